@@ -34,12 +34,21 @@ const (
 // tried again, and logged), and all members that could be reached have been told. Replicas are made later, as in a
 // rebalance.
 func (c *cluster) changeBuckets(ctx context.Context, change clustermap.BucketChange) (any, error) {
+	return c.changeBucketsBy(ctx, c.n.config.User, change)
+}
+
+// changeBucketsBy is changeBuckets by a user who may change the bucket, and other replicas only if he may change the
+// cluster: making them moves data, and keeps others from changing members and buckets meanwhile.
+func (c *cluster) changeBucketsBy(ctx context.Context, user string, change clustermap.BucketChange) (any, error) {
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
 	m, _, err := c.revise(ctx, func(m clustermap.Map) (clustermap.Map, error) {
 		var err error
 		if change, err = c.named(m, change); err != nil {
 			return m, err
+		}
+		if change.Edit != nil { // judged here, where the newest users are known
+			change.Edit.KeepReplicas = !c.n.permitted(user, "").Has(access.ManageCluster)
 		}
 		return m.ChangeBuckets(change)
 	})
@@ -175,11 +184,14 @@ func (n *Node) editBucket(w http.ResponseWriter, r *http.Request) error {
 	if len(wrong) > 0 {
 		return formErrors(w, http.StatusBadRequest, wrong)
 	}
-	switch _, err := n.cluster.changeBuckets(r.Context(), change); {
+	switch _, err := n.cluster.changeBucketsBy(r.Context(), callerOf(r), change); {
 	case err == nil, n.passOn(w, r, err):
 		return nil
 	case errors.Is(err, clustermap.ErrNoBucket):
 		return notFound(w)
+	case errors.Is(err, clustermap.ErrKeepReplicas):
+		return formError(w, http.StatusForbidden, "replicaNumber", "Changing the number of replicas needs a role of "+
+			access.Granting(access.SetOf(access.ManageCluster), ""))
 	case errors.Is(err, clustermap.ErrFixed):
 		return formError(w, http.StatusBadRequest, "numVBuckets", fixedFields["numVBuckets"])
 	case errors.Is(err, clustermap.ErrRebalancing):
@@ -354,7 +366,7 @@ func (n *Node) troubleOf(id bucketID) string {
 	return ""
 }
 
-// ChangeBuckets makes a bucket, changes one or drops one, and returns its uuid, and the id of the operation that makes or
+// ChangeBuckets makes a bucket, changes one or drops one. It returns its uuid, and the id of the operation that makes or
 // removes replicas of one that was changed; empty: none does.
 func (a *Admin) ChangeBuckets(ctx context.Context, c clustermap.BucketChange) (uuid, operation string, err error) {
 	var answer bucketAnswer

@@ -88,7 +88,8 @@ func TestBucketIsEditedByREST(t *testing.T) {
 	}
 }
 
-// A bucket's administrator changes its settings, of any member, and nobody's but its.
+// A bucket's administrator changes its settings, of any member, and nobody's but its. Other replicas are for who may
+// change the cluster.
 func TestBucketIsEditedByItsAdmin(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 2, 0)
@@ -102,6 +103,24 @@ func TestBucketIsEditedByItsAdmin(t *testing.T) {
 	}
 	if !g.nodes["kv1"].cluster.current().Bucket("world").NoFlush {
 		t.Error("nothing is changed")
+	}
+	u.set("both", "bucket_admin[world],cluster_admin")
+	for _, x := range []struct {
+		user, replicas string
+		want           int
+		words          string
+	}{
+		{"somebody", "1", http.StatusForbidden, `{"errors":{"replicaNumber":"Changing the number of replicas needs a role of admin`},
+		{"somebody", "0", http.StatusOK, ""}, // as it is
+		{"both", "1", http.StatusOK, ""},
+	} {
+		status, body := u.call(x.user, userPassword, "POST", pathBuckets+"/world", "replicaNumber", x.replicas)
+		if status != x.want || !strings.HasPrefix(body, x.words) {
+			t.Errorf("%s replicas by %s: %d %s", x.replicas, x.user, status, body)
+		}
+	}
+	if m := g.nodes["kv1"].cluster.current(); m.Bucket("world").Replicas != 1 {
+		t.Errorf("%+v", m.Bucket("world"))
 	}
 }
 

@@ -50,7 +50,7 @@ const (
 	Stream
 	// Stats are a bucket's statistics.
 	Stats
-	// ManageBucket is to change its collections and settings, and to empty it.
+	// ManageBucket is to change its collections and settings, but for its number of replicas, and to empty it.
 	ManageBucket
 
 	permissions
@@ -130,7 +130,8 @@ var kinds = []Kind{
 		What:   "see and change the cluster and its buckets, and read statistics; no documents, no users, no nodes added",
 		bucket: looks | SetOf(ManageBucket), cluster: SetOf(Enter, ReadCluster, ManageCluster)},
 	{Name: "bucket_admin", Title: "Bucket Admin", OfBucket: true, bucket: looks | SetOf(ManageBucket), cluster: enters,
-		What: "make and drop the bucket's collections, change its settings, empty it, and read its statistics; no documents"},
+		What: "make and drop the bucket's collections, change its settings but for replicas, empty it, and read its " +
+			"statistics; no documents"},
 	{Name: "bucket_full_access", Title: "Application Access", OfBucket: true, cluster: enters,
 		bucket: SetOf(See, Read, Write, ReadMeta, WriteMeta, Stream), What: "read and write documents, and stream by DCP"},
 	{Name: "data_reader", Title: "Data Reader", OfBucket: true, OfScope: true, cluster: enters,

@@ -18,6 +18,8 @@ var (
 	ErrBucketThere = fmt.Errorf("%w: a bucket of that name exists already", ErrBuckets)
 	// ErrTooManyBuckets says that there are MaxBuckets.
 	ErrTooManyBuckets = fmt.Errorf("%w: there are as many buckets as there may be", ErrBuckets)
+	// ErrKeepReplicas says that whoever asks may not change the number of replicas.
+	ErrKeepReplicas = fmt.Errorf("%w: its number of replicas is not this user's to change", ErrBuckets)
 	// ErrFixed says that a bucket keeps what was asked to be changed.
 	ErrFixed = fmt.Errorf("%w: that stays as it was made", ErrBuckets)
 	// ErrRebalancing says that vbuckets change hands.
@@ -73,6 +75,8 @@ type BucketChange struct {
 type BucketEdit struct {
 	Replicas *int  `json:"replicas,omitempty"`
 	NoFlush  *bool `json:"no_flush,omitempty"`
+	// KeepReplicas refuses other Replicas than the bucket has, with ErrKeepReplicas, and makes none that are missing.
+	KeepReplicas bool `json:"-"`
 	// Operation is the id of the rebalance that follows from Replicas, the leader's to give.
 	Operation string `json:"operation,omitempty"`
 }
@@ -173,8 +177,10 @@ func (m *Map) setReplicas(b *Bucket, e *BucketEdit) (changed bool, err error) {
 	switch {
 	case !validReplicas(*e.Replicas):
 		return false, wrongReplicas(b.Name, *e.Replicas)
-	case same && (has || m.Operation != nil):
+	case same && (has || e.KeepReplicas || m.Operation != nil):
 		return false, nil
+	case e.KeepReplicas:
+		return false, fmt.Errorf("%w: bucket %q", ErrKeepReplicas, b.Name)
 	case m.Operation != nil:
 		return false, ErrRebalancing
 	}

@@ -52,6 +52,9 @@ func TestBucketChangesRefused(t *testing.T) {
 			ErrBuckets},
 		"edit moving": {moving, func(c *BucketChange) { *c = BucketChange{Name: name, Edit: &BucketEdit{Replicas: new(2)}} },
 			ErrRebalancing},
+		"edit kept": {m, func(c *BucketChange) {
+			*c = BucketChange{Name: name, Edit: &BucketEdit{Replicas: new(2), KeepReplicas: true}}
+		}, ErrKeepReplicas},
 	} {
 		c := fits
 		x.edit(&c)
@@ -108,6 +111,10 @@ func TestBucketIsEditedAgain(t *testing.T) {
 		t.Errorf("while they are made: %+v", n.Operation)
 	}
 	m = m.Finish() // as a stop, and a failover
+	if n, err := m.ChangeBuckets(BucketChange{Name: m.Buckets[0].Name,
+		Edit: &BucketEdit{Replicas: new(2), KeepReplicas: true}}); err != nil || n.Newer(m) {
+		t.Errorf("by who may not: %+v %v", n.Operation, err)
+	}
 	n := change(m, "b")
 	if !n.Newer(m) || n.Operation == nil || n.Operation.ID != "b" || n.Operation.VBuckets != 8 {
 		t.Fatalf("after a stop: %+v", n.Operation)
