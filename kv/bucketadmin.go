@@ -366,8 +366,8 @@ func (n *Node) troubleOf(id bucketID) string {
 	return ""
 }
 
-// ChangeBuckets makes a bucket, changes one or drops one. It returns its uuid, and the id of the operation that makes or
-// removes replicas of one that was changed; empty: none does.
+// ChangeBuckets makes a bucket, changes one or drops one. It returns its uuid, and the id of the operation that makes
+// or removes replicas of one that was changed; empty: none does.
 func (a *Admin) ChangeBuckets(ctx context.Context, c clustermap.BucketChange) (uuid, operation string, err error) {
 	var answer bucketAnswer
 	err = a.lead(ctx, pathBucketChange, c, &answer)

@@ -110,7 +110,7 @@ func TestBucketIsEditedByItsAdmin(t *testing.T) {
 		want           int
 		words          string
 	}{
-		{"somebody", "1", http.StatusForbidden, `{"errors":{"replicaNumber":"Changing the number of replicas needs a role of admin`},
+		{"somebody", "1", http.StatusForbidden, `{"errors":{"replicaNumber":"Changing the number of replicas needs a role`},
 		{"somebody", "0", http.StatusOK, ""}, // as it is
 		{"both", "1", http.StatusOK, ""},
 	} {

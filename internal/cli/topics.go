@@ -45,7 +45,8 @@ and of tidemark itself. LIST is "all", or names with commas between them:
 	b.WriteString(`
 These are so always: DCP requests before DCP_OPEN and a second DCP_OPEN close the connection; a second connection of a
 user with the same name closes the first; an unknown key of DCP_CONTROL is answered INVALID_ARGUMENTS; a replica gives
-streams to those who do not ask for active vbuckets only; the last message may pass the end of the flow control window.`)
+streams to those who do not ask for active vbuckets only; the last message may pass the end of the flow control
+window.`)
 	return b.String()
 }
 

@@ -61,7 +61,8 @@ type producer struct {
 
 func newProducer(c *conn, name string, flags mcbp.OpenFlags) *producer {
 	return &producer{
-		c: c, id: dcpName{c.bucket.Store.Name(), c.user, name}, flags: flags, wake: make(chan struct{}, 1), streams: map[uint16]*stream{},
+		c: c, id: dcpName{c.bucket.Store.Name(), c.user, name}, flags: flags, wake: make(chan struct{}, 1),
+		streams:      map[uint16]*stream{},
 		over:         map[uint16]bool{},
 		noopInterval: defaultNoopInterval,
 	}
@@ -188,7 +189,8 @@ func (p *producer) run(ctx context.Context) {
 		turn, wait := p.next(&lastNoop)
 		if turn.stopped || turn.err != nil {
 			if turn.err != nil {
-				p.c.srv.opts.Logger.Warn("dcp connection closed", "name", p.id.name, "remote", p.c.nc.RemoteAddr(), "error", turn.err)
+				p.c.srv.opts.Logger.Warn("dcp connection closed", "name", p.id.name, "remote", p.c.nc.RemoteAddr(),
+					"error", turn.err)
 			}
 			return
 		}
