@@ -85,7 +85,8 @@ func (x *Indexer) allBuckets() []*copies.Bucket {
 }
 
 // askEach asks buckets side by side, so that it takes as long as the one whose loop is busiest, not as all of them
-// together, and returns what they answer in their order. One that goes meanwhile, or for which ask returns another error, is left out.
+// together, and returns what they answer in their order. One that goes meanwhile, or for which ask returns another
+// error, is left out.
 func askEach[T any](all []*copies.Bucket, ask func(*copies.Bucket) (T, error)) []T {
 	type answer struct {
 		is T

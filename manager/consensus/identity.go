@@ -66,9 +66,9 @@ func (st *storage) NoteUsers() error {
 }
 
 // New reports whether this server was no member yet, as far as it knows, and may ask to be added: its log is empty, or
-// it knows of which epoch its log is, as an addition was lost with the leader that began it. After a restart it does not
-// know that until some leader says what is committed: a log of a history that a recovery has given up has entries of the
-// same terms, which Raft would not replace.
+// it knows of which epoch its log is, as an addition was lost with the leader that began it. After a restart it does
+// not know that until some leader says what is committed: a log of a history that a recovery has given up has entries
+// of the same terms, which Raft would not replace.
 func (st *storage) New() bool {
 	if st.member.Load() {
 		return false

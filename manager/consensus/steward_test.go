@@ -534,8 +534,9 @@ func TestAdditionLostWithItsLeader(t *testing.T) {
 	})
 }
 
-// TestAdditionOfALostHistory: a server whose addition was lost has the log of a term in which the survivor of a recovery
-// then leads with another one. It has restarted since, and knows nothing of what was committed: it is not let in.
+// TestAdditionOfALostHistory: a server whose addition was lost has the log of a term in which the survivor of a
+// recovery then leads with another one. It has restarted since, and knows nothing of what was committed: it is not
+// let in.
 func TestAdditionOfALostHistory(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, h *hub, c *stewarded, fresh func(string) *server) {
 		c.grow(t, fresh, 3)
