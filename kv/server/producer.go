@@ -61,7 +61,7 @@ type producer struct {
 
 func newProducer(c *conn, name string, flags mcbp.OpenFlags) *producer {
 	return &producer{
-		c: c, id: dcpName{c.bucket.Store.Name(), c.user, name}, flags: flags,
+		c: c, id: dcpName{c.bucketName, c.user, name}, flags: flags,
 		wake:         make(chan struct{}, 1),
 		streams:      map[uint16]*stream{},
 		over:         map[uint16]bool{},
