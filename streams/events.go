@@ -158,7 +158,7 @@ func (l *Ledger) claimed(v int, nowMS int64, c claim) bool {
 			l.strays[stray{c.projector, uint16(v)}] = c.Incarnation // fenced off by everybody, yet it costs KV a stream
 		}
 		return true
-	case order == 0 && (e.early == c.projector || e.State == Ended && e.Owner == c.projector):
+	case order == 0 && (e.request.early == c.projector || e.State == Ended && e.Owner == c.projector):
 		// END has overtaken BEGIN: both orders end in the same state.
 		e.Owner = c.projector
 		l.set(v, nowMS, Ended, "its projector ended it")
@@ -187,7 +187,7 @@ func (l *Ledger) begin(v int, nowMS int64, c claim) {
 		e.Revision = c.Revision
 	}
 	e.Owner, e.Incarnation, e.Log, e.Purge = c.projector, c.Incarnation, c.Log, c.Purge
-	e.tries, e.restMS, e.refused, e.doubts, e.atAudit = 0, 0, 0, 0, timestamp.Infinity
+	e.tries, e.restMS, e.refused, e.audited = 0, 0, 0, audited{at: timestamp.Infinity}
 	l.takers.begun(v)
 	l.settleDeal(v, nowMS)
 	l.set(v, nowMS, Begun, "")
@@ -202,7 +202,7 @@ func (l *Ledger) twoOwners(v int, nowMS int64) {
 	e := &l.vbs[v]
 	l.queue(Action{Kind: StopStreams, VBuckets: []uint16{uint16(v)}, Incarnation: e.Incarnation, Projectors: l.projectors})
 	l.set(v, nowMS, Lost, "two projectors claimed one incarnation")
-	e.Incarnation = l.next() // neither of them counts any more
+	e.Incarnation = l.issued.next() // neither of them counts any more
 }
 
 // End takes a projector's END. It may come before the BEGIN.
@@ -217,7 +217,7 @@ func (l *Ledger) End(nowMS int64, v int, p index.ProjectorID, incarnation index.
 	case e.State == Begun && e.Owner == p:
 		l.set(v, nowMS, Ended, "its projector ended it")
 	case e.State == Requested:
-		e.early = p
+		e.request.early = p
 	}
 }
 
@@ -238,7 +238,7 @@ func (l *Ledger) Started(nowMS int64, p index.ProjectorID, incarnation index.Inc
 			// nothing.
 		case r.Outcome == RolledKV:
 			// Logs decide whether a branch diverged; if none did, whoever stands at that position is no participant.
-			e.refused = max(e.refused, e.start)
+			e.refused = max(e.refused, e.request.start)
 			e.restMS = nowMS + l.patience(l.cfg.RetryWait, e.tries-1)
 			l.set(v, nowMS, Lost, "KV answered ROLLBACK")
 		default: // not mine, stale, failed
@@ -254,13 +254,8 @@ func (l *Ledger) cannot(nowMS int64, v int, p index.ProjectorID, r Started) {
 	if r.Detail != "" {
 		e.Reason = "projector " + string(p) + " cannot start it: " + r.Detail
 	}
-	if !slices.Contains(e.refusers, p) {
-		e.refusers = append(e.refusers, p)
-	}
-	for _, alive := range l.projectors {
-		if (e.asked == "" || e.asked == alive) && !slices.Contains(e.refusers, alive) {
-			return
-		}
+	if !e.request.refuses(p, l.projectors) {
+		return
 	}
 	reason := e.Reason // of who could not, whoever else has said since that it is not its own
 	if reason == waiting {
@@ -329,6 +324,12 @@ func (l *Ledger) overdue(nowMS int64, n *taker, v, tries int) bool {
 		nowMS-sinceMS > l.patience(l.cfg.MismatchWait, l.cfg.MaxDoublings)
 }
 
+// audited is what audits have found of a stream.
+type audited struct {
+	at     uint64 // what was complete at the newest one; timestamp.Infinity: there was none since the BEGIN
+	doubts int    // audits in a row that found it wanting
+}
+
 // auditDoubts is how many audits in a row must find a stream wanting: one may cross an event that is on its way.
 const auditDoubts = 2
 
@@ -338,31 +339,31 @@ const auditDoubts = 2
 // that stands still below KV's high seqno, is asked for again: the first at once, for the map says it, the others with
 // a patience that doubles until the stream is well and every indexer receives it.
 func (l *Ledger) Audit(nowMS int64, logs map[index.ProjectorID][]Log, complete func(v int) uint64) {
-	l.noteShared(logs)
+	l.kv.noteShared(logs, len(l.vbs))
 	best := l.newestHosts(logs)
 	for v := range l.vbs {
 		e := &l.vbs[v]
 		at := complete(v)
-		still, first := at == e.atAudit, e.atAudit == timestamp.Infinity
-		e.atAudit = at
+		still, first := at == e.audited.at, e.audited.at == timestamp.Infinity
+		e.audited.at = at
 		h, hosted := best[uint16(v)]
 		if e.State != Begun || !hosted {
-			e.doubts = 0
+			e.audited.doubts = 0
 			continue
 		}
 		switch reason := e.doubt(h, still, at); reason {
 		case "":
-			e.doubts = 0
+			e.audited.doubts = 0
 			well := h.projector == e.Owner && (!first || at >= h.log.High)
 			if e.misTries > 0 && well && !l.takers.shut(v) {
 				e.misTries = 0
 			}
 		case takenReason:
-			e.doubts = 0
+			e.audited.doubts = 0
 			l.set(v, nowMS, Lost, reason)
 		default:
-			if e.doubts++; e.doubts >= auditDoubts<<min(e.misTries, l.cfg.MaxDoublings) {
-				e.doubts, e.misTries = 0, e.misTries+1
+			if e.audited.doubts++; e.audited.doubts >= auditDoubts<<min(e.misTries, l.cfg.MaxDoublings) {
+				e.audited.doubts, e.misTries = 0, e.misTries+1
 				l.set(v, nowMS, Lost, reason)
 			}
 		}
@@ -420,7 +421,5 @@ func (l *Ledger) raiseFence(v int, inc index.Incarnation) {
 	if e := &l.vbs[v]; inc.Compare(e.fence) > 0 {
 		e.fence = inc
 	}
-	if inc.Epoch == l.epoch && inc.Term == l.term && inc.Counter > l.counter {
-		l.counter = inc.Counter
-	}
+	l.issued.seen(inc)
 }

@@ -209,7 +209,7 @@ func (l *Ledger) openRepair(nowMS int64) {
 	}
 	l.repairs++
 	nodes := l.takers.nodes()
-	l.repair = &repair{inc: l.next(), vbs: vbs, phase: polling, sinceMS: nowMS, nodes: nodes,
+	l.repair = &repair{inc: l.issued.next(), vbs: vbs, phase: polling, sinceMS: nowMS, nodes: nodes,
 		positions: map[index.NodeID]map[uint16]Position{}, logs: map[index.ProjectorID]map[uint16]Log{}}
 	if len(nodes) > 0 {
 		for _, v := range vbs { // whatever becomes of this repair, who is polled refuses what is older
@@ -292,8 +292,7 @@ func (l *Ledger) decide(nowMS int64, r *repair) {
 	for _, p := range sortedKeys(starts) {
 		for _, s := range starts[p] {
 			l.letGo(s.VBucket)
-			l.request(int(s.VBucket), nowMS, r.inc, s.Seqno)
-			l.vbs[s.VBucket].asked = p
+			l.request(int(s.VBucket), nowMS, r.inc, s.Seqno, p)
 		}
 		projectors := l.projectors
 		if p != "" {
@@ -316,20 +315,20 @@ func (l *Ledger) share(r *repair, vb uint16, newest timestamp.MapRevision) index
 		}
 	}
 	lonely := func(p index.ProjectorID) bool {
-		return !slices.ContainsFunc(l.projectors, func(o index.ProjectorID) bool { return l.beside(int(vb), p, o) })
+		return !slices.ContainsFunc(l.projectors, func(o index.ProjectorID) bool { return l.kv.beside(int(vb), p, o) })
 	}
 	if len(hosts) == 0 || len(hosts) == 1 && lonely(hosts[0]) {
 		return ""
 	}
-	if e.tries == 0 && slices.Contains(hosts, e.dealt) {
-		return e.dealt
+	if e.tries == 0 && slices.Contains(hosts, e.move.to) {
+		return e.move.to
 	}
 	return hosts[(int(vb)+e.tries)%len(hosts)]
 }
 
 // letGo ends the stream of a vbucket that moves at its former owner, which does not know.
 func (l *Ledger) letGo(vb uint16) {
-	if e := &l.vbs[vb]; e.dealt != "" && e.tries == 0 {
+	if e := &l.vbs[vb]; e.move.to != "" && e.tries == 0 {
 		l.strays[stray{e.Owner, vb}] = e.Incarnation
 	}
 }

@@ -119,53 +119,36 @@ type Entry struct {
 	misTries int   // repairs because an indexer or an audit found it wanting, since it was well last
 	// fence is the highest incarnation that an indexer is known to insist on, or under which all streams were stopped.
 	fence index.Incarnation
-	// doubts counts audits in a row that found the stream wanting; atAudit is what was complete at the newest one.
-	doubts  int
-	atAudit uint64
 	// refused is the highest start that KV answered with ROLLBACK: who stands there is no participant.
 	refused uint64
-	// start is the seqno asked for under Incarnation; refusers are the projectors that said they cannot start it.
-	start    uint64
-	refusers []index.ProjectorID
-	// asked is the only projector that was asked, where several host the vbucket; empty: all were.
-	asked index.ProjectorID
-	// early is a projector whose END under Incarnation came before its BEGIN.
-	early index.ProjectorID
-	// dealt is the projector that it moves to, "" when it does not; dealTries counts moves in a row that went elsewhere,
-	// and before dealMS there is no other one.
-	dealt     index.ProjectorID
-	dealTries int
-	dealMS    int64
-	dirty     bool
+	request request // under Incarnation
+	audited audited // since the last BEGIN
+	move    move
 }
 
-// Ledger is the vbucket ledger of one bucket.
+// Ledger is the vbucket ledger of one bucket. What has an invariant of its own is a type; the counts of states and the
+// times of the next look have not: they change with an entry, in set and request.
 type Ledger struct {
 	cfg       Config
-	epoch     uint64
-	term      uint64
-	counter   uint64 // of the newest incarnation made here
+	issued    issued
 	vbs       []Entry
 	wanted    bool
 	adopted   bool
 	rollback  bool
 	committed Committed
 
-	projectors []index.ProjectorID          // that are alive, ascending
-	hosts      map[index.ProjectorID]hosted // of those that are not alive, too: they tell it once
+	projectors []index.ProjectorID // that are alive, ascending
 	// of those, that have not said what they stream: no vbucket is lost because of them
 	unheard []index.ProjectorID
+	kv      kvNodes
 	takers  takers
 	repair  *repair
 	repairs uint64
-	// shared are the projectors at one KV node, by vbucket, where there is more than one, as the newest audit says.
-	shared map[int][]index.ProjectorID
-	dealMS int64 // no vbucket moves before this time
+	dealMS  int64 // no vbucket moves before this time
 	// queued are actions for the next Step.
 	queued   []Action
 	strays   map[stray]index.Incarnation
-	dirty    []int
-	changes  uint64
+	changes  changes
 	diverged Divergence
 	counts   [Unknown + 1]int // of entries, by state
 	repairMS int64            // no vbucket that waits to be asked for has rested before this time
@@ -201,10 +184,10 @@ func New(cfg Config, n int, epoch, term uint64) (*Ledger, error) {
 	if n <= 0 || n > timestamp.MaxVBuckets {
 		return nil, fmt.Errorf("%w: %d vbuckets, want 1 to %d", ErrConfig, n, timestamp.MaxVBuckets)
 	}
-	return &Ledger{cfg: cfg, epoch: epoch, term: term, vbs: make([]Entry, n), counts: [Unknown + 1]int{Idle: n},
-			committed: Committed{Vector: timestamp.New(n)}, takers: takers{},
-			strays: map[stray]index.Incarnation{}, hosts: map[index.ProjectorID]hosted{}, dealMS: cfg.DealEvery.Milliseconds()},
-		nil
+	return &Ledger{cfg: cfg, issued: issued{Epoch: epoch, Term: term}, vbs: make([]Entry, n),
+		counts: [Unknown + 1]int{Idle: n}, committed: Committed{Vector: timestamp.New(n)}, takers: takers{},
+		strays: map[stray]index.Incarnation{}, kv: kvNodes{hosts: map[index.ProjectorID]hosted{}},
+		changes: changes{listed: make([]bool, n)}, dealMS: cfg.DealEvery.Milliseconds()}, nil
 }
 
 // Len is the number of vbuckets.
@@ -227,15 +210,32 @@ func (l *Ledger) Owns(v int, p index.ProjectorID, incarnation index.Incarnation)
 }
 
 // Changes counts the changes of entries since New; it never falls.
-func (l *Ledger) Changes() uint64 { return l.changes }
+func (l *Ledger) Changes() uint64 { return l.changes.count }
 
 // Changed returns the vbuckets whose entry changed since the last call, ascending; the caller takes them over into what
 // depends on ownership.
-func (l *Ledger) Changed() []int {
-	vs := l.dirty
-	l.dirty = nil
+func (l *Ledger) Changed() []int { return l.changes.take() }
+
+// changes are those of entries that the caller has not taken.
+type changes struct {
+	count    uint64 // of all there ever were
+	vbuckets []int  // each once
+	listed   []bool // by vbucket: it is one of them
+}
+
+func (c *changes) add(v int) {
+	c.count++
+	if !c.listed[v] {
+		c.listed[v] = true
+		c.vbuckets = append(c.vbuckets, v)
+	}
+}
+
+func (c *changes) take() []int {
+	vs := c.vbuckets
+	c.vbuckets = nil
 	for _, v := range vs {
-		l.vbs[v].dirty = false
+		c.listed[v] = false
 	}
 	slices.Sort(vs)
 	return vs
@@ -321,7 +321,7 @@ func (l *Ledger) SetWanted(nowMS int64, wanted bool) {
 
 // stopAll queues the end of every stream, under an incarnation that nothing older can pass.
 func (l *Ledger) stopAll() index.Incarnation {
-	inc := l.next()
+	inc := l.issued.next()
 	for v := range l.vbs {
 		l.raiseFence(v, inc)
 	}
@@ -355,10 +355,20 @@ func (l *Ledger) SetRollback(nowMS int64, on bool) {
 	l.Nudge()
 }
 
+// issued is the newest incarnation of this leader: what it makes is above all that were made, or seen, of its term.
+type issued index.Incarnation
+
 // next makes a new incarnation.
-func (l *Ledger) next() index.Incarnation {
-	l.counter++
-	return index.Incarnation{Epoch: l.epoch, Term: l.term, Counter: l.counter}
+func (i *issued) next() index.Incarnation {
+	i.Counter++
+	return index.Incarnation(*i)
+}
+
+// seen takes an incarnation that somebody else knows.
+func (i *issued) seen(inc index.Incarnation) {
+	if inc.Epoch == i.Epoch && inc.Term == i.Term {
+		i.Counter = max(i.Counter, inc.Counter)
+	}
 }
 
 func (l *Ledger) set(v int, nowMS int64, s State, reason string) {
@@ -376,25 +386,36 @@ func (l *Ledger) set(v int, nowMS int64, s State, reason string) {
 	}
 	e.State, e.Reason = s, reason
 	if s != Requested {
-		e.early = ""
+		e.request.early = ""
 	}
-	l.changes++
-	l.touch(v)
-}
-
-func (l *Ledger) touch(v int) {
-	if e := &l.vbs[v]; !e.dirty {
-		e.dirty = true
-		l.dirty = append(l.dirty, v)
-	}
+	l.changes.add(v)
 }
 
 // waiting is the reason of what was requested while nobody has said why not.
 const waiting = "waiting for BEGIN"
 
-func (l *Ledger) request(v int, nowMS int64, inc index.Incarnation, start uint64) {
+// request is what was asked for under one incarnation.
+type request struct {
+	start    uint64
+	of       index.ProjectorID   // the only one that was asked, where several host the vbucket; empty: all were
+	refusers []index.ProjectorID // who said that they cannot start it
+	early    index.ProjectorID   // whose END came before its BEGIN
+}
+
+// refuses notes that a projector cannot start it, and reports whether none is left of those alive that may.
+func (r *request) refuses(p index.ProjectorID, alive []index.ProjectorID) bool {
+	if !slices.Contains(r.refusers, p) {
+		r.refusers = append(r.refusers, p)
+	}
+	return !slices.ContainsFunc(alive, func(o index.ProjectorID) bool {
+		return (r.of == "" || r.of == o) && !slices.Contains(r.refusers, o)
+	})
+}
+
+// request asks for a vbucket from seqno start on, of one projector or, "", of all.
+func (l *Ledger) request(v int, nowMS int64, inc index.Incarnation, start uint64, of index.ProjectorID) {
 	e := &l.vbs[v]
-	e.Incarnation, e.tries, e.start, e.refusers, e.asked = inc, e.tries+1, start, nil, ""
+	e.Incarnation, e.tries, e.request = inc, e.tries+1, request{start: start, of: of}
 	l.set(v, nowMS, Requested, waiting)
 	e.SinceMS = nowMS
 	l.expireMS = min(l.expireMS, nowMS)

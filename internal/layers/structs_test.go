@@ -46,8 +46,7 @@ var large = map[string]string{
 	"index.Definition":     "what a statement says of an index; it is compared and encoded as one",
 	"projector/feed.Event": "one record for all messages of a stream, in blocks that are used again",
 
-	"streams.Ledger": "one decider; repair and takers, with invariants of their own, are types",
-	"streams.Entry":  "the ledger's row: one vbucket's stream, whose fields change together at a BEGIN and an END",
+	"streams.Ledger": "one decider; what has invariants of its own (repair, takers, kvNodes, changes) is a type",
 	"ingest.Bucket":  "one decider; what a vbucket, a copy and a batch know are types of their own",
 
 	"indexer.Indexer":              "the role: it holds its parts, each a package, and little else",
