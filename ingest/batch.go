@@ -104,22 +104,18 @@ func (t *Batch) Bytes() int { return t.bytes }
 // named in failed did not; they have been, or will be, told of by Reopened. It returns the acknowledgement to send, if
 // there is one that Shown has not given.
 func (b *Bucket) Done(t *Batch, failed ...index.CopyID) (Ack, bool) {
-	b.inFlight -= t.bytes
-	t.bytes = 0
+	b.underWay.done(t)
 	if t.Kind == FromSide {
 		b.written(t)
 	}
 	if t.Kind != AtStability {
 		return Ack{}, false
 	}
-	if t.builds {
-		b.builds--
-	}
 	b.hold(t, true, failed)
 	b.hold(t, false, failed)
 	ack := t.ack(func(*CopyBatch) bool { return true }, failed)
 	b.note(ack)
-	return ack, b.acknowledge(t)
+	return ack, b.underWay.acknowledge(t)
 }
 
 // Shown tells that the copies of a batch at a stability timestamp that serve scans have their snapshots, except those
@@ -128,16 +124,43 @@ func (b *Bucket) Done(t *Batch, failed ...index.CopyID) (Ack, bool) {
 // copy that serves is shown when it is handed out.
 func (b *Bucket) Shown(t *Batch, failed ...index.CopyID) (Ack, bool) {
 	b.hold(t, true, failed)
-	return t.ack(func(c *CopyBatch) bool { return c.Serves }, failed), b.acknowledge(t)
+	return t.ack(func(c *CopyBatch) bool { return c.Serves }, failed), b.underWay.acknowledge(t)
+}
+
+// underWay counts the batches that are handed out and not done.
+type underWay struct {
+	bytes   int // that their events hold
+	unacked int // at stability timestamps, those that are not acknowledged
+	builds  int // at stability timestamps, those for copies that are being built
+}
+
+// add counts a batch that is handed out.
+func (u *underWay) add(t *Batch) {
+	u.bytes += t.bytes
+	if t.Kind == AtStability {
+		u.unacked++
+	}
+	if t.builds {
+		u.builds++
+	}
+}
+
+// done counts it out, but for its acknowledgement.
+func (u *underWay) done(t *Batch) {
+	u.bytes -= t.bytes
+	t.bytes = 0
+	if t.builds {
+		u.builds--
+	}
 }
 
 // acknowledge is true the first time.
-func (b *Bucket) acknowledge(t *Batch) bool {
+func (u *underWay) acknowledge(t *Batch) bool {
 	if t.acked {
 		return false
 	}
 	t.acked = true
-	b.unacked--
+	u.unacked--
 	return true
 }
 
@@ -159,16 +182,8 @@ func (t *Batch) ack(among func(*CopyBatch) bool, failed []index.CopyID) Ack {
 	return Ack{Ref: t.Ref, Exceptions: made}
 }
 
-// note keeps the newest acknowledgement. It becomes LastAck when nothing at an older stability timestamp is under way,
-// for copies that are being built either.
-func (b *Bucket) note(a Ack) {
-	if !b.haveNewest || a.Compare(b.newestAck.Ref) >= 0 {
-		b.newestAck, b.haveNewest = a, true
-	}
-	if b.builds == 0 {
-		b.ack, b.haveAck = b.newestAck, true
-	}
-}
+// note keeps an acknowledgement for LastAck.
+func (b *Bucket) note(a Ack) { b.stability.note(a, b.underWay.builds == 0) }
 
 // hold takes over that copies which serve scans, or those that do not, have their exact snapshots, except those in
 // failed.

@@ -10,9 +10,9 @@ import (
 // String draws the state: a line per vbucket with its stream, and below it a line per copy.
 func (b *Bucket) String() string {
 	var w strings.Builder
-	fmt.Fprintf(&w, "rollback %d, %d waiting", b.rollbackID, len(b.stability))
-	if b.haveLast {
-		fmt.Fprintf(&w, ", flushed S%d", b.last.Number)
+	fmt.Fprintf(&w, "rollback %d, %d waiting", b.rollbackID, len(b.stability.waiting))
+	if b.stability.haveLast {
+		fmt.Fprintf(&w, ", flushed S%d", b.stability.last.Number)
 	}
 	w.WriteByte('\n')
 	for vb := range b.vbs {

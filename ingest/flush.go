@@ -26,45 +26,20 @@ func (b *Bucket) Publish(s timestamp.Stability) bool {
 	}
 	if s.RollbackID > b.rollbackID {
 		b.rollbackID = s.RollbackID
-		b.stability = slices.DeleteFunc(b.stability, func(q timestamp.Stability) bool { return q.RollbackID < s.RollbackID })
+		b.stability.dropBefore(s.RollbackID)
 	}
-	if b.haveLast && s.Compare(b.last.Ref) <= 0 {
+	if !b.stability.add(s) {
 		return false
-	}
-	if s.Compare(b.newest.Ref) > 0 || b.newest.Vector.Len() == 0 {
-		b.newest = s
-	}
-	at := len(b.stability)
-	for at > 0 && b.stability[at-1].Compare(s.Ref) >= 0 {
-		if at--; b.stability[at].Ref == s.Ref {
-			return false
-		}
-	}
-	b.stability = slices.Insert(b.stability, at, s)
-	if len(b.stability) > MaxStability {
-		b.stability = thinned(b.stability)
 	}
 	b.blocked.ok = false
 	return true
 }
 
-// thinned leaves out the one whose neighbours are closest, neither the oldest nor the newest: who lags has always one
-// that is near, and acknowledges as it catches up. If the oldest gave way, it might never reach any.
-func thinned(all []timestamp.Stability) []timestamp.Stability {
-	least, gap := 1, ^uint64(0)
-	for i := 1; i < len(all)-1; i++ {
-		if g := all[i+1].Number - all[i-1].Number; g < gap {
-			least, gap = i, g
-		}
-	}
-	return slices.Delete(all, least, least+1)
-}
-
 // judgeAgain: a BEGIN may have brought the branch of an S that was discarded; nothing newer may ever be published on an
 // idle bucket.
 func (b *Bucket) judgeAgain() {
-	if b.newest.Vector.Len() > 0 && b.newest.RollbackID == b.rollbackID {
-		b.Publish(b.newest)
+	if s := b.stability.newest; s.Vector.Len() > 0 && s.RollbackID == b.rollbackID {
+		b.Publish(s)
 	}
 }
 
@@ -74,27 +49,26 @@ func (b *Bucket) Flush() (t *Batch, acks []Ack) {
 	if len(b.work) > 0 {
 		return nil, nil
 	}
-	for len(b.stability) > 0 {
-		s := &b.stability[0]
-		if b.haveLast && s.Compare(b.last.Ref) <= 0 {
-			b.stability = b.stability[1:]
+	q := &b.stability
+	for len(q.waiting) > 0 {
+		s := &q.waiting[0]
+		if q.passed(s) {
+			q.leave()
 			continue
 		}
 		if b.lost(s) {
-			if b.unacked > 0 { // to acknowledge it says that those before are
+			if b.underWay.unacked > 0 { // to acknowledge it says that those before are
 				return nil, acks
 			}
 			acks = append(acks, Ack{Ref: s.Ref})
 			b.note(acks[len(acks)-1])
-			b.stability = b.stability[1:]
+			q.leave()
 			continue
 		}
 		if !b.reached(s) {
 			return nil, acks
 		}
-		b.last, b.haveLast = *s, true
-		b.stability = b.stability[1:]
-		return b.flushAt(&b.last, b.taking()), acks
+		return b.flushAt(q.flush(), b.taking()), acks
 	}
 	return b.resettle(), acks
 }
@@ -103,7 +77,7 @@ func (b *Bucket) Flush() (t *Batch, acks []Ack) {
 // being built, which takes as long as what they have to write before it, only those that are not. What
 // is passed over stays queued; the next one that they take has it, or resettle.
 func (b *Bucket) taking() []*slice {
-	if b.builds == 0 {
+	if b.underWay.builds == 0 {
 		return b.copies
 	}
 	some := make([]*slice, 0, len(b.copies))
@@ -118,7 +92,7 @@ func (b *Bucket) taking() []*slice {
 }
 
 // Pending is the number of stability timestamps that wait.
-func (b *Bucket) Pending() int { return len(b.stability) }
+func (b *Bucket) Pending() int { return len(b.stability.waiting) }
 
 // lost: an S that is not on the branch of what is received can never be made, nor made again.
 func (b *Bucket) lost(s *timestamp.Stability) bool {
@@ -187,29 +161,30 @@ func (b *Bucket) has(p *part, vb int, seqno uint64) bool {
 // resettle: nothing new is published on an idle bucket, so copies that became whole after the last S was flushed make
 // their snapshot at the S they already have. That acknowledges it once more, and so comes after it was.
 func (b *Bucket) resettle() *Batch {
-	if !b.haveLast || b.unacked > 0 || b.builds > 0 {
+	last := &b.stability.last
+	if !b.stability.haveLast || b.underWay.unacked > 0 || b.underWay.builds > 0 {
 		return nil
 	}
 	could := map[*part]bool{} // by list
 	var become []*slice
 	for _, c := range b.copies {
-		if c.exact && c.at == b.last.Ref {
+		if c.exact && c.at == last.Ref {
 			continue
 		}
 		yes, known := could[&c.parts[0]]
 		if !known {
-			yes = b.couldBeExact(c, &b.last)
+			yes = b.couldBeExact(c, last)
 			could[&c.parts[0]] = yes
 		}
 		if yes {
 			become = append(become, c)
 		}
 	}
-	if len(become) == 0 || b.lost(&b.last) {
+	if len(become) == 0 || b.lost(last) {
 		return nil
 	}
 	b.apart(become)
-	return b.flushAt(&b.last, become)
+	return b.flushAt(last, become)
 }
 
 // couldBeExact reports whether flushing at S now would leave the copy exact.
@@ -281,10 +256,7 @@ func (b *Bucket) flushAt(s *timestamp.Stability, copies []*slice) *Batch {
 			c.at = timestamp.Ref{}
 		}
 	}
-	b.inFlight += t.bytes
-	if b.unacked++; t.builds {
-		b.builds++
-	}
+	b.underWay.add(t)
 	b.blocked.ok = false
 	return t
 }
@@ -469,7 +441,7 @@ func (b *Bucket) settle(p *part, pt *Part, main uint64) {
 func (b *Bucket) SetGeneration(generation, rollbackID uint64) {
 	if generation != b.opt.Generation {
 		b.opt.Generation, b.rollbackID = generation, rollbackID
-		b.stability, b.haveLast, b.haveAck, b.haveNewest, b.newest = nil, false, false, false, timestamp.Stability{}
+		b.stability = stability{}
 		for _, c := range b.copies {
 			c.exact, c.at, c.has = false, timestamp.Ref{}, false
 		}

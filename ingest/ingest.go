@@ -23,10 +23,6 @@ import (
 	"tidemark/timestamp"
 )
 
-// MaxStability is the most stability timestamps that wait to be reached (the coordinator waits for who has not
-// acknowledged 4 and keeps up). When there are more they are thinned; the oldest stays, which is reached first.
-const MaxStability = 16
-
 var (
 	// ErrCopy is wrapped when a copy is added twice or is not known.
 	ErrCopy = errors.New("unknown or repeated copy")
@@ -57,22 +53,13 @@ type Bucket struct {
 
 	rollbackID   uint64
 	rollbackDone uint64 // newest rollback id that was carried out
-	stability    []timestamp.Stability
-	newest       timestamp.Stability // highest one published, kept to be judged again at a BEGIN
-	last         timestamp.Stability // newest one flushed
-	haveLast     bool
-	ack          Ack
-	haveAck      bool
-	newestAck    Ack // see note
-	haveNewest   bool
+	stability    stability
 
 	queued    int       // bytes in the queues of all vbuckets
 	sideHeld  int       // bytes buffered by side streams
 	nextSide  int       // vbucket at which the next batch of side streams begins
 	turn      BatchKind // that Next looks for first
-	inFlight  int       // bytes in batches that are not done
-	unacked   int       // batches at stability timestamps that are not acknowledged
-	builds    int       // batches at stability timestamps that are not done, for copies that are being built
+	underWay  underWay
 	abandoned []uint64
 	blocked   blockedAt
 }
@@ -334,7 +321,7 @@ func (b *Bucket) Work() []Work {
 }
 
 // QueueBytes is the memory held by events: queued, buffered by side streams, and in batches that are not done.
-func (b *Bucket) QueueBytes() int { return b.queued + b.sideHeld + b.inFlight }
+func (b *Bucket) QueueBytes() int { return b.queued + b.sideHeld + b.underWay.bytes }
 
 // SideBytes is the part of QueueBytes that side streams have brought and no batch has taken.
 func (b *Bucket) SideBytes() int { return b.sideHeld }

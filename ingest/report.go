@@ -253,7 +253,7 @@ func (b *Bucket) Position(id index.CopyID, vb int) (Position, bool) {
 
 // LastAck returns the newest acknowledgement of a stability timestamp behind which nothing is under way, for copies
 // that are being built either. It repeats in every report.
-func (b *Bucket) LastAck() (Ack, bool) { return b.ack, b.haveAck }
+func (b *Bucket) LastAck() (Ack, bool) { return b.stability.ack, b.stability.haveAck }
 
 // Generation and RollbackID say by what the bucket's stability timestamps are judged.
 func (b *Bucket) Generation() uint64 { return b.opt.Generation }

@@ -107,8 +107,7 @@ func (b *Bucket) fence(id uint64, inc index.Incarnation) {
 			v.min = inc
 		}
 	}
-	b.stability, b.haveLast, b.haveAck, b.haveNewest = nil, false, false, false
-	b.newest = timestamp.Stability{}
+	b.stability = stability{}
 	b.rollbackID = max(b.rollbackID, id)
 	for _, c := range b.copies {
 		c.exact, c.at, c.has = false, timestamp.Ref{}, false

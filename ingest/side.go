@@ -393,11 +393,10 @@ func (b *Bucket) TakeSide(min, most int) *Batch {
 		}
 	}
 	t.Copies = slices.DeleteFunc(t.Copies, func(c CopyBatch) bool { return len(c.Parts) == 0 })
-	b.inFlight += t.bytes
 	if len(t.Copies) == 0 {
-		b.inFlight -= t.bytes
 		return nil
 	}
+	b.underWay.add(t)
 	b.blocked.ok = false
 	return t
 }

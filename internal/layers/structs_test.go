@@ -47,7 +47,6 @@ var large = map[string]string{
 	"projector/feed.Event": "one record for all messages of a stream, in blocks that are used again",
 
 	"streams.Ledger": "one decider; what has invariants of its own (repair, takers, kvNodes, changes) is a type",
-	"ingest.Bucket":  "one decider; what a vbucket, a copy and a batch know are types of their own",
 
 	"indexer.Indexer":              "the role: it holds its parts, each a package, and little else",
 	"projector.Projector":          "the role: it holds its parts and the lock over what the coordinator has told it",
