@@ -1,6 +1,8 @@
 package streams
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 
 	"tidemark/index"
@@ -31,10 +33,11 @@ func (m *move) ended(at index.ProjectorID) (elsewhere bool) {
 	return true
 }
 
-// deal moves some vbuckets from a projector that streams many to one at the same KV node that streams few: after one
-// has returned, or has come. A few at a time, and only while nothing else is under way: a move costs its vbuckets as
-// long as a repair lasts, and what indexers with full queues have not received yet would be sent to all of them again.
-// It ends when no move makes the shares more equal, so that nothing goes to and fro.
+// deal moves some vbuckets from a projector that streams many, or many changes, to one at the same KV node that streams
+// less: after one has returned, or has come, or where busy vbuckets have gathered. A few at a time, the busiest first, and
+// only while nothing else is under way: a move costs its vbuckets as long as a repair lasts, and what indexers with full
+// queues have not received yet would be sent to all of them again. It ends when no move is worth it, so that nothing goes
+// to and fro.
 func (l *Ledger) deal(nowMS int64) {
 	if len(l.kv.shared) == 0 || nowMS < l.dealMS || l.repair != nil || l.counts[Begun] < len(l.vbs) {
 		return
@@ -43,31 +46,36 @@ func (l *Ledger) deal(nowMS int64) {
 	if l.takers.full(nowMS - l.cfg.MismatchWait.Milliseconds()) {
 		return
 	}
-	load := map[index.ProjectorID]int{}
-	for v := range l.vbs {
-		load[l.vbs[v].Owner]++
-	}
+	loads := l.loads()
 	room := max(1, len(l.vbs)/dealParts)
-	for v := 0; v < len(l.vbs) && room > 0; v++ {
-		e := &l.vbs[v]
-		to := l.idlest(v, load)
-		if nowMS < e.move.restMS || load[e.Owner]-load[to] < 2 {
+	for _, v := range l.busiest() {
+		e, weight := &l.vbs[v], l.kv.traffic.weight(v)
+		to := l.idlest(v, loads)
+		if nowMS < e.move.restMS || !loads[e.Owner].eased(loads[to], weight) {
 			continue
 		}
-		load[e.Owner]--
-		load[to]++
-		room--
+		loads[e.Owner], loads[to] = loads[e.Owner].with(-1, -weight), loads[to].with(1, weight)
 		e.move.to = to
 		l.set(v, nowMS, Lost, "it moves to projector "+string(to)+", which streams less")
+		if room--; room == 0 {
+			return
+		}
 	}
 }
 
+// busiest returns the vbuckets that may move, those that take most changes first.
+func (l *Ledger) busiest() []int {
+	vbs := slices.Sorted(maps.Keys(l.kv.shared))
+	slices.SortStableFunc(vbs, func(a, b int) int { return cmp.Compare(l.kv.traffic.rates[b], l.kv.traffic.rates[a]) })
+	return vbs
+}
+
 // idlest is the live projector that streams least of a vbucket's owner and those beside it.
-func (l *Ledger) idlest(v int, load map[index.ProjectorID]int) index.ProjectorID {
+func (l *Ledger) idlest(v int, loads map[index.ProjectorID]load) index.ProjectorID {
 	owner := l.vbs[v].Owner
 	least := owner
 	for _, p := range l.kv.shared[v] {
-		if load[p] < load[least] && l.kv.beside(v, owner, p) && slices.Contains(l.projectors, p) {
+		if loads[p].weight < loads[least].weight && l.kv.beside(v, owner, p) && slices.Contains(l.projectors, p) {
 			least = p
 		}
 	}

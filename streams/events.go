@@ -347,6 +347,9 @@ func (l *Ledger) Audit(nowMS int64, logs map[index.ProjectorID][]Log, complete f
 		still, first := at == e.audited.at, e.audited.at == timestamp.Infinity
 		e.audited.at = at
 		h, hosted := best[uint16(v)]
+		if hosted {
+			l.kv.traffic.note(v, nowMS, h.log.High)
+		}
 		if e.State != Begun || !hosted {
 			e.audited.doubts = 0
 			continue

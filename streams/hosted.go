@@ -27,6 +27,13 @@ type kvNodes struct {
 	hosts map[index.ProjectorID]hosted
 	// shared are the projectors at one KV node, by vbucket, where there is more than one, as the newest audit says.
 	shared map[int][]index.ProjectorID
+	// traffic is what their vbuckets take.
+	traffic traffic
+}
+
+// newKVNodes knows nothing of the nodes of n vbuckets.
+func newKVNodes(n int) kvNodes {
+	return kvNodes{hosts: map[index.ProjectorID]hosted{}, traffic: newTraffic(n)}
 }
 
 // noteShared notes, at an audit, which of n vbuckets more than one projector could stream: those at one KV node show it

@@ -186,7 +186,7 @@ func New(cfg Config, n int, epoch, term uint64) (*Ledger, error) {
 	}
 	return &Ledger{cfg: cfg, issued: issued{Epoch: epoch, Term: term}, vbs: make([]Entry, n),
 		counts: [Unknown + 1]int{Idle: n}, committed: Committed{Vector: timestamp.New(n)}, takers: takers{},
-		strays: map[stray]index.Incarnation{}, kv: kvNodes{hosts: map[index.ProjectorID]hosted{}},
+		strays: map[stray]index.Incarnation{}, kv: newKVNodes(n),
 		changes: changes{listed: make([]bool, n)}, dealMS: cfg.DealEvery.Milliseconds()}, nil
 }
 
