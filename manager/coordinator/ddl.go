@@ -440,28 +440,29 @@ func (c *Coordinator) knows(name, uuid string) bool {
 	return b != nil && !b.Gone && b.UUID == uuid
 }
 
-// speakers are the projectors that say which buckets KV has: those that stream some, as they stand at the KV cluster
-// that is indexed; where none does, those that live and did so last; where there is none, all.
+// speakers are the projectors that say which buckets KV has: those that stream some, and those that live and have told
+// of one what their KV node has of it, as they stand at the KV cluster that is indexed; where there is none, those that
+// live and streamed last; where there is none of these, all.
 func (c *Coordinator) speakers() []*statecontext.Projector {
 	status, _ := c.Status()
 	of := make(map[index.ProjectorID]*core.ProjectorStatus, len(status.Projectors))
 	for i := range status.Projectors {
 		of[status.Projectors[i].ID] = &status.Projectors[i]
 	}
-	var stream, did, all []*statecontext.Projector
+	var here, did, all []*statecontext.Projector
 	for p := range c.cfg.Consensus.State().Projectors() {
 		all = append(all, p)
 		switch s := of[p.ID]; {
 		case s == nil:
-		case s.Streams > 0:
-			stream = append(stream, p)
+		case s.Streams > 0, s.Here && s.Life != liveness.Offline:
+			here = append(here, p)
 		case s.Streamed && s.Life != liveness.Offline:
 			did = append(did, p)
 		}
 	}
 	switch {
-	case len(stream) > 0:
-		return stream
+	case len(here) > 0:
+		return here
 	case len(did) > 0:
 		return did
 	}

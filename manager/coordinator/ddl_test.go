@@ -294,3 +294,43 @@ func TestAKnownBucketNeedsNoSecondWord(t *testing.T) {
 		}
 	})
 }
+
+// TestWhoStandsBesideOneThatHangs: where the only projector that streams hangs, another one that lives, and has told of
+// a bucket of the state what its KV node has of it, says whether KV has a bucket; the one that hangs leaves in doubt
+// that it has none. One that has told nothing of it may stand at another KV cluster, and is not asked.
+func TestWhoStandsBesideOneThatHangs(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.kv["world"].one, w.looks = true, true
+		p1, p2, p3 := w.projector("p1"), w.projector("p2"), w.projector("p3")
+		p2.mu.Lock()
+		p2.refuses, p2.streams["world"] = true, map[uint16]*fakeStream{}
+		p2.mu.Unlock()
+		p3.mu.Lock()
+		p3.refuses, p3.foreign = true, "of-another"
+		p3.mu.Unlock()
+		w.indexer("i1")
+		w.until("registration", 5*time.Second, func() bool {
+			s, _ := w.leader().Status()
+			return len(s.Projectors) == 3 && len(s.Indexers) == 1 && s.Step == "active"
+		})
+		if _, err := w.leader().proposeFor(w.ctx, &statecontext.SetBucket{Name: "world", UUID: "uuid-1",
+			VBuckets: vbuckets}); err != nil {
+			t.Fatal(err)
+		}
+		a := w.create("a", "", 2, 0)
+		w.until("READY", time.Minute, func() bool { return w.state(a.ID) == index.Maintenance })
+		w.until("p1 alone streams", time.Minute, func() bool { return w.shares()["p1"] == vbuckets })
+		w.bucket("new", "uuid-n")
+		p1.mu.Lock()
+		p1.hangs = true
+		p1.mu.Unlock()
+		if b, err := w.leader().askBucket(w.ctx, &wire.BucketRequest{Bucket: "new"}); err != nil || b.UUID != "uuid-n" {
+			t.Errorf("a bucket of which nothing is known: %+v, %v", b, err)
+		}
+		_, err := w.leader().askBucket(w.ctx, &wire.BucketRequest{Bucket: "nowhere"})
+		if err = definite(err); !errors.Is(err, ErrNoProjector) || !strings.Contains(err.Error(), "p1") ||
+			strings.Contains(err.Error(), "p3") {
+			t.Errorf("one that nobody has: %v", err)
+		}
+	})
+}

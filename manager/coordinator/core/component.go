@@ -49,6 +49,7 @@ type projector struct {
 	component
 	id      index.ProjectorID
 	reports wire.Newest
+	here    bool // it has told what its KV node has of a bucket that the state knows: it stands at that KV cluster
 	// syncing are the buckets of which a fresh report is on its way. Its answer is lost with the process that was asked,
 	// and so is this.
 	syncing map[BucketRef]bool

@@ -62,6 +62,7 @@ func (l *intake) takeStreamStates(p *projector, b *bucket, s *wire.StreamStates)
 	}
 	b.takeCompletes(p.id, s)
 	if h := s.Hosted; h != nil {
+		p.here = p.here || s.BucketUUID != ""
 		b.ledger.Hosted(l.nowMS, p.id, streams.Hosted{Node: h.Node, Revision: h.Revision, VBuckets: h.VBuckets})
 	}
 	b.drop(p.id, s.Dropping)

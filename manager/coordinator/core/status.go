@@ -74,8 +74,8 @@ func (l *picture) draw() {
 			n, streamed := owned[p.ID]
 			s.Projectors = append(s.Projectors, ProjectorStatus{ID: p.ID, Admin: p.Admin, BootID: p.BootID,
 				Life:  l.life(&c.component),
-				AgeMS: l.nowMS - c.seenMS, Streams: n, Streamed: streamed, Revision: c.acked, Hello: c.hello, Counters: c.counters,
-				KV: c.kv})
+				AgeMS: l.nowMS - c.seenMS, Streams: n, Streamed: streamed, Here: c.here, Revision: c.acked, Hello: c.hello,
+				Counters: c.counters, KV: c.kv})
 		}
 	}
 	for i := range l.now.state.Indexers() {
