@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"tidemark/errcode"
@@ -308,13 +309,46 @@ func TestEveryCallIsBounded(t *testing.T) {
 
 // TestAManagerIsNotCutOffAsItJoins: with slow heartbeats it waits longer than other changes of members may take.
 func TestAManagerIsNotCutOffAsItJoins(t *testing.T) {
-	for _, waits := range []time.Duration{0, time.Minute} {
+	seen := 0
+	for _, waits := range []time.Duration{0, time.Minute, 2 * time.Minute} {
 		for _, rt := range over(&ground{cfg: Config{JoinTimeout: waits}}).routes() {
-			if want := max(waits, v1.MemberTimeout); rt.path == "/v1/cluster/managers" && rt.limit != want {
-				t.Errorf("who waits for %s has %s, want %s", waits, rt.limit, want)
+			want := max(waits, v1.MemberTimeout)
+			if rt.path == "/v1/cluster/managers:join" { // and asks who it is before
+				want = max(v1.ReadTimeout+waits, v1.JoinTimeout)
+			} else if rt.path != "/v1/cluster/managers" {
+				continue
+			}
+			seen++
+			if rt.limit != want {
+				t.Errorf("%s: who waits for %s has %s, want %s", rt.path, waits, rt.limit, want)
 			}
 		}
 	}
+	if seen != 6 {
+		t.Errorf("%d rows", seen)
+	}
+}
+
+// TestAManagerThatIsToJoinHangs: the time for its addition is not spent on asking who it is.
+func TestAManagerThatIsToJoinHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := members{&ground{rpc: rpc.NewClient(1, nil)}}
+		g.rpc.Wrap(func(http.RoundTripper) http.RoundTripper { return hangs{} })
+		began := time.Now()
+		if _, err := g.askPeer(t.Context(), "m4:9520"); err == nil || time.Since(began) > v1.ReadTimeout {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+	})
+}
+
+// hangs takes requests and answers none for an hour.
+type hangs struct{}
+
+func (hangs) RoundTrip(r *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithTimeout(r.Context(), time.Hour)
+	defer cancel()
+	<-ctx.Done()
+	return nil, ctx.Err()
 }
 
 // TestClientsKnowHowLong: clients are told the limit of each call that is theirs, however its path is filled in.

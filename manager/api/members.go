@@ -34,7 +34,7 @@ func (g members) memberRoutes() []route {
 		"the only copies"}
 	return []route{
 		{method: "POST", path: "/v1/cluster/managers:join", handle: g.joinManager, role: RoleAdmin, leader: true,
-			limit: v1.MemberTimeout, doc: operation{
+			limit: max(v1.JoinTimeout, v1.ReadTimeout+g.cfg.JoinTimeout), doc: operation{
 				id: "joinManager", tag: tagCluster, summary: "Add a manager that waits for a cluster, without a vote " +
 					"until it has caught up",
 				body: v1.JoinRequest{}, answers: []answer{{status: 200, means: "it is a member", body: v1.MemberReply{}}},
@@ -105,6 +105,8 @@ func (g members) joinManager(w http.ResponseWriter, r *http.Request) error {
 
 // askPeer asks a manager that may be of no cluster yet who it is.
 func (g members) askPeer(ctx context.Context, addr string) (p consensus.PeerAnswer, err error) {
+	ctx, cancel := context.WithTimeout(ctx, v1.ReadTimeout)
+	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, g.cfg.TLS.BaseURL(addr)+"/v1/bootstrap", nil)
 	if err != nil {
 		return p, err

@@ -10,6 +10,9 @@ const (
 	ReadTimeout   = 5 * time.Second
 	WriteTimeout  = 10 * time.Second // DDL, and other changes of what is replicated
 	MemberTimeout = 15 * time.Second // a change of members waits for commits, and for leadership that is handed on
+	// JoinTimeout is for the addition of a manager: with heartbeats of up to 2 s. With slower ones a manager takes longer
+	// than its clients are told.
+	JoinTimeout   = 70 * time.Second
 	BackupTimeout = 100 * time.Second
 	ScanTimeout   = 10 * time.Minute // for a whole scan
 	VerifyTimeout = 24 * time.Hour   // for a whole verification
@@ -31,6 +34,8 @@ func TimeoutOf(method, path string) time.Duration {
 			return StatisticsTimeout
 		case "locate":
 			return ReadTimeout
+		case "join":
+			return JoinTimeout
 		}
 	}
 	under := func(parent string) bool { return strings.HasPrefix(path, parent) }
