@@ -30,7 +30,7 @@ func (l *audits) step() {
 		if b.suspect {
 			patience = suspectPatience
 		}
-		if a == nil || a.answers < a.asked && l.nowMS-a.sinceMS < patience {
+		if a == nil || a.answers < a.asked && l.nowMS-a.sinceMS-a.pausedMS < patience {
 			continue
 		}
 		b.audit = nil

@@ -89,11 +89,12 @@ type rolling struct {
 
 // audit is one comparison of a bucket's streams with what KV says.
 type audit struct {
-	number  uint64
-	sinceMS int64
-	asked   int
-	logs    map[index.ProjectorID][]streams.Log
-	answers int
+	number   uint64
+	sinceMS  int64
+	pausedMS int64 // as of rolling
+	asked    int
+	logs     map[index.ProjectorID][]streams.Log
+	answers  int
 }
 
 // shown are the logs that an audit has shown of each vbucket.

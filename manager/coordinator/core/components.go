@@ -137,6 +137,7 @@ func (l *membership) pause(nowMS int64) (ms int64) {
 	}
 	l.log.Warn("the leader stood still; what it did not hear meanwhile counts as nobody's silence", "ms", ms)
 	l.startedMS += ms
+	l.stood.add(span{l.stateMS, l.stateMS + ms})
 	for _, p := range l.components.projectors {
 		p.seenMS += ms
 	}
@@ -148,6 +149,9 @@ func (l *membership) pause(nowMS int64) (ms int64) {
 		b.stab.Pause(ms)
 		if b.rolling != nil {
 			b.rolling.pausedMS += ms
+		}
+		if b.audit != nil {
+			b.audit.pausedMS += ms
 		}
 	}
 	return ms

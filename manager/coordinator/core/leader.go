@@ -149,7 +149,7 @@ func (l *Leader) decide(ticked bool) {
 // that users ask for waits for its end.
 func (l *Leader) endRestore() {
 	g := l.now.state.Staging()
-	if g == nil || l.stateMS-g.SinceMS < statecontext.RestorePatienceMS {
+	if g == nil || l.since(g.SinceMS) < statecontext.RestorePatienceMS {
 		return
 	}
 	l.propose("restore", &statecontext.AbortRestore{ID: g.ID}, func(_ statecontext.Result, err error) {

@@ -9,6 +9,7 @@ import (
 	"tidemark/liveness"
 	"tidemark/rollback"
 	"tidemark/stability"
+	"tidemark/statecontext"
 	"tidemark/wire"
 )
 
@@ -137,5 +138,83 @@ func TestLeadersOwnPauseInABuild(t *testing.T) {
 	l.at(s.now)
 	if got := l.lives.lacking(1, true); got != time.Second {
 		t.Errorf("it lacks its host for %v, want the second before the pause", got)
+	}
+}
+
+// TestLeadersOwnPauseInAnAudit: nor does an audit end without the answers that wait for it.
+func TestLeadersOwnPauseInAnAudit(t *testing.T) {
+	s := newAsked(t)
+	l, b := s.lead, s.lead.buckets.byName["b"]
+	b.suspect = true
+	for end := s.now.MS + auditSpacing; b.audit == nil && s.now.MS <= end; s.now.MS += 20 {
+		l.Step(s.now, Tick{})
+	}
+	a := b.audit
+	if a == nil || a.asked != 2 {
+		t.Fatalf("%+v", a)
+	}
+	s.now.MS += 60_000
+	if l.Step(s.now, Tick{}); b.audit != a {
+		t.Error("it ends without answers")
+	}
+	s.now.MS += suspectPatience
+	if l.Step(s.now, Tick{}); b.audit == a {
+		t.Error("it waits for ever")
+	}
+}
+
+// TestLeadersOwnPauseIsNoAbsence: nor has an indexer that is offline been away for that time: what it has is made anew
+// elsewhere, and a step of a rebalance does without it, when it was away for as long as it may before and afterwards.
+func TestLeadersOwnPauseIsNoAbsence(t *testing.T) {
+	s := indexersOf(t, 3)
+	s.pass(10 * time.Second)
+	s.there[1] = false
+	s.pass(10 * time.Minute)
+	away := s.lead.awayFor(1)
+	const pause = 20 * 60_000
+	s.now.MS, s.now.WallMS, s.now.StateMS = s.now.MS+pause, s.now.WallMS+pause, s.now.StateMS+pause
+	s.step(Tick{})
+	if got := s.lead.awayFor(1); got != away || len(s.began) != 0 {
+		t.Errorf("it was away for %d ms before the pause, and is for %d; %d repairs", away, got, len(s.began))
+	}
+	s.pass(time.Minute)
+	if i := s.shown.Indexers[1]; i.OfflineForMS < away || i.OfflineForMS > away+60_000 || i.RepairInMS == nil ||
+		*i.RepairInMS != DefaultSettings().RepairAfter.Milliseconds()-i.OfflineForMS || len(s.began) != 0 {
+		t.Errorf("%+v; %d repairs", i, len(s.began))
+	}
+	s.pass(5 * time.Minute)
+	if len(s.began) != 1 {
+		t.Errorf("%d repairs began", len(s.began))
+	}
+}
+
+// TestLeadersOwnPauseInARestore: nor has who carries a restore been silent for it.
+func TestLeadersOwnPauseInARestore(t *testing.T) {
+	s := indexersOf(t, 1)
+	s.pass(5 * time.Second)
+	s.commit(&statecontext.BeginRestore{ID: "r1", Mode: statecontext.RestoreInPlace, Bytes: 3})
+	s.step(Changed{})
+	s.now.MS, s.now.StateMS = s.now.MS+statecontext.RestorePatienceMS, s.now.StateMS+statecontext.RestorePatienceMS
+	s.step(Tick{})
+	if s.state.state.Staging() == nil {
+		t.Error("it was given up")
+	}
+	s.pass(statecontext.RestorePatienceMS * time.Millisecond)
+	if s.state.state.Staging() != nil {
+		t.Error("it stays")
+	}
+}
+
+// TestTimesThatALeaderStoodStill: of many of them the sum stays.
+func TestTimesThatALeaderStoodStill(t *testing.T) {
+	var s stood
+	for i := range int64(3 * maxStood) {
+		s.add(span{1000 * i, 1000*i + 10})
+	}
+	for _, x := range []struct{ since, want int64 }{{0, 30 * maxStood}, {1000*(3*maxStood-1) + 4, 6},
+		{1000 * (3*maxStood - 2), 20}, {1000 * 3 * maxStood, 0}} {
+		if got := s.since(x.since); got != x.want || len(s) != maxStood {
+			t.Errorf("since %d it stood still for %d ms, want %d; %d times", x.since, got, x.want, len(s))
+		}
 	}
 }

@@ -42,7 +42,10 @@ type identity struct {
 }
 
 // clock is the time of the step.
-type clock struct{ nowMS, wallMS, stateMS, startedMS int64 }
+type clock struct {
+	nowMS, wallMS, stateMS, startedMS int64
+	stood                             stood
+}
 
 // replica is the newest replicated state that duties work with.
 type replica struct {
@@ -232,7 +235,8 @@ func (l *scene) wholeness(x *statecontext.Index, c partition.Copy) (whole, known
 	return true, true
 }
 
-// awayFor is for how long an indexer has been offline, whoever led; 0 when it is not, or nobody knows yet.
+// awayFor is for how long an indexer has been offline, whoever led, while somebody could hear it; 0 when it is not, or
+// nobody knows yet.
 func (l *scene) awayFor(node index.NodeID) int64 {
 	n, i := l.components.indexers[node], l.now.state.Indexer(node)
 	if n == nil || i == nil || l.life(&n.component) != liveness.Offline {
@@ -241,7 +245,7 @@ func (l *scene) awayFor(node index.NodeID) int64 {
 	if i.Offline == nil { // it is not noted yet
 		return 1
 	}
-	return max(l.stateMS-i.Offline.StateMS, 1)
+	return max(l.since(i.Offline.StateMS), 1)
 }
 
 // repairIn is after how long what an indexer has is made anew elsewhere, if it stays away; 0: it is time. It is not to
@@ -251,7 +255,7 @@ func (l *scene) repairIn(i *statecontext.Indexer) (ms int64, ok bool) {
 	if after <= 0 || i.Offline == nil || i.Evicting || l.now.state.Load(i.Node) == 0 {
 		return 0, false
 	}
-	return max(i.Offline.RepairMS+after-l.stateMS, 0), true
+	return max(after-l.since(i.Offline.RepairMS), 0), true
 }
 
 // role is what may be done with an indexer now.

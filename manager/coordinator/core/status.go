@@ -156,7 +156,7 @@ func (l *picture) indexerStatus(i *statecontext.Indexer, n *indexer) IndexerStat
 		s.Bytes += c.Bytes
 	}
 	if a := i.Offline; a != nil {
-		s.OfflineSinceMS, s.OfflineForMS = a.SinceMS, max(l.stateMS-a.StateMS, 0)
+		s.OfflineSinceMS, s.OfflineForMS = a.SinceMS, l.since(a.StateMS)
 	}
 	if in, ok := l.repairIn(i); ok {
 		s.RepairInMS = &in
