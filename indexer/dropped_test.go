@@ -50,14 +50,7 @@ func TestCopiesThatGoInTheMiddleOfAScan(t *testing.T) {
 			s.held(10, 20)
 			c := client.New(s.manager.URL)
 			defer c.Close()
-			all, err := c.Scan(t.Context(), "1", tc.body)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer all.Close()
-			if !all.Next() {
-				t.Fatal(all.Err())
-			}
+			all := s.begun(t.Context(), c, tc.body)
 			s.places(1)
 			if len(tc.stay) > 1 { // the copy that takes over
 				if err := s.define(10, 11, 20); err != nil {

@@ -6,11 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"tidemark/client"
 	"tidemark/errcode"
 	"tidemark/indexer/scanport"
 	"tidemark/indexer/scanserver"
-	"tidemark/manager/api/v1"
 	"tidemark/wire"
 )
 
@@ -103,11 +101,11 @@ func TestSlowScansAreBounded(t *testing.T) {
 	s := goStraight(t, long(3), func(s *straight) {
 		s.tune = func(o *scanserver.Options) { o.Slow = time.Nanosecond }
 	})
-	c := client.New(s.manager.URL)
-	defer c.Close()
+	ws := s.connected()
 	const scans = 300
 	for range scans {
-		if _, err := c.Count(t.Context(), "1", v1.ScanRequest{Limit: 1}); err != nil {
+		ask(t, ws, scanport.Request{Op: scanport.Count, Index: "1", Body: []byte(`{"limit":1}`)})
+		if _, err := answered(ws); err != nil {
 			t.Fatal(err)
 		}
 	}
