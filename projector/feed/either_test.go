@@ -39,6 +39,9 @@ func either(t *testing.T, run func(t *testing.T, dial feed.Dialer)) {
 
 func dialWith(t testing.TB, dial feed.Dialer, conf feed.Config) feed.Feed {
 	t.Helper()
+	if conf.RequestTimeout == 0 {
+		conf.RequestTimeout = time.Minute // on a busy machine the handshake alone takes as long as usual requests may
+	}
 	var c feed.Feed
 	err := patiently(t, func() (err error) {
 		c, err = dial(within(t, time.Minute), conf)
