@@ -18,6 +18,7 @@ type HistoryAsked struct {
 	From   int64
 	Each   int
 	Points int
+	Bucket string // only this bucket, and indexes on it; "": all
 }
 
 // History is what a process remembers: an indexer (GET /v1/history of its admin port) of the scans that it has

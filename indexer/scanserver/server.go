@@ -129,7 +129,16 @@ func (s *Server) Load() (scans, clients int) {
 func (s *Server) Stats(defs *wire.Definitions) []wire.ScanStats { return s.book.list(defs) }
 
 // Past says what is known of scans that have ended here.
-func (s *Server) Past(q wire.HistoryAsked) *wire.History { return s.past.Tell(q) }
+func (s *Server) Past(q wire.HistoryAsked) *wire.History {
+	if q.Bucket == "" {
+		return s.past.Tell(q, nil)
+	}
+	on, defs := map[index.ID]bool{}, s.definitions()
+	for i := range defs.Indexes {
+		on[defs.Indexes[i].ID] = defs.Indexes[i].Bucket == q.Bucket
+	}
+	return s.past.Tell(q, func(id index.ID) bool { return on[id] })
+}
 
 // prepare reads the request and checks it against the index.
 func (s *Server) prepare(r *http.Request) (scan.Request, scan.Spec, error) {

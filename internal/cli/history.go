@@ -39,7 +39,7 @@ off. The last point may not be over.`,
 					return err
 				}
 				err = show(s.Out, f.output, h, []v1.History{h}, func(t *tabwriter.Writer) { tableHistory(t, &h, req.Bucket) })
-				notRemembered(s.Err, &h, req.Bucket)
+				notRemembered(s.Err, &h)
 				return err
 			})
 		}}
@@ -131,7 +131,7 @@ func tablePoints(t io.Writer, h *v1.History, all string) {
 }
 
 // notRemembered says what a history has not.
-func notRemembered(w io.Writer, h *v1.History, bucket string) {
+func notRemembered(w io.Writer, h *v1.History) {
 	for _, o := range h.Of {
 		if o.SinceMS > h.FromMS {
 			fmt.Fprintf(w, "%s %s remembers nothing before %s\n", o.Role, o.Name, clockOf(o.SinceMS))
@@ -141,11 +141,7 @@ func notRemembered(w io.Writer, h *v1.History, bucket string) {
 		fmt.Fprintf(w, "%s %s gives no answer, what it remembers is missing: %s\n", u.Role, u.Name, u.Error)
 	}
 	if h.IndexesOmitted > 0 {
-		others := ""
-		if bucket != "" {
-			others = ", which may be of other buckets"
-		}
-		fmt.Fprintf(w, "%s more%s: see --limit\n", counted(h.IndexesOmitted, "index", "indexes"), others)
+		fmt.Fprintf(w, "%s more: see --limit\n", counted(h.IndexesOmitted, "index", "indexes"))
 	}
 	if h.ScansUnnamed > 0 {
 		fmt.Fprintf(w, "%d scans were of more indexes than are noted by name\n", h.ScansUnnamed)

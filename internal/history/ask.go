@@ -3,6 +3,7 @@ package history
 import (
 	"fmt"
 	"net/http"
+	"net/url"
 	"strconv"
 
 	"tidemark/errcode"
@@ -12,7 +13,11 @@ import (
 
 // Query is a question as it stands in an address.
 func Query(q wire.HistoryAsked) string {
-	return fmt.Sprintf("?from=%d&each=%d&points=%d", q.From, q.Each, q.Points)
+	text := fmt.Sprintf("?from=%d&each=%d&points=%d", q.From, q.Each, q.Points)
+	if q.Bucket != "" {
+		text += "&bucket=" + url.QueryEscape(q.Bucket)
+	}
+	return text
 }
 
 // ParseQuery reads what Query has made.
@@ -25,7 +30,7 @@ func ParseQuery(r *http.Request) (q wire.HistoryAsked, err error) {
 		return n
 	}
 	q = wire.HistoryAsked{From: number("from", 1<<40), Each: int(number("each", wire.HistorySlots)),
-		Points: int(number("points", wire.HistorySlots))}
+		Points: int(number("points", wire.HistorySlots)), Bucket: r.URL.Query().Get("bucket")}
 	if err == nil && q.Each*q.Points > wire.HistorySlots {
 		err = rpc.Refuse(errcode.BadRequest, "%d points of %d slots: %d slots are kept", q.Points, q.Each, wire.HistorySlots)
 	}

@@ -99,8 +99,8 @@ func (s *Scans) Note(ended time.Time, id index.ID, consistency string, took time
 	}
 }
 
-// Tell says what is known of the points that are asked for.
-func (s *Scans) Tell(q wire.HistoryAsked) *wire.History {
+// Tell says what is known of the points that are asked for, of the indexes that are wanted; nil: of all.
+func (s *Scans) Tell(q wire.HistoryAsked, wanted func(index.ID) bool) *wire.History {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := &wire.History{SinceMS: s.began.UnixMilli()}
@@ -114,6 +114,9 @@ func (s *Scans) Tell(q wire.HistoryAsked) *wire.History {
 			took[of][point].add(l)
 		}
 		for id, l := range have.loads {
+			if wanted != nil && !wanted(id) {
+				continue
+			}
 			if loads[id] == nil {
 				loads[id] = make([]load, q.Points)
 			}
@@ -219,6 +222,9 @@ func (c *Cluster) Tell(q wire.HistoryAsked) *wire.History {
 	c.led.points(q, func(point int, have *led) {
 		h.Unnoted = max(h.Unnoted, have.unnoted)
 		for name, b := range have.buckets {
+			if q.Bucket != "" && name != q.Bucket {
+				continue
+			}
 			all := points[name]
 			if len(all) == 0 || all[len(all)-1].At != point {
 				all = append(all, wire.BucketPast{Name: name, At: point})

@@ -71,7 +71,7 @@ func TestScansAreForgotten(t *testing.T) {
 	s := NewScans(began)
 	scan := func(at time.Time) { s.Note(at, 1, "any", time.Millisecond, 2, false) }
 	count := func(now time.Time) (n uint64) {
-		for _, l := range s.Tell(hour(now, 1)).Indexes {
+		for _, l := range s.Tell(hour(now, 1), nil).Indexes {
 			for i := range l.At {
 				n += l.Scans[i]
 			}
@@ -104,7 +104,7 @@ func TestPointsOfSlots(t *testing.T) {
 			}
 		}
 	}
-	h := s.Tell(wire.HistoryAsked{From: SlotOf(began), Each: 3, Points: 2})
+	h := s.Tell(wire.HistoryAsked{From: SlotOf(began), Each: 3, Points: 2}, nil)
 	if len(h.Scans) != 2 || h.Scans[0].At != 0 || h.Scans[1].At != 1 || h.SinceMS != began.UnixMilli() {
 		t.Errorf("%+v", h.Scans)
 	}
@@ -118,6 +118,35 @@ func TestPointsOfSlots(t *testing.T) {
 	}
 	if x := h.Indexes[0]; len(x.At) != 2 || x.Scans[0] != 3 || x.Rows[1] != 15 || x.Nanos[0] != 3e6 {
 		t.Errorf("%+v", x)
+	}
+}
+
+// TestIndexesOfOneBucket: the others' are left out before the busiest are told, and are not among what is too much.
+func TestIndexesOfOneBucket(t *testing.T) {
+	s := NewScans(began)
+	for id := range index.ID(200) {
+		for range map[bool]int{true: 9, false: 1}[id < 100] {
+			s.Note(began, id, "any", time.Millisecond, 1, false)
+		}
+	}
+	for _, most := range []struct {
+		from          index.ID
+		told, omitted int
+	}{{0, wire.MaxLoads, 200 - wire.MaxLoads}, {150, 50, 0}, {130, wire.MaxLoads, 70 - wire.MaxLoads}} {
+		h := s.Tell(hour(began, 1), func(id index.ID) bool { return id >= most.from })
+		if len(h.Indexes) != most.told || h.Omitted != most.omitted || h.Indexes[0].Index != most.from {
+			t.Errorf("from %d on: %d told, %d omitted, first %+v", most.from, len(h.Indexes), h.Omitted, h.Indexes[0])
+		}
+	}
+}
+
+// TestQuestionsTravel: whatever a bucket is called.
+func TestQuestionsTravel(t *testing.T) {
+	for _, bucket := range []string{"", "world", "a&each=9 %"} {
+		q := wire.HistoryAsked{From: 7, Each: 2, Points: 5, Bucket: bucket}
+		if got, err := ParseQuery(httptest.NewRequest("GET", "/"+Query(q), nil)); err != nil || got != q {
+			t.Errorf("%+v, %v; want %+v", got, err, q)
+		}
 	}
 }
 

@@ -97,9 +97,9 @@ func (a *API) history(w http.ResponseWriter, r *http.Request) error {
 		return rpc.Refuse(errcode.BadRequest, "step=%d: want a multiple of %d seconds", step, slot)
 	}
 	s := a.cfg.Raft.State()
-	p := newPast(a.now(), minutes, step/slot)
+	p := newPast(a.now(), minutes, step/slot, r.URL.Query().Get("bucket"))
 	a.askPast(r.Context(), s, p)
-	rpc.Write(w, r, http.StatusOK, p.answer(s, r.URL.Query().Get("bucket"), limit))
+	rpc.Write(w, r, http.StatusOK, p.answer(s, limit))
 	return nil
 }
 
@@ -164,11 +164,13 @@ type bucketAt struct {
 	point int
 }
 
-// newPast asks for the points of so many minutes up to now, of which the last one may not be over.
-func newPast(now time.Time, minutes, each int) *past {
+// newPast asks for the points of so many minutes up to now, of which the last one may not be over; of one bucket, or of
+// all with "".
+func newPast(now time.Time, minutes, each int, bucket string) *past {
 	points := int(time.Duration(minutes)*time.Minute/wire.HistorySlot) / each
 	last := history.SlotOf(now) / int64(each)
-	return &past{asked: wire.HistoryAsked{From: (last - int64(points) + 1) * int64(each), Each: each, Points: points},
+	return &past{asked: wire.HistoryAsked{From: (last - int64(points) + 1) * int64(each), Each: each, Points: points,
+		Bucket: bucket},
 		scans: map[string]*latencies{}, loads: map[index.ID]*loads{}, buckets: map[bucketAt]*wire.BucketPast{},
 		of: []v1.HistoryOf{}}
 }
@@ -264,7 +266,8 @@ func (p *past) atMS(point int) int64 {
 }
 
 // answer is what callers are told, of at most so many indexes.
-func (p *past) answer(s *statecontext.State, bucket string, limit int) *v1.History {
+func (p *past) answer(s *statecontext.State, limit int) *v1.History {
+	bucket := p.asked.Bucket
 	h := &v1.History{FromMS: p.atMS(0), ToMS: p.atMS(p.asked.Points), StepMS: p.atMS(1) - p.atMS(0),
 		Scans: []v1.LatencyHistory{}, DDL: p.latency("", &p.ddl), Indexes: []v1.IndexHistory{},
 		ScansUnnamed: p.beyond, Buckets: p.bucketHistory(bucket), BucketsOmitted: p.unnoted, Of: p.of, Unheard: p.unheard}

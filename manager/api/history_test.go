@@ -28,14 +28,14 @@ func TestHistoryOfMany(t *testing.T) {
 	led.Buckets(now.Add(-30*time.Second), []wire.BucketPast{{Name: "b", Term: 3, Lag: 2, Number: 15}})
 	led.Buckets(now, []wire.BucketPast{{Name: "b", Term: 3, Number: 20}})
 	led.Changed(now, 30*time.Millisecond)
-	p := newPast(now, 2, 1)
-	for name, h := range map[string]*wire.History{"i1": scans.Tell(p.asked), "i2": scans.Tell(p.asked)} {
+	p := newPast(now, 2, 1, "")
+	for name, h := range map[string]*wire.History{"i1": scans.Tell(p.asked, nil), "i2": scans.Tell(p.asked, nil)} {
 		p.take("indexer", name, h, nil)
 	}
 	p.take("manager", "m2", led.Tell(p.asked), nil)
 	p.take("manager", "m1", old.Tell(p.asked), nil)
 	p.take("manager", "m3", nil, errNobody())
-	h := p.answer(statecontext.New(), "", 1)
+	h := p.answer(statecontext.New(), 1)
 	if h.ToMS-h.FromMS != 120_000 || h.StepMS != 10_000 || h.ToMS < now.UnixMilli() ||
 		len(h.Of) != 4 || len(h.Unheard) != 1 {
 		t.Errorf("%+v", h)
@@ -57,7 +57,8 @@ func TestHistoryOfMany(t *testing.T) {
 		third.Timestamps != nil || third.Lag != 0 {
 		t.Errorf("%+v, %+v, %+v", first, second, third)
 	}
-	if only := p.answer(statecontext.New(), "c", 64); len(only.Buckets) != 1 || len(only.Indexes) != 0 {
+	p.asked.Bucket = "c"
+	if only := p.answer(statecontext.New(), 64); len(only.Buckets) != 1 || len(only.Indexes) != 0 {
 		t.Errorf("%+v", only)
 	}
 }

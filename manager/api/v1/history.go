@@ -16,8 +16,7 @@ type History struct {
 	Scans []LatencyHistory `json:"scans"`
 	// DDL are the times of changes of indexes that were made, from request to answer.
 	DDL LatencyHistory `json:"ddl"`
-	// Indexes are those that were scanned most, the busiest first; IndexesOmitted is how many more there are, at least;
-	// where one bucket was asked for, some of these may be of others.
+	// Indexes are those that were scanned most, the busiest first; IndexesOmitted is how many more there are, at least.
 	Indexes        []IndexHistory `json:"indexes"`
 	IndexesOmitted int            `json:"indexes_omitted,omitempty"`
 	// ScansUnnamed are scans of indexes that were too many for their indexers to be noted by name: 256 in ten seconds.
