@@ -9,6 +9,7 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -123,8 +124,11 @@ func Eventually(t testing.TB, limit time.Duration, what string, f func() (bool, 
 	}
 }
 
-// Get makes one GET request without credentials; a request that fails has status 0, and its error for a body. At most 1
-// MiB of the body is read.
+// maxBody is the most that Get and GetBy read of a body.
+const maxBody = 1 << 20
+
+// Get makes one GET request without credentials; a request that fails has status 0, and its error for a body. A
+// body of more than maxBody fails the test, and counts as such a request.
 func Get(ctx context.Context, t testing.TB, url string) (status int, body string) {
 	t.Helper()
 	status, body, _ = GetBy(ctx, t, http.DefaultClient, url)
@@ -145,7 +149,11 @@ func GetBy(ctx context.Context, t testing.TB, c *http.Client, url string) (statu
 		return 0, err.Error(), nil
 	}
 	defer resp.Body.Close()
-	b, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
+	if err == nil && len(b) > maxBody {
+		err = fmt.Errorf("%s: a body of more than %d bytes", url, maxBody)
+		t.Error(err)
+	}
 	if err != nil {
 		return 0, err.Error(), nil
 	}
