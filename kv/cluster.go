@@ -138,7 +138,10 @@ func readMap(path string, to any) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("read map: %w", err)
 	}
-	if err := json.Unmarshal(raw, to); err != nil {
+	switch err := json.Unmarshal(raw, to); {
+	case errors.Is(err, clustermap.ErrNewer):
+		return false, fmt.Errorf("%s: %w", path, err)
+	case err != nil:
 		return false, fmt.Errorf("%w: %s: %w; restore it from another node's folder", clustermap.ErrMap, path, err)
 	}
 	return true, nil

@@ -10,6 +10,7 @@
 package clustermap
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -27,9 +28,14 @@ var ErrMap = errors.New("unusable vbucket map")
 // ErrNoMember names a node that there is none of in the cluster; it is ErrMap.
 var ErrNoMember = fmt.Errorf("%w: there is no such member", ErrMap)
 
+// ErrNewer means that a newer version has made a map; it is ErrMap.
+var ErrNewer = fmt.Errorf("%w: a newer version has made it", ErrMap)
+
 const (
-	// Format is the version of the stored form.
-	Format = 2
+	// Format is the version of the stored form that each revision gets; of oldestFormat, it lacks roles for parts of
+	// buckets, groups and operations of one bucket. What this program could not read of a map raises it.
+	Format       = 3
+	oldestFormat = 2
 	// MaxReplicas is the most copies of a vbucket beside the active one.
 	MaxReplicas = mcbp.MaxChain - 1
 	// MaxNodes bounds the nodes of a cluster.
@@ -150,8 +156,30 @@ func (m Map) Clone() Map {
 // next is a copy with the next revision.
 func (m Map) next() Map {
 	n := m.Clone()
+	n.Format = Format
 	n.Rev++
 	return n
+}
+
+// UnmarshalJSON is part of json.Unmarshaler. Error: ErrNewer where a newer form is why it cannot be read.
+func (m *Map) UnmarshalJSON(text []byte) error {
+	type plain Map
+	err := json.Unmarshal(text, (*plain)(m))
+	if err == nil {
+		return nil
+	}
+	var of struct {
+		Format int `json:"format"`
+	}
+	if json.Unmarshal(text, &of) == nil && of.Format > Format {
+		return newer(of.Format)
+	}
+	return err
+}
+
+func newer(format int) error {
+	return fmt.Errorf("%w, with format %d, and this program reads up to %d: update this node's program", ErrNewer, format,
+		Format)
 }
 
 // Newer reports whether m replaces o.
@@ -215,8 +243,11 @@ func usable(address string) bool {
 // Check refuses a map that cannot be used, or does not have the buckets that are configured.
 func (m Map) Check(specs []Spec) error {
 	switch {
-	case m.Format != Format:
-		return fmt.Errorf("%w: stored with format %d, this program reads %d", ErrMap, m.Format, Format)
+	case m.Format > Format:
+		return newer(m.Format)
+	case m.Format < oldestFormat:
+		return fmt.Errorf("%w: stored with format %d, this program reads %d to %d", ErrMap, m.Format, oldestFormat,
+			Format)
 	case len(m.Nodes) == 0 || len(m.Nodes) > MaxNodes:
 		return fmt.Errorf("%w: %d nodes, want 1 to %d", ErrMap, len(m.Nodes), MaxNodes)
 	case m.Operation != nil && len(m.Operation.Targets) != len(m.Buckets):

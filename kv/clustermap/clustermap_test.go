@@ -1,9 +1,11 @@
 package clustermap
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"tidemark/kv/mcbp"
@@ -108,6 +110,43 @@ func TestCheck(t *testing.T) {
 		if !errors.Is(err, ErrMap) {
 			t.Errorf("another %s: %v", name, err)
 		}
+	}
+}
+
+// TestANewerMap: a map that a newer version has made says so, whether or not it can be read here, and is told from one
+// that is damaged. Every revision has the form of who makes it; one of the form before is read.
+func TestANewerMap(t *testing.T) {
+	users := `[{"name":"ann","roles":["of_another_time[b:s:c]"]}]`
+	for _, x := range []struct {
+		text           string
+		newer, damaged bool
+	}{
+		{`{"format":99,"users":` + users + `}`, true, false},
+		{`{"format":99,"nodes":7}`, true, false},
+		{`{"format":99}`, true, false},
+		{`{"format":3,"users":` + users + `}`, false, true},
+		{`{"format":3,"nodes":7}`, false, true},
+		{`{"format":3}`, false, false},
+	} {
+		var m Map
+		err := json.Unmarshal([]byte(x.text), &m)
+		if damaged := err != nil && !errors.Is(err, ErrNewer); damaged != x.damaged {
+			t.Errorf("%s: %v", x.text, err)
+		}
+		if err == nil {
+			err = m.Check(nil)
+		}
+		if newer := errors.Is(err, ErrNewer) && strings.Contains(err.Error(), "format 99"); newer != x.newer {
+			t.Errorf("%s: %v", x.text, err)
+		}
+	}
+	m := Derive(nodes(2), specs(16, 0))
+	m.Format = oldestFormat
+	if err := m.Check(specs(16, 0)); err != nil {
+		t.Error(err)
+	}
+	if n := m.next(); n.Format != Format || n.Check(specs(16, 0)) != nil {
+		t.Errorf("the next revision has format %d", n.Format)
 	}
 }
 
