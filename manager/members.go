@@ -79,11 +79,13 @@ func (p prober) Join(ctx context.Context, addr string) error {
 // registration is what this manager says of itself.
 func (m *Manager) registration() *wire.RegisterManager {
 	return &wire.RegisterManager{ClusterID: m.raft.ClusterID(), ID: m.raft.ID(), Name: m.cfg.Name, REST: m.url(),
-		Raft: m.raft.Addr(), FormatLevel: m.raft.FormatLevel(), New: m.raft.New(), Epoch: m.raft.State().Epoch()}
+		Raft: m.raft.Addr(), FormatLevel: m.raft.FormatLevel(), New: m.raft.New(), Epoch: m.raft.Epoch()}
 }
 
 // note stores beside the log what the state says of this manager.
-func (m *Manager) note() error { return errors.Join(m.raft.NoteFormatLevel(), m.raft.NoteMember()) }
+func (m *Manager) note() error {
+	return errors.Join(m.raft.NoteFormatLevel(), m.raft.NoteEpoch(), m.raft.NoteMember())
+}
 
 // register keeps this manager's addresses known: those in the state by asking the leader to note them, those that the
 // other managers have now by asking them. It ends with consensus.ErrRemoved when this manager was removed. The others

@@ -135,12 +135,12 @@ func (ms *members) Describe(expect int) (PeerAnswer, error) {
 		return PeerAnswer{}, err
 	}
 	a := PeerAnswer{ID: ms.ID(), Name: ms.cfg.Name, REST: ms.cfg.REST, Raft: ms.Addr(), ClusterID: ms.storage.ClusterID(),
-		HasState: has, New: ms.storage.New(), Expect: expect, NewestFormat: ms.cfg.FormatLevel}
+		HasState: has, New: ms.storage.New(), Epoch: ms.storage.Epoch(), Expect: expect, NewestFormat: ms.cfg.FormatLevel}
 	if sees := ms.sees.Load(); sees != nil && !has {
 		a.Sees = *sees
 	}
 	if s := ms.fsm.State(); s.ClusterID() != "" {
-		a.FormatLevel, a.Epoch = s.FormatLevel(), s.Epoch()
+		a.FormatLevel = s.FormatLevel()
 	}
 	return a, nil
 }

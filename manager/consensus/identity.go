@@ -1,9 +1,11 @@
 package consensus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync/atomic"
 
 	"github.com/hashicorp/raft"
@@ -16,6 +18,7 @@ var (
 	removedKey   = []byte("tidemark-removed") // holds the reason
 	usersKey     = []byte("tidemark-users")   // the cluster has had users
 	memberKey    = []byte("tidemark-member")  // this server was a member
+	epochKey     = []byte("tidemark-epoch")   // of what was committed of the log, as far as it was known
 )
 
 // clusterName is the cluster that this server belongs to. The state tells it too, but after a restart only when the
@@ -46,7 +49,19 @@ func (st *storage) openIdentity() error {
 	st.users.Store(users != "")
 	member, err := st.stored(memberKey)
 	st.member.Store(member != "")
-	return err
+	if err != nil {
+		return err
+	}
+	epoch, err := st.stored(epochKey)
+	if err != nil || epoch == "" {
+		return err
+	}
+	n, err := strconv.ParseUint(epoch, 10, 64)
+	if err != nil {
+		return fmt.Errorf("%w: the epoch of the log is noted as %q", ErrStore, epoch)
+	}
+	st.epoch.Store(n)
+	return nil
 }
 
 // HasUsers reports whether the cluster has users, or had some when this server ran before: after a restart the state
@@ -66,18 +81,36 @@ func (st *storage) NoteUsers() error {
 }
 
 // New reports whether this server was no member yet, as far as it knows, and may ask to be added: its log is empty, or
-// it knows of which epoch its log is, as an addition was lost with the leader that began it. After a restart it does
-// not know that until some leader says what is committed: a log of a history that a recovery has given up has entries
-// of the same terms, which Raft would not replace.
+// it knows of which epoch its log is, as an addition was lost with the leader that began it. One that does not may have
+// the log of a history that a recovery has given up, with entries of the same terms, which Raft would not replace.
 func (st *storage) New() bool {
 	if st.member.Load() {
 		return false
 	}
-	if st.fsm.State().Epoch() != 0 {
+	if st.Epoch() != 0 {
 		return true
 	}
 	last, err := st.logs.LastIndex()
 	return err == nil && last == 0
+}
+
+// Epoch is that of the state, or, after a restart before some leader has said what is committed, that of the state when
+// it was noted last; 0: none was.
+func (st *storage) Epoch() uint64 {
+	return cmp.Or(st.fsm.State().Epoch(), st.epoch.Load())
+}
+
+// NoteEpoch stores the state's epoch, once for each.
+func (st *storage) NoteEpoch() error {
+	epoch := st.fsm.State().Epoch()
+	if epoch == 0 || epoch == st.epoch.Load() {
+		return nil
+	}
+	if err := st.store.Set(epochKey, strconv.AppendUint(nil, epoch, 10)); err != nil {
+		return fmt.Errorf("%w: %w", ErrStore, err)
+	}
+	st.epoch.Store(epoch)
+	return nil
 }
 
 // NoteMember stores once that this server was a member, when the state says so.

@@ -534,9 +534,45 @@ func TestAdditionLostWithItsLeader(t *testing.T) {
 	})
 }
 
+// TestAdditionLostBeforeARestart: the server has restarted since, and no leader has told it what is committed. It knows
+// of which epoch its log is, is new still, and joins, unless the cluster was recovered meanwhile.
+func TestAdditionLostBeforeARestart(t *testing.T) {
+	virtualCluster(t, func(t *testing.T, h *hub, c *stewarded, fresh func(string) *server) {
+		c.grow(t, fresh, 3)
+		l, _ := c.leader()
+		s := fresh("m4")
+		others := slices.DeleteFunc(slices.Clone(c.all), func(o *server) bool { return o == l || o == s })
+		h.isolate(l.name, true, others[0].name, others[1].name)
+		ctx, cancel := context.WithTimeout(t.Context(), heartbeat)
+		defer cancel()
+		if err := l.node.AddNonvoter(ctx, consensus.Server{ID: s.node.ID(), Raft: s.node.Addr()}, nil); !errors.Is(err,
+			consensus.ErrUnknownOutcome) {
+			t.Fatalf("it is added without the others: %v", err)
+		}
+		eventually(t, "it has the cluster's log", func() bool { return s.fsm.State().Epoch() != 0 })
+		if err := s.node.NoteEpoch(); err != nil {
+			t.Fatal(err)
+		}
+		l.stop()
+		s.stop()
+		h.isolate(l.name, false, others[0].name, others[1].name)
+		c.start(s)
+		other := asks(s)
+		if other.Epoch++; s.fsm.State().Epoch() != 0 || !other.New || other.Epoch == 1 {
+			t.Fatalf("it knows epoch %d of its state, and says %+v", s.fsm.State().Epoch(), other)
+		}
+		eventually(t, "it is refused after a recovery", func() bool {
+			_, st := c.leader()
+			return errors.Is(st.Join(deadline(t, hang), other), consensus.ErrNotMember)
+		})
+		c.settle(t, "it joins", func(st *consensus.Steward) error { return st.Join(deadline(t, hang), asks(s)) })
+		eventually(t, "it knows that it is a member", func() bool { return s.fsm.State().Manager(s.node.ID()) != nil })
+	})
+}
+
 // TestAdditionOfALostHistory: a server whose addition was lost has the log of a term in which the survivor of a
-// recovery then leads with another one. It has restarted since, and knows nothing of what was committed: it is not
-// let in.
+// recovery then leads with another one. It has restarted since, and knows of what was committed the epoch alone: it is
+// not let in.
 func TestAdditionOfALostHistory(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, h *hub, c *stewarded, fresh func(string) *server) {
 		c.grow(t, fresh, 3)
@@ -565,7 +601,10 @@ func TestAdditionOfALostHistory(t *testing.T) {
 			consensus.ErrUnknownOutcome) {
 			t.Fatalf("it is added without the others: %v", err)
 		}
-		eventually(t, "it has the log", func() bool { return s.node.ClusterID() != "" })
+		eventually(t, "it has the log", func() bool { return s.fsm.State().Epoch() != 0 })
+		if err := s.node.NoteEpoch(); err != nil {
+			t.Fatal(err)
+		}
 		for _, x := range []*server{lost, s, survivor} {
 			x.stop()
 		}

@@ -42,6 +42,7 @@ type storage struct {
 	users   atomic.Bool   // the store says that the cluster has had users
 	member  atomic.Bool   // the store says that this server was a member
 	noted   atomic.Uint64 // format level that the store knows of
+	epoch   atomic.Uint64 // as the store knows it, 0: it does not
 }
 
 // openStore examines what is there, opens it, and returns the node its server id.
