@@ -38,7 +38,6 @@ var large = map[string]string{
 	"manager/coordinator/core.IndexerStatus": "what v1.IndexerStatus is made of, in the coordinator's own types",
 	"indexer/scan.Request":                   "a body of an interface, checked",
 	"kv/server.Counters":                     "a page of figures",
-	"kv/doctor.facts":                        "answers of one node, each beside why there is none",
 	"internal/testing/simulation.Report":     "figures of a run, which are added up field by field",
 
 	"statecontext.State":   "the replicated state: a field for each kind of thing in it",

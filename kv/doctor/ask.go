@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -59,22 +60,14 @@ type facts struct {
 	silent string
 	dial   time.Duration
 
-	tls       *tls.ConnectionState
-	unchecked bool                // its certificate
-	certs     []*x509.Certificate // also of one that was refused
+	tls       tlsFacts
 	mechanism string
 	features  []mcbp.Feature
 	latency   time.Duration
 
 	version     string
 	versionErr  error
-	stats       map[string]string // some of the general ones
-	statsErr    error
-	clock       time.Duration // by how much the node's is ahead; counts if the statistic was there
-	clocked     bool
-	details     details
-	detailsErr  error
-	failoverErr error // of the statistic
+	stats       statFacts
 	config      *mcbp.ClusterConfig
 	configErr   error
 	seqnos      []mcbp.VBucketSeqno
@@ -84,6 +77,41 @@ type facts struct {
 	getErr      error
 
 	dcp dcpFacts
+}
+
+// tlsFacts are of the connection's TLS.
+type tlsFacts struct {
+	state     *tls.ConnectionState // nil: there is none
+	certs     []*x509.Certificate  // also of one that was refused
+	unchecked bool
+}
+
+// names reports whether the certificate names the host that was dialled, also by its common name alone.
+func (t *tlsFacts) names(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	return err == nil && !t.unchecked &&
+		(t.certs[0].VerifyHostname(host) == nil || strings.EqualFold(t.certs[0].Subject.CommonName, host))
+}
+
+// statFacts are of the statistics.
+type statFacts struct {
+	general     map[string]string // some of them
+	generalErr  error
+	clock       time.Duration // by how much the node's is ahead; counts if the statistic was there
+	clocked     bool
+	details     details
+	detailsErr  error
+	failoverErr error
+}
+
+// err is the first refusal.
+func (s *statFacts) err() error {
+	for _, err := range []error{s.detailsErr, s.generalErr, s.failoverErr} {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // details are a summary of STAT vbucket-details.
@@ -166,13 +194,13 @@ func (o Options) ask(ctx context.Context, f *facts) {
 	f.dial = time.Since(began)
 	if f.err != nil {
 		if bad := (*tls.CertificateVerificationError)(nil); errors.As(f.err, &bad) {
-			f.certs = bad.UnverifiedCertificates
+			f.tls.certs = bad.UnverifiedCertificates
 		}
 		return
 	}
 	defer conn.Close()
 	if state, ok := conn.TLS(); ok {
-		f.tls, f.certs, f.unchecked = &state, state.PeerCertificates, o.KV.TLS.InsecureSkipVerify
+		f.tls = tlsFacts{state: &state, certs: state.PeerCertificates, unchecked: o.KV.TLS.InsecureSkipVerify}
 	}
 	f.mechanism = conn.Mechanism()
 	for _, known := range mcbp.Features() {
@@ -292,19 +320,19 @@ func (q *questions) do(ctx context.Context, req mcbp.Frame) ([]byte, error) {
 
 // statistics asks for the groups that matter and keeps of them what is judged.
 func (q *questions) statistics(ctx context.Context) {
-	f := q.f
+	f := &q.f.stats
 	began := q.o.Now()
-	stats := map[string]string{}
-	f.statsErr = q.stat(ctx, "", func(key []byte) bool {
+	general := map[string]string{}
+	f.generalErr = q.stat(ctx, "", func(key []byte) bool {
 		switch string(key) {
 		case statTime, statBucketType, statEviction, statFullPolicy, statDegraded, statWarmup, statPurgeAge,
 			statEphemeralPurgeAge:
 			return true
 		}
 		return false
-	}, func(key, value string) { stats[key] = cut(value) })
-	f.stats = stats
-	if at, err := strconv.ParseInt(stats[statTime], 10, 64); err == nil {
+	}, func(key, value string) { general[key] = cut(value) })
+	f.general = general
+	if at, err := strconv.ParseInt(general[statTime], 10, 64); err == nil {
 		took := q.o.Now().Sub(began)
 		f.clock, f.clocked = time.Unix(at, 0).Sub(began.Add(took/2).Truncate(time.Second)), true
 	}

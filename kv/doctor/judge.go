@@ -139,43 +139,37 @@ func encryption(now time.Time) func(*facts) (finding, bool) {
 	return func(f *facts) (finding, bool) {
 		switch {
 		case f.err != nil && untrusted(f.err):
-			return finding{Fails, "not trusted: " + f.said(f.err) + named(f.certs),
+			return finding{Fails, "not trusted: " + f.said(f.err) + named(f.tls.certs),
 				"give the cluster's CA by --kv-tls-ca (GET /pools/default/certificate), dial a name that the certificate has, or " +
 					"have it renewed; against a port without TLS use couchbase://"}, true
 		case f.features == nil:
 			return finding{}, false
-		case f.tls == nil:
+		case f.tls.state == nil:
 			if host, _, err := net.SplitHostPort(f.addr); err == nil && (host == "localhost" || net.ParseIP(host).IsLoopback()) {
 				return finding{result: OK, seen: "none; it is this machine"}, true
 			}
 			return finding{Warning, "none: documents travel in the clear (the password does not)",
 				"couchbases:// where the cluster has TLS (port 11207; Enterprise Edition); else one trusted network"}, true
 		}
-		leaf := f.certs[0]
+		leaf := f.tls.certs[0]
 		left := leaf.NotAfter.Sub(now)
-		for _, c := range f.certs[1:] {
+		for _, c := range f.tls.certs[1:] {
 			if l := c.NotAfter.Sub(now); l < left {
 				left, leaf = l, c
 			}
 		}
-		until := fmt.Sprintf("%s, valid until %s", tls.VersionName(f.tls.Version), leaf.NotAfter.UTC().Format(time.DateOnly))
+		until := fmt.Sprintf("%s, valid until %s", tls.VersionName(f.tls.state.Version),
+			leaf.NotAfter.UTC().Format(time.DateOnly))
 		switch {
 		case left < expiresSoon || now.Before(leaf.NotBefore):
 			return finding{Warning, fmt.Sprintf("%s, from %s on", until, leaf.NotBefore.UTC().Format(time.DateOnly)),
 				"have it renewed before; connections last beyond it, new ones fail"}, true
-		case len(f.tls.VerifiedChains) == 0 && !known(f):
-			return finding{Warning, until + "; it does not name the host dialled, or was not checked" + named(f.certs),
+		case len(f.tls.state.VerifiedChains) == 0 && !f.tls.names(f.addr):
+			return finding{Warning, until + "; it does not name the host dialled, or was not checked" + named(f.tls.certs),
 				"leave out --kv-tls-skip-verify and give the CA: whoever stands between can read everything"}, true
 		}
 		return finding{result: OK, seen: until}, true
 	}
-}
-
-// known reports whether a certificate names the host that was dialled, also by its common name alone.
-func known(f *facts) bool {
-	host, _, err := net.SplitHostPort(f.addr)
-	return err == nil && !f.unchecked &&
-		(f.certs[0].VerifyHostname(host) == nil || strings.EqualFold(f.certs[0].Subject.CommonName, host))
 }
 
 // named lists whom a certificate names.
@@ -212,12 +206,12 @@ func configFails(f *facts) finding {
 
 // bucketKind judges what a bucket keeps.
 func bucketKind(f *facts) (finding, bool) {
-	if f.err != nil || errors.Is(f.configErr, mcbp.ErrNoVBuckets) || f.statsErr != nil {
+	if f.err != nil || errors.Is(f.configErr, mcbp.ErrNoVBuckets) || f.stats.generalErr != nil {
 		return finding{}, false
 	}
-	kind, policy := f.stats[statBucketType], f.stats[statEviction]
+	kind, policy := f.stats.general[statBucketType], f.stats.general[statEviction]
 	switch {
-	case kind == "ephemeral" && f.stats[statFullPolicy] == "auto_delete":
+	case kind == "ephemeral" && f.stats.general[statFullPolicy] == "auto_delete":
 		return finding{Warning, "ephemeral, and deletes documents when it is full (auto_delete)",
 				"indexes follow such deletions; a node that restarts has lost its documents, and its indexes are rolled back"},
 			true
@@ -233,9 +227,9 @@ func bucketKind(f *facts) (finding, bool) {
 // warmup judges whether the node has its documents.
 func warmup(f *facts) (finding, bool) {
 	switch {
-	case f.err != nil || f.statsErr != nil:
+	case f.err != nil || f.stats.generalErr != nil:
 		return finding{}, false
-	case f.stats[statDegraded] == "true" || f.stats[statWarmup] == "running":
+	case f.stats.general[statDegraded] == "true" || f.stats.general[statWarmup] == "running":
 		return finding{Warning, "it still reads its documents", "wait: streams begin by themselves when it has them"},
 			true
 	}
@@ -397,10 +391,7 @@ func statistics(f *facts) (finding, bool) {
 	if f.err != nil {
 		return finding{}, false
 	}
-	for _, err := range []error{f.detailsErr, f.statsErr, f.failoverErr} {
-		if err == nil {
-			continue
-		}
+	if err := f.stats.err(); err != nil {
 		do := "give the user Data Monitor (data_monitoring) if you like; nothing else waits for it. Bucket type, warm-up, " +
 			"purges and clocks cannot be looked at here without"
 		if errors.Is(err, kvclient.ErrTemporary) {
@@ -413,16 +404,16 @@ func statistics(f *facts) (finding, bool) {
 
 // purge judges for how long deletions are remembered.
 func purge(f *facts) (finding, bool) {
-	if f.err != nil || f.detailsErr != nil || f.statsErr != nil {
+	if f.err != nil || f.stats.detailsErr != nil || f.stats.generalErr != nil {
 		return finding{}, false
 	}
 	seen := "nothing was purged yet"
-	if f.details.purged > 0 {
+	if f.stats.details.purged > 0 {
 		seen = "deletions were purged"
 	}
-	age := f.stats[statPurgeAge]
-	if f.stats[statBucketType] == "ephemeral" {
-		age = f.stats[statEphemeralPurgeAge]
+	age := f.stats.general[statPurgeAge]
+	if f.stats.general[statBucketType] == "ephemeral" {
+		age = f.stats.general[statEphemeralPurgeAge]
 	}
 	seconds, err := strconv.ParseInt(age, 10, 64)
 	if err != nil {
@@ -445,26 +436,27 @@ func casTime(cas uint64) time.Time { return time.Unix(0, int64(cas&^0xffff)) }
 // clocks judges the node's clock, and the one in its CAS values, against ours.
 func clocks(now time.Time) func(*facts) (finding, bool) {
 	return func(f *facts) (finding, bool) {
-		if f.err != nil || !f.clocked && f.details.maxCAS == 0 {
+		s := &f.stats
+		if f.err != nil || !s.clocked && s.details.maxCAS == 0 {
 			return finding{}, false
 		}
-		if f.clocked && f.clock.Abs() > clockApart {
+		if s.clocked && s.clock.Abs() > clockApart {
 			side := "ahead of"
-			if f.clock < 0 {
+			if s.clock < 0 {
 				side = "behind"
 			}
 			return finding{Warning,
-				fmt.Sprintf("its clock is %v %s this machine's", f.clock.Abs().Round(time.Second), side),
+				fmt.Sprintf("its clock is %v %s this machine's", s.clock.Abs().Round(time.Second), side),
 				"run a time service (NTP) on all machines: expiry, CAS and logs are off by as much"}, true
 		}
-		ahead := casTime(f.details.maxCAS).Sub(now)
-		if cas := f.details.maxCAS; cas>>63 != 0 || cas > 0 && ahead > clockApart {
+		ahead := casTime(s.details.maxCAS).Sub(now)
+		if cas := s.details.maxCAS; cas>>63 != 0 || cas > 0 && ahead > clockApart {
 			return finding{Warning, fmt.Sprintf("CAS values are of %s, %v ahead of now", casTime(cas&(1<<63-1)).UTC().
 				Format(time.DateTime), ahead.Round(time.Second)),
 				"something was written under a clock that was ahead, here or in " +
 					"a cluster that replicates to this one: META().cas is no time of day until then"}, true
 		}
-		if !f.clocked {
+		if !s.clocked {
 			return finding{result: OK, seen: "CAS values are not ahead; its own clock is not told"}, true
 		}
 		return finding{result: OK, seen: fmt.Sprintf("within %v of this machine's", clockApart)}, true

@@ -23,10 +23,11 @@ var now = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 // healthy is a node that has nothing wrong.
 func healthy() *facts {
 	f := &facts{addr: "kv1:11210", mechanism: "SCRAM-SHA512", features: mcbp.Features(), latency: time.Millisecond,
-		version: "6.0.4-3082", clocked: true, seqnos: make([]mcbp.VBucketSeqno, 1), manifestErr: kvclient.ErrNotSupported,
-		stats: map[string]string{statBucketType: "persistent", statEviction: "value_only"},
-		dcp:   dcpFacts{asked: true, streamed: true, controls: wantedControls()}}
-	f.details.maxCAS = uint64(now.UnixNano())
+		version: "6.0.4-3082", seqnos: make([]mcbp.VBucketSeqno, 1), manifestErr: kvclient.ErrNotSupported,
+		stats: statFacts{clocked: true,
+			general: map[string]string{statBucketType: "persistent", statEviction: "value_only"}},
+		dcp: dcpFacts{asked: true, streamed: true, controls: wantedControls()}}
+	f.stats.details.maxCAS = uint64(now.UnixNano())
 	return f
 }
 
@@ -53,8 +54,8 @@ func TestJudgements(t *testing.T) {
 	}
 	certificate := func(from, until time.Time, names ...string) func(*facts) {
 		return func(f *facts) {
-			f.tls = &tls.ConnectionState{Version: tls.VersionTLS13}
-			f.certs = []*x509.Certificate{{NotBefore: from, NotAfter: until, DNSNames: names,
+			f.tls.state = &tls.ConnectionState{Version: tls.VersionTLS13}
+			f.tls.certs = []*x509.Certificate{{NotBefore: from, NotAfter: until, DNSNames: names,
 				Subject: pkix.Name{CommonName: "cn"}}}
 		}
 	}
@@ -95,13 +96,13 @@ func TestJudgements(t *testing.T) {
 		{"a certificate", checkTLS, OK, "valid until 2027", certificate(now.Add(-day), now.Add(100*day), "kv1")},
 		{"a common name", checkTLS, OK, "", func(f *facts) {
 			certificate(now.Add(-day), now.Add(100*day))(f)
-			f.certs[0].Subject.CommonName = "KV1"
+			f.tls.certs[0].Subject.CommonName = "KV1"
 		}},
 		{"it ends soon", checkTLS, Warning, "valid until 2026-11-26", certificate(now.Add(-day), now.Add(3*day), "kv1")},
 		{"it begins later", checkTLS, Warning, "from 2026-11-24 on", certificate(now.Add(day), now.Add(100*day), "kv1")},
 		{"unchecked", checkTLS, Warning, "was not checked", func(f *facts) {
 			certificate(now.Add(-day), now.Add(100*day), "kv1")(f)
-			f.unchecked = true
+			f.tls.unchecked = true
 		}},
 		{"in the clear", checkTLS, Warning, "in the clear", func(f *facts) { f.addr = "10.0.0.4:11210" }},
 		{"here", checkTLS, OK, "this machine", func(f *facts) { f.addr = "127.0.0.1:11210" }},
@@ -115,14 +116,16 @@ func TestJudgements(t *testing.T) {
 		}},
 		{"an odd map", checkMap, Fails, "no usable map", func(f *facts) { f.configErr = mcbp.ErrConfig }},
 		{"ephemeral", checkBucket, Warning,
-			"nothing is on disk", func(f *facts) { f.stats[statBucketType] = "ephemeral" }},
+			"nothing is on disk", func(f *facts) { f.stats.general[statBucketType] = "ephemeral" }},
 		{"evicting", checkBucket, Warning, "auto_delete", func(f *facts) {
-			f.stats[statBucketType], f.stats[statFullPolicy] = "ephemeral", "auto_delete"
+			f.stats.general[statBucketType], f.stats.general[statFullPolicy] = "ephemeral", "auto_delete"
 		}},
-		{"full eviction", checkBucket, OK, "full_eviction", func(f *facts) { f.stats[statEviction] = "full_eviction" }},
-		{"warms up", checkWarmup, Warning, "still reads", func(f *facts) { f.stats[statDegraded] = "true" }},
+		{"full eviction", checkBucket, OK, "full_eviction", func(f *facts) {
+			f.stats.general[statEviction] = "full_eviction"
+		}},
+		{"warms up", checkWarmup, Warning, "still reads", func(f *facts) { f.stats.general[statDegraded] = "true" }},
 		{"warms up, told otherwise", checkWarmup, Warning,
-			"still reads", func(f *facts) { f.stats[statWarmup] = "running" }},
+			"still reads", func(f *facts) { f.stats.general[statWarmup] = "running" }},
 		{"old", checkVersion, Fails, "4.6.5", func(f *facts) { f.version = "4.6.5-4742" }},
 		{"of the future", checkVersion, Warning, "newer than", func(f *facts) { f.version = "9.0.0-1" }},
 		{"odd version", checkVersion, OK, "no line that is known", func(f *facts) { f.version = "unknown" }},
@@ -154,19 +157,19 @@ func TestJudgements(t *testing.T) {
 		{"no ends", checkControls, Warning, "no STREAM_END", controlFails(mcbp.ControlEndOnClose)},
 		{"no seqnos", checkSeqnos, Fails, "NO_ACCESS", func(f *facts) { f.seqnosErr = denied(mcbp.OpGetAllVBSeqnos) }},
 		{"seqnos not now", checkSeqnos, Warning, "not now", func(f *facts) { f.seqnosErr = busy(mcbp.OpGetAllVBSeqnos) }},
-		{"no details", checkStats, Warning, "NO_ACCESS", func(f *facts) { f.detailsErr = denied(mcbp.OpStat) }},
-		{"no failovers", checkStats, Warning, "NO_ACCESS", func(f *facts) { f.failoverErr = denied(mcbp.OpStat) }},
-		{"short memory", checkPurge, Warning, "kept for 10m0s", func(f *facts) { f.stats[statPurgeAge] = "600" }},
+		{"no details", checkStats, Warning, "NO_ACCESS", func(f *facts) { f.stats.detailsErr = denied(mcbp.OpStat) }},
+		{"no failovers", checkStats, Warning, "NO_ACCESS", func(f *facts) { f.stats.failoverErr = denied(mcbp.OpStat) }},
+		{"short memory", checkPurge, Warning, "kept for 10m0s", func(f *facts) { f.stats.general[statPurgeAge] = "600" }},
 		{"purged", checkPurge, OK, "were purged; they are kept for 24h", func(f *facts) {
-			f.details.purged, f.stats[statPurgeAge] = 1, "86400"
+			f.stats.details.purged, f.stats.general[statPurgeAge] = 1, "86400"
 		}},
-		{"clock ahead", checkClock, Warning, "1m0s ahead", func(f *facts) { f.clock = time.Minute }},
-		{"clock behind", checkClock, Warning, "1m0s behind", func(f *facts) { f.clock = -time.Minute }},
+		{"clock ahead", checkClock, Warning, "1m0s ahead", func(f *facts) { f.stats.clock = time.Minute }},
+		{"clock behind", checkClock, Warning, "1m0s behind", func(f *facts) { f.stats.clock = -time.Minute }},
 		{"CAS ahead", checkClock, Warning, "1h0m0s ahead of now", func(f *facts) {
-			f.details.maxCAS = uint64(now.Add(time.Hour).UnixNano())
+			f.stats.details.maxCAS = uint64(now.Add(time.Hour).UnixNano())
 		}},
-		{"a CAS of no time", checkClock, Warning, "CAS values", func(f *facts) { f.details.maxCAS = 1<<64 - 1 }},
-		{"no clock", checkClock, OK, "not told", func(f *facts) { f.clocked = false }},
+		{"a CAS of no time", checkClock, Warning, "CAS values", func(f *facts) { f.stats.details.maxCAS = 1<<64 - 1 }},
+		{"no clock", checkClock, OK, "not told", func(f *facts) { f.stats.clocked = false }},
 		{"collections", checkCollections, OK, "1 collection in 1 scope", func(f *facts) {
 			f.manifest, f.manifestErr = mcbp.DefaultManifest(), nil
 		}},
@@ -204,7 +207,8 @@ func TestJudgements(t *testing.T) {
 // An ephemeral bucket has an interval of its own.
 func TestPurgeOfEphemeral(t *testing.T) {
 	f := healthy()
-	f.stats[statBucketType], f.stats[statPurgeAge], f.stats[statEphemeralPurgeAge] = "ephemeral", "86400", "600"
+	f.stats.general = map[string]string{statBucketType: "ephemeral", statEviction: "value_only", statPurgeAge: "86400",
+		statEphemeralPurgeAge: "600"}
 	if got, ok := purge(f); !ok || got.result != Warning || !strings.Contains(got.seen, "10m0s") {
 		t.Errorf("%+v", got)
 	}
@@ -330,8 +334,8 @@ func TestBounded(t *testing.T) {
 	_, all := manyNodes(512)
 	for i, f := range all {
 		f.version = fmt.Sprintf("6.%d.0", i)
-		f.detailsErr = fmt.Errorf("%w: %s", mcbp.ErrConfig, strings.Repeat("x", i))
-		f.stats[statBucketType] = strings.Repeat("long", 1000) + fmt.Sprint(i)
+		f.stats.detailsErr = fmt.Errorf("%w: %s", mcbp.ErrConfig, strings.Repeat("x", i))
+		f.stats.general[statBucketType] = strings.Repeat("long", 1000) + fmt.Sprint(i)
 		if i%2 == 0 {
 			f.err, f.silent = fmt.Errorf("failure %d of %s", i, f.addr), "GET"
 		}
