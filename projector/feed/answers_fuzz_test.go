@@ -87,7 +87,7 @@ func FuzzAnswers(f *testing.F) {
 			go func() { do(); over <- struct{}{} }()
 			for pending := 0; pending <= n; { // the opaques are in this order
 				c.mu.Lock()
-				pending = len(c.pending)
+				pending = len(c.requests.pending)
 				c.mu.Unlock()
 				runtime.Gosched()
 			}

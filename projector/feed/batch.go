@@ -97,9 +97,8 @@ func (c *Conn) FailoverLogs(ctx context.Context, vbuckets []uint16) []StreamAnsw
 			if c.err != nil {
 				return c.err
 			}
-			c.opaque++
-			f := mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPFailoverLog, part[i], requestOpaque|c.opaque&(requestOpaque-1))}
-			c.pending[f.Opaque] = r
+			f := mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPFailoverLog, part[i], c.requests.opaque())}
+			c.requests.pending[f.Opaque] = r
 			c.sendLocked(f)
 			return nil
 		})
@@ -142,12 +141,7 @@ func (c *Conn) askAll(ctx context.Context, op mcbp.Opcode, answers []StreamAnswe
 	poke(c.wake)
 	if err := c.wait(ctx, op, b); err != nil {
 		c.mu.Lock()
-		for opaque, r := range c.pending {
-			if r.batch == b {
-				r.answered(nil, fmt.Errorf("vbucket %d: %w", r.vbucket, err))
-				c.pending[opaque] = &request{vbucket: r.vbucket, abandoned: true} // the others' memory does not stay with it
-			}
-		}
+		c.requests.giveUp(b, err)
 		c.mu.Unlock()
 		c.owes()
 	}
@@ -161,7 +155,7 @@ const mostOwed = 16 * mostOpening
 // things, else the connection would have ended before.
 func (c *Conn) owes() {
 	c.mu.Lock()
-	n := len(c.pending)
+	n := len(c.requests.pending)
 	c.mu.Unlock()
 	if n > mostOwed {
 		c.fail(fmt.Errorf("%w: %s owes %d answers", ErrDead, c.conf.Addr, n))
@@ -179,7 +173,7 @@ func (c *Conn) askLocked(r *request, req StreamRequest) error {
 	switch {
 	case req.ID&requestOpaque != 0:
 		return fmt.Errorf("feed: stream id %#x is not one of NewStreamID", req.ID)
-	case c.pending[uint32(req.ID)] != nil:
+	case c.requests.pending[uint32(req.ID)] != nil:
 		return fmt.Errorf("feed: %v: the id %#x is in use", mcbp.OpDCPStreamReq, req.ID)
 	case c.pausedStream(req.VBucket):
 		return ErrStreamExists
@@ -190,7 +184,7 @@ func (c *Conn) askLocked(r *request, req StreamRequest) error {
 		*r.open = m
 	}
 	var extras [mcbp.StreamRequestSize]byte
-	c.pending[uint32(req.ID)] = r
+	c.requests.pending[uint32(req.ID)] = r
 	c.sendLocked(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPStreamReq, req.VBucket, uint32(req.ID)),
 		Extras: m.AppendExtras(extras[:0])})
 	return nil

@@ -85,5 +85,5 @@ func (c *Conn) rest(r *restful, timer *time.Timer, n int) {
 func (c *Conn) asks() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.pending) > 0
+	return len(c.requests.pending) > 0
 }

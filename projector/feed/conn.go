@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -15,16 +14,13 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// requestOpaque is set in the opaque of every request that is no stream request,
-// whose opaque is its StreamID.
-const requestOpaque = 1 << 31
-
 // maxUnsent bounds what waits for the socket to take it: requests, noop answers
 // and acknowledgements, all small. More means a node that does not read.
 const maxUnsent = 1 << 20
 
 // Conn is a DCP connection: see the package comment. All methods may be called
-// from any goroutine.
+// from any goroutine. Its reader, its writer and its callers share what mu guards,
+// which changes together: a block in the queue, and the streams that it begins or ends.
 type Conn struct {
 	conf     Config
 	session  *kvclient.Session
@@ -43,37 +39,15 @@ type Conn struct {
 	endOnClose  bool                  // the node sends STREAM_END after CLOSE_STREAM; set before use
 	pacer       atomic.Pointer[pacer] // nil with flow control; set before use
 
-	mu      sync.Mutex // leaf: the fields below
-	out     []byte
-	unacked int // released bytes not yet acknowledged
-	pending map[uint32]*request
-	spare   []*request          // whose answer has been taken
-	streams map[uint16]StreamID // open on the node, as far as we know
-	opaque  uint32
-	lastID  StreamID
-	queue   []*Block
-	closed  bool
-	err     error
-}
-
-// request waits for its answer.
-type request struct {
-	vbucket   uint16
-	answer    chan answer // room for 1
-	timeout   *time.Timer
-	abandoned bool // nobody waits any more
-	more      func(mcbp.Frame)
-	open      *mcbp.StreamRequest           // of a stream request
-	then      func(b *Block, f *mcbp.Frame) // of our own requests: takes the answer, under the lock
-	// of OpenStreams or FailoverLogs, until it is answered: takes the answer at index at
-	batch *batch
-	at    int
-}
-
-// answer is what a request gets; the frame is its own.
-type answer struct {
-	frame mcbp.Frame
-	err   error
+	mu       sync.Mutex // leaf: the fields below
+	out      []byte
+	unacked  int // released bytes not yet acknowledged
+	requests requests
+	streams  map[uint16]StreamID // open on the node, as far as we know
+	lastID   StreamID
+	queue    []*Block
+	closed   bool
+	err      error
 }
 
 // Dialer opens a Feed to the node that the configuration names.
@@ -138,7 +112,7 @@ func newConn(s *kvclient.Session, conf Config) *Conn {
 		wake: make(chan struct{}, 1), ready: make(chan struct{}, 1), done: make(chan struct{}),
 		limit:       int64(conf.BufferBytes) + 2*(mcbp.HeaderSize+mcbp.MaxBody),
 		collections: s.Granted(mcbp.FeatureCollections),
-		pending:     map[uint32]*request{}, streams: map[uint16]StreamID{},
+		requests:    requests{pending: map[uint32]*request{}}, streams: map[uint16]StreamID{},
 	}
 	c.released = c.acknowledge
 	c.patience.Store(watchSteps)
@@ -350,15 +324,7 @@ func (c *Conn) fail(err error) {
 		return
 	}
 	c.err = err
-	for _, r := range c.pending {
-		switch {
-		case r.batch != nil:
-			r.answered(nil, fmt.Errorf("vbucket %d: %w", r.vbucket, err))
-		case !r.abandoned:
-			r.answer <- answer{err: err} // has room
-		}
-	}
-	c.pending = nil
+	c.requests.fail(err)
 	close(c.done)
 	c.mu.Unlock()
 	_ = c.session.Close()

@@ -12,7 +12,7 @@ func TestEndFollowsBlockBeingMade(t *testing.T) {
 	for name, making := range map[string]bool{"a block is being made": true, "none is": false} {
 		t.Run(name, func(t *testing.T) {
 			c := &Conn{conf: Config{BufferBytes: MinBufferBytes}, ready: make(chan struct{}, 1), wake: make(chan struct{}, 1),
-				done: make(chan struct{}), pending: map[uint32]*request{}, streams: map[uint16]StreamID{}}
+				done: make(chan struct{}), requests: requests{pending: map[uint32]*request{}}, streams: map[uint16]StreamID{}}
 			c.released = c.acknowledge
 			p := newPacer(c)
 			c.pacer.Store(p)

@@ -77,7 +77,7 @@ func TestPacedStreamIsGivenUp(t *testing.T) {
 				if c.pausedStream(1) {
 					t.Error("its user cannot ask for it again")
 				}
-				if n := len(c.pending); tt.late != nil && n != 1 {
+				if n := len(c.requests.pending); tt.late != nil && n != 1 {
 					t.Errorf("%d requests, want one: to close what was opened late", n)
 				}
 				for wire := range p.byWire {
@@ -100,7 +100,7 @@ func TestPacedStreamIsGivenUp(t *testing.T) {
 func pacedConn() (*Conn, *pacer) {
 	c := &Conn{conf: Config{BufferBytes: MinBufferBytes, RequestTimeout: DefaultRequestTimeout,
 		DeadAfter: DefaultNoopInterval, Logger: hclog.NewNullLogger()}, ready: make(chan struct{}, 1),
-		wake: make(chan struct{}, 1), done: make(chan struct{}), pending: map[uint32]*request{},
+		wake: make(chan struct{}, 1), done: make(chan struct{}), requests: requests{pending: map[uint32]*request{}},
 		streams: map[uint16]StreamID{}, endOnClose: true}
 	c.released = c.acknowledge
 	c.patience.Store(math.MaxInt64)
@@ -118,10 +118,10 @@ func queued(c *Conn) int {
 // answerPaced answers the one request that the feed has made of itself.
 func answerPaced(t *testing.T, c *Conn, op mcbp.Opcode, value []byte) {
 	t.Helper()
-	if len(c.pending) != 1 {
-		t.Fatalf("%d requests are pending, want one", len(c.pending))
+	if len(c.requests.pending) != 1 {
+		t.Fatalf("%d requests are pending, want one", len(c.requests.pending))
 	}
-	for opaque := range c.pending {
+	for opaque := range c.requests.pending {
 		h := mcbp.Response(mcbp.Request(op, 1, opaque), mcbp.StatusOK)
 		if err := c.response(newBlock(c.released), &mcbp.Frame{Header: h, Value: value}); err != nil {
 			t.Fatal(err)

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -387,32 +386,6 @@ func (c *Conn) callMore(ctx context.Context, req mcbp.Frame, more func(mcbp.Fram
 	return c.callFor(ctx, req, nil, more)
 }
 
-// keptRequests is how many requests whose answer has been taken a connection keeps for the next.
-const keptRequests = 64
-
-// takeRequest returns a request that nobody else knows, under the lock.
-func (c *Conn) takeRequest() *request {
-	if n := len(c.spare); n > 0 {
-		r := c.spare[n-1]
-		c.spare = c.spare[:n-1]
-		return r
-	}
-	r := &request{answer: make(chan answer, 1), timeout: time.NewTimer(c.conf.RequestTimeout)}
-	r.timeout.Stop()
-	return r
-}
-
-// recycle takes a request back whose answer has been taken.
-func (c *Conn) recycle(r *request) {
-	r.timeout.Stop()
-	r.open, r.more = nil, nil
-	c.mu.Lock()
-	if len(c.spare) < keptRequests {
-		c.spare = append(c.spare, r)
-	}
-	c.mu.Unlock()
-}
-
 // callFor sends a request, which open describes if it is for a stream, and waits for the answer.
 func (c *Conn) callFor(ctx context.Context, req mcbp.Frame, open *mcbp.StreamRequest,
 	more func(mcbp.Frame)) (mcbp.Frame, error) {
@@ -422,16 +395,15 @@ func (c *Conn) callFor(ctx context.Context, req mcbp.Frame, open *mcbp.StreamReq
 		return mcbp.Frame{}, err
 	}
 	if req.Op != mcbp.OpDCPStreamReq {
-		c.opaque++
-		req.Opaque = requestOpaque | c.opaque&(requestOpaque-1)
+		req.Opaque = c.requests.opaque()
 	}
-	if c.pending[req.Opaque] != nil {
+	if c.requests.pending[req.Opaque] != nil {
 		c.mu.Unlock()
 		return mcbp.Frame{}, fmt.Errorf("feed: %v: the id %#x is in use", req.Op, req.Opaque)
 	}
-	r := c.takeRequest()
+	r := c.requests.take()
 	r.vbucket, r.open, r.more = req.VBucket(), open, more
-	c.pending[req.Opaque] = r
+	c.requests.pending[req.Opaque] = r
 	c.sendLocked(req)
 	c.mu.Unlock()
 	poke(c.wake)
@@ -439,7 +411,10 @@ func (c *Conn) callFor(ctx context.Context, req mcbp.Frame, open *mcbp.StreamReq
 	var err error
 	select {
 	case a := <-r.answer:
-		c.recycle(r)
+		r.timeout.Stop()
+		c.mu.Lock()
+		c.requests.recycle(r)
+		c.mu.Unlock()
 		return a.frame, a.err
 	case <-ctx.Done():
 		err = fmt.Errorf("feed: %v to %s: %w", req.Op, c.conf.Addr, context.Cause(ctx))
@@ -464,7 +439,7 @@ func (c *Conn) callFor(ctx context.Context, req mcbp.Frame, open *mcbp.StreamReq
 func (c *Conn) response(b *Block, f *mcbp.Frame) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r := c.pending[f.Opaque]
+	r := c.requests.pending[f.Opaque]
 	if r == nil {
 		if f.Op == mcbp.OpDCPBufferAck || c.err != nil {
 			return nil // some engines answer it; or we have ended
@@ -478,7 +453,7 @@ func (c *Conn) response(b *Block, f *mcbp.Frame) error {
 		return nil
 	}
 	if r.then != nil {
-		delete(c.pending, f.Opaque)
+		delete(c.requests.pending, f.Opaque)
 		r.then(b, f)
 		return nil
 	}
@@ -489,7 +464,7 @@ func (c *Conn) response(b *Block, f *mcbp.Frame) error {
 			return err // which ends the connection, and all that is pending, this too
 		}
 	}
-	delete(c.pending, f.Opaque)
+	delete(c.requests.pending, f.Opaque)
 	switch {
 	case r.batch != nil:
 		var err error
@@ -559,10 +534,9 @@ func (c *Conn) request(req mcbp.Frame, then func(b *Block, f *mcbp.Frame)) {
 		return
 	}
 	if req.Op != mcbp.OpDCPStreamReq {
-		c.opaque++
-		req.Opaque = requestOpaque | c.opaque&(requestOpaque-1)
+		req.Opaque = c.requests.opaque()
 	}
-	c.pending[req.Opaque] = &request{vbucket: req.VBucket(), abandoned: true, then: then}
+	c.requests.pending[req.Opaque] = &request{vbucket: req.VBucket(), abandoned: true, then: then}
 	c.sendLocked(req)
 	poke(c.wake)
 }
