@@ -52,7 +52,7 @@ var large = map[string]string{
 	"indexer/storage.Slice":        "what outlives a generation of a copy: two locks, each with what it guards below",
 	"indexer/storage.pebbleEngine": "one engine: five locks, each with what it guards below it",
 	"kv/store.VBucket":             "one vbucket under one lock",
-	"kv/server.producer":           "one DCP connection's sending side under one lock",
+	"kv/server.producer":           "the sending side of a DCP connection: its streams under one lock; flow and noops are types",
 	"projector.bucket":             "a bucket's streams: three locks, each with what it guards below it",
 	"projector.side":               "a side stream from its request to its end",
 	"projector.reading":            "one reading of KV for several side streams: channels for its steps, and a lock",

@@ -108,7 +108,7 @@ func (p *producer) set(key, value string) bool {
 		if err != nil || p.c.moods().Has(NoFlowControl) {
 			return false
 		}
-		p.buffer = int64(n)
+		p.flow.window = int64(n)
 	case mcbp.ControlNoopInterval:
 		return p.setNoopInterval(value)
 	case mcbp.ControlEnableNoop, mcbp.ControlEndOnClose, mcbp.ControlExpiryOpcode, mcbp.ControlForceCompress:
@@ -136,14 +136,14 @@ func (p *producer) setNoopInterval(value string) bool {
 		p.c.moods().Has(NoopIntervals) && math.Mod(seconds, defaultNoopInterval.Seconds()) != 0 {
 		return false
 	}
-	p.noopInterval = time.Duration(seconds * float64(time.Second))
+	p.noops.interval = time.Duration(seconds * float64(time.Second))
 	return true
 }
 
 func (p *producer) setFlag(key string, on bool) bool {
 	switch key {
 	case mcbp.ControlEnableNoop:
-		p.noop = on
+		p.noops.on = on
 	case mcbp.ControlEndOnClose:
 		if p.c.moods().Has(NoCloseEnd) {
 			return false

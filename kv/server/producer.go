@@ -28,7 +28,8 @@ const (
 )
 
 // producer is the sending side of a DCP connection. The connection's reading goroutine makes and removes streams; run
-// sends. Lock order: a vbucket's lock, then mu; the connection's wmu before both.
+// sends. Lock order: a vbucket's lock, then mu; the connection's wmu before both. What is under mu beside flow and noops
+// is about its streams, which come, become ready and go one by one.
 type producer struct {
 	c     *conn
 	id    dcpName
@@ -40,19 +41,16 @@ type producer struct {
 	marker       atomic.Int32 // a markerForm
 	items        atomic.Int64 // versions sent
 
-	mu           sync.Mutex
-	streams      map[uint16]*stream
-	ready        []*stream // streams that may have something to send, each once
-	buffer       int64     // flow control window, 0 for none
-	unacked      int64
-	noop         bool
-	noopInterval time.Duration
-	noopSent     time.Time // zero when the last one was answered
-	endOnClose   bool
-	stopped      bool
-	over         map[uint16]bool // streams that have ended, in the mood StreamExists
-	backfills    int             // that are read, in the mood Pauses
-	bytes        int64
+	mu         sync.Mutex
+	streams    map[uint16]*stream
+	ready      []*stream // streams that may have something to send, each once
+	flow       flow
+	noops      noops
+	endOnClose bool
+	stopped    bool
+	over       map[uint16]bool // streams that have ended, in the mood StreamExists
+	backfills  int             // that are read, in the mood Pauses
+	bytes      int64
 
 	// Of the goroutine that holds wmu.
 	extras, key, packed []byte
@@ -60,12 +58,64 @@ type producer struct {
 }
 
 func newProducer(c *conn, name string, flags mcbp.OpenFlags) *producer {
-	return &producer{
+	p := &producer{
 		c: c, id: dcpName{c.bucketName, c.user, name}, flags: flags,
-		wake:         make(chan struct{}, 1),
-		streams:      map[uint16]*stream{},
-		over:         map[uint16]bool{},
-		noopInterval: defaultNoopInterval,
+		wake:    make(chan struct{}, 1),
+		streams: map[uint16]*stream{},
+		over:    map[uint16]bool{},
+		noops:   noops{interval: defaultNoopInterval},
+	}
+	if c.srv.opts.Moods.Has(Overshoot) {
+		p.flow.overshoot = 1
+	}
+	return p
+}
+
+// flow is flow control: what is on its way and not acknowledged.
+type flow struct {
+	window int64 // 0: there is none
+	// overshoot is how many bytes beyond the window the first one of a message may be: by the protocol it is the last
+	// message that may pass the window's end, in the mood Overshoot one more begins there.
+	overshoot int64
+	unacked   int64
+}
+
+// full reports whether the window is used up.
+func (f *flow) full() bool { return f.window > 0 && f.unacked >= f.window+f.overshoot }
+
+// room is how many bytes may still be sent now, at most so many (the last message may overshoot it).
+func (f *flow) room(most int64) int64 {
+	if f.window <= 0 {
+		return most
+	}
+	return min(f.window+f.overshoot-f.unacked, most)
+}
+
+func (f *flow) acknowledged(n int64) { f.unacked = max(0, f.unacked-n) }
+
+// noops are the NOOPs by which each end knows that the other one lives.
+type noops struct {
+	on       bool
+	interval time.Duration
+	last     time.Time // when the newest one was sent, or could have been first
+	owed     bool      // it is not answered
+}
+
+// next reports whether one is to be sent now, and how long to wait for the next look; errNoNoop when one has had no
+// answer for longer than patience.
+func (n *noops) next(now time.Time, patience time.Duration) (due bool, wait time.Duration, err error) {
+	switch since := now.Sub(n.last); {
+	case !n.on:
+		return false, patience, nil
+	case n.owed && since >= patience:
+		return false, 0, errNoNoop
+	case n.owed:
+		return false, patience - since, nil
+	default:
+		if due = since >= n.interval; due {
+			n.last, n.owed = now, true
+		}
+		return due, max(n.interval-since, minNoopInterval), nil
 	}
 }
 
@@ -100,7 +150,7 @@ func (p *producer) releaseAll() {
 func (p *producer) needsNoop() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.flags&mcbp.OpenXattrs != 0 && !p.noop
+	return p.flags&mcbp.OpenXattrs != 0 && !p.noops.on
 }
 
 func (p *producer) wantsEnd() bool {
@@ -144,14 +194,14 @@ func (p *producer) remove(vb uint16) *stream {
 
 func (p *producer) acknowledged(n int64) {
 	p.mu.Lock()
-	p.unacked = max(0, p.unacked-n)
+	p.flow.acknowledged(n)
 	p.mu.Unlock()
 	p.kick()
 }
 
 func (p *producer) noopAnswered() {
 	p.mu.Lock()
-	p.noopSent = time.Time{}
+	p.noops.owed = false
 	p.mu.Unlock()
 	p.kick() // run waits for this answer: let it wait for the next interval
 }
@@ -159,7 +209,7 @@ func (p *producer) noopAnswered() {
 // sent counts messages that the consumer will acknowledge.
 func (p *producer) sent(bytes, messages int) {
 	p.mu.Lock()
-	p.unacked += int64(bytes)
+	p.flow.unacked += int64(bytes)
 	p.bytes += int64(bytes)
 	p.mu.Unlock()
 	p.c.srv.counters.DCPBytes.Add(int64(bytes))
@@ -174,8 +224,8 @@ type producerStatus struct {
 func (p *producer) status() producerStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return producerStatus{streams: len(p.streams), unacked: p.unacked, buffer: p.buffer, items: p.items.Load(),
-		bytes: p.bytes}
+	return producerStatus{streams: len(p.streams), unacked: p.flow.unacked, buffer: p.flow.window,
+		items: p.items.Load(), bytes: p.bytes}
 }
 
 // run sends until the connection ends.
@@ -185,9 +235,11 @@ func (p *producer) run(ctx context.Context) {
 	defer p.releaseAll()
 	defer p.c.close()
 	buf := make([]byte, 0, sendBytes+(64<<10))
-	lastNoop := p.c.srv.opts.Now()
+	p.mu.Lock()
+	p.noops.last = p.c.srv.opts.Now()
+	p.mu.Unlock()
 	for {
-		turn, wait := p.next(&lastNoop)
+		turn, wait := p.next()
 		if turn.stopped || turn.err != nil {
 			if turn.err != nil {
 				p.c.srv.opts.Logger.Warn("dcp connection closed", "name", p.id.name, "remote", p.c.nc.RemoteAddr(),
@@ -245,49 +297,23 @@ type turn struct {
 }
 
 // next decides: send, or wait for how long.
-func (p *producer) next(lastNoop *time.Time) (turn, time.Duration) {
-	now := p.c.srv.opts.Now()
+func (p *producer) next() (t turn, wait time.Duration) {
+	now, patience := p.c.srv.opts.Now(), p.c.srv.opts.DCPTimeout
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	t := turn{stopped: p.stopped, work: len(p.ready) > 0 && !p.fullLocked()}
-	wait := p.c.srv.opts.DCPTimeout
-	if !p.noop || t.stopped {
-		return t, wait
+	t = turn{stopped: p.stopped, work: len(p.ready) > 0 && !p.flow.full()}
+	if t.stopped {
+		return t, patience
 	}
-	if !p.noopSent.IsZero() {
-		left := p.c.srv.opts.DCPTimeout - now.Sub(p.noopSent)
-		if left <= 0 {
-			t.err = errNoNoop
-		}
-		return t, left
-	}
-	left := p.noopInterval - now.Sub(*lastNoop)
-	if left <= 0 {
-		t.noop, p.noopSent, *lastNoop = true, now, now
-	}
-	return t, max(left, minNoopInterval)
+	t.noop, wait, t.err = p.noops.next(now, patience)
+	return t, wait
 }
 
-// fullLocked says whether the flow control window is used up.
-func (p *producer) fullLocked() bool { return p.buffer > 0 && p.unacked >= p.buffer+p.overshoot() }
-
-// overshoot is how many bytes beyond the window the first one of a message may be: by the protocol it is the last
-// message that may pass the window's end, in the mood Overshoot one more begins there.
-func (p *producer) overshoot() int64 {
-	if p.c.srv.opts.Moods.Has(Overshoot) {
-		return 1
-	}
-	return 0
-}
-
-// window is how many bytes may still be sent now (the last message may overshoot it).
+// window is how many bytes may still be sent now.
 func (p *producer) window() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.buffer <= 0 {
-		return sendBytes
-	}
-	return int(min(p.buffer+p.overshoot()-p.unacked, sendBytes))
+	return int(p.flow.room(sendBytes))
 }
 
 // gather fills buf with messages of the streams that are ready, one turn each, up to the flow control window.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -50,5 +51,63 @@ func TestStreamThatBeginsAtTheEnd(t *testing.T) {
 	}
 	if n := srv.counters.Streams.Load(); n != 0 {
 		t.Fatalf("%d streams are counted", n)
+	}
+}
+
+// A NOOP is sent each interval, none while one has no answer, and one that has none for longer than patience ends the
+// connection.
+func TestNoops(t *testing.T) {
+	t.Parallel()
+	const interval, patience = 20 * time.Second, time.Minute
+	began := time.Unix(1e9, 0)
+	for _, tt := range []struct {
+		name string
+		n    noops
+		at   time.Duration
+		due  bool
+		wait time.Duration
+		err  error
+	}{
+		{name: "off", at: time.Hour, wait: patience},
+		{name: "not yet", n: noops{on: true}, at: 5 * time.Second, wait: 15 * time.Second},
+		{name: "almost", n: noops{on: true}, at: interval - time.Millisecond, wait: minNoopInterval},
+		{name: "due", n: noops{on: true}, at: interval, due: true, wait: minNoopInterval},
+		{name: "owed", n: noops{on: true, owed: true}, at: 50 * time.Second, wait: 10 * time.Second},
+		{name: "owed for too long", n: noops{on: true, owed: true}, at: patience, err: errNoNoop},
+	} {
+		n := tt.n
+		n.interval, n.last = interval, began
+		due, wait, err := n.next(began.Add(tt.at), patience)
+		if due != tt.due || wait != tt.wait || !errors.Is(err, tt.err) {
+			t.Errorf("%s: %v, %v, %v; want %v, %v, %v", tt.name, due, wait, err, tt.due, tt.wait, tt.err)
+		}
+		if tt.due && (!n.owed || !n.last.Equal(began.Add(tt.at))) {
+			t.Errorf("%s: %+v", tt.name, n)
+		}
+	}
+}
+
+// The last message may begin at the last byte of the window, and one more where that is overshot.
+func TestFlow(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		f    flow
+		full bool
+		room int64
+	}{
+		{f: flow{unacked: 1000}, room: 500},
+		{f: flow{window: 1000}, room: 500},
+		{f: flow{window: 1000, unacked: 900}, room: 100},
+		{f: flow{window: 1000, unacked: 1000}, full: true},
+		{f: flow{window: 1000, unacked: 1000, overshoot: 1}, room: 1},
+		{f: flow{window: 1000, unacked: 1001, overshoot: 1}, full: true},
+	} {
+		if full, room := tt.f.full(), tt.f.room(500); full != tt.full || room != tt.room {
+			t.Errorf("%+v: full %v, room %d; want %v, %d", tt.f, full, room, tt.full, tt.room)
+		}
+		tt.f.acknowledged(5000)
+		if tt.f.unacked != 0 {
+			t.Errorf("%d are not acknowledged of fewer than were", tt.f.unacked)
+		}
 	}
 }
