@@ -79,7 +79,7 @@ func cutoffAt(now time.Time, age time.Duration) uint32 { return uint32(now.Add(-
 // forgettableLocked says whether d is a tombstone that nothing needs any more. The newest version of a vbucket stays,
 // and that of a collection: its seqno is the high seqno, which streams must reach.
 func (v *VBucket) forgettableLocked(d *Doc, cutoff uint32) bool {
-	return d.Deleted && d.DeleteTime < cutoff && d.Seqno < v.written && len(v.open) == 0 && !v.collections.newest(d)
+	return d.Deleted && d.DeleteTime < cutoff && d.Seqno < v.written && len(v.open.all) == 0 && !v.collections.newest(d)
 }
 
 // compactSegment rewrites what is needed of the oldest sealed segment and drops it. A write that fails meanwhile stops

@@ -757,7 +757,7 @@ func TestOvertakenSnapshot(t *testing.T) {
 	if !s.Overtaken() {
 		t.Fatal("not overtaken")
 	}
-	if docs := s.Next(nil, 1000); len(docs) > 0 || len(w.b.VBucket(0).open) > 0 {
+	if docs := s.Next(nil, 1000); len(docs) > 0 || len(w.b.VBucket(0).open.all) > 0 {
 		t.Fatalf("%d versions of an overtaken snapshot", len(docs))
 	}
 	s.Close()
@@ -784,12 +784,12 @@ func TestOvertakenSnapshotAlone(t *testing.T) {
 		w.set(0, "hot", strings.Repeat("x", 100))
 	}
 	quick, _ := v.SnapshotAfter(0, all)
-	if quick.Overtaken() || !still.Overtaken() || still.list != nil || len(v.open) != 1 {
+	if quick.Overtaken() || !still.Overtaken() || still.list != nil || len(v.open.all) != 1 {
 		t.Fatalf("overtaken: the later one %t, the earlier one %t (holds %d); %d hold something", quick.Overtaken(),
-			still.Overtaken(), len(still.list), len(v.open))
+			still.Overtaken(), len(still.list), len(v.open.all))
 	}
 	still.Close()
-	if docs := quick.Next(nil, 100); len(docs) != 51 || quick.Overtaken() || len(v.open) != 0 {
-		t.Fatalf("%d versions, overtaken %t, %d hold something", len(docs), quick.Overtaken(), len(v.open))
+	if docs := quick.Next(nil, 100); len(docs) != 51 || quick.Overtaken() || len(v.open.all) != 0 {
+		t.Fatalf("%d versions, overtaken %t, %d hold something", len(docs), quick.Overtaken(), len(v.open.all))
 	}
 }

@@ -100,7 +100,7 @@ type Snapshot struct {
 	vb        *VBucket
 	bound     uint64 // versions superseded at or below it are left out
 	list      []*Doc // a view of the vbucket's list at the time; ascending seqnos
-	fixed     int64  // the vbucket's superseded when it was fixed
+	fixed     int64  // openSnapshots.superseded when it was fixed
 	overtaken bool   // its versions were given up before it was at its end
 }
 
@@ -114,7 +114,7 @@ func (v *VBucket) SnapshotAfter(from, limit uint64) (*Snapshot, uint64) {
 		return nil, end
 	}
 	lo, hi := v.searchLocked(from+1), v.searchLocked(end+1)
-	s := &Snapshot{End: end, vb: v, bound: v.written, list: v.list[lo:hi:hi], fixed: v.superseded}
+	s := &Snapshot{End: end, vb: v, bound: v.written, list: v.list[lo:hi:hi]}
 	for len(s.list) > 0 && s.stale(s.list[0]) {
 		s.list = s.list[1:]
 	}
@@ -122,7 +122,7 @@ func (v *VBucket) SnapshotAfter(from, limit uint64) (*Snapshot, uint64) {
 		return nil, end
 	}
 	s.First = s.list[0].Seqno
-	v.open = append(v.open, s)
+	v.open.add(s)
 	return s, end
 }
 
@@ -198,14 +198,35 @@ func (s *Snapshot) Close() {
 }
 
 func (s *Snapshot) closeLocked() {
-	s.leaveLocked()
+	s.vb.open.remove(s)
 	s.vb = nil
 }
 
-// leaveLocked gives back what the snapshot holds.
-func (s *Snapshot) leaveLocked() {
-	if i := slices.Index(s.vb.open, s); i >= 0 {
-		s.vb.open = slices.Delete(s.vb.open, i, i+1)
+// openSnapshots are those of a vbucket that hold versions; guarded by its lock.
+type openSnapshots struct {
+	all        []*Snapshot // in the order in which they were fixed
+	superseded int64       // memory of all versions that were ever superseded
+}
+
+func (o *openSnapshots) add(s *Snapshot) {
+	s.fixed = o.superseded
+	o.all = append(o.all, s)
+}
+
+// remove gives back what a snapshot holds.
+func (o *openSnapshots) remove(s *Snapshot) {
+	if i := slices.Index(o.all, s); i >= 0 {
+		o.all = slices.Delete(o.all, i, i+1)
 	}
 	s.list = nil
+}
+
+// supersede counts a version that was superseded, and takes what they hold from those for which that is more than limit
+// since they were fixed, which are the oldest: whoever reads them may stand still. Others are not affected.
+func (o *openSnapshots) supersede(memory, limit int64) {
+	o.superseded += memory
+	for len(o.all) > 0 && o.superseded-o.all[0].fixed > limit {
+		o.all[0].overtaken = true
+		o.remove(o.all[0])
+	}
 }

@@ -51,7 +51,7 @@ const (
 )
 
 // VBucket is one shard of a bucket: documents by collection and key, and by sequence number with only the newest
-// version of each.
+// version of each. A change touches most of it: a version, its place among the seqnos, and what is counted of it.
 type VBucket struct {
 	id     uint16
 	bucket *Bucket
@@ -76,9 +76,8 @@ type VBucket struct {
 	collections collections
 
 	sums
-	open       []*Snapshot // those that hold versions, in the order in which they were fixed
-	superseded int64       // memory of all versions that were ever superseded
-	touch      int         // place in the current ticket; guarded by the committer
+	open  openSnapshots
+	touch int // place in the current ticket; guarded by the committer
 }
 
 // sums are what a vbucket has. Superseded versions in its list count against the quota only beyond what it may keep.
@@ -351,17 +350,12 @@ func (v *VBucket) countLocked(d *Doc, sign int) {
 }
 
 // supersedeLocked marks a version as superseded by another one, which counts against the quota no more (but see
-// fullLocked). It is taken from the open snapshots for which too much was superseded, which are the oldest: whoever
-// reads them may stand still. Others are not affected.
+// fullLocked). Snapshots for which too much was superseded are overtaken.
 func (v *VBucket) supersedeLocked(d *Doc, by uint64) {
 	d.next = by
 	v.staleLocked(d, 1)
 	v.countLocked(d, -1)
-	v.superseded += d.memory()
-	for len(v.open) > 0 && v.superseded-v.open[0].fixed > v.bucket.pinLimit {
-		v.open[0].overtaken = true
-		v.open[0].leaveLocked()
-	}
+	v.open.supersede(d.memory(), v.bucket.pinLimit)
 }
 
 // restoreLocked makes a superseded version the newest again.
