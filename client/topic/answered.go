@@ -139,10 +139,10 @@ func (s *Subscription) refused(addr string, err error) error {
 
 // rollBack takes a vbucket back to where KV still has it.
 func (s *Subscription) rollBack(ctx context.Context, r *wire.StartResult) error {
-	if err := s.lock(ctx); err != nil {
+	if err := s.user.lock(ctx); err != nil {
 		return err
 	}
-	defer s.unlock()
+	defer s.user.unlock()
 	to := Position{Seqno: r.Rollback, Window: timestamp.Window{Start: r.Rollback, End: r.Rollback}}
 	for _, e := range r.Log { // newest first
 		if e.Seqno <= to.Seqno {
@@ -155,8 +155,8 @@ func (s *Subscription) rollBack(ctx context.Context, r *wire.StartResult) error 
 	}
 	if s.cfg.Rollback != nil {
 		if err := s.cfg.Rollback(ctx, r.VBucket, to.Seqno); err != nil {
-			s.over = fmt.Errorf("subscription %s: rollback of vbucket %d: %w", s.cfg.ID, r.VBucket, err)
-			return s.over
+			s.user.over = fmt.Errorf("subscription %s: rollback of vbucket %d: %w", s.cfg.ID, r.VBucket, err)
+			return s.user.over
 		}
 	}
 	s.mu.Lock()

@@ -43,10 +43,10 @@ func (k *sink) Receive(ctx context.Context, b *keyversion.Batch, release func())
 		return err
 	}
 	defer k.take()()
-	if err := k.s.lock(ctx); err != nil {
+	if err := k.s.user.lock(ctx); err != nil {
 		return err
 	}
-	defer k.s.unlock()
+	defer k.s.user.unlock()
 	for i := range b.Events {
 		if err := k.event(ctx, &b.Events[i]); err != nil {
 			return err
@@ -124,7 +124,7 @@ func (k *sink) Closed(error) {
 	}
 }
 
-// event takes one event; the handling token is held.
+// event takes one event; the user's token is held.
 func (k *sink) event(ctx context.Context, ev *keyversion.Event) error {
 	wanted, err := k.admit(ctx, ev)
 	if err != nil || !wanted {
@@ -138,7 +138,7 @@ func (k *sink) event(ctx context.Context, ev *keyversion.Event) error {
 			return err
 		}
 		err = fmt.Errorf("subscription %s: %s %d of vbucket %d: %w", k.s.cfg.ID, ev.Kind, ev.Seqno, ev.VBucket, err)
-		k.s.over = err
+		k.s.user.over = err
 		select {
 		case k.s.failed <- err:
 		default: // an earlier one ends it

@@ -15,7 +15,7 @@ import (
 // TestDataBeforeTheAnswer: data that is faster than the projector's answer waits for it, and not for ever.
 func TestDataBeforeTheAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &Subscription{handling: make(chan struct{}, 1), taking: map[*sink]struct{}{}, known: make(chan struct{})}
+		s := &Subscription{user: newUser(), taking: map[*sink]struct{}{}, known: make(chan struct{})}
 		receive := func() <-chan error {
 			done := make(chan error, 1)
 			go func() {
@@ -49,7 +49,7 @@ func TestDataBeforeTheAnswer(t *testing.T) {
 // connections and requests are.
 func TestAStreamBehindWhatIsHandled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &Subscription{handling: make(chan struct{}, 1), taking: map[*sink]struct{}{}, known: make(chan struct{}),
+		s := &Subscription{user: newUser(), taking: map[*sink]struct{}{}, known: make(chan struct{}),
 			cfg: Config{ID: "a"}}
 		goOn := make(chan struct{})
 		s.cfg.Handle = func(context.Context, *keyversion.Event) error { <-goOn; return nil }

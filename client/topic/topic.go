@@ -122,7 +122,8 @@ type Config struct {
 	Logger       hclog.Logger // nil: none
 }
 
-// Subscription is a running subscription.
+// Subscription is a running subscription. What its asking loop alone keeps, and the right to call the user's functions,
+// are types; under mu is what the loop and the connections share, which an answer and an event both change.
 type Subscription struct {
 	cfg      Config
 	listener net.Listener
@@ -134,9 +135,7 @@ type Subscription struct {
 	places   chan places
 
 	loop
-
-	handling chan struct{} // one token: Handle is called by who has it
-	over     error         // of Handle or Rollback, after which neither is called; guarded by the token
+	user user
 
 	mu       sync.Mutex
 	taking   map[*sink]struct{} // who has a batch that waits for the token, or has it
@@ -189,8 +188,7 @@ func Open(cfg Config) (*Subscription, error) {
 		cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector)), log: cfg.Logger, allow: func(int) {},
 		loop: loop{first: first, next: first, swept: map[string]bool{}, told: map[string]string{},
 			waits: map[string]uint64{}, missing: map[string]time.Time{}},
-		handling: make(chan struct{}, 1),
-		taking:   map[*sink]struct{}{}, known: make(chan struct{}),
+		user: newUser(), taking: map[*sink]struct{}{}, known: make(chan struct{}),
 		failed: make(chan error, 1), requests: map[uint64]*request{}, givenUp: map[uint64]*request{},
 		answers: make(chan answer), places: make(chan places)}, nil
 }
@@ -255,13 +253,21 @@ func (s *Subscription) Run(ctx context.Context) error {
 	return err
 }
 
+// user is who is called with events and rollbacks, in one goroutine at a time.
+type user struct {
+	token chan struct{} // room for one: who has put it there may call
+	over  error         // of a call, after which there is none; guarded by the token
+}
+
+func newUser() user { return user{token: make(chan struct{}, 1)} }
+
 // lock and unlock bracket a call of the user's functions. lock returns the error of one that has failed.
-func (s *Subscription) lock(ctx context.Context) error {
+func (u *user) lock(ctx context.Context) error {
 	select {
-	case s.handling <- struct{}{}:
-		err := s.over
+	case u.token <- struct{}{}:
+		err := u.over
 		if err != nil {
-			s.unlock()
+			u.unlock()
 		}
 		return err
 	case <-ctx.Done():
@@ -269,4 +275,4 @@ func (s *Subscription) lock(ctx context.Context) error {
 	}
 }
 
-func (s *Subscription) unlock() { <-s.handling }
+func (u *user) unlock() { <-u.token }
