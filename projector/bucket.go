@@ -14,7 +14,8 @@ import (
 	"tidemark/wire"
 )
 
-// bucket is the maintenance topic of one bucket at this projector's KV node.
+// bucket is the maintenance topic of one bucket at this projector's KV node: what lasts while connections to the node
+// come and go. The plan, the joins, the streams and what the watch sees have locks or types of their own.
 type bucket struct {
 	p       *Projector
 	name    string

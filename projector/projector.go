@@ -124,7 +124,8 @@ func (t Throttle) Check() error {
 	return fmt.Errorf("throttle %q: want %s or %s", string(t), ThrottleAll, ThrottleSmart)
 }
 
-// Projector is a running projector.
+// Projector is a running projector: its parts, which have locks of their own, and under mu what the coordinator has
+// told it.
 type Projector struct {
 	cfg      Config
 	bootID   string

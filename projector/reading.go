@@ -38,7 +38,6 @@ type reading struct {
 	desk         *purgeDesk
 	ctx          context.Context
 	cancel       context.CancelFunc
-	whole        chan struct{} // closed when nobody else is awaited
 	connected    chan struct{} // closed when there are conn and at, or err
 	opened       chan struct{} // closed when there are answers, or err
 	done         chan struct{} // closed when nothing of it runs
@@ -48,12 +47,33 @@ type reading struct {
 	err     error // why there is none
 	answers map[uint16]readingAnswer
 
-	mu      sync.Mutex // leaf
-	joining bool       // others may join
-	want    *core.Reading
-	xattrs  bool
-	readers []*reader
-	closed  map[uint16]bool // vbuckets that KV is told to send no more of
+	mu        sync.Mutex // leaf
+	gathering gathering
+	readers   []*reader
+	closed    map[uint16]bool // vbuckets that KV is told to send no more of
+}
+
+// gathering is what those that join a reading want, before KV is asked. Afterwards it does not change.
+type gathering struct {
+	over   bool          // nobody joins any more
+	whole  chan struct{} // closed when nobody else is awaited
+	want   *core.Reading
+	xattrs bool // some want the extended attributes of documents
+}
+
+func newGathering() gathering { return gathering{whole: make(chan struct{}), want: core.NewReading()} }
+
+// add adds what a side stream wants; false: it cannot join.
+func (g *gathering) add(s *side) bool {
+	if g.over || !g.want.Join(s.target.Node, &s.want.Restart, s.awaits) {
+		return false
+	}
+	g.xattrs = g.xattrs || s.plan.xattrs()
+	if g.want.Whole() {
+		g.over = true
+		close(g.whole)
+	}
+	return true
 }
 
 // readingAnswer is what has become of what KV was asked for, of a vbucket.
@@ -101,8 +121,8 @@ func (p *Projector) read(s *side) *reader {
 		}
 	}
 	r := &reading{p: p, bucket: s.want.Bucket, uuid: s.want.BucketUUID, name: s.key.Topic,
-		received: p.counters.received[s.class], want: core.NewReading(), joining: true, closed: map[uint16]bool{},
-		whole: make(chan struct{}), connected: make(chan struct{}), opened: make(chan struct{}), done: make(chan struct{})}
+		received: p.counters.received[s.class], gathering: newGathering(), closed: map[uint16]bool{},
+		connected: make(chan struct{}), opened: make(chan struct{}), done: make(chan struct{})}
 	r.ctx, r.cancel = context.WithCancel(p.runCtx)
 	r.desk = newPurgeDesk(r.ctx, p, r.bucket, func(context.Context) (feed.Feed, error) { return r.conn, nil })
 	r.join(m, s)
@@ -123,15 +143,11 @@ var errShuttingDown = errors.New("the projector is shutting down")
 func (r *reading) join(m *reader, s *side) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.joining || !r.want.Join(s.target.Node, &s.want.Restart, s.awaits) {
+	if !r.gathering.add(s) {
 		return false
 	}
 	m.reading = r
-	r.readers, r.xattrs = append(r.readers, m), r.xattrs || s.plan.xattrs()
-	if r.want.Whole() {
-		r.joining = false
-		close(r.whole)
-	}
+	r.readers = append(r.readers, m)
 	return true
 }
 
@@ -161,13 +177,13 @@ func (r *reading) gather() {
 	patience := time.NewTimer(gatherTime)
 	defer patience.Stop()
 	select {
-	case <-r.whole:
+	case <-r.gathering.whole:
 	case <-patience.C:
 	case <-r.ctx.Done():
 	}
 	r.p.sides.readings.remove(r)
 	r.mu.Lock()
-	r.joining = false
+	r.gathering.over = true
 	r.mu.Unlock()
 }
 
@@ -180,7 +196,7 @@ func (r *reading) fail(err error) {
 
 // connect connects to KV, and asks how its vbuckets are.
 func (r *reading) connect() (err error) {
-	if r.conn, err = r.p.dial(r.ctx, r.bucket, r.name, sideBufferBytes, r.xattrs); err != nil {
+	if r.conn, err = r.p.dial(r.ctx, r.bucket, r.name, sideBufferBytes, r.gathering.xattrs); err != nil {
 		return err
 	}
 	if r.at, err = r.p.stateOf(r.ctx, r.conn, r.bucket); err != nil {
@@ -191,7 +207,7 @@ func (r *reading) connect() (err error) {
 
 // open asks KV for each vbucket.
 func (r *reading) open() {
-	starts := r.want.Starts()
+	starts := r.gathering.want.Starts()
 	r.answers = make(map[uint16]readingAnswer, len(starts))
 	var all []*stream
 	var reqs []feed.StreamRequest
@@ -456,7 +472,7 @@ func (m *reader) leave() {
 	m.mu.Lock()
 	m.remove(m)
 	last := len(m.readers) == 0
-	m.joining = m.joining && !last // nobody can join what ends
+	m.gathering.over = m.gathering.over || last // nobody can join what ends
 	m.mu.Unlock()
 	if last {
 		m.cancel()

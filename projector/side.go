@@ -34,13 +34,10 @@ type side struct {
 	plan    *plan
 	awaits  []index.NodeID               // that will want the same
 	from    *reader                      // nil while it is being opened
-	topic   *router.Topic                // nil while it is being opened
-	opened  atomic.Pointer[router.Topic] // topic, for those who watch
-	left    atomic.Int64                 // open, for those who watch
+	topic   atomic.Pointer[router.Topic] // nil while it is being opened; others look at it
 	streams map[feed.StreamID]*stream
-	open    int   // streams that have not ended
-	early   int   // those that were broken off and not told yet
-	why     error // of the first of them
+	open    atomic.Int64 // streams that have not ended; others look at it
+	broken  brokenOff    // not told yet
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 	ended   chan struct{}
@@ -88,7 +85,7 @@ func (p *Projector) openSide(ctx context.Context, req *wire.StreamRequest, want 
 	if err == nil { // nor does it run when it was stopped or replaced meanwhile, whatever KV has granted by then
 		err = context.Cause(s.ctx)
 	}
-	if err != nil || s.open == 0 {
+	if err != nil || s.open.Load() == 0 {
 		s.close()
 		return err
 	}
@@ -172,12 +169,12 @@ func (s *side) begin(asked context.Context, old []*side) ([]wire.StartResult, er
 		err = recreated(bucket, at.config.UUID, uuid)
 		return nil, err
 	}
-	s.topic, err = s.p.router.Open(router.TopicConfig{Path: s.key.Topic, Class: s.class, Bucket: bucket, BucketUUID: uuid,
+	topic, err := s.p.router.Open(router.TopicConfig{Path: s.key.Topic, Class: s.class, Bucket: bucket, BucketUUID: uuid,
 		VBuckets: at.config.NumVBuckets()})
 	if err != nil {
 		return nil, rpc.Refuse(errcode.Unavailable, "%v", err)
 	}
-	s.opened.Store(s.topic)
+	s.topic.Store(topic)
 	rpc.EndSpan(asked, span, nil)
 	_, span = rpc.StartSpan(asked, "ask KV for the streams")
 	if err = s.until(s.from.opened); err != nil {
@@ -212,8 +209,7 @@ func (s *side) begun() []wire.StartResult {
 				st.promise = &promise{}
 			}
 			s.streams[st.id] = st
-			s.open++
-			s.left.Add(1)
+			s.open.Add(1)
 		}
 	}
 	return results
@@ -239,7 +235,7 @@ func (s *side) run() {
 func (s *side) drain() error {
 	for left := s.queued(); ; {
 		ctx, cancel := context.WithTimeout(s.ctx, s.p.sides.drainFor)
-		err := s.topic.Drain(ctx)
+		err := s.topic.Load().Drain(ctx)
 		cancel()
 		now := s.queued()
 		if err == nil || s.ctx.Err() != nil || now >= left && !s.target.RetryForever {
@@ -252,7 +248,7 @@ func (s *side) drain() error {
 
 // queued is how many bytes the endpoint has not taken.
 func (s *side) queued() (n int) {
-	for _, l := range s.topic.Lanes() {
+	for _, l := range s.topic.Load().Lanes() {
 		n += l.QueueBytes
 	}
 	return n
@@ -264,8 +260,8 @@ func (s *side) close() {
 	if s.from != nil {
 		s.from.leave()
 	}
-	if s.topic != nil {
-		s.topic.Close()
+	if topic := s.topic.Load(); topic != nil {
+		topic.Close()
 	}
 	s.p.sides.remove(s)
 	close(s.ended)
@@ -296,7 +292,7 @@ func (s *side) rests() bool { return core.MayRest(s.target, &s.want.Restart, s.t
 
 // taken reports whether its endpoint has taken all that there is.
 func (s *side) taken() bool {
-	for _, l := range s.topic.Lanes() {
+	for _, l := range s.topic.Load().Lanes() {
 		if l.State != "connected" || l.QueueBytes > 0 {
 			return false
 		}
@@ -307,7 +303,8 @@ func (s *side) taken() bool {
 // pumpAll takes blocks until every vbucket has ended. It has given back all of them when it returns: others may read
 // with the same window.
 func (s *side) pumpAll(ctx context.Context) error {
-	p := &pump{topic: s.topic, counters: &s.p.counters, faults: &s.p.faults, answers: newPurgeAnswers(), desk: s.from.desk}
+	p := &pump{topic: s.topic.Load(), counters: &s.p.counters, faults: &s.p.faults, answers: newPurgeAnswers(),
+		desk: s.from.desk}
 	ctx, stop := context.WithCancel(ctx)
 	var beside errgroup.Group
 	defer func() {
@@ -324,7 +321,7 @@ func (s *side) pumpAll(ctx context.Context) error {
 	reached := make(chan reach, 1)
 	var over []*stream // whose reach is to be asked for
 	asking := false
-	for s.open > 0 {
+	for s.open.Load() > 0 {
 		var some []*stream
 		var err error
 		select {
@@ -393,7 +390,8 @@ func (s *side) sync() {
 	for _, st := range s.streams {
 		if st.mute && st.Begun && !st.Done && !st.Waits {
 			st.mute = false
-			_ = s.topic.Sync(st.VBucket(), st.VBUUID, min(st.Last, st.Want.End)) // a begun stream can be synced
+			// a begun stream can be synced
+			_ = s.topic.Load().Sync(st.VBucket(), st.VBUUID, min(st.Last, st.Want.End))
 		}
 	}
 }
@@ -488,11 +486,8 @@ func fromKV(e *feed.Event) core.FromKV {
 
 // breakOff ends one stream before its end, where it is: its indexer asks again for this vbucket, and the others go on.
 func (s *side) breakOff(ctx context.Context, st *stream, why error) {
-	if s.early == 0 {
-		s.why = why
-	}
-	s.early++
-	_ = s.topic.Break(ctx, st.VBucket(), st.Last) // a closed topic has nobody left to tell
+	s.broken.add(why)
+	_ = s.topic.Load().Break(ctx, st.VBucket(), st.Last) // a closed topic has nobody left to tell
 	s.over(st)
 }
 
@@ -501,8 +496,7 @@ func (s *side) over(st *stream) {
 	st.Done = true // what KV sends until it hears is for nobody
 	st.letGo()
 	st.ended.Store(true)
-	s.open--
-	s.left.Add(-1)
+	s.open.Add(-1)
 }
 
 // readAlone ends what is left before its end: the indexer asks for it again, which is read over another connection.
@@ -555,7 +549,7 @@ func (s *side) drop() {
 	var closing []uint16
 	for _, st := range s.streams {
 		if unwanted[st.VBucket()] && !st.Done {
-			s.topic.Forget(st.VBucket())
+			s.topic.Load().Forget(st.VBucket())
 			s.over(st)
 			closing = append(closing, st.VBucket())
 		}
@@ -578,10 +572,22 @@ func (s *side) leave(ctx context.Context) {
 
 // tellEarly logs the streams that were broken off since it was called last: a KV node that goes ends all at once.
 func (s *side) tellEarly() {
-	if s.early > 0 {
+	if s.broken.count > 0 {
 		s.p.log.Info("vbuckets of a side stream ended early; their indexer will ask again", "topic", s.key.Topic,
-			"bucket", s.key.Bucket, "vbuckets", s.early, "first", s.why)
-		s.early, s.why = 0, nil
+			"bucket", s.key.Bucket, "vbuckets", s.broken.count, "first", s.broken.first)
+		s.broken = brokenOff{}
+	}
+}
+
+// brokenOff are streams that were ended before their end.
+type brokenOff struct {
+	count int
+	first error // why
+}
+
+func (b *brokenOff) add(why error) {
+	if b.count++; b.count == 1 {
+		b.first = why
 	}
 }
 
@@ -633,7 +639,6 @@ func (s *side) endAll(ctx context.Context, p *pump, r reach) {
 			continue
 		}
 		p.end(ctx, st, st.Covered(high))
-		s.open--
-		s.left.Add(-1)
+		s.open.Add(-1)
 	}
 }

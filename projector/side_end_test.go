@@ -15,7 +15,8 @@ func TestSideEndsWithItsContext(t *testing.T) {
 	for range 50 {
 		ctx, end := context.WithCancelCause(t.Context())
 		last := &reader{reading: &reading{}, ready: make(chan struct{}, 1), queue: []*feed.Block{{}}}
-		s := &side{p: &Projector{}, from: last, ctx: ctx, open: 1}
+		s := &side{p: &Projector{}, from: last, ctx: ctx}
+		s.open.Store(1)
 		end(errSideStopped)
 		ended := make(chan error, 1)
 		go func() { ended <- s.pumpAll(ctx) }()

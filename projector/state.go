@@ -95,8 +95,8 @@ func (p *Projector) topics() []wire.TopicState {
 			b.plan.Load().ids, b.running()))
 	}
 	for _, s := range sides {
-		if t := s.opened.Load(); t != nil {
-			all = append(all, topicState(t, s.class, s.target.Node, s.key.Topic, s.key.Bucket, s.plan.ids, int(s.left.Load())))
+		if t := s.topic.Load(); t != nil {
+			all = append(all, topicState(t, s.class, s.target.Node, s.key.Topic, s.key.Bucket, s.plan.ids, int(s.open.Load())))
 		}
 	}
 	slices.SortFunc(all, func(a, b wire.TopicState) int {

@@ -186,7 +186,7 @@ func TestWhatIsLeftAtTheEnd(t *testing.T) {
 
 	addr := ports.Addr(t)
 	s := ask("ever", addr, true)
-	w.eventually("KV has sent all", func() bool { return s.left.Load() == 0 })
+	w.eventually("KV has sent all", func() bool { return s.open.Load() == 0 })
 	beats := s.beats.Load()
 	w.eventually("it has waited again and again", func() bool { return s.beats.Load() >= beats+5 })
 	late := newEndpointAt(t, addr)

@@ -54,8 +54,6 @@ var large = map[string]string{
 	"kv/store.VBucket":             "one vbucket under one lock: versions, their order, and counts change together",
 	"kv/server.producer":           "one DCP connection's streams under one lock; flow and noops are types",
 	"projector.bucket":             "a bucket's streams: three locks, each with what it guards below it",
-	"projector.side":               "a side stream from its request to its end",
-	"projector.reading":            "one reading of KV for several side streams: channels for its steps, and a lock",
 	"projector/feed.Conn":          "one DCP connection: what is set before use, then one lock with what it guards",
 	"projector/feed/gocb.Conn":     "the same by gocbcore",
 	"client/topic.Subscription":    "one subscription: what is set before use, then one lock with what it guards",
