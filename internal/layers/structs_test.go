@@ -55,7 +55,6 @@ var large = map[string]string{
 	"kv/server.producer":           "one DCP connection's streams under one lock; flow and noops are types",
 	"projector.bucket":             "a bucket's streams: three locks, each with what it guards below it",
 	"projector/feed.Conn":          "one DCP connection: what is set before use, then one lock with what it guards",
-	"projector/feed/gocb.Conn":     "the same by gocbcore",
 	"client/topic.Subscription":    "one subscription: what is set before use, then one lock with what it guards",
 }
 

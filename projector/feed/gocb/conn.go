@@ -54,11 +54,7 @@ type Conn struct {
 	lastID   atomic.Uint32
 	released func(int) // book, made once
 
-	mapping chan struct{} // 1 token: the right to ask for the map; guards the following
-	config  *mcbp.ClusterConfig
-	asked   time.Time
-	vain    vain
-	stale   time.Time // since when gocbcore has had another map than config; zero: it has the same
+	nodeMap nodeMap
 
 	mu      sync.Mutex // leaf: the fields below
 	room    sync.Cond  // held or open have shrunk, or the end has come
@@ -67,12 +63,6 @@ type Conn struct {
 	streams map[uint16]*stream // open or asked for
 	closed  bool
 	err     error
-}
-
-// vain is the newest question for the map, when it has failed.
-type vain struct {
-	began time.Time
-	err   error
 }
 
 var _ feed.Feed = (*Conn)(nil)
@@ -102,7 +92,7 @@ func Dial(ctx context.Context, conf feed.Config) (feed.Feed, error) {
 	}
 	c := &Conn{
 		conf: conf, control: control, window: int64(conf.BufferBytes - agentBuffer(conf)),
-		ready: make(chan struct{}, 1), done: make(chan struct{}), mapping: make(chan struct{}, 1),
+		ready: make(chan struct{}, 1), done: make(chan struct{}), nodeMap: newNodeMap(),
 		streams: map[uint16]*stream{},
 	}
 	c.room.L = &c.mu

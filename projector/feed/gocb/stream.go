@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"slices"
 	"time"
 
@@ -310,63 +309,40 @@ func (c *Conn) convertError(op mcbp.Opcode, vbucket uint16, err error) error {
 // answer gocbcore with a map that it is not in, and gocbcore, which closes its connection then, waits for itself for
 // ever.
 func (c *Conn) owned(ctx context.Context, vbucket uint16) (node int, err error) {
-	came := time.Now()
-	select {
-	case c.mapping <- struct{}{}:
-		defer func() { <-c.mapping }()
-	case <-ctx.Done():
-		return 0, context.Cause(ctx)
+	came, m := time.Now(), &c.nodeMap
+	if err := m.lock(ctx); err != nil {
+		return 0, err
 	}
-	if c.config == nil || time.Since(c.asked) > mapAge || c.others() != c.config.Rev {
-		if err := c.newMap(ctx, came); err != nil {
+	defer m.unlock()
+	if m.config == nil || time.Since(m.asked) > mapAge || c.others() != m.config.Rev {
+		if err := m.renew(ctx, came, c.ClusterConfig); err != nil {
 			return 0, err
 		}
 	}
-	owner, self := c.config.Owner(vbucket), c.self()
+	owner, self := m.config.Owner(vbucket), m.self(c.conf.Addr, c.conf.TLS != nil)
 	if owner < 0 || owner != self {
-		return 0, &kvclient.StatusError{Op: mcbp.OpDCPStreamReq, Status: mcbp.StatusNotMyVBucket, Config: c.config}
+		return 0, &kvclient.StatusError{Op: mcbp.OpDCPStreamReq, Status: mcbp.StatusNotMyVBucket, Config: m.config}
 	}
-	if rev := c.others(); rev != c.config.Rev {
+	if rev := c.others(); rev != m.config.Rev {
 		return 0, c.staler(rev)
 	}
-	c.stale = time.Time{}
+	m.stale = time.Time{}
 	return owner, nil
-}
-
-// newMap asks for the node's map, for a request that came then. What was asked in vain while it waited was asked for
-// it, too: behind a node that does not answer, each of many would wait for all that came before it. Callers hold the
-// token of mapping.
-func (c *Conn) newMap(ctx context.Context, came time.Time) error {
-	if c.vain.err != nil && c.vain.began.After(came) {
-		return c.vain.err
-	}
-	c.vain.began = time.Now()
-	config, err := c.ClusterConfig(ctx)
-	if c.vain.err = err; ctx.Err() != nil {
-		c.vain.err = nil // that was the caller's alone
-	}
-	if err != nil {
-		return err
-	}
-	if c.config == nil || c.config.Rev != config.Rev || c.config.RevEpoch != config.RevEpoch {
-		c.stale = time.Time{}
-	}
-	c.config, c.asked = config, time.Now()
-	return nil
 }
 
 // staler is the error of a request while gocbcore has a map of another revision than the node. After
 // Config.DeadAfter the connection ends, as nothing else would change that: see settled. Callers hold the token of
-// mapping.
+// nodeMap.
 func (c *Conn) staler(rev int64) error {
-	if c.stale.IsZero() {
-		c.stale = time.Now()
+	m := &c.nodeMap
+	if m.stale.IsZero() {
+		m.stale = time.Now()
 	}
-	if time.Since(c.stale) < c.conf.DeadAfter {
-		return fmt.Errorf("%w: gocbcore's map is %d, the node's is %d: ask again", feed.ErrTemporary, rev, c.config.Rev)
+	if time.Since(m.stale) < c.conf.DeadAfter {
+		return fmt.Errorf("%w: gocbcore's map is %d, the node's is %d: ask again", feed.ErrTemporary, rev, m.config.Rev)
 	}
 	err := fmt.Errorf("%w: gocbcore has kept map %d for %v although the node's is %d", feed.ErrClosed, rev,
-		c.conf.DeadAfter, c.config.Rev)
+		c.conf.DeadAfter, m.config.Rev)
 	c.fail(err)
 	return err
 }
@@ -378,23 +354,6 @@ func (c *Conn) others() int64 {
 		return -1
 	}
 	return snapshot.RevID()
-}
-
-// self is our node's place in the map: where it says so, or else where its address is; -1 if nowhere.
-func (c *Conn) self() int {
-	if n := c.config.ThisNode(); n >= 0 {
-		return n
-	}
-	host, _, err := net.SplitHostPort(c.conf.Addr)
-	if err != nil {
-		return -1
-	}
-	for n := range c.config.NumNodes() {
-		if addr, err := c.config.KVAddr(n, host, c.conf.TLS != nil); err == nil && addr == c.conf.Addr {
-			return n
-		}
-	}
-	return -1
 }
 
 // ask sends a request over the connection beside the agent's.
