@@ -494,8 +494,9 @@ func (k *Bucket) remove(id index.CopyID) (waits []<-chan struct{}) {
 	if restoring {
 		k.lessRestoring()
 	}
-	if k.backs.under != nil {
-		waits = append(waits, k.backs.under.ended)
+	if p := k.backs.under; p != nil && p.of[id] != nil {
+		p.of[id].leave()
+		waits = append(waits, p.of[id].ended)
 	}
 	return waits
 }

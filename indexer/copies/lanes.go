@@ -8,6 +8,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/indexer/core"
+	"tidemark/indexer/health"
 	"tidemark/indexer/packed"
 	"tidemark/indexer/storage"
 	"tidemark/ingest"
@@ -320,7 +321,7 @@ func (k *Bucket) doTask(ctx context.Context, n *lane, t task) {
 	u := t.of
 	o := outcome{missing: true}
 	if !n.lost.Load() {
-		o = k.toLane(ctx, n, func() error {
+		o = k.toLane(ctx, n, health.Hangs, func() error {
 			if u.Batch == nil {
 				return n.slice.PurgeTombstones(ctx, uint16(u.Purge.VBucket))
 			}
@@ -347,10 +348,10 @@ func (k *Bucket) doTask(ctx context.Context, n *lane, t task) {
 	}
 }
 
-// toLane is persistently for a lane's copy, and ends when the lane is lost: a full disk is not waited for by who was
-// let go.
-func (k *Bucket) toLane(ctx context.Context, n *lane, f func() error) outcome {
-	return k.persistently(ctx, n.slice, func() error {
+// toLane is persistentlyWithin for a lane's copy, and ends when the lane is lost: a full disk is not waited for by who
+// was let go.
+func (k *Bucket) toLane(ctx context.Context, n *lane, patience time.Duration, f func() error) outcome {
+	return k.persistentlyWithin(ctx, n.slice, patience, func() error {
 		if n.lost.Load() {
 			k.node.Health.Set(CopySource+n.copy.String(), "")
 			return storage.ErrClosed

@@ -119,7 +119,7 @@ func TestWhoIsLetGoWaitsForNoDisk(t *testing.T) {
 	w := newLaneWorld(t)
 	n := w.k.lane(1)
 	tries := 0
-	o := w.k.toLane(t.Context(), n, func() error {
+	o := w.k.toLane(t.Context(), n, patience, func() error {
 		if tries++; tries == 2 {
 			n.lost.Store(true)
 		}

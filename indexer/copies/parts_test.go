@@ -166,11 +166,11 @@ func TestRestore(t *testing.T) {
 	}
 	for _, c := range []struct{ branch, want uint64 }{{25, 20}, {12, 10}, {4, 0}} {
 		log := timestamp.FailoverLog{{VBUUID: 8, Seqno: c.branch}, {VBUUID: 7}}
-		p := &putBack{what: []ingest.Restore{{Copy: 1, Log: log}}, slices: map[index.CopyID]*storage.Slice{1: s}}
-		k.restore(t.Context(), p)
-		r, again := p.done, p.again
-		if len(r) != 1 || len(again) > 0 || r[0].position.Main != c.want || s.Positions()[0].Main != c.want {
-			t.Errorf("branch from %d: %+v %v, stored %+v, want %d", c.branch, r, again, s.Positions()[0], c.want)
+		b := &copyBack{lane: &lane{copy: 1, slice: s}, what: []ingest.Restore{{Copy: 1, Log: log}}}
+		k.restoreCopy(t.Context(), b, patience)
+		r := b.done
+		if len(r) != 1 || b.outcome.again != nil || r[0].position.Main != c.want || s.Positions()[0].Main != c.want {
+			t.Errorf("branch from %d: %+v %v, stored %+v, want %d", c.branch, r, b.outcome, s.Positions()[0], c.want)
 		}
 	}
 }

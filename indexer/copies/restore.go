@@ -4,11 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"maps"
+	"fmt"
 	"slices"
+	"sync"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"tidemark/index"
 	"tidemark/indexer/health"
@@ -32,15 +31,34 @@ type restored struct {
 	log      timestamp.FailoverLog
 }
 
-// putBack is vbuckets of copies that are being put back.
+// putBack is vbuckets of copies that are being put back together.
 type putBack struct {
-	what   []ingest.Restore
-	slices map[index.CopyID]*storage.Slice
-	lanes  map[index.CopyID]*lane
-	done   []restored
-	again  []*lane
-	shut   []*lane       // of copies that could not be put back, nor opened again; see revive
-	ended  chan struct{} // closed when the loop has heard of it
+	order []*copyBack
+	of    map[index.CopyID]*copyBack
+}
+
+// copyBack is one of its copies. done and outcome are of who puts it back, until ended is closed.
+type copyBack struct {
+	lane    *lane
+	what    []ingest.Restore
+	done    []restored
+	outcome outcome
+	leave   context.CancelFunc // it waits for no place any more
+	ended   chan struct{}      // closed when nothing more is written to it
+}
+
+// newPutBack sorts vbuckets by copy.
+func newPutBack(what []ingest.Restore, of func(index.CopyID) *lane) *putBack {
+	p := &putBack{of: map[index.CopyID]*copyBack{}}
+	for _, r := range what {
+		c := p.of[r.Copy]
+		if c == nil {
+			c = &copyBack{lane: of(r.Copy), ended: make(chan struct{})}
+			p.of[r.Copy], p.order = c, append(p.order, c)
+		}
+		c.what = append(c.what, r)
+	}
+	return p
 }
 
 // backs are the restores of a bucket.
@@ -52,42 +70,90 @@ type backs struct {
 
 // handRestores lets vbuckets be put back. Nothing else is under way, or begun meanwhile.
 func (k *Bucket) handRestores(ctx context.Context, what []ingest.Restore) {
-	p := &putBack{what: what, slices: maps.Clone(k.slices), ended: make(chan struct{})}
-	p.lanes = map[index.CopyID]*lane{}
-	for _, r := range what {
-		p.lanes[r.Copy] = k.lane(r.Copy)
-	}
+	p := newPutBack(what, k.lane)
 	k.backs.under = p
-	k.lanes.all.Add(1)
-	go func() {
-		defer k.lanes.all.Done()
-		if k.restore(ctx, p); ctx.Err() == nil {
-			k.result(ctx, result{back: p})
-		}
-	}()
+	r := k.node.Restores
+	if r == nil {
+		r = NewRestores(k.node.processors())
+	}
+	turn := r.turn()
+	var all sync.WaitGroup
+	for _, c := range p.order {
+		waiting, leave := context.WithCancel(ctx)
+		c.leave = leave
+		all.Go(func() {
+			defer close(c.ended)
+			defer leave()
+			k.inTurn(ctx, waiting, turn, c)
+		})
+	}
+	k.lanes.all.Go(func() {
+		all.Wait()
+		turn.end()
+		k.result(ctx, result{back: p})
+	})
 }
 
-// restored takes over what was put back.
+// inTurn puts a copy back when it has a place, unless it is let go before.
+func (k *Bucket) inTurn(ctx, waiting context.Context, turn *turn, c *copyBack) {
+	if c.lane.slice == nil {
+		return // nobody waits for it any more
+	}
+	patience := restorePatience(len(c.what))
+	leave, err := k.place(waiting, turn, c.lane.copy, patience)
+	if err != nil {
+		return // the copy goes, or the bucket: nobody hears of it
+	}
+	defer leave()
+	k.restoreCopy(ctx, c, patience)
+	if c.outcome.shut && !c.lane.lost.Swap(true) {
+		k.revive(ctx, c.lane)
+	}
+}
+
+// place waits for a place. The node's health says so when that takes long, and behind which copies.
+func (k *Bucket) place(ctx context.Context, turn *turn, id index.CopyID, patience time.Duration) (leave func(),
+	err error) {
+	source, since, said := CopySource+id.String(), k.node.Now(), false
+	health.Late(health.Hangs, func() {
+		said = true
+		why := fmt.Sprintf("it waits since %s to be put back to what it held before a rollback, behind %s",
+			since.UTC().Format(time.RFC3339), turn.ahead())
+		if k.node.Health.Set(source, why) {
+			k.log.Warn("a copy waits to be put back", "copy", id, "behind", turn.ahead())
+			k.node.Report()
+		}
+	}, func() { leave, err = turn.enter(ctx, k.name, id, k.node.Now(), patience) })
+	if said && k.node.Health.Set(source, "") {
+		k.node.Report()
+	}
+	return leave, err
+}
+
+// restored takes over what was put back, of copies that were not let go since.
 func (k *Bucket) restored(p *putBack) {
 	k.backs.under = nil
 	k.work.Restored()
-	close(p.ended)
-	for _, n := range p.shut {
-		k.leaveShut(n)
+	var done []restored
+	for _, c := range p.order {
+		switch {
+		case k.lanes.of[c.lane.copy] != c.lane:
+		case c.outcome.shut:
+			k.leaveShut(c.lane)
+		case c.outcome == (outcome{}):
+			done = append(done, c.done...)
+		}
 	}
-	k.tellBack(p.done)
-	for _, n := range p.again {
-		if k.slices[n.copy] == n.slice {
-			k.wentBack(n)
+	k.tellBack(done)
+	for _, c := range p.order {
+		if c.outcome.again != nil && k.lanes.of[c.lane.copy] == c.lane {
+			k.wentBack(c.lane)
 		}
 	}
 }
 
 // leaveShut lets a copy go until it is open: no rollback waits for it.
 func (k *Bucket) leaveShut(n *lane) {
-	if k.lanes.of[n.copy] != n {
-		return // it is open by now, or was let go
-	}
 	k.fellBack(n.copy, RowsAt{})
 	k.remove(n.copy)
 	k.away[n.copy], k.backs.shut[n.copy] = n.slice, n
@@ -108,73 +174,34 @@ func (k *Bucket) reopened(n *lane) {
 	}
 }
 
-// restore puts vbuckets of copies back to their newest valid states, or to nothing; several copies side by side.
-func (k *Bucket) restore(ctx context.Context, p *putBack) {
-	copies := map[index.CopyID][]ingest.Restore{}
-	var order []index.CopyID
-	for _, r := range p.what {
-		if copies[r.Copy] == nil {
-			order = append(order, r.Copy)
-		}
-		copies[r.Copy] = append(copies[r.Copy], r)
+// restoreCopy puts vbuckets of one copy back to their newest valid states, or to nothing, those that go back to the same
+// state together.
+func (k *Bucket) restoreCopy(ctx context.Context, c *copyBack, patience time.Duration) {
+	n, s, what := c.lane, c.lane.slice, c.what
+	if n.lost.Load() { // it was let go, or is being opened again
+		c.outcome = outcome{missing: true, shut: !s.Ended()}
+		return
 	}
-	outcomes, backs := make([]outcome, len(order)), make([][]restored, len(order))
-	g := errgroup.Group{}
-	g.SetLimit(max(2, k.node.processors()))
-	for i, id := range order {
-		s := p.slices[id]
-		if s == nil {
-			continue // nobody waits for it any more
-		}
-		g.Go(func() error {
-			patience := restorePatience(len(copies[id]))
-			leave, err := k.node.Restores.enter(ctx, patience)
-			if err != nil {
-				return nil //nolint:nilerr // the bucket goes: nobody hears of it
-			}
-			defer leave()
-			backs[i], outcomes[i] = k.restoreCopy(ctx, s, copies[id], patience)
-			return nil
-		})
-	}
-	_ = g.Wait() // the functions give no errors
-	for i, o := range outcomes {
-		switch n := p.lanes[order[i]]; {
-		case o.again != nil:
-			p.again = append(p.again, &lane{copy: order[i], slice: o.again})
-		case !o.missing:
-			p.done = append(p.done, backs[i]...)
-		case o.shut && n != nil:
-			p.shut = append(p.shut, n)
-			if !n.lost.Swap(true) {
-				k.revive(ctx, n)
-			}
-		}
-	}
-}
-
-// restoreCopy puts vbuckets of one copy back, those that go back to the same state together.
-func (k *Bucket) restoreCopy(ctx context.Context, s *storage.Slice, what []ingest.Restore,
-	patience time.Duration) (done []restored, o outcome) {
-	id := s.Meta().Copy
+	var done []restored
 	var count map[string]int
-	o = k.persistentlyWithin(ctx, s, patience, func() (err error) {
-		k.node.Snapshots.Part(id, what, s.Logs())
+	c.outcome = k.toLane(ctx, n, patience, func() (err error) {
+		k.node.Snapshots.Part(n.copy, what, s.Logs())
 		done, count, err = k.restoreOnce(ctx, s, what)
 		for errors.Is(err, storage.ErrNotFound) && ctx.Err() == nil { // a checkpoint that was chosen is no more
 			done, count, err = k.restoreOnce(ctx, s, what)
 		}
 		return err
 	})
-	if o != (outcome{}) || ctx.Err() != nil {
-		return nil, o
+	if c.outcome != (outcome{}) || ctx.Err() != nil {
+		return
 	}
+	c.done = done
 	for to, n := range count {
 		k.node.Metrics.restores.WithLabelValues(to).Add(float64(n))
 	}
-	k.log.Warn("vbuckets left their branch and were put back", "copy", id, "vbuckets", len(what), "first", what[0].VBucket,
-		"to_snapshot", count["snapshot"], "to_checkpoint", count["checkpoint"], "to_nothing", count["nothing"])
-	return done, o
+	k.log.Warn("vbuckets left their branch and were put back", "copy", n.copy, "vbuckets", len(what),
+		"first", what[0].VBucket, "to_snapshot", count["snapshot"], "to_checkpoint", count["checkpoint"],
+		"to_nothing", count["nothing"])
 }
 
 // restoreOnce puts vbuckets of one copy back to the newest valid states that there are now. count is how many went

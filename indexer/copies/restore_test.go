@@ -102,15 +102,19 @@ func (f *fallen) rollBack(t testing.TB) {
 
 func (f *fallen) rollBackIn(ctx context.Context, t testing.TB) {
 	t.Helper()
+	if err := f.tryRollBack(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (f *fallen) tryRollBack(ctx context.Context) error {
 	f.id++
 	log := timestamp.FailoverLog{{VBUUID: 7 + f.id, Seqno: 15}, {VBUUID: 7}}
 	req := &wire.RollbackRequest{Bucket: "b", RollbackID: f.id, Incarnation: index.Incarnation{Counter: f.id}}
 	for range f.vbuckets {
 		req.Logs = append(req.Logs, log)
 	}
-	if err := f.k.CarryOut(ctx, req, &wire.RollbackReply{}); err != nil {
-		t.Fatal(err)
-	}
+	return f.k.CarryOut(ctx, req, &wire.RollbackReply{})
 }
 
 func (f *fallen) run(t testing.TB) {

@@ -1,39 +1,121 @@
 package copies
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
-	"golang.org/x/sync/semaphore"
+	"tidemark/index"
 )
+
+// ownPlace is after what time a bucket whose copies are not back has a place of its own: others may have all that there
+// are for as long as a copy whose files hang keeps one.
+const ownPlace = 5 * time.Second
 
 // Restores are places for copies that are put back side by side, those of all buckets of a node together: when a KV
 // node fails all buckets go back at once, and each copy has a checkpoint open meanwhile, and writes.
 type Restores struct {
-	places *semaphore.Weighted
-	most   int64
+	places chan struct{} // as many as are taken
+
+	mu    sync.Mutex
+	taken map[*taken]bool // also of buckets' own
+}
+
+// taken is a place that somebody has.
+type taken struct {
+	bucket string
+	copy   index.CopyID
+	since  time.Time
+}
+
+func (t *taken) String() string {
+	return fmt.Sprintf("copy %s of bucket %s (since %s)", t.copy, t.bucket, t.since.UTC().Format(time.RFC3339))
 }
 
 // NewRestores returns the places of a node with so many processors.
 func NewRestores(processors int) *Restores {
-	most := int64(max(2, processors))
-	return &Restores{places: semaphore.NewWeighted(most), most: most}
+	return &Restores{places: make(chan struct{}, max(2, processors)), taken: map[*taken]bool{}}
 }
 
+// turn is copies of a bucket that wait for places together. A bucket has no more at a time than there are, and waits
+// for each of these in one queue with the others.
+type turn struct {
+	of    *Restores
+	slots chan struct{} // as many as are taken
+	own   chan struct{} // has the place of its own while that is free
+	later *time.Timer   // until then it has none
+}
+
+func (r *Restores) turn() *turn {
+	t := &turn{of: r, slots: make(chan struct{}, cap(r.places)), own: make(chan struct{}, 1)}
+	t.later = time.AfterFunc(ownPlace, func() { t.own <- struct{}{} })
+	return t
+}
+
+// end is called when nobody waits or has a place any more.
+func (t *turn) end() { t.later.Stop() }
+
 // enter takes a place. Who has it gives it back by leave, and loses it after patience: a copy whose files hang, or that
-// has no room, keeps no other bucket's from being put back.
-func (r *Restores) enter(ctx context.Context, patience time.Duration) (leave func(), err error) {
-	if r == nil {
-		return func() {}, nil
+// has no room, keeps no other from being put back.
+func (t *turn) enter(ctx context.Context, bucket string, id index.CopyID, now time.Time, patience time.Duration) (
+	leave func(), err error) {
+	select {
+	case t.slots <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
-	if err := r.places.Acquire(ctx, 1); err != nil {
-		return nil, err
+	var give func()
+	select {
+	case t.of.places <- struct{}{}:
+		give = func() { <-t.of.places }
+	case <-t.own:
+		give = func() { t.own <- struct{}{} }
+	case <-ctx.Done():
+		<-t.slots
+		return nil, context.Cause(ctx)
 	}
-	release := sync.OnceFunc(func() { r.places.Release(1) })
-	t := time.AfterFunc(patience, release)
+	has := &taken{bucket, id, now}
+	t.of.note(has, true)
+	release := sync.OnceFunc(func() {
+		t.of.note(has, false)
+		give()
+		<-t.slots
+	})
+	late := time.AfterFunc(patience, release)
 	return func() {
-		t.Stop()
+		late.Stop()
 		release()
 	}, nil
+}
+
+func (r *Restores) note(t *taken, has bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if has {
+		r.taken[t] = true
+	} else {
+		delete(r.taken, t)
+	}
+}
+
+// ahead names who has places, longest first.
+func (t *turn) ahead() string {
+	t.of.mu.Lock()
+	defer t.of.mu.Unlock()
+	all := make([]*taken, 0, len(t.of.taken))
+	for h := range t.of.taken {
+		all = append(all, h)
+	}
+	slices.SortFunc(all, func(a, b *taken) int {
+		return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.bucket, b.bucket), cmp.Compare(a.copy, b.copy))
+	})
+	named := make([]string, len(all))
+	for i, h := range all {
+		named[i] = h.String()
+	}
+	return strings.Join(named, ", ")
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -12,42 +13,231 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"tidemark/index"
+	"tidemark/indexer/core"
+	"tidemark/indexer/health"
 )
 
 // TestRestoresOfANode: no more than so many hold a place, whoever they are; one that does not end loses it.
 func TestRestoresOfANode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const patience = time.Minute
+		const patience = ownPlace / 2
 		r, began := NewRestores(1), time.Now()
+		enter := func(ctx context.Context, bucket string, patience time.Duration) (func(), error) {
+			turn := r.turn()
+			defer turn.end()
+			return turn.enter(ctx, bucket, 1, time.Now(), patience)
+		}
 		var leave [2]func()
 		for i := range leave {
 			var err error
-			if leave[i], err = r.enter(t.Context(), patience); err != nil {
+			if leave[i], err = enter(t.Context(), "ab"[i:i+1], patience); err != nil {
 				t.Fatal(err)
 			}
 		}
 		soon, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := r.enter(soon, patience); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := enter(soon, "c", patience); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a third place: %v", err)
 		}
 		leave[0]()
 		leave[0]()
-		third, err := r.enter(t.Context(), 2*patience)
+		third, err := enter(t.Context(), "c", 2*patience)
 		if err != nil || time.Since(began) != time.Second {
 			t.Fatalf("after one has ended: %v, at %v", err, time.Since(began))
 		}
-		fourth, err := r.enter(t.Context(), patience) // the other one hangs
+		fourth, err := enter(t.Context(), "d", patience) // the other one hangs
 		if err != nil || time.Since(began) != patience {
 			t.Fatalf("while one hangs: %v, at %v", err, time.Since(began))
 		}
 		leave[1]()
 		third()
 		fourth()
-		if !r.places.TryAcquire(r.most) || r.places.TryAcquire(1) {
-			t.Error("places are lost, or given back twice")
+		if len(r.places) > 0 || len(r.taken) > 0 {
+			t.Error("places are lost")
 		}
 	})
+}
+
+// TestRestoresOfABucketBesideAnother: where all places are another's for long, a bucket has one of its own, and its
+// copies go back one after the other.
+func TestRestoresOfABucketBesideAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const patience = time.Hour
+		r, began := NewRestores(2), time.Now()
+		hangs, waits := r.turn(), r.turn()
+		defer hangs.end()
+		defer waits.end()
+		for id := range index.CopyID(2) {
+			leave, err := hangs.enter(t.Context(), "hangs", id, time.Now(), patience)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer leave()
+		}
+		const each = time.Minute
+		for i := range 3 {
+			leave, err := waits.enter(t.Context(), "waits", 1, time.Now(), patience)
+			if want := ownPlace + time.Duration(i)*each; err != nil || time.Since(began) != want {
+				t.Fatalf("copy %d: %v after %v, want %v", i, err, time.Since(began), want)
+			}
+			soon, cancel := context.WithTimeout(t.Context(), each)
+			if _, err := waits.enter(soon, "waits", 2, time.Now(), patience); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("beside copy %d: %v", i, err)
+			}
+			cancel()
+			leave()
+		}
+	})
+}
+
+// TestHealthTellsWhoWaitsToBePutBack: since when, and behind which copies; and no more when it has its turn.
+func TestHealthTellsWhoWaitsToBePutBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, r := testBucketLoop(t), NewRestores(1)
+		other := r.turn()
+		defer other.end()
+		var leave [2]func()
+		for i := range leave {
+			var err error
+			if leave[i], err = other.enter(t.Context(), "other", index.CopyID(i), time.Now(), time.Hour); err != nil {
+				t.Fatal(err)
+			}
+		}
+		turn := r.turn()
+		turn.end() // it waits for one of these two
+		since, done := time.Now(), make(chan error, 1)
+		go func() {
+			left, err := k.place(t.Context(), turn, 7, time.Hour)
+			if err == nil {
+				left()
+			}
+			done <- err
+		}()
+		time.Sleep(health.Hangs - 1)
+		synctest.Wait()
+		if all := k.node.Health.All(); len(all) > 0 {
+			t.Errorf("before it is long: %v", all)
+		}
+		time.Sleep(2)
+		synctest.Wait()
+		at := since.UTC().Format(time.RFC3339)
+		want := "it waits since " + at + " to be put back to what it held before a rollback, behind copy " +
+			index.CopyID(0).String() + " of bucket other (since " + at + "), copy " + index.CopyID(1).String() +
+			" of bucket other (since " + at + ")"
+		if got := k.node.Health.All()[CopySource+index.CopyID(7).String()]; got != want {
+			t.Errorf("health says %q, want %q", got, want)
+		}
+		leave[0]()
+		if err := <-done; err != nil || len(k.node.Health.All()) > 0 {
+			t.Errorf("%v, health says %v", err, k.node.Health.All())
+		}
+		leave[1]()
+	})
+}
+
+// newHanging is a bucket that begins a rollback in which copy 1 hangs until free is called. began is closed when it
+// does, rolled when the rollback has ended.
+func newHanging(ctx context.Context, t *testing.T, copies int, r *Restores) (f *fallen, free func(),
+	began, rolled chan struct{}) {
+	began, rolled = make(chan struct{}), make(chan struct{})
+	goOn := make(chan struct{})
+	begins := sync.OnceFunc(func() { close(began) })
+	f = newFallenOn(t, 4, copies, errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpOpen && strings.Contains(op.Path, "/1/checkpoints/") {
+			begins()
+			<-goOn
+		}
+		return nil
+	})))
+	f.k.node.Marks = noMarks(t)
+	f.k.node.Restores = r
+	f.run(t)
+	free = sync.OnceFunc(func() { close(goOn) })
+	t.Cleanup(free)
+	go func() {
+		defer close(rolled)
+		if err := f.tryRollBack(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	return f, free, began, rolled
+}
+
+func yes(*core.Bucket) error { return nil }
+
+// TestADropWaitsForNoPlace: a copy that waits for a place to be put back is let go of at once, and no copy waits for
+// another one's being put back, only for its own.
+func TestADropWaitsForNoPlace(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience) // hang guard
+	defer cancel()
+	r := NewRestores(2)
+	r.places <- struct{}{} // somebody else's
+	f, free, began, rolled := newHanging(ctx, t, 4, r)
+	<-began
+	for id := index.CopyID(2); id <= 4; id++ {
+		if err := f.k.Remove(ctx, id); err != nil {
+			t.Errorf("copy %v, which waits or is back: %v", id, err)
+		}
+	}
+	for range 2 {
+		soon, over := context.WithTimeout(ctx, 20*time.Millisecond)
+		if err := f.k.Remove(soon, 1); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the copy that is being put back: %v", err)
+		}
+		over()
+	}
+	<-rolled // nothing that is here waits
+	free()
+	if err := f.k.Remove(ctx, 1); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestACopyThatComesAgainIsNotTheOneThatWasPutBack: what was put back before it went counts for nothing.
+func TestACopyThatComesAgainIsNotTheOneThatWasPutBack(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience) // hang guard
+	defer cancel()
+	f, free, began, rolled := newHanging(ctx, t, 2, NewRestores(2))
+	<-began
+	s := f.k.slices[2]
+	for s.Positions()[3].Main != 10 {
+		time.Sleep(time.Millisecond)
+	}
+	if err := f.k.TakeAway(ctx, s, yes); err != nil {
+		t.Fatal(err)
+	}
+	f.fill(t, s, 20)
+	if err := f.k.BringBack(ctx, s); err != nil {
+		t.Fatal(err)
+	}
+	soon, over := context.WithTimeout(ctx, 20*time.Millisecond)
+	if err := f.k.TakeAway(soon, f.k.slices[1], yes); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the copy that is being put back: %v", err)
+	}
+	over()
+	<-rolled
+	again := make(chan error, 1)
+	go func() { again <- f.tryRollBack(ctx) }()
+	for n := 0; n == 0; { // it is to be put back again, and the first time has not ended
+		if err := f.k.do(ctx, func() { n = f.k.st.RestoringOf(2) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	free()
+	if err := <-again; err != nil {
+		t.Fatal(err)
+	}
+	if err := f.k.do(ctx, func() {
+		for vb, p := range s.Positions() {
+			if at, _ := f.k.st.Position(2, vb); p.Main != 10 || at != p {
+				t.Errorf("vbucket %d is at %+v, its copy has %+v", vb, at, p)
+			}
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // TestRestoreHoldsAPlace: whatever checkpoint is opened in a rollback, its bucket holds a place of the node's for it.
@@ -60,9 +250,10 @@ func TestRestoreHoldsAPlace(t *testing.T) {
 			return nil
 		}
 		opened.Add(1)
-		if r.places.TryAcquire(r.most) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if len(r.taken) == 0 {
 			without.Add(1)
-			r.places.Release(r.most)
 		}
 		return nil
 	})))
@@ -74,7 +265,7 @@ func TestRestoreHoldsAPlace(t *testing.T) {
 	if opened.Load() < 3 || without.Load() > 0 {
 		t.Errorf("%d checkpoints were opened, %d of them without a place", opened.Load(), without.Load())
 	}
-	if err := r.places.Acquire(t.Context(), r.most); err != nil { // all are given back
-		t.Error(err)
+	if len(r.places) > 0 {
+		t.Error("not all are given back")
 	}
 }

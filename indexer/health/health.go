@@ -37,18 +37,26 @@ func (h *Health) Set(source, why string) bool {
 // Watch does f and notes, when that takes longer than patience, that what is under way: the disk hangs. late is called
 // then. What is noted stays: who calls it says how f has ended.
 func (h *Health) Watch(source, what string, patience time.Duration, late func(), f func() error) error {
-	said := make(chan struct{})
-	timer := time.AfterFunc(patience, func() {
-		defer close(said)
+	var err error
+	Late(patience, func() {
 		h.Set(source, fmt.Sprintf("%s has been under way for more than %s: the disk hangs, or is far too slow", what,
 			patience))
 		late()
+	}, func() { err = f() })
+	return err
+}
+
+// Late does f, and calls late when that takes longer than patience. Both have ended when it returns.
+func Late(patience time.Duration, late, f func()) {
+	said := make(chan struct{})
+	timer := time.AfterFunc(patience, func() {
+		defer close(said)
+		late()
 	})
-	err := f()
+	f()
 	if !timer.Stop() {
 		<-said
 	}
-	return err
 }
 
 // Why is what is wrong with a source, or else with any other; "" is well.
