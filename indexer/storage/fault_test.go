@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
+	"tidemark/index"
 	"tidemark/ingest"
 	"tidemark/internal/testing/need"
 )
@@ -181,6 +183,47 @@ func TestReadableWhileFull(t *testing.T) {
 	_, err = s.Recover(t.Context(), time.Minute)
 	must(t, err)
 	must(t, store.Close())
+}
+
+// TestLostMemoryNeedsNoRoom: what is in the memory of copies that cannot be written any more is lost. No room is waited
+// for because of it: neither for them to be opened again, nor by others.
+func TestLostMemoryNeedsNoRoom(t *testing.T) {
+	fs := newFaultFS("none")
+	store := openTest(t, "data", func(o *Options) { o.FS, o.MemTableBytes = fs, 256<<20 })
+	space := store.res.space
+	var all [3]*Slice
+	for i := range all {
+		var err error
+		all[i], err = store.Create(testMeta(index.CopyID(i) + 1))
+		must(t, err)
+		b := historyBatch(1)
+		for n := range b.Updates {
+			b.Updates[n].Keys = [][]byte{bytes.Repeat([]byte{2}, 4000)}
+		}
+		must(t, all[i].Flush(t.Context(), b))
+	}
+	each := space.promised / int64(len(all))
+	if each < 4000 {
+		t.Fatalf("%d bytes are promised to each", each)
+	}
+	fs.free.Store(space.reserve + minMemTable + each) // of what the third one has
+	for _, s := range all[:2] {
+		engineLog{s.gen.eng.(*pebbleEngine)}.Fatalf("MANIFEST set current failed: %v", syscall.ENOSPC)
+	}
+	must(t, all[2].Broken())
+	must(t, space.room(minMemTable))
+	for i, s := range all[:2] {
+		if err := s.Broken(); !NeedsRecover(err) {
+			t.Errorf("copy %d: %v, and there is room", i+1, err)
+		}
+		_, err := s.Recover(t.Context(), time.Minute)
+		must(t, err)
+		must(t, s.Flush(t.Context(), Batch{Common: commonOf(s)}))
+	}
+	must(t, store.Close())
+	if space.promised != 0 {
+		t.Errorf("%d bytes are promised when all are closed", space.promised)
+	}
 }
 
 // commonOf says that a slice stands where it does.

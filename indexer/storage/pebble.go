@@ -96,6 +96,8 @@ type pebbleEngine struct {
 		pending   []rotated // memtables that are being written, oldest first
 		rotations uint64    // number of the next rotation, from 1
 		written   uint64    // rotations up to this one are in tables
+		promised  int64     // room on the disk that is kept for active and pending
+		lost      bool      // they will never be written
 	}
 	cached struct {
 		sync.Mutex
@@ -277,7 +279,7 @@ func (e *pebbleEngine) close() (err error) {
 	e.charge()
 	e.writing.Unlock()
 	e.res.memory.leave(e, held)
-	e.res.space.promise(-held)
+	e.lose()
 	return e.db.Close()
 }
 
@@ -549,10 +551,28 @@ func (e *pebbleEngine) reap() (oldest <-chan struct{}, pending int) {
 	pending = len(e.mem.pending)
 	e.mem.Unlock()
 	if freed > 0 {
-		e.res.space.promise(-freed)
+		e.promise(-freed)
 		e.res.memory.add(-freed)
 	}
 	return oldest, pending
+}
+
+// promise changes for how much of what is in memory room is kept.
+func (e *pebbleEngine) promise(n int64) {
+	e.mem.Lock()
+	defer e.mem.Unlock()
+	if !e.mem.lost {
+		e.mem.promised += n
+		e.res.space.promise(n)
+	}
+}
+
+// lose notes that what is in memory will never be written: no room is kept for it.
+func (e *pebbleEngine) lose() {
+	e.mem.Lock()
+	defer e.mem.Unlock()
+	e.res.space.promise(-e.mem.promised)
+	e.mem.promised, e.mem.lost = 0, true
 }
 
 // admit refuses or delays a batch of n bytes: while the engine fails, while there is no room, and while too much waits
@@ -583,7 +603,7 @@ func (e *pebbleEngine) applied(n int64) error {
 	e.mem.active += n
 	full := e.mem.active >= e.memTable*3/4
 	e.mem.Unlock()
-	e.res.space.promise(n)
+	e.promise(n)
 	e.res.memory.add(n)
 	if full {
 		_, err := e.rotate()
@@ -694,5 +714,6 @@ func (l engineLog) Fatalf(format string, args ...any) {
 		}
 	}
 	l.e.res.logger.Error("the store cannot go on writing", "copy", l.e.id, "error", err)
+	l.e.lose()
 	l.e.health.die(err)
 }
