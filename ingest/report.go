@@ -111,7 +111,7 @@ type Accepted struct {
 
 // Accepted lists every vbucket that some BEGIN was accepted for.
 func (b *Bucket) Accepted() []Accepted {
-	var all []Accepted
+	all := make([]Accepted, 0, len(b.vbs))
 	for vb := range b.vbs {
 		if v := &b.vbs[vb]; v.begun {
 			all = append(all, Accepted{VBucket: vb, Incarnation: v.cur.inc, Projector: v.cur.projector,

@@ -25,7 +25,7 @@ type Participant struct {
 // Participants returns the indexers that host the bucket, ascending.
 func (b *Bucket) Participants(nowMS int64) []Participant {
 	held, lagging := b.heldBy(nowMS), b.Lagging(nowMS)
-	var all []Participant
+	all := make([]Participant, 0, len(b.nodes))
 	for id, p := range b.nodes {
 		if !p.report.Active {
 			continue

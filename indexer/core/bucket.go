@@ -130,8 +130,10 @@ func (b *Bucket) Report(a Asked) (wire.BucketReport, []wire.CopyReport) {
 	} else {
 		r.Persistent = timestamp.New(b.vbuckets)
 	}
-	for _, at := range b.Accepted() {
-		w := &r.Accepted
+	accepted, w := b.Accepted(), &r.Accepted
+	w.VBuckets, w.Incarnations = slices.Grow(w.VBuckets, len(accepted)), slices.Grow(w.Incarnations, len(accepted))
+	w.Projectors, w.Open = slices.Grow(w.Projectors, len(accepted)), slices.Grow(w.Open, len(accepted))
+	for _, at := range accepted {
 		w.VBuckets, w.Incarnations = append(w.VBuckets, uint16(at.VBucket)), append(w.Incarnations, at.Incarnation)
 		w.Projectors, w.Open = append(w.Projectors, at.Projector), append(w.Open, at.Open)
 	}

@@ -8,7 +8,6 @@ import (
 	"tidemark/index"
 	"tidemark/ingest"
 	"tidemark/keyversion"
-	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
 	"tidemark/statecontext"
 	"tidemark/streams"
@@ -205,25 +204,20 @@ func (s *Sim) oneVector(key refKey, t timestamp.Vector) {
 // observe looks at what a leader believes, after each thing that may change it.
 func (s *Sim) observe(l *leader) {
 	for _, b := range s.kv {
-		v := l.step.leader.View(b.name)
-		if v == nil {
-			continue
-		}
-		s.checkOneOwner(l, v)
-		s.checkPaced(l, v)
+		s.checkOneOwner(l, b.name)
+		s.checkPaced(l, b.name)
 	}
 }
 
 // checkOneOwner: a leader takes one projector for the owner of a vbucket under one incarnation, and never another.
-func (s *Sim) checkOneOwner(l *leader, b *core.BucketView) {
-	for v := range b.Entries {
-		e := &b.Entries[v]
+func (s *Sim) checkOneOwner(l *leader, bucket string) {
+	for v, e := range l.step.leader.Entries(bucket) {
 		if e.State != streams.Begun {
 			continue
 		}
-		k := ownerKey{int(l.term), b.Name, v, e.Incarnation}
+		k := ownerKey{int(l.term), bucket, v, e.Incarnation}
 		if was, ok := s.ledger[k]; ok && was != e.Owner {
-			s.fail("the ledger of term %d has two owners of %s/%d under %v: %s and %s", l.term, b.Name, v, e.Incarnation, was,
+			s.fail("the ledger of term %d has two owners of %s/%d under %v: %s and %s", l.term, bucket, v, e.Incarnation, was,
 				e.Owner)
 		}
 		s.ledger[k] = e.Owner
@@ -239,14 +233,14 @@ type owedKey struct {
 
 // checkPaced: who takes part owes no more than the bound, or what it owed already when it came back, and the promotion
 // that was under way then.
-func (s *Sim) checkPaced(l *leader, b *core.BucketView) {
-	for _, p := range b.Participants {
-		k := owedKey{l, b.Name, p.Node}
+func (s *Sim) checkPaced(l *leader, bucket string) {
+	for _, p := range l.step.leader.Participants(bucket) {
+		k := owedKey{l, bucket, p.Node}
 		most, known := s.owed[k]
 		if now := max(p.Behind, uint64(s.outstanding)) + 1; !known || p.Ignored != "" || now < most {
 			s.owed[k] = now
 		} else if p.Behind > most {
-			s.fail("promotion of %s in term %d does not wait for indexer %d, which owes %d of at most %d", b.Name, l.term,
+			s.fail("promotion of %s in term %d does not wait for indexer %d, which owes %d of at most %d", bucket, l.term,
 				p.Node, p.Behind, s.outstanding)
 		}
 	}
@@ -384,8 +378,9 @@ func (s *Sim) heldBy(x *statecontext.Index) map[timestamp.Ref]map[index.SliceID]
 	return all
 }
 
-// settled says what is still to come, "" when every index equals the oracle at KV's present.
-func (s *Sim) settled() string {
+// settled says what is still to come, and what explain draws of the bucket, "" when every index equals the oracle at
+// KV's present.
+func (s *Sim) settled(explain func(b *kvBucket) string) string {
 	if s.lead == nil || !s.lead.step.leader.Active() {
 		return "no leader is active"
 	}
@@ -401,7 +396,7 @@ func (s *Sim) settled() string {
 		}
 		if at := b.present(); !(k.Stability.Vector.Reaches(at) && at.Reaches(k.Stability.Vector)) && s.indexed(b) {
 			return fmt.Sprintf("S%d of %s is %v, KV is at %v; %s", k.Stability.Number, b.name, k.Stability.Vector, at,
-				s.explain(b))
+				explain(b))
 		}
 	}
 	if r := s.state.RebalanceUnderWay(); r != nil {
@@ -410,9 +405,9 @@ func (s *Sim) settled() string {
 	for x := range s.state.Indexes() {
 		if x.Definition.State != index.Maintenance {
 			return fmt.Sprintf("index %v is in state %v; %s", x.Definition.ID, x.Definition.State,
-				s.explain(s.bucket(x.Definition.Bucket)))
+				explain(s.bucket(x.Definition.Bucket)))
 		}
-		if why := s.settledIndex(x); why != "" {
+		if why := s.settledIndex(x, explain); why != "" {
 			return why
 		}
 	}
@@ -426,7 +421,7 @@ func (s *Sim) indexed(b *kvBucket) bool {
 	return false
 }
 
-func (s *Sim) settledIndex(x *statecontext.Index) string {
+func (s *Sim) settledIndex(x *statecontext.Index, explain func(b *kvBucket) string) string {
 	k := s.state.Bucket(x.Definition.Bucket)
 	for _, c := range x.Topology.Copies {
 		if c.State == partition.Leaving || predecessor(x, c) != 0 {
@@ -443,7 +438,7 @@ func (s *Sim) settledIndex(x *statecontext.Index) string {
 		})
 		if !held {
 			return fmt.Sprintf("n%d copy %d does not hold S%d: %+v", n.num, c.ID, k.Stability.Number,
-				s.explain(s.bucket(k.Name)))
+				explain(s.bucket(k.Name)))
 		}
 		s.compare("convergence", n, c.ID, st, st.live, k.Stability.Vector)
 	}

@@ -2,10 +2,10 @@ package simulation
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 
 	"tidemark/index"
 	"tidemark/indexer/core"
@@ -75,7 +75,7 @@ func (s *Sim) admit(n *node, f wire.Fence) error {
 	next, _, err := n.who.Admit(f)
 	if err == nil {
 		n.who = next
-		s.checkObeyed(fmt.Sprintf("n%d", n.num), f)
+		s.checkObeyed("n"+strconv.Itoa(n.num), f)
 	}
 	return err
 }
@@ -90,7 +90,7 @@ func (s *Sim) registerNode(n *node) {
 }
 
 // bootID tells the node's process from earlier ones.
-func (n *node) bootID() string { return fmt.Sprintf("n%d-%d", n.num, n.boot) }
+func (n *node) bootID() string { return "n" + strconv.Itoa(n.num) + "-" + strconv.Itoa(n.boot) }
 
 func (s *Sim) nodeAt(id index.NodeID) int {
 	for i, n := range s.nodes {
@@ -116,7 +116,7 @@ func (s *Sim) nodeHello(n *node, r *wire.HelloRequest) (*wire.IndexerHello, erro
 }
 
 func (s *Sim) nodeReport(n *node) *wire.IndexerReport {
-	r := &wire.IndexerReport{Node: index.NodeID(max(n.id, 0)), UUID: fmt.Sprintf("u%d", n.num),
+	r := &wire.IndexerReport{Node: index.NodeID(max(n.id, 0)), UUID: "u" + strconv.Itoa(n.num),
 		BootID: n.bootID(), ClusterID: n.who.Fence.ClusterID}
 	r.Revision = n.lists.Told(n.who.Fence.Epoch)
 	for _, name := range sortedKeys(n.buckets) {

@@ -3,6 +3,7 @@ package simulation
 import (
 	"fmt"
 	"slices"
+	"strconv"
 
 	"tidemark/index"
 	"tidemark/ingest"
@@ -141,7 +142,7 @@ func (s *Sim) projHello(p int, r *wire.HelloRequest) (*wire.ProjectorHello, erro
 func (s *Sim) projReport(p int, known reported) (*wire.ProjectorReport, reported) {
 	pr := s.proj[p]
 	pr.sequence++
-	r := &wire.ProjectorReport{ID: pr.name, BootID: fmt.Sprintf("%s-%d", pr.name, pr.boot),
+	r := &wire.ProjectorReport{ID: pr.name, BootID: string(pr.name) + "-" + strconv.Itoa(pr.boot),
 		ClusterID: pr.authority.Fence.ClusterID, Sequence: pr.sequence}
 	r.Revision, _ = core.Revision(pr.defs, pr.authority.Fence)
 	now := reported{}

@@ -573,7 +573,7 @@ func (s *Sim) leaders() {
 func (s *Sim) network() {
 	for i := range s.delayed {
 		if d := s.delayed[i]; d.atMS <= s.nowMS {
-			s.delayed = append(s.delayed[:i:i], s.delayed[i+1:]...)
+			s.delayed = slices.Delete(s.delayed, i, i+1)
 			d.do()
 			break
 		}
@@ -584,7 +584,7 @@ func (s *Sim) network() {
 			k = s.dice.net.Intn(len(s.late))
 		}
 		f := s.late[k]
-		s.late = append(s.late[:k:k], s.late[k+1:]...)
+		s.late = slices.Delete(s.late, k, k+1)
 		f()
 	}
 }
@@ -656,12 +656,12 @@ func (s *Sim) Run() string {
 	s.ev("HEALING")
 	for i := 0; i < healSteps && s.err == ""; i++ {
 		s.act()
-		if i%50 == 0 && s.settled() == "" {
+		if i%50 == 0 && s.settled(func(*kvBucket) string { return "" }) == "" {
 			break
 		}
 	}
 	if s.err == "" {
-		if why := s.settled(); why != "" {
+		if why := s.settled(s.explain); why != "" {
 			s.fail("stuck: %s", why)
 		}
 	}

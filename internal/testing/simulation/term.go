@@ -19,6 +19,7 @@ type term struct {
 	gate      *coordinator.Gateway
 	split     func(context.Context, core.BeginSplit) *core.SplitTried
 	lanes     []*lane // as they were opened
+	wait      []*lane // see waiting
 	proposals []core.Propose
 	splits    []core.BeginSplit // that wait
 	arrived   []core.Input      // answers that have come and were not taken
@@ -93,14 +94,15 @@ func (t *term) take(i int) {
 	t.step(in)
 }
 
-// waiting lists the lanes by which something waits to be said.
-func (t *term) waiting() (all []*lane) {
+// waiting lists the lanes by which something waits to be said. The list is valid until the next call.
+func (t *term) waiting() []*lane {
+	t.wait = t.wait[:0]
 	for _, q := range t.lanes {
 		if q.queue.Len() > 0 {
-			all = append(all, q)
+			t.wait = append(t.wait, q)
 		}
 	}
-	return all
+	return t.wait
 }
 
 // say says what waits next in a lane.

@@ -20,6 +20,7 @@ type lives struct {
 	backfillMS int64              // when backfill timestamps were looked at last
 	backfilled string             // bucket of which one was proposed last
 	steppedMS  int64              // when indexes were moved on last
+	copies     []lifecycle.Copy   // of the index that facts has gathered last
 }
 
 // unsettled are the indexes that a duty has something to do for.
@@ -155,18 +156,18 @@ func (l *lives) moves() map[index.CopyID]bool {
 	return moves
 }
 
-// facts gathers what is known of an index.
+// facts gathers what is known of an index. Its copies are valid until the next index is asked for.
 func (l *lives) facts(x *statecontext.Index, moves map[index.CopyID]bool) lifecycle.Facts {
 	d := &x.Definition
 	f := lifecycle.Facts{State: d.State, CannotEvaluate: d.CannotEvaluate(), Waits: x.Waits(), Modified: d.ModifiedCAS,
-		PlacedAt: x.PlacedCAS,
-		Copies:   make([]lifecycle.Copy, 0, len(x.Topology.Copies)), Enough: l.settings.BuildPatience}
+		PlacedAt: x.PlacedCAS, Copies: l.copies[:0], Enough: l.settings.BuildPatience}
 	for _, c := range x.Topology.Copies {
 		// what leaves an index that stays is no part of its life
 		if c.State != partition.Leaving || d.State == index.Dropping {
 			f.Copies = append(f.Copies, l.copyFacts(x, c, moves[c.ID]))
 		}
 	}
+	l.copies = f.Copies
 	if b := l.now.state.Bucket(d.Bucket); b != nil && !b.Gone && b.Rollback == nil && b.UUID == d.BucketUUID {
 		f.Steady, f.Guard = true, lifecycle.Guard{Generation: b.Generation, RollbackID: b.Stability.RollbackID}
 	}

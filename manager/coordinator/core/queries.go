@@ -2,11 +2,13 @@ package core
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 
 	"tidemark/index"
 	"tidemark/liveness"
 	"tidemark/partition"
+	"tidemark/stability"
 	"tidemark/statecontext"
 	"tidemark/streams"
 	"tidemark/wire"
@@ -30,6 +32,23 @@ func (l *scene) View(bucket string) *BucketView {
 		v.Diverged = fmt.Sprintf("vbucket %d: %s", d.VBucket, d.Reason)
 	}
 	return v
+}
+
+// Entries yields the ledger of a bucket by vbucket; nothing where there is no such bucket.
+func (l *scene) Entries(bucket string) iter.Seq2[int, streams.Entry] {
+	return func(yield func(int, streams.Entry) bool) {
+		b := l.buckets.byName[bucket]
+		for v := 0; b != nil && v < b.ledger.Len() && yield(v, b.ledger.At(v)); v++ {
+		}
+	}
+}
+
+// Participants are the indexers that take part in a bucket's promotion; none where there is no such bucket.
+func (l *scene) Participants(bucket string) []stability.Participant {
+	if b := l.buckets.byName[bucket]; b != nil {
+		return b.stab.Participants(l.nowMS)
+	}
+	return nil
 }
 
 // reported returns what indexers have last reported of copies.
