@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 
 	xdg "github.com/xdg-go/scram"
 )
@@ -33,8 +34,20 @@ type scram struct {
 
 // newScram begins an exchange; nil for a mechanism that is not SCRAM. Our nonce is the library's, or the one given.
 func newScram(mechanism, user, password, nonce string) *scram {
+	c := derived.client(identity{mechanism, user, password, nonce})
+	if c == nil {
+		return nil
+	}
+	return &scram{talk: c.NewConversation()}
+}
+
+// identity is by what, and as whom, a client logs in.
+type identity struct{ mechanism, user, password, nonce string }
+
+// client makes what begins exchanges of an identity; nil for a mechanism that is not SCRAM.
+func (id identity) client() *xdg.Client {
 	var hash xdg.HashGeneratorFcn
-	switch mechanism {
+	switch id.mechanism {
 	case mechSHA512:
 		hash = xdg.SHA512
 	case mechSHA256:
@@ -44,14 +57,53 @@ func newScram(mechanism, user, password, nonce string) *scram {
 	default:
 		return nil
 	}
-	c, err := hash.NewClientUnprepped(user, password, "") // KV keeps names and passwords as they are: no SASLprep
+	c, err := hash.NewClientUnprepped(id.user, id.password, "") // KV keeps names and passwords as they are: no SASLprep
 	if err != nil {
 		return nil
 	}
-	if nonce != "" {
-		c = c.WithNonceGenerator(func() string { return nonce })
+	if id.nonce != "" {
+		c = c.WithNonceGenerator(func() string { return id.nonce })
 	}
-	return &scram{talk: c.WithMinIterations(1).NewConversation()}
+	return c.WithMinIterations(1)
+}
+
+// derivations keeps what was derived from passwords (RFC 5802, section 5.1), in the library's clients, so that a
+// connection more costs no thousands of hashes more. A node that gives each connection another salt makes one grow: it
+// is let go after mostUses exchanges, and all of them are when there are more than mostIdentities.
+type derivations struct {
+	mu  sync.Mutex
+	all map[identity]*derivation
+}
+
+type derivation struct {
+	client *xdg.Client
+	uses   int
+}
+
+const (
+	mostUses       = 100
+	mostIdentities = 100
+)
+
+var derived = derivations{all: map[identity]*derivation{}}
+
+func (d *derivations) client(id identity) *xdg.Client {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	of := d.all[id]
+	if of == nil || of.uses == mostUses {
+		c := id.client()
+		if c == nil {
+			return nil
+		}
+		if len(d.all) >= mostIdentities {
+			clear(d.all)
+		}
+		of = &derivation{client: c}
+		d.all[id] = of
+	}
+	of.uses++
+	return of.client
 }
 
 // first is the client's first message.

@@ -2,8 +2,11 @@ package kvclient
 
 import (
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
+
+	xdg "github.com/xdg-go/scram"
 )
 
 // The examples of RFC 5802 section 5 and RFC 7677 section 3.
@@ -80,4 +83,45 @@ func FuzzScramServerFirst(f *testing.F) {
 		s.first()
 		_, _ = s.final(first)
 	})
+}
+
+// TestDerivedOnce: of a password keys are derived once for a salt, whatever was derived before; what is kept is bounded,
+// whoever asks and whatever a node answers.
+func TestDerivedOnce(t *testing.T) {
+	d := derivations{all: map[identity]*derivation{}}
+	id := identity{mechanism: mechSHA1, user: "user", password: "pencil", nonce: "fyko+d2lbbFgONRv9qkxdawL"}
+	proof := func(c *xdg.Client, salt string) string {
+		talk := c.NewConversation()
+		if _, err := talk.Step(""); err != nil {
+			t.Fatal(err)
+		}
+		answer, err := talk.Step("r=fyko+d2lbbFgONRv9qkxdawL3rfcNHYJY1ZVvWVs7j,s=" + salt + ",i=4096")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer
+	}
+	const salt, other = "QSXCR+Q6sek8bf92", "W22ZaJ0SNY7soEsUEjb6gQ=="
+	for range 2 {
+		for _, s := range []string{salt, other} {
+			if got, want := proof(d.client(id), s), proof(id.client(), s); got != want {
+				t.Errorf("salt %s: %q, with keys that were not kept %q", s, got, want)
+			}
+		}
+	}
+	first := d.client(id)
+	for range mostUses - d.all[id].uses {
+		if d.client(id) != first {
+			t.Fatal("a connection more derives keys anew")
+		}
+	}
+	if d.client(id) == first {
+		t.Errorf("what was derived is kept for more than %d exchanges", mostUses)
+	}
+	for i := range 3 * mostIdentities {
+		d.client(identity{mechanism: mechSHA256, user: strconv.Itoa(i), password: "pencil"})
+	}
+	if len(d.all) > mostIdentities || d.client(identity{mechanism: mechPlain}) != nil {
+		t.Errorf("%d identities are kept, at most %d are to be", len(d.all), mostIdentities)
+	}
 }
