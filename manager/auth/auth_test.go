@@ -10,10 +10,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
+	"tidemark/internal/testing/raced"
 	"tidemark/internal/tlsconf"
 	"tidemark/statecontext"
 )
@@ -503,6 +505,39 @@ func TestHashesAreOfTheirForm(t *testing.T) {
 		strings.Replace(hash, "t=2", "t=0", 1), hash[:len(hash)-4]} {
 		if verifyPassword(bad, "battery staple") {
 			t.Errorf("%q lets in", bad)
+		}
+	}
+}
+
+// TestNobodysHash: whether there is a user cannot be told from how much his password's check takes; a manager that
+// starts has not paid for one.
+func TestNobodysHash(t *testing.T) {
+	made := func(f func()) uint64 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		f()
+		runtime.ReadMemStats(&after)
+		return after.TotalAlloc - before.TotalAlloc
+	}
+	w := newWorld(t)
+	const one = argonMemory << 10 // what a check takes
+	if n := made(func() { w = newWorld(t) }); n > one/4 && !raced.On {
+		t.Errorf("%d bytes are made at the start, a check takes %d", n, one)
+	}
+	hash, err := HashPassword("battery staple")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range []string{hash, w.a.dummy} {
+		if h[:strings.LastIndexByte(h, ',')] != "$argon2id$v=19$m=19456,t=2" || len(h) != len(hash) {
+			t.Errorf("%q is not as slow as %q", h, hash)
+		}
+		if n := made(func() {
+			if verifyPassword(h, "correct horse") {
+				t.Errorf("%q lets in", h)
+			}
+		}); n < one && !raced.On {
+			t.Errorf("a check of %q took %d bytes, want %d", h, n, one)
 		}
 	}
 }

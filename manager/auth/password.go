@@ -44,9 +44,23 @@ func HashPassword(password string) (string, error) {
 	if _, err := rand.Read(salt); err != nil {
 		return "", fmt.Errorf("salt: %w", err)
 	}
-	key := argon2.IDKey([]byte(password), salt, argonTime, argonMemory, argonThreads, keyBytes)
+	return hashText(salt, argon2.IDKey([]byte(password), salt, argonTime, argonMemory, argonThreads, keyBytes)), nil
+}
+
+// hashText writes a hash with its parameters.
+func hashText(salt, key []byte) string {
 	return fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s", argon2.Version, argonMemory, argonTime, argonThreads,
-		base64.RawStdEncoding.EncodeToString(salt), base64.RawStdEncoding.EncodeToString(key)), nil
+		base64.RawStdEncoding.EncodeToString(salt), base64.RawStdEncoding.EncodeToString(key))
+}
+
+// nobodysHash returns a hash that no password has: its key is drawn, which costs nothing, and a password is verified
+// against it as slowly as against any other.
+func nobodysHash() (string, error) {
+	drawn := make([]byte, saltBytes+keyBytes)
+	if _, err := rand.Read(drawn); err != nil {
+		return "", fmt.Errorf("salt: %w", err)
+	}
+	return hashText(drawn[:saltBytes], drawn[saltBytes:]), nil
 }
 
 // verifyPassword reports whether a password has this hash, in a time that does not depend on how alike they are.
