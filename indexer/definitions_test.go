@@ -65,7 +65,7 @@ func TestListBesideBusyBucket(t *testing.T) {
 		t.Fatal(err)
 	}
 	x.buckets.named["b"] = k
-	for range copies.ControlInbox { // nobody takes them
+	for range 2 * copies.ControlInbox { // nobody takes them
 		k.SetGeneration(1, 0)
 	}
 	unlocked := make(chan struct{})

@@ -83,8 +83,12 @@ type told struct {
 	queueBytes atomic.Int64
 	flushed    atomic.Pointer[wire.StabilityRef] // newest one that was flushed, exactly or not
 	generation atomic.Uint64
-	rollback   atomic.Uint64 // highest rollback id
+	rollback   atomic.Uint64          // highest rollback id
+	judged     atomic.Pointer[judged] // what SetGeneration says and the loop has not taken over
 }
+
+// judged is by what stability timestamps are judged.
+type judged struct{ generation, rollbackID uint64 }
 
 // NewBucket returns one without copies; Run is its loop.
 func NewBucket(n *Node, b wire.Bucket) (*Bucket, error) {
@@ -140,6 +144,7 @@ func (k *Bucket) loop(ctx context.Context) {
 		case <-k.calls.stop:
 			return
 		case f := <-k.calls.queue:
+			k.takeGeneration()
 			f()
 			k.work.Look()
 		case r := <-k.results:
@@ -523,10 +528,19 @@ func (k *Bucket) restoredSignal() <-chan struct{} {
 	return k.backs.changed
 }
 
-// SetGeneration tells the loop by what stability timestamps are judged. It does not wait.
+// SetGeneration tells the loop by what stability timestamps are judged, before what it is told afterwards. It does not
+// wait, however many commands do.
 func (k *Bucket) SetGeneration(generation, rollbackID uint64) {
+	k.told.judged.Store(&judged{generation, rollbackID})
 	select {
-	case k.calls.queue <- func() { k.st.SetGeneration(generation, rollbackID) }:
-	case <-k.calls.done:
+	case k.calls.queue <- func() {}: // it may do nothing at present
+	default:
+	}
+}
+
+// takeGeneration takes over the newest one that was set. It runs in the loop.
+func (k *Bucket) takeGeneration() {
+	if j := k.told.judged.Swap(nil); j != nil {
+		k.st.SetGeneration(j.generation, j.rollbackID)
 	}
 }

@@ -181,3 +181,35 @@ func TestACopyThatIsAway(t *testing.T) {
 	}
 	w.ends(2)
 }
+
+// TestAGenerationWaitsForNobody: what stability timestamps are judged by is told to a loop that stands still, however
+// many commands stand before it, and counts before what is told later.
+func TestAGenerationWaitsForNobody(t *testing.T) {
+	k := testBucketLoop(t)
+	for range ControlInbox {
+		k.calls.queue <- func() {}
+	}
+	k.SetGeneration(3, 1)
+	k.SetGeneration(2, 1)
+	ended := make(chan error, 1)
+	go func() { ended <- k.Run(t.Context()) }()
+	if err := k.Do(t.Context(), func(st *core.Bucket) {
+		if st.Generation() != 2 {
+			t.Errorf("judged by generation %d, want 2", st.Generation())
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	k.SetGeneration(4, 1)
+	if err := k.Do(t.Context(), func(st *core.Bucket) {
+		if st.Generation() != 4 {
+			t.Errorf("judged by generation %d, want 4", st.Generation())
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	k.Stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
