@@ -28,8 +28,8 @@ const (
 )
 
 // producer is the sending side of a DCP connection. The connection's reading goroutine makes and removes streams; run
-// sends. Lock order: a vbucket's lock, then mu; the connection's wmu before both. What is under mu beside flow and noops
-// is about its streams, which come, become ready and go one by one.
+// sends. Lock order: a vbucket's lock, then mu; the connection's wmu before both. What is under mu beside flow and
+// noops is about its streams, which come, become ready and go one by one.
 type producer struct {
 	c     *conn
 	id    dcpName
