@@ -2,6 +2,7 @@ package testcluster
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -12,21 +13,19 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
+	"syscall"
 )
 
 const tcpTable = "/proc/net/tcp"
 
-// callers finds out which child of `up` a connection comes from: the kernel's table of sockets gives the inode of the
-// other end, and the process that has it open is the caller. No privilege is needed for processes of the same user. One
-// look serves all that wait for one: on a busy machine many connections come at once.
+// callers finds out which child of `up` a connection comes from: the kernel tells the inode of the other end, and the
+// process that has it open is the caller. No privilege is needed for processes of the same user. One look serves all
+// that wait for one: on a busy machine many connections come at once.
 type callers struct {
 	parent atomic.Int64 // `up`
 
 	mu      sync.Mutex
-	looked  time.Time         // when the newest look began
-	inodes  map[string]string // by own and peer address of the caller's socket
-	holders map[string]string // child by inode
+	holders map[string]string // child by inode, as the newest look found them
 	names   map[int]string    // child by pid
 }
 
@@ -41,30 +40,21 @@ func (k *callers) usable() error {
 
 // who returns the name of the child that a connection comes from, empty for anybody else.
 func (k *callers) who(c *net.TCPConn) string {
-	key, err := tableAddresses(c.RemoteAddr(), c.LocalAddr())
+	inode, err := inodeOf(c.RemoteAddr(), c.LocalAddr())
 	if err != nil {
 		return ""
 	}
-	asked := time.Now()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.looked.After(asked) {
+	if _, known := k.holders[inode]; !known {
 		k.look()
 	}
-	return k.holders[k.inodes[key]]
+	return k.holders[inode]
 }
 
-// look reads the table of sockets and what each child of `up` has open.
+// look finds what each child of `up` has open.
 func (k *callers) look() {
-	k.looked = time.Now()
-	k.inodes, k.holders = map[string]string{}, map[string]string{}
-	if table, err := os.ReadFile(tcpTable); err == nil {
-		for line := range strings.Lines(string(table)) {
-			if f := strings.Fields(line); len(f) > 9 && f[9] != "0" {
-				k.inodes[f[1]+" "+f[2]] = f[9]
-			}
-		}
-	}
+	k.holders = map[string]string{}
 	known := k.names
 	k.names = map[int]string{}
 	for _, pid := range k.children() {
@@ -85,6 +75,41 @@ func (k *callers) look() {
 			}
 		}
 	}
+}
+
+// inodeOf returns the inode of the socket with these two ends. The table of all sockets, which is long where many
+// connections have just ended, is read where the kernel tells of no single one.
+func inodeOf(own, peer net.Addr) (string, error) {
+	var ends [2]netip.AddrPort
+	for i, a := range []net.Addr{own, peer} {
+		p, err := netip.ParseAddrPort(a.String())
+		if err != nil {
+			return "", err
+		}
+		if ends[i] = netip.AddrPortFrom(p.Addr().Unmap(), p.Port()); !ends[i].Addr().Is4() {
+			return "", fmt.Errorf("address %s: want IPv4", a)
+		}
+	}
+	inode, err := diagnosed(ends[0], ends[1])
+	if err == nil || errors.Is(err, syscall.ENOENT) {
+		return inode, err
+	}
+	table, err := os.ReadFile(tcpTable)
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(table)) {
+		if f := strings.Fields(line); len(f) > 9 && f[1] == inTable(ends[0]) && f[2] == inTable(ends[1]) && f[9] != "0" {
+			return f[9], nil
+		}
+	}
+	return "", syscall.ENOENT
+}
+
+// inTable writes an address as the kernel's table does: the IPv4 address as a word of the host, the port.
+func inTable(a netip.AddrPort) string {
+	ip := a.Addr().As4()
+	return fmt.Sprintf("%08X:%04X", binary.NativeEndian.Uint32(ip[:]), a.Port())
 }
 
 // children returns the pids of those that `up` has started.
@@ -118,21 +143,4 @@ func processName(pid int) string {
 		return args[i+1]
 	}
 	return ""
-}
-
-// tableAddresses writes two addresses as the kernel's table does: the IPv4 address as a word of the host, the port.
-func tableAddresses(own, peer net.Addr) (string, error) {
-	var all [2]string
-	for i, a := range []net.Addr{own, peer} {
-		p, err := netip.ParseAddrPort(a.String())
-		if err != nil {
-			return "", err
-		}
-		if !p.Addr().Unmap().Is4() {
-			return "", fmt.Errorf("address %s: want IPv4", a)
-		}
-		ip := p.Addr().Unmap().As4()
-		all[i] = fmt.Sprintf("%08X:%04X", binary.NativeEndian.Uint32(ip[:]), p.Port())
-	}
-	return all[0] + " " + all[1], nil
 }

@@ -3,6 +3,7 @@ package testcluster
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -197,8 +198,19 @@ func TestCallers(t *testing.T) {
 	if name := k.who(c.(*net.TCPConn)); name != "" {
 		t.Errorf("%q is no child", name)
 	}
-	key, err := tableAddresses(c.LocalAddr(), c.RemoteAddr())
-	if err != nil || k.inodes[key] == "" {
-		t.Errorf("%s is not in the table: %v", key, err)
+	inode, err := inodeOf(c.LocalAddr(), c.RemoteAddr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := c.(*net.TCPConn).File() // another descriptor of the same socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if to, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", file.Fd())); err != nil || to != "socket:["+inode+"]" {
+		t.Errorf("the socket is %s, %v; found was %s", to, err, inode)
+	}
+	if inode, err := inodeOf(c.RemoteAddr(), &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1}); err == nil {
+		t.Errorf("a connection that nobody has: %s", inode)
 	}
 }
