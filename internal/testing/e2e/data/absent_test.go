@@ -94,6 +94,9 @@ func processorTime(t *testing.T) (idle, all uint64) {
 	return idle, all
 }
 
+// probePause leaves the cores to the cluster between two scans.
+const probePause = 30 * time.Millisecond
+
 // probed is how long session scans took, and how much of the processors was idle meanwhile.
 type probed struct {
 	took  []time.Duration // from the first try on
@@ -128,7 +131,7 @@ func probe(ctx context.Context, t *testing.T, c *client.Client, bucket, name str
 		select {
 		case <-over:
 			done = true
-		case <-time.After(10 * time.Millisecond):
+		case <-time.After(probePause):
 		}
 	}
 	slices.Sort(p.took)

@@ -28,7 +28,7 @@ func TestBucketDroppedAndMade(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
 			defer cancel()
 			up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "2", "--kv-replicas", "1", "--indexers", "1",
-				"--feed", feed)
+				"--feed", feed, "--vbuckets", "16")
 			b := &bucketLife{t: t, up: up, c: up.Client()}
 			b.create(ctx)
 			b.write(ctx, 1)

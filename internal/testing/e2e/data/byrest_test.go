@@ -25,7 +25,7 @@ func TestByREST(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 			defer cancel()
 			up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "2", "--kv-replicas", "1", "--indexers", "1",
-				"--feed", feed, "--kv-rest")
+				"--feed", feed, "--kv-rest", "--vbuckets", "32")
 			c, m, admin, store := up.Client(), up.Manifest(), harness.KVAdmin(up), up.KV(ctx)
 			harness.Create(ctx, t, c, "CREATE INDEX by_n ON "+m.Bucket+"(n)")
 			harness.WaitReady(ctx, t, c, m.Bucket)

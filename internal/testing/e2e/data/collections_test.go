@@ -110,7 +110,8 @@ func TestCollections(t *testing.T) {
 func testCollections(t *testing.T, feed string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--indexers", "2", "--feed", feed)
+	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--indexers", "1", "--vbuckets", "16", "--feed",
+		feed)
 	c, bucket := up.Client(), up.Manifest().Bucket
 	app := newSDK(t, up)
 	run := func(args ...string) { harness.MustRun(ctx, t, up, args...) }

@@ -49,9 +49,9 @@ func TestFlippedBits(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	good := filepath.Join(t.TempDir(), "good")
-	up := testcluster.Start(t, good)
+	up := testcluster.Start(t, good, "--vbuckets", "32")
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := harness.NewWorkload(ctx, t, up.KV(ctx))
+	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 8)
 	harness.CreateSampleIndexes(ctx, t, c, bucket)
 	harness.CheckFinal(ctx, t, c, w, bucket)
 	up.Stop()

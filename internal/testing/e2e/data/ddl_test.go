@@ -47,14 +47,19 @@ func TestCreateUnderLoad(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	dir := t.TempDir()
-	up := testcluster.Start(t, dir)
+	up := testcluster.Start(t, dir, "--managers", "1", "--vbuckets", "32")
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 4)
+	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 8)
 	load, stop := context.WithCancel(ctx)
 	defer stop()
 	var wg sync.WaitGroup
 	wg.Go(func() { w.Run(load, 4, 2000) })
-	time.Sleep(time.Second) // the load runs when the first index is created
+	harness.WaitFor(ctx, t, func() error { // the load runs when the first index is created
+		if n := w.Writes.Load(); n < int64(len(w.Keys))+200 {
+			return fmt.Errorf("%d writes", n)
+		}
+		return nil
+	})
 
 	var scans []kept
 	scanAs := func(what, name string, o oracle.Index, consistencies ...string) {
@@ -78,7 +83,7 @@ func TestCreateUnderLoad(t *testing.T) {
 	load, stop = context.WithCancel(ctx) // less from here on: what counts is the order of DDL
 	defer stop()
 	wg.Go(func() { w.Run(load, 6, 300) })
-	const rounds = 10
+	const rounds = 6
 	began := time.Now()
 	for n := range rounds {
 		h := handMade[n%len(handMade)]

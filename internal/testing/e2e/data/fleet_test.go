@@ -48,7 +48,7 @@ func TestOneProjectorProcessForAllNodes(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "3", "--kv-replicas", "1", "--kv-all", "--indexers",
-		"1")
+		"1", "--vbuckets", "32")
 	c, m, admin := up.Client(), up.Manifest(), harness.KVAdmin(up)
 	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 8)
 	harness.CreateSampleIndexes(ctx, t, c, m.Bucket)
@@ -83,7 +83,7 @@ func TestANodeThatHangsHoldsNoOtherUp(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "3", "--kv-replicas", "1", "--kv-all", "--indexers",
-		"1")
+		"1", "--vbuckets", "32")
 	c, m := up.Client(), up.Manifest()
 	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 8)
 	harness.CreateSampleIndexes(ctx, t, c, m.Bucket)

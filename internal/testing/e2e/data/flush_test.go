@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	flushRounds = 4
+	flushRounds = 3
 	flushDocs   = 256
 )
 
@@ -29,7 +29,8 @@ func TestFlushedBucket(t *testing.T) {
 		t.Run(feed, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 			defer cancel()
-			up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--indexers", "2", "--feed", feed)
+			up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--indexers", "2", "--vbuckets", "32", "--feed",
+				feed)
 			c, bucket, admin, store := up.Client(), up.Manifest().Bucket, harness.KVAdmin(up), up.KV(ctx)
 			harness.Create(ctx, t, c, "CREATE INDEX by_n ON "+bucket+"(n)")
 			harness.WaitReady(ctx, t, c, bucket)
@@ -38,7 +39,7 @@ func TestFlushedBucket(t *testing.T) {
 			scans, stop := context.WithCancel(ctx)
 			var wg sync.WaitGroup
 			var answered atomic.Int64
-			for range 4 {
+			for range 2 {
 				wg.Go(func() {
 					for ; scans.Err() == nil; time.Sleep(10 * time.Millisecond) { // leave the cores to the cluster
 						from := least.Load()

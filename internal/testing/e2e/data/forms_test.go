@@ -71,7 +71,7 @@ func formDocument(n, turn int) []byte {
 // the slow interpreter says, and verification finds no difference.
 func TestForms(t *testing.T) {
 	t.Parallel()
-	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "1")
+	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "1", "--vbuckets", "16")
 	ctx, cancel := context.WithTimeout(t.Context(), verifyTime)
 	defer cancel()
 	c, kv := up.Client(), up.KV(ctx)

@@ -56,9 +56,10 @@ type handshake struct {
 
 // newHandshake starts a cluster with documents and indexes.
 func newHandshake(ctx context.Context, t *testing.T, env ...string) *handshake {
-	up := testcluster.StartWith(t, env, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "2")
+	up := testcluster.StartWith(t, env, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "2", "--vbuckets",
+		"32")
 	h := &handshake{t: t, up: up, c: up.Client(), bucket: up.Manifest().Bucket,
-		w: harness.NewWorkloadOf(ctx, t, up.KV(ctx), 4)}
+		w: harness.NewWorkloadOf(ctx, t, up.KV(ctx), 8)}
 	harness.CreateSampleIndexes(ctx, t, h.c, h.bucket)
 	return h
 }

@@ -23,7 +23,7 @@ func TestHotRangesAreSplit(t *testing.T) {
 	defer cancel()
 	const above = 300 // entries a second: one scan of those below
 	up := testcluster.StartWith(t, []string{fmt.Sprintf("TIDEMARK_SPLIT_ABOVE_RATE=%d", above),
-		"TIDEMARK_SPLIT_AFTER=2s"}, t.TempDir())
+		"TIDEMARK_SPLIT_AFTER=2s"}, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "2", "--vbuckets", "32")
 	c, bucket := up.Client(), up.Manifest().Bucket
 	harness.NewWorkloadOf(ctx, t, up.KV(ctx), 4)
 	const byKind, byName = "places_by_kind", "places_by_name"

@@ -24,9 +24,10 @@ func TestFailoverThatLoses(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "3", "--kv-replicas", "1", "--indexers", "2")
+	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "3", "--kv-replicas", "1", "--indexers", "2",
+		"--vbuckets", "32")
 	c, m, admin := up.Client(), up.Manifest(), harness.KVAdmin(up)
-	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 4)
+	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 8)
 	harness.CreateSampleIndexes(ctx, t, c, m.Bucket)
 	harness.Settled(ctx, t, admin, m.VBuckets)
 
@@ -138,9 +139,10 @@ func TestRebalanceUnderLoad(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "3", "--kv-replicas", "1", "--indexers", "2")
+	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "3", "--kv-replicas", "1", "--indexers", "2",
+		"--vbuckets", "32")
 	c, m, admin := up.Client(), up.Manifest(), harness.KVAdmin(up)
-	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 4)
+	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 8)
 	harness.CreateSampleIndexes(ctx, t, c, m.Bucket)
 
 	load, stop := context.WithCancel(ctx)

@@ -20,7 +20,7 @@ import (
 func TestDocumentLargerThanAFrame(t *testing.T) {
 	t.Parallel()
 	const entries, text, indexes = 3500, 3900, 4
-	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "1")
+	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "1", "--vbuckets", "16")
 	ctx, cancel := context.WithTimeout(t.Context(), verifyTime)
 	defer cancel()
 	c, kv := up.Client(), up.KV(ctx)

@@ -23,7 +23,7 @@ import (
 	"tidemark/wire"
 )
 
-var memoryDocuments = flag.Int("memory.documents", 1200, "documents of TestMemoryQuota; 18 KB of keys each, so that "+
+var memoryDocuments = flag.Int("memory.documents", 600, "documents of TestMemoryQuota; 18 KB of keys each, so that "+
 	"60,000 are twice the quota")
 
 // memoryKeyBytes is how long a key of the large indexes is: near to the limit of 4096.

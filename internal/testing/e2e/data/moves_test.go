@@ -16,7 +16,6 @@ import (
 	"tidemark/index"
 	"tidemark/internal/failpoint"
 	"tidemark/internal/localcluster"
-	"tidemark/internal/sample"
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/testcluster"
 	"tidemark/manager/api/v1"
@@ -249,14 +248,16 @@ func TestMoves(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(len(cells)+2)*3*time.Minute)
 	defer cancel()
 	fail := failpoint.Dir(t.TempDir())
-	up := testcluster.Start(t, t.TempDir(), "--failpoints", string(fail))
-	c, bucket := up.Client(), up.Manifest().Bucket
-	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 8)
-	slices := 2 // what matters of a cell is the one that is held
+	// What matters of a cell is the slice that is held.
+	size, every, slices, names := []string{"--kv", "1", "--vbuckets", "32"}, 16, 2,
+		[]string{"places_by_name", "airports_by_elevation"}
 	if *movesFlag == "all" {
-		slices = 6
+		size, every, slices, names = nil, 8, 6, harness.SampleIndexes()
 	}
-	for _, statement := range sample.Statements(bucket) {
+	up := testcluster.Start(t, t.TempDir(), append(size, "--failpoints", string(fail))...)
+	c, bucket := up.Client(), up.Manifest().Bucket
+	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), every)
+	for _, statement := range sampleStatements(bucket, names) {
 		harness.Create(ctx, t, c, fmt.Sprintf(`%s WITH {"num_replica":1, "num_partition":%d}`, statement, slices))
 	}
 	b := &breaker{mover: mover{t: t, ctx: ctx, c: c}, up: up, fail: fail, bucket: bucket}
@@ -265,7 +266,7 @@ func TestMoves(t *testing.T) {
 	defer stop()
 	var writers sync.WaitGroup
 	writers.Go(func() { w.Run(load, 1, 200) })
-	s := scanner{pause: 150 * time.Millisecond} // so that some are under way at each kill
+	s := scanner{names: names, pause: 150 * time.Millisecond} // so that some are under way at each kill
 	s.run(load, c, bucket)
 	leave := v1.RebalanceRequest{Remove: []string{"i3"}, Receives: 2, Sends: 2}
 	come := v1.RebalanceRequest{Keep: []string{"i3"}, Receives: 2, Sends: 2}
@@ -306,5 +307,5 @@ func TestMoves(t *testing.T) {
 		}
 	}
 	t.Logf("%d writes, %d scans equal the oracle's", w.Writes.Load(), len(s.scans))
-	harness.CheckFinal(ctx, t, c, w, bucket)
+	harness.CheckFinal(ctx, t, c, w, bucket, names...)
 }

@@ -3,6 +3,7 @@ package data
 import (
 	"cmp"
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"tidemark/client"
+	"tidemark/internal/sample"
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/testcluster"
 	"tidemark/manager/api/v1"
@@ -54,12 +56,23 @@ func (m *mover) over(id uint64) (r v1.RebalanceInfo) {
 	return r
 }
 
-// scanner scans all sample indexes until it is told to stop, and keeps what came.
+// sampleStatements makes the sample's indexes of these names.
+func sampleStatements(bucket string, names []string) (all []string) {
+	for _, statement := range sample.Statements(bucket) {
+		if slices.ContainsFunc(names, func(name string) bool { return strings.Contains(statement, " "+name+" ") }) {
+			all = append(all, statement)
+		}
+	}
+	return all
+}
+
+// scanner scans all sample indexes, or those that are named, until it is told to stop, and keeps what came.
 type scanner struct {
 	mu       sync.Mutex
 	scans    []harness.Scanned
 	failures map[string]int
 	wg       sync.WaitGroup
+	names    []string
 	pause    time.Duration // between two scans of an index, to leave the cores to the cluster; 0: scanPause
 }
 
@@ -67,7 +80,11 @@ const scanPause = 200 * time.Millisecond
 
 func (s *scanner) run(ctx context.Context, c *client.Client, bucket string) {
 	s.failures = map[string]int{}
-	for _, name := range harness.SampleIndexes() {
+	names := s.names
+	if names == nil {
+		names = harness.SampleIndexes()
+	}
+	for _, name := range names {
 		s.wg.Go(func() {
 			for ctx.Err() == nil {
 				got, err := harness.Scan(ctx, c, bucket, name, "any")

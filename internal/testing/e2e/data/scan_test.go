@@ -126,12 +126,12 @@ func TestScansAgainstOracle(t *testing.T) {
 	perIndex := *scansEach
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute+time.Duration(*scansEach)*10*time.Second)
 	defer cancel()
-	up := testcluster.Start(t, t.TempDir())
+	up := testcluster.Start(t, t.TempDir(), "--kv", "1", "--vbuckets", "32")
 	c, bucket := up.Client(), up.Manifest().Bucket
 	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 4)
 	r := rand.New(rand.NewPCG(7, 11))
 	gone := map[string]bool{}
-	for range 3000 {
+	for range 1500 {
 		if err := w.One(ctx, r, w.Keys[r.IntN(len(w.Keys))], gone); err != nil {
 			t.Fatal(err)
 		}

@@ -210,7 +210,7 @@ func (s *schemeRun) groups(ctx context.Context, x schemeIndex, q oracle.Query, a
 	return "", nil
 }
 
-// pool is how many different random documents there are.
+// pool is how many different random documents there are in a campaign.
 const pool = 3000
 
 // TestPartitionSchemes: random indexes, each partitioned by the document's id, by a hash of components and by ranges,
@@ -221,7 +221,8 @@ func TestPartitionSchemes(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute+time.Duration(*schemeRows)*4*time.Millisecond)
 	defer cancel()
-	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "3")
+	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "3",
+		"--vbuckets", "32")
 	kv := up.KV(ctx)
 	bucket, all := up.Manifest().Bucket, *schemeRows > 100_000
 	via := client.Open(client.Options{Servers: up.Manifest().Servers(), ViaManagers: true})
@@ -229,9 +230,9 @@ func TestPartitionSchemes(t *testing.T) {
 	t.Run("random", func(t *testing.T) {
 		s := &schemeRun{t: t, c: up.Client(), via: via, bucket: bucket, describe: true,
 			w: &harness.Workload{KV: kv, History: oracle.NewHistory(kv.Config().NumVBuckets())}}
-		docs, random, values := 600, oracle.Documents(), make([][]byte, pool)
+		docs, random, values := 300, oracle.Documents(), make([][]byte, 1000)
 		if all {
-			docs = 4000
+			docs, values = 4000, make([][]byte, pool)
 		}
 		for i := range docs {
 			s.w.Keys = append(s.w.Keys, fmt.Sprintf("doc::%d", i))
@@ -239,7 +240,7 @@ func TestPartitionSchemes(t *testing.T) {
 		for i := range values {
 			values[i] = random.Example(int(*schemeSeed)*pool + i)
 		}
-		s.document = func(r *rand.Rand, _ string) []byte { return values[r.IntN(pool)] }
+		s.document = func(r *rand.Rand, _ string) []byte { return values[r.IntN(len(values))] }
 		s.statements = func(name string) *rapid.Generator[[oracle.Schemes]string] {
 			return oracle.Statements(bucket, name, nil, nil, nil)
 		}
@@ -251,7 +252,7 @@ func TestPartitionSchemes(t *testing.T) {
 		}
 	})
 	t.Run("world", func(t *testing.T) {
-		every := 8
+		every := 24
 		if all {
 			every = 1
 		}

@@ -27,7 +27,7 @@ import (
 )
 
 var (
-	slowFor       = flag.Duration("slow.for", 5*time.Second, "how long TestSlowIndexer overloads an indexer")
+	slowFor       = flag.Duration("slow.for", 2*time.Second, "how long TestSlowIndexer overloads an indexer")
 	slowDocuments = flag.Int("slow.documents", 2000, "documents that it writes over and over")
 )
 

@@ -20,9 +20,10 @@ func TestStabilitySource(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "2")
+	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "2", "--vbuckets",
+		"32")
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 4)
+	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 8)
 	set := func(source string) {
 		t.Helper()
 		var r v1.BucketSettingsReply

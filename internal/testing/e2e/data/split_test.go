@@ -103,7 +103,8 @@ func TestSplitsByThemselves(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
 	defer cancel()
-	up := testcluster.StartWith(t, []string{"TIDEMARK_SPLIT_ABOVE=110KiB", "TIDEMARK_SPLIT_AFTER=2s"}, t.TempDir())
+	up := testcluster.StartWith(t, []string{"TIDEMARK_SPLIT_ABOVE=110KiB", "TIDEMARK_SPLIT_AFTER=2s"}, t.TempDir(),
+		"--managers", "1", "--kv", "1", "--vbuckets", "32")
 	c, bucket := up.Client(), up.Manifest().Bucket
 	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 4)
 	var causes sync.Map // by index, of those that are split, as events tell
@@ -121,7 +122,8 @@ func TestSplitsByThemselves(t *testing.T) {
 	})
 	first := map[string]index.ID{}
 	s := &splitter{t: t, ctx: ctx, c: c, bucket: bucket}
-	for _, statement := range sample.Statements(bucket) {
+	names := []string{"places_by_name", "airports_by_country"}
+	for _, statement := range sampleStatements(bucket, names) {
 		switch {
 		case strings.Contains(statement, "places_by_name"):
 			statement = "CREATE INDEX places_by_name ON " + bucket + `(name) PARTITION BY RANGE(name) VALUES ("M")`
@@ -130,11 +132,11 @@ func TestSplitsByThemselves(t *testing.T) {
 		}
 		harness.Create(ctx, t, c, statement)
 	}
-	for _, name := range []string{"places_by_name", "airports_by_country"} {
+	for _, name := range names {
 		first[name] = s.id(name)
 	}
 	others.Go(func() { w.Run(load, 1, 300) })
-	scans := scanner{pause: 150 * time.Millisecond}
+	scans := scanner{names: names, pause: 150 * time.Millisecond}
 	scans.run(load, c, bucket)
 	for name, id := range first {
 		harness.Eventually(t, 3*time.Minute, name+" has more slices", func() (bool, string) {
@@ -160,7 +162,7 @@ func TestSplitsByThemselves(t *testing.T) {
 	}
 	t.Logf("%d writes, %d scans equal the oracle's", w.Writes.Load(), len(scans.scans))
 	s.whole()
-	harness.CheckFinal(ctx, t, c, w, bucket)
+	harness.CheckFinal(ctx, t, c, w, bucket, names...)
 }
 
 // TestSplit: indexes get other slices while documents change and scans go on by name, of the Go client straight to the
@@ -170,9 +172,9 @@ func TestSplit(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
 	defer cancel()
-	up := testcluster.Start(t, t.TempDir())
+	up := testcluster.Start(t, t.TempDir(), "--kv", "1", "--vbuckets", "32")
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 8)
+	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 16)
 	for _, statement := range sample.Statements(bucket) {
 		if strings.Contains(statement, "places_by_name") {
 			statement = "CREATE INDEX places_by_name ON " + bucket +
@@ -186,7 +188,7 @@ func TestSplit(t *testing.T) {
 	defer stop()
 	var writers sync.WaitGroup
 	writers.Go(func() { w.Run(load, 1, 300) })
-	const often = 150 * time.Millisecond // so that scans of both ways meet each switch
+	const often = 250 * time.Millisecond // so that scans of both ways meet each switch
 	direct, passed := scanner{pause: often}, scanner{pause: often}
 	direct.run(load, c, bucket)
 	byManagers := client.Open(client.Options{Servers: up.Manifest().Servers(), ViaManagers: true})

@@ -15,7 +15,10 @@ import (
 	"tidemark/internal/testing/testcluster"
 )
 
-var truthFor = flag.Duration("truth.for", 5*time.Second, "how long TestTruth writes and scans")
+var truthFor = flag.Duration("truth.for", 2*time.Second, "how long TestTruth writes and scans at least")
+
+// leastScans is how often TestTruth scans each index at least, however slow the machine is.
+const leastScans = 5
 
 func TestMain(m *testing.M) {
 	atonce.Tests(3) // a part of their time is waiting
@@ -28,20 +31,21 @@ func TestTruth(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute+2**truthFor)
 	defer cancel()
-	up := testcluster.Start(t, t.TempDir())
+	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--vbuckets", "32")
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := harness.NewWorkload(ctx, t, up.KV(ctx))
+	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 8)
 	harness.CreateSampleIndexes(ctx, t, c, bucket)
 
-	load, stop := context.WithTimeout(ctx, *truthFor)
+	load, stop := context.WithCancel(ctx)
 	defer stop()
+	enough := time.Now().Add(*truthFor)
 	var mu sync.Mutex
 	var scans []harness.Scanned
-	var wg sync.WaitGroup
+	var wg, scanners sync.WaitGroup
 	wg.Go(func() { w.Run(load, 1, 2000) })
 	for _, name := range harness.SampleIndexes() {
-		wg.Go(func() {
-			for load.Err() == nil {
+		scanners.Go(func() {
+			for n := 0; n < leastScans || time.Now().Before(enough); n++ {
 				floor := w.History.High()
 				s, err := harness.ScanSoon(ctx, c, bucket, name, harness.Hang)
 				if err != nil {
@@ -62,6 +66,8 @@ func TestTruth(t *testing.T) {
 			}
 		})
 	}
+	scanners.Wait()
+	stop()
 	wg.Wait()
 	if n := w.Failed.Load(); n > 0 {
 		t.Fatalf("%d writes failed although nothing was killed", n)

@@ -104,17 +104,28 @@ func RefusedAs(err error, code errcode.Code) bool {
 // still for seconds, is not the product's fault. What the product promises in seconds is measured by package bench.
 const Hang = 3 * time.Minute
 
+// How often Eventually looks: first soon, then as seldom as leaves the cores to what it waits for.
+const (
+	lookEvery  = 100 * time.Millisecond
+	looksOften = 20
+	lookRarely = 300 * time.Millisecond
+)
+
 // Eventually waits for a condition, and fails the test when it does not hold within limit, or Hang when that is longer.
 // f also tells what is seen, which Eventually gives back, or says when it fails.
 func Eventually(t testing.TB, limit time.Duration, what string, f func() (bool, string)) string {
 	t.Helper()
 	limit = max(limit, Hang)
-	look := time.NewTicker(100 * time.Millisecond)
+	look := time.NewTicker(lookEvery)
 	defer look.Stop()
-	for over := time.After(limit); ; {
+	over := time.After(limit)
+	for n := 0; ; n++ {
 		ok, last := f()
 		if ok {
 			return last
+		}
+		if n == looksOften {
+			look.Reset(lookRarely)
 		}
 		select {
 		case <-look.C:

@@ -96,15 +96,18 @@ func (s Scanned) Check(h *oracle.History) string {
 	return oracle.Diff(want, s.Keys, s.IDs)
 }
 
-// CheckFinal compares every sample index with the documents that KV has now. Documents are read one by one, so that
-// writes whose outcome was unknown count as what they became.
-func CheckFinal(ctx context.Context, t *testing.T, c *client.Client, w *Workload, bucket string) {
+// CheckFinal compares every sample index, or those that are named, with the documents that KV has now. Documents are
+// read one by one, so that writes whose outcome was unknown count as what they became.
+func CheckFinal(ctx context.Context, t *testing.T, c *client.Client, w *Workload, bucket string, indexes ...string) {
 	t.Helper()
+	if len(indexes) == 0 {
+		indexes = SampleIndexes()
+	}
 	docs, err := testcluster.Documents(ctx, w.KV, w.Keys)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range SampleIndexes() {
+	for _, name := range indexes {
 		s, err := ScanSoon(ctx, c, bucket, name, Hang)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
