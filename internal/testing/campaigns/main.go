@@ -47,8 +47,10 @@ var campaigns = []campaign{
 		"ENGINE_DIR, which names a built engine"},
 	{"faults", "faults of every role while DDL, writes and scans go on", "./internal/testing/e2e -run TestHundredFaults " +
 		"-faults 100 -timeout 4h", ""},
+	{"restores", "the leader killed while it restores a backup", "./internal/testing/e2e -run TestLeaderKilledInRestore " +
+		"-restore.rounds 100 -timeout 3h", ""},
 	{"kills", "the leader killed again and again under load", "./internal/testing/e2e -run TestLeaderKilled -kills 100 " +
-		"-timeout 2h", ""},
+		"-kills.writes 500 -timeout 2h", ""},
 	{"watchers", "a thousand watchers of one cluster", "./internal/testing/e2e -run TestManyWatchers -watchers 1000 " +
 		"-timeout 1h", ""},
 	{"hangs", "each role hangs beside each duty",

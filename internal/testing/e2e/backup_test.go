@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -19,6 +20,8 @@ import (
 	"tidemark/internal/testing/testcluster"
 	"tidemark/statecontext"
 )
+
+var restoreRounds = flag.Int("restore.rounds", 2, "leaders killed in TestLeaderKilledInRestore")
 
 // names are the indexes of a bucket that are not being dropped, in order.
 func names(ctx context.Context, c *client.Client, bucket string) ([]string, error) {
@@ -40,9 +43,10 @@ func TestBackupAndRestore(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	up := testcluster.Start(t, t.TempDir(), "--managers", "3", "--kv", "1", "--indexers", "2")
+	up := testcluster.Start(t, t.TempDir(), "--managers", "3", "--kv", "1", "--indexers", "2", "--vbuckets",
+		"32")
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 4)
+	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 8)
 	harness.CreateSampleIndexes(ctx, t, c, bucket)
 	load, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -93,9 +97,10 @@ func TestBackupAndRestore(t *testing.T) {
 	harness.Create(ctx, t, c, fmt.Sprintf("CREATE INDEX after_restore ON %s(name)", bucket)) // DDL goes on
 
 	t.Run("new cluster", func(t *testing.T) {
-		other := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "2")
+		other := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "2", "--vbuckets",
+			"32")
 		oc := other.Client()
-		ow := harness.NewWorkloadOf(ctx, t, other.KV(ctx), 4)
+		ow := harness.NewWorkloadOf(ctx, t, other.KV(ctx), 8)
 		if _, err := oc.Restore(ctx, data, "in-place", false); !harness.RefusedAs(err, errcode.BackupOfOther) {
 			t.Errorf("in place into another cluster: %v", err)
 		}
@@ -129,9 +134,10 @@ func refusedFiles(ctx context.Context, t *testing.T, c *client.Client, good []by
 // indexes of before or those of the backup, never a mixture; and the restore is done in the end.
 func TestLeaderKilledInRestore(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute+time.Duration(*restoreRounds)*time.Minute)
 	defer cancel()
-	up := testcluster.Start(t, t.TempDir(), "--managers", "3", "--kv", "1", "--indexers", "1")
+	up := testcluster.Start(t, t.TempDir(), "--managers", "3", "--kv", "1", "--indexers", "1", "--vbuckets",
+		"16")
 	c, bucket := up.Client(), up.Manifest().Bucket
 	const many = 12
 	for n := range many {
@@ -147,7 +153,7 @@ func TestLeaderKilledInRestore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for round := range 4 {
+	for round := range *restoreRounds {
 		for _, name := range old[:many/2] {
 			if err := c.Drop(ctx, client.Ref(bucket, name), 0); err != nil {
 				t.Fatal(err)

@@ -50,10 +50,10 @@ func TestBadInput(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	dir := t.TempDir()
-	up := testcluster.Start(t, dir)
+	up := testcluster.Start(t, dir, "--vbuckets", "32")
 	c, m := up.Client(), up.Manifest()
 	rest := m.Managers[1].REST
-	w := harness.NewWorkload(ctx, t, up.KV(ctx))
+	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 8)
 	harness.CreateSampleIndexes(ctx, t, c, m.Bucket)
 	if _, err := c.Statement(ctx, `CREATE INDEX waits ON world(name) WITH {"defer_build": true}`); err != nil {
 		t.Fatal(err)

@@ -83,14 +83,14 @@ func TestFullDisk(t *testing.T) {
 	defer cancel()
 	dir := t.TempDir()
 	t.Cleanup(func() { cancel() })
-	first := testcluster.Start(t, dir)
+	first := testcluster.Start(t, dir, "--vbuckets", "32")
 	first.Stop()
 	for _, id := range []string{"i1", "kv1", "m1", "m2", "m3"} {
 		smallDisk(ctx, t, filepath.Join(dir, id), "96m")
 	}
 	up := testcluster.Start(t, dir)
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := harness.NewWorkload(ctx, t, up.KV(ctx))
+	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 8)
 	harness.CreateSampleIndexes(ctx, t, c, bucket)
 	defer up.Stop() // before the disks go
 

@@ -26,7 +26,7 @@ import (
 
 var (
 	leaderKills = flag.Int("kills", 3, "leaders killed in TestLeaderKilled")
-	killWrites  = flag.Int("kills.writes", 500, "KV writes per second meanwhile")
+	killWrites  = flag.Int("kills.writes", 200, "KV writes per second meanwhile")
 )
 
 const ddlLimit = harness.Hang // the bench asserts 1 s
@@ -117,9 +117,9 @@ func TestLeaderKilled(t *testing.T) {
 	// Who is killed again within 10 s is started again after up to 30.
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute+time.Duration(*leaderKills)*30*time.Second)
 	defer cancel()
-	up := testcluster.Start(t, t.TempDir())
+	up := testcluster.Start(t, t.TempDir(), "--vbuckets", "32")
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 4)
+	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 8)
 	harness.CreateSampleIndexes(ctx, t, c, bucket)
 	opens, streams, _ := streamCounters(ctx, t, up)
 
@@ -221,14 +221,14 @@ func TestOthersKilled(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	up := testcluster.Start(t, t.TempDir())
+	up := testcluster.Start(t, t.TempDir(), "--vbuckets", "32")
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 4)
+	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 8)
 	harness.CreateSampleIndexes(ctx, t, c, bucket)
 	load, stop := context.WithCancel(ctx)
 	defer stop()
 	var wg sync.WaitGroup
-	wg.Go(func() { w.Run(load, 3, 1000) })
+	wg.Go(func() { w.Run(load, 3, 300) })
 
 	first := *up.Manifest()
 	_, streams, _ := streamCounters(ctx, t, up)
@@ -280,9 +280,9 @@ func TestStopAndResume(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	dir := t.TempDir()
-	up := testcluster.Start(t, dir)
+	up := testcluster.Start(t, dir, "--vbuckets", "32")
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := harness.NewWorkload(ctx, t, up.KV(ctx))
+	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 8)
 	harness.CreateSampleIndexes(ctx, t, c, bucket)
 	before := map[string]harness.Scanned{}
 	for _, name := range harness.SampleIndexes() {
@@ -367,9 +367,9 @@ func TestDeferredIndexHoldsNothingUp(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	up := testcluster.Start(t, t.TempDir())
+	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--vbuckets", "32")
 	c, bucket, kv := up.Client(), up.Manifest().Bucket, up.KV(ctx)
-	w := harness.NewWorkload(ctx, t, kv)
+	w := harness.NewWorkloadOf(ctx, t, kv, 8)
 	harness.CreateSampleIndexes(ctx, t, c, bucket)
 	if _, err := c.Create(ctx, v1.CreateRequest{Bucket: bucket, Name: "later", IsPrimary: true,
 		DeferBuild: true}); err != nil {

@@ -55,10 +55,10 @@ func TestIsolatedLeader(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	up, links := testcluster.StartLinked(t, t.TempDir())
+	up, links := testcluster.StartLinked(t, t.TempDir(), "--kv", "1", "--indexers", "2", "--vbuckets", "32")
 	c, m := up.Client(), up.Manifest()
 	bucket := m.Bucket
-	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 4)
+	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 16)
 	harness.CreateSampleIndexes(ctx, t, c, bucket)
 	l := up.Leader(ctx, 0)
 	if l < 0 {

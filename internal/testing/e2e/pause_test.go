@@ -41,9 +41,9 @@ func TestPausesAndOutages(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	dir := t.TempDir()
-	up := testcluster.Start(t, dir)
+	up := testcluster.Start(t, dir, "--vbuckets", "32")
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := harness.NewWorkload(ctx, t, up.KV(ctx))
+	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 4)
 	harness.CreateSampleIndexes(ctx, t, c, bucket)
 	acknowledged := map[string]bool{}
 	ddl := func(c *client.Client, name string, limit time.Duration) time.Duration {
@@ -87,7 +87,7 @@ func TestPausesAndOutages(t *testing.T) {
 		var wg sync.WaitGroup
 		var scans, cut atomic.Int64
 		var all []harness.Scanned
-		wg.Go(func() { w.Run(load, 5, 500) })
+		wg.Go(func() { w.Run(load, 5, 100) })
 		wg.Go(func() {
 			for load.Err() == nil {
 				limited, done := context.WithTimeout(load, 5*time.Second)
@@ -99,7 +99,7 @@ func TestPausesAndOutages(t *testing.T) {
 				} else if load.Err() == nil {
 					cut.Add(1)
 				}
-				time.Sleep(200 * time.Millisecond)
+				time.Sleep(400 * time.Millisecond)
 			}
 		})
 		time.Sleep(500 * time.Millisecond)

@@ -46,6 +46,9 @@ func (g *gaps) take() (longest time.Duration) {
 	return longest
 }
 
+// rollingPause is between two writes, and two listings, of TestRollingRestart: many while each process is away.
+const rollingPause = 100 * time.Millisecond
+
 // TestRollingRestart: managers, projectors and indexers are restarted one after the other with SIGTERM, each when the
 // one before is ready again, while clients write documents, create and drop indexes, and list and scan. No write fails
 // and no linearizable listing; the longest time without an answer is told for each step.
@@ -53,9 +56,9 @@ func TestRollingRestart(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	up := testcluster.Start(t, t.TempDir())
+	up := testcluster.Start(t, t.TempDir(), "--kv", "1", "--indexers", "2", "--vbuckets", "32")
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 4)
+	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 8)
 	harness.CreateSampleIndexes(ctx, t, c, bucket)
 
 	load, stop := context.WithCancel(ctx)
@@ -80,7 +83,7 @@ func TestRollingRestart(t *testing.T) {
 				return
 			}
 			ddl.answered()
-			time.Sleep(20 * time.Millisecond)
+			time.Sleep(rollingPause)
 		}
 	})
 	wg.Go(func() {
@@ -90,7 +93,7 @@ func TestRollingRestart(t *testing.T) {
 				return
 			}
 			reads.answered()
-			time.Sleep(20 * time.Millisecond)
+			time.Sleep(rollingPause)
 		}
 	})
 	wg.Go(func() {

@@ -144,7 +144,7 @@ func TestWatchersOverKills(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	up, links := testcluster.StartLinked(t, t.TempDir())
+	up, links := testcluster.StartLinked(t, t.TempDir(), "--kv", "1", "--indexers", "1", "--vbuckets", "16")
 	c, m := up.Client(), up.Manifest()
 	servers := m.Servers()
 
@@ -182,7 +182,7 @@ func TestWatchersOverKills(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		pace := time.NewTicker(10 * time.Millisecond)
+		pace := time.NewTicker(50 * time.Millisecond)
 		defer pace.Stop()
 		for i := 0; load.Err() == nil; i++ {
 			name := fmt.Sprint("watched_", i)
