@@ -221,7 +221,7 @@ func TestOthersKilled(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
-	up := testcluster.Start(t, t.TempDir(), "--vbuckets", "32")
+	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--vbuckets", "32")
 	c, bucket := up.Client(), up.Manifest().Bucket
 	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 8)
 	harness.CreateSampleIndexes(ctx, t, c, bucket)
