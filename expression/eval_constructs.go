@@ -245,7 +245,7 @@ func matchLike(text, pattern, escape []byte, limit int) (fits bool, work int) {
 		}
 		if p < len(pattern) {
 			switch rest := pattern[p:]; {
-			case bytes.HasPrefix(rest, escape) && len(rest) > len(escape):
+			case rest[0] == escape[0] && bytes.HasPrefix(rest, escape) && len(rest) > len(escape):
 				literal := rest[len(escape):]
 				n := runeLen(literal)
 				if bytes.HasPrefix(text[t:], literal[:n]) {
@@ -260,7 +260,8 @@ func matchLike(text, pattern, escape []byte, limit int) (fits bool, work int) {
 				t, p = t+runeLen(text[t:]), p+1
 				continue
 			case rest[0] == text[t]:
-				t, p = t+1, p+1
+				n := sameLetters(text[t:], rest, escape[0])
+				t, p, work = t+n, p+n, work+n-1
 				continue
 			}
 		}
@@ -270,10 +271,21 @@ func matchLike(text, pattern, escape []byte, limit int) (fits bool, work int) {
 		mark += runeLen(text[mark:])
 		t, p = mark, star+1
 	}
-	for p < len(pattern) && pattern[p] == '%' {
+	for p < len(pattern) && pattern[p] == '%' && (escape[0] != '%' || p == len(pattern)-1) { // not one that is escaped
 		p++
 	}
 	return p == len(pattern), work
+}
+
+// sameLetters is how many bytes of a text and of a pattern are the same from their first on, which is, up to one of the
+// pattern that may stand for something else.
+func sameLetters(text, pattern []byte, escape byte) int {
+	n := 1
+	for n < min(len(text), len(pattern)) && text[n] == pattern[n] && pattern[n] != '%' && pattern[n] != '_' &&
+		pattern[n] != escape {
+		n++
+	}
+	return n
 }
 
 func runeLen(b []byte) int {
