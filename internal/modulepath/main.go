@@ -134,7 +134,7 @@ func packageFolders(root string) ([]string, error) {
 // renamer puts one module path in the place of another one.
 type renamer struct {
 	packages, prefix, module *regexp.Regexp
-	path                     []byte
+	old, path                []byte
 }
 
 // newRenamer makes one that knows a package by the folder that follows the module path: a folder of users
@@ -145,7 +145,7 @@ func newRenamer(old, path string, folders []string) *renamer {
 		quoted[i] = regexp.QuoteMeta(f)
 	}
 	o := regexp.QuoteMeta(old)
-	return &renamer{path: []byte(path),
+	return &renamer{old: []byte(old), path: []byte(path),
 		packages: regexp.MustCompile(`(^|[^\w/.~-])` + o + `(/(?:` + strings.Join(quoted, "|") + `)\b)`),
 		prefix:   regexp.MustCompile(`(")` + o + `(/")`),
 		module:   regexp.MustCompile(`(?m)(^|[\s])` + o + `((?:/\S+)?(?:\s|$))`)}
@@ -157,11 +157,20 @@ func (r *renamer) text(name string, b []byte) []byte {
 	if filepath.Ext(name) == ".mod" {
 		return r.module.ReplaceAll(b, with)
 	}
-	b = r.packages.ReplaceAll(b, with)
-	if filepath.Ext(name) == ".go" {
-		b = r.prefix.ReplaceAll(b, with)
+	if !bytes.Contains(b, r.old) {
+		return b
 	}
-	return b
+	now := make([]byte, 0, len(b)+len(b)/8)
+	for line := range bytes.Lines(b) { // of most nothing has to be looked at
+		if bytes.Contains(line, r.old) {
+			line = r.packages.ReplaceAll(line, with)
+			if filepath.Ext(name) == ".go" {
+				line = r.prefix.ReplaceAll(line, with)
+			}
+		}
+		now = append(now, line...)
+	}
+	return now
 }
 
 // file writes a file anew if it names the old path. Go files are formatted: their imports may have another order.
