@@ -4,9 +4,11 @@ import (
 	"testing"
 
 	"tidemark/internal/testing/atonce"
+	"tidemark/internal/testing/garbage"
 )
 
 func TestMain(m *testing.M) {
+	garbage.Rarely()
 	atonce.Tests(6) // most of their time is waiting for elections
 	m.Run()
 }

@@ -34,8 +34,17 @@ type Checker struct {
 	seen map[string]bool // "POST /v1/indexes 202"
 }
 
-// New reads the document.
+// New returns a Checker that has seen nothing.
 func New() (*Checker, error) {
+	router, err := documented()
+	if err != nil {
+		return nil, err
+	}
+	return &Checker{router: router, seen: map[string]bool{}}, nil
+}
+
+// documented reads the document, once for all: it takes longer than many a test.
+var documented = sync.OnceValues(func() (routers.Router, error) {
 	doc, err := openapi3.NewLoader().LoadFromData(api.OpenAPI())
 	if err != nil {
 		return nil, fmt.Errorf("the OpenAPI document: %w", err)
@@ -45,8 +54,8 @@ func New() (*Checker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the OpenAPI document: %w", err)
 	}
-	return &Checker{router: router, seen: map[string]bool{}}, nil
-}
+	return router, nil
+})
 
 // Seen lists what was exchanged, as "POST /v1/indexes 202".
 func (c *Checker) Seen() map[string]bool {
