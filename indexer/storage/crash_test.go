@@ -23,6 +23,7 @@ import (
 	"pgregory.net/rapid"
 
 	"tidemark/ingest"
+	"tidemark/internal/testing/garbage"
 	"tidemark/internal/testing/raced"
 	"tidemark/timestamp"
 )
@@ -45,6 +46,7 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("rapid.checks", checks); err != nil { // the command line overrides it
 		panic(err)
 	}
+	garbage.Rarely()
 	os.Exit(m.Run())
 }
 
