@@ -109,9 +109,8 @@ func New(state func() *statecontext.State, now func() time.Time) (*Authenticator
 		return nil, fmt.Errorf("salt: %w", err)
 	}
 	a.failures, a.begun = newFailures(a.salt, now), newFailures(a.salt, now)
-	var err error
-	a.dummy, err = nobodysHash()
-	return a, err
+	a.dummy = nobodysHash()
+	return a, nil
 }
 
 // Failure is the error of credentials that were looked at in vain, and counted. It wraps ErrUnauthenticated, or

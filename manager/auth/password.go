@@ -40,27 +40,22 @@ func HashPassword(password string) (string, error) {
 	if len(password) < MinPassword || len(password) > MaxPassword {
 		return "", fmt.Errorf("%w: want %d to %d bytes", ErrPassword, MinPassword, MaxPassword)
 	}
-	salt := make([]byte, saltBytes)
-	if _, err := rand.Read(salt); err != nil {
-		return "", fmt.Errorf("salt: %w", err)
-	}
+	salt := random(saltBytes)
 	return hashText(salt, argon2.IDKey([]byte(password), salt, argonTime, argonMemory, argonThreads, keyBytes)), nil
 }
 
-// hashText writes a hash with its parameters.
+// nobodysHash makes a hash that no password has. To compare one with it takes as long as with any other.
+func nobodysHash() string { return hashText(random(saltBytes), random(keyBytes)) }
+
+func random(n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.Read(b) // it never fails
+	return b
+}
+
 func hashText(salt, key []byte) string {
 	return fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s", argon2.Version, argonMemory, argonTime, argonThreads,
 		base64.RawStdEncoding.EncodeToString(salt), base64.RawStdEncoding.EncodeToString(key))
-}
-
-// nobodysHash returns a hash that no password has: its key is drawn, which costs nothing, and a password is verified
-// against it as slowly as against any other.
-func nobodysHash() (string, error) {
-	drawn := make([]byte, saltBytes+keyBytes)
-	if _, err := rand.Read(drawn); err != nil {
-		return "", fmt.Errorf("salt: %w", err)
-	}
-	return hashText(drawn[:saltBytes], drawn[saltBytes:]), nil
 }
 
 // verifyPassword reports whether a password has this hash, in a time that does not depend on how alike they are.
