@@ -271,10 +271,17 @@ func matchLike(text, pattern, escape []byte, limit int) (fits bool, work int) {
 		mark += runeLen(text[mark:])
 		t, p = mark, star+1
 	}
-	for p < len(pattern) && pattern[p] == '%' && (escape[0] != '%' || p == len(pattern)-1) { // not one that is escaped
-		p++
+	return fitsNothing(pattern[p:], escape[0]), work
+}
+
+// fitsNothing reports whether a pattern, or the rest of one, fits an empty text: it is of % that are not escaped.
+func fitsNothing(pattern []byte, escape byte) bool {
+	for p, c := range pattern {
+		if c != '%' || escape == '%' && p < len(pattern)-1 {
+			return false
+		}
 	}
-	return p == len(pattern), work
+	return true
 }
 
 // sameLetters is how many bytes of a text and of a pattern are the same from their first on, which is, up to one of the

@@ -79,8 +79,8 @@ func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// straightly repeats what reports whether it went straight to the indexer until it does: a client that waits for long to
-// be connected takes the detour for a while.
+// straightly repeats what reports whether it went straight to the indexer until it does: a client that waits for long
+// to be connected takes the detour for a while.
 func straightly(t testing.TB, ask func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(testTimeout); !ask(); time.Sleep(5 * time.Millisecond) {
@@ -144,7 +144,8 @@ func TestScansGoStraightToTheIndexer(t *testing.T) {
 		p.Code != "BAD_REQUEST" || p.Status != 400 {
 		t.Errorf("at_plus without tokens: %v", err)
 	}
-	if ids, err := rowsStraight(t, c, v1.ScanRequest{Limit: 1, Reverse: true}); err != nil || strings.Join(ids, " ") != "b" {
+	ids, err = rowsStraight(t, c, v1.ScanRequest{Limit: 1, Reverse: true})
+	if err != nil || strings.Join(ids, " ") != "b" {
 		t.Errorf("after a refusal: %v %v", ids, err)
 	}
 	for name, ticket := range map[string]string{"none": "", "nonsense": "x.y", "of another": foreign(t, w.manager.URL)} {

@@ -34,10 +34,10 @@ func (m *move) ended(at index.ProjectorID) (elsewhere bool) {
 }
 
 // deal moves some vbuckets from a projector that streams many, or many changes, to one at the same KV node that streams
-// less: after one has returned, or has come, or where busy vbuckets have gathered. A few at a time, the busiest first, and
-// only while nothing else is under way: a move costs its vbuckets as long as a repair lasts, and what indexers with full
-// queues have not received yet would be sent to all of them again. It ends when no move is worth it, so that nothing goes
-// to and fro.
+// less: after one has returned, or has come, or where busy vbuckets have gathered. A few at a time, the busiest
+// first, and only while nothing else is under way: a move costs its vbuckets as long as a repair lasts, and what
+// indexers with full queues have not received yet would be sent to all of them again. It ends when no move is worth
+// it, so that nothing goes to and fro.
 func (l *Ledger) deal(nowMS int64) {
 	if len(l.kv.shared) == 0 || nowMS < l.dealMS || l.repair != nil || l.counts[Begun] < len(l.vbs) {
 		return

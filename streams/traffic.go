@@ -44,7 +44,8 @@ type load struct {
 
 // eased reports whether moving a vbucket of such a weight to another projector is worth its interruption: both are left
 // with more equal loads, by half a vbucket at least (a few changes must not keep two from having as many), and by a
-// quarter of what the first one's changes weigh, as these come and go. Each such move lowers the sum of the squares of all loads: there is a last one.
+// quarter of what the first one's changes weigh, as these come and go. Each such move lowers the sum of the squares
+// of all loads: there is a last one.
 func (o load) eased(to load, weight float64) bool {
 	return o.weight-to.weight >= weight+max(0.5, (o.weight-float64(o.vbuckets))/4)
 }

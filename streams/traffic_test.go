@@ -32,8 +32,9 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// TestDealing: whatever the vbuckets take and whoever has them, moves come to an end, none makes the other one the busier,
-// and then no projector has a vbucket with which another one would still stream less, by a quarter of the changes.
+// TestDealing: whatever the vbuckets take and whoever has them, moves come to an end, none makes the other one the
+// busier, and then no projector has a vbucket with which another one would still stream less, by a quarter of the
+// changes.
 func TestDealing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 64).Draw(t, "vbuckets")

@@ -115,12 +115,12 @@ func TestHealthTellsWhoWaitsToBePutBack(t *testing.T) {
 			}
 			done <- err
 		}()
-		time.Sleep(health.Hangs - 1)
+		time.Sleep(health.Hangs - time.Millisecond)
 		synctest.Wait()
 		if all := k.node.Health.All(); len(all) > 0 {
 			t.Errorf("before it is long: %v", all)
 		}
-		time.Sleep(2)
+		time.Sleep(2 * time.Millisecond)
 		synctest.Wait()
 		at := since.UTC().Format(time.RFC3339)
 		want := "it waits since " + at + " to be put back to what it held before a rollback, behind copy " +

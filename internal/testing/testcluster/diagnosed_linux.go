@@ -24,7 +24,7 @@ func diagnosed(own, peer netip.AddrPort) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }()
 	b := make([]byte, diagRequest)
 	binary.NativeEndian.PutUint32(b, diagRequest)
 	binary.NativeEndian.PutUint16(b[4:], diagByFamily)
