@@ -53,7 +53,8 @@ type reading struct {
 	closed    map[uint16]bool // vbuckets that KV is told to send no more of
 }
 
-// gathering is what those that join a reading want, before KV is asked. Afterwards it does not change.
+// gathering is what those that join a reading want, before KV is asked: want and xattrs do not change once it
+// is over.
 type gathering struct {
 	over   bool          // nobody joins any more
 	whole  chan struct{} // closed when nobody else is awaited

@@ -28,17 +28,18 @@ const maxIterations = 1_000_000
 // derived.
 type scram struct {
 	talk     *xdg.ClientConversation
+	of       *derivation
 	nonce    string // ours
 	answered bool   // the proof was made: only then is there a signature to compare the node's with
 }
 
 // newScram begins an exchange; nil for a mechanism that is not SCRAM. Our nonce is the library's, or the one given.
 func newScram(mechanism, user, password, nonce string) *scram {
-	c := derived.client(identity{mechanism, user, password, nonce})
-	if c == nil {
+	of := derived.of(identity{mechanism, user, password, nonce})
+	if of == nil {
 		return nil
 	}
-	return &scram{talk: c.NewConversation()}
+	return &scram{talk: of.client.NewConversation(), of: of}
 }
 
 // identity is by what, and as whom, a client logs in.
@@ -78,6 +79,7 @@ type derivations struct {
 type derivation struct {
 	client *xdg.Client
 	uses   int
+	one    sync.Mutex // connections that are made at once wait for the first to derive
 }
 
 const (
@@ -87,7 +89,8 @@ const (
 
 var derived = derivations{all: map[identity]*derivation{}}
 
-func (d *derivations) client(id identity) *xdg.Client {
+// of returns what is kept of an identity; nil for a mechanism that is not SCRAM.
+func (d *derivations) of(id identity) *derivation {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	of := d.all[id]
@@ -103,7 +106,7 @@ func (d *derivations) client(id identity) *xdg.Client {
 		d.all[id] = of
 	}
 	of.uses++
-	return of.client
+	return of
 }
 
 // first is the client's first message.
@@ -118,7 +121,9 @@ func (s *scram) final(serverFirst string) (string, error) {
 	if err := s.checkFirst(serverFirst); err != nil {
 		return "", fmt.Errorf("%w: %w", ErrAuth, err)
 	}
+	s.of.one.Lock()
 	answer, err := s.talk.Step(serverFirst)
+	s.of.one.Unlock()
 	if err != nil {
 		return "", fmt.Errorf("%w: %s", ErrAuth, printable([]byte(err.Error())))
 	}

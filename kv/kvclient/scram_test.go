@@ -104,24 +104,24 @@ func TestDerivedOnce(t *testing.T) {
 	const salt, other = "QSXCR+Q6sek8bf92", "W22ZaJ0SNY7soEsUEjb6gQ=="
 	for range 2 {
 		for _, s := range []string{salt, other} {
-			if got, want := proof(d.client(id), s), proof(id.client(), s); got != want {
+			if got, want := proof(d.of(id).client, s), proof(id.client(), s); got != want {
 				t.Errorf("salt %s: %q, with keys that were not kept %q", s, got, want)
 			}
 		}
 	}
-	first := d.client(id)
+	first := d.of(id)
 	for range mostUses - d.all[id].uses {
-		if d.client(id) != first {
+		if d.of(id) != first {
 			t.Fatal("a connection more derives keys anew")
 		}
 	}
-	if d.client(id) == first {
+	if d.of(id) == first {
 		t.Errorf("what was derived is kept for more than %d exchanges", mostUses)
 	}
 	for i := range 3 * mostIdentities {
-		d.client(identity{mechanism: mechSHA256, user: strconv.Itoa(i), password: "pencil"})
+		d.of(identity{mechanism: mechSHA256, user: strconv.Itoa(i), password: "pencil"})
 	}
-	if len(d.all) > mostIdentities || d.client(identity{mechanism: mechPlain}) != nil {
+	if len(d.all) > mostIdentities || d.of(identity{mechanism: mechPlain}) != nil {
 		t.Errorf("%d identities are kept, at most %d are to be", len(d.all), mostIdentities)
 	}
 }

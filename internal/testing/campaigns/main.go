@@ -43,6 +43,9 @@ var campaigns = []campaign{
 		"1000 -timeout 3h", ""},
 	{"flips", "a flipped bit in every kind of file", "./internal/testing/e2e/data -run TestFlippedBits -flips -timeout 1h",
 		""},
+	{"memory", "indexes of twice the memory quota", "./internal/testing/e2e/data -run TestMemoryQuota " +
+		"-memory.documents 60000 -timeout 2h", ""},
+	{"slow", "an indexer that is overloaded", "./internal/testing/e2e/data -run TestSlowIndexer -slow.for 2m -timeout 1h", ""},
 	{"engine", "CREATE INDEX beside a real engine", "./internal/testing/e2e/engine -rounds 30 -timeout 50m",
 		"ENGINE_DIR, which names a built engine"},
 	{"faults", "faults of every role while DDL, writes and scans go on", "./internal/testing/e2e -run TestHundredFaults " +

@@ -77,6 +77,9 @@ func (k *callers) look() {
 	}
 }
 
+// diagnoses tells that the kernel has told of a single socket. One that cannot says as it does of one that is not there.
+var diagnoses atomic.Bool
+
 // inodeOf returns the inode of the socket with these two ends. The table of all sockets, which is long where many
 // connections have just ended, is read where the kernel tells of no single one.
 func inodeOf(own, peer net.Addr) (string, error) {
@@ -91,7 +94,10 @@ func inodeOf(own, peer net.Addr) (string, error) {
 		}
 	}
 	inode, err := diagnosed(ends[0], ends[1])
-	if err == nil || errors.Is(err, syscall.ENOENT) {
+	if err == nil {
+		diagnoses.Store(true)
+	}
+	if err == nil || diagnoses.Load() && errors.Is(err, syscall.ENOENT) {
 		return inode, err
 	}
 	table, err := os.ReadFile(tcpTable)

@@ -55,6 +55,14 @@ func TestBucketDroppedAndMade(t *testing.T) {
 			b.build(ctx, "by_n")
 			b.shows(ctx, "by_n", 2)
 
+			other.create(ctx) // BUILD INDEX is the first that asks for it
+			other.write(ctx, 2)
+			other.build(ctx, "by_n")
+			harness.Create(ctx, t, other.c, "CREATE INDEX by_m ON "+other.name+"(n)")
+			other.shows(ctx, "by_n", 2)
+			other.shows(ctx, "by_m", 2)
+			other.drop(ctx)
+
 			b.drop(ctx) // and made anew before anybody was told
 			b.create(ctx)
 			b.write(ctx, 3)
@@ -64,10 +72,13 @@ func TestBucketDroppedAndMade(t *testing.T) {
 			b.shows(ctx, "by_n", 3)
 			b.shows(ctx, "by_m", 3)
 
-			other.create(ctx) // BUILD INDEX is the first that asks for it
+			other.gone(ctx, "by_n", "the bucket was deleted") // indexes that were built anew are told, too
+			other.gone(ctx, "by_m", "the bucket was deleted")
+			other.create(ctx)
 			other.write(ctx, 4)
-			other.build(ctx, "by_n")
+			other.build(ctx, "by_n", "by_m")
 			other.shows(ctx, "by_n", 4)
+			other.shows(ctx, "by_m", 4)
 		})
 	}
 }

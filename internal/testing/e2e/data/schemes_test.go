@@ -79,14 +79,21 @@ type schemeRun struct {
 }
 
 // write makes random updates, deletions and re-creations; each writer owns its keys. half is closed in the middle.
-func (s *schemeRun) write(ctx context.Context, seed uint64, each int, half chan struct{}) {
+func (s *schemeRun) write(ctx context.Context, seed uint64, each int, half chan struct{}, until <-chan struct{}) {
 	const writers = 4
 	var wg sync.WaitGroup
 	var done atomic.Int64
 	for n := range writers {
 		wg.Go(func() {
 			r := rand.New(rand.NewPCG(seed, uint64(n)))
-			for range each {
+			for i := 0; ; i++ {
+				if i >= each {
+					select {
+					case <-until:
+						return
+					case <-time.After(2 * time.Millisecond): // a rate
+					}
+				}
 				key := s.w.Keys[n+writers*r.IntN(len(s.w.Keys)/writers)]
 				if done.Add(1) == int64(writers*each/2) {
 					close(half)
@@ -280,14 +287,16 @@ func (s *schemeRun) run(ctx context.Context, up *testcluster.Cluster) {
 func (s *schemeRun) round(ctx context.Context, up *testcluster.Cluster, round uint64, writes int) {
 	seed := *schemeSeed*1_000_000 + round*100
 	r := rand.New(rand.NewPCG(*schemeSeed, round))
-	half := make(chan struct{})
-	s.write(ctx, seed, writes/4, make(chan struct{}))
+	half, built := make(chan struct{}), make(chan struct{})
+	over := make(chan struct{})
+	close(over)
+	s.write(ctx, seed, writes/4, make(chan struct{}), over)
 	early := schemeIndexes(s.t, s.statements(fmt.Sprintf("early_%d", round)).Example(int(seed)))
 	late := schemeIndexes(s.t, s.statements(fmt.Sprintf("late_%d", round)).Example(int(seed)+1))
 	s.build(ctx, early)
 	var wg sync.WaitGroup
 	meanwhile := map[int]harness.Scanned{}
-	wg.Go(func() { s.write(ctx, seed+1, writes, half) })
+	wg.Go(func() { s.write(ctx, seed+1, writes, half, built) })
 	wg.Go(func() {
 		for i, x := range early {
 			if got, ok := s.read(ctx, x); ok {
@@ -295,11 +304,16 @@ func (s *schemeRun) round(ctx context.Context, up *testcluster.Cluster, round ui
 			}
 		}
 		<-half
+		defer close(built)
 		m := up.Manifest()
 		indexer, projector := r.IntN(len(m.Indexers)), r.IntN(len(m.Projectors))
 		up.Kill(func(m *localcluster.Manifest) int { return m.Indexers[indexer].PID })
 		up.Kill(func(m *localcluster.Manifest) int { return m.Projectors[projector].PID })
+		before := s.w.Writes.Load()
 		s.build(ctx, late)
+		if s.w.Writes.Load() == before {
+			s.t.Error("nothing was written while the late indexes were built")
+		}
 	})
 	wg.Wait()
 	for i, got := range meanwhile {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -136,6 +137,7 @@ func underLoad(ctx context.Context, t *testing.T, up *testcluster.Cluster, c *cl
 	writing, stop := context.WithCancel(ctx)
 	defer stop()
 	var writers sync.WaitGroup
+	var changed atomic.Int64
 	for w := range 4 {
 		writers.Go(func() {
 			for n := w; writing.Err() == nil; n += 4 {
@@ -146,14 +148,20 @@ func underLoad(ctx context.Context, t *testing.T, up *testcluster.Cluster, c *cl
 				} else {
 					_, err = kv.Set(writing, id, fmt.Appendf(nil, `{"name":"%d","hot":{"n":%d,"tags":[%d,%d]}}`, n%17, n, n%5, n%7), kvclient.StoreOptions{})
 				}
-				_ = err                          // a deletion of what is not there, or the end
+				_ = err // a deletion of what is not there, or the end
+				changed.Add(1)
 				time.Sleep(2 * time.Millisecond) // a rate, nothing waits for it
 			}
 		})
 	}
-	for range 2 {
+	harness.Eventually(t, 0, "each document was written", func() (bool, string) {
+		n := changed.Load()
+		return n >= hotKeys, fmt.Sprint(n)
+	})
+	for round := 0; round < 2 || changed.Load() < 3*hotKeys; round++ {
 		for _, name := range []string{"hot", "tags"} {
-			if found, end := verified(ctx, t, c, name); len(found) > 0 || end.Documents < restingDocuments {
+			if found, end := verified(ctx, t, c, name); len(found) > 0 || end.Documents < restingDocuments ||
+				end.Rows == 0 {
 				t.Errorf("%s under load: %+v, %+v", name, found, end)
 			}
 		}
