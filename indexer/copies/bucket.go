@@ -97,7 +97,7 @@ func NewBucket(n *Node, b wire.Bucket) (*Bucket, error) {
 		in: newIntake(n.Queue), calls: newCalls(), results: make(chan result),
 		slices: map[index.CopyID]*storage.Slice{}, away: map[index.CopyID]*storage.Slice{},
 		lanes: newCopyLanes(), wrong: newWrong(), sizes: newSizes(),
-		backs: backs{shut: map[index.CopyID]*lane{}},
+		backs: backs{shut: map[index.CopyID]*lane{}, leaving: map[index.CopyID]<-chan struct{}{}},
 	}
 	st, err := core.NewBucket(&b, b.VBuckets, k.in.mem.Pack)
 	if err != nil {
@@ -501,7 +501,10 @@ func (k *Bucket) remove(id index.CopyID) (waits []<-chan struct{}) {
 	}
 	if p := k.backs.under; p != nil && p.of[id] != nil {
 		p.of[id].leave()
-		waits = append(waits, p.of[id].ended)
+		k.backs.leaving[id] = p.of[id].ended
+	}
+	if ended := k.backs.leaving[id]; ended != nil {
+		waits = append(waits, ended)
 	}
 	return waits
 }

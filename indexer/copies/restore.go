@@ -5,8 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"tidemark/index"
@@ -43,7 +43,8 @@ type copyBack struct {
 	what    []ingest.Restore
 	done    []restored
 	outcome outcome
-	leave   context.CancelFunc // it waits for no place any more
+	gone    <-chan struct{}    // closed when it was let go, or has ended
+	leave   context.CancelFunc // lets it go: it waits for no place any more, and nobody for it
 	ended   chan struct{}      // closed when nothing more is written to it
 }
 
@@ -66,29 +67,40 @@ type backs struct {
 	under   *putBack               // nil: none is under way
 	changed chan struct{}          // closed when something was put back
 	shut    map[index.CopyID]*lane // of copies that are away until they can be opened
+	// leaving are copies that were let go while they were put back: closed when nothing of that is under way any more.
+	leaving map[index.CopyID]<-chan struct{}
 }
 
 // handRestores lets vbuckets be put back. Nothing else is under way, or begun meanwhile.
 func (k *Bucket) handRestores(ctx context.Context, what []ingest.Restore) {
 	p := newPutBack(what, k.lane)
 	k.backs.under = p
+	maps.DeleteFunc(k.backs.leaving, func(_ index.CopyID, ended <-chan struct{}) bool {
+		select {
+		case <-ended:
+			return true
+		default:
+			return false
+		}
+	})
 	r := k.node.Restores
 	if r == nil {
 		r = NewRestores(k.node.processors())
 	}
 	turn := r.turn()
-	var all sync.WaitGroup
 	for _, c := range p.order {
 		waiting, leave := context.WithCancel(ctx)
-		c.leave = leave
-		all.Go(func() {
+		c.gone, c.leave = waiting.Done(), leave
+		k.lanes.all.Go(func() {
 			defer close(c.ended)
 			defer leave()
 			k.inTurn(ctx, waiting, turn, c)
 		})
 	}
 	k.lanes.all.Go(func() {
-		all.Wait()
+		for _, c := range p.order {
+			<-c.gone
+		}
 		turn.end()
 		k.result(ctx, result{back: p})
 	})

@@ -12,8 +12,8 @@ import (
 	"tidemark/index"
 )
 
-// ownPlace is after what time a bucket whose copies are not back has a place of its own: others may have all that there
-// are for as long as a copy whose files hang keeps one.
+// ownPlace is for how long no place was given back when a bucket whose copies are not back has one of its own: copies
+// whose files hang may have all that there are for as long as they keep them.
 const ownPlace = 5 * time.Second
 
 // Restores are places for copies that are put back side by side, those of all buckets of a node together: when a KV
@@ -23,6 +23,7 @@ type Restores struct {
 
 	mu    sync.Mutex
 	taken map[*taken]bool // also of buckets' own
+	given time.Time       // when one was given back last
 }
 
 // taken is a place that somebody has.
@@ -52,8 +53,21 @@ type turn struct {
 
 func (r *Restores) turn() *turn {
 	t := &turn{of: r, slots: make(chan struct{}, cap(r.places)), own: make(chan struct{}, 1)}
-	t.later = time.AfterFunc(ownPlace, func() { t.own <- struct{}{} })
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t.later = time.AfterFunc(ownPlace, t.look)
 	return t
+}
+
+// look gives the bucket its own place, once none has been given back for as long.
+func (t *turn) look() {
+	t.of.mu.Lock()
+	defer t.of.mu.Unlock()
+	if idle := time.Since(t.of.given); idle < ownPlace {
+		t.later.Reset(ownPlace - idle)
+		return
+	}
+	t.own <- struct{}{}
 }
 
 // end is called when nobody waits or has a place any more.
@@ -71,7 +85,7 @@ func (t *turn) enter(ctx context.Context, bucket string, id index.CopyID, now ti
 	var give func()
 	select {
 	case t.of.places <- struct{}{}:
-		give = func() { <-t.of.places }
+		give = t.of.giveBack
 	case <-t.own:
 		give = func() { t.own <- struct{}{} }
 	case <-ctx.Done():
@@ -90,6 +104,14 @@ func (t *turn) enter(ctx context.Context, bucket string, id index.CopyID, now ti
 		late.Stop()
 		release()
 	}, nil
+}
+
+// giveBack gives back a place of all buckets.
+func (r *Restores) giveBack() {
+	r.mu.Lock()
+	r.given = time.Now()
+	r.mu.Unlock()
+	<-r.places
 }
 
 func (r *Restores) note(t *taken, has bool) {

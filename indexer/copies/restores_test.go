@@ -92,6 +92,33 @@ func TestRestoresOfABucketBesideAnother(t *testing.T) {
 	})
 }
 
+// TestNoPlaceOfItsOwnWhileOthersGoOn: many buckets that go back at once, none of which hangs, have the node's places and
+// no more, however long all of them take.
+func TestNoPlaceOfItsOwnWhileOthersGoOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const places, buckets, each = 2, 20, ownPlace / 2
+		r, began := NewRestores(places), time.Now()
+		var all sync.WaitGroup
+		for i := range buckets {
+			turn := r.turn()
+			all.Go(func() {
+				defer turn.end()
+				leave, err := turn.enter(t.Context(), "b", index.CopyID(i), time.Now(), time.Hour)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				time.Sleep(each)
+				leave()
+			})
+		}
+		all.Wait()
+		if took, want := time.Since(began), buckets/places*each; took != want {
+			t.Errorf("%d buckets took %v, want %v: %d at a time", buckets, took, want, places)
+		}
+	})
+}
+
 // TestHealthTellsWhoWaitsToBePutBack: since when, and behind which copies; and no more when it has its turn.
 func TestHealthTellsWhoWaitsToBePutBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -193,6 +220,33 @@ func TestADropWaitsForNoPlace(t *testing.T) {
 	if err := f.k.Remove(ctx, 1); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestADroppedCopyThatHangsHoldsNoOtherBack: once a copy whose files hang was let go, the rollback ends for the others
+// of its bucket, which are back, though it hangs still.
+func TestADroppedCopyThatHangsHoldsNoOtherBack(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience) // hang guard
+	defer cancel()
+	f, free, began, rolled := newHanging(ctx, t, 2, NewRestores(2))
+	<-began
+	soon, over := context.WithTimeout(ctx, 20*time.Millisecond)
+	if err := f.k.Remove(soon, 1); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the copy that is being put back: %v", err)
+	}
+	over()
+	select {
+	case <-rolled:
+	case <-ctx.Done():
+		t.Error("the rollback waits for a copy that is no more")
+	}
+	if err := f.k.do(ctx, func() {
+		if n := f.k.st.RestoringOf(2); n > 0 || f.k.backs.under != nil {
+			t.Errorf("%d vbuckets of the other copy are still put back", n)
+		}
+	}); err != nil {
+		t.Error(err)
+	}
+	free()
 }
 
 // TestACopyThatComesAgainIsNotTheOneThatWasPutBack: what was put back before it went counts for nothing.

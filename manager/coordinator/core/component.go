@@ -49,7 +49,8 @@ type projector struct {
 	component
 	id      index.ProjectorID
 	reports wire.Newest
-	here    bool // it has told what its KV node has of a bucket that the state knows: it stands at that KV cluster
+	// hosts are the buckets that the state knows of which its KV node has vbuckets: it stands at that KV cluster.
+	hosts map[string]bool
 	// syncing are the buckets of which a fresh report is on its way. Its answer is lost with the process that was asked,
 	// and so is this.
 	syncing map[BucketRef]bool

@@ -62,7 +62,7 @@ func (l *intake) takeStreamStates(p *projector, b *bucket, s *wire.StreamStates)
 	}
 	b.takeCompletes(p.id, s)
 	if h := s.Hosted; h != nil {
-		p.here = p.here || s.BucketUUID != ""
+		p.hosting(s)
 		b.ledger.Hosted(l.nowMS, p.id, streams.Hosted{Node: h.Node, Revision: h.Revision, VBuckets: h.VBuckets})
 	}
 	b.drop(p.id, s.Dropping)
@@ -134,6 +134,18 @@ func (l *intake) takeIndexerReport(n *indexer, r *wire.IndexerReport, hello bool
 		l.judgeLate(b, n, nb, told)
 	}
 	return n.full
+}
+
+// hosting notes whether the projector's KV node has vbuckets of a bucket that the state knows.
+func (p *projector) hosting(s *wire.StreamStates) {
+	if s.BucketUUID == "" || len(s.Hosted.VBuckets) == 0 {
+		delete(p.hosts, s.Bucket)
+		return
+	}
+	if p.hosts == nil {
+		p.hosts = map[string]bool{}
+	}
+	p.hosts[s.Bucket] = true
 }
 
 // takeCopies takes what an indexer says of its copies, and notes whose work that makes.

@@ -47,7 +47,7 @@ type ProjectorStatus struct {
 	AgeMS    int64 // since its last sign of life
 	Streams  int   // vbuckets that it owns, over all buckets
 	Streamed bool  // it owns one, or was the last that did
-	Here     bool  // it has told what its KV node has of a bucket that the state knows
+	Here     bool  // its KV node has vbuckets of a bucket that the state knows
 	Revision uint64
 	Hello    bool
 	Counters wire.ProjectorCounters // since its process began
