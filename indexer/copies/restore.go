@@ -186,8 +186,8 @@ func (k *Bucket) reopened(n *lane) {
 	}
 }
 
-// restoreCopy puts vbuckets of one copy back to their newest valid states, or to nothing, those that go back to the same
-// state together.
+// restoreCopy puts vbuckets of one copy back to their newest valid states, or to nothing, those that go back to the
+// same state together.
 func (k *Bucket) restoreCopy(ctx context.Context, c *copyBack, patience time.Duration) {
 	n, s, what := c.lane, c.lane.slice, c.what
 	if n.lost.Load() { // it was let go, or is being opened again

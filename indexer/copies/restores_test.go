@@ -92,8 +92,8 @@ func TestRestoresOfABucketBesideAnother(t *testing.T) {
 	})
 }
 
-// TestNoPlaceOfItsOwnWhileOthersGoOn: many buckets that go back at once, none of which hangs, have the node's places and
-// no more, however long all of them take.
+// TestNoPlaceOfItsOwnWhileOthersGoOn: many buckets that go back at once, none of which hangs, have the node's places
+// and no more, however long all of them take.
 func TestNoPlaceOfItsOwnWhileOthersGoOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const places, buckets, each = 2, 20, ownPlace / 2

@@ -45,7 +45,8 @@ var campaigns = []campaign{
 		""},
 	{"memory", "indexes of twice the memory quota", "./internal/testing/e2e/data -run TestMemoryQuota " +
 		"-memory.documents 60000 -timeout 2h", ""},
-	{"slow", "an indexer that is overloaded", "./internal/testing/e2e/data -run TestSlowIndexer -slow.for 2m -timeout 1h", ""},
+	{"slow", "an indexer that is overloaded", "./internal/testing/e2e/data -run TestSlowIndexer -slow.for 2m " +
+		"-timeout 1h", ""},
 	{"engine", "CREATE INDEX beside a real engine", "./internal/testing/e2e/engine -rounds 30 -timeout 50m",
 		"ENGINE_DIR, which names a built engine"},
 	{"faults", "faults of every role while DDL, writes and scans go on", "./internal/testing/e2e -run TestHundredFaults " +

@@ -77,7 +77,8 @@ func (k *callers) look() {
 	}
 }
 
-// diagnoses tells that the kernel has told of a single socket. One that cannot says as it does of one that is not there.
+// diagnoses tells that the kernel has told of a single socket. One that cannot says as it does of one that is not
+// there.
 var diagnoses atomic.Bool
 
 // inodeOf returns the inode of the socket with these two ends. The table of all sockets, which is long where many

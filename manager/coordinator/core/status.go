@@ -74,7 +74,8 @@ func (l *picture) draw() {
 			n, streamed := owned[p.ID]
 			s.Projectors = append(s.Projectors, ProjectorStatus{ID: p.ID, Admin: p.Admin, BootID: p.BootID,
 				Life:  l.life(&c.component),
-				AgeMS: l.nowMS - c.seenMS, Streams: n, Streamed: streamed, Here: len(c.hosts) > 0, Revision: c.acked, Hello: c.hello,
+				AgeMS: l.nowMS - c.seenMS, Streams: n, Streamed: streamed, Here: len(c.hosts) > 0,
+				Revision: c.acked, Hello: c.hello,
 				Counters: c.counters, KV: c.kv})
 		}
 	}
