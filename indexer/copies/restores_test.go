@@ -272,15 +272,7 @@ func TestACopyThatComesAgainIsNotTheOneThatWasPutBack(t *testing.T) {
 	}
 	over()
 	<-rolled
-	again := make(chan error, 1)
-	go func() { again <- f.tryRollBack(ctx) }()
-	for n := 0; n == 0; { // it is to be put back again, and the first time has not ended
-		if err := f.k.do(ctx, func() { n = f.k.st.RestoringOf(2) }); err != nil {
-			t.Fatal(err)
-		}
-	}
-	free()
-	if err := <-again; err != nil {
+	if err := f.tryRollBack(ctx); err != nil { // it is to be put back again
 		t.Fatal(err)
 	}
 	if err := f.k.do(ctx, func() {
@@ -292,6 +284,7 @@ func TestACopyThatComesAgainIsNotTheOneThatWasPutBack(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+	free()
 }
 
 // TestRestoreHoldsAPlace: whatever checkpoint is opened in a rollback, its bucket holds a place of the node's for it.
