@@ -70,7 +70,7 @@ func (t *turn) look() {
 	t.own <- struct{}{}
 }
 
-// end is called when nobody waits or has a place any more.
+// end is called when nobody is waited for any more: who was let go may wait, or have a place, still.
 func (t *turn) end() { t.later.Stop() }
 
 // enter takes a place. Who has it gives it back by leave, and loses it after patience: a copy whose files hang, or that

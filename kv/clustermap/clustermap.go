@@ -32,8 +32,8 @@ var ErrNoMember = fmt.Errorf("%w: there is no such member", ErrMap)
 var ErrNewer = fmt.Errorf("%w: a newer version has made it", ErrMap)
 
 const (
-	// Format is the version of the stored form that each revision gets; of oldestFormat, it lacks roles for parts of
-	// buckets, groups and operations of one bucket. What this program could not read of a map raises it.
+	// Format is the version of the stored form, which each revision gets. In oldestFormat there are no roles for parts of
+	// buckets, no groups and no operations of one bucket. Whoever adds what this program could not read raises it.
 	Format       = 3
 	oldestFormat = 2
 	// MaxReplicas is the most copies of a vbucket beside the active one.

@@ -534,6 +534,21 @@ func TestAdditionLostWithItsLeader(t *testing.T) {
 	})
 }
 
+// addInVain has a leader whom the others do not hear add a server, which gets the leader's log and notes its epoch.
+func addInVain(t *testing.T, leader, s *server) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), heartbeat)
+	defer cancel()
+	if err := leader.node.AddNonvoter(ctx, consensus.Server{ID: s.node.ID(), Raft: s.node.Addr()},
+		nil); !errors.Is(err, consensus.ErrUnknownOutcome) {
+		t.Fatalf("it is added without the others: %v", err)
+	}
+	eventually(t, "it has the leader's log", func() bool { return s.fsm.State().Epoch() != 0 })
+	if err := s.node.NoteEpoch(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestAdditionLostBeforeARestart: the server has restarted since, and no leader has told it what is committed. It knows
 // of which epoch its log is, is new still, and joins, unless the cluster was recovered meanwhile.
 func TestAdditionLostBeforeARestart(t *testing.T) {
@@ -543,16 +558,7 @@ func TestAdditionLostBeforeARestart(t *testing.T) {
 		s := fresh("m4")
 		others := slices.DeleteFunc(slices.Clone(c.all), func(o *server) bool { return o == l || o == s })
 		h.isolate(l.name, true, others[0].name, others[1].name)
-		ctx, cancel := context.WithTimeout(t.Context(), heartbeat)
-		defer cancel()
-		if err := l.node.AddNonvoter(ctx, consensus.Server{ID: s.node.ID(), Raft: s.node.Addr()}, nil); !errors.Is(err,
-			consensus.ErrUnknownOutcome) {
-			t.Fatalf("it is added without the others: %v", err)
-		}
-		eventually(t, "it has the cluster's log", func() bool { return s.fsm.State().Epoch() != 0 })
-		if err := s.node.NoteEpoch(); err != nil {
-			t.Fatal(err)
-		}
+		addInVain(t, l, s)
 		l.stop()
 		s.stop()
 		h.isolate(l.name, false, others[0].name, others[1].name)
@@ -595,16 +601,7 @@ func TestAdditionOfALostHistory(t *testing.T) {
 		s := fresh("m4")
 		h.isolate(survivor.name, true, s.name)
 		l.stop()
-		ctx, cancel := context.WithTimeout(t.Context(), heartbeat)
-		defer cancel()
-		if err := lost.node.AddNonvoter(ctx, consensus.Server{ID: s.node.ID(), Raft: s.node.Addr()}, nil); !errors.Is(err,
-			consensus.ErrUnknownOutcome) {
-			t.Fatalf("it is added without the others: %v", err)
-		}
-		eventually(t, "it has the log", func() bool { return s.fsm.State().Epoch() != 0 })
-		if err := s.node.NoteEpoch(); err != nil {
-			t.Fatal(err)
-		}
+		addInVain(t, lost, s)
 		for _, x := range []*server{lost, s, survivor} {
 			x.stop()
 		}

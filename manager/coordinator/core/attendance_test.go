@@ -311,13 +311,19 @@ func TestCancelledRepairRestsOverLeaders(t *testing.T) {
 	}
 }
 
-// TestARestoreThatBringsNothingIsGivenUp: who carried it has gone without a word; one that brings something goes on for
-// as long as it takes.
-func TestARestoreThatBringsNothingIsGivenUp(t *testing.T) {
+// restoring is a cluster in which a restore has begun, and has brought nothing yet.
+func restoring(t *testing.T) *terms {
 	s := indexersOf(t, 1)
 	s.pass(5 * time.Second)
 	s.commit(&statecontext.BeginRestore{ID: "r1", Mode: statecontext.RestoreInPlace, Bytes: 3})
 	s.step(Changed{})
+	return s
+}
+
+// TestARestoreThatBringsNothingIsGivenUp: who carried it has gone without a word; one that brings something goes on for
+// as long as it takes.
+func TestARestoreThatBringsNothingIsGivenUp(t *testing.T) {
+	s := restoring(t)
 	s.pass(9 * time.Minute)
 	s.commit(&statecontext.RestoreChunk{ID: "r1", Data: []byte{1}})
 	s.step(Changed{})

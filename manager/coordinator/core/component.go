@@ -67,6 +67,18 @@ type projector struct {
 	kv         []wire.KVTrouble // buckets about which it cannot ask its KV node
 }
 
+// hosting notes whether the projector's KV node has vbuckets of a bucket that the state knows.
+func (p *projector) hosting(s *wire.StreamStates) {
+	if s.BucketUUID == "" || len(s.Hosted.VBuckets) == 0 {
+		delete(p.hosts, s.Bucket)
+		return
+	}
+	if p.hosts == nil {
+		p.hosts = map[string]bool{}
+	}
+	p.hosts[s.Bucket] = true
+}
+
 // take takes what a report says of the projector itself. It reports whether an index may move on by that.
 func (p *projector) take(r *wire.ProjectorReport) bool {
 	p.counters, p.kv = r.Counters, r.KV

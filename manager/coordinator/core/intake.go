@@ -136,18 +136,6 @@ func (l *intake) takeIndexerReport(n *indexer, r *wire.IndexerReport, hello bool
 	return n.full
 }
 
-// hosting notes whether the projector's KV node has vbuckets of a bucket that the state knows.
-func (p *projector) hosting(s *wire.StreamStates) {
-	if s.BucketUUID == "" || len(s.Hosted.VBuckets) == 0 {
-		delete(p.hosts, s.Bucket)
-		return
-	}
-	if p.hosts == nil {
-		p.hosts = map[string]bool{}
-	}
-	p.hosts[s.Bucket] = true
-}
-
 // takeCopies takes what an indexer says of its copies, and notes whose work that makes.
 func (l *intake) takeCopies(n *indexer, r *wire.IndexerReport) {
 	if r.Whole() {

@@ -190,10 +190,7 @@ func TestLeadersOwnPauseIsNoAbsence(t *testing.T) {
 
 // TestLeadersOwnPauseInARestore: nor has who carries a restore been silent for it.
 func TestLeadersOwnPauseInARestore(t *testing.T) {
-	s := indexersOf(t, 1)
-	s.pass(5 * time.Second)
-	s.commit(&statecontext.BeginRestore{ID: "r1", Mode: statecontext.RestoreInPlace, Bytes: 3})
-	s.step(Changed{})
+	s := restoring(t)
 	s.now.MS, s.now.StateMS = s.now.MS+statecontext.RestorePatienceMS, s.now.StateMS+statecontext.RestorePatienceMS
 	s.step(Tick{})
 	if s.state.state.Staging() == nil {

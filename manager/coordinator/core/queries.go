@@ -23,10 +23,10 @@ func (l *scene) View(bucket string) *BucketView {
 	v := &BucketView{Name: b.name, Generation: b.generation, Wanted: b.wanted,
 		Entries: make([]streams.Entry, b.ledger.Len()),
 		Summary: b.ledger.Summary(l.nowMS), Current: b.stab.Current(), AgeMS: l.stableAge(b),
-		Participants: b.stab.Participants(l.nowMS),
+		Participants: l.Participants(bucket),
 		Source:       b.stab.Source(), Waiting: len(b.waiters)}
-	for i := range v.Entries {
-		v.Entries[i] = b.ledger.At(i)
+	for i, e := range l.Entries(bucket) {
+		v.Entries[i] = e
 	}
 	if d, bad := b.ledger.Diverged(); bad {
 		v.Diverged = fmt.Sprintf("vbucket %d: %s", d.VBucket, d.Reason)

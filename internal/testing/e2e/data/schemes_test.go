@@ -78,7 +78,8 @@ type schemeRun struct {
 	grouped    atomic.Int64
 }
 
-// write makes random updates, deletions and re-creations; each writer owns its keys. half is closed in the middle.
+// write makes random updates, deletions and re-creations, so many by each writer, which owns its keys, and more at a
+// lower rate until until is closed. half is closed in the middle of the first.
 func (s *schemeRun) write(ctx context.Context, seed uint64, each int, half chan struct{}, until <-chan struct{}) {
 	const writers = 4
 	var wg sync.WaitGroup
