@@ -45,6 +45,7 @@ type CreateIndex struct {
 	Where       string
 	With        With
 	added       []string // key expressions that were written behind PARTITION BY only
+	included    []string // and behind INCLUDE
 }
 
 // With holds the options of CREATE INDEX; nil is "not given".
@@ -113,6 +114,9 @@ func (s *CreateIndex) Definition() index.Definition {
 func (s *CreateIndex) Notices() (all []string) {
 	for _, option := range s.With.Ignored {
 		all = append(all, option+" is ignored: sizes are measured, not guessed")
+	}
+	for _, key := range s.included {
+		all = append(all, key+" is a last component of the key: rows are in its order where they are equal before it")
 	}
 	for _, key := range s.added {
 		all = append(all, key+" is the last component of the key now: the slice of an entry follows from its key")
@@ -293,8 +297,11 @@ func (p *parser) create() (Statement, error) {
 	return s, p.clauses(s)
 }
 
-// clauses reads PARTITION BY, WHERE, USING and WITH, in this order.
+// clauses reads INCLUDE, PARTITION BY, WHERE, USING and WITH, in this order.
 func (p *parser) clauses(s *CreateIndex) error {
+	if err := p.include(s); err != nil {
+		return err
+	}
 	if ok, err := p.acceptWord("PARTITION"); err != nil {
 		return err
 	} else if ok {

@@ -155,11 +155,10 @@ func (p *parser) behind(s Statement) error {
 	if _, ok := s.(*CreateIndex); !ok {
 		return p.unexpected(end)
 	}
-	clauses := []string{"PARTITION", "WHERE", "USING", "WITH"}
+	clauses := []string{"INCLUDE", "PARTITION", "WHERE", "USING", "WITH"}
 	if p.tok.kind == tokWord && slices.Contains(clauses, strings.ToUpper(p.tok.value)) {
-		return p.fail(p.tok, "expected %s, found the reserved word %s: the clauses are PARTITION BY, WHERE, USING GSI, "+
-			"WITH, each once and in this order",
-			end, strings.ToUpper(p.tok.value))
+		return p.fail(p.tok, "expected %s, found the reserved word %s: the clauses are INCLUDE, PARTITION BY, WHERE, USING "+
+			"GSI, WITH, each once and in this order", end, strings.ToUpper(p.tok.value))
 	}
 	return p.mistyped(end, clauses...)
 }
