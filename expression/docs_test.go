@@ -83,7 +83,7 @@ An expression that fails on a document (computing with a number beyond float64, 
 index; the projector counts it and goes on. AND, OR, CASE, ANY and EVERY stop as soon as the answer is clear; what stands
 behind cannot fail. Functions evaluate all their arguments. An argument that has to be an integer and is none of 64 bits makes
 the function NULL. Limits: 4096 bytes per key, 10,000 keys and 16 MiB of keys per document and index (the components beside
-an array stand in each of its keys, and count in each), 64 levels of nesting; for the predicate
+an array stand in each of its keys, and count in each), 192 levels of nesting; for the predicate
 and for the keys of one index each, 4 million steps (an element, a call, 64 bytes that are looked at, 64 / n bytes for a
 regular expression of n instructions) and 64 MiB of values on the way; 1 MiB for what REPEAT, LPAD, RPAD and SUFFIXES make,
 10,000 elements for ARRAY_RANGE, a million fits of a regular expression (fewer of one with groups) for

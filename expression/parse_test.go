@@ -278,3 +278,29 @@ func checkTwice(t *testing.T, used *expression.Scratch, text string, doc []byte)
 		t.Fatalf("%s: %x, then %x, %v", text, first, b.Keys(0), b.Err(0))
 	}
 }
+
+// TestValuesOfDocumentsAreConstants: the deepest value that a document can have stands in VALUES, since a split cuts a
+// range there, and in a predicate.
+func TestValuesOfDocumentsAreConstants(t *testing.T) {
+	for _, around := range [][2]string{{"[", "]"}, {`{"a":`, "}"}, {`[1,{"a":`, "}]"}} {
+		times := collate.MaxDepth / len(around[1])
+		value := strings.Repeat(around[0], times) + "1" + strings.Repeat(around[1], times)
+		if _, err := collate.AppendJSON(nil, []byte(value)); err != nil {
+			t.Fatalf("no value of a document: %v", err)
+		}
+		for _, text := range []string{
+			"CREATE INDEX i ON b(x) PARTITION BY RANGE(x) VALUES (" + value + ")",
+			"CREATE INDEX i ON b(x) WHERE x = " + value + " OR NOT (y < [" + value + "])",
+		} {
+			all, err := expression.Parse(text)
+			if err != nil {
+				t.Errorf("%.60s…: %v", text, err)
+				continue
+			}
+			d := all[0].(*expression.CreateIndex).Definition()
+			if err := expression.Normalize(&d); err != nil {
+				t.Errorf("%.60s…: %v", text, err)
+			}
+		}
+	}
+}
