@@ -23,7 +23,8 @@ func SourceOf(d *index.Definition) Source {
 
 // Limits bound what one document may cost an index.
 type Limits struct {
-	// KeyBytes is the most bytes of one composite key as it is stored. A longer one is left out and counts as an error.
+	// KeyBytes is the most bytes of one composite key as it is stored. With a longer one the document is left out, which
+	// counts as an error.
 	KeyBytes int
 	// Keys is the most keys of one document in one array index. With more the document is left out, which counts as an
 	// error.

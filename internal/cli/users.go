@@ -22,8 +22,9 @@ func asClient(cmd *cobra.Command, f *serverFlags, do func(ctx context.Context, c
 func newUser(s Streams) *cobra.Command {
 	f := &serverFlags{}
 	cmd := &cobra.Command{Use: "user", Short: "Add, list, change and remove users", Args: noArgs,
-		Long: `Users have a role: read (listings, status, scans), ddl (changes of indexes too) or admin (everything). Once
-there is a user, requests without credentials are refused. Passwords come from a file, standard input or the terminal.`,
+		Long: `Users have a role: metrics (the metrics of managers, projectors and indexers, and nothing else), read
+(listings, status, scans too), ddl (changes of indexes too) or admin (everything). Once there is a user, requests
+without credentials are refused. Passwords come from a file, standard input or the terminal.`,
 		Example: "  tidemark user add alice --role ddl --new-password-file ./alice\n  tidemark user list",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
 	f.add(cmd, s)
