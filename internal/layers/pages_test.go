@@ -182,11 +182,19 @@ func (all tree) seen(t *testing.T) {
 	}
 }
 
-// figures: the tests and benchmarks that docs/performance.md names are there.
+// figures: the tests and benchmarks that the pages with figures name are there.
 func (all tree) figures(t *testing.T) {
 	tests := all.tests()
-	seen := 0
-	for _, m := range inPackage.FindAllStringSubmatch(all["docs/performance.md"], -1) {
+	for page, least := range map[string]int{"docs/performance.md": 30, "docs/campaigns.md": 10} {
+		if seen := all.named(t, page, tests); seen < least {
+			t.Errorf("%s names %d tests and benchmarks: read in the wrong way", page, seen)
+		}
+	}
+}
+
+// named looks for the tests and benchmarks that a page names, and returns how many there are.
+func (all tree) named(t *testing.T, page string, tests map[string][]string) (seen int) {
+	for _, m := range inPackage.FindAllStringSubmatch(all[page], -1) {
 		if m[2] == "./pkg" { // where the form itself is explained
 			continue
 		}
@@ -202,11 +210,9 @@ func (all tree) figures(t *testing.T) {
 				found = found || strings.HasPrefix(have, kind) && (want == "." || strings.Contains(have, want))
 			}
 			if !found {
-				t.Errorf("docs/performance.md names %s in %s, which is not there", want, m[2])
+				t.Errorf("%s names %s in %s, which is not there", page, want, m[2])
 			}
 		}
 	}
-	if seen < 30 {
-		t.Fatalf("docs/performance.md names %d tests and benchmarks: read in the wrong way", seen)
-	}
+	return seen
 }

@@ -112,7 +112,7 @@ type hang struct {
 
 // TestHangs: each role of -hangs is stopped (SIGSTOP: it neither answers nor ends) beside each duty, and the longest
 // that one of them took is told. The verdict is that each is done while the process is stopped, but for those that need
-// it; the table is for docs/performance.md.
+// it; the table is for docs/campaigns.md.
 func TestHangs(t *testing.T) {
 	t.Parallel()
 	up := testcluster.Start(t, t.TempDir(), "--kv", "3", "--kv-replicas", "2")
@@ -397,7 +397,7 @@ func subscribed(ctx context.Context, h *hang) error {
 	}
 }
 
-// hangTable is the table of docs/performance.md.
+// hangTable is the table of docs/campaigns.md.
 func hangTable(table map[[2]string]string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seconds at the longest\n| beside it | %s |\n|---|%s\n", strings.Join(roleNames(), " | "),

@@ -193,7 +193,7 @@ func TestKillMatrix(t *testing.T) {
 	t.Log(render(table))
 }
 
-// render is the table of docs/performance.md.
+// render is the table of docs/campaigns.md.
 func render(table map[[2]string]figures) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seconds until scans / until all is ready\n| hit | %s |\n|---|%s\n", strings.Join(stateNames(), " | "),
