@@ -1,6 +1,6 @@
 // Package rivals compares the product's store with badger, bbolt and bare Pebble behind the same flush, and the product
 // with a PostgreSQL that is fed by the same DCP streams, each in one run. It is a module of its own, so that the
-// product needs none of theirs. The figures stand in docs/performance.md.
+// product needs none of theirs. The figures stand in docs/rivals.md.
 //
 //	cd bench/rivals
 //	go test                                                              all stores hold the same rows
