@@ -35,6 +35,8 @@ var campaigns = []campaign{
 		"-ddl.ops 50000 -timeout 1h", ""},
 	{"differential", "random indexes under writes, kills and failovers, compared row by row",
 		"./internal/testing/e2e/data -run TestDifferential -differential.rounds 100 -timeout 3h", ""},
+	{"operators", "what operators of a cluster do, in any order, under writes and faults",
+		"./internal/testing/e2e/data -run TestOperators -operators.rounds 50 -timeout 3h", ""},
 	{"schemes", "scans and counts of random indexes of every scheme", "./internal/testing/e2e/data -run " +
 		"TestPartitionSchemes -schemes.rows 1000000 -timeout 3h", ""},
 	{"truth", "session scans under 2,000 writes a second, each compared",
