@@ -125,6 +125,7 @@ type Config struct {
 	disk        vfs.FS        // that copies lie on, see storage.Options
 	verifyRoom  int64         // bytes that a verification holds of KV's side. 0: verify.MaxBytes
 	processors  int           // that the process may use
+	stopMost    time.Duration // for an orderly stop. 0: stopMost
 	OrphanGrace time.Duration // how long a copy that no definitions name is kept; below 0 for ever
 	Logger      hclog.Logger
 	Tracer      trace.Tracer // nil: no spans
@@ -173,6 +174,9 @@ func (c Config) withDefaults() (Config, error) {
 		c.Logger = hclog.NewNullLogger()
 	}
 	c.processors = takeProcessors(c.OwnProcess)
+	if c.stopMost <= 0 {
+		c.stopMost = stopMost
+	}
 	if err := c.splitQuota(); err != nil {
 		return c, err
 	}
@@ -446,7 +450,7 @@ func (x *Indexer) Run(ctx context.Context) error {
 	e := x.Endpoint()
 	x.log.Info("indexer runs", "name", e.Name, "uuid", e.UUID, "admin", e.Admin, "scan", e.Scan, "maintenance",
 		e.Maintenance)
-	return stopWithin(inner, stopMost, func() error { // inner ends also when a part fails
+	return stopWithin(inner, x.cfg.stopMost, func() error { // inner ends also when a part fails
 		err := g.Wait()
 		x.snapshots.CloseAll()
 		err = errors.Join(err, x.store.Close())

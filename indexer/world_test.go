@@ -549,7 +549,7 @@ func (w *world) start() {
 	w.t.Helper()
 	cfg := Config{Name: "i1", Dir: w.dir, Managers: []string{w.manager.URL}, PersistEvery: 50 * time.Millisecond,
 		Checkpoint: 200 * time.Millisecond,
-		CacheBytes: 8 << 20, MemTableBytes: 8 << 20, Logger: hclog.NewNullLogger()}
+		CacheBytes: 8 << 20, MemTableBytes: 8 << 20, Logger: hclog.NewNullLogger(), stopMost: time.Hour}
 	if testing.Verbose() {
 		cfg.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Debug, Output: testWriter{w.t}})
 	}
