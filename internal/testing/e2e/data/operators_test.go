@@ -61,17 +61,19 @@ type operators struct {
 // that is cancelled; the state is backed up, and restored; KV nodes are taken out, added, failed over with loss, the
 // bucket is flushed; the leader is asked to hand over. After each round, when the faults are over, all comes to rest by
 // itself: the indexes that were acknowledged are there, all are ready, none else is, and each equals what its definition
-// makes of the documents that KV has then. A campaign: -operators.rounds 50.
+// makes of the documents that KV has then. A campaign: -operators.rounds 50; -differential.moods and -differential.feed
+// count here, too.
 func TestOperators(t *testing.T) {
 	if *operatorsRounds == 0 {
 		t.Skip("a campaign: go test ./internal/testing/e2e/data -run TestOperators -operators.rounds 50 -timeout 3h")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(*operatorsRounds)*10*time.Minute)
 	defer cancel()
-	t.Logf("-operators.seed %d", *operatorsSeed)
+	moods := differentialNasty()
+	t.Logf("-operators.seed %d -differential.feed %s -differential.moods %s", *operatorsSeed, *differentialFeed, moods)
 	dir := t.TempDir()
 	up := testcluster.Start(t, dir, "--managers", "3", "--kv", "3", "--kv-replicas", "1", "--indexers", "3", "--vbuckets",
-		"64")
+		"64", "--feed", *differentialFeed, "--nasty", moods)
 	o := &operators{dir: dir, made: map[string]schemeIndex{}, want: map[string]wanted{},
 		joined: map[string]*testcluster.Process{}, outcomes: map[string]int{},
 		differential: differential{t: t, up: up, c: up.Client(), admin: harness.KVAdmin(up), kv: up.KV(ctx),
