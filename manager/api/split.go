@@ -33,6 +33,8 @@ const (
 	sampledAtOnce = 4
 	// samplePatience is for how long one indexer is waited for that is asked for one slice, at most; see turn.
 	samplePatience = 20 * time.Second
+	// sampleAgain is the pause before copies are asked again of which none serves.
+	sampleAgain = 100 * time.Millisecond
 )
 
 // Quantiles asks the indexers of an index how its leading keys are spread, for so long at most, and returns those that
@@ -158,8 +160,26 @@ func (s *sampling) all(ctx context.Context, x *statecontext.Index) ([]*wire.Samp
 	return of, g.Wait()
 }
 
-// one asks for one slice, of which there are these copies.
+// one asks for one slice, of which there are these copies, until one of them serves: where none does, they are being
+// moved, rolled back or opened.
 func (s *sampling) one(ctx context.Context, copies []partition.Copy) (*wire.SampleReply, error) {
+	for {
+		r, err := s.round(ctx, copies)
+		var p *rpc.Problem
+		if err == nil || !errors.As(err, &p) || p.Code != errcode.IndexNotHosted {
+			return r, err
+		}
+		wait, over := context.WithTimeout(ctx, sampleAgain)
+		<-wait.Done()
+		over()
+		if ctx.Err() != nil || time.Until(s.until) <= 0 {
+			return nil, rpc.Refuse(errcode.Unavailable, "no copy of it serves at the moment: %s", p.Detail)
+		}
+	}
+}
+
+// round asks for one slice, one copy after the other.
+func (s *sampling) round(ctx context.Context, copies []partition.Copy) (*wire.SampleReply, error) {
 	rand.Shuffle(len(copies), func(i, j int) { copies[i], copies[j] = copies[j], copies[i] })
 	slices.SortStableFunc(copies, func(a, b partition.Copy) int { return s.last(a.Node) - s.last(b.Node) })
 	var last error = rpc.Refuse(errcode.Unavailable, "no indexer holds it")

@@ -68,9 +68,31 @@ func TestSamplingAsksReplicas(t *testing.T) {
 	}
 	x.Topology.Copies = x.Topology.Copies[:len(x.Topology.Copies)-1] // nobody has the last slice
 	var p *rpc.Problem
-	if _, err := s.all(t.Context(), x); !errors.As(err, &p) ||
-		p.Code != errcode.IndexNotHosted && p.Code != errcode.Unavailable {
+	s.until = time.Now().Add(3 * sampleAgain)
+	if _, err := s.all(t.Context(), x); !errors.As(err, &p) || p.Code != errcode.Unavailable {
 		t.Errorf("a slice that nobody has: %v", err)
+	}
+}
+
+// TestSamplingWaitsForACopy: where no copy of a slice serves, as it is moved or rolled back, one is asked again until it
+// does. A split was refused as INDEX_NOT_HOSTED.
+func TestSamplingWaitsForACopy(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int64
+	answers := httptest.NewServer(rpc.Message(func(context.Context, *wire.SampleRequest) (*wire.SampleReply, error) {
+		if asked.Add(1) < 4 {
+			return nil, rpc.Refuse(errcode.IndexNotHosted, "it does not serve")
+		}
+		return &wire.SampleReply{Rows: 1, Of: 1, Keys: [][]byte{collate.AppendInt64(nil, 1)}}, nil
+	}))
+	defer answers.Close()
+	a := New(Config{})
+	defer a.Close()
+	s := sampling{ground: a.ground, until: time.Now().Add(time.Minute), silent: map[index.NodeID]bool{}, ask: askOf(1),
+		addrs: map[index.NodeID]string{1: answers.URL, 2: answers.URL}}
+	r, err := s.one(t.Context(), []partition.Copy{{ID: 10, Node: 1}, {ID: 11, Node: 2}})
+	if err != nil || r.Rows != 1 || asked.Load() != 4 {
+		t.Errorf("%+v, %v; asked %d times", r, err, asked.Load())
 	}
 }
 
