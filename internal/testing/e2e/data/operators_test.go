@@ -168,6 +168,10 @@ func (o *operators) draw() operation {
 		{"an indexer joins", o.join}, {"an indexer leaves", o.leave},
 		{"cluster backup", o.backUp}, {"cluster restore", o.restore}, {"cluster transfer", o.transfer},
 		{"KV node out and in", o.outAndIn}, {"KV bucket flushed", o.flush},
+		{"KV bucket made anew", o.anew}, {"BUILD INDEX", func(ctx context.Context) error {
+			_, err := o.c.Build(ctx, o.bucket, o.there()...)
+			return err
+		}},
 	}
 	return all[o.rand.IntN(len(all))]
 }
@@ -414,6 +418,23 @@ func (o *operators) flush(ctx context.Context) error {
 	return nil
 }
 
+// anew drops the bucket and makes one of its name, which is another one: its indexes are built anew when they are asked
+// to.
+func (o *operators) anew(ctx context.Context) error {
+	if out, err := harness.Tidemark(ctx, o.t, o.up, "kv", "bucket", "drop", o.bucket, "--yes"); err != nil {
+		return fmt.Errorf("%s: %w", out, err)
+	}
+	harness.WaitFor(ctx, o.t, func() error {
+		out, err := harness.Tidemark(ctx, o.t, o.up, "kv", "bucket", "create", o.bucket, "--vbuckets", "64")
+		if err != nil && strings.Contains(out, "exists") {
+			return nil
+		}
+		return err
+	})
+	o.load(ctx)
+	return nil
+}
+
 // load gives every key a document, so that what is built and moved takes a while. What is not stored, as a node is away,
 // is none.
 func (o *operators) load(ctx context.Context) {
@@ -444,7 +465,10 @@ func (o *operators) rests(ctx context.Context) {
 		}
 		for i := range list.Indexes {
 			if x := &list.Indexes[i]; x.State != index.Maintenance {
-				return false, fmt.Sprintf("%s is %s %s %v", x.Name, x.State, x.Reason, x.WaitingFor)
+				if x.State == index.Error { // its bucket is another one
+					_, err = o.c.Build(ctx, o.bucket, x.Name)
+				}
+				return false, fmt.Sprintf("%s is %s %s %v; %v", x.Name, x.State, x.Reason, x.WaitingFor, err)
 			}
 		}
 		st, err := o.c.Status(ctx)
