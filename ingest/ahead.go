@@ -51,24 +51,20 @@ func (b *Bucket) takeAhead(t *Batch, vb int) {
 	events := v.queue
 	taken := len(t.Segments)
 	t.Segments = append(t.Segments, Segment{VBucket: vb, Events: events})
+	b.gains.begin(v)
 	for i, c := range b.copies {
 		p := b.part(c, vb)
 		pt := Part{VBucket: vb, Segment: -1, after: max(p.pos.Main, p.pos.A), upTo: ^uint64(0), epoch: p.from,
 			KeepTombstones: p.pos.Side < p.pos.A}
-		for k := range events {
-			e := &events[k]
-			if !pt.Selects(e) {
-				continue
-			}
-			pt.Segment = taken
-			p.tombs = p.tombs || pt.KeepTombstones && e.empty
-			p.pos.Main = max(p.pos.Main, e.Seqno)
-			p.pos.WindowEnd = max(p.pos.WindowEnd, e.Window.End)
-			p.pos.Floor = max(p.pos.Floor, e.Window.End)
-		}
-		if pt.Segment < 0 {
+		g := b.gains.of(&pt, events)
+		if !g.some {
 			continue
 		}
+		pt.Segment = taken
+		p.tombs = p.tombs || pt.KeepTombstones && g.empty
+		p.pos.Main = max(p.pos.Main, g.top)
+		p.pos.WindowEnd = max(p.pos.WindowEnd, g.end)
+		p.pos.Floor = max(p.pos.Floor, g.end)
 		if p.sub && v.begun {
 			p.log = v.log
 		}

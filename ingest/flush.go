@@ -272,6 +272,7 @@ func (b *Bucket) flushVBucket(t *Batch, copies []*slice, move []int, vb int, seq
 		taken = len(t.Segments)
 		t.Segments = append(t.Segments, Segment{VBucket: vb, Events: events})
 	}
+	b.gains.begin(v)
 	for _, i := range move {
 		b.advance(&t.Copies[i], copies[i], vb, seqno, taken, events)
 	}
@@ -392,10 +393,10 @@ func (b *Bucket) advance(cb *CopyBatch, c *slice, vb int, seqno uint64, taken in
 		return
 	}
 	was, reached := p.pos, b.has(p, vb, seqno)
-	p.pos.Floor = max(p.pos.Floor, v.straddles(p, seqno))
+	p.pos.Floor = max(p.pos.Floor, b.gains.straddled(v, p, seqno))
 	pt := Part{VBucket: vb, Segment: -1, after: max(p.pos.Main, p.pos.A), upTo: seqno, epoch: p.from,
 		KeepTombstones: p.pos.Side < p.pos.A}
-	p.apply(&pt, taken, events)
+	p.apply(&pt, taken, b.gains.of(&pt, events))
 	if p.sub && v.begun {
 		p.log = v.log
 	}
@@ -414,17 +415,14 @@ func (b *Bucket) advance(cb *CopyBatch, c *slice, vb int, seqno uint64, taken in
 	}
 }
 
-// apply notes which of a segment's events a part has, and what they leave.
-func (p *part) apply(pt *Part, segment int, events []Entry) {
-	for i := range events {
-		e := &events[i]
-		if !pt.Selects(e) {
-			continue
-		}
-		pt.Segment = segment
-		p.tombs = p.tombs || pt.KeepTombstones && e.empty
-		p.pos.WindowEnd = max(p.pos.WindowEnd, e.Window.End)
+// apply notes that a part has what a segment is to it, and what that leaves.
+func (p *part) apply(pt *Part, segment int, g *gain) {
+	if !g.some {
+		return
 	}
+	pt.Segment = segment
+	p.tombs = p.tombs || pt.KeepTombstones && g.empty
+	p.pos.WindowEnd = max(p.pos.WindowEnd, g.end)
 }
 
 // settle: the vbucket is whole up to main. Tombstones have no use any more.

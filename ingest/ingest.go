@@ -15,8 +15,10 @@
 package ingest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 
 	"tidemark/index"
 	"tidemark/keyversion"
@@ -62,6 +64,7 @@ type Bucket struct {
 	underWay  underWay
 	abandoned []uint64
 	blocked   blockedAt
+	gains     gains // of flush and takeAhead
 }
 
 // blockedAt remembers what the oldest stability timestamp waits for, so that most attempts look at one place only.
@@ -118,6 +121,7 @@ type vbucket struct {
 	activated uint64
 	epoch     uint32 // rises whenever some copy's queue starts anew
 	queue     []Entry
+	holds     int   // of distinct: where trim looks first for who holds the queue's first event
 	parts     parts // of the event that is arriving in parts
 	bytes     int
 	side      *sideStream
@@ -330,12 +334,11 @@ func (b *Bucket) SideBytes() int { return b.sideHeld }
 func (b *Bucket) Queued() int { return b.queued }
 
 func (b *Bucket) find(id index.CopyID) *slice {
-	for _, c := range b.copies {
-		if c.id == id {
-			return c
-		}
+	i, ok := slices.BinarySearchFunc(b.copies, id, func(c *slice, id index.CopyID) int { return cmp.Compare(c.id, id) })
+	if !ok {
+		return nil
 	}
-	return nil
+	return b.copies[i]
 }
 
 // received is the highest seqno up to which the copy has everything, queue included.
@@ -376,9 +379,16 @@ func (b *Bucket) clearQueue(sl *slice, vb int) {
 // trim drops entries that are for no copy any more.
 func (b *Bucket) trim(vb int) {
 	v := &b.vbs[vb]
-	low := v.epoch + 1
-	for _, c := range b.distinct() {
-		low = min(low, c.parts[vb].from)
+	if len(v.queue) == 0 {
+		return
+	}
+	low, all := v.epoch+1, b.distinct()
+	for n := range all {
+		i := (v.holds + n) % len(all)
+		if low = min(low, all[i].parts[vb].from); low <= v.queue[0].epoch {
+			v.holds = i // the first is for this one: none goes, whatever the others have
+			return
+		}
 	}
 	n := 0
 	for n < len(v.queue) && v.queue[n].epoch < low {

@@ -1,0 +1,85 @@
+package ingest
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"tidemark/timestamp"
+)
+
+// TestGainsAreThoseOfEachPart: what is found once for parts that have passed the same of a queue is what each of them
+// finds by itself, also where more of them differ than are kept.
+func TestGainsAreThoseOfEachPart(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		v := &vbucket{}
+		epoch := rapid.Uint32Range(0, 3).Draw(rt, "first epoch")
+		for range rapid.IntRange(1, 12).Draw(rt, "events") {
+			epoch += rapid.Uint32Range(0, 1).Draw(rt, "epoch")
+			q := rapid.Uint64Range(1, 12).Draw(rt, "seqno") // a stream that was restarted steps back
+			v.queue = append(v.queue, Entry{Seqno: q, epoch: epoch, empty: rapid.Bool().Draw(rt, "empty"),
+				Window: timestamp.Window{Start: q - min(q, rapid.Uint64Range(0, 3).Draw(rt, "before")),
+					End: q + rapid.Uint64Range(0, 3).Draw(rt, "behind")}})
+		}
+		seqno := rapid.Uint64Range(1, 14).Draw(rt, "up to")
+		events := v.upTo(seqno)
+		var g gains
+		g.begin(v)
+		for range rapid.IntRange(1, 3*mostGains).Draw(rt, "parts") {
+			p := &part{from: rapid.Uint32Range(0, 5).Draw(rt, "from")}
+			p.pos.Main = rapid.Uint64Range(0, 12).Draw(rt, "main")
+			if got, want := g.straddled(v, p, seqno), v.straddles(p, seqno); got != want {
+				rt.Fatalf("straddles to %d, want %d", got, want)
+			}
+			pt := Part{after: p.pos.Main, upTo: seqno, epoch: p.from}
+			var want gain
+			for i := range events {
+				if e := &events[i]; pt.Selects(e) {
+					want.some, want.empty = true, want.empty || e.empty
+					want.top, want.end = max(want.top, e.Seqno), max(want.end, e.Window.End)
+				}
+			}
+			if got := g.of(&pt, events); got.some != want.some || got.empty != want.empty || got.top != want.top ||
+				got.end != want.end {
+				rt.Fatalf("it gains %+v, want %+v", *got, want)
+			}
+		}
+	})
+}
+
+// TestQueuesAreTrimmedForWhoeverLeaves: the events of a queue go when the last of the copies has left that they are for,
+// in whichever order they leave, and wherever who holds them is looked for first.
+func TestQueuesAreTrimmedForWhoeverLeaves(t *testing.T) {
+	const copies = 4
+	var orders [][]int
+	var extend func(order []int)
+	extend = func(order []int) {
+		if len(order) == copies {
+			orders = append(orders, slices.Clone(order))
+		}
+		for i := range copies {
+			if !slices.Contains(order, i) {
+				extend(append(order, i))
+			}
+		}
+	}
+	extend(nil)
+	for _, order := range orders {
+		for holds := range 2 * copies {
+			s := idle(t, 1, copies, true)
+			v := &s.vbs[0]
+			v.holds = holds
+			s.enqueue(v, Entry{Seqno: 101, epoch: v.epoch})
+			for n, i := range order {
+				if len(v.queue) != 1 || s.queued == 0 {
+					t.Fatalf("%v, from %d: after %d have left, it is gone", order, holds, n)
+				}
+				s.reset(s.copies[i], 0)
+			}
+			if len(v.queue) != 0 || s.queued != 0 {
+				t.Fatalf("%v, from %d: all have left, and it is there", order, holds)
+			}
+		}
+	}
+}
