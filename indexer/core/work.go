@@ -78,8 +78,30 @@ func (w *Work) Under() int { return len(w.under) }
 
 // Waits reports whether there is something that must be done before anything else.
 func (w *Work) Waits() bool {
-	w.pending = append(w.pending, w.st.Work()...)
+	if more := w.st.Work(); len(more) > 0 {
+		w.pending = together(append(w.pending, more...))
+	}
 	return len(w.pending) > 0 || w.restoring
+}
+
+// together makes the ranges of a copy that are to be deleted one after the other one batch, which has them in their
+// order: a purge deletes as many as a bucket has vbuckets, times its copies, and who is told of a batch looks at all
+// that are under way. Copies stay apart, so that what is told of one waits for no other.
+func together(all []ingest.Work) []ingest.Work {
+	kept, of := all[:0], map[index.CopyID]*ingest.CopyBatch{}
+	for _, p := range all {
+		if p.Batch == nil || p.Batch.Kind != ingest.DeleteRange || len(p.Batch.Copies) != 1 {
+			clear(of)
+		} else if c := &p.Batch.Copies[0]; of[c.ID] == nil {
+			of[c.ID] = c
+		} else {
+			of[c.ID].Parts = append(of[c.ID].Parts, c.Parts...)
+			continue
+		}
+		kept = append(kept, p)
+	}
+	clear(all[len(kept):])
+	return kept
 }
 
 // Next says what is to be done now; it is asked until there is nothing.

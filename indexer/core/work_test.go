@@ -148,6 +148,50 @@ func TestRestoresWaitForWhatIsUnderWay(t *testing.T) {
 	}
 }
 
+// TestRangesOfACopyGoTogether: however many ranges of copies are to be deleted, one batch of each copy is under way, which
+// has them in their order; a range that comes behind a restore stays behind it.
+func TestRangesOfACopyGoTogether(t *testing.T) {
+	w := newWorked(t)
+	taken := func(of ...Purge) {
+		t.Helper()
+		for _, p := range of {
+			if !w.st.Retake(p.Copy, p.VBucket) {
+				t.Fatalf("%+v cannot be taken anew", p)
+			}
+		}
+	}
+	handed := func(id index.CopyID, vbuckets ...int) *Handed {
+		t.Helper()
+		s := w.w.Next(wide)
+		if s.Handed == nil || s.Handed.Batch == nil || len(s.Handed.Batch.Copies) != 1 {
+			t.Fatalf("next is %+v, want a batch of copy %d", s, id)
+		}
+		var of []int
+		for _, p := range s.Handed.Batch.Copies[0].Parts {
+			if of = append(of, p.VBucket); !p.DeleteRange {
+				t.Errorf("vbucket %d is not deleted", p.VBucket)
+			}
+		}
+		if c := &s.Handed.Batch.Copies[0]; c.ID != id || !slices.Equal(of, vbuckets) {
+			t.Fatalf("copy %d has ranges %v deleted, want copy %d and %v", c.ID, of, id, vbuckets)
+		}
+		return s.Handed
+	}
+	taken(Purge{10, 1}, Purge{20, 0}, Purge{10, 0}, Purge{20, 1}, Purge{10, 1})
+	first := handed(10, 1, 0, 1)
+	taken(Purge{20, 0})
+	second := handed(20, 0, 1, 0)
+	log := timestamp.FailoverLog{{VBUUID: 8, Seqno: 1}, {VBUUID: 7}}
+	w.st.CarryOut(&wire.RollbackRequest{RollbackID: 3, Incarnation: index.Incarnation{Counter: 1},
+		Logs: []timestamp.FailoverLog{log, log}})
+	w.nothing("while ranges are being deleted")
+	w.w.Ended(first)
+	w.w.Ended(second)
+	if s := w.w.Next(wide); len(s.Restores) == 0 {
+		t.Fatalf("next is %+v, want what is put back", s)
+	}
+}
+
 // TestPurges: tombstones are removed when nothing else is to be written, one vbucket at a time, where a copy is whole;
 // it is clean when all have gone.
 func TestPurges(t *testing.T) {
