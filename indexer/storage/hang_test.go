@@ -13,10 +13,10 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 )
 
-// TestDamagedFolderIsRemovedBeside: while the removal of a damaged folder hangs, of a copy that is dropped or made
-// anew, other copies are listed and made.
+// TestDamagedFolderIsRemovedBeside: while a damaged folder's copy is dropped, or made anew, and any step of that hangs,
+// other copies are listed and made, and nothing else is done in its place.
 func TestDamagedFolderIsRemovedBeside(t *testing.T) {
-	for what, remove := range map[string]func(store *Store) error{
+	removes := map[string]func(store *Store) error{
 		"dropped": func(store *Store) error {
 			gone, err := store.DropDamaged(1)
 			if err == nil && !gone {
@@ -28,45 +28,79 @@ func TestDamagedFolderIsRemovedBeside(t *testing.T) {
 			_, err := store.Create(testMeta(1))
 			return err
 		},
-	} {
-		t.Run(what, func(t *testing.T) {
-			mem := vfs.NewMem()
-			begun, goOn := make(chan struct{}), make(chan struct{})
-			fs := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
-				if op.Kind == errorfs.OpRemoveAll && strings.Contains(op.Path, "data/1-") {
-					close(begun)
-					<-goOn
-				}
-				return nil
-			}))
-			open := func() *Store { return openTest(t, "data", func(o *Options) { o.FS = fs }) }
-			store := open()
-			_, err := store.Create(testMeta(1))
-			must(t, err)
-			must(t, store.Close())
-			f, err := mem.Create("data/1/"+metaName, diskCategory)
-			must(t, err)
-			must(t, f.Close())
-			store = open()
-			if len(store.Damaged()) != 1 {
-				t.Fatal("the folder is not damaged")
-			}
-			ended := make(chan error)
-			go func() { ended <- remove(store) }()
-			<-begun
-			_, err = store.Create(testMeta(2))
-			must(t, err)
-			if len(store.Slices()) != 1 || len(store.Damaged()) != 0 {
-				t.Errorf("meanwhile there are %d copies and %d damaged folders", len(store.Slices()), len(store.Damaged()))
-			}
-			close(goOn)
-			must(t, <-ended)
-			if left, err := mem.List("data"); err != nil || strings.Contains(strings.Join(left, " "), tmpSuffix) {
-				t.Errorf("left: %v, %v", left, err)
-			}
-			must(t, store.Close())
-		})
 	}
+	for what, remove := range removes {
+		for step, is := range map[string]func(op errorfs.Op) bool{
+			"looked for": func(op errorfs.Op) bool { return op.Kind == errorfs.OpStat && op.Path == "data/1" },
+			"moved away": func(op errorfs.Op) bool { return op.Kind == errorfs.OpRename && op.Path == "data/1" },
+			"being erased": func(op errorfs.Op) bool {
+				return op.Kind == errorfs.OpRemoveAll && strings.Contains(op.Path, "data/1-")
+			},
+		} {
+			if what == "dropped" && step == "looked for" {
+				continue // it is known
+			}
+			t.Run(what+", "+step, func(t *testing.T) { removedBeside(t, remove, is, step == "being erased") })
+		}
+	}
+}
+
+func removedBeside(t *testing.T, remove func(*Store) error, is func(errorfs.Op) bool, moved bool) {
+	mem := vfs.NewMem()
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	var hang atomic.Bool
+	fs := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if is(op) && hang.Swap(false) {
+			close(begun)
+			<-goOn
+		}
+		return nil
+	}))
+	open := func() *Store { return openTest(t, "data", func(o *Options) { o.FS = fs }) }
+	store := open()
+	_, err := store.Create(testMeta(1))
+	must(t, err)
+	must(t, store.Close())
+	f, err := mem.Create("data/1/"+metaName, diskCategory)
+	must(t, err)
+	must(t, f.Close())
+	store = open()
+	if len(store.Damaged()) != 1 {
+		t.Fatal("the folder is not damaged")
+	}
+	hang.Store(true)
+	ended := make(chan error)
+	go func() { ended <- remove(store) }()
+	<-begun
+	beside := make(chan error, 1)
+	go func() {
+		_, err := store.Create(testMeta(2))
+		beside <- err
+	}()
+	select {
+	case err := <-beside:
+		must(t, err)
+		if listed := len(store.Damaged()) == 0; len(store.Slices()) != 1 || listed != moved {
+			t.Errorf("meanwhile there are %d copies and %d damaged folders", len(store.Slices()), len(store.Damaged()))
+		}
+		if !moved {
+			if _, err := store.Create(testMeta(1)); !errors.Is(err, ErrExists) {
+				t.Errorf("another copy in its place: %v", err)
+			}
+			if gone, err := store.DropDamaged(1); gone || err != nil {
+				t.Errorf("dropped beside it: %v, %v", gone, err)
+			}
+		}
+	case <-time.After(time.Minute):
+		t.Error("another copy waits for it")
+		defer func() { must(t, <-beside) }()
+	}
+	close(goOn)
+	must(t, <-ended)
+	if left, err := mem.List("data"); err != nil || strings.Contains(strings.Join(left, " "), tmpSuffix) {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	must(t, store.Close())
 }
 
 // TestBallastIsMadeBeside: while the ballast is being made again on a disk that hangs, other copies write; where it

@@ -231,14 +231,12 @@ func (s *Store) Damaged() []Damage {
 
 // DropDamaged removes the damaged folder that is named after a copy; false when there is none.
 func (s *Store) DropDamaged(id index.CopyID) (bool, error) {
-	s.mu.Lock()
-	i := slices.IndexFunc(s.damaged, func(d Damage) bool { return d.Copy == id })
-	if id == 0 || i < 0 || s.closed {
-		s.mu.Unlock()
+	dir, ok := s.keepDamaged(id)
+	if !ok {
 		return false, nil
 	}
-	tmp, err := s.moveAway(s.damaged[i].Folder)
-	s.mu.Unlock()
+	tmp, err := s.moveAway(dir)
+	s.leavePlace(id)
 	if err != nil {
 		return false, err
 	}
@@ -246,13 +244,45 @@ func (s *Store) DropDamaged(id index.CopyID) (bool, error) {
 	return true, nil
 }
 
+// keepDamaged keeps the place of a copy whose folder is damaged: nothing else is done to that meanwhile.
+func (s *Store) keepDamaged(id index.CopyID) (dir string, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.IndexFunc(s.damaged, func(d Damage) bool { return d.Copy == id })
+	if _, soon := s.creating[id]; id == 0 || i < 0 || s.closed || soon {
+		return "", false
+	}
+	s.keepLocked(id, 0)
+	return s.damaged[i].Folder, true
+}
+
+// keepLocked keeps a copy's place, with a share of the memory, until leavePlace. The lock is held.
+func (s *Store) keepLocked(id index.CopyID, share int64) {
+	if s.creating == nil {
+		s.creating = map[index.CopyID]int64{}
+	}
+	s.creating[id] = share
+	s.making.Add(1)
+}
+
+// leavePlace ends what has begun with a copy's place.
+func (s *Store) leavePlace(id index.CopyID) {
+	s.mu.Lock()
+	delete(s.creating, id)
+	s.mu.Unlock()
+	s.making.Done()
+}
+
 // moveAway gives a folder that is no copy's a name under which it is removed at the next start at the latest; it is not
-// listed as damaged any more. The lock is held: to remove it takes longer.
+// listed as damaged any more. The place of its copy is kept: the lock is not, as those who look for other copies would
+// wait for the disk.
 func (s *Store) moveAway(dir string) (tmp string, err error) {
 	tmp = dir + "-" + strconv.FormatUint(rand.Uint64(), 16) + tmpSuffix
 	if err := s.fs.Rename(dir, tmp); err != nil {
 		return "", fmt.Errorf("%w: move %s away: %w", ErrIO, dir, err)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.damaged = slices.DeleteFunc(s.damaged, func(d Damage) bool { return d.Folder == dir })
 	return tmp, nil
 }
@@ -345,50 +375,50 @@ func (s *Store) reserve(m Meta) (dir string, share int64, err error) {
 		return "", 0, err
 	}
 	dir = s.fs.PathJoin(s.opts.Dir, m.Copy.String())
-	moved, share, err := s.keepPlace(m, dir)
+	removing, share, err := s.keepPlace(m)
 	if err != nil {
 		return "", 0, err
 	}
-	if moved != "" {
-		s.removeMoved(moved)
+	if err = s.clear(m.Copy, dir, removing); err == nil {
+		err = s.res.space.room(minMemTable)
 	}
-	if err := s.res.space.room(minMemTable); err != nil {
-		s.mu.Lock()
-		delete(s.creating, m.Copy)
-		s.mu.Unlock()
-		s.making.Done()
+	if err != nil {
+		s.leavePlace(m.Copy)
 		return "", 0, err
 	}
 	return dir, share, nil
 }
 
-// keepPlace notes that a copy is being created. moved is a folder that was in its place and is to be removed: a damaged
-// one, or what a Create or a removal that failed could not remove; "": there was none.
-func (s *Store) keepPlace(m Meta, dir string) (moved string, share int64, err error) {
+// keepPlace notes that a copy is being created; removing: an earlier one of its id is still being removed.
+func (s *Store) keepPlace(m Meta) (removing bool, share int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return "", 0, fmt.Errorf("create copy %s: store %s: %w", m.Copy, s.opts.Dir, ErrClosed)
+		return false, 0, fmt.Errorf("create copy %s: store %s: %w", m.Copy, s.opts.Dir, ErrClosed)
 	}
 	_, there := s.copies[m.Copy]
 	if _, soon := s.creating[m.Copy]; there || soon {
-		return "", 0, fmt.Errorf("%w: copy %s in %s", ErrExists, m.Copy, s.opts.Dir)
-	}
-	if exists(s.fs, dir) {
-		if s.removing[m.Copy] != nil {
-			return "", 0, fmt.Errorf("%w: copy %s is being removed from %s", ErrExists, m.Copy, s.opts.Dir)
-		}
-		if moved, err = s.moveAway(dir); err != nil {
-			return "", 0, err
-		}
-	}
-	if s.creating == nil {
-		s.creating = map[index.CopyID]int64{}
+		return false, 0, fmt.Errorf("%w: copy %s in %s", ErrExists, m.Copy, s.opts.Dir)
 	}
 	share = s.res.memory.next(s.creating)
-	s.creating[m.Copy] = share
-	s.making.Add(1)
-	return moved, share, nil
+	s.keepLocked(m.Copy, share)
+	return s.removing[m.Copy] != nil, share, nil
+}
+
+// clear removes the folder that is in the place of a copy which is being created: a damaged one, or what a Create or a
+// removal that failed could not remove. One that is still being removed is waited for by nobody.
+func (s *Store) clear(id index.CopyID, dir string, removing bool) error {
+	if !exists(s.fs, dir) {
+		return nil
+	}
+	if removing {
+		return fmt.Errorf("%w: copy %s is being removed from %s", ErrExists, id, s.opts.Dir)
+	}
+	moved, err := s.moveAway(dir)
+	if err == nil {
+		s.removeMoved(moved)
+	}
+	return err
 }
 
 // Drop removes a copy: Retire, and then at once what that leaves to be done.
