@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"tidemark/indexer/health"
 	"tidemark/indexer/pace"
 	"tidemark/indexer/packed"
+	"tidemark/indexer/snapshots"
 	"tidemark/indexer/storage"
 	"tidemark/ingest"
 	"tidemark/keyversion"
@@ -76,6 +78,9 @@ type Bucket struct {
 	wrong     wrong
 	sizes     sizes
 	backs     backs
+	all       bool // what is no whole batch of side streams is to be written, too
+
+	beside sync.WaitGroup // see aside
 }
 
 // told is what others read beside the loop.
@@ -119,59 +124,8 @@ func (k *Bucket) Run(ctx context.Context) error {
 	k.loop(inner)
 	cancel()
 	k.lanes.close()
+	k.beside.Wait()
 	return nil
-}
-
-func (k *Bucket) loop(ctx context.Context) {
-	every := bucketTick
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	data, side := &k.in.boxes[0], &k.in.boxes[1]
-	for {
-		if due := k.looksEvery(); due != every {
-			every = due
-			tick.Reset(every)
-		}
-		fromData, fromSide := data.batches, side.batches
-		if k.full() {
-			fromData, fromSide = nil, nil // the connections wait, and the routers behind them
-		} else if k.SideFull() {
-			fromSide = nil
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-k.calls.stop:
-			return
-		case f := <-k.calls.queue:
-			k.takeGeneration()
-			f()
-			k.work.Look()
-		case r := <-k.results:
-			k.finish(r)
-			k.work.Look()
-		case in := <-fromData:
-			k.takeSome(in, data, k.full)
-		case in := <-fromSide:
-			k.takeSome(in, side, k.SideFull)
-		case <-tick.C:
-			k.work.Look()
-			k.goneForGood()
-			k.retakeAgain()
-			k.pump(ctx, true)
-		}
-		k.pump(ctx, false)
-		k.told.queueBytes.Store(int64(k.st.QueueBytes()))
-		k.tellBranch()
-	}
-}
-
-// looksEvery is how often the loop looks by itself.
-func (k *Bucket) looksEvery() time.Duration {
-	if k.st.SideBytes() > 0 {
-		return sideTick
-	}
-	return bucketTick
 }
 
 // Flushed implements holder, and so do Rollback and Gone.
@@ -195,31 +149,6 @@ func (k *Bucket) full() bool { return int64(k.st.QueueBytes()) >= k.node.Queue()
 // SideFull reports whether the bucket holds as much of side streams as it may. It is asked in the loop.
 func (k *Bucket) SideFull() bool {
 	return int64(k.st.SideBytes()) >= min(sideRoom, k.node.Queue()/4) || k.full()
-}
-
-// pump hands out what is to be written. all: also what is no whole batch of side streams.
-func (k *Bucket) pump(ctx context.Context, all bool) {
-	for {
-		s := k.work.Next(core.Limits{Queue: int(k.node.Queue()), Side: sideBatch, Ahead: aheadBatch, All: all})
-		for _, a := range s.Acks {
-			k.node.Report()
-			k.noteFlushed(a.Ref)
-		}
-		switch {
-		case len(s.Restores) > 0:
-			k.handRestores(ctx, s.Restores)
-		case s.Handed == nil:
-			return
-		case s.Handed.Batch == nil:
-			k.handPurge(s.Handed)
-		default:
-			if t := s.Handed.Batch; t.Kind == ingest.Ahead {
-				k.log.Debug("the queue is full: applying ahead", "bytes", t.Bytes())
-				k.node.Metrics.ahead.Inc()
-			}
-			k.hand(s.Handed)
-		}
-	}
 }
 
 // finish takes over what writers have done.
@@ -317,9 +246,11 @@ func (k *Bucket) tellBack(all []restored) {
 // lessRestoring tells those who wait for a rollback that something is back, or is not waited for any more.
 func (k *Bucket) lessRestoring() {
 	if k.st.Restoring() == 0 {
+		gone := make([]snapshots.Gone, 0, len(k.slices))
 		for id := range k.slices {
-			k.node.Snapshots.DropParted(id)
+			gone = append(gone, k.node.Snapshots.DropParted(id))
 		}
+		k.letGo(gone...)
 	}
 	if k.backs.changed != nil {
 		close(k.backs.changed)

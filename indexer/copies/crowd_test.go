@@ -225,7 +225,8 @@ func BenchmarkCopies(b *testing.B) {
 				}
 				for range 50 {
 					c.k.work.Look()
-					c.k.pump(b.Context(), true)
+					c.k.all = true
+					c.k.pump(b.Context())
 				}
 				Measure(c.k.node.Store.Slices(), []*Bucket{c.k}, time.Now())
 				n++

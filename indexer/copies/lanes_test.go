@@ -151,7 +151,7 @@ func (w *laneWorld) promote() {
 	if !w.k.st.Publish(timestamp.Stability{Ref: timestamp.Ref{Number: w.number}, Vector: v}) {
 		w.t.Fatalf("stability timestamp %d is not taken", w.number)
 	}
-	w.k.pump(w.t.Context(), false)
+	w.k.pump(w.t.Context())
 }
 
 // begins waits until a writer has begun with the next task, and returns it.
@@ -197,7 +197,7 @@ func TestLanes(t *testing.T) {
 	const many = 3 * core.MaxStability
 	w := newLaneWorld(t)
 	w.bring()
-	w.k.pump(t.Context(), false)
+	w.k.pump(t.Context())
 	if first := w.begins(); first.of.Batch.Kind != ingest.FromSide || first.of.Batch.Bytes() > sideBatch {
 		t.Fatalf("begun: %v of %d bytes", first.of.Batch.Kind, first.of.Batch.Bytes())
 	}
@@ -241,7 +241,7 @@ func TestLanes(t *testing.T) {
 	}
 	w.promote()
 	w.k.work.Look()
-	w.k.pump(t.Context(), false)
+	w.k.pump(t.Context())
 	kinds := map[ingest.BatchKind]int{}
 	for range 3 { // a result may have to be taken before the next task begins
 		w.ends(1)
@@ -350,7 +350,7 @@ func TestBuildersOfTwoBuckets(t *testing.T) {
 func TestLaneLost(t *testing.T) {
 	w := newLaneWorld(t)
 	w.bring()
-	w.k.pump(t.Context(), false)
+	w.k.pump(t.Context())
 	w.begins() // the piece, which stays
 	for range 3 {
 		w.promote()
@@ -393,7 +393,7 @@ func TestLaneLost(t *testing.T) {
 func TestLaneRemoved(t *testing.T) {
 	w := newLaneWorld(t)
 	w.bring()
-	w.k.pump(t.Context(), false)
+	w.k.pump(t.Context())
 	w.begins()
 	w.promote()
 	w.begins()
@@ -436,7 +436,7 @@ func TestRetakenCopyHoldsNothing(t *testing.T) {
 	if !w.k.retake(1, 0, nil, true) {
 		t.Fatal("the vbucket is not taken anew")
 	}
-	w.k.pump(t.Context(), false)
+	w.k.pump(t.Context())
 	for range core.MaxStability + 1 {
 		w.ends(1)
 		w.ends(2)

@@ -158,7 +158,8 @@ func (k *Bucket) restored(p *putBack) {
 	}
 	k.tellBack(done)
 	for _, c := range p.order {
-		if c.outcome.again != nil && k.lanes.of[c.lane.copy] == c.lane {
+		// what became of one that was let go is still who puts it back's
+		if k.lanes.of[c.lane.copy] == c.lane && c.outcome.again != nil {
 			k.wentBack(c.lane)
 		}
 	}
@@ -249,8 +250,9 @@ func (k *Bucket) restoreOnce(ctx context.Context, s *storage.Slice, what []inges
 // nothing.
 func chooseStates(states []past, what []ingest.Restore) (done []restored, groups [][]uint16) {
 	done, groups = make([]restored, len(what)), make([][]uint16, len(states)+1)
+	var held []ingest.Held
 	for n, r := range what {
-		held := heldStates(states, r.VBucket)
+		held = heldStates(held[:0], states, r.VBucket)
 		i := ingest.Choose(held, r.Log)
 		if done[n].what = r; i < 0 {
 			i = len(states)
@@ -312,20 +314,20 @@ func (p *past) at(vb int) ingest.Held {
 	return h
 }
 
-// heldStates lists what states hold of a vbucket.
-func heldStates(all []past, vb int) []ingest.Held {
-	held := make([]ingest.Held, len(all))
+// heldStates adds what states hold of a vbucket to a list.
+func heldStates(held []ingest.Held, all []past, vb int) []ingest.Held {
 	for i := range all {
-		held[i] = all[i].at(vb)
+		held = append(held, all[i].at(vb))
 	}
 	return held
 }
 
 // pastsOfCopies returns a function that lists what a copy could go back to in a vbucket. It looks each copy up once.
-// What it holds stays until release is called.
+// What is listed is good until the next call, what the copies hold stays until release is called.
 func (k *Bucket) pastsOfCopies() (states func(index.CopyID, int) []ingest.Held, release func()) {
 	known := map[index.CopyID][]past{}
 	var releases []func()
+	var held []ingest.Held
 	states = func(id index.CopyID, vb int) []ingest.Held {
 		all, ok := known[id]
 		if s := k.slices[id]; !ok && s != nil {
@@ -333,7 +335,8 @@ func (k *Bucket) pastsOfCopies() (states func(index.CopyID, int) []ingest.Held, 
 			all, free = k.node.pasts(s)
 			known[id], releases = all, append(releases, free)
 		}
-		return heldStates(all, vb)
+		held = heldStates(held[:0], all, vb)
+		return held
 	}
 	return states, func() {
 		for _, free := range releases {

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"tidemark/index"
+	"tidemark/indexer/snapshots"
 	"tidemark/indexer/storage"
 )
 
@@ -44,7 +45,7 @@ func (k *Bucket) retake(id index.CopyID, vb int, stray []storage.Row, elsewhere 
 	k.wrong.found(id, vb, stray, elsewhere)
 	k.node.Metrics.retaken.Inc()
 	if elsewhere {
-		k.node.Snapshots.Doubt(id)
+		k.letGo(k.node.Snapshots.Doubt(id))
 	}
 	return true
 }
@@ -90,8 +91,21 @@ func (k *Bucket) goneForGood() {
 // fellBack takes over that a copy was opened again, or will be: it may hold again what was wrong.
 func (k *Bucket) fellBack(id index.CopyID, now RowsAt) {
 	if k.wrong.wentBack(id, now) {
-		k.node.Snapshots.Doubt(id)
+		k.letGo(k.node.Snapshots.Doubt(id))
 	}
+}
+
+// letGo closes snapshots beside the loop: who closes the last one of files that were replaced, or are to be opened
+// again, closes and removes these.
+func (k *Bucket) letGo(all ...snapshots.Gone) {
+	if all = slices.DeleteFunc(all, snapshots.Gone.None); len(all) == 0 {
+		return
+	}
+	k.aside(func() {
+		for _, g := range all {
+			g.Close()
+		}
+	})
 }
 
 // holds is what a copy holds, zero of one that is not open here.

@@ -13,7 +13,7 @@ import (
 func (k *Bucket) Prepare(ctx context.Context, req *wire.RollbackRequest) (reply *wire.RollbackReply, err error) {
 	err = k.do(ctx, func() {
 		states, release := k.pastsOfCopies()
-		defer release()
+		defer k.aside(release) // it may close files that were replaced
 		reply = k.st.Prepare(req, states)
 	})
 	return reply, err

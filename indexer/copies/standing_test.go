@@ -25,7 +25,7 @@ func TestACopyKnownToBeWrong(t *testing.T) {
 		t.Fatal(err)
 	}
 	stands("not begun", true)
-	if err := w.k.do(t.Context(), func() { w.k.pump(t.Context(), false) }); err != nil {
+	if err := w.k.do(t.Context(), func() { w.k.pump(t.Context()) }); err != nil {
 		t.Fatal(err)
 	}
 	for deleting := false; !deleting; {

@@ -22,7 +22,7 @@ func TestRetakeOutlivesReopening(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			w := newRetakenWorld(t)
 			if how > 0 {
-				w.k.pump(t.Context(), false)
+				w.k.pump(t.Context())
 				w.begins()
 			}
 			if how == written {
@@ -38,7 +38,7 @@ func TestRetakeOutlivesReopening(t *testing.T) {
 			if wrong, _ := w.k.wrongUntil(1); !wrong || !w.k.node.Snapshots.InDoubt(1) {
 				t.Fatalf("opened again it is wrong: %v, in doubt: %v", wrong, w.k.node.Snapshots.InDoubt(1))
 			}
-			w.k.pump(t.Context(), false)
+			w.k.pump(t.Context())
 			if again := w.begins(); again.of.Batch.Kind != ingest.DeleteRange || again.of.Batch.Copies[0].ID != 1 {
 				t.Fatalf("then begun: %v", again.of.Batch.Kind)
 			}
@@ -57,7 +57,7 @@ func TestRetakenForGood(t *testing.T) {
 	for what, measured := range map[string]bool{"measured": true, "not measured": false} {
 		t.Run(what, func(t *testing.T) {
 			w := newRetakenWorld(t)
-			w.k.pump(t.Context(), false)
+			w.k.pump(t.Context())
 			w.begins()
 			w.ends(1)
 			w.result()

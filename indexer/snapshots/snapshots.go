@@ -209,10 +209,23 @@ func (s *Set) Signal() {
 	}
 }
 
-func (s *Set) close(gone []Held) {
-	for _, h := range gone {
+func (s *Set) close(gone []Held) { Gone{s, gone}.Close() }
+
+// Gone are snapshots that nobody is given any more, and that are still to be closed: who closes the last one of files
+// that are not used any more closes and removes those, and waits for the disk.
+type Gone struct {
+	of  *Set
+	all []Held
+}
+
+// None reports whether there are none.
+func (g Gone) None() bool { return len(g.all) == 0 }
+
+// Close closes them.
+func (g Gone) Close() {
+	for _, h := range g.all {
 		if err := h.Snap.Close(); err != nil {
-			s.log.Warn("closing a snapshot", "error", err)
+			g.of.log.Warn("closing a snapshot", "error", err)
 		}
 	}
 }
@@ -257,10 +270,8 @@ func (s *Set) Refs(id index.CopyID) []wire.StabilityRef {
 }
 
 // Doubt lets all snapshots of a copy go, and whatever writers that are at work, or have their turn before those that
-// mend it, add to them.
-func (s *Set) Doubt(id index.CopyID) {
-	s.let(id, func(bool) bool { return true })
-}
+// mend it, add to them. Those that have gone are the caller's to close.
+func (s *Set) Doubt(id index.CopyID) Gone { return s.let(id, func(bool) bool { return true }) }
 
 // InDoubt reports whether what a copy holds is known to be wrong.
 func (s *Set) InDoubt(id index.CopyID) bool {
@@ -277,13 +288,14 @@ func (s *Set) Trust(id index.CopyID) {
 }
 
 // Drop lets all snapshots of a copy go, and ends the doubt: it will hold something else.
-func (s *Set) Drop(id index.CopyID) { s.let(id, func(bool) bool { return false }) }
+func (s *Set) Drop(id index.CopyID) { s.let(id, func(bool) bool { return false }).Close() }
 
 // Release lets all snapshots of a copy go. It is in doubt afterwards if it was.
-func (s *Set) Release(id index.CopyID) { s.let(id, func(was bool) bool { return was }) }
+func (s *Set) Release(id index.CopyID) { s.let(id, func(was bool) bool { return was }).Close() }
 
-func (s *Set) let(id index.CopyID, doubt func(was bool) bool) {
+func (s *Set) let(id index.CopyID, doubt func(was bool) bool) Gone {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if doubt(s.doubted[id]) {
 		s.doubted[id] = true
 	} else {
@@ -294,8 +306,7 @@ func (s *Set) let(id index.CopyID, doubt func(was bool) bool) {
 	delete(s.skipped, id)
 	s.wakeLocked(id)
 	s.noteLocked(gone...)
-	s.mu.Unlock()
-	s.close(gone)
+	return Gone{s, gone}
 }
 
 // Part takes those away from scans that hold something of a vbucket that is not on the branch it is restored to. They
@@ -318,9 +329,10 @@ func (h *Held) leaves(r ingest.Restore, log timestamp.FailoverLog) bool {
 	return p.Content() > ingest.History(p.VBUUID, log).Common(r.Log)
 }
 
-// DropParted lets those of a copy go that part has taken away.
-func (s *Set) DropParted(id index.CopyID) {
+// DropParted lets those of a copy go that part has taken away. They are the caller's to close.
+func (s *Set) DropParted(id index.CopyID) Gone {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	var kept, gone []Held
 	for _, h := range s.copies[id] {
 		if h.parted {
@@ -331,8 +343,7 @@ func (s *Set) DropParted(id index.CopyID) {
 	}
 	s.copies[id] = kept
 	s.noteLocked(gone...)
-	s.mu.Unlock()
-	s.close(gone)
+	return Gone{s, gone}
 }
 
 // CloseAll ends it.

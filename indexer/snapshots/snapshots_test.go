@@ -67,7 +67,7 @@ func TestSnapshots(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	snaps.DropParted(1)
+	snaps.DropParted(1).Close()
 	if past := snaps.Retain(1); len(past) != 2 {
 		t.Errorf("%d snapshots to restore from when all is restored", len(past))
 	} else if err := errors.Join(past[0].Close(), past[1].Close()); err != nil {
