@@ -190,7 +190,9 @@ func (k *Bucket) keepMarks() {
 func (k *Bucket) ended(u *underway) {
 	if u.Batch != nil {
 		k.node.Metrics.batch(u.Batch.Kind, k.node.Now().Sub(u.began))
-		k.spreaders.Give(u.spreader)
+		if !u.leaves { // else somebody may still look at it
+			k.spreaders.Give(u.spreader)
+		}
 	}
 	k.rowsGone(u)
 	k.tell(k.work.Ended(u.Handed, u.missed()...))
@@ -422,6 +424,7 @@ func (k *Bucket) BringBackOpen(ctx context.Context, s *storage.Slice) {
 // remove lets a copy go. When all waits are over nothing is written to it any more. It runs in the loop.
 func (k *Bucket) remove(id index.CopyID) (waits []<-chan struct{}) {
 	restoring := k.st.RestoringOf(id) > 0
+	n := k.lanes.of[id]
 	k.work.Remove(id)
 	waits = k.lanes.leave(id)
 	delete(k.slices, id)
@@ -436,6 +439,9 @@ func (k *Bucket) remove(id index.CopyID) (waits []<-chan struct{}) {
 	}
 	if ended := k.backs.leaving[id]; ended != nil {
 		waits = append(waits, ended)
+	}
+	if n != nil {
+		k.giveUp(n)
 	}
 	return waits
 }

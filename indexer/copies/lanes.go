@@ -2,6 +2,7 @@ package copies
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -195,6 +196,13 @@ func (l *lanes) lose(n *lane) <-chan struct{} {
 	return n.rest
 }
 
+// has lists the tasks of a lane, that under way among them.
+func (l *lanes) has(n *lane) []task {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(n.tasks)
+}
+
 // close ends it: no task is begun any more, and those under way have ended when it returns.
 func (l *lanes) close() {
 	l.mu.Lock()
@@ -236,7 +244,9 @@ type underway struct {
 	*core.Handed
 	strays []*stray // see wrong
 	began  time.Time
+	known  []atomic.Bool // by number of the copy: what became of its task is
 	failed []atomic.Bool // by number of the copy
+	leaves bool          // of the loop: a task was given up, and its writer may still be at it
 
 	spread   sync.Once
 	spreader *packed.Spreader
@@ -257,6 +267,27 @@ func (u *underway) share(k *Bucket, at int) *packed.Share {
 	return &u.shares[at]
 }
 
+// newUnderway is that of something with so many tasks.
+func newUnderway(h *core.Handed, began time.Time, tasks int) *underway {
+	u := &underway{Handed: h, began: began, known: make([]atomic.Bool, tasks), failed: make([]atomic.Bool, tasks)}
+	u.left.Store(int32(tasks))
+	return u
+}
+
+// end takes over what became of a task, the first time it is told, and reports whether all is done by that, or else
+// what serves scans is, at a stability timestamp.
+func (u *underway) end(at int, failed bool) (ended, shown bool) {
+	if u.known[at].Swap(true) {
+		return false, false
+	}
+	u.failed[at].Store(failed)
+	shown = u.Batch != nil && u.Batch.Copies[at].Serves && u.servingLeft.Add(-1) == 0
+	if u.left.Add(-1) == 0 {
+		return true, false
+	}
+	return false, shown && u.Batch.Kind == ingest.AtStability
+}
+
 // missed lists the copies that a batch was not written to.
 func (u *underway) missed() (ids []index.CopyID) {
 	for i := range u.failed {
@@ -270,7 +301,7 @@ func (u *underway) missed() (ids []index.CopyID) {
 // hand hands a batch out: each of its copies has its part to write.
 func (k *Bucket) hand(h *core.Handed) {
 	t := h.Batch
-	u := &underway{Handed: h, began: k.node.Now(), failed: make([]atomic.Bool, len(t.Copies))}
+	u := newUnderway(h, k.node.Now(), len(t.Copies))
 	u.strays = k.wrong.deleted(t)
 	all := make([]task, len(t.Copies))
 	for i := range t.Copies {
@@ -282,7 +313,6 @@ func (k *Bucket) hand(h *core.Handed) {
 			u.servingLeft.Add(1)
 		}
 	}
-	u.left.Store(int32(len(all)))
 	served := u.servingLeft.Load() == 0
 	for i := range all {
 		k.lanes.give(k.lane(t.Copies[i].ID), all[i])
@@ -311,8 +341,7 @@ func (k *Bucket) lane(id index.CopyID) *lane {
 
 // handPurge hands out the removal of tombstones.
 func (k *Bucket) handPurge(h *core.Handed) {
-	u := &underway{Handed: h, began: k.node.Now(), failed: make([]atomic.Bool, 1)}
-	u.left.Store(1)
+	u := newUnderway(h, k.node.Now(), 1)
 	k.lanes.give(k.lane(h.Purge.Copy), task{of: u, class: serving, idle: true}) // its copy's newest rows wait behind it
 }
 
@@ -338,13 +367,26 @@ func (k *Bucket) doTask(ctx context.Context, n *lane, t task) {
 	case o.shut && !n.lost.Swap(true):
 		k.revive(ctx, n)
 	}
-	u.failed[t.at].Store(o != outcome{})
-	shown := u.Batch != nil && u.Batch.Copies[t.at].Serves && u.servingLeft.Add(-1) == 0
-	switch {
-	case u.left.Add(-1) == 0:
+	switch ended, shown := u.end(t.at, o != outcome{}); {
+	case ended:
 		k.result(ctx, result{ended: u})
-	case shown && u.Batch.Kind == ingest.AtStability:
+	case shown:
 		k.result(ctx, result{shown: u})
+	}
+}
+
+// giveUp lets nothing wait for what a copy that was let go has still to write: it may hang. Of what is under way the
+// other copies are told without it. It runs in the loop.
+func (k *Bucket) giveUp(n *lane) {
+	for _, t := range k.lanes.has(n) {
+		u := t.of
+		u.leaves = true
+		switch ended, shown := u.end(t.at, true); {
+		case ended:
+			k.ended(u)
+		case shown:
+			k.tell(k.work.Served(u.Handed, u.missed()...))
+		}
 	}
 }
 

@@ -74,6 +74,43 @@ func TestACopyIsLetGoOfOnce(t *testing.T) {
 	w.ends(2)
 }
 
+// TestNobodyWaitsForWhatACopyThatWentHasToWrite: a copy whose write hangs holds up what is told of its bucket's other
+// copies until it is let go of, and no longer; what it writes at last counts for nothing.
+func TestNobodyWaitsForWhatACopyThatWentHasToWrite(t *testing.T) {
+	w := newLaneWorld(t)
+	w.promote()
+	w.begins()
+	w.begins()
+	w.serve()
+	w.ends(2)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := w.k.Remove(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("removed while it is being written to: %v", err)
+	}
+	under := func() (n int) {
+		if err := w.k.do(t.Context(), func() { n = w.k.work.Under() }); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for until := time.Now().Add(time.Minute); under() > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatal("the other copy has written it, and it is still under way")
+		}
+	}
+	if f := w.k.Flushed(); f == nil || f.Number != 1 {
+		t.Errorf("told of: %+v, want timestamp 1", f)
+	}
+	w.ends(1)
+	if err := w.k.Remove(t.Context(), 1); err != nil {
+		t.Error(err)
+	}
+	if n := under(); n != 0 {
+		t.Errorf("%d are under way", n)
+	}
+}
+
 // TestACopyThatComesAgainHoldsNothing: what was under way when a copy was removed is not counted for another one of its
 // id.
 func TestACopyThatComesAgainHoldsNothing(t *testing.T) {
