@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -203,12 +204,22 @@ func (x *Indexer) status(ctx context.Context) (*Status, error) {
 	return s, nil
 }
 
+// drawAtOnce is how many vbuckets are drawn by one call of a bucket's loop: a line takes it some microseconds, and there
+// may be hundreds of copies.
+const drawAtOnce = 16
+
 // positions draws, per bucket and vbucket, the stream that feeds it and where each copy stands: why something waits.
 func (x *Indexer) positions(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	for _, text := range askEach(x.allBuckets(), func(k *copies.Bucket) (text string, err error) {
-		err = k.Do(r.Context(), func(st *core.Bucket) { text = fmt.Sprintf("bucket %s: %s", k.Name(), st) })
-		return text, err
+	for _, text := range askEach(x.allBuckets(), func(k *copies.Bucket) (string, error) {
+		var text strings.Builder
+		fmt.Fprintf(&text, "bucket %s: ", k.Name())
+		for vb := 0; vb < k.VBuckets(); vb += drawAtOnce {
+			if err := k.Do(r.Context(), func(st *core.Bucket) { st.Draw(&text, vb, drawAtOnce) }); err != nil {
+				return "", err
+			}
+		}
+		return text.String(), nil
 	}) {
 		if _, err := io.WriteString(w, text); err != nil {
 			return nil //nolint:nilerr // the client has gone: nobody is left to tell

@@ -10,15 +10,22 @@ import (
 // String draws the state: a line per vbucket with its stream, and below it a line per copy.
 func (b *Bucket) String() string {
 	var w strings.Builder
-	fmt.Fprintf(&w, "rollback %d, %d waiting", b.rollbackID, len(b.stability.waiting))
-	if b.stability.haveLast {
-		fmt.Fprintf(&w, ", flushed S%d", b.stability.last.Number)
-	}
-	w.WriteByte('\n')
-	for vb := range b.vbs {
-		b.describe(&w, vb)
-	}
+	b.Draw(&w, 0, len(b.vbs))
 	return w.String()
+}
+
+// Draw is String for so many vbuckets from one on, with what is of all of them before the first.
+func (b *Bucket) Draw(w *strings.Builder, from, vbuckets int) {
+	if from == 0 {
+		fmt.Fprintf(w, "rollback %d, %d waiting", b.rollbackID, len(b.stability.waiting))
+		if b.stability.haveLast {
+			fmt.Fprintf(w, ", flushed S%d", b.stability.last.Number)
+		}
+		w.WriteByte('\n')
+	}
+	for vb := from; vb < min(from+vbuckets, len(b.vbs)); vb++ {
+		b.describe(w, vb)
+	}
 }
 
 func (b *Bucket) describe(w *strings.Builder, vb int) {

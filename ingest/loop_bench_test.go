@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"tidemark/index"
@@ -80,7 +81,9 @@ func BenchmarkLoop(b *testing.B) {
 		{"backlogs", func(s *Bucket, ids []index.CopyID) func() {
 			return func() { s.Backlogs(make([]uint64, 1024), func(index.CopyID) []Position { return nil }) }
 		}},
-		{"string", func(s *Bucket, ids []index.CopyID) func() { return func() { _ = s.String() } }},
+		{"draw 16", func(s *Bucket, ids []index.CopyID) func() {
+			return func() { s.Draw(&strings.Builder{}, 0, 16) }
+		}},
 		{"wants", func(s *Bucket, ids []index.CopyID) func() {
 			for vb := range uint16(1024) {
 				begin(s, ids, vb, 2, keyversion.Begin{Start: 150, Log: log})
@@ -91,7 +94,7 @@ func BenchmarkLoop(b *testing.B) {
 				}
 			}
 		}},
-		{"refused", func(s *Bucket, ids []index.CopyID) func() {
+		{"32 refused", func(s *Bucket, ids []index.CopyID) func() {
 			for vb := range uint16(1024) {
 				begin(s, ids, vb, 2, keyversion.Begin{Start: 150, Log: log})
 			}
@@ -99,7 +102,7 @@ func BenchmarkLoop(b *testing.B) {
 				s.OpenSide(w, uint64(i))
 			}
 			return func() {
-				for vb := range 1024 {
+				for vb := range 32 {
 					s.SideRefused(vb, uint64(vb), 120)
 				}
 			}

@@ -3,6 +3,7 @@ package ingest
 import (
 	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -84,6 +85,21 @@ func TestWantsAreThoseOfEachCopy(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestDrawnInPieces: pieces of the picture are the whole.
+func TestDrawnInPieces(t *testing.T) {
+	const vbs = 5
+	s := idle(t, vbs, 2, false)
+	for each := 1; each <= vbs+1; each++ {
+		var w strings.Builder
+		for vb := 0; vb < vbs; vb += each {
+			s.Draw(&w, vb, each)
+		}
+		if got, want := w.String(), s.String(); got != want || strings.Count(got, "\n") != 1+vbs*3 {
+			t.Errorf("%d at once: %q, want %q", each, got, want)
+		}
+	}
 }
 
 // BenchmarkWants is what it costs to learn that nothing is wanted in a bucket of 1,024 vbuckets, which is asked each

@@ -5,6 +5,7 @@ package sides
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -30,6 +31,9 @@ const (
 	restTick = 500 * time.Millisecond
 	// sideGather is how long wants are gathered, so that one request serves many vbuckets.
 	sideGather = 10 * time.Millisecond
+	// answersAtOnce is how many vbuckets' answers a call of a bucket's loop takes over: one that refuses deletes the range
+	// of each copy.
+	answersAtOnce = 32
 )
 
 // Projectors stream what copies lack.
@@ -237,7 +241,12 @@ func (l *Loop) ask(ctx context.Context, k *copies.Bucket, r *core.SideRequest) {
 			l.metrics.WithLabelValues("error").Add(float64(len(r.Wants)))
 		}
 		span.AddEvent("the projector has answered")
-		_ = k.Do(ctx, func(st *core.Bucket) { l.answered(k, st, r, reply, err) }) // a bucket that goes wants nothing
+		l.mu.Lock()
+		all := l.sides.Answered(r, reply, err != nil)
+		l.mu.Unlock()
+		for some := range slices.Chunk(all, answersAtOnce) {
+			_ = k.Do(ctx, func(st *core.Bucket) { l.answered(k, st, r, some) }) // a bucket that goes wants nothing
+		}
 	})
 }
 
@@ -256,10 +265,7 @@ func (l *Loop) call(addr string, f func()) {
 }
 
 // answered runs in the bucket's loop.
-func (l *Loop) answered(k *copies.Bucket, st *core.Bucket, r *core.SideRequest, reply *wire.StreamReply, err error) {
-	l.mu.Lock()
-	all := l.sides.Answered(r, reply, err != nil)
-	l.mu.Unlock()
+func (l *Loop) answered(k *copies.Bucket, st *core.Bucket, r *core.SideRequest, all []core.SideAnswer) {
 	for i := range all {
 		a := &all[i]
 		if a.Result != nil {
