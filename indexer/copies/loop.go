@@ -43,12 +43,7 @@ func (k *Bucket) loop(ctx context.Context) {
 		if k.round(ctx) {
 			continue
 		}
-		fromData, fromSide := k.in.boxes[0].batches, k.in.boxes[1].batches
-		if k.full() {
-			fromData, fromSide = nil, nil // the connections wait, and the routers behind them
-		} else if k.SideFull() {
-			fromSide = nil
-		}
+		fromData, fromSide := k.inboxes()
 		select {
 		case <-ctx.Done():
 			return
@@ -66,6 +61,17 @@ func (k *Bucket) loop(ctx context.Context) {
 			k.looks()
 		}
 	}
+}
+
+// inboxes are those of which something may be taken; nil: the connections wait, and the routers behind them.
+func (k *Bucket) inboxes() (fromData, fromSide <-chan inbound) {
+	if k.full() {
+		return nil, nil
+	}
+	if !k.SideFull() {
+		fromSide = k.in.boxes[1].batches
+	}
+	return k.in.boxes[0].batches, fromSide
 }
 
 // round does a bounded amount of each kind of work that waits: calls first, then what writers have done, then what
