@@ -204,8 +204,8 @@ func (x *Indexer) status(ctx context.Context) (*Status, error) {
 	return s, nil
 }
 
-// drawAtOnce is how many vbuckets are drawn by one call of a bucket's loop: a line takes it some microseconds, and there
-// may be hundreds of copies.
+// drawAtOnce is how many vbuckets are drawn by one call of a bucket's loop: a line takes it some microseconds, and
+// there may be hundreds of copies.
 const drawAtOnce = 16
 
 // positions draws, per bucket and vbucket, the stream that feeds it and where each copy stands: why something waits.

@@ -48,8 +48,8 @@ func TestGainsAreThoseOfEachPart(t *testing.T) {
 	})
 }
 
-// TestQueuesAreTrimmedForWhoeverLeaves: the events of a queue go when the last of the copies has left that they are for,
-// in whichever order they leave, and wherever who holds them is looked for first.
+// TestQueuesAreTrimmedForWhoeverLeaves: the events of a queue go when the last of the copies has left that they are
+// for, in whichever order they leave, and wherever who holds them is looked for first.
 func TestQueuesAreTrimmedForWhoeverLeaves(t *testing.T) {
 	const copies = 4
 	var orders [][]int

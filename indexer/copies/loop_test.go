@@ -76,8 +76,8 @@ func (f *flooded) run(t *testing.T) {
 	})
 }
 
-// TestACallWaitsForNoFullInbox: a call that comes while the loop takes data is answered when it has taken a piece of one
-// batch, however many batches wait and however large they are.
+// TestACallWaitsForNoFullInbox: a call that comes while the loop takes data is answered when it has taken a piece of
+// one batch, however many batches wait and however large they are.
 func TestACallWaitsForNoFullInbox(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience) // hang guard
 	defer cancel()

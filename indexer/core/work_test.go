@@ -148,8 +148,8 @@ func TestRestoresWaitForWhatIsUnderWay(t *testing.T) {
 	}
 }
 
-// TestRangesOfACopyGoTogether: however many ranges of copies are to be deleted, one batch of each copy is under way, which
-// has them in their order; a range that comes behind a restore stays behind it.
+// TestRangesOfACopyGoTogether: however many ranges of copies are to be deleted, one batch of each copy is under way,
+// which has them in their order; a range that comes behind a restore stays behind it.
 func TestRangesOfACopyGoTogether(t *testing.T) {
 	w := newWorked(t)
 	taken := func(of ...Purge) {
