@@ -70,27 +70,29 @@ type Key struct {
 }
 
 // Derive makes the keys of a password that a user is given; random fills a slice with random bytes. Error: ErrAccess.
-func Derive(password string, random func([]byte)) (Keys, error) {
+func Derive(password string, random func([]byte)) (k Keys, err error) {
 	if err := CheckPassword(password); err != nil {
-		return Keys{}, err
+		return k, err
 	}
-	return KeysOf(password, random)
-}
-
-// KeysOf is Derive of any password: names and passwords count as they are, without SASLprep. random is asked for the
-// salts of SHA-1, -256 and -512, in this order. Error: none but those of the hashes.
-func KeysOf(password string, random func([]byte)) (k Keys, err error) {
 	k.Iterations = Iterations
 	for _, x := range k.all() {
-		x.key.Salt = make([]byte, SaltBytes)
-		random(x.key.Salt)
-		salted, err := pbkdf2.Key(x.hash, password, x.key.Salt, k.Iterations, x.hash().Size())
-		if err != nil {
-			return k, fmt.Errorf("derive keys: %w", err)
+		salt := make([]byte, SaltBytes)
+		random(salt)
+		if *x.key, err = DeriveOne(x.hash, password, salt); err != nil {
+			return k, err
 		}
-		x.key.Stored, x.key.Server = stored(x.hash, salted), mac(x.hash, salted, "Server Key")
 	}
 	return k, nil
+}
+
+// DeriveOne makes the key of any password for one hash, by Iterations rounds: names and passwords count as they are,
+// without SASLprep. Error: none but those of the hash.
+func DeriveOne(h func() hash.Hash, password string, salt []byte) (Key, error) {
+	salted, err := pbkdf2.Key(h, password, salt, Iterations, h().Size())
+	if err != nil {
+		return Key{}, fmt.Errorf("derive keys: %w", err)
+	}
+	return Key{Salt: salt, Stored: stored(h, salted), Server: mac(h, salted, "Server Key")}, nil
 }
 
 // hashed is a key, and its hash.

@@ -40,8 +40,8 @@ type authenticator struct {
 	checks         chan struct{} // a place for each password that is being checked: that takes a processor milliseconds
 
 	mu     sync.Mutex
-	own    access.Keys // of the configured user, once they are derived
-	ownFor []byte      // the secret that their salts are made from
+	own    map[string]access.Key // of the configured user, by mechanism, once they are derived
+	ownFor []byte                // the secret that their salts are made from
 }
 
 func newAuthenticator(user, password string, users func() *access.Directory, random func([]byte)) *authenticator {
@@ -60,23 +60,24 @@ func (a *authenticator) secret() []byte {
 	return a.decoy
 }
 
-// ownKeys are those of the configured user.
-func (a *authenticator) ownKeys() (access.Keys, error) {
+// ownKey is that of the configured user for a mechanism. It is derived when the mechanism is first asked for: most
+// nodes are only ever asked for one, and each takes a processor milliseconds.
+func (a *authenticator) ownKey(mech string, hash scram.HashGeneratorFcn) (access.Key, error) {
 	secret := a.secret()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if bytes.Equal(a.ownFor, secret) {
-		return a.own, nil
+	if a.own == nil || !bytes.Equal(a.ownFor, secret) {
+		a.own, a.ownFor = map[string]access.Key{}, secret
 	}
-	mechs := []string{mechSHA1, mechSHA256, mechSHA512}
-	keys, err := access.KeysOf(a.password, func(salt []byte) {
-		copy(salt, saltOf(secret, mechs[0], a.user))
-		mechs = mechs[1:]
-	})
+	key, known := a.own[mech]
+	if known {
+		return key, nil
+	}
+	key, err := access.DeriveOne(hash, a.password, saltOf(secret, mech, a.user))
 	if err == nil {
-		a.own, a.ownFor = keys, secret
+		a.own[mech] = key
 	}
-	return keys, err
+	return key, err
 }
 
 // saltOf is the salt of a user that there is not, or of the configured one.
@@ -110,26 +111,30 @@ func hashOf(mech string) (hash scram.HashGeneratorFcn, ok bool) {
 // lookup returns what is kept of a user's password for a mechanism (RFC 5802), and whether there is such a user.
 func (a *authenticator) lookup(mech string, hash scram.HashGeneratorFcn, user string) (c scram.StoredCredentials,
 	known bool, err error) {
-	var keys access.Keys
+	key, rounds := access.Key{}, access.Iterations
 	switch u := a.users().Find(user); {
 	case a.configured(user):
-		if keys, err = a.ownKeys(); err != nil {
+		if key, err = a.ownKey(mech, hash); err != nil {
 			return c, false, err
 		}
 	case u != nil:
-		keys = u.Keys
+		key, rounds = keyFor(mech, u.Keys), u.Keys.Iterations
 	default:
 		return a.madeUp(mech, hash, user), false, nil
 	}
-	key := keys.SHA512
+	return scram.StoredCredentials{KeyFactors: scram.KeyFactors{Salt: string(key.Salt), Iters: rounds},
+		StoredKey: key.Stored, ServerKey: key.Server}, true, nil
+}
+
+// keyFor is the one of a user's keys that a mechanism takes.
+func keyFor(mech string, keys access.Keys) access.Key {
 	switch mech {
 	case mechSHA1:
-		key = keys.SHA1
+		return keys.SHA1
 	case mechSHA256:
-		key = keys.SHA256
+		return keys.SHA256
 	}
-	return scram.StoredCredentials{KeyFactors: scram.KeyFactors{Salt: string(key.Salt), Iters: keys.Iterations},
-		StoredKey: key.Stored, ServerKey: key.Server}, true, nil
+	return keys.SHA512
 }
 
 // madeUp are credentials of a user that there is not, always the same, which nobody can prove to have.

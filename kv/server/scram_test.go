@@ -196,7 +196,7 @@ func randomBytes(b []byte) { _, _ = rand.Read(b) } // which never fails
 // TestSaltsTellNobody: the nodes of a cluster, and each over its restarts, show the same salt for a name, whether or
 // not somebody has it, or it is that of the configuration; other names and mechanisms have others.
 func TestSaltsTellNobody(t *testing.T) {
-	keys, err := access.KeysOf("app's password", randomBytes)
+	keys, err := access.Derive("app's password", randomBytes)
 	if err != nil {
 		t.Fatal(err)
 	}
