@@ -323,7 +323,7 @@ func wrongName(v string) string {
 		return fmt.Sprintf("Bucket name cannot exceed %d characters", clustermap.MaxBucketName)
 	case v[0] == '.':
 		return "Bucket name cannot start with dot."
-	case !validName.MatchString(v):
+	case !clustermap.ValidBucketName(v):
 		return "Bucket name can only contain characters in range A-Z, a-z, 0-9 as well as underscore, period, dash & percent."
 	}
 	return ""

@@ -3,7 +3,6 @@ package kv
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"time"
 
@@ -76,17 +75,19 @@ type Config struct {
 	WrapFile func(seglog.File) seglog.File
 }
 
-var (
-	validName = regexp.MustCompile(`^[A-Za-z0-9._%-]{1,100}$`)
-	validUUID = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
+// Longest names.
+const (
+	maxNodeID = 100
+	maxUUID   = 64
 )
 
 // check validates the configuration and fills in what may be left out.
 func (c *Config) check() error {
 	c.setDefaults()
 	switch {
-	case !validName.MatchString(c.NodeID):
-		return fmt.Errorf("%w: node id %q: want 1 to 100 letters, digits, '.', '_', '%%' or '-'", ErrConfig, c.NodeID)
+	case !clustermap.Plain(c.NodeID, maxNodeID, "._%-"):
+		return fmt.Errorf("%w: node id %q: want 1 to %d letters, digits, '.', '_', '%%' or '-'", ErrConfig, c.NodeID,
+			maxNodeID)
 	case c.Dir == "":
 		return fmt.Errorf("%w: no folder given", ErrConfig)
 	case c.ListenTLS != "" && c.TLS == nil:
@@ -138,11 +139,11 @@ func (c *Config) setDefaults() {
 // check looks at one bucket of a cluster of so many nodes.
 func (b *BucketConfig) check(nodes int) error {
 	switch {
-	case !validName.MatchString(b.Name) || b.Name[0] == '.':
-		return fmt.Errorf("%w: bucket name %q: want 1 to 100 letters, digits, '.', '_', '%%' or '-', not beginning with '.'",
-			ErrConfig, b.Name)
-	case !validUUID.MatchString(b.UUID):
-		return fmt.Errorf("%w: bucket %q: uuid %q: want 1 to 64 letters, digits or '-'", ErrConfig, b.Name, b.UUID)
+	case !clustermap.ValidBucketName(b.Name):
+		return fmt.Errorf("%w: bucket name %q: want 1 to %d letters, digits, '.', '_', '%%' or '-', not beginning with '.'",
+			ErrConfig, b.Name, clustermap.MaxBucketName)
+	case !clustermap.Plain(b.UUID, maxUUID, "-"):
+		return fmt.Errorf("%w: bucket %q: uuid %q: want 1 to %d letters, digits or '-'", ErrConfig, b.Name, b.UUID, maxUUID)
 	case b.VBuckets < 1 || b.VBuckets > store.MaxVBuckets || b.VBuckets&(b.VBuckets-1) != 0:
 		return fmt.Errorf("%w: bucket %q: %d vbuckets: want a power of two up to %d", ErrConfig, b.Name, b.VBuckets,
 			store.MaxVBuckets)

@@ -3,8 +3,8 @@ package clustermap
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
+	"strings"
 )
 
 // ErrBuckets means that a bucket is not made, changed or dropped; the message says why.
@@ -35,8 +35,6 @@ const (
 	// MaxBucketName is the length of the longest name of a bucket.
 	MaxBucketName = 100
 )
-
-var bucketName = regexp.MustCompile(`^[A-Za-z0-9_%-][A-Za-z0-9._%-]{0,99}$`)
 
 // maxDropped is how many of the buckets that were made and dropped again are remembered, the newest.
 const maxDropped = 256
@@ -117,7 +115,7 @@ func (m Map) ChangeBuckets(c BucketChange) (Map, error) {
 // mayMake checks what is asked of a new bucket.
 func (m Map) mayMake(c BucketChange) error {
 	switch {
-	case !bucketName.MatchString(c.Name):
+	case !ValidBucketName(c.Name):
 		return fmt.Errorf("%w: bucket name %q: want 1 to %d letters, digits, '.', '_', '%%' or '-', not beginning with '.'",
 			ErrBuckets, c.Name, MaxBucketName)
 	case c.UUID == "":
@@ -134,6 +132,16 @@ func (m Map) mayMake(c BucketChange) error {
 		return fmt.Errorf("%w (%d): drop one first", ErrTooManyBuckets, MaxBuckets)
 	}
 	return nil
+}
+
+// ValidBucketName reports whether a bucket may have this name.
+func ValidBucketName(name string) bool { return Plain(name, MaxBucketName, "._%-") && name[0] != '.' }
+
+// Plain reports whether a text is made of 1 to most ASCII letters, digits and those of others, which are ASCII too.
+func Plain(text string, most int, others string) bool {
+	return text != "" && len(text) <= most && !strings.ContainsFunc(text, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune(others, r)
+	})
 }
 
 func validVBuckets(n int) bool { return n > 0 && n <= MaxVBuckets && n&(n-1) == 0 }

@@ -184,3 +184,22 @@ func TestBucketsThatComeAndGo(t *testing.T) {
 		t.Error("two buckets of one name are in the map")
 	}
 }
+
+// TestBucketNames: each ASCII character, at the beginning and behind it, is in a name or not; others never are.
+func TestBucketNames(t *testing.T) {
+	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_%-"
+	for c := range 256 {
+		one := string([]byte{byte(c)})
+		first, later := strings.Contains(letters, one), strings.Contains(letters+".", one)
+		if ValidBucketName(one) != first || ValidBucketName("b"+one) != later {
+			t.Errorf("%q: %v and %v, want %v and %v", one, ValidBucketName(one), ValidBucketName("b"+one), first, later)
+		}
+	}
+	longest := strings.Repeat("b", MaxBucketName)
+	for name, want := range map[string]bool{longest: true, longest + "b": false, "": false, "b\n": false,
+		"bücket": false} {
+		if ValidBucketName(name) != want {
+			t.Errorf("%q: want %v", name, want)
+		}
+	}
+}
