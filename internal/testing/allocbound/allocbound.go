@@ -5,7 +5,10 @@ package allocbound
 
 import (
 	"encoding/binary"
+	"os"
 	"runtime"
+	"runtime/debug"
+	"slices"
 	"testing"
 
 	"tidemark/internal/testing/raced"
@@ -20,10 +23,13 @@ const (
 
 	// dense is how far from its beginning every offset of an input is tried; beyond, as many again, evenly spread.
 	dense = 64
-	// together is how many variants are measured at once. Only if they exceed what one may, each is measured alone.
+	// together is the most variants that are measured at once.
 	together = 64
 	// tries is how often one is measured: other goroutines allocate too, the least counts.
 	tries = 5
+	// gcPercent is GOGC while decoders are measured, unless the environment says otherwise: all they make is garbage, and
+	// collecting it takes longer than making it.
+	gcPercent = 1000
 )
 
 // claims are what is written over an input: lengths in fixed and variable width, of either end, and the heads of
@@ -82,45 +88,73 @@ func Check(t testing.TB, extra int, decode func(b []byte), valid ...[]byte) {
 func check(t testing.TB, extra int, decode func(b []byte), variants func(valid []byte, yield func(b []byte)),
 	valid ...[]byte) {
 	t.Helper()
-	var batch [][]byte
-	flush := func() bool {
-		defer func() { batch = batch[:0] }()
-		if allocated(func() {
-			for _, b := range batch {
-				decode(append([]byte(nil), b...))
-			}
-		}) <= Fixed+extra {
-			return true
-		}
-		for _, b := range batch {
-			limit, least := PerByte*len(b)+Fixed+extra, 0
-			for try := range tries {
-				got := allocated(func() { decode(append([]byte(nil), b...)) })
-				if try == 0 || got < least {
-					least = got
-				}
-				if least <= limit {
-					break
-				}
-			}
-			if least > limit {
-				t.Errorf("%d bytes allocated for %d bytes of input, at most %d allowed: %.200x", least, len(b), limit, b)
-				return false
-			}
-		}
-		return true
+	if os.Getenv("GOGC") == "" {
+		defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
 	}
+	m := measure{extra: extra, decode: decode, errorf: t.Errorf}
+	var batch [][]byte
 	good := true
 	for _, v := range valid {
 		variants(v, func(b []byte) {
 			if batch = append(batch, b); good && len(batch) >= together {
-				good = flush()
+				good = m.all(batch)
+				batch = batch[:0]
 			}
 		})
 	}
 	if good {
-		flush()
+		m.all(batch)
 	}
+}
+
+// measure holds a decoder to its limit.
+type measure struct {
+	extra  int
+	decode func(b []byte)
+	errorf func(format string, args ...any)
+}
+
+// limit is what an input may be answered with.
+func (m *measure) limit(b []byte) int { return PerByte*len(b) + Fixed + m.extra }
+
+// all reports whether none of these is answered with more than it may; the first that is fails the test. A look at what
+// was allocated stops all that runs, and takes longer than most variants: if all together take no more than one of them
+// may, none does; if they take more, as many are looked at together as are likely not to.
+func (m *measure) all(batch [][]byte) bool {
+	if len(batch) <= 1 {
+		return len(batch) == 0 || m.one(batch[0])
+	}
+	least := m.limit(slices.MinFunc(batch, func(a, b []byte) int { return len(a) - len(b) }))
+	got := allocated(func() {
+		for _, b := range batch {
+			m.decode(append([]byte(nil), b...))
+		}
+	})
+	if got <= least {
+		return true
+	}
+	for part := range slices.Chunk(batch, max(1, len(batch)*least/(2*got))) {
+		if !m.all(part) {
+			return false
+		}
+	}
+	return true
+}
+
+// one is all of a single input.
+func (m *measure) one(b []byte) bool {
+	limit, least := m.limit(b), 0
+	for try := range tries {
+		got := allocated(func() { m.decode(append([]byte(nil), b...)) })
+		if try == 0 || got < least {
+			least = got
+		}
+		if least <= limit {
+			return true
+		}
+	}
+	m.errorf("%d bytes allocated for %d bytes of input, at most %d allowed: %.200x", least, len(b), limit, b)
+	return false
 }
 
 // allocated is how many bytes f allocates, with those of whoever runs beside it.

@@ -3,6 +3,7 @@ package allocbound
 import (
 	"encoding/binary"
 	"fmt"
+	"strings"
 	"testing"
 )
 
@@ -44,6 +45,36 @@ func TestCheck(t *testing.T) {
 			if careful != (len(c.said) == 0) {
 				t.Errorf("%s, careful %v: %q", name, careful, c.said)
 			}
+		}
+	}
+	kept = nil
+}
+
+// One input that is answered with too much is found among many that are answered with nearly as much as they may be,
+// wherever it stands; without it nothing is said.
+func TestOneAmongMany(t *testing.T) {
+	inputs := make([][]byte, 2*together+1)
+	for i := range inputs {
+		inputs[i] = []byte{byte(i)}
+	}
+	alone := func(valid []byte, yield func(b []byte)) { yield(valid) }
+	for guilty := -1; guilty < len(inputs); guilty++ {
+		c := &complaints{TB: t}
+		check(c, 0, func(b []byte) {
+			n := PerByte + Fixed/2
+			if int(b[0]) == guilty {
+				n = 2 * (PerByte + Fixed)
+			}
+			kept = make([]byte, n)
+		}, alone, inputs...)
+		want := 1
+		if guilty < 0 {
+			want = 0
+		}
+		if len(c.said) != want {
+			t.Errorf("input %d of %d: %q", guilty, len(inputs), c.said)
+		} else if want == 1 && !strings.HasSuffix(c.said[0], fmt.Sprintf(": %02x", guilty)) {
+			t.Errorf("input %d of %d: %q", guilty, len(inputs), c.said)
 		}
 	}
 	kept = nil
