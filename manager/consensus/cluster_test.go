@@ -17,12 +17,16 @@ import (
 
 	"tidemark/fsm"
 	"tidemark/index"
+	"tidemark/internal/testing/garbage"
 	"tidemark/internal/testing/ports"
 	"tidemark/manager/consensus"
 	"tidemark/statecontext"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	garbage.Rarely()
+	goleak.VerifyTestMain(m)
+}
 
 const heartbeat = 300 * time.Millisecond // the default: faster ones lose their leader while the machine is busy
 
