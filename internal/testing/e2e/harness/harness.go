@@ -22,12 +22,14 @@ import (
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/sample"
+	"tidemark/internal/testing/garbage"
 	"tidemark/internal/testing/testcluster"
 	"tidemark/wire"
 )
 
 // Main is the TestMain of a package that starts clusters: it runs the tests, removes the built binary, and exits.
 func Main(m *testing.M) {
+	garbage.Rarely() // what scans and the oracle return is compared, and gone
 	code := m.Run()
 	testcluster.Cleanup()
 	os.Exit(code)
