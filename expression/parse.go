@@ -16,8 +16,8 @@ const (
 	// MaxStatementBytes limits one statement, and one expression: what the cluster's limit statement_length may be set to.
 	MaxStatementBytes = 256 << 10
 	// MaxNesting limits how deep operators may be nested, and how deep parentheses: a value of a document, which may be
-	// collate.MaxDepth deep, can be written as a constant within an expression of 64 levels. A split cuts a range at values
-	// of documents.
+	// collate.MaxDepth deep, can be written as a constant within an expression of 64 levels. A split cuts a range at
+	// values of documents.
 	MaxNesting = collate.MaxDepth + 64
 	// MaxPathSteps limits the steps of a path.
 	MaxPathSteps = 64

@@ -6,17 +6,18 @@ import (
 	"tidemark/index"
 )
 
-// include reads INCLUDE (expr, …), if it stands here: what rows of an index show of their documents beside its key. They
-// become the last components of the key, in their order, since that is what an entry has room for: a scan that covers
-// them reads one place, and an entry whose document changes in one of them alone is replaced as by any other change.
+// include reads INCLUDE (expr, …), if it stands here: what rows of an index show of their documents beside its key.
+// They become the last components of the key, in their order, since that is what an entry has room for: a scan that
+// covers them reads one place, and an entry whose document changes in one of them alone is replaced as by any other
+// change.
 func (p *parser) include(s *CreateIndex) error {
 	at := p.tok
 	if ok, err := p.acceptWord("INCLUDE"); err != nil || !ok {
 		return err
 	}
 	if s.IsPrimary {
-		return p.fail(at, "a primary index shows META().id and nothing else; CREATE INDEX … INCLUDE (…) names an index whose "+
-			"rows show more")
+		return p.fail(at, "a primary index shows META().id and nothing else; CREATE INDEX … INCLUDE (…) names an index "+
+			"whose rows show more")
 	}
 	if err := p.wantOp("("); err != nil {
 		return err
@@ -53,7 +54,9 @@ func (p *parser) included(s *CreateIndex) error {
 		return p.fail(at, "%s is the same for all documents", text)
 	case text == docIDText:
 		return p.fail(at, "each row shows the document's id: leave %s out", text)
-	case slices.ContainsFunc(s.Keys, func(k index.KeyExpr) bool { return k.Expr == text || k.Expr == text+includeMissing }):
+	case slices.ContainsFunc(s.Keys, func(k index.KeyExpr) bool {
+		return k.Expr == text || k.Expr == text+includeMissing
+	}):
 		return p.fail(at, "%s stands in the key already: rows show it", text)
 	case len(s.Keys) == MaxKeys:
 		return p.fail(at, "%s would become a component of the key, which has %d already, the most that there may be", text,

@@ -74,8 +74,8 @@ func TestSamplingAsksReplicas(t *testing.T) {
 	}
 }
 
-// TestSamplingWaitsForACopy: where no copy of a slice serves, as it is moved or rolled back, one is asked again until it
-// does. A split was refused as INDEX_NOT_HOSTED.
+// TestSamplingWaitsForACopy: where no copy of a slice serves, as it is moved or rolled back, one is asked again until
+// it does. A split was refused as INDEX_NOT_HOSTED.
 func TestSamplingWaitsForACopy(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int64

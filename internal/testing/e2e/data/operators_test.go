@@ -57,12 +57,12 @@ type operators struct {
 }
 
 // TestOperators: what operators of a cluster do, in any order and beside faults of every role and writes: indexes are
-// made, dropped, split, moved, given more and fewer replicas; indexers come, and go for good; copies are rebalanced, and
-// that is cancelled; the state is backed up, and restored; KV nodes are taken out, added, failed over with loss, the
-// bucket is flushed; the leader is asked to hand over. After each round, when the faults are over, all comes to rest by
-// itself: the indexes that were acknowledged are there, all are ready, none else is, and each equals what its definition
-// makes of the documents that KV has then. A campaign: -operators.rounds 50; -differential.moods and -differential.feed
-// count here, too.
+// made, dropped, split, moved, given more and fewer replicas; indexers come, and go for good; copies are rebalanced,
+// and that is cancelled; the state is backed up, and restored; KV nodes are taken out, added, failed over with loss,
+// the bucket is flushed, or made anew; the leader is asked to hand over. After each round, when the faults are over,
+// all comes to rest by itself: the indexes that were acknowledged are there, all are ready, none else is, and each
+// equals what its definition makes of the documents that KV has then. A campaign: -operators.rounds 50;
+// -differential.moods and -differential.feed count here, too.
 func TestOperators(t *testing.T) {
 	if *operatorsRounds == 0 {
 		t.Skip("a campaign: go test ./internal/testing/e2e/data -run TestOperators -operators.rounds 50 -timeout 3h")
@@ -435,8 +435,8 @@ func (o *operators) anew(ctx context.Context) error {
 	return nil
 }
 
-// load gives every key a document, so that what is built and moved takes a while. What is not stored, as a node is away,
-// is none.
+// load gives every key a document, so that what is built and moved takes a while. What is not stored, as a node is
+// away, is none.
 func (o *operators) load(ctx context.Context) {
 	n := 0
 	_, err := o.kv.Load(ctx, func() (string, []byte, bool, error) {
