@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -24,6 +25,9 @@ type base struct {
 	stop    chan struct{}             // closed by Close
 	done    chan struct{}             // closed when Run has ended
 	ended   chan struct{}             // closed when Raft has ended
+
+	unanswered atomic.Int64  // questions that Raft has been given and has not answered
+	replied    chan struct{} // capacity 1: it has answered one
 }
 
 // ID is this node's Raft server id.
@@ -65,7 +69,15 @@ func (b *base) StateTimeMS() int64 { return b.clock.stamp() }
 // nobody, or that of ctx, whose error says nothing of what comes of it. give hands it to Raft, which may take a while.
 func (b *base) await(ctx context.Context, give func() raft.Future) error {
 	done := make(chan error, 1)
-	go func() { done <- give().Error() }()
+	b.unanswered.Add(1)
+	go func() {
+		done <- give().Error()
+		b.unanswered.Add(-1)
+		select {
+		case b.replied <- struct{}{}:
+		default:
+		}
+	}()
 	select {
 	case err := <-done:
 		return err
@@ -78,6 +90,23 @@ func (b *base) await(ctx context.Context, give func() raft.Future) error {
 		return err
 	default:
 		return raft.ErrRaftShutdown
+	}
+}
+
+// answerPatience bounds untilReplied: a leader that has lost its followers answers when its lease is over.
+const answerPatience = time.Second
+
+// untilReplied waits until Raft has answered what it was given: whom it has not answered when it ends it never does.
+// What is committed is applied meanwhile, and whoever waits for it knows.
+func (b *base) untilReplied() {
+	late := time.NewTimer(answerPatience)
+	defer late.Stop()
+	for b.unanswered.Load() > 0 {
+		select {
+		case <-b.replied:
+		case <-late.C:
+			return
+		}
 	}
 }
 

@@ -70,7 +70,7 @@ func Open(cfg Config, machine StateMachine) (*Node, error) {
 // assemble makes the parts; nothing is open yet.
 func assemble(cfg Config, machine StateMachine) *Node {
 	b := &base{cfg: cfg, fsm: machine, clock: &seenClock{began: time.Now()}, stirs: newStirs(), stop: make(chan struct{}),
-		done: make(chan struct{}), ended: make(chan struct{})}
+		done: make(chan struct{}), ended: make(chan struct{}), replied: make(chan struct{}, 1)}
 	st := &storage{base: b, disk: newDisk(&b.cfg), cluster: clusterName{unstored: make(chan struct{}, 1)}}
 	l := &links{base: b, storage: st}
 	rs := &reigns{base: b, notify: make(chan bool, notifySlots), notifyEnd: make(chan struct{}),
@@ -147,6 +147,7 @@ func (n *Node) Stats() Stats {
 func (n *Node) end() error {
 	n.endOnce.Do(func() {
 		n.stirs.stir()
+		n.untilReplied()
 		n.endErr = n.raft.Shutdown().Error()
 		close(n.ended)
 	})
