@@ -122,6 +122,7 @@ func (k *Bucket) Run(ctx context.Context) error {
 	k.lanes.lanes = newLanes(k.node.processors(), func(n *lane, t task) { k.doTask(inner, n, t) })
 	k.lanes.builds = k.node.Background
 	k.loop(inner)
+	close(k.calls.over)
 	cancel()
 	k.lanes.close()
 	k.beside.Wait()
@@ -276,7 +277,7 @@ func (k *Bucket) ref(r timestamp.Ref) wire.StabilityRef {
 
 // Do runs f in the loop, which owns the state, and waits for it. An error says that f has not run and never will.
 func (k *Bucket) Do(ctx context.Context, f func(st *core.Bucket)) error {
-	return k.do(ctx, func() { f(k.st) })
+	return k.ask(ctx, func() { f(k.st) })
 }
 
 // Slice is a copy that is here; nil: it is not. It is asked in the loop.

@@ -12,17 +12,24 @@ const ControlInbox = 64
 type calls struct {
 	queue chan func()
 	stop  chan struct{} // closed: the bucket goes
-	done  chan struct{} // closed: its loop has ended
+	over  chan struct{} // closed: its loop has ended, and answers nothing any more; writers may still be at work
+	done  chan struct{} // closed: these have ended, too
 }
 
 func newCalls() calls {
-	return calls{queue: make(chan func(), ControlInbox), stop: make(chan struct{}), done: make(chan struct{})}
+	return calls{queue: make(chan func(), ControlInbox), stop: make(chan struct{}), over: make(chan struct{}),
+		done: make(chan struct{})}
 }
 
-// do runs f in the loop and waits for it. An error says that f has not run and never will.
-func (k *Bucket) do(ctx context.Context, f func()) error { return k.calls.do(ctx, f) }
+// do runs f in the loop and waits for it. An error says that f has not run and never will; ErrBucketGone, that nothing
+// is written to any copy of the bucket any more, either.
+func (k *Bucket) do(ctx context.Context, f func()) error { return k.calls.do(ctx, k.calls.done, f) }
 
-func (c *calls) do(ctx context.Context, f func()) error {
+// ask is do for who wants to know something: of a bucket whose loop has ended he waits for no writer, whose disk may
+// hang.
+func (k *Bucket) ask(ctx context.Context, f func()) error { return k.calls.do(ctx, k.calls.over, f) }
+
+func (c *calls) do(ctx context.Context, gone <-chan struct{}, f func()) error {
 	const running, abandoned = 1, 2
 	var state atomic.Int32
 	ran := make(chan struct{})
@@ -38,12 +45,12 @@ func (c *calls) do(ctx context.Context, f func()) error {
 		select {
 		case <-ran:
 			return nil
-		case <-c.done:
+		case <-gone:
 			err = ErrBucketGone
 		case <-ctx.Done():
 			err = context.Cause(ctx)
 		}
-	case <-c.done:
+	case <-gone:
 		return ErrBucketGone
 	case <-ctx.Done():
 		return context.Cause(ctx)

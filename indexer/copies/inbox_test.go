@@ -39,12 +39,12 @@ func TestInboxIsBoundedByBytes(t *testing.T) {
 	if err := <-second; err != nil || len(k.in.boxes[0].batches) != 1 {
 		t.Errorf("%v, %d are there", err, len(k.in.boxes[0].batches))
 	}
-	close(k.calls.done)
+	close(k.calls.over)
 	if err := s.Receive(t.Context(), batch, nil); !errors.Is(err, ErrBucketGone) {
 		t.Errorf("a bucket that goes: %v", err)
 	}
 	k.in.boxes[0].room.leave((<-k.in.boxes[0].batches).size)
-	if err := k.in.boxes[0].room.enter(t.Context(), 10*inboxBytes, k.calls.done); err != nil {
+	if err := k.in.boxes[0].room.enter(t.Context(), 10*inboxBytes, k.calls.over); err != nil {
 		t.Errorf("a large one into an empty inbox: %v", err)
 	}
 	if k.in.boxes[0].room.held != 10*inboxBytes || len(k.in.boxes[0].room.waiting) > 0 {

@@ -11,7 +11,7 @@ import (
 
 // Prepare answers the first step of a rollback: what the copies hold.
 func (k *Bucket) Prepare(ctx context.Context, req *wire.RollbackRequest) (reply *wire.RollbackReply, err error) {
-	err = k.do(ctx, func() {
+	err = k.ask(ctx, func() {
 		states, release := k.pastsOfCopies()
 		defer k.aside(release) // it may close files that were replaced
 		reply = k.st.Prepare(req, states)

@@ -42,15 +42,20 @@ func (s *sink) Receive(ctx context.Context, b *keyversion.Batch, release func())
 			return err
 		}
 	}
+	select {
+	case <-s.k.calls.over: // what is put there now is acknowledged, and nobody takes it
+		return ErrBucketGone
+	default:
+	}
 	in := inbound{src: s.src, side: s.side, batch: b, size: int64(b.Size()), release: release}
 	box := s.k.in.box(s.side)
-	if err := box.room.enter(ctx, in.size, s.k.calls.done); err != nil {
+	if err := box.room.enter(ctx, in.size, s.k.calls.over); err != nil {
 		return err
 	}
 	select {
 	case box.batches <- in:
 		return nil
-	case <-s.k.calls.done:
+	case <-s.k.calls.over:
 		box.room.leave(in.size)
 		return ErrBucketGone
 	case <-ctx.Done():
@@ -63,6 +68,6 @@ func (s *sink) Receive(ctx context.Context, b *keyversion.Batch, release func())
 func (s *sink) Closed(error) {
 	select {
 	case s.k.in.box(s.side).batches <- inbound{src: s.src, side: s.side, lost: true}:
-	case <-s.k.calls.done:
+	case <-s.k.calls.over:
 	}
 }

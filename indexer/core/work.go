@@ -84,7 +84,11 @@ func (w *Work) Waits() bool {
 	return len(w.pending) > 0 || w.restoring
 }
 
-// together makes the ranges of a copy that are to be deleted one after the other one batch, which has them in their
+// rangesAtOnce bounds the ranges of one batch: a copy that is let go of, and whoever looks whether its disk hangs,
+// waits for one batch.
+const rangesAtOnce = 32
+
+// together makes the ranges of a copy that are to be deleted one after the other batches, which have them in their
 // order: a purge deletes as many as a bucket has vbuckets, times its copies, and who is told of a batch looks at all
 // that are under way. Copies stay apart, so that what is told of one waits for no other.
 func together(all []ingest.Work) []ingest.Work {
@@ -92,7 +96,7 @@ func together(all []ingest.Work) []ingest.Work {
 	for _, p := range all {
 		if p.Batch == nil || p.Batch.Kind != ingest.DeleteRange || len(p.Batch.Copies) != 1 {
 			clear(of)
-		} else if c := &p.Batch.Copies[0]; of[c.ID] == nil {
+		} else if c := &p.Batch.Copies[0]; of[c.ID] == nil || len(of[c.ID].Parts) >= rangesAtOnce {
 			of[c.ID] = c
 		} else {
 			of[c.ID].Parts = append(of[c.ID].Parts, c.Parts...)
