@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	} else if what != "" {
 		os.Exit(serveForTest(what))
 	}
-	atonce.Tests(6) // most of their time is waiting
+	atonce.Tests(10) // most of their time is waiting
 	goleakMain(m)
 }
 

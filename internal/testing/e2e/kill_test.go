@@ -32,7 +32,7 @@ var (
 const ddlLimit = harness.Hang // the bench asserts 1 s
 
 func TestMain(m *testing.M) {
-	atonce.Tests(3) // a part of their time is waiting
+	atonce.Tests(4) // a part of their time is waiting
 	harness.Main(m)
 }
 

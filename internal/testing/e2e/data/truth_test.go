@@ -21,7 +21,7 @@ var truthFor = flag.Duration("truth.for", 2*time.Second, "how long TestTruth wri
 const leastScans = 5
 
 func TestMain(m *testing.M) {
-	atonce.Tests(3) // a part of their time is waiting
+	atonce.Tests(4) // a part of their time is waiting
 	harness.Main(m)
 }
 

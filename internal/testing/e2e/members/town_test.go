@@ -49,7 +49,7 @@ var statements = []string{
 }
 
 func TestMain(m *testing.M) {
-	atonce.Tests(3) // a part of their time is waiting
+	atonce.Tests(4) // a part of their time is waiting
 	harness.Main(m)
 }
 
