@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -200,6 +201,20 @@ func (g *grower) foretold(began time.Time, id uint64) (report func(what string, 
 	}
 }
 
+// oneMore starts an indexer beside those of `up`, in a folder of dir.
+func oneMore(t *testing.T, up *testcluster.Cluster, dir, id string) *testcluster.Process {
+	t.Helper()
+	var managers []string
+	for _, e := range up.Manifest().Managers {
+		managers = append(managers, e.REST)
+	}
+	args := []string{"indexer", "--id", id, "--data", filepath.Join(dir, id), "--managers", strings.Join(managers, ",")}
+	for _, port := range []string{"admin", "scan", "maintenance", "backfill", "catchup"} {
+		args = append(args, "--"+port, "127.0.0.1:0")
+	}
+	return testcluster.Spawn(t, dir, id, args...)
+}
+
 // verify compares an index with KV; the client begins anew what is cut off, as the machine is too busy.
 func (g *grower) verify(up *testcluster.Cluster, name string) {
 	g.t.Helper()
@@ -242,16 +257,8 @@ func TestGrow(t *testing.T) {
 	for n, consistency := range []string{"any", "any", "session"} {
 		wg.Go(func() { g.scan(load, uint64(n), consistency) })
 	}
-	var managers []string
-	for _, e := range m.Managers {
-		managers = append(managers, e.REST)
-	}
 	for _, id := range []string{"i4", "i5"} {
-		args := []string{"indexer", "--id", id, "--data", dir + "/" + id, "--managers", strings.Join(managers, ",")}
-		for _, port := range []string{"admin", "scan", "maintenance", "backfill", "catchup"} {
-			args = append(args, "--"+port, "127.0.0.1:0")
-		}
-		testcluster.Spawn(t, dir, id, args...)
+		oneMore(t, up, dir, id)
 	}
 	harness.Eventually(t, harness.Hang, "five indexers", func() (bool, string) {
 		st, err := g.c.Status(ctx)
