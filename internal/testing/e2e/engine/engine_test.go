@@ -24,6 +24,7 @@ import (
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/ports"
 	"tidemark/internal/testing/testcluster"
+	"tidemark/internal/testing/tracingtest"
 	"tidemark/kv/kvclient"
 	"tidemark/kv/mcbp"
 	"tidemark/projector/feed"
@@ -56,9 +57,10 @@ type town struct {
 	r       *rand.Rand
 	version atomic.Uint64
 
-	other *node  // where the bucket is not
-	pad   string // of each document
-	rough bool   // writes may fail
+	other *node                  // where the bucket is not
+	pad   string                 // of each document
+	spans *tracingtest.Collector // nil: nothing is traced
+	rough bool                   // writes may fail
 	// seqnos that kills have cost, in all, and the most of a vbucket at a time
 	seqnos, most uint64
 }

@@ -14,6 +14,7 @@ import (
 
 	"tidemark/client"
 	"tidemark/internal/testing/e2e/harness"
+	"tidemark/internal/testing/tracingtest"
 	"tidemark/kv/kvclient"
 	"tidemark/projector/feed"
 )
@@ -22,6 +23,7 @@ var (
 	speedDocuments = flag.Int("speed.documents", 200_000, "documents of the bucket in which BenchmarkBuild builds indexes")
 	speedVBuckets  = flag.Int("speed.vbuckets", 1024, "its vbuckets")
 	speedIndexers  = flag.Int("speed.indexers", 2, "indexers that its indexes are built on")
+	speedTraced    = flag.Bool("speed.traced", false, "show the trace of each build")
 )
 
 // BenchmarkBuild builds the first index of a bucket that is full, on indexers, from CREATE INDEX until it is there:
@@ -44,6 +46,11 @@ func BenchmarkBuild(b *testing.B) {
 			b.Run(kv.name+"/"+feed, func(b *testing.B) {
 				ctx := b.Context()
 				w := emptyTown(b)
+				if *speedTraced {
+					w.spans = tracingtest.New(b)
+					b.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", w.spans.URL)
+					b.Setenv("OTEL_BSP_SCHEDULE_DELAY", "200") // ms
+				}
 				addr := kv.start(ctx, w)
 				w.product(ctx, addr, feed)
 				for n := 3; n <= *speedIndexers; n++ {
@@ -73,7 +80,8 @@ func (w *town) builds(ctx context.Context, b *testing.B, addr string) {
 	for round := range b.N {
 		name := fmt.Sprint("made", round)
 		read, idle, began := w.read(ctx), w.processorTime(), time.Now()
-		harness.Create(ctx, b, w.client, fmt.Sprintf(statement, name))
+		traced, trace := tracingtest.Begin(ctx)
+		harness.Create(traced, b, w.client, fmt.Sprintf(statement, name))
 		took := time.Since(began)
 		for role, d := range w.processorTime() {
 			cpu[role] += d - idle[role]
@@ -84,6 +92,9 @@ func (w *town) builds(ctx context.Context, b *testing.B, addr string) {
 		}
 		after := w.bare(ctx, addr)
 		b.Logf("round %d: built in %v, read in %v and %v", round, took, before, after)
+		if w.spans != nil {
+			b.Log(tracingtest.Timeline(w.spans.Trace(trace))) // the build has ended before KV was read
+		}
 		built, bare, before = built+took, bare+(before+after)/2, after
 	}
 	for role, d := range cpu {
