@@ -392,7 +392,7 @@ func (x *Indexer) fillOptions() fill.Options {
 func (x *Indexer) sideOptions() sides.Options {
 	return sides.Options{Endpoint: x.Endpoint, ClusterID: func() string { return x.identity.get().ClusterID },
 		Buckets: x.allBuckets, InForce: x.catalog.InForce, Projectors: x.projectors, Origins: x.origins,
-		Registry: x.metrics.registry, Tracer: x.cfg.Tracer, Log: x.log, Now: x.now}
+		Report: func() { wake(x.report) }, Registry: x.metrics.registry, Tracer: x.cfg.Tracer, Log: x.log, Now: x.now}
 }
 
 // Endpoint returns how others reach this indexer.

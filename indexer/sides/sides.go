@@ -50,6 +50,7 @@ type Options struct {
 	InForce    func() (d wire.Definitions, making map[index.CopyID]bool)
 	Projectors Projectors
 	Origins    *Origins
+	Report     func() // the leader waits for what a request has brought: it is told at once
 	Registry   prometheus.Registerer
 	Tracer     trace.Tracer // nil: no spans
 	Log        hclog.Logger
@@ -145,7 +146,7 @@ func (l *Loop) Look(ctx context.Context, k *copies.Bucket) (busy bool) {
 	}); err != nil {
 		return false
 	}
-	l.settle(ctx, k, streams, abandoned)
+	l.settle(ctx, k.Name(), streams, abandoned)
 	for _, r := range requests {
 		l.ask(ctx, k, r)
 	}
@@ -183,9 +184,9 @@ func (l *Loop) open(k *copies.Bucket, st *core.Bucket, w *core.SideWants) []*cor
 }
 
 // settle forgets the requests of a bucket that bring nothing any more, and stops those that nobody wants.
-func (l *Loop) settle(ctx context.Context, k *copies.Bucket, streams []ingest.SideProgress, abandoned []uint64) {
+func (l *Loop) settle(ctx context.Context, bucket string, streams []ingest.SideProgress, abandoned []uint64) {
 	l.mu.Lock()
-	is := l.sides.Settle(k.Name(), streams, abandoned, l.Now())
+	is := l.sides.Settle(bucket, streams, abandoned, l.Now())
 	l.mu.Unlock()
 	l.settled(ctx, &is)
 }
@@ -217,6 +218,9 @@ func (l *Loop) settled(ctx context.Context, is *core.SideSettled) {
 	for _, id := range is.Over {
 		l.topics[id].span.End()
 		delete(l.topics, id)
+	}
+	if len(is.Over) > 0 {
+		l.Report()
 	}
 }
 

@@ -69,7 +69,8 @@ func (p told) Stop(_ context.Context, _ string, req *wire.StreamStop) error {
 func TestSideStreamsOfABucketThatGoes(t *testing.T) {
 	now, stopped := time.Unix(1000, 0), make(chan string, 2)
 	l := New(Options{Origins: NewOrigins(false), Registry: prometheus.NewRegistry(), Log: hclog.NewNullLogger(),
-		Now: func() time.Time { return now }, ClusterID: func() string { return "c" }, Projectors: told{stopped: stopped}})
+		Report: func() {},
+		Now:    func() time.Time { return now }, ClusterID: func() string { return "c" }, Projectors: told{stopped: stopped}})
 	for _, bucket := range []string{"b", "other"} {
 		wants := &core.SideWants{Bucket: bucket, Revision: 1, Projectors: []wire.ProjectorEndpoint{{ID: "p1", Admin: "p1"}},
 			Wants: []ingest.Want{{To: 10, Copies: []index.CopyID{1}}}, Owner: func(int) index.ProjectorID { return "p1" }}
@@ -86,5 +87,34 @@ func TestSideStreamsOfABucketThatGoes(t *testing.T) {
 	}
 	if len(stopped) != 1 || <-stopped != "of b" || len(l.topics) != 1 {
 		t.Errorf("%d more were stopped, %v are open", len(stopped), l.topics)
+	}
+}
+
+// TestWhatCameIsReportedAtOnce: the leader is told when all that a request was for is written, and only then: a build
+// would wait for the next report.
+func TestWhatCameIsReportedAtOnce(t *testing.T) {
+	now, reports := time.Unix(1000, 0), 0
+	l := New(Options{Origins: NewOrigins(false), Registry: prometheus.NewRegistry(), Log: hclog.NewNullLogger(),
+		Report: func() { reports++ }, Now: func() time.Time { return now }})
+	wants := &core.SideWants{Bucket: "b", Revision: 1, Projectors: []wire.ProjectorEndpoint{{ID: "p1", Admin: "p1"}},
+		Wants: []ingest.Want{{To: 10, Copies: []index.CopyID{1}}}, Owner: func(int) index.ProjectorID { return "p1" }}
+	all := l.sides.Ask(wants, now)
+	if len(all) != 1 {
+		t.Fatalf("asked for %d, want one request", len(all))
+	}
+	l.sides.Sent(all[0], now)
+	l.topics[all[0].ID] = topic{"one", trace.SpanFromContext(t.Context())}
+	for _, streams := range [][]ingest.SideProgress{
+		{{ID: all[0].ID, Begun: true, To: 10}},
+		{{ID: all[0].ID, Begun: true, At: 10, To: 10, Finished: true}}, // and is not written
+	} {
+		if l.settle(t.Context(), "b", streams, nil); reports != 0 {
+			t.Fatalf("reported %d times with %+v", reports, streams)
+		}
+	}
+	for range 2 {
+		if l.settle(t.Context(), "b", nil, nil); reports != 1 {
+			t.Fatalf("reported %d times, want once", reports)
+		}
 	}
 }
