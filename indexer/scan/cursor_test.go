@@ -1,6 +1,7 @@
 package scan
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -13,6 +14,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"tidemark/collate"
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/indexer/scanport"
@@ -106,6 +108,61 @@ func TestPagesAreOneAnswer(t *testing.T) {
 			t.Fatalf("in pages:\n%v\nat once:\n%v", got, want)
 		}
 	})
+}
+
+// TestPagesOfGroupsOnThisNode: a page goes on behind the group that its cursor names for as long as it is read, also on
+// the node that coordinates it, which has the request as it is and not a copy that has travelled.
+func TestPagesOfGroupsOnThisNode(t *testing.T) {
+	f := newCluster(1, 1, 1)
+	f.view.Definition = *definition(false, false)
+	f.view.Definition.Bucket = testBucket
+	f.view.Topology.Copies[0].Node, f.view.Held[0].Node = here, here
+	f.rows[5][0] = nil
+	var want []string
+	for i, text := range []string{"null", `"a"`, `"b"`, `"c"`, `"d"`} {
+		for n := range 3 {
+			key, err := collate.AppendComposite(nil, [][]byte{[]byte(text), fmt.Append(nil, n)}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.rows[5][0] = append(f.rows[5][0], Row{key, fmt.Appendf(nil, "d%d.%d", i, n)})
+		}
+		want = append(want, "["+text+"] [3]")
+	}
+	for limit := range int64(5) {
+		req := Request{GroupBy: []int{0}, Limit: limit + 1, WantCursor: true, Aggregates: []Aggregate{{Op: "count"}}}
+		var got []string
+		for more := true; more; req.Limit++ {
+			if err := req.check(); err != nil {
+				t.Fatal(err)
+			}
+			spec, err := f.coordinator().Prepare(5, req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out bytes.Buffer
+			enc := NewEncoder(&out, nil, nil, spec)
+			res, err := f.coordinator().Scan(t.Context(), spec, enc)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = enc.write() // into memory
+			for line := range strings.Lines(out.String()) {
+				var group struct {
+					Key    json.RawMessage
+					Values []int
+				}
+				if err := json.Unmarshal([]byte(line), &group); err != nil {
+					t.Fatal(err)
+				}
+				got = append(got, fmt.Sprintf("%s %d", group.Key, group.Values))
+			}
+			more, req.Cursor = res.More, res.Cursor
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("in pages from %d groups on: %q, want %q", limit+1, got, want)
+		}
+	}
 }
 
 // cursorOf is the cursor behind the first row of an index, and the request that it came with.

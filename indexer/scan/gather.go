@@ -1,6 +1,7 @@
 package scan
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -33,11 +34,13 @@ func (n *remote) given(r Row) {
 	n.some = true
 }
 
+// after returns a copy of that row: the part that is opened behind it may look at it for as long as it is read, while
+// further rows are given.
 func (n *remote) after() *Row {
 	if !n.some {
 		return nil
 	}
-	return &n.last
+	return &Row{Key: bytes.Clone(n.last.Key), DocID: bytes.Clone(n.last.DocID)}
 }
 
 // gather opens the slices, merges them and gives the rows to the sink. more: it has stopped at the end of a page.
