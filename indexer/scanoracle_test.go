@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"testing"
 	"time"
 
@@ -203,11 +204,25 @@ func (f *shelf) ask(body []byte) (keys [][]json.RawMessage, ids []string, count 
 	if err != nil {
 		return nil, nil, 0, err
 	}
+	keys, ids, _, err = f.answer(ctx, c, spec)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	if err := samePacked(ctx, c, spec, keys, ids); err != nil {
+		return nil, nil, 0, err
+	}
+	res, err := c.Count(ctx, spec)
+	return keys, ids, res.Rows, err
+}
+
+// answer returns the rows of one answer.
+func (f *shelf) answer(ctx context.Context, c *scan.Coordinator, spec scan.Spec) (keys [][]json.RawMessage, ids []string,
+	res scan.Result, err error) {
 	var out bytes.Buffer
 	enc := scan.NewEncoder(&out, nil, nil, spec)
-	res, err := c.Scan(ctx, spec, enc)
+	res, err = c.Scan(ctx, spec, enc)
 	if err = errors.Join(err, enc.End(res)); err != nil {
-		return nil, nil, 0, err
+		return nil, nil, res, err
 	}
 	for dec := json.NewDecoder(&out); ; {
 		var line struct {
@@ -218,24 +233,55 @@ func (f *shelf) ask(body []byte) (keys [][]json.RawMessage, ids []string, count 
 			Rows   int
 		}
 		if err := dec.Decode(&line); err != nil {
-			return nil, nil, 0, fmt.Errorf("behind %d rows: %w", len(ids), err)
+			return nil, nil, res, fmt.Errorf("behind %d rows: %w", len(ids), err)
 		}
 		if line.End {
 			if line.Rows != len(ids) {
-				return nil, nil, 0, fmt.Errorf("%d rows, the end says %d", len(ids), line.Rows)
+				err = fmt.Errorf("%d rows, the end says %d", len(ids), line.Rows)
 			}
-			break
+			return keys, ids, res, err
 		}
 		if line.Values != nil { // which stand in the place of the id in messages
 			line.ID = string(line.Values)
 		}
 		keys, ids = append(keys, line.Key), append(ids, line.ID)
 	}
-	if err := samePacked(ctx, c, spec, keys, ids); err != nil {
-		return nil, nil, 0, err
+}
+
+// pages asks for the same page by page; size is how many rows the next page has at most.
+func (f *shelf) pages(body []byte, size func() int64) (keys [][]json.RawMessage, ids []string, err error) {
+	ctx, c := context.Background(), scan.NewCoordinator(f, f, f, scan.Options{})
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(body, &fields); err != nil {
+		return nil, nil, err
 	}
-	res, err = c.Count(ctx, spec)
-	return keys, ids, res.Rows, err
+	for fields["want_cursor"] = json.RawMessage("true"); ; {
+		fields["limit"] = fmt.Append(nil, size())
+		page, err := json.Marshal(fields)
+		if err != nil {
+			return nil, nil, err
+		}
+		req, err := scan.ParseRequest(page)
+		if err != nil {
+			return nil, nil, err
+		}
+		spec, err := c.Prepare(f.view.Definition.ID, req)
+		if err != nil {
+			return nil, nil, err
+		}
+		k, i, res, err := f.answer(ctx, c, spec)
+		if err != nil {
+			return nil, nil, err
+		}
+		keys, ids = append(keys, k...), append(ids, i...)
+		if !res.More {
+			return keys, ids, nil
+		}
+		if len(i) == 0 {
+			return nil, nil, fmt.Errorf("behind %d rows: a page without one, and there are more", len(ids))
+		}
+		fields["cursor"] = fmt.Appendf(nil, "%q", res.Cursor)
+	}
 }
 
 // samePacked compares the rows with those that the same scan gives in the messages of scan connections.
@@ -360,6 +406,9 @@ func TestScansEqualOracle(t *testing.T) {
 				if d != "" || err != nil || count != int64(n) {
 					t.Fatalf("%s\n%s: %s; count %d, want %d", statement, body, d, count, n)
 				}
+				if d := pagesDiffer(t, f, body, q.Limit, keys, got); d != "" {
+					t.Fatalf("%s\n%s: in pages: %s", statement, body, d)
+				}
 				if scans, rows = scans+1, rows+len(want); len(want) > 0 {
 					some++
 				}
@@ -373,6 +422,25 @@ func TestScansEqualOracle(t *testing.T) {
 		t.Errorf("only %d groups in %d scans: they prove little", grouped, scans)
 	}
 	t.Logf("%d scans, %d of them with %d rows and %d groups", scans, some, rows, grouped)
+}
+
+// pagesDiffer says in what the pages of a scan, as far as its limit, differ from its answer at once.
+func pagesDiffer(t *rapid.T, f *shelf, body []byte, limit int, keys [][]json.RawMessage, ids []string) string {
+	size := rapid.Int64Range(1, 9)
+	pageKeys, pageIDs, err := f.pages(body, func() int64 { return size.Draw(t, "rows of a page") })
+	if err != nil {
+		return err.Error()
+	}
+	if limit > 0 {
+		pageKeys, pageIDs = pageKeys[:min(limit, len(pageKeys))], pageIDs[:min(limit, len(pageIDs))]
+	}
+	same := func(a, b []json.RawMessage) bool {
+		return slices.EqualFunc(a, b, func(a, b json.RawMessage) bool { return bytes.Equal(a, b) })
+	}
+	if slices.Equal(pageIDs, ids) && slices.EqualFunc(pageKeys, keys, same) {
+		return ""
+	}
+	return fmt.Sprintf("%s %q, at once %s %q", pageKeys, pageIDs, keys, ids)
 }
 
 // diffGroups compares the groups of a scan with the oracle's. texts are their values.
