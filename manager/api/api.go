@@ -344,6 +344,9 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request, rt *route) (here bo
 		err = rt.checkQuery(r)
 	}
 	if err == nil {
+		err = rt.checkHeaders(r)
+	}
+	if err == nil {
 		here, err = a.untilLed(w, r, rt)
 	}
 	if err == nil {
@@ -420,9 +423,36 @@ func (rt *route) checkQuery(r *http.Request) error {
 		if at < 0 {
 			return rt.unknownParam(r, name)
 		}
+		if len(given[name]) > 1 {
+			return rpc.Refuse(errcode.BadRequest, "%s is given %d times; %s %s takes it once", name, len(given[name]), r.Method,
+				r.URL.Path)
+		}
 		if p := rt.doc.params[at]; len(p.enum) > 0 && !slices.Contains(p.enum, given.Get(name)) {
 			return rpc.Refuse(errcode.BadRequest, "%s=%.40s: want %s", name, given.Get(name), strings.Join(p.enum, " or "))
 		}
+	}
+	return nil
+}
+
+// checkHeaders refuses a header that says what a write depends on and is empty, as where a script's variable was, or
+// there twice: it must not count as none. It refuses a body, too, that has to be unpacked.
+func (rt *route) checkHeaders(r *http.Request) error {
+	if how := r.Header.Get("Content-Encoding"); how != "" && !strings.EqualFold(how, "identity") {
+		return rpc.Refuse(errcode.UnsupportedMediaType, "content encoding %.40q: send the body as it is", how)
+	}
+	for _, name := range []string{HeaderKey, headerIfMatch} {
+		given := r.Header.Values(name)
+		if len(given) == 0 || len(given) == 1 && given[0] != "" || !slices.Contains(rt.doc.headers, name) {
+			continue
+		}
+		code := errcode.BadRequest
+		if name == HeaderKey {
+			code = errcode.BadIdempotencyKey
+		}
+		if len(given) > 1 {
+			return rpc.Refuse(code, "the header %s is there %d times; send it once", name, len(given))
+		}
+		return rpc.Refuse(code, "the header %s is empty; leave it out, or give it a value", name)
 	}
 	return nil
 }

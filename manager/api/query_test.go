@@ -28,6 +28,8 @@ func TestUnknownParameters(t *testing.T) {
 				refused(t, call+" with a foreign "+p.name, check(p.name+"=wat"), free, p.name+"=wat: want "+p.enum[0])
 			}
 			refused(t, call+"?"+p.name, check(p.name+"="+value), true, "")
+			refused(t, call+" with two of "+p.name, check(p.name+"="+value+"&"+p.name+"="+value), free,
+				p.name+" is given 2 times")
 			refused(t, call+" beside "+p.name, check(p.name+"="+value+"&wat=1"), free, p.name)
 			refused(t, call+" with a slip of the finger", check(p.name+"x="+value), free, "did you mean "+p.name+"?")
 		}
@@ -35,14 +37,49 @@ func TestUnknownParameters(t *testing.T) {
 	}
 }
 
+// TestHeadersThatCount: what a write depends on is there once and says something, or not at all; a body that is packed
+// is refused by name.
+func TestHeadersThatCount(t *testing.T) {
+	for _, rt := range over(&ground{}).routes() {
+		check := func(name string, values ...string) error {
+			r := httptest.NewRequest(rt.method, "/x", nil)
+			r.Header[name] = values
+			return rt.checkHeaders(r)
+		}
+		call := rt.method + " " + rt.path
+		codes := map[string]errcode.Code{HeaderKey: errcode.BadIdempotencyKey, headerIfMatch: errcode.BadRequest}
+		for name, code := range codes {
+			if !slices.Contains(rt.doc.headers, name) {
+				code = ""
+			}
+			refusedAs(t, call+" with an empty "+name, check(name, ""), code, name+" is empty")
+			refusedAs(t, call+" with two of "+name, check(name, "1", "1"), code, name+" is there 2 times")
+			refusedAs(t, call+" with "+name, check(name, "1"), "", "")
+			refusedAs(t, call+" without "+name, check(name), "", "")
+		}
+		refusedAs(t, call+" packed", check("Content-Encoding", "gzip"), errcode.UnsupportedMediaType, `"gzip"`)
+		refusedAs(t, call+" as it is", check("Content-Encoding", "identity"), "", "")
+	}
+}
+
 func refused(t *testing.T, call string, err error, free bool, detail string) {
+	t.Helper()
+	code := errcode.BadRequest
+	if free {
+		code = ""
+	}
+	refusedAs(t, call, err, code, detail)
+}
+
+// refusedAs wants a refusal of a code, or none.
+func refusedAs(t *testing.T, call string, err error, code errcode.Code, detail string) {
 	t.Helper()
 	var p *rpc.Problem
 	switch {
-	case free && err != nil:
+	case code == "" && err != nil:
 		t.Errorf("%s: %v", call, err)
-	case !free && (!errors.As(err, &p) || p.Code != errcode.BadRequest || !strings.Contains(p.Detail, detail)):
-		t.Errorf("%s: %v; want %s and %q", call, err, errcode.BadRequest, detail)
+	case code != "" && (!errors.As(err, &p) || p.Code != code || !strings.Contains(p.Detail, detail)):
+		t.Errorf("%s: %v; want %s and %q", call, err, code, detail)
 	}
 }
 
