@@ -173,7 +173,7 @@ func (c *Coordinator) planRemoval(ctx context.Context, l *term, s *statecontext.
 	}
 	seen := l.gate.shown.Load()
 	r := Removal{Indexer: *i, Alive: !seen.Offline(i.Node)}
-	nodes := core.Living(s, seen.Offline, i.Node)
+	nodes := core.Living(s, seen.Away, i.Node)
 	var lonely, unsure []string
 	whole, err := wholeElsewhere(ctx, l, s, i.Node)
 	if err != nil {

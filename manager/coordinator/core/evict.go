@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"tidemark/index"
-	"tidemark/liveness"
 	"tidemark/partition"
 	"tidemark/rebalance"
 	"tidemark/statecontext"
@@ -48,11 +47,10 @@ func (l *evictions) evict(i *statecontext.Indexer) {
 	if !l.mayPropose(key) || stuck.again > l.nowMS {
 		return
 	}
-	offline := func(node index.NodeID) bool {
-		n := l.components.indexers[node]
-		return n == nil || l.life(&n.component) == liveness.Offline
+	away := func(node index.NodeID) bool {
+		return l.components.indexers[node] == nil || l.away(node)
 	}
-	piece, held, err := evicted(l.now.state, i.Node, Living(l.now.state, offline, i.Node), l.settings.EvictBytes)
+	piece, held, err := evicted(l.now.state, i.Node, Living(l.now.state, away, i.Node), l.settings.EvictBytes)
 	switch {
 	case len(piece) > 0:
 		l.propose(key, &statecontext.EvictCopies{Node: i.Node, UUID: i.UUID, Indexes: piece}, nil)

@@ -53,7 +53,7 @@ func New(settings Settings, self wire.Leader, log hclog.Logger, now Now) (*Leade
 	l.ledgers = ledgers{scene: s, promotion: &l.promotion, audits: &l.audits, rollbacks: rollbacks{s, &l.promotion}}
 	l.membership = membership{scene: s, ledgers: &l.ledgers}
 	l.intake = intake{scene: s, promotion: &l.promotion, membership: &l.membership, held: heldList{scene: s}}
-	l.places = places{scene: s, picture: &l.picture, reserved: map[*Reservation]struct{}{}}
+	l.places = places{scene: s, reserved: map[*Reservation]struct{}{}}
 	l.attendance = attendance{scene: s}
 	l.moves = moves{scene: s}
 	l.splits = splits{scene: s}

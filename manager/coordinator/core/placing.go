@@ -20,7 +20,6 @@ type Placed struct {
 // places are where the copies of new indexes go.
 type places struct {
 	*scene
-	picture  *picture
 	reserved map[*Reservation]struct{} // by statements on their way
 }
 
@@ -71,7 +70,7 @@ func (l *places) choose(p *Placing) ([]statecontext.Placement, error) {
 			load[node] += n
 		}
 	}
-	nodes := Living(s, l.picture.newest.Offline, NoNode)
+	nodes := Living(s, l.away, NoNode)
 	for i := range nodes {
 		nodes[i].Load += load[nodes[i].ID]
 	}

@@ -192,6 +192,20 @@ func (l *scene) life(c *component) liveness.Life {
 		Refused: c.refused})
 }
 
+// offline reports whether an indexer is, or was for the leader before and has not answered this one yet. One that has
+// just registered is not.
+func (l *scene) offline(node index.NodeID) bool {
+	n, i := l.components.indexers[node], l.now.state.Indexer(node)
+	return n != nil && (l.life(&n.component) == liveness.Offline || !n.hello && i != nil && i.Offline != nil)
+}
+
+// away reports whether nothing is to be placed on an indexer: it is offline, or this leader, which has just begun, has
+// waited in vain for its first answer.
+func (l *scene) away(node index.NodeID) bool {
+	n := l.components.indexers[node]
+	return l.offline(node) || n != nil && !n.hello && l.life(&n.component) == liveness.Suspect
+}
+
 // tell has something said to a component.
 func (l *scene) tell(c *component, by Lane, key string, say Message) {
 	l.do(Tell{To: c.receiver, Lane: by, Key: key, Say: say})
@@ -260,9 +274,8 @@ func (l *scene) repairIn(i *statecontext.Indexer) (ms int64, ok bool) {
 
 // role is what may be done with an indexer now.
 func (l *scene) role(s *statecontext.State, node index.NodeID) rebalance.Role {
-	n := l.components.indexers[node]
 	switch i := s.Indexer(node); {
-	case n != nil && l.life(&n.component) == liveness.Offline, i != nil && i.Evicting: // the latter is being removed
+	case l.offline(node), i != nil && i.Evicting: // the latter is being removed
 		return rebalance.Lost
 	case s.Going(node):
 		return rebalance.Going

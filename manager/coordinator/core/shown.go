@@ -167,6 +167,19 @@ func (s *Status) Offline(node index.NodeID) bool {
 	return i >= 0 && s.Indexers[i].Life == liveness.Offline
 }
 
+// Away reports whether a picture says of an indexer that nothing is to be placed on it, as scene.away does.
+func (s *Status) Away(node index.NodeID) bool {
+	if s == nil {
+		return false
+	}
+	i := slices.IndexFunc(s.Indexers, func(n IndexerStatus) bool { return n.Node == node })
+	if i < 0 {
+		return false
+	}
+	n := &s.Indexers[i]
+	return n.Life == liveness.Offline || !n.Hello && (n.OfflineSinceMS != 0 || n.Life == liveness.Suspect)
+}
+
 // EvictionWaits returns why the removal of an indexer does not go on, as a picture has it.
 func (s *Status) EvictionWaits(node index.NodeID) string {
 	if s != nil {

@@ -5,7 +5,9 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -88,6 +90,68 @@ func TestPlacesChosenInARowDiffer(t *testing.T) {
 	now.MS += reservedFor
 	if chosen(); len(l.places.reserved) != 1 {
 		t.Errorf("%d reservations are left of statements that nobody settled", len(l.places.reserved)-1)
+	}
+}
+
+// TestNothingIsPlacedOnWhoIsAway: a leader that has just begun places nothing on an indexer that was offline for the one
+// before and has not answered this one, nor on one for whose first answer it has waited in vain. Who has answered is
+// there, whatever was noted.
+func TestNothingIsPlacedOnWhoIsAway(t *testing.T) {
+	commands := []statecontext.Body{&statecontext.BootstrapCluster{ClusterID: "c1", Epoch: 1},
+		member("i1"), member("i2"), member("i3")}
+	away := &statecontext.NoteAbsences{}
+	for i := range stateOf(t, commands...).Indexers() {
+		if i.Name == "i1" {
+			away.Offline = append(away.Offline, statecontext.SeenIndexer{Node: i.Node, ModifiedCAS: i.ModifiedCAS})
+		}
+	}
+	now := Now{MS: 1_000_000, WallMS: 1_000_000, State: stateOf(t, append(commands, away)...)}
+	l, _ := New(DefaultSettings(), wire.Leader{ID: "m1", Term: 2}, hclog.NewNullLogger(), now)
+	where := func() string {
+		t.Helper()
+		p := &Placing{Definition: &index.Definition{Name: "x", Bucket: "world", Partitions: 6}, Reply: make(chan Placed, 1)}
+		for _, e := range l.Step(now, p) {
+			if a, is := e.(Answer); is {
+				a.Deliver(nil)
+			}
+		}
+		a := <-p.Reply
+		l.Step(now, &Settled{Reservation: a.Reservation, Err: ErrTermOver})
+		used := map[string]bool{}
+		for _, c := range a.Placement {
+			used[now.State.Indexer(c.Node).Name] = true
+		}
+		for id, n := range l.components.indexers {
+			s := l.picture.indexerStatus(now.State.Indexer(id), n)
+			if shown := (&Status{Indexers: []IndexerStatus{s}}).Away(id); shown != l.away(id) {
+				t.Errorf("%s: shown as away: %v, placed as if: %v", n.name, shown, !shown)
+			}
+		}
+		return fmt.Sprint(slices.Sorted(maps.Keys(used)), a.Err)
+	}
+	greeted := func(name string) {
+		for id, n := range l.components.indexers {
+			if n.name == name {
+				l.Step(now, &IndexerGreeted{Greet: Greet{Node: id}, From: n.receiver,
+					Answer: &wire.IndexerHello{Report: wire.IndexerReport{BootID: "boot"}}})
+			}
+		}
+	}
+	if got := where(); got != "[i2 i3] <nil>" {
+		t.Errorf("at the begin of the term: %s", got)
+	}
+	greeted("i2")
+	for range DefaultSettings().SuspectAfter.Milliseconds() / 100 {
+		now.MS += 100
+		l.Step(now, Tick{})
+	}
+	if got := where(); got != "[i2] <nil>" {
+		t.Errorf("when i2 alone has answered: %s", got)
+	}
+	greeted("i1")
+	greeted("i3")
+	if got := where(); got != "[i1 i2 i3] <nil>" {
+		t.Errorf("when all have answered: %s", got)
 	}
 }
 
