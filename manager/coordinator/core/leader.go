@@ -182,8 +182,9 @@ func (l *Leader) sync() {
 	}
 }
 
-// tryActivate ends the start sequence: all known components have answered, or patience is over. Then running streams
-// are adopted; those of projectors that have not answered are unknown for as long as these may live.
+// tryActivate ends the start sequence: all known components have answered, or patience is over. An indexer that was
+// offline before this leader began is not waited for when it could not be asked. Then running streams are adopted;
+// those of projectors that have not answered are unknown for as long as these may live.
 func (l *Leader) tryActivate() {
 	late := l.nowMS-l.startedMS >= l.settings.HelloWait.Milliseconds()
 	for _, p := range l.components.projectors {
@@ -192,7 +193,7 @@ func (l *Leader) tryActivate() {
 		}
 	}
 	for _, n := range l.components.indexers {
-		if !n.hello && !late {
+		if !n.hello && !late && !(l.offline(n.node) && n.retry.Tries > 0) {
 			return
 		}
 	}

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"context"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -152,6 +153,42 @@ func TestNothingIsPlacedOnWhoIsAway(t *testing.T) {
 	greeted("i3")
 	if got := where(); got != "[i1 i2 i3] <nil>" {
 		t.Errorf("when all have answered: %s", got)
+	}
+}
+
+// TestWhoWasOfflineIsNotWaitedFor: a leader begins when all have answered but those that were offline for the one before,
+// as soon as they have been asked in vain; of others it waits for as long as it has patience.
+func TestWhoWasOfflineIsNotWaitedFor(t *testing.T) {
+	for _, noted := range []bool{true, false} {
+		commands := []statecontext.Body{&statecontext.BootstrapCluster{ClusterID: "c1", Epoch: 1}, member("i1"), member("i2")}
+		if first := stateOf(t, commands...).Indexer(0); noted {
+			commands = append(commands, &statecontext.NoteAbsences{
+				Offline: []statecontext.SeenIndexer{{Node: first.Node, ModifiedCAS: first.ModifiedCAS}}})
+		}
+		now := Now{MS: 1_000_000, WallMS: 1_000_000, State: stateOf(t, commands...)}
+		l, _ := New(DefaultSettings(), wire.Leader{ID: "m1", Term: 2}, hclog.NewNullLogger(), now)
+		answered := func(node index.NodeID, err error) {
+			h := &IndexerGreeted{Greet: Greet{Node: node}, From: l.components.indexers[node].receiver, Err: err}
+			if err == nil {
+				h.Answer = &wire.IndexerHello{Report: wire.IndexerReport{BootID: "boot"}}
+			}
+			l.Step(now, h)
+		}
+		answered(1, nil)
+		if l.active {
+			t.Errorf("noted %v: it has begun before the first was asked", noted)
+		}
+		answered(0, context.DeadlineExceeded)
+		if l.active != noted {
+			t.Errorf("noted %v: it has begun %v when the first could not be asked", noted, l.active)
+		}
+		for now.MS < 1_000_000+l.settings.HelloWait.Milliseconds() {
+			now.MS += 100
+			l.Step(now, Tick{})
+		}
+		if !l.active {
+			t.Errorf("noted %v: it waits for ever", noted)
+		}
 	}
 }
 
