@@ -1,6 +1,8 @@
 package indexer
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -47,5 +49,19 @@ func TestWhoOneIsCanBeReadWhileItIsStored(t *testing.T) {
 	again, err := loadIdentity(id.dir, id.watched)
 	if err != nil || again.get().Fence.Term != 9 || again.get().Node != 3 {
 		t.Errorf("after a restart: %v, %+v", err, again.get())
+	}
+}
+
+// TestTheDataFolderIsTheOwnersAlone: the keys of documents lie in it.
+func TestTheDataFolderIsTheOwnersAlone(t *testing.T) {
+	w := newWorld(t)
+	w.dir = filepath.Join(w.dir, "new")
+	w.start()
+	info, err := os.Stat(w.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Mode().Perm() != 0o700 {
+		t.Error(info.Mode())
 	}
 }

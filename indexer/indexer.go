@@ -297,7 +297,7 @@ func Open(cfg Config) (*Indexer, error) {
 		tlsconf.Address{Flag: "catchup", HostPort: cfg.Catchup}); err != nil {
 		return nil, fmt.Errorf("indexer: %w", err)
 	}
-	if err := os.MkdirAll(cfg.Dir, 0o755); err != nil {
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("indexer: data folder: %w", err)
 	}
 	boot, err := newID(8)

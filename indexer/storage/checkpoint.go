@@ -154,7 +154,7 @@ func (s *Slice) Checkpoints() []CheckpointInfo {
 // loadCheckpoints reads which checkpoints there are, and removes torn and damaged ones.
 func (s *Slice) loadCheckpoints() error {
 	fs, dir := s.store.fs, s.fsCheckpoints()
-	if err := fs.MkdirAll(dir, 0o755); err != nil {
+	if err := fs.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	names, err := fs.List(dir)
@@ -350,7 +350,7 @@ func linkFolder(fs vfs.FS, from, to string) error {
 	if err := fs.RemoveAll(to); err != nil {
 		return err
 	}
-	if err := fs.MkdirAll(to, 0o755); err != nil {
+	if err := fs.MkdirAll(to, 0o700); err != nil {
 		return err
 	}
 	names, err := fs.List(from)

@@ -88,7 +88,7 @@ func (in *Incoming) resume(source string) (kept int64, err error) {
 	var was sourceFile
 	if readSmall(fs, in.dir, sourceName, &was) != nil || was.Source != source {
 		if err = in.s.DropIncoming(); err == nil {
-			err = fs.MkdirAll(in.dir, 0o755)
+			err = fs.MkdirAll(in.dir, 0o700)
 		}
 		if err == nil {
 			err = writeSmall(fs, in.dir, sourceName, sourceFile{source})

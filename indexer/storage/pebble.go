@@ -223,7 +223,7 @@ func markFormat(fs vfs.FS, dir string) (err error) {
 	if _, err := fs.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	if err := fs.MkdirAll(dir, 0o755); err != nil {
+	if err := fs.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	m, _, err := atomicfs.LocateMarker(fs, dir, formatMarker)

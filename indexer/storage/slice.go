@@ -82,7 +82,7 @@ func createSlice(store *Store, dir string, m Meta, memTable int64) (*Slice, erro
 	s.birth = rand.Uint64()
 	err := fs.RemoveAll(tmp)
 	if err == nil {
-		err = fs.MkdirAll(fs.PathJoin(tmp, checkpointsName), 0o755)
+		err = fs.MkdirAll(fs.PathJoin(tmp, checkpointsName), 0o700)
 	}
 	if err == nil {
 		err = writeSmall(fs, tmp, metaName, metaFile{Meta: m, Generation: 1, Birth: s.birth})

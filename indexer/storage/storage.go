@@ -153,7 +153,7 @@ func Open(o Options) (*Store, error) {
 	if o.Dir == "" {
 		return nil, fmt.Errorf("%w: no folder for index data", ErrInvalid)
 	}
-	err := o.FS.MkdirAll(o.Dir, 0o755)
+	err := o.FS.MkdirAll(o.Dir, 0o700)
 	if err == nil {
 		err = syncDir(o.FS, o.FS.PathDir(o.Dir))
 	}

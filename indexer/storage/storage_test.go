@@ -32,6 +32,32 @@ func TestLock(t *testing.T) {
 	must(t, store.Close())
 }
 
+// TestFoldersAreTheOwnersAlone: what lies in them are the keys of documents, which are nobody else's on the machine.
+func TestFoldersAreTheOwnersAlone(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new", "copies")
+	store := openTest(t, dir)
+	s, err := store.Create(testMeta(1))
+	must(t, err)
+	must(t, s.Flush(context.Background(), historyBatch(1)))
+	_, err = s.Checkpoint(context.Background(), CheckpointMeta{})
+	must(t, err)
+	folders := 0
+	must(t, filepath.WalkDir(filepath.Dir(dir), func(path string, d os.DirEntry, err error) error {
+		if err != nil || !d.IsDir() || filepath.Base(filepath.Dir(path)) == checkpointsName { // Pebble makes these
+			return err
+		}
+		info, err := d.Info()
+		if folders++; err == nil && info.Mode().Perm() != 0o700 {
+			t.Errorf("%s: %v", path, info.Mode())
+		}
+		return err
+	}))
+	if folders < 4 { // new, copies, the copy's, its checkpoints
+		t.Errorf("%d folders were looked at", folders)
+	}
+	must(t, store.Close())
+}
+
 // TestRetire: a copy that is retired is gone at once and for good, whether or not its room is made free; until that is
 // done its id is taken.
 func TestRetire(t *testing.T) {
