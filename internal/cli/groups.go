@@ -157,7 +157,7 @@ func groupPrinter(w io.Writer, output format, names []string) (group func(v1.Gro
 		return func(g v1.Group) error {
 			var fields []string
 			for _, v := range slices.Concat(g.Key, g.Values) {
-				fields = append(fields, string(v))
+				fields = append(fields, plain(string(v)))
 			}
 			fmt.Fprintln(t, strings.Join(fields, "\t"))
 			return nil

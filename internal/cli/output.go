@@ -9,8 +9,11 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
@@ -69,6 +72,29 @@ func remark(t io.Writer, text, of string, args ...any) {
 	if text != "" {
 		fmt.Fprintf(t, "\n%s: %s\n", fmt.Sprintf(of, args...), text)
 	}
+}
+
+// plain is a text of a document as tables have it: what would break a row, or is a command to a terminal (ESC, and what
+// turns the direction of writing), stands there by its number. Whoever stores documents must not write on the screen of
+// who looks at them. A byte that is no UTF-8 is U+FFFD, as in JSON.
+func plain(text string) string {
+	if utf8.ValidString(text) && !strings.ContainsFunc(text, steers) {
+		return text
+	}
+	var b strings.Builder
+	for _, r := range text {
+		if steers(r) {
+			fmt.Fprintf(&b, "\\u%04x", r)
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+// steers reports whether a character is none to be read.
+func steers(r rune) bool {
+	return unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp)
 }
 
 // addOutput adds --output.

@@ -3,9 +3,11 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 	"text/tabwriter"
+	"unicode/utf8"
 
 	"tidemark/manager/api/v1"
 )
@@ -136,5 +138,38 @@ func TestCSV(t *testing.T) {
 	want := "id,key1,key2\nd,\"é\n\",true\nd,12345678901234567890,true\nd,,true\nd,\"{\"\"a\"\":1}\",true\n"
 	if err := flush(); err != nil || b.String() != want {
 		t.Errorf("%v %q, want %q", err, b.String(), want)
+	}
+}
+
+// TestRowsOfTablesStayRows: whatever documents have in their ids and keys, each row of a table is one line with its
+// cells, and says nothing to the terminal.
+func TestRowsOfTablesStayRows(t *testing.T) {
+	var b bytes.Buffer
+	row, flush := scanPrinter(&b, formatTable)
+	for id, key := range map[string]string{
+		"a\nb":         `"x"`,
+		"a\tb":         `"\u2028"`,
+		"\x1b[2Jclear": "\"\u009b2J\"",
+		"\u202egpj":    "\"\u2066\"",
+		"\xff":         `"日本 👩‍🚀 é"`,
+	} {
+		if err := row(v1.Row{ID: id, Key: []json.RawMessage{json.RawMessage(key)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	group, flushGroups := groupPrinter(&b, formatTable, []string{"name"})
+	if err := errors.Join(flush(), group(v1.Group{Key: []json.RawMessage{[]byte("\"\u0085\"")}}), flushGroups()); err != nil {
+		t.Fatal(err)
+	}
+	text := b.String()
+	if lines := strings.Count(text, "\n"); lines != 8 || !utf8.ValidString(text) ||
+		strings.ContainsAny(text, "\t\x1b\u009b\u0085\u202e\u2066") {
+		t.Errorf("%d lines: %q", lines, text)
+	}
+	for _, cell := range []string{`a\u000ab`, `a\u0009b`, `\u001b[2Jclear`, `"\u009b2J"`, `\u202egpj`, "\ufffd",
+		`"日本 👩‍🚀 é"`} {
+		if !strings.Contains(text, cell) {
+			t.Errorf("%s is not in %q", cell, text)
+		}
 	}
 }

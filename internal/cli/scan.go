@@ -343,7 +343,7 @@ func scanPrinter(w io.Writer, output format) (row func(v1.Row) error, flush func
 				}
 				key.Write(k)
 			}
-			fmt.Fprintf(t, "%s\t%s\n", key.String(), r.ID)
+			fmt.Fprintf(t, "%s\t%s\n", plain(key.String()), plain(r.ID))
 			return nil
 		}, t.Flush
 	case formatCSV:

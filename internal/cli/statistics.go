@@ -56,12 +56,12 @@ func shortValue(v json.RawMessage) string {
 	const most = 40
 	var line bytes.Buffer
 	if json.Compact(&line, v) != nil { // it may have come with indentation
-		return string(v)
+		return plain(string(v))
 	}
 	if text := []rune(line.String()); len(text) > most {
-		return string(text[:most-1]) + "…"
+		return plain(string(text[:most-1])) + "…"
 	}
-	return line.String()
+	return plain(line.String())
 }
 
 func tableStatistics(t *tabwriter.Writer, st *v1.IndexStatistics, histogram bool) {

@@ -78,8 +78,8 @@ func runVerify(ctx context.Context, s Streams, c *client.Client, r string, req v
 			if shown++; shown == 1 {
 				fmt.Fprintln(t, "KIND\tDOCUMENT\tSLICE\tREPLICA\tCOPY\tINDEXER\tEXPECTED\tFOUND\tDETAIL")
 			}
-			fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\n", d.Kind, d.ID, d.Slice, d.Replica, d.Copy, d.Indexer,
-				keyList(d.Expected), keyList(d.Found), d.Detail)
+			fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\n", d.Kind, plain(d.ID), d.Slice, d.Replica, d.Copy, d.Indexer,
+				plain(keyList(d.Expected)), plain(keyList(d.Found)), d.Detail)
 		}
 		return nil
 	})
