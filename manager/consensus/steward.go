@@ -217,6 +217,9 @@ func (s *Steward) enter(ctx context.Context, req *JoinRequest) (changed bool, er
 		return false, fmt.Errorf("%w: %s knows format levels up to %d, the cluster is at %d: install a newer version of "+
 			"tidemark on it", ErrMemberConflict, m.ID, m.FormatLevel, level)
 	}
+	if m.ID == s.node.ID() && m.Raft != s.node.Addr() { // who leads knows where it is
+		return false, s.twofold(m.ID, s.node.Addr())
+	}
 	if at < 0 {
 		return true, s.add(ctx, servers, Server{ID: m.ID, Raft: m.Raft}, m.Name)
 	}
@@ -238,9 +241,7 @@ func (s *Steward) readdress(ctx context.Context, m Server, addr string) error {
 		dialled := s.node.layer.moved[m.ID]
 		s.node.layer.mu.Unlock()
 		if dialled != addr {
-			return fmt.Errorf("%w: server %s lives at %s: two processes have copies of one data folder; stop one and delete "+
-				"its folder",
-				ErrMemberConflict, m.ID, m.Raft)
+			return s.twofold(m.ID, m.Raft)
 		}
 	}
 	s.node.Moved(m.ID, addr)
@@ -250,6 +251,12 @@ func (s *Steward) readdress(ctx context.Context, m Server, addr string) error {
 		return s.node.AddVoter(ctx, m, nil)
 	}
 	return s.node.AddNonvoter(ctx, m, nil)
+}
+
+// twofold is why a second process with a copy of a member's folder is refused.
+func (s *Steward) twofold(id, lives string) error {
+	return fmt.Errorf("%w: server %s lives at %s: two processes have copies of one data folder; stop one and delete its "+
+		"folder", ErrMemberConflict, id, lives)
 }
 
 // add adds a new server, without a vote. One that lost its folder and came back under a new id takes the place of its

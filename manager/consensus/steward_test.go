@@ -467,6 +467,30 @@ func TestNewAddressBesideASilentOne(t *testing.T) {
 	})
 }
 
+// TestACopyOfTheLeader: a second process with a copy of the folder of the manager that leads asks to be taken in at its
+// own address. It is refused: the leader, which lives, goes on to be known where it is.
+func TestACopyOfTheLeader(t *testing.T) {
+	virtualCluster(t, func(t *testing.T, _ *hub, c *stewarded, fresh func(string) *server) {
+		c.grow(t, fresh, 3)
+		l, st := c.leader()
+		copied := joins(l)
+		copied.New, copied.Manager.Raft, copied.Manager.REST = false, "elsewhere", "http://elsewhere"
+		err := st.Join(deadline(t, hang), copied)
+		if !errors.Is(err, consensus.ErrMemberConflict) || !strings.Contains(err.Error(), "two processes") {
+			t.Errorf("a copy of the leader: %v", err)
+		}
+		members, err := l.node.Servers()
+		if err != nil || !slices.Contains(members, consensus.Server{ID: l.node.ID(), Raft: l.addr, Voter: true}) {
+			t.Errorf("members %v, %v; want %s at %s", members, err, l.node.ID(), l.addr)
+		}
+		if m := l.fsm.State().Manager(l.node.ID()); m != nil && m.Raft == "elsewhere" {
+			t.Errorf("it is noted at %s", m.Raft)
+		}
+		c.all.propose(projector("p", "x"))
+		c.all.agree()
+	})
+}
+
 // asks is what a server says of itself that wants to be, or is, a member.
 func asks(s *server) consensus.JoinRequest {
 	own, err := s.node.Describe(0)
