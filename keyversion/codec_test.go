@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"pgregory.net/rapid"
 
@@ -335,8 +336,9 @@ func TestHelloAndAck(t *testing.T) {
 			t.Fatalf("%+v: %v", h, err)
 		}
 	}
-	long := keyversion.AppendAck(nil, keyversion.Ack{Refused: strings.Repeat("r", 1<<20)})
-	if a, err := keyversion.DecodeAck(long); err != nil || len(a.Refused) != keyversion.MaxReason {
+	long := keyversion.AppendAck(nil, keyversion.Ack{Refused: "x" + strings.Repeat("é", 1<<20)})
+	if a, err := keyversion.DecodeAck(long); err != nil || len(a.Refused) != keyversion.MaxReason-1 ||
+		!utf8.ValidString(a.Refused) {
 		t.Fatalf("%d %v", len(a.Refused), err)
 	}
 }

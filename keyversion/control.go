@@ -3,6 +3,7 @@ package keyversion
 import (
 	"encoding/binary"
 	"fmt"
+	"strings"
 
 	"tidemark/index"
 )
@@ -60,7 +61,8 @@ func DecodeHello(frame []byte) (h Hello, err error) {
 // AppendAck appends the acknowledgement's frame to dst. A refusal's text longer than MaxReason is cut.
 func AppendAck(dst []byte, a Ack) []byte {
 	at := len(dst)
-	reason := a.Refused[:min(len(a.Refused), MaxReason)]
+	// a projector tells it on as text, which has to be text to its last character
+	reason := strings.ToValidUTF8(a.Refused[:min(len(a.Refused), MaxReason)], "")
 	dst = append(dst, make([]byte, HeaderSize)...)
 	dst = binary.AppendUvarint(dst, a.Number)
 	dst = binary.AppendUvarint(dst, uint64(len(reason)))

@@ -111,7 +111,7 @@ func (a *assessor) expressions(def *index.Definition) assessed {
 func reason(err error) string {
 	var syntax *expression.SyntaxError
 	if errors.As(err, &syntax) {
-		return short(fmt.Sprintf("%s, in %s", syntax.Message, syntax.Text))
+		return wire.Cut(fmt.Sprintf("%s, in %s", syntax.Message, syntax.Text), maxFaultText)
 	}
-	return short(strings.Join(strings.Fields(err.Error()), " "))
+	return wire.Cut(strings.Join(strings.Fields(err.Error()), " "), maxFaultText)
 }

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"unicode/utf8"
 
 	"tidemark/collate"
 	"tidemark/expression"
@@ -97,7 +96,7 @@ func (f *faults) note(m *part, result *expression.Result, e *feed.Event) {
 func (x *fault) count(counter *atomic.Uint64, e *feed.Event, err error) {
 	if n := counter.Add(1); n&(n-1) == 0 || x.sample.Load() == nil {
 		x.sample.Store(&wire.FaultSample{DocID: strings.ToValidUTF8(string(e.Key), "\ufffd"), VBucket: e.VBucket,
-			Seqno: e.Seqno, Error: short(err.Error())})
+			Seqno: e.Seqno, Error: wire.Cut(err.Error(), maxFaultText)})
 	}
 }
 
@@ -127,16 +126,4 @@ func (f *faults) refused(id index.ID, ev *keyversion.Event) {
 		Seqno: ev.Seqno,
 		Error: "all its keys together are more than can be carried"})
 	f.changes.Add(1)
-}
-
-// short cuts a text to maxFaultText, between two characters.
-func short(text string) string {
-	if len(text) <= maxFaultText {
-		return text
-	}
-	n := maxFaultText
-	for n > 0 && !utf8.RuneStart(text[n]) {
-		n--
-	}
-	return text[:n] + "…"
 }

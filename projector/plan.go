@@ -175,7 +175,7 @@ func (pl *plan) hasAll(ids []index.ID, bad []error) error {
 		return fmt.Errorf("indexes %v are not active", lacks)
 	}
 	why := strings.Fields(errors.Join(bad...).Error())
-	return fmt.Errorf("indexes %v cannot be streamed here: %s", lacks, short(strings.Join(why, " ")))
+	return fmt.Errorf("indexes %v cannot be streamed here: %s", lacks, wire.Cut(strings.Join(why, " "), maxFaultText))
 }
 
 // maintenanceEndpoints lists where each indexer takes maintenance streams.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"tidemark/projector/feed"
+	"tidemark/wire"
 )
 
 const (
@@ -173,8 +174,7 @@ func (u *untold) note(bucket string, err error) (turned bool) {
 	if u.all == nil {
 		u.all = map[string]string{}
 	}
-	text := err.Error()
-	u.all[bucket] = text[:min(len(text), maxTrouble)]
+	u.all[bucket] = wire.Cut(err.Error(), maxTrouble)
 	return !was
 }
 

@@ -76,8 +76,7 @@ func (t *troubles) note(bucket string, err error, now time.Time) (news bool) {
 		delete(t.all, bucket)
 		return x != nil
 	}
-	text := err.Error()
-	text = text[:min(len(text), maxTrouble)]
+	text := wire.Cut(err.Error(), maxTrouble)
 	if x == nil {
 		if len(t.all) >= maxTroubles {
 			t.forget(now)

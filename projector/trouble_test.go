@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"tidemark/projector/feed"
 )
@@ -50,9 +51,9 @@ func TestTroubles(t *testing.T) {
 		t.Error("that a bucket with a trouble is closed is news, once")
 	}
 	shows("")
-	note("a", errors.New(strings.Repeat("x", 2*maxTrouble)), true)
-	if n := len(x.list("kv:1", now)[0].Error); n != maxTrouble {
-		t.Errorf("an error has %d bytes", n)
+	note("a", errors.New("x\xff"+strings.Repeat("é", maxTrouble)), true)
+	if e := x.list("kv:1", now)[0].Error; len(e) > maxTrouble || !strings.HasSuffix(e, "é…") || !utf8.ValidString(e) {
+		t.Errorf("an error has %d bytes: %q; the leader would refuse the report that has it", len(e), e)
 	}
 	for i := range 3 * maxTroubles {
 		x.note(fmt.Sprint(i), refused, now)

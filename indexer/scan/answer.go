@@ -9,6 +9,7 @@ import (
 	"tidemark/errcode"
 	"tidemark/indexer/scanport"
 	"tidemark/internal/rpc"
+	"tidemark/wire"
 )
 
 // writeStall is how long a manager, or the network to it, may take nothing before its scan is ended. Longer than it
@@ -80,8 +81,7 @@ const maxUser = 256
 
 // AskedFor returns for whom a manager asks.
 func AskedFor(r *http.Request) string {
-	who := r.Header.Get(HeaderUser)
-	return who[:min(len(who), maxUser)]
+	return wire.Cut(r.Header.Get(HeaderUser), maxUser)
 }
 
 // busyRetryMS is when who was refused for lack of room may ask again, in milliseconds.

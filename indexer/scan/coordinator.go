@@ -148,7 +148,7 @@ func (c *Coordinator) run(ctx context.Context, spec Spec, count bool, sink Sink)
 		explain: explained{wanted: spec.Explain, began: time.Now()}}
 	r.out = output{spec: &r.spec, sink: sink}
 	if user := r.lag.user; user != rpc.Anonymous {
-		r.pages.For = user[:min(len(user), maxUser)]
+		r.pages.For = wire.Cut(user, maxUser)
 	}
 	err := r.out.reset()
 	if err == nil {

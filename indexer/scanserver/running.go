@@ -6,7 +6,6 @@ import (
 	"io"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -96,8 +95,7 @@ func (r *running) end(a *active, err error) {
 	one := wire.SlowScan{ScanAsked: r.asked(a), TookMS: millis(took), Rows: a.progress.Rows(),
 		ScanTimes: a.progress.Times(), Code: codeOK}
 	if err != nil {
-		one.Code, one.Detail = string(scan.CodeOf(err)), scan.AsError(err).Detail
-		one.Detail = strings.ToValidUTF8(one.Detail[:min(len(one.Detail), maxSlowDetail)], "")
+		one.Code, one.Detail = string(scan.CodeOf(err)), wire.Cut(scan.AsError(err).Detail, maxSlowDetail)
 	}
 	r.total++
 	if len(r.kept) < maxSlow {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"tidemark/kv/mcbp"
+	"tidemark/wire"
 )
 
 // Errors of this package. They are wrapped with the operation and its target.
@@ -139,15 +140,12 @@ func (e *StatusError) Is(target error) bool {
 	return false
 }
 
-// printable cuts a body to what belongs into an error message.
+// printable cuts a body to what belongs into an error message. What is no text is none of it.
 func printable(b []byte) string {
-	if len(b) > maxDetail {
-		b = b[:maxDetail]
-	}
-	for _, c := range b {
+	for _, c := range b[:min(len(b), maxDetail)] {
 		if c < 0x20 && c != '\n' && c != '\t' || c == 0x7f {
 			return ""
 		}
 	}
-	return string(b)
+	return wire.Cut(string(b[:min(len(b), maxDetail+1)]), maxDetail)
 }

@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/manager/coordinator/core"
 	"tidemark/rebalance"
 	"tidemark/statecontext"
+	"tidemark/wire"
 )
 
 var (
@@ -187,8 +187,7 @@ func (c *Coordinator) begin(ctx context.Context, cluster *rebalance.Cluster, p *
 
 // starting is the command that begins a plan, without its steps.
 func (c *Coordinator) starting(p *rebalance.Plan, cause string) *statecontext.StartRebalance {
-	cause = strings.ToValidUTF8(cause[:min(len(cause), statecontext.MaxCauseBytes)], "")
-	return &statecontext.StartRebalance{Cause: cause, WallMS: c.cfg.Now().UnixMilli(),
+	return &statecontext.StartRebalance{Cause: wire.Cut(cause, statecontext.MaxCauseBytes), WallMS: c.cfg.Now().UnixMilli(),
 		Sends: uint8(max(p.Options.Sends, 1)), Receives: uint8(max(p.Options.Receives, 1))}
 }
 

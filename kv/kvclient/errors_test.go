@@ -1,0 +1,24 @@
+package kvclient
+
+import (
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"tidemark/kv/mcbp"
+)
+
+// TestWhatANodeSaysIsText: an error repeats a body as text, which messages carry, and says where it has cut it; a body
+// that is none is left out.
+func TestWhatANodeSaysIsText(t *testing.T) {
+	for _, c := range []struct{ body, ends string }{
+		{"no", ": no"}, {"a\xffb", ": a\ufffdb"}, {strings.Repeat("é", maxDetail), "é…"}, {"x" + strings.Repeat("é",
+			maxDetail), "é…"}, {strings.Repeat("x", maxDetail), "xx"}, {"a\x00b", mcbp.StatusInternal.String()},
+	} {
+		text := NewStatusError(mcbp.Frame{Header: mcbp.Header{Op: mcbp.OpGet, VBucketOrStatus: uint16(mcbp.StatusInternal)},
+			Value: []byte(c.body)}).Error()
+		if !utf8.ValidString(text) || !strings.HasSuffix(text, c.ends) || len(text) > 3*maxDetail {
+			t.Errorf("%q: %q, want the end %q", c.body, text, c.ends)
+		}
+	}
+}
