@@ -1,6 +1,9 @@
 package rpc
 
 import (
+	"errors"
+	"fmt"
+	"io"
 	"net/http"
 	"time"
 )
@@ -18,4 +21,29 @@ const (
 // would lose the answer of a call that took longer. Write and WriteProblem begin so.
 func BeginAnswer(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(AnswerTimeout)) // a recorder has none
+}
+
+// ErrTooLarge means that an answer has more bytes than are read of it. Asked again it has them again.
+var ErrTooLarge = errors.New("the answer is too large")
+
+// ReadAnswer reads an answer of at most so many bytes. One that has more is an error, ErrTooLarge, and nothing of it: a
+// part would be taken for the whole, or for one that is cut off.
+func ReadAnswer(answer *http.Response, most int64) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(answer.Body, most+1))
+	if err == nil && int64(len(b)) > most {
+		err = fmt.Errorf("%w: it has more than %d bytes, the most that this version reads of it; is that an address of "+
+			"tidemark, of the same version?", ErrTooLarge, most)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%sreading the answer: %w", asked(answer.Request), err)
+	}
+	return b, nil
+}
+
+// asked says what an answer is to; of one that is made up nothing.
+func asked(r *http.Request) string {
+	if r == nil || r.URL == nil {
+		return ""
+	}
+	return r.Method + " " + WithoutSecrets(r.URL.Redacted()) + ": "
 }

@@ -52,7 +52,8 @@ const (
 const (
 	MaxControlBody = 64 << 20 // definitions of 10,000 indexes, reports with full vectors
 	MaxUserBody    = 1 << 20  // what users send: statements, scans
-	maxErrorBody   = 64 << 10
+	maxErrorBody   = 1 << 20  // an error with maxReasons of each code, which stand in its detail too
+	maxQuoted      = 1 << 10  // what an error repeats of an answer that is no Problem
 	// maxHeader bounds a request's header: a scan's has up to 64 KiB of a session's tokens, 43 KiB that say where it
 	// goes on, and what others have (package scanport).
 	maxHeader = 128 << 10
@@ -70,10 +71,15 @@ const (
 	ReasonNoLeader  = "no_leader"  // the leader is not known, or cannot be reached
 )
 
-// unreadyRetryMS is after how long it is worth while to ask /readyz again.
-const unreadyRetryMS = 200
+const (
+	// unreadyRetryMS is after how long it is worth while to ask /readyz again.
+	unreadyRetryMS = 200
+	// maxReasons is how many reasons of one code an answer lists, maxReason how long each is, in bytes.
+	maxReasons, maxReason = 20, 1 << 10
+)
 
-// Unready is the answer of /readyz with all that is in the way, ordered by code; nil when there is nothing.
+// Unready is the answer of /readyz with what is in the way, ordered by code, and of each code how much more there is
+// than is listed; nil when there is nothing.
 func Unready(reasons []Reason) *Problem {
 	if len(reasons) == 0 {
 		return nil
@@ -81,12 +87,25 @@ func Unready(reasons []Reason) *Problem {
 	slices.SortFunc(reasons, func(a, b Reason) int {
 		return cmp.Or(strings.Compare(a.Code, b.Code), strings.Compare(a.Detail, b.Detail))
 	})
-	details := make([]string, len(reasons))
-	for i, r := range reasons {
-		details[i] = r.Detail
+	var listed []Reason
+	var details []string
+	for i, of := 0, 0; i < len(reasons); i += of {
+		code := reasons[i].Code
+		if of = slices.IndexFunc(reasons[i:], func(r Reason) bool { return r.Code != code }); of < 0 {
+			of = len(reasons) - i
+		}
+		for _, r := range reasons[i : i+min(of, maxReasons)] {
+			listed = append(listed, Reason{Code: code, Detail: wire.Cut(r.Detail, maxReason)})
+		}
+		if of > maxReasons {
+			listed = append(listed, Reason{Code: code, Detail: fmt.Sprintf("and %d more", of-maxReasons)})
+		}
+	}
+	for _, r := range listed {
+		details = append(details, r.Detail)
 	}
 	p := NewProblem(http.StatusServiceUnavailable, errcode.NotReady, "%s", strings.Join(details, "; "))
-	p.RetryAfterMS, p.Reasons = unreadyRetryMS, reasons
+	p.RetryAfterMS, p.Reasons = unreadyRetryMS, listed
 	return p
 }
 
@@ -400,12 +419,9 @@ func (c *Client) do(ctx context.Context, method, url string, req, resp any) erro
 	if answer.StatusCode >= 300 {
 		return ReadProblem(answer)
 	}
-	b, err := io.ReadAll(io.LimitReader(answer.Body, MaxControlBody+1))
+	b, err := ReadAnswer(answer, MaxControlBody)
 	if err != nil {
-		return fmt.Errorf("%s %s: reading the answer: %w", method, url, err)
-	}
-	if len(b) > MaxControlBody {
-		return fmt.Errorf("%s %s: the answer has more than %d bytes", method, url, MaxControlBody)
+		return err
 	}
 	if resp == nil {
 		return nil
@@ -416,7 +432,8 @@ func (c *Client) do(ctx context.Context, method, url string, req, resp any) erro
 	return nil
 }
 
-// ReadProblem makes a *Problem of an answer whose status is an error.
+// ReadProblem makes a *Problem of an answer whose status is an error. Of one that is no Problem, or is cut off, it tells
+// the beginning.
 func ReadProblem(answer *http.Response) *Problem {
 	b, _ := io.ReadAll(io.LimitReader(answer.Body, maxErrorBody)) // what came is what can be told
 	p := &Problem{}
@@ -424,7 +441,7 @@ func ReadProblem(answer *http.Response) *Problem {
 		p = NewProblem(answer.StatusCode, errcode.BadRequest, "the server speaks TLS: begin its address with "+
 			"https:// and name its CA (--tls-ca)")
 	} else if json.Unmarshal(b, p) != nil || p.Code == "" {
-		text := strings.TrimSpace(string(b))
+		text := wire.Cut(strings.TrimSpace(string(b)), maxQuoted)
 		if text == "" {
 			text = fmt.Sprintf("an answer with HTTP status %d and nothing in it: is this an address of tidemark?",
 				answer.StatusCode)

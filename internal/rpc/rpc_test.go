@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -129,10 +130,53 @@ func TestBadBodiesSayWhere(t *testing.T) {
 func TestStrangersAnswer(t *testing.T) {
 	for _, c := range []struct {
 		body, want string
-	}{{"", "HTTP status 404 and nothing in it"}, {"no such page\n", "INTERNAL: no such page"}} {
+	}{{"", "HTTP status 404 and nothing in it"}, {"no such page\n", "INTERNAL: no such page"},
+		{strings.Repeat("x", 1<<22), "xxx…"}} {
 		p := ReadProblem(&http.Response{StatusCode: 404, Body: io.NopCloser(strings.NewReader(c.body))})
-		if !strings.Contains(p.Error(), c.want) || p.Status != 404 {
+		if !strings.Contains(p.Error(), c.want) || p.Status != 404 || len(p.Detail) > maxQuoted {
 			t.Errorf("%q: %d %v, want %q", c.body, p.Status, p, c.want)
+		}
+	}
+}
+
+// TestUnreadyIsNoMoreThanIsRead: whatever is in the way, its answer is one that a client reads to its end; it has every
+// code, and says of each how much more there is.
+func TestUnreadyIsNoMoreThanIsRead(t *testing.T) {
+	all := []Reason{{Code: "no_leader", Detail: "lost"}}
+	for i := range 5000 {
+		all = append(all, Reason{Code: "kv_unavailable", Detail: fmt.Sprintf("%d %s", i, strings.Repeat("\"", 5000))})
+	}
+	w := httptest.NewRecorder()
+	WriteProblem(w, Unready(all))
+	p := ReadProblem(w.Result())
+	if n := len(p.Reasons); p.Code != errcode.NotReady || n != maxReasons+2 ||
+		p.Reasons[n-2] != (Reason{Code: "kv_unavailable", Detail: "and 4980 more"}) ||
+		p.Reasons[n-1] != (Reason{Code: "no_leader", Detail: "lost"}) ||
+		!strings.HasSuffix(p.Detail, "; and 4980 more; lost") {
+		t.Errorf("%d reasons, at last %+v; %.300s", n, p.Reasons[max(n-2, 0):], p.Error())
+	}
+}
+
+// TestAnswersAreNotCut: an answer with more bytes than are read of it is refused by its size and its address, neither
+// taken for a whole one nor for one that was cut off.
+func TestAnswersAreNotCut(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, strings.Repeat(" ", 100))
+	}))
+	defer s.Close()
+	for most, want := range map[int64]string{100: "", 99: "GET " + s.URL + "/x: reading the answer: the answer is too large: " +
+		"it has more than 99 bytes"} {
+		answer, err := http.Get(s.URL + "/x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := ReadAnswer(answer, most)
+		if want == "" && (err != nil || len(b) != 100) || want != "" && (b != nil || !errors.Is(err, ErrTooLarge) ||
+			!strings.HasPrefix(err.Error(), want)) {
+			t.Errorf("%d: %d bytes, %v", most, len(b), err)
+		}
+		if err := answer.Body.Close(); err != nil {
+			t.Error(err)
 		}
 	}
 }
