@@ -14,7 +14,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -320,18 +319,24 @@ func (c *Client) call(ctx context.Context, method, path string, header http.Head
 			return err
 		}
 		defer answer.Body.Close()
-		b, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
-		if err != nil {
-			return err
-		}
-		if resp == nil {
-			return nil
-		}
-		if err := json.Unmarshal(b, resp); err != nil {
-			return fmt.Errorf("%w of %s to %s %s: %w", ErrAnswer, server, method, path, err)
-		}
-		return nil
+		return read(answer, resp)
 	})
+}
+
+// read reads an answer in JSON; resp is nil where nobody wants it. One that is none is ErrAnswer.
+func read(answer *http.Response, resp any) error {
+	b, err := rpc.ReadAnswer(answer, maxAnswer)
+	switch {
+	case errors.Is(err, rpc.ErrTooLarge):
+		return fmt.Errorf("%w: %w", ErrAnswer, err)
+	case err != nil || resp == nil:
+		return err
+	}
+	if err := json.Unmarshal(b, resp); err != nil {
+		return fmt.Errorf("%w of %s to %s %s: %w", ErrAnswer, answer.Request.URL.Host, answer.Request.Method,
+			answer.Request.URL.Path, err)
+	}
+	return nil
 }
 
 // limitOf is for how long one server is waited for.

@@ -450,3 +450,19 @@ func TestABackupThatWasCut(t *testing.T) {
 		t.Errorf("%d of %d bytes after %d calls: %v", len(got), whole.Len(), len(s.asked()), err)
 	}
 }
+
+// TestAnAnswerThatIsTooLarge: it is refused by its size, and not asked for again, which would give it again.
+func TestAnAnswerThatIsTooLarge(t *testing.T) {
+	s, url := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		for spaces, n := bytes.Repeat([]byte(" "), 1<<20), 0; n <= maxAnswer; n += len(spaces) {
+			if _, err := w.Write(spaces); err != nil {
+				return
+			}
+		}
+	})
+	_, err := newClient(t, url).Status(t.Context())
+	if !errors.Is(err, ErrAnswer) || !errors.Is(err, rpc.ErrTooLarge) || !strings.Contains(err.Error(), url) ||
+		len(s.asked()) != 1 {
+		t.Errorf("after %d calls: %v", len(s.asked()), err)
+	}
+}

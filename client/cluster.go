@@ -2,13 +2,13 @@ package client
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strconv"
 
+	"tidemark/internal/rpc"
 	"tidemark/manager/api/v1"
 	"tidemark/statecontext"
 )
@@ -21,7 +21,11 @@ func (c *Client) Backup(ctx context.Context) (data []byte, err error) {
 			return err
 		}
 		defer answer.Body.Close()
-		if data, err = io.ReadAll(io.LimitReader(answer.Body, statecontext.MaxBackupBytes+1)); err != nil {
+		data, err = rpc.ReadAnswer(answer, statecontext.MaxBackupBytes)
+		switch {
+		case errors.Is(err, rpc.ErrTooLarge):
+			return fmt.Errorf("%w: %w", ErrAnswer, err)
+		case err != nil:
 			return err
 		}
 		if _, err = statecontext.ReadBackup(data); err != nil {
@@ -45,7 +49,7 @@ func (c *Client) Restore(ctx context.Context, data []byte, mode string, dryRun b
 			return err
 		}
 		defer answer.Body.Close()
-		return json.NewDecoder(io.LimitReader(answer.Body, maxAnswer)).Decode(&reply)
+		return read(answer, &reply)
 	})
 }
 

@@ -220,11 +220,7 @@ func (d *direct) ask(ctx context.Context, ref string, route *v1.ScanRoute) error
 		return err
 	}
 	defer answer.Body.Close()
-	b, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
-	if err == nil {
-		err = json.Unmarshal(b, route)
-	}
-	if err == nil && (route.Index == 0 || route.Ticket == "" || len(route.ScanPorts) == 0) {
+	if err = read(answer, route); err == nil && (route.Index == 0 || route.Ticket == "" || len(route.ScanPorts) == 0) {
 		err = fmt.Errorf("%w: no way to index %s", ErrAnswer, ref)
 	}
 	return err

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 
-	"tidemark/errcode"
 	"tidemark/internal/rpc"
 )
 
@@ -70,10 +68,7 @@ func (n *Node) askAs(ctx context.Context, r *http.Request, admin string) (
 		return 0, "", nil, err
 	}
 	defer resp.Body.Close()
-	answer, err = io.ReadAll(io.LimitReader(resp.Body, maxPassedOn+1))
-	if err == nil && len(answer) > maxPassedOn {
-		err = rpc.Refuse(errcode.BodyTooLarge, "an answer of more than %d bytes", maxPassedOn)
-	}
+	answer, err = rpc.ReadAnswer(resp, maxPassedOn)
 	return resp.StatusCode, resp.Header.Get("Content-Type"), answer, err
 }
 

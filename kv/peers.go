@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
 	"tidemark/kv/access"
 	"tidemark/kv/clustermap"
@@ -209,9 +210,9 @@ func (r Remote) Call(ctx context.Context, admin, method, path string, body, answ
 		return err
 	}
 	defer resp.Body.Close()
-	raw, err := io.ReadAll(io.LimitReader(resp.Body, peerMaxBytes))
+	raw, err := rpc.ReadAnswer(resp, peerMaxBytes)
 	if err != nil {
-		return fmt.Errorf("%s: %w", admin, err)
+		return err
 	}
 	if resp.StatusCode >= http.StatusMultipleChoices {
 		return refusal(admin, resp.StatusCode, raw)

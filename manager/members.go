@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"path/filepath"
 	"slices"
@@ -30,6 +29,7 @@ const (
 	lonelyAfter      = 3 * time.Second // without a leader: ask whether this one is still a member
 	peerTimeout      = time.Second
 	maxPeers         = 32
+	maxPeerAnswer    = 64 << 10 // bytes of what another one says of itself
 )
 
 // lead is what the leader does in a term: the coordinator's duties and the care for the members.
@@ -67,7 +67,11 @@ func (p prober) Probe(ctx context.Context, addr string) (consensus.PeerAnswer, e
 	if resp.StatusCode != http.StatusOK {
 		return a, rpc.ReadProblem(resp)
 	}
-	return a, json.NewDecoder(io.LimitReader(resp.Body, 1<<16)).Decode(&a)
+	b, err := rpc.ReadAnswer(resp, maxPeerAnswer)
+	if err == nil {
+		err = json.Unmarshal(b, &a)
+	}
+	return a, err
 }
 
 // Join implements consensus.PeerProbe.

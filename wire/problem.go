@@ -32,6 +32,7 @@ type LostWrite struct {
 type Reason struct {
 	Code   string `json:"code"`
 	Detail string `json:"detail"`
+	More   int    `json:"more,omitempty"` // it stands for so many of the code that are not listed
 }
 
 // Error gives code and detail.

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"tidemark/internal/rpc"
 	"tidemark/internal/supervise"
 )
 
@@ -348,7 +349,11 @@ func countActive(ctx context.Context, client *http.Client, rest string) (n int, 
 		Projectors  []struct{ State string }
 		Indexers    []struct{ State string }
 	}
-	if err := json.NewDecoder(resp.Body).Decode(&s); err != nil {
+	b, err := rpc.ReadAnswer(resp, rpc.MaxControlBody)
+	if err != nil {
+		return 0, err
+	}
+	if err := json.Unmarshal(b, &s); err != nil {
 		return 0, fmt.Errorf("%s/v1/status: %w", rest, err)
 	}
 	for _, component := range append(s.Projectors, s.Indexers...) {
@@ -368,8 +373,7 @@ func (ch *child) answers(ctx context.Context, client *http.Client) error {
 		}
 		resp, err := client.Do(req)
 		if err == nil {
-			var problem struct{ Detail string }
-			_ = json.NewDecoder(io.LimitReader(resp.Body, 4<<10)).Decode(&problem) // why, if it says so
+			problem := rpc.ReadProblem(resp) // why, if it says so
 			_ = resp.Body.Close()
 			if resp.StatusCode == http.StatusOK {
 				return nil

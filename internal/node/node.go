@@ -9,7 +9,6 @@ package node
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -39,8 +38,6 @@ const (
 	drainGrace = time.Second
 	askTimeout = time.Second            // for a role's readiness
 	askEvery   = 250 * time.Millisecond // at most
-	maxReasons = 20                     // of one role
-	maxAnswer  = 64 << 10               // bytes of a role's readiness
 	maxLine    = 64 << 10               // bytes of a line of the log; what is longer comes in parts
 	keptOutput = 4 << 10                // of a role, for why it ended
 )
@@ -255,19 +252,14 @@ func (c *child) reasons(ctx context.Context, scheme string) []rpc.Reason {
 	if resp.StatusCode == http.StatusOK {
 		return nil
 	}
-	var p rpc.Problem
-	if err := json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(&p); err != nil {
-		return silent(fmt.Errorf("%s, and %w", resp.Status, err))
-	}
+	p := rpc.ReadProblem(resp)
 	if len(p.Reasons) == 0 {
 		return []rpc.Reason{{Code: strings.ToLower(string(p.Code)), Detail: name + ": " + p.Error()}}
 	}
 	var all []rpc.Reason
-	for i, r := range p.Reasons {
-		if i == maxReasons {
-			return append(all, rpc.Reason{Code: r.Code, Detail: fmt.Sprintf("%s: and %d more", name, len(p.Reasons)-i)})
-		}
-		all = append(all, rpc.Reason{Code: r.Code, Detail: name + ": " + r.Detail})
+	for _, r := range p.Reasons {
+		r.Detail = name + ": " + r.Detail
+		all = append(all, r)
 	}
 	return all
 }

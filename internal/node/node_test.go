@@ -94,7 +94,7 @@ func TestReadiness(t *testing.T) {
 		t.Cleanup(s.Close)
 		return Role{Name: tlsconf.Manager, Admin: s.Listener.Addr().String()}
 	}
-	many := make([]rpc.Reason, maxReasons+5)
+	many := make([]rpc.Reason, 25)
 	for i := range many {
 		many[i] = rpc.Reason{Code: "copy", Detail: "c"}
 	}
@@ -114,13 +114,13 @@ func TestReadiness(t *testing.T) {
 	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != http.StatusServiceUnavailable {
 		t.Fatal(w.Code, err)
 	}
-	for _, want := range []string{"manager: full", "manager: and 5 more", "indexer: it does not answer",
+	for _, want := range []string{"manager: full", "; and 5 more", "indexer: it does not answer",
 		"projector: it has not started yet"} {
 		if !strings.Contains(p.Detail, want) {
 			t.Errorf("no %q in %s", want, p.Detail)
 		}
 	}
-	if len(p.Reasons) != maxReasons+1+3 {
+	if len(p.Reasons) != 20+1+3 {
 		t.Errorf("%d reasons", len(p.Reasons))
 	}
 	n.children = n.children[:1]

@@ -94,11 +94,20 @@ func Unready(reasons []Reason) *Problem {
 		if of = slices.IndexFunc(reasons[i:], func(r Reason) bool { return r.Code != code }); of < 0 {
 			of = len(reasons) - i
 		}
-		for _, r := range reasons[i : i+min(of, maxReasons)] {
-			listed = append(listed, Reason{Code: code, Detail: wire.Cut(r.Detail, maxReason)})
+		one, more := 0, 0
+		for _, r := range reasons[i : i+of] {
+			switch {
+			case r.More > 0: // another process has left them out
+				more += r.More
+			case one == maxReasons:
+				more++
+			default:
+				one++
+				listed = append(listed, Reason{Code: code, Detail: wire.Cut(r.Detail, maxReason)})
+			}
 		}
-		if of > maxReasons {
-			listed = append(listed, Reason{Code: code, Detail: fmt.Sprintf("and %d more", of-maxReasons)})
+		if more > 0 {
+			listed = append(listed, Reason{Code: code, Detail: fmt.Sprintf("and %d more", more), More: more})
 		}
 	}
 	for _, r := range listed {

@@ -150,10 +150,14 @@ func TestUnreadyIsNoMoreThanIsRead(t *testing.T) {
 	WriteProblem(w, Unready(all))
 	p := ReadProblem(w.Result())
 	if n := len(p.Reasons); p.Code != errcode.NotReady || n != maxReasons+2 ||
-		p.Reasons[n-2] != (Reason{Code: "kv_unavailable", Detail: "and 4980 more"}) ||
+		p.Reasons[n-2] != (Reason{Code: "kv_unavailable", Detail: "and 4980 more", More: 4980}) ||
 		p.Reasons[n-1] != (Reason{Code: "no_leader", Detail: "lost"}) ||
 		!strings.HasSuffix(p.Detail, "; and 4980 more; lost") {
 		t.Errorf("%d reasons, at last %+v; %.300s", n, p.Reasons[max(n-2, 0):], p.Error())
+	}
+	if p := Unready(append(p.Reasons, Reason{Code: "kv_unavailable", Detail: "z"})); len(p.Reasons) != maxReasons+2 ||
+		p.Reasons[maxReasons].More != 4981 {
+		t.Errorf("told on: %d reasons, %+v", len(p.Reasons), p.Reasons[len(p.Reasons)-2:])
 	}
 }
 

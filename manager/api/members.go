@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -103,6 +102,9 @@ func (g members) joinManager(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// maxPeerAnswer bounds what a manager says of itself, in bytes.
+const maxPeerAnswer = 64 << 10
+
 // askPeer asks a manager that may be of no cluster yet who it is.
 func (g members) askPeer(ctx context.Context, addr string) (p consensus.PeerAnswer, err error) {
 	ctx, cancel := context.WithTimeout(ctx, v1.ReadTimeout)
@@ -119,7 +121,11 @@ func (g members) askPeer(ctx context.Context, addr string) (p consensus.PeerAnsw
 	if resp.StatusCode != http.StatusOK {
 		return p, rpc.ReadProblem(resp)
 	}
-	return p, json.NewDecoder(io.LimitReader(resp.Body, 1<<16)).Decode(&p)
+	b, err := rpc.ReadAnswer(resp, maxPeerAnswer)
+	if err == nil {
+		err = json.Unmarshal(b, &p)
+	}
+	return p, err
 }
 
 // registerManager takes in a manager that asks for it, and notes its addresses; managers do it themselves.

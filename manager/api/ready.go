@@ -76,7 +76,7 @@ func (g health) reasons(s *statecontext.State) (reasons []rpc.Reason, leader wir
 	for _, r := range g.cfg.Raft.Reasons() {
 		noLeader = noLeader || r.Code == consensus.ReasonNoLeader
 		if !empty || r.Code != consensus.ReasonNoLeader {
-			reasons = append(reasons, rpc.Reason(r))
+			reasons = append(reasons, rpc.Reason{Code: r.Code, Detail: r.Detail})
 		}
 	}
 	if g.cfg.Raft.HasUsers() && !g.current() {

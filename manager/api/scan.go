@@ -93,8 +93,12 @@ func getJSON[T any](ctx context.Context, g *ground, c *rpc.Client, url string) (
 	if resp.StatusCode != http.StatusOK {
 		return nil, rpc.ReadProblem(resp)
 	}
+	b, err := rpc.ReadAnswer(resp, rpc.MaxControlBody)
+	if err != nil {
+		return nil, err
+	}
 	v := new(T)
-	return v, json.NewDecoder(io.LimitReader(resp.Body, rpc.MaxControlBody)).Decode(v)
+	return v, json.Unmarshal(b, v)
 }
 
 // howFar asks the leader how far its log goes. One that does not answer may be gone: there is none, until there is
