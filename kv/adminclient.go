@@ -25,6 +25,9 @@ const (
 	viewTimeout = 3 * time.Second
 	// orderRest is how much longer than the first of several nodes the others may take to show that they live.
 	orderRest = 300 * time.Millisecond
+	// warmPatience is how long a node is waited for that reads its documents, warmPause when it is asked again.
+	warmPatience = time.Minute
+	warmPause    = 250 * time.Millisecond
 	// leaderHops is how often a request is sent on to another leader.
 	leaderHops = 3
 )
@@ -238,9 +241,23 @@ func (a *Admin) Pause(ctx context.Context, r PauseRequest) error {
 	return nil
 }
 
-// Flush empties a bucket on all nodes: its vbuckets are made anew, as engines do it.
+// Flush empties a bucket on all nodes: its vbuckets are made anew, as engines do it. Nodes that read their documents are
+// waited for, a minute at most.
 func (a *Admin) Flush(ctx context.Context, bucket string) error {
-	return a.lead(ctx, pathFlushAll, FlushRequest{Bucket: bucket}, nil)
+	for until := time.Now().Add(warmPatience); ; {
+		err := a.lead(ctx, pathFlushAll, FlushRequest{Bucket: bucket}, nil)
+		switch {
+		case !errors.Is(err, errWarming):
+			return err
+		case time.Now().After(until):
+			return fmt.Errorf("%w; it was waited for %v", err, warmPatience)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w; nobody waits for it any more: %w", err, context.Cause(ctx))
+		case <-time.After(warmPause):
+		}
+	}
 }
 
 // Collections makes or drops a scope or collection, and returns the uid of the manifest that has come of it.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
@@ -15,8 +16,12 @@ import (
 	"tidemark/kv/store"
 )
 
-// errNoFlush means that a bucket is one that cannot be flushed.
-var errNoFlush = fmt.Errorf("%w: flush is disabled", ErrRefused)
+var (
+	// errNoFlush means that a bucket is one that cannot be flushed.
+	errNoFlush = fmt.Errorf("%w: flush is disabled", ErrRefused)
+	// errWarming means that a node is to have its documents first, which comes by itself.
+	errWarming = fmt.Errorf("%w: it reads its documents: ask again when it is ready", ErrRefused)
+)
 
 // flushAtOnce is how many vbuckets are made anew at a time, so that they share the log's writes.
 const flushAtOnce = 64
@@ -71,7 +76,7 @@ func (c *cluster) flush(ctx context.Context, r FlushRequest) error {
 		return errors.Join(g.Wait(), b.store.SetManifest(c.manifest(r.Bucket)))
 	}
 	if !c.n.serving.Load() {
-		return fmt.Errorf("%w: its documents are being read: ask again", ErrRefused)
+		return errWarming
 	}
 	return fmt.Errorf("%w: no bucket %q is served here", ErrRefused, r.Bucket)
 }
@@ -101,7 +106,11 @@ func (c *cluster) flushAll(ctx context.Context, bucket string) (clustermap.Map, 
 	}
 	r := FlushRequest{Bucket: bucket, RevEpoch: m.RevEpoch, Rev: m.Rev, Check: true}
 	if _, failed := c.flushAt(ctx, m, r); len(failed) > 0 {
-		return m, fmt.Errorf("%w: nothing was emptied: %w", ErrRefused, errors.Join(failed...))
+		kind := errWarming
+		if slices.ContainsFunc(failed, func(err error) bool { return !errors.Is(err, errWarming) }) {
+			kind = ErrRefused
+		}
+		return m, &refusedError{kind: kind, detail: "nothing was emptied: " + errors.Join(failed...).Error()}
 	}
 	r.Check = false
 	if emptied, failed := c.flushAt(ctx, m, r); len(failed) > 0 {

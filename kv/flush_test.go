@@ -160,6 +160,33 @@ func (g *group) fill(n int) {
 	}
 }
 
+// flushesWhenWarm empties the bucket with the client of the command line while a node has no documents yet, which comes
+// to have them when it has refused.
+func (g *group) flushesWhenWarm(id string) {
+	g.t.Helper()
+	g.fill(20)
+	g.nodes[id].serving.Store(false)
+	a := NewAdmin([]string{g.nodes["kv1"].AdminAddr()}, testUser, testPassword, nil)
+	next, refused := a.remote.HTTP.Transport, atomic.Int32{}
+	a.remote.HTTP.Transport = roundTrip(func(r *http.Request) (*http.Response, error) {
+		resp, err := next.RoundTrip(r)
+		if err == nil && r.URL.Path == pathFlushAll && resp.StatusCode == http.StatusConflict && refused.Add(1) == 2 {
+			g.nodes[id].serving.Store(true)
+		}
+		return resp, err
+	})
+	if err := a.Flush(within(g.t), "world"); err != nil || refused.Load() != 2 {
+		g.t.Errorf("after %d refusals: %v", refused.Load(), err)
+	}
+	if now := g.items(); now["kv1"]+now["kv2"]+now["kv3"] != 0 {
+		g.t.Errorf("left are %v", now)
+	}
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
 // TestFlushOfAllOrNone: while a member does not answer, or cannot, no other one is emptied; any member takes the order.
 func TestFlushOfAllOrNone(t *testing.T) {
 	t.Parallel()
@@ -175,7 +202,8 @@ func TestFlushOfAllOrNone(t *testing.T) {
 	g.settled()
 	g.nodes["kv3"].serving.Store(false) // it answers, and has no documents yet
 	if status, body := g.flushed("kv1"); status != http.StatusServiceUnavailable ||
-		!strings.Contains(body, "nothing was emptied") || !strings.Contains(body, "kv3") {
+		!strings.Contains(body, "nothing was emptied") || !strings.Contains(body, "kv3") ||
+		!strings.Contains(body, "it reads its documents: ask again when it is ready") {
 		t.Errorf("%d %s", status, body)
 	}
 	g.nodes["kv3"].serving.Store(true)
@@ -188,6 +216,7 @@ func TestFlushOfAllOrNone(t *testing.T) {
 	if now := g.items(); now["kv1"]+now["kv2"]+now["kv3"] != 0 {
 		t.Errorf("left are %v", now)
 	}
+	g.flushesWhenWarm("kv3")
 	if status, _ := rest(t, g.nodes["kv1"], http.MethodPost, "/pools/default/buckets/none/controller/doFlush"); status !=
 		http.StatusNotFound {
 		t.Error(status)

@@ -280,7 +280,7 @@ var refusalCodes = []struct {
 	{"NO_USER", clustermap.ErrNoUser}, {"NO_GROUP", clustermap.ErrNoGroup}, {"USER", access.ErrAccess},
 	{"NO_BUCKET", clustermap.ErrNoBucket}, {"BUCKET_EXISTS", clustermap.ErrBucketThere},
 	{"TOO_MANY_BUCKETS", clustermap.ErrTooManyBuckets}, {"REBALANCING", clustermap.ErrRebalancing},
-	{"BUCKETS", clustermap.ErrBuckets}, {"NO_MEMBER", clustermap.ErrNoMember},
+	{"BUCKETS", clustermap.ErrBuckets}, {"NO_MEMBER", clustermap.ErrNoMember}, {"WARMING_UP", errWarming},
 }
 
 // codeOf words a refusal for another node.

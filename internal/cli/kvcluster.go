@@ -248,7 +248,7 @@ func kvFlush(s Streams) *cobra.Command {
 	cmd := &cobra.Command{Use: "flush BUCKET", Short: "Delete all documents of a bucket at once",
 		Long: `Makes each vbucket of the bucket anew, as a Couchbase cluster does when a bucket is flushed: its sequence
 numbers begin at 0, on a new branch. The indexes of the bucket are rolled back to nothing and follow by themselves.
-There is no way back.`,
+There is no way back. A node that reads its documents after a start is waited for, for a minute at most.`,
 		Example: "  tidemark kv flush world --yes --data ./cluster", Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usage("%s takes one BUCKET", cmd.CommandPath())
