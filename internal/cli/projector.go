@@ -20,6 +20,7 @@ import (
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
+	"tidemark/projector/core"
 	"tidemark/wire"
 )
 
@@ -57,9 +58,11 @@ must be one of a node or of an administrator.`,
 				return usage("--admin names projectors by their addresses: leave the IDs out, or --admin")
 			}
 			conf, err := f.projectorTLS()
-			if err != nil {
+			if err = cmp.Or(err, f.patience()); err != nil {
 				return err
 			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
+			defer cancel()
 			var views []projectorView
 			for _, a := range admin {
 				url, err := adminURL(a, conf)
@@ -68,15 +71,15 @@ must be one of a node or of an administrator.`,
 				}
 				views = append(views, projectorView{Admin: url})
 			}
-			if views = insideProcesses(cmd.Context(), views, conf); len(views) == 0 {
-				if err := f.do(cmd.Context(), func(ctx context.Context, c *client.Client) (err error) {
+			if views = insideProcesses(ctx, views, conf); len(views) == 0 {
+				if err := f.do(ctx, func(ctx context.Context, c *client.Client) (err error) {
 					views, err = registeredProjectors(ctx, c, args)
 					return err
 				}); err != nil {
 					return err
 				}
 			}
-			askProjectors(cmd.Context(), views, conf)
+			askProjectors(ctx, views, conf)
 			if err := show(s.Out, f.output, map[string]any{"projectors": views}, views,
 				func(t *tabwriter.Writer) { tableProjectors(t, views, vbuckets) }); err != nil {
 				return err
@@ -156,7 +159,7 @@ func registeredProjectors(ctx context.Context, c *client.Client, wanted []string
 
 // insideProcesses puts the projectors of a process with several in the place of its address.
 func insideProcesses(ctx context.Context, views []projectorView, conf *tls.Config) (all []projectorView) {
-	c := rpc.NewClient(1, conf)
+	c := rpc.NewClient(core.MaxKVNodes, conf) // of which one that hangs keeps no other one waiting
 	defer c.Close()
 	inside := make([][]projectorView, len(views))
 	var asking sync.WaitGroup
@@ -164,7 +167,11 @@ func insideProcesses(ctx context.Context, views []projectorView, conf *tls.Confi
 		asking.Go(func() {
 			inside[i] = []projectorView{v}
 			process, err := rpc.Call[wire.ProjectorProcess](ctx, c, stateTimeout, http.MethodGet, v.Admin+"/v1/projectors", nil)
-			if err != nil {
+			switch {
+			case errors.Is(err, context.DeadlineExceeded):
+				inside[i][0].Error = err.Error()
+				return
+			case err != nil:
 				return // it is a projector itself, or says why not when it is asked for its state
 			}
 			inside[i] = nil
@@ -183,7 +190,7 @@ func insideProcesses(ctx context.Context, views []projectorView, conf *tls.Confi
 
 // askProjectors fills in what each says, all at the same time.
 func askProjectors(ctx context.Context, views []projectorView, conf *tls.Config) {
-	c := rpc.NewClient(1, conf)
+	c := rpc.NewClient(core.MaxKVNodes, conf) // of which one that hangs keeps no other one waiting
 	defer c.Close()
 	var all sync.WaitGroup
 	for i := range views {

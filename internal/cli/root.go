@@ -361,6 +361,14 @@ func localManifest(data string) (*localcluster.Manifest, error) {
 	return m, nil
 }
 
+// patience returns what is wrong with --timeout.
+func (f *serverFlags) patience() error {
+	if f.timeout <= 0 {
+		return usage("--timeout %s: want a time above 0, such as 30s", f.timeout)
+	}
+	return nil
+}
+
 // client returns a client of the cluster that the flags name.
 func (f *serverFlags) client(ctx context.Context) (*client.Client, context.Context, context.CancelFunc, error) {
 	servers := f.server
@@ -372,8 +380,8 @@ func (f *serverFlags) client(ctx context.Context) (*client.Client, context.Conte
 		}
 		servers = m.Servers()
 	}
-	if f.timeout <= 0 {
-		return nil, nil, nil, usage("--timeout %s: want a time above 0, such as 30s", f.timeout)
+	if err := f.patience(); err != nil {
+		return nil, nil, nil, err
 	}
 	if id, ok := ctx.Value(invocationKey{}).(string); ok {
 		ctx = rpc.WithRequestID(ctx, id)

@@ -1,0 +1,72 @@
+package cli
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"tidemark/errcode"
+	"tidemark/internal/rpc"
+	"tidemark/wire"
+)
+
+// TestProjectorsBehindOnePort: all of them are asked at the same time, so that none waits for one that hangs: each
+// answers when all have been asked.
+func TestProjectorsBehindOnePort(t *testing.T) {
+	t.Parallel()
+	const n = 9
+	var asked atomic.Int64
+	all := make(chan struct{})
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if asked.Add(1) == n {
+			close(all)
+		}
+		select {
+		case <-all:
+			rpc.Write(w, r, http.StatusOK, &wire.ProjectorState{ID: "p"})
+		case <-r.Context().Done():
+		}
+	}))
+	defer s.Close()
+	var views []projectorView
+	for i := range n {
+		views = append(views, projectorView{Admin: fmt.Sprintf("%s/%d", s.URL, i)})
+	}
+	askProjectors(t.Context(), views, nil)
+	for _, v := range views {
+		if v.State == nil {
+			t.Errorf("%s: %s", v.Admin, v.Error)
+		}
+	}
+}
+
+// TestTheTimeOfProjectorState: nobody is asked when --timeout is over, not even directly.
+func TestTheTimeOfProjectorState(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	came := make(chan struct{})
+	go func() {
+		defer close(came)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.Close()
+			t.Errorf("%v was connected to", l.Addr())
+		}
+	}()
+	code, _, talk := run(t, "", "projector", "state", "--timeout", "1ns", "--admin", l.Addr().String())
+	if code != errcode.ExitUnavailable || !strings.Contains(talk, "no projector answers") {
+		t.Errorf("exit %d: %s", code, talk)
+	}
+	_ = l.Close()
+	<-came
+}
