@@ -269,14 +269,29 @@ func (a *Admin) Collections(ctx context.Context, c clustermap.CollectionChange) 
 
 // Manifest is the bucket's manifest of collections, as the first node that answers knows it.
 func (a *Admin) Manifest(ctx context.Context, bucket string) (m *mcbp.Manifest, err error) {
+	m = new(mcbp.Manifest)
+	return m, a.read(ctx, strings.Replace(pathScopes, "{bucket}", url.PathEscape(bucket), 1), m)
+}
+
+// read asks the nodes in turn, for as long as each of them may take, until one has answered.
+func (a *Admin) read(ctx context.Context, path string, answer any) (err error) {
 	for _, address := range a.order(ctx) {
-		m = new(mcbp.Manifest)
-		path := strings.Replace(pathScopes, "{bucket}", url.PathEscape(bucket), 1)
-		if err = a.remote.Call(ctx, address, http.MethodGet, path, nil, m); err == nil {
-			return m, nil
+		one, cancel := context.WithTimeout(ctx, adminTimeout)
+		err = a.remote.Call(one, address, http.MethodGet, path, nil, answer)
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			break
 		}
 	}
-	return nil, err
+	return a.silent(err)
+}
+
+// silent makes ErrSilent of the error of the last node that was asked, where that has given no answer.
+func (a *Admin) silent(err error) error {
+	if errors.As(err, new(*url.Error)) {
+		return fmt.Errorf("%w at %s: %w", ErrSilent, strings.Join(a.addresses, ", "), err)
+	}
+	return err
 }
 
 // order returns the addresses, last those of nodes that have answered nothing in a moment: a call may take long, and is
@@ -349,10 +364,7 @@ func (a *Admin) lead(ctx context.Context, path string, body, answer any) error {
 			return err
 		}
 	}
-	if errors.As(err, new(*url.Error)) {
-		return fmt.Errorf("%w at %s: %w", ErrSilent, strings.Join(a.addresses, ", "), err)
-	}
-	return err
+	return a.silent(err)
 }
 
 // Answered says whether a node answered.

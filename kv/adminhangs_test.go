@@ -148,3 +148,41 @@ func TestNodesSendNobodyElsewhere(t *testing.T) {
 		t.Errorf("%v, followed %d times", err, elsewhere.Load())
 	}
 }
+
+// TestANodeThatBreaksOff: one that begins to answer and does not end has given no answer, as one that hangs: it is asked
+// once, and who reads is told that no node answers.
+func TestANodeThatBreaksOff(t *testing.T) {
+	t.Parallel()
+	var commanded atomic.Int64
+	breaks := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			commanded.Add(1)
+		}
+		w.Header().Set("Content-Length", "100")
+		_, _ = w.Write([]byte("{"))
+	}))
+	t.Cleanup(breaks.Close)
+	follows := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPost {
+			w.WriteHeader(http.StatusNoContent)
+			return
+		}
+		w.WriteHeader(http.StatusMisdirectedRequest)
+		_ = json.NewEncoder(w).Encode(problem{Code: codeNotLeader, Detail: "ask", Leader: addressOf(breaks)})
+	}))
+	t.Cleanup(follows.Close)
+	_, err := NewAdmin([]string{addressOf(breaks), addressOf(follows)}, "u", "p", nil).Failover(t.Context(),
+		FailoverRequest{Nodes: []string{"x"}})
+	if !errors.Is(err, ErrSilent) || commanded.Load() != 1 {
+		t.Errorf("commanded %d times: %v", commanded.Load(), err)
+	}
+	a := NewAdmin([]string{addressOf(breaks)}, "u", "p", nil)
+	_, users := a.Users(t.Context())
+	_, groups := a.Groups(t.Context())
+	_, manifest := a.Manifest(t.Context(), "b")
+	for _, err := range []error{users, groups, manifest} {
+		if !errors.Is(err, ErrSilent) || !strings.Contains(err.Error(), addressOf(breaks)) {
+			t.Errorf("asked for what it knows: %v", err)
+		}
+	}
+}

@@ -142,21 +142,18 @@ type Group struct {
 
 // Groups are the cluster's groups, as the first node that answers knows them.
 func (a *Admin) Groups(ctx context.Context) (out []Group, err error) {
-	for _, address := range a.order(ctx) {
-		var all []restGroup
-		if err = a.remote.Call(ctx, address, http.MethodGet, pathGroups, nil, &all); err != nil {
-			continue
-		}
-		for _, g := range all {
-			x := Group{ID: g.ID, Description: g.Description, Roles: []string{}}
-			for _, r := range g.Roles {
-				x.Roles = append(x.Roles, r.role().String())
-			}
-			out = append(out, x)
-		}
-		return out, nil
+	var all []restGroup
+	if err := a.read(ctx, pathGroups, &all); err != nil {
+		return nil, err
 	}
-	return nil, err
+	for _, g := range all {
+		x := Group{ID: g.ID, Description: g.Description, Roles: []string{}}
+		for _, r := range g.Roles {
+			x.Roles = append(x.Roles, r.role().String())
+		}
+		out = append(out, x)
+	}
+	return out, nil
 }
 
 // ChangeGroup makes, changes or removes a group.

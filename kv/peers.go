@@ -211,8 +211,11 @@ func (r Remote) Call(ctx context.Context, admin, method, path string, body, answ
 	}
 	defer resp.Body.Close()
 	raw, err := rpc.ReadAnswer(resp, peerMaxBytes)
-	if err != nil {
+	switch {
+	case errors.Is(err, rpc.ErrTooLarge):
 		return err
+	case err != nil: // it has begun to answer, and has said nothing all the same
+		return &url.Error{Op: method, URL: req.URL.String(), Err: err}
 	}
 	if resp.StatusCode >= http.StatusMultipleChoices {
 		return refusal(admin, resp.StatusCode, raw)

@@ -345,24 +345,21 @@ type User struct {
 
 // Users are the cluster's users, as the first node that answers knows them.
 func (a *Admin) Users(ctx context.Context) (out []User, err error) {
-	for _, address := range a.order(ctx) {
-		var all []restUser
-		if err = a.remote.Call(ctx, address, http.MethodGet, pathLocalUsers, nil, &all); err != nil {
-			continue
-		}
-		for _, u := range all {
-			x := User{ID: u.ID, Name: u.Name, Roles: []string{}, Groups: u.Groups}
-			for _, r := range u.Roles {
-				if len(r.Origins) == 0 || r.Origins[0].Type != originUser {
-					continue
-				}
-				x.Roles = append(x.Roles, r.role().String())
-			}
-			out = append(out, x)
-		}
-		return out, nil
+	var all []restUser
+	if err := a.read(ctx, pathLocalUsers, &all); err != nil {
+		return nil, err
 	}
-	return nil, err
+	for _, u := range all {
+		x := User{ID: u.ID, Name: u.Name, Roles: []string{}, Groups: u.Groups}
+		for _, r := range u.Roles {
+			if len(r.Origins) == 0 || r.Origins[0].Type != originUser {
+				continue
+			}
+			x.Roles = append(x.Roles, r.role().String())
+		}
+		out = append(out, x)
+	}
+	return out, nil
 }
 
 // ChangeUser makes, changes or removes a user; password, unless it is empty, is the new one, which is not sent.
