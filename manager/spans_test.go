@@ -14,7 +14,7 @@ func TestSpansFromClientToRaft(t *testing.T) {
 	r := tracingtest.New(t)
 	var providers []*tracing.Provider
 	c := newTrio(t, func(cfg *Config) {
-		p, err := tracing.Open(t.Context(), "manager", cfg.Name, r.URL)
+		p, err := tracing.Open(t.Context(), "manager", cfg.Name, r.URL, cfg.Logger)
 		if err != nil {
 			t.Fatal(err)
 		}

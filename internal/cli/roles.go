@@ -46,7 +46,7 @@ exists: an empty --data and --join only.`,
 			if cfg.Logger, err = logs.logger(s, "manager"); err != nil {
 				return err
 			}
-			spans, err := logs.tracing(cmd.Context(), "manager", cfg.Name)
+			spans, err := logs.tracing(cmd.Context(), "manager", cfg.Name, cfg.Logger)
 			if err != nil {
 				return err
 			}
@@ -276,7 +276,7 @@ func newProjector(s Streams) *cobra.Command {
 			if cfg.Logger, err = logs.logger(s, "projector"); err != nil {
 				return err
 			}
-			spans, err := logs.tracing(cmd.Context(), "projector", id)
+			spans, err := logs.tracing(cmd.Context(), "projector", id, cfg.Logger)
 			if err != nil {
 				return err
 			}
@@ -347,7 +347,7 @@ func newIndexer(s Streams) *cobra.Command {
 			if cfg.Logger, err = logs.logger(s, "indexer"); err != nil {
 				return err
 			}
-			spans, err := logs.tracing(cmd.Context(), "indexer", cfg.Name)
+			spans, err := logs.tracing(cmd.Context(), "indexer", cfg.Name, cfg.Logger)
 			if err != nil {
 				return err
 			}

@@ -434,8 +434,8 @@ var logLevels = []string{"trace", "debug", "info", "warn", "error", "off"}
 type logFlags struct{ level, format, otlp string }
 
 // tracing sends the spans of a role, if the flag or the environment says where to; close it at the end.
-func (f *logFlags) tracing(ctx context.Context, role, name string) (*tracing.Provider, error) {
-	p, err := tracing.Open(ctx, role, name, f.otlp)
+func (f *logFlags) tracing(ctx context.Context, role, name string, log hclog.Logger) (*tracing.Provider, error) {
+	p, err := tracing.Open(ctx, role, name, f.otlp, log.Named("tracing"))
 	if err != nil {
 		return nil, usage("--otlp-endpoint: %v", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	"go.opentelemetry.io/otel/sdk/resource"
@@ -24,18 +25,20 @@ import (
 // Limits.
 const (
 	flushPatience = 2 * time.Second // for what is not sent yet, at the end
-	maxQueue      = 4096            // spans that wait to be sent; more are dropped
+	maxQueue      = 4096            // spans that wait to be sent; what is more is lost, and told
 )
 
 // Provider makes the spans of one process. The zero value and nil make none.
 type Provider struct {
-	spans *sdk.TracerProvider
+	spans  *sdk.TracerProvider
+	losses *losses
 }
 
 // Open makes a provider for a role ("manager") and the name of this process. The endpoint is a base URL of a collector
 // ("http://127.0.0.1:4318"); when it is empty the standard environment counts (OTEL_EXPORTER_OTLP_ENDPOINT and its
-// kin, which also set headers, sampling and limits), and without that the provider is off.
-func Open(ctx context.Context, role, name, endpoint string) (*Provider, error) {
+// kin, which also set headers, sampling and limits), and without that the provider is off. What no collector gets is
+// told to the log.
+func Open(ctx context.Context, role, name, endpoint string, log hclog.Logger) (*Provider, error) {
 	var options []otlptracehttp.Option
 	switch {
 	case endpoint != "":
@@ -50,7 +53,7 @@ func Open(ctx context.Context, role, name, endpoint string) (*Provider, error) {
 	case os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") == "" && os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") == "":
 		return &Provider{}, nil
 	}
-	exporter, err := otlptracehttp.New(ctx, options...)
+	to, err := otlptracehttp.New(ctx, options...)
 	if err != nil {
 		return nil, fmt.Errorf("OTLP exporter: %w", err)
 	}
@@ -60,8 +63,10 @@ func Open(ctx context.Context, role, name, endpoint string) (*Provider, error) {
 	if err != nil {
 		return nil, fmt.Errorf("OTLP resource: %w", err)
 	}
-	return &Provider{spans: sdk.NewTracerProvider(sdk.WithBatcher(exporter, sdk.WithMaxQueueSize(maxQueue)),
-		sdk.WithResource(about))}, nil
+	l := &losses{log: log}
+	batches := sdk.NewBatchSpanProcessor(exporter{to, l}, sdk.WithMaxQueueSize(maxQueue))
+	return &Provider{spans: sdk.NewTracerProvider(sdk.WithSpanProcessor(queue{batches, l}), sdk.WithResource(about)),
+		losses: l}, nil
 }
 
 // Tracer returns the tracer for requests that come in; nil when the provider is off.
@@ -80,4 +85,5 @@ func (p *Provider) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), flushPatience)
 	defer cancel()
 	_ = p.spans.Shutdown(ctx) // a collector that is gone gets nothing
+	p.losses.tell()
 }

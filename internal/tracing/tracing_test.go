@@ -1,17 +1,77 @@
 package tracing
 
 import (
+	"bytes"
 	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
 	"testing"
 
+	"github.com/hashicorp/go-hclog"
+
 	"tidemark/internal/rpc"
+	"tidemark/internal/testing/tracingtest"
 )
+
+// TestLostSpansAreTold: while a collector hangs spans wait, as many as there may; each of those that are more, and of
+// those that it refuses, is told to the log.
+func TestLostSpansAreTold(t *testing.T) {
+	for name, status := range map[string]int{"it takes them late": http.StatusOK, "it refuses them": http.StatusBadRequest} {
+		t.Run(name, func(t *testing.T) {
+			collector, hangs := tracingtest.New(t), make(chan struct{})
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if <-hangs; status == http.StatusOK {
+					collector.ServeHTTP(w, r)
+				} else {
+					w.WriteHeader(status)
+				}
+			}))
+			defer s.Close()
+			var out bytes.Buffer
+			log := hclog.New(&hclog.LoggerOptions{Output: &out, Mutex: &sync.Mutex{}})
+			p, err := Open(t.Context(), "manager", "m1", s.URL, log)
+			if err != nil {
+				t.Fatal(err)
+			}
+			const more = 100
+			ctx, root := p.Tracer().Start(t.Context(), "root")
+			for range maxQueue + more - 1 {
+				_, span := p.Tracer().Start(ctx, "s")
+				span.End()
+			}
+			root.End()
+			close(hangs)
+			if err := p.spans.ForceFlush(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			p.Close()
+			lost := 0
+			for line := range strings.Lines(out.String()) {
+				var n int
+				if _, at, found := strings.Cut(line, "lost="); found {
+					_, _ = fmt.Sscan(at, &n)
+				}
+				lost += n
+			}
+			want := more
+			if status != http.StatusOK {
+				want += maxQueue
+			}
+			if got := len(collector.Trace(root.SpanContext().TraceID().String())); lost < want || got+lost != maxQueue+more {
+				t.Errorf("%d came and %d are told as lost, want %d at least\n%s", got, lost, want, out.String())
+			}
+		})
+	}
+}
 
 // TestOffCostsNothing: without an endpoint there is no tracer, and what looks for one in a context allocates nothing.
 func TestOffCostsNothing(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "")
 	t.Setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "")
-	p, err := Open(t.Context(), "manager", "m1", "")
+	p, err := Open(t.Context(), "manager", "m1", "", hclog.NewNullLogger())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +87,7 @@ func TestOffCostsNothing(t *testing.T) {
 		t.Errorf("%v allocations for a span that is not recorded", n)
 	}
 	for _, bad := range []string{"127.0.0.1:4318", "ftp://x", "http://", "::"} {
-		if _, err := Open(t.Context(), "manager", "m1", bad); err == nil {
+		if _, err := Open(t.Context(), "manager", "m1", bad, hclog.NewNullLogger()); err == nil {
 			t.Errorf("endpoint %q was taken", bad)
 		}
 	}
