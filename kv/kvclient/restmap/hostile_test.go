@@ -236,7 +236,8 @@ func TestLongDocumentOfStream(t *testing.T) {
 	at := manager(t, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte(strings.Repeat(" ", mcbp.MaxConfigBytes+len(endOfDocument)+1)))
 	})
-	if _, err := source(t, at).stream(t.Context()); err == nil || !strings.Contains(err.Error(), "too long") {
+	if _, err := source(t, at).stream(t.Context()); !errors.Is(err, mcbp.ErrConfig) ||
+		!strings.Contains(err.Error(), "more than 4194304 bytes") {
 		t.Fatal(err)
 	}
 }

@@ -496,7 +496,12 @@ func (s *Source) follow(ctx context.Context, end context.CancelFunc, manager str
 			shown(o)
 		}
 	}
-	return fmt.Errorf("cluster manager %s: the stream of maps: %w", manager, cmp.Or(in.Err(), io.EOF))
+	err = cmp.Or(in.Err(), io.EOF)
+	if errors.Is(err, bufio.ErrTooLong) {
+		err = fmt.Errorf("%w: it has more than %d bytes, the most that are read of a map", mcbp.ErrConfig,
+			mcbp.MaxConfigBytes)
+	}
+	return fmt.Errorf("cluster manager %s: the stream of maps: %w", manager, err)
 }
 
 // documents splits a stream; it is a bufio.SplitFunc. What is behind the last end is whole only if the stream is.
