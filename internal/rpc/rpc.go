@@ -169,9 +169,9 @@ func Read(r *http.Request, v any) error {
 	return Refuse(errcode.UnsupportedMediaType, "content type %q: send application/json", media)
 }
 
-// Sent returns the bytes of a user's body, also after Read has read it; at most MaxUserBody.
+// Sent returns all bytes of a user's body, which Bound has bounded, also after Read has read it.
 func Sent(r *http.Request) ([]byte, error) {
-	body, err := io.ReadAll(io.LimitReader(r.Body, MaxUserBody))
+	body, err := io.ReadAll(r.Body)
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	return body, err
 }

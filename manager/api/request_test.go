@@ -48,4 +48,9 @@ func TestRequestsAreKnownByWhatWasSent(t *testing.T) {
 			t.Errorf("another %s makes no difference", name)
 		}
 	}
+	long := strings.Repeat(" ", 2*rpc.MaxUserBody) // as that of a plan of a rebalance may be
+	if hash("POST", "/v1/rebalances", "", long+`{"statement":"x"}`) == hash("POST", "/v1/rebalances", "",
+		long+`{"statement":"y"}`) {
+		t.Error("another end of a long body makes no difference")
+	}
 }
