@@ -231,15 +231,20 @@ func addScans(st *v1.IndexStats, sum *scanSum) {
 	st.AvgScanLatency = st.TotalScanDuration / max(st.NumRequests, 1)
 }
 
-// maxReason bounds what is said of many copies.
-const maxReason = 500
+// maxReason bounds what is said of many copies; moreReasons stands for what is not said.
+const (
+	maxReason   = 500
+	moreReasons = "; and more"
+)
 
 func joinReason(said, more string) string {
 	switch {
 	case said == "":
 		return more
-	case strings.Contains(said, more) || len(said) > maxReason:
+	case strings.Contains(said, more) || strings.HasSuffix(said, moreReasons):
 		return said
+	case len(said) > maxReason:
+		return said + moreReasons
 	}
 	return said + "; " + more
 }

@@ -1,6 +1,8 @@
 package api
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"tidemark/index"
@@ -34,5 +36,20 @@ func TestScansAreSummedUp(t *testing.T) {
 				t.Fatalf("index %d: %+v, want %+v", id, got, want)
 			}
 		}
+	}
+}
+
+// TestReasonsOfManyCopies: what is said of many copies is bounded, and ends in words that say so, once.
+func TestReasonsOfManyCopies(t *testing.T) {
+	said := ""
+	for i := range 1000 {
+		said = joinReason(said, fmt.Sprintf("copy %d cannot be written", i))
+	}
+	if !strings.HasPrefix(said, "copy 0 cannot be written; copy 1 ") || !strings.HasSuffix(said, "written; and more") ||
+		strings.Count(said, "and more") != 1 || len(said) > 2*maxReason {
+		t.Errorf("%d bytes: %q", len(said), said)
+	}
+	if said := joinReason(joinReason("", "a"), "a"); said != "a" {
+		t.Errorf("the same reason twice: %q", said)
 	}
 }
