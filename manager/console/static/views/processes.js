@@ -57,6 +57,7 @@ function memory(f) {
 
 function orphans(s) {
   const all = s.indexers.flatMap((i) => (i.orphans || []).map((o) => ({ ...o, indexer: i.id })));
+  const more = s.indexers.reduce((n, i) => n + (i.orphan_count || 0), 0) - all.length; // of each indexer the oldest are listed
   return all.length > 0 && card('Slices that the cluster does not know', table([
     { name: 'Indexer', cell: (o) => o.indexer },
     { name: 'Slice', cell: (o) => (o.index === '0' ? 'a damaged folder' : `${o.slice} of index ${o.index}`) },
@@ -64,7 +65,7 @@ function orphans(s) {
     { name: 'Size', num: true, cell: (o) => bytes(o.bytes) },
     { name: 'Since', cell: (o) => ago(o.since_ms) },
     { name: 'Dropped in', cell: (o) => (o.left_ms < 0 ? 'never: it is kept' : duration(o.left_ms)) },
-  ], all, { label: 'Orphans' }));
+  ], all, { label: 'Orphans' }), more > 0 && el('p', { class: 'dim' }, `${count(more)} more.`));
 }
 
 export const processes = {
