@@ -47,7 +47,12 @@ import (
 const (
 	formInterval = 100 * time.Millisecond  // between two questions to the other managers of a new cluster
 	drainGrace   = 1500 * time.Millisecond // for REST requests at the stop
+	// stopPatience bounds an orderly stop. What it waits for without a bound of its own is the disk.
+	stopPatience = 15 * time.Second
 )
+
+// ErrHangs is wrapped by what Run ends with when not all of a manager has stopped in time.
+var ErrHangs = errors.New("not all of this manager has stopped, as where its disk hangs")
 
 // Config configures a manager.
 type Config struct {
@@ -63,6 +68,7 @@ type Config struct {
 	PromoteAfter    time.Duration // a new member gets its vote; consensus.DefaultPromoteAfter
 	// newestFormat makes it behave as a program whose newest format level is this one, for tests; 0 is the program's own.
 	newestFormat uint64
+	stopPatience time.Duration // 0: as usual; tests have less of it
 	// StabilitySource moves the stability timestamps of buckets for which none is set; 0 is stability.Sync.
 	StabilitySource stability.Source
 	// RepairAfter is for how long an indexer may be away before what it holds is made anew elsewhere; 0:
@@ -119,6 +125,7 @@ type Manager struct {
 	commands [2]interface{ Close() }
 	audit    io.WriteCloser // nil: none
 	fatal    chan error
+	stopped  chan struct{} // closed when nothing of Run goes on any more
 	// complained is the complaint that was logged last.
 	complained atomic.Pointer[string]
 	log        hclog.Logger
@@ -140,7 +147,7 @@ func Open(cfg Config) (*Manager, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("data folder: %w", err)
 	}
-	m := &Manager{cfg: cfg, log: cfg.Logger, fatal: make(chan error, 1),
+	m := &Manager{cfg: cfg, log: cfg.Logger, fatal: make(chan error, 1), stopped: make(chan struct{}),
 		peers: rpc.NewClient(4, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager))}
 	var err error
 	if m.audit, err = cfg.Audit.open(); err != nil {
@@ -240,11 +247,43 @@ func (m *Manager) url() string {
 	return m.cfg.TLS.BaseURL(m.listener.Addr().String())
 }
 
-// Run serves until ctx ends: then leadership is handed on first, REST is drained, the stores are closed.
+// Run serves until ctx ends: then leadership is handed on first, REST is drained, the stores are closed. A disk that
+// hangs is not waited for: then the error is ErrHangs, and the process is to end. What is not written by then was
+// acknowledged to nobody.
 func (m *Manager) Run(ctx context.Context) error {
+	stopping, over := make(chan struct{}), make(chan error, 1)
+	go func() {
+		defer close(m.stopped)
+		over <- m.run(ctx, stopping)
+	}()
+	select {
+	case err := <-over:
+		return err
+	case <-stopping:
+	}
+	patience := cmp.Or(m.cfg.stopPatience, stopPatience)
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	select {
+	case err := <-over:
+		return err
+	case <-late.C:
+	}
+	err := fmt.Errorf("%w; it was waited for %v: %s", ErrHangs, patience, m.cfg.Dir)
+	m.log.Error("this manager ends", "error", err)
+	return err
+}
+
+// run is Run for as long as it takes; stopping is closed when it begins to stop.
+func (m *Manager) run(ctx context.Context, stopping chan<- struct{}) error {
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServing()
 	g, run := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		<-run.Done()
+		close(stopping)
+		return nil
+	})
 	g.Go(func() error { return m.serve(serving) })
 	g.Go(func() error { return m.watch.Run(serving) })
 	g.Go(func() error { return m.noteUsers(run) })

@@ -33,6 +33,7 @@ type node struct {
 	full atomic.Bool // its Raft log cannot be written
 	// gate, unless nil, makes each write to its Raft log wait until it is closed.
 	gate atomic.Pointer[chan struct{}]
+	held atomic.Int64 // writes that waited for it
 }
 
 // trio is three managers on loopback, without any component.
@@ -109,6 +110,7 @@ func (c *trio) start(i int) {
 	cfg := c.cfgs[i]
 	cfg.Failpoint = func() error {
 		if g := n.gate.Load(); g != nil {
+			n.held.Add(1)
 			<-*g
 		}
 		if n.full.Load() {
