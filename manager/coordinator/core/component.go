@@ -29,10 +29,11 @@ type contact struct {
 
 // handing is which definitions a component has.
 type handing struct {
-	acked  uint64 // definitions revision that it works with
-	pushed uint64 // newest revision that it was handed
-	push   liveness.Retry
-	pushMS int64 // when the newest push began
+	acked   uint64 // definitions revision that it works with
+	pushed  uint64 // newest revision that it was handed
+	push    liveness.Retry
+	pushMS  int64  // when the newest push began
+	refusal string // why it does not take them, and the log was told so; "": it does, or that will pass
 }
 
 // works notes a definitions revision that a component says it works with: before its hello it may speak of another

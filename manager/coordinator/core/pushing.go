@@ -1,5 +1,12 @@
 package core
 
+import (
+	"errors"
+
+	"tidemark/errcode"
+	"tidemark/wire"
+)
+
 // pushSpacing is the least time between two lists for one component: what many DDL requests change in a row travels
 // together.
 const pushSpacing = 50 // ms
@@ -43,6 +50,7 @@ func (l *membership) handed(a *Handed) {
 	if a.Err != nil {
 		if l.log.Debug("definitions", "to", a.Addr, "error", a.Err); c != nil {
 			c.push.Failed(l.nowMS)
+			l.refused(c, a)
 		}
 		return
 	}
@@ -50,7 +58,21 @@ func (l *membership) handed(a *Handed) {
 		c.seenMS = l.nowMS
 		c.pushed, c.acked = max(c.pushed, a.Handed), max(c.acked, a.Acked)
 		c.push.Succeeded(l.nowMS + repush)
+		c.refusal = ""
 	}
 	l.indexesDue = true
 	l.pushDefinitions()
+}
+
+// refused tells the log that a component refuses the definitions for what they are, once for as long as it says the
+// same: nothing that is decided from now on reaches it, and what it works with is ever older.
+func (l *membership) refused(c *component, a *Handed) {
+	var p *wire.Problem
+	if !errors.As(a.Err, &p) || p.Temporary() || p.Status >= 500 || p.Code == errcode.Fenced ||
+		p.Error() == c.refusal {
+		return
+	}
+	c.refusal = p.Error()
+	l.log.Warn("a component refuses the definitions, and goes on with those that it has; it is tried again", "to", a.Addr,
+		"has_revision", c.acked, "newest", l.now.revision, "error", a.Err)
 }

@@ -1,0 +1,47 @@
+package core
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+
+	"tidemark/errcode"
+	"tidemark/wire"
+)
+
+// TestDefinitionsThatAreRefused: that a component does not take the definitions is told to the log, once for as long as
+// it says the same. What passes by itself is not.
+func TestDefinitionsThatAreRefused(t *testing.T) {
+	l := newCrowd(t, 1).lead
+	var out bytes.Buffer
+	l.membership.log = hclog.New(&hclog.LoggerOptions{Output: &out})
+	n := l.components.indexers[0]
+	problem := func(status int, code errcode.Code, detail string) error {
+		return &wire.Problem{Status: status, Code: code, Detail: detail}
+	}
+	for i, s := range []struct {
+		err  error
+		told string
+	}{
+		{errors.New("no answer"), ""},
+		{problem(409, errcode.Fenced, "newer"), ""},
+		{problem(503, errcode.Unavailable, "stopping"), ""},
+		{problem(500, errcode.Internal, "its disk is full"), ""},
+		{problem(413, errcode.BodyTooLarge, "more than 67108864 bytes"), "BODY_TOO_LARGE: more than 67108864 bytes"},
+		{problem(413, errcode.BodyTooLarge, "more than 67108864 bytes"), ""},
+		{errors.New("no answer"), ""},
+		{problem(400, errcode.BadRequest, "CBOR body"), "BAD_REQUEST: CBOR body"},
+		{nil, ""},
+		{problem(400, errcode.BadRequest, "CBOR body"), "BAD_REQUEST: CBOR body"},
+	} {
+		out.Reset()
+		l.membership.handed(&Handed{From: n.receiver, Addr: "http://i1", Err: s.err})
+		if got := out.String(); s.told == "" && got != "" || !strings.Contains(got, s.told) ||
+			s.told != "" && !strings.Contains(got, "http://i1") {
+			t.Errorf("answer %d, %v: the log is told %q, want %q", i, s.err, got, s.told)
+		}
+	}
+}
