@@ -199,7 +199,9 @@ func (g *Gateway) push(ctx context.Context, r *receiver, m core.Push) core.Input
 		by = g.cfg.Projectors
 	}
 	a := &core.Handed{From: r.To, Addr: r.Addr}
-	if a.Err = g.cfg.Consensus.ReadBarrier(ctx); a.Err == nil {
+	if a.Err = g.cfg.Consensus.ReadBarrier(ctx); a.Err != nil {
+		a.Unasked = true
+	} else {
 		a.Handed, a.Acked, a.Err = g.hand(ctx, r, by, m.Base)
 	}
 	return a

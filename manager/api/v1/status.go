@@ -102,6 +102,8 @@ type ProjectorStatus struct {
 	Mutations uint64 `json:"mutations"`
 	Deletions uint64 `json:"deletions"`
 	Errors    uint64 `json:"errors"`
+	// Unmet is why it does not answer the leader at Admin, for more than 5 s, although it may report.
+	Unmet string `json:"unmet,omitempty"`
 	// KV are the buckets about which it cannot ask its KV node.
 	KV []KVTrouble `json:"kv,omitempty"`
 }
@@ -133,8 +135,10 @@ type IndexerStatus struct {
 	OfflineForMS   int64  `json:"offline_for_ms,omitempty"`
 	RepairInMS     *int64 `json:"repair_in_ms,omitempty"`
 
-	Copies   int    `json:"copies"` // that it has, as it has told this leader
-	Placed   int    `json:"placed"` // copies that have their place on it
+	Copies int `json:"copies"` // that it has, as it has told this leader
+	Placed int `json:"placed"` // copies that have their place on it
+	// Unmet is why it does not answer the leader at Admin, for more than 5 s, although it may report.
+	Unmet    string `json:"unmet,omitempty"`
 	Health   string `json:"health,omitempty"`
 	Revision uint64 `json:"revision"`
 	// QueueBytes is what waits to be written, over all buckets; QueueLimit the most that may.

@@ -25,6 +25,54 @@ type contact struct {
 	heard   bool           // in this term, under this boot id
 	hello   bool           // has answered the hello under this boot id
 	retry   liveness.Retry // of the hello
+	unmet
+}
+
+// unmet is that a component answers neither a hello nor definitions: it is not there yet, hangs, or cannot be reached
+// where it says.
+type unmet struct {
+	sinceMS int64
+	why     string // "": it answers, or was not asked yet
+	told    bool   // to the log
+}
+
+const (
+	// unmetAfter is for how long a component may be heard that does not answer before that is told, in ms: most often it
+	// has just begun, or is busy.
+	unmetAfter = 5000
+	// maxUnmet bounds what is kept of why, in bytes.
+	maxUnmet = 300
+)
+
+// lasts returns why a component does not answer, if that has lasted.
+func (u *unmet) lasts(nowMS int64) string {
+	if u.why == "" || nowMS-u.sinceMS < unmetAfter {
+		return ""
+	}
+	return u.why
+}
+
+// missed notes that a component has not answered, and tells the log when that lasts though it reports: nobody else
+// would know why it is told nothing.
+func (l *scene) missed(c *component, err error) {
+	if c.why == "" {
+		c.sinceMS = l.nowMS
+	}
+	c.why = wire.Cut(err.Error(), maxUnmet)
+	if c.lasts(l.nowMS) == "" || !c.heard || c.told {
+		return
+	}
+	c.told = true
+	l.log.Warn("a component reports, and does not answer at the address that it has given; nothing can be told to it",
+		"addr", c.addr, "error", err)
+}
+
+// met notes that a component has answered.
+func (l *scene) met(c *component) {
+	if c.told {
+		l.log.Info("a component answers at the address that it has given", "addr", c.addr)
+	}
+	c.unmet = unmet{}
 }
 
 // handing is which definitions a component has.

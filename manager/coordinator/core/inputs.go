@@ -87,6 +87,7 @@ type (
 		From          Receiver
 		Addr          string
 		Handed, Acked uint64
+		Unasked       bool // with Err: it was not asked, as this leader could not make sure that it leads
 		Err           error
 	}
 	// Probed answers Probe. Refused: nobody listens at the address.

@@ -220,10 +220,12 @@ func (l *intake) projectorGreeted(h *ProjectorGreeted) {
 	if h.Err != nil {
 		p.retry.Failed(l.nowMS)
 		l.log.Debug("hello", "projector", p.id, "error", h.Err)
+		l.missed(&p.component, h.Err)
 		return
 	}
 	p.retry.Succeeded(0)
 	p.hello = true
+	l.met(&p.component)
 	defer l.membership.spoke(p.id)
 	r := &h.Answer.Report
 	if r.BootID != p.boot {
@@ -251,10 +253,12 @@ func (l *intake) indexerGreeted(h *IndexerGreeted) {
 	if h.Err != nil {
 		n.retry.Failed(l.nowMS)
 		l.log.Debug("hello", "indexer", n.name, "error", h.Err)
+		l.missed(&n.component, h.Err)
 		return
 	}
 	n.retry.Succeeded(0)
 	n.hello = true
+	l.met(&n.component)
 	r := &h.Answer.Report
 	if r.BootID != n.boot {
 		l.log.Warn("another process answers for an indexer; waiting for it to register", "indexer", n.name, "boot", r.BootID)

@@ -50,7 +50,7 @@ func (l *membership) handed(a *Handed) {
 	if a.Err != nil {
 		if l.log.Debug("definitions", "to", a.Addr, "error", a.Err); c != nil {
 			c.push.Failed(l.nowMS)
-			l.refused(c, a)
+			l.heldBack(c, a)
 		}
 		return
 	}
@@ -59,20 +59,34 @@ func (l *membership) handed(a *Handed) {
 		c.pushed, c.acked = max(c.pushed, a.Handed), max(c.acked, a.Acked)
 		c.push.Succeeded(l.nowMS + repush)
 		c.refusal = ""
+		l.met(c)
 	}
 	l.indexesDue = true
 	l.pushDefinitions()
 }
 
+// heldBack takes why definitions were not taken: nobody answered, or the component refuses them.
+func (l *membership) heldBack(c *component, a *Handed) {
+	var p *wire.Problem
+	switch {
+	case a.Unasked:
+	case !errors.As(a.Err, &p):
+		l.missed(c, a.Err)
+	default:
+		l.met(c)
+		if !p.Temporary() && p.Status < 500 && p.Code != errcode.Fenced {
+			l.refused(c, a)
+		}
+	}
+}
+
 // refused tells the log that a component refuses the definitions for what they are, once for as long as it says the
 // same: nothing that is decided from now on reaches it, and what it works with is ever older.
 func (l *membership) refused(c *component, a *Handed) {
-	var p *wire.Problem
-	if !errors.As(a.Err, &p) || p.Temporary() || p.Status >= 500 || p.Code == errcode.Fenced ||
-		p.Error() == c.refusal {
+	if a.Err.Error() == c.refusal {
 		return
 	}
-	c.refusal = p.Error()
+	c.refusal = a.Err.Error()
 	l.log.Warn("a component refuses the definitions, and goes on with those that it has; it is tried again", "to", a.Addr,
 		"has_revision", c.acked, "newest", l.now.revision, "error", a.Err)
 }

@@ -50,6 +50,7 @@ type ProjectorStatus struct {
 	Here     bool  // its KV node has vbuckets of a bucket that the state knows
 	Revision uint64
 	Hello    bool
+	Unmet    string                 // why it does not answer the leader, which has lasted
 	Counters wire.ProjectorCounters // since its process began
 	KV       []wire.KVTrouble       // buckets about which it cannot ask its KV node
 }
@@ -80,6 +81,7 @@ type IndexerStatus struct {
 	Health                 string
 	Revision               uint64
 	Hello                  bool
+	Unmet                  string // why it does not answer the leader, which has lasted
 	// Orphans are copies that it has and that the state does not place on it: the oldest of OrphanCount.
 	Orphans     []wire.Orphan
 	OrphanCount int
