@@ -212,8 +212,8 @@ func (j verdict) judgeIndexers() {
 // judgeMet says that a component reports, and that the leader cannot reach it.
 func (j verdict) judgeMet(role, id, admin, unmet string) {
 	if unmet != "" {
-		j.bad(v1.VerdictDegraded, "%s %s reports, and does not answer the leader at %s: is that where the managers can "+
-			"reach it (--admin, --advertise)? %s", role, id, admin, unmet)
+		j.bad(v1.VerdictDegraded, "%s %s reports, and does not answer the leader at %s: it hangs, or managers cannot reach "+
+			"it there (--admin, --advertise): %s", role, id, admin, unmet)
 	}
 }
 

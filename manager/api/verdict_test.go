@@ -35,8 +35,8 @@ func TestStatusSaysWhyItWaits(t *testing.T) {
 	judge(&st, false, true)
 	all := strings.Join(st.Reasons, "\n")
 	for _, want := range []string{
-		"projector p1 reports, and does not answer the leader at http://p1: is that where the managers can reach it " +
-			"(--admin, --advertise)? no route",
+		"projector p1 reports, and does not answer the leader at http://p1: it hangs, or managers cannot reach it there " +
+			"(--admin, --advertise): no route",
 		"indexer i3 reports, and does not answer the leader at http://i3: ",
 		"projector p2 at http://p2 is offline",
 		"indexer i1: copy 7: no space left on device",

@@ -52,9 +52,23 @@ func (u *unmet) lasts(nowMS int64) string {
 	return u.why
 }
 
+// owed reports whether a component is to be told something that it has not taken yet.
+func (l *scene) owed(c *component) bool { return !c.hello || c.acked < l.now.revision }
+
+// unmetOf returns why a component does not answer, if that has lasted and it is to be told something.
+func (l *scene) unmetOf(c *component) string {
+	if !l.owed(c) {
+		return ""
+	}
+	return c.lasts(l.nowMS)
+}
+
 // missed notes that a component has not answered, and tells the log when that lasts though it reports: nobody else
 // would know why it is told nothing.
 func (l *scene) missed(c *component, err error) {
+	if !l.owed(c) { // the answer alone was lost
+		return
+	}
 	if c.why == "" {
 		c.sinceMS = l.nowMS
 	}

@@ -39,7 +39,9 @@ func (l *intake) takeProjectorReport(p *projector, r *wire.ProjectorReport, hell
 		l.log.Debug("report", "projector", p.id, "error", err)
 	}
 	l.indexesDue = p.take(r) || l.indexesDue
-	p.works(min(r.Revision, l.now.revision))
+	if p.works(min(r.Revision, l.now.revision)) {
+		l.met(&p.component)
+	}
 	for i := range r.Buckets {
 		s := &r.Buckets[i]
 		s.Full = s.Full || hello
@@ -115,7 +117,10 @@ func (l *intake) takeIndexerReport(n *indexer, r *wire.IndexerReport, hello bool
 	n.faults, n.faultsOmitted = r.Faults[:min(len(r.Faults), wire.MaxIndexFaults)], r.FaultsOmitted
 	n.differing, n.differingOmitted = r.Differing[:min(len(r.Differing), wire.MaxDifferingCopies)], r.DifferingOmitted
 	n.orphans, n.orphanCount = r.Orphans[:min(len(r.Orphans), wire.MaxOrphans)], r.OrphanCount
-	l.indexesDue = n.works(min(r.Revision, l.now.revision)) || l.indexesDue
+	if n.works(min(r.Revision, l.now.revision)) {
+		l.indexesDue = true
+		l.met(&n.component)
+	}
 	l.takeCopies(n, r)
 	for i := range taken {
 		l.takeBucketReport(n, &taken[i])

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
+
+	"tidemark/wire"
 )
 
 // TestComponentsThatAreNotReached: a component that reports, and does not answer at the address that it has given, is
@@ -71,4 +73,18 @@ func TestComponentsThatAreNotReached(t *testing.T) {
 	g.step(&Handed{From: g.to["p1"], Addr: "http://p1", Handed: 1, Acked: 1})
 	g.step(&Handed{From: g.at, Addr: "http://i0", Handed: 1, Acked: 1})
 	check("when they go on", "answers at", 2, "")
+	silent()
+	pass()
+	silent()
+	check("when answers are lost", "does not answer at", 2, "it hangs")
+	works := *holding(2, 3, 0)
+	works.Revision = g.lead.now.revision
+	g.step(&IndexerReported{Report: &works, Reply: make(chan *wire.ReportReply, 1)})
+	g.step(&ProjectorReported{Report: &wire.ProjectorReport{ID: "p1", BootID: "boot", Base: 2, Sequence: 3,
+		Revision: works.Revision}, Reply: make(chan *wire.ReportReply, 1)})
+	check("when they report that they have heard all the same", "answers at", 2, "")
+	silent()
+	pass()
+	silent()
+	check("when only answers to the newest are lost", "", 0, "")
 }
