@@ -369,6 +369,9 @@ func (s State) CheckTransition(to State) error {
 // Active reports whether projectors evaluate an index in this state (PR-16).
 func (s State) Active() bool { return s == Backfill || s == Maintenance }
 
+// ToBeReady reports whether an index in this state is not ready yet, and is on its way to be.
+func (s State) ToBeReady() bool { return s == Pending || s == Backfill }
+
 // String returns the word used in the API.
 func (s State) String() string {
 	switch s {

@@ -98,7 +98,7 @@ type Step struct {
 
 // Away returns the name of a host without which a build cannot go on, "" when all are there.
 func Away(state index.State, copies []Copy) (name string) {
-	if state != index.Backfill && state != index.Pending {
+	if !state.ToBeReady() {
 		return ""
 	}
 	for _, c := range copies {

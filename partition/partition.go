@@ -92,6 +92,11 @@ func (t *Topology) Of(slice index.SliceID) iter.Seq[Copy] {
 	}
 }
 
+// IsOn reports whether a node has a copy of any slice, in whatever state.
+func (t *Topology) IsOn(node index.NodeID) bool {
+	return slices.ContainsFunc(t.Copies, func(c Copy) bool { return c.Node == node })
+}
+
 // Servers lists the nodes that hold a copy, ascending, each once (IM-4).
 func (t *Topology) Servers() []index.NodeID {
 	var seen [256]bool

@@ -326,7 +326,7 @@ func checkSuccessor(s *State, x *Index) error {
 		return broken("index %d is to replace index %d, which is not there, not ready, or of another name or origin", f.ID,
 			f.Replaces)
 	}
-	if f.State != index.Pending && f.State != index.Backfill || f.Deferred || f.SplitFailed != "" {
+	if !f.State.ToBeReady() || f.Deferred || f.SplitFailed != "" {
 		return broken("index %d, which is to replace index %d, is %s, deferred %v", f.ID, f.Replaces, f.State, f.Deferred)
 	}
 	return nil

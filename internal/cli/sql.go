@@ -199,7 +199,7 @@ func building(results []v1.StatementResult) (ids []index.ID) {
 		if last[r.ID] != n {
 			continue
 		}
-		if r.State == index.Pending && !r.Deferred || r.State == index.Backfill {
+		if r.State.ToBeReady() && !(r.State == index.Pending && r.Deferred) {
 			ids = append(ids, r.ID)
 		}
 	}

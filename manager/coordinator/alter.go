@@ -44,30 +44,12 @@ func (c *Coordinator) alterOnce(ctx context.Context, l *term, req *AlterRequest)
 	if x == nil || err != nil {
 		return done, err
 	}
-	cluster, err := c.clusterNow(ctx, l)
-	if err != nil {
-		return Outcome{}, err
-	}
-	body, err := alteration(cluster, x, req)
+	body, err := c.planAlteration(ctx, l, s, x, req)
 	if err != nil {
 		return Outcome{}, err
 	}
 	if body == nil {
 		return Outcome{ID: x.Definition.ID, Definition: x.Definition, CAS: s.CAS(), Existed: true}, nil
-	}
-	if err := c.keeps(ctx, l, x, body); err != nil {
-		return Outcome{}, err
-	}
-	if len(req.Nodes) > 0 {
-		if err := noRebalance(s); err != nil {
-			return Outcome{}, err
-		}
-		if err := c.moves(cluster, x, body); err != nil {
-			return Outcome{}, err
-		}
-	}
-	if body.Statement, err = restated(x.Definition, body); err != nil {
-		return Outcome{}, err
 	}
 	res, err := c.proposeRequest(ctx, req.Request, byName(body, req.Name))
 	if err != nil {
@@ -77,6 +59,32 @@ func (c *Coordinator) alterOnce(ctx context.Context, l *term, req *AlterRequest)
 	return altered(c.cfg.Consensus.State(), x.Definition, res)
 }
 
+// planAlteration plans it on one state: nil when all is so already.
+func (c *Coordinator) planAlteration(ctx context.Context, l *term, s *statecontext.State, x *statecontext.Index,
+	req *AlterRequest) (*statecontext.AlterIndex, error) {
+	cluster, err := c.clusterNow(ctx, l)
+	if err != nil {
+		return nil, err
+	}
+	body, err := alteration(cluster, x, req)
+	if body == nil || err != nil {
+		return nil, err
+	}
+	if err := c.keeps(ctx, l, x, body); err != nil {
+		return nil, err
+	}
+	if len(req.Nodes) > 0 {
+		if err := noRebalance(s); err != nil {
+			return nil, err
+		}
+		if err := c.moves(cluster, x, body); err != nil {
+			return nil, err
+		}
+	}
+	body.Statement, err = restated(x.Definition, body)
+	return body, err
+}
+
 // restated is the canonical text of an index as an alteration makes it.
 func restated(d index.Definition, body *statecontext.AlterIndex) (string, error) {
 	d.Replicas, d.Nodes = body.Replicas, body.Nodes
@@ -84,9 +92,12 @@ func restated(d index.Definition, body *statecontext.AlterIndex) (string, error)
 	return d.Statement, err
 }
 
+// isNew reports whether a proposal has done something now: no dry run, and nothing that was done before.
+func (c *Coordinator) isNew(res *statecontext.Result) bool { return !res.Replayed && !c.rehearses }
+
 // sayMoves logs the rebalance that an ALTER INDEX has begun, nil: none.
 func (c *Coordinator) sayMoves(start *statecontext.StartRebalance, res *statecontext.Result) {
-	if start != nil && !res.Replayed && !c.rehearses {
+	if start != nil && c.isNew(res) {
 		c.cfg.Logger.Info("a rebalance begins", "rebalance", res.Number, "cause", start.Cause, "steps", len(start.Steps))
 	}
 }
@@ -192,13 +203,7 @@ func alteration(cluster *rebalance.Cluster, x *statecontext.Index, req *AlterReq
 	}
 	switch {
 	case req.Drop != nil:
-		if *req.Drop > int(d.Replicas) || *req.Drop < 0 || d.Replicas == 0 {
-			return nil, &statecontext.Rejection{Code: errcode.InvalidArgument, Message: fmt.Sprintf(
-				"index %s has num_replica %d, so its copies are the replicas 0 to %d; %d cannot be dropped, nor the only one: "+
-					"DROP INDEX drops that", d.Name, d.Replicas, d.Replicas, *req.Drop)}
-		}
-		c.Drop, c.Replicas = []partition.Replica{partition.Replica(*req.Drop)}, d.Replicas-1
-		return c, nil
+		return c, without(d, *req.Drop, c)
 	case c.Replicas == d.Replicas && len(req.Nodes) == 0:
 		return nil, nil
 	case c.Replicas == d.Replicas:
@@ -211,6 +216,17 @@ func alteration(cluster *rebalance.Cluster, x *statecontext.Index, req *AlterReq
 		return c, nil
 	}
 	return c, further(cluster, d, *req.Replicas, c)
+}
+
+// without notes that one replica of an index goes.
+func without(d *index.Definition, replica int, c *statecontext.AlterIndex) error {
+	if replica > int(d.Replicas) || replica < 0 || d.Replicas == 0 {
+		return &statecontext.Rejection{Code: errcode.InvalidArgument, Message: fmt.Sprintf(
+			"index %s has num_replica %d, so its copies are the replicas 0 to %d; %d cannot be dropped, nor the only one: "+
+				"DROP INDEX drops that", d.Name, d.Replicas, d.Replicas, replica)}
+	}
+	c.Drop, c.Replicas = []partition.Replica{partition.Replica(replica)}, d.Replicas-1
+	return nil
 }
 
 // keeps refuses to drop replicas unless those that stay have a whole copy of each slice on an indexer that lives.

@@ -156,17 +156,9 @@ func New(cfg Config) (*Coordinator, error) {
 		cfg.Now = time.Now
 	}
 	cfg.began = cfg.Now()
-	s := &cfg.Settings
-	s.FillIn(core.DefaultSettings())
-	if err := s.Stability.Check(); err != nil {
+	cfg.Settings.FillIn(core.DefaultSettings())
+	if err := cfg.Settings.Check(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
-	}
-	if err := s.Streams.Check(); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
-	}
-	if s.SuspectAfter >= s.OfflineAfter {
-		return nil, fmt.Errorf("%w: suspect after %v must be below offline after %v", ErrConfig, s.SuspectAfter,
-			s.OfflineAfter)
 	}
 	return &Coordinator{cfg: cfg, rehearsing: make(chan struct{}, mostRehearsals)}, nil
 }
@@ -198,6 +190,15 @@ func (c *Coordinator) leading() (*term, error) {
 		return nil, ErrNotLeading
 	}
 	return c.current, nil
+}
+
+// leadingNow is leading, with a state that has all that was committed before the call.
+func (c *Coordinator) leadingNow(ctx context.Context) (*term, error) {
+	t, err := c.leading()
+	if err != nil {
+		return nil, err
+	}
+	return t, c.cfg.Consensus.ReadBarrier(ctx)
 }
 
 // nowMS is a clock in milliseconds that no step of the wall clock moves: ages of reports would jump with it, and every

@@ -211,6 +211,19 @@ type BuildRequest struct {
 	Request *statecontext.Request    // nil: not remembered
 }
 
+// targets are the indexes to be built that are there, in the version that is asked for.
+func (req *BuildRequest) targets(s *statecontext.State) (all []*statecontext.Index) {
+	for _, id := range req.IDs {
+		all = append(all, s.Index(id))
+	}
+	for i := range req.Names {
+		all = append(all, s.Named(&req.Names[i]))
+	}
+	return slices.DeleteFunc(all, func(x *statecontext.Index) bool {
+		return x == nil || req.IfMatch != 0 && x.Definition.ModifiedCAS != req.IfMatch
+	})
+}
+
 // BuildIndexes starts builds together: all or none. Errors as DropIndex's, or wrap ErrNoProjector or ErrVBuckets where
 // a bucket is not known to be there.
 func (c *Coordinator) BuildIndexes(ctx context.Context, req BuildRequest) ([]Outcome, error) {
@@ -254,17 +267,9 @@ func (c *Coordinator) findAgain(ctx context.Context, l *term, req *BuildRequest)
 	if _, known := recalled(s, req.Request); known {
 		return nil
 	}
-	var all []*statecontext.Index
-	for _, id := range req.IDs {
-		all = append(all, s.Index(id))
-	}
-	for i := range req.Names {
-		all = append(all, s.Named(&req.Names[i]))
-	}
 	asked := make(map[string]bool)
-	for _, x := range all {
-		if x == nil || asked[x.Definition.Bucket] || !core.BucketGone(s, &x.Definition) ||
-			req.IfMatch != 0 && x.Definition.ModifiedCAS != req.IfMatch {
+	for _, x := range req.targets(s) {
+		if asked[x.Definition.Bucket] || !core.BucketGone(s, &x.Definition) {
 			continue
 		}
 		asked[x.Definition.Bucket] = true

@@ -91,6 +91,15 @@ func (d *definitions) since(revision uint64) *wire.DefinitionsChange {
 // that those of the same address are the same.
 func changed(was, is *described) *wire.DefinitionsChange {
 	c := &wire.DefinitionsChange{Base: was.Revision(), Revision: is.Revision()}
+	changedIndexes(c, was, is)
+	changedIndexers(c, was, is)
+	if !reflect.DeepEqual(is.rest, was.rest) {
+		c.Rest = &is.rest
+	}
+	return c
+}
+
+func changedIndexes(c *wire.DefinitionsChange, was, is *described) {
 	for x := range is.Indexes() {
 		if id := x.Definition.ID; told(x) && was.Index(id) != x {
 			c.Indexes, c.Topologies = append(c.Indexes, x.Definition), append(c.Topologies, x.Topology)
@@ -101,6 +110,9 @@ func changed(was, is *described) *wire.DefinitionsChange {
 			c.GoneIndexes = append(c.GoneIndexes, x.Definition.ID)
 		}
 	}
+}
+
+func changedIndexers(c *wire.DefinitionsChange, was, is *described) {
 	for i := range is.Indexers() {
 		if was.Indexer(i.Node) != i {
 			c.Indexers = append(c.Indexers, describeIndexer(i))
@@ -111,10 +123,6 @@ func changed(was, is *described) *wire.DefinitionsChange {
 			c.GoneIndexers = append(c.GoneIndexers, i.Node)
 		}
 	}
-	if !reflect.DeepEqual(is.rest, was.rest) {
-		c.Rest = &is.rest
-	}
-	return c
 }
 
 // define is the whole list that components are told.

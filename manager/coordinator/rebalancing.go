@@ -39,11 +39,8 @@ type RebalanceRequest struct {
 // ErrAmbiguous, rebalance.ErrStale, ErrInput or ErrTooFewNodes, statecontext.RebalanceIsRunning or StalePlan,
 // ErrNotLeading, ErrBusy, or come from the proposal.
 func (c *Coordinator) Rebalance(ctx context.Context, req RebalanceRequest) (p *rebalance.Plan, id uint64, err error) {
-	l, err := c.leading()
+	l, err := c.leadingNow(ctx)
 	if err != nil {
-		return nil, 0, err
-	}
-	if err := c.cfg.Consensus.ReadBarrier(ctx); err != nil {
 		return nil, 0, err
 	}
 	if res, known := recalled(c.cfg.Consensus.State(), req.Request); known && !req.DryRun {

@@ -82,11 +82,8 @@ func (c *Coordinator) untilKnown(ctx context.Context, f func(late bool) error) e
 // removed is waited for. Errors wrap ErrUnknownComponent, ErrAmbiguous, ErrAlive, ErrLastCopies, ErrNotKnown,
 // rebalance.ErrTooFewNodes or ErrNotLeading, or come from the proposal.
 func (c *Coordinator) RemoveIndexer(ctx context.Context, req RemoveIndexerRequest) (Removal, error) {
-	l, err := c.leading()
+	l, err := c.leadingNow(ctx)
 	if err != nil {
-		return Removal{}, err
-	}
-	if err := c.cfg.Consensus.ReadBarrier(ctx); err != nil {
 		return Removal{}, err
 	}
 	if again, done := c.decidedBefore(&req); done {
@@ -174,7 +171,7 @@ func (c *Coordinator) planRemoval(ctx context.Context, l *term, s *statecontext.
 	seen := l.gate.shown.Load()
 	r := Removal{Indexer: *i, Alive: !seen.Offline(i.Node)}
 	nodes := core.Living(s, seen.Away, i.Node)
-	var lonely, unsure []string
+	var only onlyCopies
 	whole, err := wholeElsewhere(ctx, l, s, i.Node)
 	if err != nil {
 		return r, err
@@ -190,33 +187,43 @@ func (c *Coordinator) planRemoval(ctx context.Context, l *term, s *statecontext.
 			return r, fmt.Errorf("index %s on %s: %w", loss.Name, loss.Bucket, err)
 		}
 		r.Losses = append(r.Losses, loss)
-		if loss.LastCopies > loss.Unsure && !core.BucketGone(s, &x.Definition) {
-			lonely = append(lonely, fmt.Sprintf("%s/%s (%d slices)", loss.Bucket, loss.Name, loss.LastCopies-loss.Unsure))
-		} else if loss.Unsure > 0 {
-			unsure = append(unsure, loss.Bucket+"/"+loss.Name)
-		}
+		only.add(&loss, core.BucketGone(s, &x.Definition))
 	}
-	return r, r.refusal(&req, &whole, lonely, unsure, late)
+	return r, r.refusal(&req, &whole, &only, late)
 }
 
-// refusal is why an indexer may not be removed, nil: it may. lonely are indexes of which it has the only copies, unsure
-// those of which that is not known.
-func (r *Removal) refusal(req *RemoveIndexerRequest, whole *core.Others, lonely, unsure []string, late bool) error {
+// onlyCopies names the indexes of which an indexer has the only copies, and those of which that is not known.
+type onlyCopies struct {
+	sure, unsure []string
+}
+
+// add adds an index. gone: its bucket was deleted, and nobody misses the copies.
+func (o *onlyCopies) add(loss *core.Loss, gone bool) {
+	if loss.LastCopies > loss.Unsure && !gone {
+		o.sure = append(o.sure, fmt.Sprintf("%s/%s (%d slices)", loss.Bucket, loss.Name, loss.LastCopies-loss.Unsure))
+	} else if loss.Unsure > 0 {
+		o.unsure = append(o.unsure, loss.Bucket+"/"+loss.Name)
+	}
+}
+
+// refusal is why an indexer may not be removed, nil: it may.
+func (r *Removal) refusal(req *RemoveIndexerRequest, whole *core.Others, only *onlyCopies, late bool) error {
+	anyway := req.Force || req.DryRun
 	switch {
 	case r.Indexer.Evicting || req.Force && late:
 	case r.Alive && whole.Silent:
 		return fmt.Errorf("%w: whether indexer %s (node %d) lives", ErrNotKnown, r.Indexer.Name, r.Indexer.Node)
-	case len(unsure) > 0 && len(lonely) == 0 && (req.Force || req.DryRun || !r.Alive):
+	case len(only.unsure) > 0 && len(only.sure) == 0 && (anyway || !r.Alive):
 		return fmt.Errorf("%w: whether other indexers have whole copies of what indexer %s (node %d) has of %s",
-			ErrNotKnown, r.Indexer.Name, r.Indexer.Node, shorten(unsure))
-	case req.Force || req.DryRun:
+			ErrNotKnown, r.Indexer.Name, r.Indexer.Node, shorten(only.unsure))
+	case anyway:
 	case r.Alive:
 		return fmt.Errorf("%w: indexer %s (node %d) was heard lately; stop it first, and wait until it counts as "+
 			"offline, or force it", ErrAlive, r.Indexer.Name, r.Indexer.Node)
-	case len(lonely) > 0:
+	case len(only.sure) > 0:
 		return fmt.Errorf("%w: indexer %s (node %d) has the only copies of %s; bring it back, or force it: they are "+
 			"then built anew from KV, and cannot be scanned until that is done",
-			ErrLastCopies, r.Indexer.Name, r.Indexer.Node, shorten(lonely))
+			ErrLastCopies, r.Indexer.Name, r.Indexer.Node, shorten(only.sure))
 	}
 	return nil
 }
@@ -267,11 +274,8 @@ func wholeElsewhere(ctx context.Context, l *term, s *statecontext.State, node in
 // proposal.
 func (c *Coordinator) RemoveProjector(ctx context.Context, id index.ProjectorID, force bool,
 	req *statecontext.Request) (streams int, alive bool, err error) {
-	l, err := c.leading()
+	l, err := c.leadingNow(ctx)
 	if err != nil {
-		return 0, false, err
-	}
-	if err := c.cfg.Consensus.ReadBarrier(ctx); err != nil {
 		return 0, false, err
 	}
 	s := c.cfg.Consensus.State()

@@ -39,22 +39,27 @@ type RestoreOutcome struct {
 	Replayed bool // the same request was carried out before; Plan is empty
 }
 
+// isAgain is an error when r, which was done under this request's id, was something else.
+func (req *RestoreRequest) isAgain(r *statecontext.Restored) error {
+	if b := req.Backup; r.FromID != b.ClusterID || r.FromCAS != b.CAS || r.Mode != req.Mode {
+		return &statecontext.Rejection{Code: errcode.RequestMismatch, Message: fmt.Sprintf("the "+
+			"Idempotency-Key was used to restore the backup of cluster %s at cas %d (%s); nothing was done: take another "+
+			"key for this one", r.FromID, r.FromCAS, r.Mode)}
+	}
+	return nil
+}
+
 // Restore replaces definitions and limits by those of a backup that was read and checked: all of it or nothing, also
 // when this leader dies in the middle. Errors wrap statecontext codes, ErrNotLeading or ErrNoProjector, or come from
 // the proposals (package consensus).
 func (c *Coordinator) Restore(ctx context.Context, req RestoreRequest) (RestoreOutcome, error) {
-	if _, err := c.leading(); err != nil {
-		return RestoreOutcome{}, err
-	}
-	if err := c.cfg.Consensus.ReadBarrier(ctx); err != nil {
+	if _, err := c.leadingNow(ctx); err != nil {
 		return RestoreOutcome{}, err
 	}
 	s := c.cfg.Consensus.State()
 	if r := s.Restored(); r != nil && r.ID == req.ID {
-		if b := req.Backup; r.FromID != b.ClusterID || r.FromCAS != b.CAS || r.Mode != req.Mode {
-			return RestoreOutcome{}, &statecontext.Rejection{Code: errcode.RequestMismatch, Message: fmt.Sprintf("the "+
-				"Idempotency-Key was used to restore the backup of cluster %s at cas %d (%s); nothing was done: take another "+
-				"key for this one", r.FromID, r.FromCAS, r.Mode)}
+		if err := req.isAgain(r); err != nil {
+			return RestoreOutcome{}, err
 		}
 		return RestoreOutcome{CAS: r.CAS, Epoch: s.Epoch(), Replayed: true}, nil
 	}

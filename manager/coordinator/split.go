@@ -74,7 +74,7 @@ func (c *Coordinator) splitOnce(ctx context.Context, l *term, req *SplitRequest)
 	if err != nil {
 		return Outcome{}, err
 	}
-	if !res.Replayed && !c.rehearses {
+	if c.isNew(&res) {
 		c.cfg.Logger.Info("a split begins", "index", id, "name", d.Name, "keyspace", d.Keyspace().String(),
 			"successor", res.Index, "slices", d.Partitions, "before", x.Definition.Partitions, "by_itself", body.Cause)
 	}

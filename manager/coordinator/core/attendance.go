@@ -21,7 +21,7 @@ type attendance struct {
 // step notes who is offline and who is back. Of whom this leader has not heard, nothing is noted before it has tried to
 // speak to it in vain for as long as silence is borne: he is as he was before.
 func (l *attendance) step() {
-	if l.nowMS-l.atMS < attendEvery && l.nowMS >= l.atMS {
+	if l.rests(l.atMS, attendEvery) {
 		return
 	}
 	l.atMS = l.nowMS

@@ -49,14 +49,25 @@ func (l *audits) step() {
 	}
 }
 
-// next returns the bucket whose audit is due: one that a scan has doubts of before others, then the one that
-// waits longest; nil for none.
+// isDue reports whether an audit of a bucket may begin.
+func (l *audits) isDue(b *bucket) bool {
+	return b.wanted && b.rolling == nil && b.audit == nil &&
+		(b.suspect || l.nowMS-b.auditMS >= l.settings.Audit.Milliseconds())
+}
+
+// isAuditedBefore reports whether the bucket's turn comes before another's: one that a scan has doubts of before
+// others, then the one that waits longest.
+func (b *bucket) isAuditedBefore(o *bucket) bool {
+	if b.suspect != o.suspect {
+		return b.suspect
+	}
+	return b.auditMS < o.auditMS
+}
+
+// next returns the bucket whose audit is due and whose turn it is; nil for none.
 func (l *audits) next() (oldest *bucket) {
 	for _, b := range l.buckets.ordered {
-		due := b.wanted && b.rolling == nil && b.audit == nil && (b.suspect ||
-			l.nowMS-b.auditMS >= l.settings.Audit.Milliseconds())
-		if due && (oldest == nil || b.suspect && !oldest.suspect || b.suspect == oldest.suspect &&
-			b.auditMS < oldest.auditMS) {
+		if l.isDue(b) && (oldest == nil || b.isAuditedBefore(oldest)) {
 			oldest = b
 		}
 	}

@@ -18,7 +18,7 @@ const backfillEvery = 1_000 // ms
 // itself resumes from what its copies hold. Where there are more than may be on their way, the next ones are those of
 // the buckets behind the last one.
 func (l *lives) stepBackfill() {
-	if l.nowMS-l.backfillMS < backfillEvery && l.nowMS >= l.backfillMS {
+	if l.rests(l.backfillMS, backfillEvery) {
 		return
 	}
 	l.backfillMS = l.nowMS
@@ -30,17 +30,21 @@ func (l *lives) stepBackfill() {
 		first++
 	}
 	for i := range all {
-		b := all[(first+i)%len(all)]
-		s, key := l.now.state.Bucket(b.name), "backfill/"+b.name
-		if s == nil || s.Gone || s.Generation != b.generation || s.Rollback != nil || !l.mayPropose(key) {
-			continue
-		}
-		v, known := l.backfillOf(b, s, builds[b.name])
-		if known && !v.Equal(s.BackfillTimestamp) && l.propose(key, &statecontext.SetBackfillTimestamp{Bucket: b.name,
-			Generation: b.generation, Vector: v}, nil) {
+		if b := all[(first+i)%len(all)]; l.proposeBackfill(b, builds[b.name]) {
 			l.backfilled = b.name
 		}
 	}
+}
+
+// proposeBackfill proposes a bucket's backfill timestamp where it has changed. It is false where it proposes nothing.
+func (l *lives) proposeBackfill(b *bucket, builds []*statecontext.Index) bool {
+	s, key := l.stateOf(b), "backfill/"+b.name
+	if s == nil || s.Gone || s.Rollback != nil || !l.mayPropose(key) {
+		return false
+	}
+	v, known := l.backfillOf(s, builds)
+	return known && !v.Equal(s.BackfillTimestamp) &&
+		l.propose(key, &statecontext.SetBackfillTimestamp{Bucket: b.name, Generation: b.generation, Vector: v}, nil)
 }
 
 // building lists the indexes that are being built, by bucket.
@@ -56,30 +60,41 @@ func (l *lives) building() map[string][]*statecontext.Index {
 
 // backfillOf returns the least of what the hosts of a bucket's builds report; it is not known until all of them have
 // reported under definitions that name the builds and on the bucket's present branch.
-func (l *lives) backfillOf(b *bucket, s *statecontext.Bucket, builds []*statecontext.Index) (v timestamp.Vector,
-	known bool) {
+func (l *lives) backfillOf(s *statecontext.Bucket, builds []*statecontext.Index) (v timestamp.Vector, known bool) {
 	var asked []index.NodeID
 	for _, x := range builds {
 		for _, c := range x.Topology.Copies {
-			n := l.components.indexers[c.Node]
-			if c.State == partition.Leaving || slices.Contains(asked, c.Node) && n.acked >= x.Definition.ModifiedCAS {
+			if c.State == partition.Leaving {
 				continue
 			}
+			n := l.components.indexers[c.Node]
 			if n == nil || n.acked < x.Definition.ModifiedCAS {
 				return v, false
 			}
+			if slices.Contains(asked, c.Node) {
+				continue
+			}
 			asked = append(asked, c.Node)
-			r := n.reports.Buckets[b.name]
-			if r == nil || r.Told.Generation != b.generation || r.Told.RollbackID != s.Stability.RollbackID ||
-				r.Told.Backfill.Len() != s.VBuckets {
+			told, known := n.backfillOf(s)
+			if !known {
 				return v, false
 			}
 			if v.Len() == 0 {
-				v = r.Told.Backfill.Clone()
-			} else if err := v.Min(r.Told.Backfill); err != nil {
+				v = told.Clone()
+			} else if err := v.Min(told); err != nil {
 				return v, false
 			}
 		}
 	}
 	return v, true
+}
+
+// backfillOf returns what an indexer has reported of its builds; it is not known when that was on another branch of the
+// bucket than the present one.
+func (n *indexer) backfillOf(s *statecontext.Bucket) (v timestamp.Vector, known bool) {
+	r := n.reports.Buckets[s.Name]
+	if r == nil || !isPresent(s, r.Told.Generation, r.Told.RollbackID) || r.Told.Backfill.Len() != s.VBuckets {
+		return v, false
+	}
+	return r.Told.Backfill, true
 }

@@ -34,6 +34,9 @@ type bucket struct {
 	stuck   bool     // some vbucket has had no stream for long, and the log says so
 }
 
+// isOf reports whether streams are of this bucket, and not of another one of its name; also where that is not said.
+func (b *bucket) isOf(s *wire.StreamStates) bool { return s.BucketUUID == "" || s.BucketUUID == b.uuid }
+
 // promoted are a bucket's stability timestamps.
 type promoted struct {
 	stable   wire.BucketStability // newest committed

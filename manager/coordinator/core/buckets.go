@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"tidemark/index"
-	"tidemark/liveness"
 	"tidemark/partition"
 	"tidemark/stability"
 	"tidemark/statecontext"
@@ -35,12 +34,26 @@ type lost struct {
 // reconcile makes the buckets known here those of the state.
 func (l *ledgers) reconcile() {
 	for name, b := range l.buckets.byName {
-		s := l.now.state.Bucket(name)
-		if s == nil || s.Gone || s.Generation != b.generation || s.UUID != b.uuid {
+		if s := l.stateOf(b); s == nil || s.Gone || s.UUID != b.uuid {
 			l.promotion.fail(b, ErrBucketGone)
 			delete(l.buckets.byName, name)
 		}
 	}
+	l.addBuckets()
+	l.buckets.ordered = slices.SortedFunc(maps.Values(l.buckets.byName), func(a, b *bucket) int {
+		return strings.Compare(a.name, b.name)
+	})
+	maps.DeleteFunc(l.lost, func(id index.ID, _ lost) bool { return l.now.state.Index(id) == nil })
+	l.reconcileHosts()
+	if l.active {
+		for _, b := range l.buckets.ordered {
+			l.adopt(b)
+		}
+	}
+}
+
+// addBuckets makes those buckets known of the state that are not.
+func (l *ledgers) addBuckets() {
 	for s := range l.now.state.Buckets() {
 		if s.Gone || l.buckets.byName[s.Name] != nil {
 			continue
@@ -51,18 +64,6 @@ func (l *ledgers) reconcile() {
 			continue
 		}
 		l.buckets.byName[s.Name] = b
-	}
-	l.buckets.ordered = make([]*bucket, 0, len(l.buckets.byName))
-	for _, b := range l.buckets.byName {
-		l.buckets.ordered = append(l.buckets.ordered, b)
-	}
-	slices.SortFunc(l.buckets.ordered, func(a, b *bucket) int { return strings.Compare(a.name, b.name) })
-	maps.DeleteFunc(l.lost, func(id index.ID, _ lost) bool { return l.now.state.Index(id) == nil })
-	l.reconcileHosts()
-	if l.active {
-		for _, b := range l.buckets.ordered {
-			l.adopt(b)
-		}
 	}
 }
 
@@ -99,31 +100,36 @@ func published(s *statecontext.Bucket) wire.BucketStability {
 	return wire.BucketStability{Bucket: s.Name, Stability: s.Timestamp()}
 }
 
+// hosting is who takes part in a bucket, by node, and whether streams are wanted.
+type hosting struct {
+	hosts, fed [256]bool
+	wanted     bool
+}
+
+// add adds the hosts of an index.
+func (s *hosting) add(x *statecontext.Index) {
+	evaluated := x.Definition.State.Active()
+	s.wanted = s.wanted || evaluated
+	for _, c := range x.Topology.Copies {
+		if c.State != partition.Leaving {
+			s.hosts[c.Node] = true
+		}
+		if evaluated && c.State == partition.Allocated {
+			s.fed[c.Node] = true
+		}
+	}
+}
+
 // reconcileHosts finds out which buckets need streams and who takes part.
 func (l *ledgers) reconcileHosts() {
-	type set struct {
-		hosts, fed [256]bool
-		wanted     bool
-	}
-	sets := map[string]*set{}
+	sets := map[string]*hosting{}
 	for name := range l.buckets.byName {
-		sets[name] = &set{}
+		sets[name] = &hosting{}
 	}
 	for x := range l.now.state.Indexes() {
 		d := &x.Definition
-		s, b := sets[d.Bucket], l.buckets.byName[d.Bucket]
-		if s == nil || d.BucketUUID != b.uuid {
-			continue
-		}
-		evaluated := d.State.Active()
-		s.wanted = s.wanted || evaluated
-		for _, c := range x.Topology.Copies {
-			if c.State != partition.Leaving {
-				s.hosts[c.Node] = true
-			}
-			if evaluated && c.State == partition.Allocated {
-				s.fed[c.Node] = true
-			}
+		if b := l.buckets.byName[d.Bucket]; b != nil && d.BucketUUID == b.uuid {
+			sets[d.Bucket].add(x)
 		}
 	}
 	for name, b := range l.buckets.byName {
@@ -156,7 +162,7 @@ func nodesOf(set *[256]bool) (nodes []index.NodeID) {
 func (l *ledgers) setParticipants(b *bucket) {
 	var members []index.NodeID
 	for _, node := range b.fed {
-		if n := l.components.indexers[node]; n != nil && l.life(&n.component) != liveness.Offline {
+		if l.isReachable(l.components.indexers[node]) {
 			members = append(members, node)
 		}
 	}
@@ -180,7 +186,7 @@ func (l *ledgers) adopt(b *bucket) {
 	}
 	running := map[index.ProjectorID]streams.Report{}
 	for id, p := range l.components.projectors {
-		if s, ok := p.running[b.name]; ok && (s.BucketUUID == "" || s.BucketUUID == b.uuid) {
+		if s, ok := p.running[b.name]; ok && b.isOf(&s) {
 			running[id] = streamReport(&s)
 		}
 	}
@@ -455,21 +461,24 @@ func (l *ledgers) checkCollections(bucket string, found *wire.Collections) {
 			continue
 		}
 		if was.answers+1 < goneAfter {
-			if l.lost == nil {
-				l.lost = map[index.ID]lost{}
-			}
 			l.lost[d.ID] = lost{was.answers + 1, found.UID}
 			continue
 		}
 		delete(l.lost, d.ID)
-		what := "was dropped; drop the index"
-		if there { // what was in it went without a deletion of any document
-			what = "was emptied; drop the index and create it again"
-		}
 		l.log.Warn("collection is gone", "keyspace", d.Keyspace(), "id", d.Member.ID, "manifest", found.UID, "index", d.Name,
 			"emptied_by", emptied)
-		l.propose(indexKey(d.ID), &statecontext.SetIndexState{ID: d.ID, From: d.State, To: index.Error,
-			Reason: fmt.Sprintf("%scollection %s (id %x) %s", index.ReasonCollectionGone, d.Keyspace(), d.Member.ID, what)},
-			l.logged("index has lost its collection", d))
+		l.collectionGone(d, there)
 	}
+}
+
+// collectionGone puts an index into error. emptied: its collection is there, without what it was made of, which went
+// without a deletion of any document.
+func (l *ledgers) collectionGone(d *index.Definition, emptied bool) {
+	what := "was dropped; drop the index"
+	if emptied {
+		what = "was emptied; drop the index and create it again"
+	}
+	l.propose(indexKey(d.ID), &statecontext.SetIndexState{ID: d.ID, From: d.State, To: index.Error,
+		Reason: fmt.Sprintf("%scollection %s (id %x) %s", index.ReasonCollectionGone, d.Keyspace(), d.Member.ID, what)},
+		l.logged("index has lost its collection", d))
 }

@@ -107,7 +107,7 @@ func (l *builds) everybodyWorksWith(revision uint64) bool {
 		}
 	}
 	for _, n := range l.components.indexers {
-		if n.acked < revision && l.life(&n.component) != liveness.Offline {
+		if n.acked < revision && l.isReachable(n) {
 			return false
 		}
 	}

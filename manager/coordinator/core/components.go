@@ -101,23 +101,25 @@ func (l *membership) opened(r Receiver) *component {
 	return nil
 }
 
+// greet says hello to a component that has not answered one, where it is due again.
+func (l *membership) greet(c *component, hello Greet) {
+	if !c.hello && c.retry.Ready(l.nowMS) {
+		c.retry.Begin()
+		l.tell(c, Control, "hello", hello)
+	}
+}
+
 // watch notices silence, and says hello and definitions again where they are due.
 func (l *membership) watch() {
 	for _, p := range l.components.projectors {
-		if !p.hello && p.retry.Ready(l.nowMS) {
-			p.retry.Begin()
-			l.tell(&p.component, Control, "hello", Greet{Projector: p.id})
-		}
+		l.greet(&p.component, Greet{Projector: p.id})
 	}
 	for _, n := range l.components.indexers {
-		if !n.hello && n.retry.Ready(l.nowMS) {
-			n.retry.Begin()
-			l.tell(&n.component, Control, "hello", Greet{Node: n.node})
-		}
+		l.greet(&n.component, Greet{Node: n.node})
 		if l.active && n.hello && n.drops.Ready(l.nowMS) {
 			l.dropOrphans(n)
 		}
-		if offline := l.life(&n.component) == liveness.Offline; offline != n.offline {
+		if offline := l.isOffline(n); offline != n.offline {
 			n.offline, l.heldDirty = offline, true
 		}
 	}

@@ -47,7 +47,7 @@ func (l *lives) survey() {
 		}
 	}
 	for id := range l.lackMS {
-		if d := l.now.state.Definition(id); d == nil || d.State != index.Backfill && d.State != index.Pending {
+		if d := l.now.state.Definition(id); d == nil || !d.State.ToBeReady() {
 			delete(l.lackMS, id)
 		}
 	}
@@ -70,7 +70,17 @@ func isUnsettled(x *statecontext.Index) bool {
 // due reports whether indexes are to be moved on now. With many of them that is done now and then only, however often
 // something comes in.
 func (l *lives) due() bool {
-	return l.nowMS-l.steppedMS >= judgedEvery(l.indexes.copies) || l.nowMS < l.steppedMS
+	return !l.rests(l.steppedMS, judgedEvery(l.indexes.copies))
+}
+
+// judge decides what is next for an index, and notes of its bucket that a build lacks nothing but a timestamp.
+func (l *lives) judge(x *statecontext.Index, moves map[index.CopyID]bool) lifecycle.Step {
+	f := l.facts(x, moves)
+	s := lifecycle.Next(&f)
+	if b := l.buckets.byName[x.Definition.Bucket]; b != nil && s.Nearly {
+		b.nearly = true
+	}
+	return s
 }
 
 // stepIndexes moves each index one step on when what the step waits for has been reported. Package lifecycle decides.
@@ -86,14 +96,10 @@ func (l *lives) stepIndexes() {
 		if x == nil || l.isFlying(indexKey(id)) {
 			continue
 		}
-		if s := x.Definition.State; moves == nil && (s == index.Pending || s == index.Backfill) {
+		if moves == nil && x.Definition.State.ToBeReady() {
 			moves = l.moves() // once, and only for those that ask for hosts
 		}
-		f := l.facts(x, moves)
-		s := lifecycle.Next(&f)
-		if b := l.buckets.byName[x.Definition.Bucket]; b != nil && s.Nearly {
-			b.nearly = true
-		}
+		s := l.judge(x, moves)
 		if s.Kind == lifecycle.MakeReady && l.mayPropose(indexKey(id)) {
 			ready = append(ready, readied{&x.Definition, statecontext.Guard(s.Guard)})
 			continue
@@ -184,7 +190,7 @@ func (l *lives) copyFacts(x *statecontext.Index, c partition.Copy, moves bool) l
 	if n == nil {
 		return f
 	}
-	f.Host = lifecycle.Host{Known: true, Offline: l.life(&n.component) == liveness.Offline, Name: n.name, Acked: n.acked}
+	f.Host = lifecycle.Host{Known: true, Offline: l.isOffline(n), Name: n.name, Acked: n.acked}
 	r, has := n.copies[c.ID]
 	f.Made, f.Revision = has, n.acked
 	f.Reported, f.Done, f.Total = has, r.Done, r.Total
@@ -248,6 +254,12 @@ func (l *lives) finish(all []readied) {
 	}
 }
 
+// mayHold reports whether a host that is there does not know yet which copies of an index have left it.
+func (l *lives) mayHold(node index.NodeID, x *statecontext.Index) bool {
+	n := l.components.indexers[node]
+	return l.isReachable(n) && n.acked < x.TopologyCAS
+}
+
 // forgetLeaving forgets copies that their hosts have let go of, or never will: a host that is away learns it when it
 // comes back.
 func (l *lives) forgetLeaving(x *statecontext.Index) {
@@ -256,9 +268,7 @@ func (l *lives) forgetLeaving(x *statecontext.Index) {
 	}
 	var gone []index.CopyID
 	for _, c := range x.Topology.Copies {
-		n := l.components.indexers[c.Node]
-		if c.State == partition.Leaving && (n == nil || n.acked >= x.TopologyCAS ||
-			l.life(&n.component) == liveness.Offline) {
+		if c.State == partition.Leaving && !l.mayHold(c.Node, x) {
 			gone = append(gone, c.ID)
 		}
 	}

@@ -2,10 +2,8 @@ package core
 
 import (
 	"fmt"
-	"slices"
 
 	"tidemark/index"
-	"tidemark/partition"
 	"tidemark/rebalance"
 	"tidemark/statecontext"
 )
@@ -82,7 +80,7 @@ func evicted(s *statecontext.State, node index.NodeID, nodes []rebalance.Node,
 	bytes int) (piece []statecontext.Eviction, held bool, err error) {
 	size := 0
 	for x := range s.Indexes() {
-		if !slices.ContainsFunc(x.Topology.Copies, func(c partition.Copy) bool { return c.Node == node }) {
+		if !x.Topology.IsOn(node) {
 			continue
 		}
 		held = true

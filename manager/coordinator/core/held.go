@@ -23,8 +23,7 @@ func (l *heldList) pack() {
 	for _, n := range l.components.indexers {
 		copies += len(n.copies)
 	}
-	if l.packed != nil && (!l.heldDirty || l.nowMS-l.madeMS < int64(copies/copiesPerMS) &&
-		l.nowMS >= l.madeMS) {
+	if l.packed != nil && (!l.heldDirty || l.rests(l.madeMS, int64(copies/copiesPerMS))) {
 		return
 	}
 	l.heldDirty, l.madeMS = false, l.nowMS

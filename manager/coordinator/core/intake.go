@@ -45,7 +45,7 @@ func (l *intake) takeProjectorReport(p *projector, r *wire.ProjectorReport, hell
 	for i := range r.Buckets {
 		s := &r.Buckets[i]
 		s.Full = s.Full || hello
-		if b := l.buckets.byName[s.Bucket]; b != nil && (s.BucketUUID == "" || s.BucketUUID == b.uuid) {
+		if b := l.buckets.byName[s.Bucket]; b != nil && b.isOf(s) {
 			l.takeStreamStates(p, b, s)
 		}
 	}
@@ -126,19 +126,22 @@ func (l *intake) takeIndexerReport(n *indexer, r *wire.IndexerReport, hello bool
 		l.takeBucketReport(n, &taken[i])
 	}
 	for name, told := range n.reports.Buckets { // what is left out is as it was, and it lives
-		b := l.buckets.byName[name]
-		if b == nil || told.Told.Generation != b.generation {
-			continue
+		if b := l.buckets.byName[name]; b != nil && told.Told.Generation == b.generation {
+			l.takeTold(b, n, told)
 		}
-		nb := n.bucket(name)
-		l.promotion.reportStability(b, n, nb, &told.Told)
-		// so full it applies ahead to have room
-		if h := &told.Told.Heartbeat; h.QueueLimit > 0 && h.MutationQueue*4 > h.QueueLimit*3 {
-			b.ledger.Full(l.nowMS, n.node)
-		}
-		l.judgeLate(b, n, nb, told)
 	}
 	return n.full
+}
+
+// takeTold takes what an indexer has told last of a bucket, now or before.
+func (l *intake) takeTold(b *bucket, n *indexer, r *wire.ReportedBucket) {
+	nb := n.bucket(b.name)
+	l.promotion.reportStability(b, n, nb, &r.Told)
+	// so full it applies ahead to have room
+	if h := &r.Told.Heartbeat; h.QueueLimit > 0 && h.MutationQueue*4 > h.QueueLimit*3 {
+		b.ledger.Full(l.nowMS, n.node)
+	}
+	l.judgeLate(b, n, nb, r)
 }
 
 // takeCopies takes what an indexer says of its copies, and notes whose work that makes.
@@ -149,10 +152,11 @@ func (l *intake) takeCopies(n *indexer, r *wire.IndexerReport) {
 	}
 	for _, c := range r.Copies {
 		old, had := n.copies[c.Copy]
-		if !had || old.Ready != c.Ready || old.Held != c.Held {
+		turned, moved := !had || old.Ready != c.Ready, old.Held != c.Held
+		if turned || moved {
 			l.heldDirty = true
 		}
-		if l.indexes.has[c.Index] && (!had || old.Ready != c.Ready || c.Ready && old.Held != c.Held) {
+		if l.indexes.has[c.Index] && (turned || c.Ready && moved) {
 			l.indexesDue = true
 		}
 		n.copies[c.Copy] = c

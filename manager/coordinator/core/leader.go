@@ -50,7 +50,8 @@ func New(settings Settings, self wire.Leader, log hclog.Logger, now Now) (*Leade
 	l.builds = builds{scene: s}
 	l.promotion = promotion{scene: s, pacer: settings.Pacer}
 	l.audits = audits{scene: s, promotion: &l.promotion}
-	l.ledgers = ledgers{scene: s, promotion: &l.promotion, audits: &l.audits, rollbacks: rollbacks{s, &l.promotion}}
+	l.ledgers = ledgers{scene: s, promotion: &l.promotion, audits: &l.audits, rollbacks: rollbacks{s, &l.promotion},
+		lost: map[index.ID]lost{}}
 	l.membership = membership{scene: s, ledgers: &l.ledgers}
 	l.intake = intake{scene: s, promotion: &l.promotion, membership: &l.membership, held: heldList{scene: s}}
 	l.places = places{scene: s, reserved: map[*Reservation]struct{}{}}
@@ -93,7 +94,7 @@ const syncEvery = 5 // ms
 
 // follow is what follows every input.
 func (l *Leader) follow(ticked bool) {
-	if l.now.atOnce || l.now.stale && (l.nowMS-l.now.syncedMS >= syncEvery || l.nowMS < l.now.syncedMS) {
+	if l.now.atOnce || l.now.stale && !l.rests(l.now.syncedMS, syncEvery) {
 		l.sync()
 	}
 	if ticked {

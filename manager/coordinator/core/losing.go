@@ -70,7 +70,7 @@ func LossOf(x *statecontext.Index, node index.NodeID, living []rebalance.Node, o
 	if d.State == index.Dropping {
 		return loss, nil, nil
 	}
-	safe, maybe := map[index.SliceID]bool{}, map[index.SliceID]bool{}
+	stays := staying{}
 	var taken []index.SliceID
 	for _, o := range x.Topology.Copies {
 		p := rebalance.Placement{Slice: o.Slice, Replica: o.Replica, Node: o.Node}
@@ -79,7 +79,7 @@ func LossOf(x *statecontext.Index, node index.NodeID, living []rebalance.Node, o
 		case o.Node != node:
 			held = append(held, p)
 			whole, unsure := others.count(&o, living)
-			safe[o.Slice], maybe[o.Slice] = safe[o.Slice] || whole, maybe[o.Slice] || unsure
+			stays.add(o.Slice, whole, unsure)
 		case !twice(x, &o):
 			lost, taken = append(lost, p), append(taken, o.Slice)
 		case !others.filling[o.ID]: // it is moving away
@@ -87,16 +87,35 @@ func LossOf(x *statecontext.Index, node index.NodeID, living []rebalance.Node, o
 		}
 	}
 	loss.Copies = len(taken)
-	for _, slice := range taken {
-		if !safe[slice] && d.State != index.Pending && d.State != index.Error { // those have nothing to lose
-			loss.LastCopies++
-			if maybe[slice] {
-				loss.Unsure++
-			}
-		}
+	if d.State.Active() { // others have nothing to lose
+		loss.LastCopies, loss.Unsure = stays.last(taken)
 	}
 	loss.Rebuilt = loss.LastCopies > 0
 	return loss, held, lost
+}
+
+// staying says of slices whether a whole copy of them stays, or a copy of which nobody knows whether it is whole.
+type staying map[index.SliceID]struct{ whole, unsure bool }
+
+// add adds a copy that stays.
+func (a staying) add(slice index.SliceID, whole, unsure bool) {
+	s := a[slice]
+	s.whole, s.unsure = s.whole || whole, s.unsure || unsure
+	a[slice] = s
+}
+
+// last counts the slices of which no whole copy stays, and those of them of which that is not sure.
+func (a staying) last(taken []index.SliceID) (last, unsure int) {
+	for _, slice := range taken {
+		switch s := a[slice]; {
+		case s.whole:
+		case s.unsure:
+			last, unsure = last+1, unsure+1
+		default:
+			last++
+		}
+	}
+	return last, unsure
 }
 
 // count reports whether a copy elsewhere counts as whole, or may be.

@@ -53,13 +53,8 @@ func (l *places) settled(s *Settled) {
 	}
 }
 
-// choose places the copies of a new index on nodes that live, by their load in the newest state and in statements on
-// their way.
-func (l *places) choose(p *Placing) ([]statecontext.Placement, error) {
-	s, d := p.State, p.Definition
-	if s == nil {
-		s = l.now.newest
-	}
+// coming is the load of statements on their way. It forgets those that the state shows, or that nobody has settled.
+func (l *places) coming() map[index.NodeID]int {
 	load := map[index.NodeID]int{}
 	for r := range l.reserved {
 		if r.cas != 0 && r.cas <= l.now.newest.CAS() || l.nowMS >= r.untilMS {
@@ -70,6 +65,17 @@ func (l *places) choose(p *Placing) ([]statecontext.Placement, error) {
 			load[node] += n
 		}
 	}
+	return load
+}
+
+// choose places the copies of a new index on nodes that live, by their load in the newest state and in statements on
+// their way.
+func (l *places) choose(p *Placing) ([]statecontext.Placement, error) {
+	s, d := p.State, p.Definition
+	if s == nil {
+		s = l.now.newest
+	}
+	load := l.coming()
 	nodes := Living(s, l.away, NoNode)
 	for i := range nodes {
 		nodes[i].Load += load[nodes[i].ID]

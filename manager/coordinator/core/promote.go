@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"tidemark/index"
-	"tidemark/liveness"
 	"tidemark/stability"
 	"tidemark/statecontext"
 	"tidemark/streams"
@@ -148,8 +147,8 @@ func advanceBytes(a *statecontext.BucketAdvance) int {
 
 // nextOf asks the decider for a bucket's promotion.
 func (l *promotion) nextOf(b *bucket) (statecontext.BucketAdvance, bool) {
-	s := l.now.state.Bucket(b.name)
-	if s == nil || s.Generation != b.generation || s.Rollback != nil || s.Stability.Number != b.stable.Number {
+	s := l.stateOf(b)
+	if s == nil || s.Rollback != nil || s.Stability.Number != b.stable.Number {
 		return statecontext.BucketAdvance{}, false
 	}
 	l.leaveOut(b)
@@ -185,7 +184,7 @@ const lateEvery = 100 // ms
 
 // publishLate tells stability timestamps again that were not acknowledged for long.
 func (l *promotion) publishLate() {
-	if l.nowMS-l.lateMS < lateEvery && l.nowMS >= l.lateMS {
+	if l.rests(l.lateMS, lateEvery) {
 		return
 	}
 	l.lateMS = l.nowMS
@@ -195,17 +194,18 @@ func (l *promotion) publishLate() {
 		}
 		for _, node := range b.hosts {
 			n := l.components.indexers[node]
-			if n == nil || !n.hello || l.life(&n.component) == liveness.Offline { // its hello says what it holds
-				continue
+			if l.isReachable(n) && n.hello && l.isLate(b, n) { // its hello says what it holds
+				l.publish(b, n)
 			}
-			nb := n.bucket(b.name)
-			if nb.toldRef == b.stable.Ref && (nb.acked == nb.toldRef ||
-				l.nowMS-nb.toldMS < l.settings.Republish.Milliseconds()) {
-				continue
-			}
-			l.publish(b, n)
 		}
 	}
+}
+
+// isLate reports whether an indexer was not told of the newest stability timestamp, or has long not acknowledged it.
+func (l *promotion) isLate(b *bucket, n *indexer) bool {
+	nb := n.bucket(b.name)
+	return nb.toldRef != b.stable.Ref ||
+		nb.acked != nb.toldRef && l.nowMS-nb.toldMS >= l.settings.Republish.Milliseconds()
 }
 
 // maxWaiters bounds scans that wait for a stability timestamp.
@@ -276,6 +276,20 @@ func (w *Stabilize) answered(l *scene, b *bucket) bool {
 	return ready
 }
 
+// logKnowing returns the failover log that knows a branch: that of the newest stability timestamp, else that of the
+// stream that runs; nil for neither. streamed: it runs.
+func (b *bucket) logKnowing(v int, vbuuid uint64) (log timestamp.FailoverLog, streamed bool) {
+	e := b.ledger.At(v)
+	streamed = e.State == streams.Begun
+	if v < len(b.stable.Logs) && knows(b.stable.Logs[v], vbuuid) {
+		return b.stable.Logs[v], streamed
+	}
+	if streamed && knows(e.Log, vbuuid) {
+		return e.Log, true
+	}
+	return nil, streamed
+}
+
 // has reports whether the newest stability timestamp has what is needed of a vbucket. That KV has nothing is as much
 // its branch's as what it has: a vbucket that was made anew is at 0, and what a timestamp has of the one before is not
 // what KV has. The error is ErrTokenLost: what is needed lies on a branch that KV has left below it, and can never
@@ -288,20 +302,10 @@ func (w *Stabilize) has(b *bucket, v int) (bool, error) {
 	if nothing || at.VBUUID == 0 || at.VBUUID == s.VBUUID {
 		return s.Seqno >= at.Seqno, nil
 	}
-	var log timestamp.FailoverLog
-	if v < len(b.stable.Logs) {
-		log = b.stable.Logs[v]
-	}
-	if !knows(log, at.VBUUID) {
-		e := b.ledger.At(v)
-		if e.State != streams.Begun {
-			return false, nil
-		}
-		if !knows(e.Log, at.VBUUID) {
-			w.unknown = true
-			return false, nil
-		}
-		log = e.Log
+	log, streamed := b.logKnowing(v, at.VBUUID)
+	if log == nil {
+		w.unknown = w.unknown || streamed
+		return false, nil
 	}
 	if !log.Valid(at.VBUUID, at.Seqno) {
 		return false, fmt.Errorf("%w: bucket %q vbucket %d seqno %d of branch %d is not on the present branch %d; read the "+
@@ -453,7 +457,7 @@ func (l *promotion) synced(s *Synced) {
 	}
 	p.seenMS = l.nowMS
 	for i := range s.Report.Buckets {
-		if r := &s.Report.Buckets[i]; r.Bucket == b.name && (r.BucketUUID == "" || r.BucketUUID == b.uuid) {
+		if r := &s.Report.Buckets[i]; r.Bucket == b.name && b.isOf(r) {
 			b.takeCompletes(p.id, r)
 		}
 	}

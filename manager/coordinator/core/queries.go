@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"tidemark/index"
-	"tidemark/liveness"
 	"tidemark/partition"
 	"tidemark/stability"
 	"tidemark/statecontext"
@@ -66,21 +65,19 @@ func (l *scene) reported(all []partition.Copy) map[index.CopyID]wire.CopyReport 
 
 // lackingWithout returns the slices of an index that would have no whole copy without some replicas.
 func (l *scene) lackingWithout(x *statecontext.Index, drop []partition.Replica) (a Lacking) {
-	safe, maybe := map[index.SliceID]bool{}, map[index.SliceID]bool{}
+	stays := staying{}
 	for _, o := range x.Topology.Copies {
-		n := l.components.indexers[o.Node]
 		if o.State != partition.Allocated || slices.Contains(drop, o.Replica) ||
-			n != nil && l.life(&n.component) == liveness.Offline {
+			l.isOffline(l.components.indexers[o.Node]) {
 			continue
 		}
 		whole, known := l.wholeness(x, o)
-		safe[o.Slice] = safe[o.Slice] || whole
-		maybe[o.Slice] = maybe[o.Slice] || !known
+		stays.add(o.Slice, whole, !known)
 	}
 	for s := range index.SliceID(x.Topology.Layout.Partitions) {
 		switch {
-		case safe[s]:
-		case maybe[s]:
+		case stays[s].whole:
+		case stays[s].unsure:
 			a.Unsure = append(a.Unsure, s)
 		default:
 			a.Slices = append(a.Slices, s)
@@ -93,23 +90,26 @@ func (l *scene) lackingWithout(x *statecontext.Index, drop []partition.Replica) 
 func (l *scene) others(s *statecontext.State, node index.NodeID) Others {
 	n := l.components.indexers[node]
 	o := Others{filling: filling(s), unsure: map[index.CopyID]bool{}}
-	o.Offline = n != nil && l.life(&n.component) == liveness.Offline
+	o.Offline = l.isOffline(n)
 	o.Silent = n == nil || !o.Offline && !n.heard && !n.hello
 	for x := range s.Indexes() {
-		if x.Definition.State != index.Maintenance || !slices.ContainsFunc(x.Topology.Copies,
-			func(c partition.Copy) bool { return c.Node == node }) {
-			continue
-		}
-		for _, c := range x.Topology.Copies {
-			if c.Node == node || o.filling[c.ID] {
-				continue
-			}
-			if whole, known := l.wholeness(x, c); !known {
-				o.unsure[c.ID] = true
-			} else if !whole {
-				o.filling[c.ID] = true
-			}
+		if x.Definition.State == index.Maintenance && x.Topology.IsOn(node) {
+			l.discount(&o, x, node)
 		}
 	}
 	return o
+}
+
+// discount notes which copies of an index do not count, of those that other nodes have.
+func (l *scene) discount(o *Others, x *statecontext.Index, node index.NodeID) {
+	for _, c := range x.Topology.Copies {
+		if c.Node == node || o.filling[c.ID] {
+			continue
+		}
+		if whole, known := l.wholeness(x, c); !known {
+			o.unsure[c.ID] = true
+		} else if !whole {
+			o.filling[c.ID] = true
+		}
+	}
 }

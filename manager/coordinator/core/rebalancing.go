@@ -30,7 +30,7 @@ const (
 // step moves the rebalance on that is under way, if there is one, and begins one where copies have been lost
 // for long.
 func (l *moves) step() {
-	if l.nowMS-l.atMS < rebalanceEvery && l.nowMS >= l.atMS {
+	if l.rests(l.atMS, rebalanceEvery) {
 		return
 	}
 	l.atMS = l.nowMS
@@ -69,8 +69,11 @@ const stepsAtOnce = MaxProposals / 2
 // seeNode returns what is known of a node that steps concern.
 func (l *moves) seeNode(node index.NodeID) rebalance.SeenNode {
 	i, away := l.now.state.Indexer(node), l.awayFor(node)
-	return rebalance.SeenNode{Away: away, Lost: i == nil || i.Evicting || away > 0}
+	return rebalance.SeenNode{Away: away, Lost: !stays(i) || away > 0}
 }
+
+// stays reports whether an indexer is there, and not being removed.
+func stays(i *statecontext.Indexer) bool { return i != nil && !i.Evicting }
 
 // see gathers what is known of a step.
 func (l *moves) see(y *partition.Rebalance) (e rebalance.Seen) {
@@ -87,7 +90,7 @@ func (l *moves) see(y *partition.Rebalance) (e rebalance.Seen) {
 		return e
 	}
 	at, is := x.Topology.Place(y.New)
-	if i := l.now.state.Indexer(y.Dst.Node); !is || i == nil || i.Evicting {
+	if !is || !stays(l.now.state.Indexer(y.Dst.Node)) {
 		e.Gone = fmt.Sprintf("node %d, to which the copy was to go, was removed, or is being removed", y.Dst.Node)
 		return e
 	}

@@ -30,8 +30,8 @@ type rollbacks struct {
 
 // begin proposes the rollback of a bucket whose history KV has lost in part.
 func (l *rollbacks) begin(b *bucket, d streams.Divergence) {
-	s := l.now.state.Bucket(b.name)
-	if s == nil || s.Rollback != nil || s.Generation != b.generation {
+	s := l.stateOf(b)
+	if s == nil || s.Rollback != nil {
 		return
 	}
 	proposed := l.propose(rollbackPrefix+b.name, &statecontext.SetRollbackStep{Bucket: b.name, Generation: b.generation,
@@ -44,8 +44,8 @@ func (l *rollbacks) begin(b *bucket, d streams.Divergence) {
 
 // step goes on from the committed step: what package rollback decides by the answers so far.
 func (l *rollbacks) step(b *bucket) {
-	s := l.now.state.Bucket(b.name)
-	if s == nil || s.Rollback == nil || s.Generation != b.generation {
+	s := l.stateOf(b)
+	if s == nil || s.Rollback == nil {
 		b.rolling = nil
 		return
 	}

@@ -206,6 +206,27 @@ func (l *scene) away(node index.NodeID) bool {
 	return l.offline(node) || n != nil && !n.hello && l.life(&n.component) == liveness.Suspect
 }
 
+// isOffline reports whether an indexer is known, and offline.
+func (l *scene) isOffline(n *indexer) bool {
+	return n != nil && l.life(&n.component) == liveness.Offline
+}
+
+// isReachable reports whether an indexer is known, and not offline.
+func (l *scene) isReachable(n *indexer) bool {
+	return n != nil && l.life(&n.component) != liveness.Offline
+}
+
+// rests reports whether less than ms milliseconds have passed since. A clock that was set back ends the rest.
+func (l *scene) rests(sinceMS, ms int64) bool { return l.nowMS-sinceMS < ms && l.nowMS >= sinceMS }
+
+// stateOf returns what the state says of a bucket; nil when it was re-created since, or is not there.
+func (l *scene) stateOf(b *bucket) *statecontext.Bucket {
+	if s := l.now.state.Bucket(b.name); s != nil && s.Generation == b.generation {
+		return s
+	}
+	return nil
+}
+
 // tell has something said to a component.
 func (l *scene) tell(c *component, by Lane, key string, say Message) {
 	l.do(Tell{To: c.receiver, Lane: by, Key: key, Say: say})
@@ -234,26 +255,34 @@ func (l *scene) wholeness(x *statecontext.Index, c partition.Copy) (whole, known
 	}
 	r, has := n.copies[c.ID]
 	if !has && !n.full {
-		return false, l.life(&n.component) == liveness.Offline
+		return false, l.isOffline(n)
 	}
-	if s := x.Definition.State; s != index.Maintenance && s != index.Backfill {
+	if !x.Definition.State.Active() {
 		return has, true // nothing is built
 	}
 	b := l.now.state.Bucket(x.Definition.Bucket)
 	switch {
-	case b == nil || b.Gone || !has || b.Rollback == nil && !r.Ready:
+	case b == nil || b.Gone || !has:
 		return false, true
-	case b.Rollback != nil || r.Held.Generation != b.Generation || r.Held.RollbackID != b.Stability.RollbackID:
+	case b.Rollback != nil:
 		return false, false
+	case !r.Ready:
+		return false, true
 	}
-	return true, true
+	onBranch := isPresent(b, r.Held.Generation, r.Held.RollbackID)
+	return onBranch, onBranch
+}
+
+// isPresent reports whether what a component has said of a bucket is of its present generation and branch.
+func isPresent(b *statecontext.Bucket, generation, rollbackID uint64) bool {
+	return generation == b.Generation && rollbackID == b.Stability.RollbackID
 }
 
 // awayFor is for how long an indexer has been offline, whoever led, while somebody could hear it; 0 when it is not, or
 // nobody knows yet.
 func (l *scene) awayFor(node index.NodeID) int64 {
 	n, i := l.components.indexers[node], l.now.state.Indexer(node)
-	if n == nil || i == nil || l.life(&n.component) != liveness.Offline {
+	if i == nil || !l.isOffline(n) {
 		return 0
 	}
 	if i.Offline == nil { // it is not noted yet

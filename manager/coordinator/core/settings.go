@@ -1,6 +1,7 @@
 package core
 
 import (
+	"fmt"
 	"time"
 
 	"tidemark/stability"
@@ -70,6 +71,17 @@ func (s *Settings) FillIn(d Settings) {
 	orDefault(&s.Audit, d.Audit)
 	orDefault(&s.EvictBytes, d.EvictBytes)
 	orDefault(&s.DefaultPartitions, d.DefaultPartitions)
+}
+
+// Check returns an error when values cannot be used, or not beside each other.
+func (s *Settings) Check() error {
+	if s.SuspectAfter >= s.OfflineAfter {
+		return fmt.Errorf("suspect after %v must be below offline after %v", s.SuspectAfter, s.OfflineAfter)
+	}
+	if err := s.Stability.Check(); err != nil {
+		return err
+	}
+	return s.Streams.Check()
 }
 
 func orDefault[T comparable](have *T, otherwise T) {

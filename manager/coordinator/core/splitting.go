@@ -46,8 +46,7 @@ const SplitPatience = time.Minute
 func (l *splits) step() {
 	after := l.settings.SplitAfter.Milliseconds()
 	every := min(max(after/looks, rebalanceEvery), 10_000)
-	if l.settings.SplitAbove <= 0 && l.settings.SplitAboveRate <= 0 ||
-		l.nowMS-l.atMS < every && l.nowMS >= l.atMS {
+	if l.settings.SplitAbove <= 0 && l.settings.SplitAboveRate <= 0 || l.rests(l.atMS, every) {
 		return
 	}
 	l.atMS = l.nowMS

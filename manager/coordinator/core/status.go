@@ -32,7 +32,7 @@ func (l *picture) show() {
 	for _, n := range l.components.indexers {
 		copies += len(n.copies)
 	}
-	if l.nowMS-l.atMS >= max(showEvery, judgedEvery(copies)) || l.nowMS < l.atMS {
+	if !l.rests(l.atMS, max(showEvery, judgedEvery(copies))) {
 		l.draw()
 	}
 }
