@@ -39,10 +39,20 @@ type participant struct {
 	lateMS int64
 }
 
+// goesOn reports whether a report is of the process and branch that the one before was of.
+func (p *participant) goesOn(r *Report) bool {
+	return p.report.Active && p.report.BootID == r.BootID && p.report.RollbackID == r.RollbackID
+}
+
+// wasPromoted reports whether a timestamp is of the present generation and branch, and not newer than the newest.
+func (b *Bucket) wasPromoted(t timestamp.Ref) bool {
+	return t.Generation == b.last.Generation && t.RollbackID == b.last.RollbackID && t.Number <= b.last.Number
+}
+
 // Report takes an indexer's newest report, received at nowMS.
 func (b *Bucket) Report(node index.NodeID, nowMS int64, r Report) {
 	p := b.nodes[node]
-	if p == nil || p.report.BootID != r.BootID || p.report.RollbackID != r.RollbackID || !p.report.Active {
+	if p == nil || !p.goesOn(&r) {
 		p = &participant{acked: b.last.Number, movedMS: nowMS} // it starts owing nothing
 		b.nodes[node] = p
 	}
@@ -54,9 +64,8 @@ func (b *Bucket) Report(node index.NodeID, nowMS int64, r Report) {
 	}
 	p.report, p.seenMS = r, nowMS
 	p.absent = union(r.Absent, b.leftOut[node], len(b.vbs))
-	if acked := r.Acked; acked.Generation == b.last.Generation && acked.RollbackID == b.last.RollbackID &&
-		acked.Number <= b.last.Number && acked.Number > p.acked {
-		p.acked, p.movedMS = acked.Number, nowMS
+	if b.wasPromoted(r.Acked) && r.Acked.Number > p.acked {
+		p.acked, p.movedMS = r.Acked.Number, nowMS
 	}
 	if p.acked == b.last.Number {
 		p.movedMS = nowMS
@@ -260,15 +269,12 @@ func (b *Bucket) completeAtOrBelow(v int, target uint64) uint64 {
 }
 
 // proposeHeartbeat is the algorithm of IM-16: mean of HW, leaning to the fastest queue, rounded down.
-func (b *Bucket) proposeHeartbeat(nowMS int64) timestamp.Vector { //nolint:gocyclo // a hot path, read in one piece
+func (b *Bucket) proposeHeartbeat(nowMS int64) timestamp.Vector {
 	members, fast := b.members(nowMS)
 	if len(members) == 0 {
 		return timestamp.Vector{}
 	}
-	lean := uint64(0)
-	if over := fast.report.Fill - b.cfg.QueueLow; over > 0 {
-		lean = uint64(min(over*fillFull/(b.cfg.QueueHigh-b.cfg.QueueLow), fillFull))
-	}
+	lean := b.leanTo(fast)
 	b.meanHW(members)
 	last := b.last.Vector
 	n := len(last.Seqnos)
@@ -303,6 +309,12 @@ func (b *Bucket) proposeHeartbeat(nowMS int64) timestamp.Vector { //nolint:gocyc
 		next.set(v, branch, seqno)
 	}
 	return next.vector
+}
+
+// leanTo is how far the target leans to the fastest queue, in thousandths: 0 is the mean.
+func (b *Bucket) leanTo(fast *participant) uint64 {
+	over := max(fast.report.Fill-b.cfg.QueueLow, 0)
+	return uint64(min(over*fillFull/(b.cfg.QueueHigh-b.cfg.QueueLow), fillFull))
 }
 
 // towards moves from a to b by lean thousandths, without overflow.
@@ -351,6 +363,11 @@ func (b *Bucket) meanHW(members []*participant) {
 		b.plainMean(members)
 		return
 	}
+	b.carefulMean(members)
+}
+
+// carefulMean is meanHW where members may not count everywhere, and sums may overflow.
+func (b *Bucket) carefulMean(members []*participant) {
 	for v := range b.mean {
 		var n uint64
 		for _, p := range members {

@@ -96,16 +96,18 @@ const (
 	fillFull       = 1000 // thousandths
 )
 
+func isOutside(value, least, most int) bool { return value < least || value > most }
+
 // Check returns an error wrapping ErrConfig when a value is out of range.
 func (c Config) Check() error {
 	switch {
 	case c.Source != Sync && c.Source != Heartbeat:
 		return fmt.Errorf("%w: source %d", ErrConfig, c.Source)
-	case c.MaxOutstanding < 1 || c.MaxOutstanding > maxOutstanding:
+	case isOutside(c.MaxOutstanding, 1, maxOutstanding):
 		return fmt.Errorf("%w: %d outstanding, want 1 to %d", ErrConfig, c.MaxOutstanding, maxOutstanding)
-	case c.RingSize < 4 || c.RingSize > maxRing:
+	case isOutside(c.RingSize, 4, maxRing):
 		return fmt.Errorf("%w: ring of %d, want 4 to %d", ErrConfig, c.RingSize, maxRing)
-	case c.SilentAfter <= 0 || c.StalledAfter <= 0 || c.LateFor <= 0:
+	case min(c.SilentAfter, c.StalledAfter, c.LateFor) <= 0:
 		return fmt.Errorf("%w: silent after %v, stalled after %v, late for %v: want more than 0", ErrConfig, c.SilentAfter,
 			c.StalledAfter, c.LateFor)
 	case c.QueueLow < 0 || c.QueueHigh <= c.QueueLow || c.QueueHigh > fillFull:
@@ -461,6 +463,15 @@ func (b *Bucket) propose(nowMS int64) timestamp.Vector {
 	return next.vector
 }
 
+// unsee has what was seen of a vbucket count for nothing.
+func (b *Bucket) unsee(v int) {
+	b.vbs[v].live, b.vbs[v].known = false, false
+	b.cand.Set(v, timestamp.Position{})
+	if b.used != nil {
+		b.used[v], b.top[v] = 0, 0
+	}
+}
+
 // Committed tells that the Raft log holds s. It fails, wrapping ErrTimestamp, when s belongs to another generation or
 // is older, or goes backwards under the same rollback id. One that is known already changes nothing.
 func (b *Bucket) Committed(s timestamp.Stability) error {
@@ -472,12 +483,8 @@ func (b *Bucket) Committed(s timestamp.Stability) error {
 	b.last = s
 	sameLogs := len(s.Logs) > 0 && len(old.Logs) > 0 && &s.Logs[0] == &old.Logs[0]
 	for v := range b.vbs {
-		if rolledBack { // what was seen before counts for nothing
-			b.vbs[v].live, b.vbs[v].known = false, false
-			b.cand.Set(v, timestamp.Position{})
-			if b.used != nil {
-				b.used[v], b.top[v] = 0, 0
-			}
+		if rolledBack {
+			b.unsee(v)
 		}
 		if rolledBack || !sameLogs || old.Vector.At(v) != s.Vector.At(v) && b.doubtful(v) {
 			b.judge(v)

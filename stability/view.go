@@ -36,19 +36,28 @@ func (b *Bucket) Participants(nowMS int64) []Participant {
 			x.Ignored = "rollback"
 		case nowMS-p.seenMS > b.cfg.SilentAfter.Milliseconds():
 			x.Ignored = "silent"
-		case b.recovers(p) && b.leftOut[id] != nil:
-			x.Ignored = "dropped"
-		case b.recovers(p):
-			x.Ignored = "recovering"
-		case p.late && !x.Holds && x.Behind >= uint64(b.cfg.MaxOutstanding):
-			x.Ignored = "late"
-		case slices.Contains(lagging, id):
-			x.Ignored = "stalled"
+		default:
+			x.Ignored = b.behindBy(p, &x, lagging)
 		}
 		all = append(all, x)
 	}
 	slices.SortFunc(all, func(x, y Participant) int { return int(x.Node) - int(y.Node) })
 	return all
+}
+
+// behindBy says why an indexer that reports does not count because it is behind; "" where it counts.
+func (b *Bucket) behindBy(p *participant, x *Participant, lagging []index.NodeID) string {
+	switch {
+	case b.recovers(p) && b.leftOut[x.Node] != nil:
+		return "dropped"
+	case b.recovers(p):
+		return "recovering"
+	case p.late && !x.Holds && x.Behind >= uint64(b.cfg.MaxOutstanding):
+		return "late"
+	case slices.Contains(lagging, x.Node):
+		return "stalled"
+	}
+	return ""
 }
 
 // Current returns the newest complete position of every vbucket that may be promoted, 0 where none is known.

@@ -27,19 +27,21 @@ func (l *Ledger) Adopt(nowMS int64, streams map[index.ProjectorID]Report, minimu
 	}
 	owners := l.claims(streams)
 	for v := range l.vbs {
-		e := &l.vbs[v]
-		if e.State != Idle {
-			continue // requested or begun already under this leader
+		if l.vbs[v].State == Idle { // else it was requested or has begun already under this leader
+			l.adopt(v, nowMS, owners[v])
 		}
-		if len(owners[v]) == 0 && !l.rollback && len(l.unheard) > 0 {
-			l.set(v, nowMS, Unknown, "waiting for the answer of projectors that may stream it")
-			continue
-		}
-		if len(owners[v]) != 1 || l.rollback || owners[v][0].Log == nil {
-			l.set(v, nowMS, Lost, "not adopted: "+adoptReason(len(owners[v])))
-			continue
-		}
-		l.begin(v, nowMS, owners[v][0])
+	}
+}
+
+// adopt takes over a vbucket's stream, where exactly one projector runs it.
+func (l *Ledger) adopt(v int, nowMS int64, owners []claim) {
+	switch {
+	case len(owners) == 0 && !l.rollback && len(l.unheard) > 0:
+		l.set(v, nowMS, Unknown, "waiting for the answer of projectors that may stream it")
+	case len(owners) != 1 || l.rollback || owners[0].Log == nil:
+		l.set(v, nowMS, Lost, "not adopted: "+adoptReason(len(owners)))
+	default:
+		l.begin(v, nowMS, owners[0])
 	}
 }
 
@@ -123,29 +125,29 @@ func (l *Ledger) Projector(nowMS int64, p index.ProjectorID, s Report) bool {
 			complete = false
 		}
 	}
-	for v := range listed {
-		if e := &l.vbs[v]; !listed[v] && e.State == Begun && e.Owner == p &&
-			nowMS-e.SinceMS > l.cfg.ReportGrace.Milliseconds() {
-			l.set(v, nowMS, Lost, "its projector no longer streams it")
-		}
-	}
+	l.unlisted(nowMS, p, listed)
 	if s.Full && complete {
 		l.Heard(nowMS, p)
 	}
 	return complete
 }
 
+// unlisted asks again for what a projector has begun, but does not list in a full report.
+func (l *Ledger) unlisted(nowMS int64, p index.ProjectorID, listed []bool) {
+	for v := range listed {
+		if e := &l.vbs[v]; !listed[v] && e.State == Begun && e.Owner == p &&
+			nowMS-e.SinceMS > l.cfg.ReportGrace.Milliseconds() {
+			l.set(v, nowMS, Lost, "its projector no longer streams it")
+		}
+	}
+}
+
 // claimed handles "p streams v under this incarnation", said for the first time or again. It is false when the log is
-// missing that would be needed to believe it.
-//
-//nolint:gocyclo // one rule per case, in the order in which they count
+// missing that would be needed to believe it. The rules stand in the order in which they count.
 func (l *Ledger) claimed(v int, nowMS int64, c claim) bool {
 	e := &l.vbs[v]
 	if l.Owns(v, c.projector, c.Incarnation) {
-		if c.Log != nil && !c.Log.Equal(e.Log) {
-			l.begin(v, nowMS, c)
-		}
-		e.Purge = max(e.Purge, c.Purge)
+		l.saidAgain(v, nowMS, c)
 		return true
 	}
 	if !l.wanted || l.rollback {
@@ -158,8 +160,7 @@ func (l *Ledger) claimed(v int, nowMS int64, c claim) bool {
 			l.strays[stray{c.projector, uint16(v)}] = c.Incarnation // fenced off by everybody, yet it costs KV a stream
 		}
 		return true
-	case order == 0 && (e.request.early == c.projector || e.State == Ended && e.Owner == c.projector):
-		// END has overtaken BEGIN: both orders end in the same state.
+	case order == 0 && e.hasEnded(c.projector): // END has overtaken BEGIN: both orders end in the same state
 		e.Owner = c.projector
 		l.set(v, nowMS, Ended, "its projector ended it")
 		return true
@@ -167,8 +168,8 @@ func (l *Ledger) claimed(v int, nowMS int64, c claim) bool {
 		l.twoOwners(v, nowMS)
 		return true
 	}
-	if l.repair != nil && l.repair.has(v) && c.Incarnation.Compare(l.repair.inc) < 0 {
-		return true // fenced off by the poll
+	if l.repair.fences(v, c.Incarnation) {
+		return true // by the poll
 	}
 	if c.Log == nil {
 		return false
@@ -178,6 +179,20 @@ func (l *Ledger) claimed(v int, nowMS int64, c claim) bool {
 	}
 	l.begin(v, nowMS, c)
 	return true
+}
+
+// saidAgain takes what the owner of a vbucket says of it.
+func (l *Ledger) saidAgain(v int, nowMS int64, c claim) {
+	e := &l.vbs[v]
+	if c.Log != nil && !c.Log.Equal(e.Log) {
+		l.begin(v, nowMS, c)
+	}
+	e.Purge = max(e.Purge, c.Purge)
+}
+
+// hasEnded reports whether a projector has said that what it was asked for last is over.
+func (e *Entry) hasEnded(p index.ProjectorID) bool {
+	return e.request.early == p || e.State == Ended && e.Owner == p
 }
 
 // begin makes the claim the vbucket's owner.
@@ -333,6 +348,11 @@ type audited struct {
 // auditDoubts is how many audits in a row must find a stream wanting: one may cross an event that is on its way.
 const auditDoubts = 2
 
+// isWell reports whether a vbucket's stream runs where KV hosts it, and every indexer receives it.
+func (l *Ledger) isWell(v int, host index.ProjectorID) bool {
+	return host == l.vbs[v].Owner && !l.takers.shut(v)
+}
+
 // Audit compares streams that seem to run with what KV says (IM-14): after a takeover a producer may never say that a
 // stream is over. logs gives the answers of the projectors that gave one, complete the newest complete seqno of a
 // vbucket. A stream whose vbucket another projector hosts under a newer map, that is on an older branch than KV, or
@@ -357,8 +377,8 @@ func (l *Ledger) Audit(nowMS int64, logs map[index.ProjectorID][]Log, complete f
 		switch reason := e.doubt(h, still, at); reason {
 		case "":
 			e.audited.doubts = 0
-			well := h.projector == e.Owner && (!first || at >= h.log.High)
-			if e.misTries > 0 && well && !l.takers.shut(v) {
+			caughtUp := !first || at >= h.log.High
+			if e.misTries > 0 && caughtUp && l.isWell(v, h.projector) {
 				e.misTries = 0
 			}
 		case takenReason:

@@ -77,6 +77,11 @@ func (r *repair) has(v int) bool {
 	return found
 }
 
+// fences reports whether a repair that is under way, nil for none, fences off streams of the vbucket that are so old.
+func (r *repair) fences(v int, inc index.Incarnation) bool {
+	return r != nil && r.has(v) && inc.Compare(r.inc) < 0
+}
+
 // Positions takes an indexer's answer to PollPositions of this incarnation (IM-21).
 func (l *Ledger) Positions(node index.NodeID, incarnation index.Incarnation, positions []Position) {
 	r := l.repair
@@ -195,7 +200,7 @@ func (l *Ledger) openRepair(nowMS int64) {
 	l.repairMS = never
 	for v := range l.vbs {
 		e := &l.vbs[v]
-		if e.State != Lost && e.State != Ended {
+		if !e.isDown() {
 			continue
 		}
 		if e.restMS <= nowMS {
@@ -265,7 +270,7 @@ func (l *Ledger) decide(nowMS int64, r *repair) {
 	starts := map[index.ProjectorID][]Start{} // "": of all
 	for _, vb := range r.vbs {
 		v := int(vb)
-		if l.vbs[v].State != Lost && l.vbs[v].State != Ended {
+		if !l.vbs[v].isDown() {
 			continue // something newer came meanwhile
 		}
 		holders, seen := r.holders(vb)
@@ -345,7 +350,7 @@ func (l *Ledger) rest(nowMS int64, v int, reason string) {
 func (l *Ledger) mustRollBack(nowMS int64, r *repair, v int, why string) {
 	l.diverge(v, why)
 	for _, vb := range r.vbs {
-		if e := &l.vbs[vb]; e.State == Lost || e.State == Ended {
+		if e := &l.vbs[vb]; e.isDown() {
 			l.rest(nowMS, int(vb), "the bucket must be rolled back: "+why)
 		}
 	}

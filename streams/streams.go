@@ -126,6 +126,9 @@ type Entry struct {
 	move    move
 }
 
+// isDown reports whether the vbucket has no stream, and none is asked for.
+func (e *Entry) isDown() bool { return e.State == Lost || e.State == Ended }
+
 // Ledger is the vbucket ledger of one bucket. What has an invariant of its own is a type; the counts of states and the
 // times of the next look have not: they change with an entry, in set and request.
 type Ledger struct {
@@ -288,7 +291,7 @@ func (l *Ledger) SetIndexers(ids []index.NodeID) { l.takers.set(ids) }
 // Nudge ends the rest of vbuckets that nobody hosted, because something changed on the KV side.
 func (l *Ledger) Nudge() {
 	for v := range l.vbs {
-		if e := &l.vbs[v]; e.State == Lost || e.State == Ended {
+		if e := &l.vbs[v]; e.isDown() {
 			e.restMS, e.tries = 0, 0
 		}
 	}

@@ -92,18 +92,11 @@ func ApplyDeltaShared(src []byte, base Vector) (t Vector, rest []byte, err error
 	return applyDelta(src, base, true)
 }
 
-//nolint:gocyclo // a hot path, read in one piece
 func applyDelta(src []byte, base Vector, share bool) (t Vector, rest []byte, err error) {
 	r := reader{b: src}
-	if f := r.byte(); r.ok() && f != formatDelta {
-		return Vector{}, nil, fmt.Errorf("%w: format %d, want %d", ErrCorrupt, f, formatDelta)
-	}
-	n, count := r.uvarint(), r.uvarint()
-	if !r.ok() || n > MaxVBuckets || count > n {
-		return Vector{}, nil, fmt.Errorf("%w: %d of %d vbuckets", ErrCorrupt, count, n)
-	}
-	if int(n) != base.Len() {
-		return Vector{}, nil, fmt.Errorf("%w: delta of %d vbuckets on a base of %d", ErrLength, n, base.Len())
+	n, count, err := r.deltaHead(base.Len())
+	if err != nil {
+		return Vector{}, nil, err
 	}
 	if share {
 		t = Vector{VBUUIDs: base.VBUUIDs, Seqnos: slices.Clone(base.Seqnos)}
@@ -166,6 +159,21 @@ type reader struct {
 }
 
 func (r *reader) ok() bool { return !r.bad }
+
+// deltaHead reads what a delta on a base of so many vbuckets begins with: how many there are, and how many differ.
+func (r *reader) deltaHead(base int) (n, count uint64, err error) {
+	if f := r.byte(); r.ok() && f != formatDelta {
+		return 0, 0, fmt.Errorf("%w: format %d, want %d", ErrCorrupt, f, formatDelta)
+	}
+	n, count = r.uvarint(), r.uvarint()
+	if !r.ok() || n > MaxVBuckets || count > n {
+		return 0, 0, fmt.Errorf("%w: %d of %d vbuckets", ErrCorrupt, count, n)
+	}
+	if int(n) != base {
+		return 0, 0, fmt.Errorf("%w: delta of %d vbuckets on a base of %d", ErrLength, n, base)
+	}
+	return n, count, nil
+}
 
 func (r *reader) byte() byte {
 	if len(r.b) == 0 {

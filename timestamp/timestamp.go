@@ -185,6 +185,11 @@ func (t Vector) Compare(o Vector) Order {
 		}
 		less, more = less || a < b, more || a > b
 	}
+	return orderOf(less, more)
+}
+
+// orderOf is the order of vectors of which the first is less somewhere, or more.
+func orderOf(less, more bool) Order {
 	switch {
 	case less && more:
 		return Incomparable

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"fmt"
+	"strings"
 
 	"tidemark/errcode"
 	"tidemark/index"
@@ -123,6 +124,11 @@ func (t *RestartTimestamp) Check() error {
 
 // NoEnd as the end of a side stream lets it go on for ever.
 const NoEnd = ^uint64(0)
+
+// IsVisible reports whether a text has visible ASCII characters, at least one, and nothing else.
+func IsVisible(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f })
+}
 
 // MaxTopic bounds a topic's path, in bytes.
 const MaxTopic = 200

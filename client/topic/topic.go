@@ -20,6 +20,7 @@
 package topic
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -155,8 +156,7 @@ type Subscription struct {
 // Open checks the configuration and listens; nothing is asked for before Run. Run or Close must follow.
 func Open(cfg Config) (*Subscription, error) {
 	switch {
-	case cfg.ID == "" || strings.ContainsFunc(cfg.ID, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '/' }) ||
-		len(cfg.ID) > wire.MaxTopic/2:
+	case !wire.IsVisible(cfg.ID) || strings.Contains(cfg.ID, "/") || len(cfg.ID) > wire.MaxTopic/2:
 		return nil, fmt.Errorf("%w: id %q; want visible ASCII without /, at most %d bytes", ErrConfig, cfg.ID,
 			wire.MaxTopic/2)
 	case cfg.Bucket == "" || cfg.Handle == nil || cfg.Projectors == nil:
@@ -173,12 +173,8 @@ func Open(cfg Config) (*Subscription, error) {
 	if err := cfg.TLS.Has(tlsconf.Indexer); err != nil {
 		return nil, fmt.Errorf("%w: %w; make one with: tidemark cert node --role indexer --id NAME", ErrConfig, err)
 	}
-	if cfg.Listen == "" {
-		cfg.Listen = "127.0.0.1:0"
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = hclog.NewNullLogger()
-	}
+	cfg.Listen = cmp.Or(cfg.Listen, "127.0.0.1:0")
+	cfg.Logger = cmp.Or(cfg.Logger, hclog.NewNullLogger())
 	l, err := net.Listen("tcp", cfg.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("subscription %s: %w", cfg.ID, err)

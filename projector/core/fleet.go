@@ -152,33 +152,47 @@ func (f *Fleet) Step(x FleetFacts) (s FleetStep) {
 	wanted := f.wanted(&x)
 	own, aside := share(&x, wanted)
 	s.Aside = aside
-	away := map[string]int64{}
-	gone := func(name string) bool {
-		since, known := f.away[name]
-		if !known {
-			since = x.NowMS
-		}
-		away[name] = since
-		return x.NowMS-since >= fleetAwayMS
-	}
+	gone := absence{before: f.away, now: map[string]int64{}, nowMS: x.NowMS}
 	for _, name := range slices.Sorted(maps.Keys(x.Running)) {
 		m := x.Running[name]
 		n, is := wanted[name]
 		moved := is && n.Addr != "" && !n.same(m.Node)
-		lost := !is && gone(name)
+		lost := !is && gone.lasts(name)
 		if !m.Ending && (moved || lost || !is && elsewhere(wanted, m.Node)) {
 			s.Stop = append(s.Stop, name)
 		}
 	}
 	f.starts(&s, &x, wanted)
+	s.Leave = leaves(&x, wanted, own, gone)
+	f.away = gone.now
+	return s
+}
+
+// absence is since when nodes are on no map.
+type absence struct {
+	before, now map[string]int64
+	nowMS       int64
+}
+
+// lasts notes that a node is on no map, and reports whether it has been on none for long.
+func (a absence) lasts(name string) bool {
+	since, known := a.before[name]
+	if !known {
+		since = a.nowMS
+	}
+	a.now[name] = since
+	return a.nowMS-since >= fleetAwayMS
+}
+
+// leaves finds the nodes of this process's registrations that are neither served nor wanted any more.
+func leaves(x *FleetFacts, wanted map[string]KVNode, own []string, gone absence) (names []string) {
 	for _, name := range own {
 		_, has := x.Running[name]
-		if _, is := wanted[name]; !is && !has && gone(name) {
-			s.Leave = append(s.Leave, name)
+		if _, is := wanted[name]; !is && !has && gone.lasts(name) {
+			names = append(names, name)
 		}
 	}
-	f.away = away
-	return s
+	return names
 }
 
 // starts finds the nodes that are not served, and why those stay so for which nothing is started.
@@ -260,7 +274,7 @@ func (f *Fleet) wanted(x *FleetFacts) map[string]KVNode {
 			continue
 		}
 		for _, n := range m.nodes {
-			if have, is := nodes[n.Name]; !is || have.Addr == "" {
+			if nodes[n.Name].Addr == "" { // none, or by one that does not know it
 				nodes[n.Name] = n
 			}
 		}

@@ -71,15 +71,21 @@ func (r *Reading) Whole() bool {
 // Starts are what KV is to be asked for, by vbucket.
 func (r *Reading) Starts() map[uint16]wire.StreamStart { return r.starts }
 
-// Awaited returns the other nodes that will ask for what a side stream is for: they have copies of indexes of which it
-// builds some, and an index is built at once everywhere. A node that has what it needs, or is down, does not come.
-func Awaited(d *wire.Definitions, t *wire.SideTarget) (nodes []index.NodeID) {
+// beingBuilt is the set of indexes that are being built.
+func beingBuilt(d *wire.Definitions) map[index.ID]bool {
 	built := map[index.ID]bool{}
 	for i := range d.Indexes {
 		if d.Indexes[i].State == index.Backfill {
 			built[d.Indexes[i].ID] = true
 		}
 	}
+	return built
+}
+
+// Awaited returns the other nodes that will ask for what a side stream is for: they have copies of indexes of which it
+// builds some, and an index is built at once everywhere. A node that has what it needs, or is down, does not come.
+func Awaited(d *wire.Definitions, t *wire.SideTarget) (nodes []index.NodeID) {
+	built := beingBuilt(d)
 	if len(built) == 0 {
 		return nil
 	}

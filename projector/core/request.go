@@ -28,14 +28,17 @@ func ParseTopic(topic string) (keyversion.Class, index.NodeID, error) {
 	}
 	parts := strings.Split(topic, "/")
 	for _, part := range parts[1:] {
-		if part == "" || strings.ContainsFunc(part, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
+		if !wire.IsVisible(part) {
 			return bad("a part of it is empty or has what is no visible ASCII")
 		}
 	}
-	switch {
-	case len(parts) > 2 && parts[0] == "" && parts[1] == "backfill":
+	if len(parts) < 3 || parts[0] != "" {
+		return bad("no such class")
+	}
+	switch parts[1] {
+	case "backfill":
 		return keyversion.ClassBackfill, 0, nil
-	case len(parts) > 2 && parts[0] == "" && parts[1] == "catchup":
+	case "catchup":
 		n, err := strconv.ParseUint(parts[2], 10, 8)
 		if err != nil || index.NodeID(n) > index.MaxNodeID {
 			return bad(fmt.Sprintf("an indexer is a number up to %d", index.MaxNodeID))

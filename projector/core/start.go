@@ -100,6 +100,11 @@ const (
 // Pause is how long AskLater waits.
 func (s *Start) Pause() time.Duration { return existsFirst << (s.waits - 1) }
 
+// hasBranchBefore reports whether the request names the branch before the one that is wanted.
+func (s *Start) hasBranchBefore() bool {
+	return s.Want.Previous != 0 && s.Want.Previous != s.Want.VBUUID
+}
+
 // Answered takes KV's answer. patient: a stream of the vbucket was closed just now, and may be there for a moment.
 func (s *Start) Answered(a Answer, patient bool) Next {
 	before := s.Asked != s.Want.VBUUID // it was asked for the branch before
@@ -112,7 +117,7 @@ func (s *Start) Answered(a Answer, patient bool) Next {
 	case a.Verdict == Exists && patient && !before && s.waits < existsTimes:
 		s.waits++
 		return AskLater
-	case a.Verdict == RollsBack && s.Want.Previous != 0 && !before && s.Want.Previous != s.Want.VBUUID:
+	case a.Verdict == RollsBack && !before && s.hasBranchBefore():
 		s.Asked = s.Want.Previous // the producer may have lost its newest branch, which shares this seqno with the one before
 		return AskAgain
 	}
