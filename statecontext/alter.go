@@ -98,14 +98,25 @@ func (c *AlterIndex) apply(t *tx) *Rejection {
 	}
 	t.result.Index = f.ID
 	t.setIndex(x, true, len(c.Add)+len(c.Drop) > 0)
+	return c.start(t)
+}
+
+// start begins the rebalance that comes with it, if there is one.
+func (c *AlterIndex) start(t *tx) *Rejection {
 	if c.Start == nil {
 		return nil
 	}
-	rejection = c.Start.apply(t)
+	rejection := c.Start.apply(t)
 	if rejection != nil && rejection.Code == errcode.StalePlan { // nobody has named a plan
 		return reject(errcode.IndexChanged, "%s", rejection.Message)
 	}
 	return rejection
+}
+
+// countsUp reports whether as many replicas stay of those there are as what is dropped leaves.
+func (c *AlterIndex) countsUp(replicas int) bool {
+	left := replicas - len(c.Drop)
+	return left >= 0 && (len(c.Drop) == 0 || left == int(c.Replicas) && len(c.Add) == 0)
 }
 
 func (c *AlterIndex) admit(t *tx, x *Index) *Rejection {
@@ -121,8 +132,7 @@ func (c *AlterIndex) admit(t *tx, x *Index) *Rejection {
 	case len(t.s.RebalancesOf(f.ID)) > 0:
 		return reject(errcode.RebalanceRunning, "slices of index %d (%s) are changing their place; wait for the end "+
 			"of that, or cancel it", f.ID, f.Name)
-	case int(f.Replicas)-len(c.Drop) < 0 || len(c.Drop) > 0 && (int(f.Replicas)-len(c.Drop) != int(c.Replicas) ||
-		len(c.Add) > 0):
+	case !c.countsUp(int(f.Replicas)):
 		return reject(errcode.InvalidArgument, "index %d (%s) has %d replicas; %d cannot be dropped so that %d stay", f.ID,
 			f.Name, f.Replicas, len(c.Drop), c.Replicas)
 	}

@@ -1,6 +1,8 @@
 package statecontext
 
 import (
+	"cmp"
+
 	"github.com/tidwall/btree"
 
 	"tidemark/errcode"
@@ -40,16 +42,11 @@ func ApplyCommands(s *State, raftIndex uint64, commands []Command) (next *State,
 func applyOne(s *State, c *Command) (*State, Result, []Event) {
 	base := *s
 	base.timeMS = max(base.timeMS, c.TimeMS)
-	if c.WallMS != 0 {
-		base.wallMS = c.WallMS
-	}
+	base.wallMS = cmp.Or(c.WallMS, base.wallMS)
 	keyed := c.Request.keyed()
 	if keyed {
-		if r, known := base.recall(c.Request); known {
+		if r, settled := base.settled(c); settled {
 			return &base, r, nil
-		}
-		if rejection := base.makeRoom(c); rejection != nil {
-			return &base, Result{CAS: base.cas, Rejection: rejection}, nil
 		}
 	}
 	t := tx{s: base, cas: base.cas + 1}
@@ -67,15 +64,32 @@ func applyOne(s *State, c *Command) (*State, Result, []Event) {
 		t.s.cas = t.cas
 	}
 	t.result.CAS, t.result.Changed = t.s.cas, t.changed
-	if keyed && looked && (rejection == nil || !Passing(rejection.Code)) {
+	if keyed && looked && !rejection.passes() {
 		t.s.remember(c.Request, t.result)
 	}
-	if c.Request != nil {
-		for i := range t.events {
-			t.events[i].By = c.Request.Principal
-		}
-	}
+	t.sign(c.Request)
 	return &t.s, t.result, t.events
+}
+
+// settled is the outcome of a request that is not looked at: it is remembered, or there is no room to remember it.
+func (s *State) settled(c *Command) (Result, bool) {
+	if r, known := s.recall(c.Request); known {
+		return r, true
+	}
+	if rejection := s.makeRoom(c); rejection != nil {
+		return Result{CAS: s.cas, Rejection: rejection}, true
+	}
+	return Result{}, false
+}
+
+// sign says of its events whose request they come of, if they come of one.
+func (t *tx) sign(r *Request) {
+	if r == nil {
+		return
+	}
+	for i := range t.events {
+		t.events[i].By = r.Principal
+	}
 }
 
 // tx is one command at work on its own version of the state. A rejection throws the version away.

@@ -169,29 +169,45 @@ func (c *AdvanceStability) apply(t *tx) *Rejection {
 	return nil
 }
 
+// follows reports whether the promotion is the next one of a bucket as it is.
+func (a *BucketAdvance) follows(old *Bucket) *Rejection {
+	if old.Rollback != nil || a.RollbackID != old.Stability.RollbackID {
+		return reject(errcode.RollbackMismatch, "bucket %q is at rollback %d (step %s), the promotion was made at %d",
+			a.Bucket, old.lastRollback(), old.step(), a.RollbackID)
+	}
+	if a.Number != old.Stability.Number+1 {
+		return reject(errcode.StabilityNotMonotone, "bucket %q: promotion %d after %d", a.Bucket, a.Number,
+			old.Stability.Number)
+	}
+	return nil
+}
+
+// onto returns a vector with the changes of a delta, which is the whole of its bytes.
+func (a *BucketAdvance) onto(what string, delta []byte, old timestamp.Vector) (timestamp.Vector, *Rejection) {
+	v, rest, err := timestamp.ApplyDeltaShared(delta, old)
+	if err != nil || len(rest) > 0 {
+		return v, reject(errcode.InvalidArgument, "bucket %q: %s timestamp: %v, %d bytes left over", a.Bucket, what, err,
+			len(rest))
+	}
+	return v, nil
+}
+
 // advance returns the bucket with its promotion.
 func (t *tx) advance(a *BucketAdvance) (*Bucket, *Rejection) {
 	old, rejection := t.bucket(a.Bucket, a.Generation)
 	if rejection != nil {
 		return nil, rejection
 	}
-	if old.Rollback != nil || a.RollbackID != old.Stability.RollbackID {
-		return nil, reject(errcode.RollbackMismatch, "bucket %q is at rollback %d (step %s), the promotion was made at %d",
-			a.Bucket, old.lastRollback(), old.step(), a.RollbackID)
+	if rejection := a.follows(old); rejection != nil {
+		return nil, rejection
 	}
-	if a.Number != old.Stability.Number+1 {
-		return nil, reject(errcode.StabilityNotMonotone, "bucket %q: promotion %d after %d", a.Bucket, a.Number,
-			old.Stability.Number)
+	stability, rejection := a.onto("stability", a.Stability, old.Stability.Vector)
+	if rejection != nil {
+		return nil, rejection
 	}
-	stability, rest, err := timestamp.ApplyDeltaShared(a.Stability, old.Stability.Vector)
-	if err != nil || len(rest) > 0 {
-		return nil, reject(errcode.InvalidArgument, "bucket %q: stability timestamp: %v, %d bytes left over", a.Bucket, err,
-			len(rest))
-	}
-	mutation, rest, err := timestamp.ApplyDeltaShared(a.Mutation, old.MutationTimestamp)
-	if err != nil || len(rest) > 0 {
-		return nil, reject(errcode.InvalidArgument, "bucket %q: mutation timestamp: %v, %d bytes left over", a.Bucket, err,
-			len(rest))
+	mutation, rejection := a.onto("mutation", a.Mutation, old.MutationTimestamp)
+	if rejection != nil {
+		return nil, rejection
 	}
 	for v, s := range stability.Seqnos {
 		if s < old.Stability.Vector.Seqnos[v] {

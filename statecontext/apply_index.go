@@ -9,14 +9,21 @@ import (
 	"tidemark/partition"
 )
 
-func (c *CreateIndex) apply(t *tx) *Rejection {
-	f := c.Definition
-	// SplitIndex makes these.
+// unsplit refuses a definition that has what SplitIndex alone makes.
+func unsplit(f *index.Definition) *Rejection {
 	if f.Replaces != 0 || f.Origin != 0 || f.SplitFailed != "" || f.SplitCause != "" {
 		return reject(errcode.InvalidArgument, "index %q: a new index replaces none and has no split that failed", f.Name)
 	}
 	if f.AskedPartitions != 0 {
 		return reject(errcode.InvalidArgument, "index %q: a new index has as many slices as were asked for", f.Name)
+	}
+	return nil
+}
+
+func (c *CreateIndex) apply(t *tx) *Rejection {
+	f := c.Definition
+	if rejection := unsplit(&f); rejection != nil {
+		return rejection
 	}
 	b, rejection := t.bucket(f.Bucket, 0)
 	if rejection != nil {
@@ -274,13 +281,8 @@ func (t *tx) letGo(x Index) {
 	t.setIndex(x, true, true)
 }
 
-func (c *SetIndexState) apply(t *tx) *Rejection {
-	p, rejection := t.index(c.ID)
-	if rejection != nil {
-		return rejection
-	}
-	x := *p
-	f := &x.Definition
+// admit reports whether an index may go on from the state that it is in.
+func (c *SetIndexState) admit(f *index.Definition) *Rejection {
 	if f.State != c.From {
 		return reject(errcode.StateMismatch, "index %d (%s) is in state %s, the command expects %s", f.ID, f.Name, f.State,
 			c.From)
@@ -290,6 +292,19 @@ func (c *SetIndexState) apply(t *tx) *Rejection {
 	}
 	if err := c.From.CheckTransition(c.To); err != nil {
 		return reject(errcode.IllegalTransition, "index %d (%s): %v", f.ID, f.Name, err)
+	}
+	return nil
+}
+
+func (c *SetIndexState) apply(t *tx) *Rejection {
+	p, rejection := t.index(c.ID)
+	if rejection != nil {
+		return rejection
+	}
+	x := *p
+	f := &x.Definition
+	if rejection := c.admit(f); rejection != nil {
+		return rejection
 	}
 	if c.To != index.Error {
 		if rejection := c.checkBucket(t, f); rejection != nil {
@@ -374,6 +389,17 @@ type changedCopies struct {
 	leaves bool // one of them
 }
 
+// goesOn reports whether a copy may go on from one state to another.
+func goesOn(from, to partition.CopyState) bool {
+	switch to {
+	case partition.Allocated:
+		return from == partition.Placed
+	case partition.Leaving:
+		return from == partition.Placed || from == partition.Allocated
+	}
+	return false
+}
+
 // set changes a copy.
 func (x *changedCopies) set(h CopyChange, revision uint64) *Rejection {
 	at, is := x.Topology.Place(h.Copy)
@@ -385,12 +411,10 @@ func (x *changedCopies) set(h CopyChange, revision uint64) *Rejection {
 			"made under %d", x.Definition.ID, x.Definition.Name, x.PlacedCAS, revision)
 	}
 	from := x.Topology.Copies[at].State
-	switch {
-	case from == h.State:
+	if from == h.State {
 		return nil
-	case from == partition.Placed && (h.State == partition.Allocated || h.State == partition.Leaving),
-		from == partition.Allocated && h.State == partition.Leaving:
-	default:
+	}
+	if !goesOn(from, h.State) {
 		return reject(errcode.IllegalTransition, "copy %d: from %s to %s", h.Copy, from, h.State)
 	}
 	if !x.owned {

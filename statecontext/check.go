@@ -53,17 +53,20 @@ func checkRestore(s *State) error {
 			return broken("restore %q at cas %d, state at %d", r.ID, r.CAS, s.revision)
 		}
 	}
-	g := s.staging
-	if g == nil {
+	if s.staging == nil {
 		return nil
 	}
+	return s.staging.check(s.timeMS)
+}
+
+func (g *Staging) check(timeMS int64) error {
 	received := uint64(0)
 	for _, c := range g.chunks {
 		received += uint64(len(c))
 	}
-	if g.ID == "" || g.Bytes > MaxRestoreBytes || received != g.Received || received > g.Bytes || g.SinceMS > s.timeMS {
+	if g.ID == "" || g.Bytes > MaxRestoreBytes || received != g.Received || received > g.Bytes || g.SinceMS > timeMS {
 		return broken("restore %q under way with %d of %d bytes since %d, time %d", g.ID, received, g.Bytes, g.SinceMS,
-			s.timeMS)
+			timeMS)
 	}
 	return nil
 }
@@ -313,16 +316,19 @@ func checkNames(s *State) error {
 	return nil
 }
 
+// isFirst reports whether an index is ready, and may have f as its successor.
+func isFirst(first, f *index.Definition) bool {
+	return first.State == index.Maintenance && first.Replaces == 0 && first.First() == f.Origin &&
+		first.Keyspace() == f.Keyspace() && first.Name == f.Name
+}
+
 // checkSuccessor: while there is a successor, the index whose name it is to have is READY.
 func checkSuccessor(s *State, x *Index) error {
 	f := &x.Definition
 	if f.Replaces == 0 {
 		return nil
 	}
-	first := s.Index(f.Replaces)
-	if first == nil || first.Definition.State != index.Maintenance || first.Definition.Replaces != 0 ||
-		first.Definition.First() != f.Origin || first.Definition.Keyspace() != f.Keyspace() ||
-		first.Definition.Name != f.Name {
+	if first := s.Definition(f.Replaces); first == nil || !isFirst(first, f) {
 		return broken("index %d is to replace index %d, which is not there, not ready, or of another name or origin", f.ID,
 			f.Replaces)
 	}
@@ -362,15 +368,21 @@ func checkLedger(s *State) error {
 
 // checkStep holds between a state and the one that follows it.
 func checkStep(before, after *State) error {
-	if after.cas < before.cas || after.timeMS < before.timeMS || after.revision < before.revision ||
-		after.epoch < before.epoch {
-		return broken("cas %d after %d, time %d after %d, revision %d after %d, epoch %d after %d", after.cas, before.cas,
-			after.timeMS, before.timeMS, after.revision, before.revision, after.epoch, before.epoch)
-	}
-	if after.formatLevel < before.formatLevel || after.nextIndexID < before.nextIndexID ||
-		after.nextCopyID < before.nextCopyID {
-		return broken("format level %d after %d, next index %d after %d, next copy %d after %d", after.formatLevel,
-			before.formatLevel, after.nextIndexID, before.nextIndexID, after.nextCopyID, before.nextCopyID)
+	for _, n := range []struct {
+		what          string
+		before, after uint64
+	}{
+		{"cas", before.cas, after.cas},
+		{"time", uint64(before.timeMS), uint64(after.timeMS)},
+		{"revision", before.revision, after.revision},
+		{"epoch", before.epoch, after.epoch},
+		{"format level", before.formatLevel, after.formatLevel},
+		{"next index", uint64(before.nextIndexID), uint64(after.nextIndexID)},
+		{"next copy", uint64(before.nextCopyID), uint64(after.nextCopyID)},
+	} {
+		if n.after < n.before {
+			return broken("%s %d after %d", n.what, n.after, n.before)
+		}
 	}
 	if after.epoch == before.epoch && after.term < before.term || before.clusterID != "" &&
 		after.clusterID != before.clusterID {

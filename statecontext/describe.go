@@ -115,40 +115,32 @@ func describeBucket(w *strings.Builder, b *Bucket) {
 	}
 }
 
+// unlessZero prints a value in this form unless it is the zero value.
+func unlessZero[T comparable](w *strings.Builder, form string, value T) {
+	var zero T
+	if value != zero {
+		fmt.Fprintf(w, form, value)
+	}
+}
+
 func describeIndex(w *strings.Builder, x *Index) {
 	f := &x.Definition
 	fmt.Fprintf(w, "index %d %s/%s %s", f.ID, f.Bucket, f.Name, f.State)
 	if f.Deferred {
 		w.WriteString(" deferred")
 	}
-	if f.Reason != "" {
-		fmt.Fprintf(w, " (%s)", f.Reason)
-	}
-	if f.Replaces != 0 {
-		fmt.Fprintf(w, " replaces %d", f.Replaces)
-	}
-	if f.Origin != 0 {
-		fmt.Fprintf(w, " origin %d", f.Origin)
-	}
-	if f.SplitCause != "" {
-		fmt.Fprintf(w, " because %s", f.SplitCause)
-	}
-	if f.SplitFailed != "" {
-		fmt.Fprintf(w, " split failed (%s)", f.SplitFailed)
-	}
+	unlessZero(w, " (%s)", f.Reason)
+	unlessZero(w, " replaces %d", f.Replaces)
+	unlessZero(w, " origin %d", f.Origin)
+	unlessZero(w, " because %s", f.SplitCause)
+	unlessZero(w, " split failed (%s)", f.SplitFailed)
 	if f.AutoSplitOff {
 		w.WriteString(" auto_split off")
 	}
-	if f.AskedPartitions != 0 {
-		fmt.Fprintf(w, " asked for %d slices", f.AskedPartitions)
-	}
-	if f.Rules != 0 {
-		fmt.Fprintf(w, " rules %d", f.Rules)
-	}
+	unlessZero(w, " asked for %d slices", f.AskedPartitions)
+	unlessZero(w, " rules %d", f.Rules)
 	fmt.Fprintf(w, " @%d topology @%d\n", f.ModifiedCAS, x.TopologyCAS)
-	if f.Statement != "" {
-		fmt.Fprintf(w, "  %s\n", f.Statement)
-	}
+	unlessZero(w, "  %s\n", f.Statement)
 	for slice := range index.SliceID(x.Topology.Layout.Partitions) {
 		fmt.Fprintf(w, "  slice %d:", slice)
 		for _, c := range x.Topology.Copies {

@@ -291,11 +291,26 @@ func (t *tx) setStep(y partition.Rebalance) {
 	own(&t.s.rebalances.steps, &t.owned.steps).Set(uint64(y.Step), &y)
 }
 
+// repairsMore reports whether it adds its steps to a repair that is under way.
+func (c *StartRebalance) repairsMore(u *RebalanceJob) bool {
+	return u.Phase == RebalanceRunning && u.Cause == RepairCause && c.Cause == RepairCause
+}
+
+// check looks at what it says of itself; the rebalance that it adds to has so many steps.
+func (c *StartRebalance) check(steps int) *Rejection {
+	most := MaxRebalanceSteps - steps
+	if len(c.Steps) == 0 || len(c.Steps) > most || c.Sends == 0 || c.Receives == 0 {
+		return reject(errcode.InvalidArgument, "a rebalance of %d steps with %d sends and %d receives at a time; "+
+			"want 1 to %d steps, and at least 1 of each", len(c.Steps), c.Sends, c.Receives, most)
+	}
+	return checkText("cause of a rebalance", c.Cause, MaxCauseBytes)
+}
+
 func (c *StartRebalance) apply(t *tx) *Rejection {
 	r := RebalanceJob{ID: t.s.rebalances.next, Phase: RebalanceRunning, Cause: c.Cause, StartedMS: t.calendar(c.WallMS),
 		Sends: c.Sends, Receives: c.Receives}
 	u := t.s.RebalanceUnderWay()
-	more := u != nil && u.Phase == RebalanceRunning && u.Cause == RepairCause && c.Cause == RepairCause
+	more := u != nil && c.repairsMore(u)
 	switch {
 	case more:
 		r = *u
@@ -303,12 +318,7 @@ func (c *StartRebalance) apply(t *tx) *Rejection {
 		return reject(errcode.RebalanceRunning, "rebalance %d (%s) is %s; wait for its end, or cancel it", u.ID, u.Cause,
 			u.Phase)
 	}
-	if len(c.Steps) == 0 || len(c.Steps) > MaxRebalanceSteps-int(r.Steps) || c.Sends == 0 || c.Receives == 0 {
-		return reject(errcode.InvalidArgument, "a rebalance of %d steps with %d sends and %d receives at a time; "+
-			"want 1 to %d steps, and at least 1 of each",
-			len(c.Steps), c.Sends, c.Receives, MaxRebalanceSteps-r.Steps)
-	}
-	if rejection := checkText("cause of a rebalance", c.Cause, MaxCauseBytes); rejection != nil {
+	if rejection := c.check(int(r.Steps)); rejection != nil {
 		return rejection
 	}
 	taken := newTargets(&t.s, len(c.Steps))
@@ -476,13 +486,15 @@ func (t *tx) emitStep(id uint64, y partition.Rebalance) {
 
 // stepTo does what the transition says and changes y.
 func (t *tx) stepTo(c *StepRebalance, y *partition.Rebalance) *Rejection {
-	switch {
-	case c.To == partition.RebalanceGivenUp:
+	if c.To == partition.RebalanceGivenUp {
 		return t.giveUp(y, c.Reason)
-	case c.From == partition.RebalanceStart && c.To == partition.RebalancePending:
+	}
+	type move struct{ from, to partition.RebalanceState }
+	switch (move{c.From, c.To}) {
+	case move{partition.RebalanceStart, partition.RebalancePending}:
 		return t.stepPending(c.ID, y)
-	case c.From == partition.RebalancePending && c.To == partition.RebalanceCatchup,
-		c.From == partition.RebalanceCatchup && c.To == partition.RebalanceDone:
+	case move{partition.RebalancePending, partition.RebalanceCatchup},
+		move{partition.RebalanceCatchup, partition.RebalanceDone}:
 	default:
 		return reject(errcode.IllegalTransition, "step %d of rebalance %d: from %s to %s", c.Step, c.ID, c.From, c.To)
 	}

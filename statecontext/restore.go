@@ -270,22 +270,10 @@ type merger struct {
 // merge: what the running cluster knows better stays (its members, components, buckets, time and counters); what the
 // backup says of indexes, settings and limits counts; outcomes of requests are forgotten.
 func (m *merger) merge() *Rejection {
-	s, b := &m.t.s, m.backup
-	switch {
-	case m.mode == RestoreInPlace && b.clusterID != s.clusterID:
-		return reject(errcode.BackupOfOther, "the backup is of cluster %s, this is %s; to bring its indexes up here, "+
-			"restore it as into a new cluster", b.clusterID, s.clusterID)
-	case m.mode == RestoreNewCluster && b.clusterID == s.clusterID:
-		return reject(errcode.BackupOfOther, "the backup is of this very cluster %s; restore it in place", b.clusterID)
-	case m.mode == RestoreNewCluster && s.indexes.Len() > 0:
-		return reject(errcode.BackupOfOther, "this cluster has %d indexes of its own; drop them, or restore into an "+
-			"empty cluster", s.indexes.Len())
-	case b.formatLevel > s.formatLevel:
-		return reject(errcode.FormatNotAllowed, "the backup is of format level %d, the cluster is at %d; finalize the "+
-			"upgrade first", b.formatLevel, s.formatLevel)
-	case m.epoch <= max(s.epoch, b.epoch):
-		return reject(errcode.StaleTerm, "epoch %d; the cluster is at %d, the backup at %d", m.epoch, s.epoch, b.epoch)
+	if rejection := m.admit(); rejection != nil {
+		return rejection
 	}
+	s, b := &m.t.s, m.backup
 	s.epoch, s.limits = m.epoch, b.limits.usable()
 	s.nextIndexID, s.nextCopyID = max(s.nextIndexID, b.nextIndexID), max(s.nextCopyID, b.nextCopyID)
 	s.ledger = s.ledger.cleared()
@@ -306,6 +294,27 @@ func (m *merger) merge() *Rejection {
 		return rejection
 	}
 	m.t.forgetBuckets()
+	return nil
+}
+
+// admit reports whether the backup may be restored in this cluster.
+func (m *merger) admit() *Rejection {
+	s, b := &m.t.s, m.backup
+	switch {
+	case m.mode == RestoreInPlace && b.clusterID != s.clusterID:
+		return reject(errcode.BackupOfOther, "the backup is of cluster %s, this is %s; to bring its indexes up here, "+
+			"restore it as into a new cluster", b.clusterID, s.clusterID)
+	case m.mode == RestoreNewCluster && b.clusterID == s.clusterID:
+		return reject(errcode.BackupOfOther, "the backup is of this very cluster %s; restore it in place", b.clusterID)
+	case m.mode == RestoreNewCluster && s.indexes.Len() > 0:
+		return reject(errcode.BackupOfOther, "this cluster has %d indexes of its own; drop them, or restore into an "+
+			"empty cluster", s.indexes.Len())
+	case b.formatLevel > s.formatLevel:
+		return reject(errcode.FormatNotAllowed, "the backup is of format level %d, the cluster is at %d; finalize the "+
+			"upgrade first", b.formatLevel, s.formatLevel)
+	case m.epoch <= max(s.epoch, b.epoch):
+		return reject(errcode.StaleTerm, "epoch %d; the cluster is at %d, the backup at %d", m.epoch, s.epoch, b.epoch)
+	}
 	return nil
 }
 
@@ -405,17 +414,20 @@ func (m *merger) mergeRunning(missing map[index.ID]*Index) {
 			delete(missing, f.First())
 			m.take(x)
 			m.planKept(x, b)
-		case b == nil || b.Definition.ID != f.ID:
+		case !hasID(b, f.ID):
 			m.planDropped(f)
 		}
 	}
 	for x := range values(m.running) {
 		f := &x.Definition
-		if b := missing[f.First()]; f.State == index.Dropping && (b == nil || b.Definition.ID != f.ID) {
+		if f.State == index.Dropping && !hasID(missing[f.First()], f.ID) {
 			m.take(x) // its drop goes on
 		}
 	}
 }
+
+// hasID reports whether an index, nil for none, has this id.
+func hasID(x *Index, id index.ID) bool { return x != nil && x.Definition.ID == id }
 
 // take puts an index into the restored state.
 func (m *merger) take(x *Index) {
@@ -487,33 +499,38 @@ func (m *merger) settle(f *index.Definition, b *Bucket) {
 
 // adopt returns the copies whose hosts may still hold them: one of each slice and replica, ascending by id.
 func (m *merger) adopt(x *Index) (held []partition.Copy) {
-	if m.mode == RestoreNewCluster || x.Definition.State == index.Error &&
-		x.Definition.BucketUUID != m.t.s.Bucket(x.Definition.Bucket).UUID {
+	f := &x.Definition
+	ofAnother := f.State == index.Error && f.BucketUUID != m.t.s.Bucket(f.Bucket).UUID
+	if m.mode == RestoreNewCluster || ofAnother {
 		return nil
 	}
 	for _, state := range []partition.CopyState{partition.Allocated, partition.Placed} {
 		for _, c := range x.Topology.Copies {
-			was := m.backup.Indexer(c.Node)
-			if c.State != state || m.used[c.ID] || was == nil {
-				continue
-			}
-			now := m.t.s.IndexerByUUID(was.UUID)
-			if now == nil || slices.ContainsFunc(held, func(h partition.Copy) bool {
-				return h.Slice == c.Slice && (h.Replica == c.Replica || h.Node == now.Node)
-			}) {
+			now := m.present(c.Node)
+			if c.State != state || m.used[c.ID] || now == nil || isTaken(held, c, now.Node) {
 				continue
 			}
 			held = append(held, partition.Copy{ID: c.ID, Slice: c.Slice, Replica: c.Replica, Node: now.Node,
 				State: partition.Placed})
 		}
 	}
-	slices.SortFunc(held, func(a, b partition.Copy) int {
-		if a.ID < b.ID {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(held, func(a, b partition.Copy) int { return cmp.Compare(a.ID, b.ID) })
 	return held
+}
+
+// present is the indexer that a node of the backup is now; nil for none.
+func (m *merger) present(node index.NodeID) *Indexer {
+	if was := m.backup.Indexer(node); was != nil {
+		return m.t.s.IndexerByUUID(was.UUID)
+	}
+	return nil
+}
+
+// isTaken reports whether a copy has another one in its place, or a node has one of its slice.
+func isTaken(held []partition.Copy, c partition.Copy, node index.NodeID) bool {
+	return slices.ContainsFunc(held, func(h partition.Copy) bool {
+		return h.Slice == c.Slice && (h.Replica == c.Replica || h.Node == node)
+	})
 }
 
 // place returns every slice of every replica that has no copy a new one, on the node with the fewest copies among those

@@ -23,6 +23,9 @@ type Rejection struct {
 	Message string       `json:"message"`
 }
 
+// passes reports whether a command was refused, nil if it was not, for the moment only.
+func (r *Rejection) passes() bool { return r != nil && Passing(r.Code) }
+
 // Error gives code and message.
 func (r *Rejection) Error() string { return string(r.Code) + ": " + r.Message }
 

@@ -206,17 +206,9 @@ func ReadSnapshotUpTo(level uint64, r io.Reader) (*State, error) {
 // decodeSnapshot is ReadSnapshotUpTo without the invariants: what it gives follows from the bytes and the level alone.
 func decodeSnapshot(level uint64, r io.Reader) (*State, error) {
 	br := bufio.NewReaderSize(r, 64<<10)
-	var head [9]byte
-	if _, err := io.ReadFull(br, head[:]); err != nil || [8]byte(head[:8]) != snapshotMagic {
-		return nil, fmt.Errorf("%w: does not begin with %q", ErrSnapshotCorrupt, snapshotMagic[:])
-	}
-	if head[8] == 0 {
-		return nil, fmt.Errorf("%w 0, this program knows 1 to %d", ErrSnapshotVersion, level)
-	}
-	if uint64(head[8]) > level {
-		return nil, fmt.Errorf("%w %d: %w: this program knows up to %d: install the version of tidemark that wrote it",
-			ErrSnapshotVersion, head[8],
-			ErrFormatLevel, level)
+	form, err := readHead(br, level)
+	if err != nil {
+		return nil, err
 	}
 	rr := recordReader{r: br, sum: xxhash.New()}
 	s := New()
@@ -228,9 +220,7 @@ func decodeSnapshot(level uint64, r io.Reader) (*State, error) {
 		}
 		d := decoder{b: payload}
 		if kind == recordEnd {
-			count, sum := d.uint(), [8]byte{}
-			d.fixed(sum[:])
-			if err := d.end(); err != nil || count != rr.count-1 || binary.LittleEndian.Uint64(sum[:]) != before {
+			if !rr.endsAs(&d, before) {
 				return nil, fmt.Errorf("%w: the end does not match its %d records", ErrSnapshotCorrupt, rr.count-1)
 			}
 			break
@@ -243,10 +233,26 @@ func decodeSnapshot(level uint64, r io.Reader) (*State, error) {
 			return nil, fmt.Errorf("%w: record %d of type %d: %w", ErrSnapshotCorrupt, rr.count, kind, err)
 		}
 	}
-	if s.formatLevel != uint64(head[8]) {
-		return nil, fmt.Errorf("%w: form %d with a state of format level %d", ErrSnapshotCorrupt, head[8], s.formatLevel)
+	if s.formatLevel != form {
+		return nil, fmt.Errorf("%w: form %d with a state of format level %d", ErrSnapshotCorrupt, form, s.formatLevel)
 	}
 	return s, nil
+}
+
+// readHead reads what a snapshot begins with, and returns its form, which is at most level.
+func readHead(r io.Reader, level uint64) (form uint64, err error) {
+	var head [9]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil || [8]byte(head[:8]) != snapshotMagic {
+		return 0, fmt.Errorf("%w: does not begin with %q", ErrSnapshotCorrupt, snapshotMagic[:])
+	}
+	switch form = uint64(head[8]); {
+	case form == 0:
+		return 0, fmt.Errorf("%w 0, this program knows 1 to %d", ErrSnapshotVersion, level)
+	case form > level:
+		return 0, fmt.Errorf("%w %d: %w: this program knows up to %d: install the version of tidemark that wrote it",
+			ErrSnapshotVersion, form, ErrFormatLevel, level)
+	}
+	return form, nil
 }
 
 type recordReader struct {
@@ -254,6 +260,13 @@ type recordReader struct {
 	sum     *xxhash.Digest
 	count   uint64
 	payload []byte
+}
+
+// endsAs reports whether the last record counts those before it, and has the sum of their bytes.
+func (r *recordReader) endsAs(d *decoder, before uint64) bool {
+	count, sum := d.uint(), [8]byte{}
+	d.fixed(sum[:])
+	return d.end() == nil && count == r.count-1 && binary.LittleEndian.Uint64(sum[:]) == before
 }
 
 // next returns a record; the payload is valid until the next call.

@@ -72,22 +72,8 @@ func (c *SplitIndex) apply(t *tx) *Rejection {
 	}
 	first := *p
 	f := first.Definition
-	if rejection := matches(&f, c.IfMatch); rejection != nil {
+	if rejection := c.admit(&t.s, &f); rejection != nil {
 		return rejection
-	}
-	if rejection := t.s.MaySplit(&f); rejection != nil {
-		return rejection
-	}
-	if rejection := stillAs(&f, c.IfPlanned); rejection != nil {
-		return rejection
-	}
-	if c.Cause != "" {
-		if rejection := checkText("cause of a split", c.Cause, MaxCauseBytes); rejection != nil {
-			return rejection
-		}
-		if rejection := t.s.MaySplitByItself(&f); rejection != nil {
-			return rejection
-		}
 	}
 	if rejection := c.asks(&f); rejection != nil {
 		return rejection
@@ -106,6 +92,23 @@ func (c *SplitIndex) apply(t *tx) *Rejection {
 		t.setIndex(first, true, false)
 	}
 	return t.addIndex(f, c.Layout, c.Placement)
+}
+
+// admit reports whether the index may be split now.
+func (c *SplitIndex) admit(s *State, f *index.Definition) *Rejection {
+	if rejection := matches(f, c.IfMatch); rejection != nil {
+		return rejection
+	}
+	if rejection := s.MaySplit(f); rejection != nil {
+		return rejection
+	}
+	if rejection := stillAs(f, c.IfPlanned); rejection != nil || c.Cause == "" {
+		return rejection
+	}
+	if rejection := checkText("cause of a split", c.Cause, MaxCauseBytes); rejection != nil {
+		return rejection
+	}
+	return s.MaySplitByItself(f)
 }
 
 // asks notes how many slices were asked for, of which an index keeps as many whatever is merged by itself.

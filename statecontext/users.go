@@ -310,19 +310,8 @@ func (c *RemoveUser) apply(t *tx) *Rejection {
 func (c *PutToken) apply(t *tx) *Rejection {
 	x, seen := c.Token, c.Token.ModifiedCAS
 	x.ID, x.CreatedMS, x.ModifiedCAS = TokenID(x.Hash), t.calendar(x.CreatedMS), t.cas
-	u := t.s.User(x.User)
-	switch {
-	case u == nil:
-		return reject(errcode.UnknownUser, "there is no user %q", x.User)
-	case x.Session() && seen != u.ModifiedCAS:
-		return reject(errcode.CASMismatch, "user %q was changed since his password was looked at: log in again", x.User)
-	case x.Role < UserMetrics || x.Role > u.Role:
-		return reject(errcode.InvalidArgument, "token of role %s for user %q, who is %s", x.Role, x.User, u.Role)
-	case len(x.Note) > maxNoteBytes || x.ExpiresMS < 0 || x.ExpiresMS != 0 && x.ExpiresMS <= x.CreatedMS:
-		return reject(errcode.InvalidArgument, "token with a note of %d bytes (at most %d) that ends at %d (now is %d)",
-			len(x.Note), maxNoteBytes, x.ExpiresMS, x.CreatedMS)
-	case t.s.Token(x.ID) != nil:
-		return reject(errcode.TokenExists, "this token exists already; make another one")
+	if rejection := t.s.admitToken(&x, seen); rejection != nil {
+		return rejection
 	}
 	if x.Session() {
 		t.dropSessions(x.User, MaxSessions-1)
@@ -333,6 +322,25 @@ func (c *PutToken) apply(t *tx) *Rejection {
 	}
 	own(&t.s.tokens, &t.owned.tokens).Set(x.ID, &x)
 	t.changedToken(&x, false)
+	return nil
+}
+
+// admitToken reports whether a token may be added; seen is the version of its user that a session was begun for.
+func (s *State) admitToken(x *Token, seen uint64) *Rejection {
+	u := s.User(x.User)
+	switch {
+	case u == nil:
+		return reject(errcode.UnknownUser, "there is no user %q", x.User)
+	case x.Session() && seen != u.ModifiedCAS:
+		return reject(errcode.CASMismatch, "user %q was changed since his password was looked at: log in again", x.User)
+	case x.Role < UserMetrics || x.Role > u.Role:
+		return reject(errcode.InvalidArgument, "token of role %s for user %q, who is %s", x.Role, x.User, u.Role)
+	case len(x.Note) > maxNoteBytes || x.ExpiresMS < 0 || x.ExpiresMS != 0 && x.ExpiresMS <= x.CreatedMS:
+		return reject(errcode.InvalidArgument, "token with a note of %d bytes (at most %d) that ends at %d (now is %d)",
+			len(x.Note), maxNoteBytes, x.ExpiresMS, x.CreatedMS)
+	case s.Token(x.ID) != nil:
+		return reject(errcode.TokenExists, "this token exists already; make another one")
+	}
 	return nil
 }
 
@@ -399,8 +407,7 @@ func checkUsers(s *State) error {
 		return broken("%d users and no administrator", s.users.Len())
 	}
 	for u := range s.Users() {
-		if checkUserName(u.Name) != nil || u.Hash == "" || len(u.Hash) > maxHashBytes || !u.Role.known() ||
-			u.ModifiedCAS > s.cas {
+		if checkUserName(u.Name) != nil || u.check() != nil || u.ModifiedCAS > s.cas {
 			return broken("user %q: role %d, modified at %d", u.Name, u.Role, u.ModifiedCAS)
 		}
 	}
