@@ -8,6 +8,7 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -114,14 +115,21 @@ func New(servers ...string) *Client { return Open(Options{Servers: servers}) }
 // Open makes a client.
 func Open(o Options) *Client {
 	c := &Client{rpc: rpc.NewClient(64, o.TLS), probes: rpc.NewClient(probesAtOnce, o.TLS), user: o.User,
-		password: o.Password, token: o.Token, enough: verifyLimit, refused: o.RetryFor, unreached: o.ReachFor}
-	if c.refused == 0 {
-		c.refused = defaultRetryFor
-	}
+		password: o.Password, token: o.Token, enough: verifyLimit, refused: cmp.Or(o.RetryFor, defaultRetryFor),
+		unreached: o.ReachFor}
 	if c.session = o.Session; c.session == nil && !o.Sessionless {
 		c.session = &Session{}
 	}
 	c.alive = detector.New(detector.HTTP(c.probes.HTTP(), func(server string) string { return server + "/healthz" }))
+	c.servers, c.bad = o.servers()
+	if !o.ViaManagers {
+		c.direct = newDirect(c, o.TLS)
+	}
+	return c
+}
+
+// servers are the addresses of managers, whole and each once. The error is of one that cannot be used.
+func (o *Options) servers() (all []string, bad error) {
 	scheme := "http://"
 	if o.TLS != nil {
 		scheme = "https://"
@@ -134,19 +142,16 @@ func Open(o Options) *Client {
 			s = scheme + s
 		}
 		if err := checkServer(s); err != nil {
-			c.bad = err
+			bad = err
 		}
-		if !slices.Contains(c.servers, s) {
-			c.servers = append(c.servers, s)
+		if !slices.Contains(all, s) {
+			all = append(all, s)
 		}
 	}
-	if len(c.servers) == 0 {
-		c.servers = []string{scheme + strings.TrimPrefix(DefaultServer, "http://")}
+	if len(all) == 0 {
+		all = []string{scheme + strings.TrimPrefix(DefaultServer, "http://")}
 	}
-	if !o.ViaManagers {
-		c.direct = newDirect(c, o.TLS)
-	}
-	return c
+	return all, bad
 }
 
 func checkServer(server string) error {
@@ -412,9 +417,8 @@ func (c *Client) retry(ctx context.Context, q question, limit time.Duration,
 			return nil
 		}
 		err, hopeless := reach.failed(server, err)
-		var p *wire.Problem
 		switch {
-		case hopeless, errors.As(err, &p) && !p.Temporary(), errors.Is(err, ErrAnswer), errors.Is(err, errEnough):
+		case hopeless, isLasting(err), errors.Is(err, ErrAnswer), errors.Is(err, errEnough):
 			return err
 		case ctx.Err() != nil:
 			return q.gaveUp(ctx, server, err, before)
@@ -422,22 +426,45 @@ func (c *Client) retry(ctx context.Context, q question, limit time.Duration,
 			return fmt.Errorf("%w: %s %s was asked for again for %v, and its context has no deadline; %s was asked "+
 				"last: %w", ErrUnavailable, q.op, q.of, c.refused, server, err)
 		}
-		if isAnswer(err) || !isAnswer(before) { // a server's word says more than that another one is not there
-			before = err
-		}
-		if c.Waiting != nil {
-			c.Waiting(err)
-		}
+		before = telling(before, err)
+		c.waits(err)
 		c.next.CompareAndSwap(at, at+1)
-		if attempt%len(c.servers) == len(c.servers)-1 { // all have been asked
-			select {
-			case <-ctx.Done():
-				return q.gaveUp(ctx, server, err, before)
-			case <-time.After(backoff):
-			}
-			backoff = min(2*backoff, mostBackoff)
+		if attempt%len(c.servers) == len(c.servers)-1 && !pause(ctx, &backoff) { // all have been asked
+			return q.gaveUp(ctx, server, err, before)
 		}
 	}
+}
+
+// telling returns what says more: the newest error, unless only the one before is a server's word.
+func telling(before, err error) error {
+	if isAnswer(before) && !isAnswer(err) {
+		return before
+	}
+	return err
+}
+
+// isLasting reports whether an error is what a server said, and it would say the same later.
+func isLasting(err error) bool {
+	var p *wire.Problem
+	return errors.As(err, &p) && !p.Temporary()
+}
+
+// waits tells whoever wants to know why the next server is asked.
+func (c *Client) waits(why error) {
+	if c.Waiting != nil {
+		c.Waiting(why)
+	}
+}
+
+// pause waits, and makes the next pause longer. It is false when the context ends before.
+func pause(ctx context.Context, backoff *time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(*backoff):
+	}
+	*backoff = min(2**backoff, mostBackoff)
+	return true
 }
 
 // try calls ask with one server until the limit, or until it is silent while others answer.

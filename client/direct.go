@@ -136,10 +136,8 @@ func (d *direct) close() {
 	d.probes.Close()
 }
 
-// way returns how an index is reached, nil when scans of it go by way of the managers for now. The error is a
-// manager's, that the scan would be given as well.
-func (d *direct) way(ctx context.Context, ref string) (*v1.ScanRoute, error) {
-	d.mu.Lock()
+// wayTo returns what is known of an index, under d.mu.
+func (d *direct) wayTo(ref string) *way {
 	w := d.routes[ref]
 	if w == nil {
 		if len(d.routes) >= maxRoutes {
@@ -148,6 +146,14 @@ func (d *direct) way(ctx context.Context, ref string) (*v1.ScanRoute, error) {
 		w = &way{detour: firstDetour}
 		d.routes[ref] = w
 	}
+	return w
+}
+
+// way returns how an index is reached, nil when scans of it go by way of the managers for now. The error is a
+// manager's, that the scan would be given as well.
+func (d *direct) way(ctx context.Context, ref string) (*v1.ScanRoute, error) {
+	d.mu.Lock()
+	w := d.wayTo(ref)
 	now := time.Now()
 	age := now.Sub(w.at)
 	switch {
@@ -394,21 +400,26 @@ const probesAtOnce = 2
 // errDetour says that a scan goes by way of the managers.
 var errDetour = errors.New("by way of the managers")
 
+// firstAsked are those of the indexers that are asked.
+func firstAsked(addrs []string) []string { return addrs[:min(len(addrs), mostAsked)] }
+
+// isCommon reports whether the other indexers would say the same: of the request, or of who has sent it.
+func isCommon(err error) bool { return isAnswer(err) && !errors.Is(err, errDoor) || unknown(err) }
+
 // begin sends a request and waits for the first message of its answer. errDetour: the managers are to be asked.
 func (d *direct) begin(ctx context.Context, q question, body []byte) (*directScan, error) {
 	route, err := d.way(ctx, q.of)
-	if err != nil && ctx.Err() != nil {
+	switch {
+	case err != nil && ctx.Err() != nil:
 		return nil, q.gaveUp(ctx, d.c.servers[int(d.c.next.Load())%len(d.c.servers)], err, nil)
-	}
-	if err != nil {
+	case err != nil:
 		return nil, err
-	}
-	if route == nil {
+	case route == nil:
 		return nil, errDetour
 	}
 	var last string
 	var before error
-	for i, addr := range d.order(route) {
+	for _, addr := range firstAsked(d.order(route)) {
 		var s *directScan
 		before = err
 		if s, err = d.try(ctx, route, addr, scanport.Request{Op: q.op, Body: body}); err == nil {
@@ -417,8 +428,7 @@ func (d *direct) begin(ctx context.Context, q question, body []byte) (*directSca
 			return s, nil
 		}
 		last = addr
-		said := errors.As(err, new(*wire.Problem)) && !errors.Is(err, errDoor)
-		if ctx.Err() != nil || said || unknown(err) || i+1 == mostAsked { // the others would say the same
+		if ctx.Err() != nil || isCommon(err) {
 			break
 		}
 	}
@@ -473,6 +483,15 @@ func (d *direct) try(ctx context.Context, route *v1.ScanRoute, addr string, req 
 func unknown(err error) bool {
 	var p *wire.Problem
 	return errors.As(err, &p) && (p.Code == errcode.Unauthenticated || p.Code == errcode.Forbidden)
+}
+
+// refusal returns what an indexer said that the managers would say as well; nil for another error.
+func refusal(err error) *wire.Problem {
+	var p *wire.Problem
+	if errors.As(err, &p) && !elsewhere(p) {
+		return p
+	}
+	return nil
 }
 
 // elsewhere reports whether the managers may have another answer than an indexer.
@@ -615,23 +634,17 @@ func (s *directScan) goOn(why error) error {
 		s.d.alive.Failed(lost)
 	}
 	// It may have taken long: the indexers may be others now, and the ticket is an old one.
-	if now, err := s.d.way(s.ctx, s.of); err == nil && now != nil && now.Index == s.route.Index {
-		s.route = now
-	}
+	s.reroute()
 	s.req.Resume = bytes.Clone(s.place)
 	all := slices.Clone(s.d.order(s.route))
 	slices.SortStableFunc(all, func(a, b string) int { return tail(a, lost) - tail(b, lost) })
-	for i, addr := range all {
-		if i == mostAsked {
-			break
-		}
+	for _, addr := range firstAsked(all) {
 		n, err := s.d.try(s.ctx, s.route, addr, s.req)
 		if err == nil {
 			s.takeOver(n)
 			return s.answer.Read(s.dc.in)
 		}
-		var p *wire.Problem
-		if errors.As(err, &p) && !errors.Is(err, errDoor) && !elsewhere(p) {
+		if p := refusal(err); p != nil && !errors.Is(err, errDoor) {
 			return p
 		}
 		if s.ctx.Err() != nil {
@@ -640,6 +653,13 @@ func (s *directScan) goOn(why error) error {
 		why = fmt.Errorf("%w; %s was to go on: %w", why, addr, err)
 	}
 	return why
+}
+
+// reroute looks up where the index is now.
+func (s *directScan) reroute() {
+	if now, err := s.d.way(s.ctx, s.of); err == nil && now != nil && now.Index == s.route.Index {
+		s.route = now
+	}
 }
 
 // takeOver takes over the connection and the first message of the scan that goes on with this one.
@@ -703,6 +723,21 @@ func (s *directScan) abort() {
 	s.dc = nil
 }
 
+// readOn reads the next message, of another indexer where this one fails.
+func (s *directScan) readOn() error {
+	err := s.more()
+	if err != nil {
+		err = s.goOn(err)
+	}
+	switch p := refusal(err); {
+	case err == nil:
+		return nil
+	case p != nil && s.ctx.Err() == nil:
+		return p
+	}
+	return fmt.Errorf("%w: %w", ErrCut, err)
+}
+
 // next implements rowSource.
 func (s *directScan) next(row *v1.Row) (end *v1.ScanEnd, err error) {
 	if s.dc == nil {
@@ -721,16 +756,8 @@ func (s *directScan) next(row *v1.Row) (end *v1.ScanEnd, err error) {
 		if s.answer.Tail != scanport.More {
 			break
 		}
-		err = s.more()
-		if err != nil {
-			err = s.goOn(err)
-		}
-		var p *wire.Problem
-		switch {
-		case errors.As(err, &p) && s.ctx.Err() == nil && !elsewhere(p):
-			return nil, p
-		case err != nil:
-			return nil, fmt.Errorf("%w: %w", ErrCut, err)
+		if err := s.readOn(); err != nil {
+			return nil, err
 		}
 	}
 	end, unread := readEnd(&s.answer)

@@ -20,7 +20,7 @@ const (
 // parseRow reads a line of the very form in which indexers write rows whose components are strings, numbers, true,
 // false or null, and whose strings have no escapes in the document's id; false for any other line, which json.Unmarshal
 // has to look at. What it gives is a copy.
-func parseRow(line []byte, row *v1.Row) bool { //nolint:gocyclo // a hot path, read in one piece
+func parseRow(line []byte, row *v1.Row) bool {
 	if !bytes.HasPrefix(line, []byte(rowBegin)) || !bytes.HasSuffix(line, []byte(rowEnd)) || !utf8.Valid(line) {
 		return false
 	}
@@ -41,12 +41,21 @@ func parseRow(line []byte, row *v1.Row) bool { //nolint:gocyclo // a hot path, r
 			return false
 		}
 	}
-	id, ok := bytes.CutPrefix(rest, []byte(rowID))
-	if !ok || len(id) < len(rowEnd) || stringRest(id) != len(id)-1 || bytes.IndexByte(id, '\\') >= 0 {
+	id, ok := plainID(rest)
+	if !ok {
 		return false
 	}
-	row.Key, row.ID = key, string(id[:len(id)-len(rowEnd)])
+	row.Key, row.ID = key, string(id)
 	return true
+}
+
+// plainID reads the document's id, which has no escapes, to the end of the line.
+func plainID(rest []byte) ([]byte, bool) {
+	id, ok := bytes.CutPrefix(rest, []byte(rowID))
+	if !ok || len(id) < len(rowEnd) || stringRest(id) != len(id)-1 || bytes.IndexByte(id, '\\') >= 0 {
+		return nil, false
+	}
+	return id[:len(id)-len(rowEnd)], true
 }
 
 // The last line of a scan, as an indexer writes it when no vector was asked for.
@@ -102,6 +111,11 @@ func among(b []byte, these string) int {
 	return len(b)
 }
 
+// isOfNumber reports whether a byte is one of those that numbers are written with.
+func isOfNumber(c byte) bool {
+	return c == '-' || c == '+' || c == '.' || c|0x20 == 'e' || '0' <= c && c <= '9'
+}
+
 // scalar returns the length of the string, number or literal that b begins with, 0 for none.
 func scalar(b []byte) int {
 	switch b[0] {
@@ -119,7 +133,7 @@ func scalar(b []byte) int {
 		return 0
 	}
 	n := 0
-	for n < len(b) && (b[n] == '-' || b[n] == '+' || b[n] == '.' || b[n]|0x20 == 'e' || '0' <= b[n] && b[n] <= '9') {
+	for n < len(b) && isOfNumber(b[n]) {
 		n++
 	}
 	if n == 0 || !json.Valid(b[:n]) {

@@ -183,6 +183,14 @@ func keyspaceOf(ref string) string {
 	return text
 }
 
+// joined is one list of tokens of two.
+func joined(a, b string) string {
+	if a == "" || b == "" {
+		return a + b
+	}
+	return a + "," + b
+}
+
 // join has a request show what was seen and written. It returns the writes that it has to show.
 func (s *Session) join(ctx context.Context, c *Client, ref string, req *v1.ScanRequest) (sent map[string]writes,
 	err error) {
@@ -198,11 +206,7 @@ func (s *Session) join(ctx context.Context, c *Client, ref string, req *v1.ScanR
 	if err := s.room(keyspace); err != nil {
 		return nil, err
 	}
-	if tokens := scanport.Tokens(s.of(keyspace)); req.Session == "" {
-		req.Session = tokens
-	} else if tokens != "" {
-		req.Session += "," + tokens
-	}
+	req.Session = joined(req.Session, scanport.Tokens(s.of(keyspace)))
 	switch {
 	case named(req), len(req.Tokens) > 0: // what it shows the caller says
 		return nil, nil //nolint:nilnil // no writes
@@ -214,10 +218,8 @@ func (s *Session) join(ctx context.Context, c *Client, ref string, req *v1.ScanR
 		return nil, nil //nolint:nilnil // no writes
 	}
 	req.Consistency = consistencyAtPlus
-	vectors := maps.Clone(req.ScanVectors)
-	if vectors == nil {
-		vectors = map[string]map[string][]json.RawMessage{}
-	}
+	vectors := map[string]map[string][]json.RawMessage{}
+	maps.Copy(vectors, req.ScanVectors)
 	for bucket, tokens := range sent {
 		vectors[bucket] = tokens.onto(vectors[bucket])
 	}

@@ -90,7 +90,7 @@ func (w *watching) run(ctx context.Context) error {
 		case hopeless:
 			return err
 		case ctx.Err() != nil:
-			if w.cas == 0 && !w.begun {
+			if !w.hasAny() {
 				return question{op: "watch", of: "the cluster"}.gaveUp(ctx, server, err, before)
 			}
 			return ctx.Err()
@@ -98,22 +98,19 @@ func (w *watching) run(ctx context.Context) error {
 			return err
 		}
 		before = err
-		if c.Waiting != nil {
-			c.Waiting(err)
-		}
+		c.waits(err)
 		if w.cas != cas || time.Since(began) >= watchSettled {
 			backoff = firstBackoff
 		}
 		c.next.CompareAndSwap(at, at+1)
 		if attempt%len(c.servers) == 0 { // all have been asked, whatever came
-			select {
-			case <-ctx.Done():
-			case <-time.After(backoff):
-			}
-			backoff = min(2*backoff, mostBackoff)
+			pause(ctx, &backoff)
 		}
 	}
 }
+
+// hasAny reports whether a stream has begun, or an event come.
+func (w *watching) hasAny() bool { return w.begun || w.cas > 0 }
 
 // final reports whether another server, or the same one later, would say the same.
 func final(err error) bool {
@@ -150,30 +147,46 @@ func (w *watching) stream(ctx context.Context, server string) error {
 	if w.opened != nil {
 		w.opened()
 	}
-	r := bufio.NewReaderSize(&heard{answer.Body, lost, w.silence}, 16<<10)
-	var id, event string
-	var data []byte
+	e := serverEvents{from: bufio.NewReaderSize(&heard{answer.Body, lost, w.silence}, 16<<10)}
 	for {
-		line, err := readLine(r)
-		if err != nil {
+		if err := e.next(); err != nil {
 			return fmt.Errorf("the event stream of %s has ended: %w", server, err)
+		}
+		lost.Stop() // while nobody reads
+		if err := w.take(e.id, e.event, e.data); err != nil {
+			return err
+		}
+		lost.Reset(w.silence)
+	}
+}
+
+// serverEvents reads server-sent events. An id stays until there is another one.
+type serverEvents struct {
+	from      *bufio.Reader
+	id, event string
+	data      []byte
+}
+
+// next reads an event to its end.
+func (e *serverEvents) next() error {
+	e.event, e.data = "", nil
+	for {
+		line, err := readLine(e.from)
+		if err != nil {
+			return err
 		}
 		field, value, _ := bytes.Cut(line, []byte(":"))
 		value = bytes.TrimPrefix(value, []byte(" "))
-		switch {
-		case len(line) == 0:
-			lost.Stop() // while nobody reads
-			if err := w.take(id, event, data); err != nil {
-				return err
-			}
-			lost.Reset(w.silence)
-			event, data = "", nil
-		case string(field) == "id":
-			id = string(value)
-		case string(field) == "event":
-			event = string(value)
-		case string(field) == "data":
-			data = append(data, value...)
+		switch string(field) {
+		case "id":
+			e.id = string(value)
+		case "event":
+			e.event = string(value)
+		case "data":
+			e.data = append(e.data, value...)
+		}
+		if len(line) == 0 {
+			return nil
 		}
 	}
 }
@@ -238,7 +251,7 @@ func (w *watching) take(id, event string, data []byte) error {
 	if id != "" {
 		w.id = id
 	}
-	if e.Snapshot == nil && (len(e.Changes) == 0 || e.CAS <= w.cas) {
+	if isNew := len(e.Changes) > 0 && e.CAS > w.cas; e.Snapshot == nil && !isNew {
 		return nil
 	}
 	w.cas = e.CAS

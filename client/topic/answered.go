@@ -45,23 +45,13 @@ func (s *Subscription) note(addr string, req *wire.Subscribe, reply *wire.Subscr
 	if err == nil {
 		clear(s.missing)
 		delete(s.told, addr)
-		for i := range reply.Results {
-			outcomes[reply.Results[i].VBucket] = &reply.Results[i]
-		}
+		outcomes = outcomesOf(reply)
 	}
 	asked := s.requests[req.Counter]
-	if asked != nil {
-		asked.failed = err != nil
-		if asked.known != nil {
-			close(asked.known)
-		}
-	}
+	asked.answered(err)
 	now := time.Now()
 	for vb := range s.vbuckets {
 		v, r := &s.vbuckets[vb], outcomes[uint16(vb)]
-		if asked != nil && r != nil && r.Outcome == wire.StartBegun {
-			asked.streams[uint16(vb)] = true
-		}
 		switch {
 		case r == nil:
 			v.refuse(req.Counter)
@@ -72,12 +62,41 @@ func (s *Subscription) note(addr string, req *wire.Subscribe, reply *wire.Subscr
 				s.log.Debug("a vbucket is not begun", "projector", addr, "vbucket", vb, "outcome", r.Outcome, "detail", r.Detail)
 			}
 			v.refuse(req.Counter)
-		case v.begins(req.Counter):
-			v.idle = now
-		default: // another request brings it: what comes of this one is dropped, and it is told to stop: trim, forget
+		default:
+			asked.streaming(uint16(vb))
+			if v.begins(req.Counter) {
+				v.idle = now
+			} // else another request brings it: what comes of this one is dropped, and it is told to stop: trim, forget
 		}
 	}
 	return back, err
+}
+
+// outcomesOf are the results of an answer by vbucket.
+func outcomesOf(reply *wire.Subscription) map[uint16]*wire.StartResult {
+	outcomes := make(map[uint16]*wire.StartResult, len(reply.Results))
+	for i := range reply.Results {
+		outcomes[reply.Results[i].VBucket] = &reply.Results[i]
+	}
+	return outcomes
+}
+
+// answered notes what came of a request, nil for one that is forgotten.
+func (r *request) answered(err error) {
+	if r == nil {
+		return
+	}
+	r.failed = err != nil
+	if r.known != nil {
+		close(r.known)
+	}
+}
+
+// streaming notes that a request, nil for one that is forgotten, has begun a vbucket.
+func (r *request) streaming(vb uint16) {
+	if r != nil {
+		r.streams[vb] = true
+	}
 }
 
 // agrees returns why an answer is not of the subscription's bucket and indexes: the first says which these are. The

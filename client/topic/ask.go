@@ -195,6 +195,20 @@ func (s *Subscription) rest(now time.Time) {
 	}
 }
 
+// askFirst makes it a request for all vbuckets: the answer will say how many there are.
+func (s *Subscription) askFirst(addr string, req *wire.Subscribe) {
+	restart := &wire.RestartTimestamp{}
+	for vb, at := range s.cfg.From {
+		restart.Add(at.start(vb))
+	}
+	if restart.Len() > 0 {
+		req.Restart = restart
+	}
+	r := newRequest(addr, req)
+	r.known = make(chan struct{})
+	s.requests[req.Counter] = r
+}
+
 // wanted makes the request for what is not fed; any is false when all is.
 func (s *Subscription) wanted(addr string) (req *wire.Subscribe, any bool) {
 	s.mu.Lock()
@@ -203,16 +217,8 @@ func (s *Subscription) wanted(addr string) (req *wire.Subscribe, any bool) {
 	req = &wire.Subscribe{ID: fmt.Sprintf("%s/%d", s.cfg.ID, s.next), Bucket: s.cfg.Bucket, BucketUUID: s.uuid,
 		Indexes: s.cfg.Indexes, Endpoint: s.Endpoint(), Counter: s.next, RetryForever: s.cfg.RetryForever}
 	restart := &wire.RestartTimestamp{}
-	if s.vbuckets == nil { // the answer will say how many there are
-		for vb, at := range s.cfg.From {
-			restart.Add(at.start(vb))
-		}
-		if restart.Len() > 0 {
-			req.Restart = restart
-		}
-		r := newRequest(addr, req)
-		r.known = make(chan struct{})
-		s.requests[req.Counter] = r
+	if s.vbuckets == nil {
+		s.askFirst(addr, req)
 		return req, true
 	}
 	if len(s.indexes) > 0 {

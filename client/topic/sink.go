@@ -173,11 +173,16 @@ func (k *sink) admit(ctx context.Context, ev *keyversion.Event) (wanted bool, er
 		return false, nil
 	case v.owner == nil:
 		return false, nil // it is not begun on this connection
-	case ev.Kind == keyversion.Sync:
-		return ev.Seqno > v.at.Seqno || ev.Seqno == v.at.Seqno && v.at.Window != timestamp.Window{Start: ev.Seqno,
-			End: ev.Seqno}, nil
 	}
-	return ev.Kind.Data() && ev.Seqno > v.at.Seqno, nil
+	return v.at.isBehind(ev), nil
+}
+
+// isBehind reports whether an event is one that is not known yet.
+func (p Position) isBehind(ev *keyversion.Event) bool {
+	if ev.Kind == keyversion.Sync && ev.Seqno == p.Seqno {
+		return p.Window != timestamp.Window{Start: ev.Seqno, End: ev.Seqno}
+	}
+	return (ev.Kind == keyversion.Sync || ev.Kind.Data()) && ev.Seqno > p.Seqno
 }
 
 // begin lets the stream that was asked for begin on this connection.

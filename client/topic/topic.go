@@ -155,23 +155,8 @@ type Subscription struct {
 
 // Open checks the configuration and listens; nothing is asked for before Run. Run or Close must follow.
 func Open(cfg Config) (*Subscription, error) {
-	switch {
-	case !wire.IsVisible(cfg.ID) || strings.Contains(cfg.ID, "/") || len(cfg.ID) > wire.MaxTopic/2:
-		return nil, fmt.Errorf("%w: id %q; want visible ASCII without /, at most %d bytes", ErrConfig, cfg.ID,
-			wire.MaxTopic/2)
-	case cfg.Bucket == "" || cfg.Handle == nil || cfg.Projectors == nil:
-		return nil, fmt.Errorf("%w: a bucket, Projectors and Handle are required", ErrConfig)
-	}
-	from := wire.RestartTimestamp{}
-	for vb, at := range cfg.From {
-		from.Add(at.start(vb))
-	}
-	if err := from.Check(); err != nil {
-		return nil, fmt.Errorf("%w: From: %w", ErrConfig, err)
-	}
-	// projectors would be asked in vain, and speak to no other on the data port
-	if err := cfg.TLS.Has(tlsconf.Indexer); err != nil {
-		return nil, fmt.Errorf("%w: %w; make one with: tidemark cert node --role indexer --id NAME", ErrConfig, err)
+	if err := cfg.check(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	cfg.Listen = cmp.Or(cfg.Listen, "127.0.0.1:0")
 	cfg.Logger = cmp.Or(cfg.Logger, hclog.NewNullLogger())
@@ -187,6 +172,28 @@ func Open(cfg Config) (*Subscription, error) {
 		user: newUser(), taking: map[*sink]struct{}{}, known: make(chan struct{}),
 		failed: make(chan error, 1), requests: map[uint64]*request{}, givenUp: map[uint64]*request{},
 		answers: make(chan answer), places: make(chan places)}, nil
+}
+
+// check says what cannot be used.
+func (cfg *Config) check() error {
+	switch {
+	case !wire.IsVisible(cfg.ID) || strings.Contains(cfg.ID, "/") || len(cfg.ID) > wire.MaxTopic/2:
+		return fmt.Errorf("id %q; want visible ASCII without /, at most %d bytes", cfg.ID, wire.MaxTopic/2)
+	case cfg.Bucket == "" || cfg.Handle == nil || cfg.Projectors == nil:
+		return errors.New("a bucket, Projectors and Handle are required")
+	}
+	from := wire.RestartTimestamp{}
+	for vb, at := range cfg.From {
+		from.Add(at.start(vb))
+	}
+	if err := from.Check(); err != nil {
+		return fmt.Errorf("From: %w", err)
+	}
+	// projectors would be asked in vain, and speak to no other on the data port
+	if err := cfg.TLS.Has(tlsconf.Indexer); err != nil {
+		return fmt.Errorf("%w; make one with: tidemark cert node --role indexer --id NAME", err)
+	}
+	return nil
 }
 
 // Close gives back what Open has taken, of a subscription that is not to be run; after Run there is nothing to do.
