@@ -142,16 +142,7 @@ func unauthenticated(err error) error {
 
 // identify returns who sends a user's request. While authentication is off, who shows nothing is an administrator.
 func (g *access) identify(r *http.Request) (*auth.Identity, error) {
-	known := g.current()
-	id, err := g.lookUp(r)
-	if errors.Is(err, auth.ErrUnauthenticated) || err == nil && id != nil && id.OfUser() {
-		if late := g.ensureCurrent(r.Context()); late != nil {
-			return nil, late
-		}
-		if err == nil && !known { // it may have been found in a state of before
-			id, err = g.lookUp(r)
-		}
-	}
+	id, err := g.lookUpNow(r)
 	if err != nil {
 		return nil, err
 	}
@@ -179,6 +170,21 @@ func (g *access) anonymous() (*auth.Identity, error) {
 		return nil, errNobody()
 	}
 	return nil, errNoCredentials()
+}
+
+// lookUpNow is lookUp in a state that is as new as any, where it depends on that.
+func (g *access) lookUpNow(r *http.Request) (*auth.Identity, error) {
+	known := g.current()
+	id, err := g.lookUp(r)
+	if errors.Is(err, auth.ErrUnauthenticated) || err == nil && id != nil && id.OfUser() {
+		if late := g.ensureCurrent(r.Context()); late != nil {
+			return nil, late
+		}
+		if err == nil && !known { // it may have been found in a state of before
+			return g.lookUp(r)
+		}
+	}
+	return id, err
 }
 
 // lookUp gives whose credentials a request shows, or for whom a manager says that it is. Credentials that are not known

@@ -14,6 +14,7 @@ import (
 	"tidemark/internal/rpc"
 	"tidemark/internal/version"
 	"tidemark/manager/api/v1"
+	"tidemark/manager/consensus"
 	"tidemark/manager/coordinator"
 	"tidemark/statecontext"
 )
@@ -119,6 +120,20 @@ func (g backups) restore(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// behindLevel names the voters that do not know a format level, and up to which they do.
+func behindLevel(s *statecontext.State, servers []consensus.Server, level uint64) (behind []string) {
+	for _, v := range servers {
+		m := s.Manager(v.ID)
+		switch {
+		case m == nil:
+			behind = append(behind, v.ID+" (has not registered)")
+		case m.FormatLevel < level:
+			behind = append(behind, fmt.Sprintf("%s (up to %d)", m.Name, m.FormatLevel))
+		}
+	}
+	return behind
+}
+
 // finalizeUpgrade raises the format level to the newest that any voter knows, when every voter knows it.
 func (g backups) finalizeUpgrade(w http.ResponseWriter, r *http.Request) error {
 	if err := g.cfg.Raft.ReadBarrier(r.Context()); err != nil {
@@ -134,17 +149,7 @@ func (g backups) finalizeUpgrade(w http.ResponseWriter, r *http.Request) error {
 			level = max(level, m.FormatLevel)
 		}
 	}
-	var behind []string
-	for _, v := range servers {
-		m := s.Manager(v.ID)
-		switch {
-		case m == nil:
-			behind = append(behind, v.ID+" (has not registered)")
-		case m.FormatLevel < level:
-			behind = append(behind, fmt.Sprintf("%s (up to %d)", m.Name, m.FormatLevel))
-		}
-	}
-	if len(behind) > 0 {
+	if behind := behindLevel(s, servers, level); len(behind) > 0 {
 		return rpc.Refuse(errcode.FormatNotAllowed, "format level %d is not known to %s: install the version "+
 			"of tidemark that the others run, and start it", level,
 			strings.Join(behind, ", "))

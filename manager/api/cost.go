@@ -61,18 +61,16 @@ func (c *costing) built(x *statecontext.Index) *v1.StatementCost {
 	return cost
 }
 
-// altered is the cost of copies that are new or move.
-func (c *costing) altered(was, is *statecontext.Index, after *statecontext.State) *v1.StatementCost {
-	cost := &v1.StatementCost{}
+// changedCopies counts copies that were not there before, and those that are not any more.
+func changedCopies(was, is *partition.Topology) (fresh, gone int) {
 	had := map[index.CopyID]bool{}
-	fresh, gone := 0, 0
-	for _, o := range was.Topology.Copies {
+	for _, o := range was.Copies {
 		if o.State != partition.Leaving {
 			had[o.ID] = true
 			gone++
 		}
 	}
-	for _, o := range is.Topology.Copies {
+	for _, o := range is.Copies {
 		switch {
 		case o.State == partition.Leaving:
 		case had[o.ID]:
@@ -81,6 +79,13 @@ func (c *costing) altered(was, is *statecontext.Index, after *statecontext.State
 			fresh++
 		}
 	}
+	return fresh, gone
+}
+
+// altered is the cost of copies that are new or move.
+func (c *costing) altered(was, is *statecontext.Index, after *statecontext.State) *v1.StatementCost {
+	cost := &v1.StatementCost{}
+	fresh, gone := changedCopies(&was.Topology, &is.Topology)
 	for _, y := range after.RebalancesOf(is.Definition.ID) {
 		cost.Copies++
 		cost.Bytes = plus(cost.Bytes, y.Bytes, "the copies that move have so much; they come as files, or from KV where "+

@@ -111,11 +111,8 @@ func (g statements) statements(w http.ResponseWriter, r *http.Request) error {
 		}
 		seen := look.beside(r.Context(), s)
 		outcomes, err := g.cfg.Coordinator.Execute(r.Context(), s, req)
-		switch {
-		case err != nil && len(list) > 1:
+		if err != nil {
 			return g.endedBy(err, i, len(list), req != nil)
-		case err != nil:
-			return err
 		}
 		reply.Results = append(reply.Results, results(s, outcomes, seen)...)
 	}
@@ -123,9 +120,12 @@ func (g statements) statements(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// endedBy is what is said of statement i of several that was refused: those before it stand. keyed says that the
+// endedBy is what is said of statement i that was refused: of several, those before it stand. keyed says that the
 // request has an Idempotency-Key.
 func (g statements) endedBy(err error, i, of int, keyed bool) error {
+	if of == 1 {
+		return err
+	}
 	p := g.problem(err)
 	if i > 0 && p.Code == errcode.NoLeader && !keyed { // it says that nothing was done, and may be tried again
 		p = rpc.Refuse(errcode.OutcomeUnknown, "%s", p.Detail)

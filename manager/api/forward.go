@@ -72,17 +72,22 @@ func (g *ground) forward(w http.ResponseWriter, r *http.Request, rt *route) (err
 		return forwardFailed(r, rt, sent, err)
 	}
 	defer resp.Body.Close()
+	return passBack(w, r, resp, leader.REST)
+}
+
+// passBack sends the leader's answer back. It returns one that may be waited out instead, see untilLed.
+func passBack(w http.ResponseWriter, r *http.Request, resp *http.Response, leader string) error {
 	if (resp.StatusCode == http.StatusServiceUnavailable || resp.StatusCode == http.StatusGatewayTimeout) &&
 		r.Method != http.MethodHead {
 		p := rpc.ReadProblem(resp)
-		if p.Code == errcode.NoLeader || p.Code == errcode.OutcomeUnknown { // it may be waited out, see untilLed
+		if p.Code == errcode.NoLeader || p.Code == errcode.OutcomeUnknown {
 			return p
 		}
-		w.Header().Set(rpc.HeaderLeader, leader.REST)
+		w.Header().Set(rpc.HeaderLeader, leader)
 		rpc.WriteProblem(w, p)
 		return nil
 	}
-	w.Header().Set(rpc.HeaderLeader, leader.REST)
+	w.Header().Set(rpc.HeaderLeader, leader)
 	copyAnswer(w, resp)
 	return nil
 }

@@ -102,14 +102,19 @@ type passage struct {
 // errClientGone says that nobody is left to tell.
 var errClientGone = errors.New("the client takes no more rows")
 
+// takeHeader passes on what the header says of the answer.
+func (p *passage) takeHeader(from http.Header) {
+	for _, h := range []string{"Content-Type", "Retry-After", scanport.HeaderSession} {
+		if v := from.Get(h); v != "" {
+			p.w.Header().Set(h, v)
+		}
+	}
+}
+
 // take passes on what comes of an answer. nil: the whole of it has gone.
 func (p *passage) take(resp *http.Response) error {
 	if !p.begun {
-		for _, h := range []string{"Content-Type", "Retry-After", scanport.HeaderSession} {
-			if v := resp.Header.Get(h); v != "" {
-				p.w.Header().Set(h, v)
-			}
-		}
+		p.takeHeader(resp.Header)
 		if n := resp.ContentLength; n > 0 && n <= pieceOfAnswer {
 			return p.takeShort(resp.Body, n)
 		}

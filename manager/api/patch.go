@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -106,12 +107,7 @@ func (g statements) presentID(build *coordinator.BuildRequest) index.ID {
 
 // checkPatch refuses what cannot be changed, and says what to do instead.
 func checkPatch(fields map[string]json.RawMessage) error {
-	names := make([]string, 0, len(fields))
-	for name := range fields {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		switch name {
 		case "deferred", "defer_build":
 		case "num_replica", "nodes", "copies", "num_partition", "partition_by":

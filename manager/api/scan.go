@@ -207,6 +207,11 @@ func (g *scans) passOn(w http.ResponseWriter, r *http.Request, v any) error {
 	return g.pass(r.Context(), w, resp, ask)
 }
 
+// isBehind reports whether an answer may be that of an indexer which has not heard yet what it has of an index.
+func isBehind(resp *http.Response) bool {
+	return resp.StatusCode == http.StatusConflict || resp.StatusCode == http.StatusNotFound
+}
+
 // askReady asks indexers as askOne does. When they have not heard yet that the index is ready, or that they hold it,
 // they are asked again, for behindPatience, once q.again has looked up which index it is.
 func (g *scans) askReady(ctx context.Context, q *question, addrs func(*statecontext.Index) []string) (*http.Response,
@@ -216,7 +221,7 @@ func (g *scans) askReady(ctx context.Context, q *question, addrs func(*statecont
 		if err != nil {
 			return nil, err
 		}
-		if resp.StatusCode != http.StatusConflict && resp.StatusCode != http.StatusNotFound {
+		if !isBehind(resp) {
 			return resp, nil
 		}
 		p := rpc.ReadProblem(resp)
@@ -294,7 +299,7 @@ func (g *scans) askOne(ctx context.Context, q *question, addrs []string) (*http.
 				"cluster status", name, addr, err)
 		case err != nil: // what one that was reached has said tells more
 		case resp.StatusCode == http.StatusServiceUnavailable,
-			q.resume != "" && (resp.StatusCode == http.StatusConflict || resp.StatusCode == http.StatusNotFound):
+			q.resume != "" && isBehind(resp):
 			last, refused = rpc.ReadProblem(resp), true
 			_ = resp.Body.Close()
 		default:

@@ -276,22 +276,27 @@ func (j verdict) judgeIndexes() {
 		j.bad(v1.VerdictNotReady, "%d indexes more cannot be scanned whole: tidemark index list", more)
 	}
 	if n := j.Indexes.Degraded; n > 0 {
-		var names []string
-		for _, x := range j.Indexes.Lacking {
-			if x.State == lifecycle.Degraded.String() && len(names) < 3 {
-				names = append(names, x.Bucket+"/"+x.Name)
-			}
-		}
-		text := "has"
-		if n > 1 {
-			text = "have"
-		}
-		if len(names) < n {
-			names = append(names, "…")
-		}
-		j.bad(v1.VerdictDegraded, "%d of the indexes %s fewer copies than asked for: %s", n, text,
-			strings.Join(names, ", "))
+		j.judgeDegraded(n)
 	}
+}
+
+// judgeDegraded names some of the n indexes that lack copies.
+func (j verdict) judgeDegraded(n int) {
+	var names []string
+	for _, x := range j.Indexes.Lacking {
+		if x.State == lifecycle.Degraded.String() && len(names) < 3 {
+			names = append(names, x.Bucket+"/"+x.Name)
+		}
+	}
+	text := "has"
+	if n > 1 {
+		text = "have"
+	}
+	if len(names) < n {
+		names = append(names, "…")
+	}
+	j.bad(v1.VerdictDegraded, "%d of the indexes %s fewer copies than asked for: %s", n, text,
+		strings.Join(names, ", "))
 }
 
 func rounded(ms int64, to time.Duration) time.Duration {

@@ -372,17 +372,27 @@ func streamsAfter(text string) (bucket string, from int, err error) {
 	return text[:slash], n + 1, nil
 }
 
+// firstVBucket is the one behind that which a request names; without any, the first.
+func firstVBucket(r *http.Request) (int, error) {
+	text := r.URL.Query().Get("after")
+	if text == "" {
+		return 0, nil
+	}
+	after, err := strconv.Atoi(text)
+	if err != nil || after < 0 || after >= timestamp.MaxVBuckets {
+		return 0, badAfter(text)
+	}
+	return after + 1, nil
+}
+
 func (g views) timestamps(w http.ResponseWriter, r *http.Request) error {
 	limit, err := page(r, defaultVectors, timestamp.MaxVBuckets)
 	if err != nil {
 		return err
 	}
-	from := 0
-	if text := r.URL.Query().Get("after"); text != "" {
-		if from, err = strconv.Atoi(text); err != nil || from < 0 || from >= timestamp.MaxVBuckets {
-			return badAfter(text)
-		}
-		from++
+	from, err := firstVBucket(r)
+	if err != nil {
+		return err
 	}
 	s, err := g.read(w, r)
 	if err != nil {

@@ -13,6 +13,23 @@ import (
 	"tidemark/wire"
 )
 
+// projectorTroubles says of each projector why it may not stream a bucket.
+func projectorTroubles(bucket string, now *core.Status) (all []string) {
+	for i := range now.Projectors {
+		p := &now.Projectors[i]
+		if p.Life != liveness.Active {
+			all = append(all, fmt.Sprintf("projector %s at %s is %v", p.ID, p.Admin, p.Life))
+			continue
+		}
+		for _, t := range p.KV {
+			if t.Bucket == bucket {
+				all = append(all, kvTrouble(p.ID, t))
+			}
+		}
+	}
+	return all
+}
+
 // waitsOf says what keeps an index from becoming ready, as far as this leader sees it; nil for one that is not being
 // built, and for a build that goes on.
 func waitsOf(x *statecontext.Index, now *core.Status) (all []string) {
@@ -20,18 +37,7 @@ func waitsOf(x *statecontext.Index, now *core.Status) (all []string) {
 	if d.State != index.Backfill && (d.State != index.Pending || d.Deferred) {
 		return nil
 	}
-	for i := range now.Projectors {
-		p := &now.Projectors[i]
-		for _, t := range p.KV {
-			if t.Bucket == d.Bucket && p.Life == liveness.Active {
-				all = append(all, kvTrouble(p.ID, t))
-			}
-		}
-		if p.Life != liveness.Active {
-			all = append(all, fmt.Sprintf("projector %s at %s is %v", p.ID, p.Admin, p.Life))
-		}
-	}
-	all = fewOf(all)
+	all = fewOf(projectorTroubles(d.Bucket, now))
 	for i := range now.Buckets {
 		if b := &now.Buckets[i]; b.Name == d.Bucket {
 			all = append(all, bucketTroubles(b)...)

@@ -97,17 +97,21 @@ func (r Range) bound(lower, with bool, values []any) Range {
 	} else {
 		r.High, withHigh = encoded, with
 	}
-	switch {
-	case withLow && withHigh:
-		r.Inclusion = inclusionBoth
-	case withLow:
-		r.Inclusion = inclusionLow
-	case withHigh:
-		r.Inclusion = inclusionHigh
-	default:
-		r.Inclusion = inclusionNeither
-	}
+	r.Inclusion = inclusionOf(withLow, withHigh)
 	return r
+}
+
+// inclusionOf is the inclusion of a range with these bounds themselves.
+func inclusionOf(low, high bool) string {
+	switch {
+	case low && high:
+		return inclusionBoth
+	case low:
+		return inclusionLow
+	case high:
+		return inclusionHigh
+	}
+	return inclusionNeither
 }
 
 // Component is the condition that a component of the key, from 0, lies in a range of one value: Equal, From and To and
