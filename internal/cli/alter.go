@@ -23,6 +23,55 @@ type alterFlags struct {
 	wait                  waitFlags
 }
 
+// run alters the index of the arguments.
+func (a *alterFlags) run(cmd *cobra.Command, s Streams, f *serverFlags, args []string) error {
+	if len(args) != 1 {
+		return usage("%s takes %s", cmd.CommandPath(), refWords)
+	}
+	st, err := a.statement(cmd)
+	if err != nil {
+		return err
+	}
+	bucket, name, named := strings.Cut(args[0], "/")
+	path, err := ref(args[0])
+	if err != nil {
+		return err
+	}
+	named = named && len(index.Keyspaces(bucket)) == 1 // else it may be one of a collection: ask
+	if st.Keyspace, st.Name = index.InBucket(bucket), name; named && a.instead.print {
+		return printStatements(s.Out, f.output, []expression.Statement{st})
+	}
+	return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+		if !named {
+			info, err := c.Index(ctx, path)
+			if err != nil {
+				return err
+			}
+			st.Keyspace, st.Name = index.KeyspaceOf(info.Bucket, info.Scope, info.Collection), info.Name
+		}
+		return a.do(ctx, s, f.output, c, st)
+	})
+}
+
+// do runs the statement, or says what it is or would do.
+func (a *alterFlags) do(ctx context.Context, s Streams, output format, c *client.Client,
+	st expression.Statement) error {
+	switch {
+	case a.instead.print:
+		return printStatements(s.Out, output, []expression.Statement{st})
+	case a.instead.dryRun:
+		return rehearse(ctx, s, output, c, []expression.Statement{st})
+	}
+	results, err := c.Statement(ctx, st.String())
+	if err != nil {
+		return err
+	}
+	if err := a.wait.results(ctx, s, c, results); err != nil {
+		return err
+	}
+	return printResults(s.Out, output, results)
+}
+
 func indexAlter(s Streams, f *serverFlags) *cobra.Command {
 	a := &alterFlags{}
 	cmd := &cobra.Command{Use: "alter BUCKET/NAME|ID", Short: "Change where the copies of an index are, and how many",
@@ -39,47 +88,7 @@ one there is, which serves until the other is ready and takes its name; --cancel
   tidemark index alter world/by_name --nodes i1,i2 --dry-run
   tidemark index alter world/by_name --split-at '"M"' --wait
   tidemark index alter world/by_name --partitions 12`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usage("%s takes %s", cmd.CommandPath(), refWords)
-			}
-			st, err := a.statement(cmd)
-			if err != nil {
-				return err
-			}
-			bucket, name, named := strings.Cut(args[0], "/")
-			path, err := ref(args[0])
-			if err != nil {
-				return err
-			}
-			named = named && len(index.Keyspaces(bucket)) == 1 // else it may be one of a collection: ask
-			if st.Keyspace, st.Name = index.InBucket(bucket), name; named && a.instead.print {
-				return printStatements(s.Out, f.output, []expression.Statement{st})
-			}
-			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				if !named {
-					info, err := c.Index(ctx, path)
-					if err != nil {
-						return err
-					}
-					st.Keyspace, st.Name = index.KeyspaceOf(info.Bucket, info.Scope, info.Collection), info.Name
-				}
-				switch {
-				case a.instead.print:
-					return printStatements(s.Out, f.output, []expression.Statement{st})
-				case a.instead.dryRun:
-					return rehearse(ctx, s, f.output, c, []expression.Statement{st})
-				}
-				results, err := c.Statement(ctx, st.String())
-				if err != nil {
-					return err
-				}
-				if err := a.wait.results(ctx, s, c, results); err != nil {
-					return err
-				}
-				return printResults(s.Out, f.output, results)
-			})
-		}}
+		RunE: func(cmd *cobra.Command, args []string) error { return a.run(cmd, s, f, args) }}
 	fl := cmd.Flags()
 	fl.IntVar(&a.replicas, "replicas", 0, "copies beside the first, from now on")
 	fl.StringSliceVar(&a.nodes, "nodes", nil, "indexers that hold it from now on")

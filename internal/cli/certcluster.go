@@ -86,22 +86,10 @@ func (f *clusterCerts) run(s Streams, args []string) error {
 	if f.out == "" || f.validity <= 0 {
 		return usage("tidemark cert cluster needs --out, and a --validity above 0")
 	}
-	nodes, err := parseClusterCerts(args)
+	renew := len(args) == 0
+	nodes, err := f.nodes(args)
 	if err != nil {
 		return err
-	}
-	renew := len(nodes) == 0
-	switch {
-	case renew && !f.replace:
-		return usage("tidemark cert cluster needs the nodes, as n1=10.0.0.1; or --replace to renew those in --out")
-	case renew:
-		if nodes, err = certified(f.out); err != nil {
-			return err
-		}
-	case !f.replace:
-		if err := f.free(nodes); err != nil {
-			return err
-		}
 	}
 	ca, err := loadOrMakeCA(f.out, renew)
 	if err != nil {
@@ -159,6 +147,21 @@ func (f *clusterCerts) free(nodes []clusterCert) error {
 		}
 	}
 	return nil
+}
+
+// nodes are those of the arguments; without any, those that have certificates in --out.
+func (f *clusterCerts) nodes(args []string) ([]clusterCert, error) {
+	if len(args) == 0 {
+		if !f.replace {
+			return nil, usage("tidemark cert cluster needs the nodes, as n1=10.0.0.1; or --replace to renew those in --out")
+		}
+		return certified(f.out)
+	}
+	nodes, err := parseClusterCerts(args)
+	if err != nil || f.replace {
+		return nodes, err
+	}
+	return nodes, f.free(nodes)
 }
 
 // parseClusterCerts reads NODE=HOST,HOST.

@@ -191,20 +191,36 @@ func (c *contextSettings) apply(fl *pflag.FlagSet, origins config.Origins, origi
 		{"certs-dir": c.CertsDir, "tls-ca": c.TLSCA, "tls-cert": c.TLSCert, "tls-key": c.TLSKey},
 		{"user": c.User, "password-file": c.PasswordFile, "token-file": c.TokenFile},
 	} {
-		_, who := group["user"]
-		nearer := who && token
-		for name := range group {
-			nearer = nearer || origins[name] != "default"
+		if _, who := group["user"]; who && token || anySet(group, origins) {
+			continue // something nearer says it
 		}
-		for name, value := range group {
-			if nearer || value == "" {
-				continue
-			}
-			if err := fl.Set(name, value); err != nil {
-				return err
-			}
-			origins[name] = origin
+		if err := setAll(fl, group, origins, origin); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// anySet reports whether something has set a flag of a group.
+func anySet(group map[string]string, origins config.Origins) bool {
+	for name := range group {
+		if origins[name] != "default" {
+			return true
+		}
+	}
+	return false
+}
+
+// setAll sets the flags of a group that have a value, and notes where it comes from.
+func setAll(fl *pflag.FlagSet, group map[string]string, origins config.Origins, origin string) error {
+	for name, value := range group {
+		if value == "" {
+			continue
+		}
+		if err := fl.Set(name, value); err != nil {
+			return err
+		}
+		origins[name] = origin
 	}
 	return nil
 }

@@ -81,18 +81,19 @@ func tableHistory(t io.Writer, h *v1.History, bucket string) {
 	tablePoints(t, h, all)
 }
 
-// tablePoints has a line for each point of which anything is known, for all buckets and indexes together; all is what
-// the headings of what is of all buckets have besides.
-func tablePoints(t io.Writer, h *v1.History, all string) {
-	type sum struct {
-		scans, ddl, lag uint64
-		p99             float64
-		known           bool
-	}
-	points := map[int64]*sum{}
-	at := func(ms int64) *sum {
+// pointSum is a point of time, of all buckets and indexes together.
+type pointSum struct {
+	scans, ddl, lag uint64
+	p99             float64
+	known           bool // lag is
+}
+
+// sums are the points of which anything is known, by their time.
+func sums(h *v1.History) map[int64]*pointSum {
+	points := map[int64]*pointSum{}
+	at := func(ms int64) *pointSum {
 		if points[ms] == nil {
-			points[ms] = &sum{}
+			points[ms] = &pointSum{}
 		}
 		return points[ms]
 	}
@@ -110,6 +111,13 @@ func tablePoints(t io.Writer, h *v1.History, all string) {
 			at(p.AtMS).lag, at(p.AtMS).known = max(at(p.AtMS).lag, p.Lag), true
 		}
 	}
+	return points
+}
+
+// tablePoints has a line for each point of which anything is known, for all buckets and indexes together; all is what
+// the headings of what is of all buckets have besides.
+func tablePoints(t io.Writer, h *v1.History, all string) {
+	points := sums(h)
 	if len(points) == 0 {
 		return
 	}

@@ -147,6 +147,18 @@ func createStatements(requests []v1.CreateRequest) (all []expression.Statement, 
 	return all, nil
 }
 
+// check looks at what the flags say of one index.
+func (cf *createFlags) check() error {
+	if cf.partitions < 0 || cf.partitions > 1024 || cf.replicas < 0 || cf.replicas > 16 {
+		return usage("--partitions takes 0 (the default) to 1024, --replicas 0 to 16")
+	}
+	if len(cf.keys) == 0 && !cf.req.IsPrimary {
+		return usage("say what to index: --key EXPRESSION, again for each further key, or --primary for the document " +
+			"ids")
+	}
+	return nil
+}
+
 // requests are those of the file, or the one of flags and arguments.
 func (cf *createFlags) requests(s Streams, cmd *cobra.Command, args []string) ([]v1.CreateRequest, error) {
 	if cf.file != "" {
@@ -155,12 +167,8 @@ func (cf *createFlags) requests(s Streams, cmd *cobra.Command, args []string) ([
 	if len(args) != 2 {
 		return nil, usage("%s takes BUCKET NAME, or --file, got %d arguments", cmd.CommandPath(), len(args))
 	}
-	if cf.partitions < 0 || cf.partitions > 1024 || cf.replicas < 0 || cf.replicas > 16 {
-		return nil, usage("--partitions takes 0 (the default) to 1024, --replicas 0 to 16")
-	}
-	if len(cf.keys) == 0 && !cf.req.IsPrimary {
-		return nil, usage("say what to index: --key EXPRESSION, again for each further key, or --primary for the document " +
-			"ids")
+	if err := cf.check(); err != nil {
+		return nil, err
 	}
 	req := cf.req
 	req.Bucket, req.Name, req.Partitions, req.Replicas = args[0], args[1], uint16(cf.partitions), uint8(cf.replicas)

@@ -88,6 +88,17 @@ not be started with it: the cluster's map has it. A Couchbase cluster is told th
 	return cmd
 }
 
+// noFlush is what a value of --flush means; nil: it stays as it is.
+func noFlush(flush string) (*bool, error) {
+	switch flush {
+	case "":
+		return nil, nil //nolint:nilnil // it stays as it is
+	case "on", "off":
+		return new(flush == "off"), nil
+	}
+	return nil, usage("--flush %s: want on or off", flush)
+}
+
 func kvBucketEdit(s Streams) *cobra.Command {
 	f := &kvAdminFlags{}
 	var replicas int
@@ -105,14 +116,11 @@ vbuckets and the name stay as they were made.`,
 			if cmd.Flags().Changed("replicas") {
 				e.Replicas = &replicas
 			}
-			switch flush {
-			case "":
-			case "on", "off":
-				e.NoFlush = new(flush == "off")
-			default:
-				return usage("--flush %s: want on or off", flush)
+			var err error
+			if e.NoFlush, err = noFlush(flush); err != nil {
+				return err
 			}
-			if e.Replicas == nil && e.NoFlush == nil {
+			if *e == (clustermap.BucketEdit{}) {
 				return usage("nothing to change: say --replicas or --flush")
 			}
 			a, err := f.open()

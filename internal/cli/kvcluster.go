@@ -270,6 +270,18 @@ There is no way back. A node that reads its documents after a start is waited fo
 	return cmd
 }
 
+// addedNodes are the nodes that --add names.
+func addedNodes(add []string) (all []clustermap.Node, err error) {
+	if len(add) == 0 {
+		return nil, nil
+	}
+	nodes, err := parseNodes("add", strings.Join(add, ","))
+	for _, n := range nodes {
+		all = append(all, clustermap.Node{ID: n.ID, Memcached: n.Memcached, MemcachedTLS: n.MemcachedTLS, Admin: n.Admin})
+	}
+	return all, err
+}
+
 func kvRebalance(s Streams) *cobra.Command {
 	f := &kvAdminFlags{}
 	var add, remove []string
@@ -288,15 +300,8 @@ command again shows how far it is.`,
 				return err
 			}
 			r := kv.RebalanceRequest{Remove: remove, Stop: stop}
-			if len(add) > 0 {
-				nodes, err := parseNodes("add", strings.Join(add, ","))
-				if err != nil {
-					return err
-				}
-				for _, n := range nodes {
-					r.Add = append(r.Add, clustermap.Node{ID: n.ID, Memcached: n.Memcached, MemcachedTLS: n.MemcachedTLS,
-						Admin: n.Admin})
-				}
+			if r.Add, err = addedNodes(add); err != nil {
+				return err
 			}
 			if stop && (len(add) > 0 || len(remove) > 0) {
 				return usage("--stop ends what is under way: it goes without --add and --remove")

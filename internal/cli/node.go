@@ -226,38 +226,42 @@ func (f *nodeFlags) identify() error {
 	return nil
 }
 
+// nowhere is what is wrong where nothing says where this node listens.
+func (p *nodePlan) nowhere() error {
+	if p.f.unnamed {
+		return usage("--nodes does not name %s, which is what a node without --id and --certs-dir is called: give one of "+
+			"them", p.f.id)
+	}
+	return usage("--nodes does not name %s, so that it has no manager, and nothing says where it listens: give --listen",
+		p.f.id)
+}
+
+// placeAs takes what --nodes says of this node, which has a manager then.
+func (p *nodePlan) placeAs(own nodePeer) error {
+	p.manages = true
+	p.advertise = cmp.Or(p.advertise, own.host)
+	if own.port != strconv.Itoa(p.f.port) {
+		return usage("--nodes says that %s is at port %s, and --port is %d", p.f.id, own.port, p.f.port)
+	}
+	p.listen = cmp.Or(p.listen, own.host)
+	return nil
+}
+
 // place finds this node among --nodes, and where it listens.
 func (p *nodePlan) place() error {
 	if err := p.parsePeers(); err != nil {
 		return err
 	}
-	own := slices.IndexFunc(p.peers, func(n nodePeer) bool { return n.name == p.f.id })
-	if own >= 0 {
-		p.manages = true
-		if host := p.peers[own].host; p.advertise == "" {
-			p.advertise = host
-		}
-		if got := p.peers[own].port; got != strconv.Itoa(p.f.port) {
-			return usage("--nodes says that %s is at port %s, and --port is %d", p.f.id, got, p.f.port)
-		}
-		if p.listen == "" {
-			p.listen = p.peers[own].host
+	if own := slices.IndexFunc(p.peers, func(n nodePeer) bool { return n.name == p.f.id }); own >= 0 {
+		if err := p.placeAs(p.peers[own]); err != nil {
+			return err
 		}
 	}
 	if p.listen == "" && p.advertise == "" && len(p.peers) > 0 {
-		if p.f.unnamed {
-			return usage("--nodes does not name %s, which is what a node without --id and --certs-dir is called: give one of "+
-				"them", p.f.id)
-		}
-		return usage("--nodes does not name %s, so that it has no manager, and nothing says where it listens: give --listen",
-			p.f.id)
+		return p.nowhere()
 	}
-	if p.listen == "" {
-		p.listen = "127.0.0.1"
-	}
-	if p.advertise == "" {
-		p.advertise = p.listen
-	}
+	p.listen = cmp.Or(p.listen, "127.0.0.1")
+	p.advertise = cmp.Or(p.advertise, p.listen)
 	if ip := net.ParseIP(p.advertise); ip != nil && ip.IsUnspecified() {
 		return usage("others cannot reach this node at %s: give --advertise, or name it in --nodes", p.advertise)
 	}

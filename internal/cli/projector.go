@@ -254,29 +254,34 @@ func tableProjectors(t io.Writer, views []projectorView, vbuckets bool) {
 	if vbuckets {
 		tableVBuckets(t, views)
 	}
-	for _, v := range views {
-		if v.State == nil {
-			fmt.Fprintf(t, "\n%s: %s\n", cmp.Or(v.ID, v.Admin), v.Error)
-			continue
-		}
-		for _, k := range v.State.KVTroubles {
-			fmt.Fprintf(t, "\n%s: KV node %s cannot be asked about bucket %s since %s: %s\n", v.State.ID, k.Node, k.Bucket,
-				clockOf(k.SinceMS), k.Error)
-		}
-		for i := range v.State.Buckets {
-			b := &v.State.Buckets[i]
-			remark(t, b.PurgesUntold, "%s: KV does not tell its purge seqnos of bucket %s, so that copies may take vbuckets "+
-				"anew without need", v.State.ID, b.Bucket)
-		}
-		for _, f := range v.State.Faults {
-			fmt.Fprintf(t, "\n%s: index %d: %d documents have no entry: an expression failed (%d), a key was too long (%d); "+
-				"one is %s (vbucket %d, seqno %d): %s\n",
-				v.State.ID, f.Index, f.Expression+f.TooLong, f.Expression, f.TooLong, f.Sample.DocID, f.Sample.VBucket,
-				f.Sample.Seqno, f.Sample.Error)
-		}
-		if n := v.State.FaultsOmitted; n > 0 {
-			fmt.Fprintf(t, "\n%s: %d more indexes lack entries\n", v.State.ID, n)
-		}
+	for i := range views {
+		tableTroubles(t, &views[i])
+	}
+}
+
+// tableTroubles has a paragraph for each trouble of a projector.
+func tableTroubles(t io.Writer, v *projectorView) {
+	st := v.State
+	if st == nil {
+		fmt.Fprintf(t, "\n%s: %s\n", cmp.Or(v.ID, v.Admin), v.Error)
+		return
+	}
+	for _, k := range st.KVTroubles {
+		fmt.Fprintf(t, "\n%s: KV node %s cannot be asked about bucket %s since %s: %s\n", st.ID, k.Node, k.Bucket,
+			clockOf(k.SinceMS), k.Error)
+	}
+	for i := range st.Buckets {
+		b := &st.Buckets[i]
+		remark(t, b.PurgesUntold, "%s: KV does not tell its purge seqnos of bucket %s, so that copies may take vbuckets "+
+			"anew without need", st.ID, b.Bucket)
+	}
+	for _, f := range st.Faults {
+		fmt.Fprintf(t, "\n%s: index %d: %d documents have no entry: an expression failed (%d), a key was too long (%d); "+
+			"one is %s (vbucket %d, seqno %d): %s\n", st.ID, f.Index, f.Expression+f.TooLong, f.Expression, f.TooLong,
+			f.Sample.DocID, f.Sample.VBucket, f.Sample.Seqno, f.Sample.Error)
+	}
+	if n := st.FaultsOmitted; n > 0 {
+		fmt.Fprintf(t, "\n%s: %d more indexes lack entries\n", st.ID, n)
 	}
 }
 

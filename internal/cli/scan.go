@@ -104,15 +104,8 @@ func (sf *scanFlags) request() (v1.ScanRequest, error) {
 				rpc.ExplainJSON([]byte(sf.project), 0, err))
 		}
 	}
-	between := v1.Range{Inclusion: sf.inclusion}
-	for _, a := range []struct {
-		flag, text string
-		values     *[]json.RawMessage
-	}{{"equal", sf.equal, &req.Equal}, {"low", sf.low, &between.Low}, {"high", sf.high, &between.High}} {
-		var err error
-		if *a.values, err = jsonArray(a.flag, a.text); err != nil {
-			return req, err
-		}
+	if err := sf.readBounds(&req); err != nil {
+		return req, err
 	}
 	if err := sf.readTokens(&req); err != nil {
 		return req, err
@@ -123,10 +116,25 @@ func (sf *scanFlags) request() (v1.ScanRequest, error) {
 	if given := sf.given(); len(given) > 1 {
 		return req, usage("%s exclude each other", strings.Join(given, " and "))
 	}
+	return req, nil
+}
+
+// readBounds reads --equal, --low and --high.
+func (sf *scanFlags) readBounds(req *v1.ScanRequest) error {
+	between := v1.Range{Inclusion: sf.inclusion}
+	for _, a := range []struct {
+		flag, text string
+		values     *[]json.RawMessage
+	}{{"equal", sf.equal, &req.Equal}, {"low", sf.low, &between.Low}, {"high", sf.high, &between.High}} {
+		var err error
+		if *a.values, err = jsonArray(a.flag, a.text); err != nil {
+			return err
+		}
+	}
 	if between.Low != nil || between.High != nil {
 		req.Range = &between
 	}
-	return req, nil
+	return nil
 }
 
 // readRanges reads the ranges and conditions that are given as objects.

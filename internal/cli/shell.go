@@ -343,6 +343,27 @@ func says(args []string, name, short string) bool {
 	return false
 }
 
+// completions are those words of cobra's answer that go on with what is typed.
+func completions(answer, typed string) (words []string) {
+	for line := range strings.Lines(answer) {
+		word, _, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
+		if word != "" && word[0] != ':' && strings.HasPrefix(word, typed) {
+			words = append(words, word)
+		}
+	}
+	return words
+}
+
+// firstWords are those that go on with what is typed of what a line may begin with and that is no command.
+func firstWords(typed string) (words []string) {
+	for _, word := range []string{"CREATE INDEX ", "BUILD INDEX ON ", "ALTER INDEX ", "DROP INDEX ", "exit"} {
+		if len(typed) <= len(word) && strings.EqualFold(typed, word[:len(typed)]) {
+			words = append(words, word)
+		}
+	}
+	return words
+}
+
 // words completes the word before a place in a line, as liner.WordCompleter.
 func (sh *shell) words(line string, at int) (head string, found []string, tail string) {
 	runes := []rune(line)
@@ -360,18 +381,9 @@ func (sh *shell) words(line string, at int) (head string, found []string, tail s
 	if root.ExecuteContext(context.Background()) != nil {
 		return head, nil, tail
 	}
-	for line := range strings.Lines(out.String()) {
-		word, _, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
-		if word != "" && word[0] != ':' && strings.HasPrefix(word, typed) {
-			found = append(found, word)
-		}
-	}
+	found = completions(out.String(), typed)
 	if len(args) == 0 {
-		for _, word := range []string{"CREATE INDEX ", "BUILD INDEX ON ", "ALTER INDEX ", "DROP INDEX ", "exit"} {
-			if len(typed) <= len(word) && strings.EqualFold(typed, word[:len(typed)]) {
-				found = append(found, word)
-			}
-		}
+		found = append(found, firstWords(typed)...)
 	}
 	if len(found) == 1 && !strings.HasSuffix(found[0], " ") && !strings.HasSuffix(found[0], "=") {
 		found[0] += " "

@@ -117,6 +117,21 @@ func printStatements(w io.Writer, as format, all []expression.Statement) error {
 	})
 }
 
+// createOf reads an index's definition, which is a CREATE INDEX.
+func createOf(i *v1.IndexInfo) (*expression.CreateIndex, error) {
+	some, err := expression.Parse(i.Definition)
+	if err != nil {
+		return nil, fmt.Errorf("the definition of %s/%s is none that this version can read (use a newer one): %s: %w",
+			i.Bucket, i.Name, i.Definition, err)
+	}
+	if len(some) == 1 {
+		if create, is := some[0].(*expression.CreateIndex); is {
+			return create, nil
+		}
+	}
+	return nil, fmt.Errorf("the definition of %s/%s is not one CREATE INDEX: %s", i.Bucket, i.Name, i.Definition)
+}
+
 // recreate returns the statements that make the same indexes again: those that were created deferred and are built are
 // built, all of a bucket at once.
 func recreate(list []v1.IndexInfo) (all []expression.Statement, err error) {
@@ -126,17 +141,9 @@ func recreate(list []v1.IndexInfo) (all []expression.Statement, err error) {
 		if i.State == index.Dropping || i.Replaces != 0 {
 			continue
 		}
-		some, err := expression.Parse(i.Definition)
+		create, err := createOf(&i)
 		if err != nil {
-			return nil, fmt.Errorf("the definition of %s/%s is none that this version can read (use a newer one): %s: %w",
-				i.Bucket, i.Name, i.Definition, err)
-		}
-		var create *expression.CreateIndex
-		if len(some) == 1 {
-			create, _ = some[0].(*expression.CreateIndex)
-		}
-		if create == nil {
-			return nil, fmt.Errorf("the definition of %s/%s is not one CREATE INDEX: %s", i.Bucket, i.Name, i.Definition)
+			return nil, err
 		}
 		all = append(all, create)
 		if create.Definition().Deferred && (i.State != index.Pending || !i.Deferred) {

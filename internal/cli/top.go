@@ -197,6 +197,19 @@ func topText(v *topView) (string, error) {
 	return text.String(), err
 }
 
+// choose takes over the indexes that somebody has chosen, those that are not ready first.
+func (v *topView) choose(all []v1.IndexInfo, chosen *topScreen) map[index.ID]bool {
+	shown := map[index.ID]bool{}
+	for _, ready := range []bool{false, true} {
+		for n := range all {
+			if i := &all[n]; (i.State == index.Maintenance) == ready && chosen.has(i) {
+				v.Indexes, shown[i.ID] = append(v.Indexes, *i), true
+			}
+		}
+	}
+	return shown
+}
+
 // compare makes rates of two samples, of what somebody has chosen (nil: all).
 func compare(last, next *look, chosen *topScreen) *topView {
 	v := &topView{AtMS: next.at.UnixMilli(), Status: next.status, Promoted: map[string]float64{},
@@ -218,14 +231,7 @@ func compare(last, next *look, chosen *topScreen) *topView {
 			}
 		}
 	}
-	shown := map[index.ID]bool{}
-	for _, ready := range []bool{false, true} {
-		for n := range next.indexes.Indexes {
-			if i := &next.indexes.Indexes[n]; (i.State == index.Maintenance) == ready && chosen.has(i) {
-				v.Indexes, shown[i.ID] = append(v.Indexes, *i), true
-			}
-		}
-	}
+	shown := v.choose(next.indexes.Indexes, chosen)
 	v.compareScans(last, next, seconds, shown)
 	chosen.sort(v)
 	v.Hidden = max(0, len(v.Indexes)-topIndexes)
@@ -295,8 +301,22 @@ func renderTop(t io.Writer, v *topView) {
 	for _, p := range st.Projectors {
 		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%.0f\t%d\n", p.ID, p.State, p.Streams, p.Revision, v.Documents[p.ID], p.Errors)
 	}
+	renderTopIndexers(t, v)
+	fmt.Fprintln(t, "\nBUCKET\tSTREAMS\tSTABILITY\tPROMOTIONS/s\tAGE\tLAG\tSCANS WAITING\tROLLBACK")
+	for _, b := range st.Buckets {
+		age := "-"
+		if b.StabilityAgeMS != nil {
+			age = (time.Duration(*b.StabilityAgeMS) * time.Millisecond).String()
+		}
+		fmt.Fprintf(t, "%s\t%d of %d\t#%d\t%.1f\t%s\t%d\t%d\t%s\n", b.Name, b.StreamsBegun, b.VBuckets, b.StabilityNumber,
+			v.Promoted[b.Name], age, b.Lag, b.ScansWaiting, orWord(b.Rollback, "-"))
+	}
+	renderTopIndexes(t, v)
+}
+
+func renderTopIndexers(t io.Writer, v *topView) {
 	fmt.Fprintln(t, "\nINDEXER\tSTATE\tCOPIES\tREVISION\tQUEUE\tMEMORY\tRSS MB\tHEALTH")
-	for _, i := range st.Indexers {
+	for _, i := range v.Status.Indexers {
 		queue := "-"
 		if i.QueueLimit > 0 {
 			queue = fmt.Sprintf("%.1f MB (%.0f%%)", float64(i.QueueBytes)/1e6, 100*float64(i.QueueBytes)/float64(i.QueueLimit))
@@ -311,15 +331,9 @@ func renderTop(t io.Writer, v *topView) {
 		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\n", i.ID, i.State, i.Copies, i.Revision, queue, memory, rss,
 			indexerHealth(&i))
 	}
-	fmt.Fprintln(t, "\nBUCKET\tSTREAMS\tSTABILITY\tPROMOTIONS/s\tAGE\tLAG\tSCANS WAITING\tROLLBACK")
-	for _, b := range st.Buckets {
-		age := "-"
-		if b.StabilityAgeMS != nil {
-			age = (time.Duration(*b.StabilityAgeMS) * time.Millisecond).String()
-		}
-		fmt.Fprintf(t, "%s\t%d of %d\t#%d\t%.1f\t%s\t%d\t%d\t%s\n", b.Name, b.StreamsBegun, b.VBuckets, b.StabilityNumber,
-			v.Promoted[b.Name], age, b.Lag, b.ScansWaiting, orWord(b.Rollback, "-"))
-	}
+}
+
+func renderTopIndexes(t io.Writer, v *topView) {
 	fmt.Fprintln(t, "\nINDEX\tSTATE\tPROGRESS\tENTRIES\tPENDING\tQUEUED\tMB ON DISK\tSCANS/s\tLATENCY\tERRORS")
 	for _, i := range v.Indexes {
 		entries, pending, queued := entriesOf(&i), "-", "-"

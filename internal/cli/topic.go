@@ -124,18 +124,9 @@ client/topic, or by docs/protocol.md.`,
 // subscriberTLS returns what speaks to projectors in both directions: the certificate of these files, or that of the
 // user, or of a running up; nil without TLS.
 func (f *serverFlags) subscriberTLS(own tlsconf.Files, log hclog.Logger) (*tlsconf.Source, error) {
-	if err := f.who.folder(); err != nil {
+	files, err := f.subscriberFiles()
+	if err != nil {
 		return nil, err
-	}
-	files := f.who.files
-	if files.Empty() && len(f.server) == 0 && f.data != "" {
-		m, err := localManifest(f.data)
-		if err != nil {
-			return nil, err
-		}
-		if m.Subscriber != nil {
-			files = tlsconf.Files(*m.Subscriber)
-		}
 	}
 	if own.Cert != "" || own.Key != "" {
 		files.Cert, files.Key = own.Cert, own.Key
@@ -159,6 +150,21 @@ func atLeast(words string) cobra.PositionalArgs {
 		}
 		return nil
 	}
+}
+
+// subscriberFiles are the files of whoever asks; without any, those of a subscriber of the local cluster.
+func (f *serverFlags) subscriberFiles() (tlsconf.Files, error) {
+	if err := f.who.folder(); err != nil {
+		return tlsconf.Files{}, err
+	}
+	if !f.who.files.Empty() || len(f.server) > 0 || f.data == "" {
+		return f.who.files, nil
+	}
+	m, err := localManifest(f.data)
+	if err != nil || m.Subscriber == nil {
+		return f.who.files, err
+	}
+	return tlsconf.Files(*m.Subscriber), nil
 }
 
 // projectorURLs asks a manager where the projectors are.
@@ -267,6 +273,27 @@ func (p *topicPrinter) rollback(_ context.Context, vbucket uint16, seqno uint64)
 	return write(p.out.Out, formatJSONL, topicRollback{Kind: "Rollback", VBucket: vbucket, Seqno: seqno})
 }
 
+// keys are an event's keys by the name of the index; nil where it says nothing of any.
+func (p *topicPrinter) keys(ev *keyversion.Event) (map[string][]json.RawMessage, error) {
+	if len(ev.Statements) == 0 {
+		return nil, nil //nolint:nilnil // no keys
+	}
+	all := map[string][]json.RawMessage{}
+	for _, st := range ev.Statements {
+		name := cmp.Or(p.names[st.Index], st.Index.String()) // it may have been made after the tail began
+		keys := all[name]
+		for _, k := range st.Keys {
+			text, err := collate.DecodeComposite(nil, k, p.desc[st.Index])
+			if err != nil {
+				return nil, err
+			}
+			keys = append(keys, text)
+		}
+		all[name] = keys
+	}
+	return all, nil
+}
+
 func (p *topicPrinter) handle(_ context.Context, ev *keyversion.Event) error {
 	switch {
 	case p.ended:
@@ -275,23 +302,9 @@ func (p *topicPrinter) handle(_ context.Context, ev *keyversion.Event) error {
 		return nil
 	}
 	l := topicLine{Kind: ev.Kind.String(), VBucket: ev.VBucket, VBUUID: ev.VBUUID, Seqno: ev.Seqno, ID: string(ev.DocID)}
-	for _, st := range ev.Statements {
-		name := p.names[st.Index]
-		if name == "" {
-			name = st.Index.String() // made after the tail began
-		}
-		if l.Keys == nil {
-			l.Keys = map[string][]json.RawMessage{}
-		}
-		keys := l.Keys[name]
-		for _, k := range st.Keys {
-			text, err := collate.DecodeComposite(nil, k, p.desc[st.Index])
-			if err != nil {
-				return err
-			}
-			keys = append(keys, text)
-		}
-		l.Keys[name] = keys
+	var err error
+	if l.Keys, err = p.keys(ev); err != nil {
+		return err
 	}
 	if err := write(p.out.Out, formatJSONL, l); err != nil {
 		return err

@@ -193,6 +193,23 @@ command line, where other users of the machine could see it. ` + "`config show`"
 	return b.String()
 }
 
+// documented lists the commands at and below one, and the help topics.
+func documented(c *cobra.Command) (commands, notes []*cobra.Command) {
+	switch {
+	case c.Hidden || c.Name() == "help" || c.Name() == "completion":
+		return nil, nil
+	case c.IsAdditionalHelpTopicCommand():
+		return nil, []*cobra.Command{c}
+	case c.HasParent():
+		commands = append(commands, c)
+	}
+	for _, sub := range c.Commands() {
+		below, topics := documented(sub)
+		commands, notes = append(commands, below...), append(notes, topics...)
+	}
+	return commands, notes
+}
+
 // cliDoc writes docs/cli.md: every command with its flags and examples, then the topics.
 func cliDoc(root *cobra.Command) string {
 	var b strings.Builder
@@ -201,23 +218,7 @@ func cliDoc(root *cobra.Command) string {
 Every command with its flags and examples. Made by ` + "`tidemark docs cli`" + ` from the commands themselves; a
 test keeps it current. ` + "`tidemark COMMAND --help`" + ` says the same.
 `)
-	var commands, notes []*cobra.Command
-	var walk func(c *cobra.Command)
-	walk = func(c *cobra.Command) {
-		switch {
-		case c.Hidden || c.Name() == "help" || c.Name() == "completion":
-			return
-		case c.IsAdditionalHelpTopicCommand():
-			notes = append(notes, c)
-			return
-		case c.HasParent():
-			commands = append(commands, c)
-		}
-		for _, sub := range c.Commands() {
-			walk(sub)
-		}
-	}
-	walk(root)
+	commands, notes := documented(root)
 	b.WriteString("\n| command | does |\n|---|---|\n")
 	for _, c := range commands {
 		if !c.HasSubCommands() || c.Annotations[roleKey] != "" {

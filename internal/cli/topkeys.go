@@ -187,26 +187,29 @@ func keyboard(ctx context.Context, s Streams) (keys <-chan string, back func()) 
 		return nil, func() {}
 	}
 	typed := make(chan string)
-	go func() { // it waits for a key when top ends, and the process ends with it
-		piece := make([]byte, 64)
-		for {
-			n, err := in.Read(piece)
-			for _, k := range splitKeys(string(piece[:n])) {
-				select {
-				case typed <- k:
-				case <-ctx.Done():
-					return
-				}
-			}
-			if err != nil {
-				close(typed)
-				return
-			}
-		}
-	}()
+	go readKeys(ctx, in, typed) // it waits for a key when top ends, and the process ends with it
 	return typed, func() {
 		_ = term.Restore(int(in.Fd()), before)
 		_, _ = io.WriteString(s.Out, "\n")
+	}
+}
+
+// readKeys hands over the keys of a terminal, as long as ctx.
+func readKeys(ctx context.Context, in io.Reader, typed chan<- string) {
+	piece := make([]byte, 64)
+	for {
+		n, err := in.Read(piece)
+		for _, k := range splitKeys(string(piece[:n])) {
+			select {
+			case typed <- k:
+			case <-ctx.Done():
+				return
+			}
+		}
+		if err != nil {
+			close(typed)
+			return
+		}
 	}
 }
 

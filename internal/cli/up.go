@@ -80,7 +80,8 @@ The same command on the same --data folder resumes with everything that was ther
 	return cmd
 }
 
-func (f *upFlags) run(ctx context.Context, s Streams) (err error) {
+// prepare checks what the flags say, and finds the program and the data folder.
+func (f *upFlags) prepare(s Streams) (err error) {
 	if _, err := server.ParseMoods(f.cfg.Nasty); err != nil {
 		return usage("--nasty: %v", err)
 	}
@@ -102,6 +103,14 @@ func (f *upFlags) run(ctx context.Context, s Streams) (err error) {
 	if f.cfg.Dir, err = filepath.Abs(f.cfg.Dir); err != nil {
 		return fmt.Errorf("data folder: %w", err)
 	}
+	f.cfg.LogLevel, f.cfg.LogFormat = f.logs.level, f.logs.format
+	return nil
+}
+
+func (f *upFlags) run(ctx context.Context, s Streams) error {
+	if err := f.prepare(s); err != nil {
+		return err
+	}
 	var degraded atomic.Bool
 	f.cfg.Missing = func(id string, why error) {
 		degraded.Store(true)
@@ -120,7 +129,6 @@ func (f *upFlags) run(ctx context.Context, s Streams) (err error) {
 		fmt.Fprintf(s.Err, "%s: %v; it is not started again (to let it join as a new one, end this, delete %s and start "+
 			"again)\n", id, why, filepath.Join(f.cfg.Dir, id))
 	}
-	f.cfg.LogLevel, f.cfg.LogFormat = f.logs.level, f.logs.format
 	cluster, err := localcluster.Open(f.cfg)
 	if err != nil {
 		return err

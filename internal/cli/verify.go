@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -60,11 +61,33 @@ reads all documents of the bucket from KV, once for each indexer that holds the 
 	return cmd
 }
 
+// differences prints what a verification finds, as it comes or in a table.
+type differences struct {
+	out    io.Writer
+	output format
+	table  *tabwriter.Writer
+	headed bool // the table has its first line
+}
+
+// difference prints one, nil for none.
+func (p *differences) difference(d *v1.Difference) error {
+	switch {
+	case d == nil:
+		return nil
+	case p.output != formatTable:
+		return write(p.out, p.output.each(), d)
+	case !p.headed:
+		p.headed = true
+		fmt.Fprintln(p.table, "KIND\tDOCUMENT\tSLICE\tREPLICA\tCOPY\tINDEXER\tEXPECTED\tFOUND\tDETAIL")
+	}
+	fmt.Fprintf(p.table, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\n", d.Kind, plain(d.ID), d.Slice, d.Replica, d.Copy, d.Indexer,
+		plain(keyList(d.Expected)), plain(keyList(d.Found)), d.Detail)
+	return nil
+}
+
 func runVerify(ctx context.Context, s Streams, c *client.Client, r string, req v1.VerifyRequest,
 	output format) error {
-	table := output == formatTable
-	t := tabwriter.NewWriter(s.Out, 2, 0, 2, ' ', 0)
-	shown := 0
+	show := differences{out: s.Out, output: output, table: tabwriter.NewWriter(s.Out, 2, 0, 2, ' ', 0)}
 	b, percent := newBar(s.Err, "verifying"), map[string]float64{}
 	end, err := c.Verify(ctx, r, req, func(l v1.VerifyLine) error {
 		if l.Progress != nil {
@@ -72,19 +95,10 @@ func runVerify(ctx context.Context, s Streams, c *client.Client, r string, req v
 			b.set(slices.Min(slices.Collect(maps.Values(percent)))) // as far as the slowest one that has spoken
 			return nil
 		}
-		if d := l.Difference; d != nil && !table {
-			return write(s.Out, output.each(), d)
-		} else if d != nil {
-			if shown++; shown == 1 {
-				fmt.Fprintln(t, "KIND\tDOCUMENT\tSLICE\tREPLICA\tCOPY\tINDEXER\tEXPECTED\tFOUND\tDETAIL")
-			}
-			fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\n", d.Kind, plain(d.ID), d.Slice, d.Replica, d.Copy, d.Indexer,
-				plain(keyList(d.Expected)), plain(keyList(d.Found)), d.Detail)
-		}
-		return nil
+		return show.difference(l.Difference)
 	})
 	b.done(err == nil)
-	if ferr := t.Flush(); err == nil {
+	if ferr := show.table.Flush(); err == nil {
 		err = ferr
 	}
 	var p *rpc.Problem
@@ -101,7 +115,7 @@ func runVerify(ctx context.Context, s Streams, c *client.Client, r string, req v
 		fmt.Fprintf(s.Err, "%d documents changed again whenever they were looked at; nothing was found of them\n",
 			end.Unsettled)
 	}
-	if !table {
+	if output != formatTable {
 		if err := write(s.Out, output.each(), map[string]any{"end": end}); err != nil {
 			return err
 		}

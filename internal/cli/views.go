@@ -104,6 +104,17 @@ A change is in force at once and stays over restarts, a change of leaders, and a
 		}}
 }
 
+// partOf says what part an indexer has in the next stability timestamp.
+func partOf(holds bool, ignored string) string {
+	switch {
+	case holds:
+		return "holds the next one back"
+	case ignored != "":
+		return "not waited for: " + ignored
+	}
+	return "counts"
+}
+
 func tableTimestamps(w *tabwriter.Writer, t *v1.Timestamps, vectors bool) {
 	age := "an unknown time ago"
 	if t.AgeMS != nil {
@@ -127,14 +138,7 @@ func tableTimestamps(w *tabwriter.Writer, t *v1.Timestamps, vectors bool) {
 	}
 	fmt.Fprintln(w, "\nINDEXER\tACKED\tBEHIND\tSINCE\tSTATE")
 	for _, p := range t.Indexers {
-		state := "counts"
-		switch {
-		case p.Holds:
-			state = "holds the next one back"
-		case p.Ignored != "":
-			state = "not waited for: " + p.Ignored
-		}
-		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\n", p.Name, p.Acked, p.Behind, clockOf(p.SinceMS), state)
+		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\n", p.Name, p.Acked, p.Behind, clockOf(p.SinceMS), partOf(p.Holds, p.Ignored))
 	}
 	if t.HoldingCount > 0 {
 		fmt.Fprintf(w, "\n%d vbuckets have no stream, %d of them:\n", t.HoldingCount, len(t.Holding))

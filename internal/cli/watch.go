@@ -23,11 +23,63 @@ import (
 // watchForever is --timeout of watch when none is given.
 const watchForever = time.Duration(math.MaxInt64)
 
+// watchFlags say what is watched.
+type watchFlags struct {
+	serverFlags
+	kinds []string
+	since string
+	count uint64
+}
+
+// run watches as long as ctx.
+func (f *watchFlags) run(ctx context.Context, s Streams) error {
+	if err := noCSV(f.output); err != nil {
+		return err
+	}
+	if f.timeout == 0 {
+		f.timeout = watchForever
+	}
+	c, limited, cancel, err := f.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	defer c.Close()
+	var lost atomic.Bool
+	c.Waiting = func(err error) {
+		if !lost.Swap(true) {
+			fmt.Fprintln(s.Err, "tidemark:", err, "- connecting again")
+		}
+	}
+	// It counts where --timeout ends before a stream has begun: managers, which can be reached, let one from such a
+	// position begin late.
+	future := tellFuture(limited, s.Err, c, f.since)
+	seen := uint64(0)
+	for e, err := range c.Watch(limited, f.since, f.kinds...) {
+		switch {
+		case err == nil:
+		case errors.Is(err, client.ErrUnavailable) && ctx.Err() == nil && !future:
+			return err
+		case limited.Err() != nil: // as it was asked to
+			return nil
+		default:
+			return err
+		}
+		lost.Store(false)
+		if err := printWatch(s, f.output, &e); err != nil {
+			return err
+		}
+		if e.Snapshot == nil {
+			if seen++; seen == f.count {
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
 func newWatch(s Streams) *cobra.Command {
-	f := &serverFlags{}
-	var kinds []string
-	var since string
-	var count uint64
+	f := &watchFlags{}
 	cmd := &cobra.Command{Use: "watch", Short: "Follow what changes in the replicated state", Args: noArgs,
 		ValidArgsFunction: noFiles,
 		Long: `Shows the present state in a line, then a line for each change, in order, none missing and none twice,
@@ -36,59 +88,15 @@ position: a cas, or the "id" that --output json shows. Stability timestamps and 
 times a second, and sessions of the console are shown when --kinds names them, or is all.`,
 		Example: "  tidemark watch\n  tidemark watch --kinds index,topology --output json\n  tidemark watch --since 87 " +
 			"--count 1 --timeout 1m",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := noCSV(f.output); err != nil {
-				return err
-			}
-			if f.timeout == 0 {
-				f.timeout = watchForever
-			}
-			c, ctx, cancel, err := f.client(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer cancel()
-			defer c.Close()
-			var lost atomic.Bool
-			c.Waiting = func(err error) {
-				if !lost.Swap(true) {
-					fmt.Fprintln(s.Err, "tidemark:", err, "- connecting again")
-				}
-			}
-			// It counts where --timeout ends before a stream has begun: managers, which can be reached, let one from such a
-			// position begin late.
-			future := tellFuture(ctx, s.Err, c, since)
-			seen := uint64(0)
-			for e, err := range c.Watch(ctx, since, kinds...) {
-				switch {
-				case err == nil:
-				case errors.Is(err, client.ErrUnavailable) && cmd.Context().Err() == nil && !future:
-					return err
-				case ctx.Err() != nil: // as it was asked to
-					return nil
-				default:
-					return err
-				}
-				lost.Store(false)
-				if err := printWatch(s, f.output, &e); err != nil {
-					return err
-				}
-				if e.Snapshot == nil {
-					if seen++; seen == count {
-						return nil
-					}
-				}
-			}
-			return nil
-		}}
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), s) }}
 	f.add(cmd, s)
 	if t := cmd.PersistentFlags().Lookup("timeout"); t != nil {
 		f.timeout, t.DefValue, t.Usage = 0, "0s", "how long to watch; 0 is for ever"
 	}
-	cmd.Flags().StringSliceVar(&kinds, "kinds", nil, "kinds of changes: "+kindList()+", or all (default: all but "+
+	cmd.Flags().StringSliceVar(&f.kinds, "kinds", nil, "kinds of changes: "+kindList()+", or all (default: all but "+
 		"stability, backfill and session)")
-	cmd.Flags().StringVar(&since, "since", "", "go on after this `POSITION`: a cas or an id")
-	cmd.Flags().Uint64Var(&count, "count", 0, "end after so many updates")
+	cmd.Flags().StringVar(&f.since, "since", "", "go on after this `POSITION`: a cas or an id")
+	cmd.Flags().Uint64Var(&f.count, "count", 0, "end after so many updates")
 	return cmd
 }
 
