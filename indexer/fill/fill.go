@@ -366,6 +366,11 @@ func (f *Filler) one(ctx context.Context, o *fill) {
 	f.fromKV(context.WithoutCancel(ctx), o)
 }
 
+// isOurs reports whether an error is of this node, so that no other one can send what is missing.
+func isOurs(err error) bool {
+	return errors.Is(err, copies.ErrUnwanted) || errors.Is(err, errHalf) || errors.Is(err, storage.ErrDiskFull)
+}
+
 // fill asks one after the other who has the slice. Errors wrap errLater when one of them may send it later.
 func (f *Filler) fill(ctx context.Context, o *fill) (from index.NodeID, err error) {
 	if f.inRollback(o.k.Name()) && o.patient(f.Now()) {
@@ -377,8 +382,7 @@ func (f *Filler) fill(ctx context.Context, o *fill) (from index.NodeID, err erro
 	for i := 0; i < len(o.from); i++ {
 		err := f.from(ctx, o, o.from[i])
 		switch {
-		case err == nil || ctx.Err() != nil || errors.Is(err, copies.ErrUnwanted) || errors.Is(err, errHalf) ||
-			errors.Is(err, storage.ErrDiskFull):
+		case err == nil || ctx.Err() != nil || isOurs(err):
 			return o.from[i], err
 		case f.again(o, o.from[i], err):
 			busy = err
@@ -584,6 +588,18 @@ func lost(err error) bool {
 		!errors.Is(err, storage.ErrDiskFull) && !errors.Is(err, storage.ErrInvalid)
 }
 
+// mayInstall is an error where the copy is not to have the files any more, or not these.
+func (f *Filler) mayInstall(o *fill, st *core.Bucket, said *about) error {
+	id := o.s.Meta().Copy
+	switch s, ok := f.Store.Slice(id); {
+	case !ok || s != o.s || f.Orphan(id) || !copies.Unfilled(o.s) || len(f.Snapshots.Refs(id)) > 0:
+		return copies.ErrUnwanted
+	case st.Generation() != said.Generation || st.RollbackID() != said.RollbackID || f.inRollback(o.k.Name()):
+		return errAnew
+	}
+	return nil
+}
+
 // install gives a copy the files. Nothing is written to a copy that was taken away from its bucket; added again, it is
 // as after a restart of the process. Meanwhile lists of definitions are taken over that leave it where it is.
 func (f *Filler) install(ctx context.Context, o *fill, in *storage.Incoming, said *about) error {
@@ -598,15 +614,7 @@ func (f *Filler) install(ctx context.Context, o *fill, in *storage.Incoming, sai
 			return err
 		}
 	}
-	if err := o.k.TakeAway(ctx, o.s, func(st *core.Bucket) error {
-		switch s, ok := f.Store.Slice(id); {
-		case !ok || s != o.s || f.Orphan(id) || !copies.Unfilled(o.s) || len(f.Snapshots.Refs(id)) > 0:
-			return copies.ErrUnwanted
-		case st.Generation() != said.Generation || st.RollbackID() != said.RollbackID || f.inRollback(o.k.Name()):
-			return errAnew
-		}
-		return nil
-	}); err != nil {
+	if err := o.k.TakeAway(ctx, o.s, func(st *core.Bucket) error { return f.mayInstall(o, st, said) }); err != nil {
 		return err
 	}
 	// from here on it is not left in the middle: ctx may end, the bucket has the copy again

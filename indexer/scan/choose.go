@@ -49,6 +49,17 @@ func needed(provider partition.TopologyProvider, count int, ranges []Range) []bo
 	return marked
 }
 
+// newest is the newest timestamp that a candidate of every slice holds; each has one.
+func newest(all []sliceplan) (ref wire.StabilityRef) {
+	for i, s := range all {
+		best := slices.MaxFunc(s.candidates, func(a, b candidate) int { return a.held.Compare(b.held.Ref) }).held
+		if i == 0 || best.Compare(ref.Ref) < 0 {
+			ref = best
+		}
+	}
+	return ref
+}
+
 // choose takes the newest timestamp that one healthy copy of every slice that is needed holds, or least when that is
 // newer: the nodes then wait for it; or at, when the caller has named one. turn spreads scans over copies that are
 // equally good; those of
@@ -60,15 +71,11 @@ func choose(v *View, ranges []Range, least, at *wire.StabilityRef, turn uint64, 
 		return p, err
 	}
 	for i := range p.slices {
-		s := &p.slices[i]
-		if len(s.candidates) == 0 {
+		if s := &p.slices[i]; len(s.candidates) == 0 {
 			return p, v.unheld(s.slice, nodes)
 		}
-		best := slices.MaxFunc(s.candidates, func(a, b candidate) int { return a.held.Compare(b.held.Ref) }).held
-		if i == 0 || best.Compare(p.ref.Ref) < 0 {
-			p.ref = best
-		}
 	}
+	p.ref = newest(p.slices)
 	if least != nil && p.ref.Compare(least.Ref) < 0 {
 		p.ref, p.behind = *least, true
 	}

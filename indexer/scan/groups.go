@@ -188,11 +188,12 @@ func (s *Spec) documentsAreRows(def *index.Definition, by []int) bool {
 // check refuses what no coordinator asks for.
 func (g *Grouping) check(components int) error {
 	bad := g.Each < EachDocument || g.Each >= components || len(g.Of) > MaxAggregates || len(g.By) > components
+	has := func(c int) bool { return c >= 0 && c < components }
 	for _, c := range g.By {
-		bad = bad || c < 0 || c >= components
+		bad = bad || !has(c)
 	}
 	for _, p := range g.Of {
-		bad = bad || !p.Op.Valid() || p.Component < 0 || p.Component >= components
+		bad = bad || !p.Op.Valid() || !has(p.Component)
 	}
 	if bad {
 		return Errorf(errcode.BadRequest, "groups %+v of keys of %d components", *g, components)

@@ -21,6 +21,11 @@ func mergeRanges(ranges []Range) []Range {
 	return out
 }
 
+// isEmpty reports whether no key can lie in the range.
+func (r *Range) isEmpty() bool {
+	return r.Low != nil && r.High != nil && bytes.Compare(r.Low, r.High) >= 0
+}
+
 // intersect returns what lies in a range of both lists, each ordered and its ranges apart from each other, as in what
 // is returned.
 func intersect(a, b []Range) (out []Range) {
@@ -32,7 +37,7 @@ func intersect(a, b []Range) (out []Range) {
 		if high := b[0].High; high != nil && (r.High == nil || bytes.Compare(high, r.High) < 0) {
 			r.High, endsFirst = high, false
 		}
-		if r.Low == nil || r.High == nil || bytes.Compare(r.Low, r.High) < 0 {
+		if !r.isEmpty() {
 			out = append(out, r)
 		}
 		if endsFirst {

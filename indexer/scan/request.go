@@ -2,6 +2,7 @@ package scan
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -183,9 +184,7 @@ func badJSON(err error) *Error {
 }
 
 func (r *Request) check() error {
-	if r.Consistency == "" {
-		r.Consistency = Any
-	}
+	r.Consistency = cmp.Or(r.Consistency, Any)
 	switch {
 	case r.Limit < 0 || r.Limit > MaxLimit:
 		return Errorf(errcode.BadRequest, "limit %d: want 1 to %d, or none for all rows", r.Limit, int64(MaxLimit))
@@ -198,11 +197,8 @@ func (r *Request) check() error {
 	if err := r.Continue(r.Session); err != nil {
 		return err
 	}
-	if len(r.Ranges) > MaxRanges {
-		return Errorf(errcode.BadRequest, "%d ranges, want at most %d", len(r.Ranges), MaxRanges)
-	}
-	if given := howMany(r.Equal != nil, r.Range != nil, r.Ranges != nil); given > 1 {
-		return Errorf(errcode.BadRequest, "equal, range and ranges exclude each other: %d of them are given", given)
+	if err := r.checkRanges(); err != nil {
+		return err
 	}
 	if err := r.checkStability(); err != nil {
 		return err
@@ -221,6 +217,16 @@ func howMany(are ...bool) (n int) {
 		}
 	}
 	return n
+}
+
+func (r *Request) checkRanges() error {
+	if len(r.Ranges) > MaxRanges {
+		return Errorf(errcode.BadRequest, "%d ranges, want at most %d", len(r.Ranges), MaxRanges)
+	}
+	if given := howMany(r.Equal != nil, r.Range != nil, r.Ranges != nil); given > 1 {
+		return Errorf(errcode.BadRequest, "equal, range and ranges exclude each other: %d of them are given", given)
+	}
+	return nil
 }
 
 // checkConsistency refuses a consistency that is not one, and tokens that do not go with it.
@@ -283,6 +289,22 @@ func vectorTokens(vbucket string, pairs []json.RawMessage) (all []Token, err err
 	return all, err
 }
 
+// since takes from a request what is of the index's bucket of what the rows have to show.
+func (s *Spec) since(r *Request, bucket string) (err error) {
+	if s.Tokens, err = r.tokensOf(bucket); err != nil {
+		return err
+	}
+	if s.Consistency == AtPlus && len(s.Tokens) == 0 { // all of them are of other buckets: nothing is to be waited for
+		s.Consistency = Any
+	}
+	for _, seen := range r.seen {
+		if seen.Bucket == bucket {
+			s.Seen = append(s.Seen, seen)
+		}
+	}
+	return nil
+}
+
 // Compile checks the request against an index and encodes its bounds. Errors are *Error with code BAD_REQUEST.
 func (r *Request) Compile(def *index.Definition) (Spec, error) {
 	s := Spec{
@@ -290,17 +312,9 @@ func (r *Request) Compile(def *index.Definition) (Spec, error) {
 		WantTimestamp: r.WantTimestamp, Explain: r.Explain, Desc: def.Desc(), Offset: r.Offset, Project: r.Project,
 		Stability: r.Stability,
 	}
-	var err error
-	if s.Tokens, err = r.tokensOf(def.Bucket); err != nil {
+	err := s.since(r, def.Bucket)
+	if err != nil {
 		return s, err
-	}
-	if s.Consistency == AtPlus && len(s.Tokens) == 0 { // all of them are of other buckets: nothing is to be waited for
-		s.Consistency = Any
-	}
-	for _, seen := range r.seen {
-		if seen.Bucket == def.Bucket {
-			s.Seen = append(s.Seen, seen)
-		}
 	}
 	if r.Timestamp != "" {
 		at, err := ParseTimestampID(def.Bucket, r.Timestamp)
@@ -395,9 +409,8 @@ func (s *Spec) project(distinct bool) error {
 // with their inclusion. A bound with fewer components than the key stands for every key that begins with it: as an
 // included bound all of them belong to the range, as an excluded one none of them does.
 func (b *Bounds) compile(desc []bool) (Range, bool, error) {
-	switch b.Inclusion {
-	case "", Both, LowOnly, HiOnly, Neither:
-	default:
+	withLow, withHigh, known := b.Inclusion.bounds()
+	if !known {
 		return Range{}, false, Errorf(errcode.BadRequest, "inclusion %q: want both, low, high or neither", b.Inclusion)
 	}
 	low, lowEnds, err := encodeBound("low", b.Low, desc)
@@ -408,8 +421,6 @@ func (b *Bounds) compile(desc []bool) (Range, bool, error) {
 	if err != nil {
 		return Range{}, false, err
 	}
-	withLow := b.Inclusion != HiOnly && b.Inclusion != Neither
-	withHigh := b.Inclusion != LowOnly && b.Inclusion != Neither
 	if i := differAt(low, lowEnds, high, highEnds); i < len(desc) && desc[i] {
 		low, high, withLow, withHigh = high, low, withHigh, withLow
 	}
@@ -426,7 +437,22 @@ func (b *Bounds) compile(desc []bool) (Range, bool, error) {
 			r.High = collate.PrefixEnd(high) // nil: nothing is greater, which is open as well
 		}
 	}
-	return r, r.Low == nil || r.High == nil || bytes.Compare(r.Low, r.High) < 0, nil
+	return r, !r.isEmpty(), nil
+}
+
+// bounds says which bounds belong to the range; known is false for what is no inclusion.
+func (i Inclusion) bounds() (low, high, known bool) {
+	switch i {
+	case "", Both:
+		return true, true, true
+	case LowOnly:
+		return true, false, true
+	case HiOnly:
+		return false, true, true
+	case Neither:
+		return false, false, true
+	}
+	return false, false, false
 }
 
 // encodeBound encodes the components of a bound; ends tells where each one ends.

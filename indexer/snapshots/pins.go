@@ -90,6 +90,23 @@ func (p *Pins) Hold(ctx context.Context, k Bucket, id index.ID, c index.CopyID, 
 	return p.wait(ctx, k, id, c, ref)
 }
 
+// never says why a copy will never have a snapshot at ref that it does not have now, as far as that is known; nil: it
+// may.
+func (p *Pins) never(k Bucket, id index.ID, c index.CopyID, ref wire.StabilityRef) error {
+	s, ok := p.Store.Slice(c)
+	switch {
+	case !ok || s.Meta().Index != id:
+		return scan.Errorf(errcode.IndexNotHosted, "copy %s of index %s is not on this node", c, id)
+	case k.Rollback() > ref.RollbackID:
+		return scan.Errorf(errcode.IndexInRollback, "bucket %q was rolled back after timestamp %d", ref.Bucket, ref.Number)
+	}
+	if refs := p.Snapshots.Refs(c); len(refs) > 0 && refs[0].Compare(ref.Ref) > 0 {
+		return scan.Errorf(errcode.SnapshotTooOld, "copy %s holds timestamps %d to %d, not %d any more%s", c,
+			refs[0].Number, refs[len(refs)-1].Number, ref.Number, p.Snapshots.whyNotKept(ref))
+	}
+	return nil
+}
+
 // wait waits for a copy's snapshot at ref, or says why it will not come.
 func (p *Pins) wait(ctx context.Context, k Bucket, id index.ID, c index.CopyID, ref wire.StabilityRef) (h Held,
 	err error) {
@@ -100,17 +117,8 @@ func (p *Pins) wait(ctx context.Context, k Bucket, id index.ID, c index.CopyID, 
 		if h, ok := p.Snapshots.Acquire(c, &ref); ok {
 			return h, nil
 		}
-		s, ok := p.Store.Slice(c)
-		switch {
-		case !ok || s.Meta().Index != id:
-			return Held{}, scan.Errorf(errcode.IndexNotHosted, "copy %s of index %s is not on this node", c, id)
-		case k.Rollback() > ref.RollbackID:
-			return Held{}, scan.Errorf(errcode.IndexInRollback, "bucket %q was rolled back after timestamp %d", ref.Bucket,
-				ref.Number)
-		}
-		if refs := p.Snapshots.Refs(c); len(refs) > 0 && refs[0].Compare(ref.Ref) > 0 {
-			return Held{}, scan.Errorf(errcode.SnapshotTooOld, "copy %s holds timestamps %d to %d, not %d any more%s", c,
-				refs[0].Number, refs[len(refs)-1].Number, ref.Number, p.Snapshots.whyNotKept(ref))
+		if err := p.never(k, id, c, ref); err != nil {
+			return Held{}, err
 		}
 		if passed {
 			return Held{}, scan.Errorf(errcode.SnapshotSkipped, "copy %s could not be made exact at timestamp %d", c,

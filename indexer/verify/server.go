@@ -2,6 +2,7 @@ package verify
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -104,15 +105,8 @@ func (v *Verifier) verifyAll(r *http.Request, out *lines) (*v1.VerifyEnd, error)
 	if err != nil {
 		return nil, scan.Errorf(errcode.BadRequest, "%w", err)
 	}
-	var q v1.VerifyRequest
-	body, err := io.ReadAll(r.Body)
-	if err == nil && len(bytes.TrimSpace(body)) > 0 {
-		err = rpc.ReadJSON(body, &q)
-	}
+	q, err := readVerify(r.Body)
 	if err != nil {
-		return nil, err
-	}
-	if err := checkVerify(&q); err != nil {
 		return nil, err
 	}
 	view, err := v.role.View(id)
@@ -147,12 +141,21 @@ func (v *Verifier) verifyAll(r *http.Request, out *lines) (*v1.VerifyEnd, error)
 	}
 	sum.Listed = out.listed
 	slices.SortFunc(sum.Copies, func(a, b v1.VerifiedCopy) int {
-		if a.Slice != b.Slice {
-			return int(a.Slice) - int(b.Slice)
-		}
-		return int(a.Replica) - int(b.Replica)
+		return cmp.Or(cmp.Compare(a.Slice, b.Slice), cmp.Compare(a.Replica, b.Replica))
 	})
 	return sum, nil
+}
+
+// readVerify reads a request's body, which may be empty.
+func readVerify(from io.Reader) (q v1.VerifyRequest, err error) {
+	body, err := io.ReadAll(from)
+	if err == nil && len(bytes.TrimSpace(body)) > 0 {
+		err = rpc.ReadJSON(body, &q)
+	}
+	if err != nil {
+		return q, err
+	}
+	return q, checkVerify(&q)
 }
 
 // verifyAt lets one node check its copies, and passes its lines on but the last one.

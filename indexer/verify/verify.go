@@ -173,6 +173,20 @@ func (v *verification) hold(ctx context.Context, ref wire.StabilityRef) (*frozen
 	return f, nil
 }
 
+// heldByAll is the oldest of the newest timestamps of all copies; nil where one has none.
+func (v *verification) heldByAll() (ref *wire.StabilityRef) {
+	for _, c := range v.copies {
+		refs := v.pins.Snapshots.Refs(c.place.ID)
+		if len(refs) == 0 {
+			return nil
+		}
+		if last := refs[len(refs)-1]; ref == nil || last.Compare(ref.Ref) < 0 {
+			ref = &last
+		}
+	}
+	return ref
+}
+
 // newest holds the newest timestamp that all copies have.
 func (v *verification) newest(ctx context.Context) (*frozen, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, scan.DefaultWait,
@@ -181,18 +195,7 @@ func (v *verification) newest(ctx context.Context) (*frozen, error) {
 	defer cancel()
 	for {
 		changed := v.pins.Snapshots.Changes()
-		var ref *wire.StabilityRef
-		for _, c := range v.copies {
-			refs := v.pins.Snapshots.Refs(c.place.ID)
-			if len(refs) == 0 {
-				ref = nil
-				break
-			}
-			if last := refs[len(refs)-1]; ref == nil || last.Compare(ref.Ref) < 0 {
-				ref = &last
-			}
-		}
-		if ref != nil {
+		if ref := v.heldByAll(); ref != nil {
 			f, err := v.hold(ctx, *ref)
 			if err == nil || !passing(err) {
 				return f, err
@@ -329,10 +332,8 @@ func (v *verification) unsettled(states map[uint16]*vbState) {
 	}
 }
 
-// round compares the vbuckets at f, takes those off the list that are through, and says what the next timestamp must
-// cover.
-func (v *verification) round(ctx context.Context, f *frozen, states map[uint16]*vbState,
-	round int) (need timestamp.Vector, err error) {
+// stretches are what has to be read of vbuckets that are not there yet.
+func (f *frozen) stretches(states map[uint16]*vbState) map[uint16]stretch {
 	want := map[uint16]stretch{}
 	for vb, s := range states {
 		at := f.vector.At(int(vb))
@@ -340,6 +341,14 @@ func (v *verification) round(ctx context.Context, f *frozen, states map[uint16]*
 			want[vb] = stretch{from: s.from, fromUUID: s.fromUUID, to: at.Seqno, toUUID: at.VBUUID}
 		}
 	}
+	return want
+}
+
+// round compares the vbuckets at f, takes those off the list that are through, and says what the next timestamp must
+// cover.
+func (v *verification) round(ctx context.Context, f *frozen, states map[uint16]*vbState,
+	round int) (need timestamp.Vector, err error) {
+	want := f.stretches(states)
 	got, err := v.read(ctx, want)
 	v.resumed = v.now()
 	if err == nil {
@@ -371,6 +380,33 @@ func (v *verification) round(ctx context.Context, f *frozen, states map[uint16]*
 	return need, nil
 }
 
+// documents looks at all documents that the copy has, and notes which these are.
+func (j *judge) documents(ctx context.Context, seen map[string]bool) error {
+	return j.snap.Back(ctx, j.vb, func(docID []byte, seqno uint64, keys [][]byte) error {
+		if len(keys) == 0 || !j.v.page.has(docID) {
+			return nil
+		}
+		seen[string(docID)] = true
+		if err := j.v.pay(ctx, len(docID)+size(keys)); err != nil {
+			return err
+		}
+		return j.document(string(docID), entry{seqno, keys, true})
+	})
+}
+
+// lookOpen looks at the documents that are open and were not read.
+func (j *judge) lookOpen() error {
+	for id := range j.open {
+		if _, ok := j.read.docs[id]; ok {
+			continue
+		}
+		if err := j.look(id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // compare looks at one vbucket of every copy: at all its documents in the first round, then at those that have changed
 // and those that are open.
 func (v *verification) compare(ctx context.Context, f *frozen, vb uint16, s *vbState, r *vbRead, all bool) error {
@@ -384,31 +420,14 @@ func (v *verification) compare(ctx context.Context, f *frozen, vb uint16, s *vbS
 				return err
 			}
 		}
+		var err error
 		if all {
-			err := f.snaps[i].Back(ctx, vb, func(docID []byte, seqno uint64, keys [][]byte) error {
-				if len(keys) == 0 {
-					return nil
-				}
-				if !v.page.has(docID) {
-					return nil
-				}
-				seen[string(docID)] = true
-				if err := v.pay(ctx, len(docID)+size(keys)); err != nil {
-					return err
-				}
-				return j.document(string(docID), entry{seqno, keys, true})
-			})
-			if err != nil {
-				return err
-			}
+			err = j.documents(ctx, seen)
 		} else {
-			for id := range j.open {
-				if _, ok := r.docs[id]; !ok {
-					if err := j.look(id); err != nil {
-						return err
-					}
-				}
-			}
+			err = j.lookOpen()
+		}
+		if err != nil {
+			return err
 		}
 		for id := range r.docs {
 			if seen[id] {
