@@ -48,14 +48,7 @@ func (s *Sim) noteEnd(b *kvBucket, v int, k *branch, seqno uint64) {
 // checkCommit: cas rises by one with every update, by more where a recovery passes over some, and stability timestamps
 // never go back but by a rollback, stand on snapshot ends, and have one vector under one number.
 func (s *Sim) checkCommit(old, next *statecontext.State, r statecontext.Result, body statecontext.Body) {
-	want := old.CAS()
-	if r.Changed {
-		want++
-	}
-	if c, is := body.(*statecontext.RaiseEpoch); is && c.SkipNumbers {
-		want += statecontext.SkippedUpdates
-	}
-	if next.CAS() != want {
+	if next.CAS() != casAfter(old, r, body) {
 		s.fail("%T: cas went from %d to %d, changed %v", body, old.CAS(), next.CAS(), r.Changed)
 	}
 	for b := range next.Buckets() {
@@ -72,12 +65,24 @@ func (s *Sim) checkCommit(old, next *statecontext.State, r statecontext.Result, 
 		s.checkApart(next)
 		s.checkDoubles(next)
 	}
-	if c, ok := body.(*statecontext.SetIndexState); ok && r.Changed && c.To == index.Maintenance {
-		s.checkReady(next.Index(c.ID))
-	}
 	if c, ok := body.(*statecontext.SetIndexState); ok && r.Changed {
+		if c.To == index.Maintenance {
+			s.checkReady(next.Index(c.ID))
+		}
 		s.checkName(old, next, c.ID)
 	}
+}
+
+// casAfter is the cas that has to follow a command.
+func casAfter(old *statecontext.State, r statecontext.Result, body statecontext.Body) uint64 {
+	want := old.CAS()
+	if r.Changed {
+		want++
+	}
+	if c, is := body.(*statecontext.RaiseEpoch); is && c.SkipNumbers {
+		want += statecontext.SkippedUpdates
+	}
+	return want
 }
 
 // checkName: a name that leads to another index from now on leads to one that is ready, as the one before was: a scan

@@ -597,6 +597,25 @@ func (h *hosted) dropSide(id uint64) {
 	maps.DeleteFunc(h.sides, func(_ uint64, x *side) bool { return x.id == id })
 }
 
+// feedWindow moves one item of a window, or ends it. It is false where the indexer has not taken the item.
+func (s *Sim) feedWindow(n *node, x *side, send func(keyversion.Event) ingest.Verdict) bool {
+	k, some := &x.ks, len(x.ks.items) > 0
+	switch {
+	case some && len(x.rest) == 0 && s.cut(k, &x.Stream):
+		x.told = !s.mark(k, &x.Stream)
+	case some && x.Side(projects.KVDocument, k.items[0].seqno) == projects.SideTakes:
+		return s.feedItem(n, x, send)
+	default:
+		k.mid, k.items, k.cur = false, nil, k.window.End
+		ends := x.Done || !x.on && k.cur >= x.Want.End // the stream's end says it
+		if !ends && x.Took(k.cur, true) && s.dice.node.Intn(2) == 0 {
+			d := x.Downstream()
+			send(d.Sync(x.VBUUID, x.Complete))
+		}
+	}
+	return true
+}
+
 func (s *Sim) feedSide(n *node, h *hosted, key uint64, x *side) {
 	k, id, d := &x.ks, x.id, x.Downstream()
 	pr := s.proj[x.p]
@@ -625,17 +644,9 @@ func (s *Sim) feedSide(n *node, h *hosted, key uint64, x *side) {
 	case !k.mid && k.cur < x.Want.End && k.cur < k.branch.high():
 		k.marker(k.cur + 1 + uint64(s.dice.node.Intn(int(k.branch.high()-k.cur))))
 		x.told = !s.mark(k, &x.Stream)
-	case k.mid && len(k.items) > 0 && len(x.rest) == 0 && s.cut(k, &x.Stream):
-		x.told = !s.mark(k, &x.Stream)
-	case k.mid && len(k.items) > 0 && x.Side(projects.KVDocument, k.items[0].seqno) == projects.SideTakes:
-		if !s.feedItem(n, x, send) {
-			delete(h.sides, key)
-		}
 	case k.mid:
-		k.mid, k.items, k.cur = false, nil, k.window.End
-		ends := x.Done || !x.on && k.cur >= x.Want.End // the stream's end says it
-		if !ends && x.Took(k.cur, true) && s.dice.node.Intn(2) == 0 {
-			send(d.Sync(x.VBUUID, x.Complete))
+		if !s.feedWindow(n, x, send) {
+			delete(h.sides, key)
 		}
 	case k.cur >= x.Want.End:
 		// The projector asks KV how far it is, now: that holds for what an earlier stream left out, too, which broke off.

@@ -434,6 +434,22 @@ func (s *Sim) sync(p int, b *kvBucket, v int) {
 	}
 }
 
+// pumpItem sends the next document of a window to all indexers that it concerns.
+func (s *Sim) pumpItem(p int, b *kvBucket, v int, st *mainStream) {
+	k := &st.ks
+	it, before := k.items[0], k.cur
+	k.items, k.cur = k.items[1:], it.seqno
+	st.Place(k.window.End)
+	for to := range s.nodes {
+		if e, ok := s.statement(to, it, st.Window, st.topo); ok && !st.drop[to] {
+			e.Incarnation = st.Incarnation
+			for _, part := range s.parts(e) {
+				s.emit(p, to, b, v, part, before)
+			}
+		}
+	}
+}
+
 // pump moves one item of a maintenance stream.
 func (s *Sim) pump(p int, b *kvBucket, v int) {
 	st := s.proj[p].stream(b, v)
@@ -454,18 +470,7 @@ func (s *Sim) pump(p int, b *kvBucket, v int) {
 		s.marked(p, b, v, st)
 	}
 	if len(k.items) > 0 {
-		it := k.items[0]
-		before := k.cur
-		k.items, k.cur = k.items[1:], it.seqno
-		st.Place(k.window.End)
-		for to := range s.nodes {
-			if e, ok := s.statement(to, it, st.Window, st.topo); ok && !st.drop[to] {
-				e.Incarnation = st.Incarnation
-				for _, part := range s.parts(e) {
-					s.emit(p, to, b, v, part, before)
-				}
-			}
-		}
+		s.pumpItem(p, b, v, st)
 	}
 	if len(k.items) == 0 {
 		k.mid, k.cur = false, k.window.End
