@@ -179,25 +179,21 @@ func (p *parser) flatten() (Expr, error) {
 			return nil, err
 		}
 		flat := &Flatten{}
-		for {
+		err := p.separated(func() error {
 			if len(flat.Parts) == MaxKeys {
-				return nil, p.fail(p.tok, "a key has at most %d components", MaxKeys)
+				return p.fail(p.tok, "a key has at most %d components", MaxKeys)
 			}
 			part, err := p.flattenPart(len(flat.Parts) == 0)
-			if err != nil {
-				return nil, err
-			}
 			flat.Parts = append(flat.Parts, part)
-			if more, err := p.acceptOp(","); err != nil {
-				return nil, err
-			} else if more {
-				continue
-			}
-			if !p.isOp(")") {
-				return nil, p.mistyped("an operator, ASC, DESC, a comma or )", "ASC", "DESC")
-			}
-			return flat, p.advance()
+			return err
+		})
+		if err != nil {
+			return nil, err
 		}
+		if !p.isOp(")") {
+			return nil, p.mistyped("an operator, ASC, DESC, a comma or )", "ASC", "DESC")
+		}
+		return flat, p.advance()
 	})
 	return x, err
 }

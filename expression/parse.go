@@ -171,6 +171,18 @@ func (p *parser) acceptWord(word string) (bool, error) {
 	return true, p.advance()
 }
 
+// separated reads items as long as a comma follows.
+func (p *parser) separated(item func() error) error {
+	for {
+		if err := item(); err != nil {
+			return err
+		}
+		if more, err := p.acceptOp(","); err != nil || !more {
+			return err
+		}
+	}
+}
+
 func (p *parser) wantOp(op string) error {
 	if ok, err := p.acceptOp(op); ok || err != nil {
 		return err
@@ -496,7 +508,7 @@ func (p *parser) meta() (Expr, error) {
 	if err := p.wantOp("."); err != nil {
 		return nil, err
 	}
-	if p.tok.kind != tokWord && p.tok.kind != tokQuoted {
+	if !p.tok.isNamed() {
 		return nil, p.unexpected("id after META().")
 	}
 	var x Expr
@@ -532,7 +544,7 @@ func (p *parser) xattr() (Expr, error) {
 	if err := p.advance(); err != nil {
 		return nil, err
 	}
-	if p.tok.kind != tokWord && p.tok.kind != tokQuoted {
+	if !p.tok.isNamed() {
 		return nil, p.unexpected("the name of an attribute after META().xattrs.")
 	}
 	x := &Xattr{Name: p.tok.value}
@@ -581,7 +593,7 @@ func (p *parser) memberStep(x Expr, steps []Step) (Expr, []Step, error) {
 		x, err := p.computedStep(navigate(x, steps))
 		return x, nil, err
 	}
-	if p.tok.kind != tokWord && p.tok.kind != tokQuoted {
+	if !p.tok.isNamed() {
 		return nil, nil, p.unexpected("a name after the point")
 	}
 	steps = append(steps, Step{Name: p.tok.value})

@@ -167,7 +167,7 @@ func (p *parser) test(x Expr) (Expr, error) {
 		return nil, err
 	}
 	word := strings.ToUpper(p.tok.value)
-	if p.tok.kind != tokWord || word != "LIKE" && word != "IN" && word != "WITHIN" && word != "BETWEEN" {
+	if p.tok.kind != tokWord || !slices.Contains([]string{"LIKE", "IN", "WITHIN", "BETWEEN"}, word) {
 		return nil, p.unexpected("LIKE, IN, WITHIN or BETWEEN after NOT")
 	}
 	if err := p.advance(); err != nil {
@@ -185,14 +185,18 @@ func (p *parser) test(x Expr) (Expr, error) {
 	case "LIKE":
 		return p.escape(&Like{X: x, Pattern: right, Not: not})
 	}
+	return p.upTo(&Between{X: x, Low: right, Not: not})
+}
+
+// upTo reads what follows the lower bound of BETWEEN.
+func (p *parser) upTo(x *Between) (_ Expr, err error) {
 	if err := p.wantWord("AND"); err != nil {
 		return nil, err
 	}
-	high, err := p.expression(precOrder)
-	if err != nil {
+	if x.High, err = p.expression(precOrder); err != nil {
 		return nil, err
 	}
-	return &Between{X: x, Low: right, High: high, Not: not}, nil
+	return x, nil
 }
 
 func (p *parser) escape(x *Like) (Expr, error) {
@@ -209,25 +213,21 @@ func (p *parser) list(closing string) (list []Expr, err error) {
 	if ok, err := p.acceptOp(closing); ok || err != nil {
 		return nil, err
 	}
-	for {
+	err = p.separated(func() error {
 		if len(list) == MaxList {
-			return nil, p.fail(p.tok, "more than %d expressions in a list", MaxList)
+			return p.fail(p.tok, "more than %d expressions in a list", MaxList)
 		}
 		x, err := p.expression(0)
-		if err != nil {
-			return nil, err
-		}
 		list = append(list, x)
-		if ok, err := p.acceptOp(","); err != nil {
-			return nil, err
-		} else if ok {
-			continue
-		}
-		if !p.isOp(closing) {
-			return nil, p.unexpected("an operator, a comma or " + closing)
-		}
-		return list, p.advance()
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
+	if !p.isOp(closing) {
+		return nil, p.unexpected("an operator, a comma or " + closing)
+	}
+	return list, p.advance()
 }
 
 // deeper counts one level of brackets around read.
@@ -275,29 +275,27 @@ func (p *parser) members() (Expr, error) {
 	if ok, err := p.acceptOp("}"); ok || err != nil {
 		return x, err
 	}
-	for {
+	err := p.separated(func() error {
 		if len(x.Members) == MaxList {
-			return nil, p.fail(p.tok, "more than %d members", MaxList)
+			return p.fail(p.tok, "more than %d members", MaxList)
 		}
 		at := p.tok
 		m, err := p.member()
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if m.Computed == nil && slices.ContainsFunc(x.Members, func(o Member) bool {
-			return o.Computed == nil &&
-				o.Name == m.Name
+			return o.Computed == nil && o.Name == m.Name
 		}) {
-			return nil, p.fail(at, "the object has two members %q", m.Name)
+			return p.fail(at, "the object has two members %q", m.Name)
 		}
 		x.Members = append(x.Members, m)
-		if ok, err := p.acceptOp(","); err != nil {
-			return nil, err
-		} else if ok {
-			continue
-		}
-		return x, p.wantOp("}")
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
+	return x, p.wantOp("}")
 }
 
 // member reads name: value, or a path alone, whose last name is the member's.
@@ -364,12 +362,8 @@ func (p *parser) caseOf() (Expr, error) {
 		if len(c.Whens) == 0 {
 			return nil, p.unexpected("WHEN")
 		}
-		if ok, err := p.acceptWord("ELSE"); err != nil {
+		if err := p.orElse(c); err != nil {
 			return nil, err
-		} else if ok {
-			if c.Else, err = p.expression(0); err != nil {
-				return nil, err
-			}
 		}
 		return c, p.wantWord("END")
 	})
@@ -377,6 +371,15 @@ func (p *parser) caseOf() (Expr, error) {
 		return nil, err
 	}
 	return p.into(x)
+}
+
+// orElse reads ELSE, if it is there.
+func (p *parser) orElse(c *Case) error {
+	ok, err := p.acceptWord("ELSE")
+	if err == nil && ok {
+		c.Else, err = p.expression(0)
+	}
+	return err
 }
 
 // when reads a branch of a CASE.
@@ -437,19 +440,14 @@ const maxBindings = 16
 
 // bindings reads v IN x, i:v IN x or v WITHIN x, one or several of them.
 func (p *parser) bindings(x *Each) error {
-	for {
+	return p.separated(func() error {
 		if len(x.Bindings) == maxBindings {
 			return p.fail(p.tok, "more than %d variables", maxBindings)
 		}
 		b, err := p.binding()
-		if err != nil {
-			return err
-		}
 		x.Bindings = append(x.Bindings, b)
-		if more, err := p.acceptOp(","); err != nil || !more {
-			return err
-		}
-	}
+		return err
+	})
 }
 
 func (p *parser) binding() (b Binding, err error) {
@@ -545,12 +543,8 @@ func (p *parser) comprehension(tok token) (Expr, error) {
 			return nil, err
 		}
 		p.lex, p.tok = rest, tokAtRest
-		if ok, err := p.acceptWord("WHEN"); err != nil {
+		if err := p.onlyWhen(x); err != nil {
 			return nil, err
-		} else if ok {
-			if x.When, err = p.scoped(x); err != nil {
-				return nil, err
-			}
 		}
 		return x, p.wantWord("END")
 	})
@@ -558,6 +552,15 @@ func (p *parser) comprehension(tok token) (Expr, error) {
 		return nil, err
 	}
 	return p.into(x)
+}
+
+// onlyWhen reads WHEN, if it is there.
+func (p *parser) onlyWhen(x *Each) error {
+	ok, err := p.acceptWord("WHEN")
+	if err == nil && ok {
+		x.When, err = p.scoped(x)
+	}
+	return err
 }
 
 // mapping reads the body of ARRAY and FIRST, or the name and the body of OBJECT.

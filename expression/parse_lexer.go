@@ -27,6 +27,9 @@ type token struct {
 	pos, end int // byte offsets
 }
 
+// isNamed reports whether the token may be a name: a word, or an identifier in backticks.
+func (t *token) isNamed() bool { return t.kind == tokWord || t.kind == tokQuoted }
+
 // lexer cuts a text into tokens on demand.
 type lexer struct {
 	text string

@@ -205,6 +205,19 @@ func (s *BuildIndex) String() string {
 	return string(append(b, ')'))
 }
 
+// isOver reports whether a statement may end here.
+func (p *parser) isOver() bool { return p.tok.kind == tokEnd || p.isOp(";") }
+
+// semicolons passes any number of them.
+func (p *parser) semicolons() error {
+	for p.isOp(";") {
+		if err := p.advance(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Parse reads statements separated by semicolons; there is at least one. The error is a *SyntaxError.
 func Parse(text string) ([]Statement, error) {
 	p, err := newParser(text)
@@ -213,10 +226,8 @@ func Parse(text string) ([]Statement, error) {
 	}
 	var all []Statement
 	for {
-		for p.isOp(";") {
-			if err := p.advance(); err != nil {
-				return nil, err
-			}
+		if err := p.semicolons(); err != nil {
+			return nil, err
 		}
 		if p.tok.kind == tokEnd {
 			break
@@ -229,7 +240,7 @@ func Parse(text string) ([]Statement, error) {
 		if err != nil {
 			return nil, err
 		}
-		if p.tok.kind != tokEnd && !p.isOp(";") {
+		if !p.isOver() {
 			return nil, p.behind(s)
 		}
 		if p.tok.pos-start > MaxStatementBytes {
@@ -302,12 +313,8 @@ func (p *parser) clauses(s *CreateIndex) error {
 	if err := p.include(s); err != nil {
 		return err
 	}
-	if ok, err := p.acceptWord("PARTITION"); err != nil {
+	if err := p.partitionBy(s); err != nil {
 		return err
-	} else if ok {
-		if err := p.partitionBy(s); err != nil {
-			return err
-		}
 	}
 	if err := p.where(s); err != nil {
 		return err
@@ -322,6 +329,11 @@ func (p *parser) clauses(s *CreateIndex) error {
 	if err := p.with(&s.With); err != nil {
 		return err
 	}
+	return p.countSlices(s, at)
+}
+
+// countSlices refuses a number of slices beside values that make another one.
+func (p *parser) countSlices(s *CreateIndex, at token) error {
 	kind, _ := partition.KindBy(s.PartitionBy.Scheme)
 	for _, n := range []*int{s.With.NumPartition, s.With.NumSlice} {
 		if want := len(s.PartitionBy.Values) + 1; n != nil && kind.Values && *n != want {
@@ -398,7 +410,7 @@ func (p *parser) name(what string) (string, error) {
 			what, strings.ToUpper(tok.value), tok.value)
 	case tok.kind == tokString:
 		return "", p.fail(tok, "expected the name of the %s, found a string; a name is written bare or in backticks", what)
-	case tok.kind != tokWord && tok.kind != tokQuoted:
+	case !tok.isNamed():
 		return "", p.unexpected("the name of the " + what)
 	}
 	if wrong := wrongName(what, tok.value); wrong != "" {
@@ -408,15 +420,20 @@ func (p *parser) name(what string) (string, error) {
 		return "", err
 	}
 	if tok.kind == tokWord && p.isOp("-") && p.tok.pos == tok.end {
-		whole := p.lex.text[tok.pos:]
-		end := strings.IndexFunc(whole, func(r rune) bool { return r >= utf8.RuneSelf || r != '-' && !isWordPart(byte(r)) })
-		if end < 0 {
-			end = len(whole)
-		}
-		return "", p.fail(tok, "a name with other characters than letters, digits and _ is written in backticks: `%s`",
-			whole[:min(end, maxShown)])
+		return "", p.dashed(tok)
 	}
 	return tok.value, nil
+}
+
+// dashed is what is wrong with a name that goes on with a dash.
+func (p *parser) dashed(tok token) error {
+	whole := p.lex.text[tok.pos:]
+	end := strings.IndexFunc(whole, func(r rune) bool { return r >= utf8.RuneSelf || r != '-' && !isWordPart(byte(r)) })
+	if end < 0 {
+		end = len(whole)
+	}
+	return p.fail(tok, "a name with other characters than letters, digits and _ is written in backticks: `%s`",
+		whole[:min(end, maxShown)])
 }
 
 // keys reads the key expressions; a primary index has none.
@@ -431,23 +448,16 @@ func (p *parser) keys(s *CreateIndex) error {
 		return err
 	}
 	arrays := 0
-	for {
-		if err := p.keyComponent(s, &arrays); err != nil {
-			return err
-		}
-		if more, err := p.acceptOp(","); err != nil {
-			return err
-		} else if more {
-			continue
-		}
-		if p.isWord("VECTOR") {
-			return p.unsupported(p.tok, "VECTOR is not supported: keys are compared in order, not by distance")
-		}
-		if !p.isOp(")") {
-			return p.mistyped("an operator, ASC, DESC, a comma or )", "ASC", "DESC")
-		}
-		return p.advance()
+	if err := p.separated(func() error { return p.keyComponent(s, &arrays) }); err != nil {
+		return err
 	}
+	if p.isWord("VECTOR") {
+		return p.unsupported(p.tok, "VECTOR is not supported: keys are compared in order, not by distance")
+	}
+	if !p.isOp(")") {
+		return p.mistyped("an operator, ASC, DESC, a comma or )", "ASC", "DESC")
+	}
+	return p.advance()
 }
 
 // keyComponent reads one key expression with its direction, and counts array keys.
@@ -577,61 +587,50 @@ func (p *parser) build() (Statement, error) {
 	if err := p.wantOp("("); err != nil {
 		return nil, err
 	}
-	for {
-		list, err := p.acceptOp("[")
-		if err != nil {
-			return nil, err
-		}
-		if err := p.buildNames(s, list); err != nil {
-			return nil, err
-		}
-		if more, err := p.acceptOp(","); err != nil {
-			return nil, err
-		} else if more {
-			continue
-		}
-		if err := p.wantOp(")"); err != nil {
-			return nil, err
-		}
-		return s, p.usingGSI()
+	if err := p.separated(func() error { return p.buildNames(s) }); err != nil {
+		return nil, err
 	}
+	if err := p.wantOp(")"); err != nil {
+		return nil, err
+	}
+	return s, p.usingGSI()
 }
 
-// buildNames reads the name of an index to build or, in a list, several. It may be a string, too.
-func (p *parser) buildNames(s *BuildIndex, list bool) error {
-	for {
-		if len(s.Names) == MaxNodes {
-			return p.fail(p.tok, "more than %d indexes at once", MaxNodes)
-		}
-		if p.isOp("(") || p.isWord("SELECT") {
-			return p.unsupported(p.tok, "a subquery is not supported here: name the indexes; tidemark index build BUCKET "+
-				"--all builds all that are deferred")
-		}
-		tok := p.tok
-		if tok.kind == tokString {
-			if wrong := wrongName("index", tok.value); wrong != "" {
-				return p.fail(tok, "%s", wrong)
-			}
-			if err := p.advance(); err != nil {
-				return err
-			}
-			s.Names = append(s.Names, tok.value)
-		} else {
-			name, err := p.name("index")
-			if err != nil {
-				return err
-			}
-			s.Names = append(s.Names, name)
-		}
-		if !list {
-			return nil
-		}
-		if more, err := p.acceptOp(","); err != nil {
-			return err
-		} else if !more {
-			return p.wantOp("]")
-		}
+// buildNames reads the name of an index to build, or a list of them.
+func (p *parser) buildNames(s *BuildIndex) error {
+	list, err := p.acceptOp("[")
+	if err != nil {
+		return err
 	}
+	if !list {
+		return p.buildName(s)
+	}
+	if err := p.separated(func() error { return p.buildName(s) }); err != nil {
+		return err
+	}
+	return p.wantOp("]")
+}
+
+// buildName reads the name of an index to build. It may be a string, too.
+func (p *parser) buildName(s *BuildIndex) error {
+	if len(s.Names) == MaxNodes {
+		return p.fail(p.tok, "more than %d indexes at once", MaxNodes)
+	}
+	if p.isOp("(") || p.isWord("SELECT") {
+		return p.unsupported(p.tok, "a subquery is not supported here: name the indexes; tidemark index build BUCKET "+
+			"--all builds all that are deferred")
+	}
+	tok := p.tok
+	if tok.kind != tokString {
+		name, err := p.name("index")
+		s.Names = append(s.Names, name)
+		return err
+	}
+	if wrong := wrongName("index", tok.value); wrong != "" {
+		return p.fail(tok, "%s", wrong)
+	}
+	s.Names = append(s.Names, tok.value)
+	return p.advance()
 }
 
 // maxPartitions is the limit of the layouts.

@@ -129,6 +129,18 @@ func (p *parser) alter() (Statement, error) {
 	return s, p.alterWhole(s, at)
 }
 
+func (p *parser) alterAction(s *AlterIndex) error {
+	tok := p.tok
+	if tok.kind != tokString {
+		return p.unexpected("the action in quotes")
+	}
+	if !slices.Contains(actions(), tok.value) {
+		return p.unknown(tok, "action", actions()...)
+	}
+	s.Action = tok.value
+	return p.advance()
+}
+
 func (p *parser) alterOption(s *AlterIndex, key token) (err error) {
 	all := []string{"action", "nodes", "num_replica", "replicaId", "at", "num_partition", "auto_split"}
 	if !slices.Contains(all, key.value) {
@@ -139,15 +151,7 @@ func (p *parser) alterOption(s *AlterIndex, key token) (err error) {
 	}
 	switch key.value {
 	case "action":
-		tok := p.tok
-		if tok.kind != tokString {
-			return p.unexpected("the action in quotes")
-		}
-		if !slices.Contains(actions(), tok.value) {
-			return p.unknown(tok, "action", actions()...)
-		}
-		s.Action = tok.value
-		return p.advance()
+		return p.alterAction(s)
 	case "nodes":
 		s.Nodes, err = p.optionNames()
 	case "num_replica":
@@ -194,15 +198,20 @@ func (p *parser) optionValues() (all []json.RawMessage, err error) {
 	}
 }
 
+// actionless is what is wrong with options that name no action.
+func (p *parser) actionless(at token) error {
+	var examples []string
+	for _, o := range alterOptions {
+		examples = append(examples, o.example)
+	}
+	return p.fail(at, "ALTER INDEX needs an action: %s or %s", strings.Join(examples[:len(examples)-1], ", "),
+		examples[len(examples)-1])
+}
+
 // alterWhole checks that the options are those of the action.
 func (p *parser) alterWhole(s *AlterIndex, at token) error {
 	if s.Action == "" {
-		var examples []string
-		for _, o := range alterOptions {
-			examples = append(examples, o.example)
-		}
-		return p.fail(at, "ALTER INDEX needs an action: %s or %s", strings.Join(examples[:len(examples)-1], ", "),
-			examples[len(examples)-1])
+		return p.actionless(at)
 	}
 	of := alterOptions[slices.Index(actions(), s.Action)]
 	for option, given := range s.given() {

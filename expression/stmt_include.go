@@ -22,20 +22,13 @@ func (p *parser) include(s *CreateIndex) error {
 	if err := p.wantOp("("); err != nil {
 		return err
 	}
-	for {
-		if err := p.included(s); err != nil {
-			return err
-		}
-		if more, err := p.acceptOp(","); err != nil {
-			return err
-		} else if more {
-			continue
-		}
-		if !p.isOp(")") {
-			return p.mistyped("an operator, a comma or )")
-		}
-		return p.advance()
+	if err := p.separated(func() error { return p.included(s) }); err != nil {
+		return err
 	}
+	if !p.isOp(")") {
+		return p.mistyped("an operator, a comma or )")
+	}
+	return p.advance()
 }
 
 // included reads one expression of INCLUDE.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"tidemark/index"
 )
@@ -75,7 +74,7 @@ func wrongCollection(name string) string {
 		return fmt.Sprintf("the name of a scope or collection has %d bytes; at most %d", len(name), maxCollectionBytes)
 	}
 	for i, r := range name {
-		part := r < utf8.RuneSelf && isWordPart(byte(r)) || r == '-' || r == '%'
+		part := isNamePart(r) || r == '-' || r == '%'
 		if !part || i == 0 && (r == '_' || r == '%') {
 			return fmt.Sprintf("unexpected %q in the name %q of a scope or collection; expected letters, digits and _ - %%, "+
 				"not beginning with _ or %%", r, name)

@@ -3,6 +3,7 @@ package expression
 import (
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
 	"tidemark/index"
 	"tidemark/partition"
@@ -27,6 +28,9 @@ func nameError(wrong string) error {
 	return fmt.Errorf("%w: %s", ErrDefinition, wrong)
 }
 
+// isNamePart reports whether a character may stand in every name.
+func isNamePart(r rune) bool { return r < utf8.RuneSelf && isWordPart(byte(r)) }
+
 // wrongName says what is wrong with a name, or nothing.
 func wrongName(what, name string) string {
 	if name == "" || len(name) > MaxNameBytes {
@@ -37,7 +41,7 @@ func wrongName(what, name string) string {
 		marks = "_ - . %"
 	}
 	for i, r := range name {
-		known := r < 0x80 && isWordPart(byte(r)) || r != ' ' && strings.ContainsRune(marks, r)
+		known := isNamePart(r) || r != ' ' && strings.ContainsRune(marks, r)
 		if !known || i == 0 && (r == '.' || r == '-') {
 			return fmt.Sprintf("unexpected %q in the name %q of the %s; expected letters, digits and %s, not beginning with a "+
 				"point or a dash",
@@ -47,28 +51,33 @@ func wrongName(what, name string) string {
 	return ""
 }
 
-// Normalize checks a definition that did not come from Parse (names, counts, expressions), and replaces expressions and
-// Statement by their canonical text. Partitions 0 is "not given". The error wraps ErrDefinition or is a *SyntaxError.
-func Normalize(d *index.Definition) error {
-	s := CreateIndex{Name: d.Name, Keyspace: index.KeyspaceOf(d.Bucket, d.Member.Scope, d.Member.Collection),
-		IsPrimary: d.IsPrimary, Keys: d.Keys, Where: d.Where, PartitionBy: d.PartitionBy}
+// withOf are the options that say what a definition says.
+func withOf(d *index.Definition) (w With) {
 	if d.Deferred {
-		s.With.DeferBuild = &d.Deferred
+		w.DeferBuild = &d.Deferred
 	}
 	if on := false; d.AutoSplitOff {
-		s.With.AutoSplit = &on
+		w.AutoSplit = &on
 	}
 	if n := int(d.Replicas); n > 0 {
-		s.With.NumReplica = &n
+		w.NumReplica = &n
 	}
 	// else the values say it
 	kind, _ := partition.KindBy(d.PartitionBy.Scheme)
 	if n := int(d.Partitions); n > 0 && (!kind.Values || n != len(d.PartitionBy.Values)+1) {
-		s.With.NumPartition = &n
+		w.NumPartition = &n
 	}
 	if len(d.Nodes) > 0 {
-		s.With.Nodes = d.Nodes
+		w.Nodes = d.Nodes
 	}
+	return w
+}
+
+// Normalize checks a definition that did not come from Parse (names, counts, expressions), and replaces expressions and
+// Statement by their canonical text. Partitions 0 is "not given". The error wraps ErrDefinition or is a *SyntaxError.
+func Normalize(d *index.Definition) error {
+	s := CreateIndex{Name: d.Name, Keyspace: index.KeyspaceOf(d.Bucket, d.Member.Scope, d.Member.Collection),
+		IsPrimary: d.IsPrimary, Keys: d.Keys, Where: d.Where, PartitionBy: d.PartitionBy, With: withOf(d)}
 	if err := checkParts(&s); err != nil {
 		return err
 	}
@@ -88,18 +97,8 @@ func Normalize(d *index.Definition) error {
 	return nil
 }
 
-// checkParts makes sure that each part is what it should be, so that no part can change the meaning of another when
-// they are printed together.
-func checkParts(s *CreateIndex) error {
-	if err := CheckIndexName(s.Name); err != nil {
-		return err
-	}
-	if err := CheckBucketName(s.Keyspace.Bucket); err != nil {
-		return err
-	}
-	if err := checkCollection(s.Keyspace); err != nil {
-		return err
-	}
+// checkKeys is checkParts for the key expressions.
+func checkKeys(s *CreateIndex) error {
 	switch {
 	case s.IsPrimary && (len(s.Keys) > 0 || s.Where != ""):
 		return fmt.Errorf("%w: a primary index takes neither key expressions nor WHERE", ErrDefinition)
@@ -115,6 +114,24 @@ func checkParts(s *CreateIndex) error {
 		keys[i] = index.KeyExpr{Expr: x.String(), Desc: k.Desc}
 	}
 	s.Keys = keys
+	return nil
+}
+
+// checkParts makes sure that each part is what it should be, so that no part can change the meaning of another when
+// they are printed together.
+func checkParts(s *CreateIndex) error {
+	if err := CheckIndexName(s.Name); err != nil {
+		return err
+	}
+	if err := CheckBucketName(s.Keyspace.Bucket); err != nil {
+		return err
+	}
+	if err := checkCollection(s.Keyspace); err != nil {
+		return err
+	}
+	if err := checkKeys(s); err != nil {
+		return err
+	}
 	if err := checkPartitionBy(s); err != nil {
 		return err
 	}

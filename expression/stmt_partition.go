@@ -37,10 +37,13 @@ func appendPartitionBy(b []byte, p *index.PartitionBy) []byte {
 	return append(b, ')')
 }
 
-// partitionBy reads what follows PARTITION. A row's place follows from its key alone, so that a scan can tell from its
-// bounds which slices it needs, and an entry that a document has no more is looked for where it is: what is partitioned
-// by and stands not among the key expressions becomes the last of them.
+// partitionBy reads PARTITION BY, if it is there. A row's place follows from its key alone, so that a scan can tell
+// from its bounds which slices it needs, and an entry that a document has no more is looked for where it is: what is
+// partitioned by and stands not among the key expressions becomes the last of them.
 func (p *parser) partitionBy(s *CreateIndex) error {
+	if ok, err := p.acceptWord("PARTITION"); err != nil || !ok {
+		return err
+	}
 	if err := p.wantWord("BY"); err != nil {
 		return err
 	}
@@ -60,11 +63,15 @@ func (p *parser) partitionBy(s *CreateIndex) error {
 		return p.fail(p.tok, "VALUES goes with PARTITION BY RANGE; a hash takes the number of slices from WITH "+
 			"{\"num_partition\": …}")
 	}
-	if len(by.Exprs) > 1 && !slices.ContainsFunc(s.Keys, func(k index.KeyExpr) bool { return k.Expr == docIDText }) &&
-		slices.Contains(by.Exprs, docIDText) {
+	if len(by.Exprs) > 1 && slices.Contains(by.Exprs, docIDText) && !hasKey(s, docIDText) {
 		return p.addPartitionKey(scheme, s, &DocID{})
 	}
 	return nil
+}
+
+// hasKey reports whether an expression is one of the key.
+func hasKey(s *CreateIndex, text string) bool {
+	return slices.ContainsFunc(s.Keys, func(k index.KeyExpr) bool { return k.Expr == text })
 }
 
 // scheme reads HASH or RANGE.
@@ -127,7 +134,6 @@ func (p *parser) partitionExpr(at token, s *CreateIndex, kind *partition.Kind, x
 	if len(s.Keys) > 0 && s.Keys[0].Expr == text+includeMissing { // it is that key all the same
 		text += includeMissing
 	}
-	isKey := slices.ContainsFunc(s.Keys, func(k index.KeyExpr) bool { return k.Expr == text })
 	switch {
 	case slices.Contains(by.Exprs, text):
 		return p.fail(at, "%s stands here twice", text)
@@ -140,7 +146,7 @@ func (p *parser) partitionExpr(at token, s *CreateIndex, kind *partition.Kind, x
 	case s.IsPrimary && text != docIDText:
 		return p.fail(at, "the key of a primary index is %s: it can be partitioned by that only, not by %s; an index on %s "+
 			"can", docIDText, text, text)
-	case !isKey && text != docIDText:
+	case text != docIDText && !hasKey(s, text):
 		if err := p.addPartitionKey(at, s, x); err != nil {
 			return err
 		}

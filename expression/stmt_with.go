@@ -53,7 +53,8 @@ func (p *parser) optionList(read func(key token) error) error {
 	if ok, err := p.acceptOp("}"); ok || err != nil {
 		return err
 	}
-	for seen := map[string]bool{}; ; {
+	seen := map[string]bool{}
+	err := p.separated(func() error {
 		key := p.tok
 		if key.kind != tokString {
 			return p.unexpected("the name of an option in quotes")
@@ -62,16 +63,12 @@ func (p *parser) optionList(read func(key token) error) error {
 			return p.fail(key, "the option %q stands here twice", key.value)
 		}
 		seen[key.value] = true
-		if err := read(key); err != nil {
-			return err
-		}
-		if more, err := p.acceptOp(","); err != nil {
-			return err
-		} else if more {
-			continue
-		}
-		return p.wantOp("}")
+		return read(key)
+	})
+	if err != nil {
+		return err
 	}
+	return p.wantOp("}")
 }
 
 // colon passes an option's name and the colon.
