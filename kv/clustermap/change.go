@@ -8,19 +8,27 @@ import (
 	"tidemark/timestamp"
 )
 
+// join adds nodes that are no members yet.
+func (m *Map) join(add []Node) error {
+	for _, a := range add {
+		at := slices.IndexFunc(m.Nodes, func(x Node) bool { return x.ID == a.ID })
+		if at >= 0 && m.Nodes[at] != a {
+			return fmt.Errorf("%w: node %q is a member at %s (%s) already", ErrMap, a.ID, m.Nodes[at].Memcached,
+				m.Nodes[at].Admin)
+		}
+		if at < 0 {
+			m.Nodes = append(m.Nodes, a)
+		}
+	}
+	return nil
+}
+
 // StartRebalance plans a rebalance: add joins, remove leaves, every vbucket gets an even place. The new map names the
 // nodes that join; what is to move, Moves tells. Asking for what is under way already gives the map unchanged.
 func (m Map) StartRebalance(id string, add []Node, remove []string) (Map, error) {
 	n := m.next()
-	for _, a := range add {
-		at := slices.IndexFunc(n.Nodes, func(x Node) bool { return x.ID == a.ID })
-		if at >= 0 && n.Nodes[at] != a {
-			return m, fmt.Errorf("%w: node %q is a member at %s (%s) already", ErrMap, a.ID, n.Nodes[at].Memcached,
-				n.Nodes[at].Admin)
-		}
-		if at < 0 {
-			n.Nodes = append(n.Nodes, a)
-		}
+	if err := n.join(add); err != nil {
+		return m, err
 	}
 	var stay []string
 	for _, x := range n.Nodes {
@@ -308,17 +316,21 @@ func (m Map) Failover(nodes []string, copies func(bucket string, vb uint16) []Co
 	return n, all, nil
 }
 
-// promote chooses the new owner of a vbucket among the nodes that are left in its chain.
-func (m Map) promote(bucket string, vb uint16, copies []Copy, left []string, lose bool) (Promotion, error) {
-	p := Promotion{Bucket: bucket, VBucket: vb}
-	var best *Copy
-	known := uint64(0)
+// bestOf returns the best of the copies on these nodes, nil for none, and the highest seqno that any copy knows of.
+func bestOf(copies []Copy, nodes []string) (best *Copy, known uint64) {
 	for i, c := range copies {
 		known = max(known, c.Known, c.High)
-		if slices.Contains(left, c.Node) && (best == nil || c.better(*best)) {
+		if slices.Contains(nodes, c.Node) && (best == nil || c.better(*best)) {
 			best = &copies[i]
 		}
 	}
+	return best, known
+}
+
+// promote chooses the new owner of a vbucket among the nodes that are left in its chain.
+func (m Map) promote(bucket string, vb uint16, copies []Copy, left []string, lose bool) (Promotion, error) {
+	p := Promotion{Bucket: bucket, VBucket: vb}
+	best, known := bestOf(copies, left)
 	if best == nil {
 		p.Node, p.Empty = m.Nodes[int(vb)%len(m.Nodes)].ID, true
 		if len(left) > 0 {

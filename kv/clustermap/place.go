@@ -91,16 +91,9 @@ func placeActive(chains [][]string, nodes []string) []string {
 		}
 	}
 	for v := range chains {
-		if out[v] != "" {
-			continue
+		if out[v] == "" {
+			take(v, slices.MaxFunc(nodes, func(a, b string) int { return room[a] - room[b] }))
 		}
-		best := nodes[0]
-		for _, id := range nodes {
-			if room[id] > room[best] {
-				best = id
-			}
-		}
-		take(v, best)
 	}
 	return out
 }

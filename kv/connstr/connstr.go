@@ -214,6 +214,10 @@ func portOf(text string, rest bool) (int, error) {
 	return int(n), nil
 }
 
+func isAlphanumeric(r rune) bool {
+	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
+}
+
 // checkName refuses what is neither a name nor an address.
 func checkName(name string) error {
 	if _, err := netip.ParseAddr(name); err == nil {
@@ -223,7 +227,7 @@ func checkName(name string) error {
 		return fmt.Errorf("a host's name has 1 to %d bytes, %q has %d", maxHostBytes, shortened(name), len(name))
 	}
 	for _, r := range name {
-		if r != '.' && r != '-' && r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') {
+		if !isAlphanumeric(r) && !strings.ContainsRune(".-_", r) {
 			return fmt.Errorf("%q is in no host's name", r)
 		}
 	}

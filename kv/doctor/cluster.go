@@ -223,6 +223,11 @@ func (c *cluster) maps(p *reporter, all []*facts) {
 		nodes += fmt.Sprintf(", by the addresses of network %q", c.network)
 	}
 	p.add(checkMap, finding{result: OK, seen: nodes})
+	c.actives(p)
+}
+
+// actives judges whether nodes have as many active vbuckets as the map says.
+func (c *cluster) actives(p *reporter) {
 	for _, m := range c.nodes {
 		if m.facts == nil || m.facts.seqnosErr != nil || m.facts.err != nil {
 			continue

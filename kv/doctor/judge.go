@@ -134,6 +134,12 @@ func login(user string) func(*facts) (finding, bool) {
 	}
 }
 
+// isThisMachine reports whether an address is one of loopback.
+func isThisMachine(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	return err == nil && (host == "localhost" || net.ParseIP(host).IsLoopback())
+}
+
 // encryption judges TLS: the certificate's dates and names, and its absence.
 func encryption(now time.Time) func(*facts) (finding, bool) {
 	return func(f *facts) (finding, bool) {
@@ -145,19 +151,14 @@ func encryption(now time.Time) func(*facts) (finding, bool) {
 		case f.features == nil:
 			return finding{}, false
 		case f.tls.state == nil:
-			if host, _, err := net.SplitHostPort(f.addr); err == nil && (host == "localhost" || net.ParseIP(host).IsLoopback()) {
+			if isThisMachine(f.addr) {
 				return finding{result: OK, seen: "none; it is this machine"}, true
 			}
 			return finding{Warning, "none: documents travel in the clear (the password does not)",
 				"couchbases:// where the cluster has TLS (port 11207; Enterprise Edition); else one trusted network"}, true
 		}
-		leaf := f.tls.certs[0]
+		leaf := slices.MinFunc(f.tls.certs, func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) })
 		left := leaf.NotAfter.Sub(now)
-		for _, c := range f.tls.certs[1:] {
-			if l := c.NotAfter.Sub(now); l < left {
-				left, leaf = l, c
-			}
-		}
 		until := fmt.Sprintf("%s, valid until %s", tls.VersionName(f.tls.state.Version),
 			leaf.NotAfter.UTC().Format(time.DateOnly))
 		switch {

@@ -79,19 +79,26 @@ func (c *cluster) judgeManagers(p *reporter, o Options) {
 	}
 }
 
-func (c *cluster) managerOf(m managed) finding {
+// shownMap judges the map that a manager shows.
+func (c *cluster) shownMap(its *mcbp.ClusterConfig) finding {
 	switch {
-	case m.err == nil && c.config != nil && c.config.UUID != m.answer.Config.UUID:
-		return finding{Fails, fmt.Sprintf("it shows another bucket of the name: uuid %.40q, not %.40q",
-			m.answer.Config.UUID, c.config.UUID), "name managers of one cluster; if the bucket was just made anew, ask again"}
-	case m.err == nil && c.config != nil && c.config.Newer(m.answer.Config):
-		return finding{Warning, fmt.Sprintf("its map is older: revision %d.%d, not %d.%d", m.answer.Config.RevEpoch,
-			m.answer.Config.Rev, c.config.RevEpoch, c.config.Rev), "a moment later it should have the newest"}
-	case m.err == nil && m.answer.Config.ThisNode() < 0:
+	case c.config != nil && c.config.UUID != its.UUID:
+		return finding{Fails, fmt.Sprintf("it shows another bucket of the name: uuid %.40q, not %.40q", its.UUID,
+			c.config.UUID), "name managers of one cluster; if the bucket was just made anew, ask again"}
+	case c.config != nil && c.config.Newer(its):
+		return finding{Warning, fmt.Sprintf("its map is older: revision %d.%d, not %d.%d", its.RevEpoch, its.Rev,
+			c.config.RevEpoch, c.config.Rev), "a moment later it should have the newest"}
+	case its.ThisNode() < 0:
 		return finding{Warning, "it shows the map, and its own node has no documents of the bucket",
 			"a projector names the manager of the node whose vbuckets it streams"}
+	}
+	return finding{result: OK, seen: "it shows the map"}
+}
+
+func (c *cluster) managerOf(m managed) finding {
+	switch {
 	case m.err == nil:
-		return finding{result: OK, seen: "it shows the map"}
+		return c.shownMap(m.answer.Config)
 	case errors.Is(m.err, mcbp.ErrNoVBuckets):
 		return finding{Fails, "the bucket is of type Memcached: it has no vbuckets",
 			"take a bucket of type Couchbase or Ephemeral"}

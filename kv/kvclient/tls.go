@@ -79,27 +79,32 @@ func byCommonName(conf *tls.Config) *tls.Config {
 	conf = conf.Clone()
 	conf.InsecureSkipVerify = true // VerifyConnection does it
 	conf.VerifyConnection = func(state tls.ConnectionState) error {
-		leaf := state.PeerCertificates[0]
-		opts := x509.VerifyOptions{Roots: conf.RootCAs, Intermediates: x509.NewCertPool(), DNSName: conf.ServerName}
-		if conf.Time != nil {
-			opts.CurrentTime = conf.Time()
-		}
-		for _, c := range state.PeerCertificates[1:] {
-			opts.Intermediates.AddCert(c)
-		}
-		if nameless(leaf) && strings.EqualFold(leaf.Subject.CommonName, conf.ServerName) {
-			opts.DNSName = ""
-		}
-		chains, err := leaf.Verify(opts)
-		if err == nil && opts.DNSName == "" && !slices.ContainsFunc(chains, anyName) {
-			err = fmt.Errorf("%w: it is known by its common name alone, and a certificate above it limits names", ErrTLS)
-		}
-		if err != nil {
+		if err := verify(conf, state.PeerCertificates); err != nil {
 			return &tls.CertificateVerificationError{UnverifiedCertificates: state.PeerCertificates, Err: err}
 		}
 		return nil
 	}
 	return conf
+}
+
+// verify verifies a node's certificate, the first one, by its names, or by its common name where it has no others.
+func verify(conf *tls.Config, certs []*x509.Certificate) error {
+	leaf := certs[0]
+	opts := x509.VerifyOptions{Roots: conf.RootCAs, Intermediates: x509.NewCertPool(), DNSName: conf.ServerName}
+	if conf.Time != nil {
+		opts.CurrentTime = conf.Time()
+	}
+	for _, c := range certs[1:] {
+		opts.Intermediates.AddCert(c)
+	}
+	if nameless(leaf) && strings.EqualFold(leaf.Subject.CommonName, conf.ServerName) {
+		opts.DNSName = ""
+	}
+	chains, err := leaf.Verify(opts)
+	if err == nil && opts.DNSName == "" && !slices.ContainsFunc(chains, anyName) {
+		return fmt.Errorf("%w: it is known by its common name alone, and a certificate above it limits names", ErrTLS)
+	}
+	return err
 }
 
 // nameless reports whether a certificate names nobody beside its common name.

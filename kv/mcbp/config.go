@@ -182,7 +182,7 @@ func (c *ClusterConfig) Validate() error {
 	case c.NodeLocator != "" && c.NodeLocator != "vbucket":
 		return fmt.Errorf("%w: nodeLocator is %q, want \"vbucket\": %w; take a Couchbase or ephemeral bucket", ErrConfig,
 			c.NodeLocator, ErrNoVBuckets)
-	case n < 1 || n > MaxVBuckets || bits.OnesCount(uint(n)) != 1:
+	case n > MaxVBuckets || bits.OnesCount(uint(n)) != 1:
 		return fmt.Errorf("%w: vBucketMap has %d vbuckets, want a power of two from 1 to %d", ErrConfig, n, MaxVBuckets)
 	case nodes < 1 || nodes > MaxConfigNodes || len(c.NodesExt) > MaxConfigNodes:
 		return fmt.Errorf("%w: %d nodes, want 1 to %d", ErrConfig, nodes, MaxConfigNodes)
@@ -192,6 +192,11 @@ func (c *ClusterConfig) Validate() error {
 			return err
 		}
 	}
+	return c.checkPorts()
+}
+
+// checkPorts refuses services whose ports cannot be dialled.
+func (c *ClusterConfig) checkPorts() error {
 	for i, e := range c.NodesExt {
 		if service, port, bad := badPort(e.Services); bad {
 			return fmt.Errorf("%w: nodesExt[%d] service %q has port %d", ErrConfig, i, service, port)

@@ -185,10 +185,13 @@ func SplitPath(path string) (scope, collection string, ok bool) {
 // ValidName reports whether a scope or collection may be made with that name: letters, digits, '_', '-' and '%', not
 // beginning with '_' or '%', at most MaxCollectionName bytes.
 func ValidName(name string) bool {
-	if name == "" || len(name) > MaxCollectionName || name[0] == '_' || name[0] == '%' {
+	if name == "" || len(name) > MaxCollectionName || strings.ContainsAny(name[:1], "_%") {
 		return false
 	}
-	return strings.IndexFunc(name, func(r rune) bool {
-		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '_' && r != '-' && r != '%'
-	}) < 0
+	return !strings.ContainsFunc(name, func(r rune) bool { return !isAlphanumeric(r) && !strings.ContainsRune("_-%", r) })
+}
+
+// isAlphanumeric reports whether a character is a letter or digit of ASCII.
+func isAlphanumeric(r rune) bool {
+	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
 }

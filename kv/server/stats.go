@@ -9,6 +9,27 @@ import (
 	"tidemark/kv/store"
 )
 
+// statVBuckets emits the statistics of one vbucket, or of all. It is false when it has refused the request.
+func (c *conn) statVBuckets(f mcbp.Frame, group, argument string, emit func(key, value string)) bool {
+	first, last := 0, c.bucket.Store.VBuckets()-1
+	if argument != "" {
+		n, err := strconv.ParseUint(argument, 10, 16)
+		if err != nil {
+			c.status(f.Header, mcbp.StatusInvalid, nil)
+			return false
+		}
+		if int(n) > last {
+			c.notMyVBucket(f.Header)
+			return false
+		}
+		first, last = int(n), int(n)
+	}
+	for vb := first; vb <= last; vb++ {
+		statVBucket(group, c.bucket.Store.VBucket(uint16(vb)).Info(), emit)
+	}
+	return true
+}
+
 // stat answers a STAT request: one answer per statistic, then an empty one.
 func (c *conn) stat(f mcbp.Frame) {
 	if c.moods().Has(NoStats) {
@@ -25,21 +46,8 @@ func (c *conn) stat(f mcbp.Frame) {
 	case "dcp":
 		c.statDCP(emit)
 	case "vbucket", "vbucket-details", "vbucket-seqno", "failovers":
-		first, last := 0, c.bucket.Store.VBuckets()-1
-		if argument != "" {
-			n, err := strconv.ParseUint(argument, 10, 16)
-			if err != nil {
-				c.status(f.Header, mcbp.StatusInvalid, nil)
-				return
-			}
-			if int(n) > last {
-				c.notMyVBucket(f.Header)
-				return
-			}
-			first, last = int(n), int(n)
-		}
-		for vb := first; vb <= last; vb++ {
-			statVBucket(group, c.bucket.Store.VBucket(uint16(vb)).Info(), emit)
+		if !c.statVBuckets(f, group, argument, emit) {
+			return
 		}
 	case "key", "vkey":
 		c.statKey(f, argument, emit)
