@@ -241,8 +241,8 @@ func (a *Admin) Pause(ctx context.Context, r PauseRequest) error {
 	return nil
 }
 
-// Flush empties a bucket on all nodes: its vbuckets are made anew, as engines do it. Nodes that read their documents are
-// waited for, a minute at most.
+// Flush empties a bucket on all nodes: its vbuckets are made anew, as engines do it. Nodes that read their documents
+// are waited for, a minute at most.
 func (a *Admin) Flush(ctx context.Context, bucket string) error {
 	for until := time.Now().Add(warmPatience); ; {
 		err := a.lead(ctx, pathFlushAll, FlushRequest{Bucket: bucket}, nil)

@@ -149,8 +149,8 @@ func TestNodesSendNobodyElsewhere(t *testing.T) {
 	}
 }
 
-// TestANodeThatBreaksOff: one that begins to answer and does not end has given no answer, as one that hangs: it is asked
-// once, and who reads is told that no node answers.
+// TestANodeThatBreaksOff: one that begins to answer and does not end has given no answer, as one that hangs: it is
+// asked once, and who reads is told that no node answers.
 func TestANodeThatBreaksOff(t *testing.T) {
 	t.Parallel()
 	var commanded atomic.Int64

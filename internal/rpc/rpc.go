@@ -441,8 +441,8 @@ func (c *Client) do(ctx context.Context, method, url string, req, resp any) erro
 	return nil
 }
 
-// ReadProblem makes a *Problem of an answer whose status is an error. Of one that is no Problem, or is cut off, it tells
-// the beginning.
+// ReadProblem makes a *Problem of an answer whose status is an error. Of one that is none, or is cut off, it tells the
+// beginning.
 func ReadProblem(answer *http.Response) *Problem {
 	b, _ := io.ReadAll(io.LimitReader(answer.Body, maxErrorBody)) // what came is what can be told
 	p := &Problem{}

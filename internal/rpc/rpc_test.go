@@ -168,8 +168,8 @@ func TestAnswersAreNotCut(t *testing.T) {
 		_, _ = io.WriteString(w, strings.Repeat(" ", 100))
 	}))
 	defer s.Close()
-	for most, want := range map[int64]string{100: "", 99: "GET " + s.URL + "/x: reading the answer: the answer is too large: " +
-		"it has more than 99 bytes"} {
+	for most, want := range map[int64]string{100: "", 99: "GET " + s.URL + "/x: reading the answer: the answer is too " +
+		"large: it has more than 99 bytes"} {
 		answer, err := http.Get(s.URL + "/x")
 		if err != nil {
 			t.Fatal(err)

@@ -19,7 +19,8 @@ import (
 // TestLostSpansAreTold: while a collector hangs spans wait, as many as there may; each of those that are more, and of
 // those that it refuses, is told to the log.
 func TestLostSpansAreTold(t *testing.T) {
-	for name, status := range map[string]int{"it takes them late": http.StatusOK, "it refuses them": http.StatusBadRequest} {
+	for name, status := range map[string]int{"it takes them late": http.StatusOK,
+		"it refuses them": http.StatusBadRequest} {
 		t.Run(name, func(t *testing.T) {
 			collector, hangs := tracingtest.New(t), make(chan struct{})
 			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

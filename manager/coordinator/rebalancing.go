@@ -184,8 +184,9 @@ func (c *Coordinator) begin(ctx context.Context, cluster *rebalance.Cluster, p *
 
 // starting is the command that begins a plan, without its steps.
 func (c *Coordinator) starting(p *rebalance.Plan, cause string) *statecontext.StartRebalance {
-	return &statecontext.StartRebalance{Cause: wire.Cut(cause, statecontext.MaxCauseBytes), WallMS: c.cfg.Now().UnixMilli(),
-		Sends: uint8(max(p.Options.Sends, 1)), Receives: uint8(max(p.Options.Receives, 1))}
+	return &statecontext.StartRebalance{Cause: wire.Cut(cause, statecontext.MaxCauseBytes),
+		WallMS: c.cfg.Now().UnixMilli(),
+		Sends:  uint8(max(p.Options.Sends, 1)), Receives: uint8(max(p.Options.Receives, 1))}
 }
 
 // wanted reports whether a step moves a copy, and has not been done.
