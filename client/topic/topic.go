@@ -187,7 +187,7 @@ func (cfg *Config) check() error {
 		from.Add(at.start(vb))
 	}
 	if err := from.Check(); err != nil {
-		return fmt.Errorf("From: %w", err)
+		return fmt.Errorf("in From: %w", err)
 	}
 	// projectors would be asked in vain, and speak to no other on the data port
 	if err := cfg.TLS.Has(tlsconf.Indexer); err != nil {

@@ -158,7 +158,8 @@ func TestRowsOfTablesStayRows(t *testing.T) {
 		}
 	}
 	group, flushGroups := groupPrinter(&b, formatTable, []string{"name"})
-	if err := errors.Join(flush(), group(v1.Group{Key: []json.RawMessage{[]byte("\"\u0085\"")}}), flushGroups()); err != nil {
+	err := errors.Join(flush(), group(v1.Group{Key: []json.RawMessage{[]byte("\"\u0085\"")}}), flushGroups())
+	if err != nil {
 		t.Fatal(err)
 	}
 	text := b.String()

@@ -80,8 +80,8 @@ func (p *differences) difference(d *v1.Difference) error {
 		p.headed = true
 		fmt.Fprintln(p.table, "KIND\tDOCUMENT\tSLICE\tREPLICA\tCOPY\tINDEXER\tEXPECTED\tFOUND\tDETAIL")
 	}
-	fmt.Fprintf(p.table, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\n", d.Kind, plain(d.ID), d.Slice, d.Replica, d.Copy, d.Indexer,
-		plain(keyList(d.Expected)), plain(keyList(d.Found)), d.Detail)
+	fmt.Fprintf(p.table, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\n", d.Kind, plain(d.ID), d.Slice, d.Replica, d.Copy,
+		d.Indexer, plain(keyList(d.Expected)), plain(keyList(d.Found)), d.Detail)
 	return nil
 }
 

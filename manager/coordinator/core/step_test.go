@@ -94,9 +94,9 @@ func TestPlacesChosenInARowDiffer(t *testing.T) {
 	}
 }
 
-// TestNothingIsPlacedOnWhoIsAway: a leader that has just begun places nothing on an indexer that was offline for the one
-// before and has not answered this one, nor on one for whose first answer it has waited in vain. Who has answered is
-// there, whatever was noted.
+// TestNothingIsPlacedOnWhoIsAway: a leader that has just begun places nothing on an indexer that was offline for the
+// one before and has not answered this one, nor on one for whose first answer it has waited in vain. Who has answered
+// is there, whatever was noted.
 func TestNothingIsPlacedOnWhoIsAway(t *testing.T) {
 	commands := []statecontext.Body{&statecontext.BootstrapCluster{ClusterID: "c1", Epoch: 1},
 		member("i1"), member("i2"), member("i3")}
@@ -156,8 +156,8 @@ func TestNothingIsPlacedOnWhoIsAway(t *testing.T) {
 	}
 }
 
-// TestWhoWasOfflineIsNotWaitedFor: a leader begins when all have answered but those that were offline for the one before,
-// as soon as they have been asked in vain; of others it waits for as long as it has patience.
+// TestWhoWasOfflineIsNotWaitedFor: a leader begins when all have answered but those that were offline for the one
+// before, as soon as they have been asked in vain; of others it waits for as long as it has patience.
 func TestWhoWasOfflineIsNotWaitedFor(t *testing.T) {
 	for _, noted := range []bool{true, false} {
 		commands := []statecontext.Body{&statecontext.BootstrapCluster{ClusterID: "c1", Epoch: 1}, member("i1"), member("i2")}
