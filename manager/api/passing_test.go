@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -269,16 +270,16 @@ func TestReadyAfterTheLeader(t *testing.T) {
 	for told, want := range map[time.Duration]int{scan.DefaultWait - time.Second: http.StatusOK,
 		scan.DefaultWait + time.Second: http.StatusConflict} {
 		began := time.Now()
-		now := began
+		var passed atomic.Int64 // probes of whether the indexer lives may come beside the questions
 		indexer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			if now = now.Add(500 * time.Millisecond); now.Before(began.Add(told)) {
+			if time.Duration(passed.Add(int64(500*time.Millisecond))) < told {
 				rpc.WriteProblem(w, rpc.Refuse(errcode.IndexNotReady, "not yet"))
 				return
 			}
 			_, _ = io.WriteString(w, `{"end":true}`)
 		}))
 		api := New(Config{})
-		api.scans.now = func() time.Time { return now }
+		api.scans.now = func() time.Time { return began.Add(time.Duration(passed.Load())) }
 		x := &statecontext.Index{Definition: index.Definition{ID: 7, Name: "i", Bucket: "b"}}
 		resp, err := api.scans.askReady(t.Context(), &question{index: x, action: scanAction, body: []byte("{}"),
 			again: func() (*statecontext.Index, error) { return x, nil }},
