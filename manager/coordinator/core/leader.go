@@ -54,7 +54,7 @@ func New(settings Settings, self wire.Leader, log hclog.Logger, now Now) (*Leade
 		lost: map[index.ID]lost{}}
 	l.membership = membership{scene: s, ledgers: &l.ledgers}
 	l.intake = intake{scene: s, promotion: &l.promotion, membership: &l.membership, held: heldList{scene: s}}
-	l.places = places{scene: s, reserved: map[*Reservation]struct{}{}}
+	l.places = places{scene: s, picture: &l.picture, reserved: map[*Reservation]struct{}{}}
 	l.attendance = attendance{scene: s}
 	l.moves = moves{scene: s}
 	l.splits = splits{scene: s}

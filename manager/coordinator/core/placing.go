@@ -20,6 +20,7 @@ type Placed struct {
 // places are where the copies of new indexes go.
 type places struct {
 	*scene
+	picture  *picture
 	reserved map[*Reservation]struct{} // by statements on their way
 }
 
@@ -76,7 +77,23 @@ func (l *places) choose(p *Placing) ([]statecontext.Placement, error) {
 		s = l.now.newest
 	}
 	load := l.coming()
-	nodes := Living(s, l.away, NoNode)
+	chosen, err := l.among(Living(s, l.away, NoNode), s, d, load)
+	if err != nil { // who has not answered yet may be there all the same
+		chosen, err = l.among(Living(s, l.picture.newest.Offline, NoNode), s, d, load)
+	}
+	if err != nil {
+		return nil, err
+	}
+	placement := make([]statecontext.Placement, len(chosen))
+	for i, p := range chosen {
+		placement[i] = statecontext.Placement(p)
+	}
+	return placement, nil
+}
+
+// among chooses of these nodes, which have this load beside that of the state.
+func (l *places) among(nodes []rebalance.Node, s *statecontext.State, d *index.Definition,
+	load map[index.NodeID]int) ([]rebalance.Placement, error) {
 	for i := range nodes {
 		nodes[i].Load += load[nodes[i].ID]
 	}
@@ -95,13 +112,5 @@ func (l *places) choose(p *Placing) ([]statecontext.Placement, error) {
 	if err != nil {
 		return nil, err
 	}
-	chosen, err := rebalance.Place(nodes, int(d.Partitions), int(d.Replicas))
-	if err != nil {
-		return nil, err
-	}
-	placement := make([]statecontext.Placement, len(chosen))
-	for i, p := range chosen {
-		placement[i] = statecontext.Placement(p)
-	}
-	return placement, nil
+	return rebalance.Place(nodes, int(d.Partitions), int(d.Replicas))
 }

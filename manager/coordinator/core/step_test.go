@@ -95,8 +95,8 @@ func TestPlacesChosenInARowDiffer(t *testing.T) {
 }
 
 // TestNothingIsPlacedOnWhoIsAway: a leader that has just begun places nothing on an indexer that was offline for the
-// one before and has not answered this one, nor on one for whose first answer it has waited in vain. Who has answered
-// is there, whatever was noted.
+// one before and has not answered this one, nor on one for whose first answer it has waited in vain, unless there are
+// too few others. Who has answered is there, whatever was noted.
 func TestNothingIsPlacedOnWhoIsAway(t *testing.T) {
 	commands := []statecontext.Body{&statecontext.BootstrapCluster{ClusterID: "c1", Epoch: 1},
 		member("i1"), member("i2"), member("i3")}
@@ -108,9 +108,10 @@ func TestNothingIsPlacedOnWhoIsAway(t *testing.T) {
 	}
 	now := Now{MS: 1_000_000, WallMS: 1_000_000, State: stateOf(t, append(commands, away)...)}
 	l, _ := New(DefaultSettings(), wire.Leader{ID: "m1", Term: 2}, hclog.NewNullLogger(), now)
-	where := func() string {
+	where := func(replicas uint8) string {
 		t.Helper()
-		p := &Placing{Definition: &index.Definition{Name: "x", Bucket: "world", Partitions: 6}, Reply: make(chan Placed, 1)}
+		p := &Placing{Definition: &index.Definition{Name: "x", Bucket: "world", Partitions: 6, Replicas: replicas},
+			Reply: make(chan Placed, 1)}
 		for _, e := range l.Step(now, p) {
 			if a, is := e.(Answer); is {
 				a.Deliver(nil)
@@ -138,7 +139,7 @@ func TestNothingIsPlacedOnWhoIsAway(t *testing.T) {
 			}
 		}
 	}
-	if got := where(); got != "[i2 i3] <nil>" {
+	if got := where(0); got != "[i2 i3] <nil>" {
 		t.Errorf("at the begin of the term: %s", got)
 	}
 	greeted("i2")
@@ -146,12 +147,15 @@ func TestNothingIsPlacedOnWhoIsAway(t *testing.T) {
 		now.MS += 100
 		l.Step(now, Tick{})
 	}
-	if got := where(); got != "[i2] <nil>" {
+	if got := where(0); got != "[i2] <nil>" {
 		t.Errorf("when i2 alone has answered: %s", got)
+	}
+	if got := where(1); got != "[i1 i2 i3] <nil>" {
+		t.Errorf("when i2 alone has answered, which is too few: %s", got)
 	}
 	greeted("i1")
 	greeted("i3")
-	if got := where(); got != "[i1 i2 i3] <nil>" {
+	if got := where(0); got != "[i1 i2 i3] <nil>" {
 		t.Errorf("when all have answered: %s", got)
 	}
 }
