@@ -32,7 +32,7 @@ import (
 const (
 	// sideBatch is how many bytes of side streams are written at once: what is written, and with it what a build has
 	// reached and what a crash takes away, moves in steps of that size.
-	sideBatch = 512 << 10
+	sideBatch = 1 << 20
 	// sideRoom is how many bytes of side streams one bucket holds, a quarter of its queue at most. It is enough to keep
 	// the writer busy; more would wait here instead of at KV, and be sent again after a crash.
 	sideRoom = 16 << 20
@@ -40,7 +40,7 @@ const (
 	aheadBatch = 8 << 20
 	// sideTick is how often a bucket that holds something of side streams looks whether to write it although it is
 	// little.
-	sideTick = 20 * time.Millisecond
+	sideTick = 40 * time.Millisecond
 	// bucketTick is how often a bucket looks by itself at what could be written. Nothing waits for it: what makes
 	// something possible comes as a batch with a SYNC or what begins or ends a stream, as a call (a stability timestamp,
 	// a rollback, a copy), or as the end of a write.
