@@ -21,41 +21,39 @@ type buckets struct {
 	named map[string]*copies.Bucket
 }
 
-// replace makes the buckets those of a list: gone are those that are not here any more and are told to stop, stay those
-// that were here before.
-func (h *buckets) replace(d *wire.Definitions, make func(wire.Bucket) (*copies.Bucket, error)) (gone []*copies.Bucket,
+// replace makes the buckets those of a list: those that are not here any more are told to stop, and nobody waits for
+// what they write. stay are those that were here before. Where one cannot be made nothing changes.
+func (h *buckets) replace(d *wire.Definitions, make func(wire.Bucket) (*copies.Bucket, error)) (
 	stay map[*copies.Bucket]*wire.Bucket, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	keep := map[string]bool{}
+	named := map[string]*copies.Bucket{}
 	stay = map[*copies.Bucket]*wire.Bucket{}
 	for i := range d.Buckets {
 		b := &d.Buckets[i]
-		k := h.named[b.Name]
-		if k != nil && k.UUID() == b.UUID && k.VBuckets() == b.VBuckets {
-			keep[b.Name] = true
-			stay[k] = b
+		if k := h.named[b.Name]; k != nil && k.UUID() == b.UUID && k.VBuckets() == b.VBuckets {
+			named[b.Name], stay[k] = k, b
 			continue
 		}
 		n, err := make(*b)
 		if err != nil {
-			return gone, stay, fmt.Errorf("bucket %s: %w", b.Name, err)
+			for _, k := range named {
+				if stay[k] == nil {
+					k.Stop()
+				}
+			}
+			return nil, fmt.Errorf("bucket %s: %w", b.Name, err)
 		}
-		if k != nil {
-			k.Stop()
-			gone = append(gone, k)
-		}
-		h.named[b.Name], keep[b.Name] = n, true
+		named[b.Name] = n
 	}
 	for name, k := range h.named {
-		if !keep[name] {
+		if named[name] != k {
 			k.Stop()
-			gone = append(gone, k)
-			delete(h.named, name)
 		}
 	}
-	h.count.Store(int64(len(h.named)))
-	return gone, stay, nil
+	h.named = named
+	h.count.Store(int64(len(named)))
+	return stay, nil
 }
 
 // newBucket makes one that runs.

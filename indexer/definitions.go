@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/indexer/copies"
@@ -54,24 +56,24 @@ func (x *Indexer) resume() error {
 	if err := x.syncBuckets(d); err != nil {
 		return err
 	}
-	want := core.Placed(d, node)
-	for _, s := range x.store.Slices() {
-		m := s.Meta()
-		w, ok := want[m.Copy]
-		if !ok || !w.Is(stored(m)) {
-			continue
-		}
-		if err := x.fills.Take(context.Background(), x.bucketNamed(m.Bucket), s, w.Others); err != nil {
-			return fmt.Errorf("copy %s: %w", m.Copy, err)
+	all := map[index.CopyID]*target{}
+	for id, w := range core.Placed(d, node) {
+		if x.has(id, &w) {
+			all[id] = &target{want: &w, bucket: x.bucketNamed(w.Bucket.Name)}
 		}
 	}
+	within, cancel := context.WithTimeout(context.Background(), x.places.patience)
+	defer cancel()
+	a := x.aim(all)
+	await(within, a.makes)
+	a.alone.Store(true)
 	x.catalog.Resume(d)
 	return nil
 }
 
-// definitions makes what is here equal to a list: copies that are missing are made, then the list is stored, then what
-// the list before named and this one does not is dropped; other copies are orphans. The answer says that all of it is
-// done, but for copies that could not be made: they are not reported, see lacking.
+// definitions makes what is here equal to a list: it is stored, then copies that are missing are made, what the list
+// before named and this one does not is dropped, and other copies are orphans. Each copy is its keeper's, see places;
+// the answer says that all of it is done, but for copies that cannot be made, or take too long: they are not reported.
 func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.DefinitionsReply, error) {
 	if err := x.admit(d.Fence); err != nil {
 		return nil, err
@@ -79,65 +81,73 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 	return x.obey(ctx, d, nil)
 }
 
-// obey takes a list over; c, unless nil, is what it was told by.
+// obey takes a list over; c, unless nil, is what it was told by. The answer waits until keepers have tried what it
+// wants, if they do within listPatience; no other list waits for them.
 func (x *Indexer) obey(ctx context.Context, d *wire.Definitions, c *wire.DefinitionsChange) (*wire.DefinitionsReply,
 	error) {
+	below, span := rpc.StartSpan(ctx, "make copies")
+	a, err := x.takeOver(below, d, c)
+	if err != nil || a.alone == nil { // nothing is new
+		rpc.EndSpan(ctx, span, err)
+		return &wire.DefinitionsReply{Revision: d.Revision}, err
+	}
+	tried := make(chan struct{})
+	x.spawn(func(inner context.Context) error {
+		defer close(tried)
+		within, cancel := context.WithTimeout(inner, x.places.patience)
+		defer cancel()
+		await(within, a.makes)
+		a.alone.Store(true) // before others are told of what is there by now
+		rpc.EndSpan(ctx, span, nil)
+		x.catalog.Made(a.making)
+		wake(x.report)
+		x.sides.Wake()
+		_, span := rpc.StartSpan(ctx, "drop copies")
+		await(within, a.others)
+		rpc.EndSpan(ctx, span, nil)
+		return nil
+	})
+	await(ctx, []<-chan struct{}{tried})
+	return &wire.DefinitionsReply{Revision: d.Revision}, nil
+}
+
+// takeOver puts a list in force. What it waits for is the disk of the list itself.
+func (x *Indexer) takeOver(ctx context.Context, d *wire.Definitions, c *wire.DefinitionsChange) (a aimed, err error) {
 	x.applying.Lock()
 	defer x.applying.Unlock()
 	judged, have := x.catalog.Judge(d)
 	if judged == core.Older {
-		return nil, rpc.Refuse(errcode.Fenced, "definitions revision %d is older than %d, which is here", d.Revision, have)
+		return a, rpc.Refuse(errcode.Fenced, "definitions revision %d is older than %d, which is here", d.Revision, have)
 	}
 	node, ok := x.nodeOf(d)
 	if !ok {
-		return nil, rpc.Refuse(errcode.Unavailable, "this indexer is not registered yet and not in the list")
+		return a, rpc.Refuse(errcode.Unavailable, "this indexer is not registered yet and not in the list")
 	}
 	if judged == core.Known {
-		return &wire.DefinitionsReply{Revision: have}, nil
+		return a, nil
 	}
 	core.Sort(d)
 	// Where nothing is new nothing is written: a stored revision counts for nothing at the next start.
-	if x.catalog.NothingNew(d) {
+	if x.kept.revision > 0 && x.catalog.NothingNew(d) {
 		x.kept.same(d)
-		return &wire.DefinitionsReply{Revision: d.Revision}, nil
+		return a, nil
 	}
-	if err := x.syncBuckets(d); err != nil {
-		return nil, err
-	}
-	want, named := core.Placed(d, node), x.named(d)
-	x.catalog.Expect(d, want, x.has(want))
-	x.lacking.list++
-	err := x.arrange(ctx, d, c, want, named)
+	_, span := rpc.StartSpan(ctx, "store definitions")
+	err = x.watched(copiesSource, "storing definitions", func() error { return x.kept.store(d, c) })
+	rpc.EndSpan(ctx, span, err)
 	if x.health.Set(copiesSource, "") {
 		wake(x.report)
 	}
-	if err != nil {
-		return nil, err
+	if err != nil { // nothing of it may take effect
+		return a, rpc.Refuse(errcode.Unavailable, "storing definitions: %v", err)
 	}
-	x.catalog.Take(d)
-	x.laterMake(want)
-	wake(x.report)
-	x.sides.Wake()
-	return &wire.DefinitionsReply{Revision: d.Revision}, nil
-}
-
-// arrange makes the copies that are missing, stores the list, and drops copies.
-func (x *Indexer) arrange(ctx context.Context, d *wire.Definitions, c *wire.DefinitionsChange,
-	want, named map[index.CopyID]core.Wanted) error {
-	if err := x.ensureCopies(ctx, want); err != nil {
-		return err
-	}
-	_, span := rpc.StartSpan(ctx, "store definitions")
-	err := x.watched(copiesSource, "storing definitions", func() error { return x.kept.store(d, c) })
-	rpc.EndSpan(ctx, span, err)
-	if err != nil {
-		return rpc.Refuse(errcode.Unavailable, "storing definitions: %v", err)
+	if err := x.syncBuckets(d); err != nil {
+		return a, err
 	}
 	x.managers.SetManagers(d.Managers)
-	_, span = rpc.StartSpan(ctx, "drop copies")
-	err = x.letGo(ctx, d.Fence, want, named)
-	rpc.EndSpan(ctx, span, err)
-	return err
+	a = x.aim(x.aims(d, core.Placed(d, node), x.named(d), trace.SpanContextFromContext(ctx)))
+	x.catalog.Take(d)
+	return a, nil
 }
 
 // watched does f, a write to disk; the node's health says so when it takes too long, until who calls clears the source.
@@ -165,12 +175,9 @@ func (x *Indexer) change(ctx context.Context, c *wire.DefinitionsChange) (*wire.
 // syncBuckets makes the loops of the buckets in the list run, and ends the others. A bucket stays for as long as the
 // list has it, also without copies: it remembers which incarnations are refused.
 func (x *Indexer) syncBuckets(d *wire.Definitions) error {
-	gone, stay, err := x.buckets.replace(d, x.newBucket)
+	stay, err := x.buckets.replace(d, x.newBucket)
 	for k, b := range stay { // without the lock: the bucket's loop takes it, and must come to the command
 		k.SetGeneration(b.Generation, b.RollbackID)
-	}
-	for _, k := range gone { // what they have under way is done
-		<-k.Gone()
 	}
 	return err
 }
@@ -182,93 +189,84 @@ func stored(m storage.Meta) core.Stored {
 }
 
 // ensureCopy makes the copy if it is not there and gives it to its bucket. One whose place it has is dropped.
-func (x *Indexer) ensureCopy(ctx context.Context, id index.CopyID, w core.Wanted) error {
-	s, ok := x.store.Slice(id)
-	if ok && !w.Is(stored(s.Meta())) {
+func (x *Indexer) ensureCopy(ctx context.Context, id index.CopyID, t *target) error {
+	w := t.want
+	s, here := x.store.Slice(id)
+	is := here && w.Is(stored(s.Meta()))
+	if !is || x.places.of(id) != t.bucket {
+		if err := x.closeCopy(ctx, id); err != nil {
+			return err
+		}
+	}
+	if here && !is {
 		m := s.Meta()
 		x.log.Warn("a copy is of another index, or its bucket was made anew; it starts empty", "copy", id, "bucket", m.Bucket,
 			"index", m.Index, "want", w.Index.ID)
-		if err := x.dropCopy(ctx, s); err != nil {
+		remove, err := x.retireCopy(s)
+		if err == nil {
+			err = remove()
+		}
+		if err != nil {
 			return err
 		}
-		ok = false
 	}
-	if !ok {
-		if err := x.watched(copiesSource, fmt.Sprintf("making copy %s", id), func() (err error) {
-			s, err = x.store.Create(storage.Meta{
-				Copy: id, Index: w.Index.ID, Slice: w.Copy.Slice, Bucket: w.Bucket.Name, BucketUUID: w.Bucket.UUID,
-				VBuckets: w.Bucket.VBuckets, Desc: w.Index.Desc(), IsPrimary: w.Index.IsPrimary, CreatedMS: w.Index.CreatedMS,
-			})
-			return err
-		}); err != nil {
+	if !is {
+		var err error
+		if s, err = x.makeCopy(ctx, id, t); err != nil {
 			return err
 		}
-		x.orphans.claim(id) // of a damaged folder that was here
-		x.origins.Made(ctx, id)
-		if w.Copy.State == partition.Allocated {
-			x.origins.Found(id)
-			x.log.Warn("a copy that was here is missing; it is filled from KV anew", "copy", id, "index", w.Index.ID, "slice",
-				w.Copy.Slice)
-		}
-		x.log.Info("copy allocated", "copy", id, "index", w.Index.ID, "slice", w.Copy.Slice, "bucket", w.Bucket.Name)
 	}
-	if err := x.fills.Take(ctx, x.bucketNamed(w.Bucket.Name), s, w.Others); err != nil {
+	if x.places.of(id) == t.bucket {
+		return nil
+	}
+	if err := x.fills.Take(ctx, t.bucket, s, w.Others); err != nil {
 		return err
 	}
-	if x.orphans.claim(id) {
-		x.log.Info("an orphan is wanted again: it is taken over as it is", "copy", id, "index", w.Index.ID, "slice",
+	x.places.give(id, t.bucket)
+	return nil
+}
+
+// makeCopy makes a copy that is not there.
+func (x *Indexer) makeCopy(ctx context.Context, id index.CopyID, t *target) (*storage.Slice, error) {
+	w := t.want
+	s, err := x.store.Create(storage.Meta{
+		Copy: id, Index: w.Index.ID, Slice: w.Copy.Slice, Bucket: w.Bucket.Name, BucketUUID: w.Bucket.UUID,
+		VBuckets: w.Bucket.VBuckets, Desc: w.Index.Desc(), IsPrimary: w.Index.IsPrimary, CreatedMS: w.Index.CreatedMS,
+	})
+	if err != nil {
+		return nil, err
+	}
+	x.origins.Made(trace.ContextWithSpanContext(ctx, t.by), id)
+	if w.Copy.State == partition.Allocated {
+		x.origins.Found(id)
+		x.log.Warn("a copy that was here is missing; it is filled from KV anew", "copy", id, "index", w.Index.ID, "slice",
 			w.Copy.Slice)
 	}
-	return nil
+	x.log.Info("copy allocated", "copy", id, "index", w.Index.ID, "slice", w.Copy.Slice, "bucket", w.Bucket.Name)
+	return s, nil
 }
 
 // closeCopy takes a copy away from its bucket and from scans.
-func (x *Indexer) closeCopy(ctx context.Context, s *storage.Slice) error {
-	m := s.Meta()
-	if err := x.fills.Drop(ctx, m.Copy); err != nil {
-		return err
-	}
-	if k := x.bucketNamed(m.Bucket); k != nil {
-		if err := k.Remove(ctx, m.Copy); err != nil && !errors.Is(err, copies.ErrBucketGone) {
-			return err
-		}
-	}
-	x.snapshots.Drop(m.Copy)
-	x.health.Set(copies.CopySource+m.Copy.String(), "")
-	return nil
-}
-
-// dropCopy drops a copy with all that it has on disk.
-func (x *Indexer) dropCopy(ctx context.Context, s *storage.Slice) error {
-	remove, err := x.retireCopy(ctx, s)
-	if err != nil {
-		return err
-	}
-	return remove()
-}
-
-// dropCopySoon drops a copy, and makes its room free beside whatever comes next: the next index need not wait for it.
-func (x *Indexer) dropCopySoon(ctx context.Context, s *storage.Slice) error {
-	remove, err := x.retireCopy(ctx, s)
-	if err != nil {
-		return err
-	}
-	x.spawn(func(context.Context) error {
-		if err := remove(); err != nil {
-			x.log.Warn("a copy that was dropped leaves something on disk until the next start", "copy", s.Meta().Copy, "error",
-				err)
-		}
+func (x *Indexer) closeCopy(ctx context.Context, id index.CopyID) error {
+	k := x.places.of(id)
+	if k == nil {
 		return nil
-	})
+	}
+	if err := x.fills.Drop(ctx, id); err != nil {
+		return err
+	}
+	if err := k.Remove(ctx, id); err != nil {
+		return err
+	}
+	x.snapshots.Drop(id)
+	x.health.Set(copies.CopySource+id.String(), "")
+	x.places.give(id, nil)
 	return nil
 }
 
-// retireCopy takes a copy away for good. remove is never nil.
-func (x *Indexer) retireCopy(ctx context.Context, s *storage.Slice) (remove func() error, err error) {
+// retireCopy takes a copy that is closed away for good. remove is never nil.
+func (x *Indexer) retireCopy(s *storage.Slice) (remove func() error, err error) {
 	m := s.Meta()
-	if err := x.closeCopy(ctx, s); err != nil {
-		return nil, err
-	}
 	x.node.Marks.Clear(m.Copy)
 	remove, err = x.store.Retire(m.Copy)
 	switch {
@@ -286,16 +284,7 @@ func (x *Indexer) retireCopy(ctx context.Context, s *storage.Slice) (remove func
 // present returns the definitions that are in force.
 func (x *Indexer) present() wire.Definitions { return x.catalog.Present() }
 
-// has returns what reports whether a copy is here, and no other one has its place in a list.
-func (x *Indexer) has(want map[index.CopyID]core.Wanted) func(index.CopyID) bool {
-	return func(id index.CopyID) bool {
-		s, here := x.store.Slice(id)
-		w, is := want[id]
-		return here && (!is || w.Is(stored(s.Meta())))
-	}
-}
-
-// settled returns the definitions that are in force when no list is being taken over: copies are made before it is.
+// settled returns the definitions that are in force when no list is being taken over: copies may be made before it is.
 func (x *Indexer) settled() wire.Definitions {
 	x.applying.Lock()
 	defer x.applying.Unlock()

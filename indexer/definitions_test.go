@@ -71,9 +71,9 @@ func TestListBesideBusyBucket(t *testing.T) {
 	unlocked := make(chan struct{})
 	go func() {
 		defer close(unlocked)
-		gone, stay, err := x.buckets.replace(&wire.Definitions{Buckets: []wire.Bucket{b}}, x.newBucket)
-		if err != nil || len(gone) != 0 || len(stay) != 1 {
-			t.Errorf("gone %v, stay %v: %v", gone, stay, err)
+		stay, err := x.buckets.replace(&wire.Definitions{Buckets: []wire.Bucket{b}}, x.newBucket)
+		if err != nil || len(stay) != 1 || x.bucketNamed("b") != k {
+			t.Errorf("stay %v: %v", stay, err)
 		}
 	}()
 	select {

@@ -126,6 +126,7 @@ type Config struct {
 	verifyRoom  int64         // bytes that a verification holds of KV's side. 0: verify.MaxBytes
 	processors  int           // that the process may use
 	stopMost    time.Duration // for an orderly stop. 0: stopMost
+	listWait    time.Duration // of the answer to a list, for keepers. 0: listPatience
 	OrphanGrace time.Duration // how long a copy that no definitions name is kept; below 0 for ever
 	Logger      hclog.Logger
 	Tracer      trace.Tracer // nil: no spans
@@ -176,6 +177,9 @@ func (c Config) withDefaults() (Config, error) {
 	c.processors = takeProcessors(c.OwnProcess)
 	if c.stopMost <= 0 {
 		c.stopMost = stopMost
+	}
+	if c.listWait <= 0 {
+		c.listWait = listPatience
 	}
 	if err := c.splitQuota(); err != nil {
 		return c, err
@@ -255,7 +259,7 @@ type Indexer struct {
 	nearQuota  atomic.Bool // the memory quota is nearly used up
 
 	applying sync.Mutex // one list of definitions at a time
-	lacking  lacking
+	places   places
 	kept     *keptList
 	spawn    func(func(context.Context) error)
 	buckets  buckets
@@ -307,6 +311,7 @@ func Open(cfg Config) (*Indexer, error) {
 	x := &Indexer{
 		cfg: cfg, log: cfg.Logger, boot: boot, now: time.Now, began: time.Now(),
 		buckets: buckets{named: map[string]*copies.Bucket{}},
+		places:  newPlaces(cfg.listWait),
 		kept:    newKeptList(cfg.Dir),
 		orphans: orphans{grace: cfg.OrphanGrace, log: cfg.Logger, now: time.Now, all: map[index.CopyID]*orphan{}},
 		report:  make(chan struct{}, 1), metrics: newMetrics(),

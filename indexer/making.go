@@ -3,8 +3,6 @@ package indexer
 import (
 	"sync"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 )
 
 const (
@@ -17,14 +15,14 @@ const (
 	// diskWait is what a copy takes where the disk makes it wait: it is synced some ten times. The processor's part is a
 	// third of it.
 	diskWait = 25 * time.Millisecond
+	// makerPatience is how long one may keep others from having its place.
+	makerPatience = time.Second
 )
 
-// makers runs what makes and drops copies, a few at once: one more, up to manyAtOnce, for each that took as long as one
-// takes that waits for the disk, and one less for each that took half as long. Figures: docs/performance.md, "Session
-// scans beside a build".
+// makers lets what makes and drops copies run a few at once: one more, up to manyAtOnce, for each that took as long as
+// one takes that waits for the disk, and one less for each that took half as long. Figures: docs/performance.md,
+// "Session scans beside a build".
 type makers struct {
-	group errgroup.Group
-
 	mu      sync.Mutex
 	ended   *sync.Cond // something has
 	running int
@@ -37,20 +35,21 @@ func newMakers() *makers {
 	return m
 }
 
-// do runs f when there is a place for it. It waits for the place, not for f.
-func (m *makers) do(f func() error) {
+// do runs f when there is a place for it. One that takes longer than makerPatience has none any more: its disk hangs,
+// and others do not wait for it.
+func (m *makers) do(f func()) {
 	m.mu.Lock()
 	for m.running >= m.most {
 		m.ended.Wait()
 	}
 	m.running++
 	m.mu.Unlock()
-	m.group.Go(func() error {
-		began := time.Now()
-		err := f()
-		m.end(time.Since(began))
-		return err
-	})
+	began := time.Now()
+	leave := sync.OnceFunc(func() { m.end(time.Since(began)) })
+	late := time.AfterFunc(makerPatience, leave)
+	defer late.Stop()
+	defer leave()
+	f()
 }
 
 func (m *makers) end(took time.Duration) {
@@ -63,8 +62,7 @@ func (m *makers) end(took time.Duration) {
 	case took < diskWait/2:
 		m.most = max(m.most-1, fewAtOnce)
 	}
-	m.ended.Signal() // one goroutine asks for places
+	for range m.most - m.running {
+		m.ended.Signal()
+	}
 }
-
-// wait returns the first error when all is done.
-func (m *makers) wait() error { return m.group.Wait() }

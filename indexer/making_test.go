@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -23,19 +24,19 @@ func TestMakers(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var now, most atomic.Int32
 				began, m := time.Now(), newMakers()
+				var all sync.WaitGroup
 				for range 60 {
-					m.do(func() error {
-						if n := now.Add(1); n > most.Load() {
-							most.Store(n)
-						}
-						time.Sleep(c.each)
-						now.Add(-1)
-						return nil
+					all.Go(func() {
+						m.do(func() {
+							if n := now.Add(1); n > most.Load() {
+								most.Store(n)
+							}
+							time.Sleep(c.each)
+							now.Add(-1)
+						})
 					})
 				}
-				if err := m.wait(); err != nil {
-					t.Fatal(err)
-				}
+				all.Wait()
 				if n := most.Load(); n != c.atOnce {
 					t.Errorf("%d at once, want %d", n, c.atOnce)
 				}
@@ -45,4 +46,26 @@ func TestMakers(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestMakersThatHang: one that hangs keeps no other from its place for longer than makerPatience.
+func TestMakersThatHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, goOn := newMakers(), make(chan struct{})
+		var hang, all sync.WaitGroup
+		for range 3 * manyAtOnce {
+			hang.Go(func() { m.do(func() { <-goOn }) })
+		}
+		synctest.Wait()
+		began := time.Now()
+		for range 10 {
+			all.Go(func() { m.do(func() {}) })
+		}
+		all.Wait()
+		if took := time.Since(began); took > 6*makerPatience { // of those that hang 2, then 4, 8, 16, 16 have their turn
+			t.Errorf("others waited %v", took)
+		}
+		close(goOn)
+		hang.Wait()
+	})
 }

@@ -35,64 +35,18 @@ type orphans struct {
 	all map[index.CopyID]*orphan
 }
 
-// named returns the copies of the lists before d, when d follows them in the same epoch of the same cluster: of the one
-// in force, and of those since then that were given up in the middle. What d lacks of them was taken away by a commit.
-// Of any other copy nobody here knows why it is not in d.
+// named returns the copies of the list in force, when d follows it in the same epoch of the same cluster: what d lacks
+// of them was taken away by a commit. Of any other copy nobody here knows why it is not in d.
 func (x *Indexer) named(d *wire.Definitions) map[index.CopyID]core.Wanted {
-	was, follows, tried := x.catalog.Before(d)
+	was, follows := x.catalog.Before(d)
 	if !follows {
-		return tried
+		return nil
 	}
 	node, ok := x.nodeOf(&was)
 	if !ok {
-		return tried
+		return nil
 	}
-	all := core.Placed(&was, node)
-	for id, w := range tried {
-		if _, ok := all[id]; !ok {
-			all[id] = w
-		}
-	}
-	return all
-}
-
-// letGo drops the copies that were named before and are not wanted now, and makes orphans of the others that are not
-// wanted.
-func (x *Indexer) letGo(ctx context.Context, f wire.Fence, want, named map[index.CopyID]core.Wanted) error {
-	g := newMakers()
-	defer func() { _ = g.wait() }() // when it is given up in the middle
-	for _, s := range x.store.Slices() {
-		m := s.Meta()
-		switch core.FateOf(stored(m), want, named) {
-		case core.Stays:
-			continue
-		case core.Goes:
-			g.do(func() error {
-				err := x.dropCopySoon(ctx, s)
-				if err == nil || ctx.Err() != nil {
-					return err
-				}
-				// it holds back nobody else, and is dropped when its grace is over
-				x.log.Warn("a copy cannot be dropped: it is closed, and kept as an orphan", "copy", m.Copy, "error", err)
-				x.orphans.set(m, f.Epoch, diskBytes(s))
-				return nil
-			})
-			continue
-		case core.Orphaned:
-		}
-		if !x.orphans.has(m.Copy) {
-			if err := x.closeCopy(ctx, s); err != nil {
-				return err
-			}
-		}
-		x.orphans.set(m, f.Epoch, diskBytes(s))
-	}
-	for _, d := range x.store.Damaged() { // one that is wanted was replaced
-		if _, ok := want[d.Copy]; !ok && d.Copy != 0 {
-			x.orphans.set(storage.Meta{Copy: d.Copy}, f.Epoch, d.Bytes)
-		}
-	}
-	return g.wait()
+	return core.Placed(&was, node)
 }
 
 func (o *orphans) set(m storage.Meta, epoch, bytes uint64) {
@@ -121,6 +75,14 @@ func (o *orphans) has(id index.CopyID) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.all[id] != nil
+}
+
+// of reports whether a copy is known as an orphan of an epoch.
+func (o *orphans) of(id index.CopyID, epoch uint64) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	one := o.all[id]
+	return one != nil && one.Epoch == epoch
 }
 
 // size notes how large a copy is; false when it is none.
@@ -173,21 +135,20 @@ func (o *orphans) due(id index.CopyID, of index.ID, epoch uint64) bool {
 	return one != nil && one.Due(of, epoch, o.grace, o.now())
 }
 
-// dropOrphans drops what the leader has confirmed, as far as it still is an orphan whose grace is over.
+// dropOrphans drops what the leader has confirmed, as far as it still is an orphan whose grace is over. What takes
+// longer than listPatience is no part of the answer, and goes on beside.
 func (x *Indexer) dropOrphans(ctx context.Context, req *wire.DropOrphans) (*wire.DropOrphansReply, error) {
 	if err := x.identity.admit(req.Fence); err != nil {
 		return nil, err
 	}
-	x.applying.Lock()
-	defer x.applying.Unlock()
+	due, a := x.dropDue(req)
+	within, cancel := context.WithTimeout(ctx, x.places.patience)
+	defer cancel()
+	await(within, a.others)
+	a.alone.Store(true)
 	reply := &wire.DropOrphansReply{}
 	for _, r := range req.Copies {
-		if !x.orphans.due(r.Copy, r.Index, req.Fence.Epoch) {
-			continue
-		}
-		if gone, err := x.dropOrphan(ctx, r.Copy); err != nil {
-			return nil, err
-		} else if !gone {
+		if t := due[r.Copy]; t == nil || !t.gone.Load() {
 			continue
 		}
 		x.log.Warn("an orphan's grace is over and the leader does not know it: it is dropped", "copy", r.Copy, "index",
@@ -198,13 +159,15 @@ func (x *Indexer) dropOrphans(ctx context.Context, req *wire.DropOrphans) (*wire
 	return reply, nil
 }
 
-// dropOrphan drops a copy, or the folder that cannot be opened as one; false when neither is here.
-func (x *Indexer) dropOrphan(ctx context.Context, id index.CopyID) (gone bool, err error) {
-	if s, here := x.store.Slice(id); here {
-		return true, x.dropCopySoon(ctx, s)
+// dropDue lets the orphans go that may be dropped; no list may name one meanwhile.
+func (x *Indexer) dropDue(req *wire.DropOrphans) (due map[index.CopyID]*target, a aimed) {
+	x.applying.Lock()
+	defer x.applying.Unlock()
+	due = map[index.CopyID]*target{}
+	for _, r := range req.Copies {
+		if x.orphans.due(r.Copy, r.Index, req.Fence.Epoch) {
+			due[r.Copy] = &target{drops: true, epoch: req.Fence.Epoch}
+		}
 	}
-	if gone, err = x.store.DropDamaged(id); gone {
-		x.orphans.claim(id)
-	}
-	return gone, err
+	return due, x.aim(due)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -206,6 +207,7 @@ func (x *Indexer) fullReport(ctx context.Context, wantsHW func(bucket string) bo
 	if defs.Fence.Epoch == id.Fence.Epoch { // revisions of another epoch mean nothing to the leader
 		rep.Revision = defs.Revision
 	}
+	unsettled := x.unsettled() // after the list: of its own copies
 	rep.Orphans, rep.OrphanCount, _ = x.orphans.told()
 	rep.Faults, rep.FaultsOmitted = x.unstorable.list(&defs)
 	var compared map[index.CopyID]index.ID
@@ -225,7 +227,9 @@ func (x *Indexer) fullReport(ctx context.Context, wantsHW func(bucket string) bo
 		return t, err
 	}) {
 		rep.Buckets = append(rep.Buckets, t.bucket)
-		rep.Copies = append(rep.Copies, t.copies...)
+		rep.Copies = append(rep.Copies, slices.DeleteFunc(t.copies, func(c wire.CopyReport) bool {
+			return unsettled[c.Copy]
+		})...)
 	}
 	filling, received, expected := x.fills.UnderWay()
 	for i := range rep.Copies {
@@ -236,6 +240,15 @@ func (x *Indexer) fullReport(ctx context.Context, wantsHW func(bucket string) bo
 		}
 	}
 	return rep
+}
+
+// unsettled are the copies that are not told of: with one that is in a bucket still, or already, what the list in force
+// wants is not done. Copies that are made for one list are told of together.
+func (x *Indexer) unsettled() map[index.CopyID]bool {
+	all := x.places.busy()
+	_, making := x.catalog.InForce()
+	maps.Copy(all, making)
+	return all
 }
 
 // measure looks at what costs too much to look at for every report.

@@ -3,7 +3,9 @@ package indexer
 import (
 	"context"
 	"slices"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -16,10 +18,13 @@ import (
 )
 
 // TestOneSideStreamForWhatIsMadeTogether: copies that one list of definitions brings are made one after the other, and
-// the stream that feeds them may be there before. None of them is asked for before all are there: KV is read once for
-// all.
+// the stream that feeds them may be there before. None of them is asked for, or told of, before all are there: KV is
+// read once for all.
 func TestOneSideStreamForWhatIsMadeTogether(t *testing.T) {
 	w := newWorld(t)
+	disk := newStuck(w)
+	tweak := w.tweak
+	w.tweak = func(c *Config) { tweak(c); c.listWait = time.Hour }
 	w.write(docs(0, 50, 1)...)
 	w.serve(10)
 	var list *wire.Definitions
@@ -42,25 +47,28 @@ func TestOneSideStreamForWhatIsMadeTogether(t *testing.T) {
 		}
 		return all
 	})
-	want := core.Placed(list, 3)
-	w.x.catalog.Expect(list, want, w.x.has(want))
-	for _, id := range []index.CopyID{20, 30} {
-		if err := w.x.ensureCopy(t.Context(), id, want[id]); err != nil {
-			t.Fatal(err)
-		}
-		o := w.x.sideOptions()
-		o.Registry = prometheus.NewRegistry()
-		l := sides.New(o)
-		l.Look(t.Context(), k)
-		ended, cancel := context.WithCancel(t.Context())
-		cancel()
-		if err := l.Run(ended); err != nil { // what it has asked is answered
-			t.Fatal(err)
-		}
+	disk.hang(w, "30")
+	ctx, cancel := context.WithCancel(t.Context())
+	var asked sync.WaitGroup
+	defer asked.Wait()
+	defer cancel()
+	asked.Go(func() { _, _ = w.admin.Definitions(ctx, w.endpoint.Admin, list) })
+	w.until("one is there", func() bool { return w.x.places.of(20) == k })
+	<-disk.begun
+	if r := w.x.fullReport(t.Context(), func(string) bool { return false }); len(r.Copies) != 1 {
+		t.Errorf("told of: %+v, want copy 10 alone", r.Copies)
 	}
-	if _, err := w.admin.Definitions(t.Context(), w.endpoint.Admin, list); err != nil {
+	o := w.x.sideOptions()
+	o.Registry = prometheus.NewRegistry()
+	l := sides.New(o)
+	l.Look(t.Context(), k)
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if err := l.Run(ended); err != nil { // what it has asked is answered
 		t.Fatal(err)
 	}
+	disk.free()
+	w.until("both are there", func() bool { return w.x.places.of(30) == k && len(w.x.unsettled()) == 0 })
 	w.promote(t.Context())
 	w.held(20, 30)
 	all := w.calls()[before:]

@@ -5,6 +5,7 @@ package catalog
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -28,7 +29,7 @@ type Catalog struct {
 	versions snapshots.Versions // when scans may have begun to see something else
 	views    map[index.ID]kept  // of the indexes that are scanned
 	lists    core.Lists
-	making   map[index.CopyID]bool           // copies of a list not in force yet, see Expect; replaced, not changed
+	making   map[index.CopyID]bool           // see Expect; replaced, not changed
 	newest   map[string]wire.BucketStability // highest published, by bucket
 	heard    map[string]*heard               // when those of a bucket came
 	told     wire.Told                       // by the leader, last, whether or not it is the highest
@@ -49,7 +50,7 @@ func (c *Catalog) Present() wire.Definitions {
 	return c.lists.InForce
 }
 
-// InForce returns the definitions that are in force, and the copies that are being made for newer ones.
+// InForce returns the definitions that are in force, and the copies that are being made for them.
 func (c *Catalog) InForce() (wire.Definitions, map[index.CopyID]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -63,24 +64,18 @@ func (c *Catalog) Judge(d *wire.Definitions) (core.Judgement, uint64) {
 	return c.lists.Judge(d)
 }
 
-// NothingNew takes over the revision of a list that says what the one before it said; of another one it notes that it
-// is being taken over.
+// NothingNew takes over the revision of a list that says what the one before it said.
 func (c *Catalog) NothingNew(d *wire.Definitions) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.lists.NothingNew(d) {
-		return true
-	}
-	c.lists.Begin()
-	return false
+	return c.lists.NothingNew(d)
 }
 
-// Before returns the list in force, whether d follows it, and what lists between the two have placed here, see
-// core.Lists.
-func (c *Catalog) Before(d *wire.Definitions) (was wire.Definitions, follows bool, tried map[index.CopyID]core.Wanted) {
+// Before returns the list in force, and whether d follows it, see core.Lists.
+func (c *Catalog) Before(d *wire.Definitions) (was wire.Definitions, follows bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.lists.InForce, c.lists.Follows(d), c.lists.Tried(d)
+	return c.lists.InForce, c.lists.Follows(d)
 }
 
 // Resume takes over the list of an earlier run.
@@ -91,19 +86,29 @@ func (c *Catalog) Resume(d *wire.Definitions) {
 	c.signalAllLocked()
 }
 
-// Expect notes which copies of a list are about to be made, until it is in force: no side stream is asked for them
-// alone before all are here. Each takes its time to be made, and the stream that feeds them may have begun: what came
-// first would have KV read the bucket for itself, and once more for the others.
-func (c *Catalog) Expect(d *wire.Definitions, want map[index.CopyID]core.Wanted, isHere func(index.CopyID) bool) {
+// Expect notes which copies are about to be made for a list, until Made: no side stream is asked for them alone before
+// all are here. Each takes its time to be made, and the stream that feeds them may have begun: what came first would
+// have KV read the bucket for itself, and once more for the others.
+func (c *Catalog) Expect(ids []index.CopyID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.lists.Make(d, want, isHere)
-	was := c.making
-	c.making = map[index.CopyID]bool{}
-	for id := range want {
-		if !isHere(id) || was[id] { // the latter: made for a list that was given up, and comes again
-			c.making[id] = true
-		}
+	making := maps.Clone(c.making)
+	if making == nil {
+		making = map[index.CopyID]bool{}
+	}
+	for _, id := range ids {
+		making[id] = true
+	}
+	c.making = making
+}
+
+// Made notes that copies are here, or not waited for any more.
+func (c *Catalog) Made(ids []index.CopyID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.making = maps.Clone(c.making)
+	for _, id := range ids {
+		delete(c.making, id)
 	}
 }
 
@@ -123,7 +128,6 @@ func (c *Catalog) Take(d *wire.Definitions) {
 		}
 	}
 	c.lists.Take(d)
-	c.making = nil
 	c.signalAllLocked()
 }
 

@@ -124,8 +124,13 @@ func (k *Bucket) Run(ctx context.Context) error {
 	k.loop(inner)
 	close(k.calls.over)
 	cancel()
-	k.lanes.close()
-	k.beside.Wait()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		k.lanes.close()
+		k.beside.Wait()
+	}()
+	k.lets(ended)
 	return nil
 }
 
@@ -136,7 +141,7 @@ func (k *Bucket) Flushed() *wire.StabilityRef { return k.told.flushed.Load() }
 func (k *Bucket) Rollback() uint64 { return k.told.rollback.Load() }
 
 // Gone is closed when the bucket's loop has ended.
-func (k *Bucket) Gone() <-chan struct{} { return k.calls.done }
+func (k *Bucket) Gone() <-chan struct{} { return k.calls.over }
 
 // tellBranch lets others see by what stability timestamps are judged.
 func (k *Bucket) tellBranch() {
@@ -277,7 +282,7 @@ func (k *Bucket) ref(r timestamp.Ref) wire.StabilityRef {
 
 // Do runs f in the loop, which owns the state, and waits for it. An error says that f has not run and never will.
 func (k *Bucket) Do(ctx context.Context, f func(st *core.Bucket)) error {
-	return k.ask(ctx, func() { f(k.st) })
+	return k.do(ctx, func() { f(k.st) })
 }
 
 // Slice is a copy that is here; nil: it is not. It is asked in the loop.
@@ -323,7 +328,9 @@ func (k *Bucket) Add(ctx context.Context, s *storage.Slice, deferred bool,
 		return false, e
 	}
 	if added && !later { // an earlier process may have received files for it
-		err = s.DropIncoming()
+		if err := s.DropIncoming(); err != nil {
+			k.log.Warn("files that were received for a copy stay for now", "copy", s.Meta().Copy, "error", err)
+		}
 	}
 	return later, err
 }
@@ -358,15 +365,19 @@ func (k *Bucket) add(s *storage.Slice, ready bool) error {
 	return nil
 }
 
-// Remove lets a copy go; after it returns without an error nothing is written to it any more. A call that was given
-// up is made again: it waits for the same.
+// Remove lets a copy go, also one of a bucket that has gone; after it returns without an error nothing is written to it
+// any more. A call that was given up is made again: it waits for the same.
 func (k *Bucket) Remove(ctx context.Context, id index.CopyID) error {
 	var waits []<-chan struct{}
-	if err := k.do(ctx, func() {
+	err := k.do(ctx, func() {
 		delete(k.away, id)
 		k.wrong.forget(id)
 		waits = k.remove(id)
-	}); err != nil {
+	})
+	if errors.Is(err, ErrBucketGone) {
+		waits, err = k.leave(ctx, id)
+	}
+	if err != nil {
 		return err
 	}
 	return k.rest(ctx, waits)
@@ -427,22 +438,29 @@ func (k *Bucket) remove(id index.CopyID) (waits []<-chan struct{}) {
 	restoring := k.st.RestoringOf(id) > 0
 	n := k.lanes.of[id]
 	k.work.Remove(id)
-	waits = k.lanes.leave(id)
+	waits = k.writersOf(id)
 	delete(k.slices, id)
 	delete(k.sizes.seen, id)
 	delete(k.backs.shut, id)
 	if restoring {
 		k.lessRestoring()
 	}
+	if n != nil {
+		k.giveUp(n)
+	}
+	return waits
+}
+
+// writersOf lets nothing more be written to a copy. When all waits are over nothing is. It runs in the loop, or when
+// that has ended in its place.
+func (k *Bucket) writersOf(id index.CopyID) (waits []<-chan struct{}) {
+	waits = k.lanes.leave(id)
 	if p := k.backs.under; p != nil && p.of[id] != nil {
 		p.of[id].leave()
 		k.backs.leaving[id] = p.of[id].ended
 	}
 	if ended := k.backs.leaving[id]; ended != nil {
 		waits = append(waits, ended)
-	}
-	if n != nil {
-		k.giveUp(n)
 	}
 	return waits
 }
@@ -452,8 +470,8 @@ func (k *Bucket) rest(ctx context.Context, waits []<-chan struct{}) error {
 	for _, w := range waits {
 		select {
 		case <-w:
-		case <-k.calls.done:
-			return ErrBucketGone
+		case <-k.calls.done: // so have all writers
+			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

@@ -5,21 +5,32 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/index"
 	"tidemark/indexer/core"
 	"tidemark/keyversion"
 )
 
-// TestABucketThatHasStoppedAnswers: a bucket whose loop has ended, while a writer of it hangs, says to whoever asks it,
+// TestABucketThatHasStoppedAnswers: a bucket whose loop has ended, while writers of it hang, says to whoever asks it,
 // or brings it data, that it has gone: what it took was acknowledged, and who asked all buckets of the node waited for
-// the disk. Who lets a copy go still waits for the writer.
+// the disk. Who lets a copy go waits for its writer, and for no other.
 func TestABucketThatHasStoppedAnswers(t *testing.T) {
 	k := testBucketLoop(t)
-	ended, hangs := make(chan error, 1), make(chan struct{})
+	ended, begun := make(chan error, 1), make(chan struct{}, 2)
+	hangs := map[index.CopyID]chan struct{}{1: make(chan struct{}), 2: make(chan struct{})}
 	go func() { ended <- k.Run(t.Context()) }()
 	waited := make(chan error, 1)
 	if err := k.Do(t.Context(), func(*core.Bucket) {
-		k.lanes.all.Go(func() { <-hangs }) // as a writer whose disk does
-		go func() { waited <- k.ask(t.Context(), func() {}) }()
+		k.lanes.do = func(n *lane, _ task) { // as one whose disk hangs
+			begun <- struct{}{}
+			<-hangs[n.copy]
+		}
+		for id := range hangs {
+			n := &lane{copy: id}
+			k.lanes.of[id] = n
+			k.lanes.give(n, task{})
+			<-begun
+		}
+		go func() { waited <- k.do(t.Context(), func() {}) }()
 		for len(k.calls.queue) == 0 { // the one that waits when the bucket goes
 			time.Sleep(time.Millisecond)
 		}
@@ -30,7 +41,7 @@ func TestABucketThatHasStoppedAnswers(t *testing.T) {
 	if err := <-waited; err != nil && !errors.Is(err, ErrBucketGone) {
 		t.Errorf("a call that waited: %v", err)
 	}
-	<-k.calls.over
+	<-k.Gone()
 	if err := k.Do(t.Context(), func(*core.Bucket) {}); !errors.Is(err, ErrBucketGone) {
 		t.Errorf("a call that comes later: %v", err)
 	}
@@ -40,14 +51,21 @@ func TestABucketThatHasStoppedAnswers(t *testing.T) {
 	}
 	removed := make(chan error, 1)
 	go func() { removed <- k.Remove(t.Context(), 1) }()
+	if err := k.Remove(t.Context(), 3); err != nil {
+		t.Errorf("a copy that is not being written to: %v", err)
+	}
 	select {
 	case err := <-removed:
-		t.Errorf("a copy was let go of while a writer is at work: %v", err)
+		t.Errorf("a copy was let go of while its writer is at work: %v", err)
 	case <-time.After(50 * time.Millisecond):
 	}
-	close(hangs)
-	if err := <-removed; !errors.Is(err, ErrBucketGone) {
-		t.Errorf("Remove: %v", err)
+	close(hangs[1])
+	if err := <-removed; err != nil {
+		t.Errorf("a copy whose writer has ended, beside one that hangs: %v", err)
 	}
+	close(hangs[2])
 	<-ended
+	if err := k.Remove(t.Context(), 2); err != nil {
+		t.Errorf("a copy of a bucket of which all has ended: %v", err)
+	}
 }

@@ -11,7 +11,7 @@ import (
 
 // Prepare answers the first step of a rollback: what the copies hold.
 func (k *Bucket) Prepare(ctx context.Context, req *wire.RollbackRequest) (reply *wire.RollbackReply, err error) {
-	err = k.ask(ctx, func() {
+	err = k.do(ctx, func() {
 		states, release := k.pastsOfCopies()
 		defer k.aside(release) // it may close files that were replaced
 		reply = k.st.Prepare(req, states)
@@ -45,7 +45,7 @@ func (k *Bucket) CarryOut(ctx context.Context, req *wire.RollbackRequest, reply 
 		waited = true
 		select {
 		case <-changed:
-		case <-k.calls.done:
+		case <-k.calls.over:
 			return ErrBucketGone
 		case <-ctx.Done():
 			return context.Cause(ctx)

@@ -37,7 +37,7 @@ func NewestRows(s *storage.Slice) RowsAt {
 // ready.
 func (k *Bucket) Report(ctx context.Context, unready map[index.ID]index.State, wantsHW bool) (b wire.BucketReport,
 	copies []wire.CopyReport, err error) {
-	err = k.ask(ctx, func() { b, copies = k.report(unready, wantsHW) })
+	err = k.do(ctx, func() { b, copies = k.report(unready, wantsHW) })
 	return b, copies, err
 }
 

@@ -17,7 +17,7 @@ type Standing struct {
 
 // Standing looks at a copy.
 func (k *Bucket) Standing(ctx context.Context, s *storage.Slice) (c Standing, err error) {
-	err = k.ask(ctx, func() {
+	err = k.do(ctx, func() {
 		id := s.Meta().Copy
 		c = Standing{Generation: k.st.Generation(), RollbackID: k.st.RollbackID()}
 		c.Wrong, c.Emptied = k.wrongUntil(id)

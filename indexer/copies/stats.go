@@ -10,7 +10,7 @@ import (
 
 // Stats are the figures of the copies; kv is where KV was, asked before: what came since is not taken for pending.
 func (k *Bucket) Stats(ctx context.Context, kv []uint64) (copies []wire.CopyStats) {
-	_ = k.ask(ctx, func() { // a bucket that goes has nothing to show
+	_ = k.do(ctx, func() { // a bucket that goes has nothing to show
 		stored := func(id index.CopyID) []ingest.Position {
 			if s := k.slices[id]; s != nil {
 				return s.Positions()

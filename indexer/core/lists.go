@@ -2,7 +2,6 @@ package core
 
 import (
 	"cmp"
-	"maps"
 	"reflect"
 	"slices"
 
@@ -90,24 +89,14 @@ type Lists struct {
 	InForce wire.Definitions
 	// Obeyed is the revision of the newest list that was in force, also in an earlier run: that of InForce is 0 until the
 	// leader has spoken.
-	Obeyed  uint64
-	halfway bool // the last list was given up in the middle
-	tried   tried
-}
-
-// tried is what lists place here that were begun since the one in force and given up in the middle: some of it may have
-// been made.
-type tried struct {
-	fence    wire.Fence
-	revision uint64 // of the newest
-	copies   map[index.CopyID]Wanted
+	Obeyed uint64
 }
 
 // Resume takes over the list of an earlier run. The leader's list counts, also when it is the same.
 func (l *Lists) Resume(d *wire.Definitions) {
 	l.Obeyed = d.Revision
 	l.InForce = *d
-	l.InForce.Revision, l.halfway, l.tried = 0, false, tried{}
+	l.InForce.Revision = 0
 }
 
 // Judgement is what a list is to a node.
@@ -116,7 +105,7 @@ type Judgement uint8
 // Judgements.
 const (
 	Older Judgement = iota // than the one in force: it is refused
-	Known                  // all of it is done
+	Known                  // it is in force
 	Newer                  // it is to be taken over
 )
 
@@ -129,7 +118,7 @@ func (l *Lists) Judge(d *wire.Definitions) (j Judgement, have uint64) {
 	switch {
 	case d.Revision < have:
 		return Older, have
-	case d.Revision == have && have > 0 && !l.halfway:
+	case d.Revision == have && have > 0:
 		return Known, have
 	}
 	return Newer, have
@@ -145,7 +134,7 @@ func Sort(d *wire.Definitions) {
 // list leaves out raises it. Then the revision is all there is to take over, which is done.
 func (l *Lists) NothingNew(d *wire.Definitions) bool {
 	was := l.InForce
-	if l.halfway || was.Revision == 0 || was.Fence.Epoch != d.Fence.Epoch {
+	if was.Revision == 0 || was.Fence.Epoch != d.Fence.Epoch {
 		return false
 	}
 	was.Fence, was.Revision = d.Fence, d.Revision
@@ -156,42 +145,9 @@ func (l *Lists) NothingNew(d *wire.Definitions) bool {
 	return true
 }
 
-// Begin notes that a list is being taken over: until Take says that all of it is done, the next one is compared with
-// what is here.
-func (l *Lists) Begin() { l.halfway = true }
-
 // Take puts a list in force.
 func (l *Lists) Take(d *wire.Definitions) {
-	l.InForce, l.Obeyed, l.halfway, l.tried = *d, d.Revision, false, tried{}
-}
-
-// Make notes what a list that is being taken over places here. What earlier ones had placed is remembered as long as
-// isHere has it.
-func (l *Lists) Make(d *wire.Definitions, want map[index.CopyID]Wanted, isHere func(index.CopyID) bool) {
-	t := &l.tried
-	if t.copies == nil || t.fence.ClusterID != d.Fence.ClusterID || t.fence.Epoch != d.Fence.Epoch {
-		*t = tried{copies: map[index.CopyID]Wanted{}}
-	}
-	for id := range t.copies {
-		if !isHere(id) {
-			delete(t.copies, id)
-		}
-	}
-	for id, w := range want { // without the rest of the list, which would be kept with it
-		t.copies[id] = Wanted{Index: &index.Definition{ID: w.Index.ID, CreatedMS: w.Index.CreatedMS},
-			Bucket: &wire.Bucket{UUID: w.Bucket.UUID, VBuckets: w.Bucket.VBuckets}}
-	}
-	t.fence, t.revision = d.Fence, max(t.revision, d.Revision)
-}
-
-// Tried are the copies that lists have placed here which were given up in the middle, and which d follows in the same
-// epoch of the same cluster: as of those of the list in force, what d lacks of them was taken away by a commit.
-func (l *Lists) Tried(d *wire.Definitions) map[index.CopyID]Wanted {
-	t := &l.tried
-	if t.fence.ClusterID != d.Fence.ClusterID || t.fence.Epoch != d.Fence.Epoch || d.Revision < t.revision {
-		return nil
-	}
-	return maps.Clone(t.copies)
+	l.InForce, l.Obeyed = *d, d.Revision
 }
 
 // Follows reports whether d follows the list in force in the same epoch of the same cluster: what d lacks of its copies

@@ -64,18 +64,11 @@ func TestLists(t *testing.T) {
 	}
 	first := list(1, 5, at(10, 0, 1, partition.Allocated))
 	judge("the first one: why copies are not in it nobody knows", first, Newer, false)
-	l.Begin()
 	l.Take(first)
 	judge("the same", first, Known, false)
 	judge("an older one", list(1, 4), Older, false)
 	judge("a newer one", list(1, 6), Newer, true)
 	judge("a lower one, after a lost majority", list(2, 3), Newer, false)
-	l.Begin()
-	judge("the same, when a newer one was given up in the middle", first, Newer, false)
-	if l.NothingNew(list(1, 7, at(10, 0, 1, partition.Allocated))) {
-		t.Error("what was given up in the middle may have changed anything")
-	}
-	l.Take(first)
 	if l.NothingNew(list(1, 7)) || l.NothingNew(list(2, 7, at(10, 0, 1, partition.Allocated))) {
 		t.Error("another list, or epoch, is nothing new")
 	}
@@ -84,27 +77,6 @@ func TestLists(t *testing.T) {
 	}
 	if l.Told(1) != 7 || l.Told(2) != 0 {
 		t.Errorf("leaders are told revision %d, and %d", l.Told(1), l.Told(2))
-	}
-	tried := list(1, 8, at(10, 0, 1, partition.Allocated), at(11, 1, 1, partition.Allocated))
-	all, here := Placed(tried, 1), func(index.CopyID) bool { return true }
-	l.Make(tried, all, here)
-	other := list(1, 9)
-	other.Fence.ClusterID = "other"
-	for what, d := range map[string]*wire.Definitions{"before it": list(1, 7), "of another epoch": list(2, 9),
-		"of another cluster": other} {
-		if got := l.Tried(d); len(got) > 0 {
-			t.Errorf("a list %s takes %v away", what, got)
-		}
-	}
-	if got := l.Tried(list(1, 9)); len(got) != 2 || got[11].Index.ID != 1 || got[11].Bucket.UUID != "u" {
-		t.Errorf("of one that was given up: %+v", got)
-	}
-	l.Make(list(1, 9), nil, func(id index.CopyID) bool { return id == 11 })
-	if got := l.Tried(list(1, 10)); len(got) != 1 {
-		t.Errorf("of what is gone: %+v", got)
-	}
-	if l.Take(list(1, 10)); len(l.Tried(list(1, 11))) > 0 {
-		t.Error("a list that is in force says all")
 	}
 	stored := *first
 	l = Lists{}
@@ -115,7 +87,7 @@ func TestLists(t *testing.T) {
 	judge("the same, of the leader", first, Newer, false)
 	judge("an older one, which takes nothing away", list(1, 4), Newer, false)
 	judge("the next one", list(1, 6), Newer, true)
-	other = list(1, 6)
+	other := list(1, 6)
 	other.Fence.ClusterID = "other"
 	judge("of another cluster", other, Newer, false)
 }

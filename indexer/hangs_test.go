@@ -1,0 +1,470 @@
+package indexer
+
+import (
+	"math/rand"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"tidemark/index"
+	"tidemark/indexer/core"
+	"tidemark/wire"
+)
+
+// stuck is a disk on which whatever is done below one folder of copies hangs, from when it is told to until it is
+// freed.
+type stuck struct {
+	at    atomic.Pointer[hanging]
+	begun chan struct{} // closed when something hangs
+}
+
+type hanging struct {
+	below string
+	goOn  chan struct{}
+}
+
+func newStuck(w *world) *stuck {
+	d := &stuck{begun: make(chan struct{})}
+	begin := sync.OnceFunc(func() { close(d.begun) })
+	w.tweak = func(c *Config) {
+		c.listWait = 100 * time.Millisecond // each list waits so long for what hangs
+		c.disk = errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if h := d.at.Load(); h != nil && strings.HasPrefix(op.Path+"/", h.below) {
+				begin()
+				<-h.goOn
+			}
+			return nil
+		}))
+	}
+	w.t.Cleanup(d.free) // before the indexer is stopped
+	return d
+}
+
+func (d *stuck) hang(w *world, below string) {
+	d.free()
+	d.at.Store(&hanging{filepath.Join(w.dir, copiesDir, below) + "/", make(chan struct{})})
+}
+
+func (d *stuck) free() {
+	if h := d.at.Swap(nil); h != nil {
+		close(h.goOn)
+	}
+}
+
+// lists has a list with these copies taken over, as a leader does: it asks again where there is no answer in time.
+func (w *world) lists(ids ...index.CopyID) {
+	w.t.Helper()
+	for until := time.Now().Add(testTimeout); ; {
+		err := w.define(ids...)
+		if err == nil {
+			return
+		}
+		if time.Now().After(until) {
+			w.t.Fatalf("the list of %v is not taken over: %v", ids, err)
+		}
+	}
+}
+
+// listsNoBucket is lists for one without the bucket.
+func (w *world) listsNoBucket() {
+	w.t.Helper()
+	for until := time.Now().Add(testTimeout); ; {
+		w.mu.Lock()
+		w.copies = nil
+		w.revision++
+		d := w.definitionsLocked()
+		d.Buckets = nil
+		w.sent = d
+		w.mu.Unlock()
+		_, err := w.admin.Definitions(w.t.Context(), w.endpoint.Admin, d)
+		if err == nil {
+			return
+		}
+		if time.Now().After(until) {
+			w.t.Fatalf("the list without the bucket is not taken over: %v", err)
+		}
+	}
+}
+
+// serves waits until copies are filled and their indexes are scanned right.
+func (w *world) serves(ids ...index.CopyID) {
+	w.t.Helper()
+	w.begin(nil)
+	w.promote(w.t.Context())
+	w.held(ids...)
+	for _, id := range ids {
+		w.check(index.ID(id) / 10)
+	}
+}
+
+// settles waits until nothing is done with copies any more: exactly these are in buckets and, but for orphans, in the
+// store and in its folder.
+func (w *world) settles(ids []index.CopyID, orphans ...index.CopyID) {
+	w.t.Helper()
+	here := w.settled(ids)
+	if want := slices.Sorted(slices.Values(append(slices.Clone(ids), orphans...))); !slices.Equal(here, want) {
+		w.t.Errorf("copies %v are in the store, want %v", here, want)
+	}
+	w.reported(orphans...)
+}
+
+// settled waits until nothing is done with copies any more: exactly these are in buckets, and there are no folders but
+// of those that are in the store, which it returns.
+func (w *world) settled(ids []index.CopyID) (here []index.CopyID) {
+	w.t.Helper()
+	w.until("nothing is to be done any more", func() bool { return len(w.x.places.busy()) == 0 })
+	p := &w.x.places
+	p.mu.Lock()
+	in := len(p.in)
+	p.mu.Unlock()
+	if in != len(ids) {
+		w.t.Errorf("%d copies are in buckets, want %v", in, ids)
+	}
+	for _, s := range w.x.store.Slices() {
+		here = append(here, s.Meta().Copy)
+	}
+	w.until("no folder is there but of these", func() bool {
+		n := 0
+		all, err := os.ReadDir(filepath.Join(w.dir, copiesDir))
+		for _, e := range all {
+			if e.IsDir() {
+				n++
+			}
+		}
+		return err == nil && n == len(here)
+	})
+	if wrong := w.x.health.All(); len(wrong) != 0 {
+		w.t.Errorf("wrong: %q", wrong)
+	}
+	return here
+}
+
+// writing has a copy hang while it is being written to, and something else wait behind that.
+func (d *stuck) writing(w *world, id index.CopyID) {
+	w.t.Helper()
+	d.hang(w, id.String()+"/checkpoints")
+	w.write(docs(0, 100, 2)...)
+	w.promote(w.t.Context())
+	<-d.begun // a checkpoint, beside which nothing is written to the copy
+	w.write(docs(0, 100, 3)...)
+	w.promote(w.t.Context())
+	k := w.x.bucketNamed(testBucket)
+	w.until("the newest timestamp is being written", func() (is bool) {
+		if err := k.Do(w.t.Context(), func(st *core.Bucket) { is = st.Queued() == 0 && st.QueueBytes() > 0 }); err != nil {
+			w.t.Error(err)
+		}
+		return is
+	})
+}
+
+// TestACopyThatHangsHoldsUpNoList: a list that drops a copy whose disk hangs, or whose epoch makes an orphan of it,
+// takes effect for everything else: what it has beside is made, filled and served, and so it is with the next lists,
+// also with one that wants the copy again. What was begun with it is done when the disk goes on, and then what is
+// wanted.
+func TestACopyThatHangsHoldsUpNoList(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name    string
+		orphans bool
+		written bool // it hangs while it is being written to; else when it is dropped
+	}{{"dropped", false, false}, {"dropped while it is written", false, true}, {"an orphan", true, true}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			disk := newStuck(w)
+			build(t, w)
+			if c.written {
+				disk.writing(w, 10)
+			} else {
+				disk.hang(w, "10/DROPPED")
+			}
+			if c.orphans {
+				w.epoch++
+			}
+			w.lists(20, 30)
+			<-disk.begun
+			if c.orphans {
+				w.reported(10)
+			} else {
+				w.reported()
+			}
+			w.serves(20, 30)
+			if _, err := w.scan(1, `{}`); code(err) != "INDEX_NOT_HOSTED" {
+				t.Errorf("a scan of it: %v", err)
+			}
+			for _, ids := range [][]index.CopyID{{20, 30, 40}, {10, 20, 30, 40}, {20, 30, 40}} {
+				w.lists(ids...)
+			}
+			if gone, err := w.dropOrphans(wire.OrphanRef{Copy: 10, Index: 1}); err != nil || len(gone) != 0 {
+				t.Errorf("dropped while it is: %v, %v", gone, err)
+			}
+			w.serves(20, 30, 40)
+			if !w.there(10) {
+				t.Error("its folder is gone, and it hangs")
+			}
+			disk.free()
+			w.settles([]index.CopyID{20, 30, 40})
+			w.lists(10, 20, 30, 40)
+			w.serves(10, 20, 30, 40)
+			w.settles([]index.CopyID{10, 20, 30, 40})
+		})
+	}
+}
+
+// TestACopyThatIsWantedAgainWhileItHangs: one that is being let go of, and that a list wants again, is made when the
+// disk goes on, in a folder that nobody else writes.
+func TestACopyThatIsWantedAgainWhileItHangs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	disk := newStuck(w)
+	build(t, w)
+	disk.writing(w, 10)
+	w.lists(20)
+	w.lists(10, 20)
+	w.write(docs(50, 120, 7)...)
+	w.serves(20)
+	disk.free()
+	w.serves(10, 20)
+	w.settles([]index.CopyID{10, 20})
+}
+
+// TestWhatWasReceivedHangs: a copy that is taken in has what was received for it removed: where that hangs, no list
+// waits for it, and the leader is not told that the copy is there.
+func TestWhatWasReceivedHangs(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		id   index.CopyID
+	}{{"an orphan that is wanted again", 10}, {"a new copy", 30}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			disk := newStuck(w)
+			var since atomic.Int32 // reports
+			var told atomic.Bool
+			w.forgets = func(r *wire.IndexerReport) bool {
+				since.Add(1)
+				if slices.ContainsFunc(r.Copies, func(r wire.CopyReport) bool { return r.Copy == c.id }) {
+					told.Store(true)
+				}
+				return false
+			}
+			build(t, w)
+			if c.id == 10 {
+				w.epoch++
+				w.lists(20)
+				w.reported(10)
+			}
+			told.Store(false)
+			disk.hang(w, c.id.String()+"/incoming")
+			w.lists(20, c.id)
+			<-disk.begun
+			w.lists(20, c.id, 40)
+			w.reported()
+			n := since.Load()
+			w.until("the leader is told more", func() bool { return since.Load() > n+3 })
+			if told.Load() {
+				t.Error("the leader is told that the copy is there")
+			}
+			w.serves(20, 40)
+			disk.free()
+			w.serves(c.id, 20, 40)
+			w.settles([]index.CopyID{c.id, 20, 40})
+		})
+	}
+}
+
+// TestACopyThatIsMadeLate: a copy whose making hangs, and that a list does not have any more when it is made, is
+// dropped, or an orphan where another epoch has begun.
+func TestACopyThatIsMadeLate(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name    string
+		epoch   int            // which list without it is of another one
+		orphans []index.CopyID // the oldest first
+	}{{"of one epoch", 0, nil}, {"first of another one", 1, []index.CopyID{30}}, {"then of another one", 2,
+		[]index.CopyID{40, 30}}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			disk := newStuck(w)
+			build(t, w)
+			disk.hang(w, "30")
+			w.lists(10, 20, 30)
+			<-disk.begun
+			w.lists(10, 20, 30, 40)
+			w.serves(10, 20, 40)
+			for i, ids := range [][]index.CopyID{{10, 20, 40}, {10, 20}} { // the second does not know why it is not wanted
+				if i+1 == c.epoch {
+					w.epoch++
+				}
+				w.lists(ids...)
+			}
+			disk.free()
+			w.settles([]index.CopyID{10, 20}, c.orphans...)
+		})
+	}
+}
+
+// TestABucketOfManyCopiesOfWhichOneHangs: a bucket goes while a copy of it hangs: the list takes effect, the leader
+// hears of this node, the other copies go, and a bucket of its name that comes is filled and served.
+func TestABucketOfManyCopiesOfWhichOneHangs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	disk := newStuck(w)
+	var reports atomic.Int32
+	w.forgets = func(*wire.IndexerReport) bool { reports.Add(1); return false }
+	w.write(docs(0, 20, 1)...)
+	w.start()
+	var ids []index.CopyID
+	for i := range 24 {
+		ids = append(ids, index.CopyID(10*(i+1)))
+	}
+	w.lists(ids...)
+	w.begin(nil)
+	w.promote(t.Context())
+	w.held(ids...)
+	disk.writing(w, 10)
+	w.listsNoBucket()
+	n := reports.Load()
+	w.until("the leader is told more", func() bool { return reports.Load() > n+3 })
+	w.until("the other copies have gone", func() bool {
+		return !slices.ContainsFunc(ids[1:], w.there)
+	})
+	if !w.there(10) {
+		t.Error("the one that hangs is gone, too")
+	}
+	w.lists(500)
+	w.serves(500)
+	disk.free()
+	w.settles([]index.CopyID{500})
+}
+
+// TestABucketThatIsMadeAnewWhileACopyHangs: its other copies start empty at once, that one when it can.
+func TestABucketThatIsMadeAnewWhileACopyHangs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	disk := newStuck(w)
+	build(t, w)
+	disk.writing(w, 10)
+	w.mu.Lock()
+	w.revision++
+	d := w.definitionsLocked()
+	d.Buckets[0].UUID = "another"
+	w.mu.Unlock()
+	for until := time.Now().Add(testTimeout); ; {
+		_, err := w.admin.Definitions(t.Context(), w.endpoint.Admin, d)
+		if err == nil {
+			break
+		}
+		if time.Now().After(until) {
+			t.Fatal(err)
+		}
+	}
+	of := func(id index.CopyID) string {
+		if s, here := w.x.store.Slice(id); here {
+			return s.Meta().BucketUUID
+		}
+		return ""
+	}
+	w.until("the copy that is well is made anew", func() bool { return of(20) == "another" })
+	if of(10) != testUUID {
+		t.Errorf("the one that hangs is of bucket %q", of(10))
+	}
+	disk.free()
+	w.until("the other one is made anew", func() bool { return of(10) == "another" })
+	w.settles([]index.CopyID{10, 20})
+}
+
+// TestADamagedFolderThatHangs: an orphan whose grace is over, and whose disk hangs when it is dropped, holds up no
+// list.
+func TestADamagedFolderThatHangs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	disk := newStuck(w)
+	tweak := w.tweak
+	w.tweak = func(c *Config) { tweak(c); c.OrphanGrace = time.Millisecond }
+	if err := os.MkdirAll(filepath.Join(w.dir, copiesDir, "70"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(w.dir, copiesDir, "70", "junk"), []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	build(t, w)
+	w.until("the grace is over", func() bool { return len(w.orphans) == 1 && w.orphans[0].LeftMS == 0 })
+	disk.hang(w, "70")
+	for range 2 {
+		if gone, err := w.dropOrphans(wire.OrphanRef{Copy: 70}); err != nil || len(gone) != 0 {
+			t.Errorf("dropped while its disk hangs: %v, %v", gone, err)
+		}
+	}
+	<-disk.begun
+	w.lists(10, 20, 30)
+	w.serves(10, 20, 30)
+	w.reported(70)
+	disk.free()
+	w.settles([]index.CopyID{10, 20, 30})
+}
+
+// TestListsBesideHangs: whatever lists follow each other while the disk hangs here and there, at last there is what the
+// newest one wants, whole, and nothing else; in other epochs there are orphans beside, and they are told.
+func TestListsBesideHangs(t *testing.T) {
+	t.Parallel()
+	for seed := range int64(4) {
+		t.Run(strconv.FormatInt(seed, 10), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			disk := newStuck(w)
+			build(t, w)
+			dice, want := rand.New(rand.NewSource(seed)), []index.CopyID(nil)
+			for step := range 40 {
+				id := index.CopyID(10 * (1 + dice.Intn(5)))
+				switch dice.Intn(6) {
+				case 0:
+					disk.hang(w, id.String()+[]string{"", "/DROPPED", "/checkpoints", "/incoming"}[dice.Intn(4)])
+				case 1:
+					disk.free()
+				case 2:
+					w.write(docs(10*step, 10*step+20, step)...)
+					w.promote(t.Context())
+				default:
+					if seed%2 == 1 && dice.Intn(4) == 0 {
+						w.epoch++
+					}
+					want = nil
+					for id := index.CopyID(10); id <= 50; id += 10 {
+						if dice.Intn(2) == 0 {
+							want = append(want, id)
+						}
+					}
+					w.lists(want...)
+				}
+			}
+			disk.free()
+			w.lists(append(want, 60)...)
+			here := w.settled(append(want, 60))
+			orphans := slices.DeleteFunc(here, func(id index.CopyID) bool { return id == 60 || slices.Contains(want, id) })
+			if seed%2 == 0 && len(orphans) > 0 {
+				t.Errorf("orphans of one epoch: %v", orphans)
+			}
+			w.until("orphans are told", func() bool {
+				var told []index.CopyID
+				for _, o := range w.orphans {
+					told = append(told, o.Copy)
+				}
+				slices.Sort(told)
+				return slices.Equal(told, orphans)
+			})
+			w.serves(append(want, 60)...)
+		})
+	}
+}
