@@ -46,9 +46,15 @@ type lane struct {
 	lost atomic.Bool
 
 	// guarded by lanes.mu
-	tasks []task // the first one is under way while busy
-	busy  bool
+	tasks []task // the first one is under way while a writer is at it
+	under *atWork
 	rest  chan struct{} // closed when no task is under way; nil: nobody waits for it
+}
+
+// atWork is a writer at a task; lanes.mu guards it.
+type atWork struct {
+	slow bool // for longer than writerPatience
+	left bool // the copy was let go: the writer counts as none any more, as it may hang
 }
 
 // lanes lets writers do the tasks of all lanes of a bucket. A writer lives as long as there is something to do.
@@ -104,14 +110,14 @@ func (l *lanes) begin(c class) {
 // write does tasks of a class until there is none, or there are writers enough.
 func (l *lanes) write(c class) {
 	defer l.all.Done()
-	for n, t := l.next(c); n != nil; n, t = l.next(c) {
-		l.one(c, n, t)
+	for n, t := l.next(c); n != nil && l.one(c, n, t); n, t = l.next(c) {
 	}
 }
 
 // one does a task. While it is slow another writer may do others. A pause behind it holds up nothing else of its lane.
-func (l *lanes) one(c class, n *lane, t task) {
-	slow, done := false, false // guarded by mu
+// It reports whether its writer counts still.
+func (l *lanes) one(c class, n *lane, t task) (counts bool) {
+	done, at := false, n.under // the former is guarded by mu
 	var place *Background
 	switch {
 	case l.builds == nil || t.idle:
@@ -125,13 +131,16 @@ func (l *lanes) one(c class, n *lane, t task) {
 	late := time.AfterFunc(writerPatience, func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if !done {
-			slow = true
+		if done {
+			return
+		}
+		at.slow = true
+		if place != nil {
+			place.leave()
+		}
+		if !at.left {
 			l.slow[c]++
 			l.begin(c)
-			if place != nil {
-				place.leave()
-			}
 		}
 	})
 	l.do(n, t)
@@ -142,11 +151,13 @@ func (l *lanes) one(c class, n *lane, t task) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if done = true; slow {
-		l.slow[c]--
-	} else if place != nil {
+	if done = true; place != nil && !at.slow {
 		place.leave()
 	}
+	if at.slow && !at.left {
+		l.slow[c]--
+	}
+	return !at.left
 }
 
 // free notes that the first task of a lane is done: the next one may have its turn.
@@ -154,7 +165,7 @@ func (l *lanes) free(n *lane) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n.tasks[0] = task{}
-	n.tasks, n.busy = n.tasks[1:], false
+	n.tasks, n.under = n.tasks[1:], nil
 	if n.rest != nil {
 		close(n.rest)
 		n.rest = nil
@@ -177,18 +188,26 @@ func (l *lanes) next(c class) (*lane, task) {
 	n := l.waiting[c][0]
 	l.waiting[c][0] = nil
 	l.waiting[c] = l.waiting[c][1:]
-	n.busy = true
+	n.under = &atWork{}
 	return n, n.tasks[0]
 }
 
-// lose lets nothing more of a lane be written. What it gives is closed when nothing of it is being written; nil: it is
-// not.
+// lose lets nothing more of a lane be written, and counts its writer no more. What it gives is closed when nothing of
+// it is being written; nil: it is not.
 func (l *lanes) lose(n *lane) <-chan struct{} {
 	n.lost.Store(true)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !n.busy {
+	if n.under == nil {
 		return nil
+	}
+	if c := n.tasks[0].class; !n.under.left {
+		n.under.left = true
+		l.writers[c]--
+		if n.under.slow {
+			l.slow[c]--
+		}
+		l.begin(c)
 	}
 	if n.rest == nil {
 		n.rest = make(chan struct{})

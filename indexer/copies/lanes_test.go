@@ -422,6 +422,80 @@ func TestLaneRemoved(t *testing.T) {
 	}
 }
 
+// TestCopiesThatWereLetGoHaveNoWriters: copies whose writes hang and that were let go hold up no other copy of their
+// bucket, in either class; and there are no more writers than before when they go on.
+func TestCopiesThatWereLetGoHaveNoWriters(t *testing.T) {
+	for c := range classes {
+		for _, soon := range []bool{true, false} { // before they count as slow
+			synctest.Test(t, func(t *testing.T) {
+				goOn := make(chan struct{})
+				var hung atomic.Int32
+				var mu sync.Mutex
+				now, most := 0, 0
+				count := func(n int) {
+					mu.Lock()
+					defer mu.Unlock()
+					now += n
+					most = max(most, now)
+				}
+				hangs := map[*lane]bool{}
+				l := newLanes(2, func(n *lane, _ task) {
+					if hangs[n] {
+						hung.Add(1)
+						<-goOn
+						return
+					}
+					count(1)
+					time.Sleep(time.Millisecond)
+					count(-1)
+				})
+				l.builds = NewBackground(2)
+				for range 2 * l.most {
+					n := &lane{}
+					hangs[n] = true
+					l.give(n, task{class: c})
+					synctest.Wait()
+					if !soon {
+						time.Sleep(2 * writerPatience)
+					}
+					for range 2 { // it is asked again
+						if l.lose(n) == nil {
+							t.Fatal("it is not being written")
+						}
+					}
+					time.Sleep(2 * writerPatience)
+				}
+				give := func() {
+					for range 20 {
+						l.give(&lane{}, task{class: c})
+					}
+					time.Sleep(time.Second)
+				}
+				give()
+				if count(0); most != l.usual[c] || now != 0 || l.waits(c) > 0 {
+					t.Errorf("class %d: %d at once, want %d; %d are not written", c, most, l.usual[c], l.waits(c))
+				}
+				close(goOn)
+				give()
+				if count(0); int(hung.Load()) != len(hangs) || most != l.usual[c] {
+					t.Errorf("class %d: %d at once afterwards, want %d; %d hung", c, most, l.usual[c], hung.Load())
+				}
+				l.close()
+				if l.writers != [classes]int{} || l.slow != [classes]int{} {
+					t.Errorf("writers %v, slow %v at last", l.writers, l.slow)
+				}
+			})
+		}
+	}
+}
+
+// waits is how many lanes wait for writers of a class.
+func (l *lanes) waits(c class) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.waiting[c])
+}
+
 // TestRetakenCopyHoldsNothing: a copy that is taken anew where it is wrong shows scans nothing that was on its way when
 // that was found: not what it held, nor what writers that had begun before make of it. It shows the next snapshot that
 // is right.
