@@ -160,3 +160,34 @@ func TestPurgesHurryNobody(t *testing.T) {
 	}
 	k.lanes.close()
 }
+
+// TestAWriterThatHangsHurriesNobody: builds go on at full speed, also those of other buckets, beside a copy that serves
+// and whose write hangs.
+func TestAWriterThatHangsHurriesNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		goOn, hangs := make(chan struct{}), &lane{}
+		l := newLanes(2, func(n *lane, _ task) {
+			if n == hangs {
+				<-goOn
+			}
+		})
+		l.builds = NewBackground(2)
+		l.give(hangs, task{class: serving})
+		synctest.Wait()
+		pauses := func() time.Duration {
+			began, owed := time.Now(), debt(0)
+			l.builds.yield(&owed, leastYield)
+			return time.Since(began)
+		}
+		if p := pauses(); p != yields*leastYield {
+			t.Errorf("beside a write that has just begun: a pause of %s, want %s", p, yields*leastYield)
+		}
+		time.Sleep(hurryPatience)
+		synctest.Wait()
+		if p := pauses(); p != 0 {
+			t.Errorf("beside one that hangs: a pause of %s", p)
+		}
+		close(goOn)
+		l.close()
+	})
+}

@@ -75,6 +75,10 @@ type lanes struct {
 // writerPatience is how long a task may take before its writer does not count: it may wait for a lock, or for a disk.
 const writerPatience = 200 * time.Millisecond
 
+// hurryPatience is for how long builds leave their time to a task that scans may wait for: one that takes longer waits
+// for its disk, not for them.
+const hurryPatience = 2 * time.Second
+
 // newLanes makes them for as many writers as there are processors. What builds leaves one of these to everything else:
 // whatever a scan has to wait for would have its turn behind a whole write else.
 func newLanes(processors int, do func(*lane, task)) *lanes {
@@ -122,7 +126,9 @@ func (l *lanes) one(c class, n *lane, t task) (counts bool) {
 	switch {
 	case l.builds == nil || t.idle:
 	case c == serving:
-		defer l.builds.write()()
+		over := l.builds.write()
+		defer over()
+		defer time.AfterFunc(hurryPatience, over).Stop()
 	default:
 		place = l.builds
 		place.enter()
