@@ -19,7 +19,6 @@ import (
 	"tidemark/index"
 	"tidemark/indexer/core"
 	"tidemark/indexer/health"
-	"tidemark/indexer/pace"
 	"tidemark/indexer/packed"
 	"tidemark/indexer/snapshots"
 	"tidemark/indexer/storage"
@@ -121,6 +120,7 @@ func (k *Bucket) Run(ctx context.Context) error {
 	defer cancel()
 	k.lanes.lanes = newLanes(k.node.processors(), func(n *lane, t task) { k.doTask(inner, n, t) })
 	k.lanes.builds = k.node.Background
+	k.backs.open = func(n *lane) { k.revive(inner, n) }
 	k.loop(inner)
 	close(k.calls.over)
 	cancel()
@@ -310,27 +310,30 @@ func (k *Bucket) Stop() { close(k.calls.stop) }
 // filled by other means, and filling reports whether it is already. later: it is to be filled so.
 func (k *Bucket) Add(ctx context.Context, s *storage.Slice, deferred bool,
 	filling func(*storage.Slice) bool) (later bool, err error) {
-	added := false
+	id, here := s.Meta().Copy, false
+	has := func() bool { return k.slices[id] != nil || k.away[id] != nil } // the latter comes back by itself
+	if err := k.do(ctx, func() { here = has() }); err != nil {
+		return false, err
+	}
+	// An earlier process may have received files for it. That they go may hang: the loop knows of no copy before.
+	if !here && !(deferred && Unfilled(s)) {
+		if err := s.DropIncoming(); err != nil {
+			k.log.Warn("files that were received for a copy stay for now", "copy", id, "error", err)
+		}
+	}
 	if e := k.do(ctx, func() {
-		id := s.Meta().Copy
-		if _, ok := k.slices[id]; ok || k.away[id] != nil { // the latter comes back by itself
+		if has() {
 			// its removal may have been given up when nothing filled it any more
 			later = k.slices[id] == s && k.st.Deferred(id) && !filling(s)
 			return
 		}
 		stable, _ := s.Timestamp() // all zero until it was exact once; at an empty bucket that is judged anew
 		if err = k.add(s, stable.Total() > 0); err == nil {
-			added = true
 			later = deferred && Unfilled(s)
 			k.st.Defer(id, later)
 		}
 	}); e != nil {
 		return false, e
-	}
-	if added && !later { // an earlier process may have received files for it
-		if err := s.DropIncoming(); err != nil {
-			k.log.Warn("files that were received for a copy stay for now", "copy", s.Meta().Copy, "error", err)
-		}
 	}
 	return later, err
 }
@@ -418,19 +421,17 @@ func (k *Bucket) BringBack(ctx context.Context, s *storage.Slice) error {
 	return errors.Join(err, added)
 }
 
-// BringBackOpen is BringBack for a copy that has to be opened anew before, which is tried until it is done or the copy
-// goes.
-func (k *Bucket) BringBackOpen(ctx context.Context, s *storage.Slice) {
-	for pause := reviveFirst; ; pause = min(2*pause, reviveMost) {
-		err := k.reopen(ctx, s)
-		if err == nil {
-			err = k.BringBack(ctx, s)
-			k.node.Sides()
+// BringBackOpen is BringBack for a copy that has to be opened anew before, which goes on beside until it is done or the
+// copy is let go.
+func (k *Bucket) BringBackOpen(ctx context.Context, s *storage.Slice) error {
+	return k.do(ctx, func() {
+		if id := s.Meta().Copy; k.away[id] == s {
+			n := &lane{copy: id, slice: s}
+			n.lost.Store(true)
+			k.shut(n)
+			k.backs.open(n)
 		}
-		if err == nil || errors.Is(err, storage.ErrClosed) || errors.Is(err, ErrBucketGone) || pace.Sleep(ctx, pause) != nil {
-			return
-		}
-	}
+	})
 }
 
 // remove lets a copy go. When all waits are over nothing is written to it any more. It runs in the loop.

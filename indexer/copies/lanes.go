@@ -48,7 +48,9 @@ type lane struct {
 	// guarded by lanes.mu
 	tasks []task // the first one is under way while a writer is at it
 	under *atWork
-	rest  chan struct{} // closed when no task is under way; nil: nobody waits for it
+	opens func()        // ends what opens its copy again, see revive; nil: nothing does
+	left  bool          // the copy was let go: nothing opens it again any more
+	rest  chan struct{} // closed when nothing of it is at its files; nil: nobody waits for it
 }
 
 // atWork is a writer at a task; lanes.mu guards it.
@@ -172,10 +174,7 @@ func (l *lanes) free(n *lane) {
 	defer l.mu.Unlock()
 	n.tasks[0] = task{}
 	n.tasks, n.under = n.tasks[1:], nil
-	if n.rest != nil {
-		close(n.rest)
-		n.rest = nil
-	}
+	n.atRest()
 	if len(n.tasks) > 0 {
 		l.wait(n)
 	} else {
@@ -198,16 +197,51 @@ func (l *lanes) next(c class) (*lane, task) {
 	return n, n.tasks[0]
 }
 
-// lose lets nothing more of a lane be written, and counts its writer no more. What it gives is closed when nothing of
-// it is being written; nil: it is not.
+// atRest tells who waits for it that neither a writer nor what opens the copy again is at its files. lanes.mu is held.
+func (n *lane) atRest() {
+	if n.rest != nil && n.under == nil && n.opens == nil {
+		close(n.rest)
+		n.rest = nil
+	}
+}
+
+// opening notes that a lane's copy is being opened again, which end ends, unless it was let go. Who does it calls
+// opened.
+func (l *lanes) opening(n *lane, end func()) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n.left {
+		return false
+	}
+	l.all.Add(1)
+	n.opens = end
+	return true
+}
+
+func (l *lanes) opened(n *lane) {
+	defer l.all.Done()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n.opens()
+	n.opens = nil
+	n.atRest()
+}
+
+// lose lets nothing more of a lane be written, counts its writer no more, and ends what opens its copy again. What it
+// gives is closed when nothing of it is at the copy's files; nil: it is not.
 func (l *lanes) lose(n *lane) <-chan struct{} {
 	n.lost.Store(true)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if n.under == nil {
+	n.left = true
+	if n.opens != nil {
+		n.opens()
+	}
+	if n.under == nil && n.opens == nil {
 		return nil
 	}
-	if c := n.tasks[0].class; !n.under.left {
+	if n.under != nil && !n.under.left {
+		c := n.tasks[0].class
 		n.under.left = true
 		l.writers[c]--
 		if n.under.slow {
@@ -240,7 +274,7 @@ func (l *lanes) close() {
 type copyLanes struct {
 	*lanes
 	of      map[index.CopyID]*lane   // of those that have had something to write
-	leaving map[index.CopyID][]*lane // of copies that were let go, and whose newest task has perhaps not ended
+	leaving map[index.CopyID][]*lane // of copies that were let go, or are shut: something may be at their files
 }
 
 func newCopyLanes() copyLanes {

@@ -3,12 +3,20 @@ package copies
 import (
 	"context"
 	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
 	"tidemark/index"
 	"tidemark/indexer/core"
+	"tidemark/indexer/storage"
 	"tidemark/ingest"
+	"tidemark/wire"
 )
 
 // serve runs what the bucket's loop is told, but for handing out more.
@@ -248,5 +256,217 @@ func TestAGenerationWaitsForNobody(t *testing.T) {
 	k.Stop()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// opening is a copy that is shut and whose files hang while it is being opened, from when it is told to until goOn is
+// closed.
+type opening struct {
+	*fallen
+	s           *storage.Slice
+	fails, hang atomic.Bool
+	begun, goOn chan struct{}
+}
+
+// newOpening has copy 1 durable up to 10, written up to 20, and shut.
+func newOpening(t *testing.T) *opening {
+	o := &opening{begun: make(chan struct{}, 1), goOn: make(chan struct{})}
+	o.fallen = newFallenOn(t, 2, 1, errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		switch {
+		case !strings.Contains(op.Path, "/1/db-"):
+		case o.fails.Load():
+			return errors.New("the disk fails")
+		case o.hang.Load():
+			select {
+			case o.begun <- struct{}{}:
+			default:
+			}
+			<-o.goOn
+		}
+		return nil
+	})))
+	o.k.node.Marks = noMarks(t)
+	o.s = o.k.slices[1]
+	o.fails.Store(true)
+	if err := o.k.reopen(t.Context(), o.s); err == nil {
+		t.Fatal("opened")
+	}
+	o.hang.Store(true)
+	o.fails.Store(false)
+	return o
+}
+
+// start runs a bucket's loop; end stops it and waits.
+func start(t *testing.T, k *Bucket) (end func()) {
+	t.Helper()
+	ended := make(chan error, 1)
+	go func() { ended <- k.Run(t.Context()) }()
+	return sync.OnceFunc(func() {
+		select {
+		case <-k.calls.stop:
+		default:
+			k.Stop()
+		}
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// stir has the copy written to.
+func (o *opening) stir(t *testing.T, k *Bucket) {
+	t.Helper()
+	if err := k.do(t.Context(), func() { k.work.Stir(1) }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestACopyThatIsBeingOpenedIsWaitedFor: who lets go of a copy that is shut, also one of a bucket that has gone, waits
+// until nothing opens it any more: whoever has it next would take it to stand where it does not any more, and nobody
+// would tell. Nothing is said of its health afterwards.
+func TestACopyThatIsBeingOpenedIsWaitedFor(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		gone bool
+	}{{"in the same bucket", false}, {"of a bucket that has gone", true}} {
+		t.Run(c.name, func(t *testing.T) {
+			o := newOpening(t)
+			k, end := o.k, start(t, o.k)
+			defer end()
+			o.stir(t, k) // finds it shut
+			<-o.begun
+			if c.gone {
+				k.Stop()
+				<-k.Gone()
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			defer cancel()
+			if err := k.Remove(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("removed while it is being opened: %v", err)
+			}
+			close(o.goOn)
+			if err := k.Remove(t.Context(), 1); err != nil {
+				t.Fatal(err)
+			}
+			k.node.Health.Set(CopySource+"1", "") // as who lets go of it does
+			if c.gone {
+				end()
+				var err error
+				if k, err = NewBucket(o.k.node, wire.Bucket{Name: "b", UUID: "u", VBuckets: 2}); err != nil {
+					t.Fatal(err)
+				}
+				defer start(t, k)()
+			}
+			if said := k.node.Health.First(); said != "" {
+				t.Errorf("it was let go of, and health says %q", said)
+			}
+			if _, err := k.Add(t.Context(), o.s, false, func(*storage.Slice) bool { return false }); err != nil {
+				t.Fatal(err)
+			}
+			o.stir(t, k)
+			var knows ingest.Position
+			for until := time.Now().Add(time.Minute); knows.Main != 10; time.Sleep(time.Millisecond) {
+				if err := k.Do(t.Context(), func(st *core.Bucket) { knows, _ = st.Position(1, 0) }); err != nil {
+					t.Fatal(err)
+				}
+				if time.Now().After(until) {
+					t.Fatalf("its bucket takes it to stand at %d, its store, which has lost the rest, at %d", knows.Main,
+						o.s.Positions()[0].Main)
+				}
+			}
+		})
+	}
+}
+
+// TestACopyThatIsToBeOpenedAndGoes: a copy that was taken away and is opened anew before it comes back is let go of
+// once nothing opens it any more, which is not tried again then. It does not come back, and nothing is said of its
+// health.
+func TestACopyThatIsToBeOpenedAndGoes(t *testing.T) {
+	o := newOpening(t)
+	o.k.node.Health.Set(CopySource+"1", "")
+	defer start(t, o.k)()
+	if err := o.k.TakeAway(t.Context(), o.s, func(*core.Bucket) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.k.BringBackOpen(t.Context(), o.s); err != nil {
+		t.Fatal(err)
+	}
+	<-o.begun
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := o.k.Remove(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("removed while it is being opened: %v", err)
+	}
+	o.fails.Store(true)
+	close(o.goOn)
+	ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := o.k.Remove(ctx, 1); err != nil {
+		t.Fatal(err)
+	}
+	if said := o.k.node.Health.First(); said != "" {
+		t.Errorf("it was let go of, and health says %q", said)
+	}
+	if err := o.k.do(t.Context(), func() {
+		if o.k.slices[1] != nil || o.k.away[1] != nil {
+			t.Error("it is here again")
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestACopyThatWasLetGoOfIsNotOpened: what finds a copy shut when that was let go of leaves it so.
+func TestACopyThatWasLetGoOfIsNotOpened(t *testing.T) {
+	o := newOpening(t)
+	o.hang.Store(false)
+	n := o.k.lane(1)
+	o.k.lanes.lanes = newLanes(2, nil)
+	if rest := o.k.lanes.lose(n); rest != nil {
+		t.Error("something is at its files")
+	}
+	o.k.revive(t.Context(), n)
+	o.k.lanes.all.Wait()
+	if _, err := o.s.Durable(); !errors.Is(err, storage.ErrClosed) {
+		t.Errorf("it is open: %v", err)
+	}
+}
+
+// TestNothingIsKnownOfACopyWhileWhatWasReceivedForItGoes: the loop has a copy that is taken in once what an earlier
+// process received for it is gone, which may hang.
+func TestNothingIsKnownOfACopyWhileWhatWasReceivedForItGoes(t *testing.T) {
+	begun, goOn, hang := make(chan struct{}, 100), make(chan struct{}), atomic.Bool{}
+	f := newFallenOn(t, 2, 1, errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if hang.Load() && strings.Contains(op.Path, "/1/incoming") {
+			begun <- struct{}{}
+			<-goOn
+		}
+		return nil
+	})))
+	f.k.node.Marks = noMarks(t)
+	defer start(t, f.k)()
+	s := f.k.slices[1]
+	if err := f.k.Remove(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	hang.Store(true)
+	added := make(chan error, 1)
+	go func() {
+		_, err := f.k.Add(t.Context(), s, false, func(*storage.Slice) bool { return false })
+		added <- err
+	}()
+	here := func() (here bool) {
+		if err := f.k.do(t.Context(), func() { here = f.k.slices[1] != nil }); err != nil {
+			t.Error(err)
+		}
+		return here
+	}
+	<-begun
+	if here() {
+		t.Error("the loop has it")
+	}
+	close(goOn)
+	if err := <-added; err != nil || !here() {
+		t.Errorf("taken in: %v, and it is here: %v", err, here())
 	}
 }

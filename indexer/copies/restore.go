@@ -69,6 +69,7 @@ type backs struct {
 	shut    map[index.CopyID]*lane // of copies that are away until they can be opened
 	// leaving are copies that were let go while they were put back: closed when nothing of that is under way any more.
 	leaving map[index.CopyID]<-chan struct{}
+	open    func(*lane) // begins to open a copy that is shut
 }
 
 // handRestores lets vbuckets be put back. Nothing else is under way, or begun meanwhile.
@@ -165,11 +166,18 @@ func (k *Bucket) restored(p *putBack) {
 	}
 }
 
-// leaveShut lets a copy go until it is open: no rollback waits for it.
+// leaveShut lets a copy go until it is open: no rollback waits for it. What opens it goes on.
 func (k *Bucket) leaveShut(n *lane) {
 	k.fellBack(n.copy, RowsAt{})
+	delete(k.lanes.of, n.copy) // it has no task: nothing is under way beside restores
 	k.remove(n.copy)
+	k.shut(n)
+}
+
+// shut notes that a copy which is not here comes back when it was opened, unless it is let go before.
+func (k *Bucket) shut(n *lane) {
 	k.away[n.copy], k.backs.shut[n.copy] = n.slice, n
+	k.lanes.leaving[n.copy] = append(k.lanes.leaving[n.copy], n)
 }
 
 // reopened takes over that a copy was opened again.

@@ -122,6 +122,7 @@ func (k *Bucket) reopen(ctx context.Context, s *storage.Slice) error {
 	switch {
 	case errors.Is(err, storage.ErrClosed): // it has gone meanwhile
 		k.node.Health.Set(source, "")
+	case ctx.Err() != nil: // it was let go: whoever has it next says what is wrong
 	case err != nil:
 		if k.node.Health.Set(source, fmt.Sprintf("it cannot be opened again, which is tried again and again: %v", err)) {
 			k.log.Error("a copy cannot be opened again; trying again", "copy", id, "error", err)
@@ -136,13 +137,17 @@ func (k *Bucket) reopen(ctx context.Context, s *storage.Slice) error {
 	return err
 }
 
-// revive opens a copy of which a try has failed, with growing pauses, until it is open or has gone. Its lane is lost
-// from the beginning: nothing is written to it behind what it lacks, and no other copy waits for it. It is not called
-// by two for the same lane.
+// revive opens a copy of which a try has failed, with growing pauses, until it is open or is let go, which waits for
+// it. Its lane is lost from the beginning: nothing is written to it behind what it lacks, and no other copy waits for
+// it. It is not called by two for the same lane.
 func (k *Bucket) revive(ctx context.Context, n *lane) {
-	k.lanes.all.Add(1)
+	ctx, end := context.WithCancel(ctx)
+	if !k.lanes.opening(n, end) {
+		end()
+		return
+	}
 	go func() {
-		defer k.lanes.all.Done()
+		defer k.lanes.opened(n)
 		for pause := reviveFirst; ; pause = min(2*pause, reviveMost) {
 			if pace.Sleep(ctx, pause) != nil {
 				return

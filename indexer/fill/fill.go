@@ -621,11 +621,7 @@ func (f *Filler) install(ctx context.Context, o *fill, in *storage.Incoming, sai
 	ctx = context.WithoutCancel(ctx)
 	f.Snapshots.Drop(id)
 	if err := o.s.Install(ctx, in); err != nil {
-		f.Spawn(func(ctx context.Context) error {
-			o.k.BringBackOpen(ctx, o.s)
-			return nil
-		})
-		return errors.Join(errHalf, err)
+		return errors.Join(errHalf, err, o.k.BringBackOpen(ctx, o.s))
 	}
 	return o.k.BringBack(ctx, o.s)
 }
