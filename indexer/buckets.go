@@ -21,39 +21,57 @@ type buckets struct {
 	named map[string]*copies.Bucket
 }
 
-// replace makes the buckets those of a list: those that are not here any more are told to stop, and nobody waits for
-// what they write. stay are those that were here before. Where one cannot be made nothing changes.
-func (h *buckets) replace(d *wire.Definitions, make func(wire.Bucket) (*copies.Bucket, error)) (
-	stay map[*copies.Bucket]*wire.Bucket, err error) {
+// nextBuckets are those of a list that is to be in force.
+type nextBuckets struct {
+	named map[string]*copies.Bucket
+	stay  map[*copies.Bucket]*wire.Bucket // of them, those that are here already
+}
+
+// next makes what a list has and is not here. Where one cannot be made there is nothing.
+func (h *buckets) next(d *wire.Definitions, make func(wire.Bucket) (*copies.Bucket, error)) (nextBuckets, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	named := map[string]*copies.Bucket{}
-	stay = map[*copies.Bucket]*wire.Bucket{}
+	n := nextBuckets{map[string]*copies.Bucket{}, map[*copies.Bucket]*wire.Bucket{}}
 	for i := range d.Buckets {
 		b := &d.Buckets[i]
 		if k := h.named[b.Name]; k != nil && k.UUID() == b.UUID && k.VBuckets() == b.VBuckets {
-			named[b.Name], stay[k] = k, b
+			n.named[b.Name], n.stay[k] = k, b
 			continue
 		}
-		n, err := make(*b)
+		k, err := make(*b)
 		if err != nil {
-			for _, k := range named {
-				if stay[k] == nil {
-					k.Stop()
-				}
-			}
-			return nil, fmt.Errorf("bucket %s: %w", b.Name, err)
+			n.drop()
+			return n, fmt.Errorf("bucket %s: %w", b.Name, err)
 		}
-		named[b.Name] = n
+		n.named[b.Name] = k
 	}
-	for name, k := range h.named {
-		if named[name] != k {
+	return n, nil
+}
+
+// drop ends what was made for a list that does not come into force.
+func (n *nextBuckets) drop() {
+	for _, k := range n.named {
+		if n.stay[k] == nil {
 			k.Stop()
 		}
 	}
-	h.named = named
-	h.count.Store(int64(len(named)))
-	return stay, nil
+}
+
+// replace makes the buckets those of a list: those that are not here any more are told to stop, and nobody waits for
+// what they write.
+func (h *buckets) replace(n nextBuckets) {
+	h.mu.Lock()
+	for name, k := range h.named {
+		if n.named[name] != k {
+			k.Stop()
+		}
+	}
+	h.named = n.named
+	h.count.Store(int64(len(n.named)))
+	h.mu.Unlock()
+	for k, b := range n.stay { // without the lock: the bucket's loop takes it, and must come to the command
+		k.SetGeneration(b.Generation, b.RollbackID)
+	}
 }
 
 // newBucket makes one that runs.

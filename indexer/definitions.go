@@ -53,9 +53,12 @@ func (x *Indexer) resume() error {
 	if !ok || x.present().Revision > 0 {
 		return nil
 	}
-	if err := x.syncBuckets(d); err != nil {
+	// A bucket stays for as long as the list has it, also without copies: it remembers which incarnations are refused.
+	next, err := x.buckets.next(d, x.newBucket)
+	if err != nil {
 		return err
 	}
+	x.buckets.replace(next)
 	all := map[index.CopyID]*target{}
 	for id, w := range core.Placed(d, node) {
 		if x.has(id, &w) {
@@ -132,6 +135,10 @@ func (x *Indexer) takeOver(ctx context.Context, d *wire.Definitions, c *wire.Def
 		x.kept.same(d)
 		return a, nil
 	}
+	next, err := x.buckets.next(d, x.newBucket)
+	if err != nil { // what is stored stays what is in force
+		return a, err
+	}
 	_, span := rpc.StartSpan(ctx, "store definitions")
 	err = x.watched(copiesSource, "storing definitions", func() error { return x.kept.store(d, c) })
 	rpc.EndSpan(ctx, span, err)
@@ -139,11 +146,10 @@ func (x *Indexer) takeOver(ctx context.Context, d *wire.Definitions, c *wire.Def
 		wake(x.report)
 	}
 	if err != nil { // nothing of it may take effect
+		next.drop()
 		return a, rpc.Refuse(errcode.Unavailable, "storing definitions: %v", err)
 	}
-	if err := x.syncBuckets(d); err != nil {
-		return a, err
-	}
+	x.buckets.replace(next)
 	x.managers.SetManagers(d.Managers)
 	a = x.aim(x.aims(d, core.Placed(d, node), x.named(d), trace.SpanContextFromContext(ctx)))
 	x.catalog.Take(d)
@@ -170,16 +176,6 @@ func (x *Indexer) change(ctx context.Context, c *wire.DefinitionsChange) (*wire.
 		return &wire.DefinitionsReply{Revision: base.Revision, Missing: true}, nil //nolint:nilerr // the answer says it
 	}
 	return x.obey(ctx, d, c)
-}
-
-// syncBuckets makes the loops of the buckets in the list run, and ends the others. A bucket stays for as long as the
-// list has it, also without copies: it remembers which incarnations are refused.
-func (x *Indexer) syncBuckets(d *wire.Definitions) error {
-	stay, err := x.buckets.replace(d, x.newBucket)
-	for k, b := range stay { // without the lock: the bucket's loop takes it, and must come to the command
-		k.SetGeneration(b.Generation, b.RollbackID)
-	}
-	return err
 }
 
 // stored is a copy as it lies here.

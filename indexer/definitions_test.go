@@ -71,9 +71,14 @@ func TestListBesideBusyBucket(t *testing.T) {
 	unlocked := make(chan struct{})
 	go func() {
 		defer close(unlocked)
-		stay, err := x.buckets.replace(&wire.Definitions{Buckets: []wire.Bucket{b}}, x.newBucket)
-		if err != nil || len(stay) != 1 || x.bucketNamed("b") != k {
-			t.Errorf("stay %v: %v", stay, err)
+		next, err := x.buckets.next(&wire.Definitions{Buckets: []wire.Bucket{b}}, x.newBucket)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		x.buckets.replace(next)
+		if len(next.stay) != 1 || x.bucketNamed("b") != k {
+			t.Errorf("stay %v", next.stay)
 		}
 	}()
 	select {

@@ -468,3 +468,25 @@ func TestListsBesideHangs(t *testing.T) {
 		})
 	}
 }
+
+// TestWhatIsStoredIsInForce: of a list that cannot be taken over nothing is stored.
+func TestWhatIsStoredIsInForce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start()
+	w.lists(10)
+	w.mu.Lock()
+	w.revision++
+	d := w.definitionsLocked()
+	d.Buckets = append(d.Buckets, wire.Bucket{Name: "good", UUID: "x", VBuckets: 4, Generation: 1},
+		wire.Bucket{Name: "bad", UUID: "x", Generation: 1})
+	w.mu.Unlock()
+	if _, err := w.admin.Definitions(t.Context(), w.endpoint.Admin, d); err == nil {
+		t.Error("a bucket without vbuckets is taken over")
+	}
+	w.lists(10) // says what is in force
+	stored, _, err := newKeptList(w.x.cfg.Dir).load()
+	if err != nil || len(stored.Buckets) != 1 || len(w.x.allBuckets()) != 1 {
+		t.Errorf("stored: %d buckets, %v; here: %d", len(stored.Buckets), err, len(w.x.allBuckets()))
+	}
+}
