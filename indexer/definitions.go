@@ -196,6 +196,9 @@ func (x *Indexer) ensureCopy(ctx context.Context, id index.CopyID, t *target) er
 	}
 	if here && !is {
 		m := s.Meta()
+		if !x.places.still(id, t) {
+			return nil // what is wanted by now may be this very copy
+		}
 		x.log.Warn("a copy is of another index, or its bucket was made anew; it starts empty", "copy", id, "bucket", m.Bucket,
 			"index", m.Index, "want", w.Index.ID)
 		remove, err := x.retireCopy(s)

@@ -469,6 +469,25 @@ func TestListsBesideHangs(t *testing.T) {
 	}
 }
 
+// TestADropThatIsOvertaken: what a list took away, and one of a later epoch wants again before it has gone, is kept.
+func TestADropThatIsOvertaken(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	disk := newStuck(w)
+	build(t, w)
+	was, _ := w.x.store.Slice(10)
+	disk.writing(w, 10)
+	w.lists(20)
+	w.epoch++
+	w.lists(10, 20)
+	disk.free()
+	w.settles([]index.CopyID{10, 20})
+	if is, _ := w.x.store.Slice(10); is != was {
+		t.Error("the newest list wants the copy as it was, and it was dropped and made anew")
+	}
+	w.serves(10, 20)
+}
+
 // TestWhatIsStoredIsInForce: of a list that cannot be taken over nothing is stored.
 func TestWhatIsStoredIsInForce(t *testing.T) {
 	t.Parallel()

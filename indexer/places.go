@@ -127,6 +127,12 @@ func (p *places) ifStill(id index.CopyID, t *target, f func()) {
 	}
 }
 
+// still reports whether a target of a copy is the newest one.
+func (p *places) still(id index.CopyID, t *target) (is bool) {
+	p.ifStill(id, t, func() { is = true })
+	return is
+}
+
 // aimLocked takes over a target. begins says that the copy has no keeper yet; tried is closed when the target was
 // tried; nil: nobody is to wait for that, as it is being done already, or what is being done hangs.
 func (p *places) aimLocked(id index.CopyID, t *target) (begins bool, tried <-chan struct{}) {
@@ -363,6 +369,9 @@ func (x *Indexer) try(ctx context.Context, id index.CopyID, t *target) (remove f
 	}
 	if err := x.closeCopy(ctx, id); err != nil {
 		return nil, err
+	}
+	if !x.places.still(id, t) {
+		return nil, nil // it may be wanted again by now, as it is
 	}
 	if remove, err = x.retireCopy(s); err != nil {
 		// it holds back nobody else, and is dropped when its grace is over
