@@ -151,8 +151,6 @@ func (x *Indexer) dropOrphans(ctx context.Context, req *wire.DropOrphans) (*wire
 		if t := due[r.Copy]; t == nil || !t.gone.Load() {
 			continue
 		}
-		x.log.Warn("an orphan's grace is over and the leader does not know it: it is dropped", "copy", r.Copy, "index",
-			r.Index)
 		reply.Dropped = append(reply.Dropped, r)
 	}
 	wake(x.report)

@@ -357,7 +357,9 @@ func (x *Indexer) try(ctx context.Context, id index.CopyID, t *target) (remove f
 			return nil, nil //nolint:nilerr // the leader asks again
 		}
 		x.orphans.claim(id)
-		t.gone.Store(gone)
+		if gone {
+			x.noteGone(id, 0, t)
+		}
 		return nil, nil
 	case !here:
 		x.notHere(id, t)
@@ -380,8 +382,15 @@ func (x *Indexer) try(ctx context.Context, id index.CopyID, t *target) (remove f
 		x.places.ifStill(id, t, func() { x.orphans.set(s.Meta(), t.epoch, bytes) })
 		return nil, nil //nolint:nilerr // it is told
 	}
-	t.gone.Store(true)
+	x.noteGone(id, s.Meta().Index, t)
 	return remove, nil
+}
+
+// noteGone notes that a copy was dropped, also one for which nobody waits any more.
+func (x *Indexer) noteGone(id index.CopyID, of index.ID, t *target) {
+	if t.gone.Store(true); t.drops {
+		x.log.Warn("an orphan's grace is over and the leader does not know it: it is dropped", "copy", id, "index", of)
+	}
 }
 
 // notHere notes that a copy is not here, or a damaged folder in its place.
