@@ -249,6 +249,7 @@ func (x *Indexer) makeCopy(ctx context.Context, id index.CopyID, t *target) (*st
 func (x *Indexer) closeCopy(ctx context.Context, id index.CopyID) error {
 	k := x.places.of(id)
 	if k == nil {
+		x.snapshots.Show(id)
 		return nil
 	}
 	if err := x.fills.Drop(ctx, id); err != nil {
@@ -258,6 +259,7 @@ func (x *Indexer) closeCopy(ctx context.Context, id index.CopyID) error {
 		return err
 	}
 	x.snapshots.Drop(id)
+	x.snapshots.Show(id)
 	x.health.Set(copies.CopySource+id.String(), "")
 	x.places.give(id, nil)
 	return nil

@@ -74,25 +74,33 @@ func (w *world) lists(ids ...index.CopyID) {
 	}
 }
 
-// listsNoBucket is lists for one without the bucket.
-func (w *world) listsNoBucket() {
+// listsAs is lists for one that is changed before it is sent; w.mu is held meanwhile.
+func (w *world) listsAs(change func(d *wire.Definitions)) *wire.Definitions {
 	w.t.Helper()
 	for until := time.Now().Add(testTimeout); ; {
 		w.mu.Lock()
-		w.copies = nil
 		w.revision++
 		d := w.definitionsLocked()
-		d.Buckets = nil
+		change(d)
 		w.sent = d
 		w.mu.Unlock()
 		_, err := w.admin.Definitions(w.t.Context(), w.endpoint.Admin, d)
 		if err == nil {
-			return
+			return d
 		}
 		if time.Now().After(until) {
-			w.t.Fatalf("the list without the bucket is not taken over: %v", err)
+			w.t.Fatalf("the list is not taken over: %v", err)
 		}
 	}
+}
+
+// listsNoBucket is lists for one without the bucket.
+func (w *world) listsNoBucket() {
+	w.t.Helper()
+	w.mu.Lock()
+	w.copies = nil
+	w.mu.Unlock()
+	w.listsAs(func(d *wire.Definitions) { d.Buckets = nil })
 }
 
 // serves waits until copies are filled and their indexes are scanned right.
@@ -356,20 +364,7 @@ func TestABucketThatIsMadeAnewWhileACopyHangs(t *testing.T) {
 	disk := newStuck(w)
 	build(t, w)
 	disk.writing(w, 10)
-	w.mu.Lock()
-	w.revision++
-	d := w.definitionsLocked()
-	d.Buckets[0].UUID = "another"
-	w.mu.Unlock()
-	for until := time.Now().Add(testTimeout); ; {
-		_, err := w.admin.Definitions(t.Context(), w.endpoint.Admin, d)
-		if err == nil {
-			break
-		}
-		if time.Now().After(until) {
-			t.Fatal(err)
-		}
-	}
+	w.listsAs(func(d *wire.Definitions) { d.Buckets[0].UUID = "another" })
 	of := func(id index.CopyID) string {
 		if s, here := w.x.store.Slice(id); here {
 			return s.Meta().BucketUUID
@@ -467,6 +462,58 @@ func TestListsBesideHangs(t *testing.T) {
 			w.serves(append(want, 60)...)
 		})
 	}
+}
+
+// TestAnotherIndexUnderTheIDOfOneThatHangs: where a list has another index under the ids of one that is here, as after
+// a restore, and that one hangs when it is let go of, scans are not given its rows, also not those that it has still
+// written, and the leader is told that it is not here. Then the one that is wanted is made.
+func TestAnotherIndexUnderTheIDOfOneThatHangs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	disk := newStuck(w)
+	var revision atomic.Uint64
+	told := make(chan bool, 1)
+	w.forgets = func(r *wire.IndexerReport) bool {
+		if v := revision.Load(); v > 0 && r.Revision >= v {
+			select {
+			case told <- r.Whole() && !slices.ContainsFunc(r.Copies, func(c wire.CopyReport) bool { return c.Copy == 10 }):
+			default:
+			}
+		}
+		return false
+	}
+	build(t, w)
+	disk.writing(w, 10)
+	w.mu.Lock()
+	w.epoch++
+	w.mu.Unlock()
+	w.listsAs(func(d *wire.Definitions) {
+		revision.Store(d.Revision)
+		for i := range d.Indexes {
+			if d.Indexes[i].ID == 1 {
+				d.Indexes[i].CreatedMS, d.Indexes[i].Name = 77, "another"
+			}
+		}
+	})
+	if rows, err := w.scan(1, `{}`); err == nil {
+		t.Errorf("a scan of the other index is given %d rows of the one that was here", len(rows))
+	}
+	select {
+	case is := <-told:
+		if !is {
+			t.Error("the leader is not told that the copy is not here any more")
+		}
+	case <-time.After(testTimeout):
+		t.Fatal("the leader is told nothing")
+	}
+	disk.free()
+	w.until("the one that is wanted is here", func() bool {
+		s, here := w.x.store.Slice(10)
+		return here && s.Meta().CreatedMS == 77
+	})
+	w.settles([]index.CopyID{10, 20})
+	w.write(docs(50, 120, 7)...)
+	w.serves(10, 20)
 }
 
 // TestADropThatIsOvertaken: what a list took away, and one of a later epoch wants again before it has gone, is kept.

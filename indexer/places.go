@@ -11,6 +11,7 @@ import (
 	"tidemark/index"
 	"tidemark/indexer/copies"
 	"tidemark/indexer/core"
+	"tidemark/indexer/snapshots"
 	"tidemark/indexer/storage"
 	"tidemark/wire"
 )
@@ -133,6 +134,18 @@ func (p *places) still(id index.CopyID, t *target) (is bool) {
 	return is
 }
 
+// wanted are the busy copies that are to be here.
+func (p *places) wanted() (ids []index.CopyID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id, one := range p.under {
+		if one.target.want != nil {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
 // aimLocked takes over a target. begins says that the copy has no keeper yet; tried is closed when the target was
 // tried; nil: nobody is to wait for that, as it is being done already, or what is being done hangs.
 func (p *places) aimLocked(id index.CopyID, t *target) (begins bool, tried <-chan struct{}) {
@@ -218,6 +231,7 @@ type aimed struct {
 func (x *Indexer) aim(all map[index.CopyID]*target) (a aimed) {
 	p := &x.places
 	begin, claimed := map[index.CopyID]*place{}, []*target{}
+	var hidden []snapshots.Gone
 	a.alone = &atomic.Bool{}
 	p.mu.Lock()
 	for id, t := range all {
@@ -228,6 +242,9 @@ func (x *Indexer) aim(all map[index.CopyID]*target) (a aimed) {
 		}
 		if t.want != nil && x.orphans.claim(id) && x.has(id, t.want) {
 			claimed = append(claimed, t)
+		}
+		if gone := x.showOnly(id, t); !gone.None() {
+			hidden = append(hidden, gone)
 		}
 		switch {
 		case tried == nil:
@@ -241,6 +258,14 @@ func (x *Indexer) aim(all map[index.CopyID]*target) (a aimed) {
 	}
 	p.mu.Unlock()
 	x.catalog.Expect(a.making)
+	if len(hidden) > 0 {
+		x.spawn(func(context.Context) error { // who closes the last one of files waits for their disk
+			for _, g := range hidden {
+				g.Close()
+			}
+			return nil
+		})
+	}
 	for id, one := range begin {
 		x.spawn(func(ctx context.Context) error {
 			x.keep(ctx, id, one)
@@ -252,6 +277,18 @@ func (x *Indexer) aim(all map[index.CopyID]*target) (a aimed) {
 			"slice", t.want.Copy.Slice)
 	}
 	return a
+}
+
+// showOnly lets scans see what is wanted: not another copy of its id that is here until it is let go of, see closeCopy.
+func (x *Indexer) showOnly(id index.CopyID, t *target) (gone snapshots.Gone) {
+	if _, here := x.store.Slice(id); t.want == nil || !here {
+		return gone
+	}
+	if !x.has(id, t.want) {
+		return x.snapshots.Hide(id)
+	}
+	x.snapshots.Show(id)
+	return gone
 }
 
 // has reports whether a wanted copy is in the store, and not another one of its id.

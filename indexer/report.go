@@ -141,7 +141,8 @@ func (r *reporter) send(ctx context.Context) (known bool, err error) {
 	rep := x.numberedReport(ctx, r.told.WantsHW)
 	rep.HeldHash = r.held
 	acks := rep.LastAcks()
-	full := !x.now().Before(r.full)
+	// that a copy is told of no more shows in a report of everything
+	full := !x.now().Before(r.full) || slices.ContainsFunc(x.places.wanted(), r.told.Knows)
 	news := r.told.Make(rep, full)
 	r.calm = false
 	reply, err := x.managers.ReportIndexer(ctx, rep)

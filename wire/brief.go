@@ -59,6 +59,13 @@ type reported struct {
 // WantsHW reports whether the leader wants a bucket's HW.
 func (t *Reporting) WantsHW(bucket string) bool { return slices.Contains(t.hw, bucket) }
 
+// Knows reports whether the leader has been told of a copy.
+func (t *Reporting) Knows(id index.CopyID) bool {
+	known, _ := t.told.Known()
+	_, had := known.copies[id]
+	return had
+}
+
 // Make turns a report of everything, with its sequence set, into the one to be sent: of everything when full is true,
 // else of what has changed. The caller calls Answered, or Lost, before it makes the next. It reports whether a leader
 // may wait for what has changed of buckets and copies: not for how much a queue holds that is less than half full.

@@ -50,6 +50,7 @@ type Set struct {
 	versions Versions                           // of what is held
 	copies   map[index.CopyID][]Held            // oldest first
 	doubted  map[index.CopyID]bool              // what is on its way of them is wrong, see doubt
+	hidden   map[index.CopyID]bool              // until Show
 	skipped  map[index.CopyID]wire.StabilityRef // the newest one that a copy could not be made exact at
 	waiting  map[index.CopyID]chan struct{}     // closed when one of a copy is added, or will never be
 	kept     []keptRef                          // for queries, least lately used first
@@ -63,7 +64,7 @@ type Set struct {
 // New keeps so many of each copy, and those beside that queries have named.
 func New(keep int, log hclog.Logger, now func() time.Time) *Set {
 	return &Set{keep: keep, log: log, now: now, copies: map[index.CopyID][]Held{},
-		skipped: map[index.CopyID]wire.StabilityRef{}, doubted: map[index.CopyID]bool{},
+		skipped: map[index.CopyID]wire.StabilityRef{}, doubted: map[index.CopyID]bool{}, hidden: map[index.CopyID]bool{},
 		waiting: map[index.CopyID]chan struct{}{}, changed: make(chan struct{}),
 		pages: pages{of: "that come page by page", advice: ": try again, or ask without want_cursor"},
 		long:  pages{of: "that take long"}}
@@ -87,7 +88,7 @@ func (s *Set) noteLocked(all ...Held) {
 func (s *Set) Add(id index.CopyID, h Held) {
 	s.mu.Lock()
 	var gone []Held
-	if s.closed || s.doubted[id] {
+	if s.closed || s.doubted[id] || s.hidden[id] {
 		gone = []Held{h}
 	} else {
 		var list []Held
@@ -285,6 +286,22 @@ func (s *Set) Trust(id index.CopyID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.doubted, id)
+}
+
+// Hide lets all snapshots of a copy go, and whatever is added to them until Show: it is not the one that is wanted
+// under its id. Those that have gone are the caller's to close.
+func (s *Set) Hide(id index.CopyID) Gone {
+	s.mu.Lock()
+	s.hidden[id] = true
+	s.mu.Unlock()
+	return s.let(id, func(was bool) bool { return was })
+}
+
+// Show ends Hide.
+func (s *Set) Show(id index.CopyID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.hidden, id)
 }
 
 // Drop lets all snapshots of a copy go, and ends the doubt: it will hold something else.
