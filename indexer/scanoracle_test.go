@@ -216,8 +216,8 @@ func (f *shelf) ask(body []byte) (keys [][]json.RawMessage, ids []string, count 
 }
 
 // answer returns the rows of one answer.
-func (f *shelf) answer(ctx context.Context, c *scan.Coordinator, spec scan.Spec) (keys [][]json.RawMessage, ids []string,
-	res scan.Result, err error) {
+func (f *shelf) answer(ctx context.Context, c *scan.Coordinator, spec scan.Spec) (keys [][]json.RawMessage,
+	ids []string, res scan.Result, err error) {
 	var out bytes.Buffer
 	enc := scan.NewEncoder(&out, nil, nil, spec)
 	res, err = c.Scan(ctx, spec, enc)
