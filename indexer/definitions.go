@@ -215,6 +215,8 @@ func (x *Indexer) ensureCopy(ctx context.Context, id index.CopyID, t *target) er
 			return err
 		}
 	}
+	// a list that wants the same may have hidden it meanwhile, as the old one still was here
+	x.places.ifStill(id, t, func() { x.snapshots.Show(id) })
 	if x.places.of(id) == t.bucket {
 		return nil
 	}

@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"fmt"
 	"math/rand"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/hashicorp/go-hclog"
 
 	"tidemark/index"
 	"tidemark/indexer/core"
@@ -554,5 +556,112 @@ func TestWhatIsStoredIsInForce(t *testing.T) {
 	stored, _, err := newKeptList(w.x.cfg.Dir).load()
 	if err != nil || len(stored.Buckets) != 1 || len(w.x.allBuckets()) != 1 {
 		t.Errorf("stored: %d buckets, %v; here: %d", len(stored.Buckets), err, len(w.x.allBuckets()))
+	}
+}
+
+// heldLog is a log that holds up who says something in it, and remembers its errors.
+type heldLog struct {
+	hclog.Logger
+	said   string // begins what is held up
+	begun  chan struct{}
+	goOn   chan struct{}
+	mu     *sync.Mutex
+	errors *[]string
+}
+
+func newHeldLog(said string) *heldLog {
+	return &heldLog{Logger: hclog.NewNullLogger(), said: said, begun: make(chan struct{}, 1), goOn: make(chan struct{}),
+		mu: &sync.Mutex{}, errors: &[]string{}}
+}
+
+func (l *heldLog) Warn(msg string, _ ...any) {
+	if l.said != "" && strings.HasPrefix(msg, l.said) {
+		wake(l.begun)
+		<-l.goOn
+	}
+}
+
+func (l *heldLog) Error(msg string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	*l.errors = append(*l.errors, msg+" "+fmt.Sprint(args...))
+}
+
+func (l *heldLog) With(...any) hclog.Logger  { return l }
+func (l *heldLog) Named(string) hclog.Logger { return l }
+
+// TestACopyIsHiddenNoLongerThanTheOldOneIsHere: another index has the id of a copy, and while that one is let go of
+// comes one more list that wants the same. The new copy is seen by scans.
+func TestACopyIsHiddenNoLongerThanTheOldOneIsHere(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	l := newHeldLog("a copy is of another index")
+	w.tweak = func(c *Config) { c.Logger = l }
+	build(t, w)
+	another := func(d *wire.Definitions) {
+		for i := range d.Indexes {
+			if d.Indexes[i].ID == 1 {
+				d.Indexes[i].CreatedMS, d.Indexes[i].Name = 77, "another"
+			}
+		}
+	}
+	done := make(chan struct{})
+	go func() { defer close(done); w.listsAs(another) }()
+	<-l.begun
+	w.listsAs(func(d *wire.Definitions) { another(d); d.Managers = append(d.Managers, d.Managers...) })
+	close(l.goOn)
+	<-done
+	w.until("the one that is wanted is here", func() bool {
+		s, here := w.x.store.Slice(10)
+		return here && s.Meta().CreatedMS == 77
+	})
+	w.settles([]index.CopyID{10, 20})
+	w.write(docs(50, 120, 7)...)
+	w.serves(10, 20)
+}
+
+// TestNothingIsToldOfACopyThatNobodyWants: a list makes a bucket anew while a copy is taken in by the old one. That
+// this cannot be done any more is no error.
+func TestNothingIsToldOfACopyThatNobodyWants(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	disk, l := newStuck(w), newHeldLog("")
+	tweak := w.tweak
+	w.tweak = func(c *Config) { tweak(c); c.Logger = l }
+	build(t, w)
+	disk.hang(w, "30/incoming")
+	w.lists(10, 20, 30)
+	<-disk.begun
+	w.listsNoBucket()
+	disk.free()
+	w.until("settled", func() bool { return len(w.x.places.busy()) == 0 })
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, e := range *l.errors {
+		if strings.HasPrefix(e, "a copy cannot be made") {
+			t.Error(e)
+		}
+	}
+}
+
+// TestWhatRestsIsTriedForANewList: a list that wants what could not be made ends the pause before the next try, and
+// leaves alone what is being done.
+func TestWhatRestsIsTriedForANewList(t *testing.T) {
+	p := newPlaces(time.Hour)
+	aim := func() { p.aimLocked(1, &target{want: &core.Wanted{Index: &index.Definition{ID: 1}}}) }
+	aim()
+	one := p.under[1]
+	aim()
+	select {
+	case <-one.news:
+	default:
+		t.Error("it rests on")
+	}
+	p.next(one)
+	aim()
+	select {
+	case <-one.news:
+		t.Error("what is being done is begun again")
+	default:
 	}
 }

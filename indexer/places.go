@@ -156,6 +156,9 @@ func (p *places) aimLocked(id index.CopyID, t *target) (begins bool, tried <-cha
 		p.under[id] = &place{target: t, news: make(chan struct{}, 1)}
 		return true, t.tried
 	case one.target.covers(id, t):
+		if one.began.IsZero() { // it rests before the next try
+			wake(one.news)
+		}
 		return false, nil
 	}
 	one.target.end()
@@ -354,7 +357,7 @@ func (x *Indexer) keep(ctx context.Context, id index.CopyID, one *place) {
 // noteTry tells of a copy that cannot be made, or that it can. It reports whether that is new.
 func (x *Indexer) noteTry(id index.CopyID, t *target, err error) (changed bool) {
 	why := ""
-	if err != nil && t.want != nil {
+	if err != nil && t.want != nil && x.places.still(id, t) {
 		why = "cannot be made: " + err.Error()
 	}
 	changed = x.health.Set(makingSource+id.String(), why)
