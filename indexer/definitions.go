@@ -75,8 +75,9 @@ func (x *Indexer) resume() error {
 }
 
 // definitions makes what is here equal to a list: it is stored, then copies that are missing are made, what the list
-// before named and this one does not is dropped, and other copies are orphans. Each copy is its keeper's, see places;
-// the answer says that all of it is done, but for copies that cannot be made, or take too long: they are not reported.
+// before named and this one does not is dropped, and other copies are orphans. Each copy is its reconciler's, see
+// places; the answer says that all of it is done, but for copies that cannot be made, or take too long: they are not
+// reported.
 func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.DefinitionsReply, error) {
 	if err := x.admit(d.Fence); err != nil {
 		return nil, err
@@ -84,7 +85,7 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 	return x.obey(ctx, d, nil)
 }
 
-// obey takes a list over; c, unless nil, is what it was told by. The answer waits until keepers have tried what it
+// obey takes a list over; c, unless nil, is what it was told by. The answer waits until reconcilers have tried what it
 // wants, if they do within listPatience; no other list waits for them.
 func (x *Indexer) obey(ctx context.Context, d *wire.Definitions, c *wire.DefinitionsChange) (*wire.DefinitionsReply,
 	error) {

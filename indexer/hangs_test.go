@@ -491,11 +491,7 @@ func TestAnotherIndexUnderTheIDOfOneThatHangs(t *testing.T) {
 	w.mu.Unlock()
 	w.listsAs(func(d *wire.Definitions) {
 		revision.Store(d.Revision)
-		for i := range d.Indexes {
-			if d.Indexes[i].ID == 1 {
-				d.Indexes[i].CreatedMS, d.Indexes[i].Name = 77, "another"
-			}
-		}
+		another(d)
 	})
 	if rows, err := w.scan(1, `{}`); err == nil {
 		t.Errorf("a scan of the other index is given %d rows of the one that was here", len(rows))
@@ -509,13 +505,7 @@ func TestAnotherIndexUnderTheIDOfOneThatHangs(t *testing.T) {
 		t.Fatal("the leader is told nothing")
 	}
 	disk.free()
-	w.until("the one that is wanted is here", func() bool {
-		s, here := w.x.store.Slice(10)
-		return here && s.Meta().CreatedMS == 77
-	})
-	w.settles([]index.CopyID{10, 20})
-	w.write(docs(50, 120, 7)...)
-	w.serves(10, 20)
+	w.servesAnother()
 }
 
 // TestADropThatIsOvertaken: what a list took away, and one of a later epoch wants again before it has gone, is kept.
@@ -598,26 +588,13 @@ func TestACopyIsHiddenNoLongerThanTheOldOneIsHere(t *testing.T) {
 	l := newHeldLog("a copy is of another index")
 	w.tweak = func(c *Config) { c.Logger = l }
 	build(t, w)
-	another := func(d *wire.Definitions) {
-		for i := range d.Indexes {
-			if d.Indexes[i].ID == 1 {
-				d.Indexes[i].CreatedMS, d.Indexes[i].Name = 77, "another"
-			}
-		}
-	}
 	done := make(chan struct{})
 	go func() { defer close(done); w.listsAs(another) }()
 	<-l.begun
 	w.listsAs(func(d *wire.Definitions) { another(d); d.Managers = append(d.Managers, d.Managers...) })
 	close(l.goOn)
 	<-done
-	w.until("the one that is wanted is here", func() bool {
-		s, here := w.x.store.Slice(10)
-		return here && s.Meta().CreatedMS == 77
-	})
-	w.settles([]index.CopyID{10, 20})
-	w.write(docs(50, 120, 7)...)
-	w.serves(10, 20)
+	w.servesAnother()
 }
 
 // TestNothingIsToldOfACopyThatNobodyWants: a list makes a bucket anew while a copy is taken in by the old one. That
@@ -664,4 +641,25 @@ func TestWhatRestsIsTriedForANewList(t *testing.T) {
 		t.Error("what is being done is begun again")
 	default:
 	}
+}
+
+// another makes the list one of another index with the id of the first, and so with the ids of its copies.
+func another(d *wire.Definitions) {
+	for i := range d.Indexes {
+		if d.Indexes[i].ID == 1 {
+			d.Indexes[i].CreatedMS, d.Indexes[i].Name = 77, "another"
+		}
+	}
+}
+
+// servesAnother waits until the copies are those of another, and compares what scans of them give.
+func (w *world) servesAnother() {
+	w.t.Helper()
+	w.until("the one that is wanted is here", func() bool {
+		s, here := w.x.store.Slice(10)
+		return here && s.Meta().CreatedMS == 77
+	})
+	w.settles([]index.CopyID{10, 20})
+	w.write(docs(50, 120, 7)...)
+	w.serves(10, 20)
 }

@@ -126,7 +126,7 @@ type Config struct {
 	verifyRoom  int64         // bytes that a verification holds of KV's side. 0: verify.MaxBytes
 	processors  int           // that the process may use
 	stopMost    time.Duration // for an orderly stop. 0: stopMost
-	listWait    time.Duration // of the answer to a list, for keepers. 0: listPatience
+	listWait    time.Duration // of the answer to a list, for reconcilers. 0: listPatience
 	OrphanGrace time.Duration // how long a copy that no definitions name is kept; below 0 for ever
 	Logger      hclog.Logger
 	Tracer      trace.Tracer // nil: no spans

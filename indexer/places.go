@@ -16,13 +16,13 @@ import (
 	"tidemark/wire"
 )
 
-// What lists of definitions want of a copy is done by a keeper of that copy alone, one thing after the other: whatever
-// touches its files may hang with their disk, and holds up no other copy, and no list. A keeper lives for as long as
-// there is something to do.
+// What lists of definitions want of a copy is done by a reconciler of that copy alone, one thing after the other:
+// whatever touches its files may hang with their disk, and holds up no other copy, and no list. A reconciler lives for
+// as long as there is something to do.
 
 const (
-	// listPatience is how long the answer to a list waits for what keepers do: less than half of what the leader waits for
-	// it. What takes longer goes on beside.
+	// listPatience is how long the answer to a list waits for what reconcilers do: less than half of what the leader
+	// waits for it. What takes longer goes on beside.
 	listPatience = 2 * time.Second
 	// makeFirst and makeMost bound the growing pause before a copy is made again that could not be.
 	makeFirst = 100 * time.Millisecond
@@ -146,7 +146,7 @@ func (p *places) wanted() (ids []index.CopyID) {
 	return ids
 }
 
-// aimLocked takes over a target. begins says that the copy has no keeper yet; tried is closed when the target was
+// aimLocked takes over a target. begins says that the copy has no reconciler yet; tried is closed when the target was
 // tried; nil: nobody is to wait for that, as it is being done already, or what is being done hangs.
 func (p *places) aimLocked(id index.CopyID, t *target) (begins bool, tried <-chan struct{}) {
 	t.tried = make(chan struct{})
@@ -223,14 +223,14 @@ func (x *Indexer) aims(d *wire.Definitions, want, named map[index.CopyID]core.Wa
 	return all
 }
 
-// aimed is what keepers were let do. Of copies that are made side streams wait for each other.
+// aimed is what reconcilers were let do. Of copies that are made side streams wait for each other.
 type aimed struct {
 	making        []index.CopyID
 	makes, others []<-chan struct{} // closed when each was tried once
 	alone         *atomic.Bool      // nobody waits for them any more
 }
 
-// aim lets keepers do what is wanted of copies.
+// aim lets reconcilers do what is wanted of copies.
 func (x *Indexer) aim(all map[index.CopyID]*target) (a aimed) {
 	p := &x.places
 	begin, claimed := map[index.CopyID]*place{}, []*target{}
@@ -271,7 +271,7 @@ func (x *Indexer) aim(all map[index.CopyID]*target) (a aimed) {
 	}
 	for id, one := range begin {
 		x.spawn(func(ctx context.Context) error {
-			x.keep(ctx, id, one)
+			x.reconcile(ctx, id, one)
 			return nil
 		})
 	}
@@ -311,8 +311,8 @@ func await(ctx context.Context, all []<-chan struct{}) {
 	}
 }
 
-// keep does what is wanted of a copy until it is done, one thing after the other.
-func (x *Indexer) keep(ctx context.Context, id index.CopyID, one *place) {
+// reconcile does what is wanted of a copy until it is done, one thing after the other.
+func (x *Indexer) reconcile(ctx context.Context, id index.CopyID, one *place) {
 	pause := makeFirst
 	for ctx.Err() == nil {
 		t := x.places.next(one)
