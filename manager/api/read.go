@@ -427,7 +427,7 @@ func addKnown(c *core.Status, st *v1.Status) {
 	for _, p := range c.Projectors {
 		one := v1.ProjectorStatus{ID: p.ID, Admin: p.Admin, BootID: p.BootID, State: p.Life.String(),
 			Streams: p.Streams, Revision: p.Revision, Mutations: p.Counters.Mutations, Deletions: p.Counters.Deletions,
-			Errors: p.Counters.Errors, Unmet: p.Unmet}
+			Errors: p.Counters.Errors, Unreachable: p.Unreachable}
 		for _, t := range p.KV {
 			one.KV = append(one.KV, v1.KVTrouble(t))
 		}
@@ -440,7 +440,7 @@ func addKnown(c *core.Status, st *v1.Status) {
 			State: i.Life.String(), Copies: i.Copies, Health: i.Health, Revision: i.Revision, OrphanCount: i.OrphanCount,
 			Evicting: i.Evicting, EvictionWaits: i.Waits, OfflineSinceMS: i.OfflineSinceMS, OfflineForMS: i.OfflineForMS,
 			RepairInMS: i.RepairInMS, Placed: i.Placed, DifferingCopies: i.Differing, DifferingOmitted: i.DifferingOmitted,
-			Unmet: i.Unmet}
+			Unreachable: i.Unreachable}
 		for _, o := range i.Orphans {
 			one.Orphans = append(one.Orphans, v1.Orphan(o))
 		}

@@ -167,7 +167,7 @@ func (j verdict) judgeProjectors() {
 	for _, p := range j.Projectors {
 		if p.State == "active" {
 			active++
-			j.judgeMet("projector", string(p.ID), p.Admin, p.Unmet)
+			j.judgeReachable("projector", string(p.ID), p.Admin, p.Unreachable)
 			for _, t := range p.KV[:min(len(p.KV), namedTroubles)] {
 				j.bad(v1.VerdictDegraded, "%s", kvTrouble(p.ID, wire.KVTrouble(t)))
 			}
@@ -202,18 +202,18 @@ func (j verdict) judgeIndexers() {
 			j.bad(v1.VerdictDegraded, "indexer %s: %s", i.ID, i.Health)
 		}
 		active++
-		j.judgeMet("indexer", i.ID, i.Admin, i.Unmet)
+		j.judgeReachable("indexer", i.ID, i.Admin, i.Unreachable)
 	}
 	if active == 0 {
 		j.bad(v1.VerdictNotReady, "no indexer is active: start one")
 	}
 }
 
-// judgeMet says that a component reports, and that the leader cannot reach it.
-func (j verdict) judgeMet(role, id, admin, unmet string) {
-	if unmet != "" {
+// judgeReachable says that a component reports, and that the leader cannot reach it.
+func (j verdict) judgeReachable(role, id, admin, unreachable string) {
+	if unreachable != "" {
 		j.bad(v1.VerdictDegraded, "%s %s reports, and does not answer the leader at %s: it hangs, or managers cannot reach "+
-			"it there (--admin, --advertise): %s", role, id, admin, unmet)
+			"it there (--admin, --advertise): %s", role, id, admin, unreachable)
 	}
 }
 

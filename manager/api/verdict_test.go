@@ -13,11 +13,11 @@ import (
 // TestStatusSaysWhyItWaits: each thing that keeps a cluster from being ready is named with who, since when, and why.
 func TestStatusSaysWhyItWaits(t *testing.T) {
 	st := v1.Status{
-		Projectors: []v1.ProjectorStatus{{ID: "p1", Admin: "http://p1", State: "active", Unmet: "no route"},
+		Projectors: []v1.ProjectorStatus{{ID: "p1", Admin: "http://p1", State: "active", Unreachable: "no route"},
 			{ID: "p2", Admin: "http://p2", State: "offline"}},
 		Indexers: []v1.IndexerStatus{{ID: "i1", State: "active", Health: "copy 7: no space left on device"},
 			{ID: "i2", Admin: "http://i2", State: "suspect"},
-			{ID: "i3", Admin: "http://i3", State: "active", Unmet: "no route"}},
+			{ID: "i3", Admin: "http://i3", State: "active", Unreachable: "no route"}},
 		Buckets: []v1.BucketStatus{
 			{Name: "world", Wanted: true, VBuckets: 128, StreamsMissing: 64,
 				Stuck: []v1.StuckVBucket{{VBucket: 65, State: "lost", Reason: "no projector hosts it", ForMS: 12_400}}},

@@ -102,8 +102,9 @@ type ProjectorStatus struct {
 	Mutations uint64 `json:"mutations"`
 	Deletions uint64 `json:"deletions"`
 	Errors    uint64 `json:"errors"`
-	// Unmet is why it does not answer the leader at Admin, for more than 5 s, although it may report.
-	Unmet string `json:"unmet,omitempty"`
+	// Unreachable is why it does not answer the leader at Admin, for more than 5 s, although it may report; empty:
+	// it does.
+	Unreachable string `json:"unreachable,omitempty"`
 	// KV are the buckets about which it cannot ask its KV node.
 	KV []KVTrouble `json:"kv,omitempty"`
 }
@@ -137,10 +138,11 @@ type IndexerStatus struct {
 
 	Copies int `json:"copies"` // that it has, as it has told this leader
 	Placed int `json:"placed"` // copies that have their place on it
-	// Unmet is why it does not answer the leader at Admin, for more than 5 s, although it may report.
-	Unmet    string `json:"unmet,omitempty"`
-	Health   string `json:"health,omitempty"`
-	Revision uint64 `json:"revision"`
+	// Unreachable is why it does not answer the leader at Admin, for more than 5 s, although it may report; empty:
+	// it does.
+	Unreachable string `json:"unreachable,omitempty"`
+	Health      string `json:"health,omitempty"`
+	Revision    uint64 `json:"revision"`
 	// QueueBytes is what waits to be written, over all buckets; QueueLimit the most that may.
 	QueueBytes uint64 `json:"queue_bytes"`
 	QueueLimit uint64 `json:"queue_limit"`

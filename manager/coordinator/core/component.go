@@ -25,28 +25,28 @@ type contact struct {
 	heard   bool           // in this term, under this boot id
 	hello   bool           // has answered the hello under this boot id
 	retry   liveness.Retry // of the hello
-	unmet
+	unreachable
 }
 
-// unmet is that a component answers neither a hello nor definitions: it is not there yet, hangs, or cannot be reached
-// where it says.
-type unmet struct {
+// unreachable is that a component answers neither a hello nor definitions: it is not there yet, hangs, or is at another
+// address than it says.
+type unreachable struct {
 	sinceMS int64
 	why     string // "": it answers, or was not asked yet
 	told    bool   // to the log
 }
 
 const (
-	// unmetAfter is for how long a component may be heard that does not answer before that is told, in ms: most often it
-	// has just begun, or is busy.
-	unmetAfter = 5000
-	// maxUnmet bounds what is kept of why, in bytes.
-	maxUnmet = 300
+	// unreachableAfter is for how long a component may be heard that does not answer before that is told, in ms: most
+	// often it has just begun, or is busy.
+	unreachableAfter = 5000
+	// maxUnreachable bounds what is kept of why, in bytes.
+	maxUnreachable = 300
 )
 
 // lasts returns why a component does not answer, if that has lasted.
-func (u *unmet) lasts(nowMS int64) string {
-	if u.why == "" || nowMS-u.sinceMS < unmetAfter {
+func (u *unreachable) lasts(nowMS int64) string {
+	if u.why == "" || nowMS-u.sinceMS < unreachableAfter {
 		return ""
 	}
 	return u.why
@@ -55,24 +55,24 @@ func (u *unmet) lasts(nowMS int64) string {
 // owed reports whether a component is to be told something that it has not taken yet.
 func (l *scene) owed(c *component) bool { return !c.hello || c.acked < l.now.revision }
 
-// unmetOf returns why a component does not answer, if that has lasted and it is to be told something.
-func (l *scene) unmetOf(c *component) string {
+// whyUnreachable returns why a component does not answer, if that has lasted and it is to be told something.
+func (l *scene) whyUnreachable(c *component) string {
 	if !l.owed(c) {
 		return ""
 	}
 	return c.lasts(l.nowMS)
 }
 
-// missed notes that a component has not answered, and tells the log when that lasts though it reports: nobody else
+// unreached notes that a component has not answered, and tells the log when that lasts though it reports: nobody else
 // would know why it is told nothing.
-func (l *scene) missed(c *component, err error) {
+func (l *scene) unreached(c *component, err error) {
 	if !l.owed(c) { // the answer alone was lost
 		return
 	}
 	if c.why == "" {
 		c.sinceMS = l.nowMS
 	}
-	c.why = wire.Cut(err.Error(), maxUnmet)
+	c.why = wire.Cut(err.Error(), maxUnreachable)
 	if c.lasts(l.nowMS) == "" || !c.heard || c.told {
 		return
 	}
@@ -81,12 +81,12 @@ func (l *scene) missed(c *component, err error) {
 		"addr", c.addr, "error", err)
 }
 
-// met notes that a component has answered.
-func (l *scene) met(c *component) {
+// reached notes that a component has answered.
+func (l *scene) reached(c *component) {
 	if c.told {
 		l.log.Info("a component answers at the address that it has given", "addr", c.addr)
 	}
-	c.unmet = unmet{}
+	c.unreachable = unreachable{}
 }
 
 // handing is which definitions a component has.

@@ -40,7 +40,7 @@ func (l *intake) takeProjectorReport(p *projector, r *wire.ProjectorReport, hell
 	}
 	l.indexesDue = p.take(r) || l.indexesDue
 	if p.works(min(r.Revision, l.now.revision)) {
-		l.met(&p.component)
+		l.reached(&p.component)
 	}
 	for i := range r.Buckets {
 		s := &r.Buckets[i]
@@ -119,7 +119,7 @@ func (l *intake) takeIndexerReport(n *indexer, r *wire.IndexerReport, hello bool
 	n.orphans, n.orphanCount = r.Orphans[:min(len(r.Orphans), wire.MaxOrphans)], r.OrphanCount
 	if n.works(min(r.Revision, l.now.revision)) {
 		l.indexesDue = true
-		l.met(&n.component)
+		l.reached(&n.component)
 	}
 	l.takeCopies(n, r)
 	for i := range taken {
@@ -229,12 +229,12 @@ func (l *intake) projectorGreeted(h *ProjectorGreeted) {
 	if h.Err != nil {
 		p.retry.Failed(l.nowMS)
 		l.log.Debug("hello", "projector", p.id, "error", h.Err)
-		l.missed(&p.component, h.Err)
+		l.unreached(&p.component, h.Err)
 		return
 	}
 	p.retry.Succeeded(0)
 	p.hello = true
-	l.met(&p.component)
+	l.reached(&p.component)
 	defer l.membership.spoke(p.id)
 	r := &h.Answer.Report
 	if r.BootID != p.boot {
@@ -262,12 +262,12 @@ func (l *intake) indexerGreeted(h *IndexerGreeted) {
 	if h.Err != nil {
 		n.retry.Failed(l.nowMS)
 		l.log.Debug("hello", "indexer", n.name, "error", h.Err)
-		l.missed(&n.component, h.Err)
+		l.unreached(&n.component, h.Err)
 		return
 	}
 	n.retry.Succeeded(0)
 	n.hello = true
-	l.met(&n.component)
+	l.reached(&n.component)
 	r := &h.Answer.Report
 	if r.BootID != n.boot {
 		l.log.Warn("another process answers for an indexer; waiting for it to register", "indexer", n.name, "boot", r.BootID)

@@ -59,7 +59,7 @@ func (l *membership) handed(a *Handed) {
 		c.pushed, c.acked = max(c.pushed, a.Handed), max(c.acked, a.Acked)
 		c.push.Succeeded(l.nowMS + repush)
 		c.refusal = ""
-		l.met(c)
+		l.reached(c)
 	}
 	l.indexesDue = true
 	l.pushDefinitions()
@@ -71,9 +71,9 @@ func (l *membership) heldBack(c *component, a *Handed) {
 	switch {
 	case a.Unasked:
 	case !errors.As(a.Err, &p):
-		l.missed(c, a.Err)
+		l.unreached(c, a.Err)
 	default:
-		l.met(c)
+		l.reached(c)
 		if !p.Temporary() && p.Status < 500 && p.Code != errcode.Fenced {
 			l.refused(c, a)
 		}

@@ -40,19 +40,19 @@ type RebalanceProgress struct {
 
 // ProjectorStatus is a projector as the coordinator sees it.
 type ProjectorStatus struct {
-	ID       index.ProjectorID
-	Admin    string
-	BootID   string
-	Life     liveness.Life
-	AgeMS    int64 // since its last sign of life
-	Streams  int   // vbuckets that it owns, over all buckets
-	Streamed bool  // it owns one, or was the last that did
-	Here     bool  // its KV node has vbuckets of a bucket that the state knows
-	Revision uint64
-	Hello    bool
-	Unmet    string                 // why it does not answer the leader, which has lasted
-	Counters wire.ProjectorCounters // since its process began
-	KV       []wire.KVTrouble       // buckets about which it cannot ask its KV node
+	ID          index.ProjectorID
+	Admin       string
+	BootID      string
+	Life        liveness.Life
+	AgeMS       int64 // since its last sign of life
+	Streams     int   // vbuckets that it owns, over all buckets
+	Streamed    bool  // it owns one, or was the last that did
+	Here        bool  // its KV node has vbuckets of a bucket that the state knows
+	Revision    uint64
+	Hello       bool
+	Unreachable string                 // why it does not answer the leader, which has lasted
+	Counters    wire.ProjectorCounters // since its process began
+	KV          []wire.KVTrouble       // buckets about which it cannot ask its KV node
 }
 
 // IndexerStatus is an indexer as the coordinator sees it.
@@ -81,7 +81,7 @@ type IndexerStatus struct {
 	Health                 string
 	Revision               uint64
 	Hello                  bool
-	Unmet                  string // why it does not answer the leader, which has lasted
+	Unreachable            string // why it does not answer the leader, which has lasted
 	// Orphans are copies that it has and that the state does not place on it: the oldest of OrphanCount.
 	Orphans     []wire.Orphan
 	OrphanCount int

@@ -75,7 +75,7 @@ func (l *picture) draw() {
 			s.Projectors = append(s.Projectors, ProjectorStatus{ID: p.ID, Admin: p.Admin, BootID: p.BootID,
 				Life:  l.life(&c.component),
 				AgeMS: l.nowMS - c.seenMS, Streams: n, Streamed: streamed, Here: len(c.hosts) > 0,
-				Revision: c.acked, Hello: c.hello, Unmet: l.unmetOf(&c.component),
+				Revision: c.acked, Hello: c.hello, Unreachable: l.whyUnreachable(&c.component),
 				Counters: c.counters, KV: c.kv})
 		}
 	}
@@ -149,7 +149,7 @@ func (l *picture) indexerStatus(i *statecontext.Indexer, n *indexer) IndexerStat
 	s := IndexerStatus{Node: i.Node, UUID: i.UUID, Name: i.Name, Zone: i.Zone, Weight: max(i.Capacity, 1),
 		Going: l.now.state.Going(i.Node), Admin: i.Admin, Scan: i.Scan, BootID: i.BootID,
 		Life: l.life(&n.component), AgeMS: l.nowMS - n.seenMS, Copies: len(n.copies), Health: n.health, Revision: n.acked,
-		Hello: n.hello, Unmet: l.unmetOf(&n.component),
+		Hello: n.hello, Unreachable: l.whyUnreachable(&n.component),
 		Orphans: n.orphans, OrphanCount: n.orphanCount, Differing: len(n.differing) + n.differingOmitted,
 		DifferingOmitted: n.differingOmitted, Evicting: i.Evicting, Placed: l.now.state.Load(i.Node),
 		Waits: l.evictions.stuck[i.Node].reason}

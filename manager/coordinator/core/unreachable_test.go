@@ -26,7 +26,7 @@ func TestComponentsThatAreNotReached(t *testing.T) {
 		g.step(&Handed{From: g.at, Addr: "http://i0", Err: errors.New("it hangs")})
 	}
 	pass := func() {
-		for range unmetAfter / showEvery { // the leader does not stand still
+		for range unreachableAfter / showEvery { // the leader does not stand still
 			g.now.MS += showEvery
 			g.step(Tick{})
 		}
@@ -36,12 +36,12 @@ func TestComponentsThatAreNotReached(t *testing.T) {
 		g.now.MS += showEvery
 		g.step(Tick{})
 		for _, p := range g.lead.picture.newest.Projectors {
-			if p.ID == "p1" && p.Unmet != status {
-				t.Errorf("%s: the status of the projector says %q", when, p.Unmet)
+			if p.ID == "p1" && p.Unreachable != status {
+				t.Errorf("%s: the status of the projector says %q", when, p.Unreachable)
 			}
 		}
-		if i := g.lead.picture.newest.Indexers[0]; i.Unmet != status {
-			t.Errorf("%s: the status of the indexer says %q", when, i.Unmet)
+		if i := g.lead.picture.newest.Indexers[0]; i.Unreachable != status {
+			t.Errorf("%s: the status of the indexer says %q", when, i.Unreachable)
 		}
 		if got := out.String(); strings.Count(got, "at the address that it has given") != times ||
 			!strings.Contains(got, log) {
