@@ -111,6 +111,7 @@ func TestSplitThatFails(t *testing.T) {
 			t.Errorf("cancelled twice: %v", err)
 		}
 		next = split()
+		w.until("it is being built", time.Minute, func() bool { return w.state(next) == index.Backfill })
 		w.die("i2")
 		w.until("it has failed", 30*time.Minute, func() bool {
 			d := w.log.State().Definition(o.ID)

@@ -32,7 +32,7 @@ type terms struct {
 	exact func(partition.Copy) bool
 }
 
-// indexersOf is a state of so many indexers, each with a slice of one index that is READY.
+// indexersOf is a state of so many indexers, each with a slice of one index, which it has made.
 func indexersOf(t *testing.T, n int) *terms {
 	a := &applied{t: t, state: statecontext.New()}
 	a.do(&statecontext.LeaderStarted{Term: 1, Manager: statecontext.Manager{ID: "m1", Name: "m1", REST: "http://m1"}})
@@ -50,6 +50,11 @@ func indexersOf(t *testing.T, n int) *terms {
 	a.do(&statecontext.CreateIndex{Placement: on, Layout: partition.Layout{Scheme: partition.HashDocID,
 		Partitions: uint16(n)}, Definition: index.Definition{Name: "x", Bucket: "b", BucketUUID: "u",
 		Keys: []index.KeyExpr{{Expr: "a"}}, Partitions: uint16(n)}})
+	made := &statecontext.SetCopyStates{Revision: a.state.DefinitionsRevision()}
+	for _, c := range a.state.Topology(1).Copies {
+		made.Copies = append(made.Copies, statecontext.CopyChange{Index: 1, Copy: c.ID, State: partition.Allocated})
+	}
+	a.do(made)
 	s.begin()
 	return s
 }

@@ -122,15 +122,14 @@ func (l *moves) lacks(x *statecontext.Index, y *partition.Rebalance) string {
 	return ""
 }
 
-// repair has a rebalance planned where an indexer has been away for longer than it may: what it held is made anew
-// elsewhere, and nothing else moves. When it comes back, what has been made anew meanwhile is dropped there. r is the
-// rebalance that is under way.
+// repair has a rebalance planned where copies are lost: they are made anew elsewhere, and nothing else moves. When
+// their indexer comes back, what has been made anew meanwhile is dropped there. r is the rebalance that is under way.
 func (l *moves) repair(r *statecontext.RebalanceJob) {
 	if l.planning || l.nowMS < l.failMS || r != nil && r.Phase != statecontext.RebalanceRunning ||
 		!l.mayPropose("rebalance") {
 		return
 	}
-	if lost := l.lost(); len(lost) == 0 || !l.lacking(lost) {
+	if lost := l.lost(r); len(lost.unmade) == 0 && (len(lost.away) == 0 || !l.lacking(lost.away)) {
 		return
 	}
 	l.planning = true
@@ -141,7 +140,8 @@ func (l *moves) repair(r *statecontext.RebalanceJob) {
 // is running, or, where another rebalance is, which may go on for hours, by cancelling that first.
 func (l *moves) planned(in *RepairPlanned) {
 	l.planning = false
-	r, lost := l.now.newest.RebalanceUnderWay(), l.lost()
+	r := l.now.newest.RebalanceUnderWay()
+	lost := l.lost(r)
 	if in.Err != nil {
 		l.log.Error("copies that were lost cannot be placed anew", "error", in.Err)
 		l.failMS = l.nowMS + rebalanceRest
@@ -166,19 +166,62 @@ func (l *moves) planned(in *RepairPlanned) {
 			"first; begin it again afterwards"}, failed)
 		return
 	}
-	l.log.Warn("copies that were lost are made anew", "indexers", len(lost), "copies", len(start.Steps), "after", away)
+	l.log.Warn("copies that were lost are made anew", "indexers", len(lost.away), "after", away, "copies",
+		len(start.Steps), "never_made", len(lost.unmade))
 	l.propose("rebalance", start, failed)
 }
 
-// lost are the indexers that have been away for longer than they may, and have copies.
-func (l *moves) lost() map[index.NodeID]bool {
-	lost := map[index.NodeID]bool{}
+// losses are the copies that are to be made anew elsewhere.
+type losses struct {
+	away map[index.NodeID]bool // all copies of these indexers, which have been away for longer than they may
+	// unmade are copies that indexers which have been away for less have never made: nothing is lost with them, and an
+	// index that was just created would wait for them.
+	unmade map[index.CopyID]bool
+}
+
+// lost returns the copies that are to be made anew. What an operator has begun, r, is not cancelled for copies that
+// were never made; and where a repair was cancelled, they wait with all others of their indexer.
+func (l *moves) lost(r *statecontext.RebalanceJob) losses {
+	lost, atOnce := losses{away: map[index.NodeID]bool{}}, map[index.NodeID]bool{}
 	for i := range l.now.state.Indexers() {
-		if in, ok := l.repairIn(i); ok && in == 0 && l.awayFor(i.Node) > 0 {
-			lost[i.Node] = true
+		switch in, ok := l.repairIn(i); {
+		case !ok, l.awayFor(i.Node) == 0:
+		case in == 0:
+			lost.away[i.Node] = true
+		case i.Offline.RepairMS == i.Offline.StateMS:
+			atOnce[i.Node] = true
 		}
 	}
+	if len(atOnce) > 0 && (r == nil || r.Cause == statecontext.RepairCause) {
+		lost.unmade = l.unmade(atOnce)
+	}
 	return lost
+}
+
+// unmade are the copies that these indexers, which are offline, have never made, but for what steps that are under way
+// give to them, or take from them.
+func (l *moves) unmade(offline map[index.NodeID]bool) map[index.CopyID]bool {
+	unmade := map[index.CopyID]bool{}
+	for _, id := range l.indexes.ids {
+		x := l.now.newest.Index(id)
+		if x == nil || x.Definition.State == index.Dropping || BucketGone(l.now.newest, &x.Definition) {
+			continue
+		}
+		for _, c := range x.Topology.Copies {
+			if c.State == partition.Placed && offline[c.Node] {
+				unmade[c.ID] = true
+			}
+		}
+	}
+	if len(unmade) > 0 {
+		for y := range l.now.newest.RebalanceSteps() {
+			if !y.State.Over() {
+				delete(unmade, y.Old)
+				delete(unmade, y.New)
+			}
+		}
+	}
+	return unmade
 }
 
 // lacking reports whether some copy of a lost indexer is not being made anew.
@@ -222,11 +265,11 @@ func (l *moves) underWay() taken {
 // lostSteps are the steps of a plan that make anew what indexers held, but for what the rebalance that is under way
 // does already. The plan does not know where the copies come that are under way: who cannot have two of a slice gets
 // the second one when the first is there.
-func (l *moves) lostSteps(p *rebalance.Plan, lost map[index.NodeID]bool) []partition.Rebalance {
+func (l *moves) lostSteps(p *rebalance.Plan, lost losses) []partition.Rebalance {
 	u := l.underWay()
 	// What is left is begun when there is room.
 	steps, _ := Begun(p, func(y *rebalance.Step) bool {
-		return y.Kind == rebalance.Repair && lost[*y.From] && !u.moving[y.Old] &&
+		return y.Kind == rebalance.Repair && (lost.away[*y.From] || lost.unmade[y.Old]) && !u.moving[y.Old] &&
 			!u.targets[slicePlace{y.Index, y.Slice, y.To}]
 	})
 	return steps

@@ -115,3 +115,82 @@ func TestATargetThatGoesEndsNoBuild(t *testing.T) {
 		t.Errorf("without an indexer of its own the index is %s", d.State)
 	}
 }
+
+// TestACopyThatWasNeverMadeGoesElsewhere: an index is created when an indexer has just died, and nobody knows. What was
+// placed there is given to another once it is offline, and the index is built; what that indexer has made stays its.
+func TestACopyThatWasNeverMadeGoesElsewhere(t *testing.T) {
+	s := indexersOf(t, 3)
+	s.exact = func(partition.Copy) bool { return true }
+	s.pass(20 * time.Second)
+	s.there[2] = false
+	second := s.state.do(&statecontext.CreateIndex{Placement: []statecontext.Placement{{Slice: 0, Node: 1},
+		{Slice: 1, Node: 2}}, Layout: partition.Layout{Scheme: partition.HashDocID, Partitions: 2},
+		Definition: index.Definition{Name: "y", Bucket: "b", BucketUUID: "u", Keys: []index.KeyExpr{{Expr: "a"}},
+			Partitions: 2}}).Index
+	s.step(Changed{})
+	s.pass(20 * time.Second)
+	if d := s.state.state.Definition(second); d.State == index.Pending {
+		t.Errorf("the index is %s, topology %+v", d.State, s.state.state.Topology(second))
+	}
+	for _, c := range s.state.state.Topology(second).Copies {
+		if c.Node == 2 && c.State != partition.Leaving {
+			t.Errorf("copy %+v is still to be made by an indexer that is offline", c)
+		}
+	}
+	if c := s.state.state.Topology(1).Copies[2]; c.Node != 2 || c.State != partition.Allocated {
+		t.Errorf("copy %+v was moved: it is repaired when its indexer stays away", c)
+	}
+	if r := s.state.state.RebalanceUnderWay(); r != nil {
+		t.Errorf("the repair goes on: %+v, steps %+v", r, slices.Collect(s.state.state.RebalanceSteps()))
+	}
+}
+
+// TestNoRebalanceIsCancelledForWhatWasNeverMade: what an operator has begun goes on, and copies that its steps give to
+// an indexer that goes wait for it as long as they may.
+func TestNoRebalanceIsCancelledForWhatWasNeverMade(t *testing.T) {
+	s := indexersOf(t, 3)
+	s.exact = func(partition.Copy) bool { return true }
+	s.pass(20 * time.Second)
+	old := s.state.state.Topology(1).Copies[0]
+	s.there[2] = false
+	s.commit(&statecontext.StartRebalance{Cause: "an operator", Sends: 1, Receives: 1, Steps: []partition.Rebalance{{
+		Index: 1, Slice: old.Slice, Old: old.ID, Src: partition.Shard{Node: old.Node}, Dst: partition.Shard{Node: 2}}}})
+	s.state.do(&statecontext.CreateIndex{Placement: []statecontext.Placement{{Node: 2}}, Layout: partition.Layout{
+		Scheme: partition.HashDocID, Partitions: 1}, Definition: index.Definition{Name: "y", Bucket: "b", BucketUUID: "u",
+		Keys: []index.KeyExpr{{Expr: "a"}}, Partitions: 1}})
+	s.step(Changed{})
+	s.pass(time.Minute)
+	if r := s.state.state.RebalanceUnderWay(); r == nil || r.Cause != "an operator" ||
+		r.Phase != statecontext.RebalanceRunning {
+		t.Errorf("the rebalance is %+v", r)
+	}
+	s.pass(10 * time.Minute) // the step is given up, and with it the rebalance over
+	if c := s.state.state.Topology(2).Copies; len(c) != 1 || c[0].Node == 2 {
+		t.Errorf("the copies of the new index are %+v", c)
+	}
+}
+
+// TestACancelledRepairOfWhatWasNeverMade begins again when the indexer has been away for as long as it may.
+func TestACancelledRepairOfWhatWasNeverMade(t *testing.T) {
+	s := indexersOf(t, 3)
+	s.pass(20 * time.Second)
+	s.there[2] = false
+	s.state.do(&statecontext.CreateIndex{Placement: []statecontext.Placement{{Node: 2}}, Layout: partition.Layout{
+		Scheme: partition.HashDocID, Partitions: 1}, Definition: index.Definition{Name: "y", Bucket: "b", BucketUUID: "u",
+		Keys: []index.KeyExpr{{Expr: "a"}}, Partitions: 1}})
+	s.step(Changed{})
+	s.pass(20 * time.Second)
+	if len(s.began) != 1 {
+		t.Fatalf("%d repairs began", len(s.began))
+	}
+	s.commit(&statecontext.CancelRebalance{ID: s.state.state.RebalanceUnderWay().ID})
+	s.step(Changed{})
+	s.pass(9 * time.Minute) // the build's patience is not over
+	if len(s.began) != 1 {
+		t.Fatalf("%d repairs began after it was cancelled", len(s.began))
+	}
+	s.pass(8 * time.Minute)
+	if len(s.began) != 2 {
+		t.Errorf("%d repairs began in all", len(s.began))
+	}
+}
