@@ -36,6 +36,8 @@ type Copy struct {
 	Host Host
 	// Moves: it is to take the place of a copy whose host lives, and is forgotten if it does not come to that.
 	Moves bool
+	// Replaced: a copy on a host that lives is to take its place.
+	Replaced bool
 	// Made: the host has made the copy, and works under the definitions revision Revision.
 	Made     bool
 	Revision uint64
@@ -103,7 +105,7 @@ func Away(state index.State, copies []Copy) (name string) {
 	}
 	for _, c := range copies {
 		switch {
-		case c.Moves, c.Host.Known && !c.Host.Offline:
+		case c.Moves, c.Replaced, c.Host.Known && !c.Host.Offline:
 		case c.Host.Name != "":
 			name = c.Host.Name
 		default:

@@ -105,6 +105,8 @@ func copyOf(t *testing.T, words []string) Copy {
 			c.Host.Offline = true
 		case "moves":
 			c.Moves = true
+		case "replaced":
+			c.Replaced = true
 		case "unknown":
 			c.Host = Host{}
 		default:

@@ -857,7 +857,7 @@ func TestBucketDoubted(t *testing.T) {
 	}
 }
 
-// TestHostAway: a build whose host stays away goes to error with the way out.
+// TestHostAway: a build whose host stays away, and that no other can take over, goes to error with the way out.
 func TestHostAway(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
@@ -866,7 +866,7 @@ func TestHostAway(t *testing.T) {
 			n.never = true // the build does not end by itself
 			n.mu.Unlock()
 		}
-		o := w.create("a", "", 2, 0)
+		o := w.create("a", "", 2, 1)
 		w.until("building", 5*time.Second, func() bool { return w.state(o.ID) == index.Backfill })
 		w.hostAway(t, o.ID)
 		if r := w.log.State().Definition(o.ID).Reason; !strings.HasPrefix(r, "HOST_AWAY: indexer i1") ||
@@ -906,7 +906,7 @@ func TestHostOfARefusedBuildAway(t *testing.T) {
 			return nil
 		}
 		w.log.mu.Unlock()
-		o := w.create("a", "", 2, 0)
+		o := w.create("a", "", 2, 1)
 		w.until("refused", 30*time.Second, func() bool {
 			w.log.mu.Lock()
 			defer w.log.mu.Unlock()

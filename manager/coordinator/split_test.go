@@ -63,7 +63,7 @@ func TestSplitOutlivesTheLeader(t *testing.T) {
 func TestSplitThatFails(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
-		o := w.create("x", "", 2, 0)
+		o := w.create("x", "", 2, 1) // no indexer can take another's place
 		w.until("READY", 20*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
 		for _, name := range []string{"i1", "i2"} {
 			n := w.indexers["http://"+name]
@@ -83,8 +83,8 @@ func TestSplitThatFails(t *testing.T) {
 		if _, err := w.leader().SplitIndex(w.ctx, SplitRequest{ID: o.ID}); !errors.Is(err, errcode.SplitRunning) {
 			t.Errorf("a second split: %v", err)
 		}
-		one := 1
-		if _, err := w.leader().AlterIndex(w.ctx, AlterRequest{ID: o.ID, Replicas: &one}); !errors.Is(err,
+		none := 0
+		if _, err := w.leader().AlterIndex(w.ctx, AlterRequest{ID: o.ID, Replicas: &none}); !errors.Is(err,
 			errcode.SplitRunning) {
 			t.Errorf("replicas meanwhile: %v", err)
 		}

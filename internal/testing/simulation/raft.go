@@ -165,6 +165,7 @@ func (s *Sim) settings() core.Settings {
 		Pacer: stability.Pacer{Normal: 40 * time.Millisecond, Hurried: 20 * time.Millisecond,
 			Settled: 20 * time.Millisecond, MaxBytes: 256 << 10},
 		HelloWait: 400 * time.Millisecond, SuspectAfter: 500 * time.Millisecond, OfflineAfter: 1200 * time.Millisecond,
+		BuildAway: 3 * time.Second,
 		ProbeRest: time.Hour, // SYNC, by which projectors are asked whether they live, is not simulated
 		Republish: 400 * time.Millisecond, Audit: time.Second,
 	}

@@ -32,8 +32,19 @@ type terms struct {
 	exact func(partition.Copy) bool
 }
 
-// indexersOf is a state of so many indexers, each with a slice of one index, which it has made.
+// indexersOf is a state of so many indexers, each with a slice of one index that is READY.
 func indexersOf(t *testing.T, n int) *terms {
+	t.Helper()
+	s := buildersOf(t, n)
+	s.commit(&statecontext.SetIndexState{ID: 1, From: index.Backfill, To: index.Maintenance,
+		Guard: statecontext.Guard{Generation: s.state.state.Bucket("b").Generation}})
+	s.step(Changed{})
+	return s
+}
+
+// buildersOf is a state of so many indexers, each with a slice of one index that is being built.
+func buildersOf(t *testing.T, n int) *terms {
+	t.Helper()
 	a := &applied{t: t, state: statecontext.New()}
 	a.do(&statecontext.LeaderStarted{Term: 1, Manager: statecontext.Manager{ID: "m1", Name: "m1", REST: "http://m1"}})
 	a.do(&statecontext.BootstrapCluster{ClusterID: "c", Epoch: 1, FormatLevel: statecontext.FormatLevel})
@@ -55,6 +66,8 @@ func indexersOf(t *testing.T, n int) *terms {
 		made.Copies = append(made.Copies, statecontext.CopyChange{Index: 1, Copy: c.ID, State: partition.Allocated})
 	}
 	a.do(made)
+	a.do(&statecontext.SetIndexState{ID: 1, From: index.Pending, To: index.Backfill,
+		Guard: statecontext.Guard{Generation: a.state.Bucket("b").Generation}})
 	s.begin()
 	return s
 }

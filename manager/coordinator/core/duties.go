@@ -74,8 +74,8 @@ func (l *lives) due() bool {
 }
 
 // judge decides what is next for an index, and notes of its bucket that a build lacks nothing but a timestamp.
-func (l *lives) judge(x *statecontext.Index, moves map[index.CopyID]bool) lifecycle.Step {
-	f := l.facts(x, moves)
+func (l *lives) judge(x *statecontext.Index, m *moving) lifecycle.Step {
+	f := l.facts(x, m)
 	s := lifecycle.Next(&f)
 	if b := l.buckets.byName[x.Definition.Bucket]; b != nil && s.Nearly {
 		b.nearly = true
@@ -90,16 +90,16 @@ func (l *lives) stepIndexes() {
 		b.nearly = false
 	}
 	var ready []readied
-	var moves map[index.CopyID]bool
+	var m *moving
 	for _, id := range l.indexes.ids {
 		x := l.now.state.Index(id)
 		if x == nil || l.isFlying(indexKey(id)) {
 			continue
 		}
-		if moves == nil && x.Definition.State.ToBeReady() {
-			moves = l.moves() // once, and only for those that ask for hosts
+		if m == nil && x.Definition.State.ToBeReady() {
+			m = l.moving() // once, and only for those that ask for hosts
 		}
-		s := l.judge(x, moves)
+		s := l.judge(x, m)
 		if s.Kind == lifecycle.MakeReady && l.mayPropose(indexKey(id)) {
 			ready = append(ready, readied{&x.Definition, statecontext.Guard(s.Guard)})
 			continue
@@ -149,28 +149,36 @@ func (l *lives) forgetCopies(x *statecontext.Index) {
 	}
 }
 
-// moves are the new copies of steps of a rebalance, of which the host of the old one lives: the step is given up when
-// the new one's stays away, and nothing else is lost.
-func (l *lives) moves() map[index.CopyID]bool {
-	moves := map[index.CopyID]bool{}
+// moving are the copies of steps of a rebalance that an index does not wait for.
+type moving struct {
+	// arriving are new ones, of which the host of the old one lives: the step is given up when the new one's stays away,
+	// and nothing else is lost.
+	arriving map[index.CopyID]bool
+	// replaced are old ones in whose place another is made, on a host that lives.
+	replaced map[index.CopyID]bool
+}
+
+func (l *lives) moving() *moving {
+	m := &moving{map[index.CopyID]bool{}, map[index.CopyID]bool{}}
 	for y := range l.now.state.RebalanceSteps() {
-		n := l.components.indexers[y.Src.Node]
-		if y.New != 0 && !y.State.Over() && n != nil && l.life(&n.component) != liveness.Offline {
-			moves[y.New] = true
+		if y.New == 0 || y.State.Over() {
+			continue
 		}
+		m.arriving[y.New] = l.isReachable(l.components.indexers[y.Src.Node])
+		m.replaced[y.Old] = l.isReachable(l.components.indexers[y.Dst.Node])
 	}
-	return moves
+	return m
 }
 
 // facts gathers what is known of an index. Its copies are valid until the next index is asked for.
-func (l *lives) facts(x *statecontext.Index, moves map[index.CopyID]bool) lifecycle.Facts {
+func (l *lives) facts(x *statecontext.Index, m *moving) lifecycle.Facts {
 	d := &x.Definition
 	f := lifecycle.Facts{State: d.State, CannotEvaluate: d.CannotEvaluate(), Waits: x.Waits(), Modified: d.ModifiedCAS,
 		PlacedAt: x.PlacedCAS, Copies: l.copies[:0], Enough: l.settings.BuildPatience}
 	for _, c := range x.Topology.Copies {
 		// what leaves an index that stays is no part of its life
 		if c.State != partition.Leaving || d.State == index.Dropping {
-			f.Copies = append(f.Copies, l.copyFacts(x, c, moves[c.ID]))
+			f.Copies = append(f.Copies, l.copyFacts(x, c, m))
 		}
 	}
 	l.copies = f.Copies
@@ -184,8 +192,11 @@ func (l *lives) facts(x *statecontext.Index, moves map[index.CopyID]bool) lifecy
 	return f
 }
 
-func (l *lives) copyFacts(x *statecontext.Index, c partition.Copy, moves bool) lifecycle.Copy {
-	f := lifecycle.Copy{Copy: c, Moves: moves}
+func (l *lives) copyFacts(x *statecontext.Index, c partition.Copy, m *moving) lifecycle.Copy {
+	f := lifecycle.Copy{Copy: c}
+	if m != nil {
+		f.Moves, f.Replaced = m.arriving[c.ID], m.replaced[c.ID]
+	}
 	n := l.components.indexers[c.Node]
 	if n == nil {
 		return f

@@ -30,7 +30,7 @@ const (
 // step moves the rebalance on that is under way, if there is one, and begins one where copies have been lost
 // for long.
 func (l *moves) step() {
-	if l.rests(l.atMS, rebalanceEvery) {
+	if l.rests(l.atMS, max(rebalanceEvery, judgedEvery(l.indexes.copies))) {
 		return
 	}
 	l.atMS = l.nowMS
@@ -129,7 +129,7 @@ func (l *moves) repair(r *statecontext.RebalanceJob) {
 		!l.mayPropose("rebalance") {
 		return
 	}
-	if lost := l.lost(r); len(lost.unmade) == 0 && (len(lost.away) == 0 || !l.lacking(lost.away)) {
+	if lost := l.lost(r); len(lost.unserved) == 0 && (len(lost.away) == 0 || !l.lacking(lost.away)) {
 		return
 	}
 	l.planning = true
@@ -167,61 +167,64 @@ func (l *moves) planned(in *RepairPlanned) {
 		return
 	}
 	l.log.Warn("copies that were lost are made anew", "indexers", len(lost.away), "after", away, "copies",
-		len(start.Steps), "never_made", len(lost.unmade))
+		len(start.Steps), "never_served", len(lost.unserved))
 	l.propose("rebalance", start, failed)
 }
 
 // losses are the copies that are to be made anew elsewhere.
 type losses struct {
 	away map[index.NodeID]bool // all copies of these indexers, which have been away for longer than they may
-	// unmade are copies that indexers which have been away for less have never made: nothing is lost with them, and an
-	// index that was just created would wait for them.
-	unmade map[index.CopyID]bool
+	// unserved are copies of indexers that have been away for less, with which nothing is lost, and for which an index
+	// that is to be ready would wait: those that were never made, and those that were being built.
+	unserved map[index.CopyID]bool
 }
 
 // lost returns the copies that are to be made anew. What an operator has begun, r, is not cancelled for copies that
-// were never made; and where a repair was cancelled, they wait with all others of their indexer.
+// never served; and where a repair was cancelled, they wait with all others of their indexer.
 func (l *moves) lost(r *statecontext.RebalanceJob) losses {
-	lost, atOnce := losses{away: map[index.NodeID]bool{}}, map[index.NodeID]bool{}
+	lost, away := losses{away: map[index.NodeID]bool{}}, map[index.NodeID]int64{}
 	for i := range l.now.state.Indexers() {
-		switch in, ok := l.repairIn(i); {
-		case !ok, l.awayFor(i.Node) == 0:
+		in, ok := l.repairIn(i)
+		switch ms := l.awayFor(i.Node); {
+		case !ok, ms == 0:
 		case in == 0:
 			lost.away[i.Node] = true
 		case i.Offline.RepairMS == i.Offline.StateMS:
-			atOnce[i.Node] = true
+			away[i.Node] = ms
 		}
 	}
-	if len(atOnce) > 0 && (r == nil || r.Cause == statecontext.RepairCause) {
-		lost.unmade = l.unmade(atOnce)
+	if len(away) > 0 && (r == nil || r.Cause == statecontext.RepairCause) {
+		lost.unserved = l.unserved(away)
 	}
 	return lost
 }
 
-// unmade are the copies that these indexers, which are offline, have never made, but for what steps that are under way
-// give to them, or take from them.
-func (l *moves) unmade(offline map[index.NodeID]bool) map[index.CopyID]bool {
-	unmade := map[index.CopyID]bool{}
+// unserved are the copies with which nothing is lost, of indexers that have been away for so long, but for what steps
+// that are under way give to them, or take from them.
+func (l *moves) unserved(awayMS map[index.NodeID]int64) map[index.CopyID]bool {
+	unserved, patience := map[index.CopyID]bool{}, l.settings.BuildAway.Milliseconds()
 	for _, id := range l.indexes.ids {
 		x := l.now.newest.Index(id)
 		if x == nil || x.Definition.State == index.Dropping || BucketGone(l.now.newest, &x.Definition) {
 			continue
 		}
 		for _, c := range x.Topology.Copies {
-			if c.State == partition.Placed && offline[c.Node] {
-				unmade[c.ID] = true
+			ms := awayMS[c.Node]
+			if c.State == partition.Placed && ms > 0 ||
+				c.State == partition.Allocated && x.Definition.State == index.Backfill && ms >= patience {
+				unserved[c.ID] = true
 			}
 		}
 	}
-	if len(unmade) > 0 {
+	if len(unserved) > 0 {
 		for y := range l.now.newest.RebalanceSteps() {
 			if !y.State.Over() {
-				delete(unmade, y.Old)
-				delete(unmade, y.New)
+				delete(unserved, y.Old)
+				delete(unserved, y.New)
 			}
 		}
 	}
-	return unmade
+	return unserved
 }
 
 // lacking reports whether some copy of a lost indexer is not being made anew.
@@ -269,7 +272,7 @@ func (l *moves) lostSteps(p *rebalance.Plan, lost losses) []partition.Rebalance 
 	u := l.underWay()
 	// What is left is begun when there is room.
 	steps, _ := Begun(p, func(y *rebalance.Step) bool {
-		return y.Kind == rebalance.Repair && (lost.away[*y.From] || lost.unmade[y.Old]) && !u.moving[y.Old] &&
+		return y.Kind == rebalance.Repair && (lost.away[*y.From] || lost.unserved[y.Old]) && !u.moving[y.Old] &&
 			!u.targets[slicePlace{y.Index, y.Slice, y.To}]
 	})
 	return steps

@@ -83,7 +83,7 @@ func TestARepairThatWaitsHoldsNoneUp(t *testing.T) {
 // TestATargetThatGoesEndsNoBuild: a copy that is built moves to an indexer that goes for good. Its step is given up,
 // and the build, whose own indexers all live, goes on.
 func TestATargetThatGoesEndsNoBuild(t *testing.T) {
-	s := indexersOf(t, 2)
+	s := buildersOf(t, 2)
 	s.exact = func(partition.Copy) bool { return false }
 	s.pass(20 * time.Second)
 	if d := s.state.state.Definition(1); d.State != index.Backfill {
@@ -109,10 +109,10 @@ func TestATargetThatGoesEndsNoBuild(t *testing.T) {
 	if d := s.state.state.Definition(1); d.State != index.Backfill {
 		t.Errorf("the index is %s: %s", d.State, d.Reason)
 	}
-	s.there[old.Node] = false // its own
+	s.there[0], s.there[1] = false, false // its own, and all that could take their place
 	s.pass(12 * time.Minute)
 	if d := s.state.state.Definition(1); d.State != index.Error {
-		t.Errorf("without an indexer of its own the index is %s", d.State)
+		t.Errorf("without any indexer the index is %s", d.State)
 	}
 }
 
@@ -142,6 +142,37 @@ func TestACopyThatWasNeverMadeGoesElsewhere(t *testing.T) {
 	}
 	if r := s.state.state.RebalanceUnderWay(); r != nil {
 		t.Errorf("the repair goes on: %+v, steps %+v", r, slices.Collect(s.state.state.RebalanceSteps()))
+	}
+}
+
+// TestABuildWhoseIndexerGoes: what it was building is built elsewhere, for however long that takes, and the index is
+// ready without it. One that is back within a minute goes on.
+func TestABuildWhoseIndexerGoes(t *testing.T) {
+	s := buildersOf(t, 3)
+	exact := false
+	s.exact = func(partition.Copy) bool { return exact }
+	s.pass(20 * time.Second)
+	s.there[2] = false
+	s.pass(50 * time.Second)
+	s.there[2] = true
+	s.pass(5 * time.Second)
+	if d := s.state.state.Definition(1); d.State != index.Backfill || len(s.began) != 0 {
+		t.Fatalf("the index is %s, and began %+v", d.State, s.began)
+	}
+	s.there[2] = false
+	s.pass(20 * time.Minute) // longer than a build waits for an indexer, and than repairs wait
+	if d := s.state.state.Definition(1); d.State != index.Backfill || len(s.began) != 1 {
+		t.Fatalf("the index is %s, and began %+v", d.State, s.began)
+	}
+	exact = true
+	s.pass(10 * time.Second)
+	for _, c := range s.state.state.Topology(1).Copies {
+		if c.Node == 2 && c.State != partition.Leaving {
+			t.Errorf("copy %+v is still there", c)
+		}
+	}
+	if d := s.state.state.Definition(1); d.State != index.Maintenance {
+		t.Errorf("the index is %s", d.State)
 	}
 }
 

@@ -21,6 +21,9 @@ type Settings struct {
 	ProbeRest time.Duration
 	// BuildPatience is how long a build may lack a host before it goes to error.
 	BuildPatience time.Duration
+	// BuildAway is for how long an indexer may be away before what it is building is built elsewhere: one that is only
+	// started again goes on where it was.
+	BuildAway time.Duration
 	// RepairAfter is for how long an indexer may be away before what it holds is made anew elsewhere; below 0: for ever.
 	RepairAfter time.Duration
 	// SplitAbove is how many bytes a slice may have before its index is split by itself; 0: any number.
@@ -49,8 +52,9 @@ func DefaultSettings() Settings {
 	return Settings{Stability: stability.DefaultConfig(), Streams: streams.DefaultConfig(),
 		Pacer:     stability.DefaultPacer(),
 		HelloWait: 3 * time.Second, SuspectAfter: 1500 * time.Millisecond, OfflineAfter: 5 * time.Second,
-		ProbeRest: 200 * time.Millisecond, BuildPatience: 10 * time.Minute, RepairAfter: 15 * time.Minute,
-		SplitAfter: 10 * time.Minute, Republish: time.Second, BucketCheck: 5 * time.Second, ProjectorWait: 3 * time.Second,
+		ProbeRest: 200 * time.Millisecond, BuildPatience: 10 * time.Minute, BuildAway: time.Minute,
+		RepairAfter: 15 * time.Minute,
+		SplitAfter:  10 * time.Minute, Republish: time.Second, BucketCheck: 5 * time.Second, ProjectorWait: 3 * time.Second,
 		Audit: 10 * time.Second, DefaultPartitions: 6, EvictBytes: 64 << 10}
 }
 
@@ -63,6 +67,7 @@ func (s *Settings) FillIn(d Settings) {
 	orDefault(&s.SuspectAfter, d.SuspectAfter)
 	orDefault(&s.OfflineAfter, d.OfflineAfter)
 	orDefault(&s.BuildPatience, d.BuildPatience)
+	orDefault(&s.BuildAway, d.BuildAway)
 	orDefault(&s.RepairAfter, d.RepairAfter)
 	orDefault(&s.SplitAfter, d.SplitAfter)
 	orDefault(&s.Republish, d.Republish)
