@@ -435,9 +435,9 @@ func addKnown(c *core.Status, st *v1.Status) {
 	}
 	for _, i := range c.Indexers {
 		one := v1.IndexerStatus{QueueBytes: i.QueueBytes, QueueLimit: i.QueueLimit, ID: i.Name, Node: i.Node,
-			UUID: i.UUID, Zone: i.Zone, Capacity: i.Weight, Role: roleWord(i.Life, i.Going), Bytes: i.Bytes, Admin: i.Admin,
+			UUID: i.UUID, Zone: i.Zone, Capacity: i.Weight, Role: roleWord(i.Seen(), i.Going), Bytes: i.Bytes, Admin: i.Admin,
 			Scan:  i.Scan,
-			State: i.Life.String(), Copies: i.Copies, Health: i.Health, Revision: i.Revision, OrphanCount: i.OrphanCount,
+			State: i.Seen().String(), Copies: i.Copies, Health: i.Health, Revision: i.Revision, OrphanCount: i.OrphanCount,
 			Evicting: i.Evicting, EvictionWaits: i.Waits, OfflineSinceMS: i.OfflineSinceMS, OfflineForMS: i.OfflineForMS,
 			RepairInMS: i.RepairInMS, Placed: i.Placed, DifferingCopies: i.Differing, DifferingOmitted: i.DifferingOmitted,
 			Unreachable: i.Unreachable}

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"tidemark/index"
+	"tidemark/liveness"
 	"tidemark/partition"
 	"tidemark/statecontext"
 	"tidemark/wire"
@@ -207,6 +208,11 @@ func TestRepairOutlivesLeaders(t *testing.T) {
 			t.Fatalf("of one that is there: %+v", o)
 		}
 		s.begin()
+		s.pass(500 * time.Millisecond)
+		one, other := s.shown.Indexers[1].Seen(), s.shown.Indexers[0].Seen()
+		if one != liveness.Offline || other == liveness.Offline {
+			t.Fatalf("for a new leader one that was away is %v, one that was there %v", one, other)
+		}
 	}
 	took := s.now.StateMS - gone
 	if len(s.began) != 1 || len(s.began[0].Steps) != 1 || s.began[0].Steps[0].Src.Node != 1 {

@@ -169,6 +169,15 @@ func (s *Status) Offline(node index.NodeID) bool {
 	return i >= 0 && s.Indexers[i].Life == liveness.Offline
 }
 
+// Seen is the indexer's life as users are to see it: one that was offline for the leader before stays so until it has
+// answered this one.
+func (i *IndexerStatus) Seen() liveness.Life {
+	if i.OfflineSinceMS != 0 && !i.Hello {
+		return liveness.Offline
+	}
+	return i.Life
+}
+
 // Away reports whether a picture says of an indexer that nothing is to be placed on it, as scene.away does.
 func (s *Status) Away(node index.NodeID) bool {
 	if s == nil {
@@ -179,7 +188,7 @@ func (s *Status) Away(node index.NodeID) bool {
 		return false
 	}
 	n := &s.Indexers[i]
-	return n.Life == liveness.Offline || !n.Hello && (n.OfflineSinceMS != 0 || n.Life == liveness.Suspect)
+	return n.Seen() == liveness.Offline || !n.Hello && n.Life == liveness.Suspect
 }
 
 // EvictionWaits returns why the removal of an indexer does not go on, as a picture has it.
