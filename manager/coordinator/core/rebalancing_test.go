@@ -146,14 +146,14 @@ func TestACopyThatWasNeverMadeGoesElsewhere(t *testing.T) {
 }
 
 // TestABuildWhoseIndexerGoes: what it was building is built elsewhere, for however long that takes, and the index is
-// ready without it. One that is back within a minute goes on.
+// ready without it. One that is back within 30 s goes on.
 func TestABuildWhoseIndexerGoes(t *testing.T) {
 	s := buildersOf(t, 3)
 	exact := false
 	s.exact = func(partition.Copy) bool { return exact }
 	s.pass(20 * time.Second)
 	s.there[2] = false
-	s.pass(50 * time.Second)
+	s.pass(25 * time.Second)
 	s.there[2] = true
 	s.pass(5 * time.Second)
 	if d := s.state.state.Definition(1); d.State != index.Backfill || len(s.began) != 0 {

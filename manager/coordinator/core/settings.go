@@ -52,7 +52,7 @@ func DefaultSettings() Settings {
 	return Settings{Stability: stability.DefaultConfig(), Streams: streams.DefaultConfig(),
 		Pacer:     stability.DefaultPacer(),
 		HelloWait: 3 * time.Second, SuspectAfter: 1500 * time.Millisecond, OfflineAfter: 5 * time.Second,
-		ProbeRest: 200 * time.Millisecond, BuildPatience: 10 * time.Minute, BuildAway: time.Minute,
+		ProbeRest: 200 * time.Millisecond, BuildPatience: 10 * time.Minute, BuildAway: 30 * time.Second,
 		RepairAfter: 15 * time.Minute,
 		SplitAfter:  10 * time.Minute, Republish: time.Second, BucketCheck: 5 * time.Second, ProjectorWait: 3 * time.Second,
 		Audit: 10 * time.Second, DefaultPartitions: 6, EvictBytes: 64 << 10}
