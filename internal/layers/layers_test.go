@@ -20,7 +20,7 @@ var floor = map[string]int{
 	"kv/mcbp": 1, "kv/access": 2, "partition": 1, "keyversion": 1, "indexer/scanport": 1, "kv/connstr": 1,
 	"stability": 2, "rollback": 2, "rebalance": 2, "streams": 2, "lifecycle": 2, "liveness": 2, "ingest": 2,
 	"expression": 2, "wire": 2,
-	"statecontext":   3,
+	"statecontext": 3, "internal/trust": 3,
 	"manager/api/v1": 4,
 	"internal/rpc":   4, "internal/rpc/route": 5, "internal/tracing": 5, "internal/logging": 5, "internal/config": 4, "internal/failpoint": 4, "internal/documents": 4, "internal/testing/pipenet": 4,
 	"internal/testing/allocbound": 5, "internal/testing/planted": 4, "internal/version": 4, "internal/leash": 4, "internal/history": 5, "internal/supervise": 5, "internal/filelock": 4, "internal/node": 8, "internal/testing/need": 4,

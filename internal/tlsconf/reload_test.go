@@ -49,6 +49,8 @@ func TestARunningNodeTakesOverWhatItWouldStartWith(t *testing.T) {
 		return files
 	}
 	good, foreign := issue(ca, Peer{Manager, "m1"}), issue(stranger, Peer{Manager, "m1"})
+	half, added := filepath.Join(t.TempDir(), CAFile), read(t, foreign.CA) // a second CA that is half written
+	write(t, half, slices.Concat(read(t, good.CA), added[:len(added)/2]))
 	for _, tc := range []struct {
 		name  string
 		files Files // "": as they are
@@ -61,6 +63,7 @@ func TestARunningNodeTakesOverWhatItWouldStartWith(t *testing.T) {
 		{name: "of another id", files: issue(ca, Peer{Manager, "m2"}), want: "tidemark://manager/m2"},
 		{name: "of another CA", files: Files{Cert: foreign.Cert, Key: foreign.Key}, want: "unknown authority"},
 		{name: "its CA is not trusted any more", files: Files{CA: foreign.CA}, want: "unknown authority"},
+		{name: "with half of another CA", files: Files{CA: half, Cert: good.Cert, Key: good.Key}, want: "cut or damaged"},
 		{name: "not valid yet", files: good, back: time.Hour, want: "not yet valid"},
 		{name: "of no role that listens", files: issue(ca, Peer{User, "m1"}), want: "tidemark://user/m1"},
 	} {

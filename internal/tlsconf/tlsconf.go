@@ -23,6 +23,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+
+	"tidemark/internal/trust"
 )
 
 // Limits.
@@ -180,13 +182,13 @@ func (s *Source) look() (st stamps) {
 
 // read makes material of the files. The stamps are older than what was read, never newer.
 func (s *Source) read() (*material, error) {
-	m := &material{stamps: s.look(), roots: x509.NewCertPool()}
+	m := &material{stamps: s.look()}
 	ca, err := readFile(s.files.CA)
 	if err != nil {
 		return nil, err
 	}
-	if !m.roots.AppendCertsFromPEM(ca) {
-		return nil, fmt.Errorf("%w: %s holds no certificate in PEM form", ErrFiles, s.files.CA)
+	if m.roots, err = trust.Pool(ca); err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrFiles, s.files.CA, err)
 	}
 	if s.files.Cert == "" {
 		return m, nil

@@ -10,6 +10,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"tidemark/internal/trust"
 )
 
 // ErrTLS is wrapped when the files of a TLSFiles cannot be used.
@@ -48,9 +50,8 @@ func (f TLSFiles) Config() (*tls.Config, error) {
 		if err != nil {
 			return nil, err
 		}
-		conf.RootCAs = x509.NewCertPool()
-		if !conf.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("%w: %s holds no certificate in PEM form", ErrTLS, f.CA)
+		if conf.RootCAs, err = trust.Pool(pem); err != nil {
+			return nil, fmt.Errorf("%w: %s: %w", ErrTLS, f.CA, err)
 		}
 	}
 	if f.Cert != "" {
