@@ -133,16 +133,18 @@ func TestHowLongToTry(t *testing.T) {
 func TestWhatIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, tc := range []struct {
-			err   error
-			limit time.Duration
-			want  string
+			err     error
+			limit   time.Duration
+			timeout time.Duration
+			want    string
 		}{
-			{client.ErrUnreached, reachFor, "trying for 5s (longer with --timeout)"},
-			{client.ErrUnreached, 0, "trying for 1m0s (--timeout)"},
-			{client.ErrUnavailable, reachFor, "trying for 1m0s (--timeout)"},
+			{client.ErrUnreached, reachFor, time.Minute, "trying for 5s (longer with --timeout)"},
+			{client.ErrUnreached, 0, time.Minute, "trying for 1m0s (--timeout)"},
+			{client.ErrUnavailable, reachFor, time.Minute, "trying for 1m0s (--timeout)"},
+			{client.ErrUnavailable, 0, watchForever, "trying until it is stopped"},
 		} {
 			var b strings.Builder
-			say := (&serverFlags{timeout: time.Minute, streams: Streams{Err: &b}}).waiting(tc.limit)
+			say := (&serverFlags{timeout: tc.timeout, streams: Streams{Err: &b}}).waiting(tc.limit)
 			say(tc.err)
 			if b.Len() > 0 {
 				t.Errorf("told at once: %s", b.String())

@@ -418,12 +418,15 @@ const (
 func (f *serverFlags) waiting(unreached time.Duration) func(error) {
 	started, told := time.Now(), atomic.Bool{}
 	return func(err error) {
-		limit := fmt.Sprintf("%s (--timeout)", f.timeout)
+		limit := fmt.Sprintf("for %s (--timeout)", f.timeout)
+		if f.timeout == watchForever {
+			limit = "until it is stopped"
+		}
 		if unreached > 0 && errors.Is(err, client.ErrUnreached) {
-			limit = fmt.Sprintf("%s (longer with --timeout)", unreached)
+			limit = fmt.Sprintf("for %s (longer with --timeout)", unreached)
 		}
 		if time.Since(started) > tellAfter && told.CompareAndSwap(false, true) {
-			fmt.Fprintf(f.streams.Err, "tidemark: no answer yet (%v); trying for %s\n", err, limit)
+			fmt.Fprintf(f.streams.Err, "tidemark: no answer yet (%v); trying %s\n", err, limit)
 		}
 	}
 }
