@@ -48,10 +48,14 @@ func (p *Projector) feedConfig(bucket, topic string, buffer int, xattrs bool) (f
 	if err != nil {
 		return feed.Config{}, fmt.Errorf("%w: %w", feed.ErrAuth, err)
 	}
+	encrypted, err := p.cfg.TLSToKV()
+	if err != nil {
+		return feed.Config{}, err
+	}
 	name := fmt.Sprintf("tidemark:%.40s:%.40s:%.60s:%s", p.clusterID(), p.cfg.ID, topic, rand.Text())
 	return feed.Config{Addr: p.cfg.KV, Bucket: bucket, User: p.cfg.User, Password: password,
 		Name: name, BufferBytes: buffer, Xattrs: xattrs,
-		TLS: p.cfg.KVTLS, Network: p.cfg.KVNetwork, Logger: p.log.Named("feed")}, nil
+		TLS: encrypted, Network: p.cfg.KVNetwork, Logger: p.log.Named("feed")}, nil
 }
 
 // FeedKind names an implementation of the DCP consumer.

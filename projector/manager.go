@@ -2,6 +2,7 @@ package projector
 
 import (
 	"context"
+	"crypto/tls"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -64,7 +65,7 @@ func (p *Projector) holdMaps(bucket string) (source *restmap.Source, release fun
 
 func (p *Projector) newSource(bucket string) *restmap.Source {
 	return restmap.New(restmap.Options{Managers: []string{p.cfg.KVManager}, Pinned: true, Bucket: bucket, User: p.cfg.User,
-		Password: p.kvPassword, TLS: p.cfg.KVTLS, Network: p.cfg.KVNetwork, Logger: p.log.Named("maps")})
+		Password: p.kvPassword, TLS: p.cfg.KVTLS, ReadTLS: p.cfg.ReadKVTLS, Network: p.cfg.KVNetwork, Logger: p.log.Named("maps")})
 }
 
 // of finds or makes the source of a bucket, and forgets those that nobody has wanted for long, or, where there is no
@@ -101,6 +102,14 @@ func (p *Projector) kvPassword() (string, error) {
 		return p.cfg.ReadPassword()
 	}
 	return p.cfg.Password, nil
+}
+
+// TLSToKV returns how the next connection to KV is encrypted; nil for not at all.
+func (c *Config) TLSToKV() (*tls.Config, error) {
+	if c.ReadKVTLS != nil {
+		return c.ReadKVTLS()
+	}
+	return c.KVTLS, nil
 }
 
 // dialNode connects to the KV node: at its address, or where its manager says that it is.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -231,7 +232,8 @@ func TestByManagerNodesComeAndGo(t *testing.T) {
 	hosts("half of them again", vbuckets/2)
 }
 
-// By a manager inside TLS, whose node's certificate is renewed while the projector runs.
+// By a manager inside TLS, whose node's certificate is renewed while the projector runs, and then is of another CA, which
+// the projector's file has by then.
 func TestByManagerInsideTLS(t *testing.T) {
 	for _, kind := range []FeedKind{FeedNative, FeedGocbcore} {
 		t.Run(string(kind), func(t *testing.T) {
@@ -241,7 +243,7 @@ func TestByManagerInsideTLS(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			certificate := func() *tlsconf.Source {
+			certificate := func(authority *tlsconf.CA) *tlsconf.Source {
 				folder := t.TempDir()
 				files, err := authority.Issue(folder, "kv1", tlsconf.Request{Peer: tlsconf.Peer{Role: tlsconf.KV, ID: "kv1"},
 					Hosts: []string{"127.0.0.1"}})
@@ -255,21 +257,37 @@ func TestByManagerInsideTLS(t *testing.T) {
 				return source
 			}
 			m := &managedKV{t: t, conf: kv.Config{NodeID: "kv1", Dir: t.TempDir(), Listen: "127.0.0.1:0", Admin: "127.0.0.1:0",
-				ListenTLS: "127.0.0.1:0", TLS: certificate(), User: "u", Password: "secret",
+				ListenTLS: "127.0.0.1:0", TLS: certificate(authority), User: "u", Password: "secret",
 				Buckets: []kv.BucketConfig{{Name: testBucket, UUID: testUUID, VBuckets: vbuckets}}}}
 			m.start()
 			w := newWorldWith(t, m.conf.Admin, kind, func(c *Config) {
 				c.KVManager = c.KV
-				if c.KVTLS, err = (kvclient.TLSFiles{CA: filepath.Join(dir, tlsconf.CAFile)}).Config(); err != nil {
+				c.ReadKVTLS = kvclient.TLSFiles{CA: filepath.Join(dir, tlsconf.CAFile)}.Config
+				if c.KVTLS, err = c.ReadKVTLS(); err != nil {
 					t.Fatal(err)
 				}
 			})
 			w.define(1, 1)
 			w.untilBegun()
 			w.row(m, "a", "x")
-			m.again(func(c *kv.Config) { c.TLS = certificate() }) // at another port for documents, too
+			m.again(func(c *kv.Config) { c.TLS = certificate(authority) }) // at another port for documents, too
 			w.untilBegun()
 			w.row(m, "b", "y")
+			folder := t.TempDir()
+			another, err := tlsconf.CreateCA(folder, "another", time.Hour)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pem, err := os.ReadFile(filepath.Join(folder, tlsconf.CAFile))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, tlsconf.CAFile), pem, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			m.again(func(c *kv.Config) { c.TLS = certificate(another) })
+			w.untilBegun()
+			w.row(m, "c", "z")
 		})
 	}
 }

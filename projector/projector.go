@@ -76,7 +76,10 @@ type Config struct {
 	User      string     // of the KV store
 	// KVTLS encrypts the connections to the KV store; nil for none. KVNetwork names whose addresses of the cluster map
 	// count (mcbp.NetworkDefault, mcbp.NetworkExternal); empty finds out. Only FeedGocbcore connects by the map.
-	KVTLS     *tls.Config
+	KVTLS *tls.Config
+	// ReadKVTLS, unless nil, gives it instead of KVTLS, which says that there is TLS: for each connection, so that another
+	// CA counts without a restart.
+	ReadKVTLS func() (*tls.Config, error)
 	KVNetwork string
 	// Feed is the implementation of the DCP consumer; empty is FeedNative.
 	Feed     FeedKind

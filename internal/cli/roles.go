@@ -199,6 +199,9 @@ func projectorKV(cfg *projector.Config, kvTLS *kvTLSFlags, all bool) (spec conns
 	if cfg.KVTLS, err = kvTLS.files.Config(); err != nil {
 		return spec, usageError{err}
 	}
+	if cfg.KVTLS != nil {
+		cfg.ReadKVTLS = kvTLS.files.Config
+	}
 	if cfg.KV = spec.Hosts[0].Addr(cfg.KVTLS != nil); spec.REST() {
 		cfg.KVManager = spec.Managers()[0]
 		cfg.KV = cfg.KVManager

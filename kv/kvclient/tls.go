@@ -24,7 +24,7 @@ const maxPEMBytes = 1 << 20
 type TLSFiles struct {
 	// Enabled encrypts also when no file is given: the CAs that the system trusts then count.
 	Enabled bool
-	// CA holds the certificates that are trusted instead of the system's.
+	// CA holds the certificates that are trusted instead of the system's. It is read by Config.
 	CA string
 	// Cert and Key are the client's own, for clusters that ask for one; both or none. They are read at each connection, so
 	// a renewed pair counts from the next one.

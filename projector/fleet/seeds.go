@@ -110,7 +110,11 @@ func (f *Fleet) ask(ctx context.Context, n core.KVNode) error {
 			return err
 		}
 	}
-	s, err := kvclient.Handshake(ctx, n.Addr, kvclient.Options{User: c.User, Password: password, TLS: c.KVTLS,
+	encrypted, err := c.TLSToKV()
+	if err != nil {
+		return err
+	}
+	s, err := kvclient.Handshake(ctx, n.Addr, kvclient.Options{User: c.User, Password: password, TLS: encrypted,
 		Name: "tidemark:" + string(c.ID), DialTimeout: seedPatience})
 	if err != nil {
 		return err
@@ -122,7 +126,10 @@ func (f *Fleet) ask(ctx context.Context, n core.KVNode) error {
 func (f *Fleet) askManager(ctx context.Context, addr string) error {
 	scheme := "http"
 	transport := &http.Transport{DisableKeepAlives: true}
-	if conf := f.cfg.Projector.KVTLS; conf != nil {
+	switch conf, err := f.cfg.Projector.TLSToKV(); {
+	case err != nil:
+		return err
+	case conf != nil:
 		scheme, transport.TLSClientConfig = "https", conf.Clone()
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+addr+"/pools", nil)

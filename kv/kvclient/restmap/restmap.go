@@ -72,6 +72,9 @@ type Options struct {
 	// Password is asked for each request, so that a new one counts; nil: there is none.
 	Password func() (string, error)
 	TLS      *tls.Config
+	// ReadTLS, unless nil, gives it instead of TLS, which says that there is some, and whether managers are verified: for
+	// each connection.
+	ReadTLS func() (*tls.Config, error)
 	// Network says whose addresses of other managers count; empty finds out.
 	Network string
 	// Timeout and Silence are DefaultTimeout and DefaultSilence when 0.
@@ -140,11 +143,17 @@ func New(opt Options) *Source {
 			DialTLSContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 				ctx, cancel := context.WithTimeout(ctx, opt.Timeout) // the request's own end does not reach it
 				defer cancel()
+				conf, err := opt.TLS, error(nil)
+				if opt.ReadTLS != nil {
+					if conf, err = opt.ReadTLS(); err != nil {
+						return nil, err
+					}
+				}
 				conn, err := dial(ctx, network, addr)
 				if err != nil {
 					return nil, err
 				}
-				secure, err := kvclient.HandshakeTLS(ctx, conn, addr, opt.TLS)
+				secure, err := kvclient.HandshakeTLS(ctx, conn, addr, conf)
 				if err != nil {
 					_ = conn.Close()
 					return nil, err
