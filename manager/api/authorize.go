@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"time"
 
 	"tidemark/errcode"
 	"tidemark/indexer/scanport"
@@ -119,6 +120,30 @@ func (g *access) still(id *auth.Identity) bool {
 		return !g.authRequired()
 	}
 	return g.cfg.Auth.Still(id)
+}
+
+// whileMay returns a context that ends, with a problem as its cause, when who was let in would be let in no longer by
+// what this manager knows: for calls that take hours. release is to be called at their end.
+func (g *access) whileMay(ctx context.Context) (whole context.Context, release func()) {
+	id, ok := ctx.Value(identityKey{}).(*auth.Identity)
+	if !ok {
+		return ctx, func() {}
+	}
+	whole, end := context.WithCancelCause(ctx)
+	go func() {
+		tick := time.NewTicker(mayLag)
+		defer tick.Stop()
+		for g.still(id) {
+			select {
+			case <-whole.Done():
+				return
+			case <-tick.C:
+			}
+		}
+		end(rpc.Refuse(errcode.Unauthenticated, "the user, his password or role, or the token of %s has changed or ended "+
+			"since this was begun, or users were added; what was told until now counts", id.Name))
+	}()
+	return whole, func() { end(nil) }
 }
 
 func roleName(id *auth.Identity) string {

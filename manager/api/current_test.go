@@ -3,14 +3,19 @@ package api
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -115,6 +120,60 @@ func vouchFor(t *testing.T, a *API) (ticket, token func() errcode.Code) {
 	g := components{access: a.access}
 	return ask(scanport.CheckPath, scanport.Check{Ticket: issued}, g.checkTicket),
 		ask(wire.TokenCheckPath, wire.TokenCheck{Token: secret, Remote: "10.0.0.9:1"}, g.checkToken)
+}
+
+// TestALongCallEndsWithTheRight: who is changed, removed, or whose token ends has no call of hours any more, whose answer
+// says why; one who stays as he is keeps his, and it leaves nothing behind at its end.
+func TestALongCallEndsWithTheRight(t *testing.T) {
+	hash := "$argon2id$" // nobody asks for it
+	for _, tc := range []struct {
+		name string
+		c    statecontext.Body // nil: nothing happens
+	}{
+		{name: "nothing happens"},
+		{name: "he is demoted", c: &statecontext.PutUser{Mode: statecontext.PutChange, Name: "bob",
+			Role: statecontext.UserReads}},
+		{name: "another password", c: &statecontext.PutUser{Mode: statecontext.PutChange, Name: "bob", Hash: "$argon2id$new"}},
+		{name: "he is removed", c: &statecontext.RemoveUser{Name: "bob"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWritten(t)
+				for _, u := range []string{"ann", "bob"} {
+					w.must(&statecontext.PutUser{Mode: statecontext.PutNew, Name: u, Role: statecontext.UserAdmin, Hash: hash})
+				}
+				var state atomic.Pointer[statecontext.State]
+				state.Store(w.s)
+				users, err := auth.New(state.Load, time.Now)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil)
+				shown := []*x509.Certificate{{URIs: []*url.URL{{Scheme: "tidemark", Host: "user", Path: "/bob"}}}}
+				r.TLS = &tls.ConnectionState{PeerCertificates: shown, VerifiedChains: [][]*x509.Certificate{shown}}
+				bob, err := users.Identify(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				g := access{ground: &ground{cfg: Config{Auth: users}}}
+				ctx, release := g.whileMay(context.WithValue(t.Context(), identityKey{}, bob))
+				defer release()
+				time.Sleep(time.Hour)
+				if ctx.Err() != nil {
+					t.Fatal("it ended at once:", context.Cause(ctx))
+				}
+				if tc.c == nil {
+					return // the bubble waits for what is left behind
+				}
+				w.must(tc.c)
+				state.Store(w.s)
+				time.Sleep(mayLag + 1)
+				if got := cutShort(ctx, ctx.Err()); ctx.Err() == nil || got.Code != errcode.Unauthenticated {
+					t.Fatalf("%v, %v: want %s", ctx.Err(), got, errcode.Unauthenticated)
+				}
+			})
+		})
+	}
 }
 
 // TestALeaderThatStoodStill: a manager that goes on after it was stopped takes itself for the leader until Raft has

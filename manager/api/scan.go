@@ -165,8 +165,11 @@ func (g *scans) scan(w http.ResponseWriter, r *http.Request) error {
 	return g.passOn(w, r, &v1.ScanRequest{})
 }
 
+// verify ends with the right of who asked for it, as it may take a day.
 func (g *scans) verify(w http.ResponseWriter, r *http.Request) error {
-	return g.passOn(w, r, &v1.VerifyRequest{})
+	ctx, release := g.whileMay(r.Context())
+	defer release()
+	return g.passOn(w, r.WithContext(ctx), &v1.VerifyRequest{})
 }
 
 // passOn returns a request, whose body must be as v, to an indexer, which coordinates what it asks for, and streams its
@@ -477,6 +480,9 @@ func relay(ctx context.Context, w io.Writer, control *http.ResponseController, f
 
 // cutShort tells a client why an answer has no end.
 func cutShort(ctx context.Context, err error) *rpc.Problem {
+	if p := (*rpc.Problem)(nil); errors.As(context.Cause(ctx), &p) {
+		return p
+	}
 	if ctx.Err() != nil {
 		return rpc.Refuse(errcode.Timeout, "the answer was cut off before its end: %v", context.Cause(ctx))
 	}
