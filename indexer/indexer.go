@@ -389,7 +389,7 @@ func (x *Indexer) fillOptions() fill.Options {
 	return fill.Options{Store: x.store, Snapshots: x.snapshots, Marks: x.node.Marks, Nodes: x.peers.Ask(1),
 		UUID: func() string { return x.identity.get().UUID }, Rate: x.cfg.TransferRate, Bucket: x.bucketNamed,
 		Orphan: x.orphans.has, Settled: x.settled, Present: x.present,
-		Spawn: func(run func(context.Context) error) { x.spawn(run) }, Sides: x.sides.Wake,
+		Spawn: func(run func(context.Context) error) { x.spawn(run) }, Sides: x.sides.Wake, Health: &x.health,
 		Registry: x.metrics.registry, Log: x.log, Now: x.now}
 }
 
@@ -445,7 +445,7 @@ func (x *Indexer) Run(ctx context.Context) error {
 	g.Go(func() error { return x.sides.Run(inner) })
 	g.Go(func() error { return x.fills.Sender().Run(inner) })
 	g.Go(func() error { return x.fills.Run(inner) })
-	g.Go(func() error { return x.fills.Expire(inner) })
+	g.Go(func() error { return x.fills.Watch(inner) })
 	keep := keeper.New(keeper.Options{Store: x.store, Snapshots: x.snapshots, PersistEvery: x.cfg.PersistEvery,
 		Memory: x.cfg.MemTableBytes, Checkpoint: x.cfg.Checkpoint, Skips: x.orphans.has, Measure: x.measure, Log: x.log,
 		Now: x.now})

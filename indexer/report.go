@@ -232,13 +232,10 @@ func (x *Indexer) fullReport(ctx context.Context, wantsHW func(bucket string) bo
 			return unsettled[c.Copy]
 		})...)
 	}
-	filling, received, expected := x.fills.UnderWay()
 	for i := range rep.Copies {
 		c := &rep.Copies[i]
 		_, c.Compared = compared[c.Copy]
-		if c.Copy == filling {
-			c.Received, c.Expected = received, expected
-		}
+		c.Received, c.Expected = x.fills.UnderWay(c.Copy)
 	}
 	return rep
 }

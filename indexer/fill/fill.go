@@ -15,7 +15,6 @@ import (
 	"reflect"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -25,6 +24,7 @@ import (
 	"tidemark/index"
 	"tidemark/indexer/copies"
 	"tidemark/indexer/core"
+	"tidemark/indexer/health"
 	"tidemark/indexer/meters"
 	"tidemark/indexer/pace"
 	"tidemark/indexer/peers"
@@ -77,6 +77,8 @@ var (
 	errAway = errors.New("it is away")
 	// errLater: it is to be tried again, when others had their turn.
 	errLater = errors.New("later")
+	// errLate: it has waited too long.
+	errLate = errors.New("it has waited too long for files")
 	// errHalf: the copy was taken from its bucket and could not be given the files. Nothing else is tried: streams may be
 	// open that know where it stood.
 	errHalf = errors.New("the files could not be installed")
@@ -97,13 +99,14 @@ type Options struct {
 	Settled  func() wire.Definitions // that are in force, when no list is being taken over
 	Present  func() wire.Definitions // that are in force
 	Spawn    func(func(context.Context) error)
-	Sides    func() // side streams may be wanted
+	Sides    func()         // side streams may be wanted
+	Health   *health.Health // of the node
 	Registry prometheus.Registerer
 	Log      hclog.Logger
 	Now      func() time.Time
 }
 
-// Filler fills copies from other indexers, one at a time, and sends files of copies here to others.
+// Filler fills copies from other indexers, by turns, and sends files of copies here to others.
 type Filler struct {
 	Options
 	fills   *prometheus.CounterVec // by outcome
@@ -115,29 +118,8 @@ type Filler struct {
 
 	mu    sync.Mutex
 	queue []*fill
-	now   *fill // under way
-}
-
-// fill is a copy that is to be filled.
-type fill struct {
-	s      *storage.Slice
-	k      *copies.Bucket
-	from   []index.NodeID          // who has the slice, by the definitions, and may be able to send it
-	waited time.Duration           // in the queue, while no files came here, or those of one copy for long
-	moved  time.Time               // when something that it waits for, or it itself, was seen moving
-	taken  time.Time               // of filler.mu: from the queue, the last time
-	sent   map[index.NodeID]uint64 // of filler.mu: what busy sources have moved, as they said last
-	cancel context.CancelFunc
-	failed map[index.NodeID]error // why those that have gone from the list cannot send it
-	anew   int                    // of fillsAnew
-	away   map[index.NodeID]int   // of fillsAway
-	had    bool                   // something has come
-	pause  time.Duration
-	after  time.Time     // it is not to be tried before
-	gone   atomic.Bool   // the copy was let go: another one of its id is none of this fill's business
-	puts   chan struct{} // of filler.mu; closed when its files are not being installed any more; nil: they are not yet
-	// expected is how many bytes the files are that are being received
-	expected atomic.Int64
+	under []*fill // taken from it: the one whose turn it is, and others, see atOnce
+	turn  *fill   // nil: the next one may begin
 }
 
 // New returns one that Run lets fill.
@@ -165,120 +147,6 @@ func (f *Filler) Take(ctx context.Context, k *copies.Bucket, s *storage.Slice, o
 	return err
 }
 
-func (f *Filler) add(k *copies.Bucket, s *storage.Slice, from []index.NodeID) {
-	now := f.Now()
-	f.mu.Lock()
-	f.queue = append(f.queue, &fill{s: s, k: k, from: slices.Clone(from), moved: now,
-		sent: map[index.NodeID]uint64{}, failed: map[index.NodeID]error{}, away: map[index.NodeID]int{}})
-	f.mu.Unlock()
-	select {
-	case f.wake <- struct{}{}:
-	default:
-	}
-}
-
-// filling reports whether something is under way, or waits, for a copy.
-func (f *Filler) filling(s *storage.Slice) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.now != nil && f.now.s == s && !f.now.gone.Load() ||
-		slices.ContainsFunc(f.queue, func(o *fill) bool { return o.s == s })
-}
-
-// patient reports whether it may still wait for its turn.
-func (o *fill) patient(now time.Time) bool {
-	return now.Sub(o.moved) <= fillPatience && o.waited <= fillLongest
-}
-
-// saw notes what a busy source has moved since its process began.
-func (o *fill) saw(node index.NodeID, moved uint64, now time.Time) {
-	if was, heard := o.sent[node]; !heard || was != moved {
-		o.sent[node], o.moved = moved, now
-	}
-}
-
-// Drop ends what is under way for a copy that goes. After it nothing is installed in it, or added to its bucket.
-func (f *Filler) Drop(ctx context.Context, id index.CopyID) error {
-	f.mu.Lock()
-	f.queue = slices.DeleteFunc(f.queue, func(o *fill) bool { return o.s.Meta().Copy == id })
-	var puts chan struct{}
-	if f.now != nil && f.now.s.Meta().Copy == id {
-		f.now.gone.Store(true)
-		f.now.cancel()
-		puts = f.now.puts
-	}
-	f.mu.Unlock()
-	if puts == nil {
-		return nil
-	}
-	select {
-	case <-puts:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-// UnderWay is the copy that receives files, what of them is here, and how much they are; 0 when none does.
-func (f *Filler) UnderWay() (id index.CopyID, received, expected uint64) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.now == nil || f.now.expected.Load() == 0 {
-		return 0, 0, 0
-	}
-	return f.now.s.Meta().Copy, uint64(max(f.now.s.Incoming(), 0)), uint64(f.now.expected.Load())
-}
-
-// putting notes that files are being installed in a copy, unless it was let go. done is called when they are, or are
-// not.
-func (f *Filler) putting(o *fill) (done func(), err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if o.gone.Load() {
-		return nil, copies.ErrUnwanted
-	}
-	o.puts = make(chan struct{})
-	return func() { close(o.puts) }, nil
-}
-
-// Expire lets KV fill what has waited too long for a source, until ctx ends.
-func (f *Filler) Expire(ctx context.Context) error {
-	for last := f.Now(); pace.Sleep(ctx, fillPause) == nil; {
-		now := f.Now()
-		late := f.late(now, max(now.Sub(last), 0))
-		last = now
-		for _, o := range late {
-			f.Log.Warn("a copy has waited too long for files: it is filled from KV", "copy", o.s.Meta().Copy)
-			if err := o.s.DropIncoming(); err != nil {
-				f.Log.Warn("files that were received for a copy stay for now", "copy", o.s.Meta().Copy, "error", err)
-			}
-			f.fills.WithLabelValues("failed").Inc()
-			f.fromKV(ctx, o)
-		}
-	}
-	return nil
-}
-
-// late takes off the queue what has waited too long; past is the time since it was looked at last.
-func (f *Filler) late(now time.Time, past time.Duration) (late []*fill) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	moving := f.now != nil && f.now.expected.Load() > 0
-	f.queue = slices.DeleteFunc(f.queue, func(o *fill) bool {
-		if moving {
-			o.moved = now
-		}
-		if !moving || now.Sub(f.now.taken) > fillPatience {
-			o.waited += past
-		}
-		if !o.patient(now) {
-			late = append(late, o)
-		}
-		return !o.patient(now)
-	})
-	return late
-}
-
 // fromKV lets side streams be wanted for a copy. Of one that is gone nothing is here; one that was installed is wanted
 // already.
 func (f *Filler) fromKV(ctx context.Context, o *fill) {
@@ -286,63 +154,12 @@ func (f *Filler) fromKV(ctx context.Context, o *fill) {
 	f.Sides()
 }
 
-// Run fills until ctx ends.
-func (f *Filler) Run(ctx context.Context) error {
-	for ctx.Err() == nil {
-		below, o, pause := f.next(ctx)
-		if o == nil {
-			timer := time.NewTimer(pause)
-			select {
-			case <-f.wake:
-			case <-timer.C:
-			case <-ctx.Done():
-			}
-			timer.Stop()
-			continue
-		}
-		f.one(below, o)
-		o.cancel()
-	}
-	return nil
-}
-
-// next takes the first that may be tried now; where there is none, pause is how long that may stay so.
-func (f *Filler) next(ctx context.Context) (below context.Context, o *fill, pause time.Duration) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.now, pause = nil, time.Hour
-	now := f.Now()
-	for i, o := range f.queue {
-		if wait := o.after.Sub(now); wait > 0 {
-			pause = min(pause, wait)
-			continue
-		}
-		f.now, f.queue, o.taken = o, slices.Delete(f.queue, i, i+1), now
-		below, o.cancel = context.WithCancel(ctx)
-		return below, o, 0
-	}
-	return ctx, nil, pause
-}
-
-// putBack lets a fill be tried again later, behind others; false when its copy was let go.
-func (f *Filler) putBack(o *fill) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if o.gone.Load() {
-		return false
-	}
-	o.pause = min(max(2*o.pause, fillPause), fillMost)
-	o.after = f.Now().Add(o.pause)
-	f.now, f.queue = nil, append(f.queue, o)
-	return true
-}
-
-// one fills a copy, or lets KV do it.
-func (f *Filler) one(ctx context.Context, o *fill) {
+// one fills a copy, or lets KV do it; true: it was put back into the queue.
+func (f *Filler) one(ctx context.Context, o *fill) (again bool) {
 	m, began := o.s.Meta(), f.Now()
 	node, err := f.fill(ctx, o)
 	if errors.Is(err, errLater) && ctx.Err() == nil && f.putBack(o) {
-		return
+		return true
 	}
 	outcome := "installed"
 	switch {
@@ -358,12 +175,13 @@ func (f *Filler) one(ctx context.Context, o *fill) {
 	}
 	f.fills.WithLabelValues(outcome).Inc()
 	if ended := ctx.Err() != nil && !o.gone.Load(); ended {
-		return // the process: the next one goes on with what is here
+		return false // the process: the next one goes on with what is here
 	}
-	if err := o.s.DropIncoming(); err != nil {
+	if err := f.onDisk(o, "removing what was received", o.s.DropIncoming); err != nil {
 		f.Log.Warn("files that were received for a copy stay for now", "copy", m.Copy, "error", err)
 	}
 	f.fromKV(context.WithoutCancel(ctx), o)
+	return false
 }
 
 // isOurs reports whether an error is of this node, so that no other one can send what is missing.
@@ -373,6 +191,9 @@ func isOurs(err error) bool {
 
 // fill asks one after the other who has the slice. Errors wrap errLater when one of them may send it later.
 func (f *Filler) fill(ctx context.Context, o *fill) (from index.NodeID, err error) {
+	if o.late {
+		return 0, errors.Join(errLate, o.why())
+	}
 	if f.inRollback(o.k.Name()) && o.patient(f.Now()) {
 		return 0, fmt.Errorf("%w: %w", errLater, errOtherBranch)
 	}
@@ -485,7 +306,7 @@ func (f *Filler) from(ctx context.Context, o *fill, node index.NodeID) (err erro
 	defer func() {
 		o.expected.Store(0)
 		if in != nil {
-			err = errors.Join(err, in.Close())
+			err = errors.Join(err, f.onDisk(o, "closing what was received", in.Close))
 		}
 	}()
 	var said about
@@ -511,10 +332,14 @@ func (f *Filler) from(ctx context.Context, o *fill, node index.NodeID) (err erro
 			for i, file := range offer.Files {
 				files[i] = storage.File(file)
 			}
-			var err error
-			in, err = o.s.Receive(said.Source, files)
+			if err := f.onDisk(o, "making place for files", func() (err error) {
+				in, err = o.s.Receive(said.Source, files)
+				return err
+			}); err != nil {
+				return nil, err
+			}
 			o.expected.Store(offer.Bytes())
-			return in, err
+			return receiving{f, o, in}, nil
 		},
 		Got: func(n int) error {
 			f.bytes.WithLabelValues("received").Add(float64(n))
@@ -533,13 +358,28 @@ func (f *Filler) from(ctx context.Context, o *fill, node index.NodeID) (err erro
 		BucketUUID: m.BucketUUID, Generation: o.k.Generation(), RollbackID: o.k.Rollback()}); err != nil {
 		return o.isAway(err, offered)
 	}
-	if err := in.Verify(ctx, f.checkPace()); err != nil {
+	if err := f.onDisk(o, checking, func() error { return in.Verify(ctx, f.checkPace(o)) }); err != nil {
 		if errors.Is(err, storage.ErrDamaged) { // nothing of it is gone on with
-			err = errors.Join(err, in.Discard())
+			err = errors.Join(err, f.onDisk(o, "removing what was received", in.Discard))
 		}
 		return err
 	}
-	return f.install(ctx, o, in, &said)
+	return f.onDisk(o, "installing what was received", func() error { return f.install(ctx, o, in, &said) })
+}
+
+// checking is what is done with the disk while received files are read again.
+const checking = "checking what was received"
+
+// receiving is a transfer.Sink of which it is known whether its disk hangs.
+type receiving struct {
+	f *Filler
+	o *fill
+	*storage.Incoming
+}
+
+// Append implements transfer.Sink.
+func (r receiving) Append(name string, at int64, p []byte) error {
+	return r.f.onDisk(r.o, "writing what is received", func() error { return r.Incoming.Append(name, at, p) })
 }
 
 // isAway returns an error of a transfer, as errAway where the node has gone: offered says that it had begun to answer.
@@ -560,12 +400,14 @@ func (f *Filler) SetRate(rate int64) {
 }
 
 // checkPace lets the check of what was received go no faster than files are sent, and take no more than its share.
-func (f *Filler) checkPace() func(ctx context.Context, n int) error {
+func (f *Filler) checkPace(o *fill) func(ctx context.Context, n int) error {
 	resumed := f.Now()
 	return func(ctx context.Context, n int) error {
+		f.begins(o, "")
 		f.Checked.Worked(f.Now().Sub(resumed))
 		err := f.Checked.Wait(ctx, n)
 		resumed = f.Now()
+		f.begins(o, checking)
 		return err
 	}
 }

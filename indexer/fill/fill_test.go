@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
@@ -49,8 +50,14 @@ func created(t *testing.T, st *storage.Store, id index.CopyID) *storage.Slice {
 // running is what fills copy 1, which is new, of a bucket that runs.
 func running(t *testing.T) (*Filler, *copies.Bucket, *storage.Slice) {
 	t.Helper()
+	return runningOn(t, vfs.Default)
+}
+
+// runningOn is running on a disk.
+func runningOn(t *testing.T, disk vfs.FS) (*Filler, *copies.Bucket, *storage.Slice) {
+	t.Helper()
 	log := hclog.NewNullLogger()
-	st, s := storagetest.Open(t)
+	st, s := storagetest.OpenOn(t, disk)
 	marks, err := copies.LoadMarks(t.TempDir(), log)
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +79,7 @@ func running(t *testing.T) (*Filler, *copies.Bucket, *storage.Slice) {
 		}
 	})
 	none := func() (d wire.Definitions) { return d }
-	return New(Options{Store: st, Snapshots: snaps, Marks: marks, UUID: func() string { return "i" }, Rate: 1 << 20,
+	return New(Options{Store: st, Health: &health.Health{}, Snapshots: snaps, Marks: marks, UUID: func() string { return "i" }, Rate: 1 << 20,
 		Bucket: func(string) *copies.Bucket { return k }, Orphan: func(index.CopyID) bool { return false }, Settled: none,
 		Present: none, Sides: func() {}, Registry: r, Log: log, Now: time.Now}), k, s
 }
@@ -174,7 +181,7 @@ func TestFillPatience(t *testing.T) {
 	}
 	at := began
 	f := &Filler{queue: []*fill{o}}
-	for n := uint64(1); len(f.late(at, 0)) == 0 && at.Sub(began) <= 2*fillLongest; n++ {
+	for n := uint64(1); f.expire(at, 0) == 0 && at.Sub(began) <= 2*fillLongest; n++ {
 		at = at.Add(fillPatience)
 		o.waited += fillPatience
 		o.saw(4, n, at)
@@ -186,19 +193,19 @@ func TestFillPatience(t *testing.T) {
 	o = fresh()
 	ahead := &fill{}
 	ahead.expected.Store(1)
-	f = &Filler{queue: []*fill{o}, now: ahead}
+	f = &Filler{queue: []*fill{o}, turn: ahead}
 	for at = began; at.Sub(began) <= 2*fillLongest; at = at.Add(time.Minute) {
 		if at.Sub(ahead.taken) > fillPatience {
 			ahead.taken = at // the next one
 		}
-		if len(f.late(at, time.Minute)) > 0 {
+		if f.expire(at, time.Minute) > 0 {
 			t.Fatalf("it is given up after %s, and others are filled before it", at.Sub(began))
 		}
 	}
 	// Unless those of one take long.
 	slow := fresh()
 	f.queue = []*fill{slow}
-	for slow.moved, ahead.taken = at, at; len(f.late(at, time.Minute)) == 0; at = at.Add(time.Minute) {
+	for slow.moved, ahead.taken = at, at; f.expire(at, time.Minute) == 0; at = at.Add(time.Minute) {
 		if at.Sub(ahead.taken) > 2*fillLongest {
 			t.Fatal("it waits for ever for the end of one transfer")
 		}
@@ -208,8 +215,8 @@ func TestFillPatience(t *testing.T) {
 	}
 	f.queue = []*fill{o}
 	o.moved = at
-	f.now = nil
-	for from := at; len(f.late(at, time.Minute)) == 0; at = at.Add(time.Minute) {
+	f.turn = nil
+	for from := at; f.expire(at, time.Minute) == 0; at = at.Add(time.Minute) {
 		if o.saw(4, uint64(at.Unix()), at); at.Sub(from) > 2*fillLongest {
 			t.Fatal("it waits for ever")
 		}
@@ -242,6 +249,13 @@ func TestFillAfterADropGivenUp(t *testing.T) {
 		t.Fatalf("its removal was not given up: %v", err)
 	}
 	done()
+	if err := f.Take(t.Context(), k, s, others); err != nil {
+		t.Fatal(err)
+	}
+	if _, again, _ := f.next(t.Context()); again != nil {
+		t.Error("it is filled while the fill before is not done with its folder")
+	}
+	f.ended(o)
 	for range 2 { // once more it is on its way already
 		if err := f.Take(t.Context(), k, s, others); err != nil || f.waiting() != 1 {
 			t.Fatalf("wanted again: %v, %d wait to be filled", err, f.waiting())
@@ -347,6 +361,7 @@ func TestASourceThatIsAway(t *testing.T) {
 			}
 		}
 		o.cancel()
+		f.ended(o)
 	}
 	if asked.Load() == 0 {
 		t.Error("it was never asked")

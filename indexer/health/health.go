@@ -39,11 +39,15 @@ func (h *Health) Set(source, why string) bool {
 func (h *Health) Watch(source, what string, patience time.Duration, late func(), f func() error) error {
 	var err error
 	Late(patience, func() {
-		h.Set(source, fmt.Sprintf("%s has been under way for more than %s: the disk hangs, or is far too slow", what,
-			patience))
+		h.Set(source, Hanging(what, patience))
 		late()
 	}, func() { err = f() })
 	return err
+}
+
+// Hanging says that what is under way takes longer than patience.
+func Hanging(what string, patience time.Duration) string {
+	return fmt.Sprintf("%s has been under way for more than %s: the disk hangs, or is far too slow", what, patience)
 }
 
 // Late does f, and calls late when that takes longer than patience. Both have ended when it returns.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"tidemark/indexer/storage"
 	"tidemark/ingest"
 	"tidemark/timestamp"
@@ -13,7 +15,13 @@ import (
 // Open opens a store, until the test ends, with copy 1 of two vbuckets.
 func Open(t testing.TB) (*storage.Store, *storage.Slice) {
 	t.Helper()
-	st, err := storage.Open(storage.Options{Dir: t.TempDir(), CacheBytes: 4 << 20, MemTableBytes: 4 << 20})
+	return OpenOn(t, vfs.Default)
+}
+
+// OpenOn is Open on a disk.
+func OpenOn(t testing.TB, disk vfs.FS) (*storage.Store, *storage.Slice) {
+	t.Helper()
+	st, err := storage.Open(storage.Options{Dir: t.TempDir(), CacheBytes: 4 << 20, MemTableBytes: 4 << 20, FS: disk})
 	if err != nil {
 		t.Fatal(err)
 	}

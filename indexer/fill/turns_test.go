@@ -1,0 +1,167 @@
+package fill
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"hash/crc32"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/fxamacker/cbor/v2"
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"tidemark/errcode"
+	"tidemark/index"
+	"tidemark/indexer/health"
+	"tidemark/indexer/storage"
+	"tidemark/indexer/storage/storagetest"
+	"tidemark/indexer/transfer"
+	"tidemark/internal/rpc"
+)
+
+const testTimeout = time.Minute
+
+// until waits until something is so.
+func until(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(testTimeout); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %s", testTimeout, what)
+		}
+	}
+}
+
+// offersOnce lets a filler ask node 4, which offers a file of a copy to the first who asks, and has nothing else.
+func offersOnce(t *testing.T, f *Filler, of *storage.Slice) {
+	t.Helper()
+	said, err := json.Marshal(about{Meta: of.Meta(), Format: storage.ExportFormat, Source: "s", Generation: 3,
+		RollbackID: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	offer, err := cbor.Marshal(&transfer.Offer{ID: "1", Files: []transfer.File{{Name: "CHECKPOINT", Size: 1}}, About: said})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := crc32.Checksum(offer, crc32.MakeTable(crc32.Castagnoli))
+	var offered atomic.Bool
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == transfer.Path && !offered.Swap(true) {
+			_, _ = w.Write(append(binary.BigEndian.AppendUint32(nil, sum), offer...))
+			return
+		}
+		rpc.WriteProblem(w, rpc.Refuse(errcode.NotFound, "no copy of the slice is here"))
+	}))
+	t.Cleanup(s.Close)
+	asksOf(t, f, strings.TrimPrefix(s.URL, "http://"))
+}
+
+// TestAFillWhoseDiskHangs: others are filled while the disk of one hangs, the node's health says so until it goes on, and
+// then it is decided what becomes of that one, too.
+func TestAFillWhoseDiskHangs(t *testing.T) {
+	goOn, begun := make(chan struct{}), make(chan struct{})
+	free, begin := sync.OnceFunc(func() { close(goOn) }), sync.OnceFunc(func() { close(begun) })
+	in := filepath.Join("20", "incoming")
+	f, k, _ := runningOn(t, errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if strings.HasSuffix(op.Path, in) && op.Kind == errorfs.OpMkdirAll {
+			begin()
+			<-goOn
+		}
+		return nil
+	})))
+	var ahead atomic.Int64
+	f.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	hangs, next := created(t, f.Store, 20), created(t, f.Store, 21)
+	offersOnce(t, f, hangs)
+	ctx, end := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer end()
+	defer free()
+	if err := f.Take(ctx, k, hangs, []index.NodeID{4}); err != nil {
+		t.Fatal(err)
+	}
+	all.Go(func() { _ = f.Run(ctx) })
+	all.Go(func() { _ = f.Watch(ctx) })
+	<-begun
+	if err := f.Take(ctx, k, next, []index.NodeID{4}); err != nil {
+		t.Fatal(err)
+	}
+	ahead.Store(int64(health.Hangs + time.Second))
+	until(t, "the other copy is left to KV, as nobody has files of it", func() bool { return !f.filling(next) })
+	if why := f.Health.First(); !strings.HasPrefix(why, "filling copy 20: making place for files") {
+		t.Errorf("what is wrong: %q", why)
+	}
+	if !f.filling(hangs) {
+		t.Error("what becomes of the copy whose disk hangs is decided")
+	}
+	free()
+	until(t, "the copy is left to KV, as its file is not sent", func() bool { return !f.filling(hangs) })
+	if why := f.Health.First(); why != "" {
+		t.Errorf("what is wrong when nothing hangs: %q", why)
+	}
+}
+
+// TestFillsThatHangAreBounded: each copy whose disk hangs lets one more be filled, up to a bound; what has waited too
+// long has no turn, and counts for the bound.
+func TestFillsThatHangAreBounded(t *testing.T) {
+	st, _ := storagetest.Open(t)
+	now := time.Unix(1000, 0)
+	f := New(Options{Registry: prometheus.NewRegistry(), Health: &health.Health{}, Log: hclog.NewNullLogger(),
+		Now: func() time.Time { return now }})
+	var under []*fill
+	takes := func(want bool) {
+		t.Helper()
+		below, o, _ := f.next(t.Context())
+		if (o != nil) != want {
+			t.Fatalf("with %d under way one more is taken: %v, want %v", len(under), o != nil, want)
+		}
+		if o == nil {
+			return
+		}
+		t.Cleanup(o.cancel)
+		f.begins(o, "writing")
+		if under = append(under, o); below.Err() != nil {
+			t.Error("it has ended before it begins")
+		}
+	}
+	for id := range index.CopyID(atOnce + 3) {
+		f.add(nil, created(t, st, 20+id), nil)
+	}
+	for range atOnce {
+		takes(true)
+		takes(false) // it is one's turn
+		now = now.Add(health.Hangs)
+		f.hung(now)
+		takes(false) // it may be slow
+		now = now.Add(1)
+		f.hung(now)
+	}
+	takes(false) // as so many hang
+	f.ended(under[0])
+	takes(true)
+	if f.ended(under[1]); f.turn != under[atOnce] {
+		t.Error("one that hung has taken the turn of another with it")
+	}
+	takes(false)
+	f.begins(under[2], "")
+	if n := len(f.Health.All()); n != atOnce-1 {
+		t.Errorf("%d are said to hang, want %d", n, atOnce-1)
+	}
+	now = now.Add(fillPatience + 1)
+	if late := f.expire(now, 0); late != 2 {
+		t.Errorf("%d have waited too long, want 2", late)
+	}
+	takes(true)
+	takes(false)
+}
