@@ -21,6 +21,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 )
 
 // Limits of a log.
@@ -94,8 +95,9 @@ type Log struct {
 	syncing  sync.Mutex // held by who syncs: what one that is under way is about is not synced before that ends
 	dropping sync.Mutex // held by who drops segments; taken before mu
 
-	mu       sync.Mutex // guards the fields below
-	segments []segment  // ascending by number; the last one is open for writing
+	size     atomic.Int64 // of all segments; who asks for it does not wait for a write
+	mu       sync.Mutex   // guards the fields below; held while the disk is written
+	segments []segment    // ascending by number; the last one is open for writing
 	file     File
 	unsynced []sealedFile // still need a sync
 	dirty    bool
@@ -141,7 +143,7 @@ func Open(opts Options, replay func(Record) error) (*Log, Report, error) {
 	}
 	report := Report{Fresh: fresh}
 	if fresh {
-		return log, report, log.startFresh()
+		return log, report, log.counted(log.startFresh())
 	}
 	if err := log.findSegments(m); err != nil {
 		return nil, Report{}, err
@@ -151,7 +153,15 @@ func Open(opts Options, replay func(Record) error) (*Log, Report, error) {
 	}
 	report.Clean = log.takeCleanMarker() && report.TornBytes == 0
 	log.recallUnsynced()
-	return log, report, log.openLast()
+	return log, report, log.counted(log.openLast())
+}
+
+// counted notes how many bytes there are when the log is open.
+func (l *Log) counted(err error) error {
+	for _, s := range l.segments {
+		l.size.Add(s.size)
+	}
+	return err
 }
 
 // Exists says whether there is a log in a folder.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -271,6 +272,83 @@ func (f faulty) Truncate(size int64) error {
 		return syscall.EIO
 	}
 	return f.File.Truncate(size)
+}
+
+// stuck hangs in each write of more than a header from when it is told to.
+type stuck struct {
+	File
+	begun, goOn chan struct{}
+}
+
+func (s stuck) Write(b []byte) (int, error) {
+	if len(b) > segmentHeaderBytes {
+		s.begun <- struct{}{}
+		<-s.goOn
+	}
+	return s.File.Write(b)
+}
+
+// The size of the log is told while a write hangs, and is that of its files over segments, drops and a start.
+func TestSizeIsToldWhileAWriteHangs(t *testing.T) {
+	dir := t.TempDir()
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	opts := Options{Dir: dir, Identity: "b/1", SegmentBytes: 4096,
+		Wrap: func(f File) File { return stuck{f, begun, goOn} }}
+	onDisk := func() (sum int64) {
+		names, _ := filepath.Glob(filepath.Join(dir, "*"+segmentSuffix))
+		for _, name := range names {
+			info, err := os.Stat(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sum += info.Size()
+		}
+		return sum
+	}
+	l, _, err := Open(opts, func(Record) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range 4 {
+		written := make(chan error, 1)
+		go func() {
+			_, err := l.Write(frames(strings.Repeat("y", 3000)))
+			written <- err
+		}()
+		<-begun
+		told := make(chan int64, 1)
+		go func() { told <- l.Size() }()
+		select {
+		case size := <-told:
+			if want := onDisk(); size != want {
+				t.Errorf("%d bytes are told before write %d, want %d", size, n, want)
+			}
+		case <-time.After(time.Minute):
+			t.Errorf("the size is not told while write %d hangs", n)
+		}
+		goOn <- struct{}{}
+		if err := <-written; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.DropFirst(1); err != nil {
+		t.Fatal(err)
+	}
+	if size, want := l.Size(), onDisk(); size != want {
+		t.Errorf("%d bytes are told after a drop, want %d", size, want)
+	}
+	if err := l.Close(true); err != nil {
+		t.Fatal(err)
+	}
+	if l, _, err = Open(opts, func(Record) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if size, want := l.Size(), onDisk(); size != want {
+		t.Errorf("%d bytes are told after a start, want %d", size, want)
+	}
+	if err := l.Close(true); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestFullDiskLeavesTheLogAsItWas(t *testing.T) {

@@ -33,6 +33,7 @@ func (l *Log) Write(frames []byte) (uint64, error) {
 		return 0, fmt.Errorf("append to %s: %w", l.path(last.number), err)
 	}
 	last.size += int64(len(frames))
+	l.size.Add(int64(len(frames)))
 	l.dirty = true
 	return last.number, nil
 }
@@ -46,6 +47,7 @@ func (l *Log) rotateLocked() error {
 		return err
 	}
 	l.segments = append(l.segments, segment{number: number, size: segmentHeaderBytes})
+	l.size.Add(segmentHeaderBytes)
 	l.unsynced = append(l.unsynced, sealedFile{old, number - 1})
 	return nil
 }
@@ -122,17 +124,8 @@ func (l *Log) sync() error {
 	return fmt.Errorf("%w: %s and what is before it: %w", ErrUnsynced, l.path(failed), first)
 }
 
-// Size is the number of bytes on disk; Sealed lists the numbers of the segments that take no more records, oldest
-// first.
-func (l *Log) Size() int64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var n int64
-	for _, s := range l.segments {
-		n += s.size
-	}
-	return n
-}
+// Size is the number of bytes on disk. It is told also while the disk hangs.
+func (l *Log) Size() int64 { return l.size.Load() }
 
 // Sealed lists the numbers of the segments that take no more records, oldest first.
 func (l *Log) Sealed() []uint64 {
@@ -246,6 +239,9 @@ func (l *Log) drop(n int) error {
 	}
 	l.mu.Lock()
 	l.segments = l.segments[n:]
+	for _, s := range gone {
+		l.size.Add(-s.size)
+	}
 	l.mu.Unlock()
 	for _, s := range gone {
 		if err := os.Remove(l.path(s.number)); err != nil {
