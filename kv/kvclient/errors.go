@@ -96,7 +96,7 @@ func (e *StatusError) advice() string {
 	case e.Is(ErrNoCollection):
 		return "check the names of scope and collection, and that they were not dropped"
 	case e.Is(ErrTemporary) && e.Status != mcbp.StatusLocked:
-		return "the node warms up or is short of memory: trying again helps"
+		return "the node warms up, is short of memory or cannot write its disk: trying again helps"
 	case e.Is(ErrNotSupported):
 		return "the engine is older than this needs, or does not do it"
 	}

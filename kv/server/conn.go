@@ -43,6 +43,8 @@ const (
 var (
 	// errQuit ends a connection that asked for it.
 	errQuit = errors.New("client quits")
+	// errUnfinished ends a connection on which a request stays half sent.
+	errUnfinished = errors.New("a request stays half sent")
 	// errSkipped means that a request was too large, has been answered so and passed over.
 	errSkipped = errors.New("request passed over")
 )
@@ -126,6 +128,9 @@ func (c *conn) serve(ctx context.Context, group *errgroup.Group) {
 		errors.Is(err, mcbp.ErrMalformed):
 		c.srv.counters.ProtocolErrors.Add(1)
 		c.srv.opts.Logger.Warn("connection closed: protocol violation", "remote", c.nc.RemoteAddr(), "error", err)
+	case errors.Is(err, errUnfinished), errors.Is(err, errStalled), errors.Is(err, errMakeRoom):
+		c.srv.opts.Logger.Warn("connection closed: a request stays half sent", "remote", c.nc.RemoteAddr(), "user", c.user,
+			"error", err)
 	default:
 		c.srv.opts.Logger.Debug("connection closed", "remote", c.nc.RemoteAddr(), "error", err)
 	}
@@ -212,7 +217,10 @@ func (c *conn) read(ctx context.Context) (f mcbp.Frame, used int, err error) {
 	c.setReadDeadline(idle)
 	head, err := c.r.Peek(1)
 	if err != nil {
-		return f, 0, c.silent(err, "no request", idle)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			err = fmt.Errorf("no request for %v: %w", idle, err)
+		}
+		return f, 0, err
 	}
 	if !mcbp.Magic(head[0]).Valid() {
 		return f, 0, fmt.Errorf("%w: %#02x", mcbp.ErrMagic, head[0])
@@ -221,7 +229,7 @@ func (c *conn) read(ctx context.Context) (f mcbp.Frame, used int, err error) {
 		c.setReadDeadline(frame)
 	}
 	if head, err = c.r.Peek(mcbp.HeaderSize); err != nil {
-		return f, 0, c.silent(err, "an unfinished header", frame)
+		return f, 0, c.unfinished(err, "a header", frame)
 	}
 	h, err := mcbp.ParseHeader(head)
 	if err != nil {
@@ -233,7 +241,7 @@ func (c *conn) read(ctx context.Context) (f mcbp.Frame, used int, err error) {
 	if h.Size() <= readBufferBytes {
 		whole, err := c.r.Peek(h.Size())
 		if err != nil {
-			return f, 0, c.silent(err, "an unfinished frame", frame)
+			return f, 0, c.unfinished(err, h.Op.String(), frame)
 		}
 		return h.Frame(whole[mcbp.HeaderSize:]), h.Size(), nil
 	}
@@ -249,7 +257,7 @@ func (c *conn) read(ctx context.Context) (f mcbp.Frame, used int, err error) {
 func (c *conn) readLarge(ctx context.Context, h mcbp.Header) (f mcbp.Frame, used int, err error) {
 	frame := c.srv.opts.FrameTimeout
 	if _, err := c.r.Peek(readBufferBytes); err != nil {
-		return f, 0, c.silent(err, "an unfinished frame", frame)
+		return f, 0, c.unfinished(err, h.Op.String(), frame)
 	}
 	_, _ = c.r.Discard(mcbp.HeaderSize)
 	size := int64(h.BodyLen)
@@ -293,7 +301,7 @@ func (c *conn) tooLarge(h mcbp.Header, err error) error {
 	}
 	c.setReadDeadline(c.srv.opts.FrameTimeout)
 	if _, err := io.CopyN(io.Discard, c.r, int64(h.Size())); err != nil {
-		return c.silent(err, "an unfinished frame", c.srv.opts.FrameTimeout)
+		return c.unfinished(err, h.Op.String(), c.srv.opts.FrameTimeout)
 	}
 	c.srv.counters.Requests.Add(1)
 	return fmt.Errorf("%w: %w", errSkipped, err)
@@ -307,10 +315,10 @@ func (c *conn) setReadDeadline(after time.Duration) {
 	_ = c.nc.SetReadDeadline(deadline)
 }
 
-// silent names a timeout.
-func (c *conn) silent(err error, what string, after time.Duration) error {
+// unfinished names a timeout in the middle of a request.
+func (c *conn) unfinished(err error, what string, after time.Duration) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return fmt.Errorf("%s for %v: %w", what, after, err)
+		return fmt.Errorf("%w: the rest of %s has not come within %v", errUnfinished, what, after)
 	}
 	return err
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -9,12 +10,17 @@ import (
 	"crypto/x509"
 	"encoding/binary"
 	"errors"
+	"io"
 	"math/big"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sync/errgroup"
 
 	"tidemark/kv/mcbp"
 )
@@ -154,4 +160,68 @@ func TestSlowFramesMakeRoom(t *testing.T) {
 			end()
 		}
 	})
+}
+
+// A request that stays half sent ends its connection within the time for a frame, and the log says whose it was; one
+// that ends between two requests is nothing to be told.
+func TestHalfSentRequestsEndWithAWord(t *testing.T) {
+	whole, err := mcbp.Append(nil, mcbp.Frame{Header: mcbp.Request(mcbp.OpSet, 0, 0), Extras: make([]byte, 8),
+		Key: []byte("a"), Value: make([]byte, 100)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	large := append([]byte(nil), whole...)
+	binary.BigEndian.PutUint32(large[8:], 1<<20)
+	tooLarge := append([]byte(nil), whole...)
+	binary.BigEndian.PutUint32(tooLarge[8:], mcbp.MaxBody+1)
+	for _, tt := range []struct {
+		what   string
+		sends  []byte
+		says   string
+		within time.Duration
+	}{
+		{"a header", whole[:11], "the rest of a header has not come within 1m0s", DefaultFrameTimeout},
+		{"a body", whole[:60], "the rest of SET has not come within 1m0s", DefaultFrameTimeout},
+		{"a large body", append(large, make([]byte, readBufferBytes)...), "an unfinished frame", DefaultFrameTimeout},
+		{"the beginning of a large body", large, "the rest of SET has not come within 1m0s", DefaultFrameTimeout},
+		{"a body beyond the limit", tooLarge, "the rest of SET has not come within 1m0s", DefaultFrameTimeout},
+		{"nothing", nil, "", DefaultIdleTimeout},
+	} {
+		t.Run(tt.what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var said bytes.Buffer
+				srv := New(Options{User: "u", Password: "p", Now: time.Now, Random: func(b []byte) { _, _ = rand.Read(b) },
+					Logger: hclog.New(&hclog.LoggerOptions{Output: &said, Level: hclog.Info})})
+				near, far := net.Pipe()
+				defer near.Close()
+				go func() { // what is answered is read
+					_, _ = io.Copy(io.Discard, near)
+				}()
+				c := newConn(srv, far, 1)
+				c.authed, c.user = true, "jane"
+				ended := make(chan time.Duration)
+				began := time.Now()
+				go func() {
+					c.serve(context.Background(), &errgroup.Group{})
+					ended <- time.Since(began)
+				}()
+				if len(tt.sends) > 0 {
+					if _, err := near.Write(tt.sends); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if took := <-ended; took > tt.within {
+					t.Errorf("it ended after %v, want %v", took, tt.within)
+				}
+				if tt.says == "" && said.Len() > 0 {
+					t.Errorf("it is said: %s", said.String())
+				}
+				for _, want := range []string{"a request stays half sent", "user=jane", tt.says} {
+					if tt.says != "" && !strings.Contains(said.String(), want) {
+						t.Errorf("%q lacks %q", said.String(), want)
+					}
+				}
+			})
+		})
+	}
 }
