@@ -33,7 +33,7 @@ type Client struct {
 	rpc *rpc.Client
 
 	mu   sync.Mutex
-	told map[string]wire.Told // by address: what was answered
+	told map[string]wire.StabilityBases // by address: what was answered
 }
 
 // maxTold bounds the addresses for which it is remembered what they were told: more than there can be indexers. Beyond
@@ -42,7 +42,7 @@ const maxTold = 512
 
 // New makes a client with at most perHost connections to one indexer; conf is for https addresses, nil without TLS.
 func New(perHost int, conf *tls.Config) *Client {
-	return &Client{rpc: rpc.NewClient(perHost, conf), told: map[string]wire.Told{}}
+	return &Client{rpc: rpc.NewClient(perHost, conf), told: map[string]wire.StabilityBases{}}
 }
 
 // Close drops idle connections.
@@ -72,8 +72,8 @@ func (c *Client) Poll(ctx context.Context, addr string, req *wire.PollRequest) (
 // what the indexer does not have the base of is told whole at once. Calls for one address should not overlap.
 func (c *Client) Stability(ctx context.Context, addr string, req *wire.StabilityRequest) error {
 	told := c.take(addr) // after a failure nobody knows what it was told
-	told.Believe(req.Base)
-	brief := told.Brief(req)
+	told.Assume(req.Base)
+	brief := told.Encode(req)
 	reply, err := c.stability(ctx, addr, brief)
 	if err != nil {
 		return err
@@ -92,25 +92,25 @@ func (c *Client) Stability(ctx context.Context, addr string, req *wire.Stability
 		}
 	}
 	for i := range req.Stabilities {
-		told.Remember(&req.Stabilities[i])
+		told.Record(&req.Stabilities[i])
 	}
 	c.put(addr, told)
 	return nil
 }
 
 // take returns what an indexer was told; until it is put back, that counts as nothing.
-func (c *Client) take(addr string) wire.Told {
+func (c *Client) take(addr string) wire.StabilityBases {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	told := c.told[addr]
 	delete(c.told, addr)
 	if told == nil {
-		told = wire.Told{}
+		told = wire.StabilityBases{}
 	}
 	return told
 }
 
-func (c *Client) put(addr string, told wire.Told) {
+func (c *Client) put(addr string, told wire.StabilityBases) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.told) >= maxTold {

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type receiver struct {
 	mu       sync.Mutex
 	fails    bool // answers with an error what it has taken
-	told     wire.Told
+	told     wire.StabilityBases
 	newest   map[string]uint64 // by bucket: the seqno of vbucket 0
 	deltas   int
 	requests int
@@ -42,7 +42,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	r.requests++
 	rpc.Message(func(_ context.Context, m *wire.StabilityRequest) (*wire.StabilityReply, error) {
 		r.deltas += len(m.Deltas)
-		all, missing := r.told.Take(m)
+		all, missing := r.told.Decode(m)
 		r.take(all)
 		if r.fails {
 			return nil, rpc.Refuse(errcode.BadRequest, "as the test wants")
@@ -54,7 +54,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 // TestStabilityTravelsAsChanges: whatever an indexer knew before, it has what it was sent when the call has ended well,
 // and is sent changes of what it has.
 func TestStabilityTravelsAsChanges(t *testing.T) {
-	r := &receiver{told: wire.Told{}, newest: map[string]uint64{}}
+	r := &receiver{told: wire.StabilityBases{}, newest: map[string]uint64{}}
 	server := httptest.NewServer(r)
 	defer server.Close()
 	c := New(1, nil)
@@ -85,7 +85,7 @@ func TestStabilityTravelsAsChanges(t *testing.T) {
 	tell("first", 0, "a", "b")
 	tell("changes", 2, "a", "b")
 	tell("one more bucket", 1, "a", "c")
-	r.told = wire.Told{}
+	r.told = wire.StabilityBases{}
 	tell("started again", 2, "a", "b") // told whole in a second request
 	tell("changes after that", 2, "a", "b")
 	r.fails = true
@@ -100,7 +100,7 @@ func TestStabilityTravelsAsChanges(t *testing.T) {
 
 // TestANewLeaderTellsChanges: of what the leader before has probably told. Who was not told so is told the whole.
 func TestANewLeaderTellsChanges(t *testing.T) {
-	r := &receiver{told: wire.Told{}, newest: map[string]uint64{}}
+	r := &receiver{told: wire.StabilityBases{}, newest: map[string]uint64{}}
 	server := httptest.NewServer(r)
 	defer server.Close()
 	stable := func(number uint64) wire.BucketStability {
@@ -139,7 +139,7 @@ func TestWhatWasToldIsBounded(t *testing.T) {
 	c := New(1, nil)
 	defer c.Close()
 	for i := range maxTold + 10 {
-		c.put(string(rune('a'+i)), wire.Told{"b": {}})
+		c.put(string(rune('a'+i)), wire.StabilityBases{"b": {}})
 	}
 	if len(c.told) > maxTold {
 		t.Errorf("%d addresses are remembered, want %d at most", len(c.told), maxTold)

@@ -64,51 +64,51 @@ func (d *StabilityDelta) apply(base *BucketStability) (s BucketStability, ok boo
 	return s, true
 }
 
-// Told is what a receiver of stability timestamps remembers, and a sender of one receiver: of each bucket the one that
+// StabilityBases is what a receiver of stability timestamps remembers, and a sender of one receiver: of each bucket the one that
 // was told last. What it gives out must not be changed.
-type Told map[string]BucketStability
+type StabilityBases map[string]BucketStability
 
-// maxTold bounds the buckets of which it is remembered what was told, those that are gone included; beyond it all are
+// maxBases bounds the buckets of which it is remembered what was told, those that are gone included; beyond it all are
 // told whole once.
-const maxTold = 1024
+const maxBases = 1024
 
-// Remember notes what is known now.
-func (t Told) Remember(s *BucketStability) {
-	if _, known := t[s.Bucket]; !known && len(t) >= maxTold {
+// Record notes what is known now.
+func (t StabilityBases) Record(s *BucketStability) {
+	if _, known := t[s.Bucket]; !known && len(t) >= maxBases {
 		clear(t)
 	}
 	t[s.Bucket] = *s
 }
 
-// Believe notes what a receiver is believed to have been told, where nothing newer is known.
-func (t Told) Believe(base []BucketStability) {
+// Assume notes what a receiver is believed to have been told, where nothing newer is known.
+func (t StabilityBases) Assume(base []BucketStability) {
 	for i := range base {
 		if was, known := t[base[i].Bucket]; !known || was.Compare(base[i].Ref) < 0 {
-			t.Remember(&base[i])
+			t.Record(&base[i])
 		}
 	}
 }
 
-// Brief returns a request that tells what req tells, as changes of t where it can be.
-func (t Told) Brief(req *StabilityRequest) *StabilityRequest {
-	brief := &StabilityRequest{Fence: req.Fence}
+// Encode returns a request that tells what req tells, as changes of t where it can be.
+func (t StabilityBases) Encode(req *StabilityRequest) *StabilityRequest {
+	enc := &StabilityRequest{Fence: req.Fence}
 	for i := range req.Stabilities {
 		s := &req.Stabilities[i]
 		if was, known := t[s.Bucket]; known {
 			if d, ok := s.Since(&was); ok {
-				brief.Deltas = append(brief.Deltas, d)
+				enc.Deltas = append(enc.Deltas, d)
 				continue
 			}
 		}
-		brief.Stabilities = append(brief.Stabilities, *s)
+		enc.Stabilities = append(enc.Stabilities, *s)
 	}
-	return brief
+	return enc
 }
 
-// Take returns what a request tells, and the buckets of which a base was missing: the sender tells them whole.
-func (t Told) Take(req *StabilityRequest) (all []BucketStability, missing []string) {
+// Decode returns what a request tells, and the buckets of which a base was missing: the sender tells them whole.
+func (t StabilityBases) Decode(req *StabilityRequest) (all []BucketStability, missing []string) {
 	for i := range req.Stabilities {
-		t.Remember(&req.Stabilities[i])
+		t.Record(&req.Stabilities[i])
 		all = append(all, req.Stabilities[i])
 	}
 	for i := range req.Deltas {
@@ -119,7 +119,7 @@ func (t Told) Take(req *StabilityRequest) (all []BucketStability, missing []stri
 			missing = append(missing, d.Bucket)
 			continue
 		}
-		t.Remember(&s)
+		t.Record(&s)
 		all = append(all, s)
 	}
 	return all, missing

@@ -17,14 +17,14 @@ func stabilityOf(number uint64, seqnos ...uint64) BucketStability {
 	return s
 }
 
-// What is told as a change arrives as the whole; a receiver that was told something else in between, or nothing, says
+// What is bases as a change arrives as the whole; a receiver that was bases something else in between, or nothing, says
 // so.
 func TestStabilityDeltas(t *testing.T) {
 	first, second, third := stabilityOf(1, 10, 20, 0), stabilityOf(2, 10, 25, 3), stabilityOf(3, 11, 25, 3)
 	third.Logs = slices.Clone(second.Logs)
 	third.Logs[2] = timestamp.FailoverLog{{VBUUID: 9, Seqno: 3}, {VBUUID: 7}}
-	told := Told{}
-	all, missing := told.Take(&StabilityRequest{Stabilities: []BucketStability{first}})
+	bases := StabilityBases{}
+	all, missing := bases.Decode(&StabilityRequest{Stabilities: []BucketStability{first}})
 	if len(all) != 1 || len(missing) != 0 {
 		t.Fatal(all, missing)
 	}
@@ -33,20 +33,20 @@ func TestStabilityDeltas(t *testing.T) {
 		t.Fatal("no delta")
 	}
 	if len(d.Logs) != 0 {
-		t.Errorf("equal logs are told again: %v", d.Logs)
+		t.Errorf("equal logs are bases again: %v", d.Logs)
 	}
 	e, ok := third.Since(&second)
 	if !ok || len(e.Logs) != 1 {
 		t.Fatalf("want the one log that changed, got %v %v", e.Logs, ok)
 	}
-	if _, missing := told.Take(&StabilityRequest{Deltas: []StabilityDelta{e}}); !slices.Equal(missing, []string{"b"}) {
+	if _, missing := bases.Decode(&StabilityRequest{Deltas: []StabilityDelta{e}}); !slices.Equal(missing, []string{"b"}) {
 		t.Errorf("a change of the second was taken for one of the first: missing %v", missing)
 	}
 	for i, want := range []struct {
 		d StabilityDelta
 		s BucketStability
 	}{{d, second}, {e, third}} {
-		all, missing := told.Take(&StabilityRequest{Deltas: []StabilityDelta{want.d}})
+		all, missing := bases.Decode(&StabilityRequest{Deltas: []StabilityDelta{want.d}})
 		if len(missing) != 0 || len(all) != 1 || !all[0].Vector.Equal(want.s.Vector) ||
 			all[0].Named() != want.s.Named() ||
 			!slices.EqualFunc(all[0].Logs, want.s.Logs, timestamp.FailoverLog.Equal) {
@@ -56,17 +56,17 @@ func TestStabilityDeltas(t *testing.T) {
 	if !first.Logs[2].Equal(timestamp.FailoverLog{{VBUUID: 7}}) || first.Vector.Seqnos[1] != 20 {
 		t.Error("a base was changed")
 	}
-	again, ok := third.Since(&third) // what was not acknowledged is told again
+	again, ok := third.Since(&third) // what was not acknowledged is bases again
 	if !ok {
 		t.Fatal("no delta to itself")
 	}
-	if all, missing := told.Take(&StabilityRequest{Deltas: []StabilityDelta{again}}); len(missing) != 0 || len(all) != 1 ||
+	if all, missing := bases.Decode(&StabilityRequest{Deltas: []StabilityDelta{again}}); len(missing) != 0 || len(all) != 1 ||
 		all[0].Number != 3 {
 		t.Error(all, missing)
 	}
 }
 
-// A rollback, another generation, another number of vbuckets are told whole; a change that does not give what it names
+// A rollback, another generation, another number of vbuckets are bases whole; a change that does not give what it names
 // is not believed.
 func TestStabilityDeltasThatCannotBe(t *testing.T) {
 	base := stabilityOf(5, 10, 20)
@@ -79,7 +79,7 @@ func TestStabilityDeltasThatCannotBe(t *testing.T) {
 		s := stabilityOf(6, 12, 20)
 		change(&s)
 		if _, ok := s.Since(&base); ok {
-			t.Errorf("%s: told as a change", name)
+			t.Errorf("%s: bases as a change", name)
 		}
 	}
 	s := stabilityOf(6, 12, 20)
@@ -94,11 +94,11 @@ func TestStabilityDeltasThatCannotBe(t *testing.T) {
 	} {
 		d := good
 		change(&d)
-		told := Told{"b": base}
-		if all, missing := told.Take(&StabilityRequest{Deltas: []StabilityDelta{d}}); len(all) != 0 || len(missing) != 1 {
+		bases := StabilityBases{"b": base}
+		if all, missing := bases.Decode(&StabilityRequest{Deltas: []StabilityDelta{d}}); len(all) != 0 || len(missing) != 1 {
 			t.Errorf("%s: believed: %v", name, all)
 		}
-		if told["b"].Number != 5 {
+		if bases["b"].Number != 5 {
 			t.Errorf("%s: the base is lost", name)
 		}
 	}

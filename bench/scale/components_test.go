@@ -374,7 +374,7 @@ type indexer struct {
 	told wire.Reporting
 
 	hosted map[string]*hosted // under mu
-	heard  wire.Told
+	heard  wire.StabilityBases
 	held   uint64
 }
 
@@ -390,7 +390,7 @@ type hosted struct {
 }
 
 func (w *world) indexer(number int) (*indexer, error) {
-	n := &indexer{name: fmt.Sprintf("i%03d", number), hosted: map[string]*hosted{}, heard: wire.Told{}}
+	n := &indexer{name: fmt.Sprintf("i%03d", number), hosted: map[string]*hosted{}, heard: wire.StabilityBases{}}
 	return n, n.open(w)
 }
 
@@ -515,7 +515,7 @@ func (n *indexer) stability(_ context.Context, req *wire.StabilityRequest) (*wir
 	n.w.stabilities.Add(int64(len(req.Stabilities) + len(req.Deltas)))
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	all, missing := n.heard.Take(req)
+	all, missing := n.heard.Decode(req)
 	for _, s := range all {
 		h := n.hosted[s.Bucket]
 		if h == nil || s.Compare(h.stable.Ref) <= 0 {

@@ -32,7 +32,7 @@ type Catalog struct {
 	making   map[index.CopyID]bool           // see Expect; replaced, not changed
 	newest   map[string]wire.BucketStability // highest published, by bucket
 	heard    map[string]*heard               // when those of a bucket came
-	told     wire.Told                       // by the leader, last, whether or not it is the highest
+	told     wire.StabilityBases             // by the leader, last, whether or not it is the highest
 	held     []wire.Held                     // ascending by copy
 	changed  map[string]chan struct{}        // by bucket; closed and forgotten with each change of it
 }
@@ -40,7 +40,7 @@ type Catalog struct {
 // New returns what a node knows that nobody has told anything. here is its number.
 func New(here func() index.NodeID, s *snapshots.Set) *Catalog {
 	return &Catalog{here: here, snapshots: s, newest: map[string]wire.BucketStability{},
-		heard: map[string]*heard{}, told: wire.Told{}, changed: map[string]chan struct{}{}}
+		heard: map[string]*heard{}, told: wire.StabilityBases{}, changed: map[string]chan struct{}{}}
 }
 
 // Present returns the definitions that are in force.
@@ -136,7 +136,7 @@ func (c *Catalog) Take(d *wire.Definitions) {
 func (c *Catalog) Told(req *wire.StabilityRequest) (all []wire.BucketStability, missing []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.told.Take(req)
+	return c.told.Decode(req)
 }
 
 // Published notes a stability timestamp for scans. An older one than known is ignored.
