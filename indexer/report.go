@@ -38,7 +38,7 @@ var ErrRemoved = errors.New("this indexer was removed from its cluster")
 type reporter struct {
 	x    *Indexer
 	full time.Time // when everything is told next; zero: now
-	told wire.Reporting
+	told wire.ReportSender
 	calm bool   // the newest report told nothing that matters, and nor did its answer
 	held uint64 // hash of the list of held timestamps that was taken over, 0 none
 }
@@ -142,7 +142,7 @@ func (r *reporter) send(ctx context.Context) (known bool, err error) {
 	rep.HeldHash = r.held
 	acks := rep.LastAcks()
 	// that a copy is told of no more shows in a report of everything
-	full := !x.now().Before(r.full) || slices.ContainsFunc(x.places.wanted(), r.told.Knows)
+	full := !x.now().Before(r.full) || slices.ContainsFunc(x.places.wanted(), r.told.LeaderHas)
 	news := r.told.Make(rep, full)
 	r.calm = false
 	reply, err := x.managers.ReportIndexer(ctx, rep)

@@ -68,7 +68,7 @@ type world struct {
 	endpoint  wire.Endpoint
 	report    map[index.CopyID]wire.CopyReport
 	buckets   map[string]wire.BucketReport
-	reports   wire.Reported
+	reports   wire.ReportReceiver
 	health    string
 	differing []wire.CopyDifference
 	orphans   []wire.Orphan

@@ -41,10 +41,10 @@ type BucketChange struct {
 	LastNumber uint64 `cbor:"17,keyasint,omitempty" json:"last_stability_number,omitempty"`
 }
 
-// Reporting is what an indexer remembers of its reports, so that it sends only what has changed. The zero value is
+// ReportSender is what an indexer remembers of its reports, so that it sends only what has changed. The zero value is
 // ready; what is handed to Make must not be changed afterwards. It is owned by one goroutine.
-type Reporting struct {
-	told   Acked[reported]
+type ReportSender struct {
+	acked  Acked[reported]
 	hw     []string // buckets of which the leader wants the HW
 	number uint64   // of the report on its way
 	making reported // by it
@@ -57,11 +57,11 @@ type reported struct {
 }
 
 // WantsHW reports whether the leader wants a bucket's HW.
-func (t *Reporting) WantsHW(bucket string) bool { return slices.Contains(t.hw, bucket) }
+func (t *ReportSender) WantsHW(bucket string) bool { return slices.Contains(t.hw, bucket) }
 
-// Knows reports whether the leader has been told of a copy.
-func (t *Reporting) Knows(id index.CopyID) bool {
-	known, _ := t.told.Known()
+// LeaderHas reports whether the leader has been told of a copy.
+func (t *ReportSender) LeaderHas(id index.CopyID) bool {
+	known, _ := t.acked.Known()
 	_, had := known.copies[id]
 	return had
 }
@@ -69,12 +69,12 @@ func (t *Reporting) Knows(id index.CopyID) bool {
 // Make turns a report of everything, with its sequence set, into the one to be sent: of everything when full is true,
 // else of what has changed. The caller calls Answered, or Lost, before it makes the next. It reports whether a leader
 // may wait for what has changed of buckets and copies: not for how much a queue holds that is less than half full.
-func (t *Reporting) Make(r *IndexerReport, full bool) (news bool) {
+func (t *ReportSender) Make(r *IndexerReport, full bool) (news bool) {
 	if full {
-		t.told.Lost()
+		t.acked.Lost()
 	}
 	var known reported
-	known, r.Base = t.told.Known()
+	known, r.Base = t.acked.Known()
 	t.number, t.making = r.Sequence, reported{make(map[string]*BucketReport, len(r.Buckets)),
 		make(map[index.CopyID]CopyReport, len(r.Copies))}
 	whole := r.Buckets
@@ -121,13 +121,13 @@ func (b *BucketReport) queuesMore(base *BucketReport) bool {
 
 // Answered notes that the newest report was answered so. The next one is of everything when the answer asks for that,
 // or comes from a leader that does not know us.
-func (t *Reporting) Answered(a *ReportReply) {
-	t.told.Answered(t.number, t.making, a)
+func (t *ReportSender) Answered(a *ReportReply) {
+	t.acked.Answered(t.number, t.making, a)
 	t.hw = a.HW
 }
 
 // Lost notes that nobody knows whether the newest report came: the next one is of everything.
-func (t *Reporting) Lost() { t.told.Lost() }
+func (t *ReportSender) Lost() { t.acked.Lost() }
 
 // Shorten turns the buckets of a full report into changes from nothing.
 func (r *IndexerReport) Shorten() {
@@ -184,9 +184,9 @@ func vectorChange(base, now *timestamp.Vector) []byte {
 	return delta
 }
 
-// Reported is what the receiver of an indexer's reports remembers. The zero value is ready; it is owned by one
+// ReportReceiver is what the receiver of an indexer's reports remembers. The zero value is ready; it is owned by one
 // goroutine.
-type Reported struct {
+type ReportReceiver struct {
 	Newest  // report that was taken
 	Buckets map[string]*ReportedBucket
 	taken   uint64 // reports
@@ -217,7 +217,7 @@ const MaxReportedBuckets = 10_000
 // Take takes a report. With an error nothing of what had to be compared was taken, as the report that it is based on is
 // not the newest one that was taken, or something in it cannot be: a report of everything should follow. Errors wrap
 // ErrBase, ErrChange or ErrRows.
-func (t *Reported) Take(r *IndexerReport) (all []Taken, err error) {
+func (t *ReportReceiver) Take(r *IndexerReport) (all []Taken, err error) {
 	err = t.Newest.Take(r.Base, r.Sequence)
 	if n := len(r.Changes); n > MaxReportedBuckets {
 		t.Forget()
@@ -252,7 +252,7 @@ func (t *Reported) Take(r *IndexerReport) (all []Taken, err error) {
 }
 
 // change takes what has changed of one bucket, unless it is compared with what is not known, or cannot be.
-func (t *Reported) change(c *BucketChange) (taken Taken, err error) {
+func (t *ReportReceiver) change(c *BucketChange) (taken Taken, err error) {
 	b := t.Buckets[c.Bucket]
 	switch {
 	case b != nil && b.taken == t.taken:

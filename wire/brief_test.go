@@ -112,8 +112,8 @@ func through(t *rapid.T, r *IndexerReport) *IndexerReport {
 func TestBriefReports(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := &level{buckets: map[string]*BucketReport{}, copies: map[index.CopyID]CopyReport{}}
-		var sender Reporting
-		var leader Reported
+		var sender ReportSender
+		var leader ReportReceiver
 		copies := map[index.CopyID]CopyReport{}
 		hw := map[string]timestamp.Vector{} // as told, where it is wanted
 		var wanted []string
@@ -125,7 +125,7 @@ func TestBriefReports(t *testing.T) {
 			event := rapid.IntRange(0, 9).Draw(t, "event")
 			switch event {
 			case 0: // another leader
-				leader = Reported{}
+				leader = ReportReceiver{}
 				clear(copies)
 			case 1:
 				wanted = rapid.SliceOfDistinct(rapid.SampledFrom([]string{"a", "b", "c"}), rapid.ID).Draw(t, "wanted")
@@ -221,7 +221,7 @@ func TestBriefReportsAreBrief(t *testing.T) {
 		}
 		return len(text)
 	}
-	var sender Reporting
+	var sender ReportSender
 	first := &IndexerReport{Sequence: 1, Buckets: []BucketReport{b}}
 	sender.Make(first, true)
 	sender.Answered(&ReportReply{Known: true, HW: []string{"travel-sample"}})
@@ -310,7 +310,7 @@ func FuzzChange(f *testing.F) {
 	f.Add(seed, c.Accepted, c.HW)
 	f.Add([]byte{0xa0}, []byte{rowsFormat, 1, 1, 1, 'p', 1, 1, 1, 1, 0}, []byte{1, 3, 1, 2, 4})
 	f.Fuzz(func(t *testing.T, text, accepted, vector []byte) {
-		var leader Reported
+		var leader ReportReceiver
 		var r IndexerReport
 		if cbor.Unmarshal(text, &r) == nil {
 			leader.Take(&r)
@@ -350,7 +350,7 @@ func TestNewsOfReports(t *testing.T) {
 		}, true, true},
 		{"a copy", func(_ *BucketReport, c *[]CopyReport) { (*c)[0].Held.Number = 7 }, false, true},
 	} {
-		var r Reporting
+		var r ReportSender
 		first := level(func(*BucketReport, *[]CopyReport) {})
 		first.Sequence = 1
 		if !r.Make(first, true) {
@@ -385,7 +385,7 @@ func TestReportsThatAreRefused(t *testing.T) {
 		{"too many vbuckets", []BucketChange{{Bucket: "a", VBuckets: 4097}}, ErrChange,
 			`bucket "a": change of a bucket in a report: 4097 vbuckets, want at most 4096`},
 	} {
-		var r Reported
+		var r ReportReceiver
 		if _, err := r.Take(&IndexerReport{Sequence: 1, Changes: []BucketChange{{Bucket: "a", Whole: true,
 			Generation: 7}}}); err != nil {
 			t.Fatal(err)

@@ -214,7 +214,7 @@ type IndexerReport struct {
 	Sequence  uint64       `json:"sequence"`
 	Revision  uint64       `json:"revision"`         // definitions revision it has allocated copies for
 	Health    string       `json:"health,omitempty"` // "" well, else what is wrong: "disk full: …"
-	// Buckets do not travel: Reporting.Make and Shorten turn them into Changes.
+	// Buckets do not travel: ReportSender.Make and Shorten turn them into Changes.
 	Buckets []BucketReport `json:"buckets" cbor:"-"`
 	Copies  []CopyReport   `json:"copies"`
 	// Orphans are copies in its folder that no definitions name, the oldest MaxOrphans of OrphanCount. They are in every

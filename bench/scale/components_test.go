@@ -371,7 +371,7 @@ type indexer struct {
 	node index.NodeID
 	full int
 
-	told wire.Reporting
+	told wire.ReportSender
 
 	hosted map[string]*hosted // under mu
 	heard  wire.StabilityBases

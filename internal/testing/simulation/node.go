@@ -30,7 +30,7 @@ type node struct {
 	buckets              map[string]*hosted
 	stores               map[index.CopyID]*store // in its folder
 	sequence             uint64
-	told                 wire.Reporting
+	told                 wire.ReportSender
 	telling              uint64 // the report whose answer is awaited; 0 none
 	reportTo             *leader
 	sides                *core.Sides // with askedSides
@@ -456,7 +456,7 @@ func (s *Sim) crashNode(n *node) {
 func (s *Sim) startNode(n *node) {
 	n.up, n.full = true, false
 	n.boot++
-	n.told, n.telling, n.sequence = wire.Reporting{}, 0, 0
+	n.told, n.telling, n.sequence = wire.ReportSender{}, 0, 0
 	n.sides = s.newSides()
 	s.ev("RESTART n%d", n.num)
 	if n.stored.Revision > 0 {

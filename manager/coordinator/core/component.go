@@ -164,9 +164,9 @@ type indexer struct {
 	uuid    string
 	name    string
 	health  string
-	offline bool          // as the newest list of held timestamps says
-	reports wire.Reported // what it said of buckets
-	full    bool          // nothing is missing of what it said
+	offline bool                // as the newest list of held timestamps says
+	reports wire.ReportReceiver // what it said of buckets
+	full    bool                // nothing is missing of what it said
 	copies  map[index.CopyID]wire.CopyReport
 	buckets map[string]*nodeBucket
 	minimum map[string][]index.Incarnation // of its hello
