@@ -2,25 +2,26 @@ package statecontext
 
 import "tidemark/index"
 
-// Absence is that an indexer is offline, as leaders have noted it: whoever leads next goes on counting.
+// Absence records that an indexer is offline. It is replicated, so that the next leader continues the count.
 type Absence struct {
-	// SinceMS is when it was noted, by the wall clock of the leader then, unix milliseconds: for people.
+	// SinceMS is when the absence was noted, by the wall clock of the leader at that time, in unix milliseconds. For
+	// display only.
 	SinceMS int64 `json:"since_ms"`
-	// StateMS is the state's time of that moment, from which its age is reckoned.
+	// StateMS is the state time at which the absence was noted. The age of the absence is measured from it.
 	StateMS int64 `json:"-"`
-	// RepairMS is the state's time from which it counts when what the indexer has is made anew elsewhere: StateMS, or when
-	// a repair of it was cancelled.
+	// RepairMS is the state time from which the delay before a repair counts: StateMS, or when a repair of this indexer
+	// was cancelled.
 	RepairMS int64 `json:"-"`
 }
 
-// NoteAbsences notes which indexers are offline, and which of those are back, many at a time. One that is not
-// registered any more, or has registered anew since it was looked at, is passed over; what is so already is no update.
-// It is never rejected.
+// NoteAbsences records which indexers are offline and which of them are back, many in one command. It ignores an
+// indexer that is no longer registered, or that has registered again since it was observed, and one that is already
+// in that state. It is never rejected.
 type NoteAbsences struct {
 	Offline, Back []SeenIndexer
 }
 
-// SeenIndexer is an indexer as it was registered when it was looked at.
+// SeenIndexer identifies an indexer by its registration at the time it was observed.
 type SeenIndexer struct {
 	Node        index.NodeID
 	ModifiedCAS uint64
@@ -61,7 +62,7 @@ func (c *NoteAbsences) apply(t *tx) *Rejection {
 	return nil
 }
 
-// setAbsence changes what is known of an indexer's absence, and nothing else: components need not learn it.
+// setAbsence changes only an indexer's absence. Components need not receive it, so the definitions revision stays.
 func (t *tx) setAbsence(old *Indexer, a *Absence) {
 	i := *old
 	i.Offline, t.changed = a, true
@@ -69,8 +70,8 @@ func (t *tx) setAbsence(old *Indexer, a *Absence) {
 	t.emitIndexer(&i)
 }
 
-// restRepairs lets it count anew when what absent indexers have is made anew elsewhere, of those from which a repair
-// takes copies that is cancelled now.
+// restRepairs restarts the repair delay of every absent indexer from which the rebalance being cancelled takes
+// copies.
 func (t *tx) restRepairs() {
 	for y := range t.s.RebalanceSteps() {
 		if i := t.s.Indexer(y.Src.Node); i != nil && i.Offline != nil && i.Offline.RepairMS != t.s.timeMS {
@@ -81,7 +82,7 @@ func (t *tx) restRepairs() {
 	}
 }
 
-// appendAbsence appends the absence of an indexer, nil for one that is there.
+// appendAbsence appends the absence of an indexer; a is nil if the indexer is online.
 func appendAbsence(dst []byte, a *Absence) []byte {
 	if dst = appendBool(dst, a != nil); a != nil {
 		dst = appendInt(appendInt(appendInt(dst, a.SinceMS), a.StateMS), a.RepairMS)
@@ -96,7 +97,7 @@ func (d *decoder) absence() *Absence {
 	return &Absence{SinceMS: d.int(), StateMS: d.int(), RepairMS: d.int()}
 }
 
-// sound reports whether an absence is one that Apply produces.
+// sound reports whether the absence is one that Apply can produce.
 func (a *Absence) sound(s *State) bool {
 	return a == nil || a.StateMS <= a.RepairMS && a.RepairMS <= s.timeMS
 }

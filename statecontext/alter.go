@@ -8,25 +8,26 @@ import (
 	"tidemark/partition"
 )
 
-// AlterIndex changes where an index may lie, or how many replicas it has. New copies are filled from KV beside those
-// there are; copies of dropped replicas leave, and the replicas that stay are numbered anew, in their order.
-// Rejections: UnknownIndex, CASMismatch, IndexChanged, StateMismatch unless the index is READY or waits for BUILD
-// INDEX, RebalanceIsRunning while slices of it change their place, InvalidArgument, StateMismatch where no copy of a
-// slice that has been made would stay, those of placements, and of StartRebalance (IndexChanged for StalePlan).
+// AlterIndex changes the nodes on which an index may be placed, or its number of replicas. New copies are filled from
+// KV while the existing copies go on serving; copies of dropped replicas leave, and the remaining replicas are
+// renumbered in their order. Rejections: UnknownIndex, CASMismatch, IndexChanged, StateMismatch unless the index is
+// READY or waits for BUILD INDEX, RebalanceIsRunning while slices of it are being moved, InvalidArgument,
+// StateMismatch if a slice would be left without an allocated copy, those of placements, and those of StartRebalance
+// (IndexChanged instead of StalePlan).
 type AlterIndex struct {
 	ID index.ID
-	// IfMatch, unless 0, must be the definition's ModifiedCAS, as the user wants.
+	// IfMatch, unless 0, must equal the definition's ModifiedCAS. It is the user's precondition.
 	IfMatch uint64
-	// IfPlanned, unless 0, is the ModifiedCAS of the definition that this was planned for.
+	// IfPlanned, unless 0, is the ModifiedCAS of the definition for which the command was planned.
 	IfPlanned uint64
-	Replicas  uint8               // that it has then
-	Drop      []partition.Replica // those that go, ascending
-	Add       []Placement         // of those that come
-	Nodes     []string            // uuids or names of indexers that may hold it; none: all
-	// Statement is the index's canonical CREATE INDEX text with the change, as Definition.Statement.
+	Replicas  uint8               // number of replicas after the change
+	Drop      []partition.Replica // replicas to drop, ascending
+	Add       []Placement         // copies of the new replicas
+	Nodes     []string            // uuids or names of the indexers that may hold the index; empty: all
+	// Statement is the canonical CREATE INDEX text after the change, as in Definition.Statement.
 	Statement string
-	// Start moves what then lies elsewhere; nil: nothing does. It begins with the change or not at all, so that no leader
-	// can end between the two (Result.Number).
+	// Start begins the rebalance that moves the slices now placed on other nodes; nil: nothing moves. It begins together
+	// with the change or not at all, so that a leader change cannot separate the two (Result.Number).
 	Start *StartRebalance
 }
 
@@ -101,19 +102,19 @@ func (c *AlterIndex) apply(t *tx) *Rejection {
 	return c.start(t)
 }
 
-// start begins the rebalance that comes with it, if there is one.
+// start begins the rebalance that is part of the command, if there is one.
 func (c *AlterIndex) start(t *tx) *Rejection {
 	if c.Start == nil {
 		return nil
 	}
 	rejection := c.Start.apply(t)
-	if rejection != nil && rejection.Code == errcode.StalePlan { // nobody has named a plan
+	if rejection != nil && rejection.Code == errcode.StalePlan { // the user has named no plan
 		return reject(errcode.IndexChanged, "%s", rejection.Message)
 	}
 	return rejection
 }
 
-// countsUp reports whether as many replicas stay of those there are as what is dropped leaves.
+// countsUp reports whether Replicas is what remains after Drop of the existing replicas.
 func (c *AlterIndex) countsUp(replicas int) bool {
 	left := replicas - len(c.Drop)
 	return left >= 0 && (len(c.Drop) == 0 || left == int(c.Replicas) && len(c.Add) == 0)
@@ -139,7 +140,7 @@ func (c *AlterIndex) admit(t *tx, x *Index) *Rejection {
 	return c.admitDrop(f)
 }
 
-// admitDrop refuses to drop replicas that there are not.
+// admitDrop rejects dropping replicas that do not exist.
 func (c *AlterIndex) admitDrop(f *index.Definition) *Rejection {
 	for i, r := range c.Drop {
 		if uint8(r) > f.Replicas || i > 0 && r <= c.Drop[i-1] {
@@ -150,8 +151,8 @@ func (c *AlterIndex) admitDrop(f *index.Definition) *Rejection {
 	return nil
 }
 
-// without returns the copies as they are when the dropped replicas go. What an index that waits has is forgotten at
-// once: no host has heard of it.
+// without returns the copies after the dropped replicas have left. If the index waits for BUILD INDEX, their copies
+// are removed at once: no host has received the definition.
 func (c *AlterIndex) without(x *Index) []partition.Copy {
 	kept := make([]partition.Copy, 0, len(x.Topology.Copies))
 	for _, o := range x.Topology.Copies {
@@ -169,8 +170,8 @@ func (c *AlterIndex) without(x *Index) []partition.Copy {
 	return kept
 }
 
-// keeps refuses to drop replicas where a slice would be left without a copy that has been made. That one of them is
-// whole is the coordinator's to know.
+// keeps rejects a drop that would leave a slice without an allocated copy. The coordinator checks that one of them is
+// whole.
 func (c *AlterIndex) keeps(x *Index) *Rejection {
 	if len(c.Drop) == 0 || x.Waits() {
 		return nil

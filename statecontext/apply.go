@@ -9,9 +9,9 @@ import (
 	"tidemark/index"
 )
 
-// Apply applies one Raft entry: every command in it, in order. It returns the next state (s itself is unchanged), a
-// result per command, and the events of the updates in cas order. err wraps ErrUndecodable, and then nothing else is
-// given: the node has to stop.
+// Apply applies every command of one Raft entry, in order. It returns the next state (s itself does not change), one
+// result per command, and the events of the updates in cas order. If err is not nil, it wraps ErrUndecodable, all
+// other results are nil, and the node has to stop.
 func Apply(s *State, raftIndex uint64, data []byte) (next *State, results []Result, events []Event, err error) {
 	commands, err := Decode(data)
 	if err != nil {
@@ -21,7 +21,7 @@ func Apply(s *State, raftIndex uint64, data []byte) (next *State, results []Resu
 	return next, results, events, nil
 }
 
-// ApplyCommands is Apply for commands that have been decoded.
+// ApplyCommands is like Apply, for commands that are already decoded.
 func ApplyCommands(s *State, raftIndex uint64, commands []Command) (next *State, results []Result, events []Event) {
 	results = make([]Result, len(commands))
 	next = s
@@ -38,7 +38,7 @@ func ApplyCommands(s *State, raftIndex uint64, commands []Command) (next *State,
 	return &last, results, events
 }
 
-// applyOne applies one command and keeps the ledger.
+// applyOne applies one command and maintains the request ledger.
 func applyOne(s *State, c *Command) (*State, Result, []Event) {
 	base := *s
 	base.timeMS = max(base.timeMS, c.TimeMS)
@@ -51,7 +51,7 @@ func applyOne(s *State, c *Command) (*State, Result, []Event) {
 	}
 	t := tx{s: base, cas: base.cas + 1}
 	rejection := t.admit(c)
-	looked := rejection == nil // at the command; else nothing is known of it yet
+	looked := rejection == nil // otherwise the command was refused before it was examined
 	if looked {
 		if rejection = c.Body.apply(&t); rejection == nil {
 			t.endSplits()
@@ -71,7 +71,8 @@ func applyOne(s *State, c *Command) (*State, Result, []Event) {
 	return &t.s, t.result, t.events
 }
 
-// settled is the outcome of a request that is not looked at: it is remembered, or there is no room to remember it.
+// settled returns the result of a request that is not applied, because its outcome is remembered or cannot be
+// remembered.
 func (s *State) settled(c *Command) (Result, bool) {
 	if r, known := s.recall(c.Request); known {
 		return r, true
@@ -82,7 +83,7 @@ func (s *State) settled(c *Command) (Result, bool) {
 	return Result{}, false
 }
 
-// sign says of its events whose request they come of, if they come of one.
+// sign sets the principal of the request, if there is one, on all events of the command.
 func (t *tx) sign(r *Request) {
 	if r == nil {
 		return
@@ -92,25 +93,25 @@ func (t *tx) sign(r *Request) {
 	}
 }
 
-// tx is one command at work on its own version of the state. A rejection throws the version away.
+// tx applies one command to its own version of the state. A rejection discards that version.
 type tx struct {
 	s       State
-	cas     uint64 // that the update gets
+	cas     uint64 // cas of the state if the command changes it
 	changed bool
 	result  Result
 	events  []Event
 	owned   ownership
-	touched []index.ID // indexes that were changed
+	touched []index.ID // indexes changed by the command
 }
 
-// ownership remembers which maps of the version have been copied already.
+// ownership tracks which maps of the version have already been copied.
 type ownership struct {
 	managers, projectors, indexers, nodes, removed, buckets, indexes, names, users, tokens, settings, rebalances,
 	steps, differences bool
 }
 
-// admit holds for every command, and what it refuses is not remembered: before the cluster has an id only these two
-// mean something, and users wait for the end of a restore.
+// admit makes the checks that are common to all commands; its rejections are not remembered. Before the cluster has
+// an id, only BootstrapCluster and LeaderStarted are valid. User commands are rejected during a restore.
 func (t *tx) admit(c *Command) *Rejection {
 	if t.s.staging != nil && c.waitsForRestore() {
 		return reject(errcode.Restoring, "the cluster is being restored from a backup; nothing was done: try again "+
@@ -131,10 +132,10 @@ func (t *tx) admit(c *Command) *Rejection {
 	return reject(errcode.NotBootstrapped, "the cluster has no id yet; wait until its first leader has bootstrapped it")
 }
 
-// changedDefinitions marks an update that projectors and indexers must learn.
+// changedDefinitions marks an update that projectors and indexers must receive.
 func (t *tx) changedDefinitions() { t.changed, t.s.revision = true, t.cas }
 
-// changedIndex marks an update of an index; one that waits for BUILD INDEX is no concern of projectors and indexers.
+// changedIndex marks an update of an index. Projectors and indexers do not receive indexes that wait for BUILD INDEX.
 func (t *tx) changedIndex(x *Index) {
 	t.changed = true
 	if !x.Waits() {
@@ -142,8 +143,8 @@ func (t *tx) changedIndex(x *Index) {
 	}
 }
 
-// calendar returns the moment at which something was made, for people and to compare with calendars: as who asked for
-// it says, or else as the proposer's wall clock had it.
+// calendar returns the creation time to record, for display: the time given by the requester, or else the proposer's
+// wall clock.
 func (t *tx) calendar(wallMS int64) int64 {
 	if wallMS != 0 {
 		return wallMS
@@ -156,7 +157,7 @@ func (t *tx) emit(e Event) {
 	t.events = append(t.events, e)
 }
 
-// own returns a map of the version that may be changed.
+// own returns a map of this version that may be modified. It copies the map on first use.
 func own[K orderedKey, V any](m **btree.Map[K, V], done *bool) *btree.Map[K, V] {
 	if !*done {
 		*m, *done = (*m).Copy(), true
@@ -170,19 +171,20 @@ func (t *tx) setManager(m Manager) {
 	t.emit(Event{Kind: EventManager, Name: m.ID, Manager: &m})
 }
 
-// emitCluster tells what every field of the cluster itself is now.
+// emitCluster emits an event with all fields of the cluster.
 func (t *tx) emitCluster() {
 	t.emit(Event{Kind: EventCluster, Name: t.s.clusterID, Cluster: t.s.Cluster()})
 }
 
-// emitIndexer tells what is known of an indexer now.
+// emitIndexer emits an event with all fields of an indexer.
 func (t *tx) emitIndexer(i *Indexer) {
 	t.emit(Event{Kind: EventIndexer, Name: i.UUID, Node: i.Node, Indexer: i, Going: t.s.Going(i.Node)})
 }
 
 func (t *tx) setBucket(b *Bucket) { own(&t.s.buckets, &t.owned.buckets).Set(b.Name, b) }
 
-// setIndex stores a new version of an index; which part changed decides about its cas values and events.
+// setIndex stores a new version of an index. definition and topology say which parts changed, which decides the cas
+// values to set and the events to emit.
 func (t *tx) setIndex(x Index, definition, topology bool) {
 	t.changedIndex(&x)
 	if definition {
@@ -217,7 +219,7 @@ func (t *tx) index(id index.ID) (*Index, *Rejection) {
 	return nil, reject(errcode.UnknownIndex, "no index has id %d; it may have been dropped", id)
 }
 
-// bucket returns a bucket that is not gone, of the expected generation (0: any).
+// bucket returns a bucket that is not gone and has the expected generation (0: any).
 func (t *tx) bucket(name string, generation uint64) (*Bucket, *Rejection) {
 	b := t.s.Bucket(name)
 	switch {

@@ -8,11 +8,12 @@ import (
 	"tidemark/timestamp"
 )
 
-// Why Apply itself puts an index into error. These texts are part of the state: other words need a new format level.
+// Reasons with which Apply itself puts an index into state error. They are part of the state, so changing a text
+// requires a new format level.
 const (
 	reasonRecreated = "BUCKET_GONE: the bucket was re-created; BUILD INDEX makes the index anew, or drop it"
 	reasonDeleted   = "BUCKET_GONE: the bucket was deleted; drop the index, or re-create the bucket and BUILD INDEX"
-	// of a collection, which another bucket does not have, whatever its names
+	// reasonElsewhere is for an index on a collection: a re-created bucket does not have it, even under the same name.
 	reasonElsewhere = index.ReasonCollectionGone + "it was of another bucket; drop the index and create it again"
 	reasonNotThere  = "BUCKET_GONE: the bucket was not there when the index was restored; drop the index, or re-create " +
 		"the bucket and BUILD INDEX"
@@ -30,7 +31,7 @@ func (c *SetBucket) apply(t *tx) *Rejection {
 	return t.putBucket(c)
 }
 
-// putBucket is SetBucket whatever the limits say of new ones.
+// putBucket is SetBucket without the limit on the number of buckets.
 func (t *tx) putBucket(c *SetBucket) *Rejection {
 	if rejection := checkIdentity("bucket name", c.Name); rejection != nil {
 		return rejection
@@ -66,8 +67,8 @@ func (t *tx) putBucket(c *SetBucket) *Rejection {
 		},
 		ModifiedCAS: t.cas,
 	}
-	// Numbers go on, so that what an indexer remembers of an older generation, or of a bucket that was forgotten, never
-	// looks like this one's.
+	// Numbers continue, so that data that an indexer kept from an older generation, or from a forgotten bucket, never
+	// looks like data of this one.
 	b.Stability.Number, b.Stability.RollbackID = t.s.passed.stability, t.s.passed.rollback
 	if old != nil {
 		b.Stability.Number, b.Stability.RollbackID = old.Stability.Number, old.lastRollback()
@@ -102,15 +103,16 @@ func (c *BucketGone) apply(t *tx) *Rejection {
 	return nil
 }
 
-// bucketEvent tells what every field of a bucket is now.
+// bucketEvent returns an event with all fields of a bucket.
 func (t *tx) bucketEvent(b *Bucket) Event {
 	return Event{Kind: EventBucket, Name: b.Name, Bucket: b.Name, Number: b.Generation, UUID: b.UUID, VBuckets: b.VBuckets,
 		Removed:         b.Gone,
 		StabilitySource: t.s.BucketSettings(b.Name).StabilitySource}
 }
 
-// fail puts every index of a bucket into error. One whose collection is gone stays what it is, and gone is the
-// collection of one that was on a bucket of another uuid than the one that there is now; "": there is none.
+// fail puts every index of a bucket into state error, except those whose collection is already gone. uuid is the
+// bucket's new uuid, "" if the bucket was deleted: the collection of an index that was created on a bucket with
+// another uuid is gone.
 func (t *tx) fail(bucket, uuid, reason string) {
 	for x := range t.s.IndexesOf(bucket) {
 		failed := *x
@@ -127,7 +129,7 @@ func (t *tx) fail(bucket, uuid, reason string) {
 	}
 }
 
-// lastRollback is the newest rollback id that was given away.
+// lastRollback returns the newest rollback id that was assigned.
 func (b *Bucket) lastRollback() uint64 {
 	if b.Rollback != nil {
 		return b.Rollback.ID
@@ -169,7 +171,7 @@ func (c *AdvanceStability) apply(t *tx) *Rejection {
 	return nil
 }
 
-// follows reports whether the promotion is the next one of a bucket as it is.
+// follows rejects a promotion that is not the next one of the bucket in its present state.
 func (a *BucketAdvance) follows(old *Bucket) *Rejection {
 	if old.Rollback != nil || a.RollbackID != old.Stability.RollbackID {
 		return reject(errcode.RollbackMismatch, "bucket %q is at rollback %d (step %s), the promotion was made at %d",
@@ -182,7 +184,7 @@ func (a *BucketAdvance) follows(old *Bucket) *Rejection {
 	return nil
 }
 
-// onto returns a vector with the changes of a delta, which is the whole of its bytes.
+// onto applies a delta to the old vector. The delta must use all of its bytes.
 func (a *BucketAdvance) onto(what string, delta []byte, old timestamp.Vector) (timestamp.Vector, *Rejection) {
 	v, rest, err := timestamp.ApplyDeltaShared(delta, old)
 	if err != nil || len(rest) > 0 {
@@ -192,7 +194,7 @@ func (a *BucketAdvance) onto(what string, delta []byte, old timestamp.Vector) (t
 	return v, nil
 }
 
-// advance returns the bucket with its promotion.
+// advance returns the bucket after the promotion.
 func (t *tx) advance(a *BucketAdvance) (*Bucket, *Rejection) {
 	old, rejection := t.bucket(a.Bucket, a.Generation)
 	if rejection != nil {
@@ -229,7 +231,7 @@ func (t *tx) advance(a *BucketAdvance) (*Bucket, *Rejection) {
 	return &b, nil
 }
 
-// setLogs stores failover logs that changed, and reports whether any did.
+// setLogs stores changed failover logs and reports whether any of them differs from the stored one.
 func (b *Bucket) setLogs(changes []timestamp.VBucketLog) (changed bool, rejection *Rejection) {
 	if len(changes) == 0 {
 		return false, nil
@@ -243,8 +245,8 @@ func (b *Bucket) setLogs(changes []timestamp.VBucketLog) (changed bool, rejectio
 	return changed, nil
 }
 
-// mergeLogs puts changed logs and their map revisions into lists of one per vbucket. A lower revision is a stale
-// producer's and refused.
+// mergeLogs stores changed logs and their map revisions in per-vbucket lists. It rejects a lower revision, which
+// comes from a stale producer.
 func (b *Bucket) mergeLogs(logs []timestamp.FailoverLog, revisions []timestamp.MapRevision,
 	changes []timestamp.VBucketLog) (changed bool, rejection *Rejection) {
 	for _, l := range changes {
@@ -342,7 +344,7 @@ func (c *RollbackLogs) apply(t *tx) *Rejection {
 	return nil
 }
 
-// moveRollback takes the step at a state time; b is a copy that may be changed.
+// moveRollback performs the step at the given state time. b is a copy that may be modified.
 func (b *Bucket) moveRollback(c *SetRollbackStep, stateMS int64) *Rejection {
 	var r RollbackContext
 	if b.Rollback != nil {
@@ -350,7 +352,7 @@ func (b *Bucket) moveRollback(c *SetRollbackStep, stateMS int64) *Rejection {
 	}
 	var rejection *Rejection
 	switch {
-	case c.To == Started: // from none, or again from any step: a newer failover log has turned up
+	case c.To == Started: // from none, or again from any step: a newer failover log was seen
 		r = b.restartedRollback()
 	case c.From == Started && c.To == Prepare:
 		r.Failover, rejection = c.Failover, b.wholeTimestamp("failover", c.Failover)
@@ -376,8 +378,8 @@ func (b *Bucket) moveRollback(c *SetRollbackStep, stateMS int64) *Rejection {
 	return nil
 }
 
-// restartedRollback is a new context: with the logs of the one that it follows, else with those of the stability
-// timestamp.
+// restartedRollback returns a new context, with the logs of the preceding context, or those of the stability
+// timestamp if there is none.
 func (b *Bucket) restartedRollback() RollbackContext {
 	r := RollbackContext{ID: b.lastRollback() + 1, Logs: b.Stability.Logs, Revisions: b.Stability.Revisions}
 	if b.Rollback != nil {
@@ -386,7 +388,7 @@ func (b *Bucket) restartedRollback() RollbackContext {
 	return r
 }
 
-// wholeTimestamp rejects a timestamp that has not all vbuckets of the bucket.
+// wholeTimestamp rejects a timestamp whose number of vbuckets differs from the bucket's.
 func (b *Bucket) wholeTimestamp(name string, v timestamp.Vector) *Rejection {
 	if v.Len() != b.VBuckets {
 		return reject(errcode.InvalidArgument, "bucket %q: %s timestamp of %d vbuckets, the bucket has %d", b.Name, name,
@@ -395,7 +397,7 @@ func (b *Bucket) wholeTimestamp(name string, v timestamp.Vector) *Rejection {
 	return nil
 }
 
-// finishRollback ends the context: the bucket goes on from c.Stability under the new rollback id.
+// finishRollback ends the rollback: the bucket continues from c.Stability under the new rollback id.
 func (b *Bucket) finishRollback(c *SetRollbackStep, stateMS int64) *Rejection {
 	if c.Stability.Len() != b.VBuckets {
 		return reject(errcode.InvalidArgument, "bucket %q: stability timestamp of %d vbuckets, the bucket has %d", b.Name,

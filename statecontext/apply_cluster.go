@@ -38,7 +38,7 @@ func (c *LeaderStarted) apply(t *tx) *Rejection {
 		return rejection
 	}
 	t.s.term, t.s.leader, t.changed = c.Term, c.Manager.ID, true
-	t.s.staging = nil // a restore ends with the term that began it: finished, or not begun
+	t.s.staging = nil // a restore that is not finished ends with the term that began it
 	t.emit(Event{Kind: EventLeader, Name: c.Manager.ID, Number: c.Term})
 	t.registerManager(c.Manager)
 	return nil
@@ -57,7 +57,7 @@ func (c *RegisterManager) apply(t *tx) *Rejection {
 	return nil
 }
 
-// CheckManager reports whether a manager may register, and begin a term, as far as its own words go; the error is a
+// CheckManager checks the id and the addresses that a manager registers or begins a term with. A non-nil error is a
 // *Rejection.
 func CheckManager(m *Manager) error {
 	if rejection := checkManager(m); rejection != nil {
@@ -119,7 +119,7 @@ func (c *RegisterIndexer) apply(t *tx) *Rejection {
 	}
 	if old := t.s.IndexerByUUID(i.UUID); old != nil {
 		i.Node, i.ModifiedCAS, i.Evicting, t.result.Node = old.Node, old.ModifiedCAS, old.Evicting, old.Node
-		i.Offline = old.Offline // it is back when it is seen at work
+		i.Offline = old.Offline // cleared when the leader sees it at work again
 		if i == *old {
 			return nil
 		}
@@ -139,7 +139,7 @@ func (c *RegisterIndexer) apply(t *tx) *Rejection {
 	return nil
 }
 
-// freeNode returns a number that no indexer has and no copy names, counting on from the newest that was given.
+// freeNode returns a node id that no indexer has and no copy refers to, searching onward from the id assigned last.
 func (s *State) freeNode() (index.NodeID, bool) {
 	held := s.nodesWithCopies()
 	for k := range int(index.MaxNodeID) + 1 {
@@ -227,7 +227,7 @@ func (c *SetFormatLevel) apply(t *tx) *Rejection {
 	return nil
 }
 
-// knownToAll refuses a format level that a registered manager does not know: it would stop there.
+// knownToAll rejects a format level that a registered manager does not support: that manager would stop.
 func (s *State) knownToAll(level uint64) *Rejection {
 	for m := range s.Managers() {
 		if m.FormatLevel < level {
@@ -271,16 +271,17 @@ func (c *RaiseEpoch) apply(t *tx) *Rejection {
 	return nil
 }
 
-// skipNumbers passes over numbers that a lost history may have given away. Nobody watches while a recovery does it.
+// skipNumbers skips numbers that a lost history may have assigned. It runs only in a recovery, when nobody watches
+// the events.
 func (t *tx) skipNumbers() {
 	t.cas += SkippedUpdates
 	t.s.nextIndexID += SkippedIDs
 	t.s.nextCopyID += SkippedIDs
-	t.s.passed.generation += SkippedIDs // of buckets that only the lost history knew
+	t.s.passed.generation += SkippedIDs // of buckets that only the lost history had
 	t.s.passed.rollback += SkippedIDs
 	for _, old := range slices.Collect(t.s.Buckets()) {
 		b := *old
-		b.Stability.Number += SkippedStability // also where there was none: the lost history may have promoted it
+		b.Stability.Number += SkippedStability // also from 0: the lost history may have promoted the bucket
 		b.Stability.RollbackID += SkippedIDs
 		if b.Rollback != nil {
 			r := *b.Rollback
@@ -292,12 +293,12 @@ func (t *tx) skipNumbers() {
 	}
 }
 
-// checkName refuses names given by users that are empty, too long, or hold control characters.
+// checkName rejects user-given names that are empty, too long, or contain control characters.
 func (t *tx) checkName(what, name string) *Rejection {
 	return checkText(what, name, int(t.s.limits.NameLength))
 }
 
-// checkIdentity is checkName for what nobody chooses while the cluster runs; limits do not matter.
+// checkIdentity is checkName with a fixed bound, for identifiers that users do not choose at run time.
 func checkIdentity(what, id string) *Rejection { return checkText(what, id, maxIdentityBytes) }
 
 func checkText(what, name string, most int) *Rejection {
@@ -310,12 +311,12 @@ func checkText(what, name string, most int) *Rejection {
 	return nil
 }
 
-// checkTexts bounds the texts of statements.
+// checkTexts bounds the lengths of statement texts.
 func (t *tx) checkTexts(texts ...string) *Rejection {
 	return checkLengths(int(t.s.limits.StatementLength), texts)
 }
 
-// checkAddresses bounds addresses and labels of members; limits do not matter.
+// checkAddresses bounds the lengths of members' addresses and labels, independent of the configured limits.
 func checkAddresses(texts ...string) *Rejection { return checkLengths(maxAddressBytes, texts) }
 
 func checkLengths(most int, texts []string) *Rejection {
@@ -327,13 +328,13 @@ func checkLengths(most int, texts []string) *Rejection {
 	return nil
 }
 
-// checkPlacement reports whether copies are where an index of this layout may have them: on known nodes, one of every
-// slice and replica, or two while one moves, and never two replicas of a slice, or two copies of one, on one node.
-// Copies that are leaving do not count.
+// checkPlacement rejects copies that an index with this layout may not have. Every node must be registered; every
+// slice of every replica needs one copy, or two while it is moved; and a node may hold one copy of a slice at most,
+// whatever the replica. Copies that are leaving are not counted.
 func (s *State) checkPlacement(l partition.Layout, replicas uint8, copies []partition.Copy) *Rejection {
 	each := int(replicas) + 1
-	seen, placed := make([]uint8, int(l.Partitions)*each), 0 // copies of each slice of each replica
-	onNode := make([]nodeSet, l.Partitions)                  // that have a copy of each slice
+	seen, placed := make([]uint8, int(l.Partitions)*each), 0 // number of copies per slice and replica
+	onNode := make([]nodeSet, l.Partitions)                  // nodes that hold a copy of the slice
 	for _, c := range copies {
 		if c.Slice >= index.SliceID(l.Partitions) || uint8(c.Replica) > replicas && c.State != partition.Leaving {
 			return reject(errcode.PlacementInconsistent, "slice %d of replica %d; the index has %d slices and replicas 0 to %d",

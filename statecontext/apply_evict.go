@@ -8,30 +8,30 @@ import (
 	"tidemark/partition"
 )
 
-// EvictIndexer begins to remove an indexer for good, and is not taken back: from then on no copy is placed on it.
-// EvictCopies then takes its copies off it, and RemoveIndexer is the end. A repetition changes nothing. Rejections:
-// UnknownNode, IndexChanged.
+// EvictIndexer begins to remove an indexer for good; it cannot be undone. From then on no copy is placed on the
+// indexer. EvictCopies then removes its copies, and RemoveIndexer completes the removal. Repeating the command
+// changes nothing. Rejections: UnknownNode, IndexChanged.
 type EvictIndexer struct {
 	Node     index.NodeID
-	UUID     string // guards against a number that was given away meanwhile
-	Revision uint64 // definitions revision on which it was decided; no other
+	UUID     string // guards against a node id that was reassigned meanwhile
+	Revision uint64 // definitions revision for which it was decided; the state must be at it
 }
 
-// EvictCopies takes all copies of some indexes off an indexer that is being removed: they are forgotten, and others are
-// placed instead. Which indexes, and how many, is the proposer's choice: an indexer may hold more copies than one
-// command can name. Rejections: UnknownNode, StateMismatch (the indexer is not being removed), UnknownIndex,
-// CASMismatch, UnknownCopy, PlacementInconsistent.
+// EvictCopies removes all copies of some indexes from an indexer that is being removed, and places others instead.
+// The proposer chooses which indexes and how many, since an indexer may hold more copies than fit in one command.
+// Rejections: UnknownNode, StateMismatch (the indexer is not being removed), UnknownIndex, CASMismatch, UnknownCopy,
+// PlacementInconsistent.
 type EvictCopies struct {
 	Node    index.NodeID
 	UUID    string
 	Indexes []Eviction
 }
 
-// Eviction is what is placed instead of an index's copies on the node: one copy for each that is not leaving, none
-// where the index is being dropped.
+// Eviction names an index and the copies to place instead of its copies on the node: one for each copy that is not
+// leaving, none if the index is being dropped.
 type Eviction struct {
 	ID         index.ID
-	IfTopology uint64 // TopologyCAS on which it was decided; no other
+	IfTopology uint64 // TopologyCAS for which it was decided; the index must be at it
 	Add        []Placement
 }
 
@@ -58,7 +58,7 @@ func (e *Eviction) append(dst []byte) []byte {
 	return appendPlacements(appendUint(appendUint(dst, uint64(e.ID)), e.IfTopology), e.Add)
 }
 
-// EncodedSize is what an eviction adds to its command.
+// EncodedSize returns the number of bytes that the eviction adds to its command.
 func (e *Eviction) EncodedSize() int { return len(e.append(nil)) }
 
 func decodeEvictCopies(d *decoder) *EvictCopies {
@@ -103,7 +103,7 @@ func (c *EvictCopies) apply(t *tx) *Rejection {
 	return nil
 }
 
-// evict takes an index's copies off the node.
+// evict removes an index's copies from the node.
 func (t *tx) evict(node index.NodeID, e Eviction) *Rejection {
 	p, rejection := t.index(e.ID)
 	if rejection != nil {
@@ -136,8 +136,8 @@ func (t *tx) evict(node index.NodeID, e Eviction) *Rejection {
 	return nil
 }
 
-// newPlan makes a refusal of an indexer that is gone, or being removed, one of the moment: the proposer has chosen it
-// for what somebody asked for, and would choose another one now.
+// newPlan turns a rejection because of an indexer that is gone or being removed into IndexChanged, which is retried:
+// the proposer chose that indexer for a user's request, and would now choose another one.
 func newPlan(r *Rejection) *Rejection {
 	if r != nil && r.Code == errcode.UnknownNode {
 		return reject(errcode.IndexChanged, "%s", r.Message)
@@ -145,7 +145,7 @@ func newPlan(r *Rejection) *Rejection {
 	return r
 }
 
-// checkNew refuses new copies on an indexer that is being removed.
+// checkNew rejects new copies on an indexer that is being removed.
 func (s *State) checkNew(add []Placement) *Rejection {
 	for _, p := range add {
 		if i := s.Indexer(p.Node); i != nil && i.Evicting {

@@ -9,7 +9,7 @@ import (
 	"tidemark/partition"
 )
 
-// unsplit refuses a definition that has what SplitIndex alone makes.
+// unsplit rejects a definition with fields that only SplitIndex sets.
 func unsplit(f *index.Definition) *Rejection {
 	if f.Replaces != 0 || f.Origin != 0 || f.SplitFailed != "" || f.SplitCause != "" {
 		return reject(errcode.InvalidArgument, "index %q: a new index replaces none and has no split that failed", f.Name)
@@ -50,7 +50,7 @@ func (c *CreateIndex) apply(t *tx) *Rejection {
 	return t.addIndex(f, c.Layout, c.Placement)
 }
 
-// addIndex adds an index in state pending, once its definition was checked.
+// addIndex adds an index in state pending. The caller has checked the definition.
 func (t *tx) addIndex(f index.Definition, layout partition.Layout, placement []Placement) *Rejection {
 	if err := layout.Check(); err != nil {
 		return reject(errcode.InvalidArgument, "%v", err)
@@ -84,7 +84,7 @@ func (t *tx) addIndex(f index.Definition, layout partition.Layout, placement []P
 	return nil
 }
 
-// checkNewDefinition refuses what no new index may have.
+// checkNewDefinition rejects a definition that no new index may have.
 func (t *tx) checkNewDefinition(f *index.Definition) *Rejection {
 	if rejection := checkMember(f.Member); rejection != nil {
 		return rejection
@@ -98,7 +98,7 @@ func (t *tx) checkNewDefinition(f *index.Definition) *Rejection {
 	return t.checkDefinition(f)
 }
 
-// checkMember refuses half of a collection.
+// checkMember rejects a collection of which only some fields are set.
 func checkMember(m index.Member) *Rejection {
 	if !m.IsZero() && (m.Scope == "" || m.Collection == "" || m.ID == 0) {
 		return reject(errcode.InvalidArgument, "collection %q of scope %q with id %d: want all of them", m.Collection,
@@ -107,7 +107,7 @@ func checkMember(m index.Member) *Rejection {
 	return checkAddresses(m.Scope, m.Collection)
 }
 
-// placeCopies appends new copies, with fresh ids, to those there are.
+// placeCopies returns copies followed by new ones, with fresh ids, for the placement.
 func (t *tx) placeCopies(copies []partition.Copy, placement []Placement) []partition.Copy {
 	all := append(make([]partition.Copy, 0, len(copies)+len(placement)), copies...)
 	for _, p := range placement {
@@ -118,13 +118,13 @@ func (t *tx) placeCopies(copies []partition.Copy, placement []Placement) []parti
 	return all
 }
 
-// checkCounts refuses one index more than there may be.
+// checkCounts rejects an index beyond the limits of the cluster or of the bucket.
 func (s *State) checkCounts(f *index.Definition) *Rejection {
 	l := s.limits
 	if s.indexes.Len() >= int(l.Indexes) {
 		return reject(errcode.LimitExceeded, "the cluster has %d indexes; at most %d", s.indexes.Len(), l.Indexes)
 	}
-	if s.indexes.Len() < int(l.IndexesPerBucket) { // no bucket has more than there are
+	if s.indexes.Len() < int(l.IndexesPerBucket) { // no bucket has more indexes than the cluster
 		return nil
 	}
 	here := 0
@@ -176,7 +176,7 @@ func (c *BuildIndexes) apply(t *tx) *Rejection {
 	return nil
 }
 
-// build brings an index to pending. What its copies have already was made by the rules that it carries.
+// build moves an index to pending. If its existing copies were made by older rules, it keeps their number.
 func (t *tx) build(x Index, rules uint32) *Rejection {
 	f := &x.Definition
 	fresh := f.Deferred
@@ -198,7 +198,7 @@ func (t *tx) build(x Index, rules uint32) *Rejection {
 	if rejection := collectionGone(f, moved); rejection != nil {
 		return rejection
 	}
-	if moved { // what the copies hold is of another bucket: new ones, at the same places
+	if moved { // the copies hold data of the old bucket: place new ones on the same nodes
 		f.BucketUUID, x.Topology.Copies, x.PlacedCAS = b.UUID, t.placeCopies(nil, placesOf(x.Topology.Copies)), t.cas
 	}
 	f.State, f.Reason, f.Deferred = index.Pending, "", false
@@ -209,7 +209,7 @@ func (t *tx) build(x Index, rules uint32) *Rejection {
 	return nil
 }
 
-// placesOf returns where the copies are that stay; of one that is moving, where it was.
+// placesOf returns the places of the copies that stay. For a copy that is moving, it returns the old place.
 func placesOf(copies []partition.Copy) []Placement {
 	places := make([]Placement, 0, len(copies))
 	for _, c := range copies {
@@ -221,7 +221,7 @@ func placesOf(copies []partition.Copy) []Placement {
 	return places
 }
 
-// matches refuses a request that was made for an index as it was before a change; 0: for any.
+// matches rejects a request that was made for another version of the index; ifMatch 0 matches any version.
 func matches(f *index.Definition, ifMatch uint64) *Rejection {
 	if ifMatch != 0 && ifMatch != f.ModifiedCAS {
 		return reject(errcode.CASMismatch, "index %d (%s) was modified at cas %d, the request wants %d; read it again", f.ID,
@@ -230,7 +230,8 @@ func matches(f *index.Definition, ifMatch uint64) *Rejection {
 	return nil
 }
 
-// collectionGone refuses to build an index whose collection is no more. moved: the bucket is another one by now.
+// collectionGone rejects building an index whose collection no longer exists. moved reports whether the bucket is
+// another one now.
 func collectionGone(f *index.Definition, moved bool) *Rejection {
 	switch {
 	case f.CollectionGone():
@@ -257,7 +258,7 @@ func (c *DropIndex) apply(t *tx) *Rejection {
 	if rejection := matches(f, c.IfMatch); rejection != nil {
 		return rejection
 	}
-	if x.Waits() { // no host has ever been told of it
+	if x.Waits() { // no host has received the definition
 		own(&t.s.names, &t.owned.names).Delete(x.key())
 		t.removeIndex(&x)
 		return nil
@@ -270,7 +271,7 @@ func (c *DropIndex) apply(t *tx) *Rejection {
 	return nil
 }
 
-// letGo begins to drop an index that hosts may have heard of.
+// letGo begins to drop an index that hosts may have received.
 func (t *tx) letGo(x Index) {
 	own(&t.s.names, &t.owned.names).Delete(x.key())
 	x.Definition.State, x.Definition.Reason = index.Dropping, ""
@@ -281,7 +282,7 @@ func (t *tx) letGo(x Index) {
 	t.setIndex(x, true, true)
 }
 
-// admit reports whether an index may go on from the state that it is in.
+// admit rejects a transition that the present state of the index does not allow.
 func (c *SetIndexState) admit(f *index.Definition) *Rejection {
 	if f.State != c.From {
 		return reject(errcode.StateMismatch, "index %d (%s) is in state %s, the command expects %s", f.ID, f.Name, f.State,
@@ -322,7 +323,8 @@ func (c *SetIndexState) apply(t *tx) *Rejection {
 	return nil
 }
 
-// cutReason bounds a reason: an index that has failed has to be put into error, whatever there is to say about it.
+// cutReason truncates a reason to maxReasonBytes: the length of the text must not keep a failed index from being put
+// into state error.
 func cutReason(text string) string {
 	const more = " …"
 	if len(text) <= maxReasonBytes {
@@ -335,7 +337,7 @@ func cutReason(text string) string {
 	return text[:at] + more
 }
 
-// checkBucket refuses a state that was decided for another bucket, or before a rollback.
+// checkBucket rejects a transition that was decided for another bucket, or before a rollback.
 func (c *SetIndexState) checkBucket(t *tx, f *index.Definition) *Rejection {
 	b, rejection := t.bucket(f.Bucket, c.Guard.Generation)
 	if rejection != nil {
@@ -353,7 +355,7 @@ func (c *SetIndexState) checkBucket(t *tx, f *index.Definition) *Rejection {
 }
 
 func (c *SetCopyStates) apply(t *tx) *Rejection {
-	var changed []*changedCopies // one new version of each index, however many of its copies change
+	var changed []*changedCopies // one new version per index, however many of its copies change
 	of := map[index.ID]*changedCopies{}
 	for _, h := range c.Copies {
 		x := of[h.Index]
@@ -382,14 +384,14 @@ func (c *SetCopyStates) apply(t *tx) *Rejection {
 	return nil
 }
 
-// changedCopies is an index of which copies change.
+// changedCopies is an index some of whose copies change.
 type changedCopies struct {
 	Index
-	owned  bool // the list of copies is of this version; nothing has changed before
-	leaves bool // one of them
+	owned  bool // the list of copies is this version's own; false until the first change
+	leaves bool // at least one of the copies leaves
 }
 
-// goesOn reports whether a copy may go on from one state to another.
+// goesOn reports whether a copy may move from one state to another.
 func goesOn(from, to partition.CopyState) bool {
 	switch to {
 	case partition.Allocated:
@@ -400,7 +402,7 @@ func goesOn(from, to partition.CopyState) bool {
 	return false
 }
 
-// set changes a copy.
+// set changes the state of a copy.
 func (x *changedCopies) set(h CopyChange, revision uint64) *Rejection {
 	at, is := x.Topology.Place(h.Copy)
 	if !is {
@@ -491,7 +493,7 @@ func (c *RemoveIndex) apply(t *tx) *Rejection {
 	return nil
 }
 
-// removeIndex forgets an index whose name is free already.
+// removeIndex removes an index whose name is already free.
 func (t *tx) removeIndex(x *Index) {
 	f := &x.Definition
 	own(&t.s.indexes, &t.owned.indexes).Delete(f.ID)

@@ -10,22 +10,22 @@ import (
 	"io"
 )
 
-// BackupVersion is the form that WriteBackup writes. Older forms stay readable.
+// BackupVersion is the file format that WriteBackup writes. ReadBackup reads older formats, too.
 const BackupVersion = 1
 
-// MaxBackupBytes bounds a backup file: its state snapshot and what is around it.
+// MaxBackupBytes bounds a backup file: the state snapshot plus header and checksum.
 const MaxBackupBytes = MaxRestoreBytes + 4<<10
 
 var (
-	// ErrBackupCorrupt is wrapped when a file is no backup, or was damaged or cut.
+	// ErrBackupCorrupt is wrapped if a file is not a backup, or is damaged or truncated.
 	ErrBackupCorrupt = errors.New("corrupt backup")
-	// ErrBackupVersion is wrapped when a backup is of a form or format level that this program does not know.
+	// ErrBackupVersion is wrapped if a backup has a file format or format level that this program does not support.
 	ErrBackupVersion = errors.New("backup of a newer version")
 )
 
 var backupMagic = [8]byte{'T', 'I', 'D', 'E', 'B', 'A', 'C', 'K'}
 
-// BackupInfo is what a backup says of itself.
+// BackupInfo is the header of a backup.
 type BackupInfo struct {
 	Form        int    `json:"form"`
 	ClusterID   string `json:"cluster_id"`
@@ -36,16 +36,17 @@ type BackupInfo struct {
 	Version     string `json:"version"` // of the program that took it
 }
 
-// Backup is a backup that was read and checked.
+// Backup is a backup that has been read and verified.
 type Backup struct {
 	BackupInfo
 	State    *State
 	Snapshot []byte // the state, as WriteSnapshot wrote it
 }
 
-// WriteBackup writes a state as a backup file: magic and form, the facts of BackupInfo with a CRC-32C, the state
-// snapshot, and a SHA-256 of all that stands before it. A restore under way is not part of it, nor are outcomes of
-// requests, users and tokens: they are not restored, and files are kept where hashes of passwords should not be.
+// WriteBackup writes a state as a backup file: magic and file format, the fields of BackupInfo with a CRC-32C, the
+// state snapshot, and a SHA-256 of everything before it. It leaves out a restore in progress, the outcomes of
+// requests, and users and tokens: they are not restored, and password hashes should not lie where backup files are
+// kept.
 func WriteBackup(w io.Writer, s *State, timeMS int64, version string) error {
 	clean := *s.WithoutUsers()
 	clean.staging, clean.ledger = nil, clean.ledger.cleared()
@@ -68,11 +69,11 @@ func WriteBackup(w io.Writer, s *State, timeMS int64, version string) error {
 	return nil
 }
 
-// ReadBackup is ReadBackupUpTo with everything that this program knows.
+// ReadBackup is ReadBackupUpTo with the newest format level of this program.
 func ReadBackup(data []byte) (*Backup, error) { return ReadBackupUpTo(FormatLevel, data) }
 
-// ReadBackupUpTo reads a whole backup file, as a program does whose newest format level is the one given, and checks
-// all of it. The backup refers to data. Errors wrap ErrBackupCorrupt or ErrBackupVersion.
+// ReadBackupUpTo reads a whole backup file as a program does whose newest format level is level, and verifies all of
+// it. The returned backup refers to data. Errors wrap ErrBackupCorrupt or ErrBackupVersion.
 func ReadBackupUpTo(level uint64, data []byte) (*Backup, error) {
 	b, err := readBackupHead(data)
 	if err != nil {
@@ -100,7 +101,7 @@ func corruptBackup(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrBackupCorrupt, fmt.Errorf(format, args...))
 }
 
-// readBackupHead reads what stands before a backup's snapshot, and finds the snapshot.
+// readBackupHead reads the header of a backup and locates the snapshot.
 func readBackupHead(data []byte) (*Backup, error) {
 	switch {
 	case len(data) > MaxBackupBytes:

@@ -169,10 +169,10 @@ func (c *RollbackLogs) append(dst []byte) []byte {
 func (c *SetFormatLevel) append(dst []byte) []byte { return appendUint(dst, c.Level) }
 func (c *SetLimits) append(dst []byte) []byte      { return appendLimits(dst, c.Limits) }
 
-// Flags of RaiseEpoch.
+// Flags of an encoded RaiseEpoch.
 const (
 	raiseClearLedger = 1 << iota
-	raiseSkipNumbers // this and what follows are never in a log: a recovery leaves its command in a snapshot only
+	raiseSkipNumbers // this and the following flags are never in a log: a recovery applies its command to a snapshot
 	raiseResetLimits
 )
 
@@ -201,7 +201,8 @@ func (c *RaiseEpoch) append(dst []byte) []byte {
 	return append(appendUint(dst, c.Epoch), flags)
 }
 
-// decodeBody reads the fields of a command; nil for a type that this program does not know. Errors stay in d.
+// decodeBody reads the fields of a command; it returns nil for a kind that this program does not support. Errors stay
+// in d.
 func decodeBody(k kind, d *decoder) Body {
 	switch k {
 	case kindReserved:
@@ -229,7 +230,7 @@ func decodeBody(k kind, d *decoder) Body {
 	return decodeIndexBody(k, d)
 }
 
-// decodeRegistrationBody reads the commands about managers, projectors and indexers.
+// decodeRegistrationBody reads commands about managers, projectors and indexers.
 func decodeRegistrationBody(k kind, d *decoder) Body {
 	switch k {
 	case kindRegisterManager:
@@ -265,7 +266,7 @@ func decodeCreateIndex(d *decoder) *CreateIndex {
 	return c
 }
 
-// decodeIndexBody reads the commands about indexes, timestamps and rollbacks.
+// decodeIndexBody reads commands about indexes, timestamps and rollbacks.
 func decodeIndexBody(k kind, d *decoder) Body {
 	switch k {
 	case kindCreateIndex:
@@ -305,7 +306,7 @@ func decodeSetCopyStates(d *decoder) Body {
 	return c
 }
 
-// decodeTimestampBody reads the commands about timestamps and rollbacks of a bucket.
+// decodeTimestampBody reads commands about a bucket's timestamps and rollbacks.
 func decodeTimestampBody(k kind, d *decoder) Body {
 	switch k {
 	case kindAdvanceStability:

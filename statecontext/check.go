@@ -8,15 +8,15 @@ import (
 	"tidemark/partition"
 )
 
-// ErrInvariant is wrapped by what Check finds.
+// ErrInvariant is wrapped by the errors that Check returns.
 var ErrInvariant = errors.New("StateContext invariant broken")
 
 func broken(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrInvariant, fmt.Sprintf(format, args...))
 }
 
-// Check reports whether a state is one that Apply may produce. It looks at everything and is meant for tests, for
-// restored snapshots and for backups. Its errors wrap ErrInvariant.
+// Check verifies that s is a state that Apply can produce. It examines the whole state and is meant for tests,
+// restored snapshots and backups. Its errors wrap ErrInvariant.
 func Check(s *State) error {
 	if s.revision > s.cas {
 		return broken("definitions revision %d above cas %d", s.revision, s.cas)
@@ -153,7 +153,7 @@ func checkBuckets(s *State) error {
 	return nil
 }
 
-// checkTimestamps looks at the sizes of a bucket's timestamps, and when the newest was promoted.
+// checkTimestamps verifies the sizes of a bucket's timestamps and the time of the newest promotion.
 func checkTimestamps(s *State, b *Bucket) error {
 	n := b.VBuckets
 	if b.Stability.StateMS < 0 || b.Stability.StateMS > s.timeMS {
@@ -169,7 +169,7 @@ func checkTimestamps(s *State, b *Bucket) error {
 	return nil
 }
 
-// checkRollback looks at the rollback context of a bucket that has one.
+// checkRollback verifies the rollback context of a bucket that has one.
 func checkRollback(b *Bucket) error {
 	n, r := b.VBuckets, b.Rollback
 	switch {
@@ -203,7 +203,7 @@ func checkIndexes(s *State) error {
 	return nil
 }
 
-// checkIndex looks at one index; seen are the copies of those before.
+// checkIndex verifies one index; seen holds the copies of the indexes checked before.
 func checkIndex(s *State, x *Index, seen map[index.CopyID]bool) error {
 	if err := checkDefinition(s, x); err != nil {
 		return err
@@ -237,7 +237,7 @@ func checkDefinition(s *State, x *Index) error {
 	case f.IsPrimary != (len(f.Keys) == 0):
 		return broken("index %d: primary %v with %d keys", f.ID, f.IsPrimary, len(f.Keys))
 	}
-	if err := checkValues(f); err != nil { // no snapshot could be read again
+	if err := checkValues(f); err != nil { // a snapshot with it could not be read again
 		return broken("index %d: %v", f.ID, err)
 	}
 	return nil
@@ -279,7 +279,7 @@ func checkCopies(s *State, x *Index, seen map[index.CopyID]bool) error {
 	return nil
 }
 
-// checkBucketOf looks at the bucket of an index that is not being dropped.
+// checkBucketOf verifies the bucket of an index that is not being dropped.
 func checkBucketOf(s *State, x *Index) error {
 	f := &x.Definition
 	if f.State == index.Dropping {
@@ -316,13 +316,13 @@ func checkNames(s *State) error {
 	return nil
 }
 
-// isFirst reports whether an index is ready, and may have f as its successor.
+// isFirst reports whether first is ready and may have f as its successor.
 func isFirst(first, f *index.Definition) bool {
 	return first.State == index.Maintenance && first.Replaces == 0 && first.First() == f.Origin &&
 		first.Keyspace() == f.Keyspace() && first.Name == f.Name
 }
 
-// checkSuccessor: while there is a successor, the index whose name it is to have is READY.
+// checkSuccessor verifies that the index that a successor is to replace is READY.
 func checkSuccessor(s *State, x *Index) error {
 	f := &x.Definition
 	if f.Replaces == 0 {
@@ -366,7 +366,7 @@ func checkLedger(s *State) error {
 	return err
 }
 
-// checkStep holds between a state and the one that follows it.
+// checkStep verifies what must hold between a state and the one that follows it.
 func checkStep(before, after *State) error {
 	for _, n := range []struct {
 		what          string
@@ -392,7 +392,7 @@ func checkStep(before, after *State) error {
 	return checkStabilitySteps(before, after)
 }
 
-// checkStabilitySteps: a bucket's stability timestamp goes back in a rollback only.
+// checkStabilitySteps verifies that a bucket's stability timestamp goes back only in a rollback.
 func checkStabilitySteps(before, after *State) error {
 	for b := range after.Buckets() {
 		old := before.Bucket(b.Name)
@@ -409,7 +409,8 @@ func checkStabilitySteps(before, after *State) error {
 	return nil
 }
 
-// newest is the highest cas that an index may have been changed at: one that its hosts know, at the revision.
+// newest returns the highest cas at which the index may have been changed: the definitions revision if its hosts
+// receive it, else the cas of the state.
 func (x *Index) newest(s *State) uint64 {
 	if x.Waits() {
 		return s.cas

@@ -10,16 +10,16 @@ import (
 )
 
 var (
-	// ErrUndecodable is wrapped when a Raft entry is not a list of commands that this program knows: the node has to
-	// stop, because skipping it would make its state another one.
+	// ErrUndecodable is wrapped if a Raft entry is not a list of commands that this program supports. The node has to
+	// stop, because its state would diverge if it skipped the entry.
 	ErrUndecodable = errors.New("undecodable command")
-	// ErrTooLarge is wrapped when commands do not fit into one Raft entry.
+	// ErrTooLarge is wrapped if commands do not fit into one Raft entry.
 	ErrTooLarge = errors.New("commands too large for one log entry")
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// appendString appends the length and the bytes.
+// appendString appends the length and the bytes of s.
 func appendString(dst []byte, s string) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(s)))
 	return append(dst, s...)
@@ -44,7 +44,7 @@ func appendBool(dst []byte, b bool) []byte {
 // appendVector appends a whole vector, which may have no vbuckets.
 func appendVector(dst []byte, t timestamp.Vector) []byte { return t.AppendVector(dst) }
 
-// decoder takes fields off a slice and keeps the first error; after one, every field is zero.
+// decoder consumes fields from a byte slice and keeps the first error; after an error, every field reads as zero.
 type decoder struct {
 	b   []byte
 	err error
@@ -85,7 +85,7 @@ func (d *decoder) uint() uint64 {
 	return u
 }
 
-// max takes a number that must not be above top.
+// max reads a number that must not exceed top.
 func (d *decoder) max(top uint64, what string) uint64 {
 	u := d.uint()
 	if u > top {
@@ -105,10 +105,10 @@ func (d *decoder) int() int64 {
 	return i
 }
 
-// count takes the number of elements that follow, each of which is at least one byte long.
+// count reads the number of the elements that follow. Each takes at least one byte, which bounds it.
 func (d *decoder) count() int { return int(d.max(uint64(len(d.b)), "count")) }
 
-// bytes takes a length and that many bytes, which alias the input.
+// bytes reads a length and that many bytes. The result aliases the input.
 func (d *decoder) bytes() []byte {
 	n := d.count()
 	if d.err != nil || n > len(d.b) {
@@ -157,7 +157,7 @@ func (d *decoder) log() timestamp.FailoverLog {
 	return l
 }
 
-// end returns the first error, or one for bytes that are left over.
+// end returns the first error, or an error if bytes are left over.
 func (d *decoder) end() error {
 	if d.err == nil && len(d.b) > 0 {
 		d.fail("%d bytes left over", len(d.b))

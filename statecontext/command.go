@@ -6,37 +6,38 @@ import (
 	"tidemark/timestamp"
 )
 
-// Command is one change that the leader proposes. Several travel in one Raft entry (Encode).
+// Command is one change that the leader proposes. One Raft entry may hold several commands (see Encode).
 type Command struct {
-	// TimeMS is the state time that the proposer reckons with (Clock); the state time never falls below it.
+	// TimeMS is the state time stamped by the proposer (see Clock); the state time never falls below it.
 	TimeMS int64
-	// WallMS is the proposer's wall clock, for people and calendars: unix milliseconds, which no age is reckoned from.
+	// WallMS is the proposer's wall clock in unix milliseconds. It is for display and calendar dates only; no age is
+	// computed from it.
 	WallMS int64
-	// Request says on whose behalf the command is; nil: the cluster's own. One with a Key makes the outcome exactly-once
-	// within the ledger's window. Refusals are outcomes too, but for those that pass by themselves (Code.Passing) or came
-	// before the command was looked at: whoever asks again may then be served.
+	// Request identifies the user's request; nil for the cluster's own commands. A Key makes the outcome exactly-once
+	// within the ledger's window. Rejections are outcomes, too, except those that pass by themselves (Code.Passing) and
+	// those made before the command was examined: a retry of these may succeed.
 	Request *Request
 	Body    Body
 }
 
-// Request identifies what a user asked for, so that asking again gives the one outcome.
+// Request identifies a user's request, so that every retry gets the same outcome.
 type Request struct {
-	Principal string   // who asks, at most MaxKeyBytes
+	Principal string   // the authenticated user, at most MaxKeyBytes
 	Key       string   // Idempotency-Key, at most MaxKeyBytes; "": nothing is remembered, and BodyHash is not kept
-	BodyHash  [32]byte // of the request's body: the same key with another body is refused
+	BodyHash  [32]byte // hash of the request body: the same key with another body is rejected
 }
 
-// keyed reports whether the outcome is remembered.
+// keyed reports whether the outcome of the request is remembered.
 func (r *Request) keyed() bool { return r != nil && r.Key != "" }
 
-// Body is one of the command types below.
+// Body is implemented by the command types below.
 type Body interface {
 	kind() kind
 	append(dst []byte) []byte
 	apply(t *tx) *Rejection
 }
 
-// kind is a command's type in its encoding. A number is never reused.
+// kind is the number of a command type in the encoding. A number is never reused.
 type kind uint8
 
 const (
@@ -92,7 +93,7 @@ const (
 	kindReserved kind = 255
 )
 
-// BootstrapCluster returns the cluster its id, once. Rejections: AlreadyBootstrapped, InvalidArgument,
+// BootstrapCluster sets the id of the cluster, once. Rejections: AlreadyBootstrapped, InvalidArgument,
 // FormatNotAllowed.
 type BootstrapCluster struct {
 	ClusterID   string
@@ -101,65 +102,67 @@ type BootstrapCluster struct {
 	Limits      Limits // zero fields: defaults
 }
 
-// LeaderStarted begins a term: the first command of every leader, before BootstrapCluster also. It registers the
-// manager as RegisterManager does, with its rejections, and StaleTerm.
+// LeaderStarted begins a term. It is the first command of every leader, even before BootstrapCluster. It registers
+// the manager as RegisterManager does, with the same rejections, and StaleTerm.
 type LeaderStarted struct {
 	Term    uint64
 	Manager Manager // ModifiedCAS is ignored
 }
 
-// RegisterManager adds or updates an index manager. Nothing changed is no update. Rejections: InvalidArgument,
-// LimitExceeded, FormatNotAllowed when its version is older than the cluster's level.
+// RegisterManager adds or updates an index manager. If nothing changes, it is not an update. Rejections:
+// InvalidArgument, LimitExceeded, FormatNotAllowed if the manager's version is older than the cluster's level.
 type RegisterManager struct{ Manager Manager }
 
-// RegisterProjector adds or updates a projector. Nothing changed is no update. Rejections: InvalidArgument,
-// LimitExceeded.
+// RegisterProjector adds or updates a projector. If nothing changes, it is not an update. Rejections:
+// InvalidArgument, LimitExceeded.
 type RegisterProjector struct{ Projector Projector }
 
-// RegisterIndexer adds or updates an indexer by its uuid; Node and ModifiedCAS are ignored. A new uuid gets a number
-// (Result.Node); a known one with new addresses or a new boot id is taken over. Whether a second live process of one
-// uuid is refused is the coordinator's to decide before it proposes. Rejections: InvalidArgument, NodeRemoved,
-// LimitExceeded.
+// RegisterIndexer adds or updates an indexer by its uuid; Node and ModifiedCAS are ignored. A new uuid gets a node id
+// (Result.Node); new addresses or a new boot id of a known uuid replace the old ones. Before it proposes, the
+// coordinator decides whether to refuse a second live process with the same uuid. Rejections: InvalidArgument,
+// NodeRemoved, LimitExceeded.
 type RegisterIndexer struct{ Indexer Indexer }
 
-// RemoveManager forgets a manager. Rejection: UnknownNode.
+// RemoveManager removes a manager's registration. Rejection: UnknownNode.
 type RemoveManager struct{ ID string }
 
-// BeginRemoval remembers which manager a request removes, before it is taken out of Raft's members, which alone say
-// whether that has happened. It changes nothing else, and gives Result.Member, also to who sends the request again when
-// another manager has the name by then. Rejection: InvalidArgument.
+// BeginRemoval records which manager a request removes, before that manager is removed from the Raft configuration,
+// which alone shows whether the removal has happened. It changes nothing else. It returns Result.Member, also to a
+// retry of the request at a time when another manager has the name. Rejection: InvalidArgument.
 type BeginRemoval struct{ ID string }
 
-// RemoveProjector forgets a projector. Rejections: UnknownNode, NodeAlive where another process of it has registered.
+// RemoveProjector removes a projector's registration. Rejections: UnknownNode, NodeAlive if another process of it has
+// registered.
 type RemoveProjector struct {
 	ID     index.ProjectorID
-	BootID string // of the process that is meant; "": whichever is registered
+	BootID string // of the process to remove; "": whichever is registered
 }
 
-// RemoveIndexer forgets an indexer that holds no copies, for ever: its uuid may not register again. Rejections:
+// RemoveIndexer removes, for ever, an indexer that holds no copies: its uuid may not register again. Rejections:
 // UnknownNode, NodeInUse.
 type RemoveIndexer struct {
 	Node index.NodeID
-	UUID string // guards against a number that was given away meanwhile
+	UUID string // guards against a node id that was reassigned meanwhile
 }
 
-// SetBucket tells what a projector learnt. A new uuid, or a bucket that was gone, is the next generation: timestamps
-// begin at zero, a rollback context ends, and indexes of the older uuid go to error. Nothing changed is no update.
-// Rejections: InvalidArgument, LimitExceeded, GenerationMismatch.
+// SetBucket records what a projector has reported of a bucket. A new uuid, or the return of a bucket that was gone,
+// begins the next generation: timestamps start at zero, a rollback context ends, and indexes of the older uuid go to
+// state error. If nothing changes, it is not an update. Rejections: InvalidArgument, LimitExceeded,
+// GenerationMismatch.
 type SetBucket struct {
 	Name     string
 	UUID     string
 	VBuckets int
-	Seen     *SeenBucket // before the projector was asked; nil: whatever is known by now
+	Seen     *SeenBucket // the bucket before the projector was asked; nil: unguarded
 }
 
-// SeenBucket is what a proposer knew of a bucket. What was learnt later than it stands.
+// SeenBucket is the state of a bucket when a projector was asked for it. Changes made since then take precedence.
 type SeenBucket struct {
-	Generation uint64 // 0: the bucket was not known
+	Generation uint64 // 0: the state had no such bucket
 	Gone       bool
 }
 
-// Seen returns what is known of a bucket.
+// Seen returns the generation of a bucket and whether it is gone.
 func (s *State) Seen(bucket string) SeenBucket {
 	b := s.Bucket(bucket)
 	if b == nil {
@@ -168,58 +171,58 @@ func (s *State) Seen(bucket string) SeenBucket {
 	return SeenBucket{Generation: b.Generation, Gone: b.Gone}
 }
 
-// BucketGone tells that the bucket of this uuid was deleted: its indexes go to error BUCKET_GONE.
+// BucketGone records that the bucket with this uuid was deleted: its indexes go to state error with BUCKET_GONE.
 type BucketGone struct {
 	Name string
 	UUID string
 }
 
-// Placement places one slice of one replica.
+// Placement assigns one slice of one replica to a node.
 type Placement struct {
 	Slice   index.SliceID
 	Replica partition.Replica
 	Node    index.NodeID
 }
 
-// CreateIndex adds an index in state pending. ID, State and ModifiedCAS of the definition are assigned by
-// Apply (Result.Index); BucketUUID must be the bucket's. Placement names every (slice, replica) exactly once.
-// Rejections: UnknownBucket, BucketIsGone, NameExists, InvalidArgument, LimitExceeded, IndexChanged where it is placed
-// on an indexer that is gone or being removed, PlacementInconsistent.
+// CreateIndex adds an index in state pending. Apply assigns ID, State and ModifiedCAS of the definition
+// (Result.Index); BucketUUID must be the bucket's. Placement names every (slice, replica) exactly once. Rejections:
+// UnknownBucket, BucketIsGone, NameExists, InvalidArgument, LimitExceeded, IndexChanged if it is placed on an indexer
+// that is gone or being removed, PlacementInconsistent.
 type CreateIndex struct {
 	Definition  index.Definition
 	Layout      partition.Layout
 	Placement   []Placement
-	IfNotExists bool // an index of that name is a success that changes nothing
+	IfNotExists bool // an existing index of that name is a success that changes nothing
 }
 
-// BuildIndexes asks for indexes to be built: deferred ones are no longer deferred, ones in error go back to pending. Of
-// an index whose bucket was re-created it makes new copies for the present bucket. All ids or none. Rejections:
-// UnknownIndex, CASMismatch, StateMismatch, UnknownBucket, BucketIsGone.
+// BuildIndexes requests the build of indexes: deferred indexes are no longer deferred, and indexes in state error go
+// back to pending. If an index's bucket was re-created, the index gets new copies for the present bucket. The command
+// applies to all ids or to none. Rejections: UnknownIndex, CASMismatch, StateMismatch, UnknownBucket, BucketIsGone.
 type BuildIndexes struct {
 	IDs []index.ID
-	// IfMatch, unless 0, must be the ModifiedCAS of each of them (there is one).
+	// IfMatch, unless 0, must equal the ModifiedCAS of every index in IDs; it is used with a single id.
 	IfMatch uint64
-	// Rules is the version of the expressions' rules by which entries are made now; 0: not known.
+	// Rules is the version of the expression rules by which entries are made now; 0: unknown.
 	Rules uint32
 }
 
-// DropIndex starts dropping an index: its name is free at once, its copies are leaving. One that waits for BUILD INDEX
-// is gone at once, since no host has anything of it. An index that is being dropped already is a success that changes
-// nothing. Rejections: UnknownIndex, CASMismatch, StateMismatch.
+// DropIndex begins to drop an index: its name is free at once, and its copies are leaving. An index that waits for
+// BUILD INDEX is removed at once, since no host holds any of it. Dropping an index that is already being dropped is a
+// success that changes nothing. Rejections: UnknownIndex, CASMismatch, StateMismatch.
 type DropIndex struct {
 	ID index.ID
-	// IfMatch, unless 0, must be the definition's ModifiedCAS.
+	// IfMatch, unless 0, must equal the definition's ModifiedCAS.
 	IfMatch uint64
 }
 
-// Guard is what the coordinator believed of a bucket when it decided; zero Generation means unguarded.
+// Guard is the bucket's generation and rollback for which the coordinator decided; Generation 0 means unguarded.
 type Guard struct {
 	Generation uint64
-	RollbackID uint64 // of the newest finished rollback; a rollback under way is a mismatch
+	RollbackID uint64 // of the newest finished rollback; a rollback in progress is a mismatch
 }
 
-// SetIndexState moves an index through the state machine (package index). Rejections: UnknownIndex, StateMismatch when
-// it is not in From, IllegalTransition, LimitExceeded, and where a Guard is given UnknownBucket, BucketIsGone,
+// SetIndexState moves an index through the state machine (package index). Rejections: UnknownIndex, StateMismatch if
+// it is not in From, IllegalTransition, LimitExceeded, and with a Guard also UnknownBucket, BucketIsGone,
 // GenerationMismatch and RollbackMismatch.
 type SetIndexState struct {
 	ID     index.ID
@@ -236,27 +239,28 @@ type CopyChange struct {
 	State partition.CopyState
 }
 
-// SetCopyStates moves copies: placed → allocated → leaving, placed → leaving. A copy that is allocated leaves only when
-// another one of its slice and replica is allocated. All or none.
+// SetCopyStates changes the states of copies: placed → allocated → leaving, or placed → leaving. An allocated copy
+// may leave only if another copy of its slice and replica is allocated. The command applies to all copies or to none.
 type SetCopyStates struct {
-	// Revision is the definitions revision under which the hosts reported; it must not be below any of the commits
-	// that placed the copies.
+	// Revision is the definitions revision at which the hosts reported; it must not be below the commit that placed any
+	// of the copies.
 	Revision uint64
 	Copies   []CopyChange
 }
 
-// PlaceCopies adds and removes copies of one index (replica repair, moves: the new copy stands beside the old one until
-// that one is leaving). Removed ones are forgotten, whatever they hold: their hosts drop them as orphans.
+// PlaceCopies adds and removes copies of one index, for replica repair and moves: the new copy exists beside the old
+// one until the old one is leaving. Removed copies are forgotten whatever they hold; their hosts drop them as
+// orphans.
 type PlaceCopies struct {
 	ID index.ID
-	// IfTopology, unless 0, must be the TopologyCAS.
+	// IfTopology, unless 0, must equal the index's TopologyCAS.
 	IfTopology uint64
 	Add        []Placement
 	Remove     []index.CopyID
 }
 
-// RemoveIndex forgets an index that is being dropped, when its hosts have let go of it. Rejections: UnknownIndex,
-// StateMismatch.
+// RemoveIndex removes an index that is being dropped, once its hosts have deleted its copies. Rejections:
+// UnknownIndex, StateMismatch.
 type RemoveIndex struct{ ID index.ID }
 
 // BucketAdvance promotes one bucket; see NewBucketAdvance.
@@ -270,11 +274,12 @@ type BucketAdvance struct {
 	Logs       []timestamp.VBucketLog
 }
 
-// AdvanceStability promotes stability timestamps of any number of buckets (IM-15). A bucket whose guards fail, or whose
-// vector would fall somewhere, is left out (Result.Buckets); when all are, the command is rejected.
+// AdvanceStability promotes the stability timestamps of any number of buckets (IM-15). A bucket whose guards fail, or
+// whose vector would decrease for a vbucket, is left out (Result.Buckets); if all are left out, the command is
+// rejected.
 type AdvanceStability struct{ Buckets []BucketAdvance }
 
-// NewBucketAdvance makes the promotion of b to the given vectors; logs are those that changed.
+// NewBucketAdvance returns the promotion of b to the given vectors; logs holds the failover logs that changed.
 func NewBucketAdvance(b *Bucket, stability, mutation timestamp.Vector,
 	logs []timestamp.VBucketLog) (BucketAdvance, error) {
 	a := BucketAdvance{
@@ -292,31 +297,34 @@ func NewBucketAdvance(b *Bucket, stability, mutation timestamp.Vector,
 	return a, err
 }
 
-// SetBackfillTimestamp replaces a bucket's backfill timestamp; a vector of no vbuckets clears it.
+// SetBackfillTimestamp replaces a bucket's backfill timestamp; a vector with no vbuckets clears it.
 type SetBackfillTimestamp struct {
 	Bucket     string
 	Generation uint64
 	Vector     timestamp.Vector
 }
 
-// SetRollbackStep moves a bucket's rollback context by one step (IM-23). Legal are none → started → prepare → restart →
-// rollback → none, and from each step back to started, under the next id. Which fields count depends on To.
+// SetRollbackStep moves a bucket's rollback context by one step (IM-23). The legal steps are none → started → prepare
+// → restart → rollback → none, and from each step back to started, under the next id. To determines which fields are
+// used.
 type SetRollbackStep struct {
 	Bucket     string
 	Generation uint64
-	// ID is the rollback's id: for To started from none the previous one (Stability.RollbackID), else the context's.
+	// ID is the rollback's id. From none to started it is the previous id (Stability.RollbackID), otherwise the
+	// context's.
 	ID       uint64
 	From, To RollbackStep
 	Failover timestamp.Vector // To prepare
 	Restart  timestamp.Vector // To restart
-	// Stability is the stability timestamp from which the bucket goes on, nowhere above the present one (To none).
+	// Stability is the stability timestamp from which the bucket continues; it must not exceed the present one (To
+	// none).
 	Stability timestamp.Vector
-	// Logs: to started, prepare: failover logs that changed; kept in context and, at the end, in Stability.
+	// Logs holds failover logs that changed (To started or prepare). The context keeps them, and Stability at the end.
 	Logs []timestamp.VBucketLog
 }
 
 // RollbackLogs merges failover logs into a bucket's rollback context in step started, as SetRollbackStep to prepare
-// does: all of them may be more than one command can carry. Rejections: UnknownBucket, BucketIsGone,
+// does, because one command may not be able to carry all of them. Rejections: UnknownBucket, BucketIsGone,
 // GenerationMismatch, StepMismatch, RollbackMismatch, InvalidArgument, StaleRevision.
 type RollbackLogs struct {
 	Bucket     string
@@ -325,10 +333,10 @@ type RollbackLogs struct {
 	Logs       []timestamp.VBucketLog
 }
 
-// PieceBytes is how much of something that one command cannot carry goes into one.
+// PieceBytes is the size in bytes of the pieces into which data is split that exceeds one command.
 const PieceBytes = 256 << 10
 
-// SplitLogs divides changes into those that fit into a piece, at least one, and the rest.
+// SplitLogs returns the first changes that fit into one piece, at least one of them, and the rest.
 func SplitLogs(changes []timestamp.VBucketLog) (piece, rest []timestamp.VBucketLog) {
 	bytes := 0
 	for i := range changes {
@@ -339,21 +347,21 @@ func SplitLogs(changes []timestamp.VBucketLog) (piece, rest []timestamp.VBucketL
 	return changes, nil
 }
 
-// SetFormatLevel raises the newest command format that may be proposed. It is proposed once every voter reported it;
-// one that registers meanwhile and does not know it is found by Apply.
+// SetFormatLevel raises the newest command format that may be proposed. The coordinator proposes it once every voter
+// has reported support for it; Apply rejects it if a manager without that support has registered meanwhile.
 // Rejection: FormatNotAllowed.
 type SetFormatLevel struct{ Level uint64 }
 
-// SetLimits replaces the limits; zero fields become the defaults. Rejection: InvalidArgument. How far a limit may be
-// raised is Limits.Check's to say, before it is proposed.
+// SetLimits replaces the limits; zero fields become the defaults. Rejection: InvalidArgument. The proposer checks
+// beforehand, with Limits.Check, how far a limit may be raised.
 type SetLimits struct{ Limits Limits }
 
-// RaiseEpoch begins a new epoch after a recovery or a restore in place: terms may restart, and everything that carries
-// an older epoch is refused. ClearLedger forgets the outcomes of requests made before. SkipNumbers passes over so many
-// updates, and numbers of indexes, copies, rollbacks and stability timestamps, as a history that is lost may have made
-// or given away: revisions go on above those that projectors and indexers go by, what indexers hold under a number
-// never counts as what gets one from now on, and nothing is to them of before a rollback that they have carried out.
-// ResetLimits sets the default limits.
+// RaiseEpoch begins a new epoch after a recovery or a restore in place: Raft terms may restart, and everything that
+// carries an older epoch is refused. ClearLedger forgets the outcomes of earlier requests. SkipNumbers skips as many
+// updates, and as many ids of indexes, copies, rollbacks and stability timestamps, as a lost history may have used.
+// Revisions then continue above those that projectors and indexers hold, data that indexers hold under an old number
+// is never taken for that of a new one, and indexers do not take new data for data from before a rollback that they
+// have carried out. ResetLimits sets the default limits.
 type RaiseEpoch struct {
 	Epoch       uint64 // above the present one
 	ClearLedger bool
@@ -361,8 +369,8 @@ type RaiseEpoch struct {
 	ResetLimits bool
 }
 
-// Numbers that RaiseEpoch passes over: of indexes, of copies and of rollbacks, far more than a cluster makes, and of
-// stability timestamps and of updates, a year of 100 per second.
+// Numbers that RaiseEpoch skips: SkippedIDs for indexes, copies and rollbacks, far more than a cluster creates;
+// SkippedStability for stability timestamps and SkippedUpdates for updates, more than a year at 100 per second.
 const (
 	SkippedIDs       = 1 << 20
 	SkippedStability = 1 << 32

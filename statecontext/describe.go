@@ -8,10 +8,10 @@ import (
 	"tidemark/timestamp"
 )
 
-// shownVBuckets is the largest vector that Describe prints in full.
+// shownVBuckets is the largest number of vbuckets of a vector that Describe prints in full.
 const shownVBuckets = 8
 
-// Describe prints a state the way a person wants to see it. The form may change; programs read the API.
+// Describe returns a state as text for people. The format may change; programs use the API.
 func Describe(s *State) string {
 	var w strings.Builder
 	cluster := s.clusterID
@@ -29,7 +29,7 @@ func Describe(s *State) string {
 	if g := s.staging; g != nil {
 		fmt.Fprintf(&w, "RESTORE %s %s %d of %d bytes\n", g.ID, g.Mode, g.Received, g.Bytes)
 	}
-	for u := range s.Users() { // never their hashes
+	for u := range s.Users() { // without their password hashes
 		fmt.Fprintf(&w, "user %s %s @%d\n", u.Name, u.Role, u.ModifiedCAS)
 	}
 	for x := range s.Tokens() {
@@ -115,7 +115,7 @@ func describeBucket(w *strings.Builder, b *Bucket) {
 	}
 }
 
-// unlessZero prints a value in this form unless it is the zero value.
+// unlessZero prints a value in the given format unless it is the zero value.
 func unlessZero[T comparable](w *strings.Builder, form string, value T) {
 	var zero T
 	if value != zero {
@@ -152,7 +152,8 @@ func describeIndex(w *strings.Builder, x *Index) {
 	}
 }
 
-// describeVector prints seqnos, each with its branch where it has one; long vectors by total and hash.
+// describeVector returns the seqnos of a vector, each with its branch if it has one. Long vectors are shown by total
+// and hash.
 func describeVector(t timestamp.Vector) string {
 	if t.Len() > shownVBuckets {
 		return fmt.Sprintf("%d vbuckets total %d hash %016x", t.Len(), t.Total(), t.Hash())

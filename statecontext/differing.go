@@ -11,7 +11,7 @@ import (
 	"tidemark/partition"
 )
 
-// DifferingCopy is a copy that its indexer has compared with the KV data, and found to differ.
+// DifferingCopy is a copy that its indexer has compared with the KV data and found to differ.
 type DifferingCopy struct {
 	Index   index.ID          `json:"index"`
 	Copy    index.CopyID      `json:"copy"`
@@ -19,30 +19,31 @@ type DifferingCopy struct {
 	Replica partition.Replica `json:"replica"`
 	Node    index.NodeID      `json:"node"`
 	Indexer string            `json:"indexer"` // its name
-	// Documents is how many documents the copy holds wrongly, as the newest comparison has it; one comparison remembers
-	// some thousand at most. 0: it is right again.
+	// Documents is the number of documents that the copy holds wrongly according to the newest comparison, which records
+	// a few thousand at most. 0: the copy is right again.
 	Documents uint32 `json:"documents"`
-	Kind      string `json:"kind"` // in which way the first of them differs
-	// TakenAnew: the vbuckets of these documents are streamed again. Where that would mend nothing they are not.
+	Kind      string `json:"kind"` // how the first of them differs
+	// TakenAnew reports whether the vbuckets of these documents are streamed again, which is done only where it can
+	// help.
 	TakenAnew   bool   `json:"taken_anew"`
-	SinceMS     int64  `json:"since_ms"` // by the wall clock of the leader then, unix milliseconds
+	SinceMS     int64  `json:"since_ms"` // by the leader's wall clock at that time, unix milliseconds
 	ModifiedCAS uint64 `json:"modified_cas"`
 }
 
 const (
-	// MaxDifferences bounds the copies of a cluster that are known to differ.
+	// MaxDifferences bounds the number of copies in a cluster that are recorded as differing.
 	MaxDifferences = 4096
-	// maxDifferenceKind bounds the text of a kind.
+	// maxDifferenceKind bounds the length of Kind in bytes.
 	maxDifferenceKind = 40
 )
 
-// NoteDifference tells what an indexer has found of one of its copies: that so many documents differ from the KV data,
-// or, with 0 Documents, that none does any more, or that nobody knows any more as there is no such copy. What is so
-// already is no update. Rejections: UnknownCopy, InvalidArgument, LimitExceeded.
+// NoteDifference records what an indexer has found about one of its copies: how many documents differ from the KV
+// data or, with Documents 0, that none differs any more or that the copy no longer exists. If nothing changes, it is
+// not an update. Rejections: UnknownCopy, InvalidArgument, LimitExceeded.
 type NoteDifference struct {
 	Index     index.ID
 	Copy      index.CopyID
-	Node      index.NodeID // that has the copy; with 0 Documents it does not matter
+	Node      index.NodeID // node that has the copy; ignored if Documents is 0
 	Documents uint32
 	Kind      string
 	TakenAnew bool
@@ -63,10 +64,10 @@ func decodeDifferenceBody(k kind, d *decoder) Body {
 		Documents: d.uint32(), Kind: d.string(), TakenAnew: d.bool()}
 }
 
-// Differences returns the copies that are known to differ, by id.
+// Differences returns the copies recorded as differing, in the order of their ids.
 func (s *State) Differences() iter.Seq[*DifferingCopy] { return values(s.differences) }
 
-// Difference returns what is known of a copy, nil when it is not known to differ.
+// Difference returns the recorded difference of a copy, or nil if it is not recorded as differing.
 func (s *State) Difference(id index.CopyID) *DifferingCopy { d, _ := s.differences.Get(id); return d }
 
 func newDifferences() *btree.Map[index.CopyID, *DifferingCopy] {
@@ -113,7 +114,7 @@ func (c *NoteDifference) apply(t *tx) *Rejection {
 	return nil
 }
 
-// Matches reports whether a difference is known as it is told.
+// Matches reports whether d already records what the command says.
 func (c *NoteDifference) Matches(d *DifferingCopy) bool {
 	return d.Documents == c.Documents && d.Kind == c.Kind && d.TakenAnew == c.TakenAnew && d.Node == c.Node
 }
@@ -138,7 +139,7 @@ func (rw *recordWriter) differences(s *State, p []byte) []byte {
 	return p
 }
 
-// loadDifference is load for what differences has written; false for other records.
+// loadDifference loads a record that differences has written; it returns false for other records.
 func (s *State) loadDifference(kind byte, d *decoder) bool {
 	if kind != recordDiffers {
 		return false

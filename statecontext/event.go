@@ -5,7 +5,7 @@ import (
 	"tidemark/partition"
 )
 
-// EventKind is what an event is about; its text is what ?kinds= of the event stream takes.
+// EventKind is the subject of an event; its text is the value that ?kinds= of the event stream takes.
 type EventKind string
 
 // The kinds of events.
@@ -36,22 +36,23 @@ func EventKinds() []EventKind {
 		EventStability, EventBackfill, EventRollback, EventRebalance, EventDifference, EventSession}
 }
 
-// Loud tells that events of the kind come several times a second for each bucket, as long as there are writes, or as
-// often as somebody likes who may do nothing else. Whoever watches has to ask for such a kind, they push no others out
-// of what is remembered, and an update has events of loud kinds only, or none.
+// Loud reports whether events of the kind may be so frequent that they would displace others: several per second and
+// bucket while there are writes, or as often as a user without other rights likes. A watcher receives such a kind
+// only if it requests it, loud events do not push others out of the history, and an update has either only loud
+// events or none.
 func (k EventKind) Loud() bool { return k == EventStability || k == EventBackfill || k == EventSession }
 
-// Event tells what an update changed. One update has one cas and may have several events; a lost event loses nothing,
-// because whoever acts on one reads the state. The objects are those of the update, nil for a removal; they are shared
-// and must not be changed. Vectors are never held by events: thousands of events may be kept.
+// Event describes what an update changed. One update has one cas and may have several events. Losing an event loses
+// no information, because its consumers read the state. The objects are those of the update, nil for a removal; they
+// are shared and must not be modified. Events never hold vectors, because thousands of events may be kept.
 type Event struct {
 	CAS    uint64    `json:"cas"`
-	TimeMS int64     `json:"time_ms"` // by the wall clock of the leader then, unix milliseconds
+	TimeMS int64     `json:"time_ms"` // by the leader's wall clock at that time, unix milliseconds
 	Kind   EventKind `json:"kind"`
-	// By is who asked for the update; "" of what the cluster does by itself.
+	// By is the principal that requested the update; "" if the cluster made it by itself.
 	By      string `json:"by,omitempty"`
 	Removed bool   `json:"removed,omitempty"`
-	// Restored, with kind cluster: everything may have changed; read the state anew.
+	// Restored is set with EventCluster: everything may have changed, and consumers must read the state again.
 	Restored bool         `json:"restored,omitempty"`
 	Name     string       `json:"name,omitempty"`
 	Bucket   string       `json:"bucket,omitempty"`
@@ -59,26 +60,26 @@ type Event struct {
 	Node     index.NodeID `json:"node,omitempty"`
 	Number   uint64       `json:"number,omitempty"`
 	Step     RollbackStep `json:"step,omitempty"`
-	// Was is the state before the update, 0 of a new index.
+	// Was is the state before the update, 0 for a new index.
 	Was        index.State         `json:"was,omitempty"`
 	Definition *index.Definition   `json:"definition,omitempty"`
 	Topology   *partition.Topology `json:"topology,omitempty"`
 	Manager    *Manager            `json:"manager,omitempty"`
 	Projector  *Projector          `json:"projector,omitempty"`
 	Indexer    *Indexer            `json:"indexer,omitempty"`
-	Going      bool                `json:"going,omitempty"` // with an indexer: it is to hold nothing in the end
+	Going      bool                `json:"going,omitempty"` // with an indexer: it is being emptied
 	Rebalance  *RebalanceJob       `json:"rebalance,omitempty"`
-	// RebalanceStep is the step that has moved on, where it is not Rebalance as a whole.
+	// RebalanceStep is the step that has advanced, if the event is not about the rebalance as a whole.
 	RebalanceStep *partition.Rebalance `json:"rebalance_step,omitempty"`
 	Difference    *DifferingCopy       `json:"difference,omitempty"`
 	UUID          string               `json:"uuid,omitempty"`
 	VBuckets      int                  `json:"vbuckets,omitempty"`
 	Cluster       *Cluster             `json:"cluster,omitempty"`
-	// StabilitySource is what was set of a bucket; empty where the configuration of the leader counts.
+	// StabilitySource is the setting of a bucket; empty if the leader's configuration applies.
 	StabilitySource string `json:"stability_source,omitempty"`
 }
 
-// Cluster is what concerns the cluster as a whole.
+// Cluster holds the settings of the cluster as a whole.
 type Cluster struct {
 	ID          string `json:"id"`
 	Epoch       uint64 `json:"epoch"`
@@ -86,7 +87,7 @@ type Cluster struct {
 	Limits      Limits `json:"limits"`
 }
 
-// Cluster returns what concerns the cluster as a whole, as a copy.
+// Cluster returns the settings of the cluster as a whole. The result is a copy.
 func (s *State) Cluster() *Cluster {
 	return &Cluster{ID: s.clusterID, Epoch: s.epoch, FormatLevel: s.formatLevel, Limits: s.limits}
 }

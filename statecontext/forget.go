@@ -1,20 +1,20 @@
 package statecontext
 
-// bucketNumbers are the highest numbers that buckets had which were forgotten. Those of a new bucket begin above: an
-// indexer may remember a stability timestamp of a bucket of the same name, and must never take it for one of the new
-// one.
+// bucketNumbers holds the highest numbers of the buckets that were forgotten. The numbers of a new bucket begin above
+// them: an indexer may still hold a stability timestamp of an older bucket with the same name, and must never take it
+// for one of the new bucket.
 type bucketNumbers struct {
 	generation, stability, rollback uint64
 }
 
-// above returns the higher of each.
+// above returns the maximum of each number.
 func (n bucketNumbers) above(o bucketNumbers) bucketNumbers {
 	return bucketNumbers{max(n.generation, o.generation), max(n.stability, o.stability), max(n.rollback, o.rollback)}
 }
 
-// forgetBucket forgets a bucket that KV has deleted, once nothing needs it any more: no index is on it, not even one
-// whose hosts still have to let go of it, and nothing is set of it. Components have not been told of it since it is
-// gone.
+// forgetBucket removes a bucket that KV has deleted, once nothing refers to it: it has no settings and no index, not
+// even an index whose hosts are still deleting copies. Components do not receive a bucket that is gone, so the
+// definitions revision stays.
 func (t *tx) forgetBucket(name string) {
 	b := t.s.Bucket(name)
 	if b == nil || !b.Gone {
@@ -28,7 +28,7 @@ func (t *tx) forgetBucket(name string) {
 	t.dropBucket(b)
 }
 
-// forgetBuckets is forgetBucket for all of them.
+// forgetBuckets is forgetBucket for all buckets.
 func (t *tx) forgetBuckets() {
 	needed := make(map[string]bool)
 	for x := range t.s.Indexes() {
@@ -45,7 +45,7 @@ func (t *tx) forgetBuckets() {
 	}
 }
 
-// dropBucket takes a bucket away, unless something is set of it.
+// dropBucket removes a bucket, unless it has settings.
 func (t *tx) dropBucket(b *Bucket) {
 	if _, set := t.s.settings.Get(b.Name); set {
 		return

@@ -7,22 +7,22 @@ import (
 	"hash/crc32"
 )
 
-// FormatLevel is the newest command format that this program understands and proposes when the state's level allows.
-// A level is raised for the whole cluster by SetFormatLevel, once every voter understands it; it never falls.
+// FormatLevel is the newest command format that this program supports, and that it proposes if the state's level
+// allows. SetFormatLevel raises the level of the whole cluster once every voter supports it; the level never falls.
 const FormatLevel = 1
 
-// NextLevel is the one after it, of a program that is not written yet. All that it has is Reserved, with which upgrades
-// are tested: a program that is told to behave as a newer one knows it (fsm.NewUpTo, consensus.Config.FormatLevel).
+// NextLevel is the level after FormatLevel, of a future program. Its only command is Reserved, with which upgrades
+// are tested: a program configured to behave as a newer one supports it (fsm.NewUpTo, consensus.Config.FormatLevel).
 const NextLevel = FormatLevel + 1
 
-// maxVersionBytes bounds the name of a version.
+// maxVersionBytes bounds the length of a version's name.
 const maxVersionBytes = 64
 
-// ErrFormatLevel is wrapped beside ErrUndecodable or ErrSnapshotVersion when bytes are sound and of a newer format
-// level than the reader knows: another version of the program has to be installed.
+// ErrFormatLevel is wrapped beside ErrUndecodable or ErrSnapshotVersion if the bytes are intact but of a newer format
+// level than the reader supports: a newer version of the program has to be installed.
 var ErrFormatLevel = errors.New("newer format level")
 
-// format is the table of command kinds by the format level that each needs. A new kind needs the newest one.
+// format returns the format level that a kind of command needs. A new kind needs the newest level.
 func (k kind) format() uint64 {
 	if k == kindReserved {
 		return NextLevel
@@ -30,8 +30,9 @@ func (k kind) format() uint64 {
 	return 1
 }
 
-// waitsForRestore returns which commands are refused while a restore is under way: what users ask for. What components
-// report and what the coordinator decides goes on; the restore merges with whatever it finds when it is finished.
+// waitsForRestore reports whether a command is refused while a restore is in progress, as commands of users are.
+// Reports of components and decisions of the coordinator continue; the restore merges with the state that it finds
+// when it finishes.
 func (c *Command) waitsForRestore() bool {
 	switch k := c.Body.kind(); k {
 	case kindBeginRestore, kindRestoreChunk, kindFinishRestore, kindAbortRestore:
@@ -44,10 +45,10 @@ func (c *Command) waitsForRestore() bool {
 	return c.Request.keyed()
 }
 
-// RequiredFormat is the lowest format level under which a command may be proposed.
+// RequiredFormat returns the lowest format level at which a command may be proposed.
 func RequiredFormat(c *Command) uint64 { return bodyFormat(c.Body) }
 
-// bodyFormat is the format that a command needs: that of its kind, or of what it carries.
+// bodyFormat returns the format level that a command needs, including that of a command inside it.
 func bodyFormat(b Body) uint64 {
 	if c, ok := b.(*ByName); ok {
 		return max(c.kind().format(), bodyFormat(c.Body))
@@ -55,8 +56,8 @@ func bodyFormat(b Body) uint64 {
 	return b.kind().format()
 }
 
-// entryFormat is the format that an entry with this command has: a program that does not know a level must not pass
-// over the command that raises to it.
+// entryFormat returns the format level of an entry with this command. The command that raises the level has the new
+// level itself: a program that does not support the level must not skip it.
 func entryFormat(b Body) uint64 {
 	f := bodyFormat(b)
 	switch c := b.(type) {
@@ -65,15 +66,15 @@ func entryFormat(b Body) uint64 {
 	case *BootstrapCluster:
 		f = max(f, c.FormatLevel)
 	}
-	return min(f, NextLevel) // above it Apply refuses the command
+	return min(f, NextLevel) // Apply rejects a higher level
 }
 
 // Encode is EncodeAs without the name of a version.
 func Encode(commands ...Command) ([]byte, error) { return EncodeAs("", commands...) }
 
-// EncodeAs makes one Raft entry: a format byte, the lowest that all its commands fit; the version of the
-// program that proposes; the number of commands, each with its length; and a CRC-32C over all of it. Its errors
-// wrap ErrTooLarge.
+// EncodeAs encodes commands as one Raft entry: a format byte, the lowest level that suffices for all its commands;
+// the version of the proposing program; the number of commands, each with its length; and a CRC-32C over everything
+// before it. Its errors wrap ErrTooLarge.
 func EncodeAs(version string, commands ...Command) ([]byte, error) {
 	if len(commands) == 0 || len(commands) > MaxCommands {
 		return nil, fmt.Errorf("%w: %d commands, want 1 to %d", ErrTooLarge, len(commands), MaxCommands)
@@ -97,11 +98,11 @@ func EncodeAs(version string, commands ...Command) ([]byte, error) {
 	return dst, nil
 }
 
-// Decode is DecodeUpTo with everything that this program knows.
+// Decode is DecodeUpTo with the newest format level of this program.
 func Decode(data []byte) ([]Command, error) { return DecodeUpTo(FormatLevel, data) }
 
-// DecodeUpTo reads what EncodeAs wrote, as a program does whose newest format level is the one given. Errors wrap
-// ErrUndecodable and say what to do about it; one of a newer level wraps ErrFormatLevel also.
+// DecodeUpTo decodes an entry written by EncodeAs as a program does whose newest format level is level. Errors wrap
+// ErrUndecodable and say what to do about it; an entry of a newer level also wraps ErrFormatLevel.
 func DecodeUpTo(level uint64, data []byte) ([]Command, error) {
 	if len(data) < 6 || len(data) > MaxEntryBytes {
 		return nil, fmt.Errorf("%w: %d bytes, want 6 to %d: the log is damaged; restore this node from its peers",
@@ -134,7 +135,7 @@ func DecodeUpTo(level uint64, data []byte) ([]Command, error) {
 	return commands, nil
 }
 
-// commands reads those of an entry of that format; its other errors stay in d.
+// commands reads the commands of an entry of the given format. Errors other than the returned one stay in d.
 func (d *decoder) commands(format uint64, version string) ([]Command, error) {
 	n := d.max(MaxCommands, "commands")
 	if d.err == nil && n == 0 {
@@ -160,7 +161,7 @@ func (d *decoder) commands(format uint64, version string) ([]Command, error) {
 	return commands, nil
 }
 
-// versionOr names what to install.
+// versionOr returns the text that names the version to install.
 func versionOr(version string) string {
 	if version == "" {
 		return "the version of tidemark that the other managers run"

@@ -2,7 +2,7 @@
 
 package statecontext
 
-// assertInvariants checks the state after every entry.
+// assertInvariants verifies the state after every entry.
 func assertInvariants(before, after *State) error {
 	if err := checkStep(before, after); err != nil {
 		return err

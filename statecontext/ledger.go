@@ -9,11 +9,11 @@ import (
 	"tidemark/index"
 )
 
-// ledger is what is remembered of requests, in persistent maps: a copy of the struct is a version of its own.
+// ledger holds the remembered outcomes of requests in persistent maps: a copy of the struct is a version of its own.
 type ledger struct {
 	entries *btree.Map[string, *ledgerEntry]               // by requestKey
 	ages    *btree.Map[uint64, string]                     // by number, oldest first
-	shares  *btree.Map[string, *btree.Map[uint64, string]] // the same for each principal; follows from the entries
+	shares  *btree.Map[string, *btree.Map[uint64, string]] // the same for each principal; derived from entries
 	next    uint64                                         // number of the next entry
 }
 
@@ -22,7 +22,7 @@ func newLedger() ledger {
 		shares: btree.NewMap[string, *btree.Map[uint64, string]](0)}
 }
 
-// cleared returns an empty ledger whose numbers go on.
+// cleared returns an empty ledger whose entry numbers continue.
 func (l *ledger) cleared() ledger {
 	empty := newLedger()
 	empty.next = l.next
@@ -31,7 +31,7 @@ func (l *ledger) cleared() ledger {
 
 // ledgerEntry is the remembered outcome of a request.
 type ledgerEntry struct {
-	number   uint64 // in ages
+	number   uint64 // key in ages
 	bodyHash [32]byte
 	timeMS   int64 // state time of the outcome
 	outcome  Result
@@ -39,7 +39,7 @@ type ledgerEntry struct {
 
 func requestKey(r *Request) string { return nameKey(r.Principal, r.Key) }
 
-// principalOf is the principal in a requestKey.
+// principalOf returns the principal of a requestKey.
 func principalOf(key string) string {
 	principal, _, _ := strings.Cut(key, "\x00")
 	return principal
@@ -47,7 +47,7 @@ func principalOf(key string) string {
 
 func (l *ledger) len() int { return l.entries.Len() }
 
-// share is how many entries a principal has.
+// share returns the number of entries of a principal.
 func (l *ledger) share(principal string) int {
 	if own, ok := l.shares.Get(principal); ok {
 		return own.Len()
@@ -55,7 +55,7 @@ func (l *ledger) share(principal string) int {
 	return 0
 }
 
-// oldest returns the oldest entry of a principal; of all with all.
+// oldest returns the oldest entry of a principal, or of all principals if all is set.
 func (l *ledger) oldest(principal string, all bool) (string, *ledgerEntry) {
 	ages := l.ages
 	if !all {
@@ -69,7 +69,7 @@ func (l *ledger) oldest(principal string, all bool) (string, *ledgerEntry) {
 	return key, e
 }
 
-// put adds an entry to this version; del takes one away.
+// put adds an entry to this version; del removes one.
 func (l *ledger) put(key string, e *ledgerEntry) {
 	l.entries.Set(key, e)
 	l.ages.Set(e.number, key)
@@ -95,13 +95,13 @@ func (l *ledger) del(key string, e *ledgerEntry) {
 	l.shares.Set(principalOf(key), own)
 }
 
-// version makes the maps ones that may be changed.
+// version copies the maps, so that this version may modify them.
 func (l *ledger) version() {
 	l.entries, l.ages, l.shares = l.entries.Copy(), l.ages.Copy(), l.shares.Copy()
 }
 
-// Outcome returns what a proposal under this request would be answered without being looked at: the outcome that is
-// remembered, or a refusal. known is false for a new request, and for one that is still on its way through the log.
+// Outcome returns the result that a proposal under this request would get without being applied: the remembered
+// outcome, or a rejection. known is false for a new request and for one that is still in the log.
 func (s *State) Outcome(r *Request) (out Result, known bool) {
 	if !r.keyed() {
 		return Result{}, false
@@ -109,7 +109,7 @@ func (s *State) Outcome(r *Request) (out Result, known bool) {
 	return s.recall(r)
 }
 
-// recall returns the outcome of a request with a key that is known, or refuses one whose body is another.
+// recall returns the remembered outcome of a request with a key, or a rejection if the request has another body.
 func (s *State) recall(r *Request) (Result, bool) {
 	if len(r.Principal) > MaxKeyBytes || len(r.Key) > MaxKeyBytes {
 		return Result{CAS: s.cas,
@@ -131,19 +131,20 @@ func (s *State) recall(r *Request) (Result, bool) {
 }
 
 const (
-	// forgetAtOnce bounds what one request makes the ledger forget, so that no command pays for a quiet day.
+	// forgetAtOnce bounds how many entries one request makes the ledger forget, so that no single command pays for a
+	// long idle time.
 	forgetAtOnce = 16
-	// reservedPart of the ledger (one in so many) is for administrators.
+	// reservedPart is the part of the ledger (one in so many entries) that is reserved for administrators.
 	reservedPart = 16
 )
 
-// makeRoom forgets what is too old, and what is old enough where a request has no room otherwise; it refuses rather
-// than to forget what is young.
+// makeRoom forgets entries that are too old, and, if the request has no room otherwise, one that is old enough. It
+// rejects the request rather than forget a young entry.
 //
-// A principal has room for as many entries as are free for everybody: alone half of the ledger, and whatever one holds,
-// as much is left for who comes next. Beyond that its own oldest has to go, or, as long as it holds less than an equal
-// part, the oldest of all. Administrators are not counted and have a reserve besides: they can always take the right to
-// write away.
+// A principal may hold as many entries as are free: a single one gets half of the ledger, and whatever a principal
+// holds, as much is left for the next. Beyond that its own oldest entry is evicted or, while it holds less than an
+// equal share, the oldest of all. Administrators are not limited in this way and have a reserve besides, so that they
+// can always revoke a user's right to write.
 func (s *State) makeRoom(c *Command) *Rejection {
 	for range forgetAtOnce {
 		if key, e := s.ledger.oldest("", true); e != nil && s.timeMS-e.timeMS >= s.limits.LedgerMaxAgeMS {
@@ -184,8 +185,8 @@ func (s *State) makeRoom(c *Command) *Rejection {
 	return nil
 }
 
-// administers reports whether a command comes from an administrator: a user who is one, or anybody who was let in to do
-// what only administrators may do (package api).
+// administers reports whether a command comes from an administrator: the principal has the role, or the command is
+// one that only administrators may send (package api).
 func (s *State) administers(c *Command) bool {
 	if u := s.User(c.Request.Principal); u != nil && u.Role == UserAdmin {
 		return true
@@ -198,7 +199,7 @@ func (s *State) administers(c *Command) bool {
 	return true
 }
 
-// forget takes an entry away.
+// forget removes an entry.
 func (s *State) forget(key string, e *ledgerEntry) {
 	s.ledger.version()
 	s.ledger.del(key, e)
@@ -208,7 +209,7 @@ func (s *State) forget(key string, e *ledgerEntry) {
 func (s *State) remember(r *Request, out Result) {
 	out.Buckets = nil
 	key := requestKey(r)
-	if old, ok := s.ledger.entries.Get(key); ok { // too old, and not yet forgotten
+	if old, ok := s.ledger.entries.Get(key); ok { // expired, but not yet forgotten
 		s.forget(key, old)
 	}
 	s.ledger.version()
@@ -216,7 +217,7 @@ func (s *State) remember(r *Request, out Result) {
 	s.ledger.next++
 }
 
-// appendLedgerEntry appends an entry; without texts, what it says to people is left out.
+// appendLedgerEntry appends an entry; with texts false it leaves out messages for people.
 func appendLedgerEntry(dst []byte, key string, e *ledgerEntry, texts bool) []byte {
 	dst = appendString(dst, key)
 	dst = appendUint(dst, e.number)

@@ -8,29 +8,28 @@ import (
 	"tidemark/index"
 )
 
-// Limits bound what users may ask for. They are replicated, because every node must decide alike; SetLimits changes
-// them. A zero field of a command means the default.
+// Limits bound what users may request. They are replicated, because every node must decide alike; SetLimits changes
+// them. A zero field in a command means the default.
 //
-// No command that the cluster lives by looks at them: beginnings of terms, registrations, buckets of KV, states of
-// indexes and copies, rollbacks. Those have bounds of their own, which nobody can set (maxIdentityBytes,
-// maxAddressBytes): a limit that could refuse one of them would stop the cluster, and with it the way to take the limit
-// back.
+// No command that the cluster needs to operate depends on them: beginnings of terms, registrations, buckets of KV,
+// states of indexes and copies, rollbacks. Those have fixed bounds (maxIdentityBytes, maxAddressBytes). A limit that
+// could reject one of them would stop the cluster, and with it the way to change the limit.
 type Limits struct {
 	Buckets          uint32 `json:"buckets"`
-	Indexes          uint32 `json:"indexes"`            // over all buckets
-	IndexesPerBucket uint32 `json:"indexes_per_bucket"` // not counting those that are being dropped
+	Indexes          uint32 `json:"indexes"`            // in all buckets
+	IndexesPerBucket uint32 `json:"indexes_per_bucket"` // excluding those that are being dropped
 	KeyExpressions   uint32 `json:"key_expressions"`
-	NameLength       uint32 `json:"name_length"`       // bytes, of an index's name
-	StatementLength  uint32 `json:"statement_length"`  // bytes, of the canonical text and of each expression
-	LedgerEntries    uint32 `json:"ledger_entries"`    // outcomes remembered
-	LedgerMaxAgeMS   int64  `json:"ledger_max_age_ms"` // forgotten after this
-	LedgerMinAgeMS   int64  `json:"ledger_min_age_ms"` // never forgotten before this: rather refuse
-	// TransferRate bounds the bytes of files a second that each indexer sends to others; 0: what each was started with. It
-	// is no bound of what users ask for, but changed as those are, while slices move.
+	NameLength       uint32 `json:"name_length"`       // bytes of an index name
+	StatementLength  uint32 `json:"statement_length"`  // bytes of the canonical text and of each expression
+	LedgerEntries    uint32 `json:"ledger_entries"`    // remembered outcomes
+	LedgerMaxAgeMS   int64  `json:"ledger_max_age_ms"` // an outcome is forgotten after this
+	LedgerMinAgeMS   int64  `json:"ledger_min_age_ms"` // never forgotten before this; new requests are rejected
+	// TransferRate bounds the bytes of files per second that each indexer sends to others; 0: the rate that each indexer
+	// was started with. It does not bound users' requests, but is changed in the same way, while slices move.
 	TransferRate int64 `json:"transfer_rate"`
 }
 
-// DefaultLimits are in force until SetLimits.
+// DefaultLimits returns the limits that are in force until SetLimits.
 func DefaultLimits() Limits {
 	return Limits{
 		Buckets:          1000,
@@ -45,7 +44,8 @@ func DefaultLimits() Limits {
 	}
 }
 
-// Bounds of limits: what the encodings and the design can bear, and below what nobody could work.
+// Bounds of the limits: above them the encodings or the design do not work, below them the cluster would not be
+// usable.
 const (
 	mostBuckets    = 10_000
 	mostIndexes    = 100_000
@@ -54,7 +54,7 @@ const (
 	mostStatement  = 256 << 10
 	mostEntries    = 1_000_000
 	mostAgeMS      = 7 * 24 * 3600 * 1000
-	mostMinAgeMS   = 3600 * 1000 // a full ledger refuses for as long
+	mostMinAgeMS   = 3600 * 1000 // a full ledger rejects new requests for this long
 
 	leastNameLength = 16
 	leastStatement  = 64
@@ -62,23 +62,23 @@ const (
 	leastMaxAgeMS   = 60 * 1000
 	leastMinAgeMS   = 1000
 
-	// LeastTransferRate is what an indexer sends at the least: a chunk takes a second.
+	// LeastTransferRate is the lowest transfer rate of an indexer, in bytes per second: one chunk per second.
 	LeastTransferRate = 1 << 20
 	mostTransferRate  = 1 << 40
 )
 
-// Bounds of what the cluster's own commands carry.
+// Bounds of the fields in the cluster's own commands.
 const (
 	maxIdentityBytes = 1000    // ids and uuids of members, names and uuids of buckets
 	maxAddressBytes  = 4 << 10 // addresses, labels, boot ids, names of members
-	maxReasonBytes   = 4 << 10 // why an index is in error; a longer one is cut
+	maxReasonBytes   = 4 << 10 // reason of a failed index; a longer one is truncated
 )
 
-// ErrLimits is wrapped when limits cannot be set.
+// ErrLimits is wrapped if limits cannot be set.
 var ErrLimits = errors.New("limits")
 
-// Check reports whether the limits are ones that may be set, by name. SetLimits itself does not: what was set stays
-// legal.
+// Check reports whether the limits may be set; its error names the limit. SetLimits does not call it: values that
+// were set once stay legal.
 func (l Limits) Check() error {
 	for _, r := range l.Table() {
 		if r.Value < r.Least || r.Value > r.Most {
@@ -96,14 +96,14 @@ func (l Limits) Check() error {
 	return nil
 }
 
-// LimitRow is one limit.
+// LimitRow describes one limit.
 type LimitRow struct {
-	Name        string // as in JSON
+	Name        string // name in JSON
 	Value       int64
-	Least, Most int64 // that may be set
+	Least, Most int64 // range of values that may be set
 }
 
-// Table lists the limits by name.
+// Table returns all limits with their names and ranges.
 func (l Limits) Table() []LimitRow {
 	return []LimitRow{
 		{"buckets", int64(l.Buckets), 1, mostBuckets},
@@ -119,8 +119,8 @@ func (l Limits) Table() []LimitRow {
 	}
 }
 
-// usable returns the limits with every value that may not be set (Check) moved to the nearest one that may: a backup
-// brings what was legal where it was taken.
+// usable returns the limits with every value that Check would reject moved to the nearest legal one. A backup may
+// hold values that were legal where it was taken.
 func (l Limits) usable() Limits {
 	for _, f := range []struct {
 		field       *uint32
@@ -141,7 +141,7 @@ func (l Limits) usable() Limits {
 	return l
 }
 
-// WithDefaults fills the zero fields.
+// WithDefaults returns the limits with zero fields replaced by the defaults.
 func (l Limits) WithDefaults() Limits { return l.withDefaults() }
 
 func (l Limits) withDefaults() Limits {
@@ -165,14 +165,14 @@ func fill[T comparable](field *T, value T) {
 	}
 }
 
-// WithinLimits reports whether a new index may be proposed as far as the limits go, nil if so. A refusal names the
-// limit and the way to change it; Apply refuses too, by the same code.
+// WithinLimits returns nil if the limits allow a new index, else a rejection that names the limit and the way to
+// change it. Apply rejects the index with the same code.
 func (s *State) WithinLimits(f *index.Definition) *Rejection {
 	if s.IndexIn(f.Keyspace(), f.Name) != nil {
-		return nil // the name decides
+		return nil // Apply decides by the name
 	}
 	here := int64(0)
-	if s.indexes.Len() >= int(s.limits.IndexesPerBucket) { // else the bucket has fewer, too
+	if s.indexes.Len() >= int(s.limits.IndexesPerBucket) { // otherwise the bucket has fewer, too
 		for range s.IndexesOf(f.Bucket) {
 			here++
 		}
@@ -206,16 +206,16 @@ func (s *State) WithinLimits(f *index.Definition) *Rejection {
 	return nil
 }
 
-// Bounds of the encodings, checked by every decoder. They are not configuration: a change is a new format.
+// Bounds of the encodings, checked by every decoder. They are not configurable: changing one requires a new format.
 const (
-	// MaxEntryBytes bounds one Raft entry.
+	// MaxEntryBytes bounds the size of one Raft entry.
 	MaxEntryBytes = 1 << 20
-	// MaxCommands bounds the commands of one Raft entry.
+	// MaxCommands bounds the number of commands in one Raft entry.
 	MaxCommands = 1024
-	// MaxStabilityBytes bounds one AdvanceStability (one consolidated command per tick).
+	// MaxStabilityBytes bounds the size of one AdvanceStability (one consolidated command per tick).
 	MaxStabilityBytes = 256 << 10
-	// MaxKeyBytes bounds principal and idempotency key of a request, each.
+	// MaxKeyBytes bounds the principal and the idempotency key of a request, each.
 	MaxKeyBytes = 256
-	// maxRecordBytes bounds one record of a state snapshot: a bucket of 4096 vbuckets with long failover logs.
+	// maxRecordBytes bounds one record of a state snapshot: a bucket with 4096 vbuckets and long failover logs.
 	maxRecordBytes = 16 << 20
 )

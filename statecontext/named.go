@@ -5,30 +5,30 @@ import (
 	"tidemark/index"
 )
 
-// IndexName is a name that leads to an index.
+// IndexName is a name by which a request refers to an index.
 type IndexName struct {
 	Keyspace index.Keyspace
 	Name     string
-	// Path tells that Keyspace.Bucket is the text of a path, which may mean a bucket or a collection (IndexByPath).
+	// Path reports whether Keyspace.Bucket is the text of a path, which may denote a bucket or a collection
+	// (IndexByPath).
 	Path bool
 }
 
 // IsZero reports whether there is no name.
 func (n *IndexName) IsZero() bool { return *n == IndexName{} }
 
-// ByName is a command of a user about the indexes that have these names when it is applied. A name leads to another
-// index from one command to the next when a split ends; whoever looked before it proposed would have meant the one
-// before, and a second proposal would give one request two outcomes. Rejections: UnknownIndex, IndexChanged, and those
-// of the body.
+// ByName is a user's command about the indexes that have these names when it is applied. The end of a split changes
+// which index a name refers to. A proposer that resolved the name beforehand could address the previous index, and
+// proposing again could give one request two outcomes. Rejections: UnknownIndex, IndexChanged, and those of the body.
 type ByName struct {
-	Names []IndexName // 1 to MaxNamed of BuildIndexes, one of anything else
+	Names []IndexName // 1 to MaxNamed for BuildIndexes, one for anything else
 	// Body is BuildIndexes, DropIndex or CancelSplit, without ids; or AlterIndex, SplitIndex or SetAutoSplit with the id
-	// of the index that they were planned for, 0 where no index had the name: then they are refused, as UnknownIndex or
-	// IndexChanged.
+	// of the index for which the command was planned, 0 if no index had the name: then the command is rejected with
+	// UnknownIndex or IndexChanged.
 	Body Body
 }
 
-// MaxNamed is how many indexes one command may name.
+// MaxNamed is the maximum number of indexes that one command may name.
 const MaxNamed = 256
 
 func (*ByName) kind() kind { return kindByName }
@@ -65,7 +65,7 @@ func decodeByName(d *decoder) *ByName {
 	return c
 }
 
-// Named returns the index that a name leads to, nil when there is none.
+// Named returns the index to which a name refers, or nil if there is none.
 func (s *State) Named(n *IndexName) *Index {
 	if n.Path {
 		return s.IndexByPath(n.Keyspace.Bucket, n.Name)
@@ -105,7 +105,7 @@ func (c *ByName) apply(t *tx) *Rejection {
 	return reject(errcode.InvalidArgument, "%T is not about names", c.Body)
 }
 
-// planned applies what was planned for one index, unless the name leads to another one.
+// planned applies a command that was planned for one index, unless the name now refers to another index.
 func (c *ByName) planned(t *tx, is, was index.ID, body Body) *Rejection {
 	if is != was {
 		return reject(errcode.IndexChanged, "the name %q leads to index %d by now, and it was looked up as index %d; try "+
@@ -114,7 +114,7 @@ func (c *ByName) planned(t *tx, is, was index.ID, body Body) *Rejection {
 	return body.apply(t)
 }
 
-// stillAs refuses what was planned for another version of a definition.
+// stillAs rejects a command that was planned for another version of a definition.
 func stillAs(f *index.Definition, planned uint64) *Rejection {
 	if planned == 0 || planned == f.ModifiedCAS {
 		return nil

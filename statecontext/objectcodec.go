@@ -10,8 +10,8 @@ import (
 	"tidemark/timestamp"
 )
 
-// The forms of the objects that commands and snapshots share. They are format 1 and never change once a version
-// has been released; a new field is a new format then.
+// Encodings of the objects that commands and snapshots share. They are format 1 and never change once a version has
+// been released; a new field then needs a new format.
 
 func appendLimits(dst []byte, l Limits) []byte {
 	for _, u := range [...]uint32{l.Buckets, l.Indexes, l.IndexesPerBucket, l.KeyExpressions, l.NameLength,
@@ -127,7 +127,7 @@ func (d *decoder) partitionBy() (p index.PartitionBy) {
 	}
 	for n := d.count(); n > 0 && d.err == nil; n-- {
 		v := d.bytes()
-		if !json.Valid(v) { // it would not go into any message
+		if !json.Valid(v) { // no message could carry it
 			d.fail("a partition value that is no JSON")
 		}
 		p.Values = append(p.Values, bytes.Clone(v))
@@ -277,7 +277,7 @@ func (d *decoder) logs() []timestamp.FailoverLog {
 	return logs
 }
 
-// vbuckets takes the number of elements of a list of one per vbucket.
+// vbuckets reads the length of a list with one element per vbucket.
 func (d *decoder) vbuckets() int {
 	return int(d.max(min(timestamp.MaxVBuckets, uint64(len(d.b))), "vbuckets"))
 }

@@ -14,19 +14,19 @@ import (
 	"tidemark/partition"
 )
 
-// RebalancePhase is what is to become of a rebalance.
+// RebalancePhase is the phase of a rebalance.
 type RebalancePhase uint8
 
-// The phases. Of all rebalances at most one is running or cancelling.
+// The phases. At most one of all rebalances is running or cancelling.
 const (
 	RebalanceRunning    RebalancePhase = iota + 1
-	RebalanceCancelling                // steps that have not begun do not begin, those that have are taken back
-	RebalanceFinished                  // every step is done, but for those of indexes that have gone meanwhile
-	RebalanceCancelled                 // it was cancelled before that
-	RebalanceFailed                    // some step could not be taken
+	RebalanceCancelling                // steps that have not begun do not begin; those that have are undone
+	RebalanceFinished                  // every step is done, except those of indexes that are gone
+	RebalanceCancelled                 // it was cancelled before all steps were done
+	RebalanceFailed                    // some step could not be carried out
 )
 
-// String returns the word that people see.
+// String returns the word used in the API.
 func (p RebalancePhase) String() string {
 	switch p {
 	case RebalanceRunning:
@@ -43,13 +43,13 @@ func (p RebalancePhase) String() string {
 	return fmt.Sprintf("rebalance phase(%d)", p)
 }
 
-// Over tells that nothing more will happen.
+// Over reports whether the rebalance has ended.
 func (p RebalancePhase) Over() bool { return p > RebalanceCancelling }
 
-// MarshalText makes the JSON form the word.
+// MarshalText encodes the phase as its word.
 func (p RebalancePhase) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-// UnmarshalText reads what MarshalText wrote.
+// UnmarshalText decodes what MarshalText wrote.
 func (p *RebalancePhase) UnmarshalText(b []byte) error {
 	for c := RebalanceRunning; c <= RebalanceFailed; c++ {
 		if c.String() == string(b) {
@@ -60,53 +60,54 @@ func (p *RebalancePhase) UnmarshalText(b []byte) error {
 	return fmt.Errorf("unknown phase of a rebalance %q", b)
 }
 
-// RebalanceJob is a set of slices that change their place (IM-18), as one thing that people ask for and look at.
+// RebalanceJob is a set of slices that move to other nodes (IM-18), which users request and observe as one unit.
 type RebalanceJob struct {
 	ID         uint64         `json:"id"`
 	Phase      RebalancePhase `json:"phase"`
-	Cause      string         `json:"cause"` // who or what asked for it
+	Cause      string         `json:"cause"` // user or mechanism that requested it
 	StartedMS  int64          `json:"started_ms"`
 	FinishedMS int64          `json:"finished_ms,omitempty"`
-	// Sends and Receives bound how many copies one node sends, and receives, at a time.
+	// Sends and Receives bound how many copies one node sends, and receives, at the same time.
 	Sends    uint8 `json:"sends"`
 	Receives uint8 `json:"receives"`
-	// Steps, Done, GivenUp, Bytes and DoneBytes count; they are kept when the steps themselves are forgotten.
+	// Steps, Done, GivenUp, Bytes and DoneBytes are totals; they are kept when the steps themselves are forgotten.
 	Steps     uint32 `json:"steps"`
 	Done      uint32 `json:"done"`
 	GivenUp   uint32 `json:"given_up"`
 	Bytes     uint64 `json:"bytes"`
 	DoneBytes uint64 `json:"done_bytes"`
-	// why steps were given up: that of the first one, or why all of it was cancelled
+	// Reason is why steps were given up: the reason of the first such step, or why the whole rebalance was cancelled.
 	Reason      string `json:"reason,omitempty"`
 	ModifiedCAS uint64 `json:"modified_cas"`
 }
 
 const (
-	// MaxRebalanceSteps bounds the steps of one rebalance.
+	// MaxRebalanceSteps bounds the number of steps of one rebalance.
 	MaxRebalanceSteps = 64 << 10
-	// keptRebalances is how many that are over are remembered.
+	// keptRebalances is the number of ended rebalances that are remembered.
 	keptRebalances = 16
-	// RepairCause is the cause of a rebalance that nobody asked for: it makes anew what was lost.
+	// RepairCause is the cause of a rebalance that the leader starts by itself: it makes lost copies anew.
 	RepairCause = "repair"
-	// MaxCauseBytes bounds the text that says why there is a rebalance.
+	// MaxCauseBytes bounds the length of a rebalance's cause.
 	MaxCauseBytes = 200
 )
 
-// StartRebalance begins one. Each step is checked against the state: a plan that was made of another placement is
-// refused as a whole. A repair while a repair is running is more steps of that one: a step that waits, for a bucket
-// whose KV is away, keeps nothing else from being made anew. Rejections: RebalanceRunning, InvalidArgument, StalePlan.
+// StartRebalance starts a rebalance. Each step is checked against the state; a plan made for another placement is
+// rejected as a whole. A repair during a running repair adds its steps to that one, so that a step that waits for a
+// bucket whose KV is unreachable does not keep other copies from being made. Rejections: RebalanceRunning,
+// InvalidArgument, StalePlan.
 type StartRebalance struct {
 	Cause           string
 	WallMS          int64
 	Sends, Receives uint8
-	Steps           []partition.Rebalance // of which Step, State, New, Timestamp and Reason are assigned by Apply
+	Steps           []partition.Rebalance // Step, State, New, Timestamp and Reason are assigned by Apply
 }
 
-// StepRebalance moves one step of the rebalance on. Which fields count depends on To:
+// StepRebalance advances one step of a rebalance. To determines which fields are used:
 //   - RebalancePending places the new copy,
-//   - RebalanceCatchup wants it allocated, under the definitions revision that its host reported,
-//   - RebalanceDone takes the old copy out of the topology; that the new one is whole is the coordinator's to know. It
-//     is refused where the new one may not stay so: its node is being removed, or its bucket is being rolled back,
+//   - RebalanceCatchup requires it to be allocated, at the definitions revision that its host reported,
+//   - RebalanceDone removes the old copy from the topology. The coordinator ensures that the new copy is whole. It is
+//     rejected where the new copy may not stay so: its node is being removed, or its bucket is being rolled back,
 //   - RebalanceGivenUp forgets the new copy.
 //
 // Rejections: UnknownRebalance, StepMismatch, UnknownIndex, UnknownCopy, StateMismatch, and those of placements.
@@ -117,28 +118,27 @@ type StepRebalance struct {
 	Reason   string // with RebalanceGivenUp
 }
 
-// CancelRebalance lets a rebalance come to an end: steps that have not begun are given up with it, those that have are
-// the coordinator's to take back. A repair is then left alone for as long as the indexers may be away before one
-// begins. Rejection: UnknownRebalance.
+// CancelRebalance ends a rebalance early: steps that have not begun are given up with it, and the coordinator undoes
+// those that have. After a repair is cancelled, the full delay before repairs starts again. Rejection:
+// UnknownRebalance.
 type CancelRebalance struct {
 	ID     uint64
-	Reason string // "" where somebody asked for it
+	Reason string // "" if a user cancelled it
 }
 
-// Cancelled is the reason of steps that are given up as somebody has cancelled their rebalance.
+// Cancelled is the reason of steps that are given up because a user cancelled their rebalance.
 const Cancelled = "cancelled"
 
-// EndRebalance ends one whose steps are all over. Rejections: UnknownRebalance, StepMismatch.
+// EndRebalance ends a rebalance whose steps are all over. Rejections: UnknownRebalance, StepMismatch.
 type EndRebalance struct {
 	ID     uint64
 	WallMS int64
 }
 
-// SetIndexerGoing says whether an indexer is to hold nothing in the end. Nothing moves by that alone. Rejection:
-// UnknownNode.
+// SetIndexerGoing sets whether an indexer is to be emptied. It moves no copies by itself. Rejection: UnknownNode.
 type SetIndexerGoing struct {
 	Node  index.NodeID
-	UUID  string // guards against a number that was given away meanwhile
+	UUID  string // guards against a node id that was reassigned meanwhile
 	Going bool
 }
 
@@ -237,12 +237,12 @@ func (d *decoder) rebalance() *RebalanceJob {
 		ModifiedCAS: d.uint()}
 }
 
-// rebalanceSet is the part of the state that knows of rebalances.
+// rebalanceSet is the part of the state that describes rebalances.
 type rebalanceSet struct {
 	all   *btree.Map[uint64, *RebalanceJob]        // by id
-	steps *btree.Map[uint64, *partition.Rebalance] // of the one that is not over
+	steps *btree.Map[uint64, *partition.Rebalance] // of the rebalance that is not over
 	going [index.MaxNodeID + 1]bool
-	next  uint64 // id
+	next  uint64 // id of the next rebalance
 }
 
 func newRebalanceSet() rebalanceSet {
@@ -250,16 +250,16 @@ func newRebalanceSet() rebalanceSet {
 		next: 1}
 }
 
-// Going reports whether an indexer is to hold nothing in the end.
+// Going reports whether an indexer is to be emptied.
 func (s *State) Going(n index.NodeID) bool { return s.rebalances.going[n] }
 
-// Rebalances returns those that are remembered, by id.
+// Rebalances returns the remembered rebalances in the order of their ids.
 func (s *State) Rebalances() iter.Seq[*RebalanceJob] { return values(s.rebalances.all) }
 
-// Rebalance returns one, nil when there is none of that id.
+// Rebalance returns a rebalance, or nil if there is none with that id.
 func (s *State) Rebalance(id uint64) *RebalanceJob { r, _ := s.rebalances.all.Get(id); return r }
 
-// RebalanceUnderWay returns the one that is running or cancelling, nil when there is none.
+// RebalanceUnderWay returns the rebalance that is running or cancelling, or nil if there is none.
 func (s *State) RebalanceUnderWay() *RebalanceJob {
 	if _, r, ok := s.rebalances.all.Max(); ok && !r.Phase.Over() {
 		return r
@@ -267,10 +267,10 @@ func (s *State) RebalanceUnderWay() *RebalanceJob {
 	return nil
 }
 
-// RebalanceSteps returns the steps of the rebalance that is under way, by number.
+// RebalanceSteps returns the steps of the rebalance in progress, in the order of their numbers.
 func (s *State) RebalanceSteps() iter.Seq[*partition.Rebalance] { return values(s.rebalances.steps) }
 
-// RebalancesOf lists the slices of an index that are changing their place, or are to (IM-4).
+// RebalancesOf returns the steps not yet over that move slices of an index (IM-4).
 func (s *State) RebalancesOf(id index.ID) (all []partition.Rebalance) {
 	for y := range s.RebalanceSteps() {
 		if y.Index == id && !y.State.Over() {
@@ -291,12 +291,12 @@ func (t *tx) setStep(y partition.Rebalance) {
 	own(&t.s.rebalances.steps, &t.owned.steps).Set(uint64(y.Step), &y)
 }
 
-// repairsMore reports whether it adds its steps to a repair that is under way.
+// repairsMore reports whether the command adds its steps to the running repair u.
 func (c *StartRebalance) repairsMore(u *RebalanceJob) bool {
 	return u.Phase == RebalanceRunning && u.Cause == RepairCause && c.Cause == RepairCause
 }
 
-// check looks at what it says of itself; the rebalance that it adds to has so many steps.
+// check verifies the command's own fields; steps is the number of steps of the rebalance that it adds to.
 func (c *StartRebalance) check(steps int) *Rejection {
 	most := MaxRebalanceSteps - steps
 	if len(c.Steps) == 0 || len(c.Steps) > most || c.Sends == 0 || c.Receives == 0 {
@@ -345,20 +345,20 @@ func (c *StartRebalance) apply(t *tx) *Rejection {
 	return nil
 }
 
-// targets are what the steps of a rebalance take: of each slice a node and a replica once.
+// targets tracks the nodes and replicas that the steps of a rebalance use: per slice, each may be used once.
 type targets struct {
 	s      *State
 	taken  map[target]bool
-	copies map[index.ID][][]partition.Copy // of indexes that steps concern, by slice
+	copies map[index.ID][][]partition.Copy // of the indexes in the steps, by slice
 }
 
 type target struct {
 	index index.ID
 	slice index.SliceID
-	other uint16 // a node, or a replica
+	other uint16 // a node, or a replica with bit 8 set
 }
 
-// newTargets returns those that steps which are not over have taken, with room for more.
+// newTargets returns the targets of the steps that are not over, with capacity for more.
 func newTargets(s *State, more int) *targets {
 	p := &targets{s: s, taken: make(map[target]bool, 2*more), copies: map[index.ID][][]partition.Copy{}}
 	for y := range s.RebalanceSteps() {
@@ -369,7 +369,7 @@ func newTargets(s *State, more int) *targets {
 	return p
 }
 
-// take reports whether nobody had taken what a step takes.
+// take marks a step's node and replica as used and reports whether both were free.
 func (p *targets) take(y *partition.Rebalance) bool {
 	node, replica := target{y.Index, y.Slice, uint16(y.Dst.Node)}, target{y.Index, y.Slice, 0x100 | uint16(y.Replica)}
 	free := !p.taken[node] && !p.taken[replica]
@@ -377,7 +377,7 @@ func (p *targets) take(y *partition.Rebalance) bool {
 	return free
 }
 
-// fits is State.fits, for many steps of an index.
+// fits is State.fits with the copies of each index grouped by slice once, for many steps of one index.
 func (p *targets) fits(y *partition.Rebalance) *Rejection {
 	x := p.s.Index(y.Index)
 	if x == nil {
@@ -397,7 +397,7 @@ func (p *targets) fits(y *partition.Rebalance) *Rejection {
 	return p.s.fits(y, bySlice[y.Slice])
 }
 
-// forgetRebalances drops the oldest of those that are over.
+// forgetRebalances drops the oldest rebalances beyond keptRebalances.
 func (t *tx) forgetRebalances() {
 	for all := own(&t.s.rebalances.all, &t.owned.rebalances); all.Len() > keptRebalances+1; {
 		id, _, _ := all.Min()
@@ -405,8 +405,8 @@ func (t *tx) forgetRebalances() {
 	}
 }
 
-// fits reports whether a step can be begun: its old copy is where it says and has no other beside it, and its target
-// has no copy of the slice. Of copies those of the slice count.
+// fits rejects a step that cannot begin. Its old copy must be where the step says and have no other copy beside it,
+// and its target must have no copy of the slice. copies holds the copies of that slice.
 func (s *State) fits(y *partition.Rebalance, copies []partition.Copy) *Rejection {
 	x := s.Index(y.Index)
 	switch {
@@ -484,7 +484,7 @@ func (t *tx) emitStep(id uint64, y partition.Rebalance) {
 	t.emit(Event{Kind: EventRebalance, Number: id, Index: y.Index, RebalanceStep: &y})
 }
 
-// stepTo does what the transition says and changes y.
+// stepTo carries out the transition and updates y.
 func (t *tx) stepTo(c *StepRebalance, y *partition.Rebalance) *Rejection {
 	if c.To == partition.RebalanceGivenUp {
 		return t.giveUp(y, c.Reason)
@@ -515,7 +515,7 @@ func (t *tx) stepTo(c *StepRebalance, y *partition.Rebalance) *Rejection {
 	return nil
 }
 
-// lasts refuses to rely on a new copy that may not stay whole.
+// lasts rejects a transition that relies on a new copy that may not stay whole.
 func (s *State) lasts(x *Index, y *partition.Rebalance) *Rejection {
 	if i := s.Indexer(y.Dst.Node); i == nil || i.Evicting {
 		return reject(errcode.StateMismatch, "node %d is being removed", y.Dst.Node)
@@ -526,7 +526,7 @@ func (s *State) lasts(x *Index, y *partition.Rebalance) *Rejection {
 	return nil
 }
 
-// newCopy finds the copy that a step has placed.
+// newCopy returns the index of a step and the position of the copy that the step has placed.
 func (t *tx) newCopy(y *partition.Rebalance) (*Index, int, *Rejection) {
 	x, rejection := t.index(y.Index)
 	if rejection != nil {
@@ -540,8 +540,8 @@ func (t *tx) newCopy(y *partition.Rebalance) (*Index, int, *Rejection) {
 	return x, at, nil
 }
 
-// stepPending places the new copy. An index that waits for BUILD INDEX has nothing to be copied: it is in its new place
-// at once.
+// stepPending places the new copy. An index that waits for BUILD INDEX has no data to copy, so its step is done at
+// once.
 func (t *tx) stepPending(id uint64, y *partition.Rebalance) *Rejection {
 	if r := t.s.Rebalance(id); r.Phase != RebalanceRunning {
 		return reject(errcode.StateMismatch, "rebalance %d is %s", id, r.Phase)
@@ -578,7 +578,7 @@ func (t *tx) stepPending(id uint64, y *partition.Rebalance) *Rejection {
 	return nil
 }
 
-// takeOut lets the old copy leave.
+// takeOut marks the old copy as leaving.
 func (t *tx) takeOut(p *Index, y *partition.Rebalance) *Rejection {
 	x := *p
 	at, is := x.Topology.Place(y.Old)
@@ -594,12 +594,12 @@ func (t *tx) takeOut(p *Index, y *partition.Rebalance) *Rejection {
 	return nil
 }
 
-// giveUp forgets the new copy. Where the old one has gone meanwhile, the new one is what there is: then it stays.
+// giveUp forgets the new copy. If the old copy has gone meanwhile, the new copy is the only one and stays.
 func (t *tx) giveUp(y *partition.Rebalance, reason string) *Rejection {
 	y.State, y.Reason = partition.RebalanceGivenUp, cutReason(reason)
 	p, at, rejection := t.newCopy(y)
 	if rejection != nil {
-		return nil // there is none: not yet, or no longer
+		return nil // it was not placed yet, or it is gone
 	}
 	x := *p
 	own := x.Topology.Copies[at]
@@ -643,7 +643,7 @@ func (c *EndRebalance) apply(t *tx) *Rejection {
 	if rejection != nil {
 		return rejection
 	}
-	idle := uint32(0) // given up as there is nothing to be moved
+	idle := uint32(0) // given up because there was nothing left to move
 	for y := range t.s.RebalanceSteps() {
 		if !y.State.Over() {
 			return reject(errcode.StepMismatch, "step %d of rebalance %d is in state %s", y.Step, r.ID, y.State)
@@ -668,7 +668,7 @@ func (c *EndRebalance) apply(t *tx) *Rejection {
 	return nil
 }
 
-// nothingOf reports whether nothing of an index is left to be moved: it was dropped, its split has ended, or its bucket
+// nothingOf reports whether nothing of an index is left to move: it was dropped, its split has ended, or its bucket
 // was deleted.
 func (s *State) nothingOf(id index.ID) bool {
 	x := s.Index(id)
@@ -709,7 +709,7 @@ func (rw *recordWriter) rebalances(s *State, p []byte) []byte {
 	return p
 }
 
-// loadRebalance is load for what rebalances have written; false for other records.
+// loadRebalance loads a record that rebalances has written; it returns false for other records.
 func (s *State) loadRebalance(kind byte, d *decoder) bool {
 	switch kind {
 	case recordRebalance:
@@ -747,7 +747,7 @@ func checkRebalances(s *State) error {
 	return checkRebalanceSteps(s)
 }
 
-// sound reports whether the numbers of a rebalance are some that Apply produces.
+// sound reports whether the numbers of a rebalance are ones that Apply can produce.
 func (x *RebalanceJob) sound(s *State) bool {
 	return x.ID < s.rebalances.next && x.ModifiedCAS <= s.cas && x.Phase >= RebalanceRunning &&
 		x.Phase <= RebalanceFailed && x.Sends > 0 && x.Receives > 0 && x.Done+x.GivenUp <= x.Steps

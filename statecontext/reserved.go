@@ -1,7 +1,7 @@
 package statecontext
 
-// Reserved is the one command of NextLevel, and changes nothing but the cas. No program proposes it but tests of
-// upgrades: the first kind that really needs a newer level takes its place there.
+// Reserved is the only command of NextLevel; it changes nothing but the cas. Only tests of upgrades propose it. The
+// first command that really needs a newer level replaces it.
 type Reserved struct{}
 
 func (*Reserved) kind() kind               { return kindReserved }

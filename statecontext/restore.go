@@ -14,20 +14,20 @@ import (
 	"tidemark/partition"
 )
 
-// A restore goes through the log, in three kinds of commands: BeginRestore says what will come, RestoreChunk brings the
-// state snapshot of the backup piece by piece, FinishRestore checks it as a whole and switches to it in one step. Every
-// node makes the switch at the same place of the log or not at all; the next leader's first command forgets what was
-// begun and not finished.
+// A restore goes through the log in three kinds of commands: BeginRestore announces the backup, RestoreChunk carries
+// its state snapshot piece by piece, and FinishRestore verifies the whole and switches to it in one step. Every node
+// switches at the same log position or not at all. The first command of a new leader discards a restore that has not
+// finished.
 
-// RestoreMode says what a backup is restored into.
+// RestoreMode is the kind of cluster into which a backup is restored.
 type RestoreMode uint8
 
 // The modes.
 const (
-	// RestoreInPlace restores into the cluster that the backup was made of: indexes that are there are kept as they are,
+	// RestoreInPlace restores into the cluster from which the backup was made: existing indexes are kept as they are,
 	// others come back with the copies that their hosts still hold, or are built.
 	RestoreInPlace RestoreMode = 1
-	// RestoreNewCluster restores into another cluster that has no indexes: all are built, with new copies.
+	// RestoreNewCluster restores into another cluster without indexes: all indexes are built, with new copies.
 	RestoreNewCluster RestoreMode = 2
 )
 
@@ -46,73 +46,73 @@ func (m RestoreMode) String() string {
 const (
 	// MaxRestoreBytes bounds the state snapshot of a backup: ten times the state of 10,000 indexes in 100 buckets.
 	MaxRestoreBytes = 256 << 20
-	// RestoreChunkBytes is how much of it goes into one command.
+	// RestoreChunkBytes is the number of bytes of the snapshot in one command.
 	RestoreChunkBytes = 256 << 10
-	// RestorePatienceMS is for how long, in state time, a restore may bring nothing: then the leader gives it up, and
-	// another one may take its place.
+	// RestorePatienceMS is how long, in state time, a restore may make no progress: then the leader gives it up, and
+	// another restore may begin.
 	RestorePatienceMS = 10 * 60 * 1000
 )
 
-// Staging is a restore under way.
+// Staging is a restore in progress.
 type Staging struct {
 	ID       string
 	Mode     RestoreMode
-	Bytes    uint64   // of the whole snapshot
-	Sum      [32]byte // SHA-256 of it
-	SinceMS  int64    // state time of its newest piece, at first of its beginning
+	Bytes    uint64   // size of the whole snapshot
+	Sum      [32]byte // SHA-256 of the snapshot
+	SinceMS  int64    // state time at its newest piece, or at its beginning
 	Received uint64
 	chunks   [][]byte
 }
 
-// Restored is the newest restore that was finished.
+// Restored describes the newest finished restore.
 type Restored struct {
 	ID      string
 	Mode    RestoreMode
-	CAS     uint64 // of the switch
+	CAS     uint64 // cas of the switch
 	TimeMS  int64
 	FromID  string // cluster id of the backup
 	FromCAS uint64 // cas of the backup
 }
 
-// Staging returns the restore under way, nil when there is none.
+// Staging returns the restore in progress, or nil if there is none.
 func (s *State) Staging() *Staging { return s.staging }
 
-// Restored returns the newest restore that was finished, nil when there was none.
+// Restored returns the newest finished restore, or nil if there was none.
 func (s *State) Restored() *Restored { return s.restored }
 
-// BeginRestore begins a restore. While it is under way what users ask for is rejected (Restoring).
+// BeginRestore begins a restore. During a restore, user requests are rejected (Restoring).
 type BeginRestore struct {
-	ID    string // made by the proposer; names the restore in what follows
+	ID    string // chosen by the proposer; identifies the restore in the commands that follow
 	Mode  RestoreMode
 	Bytes uint64
 	Sum   [32]byte
 }
 
-// RestoreChunk brings the next piece. A piece that is there already changes nothing.
+// RestoreChunk adds the next piece of the snapshot. A piece that was already received changes nothing.
 type RestoreChunk struct {
 	ID     string
 	Offset uint64
 	Data   []byte
 }
 
-// FinishRestore checks what has come and switches to it. Epoch must be above that of the state and of the backup.
-// Buckets tells what projectors found of buckets that the running cluster does not know; one that is not among them is
-// gone.
+// FinishRestore verifies the received snapshot and switches to it. Epoch must be above that of the state and that of
+// the backup. Buckets holds what projectors found about buckets that the running cluster does not have; a bucket that
+// is missing from it is gone.
 type FinishRestore struct {
 	ID      string
 	Epoch   uint64
 	Buckets []FoundBucket
-	Rules   uint32 // as in BuildIndexes, for indexes that come back with new copies only
+	Rules   uint32 // as in BuildIndexes; only for indexes that come back with new copies
 }
 
-// FoundBucket is a bucket as a projector found it.
+// FoundBucket describes a bucket that a projector has found.
 type FoundBucket struct {
 	Name     string
 	UUID     string
 	VBuckets int
 }
 
-// AbortRestore forgets a restore under way; any restore when ID is empty.
+// AbortRestore discards the restore in progress with this id; with an empty ID, any restore.
 type AbortRestore struct{ ID string }
 
 func (*BeginRestore) kind() kind  { return kindBeginRestore }
@@ -182,7 +182,7 @@ func (c *BeginRestore) apply(t *tx) *Rejection {
 	return nil
 }
 
-// under returns the restore with this id.
+// under returns the restore in progress if it has this id.
 func (t *tx) under(id string) (*Staging, *Rejection) {
 	if g := t.s.staging; g != nil && g.ID == id {
 		return g, nil
@@ -200,7 +200,7 @@ func (c *RestoreChunk) apply(t *tx) *Rejection {
 	case len(c.Data) == 0 || end > old.Bytes || end < c.Offset:
 		return reject(errcode.InvalidArgument, "a piece of %d bytes at %d of %d", len(c.Data), c.Offset, old.Bytes)
 	case end <= old.Received:
-		return nil // it came twice
+		return nil // a duplicate
 	case c.Offset != old.Received:
 		return reject(errcode.RestoreMismatch, "a piece at %d, the next one begins at %d", c.Offset, old.Received)
 	}
@@ -233,8 +233,9 @@ func (c *FinishRestore) apply(t *tx) *Rejection {
 	if uint64(len(data)) != g.Bytes || sha256.Sum256(data) != g.Sum {
 		return reject(errcode.RestoreMismatch, "%d of %d bytes have come, or others than were announced", len(data), g.Bytes)
 	}
-	// The leader has checked the backup, and what comes of it, with all that its version knows (PlanRestore). Here counts
-	// only what every version of the level does alike: a check that one has and another one lacks would part the replicas.
+	// The leader has verified the backup, and the state that results from it, with all checks of its version
+	// (PlanRestore). Apply makes only checks that every version of the format level makes in the same way: a check that
+	// only some versions have would make the replicas diverge.
 	backup, err := decodeSnapshot(t.s.formatLevel, bytes.NewReader(data))
 	if err != nil {
 		return reject(errcode.BackupUnusable, "%v", err)
@@ -252,7 +253,7 @@ func (c *FinishRestore) apply(t *tx) *Rejection {
 	return nil
 }
 
-// merger makes the restored state out of the running one, in t.s.
+// merger builds the restored state from the running state, in t.s.
 type merger struct {
 	t      *tx
 	backup *State
@@ -263,12 +264,12 @@ type merger struct {
 	plan   RestorePlan
 
 	running *btree.Map[index.ID, *Index]
-	used    map[index.CopyID]bool // by indexes that are kept
-	orphans map[index.CopyID]bool // of the plan only: as in PlanRestore
+	used    map[index.CopyID]bool // copies of the indexes that are kept
+	orphans map[index.CopyID]bool // set by PlanRestore only
 }
 
-// merge: what the running cluster knows better stays (its members, components, buckets, time and counters); what the
-// backup says of indexes, settings and limits counts; outcomes of requests are forgotten.
+// merge keeps what is more recent in the running cluster: its members, components, buckets, time and counters. It
+// takes indexes, settings and limits from the backup, and forgets the outcomes of requests.
 func (m *merger) merge() *Rejection {
 	if rejection := m.admit(); rejection != nil {
 		return rejection
@@ -297,7 +298,7 @@ func (m *merger) merge() *Rejection {
 	return nil
 }
 
-// admit reports whether the backup may be restored in this cluster.
+// admit rejects a backup that may not be restored into this cluster.
 func (m *merger) admit() *Rejection {
 	s, b := &m.t.s, m.backup
 	switch {
@@ -318,7 +319,7 @@ func (m *merger) admit() *Rejection {
 	return nil
 }
 
-// mergeNodes adds the indexers that only the backup knows, under their numbers where those are free, and tombstones.
+// mergeNodes adds the tombstones of the backup, and the indexers that exist only there if their node ids are free.
 func (m *merger) mergeNodes() {
 	s := &m.t.s
 	indexers, nodes, removed := s.indexers.Copy(), s.nodes.Copy(), s.removed.Copy()
@@ -335,14 +336,14 @@ func (m *merger) mergeNodes() {
 			continue
 		}
 		back := *i
-		back.ModifiedCAS, back.Offline = m.t.cas, nil // of its own time: a leader notes it anew
+		back.ModifiedCAS, back.Offline = m.t.cas, nil // of the backup's time: a leader records it anew
 		indexers.Set(back.Node, &back)
 		nodes.Set(back.UUID, back.Node)
 	}
 	s.indexers, s.nodes, s.removed = indexers, nodes, removed
 }
 
-// mergeBuckets adds the buckets that only the backup knows, as they were found.
+// mergeBuckets adds the buckets that exist only in the backup, as projectors have found them.
 func (m *merger) mergeBuckets() *Rejection {
 	for b := range m.backup.Buckets() {
 		if m.t.s.Bucket(b.Name) != nil {
@@ -358,7 +359,7 @@ func (m *merger) mergeBuckets() *Rejection {
 			return rejection
 		}
 		back := *m.t.s.Bucket(b.Name)
-		// Numbers go on, so that what an indexer remembers of the bucket never looks like what is to come.
+		// Numbers continue, so that data that an indexer kept from the bucket never looks like data still to come.
 		back.Generation = max(back.Generation, b.Generation+1)
 		back.Stability.Number, back.Stability.RollbackID = max(back.Stability.Number, b.Stability.Number),
 			max(back.Stability.RollbackID, b.lastRollback())
@@ -366,19 +367,19 @@ func (m *merger) mergeBuckets() *Rejection {
 		m.t.setBucket(&back)
 		m.plan.Buckets++
 	}
-	m.t.events, m.t.result.Number = nil, 0 // one event tells of it all
+	m.t.events, m.t.result.Number = nil, 0 // one event stands for all changes
 	return nil
 }
 
-// mergeIndexes: an index of the running cluster that the backup has too stays as it is, with the replicas, nodes and
-// slices that it has now, and goes on serving; the others make room for those of the backup. A restore ends every
-// split.
+// mergeIndexes combines the indexes. An index of the running cluster that is also in the backup stays as it is now,
+// with its replicas, nodes and slices, and keeps serving; the others make room for those of the backup. A restore
+// ends every split.
 func (m *merger) mergeIndexes() *Rejection {
 	s := &m.t.s
 	m.running, m.used = s.indexes, make(map[index.CopyID]bool)
 	s.indexes, s.names = btree.NewMap[index.ID, *Index](0), btree.NewMap[string, index.ID](0)
 	s.placed = [len(s.placed)]uint32{}
-	missing := make(map[index.ID]*Index) // what the backup has and the running cluster has not, by First
+	missing := make(map[index.ID]*Index) // in the backup but not in the running cluster, by First
 	for x := range m.backup.Indexes() {
 		f := &x.Definition
 		if f.State == index.Dropping || f.Replaces != 0 {
@@ -401,13 +402,14 @@ func (m *merger) mergeIndexes() *Rejection {
 	return nil
 }
 
-// mergeRunning puts those of the running cluster into the restored state that stay, and takes them out of missing.
+// mergeRunning puts the indexes of the running cluster that stay into the restored state, and removes them from
+// missing.
 func (m *merger) mergeRunning(missing map[index.ID]*Index) {
 	for x := range values(m.running) {
 		f := &x.Definition
 		b := missing[f.First()]
 		switch {
-		case f.State == index.Dropping: // below
+		case f.State == index.Dropping: // see below
 		case f.Replaces != 0:
 			m.plan.Splits++
 		case b != nil && sameIndex(f, &b.Definition):
@@ -421,15 +423,15 @@ func (m *merger) mergeRunning(missing map[index.ID]*Index) {
 	for x := range values(m.running) {
 		f := &x.Definition
 		if f.State == index.Dropping && !hasID(missing[f.First()], f.ID) {
-			m.take(x) // its drop goes on
+			m.take(x) // its drop continues
 		}
 	}
 }
 
-// hasID reports whether an index, nil for none, has this id.
+// hasID reports whether an index has this id; x may be nil.
 func hasID(x *Index, id index.ID) bool { return x != nil && x.Definition.ID == id }
 
-// take puts an index into the restored state.
+// take adds an index to the restored state.
 func (m *merger) take(x *Index) {
 	f := &x.Definition
 	m.t.s.indexes.Set(f.ID, x)
@@ -442,15 +444,15 @@ func (m *merger) take(x *Index) {
 	}
 }
 
-// sameIndex reports whether two definitions of one First say what the same index holds. Where its copies lie, how many
-// there are, over how many slices it is spread, and of which bucket of the name it was built, may have changed since.
+// sameIndex reports whether two definitions with the same First index the same data. The places and the number of its
+// copies, its number of slices, and the bucket of that name for which it was built may have changed since.
 func sameIndex(x, y *index.Definition) bool {
 	return x.Name == y.Name && x.Bucket == y.Bucket && x.Member == y.Member && x.IsPrimary == y.IsPrimary &&
 		x.Where == y.Where && slices.Equal(x.Keys, y.Keys) && x.PartitionBy.Scheme == y.PartitionBy.Scheme &&
 		slices.Equal(x.PartitionBy.Exprs, y.PartitionBy.Exprs)
 }
 
-// bring brings an index of the backup back.
+// bring restores an index of the backup.
 func (m *merger) bring(x Index) *Rejection {
 	f := &x.Definition
 	if f.Name == "" || m.t.s.IndexIn(f.Keyspace(), f.Name) != nil || m.t.s.Index(f.ID) != nil {
@@ -477,9 +479,9 @@ func (m *merger) bring(x Index) *Rejection {
 	return nil
 }
 
-// settle says in which state an index of the backup comes back on a bucket.
+// settle sets the state in which an index of the backup comes back on a bucket.
 func (m *merger) settle(f *index.Definition, b *Bucket) {
-	elsewhere := !f.Member.IsZero() && b.UUID != f.BucketUUID // the ids of its collections say nothing here
+	elsewhere := !f.Member.IsZero() && b.UUID != f.BucketUUID // the collection ids of another bucket mean nothing here
 	if m.mode == RestoreNewCluster && !b.Gone {
 		f.BucketUUID = b.UUID
 	}
@@ -497,7 +499,7 @@ func (m *merger) settle(f *index.Definition, b *Bucket) {
 	}
 }
 
-// adopt returns the copies whose hosts may still hold them: one of each slice and replica, ascending by id.
+// adopt returns the copies that their hosts may still hold: one of each slice and replica, ascending by id.
 func (m *merger) adopt(x *Index) (held []partition.Copy) {
 	f := &x.Definition
 	ofAnother := f.State == index.Error && f.BucketUUID != m.t.s.Bucket(f.Bucket).UUID
@@ -518,7 +520,7 @@ func (m *merger) adopt(x *Index) (held []partition.Copy) {
 	return held
 }
 
-// present is the indexer that a node of the backup is now; nil for none.
+// present returns the indexer that is now registered for a node of the backup, or nil if there is none.
 func (m *merger) present(node index.NodeID) *Indexer {
 	if was := m.backup.Indexer(node); was != nil {
 		return m.t.s.IndexerByUUID(was.UUID)
@@ -526,15 +528,16 @@ func (m *merger) present(node index.NodeID) *Indexer {
 	return nil
 }
 
-// isTaken reports whether a copy has another one in its place, or a node has one of its slice.
+// isTaken reports whether held has a copy in c's place, or one of the same slice on node.
 func isTaken(held []partition.Copy, c partition.Copy, node index.NodeID) bool {
 	return slices.ContainsFunc(held, func(h partition.Copy) bool {
 		return h.Slice == c.Slice && (h.Replica == c.Replica || h.Node == node)
 	})
 }
 
-// place returns every slice of every replica that has no copy a new one, on the node with the fewest copies among those
-// that the definition allows; when it allows too few, on any, and when those are too few, on any that is to leave.
+// place gives every slice of every replica that has no copy a new one, on the node with the fewest copies. It
+// considers the nodes that the definition allows; if they are too few, all nodes; and if those are too few, also the
+// ones that are to be emptied.
 func (m *merger) place(x *Index, held []partition.Copy) *Rejection {
 	f := &x.Definition
 	all := m.allowed(f.Nodes, false)
@@ -578,8 +581,8 @@ func (m *merger) place(x *Index, held []partition.Copy) *Rejection {
 	return nil
 }
 
-// allowed returns the nodes that a definition allows by uuid or name, ascending; all when it names none. None is being
-// removed; those that are to hold nothing in the end are among them with going only.
+// allowed returns the nodes that a definition allows by uuid or name, ascending; all nodes if it names none. Nodes
+// that are being removed are left out; nodes that are to be emptied are included only if going is set.
 func (m *merger) allowed(names []string, going bool) (nodes []index.NodeID) {
 	for i := range m.t.s.Indexers() {
 		if i.Evicting || m.t.s.Going(i.Node) && !going {

@@ -10,25 +10,25 @@ import (
 	"tidemark/partition"
 )
 
-// RestorePlan tells what a restore does, or would do, with the indexes. Each is counted once.
+// RestorePlan describes what a restore does, or would do, with the indexes. Each index is counted once.
 type RestorePlan struct {
-	Kept      int `json:"kept"`      // are in the running cluster too, and stay as they are
-	Differing int `json:"differing"` // stay as they are now, too; the backup has them otherwise
-	Adopted   int `json:"adopted"`   // come back, and a host holds a copy of each slice
-	Rebuilt   int `json:"rebuilt"`   // come back, and are built from KV: of some slice no host holds a copy
+	Kept      int `json:"kept"`      // also in the running cluster, and stay as they are
+	Differing int `json:"differing"` // also stay as they are now, but differ from the backup
+	Adopted   int `json:"adopted"`   // come back, and hosts hold a copy of each slice
+	Rebuilt   int `json:"rebuilt"`   // come back, and are built from KV: some slice has no copy on any host
 	Waiting   int `json:"waiting"`   // come back, and wait for BUILD INDEX
-	Failed    int `json:"failed"`    // come back in state error: as they were, or their bucket is gone or another
-	Dropped   int `json:"dropped"`   // of the running cluster, and not in the backup
-	Splits    int `json:"splits"`    // that are under way and end
-	Buckets   int `json:"buckets"`   // that the running cluster did not know
-	// Named are the first MaxPlanned indexes of each fate; of how many, the counts tell.
+	Failed    int `json:"failed"`    // come back in state error: as before, or because their bucket is gone or another one
+	Dropped   int `json:"dropped"`   // in the running cluster, but not in the backup
+	Splits    int `json:"splits"`    // splits in progress that end
+	Buckets   int `json:"buckets"`   // that the running cluster did not have
+	// Named lists the first MaxPlanned indexes of each fate; the counts above are complete.
 	Named []PlannedIndex `json:"named,omitempty"`
 }
 
-// MaxPlanned bounds the indexes of one fate that a plan names.
+// MaxPlanned bounds how many indexes of one fate a plan lists.
 const MaxPlanned = 20
 
-// RestoreFate is what a restore does with an index. Its text is the name of the count in RestorePlan.
+// RestoreFate is what a restore does with an index. Its text is the name of the corresponding count in RestorePlan.
 type RestoreFate string
 
 // The fates.
@@ -42,17 +42,17 @@ const (
 	FateDropped   RestoreFate = "dropped"
 )
 
-// PlannedIndex is an index in a plan.
+// PlannedIndex is an index listed in a plan.
 type PlannedIndex struct {
 	ID       index.ID    `json:"id"`
 	Keyspace string      `json:"keyspace"`
 	Name     string      `json:"name"`
 	Fate     RestoreFate `json:"fate"`
-	Note     string      `json:"note,omitempty"` // what is to be known of it
+	Note     string      `json:"note,omitempty"` // explanation for users
 }
 
-// PlanRestore says what FinishRestore would do to a state; nothing is changed. Orphans are copies that hosts hold and
-// the state does not place. The error is a *Rejection.
+// PlanRestore returns what FinishRestore would do to s, without changing it. orphans holds the copies that hosts have
+// but s does not place. The error is a *Rejection.
 func PlanRestore(s, backup *State, mode RestoreMode, epoch uint64, found []FoundBucket,
 	orphans map[index.CopyID]bool) (RestorePlan, error) {
 	t := tx{s: *s, cas: s.cas + 1}
@@ -67,7 +67,7 @@ func PlanRestore(s, backup *State, mode RestoreMode, epoch uint64, found []Found
 	return m.plan, nil
 }
 
-// note counts an index, and names it unless enough of its fate are named.
+// note counts an index, and lists it unless MaxPlanned indexes of its fate are listed.
 func (p *RestorePlan) note(f *index.Definition, fate RestoreFate, note string) {
 	count := p.count(fate)
 	if *count++; *count <= MaxPlanned {
@@ -76,7 +76,7 @@ func (p *RestorePlan) note(f *index.Definition, fate RestoreFate, note string) {
 	}
 }
 
-// count returns where the indexes of a fate are counted.
+// count returns the counter of a fate.
 func (p *RestorePlan) count(fate RestoreFate) *int {
 	switch fate {
 	case FateDiffering:
@@ -95,10 +95,10 @@ func (p *RestorePlan) count(fate RestoreFate) *int {
 	return &p.Kept
 }
 
-// Of returns how many indexes have a fate.
+// Of returns the number of indexes with a fate.
 func (p *RestorePlan) Of(fate RestoreFate) int { return *p.count(fate) }
 
-// planKept notes an index that stays, b as the backup has it.
+// planKept records an index that stays; b is the same index in the backup.
 func (m *merger) planKept(x, b *Index) {
 	if other := differences(&x.Definition, &b.Definition); other != "" {
 		m.plan.note(&x.Definition, FateDiffering, other)
@@ -107,7 +107,7 @@ func (m *merger) planKept(x, b *Index) {
 	m.plan.note(&x.Definition, FateKept, "")
 }
 
-// planDropped notes an index that is dropped.
+// planDropped records an index that is dropped.
 func (m *merger) planDropped(f *index.Definition) {
 	note := ""
 	if m.backup.IndexIn(f.Keyspace(), f.Name) != nil {
@@ -116,7 +116,7 @@ func (m *merger) planDropped(f *index.Definition) {
 	m.plan.note(f, FateDropped, note)
 }
 
-// planBrought notes an index that comes back as x.
+// planBrought records an index that comes back as x.
 func (m *merger) planBrought(x *Index) {
 	made, have := 0, make([]bool, x.Topology.Layout.Partitions)
 	for _, c := range x.Topology.Copies {
@@ -142,8 +142,8 @@ func (m *merger) planBrought(x *Index) {
 	}
 }
 
-// isHeld reports whether the host of a copy that comes back holds it, as far as is known: it serves it now, or has it
-// as an orphan.
+// isHeld reports whether, as far as the leader can tell, the host of a copy that comes back holds it: it serves the
+// copy now, or has it as an orphan.
 func (m *merger) isHeld(id index.ID, c partition.Copy) bool {
 	if m.orphans[c.ID] {
 		return true
@@ -156,7 +156,7 @@ func (m *merger) isHeld(id index.ID, c partition.Copy) bool {
 	return is && x.Topology.Copies[at].Node == c.Node && x.Topology.Copies[at].State == partition.Allocated
 }
 
-// differences says what an index has otherwise than the backup, which stays so; "" when nothing is.
+// differences describes how the running index differs from the one in the backup, which stays so; "" if it does not.
 func differences(now, then *index.Definition) string {
 	var all []string
 	differs := func(what string, now, then any) {
@@ -180,7 +180,7 @@ func differences(now, then *index.Definition) string {
 	return strings.Join(all, "; ")
 }
 
-// namesOrAny returns the names of nodes as a text of bounded length.
+// namesOrAny returns the names of nodes as a text of bounded length, or "any".
 func namesOrAny(nodes []string) string {
 	const most = 8
 	switch more := len(nodes) - most; {

@@ -7,8 +7,8 @@ import (
 	"tidemark/index"
 )
 
-// Passing reports whether a rejection with this code says something of the moment and nothing of the request: the same
-// request, sent again later, may be done. Such a rejection is never remembered (Request).
+// Passing reports whether a rejection with this code is due to the moment rather than the request: the same request
+// may succeed later. Such a rejection is never remembered (see Request).
 func Passing(code errcode.Code) bool {
 	switch code {
 	case errcode.NotBootstrapped, errcode.Restoring, errcode.LedgerFull, errcode.IndexChanged:
@@ -17,16 +17,16 @@ func Passing(code errcode.Code) bool {
 	return false
 }
 
-// Rejection is the answer to a command that was understood and refused.
+// Rejection is the result of a command that was decoded but refused.
 type Rejection struct {
 	Code    errcode.Code `json:"code"`
 	Message string       `json:"message"`
 }
 
-// passes reports whether a command was refused, nil if it was not, for the moment only.
+// passes reports whether a command was refused only for the moment; r is nil if it was not refused.
 func (r *Rejection) passes() bool { return r != nil && Passing(r.Code) }
 
-// Error gives code and message.
+// Error returns code and message.
 func (r *Rejection) Error() string { return string(r.Code) + ": " + r.Message }
 
 // Unwrap returns the code.
@@ -36,7 +36,7 @@ func reject(c errcode.Code, format string, args ...any) *Rejection {
 	return &Rejection{Code: c, Message: fmt.Sprintf(format, args...)}
 }
 
-// BucketRejection returns why one bucket of an AdvanceStability was left out.
+// BucketRejection names a bucket that an AdvanceStability left out, and the reason.
 type BucketRejection struct {
 	Bucket    string
 	Rejection *Rejection
@@ -44,24 +44,24 @@ type BucketRejection struct {
 
 // Result is the outcome of one command.
 type Result struct {
-	// CAS is the cas of the update; of a command that changed nothing, and of a rejection, the present one.
+	// CAS is the cas of the update, or the present cas if the command changed nothing or was rejected.
 	CAS     uint64
 	Changed bool // the command was an update
-	// Replayed tells that the outcome was found in the request ledger.
+	// Replayed reports whether the outcome came from the request ledger.
 	Replayed bool
-	Index    index.ID     // CreateIndex: the index (also the one that IF NOT EXISTS found)
-	Indexes  []index.ID   // ByName of BuildIndexes: the index of each name
-	Node     index.NodeID // RegisterIndexer: the number
+	Index    index.ID     // CreateIndex: the index, or the existing one with IF NOT EXISTS
+	Indexes  []index.ID   // ByName with BuildIndexes: the index of each name
+	Node     index.NodeID // RegisterIndexer: the node id
 	Member   string       // BeginRemoval: the manager's id
-	// Number counts what the command concerned, where one number says it: bucket generation (SetBucket, BucketGone),
-	// rollback id (SetRollbackStep).
+	// Number is the bucket generation (SetBucket, BucketGone) or rollback id (SetRollbackStep) that the command
+	// concerned.
 	Number    uint64
 	Rejection *Rejection
-	// Buckets lists what AdvanceStability left out; it is not kept in the ledger.
+	// Buckets lists the buckets that AdvanceStability left out; the ledger does not keep it.
 	Buckets []BucketRejection
 }
 
-// Err returns the rejection as an error, nil when there is none.
+// Err returns the rejection as an error, or nil if there is none.
 func (r *Result) Err() error {
 	if r.Rejection == nil {
 		return nil
@@ -69,14 +69,14 @@ func (r *Result) Err() error {
 	return r.Rejection
 }
 
-// RollbackStep is how far a rollback has come.
+// RollbackStep is the progress of a rollback.
 type RollbackStep uint8
 
-// The steps of a rollback context (IM-23); NoRollback means that there is none.
+// The steps of a rollback context (IM-23); NoRollback means that there is no context.
 const (
 	NoRollback  RollbackStep = 0
 	Started     RollbackStep = 1 // streams of the bucket are being stopped
-	Prepare     RollbackStep = 2 // failover timestamp stored, indexers informed
+	Prepare     RollbackStep = 2 // failover timestamp stored, indexers notified
 	Restart     RollbackStep = 3 // restart timestamp stored
 	RollingBack RollbackStep = 4 // indexers commanded
 )
@@ -98,10 +98,10 @@ func (s RollbackStep) String() string {
 	return fmt.Sprintf("step(%d)", s)
 }
 
-// MarshalText makes the JSON form the word.
+// MarshalText encodes the step as its word.
 func (s RollbackStep) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText reads what MarshalText wrote.
+// UnmarshalText decodes what MarshalText wrote.
 func (s *RollbackStep) UnmarshalText(b []byte) error {
 	for c := NoRollback; c <= RollingBack; c++ {
 		if c.String() == string(b) {

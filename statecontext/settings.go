@@ -8,17 +8,17 @@ import (
 	"tidemark/stability"
 )
 
-// BucketSettings is what operators have set of a bucket. It goes by the bucket's name: it stays when the bucket is
-// deleted and made again.
+// BucketSettings holds the settings that operators have made for a bucket. They belong to the bucket's name: they
+// stay when the bucket is deleted and re-created.
 type BucketSettings struct {
 	Bucket string
-	// StabilitySource moves the bucket's stability timestamps: "sync", "heartbeat", or empty: what the leader's
-	// configuration says (IM-16).
+	// StabilitySource is what moves the bucket's stability timestamps: "sync", "heartbeat", or empty for the leader's
+	// configuration (IM-16).
 	StabilitySource string
 	ModifiedCAS     uint64
 }
 
-// SetBucketSettings replaces the settings of a bucket that is known; with none set they are forgotten.
+// SetBucketSettings replaces the settings of an existing bucket; an empty StabilitySource removes them.
 type SetBucketSettings struct {
 	Bucket, StabilitySource string
 }
@@ -56,7 +56,7 @@ func (c *SetBucketSettings) apply(t *tx) *Rejection {
 	return nil
 }
 
-// BucketSettings returns what is set of a bucket; the zero value where nothing is.
+// BucketSettings returns the settings of a bucket, or the zero value if it has none.
 func (s *State) BucketSettings(bucket string) BucketSettings {
 	if b, ok := s.settings.Get(bucket); ok {
 		return *b
@@ -64,7 +64,7 @@ func (s *State) BucketSettings(bucket string) BucketSettings {
 	return BucketSettings{}
 }
 
-// AllBucketSettings returns what is set, by bucket.
+// AllBucketSettings returns the settings of all buckets, in the order of their names.
 func (s *State) AllBucketSettings() iter.Seq[*BucketSettings] { return values(s.settings) }
 
 func appendBucketSettings(dst []byte, b *BucketSettings) []byte {

@@ -14,21 +14,21 @@ import (
 	"tidemark/index"
 )
 
-// snapshotForm is the form of a state's snapshot: its format level, so that every node of a cluster in the middle of an
-// upgrade can read what the others send.
+// snapshotForm returns the format of a state's snapshot. It is the state's format level, so that during an upgrade
+// every node of the cluster can read the snapshots of the others.
 func snapshotForm(s *State) byte { return byte(s.formatLevel) }
 
 var (
-	// ErrSnapshotVersion is wrapped when a snapshot is of a form that this program does not know.
+	// ErrSnapshotVersion is wrapped if a snapshot has a format that this program does not support.
 	ErrSnapshotVersion = errors.New("unknown state snapshot version")
-	// ErrSnapshotCorrupt is wrapped when a snapshot is damaged, torn or not one.
+	// ErrSnapshotCorrupt is wrapped if a snapshot is damaged or truncated, or is not a snapshot.
 	ErrSnapshotCorrupt = errors.New("corrupt state snapshot")
 )
 
 var snapshotMagic = [8]byte{'T', 'I', 'D', 'E', 'M', 'A', 'R', 'K'}
 
-// The records of a snapshot: type byte, length, payload, CRC-32C of type and payload. They come in this order, each
-// kind sorted by key; the end record holds their number and a hash over all their bytes.
+// The records of a snapshot: type byte, length, payload, CRC-32C of type and payload. They appear in this order, each
+// kind sorted by key; the end record holds their number and a hash of all their bytes.
 const (
 	recordHeader    = 1
 	recordManager   = 2
@@ -51,7 +51,7 @@ const (
 	recordEnd       = 255
 )
 
-// WriteSnapshot writes a state, with the index of the Raft entry it stands at.
+// WriteSnapshot writes a state together with the index of the last Raft entry applied to it.
 func WriteSnapshot(w io.Writer, s *State) error {
 	buffered := bufio.NewWriterSize(w, 64<<10)
 	if _, err := buffered.Write(append(snapshotMagic[:], snapshotForm(s))); err != nil {
@@ -70,8 +70,8 @@ func WriteSnapshot(w io.Writer, s *State) error {
 	return nil
 }
 
-// Hash identifies the content of a state: two nodes that have applied the same log have the same hash. The Raft index
-// is no part of it, nor are the words of remembered refusals: a version may say them better.
+// Hash returns a hash of the content of a state: two nodes that have applied the same log have the same hash. It
+// covers neither the Raft index nor the messages of remembered rejections, which may differ between versions.
 func Hash(s *State) uint64 {
 	rw := recordWriter{w: io.Discard, sum: xxhash.New()}
 	rw.state(s, 0)
@@ -84,7 +84,7 @@ type recordWriter struct {
 	count   uint64
 	payload []byte
 	frame   []byte
-	texts   bool // also what refusals say to people
+	texts   bool // include the messages of rejections
 	err     error
 }
 
@@ -168,7 +168,7 @@ func (rw *recordWriter) state(s *State, appliedIndex uint64) {
 	rw.payload = rw.restores(s, p)
 }
 
-// restores writes what is known of the newest restore, and one that is being taken in.
+// restores writes the newest finished restore and the restore in progress.
 func (rw *recordWriter) restores(s *State, p []byte) []byte {
 	if r := s.restored; r != nil {
 		p = appendUint(append(appendString(p[:0], r.ID), byte(r.Mode)), r.CAS)
@@ -186,12 +186,12 @@ func (rw *recordWriter) restores(s *State, p []byte) []byte {
 	return p
 }
 
-// ReadSnapshot is ReadSnapshotUpTo with everything that this program knows.
+// ReadSnapshot is ReadSnapshotUpTo with the newest format level of this program.
 func ReadSnapshot(r io.Reader) (*State, error) { return ReadSnapshotUpTo(FormatLevel, r) }
 
-// ReadSnapshotUpTo reads what WriteSnapshot wrote, as a program does whose newest format level is the one given. It
-// checks every checksum and the state's invariants, and takes nothing of what follows the end. Errors wrap
-// ErrSnapshotVersion (and ErrFormatLevel, when the form is only too new), ErrSnapshotCorrupt or the reader's.
+// ReadSnapshotUpTo reads a snapshot written by WriteSnapshot as a program does whose newest format level is level. It
+// verifies every checksum and the state's invariants, and ignores bytes after the end record. Errors wrap
+// ErrSnapshotVersion (and ErrFormatLevel if the format is only too new), ErrSnapshotCorrupt, or the reader's error.
 func ReadSnapshotUpTo(level uint64, r io.Reader) (*State, error) {
 	s, err := decodeSnapshot(level, r)
 	if err != nil {
@@ -203,7 +203,7 @@ func ReadSnapshotUpTo(level uint64, r io.Reader) (*State, error) {
 	return s, nil
 }
 
-// decodeSnapshot is ReadSnapshotUpTo without the invariants: what it gives follows from the bytes and the level alone.
+// decodeSnapshot is ReadSnapshotUpTo without the invariants: its result depends only on the bytes and the level.
 func decodeSnapshot(level uint64, r io.Reader) (*State, error) {
 	br := bufio.NewReaderSize(r, 64<<10)
 	form, err := readHead(br, level)
@@ -239,7 +239,7 @@ func decodeSnapshot(level uint64, r io.Reader) (*State, error) {
 	return s, nil
 }
 
-// readHead reads what a snapshot begins with, and returns its form, which is at most level.
+// readHead reads the head of a snapshot and returns its format, which is at most level.
 func readHead(r io.Reader, level uint64) (form uint64, err error) {
 	var head [9]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil || [8]byte(head[:8]) != snapshotMagic {
@@ -262,14 +262,14 @@ type recordReader struct {
 	payload []byte
 }
 
-// endsAs reports whether the last record counts those before it, and has the sum of their bytes.
+// endsAs reports whether d, the end record, has the number of the records before it and the hash of their bytes.
 func (r *recordReader) endsAs(d *decoder, before uint64) bool {
 	count, sum := d.uint(), [8]byte{}
 	d.fixed(sum[:])
 	return d.end() == nil && count == r.count-1 && binary.LittleEndian.Uint64(sum[:]) == before
 }
 
-// next returns a record; the payload is valid until the next call.
+// next returns the next record; the payload is valid until the next call.
 func (rr *recordReader) next() (kind byte, payload []byte, err error) {
 	torn := func(err error) error {
 		return fmt.Errorf("%w: torn after %d records: %w", ErrSnapshotCorrupt, rr.count, err)
@@ -306,7 +306,7 @@ func (rr *recordReader) next() (kind byte, payload []byte, err error) {
 	return kind, rr.payload, nil
 }
 
-// readAtMost reads n bytes in pieces, so that a length that lies costs no memory.
+// readAtMost reads n bytes in pieces, so that a corrupt length does not allocate memory.
 func readAtMost(r io.Reader, dst []byte, n int) ([]byte, error) {
 	const piece = 64 << 10
 	for n > 0 {
@@ -321,7 +321,7 @@ func readAtMost(r io.Reader, dst []byte, n int) ([]byte, error) {
 	return dst, nil
 }
 
-// load puts one record into a state that is being read. Errors stay in d.
+// load adds one record to the state being read. Errors stay in d.
 func (s *State) load(kind byte, d *decoder) {
 	switch kind {
 	case recordHeader:
@@ -365,7 +365,7 @@ func (s *State) loadHeader(d *decoder) {
 	s.passed = bucketNumbers{generation: d.uint(), stability: d.uint(), rollback: d.uint()}
 }
 
-// loadRegistration takes the records of managers, projectors and indexers; false for another kind.
+// loadRegistration loads records of managers, projectors and indexers; it returns false for other kinds.
 func (s *State) loadRegistration(kind byte, d *decoder) bool {
 	switch kind {
 	case recordManager:
@@ -387,7 +387,7 @@ func (s *State) loadRegistration(kind byte, d *decoder) bool {
 	return true
 }
 
-// loadRestore takes the records of a restore that was done or is under way; false for another kind.
+// loadRestore loads records of a finished restore or one in progress; it returns false for other kinds.
 func (s *State) loadRestore(kind byte, d *decoder) bool {
 	switch kind {
 	case recordRestored:

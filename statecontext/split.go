@@ -10,29 +10,29 @@ import (
 	"tidemark/partition"
 )
 
-// SplitIndex begins to build a successor of an index that is READY: an index of the same definition but for how its
-// entries are spread over slices, which no name leads to. It is built as any index is, and with the command that makes
-// it READY (SetIndexState) the name is its, and the first is being dropped. Whatever happens to either before that ends
-// the split: the successor is dropped, and the first goes on, with the reason in SplitFailed, which changes its
-// ModifiedCAS, unless it is being dropped (docs/decisions.md, "A split is a successor"). Result.Index is the successor.
-// Rejections: UnknownIndex, CASMismatch, IndexChanged, StateMismatch, SplitRunning, RebalanceRunning, IndexInRollback,
-// and those of CreateIndex.
+// SplitIndex begins to build a successor of an index that is READY. The successor has the same definition except for
+// the distribution of its entries over slices, and no name refers to it. It is built like any index. The command that
+// makes it READY (SetIndexState) also gives it the name and begins to drop the first index. If either fails or
+// changes before that, the split ends: the successor is dropped, and the first index continues with the reason in
+// SplitFailed, which changes its ModifiedCAS, unless it is being dropped itself (docs/decisions.md, "A split is a
+// successor"). Result.Index is the successor. Rejections: UnknownIndex, CASMismatch, IndexChanged, StateMismatch,
+// SplitRunning, RebalanceRunning, IndexInRollback, and those of CreateIndex.
 type SplitIndex struct {
 	ID index.ID
-	// IfMatch, unless 0, must be the definition's ModifiedCAS, as the user wants.
+	// IfMatch, unless 0, must equal the definition's ModifiedCAS. It is the user's precondition.
 	IfMatch uint64
-	// IfPlanned, unless 0, is the ModifiedCAS of the definition that this was planned for.
+	// IfPlanned, unless 0, is the ModifiedCAS of the definition for which the command was planned.
 	IfPlanned uint64
-	// How the entries are spread then. The scheme and what it goes by stay.
-	Values     []string // of a range: PartitionBy.Values
+	// The new distribution of the entries. The scheme and the partitioning expressions stay.
+	Values     []string // PartitionBy.Values, if it is partitioned by ranges
 	Partitions uint16
 	Statement  string // as in AlterIndex
 	Layout     partition.Layout
 	Placement  []Placement
 	Rules      uint32 // as in BuildIndexes
 	CreatedMS  int64
-	// Cause, of a split that nobody asked for, is why it begins. Such a one begins only where nothing else goes on: no
-	// other split, no rebalance, no rollback of the bucket (IndexInRollback). At most MaxCauseBytes.
+	// Cause is why an automatic split begins, "" if a user requested it; at most MaxCauseBytes. An automatic split
+	// begins only if there is no other split, no rebalance, and no rollback of the bucket (IndexInRollback).
 	Cause string
 }
 
@@ -53,7 +53,7 @@ func decodeSplitIndex(d *decoder) *SplitIndex {
 	c := &SplitIndex{ID: index.ID(d.uint()), IfMatch: d.uint()}
 	for n := d.count(); n > 0 && d.err == nil; n-- {
 		v := d.string()
-		if !json.Valid([]byte(v)) { // no definition could be read again that has it
+		if !json.Valid([]byte(v)) { // a definition with it could not be read again
 			d.fail("a value to split at that is no JSON")
 		}
 		c.Values = append(c.Values, v)
@@ -94,7 +94,7 @@ func (c *SplitIndex) apply(t *tx) *Rejection {
 	return t.addIndex(f, c.Layout, c.Placement)
 }
 
-// admit reports whether the index may be split now.
+// admit rejects a split that may not begin now.
 func (c *SplitIndex) admit(s *State, f *index.Definition) *Rejection {
 	if rejection := matches(f, c.IfMatch); rejection != nil {
 		return rejection
@@ -111,7 +111,7 @@ func (c *SplitIndex) admit(s *State, f *index.Definition) *Rejection {
 	return s.MaySplitByItself(f)
 }
 
-// asks notes how many slices were asked for, of which an index keeps as many whatever is merged by itself.
+// asks records the number of slices that the user requested. Automatic merges never leave fewer than that.
 func (c *SplitIndex) asks(f *index.Definition) *Rejection {
 	least := f.LeastPartitions()
 	switch {
@@ -126,12 +126,12 @@ func (c *SplitIndex) asks(f *index.Definition) *Rejection {
 	return nil
 }
 
-// SetAutoSplit says whether an index gets more and fewer slices by itself. What is so already is no update. It goes
-// while slices change their place, but not while the index is being split: the definition that follows would not know.
+// SetAutoSplit sets whether an index is split and merged automatically. If nothing changes, it is not an update. It
+// is allowed while slices move, but not during a split: the successor's definition would not have the change.
 // Rejections: UnknownIndex, CASMismatch, IndexChanged, StateMismatch, SplitRunning.
 type SetAutoSplit struct {
 	ID index.ID
-	// IfMatch and IfPlanned are those of SplitIndex.
+	// IfMatch and IfPlanned are as in SplitIndex.
 	IfMatch, IfPlanned uint64
 	Off                bool
 	Statement          string // as in AlterIndex
@@ -180,15 +180,15 @@ func (c *SetAutoSplit) apply(t *tx) *Rejection {
 	return nil
 }
 
-// What SplitFailed says where no index has failed.
+// Values of SplitFailed for splits that ended although no index failed.
 const (
 	SplitCancelled = "it was cancelled" // or the successor was dropped by its id
 	SplitBuiltAnew = "the index is being built anew"
 )
 
-// CancelSplit drops the successor of an index, of which SplitFailed says so then: no later leader begins by itself at
-// once what somebody has just cancelled. The index that has taken the name already is no successor.
-// Result.Index is the one that is dropped. Rejections: UnknownIndex, StateMismatch when there is none.
+// CancelSplit drops the successor of an index and records that in SplitFailed, so that no later leader at once begins
+// again what a user has just cancelled. An index that has already taken over the name is no longer a successor.
+// Result.Index is the dropped index. Rejections: UnknownIndex, StateMismatch if there is no successor.
 type CancelSplit struct{ ID index.ID }
 
 func (*CancelSplit) kind() kind { return kindCancelSplit }
@@ -209,7 +209,7 @@ func (c *CancelSplit) apply(t *tx) *Rejection {
 	return nil
 }
 
-// endSplit begins to drop a successor; the first says why, unless it is being dropped too.
+// endSplit begins to drop a successor and records the reason in the first index, unless that is being dropped too.
 func (t *tx) endSplit(next Index, why string) {
 	t.letGo(next)
 	if p := t.s.Index(next.Definition.Replaces); p != nil && p.Definition.State != index.Dropping {
@@ -219,8 +219,8 @@ func (t *tx) endSplit(next Index, why string) {
 	}
 }
 
-// checkValues reports whether the values at which a definition is cut are ones that it may have: each is JSON, and
-// ranges, but nothing else, have one less than slices.
+// checkValues verifies the values at which a definition is partitioned: each must be JSON, and ranges have one value
+// less than slices, other schemes none.
 func checkValues(f *index.Definition) error {
 	for i, v := range f.PartitionBy.Values {
 		if !json.Valid(v) {
@@ -237,7 +237,7 @@ func checkValues(f *index.Definition) error {
 	return nil
 }
 
-// MaySplit reports whether an index may have a successor, nil if so.
+// MaySplit returns nil if an index may have a successor, else a rejection.
 func (s *State) MaySplit(f *index.Definition) *Rejection {
 	switch {
 	case f.Replaces != 0 || s.Successor(f) != nil:
@@ -251,8 +251,8 @@ func (s *State) MaySplit(f *index.Definition) *Rejection {
 	return nil
 }
 
-// MaySplitByItself reports whether a split or merge that nobody has asked for may begin, of an index that
-// MaySplit; nil if so.
+// MaySplitByItself returns nil if an automatic split or merge of an index that passes MaySplit may begin, else a
+// rejection.
 func (s *State) MaySplitByItself(f *index.Definition) *Rejection {
 	if f.AutoSplitOff {
 		return reject(errcode.IndexChanged, "auto_split of index %d (%s) is false", f.ID, f.Name)
@@ -271,14 +271,15 @@ func (s *State) MaySplitByItself(f *index.Definition) *Rejection {
 	return nil
 }
 
-// splitting refuses what cannot be done to an index that is being split, nor to its successor.
+// splitting returns the rejection for commands on an index that is being split, or on its successor.
 func splitting(f *index.Definition) *Rejection {
 	return reject(errcode.SplitRunning, "index %d (%s) is being split; wait for the end of that, or cancel it", f.ID,
 		f.Name)
 }
 
-// succeed gives a successor that has become READY the name of the index that it replaces, which is let go of. Who looks
-// on hears of that first: the name is never said to be gone after it was said to be the other's.
+// succeed gives a successor that has become READY the name of the index that it replaces, and begins to drop that
+// index. The event of the drop comes first, so that watchers never see the name removed after it was given to the
+// successor.
 func (t *tx) succeed(x Index) *Rejection {
 	first, rejection := t.index(x.Definition.Replaces)
 	if rejection != nil {
@@ -293,9 +294,9 @@ func (t *tx) succeed(x Index) *Rejection {
 	return nil
 }
 
-// endSplits drops each successor that has failed, or whose first is not READY any more.
+// endSplits drops each successor that has failed, or whose first index is no longer READY.
 func (t *tx) endSplits() {
-	for i := 0; i < len(t.touched); i++ { // what it does itself touches others
+	for i := 0; i < len(t.touched); i++ { // the loop itself appends to touched
 		x := t.s.Index(t.touched[i])
 		if x == nil {
 			continue

@@ -1,12 +1,13 @@
-// Package statecontext is the replicated state of the index managers (IM-1): definitions, topologies, registrations,
-// buckets with their timestamps and rollback contexts, and the request ledger, together with the commands that change
-// it and the codecs that store it.
+// Package statecontext implements the replicated state of the index managers (IM-1): definitions, topologies,
+// registrations, buckets with their timestamps and rollback contexts, and the request ledger. It also defines the
+// commands that change the state and the codecs that store it.
 //
-// It promises that Apply is a function of (state, bytes): the same log gives the same state on every node, for ever. A
-// State never changes after it was returned; the next one shares what did not change, so that a snapshot is one pointer
-// copy. Every accepted change moves cas by exactly one; a rejection moves nothing but the request ledger and the state
-// time. It never reads a clock or a random source, never depends on the order of a Go map, never does I/O beyond the
-// reader or writer of a snapshot, and never skips what it cannot decode.
+// Apply is a pure function of (state, bytes): the same log produces the same state on every node and in every
+// version. A State is immutable once returned; the next version shares everything that did not change, so taking a
+// snapshot copies one pointer. Every accepted change raises cas by exactly one (a recovery also skips numbers, see
+// RaiseEpoch); a rejection changes only the request ledger and the state time. The package never reads a clock or a
+// random source, never depends on Go's map iteration order, does no I/O beyond the reader or writer of a snapshot, and
+// never skips what it cannot decode.
 package statecontext
 
 import (
@@ -20,8 +21,8 @@ import (
 	"tidemark/timestamp"
 )
 
-// State is one immutable version of the StateContext. The zero value is not usable; see New. Everything that an
-// accessor returns is shared between versions and must not be changed.
+// State is one immutable version of the StateContext. The zero value is not usable; see New. Values returned by
+// accessors are shared between versions; callers must not modify them.
 type State struct {
 	cas          uint64
 	appliedIndex uint64
@@ -42,7 +43,7 @@ type State struct {
 	projectors *btree.Map[index.ProjectorID, *Projector]
 	indexers   *btree.Map[index.NodeID, *Indexer]
 	nodes      *btree.Map[string, index.NodeID] // by the indexer's uuid
-	removed    *btree.Map[string, uint64]       // tombstones of indexer uuids: the cas of their removal
+	removed    *btree.Map[string, uint64]       // cas at which each indexer was removed, by its uuid
 	buckets    *btree.Map[string, *Bucket]
 	indexes    *btree.Map[index.ID, *Index]
 	names      *btree.Map[string, index.ID] // Index.key of every index that is not being dropped
@@ -50,14 +51,14 @@ type State struct {
 	tokens     *btree.Map[string, *Token]
 	settings   *btree.Map[string, *BucketSettings]
 	rebalances rebalanceSet
-	// differences are the copies that differ from the KV data, as their indexers have told.
+	// differences holds the copies that their indexers have reported to differ from the KV data.
 	differences *btree.Map[index.CopyID, *DifferingCopy]
-	passed      bucketNumbers // the highest of buckets that were forgotten
+	passed      bucketNumbers // highest numbers that forgotten buckets have used
 	ledger      ledger
-	placed      [index.MaxNodeID + 1]uint32 // copies of each node that are not leaving; follows from indexes
+	placed      [index.MaxNodeID + 1]uint32 // number of copies per node that are not leaving; derived from indexes
 
 	staging  *Staging  // a restore under way
-	restored *Restored // the newest restore that was finished
+	restored *Restored // the newest finished restore
 }
 
 // New returns the state before the first command.
@@ -121,26 +122,29 @@ type Indexer struct {
 	Scan        string       `json:"scan"`     // host:port
 	Data        DataAddrs    `json:"data"`
 	ModifiedCAS uint64       `json:"modified_cas"`
-	// Evicting says that it is being removed for good: no copy is placed on it any more, and those that it has go.
+	// Evicting reports whether the indexer is being removed for good: no new copy is placed on it, and its copies are
+	// removed.
 	Evicting bool `json:"evicting,omitempty"`
-	// Offline is since when it has been away, as leaders have seen it; nil: it is there. No ModifiedCAS goes with it.
+	// Offline records since when leaders have seen the indexer offline; nil while it is online. Changing it does not
+	// change ModifiedCAS.
 	Offline *Absence `json:"offline,omitempty"`
 }
 
-// Promoted is what is replicated of a bucket's newest stability timestamp, which Bucket.Timestamp returns, and of its
+// Promoted is the replicated part of a bucket's newest stability timestamp (see Bucket.Timestamp) and of its
 // promotion.
 type Promoted struct {
-	// rises by one with every promotion and every end of a rollback
+	// Number rises by one with every promotion and at the end of every rollback.
 	Number uint64 `json:"number"`
-	// StateMS is the state time of the newest of them; 0: there was none since the bucket was first seen, or came back.
+	// StateMS is the state time of the newest promotion or rollback end; 0 if there was none since the bucket was first
+	// seen or came back.
 	StateMS    int64                   `json:"state_ms"`
 	RollbackID uint64                  `json:"rollback_id"` // of the newest finished rollback, 0 before the first
 	Vector     timestamp.Vector        `json:"vector"`
-	Logs       []timestamp.FailoverLog `json:"logs"`      // per vbucket, as known at the newest promotion that changed it
-	Revisions  []timestamp.MapRevision `json:"revisions"` // per vbucket: the map revision its log came with
+	Logs       []timestamp.FailoverLog `json:"logs"`      // per vbucket, as of the newest promotion that changed it
+	Revisions  []timestamp.MapRevision `json:"revisions"` // per vbucket: the map revision that its log came with
 }
 
-// Bucket is a bucket that has at least once been named by a projector.
+// Bucket is a bucket that a projector has reported at least once.
 type Bucket struct {
 	Name       string   `json:"name"`
 	UUID       string   `json:"uuid"`
@@ -148,12 +152,12 @@ type Bucket struct {
 	Generation uint64   `json:"generation"` // rises when the bucket is re-created or comes back
 	Gone       bool     `json:"gone,omitempty"`
 	Stability  Promoted `json:"stability"`
-	// MutationTimestamp is what was current at the newest promotion.
+	// MutationTimestamp is the vector of current seqnos at the newest promotion.
 	MutationTimestamp timestamp.Vector `json:"mutation_timestamp"`
-	// BackfillTimestamp is the smallest side position of the active builds; it has no vbuckets while none is active.
+	// BackfillTimestamp is the smallest side position of the active builds; it has no vbuckets while no build is active.
 	BackfillTimestamp timestamp.Vector `json:"backfill_timestamp"`
 	Rollback          *RollbackContext `json:"rollback,omitempty"`
-	// of the newest change but promotions and the backfill timestamp
+	// ModifiedCAS is the cas of the newest change other than promotions and changes of BackfillTimestamp.
 	ModifiedCAS uint64 `json:"modified_cas"`
 }
 
@@ -164,87 +168,89 @@ func (b *Bucket) Timestamp() timestamp.Stability {
 		RollbackID: s.RollbackID, Number: s.Number, Hash: s.Vector.Hash()}}
 }
 
-// RollbackContext is the rollback of a bucket that is under way (IM-23).
+// RollbackContext describes the rollback of a bucket in progress (IM-23).
 type RollbackContext struct {
 	ID        uint64                  `json:"id"`
 	Step      RollbackStep            `json:"step"`
-	Failover  timestamp.Vector        `json:"failover"` // from step prepare on
-	Restart   timestamp.Vector        `json:"restart"`  // from step restart on
-	Logs      []timestamp.FailoverLog `json:"logs"`     // per vbucket, with the newest that were seen
+	Failover  timestamp.Vector        `json:"failover"` // set from step prepare on
+	Restart   timestamp.Vector        `json:"restart"`  // set from step restart on
+	Logs      []timestamp.FailoverLog `json:"logs"`     // per vbucket, the newest seen
 	Revisions []timestamp.MapRevision `json:"revisions"`
 }
 
-// Index is a definition together with where it lives.
+// Index is the definition of an index together with its topology.
 type Index struct {
 	Definition index.Definition
 	Topology   partition.Topology
-	// TopologyCAS is the cas of the newest change of Topology: its ETag.
+	// TopologyCAS is the cas of the newest change of Topology, and its ETag.
 	TopologyCAS uint64
-	// PlacedCAS is the cas of the newest commit that added copies. A host's report counts only when it was made under
-	// a definitions revision at or above it.
+	// PlacedCAS is the cas of the newest commit that added copies. A host's report counts only if it was made at a
+	// definitions revision of PlacedCAS or higher.
 	PlacedCAS uint64
 }
 
-// Waits reports whether the index waits for BUILD INDEX: until then its hosts are told nothing of it.
+// Waits reports whether the index waits for BUILD INDEX. Until then its hosts do not receive the definition.
 func (x *Index) Waits() bool { return x.Definition.State == index.Pending && x.Definition.Deferred }
 
-// CAS rises by one with every update, and by SkippedUpdates more at a recovery (IM-2).
+// CAS returns the update counter: it rises by one with every update, and by another SkippedUpdates at a recovery
+// (IM-2).
 func (s *State) CAS() uint64 { return s.cas }
 
-// AppliedIndex is the index of the newest Raft entry that was applied.
+// AppliedIndex returns the index of the newest applied Raft entry.
 func (s *State) AppliedIndex() uint64 { return s.appliedIndex }
 
-// ClusterID is empty until BootstrapCluster.
+// ClusterID returns the id of the cluster, empty until BootstrapCluster.
 func (s *State) ClusterID() string { return s.clusterID }
 
-// Epoch is the first part of every fence: it rises where terms may restart.
+// Epoch returns the first component of every fence. It rises whenever Raft terms may start again.
 func (s *State) Epoch() uint64 { return s.epoch }
 
-// FormatLevel is the newest command format that may be proposed.
+// FormatLevel returns the newest command format that may be proposed.
 func (s *State) FormatLevel() uint64 { return s.formatLevel }
 
-// TimeMS is the state time, the highest that a proposer has stamped (Clock): for how long the cluster has been led, in
-// milliseconds. It never goes back, is for ages, and no wall clock moves it.
+// TimeMS returns the state time in milliseconds: how long the cluster has had a leader. It is the highest value that
+// a proposer has stamped (see Clock). It never goes back and does not depend on a wall clock; use it for ages.
 func (s *State) TimeMS() int64 { return s.timeMS }
 
-// WallMS is when the newest command was proposed, by the wall clock of the leader then: for people. It goes back where
-// that clock was set, or the next leader's is behind.
+// WallMS returns when the newest command was proposed, by the wall clock of the leader at that time. It is for
+// display only: it goes back if that clock was set back, or if the next leader's clock is behind.
 func (s *State) WallMS() int64 { return s.wallMS }
 
-// DefinitionsRevision is the cas of the newest change that projectors and indexers must learn: definitions, topology,
-// endpoints, buckets and their rollbacks. Promotions, and indexes that wait for BUILD INDEX, do not move it.
+// DefinitionsRevision returns the cas of the newest change that projectors and indexers must receive: definitions,
+// topology, endpoints, buckets and their rollbacks. Promotions and indexes that wait for BUILD INDEX do not change
+// it.
 func (s *State) DefinitionsRevision() uint64 { return s.revision }
 
-// Placements are the indexes and indexers of a state at one revision of the definitions: shared with the state, and
-// keeping nothing else of it alive, such as stability timestamps.
+// Placements is the indexes and indexers of a state at one definitions revision. It shares them with the state and
+// keeps no other part of it alive, such as stability timestamps.
 type Placements struct {
 	revision uint64
 	indexes  *btree.Map[index.ID, *Index]
 	indexers *btree.Map[index.NodeID, *Indexer]
 }
 
-// Placements returns those of the state.
+// Placements returns the placements of the state.
 func (s *State) Placements() Placements { return Placements{s.revision, s.indexes, s.indexers} }
 
-// Revision is that of the definitions.
+// Revision returns the definitions revision.
 func (p Placements) Revision() uint64 { return p.revision }
 
-// Index returns an index with its topology, nil when there is none.
+// Index returns an index with its topology, or nil if it does not exist.
 func (p Placements) Index(id index.ID) *Index { x, _ := p.indexes.Get(id); return x }
 
-// Indexes returns all indexes by id.
+// Indexes returns all indexes in the order of their ids.
 func (p Placements) Indexes() iter.Seq[*Index] { return values(p.indexes) }
 
-// IndexCount is the number of indexes, those that are being dropped too.
+// IndexCount returns the number of indexes, including those that are being dropped.
 func (p Placements) IndexCount() int { return p.indexes.Len() }
 
-// Indexer returns an indexer, nil when there is none.
+// Indexer returns an indexer, or nil if it does not exist.
 func (p Placements) Indexer(n index.NodeID) *Indexer { i, _ := p.indexers.Get(n); return i }
 
-// Indexers returns all indexers by node id.
+// Indexers returns all indexers in the order of their node ids.
 func (p Placements) Indexers() iter.Seq[*Indexer] { return values(p.indexers) }
 
-// Load is how many copies a node has that are not leaving.
+// Load returns the number of copies on a node that are not leaving.
 func (s *State) Load(n index.NodeID) int {
 	if int(n) >= len(s.placed) {
 		return 0
@@ -252,7 +258,7 @@ func (s *State) Load(n index.NodeID) int {
 	return int(s.placed[n])
 }
 
-// count adds an index's copies to their nodes' load, or with by -1 takes them away.
+// count adds an index's copies to the load of their nodes; by is 1, or ^uint32(0) (-1) to subtract them.
 func (s *State) count(x *Index, by uint32) {
 	for _, c := range x.Topology.Copies {
 		if c.State != partition.Leaving && int(c.Node) < len(s.placed) {
@@ -261,31 +267,31 @@ func (s *State) count(x *Index, by uint32) {
 	}
 }
 
-// Term is the Raft term of the newest LeaderStarted in this epoch.
+// Term returns the Raft term of the newest LeaderStarted in this epoch.
 func (s *State) Term() uint64 { return s.term }
 
-// LeaderID is the manager that began Term.
+// LeaderID returns the id of the manager that began Term.
 func (s *State) LeaderID() string { return s.leader }
 
-// Limits are the bounds in force.
+// Limits returns the limits in force.
 func (s *State) Limits() Limits { return s.limits }
 
-// Manager returns the manager with this Raft server id, nil when there is none.
+// Manager returns the manager with this Raft server id, or nil if it does not exist.
 func (s *State) Manager(id string) *Manager { m, _ := s.managers.Get(id); return m }
 
-// Managers returns all managers by id.
+// Managers returns all managers in the order of their ids.
 func (s *State) Managers() iter.Seq[*Manager] { return values(s.managers) }
 
-// Projector returns a projector, nil when there is none.
+// Projector returns a projector, or nil if it does not exist.
 func (s *State) Projector(id index.ProjectorID) *Projector { p, _ := s.projectors.Get(id); return p }
 
-// Projectors returns all projectors by id.
+// Projectors returns all projectors in the order of their ids.
 func (s *State) Projectors() iter.Seq[*Projector] { return values(s.projectors) }
 
-// Indexer returns an indexer, nil when there is none.
+// Indexer returns an indexer, or nil if it does not exist.
 func (s *State) Indexer(n index.NodeID) *Indexer { i, _ := s.indexers.Get(n); return i }
 
-// IndexerByUUID returns the indexer whose folder has this uuid, nil when there is none.
+// IndexerByUUID returns the indexer whose data folder has this uuid, or nil if it does not exist.
 func (s *State) IndexerByUUID(uuid string) *Indexer {
 	n, ok := s.nodes.Get(uuid)
 	if !ok {
@@ -294,22 +300,22 @@ func (s *State) IndexerByUUID(uuid string) *Indexer {
 	return s.Indexer(n)
 }
 
-// Removed reports whether the indexer with this uuid was removed from the cluster and may not come back.
+// Removed reports whether the indexer with this uuid was removed from the cluster; it may not register again.
 func (s *State) Removed(uuid string) bool { _, ok := s.removed.Get(uuid); return ok }
 
-// Indexers returns all indexers by node id.
+// Indexers returns all indexers in the order of their node ids.
 func (s *State) Indexers() iter.Seq[*Indexer] { return values(s.indexers) }
 
-// Bucket returns a bucket, nil when there is none.
+// Bucket returns a bucket, or nil if it does not exist.
 func (s *State) Bucket(name string) *Bucket { b, _ := s.buckets.Get(name); return b }
 
-// Buckets returns all buckets by name.
+// Buckets returns all buckets in the order of their names.
 func (s *State) Buckets() iter.Seq[*Bucket] { return values(s.buckets) }
 
-// Index returns an index with its topology, nil when there is none.
+// Index returns an index with its topology, or nil if it does not exist.
 func (s *State) Index(id index.ID) *Index { x, _ := s.indexes.Get(id); return x }
 
-// Definition returns an index's definition, nil when there is none.
+// Definition returns the definition of an index, or nil if it does not exist.
 func (s *State) Definition(id index.ID) *index.Definition {
 	if x := s.Index(id); x != nil {
 		return &x.Definition
@@ -317,7 +323,7 @@ func (s *State) Definition(id index.ID) *index.Definition {
 	return nil
 }
 
-// Topology returns an index's topology, nil when there is none.
+// Topology returns the topology of an index, or nil if it does not exist.
 func (s *State) Topology(id index.ID) *partition.Topology {
 	if x := s.Index(id); x != nil {
 		return &x.Topology
@@ -325,14 +331,14 @@ func (s *State) Topology(id index.ID) *partition.Topology {
 	return nil
 }
 
-// IndexByName returns the index of this name on the bucket's default collection that is not being dropped, nil when
-// there is none.
+// IndexByName returns the index with this name in the bucket's default collection, or nil if it does not exist.
+// Indexes that are being dropped are not found.
 func (s *State) IndexByName(bucket, name string) *Index {
 	return s.IndexIn(index.InBucket(bucket), name)
 }
 
-// IndexByPath returns the index of this name in one of the keyspaces that a text may mean; one in a bucket that is gone
-// only when there is no other.
+// IndexByPath returns the index with this name in one of the keyspaces that the text may denote (index.Keyspaces). It
+// returns an index of a bucket that is gone only if there is no other.
 func (s *State) IndexByPath(keyspace, name string) *Index {
 	var gone *Index
 	for _, k := range index.Keyspaces(keyspace) {
@@ -340,47 +346,48 @@ func (s *State) IndexByPath(keyspace, name string) *Index {
 		switch {
 		case b == nil || b.Gone:
 			gone = cmp.Or(gone, x)
-		case x != nil || k.Bucket == keyspace: // it names a bucket, and nothing else
+		case x != nil || k.Bucket == keyspace: // keyspace can only be the name of a bucket
 			return x
 		}
 	}
 	return gone
 }
 
-// IndexIn returns the index of this name in a keyspace that is not being dropped, nil when there is none.
+// IndexIn returns the index with this name in a keyspace, or nil if it does not exist. Indexes that are being dropped
+// are not found.
 func (s *State) IndexIn(k index.Keyspace, name string) *Index {
 	id, _ := s.names.Get(spaceKey(k, name))
-	if x := s.Index(id); x != nil && x.Definition.Name == name { // else the text is another key of the map
+	if x := s.Index(id); x != nil && x.Definition.Name == name { // otherwise the key is one of another form
 		return x
 	}
 	return nil
 }
 
-// Successor returns the index that is being built in the place of another one, nil when there is none.
+// Successor returns the index that is being built to replace the given one, or nil if there is none.
 func (s *State) Successor(of *index.Definition) *Index {
 	id, _ := s.names.Get(successorKey(of))
 	if x := s.Index(id); x != nil && x.Definition.Replaces == of.ID {
 		return x
 	}
-	return nil // or of another index, which has the name since this one was dropped
+	return nil // or the entry belongs to another index, which took the name after this one was dropped
 }
 
-// Indexes returns all indexes by id, those that are being dropped too.
+// Indexes returns all indexes in the order of their ids, including those that are being dropped.
 func (s *State) Indexes() iter.Seq[*Index] { return values(s.indexes) }
 
-// IndexesAfter returns the indexes with ids above this one, by id: ids rise, so that whoever reads in parts misses none
-// that was there all the time, and sees none twice.
+// IndexesAfter returns the indexes with ids above id, in the order of their ids. Ids only rise, so a caller that
+// reads in pages misses no index that existed throughout, and sees none twice.
 func (s *State) IndexesAfter(id index.ID) iter.Seq[*Index] {
 	return func(yield func(*Index) bool) {
 		s.indexes.Ascend(id+1, func(_ index.ID, x *Index) bool { return yield(x) })
 	}
 }
 
-// IndexCount is the number of indexes, those that are being dropped too.
+// IndexCount returns the number of indexes, including those that are being dropped.
 func (s *State) IndexCount() int { return s.indexes.Len() }
 
-// IndexesOf returns the indexes of a bucket that are not being dropped, by name; a successor stands behind the one
-// whose name it is to have.
+// IndexesOf returns the indexes of a bucket that are not being dropped, in the order of their names. A successor
+// follows the index that it replaces.
 func (s *State) IndexesOf(bucket string) iter.Seq[*Index] {
 	return func(yield func(*Index) bool) {
 		prefix := nameKey(bucket, "")
@@ -393,13 +400,14 @@ func (s *State) IndexesOf(bucket string) iter.Seq[*Index] {
 	}
 }
 
-// LedgerLen is the number of requests whose outcome is remembered.
+// LedgerLen returns the number of requests whose outcome is remembered.
 func (s *State) LedgerLen() int { return s.ledger.len() }
 
-// nameKey orders names within their bucket; neither part may hold a zero byte.
+// nameKey returns the key that orders names within their bucket. Neither part may contain a zero byte.
 func nameKey(bucket, name string) string { return bucket + "\x00" + name }
 
-// spaceKey orders the names of a bucket's indexes; those of one name by collection, the default one first.
+// spaceKey returns the key of an index name in a keyspace. Equal names are ordered by collection, the default
+// collection first.
 func spaceKey(k index.Keyspace, name string) string {
 	if k.IsDefault() {
 		return nameKey(k.Bucket, name)
@@ -407,12 +415,13 @@ func spaceKey(k index.Keyspace, name string) string {
 	return nameKey(k.Bucket, name) + "\x00" + k.Scope + "\x00" + k.Collection
 }
 
-// successorKey orders a successor behind the index whose name it is to have. No name that users give leads to it.
+// successorKey returns the key of a successor, which sorts after the index that it replaces. No user-given name maps
+// to it.
 func successorKey(f *index.Definition) string {
 	return nameKey(f.Bucket, f.Name) + "\x00" + f.Member.Scope + "\x00" + f.Member.Collection + "\x00successor"
 }
 
-// key is under which names has an index that is not being dropped.
+// key returns the key under which State.names lists an index that is not being dropped.
 func (x *Index) key() string {
 	if f := &x.Definition; f.Replaces != 0 {
 		return successorKey(f)
@@ -420,10 +429,10 @@ func (x *Index) key() string {
 	return spaceKey(x.Definition.Keyspace(), x.Definition.Name)
 }
 
-// orderedKey is what keys of the maps are made of.
+// orderedKey is the constraint on the maps' key types.
 type orderedKey interface{ ~string | ~uint64 | ~uint8 }
 
-// values returns the values of a map in the order of its keys.
+// values returns the values of a map in the order of their keys.
 func values[K orderedKey, V any](m *btree.Map[K, V]) iter.Seq[V] {
 	return func(yield func(V) bool) {
 		m.Scan(func(_ K, v V) bool { return yield(v) })

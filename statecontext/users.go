@@ -16,21 +16,21 @@ const (
 	MaxUsers         = 1000
 	MaxTokens        = 10_000
 	MaxUserNameBytes = 64
-	MaxSessions      = 8   // of a user; beyond them the one that ends first goes
-	maxHashBytes     = 256 // of a password's hash in its text form
+	MaxSessions      = 8   // per user; beyond that the session that expires first is removed
+	maxHashBytes     = 256 // of a password hash in its text form
 	maxNoteBytes     = 200
-	tokenIDBytes     = 8 // of the secret's hash
+	tokenIDBytes     = 8 // of the secret's hash, used as the token's id
 
-	// TokenPrefix begins the secret of each token, so that scanners of leaked secrets know it; TokenSecretBytes random
-	// bytes in base64url follow.
+	// TokenPrefix begins the secret of every token, so that scanners for leaked secrets recognise it. TokenSecretBytes
+	// random bytes in base64url follow it.
 	TokenPrefix      = "tmt_"
 	TokenSecretBytes = 32
 
-	// SessionNote is that of tokens that are sessions of the console.
+	// SessionNote is the note of tokens that are console sessions.
 	SessionNote = "session of the console"
 )
 
-// UserRole is what a user may do; each includes those below it.
+// UserRole determines what a user may do; each role includes the lower ones.
 type UserRole uint8
 
 // The roles.
@@ -41,7 +41,7 @@ const (
 	UserAdmin   UserRole = 4 // changes of the cluster
 )
 
-// String returns the word that the interfaces take.
+// String returns the word used in the interfaces.
 func (r UserRole) String() string {
 	switch r {
 	case UserMetrics:
@@ -56,7 +56,7 @@ func (r UserRole) String() string {
 	return fmt.Sprintf("role(%d)", uint8(r))
 }
 
-// ParseUserRole reads what String gives.
+// ParseUserRole parses the result of String.
 func ParseUserRole(text string) (UserRole, error) {
 	for r := UserMetrics; r <= UserAdmin; r++ {
 		if r.String() == text {
@@ -66,19 +66,19 @@ func ParseUserRole(text string) (UserRole, error) {
 	return 0, fmt.Errorf("role %q: want metrics, read, ddl or admin", text)
 }
 
-// User may log in.
+// User is an account that can log in.
 type User struct {
 	Name        string
 	Role        UserRole
-	Hash        string // of the password, in the text form of its algorithm; never the password, never shown
+	Hash        string // of the password, in the text form of its algorithm; never shown
 	ModifiedCAS uint64
 }
 
-// Token stands for a user without his password. Its secret is known to its holder only.
+// Token authenticates as a user without a password. Only its holder has its secret.
 type Token struct {
-	ID          string // begins the secret's hash
+	ID          string // prefix of the secret's hash, in hex
 	User        string
-	Role        UserRole // at most the user's own counts
+	Role        UserRole // the lower of it and the user's own role counts
 	Hash        [32]byte // SHA-256 of the secret
 	Note        string
 	CreatedMS   int64
@@ -86,24 +86,25 @@ type Token struct {
 	ModifiedCAS uint64
 }
 
-// Session reports whether a token is a session of the console: it stands for a password, and for the user as he was
-// when he gave it.
+// Session reports whether a token is a console session: it was issued for a password, and is bound to the user's
+// version at that time.
 func (x *Token) Session() bool { return x.Note == SessionNote }
 
-// TokenID returns the id of a token by the hash of its secret.
+// TokenID returns the id of the token whose secret has this hash.
 func TokenID(hash [32]byte) string { return hex.EncodeToString(hash[:tokenIDBytes]) }
 
-// PutMode says what PutUser may find.
+// PutMode is what PutUser requires of the existing users.
 type PutMode uint8
 
 // The modes of PutUser.
 const (
-	PutNew    PutMode = 1 // no user of that name
-	PutChange PutMode = 2 // one; a zero Role and an empty Hash stay as they are
-	PutFirst  PutMode = 3 // no user at all, else nothing is changed: the first administrator
+	PutNew    PutMode = 1 // no user has that name
+	PutChange PutMode = 2 // the user exists; a zero Role and an empty Hash leave those fields unchanged
+	PutFirst  PutMode = 3 // there is no user at all, otherwise nothing changes: creates the first administrator
 )
 
-// PutUser adds or changes a user. Whoever is changed has no session any more: who has the old password keeps none.
+// PutUser adds or changes a user. A change ends the user's sessions, so that nobody keeps one opened with an old
+// password.
 type PutUser struct {
 	Mode PutMode
 	Name string
@@ -111,11 +112,13 @@ type PutUser struct {
 	Hash string
 }
 
-// RemoveUser forgets a user and his tokens. The last administrator stays: nobody could make another one.
+// RemoveUser removes a user and all tokens of that user. The last administrator cannot be removed, since nobody could
+// create another one.
 type RemoveUser struct{ Name string }
 
-// PutToken adds a token; ID and ModifiedCAS are assigned by Apply, CreatedMS is the proposer's wall clock. A session
-// says as ModifiedCAS which one the user had when his password was looked at: one who was changed since is CASMismatch.
+// PutToken adds a token; Apply assigns ID and ModifiedCAS, and CreatedMS is the proposer's wall clock. For a session,
+// ModifiedCAS is the version of the user whose password was verified; if the user was changed since, it is rejected
+// with CASMismatch.
 type PutToken struct{ Token Token }
 
 // RemoveToken revokes a token.
@@ -169,26 +172,26 @@ func (d *decoder) token() Token {
 	return x
 }
 
-// User returns a user, nil when there is none.
+// User returns a user, or nil if it does not exist.
 func (s *State) User(name string) *User { u, _ := s.users.Get(name); return u }
 
-// Users returns all users by name.
+// Users returns all users in the order of their names.
 func (s *State) Users() iter.Seq[*User] { return values(s.users) }
 
-// WithoutUsers returns the same state without its users and tokens.
+// WithoutUsers returns a copy of the state without users and tokens.
 func (s *State) WithoutUsers() *State {
 	clean := *s
 	clean.users, clean.tokens = New().users, New().tokens
 	return &clean
 }
 
-// UserCount is the number of users.
+// UserCount returns the number of users.
 func (s *State) UserCount() int { return s.users.Len() }
 
-// Token returns a token by its id, nil when there is none.
+// Token returns a token, or nil if it does not exist.
 func (s *State) Token(id string) *Token { x, _ := s.tokens.Get(id); return x }
 
-// TokenByHash returns the token with this hash of its secret, nil when there is none.
+// TokenByHash returns the token whose secret has this hash, or nil if it does not exist.
 func (s *State) TokenByHash(hash [32]byte) *Token {
 	if x := s.Token(TokenID(hash)); x != nil && x.Hash == hash {
 		return x
@@ -196,10 +199,10 @@ func (s *State) TokenByHash(hash [32]byte) *Token {
 	return nil
 }
 
-// Tokens returns all tokens by id.
+// Tokens returns all tokens in the order of their ids.
 func (s *State) Tokens() iter.Seq[*Token] { return values(s.tokens) }
 
-// otherAdmin reports whether somebody but this user is an administrator.
+// otherAdmin reports whether a user other than this one is an administrator.
 func (s *State) otherAdmin(name string) bool {
 	for u := range s.Users() {
 		if u.Role == UserAdmin && u.Name != name {
@@ -251,7 +254,7 @@ func (c *PutUser) apply(t *tx) *Rejection {
 	return nil
 }
 
-// checkMode refuses to add a user who is there, and to change one who is not.
+// checkMode rejects adding a user that exists and changing one that does not.
 func (c *PutUser) checkMode(old *User) *Rejection {
 	switch {
 	case c.Mode == PutNew && old != nil:
@@ -264,7 +267,7 @@ func (c *PutUser) checkMode(old *User) *Rejection {
 	return nil
 }
 
-// user is what the user will be: a change leaves what it does not name.
+// user returns the user after the command: a change keeps the fields that it does not set.
 func (c *PutUser) user(old *User) User {
 	u := User{Name: c.Name, Role: c.Role, Hash: c.Hash}
 	if c.Mode != PutChange {
@@ -325,7 +328,7 @@ func (c *PutToken) apply(t *tx) *Rejection {
 	return nil
 }
 
-// admitToken reports whether a token may be added; seen is the version of its user that a session was begun for.
+// admitToken rejects a token that may not be added; seen is the version of the user for which a session was begun.
 func (s *State) admitToken(x *Token, seen uint64) *Rejection {
 	u := s.User(x.User)
 	switch {
@@ -356,7 +359,7 @@ func (c *RemoveToken) apply(t *tx) *Rejection {
 
 func (t *tx) dropToken(id string) { own(&t.s.tokens, &t.owned.tokens).Delete(id) }
 
-// dropSessions leaves a user that many sessions: those that end last.
+// dropSessions removes a user's sessions except the given number that expire last.
 func (t *tx) dropSessions(user string, left int) {
 	var own []*Token
 	for x := range t.s.Tokens() {
@@ -364,13 +367,13 @@ func (t *tx) dropSessions(user string, left int) {
 			own = append(own, x)
 		}
 	}
-	slices.SortStableFunc(own, func(x, y *Token) int { return cmp.Compare(x.ExpiresMS, y.ExpiresMS) }) // else by id
+	slices.SortStableFunc(own, func(x, y *Token) int { return cmp.Compare(x.ExpiresMS, y.ExpiresMS) }) // ties: by id
 	for _, x := range own[:max(len(own)-left, 0)] {
 		t.dropToken(x.ID)
 	}
 }
 
-// forgetTokens drops what has ended, when there are as many as there may be.
+// forgetTokens drops expired tokens once the maximum number of tokens is reached.
 func (t *tx) forgetTokens(nowMS int64) {
 	if t.s.tokens.Len() < MaxTokens {
 		return
@@ -382,14 +385,14 @@ func (t *tx) forgetTokens(nowMS int64) {
 	}
 }
 
-// changedUsers marks an update that no component must learn.
+// changedUsers marks an update that components need not receive.
 func (t *tx) changedUsers() {
 	t.changed = true
 	t.emit(Event{Kind: EventCluster, Name: t.s.clusterID, Number: t.s.epoch})
 }
 
-// changedToken is changedUsers for one token. Sessions come and go as their users like, who may be allowed to do
-// nothing else: that is no event that stands between those of others.
+// changedToken is changedUsers for one token. Users open and close sessions as often as they like, even if they may
+// do nothing else, so a session emits a loud event that does not displace others.
 func (t *tx) changedToken(x *Token, removed bool) {
 	if !x.Session() {
 		t.changedUsers()
@@ -424,5 +427,5 @@ func checkTokens(s *State) error {
 	return nil
 }
 
-// known reports whether a role is one of those there are.
+// known reports whether the role is one of the defined roles.
 func (r UserRole) known() bool { return r >= UserMetrics && r <= UserAdmin }
