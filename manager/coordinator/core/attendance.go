@@ -5,21 +5,23 @@ import (
 	"tidemark/statecontext"
 )
 
-// attendEvery is how often it is noted who is offline: of many that go at once, one command tells.
+// attendEvery is the interval between checks for indexers that went offline or came back. If many change at once, one
+// command records them all.
 const attendEvery = 1000 // ms
 
-// stampEvery is how long the state's time may go without a stamp while it counts for a repair. A manager that was
-// killed knows it from its disk alone: what had passed since would be lost, where it leads next.
+// stampEvery is the longest time that the state's clock goes without a stamp while it counts toward a repair. A
+// manager that was killed reads that clock from its disk alone: if it leads next, the time since the last stamp is
+// lost.
 const stampEvery = 5000 // ms
 
-// attendance notes in the replicated state which indexers are offline, so that whoever leads next knows since when.
+// attendance records in the replicated state which indexers are offline, so that the next leader knows since when.
 type attendance struct {
 	*scene
 	atMS int64
 }
 
-// step notes who is offline and who is back. Of whom this leader has not heard, nothing is noted before it has tried to
-// speak to it in vain for as long as silence is borne: he is as he was before.
+// step records indexers that went offline and indexers that are back. An indexer that this leader has not heard from
+// keeps its recorded status until the leader has tried to reach it in vain for the whole of OfflineAfter.
 func (l *attendance) step() {
 	if l.rests(l.atMS, attendEvery) {
 		return
@@ -36,7 +38,7 @@ func (l *attendance) step() {
 	})
 }
 
-// look is what is to be noted now.
+// look returns the changes to record now; both lists are empty if there are none.
 func (l *attendance) look() *statecontext.NoteAbsences {
 	c := &statecontext.NoteAbsences{}
 	for i := range l.now.state.Indexers() {
@@ -48,14 +50,14 @@ func (l *attendance) look() *statecontext.NoteAbsences {
 		switch life := l.life(&n.component); {
 		case i.Offline == nil && life == liveness.Offline:
 			c.Offline = append(c.Offline, seen)
-		case i.Offline != nil && life == liveness.Active && n.full: // it works: to have registered is not enough
+		case i.Offline != nil && life == liveness.Active && n.full: // it works: registration alone is not enough
 			c.Back = append(c.Back, seen)
 		}
 	}
 	return c
 }
 
-// stampDue reports whether the state's time, which has not been stamped for long, counts for a repair.
+// stampDue reports whether the state's clock counts toward a repair and has not been stamped for stampEvery.
 func (l *attendance) stampDue() bool {
 	if l.stateMS-l.now.state.TimeMS() < stampEvery {
 		return false
@@ -68,7 +70,7 @@ func (l *attendance) stampDue() bool {
 	return false
 }
 
-// logNoted logs what was noted.
+// logNoted logs the changes that were committed.
 func (l *attendance) logNoted(c *statecontext.NoteAbsences) {
 	if len(c.Offline) > 0 {
 		l.log.Warn("indexers are offline", "indexers", l.names(c.Offline), "repaired_after", l.settings.RepairAfter)
@@ -78,7 +80,7 @@ func (l *attendance) logNoted(c *statecontext.NoteAbsences) {
 	}
 }
 
-// names are those of indexers; those that were removed meanwhile are left out.
+// names returns the names of indexers, without those that were removed meanwhile.
 func (l *attendance) names(all []statecontext.SeenIndexer) (names []string) {
 	for _, x := range all {
 		if n := l.components.indexers[x.Node]; n != nil {

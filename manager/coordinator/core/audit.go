@@ -8,21 +8,21 @@ import (
 const (
 	// auditSpacing is the least time between audits of two buckets, so that many buckets do not ask KV at once.
 	auditSpacing = 1_000 // ms
-	// auditPatience is how long answers are waited for, suspectPatience while a scan waits for what the audit finds.
+	// auditPatience limits the wait for projectors' answers; suspectPatience applies while a scan waits for the result.
 	auditPatience   = 5_000 // ms
 	suspectPatience = 1_000 // ms
 )
 
-// audits compare the streams of buckets with what KV says.
+// audits compare the streams of buckets with KV's failover logs.
 type audits struct {
 	*scene
 	promotion *promotion
-	atMS      int64 // when one was begun last
+	atMS      int64 // when the newest audit began
 	begun     uint64
 }
 
-// step begins an audit where one is due, or where a scan needs a branch that is not known here, one bucket at a
-// time, and ends one whose answers are there (IM-14).
+// step begins an audit if one is due, or if a scan needs a branch that this leader does not know, one bucket at a
+// time. It ends audits that have all their answers or have timed out (IM-14).
 func (l *audits) step() {
 	for _, b := range l.buckets.ordered {
 		a := b.audit
@@ -55,8 +55,8 @@ func (l *audits) isDue(b *bucket) bool {
 		(b.suspect || l.nowMS-b.auditMS >= l.settings.Audit.Milliseconds())
 }
 
-// isAuditedBefore reports whether the bucket's turn comes before another's: one that a scan has doubts of before
-// others, then the one that waits longest.
+// isAuditedBefore reports whether b is audited before o: buckets that a scan suspects come first, then the one whose
+// last audit is oldest.
 func (b *bucket) isAuditedBefore(o *bucket) bool {
 	if b.suspect != o.suspect {
 		return b.suspect
@@ -64,7 +64,7 @@ func (b *bucket) isAuditedBefore(o *bucket) bool {
 	return b.auditMS < o.auditMS
 }
 
-// next returns the bucket whose audit is due and whose turn it is; nil for none.
+// next returns the bucket to audit next, nil if no audit is due.
 func (l *audits) next() (oldest *bucket) {
 	for _, b := range l.buckets.ordered {
 		if l.isDue(b) && (oldest == nil || b.isAuditedBefore(oldest)) {
@@ -89,7 +89,7 @@ func (l *audits) begin(b *bucket) {
 	}
 }
 
-// audited takes a projector's answer.
+// audited records a projector's answer.
 func (b *bucket) audited(in *LogsTold) {
 	a := b.audit
 	if a == nil || a.number != in.For.Audit {

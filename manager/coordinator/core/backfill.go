@@ -13,10 +13,10 @@ import (
 // backfillEvery is the least time between two backfill timestamps of a bucket.
 const backfillEvery = 1_000 // ms
 
-// stepBackfill replicates how far the builds of each bucket have come (IM-1): per vbucket the smallest side position of
-// the copies of its indexes that are being built, and nothing once there are none. It is for those who look: a build
-// itself resumes from what its copies hold. Where there are more than may be on their way, the next ones are those of
-// the buckets behind the last one.
+// stepBackfill replicates the progress of each bucket's builds (IM-1): per vbucket, the smallest side position over
+// the copies of indexes in backfill, and an empty vector once there are none. The value is for observers only: a
+// build itself resumes from what its copies hold. If there are more buckets than proposals in flight allow, the next
+// call starts after the last bucket proposed.
 func (l *lives) stepBackfill() {
 	if l.rests(l.backfillMS, backfillEvery) {
 		return
@@ -36,7 +36,7 @@ func (l *lives) stepBackfill() {
 	}
 }
 
-// proposeBackfill proposes a bucket's backfill timestamp where it has changed. It is false where it proposes nothing.
+// proposeBackfill proposes a bucket's backfill timestamp if it has changed, and reports whether it proposed one.
 func (l *lives) proposeBackfill(b *bucket, builds []*statecontext.Index) bool {
 	s, key := l.stateOf(b), "backfill/"+b.name
 	if s == nil || s.Gone || s.Rollback != nil || !l.mayPropose(key) {
@@ -47,7 +47,7 @@ func (l *lives) proposeBackfill(b *bucket, builds []*statecontext.Index) bool {
 		l.propose(key, &statecontext.SetBackfillTimestamp{Bucket: b.name, Generation: b.generation, Vector: v}, nil)
 }
 
-// building lists the indexes that are being built, by bucket.
+// building returns the indexes in backfill, by bucket.
 func (l *lives) building() map[string][]*statecontext.Index {
 	builds := map[string][]*statecontext.Index{}
 	for _, id := range l.indexes.ids {
@@ -58,8 +58,8 @@ func (l *lives) building() map[string][]*statecontext.Index {
 	return builds
 }
 
-// backfillOf returns the least of what the hosts of a bucket's builds report; it is not known until all of them have
-// reported under definitions that name the builds and on the bucket's present branch.
+// backfillOf returns the minimum of what the hosts of a bucket's builds report. known is false until every host has
+// reported with definitions that contain the builds, and on the bucket's present branch.
 func (l *lives) backfillOf(s *statecontext.Bucket, builds []*statecontext.Index) (v timestamp.Vector, known bool) {
 	var asked []index.NodeID
 	for _, x := range builds {
@@ -89,8 +89,8 @@ func (l *lives) backfillOf(s *statecontext.Bucket, builds []*statecontext.Index)
 	return v, true
 }
 
-// backfillOf returns what an indexer has reported of its builds; it is not known when that was on another branch of the
-// bucket than the present one.
+// backfillOf returns what an indexer has reported of its builds. known is false if the report was of another branch
+// of the bucket than the present one.
 func (n *indexer) backfillOf(s *statecontext.Bucket) (v timestamp.Vector, known bool) {
 	r := n.reports.Buckets[s.Name]
 	if r == nil || !isPresent(s, r.Told.Generation, r.Told.RollbackID) || r.Told.Backfill.Len() != s.VBuckets {

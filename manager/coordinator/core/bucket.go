@@ -13,7 +13,7 @@ import (
 	"tidemark/wire"
 )
 
-// bucket is what the Leader keeps of one bucket.
+// bucket is the Leader's state for one bucket.
 type bucket struct {
 	name, uuid string
 	generation uint64
@@ -25,85 +25,88 @@ type bucket struct {
 	ownership
 	notFound
 	waiters []*Stabilize
-	want    []uint64 // the highest seqnos that waiters need, by vbucket; nil: to be found out
-	rolling *rolling // while it is being rolled back
-	audit   *audit   // that is under way
+	want    []uint64 // the highest seqnos that waiters need, by vbucket; nil: not computed
+	rolling *rolling // nil unless the bucket is being rolled back
+	audit   *audit   // the audit in progress, nil for none
 	auditMS int64    // when the newest audit began
-	suspect bool     // a scan needs a branch that is not known here: an audit is due
-	due     bool     // something came in
-	stuck   bool     // some vbucket has had no stream for long, and the log says so
+	suspect bool     // a scan needs a branch that this leader does not know: an audit is due
+	due     bool     // an input arrived that the bucket's step has not seen
+	stuck   bool     // it has been logged that some vbucket lacks a stream for long
 }
 
-// isOf reports whether streams are of this bucket, and not of another one of its name; also where that is not said.
+// isOf reports whether the streams belong to this bucket and not to another one of the same name. Streams that name
+// no bucket UUID count as this bucket's.
 func (b *bucket) isOf(s *wire.StreamStates) bool { return s.BucketUUID == "" || s.BucketUUID == b.uuid }
 
-// promoted are a bucket's stability timestamps.
+// promoted holds a bucket's stability timestamps.
 type promoted struct {
 	stable   wire.BucketStability // newest committed
 	first    wire.BucketStability // newest committed when this leader began
-	stableMS int64                // state time of stable; 0: no promotion was seen since the bucket was
-	sentMS   int64                // when the newest one was proposed
-	nearly   bool                 // some build lacks nothing but a stability timestamp
+	stableMS int64                // state time of stable; 0: no promotion since the bucket was created
+	sentMS   int64                // when the newest promotion was proposed
+	nearly   bool                 // some build lacks only a stability timestamp
 }
 
-// takers are those who get a bucket's streams.
+// takers are the indexers that receive a bucket's streams.
 type takers struct {
-	wanted  bool           // it has an index that projectors evaluate
-	hosts   []index.NodeID // have a copy of one of its indexes, ascending
-	fed     []index.NodeID // have an allocated copy of an index that projectors evaluate, ascending
-	members []index.NodeID // of fed, those that are not offline: as the ledger knows it
+	wanted  bool           // the bucket has an index that projectors evaluate
+	hosts   []index.NodeID // indexers with a copy of one of its indexes, ascending
+	fed     []index.NodeID // indexers with an allocated copy of an index that projectors evaluate, ascending
+	members []index.NodeID // those of fed that are not offline, as last passed to the ledger
 }
 
-// drops say who is not sent some of a bucket's data.
+// drops tracks which indexers are not sent some of a bucket's data.
 type drops struct {
-	dropping map[index.ProjectorID][]index.NodeID // by projector, as it told last; only those that drop anything
-	leftOut  map[index.NodeID][]bool              // of which vbuckets the decider knows indexers to be left out
-	// leftOut is as of droppedAt (Ledger.Changes), unless dropsDue: something else has changed that it is made of.
+	dropping map[index.ProjectorID][]index.NodeID // by projector, as last reported; only projectors that drop data
+	leftOut  map[index.NodeID][]bool              // vbuckets that the decider was told an indexer is left out of
+	// leftOut was computed at droppedAt (Ledger.Changes) and is current unless dropsDue is set: then another of its
+	// inputs has changed.
 	droppedAt uint64
 	dropsDue  bool
 }
 
-// ownership is how many streams each projector has.
+// ownership caches how many streams each projector has.
 type ownership struct {
-	owned   map[index.ProjectorID]int // as of ownedAt; 0: it has none of those that it had
+	owned   map[index.ProjectorID]int // as of ownedAt; 0: the projector lost all its streams, and no other has begun them
 	ownedAt uint64                    // Ledger.Changes
 }
 
-// notFound is what projectors say against a bucket.
+// notFound tracks projectors' answers that a bucket does not exist.
 type notFound struct {
-	// missing counts the answers in a row, of those that count (liveOwners), that it is gone or another one
+	// missing counts consecutive answers, from projectors that count (liveOwners), that the bucket is gone or another
+	// one.
 	missing int
-	doubted map[index.ProjectorID]bool // who said so last while it was streamed, and was not believed
+	doubted map[index.ProjectorID]bool // projectors that said so last while the bucket was streamed
 }
 
-// rolling is one step of a bucket's rollback (IM-23): what came in since it was entered. A new leader, or a new step,
-// begins with nothing; asking again is idempotent.
+// rolling tracks the answers to one step of a bucket's rollback (IM-23). A new leader, and each new step, starts
+// empty; asking again is idempotent.
 type rolling struct {
 	id      uint64
 	step    statecontext.RollbackStep
 	sinceMS int64
-	// pausedMS is how long the leader has stood still itself since then: for that time nobody could answer it.
+	// pausedMS is how long the leader itself has stood still since sinceMS; nobody could answer it in that time.
 	pausedMS int64
 	answers  rollback.Answers
 	askedMS  map[string]int64
 	reason   string
-	waits    []string // names of the projectors and indexers whose answers are awaited
+	waits    []string // names of the projectors and indexers that have not answered
 }
 
-// audit is one comparison of a bucket's streams with what KV says.
+// audit is one comparison of a bucket's streams with KV's failover logs.
 type audit struct {
 	number   uint64
 	sinceMS  int64
-	pausedMS int64 // as of rolling
+	pausedMS int64 // as in rolling
 	asked    int
 	logs     map[index.ProjectorID][]streams.Log
 	answers  int
 }
 
-// shown are the logs that an audit has shown of each vbucket.
+// shown holds the failover logs that an audit collected, by vbucket.
 type shown [][]timestamp.FailoverLog
 
-// shown lists the logs by vbucket.
+// shown returns the collected logs, by vbucket.
 func (a *audit) shown(vbuckets int) shown {
 	s := make(shown, vbuckets)
 	for _, logs := range a.logs {
@@ -116,12 +119,12 @@ func (a *audit) shown(vbuckets int) shown {
 	return s
 }
 
-// lacks reports whether the vbucket was shown and no log of it has the branch.
+// lacks reports whether logs of the vbucket were collected and none of them contains the branch.
 func (s shown) lacks(v int, branch uint64) bool {
 	return len(s[v]) > 0 && !slices.ContainsFunc(s[v], func(log timestamp.FailoverLog) bool { return knows(log, branch) })
 }
 
-// wait adds a scan that waits.
+// wait adds a waiting scan.
 func (b *bucket) wait(w *Stabilize) {
 	b.waiters = append(b.waiters, w)
 	if b.want != nil {
@@ -129,7 +132,7 @@ func (b *bucket) wait(w *Stabilize) {
 	}
 }
 
-// endWaits takes out the waiters of which over says so.
+// endWaits removes the waiters for which over returns true.
 func (b *bucket) endWaits(over func(*Stabilize) bool) {
 	was := len(b.waiters)
 	if b.waiters = slices.DeleteFunc(b.waiters, over); len(b.waiters) < was {
@@ -137,7 +140,7 @@ func (b *bucket) endWaits(over func(*Stabilize) bool) {
 	}
 }
 
-// wants are the highest seqnos that waiters need, by vbucket, until the next one comes.
+// wants returns the highest seqnos that waiters need, by vbucket. The result is valid until the waiters change.
 func (b *bucket) wants() []uint64 {
 	if b.want == nil {
 		b.want = make([]uint64, b.stab.Len())
@@ -154,7 +157,8 @@ func raise(want []uint64, w *Stabilize) {
 	}
 }
 
-// streamsOf counts the streams of each projector that has any, or had the last one of a vbucket.
+// streamsOf counts the streams of each projector that has any. A projector whose streams have ended, and which was
+// the last owner of some vbucket, counts 0.
 func (b *bucket) streamsOf() map[index.ProjectorID]int {
 	if b.owned == nil || b.ownedAt != b.ledger.Changes() {
 		b.owned, b.ownedAt = map[index.ProjectorID]int{}, b.ledger.Changes()
@@ -170,7 +174,7 @@ func (b *bucket) streamsOf() map[index.ProjectorID]int {
 	return b.owned
 }
 
-// drop notes whom a projector drops what is meant for.
+// drop records the indexers for which a projector drops data.
 func (b *bucket) drop(id index.ProjectorID, nodes []index.NodeID) {
 	if slices.Equal(b.dropping[id], nodes) {
 		return
@@ -183,8 +187,8 @@ func (b *bucket) drop(id index.ProjectorID, nodes []index.NodeID) {
 	}
 }
 
-// dropped marks the vbuckets whose streams are of projectors that drop what is meant for an indexer, of each indexer
-// with any.
+// dropped returns, for each indexer for which a projector drops data, the vbuckets that this projector streams.
+// Indexers without any such vbucket are left out.
 func (b *bucket) dropped(alive []index.ProjectorID) map[index.NodeID][]bool {
 	all, of := map[index.NodeID][]bool{}, map[index.ProjectorID][][]bool{}
 	for _, id := range alive {
@@ -206,30 +210,30 @@ func (b *bucket) dropped(alive []index.ProjectorID) map[index.NodeID][]bool {
 	return all
 }
 
-// setProjectors tells the ledger who lives.
+// setProjectors passes the live projectors to the ledger.
 func (b *bucket) setProjectors(nowMS int64, alive []index.ProjectorID) {
 	b.ledger.SetProjectors(nowMS, alive)
 	b.due, b.dropsDue = true, true
 }
 
-// forgetProjector drops what was known of a projector that is no part of the cluster any more.
+// forgetProjector drops the state kept for a projector that has left the cluster.
 func (b *bucket) forgetProjector(id index.ProjectorID) {
 	b.ledger.Forget(id)
 	b.drop(id, nil)
 	delete(b.doubted, id)
 }
 
-// forgetIndexer drops what was known of an indexer that is no part of the cluster any more, or hosts nothing of the
+// forgetIndexer drops the state kept for an indexer that has left the cluster, or no longer hosts anything of the
 // bucket.
 func (b *bucket) forgetIndexer(node index.NodeID) {
 	b.stab.Forget(node)
 	b.dropsDue = true
 }
 
-// ref names the bucket.
+// ref returns the reference by which answers name the bucket.
 func (b *bucket) ref() BucketRef { return BucketRef{Name: b.name, Generation: b.generation} }
 
-// owners hands changes of ownership from the ledger to the stability decider.
+// owners passes changes of ownership from the ledger to the stability decider.
 func (b *bucket) owners() {
 	for _, v := range b.ledger.Changed() {
 		e := b.ledger.At(v)
@@ -241,7 +245,7 @@ func (b *bucket) owners() {
 	}
 }
 
-// takeCompletes hands the complete seqnos to the decider, after the ledger's changes of ownership.
+// takeCompletes passes complete seqnos to the stability decider, after the ledger's changes of ownership.
 func (b *bucket) takeCompletes(p index.ProjectorID, s *wire.StreamStates) {
 	b.owners()
 	for i := range s.Streams {
@@ -252,7 +256,7 @@ func (b *bucket) takeCompletes(p index.ProjectorID, s *wire.StreamStates) {
 	b.due = true
 }
 
-// due reports whether somebody may be asked (again) now, and notes that it is.
+// due reports whether a component may be asked (again) now, and if so records the time.
 func (r *rolling) due(nowMS int64, who string, again int64) bool {
 	if at, asked := r.askedMS[who]; asked && nowMS-at < again {
 		return false

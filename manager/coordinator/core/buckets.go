@@ -14,24 +14,24 @@ import (
 	"tidemark/wire"
 )
 
-// ledgers keep the streams of each bucket.
+// ledgers run the streams of each bucket.
 type ledgers struct {
 	*scene
 	promotion *promotion
 	audits    *audits
 	rollbacks rollbacks
-	checkMS   int64 // when it was looked last whether buckets still exist
-	checks    int   // how often
+	checkMS   int64 // when buckets were last checked for existence
+	checks    int   // how many checks have been sent
 	lost      map[index.ID]lost
 }
 
-// lost is an index whose collection is gone by so many answers in a row, by a manifest of that uid.
+// lost counts consecutive answers that an index's collection is gone, and holds the manifest uid of the last one.
 type lost struct {
 	answers  int
 	manifest uint64
 }
 
-// reconcile makes the buckets known here those of the state.
+// reconcile brings the Leader's buckets in line with the replicated state.
 func (l *ledgers) reconcile() {
 	for name, b := range l.buckets.byName {
 		if s := l.stateOf(b); s == nil || s.Gone || s.UUID != b.uuid {
@@ -52,7 +52,7 @@ func (l *ledgers) reconcile() {
 	}
 }
 
-// addBuckets makes those buckets known of the state that are not.
+// addBuckets adds the buckets of the state that the Leader does not have yet.
 func (l *ledgers) addBuckets() {
 	for s := range l.now.state.Buckets() {
 		if s.Gone || l.buckets.byName[s.Name] != nil {
@@ -86,21 +86,21 @@ func (l *ledgers) newBucket(s *statecontext.Bucket) (*bucket, error) {
 	return b, nil
 }
 
-// sourceOf tells what moves a bucket's stability timestamp: what was set of it, else the configuration.
+// sourceOf returns what drives a bucket's stability timestamp: the bucket's own setting, else the configuration.
 func (l *ledgers) sourceOf(bucket string) stability.Source {
 	source, err := stability.ParseSource(l.now.state.BucketSettings(bucket).StabilitySource)
-	if err != nil { // nothing is set
+	if err != nil { // no setting
 		return l.settings.Stability.Source
 	}
 	return source
 }
 
-// published is a bucket's committed stability timestamp as indexers get it.
+// published returns a bucket's committed stability timestamp in the form sent to indexers.
 func published(s *statecontext.Bucket) wire.BucketStability {
 	return wire.BucketStability{Bucket: s.Name, Stability: s.Timestamp()}
 }
 
-// hosting is who takes part in a bucket, by node, and whether streams are wanted.
+// hosting collects the indexers that take part in a bucket, by node, and whether its streams are wanted.
 type hosting struct {
 	hosts, fed [256]bool
 	wanted     bool
@@ -120,7 +120,7 @@ func (s *hosting) add(x *statecontext.Index) {
 	}
 }
 
-// reconcileHosts finds out which buckets need streams and who takes part.
+// reconcileHosts determines which buckets need streams, and the indexers that take part in each.
 func (l *ledgers) reconcileHosts() {
 	sets := map[string]*hosting{}
 	for name := range l.buckets.byName {
@@ -135,7 +135,7 @@ func (l *ledgers) reconcileHosts() {
 	for name, b := range l.buckets.byName {
 		s := sets[name]
 		for _, node := range b.fed {
-			if !s.fed[node] { // one that is away will not say that it takes no part any more
+			if !s.fed[node] { // an offline indexer will not report that it takes no part any more
 				b.forgetIndexer(node)
 			}
 		}
@@ -158,7 +158,7 @@ func nodesOf(set *[256]bool) (nodes []index.NodeID) {
 	return nodes
 }
 
-// setParticipants tells the ledger who takes part: fed indexers that are not offline.
+// setParticipants passes to the ledger the indexers that take part: those of fed that are not offline.
 func (l *ledgers) setParticipants(b *bucket) {
 	var members []index.NodeID
 	for _, node := range b.fed {
@@ -179,7 +179,7 @@ func (l *ledgers) setParticipants(b *bucket) {
 	b.ledger.SetIndexers(members)
 }
 
-// adopt takes over the running streams, once.
+// adopt takes over the bucket's running streams, once per term.
 func (l *ledgers) adopt(b *bucket) {
 	if b.ledger.Adopted() {
 		return
@@ -211,9 +211,9 @@ func (l *ledgers) adopt(b *bucket) {
 	}
 }
 
-// unheard lists the live projectors that have not told this leader what they stream, ascending: they are unknown, not
-// absent. One that is silent for Settings.OfflineAfter of this term is not alive, and none counts for longer than
-// unheardMost.
+// unheard returns the live projectors that have not yet reported their streams to this leader, ascending: their
+// streams are unknown, not absent. A projector that is silent for Settings.OfflineAfter of this term is not alive,
+// and none counts for longer than unheardMost.
 func (l *ledgers) unheard() (ids []index.ProjectorID) {
 	if l.nowMS-l.startedMS >= unheardMost {
 		return nil
@@ -226,13 +226,14 @@ func (l *ledgers) unheard() (ids []index.ProjectorID) {
 	return ids
 }
 
-// unheardMost is how long a leader waits for what a projector streams that reports, but does not answer its hello.
+// unheardMost limits how long a leader waits for the streams of a projector that reports but does not answer its
+// hello.
 const unheardMost = 30_000 // ms
 
-// refresh takes over what the state says of a bucket.
+// refresh takes over the bucket's replicated state.
 func (l *ledgers) refresh(b *bucket, s *statecontext.Bucket) {
 	if s == nil || s.Generation != b.generation {
-		return // reconcile will come
+		return // reconcile will replace the bucket
 	}
 	if l.active {
 		b.ledger.SetRollback(l.nowMS, s.Rollback != nil)
@@ -256,7 +257,7 @@ func (l *ledgers) refresh(b *bucket, s *statecontext.Bucket) {
 	l.promotion.serve(b)
 }
 
-// stepBucket lets the ledger decide, and carries it out.
+// stepBucket runs the ledger's decisions, and begins or continues a rollback.
 func (l *ledgers) stepBucket(b *bucket) {
 	for _, a := range b.ledger.Step(l.nowMS) {
 		l.execute(b, a)
@@ -268,7 +269,7 @@ func (l *ledgers) stepBucket(b *bucket) {
 	l.rollbacks.step(b)
 }
 
-// execute sends what the ledger wants done. Who does not answer does not count: the ledger's patience sees to it.
+// execute sends the commands of a ledger's action. A component that does not answer is ignored: the ledger times out.
 func (l *ledgers) execute(b *bucket, a streams.Action) {
 	l.log.Debug("streams", "bucket", b.name, "action", a.Kind, "incarnation", a.Incarnation, "vbuckets",
 		len(a.VBuckets)+len(a.Starts))
@@ -310,7 +311,7 @@ func (l *ledgers) logsTold(a *LogsTold) {
 		return
 	}
 	switch a.For.Kind {
-	case ForStreams: // who does not answer hosts nothing that can be started now
+	case ForStreams: // a projector that does not answer hosts nothing that can be started now
 		b.ledger.Logs(a.Projector, a.For.Incarnation, a.Logs)
 		b.due = true
 	case ForRollback:
@@ -327,16 +328,16 @@ func (l *ledgers) started(a *StreamsStarted) {
 	}
 }
 
-// goneAfter is how many answers in a row must say that a bucket is gone, or another one, before its indexes go to
+// goneAfter is the number of consecutive answers that a bucket is gone, or another one, after which its indexes go to
 // error.
 const goneAfter = 3
 
-// lostChecks is how many times as often is asked while a collection was not found: scans of its index show the rows
-// that it had.
+// lostChecks multiplies the rate of checks while a collection was not found: until the index is in error, scans still
+// show the rows of the lost collection.
 const lostChecks = 10
 
-// checkBuckets asks a projector, each time the next one, whether the known buckets are still what they were; of a
-// bucket that is not streamed, one whose answer counts.
+// checkBuckets asks one projector per bucket, in turn, whether the bucket is unchanged. For a bucket that is not
+// streamed it asks only projectors whose answer counts (liveOwners).
 func (l *ledgers) checkBuckets() {
 	every := l.settings.BucketCheck.Milliseconds()
 	if len(l.lost) > 0 {
@@ -359,13 +360,14 @@ func (l *ledgers) checkBuckets() {
 	}
 }
 
-// streamed is how many vbuckets of a bucket are streamed, or may be.
+// streamed returns how many vbuckets of a bucket are streamed, or may be.
 func (l *ledgers) streamed(b *bucket) int {
 	sum := b.ledger.Summary(l.nowMS)
 	return sum.Begun + sum.Unknown
 }
 
-// liveOwners are the live projectors that stream a vbucket of a bucket, or did last; all that live where there is none.
+// liveOwners returns the live projectors that stream a vbucket of the bucket or were the last to do so; if there are
+// none, all live projectors.
 func (l *ledgers) liveOwners(b *bucket) []index.ProjectorID {
 	owned := b.streamsOf()
 	own := slices.DeleteFunc(slices.Clone(l.components.alive), func(id index.ProjectorID) bool {
@@ -378,11 +380,12 @@ func (l *ledgers) liveOwners(b *bucket) []index.ProjectorID {
 	return own
 }
 
-// bucketChecked takes a projector's answer. What one says against a bucket is not believed while others stream it: its
-// KV node may have left the KV cluster, its user may have lost the right, it may have been pointed at another cluster.
-// A bucket that is deleted loses all its streams, and the projectors do not begin them again on another one of its
-// name. While all KV nodes are away there are no streams either: so whoever never streamed it says nothing of it then,
-// and one that cannot ask its KV node ends the row of those that do not find it.
+// bucketChecked takes a projector's answer. An answer that the bucket is gone is not believed while the bucket is
+// streamed: the projector's KV node may have left the KV cluster, its user may have lost the right, or it may have
+// been pointed at another cluster. A deleted bucket loses all its streams, and the projectors do not begin them again
+// on another bucket of its name. While all KV nodes are away there are no streams either; so the answer of a
+// projector that never streamed the bucket does not count then, and an answer that the KV node cannot be asked resets
+// the count.
 func (l *ledgers) bucketChecked(a *BucketChecked) {
 	b := l.buckets.byName[a.Bucket]
 	if b == nil || b.uuid != a.UUID {
@@ -425,7 +428,7 @@ func (l *ledgers) bucketChecked(a *BucketChecked) {
 	l.propose("bucket/"+b.name, &statecontext.BucketGone{Name: b.name, UUID: b.uuid}, nil)
 }
 
-// onCollections reports whether an index of the bucket is on a collection that is looked after.
+// onCollections reports whether an index of the bucket, other than those in error, is on a collection.
 func (l *ledgers) onCollections(bucket string) bool {
 	for x := range l.now.state.IndexesOf(bucket) {
 		if d := &x.Definition; !d.Member.IsZero() && d.State != index.Error {
@@ -435,14 +438,14 @@ func (l *ledgers) onCollections(bucket string) bool {
 	return false
 }
 
-// checkCollections puts indexes into error whose collection is not there any more, or has begun again under its id. Ids
-// are given once: what an earlier manifest than that of an index lacks may have come since, what a later one lacks has
-// gone. A KV node that is behind says nothing of it, whatever it has.
+// checkCollections puts indexes into error whose collection no longer exists, or was emptied and keeps its id. KV
+// never reuses ids: a collection missing from a manifest older than the index's may have been created since, one
+// missing from a newer manifest is gone. Answers of a KV node with an older manifest are therefore ignored.
 func (l *ledgers) checkCollections(bucket string, found *wire.Collections) {
 	if found == nil {
 		return
 	}
-	flushed := make(map[uint32]uint64, len(found.All)) // of those that are there
+	flushed := make(map[uint32]uint64, len(found.All)) // of the collections that exist
 	for _, c := range found.All {
 		flushed[c.ID] = c.Flushed
 	}
@@ -471,8 +474,8 @@ func (l *ledgers) checkCollections(bucket string, found *wire.Collections) {
 	}
 }
 
-// collectionGone puts an index into error. emptied: its collection is there, without what it was made of, which went
-// without a deletion of any document.
+// collectionGone puts an index into error. If emptied is set, the collection exists, but the documents from which the
+// index was built went without a deletion of any of them.
 func (l *ledgers) collectionGone(d *index.Definition, emptied bool) {
 	what := "was dropped; drop the index"
 	if emptied {

@@ -10,31 +10,31 @@ import (
 	"tidemark/statecontext"
 )
 
-// stages of a build, as spans: what each of them waits for.
+// stages names the spans of a build by what each of them waits for.
 var stages = [...]string{"build: hosts make copies", "build: streams begin", "build: copies are filled",
 	"build: copies are exact at a stability timestamp",
 	"build: everybody is told that it is ready"}
 
-// build is a traced statement that asks for indexes to be built: which stage it is in. tracing.go makes spans of them.
+// build tracks the stage of a traced statement that builds indexes. tracing.go makes spans of the stages.
 type build struct {
 	id    uint64
 	ids   []index.ID
-	stage int // among stages, 1 is the first; 0: in none
+	stage int // 1 is the first of stages; 0: none yet
 }
 
-// begun follows one more.
+// begun starts tracking a build.
 func (l *builds) begun(b *BuildBegun) {
 	l.all = append(l.all, &build{id: b.Build, ids: b.IDs})
 	l.follow()
 }
 
-// builds are the traced ones.
+// builds holds the traced builds.
 type builds struct {
 	*scene
 	all []*build
 }
 
-// follow moves traced builds on, and ends those that are over.
+// follow moves traced builds to their present stage and removes those that are over.
 func (l *builds) follow() {
 	l.all = slices.DeleteFunc(l.all, func(b *build) bool {
 		over, err := l.followBuild(b)
@@ -70,8 +70,8 @@ func (l *builds) followBuild(b *build) (over bool, err error) {
 	return over, err
 }
 
-// stageOf returns the place among stages of an index that is not in error; behind them all when nothing is to be done
-// for it any more.
+// stageOf returns the position in stages of an index that is not in error, and len(stages) when nothing is left to
+// do.
 func (l *builds) stageOf(x *statecontext.Index) int {
 	d, b := &x.Definition, l.buckets.byName[x.Definition.Bucket]
 	switch {
@@ -89,7 +89,7 @@ func (l *builds) stageOf(x *statecontext.Index) int {
 	return 3
 }
 
-// filled reports whether a copy has said that its side streams have brought everything.
+// filled reports whether a copy's side streams have brought everything, as its indexer reports.
 func (l *builds) filled(c partition.Copy) bool {
 	n := l.components.indexers[c.Node]
 	if n == nil {
@@ -99,7 +99,7 @@ func (l *builds) filled(c partition.Copy) bool {
 	return has && r.Done >= r.Total && (r.Total > 0 || r.Ready)
 }
 
-// everybodyWorksWith reports whether all components that live have taken over a revision.
+// everybodyWorksWith reports whether all live components have acknowledged a definitions revision.
 func (l *builds) everybodyWorksWith(revision uint64) bool {
 	for _, p := range l.components.projectors {
 		if p.acked < revision && l.life(&p.component) != liveness.Offline {

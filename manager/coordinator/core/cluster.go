@@ -9,14 +9,14 @@ import (
 	"tidemark/statecontext"
 )
 
-// BucketGone reports whether the bucket of an index was deleted: hosts have nothing of it then, and fill nothing.
+// BucketGone reports whether the bucket of an index was deleted: its hosts hold nothing of it then, and fill nothing.
 func BucketGone(s *statecontext.State, d *index.Definition) bool {
 	b := s.Bucket(d.Bucket)
 	return b != nil && b.Gone
 }
 
-// cluster is what a plan is made of in a state, nil: the newest. Of a copy that is changing its place, the old one
-// counts. Indexes of buckets that were deleted stay where they are.
+// cluster returns the input for planning from state s, or from the newest state if s is nil. For a copy that is
+// moving, the old place counts. Indexes of deleted buckets are included and stay where they are.
 func (l *scene) cluster(s *statecontext.State) *rebalance.Cluster {
 	if s == nil {
 		s = l.now.newest
@@ -58,7 +58,8 @@ func (l *scene) placedIndex(nodes []rebalance.Node, x *statecontext.Index) rebal
 	return p
 }
 
-// Named returns the nodes of a list of names or uuids; none, which is all, where none of them is there any more.
+// Named returns the nodes of a list of names or UUIDs. The result is empty, which means all nodes, if none of them
+// exists any more.
 func Named(nodes []rebalance.Node, wanted []string) (ids []index.NodeID) {
 	for _, n := range nodes {
 		if slices.Contains(wanted, n.Name) || slices.Contains(wanted, n.UUID) {

@@ -10,7 +10,7 @@ import (
 	"tidemark/wire"
 )
 
-// component is what projectors and indexers have in common.
+// component is the part that projectors and indexers have in common.
 type component struct {
 	addr, boot string
 	receiver   Receiver
@@ -18,33 +18,33 @@ type component struct {
 	handing
 }
 
-// contact is what was heard of a component.
+// contact tracks the leader's contact with a component.
 type contact struct {
 	seenMS  int64
-	refused bool           // nobody listened at its address, and nothing was heard of it since
-	heard   bool           // in this term, under this boot id
-	hello   bool           // has answered the hello under this boot id
+	refused bool           // nothing listened at its address, and it has not reported since
+	heard   bool           // it has reported in this term, under this boot id
+	hello   bool           // it has answered the hello under this boot id
 	retry   liveness.Retry // of the hello
 	unreachable
 }
 
-// unreachable is that a component answers neither a hello nor definitions: it is not there yet, hangs, or is at another
-// address than it says.
+// unreachable tracks that a component answers neither hellos nor definitions: it is not up yet, hangs, or is not at
+// the address that it registered.
 type unreachable struct {
 	sinceMS int64
 	why     string // "": it answers, or was not asked yet
-	told    bool   // to the log
+	told    bool   // it has been logged
 }
 
 const (
-	// unreachableAfter is for how long a component may be heard that does not answer before that is told, in ms: most
-	// often it has just begun, or is busy.
+	// unreachableAfter is how long, in ms, a component may report without answering before this is logged and shown:
+	// most often it has just started, or is busy.
 	unreachableAfter = 5000
-	// maxUnreachable bounds what is kept of why, in bytes.
+	// maxUnreachable limits the length of why, in bytes.
 	maxUnreachable = 300
 )
 
-// lasts returns why a component does not answer, if that has lasted.
+// lasts returns why a component does not answer, "" until that has lasted for unreachableAfter.
 func (u *unreachable) lasts(nowMS int64) string {
 	if u.why == "" || nowMS-u.sinceMS < unreachableAfter {
 		return ""
@@ -52,10 +52,10 @@ func (u *unreachable) lasts(nowMS int64) string {
 	return u.why
 }
 
-// owed reports whether a component is to be told something that it has not taken yet.
+// owed reports whether the component lacks something that the leader has to send it: a hello or definitions.
 func (l *scene) owed(c *component) bool { return !c.hello || c.acked < l.now.revision }
 
-// whyUnreachable returns why a component does not answer, if that has lasted and it is to be told something.
+// whyUnreachable returns why a component does not answer, if that has lasted and the leader has something to send it.
 func (l *scene) whyUnreachable(c *component) string {
 	if !l.owed(c) {
 		return ""
@@ -63,10 +63,10 @@ func (l *scene) whyUnreachable(c *component) string {
 	return c.lasts(l.nowMS)
 }
 
-// unreached notes that a component has not answered, and tells the log when that lasts though it reports: nobody else
-// would know why it is told nothing.
+// unreached records that a component has not answered. If that lasts although the component reports, it is logged:
+// otherwise nothing would show why the component receives no commands.
 func (l *scene) unreached(c *component, err error) {
-	if !l.owed(c) { // the answer alone was lost
+	if !l.owed(c) { // only the answer was lost
 		return
 	}
 	if c.why == "" {
@@ -81,7 +81,7 @@ func (l *scene) unreached(c *component, err error) {
 		"addr", c.addr, "error", err)
 }
 
-// reached notes that a component has answered.
+// reached records that a component has answered.
 func (l *scene) reached(c *component) {
 	if c.told {
 		l.log.Info("a component answers at the address that it has given", "addr", c.addr)
@@ -89,17 +89,17 @@ func (l *scene) reached(c *component) {
 	c.unreachable = unreachable{}
 }
 
-// handing is which definitions a component has.
+// handing tracks which definitions a component has.
 type handing struct {
 	acked   uint64 // definitions revision that it works with
-	pushed  uint64 // newest revision that it was handed
+	pushed  uint64 // newest revision that was sent to it
 	push    liveness.Retry
 	pushMS  int64  // when the newest push began
-	refusal string // why it does not take them, and the log was told so; "": it does, or that will pass
+	refusal string // why it refuses definitions, as logged; "": it accepts them, or the refusal is temporary
 }
 
-// works notes a definitions revision that a component says it works with: before its hello it may speak of another
-// epoch's. It reports whether that is news.
+// works records a definitions revision that a component reports to work with, and reports whether it is newer. Before
+// the component's hello it is ignored: it may be a revision of another epoch.
 func (c *component) works(revision uint64) bool {
 	if !c.hello || revision <= c.acked {
 		return false
@@ -112,25 +112,25 @@ type projector struct {
 	component
 	id      index.ProjectorID
 	reports wire.Newest
-	// hosts are the buckets that the state knows of which its KV node has vbuckets: it stands at that KV cluster.
+	// hosts holds the known buckets of which its KV node has vbuckets: the node is part of that KV cluster.
 	hosts map[string]bool
-	// syncing are the buckets of which a fresh report is on its way. Its answer is lost with the process that was asked,
-	// and so is this.
+	// syncing holds the buckets for which a fresh report was requested. The answer is lost if the process ends, and this
+	// field with it.
 	syncing map[BucketRef]bool
-	// probeMS is before when it is not asked whether it lives.
+	// probeMS is the earliest time of the next probe.
 	probeMS int64
-	// running is what its hello told, until the streams were adopted.
+	// running holds the streams of its hello until they are adopted.
 	running  map[string]wire.StreamStates
 	counters wire.ProjectorCounters
-	faults   map[index.ID]wire.IndexFaults // as it told last
-	// faultsOmitted counts the indexes with faults that these leave out.
+	faults   map[index.ID]wire.IndexFaults // as last reported
+	// faultsOmitted counts the indexes with faults that the last report left out.
 	faultsOmitted int
-	// evaluation is what it can evaluate, as it told last; nil: it has not, or does not know how to.
+	// evaluation is its last report of the indexes that it cannot evaluate; nil: it sent none, or is too old to.
 	evaluation *wire.Evaluation
-	kv         []wire.KVTrouble // buckets about which it cannot ask its KV node
+	kv         []wire.KVTrouble // buckets about which its KV node cannot be asked
 }
 
-// hosting notes whether the projector's KV node has vbuckets of a bucket that the state knows.
+// hosting records whether the projector's KV node has vbuckets of a known bucket.
 func (p *projector) hosting(s *wire.StreamStates) {
 	if s.BucketUUID == "" || len(s.Hosted.VBuckets) == 0 {
 		delete(p.hosts, s.Bucket)
@@ -142,7 +142,8 @@ func (p *projector) hosting(s *wire.StreamStates) {
 	p.hosts[s.Bucket] = true
 }
 
-// take takes what a report says of the projector itself. It reports whether an index may move on by that.
+// take records what a report contains about the projector itself. It reports whether an index may move on because of
+// it.
 func (p *projector) take(r *wire.ProjectorReport) bool {
 	p.counters, p.kv = r.Counters, r.KV
 	if r.FaultsToo {
@@ -164,49 +165,49 @@ type indexer struct {
 	uuid    string
 	name    string
 	health  string
-	offline bool                // as the newest list of held timestamps says
-	reports wire.ReportReceiver // what it said of buckets
-	full    bool                // nothing is missing of what it said
+	offline bool                // as in the newest list of held timestamps
+	reports wire.ReportReceiver // what it has reported of buckets
+	full    bool                // its reports are complete
 	copies  map[index.CopyID]wire.CopyReport
 	buckets map[string]*nodeBucket
-	minimum map[string][]index.Incarnation // of its hello
+	minimum map[string][]index.Incarnation // from its hello
 
 	orphans     []wire.Orphan // as last reported
 	orphanCount int
 	faults      []wire.IndexFaults
-	// faultsOmitted counts the indexes with faults that these leave out.
+	// faultsOmitted counts the indexes with faults that the last report left out.
 	faultsOmitted int
 	differing     differing
-	// differingOmitted counts the copies that differ and that these leave out.
+	// differingOmitted counts the differing copies that the last report left out.
 	differingOmitted int
 	drops            liveness.Retry // of orphans
 }
 
-// nodeBucket is how an indexer stands to a bucket; what it said of it is in indexer.reports.
+// nodeBucket is an indexer's state for one bucket; its reports of the bucket are in indexer.reports.
 type nodeBucket struct {
 	acked   timestamp.Ref
-	written timestamp.Ref // behind which nothing is under way, for copies that are being built either
+	written timestamp.Ref // no write at or below it is pending, not even for copies being built
 	toldMS  int64         // when a stability timestamp was last sent
 	toldRef timestamp.Ref
-	based   bool // the first one that is told is told as a change
+	based   bool // a base was sent, so that the first timestamp could be sent as a delta
 
-	judgedBy *streams.Ledger // that was told all streams which it accepts
+	judgedBy *streams.Ledger // the ledger that has received all streams which the indexer accepts
 	judgedAt uint64          // Ledger.Changes at that time
 	judgedMS int64
-	settled  bool // nothing that the ledger waits for
+	settled  bool // the ledger waits for nothing from it
 
 	absent absences
 }
 
-// absences are the vbuckets of a bucket for which an indexer is in recovery: no stream is accepted there, so that what
-// it has received stands still until the next BEGIN, whatever KV does.
+// absences marks the vbuckets of a bucket for which an indexer is in recovery: it accepts no stream there, so its HW
+// stands still until the next BEGIN, whatever KV does.
 type absences struct {
 	generation uint64
 	marks      []bool
 	count      int
 }
 
-// take takes over what is accepted; what is left out is as it was, and nothing was at first.
+// take applies a report of accepted streams. VBuckets that it leaves out keep their mark; all are marked at first.
 func (s *absences) take(a *wire.Accepted, generation uint64, vbuckets int) {
 	if s.generation != generation || len(s.marks) != vbuckets {
 		*s = absences{generation: generation, marks: make([]bool, vbuckets), count: vbuckets}
@@ -226,7 +227,7 @@ func (s *absences) take(a *wire.Accepted, generation uint64, vbuckets int) {
 	}
 }
 
-// vbuckets marks them; nil without any.
+// vbuckets returns the marks, nil if none is set. The caller must not modify them.
 func (s *absences) vbuckets() []bool {
 	if s.count == 0 {
 		return nil
@@ -243,11 +244,11 @@ func (n *indexer) bucket(name string) *nodeBucket {
 	return nb
 }
 
-// differing is what an indexer has told of its copies that differ from the KV data, by number.
+// differing lists an indexer's copies that differ from the KV data, ascending by number, as last reported.
 type differing []wire.CopyDifference
 
-// silent reports whether an indexer that has compared a copy and does not list it says that it is right: its list ends
-// behind this one, or names all there are.
+// silent reports whether the list implies that a compared copy is right: it is not in the list, and the list is
+// complete up to it (not full, or its last entry lies beyond).
 func (d differing) silent(id index.CopyID) bool {
 	n := len(d)
 	return (n < wire.MaxDifferingCopies || id < d[n-1].Copy) &&

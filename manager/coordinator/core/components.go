@@ -10,14 +10,13 @@ import (
 	"tidemark/wire"
 )
 
-// membership is who is there: it makes components known, greets them, hands definitions to them and notices who is
-// silent.
+// membership tracks the registered components: it greets them, pushes definitions and detects silence.
 type membership struct {
 	*scene
 	ledgers *ledgers
 }
 
-// reconcile makes the components known here those of the state.
+// reconcile brings the Leader's components in line with the replicated state.
 func (l *membership) reconcile() {
 	known := map[index.ProjectorID]bool{}
 	for p := range l.now.state.Projectors() {
@@ -57,7 +56,7 @@ func (l *membership) reconcileProjector(p *statecontext.Projector) {
 	open := Open{Projector: true, Name: string(p.ID), Addr: p.Admin}
 	if old != nil {
 		open.Instead = old.receiver
-		if old.boot != p.BootID { // its streams have gone with its process
+		if old.boot != p.BootID { // its streams ended with its process
 			l.projectorGone(p.ID)
 		}
 	}
@@ -78,7 +77,7 @@ func (l *membership) reconcileIndexer(i *statecontext.Indexer) {
 		copies: map[index.CopyID]wire.CopyReport{}, buckets: map[string]*nodeBucket{}}
 }
 
-// open makes a component that counts as alive until its patience is over.
+// open opens a receiver for a component, which counts as alive until it has been silent for OfflineAfter.
 func (l *membership) open(o Open, boot string) component {
 	l.components.opened++
 	o.To, o.Fence = l.components.opened, l.fence()
@@ -86,7 +85,7 @@ func (l *membership) open(o Open, boot string) component {
 	return component{addr: o.Addr, boot: boot, receiver: o.To, contact: contact{seenMS: l.nowMS}}
 }
 
-// opened returns the component of a receiver that is open.
+// opened returns the component of an open receiver, nil if there is none.
 func (l *membership) opened(r Receiver) *component {
 	for _, p := range l.components.projectors {
 		if p.receiver == r {
@@ -101,7 +100,7 @@ func (l *membership) opened(r Receiver) *component {
 	return nil
 }
 
-// greet says hello to a component that has not answered one, where it is due again.
+// greet sends a hello to a component that has not answered one, if a retry is due.
 func (l *membership) greet(c *component, hello Greet) {
 	if !c.hello && c.retry.Ready(l.nowMS) {
 		c.retry.Begin()
@@ -109,7 +108,7 @@ func (l *membership) greet(c *component, hello Greet) {
 	}
 }
 
-// watch notices silence, and says hello and definitions again where they are due.
+// watch detects silence, and resends hellos and definitions when they are due.
 func (l *membership) watch() {
 	for _, p := range l.components.projectors {
 		l.greet(&p.component, Greet{Projector: p.id})
@@ -129,9 +128,9 @@ func (l *membership) watch() {
 	}
 }
 
-// pause follows a time without any step: ticks come in all the time, so that the leader itself stood still (its process
-// was stopped, its machine frozen). What it did not take meanwhile is nobody's silence. It returns how long that was, 0
-// for a usual step.
+// pause handles a gap between steps. Ticks arrive all the time, so a gap means that the leader itself stood still
+// (its process was stopped, its machine frozen): components were not silent in that time. pause returns the length of
+// the gap, 0 for a usual step.
 func (l *membership) pause(nowMS int64) (ms int64) {
 	ms = nowMS - l.nowMS
 	if ms < l.settings.SuspectAfter.Milliseconds() {
@@ -159,7 +158,8 @@ func (l *membership) pause(nowMS int64) (ms int64) {
 	return ms
 }
 
-// tellLedgers tells the ledgers who lives, and, once that was waited for long enough, that nothing is unknown.
+// tellLedgers passes the live projectors and participants to the ledgers, and, after unheardMost, that no projector's
+// streams are unknown any more.
 func (l *membership) tellLedgers() {
 	l.watchProjectors()
 	if !l.components.waited && l.nowMS-l.startedMS >= unheardMost {
@@ -173,7 +173,7 @@ func (l *membership) tellLedgers() {
 	}
 }
 
-// watchProjectors tells the ledgers which projectors live.
+// watchProjectors passes changes of the live projectors to the ledgers.
 func (l *membership) watchProjectors() {
 	var alive []index.ProjectorID
 	for id, p := range l.components.projectors {
@@ -209,7 +209,7 @@ func (l *membership) projectorGone(id index.ProjectorID) {
 	l.components.alive = rest
 }
 
-// spoke tells the ledgers that a projector has said all that it streams.
+// spoke tells the ledgers that a projector has reported all its streams.
 func (l *membership) spoke(id index.ProjectorID) {
 	for _, b := range l.buckets.ordered {
 		b.ledger.Heard(l.nowMS, id)
@@ -217,7 +217,7 @@ func (l *membership) spoke(id index.ProjectorID) {
 	}
 }
 
-// registering refuses a second live process of one identity.
+// registering rejects the registration of a second live process under one identity.
 func (l *membership) registering(b *Registering) {
 	var c *component
 	what := "indexer " + b.UUID
@@ -241,7 +241,7 @@ func (l *membership) registering(b *Registering) {
 	reply(l.scene, b.Reply, nil)
 }
 
-// registered answers who has registered.
+// registered replies to a component that has registered.
 func (l *membership) registered(r *Registered) {
 	a := &wire.RegisterReply{ClusterID: l.now.state.ClusterID(), Node: r.Node, Leader: l.self, Fence: l.fence()}
 	var c *component

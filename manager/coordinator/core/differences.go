@@ -10,37 +10,37 @@ import (
 	"tidemark/statecontext"
 )
 
-// differEvery is how often the copies that differ are compared with what is committed of them.
+// differEvery is the interval at which the reported differing copies are compared with the committed ones.
 const differEvery = 1000 // ms
 
-// differAtOnce bounds the proposals of one look, so that other duties have room, and differRest is the longest pause
-// before one that is refused is made again.
+// differAtOnce limits the proposals of one comparison, so that other duties have room. differRest is the longest
+// pause before a rejected proposal is repeated.
 const (
 	differAtOnce = MaxProposals / 2
 	differRest   = 5 * 60 * 1000 // ms
 )
 
-// refused are the copies whose difference the state does not take.
+// refused tracks the copies whose difference the state has rejected.
 type refused map[index.CopyID]refusal
 
 type refusal struct{ pause, nextMS int64 }
 
-// again notes a refusal, and when it is tried again.
+// again records a rejection and schedules the next attempt, with exponential backoff.
 func (r refused) again(id index.CopyID, nowMS int64) {
 	pause := min(max(2*r[id].pause, differEvery), differRest)
 	r[id] = refusal{pause, nowMS + pause}
 }
 
-// differences are copies that differ from the KV data, as is committed.
+// differences commits which copies differ from the KV data.
 type differences struct {
 	*scene
 	atMS    int64
 	refused refused
-	out     bool // more are told of than there is room for
+	out     bool // more copies differ than the state has room for
 }
 
-// step commits which copies differ from the KV data, as their indexers tell, so that whoever watches hears
-// that one is wrong, and that it is right again.
+// step commits which copies differ from the KV data, as their indexers report, so that watchers are notified when a
+// copy is wrong and when it is right again.
 func (l *differences) step() {
 	if l.nowMS-l.atMS < differEvery {
 		return
@@ -56,10 +56,10 @@ func (l *differences) step() {
 			left--
 		}
 	}
-	// What is right again goes first: there is room for so many copies only, and for so many proposals.
+	// Copies that are right again come first: room in the state and the number of proposals are both limited.
 	known := l.noteRight(propose)
 	out := l.noteWrong(known, propose)
-	l.refused = told // of others nothing is to be noted any more
+	l.refused = told // rejections of other copies no longer matter
 	if out > 0 != l.out {
 		if l.out = out > 0; out > 0 {
 			l.log.Warn("more copies differ from the KV data than are remembered: watchers do not hear of the others before "+
@@ -68,7 +68,7 @@ func (l *differences) step() {
 	}
 }
 
-// noteRight proposes to forget what differs no more, and returns how many are known to differ.
+// noteRight proposes to remove differences that are over, and returns how many copies are known to differ.
 func (l *differences) noteRight(propose func(*statecontext.NoteDifference)) (known int) {
 	s := l.now.state
 	for d := range s.Differences() {
@@ -82,7 +82,7 @@ func (l *differences) noteRight(propose func(*statecontext.NoteDifference)) (kno
 	return known
 }
 
-// noteWrong proposes to note what differs, and returns for how many there is no room.
+// noteWrong proposes to record new or changed differences, and returns for how many the state has no room.
 func (l *differences) noteWrong(known int, propose func(*statecontext.NoteDifference)) (out int) {
 	s := l.now.state
 	for i := range s.Indexers() {
@@ -97,7 +97,7 @@ func (l *differences) noteWrong(known int, propose func(*statecontext.NoteDiffer
 			switch {
 			case d != nil && c.Matches(d) || !hosts(s, x.Index, x.Copy, n.node):
 			case d == nil && known >= statecontext.MaxDifferences:
-				out++ // it would be refused: others have to be right first
+				out++ // it would be rejected until one of the others is right
 			default:
 				propose(c)
 			}
@@ -106,7 +106,7 @@ func (l *differences) noteWrong(known int, propose func(*statecontext.NoteDiffer
 	return out
 }
 
-// noted rests before a difference that was refused is proposed again.
+// noted schedules another attempt if the state rejects a difference.
 func (l *differences) noted(c *statecontext.NoteDifference) outcomeDuty {
 	return func(_ statecontext.Result, err error) {
 		var rejected *statecontext.Rejection
@@ -120,7 +120,7 @@ func (l *differences) noted(c *statecontext.NoteDifference) outcomeDuty {
 
 func differenceKey(id index.CopyID) string { return fmt.Sprint("difference/", id) }
 
-// hosts reports whether a node has a copy of an index.
+// hosts reports whether a node has a copy of an index that is not leaving.
 func hosts(s *statecontext.State, id index.ID, copy index.CopyID, node index.NodeID) bool {
 	x := s.Index(id)
 	return x != nil && slices.ContainsFunc(x.Topology.Copies, func(c partition.Copy) bool {

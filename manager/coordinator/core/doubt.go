@@ -5,18 +5,17 @@ import (
 	"tidemark/streams"
 )
 
-// probeAgain is after how long a projector is asked again whether it lives when no outcome has come.
+// probeAgain is the time after which a projector is probed again if the outcome of the last probe has not arrived.
 const probeAgain = 5_000 // ms
 
-// refusesStream reports whether an indexer has stopped accepting the stream that its owner is thought to say: its
-// connection has closed, or something of it was dropped.
+// refusesStream reports whether an indexer has stopped accepting the present stream of a vbucket: its connection has
+// closed, or some of its data was dropped.
 func refusesStream(e streams.Entry, a *streams.Acceptance) bool {
 	return !a.Open && e.State == streams.Begun && e.Owner == a.Projector && e.Incarnation == a.Incarnation
 }
 
-// doubt asks a projector whether it lives, because an indexer has lost its streams. A process that has ended is known
-// by that nobody listens at its address; an answer, and silence too, prove nothing: one link may be broken, a machine
-// may be slow.
+// doubt probes a projector because an indexer has lost its streams. Only a refused connection shows that the process
+// has ended; an answer or a timeout proves nothing: a single link may be broken, or the machine may be slow.
 func (l *membership) doubt(bucket string, id index.ProjectorID) {
 	p := l.components.projectors[id]
 	if p == nil || p.refused || l.nowMS < p.probeMS {
@@ -26,11 +25,11 @@ func (l *membership) doubt(bucket string, id index.ProjectorID) {
 	l.tell(&p.component, Questions, "probe", Probe{Projector: id, Bucket: bucket})
 }
 
-// probed takes the outcome.
+// probed takes the outcome of a probe.
 func (l *membership) probed(a *Probed) {
 	p := l.components.projectors[a.Projector]
 	if p == nil || p.receiver != a.From {
-		return // it has registered anew meanwhile
+		return // the projector has registered again meanwhile
 	}
 	p.probeMS = l.nowMS + l.settings.ProbeRest.Milliseconds()
 	if !a.Refused {

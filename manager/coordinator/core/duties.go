@@ -12,31 +12,32 @@ import (
 	"tidemark/wire"
 )
 
-// lives move indexes through their lives.
+// lives moves indexes from state to state.
 type lives struct {
 	*scene
 	picture    *picture
 	lackMS     map[index.ID]int64 // since when a build lacks a host
-	backfillMS int64              // when backfill timestamps were looked at last
-	backfilled string             // bucket of which one was proposed last
-	steppedMS  int64              // when indexes were moved on last
-	copies     []lifecycle.Copy   // of the index that facts has gathered last
+	backfillMS int64              // time of the last stepBackfill
+	backfilled string             // bucket of the last proposal
+	steppedMS  int64              // time of the last stepIndexes
+	copies     []lifecycle.Copy   // buffer for the copies of the last facts
 }
 
-// unsettled are the indexes that a duty has something to do for.
+// unsettled holds the indexes for which a duty has something to do.
 type unsettled struct {
 	ids    []index.ID
 	has    map[index.ID]bool
-	copies int // of all of them
+	copies int // over all of ids
 }
 
-// judgedPerMS: so many copies are looked through once in a millisecond at most, which takes some tenth of it.
+// judgedPerMS limits how often duties scan copies: 200 copies at most once per millisecond, which takes about a tenth
+// of it.
 const judgedPerMS = 200
 
-// judgedEvery is how long all duties that look through so many copies rest before they do it again.
+// judgedEvery is how long the duties that scan so many copies rest between two scans, in milliseconds.
 func judgedEvery(copies int) int64 { return int64(copies / judgedPerMS) }
 
-// survey lists the indexes that a duty has something to do for.
+// survey lists the indexes for which a duty has something to do.
 func (l *lives) survey() {
 	l.indexes = unsettled{ids: l.indexes.ids[:0], has: map[index.ID]bool{}}
 	for x := range l.now.state.Indexes() {
@@ -67,13 +68,12 @@ func isUnsettled(x *statecontext.Index) bool {
 	return slices.ContainsFunc(x.Topology.Copies, func(c partition.Copy) bool { return c.State != partition.Allocated })
 }
 
-// due reports whether indexes are to be moved on now. With many of them that is done now and then only, however often
-// something comes in.
+// due reports whether stepIndexes is due. The more copies there are, the longer it rests, whatever inputs arrive.
 func (l *lives) due() bool {
 	return !l.rests(l.steppedMS, judgedEvery(l.indexes.copies))
 }
 
-// judge decides what is next for an index, and notes of its bucket that a build lacks nothing but a timestamp.
+// judge decides the next step of an index, and records for its bucket if a build lacks only a stability timestamp.
 func (l *lives) judge(x *statecontext.Index, m *moving) lifecycle.Step {
 	f := l.facts(x, m)
 	s := lifecycle.Next(&f)
@@ -83,7 +83,8 @@ func (l *lives) judge(x *statecontext.Index, m *moving) lifecycle.Step {
 	return s
 }
 
-// stepIndexes moves each index one step on when what the step waits for has been reported. Package lifecycle decides.
+// stepIndexes moves each index on by one step if what the step waits for has been reported. Package lifecycle
+// decides.
 func (l *lives) stepIndexes() {
 	l.steppedMS = l.nowMS
 	for _, b := range l.buckets.ordered {
@@ -97,7 +98,7 @@ func (l *lives) stepIndexes() {
 			continue
 		}
 		if m == nil && x.Definition.State.ToBeReady() {
-			m = l.moving() // once, and only for those that ask for hosts
+			m = l.moving() // once, and only if some index needs its hosts
 		}
 		s := l.judge(x, m)
 		if s.Kind == lifecycle.MakeReady && l.mayPropose(indexKey(id)) {
@@ -139,7 +140,7 @@ func (l *lives) carryOut(x *statecontext.Index, s lifecycle.Step) {
 	}
 }
 
-// forgetCopies forgets what hosts have reported of an index that is no more.
+// forgetCopies drops the reports of copies of an index that was removed.
 func (l *lives) forgetCopies(x *statecontext.Index) {
 	for _, c := range x.Topology.Copies {
 		if n := l.components.indexers[c.Node]; n != nil {
@@ -149,12 +150,12 @@ func (l *lives) forgetCopies(x *statecontext.Index) {
 	}
 }
 
-// moving are the copies of steps of a rebalance that an index does not wait for.
+// moving holds the copies of rebalance steps for which an index does not wait.
 type moving struct {
-	// arriving are new ones, of which the host of the old one lives: the step is given up when the new one's stays away,
-	// and nothing else is lost.
+	// arriving holds new copies; true if the host of the old copy is alive. If the new host stays away the step is given
+	// up, and nothing is lost.
 	arriving map[index.CopyID]bool
-	// replaced are old ones in whose place another is made, on a host that lives.
+	// replaced holds old copies; true if the host of the new copy is alive.
 	replaced map[index.CopyID]bool
 }
 
@@ -170,13 +171,13 @@ func (l *lives) moving() *moving {
 	return m
 }
 
-// facts gathers what is known of an index. Its copies are valid until the next index is asked for.
+// facts gathers the input of lifecycle.Next for an index. Its Copies are valid until the next call.
 func (l *lives) facts(x *statecontext.Index, m *moving) lifecycle.Facts {
 	d := &x.Definition
 	f := lifecycle.Facts{State: d.State, CannotEvaluate: d.CannotEvaluate(), Waits: x.Waits(), Modified: d.ModifiedCAS,
 		PlacedAt: x.PlacedCAS, Copies: l.copies[:0], Enough: l.settings.BuildPatience}
 	for _, c := range x.Topology.Copies {
-		// what leaves an index that stays is no part of its life
+		// a copy that leaves an index which stays plays no part in its life
 		if c.State != partition.Leaving || d.State == index.Dropping {
 			f.Copies = append(f.Copies, l.copyFacts(x, c, m))
 		}
@@ -209,7 +210,7 @@ func (l *lives) copyFacts(x *statecontext.Index, c partition.Copy, m *moving) li
 	return f
 }
 
-// evaluators are the projectors that live, and what they have told of an index.
+// evaluators returns the live projectors, and whether each can evaluate an index.
 func (l *lives) evaluators(d *index.Definition) (all []lifecycle.Projector) {
 	for q := range l.now.state.Projectors() {
 		p := l.components.projectors[q.ID]
@@ -224,7 +225,7 @@ func (l *lives) evaluators(d *index.Definition) (all []lifecycle.Projector) {
 	return all
 }
 
-// pause follows ms milliseconds in which the leader itself stood still: no host was away for them.
+// pause shifts the clocks of builds that lack a host by ms milliseconds in which the leader itself stood still.
 func (l *lives) pause(ms int64) {
 	if ms == 0 {
 		return
@@ -246,14 +247,14 @@ func (l *lives) lacking(id index.ID, away bool) time.Duration {
 	return time.Duration(l.nowMS-l.lackMS[id]) * time.Millisecond
 }
 
-// readied is an index whose build is done.
+// readied is an index whose build is complete.
 type readied struct {
 	def   *index.Definition
 	guard statecontext.Guard
 }
 
-// finish makes them ready. The picture of them is made anew before: whoever sees an index ready sees the entries that
-// it has then.
+// finish makes the indexes ready. It refreshes their part of the picture first, so that a user who sees an index
+// ready sees its entries, too.
 func (l *lives) finish(all []readied) {
 	if len(all) == 0 {
 		return
@@ -265,14 +266,14 @@ func (l *lives) finish(all []readied) {
 	}
 }
 
-// mayHold reports whether a host that is there does not know yet which copies of an index have left it.
+// mayHold reports whether a reachable host does not know yet which copies of an index have left it.
 func (l *lives) mayHold(node index.NodeID, x *statecontext.Index) bool {
 	n := l.components.indexers[node]
 	return l.isReachable(n) && n.acked < x.TopologyCAS
 }
 
-// forgetLeaving forgets copies that their hosts have let go of, or never will: a host that is away learns it when it
-// comes back.
+// forgetLeaving removes leaving copies that their hosts have released, or whose host is away: that host learns of it
+// when it comes back.
 func (l *lives) forgetLeaving(x *statecontext.Index) {
 	if x.Definition.State == index.Dropping {
 		return

@@ -11,52 +11,52 @@ import (
 	"tidemark/wire"
 )
 
-// This file lists all that a step can want done, and inputs.go all that can come in.
+// This file lists all effects of a step; inputs.go lists all its inputs.
 
-// Effect is something that a step of a Leader wants done: one of the types of this file. Whoever drives the Leader
-// carries effects out in their order; none of them is waited for within a step.
+// Effect is an action requested by a step of a Leader: one of the types of this file. The driver carries effects out
+// in order; no step waits for one.
 type Effect interface{ effect() }
 
 type (
-	// Open makes a receiver known: a process of a projector or an indexer, at one address. Its fences go on from those of
-	// Instead, which ends, and begin with Fence where Instead is 0.
+	// Open introduces a receiver: one process of a projector or an indexer, at one address. Its fences continue those of
+	// Instead, which is closed; they begin with Fence if Instead is 0.
 	Open struct {
 		To, Instead Receiver
 		Projector   bool
 		Name, Addr  string
 		Fence       wire.Fence
 	}
-	// Close ends a receiver: nothing more is told to it.
+	// Close closes a receiver: nothing more is sent to it.
 	Close struct{ To Receiver }
-	// Tell has something said to a receiver, by one of its lanes. The answer, or that there is none, comes back as an
-	// input. A later Tell with the same key takes the place of one that still waits; "" never does, but of the starts of
-	// streams that wait those go that are made anew.
+	// Tell sends a message to a receiver through one of its lanes. The answer, or the failure, comes back as an input. A
+	// Tell replaces a waiting one with the same key. Messages with the key "" are never replaced, but starts of streams
+	// that still wait are removed if the same vbuckets are started anew.
 	Tell struct {
 		To   Receiver
 		Lane Lane
 		Key  string
 		Say  Message
 	}
-	// Propose has a command of the coordinator's own proposed; Proposed comes back.
+	// Propose submits a command of the coordinator's own; Proposed comes back.
 	Propose struct {
 		Key    string
 		Body   statecontext.Body
-		Traced bool // it is part of what is done for an index that is built
+		Traced bool // it is part of the trace of an index's build
 	}
-	// BeginSplit has a split begun that nobody asked for, of an index that is still as it was; SplitTried comes back.
+	// BeginSplit begins an automatic split of an index if the index is unchanged; SplitTried comes back.
 	BeginSplit struct {
 		rebalance.Split
 		IfModified uint64
 	}
-	// PlanRepair has it planned where copies go that were lost, which may take long; RepairPlanned comes back.
+	// PlanRepair plans where lost copies are made anew, which may take long; RepairPlanned comes back.
 	PlanRepair struct{ Cluster *rebalance.Cluster }
-	// Wake asks for the input Woken after a time that is shorter than a tick.
+	// Wake requests the input Woken after a time that is shorter than a tick.
 	Wake struct{ After time.Duration }
-	// Describe has the definitions of a state kept, so that changes since it can be told.
+	// Describe keeps the definitions of a state, so that later states can be sent as changes to it.
 	Describe struct{ State *statecontext.State }
-	// Show is the newest picture for those who look.
+	// Show publishes the newest picture.
 	Show struct{ Status *Status }
-	// Stage says that a traced build has entered a stage.
+	// Stage reports that a traced build has entered a stage.
 	Stage struct {
 		Build uint64
 		Name  string
@@ -66,12 +66,12 @@ type (
 		Build uint64
 		Err   error
 	}
-	// Anew ends the term's Leader: the state was restored, and its duties begin anew.
+	// Anew ends this Leader because the state was restored; the driver creates a new one for the same term.
 	Anew struct{}
-	// Answer hands the answer to a request to who asked.
+	// Answer delivers the answer to a request to its caller.
 	Answer interface {
 		Effect
-		// Deliver does so; present returns the newest fence that was handed out for a receiver.
+		// Deliver delivers the answer; present returns the newest fence issued for a receiver.
 		Deliver(present func(Receiver) wire.Fence)
 	}
 )
@@ -89,28 +89,27 @@ func (Stage) effect()      {}
 func (BuildOver) effect()  {}
 func (Anew) effect()       {}
 
-// Receiver names an Open of this term.
+// Receiver identifies an Open of this term.
 type Receiver uint64
 
-// Lane is one of a receiver's ways: each has a bounded queue, and what is told by one waits for nothing that is told by
-// another.
+// Lane is one of a receiver's send queues, which are bounded. Messages of one lane never wait for those of another.
 type Lane uint8
 
 // The lanes.
 const (
 	Control Lane = iota // hello, definitions, orphans
-	// Commands are of several buckets at a time, those of one bucket in order: KV may be silent about one, or an indexer
-	// restore it for a minute.
+	// Commands run in order for one bucket and concurrently for several: KV may not answer for one bucket, or an indexer
+	// restore one for a minute.
 	Commands
-	Syncs // fresh reports for scans that wait
-	// Questions are about what a projector's KV node says. None waits for another, nor for what the projector is to do:
-	// the node may hang.
+	Syncs // fresh reports for waiting scans
+	// Questions ask a projector about its KV node. None waits for another, nor for commands to the projector: the node
+	// may hang.
 	Questions
-	Checks  // of what a projector's KV node says of buckets: as many as there are
+	Checks  // checks of buckets at a projector's KV node, one per bucket
 	Publish // stability timestamps
 )
 
-// Lanes lists those that a receiver has.
+// Lanes returns the lanes that the receiver has.
 func (o Open) Lanes() []Lane {
 	if o.Projector {
 		return []Lane{Control, Commands, Syncs, Questions, Checks}
@@ -118,35 +117,35 @@ func (o Open) Lanes() []Lane {
 	return []Lane{Control, Commands, Publish}
 }
 
-// Message is what a Tell says: one of the types below. gateway.go sends them.
+// Message is the content of a Tell: one of the types below. gateway.go sends them.
 type Message interface{ message() }
 
-// To both kinds of component.
+// Messages to both kinds of component.
 type (
-	// Greet asks what runs; answered by ProjectorGreeted or IndexerGreeted.
+	// Greet asks a component for its full report; ProjectorGreeted or IndexerGreeted is the answer.
 	Greet struct {
 		Projector index.ProjectorID
 		Node      index.NodeID
 	}
-	// Push hands over the newest definitions: what has changed since Base, where that is known. Handed answers.
+	// Push sends the newest definitions, as changes since Base if that revision is known. Handed is the answer.
 	Push struct{ Base uint64 }
 )
 
-// To projectors.
+// Messages to projectors.
 type (
-	// Probe asks whether the process lives; Probed answers.
+	// Probe asks whether the process is alive; Probed is the answer.
 	Probe struct {
 		Projector index.ProjectorID
 		Bucket    string
 	}
-	// AskLogs asks for failover logs, of all vbuckets where none is named; LogsTold answers.
+	// AskLogs requests failover logs, of all vbuckets if VBuckets is empty; LogsTold is the answer.
 	AskLogs struct {
 		Projector index.ProjectorID
 		Bucket    BucketRef
 		VBuckets  []uint16
 		For       Purpose
 	}
-	// StartStreams asks for streams; Started answers where the outcome is known.
+	// StartStreams starts streams; StreamsStarted is the answer if the outcome is known.
 	StartStreams struct {
 		Projector   index.ProjectorID
 		Bucket      BucketRef
@@ -154,20 +153,20 @@ type (
 		Incarnation index.Incarnation
 		Starts      []streams.Start
 	}
-	// StopStreams ends streams. Nothing answers: reports tell.
+	// StopStreams ends streams. There is no answer: reports show the outcome.
 	StopStreams struct {
 		Bucket      BucketRef
 		VBuckets    []uint16
 		Incarnation index.Incarnation
 	}
-	// CheckBucket asks whether a bucket is what it was; BucketChecked answers.
+	// CheckBucket asks whether a bucket is still the same; BucketChecked is the answer.
 	CheckBucket struct {
 		Projector    index.ProjectorID
 		Bucket, UUID string
-		// Collections asks for the bucket's collections, too.
+		// Collections requests the bucket's collections, too.
 		Collections bool
 	}
-	// AskSync asks for a fresh report, once what is wanted is there; Synced answers.
+	// AskSync requests a fresh report, sent once the projector has what Want contains; Synced is the answer.
 	AskSync struct {
 		Projector index.ProjectorID
 		Bucket    BucketRef
@@ -175,19 +174,19 @@ type (
 	}
 )
 
-// To indexers.
+// Messages to indexers.
 type (
-	// Poll asks for positions, and ends the streams of older incarnations; Polled answers.
+	// Poll requests positions, and ends the streams of older incarnations; Polled is the answer.
 	Poll struct {
 		Node        index.NodeID
 		Bucket      BucketRef
 		VBuckets    []uint16
 		Incarnation index.Incarnation
 	}
-	// PublishStable tells stability timestamps, one of each bucket, and of buckets of which this leader has told none what
-	// the leader before has probably told. Nothing answers: reports tell.
+	// PublishStable sends stability timestamps, one per bucket. Base holds, for buckets of which this leader has sent
+	// none yet, the one that the previous leader has probably sent. There is no answer: reports show the outcome.
 	PublishStable struct{ Newest, Base []wire.BucketStability }
-	// RollBack takes an indexer through a step of a rollback; RolledBack answers.
+	// RollBack takes an indexer through a step of a rollback; RolledBack is the answer.
 	RollBack struct {
 		Node        index.NodeID
 		Bucket      BucketRef
@@ -196,7 +195,7 @@ type (
 		Logs        []timestamp.FailoverLog
 		Incarnation index.Incarnation
 	}
-	// DropOrphans names copies that may be dropped where the state does not place them; OrphansDropped answers.
+	// DropOrphans names copies that may be dropped if the state does not place them; OrphansDropped is the answer.
 	DropOrphans struct {
 		Node   index.NodeID
 		Copies []wire.OrphanRef
@@ -216,16 +215,17 @@ func (PublishStable) message() {}
 func (RollBack) message()      {}
 func (DropOrphans) message()   {}
 
-// BucketRef names a bucket to an answer that may come after it was re-created.
+// BucketRef identifies a bucket in answers that may arrive after the bucket was re-created.
 type BucketRef struct {
 	Name       string
 	Generation uint64
 }
 
-// Purpose is what failover logs are asked for.
+// Purpose is the reason for which failover logs were requested.
 type Purpose struct {
 	Kind PurposeKind
-	// Incarnation is of the streams that are to begin, Rollback the id of one, Audit its number; the others are 0.
+	// Incarnation is that of the streams to begin, Rollback the id of the rollback, Audit the number of the audit; the
+	// fields of other kinds are 0.
 	Incarnation index.Incarnation
 	Rollback    uint64
 	Audit       uint64
@@ -241,7 +241,7 @@ const (
 	ForAudit
 )
 
-// String says what the logs are asked for.
+// String names the purpose in log messages and traces.
 func (k PurposeKind) String() string {
 	switch k {
 	case ForRollback:
@@ -252,11 +252,11 @@ func (k PurposeKind) String() string {
 	return "failover logs"
 }
 
-// answer is an Answer to one who waits at a channel with room for it.
+// answer is an Answer to a caller that waits at a buffered channel.
 type answer[T any] struct {
 	to chan T
 	v  T
-	// fence, where it is not nil, lies in v and becomes the newest one of a receiver.
+	// fence, if not nil, points into v and is set to the newest fence of the receiver of.
 	fence *wire.Fence
 	of    Receiver
 }
@@ -271,7 +271,7 @@ func (a answer[T]) Deliver(present func(Receiver) wire.Fence) {
 	a.to <- a.v
 }
 
-// Plan makes the plan. It waits for nobody.
+// Plan makes the plan. It does not block.
 func (e PlanRepair) Plan() *RepairPlanned {
 	p, err := rebalance.Make(e.Cluster, rebalance.Options{Receives: repairReceives, Sends: repairReceives})
 	return &RepairPlanned{Plan: p, Err: err}

@@ -6,8 +6,8 @@ import (
 	"tidemark/statecontext"
 )
 
-// stepEvaluation puts an index into state error that a projector which lives cannot evaluate: the documents of that
-// projector are missing in it, and a scan must not show the others as if they were all.
+// stepEvaluation puts an index into state error if a live projector cannot evaluate it: the documents of that
+// projector are missing from it, and a scan must not present the others as if they were all.
 func (l *lives) stepEvaluation() {
 	for q := range l.now.state.Projectors() {
 		p := l.components.projectors[q.ID]
@@ -28,5 +28,5 @@ func (l *lives) stepEvaluation() {
 	}
 }
 
-// ExprRules are versions of what expressions mean: those by which the projectors that live evaluate.
+// ExprRules is the range of versions of the expression rules by which the live projectors evaluate.
 type ExprRules struct{ Lowest, Highest uint32 }

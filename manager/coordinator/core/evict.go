@@ -8,24 +8,24 @@ import (
 	"tidemark/statecontext"
 )
 
-// evictAgain is when a removal that cannot go on is tried again: it may have to look through all indexes.
+// evictAgain is the time until a stuck removal is tried again: each attempt may look through all indexes.
 const evictAgain = 5_000 // ms
 
-// stuckEviction is why a removal, or a part of it, cannot go on now.
+// stuckEviction is the reason why a removal, or a part of it, cannot proceed now.
 type stuckEviction struct {
 	reason string
 	again  int64 // when it is tried again, on nowMS
 }
 
-// evictions are removals of indexers that are under way.
+// evictions runs the removals of indexers.
 type evictions struct {
 	*scene
 	stuck map[index.NodeID]stuckEviction
 }
 
-// step goes on with the removal of indexers: what they hold is placed elsewhere, as much as one command
-// carries at a time, and one that holds nothing any more is forgotten. It is decided from the present state alone, so
-// that a new leader goes on where the old one stopped.
+// step continues the removal of indexers: their copies are placed elsewhere, as many as one command carries at a
+// time, and an indexer that holds none any more is removed. It decides from the present state alone, so that a new
+// leader continues where the old one stopped.
 func (l *evictions) step() {
 	for i := range l.now.state.Indexers() {
 		if i.Evicting {
@@ -39,7 +39,7 @@ func (l *evictions) step() {
 	}
 }
 
-// evict does the next piece for one of them.
+// evict proposes the next command for one removal.
 func (l *evictions) evict(i *statecontext.Indexer) {
 	key, stuck := "evict/"+i.UUID, l.stuck[i.Node]
 	if !l.mayPropose(key) || stuck.again > l.nowMS {
@@ -73,9 +73,9 @@ func (l *evictions) evict(i *statecontext.Indexer) {
 	l.stuck[i.Node] = stuck
 }
 
-// evicted decides the next piece: indexes that have copies on the node, and where new ones go instead. held says
-// whether the node has copies at all. err is of the first index for whose copies there is no place; those of others go
-// on. An index is never divided: its copies fit into any command.
+// evicted decides the next command: indexes that have copies on the node, and the places of their new copies. held
+// reports whether the node has copies at all. err is of the first index for whose copies there is no place; other
+// indexes proceed. The copies of one index are never divided between commands: they fit into any.
 func evicted(s *statecontext.State, node index.NodeID, nodes []rebalance.Node,
 	bytes int) (piece []statecontext.Eviction, held bool, err error) {
 	size := 0

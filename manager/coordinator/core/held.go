@@ -8,7 +8,7 @@ import (
 	"tidemark/wire"
 )
 
-// heldList is which copies hold which stability timestamp, for scans.
+// heldList is the list of the stability timestamps that copies hold, sent to indexers for scans.
 type heldList struct {
 	*scene
 	packed []byte
@@ -16,8 +16,8 @@ type heldList struct {
 	madeMS int64
 }
 
-// pack lists which copies hold which stability timestamp, for scans. With many copies there are always some that
-// have moved on: the list is then made anew now and then only.
+// pack rebuilds the list if it has changed. With many copies some have always moved on: the list is then rebuilt only
+// once in copies/copiesPerMS milliseconds.
 func (l *heldList) pack() {
 	copies := 0
 	for _, n := range l.components.indexers {
@@ -44,8 +44,8 @@ func (l *heldList) pack() {
 	l.hash = wire.HeldHash(l.packed)
 }
 
-// once leaves one row of each copy, of a list ascending by copy. Where two indexers say that they have it, as one was
-// given the other's files, that one counts whose it is.
+// once keeps one row per copy, of a list sorted by copy. If two indexers claim the same copy, because one was given
+// the other's files, the row of the indexer on which the state places the copy wins.
 func (l *heldList) once(list []wire.Held) []wire.Held {
 	left := list[:0]
 	for _, h := range list {
@@ -60,7 +60,7 @@ func (l *heldList) once(list []wire.Held) []wire.Held {
 	return left
 }
 
-// places reports whether the state places a copy on the indexer that says that it has it.
+// places reports whether the state places a copy on the indexer that reports it.
 func (l *heldList) places(h *wire.Held) bool {
 	x := l.now.state.Index(l.components.indexers[h.Node].copies[h.Copy].Index)
 	return x != nil && slices.ContainsFunc(x.Topology.Copies, func(c partition.Copy) bool {
@@ -68,5 +68,5 @@ func (l *heldList) places(h *wire.Held) bool {
 	})
 }
 
-// copiesPerMS: a list of so many copies is made anew once in a millisecond at most.
+// copiesPerMS limits how often the list is rebuilt: with so many copies at most once per millisecond.
 const copiesPerMS = 8

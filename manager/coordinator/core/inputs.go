@@ -11,52 +11,52 @@ import (
 	"tidemark/wire"
 )
 
-// Input is something that comes in for a Leader: one of the types of this file. take.go says which part takes it over;
-// the duties that follow every input (Leader.Step) act on it.
+// Input is an event for a Leader: one of the types of this file. take.go routes it to a part of the Leader; the
+// duties that follow every input (Leader.Step) act on it.
 type Input interface{ input() }
 
-// Now is what the world is like at a step.
+// Now is the time and the replicated state at a step.
 type Now struct {
-	MS     int64 // of a clock that never jumps
+	MS     int64 // of a monotonic clock
 	WallMS int64 // unix milliseconds
-	// StateMS is the state's time of now, as a command would be stamped: ages that outlive a leader go by it.
+	// StateMS is the present state time, as stamped on commands; ages that outlive a leader are measured by it.
 	StateMS int64
 	State   *statecontext.State
 }
 
 // Time, and the replicated state.
 type (
-	// Tick lets time alone move what it moves. Left are requests whose callers no longer wait.
+	// Tick triggers what is due by time. Left holds requests whose callers no longer wait.
 	Tick struct{ Left []*Stabilize }
 	// Woken follows Wake.
 	Woken struct{}
-	// Changed says that the replicated state has changed.
+	// Changed reports that the replicated state has changed.
 	Changed struct{}
-	// Committed says the same of a change that somebody waits for: it is looked at at once.
+	// Committed reports a change for which a caller waits: it is taken over at once.
 	Committed struct{}
 )
 
-// What components say of themselves. What is asked for at Reply, a channel with room for it, is answered in the step.
+// Reports and registrations of components. The step answers at Reply, a channel with room for the answer.
 type (
-	// ProjectorReported is a projector's level state.
+	// ProjectorReported carries a projector's full state, or its changes.
 	ProjectorReported struct {
 		Report *wire.ProjectorReport
 		Reply  chan *wire.ReportReply
 	}
-	// IndexerReported is an indexer's level state.
+	// IndexerReported carries an indexer's full state, or its changes.
 	IndexerReported struct {
 		Report *wire.IndexerReport
 		Reply  chan *wire.ReportReply
 	}
-	// Registering asks whether a former process of this identity was heard lately and is still alive. One that listens at
-	// the former's address is its successor, however soon: two processes cannot listen there at once.
+	// Registering asks whether another process with this identity is still alive. A process at the same address is
+	// always accepted as the successor of the old one: two processes cannot listen there at once.
 	Registering struct {
-		UUID       string            // of an indexer, or
+		UUID       string            // of an indexer; or
 		Projector  index.ProjectorID // a projector
 		Boot, Addr string
 		Reply      chan error
 	}
-	// Registered asks for what was registered to be taken over, and for the answer.
+	// Registered asks the Leader to take over a registration, and for the reply to it.
 	Registered struct {
 		IsNode    bool
 		Node      index.NodeID
@@ -66,7 +66,7 @@ type (
 	}
 )
 
-// Answers of components: what came of a Tell. Err is nil where there is an answer.
+// Answers of components: the outcome of a Tell. Err is nil if there is an answer.
 type (
 	// ProjectorGreeted answers Greet.
 	ProjectorGreeted struct {
@@ -82,15 +82,15 @@ type (
 		Answer *wire.IndexerHello
 		Err    error
 	}
-	// Handed answers Push: the revision that was handed over, and the one that the component works with.
+	// Handed answers Push with the revision that was sent and the one that the component works with.
 	Handed struct {
 		From          Receiver
 		Addr          string
 		Handed, Acked uint64
-		Unasked       bool // with Err: it was not asked, as this leader could not make sure that it leads
+		Unasked       bool // with Err: nothing was sent, as this leader could not verify that it leads
 		Err           error
 	}
-	// Probed answers Probe. Refused: nobody listens at the address.
+	// Probed answers Probe. Refused means that nothing listens at the address.
 	Probed struct {
 		Probe
 		From    Receiver
@@ -107,14 +107,14 @@ type (
 		StartStreams
 		Results []streams.Started
 	}
-	// BucketChecked answers CheckBucket. Unknown: the KV node says that it has no such bucket.
+	// BucketChecked answers CheckBucket. Unknown means that the KV node has no such bucket.
 	BucketChecked struct {
 		CheckBucket
 		Found   *wire.BucketReply // nil with an error
 		Unknown bool
 		Err     error
 	}
-	// Synced answers AskSync. Only complete seqnos count: it stands outside the order of reports.
+	// Synced answers AskSync. Only its complete seqnos are used, as it is not part of the sequence of reports.
 	Synced struct {
 		AskSync
 		From   Receiver
@@ -147,7 +147,7 @@ type Proposed struct {
 	Err    error
 }
 
-// SplitTried answers BeginSplit: Err is nil when it has begun.
+// SplitTried answers BeginSplit: Err is nil if the split has begun.
 type SplitTried struct {
 	Index index.ID
 	Err   error
@@ -159,74 +159,75 @@ type RepairPlanned struct {
 	Err  error
 }
 
-// Requests of whoever serves users. Reply has room for the answer, which may come in a later step for Stabilize only.
+// Requests on behalf of users. Reply has room for the answer; only that to Stabilize may come in a later step.
 type (
 	// Stabilize is a scan that waits for a stability timestamp at or above Need.
 	Stabilize struct {
 		Bucket string
 		Need   timestamp.Vector
 		Reply  chan Stabilized
-		judged timestamp.Ref // for which it was looked whether something is lost
+		judged timestamp.Ref // the timestamp against which Need was last checked for lost branches
 		cameMS int64
-		left   bool // nobody waits any more
-		// unknown: it needs branches that neither the newest stability timestamp nor the streams that run know.
+		left   bool // the caller no longer waits
+		// unknown means that it needs branches that neither the newest stability timestamp nor the running streams contain.
 		unknown bool
 	}
-	// ViewQuery asks for a bucket's view; nil where there is no such bucket.
+	// ViewQuery requests a bucket's view; nil if there is no such bucket.
 	ViewQuery struct {
 		Bucket string
 		Reply  chan *BucketView
 	}
-	// CopiesQuery asks what indexers have last reported of copies.
+	// CopiesQuery requests the newest reports of copies.
 	CopiesQuery struct {
 		All   []partition.Copy
 		Reply chan map[index.CopyID]wire.CopyReport
 	}
-	// ClusterQuery asks what a plan is made of.
+	// ClusterQuery requests the input for planning.
 	ClusterQuery struct {
-		State *statecontext.State // a rehearsal's; nil: the newest
+		State *statecontext.State // of a rehearsal; nil: the newest
 		Reply chan *rebalance.Cluster
 	}
-	// LackingQuery asks for the slices of an index that would have no whole copy without some replicas.
+	// LackingQuery requests the slices of an index that would have no whole copy without some replicas.
 	LackingQuery struct {
 		Index *statecontext.Index
 		Drop  []partition.Replica
 		Reply chan Lacking
 	}
-	// WholeQuery asks which copies of ready indexes that a node has copies of are not whole for another reason than a
-	// move, or maybe not: placed by an ALTER INDEX or a removal, they are allocated before anything is in them.
+	// WholeQuery asks which copies of ready indexes on a node are not whole, or possibly not, for another reason than a
+	// move: copies placed by ALTER INDEX or a removal are allocated before they are filled.
 	WholeQuery struct {
 		State *statecontext.State
 		Node  index.NodeID
 		Reply chan Others
 	}
-	// Placing asks where the copies of a new index go, or, of a definition that has an id, those of its successor.
+	// Placing requests places for the copies of a new index, or, if the definition has an id, for those of its
+	// successor.
 	Placing struct {
 		Definition *index.Definition
-		State      *statecontext.State // a rehearsal's, which has the load itself: nothing is reserved; nil: the newest
+		State      *statecontext.State // of a rehearsal, which has the load itself: nothing is reserved; nil: the newest
 		Reply      chan Placed
 	}
-	// Settled is the outcome of the statement for which places were chosen.
+	// Settled reports the outcome of the statement for which places were chosen.
 	Settled struct {
 		Reservation *Reservation
 		CAS         uint64
 		Err         error
 	}
-	// BuildBegun says that a traced statement has begun to build indexes.
+	// BuildBegun reports that a traced statement has begun to build indexes.
 	BuildBegun struct {
 		Build uint64
 		IDs   []index.ID
 	}
 )
 
-// Lacking answers LackingQuery: slices without a whole copy, and those of which that is not known.
+// Lacking answers LackingQuery: slices without a whole copy, and slices for which that is not known.
 type Lacking struct{ Slices, Unsure []index.SliceID }
 
-// Others answers WholeQuery. It says of copies elsewhere that they do not count: they are not whole, as they are being
-// filled, or maybe not.
+// Others answers WholeQuery: copies on other nodes that do not count, because they are not whole (filling) or
+// possibly not (unsure).
 type Others struct {
 	filling, unsure map[index.CopyID]bool
-	Offline, Silent bool // the node itself; Silent: a leader that has just begun does not know yet
+	Offline, Silent bool // the node itself; Silent: this leader has not heard from it yet
 }
 
 // Stabilized answers Stabilize.

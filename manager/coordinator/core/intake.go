@@ -8,7 +8,7 @@ import (
 	"tidemark/wire"
 )
 
-// intake takes what components say of themselves.
+// intake takes reports of components.
 type intake struct {
 	*scene
 	promotion  *promotion
@@ -16,7 +16,7 @@ type intake struct {
 	held       heldList
 }
 
-// projectorReported takes a projector's report, and answers it.
+// projectorReported takes a projector's report and replies to it.
 func (l *intake) projectorReported(in *ProjectorReported) {
 	p := l.components.projectors[in.Report.ID]
 	a := &wire.ReportReply{Leader: l.self, Revision: l.now.revision, Fence: l.fence()}
@@ -28,14 +28,15 @@ func (l *intake) projectorReported(in *ProjectorReported) {
 	replyFenced(l.scene, in.Reply, a, &a.Fence, known)
 }
 
-// takeProjectorReport is false when a full report is wanted next: the first one in this term, or one was lost, or it
-// was overtaken by another than itself. What a hello tells is taken though it was overtaken where less is known.
+// takeProjectorReport returns false if the next report must be a full one: it is the first in this term, or one was
+// lost, or it arrived after a newer one and is not a repetition of that. If the projector's state is incomplete, the
+// report of its hello is taken even if it is overtaken.
 func (l *intake) takeProjectorReport(p *projector, r *wire.ProjectorReport, hello bool) bool {
 	p.seenMS, p.heard, p.refused = l.nowMS, true, false
 	if p.reports.Overtaken(r.Sequence) && (!hello || p.reports.Whole()) {
 		return p.reports.Is(r.Sequence)
 	}
-	if err := p.reports.Take(r.Base, r.Sequence); err != nil { // what it has stands for itself: it is taken all the same
+	if err := p.reports.Take(r.Base, r.Sequence); err != nil { // its changes are valid by themselves: they are taken
 		l.log.Debug("report", "projector", p.id, "error", err)
 	}
 	l.indexesDue = p.take(r) || l.indexesDue
@@ -52,7 +53,8 @@ func (l *intake) takeProjectorReport(p *projector, r *wire.ProjectorReport, hell
 	return p.reports.Whole()
 }
 
-// takeStreamStates takes what a projector says of its streams of one bucket; p.reports tells whether all is known.
+// takeStreamStates takes a projector's report of its streams of one bucket. If the report does not fit, p.reports
+// asks for a full one.
 func (l *intake) takeStreamStates(p *projector, b *bucket, s *wire.StreamStates) {
 	if err := s.Expand(); err != nil {
 		l.log.Warn("report", "projector", p.id, "bucket", s.Bucket, "error", err)
@@ -70,7 +72,7 @@ func (l *intake) takeStreamStates(p *projector, b *bucket, s *wire.StreamStates)
 	b.drop(p.id, s.Dropping)
 }
 
-// streamReport is a report as the ledger takes it.
+// streamReport converts a report to the ledger's form.
 func streamReport(s *wire.StreamStates) streams.Report {
 	r := streams.Report{Full: s.Full, Streams: make([]streams.Running, len(s.Streams))}
 	for i := range s.Streams {
@@ -84,7 +86,7 @@ func streamReport(s *wire.StreamStates) streams.Report {
 	return r
 }
 
-// indexerReported takes an indexer's report, and answers it.
+// indexerReported takes an indexer's report and replies to it.
 func (l *intake) indexerReported(in *IndexerReported) {
 	n := l.components.indexers[in.Report.Node]
 	a := &wire.ReportReply{Leader: l.self, Revision: l.now.revision, Fence: l.fence()}
@@ -125,7 +127,7 @@ func (l *intake) takeIndexerReport(n *indexer, r *wire.IndexerReport, hello bool
 	for i := range taken {
 		l.takeBucketReport(n, &taken[i])
 	}
-	for name, told := range n.reports.Buckets { // what is left out is as it was, and it lives
+	for name, told := range n.reports.Buckets { // buckets left out are unchanged, and their indexer is alive
 		if b := l.buckets.byName[name]; b != nil && told.Told.Generation == b.generation {
 			l.takeTold(b, n, told)
 		}
@@ -133,18 +135,18 @@ func (l *intake) takeIndexerReport(n *indexer, r *wire.IndexerReport, hello bool
 	return n.full
 }
 
-// takeTold takes what an indexer has told last of a bucket, now or before.
+// takeTold applies an indexer's newest report of a bucket, which may be an earlier one.
 func (l *intake) takeTold(b *bucket, n *indexer, r *wire.ReportedBucket) {
 	nb := n.bucket(b.name)
 	l.promotion.reportStability(b, n, nb, &r.Told)
-	// so full it applies ahead to have room
+	// near its limit an indexer applies data ahead of stability timestamps to make room
 	if h := &r.Told.Heartbeat; h.QueueLimit > 0 && h.MutationQueue*4 > h.QueueLimit*3 {
 		b.ledger.Full(l.nowMS, n.node)
 	}
 	l.judgeLate(b, n, nb, r)
 }
 
-// takeCopies takes what an indexer says of its copies, and notes whose work that makes.
+// takeCopies takes an indexer's report of its copies, and sets the flags of the duties that depend on it.
 func (l *intake) takeCopies(n *indexer, r *wire.IndexerReport) {
 	if r.Whole() {
 		clear(n.copies)
@@ -182,8 +184,8 @@ func (l *intake) takeBucketReport(n *indexer, t *wire.Taken) {
 	}
 }
 
-// judge tells the ledger which streams an indexer accepts. It is false when the ledger is to be told again as time
-// passes.
+// judge passes to the ledger which streams an indexer accepts. It returns false if the ledger must receive them again
+// as time passes.
 func (l *intake) judge(b *bucket, n *indexer, a *wire.Accepted) bool {
 	accepts := make([]streams.Acceptance, 0, len(a.VBuckets))
 	for i, v := range a.VBuckets {
@@ -200,11 +202,12 @@ func (l *intake) judge(b *bucket, n *indexer, a *wire.Accepted) bool {
 	return b.ledger.Indexer(l.nowMS, n.node, accepts)
 }
 
-// judgePart is which part of the ledger's patience with an indexer passes until it is told again what has not changed:
-// by the next report of one that is at rest, too.
+// judgePart divides the ledger's patience with an indexer: after a part of it, unchanged acceptances are passed
+// again, so that reports of an indexer at rest count, too.
 const judgePart = 20
 
-// judgeLate tells the ledger all streams that an indexer accepts, where it has changed since, or waits for the indexer.
+// judgeLate passes to the ledger all streams that an indexer accepts if the ledger has changed since it last did, or
+// waits for the indexer.
 func (l *intake) judgeLate(b *bucket, n *indexer, nb *nodeBucket, told *wire.ReportedBucket) {
 	if nb.judgedBy == b.ledger {
 		if nb.settled && nb.judgedAt == b.ledger.Changes() {
@@ -224,7 +227,7 @@ func (l *intake) judgeLate(b *bucket, n *indexer, nb *nodeBucket, told *wire.Rep
 func (l *intake) projectorGreeted(h *ProjectorGreeted) {
 	p := l.components.projectors[h.Projector]
 	if p == nil || p.receiver != h.From {
-		return // it has registered anew meanwhile
+		return // the projector has registered again meanwhile
 	}
 	if h.Err != nil {
 		p.retry.Failed(l.nowMS)
@@ -247,7 +250,7 @@ func (l *intake) projectorGreeted(h *ProjectorGreeted) {
 	}
 	p.running = map[string]wire.StreamStates{}
 	for i := range r.Buckets {
-		if s := &r.Buckets[i]; s.Expand() == nil { // else it was said above
+		if s := &r.Buckets[i]; s.Expand() == nil { // an error was logged above
 			p.running[s.Bucket] = *s
 		}
 	}
@@ -281,7 +284,7 @@ func (l *intake) indexerGreeted(h *IndexerGreeted) {
 		}
 	}
 	l.takeIndexerReport(n, r, true)
-	for _, b := range l.buckets.ordered { // the present S is told at every handshake, unless it is held
+	for _, b := range l.buckets.ordered { // at each handshake the newest timestamp is sent, unless the indexer holds it
 		if nb := n.bucket(b.name); nb.acked == b.stable.Ref {
 			nb.toldRef, nb.toldMS = nb.acked, l.nowMS
 		} else {

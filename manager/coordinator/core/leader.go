@@ -1,11 +1,11 @@
-// Package core is the coordinator of one term as a function: Leader.Step takes an input and time, and returns what it
-// wants done. inputs.go lists all that can come in, effects.go all that can be wanted.
+// Package core is the coordinator of one term as a function: Leader.Step takes an input and the time, and returns the
+// effects to carry out. inputs.go lists all inputs, effects.go all effects.
 //
-// What it promises: every duty works from the replicated state and from what components have reported
-// (level-triggered), so that a lost message or a new leader loses nothing; the same inputs give the same effects, but
-// for their order among receivers.
+// It guarantees: every duty works from the replicated state and from the components' reports (level-triggered), so
+// that a lost message or a new leader loses nothing; the same inputs give the same effects, apart from their order
+// among receivers.
 //
-// What it never does: wait, start something, read a clock, take a lock, or decide anything that packages lifecycle,
+// It never waits, starts goroutines, reads a clock or takes a lock, and it decides nothing that packages lifecycle,
 // liveness, stability, streams, rollback and rebalance decide.
 package core
 
@@ -17,8 +17,8 @@ import (
 	"tidemark/wire"
 )
 
-// Leader is the coordinator of one term: a step takes an input, and time, over its parts, and says what it wants done.
-// It waits for nothing, starts nothing and reads no clock. It is owned by one goroutine.
+// Leader is the coordinator of one term: a step passes an input and the time to its parts and returns effects. It
+// does not block, starts nothing and reads no clock. It is owned by one goroutine.
 type Leader struct {
 	*scene
 	picture     picture
@@ -37,7 +37,7 @@ type Leader struct {
 	lives       lives
 }
 
-// New begins a term, and says what it wants done first.
+// New begins a term and returns the first effects.
 func New(settings Settings, self wire.Leader, log hclog.Logger, now Now) (*Leader, []Effect) {
 	s := &scene{settings: settings, log: log,
 		identity:   identity{self: self, epoch: now.State.Epoch(), first: firstCounter(now.State)},
@@ -71,8 +71,8 @@ func New(settings Settings, self wire.Leader, log hclog.Logger, now Now) (*Leade
 // Active reports whether the start sequence is over.
 func (l *Leader) Active() bool { return l.active }
 
-// Step takes an input, lets the duties follow that it gives cause for, and returns what they want done, in order. The
-// list is valid until the next step.
+// Step takes an input, runs the duties that depend on it, and returns their effects in order. The slice is valid
+// until the next step.
 func (l *Leader) Step(now Now, in Input) []Effect {
 	clear(l.effects)
 	l.effects = l.effects[:0]
@@ -89,10 +89,10 @@ func (l *Leader) Step(now Now, in Input) []Effect {
 	return l.effects
 }
 
-// syncEvery bounds how often a changed state is looked through: with thousands of indexes that costs a millisecond.
+// syncEvery limits how often a changed state is taken over: with thousands of indexes that costs a millisecond.
 const syncEvery = 5 // ms
 
-// follow is what follows every input.
+// follow runs the duties after an input.
 func (l *Leader) follow(ticked bool) {
 	if l.now.atOnce || l.now.stale && !l.rests(l.now.syncedMS, syncEvery) {
 		l.sync()
@@ -119,7 +119,7 @@ func (l *Leader) follow(ticked bool) {
 	}
 }
 
-// decide lets the duties run that only a leader has who has taken over.
+// decide runs the duties that need an active leader, one whose start sequence is over.
 func (l *Leader) decide(ticked bool) {
 	for _, b := range l.buckets.ordered {
 		if b.due || ticked {
@@ -146,8 +146,8 @@ func (l *Leader) decide(ticked bool) {
 	l.promotion.promote()
 }
 
-// endRestore gives a restore up that brings nothing any more: whoever carried it has gone, or could not say so. All
-// that users ask for waits for its end.
+// endRestore aborts a restore that has sent nothing for RestorePatienceMS: the manager that ran it has gone, or could
+// not end it. All user requests wait for the end of a restore.
 func (l *Leader) endRestore() {
 	g := l.now.state.Staging()
 	if g == nil || l.since(g.SinceMS) < statecontext.RestorePatienceMS {
@@ -183,9 +183,9 @@ func (l *Leader) sync() {
 	}
 }
 
-// tryActivate ends the start sequence: all known components have answered, or patience is over. An indexer that was
-// offline before this leader began is not waited for when it could not be asked. Then running streams are adopted;
-// those of projectors that have not answered are unknown for as long as these may live.
+// tryActivate ends the start sequence once all known components have answered, or HelloWait is over. An indexer that
+// was offline before this term is not waited for after a failed attempt. Then running streams are adopted; those of
+// projectors that have not answered stay unknown while the projector may be alive.
 func (l *Leader) tryActivate() {
 	late := l.nowMS-l.startedMS >= l.settings.HelloWait.Milliseconds()
 	for _, p := range l.components.projectors {
@@ -203,7 +203,7 @@ func (l *Leader) tryActivate() {
 	for _, b := range l.buckets.ordered {
 		l.ledgers.adopt(b)
 	}
-	for _, p := range l.components.projectors { // what they reported since their hello no ledger has taken
+	for _, p := range l.components.projectors { // no ledger has seen their reports since the hello
 		p.running = nil
 		p.reports.Forget()
 	}

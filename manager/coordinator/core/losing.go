@@ -9,21 +9,22 @@ import (
 	"tidemark/statecontext"
 )
 
-// Loss is what the removal means for an index.
+// Loss is what an index loses by the removal of an indexer.
 type Loss struct {
 	Index        index.ID
 	Name, Bucket string
-	Copies       int  // that the indexer had
-	LastCopies   int  // of them: no other living indexer has an allocated copy of the slice
-	Rebuilt      bool // slices are built anew from KV; until then the index cannot be scanned
+	Copies       int  // on the indexer
+	LastCopies   int  // of them: no other live indexer has an allocated copy of the slice
+	Rebuilt      bool // slices are rebuilt from KV; until then the index cannot be scanned
 
 	Unsure int // of LastCopies: another indexer may have a whole copy
 }
 
-// NoNode is the number of no indexer.
+// NoNode is a node id that no indexer has.
 const NoNode = index.MaxNodeID + 1
 
-// Living lists the indexers that may take copies: not those that are being removed, nor one that is to be.
+// Living returns the indexers that may take copies: those that are online and neither leave nor are being removed,
+// without the indexer but.
 func Living(s *statecontext.State, offline func(index.NodeID) bool, but index.NodeID) (nodes []rebalance.Node) {
 	for i := range s.Indexers() {
 		if i.Node != but && !i.Evicting && !s.Going(i.Node) && !offline(i.Node) {
@@ -34,8 +35,8 @@ func Living(s *statecontext.State, offline func(index.NodeID) bool, but index.No
 	return nodes
 }
 
-// Homes are the nodes that may hold an index when one goes: those that its statement names, of all that stay, though
-// one of these may be leaving; none, which is all, where it names none or none of these stays.
+// Homes returns the nodes that may hold an index after node but has gone: those named in its statement, even if they
+// are leaving. The result is empty, which means all nodes, if the statement names none or none of them stays.
 func Homes(s *statecontext.State, d *index.Definition, but index.NodeID) (ids []index.NodeID) {
 	if len(d.Nodes) == 0 {
 		return nil
@@ -49,7 +50,7 @@ func Homes(s *statecontext.State, d *index.Definition, but index.NodeID) (ids []
 	return Named(stay, d.Nodes)
 }
 
-// filling are the copies that slices are moving to: they are not whole yet, or nobody has said so.
+// filling returns the target copies of moves in progress: they are not whole yet, or have not been reported whole.
 func filling(s *statecontext.State) map[index.CopyID]bool {
 	copies := map[index.CopyID]bool{}
 	for y := range s.RebalanceSteps() {
@@ -60,9 +61,9 @@ func filling(s *statecontext.State) map[index.CopyID]bool {
 	return copies
 }
 
-// LossOf tells what an index loses with a node: what it keeps elsewhere, and the copies to be placed anew. A copy that
-// is moving away is lost with the node, too, but has its new place already. An index that is being dropped loses
-// nothing.
+// LossOf returns what an index loses with a node, the placements that it keeps elsewhere, and the copies to place
+// anew. A copy that is moving away is lost with the node, too, but already has its new place. An index that is being
+// dropped loses nothing.
 func LossOf(x *statecontext.Index, node index.NodeID, living []rebalance.Node, others Others) (loss Loss,
 	held, lost []rebalance.Placement) {
 	d := &x.Definition
@@ -87,14 +88,14 @@ func LossOf(x *statecontext.Index, node index.NodeID, living []rebalance.Node, o
 		}
 	}
 	loss.Copies = len(taken)
-	if d.State.Active() { // others have nothing to lose
+	if d.State.Active() { // indexes in other states have nothing to lose
 		loss.LastCopies, loss.Unsure = stays.last(taken)
 	}
 	loss.Rebuilt = loss.LastCopies > 0
 	return loss, held, lost
 }
 
-// staying says of slices whether a whole copy of them stays, or a copy of which nobody knows whether it is whole.
+// staying tracks, by slice, whether a whole copy stays, or a copy of which it is not known whether it is whole.
 type staying map[index.SliceID]struct{ whole, unsure bool }
 
 // add adds a copy that stays.
@@ -104,7 +105,8 @@ func (a staying) add(slice index.SliceID, whole, unsure bool) {
 	a[slice] = s
 }
 
-// last counts the slices of which no whole copy stays, and those of them of which that is not sure.
+// last counts the slices of which no whole copy stays (last), and those among them for which that is not certain
+// (unsure).
 func (a staying) last(taken []index.SliceID) (last, unsure int) {
 	for _, slice := range taken {
 		switch s := a[slice]; {
@@ -118,7 +120,7 @@ func (a staying) last(taken []index.SliceID) (last, unsure int) {
 	return last, unsure
 }
 
-// count reports whether a copy elsewhere counts as whole, or may be.
+// count reports whether a copy on another node is whole, or possibly whole.
 func (o *Others) count(c *partition.Copy, living []rebalance.Node) (whole, unsure bool) {
 	if c.State != partition.Allocated || o.filling[c.ID] || !slices.ContainsFunc(living,
 		func(n rebalance.Node) bool { return n.ID == c.Node }) {
@@ -127,7 +129,7 @@ func (o *Others) count(c *partition.Copy, living []rebalance.Node) (whole, unsur
 	return !o.unsure[c.ID], o.unsure[c.ID]
 }
 
-// twice reports whether a replica has another copy on another node, as it has while it moves.
+// twice reports whether the replica has another copy on another node, as it has during a move.
 func twice(x *statecontext.Index, c *partition.Copy) bool {
 	return slices.ContainsFunc(x.Topology.Copies, func(o partition.Copy) bool {
 		return o.Node != c.Node && o.Slice == c.Slice && o.Replica == c.Replica && o.State != partition.Leaving

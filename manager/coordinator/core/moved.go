@@ -7,18 +7,19 @@ import (
 	"tidemark/wire"
 )
 
-// stepWeight is what a step counts in a rebalance's progress beside its bytes.
+// stepWeight is the weight of a step in a rebalance's progress in addition to its bytes.
 const stepWeight = 1 << 20
 
 const (
-	// stepSeconds is what a step takes beside its bytes, until it is known: its copy is made, joins, and is exact at a
-	// timestamp.
+	// stepSeconds is the presumed duration of a step apart from its bytes, until it is measured: the copy is made, joins
+	// and becomes exact at a timestamp.
 	stepSeconds = 0.5
-	// filesPart is how much of a step is done when its files are here: they are checked, and streams are caught up with.
+	// filesPart is the part of a step that is done when its files have arrived: they are checked, and the streams catch
+	// up.
 	filesPart = 0.8
 )
 
-// MovedPerSecond is how many bytes of a copy are presumed to be done in a second: sent, and checked.
+// MovedPerSecond returns the presumed rate at which a copy is sent and checked, in bytes per second.
 func MovedPerSecond(s *statecontext.State) int64 {
 	if rate := s.Limits().TransferRate; rate > 0 {
 		return max(int64(filesPart*float64(rate)), 1)
@@ -26,7 +27,7 @@ func MovedPerSecond(s *statecontext.State) int64 {
 	return rebalance.DefaultRate
 }
 
-// progress weighs what is done against what there is to do.
+// progress computes the progress of the running rebalance.
 func (l *moves) progress() (p RebalanceProgress) {
 	r := l.now.state.RebalanceUnderWay()
 	if r == nil {
@@ -68,8 +69,8 @@ func (l *moves) progress() (p RebalanceProgress) {
 	return p
 }
 
-// filled is how much of a copy is here, 0 to 1: of the files that another indexer sends, or else of what side streams
-// are to bring.
+// filled returns how much of a copy has arrived, 0 to 1: of the files sent by another indexer, else of the data of
+// side streams.
 func filled(c wire.CopyReport) float64 {
 	switch {
 	case c.Expected > 0:

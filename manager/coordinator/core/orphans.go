@@ -4,11 +4,11 @@ import (
 	"tidemark/wire"
 )
 
-// redrop is the pause before an indexer is told again, or told of more orphans.
+// redrop is the pause before an indexer is sent orphans to drop again.
 const redrop = 1000 // ms
 
-// dropOrphans has an indexer told which of the orphans whose grace is over the StateContext does not place on it
-// (IM-8).
+// dropOrphans sends an indexer the orphans whose grace period is over; the driver sends only those that the
+// StateContext does not place on it (IM-8).
 func (l *membership) dropOrphans(n *indexer) {
 	var due []wire.OrphanRef
 	for _, o := range n.orphans {

@@ -8,11 +8,12 @@ import (
 	"tidemark/index"
 )
 
-// Outdated says of an index whose entries were made by other rules of expressions than projectors evaluate by what that
-// means; "" when its expressions give the same by both. Such an index has keys of both kinds.
+// Outdated returns the consequences for an index whose entries were made by other expression rules than the
+// projectors' present ones; "" if its expressions give the same values under both. An outdated index contains keys of
+// both kinds.
 func (r ExprRules) Outdated(d *index.Definition) string {
 	now := r.Highest
-	if r.Lowest < d.Rules && r.Highest <= d.Rules { // an earlier version is back
+	if r.Lowest < d.Rules && r.Highest <= d.Rules { // an earlier version is running again
 		now = r.Lowest
 	}
 	if now == 0 || d.State == index.Dropping || d.Deferred {

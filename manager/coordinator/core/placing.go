@@ -8,33 +8,32 @@ import (
 	"tidemark/statecontext"
 )
 
-// Placed answers Placing. The Leader decides, so that two statements at once do not read the same load: what it has
-// chosen counts as load until the state shows it, or the statement has come to nothing. The reservation is to be
-// settled.
+// Placed answers Placing. The Leader decides, so that two concurrent statements do not see the same load: its choice
+// counts as load until the state shows it, or the statement has failed. The reservation must be settled by Settled.
 type Placed struct {
 	Placement   []statecontext.Placement
 	Reservation *Reservation
 	Err         error
 }
 
-// places are where the copies of new indexes go.
+// places chooses the places of new indexes' copies.
 type places struct {
 	*scene
 	picture  *picture
-	reserved map[*Reservation]struct{} // by statements on their way
+	reserved map[*Reservation]struct{} // by statements in progress
 }
 
-// Reservation is the load of a statement that is not in the state yet.
+// Reservation is the load of a statement that the state does not show yet.
 type Reservation struct {
 	load    map[index.NodeID]int
-	cas     uint64 // the state shows it from here on; 0: it is on its way
-	untilMS int64  // nobody may settle it: a statement can be cancelled at any time
+	cas     uint64 // the state shows the load from this CAS on; 0: in progress
+	untilMS int64  // it expires, as a cancelled statement may never be settled
 }
 
-// reservedFor is how long a statement that nobody settles counts as load.
+// reservedFor is how long an unsettled reservation counts as load.
 const reservedFor = 10_000 // ms
 
-// placing chooses, and counts what was chosen as load from now on.
+// placing chooses places and reserves their load.
 func (l *places) placing(p *Placing) {
 	a := Placed{}
 	if a.Placement, a.Err = l.choose(p); a.Err == nil && p.State == nil {
@@ -47,14 +46,15 @@ func (l *places) placing(p *Placing) {
 	reply(l.scene, p.Reply, a)
 }
 
-// settled takes what came of a statement.
+// settled takes the outcome of a statement.
 func (l *places) settled(s *Settled) {
 	if s.Reservation.cas = s.CAS; s.Err != nil || s.CAS == 0 {
 		delete(l.reserved, s.Reservation)
 	}
 }
 
-// coming is the load of statements on their way. It forgets those that the state shows, or that nobody has settled.
+// coming returns the load of statements in progress. It deletes reservations that the state shows or that have
+// expired.
 func (l *places) coming() map[index.NodeID]int {
 	load := map[index.NodeID]int{}
 	for r := range l.reserved {
@@ -69,8 +69,8 @@ func (l *places) coming() map[index.NodeID]int {
 	return load
 }
 
-// choose places the copies of a new index on nodes that live, by their load in the newest state and in statements on
-// their way.
+// choose places the copies of a new index on live nodes, by their load in the newest state and in statements in
+// progress.
 func (l *places) choose(p *Placing) ([]statecontext.Placement, error) {
 	s, d := p.State, p.Definition
 	if s == nil {
@@ -78,7 +78,7 @@ func (l *places) choose(p *Placing) ([]statecontext.Placement, error) {
 	}
 	load := l.coming()
 	chosen, err := l.among(Living(s, l.away, NoNode), s, d, load)
-	if err != nil { // who has not answered yet may be there all the same
+	if err != nil { // an indexer that has not answered this leader yet may be alive
 		chosen, err = l.among(Living(s, l.picture.newest.Offline, NoNode), s, d, load)
 	}
 	if err != nil {
@@ -91,7 +91,7 @@ func (l *places) choose(p *Placing) ([]statecontext.Placement, error) {
 	return placement, nil
 }
 
-// among chooses of these nodes, which have this load beside that of the state.
+// among chooses from the given nodes, which carry load in addition to that in the state.
 func (l *places) among(nodes []rebalance.Node, s *statecontext.State, d *index.Definition,
 	load map[index.NodeID]int) ([]rebalance.Placement, error) {
 	for i := range nodes {
@@ -105,7 +105,7 @@ func (l *places) among(nodes []rebalance.Node, s *statecontext.State, d *index.D
 		return nil, fmt.Errorf("%w: %d registered", ErrNoIndexer, registered)
 	}
 	named := d.Nodes
-	if d.ID != 0 { // a successor: who made the index named indexers that may have left since
+	if d.ID != 0 { // a successor: indexers named when the index was created may have left
 		named = rebalance.Present(nodes, named)
 	}
 	nodes, err := rebalance.Allowed(nodes, named)

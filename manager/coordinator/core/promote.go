@@ -14,21 +14,21 @@ import (
 	"tidemark/wire"
 )
 
-// promotion makes stability timestamps, has them published, and answers the scans that wait for one.
+// promotion makes stability timestamps, publishes them, and answers the scans that wait for one.
 type promotion struct {
 	*scene
 	pacer    stability.Pacer
 	flying   bool
-	next     int      // bucket where the next one begins, so that large ones take turns
-	hwWanted []string // buckets of which indexers are to tell HW
-	lateMS   int64    // when publishLate looked last
+	next     int      // index of the bucket that the next command begins with, so that large buckets take turns
+	hwWanted []string // buckets for which indexers must report HW
+	lateMS   int64    // when publishLate last ran
 }
 
-// reportStability tells the decider what an indexer has acknowledged and holds.
+// reportStability passes to the decider what an indexer has acknowledged and holds.
 func (l *promotion) reportStability(b *bucket, n *indexer, nb *nodeBucket, told *wire.BucketReport) {
 	h := &told.Heartbeat
-	// Also what was told to the leader before. The same vector under another number is another: a recovery has passed over
-	// numbers.
+	// This also covers timestamps that were sent by the previous leader. The same vector under another number is another
+	// timestamp: a recovery skips numbers.
 	if h.LastStability == b.stable.Hash && (h.LastNumber == b.stable.Number || h.LastNumber == 0) && b.stable.Number > 0 &&
 		told.RollbackID == b.stable.RollbackID {
 		nb.acked, nb.written = b.stable.Ref, b.stable.Ref
@@ -42,9 +42,9 @@ func (l *promotion) reportStability(b *bucket, n *indexer, nb *nodeBucket, told 
 		Acked:      nb.acked, HW: h.HW, Absent: nb.absent.vbuckets(), Fill: fill})
 }
 
-// leaveOut tells the decider which indexers are not sent some of the streams that run: those of the projectors that
-// drop what is meant for them. Only projectors that are alive count: with another one its streams, and what it dropped,
-// are over. It is called with whatever comes in, so nothing is done while neither streams nor that have changed.
+// leaveOut passes to the decider the indexers that are left out of some of the running streams: those for which a
+// stream's projector drops data. Only live projectors count: when a projector ends, so do its streams and its drops.
+// It is called after every input, so it does nothing while its own inputs are unchanged.
 func (l *promotion) leaveOut(b *bucket) {
 	if b.droppedAt == b.ledger.Changes() && !b.dropsDue {
 		return
@@ -67,7 +67,7 @@ func (l *promotion) leaveOut(b *bucket) {
 
 // wantHW lists the buckets whose stability timestamps follow their indexers' HW.
 func (l *promotion) wantHW() {
-	l.hwWanted = nil // the old one may still be on its way to somebody
+	l.hwWanted = nil // replies still in flight may refer to the old slice
 	for _, b := range l.buckets.ordered {
 		if b.stab.Source() == stability.Heartbeat {
 			l.hwWanted = append(l.hwWanted, b.name)
@@ -75,8 +75,8 @@ func (l *promotion) wantHW() {
 	}
 }
 
-// promote commits the next stability timestamps of all buckets in one command, at the pacer's rate. What is committed
-// is published when the state shows it.
+// promote commits the next stability timestamps of all buckets in one command, at the pacer's rate. They are
+// published when the state shows them.
 func (l *promotion) promote() {
 	if l.flying || len(l.buckets.byName) == 0 || l.pacer.Wait(l.nowMS, l.urgency()) > 0 {
 		return
@@ -104,7 +104,7 @@ func (l *promotion) promote() {
 	}
 }
 
-// advances returns what there is to promote, as much as one command may hold; the next call begins with the bucket
+// advances returns the promotions that are due, as many as one command may hold; the next call begins with the bucket
 // after the last one.
 func (l *promotion) advances() (advances []statecontext.BucketAdvance, size int) {
 	names := make([]string, 0, len(l.buckets.byName))
@@ -164,7 +164,7 @@ func (l *promotion) nextOf(b *bucket) (statecontext.BucketAdvance, bool) {
 	return a, true
 }
 
-// publish puts a bucket's committed stability timestamp on its way to one indexer.
+// publish sends a bucket's committed stability timestamp to one indexer.
 func (l *promotion) publish(b *bucket, n *indexer) {
 	if b.stable.Number == 0 || !slices.Contains(b.hosts, n.node) {
 		return
@@ -179,10 +179,10 @@ func (l *promotion) publish(b *bucket, n *indexer) {
 	l.tell(&n.component, Publish, "stability", say)
 }
 
-// lateEvery is how often it is looked for indexers that have not acknowledged.
+// lateEvery is the interval at which publishLate looks for indexers that have not acknowledged.
 const lateEvery = 100 // ms
 
-// publishLate tells stability timestamps again that were not acknowledged for long.
+// publishLate sends stability timestamps again that were not acknowledged within Republish.
 func (l *promotion) publishLate() {
 	if l.rests(l.lateMS, lateEvery) {
 		return
@@ -194,14 +194,15 @@ func (l *promotion) publishLate() {
 		}
 		for _, node := range b.hosts {
 			n := l.components.indexers[node]
-			if l.isReachable(n) && n.hello && l.isLate(b, n) { // its hello says what it holds
+			if l.isReachable(n) && n.hello && l.isLate(b, n) { // its hello reports what it holds
 				l.publish(b, n)
 			}
 		}
 	}
 }
 
-// isLate reports whether an indexer was not told of the newest stability timestamp, or has long not acknowledged it.
+// isLate reports whether an indexer was not sent the newest stability timestamp, or has not acknowledged it within
+// Republish.
 func (l *promotion) isLate(b *bucket, n *indexer) bool {
 	nb := n.bucket(b.name)
 	return nb.toldRef != b.stable.Ref ||
@@ -211,17 +212,17 @@ func (l *promotion) isLate(b *bucket, n *indexer) bool {
 // maxWaiters bounds scans that wait for a stability timestamp.
 const maxWaiters = 4096
 
-// forget forgets scans that no longer wait.
+// forget removes scans whose callers no longer wait.
 func (l *promotion) forget(left []*Stabilize) {
 	for _, s := range left {
-		s.left = true // it may come in only now
+		s.left = true // its input may arrive after this
 		if b := l.buckets.byName[s.Bucket]; b != nil {
 			b.endWaits(func(o *Stabilize) bool { return o.left })
 		}
 	}
 }
 
-// stabilize lets a scan wait, unless it is answered at once.
+// stabilize answers a scan at once or adds it to the waiting ones.
 func (l *promotion) stabilize(w *Stabilize) {
 	b := l.buckets.byName[w.Bucket]
 	switch {
@@ -251,10 +252,10 @@ func (l *promotion) stabilize(w *Stabilize) {
 	}
 }
 
-// refuse answers with an error.
+// refuse answers the scan with an error.
 func (w *Stabilize) refuse(l *scene, err error) { reply(l, w.Reply, Stabilized{Err: err}) }
 
-// answered reports whether nothing is to be waited for any more.
+// answered answers the scan if it need not wait any more, and reports whether it did.
 func (w *Stabilize) answered(l *scene, b *bucket) bool {
 	if w.judged == b.stable.Ref && !b.stable.Vector.Covers(w.Need) {
 		return false
@@ -276,8 +277,8 @@ func (w *Stabilize) answered(l *scene, b *bucket) bool {
 	return ready
 }
 
-// logKnowing returns the failover log that knows a branch: that of the newest stability timestamp, else that of the
-// stream that runs; nil for neither. streamed: it runs.
+// logKnowing returns the failover log that contains a branch: that of the newest stability timestamp, else that of
+// the running stream; nil if neither does. streamed reports whether a stream is running.
 func (b *bucket) logKnowing(v int, vbuuid uint64) (log timestamp.FailoverLog, streamed bool) {
 	e := b.ledger.At(v)
 	streamed = e.State == streams.Begun
@@ -290,12 +291,11 @@ func (b *bucket) logKnowing(v int, vbuuid uint64) (log timestamp.FailoverLog, st
 	return nil, streamed
 }
 
-// has reports whether the newest stability timestamp has what is needed of a vbucket. That KV has nothing is as much
-// its branch's as what it has: a vbucket that was made anew is at 0, and what a timestamp has of the one before is not
-// what KV has. The error is ErrTokenLost: what is needed lies on a branch that KV has left below it, and can never
-// come. A branch that the timestamp's own log does not know may be newer than it: then the log of the stream that runs
-// decides. Where that does not know it either, KV may have failed over and nobody here has noticed: an audit tells
-// (endLost).
+// has reports whether the newest stability timestamp covers what is needed of a vbucket. Seqno 0 belongs to a branch,
+// too: a vbucket that was created anew is at 0, and a timestamp of the old one does not cover it. The error is
+// ErrTokenLost if the needed seqno lies on a branch that KV left below it: it can never arrive. A branch missing from
+// the timestamp's own log may be newer than the timestamp; then the log of the running stream decides. If that lacks
+// it, too, KV may have failed over without anything here noticing it: an audit finds out (endLost).
 func (w *Stabilize) has(b *bucket, v int) (bool, error) {
 	at, s := w.Need.At(v), b.stable.Vector.At(v)
 	nothing := at.Seqno == 0 && s.Seqno == 0
@@ -315,10 +315,11 @@ func (w *Stabilize) has(b *bucket, v int) (bool, error) {
 	return s.Seqno >= at.Seqno && log.Valid(s.VBUUID, s.Seqno), nil
 }
 
-// endLost answers the waiters who need a branch that KV does not have, as an audit shows that began after they came.
+// endLost refuses the waiters that need a branch which KV does not have, as shown by an audit that began after they
+// came.
 func (l *promotion) endLost(b *bucket, a *audit) {
 	b.suspect = false
-	var logs shown // when somebody asks
+	var logs shown // collected for the first waiter that needs them
 	b.endWaits(func(w *Stabilize) bool {
 		if !w.unknown {
 			return false
@@ -342,7 +343,7 @@ func (l *promotion) endLost(b *bucket, a *audit) {
 	})
 }
 
-// serve answers the waiters whom the newest stability timestamp satisfies.
+// serve answers the waiters that the newest stability timestamp satisfies.
 func (l *promotion) serve(b *bucket) {
 	b.endWaits(func(w *Stabilize) bool { return w.answered(l.scene, b) })
 	l.hurry(b)
@@ -356,7 +357,7 @@ func (l *promotion) fail(b *bucket, err error) {
 	b.waiters, b.want = nil, nil
 }
 
-// urgency is that of the most urgent bucket.
+// urgency returns the urgency of the most urgent bucket.
 func (l *promotion) urgency() stability.Urgency {
 	most := stability.Calm
 	for _, b := range l.buckets.ordered {
@@ -365,9 +366,10 @@ func (l *promotion) urgency() stability.Urgency {
 	return most
 }
 
-// urgencyOf reports whether a scan waits for a promotion of a bucket, or a build that has everything else, and whether
-// the bucket's indexers are ready for one: for a scan, when the copies that serve scans have the last; for a build,
-// when those have it, too, that are being built. What other buckets' indexers have to do is no matter.
+// urgencyOf reports whether a promotion of the bucket is awaited, by a scan or by a build that has everything else,
+// and whether the bucket's indexers are ready for it: for a scan, when the copies that serve scans have applied the
+// last timestamp; for a build, when copies that are being built have, too. The work of other buckets' indexers does
+// not matter.
 func (l *promotion) urgencyOf(b *bucket) stability.Urgency {
 	switch {
 	case len(b.waiters) == 0 && !b.nearly:
@@ -378,7 +380,7 @@ func (l *promotion) urgencyOf(b *bucket) stability.Urgency {
 	return stability.HurrySettled
 }
 
-// written reports whether the newest stability timestamp is written to all copies that can take it, on every node.
+// written reports whether all copies that can take the newest stability timestamp have written it, on every node.
 func (l *promotion) written(b *bucket) bool {
 	return !slices.ContainsFunc(b.members, func(node index.NodeID) bool {
 		n := l.components.indexers[node]
@@ -386,16 +388,16 @@ func (l *promotion) written(b *bucket) bool {
 	})
 }
 
-// rest is how long a bucket's next promotion has to wait, whatever is due of other buckets: one that nobody waits for
-// is not promoted as often as another one's scans ask.
+// rest returns how long a bucket's next promotion must wait, whatever is due for other buckets: a bucket for which
+// nothing waits is not promoted at the rate of another bucket's scans.
 func (l *promotion) rest(b *bucket) time.Duration {
-	if b.sentMS == 0 || l.nowMS < b.sentMS { // the clock went back: do not stand still
+	if b.sentMS == 0 || l.nowMS < b.sentMS { // the clock went back: do not stall
 		return 0
 	}
 	return max(0, l.pacer.Gap(l.urgencyOf(b))-time.Duration(l.nowMS-b.sentMS)*time.Millisecond)
 }
 
-// wake is how long the next promotion that somebody waits for has to wait, 0 when none does.
+// wake returns the time until the next awaited promotion, 0 if none is awaited.
 func (l *promotion) wake() time.Duration {
 	soonest := time.Duration(-1)
 	for _, b := range l.buckets.ordered {
@@ -412,11 +414,12 @@ func (l *promotion) wake() time.Duration {
 	return max(soonest, l.pacer.Wait(l.nowMS, l.urgency()))
 }
 
-// SyncWait is how long a projector may hold back a fresh report until it has what is wanted. It is short, because scans
-// that come meanwhile want more.
+// SyncWait is how long a projector may delay a fresh report until it has the requested seqnos. It is short, because
+// scans that arrive meanwhile need higher ones.
 const SyncWait = 40 // ms
 
-// hurry asks the projectors for fresh complete seqnos, one request at a time to each, while scans wait.
+// hurry requests fresh complete seqnos from the projectors while scans wait, one request at a time per projector and
+// bucket.
 func (l *promotion) hurry(b *bucket) {
 	if len(b.waiters) == 0 {
 		return
@@ -432,7 +435,7 @@ func (l *promotion) hurry(b *bucket) {
 	}
 }
 
-// streamsBehind reports whether a projector owns a vbucket whose complete seqno is below what is wanted.
+// streamsBehind reports whether a projector owns a vbucket whose complete seqno is below the wanted one.
 func (l *promotion) streamsBehind(b *bucket, id index.ProjectorID, want []uint64) bool {
 	for v, s := range want {
 		if s > b.stable.Vector.Seqnos[v] && s > b.stab.CompleteAt(v) && b.ledger.At(v).Owner == id {
@@ -446,14 +449,14 @@ func (l *promotion) streamsBehind(b *bucket, id index.ProjectorID, want []uint64
 func (l *promotion) synced(s *Synced) {
 	p, b := l.components.projectors[s.Projector], l.find(s.Bucket)
 	if p == nil || p.receiver != s.From {
-		return // it has registered anew meanwhile
+		return // the projector has registered again meanwhile
 	}
 	if delete(p.syncing, s.Bucket); b == nil {
 		return
 	}
 	if s.Err != nil {
 		l.log.Debug("sync", "projector", p.id, "error", s.Err)
-		return // the tick asks again
+		return // the next tick retries
 	}
 	p.seenMS = l.nowMS
 	for i := range s.Report.Buckets {

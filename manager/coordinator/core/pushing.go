@@ -7,14 +7,15 @@ import (
 	"tidemark/wire"
 )
 
-// pushSpacing is the least time between two lists for one component: what many DDL requests change in a row travels
-// together.
+// pushSpacing is the least time between two pushes to one component, so that the changes of many DDL requests in a
+// row travel together.
 const pushSpacing = 50 // ms
 
-// repush is how long a component may work with an older revision than it was handed before it is handed over again.
+// repush is the time after which definitions are pushed again to a component that still works with an older revision
+// than it was sent.
 const repush = 1000 // ms
 
-// pushDefinitions hands the newest revision to everybody who does not work with it yet.
+// pushDefinitions pushes the newest definitions to all components that do not work with them yet.
 func (l *membership) pushDefinitions() {
 	for _, p := range l.components.projectors {
 		if l.pushDue(&p.component) {
@@ -28,8 +29,8 @@ func (l *membership) pushDefinitions() {
 	}
 }
 
-// pushDue reports whether a component is to be told now. Its hello comes first: it may have the newest list already,
-// from the leader before.
+// pushDue reports whether to push to a component now. Its hello must come first: it may have the newest definitions
+// already, from the previous leader.
 func (l *membership) pushDue(c *component) bool {
 	if !c.hello || c.acked >= l.now.revision || c.push.Flying() || l.nowMS-c.pushMS < pushSpacing && l.nowMS >= c.pushMS {
 		return false
@@ -37,7 +38,7 @@ func (l *membership) pushDue(c *component) bool {
 	return c.pushed < l.now.revision && c.push.Tries == 0 || c.push.Ready(l.nowMS)
 }
 
-// pushTo has the newest definitions handed over.
+// pushTo pushes the newest definitions to a component.
 func (l *membership) pushTo(c *component) {
 	c.push.Begin()
 	c.pushMS = l.nowMS
@@ -54,7 +55,7 @@ func (l *membership) handed(a *Handed) {
 		}
 		return
 	}
-	if c != nil { // it has not registered anew meanwhile
+	if c != nil { // nil if it has registered again meanwhile
 		c.seenMS = l.nowMS
 		c.pushed, c.acked = max(c.pushed, a.Handed), max(c.acked, a.Acked)
 		c.push.Succeeded(l.nowMS + repush)
@@ -65,7 +66,7 @@ func (l *membership) handed(a *Handed) {
 	l.pushDefinitions()
 }
 
-// heldBack takes why definitions were not taken: nobody answered, or the component refuses them.
+// heldBack records why a push failed: the component did not answer, or refuses the definitions.
 func (l *membership) heldBack(c *component, a *Handed) {
 	var p *wire.Problem
 	switch {
@@ -80,8 +81,8 @@ func (l *membership) heldBack(c *component, a *Handed) {
 	}
 }
 
-// refused tells the log that a component refuses the definitions for what they are, once for as long as it says the
-// same: nothing that is decided from now on reaches it, and what it works with is ever older.
+// refused logs that a component rejects the definitions themselves, once per reason: later decisions do not reach it,
+// and what it works with gets ever older.
 func (l *membership) refused(c *component, a *Handed) {
 	if a.Err.Error() == c.refusal {
 		return

@@ -13,7 +13,7 @@ import (
 	"tidemark/wire"
 )
 
-// View returns what is known of a bucket; nil where there is no such bucket.
+// View returns the view of a bucket; nil if there is no such bucket.
 func (l *scene) View(bucket string) *BucketView {
 	b := l.buckets.byName[bucket]
 	if b == nil {
@@ -33,7 +33,7 @@ func (l *scene) View(bucket string) *BucketView {
 	return v
 }
 
-// Entries yields the ledger of a bucket by vbucket; nothing where there is no such bucket.
+// Entries yields the ledger of a bucket by vbucket; nothing if there is no such bucket.
 func (l *scene) Entries(bucket string) iter.Seq2[int, streams.Entry] {
 	return func(yield func(int, streams.Entry) bool) {
 		b := l.buckets.byName[bucket]
@@ -42,7 +42,7 @@ func (l *scene) Entries(bucket string) iter.Seq2[int, streams.Entry] {
 	}
 }
 
-// Participants are the indexers that take part in a bucket's promotion; none where there is no such bucket.
+// Participants returns the indexers that take part in a bucket's promotion; nil if there is no such bucket.
 func (l *scene) Participants(bucket string) []stability.Participant {
 	if b := l.buckets.byName[bucket]; b != nil {
 		return b.stab.Participants(l.nowMS)
@@ -50,7 +50,7 @@ func (l *scene) Participants(bucket string) []stability.Participant {
 	return nil
 }
 
-// reported returns what indexers have last reported of copies.
+// reported returns the newest reports of copies.
 func (l *scene) reported(all []partition.Copy) map[index.CopyID]wire.CopyReport {
 	told := make(map[index.CopyID]wire.CopyReport, len(all))
 	for i := range all {
@@ -86,7 +86,7 @@ func (l *scene) lackingWithout(x *statecontext.Index, drop []partition.Replica) 
 	return a
 }
 
-// others says which copies elsewhere do not count of ready indexes that a node has copies of.
+// others returns the copies on other nodes that do not count, of the ready indexes that have copies on this node.
 func (l *scene) others(s *statecontext.State, node index.NodeID) Others {
 	n := l.components.indexers[node]
 	o := Others{filling: filling(s), unsure: map[index.CopyID]bool{}}
@@ -100,7 +100,7 @@ func (l *scene) others(s *statecontext.State, node index.NodeID) Others {
 	return o
 }
 
-// discount notes which copies of an index do not count, of those that other nodes have.
+// discount records which copies of an index on other nodes do not count.
 func (l *scene) discount(o *Others, x *statecontext.Index, node index.NodeID) {
 	for _, c := range x.Topology.Copies {
 		if c.Node == node || o.filling[c.ID] {

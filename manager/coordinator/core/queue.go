@@ -8,21 +8,22 @@ import (
 	"tidemark/wire"
 )
 
-// LaneLength bounds what waits in one lane without a key; the oldest is dropped, because duties tell it again. Of each
-// key there is one, and their number is bounded by that of the buckets: none is dropped.
+// LaneLength limits the messages without a key that wait in one lane; the oldest is dropped, and its duty sends it
+// again. Messages with a key are never dropped: one waits per key, and the number of buckets limits the number of
+// keys.
 const LaneLength = 256
 
-// Queue holds what waits to be told by one lane. It is owned by one goroutine at a time.
+// Queue holds the messages that wait in one lane. It is owned by one goroutine at a time.
 type Queue struct {
 	waiting []*Tell
-	keyed   map[string]*Tell // those that have a key
-	inHand  map[string]bool  // buckets whose command was taken and is not over
+	keyed   map[string]*Tell // those of waiting that have a key
+	inHand  map[string]bool  // buckets with a command that was taken and is not done
 }
 
-// Len is how much waits.
+// Len returns the number of waiting messages.
 func (q *Queue) Len() int { return len(q.waiting) }
 
-// Put adds something. When too much without a key waits, the oldest goes: duties are level-triggered and will tell it
+// Put adds a message. If too many without a key wait, the oldest is dropped: duties are level-triggered and send it
 // again.
 func (q *Queue) Put(t Tell) {
 	if old := q.keyed[t.Key]; old != nil {
@@ -47,8 +48,8 @@ func (q *Queue) Put(t Tell) {
 	q.waiting = append(q.waiting, &t)
 }
 
-// supersede takes out of the starts that wait those of vbuckets that are started anew: their incarnation is outdated,
-// and a KV that does not answer would be waited for once for each of them.
+// supersede removes vbuckets from waiting starts that are now started anew: their incarnation is outdated, and a KV
+// node that does not answer would be waited for once per start.
 func (q *Queue) supersede(by *StartStreams) {
 	var anew map[uint16]bool
 	q.waiting = slices.DeleteFunc(q.waiting, func(t *Tell) bool {
@@ -62,7 +63,7 @@ func (q *Queue) supersede(by *StartStreams) {
 				anew[s.VBucket] = true
 			}
 		}
-		left := make([]streams.Start, 0, len(old.Starts)) // other projectors' lanes have the old one
+		left := make([]streams.Start, 0, len(old.Starts)) // other projectors' lanes share the old slice
 		for _, s := range old.Starts {
 			if !anew[s.VBucket] {
 				left = append(left, s)
@@ -74,8 +75,8 @@ func (q *Queue) supersede(by *StartStreams) {
 	})
 }
 
-// Take removes the oldest, but no command of a bucket of which one is in somebody's hands: those stay in order. What is
-// taken has to be handed to Said when it is over.
+// Take removes the oldest message, skipping commands of a bucket whose previous command is not done: these stay in
+// order. The caller must pass the message to Said when it is done.
 func (q *Queue) Take() (Tell, bool) {
 	i := slices.IndexFunc(q.waiting, func(t *Tell) bool { return !q.inHand[commanded(t.Say)] })
 	if i < 0 {
@@ -93,10 +94,10 @@ func (q *Queue) Take() (Tell, bool) {
 	return t, true
 }
 
-// Said ends what was taken.
+// Said marks a taken message as done.
 func (q *Queue) Said(t Tell) { delete(q.inHand, commanded(t.Say)) }
 
-// commanded is the bucket of a command, "" of what else is told: that waits for nothing before it.
+// commanded returns the bucket of a command, and "" for other messages, which wait for nothing before them.
 func commanded(m Message) string {
 	switch m := m.(type) {
 	case StartStreams:
@@ -111,7 +112,7 @@ func commanded(m Message) string {
 	return ""
 }
 
-// and is what is told when more is added to what waits: the newest of each bucket.
+// and merges two publications: the newest timestamp of each bucket.
 func (m PublishStable) and(more PublishStable) PublishStable {
 	sum := PublishStable{Base: slices.Concat(m.Base, more.Base)}
 	for _, s := range m.Newest {
@@ -123,7 +124,7 @@ func (m PublishStable) and(more PublishStable) PublishStable {
 	return sum
 }
 
-// Sorted lists the newest ones by bucket.
+// Sorted returns the newest timestamps, ordered by bucket.
 func (m PublishStable) Sorted() []wire.BucketStability {
 	return slices.SortedFunc(slices.Values(m.Newest), func(a, b wire.BucketStability) int {
 		return cmp.Compare(a.Bucket, b.Bucket)

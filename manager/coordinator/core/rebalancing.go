@@ -12,23 +12,22 @@ import (
 	"tidemark/statecontext"
 )
 
-// moves are the steps of the rebalance that is under way, and repairs.
+// moves runs the steps of a rebalance, and begins repairs.
 type moves struct {
 	*scene
 	atMS     int64
-	failMS   int64 // before when no repair is planned anew
-	planning bool  // a repair
+	failMS   int64 // the earliest time of the next repair plan
+	planning bool  // a repair is being planned
 	watch    rebalance.Watch
 }
 
 const (
 	rebalanceEvery = 100 // ms
-	// rebalanceRest is how long a repair that could not be begun is left alone.
+	// rebalanceRest is the pause after a repair that could not begin.
 	rebalanceRest = 30_000 // ms
 )
 
-// step moves the rebalance on that is under way, if there is one, and begins one where copies have been lost
-// for long.
+// step advances the running rebalance, if there is one, and begins a repair if copies have been lost for long.
 func (l *moves) step() {
 	if l.rests(l.atMS, max(rebalanceEvery, judgedEvery(l.indexes.copies))) {
 		return
@@ -63,19 +62,19 @@ func (l *moves) step() {
 	}
 }
 
-// stepsAtOnce bounds the proposals of the duty, so that others have room.
+// stepsAtOnce limits the proposals of this duty, so that others have room.
 const stepsAtOnce = MaxProposals / 2
 
-// seeNode returns what is known of a node that steps concern.
+// seeNode gathers the facts about a node that steps concern.
 func (l *moves) seeNode(node index.NodeID) rebalance.SeenNode {
 	i, away := l.now.state.Indexer(node), l.awayFor(node)
 	return rebalance.SeenNode{Away: away, Lost: !stays(i) || away > 0}
 }
 
-// stays reports whether an indexer is there, and not being removed.
+// stays reports whether an indexer is registered and not being removed.
 func stays(i *statecontext.Indexer) bool { return i != nil && !i.Evicting }
 
-// see gathers what is known of a step.
+// see gathers the facts about a step.
 func (l *moves) see(y *partition.Rebalance) (e rebalance.Seen) {
 	x := l.now.state.Index(y.Index)
 	switch {
@@ -101,7 +100,7 @@ func (l *moves) see(y *partition.Rebalance) (e rebalance.Seen) {
 	return e
 }
 
-// lacks says why a step that has not begun never will.
+// lacks returns why a step that has not begun never can, "" if it can.
 func (l *moves) lacks(x *statecontext.Index, y *partition.Rebalance) string {
 	at, is := x.Topology.Place(y.Old)
 	switch i := l.now.state.Indexer(y.Dst.Node); {
@@ -122,8 +121,8 @@ func (l *moves) lacks(x *statecontext.Index, y *partition.Rebalance) string {
 	return ""
 }
 
-// repair has a rebalance planned where copies are lost: they are made anew elsewhere, and nothing else moves. When
-// their indexer comes back, what has been made anew meanwhile is dropped there. r is the rebalance that is under way.
+// repair requests a plan if copies are lost: they are made anew elsewhere, and nothing else moves. If their indexer
+// comes back, it drops the copies that were replaced meanwhile. r is the running rebalance, nil for none.
 func (l *moves) repair(r *statecontext.RebalanceJob) {
 	if l.planning || l.nowMS < l.failMS || r != nil && r.Phase != statecontext.RebalanceRunning ||
 		!l.mayPropose("rebalance") {
@@ -136,8 +135,8 @@ func (l *moves) repair(r *statecontext.RebalanceJob) {
 	l.do(PlanRepair{Cluster: l.cluster(nil)})
 }
 
-// planned begins what was planned, but for what is under way already: as a rebalance, as more steps of the repair that
-// is running, or, where another rebalance is, which may go on for hours, by cancelling that first.
+// planned begins the planned steps that are not in progress yet: as a new rebalance or as more steps of the running
+// repair. A rebalance of another kind, which may go on for hours, is cancelled first.
 func (l *moves) planned(in *RepairPlanned) {
 	l.planning = false
 	r := l.now.newest.RebalanceUnderWay()
@@ -149,12 +148,12 @@ func (l *moves) planned(in *RepairPlanned) {
 	}
 	start := &statecontext.StartRebalance{Cause: statecontext.RepairCause, WallMS: l.wallMS, Sends: repairReceives,
 		Receives: repairReceives, Steps: l.lostSteps(in.Plan, lost)}
-	if len(start.Steps) == 0 { // too few nodes live, or all of it is under way
+	if len(start.Steps) == 0 { // too few nodes are alive, or all steps are in progress
 		l.failMS = l.nowMS + rebalanceRest
 		return
 	}
 	failed := func(_ statecontext.Result, err error) {
-		if err != nil && !errors.Is(err, errcode.StalePlan) { // which is planned anew at once
+		if err != nil && !errors.Is(err, errcode.StalePlan) { // a stale plan is made again at once
 			l.failMS = l.nowMS + rebalanceRest
 		}
 	}
@@ -171,16 +170,16 @@ func (l *moves) planned(in *RepairPlanned) {
 	l.propose("rebalance", start, failed)
 }
 
-// losses are the copies that are to be made anew elsewhere.
+// losses holds the copies to make anew elsewhere.
 type losses struct {
-	away map[index.NodeID]bool // all copies of these indexers, which have been away for longer than they may
-	// unserved are copies of indexers that have been away for less, with which nothing is lost, and for which an index
-	// that is to be ready would wait: those that were never made, and those that were being built.
+	away map[index.NodeID]bool // indexers that have been away for longer than RepairAfter: all their copies
+	// unserved holds copies on indexers that have been away for less. Nothing is lost with them, and an index that
+	// should become ready would wait for them: copies that were never made, and copies that were being built.
 	unserved map[index.CopyID]bool
 }
 
-// lost returns the copies that are to be made anew. What an operator has begun, r, is not cancelled for copies that
-// never served; and where a repair was cancelled, they wait with all others of their indexer.
+// lost returns the copies to make anew. A rebalance that an operator has begun, r, is not cancelled for copies that
+// never served; and if a repair was cancelled, they wait with all others of their indexer.
 func (l *moves) lost(r *statecontext.RebalanceJob) losses {
 	lost, away := losses{away: map[index.NodeID]bool{}}, map[index.NodeID]int64{}
 	for i := range l.now.state.Indexers() {
@@ -199,8 +198,8 @@ func (l *moves) lost(r *statecontext.RebalanceJob) losses {
 	return lost
 }
 
-// unserved are the copies with which nothing is lost, of indexers that have been away for so long, but for what steps
-// that are under way give to them, or take from them.
+// unserved returns the copies of absent indexers with which nothing is lost, except those that steps in progress
+// already move or create.
 func (l *moves) unserved(awayMS map[index.NodeID]int64) map[index.CopyID]bool {
 	unserved, patience := map[index.CopyID]bool{}, l.settings.BuildAway.Milliseconds()
 	for _, id := range l.indexes.ids {
@@ -243,7 +242,7 @@ func (l *moves) lacking(lost map[index.NodeID]bool) bool {
 	return false
 }
 
-// taken is what the steps have that are not over.
+// taken holds what the unfinished steps occupy.
 type taken struct {
 	moving  map[index.CopyID]bool // copies that leave their place
 	targets map[slicePlace]bool
@@ -265,12 +264,12 @@ func (l *moves) underWay() taken {
 	return u
 }
 
-// lostSteps are the steps of a plan that make anew what indexers held, but for what the rebalance that is under way
-// does already. The plan does not know where the copies come that are under way: who cannot have two of a slice gets
-// the second one when the first is there.
+// lostSteps returns the steps of a plan that replace lost copies, except what the running rebalance does already. The
+// plan does not know the targets of running steps: a node that would get two copies of a slice is left out until the
+// first has arrived.
 func (l *moves) lostSteps(p *rebalance.Plan, lost losses) []partition.Rebalance {
 	u := l.underWay()
-	// What is left is begun when there is room.
+	// Steps beyond the limit are begun when there is room.
 	steps, _ := Begun(p, func(y *rebalance.Step) bool {
 		return y.Kind == rebalance.Repair && (lost.away[*y.From] || lost.unserved[y.Old]) && !u.moving[y.Old] &&
 			!u.targets[slicePlace{y.Index, y.Slice, y.To}]
@@ -278,11 +277,11 @@ func (l *moves) lostSteps(p *rebalance.Plan, lost losses) []partition.Rebalance 
 	return steps
 }
 
-// repairReceives is how many copies a node receives at a time when others were lost: side streams of one bucket share
-// what they read.
+// repairReceives is how many copies a node receives at a time in a repair: side streams of one bucket share their
+// reads.
 const repairReceives = 8
 
-// Begun returns the first steps of a plan that are wanted, as many as one command carries, and how many others are.
+// Begun returns the first wanted steps of a plan, as many as one command carries, and the number of those left.
 func Begun(p *rebalance.Plan, wanted func(*rebalance.Step) bool) (steps []partition.Rebalance, left int) {
 	for i := range p.Steps {
 		y := &p.Steps[i]

@@ -12,23 +12,23 @@ import (
 	"tidemark/timestamp"
 )
 
-// Patience of a rollback step: who has not answered by then compares logs when it comes back.
+// Timeouts of a rollback step: a component that has not answered by then compares logs when it comes back.
 const (
 	rollbackPatience = 60_000 // ms
-	rollbackAgain    = 1_000  // ms until somebody who has not answered is asked again
-	// logsPatience is how long projectors are waited for of which no answer is needed, logsAgain until they are asked
+	rollbackAgain    = 1_000  // ms until a component that has not answered is asked again
+	// logsPatience is the wait for projectors whose answers are not required; logsAgain is the time until they are asked
 	// again.
 	logsPatience = 1_000 // ms
 	logsAgain    = 250   // ms
 )
 
-// rollbacks take buckets from step to step of a rollback.
+// rollbacks takes buckets through the steps of a rollback.
 type rollbacks struct {
 	*scene
 	promotion *promotion
 }
 
-// begin proposes the rollback of a bucket whose history KV has lost in part.
+// begin proposes the rollback of a bucket of which KV has lost a part of the history.
 func (l *rollbacks) begin(b *bucket, d streams.Divergence) {
 	s := l.stateOf(b)
 	if s == nil || s.Rollback != nil {
@@ -42,7 +42,7 @@ func (l *rollbacks) begin(b *bucket, d streams.Divergence) {
 	}
 }
 
-// step goes on from the committed step: what package rollback decides by the answers so far.
+// step continues from the committed step, as package rollback decides from the answers so far.
 func (l *rollbacks) step(b *bucket) {
 	s := l.stateOf(b)
 	if s == nil || s.Rollback == nil {
@@ -72,7 +72,7 @@ func (l *rollbacks) step(b *bucket) {
 	l.ask(b, s.Rollback, d)
 }
 
-// enter begins a step that is new here: scans that wait are told, and nothing has been answered.
+// enter begins a step that is new to this leader: waiting scans are refused, and no answer has come in.
 func (l *rollbacks) enter(b *bucket, c *statecontext.RollbackContext) {
 	if r := b.rolling; r != nil && r.id == c.ID && r.step == c.Step {
 		return
@@ -84,9 +84,9 @@ func (l *rollbacks) enter(b *bucket, c *statecontext.RollbackContext) {
 	l.log.Info("rollback", "bucket", b.name, "id", c.ID, "step", c.Step)
 }
 
-// waitedFor notes whose answers the step waits for: projectors that live, until logsPatience, and the bucket's indexers
-// that live, until rollbackPatience. An indexer that is suspect, for it has said nothing for a while where it speaks
-// ten times a second, is not waited for as long as another one is active: it compares logs when it comes back.
+// waitedFor determines whose answers the step waits for: live projectors until logsPatience, and the bucket's live
+// indexers until rollbackPatience. A suspect indexer, which has not reported for a while though it should ten times a
+// second, is not waited for while another one is active: it compares logs when it comes back.
 func (l *rollbacks) waitedFor(b *bucket) {
 	r := b.rolling
 	r.answers.Projectors, r.answers.Nodes = l.components.alive, nil
@@ -115,7 +115,7 @@ func (l *rollbacks) waitedFor(b *bucket) {
 	}
 }
 
-// namesOf lists, for people, whom a decision waits for.
+// namesOf returns the names of the components for which a decision waits, for logs and status.
 func (l *rollbacks) namesOf(d rollback.Decision) (names []string) {
 	for _, id := range d.AskLogs {
 		names = append(names, string(id))
@@ -128,7 +128,7 @@ func (l *rollbacks) namesOf(d rollback.Decision) (names []string) {
 	return names
 }
 
-// ask asks those whose answers are missing.
+// ask sends requests to the components whose answers are missing.
 func (l *rollbacks) ask(b *bucket, c *statecontext.RollbackContext, d rollback.Decision) {
 	r := b.rolling
 	for _, id := range d.AskLogs {
@@ -149,13 +149,13 @@ func (l *rollbacks) ask(b *bucket, c *statecontext.RollbackContext, d rollback.D
 	tell(d.AskDo, "rollback")
 }
 
-// advance commits the next step; before it, in commands of their own, the failover logs that it has no room
-// for. What of them is committed is in the context when this is decided again, by whoever leads then.
+// advance commits the next step, preceded by commands with the failover logs for which it has no room. When this is
+// decided again, by any leader, the committed logs are in the context.
 func (l *rollbacks) advance(b *bucket, s *statecontext.Bucket, d rollback.Decision) {
 	l.propose(rollbackPrefix+b.name, rollbackCommand(s, d), nil)
 }
 
-// rollbackCommand is what is committed next for a decision: the step, or a piece of the logs that have to be there
+// rollbackCommand returns the next command for a decision: the step, or a piece of the logs that must be committed
 // before it.
 func rollbackCommand(s *statecontext.Bucket, d rollback.Decision) statecontext.Body {
 	c := &statecontext.SetRollbackStep{Bucket: s.Name, Generation: s.Generation, ID: s.Rollback.ID, From: s.Rollback.Step,

@@ -14,8 +14,8 @@ import (
 	"tidemark/wire"
 )
 
-// scene is what all parts of a Leader see, and by what they want something done: the time and the state that the step
-// was given, components, buckets and proposals. All parts embed it; beside it, a part changes what it keeps itself.
+// scene is the part of a Leader that all its parts share: the time and state of the step, components, buckets,
+// proposals, and the list of effects. All parts embed it; besides it, a part changes only its own state.
 type scene struct {
 	settings Settings
 	identity
@@ -30,11 +30,11 @@ type scene struct {
 	proposals  proposals
 
 	indexes    unsettled
-	indexesDue bool // something came in on which an index may move on
-	heldDirty  bool // the list of who holds which stability timestamp is to be made anew
+	indexesDue bool // an input arrived that may let an index move on
+	heldDirty  bool // the list of held stability timestamps must be rebuilt
 }
 
-// identity is whose commands these are.
+// identity identifies the leader that commands come from.
 type identity struct {
 	self  wire.Leader
 	epoch uint64
@@ -47,52 +47,52 @@ type clock struct {
 	stood                             stood
 }
 
-// replica is the newest replicated state that duties work with.
+// replica is the replicated state that duties work with.
 type replica struct {
 	newest   *statecontext.State // as of this step
 	state    *statecontext.State // as of the newest sync
 	syncedMS int64
 	stale    bool   // the state has changed since sync
-	atOnce   bool   // somebody waits for the next sync
-	revision uint64 // of its definitions
+	atOnce   bool   // a caller waits for the next sync
+	revision uint64 // of the definitions in state
 }
 
-// components are the projectors and indexers that the state knows.
+// components holds the projectors and indexers of the state.
 type components struct {
 	projectors map[index.ProjectorID]*projector
 	indexers   map[index.NodeID]*indexer
-	alive      []index.ProjectorID // as the ledgers know it
-	waited     bool                // unheardMost is over
-	opened     Receiver            // the newest
+	alive      []index.ProjectorID // live projectors, as last passed to the ledgers
+	waited     bool                // unheardMost has passed
+	opened     Receiver            // the newest one
 }
 
-// buckets are those that the state knows.
+// buckets holds the buckets of the state.
 type buckets struct {
 	byName  map[string]*bucket
-	ordered []*bucket // the same, by name: what happens does not hang on the order of a map
+	ordered []*bucket // the same, ordered by name, so that effects do not depend on map order
 }
 
-// proposals are the coordinator's own, by keys that their duties choose.
+// proposals holds the coordinator's own proposals, by keys that their duties choose.
 type proposals struct {
-	// flying are in flight, or landed and not yet seen in state, with what is done with the outcome.
+	// flying holds proposals in flight, or committed and not yet visible in state, with the handlers of their outcomes.
 	flying  map[string]outcomeDuty
-	indexes int // of flying: steps of indexes
+	indexes int // those in flying that move indexes
 	landed  []string
-	retryMS map[string]int64 // of those that failed: not before
+	retryMS map[string]int64 // earliest time of the next attempt, of failed ones
 }
 
-// at takes over what the world is like.
+// at sets the time and the newest state of the step.
 func (l *scene) at(now Now) {
 	l.nowMS, l.wallMS, l.stateMS, l.now.newest = now.MS, now.WallMS, now.StateMS, now.State
 }
 
-// do wants an effect.
+// do adds an effect.
 func (l *scene) do(e Effect) { l.effects = append(l.effects, e) }
 
-// reply answers who asked.
+// reply answers a request.
 func reply[T any](l *scene, to chan T, v T) { l.do(answer[T]{to: to, v: v}) }
 
-// replyFenced answers with the newest fence of a component in v; nil: with what is there.
+// replyFenced answers a request, with the newest fence of component of stored in fence; nil leaves fence as it is.
 func replyFenced[T any](l *scene, to chan T, v T, fence *wire.Fence, of *component) {
 	a := answer[T]{to: to, v: v, fence: fence}
 	if of != nil {
@@ -101,24 +101,25 @@ func replyFenced[T any](l *scene, to chan T, v T, fence *wire.Fence, of *compone
 	l.do(a)
 }
 
-// fence is what every command of this term begins with; the counter is the receiver's, and starts at first.
+// fence returns the fence with which the commands of this term begin; the counter, which starts at first, is counted
+// per receiver.
 func (l *scene) fence() wire.Fence {
 	return wire.Fence{ClusterID: l.now.newest.ClusterID(), Epoch: l.epoch, Term: l.self.Term, Counter: l.first}
 }
 
-// firstCounter is where the counters of commands start. A leader may lay its duties down and take them up again in one
-// term (its disk hung, and nobody else could lead): then its commands must be newer than those it has sent. The state's
-// CAS has risen by then, with LeaderStarted at the latest.
+// firstCounter returns the start of the commands' counters. A leader may step down and resume in one term (its disk
+// hung, and no other manager could lead): its new commands must then be newer than those sent before. The state's CAS
+// has risen by then, at the latest with LeaderStarted.
 func firstCounter(s *statecontext.State) uint64 { return s.CAS() << counterBits }
 
-// counterBits leave room for 16 million commands to one receiver between two updates of the state.
+// counterBits leaves room for 16 million commands to one receiver between two updates of the state.
 const counterBits = 24
 
-// outcomeDuty is what a duty does with the outcome of its proposal; nil: nothing.
+// outcomeDuty handles the outcome of a proposal; it may be nil.
 type outcomeDuty func(res statecontext.Result, err error)
 
-// propose puts a command of the coordinator's own on its way, unless one with the same key is. A failure is tried again
-// by the duty that wanted it, after a rest.
+// propose submits a command of the coordinator's own unless one with the same key is in flight, and reports whether
+// it did. After a failure the duty proposes again, after a pause.
 func (l *scene) propose(key string, body statecontext.Body, done outcomeDuty) bool {
 	if !l.mayPropose(key) {
 		return false
@@ -131,13 +132,13 @@ func (l *scene) propose(key string, body statecontext.Body, done outcomeDuty) bo
 	return true
 }
 
-// isFlying reports whether a command with this key is on its way, or landed and not yet seen.
+// isFlying reports whether a command with this key is in flight, or committed and not yet visible in state.
 func (l *scene) isFlying(key string) bool {
 	_, is := l.proposals.flying[key]
 	return is
 }
 
-// land forgets a command that was on its way.
+// land forgets a command that was in flight.
 func (l *scene) land(key string) {
 	if l.isFlying(key) && strings.HasPrefix(key, indexPrefix) {
 		l.proposals.indexes--
@@ -145,14 +146,14 @@ func (l *scene) land(key string) {
 	delete(l.proposals.flying, key)
 }
 
-// mayPropose reports whether a command with this key would go on its way now.
+// mayPropose reports whether a command with this key could be proposed now.
 func (l *scene) mayPropose(key string) bool {
 	return !l.isFlying(key) && l.hasRoom(key) && l.nowMS >= l.proposals.retryMS[key]
 }
 
-// hasRoom reports whether a command with this key may be on its way beside those that are. The stability timestamps',
-// of which there is one, always may: scans wait for it. Steps of indexes, of which there may be thousands, and all else
-// but rollbacks leave room to what comes after them.
+// hasRoom reports whether a command with this key may be proposed in addition to those in flight. The one for
+// stability timestamps always may: scans wait for it. Commands that move indexes, of which there may be thousands,
+// leave room for all others, and all others but rollbacks leave room for rollbacks.
 func (l *scene) hasRoom(key string) bool {
 	most := MaxProposals - urgentRoom
 	switch {
@@ -170,9 +171,9 @@ func (l *scene) hasRoom(key string) bool {
 const MaxProposals = 32
 
 const (
-	// urgentRoom is how many proposals of MaxProposals are kept for rollbacks.
+	// urgentRoom is how many of MaxProposals are reserved for rollbacks.
 	urgentRoom = MaxProposals / 4
-	// indexesAtOnce bounds those that move indexes on.
+	// indexesAtOnce limits the proposals that move indexes.
 	indexesAtOnce = MaxProposals / 2
 )
 
@@ -181,10 +182,11 @@ const (
 	rollbackPrefix = "rollback/"
 )
 
-// proposalRest is how long a duty waits after a proposal of its own failed.
+// proposalRest is the pause of a duty after its proposal has failed.
 const proposalRest = 200 // ms
 
-// life judges by the age of the last sign of life; of one that has not been heard in this term, by the age of the term.
+// life judges a component by the age of its last sign of life, or by the age of the term if it has not been heard in
+// this term.
 func (l *scene) life(c *component) liveness.Life {
 	limits := liveness.Limits{SuspectMS: l.settings.SuspectAfter.Milliseconds(),
 		OfflineMS: l.settings.OfflineAfter.Milliseconds()}
@@ -192,34 +194,35 @@ func (l *scene) life(c *component) liveness.Life {
 		Refused: c.refused})
 }
 
-// offline reports whether an indexer is, or was for the leader before and has not answered this one yet. One that has
-// just registered is not.
+// offline reports whether an indexer is offline, or was for the previous leader and has not answered this one yet. An
+// indexer that has just registered is not offline.
 func (l *scene) offline(node index.NodeID) bool {
 	n, i := l.components.indexers[node], l.now.state.Indexer(node)
 	return n != nil && (l.life(&n.component) == liveness.Offline || !n.hello && i != nil && i.Offline != nil)
 }
 
-// away reports whether nothing is to be placed on an indexer: it is offline, or this leader, which has just begun, has
-// waited in vain for its first answer.
+// away reports whether no copies may be placed on an indexer: it is offline, or it is suspect and has not answered
+// this new leader.
 func (l *scene) away(node index.NodeID) bool {
 	n := l.components.indexers[node]
 	return l.offline(node) || n != nil && !n.hello && l.life(&n.component) == liveness.Suspect
 }
 
-// isOffline reports whether an indexer is known, and offline.
+// isOffline reports whether an indexer is known and offline.
 func (l *scene) isOffline(n *indexer) bool {
 	return n != nil && l.life(&n.component) == liveness.Offline
 }
 
-// isReachable reports whether an indexer is known, and not offline.
+// isReachable reports whether an indexer is known and not offline.
 func (l *scene) isReachable(n *indexer) bool {
 	return n != nil && l.life(&n.component) != liveness.Offline
 }
 
-// rests reports whether less than ms milliseconds have passed since. A clock that was set back ends the rest.
+// rests reports whether less than ms milliseconds have passed since sinceMS. A clock that was set back ends the
+// pause.
 func (l *scene) rests(sinceMS, ms int64) bool { return l.nowMS-sinceMS < ms && l.nowMS >= sinceMS }
 
-// stateOf returns what the state says of a bucket; nil when it was re-created since, or is not there.
+// stateOf returns the replicated state of a bucket; nil if it was re-created or removed.
 func (l *scene) stateOf(b *bucket) *statecontext.Bucket {
 	if s := l.now.state.Bucket(b.name); s != nil && s.Generation == b.generation {
 		return s
@@ -227,12 +230,12 @@ func (l *scene) stateOf(b *bucket) *statecontext.Bucket {
 	return nil
 }
 
-// tell has something said to a component.
+// tell sends a message to a component.
 func (l *scene) tell(c *component, by Lane, key string, say Message) {
 	l.do(Tell{To: c.receiver, Lane: by, Key: key, Say: say})
 }
 
-// find returns the bucket that is meant; nil when it was re-created since.
+// find returns the bucket of a reference; nil if it was re-created.
 func (l *scene) find(r BucketRef) *bucket {
 	if b := l.buckets.byName[r.Name]; b != nil && b.generation == r.Generation {
 		return b
@@ -246,8 +249,9 @@ func (l *scene) whole(x *statecontext.Index, c partition.Copy) bool {
 	return whole
 }
 
-// wholeness is whole, and whether it is known: a leader that has just begun has not heard of every indexer yet, and of
-// the copies of a bucket that is rolled back nobody knows before it is over and they have said that they are back.
+// wholeness returns whole, and whether it is known: a new leader has not heard from every indexer yet, and during a
+// rollback of its bucket a copy is unknown until the rollback is over and the indexer has reported it on the new
+// branch.
 func (l *scene) wholeness(x *statecontext.Index, c partition.Copy) (whole, known bool) {
 	n := l.components.indexers[c.Node]
 	if n == nil {
@@ -258,7 +262,7 @@ func (l *scene) wholeness(x *statecontext.Index, c partition.Copy) (whole, known
 		return false, l.isOffline(n)
 	}
 	if !x.Definition.State.Active() {
-		return has, true // nothing is built
+		return has, true // nothing is built yet
 	}
 	b := l.now.state.Bucket(x.Definition.Bucket)
 	switch {
@@ -273,26 +277,27 @@ func (l *scene) wholeness(x *statecontext.Index, c partition.Copy) (whole, known
 	return onBranch, onBranch
 }
 
-// isPresent reports whether what a component has said of a bucket is of its present generation and branch.
+// isPresent reports whether a report of a bucket is of its present generation and branch.
 func isPresent(b *statecontext.Bucket, generation, rollbackID uint64) bool {
 	return generation == b.Generation && rollbackID == b.Stability.RollbackID
 }
 
-// awayFor is for how long an indexer has been offline, whoever led, while somebody could hear it; 0 when it is not, or
-// nobody knows yet.
+// awayFor returns for how many milliseconds an indexer has been offline, over all terms, counting only time in which
+// some leader could hear from it; 0 if it is online or this leader does not know yet.
 func (l *scene) awayFor(node index.NodeID) int64 {
 	n, i := l.components.indexers[node], l.now.state.Indexer(node)
 	if i == nil || !l.isOffline(n) {
 		return 0
 	}
-	if i.Offline == nil { // it is not noted yet
+	if i.Offline == nil { // not recorded yet
 		return 1
 	}
 	return max(l.since(i.Offline.StateMS), 1)
 }
 
-// repairIn is after how long what an indexer has is made anew elsewhere, if it stays away; 0: it is time. It is not to
-// be where ok is false: the indexer is there, has nothing or is being removed, or the settings say so.
+// repairIn returns the time in milliseconds until an indexer's copies are made anew elsewhere if it stays away; 0:
+// now. ok is false if they will not be: the indexer is online, has no copies or is being removed, or repairs are
+// switched off.
 func (l *scene) repairIn(i *statecontext.Indexer) (ms int64, ok bool) {
 	after := l.settings.RepairAfter.Milliseconds()
 	if after <= 0 || i.Offline == nil || i.Evicting || l.now.state.Load(i.Node) == 0 {
@@ -301,7 +306,7 @@ func (l *scene) repairIn(i *statecontext.Indexer) (ms int64, ok bool) {
 	return max(after-l.since(i.Offline.RepairMS), 0), true
 }
 
-// role is what may be done with an indexer now.
+// role returns the role of an indexer for planning.
 func (l *scene) role(s *statecontext.State, node index.NodeID) rebalance.Role {
 	switch i := s.Indexer(node); {
 	case l.offline(node), i != nil && i.Evicting: // the latter is being removed
@@ -312,7 +317,8 @@ func (l *scene) role(s *statecontext.State, node index.NodeID) rebalance.Role {
 	return rebalance.Serving
 }
 
-// exprRules sums up what the projectors have reported. One that has no definitions yet says nothing.
+// exprRules returns the rules that the projectors have reported. A projector that has no definitions yet does not
+// count.
 func (l *scene) exprRules() (r ExprRules) {
 	for q := range l.now.state.Projectors() {
 		p := l.components.projectors[q.ID]
@@ -326,12 +332,12 @@ func (l *scene) exprRules() (r ExprRules) {
 	return r
 }
 
-// proposed takes over what came of a proposal.
+// proposed takes the outcome of a proposal.
 func (l *scene) proposed(p *Proposed) {
 	done := l.proposals.flying[p.Key]
 	delete(l.proposals.retryMS, p.Key)
 	if p.Err == nil {
-		l.proposals.landed = append(l.proposals.landed, p.Key) // its duty looks again when the state shows it
+		l.proposals.landed = append(l.proposals.landed, p.Key) // its duty runs again when the state shows it
 	} else {
 		l.land(p.Key)
 		l.proposals.retryMS[p.Key] = l.nowMS + proposalRest
@@ -349,7 +355,7 @@ const indexPrefix = "index/"
 
 func indexKey(id index.ID) string { return indexPrefix + id.String() }
 
-// logged logs a step of an index when it is committed.
+// logged returns a handler that logs a step of an index when it is committed.
 func (l *scene) logged(what string, d *index.Definition) outcomeDuty {
 	return func(_ statecontext.Result, err error) {
 		if err == nil {

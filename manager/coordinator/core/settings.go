@@ -8,46 +8,49 @@ import (
 	"tidemark/streams"
 )
 
-// Settings are the limits of the duties. Zero fields have the defaults named.
+// Settings configures the duties. FillIn replaces zero fields by defaults.
 type Settings struct {
 	Stability stability.Config
 	Streams   streams.Config
 	Pacer     stability.Pacer
-	// HelloWait is how long a new leader waits for components that do not answer before it goes on without them.
+	// HelloWait is how long a new leader waits for components that do not answer before it proceeds without them.
 	HelloWait time.Duration
-	// SuspectAfter and OfflineAfter are ages of a component's last sign of life.
+	// SuspectAfter and OfflineAfter are the ages of a component's last sign of life at which it becomes suspect and
+	// offline.
 	SuspectAfter, OfflineAfter time.Duration
-	// ProbeRest is how long a projector is left alone after it has registered, or was asked whether it lives.
+	// ProbeRest is the least time between a projector's registration, or its last probe, and the next probe.
 	ProbeRest time.Duration
-	// BuildPatience is how long a build may lack a host before it goes to error.
+	// BuildPatience is how long a build may lack a host before its index goes to error.
 	BuildPatience time.Duration
-	// BuildAway is for how long an indexer may be away before what it is building is built elsewhere: one that is only
-	// started again goes on where it was.
+	// BuildAway is how long an indexer may be away before the copies that it was building are built elsewhere. An
+	// indexer that restarts sooner resumes them.
 	BuildAway time.Duration
-	// RepairAfter is for how long an indexer may be away before what it holds is made anew elsewhere; below 0: for ever.
+	// RepairAfter is how long an indexer may be away before its copies are made anew elsewhere; below 0: forever.
 	RepairAfter time.Duration
-	// SplitAbove is how many bytes a slice may have before its index is split by itself; 0: any number.
+	// SplitAbove is the size of a slice in bytes above which its index is split automatically; 0: no limit.
 	SplitAbove int64
-	// SplitAboveRate is how many entries may be written to and read from a slice in a second before that; 0: any number.
+	// SplitAboveRate is the number of entries written to and read from a slice per second above which its index is split
+	// automatically; 0: no limit.
 	SplitAboveRate int64
-	// SplitAfter is for how long a slice has to have more of either.
+	// SplitAfter is how long a slice must exceed either limit before its index is split.
 	SplitAfter time.Duration
-	// Republish is after how long a stability timestamp that was not acknowledged is told again.
+	// Republish is the time after which an unacknowledged stability timestamp is sent again.
 	Republish time.Duration
-	// BucketCheck is how often a projector is asked whether the known buckets still exist.
+	// BucketCheck is the interval at which projectors are asked whether the known buckets still exist.
 	BucketCheck time.Duration
-	// ProjectorWait is how long a statement about a bucket that is not known yet waits for a projector that answers: right
-	// after a start they come a moment later than the managers.
+	// ProjectorWait is how long a statement about an unknown bucket waits for a projector to answer: after a cluster
+	// start projectors register a moment later than the managers.
 	ProjectorWait time.Duration
-	// Audit is how often the streams of a bucket are compared with what KV says.
+	// Audit is the interval at which a bucket's streams are compared with KV's failover logs.
 	Audit time.Duration
-	// DefaultPartitions is used where a definition leaves the number open.
+	// DefaultPartitions is used if a definition does not set the number.
 	DefaultPartitions uint16
-	// EvictBytes bounds one command that takes copies off an indexer. Whoever watches gets what it did in one piece.
+	// EvictBytes limits the size of one command that takes copies off an indexer; watchers receive its changes in one
+	// piece.
 	EvictBytes int
 }
 
-// DefaultSettings is what the design asks for.
+// DefaultSettings returns the defaults.
 func DefaultSettings() Settings {
 	return Settings{Stability: stability.DefaultConfig(), Streams: streams.DefaultConfig(),
 		Pacer:     stability.DefaultPacer(),
@@ -58,7 +61,7 @@ func DefaultSettings() Settings {
 		Audit: 10 * time.Second, DefaultPartitions: 6, EvictBytes: 64 << 10}
 }
 
-// FillIn sets what is zero.
+// FillIn replaces zero fields by those of d.
 func (s *Settings) FillIn(d Settings) {
 	orDefault(&s.Stability, d.Stability)
 	orDefault(&s.Streams, d.Streams)
@@ -78,7 +81,7 @@ func (s *Settings) FillIn(d Settings) {
 	orDefault(&s.DefaultPartitions, d.DefaultPartitions)
 }
 
-// Check returns an error when values cannot be used, or not beside each other.
+// Check returns an error if a value is invalid, or contradicts another one.
 func (s *Settings) Check() error {
 	if s.SuspectAfter >= s.OfflineAfter {
 		return fmt.Errorf("suspect after %v must be below offline after %v", s.SuspectAfter, s.OfflineAfter)

@@ -12,8 +12,8 @@ import (
 	"tidemark/wire"
 )
 
-// Status is the coordinator's picture of the cluster (for /v1/status, /v1/indexes and metrics), at most showEvery old,
-// with many copies judgedEvery of them.
+// Status is the coordinator's picture of the cluster (for /v1/status, /v1/indexes and metrics). It is at most
+// showEvery old, with many copies at most judgedEvery of them.
 type Status struct {
 	Step       string // of the start sequence: "hello", then "active"
 	Term       uint64
@@ -26,14 +26,15 @@ type Status struct {
 	Rebalance  RebalanceProgress
 }
 
-// RebalanceProgress is how far the rebalance is that is under way.
+// RebalanceProgress is the progress of the running rebalance.
 type RebalanceProgress struct {
 	ID   uint64  // 0: none
 	Part float64 // 0 to 1, by bytes
-	// BytesDone is what has arrived of RebalanceJob.Bytes, Moving the same of each step that is filled now, by its number.
+	// BytesDone is the part of RebalanceJob.Bytes that has arrived; Moving holds the same for each step that is being
+	// filled, by number.
 	BytesDone uint64
 	Moving    map[uint32]uint64
-	// Left is how long it still takes, as a multiple of what it has taken, once LeftKnown (rebalance.Left).
+	// Left is the remaining time as a multiple of the elapsed time, valid if LeftKnown is set (rebalance.Left).
 	Left      float64
 	LeftKnown bool
 }
@@ -45,14 +46,14 @@ type ProjectorStatus struct {
 	BootID      string
 	Life        liveness.Life
 	AgeMS       int64 // since its last sign of life
-	Streams     int   // vbuckets that it owns, over all buckets
-	Streamed    bool  // it owns one, or was the last that did
+	Streams     int   // vbuckets that it streams, over all buckets
+	Streamed    bool  // it streams a vbucket, or was the last that did
 	Here        bool  // its KV node has vbuckets of a bucket that the state knows
 	Revision    uint64
 	Hello       bool
-	Unreachable string                 // why it does not answer the leader, which has lasted
+	Unreachable string                 // why it does not answer the leader, once that has lasted
 	Counters    wire.ProjectorCounters // since its process began
-	KV          []wire.KVTrouble       // buckets about which it cannot ask its KV node
+	KV          []wire.KVTrouble       // buckets about which its KV node cannot be asked
 }
 
 // IndexerStatus is an indexer as the coordinator sees it.
@@ -61,7 +62,7 @@ type IndexerStatus struct {
 	UUID   string
 	Name   string
 	Zone   string
-	Going  bool   // it is to hold nothing in the end
+	Going  bool   // it is to give up all its copies
 	Bytes  uint64 // on disk, of its copies
 	Weight uint32 // its capacity, at least 1
 	Admin  string
@@ -69,27 +70,27 @@ type IndexerStatus struct {
 	BootID string
 	Life   liveness.Life
 	AgeMS  int64
-	// OfflineSinceMS is since when it is noted as offline, by the wall clock of the leader then, unix milliseconds, 0 when
-	// it is not; OfflineForMS is for how long, whoever led, and RepairInMS after how long what it has is made anew
-	// elsewhere, 0: it is time; nil: it is not to be.
+	// OfflineSinceMS is when it was recorded as offline, by the wall clock of the leader at that time, in unix
+	// milliseconds; 0 if it is not. OfflineForMS is for how long, over all terms. RepairInMS is the time until its
+	// copies are made anew elsewhere; 0: now; nil: never.
 	OfflineSinceMS int64
 	OfflineForMS   int64
 	RepairInMS     *int64
-	Copies         int // that it has
-	// QueueBytes and QueueLimit are of its mutation queues, summed over the buckets.
+	Copies         int // on the indexer
+	// QueueBytes and QueueLimit are summed over the mutation queues of all buckets.
 	QueueBytes, QueueLimit uint64
 	Health                 string
 	Revision               uint64
 	Hello                  bool
-	Unreachable            string // why it does not answer the leader, which has lasted
-	// Orphans are copies that it has and that the state does not place on it: the oldest of OrphanCount.
+	Unreachable            string // why it does not answer the leader, once that has lasted
+	// Orphans holds the oldest of its OrphanCount copies that the state does not place on it.
 	Orphans     []wire.Orphan
 	OrphanCount int
-	// Differing counts its copies that differ from the KV data, DifferingOmitted those of them of which it tells nothing
-	// more.
+	// Differing counts its copies that differ from the KV data; DifferingOmitted counts those of them that its report
+	// does not list.
 	Differing, DifferingOmitted int
-	// Evicting says that it is being removed; Placed is how many copies have still their place on it, and Waits why it
-	// does not go on.
+	// Evicting is set while it is being removed; Placed is then the number of copies still placed on it, and Waits the
+	// reason why the removal is stuck.
 	Evicting bool
 	Placed   int
 	Waits    string
@@ -105,40 +106,39 @@ type BucketStatus struct {
 	Number     uint64 // of the newest stability timestamp
 	Hash       uint64
 	Streams    streams.Summary
-	Lagging    []index.NodeID // indexers that promotion does not wait for
+	Lagging    []index.NodeID // indexers for which promotion does not wait
 	Waiting    int            // scans that wait for a stability timestamp
 	AgeMS      *int64         // of the newest stability timestamp; nil: there is none
-	Lag        uint64         // complete seqnos above it, over all vbuckets
-	Rollback   string         // step, or why the bucket has to be rolled back; empty: all is well
-	// RollbackSinceMS is when this leader saw the rollback's step begin, unix milliseconds, 0 without one; RollbackWaits
-	// names the projectors and indexers whose answers the step waits for.
+	Lag        uint64         // complete seqnos above the newest timestamp, over all vbuckets
+	Rollback   string         // the step, or why a rollback is needed; empty: none
+	// RollbackSinceMS is when this leader saw the rollback's step begin, in unix milliseconds, 0 if there is
+	// none; RollbackWaits names the projectors and indexers whose answers the step waits for.
 	RollbackSinceMS int64
-	RollbackForMS   int64 // how long that is ago
+	RollbackForMS   int64 // how long ago that was
 	RollbackWaits   []string
 }
 
-// Progress of an index: of its build, and what its copies hold.
+// Progress describes the build of an index and the contents of its copies.
 type Progress struct {
 	Done, Total uint64 // seqnos of side streams, over all copies
-	Items       uint64 // entries, of one copy of each slice
-	Slices      int    // of which a copy is told of, and so counts in Items
+	Items       uint64 // entries, of one copy per slice
+	Slices      int    // slices with a reported copy, counted in Items
 	Bytes       uint64 // on disk, of all copies
-	Ready       int    // copies that are exact
+	Ready       int    // exact copies
 	Copies      int
-	Errors      []string // of its copies, at most maxErrors, and how many more there are
-	// Availability says how much of it can be scanned, since SinceMS (unix milliseconds, of this leader's clock) and Why
-	// not all; none unless it is ready.
+	Errors      []string // of its copies, at most maxErrors, then the number of others
+	// Availability is how much of a ready index can be scanned, since SinceMS (unix milliseconds, by this leader's clock).
+	// Why is the reason if not all of it can. In other states it is none.
 	Availability lifecycle.Availability
 	Why          string
 	SinceMS      int64
-	// SplitWaits is why it is not split by itself, though a slice of it is above its bounds; "" when none is.
+	// SplitWaits is why the index is not split automatically although a slice exceeds a limit; "" if none does.
 	SplitWaits string
-	// MergeWaits is why slices of it are not merged by themselves, though they have been small and cold for long.
+	// MergeWaits is why its slices are not merged automatically although they have been small and cold for long.
 	MergeWaits string
-	// Faults sums up what projectors and indexers tell of documents that have no entry because of an error; its sample is
-	// one's.
+	// Faults sums up the reports of documents that have no entry because of an error; its sample is from one of them.
 	Faults wire.IndexFaults
-	// FaultsIncomplete: a component counts faults of more indexes than it tells, and of this one it tells none.
+	// FaultsIncomplete is set if a component counts faults of more indexes than it lists, and does not list this one.
 	FaultsIncomplete bool
 }
 
@@ -147,7 +147,7 @@ const (
 	maxErrors = 4
 )
 
-// Percent of the build, 0 to 100; READY is 100, and nothing else is.
+// Percent returns the progress of the build, 0 to 100. It is 100 only for a ready index.
 func (p Progress) Percent(state index.State) float64 {
 	switch {
 	case state == index.Maintenance:
@@ -160,7 +160,7 @@ func (p Progress) Percent(state index.State) float64 {
 	return 99 * float64(p.Ready) / float64(p.Copies)
 }
 
-// Offline reports what a picture says of an indexer; one that is not in it yet counts as alive.
+// Offline reports whether an indexer is offline; one that is not in the picture yet counts as alive.
 func (s *Status) Offline(node index.NodeID) bool {
 	if s == nil {
 		return false
@@ -169,8 +169,8 @@ func (s *Status) Offline(node index.NodeID) bool {
 	return i >= 0 && s.Indexers[i].Life == liveness.Offline
 }
 
-// Seen is the indexer's life as users are to see it: one that was offline for the leader before stays so until it has
-// answered this one.
+// Seen returns the life to show to users: an indexer that was offline for the previous leader stays offline until it
+// has answered this one.
 func (i *IndexerStatus) Seen() liveness.Life {
 	if i.OfflineSinceMS != 0 && !i.Hello {
 		return liveness.Offline
@@ -178,7 +178,7 @@ func (i *IndexerStatus) Seen() liveness.Life {
 	return i.Life
 }
 
-// Away reports whether a picture says of an indexer that nothing is to be placed on it, as scene.away does.
+// Away reports whether no copies may be placed on an indexer, like scene.away.
 func (s *Status) Away(node index.NodeID) bool {
 	if s == nil {
 		return false
@@ -191,7 +191,7 @@ func (s *Status) Away(node index.NodeID) bool {
 	return n.Seen() == liveness.Offline || !n.Hello && n.Life == liveness.Suspect
 }
 
-// EvictionWaits returns why the removal of an indexer does not go on, as a picture has it.
+// EvictionWaits returns why the removal of an indexer is stuck, "" if it is not.
 func (s *Status) EvictionWaits(node index.NodeID) string {
 	if s != nil {
 		for i := range s.Indexers {
@@ -203,18 +203,18 @@ func (s *Status) EvictionWaits(node index.NodeID) string {
 	return ""
 }
 
-// BucketView is what only the leader knows of a bucket: its streams, and what its next stability timestamp waits for.
+// BucketView is the leader's view of a bucket: its streams, and what its next stability timestamp waits for.
 type BucketView struct {
 	Name       string
 	Generation uint64
 	Wanted     bool            // it has an index that needs its streams
 	Entries    []streams.Entry // by vbucket
 	Summary    streams.Summary
-	// Current are the newest complete seqnos of the streams, 0 where none is known.
+	// Current holds the newest complete seqnos of the streams, 0 if unknown.
 	Current      timestamp.Vector
 	AgeMS        *int64 // see BucketStatus
 	Participants []stability.Participant
 	Source       stability.Source
 	Waiting      int    // scans that wait for a stability timestamp
-	Diverged     string // why the bucket has to be rolled back, "" when it has not
+	Diverged     string // why the bucket must be rolled back, "" if it need not be
 }

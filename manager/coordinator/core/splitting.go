@@ -16,33 +16,33 @@ import (
 	"tidemark/statecontext"
 )
 
-// splits begin splits of indexes that nobody has asked for: of those that have had a slice with too many bytes, or
-// which is written and read too often, for long enough; and merges of what is small and cold again. Package rebalance
-// decides (Growing). What was looked at is this leader's: the next one begins anew.
+// splits begins automatic splits of indexes with a slice that has been too large, or written and read too often, for
+// long enough, and automatic merges of slices that are small and cold again. Package rebalance decides (Growing).
+// Observations are not replicated: a new leader starts over.
 type splits struct {
 	*scene
 	atMS    int64
 	growing rebalance.Growing
-	trying  index.ID            // of which a split is being begun; 0: none
-	under   map[index.ID]bool   // that were being split when it was looked last
-	restMS  map[index.ID]int64  // before when an index is left alone, as a split of it came to nothing
-	refused map[index.ID]string // why the newest try came to nothing
-	waits   map[index.ID]string // why an index that has a slice above its bounds is not split
-	merges  map[index.ID]string // why an index of which slices could be merged is left as it is
+	trying  index.ID            // the index whose split is being requested; 0: none
+	under   map[index.ID]bool   // indexes that were being split at the last look
+	restMS  map[index.ID]int64  // when an index may be split again after a failed split
+	refused map[index.ID]string // why the newest attempt failed
+	waits   map[index.ID]string // why an index with a slice above its limits is not split
+	merges  map[index.ID]string // why an index whose slices could be merged is not merged
 }
 
 const (
-	// looks is how often it is looked in the time for which a slice has to be above its bounds.
+	// looks is the number of looks within SplitAfter.
 	looks = 10
-	// splitRests is how many times that an index is left alone after it was split, and slices have to be small and cold
-	// that are merged.
+	// splitRests times SplitAfter is how long an index rests after a split, and how long slices must be small and cold
+	// before they are merged.
 	splitRests = 6
 )
 
-// SplitPatience bounds how long it may take to find out where a range is to be cut when nobody waits for the answer.
+// SplitPatience limits the search for split points of an automatic split, for which no caller waits.
 const SplitPatience = time.Minute
 
-// step looks, now and then.
+// step looks for splits and merges at intervals.
 func (l *splits) step() {
 	after := l.settings.SplitAfter.Milliseconds()
 	every := min(max(after/looks, rebalanceEvery), 10_000)
@@ -76,8 +76,7 @@ func (l *splits) step() {
 	l.do(BeginSplit{Split: *next, IfModified: l.now.state.Definition(next.Index).ModifiedCAS})
 }
 
-// note remembers which indexes are being split, and lets those rest of which a split came to nothing: it failed, or
-// somebody cancelled it.
+// note records which indexes are being split, and makes an index rest if its split failed or was cancelled.
 func (l *splits) note(rest int64) {
 	under := map[index.ID]bool{}
 	for x := range l.now.state.Indexes() {
@@ -88,7 +87,7 @@ func (l *splits) note(rest int64) {
 		_, rests := l.restMS[d.ID]
 		switch under[d.ID] = l.now.state.Successor(d) != nil; {
 		case under[d.ID]:
-		case l.under[d.ID], d.SplitFailed != "" && !rests: // the latter: before this leader's term
+		case l.under[d.ID], d.SplitFailed != "" && !rests: // the latter: before this term
 			l.restMS[d.ID] = l.nowMS + rest
 		}
 	}
@@ -101,7 +100,7 @@ func (l *splits) note(rest int64) {
 	l.under = under
 }
 
-// busy says what goes on beside which nothing is split by itself, "" when nothing does.
+// busy returns the operation that precludes automatic splits, "" if there is none.
 func (l *splits) busy() string {
 	if l.trying != 0 {
 		return fmt.Sprintf("index %d is about to get other slices", l.trying)
@@ -120,7 +119,7 @@ func (l *splits) busy() string {
 	return ""
 }
 
-// sizes are what indexers have told of indexes that serve, and are not being split.
+// sizes returns the reported sizes of ready indexes that are not being split.
 func (l *splits) sizes(bounds *rebalance.GrowthBounds) (all []rebalance.Sizes) {
 	for x := range l.now.state.Indexes() {
 		d := &x.Definition
@@ -142,9 +141,9 @@ func (l *splits) sizes(bounds *rebalance.GrowthBounds) (all []rebalance.Sizes) {
 	return all
 }
 
-// slicesOf is how much each slice has and is written and read, and whether that is known. Of the bytes of several
-// copies the smallest number counts, as disks have more than entries for a while; of how often they are written and
-// read the largest: all are written, but who reads may like one of them.
+// slicesOf returns the bytes and the read and write rate of each slice, and whether they are known. For bytes, the
+// smallest of several copies counts, because a disk may hold more than the entries for a while. For rates, the
+// largest counts: all copies are written, but scans may prefer one of them.
 func (l *splits) slicesOf(x *statecontext.Index) (bytes, rates []uint64, known bool) {
 	bytes, rates = make([]uint64, x.Topology.Layout.Partitions), make([]uint64, x.Topology.Layout.Partitions)
 	for i := range bytes {
@@ -168,8 +167,8 @@ func (l *splits) slicesOf(x *statecontext.Index) (bytes, rates []uint64, known b
 	return bytes, rates, len(bytes) > 0
 }
 
-// blocked says why an index may not be split now, whatever else goes on. Of a bucket that is rolled back or was deleted
-// no copy is whole: nobody knows how large the slices of its indexes are then, and nothing is judged.
+// blocked returns why an index may not be split now, apart from other operations. During a rollback of its bucket, or
+// after the bucket was deleted, no copy is whole, so that slice sizes are unknown and nothing is judged.
 func (l *splits) blocked(x *statecontext.Index) string {
 	d := &x.Definition
 	switch rejection := l.now.state.MaySplit(d); {
@@ -188,7 +187,7 @@ func (l *splits) blocked(x *statecontext.Index) string {
 	return ""
 }
 
-// tell keeps why indexes wait, and logs which have begun to: the reason may be another one with each look.
+// tell stores why indexes wait, and logs those that begin to wait: the reason may change with each look.
 func (l *splits) tell(waits map[index.ID]string) {
 	for _, id := range slices.Sorted(maps.Keys(waits)) {
 		if l.waits[id] == "" {
@@ -198,8 +197,8 @@ func (l *splits) tell(waits map[index.ID]string) {
 	l.waits = waits
 }
 
-// other reports whether a split was refused for what went on beside it, and not for what the index is: it may begin
-// when that is over.
+// other reports whether a split was refused because of another operation rather than the index itself: it may begin
+// once that is over.
 func other(err error) bool {
 	for _, code := range []errcode.Code{errcode.RebalanceRunning, errcode.SplitRunning, errcode.IndexInRollback,
 		errcode.IndexChanged, errcode.CASMismatch, errcode.Busy, errcode.Restoring} {
@@ -210,14 +209,14 @@ func other(err error) bool {
 	return false
 }
 
-// tried takes what came of a split that was to begin.
+// tried takes the outcome of a requested split.
 func (l *splits) tried(in *SplitTried) {
 	l.trying = 0
 	switch {
 	case in.Err == nil:
 		delete(l.refused, in.Index)
 		if l.now.stale = true; l.under != nil {
-			l.under[in.Index] = true // it may be cancelled before it is looked again
+			l.under[in.Index] = true // it may be cancelled before the next look
 		}
 		return
 	case errors.Is(in.Err, ErrTermOver):

@@ -16,7 +16,7 @@ import (
 	"tidemark/wire"
 )
 
-// picture is what others look at.
+// picture builds the Status that observers see.
 type picture struct {
 	*scene
 	evictions *evictions
@@ -26,7 +26,7 @@ type picture struct {
 	atMS      int64
 }
 
-// show makes the picture anew, now and then: of many copies more rarely.
+// show rebuilds the picture at intervals, more rarely with many copies.
 func (l *picture) show() {
 	copies := 0
 	for _, n := range l.components.indexers {
@@ -37,7 +37,7 @@ func (l *picture) show() {
 	}
 }
 
-// refresh makes the picture anew of some indexes.
+// refresh updates the picture of some indexes.
 func (l *picture) refresh(some []readied) {
 	if l.newest == nil {
 		l.draw()
@@ -54,7 +54,7 @@ func (l *picture) refresh(some []readied) {
 	l.do(Show{Status: l.newest})
 }
 
-// draw makes the picture.
+// draw builds the picture.
 func (l *picture) draw() {
 	l.atMS = l.nowMS
 	s := &Status{Step: "hello", Term: l.self.Term, Proposals: len(l.proposals.flying), Progress: l.progress(),
@@ -62,7 +62,7 @@ func (l *picture) draw() {
 	if l.active {
 		s.Step = "active"
 	}
-	owned := map[index.ProjectorID]int{} // 0: it was the last that owned one
+	owned := map[index.ProjectorID]int{} // 0: it was the last to own a stream
 	for _, b := range l.buckets.ordered {
 		for id, n := range b.streamsOf() {
 			owned[id] += n
@@ -88,7 +88,7 @@ func (l *picture) draw() {
 	l.do(Show{Status: s})
 }
 
-// stableAge returns how old the newest stability timestamp is, in milliseconds of the state's time; nil: there is none.
+// stableAge returns the age of the newest stability timestamp, in milliseconds of state time; nil if there is none.
 func (l *scene) stableAge(b *bucket) *int64 {
 	if b.stableMS == 0 {
 		return nil
@@ -114,7 +114,7 @@ func (l *picture) bucketStatus(b *bucket) BucketStatus {
 	return w
 }
 
-// rollbackStatus tells the step, why it does not go on, and whom it waits for.
+// rollbackStatus fills in the step, why it is stuck, and the components that it waits for.
 func (l *picture) rollbackStatus(w *BucketStatus, c *statecontext.RollbackContext, r *rolling) {
 	w.Rollback = c.Step.String()
 	if r == nil {
@@ -129,7 +129,7 @@ func (l *picture) rollbackStatus(w *BucketStatus, c *statecontext.RollbackContex
 	}
 }
 
-// logStuck logs that vbuckets begin, or no longer are, without a stream for long.
+// logStuck logs when vbuckets lack a stream for long, and when none does any more.
 func (l *picture) logStuck(b *bucket, sum *streams.Summary) {
 	stuck := len(sum.Stuck) > 0
 	if stuck == b.stuck {
@@ -168,7 +168,7 @@ func (l *picture) indexerStatus(i *statecontext.Indexer, n *indexer) IndexerStat
 	return s
 }
 
-// progress sums up what the indexers report of each index's copies.
+// progress sums up the indexers' reports of each index's copies.
 func (l *picture) progress() map[index.ID]Progress {
 	all := make(map[index.ID]Progress, l.now.state.IndexCount())
 	faults := l.faults()
@@ -178,7 +178,7 @@ func (l *picture) progress() map[index.ID]Progress {
 	return all
 }
 
-// progressOf is what is known of an index.
+// progressOf returns the progress of one index.
 func (l *picture) progressOf(x *statecontext.Index, faults *faultSums) Progress {
 	p := l.copiesOf(x)
 	p.Faults, p.FaultsIncomplete = faults.of[x.Definition.ID], faults.incomplete(x)
@@ -193,7 +193,7 @@ func (l *picture) progressOf(x *statecontext.Index, faults *faultSums) Progress 
 	return p
 }
 
-// availability judges a ready index by what its indexers report and whether they live.
+// availability judges a ready index by its indexers' reports and whether they are alive.
 func (l *picture) availability(x *statecontext.Index) (lifecycle.Availability, string) {
 	d := &x.Definition
 	if d.State != index.Maintenance || !l.active {
@@ -211,7 +211,7 @@ func (l *picture) availability(x *statecontext.Index) (lifecycle.Availability, s
 	return lifecycle.Assess(int(x.Topology.Layout.Partitions), int(d.Replicas)+1, copies)
 }
 
-// copyFault says why scans cannot use a copy of a ready index, "" when they can.
+// copyFault returns why scans cannot use a copy of a ready index, "" if they can.
 func (l *picture) copyFault(c partition.Copy) string {
 	n := l.components.indexers[c.Node]
 	if n == nil {
@@ -231,11 +231,11 @@ func (l *picture) copyFault(c partition.Copy) string {
 	return ""
 }
 
-// faults sums up what all components have counted, by index.
+// faults sums up the components' counts by index.
 func (l *picture) faults() *faultSums {
 	sums := &faultSums{of: map[index.ID]wire.IndexFaults{}, listing: map[index.ID]int{},
 		indexers: map[index.NodeID]map[index.ID]bool{}}
-	for q := range l.now.state.Projectors() { // in their order, so that the sample stays the same
+	for q := range l.now.state.Projectors() { // in a fixed order, so that the sample stays the same
 		if c := l.components.projectors[q.ID]; c != nil {
 			sums.add(maps.Values(c.faults))
 			if c.faultsOmitted > 0 {
@@ -260,13 +260,13 @@ func (l *picture) faults() *faultSums {
 	return sums
 }
 
-// faultSums are the faults that components tell, by index.
+// faultSums holds the reported faults by index.
 type faultSums struct {
 	of map[index.ID]wire.IndexFaults
-	// projectors counts those that leave indexes out, listing those of them that list an index.
+	// projectors counts the projectors that omit indexes; listing counts, by index, those of them that list it.
 	projectors int
 	listing    map[index.ID]int
-	// indexers are those that leave indexes out of which they have copies, with the indexes that they list.
+	// indexers holds the indexers that omit indexes of which they have copies, with the indexes that they list.
 	indexers map[index.NodeID]map[index.ID]bool
 }
 
@@ -278,7 +278,7 @@ func (s *faultSums) add(listed iter.Seq[wire.IndexFaults]) {
 	}
 }
 
-// incomplete reports whether a component may have counted faults of an index and told nothing of them.
+// incomplete reports whether a component may have counted faults of an index without listing it.
 func (s *faultSums) incomplete(x *statecontext.Index) bool {
 	id := x.Definition.ID
 	return s.listing[id] < s.projectors || len(s.indexers) > 0 &&
@@ -288,10 +288,10 @@ func (s *faultSums) incomplete(x *statecontext.Index) bool {
 		})
 }
 
-// copiesOf sums up what is told of an index's copies.
+// copiesOf sums up the reports of an index's copies.
 func (l *picture) copiesOf(x *statecontext.Index) (p Progress) {
 	p.Copies = len(x.Topology.Copies)
-	items := make(map[index.SliceID]uint64, x.Topology.Layout.Partitions) // a slice that moves has a copy more
+	items := make(map[index.SliceID]uint64, x.Topology.Layout.Partitions) // a slice that is moving has one more copy
 	failing := 0
 	for _, c := range x.Topology.Copies {
 		n := l.components.indexers[c.Node]

@@ -2,18 +2,18 @@ package core
 
 import "slices"
 
-// stood is when this leader itself stood still, in the state's time, ascending: what it did not hear then is nobody's
-// absence. Of a term before nothing is known; whoever begins one hears everybody first.
+// stood holds the spans in which this leader itself stood still, in state time, ascending: components were not absent
+// then. Nothing is known of earlier terms; a new leader hears from all components first.
 type stood []span
 
-// span is a part of the state's time.
+// span is an interval of state time.
 type span struct{ fromMS, toMS int64 }
 
-// maxStood bounds how many times are told apart; of more, the oldest two count as one of their length, which ends with
-// the later.
+// maxStood limits the spans kept; beyond it, the oldest two are replaced by one of their total length that ends with
+// the later one.
 const maxStood = 64
 
-// add notes that the leader stood still.
+// add records a span.
 func (s *stood) add(x span) {
 	*s = append(*s, x)
 	if all := *s; len(all) > maxStood {
@@ -22,7 +22,7 @@ func (s *stood) add(x span) {
 	}
 }
 
-// since is for how long it stood still since a moment.
+// since returns for how long the leader stood still since atMS.
 func (s stood) since(atMS int64) (ms int64) {
 	for _, x := range s {
 		ms += max(x.toMS-max(x.fromMS, atMS), 0)
@@ -30,5 +30,6 @@ func (s stood) since(atMS int64) (ms int64) {
 	return ms
 }
 
-// since is how much of the state's time has passed since a moment while there was a leader who could hear of it.
+// since returns the state time that has passed since atMS without the spans in which no leader could hear from
+// components.
 func (l *scene) since(atMS int64) int64 { return max(l.stateMS-atMS-l.stood.since(atMS), 0) }

@@ -1,6 +1,6 @@
 package core
 
-// take hands an input to the part that it is for.
+// take passes an input to the part that handles it.
 func (l *Leader) take(in Input) {
 	switch in := in.(type) {
 	case Tick:
@@ -30,7 +30,7 @@ func (l *Leader) take(in Input) {
 	}
 }
 
-// takeAnswer takes what components answer.
+// takeAnswer handles answers of components.
 func (l *Leader) takeAnswer(in Input) {
 	switch in := in.(type) {
 	case *ProjectorGreeted:
@@ -60,7 +60,7 @@ func (l *Leader) takeAnswer(in Input) {
 	}
 }
 
-// takeRequest takes what those ask for who serve users.
+// takeRequest handles requests on behalf of users.
 func (l *Leader) takeRequest(in Input) {
 	switch in := in.(type) {
 	case *Stabilize:
