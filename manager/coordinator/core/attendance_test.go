@@ -16,8 +16,8 @@ import (
 	"tidemark/wire"
 )
 
-// terms drives one leader after the other over one replicated state, in a time of its own. What they propose is
-// committed at once; of indexers those answer and report that are there.
+// terms runs one leader after the other over one replicated state, in simulated time. Proposals are committed at
+// once; only indexers that are present answer and report.
 type terms struct {
 	t     *testing.T
 	state *applied
@@ -25,15 +25,15 @@ type terms struct {
 	lead  *Leader
 	term  uint64
 	there map[index.NodeID]bool
-	sent  map[index.NodeID]uint64 // reports
+	sent  map[index.NodeID]uint64 // number of reports sent
 	shown *Status
 	notes []*statecontext.NoteAbsences
 	began []*statecontext.StartRebalance
-	// exact says which copies are; nil: indexers say nothing of copies.
+	// exact reports whether a copy is exact; nil: indexers report no copies.
 	exact func(partition.Copy) bool
 }
 
-// indexersOf is a state of so many indexers, each with a slice of one index that is READY.
+// indexersOf returns a state with n indexers, each with a slice of one READY index.
 func indexersOf(t *testing.T, n int) *terms {
 	t.Helper()
 	s := buildersOf(t, n)
@@ -43,7 +43,7 @@ func indexersOf(t *testing.T, n int) *terms {
 	return s
 }
 
-// buildersOf is a state of so many indexers, each with a slice of one index that is being built.
+// buildersOf returns a state with n indexers, each with a slice of one index in backfill.
 func buildersOf(t *testing.T, n int) *terms {
 	t.Helper()
 	a := &applied{t: t, state: statecontext.New()}
@@ -73,7 +73,7 @@ func buildersOf(t *testing.T, n int) *terms {
 	return s
 }
 
-// begin begins a term, on a manager whose wall clock is another one and whose steady clock began at another time.
+// begin begins a term on a manager with another wall clock, whose monotonic clock began at another time.
 func (s *terms) begin() {
 	s.term++
 	s.now.State, s.now.MS, s.now.WallMS = s.state.state, s.now.MS+5_000_000, s.now.WallMS-3_600_000
@@ -82,7 +82,7 @@ func (s *terms) begin() {
 	s.carryOut(effects)
 }
 
-// carryOut does what is wanted of the state and of indexers; other things nobody here needs.
+// carryOut carries out the effects that concern the state and indexers; the tests need no others.
 func (s *terms) carryOut(effects []Effect) {
 	var follows []Input
 	for _, e := range effects {
@@ -114,7 +114,7 @@ func (s *terms) carryOut(effects []Effect) {
 	}
 }
 
-// commit is what a log does, which stamps the state's time.
+// commit applies a command with the state's time stamped, as the log does.
 func (s *terms) commit(b statecontext.Body) statecontext.Result {
 	s.t.Helper()
 	next, results, _ := statecontext.ApplyCommands(s.state.state, s.state.index+1,
@@ -152,7 +152,7 @@ func (s *terms) report(n index.NodeID) *wire.IndexerReport {
 	return r
 }
 
-// pass lets time pass, in which indexers report that are there.
+// pass lets time pass while the indexers that are present report.
 func (s *terms) pass(d time.Duration) {
 	for end := s.now.StateMS + d.Milliseconds(); s.now.StateMS < end; {
 		step := min(500, end-s.now.StateMS)
@@ -166,7 +166,7 @@ func (s *terms) pass(d time.Duration) {
 	}
 }
 
-// changes are how many commands have noted something.
+// changes returns how many commands have recorded absences.
 func (s *terms) changes() (n int) {
 	for _, c := range s.notes {
 		if len(c.Offline)+len(c.Back) > 0 {
@@ -185,8 +185,8 @@ func (s *terms) offline() (all []index.NodeID) {
 	return all
 }
 
-// TestRepairOutlivesLeaders: where leaders change every 30 s, what an indexer has is made anew when it has been away
-// for as long as it may, whatever the leaders' clocks say; and it is shown all the time when that will be.
+// TestRepairOutlivesLeaders checks that, with a new leader every 30 s, an indexer's copies are made anew when it has
+// been away for RepairAfter, whatever the leaders' clocks show, and that the remaining time is shown throughout.
 func TestRepairOutlivesLeaders(t *testing.T) {
 	s := indexersOf(t, 3)
 	s.pass(10 * time.Second)
@@ -223,8 +223,8 @@ func TestRepairOutlivesLeaders(t *testing.T) {
 	}
 }
 
-// TestRepairOutlivesTheirProcesses: the same where each leader is killed, and the next one has just been started and
-// knows the state's time from its disk. Nothing else is proposed.
+// TestRepairOutlivesTheirProcesses checks the same with leaders that are killed: each next one has just started and
+// reads the state's time from its disk. Nothing else is proposed.
 func TestRepairOutlivesTheirProcesses(t *testing.T) {
 	s := indexersOf(t, 3)
 	s.pass(10 * time.Second)
@@ -244,8 +244,8 @@ func TestRepairOutlivesTheirProcesses(t *testing.T) {
 	}
 }
 
-// TestOnlyWhoWorksIsBack: no new leader takes one as back that it has not heard, nor is one back that only registers;
-// one that reports is, and what it was away for is forgotten.
+// TestOnlyWhoWorksIsBack checks that an indexer is recorded as back only when it reports: not while a new leader has
+// not heard from it, nor when it only registers. Its absence is then forgotten.
 func TestOnlyWhoWorksIsBack(t *testing.T) {
 	s := indexersOf(t, 3)
 	s.pass(5 * time.Second)
@@ -254,9 +254,9 @@ func TestOnlyWhoWorksIsBack(t *testing.T) {
 	first := *s.state.state.Indexer(1).Offline
 	for range 5 {
 		s.begin()
-		s.pass(4 * time.Second) // it leads, and silence is not an absence yet
+		s.pass(4 * time.Second) // the leader is active, and the silence is not an absence yet
 	}
-	for boot := range 3 { // a process that crashes before it has anything to say
+	for boot := range 3 { // a process that crashes before its first report
 		s.commit(&statecontext.RegisterIndexer{Indexer: statecontext.Indexer{UUID: "u1", Name: "i1", Admin: "http://i",
 			BootID: fmt.Sprint("boot", boot)}})
 		s.step(Changed{})
@@ -284,7 +284,8 @@ func TestOnlyWhoWorksIsBack(t *testing.T) {
 	}
 }
 
-// TestManyAbsencesAreOneCommand: whoever goes together is noted together, and so is who comes back.
+// TestManyAbsencesAreOneCommand checks that indexers that go offline together are recorded by one command, and those
+// that come back, too.
 func TestManyAbsencesAreOneCommand(t *testing.T) {
 	const many = 250
 	s := indexersOf(t, many)
@@ -305,8 +306,8 @@ func TestManyAbsencesAreOneCommand(t *testing.T) {
 	}
 }
 
-// TestCancelledRepairRestsOverLeaders: a repair that was cancelled begins again when the time is over once more,
-// whoever leads by then.
+// TestCancelledRepairRestsOverLeaders checks that a cancelled repair begins again after another RepairAfter, under
+// any leader.
 func TestCancelledRepairRestsOverLeaders(t *testing.T) {
 	s := indexersOf(t, 3)
 	s.pass(5 * time.Second)
@@ -335,7 +336,7 @@ func TestCancelledRepairRestsOverLeaders(t *testing.T) {
 	}
 }
 
-// restoring is a cluster in which a restore has begun, and has brought nothing yet.
+// restoring returns a cluster in which a restore has begun and has sent nothing yet.
 func restoring(t *testing.T) *terms {
 	s := indexersOf(t, 1)
 	s.pass(5 * time.Second)
@@ -344,8 +345,8 @@ func restoring(t *testing.T) *terms {
 	return s
 }
 
-// TestARestoreThatBringsNothingIsGivenUp: who carried it has gone without a word; one that brings something goes on for
-// as long as it takes.
+// TestARestoreThatBringsNothingIsGivenUp checks that a restore is aborted when its sender has gone silently, and that
+// one that keeps sending goes on for as long as it takes.
 func TestARestoreThatBringsNothingIsGivenUp(t *testing.T) {
 	s := restoring(t)
 	s.pass(9 * time.Minute)

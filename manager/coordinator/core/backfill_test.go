@@ -13,8 +13,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestEveryBackfillTimestampHasItsTurn: where more buckets have builds that go on than proposals may be on their way,
-// the next ones are those of the buckets behind the last one.
+// TestEveryBackfillTimestampHasItsTurn checks that buckets take turns when more of them have builds in progress than
+// proposals may be in flight.
 func TestEveryBackfillTimestampHasItsTurn(t *testing.T) {
 	const buckets, rounds = 3 * MaxProposals, 16
 	s := indexersOf(t, 1)

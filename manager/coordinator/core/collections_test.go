@@ -12,9 +12,9 @@ import (
 	"tidemark/wire"
 )
 
-// An index says that its collection is gone when so many answers in a row have a manifest that lacks its id and is not
-// older than the one in which it was found, whatever has the name by then; nothing is concluded from an older one, or
-// where KV tells of none.
+// TestCollectionGone checks that an index loses its collection after goneAfter consecutive answers whose manifest
+// lacks the collection's id and is not older than the one in which it was found, whatever collection has the name by
+// then. Answers with an older manifest, or without one, prove nothing.
 func TestCollectionGone(t *testing.T) {
 	create := func(name string, m index.Member) statecontext.Body {
 		return &statecontext.CreateIndex{Definition: index.Definition{Name: name, Bucket: "b", BucketUUID: "u", Member: m,
@@ -31,7 +31,7 @@ func TestCollectionGone(t *testing.T) {
 	for _, x := range []struct {
 		what  string
 		found *wire.Collections
-		gone  string // how the reason ends, "" where nothing is proposed
+		gone  string // the end of the reason, "" if nothing is proposed
 	}{
 		{"there", &wire.Collections{UID: 7, All: []wire.Collection{{Scope: "_default", Name: "_default"}, there}}, ""},
 		{"dropped", &wire.Collections{UID: 7}, "was dropped; drop the index"},
@@ -57,10 +57,10 @@ func TestCollectionGone(t *testing.T) {
 		for range goneAfter - 1 {
 			answer(x.found)
 		}
-		answer(&wire.Collections{UID: 9, All: []wire.Collection{there}}) // one that has it: it was not in a row
+		answer(&wire.Collections{UID: 9, All: []wire.Collection{there}}) // one that has it resets the count
 		for range goneAfter - 1 {
 			answer(x.found)
-			answer(&wire.Collections{UID: 3}) // of KV nodes that are behind: it is in a row
+			answer(&wire.Collections{UID: 3}) // of KV nodes that are behind: do not reset the count
 			answer(&wire.Collections{UID: 6, All: []wire.Collection{there}})
 		}
 		if len(got) > 0 {
@@ -77,8 +77,8 @@ func TestCollectionGone(t *testing.T) {
 	}
 }
 
-// TestEachProjectorIsAskedForBuckets: whatever their number is, and however long it is between two questions: one that
-// cannot say keeps the others from saying it no longer than its turn.
+// TestEachProjectorIsAskedForBuckets checks that projectors are asked in turn, however many there are and however
+// long the interval is: one that cannot answer delays the others by its own turn only.
 func TestEachProjectorIsAskedForBuckets(t *testing.T) {
 	commands := []statecontext.Body{
 		&statecontext.BootstrapCluster{ClusterID: "c1", Epoch: 1, FormatLevel: statecontext.FormatLevel}, member("i1"),
@@ -116,8 +116,8 @@ func TestEachProjectorIsAskedForBuckets(t *testing.T) {
 	}
 }
 
-// TestLostCollectionIsAskedForSoon: while a collection was not found the next question does not wait for the turn of
-// all buckets; once it is there again, it does.
+// TestLostCollectionIsAskedForSoon checks that checks come more often while a collection is missing, and at the usual
+// interval once it is there again.
 func TestLostCollectionIsAskedForSoon(t *testing.T) {
 	now := Now{MS: 1_000_000, WallMS: 1_000_000, State: stateOf(t,
 		&statecontext.BootstrapCluster{ClusterID: "c1", Epoch: 1, FormatLevel: statecontext.FormatLevel}, member("i1"),
@@ -130,7 +130,7 @@ func TestLostCollectionIsAskedForSoon(t *testing.T) {
 	l, _ := New(DefaultSettings(), wire.Leader{ID: "m1", Term: 1}, hclog.NewNullLogger(), now)
 	l.active = true
 	l.membership.watchProjectors()
-	next := func() (waited int64) { // until a question is asked
+	next := func() (waited int64) { // until the next check is sent
 		for began := now.MS; ; now.MS += 10 {
 			l.at(now)
 			l.effects = l.effects[:0]

@@ -15,8 +15,8 @@ import (
 	"tidemark/wire"
 )
 
-// crowd is a leader of one indexer and one projector, both up to date, which streams a bucket for an index that is
-// built; beside it many other ones wait to be built.
+// crowd is a leader of one indexer and one projector, both up to date. The projector streams a bucket for an index in
+// backfill, and many other indexes wait to be built.
 type crowd struct {
 	a    *applied
 	lead *Leader
@@ -71,12 +71,12 @@ func newCrowd(t *testing.T, many int) *crowd {
 	return c
 }
 
-// TestBuildsLeaveRoom: thousands of indexes that move on at once neither keep the stability timestamps from being
-// promoted, nor take all the room that other duties' proposals have.
+// TestBuildsLeaveRoom checks that thousands of indexes that move on at once neither delay promotions nor use up the
+// room of other duties' proposals.
 func TestBuildsLeaveRoom(t *testing.T) {
 	c := newCrowd(t, 4*MaxProposals)
 	promoted, indexes := 0, 0
-	for range 2 { // nothing that was proposed lands meanwhile
+	for range 2 { // no proposal is committed meanwhile
 		for _, e := range c.lead.Step(c.now, Tick{}) {
 			if p, is := e.(Propose); is && strings.HasPrefix(p.Key, indexPrefix) {
 				indexes++
@@ -100,7 +100,7 @@ func TestBuildsLeaveRoom(t *testing.T) {
 	}
 }
 
-// TestRoomIsGivenBack: a step of an index that failed, or that the state shows, counts no more.
+// TestRoomIsGivenBack checks that an index's proposal counts no more when it has failed or the state shows it.
 func TestRoomIsGivenBack(t *testing.T) {
 	c := newCrowd(t, 4*MaxProposals)
 	var keys []string
@@ -118,8 +118,8 @@ func TestRoomIsGivenBack(t *testing.T) {
 	}
 }
 
-// TestReportsBesideBuilds: however many reports come in, many indexes that are built are looked through now and then
-// only, and not at all for what a report says of others. Few are at once.
+// TestReportsBesideBuilds checks that many indexes in backfill are judged at intervals only, however many reports
+// arrive, and not at all because of reports of other indexes. A few are judged at once.
 func TestReportsBesideBuilds(t *testing.T) {
 	for _, tc := range []struct{ builds, reports, want int }{{0, 50, 50}, {1000, 50, 1}} {
 		c := newCrowd(t, tc.builds)
@@ -130,7 +130,7 @@ func TestReportsBesideBuilds(t *testing.T) {
 			r := &wire.IndexerReport{Node: 0, UUID: n.uuid, BootID: n.boot, Sequence: number, Base: number - 1,
 				Copies: []wire.CopyReport{{Copy: one, Index: of, Ready: true, Done: 5, Total: 10,
 					Held: wire.StabilityRef{Bucket: "b", Ref: timestamp.Ref{Number: number}}}}}
-			b.nearly = true // looking through all of them says whether some build lacks nothing else
+			b.nearly = true // judging all of them sets whether some build lacks only a timestamp
 			c.lead.Step(c.now, &IndexerReported{Report: r, Reply: make(chan *wire.ReportReply, 1)})
 			if !b.nearly {
 				looked++
@@ -156,8 +156,8 @@ func TestReportsBesideBuilds(t *testing.T) {
 	}
 }
 
-// TestPictureOfMany: a picture of many copies is made more rarely than one of few, and for indexes that become ready
-// that of those alone is made anew; whoever has the one before keeps it as it was.
+// TestPictureOfMany checks that the picture is rebuilt more rarely with many copies, that only the part of indexes
+// that become ready is updated at once, and that an older picture stays unchanged.
 func TestPictureOfMany(t *testing.T) {
 	c := newCrowd(t, 1)
 	l, n := c.lead, c.lead.components.indexers[0]
@@ -192,7 +192,7 @@ func TestPictureOfMany(t *testing.T) {
 	}
 }
 
-// TestErrorsOfCopies: the first few errors of an index's copies are told, and how many more there are.
+// TestErrorsOfCopies checks that the first few errors of an index's copies are listed, and the number of the others.
 func TestErrorsOfCopies(t *testing.T) {
 	l := newCrowd(t, 1).lead
 	const few = "copy 1 on node 0: full; copy 2 on node 0: full; copy 3 on node 0: full; copy 4 on node 0: full"

@@ -7,7 +7,7 @@ import (
 	"tidemark/wire"
 )
 
-// TestSilent: a list that is full says nothing of copies behind its last.
+// TestSilent checks that a full list implies nothing about copies beyond its last entry.
 func TestSilent(t *testing.T) {
 	var d differing
 	if !d.silent(1) {

@@ -15,15 +15,15 @@ import (
 	"tidemark/timestamp"
 )
 
-// commandBytes is what one command may have (package consensus).
+// commandBytes is the limit of one command (package consensus).
 const commandBytes = 512 << 10
 
-// applied is a state that takes commands as the log carries them.
+// applied is a state that applies commands in their encoded form, as from the log.
 type applied struct {
 	t     testing.TB
 	state *statecontext.State
 	index uint64
-	most  int // bytes of the largest command
+	most  int // size of the largest command in bytes
 }
 
 func (a *applied) do(b statecontext.Body) statecontext.Result {
@@ -45,7 +45,7 @@ func (a *applied) do(b statecontext.Body) statecontext.Result {
 	return results[0]
 }
 
-// crowded has as many indexes as there may be, with 64 slices each, all of them on node 0 of four.
+// crowded returns a state with the given number of indexes of 64 slices, all on node 0 of four.
 func crowded(t testing.TB, indexes int) *applied {
 	a := &applied{t: t, state: statecontext.New()}
 	a.do(&statecontext.LeaderStarted{Term: 1, Manager: statecontext.Manager{ID: "m1", Name: "m1", REST: "http://m1"}})
@@ -73,7 +73,7 @@ func crowded(t testing.TB, indexes int) *applied {
 	return a
 }
 
-// again is the state as a manager has it that was sent a snapshot.
+// again replaces the state by its snapshot, as on a manager that was sent one.
 func (a *applied) again() {
 	a.t.Helper()
 	var w bytes.Buffer
@@ -90,8 +90,8 @@ func (a *applied) again() {
 	a.state = s
 }
 
-// TestEvictionsFitIntoCommands: all that an indexer may hold is taken off it, each command is one that may be proposed,
-// and the others share it.
+// TestEvictionsFitIntoCommands checks that all copies are taken off an indexer, in commands that may be proposed, and
+// that the other indexers share them.
 func TestEvictionsFitIntoCommands(t *testing.T) {
 	indexes := 10_000
 	if testing.Short() {
@@ -115,7 +115,7 @@ func TestEvictionsFitIntoCommands(t *testing.T) {
 		if now := a.state.Load(0); now != was-64*len(piece) {
 			t.Fatalf("%d indexes: %d copies are left of %d", len(piece), now, was)
 		}
-		if pieces++; pieces == 3 { // what a new leader has that was down
+		if pieces++; pieces == 3 { // a new leader that was down may have only this
 			a.again()
 		}
 	}
@@ -136,8 +136,8 @@ func TestEvictionsFitIntoCommands(t *testing.T) {
 	t.Logf("%d copies in %d commands of at most %d bytes", indexes*64, pieces, a.most)
 }
 
-// TestEvictionsKeepToNamedIndexers: an index that names its indexers gets the copies that it loses on these; it waits
-// where none of them lives, and lies on any where none of them stays.
+// TestEvictionsKeepToNamedIndexers checks that an index that names its indexers gets replacement copies on those
+// only: it waits while none of them is alive, and may use any indexer if none of them stays.
 func TestEvictionsKeepToNamedIndexers(t *testing.T) {
 	for name, tc := range map[string]struct {
 		names   []string
@@ -181,8 +181,8 @@ func TestEvictionsKeepToNamedIndexers(t *testing.T) {
 	}
 }
 
-// TestRollbackWithLongLogs: the failover logs of a bucket are more than one command may carry. The rollback takes them
-// in pieces, and goes on when its leader ends between two of them.
+// TestRollbackWithLongLogs checks that a rollback whose failover logs exceed one command commits them in pieces, and
+// continues when its leader ends between two of them.
 func TestRollbackWithLongLogs(t *testing.T) {
 	log := make(timestamp.FailoverLog, 64)
 	changes := make([]timestamp.VBucketLog, 1024)

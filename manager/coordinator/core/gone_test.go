@@ -11,7 +11,7 @@ import (
 	"tidemark/wire"
 )
 
-// asked is a crowd of which p9 is a projector, too, that lives and never streamed anything.
+// asked is a crowd with another live projector, p9, that never streamed anything.
 type asked struct{ *crowd }
 
 func newAsked(t *testing.T) asked {
@@ -23,7 +23,7 @@ func newAsked(t *testing.T) asked {
 	return s
 }
 
-// do commits a command, and has it and a tick seen.
+// do commits a command, and runs a tick that sees it.
 func (s asked) do(b statecontext.Body) {
 	s.a.do(b)
 	s.now.State = s.a.state
@@ -42,8 +42,8 @@ func (s asked) end() {
 	}
 }
 
-// answers takes "PROJECTOR WORD": that the bucket is here, another one, gone, or that it cannot be asked for. It
-// returns what is proposed of the bucket: how many answers that took, and what.
+// answers takes answers of the form "PROJECTOR WORD": the bucket is here, another one, gone, or cannot be asked
+// about. It returns after how many answers a command about the bucket was proposed, and the command.
 func (s asked) answers(uuid string, answers ...string) (after int, what statecontext.Body) {
 	for i, answer := range answers {
 		who, word, _ := strings.Cut(answer, " ")
@@ -67,14 +67,14 @@ func (s asked) answers(uuid string, answers ...string) (after int, what statecon
 	return 0, nil
 }
 
-// TestBucketGone: a bucket is gone, or another one, when so many answers in a row say so of projectors that streamed it
-// last, and nobody streams it. While all KV nodes are away, one projector that never did, or one that did beside others
-// that cannot ask theirs, takes no index away.
+// TestBucketGone checks that a bucket counts as gone, or as another one, after goneAfter consecutive answers of
+// projectors that streamed it last, while it is not streamed. While all KV nodes are away, no index is lost through a
+// projector that never streamed the bucket, or through one such answer among projectors that cannot ask their nodes.
 func TestBucketGone(t *testing.T) {
 	for _, x := range []struct {
 		what    string
 		answers []string
-		after   int // 0: it stays
+		after   int // 0: the bucket stays
 	}{
 		{"deleted", []string{"p1 gone", "p1 gone", "p1 gone"}, 3},
 		{"made anew", []string{"p1 another", "p1 another", "p1 another"}, 3},
@@ -103,7 +103,8 @@ func TestBucketGone(t *testing.T) {
 	}
 }
 
-// TestBucketGoneWithItsProjectors: where none lives any more that streamed a bucket, those count that live.
+// TestBucketGoneWithItsProjectors checks that all live projectors count if none of those that streamed the bucket is
+// alive.
 func TestBucketGoneWithItsProjectors(t *testing.T) {
 	s := newAsked(t)
 	s.lead.components.projectors["p1"].refused = true
@@ -113,7 +114,8 @@ func TestBucketGoneWithItsProjectors(t *testing.T) {
 	}
 }
 
-// TestBucketGoneIsForgotten: what was said of a bucket does not count against one that is made anew under its name.
+// TestBucketGoneIsForgotten checks that earlier answers do not count against a bucket that is re-created under its
+// name.
 func TestBucketGoneIsForgotten(t *testing.T) {
 	s := newAsked(t)
 	s.end()
@@ -128,8 +130,8 @@ func TestBucketGoneIsForgotten(t *testing.T) {
 	}
 }
 
-// TestWhoIsAskedForABucket: all projectors in turn while it is streamed, so that one that errs is named, which happens
-// once until it finds the bucket; then those whose answers count.
+// TestWhoIsAskedForABucket checks that all projectors are asked in turn while the bucket is streamed, so that one
+// with a wrong answer is logged, once until it finds the bucket; otherwise only those whose answers count.
 func TestWhoIsAskedForABucket(t *testing.T) {
 	s := newAsked(t)
 	turns := func() (who []index.ProjectorID) {

@@ -8,8 +8,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestEachCopyIsListedOnce: where two indexers say that they have a copy, as one was given the other's files, the list
-// of held timestamps has one row of it, of the indexer on which it is placed.
+// TestEachCopyIsListedOnce checks that, if two indexers report the same copy because one was given the other's files,
+// the list of held timestamps has one row for it, that of the indexer on which it is placed.
 func TestEachCopyIsListedOnce(t *testing.T) {
 	for _, foreign := range []index.NodeID{1, 2} {
 		g := greeting(t)

@@ -13,14 +13,14 @@ import (
 	"tidemark/wire"
 )
 
-// greeted is a new leader of one index on one indexer, which two projectors feed, and whom it says hello. Answers come
-// when the test says so.
+// greeted is a new leader of one index on one indexer and two projectors, all of which it has sent a hello. The test
+// decides when answers arrive.
 type greeted struct {
 	t    *testing.T
 	now  Now
 	lead *Leader
-	to   map[index.ProjectorID]Receiver // who was greeted
-	at   Receiver                       // the indexer
+	to   map[index.ProjectorID]Receiver // receivers of the hellos
+	at   Receiver                       // the indexer's receiver
 }
 
 func greeting(t *testing.T) *greeted {
@@ -71,20 +71,20 @@ func (g *greeted) look(effects []Effect) {
 
 func (g *greeted) step(in Input) { g.look(g.lead.Step(g.now, in)) }
 
-// stream is what a report says of the stream of vbucket 0.
+// stream returns a report of the stream of vbucket 0.
 func stream(full bool, complete uint64, ended bool) []wire.StreamStates {
 	return []wire.StreamStates{{Bucket: "b", BucketUUID: "u", Full: full, Streams: []wire.StreamState{{
 		Incarnation: index.Incarnation{Epoch: 1, Term: 1, Counter: 1}, Complete: complete, Ended: ended,
 		Log: timestamp.FailoverLog{{VBUUID: 7}}}}}}
 }
 
-// hello has a projector answer with what it says.
+// hello delivers a projector's answer to the hello.
 func (g *greeted) hello(id index.ProjectorID, number uint64, says []wire.StreamStates) {
 	g.step(&ProjectorGreeted{Greet: Greet{Projector: id}, From: g.to[id], Answer: &wire.ProjectorHello{
 		Report: wire.ProjectorReport{ID: id, BootID: "boot", Sequence: number, Buckets: says}}})
 }
 
-// report has p1 report; full: it is asked for everything next.
+// report delivers a report of p1; full: the reply asks for a full report.
 func (g *greeted) report(base, number uint64, says []wire.StreamStates) (full bool) {
 	g.t.Helper()
 	r := &ProjectorReported{Report: &wire.ProjectorReport{ID: "p1", BootID: "boot", Base: base, Sequence: number,
@@ -97,7 +97,7 @@ func (g *greeted) report(base, number uint64, says []wire.StreamStates) (full bo
 	return a.Full
 }
 
-// helloIndexer and reportIndexer are the same of the indexer, which says which timestamp its copy holds.
+// helloIndexer and reportIndexer do the same for the indexer, with the timestamp that its copy holds.
 func (g *greeted) helloIndexer(number, held uint64) {
 	g.step(&IndexerGreeted{From: g.at, Answer: &wire.IndexerHello{Report: *holding(0, number, held)}})
 }
@@ -122,8 +122,8 @@ func (g *greeted) held() uint64 { return g.lead.components.indexers[0].copies[1]
 
 func (g *greeted) state() streams.State { return g.lead.buckets.byName["b"].ledger.At(0).State }
 
-// TestNewsBetweenHelloAndStart: what a projector reports after its hello, before the leader goes by what all have
-// said, is not lost: a stream that has ended is not taken for one that runs until everything is told for other reasons.
+// TestNewsBetweenHelloAndStart checks that a report between a projector's hello and the leader's activation is not
+// lost: a stream that has ended must not count as running until the next full report.
 func TestNewsBetweenHelloAndStart(t *testing.T) {
 	g := greeting(t)
 	g.helloIndexer(1, 0)
@@ -151,8 +151,8 @@ func TestNewsBetweenHelloAndStart(t *testing.T) {
 	}
 }
 
-// TestHelloOutOfOrder: the answer to a hello that was made before a report which has come says nothing that is newer,
-// and what a report is a change of is never the state that a hello told.
+// TestHelloOutOfOrder checks that an answer to a hello that is older than a report does not overwrite it, and that a
+// hello's state is never taken as the base of a report of changes.
 func TestHelloOutOfOrder(t *testing.T) {
 	t.Run("a projector's comes behind everything", func(t *testing.T) {
 		g := greeting(t)
@@ -160,7 +160,7 @@ func TestHelloOutOfOrder(t *testing.T) {
 		g.hello("p2", 1, nil)
 		g.report(0, 6, stream(true, 20, false))
 		g.hello("p1", 5, stream(true, 10, true))
-		g.now.MS += 100 // the leader is there, and asks for what it has not heard since
+		g.now.MS += 100 // the leader is active, and requests what is missing
 		if !g.report(6, 7, nil) {
 			t.Error("everything is not asked for when the leader begins")
 		}
@@ -182,7 +182,7 @@ func TestHelloOutOfOrder(t *testing.T) {
 		if !g.report(4, 6, nil) {
 			t.Error("a change of what is not here was taken")
 		}
-		g.hello("p1", 5, stream(true, 10, false)) // the best there is, and the base of nothing
+		g.hello("p1", 5, stream(true, 10, false)) // the best available, but the base of nothing
 		if !g.report(5, 7, nil) || !g.report(4, 8, nil) {
 			t.Error("a change was taken of what a late answer told")
 		}

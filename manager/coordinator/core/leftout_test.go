@@ -12,11 +12,11 @@ import (
 	"tidemark/wire"
 )
 
-// dropper is a crowd of two indexers, whose projectors drop what is meant for them.
+// dropper is a crowd of two indexers, whose projectors drop data meant for them.
 type dropper struct {
 	asked
 	b    *bucket
-	sent map[index.ProjectorID]uint64 // reports
+	sent map[index.ProjectorID]uint64 // number of reports sent
 }
 
 func newDropper(t *testing.T) dropper {
@@ -29,7 +29,7 @@ func newDropper(t *testing.T) dropper {
 	return s
 }
 
-// drops has a projector report that it drops what is meant for these indexers.
+// drops sends a projector's report that it drops data meant for these indexers.
 func (s dropper) drops(id index.ProjectorID, nodes ...index.NodeID) {
 	s.sent[id]++
 	s.lead.Step(s.now, &ProjectorReported{Report: &wire.ProjectorReport{ID: id, BootID: "boot", Sequence: s.sent[id],
@@ -37,7 +37,7 @@ func (s dropper) drops(id index.ProjectorID, nodes ...index.NodeID) {
 		Reply: make(chan *wire.ReportReply, 1)})
 }
 
-// out lists whom promotion goes on without, as projectors drop what is meant for them.
+// out returns the indexers that promotion leaves out because projectors drop their data.
 func (s dropper) out() string {
 	s.lead.promotion.leaveOut(s.b)
 	var out []index.NodeID
@@ -49,7 +49,8 @@ func (s dropper) out() string {
 	return fmt.Sprintf("%v", out)
 }
 
-// TestLeftOut: who is left out follows what projectors drop, which streams they have, and which of them live.
+// TestLeftOut checks that left-out indexers follow from the projectors' drops, their streams, and which of them are
+// alive.
 func TestLeftOut(t *testing.T) {
 	s := newDropper(t)
 	is := func(what, want string) {
@@ -86,8 +87,8 @@ func TestLeftOut(t *testing.T) {
 	is("and was removed", "[]")
 }
 
-// TestLeftOutIsKept: while nothing changes of who is left out, no promotion that is tried looks through the vbuckets,
-// whatever else comes in.
+// TestLeftOutIsKept checks that attempted promotions do not scan the vbuckets while the left-out indexers are
+// unchanged, whatever other inputs arrive.
 func TestLeftOutIsKept(t *testing.T) {
 	s := newDropper(t)
 	s.drops("p1", 0, 1)

@@ -13,8 +13,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestLeadersOwnPause: a leader that stood still itself (its process was stopped, its machine frozen) takes nobody for
-// silent because of that, whatever comes in first; what was silence before goes on to count.
+// TestLeadersOwnPause checks that a leader that stood still itself (its process was stopped, its machine frozen) does
+// not count that time as silence of components, whatever input comes first, while earlier silence still counts.
 func TestLeadersOwnPause(t *testing.T) {
 	for _, what := range []string{"a tick", "a report"} {
 		s := newAsked(t)
@@ -54,8 +54,8 @@ func TestLeadersOwnPause(t *testing.T) {
 	}
 }
 
-// TestLeadersOwnPauseInARollback: nor does a rollback that has begun go on without those whom it asks, and no indexer
-// that takes part counts as silent.
+// TestLeadersOwnPauseInARollback checks that a rollback does not proceed without components because of the pause, and
+// that no participating indexer counts as silent.
 func TestLeadersOwnPauseInARollback(t *testing.T) {
 	s := newAsked(t)
 	l, b := s.lead, s.lead.buckets.byName["b"]
@@ -80,7 +80,7 @@ func TestLeadersOwnPauseInARollback(t *testing.T) {
 	}
 }
 
-// TestLeadersOwnPauseInARepair: nor are streams asked for again without the positions of indexers that live.
+// TestLeadersOwnPauseInARepair checks that streams are not requested again without the positions of live indexers.
 func TestLeadersOwnPauseInARepair(t *testing.T) {
 	s := newAsked(t)
 	asked := func() (positions, logs bool) {
@@ -107,7 +107,8 @@ func TestLeadersOwnPauseInARepair(t *testing.T) {
 	}
 }
 
-// TestLeadersOwnPauseAtItsStart: nor does it then go on without those whom it has just asked what runs.
+// TestLeadersOwnPauseAtItsStart checks that the leader does not become active without the components that it has just
+// sent hellos.
 func TestLeadersOwnPauseAtItsStart(t *testing.T) {
 	s := newAsked(t)
 	s.lead.active = false
@@ -126,7 +127,8 @@ func TestLeadersOwnPauseAtItsStart(t *testing.T) {
 	}
 }
 
-// TestLeadersOwnPauseInABuild: nor does a build lack its host for that time, which it may no longer than BuildPatience.
+// TestLeadersOwnPauseInABuild checks that the pause does not count toward BuildPatience, the time for which a build
+// may lack a host.
 func TestLeadersOwnPauseInABuild(t *testing.T) {
 	s := newAsked(t)
 	l := s.lead
@@ -141,7 +143,7 @@ func TestLeadersOwnPauseInABuild(t *testing.T) {
 	}
 }
 
-// TestLeadersOwnPauseInAnAudit: nor does an audit end without the answers that wait for it.
+// TestLeadersOwnPauseInAnAudit checks that an audit does not end without answers that wait to be taken.
 func TestLeadersOwnPauseInAnAudit(t *testing.T) {
 	s := newAsked(t)
 	l, b := s.lead, s.lead.buckets.byName["b"]
@@ -163,8 +165,8 @@ func TestLeadersOwnPauseInAnAudit(t *testing.T) {
 	}
 }
 
-// TestLeadersOwnPauseIsNoAbsence: nor has an indexer that is offline been away for that time: what it has is made anew
-// elsewhere, and a step of a rebalance does without it, when it was away for as long as it may before and afterwards.
+// TestLeadersOwnPauseIsNoAbsence checks that the pause does not count toward the absence of an offline indexer: its
+// copies are made anew, and a rebalance step proceeds without it, only by the time before and after the pause.
 func TestLeadersOwnPauseIsNoAbsence(t *testing.T) {
 	s := indexersOf(t, 3)
 	s.pass(10 * time.Second)
@@ -188,7 +190,7 @@ func TestLeadersOwnPauseIsNoAbsence(t *testing.T) {
 	}
 }
 
-// TestLeadersOwnPauseInARestore: nor has who carries a restore been silent for it.
+// TestLeadersOwnPauseInARestore checks that the pause does not count as silence of the sender of a restore.
 func TestLeadersOwnPauseInARestore(t *testing.T) {
 	s := restoring(t)
 	s.now.MS, s.now.StateMS = s.now.MS+statecontext.RestorePatienceMS, s.now.StateMS+statecontext.RestorePatienceMS
@@ -202,7 +204,7 @@ func TestLeadersOwnPauseInARestore(t *testing.T) {
 	}
 }
 
-// TestTimesThatALeaderStoodStill: of many of them the sum stays.
+// TestTimesThatALeaderStoodStill checks that the total is kept when spans are merged.
 func TestTimesThatALeaderStoodStill(t *testing.T) {
 	var s stood
 	for i := range int64(3 * maxStood) {

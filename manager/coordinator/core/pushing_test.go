@@ -12,8 +12,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestDefinitionsThatAreRefused: that a component does not take the definitions is told to the log, once for as long as
-// it says the same. What passes by itself is not.
+// TestDefinitionsThatAreRefused checks that a component's refusal of definitions is logged, once per reason, and that
+// temporary failures are not.
 func TestDefinitionsThatAreRefused(t *testing.T) {
 	l := newCrowd(t, 1).lead
 	var out bytes.Buffer

@@ -10,7 +10,7 @@ import (
 	"tidemark/streams"
 )
 
-// starting is the start of streams of some vbuckets, in words.
+// starting returns a StartStreams message for some vbuckets.
 func starting(bucket string, counter uint64, vbuckets ...uint16) Tell {
 	s := StartStreams{Bucket: BucketRef{Name: bucket}, Incarnation: index.Incarnation{Counter: counter}}
 	for _, v := range vbuckets {
@@ -27,7 +27,7 @@ func stopping(bucket string) Tell {
 	return Tell{Lane: Commands, Say: StopStreams{Bucket: BucketRef{Name: bucket}}}
 }
 
-// words says what was taken.
+// words describes a taken message.
 func words(t Tell) string {
 	switch m := t.Say.(type) {
 	case StartStreams:
@@ -44,14 +44,14 @@ func words(t Tell) string {
 	return t.Key
 }
 
-// TestCommandsWaitForTheirBucketAlone: whoever takes a command gets the oldest of a bucket of which none is under way,
-// so that a bucket that is slow holds no other one up, and each bucket's stay in order. A start that is made again
-// before it was said is said once.
+// TestCommandsWaitForTheirBucketAlone checks that Take returns the oldest command of a bucket with none in progress,
+// so that a slow bucket delays no other and each bucket's commands stay in order, and that a start that is replaced
+// while it waits is sent once.
 func TestCommandsWaitForTheirBucketAlone(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		put  []Tell
-		do   string // take, and the place among those taken of the one that is over
+		do   string // take, or the position of the taken one that is done
 		want string
 	}{
 		{"one bucket in order", []Tell{starting("a", 1, 1), stopping("a"), polling("a")}, "take take 0 take 1 take",
@@ -91,8 +91,8 @@ func TestCommandsWaitForTheirBucketAlone(t *testing.T) {
 	}
 }
 
-// TestStartsOfOthersStay: what is taken out of a start that waits is not taken out of what the same start is in another
-// lane.
+// TestStartsOfOthersStay checks that removing vbuckets from a waiting start leaves the same start in other lanes
+// unchanged.
 func TestStartsOfOthersStay(t *testing.T) {
 	var q, other Queue
 	one := starting("a", 1, 1, 2, 3)
@@ -104,8 +104,8 @@ func TestStartsOfOthersStay(t *testing.T) {
 	}
 }
 
-// TestNoBucketIsDropped: of what has a key nothing is dropped, however many buckets there are: the first of more than
-// LaneLength were never asked for. What has none is bounded.
+// TestNoBucketIsDropped checks that messages with a key are never dropped, however many buckets there are (once the
+// first of more than LaneLength were never asked for), and that messages without a key are bounded.
 func TestNoBucketIsDropped(t *testing.T) {
 	const keyed, loose = 2 * LaneLength, LaneLength + 3
 	var q Queue

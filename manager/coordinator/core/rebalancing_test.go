@@ -12,7 +12,7 @@ import (
 	"tidemark/wire"
 )
 
-// As much of a plan is begun as one command carries.
+// TestAPlanIsBegunInPieces checks that only as much of a plan is begun as one command carries.
 func TestAPlanIsBegunInPieces(t *testing.T) {
 	p, from := &rebalance.Plan{}, index.NodeID(1)
 	for i := range 30_000 {
@@ -28,7 +28,7 @@ func TestAPlanIsBegunInPieces(t *testing.T) {
 	}
 }
 
-// TestFilled: a copy counts by the files that are sent for it, or else by its side streams.
+// TestFilled checks that a copy's progress is that of the files sent for it, else that of its side streams.
 func TestFilled(t *testing.T) {
 	for _, c := range []struct {
 		is   wire.CopyReport
@@ -46,8 +46,8 @@ func TestFilled(t *testing.T) {
 	}
 }
 
-// TestARepairThatWaitsHoldsNoneUp: a copy of a bucket whose KV is away is not made anew before KV is back; what another
-// indexer has had, of another bucket, is.
+// TestARepairThatWaitsHoldsNoneUp checks that a copy of a bucket whose KV is away waits for KV, while another
+// indexer's copies of another bucket are made anew.
 func TestARepairThatWaitsHoldsNoneUp(t *testing.T) {
 	s := indexersOf(t, 5)
 	s.pass(5 * time.Second)
@@ -80,8 +80,8 @@ func TestARepairThatWaitsHoldsNoneUp(t *testing.T) {
 	}
 }
 
-// TestATargetThatGoesEndsNoBuild: a copy that is built moves to an indexer that goes for good. Its step is given up,
-// and the build, whose own indexers all live, goes on.
+// TestATargetThatGoesEndsNoBuild checks that a step which moves a copy in backfill to an indexer that disappears is
+// given up, and that the build, whose own indexers are alive, continues.
 func TestATargetThatGoesEndsNoBuild(t *testing.T) {
 	s := buildersOf(t, 2)
 	s.exact = func(partition.Copy) bool { return false }
@@ -109,15 +109,15 @@ func TestATargetThatGoesEndsNoBuild(t *testing.T) {
 	if d := s.state.state.Definition(1); d.State != index.Backfill {
 		t.Errorf("the index is %s: %s", d.State, d.Reason)
 	}
-	s.there[0], s.there[1] = false, false // its own, and all that could take their place
+	s.there[0], s.there[1] = false, false // its own, and all that could replace them
 	s.pass(12 * time.Minute)
 	if d := s.state.state.Definition(1); d.State != index.Error {
 		t.Errorf("without any indexer the index is %s", d.State)
 	}
 }
 
-// TestACopyThatWasNeverMadeGoesElsewhere: an index is created when an indexer has just died, and nobody knows. What was
-// placed there is given to another once it is offline, and the index is built; what that indexer has made stays its.
+// TestACopyThatWasNeverMadeGoesElsewhere checks a CREATE INDEX right after an indexer has died unnoticed: its copies
+// are placed elsewhere once it is offline, and the index is built; copies that the indexer has made stay its own.
 func TestACopyThatWasNeverMadeGoesElsewhere(t *testing.T) {
 	s := indexersOf(t, 3)
 	s.exact = func(partition.Copy) bool { return true }
@@ -145,8 +145,8 @@ func TestACopyThatWasNeverMadeGoesElsewhere(t *testing.T) {
 	}
 }
 
-// TestABuildWhoseIndexerGoes: what it was building is built elsewhere, for however long that takes, and the index is
-// ready without it. One that is back within 30 s goes on.
+// TestABuildWhoseIndexerGoes checks that the copies that an absent indexer was building are built elsewhere, however
+// long that takes, and the index becomes ready without it. An indexer that is back within 30 s continues.
 func TestABuildWhoseIndexerGoes(t *testing.T) {
 	s := buildersOf(t, 3)
 	exact := false
@@ -160,7 +160,7 @@ func TestABuildWhoseIndexerGoes(t *testing.T) {
 		t.Fatalf("the index is %s, and began %+v", d.State, s.began)
 	}
 	s.there[2] = false
-	s.pass(20 * time.Minute) // longer than a build waits for an indexer, and than repairs wait
+	s.pass(20 * time.Minute) // longer than BuildPatience and RepairAfter
 	if d := s.state.state.Definition(1); d.State != index.Backfill || len(s.began) != 1 {
 		t.Fatalf("the index is %s, and began %+v", d.State, s.began)
 	}
@@ -176,8 +176,8 @@ func TestABuildWhoseIndexerGoes(t *testing.T) {
 	}
 }
 
-// TestNoRebalanceIsCancelledForWhatWasNeverMade: what an operator has begun goes on, and copies that its steps give to
-// an indexer that goes wait for it as long as they may.
+// TestNoRebalanceIsCancelledForWhatWasNeverMade checks that an operator's rebalance continues, and that copies which
+// its steps give to an absent indexer wait for it as long as usual.
 func TestNoRebalanceIsCancelledForWhatWasNeverMade(t *testing.T) {
 	s := indexersOf(t, 3)
 	s.exact = func(partition.Copy) bool { return true }
@@ -195,13 +195,14 @@ func TestNoRebalanceIsCancelledForWhatWasNeverMade(t *testing.T) {
 		r.Phase != statecontext.RebalanceRunning {
 		t.Errorf("the rebalance is %+v", r)
 	}
-	s.pass(10 * time.Minute) // the step is given up, and with it the rebalance over
+	s.pass(10 * time.Minute) // the step is given up, and so the rebalance is over
 	if c := s.state.state.Topology(2).Copies; len(c) != 1 || c[0].Node == 2 {
 		t.Errorf("the copies of the new index are %+v", c)
 	}
 }
 
-// TestACancelledRepairOfWhatWasNeverMade begins again when the indexer has been away for as long as it may.
+// TestACancelledRepairOfWhatWasNeverMade checks that a cancelled repair begins again when the indexer has been away
+// for RepairAfter.
 func TestACancelledRepairOfWhatWasNeverMade(t *testing.T) {
 	s := indexersOf(t, 3)
 	s.pass(20 * time.Second)
@@ -216,7 +217,7 @@ func TestACancelledRepairOfWhatWasNeverMade(t *testing.T) {
 	}
 	s.commit(&statecontext.CancelRebalance{ID: s.state.state.RebalanceUnderWay().ID})
 	s.step(Changed{})
-	s.pass(9 * time.Minute) // the build's patience is not over
+	s.pass(9 * time.Minute) // BuildPatience is not over
 	if len(s.began) != 1 {
 		t.Fatalf("%d repairs began after it was cancelled", len(s.began))
 	}

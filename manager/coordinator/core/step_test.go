@@ -37,14 +37,14 @@ func stateOf(t *testing.T, commands ...statecontext.Body) *statecontext.State {
 	return s
 }
 
-// member is the command that makes an indexer known.
+// member returns the command that registers an indexer.
 func member(name string) statecontext.Body {
 	return &statecontext.RegisterIndexer{Indexer: statecontext.Indexer{UUID: "uuid-" + name, Name: name, BootID: "boot",
 		Admin: "http://" + name, Scan: "http://" + name, Data: statecontext.DataAddrs{Maintenance: name}}}
 }
 
-// TestPlacesChosenInARowDiffer: two statements that ask for places before either is in the state do not read the same
-// load. What came to nothing does not count any more, nor what the state shows or nobody settles in time.
+// TestPlacesChosenInARowDiffer checks that two statements that request places before either is in the state do not
+// see the same load. Reservations end when the statement fails, when the state shows it, or when they expire.
 func TestPlacesChosenInARowDiffer(t *testing.T) {
 	commands := []statecontext.Body{&statecontext.BootstrapCluster{ClusterID: "c1", Epoch: 1}}
 	for i := range 4 {
@@ -94,9 +94,9 @@ func TestPlacesChosenInARowDiffer(t *testing.T) {
 	}
 }
 
-// TestNothingIsPlacedOnWhoIsAway: a leader that has just begun places nothing on an indexer that was offline for the
-// one before and has not answered this one, nor on one for whose first answer it has waited in vain, unless there are
-// too few others. Who has answered is there, whatever was noted.
+// TestNothingIsPlacedOnWhoIsAway checks that a new leader places nothing on an indexer that was offline for the
+// previous leader and has not answered this one, nor on one that has not answered in time, unless there are too few
+// others. An indexer that has answered is used, whatever is recorded.
 func TestNothingIsPlacedOnWhoIsAway(t *testing.T) {
 	commands := []statecontext.Body{&statecontext.BootstrapCluster{ClusterID: "c1", Epoch: 1},
 		member("i1"), member("i2"), member("i3")}
@@ -160,8 +160,9 @@ func TestNothingIsPlacedOnWhoIsAway(t *testing.T) {
 	}
 }
 
-// TestWhoWasOfflineIsNotWaitedFor: a leader begins when all have answered but those that were offline for the one
-// before, as soon as they have been asked in vain; of others it waits for as long as it has patience.
+// TestWhoWasOfflineIsNotWaitedFor checks that a leader becomes active when all components have answered except those
+// that were offline for the previous leader and did not answer the first attempt; it waits up to HelloWait for
+// others.
 func TestWhoWasOfflineIsNotWaitedFor(t *testing.T) {
 	for _, noted := range []bool{true, false} {
 		commands := []statecontext.Body{&statecontext.BootstrapCluster{ClusterID: "c1", Epoch: 1}, member("i1"), member("i2")}
@@ -196,8 +197,8 @@ func TestWhoWasOfflineIsNotWaitedFor(t *testing.T) {
 	}
 }
 
-// TestStepIsPure: the Leader reads no clock, starts nothing, and writes no channel but that of an answer which a driver
-// delivers. (internal/layers looks at what it imports.)
+// TestStepIsPure checks that the Leader reads no clock, starts nothing, and writes to no channel except that of an
+// answer, which a driver delivers. (internal/layers checks its imports.)
 func TestStepIsPure(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	if err != nil {

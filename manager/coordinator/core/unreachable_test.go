@@ -11,8 +11,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestComponentsThatAreNotReached: a component that reports, and does not answer at the address that it has given, is
-// told to the log, once, and to whoever asks for the status, when that has lasted; one that is not there is not.
+// TestComponentsThatAreNotReached checks that a component that reports but does not answer at its registered address
+// is logged once, and shown in the status, when that has lasted; an absent component is not.
 func TestComponentsThatAreNotReached(t *testing.T) {
 	g := greeting(t)
 	var out bytes.Buffer

@@ -10,7 +10,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// needing is a scan that needs these seqnos, all of one branch.
+// needing returns a scan that needs these seqnos, all of one branch.
 func needing(branch uint64, seqnos ...uint64) *Stabilize {
 	w := &Stabilize{Bucket: "b", Need: timestamp.New(len(seqnos)), Reply: make(chan Stabilized, 1)}
 	for v, s := range seqnos {
@@ -21,8 +21,8 @@ func needing(branch uint64, seqnos ...uint64) *Stabilize {
 	return w
 }
 
-// TestWantIsOfThoseWhoWait: projectors are asked for the highest seqnos that scans need which wait, whoever has come
-// and gone; what was told of it does not change under who has it.
+// TestWantIsOfThoseWhoWait checks that projectors are asked for the highest seqnos that the waiting scans need, as
+// scans come and go, and that a slice already sent does not change.
 func TestWantIsOfThoseWhoWait(t *testing.T) {
 	c := newCrowd(t, 0)
 	b := c.lead.buckets.byName["b"]
@@ -55,8 +55,8 @@ func TestWantIsOfThoseWhoWait(t *testing.T) {
 	}
 }
 
-// TestLostBranches: an audit ends a scan that needs a branch which no log of the vbucket has, where one was shown since
-// the scan came.
+// TestLostBranches checks that an audit refuses a scan that needs a branch missing from all logs of the vbucket, if a
+// log was collected since the scan arrived.
 func TestLostBranches(t *testing.T) {
 	log := func(v uint16, branches ...uint64) streams.Log {
 		l := streams.Log{VBucket: v}
