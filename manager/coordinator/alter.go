@@ -14,22 +14,22 @@ import (
 	"tidemark/statecontext"
 )
 
-// AlterRequest asks for an index to have other replicas, or to lie on other indexers. One of Replicas, Drop and Nodes
-// is given, or Replicas with Nodes.
+// AlterRequest requests another number of replicas of an index, or other indexers for it. It sets one of Replicas,
+// Drop and Nodes, or Replicas with Nodes.
 type AlterRequest struct {
 	ID       index.ID
 	Name     statecontext.IndexName // unless zero, instead of ID
-	IfMatch  uint64                 // of the definition, 0: any
-	Replicas *int                   // that it is to have beside the first copy
-	Drop     *int                   // number of the replica that goes
+	IfMatch  uint64                 // of the definition; 0: any
+	Replicas *int                   // the wanted number, in addition to the first copy
+	Drop     *int                   // number of the replica to drop
 	Nodes    []string
 	Request  *statecontext.Request // nil: not remembered
 }
 
-// AlterIndex changes replicas in one update: new copies are filled from KV beside those there are. Other nodes are
-// noted, and a rebalance that begins with the same update moves what lies elsewhere. Errors wrap statecontext codes,
-// expression.ErrDefinition, ErrLastCopies, rebalance.ErrTooFewNodes or ErrUnknownNode, ErrNotLeading, ErrBusy, or come
-// from the proposal.
+// AlterIndex changes replicas in one update: new copies are filled from KV while the present ones serve. New Nodes
+// are recorded, and a rebalance that begins with the same update moves the copies that lie elsewhere. Errors wrap
+// codes of package errcode, expression.ErrDefinition, ErrLastCopies, rebalance.ErrTooFewNodes or ErrUnknownNode,
+// ErrNotLeading, ErrBusy, or come from the proposal.
 func (c *Coordinator) AlterIndex(ctx context.Context, req AlterRequest) (Outcome, error) {
 	l, err := c.leading()
 	if err != nil {
@@ -59,7 +59,7 @@ func (c *Coordinator) alterOnce(ctx context.Context, l *term, req *AlterRequest)
 	return altered(c.cfg.Consensus.State(), x.Definition, res)
 }
 
-// planAlteration plans it on one state: nil when all is so already.
+// planAlteration returns the command for state s, nil if there is nothing to change.
 func (c *Coordinator) planAlteration(ctx context.Context, l *term, s *statecontext.State, x *statecontext.Index,
 	req *AlterRequest) (*statecontext.AlterIndex, error) {
 	cluster, err := c.clusterNow(ctx, l)
@@ -85,26 +85,26 @@ func (c *Coordinator) planAlteration(ctx context.Context, l *term, s *stateconte
 	return body, err
 }
 
-// restated is the canonical text of an index as an alteration makes it.
+// restated returns the canonical statement of the altered index.
 func restated(d index.Definition, body *statecontext.AlterIndex) (string, error) {
 	d.Replicas, d.Nodes = body.Replicas, body.Nodes
 	err := expression.Normalize(&d)
 	return d.Statement, err
 }
 
-// isNew reports whether a proposal has done something now: no dry run, and nothing that was done before.
+// isNew reports whether the proposal has changed something: it was neither a rehearsal nor a replay.
 func (c *Coordinator) isNew(res *statecontext.Result) bool { return !res.Replayed && !c.rehearses }
 
-// sayMoves logs the rebalance that an ALTER INDEX has begun, nil: none.
+// sayMoves logs the rebalance that an ALTER INDEX has begun; start is nil if there is none.
 func (c *Coordinator) sayMoves(start *statecontext.StartRebalance, res *statecontext.Result) {
 	if start != nil && c.isNew(res) {
 		c.cfg.Logger.Info("a rebalance begins", "rebalance", res.Number, "cause", start.Cause, "steps", len(start.Steps))
 	}
 }
 
-// toAlter finds the index that a statement changes, by id or name, in a state that is as new as any. Where there is
-// nothing to change, x is nil, and done and err are the statement's outcome: it was answered before, or there is no
-// index of that name.
+// toAlter finds the index that a statement changes, by id or name, in a linearizable state. If there is nothing to
+// change, x is nil, and done and err are the statement's outcome: the request was answered before, or no index has
+// that name.
 func (c *Coordinator) toAlter(ctx context.Context, id index.ID, name *statecontext.IndexName,
 	req *statecontext.Request) (s *statecontext.State, x *statecontext.Index, done Outcome, err error) {
 	if err := c.cfg.Consensus.ReadBarrier(ctx); err != nil {
@@ -122,7 +122,7 @@ func (c *Coordinator) toAlter(ctx context.Context, id index.ID, name *stateconte
 	return s, x, Outcome{}, alterable(s, x, id)
 }
 
-// alterable returns why an index cannot be changed any more, nil if it can; id is what it was asked for by.
+// alterable returns why an index cannot be changed any more, nil if it can; id is that of the request.
 func alterable(s *statecontext.State, x *statecontext.Index, id index.ID) error {
 	if x == nil || x.Definition.State == index.Dropping {
 		return &statecontext.Rejection{Code: errcode.UnknownIndex,
@@ -135,7 +135,7 @@ func alterable(s *statecontext.State, x *statecontext.Index, id index.ID) error 
 	return nil
 }
 
-// noRebalance is an error while a rebalance is under way.
+// noRebalance returns an error if a rebalance is running.
 func noRebalance(s *statecontext.State) error {
 	if r := s.RebalanceUnderWay(); r != nil {
 		return &statecontext.Rejection{Code: errcode.RebalanceRunning,
@@ -144,7 +144,7 @@ func noRebalance(s *statecontext.State) error {
 	return nil
 }
 
-// moves plans what changes its place with an alteration; cluster has the new nodes.
+// moves plans the moves of an alteration; cluster already has the new nodes.
 func (c *Coordinator) moves(cluster *rebalance.Cluster, x *statecontext.Index, body *statecontext.AlterIndex) error {
 	d := &x.Definition
 	for i := range cluster.Indexes {
@@ -160,7 +160,7 @@ func (c *Coordinator) moves(cluster *rebalance.Cluster, x *statecontext.Index, b
 	start := c.starting(p, "ALTER INDEX "+d.Keyspace().String()+"/"+d.Name)
 	left := 0
 	start.Steps, left = core.Begun(p, func(y *rebalance.Step) bool { return y.Index == d.ID && wanted(cluster, y) })
-	if left > 0 { // nobody would move them
+	if left > 0 { // nothing would move them later
 		return &statecontext.Rejection{Code: errcode.LimitExceeded, Message: fmt.Sprintf("ALTER INDEX %s/%s to these "+
 			"indexers moves %d copies, and one rebalance begins %d; name fewer new indexers, beside some of those that have "+
 			"copies, and the rest when they have moved; or lower num_replica before, and raise it afterwards",
@@ -172,7 +172,7 @@ func (c *Coordinator) moves(cluster *rebalance.Cluster, x *statecontext.Index, b
 	return nil
 }
 
-// altered is the outcome of an AlterIndex of an index that was so before.
+// altered returns the outcome of an AlterIndex; was is the definition before it.
 func altered(s *statecontext.State, was index.Definition, res statecontext.Result) (Outcome, error) {
 	if err := res.Err(); err != nil {
 		return Outcome{}, err
@@ -181,13 +181,13 @@ func altered(s *statecontext.State, was index.Definition, res statecontext.Resul
 	if now := s.Definition(res.Index); now != nil {
 		o.Definition = *now
 	}
-	if o.Definition.ID = res.Index; o.Definition.State == 0 { // it is gone since
+	if o.Definition.ID = res.Index; o.Definition.State == 0 { // it was dropped meanwhile
 		o.Definition.State = index.Dropping
 	}
 	return o, nil
 }
 
-// alteration makes the command; nil when all is so already.
+// alteration makes the command; nil if there is nothing to change.
 func alteration(cluster *rebalance.Cluster, x *statecontext.Index, req *AlterRequest) (*statecontext.AlterIndex,
 	error) {
 	d := &x.Definition
@@ -218,7 +218,7 @@ func alteration(cluster *rebalance.Cluster, x *statecontext.Index, req *AlterReq
 	return c, further(cluster, d, *req.Replicas, c)
 }
 
-// without notes that one replica of an index goes.
+// without sets the command to drop one replica.
 func without(d *index.Definition, replica int, c *statecontext.AlterIndex) error {
 	if replica > int(d.Replicas) || replica < 0 || d.Replicas == 0 {
 		return &statecontext.Rejection{Code: errcode.InvalidArgument, Message: fmt.Sprintf(
@@ -229,7 +229,7 @@ func without(d *index.Definition, replica int, c *statecontext.AlterIndex) error
 	return nil
 }
 
-// keeps refuses to drop replicas unless those that stay have a whole copy of each slice on an indexer that lives.
+// keeps returns an error unless the remaining replicas have a whole copy of each slice on live indexers.
 func (c *Coordinator) keeps(ctx context.Context, l *term, x *statecontext.Index,
 	body *statecontext.AlterIndex) error {
 	if len(body.Drop) == 0 || x.Waits() {
@@ -245,7 +245,7 @@ func (c *Coordinator) keeps(ctx context.Context, l *term, x *statecontext.Index,
 	})
 }
 
-// refusal is why replicas may not be dropped, nil: they may.
+// refusal returns why replicas may not be dropped, nil if they may.
 func refusal(a *core.Lacking, d *index.Definition) error {
 	switch {
 	case len(a.Slices) > 0:
@@ -259,7 +259,7 @@ func refusal(a *core.Lacking, d *index.Definition) error {
 	return nil
 }
 
-// onto notes on which indexers an index is to lie.
+// onto sets the indexers on which the index is to lie.
 func onto(cluster *rebalance.Cluster, d *index.Definition, nodes []string, c *statecontext.AlterIndex) error {
 	serving := slices.DeleteFunc(slices.Clone(cluster.Nodes),
 		func(n rebalance.Node) bool { return n.Role != rebalance.Serving })
@@ -277,7 +277,7 @@ func onto(cluster *rebalance.Cluster, d *index.Definition, nodes []string, c *st
 	return err
 }
 
-// further finds places for more replicas.
+// further adds placements for more replicas.
 func further(cluster *rebalance.Cluster, d *index.Definition, replicas int, c *statecontext.AlterIndex) error {
 	at := slices.IndexFunc(cluster.Indexes, func(x rebalance.Index) bool { return x.ID == d.ID })
 	if at < 0 {

@@ -1,17 +1,17 @@
-// Package coordinator holds the duties of the leading index manager (IM-4 to IM-22): it makes components known, hands
-// definitions to them, places and builds indexes, keeps the ledger of the maintenance streams, promotes stability
-// timestamps, and notices who is silent.
+// Package coordinator implements the duties of the leading index manager (IM-4 to IM-22): it registers components,
+// pushes definitions to them, places and builds indexes, keeps the ledger of the maintenance streams, promotes
+// stability timestamps, and detects silent components.
 //
-// What it promises: every duty works from the replicated state and from what components report (level-triggered), so
-// that a lost message, a lost event or a new leader loses nothing; streams that run are taken over, not restarted; a
-// slow or absent component delays only what depends on it; a stability timestamp is committed before it is published;
-// what cannot be undone is told only after its commit and a fresh check of leadership.
+// It guarantees: every duty works from the replicated state and from the components' reports (level-triggered), so
+// that a lost message, a lost event or a new leader loses nothing; running streams are adopted, not restarted; a slow
+// or absent component delays only what depends on it; a stability timestamp is committed before it is published; a
+// command that cannot be undone is sent only after its commit and a fresh check of leadership.
 //
-// What it never does: change the replicated state other than by proposing, or decide anything that packages stability,
-// streams and rebalance decide.
+// It never changes the replicated state other than by proposals, and decides nothing that packages stability, streams
+// and rebalance decide.
 //
-// Package core decides: its Leader's step takes an input and returns effects as data. A driver per term owns one
-// (type term): inputs come through one bounded queue, effects go out through lanes, a few per receiver.
+// Package core decides: a step of its Leader takes an input and returns effects as data. One driver per term owns a
+// Leader (type term): inputs come through one bounded queue, effects go out through lanes, a few per receiver.
 package coordinator
 
 import (
@@ -32,23 +32,23 @@ import (
 	"tidemark/wire"
 )
 
-// Consensus is what the coordinator needs of a Raft node; *consensus.Node is one.
+// Consensus is the part of a Raft node that the coordinator uses; *consensus.Node implements it.
 type Consensus interface {
 	ID() string
 	State() *statecontext.State
-	// StateTimeMS is the state's time of now, for ages: it goes on though nothing is proposed.
+	// StateTimeMS returns the present state time, for ages: it advances even if nothing is proposed.
 	StateTimeMS() int64
 	Propose(ctx context.Context, command statecontext.Command) (statecontext.Result, error)
-	// ReadBarrier returns when this node's leadership has been checked.
+	// ReadBarrier returns when this node's leadership has been verified.
 	ReadBarrier(ctx context.Context) error
 }
 
-// Machine signals changes of the state; *fsm.FSM is one.
+// Machine signals changes of the state; *fsm.FSM implements it.
 type Machine interface {
 	Subscribe() *fsm.Subscription
 }
 
-// Projectors speaks to projectors; *projectorclient.Client does.
+// Projectors sends requests to projectors; *projectorclient.Client implements it.
 type Projectors interface {
 	Hello(ctx context.Context, addr string, req *wire.HelloRequest) (*wire.ProjectorHello, error)
 	Definitions(ctx context.Context, addr string, req *wire.Definitions) (*wire.DefinitionsReply, error)
@@ -60,7 +60,7 @@ type Projectors interface {
 	Sync(ctx context.Context, addr string, req *wire.SyncRequest) (*wire.ProjectorReport, error)
 }
 
-// Indexers speaks to indexers; *indexerclient.Client does.
+// Indexers sends requests to indexers; *indexerclient.Client implements it.
 type Indexers interface {
 	Hello(ctx context.Context, addr string, req *wire.HelloRequest) (*wire.IndexerHello, error)
 	Definitions(ctx context.Context, addr string, req *wire.Definitions) (*wire.DefinitionsReply, error)
@@ -74,74 +74,75 @@ type Indexers interface {
 var (
 	// ErrNotLeading is wrapped when this manager does not lead, or stopped leading before the answer came.
 	ErrNotLeading = errors.New("this manager does not lead")
-	// ErrConfig is wrapped when a Config cannot be used.
+	// ErrConfig is wrapped when a Config is invalid.
 	ErrConfig = errors.New("coordinator configuration")
 )
 
-// Config holds what a Coordinator works with.
+// Config configures a Coordinator.
 type Config struct {
 	Consensus  Consensus
 	Machine    Machine
 	Projectors Projectors
 	Indexers   Indexers
-	// REST is this manager's base URL, told to components.
+	// this manager's base URL, as sent to components
 	REST     string
 	Logger   hclog.Logger
 	Now      func() time.Time // time.Now
 	began    time.Time
 	Settings core.Settings
-	// Quantiles finds, within so long, the values of the leading key that cut an index into n parts of about as many
-	// entries, fewer where it cannot be cut into so many; nil: nobody can.
+	// Quantiles returns, within the given time, values of the leading key that cut an index into n parts of about equal
+	// numbers of entries, or into fewer if n is impossible; nil: not supported.
 	Quantiles func(ctx context.Context, x *statecontext.Index, n int, within time.Duration) (partition.Cuts, error)
-	// Loads finds, within so long, the values that cut slices of a range each where what is written to and read from it
-	// has its quantiles, in the order of the slices asked for; nil: nobody can.
+	// Loads returns, within the given time, values that cut the range of each hot slice at the quantiles of what is
+	// written to and read from it, in the order of the slices requested; nil: not supported.
 	Loads func(ctx context.Context, x *statecontext.Index, hot []rebalance.Hot, within time.Duration) ([]partition.Cuts,
 		error)
-	// Hold, for tests, is asked before each transition of a slice that moves is proposed (the state that follows, or
-	// HoldForget): true holds it back, and the duty comes again. nil: nothing is.
+	// Hold, for tests, is called with the next state of a moving slice (or HoldForget) before the transition is
+	// proposed; if it returns true the proposal fails and the duty retries. May be nil.
 	Hold func(what string) bool
 }
 
-// HoldForget is what Hold is asked before copies are forgotten that have left.
+// HoldForget is passed to Hold before released copies are removed from the state.
 const HoldForget = "forget"
 
-// firstTry is how long what a component is told may take before it leaves its place to others, see tellsAtOnce.
+// firstTry is how long a message may take before it yields its worker to others, see tellsAtOnce.
 const firstTry = time.Second
 
-// Bounds. They are constants because they bound memory, not behaviour.
+// Limits. They are constants because they bound memory, not behaviour.
 const (
-	// inboxLength bounds inputs that wait for the loop: more than all components send in a tick.
+	// inboxLength limits the inputs that wait for the loop: more than all components send in a tick.
 	inboxLength = 4096
-	// tick is how often time alone moves something.
+	// tick is the interval of timed duties.
 	tick = 20 * time.Millisecond
-	// tellsAtOnce is of how many buckets a component carries out commands, and how many questions about a projector's
-	// KV node are under way, beside hangAtOnce that have taken longer than firstTry: a bucket about which KV is silent, or
-	// that is restored, takes no place of the others for longer.
+	// tellsAtOnce is the number of buckets for which a component carries out commands at once, and of questions about a
+	// projector's KV node, in addition to hangAtOnce that have taken longer than firstTry: a bucket for which KV does
+	// not answer, or that is being restored, delays the others no longer than that.
 	tellsAtOnce = 4
 	hangAtOnce  = 60
-	// CallsAtOnce is how many calls to one component a leader may have under way: commands, questions, and one by each of
-	// the other lanes.
+	// CallsAtOnce is the number of calls to one component that a leader may have in flight: commands, questions, and one
+	// per other lane.
 	CallsAtOnce = 2*(tellsAtOnce+hangAtOnce) + 4
-	// commandRetries is how often a command is sent again at once that another lane's command overtook.
+	// commandRetries is how often a command is resent at once after a command of another lane overtook it.
 	commandRetries = 3
-	// mostRehearsals go on at once: each has a copy of the state.
+	// mostRehearsals limits concurrent rehearsals: each has a copy of the state.
 	mostRehearsals = 2
 )
 
-// Coordinator does the duties while its manager leads. Its methods are safe for concurrent use.
+// Coordinator runs the duties while its manager leads. Its methods are safe for concurrent use.
 type Coordinator struct {
 	cfg        Config
-	rehearsing chan struct{} // has one for each rehearsal that goes on
-	rehearses  bool          // it is one
+	rehearsing chan struct{} // holds one element per rehearsal in progress
+	rehearses  bool          // this Coordinator is a rehearsal
 
 	mu      sync.Mutex
 	current *term
 }
 
-// DefaultSource moves the stability timestamps of buckets for which none is set, while this manager leads.
+// DefaultSource returns what drives the stability timestamps of buckets without a setting of their own, while this
+// manager leads.
 func (c *Coordinator) DefaultSource() stability.Source { return c.cfg.Settings.Stability.Source }
 
-// New makes a Coordinator. Errors wrap ErrConfig.
+// New returns a Coordinator. Errors wrap ErrConfig.
 func New(cfg Config) (*Coordinator, error) {
 	switch {
 	case cfg.Consensus == nil || cfg.Machine == nil || cfg.Projectors == nil || cfg.Indexers == nil:
@@ -163,8 +164,8 @@ func New(cfg Config) (*Coordinator, error) {
 	return &Coordinator{cfg: cfg, rehearsing: make(chan struct{}, mostRehearsals)}, nil
 }
 
-// Run does the duties of one term until ctx ends: it is the leader loop that package consensus runs. An error is a
-// set-up that failed; leadership should be handed on.
+// Run runs the duties of one term until ctx ends: it is the leader loop that package consensus calls. An error means
+// that the set-up failed, and leadership should be handed on.
 func (c *Coordinator) Run(ctx context.Context, term uint64) error {
 	for {
 		l := c.newTerm(term)
@@ -182,7 +183,7 @@ func (c *Coordinator) Run(ctx context.Context, term uint64) error {
 	}
 }
 
-// leading returns the present term.
+// leading returns the present term. Errors wrap ErrNotLeading.
 func (c *Coordinator) leading() (*term, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -192,7 +193,7 @@ func (c *Coordinator) leading() (*term, error) {
 	return c.current, nil
 }
 
-// leadingNow is leading, with a state that has all that was committed before the call.
+// leadingNow returns the present term once the state has everything that was committed before the call.
 func (c *Coordinator) leadingNow(ctx context.Context) (*term, error) {
 	t, err := c.leading()
 	if err != nil {
@@ -201,6 +202,6 @@ func (c *Coordinator) leadingNow(ctx context.Context) (*term, error) {
 	return t, c.cfg.Consensus.ReadBarrier(ctx)
 }
 
-// nowMS is a clock in milliseconds that no step of the wall clock moves: ages of reports would jump with it, and every
-// component would be away at once.
+// nowMS returns a monotonic time in unix milliseconds as of the process's start. If the wall clock were used, setting
+// it would change the ages of all reports, and could make every component offline at once.
 func (c *Config) nowMS() int64 { return c.began.UnixMilli() + c.Now().Sub(c.began).Milliseconds() }

@@ -23,22 +23,23 @@ import (
 var (
 	// ErrVBuckets is wrapped when a bucket has more vbuckets than timestamp.MaxVBuckets.
 	ErrVBuckets = errors.New("too many vbuckets")
-	// ErrNoProjector is wrapped when no projector could say whether a bucket exists.
+	// ErrNoProjector is wrapped when no projector could tell whether a bucket exists.
 	ErrNoProjector = errors.New("no projector can say whether KV has the bucket")
 	// ErrUnknownCollection is wrapped when KV has no such collection.
 	ErrUnknownCollection = errors.New("no such collection")
 )
 
-// Outcome of a DDL request.
+// Outcome is the outcome of a DDL request.
 type Outcome struct {
 	ID         index.ID
-	Definition index.Definition // as it stands now; of a dropped index, as it was
-	CAS        uint64           // of the update, or the present one when nothing changed
-	Existed    bool             // nothing was changed: IF NOT EXISTS found it, or another request had dropped it before
+	Definition index.Definition // as it is now; of a dropped index, as it was
+	CAS        uint64           // of the update; the present one if nothing changed
+	Existed    bool             // nothing changed: it existed (IF NOT EXISTS), or another request had dropped it
 	Replayed   bool             // the same request was answered before
 }
 
-// CreateRequest asks for an index (IM-12). Definition says what CREATE INDEX says; ids, state and time are assigned.
+// CreateRequest requests a new index (IM-12). Definition holds the contents of CREATE INDEX; ids, state and time are
+// assigned.
 type CreateRequest struct {
 	Definition  index.Definition
 	IfNotExists bool
@@ -47,8 +48,8 @@ type CreateRequest struct {
 
 // CreateIndex validates a definition, finds the bucket and places for its copies, and replicates it in state pending.
 // Errors wrap expression.ErrSyntax or ErrDefinition, ErrUnknownBucket, ErrVBuckets, ErrNoProjector,
-// rebalance.ErrTooFewNodes or ErrUnknownNode, statecontext codes, ErrNotLeading, or come from the proposal (package
-// consensus).
+// rebalance.ErrTooFewNodes or ErrUnknownNode, codes of package errcode, ErrNotLeading, or come from the proposal
+// (package consensus).
 func (c *Coordinator) CreateIndex(ctx context.Context, req CreateRequest) (Outcome, error) {
 	l, err := c.leading()
 	if err != nil {
@@ -100,7 +101,7 @@ func (c *Coordinator) createOnce(ctx context.Context, l *term, req *CreateReques
 	return c.created(&d, res)
 }
 
-// created is the outcome of a CreateIndex of this definition.
+// created returns the outcome of a CreateIndex of this definition.
 func (c *Coordinator) created(d *index.Definition, res statecontext.Result) (Outcome, error) {
 	if err := res.Err(); err != nil {
 		return Outcome{}, err
@@ -113,8 +114,8 @@ func (c *Coordinator) created(d *index.Definition, res statecontext.Result) (Out
 	return o, nil
 }
 
-// place returns the nodes of a new index's copies, and what is to be called with the outcome of its proposal. Errors
-// wrap ErrNoIndexer, those of package rebalance, ErrBusy or ErrNotLeading.
+// place returns places for a new index's copies, and a function to call with the outcome of its proposal. Errors wrap
+// ErrNoIndexer, those of package rebalance, ErrBusy or ErrNotLeading.
 func (c *Coordinator) place(ctx context.Context, t *term, d *index.Definition) ([]statecontext.Placement,
 	func(statecontext.Result, error), error) {
 	p := &core.Placing{Definition: d, Reply: make(chan core.Placed, 1)}
@@ -135,14 +136,14 @@ func (c *Coordinator) place(ctx context.Context, t *term, d *index.Definition) (
 		return nil, nil, err
 	}
 	return a.Placement, func(res statecontext.Result, err error) {
-		if a.Reservation == nil { // of a rehearsal
+		if a.Reservation == nil { // in a rehearsal
 			return
 		}
-		_ = t.post(ctx, &core.Settled{Reservation: a.Reservation, CAS: res.CAS, Err: err}) // else it ends by itself
+		_ = t.post(ctx, &core.Settled{Reservation: a.Reservation, CAS: res.CAS, Err: err}) // else the reservation expires
 	}, nil
 }
 
-// trace begins to trace a build; 0: there is nothing to trace.
+// trace begins the trace of a build; it returns 0 if nothing records it.
 func (c *Coordinator) trace(ctx context.Context, t *term, bucket string) uint64 {
 	if c.rehearses {
 		return 0
@@ -150,8 +151,8 @@ func (c *Coordinator) trace(ctx context.Context, t *term, bucket string) uint64 
 	return t.gate.traces.begin(ctx, bucket)
 }
 
-// recalled is the outcome of a request that was done before. It is asked for before anything is judged: what the
-// request was about may have gone since, or be as it wanted by now.
+// recalled returns the outcome of a request that was executed before. It must be called before the request is
+// checked: meanwhile its index may have been dropped, or have the requested form.
 func recalled(s *statecontext.State, r *statecontext.Request) (res statecontext.Result, known bool) {
 	if r == nil {
 		return res, false
@@ -159,7 +160,7 @@ func recalled(s *statecontext.State, r *statecontext.Request) (res statecontext.
 	return s.Outcome(r)
 }
 
-// proposeRequest proposes what a user asked for.
+// proposeRequest proposes a user's request.
 func (c *Coordinator) proposeRequest(ctx context.Context, r *statecontext.Request,
 	body statecontext.Body) (statecontext.Result, error) {
 	res, err := c.cfg.Consensus.Propose(ctx, statecontext.Command{Request: r, Body: body})
@@ -169,16 +170,16 @@ func (c *Coordinator) proposeRequest(ctx context.Context, r *statecontext.Reques
 	return res, err
 }
 
-// DropRequest asks for an index to be dropped.
+// DropRequest requests that an index be dropped.
 type DropRequest struct {
 	ID      index.ID
 	Name    statecontext.IndexName // unless zero, instead of ID
-	IfMatch uint64                 // modified_cas that it must have; 0: any
+	IfMatch uint64                 // the modified_cas that it must have; 0: any
 	Request *statecontext.Request
 }
 
-// DropIndex starts dropping an index; its name is free at once. Errors wrap statecontext codes or ErrNotLeading, or
-// come from the proposal.
+// DropIndex starts dropping an index; its name is free at once. Errors wrap codes of package errcode or
+// ErrNotLeading, or come from the proposal.
 func (c *Coordinator) DropIndex(ctx context.Context, req DropRequest) (Outcome, error) {
 	if _, err := c.leading(); err != nil {
 		return Outcome{}, err
@@ -192,7 +193,7 @@ func (c *Coordinator) DropIndex(ctx context.Context, req DropRequest) (Outcome, 
 	if err != nil {
 		return Outcome{}, err
 	}
-	if res.Index != was.ID { // it has dropped another one: a replay, or the name was another's by then
+	if res.Index != was.ID { // another index was dropped: a replay, or the name had passed to it
 		was = index.Definition{}
 	}
 	o := Outcome{ID: res.Index, Definition: was, CAS: res.CAS, Replayed: res.Replayed, Existed: !res.Changed}
@@ -203,15 +204,15 @@ func (c *Coordinator) DropIndex(ctx context.Context, req DropRequest) (Outcome, 
 	return o, nil
 }
 
-// BuildRequest asks for deferred or failed indexes to be built.
+// BuildRequest requests builds of deferred or failed indexes.
 type BuildRequest struct {
 	IDs     []index.ID
 	Names   []statecontext.IndexName // if any, instead of IDs
-	IfMatch uint64                   // the ModifiedCAS that each must have (there is one then), 0 for any
+	IfMatch uint64                   // the ModifiedCAS that each must have (there is one then); 0: any
 	Request *statecontext.Request    // nil: not remembered
 }
 
-// targets are the indexes to be built that are there, in the version that is asked for.
+// targets returns the requested indexes that exist in the requested version.
 func (req *BuildRequest) targets(s *statecontext.State) (all []*statecontext.Index) {
 	for _, id := range req.IDs {
 		all = append(all, s.Index(id))
@@ -224,8 +225,8 @@ func (req *BuildRequest) targets(s *statecontext.State) (all []*statecontext.Ind
 	})
 }
 
-// BuildIndexes starts builds together: all or none. Errors as DropIndex's, or wrap ErrNoProjector or ErrVBuckets where
-// a bucket is not known to be there.
+// BuildIndexes starts builds together: all or none. Errors are those of DropIndex, or wrap ErrNoProjector or
+// ErrVBuckets if a bucket cannot be found.
 func (c *Coordinator) BuildIndexes(ctx context.Context, req BuildRequest) ([]Outcome, error) {
 	l, err := c.leading()
 	if err != nil {
@@ -257,11 +258,11 @@ func (c *Coordinator) BuildIndexes(ctx context.Context, req BuildRequest) ([]Out
 	return os, nil
 }
 
-// findAgain asks projectors about the buckets of indexes to be built that were deleted, once each: who makes one again
-// tells nobody of it, and nobody looks after a bucket that is gone. One that is not there is left to Apply to refuse,
-// and so is an index that the request wants in another version. Making a bucket known changes the reasons of its
-// indexes: an IfMatch of the version before goes on to that one. Where the build is not proposed after that, a retry
-// with the version before is refused as changed (CASMismatch).
+// findAgain asks the projectors about the deleted buckets of the indexes to build, once each: a re-created bucket is
+// not announced, and checkBuckets skips buckets that are gone. If a bucket still does not exist, or an index does not
+// have the requested version, Apply refuses the request. Registering a bucket changes the reasons of its indexes: an
+// IfMatch of the version before is then updated to the new one. If the build is not proposed after that, a retry with
+// the old version is refused as changed (CASMismatch).
 func (c *Coordinator) findAgain(ctx context.Context, l *term, req *BuildRequest) error {
 	s := c.cfg.Consensus.State()
 	if _, known := recalled(s, req.Request); known {
@@ -283,17 +284,17 @@ func (c *Coordinator) findAgain(ctx context.Context, l *term, req *BuildRequest)
 		}
 		d := c.cfg.Consensus.State().Definition(x.Definition.ID)
 		if req.IfMatch != 0 && d != nil && d.ModifiedCAS == b.ModifiedCAS {
-			req.IfMatch = d.ModifiedCAS // by that alone
+			req.IfMatch = d.ModifiedCAS // the registration alone has changed it
 		}
 	}
 	return nil
 }
 
-// findBucket returns a bucket as the state knows it, after asking the projectors where it does not.
+// findBucket returns a bucket from the state, or asks the projectors and registers it.
 func (c *Coordinator) findBucket(ctx context.Context, l *term, name string) (*statecontext.Bucket, error) {
 	s := c.cfg.Consensus.State()
 	if b := s.Bucket(name); b != nil && !b.Gone {
-		return b, nil // whether it still exists is checked now and then
+		return b, nil // its existence is checked at intervals
 	}
 	found, err := c.askBucketSoon(ctx, &wire.BucketRequest{Bucket: name})
 	if err != nil {
@@ -301,19 +302,19 @@ func (c *Coordinator) findBucket(ctx context.Context, l *term, name string) (*st
 	}
 	seen := s.Seen(name)
 	if _, err := c.proposeFor(ctx, &statecontext.SetBucket{Name: name, UUID: found.UUID, VBuckets: found.VBuckets,
-		Seen: &seen}); err != nil && !errors.Is(err, errcode.GenerationMismatch) { // known since
+		Seen: &seen}); err != nil && !errors.Is(err, errcode.GenerationMismatch) { // registered meanwhile
 		return nil, fmt.Errorf("making bucket %q known: %w", name, err)
 	}
 	b := c.cfg.Consensus.State().Bucket(name)
 	if b == nil || b.Gone {
 		return nil, fmt.Errorf("%w: %q", core.ErrBucketGone, name)
 	}
-	_ = l.post(ctx, core.Committed{}) // sooner is better; it would see it anyway
+	_ = l.post(ctx, core.Committed{}) // faster than the notification of the change
 	return b, nil
 }
 
-// askBucketSoon is askBucket, and waits for the first projector, or the first that can be reached. One that answers
-// that it cannot say has said why: nobody waits for that to change.
+// askBucketSoon is like askBucket, and waits up to ProjectorWait for a first projector, or for one to be reachable.
+// If a projector reports a reason why it cannot answer, it does not wait.
 func (c *Coordinator) askBucketSoon(ctx context.Context, req *wire.BucketRequest) (*wire.BucketReply, error) {
 	patience, cancel := context.WithTimeout(ctx, c.cfg.Settings.ProjectorWait)
 	defer cancel()
@@ -333,14 +334,14 @@ func (c *Coordinator) askBucketSoon(ctx context.Context, req *wire.BucketRequest
 	}
 }
 
-// projectorPause is how long it rests between two looks for a projector.
+// projectorPause is the pause between two attempts to find a projector.
 const projectorPause = 100 * time.Millisecond
 
-// findCollection finds the id that the collection's names have now. An index is bound to it: another collection that is
-// made under the names later is another one.
+// findCollection sets the id that the collection's names have now. The index is bound to that id: a collection that
+// is created under the same names later is a different one.
 func (c *Coordinator) findCollection(ctx context.Context, bucket *statecontext.Bucket, d *index.Definition) error {
 	d.Member = d.Keyspace().Member()
-	if d.Member.IsZero() || c.cfg.Consensus.State().IndexIn(d.Keyspace(), d.Name) != nil { // the name decides
+	if d.Member.IsZero() || c.cfg.Consensus.State().IndexIn(d.Keyspace(), d.Name) != nil { // taken: Apply decides
 		return nil
 	}
 	found, err := c.askBucketSoon(ctx, &wire.BucketRequest{Bucket: d.Bucket, Collections: true})
@@ -363,14 +364,14 @@ func (c *Coordinator) findCollection(ctx context.Context, bucket *statecontext.B
 		d.Member.Collection, d.Member.Scope)
 }
 
-// unknownBucket is the answer to askBucket where no KV node has the bucket of those that could be asked.
+// unknownBucket is the error of askBucket if no reachable KV node has the bucket.
 type unknownBucket struct {
 	bucket  string
 	asked   int
-	unasked []string // why each other projector could not be asked, or its KV node
+	unasked []string // why each other projector, or its KV node, could not be asked
 }
 
-// Error says who could not be asked.
+// Error includes the projectors that could not be asked.
 func (e *unknownBucket) Error() string {
 	text := fmt.Sprintf("%v: no KV node has a bucket %q", core.ErrUnknownBucket, e.bucket)
 	if len(e.unasked) > 0 {
@@ -382,8 +383,8 @@ func (e *unknownBucket) Error() string {
 // Unwrap returns core.ErrUnknownBucket.
 func (e *unknownBucket) Unwrap() error { return core.ErrUnknownBucket }
 
-// definite makes core.ErrUnknownBucket of askBucket mean that KV has no such bucket: where not every projector could be
-// asked it is ErrNoProjector instead. Other errors, and nil, stay.
+// definite replaces core.ErrUnknownBucket by ErrNoProjector if not every projector could be asked, so that the former
+// means that KV has no such bucket. It returns other errors, and nil, unchanged.
 func definite(err error) error {
 	var unknown *unknownBucket
 	if !errors.As(err, &unknown) || len(unknown.unasked) == 0 {
@@ -394,18 +395,18 @@ func definite(err error) error {
 		shorten(unknown.unasked))
 }
 
-// bucketAnswer is what a projector says of a bucket.
+// bucketAnswer is a projector's answer about a bucket.
 type bucketAnswer struct {
 	from  index.ProjectorID
 	found *wire.BucketReply
 	err   error
 }
 
-// agreeWait is how long others may take to say that a bucket is another one once one has said what it is.
+// agreeWait is how long, after the first projector has found a bucket, others may take to contradict it.
 const agreeWait = time.Second
 
-// askBucket asks the projectors whose word counts. Where one has said what the bucket is, the others have agreeWait to
-// say otherwise, unless it is the one that the state has: that needs no second word.
+// askBucket asks the projectors whose answers count. Once one has found the bucket, the others have agreeWait to
+// contradict it, unless it is the bucket in the state, which needs no confirmation.
 func (c *Coordinator) askBucket(ctx context.Context, req *wire.BucketRequest) (*wire.BucketReply, error) {
 	all := c.speakers()
 	ctx, cancel := context.WithCancel(ctx)
@@ -439,15 +440,15 @@ func (c *Coordinator) askBucket(ctx context.Context, req *wire.BucketRequest) (*
 	return judgeBucket(req.Bucket, answers)
 }
 
-// knows reports whether the state has that bucket, which is not gone.
+// knows reports whether the state has that bucket, and it is not gone.
 func (c *Coordinator) knows(name, uuid string) bool {
 	b := c.cfg.Consensus.State().Bucket(name)
 	return b != nil && !b.Gone && b.UUID == uuid
 }
 
-// speakers are the projectors that say which buckets KV has: those that stream some, and those that live and have told
-// of one what their KV node has of it, as they stand at the KV cluster that is indexed; where there is none, those that
-// live and streamed last; where there is none of these, all.
+// speakers returns the projectors whose answers about buckets count: those that stream some, and live ones whose KV
+// node has vbuckets of a known bucket, because they belong to the indexed KV cluster. If there are none, the live
+// ones that were the last to stream a vbucket; if there are none of these either, all.
 func (c *Coordinator) speakers() []*statecontext.Projector {
 	status, _ := c.Status()
 	of := make(map[index.ProjectorID]*core.ProjectorStatus, len(status.Projectors))
@@ -474,7 +475,7 @@ func (c *Coordinator) speakers() []*statecontext.Projector {
 	return all
 }
 
-// judgeBucket makes one answer of those of several projectors.
+// judgeBucket combines the answers of several projectors.
 func judgeBucket(name string, answers []bucketAnswer) (*wire.BucketReply, error) {
 	if found, err := agreed(name, answers); found != nil || err != nil {
 		return found, err
@@ -507,7 +508,8 @@ func judgeBucket(name string, answers []bucketAnswer) (*wire.BucketReply, error)
 	return nil, fmt.Errorf("%w %q: %d asked, none answered: %w", ErrNoProjector, name, len(answers), last)
 }
 
-// agreed is the bucket that projectors have found, if any; an error where two have found different ones.
+// agreed returns the bucket that projectors have found, nil for none; it returns an error if they found different
+// ones.
 func agreed(name string, answers []bucketAnswer) (found *wire.BucketReply, err error) {
 	var by index.ProjectorID
 	for _, a := range answers {
@@ -524,7 +526,8 @@ func agreed(name string, answers []bucketAnswer) (found *wire.BucketReply, err e
 	return found, nil
 }
 
-// newRules are those that an index carries which is built now: the lowest of those that projectors evaluate by.
+// newRules returns the expression rules of an index that is built now: the lowest of those that projectors evaluate
+// by.
 func (c *Coordinator) newRules() uint32 {
 	s, _ := c.Status()
 	if low := s.ExprRules.Lowest; low != 0 {

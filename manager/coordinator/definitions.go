@@ -11,19 +11,19 @@ import (
 	"tidemark/wire"
 )
 
-// definitions makes the messages that projectors and indexers work from, once per revision: the whole list, and what
-// has changed since revisions of this term.
+// definitions makes the lists from which projectors and indexers work, once per revision: full lists, and changes
+// since revisions of this term.
 type definitions struct {
 	consensus Consensus
 
 	mu      sync.Mutex
-	former  []*described      // one of each revision, ascending
-	whole   *wire.Definitions // of the newest; nil until somebody needs it
+	former  []*described      // one per revision, ascending
+	whole   *wire.Definitions // of the newest; nil until it is needed
 	changes map[uint64]*wire.DefinitionsChange
 }
 
-// described is what components are told of one state. It keeps nothing else of the state alive: a leader has many of
-// them for its whole term.
+// described is the part of one state that is sent to components. It keeps the rest of the state collectable: a leader
+// holds many of them for its whole term.
 type described struct {
 	statecontext.Placements
 	rest wire.DefinitionsRest
@@ -31,17 +31,18 @@ type described struct {
 
 func describe(s *statecontext.State) *described { return &described{s.Placements(), describeRest(s)} }
 
-// formerRevisions bounds the revisions since which changes can be told; who works with an older one is told the whole.
+// formerRevisions limits the revisions since which changes can be sent; a component with an older one gets the full
+// list.
 const formerRevisions = 64
 
-// note remembers a state, so that what changes after it can be told to who works with its revision already.
+// note stores a state, so that later changes can be sent to components that have its revision.
 func (d *definitions) note(s *statecontext.State) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.take(s)
 }
 
-// take returns the newest of the states that lists are made of, s if it is a newer one.
+// take returns the newest stored state, after storing s if it is newer.
 func (d *definitions) take(s *statecontext.State) *described {
 	if n := len(d.former); n > 0 && d.former[n-1].Revision() >= s.DefinitionsRevision() {
 		return d.former[n-1]
@@ -55,7 +56,7 @@ func (d *definitions) take(s *statecontext.State) *described {
 	return newest
 }
 
-// newest returns the list of the newest state, without a fence. It must not be changed.
+// newest returns the full list of the newest state, without a fence. The caller must not modify it.
 func (d *definitions) newest() *wire.Definitions {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -66,8 +67,8 @@ func (d *definitions) newest() *wire.Definitions {
 	return d.whole
 }
 
-// since returns what has changed in it since a revision, without a fence; nil when the whole has to be told. It must
-// not be changed.
+// since returns the changes since a revision, without a fence; nil if the full list must be sent. The caller must not
+// modify it.
 func (d *definitions) since(revision uint64) *wire.DefinitionsChange {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -79,7 +80,7 @@ func (d *definitions) since(revision uint64) *wire.DefinitionsChange {
 			return nil
 		}
 		c = changed(d.former[i], s)
-		if i == 0 { // perhaps told by the leader before, since when managers may have come or moved: they raise no revision
+		if i == 0 { // the previous leader may have sent it before managers joined or moved, which raises no revision
 			c.Rest = &s.rest
 		}
 		d.changes[revision] = c
@@ -87,8 +88,8 @@ func (d *definitions) since(revision uint64) *wire.DefinitionsChange {
 	return c
 }
 
-// changed tells the difference of what define gives of two states. Objects of the state are never changed in place, so
-// that those of the same address are the same.
+// changed returns the difference between the lists of two states. Objects of the state are never modified in place,
+// so equal pointers mean equal objects.
 func changed(was, is *described) *wire.DefinitionsChange {
 	c := &wire.DefinitionsChange{Base: was.Revision(), Revision: is.Revision()}
 	changedIndexes(c, was, is)
@@ -125,7 +126,7 @@ func changedIndexers(c *wire.DefinitionsChange, was, is *described) {
 	}
 }
 
-// define is the whole list that components are told.
+// define returns the full list for components.
 func define(s *described) *wire.Definitions {
 	d := &wire.Definitions{Revision: s.Revision(), Buckets: s.rest.Buckets, Projectors: s.rest.Projectors,
 		Managers: s.rest.Managers}
@@ -143,7 +144,7 @@ func define(s *described) *wire.Definitions {
 	return d
 }
 
-// told reports whether components are told of an index: of others hosts have nothing, or are to have nothing.
+// told reports whether an index is in the lists: hosts have nothing of other indexes, or must drop what they have.
 func told(x *statecontext.Index) bool { return !x.Waits() && x.Definition.State != index.Dropping }
 
 func describeIndexer(i *statecontext.Indexer) wire.Endpoint {

@@ -20,9 +20,8 @@ import (
 	"tidemark/wire"
 )
 
-// Gateway carries a term's effects out: it says what is told to components, proposes, and hands answers over. When and
-// in which order that happens is its caller's affair: goroutines (term.go), or the seed of a simulation. It is safe for
-// concurrent use.
+// Gateway carries out a term's effects: it sends messages to components, proposes, and delivers answers. Its caller
+// decides when and in which order: goroutines (term.go), or the seed of a simulation. It is safe for concurrent use.
 type Gateway struct {
 	cfg    Config
 	self   wire.Leader
@@ -35,7 +34,7 @@ type Gateway struct {
 	receivers map[core.Receiver]*receiver
 }
 
-// receiver is what is kept of an Open.
+// receiver is an open receiver and its fences.
 type receiver struct {
 	core.Open
 	fences *fences
@@ -46,8 +45,8 @@ func newGateway(cfg Config, self wire.Leader, log hclog.Logger) *Gateway {
 		receivers: map[core.Receiver]*receiver{}}
 }
 
-// Do carries out an effect that takes no time: all but Tell and Propose, which Say and Propose carry out, Wake and
-// Anew.
+// Do carries out an effect that does not block. It does not handle Tell and Propose, for which there are Say and
+// Propose, nor those of the driver, such as Wake and Anew.
 func (g *Gateway) Do(e core.Effect) {
 	switch e := e.(type) {
 	case core.Open:
@@ -93,7 +92,7 @@ func (g *Gateway) present(id core.Receiver) (f wire.Fence) {
 	return f
 }
 
-// Propose proposes.
+// Propose proposes a command and returns the outcome.
 func (g *Gateway) Propose(ctx context.Context, p core.Propose) core.Input {
 	if p.Traced {
 		ctx = g.traces.in(ctx, "")
@@ -111,10 +110,10 @@ func (g *Gateway) Propose(ctx context.Context, p core.Propose) core.Input {
 	return &core.Proposed{Key: p.Key, Result: res, Err: err}
 }
 
-// errHeld: a test holds a transition back.
+// errHeld is the outcome of a proposal that a test holds back.
 var errHeld = errors.New("held back for a test")
 
-// holds reports whether a test holds back what a command does.
+// holds reports whether a test holds back the command.
 func (g *Gateway) holds(body statecontext.Body) bool {
 	if g.cfg.Hold == nil {
 		return false
@@ -128,7 +127,8 @@ func (g *Gateway) holds(body statecontext.Body) bool {
 	return false
 }
 
-// Say says something to a receiver, waits for the answer, and returns what goes back to the Leader; nil: nothing.
+// Say sends a message to a receiver, waits for the answer, and returns the input for the Leader; nil if there is
+// none.
 func (g *Gateway) Say(ctx context.Context, t core.Tell) core.Input {
 	r := g.receiver(t.To)
 	if r == nil {
@@ -184,14 +184,14 @@ func (g *Gateway) hello(f wire.Fence) *wire.HelloRequest {
 	return req
 }
 
-// pushes is what definitions travel by.
+// pushes is the common part of Projectors and Indexers that sends definitions.
 type pushes interface {
 	Definitions(ctx context.Context, addr string, req *wire.Definitions) (*wire.DefinitionsReply, error)
 	Change(ctx context.Context, addr string, req *wire.DefinitionsChange) (*wire.DefinitionsReply, error)
 }
 
 // push sends the newest definitions. A list may make its receiver drop copies, which cannot be undone: leadership is
-// checked first.
+// verified first.
 func (g *Gateway) push(ctx context.Context, r *receiver, m core.Push) core.Input {
 	ctx = g.traces.in(ctx, "")
 	var by pushes = g.cfg.Indexers
@@ -207,7 +207,7 @@ func (g *Gateway) push(ctx context.Context, r *receiver, m core.Push) core.Input
 	return a
 }
 
-// hand tells what has changed since base, the newest revision that the component is known to have, or everything.
+// hand sends the changes since base, the newest revision that the component is known to have, or the full list.
 func (g *Gateway) hand(ctx context.Context, r *receiver, by pushes, base uint64) (handed, acked uint64, err error) {
 	if change := g.cache.since(base); change != nil {
 		reply, err := fenced(ctx, r.fences, func(f wire.Fence) (*wire.DefinitionsReply, error) {
@@ -234,12 +234,12 @@ func (g *Gateway) hand(ctx context.Context, r *receiver, by pushes, base uint64)
 	return newest.Revision, reply.Revision, nil
 }
 
-// errLost is given for a question that came to no end and no answer, though not because of a deadline.
+// errLost is returned for a probe that ended without an answer, but not because of a deadline.
 var errLost = errors.New("no answer")
 
 func (g *Gateway) probe(ctx context.Context, r *receiver, m core.Probe) core.Input {
 	err := g.probeOnce(ctx, r, m)
-	if errors.Is(err, errLost) { // of a connection from before: a new one tells
+	if errors.Is(err, errLost) { // the connection was an old one: a new one is conclusive
 		err = g.probeOnce(ctx, r, m)
 	}
 	return &core.Probed{Probe: m, From: r.To, Refused: errors.Is(err, syscall.ECONNREFUSED)}
@@ -299,8 +299,8 @@ func (g *Gateway) startStreams(ctx context.Context, r *receiver, m core.StartStr
 	return a
 }
 
-// notStarted is the answer of a projector that refuses to start anything, so that it is asked again after a rest, and
-// people see why; nil of any other error: the outcome is unknown, and its report or patience tells.
+// notStarted returns the answer of a projector that refuses to start any stream, so that it is asked again after a
+// pause and the reason is shown; nil for any other error: the outcome is then unknown until a report or a timeout.
 func notStarted(m core.StartStreams, err error) core.Input {
 	var refusal *rpc.Problem
 	if !errors.As(err, &refusal) {
@@ -333,7 +333,7 @@ func (g *Gateway) stopStreams(ctx context.Context, r *receiver, m core.StopStrea
 			Bucket: m.Bucket.Name, VBuckets: m.VBuckets, Incarnation: m.Incarnation})
 	})
 	if err != nil {
-		g.log.Debug("stop of streams", "projector", r.Name, "error", err) // its next report renews it
+		g.log.Debug("stop of streams", "projector", r.Name, "error", err) // its next report causes a retry
 	}
 }
 
@@ -348,7 +348,7 @@ func (g *Gateway) checkBucket(ctx context.Context, r *receiver, m core.CheckBuck
 }
 
 func (g *Gateway) sync(ctx context.Context, r *receiver, m core.AskSync) core.Input {
-	f := r.fences.present() // no command: it may share the newest one's fence
+	f := r.fences.present() // not a command: it may share the newest fence
 	report, err := g.cfg.Projectors.Sync(ctx, r.Addr, &wire.SyncRequest{Fence: f, Bucket: m.Bucket.Name, Want: m.Want,
 		WaitMS: core.SyncWait})
 	return &core.Synced{AskSync: m, From: r.To, Report: report, Err: err}
@@ -382,11 +382,12 @@ func (g *Gateway) publish(ctx context.Context, r *receiver, m core.PublishStable
 			Base: m.Base})
 	})
 	if err != nil {
-		g.log.Debug("stability timestamp", "indexer", r.Name, "error", err) // told again when it is late
+		g.log.Debug("stability timestamp", "indexer", r.Name, "error", err) // sent again when it is late
 	}
 }
 
-// rollBack takes an indexer through a step. What it restores cannot be undone: leadership is checked first.
+// rollBack takes an indexer through a step of a rollback. What it restores cannot be undone: leadership is verified
+// first.
 func (g *Gateway) rollBack(ctx context.Context, r *receiver, m core.RollBack) core.Input {
 	if err := g.cfg.Consensus.ReadBarrier(ctx); err != nil {
 		return nil
@@ -402,8 +403,8 @@ func (g *Gateway) rollBack(ctx context.Context, r *receiver, m core.RollBack) co
 	return &core.RolledBack{RollBack: m, Reply: rollback.Reply{Stale: reply.Stale, Restart: reply.Restart}}
 }
 
-// dropOrphans tells an indexer which of its orphans the StateContext does not place on it (IM-8). It cannot be undone:
-// leadership is checked first, and nothing is dropped while a restore is under way.
+// dropOrphans sends an indexer those of its orphans that the StateContext does not place on it (IM-8). That cannot be
+// undone: leadership is verified first, and nothing is dropped during a restore.
 func (g *Gateway) dropOrphans(ctx context.Context, r *receiver, m core.DropOrphans) core.Input {
 	a := &core.OrphansDropped{From: r.To, Name: r.Name}
 	if a.Err = g.cfg.Consensus.ReadBarrier(ctx); a.Err != nil {
@@ -422,7 +423,7 @@ func (g *Gateway) dropOrphans(ctx context.Context, r *receiver, m core.DropOrpha
 	return a
 }
 
-// unknown returns the copies that a state does not place on a node, whatever their indexes are about to become.
+// unknown returns the copies that a state does not place on a node, in any state of their index.
 func unknown(s *statecontext.State, node index.NodeID, copies []wire.OrphanRef) (none []wire.OrphanRef) {
 	if s.Staging() != nil {
 		return nil

@@ -12,13 +12,14 @@ import (
 	"tidemark/wire"
 )
 
-// lane is a bounded queue with goroutines of its own, so that a slow receiver delays nobody else: one, in order, or
-// several, in none but that of a bucket's commands.
+// lane is a bounded queue with its own goroutines, so that a slow receiver delays no other: one goroutine, which
+// keeps the order, or several, which keep it only among the commands of one bucket.
 type lane struct {
 	mu    sync.Mutex
 	queue core.Queue
-	wake  chan struct{} // one slot
-	// hanging holds a place for what lasts, and no longer keeps one of several goroutines; nil of one, which keeps order.
+	wake  chan struct{} // capacity 1
+	// hanging holds one element per slow message that no longer occupies a worker; nil if there is one worker, which
+	// keeps the order.
 	hanging chan struct{}
 }
 
@@ -37,7 +38,7 @@ func (q *lane) put(t core.Tell) {
 	q.rouse()
 }
 
-// rouse wakes one of those who wait for something to say.
+// rouse wakes one waiting worker.
 func (q *lane) rouse() {
 	select {
 	case q.wake <- struct{}{}:
@@ -50,7 +51,7 @@ func (q *lane) take() (core.Tell, bool) {
 	defer q.mu.Unlock()
 	t, ok := q.queue.Take()
 	if ok && q.queue.Len() > 0 {
-		q.rouse() // another goroutine may take it meanwhile
+		q.rouse() // another worker may take the next one
 	}
 	return t, ok
 }
@@ -60,12 +61,12 @@ func (q *lane) said(t core.Tell) {
 	defer q.mu.Unlock()
 	q.queue.Said(t)
 	if q.queue.Len() > 0 {
-		q.rouse() // the next of its bucket may be taken now
+		q.rouse() // the next command of its bucket may be taken now
 	}
 }
 
-// tell says something. Of a lane with several goroutines it returns before that is over where it lasts longer than
-// firstTry, as soon as there is a place among what hangs: begin starts a goroutine.
+// tell sends a message. In a lane with several workers it returns after firstTry although the message is still being
+// sent, as soon as there is room in hanging. begin starts a goroutine.
 func (q *lane) tell(t core.Tell, say func(core.Tell), begin func(func())) {
 	if q.hanging == nil {
 		say(t)
@@ -95,8 +96,7 @@ func (q *lane) tell(t core.Tell, say func(core.Tell), begin func(func())) {
 	}
 }
 
-// run says what is put in until ctx ends: of a lane with one goroutine one after the other, else as tell does, whose
-// goroutines begin starts.
+// run sends the queued messages until ctx ends. begin starts goroutines for tell.
 func (q *lane) run(ctx context.Context, say func(core.Tell), begin func(func())) {
 	for {
 		for {
@@ -117,7 +117,7 @@ func (q *lane) run(ctx context.Context, say func(core.Tell), begin func(func()))
 	}
 }
 
-// fences hands out the fences of one receiver: the counter rises with every command.
+// fences issues the fences of one receiver: the counter rises with every command.
 type fences struct {
 	mu   sync.Mutex
 	last wire.Fence
@@ -130,14 +130,14 @@ func (f *fences) next() wire.Fence {
 	return f.last
 }
 
-// present is the newest fence that was handed out.
+// present returns the newest issued fence.
 func (f *fences) present() wire.Fence {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.last
 }
 
-// fenced calls send with a fresh fence; one that another lane's command overtook is sent again.
+// fenced calls send with a new fence, and again if a command of another lane overtook it.
 func fenced[T any](ctx context.Context, f *fences, send func(wire.Fence) (T, error)) (T, error) {
 	for try := 1; ; try++ {
 		v, err := send(f.next())

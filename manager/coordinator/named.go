@@ -9,7 +9,7 @@ import (
 	"tidemark/statecontext"
 )
 
-// target is the index that a request means now, nil when there is none: that of a name, or without one that of an id.
+// target returns the index that a request refers to now, by name if that is set, else by id; nil if there is none.
 func target(s *statecontext.State, id index.ID, name *statecontext.IndexName) *statecontext.Index {
 	if name.IsZero() {
 		return s.Index(id)
@@ -17,8 +17,8 @@ func target(s *statecontext.State, id index.ID, name *statecontext.IndexName) *s
 	return s.Named(name)
 }
 
-// byName makes a command one about the indexes that have these names when it is applied; without names it is about its
-// own ids.
+// byName returns a command that applies body to the indexes that have these names when it is applied; without names
+// it returns body.
 func byName(body statecontext.Body, names ...statecontext.IndexName) statecontext.Body {
 	if len(names) == 0 || names[0].IsZero() {
 		return body
@@ -26,11 +26,11 @@ func byName(body statecontext.Body, names ...statecontext.IndexName) statecontex
 	return &statecontext.ByName{Names: names, Body: body}
 }
 
-// mostPlans is how often a request is planned that finds another state than it was planned for.
+// mostPlans is how often a request is planned, if the state keeps changing between plan and proposal.
 const mostPlans = 5
 
-// replanned plans and proposes anew what Apply has refused as planned for another state: such a refusal is not
-// remembered, so that a request has one outcome all the same.
+// replanned calls do again while Apply refuses its command because the index has changed since it was planned. Such a
+// refusal is not stored in the ledger, so a request still has exactly one outcome.
 func replanned[T any](ctx context.Context, do func() (T, error)) (o T, err error) {
 	for range mostPlans {
 		if o, err = do(); !errors.Is(err, errcode.IndexChanged) || ctx.Err() != nil {
@@ -40,8 +40,8 @@ func replanned[T any](ctx context.Context, do func() (T, error)) (o T, err error
 	return o, err
 }
 
-// absent asks for a change of an index whose name is not there: the ledger may know the request, and only a leader that
-// can still write knows that the name is not there.
+// absent proposes a change of an index whose name does not exist: the request may be in the ledger, and only a leader
+// that can still commit can tell that the name does not exist.
 func (c *Coordinator) absent(ctx context.Context, name *statecontext.IndexName,
 	req *statecontext.Request) (Outcome, error) {
 	res, err := c.proposeRequest(ctx, req, byName(&statecontext.AlterIndex{}, *name))

@@ -16,28 +16,28 @@ import (
 )
 
 var (
-	// ErrBalanced is wrapped when a rebalance is asked for that has nothing to do.
+	// ErrBalanced is wrapped when a requested rebalance has nothing to move.
 	ErrBalanced = errors.New("nothing has to move")
-	// ErrUnknownRebalance is wrapped when there is no rebalance of that id.
+	// ErrUnknownRebalance is wrapped when no rebalance has the id.
 	ErrUnknownRebalance = errors.New("no such rebalance")
 )
 
-// RebalanceRequest asks for copies to be spread over the indexers that are there (IM-18).
+// RebalanceRequest requests that copies be spread over the present indexers (IM-18).
 type RebalanceRequest struct {
-	// Remove are indexers (uuid, name or node number) that are to hold nothing in the end; Keep are those that were and
-	// are not. A plan has its own.
+	// Remove names indexers (by uuid, name or node number) that are to give up all copies; Keep names those for which
+	// that is revoked. A Plan contains its own.
 	Remove, Keep []string
 	Options      rebalance.Options
 	DryRun       bool            // only plan
-	Plan         *rebalance.Plan // to be run instead of a new one
+	Plan         *rebalance.Plan // run this plan instead of a new one
 	Cause        string
 	Request      *statecontext.Request // nil: not remembered
 }
 
-// Rebalance plans, and begins what was planned; id is 0 of a plan alone. A request that has begun one before is given
-// its id, and no plan. Errors wrap ErrBalanced, ErrUnknownComponent,
-// ErrAmbiguous, rebalance.ErrStale, ErrInput or ErrTooFewNodes, statecontext.RebalanceIsRunning or StalePlan,
-// ErrNotLeading, ErrBusy, or come from the proposal.
+// Rebalance makes a plan and begins it; id is 0 if it was only planned. For a request that has begun a rebalance
+// before, it returns the id of that and no plan. Errors wrap ErrBalanced, ErrUnknownComponent, ErrAmbiguous,
+// rebalance.ErrStale, ErrInput or ErrTooFewNodes, errcode.RebalanceRunning or StalePlan, ErrNotLeading, ErrBusy, or
+// come from the proposal.
 func (c *Coordinator) Rebalance(ctx context.Context, req RebalanceRequest) (p *rebalance.Plan, id uint64, err error) {
 	l, err := c.leadingNow(ctx)
 	if err != nil {
@@ -73,8 +73,9 @@ func (c *Coordinator) Rebalance(ctx context.Context, req RebalanceRequest) (p *r
 	return p, id, err
 }
 
-// leaveSplit takes indexes that are being split out of what a plan is made of, and names them: their copies go when the
-// split ends. What lies on indexers that do not serve, or are to leave, is moved all the same: a split may fail.
+// leaveSplit removes indexes that are being split from the input of a plan, and returns their names: their copies are
+// dropped when the split ends. Indexes with copies on indexers that do not serve or are to leave stay in: the split
+// may fail.
 func leaveSplit(s *statecontext.State, cluster *rebalance.Cluster) (left []string) {
 	serves := map[index.NodeID]bool{}
 	for i := range cluster.Nodes {
@@ -92,7 +93,7 @@ func leaveSplit(s *statecontext.State, cluster *rebalance.Cluster) (left []strin
 	return left
 }
 
-// asPlanned lets a request with a plan name the indexers that the plan was made with.
+// asPlanned sets the indexers of a request with a plan to those that the plan was made with.
 func (r *RebalanceRequest) asPlanned() error {
 	p := r.Plan
 	switch {
@@ -106,7 +107,7 @@ func (r *RebalanceRequest) asPlanned() error {
 	return nil
 }
 
-// applyMarks has the indexers of a cluster stay, or leave, as they are marked.
+// applyMarks sets the roles of a cluster's indexers by the marks of a request.
 func applyMarks(cluster *rebalance.Cluster, marks []*statecontext.SetIndexerGoing) {
 	for i := range cluster.Nodes {
 		n := &cluster.Nodes[i]
@@ -121,7 +122,7 @@ func applyMarks(cluster *rebalance.Cluster, marks []*statecontext.SetIndexerGoin
 	}
 }
 
-// marked finds the indexers that a request names.
+// marked returns the marks for the indexers that a request names.
 func marked(s *statecontext.State, req *RebalanceRequest) (marks []*statecontext.SetIndexerGoing, err error) {
 	for i, names := range [][]string{req.Remove, req.Keep} {
 		for _, name := range names {
@@ -135,7 +136,7 @@ func marked(s *statecontext.State, req *RebalanceRequest) (marks []*statecontext
 	return marks, nil
 }
 
-// planned makes the plan of a request, or looks whether the one that it brings still fits.
+// planned makes the plan of a request, or checks whether the plan that it contains is still valid.
 func planned(cluster *rebalance.Cluster, req *RebalanceRequest) (p *rebalance.Plan, err error) {
 	if p = req.Plan; p == nil {
 		if p, err = rebalance.Make(cluster, req.Options); err == nil {
@@ -147,8 +148,8 @@ func planned(cluster *rebalance.Cluster, req *RebalanceRequest) (p *rebalance.Pl
 	return p, err
 }
 
-// begin proposes what a plan says and is not done yet, at most rebalance.MaxBegun steps of it. A request that is
-// refused as another rebalance is under way marks nothing.
+// begin proposes the steps of a plan that are not done yet, at most rebalance.MaxBegun of them. If another rebalance
+// is running, nothing is marked.
 func (c *Coordinator) begin(ctx context.Context, cluster *rebalance.Cluster, p *rebalance.Plan,
 	marks []*statecontext.SetIndexerGoing, req *RebalanceRequest) (uint64, error) {
 	s := c.cfg.Consensus.State()
@@ -182,20 +183,20 @@ func (c *Coordinator) begin(ctx context.Context, cluster *rebalance.Cluster, p *
 	return res.Number, err
 }
 
-// starting is the command that begins a plan, without its steps.
+// starting returns the command that begins a plan, without its steps.
 func (c *Coordinator) starting(p *rebalance.Plan, cause string) *statecontext.StartRebalance {
 	return &statecontext.StartRebalance{Cause: wire.Cut(cause, statecontext.MaxCauseBytes),
 		WallMS: c.cfg.Now().UnixMilli(),
 		Sends:  uint8(max(p.Options.Sends, 1)), Receives: uint8(max(p.Options.Receives, 1))}
 }
 
-// wanted reports whether a step moves a copy, and has not been done.
+// wanted reports whether a step moves a copy and is not done.
 func wanted(cluster *rebalance.Cluster, y *rebalance.Step) bool {
 	done, err := y.Done(cluster)
 	return err == nil && !done && y.Old != 0 && y.From != nil
 }
 
-// CancelRebalance lets the rebalance that is under way end as soon as it can. Errors wrap ErrUnknownRebalance,
+// CancelRebalance makes the running rebalance end as soon as possible. Errors wrap ErrUnknownRebalance,
 // ErrNotLeading, or come from the proposal.
 func (c *Coordinator) CancelRebalance(ctx context.Context, id uint64) error {
 	if _, err := c.leading(); err != nil {
@@ -208,7 +209,7 @@ func (c *Coordinator) CancelRebalance(ctx context.Context, id uint64) error {
 	return err
 }
 
-// clusterNow asks the loop, which knows what indexers have reported.
+// clusterNow returns the input for planning from the Leader, which has the indexers' reports.
 func (c *Coordinator) clusterNow(ctx context.Context, t *term) (*rebalance.Cluster, error) {
 	q := &core.ClusterQuery{Reply: make(chan *rebalance.Cluster, 1)}
 	if c.rehearses {

@@ -12,12 +12,12 @@ import (
 )
 
 var (
-	// ErrRegistration is wrapped when a registration lacks something.
+	// ErrRegistration is wrapped when a registration is incomplete.
 	ErrRegistration = errors.New("bad registration")
 )
 
-// RegisterIndexer makes an indexer known and gives it its number (IM-10). Errors wrap ErrNotLeading, ErrBootConflict,
-// ErrRegistration, wire.ErrForeignCluster, statecontext.NodeRemoved, or come from the proposal.
+// RegisterIndexer registers an indexer and assigns its node number (IM-10). Errors wrap ErrNotLeading,
+// ErrBootConflict, ErrRegistration, wire.ErrForeignCluster, errcode.NodeRemoved, or come from the proposal.
 func (c *Coordinator) RegisterIndexer(ctx context.Context, req *wire.RegisterIndexer) (*wire.RegisterReply, error) {
 	l, err := c.leading()
 	if err != nil {
@@ -44,7 +44,7 @@ func (c *Coordinator) RegisterIndexer(ctx context.Context, req *wire.RegisterInd
 	return l.registered(ctx, &core.Registered{IsNode: true, Node: res.Node, Boot: e.BootID})
 }
 
-// RegisterProjector makes a projector known. Errors as RegisterIndexer's.
+// RegisterProjector registers a projector. Errors are those of RegisterIndexer.
 func (c *Coordinator) RegisterProjector(ctx context.Context, req *wire.RegisterProjector) (*wire.RegisterReply, error) {
 	l, err := c.leading()
 	if err != nil {
@@ -64,8 +64,8 @@ func (c *Coordinator) RegisterProjector(ctx context.Context, req *wire.RegisterP
 	return l.registered(ctx, &core.Registered{Projector: e.ID, Boot: e.BootID})
 }
 
-// LeaveProjector forgets a projector that has ended for good, if that process is still the one that is registered.
-// Errors wrap ErrNotLeading, ErrRegistration or wire.ErrForeignCluster, or come from the proposal.
+// LeaveProjector unregisters a projector that has ended for good, if it is still the registered process. Errors wrap
+// ErrNotLeading, ErrRegistration or wire.ErrForeignCluster, or come from the proposal.
 func (c *Coordinator) LeaveProjector(ctx context.Context, req *wire.LeaveProjector) error {
 	if _, err := c.leading(); err != nil {
 		return err
@@ -81,21 +81,21 @@ func (c *Coordinator) LeaveProjector(ctx context.Context, req *wire.LeaveProject
 		return fmt.Errorf("%w: it belongs to %q, this is %q", wire.ErrForeignCluster, req.ClusterID, own)
 	}
 	if p := s.Projector(req.ID); p == nil || p.BootID != req.BootID {
-		return nil // without a command: it may be asked often
+		return nil // without a command: such requests may repeat
 	}
 	_, err := c.proposeFor(ctx, &statecontext.RemoveProjector{ID: req.ID, BootID: req.BootID})
-	if errors.Is(err, errcode.UnknownNode) || errors.Is(err, errcode.NodeAlive) { // gone, or replaced, since
+	if errors.Is(err, errcode.UnknownNode) || errors.Is(err, errcode.NodeAlive) { // removed or replaced meanwhile
 		return nil
 	}
 	return err
 }
 
-// proposeFor proposes on behalf of a caller who waits.
+// proposeFor proposes for a waiting caller.
 func (c *Coordinator) proposeFor(ctx context.Context, body statecontext.Body) (statecontext.Result, error) {
 	return c.proposeUnder(ctx, nil, body)
 }
 
-// proposeUnder proposes under a request, whose outcome is remembered; nil: under none.
+// proposeUnder proposes under a request, whose outcome is stored; nil: under none.
 func (c *Coordinator) proposeUnder(ctx context.Context, req *statecontext.Request,
 	body statecontext.Body) (statecontext.Result, error) {
 	res, err := c.cfg.Consensus.Propose(ctx, statecontext.Command{Request: req, Body: body})
@@ -105,7 +105,7 @@ func (c *Coordinator) proposeUnder(ctx context.Context, req *statecontext.Reques
 	return res, err
 }
 
-// admit refuses foreign clusters and second live processes.
+// admit rejects foreign clusters and second live processes.
 func (t *term) admit(ctx context.Context, clusterID string, check *core.Registering) error {
 	if own := t.cfg.Consensus.State().ClusterID(); clusterID != "" && clusterID != own {
 		return fmt.Errorf("%w: it belongs to %q, this is %q", wire.ErrForeignCluster, clusterID, own)
@@ -129,14 +129,14 @@ func (t *term) registered(ctx context.Context, r *core.Registered) (*wire.Regist
 	return nil, ErrNotLeading
 }
 
-// HandleProjectorReport takes a projector's level state (SYNC included). Errors wrap ErrNotLeading, ErrBusy or
+// HandleProjectorReport takes a projector's report (SYNC included). Errors wrap ErrNotLeading, ErrBusy or
 // wire.ErrForeignCluster.
 func (c *Coordinator) HandleProjectorReport(ctx context.Context, r *wire.ProjectorReport) (*wire.ReportReply, error) {
 	in := &core.ProjectorReported{Report: r, Reply: make(chan *wire.ReportReply, 1)}
 	return c.handleReport(ctx, r.ClusterID, in, in.Reply)
 }
 
-// HandleIndexerReport takes an indexer's level state. Errors as HandleProjectorReport's.
+// HandleIndexerReport takes an indexer's report. Errors are those of HandleProjectorReport.
 func (c *Coordinator) HandleIndexerReport(ctx context.Context, r *wire.IndexerReport) (*wire.ReportReply, error) {
 	in := &core.IndexerReported{Report: r, Reply: make(chan *wire.ReportReply, 1)}
 	return c.handleReport(ctx, r.ClusterID, in, in.Reply)

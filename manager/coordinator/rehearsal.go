@@ -11,11 +11,11 @@ import (
 	"tidemark/statecontext"
 )
 
-// Rehearse returns a Coordinator that does what is asked of it on a copy of the state alone: nothing is proposed,
-// nobody is told, and the requests of users are not remembered. KV is asked as for the real thing, and places are
-// chosen by the same load, so that what is refused or placed is what would be, until something else changes. end is to
-// be called when it is over, again does nothing: mostRehearsals go on at once, as each has a copy of the whole state.
-// Errors wrap ErrNotLeading, ErrBusy, are a refusal while a restore is under way, or come from the read barrier.
+// Rehearse returns a Coordinator that works on a copy of the state: it proposes nothing, sends no commands, and does
+// not store the outcomes of requests. It asks KV as usual and places copies by the same load, so that its refusals
+// and places are those of the real request until something else changes. The caller must call end when done; further
+// calls do nothing. mostRehearsals may run at once, as each has a copy of the whole state. Errors wrap ErrNotLeading,
+// ErrBusy, are a refusal during a restore, or come from the read barrier.
 func (c *Coordinator) Rehearse(ctx context.Context) (r *Coordinator, end func(), err error) {
 	l, err := c.leading()
 	if err != nil {
@@ -35,7 +35,7 @@ func (c *Coordinator) Rehearse(ctx context.Context) (r *Coordinator, end func(),
 	if err := c.cfg.Consensus.ReadBarrier(ctx); err != nil {
 		return nil, nil, err
 	}
-	if c.cfg.Consensus.State().Staging() != nil { // which is a part of the state, and all would be refused
+	if c.cfg.Consensus.State().Staging() != nil { // it is a part of the state: every request would be refused
 		return nil, nil, &statecontext.Rejection{Code: errcode.Restoring, Message: "the cluster is being restored from a " +
 			"backup: try again when it is over"}
 	}
@@ -48,11 +48,12 @@ func (c *Coordinator) Rehearse(ctx context.Context) (r *Coordinator, end func(),
 	return &Coordinator{cfg: cfg, current: l, rehearses: true}, end, nil
 }
 
-// State is the newest state, of a rehearsal its own.
+// State returns the newest state, of a rehearsal its own.
 func (c *Coordinator) State() *statecontext.State { return c.cfg.Consensus.State() }
 
-// cloned returns a state that shares nothing with s. Versions of a state share what did not change, which is right for
-// one line of versions; a second line that begins at s could write into what the first has appended.
+// cloned returns a state that shares nothing with s. Versions of a state share their unchanged parts, which is safe
+// only in a single line of versions: a second line that begins at s could write into slices to which the first has
+// appended.
 func cloned(s *statecontext.State) (*statecontext.State, error) {
 	var b bytes.Buffer
 	if err := statecontext.WriteSnapshot(&b, s); err != nil {
@@ -65,7 +66,7 @@ func cloned(s *statecontext.State) (*statecontext.State, error) {
 	return private, nil
 }
 
-// rehearsal is a Consensus of one, of which nothing stays. One goroutine uses it.
+// rehearsal is a Consensus of one node whose proposals have no lasting effect. It is used by one goroutine.
 type rehearsal struct {
 	Consensus
 	state *statecontext.State
@@ -74,8 +75,8 @@ type rehearsal struct {
 
 func (r *rehearsal) State() *statecontext.State { return r.state }
 
-// Propose applies a command to the private state, without the request: an outcome from before would be shown instead of
-// what would be done now.
+// Propose applies a command to the private state, without its request: a stored outcome would otherwise be returned
+// instead of what would happen now.
 func (r *rehearsal) Propose(_ context.Context, c statecontext.Command) (statecontext.Result, error) {
 	c.TimeMS, c.WallMS, c.Request = r.state.TimeMS(), r.nowMS(), nil
 	next, results, _ := statecontext.ApplyCommands(r.state, r.state.AppliedIndex()+1, []statecontext.Command{c})

@@ -16,50 +16,50 @@ import (
 )
 
 var (
-	// ErrUnknownComponent is wrapped when no indexer or projector has that name.
+	// ErrUnknownComponent is wrapped when no indexer or projector has the name.
 	ErrUnknownComponent = errors.New("no such node")
-	// ErrAlive is wrapped when a node that lives is to be removed.
+	// ErrAlive is wrapped when the node to remove is alive.
 	ErrAlive = errors.New("the node lives")
-	// ErrLastCopies is wrapped when an indexer, or a replica, has the only copies of something.
+	// ErrLastCopies is wrapped when an indexer, or a replica, has the only copies of some slice.
 	ErrLastCopies = errors.New("those are the only copies")
-	// ErrNotKnown is wrapped when it depends on what indexers have not told the leader yet, which has just begun or rolls
-	// a bucket back, whether something would be lost.
+	// ErrNotKnown is wrapped when the leader cannot tell yet whether data would be lost, because it is new or a bucket
+	// is being rolled back, and indexers have not reported.
 	ErrNotKnown = errors.New("not known yet, as the leader is new or a bucket is being rolled back; nothing was done, " +
 		"try again in a moment")
-	// ErrAmbiguous is wrapped when several indexers have a name.
+	// ErrAmbiguous is wrapped when several indexers have the name.
 	ErrAmbiguous = errors.New("several indexers have that name")
 )
 
-// RemoveIndexerRequest asks for an indexer to be removed for good.
+// RemoveIndexerRequest requests that an indexer be removed for good.
 type RemoveIndexerRequest struct {
 	ID     string // uuid, name or node number
-	Force  bool   // also when it lives, or has the only copies of something
-	DryRun bool   // only tell
-	// Request is under what the outcome is remembered; nil: under nothing.
+	Force  bool   // even if it is alive, or has the only copies of some slice
+	DryRun bool   // only report the consequences
+	// Request identifies the request in the ledger; nil: its outcome is not stored.
 	Request *statecontext.Request
 }
 
-// Removal is what the removal of an indexer means.
+// Removal is the effect of an indexer's removal.
 type Removal struct {
 	Indexer statecontext.Indexer
 	Alive   bool
-	Losses  []core.Loss // of the copies that it still has
-	Done    bool        // it is no member any more; else it is being removed, or was only asked about
-	Waits   string      // why it is not removed yet, where that does not go on
+	Losses  []core.Loss // of its present copies
+	Done    bool        // it is removed; else it is being removed, or this was a dry run
+	Waits   string      // why the removal is stuck, if it is
 }
 
 const (
-	// removeWait is how long a removal is waited for; it goes on by itself. The answer has answerTime of what the caller
-	// waits at all.
+	// removeWait is how long the caller waits for a removal, which continues by itself. answerTime of the caller's
+	// deadline is reserved for the reply.
 	removeWait = 10 * time.Second
 	answerTime = time.Second
-	// knownWait is how long it is waited for that indexers tell what they have, knownPause between two looks.
-	knownWait  = 6 * time.Second // longer than a leader takes to call an indexer offline that it has not heard
+	// knownWait limits the wait for indexers' reports; knownPause is the pause between attempts.
+	knownWait  = 6 * time.Second // longer than a new leader takes to declare an indexer offline
 	knownPause = 500 * time.Millisecond
 )
 
-// untilKnown calls f until it does not say ErrNotKnown any more; late: it will not be called again. It goes by the
-// clock by which the leader judges who is online.
+// untilKnown calls f until it returns an error other than ErrNotKnown, or nil; late marks the last call. It uses the
+// clock by which the leader judges which components are online.
 func (c *Coordinator) untilKnown(ctx context.Context, f func(late bool) error) error {
 	deadline := c.cfg.nowMS() + knownWait.Milliseconds()
 	for {
@@ -76,10 +76,10 @@ func (c *Coordinator) untilKnown(ctx context.Context, f func(late bool) error) e
 	}
 }
 
-// RemoveIndexer removes an indexer for good, with everything that it held: what it had is placed on other living
-// indexers, which fill it from KV, and its uuid never registers again. It is decided in one update; then this leader,
-// or another one, takes the copies off it, in as many updates as that takes (stepEvictions). An indexer that is being
-// removed is waited for. Errors wrap ErrUnknownComponent, ErrAmbiguous, ErrAlive, ErrLastCopies, ErrNotKnown,
+// RemoveIndexer removes an indexer for good: its copies are placed on other live indexers, which fill them from KV,
+// and its uuid can never register again. One update decides it; then this leader, or a later one, takes the copies
+// off it, in as many updates as that takes (core's evictions). If the indexer is being removed already, RemoveIndexer
+// waits for that. Errors wrap ErrUnknownComponent, ErrAmbiguous, ErrAlive, ErrLastCopies, ErrNotKnown,
 // rebalance.ErrTooFewNodes or ErrNotLeading, or come from the proposal.
 func (c *Coordinator) RemoveIndexer(ctx context.Context, req RemoveIndexerRequest) (Removal, error) {
 	l, err := c.leadingNow(ctx)
@@ -117,8 +117,9 @@ func (c *Coordinator) removeOnce(ctx context.Context, l *term, req *RemoveIndexe
 	return r, nil
 }
 
-// decidedBefore looks whether a request comes again that was decided. done: what it removed is gone; another indexer
-// may have its name by now. Else what is still being removed is to be waited for, and the request names its uuid.
+// decidedBefore reports whether the request was executed before and its indexer is gone (done); another indexer may
+// have its name by now. If the indexer is still being removed, it sets the request's ID to its uuid, and the caller
+// waits.
 func (c *Coordinator) decidedBefore(req *RemoveIndexerRequest) (again Removal, done bool) {
 	s := c.cfg.Consensus.State()
 	if res, known := s.Outcome(req.Request); req.DryRun || !known || res.Err() != nil {
@@ -133,7 +134,7 @@ func (c *Coordinator) decidedBefore(req *RemoveIndexerRequest) (again Removal, d
 	return Removal{Indexer: statecontext.Indexer{Name: req.ID}, Done: true}, true
 }
 
-// awaitRemoval waits until an indexer is no member any more. It is false where that takes longer than is waited for.
+// awaitRemoval waits until an indexer is removed. It returns false after removeWait.
 func (c *Coordinator) awaitRemoval(ctx context.Context, l *term, uuid string) bool {
 	patience := removeWait
 	if deadline, ok := ctx.Deadline(); ok {
@@ -157,11 +158,12 @@ func (c *Coordinator) awaitRemoval(ctx context.Context, l *term, uuid string) bo
 	}
 }
 
-// planRemoval decides on one state whether an indexer may be removed, and says what that means. One that is being
-// removed already may. late: what is not known counts as lost, where that is no reason to refuse.
+// planRemoval decides on one state whether an indexer may be removed, and returns the consequences. An indexer that
+// is being removed already may. If late is set, unknown copies count as lost, and with Force that is no reason to
+// refuse.
 func (c *Coordinator) planRemoval(ctx context.Context, l *term, s *statecontext.State, req RemoveIndexerRequest,
 	late bool) (Removal, error) {
-	if s.Removed(req.ID) { // asked again
+	if s.Removed(req.ID) { // a repeated request
 		return Removal{Indexer: statecontext.Indexer{UUID: req.ID}, Done: true}, nil
 	}
 	i, err := findIndexer(s, req.ID)
@@ -192,12 +194,12 @@ func (c *Coordinator) planRemoval(ctx context.Context, l *term, s *statecontext.
 	return r, r.refusal(&req, &whole, &only, late)
 }
 
-// onlyCopies names the indexes of which an indexer has the only copies, and those of which that is not known.
+// onlyCopies collects the indexes of which an indexer has the only copies (sure), or possibly has (unsure).
 type onlyCopies struct {
 	sure, unsure []string
 }
 
-// add adds an index. gone: its bucket was deleted, and nobody misses the copies.
+// add adds an index. If its bucket is gone, the loss of copies does not matter.
 func (o *onlyCopies) add(loss *core.Loss, gone bool) {
 	if loss.LastCopies > loss.Unsure && !gone {
 		o.sure = append(o.sure, fmt.Sprintf("%s/%s (%d slices)", loss.Bucket, loss.Name, loss.LastCopies-loss.Unsure))
@@ -206,7 +208,7 @@ func (o *onlyCopies) add(loss *core.Loss, gone bool) {
 	}
 }
 
-// refusal is why an indexer may not be removed, nil: it may.
+// refusal returns why an indexer may not be removed, nil if it may.
 func (r *Removal) refusal(req *RemoveIndexerRequest, whole *core.Others, only *onlyCopies, late bool) error {
 	anyway := req.Force || req.DryRun
 	switch {
@@ -228,7 +230,7 @@ func (r *Removal) refusal(req *RemoveIndexerRequest, whole *core.Others, only *o
 	return nil
 }
 
-// maxNamed is how many indexes an error names.
+// maxNamed limits the names in an error message.
 const maxNamed = 8
 
 func shorten(names []string) string {
@@ -238,7 +240,7 @@ func shorten(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// findIndexer finds one by its uuid, its node number or its name.
+// findIndexer finds an indexer by uuid, name or node number.
 func findIndexer(s *statecontext.State, id string) (*statecontext.Indexer, error) {
 	if i := s.IndexerByUUID(id); i != nil {
 		return i, nil
@@ -263,15 +265,15 @@ func findIndexer(s *statecontext.State, id string) (*statecontext.Indexer, error
 		ErrUnknownComponent, id)
 }
 
-// wholeElsewhere asks what the other indexers have of a node's indexes.
+// wholeElsewhere asks the Leader which copies on other indexers do not count.
 func wholeElsewhere(ctx context.Context, l *term, s *statecontext.State, node index.NodeID) (core.Others, error) {
 	q := &core.WholeQuery{State: s, Node: node, Reply: make(chan core.Others, 1)}
 	return ask(ctx, l, "what the other indexers have", q, q.Reply)
 }
 
-// RemoveProjector forgets a projector and gives how many vbuckets it streamed and whether it lives: then, with force,
-// it registers again until it is stopped. Errors wrap ErrUnknownComponent, ErrAlive or ErrNotLeading, or come from the
-// proposal.
+// RemoveProjector unregisters a projector and returns how many vbuckets it streamed and whether it is alive. A live
+// one, removed by force, registers again until it is stopped. Errors wrap ErrUnknownComponent, ErrAlive or
+// ErrNotLeading, or come from the proposal.
 func (c *Coordinator) RemoveProjector(ctx context.Context, id index.ProjectorID, force bool,
 	req *statecontext.Request) (streams int, alive bool, err error) {
 	l, err := c.leadingNow(ctx)
@@ -297,7 +299,7 @@ func (c *Coordinator) RemoveProjector(ctx context.Context, id index.ProjectorID,
 	}
 	body := &statecontext.RemoveProjector{ID: id}
 	if !force {
-		body.BootID = known.BootID // not one that registers from now on: it lives
+		body.BootID = known.BootID // keep one that registers meanwhile: it is alive
 	}
 	_, err = c.proposeUnder(ctx, req, body)
 	return streams, alive, err

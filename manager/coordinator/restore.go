@@ -17,29 +17,29 @@ import (
 )
 
 const (
-	// abortPatience is how long giving up a restore may take; a new leader's first command does it as well.
+	// abortPatience limits the abort of a restore; a new leader's first command aborts it as well.
 	abortPatience = 5 * time.Second
-	// bucketsAtOnce bounds questions about buckets to projectors.
+	// bucketsAtOnce limits concurrent questions about buckets.
 	bucketsAtOnce = 8
 )
 
-// RestoreRequest asks for a backup to be restored.
+// RestoreRequest requests that a backup be restored.
 type RestoreRequest struct {
-	ID     string // names the request: asked again under the same id, it is done once
+	ID     string // identifies the request: repeated under the same id, it is executed once
 	Backup *statecontext.Backup
 	Mode   statecontext.RestoreMode
-	DryRun bool // only say what would be done
+	DryRun bool // only return the plan
 }
 
-// RestoreOutcome tells what a restore has done, or would do.
+// RestoreOutcome is the effect of a restore, or, of a dry run, its plan.
 type RestoreOutcome struct {
 	Plan     statecontext.RestorePlan
 	CAS      uint64 // of the switch; of a dry run, the present one
 	Epoch    uint64
-	Replayed bool // the same request was carried out before; Plan is empty
+	Replayed bool // the same request was executed before; Plan is empty
 }
 
-// isAgain is an error when r, which was done under this request's id, was something else.
+// isAgain returns an error if r, the restore executed under this request's id, was a different one.
 func (req *RestoreRequest) isAgain(r *statecontext.Restored) error {
 	if b := req.Backup; r.FromID != b.ClusterID || r.FromCAS != b.CAS || r.Mode != req.Mode {
 		return &statecontext.Rejection{Code: errcode.RequestMismatch, Message: fmt.Sprintf("the "+
@@ -49,9 +49,9 @@ func (req *RestoreRequest) isAgain(r *statecontext.Restored) error {
 	return nil
 }
 
-// Restore replaces definitions and limits by those of a backup that was read and checked: all of it or nothing, also
-// when this leader dies in the middle. Errors wrap statecontext codes, ErrNotLeading or ErrNoProjector, or come from
-// the proposals (package consensus).
+// Restore replaces definitions and limits by those of a checked backup: all of it or nothing, even if this leader
+// dies in the middle. Errors wrap codes of package errcode, ErrNotLeading or ErrNoProjector, or come from the
+// proposals (package consensus).
 func (c *Coordinator) Restore(ctx context.Context, req RestoreRequest) (RestoreOutcome, error) {
 	if _, err := c.leadingNow(ctx); err != nil {
 		return RestoreOutcome{}, err
@@ -84,8 +84,8 @@ func (c *Coordinator) Restore(ctx context.Context, req RestoreRequest) (RestoreO
 	return RestoreOutcome{Plan: plan, CAS: res.CAS, Epoch: epoch}, nil
 }
 
-// orphans are copies that indexers hold and the state does not place, as far as they have been reported: of one
-// indexer, wire.MaxOrphans.
+// orphans returns the copies that indexers have reported as not placed by the state, at most wire.MaxOrphans per
+// indexer.
 func (c *Coordinator) orphans() map[index.CopyID]bool {
 	all := make(map[index.CopyID]bool)
 	status, _ := c.Status()
@@ -99,14 +99,14 @@ func (c *Coordinator) orphans() map[index.CopyID]bool {
 	return all
 }
 
-// carryRestore brings the state through the log piece by piece, and switches to it.
+// carryRestore sends the state through the log in chunks, and switches to it.
 func (c *Coordinator) carryRestore(ctx context.Context, req RestoreRequest,
 	finish *statecontext.FinishRestore) (statecontext.Result, error) {
 	data := req.Backup.Snapshot
 	begin := &statecontext.BeginRestore{ID: req.ID, Mode: req.Mode, Bytes: uint64(len(data)), Sum: sha256.Sum256(data)}
 	res, err := c.proposeFor(ctx, begin)
 	if errors.Is(err, errcode.Restoring) {
-		return res, err // another one's, or this one's on another connection
+		return res, err // another restore, or this one on another connection
 	}
 	for at := 0; at < len(data) && err == nil; at += statecontext.RestoreChunkBytes {
 		_, err = c.proposeFor(ctx, &statecontext.RestoreChunk{ID: req.ID, Offset: uint64(at),
@@ -120,15 +120,15 @@ func (c *Coordinator) carryRestore(ctx context.Context, req RestoreRequest,
 	}
 	abort, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortPatience)
 	defer cancel()
-	// then leadership is gone, or it ages
+	// If this fails, leadership is lost, or the restore times out.
 	if _, aborted := c.proposeFor(abort, &statecontext.AbortRestore{ID: req.ID}); aborted != nil {
 		c.cfg.Logger.Warn("a restore that failed was not given up", "error", aborted)
 	}
 	return res, fmt.Errorf("restore: %w", err)
 }
 
-// findBuckets asks projectors about the buckets that only the backup knows. It returns an error that wraps
-// ErrNoProjector where KV of one that could not be asked may have a bucket.
+// findBuckets asks the projectors about the buckets that only the backup contains. Errors wrap ErrNoProjector if the
+// KV node of a projector that could not be asked may have a bucket.
 func (c *Coordinator) findBuckets(ctx context.Context, s, backup *statecontext.State) ([]statecontext.FoundBucket,
 	error) {
 	var names []string
@@ -145,7 +145,7 @@ func (c *Coordinator) findBuckets(ctx context.Context, s, backup *statecontext.S
 			found, err := c.askBucket(ctx, &wire.BucketRequest{Bucket: name})
 			err = definite(err)
 			if errors.Is(err, core.ErrUnknownBucket) {
-				return nil // it is gone
+				return nil // it does not exist
 			}
 			if err != nil {
 				return err

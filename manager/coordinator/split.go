@@ -16,24 +16,24 @@ import (
 	"tidemark/statecontext"
 )
 
-// SplitRequest asks for an index to have other slices.
+// SplitRequest requests another number of slices, or other ranges, for an index.
 type SplitRequest struct {
 	ID      index.ID
 	Name    statecontext.IndexName // unless zero, instead of ID
-	IfMatch uint64                 // of the definition, 0: any
-	// At are values that a range is to be cut at as well, or with Merge no more.
+	IfMatch uint64                 // of the definition; 0: any
+	// At holds values at which to cut ranges, in addition to the present ones; with Merge, cuts to remove.
 	At    []json.RawMessage
 	Merge bool
-	// Partitions is how many slices there are then, where At is nil; nil: twice as many.
+	// Partitions is the wanted number of slices if At is nil; nil: twice the present number.
 	Partitions *int
 	Request    *statecontext.Request // nil: not remembered
-	byItself   *core.BeginSplit      // nil: somebody asked for it
+	byItself   *core.BeginSplit      // nil: requested by a user
 }
 
-// SplitIndex begins to build an index in the place of the one that there is, which serves until that one is READY and
-// has its name. The outcome is of the one that is built; Existed, of the one that there is: it is spread like that
-// already. Errors wrap expression.ErrDefinition, statecontext codes, those of package rebalance, ErrNotLeading,
-// ErrBusy, or come from Config.Quantiles or the proposal.
+// SplitIndex begins to build a successor of an index. The index serves until the successor is READY and takes over
+// its name. The outcome describes the successor, or, with Existed, the index itself: it has these slices already.
+// Errors wrap expression.ErrDefinition, codes of package errcode, those of package rebalance, ErrNotLeading, ErrBusy,
+// or come from Config.Quantiles or the proposal.
 func (c *Coordinator) SplitIndex(ctx context.Context, req SplitRequest) (Outcome, error) {
 	l, err := c.leading()
 	if err != nil {
@@ -49,7 +49,7 @@ func (c *Coordinator) splitOnce(ctx context.Context, l *term, req *SplitRequest)
 		return done, err
 	}
 	id := x.Definition.ID
-	if rejection := s.MaySplit(&x.Definition); rejection != nil { // before anything is read
+	if rejection := s.MaySplit(&x.Definition); rejection != nil { // before any data is read
 		return Outcome{}, rejection
 	}
 	d, err := c.splitted(ctx, x, req)
@@ -81,7 +81,8 @@ func (c *Coordinator) splitOnce(ctx context.Context, l *term, req *SplitRequest)
 	return altered(c.cfg.Consensus.State(), *d, res)
 }
 
-// successor places what an index becomes; settle, with what came of the command, ends what was held for it.
+// successor chooses places for a successor's copies. The caller must call settle with the outcome of the command, to
+// release the reservation.
 func (c *Coordinator) successor(ctx context.Context, l *term, x *statecontext.Index,
 	d *index.Definition) (body *statecontext.SplitIndex, settle func(statecontext.Result, error), err error) {
 	layout, err := partition.LayoutOf(d)
@@ -101,7 +102,7 @@ func (c *Coordinator) successor(ctx context.Context, l *term, x *statecontext.In
 	return body, settle, nil
 }
 
-// splitted is the definition that an index is to have, without what Apply assigns.
+// splitted returns the definition of the successor, without the fields that Apply assigns.
 func (c *Coordinator) splitted(ctx context.Context, x *statecontext.Index,
 	req *SplitRequest) (*index.Definition, error) {
 	d := x.Definition
@@ -136,7 +137,7 @@ func (c *Coordinator) splitted(ctx context.Context, x *statecontext.Index,
 	return &d, expression.Normalize(&d)
 }
 
-// cutAt returns the values that a range is to be cut at.
+// cutAt returns the values at which the ranges of the successor are cut.
 func (c *Coordinator) cutAt(ctx context.Context, x *statecontext.Index, req *SplitRequest) ([]json.RawMessage, error) {
 	d := &x.Definition
 	switch {
@@ -162,10 +163,10 @@ func (c *Coordinator) cutAt(ctx context.Context, x *statecontext.Index, req *Spl
 	return c.quantiles(ctx, x, int(n), req.byItself)
 }
 
-// statementPatience is how long it may take to find out where a range is to be cut that somebody waits for.
+// statementPatience limits the search for cuts while a user waits.
 const statementPatience = 7 * time.Second
 
-// quantiles finds where a range is to be cut.
+// quantiles returns values that cut the index into n slices of about equal size.
 func (c *Coordinator) quantiles(ctx context.Context, x *statecontext.Index, n int,
 	byItself *core.BeginSplit) ([]json.RawMessage, error) {
 	if n < 2 {
@@ -197,11 +198,11 @@ func (c *Coordinator) quantiles(ctx context.Context, x *statecontext.Index, n in
 	return cuts.Values, nil
 }
 
-// enoughLoad is of how many entries that were written or read it is believed where they are. With a chance of all but
-// one in a million no cut is off by more than a fifth then.
+// enoughLoad is the number of observed writes and reads from which cuts are trusted. With it, the chance that a cut
+// is off by more than a fifth is below one in a million.
 const enoughLoad = 200
 
-// loads finds where ranges that are hot are to be cut; those are left out of which a cut helps nothing.
+// loads returns cuts for hot ranges; it leaves out ranges for which cutting does not help.
 func (c *Coordinator) loads(ctx context.Context, x *statecontext.Index,
 	hot []rebalance.Hot) (at []json.RawMessage, err error) {
 	if c.cfg.Loads == nil {
@@ -233,14 +234,14 @@ func (c *Coordinator) loads(ctx context.Context, x *statecontext.Index,
 	return at, nil
 }
 
-// worthwhile is how large the largest slice may be at most when a split that nobody asked for is done, as a part of the
-// one that there is.
+// worthwhile is the largest acceptable share of the largest slice, relative to the present one, in an automatic
+// split.
 const worthwhile = 0.75
 
-// errNoHelp: a split would change nothing of that for which it is to begin.
+// errNoHelp is wrapped when a split would not improve what it is meant for.
 var errNoHelp = errors.New("a split does not help")
 
-// splitByItself begins a split or merge that the Leader wants.
+// splitByItself begins an automatic split or merge.
 func (c *Coordinator) splitByItself(ctx context.Context, l *term, e *core.BeginSplit) *core.SplitTried {
 	n := int(e.Partitions)
 	o, err := c.splitOnce(ctx, l, &SplitRequest{ID: e.Index, IfMatch: e.IfModified, Partitions: &n, byItself: e})
@@ -253,7 +254,7 @@ func (c *Coordinator) splitByItself(ctx context.Context, l *term, e *core.BeginS
 	return &core.SplitTried{Index: e.Index, Err: err}
 }
 
-// twice is how many slices an index is to have: as many as are asked for, or twice as many.
+// twice returns the number of slices of the successor: the requested one, or twice the present one.
 func twice(d *index.Definition, asked *int) (uint16, error) {
 	wanted := 2 * int(d.Partitions)
 	if asked != nil {
@@ -270,8 +271,9 @@ func tooMany(d *index.Definition, n int) error {
 		"most %d", d.Name, n, partition.MaxPartitions)}
 }
 
-// SetAutoSplit says whether an index, of which the request says no more than which, gets more and fewer slices by
-// itself. Errors wrap expression.ErrDefinition, statecontext codes, ErrNotLeading, or come from the proposal.
+// SetAutoSplit sets whether an index is split and merged automatically; of the request, only the fields that identify
+// the index are used. Errors wrap expression.ErrDefinition, codes of package errcode, ErrNotLeading, or come from the
+// proposal.
 func (c *Coordinator) SetAutoSplit(ctx context.Context, req SplitRequest, on bool) (Outcome, error) {
 	if _, err := c.leading(); err != nil {
 		return Outcome{}, err
@@ -300,8 +302,8 @@ func (c *Coordinator) setAutoSplitOnce(ctx context.Context, req *SplitRequest, o
 	return altered(c.cfg.Consensus.State(), d, res)
 }
 
-// CancelSplit drops what is being built in the place of an index, of which the request says no more than which. Errors
-// wrap statecontext codes, ErrNotLeading, or come from the proposal.
+// CancelSplit drops the successor of an index; of the request, only the fields that identify the index are used.
+// Errors wrap codes of package errcode, ErrNotLeading, or come from the proposal.
 func (c *Coordinator) CancelSplit(ctx context.Context, req SplitRequest) (Outcome, error) {
 	if _, err := c.leading(); err != nil {
 		return Outcome{}, err

@@ -12,10 +12,10 @@ import (
 	"tidemark/statecontext"
 )
 
-// Execute does one statement; its outcomes are in the order of the names in it. Names are looked up by the command
-// itself (statecontext.ByName), and asked for also where they are not there: the ledger knows whether it was this
-// request that dropped the index, and only a leader that can still write knows that there is none. Errors as of the
-// methods that it calls.
+// Execute executes one statement; its outcomes are in the order of the names in it. The command itself looks names up
+// (statecontext.ByName), and is proposed even if they do not exist: the ledger shows whether this request dropped the
+// index, and only a leader that can still commit can tell that there is none. Errors are those of the methods that it
+// calls.
 func (c *Coordinator) Execute(ctx context.Context, s expression.Statement,
 	req *statecontext.Request) ([]Outcome, error) {
 	var o Outcome
@@ -44,7 +44,7 @@ func (c *Coordinator) Execute(ctx context.Context, s expression.Statement,
 	return []Outcome{o}, nil
 }
 
-// unknownName is the refusal of a name that no index has.
+// unknownName returns the error for a name that no index has.
 func unknownName(k index.Keyspace, name string) error {
 	return &statecontext.Rejection{Code: errcode.UnknownIndex,
 		Message: fmt.Sprintf("there is no index %q on bucket %q", name, k)}
@@ -55,7 +55,7 @@ func (c *Coordinator) DropNamed(ctx context.Context, name statecontext.IndexName
 	req *statecontext.Request) (Outcome, error) {
 	o, err := c.DropIndex(ctx, DropRequest{Name: name, IfMatch: ifMatch, Request: req})
 	switch {
-	case errors.Is(err, errcode.UnknownIndex), err == nil && o.Existed: // the latter: somebody dropped it meanwhile
+	case errors.Is(err, errcode.UnknownIndex), err == nil && o.Existed: // the latter: it was dropped meanwhile
 		return Outcome{}, unknownName(name.Keyspace, name.Name)
 	case err != nil:
 		if x := c.cfg.Consensus.State().Named(&name); x != nil {
@@ -66,7 +66,7 @@ func (c *Coordinator) DropNamed(ctx context.Context, name statecontext.IndexName
 	return o.called(name.Keyspace, name.Name), nil
 }
 
-// called gives an outcome of an index that is there no more the name that it was asked for by.
+// called sets the name in the outcome of an index that no longer exists.
 func (o Outcome) called(k index.Keyspace, name string) Outcome {
 	if o.Definition.Name == "" {
 		o.Definition.Bucket, o.Definition.Member, o.Definition.Name = k.Bucket, k.Member(), name
@@ -74,7 +74,7 @@ func (o Outcome) called(k index.Keyspace, name string) Outcome {
 	return o
 }
 
-// alterNamed is AlterIndex, SplitIndex, SetAutoSplit or CancelSplit by name. Setting what is so already does nothing.
+// alterNamed is AlterIndex, SplitIndex, SetAutoSplit or CancelSplit by name. Setting a present value changes nothing.
 func (c *Coordinator) alterNamed(ctx context.Context, s *expression.AlterIndex,
 	req *statecontext.Request) (Outcome, error) {
 	name := statecontext.IndexName{Keyspace: s.Keyspace, Name: s.Name}
@@ -99,7 +99,7 @@ func (c *Coordinator) alterNamed(ctx context.Context, s *expression.AlterIndex,
 	case err != nil:
 		return Outcome{}, err
 	}
-	return o.called(s.Keyspace, s.Name), nil // nameless: a replay, of what was altered then and dropped since
+	return o.called(s.Keyspace, s.Name), nil // without a name: a replay, of an index dropped since
 }
 
 // BuildNamed is BuildIndexes by name: all or none.
@@ -123,11 +123,11 @@ func (c *Coordinator) BuildNamed(ctx context.Context, k index.Keyspace, names []
 	}
 	for i := range outcomes {
 		o := &outcomes[i]
-		if o.Definition.ID == 0 { // built then, and dropped since
+		if o.Definition.ID == 0 { // built by the first request, and dropped since
 			o.Definition = index.Definition{ID: o.ID, Bucket: k.Bucket, Member: k.Member(), Name: names[i],
 				State: index.Dropping}
 		}
-		o.Existed = false // of IF [NOT] EXISTS only
+		o.Existed = false // only for IF [NOT] EXISTS
 	}
 	return outcomes, nil
 }

@@ -14,8 +14,8 @@ import (
 	"tidemark/wire"
 )
 
-// term drives a Leader: it hands it inputs and time, one after the other, and carries out what it wants done, each
-// thing that takes time in a goroutine of its own.
+// term drives a Leader: it passes inputs and the time to it, one after the other, and carries out its effects, each
+// that blocks in a goroutine of its own.
 type term struct {
 	cfg    Config
 	number uint64
@@ -25,20 +25,20 @@ type term struct {
 	ended  chan struct{} // closed when the loop has ended
 
 	split func(context.Context, core.BeginSplit) *core.SplitTried
-	// step, unless it is nil, takes what is posted at once: of a term that has no loop.
+	// step, if not nil, takes posted inputs at once: the term has no loop.
 	step func(core.Input)
 
-	// of the loop
+	// used by the loop only
 	ctx   context.Context //nolint:containedctx // of the term: what is begun for it ends with it
 	group *errgroup.Group
-	pace  *time.Timer // when a promotion that scans wait for may be made
+	pace  *time.Timer // fires when a promotion that scans wait for may be made
 	lanes map[core.Receiver]*lanes
 
 	mu   sync.Mutex
 	left []*core.Stabilize // scans that no longer wait
 }
 
-// lanes are a receiver's.
+// lanes holds the lanes of one receiver.
 type lanes struct {
 	of     map[core.Lane]*lane
 	cancel context.CancelFunc
@@ -48,13 +48,12 @@ type lanes struct {
 type Driven struct {
 	Leader *core.Leader
 	Gate   *Gateway
-	// Split carries out BeginSplit, and returns what the Leader is to take of it.
+	// Split carries out BeginSplit, and returns the input for the Leader.
 	Split func(context.Context, core.BeginSplit) *core.SplitTried
 }
 
-// Begin begins a term whose effects its caller carries out, as loop does it: the Leader's first are effects. What
-// Split has to ask the Leader meanwhile it hands to step. It is for simulations, which have neither goroutines nor a
-// clock.
+// Begin begins a term whose effects its caller carries out in place of loop, and returns the Leader's first effects.
+// Split passes its requests to the Leader to step. It is for simulations, which have neither goroutines nor a clock.
 func (c *Coordinator) Begin(number uint64, step func(core.Input)) (*Driven, []core.Effect) {
 	t := c.newTerm(number)
 	t.step = step
@@ -62,20 +61,20 @@ func (c *Coordinator) Begin(number uint64, step func(core.Input)) (*Driven, []co
 	return &Driven{Leader: l, Gate: t.gate, Split: t.split}, effects
 }
 
-// now is what the world is like now.
+// now returns the time and the state for a step.
 func (c *Config) now() core.Now {
 	return core.Now{MS: c.nowMS(), WallMS: c.Now().UnixMilli(), StateMS: c.Consensus.StateTimeMS(),
 		State: c.Consensus.State()}
 }
 
-// newTerm makes a term that begins splits by this coordinator.
+// newTerm returns a term that begins automatic splits through c.
 func (c *Coordinator) newTerm(number uint64) *term {
 	t := newTerm(c.cfg, number)
 	t.split = func(ctx context.Context, e core.BeginSplit) *core.SplitTried { return c.splitByItself(ctx, t, &e) }
 	return t
 }
 
-// newTerm makes one that can be asked, once its loop runs.
+// newTerm returns a term that answers requests once its loop runs.
 func newTerm(cfg Config, number uint64) *term {
 	log := cfg.Logger.With("term", number)
 	self := wire.Leader{ID: cfg.Consensus.ID(), REST: cfg.REST, Term: number}
@@ -83,7 +82,7 @@ func newTerm(cfg Config, number uint64) *term {
 		inbox: make(chan core.Input, inboxLength), ended: make(chan struct{}), lanes: map[core.Receiver]*lanes{}}
 }
 
-// run does the duties until ctx ends, and returns when everything it began has ended.
+// run runs the duties until ctx ends, and returns when all its goroutines have ended.
 func (t *term) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	t.group, t.ctx = group, ctx
@@ -95,7 +94,7 @@ func (t *term) run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// loop takes inputs and time.
+// loop passes inputs and ticks to the Leader.
 func (t *term) loop() error {
 	changes := t.cfg.Machine.Subscribe()
 	defer changes.Close()
@@ -124,7 +123,7 @@ func (t *term) loop() error {
 	}
 }
 
-// carryOut begins what is wanted. It reports whether duties begin anew.
+// carryOut starts carrying out effects. It reports whether the Leader must be created anew.
 func (t *term) carryOut(effects []core.Effect) (anew bool) {
 	for _, e := range effects {
 		switch e := e.(type) {
@@ -141,17 +140,17 @@ func (t *term) carryOut(effects []core.Effect) (anew bool) {
 			}
 		case core.Propose:
 			t.group.Go(func() error {
-				_ = t.post(t.ctx, t.gate.Propose(t.ctx, e)) // the term is over: nobody to tell
+				_ = t.post(t.ctx, t.gate.Propose(t.ctx, e)) // an error means that the term is over
 				return nil
 			})
 		case core.BeginSplit:
 			t.group.Go(func() error {
-				_ = t.post(t.ctx, t.split(t.ctx, e)) // the term is over: nobody to tell
+				_ = t.post(t.ctx, t.split(t.ctx, e)) // an error means that the term is over
 				return nil
 			})
 		case core.PlanRepair:
 			t.group.Go(func() error {
-				_ = t.post(t.ctx, e.Plan()) // the term is over: nobody to tell
+				_ = t.post(t.ctx, e.Plan()) // an error means that the term is over
 				return nil
 			})
 		case core.Wake:
@@ -165,7 +164,7 @@ func (t *term) carryOut(effects []core.Effect) (anew bool) {
 	return anew
 }
 
-// open starts a receiver's lanes; they end with it or with the term.
+// open starts a receiver's lanes, which end with the receiver or the term.
 func (t *term) open(o core.Open) {
 	ctx, cancel := context.WithCancel(t.ctx)
 	r := &lanes{of: map[core.Lane]*lane{}, cancel: cancel}
@@ -180,7 +179,7 @@ func (t *term) open(o core.Open) {
 			t.begin(func() {
 				q.run(ctx, func(say core.Tell) {
 					if in := t.gate.Say(ctx, say); in != nil {
-						_ = t.post(ctx, in) // else the receiver is no more
+						_ = t.post(ctx, in) // else the receiver is closed
 					}
 				}, t.begin)
 			})
@@ -204,7 +203,7 @@ func (t *term) close(id core.Receiver) {
 	}
 }
 
-// post hands an input to the loop; it waits for room, and gives up when the term or ctx ends.
+// post passes an input to the loop; it waits for room until the term or ctx ends.
 func (t *term) post(ctx context.Context, in core.Input) error {
 	if t.step != nil {
 		t.step(in)
@@ -220,7 +219,7 @@ func (t *term) post(ctx context.Context, in core.Input) error {
 	}
 }
 
-// await waits for the answer to what was posted. Errors wrap ErrNotLeading or ctx's error.
+// await waits for the answer to a posted request. Errors wrap ErrNotLeading or ctx's error.
 func await[T any](ctx context.Context, t *term, what string, reply chan T) (v T, err error) {
 	select {
 	case v = <-reply:
@@ -240,7 +239,7 @@ func ask[T any](ctx context.Context, t *term, what string, in core.Input, reply 
 	return await(ctx, t, what, reply)
 }
 
-// leave has the loop forget a scan that no longer waits.
+// leave removes a scan that no longer waits, with the next tick.
 func (t *term) leave(s *core.Stabilize) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -255,5 +254,5 @@ func (t *term) takeLeft() []*core.Stabilize {
 	return left
 }
 
-// errRestored ends a term's duties when the epoch has risen under them: they begin anew from the restored state.
+// errRestored is returned by a term's loop when the epoch has risen: a new Leader starts from the restored state.
 var errRestored = errors.New("the state was restored")

@@ -13,26 +13,26 @@ import (
 	"tidemark/statecontext"
 )
 
-// traces are the spans of traced builds (trace.go says which stages they have): one from the proposal to the last
-// component that knows the indexes as ready, and below it one for each stage. What the leader sends meanwhile is part
-// of the newest.
+// traces holds the spans of traced builds (core/builds.go names their stages): one span from the proposal until the
+// last component knows that the indexes are ready, and below it one per stage. Messages that the leader sends
+// meanwhile belong to the newest build.
 type traces struct {
 	mu     sync.Mutex
 	begun  uint64
-	newest *span // that was asked for last, nil when it is over
+	newest *span // the newest build, nil when it is over
 	all    map[uint64]*span
 }
 
 type span struct {
-	bucket   string          // "" of several
+	bucket   string          // "" if there are several
 	ctx      context.Context //nolint:containedctx // it carries the span of the whole, nothing else
 	whole    trace.Span
 	stage    trace.Span
-	followed bool // by the Leader
+	followed bool // the Leader tracks it
 }
 
-// begin is called before the proposal: the Leader may act on the state before the statement knows that it is committed.
-// It returns 0 when nothing records a span.
+// begin begins a span. It must be called before the proposal: the Leader may act on the state before the statement
+// returns. It returns 0 if nothing records a span.
 func (t *traces) begin(ctx context.Context, bucket string) uint64 {
 	if !trace.SpanFromContext(ctx).IsRecording() {
 		return 0
@@ -48,7 +48,7 @@ func (t *traces) begin(ctx context.Context, bucket string) uint64 {
 	return t.begun
 }
 
-// in returns a context with the span of the newest traced build, of a bucket or, with "", of any.
+// in returns a context with the span of the newest traced build if it is of the bucket; "" matches any.
 func (t *traces) in(ctx context.Context, bucket string) context.Context {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -58,7 +58,7 @@ func (t *traces) in(ctx context.Context, bucket string) context.Context {
 	return ctx
 }
 
-// describe names an index that the build is of, and whether the Leader follows it from now on.
+// describe names an index of the build, which the Leader tracks from now on.
 func (t *traces) describe(id uint64, d *index.Definition) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -68,7 +68,7 @@ func (t *traces) describe(id uint64, d *index.Definition) {
 	}
 }
 
-// enter ends the stage before.
+// enter ends the present stage and begins the next.
 func (t *traces) enter(id uint64, stage string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -98,7 +98,7 @@ func (t *traces) end(id uint64, err error) {
 	}
 }
 
-// endFollowed ends what the term cannot follow any more.
+// endFollowed ends the builds that the term can no longer track.
 func (t *traces) endFollowed() {
 	t.mu.Lock()
 	var ids []uint64
@@ -113,8 +113,8 @@ func (t *traces) endFollowed() {
 	}
 }
 
-// traced hands a build to the Leader, once its proposal is committed; with an error, or without indexes that are built
-// now, its span ends.
+// traced passes a build to the Leader after its proposal has committed; with an error, or if none of its indexes is
+// built now, it ends the span.
 func (t *term) traced(ctx context.Context, build uint64, s *statecontext.State, err error, ids ...index.ID) {
 	if build == 0 {
 		return

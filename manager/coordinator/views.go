@@ -28,8 +28,8 @@ func (c *Coordinator) View(ctx context.Context, bucket string) (core.BucketView,
 	return *v, nil
 }
 
-// Copies returns what indexers have last reported of copies; those that none has reported are left out. Errors wrap
-// ErrNotLeading, ErrBusy, or ctx's error.
+// Copies returns the newest reports of copies; copies without a report are left out. Errors wrap ErrNotLeading,
+// ErrBusy, or ctx's error.
 func (c *Coordinator) Copies(ctx context.Context, all []partition.Copy) (map[index.CopyID]wire.CopyReport, error) {
 	l, err := c.leading()
 	if err != nil {
@@ -40,10 +40,10 @@ func (c *Coordinator) Copies(ctx context.Context, all []partition.Copy) (map[ind
 }
 
 // Stabilize returns a committed stability timestamp of the bucket at or above need, as soon as there is one (IX-7,
-// session and at_plus), at the latest when ctx ends. A vbuuid of 0 in need stands for any branch. One that is there is
-// right whoever leads; a refusal is given by a leader who has proved that he is one. Errors wrap
-// ErrNotLeading, ErrUnknownBucket, ErrInRollback, ErrNoStreams, ErrBucketGone, ErrTokenLost, ErrBusy,
-// timestamp.ErrLength, or ctx's error.
+// session and at_plus), and fails when ctx ends. A vbuuid of 0 in need stands for any branch. A timestamp is valid
+// whoever leads; a refusal is returned only by a leader that has verified its leadership. Errors wrap ErrNotLeading,
+// ErrUnknownBucket, ErrInRollback, ErrNoStreams, ErrBucketGone, ErrTokenLost, ErrBusy, timestamp.ErrLength, or ctx's
+// error.
 func (c *Coordinator) Stabilize(ctx context.Context, bucket string,
 	need timestamp.Vector) (wire.BucketStability, error) {
 	l, err := c.leading()
@@ -59,7 +59,7 @@ func (c *Coordinator) Stabilize(ctx context.Context, bucket string,
 		l.leave(s)
 		return wire.BucketStability{}, err
 	}
-	if a.Err != nil { // by what this manager knows: another one may lead by now, and know better
+	if a.Err != nil { // another manager may lead by now, with newer knowledge
 		if err := c.cfg.Consensus.ReadBarrier(ctx); err != nil {
 			return wire.BucketStability{}, err
 		}
@@ -67,7 +67,7 @@ func (c *Coordinator) Stabilize(ctx context.Context, bucket string,
 	return a.Stability, a.Err
 }
 
-// Progress returns what the indexers report of each index; it is empty while this manager does not lead.
+// Progress returns the progress of each index; it is empty while this manager does not lead.
 func (c *Coordinator) Progress() map[index.ID]core.Progress {
 	s, ok := c.Status()
 	if !ok {
@@ -76,7 +76,7 @@ func (c *Coordinator) Progress() map[index.ID]core.Progress {
 	return s.Progress
 }
 
-// Status returns the newest picture; false while this manager does not lead.
+// Status returns the newest picture, and false while this manager does not lead.
 func (c *Coordinator) Status() (core.Status, bool) {
 	l, err := c.leading()
 	if err != nil {
