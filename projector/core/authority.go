@@ -6,15 +6,16 @@ import (
 	"tidemark/wire"
 )
 
-// Authority is whom a projector obeys. The zero value is of one that no manager has registered: it obeys nobody.
+// Authority is the highest fence a projector has admitted. With the zero value, no manager has registered the
+// projector yet, and it refuses every command.
 type Authority struct {
 	Fence      wire.Fence // highest seen
 	Registered bool
 }
 
-// Admit checks the fence of a command for a projector. asks: it only asks, and may come after others whatever its
-// counter. next is whom the projector obeys afterwards. Errors are refusals, or wrap wire.ErrFenced or
-// wire.ErrForeignCluster.
+// Admit checks the fence of a command to a projector. asks is true for a read-only request: its counter may be lower
+// than that of an earlier command of the same term. Admit returns the authority to use from now on. Errors are
+// refusals, or wrap wire.ErrFenced or wire.ErrForeignCluster.
 func (a Authority) Admit(id index.ProjectorID, f wire.Fence, asks bool) (next Authority, err error) {
 	if !a.Registered {
 		return a, errcode.Refuse(errcode.Unavailable, "projector %s has not registered with a manager yet; try again", id)
@@ -29,7 +30,8 @@ func (a Authority) Admit(id index.ProjectorID, f wire.Fence, asks bool) (next Au
 	return a, err
 }
 
-// Register takes over what a manager has answered: a projector that starts asks before it obeys.
+// Register returns the authority after a manager's reply: a projector registers at startup before it obeys any
+// command.
 func (a Authority) Register(r *wire.RegisterReply) Authority {
 	if a.Fence.ClusterID == "" || a.Fence.Less(r.Fence) {
 		a.Fence = r.Fence

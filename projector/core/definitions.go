@@ -5,8 +5,8 @@ import (
 	"tidemark/wire"
 )
 
-// Older orders definitions by epoch and revision: who was left behind by a recovery may go on with revisions of its
-// own.
+// Older reports whether a precedes b, by epoch and then by revision: a manager that a recovery left behind may go on
+// numbering revisions in its old epoch.
 func Older(a, b *wire.Definitions) bool {
 	if a.Fence.Epoch != b.Fence.Epoch {
 		return a.Fence.Epoch < b.Fence.Epoch
@@ -14,7 +14,8 @@ func Older(a, b *wire.Definitions) bool {
 	return a.Revision < b.Revision
 }
 
-// TakeDefinitions refuses definitions that are older than those that are here; have is nil where there are none.
+// TakeDefinitions refuses definitions d that are older than the current ones, have. have is nil if there are none
+// yet.
 func TakeDefinitions(have, d *wire.Definitions) error {
 	if have != nil && Older(d, have) {
 		return errcode.Refuse(errcode.Fenced, "definitions revision %d is older than %d, which is here", d.Revision,
@@ -23,8 +24,8 @@ func TakeDefinitions(have, d *wire.Definitions) error {
 	return nil
 }
 
-// Revision is what the coordinator is told of the definitions that are here, under the fence that is obeyed: revisions
-// of another epoch mean nothing to it.
+// Revision returns the revision to report to the coordinator under fence f. known is false if there are no
+// definitions, or if they are of another epoch, whose revisions mean nothing to the coordinator.
 func Revision(d *wire.Definitions, f wire.Fence) (revision uint64, known bool) {
 	if d == nil || d.Fence.Epoch != f.Epoch {
 		return 0, false

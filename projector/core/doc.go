@@ -1,8 +1,8 @@
-// Package core is what a projector decides: whom it obeys, what a request for streams means and what is refused, what
-// becomes of a start by KV's answers, where a stream stands, which copies it feeds and what their nodes are told of it,
-// how a side stream comes to its end, and what the coordinator is told.
+// Package core holds a projector's decisions: which commands it admits, what a request for streams asks for and why
+// it is refused, what follows from KV's answer to a stream request, where a stream stands, which copies it feeds,
+// which control events their nodes receive, how a side stream ends, and what is reported to the coordinator.
 //
-// It promises the same answers to the same calls: it holds no clock, no I/O, no lock and no chance, and knows nothing
-// of DCP connections, HTTP or the router. Package projector asks KV, owns the goroutines and guards what several of
-// them share; internal/testing/simulation drives the same code with a KV of its own.
+// The same calls always return the same answers: the package has no clock, no I/O, no locks and no randomness, and it
+// does not depend on DCP connections, HTTP or the router. Package projector asks KV, owns the goroutines and guards
+// the state they share; internal/testing/simulation drives the same code with a simulated KV.
 package core

@@ -8,16 +8,16 @@ import (
 	"tidemark/wire"
 )
 
-// Fed is an index whose keys a stream carries, and where its copies are.
+// Fed is an index whose keys a stream carries, and its topology.
 type Fed struct {
 	Index    *index.Definition
 	Topology *partition.Topology
 }
 
-// FedBy returns the indexes of a bucket whose keys a stream carries, by these definitions. only limits a side stream to
-// those of these copies; nil: every active index that is placed.
+// FedBy returns the indexes of a bucket whose keys a stream carries, according to d. only limits a side stream to the
+// indexes of these copies; with nil, all active indexes that are placed are returned.
 func FedBy(d *wire.Definitions, bucket string, only []index.CopyID) (all []Fed) {
-	at := map[index.ID]int{} // in all; of this bucket alone
+	at := map[index.ID]int{} // position in all; this bucket's indexes only
 	for i := range d.Indexes {
 		if def := &d.Indexes[i]; def.Bucket == bucket && def.State.Active() {
 			at[def.ID] = len(all)
@@ -35,8 +35,8 @@ func FedBy(d *wire.Definitions, bucket string, only []index.CopyID) (all []Fed) 
 	})
 }
 
-// Feeds reports whether a stream feeds a copy of an index that it carries: one that its host has. A side stream feeds
-// the copies that it is limited to, in whatever state they are: their host has asked for it.
+// Feeds reports whether a stream feeds copy c of an index that it carries. The maintenance stream feeds allocated
+// copies. A side stream feeds the copies it is limited to, whatever their state: their host has requested it.
 func Feeds(c *partition.Copy, only []index.CopyID) bool {
 	if only != nil {
 		return slices.Contains(only, c.ID)
@@ -44,11 +44,11 @@ func Feeds(c *partition.Copy, only []index.CopyID) bool {
 	return c.State == partition.Allocated
 }
 
-// Knows reports whether definitions tell what somebody means who goes by a revision.
+// Knows reports whether definitions are at least as new as the revision that a request is based on.
 func Knows(d *wire.Definitions, revision uint64) bool { return d != nil && d.Revision >= revision }
 
-// SideFeed returns the definitions that a side stream works by, from those that are here, and the copies that it is
-// limited to: of an indexer those it names, of a subscriber each of its indexes whole.
+// SideFeed returns the definitions that a side stream to t works by, derived from d, and the copies that it is
+// limited to: an indexer's stream feeds the copies it names, a subscriber's stream feeds each of its indexes whole.
 func SideFeed(d *wire.Definitions, t *wire.SideTarget) (*wire.Definitions, []index.CopyID) {
 	if len(t.Indexes) > 0 {
 		return subscriber(d, t.Indexes, t.Node)
@@ -56,9 +56,9 @@ func SideFeed(d *wire.Definitions, t *wire.SideTarget) (*wire.Definitions, []ind
 	return d, t.Copies
 }
 
-// subscriber gives definitions that place each of these indexes whole, as one slice, at a node: for a subscriber that
-// is no indexer (RT-9). They are named by the ids that they had first, so that a split changes nothing, and so are the
-// copies.
+// subscriber returns definitions that place each of these indexes whole, as one slice, at a node: for a subscriber
+// that is not an indexer (RT-9). Indexes and copies carry the index's first id, so that a split changes nothing for
+// the subscriber.
 func subscriber(d *wire.Definitions, ids []index.ID, node index.NodeID) (*wire.Definitions, []index.CopyID) {
 	own := *d
 	own.Indexes, own.Topologies = make([]index.Definition, 0, len(ids)), make([]partition.Topology, 0, len(ids))

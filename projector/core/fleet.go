@@ -12,8 +12,8 @@ import (
 	"tidemark/timestamp"
 )
 
-// MaxProcesses is how many processes serve one KV node. Each costs the leader reports and the node connections, so that
-// all processes at all nodes would be too much: where there are more, each node has some of them.
+// MaxProcesses is how many processes serve one KV node. Each process costs the leader reports and the node
+// connections. If there are more processes than that, each node is served by some of them, not by all.
 const MaxProcesses = 3
 
 // MaxKVNodes bounds the KV nodes that one process serves, each by a projector of its own.
@@ -21,66 +21,67 @@ const MaxKVNodes = 64
 
 // Patience of a Fleet, in milliseconds.
 const (
-	// fleetStaleMS is how old the newest sight of a map may be: what nobody shows any more counts no more.
+	// fleetStaleMS is the age at which a map that no node has shown again no longer counts.
 	fleetStaleMS = 60_000
-	// fleetAwayMS is how long a node is missing in the maps before its projector ends, and its registration is taken back:
-	// one that is failed over often comes back at once.
+	// fleetAwayMS is how long a node must be missing from the maps before its projector ends and its registration is
+	// removed: a node that is failed over often comes back at once.
 	fleetAwayMS = 10_000
-	// fleetBackoffMS is before a node gets another projector when its own has failed, and twice as long each time, up to
-	// fleetMaxBackoffMS; one that has run for fleetHealthyMS begins anew.
+	// fleetBackoffMS is the pause before a node's failed projector is started again. It doubles with each failure, up to
+	// fleetMaxBackoffMS, and starts over when the projector has run for fleetHealthyMS.
 	fleetBackoffMS    = 1_000
 	fleetMaxBackoffMS = 60_000
 	fleetHealthyMS    = 60_000
 )
 
-// KVNode is a KV node of a cluster, as the newest map has it.
+// KVNode is a KV node of a cluster, as listed in the newest map.
 type KVNode struct {
-	Name    string // host:port, the same from whatever network it is looked at
-	Addr    string // host:port at which it is reached; empty when it has none
-	Manager string // host:port of its cluster manager, where maps come from managers
-	Why     string // why it is not served, else empty
+	Name    string // host:port, the same from every network
+	Addr    string // host:port to connect to; empty if the node has none
+	Manager string // host:port of its cluster manager, if maps come from managers
+	Why     string // why the node is not served; empty if it is
 }
 
-// same reports whether a projector at n serves o as well.
+// same reports whether a projector that serves n also serves o: name and addresses are equal.
 func (n KVNode) same(o KVNode) bool {
 	return n.Name == o.Name && n.Addr == o.Addr && n.Manager == o.Manager
 }
 
-// Fleet decides which KV nodes a process serves that follows the maps of a cluster (PR-4), from what its projectors see
-// of them. The zero value knows nothing yet.
+// Fleet decides which KV nodes a process that follows a cluster's maps serves (PR-4), from the maps that its
+// projectors see. The zero value has seen no map.
 type Fleet struct {
 	maps    map[string]*fleetMap // by bucket
-	away    map[string]int64     // since when names that are running or registered are not wanted
-	backoff map[string]backoff   // by node: of projectors that have failed
+	away    map[string]int64     // since when nodes that are running or registered are missing from the maps
+	backoff map[string]backoff   // by node: after failures of its projector
 }
 
-// backoff is why a node's projector has failed, and when there is another one.
+// backoff is why a node's projector has failed, and when it is started again.
 type backoff struct {
-	failures int // one after the other
+	failures int // consecutive
 	untilMS  int64
 	why      string
 }
 
-// fleetMap is what the newest map of a bucket says.
+// fleetMap is the newest map of a bucket.
 type fleetMap struct {
 	at     timestamp.MapRevision
 	seenMS int64
 	nodes  []KVNode
 }
 
-// Saw takes the nodes of a map, and reports whether it is news. Of one revision the first sight stays: nodes that do
-// not know their own name are called by whoever asks.
+// Saw records the nodes of a bucket's map, and reports whether the map was new. If the same revision is seen again,
+// the first one's nodes stay: a node that does not know its own name is named by the address at which it was asked,
+// so names may differ.
 func (f *Fleet) Saw(nowMS int64, bucket string, at timestamp.MapRevision, nodes []KVNode) (news bool) {
 	old := f.maps[bucket]
 	switch {
 	case old == nil && len(f.maps) >= MaxBuckets:
-		return false // the others show the same nodes
+		return false // the maps of the other buckets list the same nodes
 	case old == nil || at.Compare(old.at) > 0 || nowMS-old.seenMS > fleetStaleMS:
 	case at == old.at:
 		old.seenMS = nowMS
 		return false
 	default:
-		return false // by one who lags, or was failed over
+		return false // from a node that lags behind or was failed over
 	}
 	if f.maps == nil {
 		f.maps = map[string]*fleetMap{}
@@ -89,8 +90,8 @@ func (f *Fleet) Saw(nowMS int64, bucket string, at timestamp.MapRevision, nodes 
 	return true
 }
 
-// Failed notes that the projector of a node has ended by itself after it had run for so long, or could not begin, and
-// why: that node is not served for a while, and the others are.
+// Failed records that a node's projector could not start, or ended by itself after ranMS, and why. It returns for how
+// long the node is not served; other nodes are not affected.
 func (f *Fleet) Failed(nowMS int64, node string, ranMS int64, why string) (backoffMS int64) {
 	if f.backoff == nil {
 		f.backoff = map[string]backoff{}
@@ -107,7 +108,7 @@ func (f *Fleet) Failed(nowMS int64, node string, ranMS int64, why string) (backo
 	return backoffMS
 }
 
-// Known reports whether a map was seen lately.
+// Known reports whether a map was seen within the last fleetStaleMS.
 func (f *Fleet) Known(nowMS int64) bool {
 	for _, m := range f.maps {
 		if nowMS-m.seenMS <= fleetStaleMS {
@@ -117,37 +118,38 @@ func (f *Fleet) Known(nowMS int64) bool {
 	return false
 }
 
-// FleetFacts are what a Fleet decides from.
+// FleetFacts is the input of Fleet.Step.
 type FleetFacts struct {
 	NowMS int64
-	// Running are the process's projectors, by the names of their nodes.
+	// Running holds the process's projectors by node name.
 	Running map[string]FleetMember
-	// Process is the name of this one; its projectors are called as it, @, and the node.
+	// Process is the name of this process; its projectors are named <process>@<node>.
 	Process index.ProjectorID
-	// Registered are the projectors that the managers list, of this process, of earlier ones of its name and of others.
+	// Registered lists the projectors that the managers list: those of this process, of earlier processes of its name,
+	// and of others.
 	Registered []index.ProjectorID
-	// Seed is a node that answers at one of the addresses that were given; without a name when none is known.
+	// Seed is a node that answers at one of the configured addresses; its name is empty if none answers.
 	Seed KVNode
-	// Troubled: none of the projectors can ask its node.
+	// Troubled is set if none of the projectors can reach its node.
 	Troubled bool
 }
 
-// FleetMember is a projector of the process. One that is Ending still has its node's name.
+// FleetMember is a projector of the process. It keeps its node's name while it is Ending.
 type FleetMember struct {
 	Node   KVNode
 	Ending bool
 }
 
-// FleetStep is what is to be done.
+// FleetStep lists what the caller has to do.
 type FleetStep struct {
 	Start    []KVNode
 	Stop     []string
-	Leave    []string // nodes whose registrations are to be taken back
-	Unserved []KVNode // with the reason of each
+	Leave    []string // nodes whose registrations are to be removed
+	Unserved []KVNode // with the reason in Why
 	Aside    int      // nodes that are left to other processes
 }
 
-// Step decides. Nothing is to be done twice: who is asked to stop is Ending from then on.
+// Step returns what to do now. The caller marks a projector that it stops as Ending, so that it is not stopped twice.
 func (f *Fleet) Step(x FleetFacts) (s FleetStep) {
 	wanted := f.wanted(&x)
 	own, aside := share(&x, wanted)
@@ -168,13 +170,13 @@ func (f *Fleet) Step(x FleetFacts) (s FleetStep) {
 	return s
 }
 
-// absence is since when nodes are on no map.
+// absence tracks since when nodes are missing from all maps.
 type absence struct {
 	before, now map[string]int64
 	nowMS       int64
 }
 
-// lasts notes that a node is on no map, and reports whether it has been on none for long.
+// lasts records that a node is on no map, and reports whether that has been so for fleetAwayMS.
 func (a absence) lasts(name string) bool {
 	since, known := a.before[name]
 	if !known {
@@ -184,7 +186,7 @@ func (a absence) lasts(name string) bool {
 	return a.nowMS-since >= fleetAwayMS
 }
 
-// leaves finds the nodes of this process's registrations that are neither served nor wanted any more.
+// leaves returns the nodes of this process's registrations that are neither served nor wanted any more.
 func leaves(x *FleetFacts, wanted map[string]KVNode, own []string, gone absence) (names []string) {
 	for _, name := range own {
 		_, has := x.Running[name]
@@ -195,7 +197,7 @@ func leaves(x *FleetFacts, wanted map[string]KVNode, own []string, gone absence)
 	return names
 }
 
-// starts finds the nodes that are not served, and why those stay so for which nothing is started.
+// starts adds to s the nodes to start, and the nodes that stay unserved with the reason.
 func (f *Fleet) starts(s *FleetStep, x *FleetFacts, wanted map[string]KVNode) {
 	running := x.Running
 	maps.DeleteFunc(f.backoff, func(name string, _ backoff) bool {
@@ -225,8 +227,8 @@ func (f *Fleet) starts(s *FleetStep, x *FleetFacts, wanted map[string]KVNode) {
 	}
 }
 
-// share leaves those nodes to other processes at which enough of them stand that come before this one there, and
-// returns how many; own are the nodes of which this one has projectors registered, ascending.
+// share removes from wanted the nodes at which MaxProcesses other processes rank before this one, and returns their
+// number as aside. own are the nodes for which this process has registered projectors, ascending.
 func share(x *FleetFacts, wanted map[string]KVNode) (own []string, aside int) {
 	before := map[string]int{}
 	for _, id := range x.Registered {
@@ -249,10 +251,11 @@ func share(x *FleetFacts, wanted map[string]KVNode) (own []string, aside int) {
 	return own, aside
 }
 
-// rank orders the processes at a node, at each node in another way.
+// rank orders the processes at a node. The order differs from node to node, which spreads the nodes over the
+// processes.
 func rank(process, node string) uint64 { return xxhash.Sum64String(process + "@" + node) }
 
-// elsewhere reports whether a node is wanted under another name, as that of a node whose name was not known at first.
+// elsewhere reports whether n is wanted under another name, because its name was not known at first.
 func elsewhere(wanted map[string]KVNode, n KVNode) bool {
 	for _, o := range wanted {
 		if n.Name != o.Name && (n.Addr == o.Addr || n.Manager != "" && n.Manager == o.Manager) {
@@ -262,8 +265,8 @@ func elsewhere(wanted map[string]KVNode, n KVNode) bool {
 	return false
 }
 
-// wanted are the nodes of the newest maps. Without any, the one that was given is a beginning; also when no map is
-// fresh and none of their nodes answers.
+// wanted returns the nodes of the newest maps. The seed is added if there are none, and also if no map is fresh and
+// no projector reaches its node.
 func (f *Fleet) wanted(x *FleetFacts) map[string]KVNode {
 	fresh := f.Known(x.NowMS)
 	nodes := map[string]KVNode{}
@@ -274,7 +277,7 @@ func (f *Fleet) wanted(x *FleetFacts) map[string]KVNode {
 			continue
 		}
 		for _, n := range m.nodes {
-			if nodes[n.Name].Addr == "" { // none, or by one that does not know it
+			if nodes[n.Name].Addr == "" { // not listed yet, or listed by a node that does not know its address
 				nodes[n.Name] = n
 			}
 		}

@@ -8,11 +8,11 @@ import (
 	"tidemark/wire"
 )
 
-// maxJoins bounds the joins that are remembered of a bucket, the newest.
+// maxJoins is how many joins of a bucket are kept; the oldest are dropped first.
 const maxJoins = 16
 
-// Joins are the activation timestamps of a bucket's indexes. Indexes that came with one revision of the definitions
-// join together: what is evaluated for them per vbucket is everything above it.
+// Joins tracks the activation timestamps of a bucket's indexes. Indexes that appear in the same revision of the
+// definitions join together: per vbucket, one seqno above which all of them are evaluated.
 type Joins struct {
 	vbuckets int
 	indexes  []index.ID // of the newest plan
@@ -20,19 +20,21 @@ type Joins struct {
 	newest   uint64     // number of the newest join there was
 }
 
-// join is one of them. Numbers are the projector's own: they rise over epochs.
+// join is the join of the indexes of one revision. Numbers are assigned by this projector and keep rising across
+// epochs.
 type join struct {
 	number   uint64
 	revision uint64
 	indexes  []index.ID
-	seqnos   []uint64 // by vbucket; timestamp.Infinity: not yet
+	seqnos   []uint64 // by vbucket; timestamp.Infinity if not activated yet
 }
 
-// NewJoins returns those of a bucket of which nothing is evaluated.
+// NewJoins returns the Joins of a bucket for which no index is evaluated yet.
 func NewJoins(vbuckets int) *Joins { return &Joins{vbuckets: vbuckets} }
 
-// Plan takes over what is to be evaluated from a revision of the definitions on. The indexes that came are a new join;
-// a join none of whose indexes is left is forgotten. The number tells Activate which joins there were by this plan.
+// Plan records the indexes that are evaluated from a revision of the definitions on. New indexes form a new join; a
+// join none of whose indexes is left is removed. The returned number names this plan for Activate: it is that of the
+// newest join so far.
 func (j *Joins) Plan(revision uint64, indexes []index.ID) (number uint64) {
 	if slices.Equal(indexes, j.indexes) {
 		return j.newest
@@ -65,8 +67,8 @@ func setOf(ids []index.ID) map[index.ID]bool {
 	return set
 }
 
-// Activate notes that a vbucket's stream evaluates everything above a seqno by the plan of that number. The first time
-// counts: a stream that begins again lower or higher changes nothing of where the side streams end.
+// Activate records that a vbucket's stream evaluates everything above seqno by plan number plan. Only the first call
+// per join and vbucket counts: a stream that begins again elsewhere does not change where side streams end.
 func (j *Joins) Activate(plan uint64, vb uint16, seqno uint64) {
 	for i := range j.all {
 		if o := &j.all[i]; o.number <= plan && o.seqnos[vb] == timestamp.Infinity {
@@ -75,7 +77,7 @@ func (j *Joins) Activate(plan uint64, vb uint16, seqno uint64) {
 	}
 }
 
-// Activations returns what is remembered, newest last: of each join the vbuckets that have a stream.
+// Activations returns the joins, oldest first, each with the vbuckets in which it is activated.
 func (j *Joins) Activations() (all []wire.Activation) {
 	for i := range j.all {
 		o := &j.all[i]

@@ -8,20 +8,20 @@ import (
 	"tidemark/wire"
 )
 
-// Reading is what KV is asked for by several side streams together: one stream of each vbucket that any of them wants.
+// Reading is one read of KV shared by several side streams: one stream of each vbucket that any of them wants.
 type Reading struct {
 	starts map[uint16]wire.StreamStart
 	nodes  map[index.NodeID]bool // that have joined
-	awaits map[index.NodeID]bool // that are to come
+	awaits map[index.NodeID]bool // expected to join
 }
 
-// NewReading returns one that nobody has joined.
+// NewReading returns a reading that no side stream has joined.
 func NewReading() *Reading {
 	return &Reading{starts: map[uint16]wire.StreamStart{}, nodes: map[index.NodeID]bool{}, awaits: map[index.NodeID]bool{}}
 }
 
-// Shareable reports whether others may read with a side stream: it goes to copies, it has an end, and who takes it does
-// so at the pace of an indexer.
+// Shareable reports whether a side stream may share a read with others: it feeds copies, it has an end, and its
+// receiver keeps an indexer's pace.
 func Shareable(t *wire.SideTarget, want *wire.RestartTimestamp) bool {
 	if len(t.Copies) == 0 || t.Sums || t.RetryForever {
 		return false
@@ -34,9 +34,9 @@ func Shareable(t *wire.SideTarget, want *wire.RestartTimestamp) bool {
 	return true
 }
 
-// Join adds what a side stream wants. It is refused, and nothing is changed, where a vbucket begins elsewhere for those
-// that have joined: at another seqno or on another branch. Ends may differ: KV is asked for the highest, and each side
-// stream ends at its own.
+// Join adds what a side stream wants. It returns false and changes nothing if a vbucket's start differs from that of
+// the side streams that have joined: another seqno, or another branch. Ends may differ: KV is asked for the highest,
+// and each side stream ends at its own.
 func (r *Reading) Join(node index.NodeID, want *wire.RestartTimestamp, awaits []index.NodeID) bool {
 	for i := range want.Len() {
 		start := want.At(i)
@@ -58,7 +58,7 @@ func (r *Reading) Join(node index.NodeID, want *wire.RestartTimestamp, awaits []
 	return true
 }
 
-// Whole reports whether all that are awaited have joined.
+// Whole reports whether all awaited nodes have joined.
 func (r *Reading) Whole() bool {
 	for n := range r.awaits {
 		if !r.nodes[n] {
@@ -68,10 +68,10 @@ func (r *Reading) Whole() bool {
 	return true
 }
 
-// Starts are what KV is to be asked for, by vbucket.
+// Starts returns the streams to request from KV, by vbucket.
 func (r *Reading) Starts() map[uint16]wire.StreamStart { return r.starts }
 
-// beingBuilt is the set of indexes that are being built.
+// beingBuilt returns the set of indexes in state Backfill.
 func beingBuilt(d *wire.Definitions) map[index.ID]bool {
 	built := map[index.ID]bool{}
 	for i := range d.Indexes {
@@ -82,8 +82,9 @@ func beingBuilt(d *wire.Definitions) map[index.ID]bool {
 	return built
 }
 
-// Awaited returns the other nodes that will ask for what a side stream is for: they have copies of indexes of which it
-// builds some, and an index is built at once everywhere. A node that has what it needs, or is down, does not come.
+// Awaited returns the other nodes that are expected to request the same data as side stream t: those with allocated
+// copies of an index that t builds, because an index is built on all nodes at once. A node that needs nothing, or is
+// down, does not come.
 func Awaited(d *wire.Definitions, t *wire.SideTarget) (nodes []index.NodeID) {
 	built := beingBuilt(d)
 	if len(built) == 0 {
@@ -115,19 +116,20 @@ func hasAny(copies []partition.Copy, wanted map[index.CopyID]bool) bool {
 }
 
 const (
-	// holdPatience is how long one side stream may hold up the others that read with it, in all.
+	// holdPatience is how long one side stream may hold up the others that read with it, in total.
 	holdPatience = 500 * time.Millisecond
-	// holdForgiven is which part of the time that it does not hold them up is taken off that.
+	// holdForgiven is the divisor for time in which it does not hold them up: a quarter of that time is subtracted from
+	// the total.
 	holdForgiven = 4
 )
 
-// Hold is for how long a side stream has held up the others that read with it: its queue has filled the window of the
-// connection, while another one waits for something to come.
+// Hold tracks for how long a side stream has held up the others that read with it: its queue fills the connection's
+// window while another one is idle.
 type Hold struct{ held time.Duration }
 
-// Look takes over whether it has held them up since the last look, and reports whether it is to leave: it has its
-// vbuckets streamed alone then, from where it is. One that holds them up for more than a fifth of the time leaves in
-// the end.
+// Look adds the time since the last look, during which the side stream has held the others up or has not. It reports
+// whether the side stream has to leave; its vbuckets are then streamed alone, from where it is. A side stream that
+// holds the others up for more than a fifth of the time leaves in the end.
 func (h *Hold) Look(holds bool, since time.Duration) (leaves bool) {
 	if !holds {
 		h.held = max(0, h.held-since/holdForgiven)
@@ -137,5 +139,5 @@ func (h *Hold) Look(holds bool, since time.Duration) (leaves bool) {
 	return h.held > holdPatience
 }
 
-// Take makes a stream one that shares another one's consent of KV.
+// Take copies KV's consent from the start that was requested on behalf of several side streams.
 func (s *Start) Take(of *Start) { s.KV, s.Asked, s.Log = of.KV, of.Asked, of.Log }

@@ -11,10 +11,10 @@ import (
 	"tidemark/wire"
 )
 
-// MaxBuckets is how many buckets a request may name, and a projector streams.
+// MaxBuckets bounds the buckets that a request may name, and those that a projector streams.
 const MaxBuckets = 1000
 
-// ParseTopic returns a topic's class, and of a catchup its indexer.
+// ParseTopic returns a topic's class, and for a catchup topic its indexer.
 func ParseTopic(topic string) (keyversion.Class, index.NodeID, error) {
 	bad := func(why string) (keyversion.Class, index.NodeID, error) {
 		return 0, 0, errcode.Refuse(errcode.BadRequest, "topic %q: %s; want /maintenance, /backfill/<id> or "+
@@ -48,7 +48,7 @@ func ParseTopic(topic string) (keyversion.Class, index.NodeID, error) {
 	return bad("no such class")
 }
 
-// TopicID is the topic id byte of PR-14.
+// TopicID returns the topic id byte of PR-14.
 func TopicID(class keyversion.Class, node index.NodeID) uint8 {
 	if class == keyversion.ClassCatchup {
 		return uint8(node)
@@ -56,8 +56,8 @@ func TopicID(class keyversion.Class, node index.NodeID) uint8 {
 	return uint8(class)
 }
 
-// CheckRequest returns the class and the topic id of a request for streams, and tells what is wrong with it before
-// anything is begun.
+// CheckRequest returns the class and the topic id of a request for streams. It reports what is wrong with the request
+// before any stream is begun.
 func CheckRequest(req *wire.StreamRequest) (class keyversion.Class, id uint8, err error) {
 	class, node, err := ParseTopic(req.Topic)
 	if err == nil {
@@ -96,7 +96,7 @@ func checkRequest(req *wire.StreamRequest, class keyversion.Class, node index.No
 	return checkSide(req, class, node, bad)
 }
 
-// checkSide looks at what only side streams have: where they go, for which copies, and an end.
+// checkSide checks what only side streams have: an endpoint, copies or indexes, and an end.
 func checkSide(req *wire.StreamRequest, class keyversion.Class, node index.NodeID,
 	bad func(format string, args ...any) error) error {
 	switch t := req.Side; {

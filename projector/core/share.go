@@ -10,17 +10,17 @@ import (
 	"tidemark/timestamp"
 )
 
-// ErrShare is wrapped when a share of the vbuckets cannot be read.
+// ErrShare is wrapped by errors about a share of the vbuckets that cannot be parsed.
 var ErrShare = errors.New("bad share of the vbuckets")
 
-// Share is the vbuckets that a projector may stream of its KV node's, so that several projectors can stand at one node
-// (PR-4). The zero value is all of them.
+// Share is the subset of its KV node's vbuckets that a projector may stream, so that several projectors can serve one
+// node (PR-4). The zero value is all vbuckets.
 type Share struct {
 	text   string
 	ranges [][2]uint16 // from, to, both included
 }
 
-// ParseShare reads "0-511,700": ranges and single vbuckets, separated by commas; "" is all. Errors wrap ErrShare.
+// ParseShare parses "0-511,700": ranges and single vbuckets, separated by commas; "" means all. Errors wrap ErrShare.
 func ParseShare(text string) (Share, error) {
 	if text == "" {
 		return Share{}, nil
@@ -47,5 +47,5 @@ func (s Share) Has(vb uint16) bool {
 	return s.ranges == nil || slices.ContainsFunc(s.ranges, func(r [2]uint16) bool { return r[0] <= vb && vb <= r[1] })
 }
 
-// String returns the text it was read from.
+// String returns the text that was parsed.
 func (s Share) String() string { return s.text }

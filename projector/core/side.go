@@ -7,35 +7,35 @@ import (
 )
 
 const (
-	// MaxSideStreams is how many side topics are open at a time.
+	// MaxSideStreams bounds the side topics that are open at a time.
 	MaxSideStreams = 64
-	// MaxSubscriptions is how many of them are subscribers': what indexers lack is not to wait for strangers.
+	// MaxSubscriptions bounds those of subscribers, so that subscribers cannot take all the places that indexers need.
 	MaxSubscriptions = MaxSideStreams / 2
 )
 
-// SideKey names a side stream: several backfills and catchups run beside each other (PR-8).
+// SideKey identifies a side stream: several backfills and catchups run side by side (PR-8).
 type SideKey struct{ Topic, Bucket string }
 
-// SideStream is a side stream as it counts for the room that there is.
+// SideStream is an open side stream, as MakeRoom counts it.
 type SideStream struct {
 	SideKey
 	Target *wire.SideTarget
 }
 
-// subscribed reports whether it goes to somebody who is no indexer.
+// subscribed reports whether the side stream goes to an external subscriber instead of an indexer.
 func (s *SideStream) subscribed() bool { return len(s.Target.Indexes) > 0 }
 
-// replaces reports whether it takes the place of another one: of the same topic, or of an earlier process of the same
-// indexer. Subscribers have no node of their own: theirs reads as that of the indexer numbered 0.
+// replaces reports whether s takes the place of o: both have the same topic, or o is of an earlier process of the
+// same indexer. Subscribers are excluded from the second rule: they have no node id, and their zero Node would match
+// indexer 0.
 func (s *SideStream) replaces(o *SideStream) bool {
 	return o.SideKey == s.SideKey || !o.subscribed() && !s.subscribed() &&
 		o.Target.Node == s.Target.Node && o.Target.BootID != s.Target.BootID && s.Target.BootID != ""
 }
 
-// MakeRoom returns which of the side streams that are open a new one takes the place of. It refuses one that there is
-// no room for.
+// MakeRoom returns which open side streams a new one replaces. It refuses the new one if there is no room for it.
 func MakeRoom(id index.ProjectorID, open []SideStream, s *SideStream) (replaced []SideKey, err error) {
-	subscriptions := 0 // that stay
+	subscriptions := 0 // not replaced
 	for i := range open {
 		switch o := &open[i]; {
 		case s.replaces(o):
@@ -55,8 +55,8 @@ func MakeRoom(id index.ProjectorID, open []SideStream, s *SideStream) (replaced 
 	return replaced, nil
 }
 
-// MayRest reports whether it is no failure that nothing moves on a side stream: it is to be retried for ever, or it has
-// no end and its endpoint has taken all that there is.
+// MayRest reports whether it is normal that nothing moves on a side stream: its target asked to retry forever, or it
+// has no end and the endpoint has taken everything sent so far.
 func MayRest(t *wire.SideTarget, want *wire.RestartTimestamp, taken func() bool) bool {
 	if t.RetryForever {
 		return true
@@ -69,34 +69,34 @@ func MayRest(t *wire.SideTarget, want *wire.RestartTimestamp, taken func() bool)
 	return taken()
 }
 
-// FromKV is what KV sends of a side stream's vbucket.
+// FromKV is a kind of event that KV sends on a side stream's vbucket.
 type FromKV uint8
 
-// What it sends.
+// The kinds of events.
 const (
-	KVBegins   FromKV = iota // its consent
+	KVBegins   FromKV = iota // KV's consent
 	KVDocument               // a version of a document
-	KVMoves                  // a snapshot marker, or a seqno that is no document's
-	KVEnds                   // the end: everything up to the one that was asked for has been sent
-	KVBreaks                 // an end before that one
+	KVMoves                  // a snapshot marker, or a seqno without a document
+	KVEnds                   // the end: everything up to the requested end has been sent
+	KVBreaks                 // an end before the requested one
 )
 
-// SideStep is what there is to do with it.
+// SideStep is how to handle an event of a side stream.
 type SideStep uint8
 
-// What there is to do.
+// The steps.
 const (
-	SideTakes   SideStep = iota // as with any stream that runs
-	SideSkips                   // nothing: it is for nobody
-	SideBegins                  // BEGIN is to be said
-	SideReaches                 // everything has come: KV is to be asked how far it is, for Covered
-	SideBreaks                  // the stream is to be broken off where it is: its indexer asks again for this vbucket
+	SideTakes   SideStep = iota // as on any running stream
+	SideSkips                   // discard it
+	SideBegins                  // send BEGIN
+	SideReaches                 // everything has arrived: ask KV for its high seqno, then call Covered
+	SideBreaks                  // break the stream off here: its indexer requests this vbucket again
 )
 
-// Side takes what KV sends next, of a document with its seqno.
+// Side returns how to handle KV's next event. seqno is that of a document.
 func (s *Stream) Side(what FromKV, seqno uint64) SideStep {
 	switch {
-	case s.Done: // KV reads on beyond the end
+	case s.Done: // KV sends documents beyond the end
 		return SideSkips
 	case what == KVBegins:
 		return SideBegins
@@ -111,15 +111,15 @@ func (s *Stream) Side(what FromKV, seqno uint64) SideStep {
 	return SideTakes
 }
 
-// past reports whether a document lies beyond the stream's end. KV ends a finite stream with the snapshot that its end
-// lies in, which may be millions of documents further on. Documents come in order, so that the first one past the end
-// says that everything up to the end has come.
+// past reports whether a document lies beyond the stream's end. KV ends a finite stream at the end of the snapshot
+// that contains the requested end, which may be millions of documents further on. Documents come in order, so the
+// first one past the end shows that everything up to the end has arrived.
 func (s *Stream) past(seqno uint64) bool { return seqno > s.Want.End }
 
-// Covered takes over that KV has sent everything up to the stream's end, and returns the reach that END tells. What KV
-// left out as de-duplicated has a newer version at or below KV's present high seqno, so that is the reach: no marker of
-// a finite stream says it. The last version at or below the end may be among what was left out, so the end itself is
-// what has been covered.
+// Covered records that KV has sent everything up to the stream's end, and returns the reach that END carries. What KV
+// left out by de-duplication has a newer version at or below KV's present high seqno, so that is the reach: no marker
+// of a finite stream carries it. The last version at or below the end may be among those left out, so Last becomes
+// the end itself.
 func (s *Stream) Covered(high uint64) (reach uint64) {
 	s.Last = max(s.Last, s.Want.End)
 	return max(s.Reach, high)

@@ -9,15 +9,17 @@ import (
 	"tidemark/wire"
 )
 
-// At is what KV says of a vbucket that it hosts as active.
+// At is KV's state of a vbucket that it hosts as active.
 type At struct {
 	High, Purge uint64
-	Told        bool                  // Purge is: statistics may leave it out
-	Revision    timestamp.MapRevision // of the map
+	Told        bool                  // whether Purge is known: statistics may lack it
+	Revision    timestamp.MapRevision // of the cluster map
 }
 
-// lacks is up to where a stream that KV grants from a seqno may lack deletions; blind: statistics do not tell. A seqno
-// that KV grants is not below it then; but 0 is granted always, and it may be anything up to the present.
+// lacks returns the seqno up to which a stream that starts at start may lack deletions. blind reports that KV's
+// statistics do not contain the purge seqno. For a start above 0 this is harmless: KV only grants a seqno that is not
+// below its purge seqno. But KV always grants 0, and then it may have purged any deletion up to its present high
+// seqno.
 func (a At) lacks(start uint64) (purge uint64, blind bool) {
 	if a.Told || start > 0 {
 		return a.Purge, !a.Told
@@ -25,19 +27,19 @@ func (a At) lacks(start uint64) (purge uint64, blind bool) {
 	return a.High, true
 }
 
-// Start is a stream as it is asked for, and what KV has consented to. Nothing of it changes once others can see it.
+// Start is a stream request and KV's consent to it. It is not modified once other goroutines can see it.
 type Start struct {
-	Want        wire.StreamStart // End is up to and including it, wire.NoEnd where there is none
+	Want        wire.StreamStart // End is inclusive, wire.NoEnd if there is none
 	Incarnation index.Incarnation
-	KV          At // before it was asked
+	KV          At // KV's state before it was asked
 	Blind       bool
-	Purge       uint64                // up to where KV may have forgotten deletions, before it was asked
+	Purge       uint64                // up to where KV may have purged deletions, before it was asked
 	Asked       uint64                // branch that KV is asked for
 	Log         timestamp.FailoverLog // of KV's consent
 	waits       int
 }
 
-// newStart is the start that a request asks for.
+// newStart returns the start that a request asks for.
 func newStart(inc index.Incarnation, want *wire.StreamStart, at At) Start {
 	s := Start{Want: *want, Incarnation: inc, KV: at, Asked: want.VBUUID}
 	if s.Want.End == 0 {
@@ -47,10 +49,10 @@ func newStart(inc index.Incarnation, want *wire.StreamStart, at At) Start {
 	return s
 }
 
-// VBucket is the stream's.
+// VBucket returns the stream's vbucket.
 func (s *Start) VBucket() uint16 { return s.Want.VBucket }
 
-// From is the newest seqno at or below the start at which what has been received is a state that KV once had.
+// From returns the newest seqno at or below the start at which the data received so far is a state that KV once had.
 func (s *Start) From() uint64 {
 	if s.Want.Seqno == s.Want.Window.End {
 		return s.Want.Seqno
@@ -58,56 +60,57 @@ func (s *Start) From() uint64 {
 	return s.Want.Window.Start
 }
 
-// Verdict is KV's, about a request for a stream.
+// Verdict is the kind of KV's answer to a stream request.
 type Verdict uint8
 
-// What KV says.
+// The verdicts.
 const (
 	Consents  Verdict = iota
-	RollsBack         // it would stream from a lower seqno, or has never had this one on that branch
-	Elsewhere         // the vbucket is not active there
-	Exists            // it has a stream of the vbucket
-	Fails             // it cannot be asked, or says anything else
+	RollsBack         // KV would stream from a lower seqno, or never had this one on that branch
+	Elsewhere         // the vbucket is not active on this node
+	Exists            // KV already has a stream of the vbucket
+	Fails             // KV cannot be asked, or gives any other answer
 )
 
-// Answer is what KV answers to a request for a stream.
+// Answer is KV's answer to a stream request.
 type Answer struct {
 	Verdict  Verdict
 	Log      timestamp.FailoverLog // of its consent
-	Rollback uint64                // of RollsBack: from where it would stream
-	Detail   string                // of what is no consent
+	Rollback uint64                // of RollsBack: the seqno from which KV would stream
+	Detail   string                // the reason, if KV does not consent
 }
 
-// Next is what is to be done when KV has answered.
+// Next is what to do after KV's answer.
 type Next uint8
 
-// What to do.
+// The next steps.
 const (
-	Begin     Next = iota // the stream is there
-	AskAgain              // for the branch that is Asked now
-	AskLater              // as before, after Pause
-	CloseAtKV             // KV is on another branch than the asker knew: FailedOver is the outcome
-	GiveUp                // Refused is the outcome
+	Begin     Next = iota // the stream runs
+	AskAgain              // request the branch that Asked names now
+	AskLater              // repeat the request after Pause
+	CloseAtKV             // KV is on another branch than the requester knew: the outcome is FailedOver
+	GiveUp                // the outcome is Refused
 )
 
-// A stream that was closed may be on KV's list for a moment longer, and KV refuses the next one. It is asked for again
+// KV may still list a stream that was just closed and refuse the next one of its vbucket. The request is repeated
 // after existsFirst, then after twice that, existsTimes in all.
 const (
 	existsFirst = 5 * time.Millisecond
 	existsTimes = 7
 )
 
-// Pause is how long AskLater waits.
+// Pause returns how long AskLater waits.
 func (s *Start) Pause() time.Duration { return existsFirst << (s.waits - 1) }
 
-// hasBranchBefore reports whether the request names the branch before the one that is wanted.
+// hasBranchBefore reports whether the request names the branch before the wanted one.
 func (s *Start) hasBranchBefore() bool {
 	return s.Want.Previous != 0 && s.Want.Previous != s.Want.VBUUID
 }
 
-// Answered takes KV's answer. patient: a stream of the vbucket was closed just now, and may be there for a moment.
+// Answered processes KV's answer and returns what to do next. patient: a stream of the vbucket was closed just now
+// and may still be listed for a moment.
 func (s *Start) Answered(a Answer, patient bool) Next {
-	before := s.Asked != s.Want.VBUUID // it was asked for the branch before
+	before := s.Asked != s.Want.VBUUID // the branch before was requested
 	switch {
 	case a.Verdict == Consents:
 		if s.Log = a.Log; s.failedOver(a.Log) {
@@ -124,30 +127,30 @@ func (s *Start) Answered(a Answer, patient bool) Next {
 	return GiveUp
 }
 
-// failedOver reports whether KV is on another branch than the asker knew when it chose the start (PR-12).
+// failedOver reports whether KV is on another branch than the requester knew when it chose the start (PR-12).
 func (s *Start) failedOver(log timestamp.FailoverLog) bool {
 	return s.Want.Branch != 0 && log.Newest() != s.Want.Branch
 }
 
-// outcome is what becomes of the start of a vbucket.
+// outcome returns a vbucket's result with nothing but its outcome and detail.
 func outcome(vb uint16, o wire.StartOutcome, detail string) wire.StartResult {
 	return wire.StartResult{VBucketHistory: wire.VBucketHistory{VBucket: vb}, Outcome: o, Detail: detail}
 }
 
-// NotMine is the outcome for a vbucket that KV does not host, or that lies outside the projector's share.
+// NotMine returns the outcome for a vbucket that KV does not host, or that lies outside the projector's share.
 func NotMine(vb uint16) wire.StartResult { return outcome(vb, wire.StartNotMine, "") }
 
-// Failed is the outcome for a vbucket of which something failed.
+// Failed returns the outcome for a vbucket whose start failed.
 func Failed(vb uint16, why string) wire.StartResult { return outcome(vb, wire.StartFailed, why) }
 
-// settled is an outcome with how KV is; lacks is up to where it may have forgotten deletions.
+// settled returns an outcome with KV's state; lacks is the seqno up to which KV may have purged deletions.
 func (s *Start) settled(o wire.StartOutcome, at At, lacks uint64) wire.StartResult {
 	r := outcome(s.VBucket(), o, "")
 	r.High, r.Purge, r.Revision = at.High, lacks, at.Revision
 	return r
 }
 
-// withLog fills in what ends a vbucket's handshake: the log as it is, and where the stream stands on it (PR-12).
+// withLog adds the last part of a vbucket's handshake: KV's failover log and its newest branch (PR-12).
 func withLog(r wire.StartResult, log timestamp.FailoverLog) wire.StartResult {
 	if r.Log = log; len(log) > 0 {
 		r.Failover = timestamp.Position{VBUUID: log[0].VBUUID, Seqno: log[0].Seqno}
@@ -155,7 +158,8 @@ func withLog(r wire.StartResult, log timestamp.FailoverLog) wire.StartResult {
 	return r
 }
 
-// Began is the outcome of a stream that runs. high is KV's, lacks is up to where it may have forgotten deletions.
+// Began returns the outcome of a stream that runs. high is KV's high seqno; lacks is the seqno up to which KV may
+// have purged deletions.
 func (s *Start) Began(high, lacks uint64) wire.StartResult {
 	r := withLog(s.settled(wire.StartBegun, s.KV, lacks), s.Log)
 	r.High = high
@@ -163,7 +167,8 @@ func (s *Start) Began(high, lacks uint64) wire.StartResult {
 	return r
 }
 
-// FailedOver is the outcome of a stream that is closed because KV has failed over since its log was read.
+// FailedOver returns the outcome of a stream that is closed because KV failed over after the requester read its
+// failover log.
 func (s *Start) FailedOver() wire.StartResult {
 	r := withLog(s.settled(wire.StartFailover, s.KV, s.Purge), s.Log)
 	r.Detail = fmt.Sprintf("the KV node is on branch %d, the request knows %d: read its failover log again",
@@ -171,11 +176,12 @@ func (s *Start) FailedOver() wire.StartResult {
 	return r
 }
 
-// Overtaken is the outcome of a stream that is closed because a newer request or a stop came before KV's consent.
+// Overtaken returns the outcome of a stream that is closed because a newer request or a stop came before KV's
+// consent.
 func (s *Start) Overtaken() wire.StartResult { return outcome(s.VBucket(), wire.StartStale, "") }
 
-// Refused is the outcome of a stream that KV has not consented to. With ROLLBACK goes what the asker needs in order to
-// decide, log among it; nil: KV does not say.
+// Refused returns the outcome of a stream that KV refused. For a ROLLBACK it includes what the requester needs to
+// choose a lower start, including KV's failover log; log is nil if KV did not send it.
 func (s *Start) Refused(a Answer, log timestamp.FailoverLog) wire.StartResult {
 	switch a.Verdict {
 	case RollsBack:

@@ -9,41 +9,41 @@ import (
 	"tidemark/wire"
 )
 
-// Stream is one vbucket's stream under one incarnation: how it was asked for, and where it stands.
+// Stream is one vbucket's stream under one incarnation: its request and KV's consent, and its progress.
 type Stream struct {
 	Start
 	Course
 }
 
-// NewStream returns the stream that a request asks for.
+// NewStream returns the stream for a request.
 func NewStream(inc index.Incarnation, want *wire.StreamStart, at At) *Stream {
 	return &Stream{Start: newStart(inc, want, at)}
 }
 
-// Opened is the half that does not change.
+// Opened returns the immutable half.
 func (s *Stream) Opened() *Start { return &s.Start }
 
-// Course is where a stream stands. It belongs to whoever takes the stream's events, and to nobody else.
+// Course is a stream's progress. Only the worker that handles the stream's events may use it.
 type Course struct {
-	Begun    bool                  // BEGIN was said downstream
-	VBUUID   uint64                // branch that it is on
-	Told     timestamp.FailoverLog // by BEGIN
-	Last     uint64                // last seqno that was handed on
+	Begun    bool                  // BEGIN was sent downstream
+	VBUUID   uint64                // branch that the stream is on
+	Told     timestamp.FailoverLog // failover log that BEGIN carries
+	Last     uint64                // last seqno that was passed on
 	Complete uint64                // newest seqno that ends a DCP snapshot
 	Window   timestamp.Window      // of Last; Start is the newest complete seqno before it
-	Reach    uint64                // highest window end seen, that in which the start lies among them
-	Lacks    uint64                // KV may have forgotten deletions up to here
-	Waits    bool                  // for what KV has forgotten by now: its events are to be held
-	Done     bool                  // of a side stream: what KV still sends is for nobody
+	Reach    uint64                // highest window end seen, including that of the window that contains the start
+	Lacks    uint64                // KV may have purged deletions up to here
+	Waits    bool                  // events are held until KV's purge seqno is known
+	Done     bool                  // of a side stream: further events from KV are discarded
 	marked   bool                  // the first snapshot of a stream from 0 has begun
 	firstEnd uint64                // its end
 }
 
-// ErrFailedOver is returned when KV has begun a stream on another branch than the asker knew. The answer to the request
-// says so.
+// ErrFailedOver is returned if KV began a stream on another branch than the requester knew. The reply to the request
+// reports it.
 var ErrFailedOver = errors.New("KV failed over before it began")
 
-// BeginsOn takes over that KV begins the stream, and with which failover log.
+// BeginsOn initializes the course when KV begins the stream with this failover log.
 func (s *Stream) BeginsOn(log timestamp.FailoverLog) error {
 	if s.failedOver(log) {
 		return ErrFailedOver
@@ -54,26 +54,26 @@ func (s *Stream) BeginsOn(log timestamp.FailoverLog) error {
 	return nil
 }
 
-// Downstream is the stream as an endpoint is told of it now, but for the endpoint's copies.
+// Downstream returns the stream's present state for an endpoint, without the endpoint's copies.
 func (s *Stream) Downstream() Downstream {
 	return Downstream{VBucket: s.VBucket(), Incarnation: s.Incarnation, VBUUID: s.VBUUID,
 		Opening: keyversion.Begin{Start: s.Want.Seqno, Log: s.Told, Purge: s.Lacks, Revision: s.KV.Revision}}
 }
 
-// Marked is what a snapshot marker makes of a stream.
+// Marked is what a snapshot marker requires of the caller.
 type Marked uint8
 
-// What there is to do.
+// The required actions.
 const (
 	Goes   Marked = iota // nothing
-	Asks                 // KV is to be asked what it has forgotten by now: the stream waits for Forgot
-	Begins               // BEGIN is to be said once more: the stream lacks more deletions than were told
+	Asks                 // ask KV for its purge seqno: the stream waits for Forgot
+	Begins               // send BEGIN again: the stream lacks more deletions than the last BEGIN stated
 )
 
-// Mark takes a snapshot marker. From 0 KV streams whatever it has forgotten, and what that is may have changed since
-// the purge seqno was read that BEGIN tells: KV fixes the snapshot some time after it has consented. Then rows would
-// stay whose deletion was purged in between. So it is asked again, now that the snapshot is fixed, and the stream's
-// events wait until it is known. Of every other start KV looks itself at what has been purged, when it consents and
+// Mark processes a snapshot marker. A stream from 0 is granted whatever KV has purged, and KV fixes the snapshot some
+// time after it consented, so it may have purged more than the purge seqno in BEGIN states. Rows whose deletion was
+// purged in between would then stay. So the purge seqno is read again once the first snapshot is fixed, and the
+// stream's events wait for it. For every other start, KV itself checks what it has purged, both when it consents and
 // when it fixes the snapshot.
 func (s *Stream) Mark(end uint64) Marked {
 	s.Reach = max(s.Reach, end)
@@ -88,8 +88,8 @@ func (s *Stream) Mark(end uint64) Marked {
 	return Asks
 }
 
-// Forgot takes up to where KV has forgotten deletions now, for a stream that waits. Where KV does not tell, the stream
-// may lack any deletion of its first snapshot, and none above.
+// Forgot takes KV's present purge seqno for a stream that waits for it. If KV did not report one (told is false), the
+// stream may lack any deletion of its first snapshot, and none above.
 func (s *Stream) Forgot(purge uint64, told bool) Marked {
 	if !told {
 		purge = s.firstEnd
@@ -97,7 +97,7 @@ func (s *Stream) Forgot(purge uint64, told bool) Marked {
 	return s.lacking(purge)
 }
 
-// lacking notes what a stream lacks of which nothing has gone downstream yet.
+// lacking records the seqno up to which a stream lacks deletions, before any of its data has gone downstream.
 func (s *Stream) lacking(purge uint64) Marked {
 	if purge <= s.Lacks {
 		return Goes
@@ -106,10 +106,10 @@ func (s *Stream) lacking(purge uint64) Marked {
 	return Begins
 }
 
-// Place notes the end of the window that the item lies in which comes now. For those downstream the window starts where
-// the stream was last complete, wherever KV's marker starts: what lies between was de-duplicated into this window, or
-// is part of one that was cut short. And it ends where the stream is complete again, see within: whoever has the item
-// knows so, also if nothing else of the stream came to him.
+// Place sets the window of the next item; end is the end of KV's snapshot that contains it. Downstream, the window
+// starts where the stream was last complete, wherever KV's marker starts: what lies between was de-duplicated into
+// this window, or is part of a snapshot that was cut short. It ends where the stream is complete again (see within),
+// so that a receiver learns this from the item itself.
 func (s *Stream) Place(end uint64) {
 	s.Reach = max(s.Reach, end)
 	if s.Reach != s.Window.End {
@@ -117,8 +117,8 @@ func (s *Stream) Place(end uint64) {
 	}
 }
 
-// Took notes that an item was handed on. completed: it ends a snapshot, at which a SYNC says that the stream is
-// complete.
+// Took records that an item was passed on. completed: the item ends a snapshot. It reports whether the stream is
+// complete at the item, so that a SYNC can state it.
 func (s *Stream) Took(seqno uint64, completed bool) (sync bool) {
 	s.Last = max(s.Last, seqno)
 	if !completed || s.within(seqno) {
@@ -128,7 +128,7 @@ func (s *Stream) Took(seqno uint64, completed bool) (sync bool) {
 	return true
 }
 
-// within reports whether a seqno lies within a snapshot that has begun, its own or one that was cut short. What such a
-// one left out as de-duplicated has a newer version at or below its end, and there only is the stream complete again,
-// if KV goes on with a snapshot that ends before.
+// within reports whether a seqno lies within a snapshot that has begun: the current one, or one that was cut short.
+// What a cut snapshot left out by de-duplication has a newer version at or below its end, so even if KV continues
+// with a snapshot that ends earlier, the stream is complete only at that end.
 func (s *Stream) within(seqno uint64) bool { return seqno < s.Reach }

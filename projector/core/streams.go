@@ -7,42 +7,44 @@ import (
 	"tidemark/wire"
 )
 
-// Running is a stream as a bucket keeps it. Who takes its events shows how far it is; whoever asks may be another one.
+// Running is a stream as a bucket keeps it. Level may be called from another goroutine than the worker that handles
+// the stream's events.
 type Running interface {
 	comparable
 	Opened() *Start
 	Level() Level
 }
 
-// Level is how far a stream is.
+// Level is a stream's visible progress.
 type Level struct {
 	Complete uint64 // newest seqno that ends a DCP snapshot
-	Lacks    uint64 // KV may have forgotten deletions up to here
-	Ended    bool   // nothing more of it goes downstream
+	Lacks    uint64 // KV may have purged deletions up to here
+	Ended    bool   // nothing more goes downstream
 }
 
-// Streams are the maintenance streams of a bucket, the newest of each vbucket, and whose requests count there.
+// Streams holds the newest maintenance stream of each vbucket of a bucket, and the incarnations that may still
+// request one.
 type Streams[S Running] struct {
 	newest []S
 	fences []incarnations
 }
 
-// incarnations are the fences of one vbucket.
+// incarnations is the fence of one vbucket.
 type incarnations struct {
-	highest index.Incarnation // asked for
-	stopped index.Incarnation // at or below: refused; zero: none
+	highest index.Incarnation // highest that was claimed
+	stopped index.Incarnation // this one and lower ones are refused; zero: none
 }
 
 func (i *incarnations) refuses(inc index.Incarnation) bool {
 	return inc.Compare(i.highest) < 0 || !i.stopped.IsZero() && inc.Compare(i.stopped) <= 0
 }
 
-// NewStreams returns those of a bucket of which nothing is streamed.
+// NewStreams returns the streams of a bucket that has none yet.
 func NewStreams[S Running](vbuckets int) *Streams[S] {
 	return &Streams[S]{newest: make([]S, vbuckets), fences: make([]incarnations, vbuckets)}
 }
 
-// VBuckets is how many the bucket has.
+// VBuckets returns the bucket's number of vbuckets.
 func (t *Streams[S]) VBuckets() int { return len(t.newest) }
 
 // all calls f for the newest stream of each vbucket that has had one.
@@ -55,8 +57,8 @@ func (t *Streams[S]) all(f func(vb int, s S, is Level)) {
 	}
 }
 
-// Claim takes a request for a vbucket's stream that KV hosts. It returns the stream that KV is to be asked for, or nil
-// and the outcome of a request that ends here.
+// Claim admits a request for the stream of a vbucket that KV hosts. It returns the stream to request from KV, or nil
+// and the outcome if the request ends here.
 func (t *Streams[S]) Claim(inc index.Incarnation, want *wire.StreamStart, at At) (*Stream, wire.StartResult) {
 	vb := want.VBucket
 	if int(vb) >= len(t.newest) {
@@ -86,8 +88,8 @@ func (t *Streams[S]) Install(s S) bool {
 	return true
 }
 
-// Stop refuses incarnations up to one from now on, of these vbuckets, of all where none is named. It returns the
-// streams that are to be ended.
+// Stop refuses incarnations up to inc from now on, for these vbuckets, or for all if none is named. It returns the
+// streams that the caller has to end.
 func (t *Streams[S]) Stop(vbuckets []uint16, inc index.Incarnation) (ending []S) {
 	if len(vbuckets) == 0 {
 		for vb := range t.newest {
@@ -116,10 +118,10 @@ func (t *Streams[S]) Newest() []S {
 	return all
 }
 
-// Of returns the newest stream of a vbucket; the zero value: there was none.
+// Of returns the newest stream of a vbucket, the zero value if it had none.
 func (t *Streams[S]) Of(vb int) S { return t.newest[vb] }
 
-// Running counts the streams that run.
+// Running returns the number of running streams.
 func (t *Streams[S]) Running() (n int) {
 	t.all(func(_ int, _ S, is Level) {
 		if !is.Ended {
@@ -129,7 +131,7 @@ func (t *Streams[S]) Running() (n int) {
 	return n
 }
 
-// Reached reports whether every stream that runs has completed what is wanted.
+// Reached reports whether every running stream is complete up to the wanted seqno of its vbucket.
 func (t *Streams[S]) Reached(want []uint64) bool {
 	reached := true
 	t.all(func(vb int, _ S, is Level) {
@@ -138,7 +140,7 @@ func (t *Streams[S]) Reached(want []uint64) bool {
 	return reached
 }
 
-// Branches notes the branch of each stream that runs.
+// Branches sets in known the branch of each running stream, by vbucket.
 func (t *Streams[S]) Branches(known map[uint16]uint64) {
 	t.all(func(vb int, s S, is Level) {
 		if !is.Ended {
@@ -147,15 +149,15 @@ func (t *Streams[S]) Branches(known map[uint16]uint64) {
 	})
 }
 
-// Known is what the coordinator knows of a vbucket's stream.
+// Known is the state of a vbucket's stream that the coordinator has acknowledged.
 type Known[S Running] struct {
 	stream S
 	Level
 }
 
-// Report adds to what the coordinator is told: the level state of the streams that KV has consented to, or what of it
-// is news after what it knows, by vbucket. nil: it knows nothing. A stream that has only moved takes a few bytes. What
-// it knows by this report is returned.
+// Report adds to r the state of the streams: all of them if before is nil, otherwise those that differ from before,
+// the state that the coordinator has acknowledged. A stream that has only moved takes a few bytes. It returns the
+// state that the coordinator has once it has received this report.
 func (t *Streams[S]) Report(r *wire.StreamStates, before []Known[S]) []Known[S] {
 	now := make([]Known[S], len(t.newest))
 	t.all(func(vb int, s S, is Level) {
