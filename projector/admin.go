@@ -22,11 +22,11 @@ import (
 	"tidemark/wire"
 )
 
-// callTime is more than the patience of any caller: who has gone ends his call sooner.
+// callTime bounds a call, beyond what any caller waits: a caller that disconnects cancels its call sooner.
 const callTime = 2 * projectorclient.StreamTimeout
 
-// table is the admin server (PR-2): each message of package wire that projectors take, health and metrics. Over TLS
-// only managers command it; indexers ask for side streams.
+// table returns the routes of the admin server (PR-2): the messages of package wire that a projector takes, health
+// and metrics. Over TLS only managers may send commands; indexers may request side streams.
 func (p *Projector) table() *route.Table {
 	const large, small = rpc.MaxControlBody, rpc.MaxUserBody
 	manager, side, all := route.Only(tlsconf.Manager), route.Only(tlsconf.Manager, tlsconf.Indexer), route.Certified()
@@ -68,8 +68,8 @@ func (p *Projector) hello(_ context.Context, req *wire.HelloRequest) (*wire.Proj
 	return &wire.ProjectorHello{Report: *p.currentReport("")}, nil
 }
 
-// definitions takes over a newer revision. The answer says that it is known; the report says when every worker has
-// switched to it.
+// definitions takes newer definitions. The reply confirms that they have arrived; a report states when every worker
+// has switched to them.
 func (p *Projector) definitions(_ context.Context, req *wire.Definitions) (*wire.DefinitionsReply, error) {
 	if err := p.admit(req.Fence, false); err != nil {
 		return nil, err
@@ -110,8 +110,8 @@ func (p *Projector) definitions(_ context.Context, req *wire.Definitions) (*wire
 	return &wire.DefinitionsReply{Revision: req.Revision}, nil
 }
 
-// change is definitions told by what has changed since the list that is here. When another one is, it answers Missing
-// and changes nothing.
+// change takes definitions as a change of an earlier list. If the projector has another list, it replies Missing and
+// changes nothing.
 func (p *Projector) change(ctx context.Context, c *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
 	if err := p.admit(c.Fence, false); err != nil {
 		return nil, err
@@ -126,7 +126,7 @@ func (p *Projector) change(ctx context.Context, c *wire.DefinitionsChange) (*wir
 	return p.definitions(ctx, d)
 }
 
-// bucket returns the bucket streamed under a name, nil when there is none.
+// bucket returns the open bucket of that name, nil if there is none.
 func (p *Projector) bucket(name string) *bucket {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -185,7 +185,7 @@ func collectionsOf(m *mcbp.Manifest) *wire.Collections {
 	return c
 }
 
-// kvOf returns the control connection of a bucket that may or may not be streamed here.
+// kvOf returns a control connection for a bucket, whether or not it is open here. The caller must call done.
 func (p *Projector) kvOf(ctx context.Context, name string) (c *control, done func()) {
 	if b := p.bucket(name); b != nil {
 		return b.control, func() {}
@@ -221,7 +221,7 @@ func (p *Projector) failoverLogs(ctx context.Context, req *wire.FailoverLogsRequ
 	logs := askEach(ctx, wanted, func(vbs []uint16) []feed.StreamAnswer { return conn.FailoverLogs(ctx, vbs) },
 		func(a feed.StreamAnswer) error { return a.Err })
 	for i, a := range logs {
-		if errors.Is(a.Err, feed.ErrNotMyVBucket) { // it has left since
+		if errors.Is(a.Err, feed.ErrNotMyVBucket) { // it has moved to another node since
 			continue
 		}
 		if a.Err != nil {
@@ -234,7 +234,7 @@ func (p *Projector) failoverLogs(ctx context.Context, req *wire.FailoverLogsRequ
 	return reply, nil
 }
 
-// checkCluster refuses what another cluster's indexer asks.
+// checkCluster refuses requests from another cluster's indexer.
 func (p *Projector) checkCluster(id string) error {
 	if own := p.clusterID(); own == "" || own != id {
 		return fmt.Errorf("%w: request from %q, this projector belongs to %q", wire.ErrForeignCluster, id, own)
@@ -244,7 +244,7 @@ func (p *Projector) checkCluster(id string) error {
 
 func (p *Projector) seqnos(ctx context.Context, req *wire.SeqnosRequest) (*wire.SeqnosReply, error) {
 	if b := p.bucket(req.Bucket); b != nil {
-		defer b.calm.Hurry()() // most often a scan asks, which will wait for what KV has now
+		defer b.calm.Hurry()() // the caller is usually a scan, which waits until the indexers have what KV has now
 	}
 	c, done := p.kvOf(ctx, req.Bucket)
 	defer done()
@@ -268,16 +268,16 @@ func (p *Projector) seqnos(ctx context.Context, req *wire.SeqnosRequest) (*wire.
 	return reply, nil
 }
 
-// seqnosTimeout is for KV to say how far it is: shorter than the patience of who asks.
+// seqnosTimeout bounds how long KV may take to report its positions: less than callers wait.
 const seqnosTimeout = 1500 * time.Millisecond
 
-// positionRounds is how often KV is asked for its positions while their branches change.
+// positionRounds is how often KV is asked for its positions while branches change.
 const positionRounds = 4
 
-// positions says where KV's active vbuckets are, each on the branch that it is on. A high seqno comes without its
-// branch, and the stream's may be one that KV has left: that it has ended is heard on another connection, later. So the
-// branch is asked for after the seqno; where it is the one that the vbucket was known to be on before, the seqno is
-// that branch's, for none comes back. Otherwise the seqno is asked for once more.
+// positions adds to reply the high seqno of each active vbucket, with the branch it is on. KV sends a high seqno
+// without its branch, and the branch of our stream may be one that KV has left: the stream's end arrives on another
+// connection, later. So the branch is read after the seqno. If it is the branch already known before the seqno was
+// read, the seqno belongs to it, since KV never returns to an earlier branch. Otherwise the seqno is read again.
 func (p *Projector) positions(ctx context.Context, bucket string, conn feed.Feed, reply *wire.SeqnosReply) error {
 	known := map[uint16]uint64{}
 	if b := p.bucket(bucket); b != nil {
@@ -300,7 +300,7 @@ func (p *Projector) positions(ctx context.Context, bucket string, conn feed.Feed
 		}, func(a feed.Branch) error { return a.Err })
 		for i, a := range branches {
 			switch {
-			case errors.Is(a.Err, feed.ErrNotMyVBucket): // it has left
+			case errors.Is(a.Err, feed.ErrNotMyVBucket): // it has moved to another node
 				continue
 			case a.Err != nil:
 				return kvProblem(bucket, a.Err)
@@ -318,14 +318,14 @@ func (p *Projector) positions(ctx context.Context, bucket string, conn feed.Feed
 		bucket)
 }
 
-// branches notes the branch of each stream that is not known to have ended.
+// branches sets in known the branch of each stream that is not known to have ended.
 func (b *bucket) branches(known map[uint16]uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.streams.Branches(known)
 }
 
-// sync reports one bucket as soon as what it streams has reached what is wanted.
+// sync reports one bucket as soon as its streams have reached the wanted seqnos, or the wait is over.
 func (p *Projector) sync(ctx context.Context, req *wire.SyncRequest) (*wire.ProjectorReport, error) {
 	if err := p.admit(req.Fence, true); err != nil {
 		return nil, err
@@ -333,7 +333,7 @@ func (p *Projector) sync(ctx context.Context, req *wire.SyncRequest) (*wire.Proj
 	b := p.bucket(req.Bucket)
 	if b != nil && len(req.Want) > 0 && req.WaitMS > 0 {
 		defer b.calm.Hurry()()
-		b.topic.Urge() // what is here already travels meanwhile
+		b.topic.Urge() // send what is queued already during the wait
 		limit := time.NewTimer(min(time.Duration(req.WaitMS)*time.Millisecond, maxSyncWait))
 		defer limit.Stop()
 	wait:

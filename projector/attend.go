@@ -11,37 +11,38 @@ import (
 )
 
 const (
-	// attendMost bounds the pause before a bucket is opened again that could not be.
+	// attendMost bounds the pause before opening a bucket is tried again.
 	attendMost = 10 * time.Second
-	// attendAtOnce bounds the buckets that KV is asked about at a time.
+	// attendAtOnce bounds the buckets that KV is asked about at the same time.
 	attendAtOnce = 64
 )
 
-// attention is what there is to know of a bucket that is not open.
+// attention is the state of a bucket that is not open yet.
 type attention struct {
 	busy         bool // KV is being asked about it
 	until, pause time.Duration
 }
 
-// attended is what has become of asking about a bucket.
+// attended is the outcome of an attempt to open a bucket.
 type attended struct {
 	bucket string
 	err    error
 }
 
-// attendant asks about buckets.
+// attendant opens the buckets that have indexes and are not open.
 type attendant struct {
 	p        *Projector
 	began    time.Time
 	all      map[string]*attention
-	busy     int // of them
+	busy     int // entries of all
 	outcomes chan attended
 	asking   sync.WaitGroup
 }
 
-// attend opens the buckets that indexes are on before anything of them is asked for here, until ctx ends. A projector
-// that streams nothing looks at its KV node like the others then: vbuckets may come to that node from one that hangs,
-// which nobody else says. Each is asked about by itself: where KV answers nothing about one, the others are opened.
+// attend opens every bucket that has indexes, before any stream of it is requested, until ctx ends. This way a
+// projector that streams nothing watches its KV node, too: vbuckets may move to that node from one that hangs, and no
+// other component reports that. Buckets are opened independently: if KV does not answer for one of them, the others
+// are still opened.
 func (p *Projector) attend(ctx context.Context) {
 	t := &attendant{p: p, began: time.Now(), all: map[string]*attention{}, outcomes: make(chan attended)}
 	defer t.asking.Wait()
@@ -59,7 +60,7 @@ func (p *Projector) attend(ctx context.Context) {
 	}
 }
 
-// take takes an outcome over.
+// take records an outcome.
 func (t *attendant) take(o attended) {
 	t.busy--
 	at := t.all[o.bucket]
@@ -73,7 +74,7 @@ func (t *attendant) take(o attended) {
 	at.until = time.Since(t.began) + at.pause
 }
 
-// ask asks about the buckets whose turn it is, and forgets those that need no attention any more.
+// ask starts attempts for the buckets that are due, and drops the state of those that are open or gone.
 func (t *attendant) ask(ctx context.Context, todo []wire.Bucket) {
 	maps.DeleteFunc(t.all, func(name string, at *attention) bool {
 		return !at.busy && !slices.ContainsFunc(todo, func(b wire.Bucket) bool { return b.Name == name })
@@ -99,7 +100,7 @@ func (t *attendant) ask(ctx context.Context, todo []wire.Bucket) {
 	}
 }
 
-// unattended are the buckets with indexes that are not open here.
+// unattended returns the buckets that have indexes and are not open here.
 func (p *Projector) unattended() (all []wire.Bucket) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -127,7 +128,7 @@ func (p *Projector) unattended() (all []wire.Bucket) {
 	return wanted
 }
 
-// attendTo opens a bucket, if it is the one that KV has.
+// attendTo opens a bucket if KV has it under the same uuid.
 func (p *Projector) attendTo(ctx context.Context, b *wire.Bucket) error {
 	info, err := p.bucketInfo(ctx, &wire.BucketRequest{Bucket: b.Name})
 	if err != nil {

@@ -14,40 +14,41 @@ import (
 	"tidemark/wire"
 )
 
-// bucket is the maintenance topic of one bucket at this projector's KV node: what lasts while connections to the node
-// come and go. The plan, the joins, the streams and what the watch sees have locks or types of their own.
+// bucket is the maintenance topic of one bucket at this projector's KV node: the state that outlives connections to
+// the node. The plan, the joins, the streams and the watch's sight have locks or types of their own.
 type bucket struct {
 	p       *Projector
 	name    string
 	uuid    string
 	topic   *router.Topic
-	calm    *feed.Calm      // of its connections: hurried while a scan waits
-	ctx     context.Context // ends with the bucket or the projector
+	calm    *feed.Calm      // of its DCP connections; hurried while a scan waits
+	ctx     context.Context // ends when the bucket is closed or the projector stops
 	cancel  context.CancelFunc
 	control *control
 	plan    atomic.Pointer[plan]
 	gates   []gate // by vbucket: held while KV is asked to open or close its stream
 	dialing gate
 
-	emptied sync.Once // the default collection
+	emptied sync.Once // logs once that the default collection was emptied
 
-	sight  sight                       // of the watch
-	hosted atomic.Pointer[wire.Hosted] // what the watch saw last; replaced when there is news
+	sight  sight                       // used by the watch
+	hosted atomic.Pointer[wire.Hosted] // what the watch saw last; replaced when it changes
 
 	planning sync.Mutex
 	defs     *wire.Definitions // of the plan; guarded by planning
 	joins    joins
 
 	mu      sync.Mutex
-	conn    *connection   // nil when there is none
-	drained chan struct{} // of the newest connection there was
+	conn    *connection   // nil if there is none
+	drained chan struct{} // of the newest connection so far
 	streams *core.Streams[*stream]
 	changed chan struct{} // closed and replaced when a complete seqno has moved
 }
 
-// openBucket opens the topic. The plan is made of the newest definitions.
+// openBucket returns the bucket of that name and uuid, and opens its topic if necessary, with a plan for the newest
+// definitions.
 func (p *Projector) openBucket(name, uuid string, vbuckets int) (*bucket, error) {
-	p.opening.Lock() // one at a time; requests that only look take p.mu alone
+	p.opening.Lock() // one at a time; requests that only read take p.mu alone
 	defer p.opening.Unlock()
 	p.mu.Lock()
 	old, defs := p.buckets[name], p.defs.newest
@@ -90,17 +91,17 @@ func (p *Projector) openBucket(name, uuid string, vbuckets int) (*bucket, error)
 	newest := p.defs.newest
 	p.mu.Unlock()
 	p.tasks.Go(b.watch)
-	if newest != defs { // they came before it was on the list
+	if newest != defs { // newer definitions came before the bucket was in p.buckets
 		return b, b.replan(newest)
 	}
 	return b, nil
 }
 
-// vbuckets is how many the bucket has.
+// vbuckets returns the bucket's number of vbuckets.
 func (b *bucket) vbuckets() int { return b.streams.VBuckets() }
 
-// close ends everything of the bucket; its goroutines end by themselves. Its projector's lock must not be held: the
-// topic's connections may be asking for the cluster's id.
+// close stops everything of the bucket without waiting for its goroutines. The caller must not hold the projector's
+// lock: the topic's connections may be reading the cluster's id.
 func (b *bucket) close() {
 	b.cancel()
 	b.topic.Close()
@@ -111,7 +112,8 @@ func (b *bucket) close() {
 	}
 }
 
-// replan makes the plan of new definitions, unless that of newer ones is there; workers take it between two mutations.
+// replan makes a plan for definitions d, unless the present plan is for newer ones; workers switch to it between two
+// mutations.
 func (b *bucket) replan(d *wire.Definitions) error {
 	b.planning.Lock()
 	defer b.planning.Unlock()
@@ -139,7 +141,7 @@ func (b *bucket) replan(d *wire.Definitions) error {
 	return nil
 }
 
-// applied is the definitions revision that all workers work with.
+// applied returns the oldest definitions revision that a worker still uses.
 func (b *bucket) applied() uint64 {
 	revision := b.plan.Load().revision
 	b.mu.Lock()
@@ -152,7 +154,7 @@ func (b *bucket) applied() uint64 {
 	return revision
 }
 
-// collectionEmptied says, once, that documents are gone of which KV says no deletions.
+// collectionEmptied logs, once, that documents are gone for which KV sends no deletions.
 func (b *bucket) collectionEmptied(vb uint16) {
 	b.emptied.Do(func() {
 		b.p.log.Error("the default collection was dropped or emptied, which is not followed: its documents stay in the "+
@@ -161,7 +163,7 @@ func (b *bucket) collectionEmptied(vb uint16) {
 	})
 }
 
-// moved wakes those who wait for a complete seqno.
+// moved wakes the callers that wait for complete seqnos.
 func (b *bucket) moved() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -169,7 +171,7 @@ func (b *bucket) moved() {
 	b.changed = make(chan struct{})
 }
 
-// reached reports whether every stream that runs has completed what is wanted, and returns a channel that is closed
+// reached reports whether every running stream has completed its wanted seqno, and returns a channel that is closed
 // when that may have changed.
 func (b *bucket) reached(want []uint64) (bool, <-chan struct{}) {
 	b.mu.Lock()

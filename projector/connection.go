@@ -15,19 +15,19 @@ import (
 type connection struct {
 	b       *bucket
 	feed    feed.Feed
-	window  int  // of DCP: how many bytes KV may send ahead
-	xattrs  bool // it brings the extended attributes of documents
+	window  int  // of DCP: how many unacknowledged bytes KV may send
+	xattrs  bool // documents come with their extended attributes
 	renewal sync.Once
 	workers []*worker
-	before  <-chan struct{} // closed when the connection before has nothing left to say; nil for the first
-	drained chan struct{}   // closed when this one has
+	before  <-chan struct{} // closed when the previous connection's workers have finished; nil for the first
+	drained chan struct{}   // closed when this connection's workers have finished
 
 	mu      sync.Mutex
-	streams map[feed.StreamID]*stream // those that events may still come for
+	streams map[feed.StreamID]*stream // those that may still have events to come
 	newest  []*stream                 // by vbucket: the last one that KV was asked for
 }
 
-// connect returns the DCP connection, a new one when there is none.
+// connect returns the DCP connection, and opens one if there is none.
 func (b *bucket) connect(ctx context.Context) (*connection, error) {
 	if err := b.dialing.lock(ctx); err != nil {
 		return nil, err
@@ -66,7 +66,7 @@ func (b *bucket) connect(ctx context.Context) (*connection, error) {
 	b.mu.Lock()
 	b.conn, b.drained = c, c.drained
 	b.mu.Unlock()
-	c.kick() // a plan that came in between has kicked nobody
+	c.kick() // a plan that was stored in between has kicked no worker
 	return c, nil
 }
 
@@ -79,8 +79,8 @@ func (c *connection) alive() bool {
 	}
 }
 
-// renew ends a connection that does not bring what the newest plan needs; the coordinator asks for its streams again,
-// and they come over one that does. Until then the plan is not applied.
+// renew closes a connection that does not deliver what the newest plan needs. The coordinator then requests its
+// streams again, and they come over a connection that does. Until then the plan is not applied.
 func (c *connection) renew() {
 	c.renewal.Do(func() {
 		c.b.p.log.Info("an index needs the extended attributes of documents: the DCP connection is made anew", "bucket",
@@ -95,8 +95,9 @@ func (c *connection) kick() {
 	}
 }
 
-// run takes blocks until the connection has ended and its workers have said END for all streams. The workers begin
-// when those of the connection before are through: of a vbucket's events only one goroutine at a time has charge.
+// run reads blocks until the connection has ended and its workers have sent END for all streams. The workers start
+// when those of the previous connection have finished, so that only one goroutine at a time handles a vbucket's
+// events.
 func (c *connection) run(ctx context.Context) {
 	defer close(c.drained)
 	var workers sync.WaitGroup
@@ -112,7 +113,7 @@ func (c *connection) run(ctx context.Context) {
 	workers.Wait()
 }
 
-// read hands the connection's blocks to the workers until it ends.
+// read passes the connection's blocks to the workers until it ends.
 func (c *connection) read(ctx context.Context) {
 	for {
 		block, err := c.feed.Next(ctx)
@@ -128,13 +129,13 @@ func (c *connection) read(ctx context.Context) {
 			select {
 			case w.blocks <- block:
 			case <-ctx.Done():
-				return // nobody waits for these bytes
+				return // no release: the window is that of a connection that is being closed
 			}
 		}
 	}
 }
 
-// lost forgets a connection that ended.
+// lost clears the bucket's connection if it is c.
 func (b *bucket) lost(c *connection) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -143,8 +144,8 @@ func (b *bucket) lost(c *connection) {
 	}
 }
 
-// open asks KV for a stream; the caller holds the vbucket's gate. What the connection has of the vbucket is closed
-// before.
+// open requests a stream from KV. A stream of the vbucket that this connection already has is closed before. The
+// caller holds the vbucket's gate.
 func (c *connection) open(ctx context.Context, s *stream) (timestamp.FailoverLog, error) {
 	if err := c.closeAtKV(ctx, c.newestOf(s.VBucket())); err != nil {
 		return nil, err
@@ -154,7 +155,7 @@ func (c *connection) open(ctx context.Context, s *stream) (timestamp.FailoverLog
 	return log, err
 }
 
-// openAll is open for many, none of which has anything open at KV.
+// openAll requests many streams, none of whose vbuckets has a stream open at KV.
 func (c *connection) openAll(ctx context.Context, all []*stream) []feed.StreamAnswer {
 	reqs := make([]feed.StreamRequest, len(all))
 	for i, s := range all {
@@ -167,14 +168,14 @@ func (c *connection) openAll(ctx context.Context, all []*stream) []feed.StreamAn
 	return answers
 }
 
-// newestOf is the last stream of a vbucket that KV was asked for; nil: none.
+// newestOf returns the last stream of a vbucket that KV was asked for, nil if there was none.
 func (c *connection) newestOf(vb uint16) *stream {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.newest[vb]
 }
 
-// request makes a stream known, before KV can answer, and returns what KV is asked.
+// request registers a stream, before KV can answer, and returns the request to send.
 func (c *connection) request(s *stream) feed.StreamRequest {
 	s.id = c.feed.NewStreamID()
 	s.atKV.Store(true)
@@ -184,15 +185,15 @@ func (c *connection) request(s *stream) feed.StreamRequest {
 	return s.request()
 }
 
-// opened forgets a stream that KV has not consented to.
+// opened unregisters a stream that KV did not grant.
 func (c *connection) opened(s *stream, err error) {
 	if err != nil {
-		s.atKV.Store(false) // should KV consent later, the connection takes it back
+		s.atKV.Store(false) // if KV grants it later, the feed closes it
 		c.remove(s)
 	}
 }
 
-// closeAtKV ends a stream at KV if it may be open there.
+// closeAtKV closes a stream at KV if it may be open there.
 func (c *connection) closeAtKV(ctx context.Context, s *stream) error {
 	if s == nil || !s.atKV.Load() {
 		return nil
@@ -204,7 +205,7 @@ func (c *connection) closeAtKV(ctx context.Context, s *stream) error {
 	return nil
 }
 
-// discard ends a stream at KV unless a newer one of its vbucket was asked for; the caller does not hold the gate.
+// discard closes a stream at KV unless a newer one of its vbucket was requested; the caller does not hold the gate.
 func (c *connection) discard(ctx context.Context, s *stream) error {
 	gate := c.b.gates[s.VBucket()]
 	if err := gate.lock(ctx); err != nil {
@@ -220,7 +221,7 @@ func (c *connection) discard(ctx context.Context, s *stream) error {
 	return c.closeAtKV(ctx, s)
 }
 
-// remove lets a stream's events find nobody any more.
+// remove unregisters a stream: its further events are dropped.
 func (c *connection) remove(s *stream) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -233,7 +234,7 @@ func (c *connection) find(id feed.StreamID) *stream {
 	return c.streams[id]
 }
 
-// all lists the streams that events may still come for.
+// all returns the streams that may still have events to come.
 func (c *connection) all() []*stream {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -18,13 +18,13 @@ import (
 	"tidemark/wire"
 )
 
-// dial opens a DCP connection to the KV node; its name is unique, for a second one of the same name would silently kill
-// the first.
+// dial opens a DCP connection to the KV node. Its name is unique, because a second connection of the same name would
+// silently close the first.
 func (p *Projector) dial(ctx context.Context, bucket, topic string, buffer int, xattrs bool) (feed.Feed, error) {
 	return p.dialCalm(ctx, bucket, topic, buffer, xattrs, nil)
 }
 
-// dialCalm is dial for a connection whose documents nobody waits for while calm says so.
+// dialCalm is dial for a connection that may deliver more slowly, in larger batches, while calm allows it.
 func (p *Projector) dialCalm(ctx context.Context, bucket, topic string, buffer int, xattrs bool,
 	calm *feed.Calm) (feed.Feed, error) {
 	conf, err := p.feedConfig(bucket, topic, buffer, xattrs)
@@ -36,13 +36,13 @@ func (p *Projector) dialCalm(ctx context.Context, bucket, topic string, buffer i
 	if err == nil {
 		p.counters.connections.Inc()
 	}
-	if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) { // else nobody waits for it any more
+	if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) { // else the caller was cancelled
 		p.asked(bucket, err)
 	}
 	return c, err
 }
 
-// feedConfig is that of a connection to the KV node.
+// feedConfig returns the configuration of a connection to the KV node.
 func (p *Projector) feedConfig(bucket, topic string, buffer int, xattrs bool) (feed.Config, error) {
 	password, err := p.kvPassword()
 	if err != nil {
@@ -61,16 +61,16 @@ func (p *Projector) feedConfig(bucket, topic string, buffer int, xattrs bool) (f
 // FeedKind names an implementation of the DCP consumer.
 type FeedKind string
 
-// The implementations: our own, and the one on Couchbase's client.
+// The implementations: tidemark's own, and one on Couchbase's client library.
 const (
 	FeedNative   FeedKind = "native"
 	FeedGocbcore FeedKind = "gocbcore"
 )
 
-// ErrFeedKind is wrapped when a configuration names a feed that there is not.
+// ErrFeedKind is wrapped when a configuration names an unknown feed.
 var ErrFeedKind = errors.New("projector: no such feed")
 
-// Check refuses an unknown kind; "" is FeedNative.
+// Check returns an error for an unknown kind; "" means FeedNative.
 func (k FeedKind) Check() error {
 	switch k {
 	case "", FeedNative, FeedGocbcore:
@@ -86,7 +86,7 @@ func (k FeedKind) dialer() feed.Dialer {
 	return feed.DialFeed
 }
 
-// kvProblem makes the answer to a request that KV could not serve.
+// kvProblem returns the refusal of a request that KV could not serve.
 func kvProblem(bucket string, err error) error {
 	switch {
 	case errors.Is(err, feed.ErrNoBucket):
@@ -102,21 +102,22 @@ func kvProblem(bucket string, err error) error {
 	return rpc.Refuse(errcode.KVUnavailable, "KV of bucket %q cannot be asked now: %v", bucket, err)
 }
 
-// errBucketClosed is wrapped when the bucket is not streamed here any more.
+// errBucketClosed is wrapped when the bucket is no longer streamed here.
 var errBucketClosed = errors.New("the bucket was closed here")
 
-// errKVSilent is wrapped when the KV node has not answered the newest look at it: it is looked at until it does.
+// errKVSilent is wrapped when the KV node did not answer the watch's newest look. Requests fail at once until it
+// does.
 var errKVSilent = errors.New("the KV node did not answer the last time that it was asked")
 
-// control is a DCP connection without streams, for questions about a bucket. It ends with its context.
+// control is a DCP connection without streams, for queries about a bucket. It ends with its context.
 type control struct {
 	p      *Projector
 	bucket string
 	ctx    context.Context
 	cancel context.CancelFunc
-	silent atomic.Bool // the KV node has not answered the watch, which goes on asking: nobody else waits for it
+	silent atomic.Bool // the KV node did not answer the watch, which keeps asking; other callers fail at once
 
-	gate   gate // held while dialling: what follows is guarded by it
+	gate   gate // held while dialling; guards the fields below
 	conn   feed.Feed
 	closed bool
 }
@@ -127,7 +128,7 @@ func (p *Projector) newControl(ctx context.Context, bucket string) *control {
 	return c
 }
 
-// get returns the connection, a new one when there is none. It does not wait for a KV node that is silent.
+// get returns the connection, and opens one if there is none. It fails at once if the KV node is silent.
 func (c *control) get(ctx context.Context) (feed.Feed, error) {
 	if c.silent.Load() {
 		return nil, kvProblem(c.bucket, errKVSilent)
@@ -135,7 +136,7 @@ func (c *control) get(ctx context.Context) (feed.Feed, error) {
 	return c.open(ctx)
 }
 
-// open is get for one who asks whether the node is silent.
+// open is get for the watch, which finds out whether the node is silent.
 func (c *control) open(ctx context.Context) (feed.Feed, error) {
 	ctx, done := joined(ctx, c.ctx)
 	defer done()
@@ -163,7 +164,7 @@ func (c *control) open(ctx context.Context) (feed.Feed, error) {
 	return conn, nil
 }
 
-// close ends the connection; a dial under way is given up.
+// close ends the connection and cancels a dial in progress.
 func (c *control) close() {
 	c.cancel()
 	c.gate <- struct{}{}
@@ -175,15 +176,15 @@ func (c *control) close() {
 	}
 }
 
-// kvState is what KV says of the vbuckets that it hosts as active now.
+// kvState is KV's state of the vbuckets that it hosts as active now.
 type kvState struct {
 	revision timestamp.MapRevision
 	config   *mcbp.ClusterConfig
-	highs    map[uint16]uint64 // seqno; only hosted vbuckets
+	highs    map[uint16]uint64 // high seqnos; only hosted vbuckets
 	purges   map[uint16]uint64
 }
 
-// state asks for all of it.
+// state reads the state of all vbuckets.
 func (c *control) state(ctx context.Context) (*kvState, error) {
 	ctx, cancel := context.WithTimeout(ctx, kvTimeout)
 	defer cancel()
@@ -194,20 +195,20 @@ func (c *control) state(ctx context.Context) (*kvState, error) {
 	s, err := c.p.stateOf(ctx, conn, c.bucket)
 	if err != nil {
 		if errors.Is(err, feed.ErrAuth) || errors.Is(err, feed.ErrNoBucket) {
-			_ = conn.Close() // what the user may do is asked anew, also of engines that keep what they once knew of a connection
+			_ = conn.Close() // permissions are checked again on a new connection; some engines keep those of an old one
 		}
 		return nil, kvProblem(c.bucket, err)
 	}
 	return s, nil
 }
 
-// of is what KV says of a vbucket.
+// of returns the state of one vbucket.
 func (s *kvState) of(vb uint16) core.At {
 	purge, told := s.purges[vb]
 	return core.At{High: s.highs[vb], Purge: purge, Told: told, Revision: s.revision}
 }
 
-// hostNone reports whether none of the vbuckets is hosted.
+// hostNone reports whether KV hosts none of the vbuckets.
 func (s *kvState) hostNone(restart *wire.RestartTimestamp) bool {
 	return !slices.ContainsFunc(restart.VBuckets, func(vb uint16) bool { _, hosted := s.highs[vb]; return hosted })
 }
@@ -216,7 +217,7 @@ func revisionOf(c *mcbp.ClusterConfig) timestamp.MapRevision {
 	return timestamp.MapRevision{Epoch: uint64(max(c.RevEpoch, 0)), Rev: uint64(max(c.Rev, 0))}
 }
 
-// stateOf is what KV says of the vbuckets that are in the projector's share.
+// stateOf returns KV's state of the vbuckets that are in the projector's share.
 func (p *Projector) stateOf(ctx context.Context, conn feed.Feed, bucket string) (*kvState, error) {
 	s := &kvState{highs: map[uint16]uint64{}}
 	var err error
@@ -233,8 +234,9 @@ func (p *Projector) stateOf(ctx context.Context, conn feed.Feed, bucket string) 
 			s.highs[h.VBucket] = h.Seqno
 		}
 	}
-	// The user may stream and not read statistics, or the engine has none of this name. KV knows its purge seqnos, and
-	// demands a rollback of all starts below them but 0 (core.At).
+	// The user may be allowed to stream but not to read statistics, or the engine has no statistics of this name. That
+	// is safe: KV itself checks its purge seqnos, and demands a rollback of all starts below them except 0 (see
+	// core.At).
 	s.purges, err = conn.Purges(ctx, nil)
 	if err != nil && !feed.Refused(err) {
 		return nil, err
@@ -246,5 +248,5 @@ func (p *Projector) stateOf(ctx context.Context, conn feed.Feed, bucket string) 
 	return s, nil
 }
 
-// errNoPurges is noted of an engine whose statistics leave purge seqnos out.
+// errNoPurges is recorded for an engine whose statistics contain no purge seqnos.
 var errNoPurges = errors.New("its statistics have none")

@@ -10,15 +10,15 @@ import (
 	"tidemark/wire"
 )
 
-// definitions are what the leader has said last of the indexes. The projector's lock guards them.
+// definitions holds the newest definitions from the leader. The projector's lock guards it.
 type definitions struct {
-	newest     *wire.Definitions // nil: nothing yet
+	newest     *wire.Definitions // nil before the first
 	evaluation *wire.Evaluation  // of newest
 	changed    chan struct{}     // closed and replaced with newest
-	patience   time.Duration     // of await: definitionsPatience, but for tests
+	patience   time.Duration     // of definitionsOf: definitionsPatience except in tests
 }
 
-// take takes over a newer revision.
+// take stores newer definitions.
 func (d *definitions) take(newer *wire.Definitions, evaluation *wire.Evaluation) error {
 	if err := core.TakeDefinitions(d.newest, newer); err != nil {
 		return err
@@ -29,9 +29,9 @@ func (d *definitions) take(newer *wire.Definitions, evaluation *wire.Evaluation)
 	return nil
 }
 
-// definitionsOf returns the definitions once they are of that revision or a newer one. The leader tells its indexers
-// and its projectors at the same time, and an indexer may be the first to hear: it waits a little here instead of
-// asking again.
+// definitionsOf returns the definitions once they are of the given revision or a newer one. The leader sends them to
+// indexers and projectors at the same time, and an indexer may receive them first: its request waits here for a short
+// time, so that the indexer need not repeat it.
 func (p *Projector) definitionsOf(ctx context.Context, revision uint64) (*wire.Definitions, error) {
 	patience := time.NewTimer(p.defs.patience)
 	defer patience.Stop()

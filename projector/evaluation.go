@@ -14,24 +14,24 @@ import (
 	"tidemark/wire"
 )
 
-// assessor looks through definitions for indexes that cannot be evaluated here: of a newer version, or damaged. The
-// coordinator is told, since documents of this projector are missing in them.
+// assessor finds indexes in definitions that this projector cannot evaluate: they are of a newer version, or damaged.
+// The coordinator is notified of them, since they lack this projector's documents.
 type assessor struct {
 	mu   sync.Mutex
 	seen map[index.ID]assessed
-	read func(expression.Source) (*expression.Parsed, error) // expression.ParseSource, but for tests
+	read func(expression.Source) (*expression.Parsed, error) // expression.ParseSource except in tests
 }
 
 func newAssessor() *assessor { return &assessor{read: expression.ParseSource} }
 
-// assessed is what was found of an index's expressions, which never change.
+// assessed is the parsed form of an index's expressions, which never change, or the error.
 type assessed struct {
 	source expression.Source
 	parsed *expression.Parsed
 	err    error
 }
 
-// errTooMany is wrapped when a bucket has more indexes than are evaluated.
+// errTooMany is wrapped when a bucket has more indexes than can be evaluated.
 var errTooMany = errors.New("too many indexes")
 
 func tooMany(bucket string) error {
@@ -39,7 +39,8 @@ func tooMany(bucket string) error {
 		expression.MaxSources)
 }
 
-// assess lists the indexes that cannot be evaluated, whatever their state: first those of which it is news.
+// assess lists the indexes that cannot be evaluated, whatever their state; those that are not in state Error yet come
+// first.
 func (a *assessor) assess(d *wire.Definitions) *wire.Evaluation {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -51,7 +52,7 @@ func (a *assessor) assess(d *wire.Definitions) *wire.Evaluation {
 	e := &wire.Evaluation{Revision: d.Revision, Rules: expression.Rules}
 	seen, active := make(map[index.ID]assessed, len(d.Indexes)), map[string]int{}
 	var known []wire.Unevaluated
-	for _, isActive := range []bool{true, false} { // room is for those that are evaluated already
+	for _, isActive := range []bool{true, false} { // indexes that are evaluated already have precedence
 		for i := range d.Indexes {
 			def := &d.Indexes[i]
 			place := places[def.ID]
@@ -88,7 +89,7 @@ func (a *assessor) assess(d *wire.Definitions) *wire.Evaluation {
 	return e
 }
 
-// parsed returns the expressions of an index. Those of the newest definitions were read when these came.
+// parsed returns the parsed expressions of an index. Those of the newest definitions were parsed on arrival.
 func (a *assessor) parsed(def *index.Definition) (*expression.Parsed, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -96,7 +97,7 @@ func (a *assessor) parsed(def *index.Definition) (*expression.Parsed, error) {
 	return found.parsed, found.err
 }
 
-// expressions reads those of an index, unless that was done before.
+// expressions parses an index's expressions, or returns the cached result.
 func (a *assessor) expressions(def *index.Definition) assessed {
 	source := expression.SourceOf(def)
 	if was, has := a.seen[def.ID]; has && slices.Equal(was.source.Keys, source.Keys) && was.source.Where == source.Where &&
@@ -107,7 +108,7 @@ func (a *assessor) expressions(def *index.Definition) assessed {
 	return assessed{source, parsed, err}
 }
 
-// reason is an error on one line.
+// reason returns an error's text on one line.
 func reason(err error) string {
 	var syntax *expression.SyntaxError
 	if errors.As(err, &syntax) {

@@ -24,14 +24,14 @@ type faults struct {
 	all     map[index.ID]*fault
 }
 
-// fault is one index's. Workers and side streams count side by side.
+// fault holds one index's counters. Workers and side streams update them concurrently.
 type fault struct {
 	id                  index.ID
 	expression, tooLong atomic.Uint64
 	sample              atomic.Pointer[wire.FaultSample]
 }
 
-// of returns the faults of indexes, made where there are none.
+// of returns the faults of these indexes, and creates missing ones.
 func (f *faults) of(ids []index.ID) []*fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -45,7 +45,7 @@ func (f *faults) of(ids []index.ID) []*fault {
 	return out
 }
 
-// keep forgets the indexes that are gone.
+// keep drops the faults of indexes that no longer exist.
 func (f *faults) keep(d *wire.Definitions) {
 	there := make(map[index.ID]bool, len(d.Indexes))
 	for i := range d.Indexes {
@@ -61,7 +61,7 @@ func (f *faults) keep(d *wire.Definitions) {
 	}
 }
 
-// list returns the indexes with most faults, most first, and how many it leaves out.
+// list returns the indexes with the most faults in descending order, and the number of indexes left out.
 func (f *faults) list() (worst []wire.IndexFaults, omitted int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -75,7 +75,7 @@ func (f *faults) list() (worst []wire.IndexFaults, omitted int) {
 	return wire.WorstFaults(all)
 }
 
-// note counts what went wrong with a document.
+// note counts a document's errors.
 func (f *faults) note(m *part, result *expression.Result, e *feed.Event) {
 	for i, x := range m.faults {
 		err := result.Err(i)
@@ -91,8 +91,8 @@ func (f *faults) note(m *part, result *expression.Result, e *feed.Event) {
 	f.changes.Add(1)
 }
 
-// count counts one more. The sample is renewed when a count doubles: a bad index costs no allocation per document, and
-// the sample is still recent.
+// count increments a counter. The sample is replaced when the count reaches a power of two: a bad index then costs no
+// allocation per document, and the sample stays recent.
 func (x *fault) count(counter *atomic.Uint64, e *feed.Event, err error) {
 	if n := counter.Add(1); n&(n-1) == 0 || x.sample.Load() == nil {
 		x.sample.Store(&wire.FaultSample{DocID: strings.ToValidUTF8(string(e.Key), "\ufffd"), VBucket: e.VBucket,
@@ -100,13 +100,13 @@ func (x *fault) count(counter *atomic.Uint64, e *feed.Event, err error) {
 	}
 }
 
-// errUndecodable is why a document has no keys of which KV says that its value is compressed, or has attributes, and
-// which is not so.
+// errUndecodable is the reason why a document has no keys if KV flags its value as compressed, or as containing
+// attributes, but the value does not decode that way.
 var errUndecodable = errors.New("the value does not decode as KV says that it is encoded; the document counts as no " +
 	"JSON")
 
-// undecodable counts a document whose value does not decode for the indexes in which it has no keys, and returns how
-// many these are.
+// undecodable counts a document whose value does not decode, for each index in which it has no keys, and returns
+// their number.
 func (f *faults) undecodable(m *part, keys [][][]byte, e *feed.Event) (n int) {
 	for i, x := range m.faults {
 		if len(keys[i]) == 0 {
@@ -118,7 +118,7 @@ func (f *faults) undecodable(m *part, keys [][][]byte, e *feed.Event) (n int) {
 	return n
 }
 
-// refused counts a document whose keys in an index the router cannot carry.
+// refused counts a document whose keys in an index are too large for the router.
 func (f *faults) refused(id index.ID, ev *keyversion.Event) {
 	x := f.of([]index.ID{id})[0]
 	x.tooLong.Add(1)

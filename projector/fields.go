@@ -17,20 +17,20 @@ import (
 	"tidemark/wire"
 )
 
-// Bounds of a look at documents.
+// Bounds of a sample of documents.
 const (
 	fieldsTime      = time.Second
-	fieldsDocuments = 100              // that are looked at
-	fieldsEvents    = 10_000           // that are passed over for them, as deletions and documents of other collections
-	fieldsBytes     = 4 << 20          // of all events
-	fieldsStreams   = 8                // vbuckets that are read
-	fieldsLongest   = 64 << 10         // bytes of a document; a longer one is passed over
-	fieldsAge       = 10 * time.Second // for which what was found is told again
-	fieldsKept      = 16               // keyspaces of which that is kept
+	fieldsDocuments = 100              // documents sampled
+	fieldsEvents    = 10_000           // events read to find them, including deletions and documents of other collections
+	fieldsBytes     = 4 << 20          // bytes of all events
+	fieldsStreams   = 8                // vbuckets read
+	fieldsLongest   = 64 << 10         // bytes of a document; longer ones are skipped
+	fieldsAge       = 10 * time.Second // for how long a result is cached
+	fieldsKept      = 16               // keyspaces with a cached result
 )
 
-// fields looks at some documents of a keyspace, by streams that end early: one look at a time, so that questions cost
-// KV little however many there are.
+// fields samples documents of a keyspace through streams that end early. Only one sample is taken at a time, so that
+// many requests cost KV little.
 func (p *Projector) fields(ctx context.Context, req *wire.FieldsRequest) (*wire.FieldsReply, error) {
 	if req.Bucket == "" {
 		return nil, rpc.Refuse(errcode.BadRequest, "no bucket named")
@@ -68,10 +68,10 @@ func (p *Projector) fields(ctx context.Context, req *wire.FieldsRequest) (*wire.
 	return r, nil
 }
 
-// looks are the looks at documents: one at a time. What one has found is told for a while, so that a hundred indexes
-// cost KV no more than one.
+// looks guards samples of documents: one at a time. Results are cached for fieldsAge, so that a hundred indexes cost
+// KV no more than one.
 type looks struct {
-	patience time.Duration // fieldsTime, but for tests
+	patience time.Duration // fieldsTime except in tests
 	busy     sync.Mutex    // guards newest
 	newest   map[wire.FieldsRequest]lookedAt
 }
@@ -81,7 +81,7 @@ type lookedAt struct {
 	reply *wire.FieldsReply
 }
 
-// keep remembers a look, unless the keyspace was empty: documents may be on their way to it.
+// keep caches a sample, unless the keyspace was empty: documents may be about to arrive there.
 func (l *looks) keep(of wire.FieldsRequest, r *wire.FieldsReply) {
 	if r.Documents == 0 && r.Whole {
 		return
@@ -92,7 +92,7 @@ func (l *looks) keep(of wire.FieldsRequest, r *wire.FieldsReply) {
 	l.newest[of] = lookedAt{at: time.Now(), reply: r}
 }
 
-// look reads documents until there are enough, there are no more, or the time is over.
+// look reads documents until there are enough, none are left, or ctx ends.
 func look(ctx context.Context, conn feed.Feed, req *wire.FieldsRequest, seen *fieldCounts) error {
 	collection, err := collectionID(ctx, conn, req)
 	if err != nil {
@@ -136,7 +136,7 @@ func look(ctx context.Context, conn feed.Feed, req *wire.FieldsRequest, seen *fi
 	return err
 }
 
-// collectionID finds a collection by its names.
+// collectionID returns a collection's id by its names.
 func collectionID(ctx context.Context, conn feed.Feed, req *wire.FieldsRequest) (uint32, error) {
 	if req.Scope == "" && req.Collection == "" {
 		return 0, nil
@@ -156,11 +156,11 @@ func collectionID(ctx context.Context, conn feed.Feed, req *wire.FieldsRequest) 
 // fieldCounts counts the documents that have each field.
 type fieldCounts struct {
 	documents int
-	whole     bool // these are all documents
+	whole     bool // all documents were counted
 	all       map[string]*wire.FieldCount
 }
 
-// take looks at an event, and returns how many streams it ends.
+// take processes an event, and returns how many streams it ends: 0 or 1.
 func (c *fieldCounts) take(e *feed.Event, collection uint32) (ended int) {
 	switch {
 	case e.Kind == feed.StreamEnd:
@@ -175,7 +175,7 @@ func (c *fieldCounts) take(e *feed.Event, collection uint32) (ended int) {
 	return 0
 }
 
-// look counts the fields of a document. What is no JSON object counts as none.
+// look counts the fields of a document. Anything but a JSON object is skipped.
 func (c *fieldCounts) look(doc []byte) {
 	var members map[string]any
 	if json.Unmarshal(doc, &members) != nil || members == nil {

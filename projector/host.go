@@ -14,20 +14,19 @@ import (
 	"tidemark/wire"
 )
 
-// Host is a process that runs several projectors, one for each KV node, as one of them sees it. Its methods do not
-// wait.
+// Host is a process that runs several projectors, one per KV node, as one of them sees it. Its methods do not block.
 type Host interface {
 	// URL is the base URL of the projector's admin server.
 	URL() string
 	// Serve passes requests under URL to h, until stop is called.
 	Serve(h http.Handler) (stop func())
-	// Sharers is how many projectors share what memory one may take by now, at least 1.
+	// Sharers returns how many projectors share the memory allowance of one at present, at least 1.
 	Sharers() int
-	// Saw takes a cluster map that the projector has seen, and the host:port of the KV node that it has asked.
+	// Saw passes on a cluster map that the projector has read, and the host:port of the KV node that it was read from.
 	Saw(config *mcbp.ClusterConfig, addr string)
 }
 
-// sharers is how many projectors share what memory one may take.
+// sharers returns how many projectors share the memory allowance of one.
 func (p *Projector) sharers() int {
 	if p.cfg.Host == nil {
 		return 1
@@ -35,7 +34,7 @@ func (p *Projector) sharers() int {
 	return max(p.cfg.Host.Sharers(), 1)
 }
 
-// url is the base URL under which others reach it.
+// url returns the base URL at which the projector is reached.
 func (p *Projector) url() string {
 	if p.cfg.Host != nil {
 		return p.cfg.Host.URL()
@@ -43,7 +42,7 @@ func (p *Projector) url() string {
 	return p.cfg.TLS.BaseURL(rpc.Advertised(p.listener.Addr(), p.cfg.Advertise))
 }
 
-// serve answers requests until ctx ends, whose end ends what waits for KV.
+// serve answers requests until ctx ends; then requests that wait for KV are cancelled.
 func (p *Projector) serve(ctx context.Context) error {
 	h := p.tasks.counted(p.table().Handler())
 	if p.cfg.Host == nil {
@@ -59,29 +58,29 @@ func (p *Projector) serve(ctx context.Context) error {
 	return nil
 }
 
-// saw tells the host of a cluster map.
+// saw passes a cluster map on to the host.
 func (p *Projector) saw(config *mcbp.ClusterConfig, addr string) {
 	if p.cfg.Host != nil {
 		p.cfg.Host.Saw(config, addr)
 	}
 }
 
-// Reasons says what keeps it from serving, as its /readyz does.
+// Reasons returns what keeps the projector from serving, as shown by its /readyz.
 func (p *Projector) Reasons() []rpc.Reason { return p.reasons() }
 
-// Troubled reports whether there is something about which its KV node cannot be asked.
+// Troubled reports whether the KV node cannot be asked about some bucket.
 func (p *Projector) Troubled() bool { return len(p.troubles.list(p.cfg.KV, time.Now())) > 0 }
 
-// Metrics are what its /metrics shows.
+// Metrics returns the collector behind its /metrics.
 func (p *Projector) Metrics() prometheus.Collector { return p.registry }
 
-// ID is its name among the projectors of the cluster.
+// ID returns the projector's id in the cluster.
 func (p *Projector) ID() index.ProjectorID { return p.cfg.ID }
 
-// BootID tells its process, and this projector in it, from earlier ones of its id.
+// BootID distinguishes this projector from earlier ones of its id, in this or in earlier processes.
 func (p *Projector) BootID() string { return p.bootID }
 
-// Definitions are the newest that the leader has told it, nil before the first. They are shared: do not change them.
+// Definitions returns the newest definitions from the leader, nil before the first. The caller must not modify them.
 func (p *Projector) Definitions() *wire.Definitions {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"tidemark/wire"
 )
 
-// joins are the activation timestamps of a bucket: its workers note them, whoever asks reads them.
+// joins guards the activation timestamps of a bucket: workers record them, requests read them.
 type joins struct {
 	mu  sync.Mutex // leaf
 	are *core.Joins
@@ -20,7 +20,7 @@ func (j *joins) plan(revision uint64, indexes []index.ID) (number uint64) {
 	return j.are.Plan(revision, indexes)
 }
 
-// activate notes that a vbucket's stream evaluates everything above a seqno by a plan.
+// activate records that a vbucket's stream evaluates everything above seqno by plan pl.
 func (j *joins) activate(pl *plan, vb uint16, seqno uint64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -14,29 +14,29 @@ import (
 )
 
 const (
-	// mapsAge is how long what is known of a bucket's maps is kept when nobody streams it or has asked for it.
+	// mapsAge is how long a bucket's map source is kept after its last use.
 	mapsAge = 10 * time.Minute
-	// maxSources bounds the buckets of which maps are known: those that are streamed, and as many names beside.
+	// maxSources bounds the map sources: those of the buckets that are streamed, and as many others.
 	maxSources = 2 * core.MaxBuckets
 )
 
-// managedMaps are what the KV node's cluster manager shows, by bucket.
+// managedMaps holds the map sources at the KV node's cluster manager, by bucket.
 type managedMaps struct {
-	// instead says that the node shows no map itself.
+	// instead is set when the KV node itself provides no map.
 	instead atomic.Bool
 
 	mu      sync.Mutex
 	sources map[string]*managedSource
 }
 
-// managedSource is where the maps of one bucket come from.
+// managedSource is the map source of one bucket.
 type managedSource struct {
 	*restmap.Source
 	asked time.Time
-	held  int // by watches
+	held  int // by watches: their number
 }
 
-// mapsOf is where the maps of a bucket come from beside the node; nil without a manager.
+// mapsOf returns the map source of a bucket at the cluster manager, nil if no manager is configured.
 func (p *Projector) mapsOf(bucket string) *restmap.Source {
 	if p.cfg.KVManager == "" {
 		return nil
@@ -46,7 +46,7 @@ func (p *Projector) mapsOf(bucket string) *restmap.Source {
 	return p.maps.of(bucket, time.Now(), p.newSource).Source
 }
 
-// holdMaps is mapsOf for whoever needs the maps until release: what others ask for meanwhile comes from the same place.
+// holdMaps is mapsOf for a caller that needs the source until it calls release: meanwhile it is not evicted.
 func (p *Projector) holdMaps(bucket string) (source *restmap.Source, release func()) {
 	if p.cfg.KVManager == "" {
 		return nil, func() {}
@@ -68,8 +68,8 @@ func (p *Projector) newSource(bucket string) *restmap.Source {
 		Password: p.kvPassword, TLS: p.cfg.KVTLS, ReadTLS: p.cfg.ReadKVTLS, Network: p.cfg.KVNetwork, Logger: p.log.Named("maps")})
 }
 
-// of finds or makes the source of a bucket, and forgets those that nobody has wanted for long, or, where there is no
-// room, the one that nobody has wanted for longest. The caller holds mu.
+// of returns the source of a bucket, and creates it if necessary. It evicts sources that were not used for mapsAge
+// and, if there is still no room, the least recently used one. The caller holds mu.
 func (m *managedMaps) of(bucket string, now time.Time, fresh func(bucket string) *restmap.Source) *managedSource {
 	if s := m.sources[bucket]; s != nil {
 		s.asked = now
@@ -89,14 +89,14 @@ func (m *managedMaps) of(bucket string, now time.Time, fresh func(bucket string)
 		}
 	}
 	if len(m.sources) >= maxSources {
-		delete(m.sources, oldest) // there is one, as fewer are held
+		delete(m.sources, oldest) // there is one: fewer than maxSources are held
 	}
 	s := &managedSource{Source: fresh(bucket), asked: now}
 	m.sources[bucket] = s
 	return s
 }
 
-// kvPassword is the password for the next connection.
+// kvPassword returns the password for the next connection.
 func (p *Projector) kvPassword() (string, error) {
 	if p.cfg.ReadPassword != nil {
 		return p.cfg.ReadPassword()
@@ -104,7 +104,7 @@ func (p *Projector) kvPassword() (string, error) {
 	return p.cfg.Password, nil
 }
 
-// TLSToKV returns how the next connection to KV is encrypted; nil for not at all.
+// TLSToKV returns the TLS configuration of the next connection to KV; nil means no TLS.
 func (c *Config) TLSToKV() (*tls.Config, error) {
 	if c.ReadKVTLS != nil {
 		return c.ReadKVTLS()
@@ -112,7 +112,7 @@ func (c *Config) TLSToKV() (*tls.Config, error) {
 	return c.KVTLS, nil
 }
 
-// dialNode connects to the KV node: at its address, or where its manager says that it is.
+// dialNode connects to the KV node, at its configured address or at the one that its manager lists.
 func (p *Projector) dialNode(ctx context.Context, conf feed.Config) (feed.Feed, error) {
 	source := p.mapsOf(conf.Bucket)
 	if source == nil {
@@ -135,7 +135,8 @@ func (p *Projector) dialNode(ctx context.Context, conf feed.Config) (feed.Feed, 
 	if err == nil || ctx.Err() != nil {
 		return c, err
 	}
-	// The node may be elsewhere by now, in a cluster that was made anew: its manager is asked, whatever was known.
+	// The node may have another address by now, in a cluster that was created anew: ask its manager again instead of
+	// using the cached map.
 	a, aerr := source.Ask(ctx)
 	if aerr != nil {
 		return nil, err

@@ -14,25 +14,25 @@ import (
 	"tidemark/wire"
 )
 
-// counters are the projector's own metrics; the router has its own.
+// counters holds the projector's own metrics; the router registers its own.
 type counters struct {
 	mutations, deletions, errors, begun, ended, connections, fenced *counter
 	received                                                        map[keyversion.Class]*traffic
 }
 
-// traffic is what KV has sent on the streams of one class.
+// traffic counts what KV has sent on the streams of one class.
 type traffic struct{ versions, bytes counter }
 
-// counter is a metric that can be read here too.
+// counter is a metric that the projector reads itself, too.
 type counter struct{ n atomic.Uint64 }
 
-// Inc counts one.
+// Inc adds one.
 func (c *counter) Inc() { c.n.Add(1) }
 
-// Add counts n.
+// Add adds n.
 func (c *counter) Add(n uint64) { c.n.Add(n) }
 
-// all returns the counters that reports and the state tell.
+// all returns the counters that reports and the state contain.
 func (c *counters) all() wire.ProjectorCounters {
 	return wire.ProjectorCounters{Mutations: c.mutations.n.Load(), Deletions: c.deletions.n.Load(),
 		Errors: c.errors.n.Load(), Begun: c.begun.n.Load(), Ended: c.ended.n.Load()}
@@ -73,7 +73,8 @@ func newCounters(r prometheus.Registerer) counters {
 	}
 }
 
-// registerGauges registers what is bounded: core.MaxBuckets, core.MaxSideStreams, and a DCP buffer for each bucket.
+// registerGauges registers the gauges of bounded resources: core.MaxBuckets, core.MaxSideStreams, and a DCP buffer
+// per bucket.
 func (p *Projector) registerGauges(r prometheus.Registerer) {
 	g := func(name, help string, f func() float64) {
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "tidemark", Subsystem: "projector", Name: name,
@@ -92,7 +93,7 @@ func (p *Projector) registerGauges(r prometheus.Registerer) {
 	g("side_streams", "Side streams open or being opened.", func() float64 {
 		return float64(p.sides.count())
 	})
-	// sum adds up what the connections of maintenance streams say of themselves.
+	// sum registers a gauge that adds up a value over the connections of maintenance streams.
 	sum := func(name, help string, of func(c *connection) int64) {
 		g(name, help, func() float64 {
 			p.mu.Lock()
@@ -129,7 +130,7 @@ func (p *Projector) registerGauges(r prometheus.Registerer) {
 		})
 }
 
-// faultCollector returns the faults of the indexes with most of them to Prometheus.
+// faultCollector exports the faults of the indexes that have the most.
 type faultCollector struct {
 	faults        *faults
 	desc, omitted *prometheus.Desc

@@ -8,14 +8,15 @@ import (
 	"tidemark/projector/feed"
 )
 
-// Pauses between questions that are asked again; together they take some 0.6 s.
+// Pauses before a refused query is repeated; all of them together take about 0.6 s.
 const (
 	askAgainFirst = 5 * time.Millisecond
 	askAgainTimes = 7
 )
 
-// askEach asks a question of each vbucket, and asks again those that KV refuses for the moment: of a thousand one may
-// always be refused, and the answer is to be of all. What is still refused then, or when ctx ends, stays.
+// askEach sends a query for each vbucket, and repeats those that KV refuses temporarily: among a thousand vbuckets
+// one may always be refused, and callers need answers for all. Queries that are still refused at the end, or when ctx
+// ends, keep that error.
 func askEach[A any](ctx context.Context, vbs []uint16, ask func(vbs []uint16) []A, failed func(A) error) []A {
 	answers := ask(vbs)
 	pause := time.NewTimer(askAgainFirst)
@@ -37,7 +38,7 @@ func askEach[A any](ctx context.Context, vbs []uint16, ask func(vbs []uint16) []
 		case <-pause.C:
 		}
 		for i, a := range ask(rest) {
-			if err := failed(a); err == nil || ctx.Err() == nil { // else what KV said tells more than that time is over
+			if err := failed(a); err == nil || ctx.Err() == nil { // else keep KV's own, clearer error
 				answers[at[i]] = a
 			}
 		}

@@ -15,33 +15,34 @@ import (
 	"tidemark/wire"
 )
 
-// plan is what is done with the documents of a bucket at one revision of the definitions: what is evaluated, and where
-// it goes. It is immutable.
+// plan determines how the documents of a bucket are processed at one revision of the definitions: what is evaluated,
+// and where the keys go. It is immutable.
 type plan struct {
 	revision uint64
-	ids      []index.ID // of the indexes, whatever they are on
-	part                // of the default collection
+	ids      []index.ID // of all indexes, in any collection
+	part                // for the default collection
 	members  map[uint32]*part
 	view     *router.View
-	placed   router.ViewConfig // what view was made of
-	joined   uint64            // of maintenance streams: the joins that there are by it (core.Joins)
+	placed   router.ViewConfig // what view was built from
+	joined   uint64            // of maintenance streams: the number of this plan in core.Joins
 	alike    *alike
 }
 
-// alike is what plans share that do the same, but for the revision. It has an address of its own.
+// alike identifies plans that differ in nothing but their revision: they share one. It is not empty, so that each has
+// its own address.
 type alike struct{ _ byte }
 
-// part is what is done with documents of one collection.
+// part is the plan for documents of one collection.
 type part struct {
-	sources    []index.ID // of the program
+	sources    []index.ID // in the program's order
 	program    *expression.Program
 	faults     []*fault   // by source
-	promised   []promised // by source, of side streams to copies
+	promised   []promised // by source; only of side streams to copies
 	topologies []partition.Topology
 	parsed     []*expression.Parsed
 }
 
-// of returns what is done with documents of a collection; nil when no index is on it.
+// of returns the part for a collection; nil if it has no index.
 func (pl *plan) of(collection uint32) *part {
 	switch {
 	case collection != 0:
@@ -52,7 +53,7 @@ func (pl *plan) of(collection uint32) *part {
 	return &pl.part
 }
 
-// member is of, made when there is none.
+// member returns the part for a collection, and creates it if necessary.
 func (pl *plan) member(collection uint32) *part {
 	if collection == 0 {
 		return &pl.part
@@ -67,7 +68,7 @@ func (pl *plan) member(collection uint32) *part {
 	return m
 }
 
-// each calls f for what is done with documents of each collection.
+// each calls f for the part of each collection.
 func (pl *plan) each(f func(m *part)) {
 	f(&pl.part)
 	for _, m := range pl.members {
@@ -75,18 +76,18 @@ func (pl *plan) each(f func(m *part)) {
 	}
 }
 
-// xattrs reports whether any index needs extended attributes.
+// xattrs reports whether any index needs documents' extended attributes.
 func (pl *plan) xattrs() (need bool) {
 	pl.each(func(m *part) { need = need || m.program.Xattrs() })
 	return need
 }
 
-// countFaults makes the counters of documents that have no entry because of an error.
+// countFaults attaches the counters of documents that have no entry because of an error.
 func (pl *plan) countFaults(f *faults) { pl.each(func(m *part) { m.faults = f.of(m.sources) }) }
 
-// plan makes the plan of a bucket's stream. only limits a side stream to these copies; nil takes every active index.
-// Indexes that cannot be evaluated or placed are left out and given back; the coordinator hears of them as well. Of the
-// plan before (nil: none) everything is kept that has not changed.
+// plan makes the plan of a bucket's stream. only limits a side stream to these copies; with nil, all active indexes
+// are included. Indexes that cannot be evaluated or placed are left out and returned as errors; the coordinator
+// learns of them by assess as well. Unchanged parts of the previous plan, was (nil: none), are reused.
 func (a *assessor) plan(was *plan, d *wire.Definitions, bucket string, class keyversion.Class,
 	endpoints map[index.NodeID]string, only []index.CopyID) (*plan, []error, error) {
 	pl := &plan{revision: d.Revision,
@@ -130,7 +131,7 @@ func (a *assessor) plan(was *plan, d *wire.Definitions, bucket string, class key
 	return pl, bad, nil
 }
 
-// compile makes the programs. kept: all are those of the plan before.
+// compile makes the programs. kept is true if all of them are those of the previous plan.
 func (pl *plan) compile(was *plan) (kept bool, err error) {
 	kept = was != nil
 	one := func(collection uint32, m *part) {
@@ -149,7 +150,7 @@ func (pl *plan) compile(was *plan) (kept bool, err error) {
 	return kept, err
 }
 
-// keep takes over the program of the plan before, if it is of the same expressions.
+// keep reuses the program of the previous plan, if its expressions are the same.
 func (m *part) keep(was *plan, collection uint32) bool {
 	if was == nil {
 		return false
@@ -165,7 +166,7 @@ func (m *part) keep(was *plan, collection uint32) bool {
 	return true
 }
 
-// hasAll returns which of some indexes the plan does not have; bad says why some were left out.
+// hasAll returns an error that names those of ids that the plan lacks; bad are the reasons why indexes were left out.
 func (pl *plan) hasAll(ids []index.ID, bad []error) error {
 	lacks := slices.DeleteFunc(slices.Clone(ids), func(id index.ID) bool { return slices.Contains(pl.ids, id) })
 	switch {
@@ -178,7 +179,7 @@ func (pl *plan) hasAll(ids []index.ID, bad []error) error {
 	return fmt.Errorf("indexes %v cannot be streamed here: %s", lacks, wire.Cut(strings.Join(why, " "), maxFaultText))
 }
 
-// maintenanceEndpoints lists where each indexer takes maintenance streams.
+// maintenanceEndpoints returns the address at which each indexer accepts maintenance streams.
 func maintenanceEndpoints(d *wire.Definitions) map[index.NodeID]string {
 	m := make(map[index.NodeID]string, len(d.Indexers))
 	for _, e := range d.Indexers {
@@ -187,7 +188,7 @@ func maintenanceEndpoints(d *wire.Definitions) map[index.NodeID]string {
 	return m
 }
 
-// finish compiles what the part is made of; only is the plan's.
+// finish compiles the part's program; only is that of the plan.
 func (m *part) finish(only []index.CopyID) (err error) {
 	if m.program, err = expression.Together(m.parsed); err == nil && only != nil {
 		m.promised, err = promises(m.sources, m.topologies, only)

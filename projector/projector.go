@@ -1,15 +1,14 @@
-// Package projector is the role that turns a KV node's mutations into KeyVersions: it streams the vbuckets it is told
-// to by DCP, evaluates every active index of the bucket on each document in one pass, and hands the keys to its router
-// (PR-1 to PR-5, PR-15).
+// Package projector is the role that turns a KV node's mutations into KeyVersions: it streams vbuckets by DCP on the
+// coordinator's request, evaluates every active index of the bucket on each document in one pass, and passes the keys
+// to its router (PR-1 to PR-5, PR-15).
 //
-// It promises that the admin server is never blocked by data; that a vbucket's events keep their order; that what a KV
-// connection has delivered is acknowledged to KV only when the router has taken it; that an index joins a running
-// stream between two mutations of each vbucket, at an activation timestamp said in band; and that a command of a
-// deposed leader is refused. It holds nothing on disk: what it must know it learns from the coordinator, what it
-// streams it reports.
+// It guarantees that data never blocks the admin server; that a vbucket's events keep their order; that data from KV
+// is acknowledged to KV only when the router has taken it; that an index joins a running stream between two mutations
+// of each vbucket, at an activation timestamp sent in band; and that commands of a deposed leader are refused. It
+// stores nothing on disk: the coordinator sends it what it needs, and it reports what it streams.
 //
 // It never decides where a stream starts and never starts one by itself: when a stream ends, for whatever reason, it
-// says so, and the coordinator's ledger asks for it again.
+// reports that, and the coordinator's ledger requests the stream again.
 package projector
 
 import (
@@ -39,25 +38,25 @@ import (
 
 // Limits and times.
 const (
-	ReportInterval  = 100 * time.Millisecond // between two reports while there is news
-	restInterval    = 400 * time.Millisecond // between two without; three make nobody suspect (package liveness)
+	ReportInterval  = 100 * time.Millisecond // between two reports if something has changed
+	restInterval    = 400 * time.Millisecond // between two if not; a component is suspect after more than three (package liveness)
 	syncInterval    = time.Second            // between two SYNCs of an idle vbucket
-	fullInterval    = 5 * time.Second        // between two reports of everything
-	reportSpacing   = 5 * time.Millisecond   // between two reports sent at once
+	fullInterval    = 5 * time.Second        // between two full reports
+	reportSpacing   = 5 * time.Millisecond   // at least, between two reports sent at once
 	registerPause   = 200 * time.Millisecond
 	stopGrace       = time.Second
 	maxWorkers      = 4
-	sideIdleLimit   = 60 * time.Second // a side stream without progress is given up
-	sideBufferBytes = 4 << 20          // DCP buffer of a side stream; maintenance streams have feed.DefaultBufferBytes
+	sideIdleLimit   = 60 * time.Second // a side stream without progress is closed
+	sideBufferBytes = 4 << 20          // DCP buffer of a side stream; a maintenance stream has feed.DefaultBufferBytes
 	maxSyncWait     = 5 * time.Second
 	streamsAtOnce   = 64 // stream requests in flight on one connection
-	// for a question to KV: who asks for it learns why, before its own patience is over
+	// Bounds a query to KV: less than callers wait, so that they learn the reason.
 	kvTimeout        = 4 * time.Second
-	stopTimeout      = time.Second      // for KV to hear that streams are stopped
-	workerQueue      = 4                // blocks between a connection and a worker; DCP's buffer holds the rest
-	sideDrainTimeout = 30 * time.Second // how long its endpoint may take nothing when KV has sent all
+	stopTimeout      = time.Second      // for KV to acknowledge that streams are stopped
+	workerQueue      = 4                // blocks between a connection and a worker; the rest stays in DCP's buffer
+	sideDrainTimeout = 30 * time.Second // how long a side stream's endpoint may take nothing when KV has sent everything
 
-	// definitionsPatience is how long a request for side streams waits for the definitions that it was made under.
+	// definitionsPatience is how long a request for side streams waits for the definitions that it is based on.
 	definitionsPatience = 2 * time.Second
 )
 
@@ -66,40 +65,43 @@ type Config struct {
 	ID       index.ProjectorID
 	Managers []string // base URLs
 	Admin    string   // host:port to listen on
-	// Advertise is the host that others are told instead of the one listened on; the port is the same.
+	// Advertise is the host to publish instead of the one listened on; the port is the same.
 	Advertise string
 	KV        string // host:port of the KV node whose active vbuckets it streams
-	// KVManager, unless empty, is the host:port of that node's cluster manager, which says where the node is and whenever
-	// there is another map; KV is then no more than its name.
+	// KVManager, if not empty, is the host:port of the KV node's cluster manager, which provides the node's address and
+	// new cluster maps; KV is then only the node's name.
 	KVManager string
-	Share     core.Share // of those vbuckets, where several projectors stand at one node
+	Share     core.Share // of those vbuckets, if several projectors serve one node
 	User      string     // of the KV store
-	// KVTLS encrypts the connections to the KV store; nil for none. KVNetwork names whose addresses of the cluster map
-	// count (mcbp.NetworkDefault, mcbp.NetworkExternal); empty finds out. Only FeedGocbcore connects by the map.
+	// KVTLS encrypts the connections to the KV store; nil means none. KVNetwork selects which addresses of the cluster
+	// map are used (mcbp.NetworkDefault, mcbp.NetworkExternal); if empty, it is detected. Only FeedGocbcore connects by
+	// the map.
 	KVTLS *tls.Config
-	// ReadKVTLS, unless nil, gives it instead of KVTLS, which says that there is TLS: for each connection, so that another
-	// CA counts without a restart.
+	// ReadKVTLS, if not nil, returns the configuration for each connection instead of KVTLS, so that a new CA needs no
+	// restart. KVTLS still says whether TLS is used.
 	ReadKVTLS func() (*tls.Config, error)
 	KVNetwork string
-	// Feed is the implementation of the DCP consumer; empty is FeedNative.
+	// Feed selects the implementation of the DCP consumer; empty means FeedNative.
 	Feed     FeedKind
 	Password string
-	// ReadPassword, unless nil, gives it instead: for each connection, so that a new one counts without a restart.
+	// ReadPassword, if not nil, is called for each connection instead of using Password, so that a new password needs no
+	// restart.
 	ReadPassword func() (string, error)
-	// Throttle says whom a slow indexer holds back; empty is ThrottleAll.
+	// Throttle selects what a slow indexer holds back; empty means ThrottleAll.
 	Throttle Throttle
-	// Connections is how many data connections each topic and bucket has to an endpoint, each for its own vbuckets (RT-4);
-	// 0: router.DefaultConnections, at most router.MaxConnections.
+	// Connections is the number of data connections of each topic and bucket to an endpoint, each for its own vbuckets
+	// (RT-4); 0 means router.DefaultConnections, the maximum is router.MaxConnections.
 	Connections int
-	// Workers evaluate documents, each its own vbuckets; 0 chooses half of the processors, at most 4.
+	// Workers is the number of goroutines that evaluate documents, each for its own vbuckets; 0 means half of the
+	// processors, at most 4.
 	Workers int
 	Logger  hclog.Logger
 	Tracer  trace.Tracer // nil: no spans
-	// Host, unless nil, listens in its stead; Admin and Advertise count for nothing then.
+	// Host, if not nil, listens instead of the projector; Admin and Advertise are ignored then.
 	Host Host
-	// TLS, unless nil, is on every connection but those to KV.
+	// TLS, if not nil, is used on every connection except those to KV.
 	TLS *tlsconf.Source
-	// Insecure allows to listen beyond loopback without TLS.
+	// Insecure permits listening beyond loopback without TLS.
 	Insecure bool
 
 	purgePatience time.Duration // 0: purgePatience
@@ -108,17 +110,17 @@ type Config struct {
 	calmLinger    time.Duration // 0: the router's
 }
 
-// Throttle says what happens when an indexer is slow on maintenance streams (RT-6, RT-8).
+// Throttle selects what happens when an indexer is slow on maintenance streams (RT-6, RT-8).
 type Throttle string
 
 // The ways to throttle.
 const (
-	ThrottleAll Throttle = "all" // it holds back its vbuckets for everybody, and KV: nothing is dropped
-	// the slow few are dropped and catch up; everybody is throttled when more than half are slow
+	ThrottleAll Throttle = "all" // it holds back its vbuckets for all indexers, and KV: nothing is dropped
+	// The data of a slow minority is dropped, and they catch up; if more than half are slow, everything is throttled.
 	ThrottleSmart Throttle = "smart"
 )
 
-// Check reports whether it is one; an empty one is ThrottleAll.
+// Check returns an error for an unknown value; an empty one means ThrottleAll.
 func (t Throttle) Check() error {
 	switch t {
 	case "", ThrottleAll, ThrottleSmart:
@@ -127,8 +129,8 @@ func (t Throttle) Check() error {
 	return fmt.Errorf("throttle %q: want %s or %s", string(t), ThrottleAll, ThrottleSmart)
 }
 
-// Projector is a running projector: its parts, which have locks of their own, and under mu what the coordinator has
-// told it.
+// Projector is a running projector. Its parts have locks of their own; mu guards the state received from the
+// coordinator.
 type Projector struct {
 	cfg      Config
 	bootID   string
@@ -136,7 +138,7 @@ type Projector struct {
 	managers *managerclient.Client
 	router   *router.Router
 	registry *prometheus.Registry
-	cluster  atomic.Value // string: the cluster's id; without p.mu, for connections ask for it
+	cluster  atomic.Value // string: the cluster's id; not under mu, because connections read it
 	counters counters
 	faults   faults
 	assessor *assessor
@@ -151,16 +153,16 @@ type Projector struct {
 	sides     sides
 	looks     looks
 
-	opening sync.Mutex // of buckets
+	opening sync.Mutex // held while a bucket is opened
 
 	mu        sync.Mutex
 	authority core.Authority
-	unheard   string // why the leader has not heard of it lately; empty: it has
+	unheard   string // why the leader has not received a report lately; empty if it has
 	defs      definitions
 	buckets   map[string]*bucket
 }
 
-// Open listens on the admin address and connects to nobody yet.
+// Open listens on the admin address. It makes no connection yet.
 func Open(cfg Config) (*Projector, error) {
 	switch {
 	case cfg.ID == "":
@@ -203,7 +205,7 @@ func Open(cfg Config) (*Projector, error) {
 	return p, nil
 }
 
-// listen takes the admin address, unless its host does.
+// listen listens on the admin address, unless there is a host.
 func (p *Projector) listen() (err error) {
 	if p.cfg.Host != nil {
 		return nil
@@ -217,16 +219,16 @@ func (p *Projector) listen() (err error) {
 	return nil
 }
 
-// AdminAddr is the address it listens on, host:port.
+// AdminAddr returns the address it listens on, host:port.
 func (p *Projector) AdminAddr() string { return p.listener.Addr().String() }
 
-// clusterID is "" before the first registration.
+// clusterID returns the cluster's id, "" before the first registration.
 func (p *Projector) clusterID() string {
 	id, _ := p.cluster.Load().(string)
 	return id
 }
 
-// Run serves until ctx ends, then closes its streams. Nothing of it runs when it has returned.
+// Run serves until ctx ends, then closes its streams. When it returns, none of its goroutines is left.
 func (p *Projector) Run(ctx context.Context) error {
 	g, run := errgroup.WithContext(ctx)
 	p.runCtx = run
@@ -235,7 +237,7 @@ func (p *Projector) Run(ctx context.Context) error {
 	g.Go(func() error { p.attend(run); return nil })
 	err := g.Wait()
 	p.tasks.wait()
-	for _, b := range p.buckets { // nobody else is left to look at them
+	for _, b := range p.buckets { // no lock: no other goroutine is left
 		b.close()
 	}
 	p.router.Close()
@@ -246,7 +248,7 @@ func (p *Projector) Run(ctx context.Context) error {
 	return err
 }
 
-// admit checks a command's fence; read lets one pass that only asks, whatever its counter.
+// admit checks a command's fence; read is true for a read-only request, whose counter may be lower.
 func (p *Projector) admit(f wire.Fence, read bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -258,7 +260,8 @@ func (p *Projector) admit(f wire.Fence, read bool) error {
 	return err
 }
 
-// register makes itself known until a manager answers: a projector that starts asks before it obeys.
+// register registers with a manager, again and again until one answers: a projector registers at startup before it
+// obeys any command.
 func (p *Projector) register(ctx context.Context) error {
 	req := &wire.RegisterProjector{ClusterID: p.clusterID(), Endpoint: wire.ProjectorEndpoint{ID: p.cfg.ID,
 		BootID: p.bootID, Admin: p.url()}}

@@ -9,21 +9,22 @@ import (
 	"tidemark/partition"
 )
 
-// promise sums up what a side stream's documents have in the slices of its copies. It is made of the evaluation's
-// results and the layouts alone, before anything is routed, and told with the stream's end: who compares an index with
-// the KV data learns by it what was lost on the way, where a loss would else be no difference.
+// promise sums up the entries that a side stream's documents must have in the slices of its copies. It is computed
+// from evaluation results and layouts alone, before anything is routed, and sent with the stream's END. An indexer
+// that compares an index with KV's data detects by it what was lost on the way; without it, the loss would affect
+// both sides alike and show no difference.
 type promise struct {
 	sums keyversion.Sums
 }
 
-// promised is where the keys of one source are to arrive.
+// promised is the destination of the keys of one source.
 type promised struct {
 	id       index.ID
 	provider partition.TopologyProvider
-	slices   []index.SliceID // of the copies that the stream is for
+	slices   []index.SliceID // those of the stream's copies
 }
 
-// promises gives where the keys of each source are to arrive, at these copies. Errors wrap partition.ErrLayout.
+// promises returns the destination of each source's keys at these copies. Errors wrap partition.ErrLayout.
 func promises(ids []index.ID, topologies []partition.Topology, only []index.CopyID) ([]promised, error) {
 	all := make([]promised, len(ids))
 	for i := range all {
@@ -41,7 +42,7 @@ func promises(ids []index.ID, topologies []partition.Topology, only []index.Copy
 	return all, nil
 }
 
-// add sums up a document's keys, by source, as its collection's part of the plan has promised them.
+// add adds a document's keys, by source; places are those of its collection's part of the plan.
 func (p *promise) add(places []promised, docID []byte, seqno uint64, keys [][][]byte) {
 	for i := range places {
 		at := &places[i]

@@ -12,21 +12,22 @@ import (
 )
 
 const (
-	// purgePatience is how long streams wait for what KV says of its purge seqnos, over all tries of one question; those
-	// that come while one is asked wait for that one, too. Meanwhile what KV sends of them is held, which fills the window
-	// of their connection. It is long: without an answer copies that have such vbuckets take them anew, and KV is slow to
-	// answer just when it has much to do.
+	// purgePatience is how long streams wait for KV's purge seqnos, over all attempts of one query; streams that arrive
+	// during a query wait for it as well. Meanwhile, what KV sends on them is held and fills their connection's window.
+	// The time is long because without an answer the copies that hold such vbuckets rebuild them, and because KV is slow
+	// to answer just when it is busy.
 	purgePatience = 10 * time.Second
-	// purgePause is the pause between two tries; it doubles.
+	// purgePause is the pause between two attempts; it doubles.
 	purgePause = 50 * time.Millisecond
-	// fewPurges is which part of a node's vbuckets is asked for one by one. An answer for all of a thousand costs the node
-	// as much as those for each of them, and backfills that come one after the other ask a hundred times.
+	// fewPurges is the divisor that decides between a query per vbucket, up to that fraction of the node's vbuckets, and
+	// one for all: an answer for all of a thousand costs the node as much as a thousand single ones, and backfills that
+	// start one after the other ask a hundred times.
 	fewPurges = 16
 )
 
-// purgeDesk asks a KV node up to where it has forgotten deletions, for streams from 0 whose first snapshot has begun.
-// It is asked one question at a time: the streams that come meanwhile share the next one, so that a thousand vbuckets
-// that begin together cost a few. Whoever asks goes on with his other streams.
+// purgeDesk asks a KV node up to where it has purged deletions, for streams from 0 whose first snapshot has begun. It
+// sends one query at a time: streams that arrive meanwhile share the next one, so that a thousand vbuckets that begin
+// together cost a few queries. The caller continues with its other streams.
 type purgeDesk struct {
 	p      *Projector
 	bucket string
@@ -37,7 +38,7 @@ type purgeDesk struct {
 	waiting []purgeQuestion
 	busy    bool
 
-	told int // of so many vbuckets the last answer for all told; of run alone
+	told int // vbuckets in the last answer for all; used by run only
 }
 
 func newPurgeDesk(ctx context.Context, p *Projector, bucket string,
@@ -50,14 +51,14 @@ type purgeQuestion struct {
 	to *purgeAnswers
 }
 
-// purgeAnswer is what KV says for a stream. Not known: it does not say.
+// purgeAnswer is KV's purge seqno for a stream's vbucket; known is false if KV does not report it.
 type purgeAnswer struct {
 	s     *stream
 	purge uint64
 	known bool
 }
 
-// purgeAnswers are those for one pump, at most one for each of its streams.
+// purgeAnswers collects the answers for one pump, at most one for each of its streams.
 type purgeAnswers struct {
 	mu    sync.Mutex // leaf
 	all   []purgeAnswer
@@ -84,17 +85,17 @@ func (a *purgeAnswers) take() []purgeAnswer {
 	return all
 }
 
-// ask has the question asked for a stream; the answer comes to where it says.
+// ask queues a query for a stream; the answer is put into to.
 func (d *purgeDesk) ask(s *stream, to *purgeAnswers) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.waiting = append(d.waiting, purgeQuestion{s, to})
 	if !d.busy {
-		d.busy = d.p.tasks.Go(d.run) // else the projector ends
+		d.busy = d.p.tasks.Go(d.run) // else the projector is stopping
 	}
 }
 
-// run asks until nobody waits.
+// run sends queries until no stream waits.
 func (d *purgeDesk) run() {
 	for {
 		d.mu.Lock()
@@ -120,7 +121,7 @@ func (d *purgeDesk) run() {
 	}
 }
 
-// purges asks for streams' vbuckets, again and again as long as there is no answer and patience.
+// purges asks for the streams' vbuckets, and retries until KV answers or refuses, or purgePatience is over.
 func (d *purgeDesk) purges(some []purgeQuestion) (all map[uint16]uint64, err error) {
 	ctx, cancel := context.WithTimeout(d.ctx, cmp.Or(d.p.cfg.purgePatience, purgePatience))
 	defer cancel()
@@ -153,13 +154,13 @@ func (d *purgeDesk) try(ctx context.Context, some []purgeQuestion) (map[uint16]u
 	return conn.Purges(ctx, vbuckets)
 }
 
-// untold are the buckets of which KV does not tell its purge seqnos, and why.
+// untold holds the buckets for which KV does not report purge seqnos, and why.
 type untold struct {
 	mu  sync.Mutex // leaf
 	all map[string]string
 }
 
-// note takes the outcome of asking, and reports whether it is another one than before.
+// note records the outcome of a query, and reports whether it differs from the previous one.
 func (u *untold) note(bucket string, err error) (turned bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -184,7 +185,7 @@ func (u *untold) of(bucket string) string {
 	return u.all[bucket]
 }
 
-// untold notes whether KV tells its purge seqnos of a bucket, and logs where that turns.
+// untold records whether KV reports purge seqnos of a bucket, and logs changes.
 func (p *Projector) untold(bucket string, err error) {
 	switch {
 	case !p.purges.note(bucket, err):
@@ -196,13 +197,13 @@ func (p *Projector) untold(bucket string, err error) {
 	}
 }
 
-// heldBlock are a stream's events of a block that wait for an answer.
+// heldBlock holds a stream's events of one block until an answer arrives.
 type heldBlock struct {
 	block  *feed.Block
 	events []int
 }
 
-// hold keeps an event of a stream that waits.
+// hold keeps an event of a waiting stream, and retains its block.
 func (s *stream) hold(block *feed.Block, event int) {
 	if n := len(s.held); n > 0 && s.held[n-1].block == block {
 		s.held[n-1].events = append(s.held[n-1].events, event)
@@ -212,7 +213,7 @@ func (s *stream) hold(block *feed.Block, event int) {
 	s.held = append(s.held, heldBlock{block, []int{event}})
 }
 
-// release gives what is held to each, in order, and back to the connection.
+// release passes the held events to each, in order, and releases their blocks.
 func (s *stream) release(each func(e *feed.Event)) {
 	held := s.held
 	s.held, s.Waits = nil, false
@@ -224,5 +225,5 @@ func (s *stream) release(each func(e *feed.Event)) {
 	}
 }
 
-// letGo drops what is held.
+// letGo releases the held events without processing them.
 func (s *stream) letGo() { s.release(func(*feed.Event) {}) }

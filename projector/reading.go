@@ -17,19 +17,20 @@ import (
 )
 
 const (
-	// gatherTime is how long a reading waits for nodes that will want the same. They hear of a build, and begin it, at
-	// the same time, so that it is mostly over much earlier.
+	// gatherTime bounds how long a reading waits for nodes that will want the same data. They receive a build's
+	// definitions at the same time and begin then, so the wait usually ends much earlier.
 	gatherTime = 200 * time.Millisecond
-	// holdTick is how often it is looked at whether one side stream holds up others.
+	// holdTick is how often readers are checked for holding up others.
 	holdTick = 25 * time.Millisecond
 )
 
-// errHoldsUp is why a side stream reads on alone.
+// errHoldsUp is why a side stream continues on its own.
 var errHoldsUp = errors.New("it holds up others that read with it")
 
-// reading is one DCP connection that side streams of a bucket read together, each as if it were its own: KV sends each
-// version once, and every block goes to all (readers). The window of the connection bounds what waits for them: one
-// that holds up the others leaves, and its indexer asks for the rest of what it wants, which it then reads alone.
+// reading is one DCP connection that side streams of a bucket share, each as if it were its own: KV sends each
+// version once, and every block goes to all readers. The connection's window bounds what may be queued for them. A
+// reader that holds up the others leaves, and its indexer requests the rest of its data, which is then read on a
+// connection of its own.
 type reading struct {
 	p            *Projector
 	bucket, uuid string
@@ -38,33 +39,33 @@ type reading struct {
 	desk         *purgeDesk
 	ctx          context.Context
 	cancel       context.CancelFunc
-	connected    chan struct{} // closed when there are conn and at, or err
-	opened       chan struct{} // closed when there are answers, or err
-	done         chan struct{} // closed when nothing of it runs
+	connected    chan struct{} // closed when conn and at are set, or err
+	opened       chan struct{} // closed when answers is set, or err
+	done         chan struct{} // closed when its goroutines have ended
 
 	conn    feed.Feed
 	at      *kvState
-	err     error // why there is none
+	err     error // why it failed
 	answers map[uint16]readingAnswer
 
 	mu        sync.Mutex // leaf
 	gathering gathering
 	readers   []*reader
-	closed    map[uint16]bool // vbuckets that KV is told to send no more of
+	closed    map[uint16]bool // vbuckets whose streams KV was asked to close
 }
 
-// gathering is what those that join a reading want, before KV is asked: want and xattrs do not change once it
-// is over.
+// gathering collects the wishes of the side streams that join a reading, before KV is asked. want and xattrs do not
+// change once over is set.
 type gathering struct {
-	over   bool          // nobody joins any more
-	whole  chan struct{} // closed when nobody else is awaited
+	over   bool          // no more side streams may join
+	whole  chan struct{} // closed when no other node is awaited
 	want   *core.Reading
-	xattrs bool // some want the extended attributes of documents
+	xattrs bool // some need the extended attributes of documents
 }
 
 func newGathering() gathering { return gathering{whole: make(chan struct{}), want: core.NewReading()} }
 
-// add adds what a side stream wants; false: it cannot join.
+// add adds what a side stream wants. It returns false if the side stream cannot join.
 func (g *gathering) add(s *side) bool {
 	if g.over || !g.want.Join(s.target.Node, &s.want.Restart, s.awaits) {
 		return false
@@ -77,25 +78,25 @@ func (g *gathering) add(s *side) bool {
 	return true
 }
 
-// readingAnswer is what has become of what KV was asked for, of a vbucket.
+// readingAnswer is the outcome of a vbucket's stream request to KV.
 type readingAnswer struct {
-	stream *stream // as KV has consented to; nil: there is none
+	stream *stream // as granted by KV; nil if it was not granted
 	result wire.StartResult
 }
 
-// reader is a side stream's part in a reading. Its fields but ready are under the reading's lock.
+// reader is a side stream's part in a reading. The reading's lock guards its fields except ready.
 type reader struct {
 	*reading
 	ready    chan struct{} // one slot
 	vbuckets map[uint16]bool
 	queue    []*feed.Block
-	bytes    int // of queue, and of what it is at
-	waits    bool
+	bytes    int  // of queue, and of the block being processed
+	waits    bool // its queue is empty
 	held     core.Hold
 	end      error // why nothing more comes
 }
 
-// readings are those that side streams may still join.
+// readings holds the readings that side streams may still join.
 type readings struct {
 	mu       sync.Mutex
 	joinable []*reading
@@ -107,7 +108,7 @@ func (l *readings) remove(r *reading) {
 	l.joinable = slices.DeleteFunc(l.joinable, func(o *reading) bool { return o == r })
 }
 
-// read joins a reading that has not begun and that a side stream can share, or begins one.
+// read joins a reading that has not asked KV yet and that the side stream can share, or starts one.
 func (p *Projector) read(s *side) *reader {
 	m := &reader{ready: make(chan struct{}, 1), vbuckets: map[uint16]bool{}}
 	for _, vb := range s.want.Restart.VBuckets {
@@ -140,7 +141,8 @@ func (p *Projector) read(s *side) *reader {
 
 var errShuttingDown = errors.New("the projector is shutting down")
 
-// join adds a side stream; false: it has begun, or reads something else. The caller holds the lock of readings.
+// join adds a side stream. It returns false if the reading no longer accepts any, or starts elsewhere. The caller
+// holds the lock of readings.
 func (r *reading) join(m *reader, s *side) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -152,7 +154,7 @@ func (r *reading) join(m *reader, s *side) bool {
 	return true
 }
 
-// run gathers, asks KV, and hands out what it sends until nobody wants it any more.
+// run gathers side streams, asks KV, and distributes blocks until no reader is left.
 func (r *reading) run() {
 	defer close(r.done)
 	defer r.cancel()
@@ -167,13 +169,13 @@ func (r *reading) run() {
 	close(r.opened)
 	r.closeAtKV(r.unwanted(slices.Collect(maps.Keys(r.answers))))
 	var beside errgroup.Group
-	beside.Go(func() error { r.judge(); return nil }) // alone it ends at once
+	beside.Go(func() error { r.judge(); return nil }) // with a single reader it returns at once
 	r.fan()
 	r.cancel()
 	_ = beside.Wait()
 }
 
-// gather waits for those that are awaited, and lets nobody join any more.
+// gather waits for the awaited nodes, and then lets no more side streams join.
 func (r *reading) gather() {
 	patience := time.NewTimer(gatherTime)
 	defer patience.Stop()
@@ -188,14 +190,14 @@ func (r *reading) gather() {
 	r.mu.Unlock()
 }
 
-// fail tells all that there is nothing to read.
+// fail ends the reading before it began: all readers get err.
 func (r *reading) fail(err error) {
 	r.err = err
 	close(r.connected)
 	close(r.opened)
 }
 
-// connect connects to KV, and asks how its vbuckets are.
+// connect connects to KV and reads its state.
 func (r *reading) connect() (err error) {
 	if r.conn, err = r.p.dial(r.ctx, r.bucket, r.name, sideBufferBytes, r.gathering.xattrs); err != nil {
 		return err
@@ -206,7 +208,7 @@ func (r *reading) connect() (err error) {
 	return err
 }
 
-// open asks KV for each vbucket.
+// open requests each vbucket's stream from KV.
 func (r *reading) open() {
 	starts := r.gathering.want.Starts()
 	r.answers = make(map[uint16]readingAnswer, len(starts))
@@ -230,7 +232,7 @@ func (r *reading) open() {
 		}
 		if answer.Err == nil {
 			_ = settle()
-		} else { // KV is asked more
+		} else { // it sends further queries to KV
 			g.Go(settle)
 		}
 	}
@@ -240,7 +242,7 @@ func (r *reading) open() {
 	}
 }
 
-// settled is the outcome of a stream that KV was asked for.
+// settled returns the outcome of a stream that was requested from KV.
 func (r *reading) settled(st *stream, from feed.StreamAnswer) readingAnswer {
 	for {
 		a := answer(from.Log, from.Err)
@@ -250,7 +252,7 @@ func (r *reading) settled(st *stream, from feed.StreamAnswer) readingAnswer {
 		case core.GiveUp:
 			return readingAnswer{result: refusal(r.ctx, r.conn, &st.Start, a)}
 		case core.CloseAtKV:
-			// its events find nobody, and the whole connection goes when the others have ended
+			// its events are dropped, and the connection is closed when the other streams have ended
 			_ = r.conn.CloseStream(r.ctx, st.VBucket())
 			return readingAnswer{result: st.FailedOver()}
 		case core.Begin:
@@ -259,13 +261,13 @@ func (r *reading) settled(st *stream, from feed.StreamAnswer) readingAnswer {
 	}
 }
 
-// request is what KV is asked for a stream.
+// request gives a stream a new id and returns its request to KV.
 func (r *reading) request(st *stream) feed.StreamRequest {
 	st.id = r.conn.NewStreamID()
 	return st.request()
 }
 
-// of is a side stream's own stream of a vbucket that it has joined the reading for; nil: there is none.
+// of returns a side stream's own stream of a vbucket that it joined the reading for; nil if KV did not grant it.
 func (r *reading) of(inc index.Incarnation, want *wire.StreamStart) (*stream, wire.StartResult) {
 	a := r.answers[want.VBucket]
 	if a.stream == nil {
@@ -277,7 +279,7 @@ func (r *reading) of(inc index.Incarnation, want *wire.StreamStart) (*stream, wi
 	return st, a.result
 }
 
-// fan hands out blocks until the connection has ended or nobody reads.
+// fan distributes blocks until the connection has ended.
 func (r *reading) fan() {
 	for {
 		block, err := r.conn.Next(r.ctx)
@@ -290,7 +292,7 @@ func (r *reading) fan() {
 	}
 }
 
-// count adds a block to what KV has sent.
+// count adds a block to the received traffic.
 func (r *reading) count(block *feed.Block) {
 	var versions, bytes uint64
 	for i := range block.Events {
@@ -317,7 +319,7 @@ func (r *reading) hand(block *feed.Block) {
 	}
 }
 
-// endAll tells all readers that nothing comes after what they have.
+// endAll ends all readers after what is queued for them.
 func (r *reading) endAll(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -327,14 +329,14 @@ func (r *reading) endAll(err error) {
 	}
 }
 
-// together reports whether there are several readers: nobody joins any more.
+// together reports whether there are several readers; their number does not rise any more.
 func (r *reading) together() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.readers) > 1
 }
 
-// judge puts out readers that hold up others, as long as there are others.
+// judge removes readers that hold up others, while there is more than one.
 func (r *reading) judge() {
 	tick := time.NewTicker(holdTick)
 	defer tick.Stop()
@@ -344,14 +346,14 @@ func (r *reading) judge() {
 		case <-r.ctx.Done():
 			return
 		case now := <-tick.C:
-			since := min(now.Sub(last), 2*holdTick) // who did not look does not know
+			since := min(now.Sub(last), 2*holdTick) // if judge itself ran late, the readers' state in between is unknown
 			last = now
 			r.closeAtKV(r.putOut(since))
 		}
 	}
 }
 
-// putOut puts out the readers that have held up others for too long, and returns the vbuckets that nobody wants any
+// putOut removes the readers that have held up others for too long, and returns the vbuckets that no reader wants any
 // more.
 func (r *reading) putOut(since time.Duration) (unwanted []uint16) {
 	r.mu.Lock()
@@ -369,7 +371,7 @@ func (r *reading) putOut(since time.Duration) (unwanted []uint16) {
 	return r.unwanted(left)
 }
 
-// remove lets nothing come to a reader any more; under the lock.
+// remove removes a reader and releases its queue. The caller holds the lock.
 func (r *reading) remove(m *reader) {
 	r.readers = slices.DeleteFunc(r.readers, func(o *reader) bool { return o == m })
 	for _, block := range m.queue {
@@ -378,12 +380,13 @@ func (r *reading) remove(m *reader) {
 	m.queue, m.bytes, m.waits = nil, 0, false
 }
 
-// unwanted takes those of some vbuckets that KV was asked for and that nobody reads any more.
+// unwanted returns those of some vbuckets whose streams KV has granted and no reader wants any more, each of them
+// once.
 func (r *reading) unwanted(some []uint16) (all []uint16) {
 	select {
 	case <-r.opened:
 	default:
-		return nil // run looks at all of them when it has asked
+		return nil // run checks all vbuckets once KV has answered
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -409,7 +412,7 @@ func (r *reading) closeAtKV(vbuckets []uint16) {
 		g.SetLimit(streamsAtOnce)
 		for _, vb := range vbuckets {
 			g.Go(func() error {
-				_ = r.conn.CloseStream(ctx, vb) // what comes of one that goes on is for nobody
+				_ = r.conn.CloseStream(ctx, vb) // if it fails, further events of the stream are dropped
 				return nil
 			})
 		}
@@ -424,16 +427,16 @@ func (m *reader) wake() {
 	}
 }
 
-// finish gives back a block that next has returned.
+// finish releases a block that next returned.
 func (m *reader) finish(block *feed.Block) {
 	m.mu.Lock()
-	m.bytes = max(0, m.bytes-block.Bytes()) // nothing counts any more for one that was put out
+	m.bytes = max(0, m.bytes-block.Bytes()) // not below 0: remove has reset it
 	m.mu.Unlock()
 	block.Release()
 }
 
-// next takes the next block, which counts for the reader until finish. errHoldsUp: nothing comes here any more, though
-// the connection stands.
+// next returns the next block, which counts for the reader until finish. It returns errHoldsUp when the reader was
+// removed although the connection still stands.
 func (m *reader) next(ctx context.Context) (*feed.Block, error) {
 	for {
 		m.mu.Lock()
@@ -458,7 +461,7 @@ func (m *reader) next(ctx context.Context) (*feed.Block, error) {
 	}
 }
 
-// drop says that vbuckets are not wanted any more.
+// drop gives up vbuckets.
 func (m *reader) drop(vbuckets ...uint16) {
 	m.mu.Lock()
 	for _, vb := range vbuckets {
@@ -468,12 +471,13 @@ func (m *reader) drop(vbuckets ...uint16) {
 	m.closeAtKV(m.unwanted(vbuckets))
 }
 
-// leave ends reading; it may be called more than once. The last one ends the connection, and waits for that.
+// leave ends reading; it may be called more than once. The last reader closes the connection and waits until that is
+// done.
 func (m *reader) leave() {
 	m.mu.Lock()
 	m.remove(m)
 	last := len(m.readers) == 0
-	m.gathering.over = m.gathering.over || last // nobody can join what ends
+	m.gathering.over = m.gathering.over || last // no side stream can join a reading that ends
 	m.mu.Unlock()
 	if last {
 		m.cancel()

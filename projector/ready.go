@@ -7,13 +7,13 @@ import (
 	"tidemark/internal/rpc"
 )
 
-// Reasons of /readyz that only projectors have.
+// Reasons of /readyz that only projectors use.
 const (
 	reasonNoDefinitions = "no_definitions"
 	reasonKV            = "kv_unavailable"
 )
 
-// heard notes whether the leader has heard of this projector.
+// heard records whether the leader has received a report or registration of this projector.
 func (p *Projector) heard(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -22,8 +22,8 @@ func (p *Projector) heard(err error) {
 	}
 }
 
-// reasons is what keeps this projector from what it is for: to be registered, heard of by the leader, which has told it
-// the indexes, and let in by the KV node.
+// reasons returns what keeps this projector from its work: it must be registered, its reports must reach the leader,
+// it must have definitions, and the KV node must accept it.
 func (p *Projector) reasons() (all []rpc.Reason) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

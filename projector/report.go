@@ -10,17 +10,18 @@ import (
 	"tidemark/wire"
 )
 
-// knowledge is what the coordinator knows of a bucket from the reports that it has answered: of its streams, by
-// vbucket, and of what the KV node has.
+// knowledge is the state of a bucket that the coordinator has acknowledged: its streams, by vbucket, and what the KV
+// node hosts.
 type knowledge struct {
 	streams []core.Known[*stream]
 	hosted  *wire.Hosted
 }
 
-// report registers and then reports for ever: all that there is first, now and then, and whenever the coordinator asks
-// for it or a report was lost; else what has changed. It reports at once when it is asked to (notify), ReportInterval
-// after the last one when there is news (stir) or the last one was not answered well, and else after restInterval: that
-// is a sign of life, and tells what nobody announces (counters, troubles with KV, who is not sent everything).
+// report registers and then reports until ctx ends. The first report, one now and then, and those after the
+// coordinator's request or a lost report are full; the others contain changes. A report is sent at once after notify,
+// ReportInterval after the last one if there is news (stir) or the last one was not acknowledged, and otherwise after
+// restInterval: that one is a sign of life and carries what no event announces (counters, troubles with KV, which
+// indexers data is dropped for).
 func (p *Projector) report(ctx context.Context) error {
 	if err := p.register(ctx); err != nil {
 		return nil //nolint:nilerr // only the end of ctx
@@ -32,7 +33,7 @@ func (p *Projector) report(ctx context.Context) error {
 		if err := p.await(ctx, timer, &t); err != nil {
 			return nil //nolint:nilerr // only the end of ctx
 		}
-		p.reporting.stirred.Store(false) // before the state is read
+		p.reporting.stirred.Store(false) // before the state is read, so that no later change is missed
 		t.sent = time.Now()
 		if err := t.send(ctx); err != nil {
 			return nil //nolint:nilerr // only the end of ctx
@@ -60,18 +61,18 @@ func (p *Projector) await(ctx context.Context, timer *time.Timer, t *reporter) e
 			return nil
 		case <-p.reporting.wake:
 			return nil
-		case <-p.reporting.more: // it is due earlier now
+		case <-p.reporting.more: // the report is due earlier now
 		}
 	}
 }
 
-// reporting says whether there is something to report.
+// reporting is the schedule of reports.
 type reporting struct {
 	wake    chan struct{} // report at once
 	more    chan struct{} // stirred has become true
 	stirred atomic.Bool   // streams have moved since the last report
 
-	taking   sync.Mutex // state and number belong together: a later number never shows an earlier state
+	taking   sync.Mutex // state and number belong together: a later number never goes with an earlier state
 	sequence uint64
 }
 
@@ -79,26 +80,26 @@ func newReporting() reporting {
 	return reporting{wake: make(chan struct{}, 1), more: make(chan struct{}, 1)}
 }
 
-// notify asks for a report at once.
+// notify requests a report at once.
 func (p *Projector) notify() {
 	select {
 	case p.reporting.wake <- struct{}{}:
-	default: // one is asked for already
+	default: // one is pending already
 	}
 }
 
-// stir notes that there is news that a report may bring in its turn.
+// stir records that there is news for the next regular report.
 func (p *Projector) stir() {
 	if p.reporting.stirred.Load() || p.reporting.stirred.Swap(true) {
 		return
 	}
 	select {
 	case p.reporting.more <- struct{}{}:
-	default: // the last one has not been seen yet
+	default: // the previous signal has not been received yet
 	}
 }
 
-// told is what the coordinator knows by a report.
+// told is the state that the coordinator has once it acknowledges a report.
 type told struct {
 	buckets    map[*bucket]*knowledge
 	faults     uint64 // changes of the faults
@@ -109,13 +110,13 @@ type told struct {
 type reporter struct {
 	p      *Projector
 	told   wire.Acked[told]
-	full   time.Time // when all was told last
-	sent   time.Time // when the newest one was
-	calm   bool      // it was answered, and nothing is asked for
-	silent int       // reports without an answer, one after the other
+	full   time.Time // when the last full report was acknowledged
+	sent   time.Time // when the newest report was sent
+	calm   bool      // it was acknowledged, and nothing is requested
+	silent int       // consecutive reports without a reply
 }
 
-// send makes a report, sends it and takes the answer; its error is that of ctx.
+// send sends a report and processes the reply; its error is that of ctx.
 func (t *reporter) send(ctx context.Context) error {
 	p := t.p
 	r, now := t.make()
@@ -144,7 +145,7 @@ func (t *reporter) send(ctx context.Context) error {
 	return nil
 }
 
-// make returns the next report, and what the coordinator knows when it has answered it.
+// make returns the next report, and the state that the coordinator has once it acknowledges it.
 func (t *reporter) make() (*wire.ProjectorReport, told) {
 	if time.Since(t.full) > fullInterval {
 		t.told.Lost()
@@ -162,14 +163,14 @@ func (t *reporter) make() (*wire.ProjectorReport, told) {
 	return r, next
 }
 
-// currentReport is the level state of one bucket, or of all.
+// currentReport returns the full state of one bucket, or of all if only is empty.
 func (p *Projector) currentReport(only string) *wire.ProjectorReport {
 	r, _ := p.reportOf(func(name string) bool { return only == "" || only == name }, nil)
 	return r
 }
 
-// reportOf is the level state of some buckets, or what of it is news after what the coordinator was told, and what it
-// knows by this.
+// reportOf returns the state of some buckets, or what has changed since told, and the state that the coordinator has
+// once it acknowledges this.
 func (p *Projector) reportOf(wanted func(string) bool, told map[*bucket]*knowledge) (*wire.ProjectorReport,
 	map[*bucket]*knowledge) {
 	p.reporting.taking.Lock()
@@ -193,14 +194,15 @@ func (p *Projector) reportOf(wanted func(string) bool, told map[*bucket]*knowled
 	for _, b := range all {
 		r.Revision = min(r.Revision, b.applied())
 		states, now := b.states(told[b])
-		b.topic.Urge() // what is told to be complete is on its way
+		b.topic.Urge() // what the report declares complete must be on its way to the indexers
 		r.Buckets = append(r.Buckets, states)
 		telling[b] = now
 	}
 	return r, telling
 }
 
-// states is the level state of the streams that KV has consented to, or what of it is news, and what is known by it.
+// states returns the bucket's streams that KV has granted, or what has changed since before, and the state to
+// acknowledge.
 func (b *bucket) states(before *knowledge) (wire.StreamStates, *knowledge) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -15,14 +15,14 @@ import (
 	"tidemark/wire"
 )
 
-// bucketsAtOnce bounds the buckets of one request that are worked at side by side.
+// bucketsAtOnce bounds the buckets of one request that are processed concurrently.
 const bucketsAtOnce = 4
 
-// leaderKey leads to what is wrong with the caller as a manager; nil when it is one.
+// leaderKey is the context key of the error that explains why the caller is not a manager; nil if it is one.
 type leaderKey struct{}
 
-// whoAsks lets a request's handler see whether a manager asks: of the routes of streams some topics are managers'
-// alone.
+// whoAsks adds to a request's context whether the caller is a manager: the routes of streams are open to indexers,
+// but the maintenance topic is for managers only.
 func whoAsks(handle rpc.HandlerFunc) rpc.HandlerFunc {
 	manager := tlsconf.Only(tlsconf.Manager)
 	return func(w http.ResponseWriter, r *http.Request) error {
@@ -30,7 +30,7 @@ func whoAsks(handle rpc.HandlerFunc) rpc.HandlerFunc {
 	}
 }
 
-// streams opens what one of the three request forms asks for (PR-11).
+// streams opens the streams of one of the three request forms (PR-11).
 func (p *Projector) streams(ctx context.Context, req *wire.StreamRequest) (*wire.StreamReply, error) {
 	class, id, err := core.CheckRequest(req)
 	if err != nil {
@@ -67,7 +67,7 @@ func (p *Projector) streams(ctx context.Context, req *wire.StreamRequest) (*wire
 	return reply, nil
 }
 
-// command admits what only the leader may say.
+// command admits a command that only the leader may send.
 func (p *Projector) command(ctx context.Context, f wire.Fence) error {
 	if err, _ := ctx.Value(leaderKey{}).(error); err != nil {
 		return rpc.Refuse(errcode.Forbidden, "%s is the leader's: %v", wire.MaintenanceTopic, err)
@@ -75,7 +75,7 @@ func (p *Projector) command(ctx context.Context, f wire.Fence) error {
 	return p.admit(f, false)
 }
 
-// startMaintenance is form 1 for one bucket.
+// startMaintenance handles form 1 for one bucket.
 func (p *Projector) startMaintenance(ctx context.Context, req *wire.StreamRequest, want *wire.StreamBucket,
 	out *wire.StreamOutcome) error {
 	b := p.bucket(want.Bucket)

@@ -21,9 +21,10 @@ import (
 	"tidemark/wire"
 )
 
-// side is a side stream: one request's vbuckets of a bucket, from a DCP connection that others may read too (reading),
-// to one endpoint (PR-11 forms 2 and 3). When that connection is lost, so are the ones to the endpoint (PR-10).
-// It ends when all its vbuckets have, when another one takes its place, or when nothing has moved for sideIdleLimit.
+// side is a side stream: one request's vbuckets of a bucket, from a DCP connection that other side streams may share
+// (reading), to one endpoint (PR-11 forms 2 and 3). When the DCP connection is lost, the connections to the endpoint
+// are closed as well (PR-10). A side stream ends when all its vbuckets have ended, when another one replaces it, or
+// when nothing has moved for sideIdleLimit.
 type side struct {
 	p       *Projector
 	key     core.SideKey
@@ -32,37 +33,37 @@ type side struct {
 	inc     index.Incarnation
 	class   keyversion.Class
 	plan    *plan
-	awaits  []index.NodeID               // that will want the same
+	awaits  []index.NodeID               // nodes expected to want the same data
 	from    *reader                      // nil while it is being opened
-	topic   atomic.Pointer[router.Topic] // nil while it is being opened; others look at it
+	topic   atomic.Pointer[router.Topic] // nil while it is being opened; other goroutines read it
 	streams map[feed.StreamID]*stream
-	open    atomic.Int64 // streams that have not ended; others look at it
-	broken  brokenOff    // not told yet
+	open    atomic.Int64 // streams that have not ended; other goroutines read it
+	broken  brokenOff    // not logged yet
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 	ended   chan struct{}
-	beats   atomic.Uint64             // rises with progress
-	runs    atomic.Pointer[time.Time] // since when
-	dropped marks                     // vbuckets that nobody wants any more
-	gone    marks                     // those that the KV node does not have
+	beats   atomic.Uint64             // incremented on progress
+	runs    atomic.Pointer[time.Time] // since when it runs
+	dropped marks                     // vbuckets that the indexer has given up
+	gone    marks                     // vbuckets that the KV node no longer hosts
 }
 
 const (
-	// reachPatience is how long vbuckets that have been streamed wait for how far KV is, over all tries of one question;
-	// those that come meanwhile share the next one.
+	// reachPatience is how long vbuckets that have been streamed wait for KV's high seqnos, over all attempts of one
+	// query; vbuckets that arrive meanwhile share the next one.
 	reachPatience = 10 * time.Second
-	// reachPause is the pause between two tries; it doubles.
+	// reachPause is the pause between two attempts; it doubles.
 	reachPause = 50 * time.Millisecond
 )
 
-// Why a side stream is given up.
+// Causes for which a side stream is closed.
 var (
 	errSideReplaced = errors.New("a later request takes its place")
 	errSideStopped  = errors.New("its indexer has stopped it")
 	errSideIdle     = fmt.Errorf("nothing has moved for %v", sideIdleLimit)
 )
 
-// openSide is forms 2 and 3 for one bucket.
+// openSide handles forms 2 and 3 for one bucket.
 func (p *Projector) openSide(ctx context.Context, req *wire.StreamRequest, want *wire.StreamBucket,
 	out *wire.StreamOutcome) error {
 	below, span := rpc.StartSpan(ctx, "wait for definitions")
@@ -76,13 +77,13 @@ func (p *Projector) openSide(ctx context.Context, req *wire.StreamRequest, want 
 		s.cancel(err)
 		return err
 	}
-	// Until it runs it ends with its request, and whatever it waits for ends with it.
+	// Until the side stream runs, it ends with its request, and so does everything it waits for.
 	running := context.AfterFunc(ctx, func() { s.cancel(context.Cause(ctx)) })
 	out.Results, err = s.begin(ctx, old)
 	if !running() {
 		s.cancel(context.Cause(ctx))
 	}
-	if err == nil { // nor does it run when it was stopped or replaced meanwhile, whatever KV has granted by then
+	if err == nil { // it may have been stopped or replaced meanwhile, whatever KV has granted
 		err = context.Cause(s.ctx)
 	}
 	if err != nil || s.open.Load() == 0 {
@@ -99,7 +100,7 @@ func (p *Projector) openSide(ctx context.Context, req *wire.StreamRequest, want 
 	return nil
 }
 
-// activations says what the stream carries of its indexes: everything after its starts.
+// activations returns the seqnos above which the stream carries its indexes: its starts.
 func (s *side) activations() []wire.Activation {
 	a := wire.Activation{Revision: s.plan.revision, Indexes: s.plan.ids}
 	for _, st := range s.streams {
@@ -108,7 +109,7 @@ func (s *side) activations() []wire.Activation {
 	return []wire.Activation{a}
 }
 
-// newSide checks a request and plans what it asks for.
+// newSide checks a request and makes its plan.
 func (p *Projector) newSide(ctx context.Context, req *wire.StreamRequest, want *wire.StreamBucket) (*side, error) {
 	class, _, err := core.ParseTopic(req.Topic)
 	if err != nil {
@@ -144,10 +145,11 @@ func (p *Projector) newSide(ctx context.Context, req *wire.StreamRequest, want *
 	return s, nil
 }
 
-// subscribed reports whether it goes to somebody who is no indexer.
+// subscribed reports whether the stream goes to an external subscriber instead of an indexer.
 func (s *side) subscribed() bool { return len(s.target.Indexes) > 0 }
 
-// begin connects and asks KV for the streams, when what it replaces has ended. asked has the span of the request.
+// begin waits until the side streams that it replaces have ended, then connects and requests the streams from KV.
+// asked carries the span of the request.
 func (s *side) begin(asked context.Context, old []*side) ([]wire.StartResult, error) {
 	for _, o := range old {
 		select {
@@ -183,7 +185,7 @@ func (s *side) begin(asked context.Context, old []*side) ([]wire.StartResult, er
 	return s.begun(), nil
 }
 
-// until waits for what the reading has come to.
+// until waits for a stage of the reading, and returns its error.
 func (s *side) until(done <-chan struct{}) error {
 	select {
 	case <-done:
@@ -196,7 +198,7 @@ func (s *side) until(done <-chan struct{}) error {
 	return nil
 }
 
-// begun takes the streams that KV has consented to.
+// begun registers the streams that KV has granted, and returns the outcome of each vbucket.
 func (s *side) begun() []wire.StartResult {
 	results := make([]wire.StartResult, s.want.Restart.Len())
 	for i := range results {
@@ -215,7 +217,7 @@ func (s *side) begun() []wire.StartResult {
 	return results
 }
 
-// run pumps until every vbucket has ended, then waits until the indexer has taken everything.
+// run pumps until every vbucket has ended, then waits until the endpoint has taken everything.
 func (s *side) run() {
 	defer s.close()
 	s.p.tasks.Go(s.watchdog)
@@ -230,8 +232,8 @@ func (s *side) run() {
 	}
 }
 
-// drain waits until the endpoint has taken everything. One that takes nothing for a while is given up, unless it is to
-// be retried for ever.
+// drain waits until the endpoint has taken everything. It gives up if the endpoint takes nothing for drainFor, unless
+// the target asked to retry forever.
 func (s *side) drain() error {
 	for left := s.queued(); ; {
 		ctx, cancel := context.WithTimeout(s.ctx, s.p.sides.drainFor)
@@ -246,7 +248,7 @@ func (s *side) drain() error {
 	}
 }
 
-// queued is how many bytes the endpoint has not taken.
+// queued returns how many bytes the endpoint has not taken.
 func (s *side) queued() (n int) {
 	for _, l := range s.topic.Load().Lanes() {
 		n += l.QueueBytes
@@ -254,7 +256,7 @@ func (s *side) queued() (n int) {
 	return n
 }
 
-// close gives back everything and takes it off the list.
+// close releases everything and removes the side stream from the list.
 func (s *side) close() {
 	s.cancel(nil)
 	if s.from != nil {
@@ -267,7 +269,7 @@ func (s *side) close() {
 	close(s.ended)
 }
 
-// watchdog gives up a side stream on which nothing moves.
+// watchdog cancels a side stream on which nothing moves.
 func (s *side) watchdog() {
 	tick := time.NewTicker(sideIdleLimit)
 	defer tick.Stop()
@@ -287,10 +289,10 @@ func (s *side) watchdog() {
 	}
 }
 
-// rests reports whether it is no failure that nothing moves.
+// rests reports whether it is normal that nothing moves.
 func (s *side) rests() bool { return core.MayRest(s.target, &s.want.Restart, s.taken) }
 
-// taken reports whether its endpoint has taken all that there is.
+// taken reports whether the endpoint has taken everything sent so far.
 func (s *side) taken() bool {
 	for _, l := range s.topic.Load().Lanes() {
 		if l.State != "connected" || l.QueueBytes > 0 {
@@ -300,8 +302,8 @@ func (s *side) taken() bool {
 	return true
 }
 
-// pumpAll takes blocks until every vbucket has ended. It has given back all of them when it returns: others may read
-// with the same window.
+// pumpAll processes blocks until every vbucket has ended. It has released all of them when it returns, because other
+// readers may share the window.
 func (s *side) pumpAll(ctx context.Context) error {
 	p := &pump{topic: s.topic.Load(), counters: &s.p.counters, faults: &s.p.faults, answers: newPurgeAnswers(),
 		desk: s.from.desk}
@@ -319,7 +321,7 @@ func (s *side) pumpAll(ctx context.Context) error {
 	tick := time.NewTicker(syncInterval)
 	defer tick.Stop()
 	reached := make(chan reach, 1)
-	var over []*stream // whose reach is to be asked for
+	var over []*stream // streams whose reach has to be queried
 	asking := false
 	for s.open.Load() > 0 {
 		var some []*stream
@@ -331,7 +333,7 @@ func (s *side) pumpAll(ctx context.Context) error {
 			s.drop()
 		case <-s.gone.ready:
 			s.leave(ctx)
-		case <-ctx.Done(): // the reader may have ended with a block in its hand
+		case <-ctx.Done(): // the reader may have ended while it held a block
 			err = context.Cause(ctx)
 		case err = <-failed:
 			if errors.Is(err, errHoldsUp) {
@@ -363,7 +365,7 @@ func (s *side) pumpAll(ctx context.Context) error {
 	return nil
 }
 
-// read hands over the connection's blocks until it ends.
+// read passes on the connection's blocks until it ends.
 func (s *side) read(ctx context.Context, blocks chan<- *feed.Block, failed chan<- error) {
 	for {
 		block, err := s.from.next(ctx)
@@ -373,16 +375,16 @@ func (s *side) read(ctx context.Context, blocks chan<- *feed.Block, failed chan<
 		}
 		select {
 		case blocks <- block:
-		case <-ctx.Done(): // others may read on with it
+		case <-ctx.Done(): // other readers may continue with it
 			s.from.finish(block)
 			return
 		}
 	}
 }
 
-// sync says how far streams have come of which nobody is told anything else: their documents are of collections that
-// no index is on, by the million maybe, and one window may have all of them. Who waits for the stream would give up one
-// that is silent, and ask for all of it again. A subscriber does not give up, and takes a SYNC for a place to go on at.
+// sync sends the position of streams that send nothing else: their documents belong to collections without an index,
+// possibly millions of them in one window. An indexer would give up a silent stream and request all of it again. A
+// subscriber gets none: it does not give up, and would take a SYNC for a position to resume from.
 func (s *side) sync() {
 	if s.subscribed() {
 		return
@@ -390,13 +392,13 @@ func (s *side) sync() {
 	for _, st := range s.streams {
 		if st.mute && st.Begun && !st.Done && !st.Waits {
 			st.mute = false
-			// a begun stream can be synced
+			// Sync cannot fail for a stream that has begun.
 			_ = s.topic.Load().Sync(st.VBucket(), st.VBUUID, min(st.Last, st.Want.End))
 		}
 	}
 }
 
-// block returns a block's events to the router, and the streams that have ended back.
+// block passes a block's events to the router, and returns the streams that have reached their end.
 func (s *side) block(ctx context.Context, p *pump, block *feed.Block) (over []*stream, err error) {
 	defer p.tell()
 	for i := range block.Events {
@@ -421,7 +423,7 @@ func (s *side) block(ctx context.Context, p *pump, block *feed.Block) (over []*s
 	return over, nil
 }
 
-// answered lets streams go on of which it is known now what KV has forgotten.
+// answered resumes streams for which KV's purge seqno is known now.
 func (s *side) answered(ctx context.Context, p *pump) (over []*stream, err error) {
 	defer p.tell()
 	for _, a := range p.answers.take() {
@@ -446,7 +448,7 @@ func (s *side) answered(ctx context.Context, p *pump) (over []*stream, err error
 	return over, nil
 }
 
-// event takes one event of a stream; over: everything has come, and KV is to be asked how far it is.
+// event processes one event of a stream. over: everything has arrived, and KV has to be asked how far it is.
 func (s *side) event(ctx context.Context, p *pump, st *stream, e *feed.Event) (over bool, err error) {
 	switch st.Side(fromKV(e), e.Seqno) {
 	case core.SideSkips:
@@ -469,7 +471,7 @@ func (s *side) event(ctx context.Context, p *pump, st *stream, e *feed.Event) (o
 	return over, err
 }
 
-// fromKV is what an event is to a side stream.
+// fromKV classifies an event for core.Stream.Side.
 func fromKV(e *feed.Event) core.FromKV {
 	switch {
 	case e.Kind == feed.StreamBegin:
@@ -484,22 +486,24 @@ func fromKV(e *feed.Event) core.FromKV {
 	return core.KVMoves
 }
 
-// breakOff ends one stream before its end, where it is: its indexer asks again for this vbucket, and the others go on.
+// breakOff ends one stream before its end, where it is: its indexer requests this vbucket again, and the others
+// continue.
 func (s *side) breakOff(ctx context.Context, st *stream, why error) {
 	s.broken.add(why)
-	_ = s.topic.Load().Break(ctx, st.VBucket(), st.Last) // a closed topic has nobody left to tell
+	_ = s.topic.Load().Break(ctx, st.VBucket(), st.Last) // the only error is a closed topic, which has no receiver left
 	s.over(st)
 }
 
-// over takes a stream off before its end.
+// over unregisters a stream before its end.
 func (s *side) over(st *stream) {
-	st.Done = true // what KV sends until it hears is for nobody
+	st.Done = true // what KV still sends is dropped
 	st.letGo()
 	st.ended.Store(true)
 	s.open.Add(-1)
 }
 
-// readAlone ends what is left before its end: the indexer asks for it again, which is read over another connection.
+// readAlone breaks off the streams that are left: the indexer requests them again, and they are read on another
+// connection.
 func (s *side) readAlone(ctx context.Context) {
 	for _, st := range s.streams {
 		if !st.Done {
@@ -508,7 +512,7 @@ func (s *side) readAlone(ctx context.Context) {
 	}
 }
 
-// marks are vbuckets that something is to be done with.
+// marks is a set of vbuckets that wait for an action.
 type marks struct {
 	ready chan struct{} // one slot
 	mu    sync.Mutex    // leaf
@@ -543,7 +547,7 @@ func (m *marks) take() map[uint16]bool {
 	return all
 }
 
-// drop ends the streams that nobody wants any more, without a word downstream.
+// drop ends the streams that the indexer has given up, without an event downstream.
 func (s *side) drop() {
 	unwanted := s.dropped.take()
 	var closing []uint16
@@ -557,7 +561,7 @@ func (s *side) drop() {
 	s.from.drop(closing...)
 }
 
-// leave ends the streams of vbuckets that have left the KV node, of which it may say nothing on the stream.
+// leave ends the streams of vbuckets that have left the KV node, for which KV may send no END.
 func (s *side) leave(ctx context.Context) {
 	gone := s.gone.take()
 	var closing []uint16
@@ -570,7 +574,8 @@ func (s *side) leave(ctx context.Context) {
 	s.from.drop(closing...)
 }
 
-// tellEarly logs the streams that were broken off since it was called last: a KV node that goes ends all at once.
+// tellEarly logs the streams that were broken off since the last call, in one line: a KV node that leaves ends all of
+// them at once.
 func (s *side) tellEarly() {
 	if s.broken.count > 0 {
 		s.p.log.Info("vbuckets of a side stream ended early; their indexer will ask again", "topic", s.key.Topic,
@@ -579,7 +584,7 @@ func (s *side) tellEarly() {
 	}
 }
 
-// brokenOff are streams that were ended before their end.
+// brokenOff counts streams that were ended before their end.
 type brokenOff struct {
 	count int
 	first error // why
@@ -591,15 +596,16 @@ func (b *brokenOff) add(why error) {
 	}
 }
 
-// reach is what KV says of streams that it has sent up to their end. err: it says nothing.
+// reach is KV's high seqnos, for streams whose end KV has sent; err is set if KV does not report them.
 type reach struct {
 	of    []*stream
 	highs map[uint16]uint64 // only hosted vbuckets
 	err   error
 }
 
-// reachOf asks KV how far vbuckets are, again and again as long as there is no answer and patience. It runs beside the
-// loop, which goes on with the other streams: KV may be slow to answer, and what is full of a connection holds up all.
+// reachOf asks KV for its high seqnos, and retries until KV answers or reachPatience is over. It runs beside pumpAll,
+// which continues with the other streams: KV may be slow to answer, and a reader that does not take its blocks holds
+// up all readers of the connection.
 func (s *side) reachOf(ctx context.Context, of []*stream) reach {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.p.cfg.reachPatience, reachPatience))
 	defer cancel()
@@ -623,8 +629,8 @@ func (s *side) reachOf(ctx context.Context, of []*stream) reach {
 	}
 }
 
-// endAll ends streams that KV has sent up to their end. Where KV does not say how far it is, the indexer is told that
-// the stream is over before its end: it asks again.
+// endAll ends streams whose end KV has sent. If KV does not report its high seqno, the stream is broken off, and the
+// indexer requests it again.
 func (s *side) endAll(ctx context.Context, p *pump, r reach) {
 	for _, st := range r.of {
 		high, hosted := r.highs[st.VBucket()]

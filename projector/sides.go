@@ -11,18 +11,18 @@ import (
 	"tidemark/projector/core"
 )
 
-// sides are the side streams that are open, or being opened.
+// sides holds the side streams that are open or being opened.
 type sides struct {
 	of       index.ProjectorID
 	readings readings
-	drainFor time.Duration // sideDrainTimeout, but for tests
+	drainFor time.Duration // sideDrainTimeout except in tests
 
 	mu   sync.Mutex
 	open map[core.SideKey]*side
 }
 
-// put adds a side stream and gives up those that it replaces: one of the same topic, and those of an earlier process of
-// the same indexer.
+// put adds a side stream, and cancels and returns those that it replaces: one of the same topic, and those of an
+// earlier process of the same indexer.
 func (l *sides) put(s *side) (old []*side, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -45,7 +45,7 @@ func (l *sides) put(s *side) (old []*side, err error) {
 	return old, nil
 }
 
-// remove takes a side stream off the list, unless another one has taken its place.
+// remove removes a side stream, unless another one has taken its place.
 func (l *sides) remove(s *side) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -54,14 +54,14 @@ func (l *sides) remove(s *side) {
 	}
 }
 
-// get returns the side stream of a topic and bucket, nil when there is none.
+// get returns the side stream of a topic and bucket, nil if there is none.
 func (l *sides) get(topic, bucket string) *side {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.open[core.SideKey{Topic: topic, Bucket: bucket}]
 }
 
-// all returns those whose keys are wanted.
+// all returns the side streams whose keys are wanted.
 func (l *sides) all(wanted func(core.SideKey) bool) []*side {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -69,21 +69,21 @@ func (l *sides) all(wanted func(core.SideKey) bool) []*side {
 	return slices.DeleteFunc(list, func(s *side) bool { return !wanted(s.key) })
 }
 
-// count is how many there are.
+// count returns the number of side streams.
 func (l *sides) count() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.open)
 }
 
-// drop ends streams of a topic's side stream of a bucket; they are over some moments later.
+// drop ends streams of a topic's side stream of a bucket, asynchronously.
 func (l *sides) drop(topic, bucket string, vbuckets []uint16) {
 	if s := l.get(topic, bucket); s != nil {
 		s.dropped.put(vbuckets)
 	}
 }
 
-// stop ends the side streams of a topic and waits for their end.
+// stop ends the side streams of a topic and waits until they have ended.
 func (l *sides) stop(ctx context.Context, topic string) error {
 	all := l.all(func(key core.SideKey) bool { return key.Topic == topic })
 	for _, s := range all {

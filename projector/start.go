@@ -17,7 +17,8 @@ import (
 	"tidemark/wire"
 )
 
-// startAll answers a request for maintenance streams. Requests of the same vbucket wait for each other, others do not.
+// startAll serves a request for maintenance streams. Requests for the same vbucket wait for each other, others do
+// not.
 func (b *bucket) startAll(ctx context.Context, inc index.Incarnation,
 	restart *wire.RestartTimestamp) ([]wire.StartResult, error) {
 	at, err := b.control.state(ctx)
@@ -48,7 +49,7 @@ func (b *bucket) startAll(ctx context.Context, inc index.Incarnation,
 	return results, nil
 }
 
-// starts are the streams of one request.
+// starts holds the streams of one request.
 type starts struct {
 	b       *bucket
 	inc     index.Incarnation
@@ -57,14 +58,14 @@ type starts struct {
 	results []wire.StartResult
 }
 
-// start is one of them: its place among the results and, once it is claimed, its stream.
+// start is one of them: its position in the results and, once it is claimed, its stream.
 type start struct {
 	at  int
 	req wire.StreamStart
 	s   *stream
 }
 
-// run starts them. Those whose vbuckets nobody else is busy with and that have nothing open at KV, most often all, ask
+// run starts the streams. Those whose gates are free and that have no stream open at KV, usually all, are requested
 // together; the others one by one beside them, each waiting for its own vbucket only.
 func (m *starts) run(ctx context.Context, c *connection) {
 	var together, single []start
@@ -101,12 +102,11 @@ func (m *starts) run(ctx context.Context, c *connection) {
 	_ = g.Wait() // outcomes carry the errors
 }
 
-// mostTogether is how many streams wait for each other's answers: a vbucket that KV is silent about holds no more of
-// them up.
+// mostTogether bounds the streams that wait for each other's answers: a vbucket for which KV does not answer holds up
+// no more than these.
 const mostTogether = 64
 
-// startTogether opens streams whose gates are held, and lets go of them when KV has answered for all, or answers no
-// more.
+// startTogether opens streams whose gates are held, and releases each gate when its outcome is known.
 func (m *starts) startTogether(ctx context.Context, c *connection, all []start) {
 	streams := make([]*stream, len(all))
 	for i := range all {
@@ -123,20 +123,20 @@ func (m *starts) startTogether(ctx context.Context, c *connection, all []start) 
 		}
 		if answer.Err == nil {
 			_ = settle()
-		} else { // KV is asked more
+		} else { // it sends further queries to KV
 			g.Go(settle)
 		}
 	}
 	_ = g.Wait() // outcomes carry the errors
 }
 
-// recreated words the refusal of a bucket that is not the one that is meant.
+// recreated returns the refusal for a bucket whose uuid is not the requested one.
 func recreated(name, have, want string) error {
 	return rpc.Refuse(errcode.BucketGone, "bucket %q has uuid %s here, the request means %s: it was "+
 		"deleted and created again", name, have, want)
 }
 
-// start starts one vbucket's stream, or says why not.
+// start starts one vbucket's stream, and returns the outcome.
 func (b *bucket) start(ctx context.Context, c *connection, inc index.Incarnation, req *wire.StreamStart,
 	at *kvState) wire.StartResult {
 	if int(req.VBucket) < len(b.gates) {
@@ -153,7 +153,7 @@ func (b *bucket) start(ctx context.Context, c *connection, inc index.Incarnation
 	return b.settled(ctx, c, s, log, err)
 }
 
-// claim returns the stream that KV is to be asked for, or the outcome of a request that ends here; the caller holds the
+// claim returns the stream to request from KV, or nil and the outcome if the request ends here; the caller holds the
 // vbucket's gate.
 func (b *bucket) claim(inc index.Incarnation, req *wire.StreamStart, at *kvState) (*stream, wire.StartResult) {
 	b.mu.Lock()
@@ -165,14 +165,15 @@ func (b *bucket) claim(inc index.Incarnation, req *wire.StreamStart, at *kvState
 	return newStream(s), r
 }
 
-// install makes a stream the vbucket's present one, unless a newer request or a stop came meanwhile.
+// install makes a stream the vbucket's newest one, unless a newer request or a stop came meanwhile.
 func (b *bucket) install(s *stream) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.streams.Install(s)
 }
 
-// settled is the outcome of a stream that KV was asked for, with its answer; the caller holds the vbucket's gate.
+// settled returns the outcome of a stream that was requested from KV, given its answer; the caller holds the
+// vbucket's gate.
 func (b *bucket) settled(ctx context.Context, c *connection, s *stream, log timestamp.FailoverLog,
 	err error) wire.StartResult {
 	for {
@@ -188,7 +189,7 @@ func (b *bucket) settled(ctx context.Context, c *connection, s *stream, log time
 		case core.GiveUp:
 			return refusal(ctx, c.feed, &s.Start, a)
 		case core.CloseAtKV:
-			_ = c.closeAtKV(ctx, s) // if KV does not hear this, the next start closes it
+			_ = c.closeAtKV(ctx, s) // if KV does not receive this, the vbucket's next start closes it
 			return s.FailedOver()
 		case core.Begin:
 			if !b.install(s) {
@@ -200,7 +201,7 @@ func (b *bucket) settled(ctx context.Context, c *connection, s *stream, log time
 	}
 }
 
-// answer is what KV has said of a request for a stream.
+// answer classifies KV's answer to a stream request.
 func answer(log timestamp.FailoverLog, err error) core.Answer {
 	var rollback *feed.RollbackError
 	switch {
@@ -216,16 +217,17 @@ func answer(log timestamp.FailoverLog, err error) core.Answer {
 	return core.Answer{Verdict: core.Fails, Detail: err.Error()}
 }
 
-// refusal is the outcome of a start that KV has refused. It is asked for its failover log where the asker needs that.
+// refusal returns the outcome of a start that KV refused. After a rollback it reads KV's failover log, which the
+// requester needs.
 func refusal(ctx context.Context, conn feed.Feed, s *core.Start, a core.Answer) wire.StartResult {
 	var log timestamp.FailoverLog
 	if a.Verdict == core.RollsBack {
-		log, _ = conn.FailoverLog(ctx, s.VBucket()) // the outcome goes without
+		log, _ = conn.FailoverLog(ctx, s.VBucket()) // without it the outcome has no log
 	}
 	return s.Refused(a, log)
 }
 
-// sleep waits; false if ctx ended before.
+// sleep waits, and returns false if ctx ended first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -237,8 +239,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// stop ends streams at or below an incarnation. It holds from the first moment; one that is being started ends when KV
-// has answered.
+// stop ends streams at or below an incarnation. It takes effect immediately; a stream that is being started ends when
+// KV has answered.
 func (b *bucket) stop(ctx context.Context, vbuckets []uint16, inc index.Incarnation) {
 	b.mu.Lock()
 	c := b.conn
@@ -247,8 +249,8 @@ func (b *bucket) stop(ctx context.Context, vbuckets []uint16, inc index.Incarnat
 	if c == nil {
 		return
 	}
-	// A node that does not hear it sends on, under an incarnation that counts no more, until the vbucket's next start or
-	// stop.
+	// If KV does not receive the close, it keeps sending, under an incarnation that is no longer valid, until the
+	// vbucket's next start or stop.
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
 	var g errgroup.Group

@@ -15,8 +15,8 @@ import (
 	"tidemark/wire"
 )
 
-// state is the ProjectorState (PR-2). It takes locks that nobody holds while waiting for anything, so that data that is
-// stuck does not stop it.
+// state returns the ProjectorState (PR-2). It only takes locks that are never held during a wait, so that blocked
+// data does not block it.
 func (p *Projector) state() *wire.ProjectorState {
 	s := &wire.ProjectorState{ID: p.cfg.ID, BootID: p.bootID, Version: version.Full(), KV: []string{p.cfg.KV},
 		Share: p.cfg.Share.String(), Cluster: p.clusterID(),
@@ -50,8 +50,8 @@ func (p *Projector) state() *wire.ProjectorState {
 	return s
 }
 
-// state is one bucket's part. The lock is held for a copy of the list alone: what is read of a stream is atomic, or set
-// before it came on the list.
+// state returns one bucket's part. The lock is held only to copy the list: the fields read from a stream are atomic,
+// or were set before it was listed.
 func (b *bucket) state() wire.BucketState {
 	s := wire.BucketState{Bucket: b.name, BucketUUID: b.uuid, Revision: b.applied(), Activations: b.joins.activations(),
 		PurgesUntold: b.p.purges.of(b.name)}
@@ -76,14 +76,14 @@ func (b *bucket) state() wire.BucketState {
 	return s
 }
 
-// running counts the streams that run.
+// running returns the number of running streams.
 func (b *bucket) running() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.streams.Running()
 }
 
-// topics lists the topics that are open (RT-9).
+// topics lists the open topics (RT-9).
 func (p *Projector) topics() []wire.TopicState {
 	p.mu.Lock()
 	buckets := slices.Collect(maps.Values(p.buckets))

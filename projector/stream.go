@@ -13,33 +13,34 @@ import (
 	"tidemark/projector/router"
 )
 
-// stream is one vbucket's stream under one incarnation: what package core decides of it, and what it takes to run it.
-// Its start is set before others can see it; its course and the rest belong to the pump that owns the vbucket.
+// stream is one vbucket's stream under one incarnation: package core's decisions about it, and the state needed to
+// run it. Its start is set before other goroutines see it; its course and the other fields belong to the pump that
+// owns the vbucket.
 type stream struct {
 	core.Stream
 	shown
 	id     feed.StreamID
-	looked uint64 // of the watch alone: 1 and the seqno at its last look, 0 before the first
+	looked uint64 // used by the watch only: 1 plus the seqno at its last look, 0 before the first
 
-	// Of the pump alone.
+	// Used by the pump only.
 	tracker feed.Tracker
 	plan    *plan
-	mute    bool        // documents that no index is on have come since the last SYNC that tells of them
-	promise *promise    // nil: nobody asked for it
-	held    []heldBlock // while it waits
+	mute    bool        // documents without an index have come since the last SYNC
+	promise *promise    // nil unless the request asked for sums
+	held    []heldBlock // while the stream waits
 }
 
-// shown is what others than its pump see of a stream.
+// shown is the part of a stream that other goroutines read.
 type shown struct {
 	complete atomic.Uint64
-	lacks    atomic.Uint64 // KV may have forgotten deletions up to here
-	seqno    atomic.Uint64 // last one given to the router
+	lacks    atomic.Uint64 // KV may have purged deletions up to here
+	seqno    atomic.Uint64 // last one passed to the router
 	atKV     atomic.Bool   // it may be open at KV
 	ended    atomic.Bool   // nothing more goes downstream
-	revoked  atomic.Bool   // the vbucket has left the KV node: to be ended
+	revoked  atomic.Bool   // the vbucket has left the KV node; the stream has to be ended
 }
 
-// newStream returns the stream that KV is to be asked for.
+// newStream returns the stream to request from KV.
 func newStream(c *core.Stream) *stream {
 	s := &stream{Stream: *c}
 	s.complete.Store(c.From())
@@ -47,39 +48,39 @@ func newStream(c *core.Stream) *stream {
 	return s
 }
 
-// Level is how far it is, for whoever asks.
+// Level returns the stream's progress. Any goroutine may call it.
 func (s *stream) Level() core.Level {
 	return core.Level{Complete: s.complete.Load(), Lacks: s.lacks.Load(), Ended: s.ended.Load()}
 }
 
-// start is where KV is asked to start.
+// start returns the position that KV is asked to start at.
 func (s *stream) start() feed.Position {
 	return feed.Position{Seqno: s.Want.Seqno, SnapStart: s.Want.Window.Start, SnapEnd: s.Want.Window.End}
 }
 
-// request is what KV is asked for the stream.
+// request returns the stream's request to KV.
 func (s *stream) request() feed.StreamRequest {
 	at := s.start()
 	return feed.StreamRequest{VBucket: s.VBucket(), ID: s.id, Start: at.Seqno, End: s.Want.End, VBUUID: s.Asked,
 		SnapStart: at.SnapStart, SnapEnd: at.SnapEnd}
 }
 
-// pump takes the events of streams and gives them to a topic: the evaluation of documents and the way into the router.
-// One goroutine uses it.
+// pump processes the events of streams for a topic: it evaluates documents and passes their keys to the router. Only
+// one goroutine uses it.
 type pump struct {
 	topic    *router.Topic
 	counters *counters
-	received *traffic // of its class; nil: it is counted where several read
+	received *traffic // of its class; nil if the reading counts it
 	faults   *faults
 	desk     *purgeDesk
-	answers  *purgeAnswers // of the desk
+	answers  *purgeAnswers // from the desk
 	sums     sums
 	scratch  expression.Scratch
 	keys     [][][]byte
 	doc      router.Doc
 }
 
-// sums are what a pump has not added to the shared counters yet.
+// sums holds what a pump has not added to the shared counters yet.
 type sums struct{ mutations, deletions, versions, bytes uint64 }
 
 // note counts a document.
@@ -87,7 +88,7 @@ func (c *sums) note(e *feed.Event, indexed bool) {
 	c.versions++
 	c.bytes += uint64(len(e.Key) + len(e.Value))
 	switch {
-	case !indexed: // of a collection that no index is on: only its seqno counts
+	case !indexed: // of a collection without an index: only its seqno matters
 	case e.Kind == feed.Mutation:
 		c.mutations++
 	default:
@@ -95,8 +96,8 @@ func (c *sums) note(e *feed.Event, indexed bool) {
 	}
 }
 
-// tell adds the sums to the counters that others read: at the end of a block, and before a stream's complete seqno is
-// known, so that whoever has seen that also sees the documents counted.
+// tell adds the sums to the shared counters: at the end of a block, and before a stream's new complete seqno is
+// visible, so that a reader that sees the seqno also finds the documents counted.
 func (p *pump) tell() {
 	if p.sums == (sums{}) {
 		return
@@ -113,7 +114,7 @@ func (p *pump) tell() {
 // errStreamBroken is wrapped when a stream's events contradict each other.
 var errStreamBroken = errors.New("stream broken")
 
-// begin makes a stream known downstream when KV has consented to it.
+// begin sends BEGIN downstream when KV has granted a stream.
 func (p *pump) begin(ctx context.Context, s *stream, e *feed.Event, pl *plan) error {
 	log, err := e.FailoverLog()
 	if err == nil {
@@ -132,7 +133,7 @@ func (p *pump) begin(ctx context.Context, s *stream, e *feed.Event, pl *plan) er
 	return nil
 }
 
-// tellBegin says BEGIN downstream, and how far the stream is complete.
+// tellBegin sends BEGIN downstream, and a SYNC with the complete seqno.
 func (p *pump) tellBegin(ctx context.Context, s *stream) error {
 	if err := p.topic.Begin(ctx, s.plan.view, s.Downstream()); err != nil {
 		return err
@@ -140,7 +141,7 @@ func (p *pump) tellBegin(ctx context.Context, s *stream) error {
 	return p.topic.Sync(s.VBucket(), s.VBUUID, s.Complete)
 }
 
-// marked does what a stream's first snapshot, or KV's answer about it, asks for.
+// marked carries out what core requires at a stream's first snapshot, or after KV's answer about it.
 func (p *pump) marked(ctx context.Context, s *stream, what core.Marked) error {
 	switch what {
 	case core.Asks:
@@ -152,7 +153,8 @@ func (p *pump) marked(ctx context.Context, s *stream, what core.Marked) error {
 	return nil
 }
 
-// take returns one event of a begun stream to the router. completed tells that the newest complete seqno has moved.
+// take passes one event of a begun stream to the router. completed reports whether the newest complete seqno has
+// moved.
 func (p *pump) take(ctx context.Context, s *stream, e *feed.Event) (completed bool, err error) {
 	progress, err := s.tracker.Observe(e)
 	if err != nil {
@@ -186,7 +188,7 @@ func (p *pump) take(ctx context.Context, s *stream, e *feed.Event) (completed bo
 	s.seqno.Store(s.Last)
 	if completed {
 		err = p.topic.Sync(s.VBucket(), s.VBUUID, s.Complete)
-		s.complete.Store(s.Complete) // behind the SYNC, which whoever tells the leader of it has sent
+		s.complete.Store(s.Complete) // after the SYNC, which must precede any report of this seqno to the leader
 	}
 	return completed, err
 }
@@ -218,14 +220,14 @@ func (p *pump) mutation(ctx context.Context, s *stream, m *part, e *feed.Event) 
 	return p.topic.Mutation(ctx, s.VBucket(), &p.doc)
 }
 
-// end says downstream that a begun stream is over.
+// end sends END downstream for a begun stream.
 func (p *pump) end(ctx context.Context, s *stream, reach uint64) {
 	if s.Begun && !s.ended.Load() {
 		var sums keyversion.Sums
 		if s.promise != nil {
 			sums = s.promise.sums
 		}
-		_ = p.topic.End(ctx, s.VBucket(), s.Last, reach, sums) // a closed topic has nobody left to tell
+		_ = p.topic.End(ctx, s.VBucket(), s.Last, reach, sums) // the only error is a closed topic, which has no receiver left
 	}
 	s.ended.Store(true)
 }

@@ -37,7 +37,7 @@ func (p *Projector) subscribe(ctx context.Context, req *wire.Subscribe) (*wire.S
 	if req.BucketUUID != "" && req.BucketUUID != uuid {
 		return nil, recreated(req.Bucket, uuid, req.BucketUUID)
 	}
-	if unknown != nil { // only now: the indexes of a bucket that was created again went with it
+	if unknown != nil { // only now: if the bucket was created again, its indexes are gone, and that is the better error
 		return nil, unknown
 	}
 	restart, err := startsOf(req, vbuckets)
@@ -50,7 +50,7 @@ func (p *Projector) subscribe(ctx context.Context, req *wire.Subscribe) (*wire.S
 		Side:        &wire.SideTarget{Indexes: ids, Endpoint: req.Endpoint, RetryForever: req.RetryForever}}
 	opened := &wire.Subscription{ClusterID: asked.Fence.ClusterID, Topic: asked.Topic, BucketUUID: uuid,
 		VBuckets: vbuckets, Indexes: ids}
-	if at.hostNone(restart) { // a subscriber asks everybody, again and again: that costs no connection of its own
+	if at.hostNone(restart) { // subscribers ask every projector, repeatedly: no connection is opened for that
 		if opened.Results, err = p.hostsNone(ctx, asked, at); err != nil {
 			return nil, err
 		}
@@ -64,7 +64,7 @@ func (p *Projector) subscribe(ctx context.Context, req *wire.Subscribe) (*wire.S
 	return opened, nil
 }
 
-// startsOf is where the streams of a subscriber begin; they have no end unless the request says one.
+// startsOf returns where the streams of a subscriber begin; they have no end unless the request states one.
 func startsOf(req *wire.Subscribe, vbuckets int) (*wire.RestartTimestamp, error) {
 	restart := wire.RestartTimestamp{}
 	if req.Restart != nil {
@@ -83,7 +83,8 @@ func startsOf(req *wire.Subscribe, vbuckets int) (*wire.RestartTimestamp, error)
 	return &restart, nil
 }
 
-// hostsNone answers a request of whose vbuckets none is hosted here; it takes the place of an earlier one, too.
+// hostsNone answers a request none of whose vbuckets is hosted here. Like any other, it replaces an earlier one of
+// its topic.
 func (p *Projector) hostsNone(ctx context.Context, req *wire.StreamRequest, at *kvState) ([]wire.StartResult, error) {
 	if _, _, err := core.CheckRequest(req); err != nil {
 		return nil, err
@@ -100,8 +101,8 @@ func (p *Projector) hostsNone(ctx context.Context, req *wire.StreamRequest, at *
 	return results, nil
 }
 
-// meant reports whether a subscriber's word names an index; "" means all on the default collection. One that is to
-// replace another has no name yet, nor that one's first id.
+// meant reports whether a subscriber's word names an index; "" means every index on the default collection. A
+// successor is not found by the name or the first id of the index that it is to replace.
 func meant(d *index.Definition, word string) bool {
 	if word == d.ID.String() {
 		return true
@@ -118,9 +119,9 @@ func meant(d *index.Definition, word string) bool {
 	return word == d.Member.Scope+"."+d.Member.Collection+"/"+d.Name
 }
 
-// indexesOf finds active indexes of a bucket: by id; those on its default collection by name, those on another one by
-// scope.collection/name; of no words, all on the default collection. What is told of a document does not say its
-// collection: who asks for none hears of none. The ids are those that the indexes had first, which no split changes.
+// indexesOf finds active indexes of a bucket by words: an id, the name of an index on the default collection, or
+// scope.collection/name; without words, all on the default collection. Those on other collections must be named,
+// because events do not contain a document's collection. It returns the indexes' first ids, which no split changes.
 func indexesOf(d *wire.Definitions, bucket string, words []string) (ids []index.ID, err error) {
 	find := func(word string) bool {
 		for i := range d.Indexes {

@@ -9,15 +9,15 @@ import (
 	"tidemark/internal/rpc"
 )
 
-// tasks are the goroutines and requests of a projector: none begins after wait was called, and wait sees the end of
-// all.
+// tasks tracks the goroutines and requests of a projector: none starts after wait was called, and wait returns when
+// all have ended.
 type tasks struct {
 	mu      sync.Mutex
 	over    bool
 	running sync.WaitGroup
 }
 
-// enter counts one more, unless it is over; leave must follow.
+// enter counts one more task and reports whether it may run; if so, leave must follow.
 func (t *tasks) enter() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -29,7 +29,7 @@ func (t *tasks) enter() bool {
 
 func (t *tasks) leave() { t.running.Done() }
 
-// Go runs f beside the caller; false when it is over.
+// Go runs f in a goroutine. It returns false, without running f, after wait was called.
 func (t *tasks) Go(f func()) bool {
 	ok := t.enter()
 	if ok {
@@ -41,7 +41,7 @@ func (t *tasks) Go(f func()) bool {
 	return ok
 }
 
-// wait lets nothing begin any more and waits for what runs.
+// wait prevents new tasks and waits for the running ones.
 func (t *tasks) wait() {
 	t.mu.Lock()
 	t.over = true
@@ -49,7 +49,7 @@ func (t *tasks) wait() {
 	t.running.Wait()
 }
 
-// counted makes a handler's requests tasks.
+// counted wraps a handler so that its requests count as tasks.
 func (t *tasks) counted(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !t.enter() {
@@ -61,7 +61,7 @@ func (t *tasks) counted(h http.Handler) http.Handler {
 	})
 }
 
-// gate is a lock whose waiting ends with a context: for what is held while KV is asked.
+// gate is a lock that can be waited for under a context: it is held while KV is asked.
 type gate chan struct{}
 
 func newGate() gate { return make(gate, 1) }
@@ -75,7 +75,7 @@ func (g gate) lock(ctx context.Context) error {
 	}
 }
 
-// tryLock is lock for one who does not wait.
+// tryLock locks the gate if it is free, and reports whether it did.
 func (g gate) tryLock() bool {
 	select {
 	case g <- struct{}{}:
@@ -87,7 +87,7 @@ func (g gate) tryLock() bool {
 
 func (g gate) unlock() { <-g }
 
-// joined returns a context that ends with either; the function must be called.
+// joined returns a context that ends when either of a and b does. The caller must call the function.
 func joined(a, b context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(a)
 	stop := context.AfterFunc(b, func() { cancel(context.Cause(b)) })

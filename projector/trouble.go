@@ -13,29 +13,30 @@ import (
 	"tidemark/wire"
 )
 
-// Bounds of what is kept of failures to ask KV.
+// Bounds of what is kept about failures to ask KV.
 const (
-	// troubleKept is how long a failure counts when nobody tries again: a bucket that is streamed is looked at twice a
-	// second, one that is not only when somebody asks.
+	// troubleKept is how long a failure counts if KV is not asked again: a bucket that is streamed is looked at twice a
+	// second, another one only on request.
 	troubleKept = time.Minute
 	maxTroubles = core.MaxBuckets
 	maxTrouble  = 512 // bytes of the error
-	// What turns within turnQuiet of the last line about it is told when it has lasted for turnLasts, or with all other
-	// turns when turnQuiet is over.
+	// A change within turnQuiet of the last log line about a bucket is logged once it has lasted for turnLasts, or
+	// together with other changes when turnQuiet is over.
 	turnQuiet = time.Minute
 	turnLasts = 5 * time.Second
 )
 
-// turns say what the log is told of something that may be bad: a line for each turn that lasts, not one for each.
+// turns rate-limits the log lines about a state that may flip between good and bad: changes that last get a line, the
+// others are counted.
 type turns struct {
 	bad, told bool
 	since     time.Time // of bad
-	said      time.Time // when the log was told last
-	n         int       // turns since
+	said      time.Time // when the last line was logged
+	n         int       // changes since then
 }
 
-// note takes how it is now, and reports whether the log is to be told, with how many turns there were since it was told
-// last. The first one after a quiet time is told at once.
+// note records the present state, and reports whether to log it, with the number of changes since the last line. The
+// first change after a quiet time is logged at once.
 func (t *turns) note(bad bool, now time.Time) (n int, say bool) {
 	if bad != t.bad {
 		t.bad, t.since = bad, now
@@ -49,16 +50,17 @@ func (t *turns) note(bad bool, now time.Time) (n int, say bool) {
 	return n, true
 }
 
-// rest reports whether there is nothing to remember.
+// rest reports whether the value holds nothing worth keeping.
 func (t *turns) rest(now time.Time) bool {
 	return !t.bad && !t.told && t.n == 0 && now.Sub(t.said) >= turnQuiet
 }
 
-// troubles are the failures to reach KV, or to be let in there, since which nothing has succeeded; one for each bucket.
+// troubles holds the failures to reach KV, or to be accepted by it, that no success has followed; one for each
+// bucket.
 type troubles struct {
 	mu    sync.Mutex // leaf
 	all   map[string]*trouble
-	turns map[string]*turns // what the log is told of each bucket
+	turns map[string]*turns // of each bucket, for the log
 }
 
 type trouble struct {
@@ -66,8 +68,8 @@ type trouble struct {
 	since, last time.Time
 }
 
-// note takes the outcome of asking KV about a bucket and reports whether that is news. That there is no such bucket is
-// an answer, and no trouble.
+// note records the outcome of asking KV about a bucket, and reports whether that is news. A missing bucket is an
+// answer and not a failure.
 func (t *troubles) note(bucket string, err error, now time.Time) (news bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -95,7 +97,7 @@ func (t *troubles) note(bucket string, err error, now time.Time) (news bool) {
 	return news
 }
 
-// forget drops what counts no more.
+// forget drops failures that are older than troubleKept.
 func (t *troubles) forget(now time.Time) {
 	for bucket, x := range t.all {
 		if now.Sub(x.last) > troubleKept {
@@ -104,7 +106,7 @@ func (t *troubles) forget(now time.Time) {
 	}
 }
 
-// closed forgets a bucket that is not streamed any more, and reports whether that is news.
+// closed drops a bucket that is no longer streamed, and reports whether that is news.
 func (t *troubles) closed(bucket string) (news bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -114,7 +116,7 @@ func (t *troubles) closed(bucket string) (news bool) {
 	return news
 }
 
-// list returns what counts now, by bucket.
+// list returns the present failures, by bucket.
 func (t *troubles) list(node string, now time.Time) (all []wire.KVTrouble) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -126,7 +128,7 @@ func (t *troubles) list(node string, now time.Time) (all []wire.KVTrouble) {
 	return all
 }
 
-// turn takes whether a bucket cannot be asked about, and reports whether the log is to be told, as turns.note does.
+// turn records whether KV cannot be asked about a bucket, and reports whether to log that, as turns.note does.
 func (t *troubles) turn(bucket string, bad bool, now time.Time) (n int, say bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -153,7 +155,7 @@ func (t *troubles) turn(bucket string, bad bool, now time.Time) (n int, say bool
 	return n, say
 }
 
-// asked notes the outcome of asking KV about a bucket, tells the leader what is news, and logs what lasts.
+// asked records the outcome of asking KV about a bucket, reports news to the leader, and logs what lasts.
 func (p *Projector) asked(bucket string, err error) {
 	now := time.Now()
 	if p.troubles.note(bucket, err, now) {

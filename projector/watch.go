@@ -13,34 +13,35 @@ import (
 	"tidemark/wire"
 )
 
-// Times and numbers of looks at what the KV node has.
+// Intervals and counts of the watch's looks at the KV node.
 const (
 	lookInterval = 500 * time.Millisecond
-	// lookPatience is how long the KV node may take to answer a look before it counts as silent; it doubles, up to
-	// kvTimeout, while looks fail, and halves when they succeed: where everything is slow, the node is heard all the same.
+	// lookPatience is how long the KV node may take to answer a look before it counts as silent. It doubles, up to
+	// kvTimeout, while looks fail, and halves when they succeed, so that a node is not taken for silent when everything
+	// is slow.
 	lookPatience = time.Second
-	// silentEvery is how many looks pass between two at which streams that bring nothing are asked for.
+	// silentEvery is how many looks pass between two that ask for streams without events.
 	silentEvery = 6
-	// The map is read while what the node has changes, for mapAfter looks beyond, and else at every mapEvery-th.
+	// The map is read at every look while the node's vbuckets change and for mapAfter looks afterwards, then at every
+	// mapEvery-th.
 	mapAfter, mapEvery = 20, 10
-	// lookSpacing is between the news of another map and the look.
+	// lookSpacing is the time between the news of another map and the look.
 	lookSpacing = 50 * time.Millisecond
 )
 
-// sight is what the looks at the KV node have shown. It belongs to the watch, but for what it hands over in
-// bucket.hosted.
+// sight is the watch's state. Other goroutines see only bucket.hosted.
 type sight struct {
-	looks, changed int // how many, and the newest one that saw a change
+	looks, changed int // number of looks, and the newest one that saw a change
 	patience       time.Duration
-	silence        turns // of the log
+	silence        turns // for the log
 }
 
-// tellSides tells the side streams of a bucket which of their vbuckets the KV node does not have, at a look that began
-// then.
+// tellSides marks in each side stream of a bucket those of its vbuckets that the KV node did not host at a look that
+// began at began.
 func (p *Projector) tellSides(bucket string, began time.Time, active map[uint16]uint64) {
 	for _, s := range p.sides.all(func(key core.SideKey) bool { return key.Bucket == bucket }) {
 		if since := s.runs.Load(); since == nil || !began.After(*since) {
-			continue // it may have asked KV after KV had answered here
+			continue // it may have asked KV after KV answered this look
 		}
 		var gone []uint16
 		for _, vb := range s.want.Restart.VBuckets {
@@ -52,11 +53,11 @@ func (p *Projector) tellSides(bucket string, began time.Time, active map[uint16]
 	}
 }
 
-// watch looks at the KV node, for three things that nobody says. Engines are known to say nothing on the stream when a
-// vbucket was taken over by another node; it would just bring nothing more, for ever. A vbucket that comes to this node
-// may still be streamed from another one that hangs: the coordinator is told what the node has, and under which map.
-// And a node that does not answer is not waited for by anybody who has a question: it is asked here alone, until it
-// answers again.
+// watch polls the KV node regularly, for three things that no event announces. Some engines send nothing on the
+// stream when another node has taken a vbucket over; the stream would stay silent forever. A vbucket that moves to
+// this node may still be streamed from another node, which hangs: the coordinator needs to know which vbuckets the
+// node has, and under which map. And when the node does not answer, only the watch keeps asking, and other callers
+// fail at once until it answers again.
 func (b *bucket) watch() {
 	tick := time.NewTicker(cmp.Or(b.p.cfg.lookEvery, lookInterval))
 	defer tick.Stop()
@@ -72,7 +73,7 @@ func (b *bucket) watch() {
 		if source != nil {
 			changed = source.Changed()
 		}
-		if b.sight.looks == 0 { // what the manager has said before the watch began is no news
+		if b.sight.looks == 0 { // what the manager showed before the watch began is no news
 			changed = nil
 		}
 		select {
@@ -80,8 +81,8 @@ func (b *bucket) watch() {
 			return
 		case <-tick.C:
 		case <-changed:
-			b.sight.changed = b.sight.looks // the map is read
-			b.rest(lookSpacing)             // several come one after the other
+			b.sight.changed = b.sight.looks // so that the map is read
+			b.rest(lookSpacing)             // maps may follow each other quickly
 		}
 		b.sight.looks++
 		b.look(b.sight.looks%silentEvery == 0)
@@ -96,22 +97,22 @@ func (b *bucket) rest(d time.Duration) {
 	}
 }
 
-// looksAtOnce is how many silent streams KV is asked about at a time.
+// looksAtOnce bounds the silent streams that KV is asked about in one look.
 const looksAtOnce = 64
 
-// look ends the streams of vbuckets that KV does not host any more, and those that KV does not have any more. A
-// vbucket may have left and come back since the last look: then KV hosts it, and has nothing for the stream of before.
-// So a stream that has brought nothing since the last look, though KV is at another seqno, is asked for. It may as well
-// wait for an indexer, or for its turn to be read from disk.
+// look ends the streams of vbuckets that KV does not host any more, and those that KV has dropped. A vbucket may have
+// left and come back since the last look: then KV hosts it, but the earlier stream is gone. So if a stream has
+// delivered nothing since the last look although KV's high seqno is different, KV is asked whether it still has the
+// stream. It usually does: the stream may wait for an indexer, or for its data to be read from disk.
 func (b *bucket) look(silentToo bool) {
 	b.mu.Lock()
 	c := b.conn
 	b.mu.Unlock()
 	var streams []*stream
 	if c != nil {
-		streams = c.all() // before KV is asked: one that begins meanwhile is none of the answer's business
+		streams = c.all() // before KV is asked: the answer says nothing about streams that begin later
 	}
-	stood := make([]uint64, len(streams)) // before KV is asked, too: it is never behind that on the stream's branch
+	stood := make([]uint64, len(streams)) // read before KV is asked: KV's seqno on this branch is not lower
 	for i, s := range streams {
 		stood[i] = s.seqno.Load()
 	}
@@ -122,7 +123,7 @@ func (b *bucket) look(silentToo bool) {
 	highs, err := b.sees(ctx)
 	b.judge(ctx, err)
 	if err != nil {
-		return // the connection with the streams has its own way to notice
+		return // the connection with the streams detects failures by itself
 	}
 	active := make(map[uint16]uint64, len(highs))
 	for _, h := range highs {
@@ -151,7 +152,7 @@ func (b *bucket) look(silentToo bool) {
 	}
 }
 
-// judge notes whether the KV node answers.
+// judge records whether the KV node answers.
 func (b *bucket) judge(ctx context.Context, err error) {
 	if b.ctx.Err() == nil {
 		b.p.asked(b.name, err)
@@ -176,13 +177,14 @@ func (b *bucket) judge(ctx context.Context, err error) {
 	}
 }
 
-// sees asks the KV node what it has, and notes what is news for the coordinator.
+// sees asks the KV node for its vbuckets and high seqnos, and records news for the coordinator.
 func (b *bucket) sees(ctx context.Context) ([]mcbp.VBucketSeqno, error) {
 	conn, err := b.control.open(ctx)
 	if err != nil {
 		return nil, err
 	}
-	// The map before what it says: a vbucket counts under a map no newer than the one that brought it here.
+	// The map is read before the seqnos, so that a vbucket is never reported under a newer map than the one that brought
+	// it here.
 	now, ours, err := b.mapAt(ctx, conn)
 	if err != nil {
 		return nil, err
@@ -209,8 +211,9 @@ func (b *bucket) sees(ctx context.Context) ([]mcbp.VBucketSeqno, error) {
 	return highs, nil
 }
 
-// mapAt returns which map the node has; where nothing moves, as it was. A map that the node's manager has shown in its
-// place may be ahead of the node: then only those vbuckets are ours that it gives the node, too.
+// mapAt returns the node's map revision; while nothing changes, the last one read. A map that the node's manager
+// provided instead may be ahead of the node: then ours limits the vbuckets to those that this map assigns to the
+// node.
 func (b *bucket) mapAt(ctx context.Context, conn feed.Feed) (now *wire.Hosted, ours func(vb uint16) bool, err error) {
 	all := func(uint16) bool { return true }
 	if was := b.hosted.Load(); was != nil && b.sight.looks-b.sight.changed > mapAfter && b.sight.looks%mapEvery != 0 &&
@@ -229,9 +232,9 @@ func (b *bucket) mapAt(ctx context.Context, conn feed.Feed) (now *wire.Hosted, o
 	return &wire.Hosted{Node: nodeOf(config, conn.Addr()), Revision: revisionOf(config)}, ours, nil
 }
 
-// nodeOf names the KV node in a way that two projectors at one node agree on, by whatever address each dials: by its
-// place in the map, or else by the address that was dialled. A node that does not know its own name, as one that is
-// alone in its cluster, is named by its port alone.
+// nodeOf returns a name for the KV node on which two projectors at one node agree, whatever address each dials: its
+// address in the map, or else the dialled address. A node that does not know its own name, such as one that is alone
+// in its cluster, is named by its port alone.
 func nodeOf(config *mcbp.ClusterConfig, dialled string) string {
 	if n := config.ThisNode(); n >= 0 {
 		if addr, err := config.KVAddr(n, "", false); err == nil {
@@ -241,7 +244,7 @@ func nodeOf(config *mcbp.ClusterConfig, dialled string) string {
 	return dialled
 }
 
-// has reports whether KV still has a stream. It does as long as it cannot be asked.
+// has reports whether KV still has a stream. If KV cannot be asked, it returns true.
 func (c *connection) has(ctx context.Context, s *stream) bool {
 	gate := c.b.gates[s.VBucket()]
 	select {
@@ -254,7 +257,7 @@ func (c *connection) has(ctx context.Context, s *stream) bool {
 	newest := c.newest[s.VBucket()]
 	c.mu.Unlock()
 	if newest != s || !s.atKV.Load() {
-		return true // on its way out
+		return true // already being replaced or closed
 	}
 	there, err := c.feed.HasStream(ctx, s.VBucket())
 	return there || err != nil

@@ -10,24 +10,24 @@ import (
 	"tidemark/projector/router"
 )
 
-// worker takes the events of its share of a connection's vbuckets (PR-15): vbucket v belongs to worker v % of. The
-// order within a vbucket is the connection's.
+// worker handles the events of its share of a connection's vbuckets (PR-15): vbucket v belongs to worker v % of.
+// Within a vbucket, events keep the connection's order.
 type worker struct {
 	conn   *connection
 	number int
 	of     int
 	blocks chan *feed.Block
-	kicked chan struct{} // a new plan
+	kicked chan struct{} // signals a new plan or a revoked stream
 	pump   pump
-	plan   atomic.Pointer[plan] // that it works with
+	plan   atomic.Pointer[plan] // in use
 
-	current map[uint16]*stream // the begun one of each vbucket
-	last    *stream            // of the event before, most often of the next one too
+	current map[uint16]*stream // the begun stream of each vbucket
+	last    *stream            // stream of the previous event, usually that of the next one too
 }
 
 func (w *worker) owns(vb uint16) bool { return int(vb)%w.of == w.number }
 
-// kick makes the worker look for a new plan and revoked streams also while no data comes.
+// kick makes the worker check for a new plan and for revoked streams even if no data comes.
 func (w *worker) kick() {
 	select {
 	case w.kicked <- struct{}{}:
@@ -35,7 +35,7 @@ func (w *worker) kick() {
 	}
 }
 
-// run works until the connection has ended, then says END for each of its streams.
+// run works until the connection has ended, then sends END for each of its streams.
 func (w *worker) run(ctx context.Context) {
 	if before := w.conn.before; before != nil {
 		select {
@@ -70,8 +70,8 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
-// replan switches all streams to the newest plan, between two mutations of each. One that does the same as the one
-// before has nothing to be said of.
+// replan switches all streams to the newest plan, between two mutations of each. A plan that differs in nothing but
+// its revision needs no event downstream.
 func (w *worker) replan(ctx context.Context) {
 	pl, had := w.conn.b.plan.Load(), w.plan.Load()
 	if pl == had {
@@ -114,18 +114,18 @@ func (w *worker) revoke(ctx context.Context) {
 	}
 }
 
-// sync says again how far each stream is complete (PR-18). An indexer that has joined, started again or lost what was
-// queued for it learns it of an idle vbucket by this alone.
+// sync sends each stream's complete seqno again (PR-18). For an idle vbucket this is the only way in which an indexer
+// learns it after it has joined, restarted or lost queued data.
 func (w *worker) sync() {
 	for _, s := range w.current {
 		_ = w.pump.topic.Sync(s.VBucket(), s.VBUUID, s.Complete) // a begun stream can be synced
 	}
 }
 
-// news is what a worker's events were, for those who wait for it.
+// news collects what a worker's events require: a report at once, or waking those that wait for complete seqnos.
 type news struct{ tell, moved bool }
 
-// block returns the worker's events of a block to the router.
+// block passes the worker's events of a block to the router.
 func (w *worker) block(ctx context.Context, block *feed.Block) {
 	var n news
 	for i := range block.Events {
@@ -136,7 +136,7 @@ func (w *worker) block(ctx context.Context, block *feed.Block) {
 		s := w.last
 		if s == nil || s.id != e.Stream {
 			if s = w.conn.find(e.Stream); s == nil {
-				continue // of a stream that was given up
+				continue // of a stream that was closed here
 			}
 			w.last = s
 		}
@@ -149,7 +149,7 @@ func (w *worker) block(ctx context.Context, block *feed.Block) {
 	w.tell(n)
 }
 
-// event takes one event of a stream.
+// event processes one event of a stream.
 func (w *worker) event(ctx context.Context, s *stream, e *feed.Event, n *news) {
 	switch {
 	case e.Kind == feed.StreamBegin:
@@ -160,7 +160,7 @@ func (w *worker) event(ctx context.Context, s *stream, e *feed.Event, n *news) {
 		w.end(ctx, s)
 		n.tell = true
 	default:
-		if e.EmptiesDefault && s.Complete > 0 { // else nothing of before it has been seen
+		if e.EmptiesDefault && s.Complete > 0 { // otherwise no earlier document was sent
 			w.conn.b.collectionEmptied(s.VBucket())
 		}
 		completed, err := w.pump.take(ctx, s, e)
@@ -172,7 +172,7 @@ func (w *worker) event(ctx context.Context, s *stream, e *feed.Event, n *news) {
 	}
 }
 
-// tell tells them.
+// tell carries out n.
 func (w *worker) tell(n news) {
 	w.pump.tell()
 	if n.moved {
@@ -184,7 +184,7 @@ func (w *worker) tell(n news) {
 	}
 }
 
-// answered lets streams go on of which it is known now what KV has forgotten.
+// answered resumes streams for which KV's purge seqno is known now.
 func (w *worker) answered(ctx context.Context) {
 	for _, a := range w.pump.answers.take() {
 		s := a.s
@@ -200,8 +200,8 @@ func (w *worker) answered(ctx context.Context) {
 	}
 }
 
-// begin makes a stream its vbucket's current one. The former one is over then, whatever KV still says of it: engines
-// may say its END late or never.
+// begin makes a stream its vbucket's current one. That ends the former one, whatever KV still sends on it: some
+// engines send its END late or never.
 func (w *worker) begin(ctx context.Context, s *stream, e *feed.Event) {
 	if old := w.current[s.VBucket()]; old != nil {
 		w.gone(old)
@@ -219,7 +219,7 @@ func (w *worker) begin(ctx context.Context, s *stream, e *feed.Event) {
 	}
 }
 
-// end says END downstream for a begun stream.
+// end sends END downstream for a begun stream.
 func (w *worker) end(ctx context.Context, s *stream) {
 	if w.current[s.VBucket()] == s {
 		w.pump.end(ctx, s, 0)
@@ -228,7 +228,7 @@ func (w *worker) end(ctx context.Context, s *stream) {
 	w.gone(s)
 }
 
-// gone takes a stream that ended off the lists; the bucket keeps it for reports.
+// gone unregisters a stream that ended; the bucket keeps it for reports.
 func (w *worker) gone(s *stream) {
 	s.ended.Store(true)
 	s.letGo()
@@ -242,7 +242,7 @@ func (w *worker) gone(s *stream) {
 	}
 }
 
-// broken returns a stream up: it is ended here, and closed at KV without waiting for it.
+// broken ends a stream after an error, and closes it at KV without waiting.
 func (w *worker) broken(ctx context.Context, s *stream, err error) {
 	if ctx.Err() != nil || errors.Is(err, router.ErrClosed) {
 		w.gone(s)
@@ -260,7 +260,8 @@ func (w *worker) broken(ctx context.Context, s *stream, err error) {
 	w.discard(ctx, s)
 }
 
-// discard closes a stream at KV without waiting for it. If KV does not hear it, its events find no stream here.
+// discard closes a stream at KV without waiting. If KV does not receive that, further events of the stream are
+// dropped here.
 func (w *worker) discard(ctx context.Context, s *stream) {
 	w.conn.b.p.tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, kvTimeout)
