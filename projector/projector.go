@@ -39,7 +39,7 @@ import (
 // Limits and times.
 const (
 	ReportInterval  = 100 * time.Millisecond // between two reports if something has changed
-	restInterval    = 400 * time.Millisecond // between two if not; a component is suspect after more than three (package liveness)
+	restInterval    = 400 * time.Millisecond // between two if not; three are not yet suspicious (package liveness)
 	syncInterval    = time.Second            // between two SYNCs of an idle vbucket
 	fullInterval    = 5 * time.Second        // between two full reports
 	reportSpacing   = 5 * time.Millisecond   // at least, between two reports sent at once

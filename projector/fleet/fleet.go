@@ -1,10 +1,10 @@
-// Package fleet runs the projectors of one process: one for each KV node of a cluster, as the cluster's maps name them
-// (PR-4).
+// Package fleet runs the projectors of one process: one for each KV node of a cluster, as listed in the cluster's
+// maps (PR-4).
 //
-// It promises that a KV node that joins is served, and one that leaves takes its projector's registration with it,
-// without a hand; that a node that hangs, or whose projector ends by itself, holds up nobody but its own projector; and
-// that what is not served is told, with the reason. It decides nothing about streams: each projector is a component of
-// the cluster, and the coordinator deals the vbuckets of a node out among those that stand at it.
+// It guarantees that a KV node that joins is served, and that the registration of a projector whose node has left is
+// removed, both without an operator; that a node that hangs, or whose projector ends by itself, affects no other
+// projector; and that unserved nodes are reported with the reason. It decides nothing about streams: each projector
+// is a component of the cluster, and the coordinator distributes a node's vbuckets over the projectors that serve it.
 package fleet
 
 import (
@@ -36,45 +36,45 @@ import (
 )
 
 const (
-	// stepInterval is between two decisions when nothing is news.
+	// stepInterval is the time between two decisions if nothing wakes the loop.
 	stepInterval = 500 * time.Millisecond
 	stopGrace    = time.Second
-	// heardKept is for how long a process that serves no node, as others serve all, goes by what it had heard. Then it
-	// registers again, to see whether they are still there.
+	// heardKept is how long a process that serves no node, because others serve all of them, relies on the last
+	// definitions of its members. After that it registers again, to find out whether the others are still there.
 	heardKept = 5 * time.Minute
 )
 
-// Config says what to run.
+// Config configures a Fleet.
 type Config struct {
-	// Projector is that of each: ID is the process's, to which @ and the node's name are added; KV, KVManager and Host are
-	// set here.
+	// Projector is the configuration of each projector: ID is that of the process, to which @ and the node's name are
+	// added; KV, KVManager and Host are set by the Fleet.
 	Projector projector.Config
-	// Seeds are addresses, host:port, of some of the nodes; or Managers are, of some of their cluster managers.
+	// Seeds are addresses (host:port) of some of the nodes, or Managers are those of some of their cluster managers.
 	Seeds, Managers []string
 }
 
-// Fleet is a process's projectors.
+// Fleet is the set of a process's projectors.
 type Fleet struct {
 	cfg      Config
 	log      hclog.Logger
 	listener net.Listener
 	managers *managerclient.Client
 	began    time.Time
-	run      func(context.Context, *projector.Projector) error // a member; tests have it end
+	run      func(context.Context, *projector.Projector) error // runs a member; tests replace it
 	wake     chan struct{}
-	leaving  chan []wire.LeaveProjector // room for one: what waits is asked for again by the next step
+	leaving  chan []wire.LeaveProjector // room for one: the next step repeats what does not fit
 	looking  chan struct{}              // the same, for a seed
-	sharers  atomic.Int64               // of the memory that one projector may take: the members, those to begin too
+	sharers  atomic.Int64               // of one projector's memory allowance: members, including those about to start
 
 	mu       sync.Mutex
-	heard    *wire.Definitions // the newest that any member was told
+	heard    *wire.Definitions // the newest definitions of any member
 	heardAt  time.Time
 	plan     core.Fleet
-	members  map[string]*member // by the names of their nodes
+	members  map[string]*member // by node name
 	seed     core.KVNode
 	unserved []core.KVNode
-	aside    int    // nodes that are left to other processes
-	seedErr  string // why no seed answers; empty when one does, or none was looked for
+	aside    int    // nodes left to other processes
+	seedErr  string // why no seed answers; empty if one does or none was needed
 }
 
 // member is the projector of one node.
@@ -86,10 +86,10 @@ type member struct {
 	ending bool // guarded by Fleet.mu
 
 	serving sync.Mutex
-	handler http.Handler // of what is asked of it; nil while it does not serve
+	handler http.Handler // of the projector's admin server; nil while it does not serve
 }
 
-// Open listens on the admin address and connects to nobody yet.
+// Open listens on the admin address. It makes no connection yet.
 func Open(cfg Config) (*Fleet, error) {
 	c := &cfg.Projector
 	if c.Logger == nil {
@@ -120,10 +120,10 @@ func Open(cfg Config) (*Fleet, error) {
 		members: map[string]*member{}}, nil
 }
 
-// AdminAddr is the address it listens on, host:port.
+// AdminAddr returns the address it listens on, host:port.
 func (f *Fleet) AdminAddr() string { return f.listener.Addr().String() }
 
-// Run serves until ctx ends. Nothing of it runs when it has returned.
+// Run serves until ctx ends. When it returns, none of its goroutines is left.
 func (f *Fleet) Run(ctx context.Context) error {
 	g, run := errgroup.WithContext(ctx)
 	server := &route.Server{Handler: f.table().Handler(), TLS: f.cfg.Projector.TLS, Log: f.log,
@@ -140,10 +140,10 @@ func (f *Fleet) Run(ctx context.Context) error {
 	return err
 }
 
-// nowMS is the time of decisions: it does not jump.
+// nowMS returns the monotonic time used for decisions, in milliseconds.
 func (f *Fleet) nowMS() int64 { return time.Since(f.began).Milliseconds() }
 
-// steps decides again and again, until ctx ends.
+// steps runs step regularly and on wake-ups, until ctx ends.
 func (f *Fleet) steps(ctx context.Context, g *errgroup.Group) {
 	tick := time.NewTicker(stepInterval)
 	defer tick.Stop()
@@ -158,7 +158,7 @@ func (f *Fleet) steps(ctx context.Context, g *errgroup.Group) {
 	}
 }
 
-// step does what there is to do now.
+// step decides, and carries out the decision.
 func (f *Fleet) step(ctx context.Context, g *errgroup.Group) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -182,7 +182,7 @@ func (f *Fleet) step(ctx context.Context, g *errgroup.Group) {
 	for _, n := range s.Start {
 		if err := f.start(ctx, g, n); err != nil {
 			f.failed(n, 0, err)
-			signal(f.wake) // so that it is told
+			signal(f.wake) // so that the failure is reported soon
 		}
 	}
 	if len(s.Leave) > 0 {
@@ -193,15 +193,15 @@ func (f *Fleet) step(ctx context.Context, g *errgroup.Group) {
 		}
 		select {
 		case f.leaving <- gone:
-		default: // the ones before are on their way
+		default: // earlier ones are still being processed
 		}
 	}
 	f.tell(s.Unserved)
 	f.aside = s.Aside
 }
 
-// failed notes that a node's projector has ended by itself, or could not begin: that is the trouble of this node, and
-// ends nobody else. f.mu is held.
+// failed records that a node's projector has ended by itself, or could not start. Other projectors are not affected.
+// The caller holds f.mu.
 func (f *Fleet) failed(n core.KVNode, ran time.Duration, err error) {
 	why := "it gave no reason"
 	if err != nil {
@@ -212,7 +212,7 @@ func (f *Fleet) failed(n core.KVNode, ran time.Duration, err error) {
 		ran.Round(time.Millisecond), "backoff", time.Duration(backoff)*time.Millisecond, "error", why)
 }
 
-// tell notes what is not served, and logs what is news.
+// tell records the unserved nodes, and logs new ones.
 func (f *Fleet) tell(unserved []core.KVNode) {
 	for _, n := range unserved {
 		if !slices.Contains(f.unserved, n) {
@@ -222,7 +222,7 @@ func (f *Fleet) tell(unserved []core.KVNode) {
 	f.unserved = unserved
 }
 
-// start runs a projector for a node; f.mu is held.
+// start runs a projector for a node. The caller holds f.mu.
 func (f *Fleet) start(ctx context.Context, g *errgroup.Group, n core.KVNode) error {
 	m := &member{fleet: f, node: n}
 	cfg := f.cfg.Projector
@@ -251,13 +251,13 @@ func (f *Fleet) start(ctx context.Context, g *errgroup.Group, n core.KVNode) err
 	return nil
 }
 
-// idOf is the id of the projector of a node.
+// idOf returns the id of a node's projector.
 func (f *Fleet) idOf(node string) index.ProjectorID {
 	return f.cfg.Projector.ID + "@" + index.ProjectorID(node)
 }
 
-// registered are the projectors that the managers know, as far as any member has heard, or had heard lately when there
-// was one; f.mu is held.
+// registered returns the projectors that the managers list, from the newest definitions of any member, or from the
+// last known ones for heardKept. The caller holds f.mu.
 func (f *Fleet) registered() map[index.ProjectorID]wire.ProjectorEndpoint {
 	var newest *wire.Definitions
 	for _, m := range f.members {
@@ -282,7 +282,7 @@ func (f *Fleet) registered() map[index.ProjectorID]wire.ProjectorEndpoint {
 	return all
 }
 
-// troubled reports whether no member can ask its node; f.mu is held.
+// troubled reports whether no member can reach its node. The caller holds f.mu.
 func (f *Fleet) troubled() bool {
 	for _, m := range f.members {
 		if !m.p.Troubled() {
@@ -292,7 +292,7 @@ func (f *Fleet) troubled() bool {
 	return true
 }
 
-// takeBack takes registrations back until ctx ends. Those that fail are asked for again.
+// takeBack removes registrations until ctx ends. The next step repeats those that fail.
 func (f *Fleet) takeBack(ctx context.Context) {
 	var told troubleLog
 	for {
@@ -316,11 +316,11 @@ func (f *Fleet) takeBack(ctx context.Context) {
 	}
 }
 
-// signal wakes who waits for c, or will.
+// signal wakes the goroutine that waits for c, now or at its next wait.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
-	default: // it is awake already
+	default: // a signal is pending already
 	}
 }
 
@@ -346,7 +346,7 @@ func (m *member) Saw(config *mcbp.ClusterConfig, addr string) {
 	}
 }
 
-// nodesOf are the nodes of a map that somebody at addr has shown. With rest their managers are named, too.
+// nodesOf returns the nodes of a map that was read at addr. With rest, their managers are included, too.
 func nodesOf(config *mcbp.ClusterConfig, addr, network string, tls, rest bool) (nodes []core.KVNode) {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {

@@ -19,16 +19,17 @@ import (
 	"tidemark/wire"
 )
 
-// Reasons of /readyz that only processes with several projectors have.
+// Reasons of /readyz that only processes with several projectors use.
 const (
 	reasonNoNode   = "no_kv_node"
 	reasonUnserved = "kv_unserved"
 )
 
-// pathOf is where the projector of a node is asked: under the process's own address, so that there is one port.
+// pathOf returns the path of a node's projector, under the process's own address, so that one port is enough.
 func pathOf(node string) string { return "/kv/" + url.PathEscape(node) }
 
-// table is the admin server: what is below a node's path is its projector's to answer, within its own bounds.
+// table returns the routes of the admin server. Requests below a node's path go to its projector, within that one's
+// own limits.
 func (f *Fleet) table() *route.Table {
 	const limit = 10 * time.Second
 	all := route.Certified()
@@ -46,7 +47,7 @@ func (f *Fleet) table() *route.Table {
 	}}
 }
 
-// pass hands a request to the projector of a node.
+// pass forwards a request to the projector of a node.
 func (f *Fleet) pass(w http.ResponseWriter, r *http.Request) error {
 	node := r.PathValue("node")
 	f.mu.Lock()
@@ -79,7 +80,7 @@ func (m *member) Serve(h http.Handler) (stop func()) {
 	return func() { set(nil) }
 }
 
-// all are the members, by the names of their nodes.
+// all returns the members, ordered by node name.
 func (f *Fleet) all() (members []*member) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -103,7 +104,7 @@ func (f *Fleet) process() *wire.ProjectorProcess {
 	return p
 }
 
-// reasons are those of all projectors, each with its node's name, and of nodes that have none.
+// reasons returns those of all projectors, each with its node's name, and those of unserved nodes.
 func (f *Fleet) reasons() (all []rpc.Reason) {
 	members := f.all()
 	for _, m := range members {
@@ -126,7 +127,7 @@ func (f *Fleet) reasons() (all []rpc.Reason) {
 	return all
 }
 
-// metrics shows those of each projector, with its node's name for a label, and of the process.
+// metrics writes the metrics of each projector, labelled with its node's name, and those of the process.
 func (f *Fleet) metrics(w http.ResponseWriter, r *http.Request) {
 	registry := prometheus.NewRegistry()
 	nodes := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "tidemark", Subsystem: "projector", Name: "kv_nodes",

@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// sayAgain is after how long a trouble that has not changed is logged again.
+// sayAgain is the time after which an unchanged error is logged again.
 const sayAgain = 10 * time.Minute
 
-// troubleLog tells which of the same trouble, met again and again, is worth a line: the first, another one, and one now
-// and then. The zero value has said nothing yet.
+// troubleLog limits the log lines about a recurring error: the first occurrence is logged, a different error, and a
+// repetition now and then. The zero value has logged nothing yet.
 type troubleLog struct {
 	shape string
 	at    time.Time
 }
 
-// news reports whether a trouble is to be logged now. Numbers do not make another one of it: they are ports, and times.
+// news reports whether to log an error now. Digits are ignored in comparisons: they are ports and times.
 func (l *troubleLog) news(now time.Time, text string) bool {
 	shape := strings.Map(func(r rune) rune {
 		if r >= '0' && r <= '9' {
@@ -30,7 +30,7 @@ func (l *troubleLog) news(now time.Time, text string) bool {
 	return true
 }
 
-// over notes that there is no trouble, and reports whether one was logged.
+// over records that there is no error, and reports whether one was logged.
 func (l *troubleLog) over() bool {
 	was := l.shape != ""
 	*l = troubleLog{}

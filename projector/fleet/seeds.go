@@ -12,15 +12,16 @@ import (
 )
 
 const (
-	// seedPatience bounds the wait for one of the nodes that were given.
+	// seedPatience bounds the wait for one of the configured nodes.
 	seedPatience = 3 * time.Second
-	// seedRest is between two looks for one, seedKept between two looks whether the one that was found still answers.
+	// seedRest is the time between two attempts to find one, seedKept between two checks whether the present one still
+	// answers.
 	seedRest = 2 * time.Second
 	seedKept = 10 * time.Second
 )
 
-// findSeeds looks for a node that answers whenever none is known from a map, until ctx ends. One that has answered is
-// asked first, so that it stays the same one.
+// findSeeds looks for a node that answers whenever no map is known, until ctx ends. It tries the previous one first,
+// so that the seed stays the same.
 func (f *Fleet) findSeeds(ctx context.Context) {
 	var told troubleLog
 	for {
@@ -63,7 +64,7 @@ func (f *Fleet) findSeeds(ctx context.Context) {
 	}
 }
 
-// answering returns have if that one answers, or else the first one of those that were given that does.
+// answering returns have if it answers, or else the first of the configured ones that does.
 func (f *Fleet) answering(ctx context.Context, have core.KVNode) (core.KVNode, error) {
 	all := make([]core.KVNode, 0, len(f.cfg.Seeds)+len(f.cfg.Managers))
 	for _, addr := range f.cfg.Seeds {
@@ -85,7 +86,7 @@ func (f *Fleet) answering(ctx context.Context, have core.KVNode) (core.KVNode, e
 	for i, n := range all {
 		go func() { answers <- answer{i, f.ask(ctx, n)} }()
 	}
-	errs := make([]error, len(all)) // in the order in which they were given: the same each time
+	errs := make([]error, len(all)) // in configured order: the message stays the same
 	for range all {
 		a := <-answers
 		if a.err == nil {
@@ -96,7 +97,7 @@ func (f *Fleet) answering(ctx context.Context, have core.KVNode) (core.KVNode, e
 	return core.KVNode{}, errors.Join(errs...)
 }
 
-// ask reports why a node, or a manager, does not answer.
+// ask returns why a node, or a manager, does not answer; nil if it does.
 func (f *Fleet) ask(ctx context.Context, n core.KVNode) error {
 	ctx, cancel := context.WithTimeout(ctx, seedPatience)
 	defer cancel()
@@ -122,7 +123,7 @@ func (f *Fleet) ask(ctx context.Context, n core.KVNode) error {
 	return s.Close()
 }
 
-// askManager takes any answer: which bucket it is about is not known yet, nor whether the user may see anything else.
+// askManager accepts any answer: the bucket is not known yet, nor what the user may read.
 func (f *Fleet) askManager(ctx context.Context, addr string) error {
 	scheme := "http"
 	transport := &http.Transport{DisableKeepAlives: true}

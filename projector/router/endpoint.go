@@ -7,47 +7,47 @@ import (
 	"tidemark/index"
 )
 
-// link is a lane's way to its endpoint, one connection after another.
+// link is a lane's route to its endpoint, over one connection after another.
 type link struct {
 	addr     string
-	revision uint64             // of the view that gave addr, or has no copies at the endpoint
-	hangUp   context.CancelFunc // cuts the present connection or dial; nil between
+	revision uint64             // of the newest view that was applied, with or without copies at the endpoint
+	hangUp   context.CancelFunc // cancels the present connection or dial; nil if there is none
 	state    linkState
-	failed   string // why the last attempt did; empty unless down
+	failed   string // error of the last attempt; empty unless down
 	epoch    uint64 // of the present connection
-	progress uint64 // the last epoch in which anything was acknowledged
+	progress uint64 // the last epoch in which the endpoint acknowledged anything
 }
 
-// begin notes that a connection is being made, and returns its epoch and address.
+// begin records that a connection is being made, and returns its epoch and address.
 func (k *link) begin(hangUp context.CancelFunc) (epoch uint64, addr string) {
 	k.epoch++
 	k.hangUp = hangUp
 	return k.epoch, k.addr
 }
 
-// end notes that a connection was lost; it reports whether anything was acknowledged on it. What is acknowledged late
-// counts no more.
+// end records that a connection was lost, and reports whether anything was acknowledged on it. Acknowledgements that
+// arrive later are ignored.
 func (k *link) end(epoch uint64) (progress bool) {
 	k.state, k.hangUp = dialing, nil
 	k.epoch++
 	return k.progress == epoch
 }
 
-// cut ends the present connection or dial.
+// cut cancels the present connection or dial.
 func (k *link) cut() {
 	if k.hangUp != nil {
 		k.hangUp()
 	}
 }
 
-// moveTo cuts a connection to another address.
+// moveTo cuts the connection if the address has changed, and reports whether it has.
 func (k *link) moveTo(addr string) (moved bool) {
 	if addr == k.addr {
 		return false
 	}
 	k.addr = addr
 	if k.state == down {
-		k.state, k.failed = dialing, "" // nobody knows yet about the new address
+		k.state, k.failed = dialing, "" // the new address has not been tried yet
 	}
 	k.cut()
 	return true
@@ -56,21 +56,21 @@ func (k *link) moveTo(addr string) (moved bool) {
 type linkState uint8
 
 const (
-	dialing linkState = iota // nobody knows yet whether the endpoint can be reached
+	dialing linkState = iota // not known yet whether the endpoint can be reached
 	connected
 	down // the last attempt failed
 	gone // the topic is closed
 )
 
-// need is who needs a lane: vbuckets, and the newest view, which has copies at the endpoint or not.
+// need tracks whether a lane is still needed: by vbuckets, and by the newest view.
 type need struct {
 	idle     bool        // no vbucket uses it
 	unwanted bool        // the newest view has no copies at the endpoint
-	leave    *time.Timer // runs while it is both
-	expired  bool        // it was both for leaveTimeout
+	leave    *time.Timer // runs while both are set
+	expired  bool        // both were set for leaveTimeout
 }
 
-// stop ends the wait for what nobody wants any more.
+// stop stops the timer of a lane that is needed again.
 func (n *need) stop() {
 	if n.leave != nil {
 		n.leave.Stop()
@@ -78,23 +78,24 @@ func (n *need) stop() {
 	}
 }
 
-// over reports whether nobody needs the lane: all was delivered, or what was not is wanted by nobody and cannot be.
+// over reports whether the lane may end: no vbucket uses it, and either everything was delivered, or the newest view
+// has no copies at the endpoint and the rest cannot be delivered.
 func (n *need) over(empty bool, state linkState) bool {
 	return n.idle && (empty || n.unwanted && (state == down || n.expired))
 }
 
-// slowness is what a lane knows of an endpoint that may be too slow. Without a judge none is.
+// slowness is a lane's record of an endpoint that may be too slow. Without a judge no endpoint is slow.
 type slowness struct {
-	judge *judge // nil where everybody is throttled
+	judge *judge // nil without smart throttling
 	node  index.NodeID
 
-	// slow: the judge has said so, and a full queue drops until the endpoint was in time again. behind: that counts
-	// against the endpoint, for its queue is more than half full still.
+	// slow is set by the judge's verdict: a full queue then drops until the endpoint has been in time again. While
+	// behind is set, its queue is still more than half full, and that counts against the endpoint.
 	slow, behind bool
 }
 
-// drops reports whether a full queue drops instead of waiting, and whether that is new. If not, again is when to ask
-// anew; 0: when something has changed.
+// drops reports whether a full queue drops instead of waiting, and whether that has just begun. If not, again is when
+// to check again; 0 means after the next change.
 func (w *slowness) drops() (yes, began bool, again time.Duration) {
 	if w.judge == nil {
 		return false, false, 0
@@ -112,8 +113,8 @@ func (w *slowness) drops() (yes, began bool, again time.Duration) {
 	return true, began, 0
 }
 
-// inTime reports whether what was dropped may go on: of a slow endpoint when it has been in time for a while. If not,
-// again is when to ask anew. The queue is at most half full.
+// inTime reports whether dropped streams may be resumed: a slow endpoint must have been in time for a while. If not,
+// again is when to check again. The caller has found the queue at most half full.
 func (w *slowness) inTime() (yes bool, again time.Duration) {
 	if !w.slow {
 		return true, 0
@@ -128,7 +129,7 @@ func (w *slowness) inTime() (yes bool, again time.Duration) {
 	return yes, again
 }
 
-// hold has a wait for the endpoint count against it until the returned function is called.
+// hold counts a wait against the endpoint until the returned function is called.
 func (w *slowness) hold() (free func()) {
 	if w.judge == nil {
 		return func() {}
@@ -137,7 +138,7 @@ func (w *slowness) hold() (free func()) {
 	return func() { w.judge.free(w.node) }
 }
 
-// leave takes the lane off the judge's list.
+// leave unregisters the lane from the judge.
 func (w *slowness) leave() {
 	if w.judge == nil {
 		return

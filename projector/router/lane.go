@@ -12,16 +12,16 @@ import (
 	"tidemark/projector/core"
 )
 
-// lane is one connection's queue to an endpoint: what is being filled, what is sealed and not yet acknowledged, and per
-// vbucket where its stream stands at the queue's end and at the last acknowledgement. Workers fill it; its own loop
-// (sender.go) sends it.
+// lane is one connection's queue to an endpoint: the frame being filled, the frames sealed and not yet acknowledged,
+// and for each vbucket its stream's position at the end of the queue and at the last acknowledgement. Workers fill
+// it; its own loop (sender.go) sends it.
 type lane struct {
 	topic *Topic
 	key   laneKey
-	limit int // bytes of data not acknowledged
-	spare int // bytes on top for control messages
+	limit int // of unacknowledged data, in bytes
+	spare int // bytes on top of limit for control messages
 	lossy bool
-	wake  chan struct{} // capacity 1: the loop has something to look at
+	wake  chan struct{} // capacity 1: wakes the loop
 	refs  int           // vbuckets that use it; guarded by topic.mu
 
 	mu       sync.Mutex
@@ -31,36 +31,36 @@ type lane struct {
 	vbuckets map[uint16]*laneVB
 	out      outbox
 	dropped  []*laneVB
-	dirty    []*laneVB // Syncs to be sent
+	dirty    []*laneVB // have Syncs to be sent
 	due      due
 	changed  chan struct{}
 	stats    Stats
 }
 
-// due is when what has gathered is sent.
+// due is when the open frame and the Syncs are sent.
 type due struct {
 	lastSend time.Time
 	syncAt   time.Time // zero: none due
 	calm     calm
 }
 
-// calm is how a lane gathers what nobody waits for yet.
+// calm is the state of a lane that gathers data before it sends.
 type calm struct {
 	on    bool
-	until time.Time // the loop looks then at the latest; zero: it waits to be woken
-	urged bool      // what has gathered goes now
+	until time.Time // latest time of the loop's next check; zero: it waits for wake
+	urged bool      // what has gathered has to be sent now
 }
 
 // laneVB is a vbucket's stream on a lane.
 type laneVB struct {
 	vb uint16
-	// The queue's end: nil stream when none is fed.
+	// State at the end of the queue: stream is nil if the vbucket is not fed.
 	stream *core.Downstream
 	seqno  uint64
-	// What the endpoint has acknowledged: from there StreamBegin is repeated.
+	// State acknowledged by the endpoint: StreamBegin is repeated from here.
 	ackedStream *core.Downstream
 	ackedSeqno  uint64
-	// While dropping, nothing is queued; firstDropped is 0 when no data was lost so far.
+	// While dropping is set, nothing is queued; firstDropped is 0 if no data has been lost so far.
 	dropping     bool
 	firstDropped uint64
 
@@ -79,7 +79,7 @@ func newLane(t *Topic, key laneKey, addr string, revision uint64) *lane {
 		wake:  make(chan struct{}, 1), changed: make(chan struct{}),
 		vbuckets: make(map[uint16]*laneVB), out: outbox{open: new(frame)},
 	}
-	l.due.calm.on = l.lossy // what others than indexers take is used as it comes
+	l.due.calm.on = l.lossy // receivers of side streams use data as soon as it arrives
 	if j := t.router.judge; l.lossy && j.smart {
 		l.slow = slowness{judge: j, node: key.node}
 		j.join(key.node)
@@ -87,7 +87,7 @@ func newLane(t *Topic, key laneKey, addr string, revision uint64) *lane {
 	return l
 }
 
-// vbucket returns the state of a vbucket, made if need be.
+// vbucket returns the state of a vbucket, and creates it if necessary.
 func (l *lane) vbucket(vb uint16) *laneVB {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -107,7 +107,7 @@ func (l *lane) signal() {
 	}
 }
 
-// urge has what has gathered sent at once. The lock is held.
+// urge makes the loop send at once what has gathered. The caller holds the lock.
 func (l *lane) urge() {
 	if !l.due.calm.on || l.due.calm.urged || len(l.dirty) == 0 && l.out.open.enc.Events() == 0 {
 		return
@@ -116,14 +116,14 @@ func (l *lane) urge() {
 	l.signal()
 }
 
-// urgeNow is urge for who does not hold the lock.
+// urgeNow is urge for a caller that does not hold the lock.
 func (l *lane) urgeNow() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.urge()
 }
 
-// broadcast wakes everybody who waits for a change of state or room.
+// broadcast wakes all goroutines that wait for a change of state or for room.
 func (l *lane) broadcast() {
 	close(l.changed)
 	l.changed = make(chan struct{})
@@ -133,10 +133,10 @@ func (l *lane) errClosed() error {
 	return fmt.Errorf("%w: %s of bucket %s, node %d", ErrClosed, l.topic.cfg.Path, l.topic.cfg.Bucket, l.key.node)
 }
 
-// room reports whether something may be queued; an empty queue takes anything.
+// room reports whether something may be queued. An empty queue accepts an event of any size.
 func (l *lane) room(extra int) bool { return l.out.memory() < l.bound()+extra || l.out.empty() }
 
-// bound is the lane's part of limit, where other routers share it: one batch at least.
+// bound returns the lane's part of limit, which other routers may share: at least one batch.
 func (l *lane) bound() int {
 	sharers := l.topic.router.cfg.Sharers
 	if sharers == nil {
@@ -145,8 +145,8 @@ func (l *lane) bound() int {
 	return max(l.limit/max(sharers(), 1), min(l.limit, batchBytes))
 }
 
-// loses reports whether a full queue drops instead of waiting. If not, again is when to ask anew; 0: when something has
-// changed.
+// loses reports whether a full queue drops instead of waiting. If not, again is when to check again; 0 means after
+// the next change.
 func (l *lane) loses() (yes bool, again time.Duration) {
 	if l.link.state == down && l.lossy || l.need.unwanted {
 		return true, 0
@@ -158,7 +158,7 @@ func (l *lane) loses() (yes bool, again time.Duration) {
 	return yes, again
 }
 
-// data queues one data event, waits for room, or drops it. The caller may reuse ev and all it refers to.
+// data queues one data event, waits for room, or drops the event. The caller may reuse ev and all it refers to.
 func (l *lane) data(ctx context.Context, s *laneVB, ev *keyversion.Event) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -192,7 +192,7 @@ func (l *lane) data(ctx context.Context, s *laneVB, ev *keyversion.Event) error 
 // stall waits for room, which counts against the endpoint, but no longer than limit unless that is 0.
 func (l *lane) stall(ctx context.Context, limit time.Duration) error {
 	l.stats.Stalls++
-	l.urge() // the open frame takes room, too
+	l.urge() // the open frame takes up room, too
 	began := time.Now()
 	free := l.slow.hold()
 	err := l.wait(ctx, limit)
@@ -201,7 +201,7 @@ func (l *lane) stall(ctx context.Context, limit time.Duration) error {
 	return err
 }
 
-// wait lets go of the lock until something has changed, but no longer than limit unless that is 0.
+// wait releases the lock until something has changed, but for no longer than limit unless that is 0.
 func (l *lane) wait(ctx context.Context, limit time.Duration) error {
 	changed := l.changed
 	l.mu.Unlock()
@@ -222,7 +222,7 @@ func (l *lane) wait(ctx context.Context, limit time.Duration) error {
 	}
 }
 
-// drop leaves an event out and remembers the first one.
+// drop drops an event and records the first one dropped.
 func (l *lane) drop(s *laneVB, seqno uint64) {
 	if s.stream == nil {
 		return
@@ -239,9 +239,9 @@ func (l *lane) drop(s *laneVB, seqno uint64) {
 	l.stats.DroppedEvents++
 }
 
-// control queues messages that change a vbucket's stream to next (nil: not fed any more), the queue's end being at
-// seqno after them. They use reserved room. While the vbucket is dropping, only the state changes: StreamBegin will
-// tell it.
+// control queues messages that change a vbucket's stream to next (nil: no longer fed), after which the end of the
+// queue is at seqno. They may use the reserved room. While the vbucket is dropping, only the state changes: a later
+// StreamBegin conveys it.
 func (l *lane) control(ctx context.Context, s *laneVB, next *core.Downstream, seqno uint64,
 	events ...keyversion.Event) error {
 	l.mu.Lock()
@@ -275,12 +275,12 @@ func (l *lane) control(ctx context.Context, s *laneVB, next *core.Downstream, se
 	}
 }
 
-// turn makes next the stream at the queue's end.
+// turn makes next the stream at the end of the queue.
 func (l *lane) turn(s *laneVB, next *core.Downstream, seqno uint64) {
 	s.stream, s.seqno, s.dirty = next, seqno, false
 }
 
-// tellLater makes next the stream at the queue's end without queuing anything; StreamBegin will tell it.
+// tellLater makes next the stream at the end of the queue without queuing anything; a later StreamBegin conveys it.
 func (l *lane) tellLater(s *laneVB, next *core.Downstream, seqno uint64) {
 	l.turn(s, next, seqno)
 	switch {
@@ -293,7 +293,7 @@ func (l *lane) tellLater(s *laneVB, next *core.Downstream, seqno uint64) {
 	}
 }
 
-// stopDropping takes a vbucket that is not fed any more off the list.
+// stopDropping removes a vbucket that is no longer fed from the list of dropped ones.
 func (l *lane) stopDropping(s *laneVB) {
 	s.dropping, s.firstDropped = false, 0
 	if i := slices.Index(l.dropped, s); i >= 0 {
@@ -307,7 +307,7 @@ func (l *lane) forget(s *laneVB) {
 	l.tellLater(s, nil, s.seqno)
 }
 
-// sync notes a complete seqno; the loop sends it at its next tick.
+// sync records a complete seqno; the loop sends it at its next tick.
 func (l *lane) sync(s *laneVB, vbuuid, complete uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -329,7 +329,7 @@ func (l *lane) sync(s *laneVB, vbuuid, complete uint64) {
 	}
 }
 
-// flushSync queues a vbucket's Sync, if there is one; while the vbucket is dropping it stays for resume.
+// flushSync queues a vbucket's Sync, if there is one; while the vbucket is dropping, it stays for resume.
 func (l *lane) flushSync(s *laneVB) {
 	if !s.dirty || s.dropping || s.stream == nil {
 		return
@@ -338,10 +338,10 @@ func (l *lane) flushSync(s *laneVB) {
 	s.seqno = max(s.seqno, s.syncSeqno)
 	l.stats.Syncs++
 	ev := s.stream.Sync(s.syncVBUUID, s.syncSeqno)
-	_ = l.put(s, &ev) // a Sync fits into any frame, and put closes a full one
+	_ = l.put(s, &ev) // a Sync fits into any frame; put seals a full one first
 }
 
-// flushSyncs queues all Syncs that are due, while there is room for them.
+// flushSyncs queues all pending Syncs while there is room.
 func (l *lane) flushSyncs() {
 	n := 0
 	for n < len(l.dirty) && l.room(l.spare) {
@@ -355,11 +355,12 @@ func (l *lane) flushSyncs() {
 	}
 }
 
-// resume ends the dropping of all vbuckets: each is told what was lost first and where its stream continues.
+// resume ends the dropping of all vbuckets: each one gets the first lost seqno and the seqno at which its stream
+// continues.
 func (l *lane) resume() {
 	for _, s := range l.dropped {
 		events := s.stream.Resume(s.firstDropped, s.seqno)
-		_ = l.append(s, events...) // they were small enough when they were made
+		_ = l.append(s, events...) // they fitted into a frame before
 		s.dropping, s.firstDropped = false, 0
 		l.flushSync(s)
 	}
@@ -367,7 +368,7 @@ func (l *lane) resume() {
 	l.dropped = l.dropped[:0]
 }
 
-// putData queues a data event; one that no frame can hold goes in parts.
+// putData queues a data event; if it does not fit into a frame, it is sent in parts.
 func (l *lane) putData(s *laneVB, ev *keyversion.Event) error {
 	before := s.seqno
 	s.seqno = max(s.seqno, ev.Seqno)
@@ -378,7 +379,7 @@ func (l *lane) putData(s *laneVB, ev *keyversion.Event) error {
 	return l.putParts(s, ev, before)
 }
 
-// put appends an event to the open frame, and closes the frame before or after when it is full.
+// put appends an event to the open frame, and seals the frame before or after if it is full.
 func (l *lane) put(s *laneVB, ev *keyversion.Event) error {
 	err := l.out.open.enc.Append(ev)
 	if err != nil && l.out.open.enc.Events() > 0 {
@@ -408,14 +409,14 @@ func (l *lane) append(s *laneVB, events ...keyversion.Event) error {
 		if fits {
 			break
 		}
-		l.seal() // repeated messages of one vbucket do no harm
+		l.seal() // repeating a vbucket's messages is harmless
 	}
 	l.out.mark(s)
 	l.closeFull()
-	if len(events) > 1 { // the frame may have been empty: closeFull sees only the first event by itself
+	if len(events) > 1 { // an empty frame may have got several: closeFull wakes the loop for the first alone
 		l.signal()
 	}
-	l.urge() // who joins or leaves a stream is waited for
+	l.urge() // the coordinator waits for copies that join or leave a stream
 	return nil
 }
 
@@ -427,14 +428,14 @@ func (l *lane) closeFull() {
 	}
 }
 
-// begins wakes the loop as something begins to gather, unless it looks in time by itself.
+// begins wakes the loop when something begins to gather, unless the loop is due to check anyway.
 func (l *lane) begins() {
 	if l.due.calm.until.IsZero() {
 		l.signal()
 	}
 }
 
-// seal closes the open frame.
+// seal seals the open frame.
 func (l *lane) seal() {
 	f := l.out.seal()
 	l.stats.Batches++
@@ -442,7 +443,7 @@ func (l *lane) seal() {
 	l.signal()
 }
 
-// acknowledged takes what the endpoint has taken off the queue.
+// acknowledged removes what the endpoint has acknowledged from the queue.
 func (l *lane) acknowledged(epoch, number uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -459,7 +460,7 @@ func (l *lane) acknowledged(epoch, number uint64) {
 	}
 }
 
-// use notes that a vbucket uses the lane, by a view of this revision and address.
+// use records that a vbucket uses the lane, under a view of this revision and address.
 func (l *lane) use(addr string, revision uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -468,14 +469,14 @@ func (l *lane) use(addr string, revision uint64) {
 	l.moveTo(addr, revision)
 }
 
-// address takes the endpoint's address from a newer view.
+// address applies the endpoint's address of a newer view.
 func (l *lane) address(addr string, revision uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.moveTo(addr, revision)
 }
 
-// moveTo takes the endpoint's address from a view, unless it is an older one.
+// moveTo applies the endpoint's address of a view, unless it is an older one.
 func (l *lane) moveTo(addr string, revision uint64) {
 	if revision < l.link.revision {
 		return
@@ -486,7 +487,7 @@ func (l *lane) moveTo(addr string, revision uint64) {
 	}
 }
 
-// leaving notes that a newer view has no copies at the endpoint: nobody waits for it any more.
+// leaving records that a newer view has no copies at the endpoint: nothing waits for it any more.
 func (l *lane) leaving(revision uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -498,8 +499,8 @@ func (l *lane) leaving(revision uint64) {
 	l.signal()
 }
 
-// unused notes that no vbucket uses the lane; it ends when its queue is empty, or cannot be delivered to a node that
-// the view does not have any more.
+// unused records that no vbucket uses the lane. The lane ends when its queue is empty, or cannot be delivered to a
+// node that the view no longer contains.
 func (l *lane) unused(dropped bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -512,7 +513,8 @@ func (l *lane) unused(dropped bool) {
 	l.signal()
 }
 
-// expire gives up what an endpoint has not acknowledged that nobody wants any more.
+// expire discards the rest of the queue for an endpoint that the view no longer contains and that has not
+// acknowledged in time.
 func (l *lane) expire() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -538,7 +540,7 @@ func (l *lane) drained(ctx context.Context) error {
 		switch {
 		case l.link.state == gone && l.topic.ctx.Err() != nil:
 			return l.errClosed()
-		case l.link.state == gone: // it was given up with its endpoint
+		case l.link.state == gone: // its queue was discarded
 			return nil
 		}
 		if err := l.wait(ctx, 0); err != nil {

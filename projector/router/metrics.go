@@ -10,27 +10,27 @@ import (
 	"tidemark/index"
 )
 
-// Stats counts what went to one endpoint on the topics of one class and bucket. All but the last three only rise.
+// Stats counts what was sent to one endpoint on the topics of one class and bucket. All but the last three only rise.
 type Stats struct {
 	Events          uint64  `json:"events"`           // data events queued
-	UpsertDeletions uint64  `json:"upsert_deletions"` // of them those that say only that a document's keys are elsewhere
+	UpsertDeletions uint64  `json:"upsert_deletions"` // of Events: a document's keys are elsewhere, nothing more
 	Syncs           uint64  `json:"syncs"`
 	Batches         uint64  `json:"batches"`
 	Bytes           uint64  `json:"bytes"`
-	Resent          uint64  `json:"resent"`   // batches to be sent again after a connection ended
+	Resent          uint64  `json:"resent"`   // batches sent again after a connection ended
 	Connects        uint64  `json:"connects"` // connections made
 	Failures        uint64  `json:"failures"` // attempts that failed
-	Stalls          uint64  `json:"stalls"`   // waits for room
-	Held            float64 `json:"held"`     // seconds that these lasted, of all workers together
-	Slow            uint64  `json:"slow"`     // times that smart throttling has given the endpoint up for a while
+	Stalls          uint64  `json:"stalls"`   // waits for room in a full queue
+	Held            float64 `json:"held"`     // seconds spent in these waits, summed over all workers
+	Slow            uint64  `json:"slow"`     // times that smart throttling began to drop the endpoint's data
 	Drops           uint64  `json:"drops"`    // times that a vbucket's data began to be dropped
 	DroppedEvents   uint64  `json:"dropped_events"`
-	Parts           uint64  `json:"parts"` // events queued for documents that no frame could hold
-	// documents left out of an index because no frame could hold their keys there
+	Parts           uint64  `json:"parts"` // parts queued for documents that did not fit into a frame
+	// Documents left out of an index because no frame could hold their keys there.
 	Oversized uint64 `json:"oversized"`
 
-	QueueBytes int `json:"queue_bytes"` // memory of batches not acknowledged
-	QueueLimit int `json:"queue_limit"` // at which data waits, or is dropped, of all connections that there are
+	QueueBytes int `json:"queue_bytes"` // memory of unacknowledged batches
+	QueueLimit int `json:"queue_limit"` // at which data waits or is dropped, summed over all connections
 	Connected  int `json:"connected"`   // connections open now
 }
 
@@ -55,7 +55,7 @@ func (s *Stats) add(o Stats) {
 	s.Connected += o.Connected
 }
 
-// EndpointStats is Stats with what it is of.
+// EndpointStats is the Stats of an endpoint with its class, bucket and node.
 type EndpointStats struct {
 	Class  string       `json:"class"`
 	Bucket string       `json:"bucket"`
@@ -69,7 +69,7 @@ type endpointKey struct {
 	node   index.NodeID
 }
 
-// addTotal keeps the counters of a lane that has ended.
+// addTotal adds the counters of a lane that has ended to the router's totals.
 func (r *Router) addTotal(cfg TopicConfig, node index.NodeID, s Stats) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -79,7 +79,7 @@ func (r *Router) addTotal(cfg TopicConfig, node index.NodeID, s Stats) {
 	r.total[key] = sum
 }
 
-// Stats returns the counters of all endpoints there have been, in no particular order.
+// Stats returns the counters of all endpoints since the start, in no particular order.
 func (r *Router) Stats() []EndpointStats {
 	r.mu.Lock()
 	sums := make(map[endpointKey]Stats, len(r.total))
@@ -106,7 +106,7 @@ func (r *Router) Stats() []EndpointStats {
 	return all
 }
 
-// snapshot returns the lane's counters; a lane that has ended is counted elsewhere.
+// snapshot returns the lane's counters. Those of a lane that has ended are in the totals.
 func (l *lane) snapshot() Stats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -121,20 +121,20 @@ func (l *lane) snapshot() Stats {
 	return s
 }
 
-// LaneState is what is to be seen of one connection to an endpoint.
+// LaneState is the observable state of one connection to an endpoint.
 type LaneState struct {
 	Node       index.NodeID
 	Address    string
 	Connection int
 	State      string // connected, dialing, down, gone
-	QueueBytes int    // of batches that are not acknowledged, and of the one that is being filled
-	LimitBytes int    // beyond it the stream waits, or drops
+	QueueBytes int    // of unacknowledged batches and the open one
+	LimitBytes int    // above it data waits or is dropped
 	Dropping   int    // vbuckets whose data is dropped
-	Slow       bool   // smart throttling has given it up for a while
+	Slow       bool   // smart throttling drops its data
 	Error      string // why it is down
 }
 
-// Lanes shows the topic's connections, ascending by node and connection. It waits for nobody.
+// Lanes returns the state of the topic's connections, ascending by node and connection. It does not block.
 func (t *Topic) Lanes() []LaneState {
 	lanes := t.allLanes()
 	all := make([]LaneState, len(lanes))
@@ -147,7 +147,7 @@ func (t *Topic) Lanes() []LaneState {
 	return all
 }
 
-// Dropping lists the endpoints to which data of some vbucket is dropped, ascending.
+// Dropping returns the endpoints for which data of some vbucket is dropped, ascending.
 func (t *Topic) Dropping() (nodes []index.NodeID) {
 	for _, l := range t.allLanes() {
 		if l.drops() && !slices.Contains(nodes, l.key.node) {
@@ -173,7 +173,7 @@ func (l *lane) show() LaneState {
 		Dropping: len(l.dropped), Slow: l.slow.slow, Error: l.link.failed}
 }
 
-// collector gives Stats to Prometheus.
+// collector exports Stats to Prometheus.
 type collector struct{ r *Router }
 
 type metric struct {

@@ -7,29 +7,29 @@ import (
 	"tidemark/projector/core"
 )
 
-// outbox is a lane's queue of frames: one that is being filled, and those that are sealed and not acknowledged.
+// outbox is a lane's queue of frames: the open one being filled, and those sealed and not yet acknowledged.
 type outbox struct {
 	open   *frame
 	queue  []*frame // sealed, oldest first
-	sent   int      // of queue, on the present connection
+	sent   int      // frames of queue sent on the present connection
 	bytes  int      // memory of queue
 	number uint64   // of the newest sealed batch
-	spares []*frame // kept for reuse
+	spares []*frame // free frames for reuse
 	kept   int      // memory of spares
 }
 
-// frame is a batch with what its acknowledgement means.
+// frame is a batch with the positions that its acknowledgement confirms.
 type frame struct {
 	enc    keyversion.Encoder
-	bytes  []byte // when sealed
+	bytes  []byte // once sealed
 	number uint64
 	marks  []mark
-	// partial: it ends between the parts of an event.
+	// partial is set if the frame ends between the parts of an event.
 	partial bool
-	again   bool // it was sent on a connection that ended: its memory may be in use there for ever
+	again   bool // it was sent on a connection that ended, which may keep using its memory
 }
 
-// mark says where a vbucket stands after a frame.
+// mark is a vbucket's position at the end of a frame.
 type mark struct {
 	vb     *laneVB
 	stream *core.Downstream
@@ -37,15 +37,15 @@ type mark struct {
 }
 
 const (
-	frameOverhead  = 512            // beside its buffer, estimated
-	maxSpareFrames = 64             // kept for reuse per lane
+	frameOverhead  = 512            // memory besides its buffer, estimated
+	maxSpareFrames = 64             // free frames kept per lane
 	maxSpareBytes  = 1 << 20        // their memory
-	maxSpareFrame  = 2 * batchBytes // of one: no more than batches need
+	maxSpareFrame  = 2 * batchBytes // of one frame: no more than batches need
 )
 
 func (f *frame) memory() int { return cap(f.bytes) + frameOverhead }
 
-// apply notes what the endpoint has acknowledged.
+// apply records the position as acknowledged.
 func (m mark) apply() {
 	if m.stream == m.vb.ackedStream && m.stream != nil {
 		m.vb.ackedSeqno = max(m.vb.ackedSeqno, m.seqno)
@@ -54,7 +54,8 @@ func (m mark) apply() {
 	m.vb.ackedStream, m.vb.ackedSeqno = m.stream, m.seqno
 }
 
-// memory is what the frames occupy, in bytes, the open one as far as it is filled: a bound may be no more than a batch.
+// memory returns what the frames occupy, in bytes. The open frame counts only as far as it is filled, because a bound
+// may be as small as one batch.
 func (o *outbox) memory() int { return o.bytes + o.open.enc.Len() }
 
 func (o *outbox) empty() bool { return len(o.queue) == 0 && o.open.enc.Events() == 0 }
@@ -65,7 +66,7 @@ func (o *outbox) full() bool {
 
 func (o *outbox) allSent() bool { return o.sent == len(o.queue) }
 
-// mark notes in the open frame where the vbucket stands.
+// mark records the vbucket's position in the open frame.
 func (o *outbox) mark(s *laneVB) {
 	f := o.open
 	if n := len(f.marks); n > 0 && f.marks[n-1].vb == s && f.marks[n-1].stream == s.stream {
@@ -75,7 +76,7 @@ func (o *outbox) mark(s *laneVB) {
 	f.marks = append(f.marks, mark{s, s.stream, s.seqno})
 }
 
-// markUnfed notes that the vbucket's stream is over here once everything queued is acknowledged.
+// markUnfed records that the vbucket is no longer fed here once everything queued is acknowledged.
 func (o *outbox) markUnfed(s *laneVB) {
 	m := mark{vb: s}
 	switch {
@@ -89,7 +90,7 @@ func (o *outbox) markUnfed(s *laneVB) {
 	}
 }
 
-// seal closes the open frame and begins another.
+// seal moves the open frame to the queue and opens another.
 func (o *outbox) seal() *frame {
 	f := o.open
 	o.number++
@@ -106,7 +107,7 @@ func (o *outbox) seal() *frame {
 	return f
 }
 
-// next returns the oldest frame not yet sent on this connection, nil when there is none.
+// next returns the oldest frame not yet sent on this connection, nil if there is none.
 func (o *outbox) next() *frame {
 	if o.allSent() {
 		return nil
@@ -116,8 +117,8 @@ func (o *outbox) next() *frame {
 	return f
 }
 
-// acknowledged takes off the frames up to a number, as far as they have been sent, and says how many. Parts of an event
-// stay until the last one was acknowledged: after a cut the endpoint gets all of them again.
+// acknowledged removes the sent frames up to a number, and returns how many it removed. Parts of an event stay until
+// the last one is acknowledged: after a reconnection the endpoint needs all of them again.
 func (o *outbox) acknowledged(number uint64) int {
 	whole := 0
 	for n := 0; n < o.sent && o.queue[n].number <= number; n++ {
@@ -139,7 +140,7 @@ func (o *outbox) acknowledged(number uint64) int {
 	return n
 }
 
-// rewind makes everything be sent again, on another connection, and says how many frames had been sent.
+// rewind schedules all frames to be sent again on the next connection, and returns how many had been sent.
 func (o *outbox) rewind() int {
 	n := o.sent
 	for _, f := range o.queue[:n] {
@@ -149,7 +150,7 @@ func (o *outbox) rewind() int {
 	return n
 }
 
-// reuse keeps a frame's memory.
+// reuse keeps a frame's memory for a later frame.
 func (o *outbox) reuse(f *frame) {
 	if f.again || cap(f.bytes) > maxSpareFrame || len(o.spares) >= maxSpareFrames || o.kept+cap(f.bytes) > maxSpareBytes {
 		return

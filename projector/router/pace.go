@@ -7,30 +7,31 @@ import (
 	"tidemark/index"
 )
 
-// With smart throttling (RT-8) an endpoint is slow when, within the newest SlowWindow, its full queues have held
-// workers back for SlowPatience altogether, or have been dropped that long. While at most half of the endpoints are
-// slow, those are dropped; when more are, everybody is throttled, and for slowHolds windows after that: throttled to
-// the pace of the slowest, the others do not look slow.
+// With smart throttling (RT-8) an endpoint is slow if, within the last SlowWindow, its full queues have held workers
+// back, or have been dropping, for SlowPatience in total. While at most half of the endpoints are slow, their data is
+// dropped. If more are slow, all are throttled instead, and for another slowHolds windows: at the pace of the
+// slowest, the others would not look slow.
 const (
 	DefaultSlowWindow   = 2 * time.Second
 	DefaultSlowPatience = 100 * time.Millisecond
 
-	slowSlots = 20 // that a window is counted in
+	slowSlots = 20 // into which a window is divided
 	slowHolds = 5
 )
 
-// pace is for how long an endpoint was held against others, over a sliding window. Times are since the judge's start.
+// pace records for how long an endpoint has held others up, over a sliding window. Times are relative to the judge's
+// start.
 type pace struct {
-	slots [slowSlots]time.Duration // by number of the slot, modulo their count
+	slots [slowSlots]time.Duration // by slot number modulo slowSlots
 	at    time.Duration            // counted up to here
-	holds int                      // waits and lanes that are behind, now
+	holds int                      // present number of waits and of lanes that are behind
 	lanes int
 }
 
-// count brings the window up to now.
+// count advances the window to now.
 func (p *pace) count(now, slot time.Duration) {
 	if now-p.at > slowSlots*slot {
-		p.at = now - slowSlots*slot // all of what is older is out of the window
+		p.at = now - slowSlots*slot // everything older is outside the window
 	}
 	for p.at < now {
 		n := p.at / slot
@@ -44,7 +45,7 @@ func (p *pace) count(now, slot time.Duration) {
 		}
 		p.at = end
 	}
-	// The slot that begins now still has what the window's first one had.
+	// The slot that begins now still holds the value of the window's first one.
 	if now%slot == 0 {
 		p.slots[now/slot%slowSlots] = 0
 	}
@@ -57,7 +58,7 @@ func (p *pace) held() (sum time.Duration) {
 	return sum
 }
 
-// judge says which endpoints are slow, over all maintenance topics of a router. Its lock is a leaf.
+// judge decides which endpoints are slow, over all maintenance topics of a router. Its lock is a leaf.
 type judge struct {
 	smart    bool
 	slot     time.Duration
@@ -66,7 +67,7 @@ type judge struct {
 
 	mu       sync.Mutex
 	nodes    map[index.NodeID]*pace
-	majority time.Duration // until then all are throttled, since more than half were slow
+	majority time.Duration // until then all are throttled, because more than half were slow
 }
 
 func newJudge(smart bool, window, patience time.Duration) *judge {
@@ -76,7 +77,7 @@ func newJudge(smart bool, window, patience time.Duration) *judge {
 
 func (j *judge) now() time.Duration { return time.Since(j.start) }
 
-// join and leave count a node's lanes: nodes without one are no endpoints.
+// join and leave count a node's lanes; a node without lanes is not an endpoint.
 func (j *judge) join(node index.NodeID) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -97,7 +98,7 @@ func (j *judge) leave(node index.NodeID) {
 	}
 }
 
-// hold and free bracket what counts against a node.
+// hold and free mark the begin and end of what counts against a node.
 func (j *judge) hold(node index.NodeID) { j.change(node, 1) }
 func (j *judge) free(node index.NodeID) { j.change(node, -1) }
 
@@ -110,7 +111,7 @@ func (j *judge) change(node index.NodeID, by int) {
 	}
 }
 
-// drops reports whether a node's full queue is to be dropped; if not, when to ask again at the latest.
+// drops reports whether a node's full queue is to be dropped; if not, again is when to check again at the latest.
 func (j *judge) drops(node index.NodeID) (yes bool, again time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -132,7 +133,7 @@ func (j *judge) dropsAt(node index.NodeID, now time.Duration) (bool, time.Durati
 	return true, 0
 }
 
-// mostAt reports whether more than half of the nodes are slow, or were lately.
+// mostAt reports whether more than half of the nodes are slow, or were recently.
 func (j *judge) mostAt(now time.Duration) bool {
 	slow := 0
 	for _, p := range j.nodes {
@@ -147,8 +148,8 @@ func (j *judge) mostAt(now time.Duration) bool {
 	return now <= j.majority
 }
 
-// resumes reports whether a node that has caught up is to be fed again: it was in time for a window, or everybody is
-// throttled to its pace. If not, when to ask again.
+// resumes reports whether a node that has caught up is to be fed again: it was in time for a window, or all nodes are
+// throttled to its pace. If not, again is when to check again.
 func (j *judge) resumes(node index.NodeID) (yes bool, again time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -9,20 +9,20 @@ import (
 )
 
 const (
-	// partBytes is how large the statements of one part may be, as they travel: a frame less what stands before them.
+	// partBytes bounds the encoded statements of one part: a frame less the fields that precede them.
 	partBytes = keyversion.MaxFrame - keyversion.MaxDocID - 1<<10
-	// statementBytes and keyBytes are the most that a statement and a key take beside their bytes.
+	// statementBytes and keyBytes are the encoding overheads of a statement and of a key.
 	statementBytes = 16
 	keyBytes       = 4
 )
 
-// putParts queues a data event that no frame can hold as several, each about other indexes: what is said of one index
-// stays together, so that every part states complete sets. The vbucket stands at before until the last one. An index
-// whose keys alone are more than a frame holds, which the limits of expressions rule out, is refused: its document has
-// no keys there, is counted, and told by name.
+// putParts queues a data event that does not fit into a frame as several events, each about other indexes. The
+// statements about one index stay together, so that every part states complete sets. Until the last part the
+// vbucket's position stays at before. An index whose keys alone do not fit into a frame, which the limits of
+// expressions rule out, is refused: the document then has no keys there, is counted, and reported by name.
 //
-// The parts are queued at once, whatever room there is: a queue holds one document more than its limit. Between them
-// nothing else is queued, and none is taken off the queue before the last was acknowledged (outbox.acknowledged).
+// The parts are queued at once, whatever room there is: a queue may exceed its limit by one document. Nothing else is
+// queued between them, and none is removed before the last one is acknowledged (outbox.acknowledged).
 func (l *lane) putParts(s *laneVB, ev *keyversion.Event, before uint64) error {
 	whole := *ev
 	whole.Statements, whole.Rest = ev.Explicit(nil), nil
@@ -42,7 +42,7 @@ func (l *lane) putParts(s *laneVB, ev *keyversion.Event, before uint64) error {
 	return nil
 }
 
-// cut divides an event's statements among as few parts as there can be, index by index.
+// cut divides an event's statements into as few parts as possible, index by index.
 func (l *lane) cut(ev *keyversion.Event) (parts [][]keyversion.Statement) {
 	all := ev.Statements
 	from, size, keys := 0, 0, 0
@@ -64,8 +64,8 @@ func (l *lane) cut(ev *keyversion.Event) (parts [][]keyversion.Statement) {
 	return append(parts, all[from:])
 }
 
-// oneIndex measures the statements about one index, of which the first is at: where they end, how many bytes they are
-// at most as they travel, and how many keys they have.
+// oneIndex measures the statements about one index, the first of which is at position at: their end, their encoded
+// size at most, and their number of keys.
 func oneIndex(all []keyversion.Statement, at int) (end, bytes, keys int) {
 	for end = at; end < len(all) && all[end].Index == all[at].Index; end++ {
 		bytes += statementBytes
@@ -77,7 +77,7 @@ func oneIndex(all []keyversion.Statement, at int) (end, bytes, keys int) {
 	return end, bytes, keys
 }
 
-// refuse counts and tells that a document's keys in an index cannot be carried.
+// refuse counts and reports that a document's keys in an index are too large to be sent.
 func (l *lane) refuse(ev *keyversion.Event, id index.ID, size int) {
 	l.stats.Oversized++
 	l.topic.router.cfg.Logger.Error("a document has more keys in an index than can be carried: it is left out there",

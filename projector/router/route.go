@@ -8,29 +8,29 @@ import (
 	"tidemark/partition"
 )
 
-// scratch is the working memory of one routing.
+// scratch is the working memory for routing one document.
 type scratch struct {
 	event      keyversion.Event
 	slices     []index.SliceID          // per layout
 	statements [][]keyversion.Statement // per endpoint
-	touched    []uint16                 // endpoints that are told
-	rests      *rests                   // nil: every empty set is a statement
+	touched    []uint16                 // endpoints that get an event
+	rests      *rests                   // nil: every empty set is a statement of its own
 	covered    []int                    // per endpoint: places of its rest that statements cover
 
-	// Of the index that is being routed by key.
+	// Of the index being routed by key.
 	keyed  []keyed
-	sorted [][]byte // its keys by slice; sets of them are in statements, so that it only grows until the event is sent
+	sorted [][]byte // its keys by slice; statements refer to parts of it, so it only grows until the event is sent
 	stated []int    // per endpoint: slices that have a statement
 }
 
-// keyed is a key and where it lies.
+// keyed is a key and its slice.
 type keyed struct {
 	slice index.SliceID
 	key   []byte
 }
 
-// route fills in the statements of every endpoint that holds a slice in which the document has, or may have had, keys.
-// keys is nil for a deletion. Where the view keeps rests, empty sets are no statements: see rest.
+// route fills in the statements for every endpoint that holds a slice in which the document has, or may have had,
+// keys. keys is nil for a deletion. If the view has rests, empty sets become part of the rest instead of statements.
 func (s *scratch) route(v *View, docID []byte, keys [][][]byte) {
 	for _, e := range s.touched {
 		s.statements[e], s.covered[e] = s.statements[e][:0], 0
@@ -70,7 +70,7 @@ func (s *scratch) route(v *View, docID []byte, keys [][][]byte) {
 	}
 }
 
-// rest returns what an endpoint is told besides its statements.
+// rest returns the places of an endpoint's event in which the document has no keys, beside its statements.
 func (s *scratch) rest(e uint16) *keyversion.Places {
 	if s.rests == nil {
 		return nil
@@ -88,9 +88,9 @@ func (s *scratch) state(e uint16, st keyversion.Statement) {
 	s.statements[e] = append(s.statements[e], st)
 }
 
-// routeByKey states the keys of one index to the endpoints that have their slices, and to every endpoint of the index
-// that its other slices have none (RT-10). An older version of the document may lie in any of them: which one is not
-// known here, and what KV has de-duplicated is not known anywhere. So this is never left out.
+// routeByKey states the keys of one index to the endpoints that hold their slices, and to every endpoint of the index
+// that its other slices have none (RT-10). An older version of the document may lie in any of them: the router does
+// not know in which, and KV may have de-duplicated that version. So this statement is never left out.
 func (s *scratch) routeByKey(src *source, docID []byte, keys [][]byte) {
 	for _, h := range src.at {
 		s.stated[h.endpoint] = 0
@@ -142,8 +142,8 @@ func (s *scratch) stateSlices(src *source, docID []byte, keys [][]byte) {
 	}
 }
 
-// elsewhere reports whether all that an endpoint is told is that the document's keys are not there: the event is an
-// UpsertDeletion. What it means is the same under any name.
+// elsewhere reports whether an endpoint's event only states that the document's keys are not there: it is an
+// UpsertDeletion then. Its meaning is the same under either kind.
 func (s *scratch) elsewhere(e uint16) bool {
 	for i := range s.statements[e] {
 		if st := &s.statements[e][i]; st.Slice != index.AllSlices {

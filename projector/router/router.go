@@ -1,15 +1,16 @@
-// Package router brings KeyVersions to indexers: it locates for every mutation the endpoints that hold the document's
-// slices, queues one event per mutation and endpoint, and delivers the queues over connections that it keeps alive
-// (RT-1 to RT-6, docs/architecture.md "The data way").
+// Package router delivers KeyVersions to indexers: for every mutation it determines the endpoints that hold the
+// document's slices, queues one event per mutation and endpoint, and sends the queues over connections that it keeps
+// alive (RT-1 to RT-6, docs/architecture.md "The data way").
 //
-// It promises, per vbucket and endpoint, that events travel in order on one connection; that a StreamBegin states after
-// which seqno what follows continues, after every reconnection and every loss, so that a gap is never silent; that an
-// endpoint that is connected and slow holds the stream back (nothing is lost), or with smart throttling does so only as
-// long as more than half of the endpoints are slow (RT-8); that one that cannot be reached holds up nobody on a
-// maintenance stream; that what an endpoint does not get is said to be dropped, once for each vbucket and all indexes
-// there (RT-7), and where its stream goes on; and that each endpoint's queue stays within its bound whatever the load.
+// It guarantees, per vbucket and endpoint, that events travel in order on one connection; that after every
+// reconnection and every loss a StreamBegin states after which seqno the stream continues, so that a gap is never
+// silent; that an endpoint that is connected and slow holds the stream back (nothing is lost), or with smart
+// throttling does so only while more than half of the endpoints are slow (RT-8); that an unreachable endpoint holds
+// up no one else on a maintenance stream; that lost data is announced by DropData, once for each vbucket and all
+// indexes there (RT-7), with the seqno at which the stream continues; and that each endpoint's queue stays within its
+// bound under any load.
 //
-// It never looks into keys, never decides which index lives where, and never judges what an indexer holds.
+// It does not interpret keys, does not decide which index lives where, and does not judge what an indexer holds.
 package router
 
 import (
@@ -32,22 +33,23 @@ import (
 // Defaults and limits.
 const (
 	DefaultConnections   = 2       // per topic and endpoint
-	DefaultQueueBytes    = 8 << 20 // per topic and endpoint: data batches that are not acknowledged
+	DefaultQueueBytes    = 8 << 20 // per topic and endpoint: unacknowledged data batches
 	DefaultReservedBytes = 1 << 20 // on top, for StreamBegin, StreamEnd, Activate, Deactivate and Sync only
 	MaxConnections       = 16
 
-	// A batch is closed with batchEvents or batchBytes, or after lingerTime; an event that finds its connection at
-	// rest goes at once.
+	// A batch is sealed at batchEvents or batchBytes, or after lingerTime; an event for an idle connection is sent at
+	// once.
 	batchEvents = 256
 	batchBytes  = 64 << 10
 	lingerTime  = 3 * time.Millisecond
-	// syncTick is how long Syncs are gathered: one per vbucket goes out.
+	// syncTick is how long Syncs are gathered: only the newest of each vbucket is sent.
 	syncTick = 5 * time.Millisecond
-	// DefaultCalmLinger is how long data and Syncs of a maintenance stream gather, unless they are urged (Topic.Urge):
-	// nobody uses them before a stability timestamp has them, and none has what the leader has not been told of.
+	// DefaultCalmLinger is how long data and Syncs of a maintenance stream are gathered unless Topic.Urge is called.
+	// Indexers do not use them before a stability timestamp covers them, and no timestamp covers what was not reported
+	// to the leader.
 	DefaultCalmLinger = 100 * time.Millisecond
 
-	// leaveTimeout is how long an endpoint that the view has dropped may take to acknowledge what is still queued.
+	// leaveTimeout is how long an endpoint that the view no longer contains may take to acknowledge what is queued.
 	leaveTimeout = 2 * time.Second
 	dialTimeout  = 2 * time.Second
 	backoffMin   = 20 * time.Millisecond
@@ -55,13 +57,13 @@ const (
 )
 
 var (
-	// ErrClosed is wrapped when the topic or the router was closed.
+	// ErrClosed is wrapped if the topic or the router is closed.
 	ErrClosed = errors.New("topic closed")
-	// ErrNotBegun is wrapped when an event comes for a vbucket whose stream was not begun.
+	// ErrNotBegun is wrapped if an event is for a vbucket whose stream has not begun.
 	ErrNotBegun = errors.New("vbucket's stream has not begun")
-	// ErrView is wrapped when a view cannot be built, or a document does not fit its vbucket's view.
+	// ErrView is wrapped if a view cannot be built, or a document does not fit its vbucket's view.
 	ErrView = errors.New("bad routing view")
-	// ErrTopic is wrapped when a topic cannot be opened.
+	// ErrTopic is wrapped if a topic cannot be opened.
 	ErrTopic = errors.New("bad topic")
 )
 
@@ -73,27 +75,28 @@ type Conn interface {
 	Close() error
 }
 
-// Dial opens a connection to addr; onAck is called with acknowledged numbers as transport.Options.OnAck is.
+// Dial opens a connection to addr. onAck is called with acknowledged batch numbers, like transport.Options.OnAck.
 type Dial func(ctx context.Context, addr string, hello keyversion.Hello, onAck func(number uint64)) (Conn, error)
 
 // Config configures a Router. ClusterID, Projector, BootID and Logger are required.
 type Config struct {
-	ClusterID     func() string // asked at each connection
+	ClusterID     func() string // called for each connection
 	Projector     index.ProjectorID
 	BootID        string // of this process
 	Connections   int    // 0: DefaultConnections
 	QueueBytes    int    // 0: DefaultQueueBytes
 	ReservedBytes int    // 0: DefaultReservedBytes
-	// Sharers is how many routers of the process share QueueBytes by now; nil: none besides this one. It does not wait.
+	// Sharers returns how many routers of the process share QueueBytes at present; nil means only this one. It does not
+	// block.
 	Sharers func() int
-	// smart throttling of maintenance streams (RT-8); false: any slow endpoint throttles
+	// Smart throttling of maintenance streams (RT-8); if false, any slow endpoint throttles.
 	Smart        bool
 	SlowWindow   time.Duration // 0: DefaultSlowWindow
 	SlowPatience time.Duration // 0: DefaultSlowPatience
 	CalmLinger   time.Duration // 0: DefaultCalmLinger
 	Dial         Dial          // nil: transport.Dial with TLS
 	TLS          *tls.Config   // of the connections; nil without TLS
-	// told of a document whose keys in an index cannot be carried; may be nil
+	// Refused is called for a document whose keys in an index are too large to be sent; may be nil.
 	Refused    func(id index.ID, ev *keyversion.Event)
 	Logger     hclog.Logger
 	Registerer prometheus.Registerer // nil: no metrics registered
@@ -106,12 +109,13 @@ type Router struct {
 	mu    sync.Mutex
 	open  map[topicKey]*Topic
 	done  bool
-	total map[endpointKey]Stats // of connections that have ended
+	total map[endpointKey]Stats // of lanes that have ended
 }
 
 type topicKey struct{ path, bucket string }
 
-// New returns a router without topics. An error comes from the registration of its metrics or a missing field.
+// New returns a router without topics. Errors report a missing field, a bad value, or a failed registration of
+// metrics.
 func New(cfg Config) (*Router, error) {
 	if cfg.ClusterID == nil || cfg.Logger == nil || cfg.Projector == "" {
 		return nil, fmt.Errorf("%w: ClusterID, Projector and Logger are required", ErrTopic)
@@ -160,8 +164,8 @@ type TopicConfig struct {
 	VBuckets   int
 }
 
-// Open starts a topic of one bucket; it connects to nobody before a vbucket begins. Errors wrap ErrTopic (a topic of
-// this path and bucket is open, or the number of vbuckets cannot be) or ErrClosed.
+// Open opens a topic of one bucket; it makes no connection before a vbucket begins. Errors wrap ErrTopic (a topic of
+// this path and bucket is open, or the number of vbuckets is out of range) or ErrClosed.
 func (r *Router) Open(cfg TopicConfig) (*Topic, error) {
 	if cfg.VBuckets < 1 || cfg.VBuckets > timestamp.MaxVBuckets {
 		return nil, fmt.Errorf("%w: %s of bucket %s: %d vbuckets, want 1 to %d", ErrTopic, cfg.Path, cfg.Bucket, cfg.VBuckets,
@@ -181,7 +185,7 @@ func (r *Router) Open(cfg TopicConfig) (*Topic, error) {
 	return t, nil
 }
 
-// Close closes all topics and waits for them.
+// Close closes all topics and waits until they have ended.
 func (r *Router) Close() {
 	r.mu.Lock()
 	r.done = true
@@ -195,7 +199,7 @@ func (r *Router) Close() {
 	}
 }
 
-// closed takes a topic off the list.
+// closed removes a topic from the router.
 func (r *Router) closed(t *Topic) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

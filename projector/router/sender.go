@@ -8,8 +8,8 @@ import (
 	"tidemark/keyversion"
 )
 
-// run connects and sends until the topic is closed or nobody needs the lane. It never gives an endpoint up by itself
-// (RT-5).
+// run connects and sends until the topic is closed or the lane is no longer needed. It never gives an endpoint up by
+// itself (RT-5).
 func (l *lane) run(ctx context.Context) error {
 	defer l.finish()
 	log := l.topic.router.cfg.Logger.With("topic", l.topic.cfg.Path, "bucket", l.topic.cfg.Bucket, "node", l.key.node,
@@ -21,7 +21,7 @@ func (l *lane) run(ctx context.Context) error {
 			break
 		}
 		if err == nil {
-			continue // nobody needs it, or the address has changed
+			continue // it is no longer needed, or the address has changed
 		}
 		if worked {
 			pause = backoffMin
@@ -36,7 +36,7 @@ func (l *lane) run(ctx context.Context) error {
 	return nil
 }
 
-// rest waits before the next attempt; a new address, or the end of need, ends it.
+// rest waits before the next attempt, unless the address changes or the lane is no longer needed.
 func (l *lane) rest(ctx context.Context, pause time.Duration, addr string) {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -57,8 +57,8 @@ func (l *lane) rest(ctx context.Context, pause time.Duration, addr string) {
 	}
 }
 
-// connect makes one connection and uses it until it ends. worked tells whether it was of use: the endpoint acknowledged
-// something, or it stood for a while. err is nil when the connection was ended on this side.
+// connect makes one connection and uses it until it ends. worked reports whether it was of use: the endpoint
+// acknowledged something, or the connection stood for a while. err is nil if this side ended the connection.
 func (l *lane) connect(ctx context.Context) (worked bool, addr string, err error) {
 	connCtx, hangUp := context.WithCancel(ctx)
 	defer hangUp()
@@ -95,8 +95,8 @@ func (l *lane) dial(ctx context.Context, addr string, epoch uint64) (Conn, error
 	}, func(number uint64) { l.acknowledged(epoch, number) })
 }
 
-// begin makes the lane connected and gives the frames that come first: StreamBegin of every vbucket from where the
-// endpoint acknowledged it. What is queued follows, from the oldest batch on.
+// begin marks the lane as connected and returns the frames to send first: a StreamBegin of every vbucket, at the
+// position that the endpoint has acknowledged. The queue follows, from its oldest batch on.
 func (l *lane) begin() (frames [][]byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -153,7 +153,7 @@ func (l *lane) feed(ctx context.Context, conn Conn, first [][]byte) error {
 	}
 }
 
-// next returns the next frame to send, or how long to wait for one at most.
+// next returns the next frame to send, or how long to wait at most before the next check.
 func (l *lane) next(now time.Time) (frame []byte, pause time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -168,10 +168,10 @@ func (l *lane) next(now time.Time) (frame []byte, pause time.Duration) {
 	return f.bytes, 0
 }
 
-// long is when to look again at what wakes the loop when there is something.
+// long is the pause if only a wake-up can change anything.
 const long = time.Hour
 
-// prepare closes the open frame when it is due. Everything sealed has been sent.
+// prepare seals the open frame when it is due, and resumes dropped vbuckets. All sealed frames have been sent.
 func (l *lane) prepare(now time.Time) time.Duration {
 	pause := long
 	if (len(l.dropped) > 0 || l.slow.slow) && l.out.bytes <= l.bound()/2 {
@@ -188,8 +188,8 @@ func (l *lane) prepare(now time.Time) time.Duration {
 	return min(pause, l.linger(now))
 }
 
-// linger closes the open frame, and puts the Syncs into it that are due, a few milliseconds after the last one. It
-// returns when to look again.
+// linger adds pending Syncs to the open frame and seals it, each a few milliseconds after it became due. It returns
+// the time until the next check.
 func (l *lane) linger(now time.Time) time.Duration {
 	pause := long
 	if len(l.dirty) > 0 {
@@ -215,8 +215,8 @@ func (l *lane) linger(now time.Time) time.Duration {
 	return pause
 }
 
-// gather closes the open frame with all Syncs in it when it is urged, or after Config.CalmLinger. It returns when to
-// look again: the first event and the first Sync that gather wake the loop, and so does who urges.
+// gather seals the open frame, with all pending Syncs in it, when it is urged or after Config.CalmLinger. It returns
+// the time until the next check: the first event or Sync that gathers wakes the loop, and so does urge.
 func (l *lane) gather(now time.Time) time.Duration {
 	c := &l.due.calm
 	empty := len(l.dirty) == 0 && l.out.open.enc.Events() == 0
@@ -226,7 +226,7 @@ func (l *lane) gather(now time.Time) time.Duration {
 		c.until = now.Add(l.topic.router.cfg.CalmLinger)
 	}
 	if due := c.until.Sub(now); due > 0 && !c.urged {
-		return due // also with nothing: what comes meanwhile need not wake the loop
+		return due // even if empty: events that come until then need not wake the loop
 	}
 	if c.until = (time.Time{}); empty {
 		return long
@@ -236,14 +236,14 @@ func (l *lane) gather(now time.Time) time.Duration {
 		l.seal()
 	}
 	c.urged = false
-	if len(l.dirty) > 0 { // there was no room for them
+	if len(l.dirty) > 0 { // there was no room for all of them
 		c.until = now.Add(syncTick)
 		return syncTick
 	}
 	return 0
 }
 
-// disconnected ends a connection's epoch; it reports whether anything was acknowledged on it.
+// disconnected ends a connection's epoch, and reports whether anything was acknowledged on it.
 func (l *lane) disconnected(epoch uint64) (progress bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -251,7 +251,7 @@ func (l *lane) disconnected(epoch uint64) (progress bool) {
 	return l.link.end(epoch)
 }
 
-// unreachable notes that an attempt failed: from now on a full queue drops on a maintenance stream.
+// unreachable records that an attempt failed: from now on a full queue drops on a maintenance stream.
 func (l *lane) unreachable(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -260,7 +260,7 @@ func (l *lane) unreachable(err error) {
 	l.broadcast()
 }
 
-// over reports whether nobody needs the lane any more, and takes it off the topic's list if so.
+// over reports whether the lane is no longer needed; if so, it is removed from the topic.
 func (l *lane) over() bool {
 	l.mu.Lock()
 	unneeded := l.need.over(l.empty(), l.link.state)

@@ -13,9 +13,9 @@ import (
 	"tidemark/timestamp"
 )
 
-// Topic is one stream request's way to its subscribers: a bucket, a class, and per endpoint a queue and connections
-// (RT-1, RT-4). The methods that name a vbucket are called by one goroutine at a time for each vbucket; different
-// vbuckets run side by side. The others are safe for concurrent use.
+// Topic delivers one stream request's events: a bucket, a class, and per endpoint a queue and connections (RT-1,
+// RT-4). Methods that name a vbucket must not be called concurrently for the same vbucket; different vbuckets are
+// independent. The other methods are safe for concurrent use.
 type Topic struct {
 	cfg      TopicConfig
 	router   *Router
@@ -35,7 +35,7 @@ type laneKey struct {
 	connection int
 }
 
-// vbucket is a vbucket's stream as its worker sees it.
+// vbucket is a vbucket's stream, as its worker uses it.
 type vbucket struct {
 	view    *View           // nil: not begun
 	told    core.Downstream // without copies
@@ -48,16 +48,16 @@ type target struct {
 	vb   *laneVB
 }
 
-// Doc is one mutation or deletion of a document. Nothing of it is kept.
+// Doc is one mutation or deletion of a document. The topic keeps no reference to it.
 type Doc struct {
 	VBUUID uint64
 	Seqno  uint64
 	Window timestamp.Window
 	DocID  []byte
-	// Collection is the one that the document is in. One that no index is on is not routed.
+	// Collection is the document's collection. If it has no index, the document is not routed.
 	Collection uint32
-	// Keys holds, for each source of the vbucket's view on the collection, the complete set of collated keys, empty where
-	// the index has no entry for the document. Ignored by Delete.
+	// Keys holds the complete set of collated keys for each source of the vbucket's view on the collection, empty if the
+	// index has no entry for the document. Delete ignores it.
 	Keys [][][]byte
 }
 
@@ -68,9 +68,9 @@ func newTopic(r *Router, cfg TopicConfig) *Topic {
 	return t
 }
 
-// Begin starts (or starts anew) a vbucket's stream: every endpoint of the view gets StreamBegin with its own copies;
+// Begin starts a vbucket's stream, possibly anew: every endpoint of the view gets StreamBegin with its own copies;
 // those that d names are ignored. Copies that an earlier incarnation fed at an endpoint that is no longer in the view
-// get Deactivate. It waits only when an endpoint's queue has no room even for such messages, at most as long as ctx.
+// get Deactivate. It waits only if an endpoint's queue has no room even for such messages, until ctx ends.
 func (t *Topic) Begin(ctx context.Context, v *View, d core.Downstream) error {
 	vb, start := d.VBucket, d.Opening.Start
 	if int(vb) >= len(t.vbuckets) {
@@ -103,7 +103,8 @@ func (t *Topic) Begin(ctx context.Context, v *View, d core.Downstream) error {
 	return first
 }
 
-// leave deactivates the copies of old at endpoints that the new state no longer has, and lets go of all old targets.
+// leave deactivates the copies of old at endpoints that the new state no longer contains, and releases all old
+// targets.
 func (t *Topic) leave(ctx context.Context, old, now *vbucket, seqno uint64) (first error) {
 	if old.view == nil {
 		return nil
@@ -122,8 +123,8 @@ func (t *Topic) leave(ctx context.Context, old, now *vbucket, seqno uint64) (fir
 	return first
 }
 
-// Switch changes a vbucket's view between two mutations; last is the seqno of the last one processed
-// (core.Downstream.Switch).
+// Switch changes a vbucket's view between two mutations; last is the seqno of the last one processed (see
+// core.Downstream.Switch).
 func (t *Topic) Switch(ctx context.Context, vb uint16, v *View, last uint64) error {
 	s, err := t.begun(vb)
 	if err != nil {
@@ -163,10 +164,10 @@ func (t *Topic) Switch(ctx context.Context, vb uint16, v *View, last uint64) err
 	return first
 }
 
-// Mutation routes a document's new version: each endpoint with a slice of it gets one event that names all of them. Of
-// an index that is partitioned by key every endpoint is told, also that the document has no keys there (RT-10). It
-// waits while an endpoint that can be reached has no room (RT-6). When ctx ends first, the endpoints that did not get
-// the event are told of the gap, and ctx's error is returned.
+// Mutation routes a document's new version: each endpoint with a slice of it gets one event that states all of them.
+// Of an index that is partitioned by key, every endpoint gets a statement, even if the document has no keys there
+// (RT-10). It waits while a reachable endpoint has no room (RT-6). If ctx ends first, the endpoints that did not get
+// the event will get the gap announced, and ctx's error is returned.
 func (t *Topic) Mutation(ctx context.Context, vb uint16, d *Doc) error {
 	s, err := t.begun(vb)
 	if err != nil {
@@ -183,7 +184,7 @@ func (t *Topic) Mutation(ctx context.Context, vb uint16, d *Doc) error {
 	return t.data(ctx, keyversion.Insert, s, vb, d, d.Keys)
 }
 
-// Delete routes a deletion or expiration, as Mutation does.
+// Delete routes a deletion or expiration in the same way as Mutation.
 func (t *Topic) Delete(ctx context.Context, vb uint16, d *Doc) error {
 	s, err := t.begun(vb)
 	if err != nil {
@@ -219,7 +220,7 @@ func (t *Topic) data(ctx context.Context, kind keyversion.Kind, s *vbucket, vb u
 	return first
 }
 
-// Sync notes that everything up to complete, the end of a DCP snapshot, has been given to the router. Each endpoint
+// Sync records that everything up to complete, the end of a DCP snapshot, was passed to the router. Each endpoint
 // gets the newest such seqno at the next tick (PR-18). It never waits.
 func (t *Topic) Sync(vb uint16, vbuuid, complete uint64) error {
 	s, err := t.begun(vb)
@@ -232,27 +233,26 @@ func (t *Topic) Sync(vb uint16, vbuuid, complete uint64) error {
 	return nil
 }
 
-// Urge has everything sent now that gathers on a maintenance topic: whoever tells the leader how far its streams are
-// calls it, as the next stability timestamp may have all that was told. It never waits.
+// Urge makes a maintenance topic send at once what has gathered. It is called with each report of stream positions to
+// the leader, because the next stability timestamp may cover everything reported. It never waits.
 func (t *Topic) Urge() {
 	for _, l := range t.allLanes() {
 		l.urgeNow()
 	}
 }
 
-// End ends a vbucket's stream in order: last is the seqno of the last event, reach the highest window end that was read
-// (0 on a maintenance stream), sums what the caller says of what it gave, if anything. What is queued is still
-// delivered.
+// End ends a vbucket's stream in order: last is the seqno of the last event, reach the highest window end that was
+// read (0 on a maintenance stream), sums the checksums of what was sent, if any. What is queued is still delivered.
 func (t *Topic) End(ctx context.Context, vb uint16, last, reach uint64, sums keyversion.Sums) error {
 	return t.finish(ctx, vb, last, func(d *core.Downstream) { d.Reach, d.Sums = reach, sums })
 }
 
-// Break ends a side stream's vbucket in order before its end: DropData says that nothing comes after last.
+// Break ends a side stream's vbucket in order before its end: DropData states that nothing comes after last.
 func (t *Topic) Break(ctx context.Context, vb uint16, last uint64) error {
 	return t.finish(ctx, vb, last, func(d *core.Downstream) { d.Broken = true })
 }
 
-// finish ends a vbucket's stream; how notes what is to be said of that.
+// finish ends a vbucket's stream; how sets the details of the end.
 func (t *Topic) finish(ctx context.Context, vb uint16, last uint64, how func(*core.Downstream)) error {
 	s, err := t.begun(vb)
 	if err != nil {
@@ -273,8 +273,8 @@ func (t *Topic) finish(ctx context.Context, vb uint16, last uint64, how func(*co
 	return first
 }
 
-// Forget drops a vbucket whose stream was lost: nothing is sent, and its StreamBegin is not repeated any more. A
-// vbucket that has not begun is left as it is.
+// Forget drops a vbucket whose stream was lost: nothing is sent, and its StreamBegin is no longer repeated. It does
+// nothing for a vbucket that has not begun.
 func (t *Topic) Forget(vb uint16) {
 	s, err := t.begun(vb)
 	if err != nil {
@@ -294,15 +294,15 @@ func (t *Topic) begun(vb uint16) (*vbucket, error) {
 	return &t.vbuckets[vb], nil
 }
 
-// stream is the vbucket's stream as an endpoint with these copies sees it.
+// stream returns the vbucket's stream as an endpoint with these copies sees it.
 func (s *vbucket) stream(copies []index.CopyID) *core.Downstream {
 	told := s.told
 	told.Copies = copies
 	return &told
 }
 
-// Announce tells the topic of a newer view before the workers switch to it, one by one: addresses hold at once, and an
-// endpoint that is no longer in it stops holding anybody back.
+// Announce applies a newer view before the workers switch to it one by one: addresses change at once, and an endpoint
+// that is no longer in it stops holding others back.
 func (t *Topic) Announce(v *View) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -315,7 +315,7 @@ func (t *Topic) Announce(v *View) {
 	}
 }
 
-// acquire returns the lane of an endpoint for a vbucket, started if need be.
+// acquire returns the lane of an endpoint for a vbucket, and starts it if necessary.
 func (t *Topic) acquire(e *endpoint, revision uint64, vb uint16) (target, error) {
 	key := laneKey{e.node, int(vb) % t.router.cfg.Connections}
 	t.mu.Lock()
@@ -335,7 +335,7 @@ func (t *Topic) acquire(e *endpoint, revision uint64, vb uint16) (target, error)
 	return target{lane: l, vb: l.vbucket(vb)}, nil
 }
 
-// release lets go of a lane; dropped says that the view has no copies at its endpoint any more.
+// release gives up a reference to a lane; dropped: the view no longer has copies at its endpoint.
 func (t *Topic) release(l *lane, dropped bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -345,7 +345,7 @@ func (t *Topic) release(l *lane, dropped bool) {
 	}
 }
 
-// retire takes an unused lane off the list; false when it is in use again.
+// retire removes an unused lane from the topic; it returns false if the lane is in use again.
 func (t *Topic) retire(l *lane) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -378,13 +378,13 @@ func (t *Topic) Drain(ctx context.Context) error {
 	return nil
 }
 
-// Close ends all connections at once and waits for them; what is queued is lost (see Drain). Calls that wait return an
-// error wrapping ErrClosed. It may be called more than once.
+// Close ends all connections at once and waits for them; what is queued is lost (see Drain). Calls that wait return
+// an error that wraps ErrClosed. It may be called more than once.
 func (t *Topic) Close() {
 	t.mu.Lock()
 	t.closed = true
 	t.mu.Unlock()
 	t.cancel()
-	_ = t.group.Wait() // a lane never fails, it reconnects
+	_ = t.group.Wait() // run never returns an error
 	t.router.closed(t)
 }

@@ -12,48 +12,49 @@ import (
 	"tidemark/projector/core"
 )
 
-// ViewConfig is what a View is made of.
+// ViewConfig is the input of NewView.
 type ViewConfig struct {
-	// Revision orders the views of a topic; it is the definitions revision. An address is taken from the newest view.
+	// Revision is the definitions revision, which orders the views of a topic. Addresses are those of the newest view.
 	Revision uint64
-	// Endpoints returns each indexer's address (host:port) for the topic's class.
+	// Endpoints holds each indexer's address (host:port) for the topic's class.
 	Endpoints map[index.NodeID]string
 	// Topologies are in the order of the program's sources: Doc.Keys has one entry for each.
 	Topologies []partition.Topology
-	// Collections are those that the indexes are on, by topology; nil: all are on the default one. Documents of one have
-	// nothing to do with indexes on another.
+	// Collections are the collections of the indexes, by topology; nil means that all are on the default one. A document
+	// is routed only to indexes on its own collection.
 	Collections []uint32
-	// Only limits a side stream to these copies, in whatever state they are. Nil: every copy in state Allocated.
+	// Only limits a side stream to these copies, in any state; nil means all copies in state Allocated.
 	Only []index.CopyID
 }
 
-// View is where everything goes, for one topic at one revision of the definitions (RT-2, RT-3). It is immutable and
-// made for routing: per document one hash and per index one look-up, per key one more where an index is partitioned by
-// key. Copies on a node without an address are left out; they join with a later view.
+// View maps documents to endpoints, for one topic at one revision of the definitions (RT-2, RT-3). It is immutable
+// and optimized for routing: per document one hash and one look-up per index, plus one per key where an index is
+// partitioned by key. Copies on a node without an address are left out; they join with a later view.
 type View struct {
 	revision  uint64
-	endpoints []endpoint // ascending by node, each with a copy at least
-	layouts   []spread   // of indexes that are not partitioned by key, each once
+	endpoints []endpoint // ascending by node, each with at least one copy
+	layouts   []spread   // distinct layouts of indexes that are not partitioned by key
 	sources   []source
-	// rests are made when a document first needs them, by number of the combination of slices that documents lie in, one
-	// of each layout. Empty where there would be too many.
+	// rests are created on first use, one for each combination of slices, one slice per layout, that a document can lie
+	// in. It is empty if there would be too many combinations.
 	rests []atomic.Pointer[rests]
-	// members are views of the indexes on other collections than the default one, with the same endpoints.
+	// members are the views of indexes on other collections than the default one, with the same endpoints.
 	members map[uint32]*View
 }
 
 const (
-	// mostCombinations bounds how many lists there are, of which a frame of some dozens of events is to have few.
+	// mostCombinations bounds the number of lists, because a frame of some dozens of events should contain few different
+	// ones.
 	mostCombinations = 64
-	// mostRests bounds what rests of a view hold: combinations of slices × indexes.
+	// mostRests bounds the size of a view's rests: combinations of slices × indexes.
 	mostRests = 1 << 17
 )
 
-// rests are what documents of one combination of slices may have no keys in, by endpoint.
+// rests are the places in which documents of one combination of slices may have no keys, by endpoint.
 type rests struct {
-	touched []uint16             // endpoints that host a slice of them
-	of      []*keyversion.Places // nil: of an endpoint that hosts none
-	keyed   []bool               // all of them are of indexes that are partitioned by key
+	touched []uint16             // endpoints that host one of these slices
+	of      []*keyversion.Places // nil for an endpoint that hosts none
+	keyed   []bool               // all its places are of indexes that are partitioned by key
 }
 
 type endpoint struct {
@@ -62,7 +63,7 @@ type endpoint struct {
 	copies []index.CopyID // ascending
 }
 
-// spread is a layout that spreads documents, not keys, with who says how.
+// spread is a layout that distributes by document instead of by key, and its provider.
 type spread struct {
 	layout   *partition.Layout
 	provider partition.TopologyProvider
@@ -71,10 +72,10 @@ type spread struct {
 // source is one index of the program.
 type source struct {
 	id     index.ID
-	layout int                        // in View.layouts; -1: by key
-	byKey  partition.TopologyProvider // of an index that is partitioned by key
-	hosts  [][]uint16                 // per slice: its endpoints, as places in View.endpoints
-	at     []hosted                   // by key: all its endpoints
+	layout int                        // in View.layouts; -1 if partitioned by key
+	byKey  partition.TopologyProvider // provider of an index that is partitioned by key
+	hosts  [][]uint16                 // per slice: its endpoints, as positions in View.endpoints
+	at     []hosted                   // all its endpoints; used if partitioned by key
 }
 
 // hosted is how many slices of an index an endpoint has.
@@ -83,7 +84,7 @@ type hosted struct {
 	slices   int
 }
 
-// host notes that an endpoint has a slice.
+// host records that an endpoint has a slice.
 func (s *source) host(slice index.SliceID, endpoint uint16) {
 	if slices.Contains(s.hosts[slice], endpoint) {
 		return
@@ -97,7 +98,7 @@ func (s *source) host(slice index.SliceID, endpoint uint16) {
 	s.at[i].slices++
 }
 
-// of returns the view of a collection's documents; nil when no index is on it.
+// of returns the view of a collection's documents; nil if it has no index.
 func (v *View) of(collection uint32) *View {
 	if collection == 0 {
 		return v
@@ -105,7 +106,7 @@ func (v *View) of(collection uint32) *View {
 	return v.members[collection]
 }
 
-// member is of, made when there is none.
+// member returns the view of topology i's collection, and creates it if necessary.
 func (v *View) member(cfg *ViewConfig, i int) *View {
 	if len(cfg.Collections) == 0 || cfg.Collections[i] == 0 {
 		return v
@@ -121,12 +122,13 @@ func (v *View) member(cfg *ViewConfig, i int) *View {
 	return m
 }
 
-// wants reports whether a view of it feeds a copy.
+// wants reports whether the view feeds a copy.
 func (cfg *ViewConfig) wants(c *partition.Copy) bool {
 	return cfg.Endpoints[c.Node] != "" && core.Feeds(c, cfg.Only)
 }
 
-// Check returns how an index is spread, or why no view has it. Errors wrap ErrView or partition.ErrLayout.
+// Check returns the provider of an index's layout, or why no view can contain the index. Errors wrap ErrView or
+// partition.ErrLayout.
 func (cfg *ViewConfig) Check(t *partition.Topology) (partition.TopologyProvider, error) {
 	provider, err := t.Layout.Provider()
 	if err != nil {
@@ -141,7 +143,7 @@ func (cfg *ViewConfig) Check(t *partition.Topology) (partition.TopologyProvider,
 	return provider, nil
 }
 
-// Same reports whether views of both are the same but for the revision.
+// Same reports whether both make the same view except for its revision.
 func (cfg *ViewConfig) Same(o *ViewConfig) bool {
 	return maps.Equal(cfg.Endpoints, o.Endpoints) && slices.Equal(cfg.Only, o.Only) &&
 		slices.Equal(cfg.Collections, o.Collections) &&
@@ -150,7 +152,7 @@ func (cfg *ViewConfig) Same(o *ViewConfig) bool {
 		})
 }
 
-// At returns the view at another revision of the definitions, in which nothing of it has changed.
+// At returns the view at another revision of the definitions in which nothing relevant to it has changed.
 func (v *View) At(revision uint64) *View {
 	same := *v
 	same.revision = revision
@@ -194,7 +196,7 @@ func NewView(cfg ViewConfig) (*View, error) {
 	return v, nil
 }
 
-// roomForRests makes the places of rests, unless they would be too many.
+// roomForRests allocates the slots of rests, unless there would be too many.
 func (v *View) roomForRests() {
 	combinations := 1
 	for _, l := range v.layouts {
@@ -206,7 +208,7 @@ func (v *View) roomForRests() {
 	v.rests = make([]atomic.Pointer[rests], combinations)
 }
 
-// restsOf returns what documents in these slices, one of each layout, may have no keys in; nil where that is not kept.
+// restsOf returns the rests of documents in these slices, one of each layout; nil if the view has none.
 func (v *View) restsOf(in []index.SliceID) *rests {
 	if len(v.rests) == 0 {
 		return nil
@@ -216,7 +218,7 @@ func (v *View) restsOf(in []index.SliceID) *rests {
 		n = n*int(l.layout.Partitions) + int(in[i])
 	}
 	r := v.rests[n].Load()
-	if r == nil { // others that make it at the same time make the same
+	if r == nil { // concurrent callers compute the same value
 		v.rests[n].CompareAndSwap(nil, v.makeRests(in))
 		r = v.rests[n].Load()
 	}
@@ -249,7 +251,7 @@ func (v *View) makeRests(in []index.SliceID) *rests {
 	return r
 }
 
-// layout returns the place of a layout in the list.
+// layout returns a layout's position in v.layouts, and adds it if necessary.
 func (v *View) layout(l spread) int {
 	i := slices.IndexFunc(v.layouts, func(o spread) bool { return l.layout.Equal(o.layout) })
 	if i < 0 {
@@ -259,7 +261,7 @@ func (v *View) layout(l spread) int {
 	return i
 }
 
-// placeEndpoints lists the endpoints that have a copy and says where each stands.
+// placeEndpoints lists the endpoints that have a copy and returns their positions by node.
 func (v *View) placeEndpoints(cfg *ViewConfig) map[index.NodeID]uint16 {
 	var nodes []index.NodeID
 	for i := range cfg.Topologies {
@@ -278,13 +280,14 @@ func (v *View) placeEndpoints(cfg *ViewConfig) map[index.NodeID]uint16 {
 	return place
 }
 
-// Revision is the definitions revision that the view was made of.
+// Revision returns the definitions revision of the view.
 func (v *View) Revision() uint64 { return v.revision }
 
-// Sources is the number of indexes on the default collection, the length that Doc.Keys of a document there must have.
+// Sources returns the number of indexes on the default collection, the required length of Doc.Keys of a document
+// there.
 func (v *View) Sources() int { return len(v.sources) }
 
-// Nodes lists the endpoints, ascending.
+// Nodes returns the endpoints, ascending.
 func (v *View) Nodes() []index.NodeID {
 	nodes := make([]index.NodeID, len(v.endpoints))
 	for i, e := range v.endpoints {
@@ -293,7 +296,7 @@ func (v *View) Nodes() []index.NodeID {
 	return nodes
 }
 
-// Copies lists the copies that are fed at a node, ascending.
+// Copies returns the copies that are fed at a node, ascending. The caller may modify the result.
 func (v *View) Copies(n index.NodeID) []index.CopyID {
 	if e := v.find(n); e != nil {
 		return slices.Clone(e.copies)
