@@ -13,25 +13,25 @@ import (
 
 // Limits of OpenStreams.
 const (
-	// mostOpening is how many stream requests of one call are in flight at once: 72 KiB.
+	// mostOpening bounds the stream requests of one call that are in flight at once: 72 KiB.
 	mostOpening = 1024
-	// eachAtOnce is the same for OpenEach.
+	// eachAtOnce is the same bound for OpenEach.
 	eachAtOnce = 64
 )
 
-// StreamAnswer is what became of one request of OpenStreams or FailoverLogs: the failover log, newest entry first, or
-// the error, as of OpenStream and FailoverLog.
+// StreamAnswer is the outcome of one request of OpenStreams or FailoverLogs: the failover log, newest entry first, or
+// the error that OpenStream or FailoverLog would return.
 type StreamAnswer struct {
 	Log timestamp.FailoverLog
 	Err error
 }
 
-// OpenEach is OpenStreams for an implementation that has nothing better than OpenStream.
+// OpenEach implements OpenStreams by concurrent calls of OpenStream.
 func OpenEach(ctx context.Context, f Feed, reqs []StreamRequest) []StreamAnswer {
 	return each(reqs, func(r StreamRequest) (timestamp.FailoverLog, error) { return f.OpenStream(ctx, r) })
 }
 
-// LogEach is FailoverLogs for an implementation that has nothing better than FailoverLog.
+// LogEach implements FailoverLogs by concurrent calls of FailoverLog.
 func LogEach(ctx context.Context, f Feed, vbuckets []uint16) []StreamAnswer {
 	return each(vbuckets, func(vb uint16) (timestamp.FailoverLog, error) { return f.FailoverLog(ctx, vb) })
 }
@@ -46,19 +46,19 @@ func each[T any](asked []T, ask func(T) (timestamp.FailoverLog, error)) []Stream
 			return nil
 		})
 	}
-	_ = g.Wait() // the answers have the errors
+	_ = g.Wait() // errors are in the answers
 	return answers
 }
 
-// batch is requests that one caller waits for. What it waits with is one for all of them, and the reader wakes it
-// once. Guarded by Conn.mu.
+// batch is a set of requests that one caller waits for, with one channel for all of them: the reader wakes the caller
+// once. Conn.mu guards it.
 type batch struct {
 	answers []StreamAnswer
-	left    int           // not answered
+	left    int           // requests without an answer
 	done    chan struct{} // closed when none is left
 }
 
-// answered takes a request's answer, under the lock.
+// answered records a request's answer. The caller holds the lock.
 func (r *request) answered(log timestamp.FailoverLog, err error) {
 	b := r.batch
 	r.batch, r.open = nil, nil
@@ -68,8 +68,8 @@ func (r *request) answered(log timestamp.FailoverLog, err error) {
 	}
 }
 
-// OpenStreams asks for many streams: the requests share system calls, and nobody is woken before the last answer has
-// come. It gives each request's answer as OpenStream would. ErrTimeout: none of those that are missing came within
+// OpenStreams opens many streams: the requests share system calls, and the caller is woken only by the last answer.
+// It returns each request's answer as OpenStream would. ErrTimeout means that none of the missing answers came within
 // Config.RequestTimeout.
 func (c *Conn) OpenStreams(ctx context.Context, reqs []StreamRequest) []StreamAnswer {
 	answers := make([]StreamAnswer, len(reqs))
@@ -87,7 +87,7 @@ func (c *Conn) openBatch(ctx context.Context, reqs []StreamRequest, answers []St
 	})
 }
 
-// FailoverLogs asks for the histories of many vbuckets as OpenStreams does for streams.
+// FailoverLogs reads the failover logs of many vbuckets in the way in which OpenStreams opens streams.
 func (c *Conn) FailoverLogs(ctx context.Context, vbuckets []uint16) []StreamAnswer {
 	answers := make([]StreamAnswer, len(vbuckets))
 	for from := 0; from < len(vbuckets); from += mostOpening {
@@ -106,13 +106,13 @@ func (c *Conn) FailoverLogs(ctx context.Context, vbuckets []uint16) []StreamAnsw
 	return answers
 }
 
-// Branch is what became of one question of Branches: the vbuuid, or the error, as of FailoverLog.
+// Branch is the answer for one vbucket of Branches: the vbuuid, or the error that FailoverLog would return.
 type Branch struct {
 	VBUUID uint64
 	Err    error
 }
 
-// Branches asks for the histories, which are short.
+// Branches reads the failover logs, which are short.
 func (c *Conn) Branches(ctx context.Context, vbuckets []uint16, _ func(uint16) uint64) []Branch {
 	answers := make([]Branch, len(vbuckets))
 	for i, a := range c.FailoverLogs(ctx, vbuckets) {
@@ -147,12 +147,12 @@ func (c *Conn) askAll(ctx context.Context, op mcbp.Opcode, answers []StreamAnswe
 	}
 }
 
-// mostOwed bounds the requests of a connection that wait for their answers, or would be answered to nobody: what is
-// known of each stays until its answer comes, however late, as a stream that begins then has to be closed.
+// mostOwed bounds a connection's unanswered requests, including abandoned ones: the record of each is kept until its
+// answer comes, however late, because a stream that begins then has to be closed.
 const mostOwed = 16 * mostOpening
 
-// owes ends the connection when requests were given up and the node owes too many answers. It still sends other
-// things, else the connection would have ended before.
+// owes ends the connection if the node owes too many answers after requests were abandoned. The node is not silent,
+// otherwise the watchdog would have ended the connection.
 func (c *Conn) owes() {
 	c.mu.Lock()
 	n := len(c.requests.pending)
@@ -162,7 +162,7 @@ func (c *Conn) owes() {
 	}
 }
 
-// askLocked sends a stream request of a batch, under the lock.
+// askLocked sends a stream request of a batch. The caller holds the lock.
 func (c *Conn) askLocked(r *request, req StreamRequest) error {
 	if c.err != nil {
 		return c.err
@@ -190,7 +190,7 @@ func (c *Conn) askLocked(r *request, req StreamRequest) error {
 	return nil
 }
 
-// wait waits for all answers of a batch; an error says why it waits no longer.
+// wait waits for all answers of a batch. It returns an error if it stops waiting before.
 func (c *Conn) wait(ctx context.Context, op mcbp.Opcode, b *batch) error {
 	patience := time.NewTimer(c.conf.RequestTimeout)
 	defer patience.Stop()

@@ -5,26 +5,25 @@ import (
 	"sync/atomic"
 )
 
-// chunkBytes is the size of the pooled memory that the socket is read into. It
-// measured best: one system call for 500 documents of 1 KiB.
+// chunkBytes is the size of the pooled memory that the socket is read into. It is the best one measured: one system
+// call for 500 documents of 1 KiB.
 const chunkBytes = 512 << 10
 
-// keptEvents is the longest event list that goes back into the pool.
+// keptEvents is the capacity up to which an event list goes back into the pool.
 const keptEvents = 16 << 10
 
-// keptChunks is how many free chunks a connection keeps for itself. The one that was freed last is filled next: what
-// the socket is copied into is then still in the processor's cache, and no garbage collection takes it away in between.
+// keptChunks is how many free chunks a connection keeps for itself. The chunk that was freed last is filled next: it
+// is still in the processor's cache, and no garbage collection can empty this list as it can a sync.Pool.
 const keptChunks = 2
 
-// chunk is memory that blocks point into; it goes back to where it came from when the last
-// of them is released.
+// chunk is memory that blocks point into; it is reused when the last of them is released.
 type chunk struct {
 	buf  []byte
 	home *chunks
 	refs atomic.Int32
 }
 
-// chunks are the free ones of one connection, the last one freed on top.
+// chunks holds the free chunks of one connection, the one freed last on top.
 type chunks struct {
 	mu   sync.Mutex // leaf
 	free [keptChunks]*chunk
@@ -44,7 +43,7 @@ func (l *chunks) take(n int) *chunk {
 	return c
 }
 
-// pop takes the last one freed; nil if there is none.
+// pop returns the chunk freed last, nil if there is none.
 func (l *chunks) pop() *chunk {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -57,7 +56,7 @@ func (l *chunks) pop() *chunk {
 	return c
 }
 
-// push keeps a free chunk; false when enough are kept.
+// push keeps a free chunk; it returns false if there are enough.
 func (l *chunks) push(c *chunk) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -73,44 +72,43 @@ var chunkPool = sync.Pool{New: func() any { return &chunk{buf: make([]byte, chun
 
 var eventPool = sync.Pool{New: func() any { s := make([]Event, 0, 512); return &s }}
 
-// release gives up one reference.
+// release drops one reference.
 func (c *chunk) release() {
 	if c.refs.Add(-1) != 0 || len(c.buf) != chunkBytes {
 		return
 	}
 	home := c.home
-	c.home = nil // what waits in the pool keeps no connection
+	c.home = nil // so that a pooled chunk keeps no connection alive
 	if !home.push(c) {
 		chunkPool.Put(c)
 	}
 }
 
-// Block is a run of events in the order of the connection, with the memory they
-// point into.
+// Block is a run of events in the order of the connection, with the memory they point into.
 type Block struct {
-	// Events are the consumer's to read until the last Release.
+	// Events may be read until the last Release.
 	Events []Event
 
-	released func(bytes int) // called once, with the last Release
+	released func(bytes int) // called once, by the last Release
 	list     *[]Event
 	chunks   []*chunk
 	inline   [2]*chunk // room for chunks in the common case
-	bytes    int       // what the node counts for these events
+	bytes    int       // what the node counts for these events in flow control
 	refs     atomic.Int32
 }
 
-// NewBlock makes an empty block with one reference, for an implementation of Feed that has its events' memory from
-// elsewhere; released is called when the last holder has released it, with what Add has counted.
+// NewBlock returns an empty block with one reference, for an implementation of Feed whose events do not use chunks;
+// released is called when the last holder has released the block, with the sum of the bytes given to Add.
 func NewBlock(released func(bytes int)) *Block { return newBlock(released) }
 
-// Add appends an event that the node counts with so many bytes; only whoever has made the block, and before anybody
-// else has it.
+// Add appends an event that the node counts with so many bytes. Only the creator may call it, and only before it
+// shares the block.
 func (b *Block) Add(e Event, bytes int) {
 	b.Events = append(b.Events, e)
 	b.bytes += bytes
 }
 
-// newBlock makes an empty block with one reference.
+// newBlock returns an empty block with one reference.
 func newBlock(released func(int)) *Block {
 	b := &Block{released: released, list: eventPool.Get().(*[]Event)}
 	b.Events = (*b.list)[:0]
@@ -119,7 +117,7 @@ func newBlock(released func(int)) *Block {
 	return b
 }
 
-// hold makes the block keep a chunk.
+// hold makes the block keep a reference to a chunk.
 func (b *Block) hold(c *chunk) {
 	for _, have := range b.chunks {
 		if have == c {
@@ -140,15 +138,14 @@ func (b *Block) merge(later *Block) {
 	later.free()
 }
 
-// Bytes is what the node counts for this block: what Release acknowledges.
+// Bytes returns what the node counts for this block: the bytes that Release acknowledges.
 func (b *Block) Bytes() int { return b.bytes }
 
-// Retain lets n more holders share the block; each of them calls Release.
+// Retain lets n more holders share the block; each of them must call Release.
 func (b *Block) Retain(n int) { b.refs.Add(int32(n)) }
 
-// Release says that one holder has processed the events. The last one gives the
-// memory back and acknowledges the bytes to the node. Nobody may touch the events
-// after his Release. One too many is ignored.
+// Release states that one holder has processed the events, which it must not use afterwards. The last Release frees
+// the memory and acknowledges the bytes to the node. Further calls are ignored.
 func (b *Block) Release() {
 	if b.refs.Add(-1) != 0 {
 		return
@@ -158,17 +155,17 @@ func (b *Block) Release() {
 	b.released(n)
 }
 
-// free returns the memory back.
+// free releases the memory.
 func (b *Block) free() {
 	large := false
 	for _, c := range b.chunks {
 		large = large || len(c.buf) > chunkBytes
 		c.release()
 	}
-	large = large || len(b.chunks) == 0 // memory of somebody else
+	large = large || len(b.chunks) == 0 // the memory does not come from chunks
 	b.chunks = nil
 	if cap(b.Events) <= keptEvents {
-		if large { // else what the stale events point to is in the pool anyway
+		if large { // otherwise the stale events point to pooled memory only
 			clear(b.Events)
 		}
 		*b.list = b.Events[:0]

@@ -5,44 +5,45 @@ import (
 	"time"
 )
 
-// A node sends each document as it is written, and a wake-up of the reader, of who takes its blocks and of workers
-// costs more than the document that it brings. So where nobody waits for documents before some tens of milliseconds
-// are over, the reader rests after a read that brought little, and what comes meanwhile shares the next one.
+// A node sends each document when it is written, and waking up the reader, the goroutine that takes its blocks and
+// the workers costs more than processing one document. So while no one needs documents within some tens of
+// milliseconds, the reader rests after a read that brought little, and what arrives meanwhile is read at once.
 const (
-	// restMost is how long the reader rests at most: by so much a document comes later.
+	// restMost bounds a rest, and so the delay of a document.
 	restMost = 25 * time.Millisecond
-	// restBytes is how much may come during a rest: it stands in the socket's buffers, and more would hold up the node.
+	// restBytes is how much may arrive during a rest: it waits in the socket's buffers, and more would hold up the node.
 	restBytes = 32 << 10
-	// restLeast is the shortest rest that is worth while. A connection that brings more than restBytes in it never rests.
+	// restLeast is the shortest worthwhile rest. A connection on which more than restBytes arrive in that time never
+	// rests.
 	restLeast = 5 * time.Millisecond
-	// restWindow is over how long the rate is taken of a connection that does not rest.
+	// restWindow is the time over which the rate of a connection that does not rest is measured.
 	restWindow = 100 * time.Millisecond
 )
 
-// Calm lets the reader of one connection at a time rest while nobody is in a hurry.
+// Calm lets the reader of one connection rest while no caller is in a hurry.
 type Calm struct {
 	hurried atomic.Int32
-	wake    chan struct{} // capacity 1: the rest is over
-	least   time.Duration // of a rest, for tests
+	wake    chan struct{} // capacity 1: ends a rest
+	least   time.Duration // shortest rest; set by tests
 }
 
-// NewCalm returns one with nobody in a hurry.
+// NewCalm returns a Calm without a caller in a hurry.
 func NewCalm() *Calm { return &Calm{wake: make(chan struct{}, 1)} }
 
-// Hurry ends the reader's rest, and lets there be none until the function that it returns is called.
+// Hurry ends the reader's rest and prevents further ones until the returned function is called.
 func (k *Calm) Hurry() (enough func()) {
 	k.hurried.Add(1)
 	poke(k.wake)
 	return func() { k.hurried.Add(-1) }
 }
 
-// restful is what comes over a connection, in a window of time.
+// restful measures what arrives on a connection, in a window of time.
 type restful struct {
 	since time.Time
 	bytes int
 }
 
-// read takes n bytes that were read, and returns how long to rest now; 0: not at all.
+// read records a read of n bytes, and returns how long to rest now; 0 means not at all.
 func (r *restful) read(n int, now time.Time) time.Duration {
 	r.bytes += n
 	took := max(now.Sub(r.since), time.Microsecond)
@@ -56,14 +57,14 @@ func (r *restful) read(n int, now time.Time) time.Duration {
 	if pause < restLeast {
 		return 0
 	}
-	r.begin(now) // what comes during a rest is read at once behind it
+	r.begin(now) // what arrives during a rest is read at once after it
 	return min(pause, restMost)
 }
 
-// begin begins a window.
+// begin starts a window.
 func (r *restful) begin(now time.Time) { r.since, r.bytes = now, 0 }
 
-// rest lets the reader rest after a read of n bytes, unless somebody waits for an answer or is in a hurry.
+// rest lets the reader rest after a read of n bytes, unless a request waits for its answer or a caller is in a hurry.
 func (c *Conn) rest(r *restful, timer *time.Timer, n int) {
 	k := c.conf.Calm
 	if k == nil {
@@ -81,7 +82,7 @@ func (c *Conn) rest(r *restful, timer *time.Timer, n int) {
 	}
 }
 
-// asks reports whether an answer of the node is waited for.
+// asks reports whether a request waits for its answer.
 func (c *Conn) asks() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

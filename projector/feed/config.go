@@ -15,64 +15,60 @@ import (
 
 // Defaults and limits of Config.
 const (
-	// DefaultBufferBytes is how much the node may send ahead of the releases.
+	// DefaultBufferBytes is how many unreleased bytes the node may send.
 	DefaultBufferBytes = 10 << 20
-	// MinBufferBytes keeps the acknowledgements from becoming the traffic.
+	// MinBufferBytes keeps the share of acknowledgements in the traffic small.
 	MinBufferBytes = 64 << 10
-	// MaxBufferBytes is what fits into the protocol's acknowledgement, with room for
-	// an overshooting message.
+	// MaxBufferBytes is the largest window whose acknowledgement fits into the protocol's field, with room for an
+	// overshooting message.
 	MaxBufferBytes = 1 << 30
 	// DefaultNoopInterval is how often the node sends a noop.
 	DefaultNoopInterval = 5 * time.Second
 	// DefaultRequestTimeout bounds each request, stream requests included.
 	DefaultRequestTimeout = 10 * time.Second
-	// ackFraction: an acknowledgement is sent when 1/ackFraction of the buffer has been released.
+	// ackFraction: an acknowledgement is sent after 1/ackFraction of the buffer has been released.
 	ackFraction = 5
 )
 
-// Config says which node's DCP to consume, and how.
+// Config configures a DCP connection to one node.
 type Config struct {
 	// Addr is the node's memcached address, host:port.
 	Addr string
-	// Bucket, User and Password authenticate.
+	// Bucket, User and Password are used for authentication.
 	Bucket, User, Password string
-	// Name is the connection's name, 1 to mcbp.MaxConnectionName bytes. It must be
-	// unique per process, node, topic and incarnation: a second connection with the
-	// same name silently kills the first.
+	// Name is the connection's name, 1 to mcbp.MaxConnectionName bytes. It must be unique per process, node, topic and
+	// incarnation: a second connection of the same name silently closes the first.
 	Name string
 	// BufferBytes is the flow-control window. 0 means DefaultBufferBytes.
 	BufferBytes int
-	// NoopInterval is how often the node shows that it lives, in whole seconds.
+	// NoopInterval is how often the node sends a sign of life, in whole seconds.
 	NoopInterval time.Duration
-	// DeadAfter is the silence after which the connection is given up; 0 means twice
-	// NoopInterval.
+	// DeadAfter is the silence after which the connection is closed; 0 means twice NoopInterval.
 	DeadAfter time.Duration
 	// RequestTimeout bounds each request.
 	RequestTimeout time.Duration
-	// Xattrs asks for extended attributes; without it the node leaves them out.
+	// Xattrs requests extended attributes; without it the node leaves them out.
 	Xattrs bool
-	// Tombstones asks for what a copy of the vbucket needs to know of deletions: when they were made, which were
-	// expirations, and which are forgotten.
+	// Tombstones requests what a replica of the vbucket needs to know of deletions: when they were made, which of them
+	// are expirations, and up to where they were purged.
 	Tombstones bool
-	// TLS encrypts when not nil.
+	// TLS encrypts the connection unless it is nil.
 	TLS *tls.Config
 	// AllowPlain permits PLAIN without TLS when the node offers nothing better.
 	AllowPlain bool
-	// Network says which of the addresses in the cluster map serve; only implementations that connect by the map look at
-	// it.
+	// Network selects the addresses in the cluster map; only implementations that connect by the map use it.
 	Network string
-	// Managers are the node's cluster manager, host:port; only implementations that connect by the map ask it.
+	// Managers are the node's cluster manager, host:port; only implementations that connect by the map use it.
 	Managers []string
-	// Map gives the map of a node that shows none itself; nil: nobody has it.
+	// Map returns the map of a node that provides none itself; nil if there is no such source.
 	Map func(ctx context.Context) (*mcbp.ClusterConfig, error)
-	// Calm, unless nil, lets reads rest while nobody is in a hurry, for documents that nobody waits for. Implementations
-	// may pass over it.
+	// Calm, unless nil, lets reads rest while no caller is in a hurry. Implementations may ignore it.
 	Calm *Calm
 	// Logger may be nil.
 	Logger hclog.Logger
 }
 
-// Checked fills in defaults and refuses what cannot work.
+// Checked returns the configuration with defaults filled in, or an error for values that cannot work.
 func (c Config) Checked() (Config, error) {
 	if c.BufferBytes == 0 {
 		c.BufferBytes = DefaultBufferBytes
@@ -104,7 +100,7 @@ func (c Config) Checked() (Config, error) {
 	return c, nil
 }
 
-// Errors of this package. Those that kvclient has too are the same values.
+// Errors of this package. Those that kvclient has, too, are the same values.
 var (
 	ErrAuth         = kvclient.ErrAuth
 	ErrNoBucket     = kvclient.ErrNoBucket
@@ -112,14 +108,13 @@ var (
 	ErrTemporary    = kvclient.ErrTemporary
 	ErrClosed       = kvclient.ErrClosed
 	ErrProtocol     = kvclient.ErrProtocol
-	// ErrStreamExists: this connection has a stream of the vbucket already.
+	// ErrStreamExists: this connection already has a stream of the vbucket.
 	ErrStreamExists = errors.New("feed: the vbucket has a stream on this connection already")
 	// ErrNoStream: this connection has no stream of the vbucket.
 	ErrNoStream = errors.New("feed: the vbucket has no stream on this connection")
-	// ErrRange: start, end and window of a stream request contradict each other or
-	// lie beyond what the node has.
+	// ErrRange: start, end and window of a stream request contradict each other or are beyond what the node has.
 	ErrRange = errors.New("feed: the node refuses the range of the stream request")
-	// ErrRollback: errors.Is finds it in a *RollbackError.
+	// ErrRollback matches a *RollbackError in errors.Is.
 	ErrRollback = errors.New("feed: the node demands a rollback")
 	// ErrTimeout: no answer within Config.RequestTimeout.
 	ErrTimeout = errors.New("feed: the node did not answer in time")
@@ -127,31 +122,31 @@ var (
 	ErrDead = errors.New("feed: the node has fallen silent")
 	// ErrOrder: the events of a stream contradict each other (Tracker).
 	ErrOrder = errors.New("feed: events of a stream out of order")
-	// ErrNotSupported: the node refuses something this consumer cannot do without.
+	// ErrNotSupported: the node refuses something that this consumer requires.
 	ErrNotSupported = kvclient.ErrNotSupported
 )
 
-// RollbackError is the refusal of a stream request: the consumer must go back to
-// its own snapshot at or below Seqno and ask again from there. It is an ErrRollback.
+// RollbackError is the refusal of a stream request: the consumer must roll back to its own snapshot at or below Seqno
+// and request the stream from there. It is an ErrRollback.
 type RollbackError struct {
 	VBucket uint16
 	Seqno   uint64
 }
 
-// Error says how far back.
+// Error states the seqno.
 func (e *RollbackError) Error() string {
 	return fmt.Sprintf("feed: vbucket %d must roll back to seqno %d or below", e.VBucket, e.Seqno)
 }
 
-// Is makes it an ErrRollback.
+// Is reports whether target is ErrRollback.
 func (e *RollbackError) Is(target error) bool { return target == ErrRollback }
 
-// broken is the error of an answer whose content the protocol does not allow.
+// broken returns the error for an answer whose content violates the protocol.
 func broken(vbucket uint16, err error) error {
 	return fmt.Errorf("%w: vbucket %d: %w", ErrProtocol, vbucket, err)
 }
 
-// MapOf reads a node's answer to GET_CLUSTER_CONFIG; one that knows no such request is stood in for by Config.Map.
+// MapOf parses a node's answer to GET_CLUSTER_CONFIG. If the node does not support the request, Config.Map is used.
 func (c Config) MapOf(ctx context.Context, answer mcbp.Frame, err error) (*mcbp.ClusterConfig, error) {
 	if err == nil {
 		err = AnswerError(answer, 0)
@@ -165,8 +160,8 @@ func (c Config) MapOf(ctx context.Context, answer mcbp.Frame, err error) (*mcbp.
 	return nil, err
 }
 
-// AnswerError makes the error of a node's answer to a request about a vbucket: nil for success, else one that wraps a
-// *kvclient.StatusError and the sentinel of what was asked for, or a *RollbackError.
+// AnswerError returns the error in a node's answer to a request about a vbucket: nil for success, otherwise one that
+// wraps a *kvclient.StatusError and the matching sentinel of this package, or a *RollbackError.
 func AnswerError(f mcbp.Frame, vbucket uint16) error {
 	err := kvclient.NewStatusError(f)
 	if err == nil {

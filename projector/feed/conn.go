@@ -14,13 +14,13 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// maxUnsent bounds what waits for the socket to take it: requests, noop answers
-// and acknowledgements, all small. More means a node that does not read.
+// maxUnsent bounds the bytes that wait to be written to the socket: requests, noop answers and acknowledgements, all
+// small. More means that the node does not read.
 const maxUnsent = 1 << 20
 
-// Conn is a DCP connection: see the package comment. All methods may be called
-// from any goroutine. Its reader, its writer and its callers share what mu guards,
-// which changes together: a block in the queue, and the streams that it begins or ends.
+// Conn is a DCP connection: see the package comment. All methods may be called from any goroutine. mu guards the
+// state that reader, writer and callers share and that must change together, such as a block in the queue and the
+// streams that it begins or ends.
 type Conn struct {
 	conf     Config
 	session  *kvclient.Session
@@ -29,41 +29,41 @@ type Conn struct {
 	ready    chan struct{} // 1: the queue has something, or the end has come
 	done     chan struct{} // closed when err is set
 	limit    int64         // most bytes that may be unacknowledged
-	arrived  atomic.Uint64 // bytes read, for the watchdog
-	patience atomic.Int64  // of the watchdog, in its steps
+	arrived  atomic.Uint64 // for the watchdog: bytes read
+	patience atomic.Int64  // of the watchdog, in steps
 	held     atomic.Int64  // bytes received and not released
-	released func(int)     // acknowledge, made once
+	released func(int)     // acknowledge; stored to avoid an allocation per block
 	chunks   chunks        // free memory to read into
 
 	collections bool                  // keys carry a collection prefix
 	endOnClose  bool                  // the node sends STREAM_END after CLOSE_STREAM; set before use
-	pacer       atomic.Pointer[pacer] // nil with flow control; set before use
+	pacer       atomic.Pointer[pacer] // nil if the node has flow control; set before use
 
 	mu       sync.Mutex // leaf: the fields below
 	out      []byte
 	unacked  int // released bytes not yet acknowledged
 	requests requests
-	streams  map[uint16]StreamID // open on the node, as far as we know
+	streams  map[uint16]StreamID // open on the node, as far as this side can tell
 	lastID   StreamID
 	queue    []*Block
 	closed   bool
 	err      error
 }
 
-// Dialer opens a Feed to the node that the configuration names.
+// Dialer opens a Feed to the node in the configuration.
 type Dialer func(ctx context.Context, conf Config) (Feed, error)
 
 // DialFeed is Dial as a Dialer.
 func DialFeed(ctx context.Context, conf Config) (Feed, error) {
 	c, err := Dial(ctx, conf)
 	if err != nil {
-		return nil, err // and no Feed that holds nil
+		return nil, err // not a Feed that holds a nil *Conn
 	}
 	return c, nil
 }
 
-// Dial opens a DCP connection and negotiates noops and flow control. Errors:
-// those of the network, ErrAuth, ErrNoBucket, ErrNotSupported, ErrProtocol.
+// Dial opens a DCP connection and negotiates noops and flow control. Errors: those of the network, ErrAuth,
+// ErrNoBucket, ErrNotSupported, ErrProtocol.
 func Dial(ctx context.Context, conf Config) (*Conn, error) {
 	conf, err := conf.Checked()
 	if err != nil {
@@ -77,7 +77,7 @@ func Dial(ctx context.Context, conf Config) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	// FAILOVER_LOG and everything else comes after OPEN, or the node hangs up.
+	// FAILOVER_LOG and everything else must follow OPEN, otherwise the node closes the connection.
 	flags := mcbp.OpenProducer
 	if conf.Xattrs && s.Granted(mcbp.FeatureXattr) {
 		flags |= mcbp.OpenXattrs
@@ -105,7 +105,7 @@ func Dial(ctx context.Context, conf Config) (*Conn, error) {
 	return c, nil
 }
 
-// newConn starts the loops of an opened session.
+// newConn returns a connection on an opened session, with its loops started.
 func newConn(s *kvclient.Session, conf Config) *Conn {
 	c := &Conn{
 		conf: conf, session: s,
@@ -122,8 +122,8 @@ func newConn(s *kvclient.Session, conf Config) *Conn {
 	return c
 }
 
-// negotiate sends the controls. An unknown one ends the connection only if it is
-// essential: control keys differ by the node's version.
+// negotiate sends the controls. If one is unknown to the node, the connection only fails if it is essential: the set
+// of control keys depends on the node's version.
 func (c *Conn) negotiate(ctx context.Context) error {
 	if err := c.negotiateNoops(ctx); err != nil {
 		return err
@@ -163,7 +163,7 @@ func (c *Conn) negotiate(ctx context.Context) error {
 	return nil
 }
 
-// control sends one.
+// control sends one control.
 func (c *Conn) control(ctx context.Context, key, value string) error {
 	f, err := c.call(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPControl, 0, 0), Key: []byte(key),
 		Value: []byte(value)})
@@ -173,20 +173,20 @@ func (c *Conn) control(ctx context.Context, key, value string) error {
 	return kvclient.NewStatusError(f)
 }
 
-// Refused reports whether an error is a node's answer of no, as against one that is not known: a failure that is
-// temporary, or of the connection.
+// Refused reports whether an error is a definite refusal by the node, in contrast to a temporary failure or one of
+// the connection.
 func Refused(err error) bool {
 	var se *kvclient.StatusError
 	return errors.As(err, &se) && !errors.Is(err, ErrTemporary)
 }
 
-// unsupported is the error of a control that cannot be done without.
+// unsupported returns the error for an essential control that the node refuses.
 func unsupported(key, value string, err error) error {
 	return fmt.Errorf("%w: control %s=%s: %w", ErrNotSupported, key, value, err)
 }
 
-// Close ends the connection and waits for its goroutines. Blocks not yet taken
-// are dropped; those taken stay valid until released.
+// Close ends the connection and waits for its goroutines. Blocks not yet taken are dropped; those taken stay valid
+// until released.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	c.closed = true
@@ -203,22 +203,21 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// Done is closed when the connection has ended. Blocks may still be waiting.
+// Done is closed when the connection has ended. Blocks may still be queued.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
-// Err is why the connection ended; nil while it lives.
+// Err returns why the connection ended; nil while it is open.
 func (c *Conn) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
 }
 
-// Addr is the node's address, as dialled.
+// Addr returns the node's address, as dialled.
 func (c *Conn) Addr() string { return c.conf.Addr }
 
-// Next takes the next block. It waits until there is one, ctx ends, or the
-// connection has ended and all blocks have been taken: then it returns why. Only
-// one goroutine may call Next at a time, or the order is lost.
+// Next returns the next block. It waits until there is one, ctx ends, or the connection has ended and all blocks have
+// been taken; then it returns the reason. Calls must not be concurrent, otherwise the order of blocks is lost.
 func (c *Conn) Next(ctx context.Context) (*Block, error) {
 	for {
 		c.mu.Lock()
@@ -247,13 +246,11 @@ func (c *Conn) Next(ctx context.Context) (*Block, error) {
 	}
 }
 
-// Held is how many bytes have been received and not yet released.
+// Held returns how many bytes have been received and not yet released.
 func (c *Conn) Held() int64 { return c.held.Load() }
 
-// push queues the block that the reader has made, or adds it to the newest one
-// that nobody has taken yet, if they share memory: a trickle of small messages must
-// not become a long queue. It returns false, and leaves the block to the caller, if
-// there is no event in it.
+// push queues the reader's block, or adds it to the newest queued block if they share memory, so that a trickle of
+// small messages does not become a long queue. If the block has no event, push returns false and the caller keeps it.
 func (c *Conn) push(b *Block) bool {
 	c.mu.Lock()
 	if p := c.pacer.Load(); p != nil {
@@ -275,8 +272,8 @@ func (c *Conn) push(b *Block) bool {
 	return true
 }
 
-// acknowledge books released bytes and tells the node when they are a fifth of
-// the window. Never more than was received: only what a block counted comes here.
+// acknowledge counts released bytes and sends an acknowledgement once they reach a fifth of the window. It never
+// acknowledges more than was received, because only bytes counted by a block are passed to it.
 func (c *Conn) acknowledge(n int) {
 	c.held.Add(-int64(n))
 	c.mu.Lock()
@@ -299,15 +296,15 @@ func (c *Conn) acknowledge(n int) {
 	}
 }
 
-// sendLocked appends a frame to what the writer sends. Our own frames are within
-// the limits, so Append cannot refuse them.
+// sendLocked appends a frame to the writer's buffer. Append cannot fail, because frames made here are within its
+// limits.
 func (c *Conn) sendLocked(f mcbp.Frame) {
 	if out, err := mcbp.Append(c.out, f); err == nil {
 		c.out = out
 	}
 }
 
-// poke wakes whoever waits on a channel with room for one.
+// poke wakes the goroutine that waits on a channel with capacity 1.
 func poke(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
@@ -315,8 +312,7 @@ func poke(ch chan struct{}) {
 	}
 }
 
-// fail ends the connection once: every waiting request gets err, Next gets it
-// after the blocks.
+// fail ends the connection once: every waiting request gets err, and Next returns it after the queued blocks.
 func (c *Conn) fail(err error) {
 	c.mu.Lock()
 	if c.err != nil {
@@ -331,7 +327,7 @@ func (c *Conn) fail(err error) {
 	poke(c.wake)
 }
 
-// writeLoop sends what has been put together.
+// writeLoop writes the buffer that sendLocked fills.
 func (c *Conn) writeLoop() error {
 	var buf []byte
 	for {
@@ -340,7 +336,7 @@ func (c *Conn) writeLoop() error {
 		case <-c.done:
 			return nil
 		}
-		runtime.Gosched() // whoever else is about to send something joins in: many requests, one system call
+		runtime.Gosched() // lets other goroutines add their requests: many requests, one system call
 		c.mu.Lock()
 		buf, c.out = c.out, buf[:0]
 		c.mu.Unlock()
@@ -352,12 +348,12 @@ func (c *Conn) writeLoop() error {
 			return err
 		}
 		if k := c.conf.Calm; k != nil {
-			poke(k.wake) // an answer may be waited for
+			poke(k.wake) // a request may wait for its answer
 		}
 	}
 }
 
-// lost words the end of a connection.
+// lost wraps the error that ended the connection.
 func (c *Conn) lost(err error) error {
 	return fmt.Errorf("%w: DCP connection %q to %s: %w", ErrClosed, c.conf.Name, c.conf.Addr, err)
 }

@@ -5,37 +5,36 @@ import (
 	"tidemark/timestamp"
 )
 
-// StreamID names one stream of a connection. It is never used twice on one
-// connection.
+// StreamID identifies one stream of a connection. It is never reused on that connection.
 type StreamID uint32
 
-// Kind says what an event is.
+// Kind is the kind of an event.
 type Kind uint8
 
-// The kinds of events. StreamBegin is made here, from the node's consent to a
-// stream request; the others are the protocol's.
+// The kinds of events. StreamBegin is generated here, from the node's consent to a stream request; the others are the
+// protocol's.
 const (
 	// StreamBegin is the first event of a stream; FailoverLog decodes its Value.
 	StreamBegin Kind = iota + 1
-	// SnapshotMarker opens the window SnapStart to SnapEnd.
+	// SnapshotMarker opens the window from SnapStart to SnapEnd.
 	SnapshotMarker
 	// Mutation is a new version of a document.
 	Mutation
 	// Deletion removes a document.
 	Deletion
-	// Expiration removes a document whose time is over.
+	// Expiration removes a document that has expired.
 	Expiration
-	// StreamEnd is the last event of a stream; EndReason says why.
+	// StreamEnd is the last event of a stream; EndReason is the reason.
 	StreamEnd
 	// SeqnoAdvanced moves the seqno without an item.
 	SeqnoAdvanced
-	// SystemEvent says that a collection or scope came or went.
+	// SystemEvent reports that a collection or scope was created, changed or dropped.
 	SystemEvent
-	// OSO brackets an out-of-order snapshot; not asked for.
+	// OSO brackets an out-of-order snapshot; it is not requested.
 	OSO
 )
 
-// String is the kind's name.
+// String returns the kind's name.
 func (k Kind) String() string {
 	names := [...]string{"none", "StreamBegin", "SnapshotMarker", "Mutation", "Deletion", "Expiration", "StreamEnd",
 		"SeqnoAdvanced", "SystemEvent", "OSO"}
@@ -51,38 +50,38 @@ func (k Kind) IsDocument() bool { return k >= Mutation && k <= Expiration }
 // Event is one message of a stream. Its slices alias the block's memory.
 type Event struct {
 	Kind Kind
-	// Datatype is what remains after decoding: snappy is always gone, xattr says that
-	// Xattrs was there. JSON is a hint only.
+	// Datatype is what remains after decoding: snappy is always cleared, xattr means that Xattrs is set. JSON is a hint
+	// only.
 	Datatype mcbp.Datatype
-	// Undecodable says that the value claims to be compressed or to have extended
-	// attributes and does not decode: Value is empty, the document has no keys.
+	// Undecodable is set if the value is flagged as compressed or as having extended attributes but does not decode:
+	// Value is empty, and the document has no keys.
 	Undecodable bool
-	// EmptiesDefault says of a SystemEvent that all documents of the default collection are gone. No Deletion says it of
-	// each.
+	// EmptiesDefault is set on a SystemEvent that removes all documents of the default collection. No Deletion is sent
+	// for each of them.
 	EmptiesDefault bool
 	VBucket        uint16
 	Stream         StreamID
 	// Collection is 0 for the default collection.
 	Collection uint32
-	// Flags are the document's flags; of an OSO, its own; of a SystemEvent, which.
+	// Flags are the document's flags, the flags of an OSO, or the kind of a SystemEvent.
 	Flags  uint32
 	Expiry uint32
-	// DeleteTime of a Deletion or Expiration is unix seconds; 0 when the node does not tell (Config.Tombstones).
+	// DeleteTime of a Deletion or Expiration is in unix seconds; 0 if the node does not send it (Config.Tombstones).
 	DeleteTime uint32
-	// SnapFlags belong to a SnapshotMarker, EndReason to a StreamEnd.
+	// SnapFlags is set on a SnapshotMarker, EndReason on a StreamEnd.
 	SnapFlags mcbp.SnapshotFlags
 	EndReason mcbp.EndReason
 	Seqno     uint64
 	RevSeqno  uint64
 	CAS       uint64
-	// SnapStart and SnapEnd belong to a SnapshotMarker, and so does Purge: up to where deletions are forgotten that the
-	// snapshot would have had; 0 when the node does not tell (Config.Tombstones).
+	// SnapStart, SnapEnd and Purge are set on a SnapshotMarker. Purge is the seqno up to which deletions were purged
+	// that the snapshot would have contained; 0 if the node does not send it (Config.Tombstones).
 	SnapStart, SnapEnd, Purge uint64
 	// Key is the document's key without its collection prefix.
 	Key []byte
 	// Value is the document, decompressed and without extended attributes.
 	Value []byte
-	// Xattrs is the section of extended attributes, if asked for.
+	// Xattrs is the section of extended attributes, if requested.
 	Xattrs []byte
 }
 

@@ -8,40 +8,39 @@ import (
 	"time"
 )
 
-// A node that sends fast wakes its consumer for each of its writes, and a wake-up costs more than reading the document
-// or two that it brings. So while data comes so fast that a chunk's worth of it is there in no time, the reader asks
-// the kernel to be woken only when there is some; network cards coalesce interrupts in the same way.
+// A node that sends fast wakes its consumer for each of its writes, and a wake-up costs more than reading the one or
+// two documents that it brings. So while data arrives fast enough to fill gatherBytes within gatherWait, the reader
+// asks the kernel to wake it only when that much is there; network cards coalesce interrupts in the same way.
 const (
-	// gatherBytes is what the reader waits for.
+	// gatherBytes is the amount that the reader waits for.
 	gatherBytes = 256 << 10
-	// gatherWait is how long it does at most: by so much a document can come later, on connections that are this busy
-	// only.
+	// gatherWait bounds the wait, and so the delay of a document, which only occurs on connections that are this busy.
 	gatherWait = time.Millisecond
-	// gatherFrom is the least that a read brings where it is worth while.
+	// gatherFrom is the least that a read must bring for gathering to be worthwhile.
 	gatherFrom = 8 << 10
-	// gatherPause is for how many reads nothing is tried at most after less came than was expected.
+	// gatherPause bounds the number of plain reads after less arrived than expected.
 	gatherPause = 1024
 )
 
 // gatherer reads a connection.
 type gatherer struct {
 	conn    net.Conn
-	wakeup  *wakeup // nil where the system has no such thing
+	wakeup  *wakeup // nil if not supported
 	want    int
 	wait    time.Duration
-	waiting bool // the kernel has been told
-	skip    int  // reads before it is tried again
-	pause   int  // of that, after the next failure half
+	waiting bool // SO_RCVLOWAT is set
+	skip    int  // plain reads left before the next attempt
+	pause   int  // number of plain reads after the last failure; doubles each time
 	last    time.Time
 }
 
-// newGatherer reads conn, of which the node sends so many bytes ahead of the releases.
+// newGatherer returns a reader of conn; window is the flow-control window, in bytes.
 func newGatherer(conn net.Conn, window int) *gatherer {
 	return &gatherer{conn: conn, wakeup: newWakeup(conn), want: min(gatherBytes, window/(2*ackFraction)), wait: gatherWait,
 		last: time.Now()}
 }
 
-// Read implements io.Reader. One goroutine may call it.
+// Read implements io.Reader. It must not be called concurrently.
 func (g *gatherer) Read(buf []byte) (int, error) {
 	if g.waiting {
 		n, err := g.gathered(buf)
@@ -70,13 +69,14 @@ func (g *gatherer) Read(buf []byte) (int, error) {
 	return n, nil
 }
 
-// busy reports whether reads that bring n bytes each, after so long, bring what is wanted within the wait; not when one
-// does.
+// busy reports whether reads of n bytes each, took apart, bring the wanted amount within the wait; false if a single
+// one does.
 func busy(n int, took time.Duration, want int, wait time.Duration) bool {
 	return n >= gatherFrom && n < want && time.Duration(want/n)*took < wait
 }
 
-// gathered reads when enough is there or the connection has ended; os.ErrDeadlineExceeded: neither in time.
+// gathered reads when enough is there or the connection has ended; it returns os.ErrDeadlineExceeded if neither
+// happens in time.
 func (g *gatherer) gathered(buf []byte) (int, error) {
 	if err := g.conn.SetReadDeadline(time.Now().Add(g.wait)); err != nil {
 		return 0, err
@@ -92,7 +92,8 @@ func (g *gatherer) gathered(buf []byte) (int, error) {
 	return n, nil
 }
 
-// tell says to the kernel for how much to wake the reader. A system that does not take it is read plainly.
+// tell sets the amount at which the kernel wakes the reader. If the system refuses, plain reads are used from then
+// on.
 func (g *gatherer) tell(waiting bool) error {
 	least := 1
 	if waiting {

@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wakeup is a TCP connection whose reader is woken for no less than it has been set to (SO_RCVLOWAT).
+// wakeup is a TCP connection whose reader is only woken when at least the set number of bytes is there (SO_RCVLOWAT).
 type wakeup struct {
 	raw   syscall.RawConn
-	check func(fd uintptr) bool // made once
+	check func(fd uintptr) bool // try; stored to avoid an allocation per read
 	buf   []byte                // of read
 	want  int
 	woken bool
@@ -20,7 +20,7 @@ type wakeup struct {
 	err   error
 }
 
-// newWakeup is nil for what is no plain TCP connection: what is decrypted has been read already.
+// newWakeup returns nil for anything but a plain TCP connection: with TLS, the decrypted data has already been read.
 func newWakeup(conn net.Conn) *wakeup {
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {
@@ -35,7 +35,7 @@ func newWakeup(conn net.Conn) *wakeup {
 	return w
 }
 
-// set says how many bytes wake the reader.
+// set sets the number of bytes that wake the reader.
 func (w *wakeup) set(least int) error {
 	var serr error
 	if err := w.raw.Control(func(fd uintptr) {
@@ -47,8 +47,8 @@ func (w *wakeup) set(least int) error {
 	return os.NewSyscallError("setsockopt", serr)
 }
 
-// read reads when want bytes are there, or when the reader is woken, which the end of the connection does too; 0 bytes
-// are the end. Errors: those of the read deadline and of the connection.
+// read reads when want bytes are there, or at the second wake-up, which the end of the connection causes as well; 0
+// bytes mean the end. Errors: those of the read deadline and of the connection.
 func (w *wakeup) read(buf []byte, want int) (int, error) {
 	w.buf, w.want, w.woken, w.n, w.err = buf, want, false, 0, nil
 	err := w.raw.Read(w.check)
@@ -59,7 +59,7 @@ func (w *wakeup) read(buf []byte, want int) (int, error) {
 	return w.n, err
 }
 
-// try is false when the reader is to be woken again.
+// try reports whether the read is done; if not, the reader waits for the next wake-up.
 func (w *wakeup) try(fd uintptr) bool {
 	if !w.woken {
 		w.woken = true

@@ -7,7 +7,7 @@ import (
 	"net"
 )
 
-// wakeup is for Linux alone.
+// wakeup is only implemented for Linux.
 type wakeup struct{}
 
 func newWakeup(net.Conn) *wakeup { return nil }

@@ -9,29 +9,29 @@ import (
 	"tidemark/timestamp"
 )
 
-// pacer stands in for flow control with a node that knows none (PR-17): a stream whose document would exceed the window
-// is closed at the node, what still comes of it is dropped, and when half of the window has been released it is opened
-// again from the last seqno that was handed over. Its user sees one stream. All of it is guarded by Conn.mu.
+// pacer replaces flow control for a node that has none (PR-17): if a stream's document would exceed the window, the
+// stream is closed at the node, what still arrives of it is dropped, and once half of the window is free, it is
+// opened again from the last delivered seqno. The user sees one stream. Conn.mu guards it.
 type pacer struct {
 	conn   *Conn
-	byWire map[StreamID]*paced // by the id that the node knows
+	byWire map[StreamID]*paced // by the node's stream id
 	byVB   map[uint16]*paced
-	paused int   // streams that wait to be opened again
-	making bool  // the reader makes a block that is not in the queue yet
-	block  int64 // its bytes, which Conn.held does not have yet
-	// ends are those of streams that their user has closed meanwhile: they follow what is in the block
+	paused int   // streams that wait to be reopened
+	making bool  // the reader is making a block that is not in the queue yet
+	block  int64 // bytes of that block not counted in Conn.held yet
+	// ends are the StreamEnds of streams that the user has closed meanwhile; they are appended to the block being made.
 	ends []Event
 }
 
-// paced is one stream of the user's.
+// paced is one of the user's streams.
 type paced struct {
 	vb     uint16
-	id     StreamID // the user's
-	wire   StreamID // the node's
+	id     StreamID // the user's id
+	wire   StreamID // the node's id
 	end    uint64
 	vbuuid uint64
-	need   int64     // of the document that did not fit
-	asked  time.Time // when the node was asked for what it is stopping or opening
+	need   int64     // bytes of the document that did not fit
+	asked  time.Time // when the node was asked to close or open it
 	track  Tracker
 	state  pacedState
 }
@@ -40,21 +40,21 @@ type pacedState uint8
 
 const (
 	flowing  pacedState = iota
-	stopping            // closed by us, its end has not come
+	stopping            // closed by the pacer; its end has not arrived
 	paused              // closed at the node
-	opening             // asked for again
-	leaving             // its user is closing it
-	gone                // the user wants it no more
+	opening             // requested again
+	leaving             // the user is closing it
+	gone                // the user has closed it
 )
 
-// resumeFraction of the window must be free before streams are opened again.
+// resumeFraction: 1/resumeFraction of the window must be free before streams are reopened.
 const resumeFraction = 2
 
 func newPacer(c *Conn) *pacer {
 	return &pacer{conn: c, byWire: map[StreamID]*paced{}, byVB: map[uint16]*paced{}}
 }
 
-// begin books the node's first consent.
+// begin registers a stream after the node's first consent.
 func (p *pacer) begin(vb uint16, id StreamID, req mcbp.StreamRequest, log timestamp.FailoverLog) {
 	s := &paced{vb: vb, id: id, wire: id, end: req.End, track: NewTracker(Position{Seqno: req.Start,
 		SnapStart: req.SnapStart, SnapEnd: req.SnapEnd})}
@@ -64,8 +64,8 @@ func (p *pacer) begin(vb uint16, id StreamID, req mcbp.StreamRequest, log timest
 	p.byWire[id], p.byVB[vb] = s, s
 }
 
-// admit says whether the event of n bytes goes to the user, who holds some already. A document larger than the window
-// goes when nothing else is held.
+// admit reports whether an event of n bytes is delivered; held is what the user holds already. A document larger than
+// the window is delivered if nothing else is held.
 func (p *pacer) admit(e *Event, held, n int64) bool {
 	s := p.byWire[e.Stream]
 	switch {
@@ -79,7 +79,7 @@ func (p *pacer) admit(e *Event, held, n int64) bool {
 		s.state, s.need, s.asked = stopping, n, time.Now()
 		p.conn.request(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPCloseStream, s.vb, 0)}, func(_ *Block, f *mcbp.Frame) {
 			if p.conn.endOnClose && f.Status() == mcbp.StatusOK {
-				return // its end comes
+				return // its StreamEnd follows
 			}
 			switch s.state {
 			case stopping:
@@ -90,12 +90,12 @@ func (p *pacer) admit(e *Event, held, n int64) bool {
 		})
 		return false
 	}
-	_, _ = s.track.Observe(e) // the user's own tracker tells him what is wrong
+	_, _ = s.track.Observe(e) // the user's own tracker reports errors
 	e.Stream = s.id
 	return true
 }
 
-// ended says whether an end of the node's is one for the user.
+// ended reports whether the node's StreamEnd is delivered to the user.
 func (p *pacer) ended(s *paced, e *Event) bool {
 	if s.state == stopping && e.EndReason == mcbp.EndClosed {
 		p.pause(s)
@@ -124,7 +124,7 @@ func (p *pacer) forget(s *paced) {
 	}
 }
 
-// resume opens paused streams again when there is room.
+// resume reopens paused streams if there is room.
 func (p *pacer) resume() {
 	held, window := p.conn.held.Load()+p.block, int64(p.conn.conf.BufferBytes)
 	if p.paused == 0 || p.conn.err != nil || held > window/resumeFraction {
@@ -137,7 +137,7 @@ func (p *pacer) resume() {
 	}
 }
 
-// reopen asks for the stream from where it was stopped.
+// reopen requests the stream from where it was stopped.
 func (p *pacer) reopen(s *paced) {
 	s.state, s.asked = opening, time.Now()
 	p.paused--
@@ -153,7 +153,8 @@ func (p *pacer) reopen(s *paced) {
 	})
 }
 
-// reopened takes the node's answer. What needs a decision ends the stream: its user opens it again as after any end.
+// reopened handles the node's answer. If a decision is needed, the stream ends: the user opens it again as after any
+// end.
 func (p *pacer) reopened(s *paced, b *Block, f *mcbp.Frame) {
 	err := AnswerError(*f, s.vb)
 	if err == nil {
@@ -168,13 +169,13 @@ func (p *pacer) reopened(s *paced, b *Block, f *mcbp.Frame) {
 	}
 	if s.state != opening {
 		if err != nil {
-			delete(p.byWire, s.wire) // no end will come
+			delete(p.byWire, s.wire) // no StreamEnd will come
 		}
 		return
 	}
 	if errors.Is(err, ErrTemporary) || errors.Is(err, ErrStreamExists) { // the one that was closed is not quite gone
 		s.state = paused
-		p.paused++ // tried again with the watchdog's next look
+		p.paused++ // retried at the watchdog's next step
 		return
 	}
 	reason := mcbp.EndStateChanged
@@ -186,21 +187,21 @@ func (p *pacer) reopened(s *paced, b *Block, f *mcbp.Frame) {
 	e.VBucket, e.Stream, e.EndReason = s.vb, s.id, reason
 }
 
-// close ends a stream that the node does not have at the moment; false if the node has it.
+// close ends a stream that the node does not have at the moment; it returns false if the node has it.
 func (p *pacer) close(vb uint16) (*paced, bool) {
 	s := p.byVB[vb]
 	switch {
 	case s == nil:
 		return nil, false
 	case s.state == flowing || s.state == leaving:
-		s.state = leaving // the end that comes now is the user's
+		s.state = leaving // the StreamEnd that follows is delivered
 		return nil, false
 	}
 	p.leave(s)
 	return s, true
 }
 
-// leave forgets a stream of which the node may still send something: that is for nobody.
+// leave unregisters a stream for which the node may still send something, which is then dropped.
 func (p *pacer) leave(s *paced) {
 	owed := s.state == stopping || s.state == opening
 	p.forget(s)
@@ -209,8 +210,8 @@ func (p *pacer) leave(s *paced) {
 	}
 }
 
-// overdue ends the streams that the node was asked to close, or to open again, and has not within the limit of any
-// request: nothing else would move them. Their users ask for them again, as after any end.
+// overdue ends the streams that the node was asked to close or to open and has not within RequestTimeout: nothing
+// else would end their wait. The user opens them again as after any end.
 func (p *pacer) overdue() {
 	limit := p.conn.conf.RequestTimeout
 	for _, s := range p.byVB {

@@ -11,15 +11,13 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// minRead is the room below which a new chunk is begun rather than reading a
-// sliver.
+// minRead is the room below which the reader begins a new chunk instead of reading a sliver.
 const minRead = 32 << 10
 
-// growth is how much larger a chunk the next one for a message is that does not fit.
+// growth is the factor by which the next chunk for a message that does not fit may be larger.
 const growth = 4
 
-// reader is the state of the read loop: the chunk being filled, and the one that
-// decompressed values are put into.
+// reader is the state of the read loop: the chunk being filled, and the one that holds decompressed values.
 type reader struct {
 	conn      *Conn
 	in        *gatherer
@@ -30,8 +28,7 @@ type reader struct {
 	frame     mcbp.Frame // the message being parsed
 }
 
-// readLoop reads, parses in place, answers noops, wakes requests and queues the
-// events.
+// readLoop reads, parses in place, answers noops, completes requests and queues the events.
 func (c *Conn) readLoop() error {
 	r := &reader{conn: c, in: newGatherer(c.session.Conn, c.conf.BufferBytes), cur: c.chunks.take(chunkBytes)}
 	defer r.free()
@@ -52,7 +49,7 @@ func (c *Conn) readLoop() error {
 	}
 }
 
-// free gives up the reader's own hold on its memory.
+// free releases the reader's own references to its memory.
 func (r *reader) free() {
 	r.cur.release()
 	if r.arena != nil {
@@ -60,8 +57,8 @@ func (r *reader) free() {
 	}
 }
 
-// fill reads once, into a new chunk if the message under way does not fit into
-// this one or little room is left. It returns how much came.
+// fill reads once, into a new chunk if the present message does not fit into this one or little room is left. It
+// returns the number of bytes read.
 func (r *reader) fill() (n int, err error) {
 	if err := r.room(); err != nil {
 		return 0, err
@@ -75,8 +72,8 @@ func (r *reader) fill() (n int, err error) {
 	return 0, err
 }
 
-// room makes sure that a read is worth it. Memory for a large message grows with what has come of it, not with what its
-// header announces.
+// room makes sure that there is enough room for a read. The memory for a large message grows with what has arrived of
+// it, not with the size in its header.
 func (r *reader) room() error {
 	have, free, need := r.to-r.from, len(r.cur.buf)-r.to, minRead
 	if have >= mcbp.HeaderSize {
@@ -96,8 +93,7 @@ func (r *reader) room() error {
 	return nil
 }
 
-// parse handles every whole message in the buffer and queues their events as one
-// block.
+// parse handles every complete message in the buffer and queues their events as one block.
 func (r *reader) parse() error {
 	c, f := r.conn, &r.frame
 	var b *Block
@@ -139,7 +135,7 @@ func (r *reader) parse() error {
 	return nil
 }
 
-// frameOf takes the frame that was parsed, of n bytes: an event into b, or the answer to a request.
+// frameOf handles the parsed frame, of n bytes: an event goes into b, an answer to its request.
 func (r *reader) frameOf(b *Block, n int) error {
 	c, f := r.conn, &r.frame
 	if !f.Magic.IsRequest() {
@@ -162,7 +158,7 @@ func (r *reader) frameOf(b *Block, n int) error {
 	return nil
 }
 
-// begun says that a block is being made.
+// begun records that a block is being made.
 func (c *Conn) begun() {
 	if p := c.pacer.Load(); p != nil {
 		c.mu.Lock()
@@ -171,7 +167,7 @@ func (c *Conn) begun() {
 	}
 }
 
-// pace takes the block's last event, of n bytes, back if the pacer does not admit it.
+// pace removes the block's last event, of n bytes, if the pacer does not admit it.
 func (c *Conn) pace(p *pacer, b *Block, n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -182,7 +178,7 @@ func (c *Conn) pace(p *pacer, b *Block, n int) {
 	p.block = int64(b.bytes)
 }
 
-// counted says that Conn.held has the block's bytes.
+// counted records that Conn.held includes the block's bytes.
 func (c *Conn) counted() {
 	if p := c.pacer.Load(); p != nil {
 		c.mu.Lock()
@@ -191,7 +187,7 @@ func (c *Conn) counted() {
 	}
 }
 
-// answerNoop answers at once, repeating the opaque.
+// answerNoop answers at once, with the same opaque.
 func (c *Conn) answerNoop(noop mcbp.Header) {
 	c.mu.Lock()
 	c.sendLocked(mcbp.Frame{Header: mcbp.Response(noop, mcbp.StatusOK)})
@@ -238,7 +234,7 @@ func (r *reader) event(b *Block, f *mcbp.Frame) error {
 	return r.rareEvent(b, f)
 }
 
-// rareEvent is event for what comes seldom.
+// rareEvent handles the rare kinds for event.
 func (r *reader) rareEvent(b *Block, f *mcbp.Frame) error {
 	switch f.Op {
 	case mcbp.OpDCPSeqnoAdvanced:
@@ -274,13 +270,13 @@ func (r *reader) rareEvent(b *Block, f *mcbp.Frame) error {
 	return nil
 }
 
-// violation is the end of a connection whose node breaks the protocol: what
-// follows cannot be trusted.
+// violation returns the error for a node that breaks the protocol. It ends the connection, because nothing after it
+// can be trusted.
 func violation(f *mcbp.Frame, err error) error {
 	return fmt.Errorf("%w: vbucket %d: %w", ErrProtocol, f.VBucket(), err)
 }
 
-// next appends an event with what all have in common.
+// next appends an event with the fields that all kinds share.
 func (b *Block) next(kind Kind, f *mcbp.Frame) *Event {
 	b.Events = append(b.Events, Event{})
 	e := &b.Events[len(b.Events)-1]
@@ -288,8 +284,8 @@ func (b *Block) next(kind Kind, f *mcbp.Frame) *Event {
 	return e
 }
 
-// document fills key and value: the collection prefix comes off the key;
-// metadata, compression and extended attributes come off the value.
+// document sets key and value: it removes the collection prefix from the key, and metadata, compression and extended
+// attributes from the value.
 func (r *reader) document(b *Block, e *Event, f *mcbp.Frame, meta int) error {
 	e.Key, e.Value, e.Datatype = f.Key, f.Value, f.Datatype
 	if r.conn.collections {
@@ -310,10 +306,10 @@ func (r *reader) document(b *Block, e *Event, f *mcbp.Frame, meta int) error {
 	return nil
 }
 
-// Decode undoes compression, into new memory, and takes extended attributes off.
+// Decode decompresses the value into new memory and splits off extended attributes.
 func (e *Event) Decode() { e.decode(func(n int) []byte { return make([]byte, n) }) }
 
-// decode is Decode into memory from alloc.
+// decode is Decode with memory from alloc.
 func (e *Event) decode(alloc func(n int) []byte) {
 	if e.Datatype.Has(mcbp.DatatypeSnappy) {
 		e.Datatype &^= mcbp.DatatypeSnappy
@@ -332,7 +328,7 @@ func (e *Event) decode(alloc func(n int) []byte) {
 	}
 }
 
-// decompress undoes snappy; false if the value does not decode or would be larger than a body may be.
+// decompress undoes snappy; it returns false if the value does not decode or would exceed the largest body.
 func (e *Event) decompress(alloc func(n int) []byte) bool {
 	n, err := snappy.DecodedLen(e.Value)
 	if err != nil || n < 0 || n > mcbp.MaxBody || n > mcbp.MaxSnappyRatio*len(e.Value) {
@@ -346,7 +342,7 @@ func (e *Event) decompress(alloc func(n int) []byte) bool {
 	return true
 }
 
-// space takes n bytes that the block keeps from the arena.
+// space returns n bytes of the arena, whose chunk the block keeps.
 func (r *reader) space(b *Block, n int) []byte {
 	if r.arena == nil || len(r.arena.buf)-r.arenaUsed < n {
 		if r.arena != nil {

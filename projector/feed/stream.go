@@ -17,71 +17,67 @@ import (
 	"tidemark/timestamp"
 )
 
-// Feed is a consumer of one node's changes of one bucket. Conn is the native one; package feed/gocb has another.
+// Feed is a consumer of one bucket's changes on one node. Conn is the native one; package feed/gocb has another.
 type Feed interface {
-	// Addr is the node's address, host:port.
+	// Addr returns the node's address, host:port.
 	Addr() string
-	// Held is how many bytes have been received and not released.
+	// Held returns how many bytes have been received and not released.
 	Held() int64
-	// Next takes the next block of events.
+	// Next returns the next block of events.
 	Next(ctx context.Context) (*Block, error)
 	// NewStreamID returns an id for OpenStream.
 	NewStreamID() StreamID
-	// OpenStream asks for a stream and returns its failover log, newest entry first.
+	// OpenStream opens a stream and returns its failover log, newest entry first.
 	OpenStream(ctx context.Context, req StreamRequest) (timestamp.FailoverLog, error)
-	// OpenStreams is OpenStream for many, cheaper than one by one: it gives an answer for each, in the order of the
-	// requests.
+	// OpenStreams is OpenStream for many streams, cheaper than single calls: it returns an answer for each, in the order
+	// of the requests.
 	OpenStreams(ctx context.Context, reqs []StreamRequest) []StreamAnswer
-	// CloseStream ends the vbucket's stream.
+	// CloseStream closes the vbucket's stream.
 	CloseStream(ctx context.Context, vbucket uint16) error
 	// HasStream asks the node whether it still has the vbucket's stream.
 	HasStream(ctx context.Context, vbucket uint16) (bool, error)
-	// FailoverLog is the vbucket's history, newest entry first.
+	// FailoverLog returns the vbucket's failover log, newest entry first.
 	FailoverLog(ctx context.Context, vbucket uint16) (timestamp.FailoverLog, error)
-	// FailoverLogs is FailoverLog for many, cheaper than one by one: it gives an answer for each, in the order of the
-	// vbuckets.
+	// FailoverLogs is FailoverLog for many vbuckets, cheaper than single calls: it returns an answer for each, in the
+	// order of the vbuckets.
 	FailoverLogs(ctx context.Context, vbuckets []uint16) []StreamAnswer
-	// Branches tells for many vbuckets on which branch each is now. known is what the caller believes, 0 for nothing: it
-	// may make the answer cheaper.
+	// Branches returns the present branch of each of many vbuckets. known returns the branch that the caller expects, 0
+	// for none, which may make the query cheaper.
 	Branches(ctx context.Context, vbuckets []uint16, known func(vbucket uint16) uint64) []Branch
-	// HighSeqnos are those of the node's active vbuckets.
+	// HighSeqnos returns the high seqnos of the node's active vbuckets.
 	HighSeqnos(ctx context.Context) ([]mcbp.VBucketSeqno, error)
-	// Purges tells up to where the node has forgotten deletions: of those of the vbuckets that it has and tells it of; nil
-	// asks for all that it has.
+	// Purges returns the purge seqnos of those of the vbuckets that the node hosts and reports; nil asks for all that it
+	// hosts.
 	Purges(ctx context.Context, vbuckets []uint16) (map[uint16]uint64, error)
-	// ClusterConfig is the node's present map.
+	// ClusterConfig returns the node's present cluster map.
 	ClusterConfig(ctx context.Context) (*mcbp.ClusterConfig, error)
-	// Manifest is the bucket's manifest of collections; ErrNotSupported where the node has none.
+	// Manifest returns the bucket's manifest of collections; ErrNotSupported if the node has none.
 	Manifest(ctx context.Context) (*mcbp.Manifest, error)
-	// Done is closed at the end of the connection, Err says why.
+	// Done is closed at the end of the connection; Err returns the reason.
 	Done() <-chan struct{}
 	Err() error
-	// Close ends it and waits for its goroutines.
+	// Close ends the connection and waits for its goroutines.
 	Close() error
 }
 
 var _ Feed = (*Conn)(nil)
 
-// StreamRequest asks for a vbucket's changes.
+// StreamRequest is a request for a vbucket's changes.
 type StreamRequest struct {
 	VBucket uint16
-	// ID names the stream in its events. Take it from NewStreamID beforehand, so that
-	// the events find their place when they come before OpenStream has returned; 0
-	// lets OpenStream take one.
+	// ID identifies the stream in its events. Take it from NewStreamID before the call, so that events that arrive
+	// before OpenStream returns can be assigned; with 0, OpenStream chooses one.
 	ID StreamID
-	// Flags; StreamActiveOnly is always added: a KV replica's seqnos are not to be
-	// trusted.
+	// Flags always include StreamActiveOnly: the seqnos of a KV replica cannot be relied on.
 	Flags mcbp.StreamFlags
-	// Start is the last seqno that the consumer has; End the last it wants
-	// (mcbp.EndOfTime: never ends).
+	// Start is the last seqno that the consumer has, End the last one it wants (mcbp.EndOfTime: no end).
 	Start, End uint64
-	// VBUUID is the branch that Start is on; SnapStart and SnapEnd the window that it
-	// is in.
+	// VBUUID is the branch of Start; SnapStart and SnapEnd are the window that contains it.
 	VBUUID             uint64
 	SnapStart, SnapEnd uint64
 }
 
-// wire is the request as the node gets it.
+// wire returns the request in the protocol's form.
 func (r *StreamRequest) wire() mcbp.StreamRequest {
 	return mcbp.StreamRequest{
 		Flags: r.Flags | mcbp.StreamActiveOnly, Start: r.Start, End: r.End,
@@ -89,13 +85,13 @@ func (r *StreamRequest) wire() mcbp.StreamRequest {
 	}
 }
 
-// VBucketDetails are a vbucket's figures on one node.
+// VBucketDetails holds a vbucket's statistics on one node.
 type VBucketDetails struct {
 	State      string // active, replica, pending, dead
 	VBUUID     uint64
 	HighSeqno  uint64
 	PurgeSeqno uint64
-	HasPurge   bool // the node has told PurgeSeqno
+	HasPurge   bool // the statistics contain PurgeSeqno
 }
 
 // NewStreamID returns an id that no stream of this connection has had.
@@ -105,19 +101,17 @@ func (c *Conn) NewStreamID() StreamID {
 	return c.newStreamID()
 }
 
-// newStreamID is NewStreamID under the lock. Two thousand million streams on one
-// connection are out of reach.
+// newStreamID is NewStreamID under the lock. It would repeat ids after 2^31 streams on one connection, which is out
+// of reach.
 func (c *Conn) newStreamID() StreamID {
 	c.lastID++
 	return c.lastID & (requestOpaque - 1)
 }
 
-// OpenStream asks the node for a stream. On success the failover log is returned
-// and the stream's first event is a StreamBegin with the same log. Errors:
-// *RollbackError, ErrNotMyVBucket (a *kvclient.StatusError holds the newer map if
-// the node sent one), ErrStreamExists, ErrRange, ErrTemporary, ErrTimeout, and the
-// end of the connection. When the caller gives up before the answer (ctx,
-// ErrTimeout) and the node consents later, the stream is closed again.
+// OpenStream opens a stream at the node. On success it returns the failover log, and the stream's first event is a
+// StreamBegin with the same log. Errors: *RollbackError, ErrNotMyVBucket (a *kvclient.StatusError holds the newer map
+// if the node sent one), ErrStreamExists, ErrRange, ErrTemporary, ErrTimeout, and the end of the connection. If the
+// call ends before the answer (ctx, ErrTimeout) and the node consents later, the stream is closed again.
 func (c *Conn) OpenStream(ctx context.Context, req StreamRequest) (timestamp.FailoverLog, error) {
 	if req.ID == 0 {
 		req.ID = c.NewStreamID()
@@ -144,8 +138,8 @@ func (c *Conn) OpenStream(ctx context.Context, req StreamRequest) (timestamp.Fai
 	return mcbp.DecodeFailoverLog(f.Value)
 }
 
-// CloseStream ends the vbucket's stream. Its StreamEnd event follows (made here
-// if the node sends none). ErrNoStream: it has already ended, or never was.
+// CloseStream closes the vbucket's stream. Its StreamEnd event follows (generated here if the node sends none).
+// ErrNoStream: it has already ended, or never existed.
 func (c *Conn) CloseStream(ctx context.Context, vbucket uint16) error {
 	if c.closePaused(vbucket) {
 		return nil
@@ -157,24 +151,24 @@ func (c *Conn) CloseStream(ctx context.Context, vbucket uint16) error {
 	return AnswerError(f, vbucket)
 }
 
-// HasStream asks the node whether it still has the vbucket's stream: some say nothing when one is over. The question is
-// IdleRequest, so that nothing changes at the node. Errors: those of OpenStream that answer neither yes nor no.
+// HasStream asks the node whether it still has the vbucket's stream: some engines do not report its end. The query is
+// IdleRequest, which changes nothing at the node. Errors: those of OpenStream that are neither yes nor no.
 func (c *Conn) HasStream(ctx context.Context, vbucket uint16) (bool, error) {
 	_, err := c.OpenStream(ctx, IdleRequest(vbucket))
 	if err == nil {
-		_ = c.CloseStream(ctx, vbucket) // it was given one on a branch that cannot be
+		_ = c.CloseStream(ctx, vbucket) // the node granted a stream on a branch that cannot exist
 	}
 	return StreamThere(err)
 }
 
-// IdleRequest is a request for a stream that no node can grant: it has the vbucket's stream already, or it has no
-// history of the branch that is asked for, which no engine's 48 bits can name.
+// IdleRequest returns a request for a stream that no node can grant: either the node has the vbucket's stream
+// already, or it has no history of the requested branch, whose vbuuid exceeds the 48 bits that engines use.
 func IdleRequest(vbucket uint16) StreamRequest {
 	return StreamRequest{VBucket: vbucket, Start: 1, SnapStart: 1, SnapEnd: 1, End: mcbp.EndOfTime, VBUUID: math.MaxUint64}
 }
 
-// StreamThere reads the answer to IdleRequest: whether the node still has the stream. The error is err where it says
-// neither yes nor no.
+// StreamThere interprets the answer to IdleRequest: whether the node still has the stream. It returns err if the
+// answer is neither yes nor no.
 func StreamThere(err error) (bool, error) {
 	switch {
 	case errors.Is(err, ErrStreamExists):
@@ -185,7 +179,7 @@ func StreamThere(err error) (bool, error) {
 	return false, err
 }
 
-// FailoverLog asks for the vbucket's history, newest entry first.
+// FailoverLog returns the vbucket's failover log, newest entry first.
 func (c *Conn) FailoverLog(ctx context.Context, vbucket uint16) (timestamp.FailoverLog, error) {
 	f, err := c.call(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPFailoverLog, vbucket, 0)})
 	if err != nil {
@@ -201,7 +195,7 @@ func (c *Conn) FailoverLog(ctx context.Context, vbucket uint16) (timestamp.Failo
 	return log, nil
 }
 
-// HighSeqnos asks for the high seqnos of the node's active vbuckets.
+// HighSeqnos returns the high seqnos of the node's active vbuckets.
 func (c *Conn) HighSeqnos(ctx context.Context) ([]mcbp.VBucketSeqno, error) {
 	f, err := c.call(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpGetAllVBSeqnos, 0, 0),
 		Extras: mcbp.AppendVBSeqnosRequest(nil, mcbp.VBucketActive)})
@@ -218,13 +212,13 @@ func (c *Conn) HighSeqnos(ctx context.Context) ([]mcbp.VBucketSeqno, error) {
 	return highs, nil
 }
 
-// ClusterConfig asks for the node's present map.
+// ClusterConfig returns the node's present cluster map.
 func (c *Conn) ClusterConfig(ctx context.Context) (*mcbp.ClusterConfig, error) {
 	f, err := c.call(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpGetClusterConfig, 0, 0)})
 	return c.conf.MapOf(ctx, f, err)
 }
 
-// Manifest is the bucket's manifest of collections. Errors: ErrNotSupported where the node has none.
+// Manifest returns the bucket's manifest of collections. Errors: ErrNotSupported if the node has none.
 func (c *Conn) Manifest(ctx context.Context) (*mcbp.Manifest, error) {
 	if !c.collections {
 		return nil, errNoCollections(c.conf.Addr)
@@ -240,7 +234,7 @@ func errNoCollections(addr string) error {
 	return fmt.Errorf("%w: %s has no collections", ErrNotSupported, addr)
 }
 
-// ReadManifest reads the answer to GET_COLLECTIONS_MANIFEST.
+// ReadManifest parses the answer to GET_COLLECTIONS_MANIFEST.
 func ReadManifest(f mcbp.Frame) (*mcbp.Manifest, error) {
 	if err := AnswerError(f, 0); err != nil {
 		return nil, err
@@ -252,22 +246,22 @@ func ReadManifest(f mcbp.Frame) (*mcbp.Manifest, error) {
 	return m, nil
 }
 
-// Details asks for the figures of all vbuckets that the node has.
+// Details returns the statistics of all vbuckets that the node has.
 func (c *Conn) Details(ctx context.Context) (map[uint16]VBucketDetails, error) {
 	return c.details(ctx, "vbucket-details")
 }
 
-// Purges asks for purge seqnos.
+// Purges returns purge seqnos; see the function Purges.
 func (c *Conn) Purges(ctx context.Context, vbuckets []uint16) (map[uint16]uint64, error) {
 	return Purges(vbuckets, func(group string) (map[uint16]VBucketDetails, error) { return c.details(ctx, group) })
 }
 
-// purgesAtOnce is how many questions for one vbucket are under way.
+// purgesAtOnce bounds the concurrent queries for single vbuckets.
 const purgesAtOnce = 64
 
-// Purges asks for purge seqnos, of all vbuckets at once or of those that are named one by one, by the statistics of
-// seqnos: an engine has them in memory. Of what it tells of a vbucket in detail there is ten times as much, and it
-// opens the vbucket's file for it.
+// Purges reads purge seqnos from the vbucket-seqno statistics, for all vbuckets in one query, or for named ones by a
+// query each. An engine has these statistics in memory; vbucket-details is ten times as long, and the engine opens
+// the vbucket's file for it.
 func Purges(vbuckets []uint16, ask func(group string) (map[uint16]VBucketDetails, error)) (map[uint16]uint64, error) {
 	const group = "vbucket-seqno"
 	if len(vbuckets) == 0 {
@@ -281,7 +275,7 @@ func Purges(vbuckets []uint16, ask func(group string) (map[uint16]VBucketDetails
 	for _, vb := range vbuckets {
 		g.Go(func() error {
 			one, err := ask(group + " " + strconv.Itoa(int(vb)))
-			if errors.Is(err, ErrNotMyVBucket) { // it has left: of the others the node tells
+			if errors.Is(err, ErrNotMyVBucket) { // the vbucket has moved; the other answers count
 				return nil
 			}
 			mu.Lock()
@@ -294,7 +288,7 @@ func Purges(vbuckets []uint16, ask func(group string) (map[uint16]VBucketDetails
 	return purges, err
 }
 
-// purgesOf adds the purge seqnos that were told.
+// purgesOf adds the purge seqnos found in all.
 func purgesOf(purges map[uint16]uint64, all map[uint16]VBucketDetails) map[uint16]uint64 {
 	if purges == nil {
 		purges = make(map[uint16]uint64, len(all))
@@ -307,8 +301,8 @@ func purgesOf(purges map[uint16]uint64, all map[uint16]VBucketDetails) map[uint1
 	return purges
 }
 
-// BucketUUID asks which bucket the connection is of, by its statistics: of a node that can be asked for no map, too.
-// Errors: those of AnswerError and of the connection, and that the node does not say.
+// BucketUUID reads the uuid of the connection's bucket from the node's statistics, which also works for a node
+// without a cluster map. Errors: those of AnswerError and of the connection, and a missing uuid.
 func (c *Conn) BucketUUID(ctx context.Context) (uuid string, err error) {
 	err = c.stats(ctx, "uuid", func(key, value string) {
 		if key == "uuid" {
@@ -331,7 +325,7 @@ func (c *Conn) details(ctx context.Context, group string) (map[uint16]VBucketDet
 	return out, bad
 }
 
-// stats asks for a group of statistics, and calls each for all of them. Errors: those of AnswerError and of the
+// stats reads a group of statistics, and calls each for every one. Errors: those of AnswerError and of the
 // connection.
 func (c *Conn) stats(ctx context.Context, group string, each func(key, value string)) error {
 	ask := mcbp.Frame{Header: mcbp.Request(mcbp.OpStat, 0, 0), Key: []byte(group)}
@@ -342,8 +336,8 @@ func (c *Conn) stats(ctx context.Context, group string, each func(key, value str
 	return AnswerError(f, 0)
 }
 
-// AddDetail reads one statistic of a node into out: vb_N (the state), vb_N:uuid, vb_N:high_seqno,
-// vb_N:purge_seqno. Others are skipped.
+// AddDetail parses one statistic of a node into out: vb_N (the state), vb_N:uuid, vb_N:high_seqno, vb_N:purge_seqno.
+// Others are skipped.
 func AddDetail(out map[uint16]VBucketDetails, key, value string) error {
 	rest, ok := strings.CutPrefix(key, "vb_")
 	if !ok {
@@ -375,18 +369,18 @@ func AddDetail(out map[uint16]VBucketDetails, key, value string) error {
 	return nil
 }
 
-// call sends a request and waits for its answer, whatever its status.
+// call sends a request and returns its answer, whatever the status.
 func (c *Conn) call(ctx context.Context, req mcbp.Frame) (mcbp.Frame, error) {
 	return c.callMore(ctx, req, nil)
 }
 
-// callMore is call for requests with several answers: all but the last go to
-// more, which is called from the reader and not after callMore has returned.
+// callMore is call for requests with several answers: all but the last are passed to more, which the reader calls,
+// and never after callMore has returned.
 func (c *Conn) callMore(ctx context.Context, req mcbp.Frame, more func(mcbp.Frame)) (mcbp.Frame, error) {
 	return c.callFor(ctx, req, nil, more)
 }
 
-// callFor sends a request, which open describes if it is for a stream, and waits for the answer.
+// callFor sends a request and waits for the answer; open describes a stream request.
 func (c *Conn) callFor(ctx context.Context, req mcbp.Frame, open *mcbp.StreamRequest,
 	more func(mcbp.Frame)) (mcbp.Frame, error) {
 	c.mu.Lock()
@@ -434,15 +428,14 @@ func (c *Conn) callFor(ctx context.Context, req mcbp.Frame, open *mcbp.StreamReq
 	return mcbp.Frame{}, err
 }
 
-// response hands an answer of the node to its request, and puts what it means for
-// a stream into the block.
+// response passes an answer of the node to its request, and adds the event that follows from it to the block.
 func (c *Conn) response(b *Block, f *mcbp.Frame) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r := c.requests.pending[f.Opaque]
 	if r == nil {
 		if f.Op == mcbp.OpDCPBufferAck || c.err != nil {
-			return nil // some engines answer it; or we have ended
+			return nil // some engines answer it; or the connection has ended
 		}
 		return fmt.Errorf("%w: %v answers the opaque %#x, which nobody waits for", ErrProtocol, f.Op, f.Opaque)
 	}
@@ -461,7 +454,7 @@ func (c *Conn) response(b *Block, f *mcbp.Frame) error {
 	if f.Status() == mcbp.StatusOK {
 		var err error
 		if log, err = c.streamAnswer(b, f, r); err != nil {
-			return err // which ends the connection, and all that is pending, this too
+			return err // it ends the connection, and with it all pending requests, including this one
 		}
 	}
 	delete(c.requests.pending, f.Opaque)
@@ -478,8 +471,8 @@ func (c *Conn) response(b *Block, f *mcbp.Frame) error {
 	return nil
 }
 
-// streamAnswer books what a consent of the node means for the vbucket's stream, and returns the failover log of a new
-// one.
+// streamAnswer applies the effect of a successful answer on the vbucket's stream, and returns the failover log of a
+// new one.
 func (c *Conn) streamAnswer(b *Block, f *mcbp.Frame, r *request) (timestamp.FailoverLog, error) {
 	switch f.Op {
 	case mcbp.OpDCPStreamReq:
@@ -500,7 +493,7 @@ func (c *Conn) streamAnswer(b *Block, f *mcbp.Frame, r *request) (timestamp.Fail
 		return log, nil
 	case mcbp.OpDCPFailoverLog:
 		if r.batch == nil {
-			return nil, nil // who waits decodes it
+			return nil, nil // the caller decodes it
 		}
 		log, err := mcbp.DecodeFailoverLog(f.Value)
 		if err != nil {
@@ -523,12 +516,12 @@ func (c *Conn) streamAnswer(b *Block, f *mcbp.Frame, r *request) (timestamp.Fail
 	return nil, nil
 }
 
-// closeAbandoned takes back a stream that nobody waits for any more.
+// closeAbandoned closes a stream whose caller no longer waits.
 func (c *Conn) closeAbandoned(vbucket uint16) {
 	c.request(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPCloseStream, vbucket, 0)}, nil)
 }
 
-// request sends a request of our own, under the lock; then (may be nil) takes its answer.
+// request sends an internal request, under the lock; then, unless nil, handles its answer.
 func (c *Conn) request(req mcbp.Frame, then func(b *Block, f *mcbp.Frame)) {
 	if c.err != nil {
 		return
@@ -541,7 +534,8 @@ func (c *Conn) request(req mcbp.Frame, then func(b *Block, f *mcbp.Frame)) {
 	poke(c.wake)
 }
 
-// pausedStream reports whether a vbucket has a stream that the node does not have at the moment, under the lock.
+// pausedStream reports whether a vbucket has a stream that the node does not have at the moment. The caller holds the
+// lock.
 func (c *Conn) pausedStream(vbucket uint16) bool {
 	p := c.pacer.Load()
 	if p == nil {
@@ -551,7 +545,8 @@ func (c *Conn) pausedStream(vbucket uint16) bool {
 	return s != nil && s.state != flowing && s.state != leaving
 }
 
-// closePaused ends such a stream, after all of its events that the reader has admitted; false if there is none.
+// closePaused ends such a stream, after all of its events that the reader has admitted; it returns false if there is
+// none.
 func (c *Conn) closePaused(vbucket uint16) bool {
 	p := c.pacer.Load()
 	if p == nil {
@@ -566,7 +561,7 @@ func (c *Conn) closePaused(vbucket uint16) bool {
 	return ok
 }
 
-// endPaused tells the user of the end of such a stream, under the lock.
+// endPaused queues the StreamEnd of such a stream. The caller holds the lock.
 func (c *Conn) endPaused(s *paced, reason mcbp.EndReason) {
 	p := c.pacer.Load()
 	end := Event{Kind: StreamEnd, VBucket: s.vb, Stream: s.id, EndReason: reason}
@@ -580,7 +575,7 @@ func (c *Conn) endPaused(s *paced, reason mcbp.EndReason) {
 	poke(c.ready)
 }
 
-// ended books a stream that the node has ended.
+// ended unregisters a stream that the node has ended.
 func (c *Conn) ended(vbucket uint16, id StreamID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

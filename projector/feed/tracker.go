@@ -2,46 +2,43 @@ package feed
 
 import "fmt"
 
-// Position is what a consumer must keep of a stream to open it again: the last
-// seqno it has, and the window that seqno is in.
+// Position is what a consumer must keep of a stream to open it again: the last seqno it has, and the window that
+// contains it.
 type Position struct {
 	Seqno, SnapStart, SnapEnd uint64
 }
 
-// Progress is where a stream stands after an event.
+// Progress is the state of a stream after an event.
 type Progress struct {
-	// Position is from where the stream could be opened again, if the consumer has
-	// processed everything up to the event.
+	// Position is where the stream could be opened again if the consumer has processed everything up to the event.
 	Position
-	// Complete is the newest seqno at which the consumer's state is a state the node
-	// once had: the last window's end, when it was reached.
+	// Complete is the newest seqno at which the consumer's state is a state that the node once had: the end of the last
+	// window that was reached.
 	Complete uint64
-	// Completed says that this event moved Complete.
+	// Completed is set if this event moved Complete.
 	Completed bool
 }
 
-// Tracker follows one stream event by event: which window is open, which seqno is
-// complete. It is plain data, for one goroutine.
+// Tracker follows one stream event by event: its open window and its complete seqno. It is plain data, for one
+// goroutine.
 //
-// A window is adopted with its first item, not with its marker: until then the
-// old one stays, because a memory window may start above the last received seqno
-// and must not be claimed with a seqno below its start. A window that a newer
-// marker cuts short (the node dropped its cursor and goes on from disk) never
-// completes; the next one continues it.
+// A window takes effect with its first item, not with its marker: until then the previous one stays, because a memory
+// window may start above the last received seqno, and a seqno must not be combined with a window that starts above
+// it. A window that a newer marker cuts short (the node dropped its cursor and continues from disk) never completes;
+// the next one continues it.
 type Tracker struct {
 	pos      Position
 	complete uint64
 	marker   window
 	pending  bool // marker waits for its first item
-	open     bool // pos's window is of this stream, not where it began
+	open     bool // pos's window is of this stream, not the one it began with
 }
 
-// window is what a marker says.
+// window is the range of a marker.
 type window struct{ start, end uint64 }
 
-// NewTracker begins a stream at the position it was opened with. If start is at
-// an end of its window, the state there is complete; else the last complete state
-// is the window's start.
+// NewTracker returns the tracker of a stream that was opened at start. If start is at the end of its window, the
+// state there is complete; otherwise the last complete state is at the window's start.
 func NewTracker(start Position) Tracker {
 	t := Tracker{pos: start, complete: start.SnapStart}
 	if start.Seqno == start.SnapEnd {
@@ -50,12 +47,11 @@ func NewTracker(start Position) Tracker {
 	return t
 }
 
-// Progress is where the stream stands.
+// Progress returns the present state of the stream.
 func (t *Tracker) Progress() Progress { return Progress{Position: t.pos, Complete: t.complete} }
 
-// Observe takes the stream's next event. Errors (ErrOrder) mean that the stream
-// cannot be trusted any more: close it and open it again from the last complete
-// seqno. The Tracker is then unchanged.
+// Observe processes the stream's next event. Errors (ErrOrder) mean that the stream cannot be relied on any more:
+// close it and open it again from the last complete seqno. The Tracker is unchanged then.
 func (t *Tracker) Observe(e *Event) (Progress, error) {
 	var err error
 	before := t.complete
@@ -74,7 +70,7 @@ func (t *Tracker) Observe(e *Event) (Progress, error) {
 	return p, err
 }
 
-// mark remembers a marker until its first item.
+// mark keeps a marker until its first item.
 func (t *Tracker) mark(e *Event) error {
 	if e.SnapStart > e.SnapEnd || e.SnapEnd < t.pos.Seqno {
 		return fmt.Errorf("%w: vbucket %d: a window from %d to %d after seqno %d", ErrOrder, e.VBucket, e.SnapStart,
@@ -84,8 +80,7 @@ func (t *Tracker) mark(e *Event) error {
 	return nil
 }
 
-// item moves to an item's seqno. Seqnos have gaps but rise. An advance without an
-// item may repeat the seqno.
+// item moves to an item's seqno. Seqnos have gaps but rise. An advance without an item may repeat the seqno.
 func (t *Tracker) item(e *Event, advance bool) error {
 	w := window{t.pos.SnapStart, t.pos.SnapEnd}
 	if t.pending {
@@ -101,7 +96,7 @@ func (t *Tracker) item(e *Event, advance bool) error {
 			w.end)
 	}
 	if t.pending {
-		// Where the state is not complete, the window reaches back to where it was.
+		// If the state is not complete, the window extends back to the previous window's start.
 		if t.complete < t.pos.Seqno {
 			w.start = min(w.start, t.pos.SnapStart)
 		}

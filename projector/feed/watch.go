@@ -8,17 +8,18 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// watchSteps is how many times within DeadAfter the watchdog looks.
+// watchSteps is how many times within DeadAfter the watchdog checks.
 const watchSteps = 4
 
-// Intervals of noops that are asked for where Config.NoopInterval is refused: the protocol was documented with 20 s as
-// the least, and engines since refuse what is no multiple of how often they look after their connections.
+// Noop intervals to request if Config.NoopInterval is refused: the protocol was documented with a minimum of 20 s,
+// and later engines refuse intervals that are no multiple of their connection manager's interval.
 const (
 	oldestNoopInterval = 20 * time.Second
 	commonNoopInterval = 120 * time.Second
 )
 
-// negotiateNoops lets the node send noops, as often as it consents to, and waits accordingly.
+// negotiateNoops enables noops, at the requested interval or the next one that the node accepts, and adapts the
+// watchdog.
 func (c *Conn) negotiateNoops(ctx context.Context) error {
 	if err := c.control(ctx, mcbp.ControlEnableNoop, "true"); Refused(err) {
 		return unsupported(mcbp.ControlEnableNoop, "true", err)
@@ -48,11 +49,11 @@ func (c *Conn) negotiateNoops(ctx context.Context) error {
 	return nil
 }
 
-// watchStep is how often the watchdog looks.
+// watchStep returns the interval of the watchdog's checks.
 func (c *Conn) watchStep() time.Duration { return max(c.conf.DeadAfter/watchSteps, time.Millisecond) }
 
-// watchLoop ends the connection when the node is silent for DeadAfter. Noops make a living node speak. It begins with
-// them when it has granted a stream; as long as there is none it is asked.
+// watchLoop ends the connection when the node is silent for DeadAfter. Noops make a living node send something, but
+// it only begins with them after it has granted a stream; before that it is probed.
 func (c *Conn) watchLoop() error {
 	tick := time.NewTicker(c.watchStep())
 	defer tick.Stop()
@@ -87,7 +88,7 @@ func (c *Conn) watchLoop() error {
 	}
 }
 
-// probe makes a node without streams speak: whatever it answers, it lives.
+// probe makes a node without streams send something: any answer shows that it is alive.
 func (c *Conn) probe() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

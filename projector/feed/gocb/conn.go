@@ -22,22 +22,22 @@ import (
 	"tidemark/projector/feed"
 )
 
-// Bounds.
+// Limits and intervals.
 const (
-	// maxAgentBuffer bounds the part of the flow-control window that gocbcore has: it acknowledges what it has handed
-	// over, and makes a queue of a 24th of it.
+	// maxAgentBuffer bounds gocbcore's part of the flow-control window: gocbcore acknowledges what it has delivered, and
+	// its queue is a 24th of this size.
 	maxAgentBuffer = 2 << 20
-	// readBufferBytes is what gocbcore reads at once; its default is 20 MiB for each connection.
+	// readBufferBytes is the size of gocbcore's read buffer; its default is 20 MiB for each connection.
 	readBufferBytes = 64 << 10
-	// maxWaiting bounds the events that nobody has taken yet.
+	// maxWaiting bounds the events in the block that Next has not returned yet.
 	maxWaiting = 16 << 10
-	// mapAge is how long a cluster map serves to answer whose a vbucket is.
+	// mapAge is how long a cluster map is used to decide which node owns a vbucket.
 	mapAge = time.Second
-	// lookInterval is how often a waiting request is looked at for answers that gocbcore keeps to itself.
+	// lookInterval is how often a waiting request is checked for answers that gocbcore does not pass on.
 	lookInterval = 50 * time.Millisecond
-	// dialPause is between two attempts to connect within Config.RequestTimeout.
+	// dialPause is the time between two attempts to connect within Config.RequestTimeout.
 	dialPause = 100 * time.Millisecond
-	// settleTime is how long a new agent has to come by the node's map, agentsTried how many may fail to.
+	// settleTime is how long a new agent may take to adopt the node's map, agentsTried how many agents may fail to.
 	settleTime  = 3 * time.Second
 	agentsTried = 2
 )
@@ -46,38 +46,38 @@ const (
 type Conn struct {
 	conf     feed.Config
 	agent    *gocbcore.DCPAgent
-	control  *kvclient.Conn // for what the agent cannot be asked; its end is ours
+	control  *kvclient.Conn // for what the agent does not offer; when it ends, Conn ends
 	loops    errgroup.Group
-	window   int64         // most bytes handed over and not released
-	ready    chan struct{} // 1: open has something, or the end has come
+	window   int64         // bound of the bytes delivered and not released
+	ready    chan struct{} // capacity 1: open is not empty, or the connection has ended
 	done     chan struct{} // closed when err is set
 	lastID   atomic.Uint32
-	released func(int) // book, made once
+	released func(int) // book; stored to avoid an allocation per block
 
 	nodeMap nodeMap
 
 	mu      sync.Mutex // leaf: the fields below
-	room    sync.Cond  // held or open have shrunk, or the end has come
+	room    sync.Cond  // held or open have shrunk, or the connection has ended
 	open    *feed.Block
 	held    int64
-	streams map[uint16]*stream // open or asked for
+	streams map[uint16]*stream // open or requested
 	closed  bool
 	err     error
 }
 
 var _ feed.Feed = (*Conn)(nil)
 
-// Dial is a feed.Dialer. Errors as feed.Dial's. Besides, a node that knows no flow control, or whose certificate
-// names it by its common name alone, is refused (feed.ErrNotSupported): gocbcore has nothing to put in its place.
+// Dial is a feed.Dialer. Errors as feed.Dial's. In addition, a node that has no flow control, or whose certificate
+// names it by its common name alone, is refused (feed.ErrNotSupported): gocbcore has no replacement for either.
 func Dial(ctx context.Context, conf feed.Config) (feed.Feed, error) {
 	conf, err := conf.Checked()
 	if err != nil {
 		return nil, err
 	}
-	// First, because its errors say what is wrong.
+	// First, because its errors are more precise.
 	control, err := kvclient.Dial(ctx, conf.Addr, kvclient.Options{
 		User: conf.User, Password: conf.Password, Bucket: conf.Bucket, Name: conf.Name,
-		Features: []mcbp.Feature{mcbp.FeatureCollections}, // or the seqnos are those of the default collection
+		Features: []mcbp.Feature{mcbp.FeatureCollections}, // otherwise seqnos are those of the default collection
 		TLS:      conf.TLS, AllowPlain: conf.AllowPlain, DialTimeout: conf.RequestTimeout, OpTimeout: conf.DeadAfter,
 		Logger: conf.Logger,
 	})
@@ -107,7 +107,7 @@ func Dial(ctx context.Context, conf feed.Config) (feed.Feed, error) {
 				return c, nil
 			}
 			unsettled++
-			c.closeAgent(c.agent) // first: KV ends the older of two connections of one name
+			c.closeAgent(c.agent) // before the next: KV closes the older of two connections of one name
 			c.agent = nil
 			continue
 		}
@@ -115,7 +115,7 @@ func Dial(ctx context.Context, conf feed.Config) (feed.Feed, error) {
 			_ = c.Close()
 			return nil, err
 		}
-		// The map may have named an address that was just left: the next one is another.
+		// The map may have contained an address that was just left: the next map has another.
 		select {
 		case <-time.After(dialPause):
 		case <-ctx.Done():
@@ -123,13 +123,13 @@ func Dial(ctx context.Context, conf feed.Config) (feed.Feed, error) {
 	}
 }
 
-// settled waits until the agent has the node's map, and reports whether it may serve. gocbcore takes maps from several
-// goroutines at once, above all while it connects: an older one that comes last to what sends its requests stays there
-// until the cluster makes another, and another agent is the only way out.
+// settled waits until the agent has the node's map, and reports whether the agent is usable. gocbcore applies maps
+// from several goroutines at once, above all while it connects: if an older map reaches its request router last, it
+// stays there until the cluster makes another, and only a new agent helps.
 func (c *Conn) settled(ctx context.Context) bool {
 	for deadline := time.Now().Add(settleTime); time.Now().Before(deadline); {
 		config, err := c.ClusterConfig(ctx)
-		if err != nil || c.others() == config.Rev { // a node that does not say is asked again before each stream
+		if err != nil || c.others() == config.Rev { // if the node does not answer, owned checks again before each stream
 			return true
 		}
 		select {
@@ -143,11 +143,11 @@ func (c *Conn) settled(ctx context.Context) bool {
 	return false
 }
 
-// agentBuffer is the agent's part of the window.
+// agentBuffer returns the agent's part of the window.
 func agentBuffer(conf feed.Config) int { return min(conf.BufferBytes/2, maxAgentBuffer) }
 
-// connect makes an agent and waits until it has a map and a connection. It is content with one: other nodes of the
-// cluster may be down, and are none of our business.
+// connect creates an agent and waits until it has a map and one connection. One is enough: other nodes of the cluster
+// may be down, and are not needed.
 func (c *Conn) connect(ctx context.Context) error {
 	flags := memd.DcpOpenFlagProducer
 	if c.conf.Xattrs {
@@ -173,8 +173,8 @@ func (c *Conn) connect(ctx context.Context) error {
 	return fmt.Errorf("feed: gocbcore's DCP connection %q to %s: %w", c.conf.Name, c.conf.Addr, err)
 }
 
-// agentConfig sets what gocbcore does otherwise than we need it: PLAIN first, undecodable values dropped, large
-// buffers. mechanism is what the connection beside the agent has found to work.
+// agentConfig overrides gocbcore's defaults that do not suit: PLAIN first, undecodable values dropped, large buffers.
+// mechanism is the one that worked on the control connection.
 func agentConfig(conf feed.Config, mechanism string) *gocbcore.DCPAgentConfig {
 	who := credentials{user: conf.User, password: conf.Password, tls: conf.TLS, managers: conf.Managers}
 	if mechanism == "" {
@@ -203,15 +203,15 @@ func agentConfig(conf feed.Config, mechanism string) *gocbcore.DCPAgentConfig {
 		IoConfig:           gocbcore.IoConfig{UseCollections: true, NetworkType: conf.Network},
 		KVConfig:           gocbcore.KVConfig{ConnectTimeout: conf.RequestTimeout, ConnectionBufferSize: readBufferBytes},
 		DCPConfig:          gocbcore.DCPConfig{BufferSize: agentBuffer(conf)},
-		EnableCCCPPoller:   true, // besides it asks the managers, if there are any
+		EnableCCCPPoller:   true, // it also polls the managers, if there are any
 		ConfigPollerConfig: gocbcore.ConfigPollerConfig{CccpPollPeriod: mapAge, CccpMaxWait: mapAge},
 	}
 }
 
-// checked says whether connections are inside TLS with nodes that had to prove who they are.
+// checked reports whether connections use TLS with verified certificates.
 func checked(conf *tls.Config) bool { return conf != nil && !conf.InsecureSkipVerify }
 
-// roots is what gocbcore checks certificates against; nil tells it not to.
+// roots returns the certificates that gocbcore verifies against; nil disables verification.
 func roots(conf *tls.Config) *x509.CertPool {
 	if conf.InsecureSkipVerify {
 		return nil
@@ -221,16 +221,16 @@ func roots(conf *tls.Config) *x509.CertPool {
 	}
 	pool, err := x509.SystemCertPool()
 	if err != nil {
-		pool = x509.NewCertPool() // trusts nobody
+		pool = x509.NewCertPool() // accepts no certificate
 	}
 	return pool
 }
 
-// credentials give gocbcore user, password and certificate.
+// credentials provides gocbcore with user, password and certificate.
 type credentials struct {
 	user, password string
 	tls            *tls.Config
-	managers       []string // that were named
+	managers       []string // as configured
 }
 
 func (c credentials) SupportsTLS() bool    { return c.tls != nil }
@@ -250,20 +250,20 @@ func (c credentials) Certificate(gocbcore.AuthCertRequest) (*tls.Certificate, er
 
 func (c credentials) Credentials(r gocbcore.AuthCredsRequest) ([]gocbcore.UserPassPair, error) {
 	if r.Service != gocbcore.MemdService && !c.told(r.Endpoint) {
-		return []gocbcore.UserPassPair{{}}, nil // gocbcore asks all whom a map names; it is refused, and asks the next
+		return []gocbcore.UserPassPair{{}}, nil // gocbcore asks all managers in a map; this one refuses, and it asks the next
 	}
 	return []gocbcore.UserPassPair{{Username: c.user, Password: c.password}}, nil
 }
 
-// told reports whether a cluster manager, http[s]://host:port, may know the password: one was named, and this is it, or
-// proves who it is.
+// told reports whether a cluster manager, http[s]://host:port, may get the password: managers are configured, and it
+// is one of them or proves its identity.
 func (c credentials) told(endpoint string) bool {
 	at, err := url.Parse(endpoint)
 	return err == nil && len(c.managers) > 0 && restmap.Options{Managers: c.managers, TLS: c.tls}.Trusts(at.Host)
 }
 
-// await runs one of gocbcore's asynchronous calls with RequestTimeout. What gocbcore repeats for ever at the wrong node
-// ends with feed.ErrNotMyVBucket.
+// await runs one of gocbcore's asynchronous calls with RequestTimeout. A call that gocbcore would retry forever at
+// the wrong node ends with feed.ErrNotMyVBucket.
 func (c *Conn) await(ctx context.Context, what string, start func(done func(error)) (gocbcore.PendingOp, error)) error {
 	answer := make(chan error, 1)
 	var once sync.Once
@@ -295,7 +295,7 @@ func (c *Conn) await(ctx context.Context, what string, start func(done func(erro
 	select {
 	case late := <-answer:
 		if late == nil || !errors.Is(late, gocbcore.ErrRequestCanceled) {
-			return late // it came after all
+			return late // it completed after all
 		}
 	default:
 	}
@@ -318,8 +318,9 @@ func rejected(op gocbcore.PendingOp) bool {
 	return false
 }
 
-// watch ends the connection when the node does not answer for Config.DeadAfter, or hangs up. gocbcore lets noops come
-// every three minutes, and opens connections again without a word: so a connection beside it is asked.
+// watch ends the connection when the node does not answer for Config.DeadAfter, or closes the control connection.
+// gocbcore uses a noop interval of three minutes and silently reopens connections, so the control connection is
+// probed instead.
 func (c *Conn) watch() error {
 	tick := time.NewTicker(c.conf.NoopInterval)
 	defer tick.Stop()
@@ -341,28 +342,28 @@ func (c *Conn) watch() error {
 	}
 }
 
-// Addr is the node's address, as dialled.
+// Addr returns the node's address, as dialled.
 func (c *Conn) Addr() string { return c.conf.Addr }
 
-// Held is how many bytes have been handed over by gocbcore and not released; what waits within gocbcore, at most its
-// part of the window, is not counted.
+// Held returns how many bytes gocbcore has delivered and no one has released yet. What waits within gocbcore, at most
+// its part of the window, is not included.
 func (c *Conn) Held() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.held
 }
 
-// Done is closed when the connection has ended. Blocks may still be waiting.
+// Done is closed when the connection has ended. Blocks may still be queued.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
-// Err is why the connection ended; nil while it lives.
+// Err returns why the connection ended; nil while it is open.
 func (c *Conn) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
 }
 
-// fail ends the connection once. It waits for nobody: gocbcore's own goroutines call it.
+// fail ends the connection once. It does not block: gocbcore's own goroutines call it.
 func (c *Conn) fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -376,7 +377,7 @@ func (c *Conn) fail(err error) {
 
 // Close ends the connection and waits for its goroutines. Blocks not yet taken are dropped.
 func (c *Conn) Close() error {
-	c.fail(feed.ErrClosed) // lets gocbcore's callbacks go, which its Close waits for
+	c.fail(feed.ErrClosed) // releases gocbcore's callbacks, which the agent's Close waits for
 	c.mu.Lock()
 	first := !c.closed
 	c.closed, c.open = true, nil
@@ -391,8 +392,8 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// closeAgent closes an agent, and leaves it behind when it does not come to an end within Config.DeadAfter: it is known
-// to wait for itself after a node that it was connected to has left the cluster.
+// closeAgent closes an agent, and abandons it if that takes longer than Config.DeadAfter: an agent is known to
+// deadlock after a node that it was connected to has left the cluster.
 func (c *Conn) closeAgent(agent io.Closer) {
 	closed := make(chan struct{})
 	go func() {
@@ -409,7 +410,7 @@ func (c *Conn) closeAgent(agent io.Closer) {
 	}
 }
 
-// Next takes what has come: see feed.Feed.
+// Next returns the next block: see feed.Feed.
 func (c *Conn) Next(ctx context.Context) (*feed.Block, error) {
 	for {
 		c.mu.Lock()
@@ -437,7 +438,7 @@ func (c *Conn) Next(ctx context.Context) (*feed.Block, error) {
 	}
 }
 
-// book counts released bytes and lets gocbcore go on.
+// book subtracts released bytes and wakes gocbcore's callbacks.
 func (c *Conn) book(bytes int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -445,9 +446,9 @@ func (c *Conn) book(bytes int) {
 	c.room.Broadcast()
 }
 
-// add queues an event; bytes is what the node counts for it. Those that carry documents wait for room, which is what
-// keeps gocbcore from acknowledging more. It is safe to keep gocbcore's goroutine waiting: the node sends at most the
-// agent's window ahead, and gocbcore's queue holds that, so noops and answers pass.
+// add queues an event; bytes is what the node counts for it. Events with documents wait for room, which keeps
+// gocbcore from acknowledging more. Blocking gocbcore's goroutine is safe: the node sends at most the agent's window
+// ahead, and gocbcore's queue holds that much, so noops and answers still pass.
 func (c *Conn) add(s *stream, e feed.Event, bytes int, wait bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"tidemark/projector/feed"
 )
 
-// What a node counts of a message besides key and value: header, extras, and the prefix of the default collection.
+// What a node counts for a message besides key and value: header, extras, and the prefix of the default collection.
 const (
 	markerBytes   = mcbp.HeaderSize + 20
 	mutationBytes = mcbp.HeaderSize + 31 + 1
@@ -18,7 +18,7 @@ const (
 	otherBytes    = mcbp.HeaderSize + 13
 )
 
-// SnapshotMarker is called by gocbcore, as are the following.
+// SnapshotMarker is called by gocbcore, like the methods below.
 func (s *stream) SnapshotMarker(m gocbcore.DcpSnapshotMarker) {
 	s.c.add(s, feed.Event{Kind: feed.SnapshotMarker, SnapStart: m.StartSeqNo, SnapEnd: m.EndSeqNo,
 		SnapFlags: mcbp.SnapshotFlags(m.SnapshotType)}, markerBytes, false)
@@ -40,14 +40,14 @@ func (s *stream) Deletion(m gocbcore.DcpDeletion) {
 	s.c.add(s, e, deletionBytes+len(m.Key)+len(m.Value), true)
 }
 
-// Expiration queues the removal of a document whose time is over.
+// Expiration queues the removal of a document that has expired.
 func (s *stream) Expiration(m gocbcore.DcpExpiration) {
 	e := feed.Event{Kind: feed.Expiration, Seqno: m.SeqNo, RevSeqno: m.RevNo, CAS: m.Cas, Collection: m.CollectionID,
 		Key: m.Key}
 	s.c.add(s, e, deletionBytes+len(m.Key), true)
 }
 
-// End queues the end that the node has said. Any other end is the connection's.
+// End queues the end that the node has sent. Any other end is that of the connection.
 func (s *stream) End(_ gocbcore.DcpStreamEnd, err error) {
 	reason, said := endReason(err)
 	s.forget()
@@ -64,7 +64,7 @@ func (s *stream) End(_ gocbcore.DcpStreamEnd, err error) {
 	}
 }
 
-// endReason is the code of an end that the node has said; false if it has said none.
+// endReason returns the reason of an end that the node has sent; false if the end does not come from the node.
 func endReason(err error) (mcbp.EndReason, bool) {
 	if err == nil {
 		return mcbp.EndOK, true
@@ -93,12 +93,12 @@ func (s *stream) SeqNoAdvanced(m gocbcore.DcpSeqNoAdvanced) {
 	s.c.add(s, feed.Event{Kind: feed.SeqnoAdvanced, Seqno: m.SeqNo}, otherBytes, false)
 }
 
-// OSOSnapshot queues the bracket of an out-of-order snapshot, which nobody has asked for.
+// OSOSnapshot queues the bracket of an out-of-order snapshot, which is never requested.
 func (s *stream) OSOSnapshot(m gocbcore.DcpOSOSnapshot) {
 	s.c.add(s, feed.Event{Kind: feed.OSO, Flags: m.SnapshotType}, otherBytes, false)
 }
 
-// system queues a system event; of those only the seqno counts for us.
+// system queues a system event, of which only the seqno matters.
 func (s *stream) system(event uint32, seqno uint64, key []byte) {
 	s.collection(event, seqno, key, false)
 }
@@ -111,26 +111,26 @@ func (s *stream) collection(event uint32, seqno uint64, key []byte, emptiesDefau
 
 // The system events, by their numbers in the protocol.
 
-// CreateCollection is one of the system events, as are the following.
+// CreateCollection queues the first of the system events; the others follow.
 func (s *stream) CreateCollection(m gocbcore.DcpCollectionCreation) {
 	s.collection(0, m.SeqNo, m.Key, m.CollectionID == 0)
 }
 
-// DeleteCollection says that a collection has gone.
+// DeleteCollection queues that a collection was dropped.
 func (s *stream) DeleteCollection(m gocbcore.DcpCollectionDeletion) {
 	s.collection(1, m.SeqNo, nil, m.CollectionID == 0)
 }
 
-// FlushCollection says that a collection was emptied.
+// FlushCollection queues that a collection was emptied.
 func (s *stream) FlushCollection(m gocbcore.DcpCollectionFlush) {
 	s.collection(2, m.SeqNo, nil, m.CollectionID == 0)
 }
 
-// CreateScope says that a scope has come.
+// CreateScope queues that a scope was created.
 func (s *stream) CreateScope(m gocbcore.DcpScopeCreation) { s.system(3, m.SeqNo, m.Key) }
 
-// DeleteScope says that a scope has gone.
+// DeleteScope queues that a scope was dropped.
 func (s *stream) DeleteScope(m gocbcore.DcpScopeDeletion) { s.system(4, m.SeqNo, nil) }
 
-// ModifyCollection says that a collection has other properties.
+// ModifyCollection queues that a collection's properties were changed.
 func (s *stream) ModifyCollection(m gocbcore.DcpCollectionModification) { s.system(5, m.SeqNo, nil) }

@@ -8,16 +8,16 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// nodeMap is the map of a connection's node, as it was asked for last.
+// nodeMap is the cluster map of the connection's node, as last read.
 type nodeMap struct {
-	token  chan struct{} // room for one: who has put it there may use the rest
+	token  chan struct{} // capacity 1: its holder may use the other fields
 	config *mcbp.ClusterConfig
 	asked  time.Time
 	vain   vain
-	stale  time.Time // since when gocbcore has had another map than config; zero: it has the same
+	stale  time.Time // since when gocbcore's map differs from config; zero if it does not
 }
 
-// vain is the newest question for the map, when it has failed.
+// vain is the newest query for the map, if it failed.
 type vain struct {
 	began time.Time
 	err   error
@@ -36,8 +36,9 @@ func (m *nodeMap) lock(ctx context.Context) error {
 
 func (m *nodeMap) unlock() { <-m.token }
 
-// renew asks for the map, for a request that came then. What was asked in vain while it waited was asked for it, too:
-// behind a node that does not answer, each of many would wait for all that came before it.
+// renew reads the map for a request that arrived at came. If a query that began later has failed, its error is
+// returned without another query: otherwise, with a node that does not answer, each of many requests would wait for
+// all earlier ones.
 func (m *nodeMap) renew(ctx context.Context, came time.Time,
 	ask func(context.Context) (*mcbp.ClusterConfig, error)) error {
 	if m.vain.err != nil && m.vain.began.After(came) {
@@ -46,7 +47,7 @@ func (m *nodeMap) renew(ctx context.Context, came time.Time,
 	m.vain.began = time.Now()
 	config, err := ask(ctx)
 	if m.vain.err = err; ctx.Err() != nil {
-		m.vain.err = nil // that was the caller's alone
+		m.vain.err = nil // the caller's context ended, which concerns no other caller
 	}
 	if err != nil {
 		return err
@@ -58,7 +59,8 @@ func (m *nodeMap) renew(ctx context.Context, came time.Time,
 	return nil
 }
 
-// self is our node's place in the map: where it says so, or else where its address is; -1 if nowhere.
+// self returns the node's position in the map: the one that the map marks, or else that of its address; -1 if
+// neither.
 func (m *nodeMap) self(dialled string, tls bool) int {
 	if n := m.config.ThisNode(); n >= 0 {
 		return n

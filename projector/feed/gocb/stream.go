@@ -18,21 +18,21 @@ import (
 	"tidemark/timestamp"
 )
 
-// stream is one stream of a vbucket; gocbcore calls its methods, the events' from one goroutine.
+// stream is one stream of a vbucket. gocbcore calls its methods; those for events from one goroutine.
 type stream struct {
 	c       *Conn
 	vbucket uint16
 	id      feed.StreamID
-	node    int // that the vbucket belonged to when it was asked for
+	node    int // position of the vbucket's owner when it was requested
 
 	// Guarded by Conn.mu.
-	abandoned bool // nobody wants it: events are dropped
+	abandoned bool // no longer wanted: events are dropped
 }
 
 // NewStreamID returns an id that no stream of this connection has had.
 func (c *Conn) NewStreamID() feed.StreamID { return feed.StreamID(c.lastID.Add(1)) }
 
-// OpenStream asks the node for a stream: see feed.Feed.
+// OpenStream opens a stream at the node: see feed.Feed.
 func (c *Conn) OpenStream(ctx context.Context, req feed.StreamRequest) (timestamp.FailoverLog, error) {
 	if req.ID == 0 {
 		req.ID = c.NewStreamID()
@@ -72,21 +72,21 @@ func (c *Conn) OpenStream(ctx context.Context, req feed.StreamRequest) (timestam
 	return nil, c.convertError(mcbp.OpDCPStreamReq, req.VBucket, err)
 }
 
-// OpenStreams asks for many: see feed.Feed.
+// OpenStreams opens many streams: see feed.Feed.
 func (c *Conn) OpenStreams(ctx context.Context, reqs []feed.StreamRequest) []feed.StreamAnswer {
 	return feed.OpenEach(ctx, c, reqs)
 }
 
-// errMoved says that gocbcore asked another node than the one that we were told to ask.
+// errMoved: gocbcore sent the request to another node than the configured one.
 var errMoved = fmt.Errorf("%w: it has moved to another node meanwhile", feed.ErrNotMyVBucket)
 
-// begin makes the stream's first event of the node's consent. gocbcore calls it before it reads on, so no other event
-// of the stream is before.
+// begin queues the stream's first event, made from the node's consent. gocbcore calls it before it reads on, so no
+// other event of the stream can precede it.
 func (s *stream) begin(log timestamp.FailoverLog) error {
 	if snapshot, err := s.c.agent.ConfigSnapshot(); err == nil {
 		if node, err := snapshot.VbucketToServer(s.vbucket, 0); err == nil && node != s.node {
 			s.c.mu.Lock()
-			s.abandoned = true // its events may come before whoever waits knows
+			s.abandoned = true // its events may come before the caller learns of the error
 			s.c.mu.Unlock()
 			return errMoved
 		}
@@ -95,9 +95,9 @@ func (s *stream) begin(log timestamp.FailoverLog) error {
 	return nil
 }
 
-// giveUp forgets a stream that was not opened. If the node has not refused it, it is closed, should the node consent
-// yet: the request to close goes over the same connection after the one to open. Not otherwise: where a node sends no
-// end after a close, gocbcore takes the answer to any for the end of the vbucket's next stream.
+// giveUp drops a stream that was not opened. If the node has not answered, a close is sent in case it consents later:
+// it follows the open request on the same connection. If the node has refused, no close may be sent: with a node that
+// sends no end after a close, gocbcore would take the answer to the close for the end of the vbucket's next stream.
 func (s *stream) giveUp(unanswered bool) {
 	c := s.c
 	c.mu.Lock()
@@ -109,11 +109,11 @@ func (s *stream) giveUp(unanswered bool) {
 	c.room.Broadcast()
 	c.mu.Unlock()
 	if unanswered && !ended {
-		_, _ = c.agent.CloseStream(s.vbucket, gocbcore.CloseStreamOptions{}, func(error) {}) // most often there is none
+		_, _ = c.agent.CloseStream(s.vbucket, gocbcore.CloseStreamOptions{}, func(error) {}) // usually there is none
 	}
 }
 
-// CloseStream ends the vbucket's stream; its StreamEnd event follows.
+// CloseStream closes the vbucket's stream; its StreamEnd event follows.
 func (c *Conn) CloseStream(ctx context.Context, vbucket uint16) error {
 	c.mu.Lock()
 	have := c.streams[vbucket]
@@ -125,8 +125,8 @@ func (c *Conn) CloseStream(ctx context.Context, vbucket uint16) error {
 		func(done func(error)) (gocbcore.PendingOp, error) {
 			return c.agent.CloseStream(vbucket, gocbcore.CloseStreamOptions{}, func(err error) { done(err) })
 		}))
-	if err == nil || errors.Is(err, feed.ErrNoStream) { // the node may have said nothing of its end
-		have.forget() // its last events may still be on their way
+	if err == nil || errors.Is(err, feed.ErrNoStream) { // the node may not have reported its end
+		have.forget() // its last events may still arrive
 	}
 	return err
 }
@@ -146,7 +146,7 @@ func (c *Conn) HasStream(ctx context.Context, vbucket uint16) (bool, error) {
 	return feed.StreamThere(c.convertError(mcbp.OpDCPStreamReq, vbucket, err))
 }
 
-// forget makes room for another stream of the vbucket.
+// forget unregisters the stream, so that another of its vbucket can be opened.
 func (s *stream) forget() {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
@@ -155,7 +155,7 @@ func (s *stream) forget() {
 	}
 }
 
-// FailoverLog asks for the vbucket's history, newest entry first.
+// FailoverLog returns the vbucket's failover log, newest entry first.
 func (c *Conn) FailoverLog(ctx context.Context, vbucket uint16) (timestamp.FailoverLog, error) {
 	if _, err := c.owned(ctx, vbucket); err != nil {
 		return nil, fmt.Errorf("vbucket %d: %w", vbucket, err)
@@ -175,14 +175,14 @@ func (c *Conn) FailoverLog(ctx context.Context, vbucket uint16) (timestamp.Failo
 	return log, nil
 }
 
-// FailoverLogs asks for the histories of many vbuckets.
+// FailoverLogs returns the failover logs of many vbuckets.
 func (c *Conn) FailoverLogs(ctx context.Context, vbuckets []uint16) []feed.StreamAnswer {
 	return feed.LogEach(ctx, c, vbuckets)
 }
 
-// Branches asks over the connection beside the agent's, which takes many questions at once, how far each vbucket is on
-// the branch that it is believed to be on. Where nothing is believed, or the node does not know that branch, its
-// history says more.
+// Branches asks, over the control connection, which takes many queries at once, for the position of each vbucket on
+// the branch that the caller expects. If no branch is expected, or the node does not know it, the failover log is
+// read instead.
 func (c *Conn) Branches(ctx context.Context, vbuckets []uint16, known func(uint16) uint64) []feed.Branch {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.conf.RequestTimeout, fmt.Errorf("%w: %v at %s", feed.ErrTimeout,
 		mcbp.OpObserveSeqno, c.conf.Addr))
@@ -199,7 +199,7 @@ func (c *Conn) Branches(ctx context.Context, vbuckets []uint16, known func(uint1
 		if believed == 0 {
 			continue
 		}
-		// the same eight bytes
+		// The same encoding: eight bytes.
 		req := mcbp.Frame{Header: mcbp.Request(mcbp.OpObserveSeqno, vb, 0), Value: mcbp.AppendRollback(nil, believed)}
 		err := c.control.Start(ctx, req, func(f mcbp.Frame, err error) { got <- answer{i, observed(f, vb, err)} })
 		if err != nil {
@@ -221,7 +221,7 @@ func (c *Conn) Branches(ctx context.Context, vbuckets []uint16, known func(uint1
 	return answers
 }
 
-// unknown asks for the histories of the vbuckets whose answer says nothing.
+// unknown reads the failover logs of the vbuckets without an answer.
 func (c *Conn) unknown(ctx context.Context, vbuckets []uint16, answers []feed.Branch) {
 	var at []int
 	var rest []uint16
@@ -237,7 +237,7 @@ func (c *Conn) unknown(ctx context.Context, vbuckets []uint16, answers []feed.Br
 	}
 }
 
-// observed reads an answer to OBSERVE_SEQNO, nothing where the node does not know the branch.
+// observed parses an answer to OBSERVE_SEQNO; it returns nothing if the node does not know the branch.
 func observed(f mcbp.Frame, vb uint16, err error) feed.Branch {
 	if err != nil || f.Status() == mcbp.StatusKeyNotFound {
 		return feed.Branch{Err: err}
@@ -260,7 +260,7 @@ func convert(entries []gocbcore.FailoverEntry) timestamp.FailoverLog {
 	return log
 }
 
-// statusOf finds the node's status in an error of gocbcore.
+// statusOf returns the node's status in an error of gocbcore.
 func statusOf(err error) (mcbp.Status, bool) {
 	var kv *gocbcore.KeyValueError
 	if errors.As(err, &kv) && kv.StatusCode != memd.StatusSuccess { // it wraps ends of connections, too
@@ -269,7 +269,7 @@ func statusOf(err error) (mcbp.Status, bool) {
 	return 0, false
 }
 
-// convertError makes feed's error of gocbcore's.
+// convertError converts an error of gocbcore into one of package feed.
 func (c *Conn) convertError(op mcbp.Opcode, vbucket uint16, err error) error {
 	if err == nil {
 		return nil
@@ -304,10 +304,10 @@ func (c *Conn) convertError(op mcbp.Opcode, vbucket uint16, err error) error {
 	return fmt.Errorf("vbucket %d: %w", vbucket, err)
 }
 
-// owned checks that the vbucket belongs to our node, by the node's own map, and returns the node's place in it:
-// gocbcore would ask whoever owns it by its own. The two must be the same: a node that has left the cluster would
-// answer gocbcore with a map that it is not in, and gocbcore, which closes its connection then, waits for itself for
-// ever.
+// owned checks by the node's own map that the vbucket belongs to it, and returns the node's position in the map:
+// gocbcore would send the request to the owner in gocbcore's map. The two maps must have the same revision: a node
+// that has left the cluster would answer gocbcore with a map that does not contain it, and gocbcore, which closes its
+// connection then, deadlocks.
 func (c *Conn) owned(ctx context.Context, vbucket uint16) (node int, err error) {
 	came, m := time.Now(), &c.nodeMap
 	if err := m.lock(ctx); err != nil {
@@ -330,9 +330,9 @@ func (c *Conn) owned(ctx context.Context, vbucket uint16) (node int, err error) 
 	return owner, nil
 }
 
-// staler is the error of a request while gocbcore has a map of another revision than the node. After
-// Config.DeadAfter the connection ends, as nothing else would change that: see settled. Callers hold the token of
-// nodeMap.
+// staler returns the error for a request while gocbcore's map has another revision than the node's. After
+// Config.DeadAfter it ends the connection, because nothing else would resolve that: see settled. The caller holds
+// nodeMap's token.
 func (c *Conn) staler(rev int64) error {
 	m := &c.nodeMap
 	if m.stale.IsZero() {
@@ -347,7 +347,7 @@ func (c *Conn) staler(rev int64) error {
 	return err
 }
 
-// others is the revision of gocbcore's map; -1 if it has none.
+// others returns the revision of gocbcore's map; -1 if it has none.
 func (c *Conn) others() int64 {
 	snapshot, err := c.agent.ConfigSnapshot()
 	if err != nil {
@@ -356,7 +356,7 @@ func (c *Conn) others() int64 {
 	return snapshot.RevID()
 }
 
-// ask sends a request over the connection beside the agent's.
+// ask sends a request over the control connection.
 func (c *Conn) ask(ctx context.Context, req mcbp.Frame) (mcbp.Frame, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.conf.RequestTimeout, fmt.Errorf("%w: %v at %s", feed.ErrTimeout, req.Op,
 		c.conf.Addr))
@@ -371,7 +371,7 @@ func (c *Conn) ask(ctx context.Context, req mcbp.Frame) (mcbp.Frame, error) {
 	return f, feed.AnswerError(f, req.VBucket())
 }
 
-// HighSeqnos asks for the high seqnos of the node's active vbuckets.
+// HighSeqnos returns the high seqnos of the node's active vbuckets.
 func (c *Conn) HighSeqnos(ctx context.Context) ([]mcbp.VBucketSeqno, error) {
 	f, err := c.ask(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpGetAllVBSeqnos, 0, 0),
 		Extras: mcbp.AppendVBSeqnosRequest(nil, mcbp.VBucketActive)})
@@ -381,13 +381,13 @@ func (c *Conn) HighSeqnos(ctx context.Context) ([]mcbp.VBucketSeqno, error) {
 	return mcbp.DecodeVBSeqnos(f.Value)
 }
 
-// ClusterConfig asks for the node's present map.
+// ClusterConfig returns the node's present cluster map.
 func (c *Conn) ClusterConfig(ctx context.Context) (*mcbp.ClusterConfig, error) {
 	f, err := c.ask(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpGetClusterConfig, 0, 0)})
 	return c.conf.MapOf(ctx, f, err)
 }
 
-// Manifest is the bucket's manifest of collections.
+// Manifest returns the bucket's manifest of collections.
 func (c *Conn) Manifest(ctx context.Context) (*mcbp.Manifest, error) {
 	if !c.control.Granted(mcbp.FeatureCollections) {
 		return nil, fmt.Errorf("%w: %s has no collections", feed.ErrNotSupported, c.conf.Addr)
@@ -399,7 +399,7 @@ func (c *Conn) Manifest(ctx context.Context) (*mcbp.Manifest, error) {
 	return feed.ReadManifest(f)
 }
 
-// Purges asks for purge seqnos.
+// Purges returns purge seqnos: see feed.Purges.
 func (c *Conn) Purges(ctx context.Context, vbuckets []uint16) (map[uint16]uint64, error) {
 	return feed.Purges(vbuckets, func(group string) (map[uint16]feed.VBucketDetails, error) {
 		return c.details(ctx, group)
