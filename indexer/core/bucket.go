@@ -10,10 +10,12 @@ import (
 	"tidemark/wire"
 )
 
-// MaxAcks is how many acknowledgements are kept until a report was answered. Older ones are implied by newer.
+// MaxAcks bounds the acknowledgements that are kept until the leader has confirmed a report of them. Beyond that the
+// oldest are dropped: newer ones imply them.
 const MaxAcks = 64
 
-// Bucket is a bucket on a node: its ingest state, what the leader is answered about it, and what it is told of it.
+// Bucket is a bucket on a node: its ingest state, the replies to the leader about it, and the acknowledgements that
+// have not been delivered yet.
 type Bucket struct {
 	*ingest.Bucket
 	name     string
@@ -21,7 +23,7 @@ type Bucket struct {
 	acks     []wire.Ack
 }
 
-// NewBucket returns one without copies. pack keeps events, see ingest.Options.
+// NewBucket returns a bucket without copies. pack encodes events for keeping, see ingest.Options.
 func NewBucket(b *wire.Bucket, vbuckets int, pack func(*keyversion.Event) []byte) (*Bucket, error) {
 	st, err := ingest.New(ingest.Options{VBuckets: vbuckets, Generation: b.Generation, RollbackID: b.RollbackID,
 		Pack: pack})
@@ -31,12 +33,12 @@ func NewBucket(b *wire.Bucket, vbuckets int, pack func(*keyversion.Event) []byte
 	return &Bucket{Bucket: st, name: b.Name, vbuckets: vbuckets}, nil
 }
 
-// Ref names a stability timestamp of the bucket.
+// Ref returns the reference of a stability timestamp of this bucket.
 func (b *Bucket) Ref(r timestamp.Ref) wire.StabilityRef {
 	return wire.StabilityRef{Bucket: b.name, Ref: r}
 }
 
-// Acknowledge has the leader told, with the next reports, what became of a stability timestamp.
+// Acknowledge queues the outcome of a stability timestamp for the next reports to the leader.
 func (b *Bucket) Acknowledge(a ingest.Ack) {
 	b.acks = append(b.acks, wire.Ack{StabilityRef: b.Ref(a.Ref), Made: a.Made, Exceptions: a.Exceptions})
 	if len(b.acks) > MaxAcks {
@@ -44,18 +46,18 @@ func (b *Bucket) Acknowledge(a ingest.Ack) {
 	}
 }
 
-// Acks are those that the leader has perhaps not been told yet.
+// Acks returns the acknowledgements that the leader may not have received yet.
 func (b *Bucket) Acks() []wire.Ack { return append([]wire.Ack(nil), b.acks...) }
 
-// Told drops the acknowledgements up to one that the leader has taken. Where that has gone, as too many came after it,
-// all before it have gone with it.
+// Told drops the acknowledgements up to and including last, which the leader has received. If last is no longer in
+// the list, MaxAcks pushed it out together with everything before it, and nothing is dropped.
 func (b *Bucket) Told(last wire.StabilityRef) {
 	i := slices.IndexFunc(b.acks, func(a wire.Ack) bool { return a.StabilityRef == last })
 	b.acks = append(b.acks[:0], b.acks[i+1:]...)
 }
 
-// Poll answers how far the node is, and refuses older incarnations from now on. Of a bucket that is not here, b is nil:
-// the node takes no part.
+// Poll replies how far the node has received each vbucket, and from now on refuses older incarnations. If the bucket
+// is not on this node, b is nil and the node does not participate.
 func Poll(b *Bucket, req *wire.PollRequest) *wire.PollReply {
 	if b == nil {
 		return wire.AnswerPoll(nil)
@@ -69,26 +71,26 @@ func Poll(b *Bucket, req *wire.PollRequest) *wire.PollReply {
 	return wire.AnswerPoll(out)
 }
 
-// Prepare answers the first step of a rollback: what the copies hold. states lists what a copy could go back to in a
-// vbucket.
+// Prepare replies to the first step of a rollback with what the copies hold. states lists the states that a copy
+// could be restored to in a vbucket.
 func (b *Bucket) Prepare(req *wire.RollbackRequest, states func(index.CopyID, int) []ingest.Held) *wire.RollbackReply {
 	restart, outcome := b.RollbackAsk(req.RollbackID, req.Logs, req.Incarnation, states)
 	return &wire.RollbackReply{RollbackID: req.RollbackID, Stale: outcome == ingest.RollbackStale, Restart: restart}
 }
 
-// Back is how far a rollback is.
+// Back is the progress of a rollback on this node.
 type Back uint8
 
-// What CarryOut says of a rollback.
+// Results of CarryOut.
 const (
-	BackDone  Back = iota // everything is back since an earlier call, or a newer stream has begun
-	BackNow               // everything is back by this call
-	BackWaits             // some vbuckets are not back: it is to be asked again
-	BackStale             // a newer failover log is known here
-	BackOlder             // it is older than one that was carried out
+	BackDone  Back = iota // an earlier call has finished it, or a newer stream has begun
+	BackNow               // this call has finished it
+	BackWaits             // some vbuckets are still being restored: the caller retries
+	BackStale             // this node has seen a newer failover log
+	BackOlder             // a newer rollback has already been carried out
 )
 
-// CarryOut does the second step of a rollback, or says how far it is.
+// CarryOut starts the second step of a rollback, or reports its progress.
 func (b *Bucket) CarryOut(req *wire.RollbackRequest) Back {
 	switch outcome := b.Rollback(req.RollbackID, req.Logs, req.Incarnation); {
 	case outcome == ingest.RollbackStale:
@@ -105,16 +107,16 @@ func (b *Bucket) CarryOut(req *wire.RollbackRequest) Back {
 	return BackDone
 }
 
-// Asked is what a report of a bucket has to have.
+// Asked selects and supplies what the report of a bucket contains.
 type Asked struct {
 	HW         bool
 	Building   func(index.ID) bool // whether an index is being built
 	QueueLimit uint64
-	Durable    timestamp.Vector // what would survive a crash; without vbuckets it is not known
+	Durable    timestamp.Vector // what would survive a crash; empty if unknown
 }
 
-// Report is what the leader is told of the bucket and of its copies; what the copies take and have is their store's to
-// add.
+// Report returns the report on the bucket and on its copies. The caller adds what only the copies' store knows, such
+// as their size.
 func (b *Bucket) Report(a Asked) (wire.BucketReport, []wire.CopyReport) {
 	r := wire.BucketReport{Generation: b.Generation(), RollbackID: b.RollbackID(), Acks: b.Acks(),
 		Backfill: b.Backfill(a.Building), Persistent: a.Durable}
@@ -122,7 +124,8 @@ func (b *Bucket) Report(a Asked) (wire.BucketReport, []wire.CopyReport) {
 	if a.HW {
 		r.Heartbeat.HW = b.HW()
 	}
-	if last, ok := b.LastAck(); ok { // what is under way may be made by no copy yet
+	// LastAck rather than the newest batch: no copy may have made what is still in flight
+	if last, ok := b.LastAck(); ok {
 		r.Heartbeat.LastStability, r.Heartbeat.LastNumber = last.Ref.Hash, last.Ref.Number
 	}
 	if a.Durable.Len() > 0 {

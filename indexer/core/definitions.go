@@ -9,7 +9,7 @@ import (
 	"tidemark/wire"
 )
 
-// Definition returns that of an index, nil where there is none. The definitions are ascending by id.
+// Definition returns the definition of an index, or nil. d.Indexes is sorted by id.
 func Definition(d *wire.Definitions, id index.ID) *index.Definition {
 	i, ok := slices.BinarySearchFunc(d.Indexes, id,
 		func(d index.Definition, id index.ID) int { return cmp.Compare(d.ID, id) })
@@ -22,7 +22,7 @@ func Definition(d *wire.Definitions, id index.ID) *index.Definition {
 // Defines reports whether an index is defined.
 func Defines(d *wire.Definitions, id index.ID) bool { return Definition(d, id) != nil }
 
-// Topology returns that of an index, nil where there is none. The topologies are ascending by index.
+// Topology returns the topology of an index, or nil. d.Topologies is sorted by index.
 func Topology(d *wire.Definitions, id index.ID) *partition.Topology {
 	i, ok := slices.BinarySearchFunc(d.Topologies, id,
 		func(t partition.Topology, id index.ID) int { return cmp.Compare(t.Index, id) })

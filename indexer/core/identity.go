@@ -7,16 +7,16 @@ import (
 	"tidemark/wire"
 )
 
-// Identity is which node of which cluster one is, and whom it obeys. The zero value is of one that nobody has
-// registered.
+// Identity identifies the node and its cluster, and holds the fence of the leader it obeys. The zero value belongs to
+// a node that is not registered.
 type Identity struct {
 	ClusterID string       `json:"cluster_id"`
 	Node      index.NodeID `json:"node"`
-	Fence     wire.Fence   `json:"fence"` // highest seen; the counter counts within a run only
+	Fence     wire.Fence   `json:"fence"` // highest seen; its counter is valid within one run of the process only
 }
 
-// Admit checks a command's fence; next is who the node is afterwards. store: that is to be stored before the command is
-// obeyed, because a new leader speaks.
+// Admit checks a command's fence and returns the identity that the node has afterwards. If store is true, the caller
+// must store next before it obeys the command, because the command comes from a new leader.
 func (id Identity) Admit(f wire.Fence) (next Identity, store bool, err error) {
 	highest, err := id.Fence.Admit(f)
 	if err != nil {
@@ -32,7 +32,7 @@ func (id Identity) Admit(f wire.Fence) (next Identity, store bool, err error) {
 	return next, old.ClusterID != f.ClusterID || old.Epoch != f.Epoch || old.Term != f.Term, nil
 }
 
-// Registered takes over what a leader has assigned. store: it is news.
+// Registered returns the identity that a leader has assigned. store reports whether it differs from id.
 func (id Identity) Registered(r *wire.RegisterReply) (next Identity, store bool, err error) {
 	if id.ClusterID != "" && id.ClusterID != r.ClusterID {
 		return id, false, fmt.Errorf("%w: the managers are of cluster %q, this data folder belongs to %q",
@@ -43,7 +43,7 @@ func (id Identity) Registered(r *wire.RegisterReply) (next Identity, store bool,
 	return next, next != id, nil
 }
 
-// Kept is what of it outlives the process.
+// Kept returns the part of the identity that outlives the process.
 func (id Identity) Kept() Identity {
 	id.Fence.Counter = 0
 	return id

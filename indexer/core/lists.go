@@ -10,16 +10,16 @@ import (
 	"tidemark/wire"
 )
 
-// Wanted is a copy that definitions place on a node.
+// Wanted is a copy that the definitions place on this node.
 type Wanted struct {
 	Copy   partition.Copy
 	Index  *index.Definition
 	Bucket *wire.Bucket
-	Others []index.NodeID // that have the slice of an index that is ready
+	Others []index.NodeID // nodes that also have this slice, if the index is ready
 }
 
-// Placed lists the copies that definitions place on a node. What belongs to an index or bucket that they do not have is
-// left out.
+// Placed returns the copies that the definitions place on a node. It leaves out copies whose index or bucket is not
+// in the definitions.
 func Placed(d *wire.Definitions, node index.NodeID) map[index.CopyID]Wanted {
 	buckets := map[string]*wire.Bucket{}
 	for i := range d.Buckets {
@@ -46,7 +46,7 @@ func Placed(d *wire.Definitions, node index.NodeID) map[index.CopyID]Wanted {
 	return all
 }
 
-// Others lists the nodes that have the slice of an index's copy, as Wanted has them; d is sorted.
+// Others returns the other nodes that have the slice of an index's copy, as in Wanted. d must be sorted.
 func Others(d *wire.Definitions, id index.ID, of index.CopyID) []index.NodeID {
 	def, t := Definition(d, id), Topology(d, id)
 	if def == nil || t == nil {
@@ -60,7 +60,7 @@ func Others(d *wire.Definitions, id index.ID, of index.CopyID) []index.NodeID {
 	return others(def, holdersHere(t, c.Node)[c.Slice], c.Node)
 }
 
-// others are the holders of a slice beside a node, once its index is ready.
+// others returns the holders of a slice without node, or nil if the index is not ready.
 func others(def *index.Definition, holders []index.NodeID, node index.NodeID) []index.NodeID {
 	if def.State != index.Maintenance {
 		return nil
@@ -68,7 +68,8 @@ func others(def *index.Definition, holders []index.NodeID, node index.NodeID) []
 	return slices.DeleteFunc(slices.Clone(holders), func(n index.NodeID) bool { return n == node })
 }
 
-// holdersHere lists the nodes that have each slice of an index of which a node has a copy.
+// holdersHere returns, for each slice of the index that has a copy on node, the nodes that have an allocated copy of
+// it.
 func holdersHere(t *partition.Topology, node index.NodeID) map[index.SliceID][]index.NodeID {
 	holders := map[index.SliceID][]index.NodeID{}
 	for _, c := range t.Copies {
@@ -84,35 +85,37 @@ func holdersHere(t *partition.Topology, node index.NodeID) map[index.SliceID][]i
 	return holders
 }
 
-// Lists is what a node knows of definitions. The zero value is of a node that has heard of none.
+// Lists tracks the lists of definitions that a node has received. The zero value belongs to a node that has received
+// none.
 type Lists struct {
 	InForce wire.Definitions
-	// Obeyed is the revision of the newest list that was in force, also in an earlier run: that of InForce is 0 until the
-	// leader has spoken.
+	// Obeyed is the revision of the newest list that was ever in force, also in an earlier run. InForce.Revision, in
+	// contrast, is 0 until the leader has sent a list to this process.
 	Obeyed uint64
 }
 
-// Resume takes over the list of an earlier run. The leader's list counts, also when it is the same.
+// Resume puts the list of an earlier run in force, with revision 0, so that the leader's list is taken over even if
+// it is the same.
 func (l *Lists) Resume(d *wire.Definitions) {
 	l.Obeyed = d.Revision
 	l.InForce = *d
 	l.InForce.Revision = 0
 }
 
-// Judgement is what a list is to a node.
+// Judgement is how a list relates to the one in force.
 type Judgement uint8
 
-// Judgements.
+// Results of Judge.
 const (
-	Older Judgement = iota // than the one in force: it is refused
-	Known                  // it is in force
-	Newer                  // it is to be taken over
+	Older Judgement = iota // than the one in force: the node refuses it
+	Known                  // it is already in force
+	Newer                  // the node takes it over
 )
 
-// Judge says what a list is; have is the revision that it is compared with.
+// Judge compares a list with the one in force. have is the revision that it was compared with.
 func (l *Lists) Judge(d *wire.Definitions) (j Judgement, have uint64) {
 	have = l.InForce.Revision
-	if l.InForce.Fence.Epoch < d.Fence.Epoch { // those of another epoch are of another history
+	if l.InForce.Fence.Epoch < d.Fence.Epoch { // revisions of different epochs cannot be compared
 		have = 0
 	}
 	switch {
@@ -124,14 +127,15 @@ func (l *Lists) Judge(d *wire.Definitions) (j Judgement, have uint64) {
 	return Newer, have
 }
 
-// Sort brings a list into the order that everybody relies on.
+// Sort sorts a list as Definition, Topology and Others require.
 func Sort(d *wire.Definitions) {
 	slices.SortFunc(d.Indexes, func(a, b index.Definition) int { return cmp.Compare(a.ID, b.ID) })
 	slices.SortFunc(d.Topologies, func(a, b partition.Topology) int { return cmp.Compare(a.Index, b.Index) })
 }
 
-// NothingNew reports whether a list says what the one before it said, under a newer revision: DDL on indexes that this
-// list leaves out raises it. Then the revision is all there is to take over, which is done.
+// NothingNew reports whether d differs from the list in force only in its revision and fence: DDL on indexes that
+// this node's list leaves out also raises the revision. If so, NothingNew takes over both, and there is nothing else
+// to do.
 func (l *Lists) NothingNew(d *wire.Definitions) bool {
 	was := l.InForce
 	if was.Revision == 0 || was.Fence.Epoch != d.Fence.Epoch {
@@ -150,14 +154,15 @@ func (l *Lists) Take(d *wire.Definitions) {
 	l.InForce, l.Obeyed = *d, d.Revision
 }
 
-// Follows reports whether d follows the list in force in the same epoch of the same cluster: what d lacks of its copies
-// was taken away by a commit, and is dropped. Of any other copy nobody here knows why it is not in d.
+// Follows reports whether d is a later list of the same epoch and cluster as the list in force. If so, a commit
+// removed each copy that d lacks, and the node drops it. Otherwise the node cannot know why d lacks a copy.
 func (l *Lists) Follows(d *wire.Definitions) bool {
 	was := &l.InForce
 	return was.Fence.ClusterID == d.Fence.ClusterID && was.Fence.Epoch == d.Fence.Epoch && d.Revision > l.Obeyed
 }
 
-// Told is the revision that the leader of an epoch is told: those of another one mean nothing to it.
+// Told returns the revision to report to the leader of an epoch: 0 if the list in force is of another epoch, whose
+// revisions mean nothing to that leader.
 func (l *Lists) Told(epoch uint64) uint64 {
 	if l.InForce.Fence.Epoch != epoch {
 		return 0

@@ -6,34 +6,36 @@ import (
 	"tidemark/index"
 )
 
-// Stored is a copy as a node has it on its disk.
+// Stored describes a copy on the node's disk.
 type Stored struct {
 	Copy       index.CopyID
 	Index      index.ID
-	CreatedMS  int64 // of the index
+	CreatedMS  int64 // creation time of the index
 	BucketUUID string
 	VBuckets   int
 }
 
-// Is reports whether a stored copy is a wanted one: ids of copies are not used again within an epoch, but a lost
-// majority may make them begin again lower.
+// Is reports whether s is this wanted copy. The id alone does not prove it: ids are not reused within an epoch, but
+// after the loss of a majority they may start again lower.
 func (w *Wanted) Is(s Stored) bool {
 	return w.Index.ID == s.Index && s.CreatedMS == w.Index.CreatedMS &&
 		w.Bucket.UUID == s.BucketUUID && w.Bucket.VBuckets == s.VBuckets
 }
 
-// Fate is what becomes of a copy that is on a node's disk when a list of definitions is taken over.
+// Fate is what happens to a copy on disk when the node takes over a list of definitions.
 type Fate uint8
 
 // Fates.
 const (
-	Stays    Fate = iota // it is wanted
-	Goes                 // a commit took it away: it is dropped
-	Orphaned             // nobody here knows why it is not wanted: it is kept for now, neither served nor fed
+	Stays Fate = iota // it stays: the list places it here
+	Goes              // a commit removed it: the node drops it
+	// the reason for its absence from the list is unknown: the node keeps it for a grace period and neither serves
+	// nor feeds it
+	Orphaned
 )
 
-// FateOf says what becomes of a copy; want are the copies that the list places here, named those of the list that it
-// follows, nil where it follows none (see Lists.Follows).
+// FateOf returns the fate of a copy. want holds the copies that the new list places here; named those of the list
+// that it follows, nil if it follows none (see Lists.Follows).
 func FateOf(s Stored, want, named map[index.CopyID]Wanted) Fate {
 	if _, ok := want[s.Copy]; ok {
 		return Stays
@@ -44,14 +46,14 @@ func FateOf(s Stored, want, named map[index.CopyID]Wanted) Fate {
 	return Orphaned
 }
 
-// Orphan is a copy that no list of an epoch has named since it was found.
+// Orphan is a copy that no list of the epoch has contained since this process found it.
 type Orphan struct {
 	Index index.ID
 	Epoch uint64
 	Found time.Time // by this process, under that epoch
 }
 
-// Left is the rest of its grace; 0: it is over, less: it never is.
+// Left returns the rest of the grace period: 0 if it is over, negative if it never ends.
 func (o *Orphan) Left(grace time.Duration, now time.Time) time.Duration {
 	if grace < 0 {
 		return -1
@@ -59,7 +61,8 @@ func (o *Orphan) Left(grace time.Duration, now time.Time) time.Duration {
 	return max(grace-now.Sub(o.Found), 0)
 }
 
-// Due reports whether the leader of an epoch, which does not place it, may have it dropped as a copy of an index.
+// Due reports whether a leader of the given epoch, which does not place the copy, may have it dropped as a copy of
+// that index.
 func (o *Orphan) Due(of index.ID, epoch uint64, grace time.Duration, now time.Time) bool {
 	return o.Index == of && o.Epoch == epoch && o.Left(grace, now) == 0
 }

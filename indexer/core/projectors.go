@@ -1,6 +1,6 @@
-// Package core is the pure part of package indexer: what a node does with what it is told. It decides and answers; it
-// waits for nothing, stores nothing and knows no time. The role and the simulation (internal/testing/simulation) drive
-// the same.
+// Package core is the pure part of package indexer: the decisions that a node makes on commands, data and answers. It
+// does no I/O, takes no locks and reads no clock; callers pass the time in. Package indexer and the simulation
+// (internal/testing/simulation) drive the same code.
 package core
 
 import (
@@ -10,9 +10,9 @@ import (
 	"tidemark/wire"
 )
 
-// ChooseProjector says whom to ask for a side stream, after so many tries: the owner of the maintenance stream, where
-// it is known, each second time, and the others in turn between. What the owner cannot do yet nobody else can, however
-// many there are.
+// ChooseProjector returns the projector to send a side-stream request to after a number of tries. Every second try
+// goes to the owner of the maintenance stream, if it is known, and the tries between go to the other projectors in
+// turn: what the owner cannot serve yet, the others cannot serve either, however many there are.
 func ChooseProjector(all []wire.ProjectorEndpoint, owner index.ProjectorID, tries int) wire.ProjectorEndpoint {
 	at := slices.IndexFunc(all, func(p wire.ProjectorEndpoint) bool { return p.ID == owner })
 	switch {

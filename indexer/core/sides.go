@@ -13,138 +13,139 @@ import (
 )
 
 const (
-	// sideGather is how long what a copy wants waits at most for the rest of it, as long as streams of the bucket begin.
+	// sideGather is the longest time for which the wants of a bucket wait for more while its streams are still
+	// beginning.
 	sideGather = 150 * time.Millisecond
-	// sideFirst and sideMost bound the growing pause before a vbucket is asked for again. One request asks for all
-	// vbuckets of a projector, so that a short one costs little; a long one would go on after what was in the way has
-	// passed.
+	// sideFirst and sideMost bound the growing pause before a vbucket is requested again. One request covers all
+	// vbuckets of a projector, so a short pause costs little; a long one would outlast the obstacle.
 	sideFirst = 100 * time.Millisecond
 	sideMost  = time.Second
-	// sideSilence is how long a side stream may bring nothing before it is given up.
+	// sideSilence is how long a side stream may deliver nothing before the node gives it up.
 	sideSilence = 30 * time.Second
-	// sideResume is how long a side stream may be without a connection before it is given up: its router opens another one
-	// at once, unless it has ended.
+	// sideResume is how long a side stream may be without a connection before the node gives it up: its router
+	// reconnects at once unless the stream has ended.
 	sideResume = 5 * time.Second
-	// sideRequests bounds the requests that are under way to one projector. What is wanted beyond waits, and the loop does
-	// not: a projector that hangs keeps each of them for StreamTimeout, and nobody waits for it who wants others.
+	// sideRequests bounds the calls in flight to one projector. Further wants wait without blocking the loop: a hung
+	// projector holds each call for StreamTimeout, and wants of other projectors must not wait for that.
 	sideRequests = 8
-	// sidePatience is how long a projector that has no room for another request may end none of those under way before
-	// others are asked for what it owns: one that is busy ends them within moments, one that hangs does not.
+	// sidePatience is how long a projector without room for another call may complete none of those in flight before
+	// its vbuckets are requested from other projectors. A busy projector completes some within moments, a hung one
+	// does not.
 	sidePatience = time.Second
 )
 
-// Sides decides which side streams a node asks for, of whom and when again, and which it gives up (PR-11 forms 2 and
-// 3). A look at a bucket is Watch, then Ask for what it wants by then, both in the bucket's loop so that nothing comes
-// before it is expected; then Settle, and Sent for each request that goes out. Whatever was sent is Ended, a request
-// Answered before.
+// Sides decides which side streams a node requests, from which projector and when again, and which it gives up (PR-11
+// forms 2 and 3). For each bucket the caller runs Watch and then Ask, both in the bucket's loop, so that nothing
+// arrives before it is expected; then Settle, and Sent for each request that it sends. Each call that was sent
+// finishes with Ended, a request with Answered before that.
 type Sides struct {
 	last     uint64                          // id of the newest request
 	attempts map[string]map[int]*sideAttempt // by bucket and vbucket
-	open     map[uint64]*sideOpen            // requests that may still run at a projector, by id
-	under    map[string]sideCalls            // what is under way, by the projector's address
-	gathers  map[string]time.Time            // buckets whose wants wait for more, and since when
+	open     map[uint64]*sideOpen            // requests that may still be running at a projector, by id
+	under    map[string]sideCalls            // calls in flight, by the projector's address
+	gathers  map[string]time.Time            // when each bucket began to wait for more wants
 }
 
-// NewSides returns one that has asked for nothing. Its requests have ids above last, as no other one of the node has,
-// also before a restart.
+// NewSides returns a Sides without requests. Its request ids start above last, which must be above every id that this
+// node has used, also before a restart.
 func NewSides(last uint64) *Sides {
 	return &Sides{last: last, attempts: map[string]map[int]*sideAttempt{}, open: map[uint64]*sideOpen{},
 		under: map[string]sideCalls{}, gathers: map[string]time.Time{}}
 }
 
-// sideAttempt is what is known about asking for one vbucket.
+// sideAttempt tracks the requests for one vbucket.
 type sideAttempt struct {
-	tries int       // of projectors that said no, since one has begun
-	waits int       // pauses since all that was wanted came, or something did
-	after time.Time // not before
-	id    uint64    // of the open stream that is watched
+	tries int       // projectors that refused since a stream last began
+	waits int       // pauses since everything wanted arrived, or a stream last delivered something
+	after time.Time // earliest time of the next request
+	id    uint64    // request id of the open stream that is watched
 	at    uint64
-	moved time.Time // when it brought something, or could not be heard
-	lost  time.Time // when it was found without a connection; zero while it has one
+	moved time.Time // when the stream last delivered something, or was excused for not doing so
+	lost  time.Time // when it was first seen without a connection; zero while it has one
 }
 
-// sideOpen is a request that may still run at a projector.
+// sideOpen is a request that may still be running at a projector.
 type sideOpen struct {
 	bucket, addr string
 	abandoned    bool
-	began, came  bool // it was said that all have begun, and that everything has arrived
+	began, came  bool // already reported: all vbuckets have begun, everything has arrived
 }
 
-// sideCalls are the calls that are under way to one projector.
+// sideCalls tracks the calls in flight to one projector.
 type sideCalls struct {
 	n     int
-	moved time.Time // when the first of them began, there was no room any more, or another one ended
+	moved time.Time // when the first of them began, the limit was reached, or a call last ended
 }
 
-// SideWants is what a bucket wants, and who may bring it.
+// SideWants is what a bucket wants from side streams, and what Ask needs to know to choose the projectors.
 type SideWants struct {
 	Bucket     string
-	Streams    []ingest.SideProgress // that are open
+	Streams    []ingest.SideProgress // open streams
 	Wants      []ingest.Want
-	Making     map[index.CopyID]bool // copies that are being made: they want more in a moment
-	Joining    bool                  // copies that want something are to be fed by streams that have not begun
+	Making     map[index.CopyID]bool // copies that are being made: they will want more in a moment
+	Joining    bool                  // some of the copies have maintenance streams that have not begun yet
 	Projectors []wire.ProjectorEndpoint
-	Revision   uint64                      // of the definitions, 0: there are none yet
-	Owner      func(int) index.ProjectorID // of a vbucket's maintenance stream, "" where it is not known
-	// ComesBack reports whether copies that were never whole are no new ones. Nobody waits for those, so that they catch
-	// up at the rate of others that come back.
+	Revision   uint64                      // of the definitions; 0 if there are none yet
+	Owner      func(int) index.ProjectorID // owner of a vbucket's maintenance stream, "" if unknown
+	// ComesBack reports whether the copies, although never whole, are not new. Nothing waits for such copies, so they
+	// catch up at the rate of returning copies rather than at that of a build.
 	ComesBack func([]index.CopyID) bool
 }
 
-// SideRequest asks one projector for all vbuckets of a bucket that it is believed to own.
+// SideRequest requests, from one projector, all wanted vbuckets of a bucket that the projector is assumed to own.
 type SideRequest struct {
 	Bucket    string
 	ID        uint64
 	Projector wire.ProjectorEndpoint
-	Build     bool   // else a catchup
-	Revision  uint64 // of the definitions that it goes by
+	Build     bool   // a build; otherwise a catchup
+	Revision  uint64 // of the definitions that the request is based on
 	Wants     []ingest.Want
-	Copies    []index.CopyID // of the wants, ascending
+	Copies    []index.CopyID // copies of the wants, sorted
 	Restart   wire.RestartTimestamp
-	attempts  []*sideAttempt // of the wants
+	attempts  []*sideAttempt // parallel to Wants
 }
 
-// SideGivenUp is a stream that is to be taken for failed.
+// SideGivenUp is a stream that the caller must treat as failed.
 type SideGivenUp struct {
 	ingest.SideProgress
-	Silent bool // it brings nothing; else its connection was lost and does not come back
+	Silent bool // it delivered nothing for too long; otherwise its connection was lost and did not come back
 }
 
-// SideSettled is what has become of requests that were sent before.
+// SideSettled reports the progress of requests that were sent earlier.
 type SideSettled struct {
-	Began []uint64 // all their vbuckets have begun
-	Came  []uint64 // everything has arrived
-	Over  []uint64 // they bring nothing any more, those to be stopped among them
+	Began []uint64 // requests of which all vbuckets have begun
+	Came  []uint64 // requests of which everything has arrived
+	Over  []uint64 // requests that deliver nothing any more, including those in Stop
 	Stop  []SideStop
 }
 
-// SideStop is a request that may go on for nobody: the projector is to be told.
+// SideStop is a request that may still be running although nothing wants it: the caller sends the projector a stop.
 type SideStop struct {
 	ID   uint64
 	Addr string
 }
 
-// SideFate is what a projector's answer makes of what is wanted of a vbucket.
+// SideFate is the consequence of a projector's answer for one want.
 type SideFate uint8
 
-// Fates of a side stream that was asked for.
+// Fates of a want.
 const (
 	SideBegins  SideFate = iota
-	SideRefused          // KV refuses its start: the vbucket is taken from 0
-	SideFails            // it is to be asked for again
+	SideRefused          // KV refuses the start position: the vbucket is built from seqno 0
+	SideFails            // the want is requested again later
 )
 
-// SideAnswer is what was answered of one want.
+// SideAnswer is a projector's answer to one want.
 type SideAnswer struct {
 	ingest.Want
 	Fate   SideFate
-	Result *wire.StartResult // nil: nothing was said of it
+	Result *wire.StartResult // nil if the answer does not mention the want
 }
 
-// Watch returns the streams of a bucket that have brought nothing for too long, or have lost their connection. deaf:
-// nothing is taken of any.
+// Watch returns the streams of a bucket that have delivered nothing for too long or have lost their connection. deaf
+// means that the bucket currently takes nothing from any stream, which excuses silence.
 func (s *Sides) Watch(bucket string, streams []ingest.SideProgress, deaf bool, now time.Time) (up []SideGivenUp) {
-	moving := map[uint64]bool{} // requests of which some vbucket goes on: it is the turn of that one
+	moving := map[uint64]bool{} // requests of which some vbucket advances: its siblings may be silent meanwhile
 	for i := range streams {
 		p := &streams[i]
 		if a := s.attempt(bucket, p.VBucket); a.id != p.ID || a.at != p.At {
@@ -180,8 +181,8 @@ func (a *sideAttempt) disconnected(p *ingest.SideProgress, now time.Time) bool {
 	return false
 }
 
-// silent reports whether a stream has brought nothing for too long. waits: it is the turn of other vbuckets of the same
-// connection, or nothing is taken from any.
+// silent reports whether a stream has delivered nothing for too long. waits excuses it: other vbuckets of the same
+// connection advance, or the bucket takes nothing from any stream.
 func (a *sideAttempt) silent(p *ingest.SideProgress, waits bool, now time.Time) bool {
 	if a.id != p.ID || a.at != p.At {
 		if a.id == p.ID && p.Begun {
@@ -200,8 +201,8 @@ func (a *sideAttempt) silent(p *ingest.SideProgress, waits bool, now time.Time) 
 	return false
 }
 
-// Ask returns what is to be asked for now. Each want of a request is to be opened under its id before anything else
-// happens to the bucket.
+// Ask returns the requests to send now. The caller must open each want of a request under the request's id before
+// anything else happens to the bucket.
 func (s *Sides) Ask(w *SideWants, now time.Time) (all []*SideRequest) {
 	if s.waitsForMore(w, now) {
 		return nil
@@ -213,7 +214,7 @@ func (s *Sides) Ask(w *SideWants, now time.Time) (all []*SideRequest) {
 	for _, want := range w.Wants {
 		busy[want.VBucket] = true
 		if !slices.ContainsFunc(want.Copies, func(id index.CopyID) bool { return !w.Making[id] }) {
-			continue // definitions wake us
+			continue // the definitions wake the loop
 		}
 		all = s.group(all, w, want, now)
 	}
@@ -221,9 +222,9 @@ func (s *Sides) Ask(w *SideWants, now time.Time) (all []*SideRequest) {
 	return all
 }
 
-// waitsForMore reports whether what is wanted waits for what will be: a bucket's streams begin one after the other, and
-// each request is a connection to KV with questions that cost an engine as much for ten vbuckets as for a thousand.
-// Where streams do not begin, each lot waits for sideGather and no longer.
+// waitsForMore reports whether the wants of a bucket should wait for further ones. A bucket's streams begin one after
+// the other, and each request is a connection to KV whose handshake costs the engine as much for ten vbuckets as for
+// a thousand. If streams do not begin, a group of wants waits for sideGather and no longer.
 func (s *Sides) waitsForMore(w *SideWants, now time.Time) bool {
 	since, ok := s.gathers[w.Bucket]
 	switch {
@@ -238,7 +239,7 @@ func (s *Sides) waitsForMore(w *SideWants, now time.Time) bool {
 	return false
 }
 
-// group adds a want to the request that goes to the same projector in the same class, if it may be asked for now.
+// group adds a want to the request for the same projector and class, if the want may be requested now.
 func (s *Sides) group(all []*SideRequest, w *SideWants, want ingest.Want, now time.Time) []*SideRequest {
 	a := s.attempt(w.Bucket, want.VBucket)
 	if now.Before(a.after) || len(w.Projectors) == 0 || w.Revision == 0 {
@@ -246,7 +247,7 @@ func (s *Sides) group(all []*SideRequest, w *SideWants, want ingest.Want, now ti
 	}
 	p, ok := s.roomy(w.Projectors, w.Owner(want.VBucket), a, now)
 	if !ok {
-		return all // the end of a request wakes us
+		return all // the end of a call wakes the loop
 	}
 	build := want.Build && !w.ComesBack(want.Copies)
 	i := slices.IndexFunc(all, func(r *SideRequest) bool { return r.Projector.ID == p.ID && r.Build == build })
@@ -266,7 +267,7 @@ func (s *Sides) group(all []*SideRequest, w *SideWants, want ingest.Want, now ti
 	return all
 }
 
-// Add adds what is wanted of a vbucket.
+// Add adds a want to the request.
 func (r *SideRequest) Add(w ingest.Want) {
 	r.Wants = append(r.Wants, w)
 	for _, c := range w.Copies {
@@ -278,7 +279,7 @@ func (r *SideRequest) Add(w ingest.Want) {
 		Window: timestamp.Window{Start: w.From, End: w.From}, Branch: w.Branch, Previous: w.Previous})
 }
 
-// Message is the request as the projector gets it: whose indexer e is, which uuid the bucket has.
+// Message returns the request in wire form. e is the endpoint of the requesting indexer, uuid that of the bucket.
 func (r *SideRequest) Message(clusterID, uuid string, e *wire.Endpoint) *wire.StreamRequest {
 	class, port := "catchup", e.Catchup
 	if r.Build {
@@ -293,24 +294,25 @@ func (r *SideRequest) Message(clusterID, uuid string, e *wire.Endpoint) *wire.St
 	}
 }
 
-// roomy returns whom to ask next: whoever has no room is waited for, unless it hangs, which may last, and another one
-// may serve the vbucket. false: it has to wait, and nothing was tried.
+// roomy returns the projector to send the next request to. A projector at its limit of calls is waited for, unless it
+// has completed none for sidePatience: then it may hang for long, and another projector may serve the vbucket. ok is
+// false if the want has to wait; then no try is counted.
 func (s *Sides) roomy(all []wire.ProjectorEndpoint, owner index.ProjectorID, a *sideAttempt, now time.Time) (
 	wire.ProjectorEndpoint, bool) {
-	for n := range 2 * len(all) { // ChooseProjector has named each by then
+	for n := range 2 * len(all) { // ChooseProjector has returned each projector by then
 		switch p := ChooseProjector(all, owner, a.tries+n); {
 		case s.room(p.Admin):
 			a.tries += n
 			return p, true
-		case now.Sub(s.under[p.Admin].moved) <= sidePatience: // it ends some: it does not hang
+		case now.Sub(s.under[p.Admin].moved) <= sidePatience: // it completes calls, so it does not hang
 			return wire.ProjectorEndpoint{}, false
 		}
 	}
 	return wire.ProjectorEndpoint{}, false
 }
 
-// satisfied forgets the failures of vbuckets that want nothing and have no stream: what comes next is a fresh want,
-// which pays nothing for older ones.
+// satisfied resets the failures of vbuckets that want nothing and have no open stream: the next want is a fresh one
+// and must not inherit the pause of an older one.
 func (s *Sides) satisfied(bucket string, busy map[int]bool) {
 	for vb, a := range s.attempts[bucket] {
 		if !busy[vb] {
@@ -333,11 +335,11 @@ func (s *Sides) attempt(bucket string, vb int) *sideAttempt {
 	return a
 }
 
-// sidePause is the pause after so many others.
+// sidePause returns the pause after a number of earlier pauses.
 func sidePause(waits int) time.Duration { return min(sideFirst<<min(waits, 10), sideMost) }
 
-// Settle says what has become of a bucket's requests, by the streams that Watch saw and by those that nobody wants any
-// more. What it says is to be stopped is under way until Ended.
+// Settle returns the progress of a bucket's requests, derived from the open streams and from the ids of abandoned
+// requests. Each stop that it returns counts as a call in flight until Ended.
 func (s *Sides) Settle(bucket string, streams []ingest.SideProgress, abandoned []uint64, now time.Time) (
 	is SideSettled) {
 	for _, id := range abandoned {
@@ -357,7 +359,7 @@ func (s *Sides) Settle(bucket string, streams []ingest.SideProgress, abandoned [
 		case !o.abandoned:
 			delete(s.open, id)
 			is.Over = append(is.Over, id)
-		case s.room(o.addr): // it may go on for nobody
+		case s.room(o.addr): // the projector may still be running it
 			delete(s.open, id)
 			is.Over, is.Stop = append(is.Over, id), append(is.Stop, SideStop{id, o.addr})
 			s.begin(o.addr, now)
@@ -366,8 +368,7 @@ func (s *Sides) Settle(bucket string, streams []ingest.SideProgress, abandoned [
 	return is
 }
 
-// Gone says what becomes of the requests of buckets that are not here any more, as Settle does, and forgets what was
-// wanted of them.
+// Gone settles the requests of buckets that are no longer on this node, as Settle does, and forgets their wants.
 func (s *Sides) Gone(here func(bucket string) bool, now time.Time) (is SideSettled) {
 	gone := map[string][]uint64{}
 	for id, o := range s.open {
@@ -384,7 +385,7 @@ func (s *Sides) Gone(here func(bucket string) bool, now time.Time) (is SideSettl
 	return is
 }
 
-// sideProgress counts the vbuckets of a request that have a stream still.
+// sideProgress counts the vbuckets of a request that still have a stream.
 type sideProgress struct{ open, begun, finished int }
 
 func (o *sideProgress) add(p *ingest.SideProgress) *sideProgress {
@@ -401,7 +402,8 @@ func (o *sideProgress) add(p *ingest.SideProgress) *sideProgress {
 	return o
 }
 
-// note says what has come since. What a request ends with is that everything is written.
+// note adds to is what has newly begun or arrived for the request. A request is over only when everything is written,
+// which Settle detects by the absence of its streams.
 func (o *sideOpen) note(id uint64, p *sideProgress, is *SideSettled) {
 	if !o.began && p.begun == p.open {
 		o.began, is.Began = true, append(is.Began, id)
@@ -411,13 +413,14 @@ func (o *sideOpen) note(id uint64, p *sideProgress, is *SideSettled) {
 	}
 }
 
-// Sent takes over that a request goes out. It is under way until Ended.
+// Sent records that a request is being sent. It counts as in flight until Ended.
 func (s *Sides) Sent(r *SideRequest, now time.Time) {
 	s.open[r.ID] = &sideOpen{bucket: r.Bucket, addr: r.Projector.Admin}
 	s.begin(r.Projector.Admin, now)
 }
 
-// room reports whether another call may be made to a projector, beside requests that are about to go out.
+// room reports whether another call may be made to a projector, counting the requests in beside, which are about to
+// be sent.
 func (s *Sides) room(addr string, beside ...*SideRequest) bool {
 	n := s.under[addr].n
 	for _, r := range beside {
@@ -430,13 +433,13 @@ func (s *Sides) room(addr string, beside ...*SideRequest) bool {
 
 func (s *Sides) begin(addr string, now time.Time) {
 	c := s.under[addr]
-	if c.n++; c.n == 1 || c.n == sideRequests { // patience begins when there is no room any more
+	if c.n++; c.n == 1 || c.n == sideRequests { // sidePatience starts when the limit is reached
 		c.moved = now
 	}
 	s.under[addr] = c
 }
 
-// Ended takes over that something that was sent to a projector is over, and reports whether others may have waited for
+// Ended records that a call to a projector is over, and reports whether other requests may have been waiting for
 // that.
 func (s *Sides) Ended(addr string, now time.Time) (look bool) {
 	c := s.under[addr]
@@ -449,7 +452,7 @@ func (s *Sides) Ended(addr string, now time.Time) (look bool) {
 	return look
 }
 
-// Answered returns what an answer makes of each want. failed: there was none.
+// Answered returns the consequence of a reply for each want of the request. failed means that there was no reply.
 func (s *Sides) Answered(r *SideRequest, reply *wire.StreamReply, failed bool) []SideAnswer {
 	outcomes := map[uint16]*wire.StartResult{}
 	if !failed {
@@ -468,7 +471,7 @@ func (s *Sides) Answered(r *SideRequest, reply *wire.StreamReply, failed bool) [
 		case o == nil:
 		case o.Outcome == wire.StartBegun:
 			all[i].Fate = SideBegins
-			r.attempts[i].tries = 0 // it was the right one to ask
+			r.attempts[i].tries = 0 // this was the right projector to ask
 		case o.Outcome == wire.StartRollback:
 			all[i].Fate = SideRefused
 		}

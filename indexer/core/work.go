@@ -9,74 +9,76 @@ import (
 	"tidemark/timestamp"
 )
 
-// MaxStability is how many stability timestamps may be under way: as many as the coordinator leaves unacknowledged.
+// MaxStability bounds the stability timestamps in flight. The coordinator leaves as many unacknowledged.
 const MaxStability = 4
 
-// Purge is the removal of the tombstones of one vbucket of one copy.
+// Purge removes the tombstones of one vbucket of one copy.
 type Purge struct {
 	Copy    index.CopyID
 	VBucket int
 }
 
-// Handed is something that was handed out to be written, and is under way until Work.Ended.
+// Handed is a batch or purge that was handed out to be written. It is in flight until Work.Ended.
 type Handed struct {
-	Batch  *ingest.Batch // nil: it is a purge
+	Batch  *ingest.Batch // nil for a purge
 	Purge  Purge
-	spoilt []index.CopyID // copies that have gone back, or away, since
-	failed []index.CopyID // copies that it was not written to
-	served bool           // nothing is left to write to copies that serve
-	shown  bool           // and the state has been told
+	spoilt []index.CopyID // copies that were restored or removed since; the batch does not count for them
+	failed []index.CopyID // copies to which it could not be written
+	served bool           // nothing is left to write to copies that serve scans
+	shown  bool           // and the bucket's state has recorded it
 	done   bool
 }
 
-// Limits of what is handed out, in bytes.
+// Limits bounds what is handed out, in bytes.
 type Limits struct {
-	Queue int  // that the bucket may hold
-	Side  int  // that is written of side streams at once
-	Ahead int  // that is written at once to make room in the queue
-	All   bool // also what is no whole batch of side streams
+	Queue int  // bytes that the bucket's queue may hold
+	Side  int  // bytes of side streams that one batch writes
+	Ahead int  // bytes that one batch writes to make room in the queue
+	All   bool // also hand out less than a full batch of side streams
 }
 
-// Step is what is to be done next; at most one of its fields is set but for Acks.
+// Step is the next thing to do. At most one of Handed and Restores is set.
 type Step struct {
 	Handed   *Handed
-	Restores []ingest.Restore // to be put back; nothing else is handed out before Work.Restored
-	Acks     []ingest.Ack     // of stability timestamps at which nothing is written, acknowledged
+	Restores []ingest.Restore // to be carried out; Work hands out nothing else until Work.Restored
+	Acks     []ingest.Ack     // acknowledgements of stability timestamps for which nothing has to be written
 }
 
-// Told is that a batch is written, told of in its turn.
+// Told reports that a batch has been written. Reports on stability timestamps are delivered in the order in which the
+// batches were handed out.
 type Told struct {
 	Batch *ingest.Batch
-	Shown bool // to the copies that serve scans; else to all
-	Acked bool // the leader is to be told
+	Shown bool // written to the copies that serve scans; otherwise to all copies
+	Acked bool // an acknowledgement for the leader has been queued
 }
 
-// Work says what of a bucket is written next, and keeps what is under way: what must be done first, then by turns
-// stability timestamps, what makes room ahead of one, and what side streams brought, then tombstones without use.
+// Work decides what is written next for a bucket and tracks what is in flight. Mandatory work (restores, deletions of
+// ranges) comes first; then, by turns, stability timestamps, batches that make room in the queue, and batches of side
+// streams; useless tombstones come last.
 type Work struct {
 	st        *Bucket
-	look      bool // something may have become possible
+	look      bool // something may have become possible since Next last found nothing
 	restoring bool
 	pending   []ingest.Work
-	under     []*Handed            // batches that are not done, in the order in which they were handed out
-	purges    []Purge              // of tombstones that have no use any more, for when nothing else is to be written
-	purgesOf  map[index.CopyID]int // how many of them a copy has
+	under     []*Handed            // batches in flight, in the order in which they were handed out
+	purges    []Purge              // useless tombstones, removed when there is nothing else to write
+	purgesOf  map[index.CopyID]int // number of entries of purges per copy
 	purging   bool
-	unmark    map[index.CopyID]bool // copies of which it is to be seen whether they have any tombstones left
+	unmark    map[index.CopyID]bool // copies that Clean has to check for remaining tombstones
 }
 
-// NewWork returns that of a bucket of which nothing is under way.
+// NewWork returns the Work of a bucket that has nothing in flight.
 func NewWork(st *Bucket) *Work {
 	return &Work{st: st, purgesOf: map[index.CopyID]int{}, unmark: map[index.CopyID]bool{}}
 }
 
-// Look notes that something may have become possible.
+// Look records that something may have become possible.
 func (w *Work) Look() { w.look = true }
 
-// Under is how many batches are under way.
+// Under returns the number of batches in flight.
 func (w *Work) Under() int { return len(w.under) }
 
-// Waits reports whether there is something that must be done before anything else.
+// Waits reports whether mandatory work is pending or restores are in progress.
 func (w *Work) Waits() bool {
 	if more := w.st.Work(); len(more) > 0 {
 		w.pending = together(append(w.pending, more...))
@@ -84,13 +86,13 @@ func (w *Work) Waits() bool {
 	return len(w.pending) > 0 || w.restoring
 }
 
-// rangesAtOnce bounds the ranges of one batch: a copy that is let go of, and whoever looks whether its disk hangs,
-// waits for one batch.
+// rangesAtOnce bounds how many ranges one batch deletes: the release of a copy, and the check for a hung disk, wait
+// for the batch in progress.
 const rangesAtOnce = 32
 
-// together makes the ranges of a copy that are to be deleted one after the other batches, which have them in their
-// order: a purge deletes as many as a bucket has vbuckets, times its copies, and who is told of a batch looks at all
-// that are under way. Copies stay apart, so that what is told of one waits for no other.
+// together merges consecutive deletions of a copy's ranges into batches that keep their order. A rollback can delete
+// as many ranges as the bucket has vbuckets, times its copies, and each completion scans all batches in flight.
+// Copies are not merged with each other, so that the completion for one waits for no other.
 func together(all []ingest.Work) []ingest.Work {
 	kept, of := all[:0], map[index.CopyID]*ingest.CopyBatch{}
 	for _, p := range all {
@@ -108,7 +110,7 @@ func together(all []ingest.Work) []ingest.Work {
 	return kept
 }
 
-// Next says what is to be done now; it is asked until there is nothing.
+// Next returns what to do now. The caller calls it until it returns an empty Step.
 func (w *Work) Next(l Limits) (s Step) {
 	switch {
 	case w.restoring:
@@ -126,8 +128,8 @@ func (w *Work) Next(l Limits) (s Step) {
 	return Step{Handed: w.purge(), Acks: acks}
 }
 
-// first is what must be done before anything else. Restores go together, and are done when nothing else is under way:
-// they choose among what copies hold.
+// first returns the next mandatory work. Consecutive restores are returned together, once nothing else is in flight,
+// because a restore chooses among the states that the copies hold.
 func (w *Work) first() Step {
 	n := 0
 	for n < len(w.pending) && w.pending[n].Restore != nil {
@@ -149,15 +151,15 @@ func (w *Work) first() Step {
 	return Step{Restores: back}
 }
 
-// Hand notes that a batch is handed out. One without a copy that serves scans is Served at once.
+// Hand records that a batch is handed out. If it has no copy that serves scans, the caller calls Served at once.
 func (w *Work) Hand(t *ingest.Batch) *Handed {
 	h := &Handed{Batch: t}
 	w.under = append(w.under, h)
 	return h
 }
 
-// room says which batches are to be looked for. Of side streams and of what makes room one batch is under way at a
-// time, so that what is queued for a copy stays small.
+// room returns which batches ingest may produce. At most one batch of side streams and one that makes room are in
+// flight at a time, so that little is queued for each copy.
 func (w *Work) room(l Limits) ingest.Room {
 	var under [ingest.DeleteRange + 1]int
 	for _, h := range w.under {
@@ -177,8 +179,8 @@ func (w *Work) room(l Limits) ingest.Room {
 	return r
 }
 
-// purge lets the tombstones of one vbucket be removed when nothing else is to be written. Where a side stream needs
-// them again, they go when it has come to its end.
+// purge returns the next removal of tombstones if nothing else is to be written. Tombstones that a side stream needs
+// again stay until that stream has ended.
 func (w *Work) purge() *Handed {
 	for len(w.purges) > 0 && len(w.under) == 0 && !w.purging {
 		p := w.purges[0]
@@ -198,35 +200,37 @@ func (w *Work) purge() *Handed {
 	return nil
 }
 
-// addPurge lets tombstones be removed when nothing else is to be written.
+// addPurge schedules the removal of a vbucket's tombstones for when there is nothing else to write.
 func (w *Work) addPurge(p Purge) {
 	w.purges = append(w.purges, p)
 	w.purgesOf[p.Copy]++
 }
 
-// PurgeAll has the tombstones of all vbuckets of a copy removed.
+// PurgeAll schedules the removal of the tombstones of all vbuckets of a copy.
 func (w *Work) PurgeAll(id index.CopyID) {
 	for vb := range w.st.vbuckets {
 		w.addPurge(Purge{id, vb})
 	}
 }
 
-// Stir has something written, when nothing else is to be, to a copy of which vbucket 0 is whole, so that its writer
-// meets what is wrong with it; one that lacks that gets a batch of its side stream.
+// Stir schedules a write to a copy for when there is nothing else to write, so that the copy's writer meets whatever
+// is wrong with its store. It uses a purge of vbucket 0, which needs that vbucket to be whole; if it is not, the copy
+// gets batches of its side stream anyway.
 func (w *Work) Stir(id index.CopyID) {
 	if w.purgesOf[id] == 0 {
 		w.addPurge(Purge{Copy: id})
 	}
 }
 
-// Served takes over that a batch at a stability timestamp is written to the copies that serve scans, but for those that
-// failed, and returns what is to be told of now.
+// Served records that a batch at a stability timestamp has been written to the copies that serve scans, except those
+// that failed. It returns the completions that are due now.
 func (w *Work) Served(h *Handed, failed ...index.CopyID) []Told {
 	h.served, h.failed = true, failed
 	return w.tell()
 }
 
-// Ended takes over that something is written, but for copies that failed, and returns what is to be told of now.
+// Ended records that a batch or purge has been written, except to the copies that failed. It returns the completions
+// that are due now.
 func (w *Work) Ended(h *Handed, failed ...index.CopyID) []Told {
 	if h.Batch == nil {
 		w.purging = false
@@ -237,9 +241,9 @@ func (w *Work) Ended(h *Handed, failed ...index.CopyID) []Told {
 	return w.tell()
 }
 
-// tell tells the state of what is written. Stability timestamps are told of in their order, to acknowledge one says
-// that those before it are written to the copies that scans may wait for; what copies that are being built have still
-// to write holds back none.
+// tell passes completed batches to the bucket's state. Stability timestamps complete in order, because acknowledging
+// one implies that those before it are written to every copy that a scan may wait for. Copies that are still being
+// built hold back none.
 func (w *Work) tell() (all []Told) {
 	waits := false
 	w.under = slices.DeleteFunc(w.under, func(h *Handed) bool {
@@ -267,10 +271,10 @@ func (w *Work) told(t Told, a ingest.Ack) Told {
 	return t
 }
 
-// without lists the copies that a batch does not count for.
+// without returns the copies for which a batch does not count.
 func (h *Handed) without() []index.CopyID { return append(slices.Clone(h.spoilt), h.failed...) }
 
-// schedulePurges notes which tombstones a batch has made useless.
+// schedulePurges schedules the removal of the tombstones that a batch has made useless.
 func (w *Work) schedulePurges(t *ingest.Batch) {
 	for i := range t.Copies {
 		c := &t.Copies[i]
@@ -282,13 +286,14 @@ func (w *Work) schedulePurges(t *ingest.Batch) {
 	}
 }
 
-// Clean returns copies that have no tombstones left, once each, when nothing is under way that may bring some.
+// Clean returns the copies that have no tombstones left, once each and sorted, if nothing is in flight that may add
+// some.
 func (w *Work) Clean() (clean []index.CopyID) {
 	if len(w.unmark) == 0 || len(w.under) > 0 || w.purging {
 		return nil
 	}
 	for id := range w.unmark {
-		if w.purgesOf[id] == 0 && !w.st.Tombstones(id) { // else there will be another look
+		if w.purgesOf[id] == 0 && !w.st.Tombstones(id) { // otherwise the next purge marks it again
 			clean = append(clean, id)
 		}
 	}
@@ -297,10 +302,10 @@ func (w *Work) Clean() (clean []index.CopyID) {
 	return clean
 }
 
-// Restored ends what Step.Restores has begun.
+// Restored ends the restores of Step.Restores.
 func (w *Work) Restored() { w.restoring = false }
 
-// Deleting reports whether a range of a copy is being deleted.
+// Deleting reports whether a batch in flight deletes a range of a copy.
 func (w *Work) Deleting(id index.CopyID) bool {
 	return slices.ContainsFunc(w.under, func(h *Handed) bool {
 		return h.Batch.Kind == ingest.DeleteRange &&
@@ -308,14 +313,14 @@ func (w *Work) Deleting(id index.CopyID) bool {
 	})
 }
 
-// Remove lets a copy go. What is under way does not count for another one of its id that comes later.
+// Remove releases a copy. Batches in flight do not count for a later copy of the same id.
 func (w *Work) Remove(id index.CopyID) {
 	w.st.Remove(id)
 	w.forget(id)
 	w.spoil(id)
 }
 
-// Reopened takes over that a copy has lost its newest batches, what is under way for it among them.
+// Reopened records that a copy has lost its newest batches, including those in flight for it.
 func (w *Work) Reopened(id index.CopyID, positions []ingest.Position, logs []timestamp.FailoverLog) error {
 	w.spoil(id)
 	w.forget(id)
@@ -328,7 +333,7 @@ func (w *Work) spoil(id index.CopyID) {
 	}
 }
 
-// forget drops waiting work of a copy that has gone back.
+// forget drops the pending work of a copy that was reopened or removed.
 func (w *Work) forget(id index.CopyID) {
 	kept := w.pending[:0]
 	for _, p := range append(w.pending, w.st.Work()...) {
