@@ -25,14 +25,15 @@ import (
 	"tidemark/wire"
 )
 
-// callTime is more than the patience of any caller: who has gone ends his call sooner.
+// callTime exceeds every caller's timeout: a caller that disconnects ends its call sooner.
 const (
 	callTime     = 30 * time.Second
 	rollbackTime = 2 * indexerclient.RollbackTimeout
 )
 
-// adminTable has each message of package wire that indexers take, health and metrics. It stands on a port of its own:
-// no command ever waits behind data. Over TLS only managers command it.
+// adminTable returns the routes of the admin port: each message of package wire that indexers accept, health and
+// metrics. The admin port is separate from the data ports, so that no command ever waits behind data. Over TLS only
+// managers may send commands.
 func (x *Indexer) adminTable() *route.Table {
 	const large, small = rpc.MaxControlBody, rpc.MaxUserBody
 	manager, all := route.Only(tlsconf.Manager), route.Certified()
@@ -69,7 +70,7 @@ func (x *Indexer) adminTable() *route.Table {
 	}}
 }
 
-// admit checks a command's fence, and counts those that are refused.
+// admit checks a command's fence and counts refused commands.
 func (x *Indexer) admit(f wire.Fence) error {
 	err := x.identity.admit(f)
 	if errors.Is(err, wire.ErrFenced) {
@@ -78,8 +79,8 @@ func (x *Indexer) admit(f wire.Fence) error {
 	return err
 }
 
-// storesIdentity does f, which stores whom this indexer obeys; the node's health says so when it takes too long, until
-// it has ended.
+// storesIdentity runs f, which stores the fence of the leader that this indexer obeys. If f takes too long, the
+// node's health reports it until f returns.
 func (x *Indexer) storesIdentity(f func() error) error {
 	err := x.watched(healthIdentity, "storing whom this indexer obeys", f)
 	if x.health.Set(healthIdentity, "") {
@@ -128,8 +129,8 @@ func (x *Indexer) stability(ctx context.Context, req *wire.StabilityRequest) (*w
 	return &wire.StabilityReply{Missing: missing}, nil
 }
 
-// publish tells scans and buckets of stability timestamps, side by side: where a bucket's loop is busy the others are
-// told. A bucket that goes meanwhile has no use for one.
+// publish passes stability timestamps to scans and to the buckets. The buckets get theirs in parallel, so that a busy
+// loop delays no other bucket. A bucket that is removed meanwhile is no error.
 func (x *Indexer) publish(ctx context.Context, all []wire.BucketStability) error {
 	var g errgroup.Group
 	for i := range all {
@@ -150,7 +151,8 @@ func (x *Indexer) publish(ctx context.Context, all []wire.BucketStability) error
 	return g.Wait()
 }
 
-// rollback does one step of the rollback machine (IM-23). "rollback" answers when everything is back.
+// rollback carries out one step of a rollback (IM-23). The reply to step "rollback" is sent when everything has been
+// restored.
 func (x *Indexer) rollback(ctx context.Context, req *wire.RollbackRequest) (*wire.RollbackReply, error) {
 	if err := x.admit(req.Fence); err != nil {
 		return nil, err
@@ -169,7 +171,7 @@ func (x *Indexer) rollback(ctx context.Context, req *wire.RollbackRequest) (*wir
 	return nil, rpc.Refuse(errcode.BadRequest, "rollback step %q: want prepare or rollback", req.Step)
 }
 
-// Status is the answer of GET /v1/status.
+// Status is the body of GET /v1/status.
 type Status struct {
 	Endpoint  wire.Endpoint       `json:"endpoint"`
 	ClusterID string              `json:"cluster_id"`
@@ -204,11 +206,12 @@ func (x *Indexer) status(ctx context.Context) (*Status, error) {
 	return s, nil
 }
 
-// drawAtOnce is how many vbuckets are drawn by one call of a bucket's loop: a line takes it some microseconds, and
-// there may be hundreds of copies.
+// drawAtOnce is the number of vbuckets that one call of a bucket's loop draws. A line takes the loop some
+// microseconds, and there may be hundreds of copies.
 const drawAtOnce = 16
 
-// positions draws, per bucket and vbucket, the stream that feeds it and where each copy stands: why something waits.
+// positions draws, per bucket and vbucket, the stream that feeds it and the position of each copy. It shows why
+// something waits.
 func (x *Indexer) positions(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	for _, text := range askEach(x.allBuckets(), func(k *copies.Bucket) (string, error) {

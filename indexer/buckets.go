@@ -13,7 +13,7 @@ import (
 	"tidemark/wire"
 )
 
-// buckets are those that are here.
+// buckets holds the buckets of this indexer.
 type buckets struct {
 	count atomic.Int64
 
@@ -21,13 +21,14 @@ type buckets struct {
 	named map[string]*copies.Bucket
 }
 
-// nextBuckets are those of a list that is to be in force.
+// nextBuckets holds the buckets of a list of definitions that is about to be put in force.
 type nextBuckets struct {
 	named map[string]*copies.Bucket
-	stay  map[*copies.Bucket]*wire.Bucket // of them, those that are here already
+	stay  map[*copies.Bucket]*wire.Bucket // buckets that exist already
 }
 
-// next makes what a list has and is not here. Where one cannot be made there is nothing.
+// next creates the buckets of a list that do not exist yet. If one of them cannot be created, it stops those that it
+// has created.
 func (h *buckets) next(d *wire.Definitions, make func(wire.Bucket) (*copies.Bucket, error)) (nextBuckets, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -48,7 +49,7 @@ func (h *buckets) next(d *wire.Definitions, make func(wire.Bucket) (*copies.Buck
 	return n, nil
 }
 
-// drop ends what was made for a list that does not come into force.
+// drop stops the buckets that were created for a list that is not put in force.
 func (n *nextBuckets) drop() {
 	for _, k := range n.named {
 		if n.stay[k] == nil {
@@ -57,8 +58,8 @@ func (n *nextBuckets) drop() {
 	}
 }
 
-// replace makes the buckets those of a list: those that are not here any more are told to stop, and nobody waits for
-// what they write.
+// replace installs the buckets of a list. It stops buckets that the list does not have, without waiting for their
+// writes.
 func (h *buckets) replace(n nextBuckets) {
 	h.mu.Lock()
 	for name, k := range h.named {
@@ -69,12 +70,12 @@ func (h *buckets) replace(n nextBuckets) {
 	h.named = n.named
 	h.count.Store(int64(len(n.named)))
 	h.mu.Unlock()
-	for k, b := range n.stay { // without the lock: the bucket's loop takes it, and must come to the command
+	for k, b := range n.stay { // without the lock: the bucket's loop takes it, and must get to the command
 		k.SetGeneration(b.Generation, b.RollbackID)
 	}
 }
 
-// newBucket makes one that runs.
+// newBucket creates a bucket and starts its loop.
 func (x *Indexer) newBucket(b wire.Bucket) (*copies.Bucket, error) {
 	k, err := copies.NewBucket(x.node, b)
 	if err == nil {
@@ -100,9 +101,9 @@ func (x *Indexer) allBuckets() []*copies.Bucket {
 	return all
 }
 
-// askEach asks buckets side by side, so that it takes as long as the one whose loop is busiest, not as all of them
-// together, and returns what they answer in their order. One that goes meanwhile, or for which ask returns another
-// error, is left out.
+// askEach calls ask for all buckets in parallel, so that it takes as long as the busiest loop and not as long as all
+// of them together. It returns the results in the order of the buckets, without those for which ask returned an
+// error, for example because the bucket was removed meanwhile.
 func askEach[T any](all []*copies.Bucket, ask func(*copies.Bucket) (T, error)) []T {
 	type answer struct {
 		is T
@@ -117,7 +118,7 @@ func askEach[T any](all []*copies.Bucket, ask func(*copies.Bucket) (T, error)) [
 			return nil
 		})
 	}
-	_ = g.Wait() // none gives an error
+	_ = g.Wait() // no function returns an error
 	told := make([]T, 0, len(all))
 	for _, a := range answers {
 		if a.ok {
@@ -127,5 +128,5 @@ func askEach[T any](all []*copies.Bucket, ask func(*copies.Bucket) (T, error)) [
 	return told
 }
 
-// queueShare is how much one bucket may hold in memory.
+// queueShare returns how many bytes one bucket may hold in memory.
 func (x *Indexer) queueShare() int64 { return x.cfg.QueueBytes / max(1, x.buckets.count.Load()) }

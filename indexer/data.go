@@ -20,7 +20,7 @@ const (
 	portCatchup
 )
 
-// topic is what the topics of a port begin with.
+// topic returns the prefix of the topics that a port accepts.
 func (p port) topic() string {
 	return [...]string{"/maintenance", "/backfill/", "/catchup/"}[p]
 }
@@ -44,7 +44,7 @@ func (x *Indexer) dataServer(p port) *transport.Server {
 	})
 }
 
-// acceptConnection decides on a connection by its hello.
+// acceptConnection accepts or refuses a connection by its hello.
 func (x *Indexer) acceptConnection(p port, h keyversion.Hello) (transport.Sink, error) {
 	id := x.identity.get()
 	k := x.bucketNamed(h.Bucket)

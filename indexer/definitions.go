@@ -19,10 +19,10 @@ import (
 	"tidemark/wire"
 )
 
-// copiesSource is what the node's health has writes under that a list of definitions causes.
+// copiesSource is the health source of writes that a list of definitions causes.
 const copiesSource = "copies"
 
-// nodeOf returns the number that definitions know this indexer by.
+// nodeOf returns this indexer's node number according to the definitions, else according to its registration.
 func (x *Indexer) nodeOf(d *wire.Definitions) (index.NodeID, bool) {
 	id := x.identity.get()
 	for _, e := range d.Indexers {
@@ -33,8 +33,9 @@ func (x *Indexer) nodeOf(d *wire.Definitions) (index.NodeID, bool) {
 	return id.Node, id.ClusterID != ""
 }
 
-// resume takes over the definitions of the last run, so that what is here is served before a leader has spoken. It
-// neither makes nor drops a copy: what is stored may be newer. After a leader has spoken it does nothing.
+// resume puts the definitions of the last run in force, so that this indexer serves its copies before a leader has
+// contacted it. It neither makes nor drops a copy, because the stored list may be outdated. It does nothing if a
+// leader has already sent a list.
 func (x *Indexer) resume() error {
 	x.applying.Lock()
 	defer x.applying.Unlock()
@@ -53,7 +54,8 @@ func (x *Indexer) resume() error {
 	if !ok || x.present().Revision > 0 {
 		return nil
 	}
-	// A bucket stays for as long as the list has it, also without copies: it remembers which incarnations are refused.
+	// The list keeps a bucket even if it has no copies here, because the bucket remembers which incarnations it
+	// refuses.
 	next, err := x.buckets.next(d, x.newBucket)
 	if err != nil {
 		return err
@@ -74,10 +76,10 @@ func (x *Indexer) resume() error {
 	return nil
 }
 
-// definitions makes what is here equal to a list: it is stored, then copies that are missing are made, what the list
-// before named and this one does not is dropped, and other copies are orphans. Each copy is its reconciler's, see
-// places; the answer says that all of it is done, but for copies that cannot be made, or take too long: they are not
-// reported.
+// definitions makes this indexer match a list: it stores the list, makes copies that are missing and drops the copies
+// that the previous list had and this one lacks; other copies become orphans. Each copy has its own reconciler, see
+// places. The reply confirms that all of this is done, except for copies that cannot be made or take too long:
+// reports leave those out.
 func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.DefinitionsReply, error) {
 	if err := x.admit(d.Fence); err != nil {
 		return nil, err
@@ -85,13 +87,13 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 	return x.obey(ctx, d, nil)
 }
 
-// obey takes a list over; c, unless nil, is what it was told by. The answer waits until reconcilers have tried what it
-// wants, if they do within listPatience; no other list waits for them.
+// obey takes over a list. c is the change that d was derived from, or nil. obey returns when reconcilers have tried
+// to reach what the list wants, or after listPatience. The next list does not wait for them.
 func (x *Indexer) obey(ctx context.Context, d *wire.Definitions, c *wire.DefinitionsChange) (*wire.DefinitionsReply,
 	error) {
 	below, span := rpc.StartSpan(ctx, "make copies")
 	a, err := x.takeOver(below, d, c)
-	if err != nil || a.alone == nil { // nothing is new
+	if err != nil || a.alone == nil { // the list is already in force
 		rpc.EndSpan(ctx, span, err)
 		return &wire.DefinitionsReply{Revision: d.Revision}, err
 	}
@@ -101,7 +103,7 @@ func (x *Indexer) obey(ctx context.Context, d *wire.Definitions, c *wire.Definit
 		within, cancel := context.WithTimeout(inner, x.places.patience)
 		defer cancel()
 		await(within, a.makes)
-		a.alone.Store(true) // before others are told of what is there by now
+		a.alone.Store(true) // before reports include the new copies
 		rpc.EndSpan(ctx, span, nil)
 		x.catalog.Made(a.making)
 		wake(x.report)
@@ -115,7 +117,7 @@ func (x *Indexer) obey(ctx context.Context, d *wire.Definitions, c *wire.Definit
 	return &wire.DefinitionsReply{Revision: d.Revision}, nil
 }
 
-// takeOver puts a list in force. What it waits for is the disk of the list itself.
+// takeOver puts a list in force. The only thing it waits for is the disk write of the list itself.
 func (x *Indexer) takeOver(ctx context.Context, d *wire.Definitions, c *wire.DefinitionsChange) (a aimed, err error) {
 	x.applying.Lock()
 	defer x.applying.Unlock()
@@ -131,13 +133,13 @@ func (x *Indexer) takeOver(ctx context.Context, d *wire.Definitions, c *wire.Def
 		return a, nil
 	}
 	core.Sort(d)
-	// Where nothing is new nothing is written: a stored revision counts for nothing at the next start.
+	// An unchanged list is not stored: the stored revision does not matter at the next start.
 	if x.kept.revision > 0 && x.catalog.NothingNew(d) {
 		x.kept.same(d)
 		return a, nil
 	}
 	next, err := x.buckets.next(d, x.newBucket)
-	if err != nil { // what is stored stays what is in force
+	if err != nil { // the stored list stays in force
 		return a, err
 	}
 	_, span := rpc.StartSpan(ctx, "store definitions")
@@ -146,7 +148,7 @@ func (x *Indexer) takeOver(ctx context.Context, d *wire.Definitions, c *wire.Def
 	if x.health.Set(copiesSource, "") {
 		wake(x.report)
 	}
-	if err != nil { // nothing of it may take effect
+	if err != nil { // nothing of the list may take effect
 		next.drop()
 		return a, rpc.Refuse(errcode.Unavailable, "storing definitions: %v", err)
 	}
@@ -157,7 +159,8 @@ func (x *Indexer) takeOver(ctx context.Context, d *wire.Definitions, c *wire.Def
 	return a, nil
 }
 
-// watched does f, a write to disk; the node's health says so when it takes too long, until who calls clears the source.
+// watched runs f, a write to disk. If f takes too long, the node's health reports it under source until the caller
+// clears that source.
 func (x *Indexer) watched(source, what string, f func() error) error {
 	return x.health.Watch(source, what, health.Hangs, func() {
 		x.log.Error("a write does not end: the disk hangs, or is far too slow", "what", what, "for", health.Hangs)
@@ -165,7 +168,7 @@ func (x *Indexer) watched(source, what string, f func() error) error {
 	}, f)
 }
 
-// change is definitions told by what has changed since the list that is in force. When another one is, it answers
+// change applies a difference to the list in force. If the difference is based on another list, change replies
 // Missing and changes nothing.
 func (x *Indexer) change(ctx context.Context, c *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
 	if err := x.admit(c.Fence); err != nil {
@@ -179,13 +182,14 @@ func (x *Indexer) change(ctx context.Context, c *wire.DefinitionsChange) (*wire.
 	return x.obey(ctx, d, c)
 }
 
-// stored is a copy as it lies here.
+// stored returns the identity of a copy on disk.
 func stored(m storage.Meta) core.Stored {
 	return core.Stored{Copy: m.Copy, Index: m.Index, CreatedMS: m.CreatedMS, BucketUUID: m.BucketUUID,
 		VBuckets: m.VBuckets}
 }
 
-// ensureCopy makes the copy if it is not there and gives it to its bucket. One whose place it has is dropped.
+// ensureCopy makes the copy if it does not exist and attaches it to its bucket. It first drops a different copy with
+// the same id.
 func (x *Indexer) ensureCopy(ctx context.Context, id index.CopyID, t *target) error {
 	w := t.want
 	s, here := x.store.Slice(id)
@@ -198,7 +202,7 @@ func (x *Indexer) ensureCopy(ctx context.Context, id index.CopyID, t *target) er
 	if here && !is {
 		m := s.Meta()
 		if !x.places.still(id, t) {
-			return nil // what is wanted by now may be this very copy
+			return nil // by now this very copy may be wanted
 		}
 		x.log.Warn("a copy is of another index, or its bucket was made anew; it starts empty", "copy", id, "bucket", m.Bucket,
 			"index", m.Index, "want", w.Index.ID)
@@ -216,7 +220,7 @@ func (x *Indexer) ensureCopy(ctx context.Context, id index.CopyID, t *target) er
 			return err
 		}
 	}
-	// a list that wants the same may have hidden it meanwhile, as the old one still was here
+	// a list that wants the same copy may have hidden it meanwhile, because the old one was still here
 	x.places.ifStill(id, t, func() { x.snapshots.Show(id) })
 	if x.places.of(id) == t.bucket {
 		return nil
@@ -228,7 +232,7 @@ func (x *Indexer) ensureCopy(ctx context.Context, id index.CopyID, t *target) er
 	return nil
 }
 
-// makeCopy makes a copy that is not there.
+// makeCopy creates a copy that does not exist.
 func (x *Indexer) makeCopy(ctx context.Context, id index.CopyID, t *target) (*storage.Slice, error) {
 	w := t.want
 	s, err := x.store.Create(storage.Meta{
@@ -248,7 +252,7 @@ func (x *Indexer) makeCopy(ctx context.Context, id index.CopyID, t *target) (*st
 	return s, nil
 }
 
-// closeCopy takes a copy away from its bucket and from scans.
+// closeCopy detaches a copy from its bucket and from scans.
 func (x *Indexer) closeCopy(ctx context.Context, id index.CopyID) error {
 	k := x.places.of(id)
 	if k == nil {
@@ -268,7 +272,8 @@ func (x *Indexer) closeCopy(ctx context.Context, id index.CopyID) error {
 	return nil
 }
 
-// retireCopy takes a copy that is closed away for good. remove is never nil.
+// retireCopy removes a closed copy from the store for good. The caller runs remove, which is never nil when err is
+// nil, to delete its files.
 func (x *Indexer) retireCopy(s *storage.Slice) (remove func() error, err error) {
 	m := s.Meta()
 	x.node.Marks.Clear(m.Copy)
@@ -285,10 +290,11 @@ func (x *Indexer) retireCopy(s *storage.Slice) (remove func() error, err error) 
 	return remove, nil
 }
 
-// present returns the definitions that are in force.
+// present returns the definitions in force.
 func (x *Indexer) present() wire.Definitions { return x.catalog.Present() }
 
-// settled returns the definitions that are in force when no list is being taken over: copies may be made before it is.
+// settled returns the definitions in force. It waits for a list that is being taken over, whose copies may be made
+// before it is in force.
 func (x *Indexer) settled() wire.Definitions {
 	x.applying.Lock()
 	defer x.applying.Unlock()

@@ -17,26 +17,26 @@ const (
 	definitionsFile = "definitions.log"
 )
 
-// identityState is who the indexer is, for ever, and whom it obeys. It lies in the data folder.
+// identityState is the permanent identity of the indexer and the fence it obeys, as stored in the data folder.
 type identityState struct {
 	Format int    `json:"format"`
 	UUID   string `json:"uuid"`
 	core.Identity
 }
 
-// identity may be read while it is being stored: a disk that hangs keeps nobody waiting but who changes it.
+// identity can be read while it is being stored, so that a hung disk blocks only callers that change it.
 type identity struct {
 	dir     string
-	watched func(store func() error) error // does it, and tells when it does not end
+	watched func(store func() error) error // runs store, and reports when it does not return
 
-	changing sync.Mutex // from a decision until it is stored and taken over; before mu
+	changing sync.Mutex // held from a decision until it is stored and in effect; taken before mu
 	mu       sync.Mutex
 	st       identityState
 }
 
 const identityFormat = 1
 
-// loadIdentity reads who we are, or makes it up and stores it.
+// loadIdentity reads the indexer's identity, or creates and stores a new one.
 func loadIdentity(dir string, watched func(store func() error) error) (*identity, error) {
 	id := &identity{dir: dir, watched: watched}
 	err := jsonfile.Read(dir, identityFile, &id.st)
@@ -63,7 +63,7 @@ func (id *identity) get() identityState {
 	return id.st
 }
 
-// registered takes over what the leader has assigned.
+// registered stores the identity that the leader has assigned.
 func (id *identity) registered(r *wire.RegisterReply) error {
 	id.changing.Lock()
 	defer id.changing.Unlock()
@@ -74,7 +74,7 @@ func (id *identity) registered(r *wire.RegisterReply) error {
 	return id.take(next, store)
 }
 
-// admit checks a command's fence. A new leader is stored before its first command is obeyed.
+// admit checks a command's fence. The fence of a new leader is stored before its first command is obeyed.
 func (id *identity) admit(f wire.Fence) error {
 	id.changing.Lock()
 	defer id.changing.Unlock()
@@ -85,7 +85,7 @@ func (id *identity) admit(f wire.Fence) error {
 	return id.take(next, store)
 }
 
-// take takes over what is known now; store: durably. The lock of changes is held.
+// take puts next in effect, after storing it durably if store is true. The caller holds changing.
 func (id *identity) take(next core.Identity, store bool) error {
 	if store {
 		kept := id.get()

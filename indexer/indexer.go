@@ -1,14 +1,14 @@
-// Package indexer is the role that holds index copies: it takes KeyVersions from routers on its data ports, queues them
-// until a stability timestamp can be made, writes them (packages ingest and storage), asks projectors for what it
-// lacks, reports to the leader, and answers scans (IX-1 to IX-7, IM-8, IM-16, IM-17).
+// Package indexer is the role that holds index copies. It receives KeyVersions from routers on its data ports, queues
+// them until a stability timestamp can be made, writes them (packages ingest and storage), requests from projectors
+// what its copies lack, reports to the leader, and answers scans (IX-1 to IX-7, IM-8, IM-16, IM-17).
 //
-// It promises: commands of a deposed leader or of another cluster change nothing; an admin command never waits for
-// data; memory is bounded by configuration, not by load; a full disk stops the intake and nothing else, and is told;
-// after a crash each copy goes on from its own last durable batch while the other nodes and copies are not disturbed;
-// an orderly stop takes less than five seconds and leaves nothing that needs a rebuild.
+// It guarantees: commands of a deposed leader or of another cluster change nothing; an admin command never waits for
+// data; memory is bounded by configuration, not by load; a full disk stops the intake and nothing else, and is
+// reported; after a crash each copy continues from its own last durable batch without disturbing other nodes and
+// copies; an orderly stop takes less than five seconds and leaves nothing that needs a rebuild.
 //
-// It never decides where a copy lives, when a timestamp is promoted, or which stream a vbucket has: those are the
-// leader's duties (package coordinator).
+// It never decides where a copy lives, when a timestamp is promoted, or which stream a vbucket has: the leader does
+// (package coordinator).
 package indexer
 
 import (
@@ -56,29 +56,32 @@ import (
 
 // Defaults of Config.
 const (
-	// DefaultKeepSnapshots is more than promotions are outstanding (stability.DefaultConfig: 4), so that the one that the
-	// slowest indexer has still to make is never the one that the fastest lets go.
+	// DefaultKeepSnapshots exceeds the number of outstanding promotions (stability.DefaultConfig: 4), so that the
+	// fastest indexer never releases a timestamp that the slowest has still to make.
 	DefaultKeepSnapshots = 6
 	DefaultPersistEvery  = 5 * time.Second
 	DefaultCheckpoint    = 30 * time.Second
 	DefaultOrphanGrace   = 10 * time.Minute
-	DefaultReplicaLag    = time.Minute // of the command
-	// DefaultCatchupRate is for each processor of the machine: what one catches up with beside a third of its time idle
-	// without delaying others' session scans by more than a tenth (docs/performance.md).
+	DefaultReplicaLag    = time.Minute // default of the command
+	// DefaultCatchupRate is per processor of the machine. It is the rate at which one processor catches up with a
+	// third of its time idle, without delaying the session scans of others by more than a tenth
+	// (docs/performance.md).
 	DefaultCatchupRate = 10_000
-	// DefaultTransferRate is of the command: a gigabyte in 16 s, about half of what a link of 1 Gbit/s carries.
+	// DefaultTransferRate is the command's default: a gigabyte in 16 s, about half of what a link of 1 Gbit/s
+	// carries.
 	DefaultTransferRate = 64 << 20
 )
 
 const (
-	// MinCatchupRate is the least limit of catchup: below it a vbucket could bring nothing for so long that it is given
-	// up.
+	// MinCatchupRate is the smallest limit of catchup. Below it a vbucket could deliver nothing for so long that its
+	// stream is given up.
 	MinCatchupRate = 1000
-	// MaxCheckpoints bounds the checkpoints of a copy: each may hold back files that compactions have replaced.
+	// MaxCheckpoints bounds the checkpoints of a copy: each may keep files that compactions have replaced.
 	MaxCheckpoints = 100
 )
 
-// Config of an indexer. Name, Dir, Managers and Logger are required; addresses are host:port, port 0 takes a free one.
+// Config configures an indexer. Name, Dir, Managers and Logger are required. Addresses are host:port; port 0 picks a
+// free one.
 type Config struct {
 	Name        string
 	Dir         string
@@ -88,56 +91,60 @@ type Config struct {
 	Maintenance string
 	Backfill    string
 	Catchup     string
-	Advertise   string // host that others are told instead of the one listened on; the ports are the same
-	// Zone is what fails together with this indexer: replicas of a slice lie in different zones as far as possible.
-	// Capacity is the share of copies that it is to have, beside the others' (0 counts as 1, at most wire.MaxCapacity).
+	Advertise   string // host that is published instead of the one listened on; the ports stay the same
+	// Zone names the failure domain of this indexer: replicas of a slice are placed in different zones as far as
+	// possible. Capacity is this indexer's share of the copies relative to the other indexers' (0 counts as 1, at
+	// most wire.MaxCapacity).
 	Zone     string
 	Capacity uint32
 
-	// OwnProcess tells that the process runs this indexer and nothing else: the Go runtime's memory limit and what the C
-	// library keeps then follow the quota, and its processors are shared out by the operating system (processors.go).
+	// OwnProcess says that the process runs this indexer and nothing else. The Go runtime's memory limit and the
+	// memory that the C library retains then follow the quota, and the operating system schedules its threads
+	// (processors.go).
 	OwnProcess    bool
-	MemoryQuota   int64         // of which the next three are parts, as far as they are 0; at least MinMemoryQuota
+	MemoryQuota   int64         // at least MinMemoryQuota; the next three are parts of it where they are 0
 	QueueBytes    int64         // events held in memory, all buckets together
 	CacheBytes    int64         // of storage, see storage.Options
 	MemTableBytes int64         // of storage
 	KeepSnapshots int           // stability timestamps per copy at which scans can run
-	PersistEvery  time.Duration // between turns in which copies are made durable, see package keeper
+	PersistEvery  time.Duration // between rounds in which copies are made durable, see package keeper
 	Checkpoint    time.Duration // between checkpoints, for rollback
-	// KeepCheckpoints is how many each copy keeps at least. 0: the storage's default.
+	// KeepCheckpoints is the least number of checkpoints that each copy keeps. 0: the storage's default.
 	KeepCheckpoints int
-	// ReplicaLag is by how long KV's replicas may lag: a failover may go back so far, and so many checkpoints are kept
-	// that the oldest is of before. 0: KeepCheckpoints alone.
+	// ReplicaLag is how far KV's replicas may lag. A failover may go back that far, so each copy keeps enough
+	// checkpoints for the oldest to predate it. 0: only KeepCheckpoints counts.
 	ReplicaLag time.Duration
-	// CatchupRate bounds the events a second that this indexer takes of catchup streams, all projectors together, so that
-	// its recovery leaves the others' streams their share of projectors and KV. 0: DefaultCatchupRate for each processor.
-	// Below 0: no bound.
+	// CatchupRate bounds the events per second that this indexer takes from catchup streams of all projectors
+	// together, so that its recovery leaves projectors and KV capacity for other indexers. 0: DefaultCatchupRate for
+	// each processor. Below 0: no bound.
 	CatchupRate int64
-	// TransferRate bounds the bytes a second of copies' files that are sent to other indexers, so that scans keep their
-	// share of disk and network. 0: new copies here are filled from KV alone. Below 0: no bound.
+	// TransferRate bounds the bytes per second of copies' files that are sent to other indexers, so that scans keep
+	// their share of disk and network. 0: new copies here are filled from KV alone. Below 0: no bound.
 	TransferRate int64
-	// AuditRate is how many rows and documents a second are compared with the KV data all the time, and AuditEvery the
-	// pause between two rounds. 0: verify.DefaultAuditRate, verify.DefaultAuditEvery. A rate below 0: never.
+	// AuditRate is how many rows and documents per second the continuous audit compares with the data in KV,
+	// AuditEvery the pause between two rounds. 0: verify.DefaultAuditRate, verify.DefaultAuditEvery. A rate below 0:
+	// no audit.
 	AuditRate  int64
 	AuditEvery time.Duration
-	// SlowScan is from when on a scan is kept among the slow ones. 0: scanserver.DefaultSlow. Below 0: none is.
+	// SlowScan is the duration from which a scan is recorded as slow. 0: scanserver.DefaultSlow. Below 0: none is
+	// recorded.
 	SlowScan    time.Duration
-	disk        vfs.FS        // that copies lie on, see storage.Options
-	verifyRoom  int64         // bytes that a verification holds of KV's side. 0: verify.MaxBytes
-	processors  int           // that the process may use
-	stopMost    time.Duration // for an orderly stop. 0: stopMost
-	listWait    time.Duration // of the answer to a list, for reconcilers. 0: listPatience
-	OrphanGrace time.Duration // how long a copy that no definitions name is kept; below 0 for ever
+	disk        vfs.FS        // file system of the copies, see storage.Options
+	verifyRoom  int64         // bytes of KV's data that a verification holds. 0: verify.MaxBytes
+	processors  int           // processors that the process may use
+	stopMost    time.Duration // bound of an orderly stop. 0: the constant stopMost
+	listWait    time.Duration // how long the reply to a list waits for reconcilers. 0: listPatience
+	OrphanGrace time.Duration // how long an orphaned copy is kept; below 0: for ever
 	Logger      hclog.Logger
 	Tracer      trace.Tracer // nil: no spans
 
-	// TLS, unless nil, is on every connection.
+	// TLS, unless nil, is used on every connection.
 	TLS *tlsconf.Source
-	// Insecure allows to listen beyond loopback without TLS.
+	// Insecure allows listening beyond loopback without TLS.
 	Insecure bool
 }
 
-// check reports what of a configuration cannot be.
+// check returns an error for values that are out of range or missing.
 func (c *Config) check() error {
 	switch {
 	case c.KeepCheckpoints < 0:
@@ -166,7 +173,7 @@ func (c *Config) check() error {
 	return nil
 }
 
-// withDefaults sets what is left open.
+// withDefaults checks the configuration and sets what was left open.
 func (c Config) withDefaults() (Config, error) {
 	if err := c.check(); err != nil {
 		return c, err
@@ -210,8 +217,8 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// spanLag keeps so many checkpoints that the oldest of them is older than KV's replicas may lag: two follow each other
-// after Checkpoint at the least.
+// spanLag raises KeepCheckpoints so that the oldest checkpoint is older than ReplicaLag: checkpoints are at least
+// Checkpoint apart.
 func (c *Config) spanLag() error {
 	if c.KeepCheckpoints == 0 {
 		c.KeepCheckpoints = storage.DefaultKeepCheckpoints
@@ -227,7 +234,7 @@ func (c *Config) spanLag() error {
 	return nil
 }
 
-// Indexer is one process of the role.
+// Indexer is one indexer process.
 type Indexer struct {
 	cfg        Config
 	log        hclog.Logger
@@ -240,25 +247,25 @@ type Indexer struct {
 	fills      *fill.Filler
 	sides      *sides.Loop
 	origins    *sides.Origins
-	node       *copies.Node // what its buckets have in common
+	node       *copies.Node // what its buckets share
 	managers   *managerclient.Client
 	projectors *projectorclient.Client
 	truth      *scanserver.Truth
 	peers      *peers.Peers
 	verify     *verify.Verifier
 	scans      *scanserver.Server
-	samples    chan struct{} // that are being taken
+	samples    chan struct{} // semaphore of samples in progress
 	metrics    *metrics
 	ports      ports
 	now        func() time.Time
 
-	report     chan struct{} // capacity 1: something is worth a report at once
+	report     chan struct{} // capacity 1: a report is due at once
 	health     health.Health
 	began      time.Time
 	unstorable refusedKeys
 	nearQuota  atomic.Bool // the memory quota is nearly used up
 
-	applying sync.Mutex // one list of definitions at a time
+	applying sync.Mutex // serializes lists of definitions
 	places   places
 	kept     *keptList
 	spawn    func(func(context.Context) error)
@@ -266,12 +273,12 @@ type Indexer struct {
 	orphans  orphans
 }
 
-// ports are the listeners, opened before anything runs.
+// ports holds the listeners, which are opened before anything runs.
 type ports struct {
 	admin, scan, maintenance, backfill, catchup net.Listener
 
-	conns atomic.Uint64 // connections on the data ports, numbered
-	rate  *pace.Pace    // of what catchup streams bring; nil: no bound
+	conns atomic.Uint64 // connections on the data ports so far, which numbers them
+	rate  *pace.Pace    // limit of catchup streams; nil: no limit
 }
 
 func (p *ports) each(f func(net.Listener)) {
@@ -284,11 +291,11 @@ func (p *ports) each(f func(net.Listener)) {
 
 const copiesDir = "copies"
 
-// callsToProjector bounds the calls of a kind that are under way to one projector. The loop of side streams takes eight
-// of those that start streams (core.Sides), verifications what is left.
+// callsToProjector bounds the concurrent calls of a kind to one projector. The side-stream loop uses up to eight of
+// the calls that start streams (core.Sides), verifications use the others.
 const callsToProjector = 12
 
-// Open takes the data folder and the ports. Errors name the folder or the address.
+// Open opens the data folder and the ports. Its errors name the folder or the address.
 func Open(cfg Config) (*Indexer, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -384,7 +391,7 @@ func (x *Indexer) listen() error {
 	return nil
 }
 
-// fillOptions are what fills copies, and sends them, has of this indexer.
+// fillOptions returns what package fill uses of this indexer.
 func (x *Indexer) fillOptions() fill.Options {
 	return fill.Options{Store: x.store, Snapshots: x.snapshots, Marks: x.node.Marks, Nodes: x.peers.Ask(1),
 		UUID: func() string { return x.identity.get().UUID }, Rate: x.cfg.TransferRate, Bucket: x.bucketNamed,
@@ -393,14 +400,14 @@ func (x *Indexer) fillOptions() fill.Options {
 		Registry: x.metrics.registry, Log: x.log, Now: x.now}
 }
 
-// sideOptions are what the loop that asks for side streams has of this indexer.
+// sideOptions returns what the side-stream loop uses of this indexer.
 func (x *Indexer) sideOptions() sides.Options {
 	return sides.Options{Endpoint: x.Endpoint, ClusterID: func() string { return x.identity.get().ClusterID },
 		Buckets: x.allBuckets, InForce: x.catalog.InForce, Projectors: x.projectors, Origins: x.origins,
 		Report: func() { wake(x.report) }, Registry: x.metrics.registry, Tracer: x.cfg.Tracer, Log: x.log, Now: x.now}
 }
 
-// Endpoint returns how others reach this indexer.
+// Endpoint returns the addresses at which others reach this indexer.
 func (x *Indexer) Endpoint() wire.Endpoint {
 	id := x.identity.get()
 	told := func(l net.Listener) string { return rpc.Advertised(l.Addr(), x.cfg.Advertise) }
@@ -415,14 +422,14 @@ func (x *Indexer) Endpoint() wire.Endpoint {
 // stopGrace bounds how long HTTP requests may drain.
 const stopGrace = time.Second
 
-// Run serves until ctx ends, then writes what is in memory and gives everything free. An Indexer runs once.
+// Run serves until ctx ends, then flushes memory to disk and releases all resources. It may be called once.
 func (x *Indexer) Run(ctx context.Context) error {
 	g, inner := errgroup.WithContext(ctx)
 	x.spawn = func(f func(context.Context) error) { g.Go(func() error { return f(inner) }) }
 	if err := x.resume(); err != nil {
 		x.log.Error("the definitions of the last run cannot be used; waiting for the leader", "error", err)
 	}
-	servers := []*transport.Server{ // from here on the leader may speak
+	servers := []*transport.Server{ // from here on the leader may send commands
 		x.dataServer(portMaintenance), x.dataServer(portBackfill), x.dataServer(portCatchup),
 	}
 	for i, l := range []net.Listener{x.ports.maintenance, x.ports.backfill, x.ports.catchup} {
@@ -455,7 +462,7 @@ func (x *Indexer) Run(ctx context.Context) error {
 	e := x.Endpoint()
 	x.log.Info("indexer runs", "name", e.Name, "uuid", e.UUID, "admin", e.Admin, "scan", e.Scan, "maintenance",
 		e.Maintenance)
-	return stopWithin(inner, x.cfg.stopMost, func() error { // inner ends also when a part fails
+	return stopWithin(inner, x.cfg.stopMost, func() error { // inner also ends when a part fails
 		err := g.Wait()
 		x.snapshots.CloseAll()
 		err = errors.Join(err, x.store.Close())
@@ -467,15 +474,15 @@ func (x *Indexer) Run(ctx context.Context) error {
 	})
 }
 
-// stopMost bounds an orderly stop: files of a disk that hangs cannot be closed, and nothing is lost with them that KV
-// does not have.
+// stopMost bounds an orderly stop. Files on a hung disk cannot be closed, and everything that is lost with them can
+// be read from KV again.
 const stopMost = 15 * time.Second
 
-// ErrHangs is wrapped when the process could not stop in order.
+// ErrHangs is wrapped by Run's error when the process could not stop in order.
 var ErrHangs = errors.New("the indexer does not come to an end; its disk hangs")
 
-// stopWithin waits for f, when ctx has ended no longer than most. The error then says why ctx has ended, unless it was
-// told to.
+// stopWithin waits for f, but no longer than most after ctx has ended. The error then includes the cause of ctx's
+// end, unless it is a plain cancellation.
 func stopWithin(ctx context.Context, most time.Duration, f func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- f() }()
@@ -498,13 +505,13 @@ func stopWithin(ctx context.Context, most time.Duration, f func() error) error {
 	}
 }
 
-// serve answers HTTP requests on a port until ctx ends.
+// serve serves HTTP requests on a port until ctx ends.
 func (x *Indexer) serve(ctx context.Context, t *route.Table, l net.Listener) error {
 	s := &route.Server{Handler: t.Handler(), TLS: x.cfg.TLS, Log: x.log, Tracer: x.cfg.Tracer, Grace: stopGrace}
 	return s.Serve(ctx, l)
 }
 
-// wake makes a loop look at once.
+// wake wakes a loop without blocking.
 func wake(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -520,7 +527,7 @@ func newID(bytes int) (string, error) {
 	return hex.EncodeToString(b), nil
 }
 
-// Sources of what is wrong; of copies see copySource.
+// Sources of health problems. For copies see copies.CopySource.
 const (
 	healthRegistration = "registration"
 	healthManagers     = "managers"

@@ -11,19 +11,19 @@ import (
 	"tidemark/wire"
 )
 
-// keptList is the list of definitions that is stored for the next start: a whole one, and what has changed since. It is
-// used under the lock of the list that is being taken over.
+// keptList is the list of definitions that is stored for the next start, as a whole list followed by changes. Callers
+// hold the lock under which lists are taken over.
 type keptList struct {
 	log *jsonfile.Log
-	// of what is stored, as the leader counts; revision 0: nobody knows
+	// fence and revision of what is stored; revision 0: unknown
 	fence    wire.Fence
 	revision uint64
 }
 
 func newKeptList(dir string) *keptList { return &keptList{log: jsonfile.NewLog(dir, definitionsFile)} }
 
-// store makes d what is stored. c, unless nil, is what d was made by: that alone is written, where the list that it
-// changes is stored.
+// store stores d. c is the change that d was derived from, or nil. Only c is written if the list that it is based on
+// is what is stored.
 func (k *keptList) store(d *wire.Definitions, c *wire.DefinitionsChange) error {
 	follows := c != nil && k.revision > 0 && c.Base == k.revision && c.Fence.Epoch == k.fence.Epoch &&
 		c.Fence.ClusterID == k.fence.ClusterID
@@ -39,18 +39,18 @@ func (k *keptList) store(d *wire.Definitions, c *wire.DefinitionsChange) error {
 	return err
 }
 
-// same notes that what is stored says what d says.
+// same records that the stored content equals d.
 func (k *keptList) same(d *wire.Definitions) { k.fence, k.revision = d.Fence, d.Revision }
 
-// load reads what is stored. cut says that a crash has left a change unfinished: what it changed is there as it was
-// before. Errors wrap fs.ErrNotExist where nothing is stored.
+// load reads the stored list. cut reports that a crash left the newest change incomplete; the list is then as it was
+// before that change. The error wraps fs.ErrNotExist if nothing is stored.
 func (k *keptList) load() (d *wire.Definitions, cut bool, err error) {
 	var read readList
 	cut, err = k.log.Read(read.whole, read.change)
 	return read.list(), cut, err
 }
 
-// readList is a list that is being read: changes are taken over at the cost of what they change.
+// readList is a list while it is being read. Applying a change costs only what it changes.
 type readList struct {
 	d          wire.Definitions
 	indexes    map[index.ID]index.Definition
@@ -105,7 +105,7 @@ func (r *readList) list() *wire.Definitions {
 	return &r.d
 }
 
-// ascending lists what a map has by its keys.
+// ascending returns the values of a map, sorted by key.
 func ascending[K cmp.Ordered, V any](m map[K]V) []V {
 	keys := make([]K, 0, len(m))
 	for k := range m {

@@ -6,25 +6,25 @@ import (
 )
 
 const (
-	// fewAtOnce is how many copies are made, or dropped, side by side at first. The operating system makes some ten files
-	// for each; where that is its work more at once are no faster, cost two to three times the processor time, as they
-	// contend for the same folder, and scans wait for a processor.
+	// fewAtOnce is how many copies are made or dropped concurrently at first. The operating system creates about ten
+	// files for each. Where that work dominates, more concurrency is no faster, costs two to three times the
+	// processor time because of contention on the same folder, and makes scans wait for a processor.
 	fewAtOnce = 2
-	// manyAtOnce is how many there may be where each waits for the disk.
+	// manyAtOnce is the limit where each of them waits for the disk.
 	manyAtOnce = 16
-	// diskWait is what a copy takes where the disk makes it wait: it is synced some ten times. The processor's part is a
-	// third of it.
+	// diskWait is how long making a copy takes where the disk is the bottleneck: it syncs about ten times. The
+	// processor's part is a third of it.
 	diskWait = 25 * time.Millisecond
-	// makerPatience is how long one may keep others from having its place.
+	// makerPatience is how long one operation may occupy its slot.
 	makerPatience = time.Second
 )
 
-// makers lets what makes and drops copies run a few at once: one more, up to manyAtOnce, for each that took as long as
-// one takes that waits for the disk, and one less for each that took half as long. Figures: docs/performance.md,
-// "Session scans beside a build".
+// makers limits how many copies are made or dropped concurrently. The limit rises by one, up to manyAtOnce, with each
+// operation that took as long as one that waits for the disk, and falls by one with each that took less than half as
+// long. Figures: docs/performance.md, "Session scans beside a build".
 type makers struct {
 	mu      sync.Mutex
-	ended   *sync.Cond // something has
+	ended   *sync.Cond // signals the end of an operation
 	running int
 	most    int
 }
@@ -35,8 +35,8 @@ func newMakers() *makers {
 	return m
 }
 
-// do runs f when there is a place for it. One that takes longer than makerPatience has none any more: its disk hangs,
-// and others do not wait for it.
+// do runs f when a slot is free. After makerPatience the slot is released although f still runs: its disk hangs, and
+// other operations must not wait for it.
 func (m *makers) do(f func()) {
 	m.mu.Lock()
 	for m.running >= m.most {

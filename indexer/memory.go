@@ -18,30 +18,30 @@ import (
 
 // Memory quotas in bytes.
 const (
-	// MinMemoryQuota is the least quota: below it the queue cannot hold a small snapshot of each of 1024 vbuckets while
-	// copies are written.
+	// MinMemoryQuota is the smallest quota. Below it the queue cannot hold a small snapshot of each of 1024 vbuckets
+	// while copies are written.
 	MinMemoryQuota = 512 << 20
-	// DefaultMemoryQuota is that of a Config that names none.
+	// DefaultMemoryQuota is the quota of a Config that sets none.
 	DefaultMemoryQuota = 1 << 30
-	// MemoryBase is what a process needs beside its quota: its code, stacks, connections and the runtime's own. The
-	// resident memory is meant to stay below 1.1 times the quota and this.
+	// MemoryBase is what a process needs beside its quota for code, stacks, connections and the runtime itself. The
+	// target for the resident memory is below 1.1 times the quota plus MemoryBase.
 	MemoryBase = 128 << 20
 )
 
 const (
-	// quotaParts is into how many parts a quota is split: one is the queue's, one the cache's, one the memtables', and one
-	// is for scans, batches that are being made, and garbage.
+	// quotaParts is the number of equal parts of a quota: one each for the queue, the cache and the memtables, and
+	// one for scans, batches in preparation, and garbage.
 	quotaParts = 4
-	// pieceParts is which part of the memtables' share one write of one copy may take: it is there three times for a
-	// moment.
+	// pieceParts is the fraction of the memtables' share that one write of one copy may take: the write briefly
+	// exists three times.
 	pieceParts = 16
-	// trimShare is the share of the quota, in percent, from which on what the C library keeps of freed memory is given
-	// back.
+	// trimShare is the share of the quota, in percent, from which on the C library's freed memory is returned to the
+	// system.
 	trimShare = 60
-	// gcPercent is GOGC of an indexer's own process, unless the environment says otherwise: the collector works a third as
-	// often, which is a sixth of the processor time of a build, and the memory limit bounds what is garbage meanwhile.
+	// gcPercent is GOGC of an indexer that owns its process, unless the environment sets it. The collector then runs
+	// a third as often, which saves a sixth of the processor time of a build; the memory limit bounds the garbage.
 	gcPercent = 300
-	// nearQuota and farQuota are the shares of the quota, in percent, at which the warning comes and goes.
+	// nearQuota and farQuota are the shares of the quota, in percent, at which the warning starts and ends.
 	nearQuota = 90
 	farQuota  = 80
 )
@@ -61,7 +61,7 @@ func CheckMemoryQuota(quota int64) error {
 
 func mebibytes(n int64) string { return strconv.FormatFloat(float64(n)/(1<<20), 'f', -1, 64) + " MiB" }
 
-// splitQuota sets what the configuration leaves open.
+// splitQuota sets the sizes that the configuration leaves open.
 func (c *Config) splitQuota() error {
 	if c.MemoryQuota == 0 {
 		c.MemoryQuota = DefaultMemoryQuota
@@ -77,12 +77,13 @@ func (c *Config) splitQuota() error {
 	return nil
 }
 
-// pieceBytes is how large one write of one copy may be.
+// pieceBytes returns the largest size of one write of one copy, in bytes.
 func (c *Config) pieceBytes() int { return int(min(copies.WriteBytes, c.MemTableBytes/pieceParts)) }
 
-// heapLimit is the Go runtime's memory limit while the process has so much memory resident beside the Go runtime's:
-// what is left of the quota and half of the base, at most the part of the quota that is meant for the heap, and at
-// least so much that a full queue and its writes do not keep the collector busy all the time.
+// heapLimit returns the Go runtime's memory limit for a process that has the given number of bytes resident outside
+// the Go runtime. It is what is left of the quota and half of the base, but at most the part of the quota that is
+// meant for the heap, and at least so much that a full queue and its writes do not keep the collector busy all the
+// time.
 func heapLimit(quota, outside int64) int64 {
 	most := quota
 	if storageOutside {
@@ -91,8 +92,8 @@ func heapLimit(quota, outside int64) int64 {
 	return max(min(most, quota+MemoryBase/2-outside), 3*most/4)
 }
 
-// limitProcess sets the Go runtime's memory limit, unless GOMEMLIMIT does, and has the C library give back what is
-// free.
+// limitProcess sets the Go runtime's memory limit, unless GOMEMLIMIT is set, and makes the C library return free
+// memory to the system.
 func (x *Indexer) limitProcess(rss uint64) {
 	if !x.cfg.OwnProcess {
 		return
@@ -105,14 +106,14 @@ func (x *Indexer) limitProcess(rss uint64) {
 	}
 }
 
-// goResident is the memory that the Go runtime has and has not given back, in bytes.
+// goResident returns the bytes that the Go runtime holds and has not returned to the system.
 func goResident() int64 {
 	all := []runtimemetrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
 	runtimemetrics.Read(all)
 	return int64(all[0].Value.Uint64() - all[1].Value.Uint64())
 }
 
-// memoryUse is what is in use of the quota.
+// memoryUse is the use of the memory quota, in bytes.
 type memoryUse struct {
 	queue, storage, quota, rss uint64
 }
@@ -125,8 +126,8 @@ func (x *Indexer) memoryUse() memoryUse {
 	return u
 }
 
-// near reports whether the quota is nearly used up at that share of it, in percent, and of what. The cache is full
-// whenever there is much to read: that is no shortage.
+// near reports whether the use is at or above the given percentage of the quota, by returning the reason, else "".
+// The cache does not count: it is full whenever there is much to read, which is no shortage.
 func (u memoryUse) near(queueLimit int64, percent uint64) (why string) {
 	switch {
 	case u.queue >= uint64(queueLimit)/100*percent:
@@ -140,7 +141,7 @@ func (u memoryUse) near(queueLimit int64, percent uint64) (why string) {
 	return ""
 }
 
-// watchMemory warns, once each time, when the quota is nearly used up.
+// watchMemory logs a warning each time the quota becomes nearly used up.
 func (x *Indexer) watchMemory(ctx context.Context) error {
 	tick := time.NewTicker(keeper.MeasureEvery)
 	defer tick.Stop()
@@ -175,7 +176,7 @@ func (x *Indexer) lookAtMemory(u memoryUse) {
 	}
 }
 
-// residentBytes is the process's resident memory, 0 where the system does not tell.
+// residentBytes returns the process's resident memory, 0 if the system does not report it.
 func residentBytes() uint64 {
 	b, err := os.ReadFile("/proc/self/statm")
 	if err != nil {

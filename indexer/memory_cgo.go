@@ -2,5 +2,5 @@
 
 package indexer
 
-// storageOutside reports whether the store's cache and memtables lie outside of the Go heap.
+// storageOutside reports whether the store's cache and memtables are allocated outside the Go heap.
 const storageOutside = true

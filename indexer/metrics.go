@@ -7,7 +7,7 @@ import (
 	"tidemark/ingest"
 )
 
-// metrics are the indexer's own figures; none has a label per vbucket.
+// metrics holds the indexer's own metrics. None has a label per vbucket.
 type metrics struct {
 	registry *prometheus.Registry
 	refused  prometheus.Counter
@@ -27,10 +27,10 @@ func newMetrics() *metrics {
 	}
 }
 
-// collector reads the figures that live in buckets and copies when somebody asks.
+// collector reads metrics of buckets and copies at the time of a scrape.
 type collector struct{ x *Indexer }
 
-// Describe sends nothing: what there is changes with the copies.
+// Describe sends nothing, because the set of metrics changes with the copies.
 func (c collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.

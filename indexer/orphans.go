@@ -15,28 +15,28 @@ import (
 	"tidemark/wire"
 )
 
-// orphan is a copy that is here and that no list of the present epoch has named: of an index that a restore has
-// removed, of a folder that somebody has put here; then it may be damaged, or of another copy than its name says. It is
-// kept, neither served nor fed nor checkpointed, until a list names it again, or until its grace is over and the leader
-// has confirmed that the StateContext does not place it here (IM-8).
+// orphan is a copy on this node that no list of the present epoch has contained. Its index may have been removed by a
+// restore, or its folder may have been copied here from elsewhere; then it may be damaged, or hold another copy than
+// its name says. It is kept, but neither served nor fed nor checkpointed, until a list contains it again, or until
+// its grace period is over and the leader has confirmed that the StateContext does not place it here (IM-8).
 type orphan struct {
 	core.Orphan
 	meta  storage.Meta
 	bytes uint64
 }
 
-// orphans are those that are here.
+// orphans tracks the orphans on this node.
 type orphans struct {
-	grace time.Duration // below 0 for ever
+	grace time.Duration // below 0: for ever
 	log   hclog.Logger
 	now   func() time.Time
 
-	mu  sync.Mutex // leaf
+	mu  sync.Mutex // leaf: no other lock is taken under it
 	all map[index.CopyID]*orphan
 }
 
-// named returns the copies of the list in force, when d follows it in the same epoch of the same cluster: what d lacks
-// of them was taken away by a commit. Of any other copy nobody here knows why it is not in d.
+// named returns the copies of the list in force, if d follows it in the same epoch of the same cluster: then a commit
+// removed those of them that d lacks. For any other copy the reason why d lacks it is unknown.
 func (x *Indexer) named(d *wire.Definitions) map[index.CopyID]core.Wanted {
 	was, follows := x.catalog.Before(d)
 	if !follows {
@@ -62,7 +62,7 @@ func (o *orphans) set(m storage.Meta, epoch, bytes uint64) {
 		"bucket", m.Bucket, "bytes", bytes, "grace", o.grace)
 }
 
-// claim forgets an orphan that is wanted or gone; true when it was one.
+// claim forgets an orphan that is wanted again or gone, and reports whether it was one.
 func (o *orphans) claim(id index.CopyID) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -77,7 +77,7 @@ func (o *orphans) has(id index.CopyID) bool {
 	return o.all[id] != nil
 }
 
-// of reports whether a copy is known as an orphan of an epoch.
+// of reports whether a copy is recorded as an orphan of an epoch.
 func (o *orphans) of(id index.CopyID, epoch uint64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -85,7 +85,7 @@ func (o *orphans) of(id index.CopyID, epoch uint64) bool {
 	return one != nil && one.Epoch == epoch
 }
 
-// size notes how large a copy is; false when it is none.
+// size updates the recorded size of an orphan, and reports whether the copy is one.
 func (o *orphans) size(s *storage.Slice) bool {
 	if !o.has(s.Meta().Copy) {
 		return false
@@ -101,7 +101,7 @@ func (o *orphans) size(s *storage.Slice) bool {
 
 func diskBytes(s *storage.Slice) uint64 { return uint64(max(s.Stats().DiskBytes, 0)) }
 
-// left is the rest of an orphan's grace in milliseconds, see wire.Orphan.
+// left returns the rest of an orphan's grace period in milliseconds, see wire.Orphan.
 func (o *orphans) left(one *orphan) int64 {
 	rest := one.Left(o.grace, o.now())
 	if rest <= 0 {
@@ -110,7 +110,8 @@ func (o *orphans) left(one *orphan) int64 {
 	return max(rest.Milliseconds(), 1)
 }
 
-// told lists the orphans, the oldest first, as far as a report may; the number and the bytes are of all.
+// told returns the orphans for a report, oldest first and at most wire.MaxOrphans, and the count and bytes of all
+// orphans.
 func (o *orphans) told() (list []wire.Orphan, count int, bytes uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -127,7 +128,7 @@ func (o *orphans) told() (list []wire.Orphan, count int, bytes uint64) {
 	return list[:min(count, wire.MaxOrphans)], count, bytes
 }
 
-// due reports whether the leader of an epoch may have an orphan dropped, as a copy of an index.
+// due reports whether the leader of an epoch may have an orphan dropped as a copy of the given index.
 func (o *orphans) due(id index.CopyID, of index.ID, epoch uint64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -135,8 +136,8 @@ func (o *orphans) due(id index.CopyID, of index.ID, epoch uint64) bool {
 	return one != nil && one.Due(of, epoch, o.grace, o.now())
 }
 
-// dropOrphans drops what the leader has confirmed, as far as it still is an orphan whose grace is over. What takes
-// longer than listPatience is no part of the answer, and goes on beside.
+// dropOrphans drops the copies that the leader has confirmed, as far as they are still orphans whose grace period is
+// over. A drop that takes longer than listPatience continues in the background and is missing from the reply.
 func (x *Indexer) dropOrphans(ctx context.Context, req *wire.DropOrphans) (*wire.DropOrphansReply, error) {
 	if err := x.identity.admit(req.Fence); err != nil {
 		return nil, err
@@ -157,7 +158,8 @@ func (x *Indexer) dropOrphans(ctx context.Context, req *wire.DropOrphans) (*wire
 	return reply, nil
 }
 
-// dropDue lets the orphans go that may be dropped; no list may name one meanwhile.
+// dropDue starts dropping the orphans that are due. It excludes lists of definitions, which could want one of them
+// again.
 func (x *Indexer) dropDue(req *wire.DropOrphans) (due map[index.CopyID]*target, a aimed) {
 	x.applying.Lock()
 	defer x.applying.Unlock()

@@ -16,45 +16,46 @@ import (
 	"tidemark/wire"
 )
 
-// What lists of definitions want of a copy is done by a reconciler of that copy alone, one thing after the other:
-// whatever touches its files may hang with their disk, and holds up no other copy, and no list. A reconciler lives for
-// as long as there is something to do.
+// Each copy has its own reconciler, which does what lists of definitions want of it, one thing after the other.
+// Anything that touches a copy's files may hang with its disk; this way it delays neither other copies nor a list. A
+// reconciler exists only while there is something to do.
 
 const (
-	// listPatience is how long the answer to a list waits for what reconcilers do: less than half of what the leader
-	// waits for it. What takes longer goes on beside.
+	// listPatience is how long the reply to a list waits for reconcilers. It is less than half of the time that the
+	// leader waits for the reply. What takes longer continues in the background.
 	listPatience = 2 * time.Second
-	// makeFirst and makeMost bound the growing pause before a copy is made again that could not be.
+	// makeFirst and makeMost bound the growing pause between attempts to make a copy.
 	makeFirst = 100 * time.Millisecond
 	makeMost  = 10 * time.Second
 )
 
-// makingSource and goingSource begin the names under which the node's health has a copy that cannot be made, or let go
-// of: all others are written and served meanwhile.
+// makingSource and goingSource are prefixes of the health sources of copies that cannot be made or dropped. All other
+// copies are written and served meanwhile.
 const (
 	makingSource = "making copy "
 	goingSource  = "letting go of copy "
 )
 
-// target is what is wanted of a copy. It is not changed.
+// target is the wanted state of a copy. It is immutable but for its synchronization fields.
 type target struct {
-	want   *core.Wanted   // nil: it is not to be here
-	bucket *copies.Bucket // that is to have it
-	// Of one that is not wanted: what a commit took away with it, and in which epoch. Any other one is an orphan.
+	want   *core.Wanted   // nil: the copy is not wanted here
+	bucket *copies.Bucket // bucket of the wanted copy
+	// For a copy that is not wanted: the copies that commits removed together with it, and the epoch. A copy that
+	// named does not contain becomes an orphan.
 	named map[index.CopyID]core.Wanted
 	epoch uint64
-	drops bool              // an orphan whose grace is over, and which the leader does not know
-	by    trace.SpanContext // of who wants it
+	drops bool              // drop an orphan whose grace period is over and which the leader does not know
+	by    trace.SpanContext // span of the command that set the target
 
 	once  sync.Once
-	tried chan struct{} // closed when it was tried once, or is not wanted so any more
-	alone *atomic.Bool  // who wants it waits for it no more, and tells nobody of it
-	gone  atomic.Bool   // what drops says is done
+	tried chan struct{} // closed after the first attempt, or when another target replaces this one
+	alone *atomic.Bool  // set when the command no longer waits; from then on the reconciler itself reports changes
+	gone  atomic.Bool   // set when the copy was dropped
 }
 
 func (t *target) end() { t.once.Do(func() { close(t.tried) }) }
 
-// covers reports whether what is being done for t is what another target of the copy wants, too.
+// covers reports whether reaching t also reaches o, another target of the same copy.
 func (t *target) covers(id index.CopyID, o *target) bool {
 	switch {
 	case (t.want == nil) != (o.want == nil):
@@ -64,18 +65,18 @@ func (t *target) covers(id index.CopyID, o *target) bool {
 	case o.drops:
 		return t.drops
 	}
-	_, taken := o.named[id] // a list does not know what those before the last one took away
+	_, taken := o.named[id] // named lacks the copies that earlier lists removed
 	return t.epoch == o.epoch && !taken
 }
 
-// places is where copies lie. Under its lock nothing waits but for leaves.
+// places tracks which bucket has each copy, and the reconcilers. While mu is held, only leaf locks are taken.
 type places struct {
 	makers   *makers
 	patience time.Duration
 
 	mu    sync.Mutex
-	in    map[index.CopyID]*copies.Bucket // that have copies
-	under map[index.CopyID]*place         // with which something is done, or to be done again
+	in    map[index.CopyID]*copies.Bucket // the bucket of each copy that has one
+	under map[index.CopyID]*place         // copies with a reconciler
 }
 
 func newPlaces(patience time.Duration) places {
@@ -83,21 +84,21 @@ func newPlaces(patience time.Duration) places {
 		under: map[index.CopyID]*place{}}
 }
 
-// place is that of one copy.
+// place is the state of one copy's reconciler.
 type place struct {
 	target *target
-	began  time.Time     // what is being done now
-	news   chan struct{} // capacity 1: there is another target
+	began  time.Time     // start of the current attempt; zero between attempts
+	news   chan struct{} // capacity 1: signals a new target
 }
 
-// of returns the bucket that has a copy.
+// of returns the bucket that has a copy, or nil.
 func (p *places) of(id index.CopyID) *copies.Bucket {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.in[id]
 }
 
-// give notes which bucket has a copy; nil: none has.
+// give records which bucket has a copy; nil: none.
 func (p *places) give(id index.CopyID, k *copies.Bucket) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,7 +109,7 @@ func (p *places) give(id index.CopyID, k *copies.Bucket) {
 	}
 }
 
-// busy are the copies with which something is done.
+// busy returns the copies with a reconciler.
 func (p *places) busy() map[index.CopyID]bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -119,7 +120,7 @@ func (p *places) busy() map[index.CopyID]bool {
 	return all
 }
 
-// ifStill does f unless there is another target of a copy; f waits for nothing.
+// ifStill runs f under the lock if t is the current target of a copy; f must not block.
 func (p *places) ifStill(id index.CopyID, t *target, f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -128,13 +129,13 @@ func (p *places) ifStill(id index.CopyID, t *target, f func()) {
 	}
 }
 
-// still reports whether a target of a copy is the newest one.
+// still reports whether t is the current target of a copy.
 func (p *places) still(id index.CopyID, t *target) (is bool) {
 	p.ifStill(id, t, func() { is = true })
 	return is
 }
 
-// wanted are the busy copies that are to be here.
+// wanted returns the copies with a reconciler that are wanted here.
 func (p *places) wanted() (ids []index.CopyID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -146,8 +147,9 @@ func (p *places) wanted() (ids []index.CopyID) {
 	return ids
 }
 
-// aimLocked takes over a target. begins says that the copy has no reconciler yet; tried is closed when the target was
-// tried; nil: nobody is to wait for that, as it is being done already, or what is being done hangs.
+// aimLocked sets the target of a copy. begins reports that the copy has no reconciler yet, and that the caller must
+// start one. tried is closed after the first attempt; it is nil if the caller need not wait, because the current
+// attempt covers the target or hangs.
 func (p *places) aimLocked(id index.CopyID, t *target) (begins bool, tried <-chan struct{}) {
 	t.tried = make(chan struct{})
 	one := p.under[id]
@@ -156,7 +158,7 @@ func (p *places) aimLocked(id index.CopyID, t *target) (begins bool, tried <-cha
 		p.under[id] = &place{target: t, news: make(chan struct{}, 1)}
 		return true, t.tried
 	case one.target.covers(id, t):
-		if one.began.IsZero() { // it rests before the next try
+		if one.began.IsZero() { // it pauses before its next attempt
 			wake(one.news)
 		}
 		return false, nil
@@ -170,7 +172,7 @@ func (p *places) aimLocked(id index.CopyID, t *target) (begins bool, tried <-cha
 	return false, t.tried
 }
 
-// next returns what is to be done in a place.
+// next starts an attempt and returns its target.
 func (p *places) next(one *place) *target {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -178,7 +180,7 @@ func (p *places) next(one *place) *target {
 	return one.target
 }
 
-// tried notes what became of a target. It reports whether nothing is to be done in the place any more.
+// tried records the result of an attempt and reports whether the copy needs no further one.
 func (p *places) tried(id index.CopyID, one *place, t *target, err error) (settled bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -191,8 +193,8 @@ func (p *places) tried(id index.CopyID, one *place, t *target, err error) (settl
 	return true
 }
 
-// aims compares a list with what is here, and with what is being done already. named are those of the list that it
-// follows.
+// aims returns the targets by which a list differs from what is here or in progress. named holds the copies of the
+// list that d follows.
 func (x *Indexer) aims(d *wire.Definitions, want, named map[index.CopyID]core.Wanted, by trace.SpanContext) (
 	all map[index.CopyID]*target) {
 	all = map[index.CopyID]*target{}
@@ -223,14 +225,14 @@ func (x *Indexer) aims(d *wire.Definitions, want, named map[index.CopyID]core.Wa
 	return all
 }
 
-// aimed is what reconcilers were let do. Of copies that are made side streams wait for each other.
+// aimed is the result of aim. Side streams of the copies in making are held back until all of these are made.
 type aimed struct {
 	making        []index.CopyID
-	makes, others []<-chan struct{} // closed when each was tried once
-	alone         *atomic.Bool      // nobody waits for them any more
+	makes, others []<-chan struct{} // closed after the first attempt for each copy
+	alone         *atomic.Bool      // set by the caller when it stops waiting
 }
 
-// aim lets reconcilers do what is wanted of copies.
+// aim sets the targets of copies and starts the reconcilers that are missing.
 func (x *Indexer) aim(all map[index.CopyID]*target) (a aimed) {
 	p := &x.places
 	begin, claimed := map[index.CopyID]*place{}, []*target{}
@@ -262,7 +264,7 @@ func (x *Indexer) aim(all map[index.CopyID]*target) (a aimed) {
 	p.mu.Unlock()
 	x.catalog.Expect(a.making)
 	if len(hidden) > 0 {
-		x.spawn(func(context.Context) error { // who closes the last one of files waits for their disk
+		x.spawn(func(context.Context) error { // closing the last user of a file waits for its disk
 			for _, g := range hidden {
 				g.Close()
 			}
@@ -282,7 +284,8 @@ func (x *Indexer) aim(all map[index.CopyID]*target) (a aimed) {
 	return a
 }
 
-// showOnly lets scans see what is wanted: not another copy of its id that is here until it is let go of, see closeCopy.
+// showOnly makes a wanted copy visible to scans, and hides a different copy of the same id until it is dropped, see
+// closeCopy.
 func (x *Indexer) showOnly(id index.CopyID, t *target) (gone snapshots.Gone) {
 	if _, here := x.store.Slice(id); t.want == nil || !here {
 		return gone
@@ -294,13 +297,13 @@ func (x *Indexer) showOnly(id index.CopyID, t *target) (gone snapshots.Gone) {
 	return gone
 }
 
-// has reports whether a wanted copy is in the store, and not another one of its id.
+// has reports whether the store has the wanted copy rather than another one with its id.
 func (x *Indexer) has(id index.CopyID, w *core.Wanted) bool {
 	s, here := x.store.Slice(id)
 	return here && w.Is(stored(s.Meta()))
 }
 
-// await waits until all are closed, or ctx ends.
+// await waits until all channels are closed or ctx ends.
 func await(ctx context.Context, all []<-chan struct{}) {
 	for _, c := range all {
 		select {
@@ -311,7 +314,7 @@ func await(ctx context.Context, all []<-chan struct{}) {
 	}
 }
 
-// reconcile does what is wanted of a copy until it is done, one thing after the other.
+// reconcile works on the targets of a copy, one after the other, until the newest is reached.
 func (x *Indexer) reconcile(ctx context.Context, id index.CopyID, one *place) {
 	pause := makeFirst
 	for ctx.Err() == nil {
@@ -319,7 +322,7 @@ func (x *Indexer) reconcile(ctx context.Context, id index.CopyID, one *place) {
 		var remove func() error
 		var err error
 		x.places.makers.do(func() { remove, err = x.watchedTry(ctx, id, t) })
-		if remove != nil { // nobody waits for its room
+		if remove != nil { // the caller does not wait for the space to be freed
 			t.end()
 			if err := x.watched(goingSource+id.String(), "removing its files", remove); err != nil {
 				x.log.Warn("a copy that was dropped leaves something on disk until the next start", "copy", id, "error", err)
@@ -330,7 +333,7 @@ func (x *Indexer) reconcile(ctx context.Context, id index.CopyID, one *place) {
 		}
 		changed := x.noteTry(id, t, err)
 		settled := x.places.tried(id, one, t, err)
-		if changed || pause > makeFirst || t.alone.Load() { // else who wanted it tells of all together
+		if changed || pause > makeFirst || t.alone.Load() { // otherwise the command reports all of its copies together
 			wake(x.report)
 			x.sides.Wake()
 		}
@@ -339,7 +342,7 @@ func (x *Indexer) reconcile(ctx context.Context, id index.CopyID, one *place) {
 		}
 		if err == nil {
 			pause = makeFirst
-			continue // there is another target
+			continue // the target has changed
 		}
 		again := time.NewTimer(pause)
 		select {
@@ -354,7 +357,7 @@ func (x *Indexer) reconcile(ctx context.Context, id index.CopyID, one *place) {
 	x.places.next(one).end()
 }
 
-// noteTry tells of a copy that cannot be made, or that it can. It reports whether that is new.
+// noteTry sets or clears the health problem of a copy that cannot be made, and reports whether that changed anything.
 func (x *Indexer) noteTry(id index.CopyID, t *target, err error) (changed bool) {
 	why := ""
 	if err != nil && t.want != nil && x.places.still(id, t) {
@@ -367,7 +370,7 @@ func (x *Indexer) noteTry(id index.CopyID, t *target, err error) (changed bool) 
 	return x.health.Set(goingSource+id.String(), "") || changed
 }
 
-// watchedTry is try; the node's health says so when it takes too long.
+// watchedTry is try with the node's health reporting an attempt that takes too long.
 func (x *Indexer) watchedTry(ctx context.Context, id index.CopyID, t *target) (remove func() error, err error) {
 	source, what := goingSource+id.String(), "to let go of it"
 	if t.want != nil {
@@ -380,7 +383,7 @@ func (x *Indexer) watchedTry(ctx context.Context, id index.CopyID, t *target) (r
 	return remove, err
 }
 
-// try does once what is wanted of a copy. remove, unless nil, makes the room of one free that was dropped.
+// try makes one attempt to reach a target. remove, unless nil, deletes the files of a dropped copy.
 func (x *Indexer) try(ctx context.Context, id index.CopyID, t *target) (remove func() error, err error) {
 	switch {
 	case ctx.Err() != nil:
@@ -413,10 +416,10 @@ func (x *Indexer) try(ctx context.Context, id index.CopyID, t *target) (remove f
 		return nil, err
 	}
 	if !x.places.still(id, t) {
-		return nil, nil // it may be wanted again by now, as it is
+		return nil, nil // it may be wanted again by now, unchanged
 	}
 	if remove, err = x.retireCopy(s); err != nil {
-		// it holds back nobody else, and is dropped when its grace is over
+		// the failure blocks nothing else, and the copy is dropped when its grace period is over
 		x.log.Warn("a copy cannot be dropped: it is closed, and kept as an orphan", "copy", id, "error", err)
 		bytes := diskBytes(s)
 		x.places.ifStill(id, t, func() { x.orphans.set(s.Meta(), t.epoch, bytes) })
@@ -426,14 +429,14 @@ func (x *Indexer) try(ctx context.Context, id index.CopyID, t *target) (remove f
 	return remove, nil
 }
 
-// noteGone notes that a copy was dropped, also one for which nobody waits any more.
+// noteGone records that a copy was dropped, whether or not the command still waits for it.
 func (x *Indexer) noteGone(id index.CopyID, of index.ID, t *target) {
 	if t.gone.Store(true); t.drops {
 		x.log.Warn("an orphan's grace is over and the leader does not know it: it is dropped", "copy", id, "index", of)
 	}
 }
 
-// notHere notes that a copy is not here, or a damaged folder in its place.
+// notHere records that the store does not have a copy. A damaged folder in its place becomes an orphan.
 func (x *Indexer) notHere(id index.CopyID, t *target) {
 	x.places.ifStill(id, t, func() {
 		for _, d := range x.store.Damaged() {

@@ -12,14 +12,15 @@ import (
 // Codes of reasons of /readyz, beside those of package rpc.
 const (
 	reasonCopy    = "copy"     // a copy cannot be written or read
-	reasonNotHeld = "not_held" // copies of ready indexes hold no stability timestamp: scans do without them
+	reasonNotHeld = "not_held" // copies of ready indexes hold no stability timestamp, so scans cannot use them
 )
 
-// maxNamed is how many copies a reason names.
+// maxNamed bounds the copies that a reason names.
 const maxNamed = 5
 
-// reasons is what keeps this indexer from serving: to be registered, tell the leader how it is, have a disk and copies
-// that are well, and copies of each ready index that hold a stability timestamp, so that scans may use them.
+// reasons returns what keeps this indexer from being ready. To be ready, it must be registered and able to report to
+// the leader, its disk and copies must be healthy, and its copies of each ready index must hold a stability
+// timestamp, so that scans can use them.
 func (x *Indexer) reasons() (all []rpc.Reason) {
 	id := x.identity.get()
 	for source, why := range x.health.All() {
@@ -47,7 +48,8 @@ func (x *Indexer) reasons() (all []rpc.Reason) {
 	return all
 }
 
-// waiting names the copies of ready indexes on this node that scans cannot use yet; of is how many there are in all.
+// waiting names the copies of ready indexes on this node that scans cannot use yet; of is the number of copies of
+// ready indexes here.
 func (x *Indexer) waiting(node index.NodeID) (names []string, of int) {
 	defs := x.present()
 	maintained := map[index.ID]*index.Definition{}

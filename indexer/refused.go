@@ -12,15 +12,16 @@ import (
 	"tidemark/wire"
 )
 
-// refusedKeys counts, per index, the documents of which the store takes no key: a projector's limits are lower, so that
-// it is of another version or damaged. They are told to the leader, who shows them beside the projectors'
-// (wire.IndexFaults).
+// refusedKeys counts, per index, the documents with a key that the store refuses. A projector's limits are lower than
+// the store's, so such a projector is of another version or damaged. Reports to the leader contain the counts, and
+// the leader shows them with those of the projectors (wire.IndexFaults).
 type refusedKeys struct {
 	mu  sync.Mutex
 	all map[index.ID]*wire.IndexFaults
 }
 
-// refuse counts and names a key that was left out of an event. The log names one whenever their number has doubled.
+// refuse counts a key that was left out of an event and keeps it as a sample. It logs one whenever the count has
+// doubled.
 func (x *Indexer) refuse(bucket string, e *keyversion.Event, s *keyversion.Statement, key []byte) {
 	defs := x.present()
 	if !core.Defines(&defs, s.Index) {
@@ -48,7 +49,7 @@ func (x *Indexer) refuse(bucket string, e *keyversion.Event, s *keyversion.State
 	}
 }
 
-// forget drops what is not defined any more.
+// forget drops indexes that are no longer defined.
 func (r *refusedKeys) forget(d *wire.Definitions) {
 	for id := range r.all {
 		if !core.Defines(d, id) {
@@ -57,7 +58,7 @@ func (r *refusedKeys) forget(d *wire.Definitions) {
 	}
 }
 
-// list returns the indexes with most of them, most first, and how many it leaves out.
+// list returns the indexes with the highest counts, highest first, and how many indexes it leaves out.
 func (r *refusedKeys) list(d *wire.Definitions) (worst []wire.IndexFaults, omitted int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -17,34 +17,34 @@ import (
 )
 
 const (
-	// reportEvery is how often the leader is told the level state while it changes, and restEvery while it does not: three
-	// of those make nobody suspect (package liveness).
+	// reportEvery is the interval of reports to the leader while the state changes, restEvery the interval while it
+	// does not. Three intervals of restEvery pass before the leader suspects the indexer (package liveness).
 	reportEvery = 100 * time.Millisecond
 	restEvery   = 400 * time.Millisecond
-	// reportSpacing is the least time between two reports, however much happens.
+	// reportSpacing is the least time between two reports, however many events trigger one.
 	reportSpacing = 5 * time.Millisecond
-	// fullEvery is how often everything is told again, whatever the leader is thought to know.
+	// fullEvery is the interval of complete reports, sent whatever the leader is assumed to have received.
 	fullEvery = 30 * time.Second
-	// registerPause is the pause after a registration that failed; it doubles up to registerMost.
+	// registerPause is the pause after a failed registration; it doubles up to registerMost.
 	registerPause = 100 * time.Millisecond
 	registerMost  = 2 * time.Second
 )
 
-// ErrRemoved is wrapped when this indexer was removed from its cluster: its folder is never accepted again.
+// ErrRemoved is wrapped when this indexer was removed from its cluster, which never accepts its data folder again.
 var ErrRemoved = errors.New("this indexer was removed from its cluster")
 
-// reporter registers with the leader and tells it the level state (docs/protocol.md, "To the leader, from components").
-// It follows the leader through package managerclient.
+// reporter registers with the leader and reports the full state to it (docs/protocol.md, "To the leader, from
+// components"). It finds the leader through package managerclient.
 type reporter struct {
 	x    *Indexer
-	full time.Time // when everything is told next; zero: now
+	full time.Time // when the next complete report is due; zero: now
 	told wire.ReportSender
-	calm bool   // the newest report told nothing that matters, and nor did its answer
-	held uint64 // hash of the list of held timestamps that was taken over, 0 none
+	calm bool   // neither the newest report nor its answer contained anything that matters
+	held uint64 // hash of the list of held timestamps that is in force; 0: none
 }
 
-// Run registers, reports, and registers again when the leader does not know us. It ends with ErrRemoved when that is
-// for good.
+// Run registers and reports, and registers again when the leader does not know this indexer. It returns ErrRemoved
+// when the indexer was removed from its cluster.
 func (r *reporter) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if err := r.register(ctx); err != nil || ctx.Err() != nil {
@@ -58,7 +58,7 @@ func (r *reporter) Run(ctx context.Context) error {
 	return nil
 }
 
-// register tries until it is done or ctx ends. Its error wraps ErrRemoved.
+// register retries until it succeeds or ctx ends. Its error wraps ErrRemoved.
 func (r *reporter) register(ctx context.Context) error {
 	x := r.x
 	for pause := registerPause; ; pause = min(2*pause, registerMost) {
@@ -92,9 +92,10 @@ func (r *reporter) register(ctx context.Context) error {
 	}
 }
 
-// reports sends reports until the leader does not know us or ctx ends: at once when something has happened that it
-// waits for (Indexer.report), else reportEvery after the last one, or restEvery when that one and its answer told
-// nothing. So what others hold, which answers tell, comes within reportEvery of what was acknowledged here.
+// reports sends reports until the leader does not know this indexer or ctx ends: at once when something has happened
+// that the leader waits for (Indexer.report), otherwise reportEvery after the last report, or restEvery if that one
+// and its answer contained no news. So the answers' news about what other nodes hold arrives within reportEvery of an
+// acknowledgement here.
 func (r *reporter) reports(ctx context.Context) error {
 	timer := time.NewTimer(reportEvery)
 	defer timer.Stop()
@@ -135,13 +136,13 @@ func (r *reporter) reports(ctx context.Context) error {
 	}
 }
 
-// send makes one report, of everything or of what has changed, and uses the answer.
+// send sends one report, complete or of what has changed, and processes the answer.
 func (r *reporter) send(ctx context.Context) (known bool, err error) {
 	x := r.x
 	rep := x.numberedReport(ctx, r.told.WantsHW)
 	rep.HeldHash = r.held
 	acks := rep.LastAcks()
-	// that a copy is told of no more shows in a report of everything
+	// only a complete report can show that a copy is no longer reported
 	full := !x.now().Before(r.full) || slices.ContainsFunc(x.places.wanted(), r.told.LeaderHas)
 	news := r.told.Make(rep, full)
 	r.calm = false
@@ -165,7 +166,8 @@ func (r *reporter) send(ctx context.Context) (known bool, err error) {
 	return true, r.takeHeld(reply)
 }
 
-// tookAcks lets buckets forget what the leader has taken of their acknowledgements: the last one that it was told.
+// tookAcks makes buckets forget the acknowledgements that the leader has received; last holds the newest one of each
+// bucket.
 func (x *Indexer) tookAcks(ctx context.Context, last map[string]wire.StabilityRef) {
 	all := slices.DeleteFunc(x.allBuckets(), func(k *copies.Bucket) bool {
 		_, is := last[k.Name()]
@@ -176,7 +178,7 @@ func (x *Indexer) tookAcks(ctx context.Context, last map[string]wire.StabilityRe
 	})
 }
 
-// takeHeld takes over what the leader says of who holds what, unless it is the list that we have.
+// takeHeld puts the leader's list of held timestamps in force if the answer contains a new one.
 func (r *reporter) takeHeld(reply *wire.ReportReply) error {
 	if len(reply.HeldPacked) == 0 {
 		return nil
@@ -190,8 +192,8 @@ func (r *reporter) takeHeld(reply *wire.ReportReply) error {
 	return nil
 }
 
-// numberedReport is fullReport with its place in the order of what the leader is told. The number is taken first: what
-// has a higher one shows no older state than what was answered under a lower one.
+// numberedReport returns fullReport with a sequence number. The number is taken first, so that a report with a higher
+// number never shows an older state than one with a lower number.
 func (x *Indexer) numberedReport(ctx context.Context, wantsHW func(bucket string) bool) *wire.IndexerReport {
 	number := x.reported.Add(1)
 	rep := x.fullReport(ctx, wantsHW)
@@ -199,7 +201,7 @@ func (x *Indexer) numberedReport(ctx context.Context, wantsHW func(bucket string
 	return rep
 }
 
-// fullReport is the level state of everything; HW is left out of the buckets of which it is not wanted.
+// fullReport returns the complete state. It leaves HW out of buckets for which wantsHW returns false.
 func (x *Indexer) fullReport(ctx context.Context, wantsHW func(bucket string) bool) *wire.IndexerReport {
 	id := x.identity.get()
 	rep := &wire.IndexerReport{Node: id.Node, UUID: id.UUID, BootID: x.boot, ClusterID: id.ClusterID,
@@ -208,7 +210,7 @@ func (x *Indexer) fullReport(ctx context.Context, wantsHW func(bucket string) bo
 	if defs.Fence.Epoch == id.Fence.Epoch { // revisions of another epoch mean nothing to the leader
 		rep.Revision = defs.Revision
 	}
-	unsettled := x.unsettled() // after the list: of its own copies
+	unsettled := x.unsettled() // after defs, to match its copies
 	rep.Orphans, rep.OrphanCount, _ = x.orphans.told()
 	rep.Faults, rep.FaultsOmitted = x.unstorable.list(&defs)
 	var compared map[index.CopyID]index.ID
@@ -240,8 +242,9 @@ func (x *Indexer) fullReport(ctx context.Context, wantsHW func(bucket string) bo
 	return rep
 }
 
-// unsettled are the copies that are not told of: with one that is in a bucket still, or already, what the list in force
-// wants is not done. Copies that are made for one list are told of together.
+// unsettled returns the copies that reports leave out: while a copy has a reconciler, the bucket may still or already
+// have it, but what the list in force wants is not reached. Copies that one list makes are reported together, once
+// all of them are made.
 func (x *Indexer) unsettled() map[index.CopyID]bool {
 	all := x.places.busy()
 	_, making := x.catalog.InForce()
@@ -249,7 +252,7 @@ func (x *Indexer) unsettled() map[index.CopyID]bool {
 	return all
 }
 
-// measure looks at what costs too much to look at for every report.
+// measure refreshes figures that are too expensive to compute for every report.
 func (x *Indexer) measure() {
 	all := slices.DeleteFunc(x.store.Slices(), x.orphans.size)
 	buckets := x.allBuckets()

@@ -18,16 +18,17 @@ import (
 )
 
 const (
-	// samplesAtOnce is how many samples of what copies have are taken at a time, so that scans keep the disk; others wait
-	// for as long as who asks for them.
+	// samplesAtOnce bounds the samples of stored entries that are taken concurrently, so that scans keep their share
+	// of the disk. Other requests wait until their caller gives up.
 	samplesAtOnce = 2
-	// samplesMost bounds those that are under way, wait, or note what comes: as many as a leader has connections.
+	// samplesMost bounds the sample requests in progress, waiting ones and load samples included: as many as a leader
+	// has connections.
 	samplesMost = 64
-	// sampleTime is for one of them, which may note what comes for wire.MaxLoadMS.
+	// sampleTime bounds one request, which may sample the load for up to wire.MaxLoadMS.
 	sampleTime = wire.MaxLoadMS*time.Millisecond + callTime
 )
 
-// sample tells how the leading keys of a copy are spread.
+// sample returns the distribution of the leading keys of a copy.
 func (x *Indexer) sample(ctx context.Context, req *wire.SampleRequest) (r *wire.SampleReply, err error) {
 	if min(req.Wanted, req.Keys, req.Bytes) < 1 || req.Wanted > wire.MaxSampled || req.Keys > wire.MaxSampleKeys ||
 		req.Bytes > wire.MaxSampleBytes {
@@ -68,7 +69,7 @@ func (x *Indexer) sample(ctx context.Context, req *wire.SampleRequest) (r *wire.
 	return r, nil
 }
 
-// sampled takes keys apart.
+// sampled splits keys into their components.
 func sampled(keys [][]byte, desc []bool) ([][]wire.SampledValue, error) {
 	entries := make([][]wire.SampledValue, len(keys))
 	for i, key := range keys {
@@ -90,8 +91,8 @@ func sampled(keys [][]byte, desc []bool) ([][]wire.SampledValue, error) {
 	return entries, nil
 }
 
-// sampleLoad tells how the leading keys of entries are spread that are written and read from now on, for a while. It
-// reads nothing itself, so that samples of what copies have need not wait for it.
+// sampleLoad returns the distribution of the leading keys of the entries that are written and read during the next
+// req.LoadMS milliseconds. It reads no stored entries, so it does not count toward samplesAtOnce.
 func (x *Indexer) sampleLoad(ctx context.Context, req *wire.SampleRequest) (*wire.SampleReply, error) {
 	s, ok := x.store.Slice(req.Copy)
 	switch {

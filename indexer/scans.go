@@ -20,7 +20,7 @@ import (
 	"tidemark/wire"
 )
 
-// scanOptions are what the scan server has of this indexer.
+// scanOptions returns what the scan server uses of this indexer.
 func (x *Indexer) scanOptions() scanserver.Options {
 	return scanserver.Options{Name: x.cfg.Name, Slow: x.cfg.SlowScan, Catalog: x.catalog, Truth: x.truth,
 		Definitions: x.present, Pins: x.pins(), Nodes: x.peers.Ask(scanserver.MaxAsked),
@@ -29,7 +29,7 @@ func (x *Indexer) scanOptions() scanserver.Options {
 		Tracer: x.cfg.Tracer, Log: x.log, Now: x.now, Hurry: x.node.Background.Hurry}
 }
 
-// pins gives snapshots of this node to scans and verifications.
+// pins returns the access to this node's snapshots for scans and verifications.
 func (x *Indexer) pins() *snapshots.Pins {
 	return &snapshots.Pins{Snapshots: x.snapshots, Store: x.store, Bucket: func(name string) (snapshots.Bucket, bool) {
 		k := x.bucketNamed(name)
@@ -39,20 +39,21 @@ func (x *Indexer) pins() *snapshots.Pins {
 	}}
 }
 
-// newTruth asks for where KV is, and for stability timestamps.
+// newTruth returns the source of KV's current seqnos and of stability timestamps.
 func (x *Indexer) newTruth() *scanserver.Truth {
 	return scanserver.NewTruth(scanserver.Sources{Definitions: x.present, Projectors: x.projectors, Leader: x.managers,
 		Stabilities: x.catalog})
 }
 
-// scanTable has what others ask on a port of its own: scans, verifications, copies' files.
+// scanTable returns the routes of the scan port: scans, verifications, and files of copies.
 func (x *Indexer) scanTable(scans *scanserver.Server) *route.Table {
 	return &route.Table{Lacks: "an indexer's scan port has no %s", Routes: slices.Concat(scans.Routes(), x.verify.Routes(),
 		[]route.Route{{Method: http.MethodPost, Path: transfer.Path, Role: route.Only(tlsconf.Indexer),
 			Body: rpc.MaxUserBody, Limit: transfer.AnswerTime, Handle: x.fills.Sender().Serve}, route.Alive()})}
 }
 
-// runningScans shows what is coordinated here, and what was slow: as many as ?running= and ?slow= say.
+// runningScans returns the scans that this node coordinates and the slow ones, at most as many as ?running= and
+// ?slow= request.
 func (x *Indexer) runningScans(w http.ResponseWriter, r *http.Request) error {
 	most := func(name string) int {
 		n, err := strconv.Atoi(r.URL.Query().Get(name))
@@ -67,7 +68,7 @@ func (x *Indexer) runningScans(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// history says what is known of the scans of the last hour.
+// history returns the statistics of the scans of the last hour.
 func (x *Indexer) history(w http.ResponseWriter, r *http.Request) error {
 	q, err := history.ParseQuery(r)
 	if err != nil {

@@ -18,18 +18,19 @@ import (
 	"tidemark/wire"
 )
 
-// scrapePatience bounds how long a scrape waits for buckets; of one that stands still the others' figures are shown.
+// scrapePatience bounds how long a scrape waits for buckets. If one is stuck, the scrape has the figures of the
+// others.
 const scrapePatience = 5 * time.Second
 
 const (
-	// seqnosPatience bounds how long statistics wait for KV's seqnos, of all buckets together.
+	// seqnosPatience bounds how long statistics wait for KV's seqnos, all buckets together.
 	seqnosPatience = 2 * time.Second
-	// seqnosAtOnce is of how many buckets they are asked for at a time: of the calls to a projector (callsToProjector)
-	// some are left for scans.
+	// seqnosAtOnce bounds how many buckets' seqnos are requested concurrently, which leaves some of the calls to a
+	// projector (callsToProjector) to scans.
 	seqnosAtOnce = 8
 )
 
-// stats are the figures as they are now.
+// stats returns the current statistics.
 func (x *Indexer) stats(ctx context.Context) *wire.IndexerStats {
 	defs := x.present()
 	id := x.identity.get()
@@ -48,19 +49,19 @@ func (x *Indexer) stats(ctx context.Context) *wire.IndexerStats {
 	return s
 }
 
-// bucketStats are the figures of the copies, and of which buckets it is not known, and why, where all of KV is. Buckets
-// are looked at side by side: a projector that hangs takes seqnosPatience once, not for each of them, and a bucket that
-// stands still keeps the others' figures from nobody.
+// bucketStats returns the statistics of the copies and, for each bucket whose seqnos in KV are partly unknown, the
+// reason. Buckets are queried in parallel: a hung projector costs seqnosPatience once, not per bucket, and a stuck
+// bucket does not hide the figures of the others.
 func (x *Indexer) bucketStats(ctx context.Context) (all []wire.CopyStats, unknown map[string]string) {
 	asking, cancel := context.WithTimeout(ctx, seqnosPatience)
 	defer cancel()
 	all = []wire.CopyStats{}
-	var mu sync.Mutex // of the results
+	var mu sync.Mutex // guards the results
 	var g errgroup.Group
 	g.SetLimit(seqnosAtOnce)
 	for _, k := range x.allBuckets() {
 		g.Go(func() error {
-			// KV is asked first: what comes meanwhile is not taken for pending.
+			// KV's seqnos come first, so that events that arrive meanwhile do not count as pending.
 			at, why := x.seqnos(asking, k)
 			figures := k.Stats(ctx, at)
 			mu.Lock()
@@ -75,11 +76,12 @@ func (x *Indexer) bucketStats(ctx context.Context) (all []wire.CopyStats, unknow
 			return nil
 		})
 	}
-	_ = g.Wait() // none gives an error
+	_ = g.Wait() // no function returns an error
 	return all, unknown
 }
 
-// transferBytes is what files that are sent to others, and that were received and are not installed, take of the disk.
+// transferBytes returns the disk space of files that are being sent to other indexers, and of files that were
+// received and are not installed.
 func (x *Indexer) transferBytes() (exported, incoming uint64) {
 	for _, s := range x.store.Slices() {
 		incoming += uint64(max(s.Incoming(), 0))
@@ -87,7 +89,7 @@ func (x *Indexer) transferBytes() (exported, incoming uint64) {
 	return uint64(max(x.store.Exported(), 0)), incoming
 }
 
-// seqnos asks where KV is; unknown says of which vbuckets of the bucket that is not known.
+// seqnos returns KV's current seqnos of a bucket; unknown says of how many vbuckets they are unknown, and why.
 func (x *Indexer) seqnos(ctx context.Context, k *copies.Bucket) (at []uint64, unknown string) {
 	kv, missing, err := x.truth.Ask(ctx, k.Name(), k.VBuckets())
 	if len(missing) > 0 {
@@ -99,15 +101,15 @@ func (x *Indexer) seqnos(ctx context.Context, k *copies.Bucket) (at []uint64, un
 	return kv.Seqnos, unknown
 }
 
-// indexSum is an index's share on this node.
+// indexSum sums up an index's copies on this node.
 type indexSum struct {
 	items, pending, queued, data, disk, live, memory, done, total float64
-	written, read, hottest                                        float64 // entries a second
+	written, read, hottest                                        float64 // entries per second
 	copies, ready                                                 int
 }
 
-// collectStats sends the figures of indexes, with labels bucket and index. They are of this node: sums of the copies
-// here, scans that were coordinated here.
+// collectStats sends the metrics of indexes, with labels bucket and index. They cover this node: sums over its
+// copies, and the scans that it coordinated.
 func (x *Indexer) collectStats(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapePatience)
 	defer cancel()
@@ -143,8 +145,8 @@ func (x *Indexer) collectStats(ch chan<- prometheus.Metric) {
 	for i := range defs.Indexes {
 		d := &defs.Indexes[i]
 		name := [2]string{d.Keyspace().String(), d.Name}
-		// One that is being dropped, and one that has its name: a registry takes no name twice. One that is to replace
-		// another has none yet.
+		// A registry accepts no name twice: an index that is being dropped may have the same name as a newer one. An
+		// index that is to replace another has no name of its own yet.
 		if seen[name] || d.Replaces != 0 {
 			continue
 		}

@@ -16,5 +16,5 @@ static void trim_heap(void) {
 */
 import "C"
 
-// trimHeap gives freed memory back to the system that the C library keeps in between: the store's cache lies there.
+// trimHeap makes the C library return freed memory to the system. The store's cache is allocated there.
 func trimHeap() { C.trim_heap() }

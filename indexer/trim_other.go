@@ -2,5 +2,5 @@
 
 package indexer
 
-// trimHeap does nothing: the store's cache lies in the Go heap, or the C library gives memory back by itself.
+// trimHeap does nothing: the store's cache is in the Go heap, or the C library returns memory by itself.
 func trimHeap() {}

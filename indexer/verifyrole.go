@@ -11,7 +11,7 @@ import (
 	"tidemark/wire"
 )
 
-// verifyRole is the indexer as verifications see it.
+// verifyRole implements verify.Role.
 type verifyRole struct{ *Indexer }
 
 // ClusterID implements verify.Role.
