@@ -9,19 +9,19 @@ import (
 )
 
 const (
-	// yields is how many times as long as they have worked writers of builds pause while somebody waits for something
-	// else: builds go on with a third of what they would do, and stand still for nobody.
+	// yields is the ratio of pause to work for writers of builds while other work is waiting: builds then progress at
+	// a third of their speed, and never stop.
 	yields = 2
-	// leastYield is the shortest pause that is worth a timer, and mostYield the longest one.
+	// leastYield is the shortest pause that is worth a timer, mostYield the longest pause.
 	leastYield = time.Millisecond
 	mostYield  = 50 * time.Millisecond
 )
 
-// Background is the work of a node, for all its buckets, that nobody waits for: writers of builds, and merges of
-// tables. The writers together leave a processor to everything else, and both pause while scans wait: for their rows,
-// or for a stability timestamp, which needs processors in every process that it passes through; not while one waits
-// for a copy to be filled, which they do. One that is slow does not count, so that a bucket's waits for another's a
-// task's patience at most.
+// Background throttles the background work of a node, all buckets together: writers of builds, and merges of tables.
+// The writers together leave one processor to everything else. Both kinds pause while scans wait for rows or for a
+// stability timestamp, which needs processors in every process that it passes through. They do not pause for a scan
+// that waits for a copy to be filled, which is their own work. A slow writer does not hold a place, so that a
+// bucket's writers wait for another bucket's for at most the patience of one task.
 type Background struct {
 	places *semaphore.Weighted
 
@@ -30,10 +30,10 @@ type Background struct {
 	scans hurry
 }
 
-// hurry is how many wait for a node; Background.mu guards it.
+// hurry counts the waiting operations that background work pauses for. Background.mu guards it.
 type hurry struct {
 	waiting int
-	calm    chan struct{} // closed when nobody does any more
+	calm    chan struct{} // closed when waiting returns to 0
 }
 
 func (h *hurry) begin() {
@@ -48,20 +48,20 @@ func (h *hurry) end() {
 	}
 }
 
-// debt is for how long who works for builds has yet to pause; Background.mu guards it. Tasks are often shorter than a
-// pause that is worth a timer.
+// debt is the pause that background work still owes. It accumulates, because tasks are often shorter than a pause
+// that is worth a timer. Background.mu guards it.
 type debt time.Duration
 
-// NewBackground returns those of a node with so many processors, on which nobody waits.
+// NewBackground returns the Background of a node with the given number of processors.
 func NewBackground(processors int) *Background {
 	return &Background{places: semaphore.NewWeighted(int64(max(1, processors-1)))}
 }
 
-// Hurry says that a scan waits for this node, and who it is of has to call what it returns, once or more often, when
-// that is over.
+// Hurry records that a scan waits for this node. The caller must call over, once or more often, when the wait has
+// ended.
 func (b *Background) Hurry() (over func()) { return b.begin(&b.all, &b.scans) }
 
-// write says the same of a writer of a ready index, for which merges do not pause.
+// write does the same for a writer of a ready index, for which merges do not pause.
 func (b *Background) write() (over func()) { return b.begin(&b.all) }
 
 func (b *Background) begin(of ...*hurry) (over func()) {
@@ -79,16 +79,16 @@ func (b *Background) begin(of ...*hurry) (over func()) {
 	})
 }
 
-// enter takes a place. Who has one keeps it for writerPatience and a pause at most.
+// enter takes a place. A holder keeps its place for writerPatience and one pause at most.
 func (b *Background) enter() { _ = b.places.Acquire(context.Background(), 1) }
 
-// leave gives a place back.
+// leave releases a place.
 func (b *Background) leave() { b.places.Release(1) }
 
-// yield pauses after work of a build, if somebody waits, and until nobody does.
+// yield pauses after work of a build if other work is waiting, at most until none is.
 func (b *Background) yield(d *debt, worked time.Duration) { b.pause(&b.all, d, worked) }
 
-// Merger returns what a merge of tables pauses by while scans wait.
+// Merger returns the function by which a merge of tables pauses while scans wait.
 func (b *Background) Merger() (yield func(worked time.Duration)) {
 	var d debt
 	return func(worked time.Duration) { b.pause(&b.scans, &d, worked) }
@@ -107,7 +107,7 @@ func (b *Background) pause(h *hurry, d *debt, worked time.Duration) {
 	}
 }
 
-// owes returns the pause after work, and what is closed when none is needed any more.
+// owes returns the pause that is due after work, and a channel that is closed when it is no longer needed.
 func (b *Background) owes(h *hurry, d *debt, worked time.Duration) (time.Duration, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,9 +1,10 @@
-// Package copies is what a node holds of buckets, and what it does with it: each bucket has a loop that owns the state
-// of its copies (package ingest) and takes what streams bring, and lanes in which what the loop hands out is written.
+// Package copies holds a node's buckets. Each bucket has a loop, which owns the state of its copies (package ingest)
+// and takes the events of streams, and lanes, which write the batches that the loop hands out.
 //
-// It promises that an event that was taken is written or comes again; that each copy writes in the order in which it
-// was handed out, and waits for no other; that queues are bounded and who meets a bound waits; that a copy that was let
-// go is not written to any more. It never decides which copies are here, and asks nobody for what they lack.
+// It guarantees that an event that was taken is written or streamed again; that each copy writes in the order in
+// which batches were handed out, and waits for no other copy; that queues are bounded and block their producer when
+// full; and that nothing is written to a copy after its removal. It neither decides which copies are on the node nor
+// requests what they lack.
 package copies
 
 import (
@@ -29,32 +30,33 @@ import (
 )
 
 const (
-	// sideBatch is how many bytes of side streams are written at once: what is written, and with it what a build has
-	// reached and what a crash takes away, moves in steps of that size.
+	// sideBatch is the number of bytes of side streams that one batch writes. A build's durable progress, and with it
+	// what a crash takes away, moves in steps of that size.
 	sideBatch = 1 << 20
-	// sideRoom is how many bytes of side streams one bucket holds, a quarter of its queue at most. It is enough to keep
-	// the writer busy; more would wait here instead of at KV, and be sent again after a crash.
+	// sideRoom bounds the bytes of side streams that one bucket holds; a quarter of its queue is another bound. It is
+	// enough to keep the writer busy; more would wait here instead of in KV, and be sent again after a crash.
 	sideRoom = 16 << 20
-	// aheadBatch is how many bytes are written at once to make room in the queue: a stability timestamp waits no longer.
+	// aheadBatch is the number of bytes that one batch writes to make room in the queue. A stability timestamp waits
+	// for one such batch at most.
 	aheadBatch = 8 << 20
-	// sideTick is how often a bucket that holds something of side streams looks whether to write it although it is
-	// little.
+	// sideTick is the interval at which a bucket that holds events of side streams writes them even if they are less
+	// than a batch.
 	sideTick = 40 * time.Millisecond
-	// bucketTick is how often a bucket looks by itself at what could be written. Nothing waits for it: what makes
-	// something possible comes as a batch with a SYNC or what begins or ends a stream, as a call (a stability timestamp,
-	// a rollback, a copy), or as the end of a write.
+	// bucketTick is the interval at which a bucket checks on its own for something to write. Nothing depends on it:
+	// everything that makes work possible reaches the loop as a batch with a SYNC or the begin or end of a stream, as
+	// a call (a stability timestamp, a rollback, a copy), or as the end of a write.
 	bucketTick = 250 * time.Millisecond
 )
 
 var (
-	// ErrBucketGone is wrapped when a bucket is asked for something and has gone.
+	// ErrBucketGone is wrapped when a call finds that the bucket's loop has ended.
 	ErrBucketGone = errors.New("the bucket is not held here any more")
-	// ErrUnwanted is wrapped when a copy that was to be taken away is not where it was.
+	// ErrUnwanted is wrapped when TakeAway finds that the copy is not in the bucket, or must not be taken away.
 	ErrUnwanted = errors.New("the copy is whole or gone")
 )
 
-// Bucket is one bucket on this node: a loop that owns the ingest state, and lanes in which what it hands out is
-// written.
+// Bucket is one bucket on this node: a loop that owns the ingest state, and lanes that write the batches it hands
+// out.
 type Bucket struct {
 	node     *Node
 	log      hclog.Logger
@@ -67,34 +69,34 @@ type Bucket struct {
 	results chan result
 	told    told
 
-	// of the loop
+	// owned by the loop
 	st        *core.Bucket
 	work      *core.Work
 	slices    map[index.CopyID]*storage.Slice
-	away      map[index.CopyID]*storage.Slice // taken away for a while, see TakeAway
+	away      map[index.CopyID]*storage.Slice // copies taken away temporarily, see TakeAway
 	lanes     copyLanes
 	spreaders packed.Spreaders
 	wrong     wrong
 	sizes     sizes
 	backs     backs
-	all       bool // what is no whole batch of side streams is to be written, too
+	all       bool // write events of side streams even if they are less than a batch
 
-	beside sync.WaitGroup // see aside
+	beside sync.WaitGroup // functions started by aside
 }
 
-// told is what others read beside the loop.
+// told holds what goroutines other than the loop may read.
 type told struct {
 	queueBytes atomic.Int64
-	flushed    atomic.Pointer[wire.StabilityRef] // newest one that was flushed, exactly or not
+	flushed    atomic.Pointer[wire.StabilityRef] // newest timestamp that was flushed, exactly or not
 	generation atomic.Uint64
 	rollback   atomic.Uint64          // highest rollback id
-	judged     atomic.Pointer[judged] // what SetGeneration says and the loop has not taken over
+	judged     atomic.Pointer[judged] // set by SetGeneration and not yet applied by the loop
 }
 
-// judged is by what stability timestamps are judged.
+// judged is the generation and rollback id that stability timestamps are checked against.
 type judged struct{ generation, rollbackID uint64 }
 
-// NewBucket returns one without copies; Run is its loop.
+// NewBucket returns a bucket without copies. The caller must call Run.
 func NewBucket(n *Node, b wire.Bucket) (*Bucket, error) {
 	k := &Bucket{
 		node: n, log: n.Log.With("bucket", b.Name), name: b.Name, uuid: b.UUID, vbuckets: b.VBuckets,
@@ -113,7 +115,7 @@ func NewBucket(n *Node, b wire.Bucket) (*Bucket, error) {
 	return k, nil
 }
 
-// Run is the bucket's loop together with its writers.
+// Run runs the bucket's loop and its writers until ctx ends or Stop is called.
 func (k *Bucket) Run(ctx context.Context) error {
 	defer close(k.calls.done)
 	inner, cancel := context.WithCancel(ctx)
@@ -134,30 +136,30 @@ func (k *Bucket) Run(ctx context.Context) error {
 	return nil
 }
 
-// Flushed implements holder, and so do Rollback and Gone.
+// Flushed implements snapshots.Bucket, as do Rollback and Gone.
 func (k *Bucket) Flushed() *wire.StabilityRef { return k.told.flushed.Load() }
 
-// Rollback is the newest rollback that was carried out.
+// Rollback returns the id of the newest rollback that was carried out.
 func (k *Bucket) Rollback() uint64 { return k.told.rollback.Load() }
 
-// Gone is closed when the bucket's loop has ended.
+// Gone returns a channel that is closed when the bucket's loop has ended.
 func (k *Bucket) Gone() <-chan struct{} { return k.calls.over }
 
-// tellBranch lets others see by what stability timestamps are judged.
+// tellBranch publishes the generation and rollback id for readers outside the loop.
 func (k *Bucket) tellBranch() {
 	k.told.generation.Store(k.st.Generation())
 	k.told.rollback.Store(k.st.RollbackID())
 }
 
-// full: the bucket holds as much as it may.
+// full reports whether the bucket's queue is at its limit.
 func (k *Bucket) full() bool { return int64(k.st.QueueBytes()) >= k.node.Queue() }
 
-// SideFull reports whether the bucket holds as much of side streams as it may. It is asked in the loop.
+// SideFull reports whether the bucket holds its limit of side-stream events. It must be called in the loop.
 func (k *Bucket) SideFull() bool {
 	return int64(k.st.SideBytes()) >= min(sideRoom, k.node.Queue()/4) || k.full()
 }
 
-// finish takes over what writers have done.
+// finish processes a result of the writers.
 func (k *Bucket) finish(r result) {
 	switch {
 	case r.reopened != nil:
@@ -170,7 +172,7 @@ func (k *Bucket) finish(r result) {
 		k.restored(r.back)
 	}
 	first := false
-	for _, id := range k.work.Clean() { // a copy that has no tombstones left is not looked through after a restart
+	for _, id := range k.work.Clean() { // a copy without tombstones is not searched for them after a restart
 		first = k.node.Marks.Clear(id) || first
 	}
 	if first {
@@ -178,7 +180,7 @@ func (k *Bucket) finish(r result) {
 	}
 }
 
-// keepMarks stores that copies have no tombstones left. The node's health says so when that takes too long.
+// keepMarks stores which copies no longer have tombstones. The node's health reports it while it takes too long.
 func (k *Bucket) keepMarks() {
 	_ = k.node.Health.Watch(marksFile, "a write", health.Hangs, func() {
 		k.log.Error("a write does not end: the disk hangs, or is far too slow", "file", marksFile, "for", health.Hangs)
@@ -192,11 +194,11 @@ func (k *Bucket) keepMarks() {
 	}
 }
 
-// ended takes over that something is written.
+// ended records that a batch or purge has been written.
 func (k *Bucket) ended(u *underway) {
 	if u.Batch != nil {
 		k.node.Metrics.batch(u.Batch.Kind, k.node.Now().Sub(u.began))
-		if !u.leaves { // else somebody may still look at it
+		if !u.leaves { // otherwise a writer may still be reading it
 			k.spreaders.Give(u.spreader)
 		}
 	}
@@ -204,7 +206,7 @@ func (k *Bucket) ended(u *underway) {
 	k.tell(k.work.Ended(u.Handed, u.missed()...))
 }
 
-// tell tells others of what is written.
+// tell notifies the leader, scans and side streams of completed batches.
 func (k *Bucket) tell(all []core.Told) {
 	for _, w := range all {
 		if w.Acked {
@@ -222,8 +224,7 @@ func (k *Bucket) tell(all []core.Told) {
 	}
 }
 
-// wentBack takes over that a copy's store had to be opened again, and has lost its newest batches: what is under way
-// for it is lost, too.
+// wentBack records that a copy's store was reopened and has lost its newest batches, including those in flight.
 func (k *Bucket) wentBack(n *lane) {
 	delete(k.lanes.of, n.copy)
 	delete(k.sizes.seen, n.copy)
@@ -239,7 +240,7 @@ func (k *Bucket) wentBack(n *lane) {
 	}
 }
 
-// tellBack tells the state what was restored.
+// tellBack passes the results of restores to the state.
 func (k *Bucket) tellBack(all []restored) {
 	if len(all) == 0 {
 		return
@@ -251,7 +252,7 @@ func (k *Bucket) tellBack(all []restored) {
 	k.lessRestoring()
 }
 
-// lessRestoring tells those who wait for a rollback that something is back, or is not waited for any more.
+// lessRestoring wakes calls that wait for a rollback, because a vbucket has been restored or no longer has to be.
 func (k *Bucket) lessRestoring() {
 	if k.st.Restoring() == 0 {
 		gone := make([]snapshots.Gone, 0, len(k.slices))
@@ -266,7 +267,7 @@ func (k *Bucket) lessRestoring() {
 	}
 }
 
-// noteFlushed lets scans see that nothing at or below a timestamp is still to come.
+// noteFlushed publishes to scans that nothing at or below a timestamp is outstanding.
 func (k *Bucket) noteFlushed(r timestamp.Ref) {
 	ref := k.ref(r)
 	if f := k.told.flushed.Load(); f == nil || f.Compare(ref.Ref) < 0 {
@@ -280,21 +281,21 @@ func (k *Bucket) ref(r timestamp.Ref) wire.StabilityRef {
 	return wire.StabilityRef{Bucket: k.name, Ref: r}
 }
 
-// Do runs f in the loop, which owns the state, and waits for it. An error says that f has not run and never will.
+// Do runs f in the loop, which owns the state, and waits for it. An error means that f has not run and never will.
 func (k *Bucket) Do(ctx context.Context, f func(st *core.Bucket)) error {
 	return k.do(ctx, func() { f(k.st) })
 }
 
-// Slice is a copy that is here; nil: it is not. It is asked in the loop.
+// Slice returns a copy of this bucket, or nil. It must be called in the loop.
 func (k *Bucket) Slice(id index.CopyID) *storage.Slice { return k.slices[id] }
 
-// QueueBytes is what events take that are not written.
+// QueueBytes returns the memory of events that are not written yet.
 func (k *Bucket) QueueBytes() int64 { return k.told.queueBytes.Load() }
 
-// Generation is that of the bucket as KV has it.
+// Generation returns the bucket's generation.
 func (k *Bucket) Generation() uint64 { return k.told.generation.Load() }
 
-// Events calls f with each verdict on events that there was, and how often.
+// Events calls f with each verdict on events that has occurred, and its count.
 func (k *Bucket) Events(f func(v ingest.Verdict, n uint64)) {
 	for v := range k.in.events {
 		if n := k.in.events[v].n.Load(); n > 0 {
@@ -306,16 +307,18 @@ func (k *Bucket) Events(f func(v ingest.Verdict, n uint64)) {
 // Stop ends the loop.
 func (k *Bucket) Stop() { close(k.calls.stop) }
 
-// Add takes an opened slice in. deferred: where nothing is in it, nothing of it is asked of KV before Undefer: it is
-// filled by other means, and filling reports whether it is already. later: it is to be filled so.
+// Add adds an opened copy to the bucket. If deferred is set and the copy is empty, nothing is requested from KV for
+// it before Undefer, because it is filled by other means; later reports that this is so. filling reports whether such
+// a fill is already in progress.
 func (k *Bucket) Add(ctx context.Context, s *storage.Slice, deferred bool,
 	filling func(*storage.Slice) bool) (later bool, err error) {
 	id, here := s.Meta().Copy, false
-	has := func() bool { return k.slices[id] != nil || k.away[id] != nil } // the latter comes back by itself
+	has := func() bool { return k.slices[id] != nil || k.away[id] != nil } // a copy in away returns by itself
 	if err := k.do(ctx, func() { here = has() }); err != nil {
 		return false, err
 	}
-	// An earlier process may have received files for it. That they go may hang: the loop knows of no copy before.
+	// An earlier process may have received files for the copy. Deleting them may hang, so the loop does not get the
+	// copy before.
 	if !here && !(deferred && Unfilled(s)) {
 		if err := s.DropIncoming(); err != nil {
 			k.log.Warn("files that were received for a copy stay for now", "copy", id, "error", err)
@@ -323,11 +326,11 @@ func (k *Bucket) Add(ctx context.Context, s *storage.Slice, deferred bool,
 	}
 	if e := k.do(ctx, func() {
 		if has() {
-			// its removal may have been given up when nothing filled it any more
+			// the fill may have been given up, and the copy with it
 			later = k.slices[id] == s && k.st.Deferred(id) && !filling(s)
 			return
 		}
-		stable, _ := s.Timestamp() // all zero until it was exact once; at an empty bucket that is judged anew
+		stable, _ := s.Timestamp() // all zero until the copy was exact once; at an empty bucket it is decided anew
 		if err = k.add(s, stable.Total() > 0); err == nil {
 			later = deferred && Unfilled(s)
 			k.st.Defer(id, later)
@@ -338,14 +341,14 @@ func (k *Bucket) Add(ctx context.Context, s *storage.Slice, deferred bool,
 	return later, err
 }
 
-// Unfilled reports whether a copy has nothing of what was before it.
+// Unfilled reports whether a copy was never exact and holds nothing from side streams.
 func Unfilled(s *storage.Slice) bool {
 	stable, _ := s.Timestamp()
 	return stable.Total() == 0 && !slices.ContainsFunc(s.Positions(), func(p ingest.Position) bool { return p.Side > 0 })
 }
 
-// Undefer lets side streams be wanted for a copy, unless it is gone or may says no. One that was taken away and came
-// back is wanted already.
+// Undefer enables side streams for a copy, unless the copy has gone or may returns false. For a copy that was taken
+// away and brought back they are enabled already.
 func (k *Bucket) Undefer(ctx context.Context, s *storage.Slice, may func() bool) error {
 	return k.do(ctx, func() {
 		if id := s.Meta().Copy; k.slices[id] == s && may() {
@@ -354,7 +357,7 @@ func (k *Bucket) Undefer(ctx context.Context, s *storage.Slice, may func() bool)
 	})
 }
 
-// add takes a copy in with what its store holds; ready: it has been exact here. It runs in the loop.
+// add adds a copy in the state that its store holds. ready says that it has been exact. It runs in the loop.
 func (k *Bucket) add(s *storage.Slice, ready bool) error {
 	m := s.Meta()
 	if err := k.st.Add(ingest.Copy{ID: m.Copy, Index: m.Index, Slice: m.Slice, Ready: ready, Positions: s.Positions(),
@@ -368,8 +371,8 @@ func (k *Bucket) add(s *storage.Slice, ready bool) error {
 	return nil
 }
 
-// Remove lets a copy go, also one of a bucket that has gone; after it returns without an error nothing is written to it
-// any more. A call that was given up is made again: it waits for the same.
+// Remove releases a copy, also if the bucket's loop has ended. After it returns nil, nothing is written to the copy
+// any more. If Remove was cancelled, the caller may call it again, and it waits for the same writers.
 func (k *Bucket) Remove(ctx context.Context, id index.CopyID) error {
 	var waits []<-chan struct{}
 	err := k.do(ctx, func() {
@@ -386,8 +389,8 @@ func (k *Bucket) Remove(ctx context.Context, id index.CopyID) error {
 	return k.rest(ctx, waits)
 }
 
-// TakeAway lets a copy go for a while, unless may says no: it is not here until BringBack, and nothing is written to
-// it, but lists of definitions take it for here.
+// TakeAway removes a copy temporarily, unless may returns an error. Until BringBack the copy is not in the bucket and
+// nothing is written to it, but lists of definitions treat it as present.
 func (k *Bucket) TakeAway(ctx context.Context, s *storage.Slice, may func(*core.Bucket) error) error {
 	id := s.Meta().Copy
 	var waits []<-chan struct{}
@@ -407,8 +410,8 @@ func (k *Bucket) TakeAway(ctx context.Context, s *storage.Slice, may func(*core.
 	return k.rest(ctx, waits)
 }
 
-// BringBack adds a copy again with what its store holds, unless it was let go meanwhile. It serves once it is exact
-// here.
+// BringBack adds a copy that was taken away in the state that its store holds, unless it was removed meanwhile. It
+// serves scans once it is exact.
 func (k *Bucket) BringBack(ctx context.Context, s *storage.Slice) error {
 	id := s.Meta().Copy
 	var added error
@@ -421,8 +424,8 @@ func (k *Bucket) BringBack(ctx context.Context, s *storage.Slice) error {
 	return errors.Join(err, added)
 }
 
-// BringBackOpen is BringBack for a copy that has to be opened anew before, which goes on beside until it is done or the
-// copy is let go.
+// BringBackOpen is BringBack for a copy whose store must be reopened first. It returns at once; the reopening
+// continues until it succeeds or the copy is removed.
 func (k *Bucket) BringBackOpen(ctx context.Context, s *storage.Slice) error {
 	return k.do(ctx, func() {
 		if id := s.Meta().Copy; k.away[id] == s {
@@ -434,7 +437,8 @@ func (k *Bucket) BringBackOpen(ctx context.Context, s *storage.Slice) error {
 	})
 }
 
-// remove lets a copy go. When all waits are over nothing is written to it any more. It runs in the loop.
+// remove releases a copy. When all channels in waits are closed, nothing is written to it any more. It runs in the
+// loop.
 func (k *Bucket) remove(id index.CopyID) (waits []<-chan struct{}) {
 	restoring := k.st.RestoringOf(id) > 0
 	n := k.lanes.of[id]
@@ -452,8 +456,8 @@ func (k *Bucket) remove(id index.CopyID) (waits []<-chan struct{}) {
 	return waits
 }
 
-// writersOf lets nothing more be written to a copy. When all waits are over nothing is. It runs in the loop, or when
-// that has ended in its place.
+// writersOf stops writes to a copy. When all channels in waits are closed, none is in progress. It runs in the loop,
+// or in Run after the loop has ended.
 func (k *Bucket) writersOf(id index.CopyID) (waits []<-chan struct{}) {
 	waits = k.lanes.leave(id)
 	if p := k.backs.under; p != nil && p.of[id] != nil {
@@ -466,12 +470,12 @@ func (k *Bucket) writersOf(id index.CopyID) (waits []<-chan struct{}) {
 	return waits
 }
 
-// rest waits for what remove gives.
+// rest waits for the channels that remove returns.
 func (k *Bucket) rest(ctx context.Context, waits []<-chan struct{}) error {
 	for _, w := range waits {
 		select {
 		case <-w:
-		case <-k.calls.done: // so have all writers
+		case <-k.calls.done: // all writers have ended, too
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -480,7 +484,7 @@ func (k *Bucket) rest(ctx context.Context, waits []<-chan struct{}) error {
 	return nil
 }
 
-// restoredSignal returns a channel that is closed when the next vbucket has been put back. It runs in the loop.
+// restoredSignal returns a channel that is closed when the next vbucket has been restored. It runs in the loop.
 func (k *Bucket) restoredSignal() <-chan struct{} {
 	if k.backs.changed == nil {
 		k.backs.changed = make(chan struct{})
@@ -488,17 +492,17 @@ func (k *Bucket) restoredSignal() <-chan struct{} {
 	return k.backs.changed
 }
 
-// SetGeneration tells the loop by what stability timestamps are judged, before what it is told afterwards. It does not
-// wait, however many commands do.
+// SetGeneration sets the generation and rollback id that stability timestamps are checked against, effective before
+// any later call. It does not block, however many calls are waiting.
 func (k *Bucket) SetGeneration(generation, rollbackID uint64) {
 	k.told.judged.Store(&judged{generation, rollbackID})
 	select {
-	case k.calls.queue <- func() {}: // it may do nothing at present
+	case k.calls.queue <- func() {}: // wakes the loop; with a full queue the loop is awake
 	default:
 	}
 }
 
-// takeGeneration takes over the newest one that was set. It runs in the loop.
+// takeGeneration applies the values that SetGeneration set last. It runs in the loop.
 func (k *Bucket) takeGeneration() {
 	if j := k.told.judged.Swap(nil); j != nil {
 		k.st.SetGeneration(j.generation, j.rollbackID)

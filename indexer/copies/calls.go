@@ -7,19 +7,19 @@ import (
 	"tidemark/index"
 )
 
-// ControlInbox is how many commands may wait; a command beyond it waits at its caller.
+// ControlInbox bounds the waiting calls. Further callers block.
 const ControlInbox = 64
 
-// calls lets others have something done in the loop.
+// calls lets other goroutines run functions in the loop.
 type calls struct {
 	queue   chan func()
-	leaving chan leaving  // taken once the loop has ended
-	stop    chan struct{} // closed: the bucket goes
-	over    chan struct{} // closed: its loop has ended, and answers nothing any more; writers may still be at work
-	done    chan struct{} // closed: these have ended, too
+	leaving chan leaving  // served after the loop has ended
+	stop    chan struct{} // closed to stop the loop
+	over    chan struct{} // closed when the loop has ended and answers no calls any more; writers may still be running
+	done    chan struct{} // closed when the writers have ended, too
 }
 
-// leaving asks what is to be waited for until nothing is written to a copy any more.
+// leaving is a request for the channels to wait for until nothing is written to a copy any more.
 type leaving struct {
 	id    index.CopyID
 	waits chan<- []<-chan struct{}
@@ -30,8 +30,8 @@ func newCalls() calls {
 		over: make(chan struct{}), done: make(chan struct{})}
 }
 
-// do runs f in the loop and waits for it. An error says that f has not run and never will. Of a bucket whose loop has
-// ended nobody waits for a writer, whose disk may hang.
+// do runs f in the loop and waits for it. An error means that f has not run and never will. Once the loop has ended,
+// do returns without waiting for writers, whose disk may hang.
 func (k *Bucket) do(ctx context.Context, f func()) error {
 	const running, abandoned = 1, 2
 	var state atomic.Int32
@@ -61,12 +61,12 @@ func (k *Bucket) do(ctx context.Context, f func()) error {
 	if state.CompareAndSwap(0, abandoned) {
 		return err
 	}
-	<-ran // it has begun, and nothing in the loop waits
+	<-ran // f has begun, and nothing in the loop blocks
 	return nil
 }
 
-// leave returns what is to be waited for until nothing is written to a copy of a bucket whose loop has ended: that of
-// no other copy, whose disk may hang.
+// leave returns the channels to wait for until nothing is written to a copy of a bucket whose loop has ended. It
+// covers this copy only, because the disk of another one may hang.
 func (k *Bucket) leave(ctx context.Context, id index.CopyID) (waits []<-chan struct{}, err error) {
 	answer := make(chan []<-chan struct{}, 1)
 	select {
@@ -79,7 +79,7 @@ func (k *Bucket) leave(ctx context.Context, id index.CopyID) (waits []<-chan str
 	}
 }
 
-// lets answers leave until all writers have ended. The loop has.
+// lets answers leave after the loop has ended, until all writers have ended.
 func (k *Bucket) lets(ended <-chan struct{}) {
 	for {
 		select {

@@ -5,18 +5,18 @@ import (
 	"sync"
 )
 
-// inboxBytes is how many bytes of batches wait at most for a bucket's loop in one of its inboxes, or one batch. A batch
-// has some tens of KiB most often, and as much as a frame holds (keyversion.MaxFrame) when documents have many keys.
+// inboxBytes bounds the bytes of batches that wait in one inbox of a bucket's loop, unless a single batch is larger.
+// A batch usually has some tens of KiB, but up to a frame (keyversion.MaxFrame) when documents have many keys.
 const inboxBytes = 8 << 20
 
-// inboxShare is which part of what a bucket may hold in memory waits at most in one inbox: what all buckets have in
-// theirs does not grow with their number.
+// inboxShare is the divisor of a bucket's queue limit that gives the other bound of one inbox, so that the inboxes of
+// all buckets together do not grow with the number of buckets.
 const inboxShare = 4
 
-// inboxRoom bounds an inbox by bytes. Who waits has its turn in order of arrival, so that a large batch is not passed
-// by small ones for ever.
+// inboxRoom bounds an inbox by bytes. Waiting batches are admitted in order of arrival, so that small batches do not
+// starve a large one.
 type inboxRoom struct {
-	queue   func() int64 // how many bytes the bucket may hold in memory
+	queue   func() int64 // bytes that the bucket may hold in memory
 	mu      sync.Mutex
 	held    int64
 	waiting []*waiter
@@ -24,14 +24,14 @@ type inboxRoom struct {
 
 type waiter struct {
 	size int64
-	in   chan struct{} // closed: it may
+	in   chan struct{} // closed when it is admitted
 }
 
 func (r *inboxRoom) fits(size int64) bool {
 	return r.held == 0 || r.held+size <= min(inboxBytes, r.queue()/inboxShare)
 }
 
-// enter waits until there is room for a batch; gone ends the wait, as ctx does.
+// enter waits until there is room for a batch. gone ends the wait, as ctx does.
 func (r *inboxRoom) enter(ctx context.Context, size int64, gone <-chan struct{}) error {
 	r.mu.Lock()
 	if len(r.waiting) == 0 && r.fits(size) {
@@ -54,7 +54,7 @@ func (r *inboxRoom) enter(ctx context.Context, size int64, gone <-chan struct{})
 	}
 }
 
-// abandon takes one that waits off the list, and gives back what it was let in with meanwhile.
+// abandon removes a waiter, and releases its room if it was admitted meanwhile.
 func (r *inboxRoom) abandon(w *waiter) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,7 +69,7 @@ func (r *inboxRoom) abandon(w *waiter) {
 	r.admit()
 }
 
-// leave gives a batch's room back.
+// leave releases a batch's room.
 func (r *inboxRoom) leave(size int64) {
 	if size == 0 {
 		return
@@ -80,7 +80,7 @@ func (r *inboxRoom) leave(size int64) {
 	r.admit()
 }
 
-// admit lets in who fits, in order; the lock is held.
+// admit admits waiters that fit, in order. The caller holds the lock.
 func (r *inboxRoom) admit() {
 	for len(r.waiting) > 0 && r.fits(r.waiting[0].size) {
 		r.held += r.waiting[0].size

@@ -7,45 +7,45 @@ import (
 )
 
 const (
-	// dataInbox is how many batches may wait for a bucket's loop: two for each of some tens of connections. Beyond it
-	// the connections wait, as they do beyond the bytes that an inbox has room for.
+	// dataInbox bounds the batches that wait for a bucket's loop: two for each of some tens of connections. Beyond it
+	// connections block, as they do when the inbox has no room for more bytes.
 	dataInbox = 64
 )
 
-// inbound is one batch on its way to a bucket, or the end of its connection.
+// inbound is a batch on its way to a bucket, or the end of its connection.
 type inbound struct {
 	src     ingest.Source
 	side    bool
 	lost    bool
 	batch   *keyversion.Batch
-	size    int64 // that it takes of the inbox
+	size    int64 // bytes of the inbox that it occupies
 	release func()
 }
 
-// inbox has batches that wait for the loop.
+// inbox queues batches for the loop.
 type inbox struct {
 	batches chan inbound
 	room    inboxRoom
 
-	// of the loop
-	now   inbound // the batch of which a part is taken
+	// owned by the loop
+	now   inbound // the batch that is being taken
 	begun bool
-	at    int // how many of its events are
+	at    int // number of its events that have been taken
 }
 
-// begin has a batch taken next.
+// begin makes a batch the one that is being taken.
 func (b *inbox) begin(in inbound) { b.now, b.begun, b.at = in, true, 0 }
 
-// end notes that all of a batch is taken.
+// end records that the current batch has been taken completely.
 func (b *inbox) end() {
 	size := b.now.size
 	b.now, b.begun = inbound{}, false
 	b.room.leave(size)
 }
 
-// next is the batch that is taken next, or goes on being taken; false: there is none.
+// next selects the batch to take from, and reports whether there is one.
 func (b *inbox) next(full func() bool) bool {
-	if b.begun { // to its end, however much it is: only who has all of it gives its memory back
+	if b.begun { // a batch is taken to its end even if the bucket is full: its memory is freed only then
 		return true
 	}
 	if full() {
@@ -60,7 +60,7 @@ func (b *inbox) next(full func() bool) bool {
 	}
 }
 
-// intake is what streams bring, until the state has it.
+// intake receives the batches of streams until the state takes their events.
 type intake struct {
 	boxes  [2]inbox // of maintenance streams, of side streams
 	mem    packed.Arena
@@ -68,7 +68,7 @@ type intake struct {
 	events [verdicts]counter
 }
 
-// newIntake is for a bucket that may hold so many bytes in memory.
+// newIntake returns the intake of a bucket; queue returns the bytes that the bucket may hold in memory.
 func newIntake(queue func() int64) *intake {
 	in := &intake{}
 	for i := range in.boxes {
@@ -77,7 +77,7 @@ func newIntake(queue func() int64) *intake {
 	return in
 }
 
-// box is the inbox of side streams, or that of maintenance streams.
+// box returns the inbox of side streams or of maintenance streams.
 func (in *intake) box(side bool) *inbox {
 	if side {
 		return &in.boxes[1]
@@ -85,7 +85,7 @@ func (in *intake) box(side bool) *inbox {
 	return &in.boxes[0]
 }
 
-// takeSome takes what an inbox has, while there is room, takeBytes of it at most, and no more than a piece while a call
+// takeSome takes batches from an inbox while there is room, up to takeBytes, and no more than a piece while a call
 // waits. It reports whether it has taken anything.
 func (k *Bucket) takeSome(from *inbox, full func() bool) (took bool) {
 	for left := takeBytes; left > 0 && from.next(full); took = true {
@@ -97,8 +97,8 @@ func (k *Bucket) takeSome(from *inbox, full func() bool) (took bool) {
 	return took
 }
 
-// take returns a batch to the state, or as much of it as most bytes are, and what that has cost. The events are packed
-// there, so that the frame is free after the last of them.
+// take passes the current batch to the state, or as much of it as costs most bytes, and returns the cost. The state
+// keeps packed copies of the events, so that the frame is released after the last event.
 func (k *Bucket) take(from *inbox, most int) (cost int) {
 	in := &from.now
 	if in.lost {
@@ -110,7 +110,7 @@ func (k *Bucket) take(from *inbox, most int) (cost int) {
 	for ; from.at < len(in.batch.Events) && cost < most; from.at++ {
 		cost += k.takeOne(in, &in.batch.Events[from.at])
 	}
-	if k.st.Pending() > 0 { // this may have been what a stability timestamp waits for, before a SYNC says so
+	if k.st.Pending() > 0 { // an event may complete what a stability timestamp waits for, before a SYNC does
 		k.work.Look()
 	}
 	if from.at == len(in.batch.Events) {
@@ -120,7 +120,7 @@ func (k *Bucket) take(from *inbox, most int) (cost int) {
 	return cost
 }
 
-// takeOne returns an event to the state.
+// takeOne passes an event to the state and returns its cost in bytes.
 func (k *Bucket) takeOne(in *inbound, e *keyversion.Event) (cost int) {
 	held, named := k.st.QueueBytes(), len(e.Copies)
 	e.Rest = k.in.places.Of(e.Rest)

@@ -15,80 +15,80 @@ import (
 	"tidemark/ingest"
 )
 
-// What is handed out to be written goes by lanes: each copy has one, in which its parts of batches are done in the
-// order in which they were handed out. Nothing else is ordered: a copy waits for no other, so that one whose lock is
-// held, whose memory is full or that has much to write holds up only what is told of several copies together: the
-// acknowledgement of a stability timestamp, of those that serve scans.
+// Batches that the loop hands out are written in lanes. Each copy has one lane, in which its parts of batches are
+// written in the order in which they were handed out. There is no other order: a copy waits for no other, so a copy
+// whose lock is held, whose memory is full or that has much to write delays only what is reported for several copies
+// together, namely the acknowledgement of a stability timestamp by those that serve scans.
 
-// class says which writers do a task: neither class waits for writers of the other.
+// class says which writers do a task. Neither class waits for writers of the other.
 type class uint8
 
 const (
 	serving  class = iota // parts of copies that scans may wait for
-	building              // all others: what side streams bring, copies that are not exact yet
+	building              // all others: batches of side streams, copies that are not exact yet
 	classes
 )
 
-// task is a copy's part of something that is under way.
+// task is one copy's part of a batch, or a purge.
 type task struct {
 	of    *underway
 	at    int // number of the copy in its batch
 	class class
-	idle  bool // nobody waits for it: builds go on beside it
+	idle  bool // nothing waits for it: builds do not pause for it
 }
 
-// lane is what one copy has to write.
+// lane queues the tasks of one copy.
 type lane struct {
 	copy  index.CopyID
 	slice *storage.Slice
-	// lost: nothing that was handed out is written any more: the copy is gone, or has gone back, and another lane took
-	// over.
+	// lost is set when the tasks in the lane must not be written any more, because the copy was removed or reopened;
+	// another lane may have replaced this one.
 	lost atomic.Bool
 
 	// guarded by lanes.mu
-	tasks []task // the first one is under way while a writer is at it
+	tasks []task // the first one is in progress while under is set
 	under *atWork
-	opens func()        // ends what opens its copy again, see revive; nil: nothing does
-	left  bool          // the copy was let go: nothing opens it again any more
-	rest  chan struct{} // closed when nothing of it is at its files; nil: nobody waits for it
+	opens func()        // cancels the reopening of the copy, see revive; nil: none is in progress
+	left  bool          // the copy was removed: it is not reopened any more
+	rest  chan struct{} // closed when neither a writer nor revive uses the copy's files; nil: nothing waits for that
 }
 
-// atWork is a writer at a task; lanes.mu guards it.
+// atWork is the state of a writer that works on a task. lanes.mu guards it.
 type atWork struct {
 	slow bool // for longer than writerPatience
-	left bool // the copy was let go: the writer counts as none any more, as it may hang
+	left bool // the copy was removed: the writer no longer counts, because it may hang
 }
 
-// lanes lets writers do the tasks of all lanes of a bucket. A writer lives as long as there is something to do.
+// lanes runs the writers of a bucket's lanes. A writer goroutine exists only while there are tasks.
 type lanes struct {
 	do      func(*lane, task)
-	builds  *Background  // of all buckets of the node; nil: none
-	owed    debt         // of its writers of builds
-	most    int          // writers of each class
-	usual   [classes]int // of those that are not slow
+	builds  *Background  // shared by all buckets of the node; nil: none
+	owed    debt         // pause that the writers of builds owe
+	most    int          // limit of writers per class
+	usual   [classes]int // limit of writers per class that are not slow
 	mu      sync.Mutex
-	waiting [classes][]*lane // lanes whose first task is of that class and not under way, in turn
+	waiting [classes][]*lane // lanes whose first task is of that class and not in progress, in turn
 	writers [classes]int
-	slow    [classes]int // of them, those whose task has taken longer than writerPatience
+	slow    [classes]int // writers whose task has taken longer than writerPatience
 	over    bool
 	all     sync.WaitGroup
 }
 
-// writerPatience is how long a task may take before its writer does not count: it may wait for a lock, or for a disk.
+// writerPatience is how long a task may take before its writer stops counting: it may wait for a lock or a disk.
 const writerPatience = 200 * time.Millisecond
 
-// hurryPatience is for how long builds leave their time to a task that scans may wait for: one that takes longer waits
-// for its disk, not for them.
+// hurryPatience is how long builds pause for a task that scans may wait for. A task that takes longer waits for its
+// disk, not for processors.
 const hurryPatience = 2 * time.Second
 
-// newLanes makes them for as many writers as there are processors. What builds leaves one of these to everything else:
-// whatever a scan has to wait for would have its turn behind a whole write else.
+// newLanes returns lanes with as many writers per class as there are processors. Writers of builds leave one
+// processor to everything else, so that a scan does not queue behind a complete write.
 func newLanes(processors int, do func(*lane, task)) *lanes {
 	most := max(2, processors)
 	return &lanes{do: do, most: most, usual: [classes]int{serving: most, building: max(1, processors-1)}}
 }
 
-// give adds a task to a lane.
+// give appends a task to a lane.
 func (l *lanes) give(n *lane, t task) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -97,14 +97,14 @@ func (l *lanes) give(n *lane, t task) {
 	}
 }
 
-// wait lets a lane wait for a writer. The lock is held.
+// wait queues a lane for a writer. The caller holds the lock.
 func (l *lanes) wait(n *lane) {
 	c := n.tasks[0].class
 	l.waiting[c] = append(l.waiting[c], n)
 	l.begin(c)
 }
 
-// begin lets another writer begin, if there is something for it and it may. The lock is held.
+// begin starts another writer if there is work for it and the limits allow it. The caller holds the lock.
 func (l *lanes) begin(c class) {
 	if len(l.waiting[c]) > 0 && l.writers[c] < l.most && l.writers[c]-l.slow[c] < l.usual[c] && !l.over {
 		l.writers[c]++
@@ -113,17 +113,17 @@ func (l *lanes) begin(c class) {
 	}
 }
 
-// write does tasks of a class until there is none, or there are writers enough.
+// write does tasks of a class until none is left or there are too many writers.
 func (l *lanes) write(c class) {
 	defer l.all.Done()
 	for n, t := l.next(c); n != nil && l.one(c, n, t); n, t = l.next(c) {
 	}
 }
 
-// one does a task. While it is slow another writer may do others. A pause behind it holds up nothing else of its lane.
-// It reports whether its writer counts still.
+// one does a task. While the task is slow, another writer may take its place. The pause after a build's task happens
+// outside the lane and delays none of its tasks. one reports whether its writer still counts.
 func (l *lanes) one(c class, n *lane, t task) (counts bool) {
-	done, at := false, n.under // the former is guarded by mu
+	done, at := false, n.under // done is guarded by mu
 	var place *Background
 	switch {
 	case l.builds == nil || t.idle:
@@ -168,7 +168,7 @@ func (l *lanes) one(c class, n *lane, t task) (counts bool) {
 	return !at.left
 }
 
-// free notes that the first task of a lane is done: the next one may have its turn.
+// free records that the first task of a lane is done, and queues the lane for its next one.
 func (l *lanes) free(n *lane) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -182,7 +182,7 @@ func (l *lanes) free(n *lane) {
 	}
 }
 
-// next takes the lane whose turn it is, and its first task; nil when there is none.
+// next returns the next lane and its first task, nil if the writer has to end.
 func (l *lanes) next(c class) (*lane, task) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -197,7 +197,7 @@ func (l *lanes) next(c class) (*lane, task) {
 	return n, n.tasks[0]
 }
 
-// atRest tells who waits for it that neither a writer nor what opens the copy again is at its files. lanes.mu is held.
+// atRest closes rest when neither a writer nor revive uses the copy's files any more. The caller holds lanes.mu.
 func (n *lane) atRest() {
 	if n.rest != nil && n.under == nil && n.opens == nil {
 		close(n.rest)
@@ -205,8 +205,8 @@ func (n *lane) atRest() {
 	}
 }
 
-// opening notes that a lane's copy is being opened again, which end ends, unless it was let go. Who does it calls
-// opened.
+// opening records that a lane's copy is being reopened, and that end cancels that. It returns false if the copy was
+// removed. Otherwise the caller must call opened when it has finished.
 func (l *lanes) opening(n *lane, end func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -227,8 +227,8 @@ func (l *lanes) opened(n *lane) {
 	n.atRest()
 }
 
-// lose lets nothing more of a lane be written, counts its writer no more, and ends what opens its copy again. What it
-// gives is closed when nothing of it is at the copy's files; nil: it is not.
+// lose stops all writes of a lane, stops counting its writer and cancels the reopening of its copy. The channel that
+// it returns is closed when nothing uses the copy's files any more; nil: nothing does now.
 func (l *lanes) lose(n *lane) <-chan struct{} {
 	n.lost.Store(true)
 	l.mu.Lock()
@@ -255,14 +255,14 @@ func (l *lanes) lose(n *lane) <-chan struct{} {
 	return n.rest
 }
 
-// has lists the tasks of a lane, that under way among them.
+// has returns the tasks of a lane, including the one in progress.
 func (l *lanes) has(n *lane) []task {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(n.tasks)
 }
 
-// close ends it: no task is begun any more, and those under way have ended when it returns.
+// close starts no further tasks and waits for those in progress.
 func (l *lanes) close() {
 	l.mu.Lock()
 	l.over = true
@@ -270,18 +270,18 @@ func (l *lanes) close() {
 	l.all.Wait()
 }
 
-// copyLanes are the lanes of copies. They are the loop's.
+// copyLanes holds the lanes of copies. The loop owns it.
 type copyLanes struct {
 	*lanes
-	of      map[index.CopyID]*lane   // of those that have had something to write
-	leaving map[index.CopyID][]*lane // of copies that were let go, or are shut: something may be at their files
+	of      map[index.CopyID]*lane   // of copies that have had something to write
+	leaving map[index.CopyID][]*lane // of copies that were removed or are shut: their files may still be in use
 }
 
 func newCopyLanes() copyLanes {
 	return copyLanes{of: map[index.CopyID]*lane{}, leaving: map[index.CopyID][]*lane{}}
 }
 
-// leave lets nothing more be written to a copy. When all waits are over nothing is.
+// leave stops writes to a copy. When all channels in waits are closed, none is in progress.
 func (l *copyLanes) leave(id index.CopyID) (waits []<-chan struct{}) {
 	if n := l.of[id]; n != nil {
 		l.leaving[id] = append(l.leaving[id], n)
@@ -298,23 +298,23 @@ func (l *copyLanes) leave(id index.CopyID) (waits []<-chan struct{}) {
 	return waits
 }
 
-// underway is a batch or a purge while its copies have their parts to write.
+// underway is a batch or a purge while its copies write their parts.
 type underway struct {
 	*core.Handed
 	strays []*stray // see wrong
 	began  time.Time
-	known  []atomic.Bool // by number of the copy: what became of its task is
-	failed []atomic.Bool // by number of the copy
-	leaves bool          // of the loop: a task was given up, and its writer may still be at it
+	known  []atomic.Bool // by number of the copy: its task has ended or was given up
+	failed []atomic.Bool // by number of the copy: its task failed
+	leaves bool          // a task was given up, and its writer may still be running; owned by the loop
 
 	spread   sync.Once
 	spreader *packed.Spreader
 	shares   []packed.Share
 
-	servingLeft, left atomic.Int32 // tasks that are not done: of copies that serve, of all
+	servingLeft, left atomic.Int32 // tasks that are not done: of copies that serve scans, of all copies
 }
 
-// share returns which events of the batch a copy has to look at; who comes first looks for all.
+// share returns the events of the batch that concern a copy. The first caller computes the shares of all copies.
 func (u *underway) share(k *Bucket, at int) *packed.Share {
 	u.spread.Do(func() {
 		u.spreader = k.spreaders.Take()
@@ -326,15 +326,16 @@ func (u *underway) share(k *Bucket, at int) *packed.Share {
 	return &u.shares[at]
 }
 
-// newUnderway is that of something with so many tasks.
+// newUnderway returns the underway of a batch or purge with the given number of tasks.
 func newUnderway(h *core.Handed, began time.Time, tasks int) *underway {
 	u := &underway{Handed: h, began: began, known: make([]atomic.Bool, tasks), failed: make([]atomic.Bool, tasks)}
 	u.left.Store(int32(tasks))
 	return u
 }
 
-// end takes over what became of a task, the first time it is told, and reports whether all is done by that, or else
-// what serves scans is, at a stability timestamp.
+// end records the result of a task; only the first call for a task counts. ended reports that all tasks are done now;
+// shown reports, for a batch at a stability timestamp with others still to do, that those of the copies that serve
+// scans are.
 func (u *underway) end(at int, failed bool) (ended, shown bool) {
 	if u.known[at].Swap(true) {
 		return false, false
@@ -347,7 +348,7 @@ func (u *underway) end(at int, failed bool) (ended, shown bool) {
 	return false, shown && u.Batch.Kind == ingest.AtStability
 }
 
-// missed lists the copies that a batch was not written to.
+// missed returns the copies to which a batch was not written.
 func (u *underway) missed() (ids []index.CopyID) {
 	for i := range u.failed {
 		if u.failed[i].Load() && u.Batch != nil {
@@ -357,7 +358,7 @@ func (u *underway) missed() (ids []index.CopyID) {
 	return ids
 }
 
-// hand hands a batch out: each of its copies has its part to write.
+// hand hands a batch out: each of its copies gets a task.
 func (k *Bucket) hand(h *core.Handed) {
 	t := h.Batch
 	u := newUnderway(h, k.node.Now(), len(t.Copies))
@@ -384,7 +385,7 @@ func (k *Bucket) hand(h *core.Handed) {
 	}
 }
 
-// lane returns a copy's lane; that of a copy which is not here is lost.
+// lane returns a copy's lane. If the copy is not here, the lane is a new one that is lost.
 func (k *Bucket) lane(id index.CopyID) *lane {
 	if n := k.lanes.of[id]; n != nil {
 		return n
@@ -398,13 +399,14 @@ func (k *Bucket) lane(id index.CopyID) *lane {
 	return n
 }
 
-// handPurge hands out the removal of tombstones.
+// handPurge hands out a removal of tombstones.
 func (k *Bucket) handPurge(h *core.Handed) {
 	u := newUnderway(h, k.node.Now(), 1)
-	k.lanes.give(k.lane(h.Purge.Copy), task{of: u, class: serving, idle: true}) // its copy's newest rows wait behind it
+	// of class serving: the copy's newest rows wait behind it
+	k.lanes.give(k.lane(h.Purge.Copy), task{of: u, class: serving, idle: true})
 }
 
-// doTask does a copy's part of what is under way, and tells the loop what has come to its end by that.
+// doTask does a copy's part of a batch or purge and reports to the loop what is complete now.
 func (k *Bucket) doTask(ctx context.Context, n *lane, t task) {
 	u := t.of
 	o := outcome{missing: true}
@@ -417,7 +419,7 @@ func (k *Bucket) doTask(ctx context.Context, n *lane, t task) {
 		})
 	}
 	if ctx.Err() != nil {
-		return // nobody takes it any more; what was written says by itself how far it is
+		return // the loop has ended; the store itself records what was written
 	}
 	switch {
 	case o.again != nil:
@@ -434,8 +436,8 @@ func (k *Bucket) doTask(ctx context.Context, n *lane, t task) {
 	}
 }
 
-// giveUp lets nothing wait for what a copy that was let go has still to write: it may hang. Of what is under way the
-// other copies are told without it. It runs in the loop.
+// giveUp counts the tasks of a removed copy as failed, because its writer may hang, and completes the batches for
+// which only these were missing. It runs in the loop.
 func (k *Bucket) giveUp(n *lane) {
 	for _, t := range k.lanes.has(n) {
 		u := t.of
@@ -449,8 +451,8 @@ func (k *Bucket) giveUp(n *lane) {
 	}
 }
 
-// toLane is persistentlyWithin for a lane's copy, and ends when the lane is lost: a full disk is not waited for by who
-// was let go.
+// toLane is persistentlyWithin for a lane's copy. It ends when the lane is lost, so that a removed copy does not wait
+// for a full disk.
 func (k *Bucket) toLane(ctx context.Context, n *lane, patience time.Duration, f func() error) outcome {
 	return k.persistentlyWithin(ctx, n.slice, patience, func() error {
 		if n.lost.Load() {
@@ -461,7 +463,7 @@ func (k *Bucket) toLane(ctx context.Context, n *lane, patience time.Duration, f 
 	})
 }
 
-// result returns a result to the loop.
+// result sends a result to the loop.
 func (k *Bucket) result(ctx context.Context, r result) {
 	select {
 	case k.results <- r:

@@ -8,17 +8,18 @@ import (
 	"tidemark/ingest"
 )
 
-// What a round of the loop does at most. Calls and data have their turns by turns, so that neither waits for more than
-// a round of the other. indexer/copies/DESIGN.md says what each of these may take.
+// Limits of one round of the loop. Calls and data alternate, so that neither waits for more than one round of the
+// other. indexer/copies/DESIGN.md has the duration of each kind of work.
 const (
 	callsAtOnce = 16
-	// handAtOnce bounds the batches that are handed out.
+	// handAtOnce bounds the batches that a round hands out.
 	handAtOnce = 16
-	// takeBytes bounds what is taken of one inbox, and how much of a batch is taken without a look at calls; a frame may
-	// have 48 MiB. An event costs takeEvent beside what is kept of it, and as much for each copy that it names.
+	// takeBytes bounds what a round takes from one inbox, and how much of a batch is taken before the loop checks for
+	// calls; a frame may have 48 MiB. An event costs takeEvent in addition to the bytes kept of it, and the same for
+	// each copy that it names.
 	takeBytes = 1 << 20
 	takeEvent = 256
-	// takeLeast is what a batch costs in any case.
+	// takeLeast is the least cost of a batch.
 	takeLeast = 64 << 10
 )
 
@@ -63,7 +64,8 @@ func (k *Bucket) loop(ctx context.Context) {
 	}
 }
 
-// inboxes are those of which something may be taken; nil: the connections wait, and the routers behind them.
+// inboxes returns the inboxes that the loop may take from. Of those that are nil, the connections block, and the
+// routers behind them.
 func (k *Bucket) inboxes() (fromData, fromSide <-chan inbound) {
 	if k.full() {
 		return nil, nil
@@ -74,8 +76,8 @@ func (k *Bucket) inboxes() (fromData, fromSide <-chan inbound) {
 	return k.in.boxes[0].batches, fromSide
 }
 
-// round does a bounded amount of each kind of work that waits: calls first, then what writers have done, then what
-// streams bring, then what is to be written. It waits for nothing, and reports whether there may be more to do.
+// round does a bounded amount of each kind of pending work: calls first, then results of writers, then data from the
+// inboxes, then batches to hand out. It does not block, and reports whether there may be more to do.
 func (k *Bucket) round(ctx context.Context) (more bool) {
 	more = k.serve()
 	select {
@@ -92,7 +94,7 @@ func (k *Bucket) round(ctx context.Context) (more bool) {
 	return more
 }
 
-// serve answers calls that wait.
+// serve answers waiting calls.
 func (k *Bucket) serve() (served bool) {
 	for range callsAtOnce {
 		select {
@@ -112,7 +114,7 @@ func (k *Bucket) call(f func()) {
 	k.work.Look()
 }
 
-// looks is a look at what could be written although nothing says so.
+// looks makes the loop check for work that nothing has announced.
 func (k *Bucket) looks() {
 	k.work.Look()
 	k.goneForGood()
@@ -120,7 +122,7 @@ func (k *Bucket) looks() {
 	k.all = true
 }
 
-// looksEvery is how often the loop looks by itself.
+// looksEvery returns the interval of looks.
 func (k *Bucket) looksEvery() time.Duration {
 	if k.st.SideBytes() > 0 {
 		return sideTick
@@ -128,8 +130,8 @@ func (k *Bucket) looksEvery() time.Duration {
 	return bucketTick
 }
 
-// pump hands out what is to be written, also what is no whole batch of side streams after a look. It reports whether
-// there may be more.
+// pump hands out what is to be written. After looks, that includes events of side streams that are less than a batch.
+// It reports whether there may be more.
 func (k *Bucket) pump(ctx context.Context) (more bool) {
 	for range handAtOnce {
 		if !k.handNext(ctx) {
@@ -140,7 +142,7 @@ func (k *Bucket) pump(ctx context.Context) (more bool) {
 	return true
 }
 
-// handNext hands out what is to be written next, if there is anything.
+// handNext hands out the next batch, purge or restores, and reports whether there was one.
 func (k *Bucket) handNext(ctx context.Context) bool {
 	s := k.work.Next(core.Limits{Queue: int(k.node.Queue()), Side: sideBatch, Ahead: aheadBatch, All: k.all})
 	for _, a := range s.Acks {
@@ -164,5 +166,5 @@ func (k *Bucket) handNext(ctx context.Context) bool {
 	return true
 }
 
-// aside runs what may wait for a disk beside the loop. Run waits for it.
+// aside runs f, which may wait for a disk, outside the loop. Run waits for it to end.
 func (k *Bucket) aside(f func()) { k.beside.Go(f) }

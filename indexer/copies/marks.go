@@ -17,34 +17,34 @@ import (
 
 const marksFile = "tombstones.log"
 
-// Marks remembers, over restarts, which copies may hold tombstones of a side stream, so that what a crash leaves of
-// them is removed one day. Tombstones without use cost room and nothing else. Nobody but who stores a mark waits for
-// the disk.
+// Marks remembers across restarts which copies may hold tombstones of a side stream, so that tombstones that survive
+// a crash are removed eventually. Useless tombstones cost space and nothing else. Only Set and Keep wait for the
+// disk.
 type Marks struct {
 	log hclog.Logger
 
 	writing sync.Mutex    // held while the file is written; taken before mu
-	file    *jsonfile.Log // all that are marked, ascending, and lists of markChange after that
+	file    *jsonfile.Log // all marked copies, ascending, then lists of markChange
 
 	mu     sync.Mutex
-	copies map[index.CopyID]*marksWrite // the write that has the mark
-	noted  []markChange                 // what the next write has
-	next   *marksWrite                  // nil: nothing is noted
+	copies map[index.CopyID]*marksWrite // the write that contains the mark
+	noted  []markChange                 // changes for the next write
+	next   *marksWrite                  // nil if noted is empty
 }
 
-// markChange is how a change of marks is stored.
+// markChange is a change of marks in the file.
 type markChange struct {
 	Copy    index.CopyID `json:"copy"`
 	Cleared bool         `json:"cleared,omitempty"`
 }
 
-// marksWrite is one write of what was noted before it began; Marks.mu guards it.
+// marksWrite is one write of the changes that were noted before it began. Marks.mu guards it.
 type marksWrite struct {
 	ended bool
 	err   error
 }
 
-// LoadMarks reads those of a folder, if there are any.
+// LoadMarks reads the marks in a folder, if there are any.
 func LoadMarks(dir string, log hclog.Logger) (*Marks, error) {
 	m := &Marks{log: log, copies: map[index.CopyID]*marksWrite{}, file: jsonfile.NewLog(dir, marksFile)}
 	stored := &marksWrite{ended: true}
@@ -74,14 +74,14 @@ func LoadMarks(dir string, log hclog.Logger) (*Marks, error) {
 	return m, nil
 }
 
-// Has reports whether a copy is marked, or is about to be.
+// Has reports whether a copy is marked, or is being marked.
 func (m *Marks) Has(id index.CopyID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.copies[id] != nil
 }
 
-// Set marks a copy, durably. Marks that are set while the file is written share the next write.
+// Set marks a copy durably. Marks that are set while the file is being written share the next write.
 func (m *Marks) Set(id index.CopyID) error {
 	m.mu.Lock()
 	w := m.copies[id]
@@ -97,8 +97,9 @@ func (m *Marks) Set(id index.CopyID) error {
 	return m.store(w)
 }
 
-// Clear takes a mark away. It does not wait: it is stored with the next write, or by Keep. first: there was nothing to
-// be stored before it. That it cannot be stored is no harm: the copy is looked through once more.
+// Clear removes a mark without waiting: the change is stored by the next write, or by Keep. first reports that no
+// other change was pending, so that the caller has to arrange for Keep. If the change cannot be stored, the copy is
+// searched for tombstones once more, which does no harm.
 func (m *Marks) Clear(id index.CopyID) (first bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -111,7 +112,7 @@ func (m *Marks) Clear(id index.CopyID) (first bool) {
 	return first
 }
 
-// Keep stores what has changed, if anything has.
+// Keep stores pending changes.
 func (m *Marks) Keep() {
 	m.mu.Lock()
 	w := m.next
@@ -124,7 +125,7 @@ func (m *Marks) Keep() {
 	}
 }
 
-// note adds a change to what the next write has, which it returns. mu is held.
+// note adds a change to the next write, which it returns. The caller holds mu.
 func (m *Marks) note(c markChange) *marksWrite {
 	if m.next == nil {
 		m.next = &marksWrite{}
@@ -133,7 +134,7 @@ func (m *Marks) note(c markChange) *marksWrite {
 	return m.next
 }
 
-// store waits until a write has ended, which is done by whoever has his turn first of those who wait for it.
+// store waits until a write has ended. The first of its waiters to get the lock performs it.
 func (m *Marks) store(w *marksWrite) error {
 	m.writing.Lock()
 	defer m.writing.Unlock()
@@ -142,7 +143,7 @@ func (m *Marks) store(w *marksWrite) error {
 		m.mu.Unlock()
 		return w.err
 	}
-	changes := m.noted // w is the next: all before it have ended
+	changes := m.noted // w is the next write: all writes before it have ended
 	m.noted, m.next = nil, nil
 	m.mu.Unlock()
 	err := m.file.Write(m.all, changes)
@@ -154,7 +155,7 @@ func (m *Marks) store(w *marksWrite) error {
 	return err
 }
 
-// all lists what is marked, also what the write after this one has.
+// all returns the marked copies, including those that a later write will store.
 func (m *Marks) all() any {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -13,12 +13,12 @@ import (
 // verdicts is the number of ingest's verdicts.
 const verdicts = int(ingest.Malformed) + 1
 
-// counter is a count that a loop raises and the metrics read.
+// counter is incremented by a loop and read by scrapes.
 type counter struct{ n atomic.Uint64 }
 
 func (c *counter) add(n uint64) { c.n.Add(n) }
 
-// Metrics are the figures of buckets; none has a label per vbucket.
+// Metrics holds the metrics of buckets. None has a label per vbucket.
 type Metrics struct {
 	ahead    prometheus.Counter
 	batches  *prometheus.HistogramVec
@@ -28,7 +28,7 @@ type Metrics struct {
 	retaken  prometheus.Counter
 }
 
-// NewMetrics registers them.
+// NewMetrics registers the metrics.
 func NewMetrics(r prometheus.Registerer) *Metrics {
 	return &Metrics{
 		ahead: meters.Counter(r, "applied_ahead_total",

@@ -13,7 +13,7 @@ import (
 	"tidemark/keyversion"
 )
 
-// Node is what the buckets of a node have in common.
+// Node holds what the buckets of a node share.
 type Node struct {
 	Store      *storage.Store
 	Snapshots  *snapshots.Set
@@ -22,21 +22,21 @@ type Node struct {
 	Metrics    *Metrics
 	Log        hclog.Logger
 	Now        func() time.Time
-	Queue      func() int64 // how many bytes of events a bucket may hold in memory
-	Piece      int          // bytes of one write of one copy
-	Background *Background  // nil: buckets build each for itself
-	Restores   *Restores    // nil: buckets put copies back each for itself
-	// Processors are those that the process may use. 0: runtime.GOMAXPROCS.
+	Queue      func() int64 // bytes of events that a bucket may hold in memory
+	Piece      int          // bytes that one write of one copy may have
+	Background *Background  // nil: buckets are not throttled together
+	Restores   *Restores    // nil: each bucket has its own limit of restores
+	// Processors is the number of processors that the process may use. 0: runtime.GOMAXPROCS.
 	Processors int
-	Catchup    *pace.Pace // of what catchup streams bring; nil: no bound
-	// Refused is told of keys that the store does not take.
+	Catchup    *pace.Pace // limit of catchup streams; nil: no limit
+	// Refused is called with each key that the store refuses.
 	Refused func(bucket string, e *keyversion.Event, s *keyversion.Statement, key []byte)
-	Report  func()              // something is worth a report at once
+	Report  func()              // a report is due at once
 	Sides   func()              // side streams may be wanted
-	Touch   func(bucket string) // scans may see something else
+	Touch   func(bucket string) // the bucket's contents as scans see them may have changed
 }
 
-// processors are those that the process may use.
+// processors returns the number of processors that the process may use.
 func (n *Node) processors() int {
 	if n.Processors > 0 {
 		return n.Processors

@@ -8,13 +8,14 @@ import (
 // smoothFor is the time over which rates are averaged, as an exponential mean.
 const smoothFor = 15 * time.Second
 
-// rate is how often something happens in a second. The zero value has seen nothing.
+// rate is a smoothed rate per second of a counter. The zero value has seen nothing.
 type rate struct {
-	total  uint64 // so far
+	total  uint64 // last value of the counter
 	second float64
 }
 
-// since is the rate after some time, when there are so many in all. A counter that goes back begins anew.
+// since returns the rate after the counter has reached total, d after the last value. A counter that has gone down
+// starts anew.
 func (r rate) since(total uint64, d time.Duration) rate {
 	if total == r.total && r.second == 0 || d <= 0 {
 		return rate{total, r.second}
@@ -24,20 +25,20 @@ func (r rate) since(total uint64, d time.Duration) rate {
 		now = float64(total-r.total) / d.Seconds()
 	}
 	next := r.second + (now-r.second)*(1-math.Exp(-float64(d)/float64(smoothFor)))
-	if next < 0.5 && now == 0 { // it would go on for ever
+	if next < 0.5 && now == 0 { // it would never reach 0
 		next = 0
 	}
 	return rate{total, next}
 }
 
-// told is what the leader is told of it: to a sixteenth, so that what goes on as before is no news.
+// told returns the rate for reports, rounded to a sixteenth so that a steady rate causes no news.
 func (r rate) told() uint64 {
 	const steps = 16
 	n := math.Round(r.second)
 	if n < 2*steps {
 		return uint64(n)
 	}
-	_, exp := math.Frexp(n) // n is from 2^(exp-1) on and below 2^exp
+	_, exp := math.Frexp(n) // 2^(exp-1) <= n < 2^exp
 	step := math.Ldexp(1, exp-1) / steps
 	return uint64(math.Round(n/step) * step)
 }

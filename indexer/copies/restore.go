@@ -16,39 +16,39 @@ import (
 	"tidemark/timestamp"
 )
 
-// restoreEach is by how much longer a restore may take for each vbucket until the node's health says so.
+// restoreEach is the additional time per vbucket that a restore may take before the node's health reports it.
 const restoreEach = 100 * time.Millisecond
 
-// restorePatience is what so many vbuckets of a copy may take to be put back.
+// restorePatience returns how long the restore of a number of vbuckets of a copy may take.
 func restorePatience(vbuckets int) time.Duration {
 	return health.Hangs + time.Duration(vbuckets)*restoreEach
 }
 
-// restored is what became of a vbucket of a copy that was to be put back.
+// restored is the result of restoring a vbucket of a copy.
 type restored struct {
 	what     ingest.Restore
 	position ingest.Position
 	log      timestamp.FailoverLog
 }
 
-// putBack is vbuckets of copies that are being put back together.
+// putBack is a group of vbuckets of copies that are restored together.
 type putBack struct {
 	order []*copyBack
 	of    map[index.CopyID]*copyBack
 }
 
-// copyBack is one of its copies. done and outcome are of who puts it back, until ended is closed.
+// copyBack is the part of one copy. The goroutine that restores the copy owns done and outcome until ended is closed.
 type copyBack struct {
 	lane    *lane
 	what    []ingest.Restore
 	done    []restored
 	outcome outcome
-	gone    <-chan struct{}    // closed when it was let go, or has ended
-	leave   context.CancelFunc // lets it go: it waits for no place any more, and nobody for it
-	ended   chan struct{}      // closed when nothing more is written to it
+	gone    <-chan struct{}    // closed when the copy was removed, or its restore has ended
+	leave   context.CancelFunc // ends the wait for a place, and the wait of others for this copy
+	ended   chan struct{}      // closed when nothing more is written to the copy
 }
 
-// newPutBack sorts vbuckets by copy.
+// newPutBack groups vbuckets by copy.
 func newPutBack(what []ingest.Restore, of func(index.CopyID) *lane) *putBack {
 	p := &putBack{of: map[index.CopyID]*copyBack{}}
 	for _, r := range what {
@@ -62,17 +62,18 @@ func newPutBack(what []ingest.Restore, of func(index.CopyID) *lane) *putBack {
 	return p
 }
 
-// backs are the restores of a bucket.
+// backs tracks the restores of a bucket.
 type backs struct {
-	under   *putBack               // nil: none is under way
-	changed chan struct{}          // closed when something was put back
-	shut    map[index.CopyID]*lane // of copies that are away until they can be opened
-	// leaving are copies that were let go while they were put back: closed when nothing of that is under way any more.
+	under   *putBack               // nil: none is in progress
+	changed chan struct{}          // closed when a vbucket was restored
+	shut    map[index.CopyID]*lane // copies in away until they can be reopened
+	// leaving holds the copies that were removed during their restore. The channel is closed when the restore has
+	// ended.
 	leaving map[index.CopyID]<-chan struct{}
-	open    func(*lane) // begins to open a copy that is shut
+	open    func(*lane) // starts reopening a shut copy
 }
 
-// handRestores lets vbuckets be put back. Nothing else is under way, or begun meanwhile.
+// handRestores starts the restore of vbuckets. Nothing else is in flight, and nothing else is started meanwhile.
 func (k *Bucket) handRestores(ctx context.Context, what []ingest.Restore) {
 	p := newPutBack(what, k.lane)
 	k.backs.under = p
@@ -107,15 +108,15 @@ func (k *Bucket) handRestores(ctx context.Context, what []ingest.Restore) {
 	})
 }
 
-// inTurn puts a copy back when it has a place, unless it is let go before.
+// inTurn restores a copy when it gets a place, unless the copy is removed before.
 func (k *Bucket) inTurn(ctx, waiting context.Context, turn *turn, c *copyBack) {
 	if c.lane.slice == nil {
-		return // nobody waits for it any more
+		return // the copy was removed
 	}
 	patience := restorePatience(len(c.what))
 	leave, err := k.place(waiting, turn, c.lane.copy, patience)
 	if err != nil {
-		return // the copy goes, or the bucket: nobody hears of it
+		return // the copy or the bucket is being removed
 	}
 	defer leave()
 	k.restoreCopy(ctx, c, patience)
@@ -124,7 +125,7 @@ func (k *Bucket) inTurn(ctx, waiting context.Context, turn *turn, c *copyBack) {
 	}
 }
 
-// place waits for a place. The node's health says so when that takes long, and behind which copies.
+// place waits for a place. If that takes long, the node's health reports it, and which copies occupy the places.
 func (k *Bucket) place(ctx context.Context, turn *turn, id index.CopyID, patience time.Duration) (leave func(),
 	err error) {
 	source, since, said := CopySource+id.String(), k.node.Now(), false
@@ -143,7 +144,7 @@ func (k *Bucket) place(ctx context.Context, turn *turn, id index.CopyID, patienc
 	return leave, err
 }
 
-// restored takes over what was put back, of copies that were not let go since.
+// restored passes on the results of copies that were not removed meanwhile.
 func (k *Bucket) restored(p *putBack) {
 	k.backs.under = nil
 	k.work.Restored()
@@ -159,33 +160,34 @@ func (k *Bucket) restored(p *putBack) {
 	}
 	k.tellBack(done)
 	for _, c := range p.order {
-		// what became of one that was let go is still who puts it back's
+		// the outcome of a removed copy still belongs to the goroutine that restores it
 		if k.lanes.of[c.lane.copy] == c.lane && c.outcome.again != nil {
 			k.wentBack(c.lane)
 		}
 	}
 }
 
-// leaveShut lets a copy go until it is open: no rollback waits for it. What opens it goes on.
+// leaveShut removes a copy until it has been reopened, so that a rollback does not wait for it. The reopening
+// continues.
 func (k *Bucket) leaveShut(n *lane) {
 	k.fellBack(n.copy, RowsAt{})
-	delete(k.lanes.of, n.copy) // it has no task: nothing is under way beside restores
+	delete(k.lanes.of, n.copy) // it has no task: nothing else is in flight during restores
 	k.remove(n.copy)
 	k.shut(n)
 }
 
-// shut notes that a copy which is not here comes back when it was opened, unless it is let go before.
+// shut records that a removed copy returns when it has been reopened, unless it is removed for good before.
 func (k *Bucket) shut(n *lane) {
 	k.away[n.copy], k.backs.shut[n.copy] = n.slice, n
 	k.lanes.leaving[n.copy] = append(k.lanes.leaving[n.copy], n)
 }
 
-// reopened takes over that a copy was opened again.
+// reopened records that a copy was reopened.
 func (k *Bucket) reopened(n *lane) {
 	switch {
 	case k.lanes.of[n.copy] == n:
 		k.wentBack(n)
-	case k.backs.shut[n.copy] == n: // else it was let go for good
+	case k.backs.shut[n.copy] == n: // otherwise it was removed for good
 		delete(k.backs.shut, n.copy)
 		delete(k.away, n.copy)
 		if err := k.add(n.slice, false); err != nil {
@@ -195,11 +197,11 @@ func (k *Bucket) reopened(n *lane) {
 	}
 }
 
-// restoreCopy puts vbuckets of one copy back to their newest valid states, or to nothing, those that go back to the
-// same state together.
+// restoreCopy restores vbuckets of one copy to their newest valid states, or empties them. Vbuckets that go to the
+// same state are restored together.
 func (k *Bucket) restoreCopy(ctx context.Context, c *copyBack, patience time.Duration) {
 	n, s, what := c.lane, c.lane.slice, c.what
-	if n.lost.Load() { // it was let go, or is being opened again
+	if n.lost.Load() { // it was removed, or is being reopened
 		c.outcome = outcome{missing: true, shut: !s.Ended()}
 		return
 	}
@@ -208,7 +210,7 @@ func (k *Bucket) restoreCopy(ctx context.Context, c *copyBack, patience time.Dur
 	c.outcome = k.toLane(ctx, n, patience, func() (err error) {
 		k.node.Snapshots.Part(n.copy, what, s.Logs())
 		done, count, err = k.restoreOnce(ctx, s, what)
-		for errors.Is(err, storage.ErrNotFound) && ctx.Err() == nil { // a checkpoint that was chosen is no more
+		for errors.Is(err, storage.ErrNotFound) && ctx.Err() == nil { // a chosen checkpoint has been deleted
 			done, count, err = k.restoreOnce(ctx, s, what)
 		}
 		return err
@@ -225,8 +227,8 @@ func (k *Bucket) restoreCopy(ctx context.Context, c *copyBack, patience time.Dur
 		"to_nothing", count["nothing"])
 }
 
-// restoreOnce puts vbuckets of one copy back to the newest valid states that there are now. count is how many went
-// where.
+// restoreOnce restores vbuckets of one copy to the newest valid states that exist now. count is the number of
+// vbuckets by kind of state.
 func (k *Bucket) restoreOnce(ctx context.Context, s *storage.Slice, what []ingest.Restore) (done []restored,
 	count map[string]int, err error) {
 	states, release := k.node.pasts(s)
@@ -254,8 +256,8 @@ func (k *Bucket) restoreOnce(ctx context.Context, s *storage.Slice, what []inges
 	return done, count, nil
 }
 
-// chooseStates returns what each vbucket will hold, and the vbuckets by state: those of the last group go back to
-// nothing.
+// chooseStates returns what each vbucket will hold, and the vbuckets grouped by state. Those of the last group are
+// emptied.
 func chooseStates(states []past, what []ingest.Restore) (done []restored, groups [][]uint16) {
 	done, groups = make([]restored, len(what)), make([][]uint16, len(states)+1)
 	var held []ingest.Held
@@ -272,7 +274,7 @@ func chooseStates(states []past, what []ingest.Restore) (done []restored, groups
 	return done, groups
 }
 
-// empty gives positions of vbuckets that hold nothing.
+// empty returns the positions of empty vbuckets.
 func empty(vbs []uint16) []storage.VBPosition {
 	all := make([]storage.VBPosition, len(vbs))
 	for i, vb := range vbs {
@@ -281,14 +283,14 @@ func empty(vbs []uint16) []storage.VBPosition {
 	return all
 }
 
-// past is a state that a copy can go back to: a snapshot in memory, or else a checkpoint.
+// past is a state that a copy can be restored to: a snapshot in memory, or a checkpoint.
 type past struct {
 	batch      uint64
 	snap       *storage.Snapshot
 	checkpoint storage.CheckpointInfo
 }
 
-// pasts lists them, newest first. The snapshots among them stay until release is called.
+// pasts returns the states of a copy, newest first. The snapshots stay open until release is called.
 func (n *Node) pasts(s *storage.Slice) (all []past, release func()) {
 	snaps := n.Snapshots.Retain(s.Meta().Copy)
 	for _, snap := range snaps {
@@ -307,7 +309,7 @@ func (n *Node) pasts(s *storage.Slice) (all []past, release func()) {
 	}
 }
 
-// at is what the state holds of a vbucket.
+// at returns what the state holds of a vbucket.
 func (p *past) at(vb int) ingest.Held {
 	var h ingest.Held
 	if p.snap != nil {
@@ -322,7 +324,7 @@ func (p *past) at(vb int) ingest.Held {
 	return h
 }
 
-// heldStates adds what states hold of a vbucket to a list.
+// heldStates appends what the states hold of a vbucket.
 func heldStates(held []ingest.Held, all []past, vb int) []ingest.Held {
 	for i := range all {
 		held = append(held, all[i].at(vb))
@@ -330,8 +332,8 @@ func heldStates(held []ingest.Held, all []past, vb int) []ingest.Held {
 	return held
 }
 
-// pastsOfCopies returns a function that lists what a copy could go back to in a vbucket. It looks each copy up once.
-// What is listed is good until the next call, what the copies hold stays until release is called.
+// pastsOfCopies returns a function that lists the states that a copy could be restored to in a vbucket. It looks each
+// copy up once. The list is valid until the next call; the states stay available until release is called.
 func (k *Bucket) pastsOfCopies() (states func(index.CopyID, int) []ingest.Held, release func()) {
 	known := map[index.CopyID][]past{}
 	var releases []func()

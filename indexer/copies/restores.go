@@ -12,21 +12,21 @@ import (
 	"tidemark/index"
 )
 
-// ownPlace is for how long no place was given back when a bucket whose copies are not back has one of its own: copies
-// whose files hang may have all that there are for as long as they keep them.
+// ownPlace is how long no place must have been released before a bucket that waits gets a place of its own: copies
+// whose files hang may occupy all the shared ones.
 const ownPlace = 5 * time.Second
 
-// Restores are places for copies that are put back side by side, those of all buckets of a node together: when a KV
-// node fails all buckets go back at once, and each copy has a checkpoint open meanwhile, and writes.
+// Restores limits how many copies are restored concurrently, all buckets of a node together. When a KV node fails,
+// all buckets roll back at once, and each restore keeps a checkpoint open and writes.
 type Restores struct {
-	places chan struct{} // as many as are taken
+	places chan struct{} // semaphore
 
 	mu    sync.Mutex
-	taken map[*taken]bool // also of buckets' own
-	given time.Time       // when one was given back last
+	taken map[*taken]bool // including the buckets' own places
+	given time.Time       // when a place was last released
 }
 
-// taken is a place that somebody has.
+// taken is an occupied place.
 type taken struct {
 	bucket string
 	copy   index.CopyID
@@ -37,18 +37,18 @@ func (t *taken) String() string {
 	return fmt.Sprintf("copy %s of bucket %s (since %s)", t.copy, t.bucket, t.since.UTC().Format(time.RFC3339))
 }
 
-// NewRestores returns the places of a node with so many processors.
+// NewRestores returns the places of a node with the given number of processors.
 func NewRestores(processors int) *Restores {
 	return &Restores{places: make(chan struct{}, max(2, processors)), taken: map[*taken]bool{}}
 }
 
-// turn is copies of a bucket that wait for places together. A bucket has no more at a time than there are, and waits
-// for each of these in one queue with the others.
+// turn is a group of copies of one bucket that wait for places together. Of one bucket, no more copies than there are
+// places wait in the queue that all buckets share, so that no bucket fills it.
 type turn struct {
 	of    *Restores
-	slots chan struct{} // as many as are taken
-	own   chan struct{} // has the place of its own while that is free
-	later *time.Timer   // until then it has none
+	slots chan struct{} // semaphore of the bucket's copies in that queue or with a place
+	own   chan struct{} // contains the bucket's own place while it is free
+	later *time.Timer   // calls look
 }
 
 func (r *Restores) turn() *turn {
@@ -59,7 +59,7 @@ func (r *Restores) turn() *turn {
 	return t
 }
 
-// look gives the bucket its own place, once none has been given back for as long.
+// look gives the bucket its own place once no place was released for ownPlace.
 func (t *turn) look() {
 	t.of.mu.Lock()
 	defer t.of.mu.Unlock()
@@ -70,11 +70,11 @@ func (t *turn) look() {
 	t.own <- struct{}{}
 }
 
-// end is called when nobody is waited for any more: who was let go may wait, or have a place, still.
+// end is called when no copy is waited for any more. Copies that were removed may still wait or have a place.
 func (t *turn) end() { t.later.Stop() }
 
-// enter takes a place. Who has it gives it back by leave, and loses it after patience: a copy whose files hang, or that
-// has no room, keeps no other from being put back.
+// enter takes a place. The holder releases it by leave, and loses it after patience: a copy whose files hang, or
+// whose disk is full, must not keep others from being restored.
 func (t *turn) enter(ctx context.Context, bucket string, id index.CopyID, now time.Time, patience time.Duration) (
 	leave func(), err error) {
 	select {
@@ -106,7 +106,7 @@ func (t *turn) enter(ctx context.Context, bucket string, id index.CopyID, now ti
 	}, nil
 }
 
-// giveBack gives back a place of all buckets.
+// giveBack releases a shared place.
 func (r *Restores) giveBack() {
 	r.mu.Lock()
 	r.given = time.Now()
@@ -124,7 +124,7 @@ func (r *Restores) note(t *taken, has bool) {
 	}
 }
 
-// ahead names who has places, longest first.
+// ahead names the copies that have places, longest first.
 func (t *turn) ahead() string {
 	t.of.mu.Lock()
 	defer t.of.mu.Unlock()

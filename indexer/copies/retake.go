@@ -26,18 +26,18 @@ func (k *Bucket) Owners(ctx context.Context) (owners []index.ProjectorID, err er
 	return owners, err
 }
 
-// Name implements verify.Bucket, and so do UUID and VBuckets.
+// Name implements verify.Bucket, as do UUID and VBuckets.
 func (k *Bucket) Name() string { return k.name }
 
-// UUID is that of the bucket in KV.
+// UUID returns the uuid of the bucket in KV.
 func (k *Bucket) UUID() string { return k.uuid }
 
-// VBuckets is how many it has.
+// VBuckets returns the number of its vbuckets.
 func (k *Bucket) VBuckets() int { return k.vbuckets }
 
-// retake lets a vbucket of a copy be taken anew, without rows that should not be there. elsewhere: scans have another
-// copy, and shall see nothing of this one until it is right. It runs in the loop; false: the vbucket goes back or joins
-// just now, and its next turn tells.
+// retake makes a vbucket of a copy be taken from KV anew, and the stray rows be deleted with it. elsewhere says that
+// scans have another copy, so that they must not use this one until it is correct. retake runs in the loop, and
+// returns false if the vbucket is being restored or is joining; the next verification will find the difference again.
 func (k *Bucket) retake(id index.CopyID, vb int, stray []storage.Row, elsewhere bool) bool {
 	if !k.st.Retake(id, vb) {
 		return false
@@ -50,8 +50,9 @@ func (k *Bucket) retake(id index.CopyID, vb int, stray []storage.Row, elsewhere 
 	return true
 }
 
-// retakeAgain asks again for what copies were to take anew when they went back. It runs in the loop. What cannot be
-// asked for yet, as the vbucket goes back or nothing feeds it, is at one of the next looks.
+// retakeAgain retakes the vbuckets whose copy was reopened before the retake was durable. It runs in the loop.
+// Vbuckets that cannot be retaken yet, because they are being restored or nothing feeds them, are tried again at one
+// of the next looks.
 func (k *Bucket) retakeAgain() {
 	for _, s := range k.wrong.strays {
 		if s.again && k.st.Retake(s.copy, s.vb) {
@@ -61,22 +62,22 @@ func (k *Bucket) retakeAgain() {
 	}
 }
 
-// rowsGone takes over that a batch has deleted what was wrong, in the copies that it was written to.
+// rowsGone records that a batch has deleted stray rows, in the copies to which it was written.
 func (k *Bucket) rowsGone(u *underway) {
 	missed := u.missed()
 	for _, s := range u.strays {
 		if slices.Contains(missed, s.copy) {
 			continue
 		}
-		// One that is shut is opened again, and has then lost it or not. What it has written since is newer than what has
-		// gone: that the rows are gone durably is then seen later, never too early.
+		// A shut copy is reopened later and may or may not have lost the deletion. What it has written since is newer
+		// than the deletion, so the deletion is considered durable late at worst, never too early.
 		if now := k.holds(s.copy); now != (RowsAt{}) && k.wrong.gone(s, now) {
 			k.node.Snapshots.Trust(s.copy)
 		}
 	}
 }
 
-// goneForGood forgets what was wrong and has gone durably, as it was measured last. It runs in the loop.
+// goneForGood forgets stray rows whose deletion was durable at the last measurement. It runs in the loop.
 func (k *Bucket) goneForGood() {
 	if m := k.sizes.measured.Load(); m != nil && len(k.wrong.strays) > 0 {
 		k.wrong.durable(func(id index.CopyID) RowsAt {
@@ -88,15 +89,15 @@ func (k *Bucket) goneForGood() {
 	}
 }
 
-// fellBack takes over that a copy was opened again, or will be: it may hold again what was wrong.
+// fellBack records that a copy was or will be reopened, and may hold stray rows again.
 func (k *Bucket) fellBack(id index.CopyID, now RowsAt) {
 	if k.wrong.wentBack(id, now) {
 		k.letGo(k.node.Snapshots.Doubt(id))
 	}
 }
 
-// letGo closes snapshots beside the loop: who closes the last one of files that were replaced, or are to be opened
-// again, closes and removes these.
+// letGo closes snapshots outside the loop: closing the last snapshot of replaced files, or of files to be reopened,
+// also closes and removes the files.
 func (k *Bucket) letGo(all ...snapshots.Gone) {
 	if all = slices.DeleteFunc(all, snapshots.Gone.None); len(all) == 0 {
 		return
@@ -108,7 +109,7 @@ func (k *Bucket) letGo(all ...snapshots.Gone) {
 	})
 }
 
-// holds is what a copy holds, zero of one that is not open here.
+// holds returns what a copy holds, zero if it is not open here.
 func (k *Bucket) holds(id index.CopyID) RowsAt {
 	s := k.slices[id]
 	if s == nil {

@@ -9,17 +9,17 @@ import (
 	"tidemark/wire"
 )
 
-// Prepare answers the first step of a rollback: what the copies hold.
+// Prepare replies to the first step of a rollback with what the copies hold.
 func (k *Bucket) Prepare(ctx context.Context, req *wire.RollbackRequest) (reply *wire.RollbackReply, err error) {
 	err = k.do(ctx, func() {
 		states, release := k.pastsOfCopies()
-		defer k.aside(release) // it may close files that were replaced
+		defer k.aside(release) // release may close replaced files
 		reply = k.st.Prepare(req, states)
 	})
 	return reply, err
 }
 
-// CarryOut does the second step of a rollback, and answers when everything is back.
+// CarryOut does the second step of a rollback, and returns when everything has been restored.
 func (k *Bucket) CarryOut(ctx context.Context, req *wire.RollbackRequest, reply *wire.RollbackReply) error {
 	began, waited := k.node.Now(), false
 	for {
@@ -35,7 +35,7 @@ func (k *Bucket) CarryOut(ctx context.Context, req *wire.RollbackRequest, reply 
 		case core.BackOlder:
 			return rpc.Refuse(errcode.Fenced, "rollback %d is older than one carried out", req.RollbackID)
 		case core.BackDone, core.BackNow:
-			if waited || back == core.BackNow { // not one that was carried out before
+			if waited || back == core.BackNow { // not for a rollback that was carried out by an earlier call
 				k.node.Metrics.rolls.Observe(k.node.Now().Sub(began).Seconds())
 			}
 			k.node.Touch(k.name)

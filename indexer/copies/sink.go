@@ -9,24 +9,25 @@ import (
 	"tidemark/keyversion"
 )
 
-// Sink takes the batches of one connection. side: it is of a side stream; catchup: its events have a rate.
+// Sink returns the sink of one connection. side: it carries side streams; catchup: its events count toward the rate
+// limit.
 func (k *Bucket) Sink(h keyversion.Hello, connection uint64, side, catchup bool) transport.Sink {
 	return &sink{k: k, hello: h, side: side, catchup: catchup,
 		src: ingest.Source{Projector: h.Projector, Connection: connection}}
 }
 
-// sink puts the batches of one connection into its bucket's inbox. What it has put there is acknowledged, and is
-// processed before anything that comes over a later connection of the same router.
+// sink puts the batches of one connection into its bucket's inbox. What is in the inbox is acknowledged, and is
+// processed before anything that a later connection of the same router brings.
 type sink struct {
 	k     *Bucket
 	hello keyversion.Hello
 	side  bool
 	src   ingest.Source
 
-	catchup bool // its events have a rate
+	catchup bool // its events count toward the rate limit
 }
 
-// Receive implements transport.Sink. It waits while the bucket holds as much as it may.
+// Receive implements transport.Sink. It blocks while the bucket is full.
 func (s *sink) Receive(ctx context.Context, b *keyversion.Batch, release func()) error {
 	for i := range b.Events {
 		if vb := b.Events[i].VBucket; int(vb) >= s.k.vbuckets || vb%s.hello.Connections != s.hello.Connection {
@@ -43,7 +44,7 @@ func (s *sink) Receive(ctx context.Context, b *keyversion.Batch, release func())
 		}
 	}
 	select {
-	case <-s.k.calls.over: // what is put there now is acknowledged, and nobody takes it
+	case <-s.k.calls.over: // after that a batch would be acknowledged although nothing takes it
 		return ErrBucketGone
 	default:
 	}
@@ -64,7 +65,7 @@ func (s *sink) Receive(ctx context.Context, b *keyversion.Batch, release func())
 	}
 }
 
-// Closed implements transport.Sink: the end of the connection stands behind its last batch.
+// Closed implements transport.Sink. The end of the connection is queued behind its last batch.
 func (s *sink) Closed(error) {
 	select {
 	case s.k.in.box(s.side).batches <- inbound{src: s.src, side: s.side, lost: true}:

@@ -15,26 +15,25 @@ import (
 	"tidemark/wire"
 )
 
-// RowsAt names what a copy held after one of its batches.
+// RowsAt identifies the contents of a copy after one of its batches.
 type RowsAt struct{ Generation, Batch uint64 }
 
-// before reports whether r was there earlier. A data folder that is newer begins with what an older batch held, and
-// counts on from there.
+// before reports whether r is older than o. A newer generation of the data folder starts with the contents of an
+// older batch and counts on from there.
 func (r RowsAt) before(o RowsAt) bool {
 	return r.Generation < o.Generation || r.Generation == o.Generation && r.Batch < o.Batch
 }
 
-// has reports whether what was held at o is part of it: of another data folder nothing is known.
+// has reports whether r includes the contents at o; of different generations that is unknown, which counts as no.
 func (r RowsAt) has(o RowsAt) bool { return r.Generation == o.Generation && r.Batch >= o.Batch }
 
-// NewestRows are those that a copy has now.
+// NewestRows returns the current RowsAt of a copy.
 func NewestRows(s *storage.Slice) RowsAt {
 	st := s.Stats()
 	return RowsAt{st.Generation, st.Batch}
 }
 
-// Report is what the leader is told of the bucket and its copies; unready are the states of the indexes that are not
-// ready.
+// Report returns the report on the bucket and its copies; unready holds the states of the indexes that are not ready.
 func (k *Bucket) Report(ctx context.Context, unready map[index.ID]index.State, wantsHW bool) (b wire.BucketReport,
 	copies []wire.CopyReport, err error) {
 	err = k.do(ctx, func() { b, copies = k.report(unready, wantsHW) })
@@ -62,9 +61,9 @@ func (k *Bucket) report(unready map[index.ID]index.State, wantsHW bool) (wire.Bu
 	return b, copies
 }
 
-// sizeOf returns a copy's size as it was measured last. Until its index is ready its entries are counted anew for every
-// report, so that what the leader knows is true at the moment in which the index becomes ready; a measurement that is
-// older than such a look does not take its place, nor one of another slice that was here before.
+// sizeOf returns a copy's size as measured last. Until its index is ready, its entries are counted for every report,
+// so that the leader's count is exact at the moment when the index becomes ready. A measurement that is older than
+// such a count, or of another slice that was here before, is not used.
 func (k *Bucket) sizeOf(id index.CopyID, m *measurement, unready bool) (z copySize) {
 	if m != nil {
 		z = m.copies[id]
@@ -93,23 +92,23 @@ func (k *Bucket) sizeOf(id index.CopyID, m *measurement, unready bool) (z copySi
 	return z
 }
 
-// sizes are what is known of the sizes of copies.
+// sizes holds the known sizes of copies.
 type sizes struct {
-	seen     map[index.CopyID]copySize // of copies that are, or have just been, built: see sizeOf
+	seen     map[index.CopyID]copySize // of copies that are being built, or just were: see sizeOf
 	measured atomic.Pointer[measurement]
 }
 
 func newSizes() sizes { return sizes{seen: map[index.CopyID]copySize{}} }
 
-// measurement is what costs too much to look at for every report.
+// measurement holds figures that are too expensive to compute for every report.
 type measurement struct {
 	persistent timestamp.Vector
-	durable    [][]ingest.Position // of each copy, as persistent is made of them
+	durable    [][]ingest.Position // of each copy; persistent is their minimum
 	copies     map[index.CopyID]copySize
 	at         time.Time
 }
 
-// ratesOf is how many entries of a copy are written and read in a second; 0 of another slice than was measured.
+// ratesOf returns the entries of a copy that are written and read per second, 0 if another slice was measured.
 func (m *measurement) ratesOf(id index.CopyID, s *storage.Slice) (written, read uint64) {
 	if z, ok := m.copies[id]; ok && z.of == s {
 		return z.written.told(), z.read.told()
@@ -119,15 +118,15 @@ func (m *measurement) ratesOf(id index.CopyID, s *storage.Slice) (written, read 
 
 type copySize struct {
 	of           *storage.Slice
-	rows         RowsAt // that were counted
+	rows         RowsAt // what was counted
 	items, bytes uint64
 	err          string
-	// Not of what sizes.seen has.
+	// Not set in sizes.seen.
 	written, read rate
 	durable       RowsAt // what survives a crash
 }
 
-// sizeOf measures a copy, some time after it was measured last; the zero value of that: it was not.
+// sizeOf measures a copy. was is the previous measurement, zero if there is none, and later the time since then.
 func sizeOf(s *storage.Slice, was copySize, later time.Duration) copySize {
 	st := s.Stats()
 	z := copySize{of: s, rows: RowsAt{st.Generation, st.Batch}, items: uint64(max(st.Items, 0)),
@@ -142,7 +141,7 @@ func sizeOf(s *storage.Slice, was copySize, later time.Duration) copySize {
 	return z
 }
 
-// Measure looks at the sizes of copies and at what would survive a crash, for the reports of their buckets.
+// Measure measures the sizes of copies and what would survive a crash, for the reports of their buckets.
 func Measure(all []*storage.Slice, of []*Bucket, now time.Time) {
 	byBucket, before := map[string]*measurement{}, map[string]*measurement{}
 	for _, k := range of {
@@ -180,11 +179,11 @@ func Measure(all []*storage.Slice, of []*Bucket, now time.Time) {
 	}
 }
 
-// persist sets what would survive a crash: where the copy stands that has least; false when no copy is of a bucket of
-// so many vbuckets. What the copies hold is as before most often.
+// persist sets persistent, the minimum of what survives a crash over all copies. It returns false if no copy belongs
+// to a bucket with that number of vbuckets. Most often nothing has changed since before.
 func (m *measurement) persist(before *measurement, vbuckets int) bool {
 	m.durable = slices.DeleteFunc(m.durable, func(p []ingest.Position) bool { return len(p) != vbuckets })
-	// they are replaced, not changed
+	// position lists are replaced, never modified
 	same := func(a, b []ingest.Position) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
 	if before != nil && slices.EqualFunc(m.durable, before.durable, same) {
 		m.persistent = before.persistent
@@ -194,8 +193,8 @@ func (m *measurement) persist(before *measurement, vbuckets int) bool {
 		switch {
 		case i == 0:
 			m.persistent = durableVector(positions)
-		case !same(positions, m.durable[i-1]): // copies that stand together have one list
-			_ = m.persistent.Min(durableVector(positions)) // of equal length
+		case !same(positions, m.durable[i-1]): // copies with equal positions share one list
+			_ = m.persistent.Min(durableVector(positions)) // of equal length: no error
 		}
 	}
 	return len(m.durable) > 0

@@ -8,9 +8,10 @@ import (
 	"tidemark/wire"
 )
 
-// Stats are the figures of the copies; kv is where KV was, asked before: what came since is not taken for pending.
+// Stats returns the statistics of the copies. kv holds KV's seqnos, requested before, so that events that have
+// arrived since do not count as pending.
 func (k *Bucket) Stats(ctx context.Context, kv []uint64) (copies []wire.CopyStats) {
-	_ = k.do(ctx, func() { // a bucket that goes has nothing to show
+	_ = k.do(ctx, func() { // a bucket that is being removed has no statistics
 		stored := func(id index.CopyID) []ingest.Position {
 			if s := k.slices[id]; s != nil {
 				return s.Positions()
@@ -20,7 +21,7 @@ func (k *Bucket) Stats(ctx context.Context, kv []uint64) (copies []wire.CopyStat
 		for _, g := range k.st.Backlogs(kv, stored) {
 			copies = append(copies, wire.CopyStats{Copy: g.Copy, NumDocsPending: g.Pending, NumDocsQueued: g.Queued})
 		}
-		for i, c := range k.st.States() { // of the same order
+		for i, c := range k.st.States() { // in the same order
 			copies[i].Index, copies[i].Slice, copies[i].Ready, copies[i].Done, copies[i].Total = c.Index, c.Slice, c.Ready,
 				c.Done, c.Total
 		}

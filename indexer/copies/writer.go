@@ -15,46 +15,47 @@ import (
 )
 
 const (
-	// WriteBytes bounds one write of one copy; more is cut into several.
+	// WriteBytes bounds one write of one copy; larger ones are split.
 	WriteBytes = 64 << 20
-	// mostUpdates is for how many updates of a batch room is made at once, and updateBytes what one takes beside its keys.
+	// mostUpdates bounds the updates for which space is allocated in advance; updateBytes is the size of one without
+	// its keys.
 	mostUpdates = 1 << 12
 	updateBytes = 128
-	// retryFirst and retryMost bound the pause before a write is tried again that found no room.
+	// retryFirst and retryMost bound the pause before a failed write is retried.
 	retryFirst = 20 * time.Millisecond
 	retryMost  = time.Second
-	// reviveFirst and reviveMost bound the pause before a copy is opened again that could not be.
+	// reviveFirst and reviveMost bound the pause between attempts to reopen a copy.
 	reviveFirst = 100 * time.Millisecond
 	reviveMost  = 30 * time.Second
-	// recoverTimeout bounds the wait for scans that still read a copy that must be opened again.
+	// recoverTimeout bounds the wait for scans that still read a copy that must be reopened.
 	recoverTimeout = 30 * time.Second
 )
 
-// CopySource begins the name under which the node's health has a copy that cannot be written.
+// CopySource is the prefix of the health sources of copies that cannot be written.
 const CopySource = "copy "
 
-// result is what a writer tells the loop; one field is set.
+// result is what a writer sends to the loop. One field is set.
 type result struct {
-	ended    *underway // all of it is done
-	shown    *underway // the copies that serve scans are at its stability timestamp
-	reopened *lane     // its copy had to be opened again, and has lost its newest batches
-	back     *putBack  // all of it is done
+	ended    *underway // all of its tasks are done
+	shown    *underway // its tasks of copies that serve scans are done
+	reopened *lane     // its copy was reopened and has lost its newest batches
+	back     *putBack  // all of it has been restored or given up
 }
 
-// outcome of one copy's write.
+// outcome is the result of one copy's write. The zero value is success.
 type outcome struct {
 	missing bool
-	shut    bool           // and the copy is there, but could not be opened again: see revive
+	shut    bool           // the copy is still wanted, but could not be reopened: see revive
 	again   *storage.Slice // was reopened: the write is lost
 }
 
-// persistently does f until it succeeds, the copy has had to be reopened, or the context ends. A full disk is told and
-// waited for: the loop goes on meanwhile and stops taking data when its queue is full.
+// persistently retries f until it succeeds, the copy has been reopened, or the context ends. It reports a full disk
+// and waits for space; the loop continues meanwhile, and stops taking data when its queue is full.
 func (k *Bucket) persistently(ctx context.Context, s *storage.Slice, f func() error) outcome {
 	return k.persistentlyWithin(ctx, s, health.Hangs, f)
 }
 
-// persistentlyWithin is persistently; the node's health says so when one try takes longer than patience.
+// persistentlyWithin is persistently with the time that one attempt may take before the node's health reports it.
 func (k *Bucket) persistentlyWithin(ctx context.Context, s *storage.Slice, patience time.Duration,
 	f func() error) outcome {
 	source := CopySource + s.Meta().Copy.String()
@@ -95,13 +96,13 @@ func (k *Bucket) persistentlyWithin(ctx context.Context, s *storage.Slice, patie
 	}
 }
 
-// unreadable is since when a copy cannot be written although its engine writes: some of its files cannot be read. The
-// zero value is that it can.
+// unreadable tracks since when writes to a copy fail although its engine can write: then some of its files cannot be
+// read. The zero value has seen no failure.
 type unreadable struct{ since time.Time }
 
-// last notes an error of a write and reports whether it has been so for too long. Such a copy is opened again, which
-// reads all of it, and is shut where that fails: nobody waits for it any more. A disk that takes no writes is waited
-// for: other copies have the same.
+// last records an error of a write and reports whether this state has lasted too long. The copy is then reopened,
+// which reads all of it, and is shut if that fails, so that nothing waits for it any more. A disk that refuses writes
+// is waited for instead, because other copies have the same problem.
 func (u *unreadable) last(now time.Time, s *storage.Slice, err error) bool {
 	switch {
 	case !errors.Is(err, storage.ErrIO) || s.Stats().Failing != nil:
@@ -113,16 +114,16 @@ func (u *unreadable) last(now time.Time, s *storage.Slice, err error) bool {
 	return now.Sub(u.since) >= health.Hangs
 }
 
-// reopen brings a copy back to its last durable batch. The node's health says when that fails.
+// reopen takes a copy back to its last durable batch. If that fails, the node's health reports it.
 func (k *Bucket) reopen(ctx context.Context, s *storage.Slice) error {
 	id := s.Meta().Copy
 	source := CopySource + id.String()
 	k.node.Snapshots.Release(id)
 	r, err := s.Recover(ctx, recoverTimeout)
 	switch {
-	case errors.Is(err, storage.ErrClosed): // it has gone meanwhile
+	case errors.Is(err, storage.ErrClosed): // it was removed meanwhile
 		k.node.Health.Set(source, "")
-	case ctx.Err() != nil: // it was let go: whoever has it next says what is wrong
+	case ctx.Err() != nil: // it was removed: its next user reports the error
 	case err != nil:
 		if k.node.Health.Set(source, fmt.Sprintf("it cannot be opened again, which is tried again and again: %v", err)) {
 			k.log.Error("a copy cannot be opened again; trying again", "copy", id, "error", err)
@@ -137,9 +138,9 @@ func (k *Bucket) reopen(ctx context.Context, s *storage.Slice) error {
 	return err
 }
 
-// revive opens a copy of which a try has failed, with growing pauses, until it is open or is let go, which waits for
-// it. Its lane is lost from the beginning: nothing is written to it behind what it lacks, and no other copy waits for
-// it. It is not called by two for the same lane.
+// revive reopens a copy after an attempt has failed, with growing pauses, until it is open or removed; removal waits
+// for it. The lane is lost already: nothing is written behind what the copy lacks, and no other copy waits for it.
+// revive runs at most once at a time for a lane.
 func (k *Bucket) revive(ctx context.Context, n *lane) {
 	ctx, end := context.WithCancel(ctx)
 	if !k.lanes.opening(n, end) {
@@ -163,8 +164,9 @@ func (k *Bucket) revive(ctx context.Context, n *lane) {
 	}()
 }
 
-// MendBroken lets buckets write to those of their copies that must be recovered: what a scan, a merge or a look at the
-// files finds is mended where nothing changes, too. It waits for nobody: who asks does so again.
+// MendBroken makes buckets write to those of their copies that must be recovered, so that damage found by a scan, a
+// merge or a check of the files is repaired even where no data arrives. It does not wait; the caller calls it
+// periodically.
 func MendBroken(all []*storage.Slice, of []*Bucket) {
 	for _, s := range all {
 		if s.Broken() == nil {
@@ -190,7 +192,7 @@ func (k *Bucket) mend(s *storage.Slice) {
 	}
 }
 
-// writeCopy is one copy's share of a batch.
+// writeCopy writes one copy's part of a batch.
 func (k *Bucket) writeCopy(ctx context.Context, u *underway, at int, s *storage.Slice) error {
 	t := u.Batch
 	c := &t.Copies[at]
@@ -230,16 +232,16 @@ func (k *Bucket) writeCopy(ctx context.Context, u *underway, at int, s *storage.
 	return nil
 }
 
-// flushCopy applies the parts in one atomic write. Where that would be too large it is cut: the rows of the first
-// pieces go in under the old positions, widened by what they may reflect, so that a crash in between is met by the
-// branch rule and by streaming the same again.
+// flushCopy applies the parts in one atomic write. If that would be too large, it is split: the first pieces are
+// written under the old positions, widened by what their rows may reflect, so that after a crash in between the
+// branch rule holds and streaming the same range again completes it.
 func (k *Bucket) flushCopy(ctx context.Context, t *ingest.Batch, c *ingest.CopyBatch, mine *packed.Share,
 	s *storage.Slice) error {
 	var parts []ingest.Part
 	var keep map[uint16]bool
 	events := 0
-	// That documents of which a copy without rows has nothing have no keys changes nothing. One that shares keeps no
-	// tombstones.
+	// Statements that documents have no keys change nothing in a copy without rows that knows none of them. A copy
+	// that shares its positions keeps no tombstones.
 	if c.Common == nil || mine == nil || mine.Stating > 0 || s.Items() > 0 {
 		mine = mine.Whole()
 		parts = mine.Parts(t, c)
@@ -272,7 +274,7 @@ func (k *Bucket) flushCopy(ctx context.Context, t *ingest.Batch, c *ingest.CopyB
 	return f.end(ctx)
 }
 
-// flush is one copy's write on its way.
+// flush is one copy's write in progress.
 type flush struct {
 	copy   *ingest.CopyBatch
 	slice  *storage.Slice
@@ -282,13 +284,13 @@ type flush struct {
 	most   int // bytes of one write
 }
 
-// stands says where the copy stands in a vbucket afterwards.
+// stands adds the copy's position in a vbucket after the write.
 func (f *flush) stands(p *ingest.Part) {
 	f.batch.Positions = append(f.batch.Positions, storage.VBPosition{VBucket: uint16(p.VBucket), Position: p.Position,
 		Log: p.Log})
 }
 
-// event adds what an event states for the copy; at is the place of its statement.
+// event adds an event's statement for the copy; at is the place of the statement.
 func (f *flush) event(ctx context.Context, p *ingest.Part, e *ingest.Entry, at int) error {
 	if !p.Selects(e) {
 		return nil
@@ -308,7 +310,7 @@ func (f *flush) event(ctx context.Context, p *ingest.Part, e *ingest.Entry, at i
 	return nil
 }
 
-// end writes what has not been written, if there is anything.
+// end writes the rest, if there is any.
 func (f *flush) end(ctx context.Context) error {
 	b := &f.batch
 	if len(b.Updates) == 0 && len(b.Positions) == 0 && b.Common == nil && !f.copy.Exact {
@@ -317,9 +319,9 @@ func (f *flush) end(ctx context.Context) error {
 	return f.slice.Flush(ctx, *b)
 }
 
-// early writes a piece of a batch that is too large for one write. What is stored then reflects some of what comes up
-// to the batch's end and not all: it is a state of no timestamp below that, for whoever goes on from it (after a crash,
-// or from files that are sent), so that the floor rises with it.
+// early writes a piece of a batch that is too large for one write. The store then reflects some but not all events up
+// to the batch's end, which is the state of no timestamp below that end. Users of that state (a restart, or a node
+// that receives the files) must not make one, so the floor rises with the piece.
 func (f *flush) early(ctx context.Context) error {
 	b, c := &f.batch, f.copy
 	piece := storage.Batch{Updates: b.Updates, Yields: b.Yields, KeepTombstones: b.KeepTombstones}
