@@ -12,34 +12,36 @@ import (
 	"tidemark/wire"
 )
 
-// writeStall is how long a manager, or the network to it, may take nothing before its scan is ended. Longer than it
-// waits for its own client: that one ends the scan, and says why.
+// writeStall is how long a manager, or the network to it, may accept nothing before its scan is ended. It exceeds the
+// time that a manager waits for its own client, so that the manager ends the scan first and reports the reason.
 const writeStall = 60 * time.Second
 
-// Answer is a body that is written for as long as the other side takes something now and then, or until a fixed time.
+// Answer is a response body that is written as long as the reader accepts data from time to time, or until a fixed
+// time.
 type Answer struct {
 	w     http.ResponseWriter
 	c     *http.ResponseController
-	stall time.Duration // that one write may take; 0: the time is fixed
+	stall time.Duration // limit of one write; 0: the deadline is fixed
 	begun bool
 }
 
-// NewAnswer answers a request.
+// NewAnswer returns the answer to a manager's request.
 func NewAnswer(w http.ResponseWriter) *Answer {
 	return &Answer{w: w, c: http.NewResponseController(w), stall: writeStall}
 }
 
-// NewPart answers a coordinator, which takes a node's rows when it is their turn: nothing may be taken for as long as
-// the scan takes, and no longer.
+// NewPart returns the answer to a coordinating node, which reads a node's rows when the merge needs them. It may
+// therefore accept nothing for as long as the scan lasts, and no longer.
 func NewPart(w http.ResponseWriter, lasts time.Duration) (*Answer, error) {
 	a := &Answer{w: w, c: http.NewResponseController(w)}
 	return a, a.c.SetWriteDeadline(time.Now().Add(lasts))
 }
 
-// Cut ends every write, one that is under way, too. It may be called from any goroutine until the request is answered.
-func (a *Answer) Cut() { _ = a.c.SetWriteDeadline(time.Unix(1, 0)) } // the connection has ended otherwise
+// Cut ends all writes, including one in progress. It may be called from any goroutine until the request is answered.
+// an error means that the connection has ended already
+func (a *Answer) Cut() { _ = a.c.SetWriteDeadline(time.Unix(1, 0)) }
 
-// Begun reports whether something was written: an error can no longer be the whole answer.
+// Begun reports whether something was written. An error can then no longer be the whole answer.
 func (a *Answer) Begun() bool { return a.begun }
 
 // Write implements io.Writer.
@@ -60,10 +62,10 @@ func (a *Answer) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Whole says how long the answer is: who passes it on need not look for its end.
+// Whole announces the length of the answer, so that an intermediary need not search for its end.
 func (a *Answer) Whole(size int) { a.w.Header().Set("Content-Length", strconv.Itoa(size)) }
 
-// Session tells in a header what a session has seen with the rows that come, unless some have been sent already.
+// Session sets the header with what a session has seen once it has the rows, unless data has been sent already.
 func (a *Answer) Session(seen *scanport.Seen) {
 	if !a.begun {
 		a.w.Header().Set(scanport.HeaderSession, seen.Token())
@@ -71,23 +73,23 @@ func (a *Answer) Session(seen *scanport.Seen) {
 }
 
 // Flush sends what was written.
-func (a *Answer) Flush() { _ = a.c.Flush() } // the next write meets the error again
+func (a *Answer) Flush() { _ = a.c.Flush() } // the next write returns the error again
 
-// HeaderUser of a manager's request says for whom it asks.
+// HeaderUser of a manager's request names the user that it is made for.
 const HeaderUser = "Tidemark-User"
 
-// maxUser bounds the name of whom a manager, or another node, asks for, in bytes.
+// maxUser bounds the name of the user that a manager or another node makes a request for, in bytes.
 const maxUser = 256
 
-// AskedFor returns for whom a manager asks.
+// AskedFor returns the user that a manager makes a request for.
 func AskedFor(r *http.Request) string {
 	return wire.Cut(r.Header.Get(HeaderUser), maxUser)
 }
 
-// busyRetryMS is when who was refused for lack of room may ask again, in milliseconds.
+// busyRetryMS is when a request that was refused as busy may be retried, in milliseconds.
 const busyRetryMS = 1000
 
-// ProblemOf makes of any error what REST tells.
+// ProblemOf returns any error as a REST problem.
 func ProblemOf(err error) *rpc.Problem {
 	var p *rpc.Problem
 	if errors.As(err, &p) {

@@ -7,10 +7,11 @@ import (
 	"unicode/utf8"
 )
 
-// maxBrief bounds a request's bounds in a line, in bytes.
+// maxBrief bounds the bounds of a request in one line, in bytes.
 const maxBrief = 160
 
-// Brief says in a short line which rows a request asks for. What is left out of long bounds is marked with "…".
+// Brief returns a short line that describes the rows a request selects. An omission in long bounds is marked with
+// "…".
 func (r *Request) Brief() string {
 	var b strings.Builder
 	switch {
@@ -68,7 +69,7 @@ func (b *Bounds) brief() string {
 	return text
 }
 
-// briefValues writes values as a JSON array: no more of it than a line may have.
+// briefValues returns values as a JSON array, cut to what a line may have.
 func briefValues(values []json.RawMessage) string {
 	text := []byte{'['}
 	for i, v := range values {

@@ -10,36 +10,36 @@ import (
 	"tidemark/indexer/scan/aggregate"
 )
 
-// maxPasses is how often rows are read for the sake of cells that did not fit.
+// maxPasses bounds how often rows are read again for cells that did not fit in memory.
 const maxPasses = 32
 
-// cells are the cells of one slice, in the order of their keys. It implements source.
+// cells is the source of the cells of one slice, in the order of their keys.
 //
-// Cells whose order is that of the rows are given one by one. Where only a beginning of it is, as with groups by a
-// component that is not the first, all cells of rows that agree in the lead, a block, are gathered in a table. When
-// that is full, only those that come first are kept, and the block is read again for the others when they have been
-// given: memory is bounded, and for a scan with a limit one pass may do.
+// Cells whose order is that of the rows are returned one by one. If only a prefix of their order is, as with groups
+// by a component that is not the first, all cells of rows with the same prefix (the lead), a block, are gathered in a
+// table. When the table is full, it keeps the cells that come first, and the block is read again for the others after
+// these have been returned. So memory is bounded, and for a scan with a limit one pass may suffice.
 type cells struct {
-	rows    sliceSource // that are left
-	all     []Range     // of rows of this scan, for another pass
+	rows    sliceSource // the remaining rows of this pass
+	all     []Range     // ranges of the scan's rows, for another pass
 	g       *Grouping
 	keys    cellKeys
 	reverse bool
 	after   []byte
-	skips   bool // cells up to and including those that begin with after are left out
+	skips   bool // leave out cells up to and including those with prefix after
 
-	row     Row // the first one of the next block
+	row     Row // first row of the next block
 	pending bool
-	ended   bool   // no row is left in this pass
-	block   []byte // the lead that the rows of the block have
-	some    bool   // there is a block
+	ended   bool   // this pass has no further row
+	block   []byte // lead of the block's rows
+	some    bool   // block is set
 	passes  int
 	table   table
 	state   []byte
 }
 
-// newCells makes the cells of a slice. rows are those of the request's ranges, without what stands before its After;
-// slices: how many are read beside one another.
+// newCells returns the cells of a slice. rows has the rows of the request's ranges, without what precedes its After;
+// slices is the number of slices that are read concurrently.
 func newCells(rows sliceSource, req *NodeRequest, slices int) cells {
 	g := req.Groups
 	c := cells{rows: rows, all: rows.ranges, g: g, keys: cellKeys{of: g.components(), desc: req.Desc},
@@ -59,7 +59,7 @@ func newCells(rows sliceSource, req *NodeRequest, slices int) cells {
 	return c
 }
 
-// next implements source: a row whose key is the cell's, and whose document's id is its state.
+// next implements source. In the row that it returns, the key is the cell's and the document id holds its state.
 func (c *cells) next() (Row, error) {
 	for {
 		if one := c.table.next(); one != nil {
@@ -111,7 +111,7 @@ func (c *cells) gather() error {
 	return nil
 }
 
-// begin makes room for a block: for what did not fit of the one before, or for the next one.
+// begin starts a block: another pass for the cells that did not fit, or the next block.
 func (c *cells) begin() error {
 	if c.table.cut {
 		if c.passes++; c.passes == maxPasses {
@@ -140,7 +140,7 @@ func (c *cells) take() (Row, error) {
 	return c.rows.next()
 }
 
-// leftOut reports whether the present row's cell has been given, or is for another pass.
+// leftOut reports whether the current row's cell has been returned already, or belongs to another pass.
 func (c *cells) leftOut() bool {
 	key := c.keys.key
 	if c.table.isRecent(key) {
@@ -157,7 +157,7 @@ func (c *cells) leftOut() bool {
 	return c.table.tooLate(key)
 }
 
-// add adds the present row to its cell.
+// add adds the current row to its cell.
 func (c *cells) add() {
 	one := c.table.cell(c.keys.key, c.g)
 	for i := range one.accs {
@@ -166,7 +166,7 @@ func (c *cells) add() {
 			a.Add(nil)
 			continue
 		}
-		if c.table.single { // nothing is counted of it
+		if c.table.single { // its memory is not counted
 			a.Add(c.keys.value(c.g.Of[i].Component))
 			continue
 		}
@@ -182,19 +182,19 @@ func (c *cells) close() error {
 	return c.rows.close()
 }
 
-// cellKeys makes the keys of cells of rows.
+// cellKeys computes the keys of cells from rows.
 type cellKeys struct {
-	of   []int  // components of cells
-	desc []bool // of rows
+	of   []int  // components of the cells
+	desc []bool // of the rows
 	lead int    // see Grouping.order
-	last int    // component of stored keys that is looked at
+	last int    // last component of stored keys that is needed
 
-	parts   [][]byte // of the present row
-	key     []byte   // of its cell
+	parts   [][]byte // of the current row
+	key     []byte   // of the current row's cell
 	upright []byte
 }
 
-// look cuts a row's key into components, makes the key of its cell, and returns its lead.
+// look splits a row's key into components, sets the key of its cell, and returns its lead.
 func (k *cellKeys) look(row Row) (lead []byte, err error) {
 	k.parts, lead = k.parts[:0], row.Key[:0]
 	for rest := row.Key; len(k.parts) <= k.last; {
@@ -218,7 +218,7 @@ func (k *cellKeys) look(row Row) (lead []byte, err error) {
 	return lead, nil
 }
 
-// value returns a component of the present row as it is stored in ascending order.
+// value returns a component of the current row in ascending encoding.
 func (k *cellKeys) value(component int) []byte {
 	v := k.parts[component]
 	if !k.desc[component] {

@@ -10,21 +10,21 @@ import (
 	"tidemark/wire"
 )
 
-// plan is which timestamp a scan runs at, and which copies may serve each slice.
+// plan is the timestamp that a scan runs at, and the copies that may serve each slice.
 type plan struct {
 	ref     wire.StabilityRef
-	behind  bool        // ref is newer than what some slice's copies are known to hold
-	ordered bool        // the slices stand one behind the other in the order of the index
-	slices  []sliceplan // ascending by slice
+	behind  bool        // ref is newer than what the copies of some slice are known to hold
+	ordered bool        // the order of the slices is the order of the index
+	slices  []sliceplan // sorted by slice
 }
 
 // sliceplan lists a slice's copies in the order in which they are tried.
 type sliceplan struct {
 	slice      index.SliceID
 	candidates []candidate
-	last       error          // why the candidate before failed
-	without    []index.CopyID // that cannot be read at the timestamp, whenever they are asked
-	alone      bool           // not to be asked together with other slices of its node
+	last       error          // why the previous candidate failed
+	without    []index.CopyID // copies that can never be read at the timestamp
+	alone      bool           // must not be requested together with other slices of its node
 }
 
 type candidate struct {
@@ -34,8 +34,8 @@ type candidate struct {
 	last bool // the node is suspect
 }
 
-// needed marks the slices that may hold a row of the ranges. When no row can match, every slice is asked all the same:
-// the timestamp has to come from somewhere.
+// needed marks the slices that may hold a row of the ranges. If no row can match, all slices are marked, because the
+// scan needs a timestamp from somewhere.
 func needed(provider partition.TopologyProvider, count int, ranges []Range) []bool {
 	marked := make([]bool, count)
 	for _, r := range ranges {
@@ -49,7 +49,7 @@ func needed(provider partition.TopologyProvider, count int, ranges []Range) []bo
 	return marked
 }
 
-// newest is the newest timestamp that a candidate of every slice holds; each has one.
+// newest returns the newest timestamp that a candidate of every slice holds. Each slice must have a candidate.
 func newest(all []sliceplan) (ref wire.StabilityRef) {
 	for i, s := range all {
 		best := slices.MaxFunc(s.candidates, func(a, b candidate) int { return a.held.Compare(b.held.Ref) }).held
@@ -60,10 +60,9 @@ func newest(all []sliceplan) (ref wire.StabilityRef) {
 	return ref
 }
 
-// choose takes the newest timestamp that one healthy copy of every slice that is needed holds, or least when that is
-// newer: the nodes then wait for it; or at, when the caller has named one. turn spreads scans over copies that are
-// equally good; those of
-// suspect nodes are asked last.
+// choose picks the scan's timestamp and orders the copies. The timestamp is the newest one that a healthy copy of
+// every needed slice holds; or least if that is newer, for which the nodes then wait; or at, if the caller has named
+// one. turn spreads scans over equally good copies. Copies of suspect nodes come last.
 func choose(v *View, ranges []Range, least, at *wire.StabilityRef, turn uint64, nodes Nodes,
 	busier func(a, b index.NodeID) bool) (plan, error) {
 	p, err := begin(v, ranges)
@@ -92,7 +91,7 @@ func choose(v *View, ranges []Range, least, at *wire.StabilityRef, turn uint64, 
 	return p, nil
 }
 
-// begin lists the slices that are needed, with the copies of each that may be asked.
+// begin returns the needed slices with the candidates of each.
 func begin(v *View, ranges []Range) (plan, error) {
 	if v.healthy == nil {
 		v.Prepare()
@@ -111,7 +110,7 @@ func begin(v *View, ranges []Range) (plan, error) {
 	return p, nil
 }
 
-// unheld says who has the copies of a slice that nobody can be asked for.
+// unheld returns the error for a slice of which no copy can be read, and names the indexers that have its copies.
 func (v *View) unheld(s index.SliceID, nodes Nodes) error {
 	var on []string
 	for _, c := range v.Topology.Copies {
@@ -124,11 +123,10 @@ func (v *View) unheld(s index.SliceID, nodes Nodes) error {
 		"on without it", s, v.Definition.ID, v.Definition.Name, strings.Join(on, ", "))
 }
 
-// Prepare finds out what is the same for all scans of a view. The view is not changed any more afterwards: scans share
-// it.
+// Prepare computes what all scans of a view share. The view must not be modified afterwards.
 func (v *View) Prepare() {
 	v.healthy = v.candidates()
-	if p, err := v.Topology.Layout.Provider(); err == nil { // else the scans say so
+	if p, err := v.Topology.Layout.Provider(); err == nil { // otherwise the scans return the error
 		v.provider = p
 	}
 }
@@ -150,10 +148,10 @@ func (v *View) candidates() [][]candidate {
 	return all
 }
 
-// order puts copies that hold ref first, then those that soon will: who is far behind another copy, as an indexer that
-// is slow or stands still, is asked last, and behind them who is suspect. Each group is rotated by turn; of the first
-// two, if they are of one group, the one with less to do is first: two choices are enough to spread load, and leave
-// nobody to whom all go at once. The candidates of the view stay as they are.
+// order sorts the copies: first those that hold ref, then those that soon will, then those far behind another copy,
+// as on an indexer that is slow or stuck, and last those of suspect nodes. Each group is rotated by turn. If the
+// first two are of one group, the less busy one comes first: two random choices suffice to spread load without
+// sending every scan to the same node. The view's candidates are not modified.
 func (s *sliceplan) order(ref wire.StabilityRef, turn uint64, suspect func(index.NodeID) bool,
 	busier func(a, b index.NodeID) bool) {
 	n := uint64(len(s.candidates))
@@ -179,13 +177,13 @@ func (s *sliceplan) order(ref wire.StabilityRef, turn uint64, suspect func(index
 	s.candidates = rotated
 }
 
-// farBehind is how many promotions a copy lacks of those that another one has made when it is asked last. What others
-// hold is known a moment later than what one holds oneself: a promotion or two, as the next one is made when all have
-// made the last (stability.Pacer).
+// farBehind is the number of promotions from which on a copy counts as far behind. Other nodes' positions arrive a
+// moment later than this node's own: a promotion or two, as the next one is made when all have made the last
+// (stability.Pacer).
 const farBehind = 3
 
-// rank is 0 for a copy that holds ref, 2 for one that is far behind the newest, 1 between, 3 for one of a suspect node.
-// All copies that scans may read are of one generation and rollback, so that numbers tell the distance.
+// rank returns 0 for a copy that holds ref, 2 for one that is far behind the newest, 1 for one between, and 3 for one
+// of a suspect node. All copies that scans may read are of one generation and rollback, so numbers can be subtracted.
 func (c candidate) rank(ref, newest wire.StabilityRef) int {
 	switch {
 	case c.last:

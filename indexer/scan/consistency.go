@@ -10,9 +10,9 @@ import (
 	"tidemark/wire"
 )
 
-// consistency finds the timestamp that the scan must be at or above, once.
+// consistency sets, once per scan, the oldest timestamp that the scan may use.
 func (r *run) consistency(ctx context.Context, view *View) error {
-	if err := r.session.take(&r.spec, view); err != nil { // this indexer lags itself
+	if err := r.session.take(&r.spec, view); err != nil { // this indexer itself lags behind
 		r.lag.begin(r.out.given)
 		return err
 	}
@@ -28,13 +28,13 @@ func (r *run) consistency(ctx context.Context, view *View) error {
 	return nil
 }
 
-// truth asks for the timestamp that the request's consistency wants, if it wants one, or that holds what is left of
-// what the session has seen.
+// truth requests the timestamp that the request's consistency needs, if any, or one that covers what remains of what
+// the session has seen.
 func (r *run) truth(ctx context.Context, view *View) error {
 	if r.spec.Consistency == AtPlus || r.spec.Consistency == Session {
 		return r.askKV(ctx, view, r.deadline)
 	}
-	if r.session.lost == "" || r.spec.At != nil { // of an answer that is gone on with the timestamp is settled
+	if r.session.lost == "" || r.spec.At != nil { // a continued answer has its timestamp already
 		return nil
 	}
 	deadline := r.deadline
@@ -42,15 +42,15 @@ func (r *run) truth(ctx context.Context, view *View) error {
 		deadline = soon
 	}
 	err := r.askKV(ctx, view, deadline)
-	if err != nil && ctx.Err() == nil { // what is held answers it, and the caller is told
+	if err != nil && ctx.Err() == nil { // the scan runs at what is held, and the answer says so
 		r.session.unasked = true
 		return nil
 	}
-	r.session.unasked = r.session.unasked && r.session.shown != nil // pages may have been given without
+	r.session.unasked = r.session.unasked && r.session.shown != nil // earlier pages may have been returned without it
 	return err
 }
 
-// askKV asks for the timestamp of all that KV has, or of what tokens name, until a deadline.
+// askKV obtains, until a deadline, a timestamp that covers everything KV has, or the given tokens.
 func (r *run) askKV(ctx context.Context, view *View, deadline time.Time) error {
 	wait, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
@@ -63,7 +63,7 @@ func (r *run) askKV(ctx context.Context, view *View, deadline time.Time) error {
 	if r.spec.Consistency == AtPlus {
 		s, err = r.c.atPlus(wait, view.Bucket, r.spec.Tokens, time.Until(deadline))
 	}
-	// All that KV has is more than any tokens name.
+	// Everything that KV has covers any tokens.
 	if err == nil && (r.spec.Consistency != AtPlus || r.session.lost != "") {
 		s, err = r.c.session(wait, view.Bucket.Name, time.Until(deadline))
 	}
@@ -82,7 +82,7 @@ func (r *run) askKV(ctx context.Context, view *View, deadline time.Time) error {
 	return nil
 }
 
-// session returns a timestamp at or above what KV has now.
+// session returns a timestamp at or above KV's current seqnos.
 func (c *Coordinator) session(ctx context.Context, bucket string, wait time.Duration) (wire.BucketStability, error) {
 	need, err := c.truth.CurrentSeqnos(ctx, bucket)
 	if err != nil {
@@ -92,14 +92,15 @@ func (c *Coordinator) session(ctx context.Context, bucket string, wait time.Dura
 		return s, nil
 	}
 	s, err := c.truth.Stabilize(ctx, bucket, need, wait)
-	if err != nil && CodeOf(err) == errcode.TokenLost { // no write of the caller's: the answer was of before a failover
+	// not a write of the caller: KV failed over after it had been asked
+	if err != nil && CodeOf(err) == errcode.TokenLost {
 		return s, Errorf(errcode.Unavailable, "KV of bucket %q failed over while it was asked how far it is: %w", bucket, err)
 	}
 	return s, err
 }
 
-// atPlus returns a timestamp that covers the tokens. A token of a branch that is not known here is judged by a
-// timestamp as new as KV.
+// atPlus returns a timestamp that covers the tokens. If a token's branch is unknown here, it is checked against a
+// timestamp at or above KV's current seqnos.
 func (c *Coordinator) atPlus(ctx context.Context, b wire.Bucket, tokens []Token,
 	wait time.Duration) (wire.BucketStability, error) {
 	if err := beyond(&b, tokens); err != nil {
@@ -122,7 +123,7 @@ func (c *Coordinator) atPlus(ctx context.Context, b wire.Bucket, tokens []Token,
 	return c.truth.Stabilize(ctx, b.Name, need, wait)
 }
 
-// beyond refuses tokens of vbuckets that the bucket does not have: nil, or an *Error.
+// beyond returns an error for tokens of vbuckets that the bucket does not have: nil, or an *Error.
 func beyond(b *wire.Bucket, tokens []Token) error {
 	var refused *Error
 	for _, t := range tokens {
@@ -140,7 +141,7 @@ func beyond(b *wire.Bucket, tokens []Token) error {
 	return refused
 }
 
-// knows reports whether a timestamp is of the bucket as it is now and has the branches of all tokens.
+// knows reports whether a timestamp belongs to the bucket in its present state and knows the branches of all tokens.
 func knows(s *wire.BucketStability, b *wire.Bucket, tokens []Token) bool {
 	if s.Generation != b.Generation || s.RollbackID != b.RollbackID || s.Vector.Len() != b.VBuckets ||
 		len(s.Logs) != b.VBuckets {
@@ -149,8 +150,8 @@ func knows(s *wire.BucketStability, b *wire.Bucket, tokens []Token) bool {
 	return !slices.ContainsFunc(tokens, func(t Token) bool { return s.Logs[t.VBucket].ValidUpTo(t.VBUUID) == 0 })
 }
 
-// asked returns what the tokens ask for above s, of the other vbuckets nothing; an error of the code TokenLost when the
-// write of one is on no branch of KV's.
+// asked returns the positions of those tokens that are above s, and nothing for other vbuckets. It returns an error
+// with code TokenLost if the write of a token is on no branch of KV.
 func asked(s *wire.BucketStability, tokens []Token) (timestamp.Vector, error) {
 	need := timestamp.New(s.Vector.Len())
 	var lost *Error

@@ -24,15 +24,15 @@ import (
 const (
 	DefaultWait        = 10 * time.Second
 	DefaultMaxDuration = 10 * time.Minute
-	// recheck is how often a waiting scan looks again when nobody told it of a change.
+	// recheck is how often a waiting scan checks for a change without being notified.
 	recheck = 50 * time.Millisecond
 )
 
-// Options of a Coordinator; zero values are the defaults.
+// Options configures a Coordinator. Zero values select the defaults.
 type Options struct {
-	// Wait is how long a scan may wait for its timestamp and for healthy replicas before its first row.
+	// Wait is how long a scan may wait for its timestamp and for healthy copies before its first row.
 	Wait time.Duration
-	// MaxDuration bounds a whole scan, the client's slowness included.
+	// MaxDuration bounds a whole scan, including the time that a slow client takes.
 	MaxDuration time.Duration
 	Logger      hclog.Logger
 }
@@ -43,17 +43,17 @@ type Coordinator struct {
 	truth   Truth
 	nodes   Nodes
 	opts    Options
-	tooLong error         // what ends a scan at MaxDuration
+	tooLong error         // the cause that ends a scan at MaxDuration
 	turn    atomic.Uint64 // spreads scans over replicas
 	load    detector.Load[index.NodeID]
-	lagging *rpc.Places // of scans that wait for copies that lag behind what their sessions have seen
+	lagging *rpc.Places // limits scans that wait for copies behind what their sessions have seen
 	over    over
 }
 
-// busier reports whether another node is asked in the place of one that has as good a copy.
+// busier reports whether node b should be used instead of a, which has an equally good copy.
 func (c *Coordinator) busier(a, b index.NodeID) bool { return c.load.Busier(a, b, time.Now()) }
 
-// NewCoordinator makes a coordinator of the given parts.
+// NewCoordinator returns a coordinator.
 func NewCoordinator(catalog Catalog, truth Truth, nodes Nodes, o Options) *Coordinator {
 	if o.Wait == 0 {
 		o.Wait = DefaultWait
@@ -69,24 +69,24 @@ func NewCoordinator(catalog Catalog, truth Truth, nodes Nodes, o Options) *Coord
 		tooLong: Errorf(errcode.Timeout, "the scan took longer than %s", o.MaxDuration)}
 }
 
-// Result says what a scan or a count was.
+// Result describes a finished scan or count.
 type Result struct {
-	Rows   int64 // rows given, or counted
+	Rows   int64 // rows returned, or counted
 	Ref    wire.StabilityRef
-	Vector timestamp.Vector // empty unless it was wanted
-	// Waited is how long it waited for a stability timestamp that is new enough.
+	Vector timestamp.Vector // empty unless requested
+	// Waited is how long the scan waited for a new enough stability timestamp.
 	Waited  time.Duration
-	Explain *v1.ScanExplain // nil: it was not asked for
-	// Seen is what a session has seen then. SessionLost says why some of what it had seen before is there no more: all
-	// that KV had when the scan began is shown then.
+	Explain *v1.ScanExplain // nil unless requested
+	// Seen is what the session has seen after the scan. SessionLost explains why some of what it had seen before no
+	// longer exists; the answer then shows everything that KV had when the scan began.
 	Seen        scanport.Seen
 	SessionLost string
-	More        bool   // of a page: more rows follow it
-	Cursor      string // behind which they do; "": the last row is too long for one
+	More        bool   // of a page: more rows follow
+	Cursor      string // continues behind the page; "": the last row is too long for a cursor
 }
 
-// Prepare looks an index up and checks a request against it, so that what is wrong is told before an answer begins.
-// Errors are *Error.
+// Prepare looks an index up and checks a request against it, so that errors are reported before an answer begins. Its
+// errors are *Error.
 func (c *Coordinator) Prepare(id index.ID, r Request) (Spec, error) {
 	v, err := c.View(id)
 	if err != nil {
@@ -95,12 +95,13 @@ func (c *Coordinator) Prepare(id index.ID, r Request) (Spec, error) {
 	return r.Compile(&v.Definition)
 }
 
-// Scan returns the rows to sink. On an error rows may have been given; it is an *Error, or the sink's own.
+// Scan passes the rows to sink. If it returns an error, some rows may have been passed already; the error is an
+// *Error, or the sink's own.
 func (c *Coordinator) Scan(ctx context.Context, spec Spec, sink Sink) (Result, error) {
 	return c.run(ctx, spec, false, sink)
 }
 
-// Count counts the rows, whatever limit and offset are. Different rows have to be looked at one by one.
+// Count counts the rows, regardless of limit and offset. Distinct rows and groups have to be read one by one.
 func (c *Coordinator) Count(ctx context.Context, spec Spec) (Result, error) {
 	if spec.Page != nil {
 		return Result{}, Errorf(errcode.BadRequest, "a count has no pages: leave out want_cursor and cursor")
@@ -109,12 +110,12 @@ func (c *Coordinator) Count(ctx context.Context, spec Spec) (Result, error) {
 	return c.run(ctx, spec, spec.Distinct == 0 && spec.Groups == nil, discard{})
 }
 
-// discard takes rows and forgets them.
+// discard is a sink that drops rows.
 type discard struct{}
 
 func (discard) Row(Row) error { return nil }
 
-// View returns an index that can be scanned now. Errors are *Error.
+// View returns an index that can be scanned now. Its errors are *Error.
 func (c *Coordinator) View(id index.ID) (View, error) {
 	v, err := c.catalog.View(id)
 	if err == nil {
@@ -123,7 +124,7 @@ func (c *Coordinator) View(id index.ID) (View, error) {
 	return v, err
 }
 
-// Ready reports why an index cannot be scanned now: nil, or an *Error.
+// Ready returns why an index cannot be scanned now: nil, or an *Error.
 func Ready(v *View) error {
 	switch {
 	case v.Bucket.InRollback:
@@ -138,7 +139,7 @@ func Ready(v *View) error {
 	return nil
 }
 
-// run tries until a first row could be given; from then on the timestamp is fixed.
+// run carries out a scan or a count.
 func (c *Coordinator) run(ctx context.Context, spec Spec, count bool, sink Sink) (Result, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.opts.MaxDuration, c.tooLong)
 	defer cancel()
@@ -162,11 +163,11 @@ func (c *Coordinator) run(ctx context.Context, spec Spec, count bool, sink Sink)
 	return r.result, err
 }
 
-// all makes attempts until one has come to the end.
+// all makes attempts until one succeeds. Once rows have been returned, attempts keep the timestamp.
 func (r *run) all(ctx context.Context) error {
 	for {
 		err := r.attempt(ctx)
-		if !r.reading.IsZero() { // that was no waiting
+		if !r.reading.IsZero() { // reading does not count as waiting
 			r.deadline = r.deadline.Add(time.Since(r.reading))
 		}
 		switch {
@@ -194,7 +195,7 @@ func (r *run) all(ctx context.Context) error {
 	}
 }
 
-// end says what a scan was that has come to its end.
+// end completes the result of a successful scan.
 func (r *run) end() {
 	r.result.Explain = r.explained()
 	r.result.Seen = r.seen()
@@ -205,10 +206,10 @@ func (r *run) end() {
 	}
 }
 
-// seen is what the session has seen when it gets rows of the chosen timestamp.
+// seen returns what the session has seen after rows of the chosen timestamp.
 func (r *run) seen() scanport.Seen { return r.session.seen(&r.spec, r.plan.ref.Ref) }
 
-// contextError prefers why the context ended to what broke because of it.
+// contextError returns why the context ended, in preference to the error that this caused.
 func contextError(ctx context.Context, err error) error {
 	cause := context.Cause(ctx)
 	var e *Error
@@ -219,7 +220,7 @@ func contextError(ctx context.Context, err error) error {
 	return &Error{Code: CodeOf(cause), Detail: err.Error(), Err: err}
 }
 
-// await waits until something of a bucket may have changed.
+// await waits until something in a bucket may have changed.
 func (c *Coordinator) await(ctx context.Context, bucket string) error {
 	t := time.NewTimer(recheck)
 	defer t.Stop()
@@ -232,32 +233,32 @@ func (c *Coordinator) await(ctx context.Context, bucket string) error {
 	return nil
 }
 
-// run is one scan on its way.
+// run is one scan in progress.
 type run struct {
 	c        *Coordinator
 	spec     Spec
 	bucket   string // of the index; "": it is not known
 	count    bool
-	ends     time.Time // the whole scan does
-	deadline time.Time // of waiting
-	reading  time.Time // since when an attempt reads; zero: it waits for its first slices
-	// renewing is until when copies are looked for in the place of those that failed since; zero: none is lacking.
+	ends     time.Time // end of the whole scan
+	deadline time.Time // end of waiting
+	reading  time.Time // since when an attempt has been reading; zero: it waits for its first slices
+	// renewing is until when replacements for failed copies are searched for; zero: no copy is missing.
 	renewing time.Time
-	least    *wire.StabilityRef // no older timestamp is wanted; nil: any
-	floored  bool               // it is the session's
+	least    *wire.StabilityRef // oldest acceptable timestamp; nil: any
+	floored  bool               // least comes from the session
 	session  session
 	lag      lag
 	plan     plan
 	layout   partition.Layout // of the index
 	pages    paging
 	out      output // of all pages together
-	more     bool   // the page is full
-	whole    bool   // all slices are opened at once: one that was to be opened later was too late
+	more     bool   // gather has stopped at the end of a page
+	whole    bool   // open all slices at once: one that was to be opened later came too late
 	explain  explained
 	result   Result
 }
 
-// again reports whether another attempt may go better.
+// again reports whether another attempt may succeed.
 func (r *run) again(err error) bool {
 	var sink *sinkError
 	if errors.As(err, &sink) {
@@ -268,20 +269,20 @@ func (r *run) again(err error) bool {
 		if r.spec.At != nil {
 			return false
 		}
-		// This timestamp cannot be had. A newer one is asked for.
+		// This timestamp cannot be made. Request a newer one.
 		r.least = nil
 		return true
 	case errcode.Unavailable, errcode.Timeout:
 		return true
-	case errcode.Busy: // who has seen nothing yet asks again itself, and keeps no room meanwhile
+	case errcode.Busy: // a client that has seen no row retries itself, without occupying a place meanwhile
 		return r.out.given
 	case errcode.IndexNotReady, errcode.IndexNotHosted:
-		return r.plan.ref != (wire.StabilityRef{}) // a node said so, which may know less than the catalog
+		return r.plan.ref != (wire.StabilityRef{}) // a node reported it, whose state may be older than the catalog
 	}
 	return false
 }
 
-// late turns the last reason to wait into the answer.
+// late turns the last reason to wait into the final error.
 func (r *run) late(err error) error {
 	e := *AsError(err)
 	if e.Code == errcode.SnapshotSkipped {
@@ -296,7 +297,7 @@ func (r *run) late(err error) error {
 
 func (r *run) attempt(ctx context.Context) error {
 	r.spec.Progress.Enter(Opening)
-	r.plan, r.reading = plan{}, time.Time{} // what the catalog says counts, whatever nodes have said before
+	r.plan, r.reading = plan{}, time.Time{} // the catalog decides, whatever nodes have reported before
 	view, err := r.c.View(r.spec.Index)
 	r.bucket = view.Definition.Bucket
 	if err != nil {
@@ -308,7 +309,8 @@ func (r *run) attempt(ctx context.Context) error {
 	if err := r.choose(&view); err != nil {
 		return err
 	}
-	if r.out.after == nil || r.spec.Stability != NoStability { // else it goes on behind what was seen
+	// otherwise the scan continues behind the rows it has returned
+	if r.out.after == nil || r.spec.Stability != NoStability {
 		r.result = Result{Waited: r.result.Waited}
 		if err := r.out.reset(); err != nil {
 			return err
@@ -332,7 +334,7 @@ func (r *run) attempt(ctx context.Context) error {
 	return err
 }
 
-// choose takes a timestamp and copies.
+// choose picks the timestamp and the copies.
 func (r *run) choose(view *View) (err error) {
 	r.pages.begin(&r.spec, &r.c.over)
 	turn, busier := r.turn()
@@ -346,8 +348,8 @@ func (r *run) choose(view *View) (err error) {
 	return err
 }
 
-// turn says which of several equally good copies are asked: of pages the same ones for each, which keep their
-// timestamp.
+// turn returns how to choose among equally good copies. For pages it is fixed, because the copies keep the pages'
+// snapshots.
 func (r *run) turn() (uint64, func(a, b index.NodeID) bool) {
 	if r.spec.Page != nil {
 		return r.pages.ID, func(_, _ index.NodeID) bool { return false }

@@ -14,23 +14,23 @@ import (
 	"tidemark/indexer/scanport"
 )
 
-// Page is a part of an answer that comes page by page: all pages are of one timestamp, which is kept for them.
+// Page describes one page of an answer. All pages have the same timestamp, whose snapshots are kept for them.
 type Page struct {
-	asked uint64 // digest of what has to be the same of all pages
-	id    uint64 // of a page behind another one: Pages.ID
-	after *Row   // the last row of the page before; nil: the first one
+	asked uint64 // digest of what must be equal in all pages
+	id    uint64 // of a later page: Pages.ID
+	after *Row   // last row of the previous page; nil: the first page
 }
 
 const (
 	// MaxCursor bounds the text of a cursor, in bytes.
 	MaxCursor = 64 << 10
-	// maxCursorRow bounds the key and the document's id in one: behind a longer row there is none.
+	// maxCursorRow bounds the key and document id in a cursor; a longer row gets no cursor.
 	maxCursorRow = 32 << 10
 	cursorFormat = 1
-	cursorSum    = 4 // CRC-32C of all before it
+	cursorSum    = 4 // CRC-32C of everything before it
 )
 
-// digest stands for what has to be the same of all pages: which rows, in which order, and what they have.
+// digest returns a hash of what must be equal in all pages: the selection of rows, their order and their fields.
 func (s *Spec) digest() uint64 {
 	h := fnv.New64a()
 	number := func(n int) { _, _ = h.Write(binary.AppendVarint(nil, int64(n))) } // it never fails
@@ -69,7 +69,7 @@ func (s *Spec) digest() uint64 {
 	return h.Sum64()
 }
 
-// checkPages refuses what does not go with pages.
+// checkPages refuses options that cannot be combined with pages.
 func (r *Request) checkPages() error {
 	switch {
 	case !r.WantCursor && r.Cursor == "" && !r.Newer:
@@ -88,7 +88,7 @@ func (r *Request) checkPages() error {
 	return nil
 }
 
-// page makes the spec one of a page.
+// page sets s.Page if the request is for a page.
 func (s *Spec) page(r *Request, def *index.Definition) error {
 	if !r.WantCursor && r.Cursor == "" {
 		return nil
@@ -114,7 +114,7 @@ func (s *Spec) page(r *Request, def *index.Definition) error {
 	return nil
 }
 
-// cursor names the place behind a row, at the timestamp that was seen; "" behind one that is too long.
+// cursor returns the cursor behind a row, at the timestamp in seen; "" if the row is too long.
 func (s *Spec) cursor(seen *scanport.Seen, pages uint64, last *Row) string {
 	if len(last.Key)+len(last.DocID) > maxCursorRow {
 		return ""
@@ -132,7 +132,7 @@ func appendSum(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
-// readCursor reads what cursor wrote. One of another index or of another request is refused.
+// readCursor parses a cursor. It refuses cursors of another index or request.
 func (s *Spec) readCursor(text string, def *index.Definition) (seen scanport.Seen, after *Row, err error) {
 	bad := func(what string) error {
 		return Errorf(errcode.BadRequest, "cursor %.40q: %s: send it as the end of the page before had it", text, what)
@@ -175,10 +175,10 @@ func (s *Spec) readCursor(text string, def *index.Definition) (seen scanport.See
 	return seen, &Row{Key: bytes.Clone(b[:key]), DocID: bytes.Clone(b[key:])}, nil
 }
 
-// later reports whether it is a page behind another one.
+// later reports whether this is a page after the first.
 func (s *Spec) later() bool { return s.Page != nil && s.Page.after != nil }
 
-// expired makes of any reason why a page's timestamp cannot be had any more the one that tells the caller what to do.
+// expired maps errors that a page's timestamp is no longer available to one that tells the caller what to do.
 func (s *Spec) expired(err error) error {
 	switch CodeOf(err) {
 	case errcode.SnapshotSkipped, errcode.SnapshotTooOld, errcode.IndexInRollback:
@@ -189,11 +189,11 @@ func (s *Spec) expired(err error) error {
 	return err
 }
 
-// beyond looks, when the page is full, whether there is another row. With pages all slices are open by now.
+// beyond determines, at the end of a full page, whether there is another row. With pages all slices are open by then.
 func (r *run) beyond(ctx context.Context, m *merger, open *[]*remote) error {
 	for r.spec.Page != nil && r.out.last != nil {
 		row, src, ok := m.top()
-		if r.out.folding != nil { // a cell that has come already is of the next group, and so is one that has not
+		if r.out.folding != nil { // a cell belongs to the next group, whether it is the current one or follows
 			r.result.More = r.out.folding.some || ok
 			return nil
 		}

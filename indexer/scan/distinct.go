@@ -7,7 +7,7 @@ import (
 	"tidemark/errcode"
 )
 
-// repeats returns which rows repeat the one before, as far as a distinct scan sees them.
+// repeats detects consecutive rows that a distinct scan counts as equal.
 type repeats struct {
 	parts int // leading components that are compared; 0: no row repeats another
 	desc  []bool
@@ -15,7 +15,7 @@ type repeats struct {
 	some  bool
 }
 
-// seen reports whether a row repeats the one before, and remembers it. The error is that of a damaged key.
+// seen reports whether a row repeats the previous one, and remembers it. It returns an error for a damaged key.
 func (r *repeats) seen(key []byte) (bool, error) {
 	if r.parts == 0 {
 		return false, nil
@@ -31,7 +31,7 @@ func (r *repeats) seen(key []byte) (bool, error) {
 	return false, nil
 }
 
-// leadingParts cuts a key behind its first components.
+// leadingParts returns the first components of a key.
 func leadingParts(key []byte, parts int, desc []bool) ([]byte, error) {
 	rest := key
 	for i := 0; i < parts && len(rest) > 0; i++ {

@@ -10,29 +10,29 @@ import (
 	"tidemark/wire"
 )
 
-// Error is a failed scan: a code for programs, a detail for people.
+// Error is a failed scan: a code for programs and a detail for people.
 type Error struct {
 	Code     errcode.Code `json:"code"`
 	Detail   string       `json:"detail"`
 	VBuckets []uint16     `json:"vbuckets,omitempty"` // of VBUCKETS_UNAVAILABLE and TOKEN_LOST
-	// Lost are the tokens that an error is about, at most wire.MaxLost.
+	// Lost lists the tokens that the error is about, at most wire.MaxLost.
 	Lost []wire.LostWrite `json:"lost,omitempty"`
 	Err  error            `json:"-"` // cause, for logs
 }
 
-// Error gives code and detail.
+// Error returns code and detail.
 func (e *Error) Error() string { return string(e.Code) + ": " + e.Detail }
 
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Errorf makes an Error; an error among args that is wrapped with %w is its cause.
+// Errorf returns an Error. An error among args that is wrapped with %w becomes its cause.
 func Errorf(c errcode.Code, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
 	return &Error{Code: c, Detail: err.Error(), Err: errors.Unwrap(err)}
 }
 
-// lose notes a token that the error is about.
+// lose adds a token that the error is about.
 func (e *Error) lose(t Token) {
 	if len(e.Lost) < wire.MaxLost {
 		e.Lost = append(e.Lost, wire.LostWrite(t))
@@ -40,10 +40,11 @@ func (e *Error) lose(t Token) {
 	}
 }
 
-// CodeOf returns the code of an error; of one that is not an *Error: TIMEOUT or CANCELLED of a context, else INTERNAL.
+// CodeOf returns the code of an error. For other errors than *Error it is TIMEOUT or CANCELLED if a context ended,
+// else INTERNAL.
 func CodeOf(err error) errcode.Code { return AsError(err).Code }
 
-// AsError makes an *Error of any error.
+// AsError converts any error to an *Error.
 func AsError(err error) *Error {
 	var e *Error
 	var p *rpc.Problem

@@ -12,18 +12,18 @@ import (
 // maxParts bounds the parts of an Explain; Omitted counts the others.
 const maxParts = 1024
 
-// explained collects what an Explain says. The zero value collects nothing.
+// explained collects the contents of an Explain. The zero value collects nothing.
 type explained struct {
 	wanted   bool
 	began    time.Time
 	attempts int
 	parts    []v1.ScanPart
-	of       []*remote // whose parts they are
+	of       []*remote // parallel to parts
 	omitted  int
-	looked   Looked // by all that were asked
+	looked   Looked // sum over all parts
 }
 
-// asked notes what a node was asked for, which it has or has not opened.
+// asked records what a node was asked for, whether or not it has opened it.
 func (e *explained) asked(n *remote, name func(index.NodeID) string) {
 	switch {
 	case !e.wanted:
@@ -42,7 +42,7 @@ func (e *explained) asked(n *remote, name func(index.NodeID) string) {
 	e.parts, e.of = append(e.parts, p), append(e.of, n)
 }
 
-// lost notes that a node failed after it had opened its part.
+// lost records that a node failed after it had opened its part.
 func (e *explained) lost(n *remote, why error) {
 	for i, o := range e.of {
 		if o == n {
@@ -51,7 +51,7 @@ func (e *explained) lost(n *remote, why error) {
 	}
 }
 
-// explained returns how the scan was carried out; nil where that was not wanted.
+// explained returns how the scan was carried out, or nil if that was not requested.
 func (r *run) explained() *v1.ScanExplain {
 	e := &r.explain
 	if !e.wanted {
@@ -80,7 +80,7 @@ func (r *run) explained() *v1.ScanExplain {
 	return x
 }
 
-// leftOut are the slices that no row of the bounds can be in.
+// leftOut returns the slices that cannot hold a row of the bounds.
 func (r *run) leftOut() (slices []index.SliceID) {
 	asked := make([]bool, r.layout.Partitions)
 	for i := range r.plan.slices {
@@ -94,7 +94,7 @@ func (r *run) leftOut() (slices []index.SliceID) {
 	return slices
 }
 
-// why says by what the scan's timestamp was chosen.
+// why returns how the scan's timestamp was chosen.
 func (r *run) why() string {
 	text := "the newest that a copy of every slice was known to hold"
 	switch {
@@ -119,13 +119,13 @@ func (r *run) why() string {
 
 func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// appendExplain appends ,"explain":{…}; nothing of nil.
+// appendExplain appends ,"explain":{…}, or nothing for nil.
 func appendExplain(dst []byte, e *v1.ScanExplain) []byte {
 	if e == nil {
 		return dst
 	}
 	b, err := json.Marshal(e)
-	if err != nil { // it has numbers and strings
+	if err != nil { // never happens: it has numbers and strings only
 		return dst
 	}
 	return append(append(dst, `,"explain":`...), b...)

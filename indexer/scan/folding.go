@@ -9,20 +9,20 @@ import (
 	"tidemark/indexer/scan/aggregate"
 )
 
-// joining joins the equal cells of a node's slices, as the merge has them one behind the other, and ends behind so many
+// joining joins the equal cells of a node's slices, which the merge returns one after the other. It ends after limit
 // groups.
 type joining struct {
 	g      *Grouping
-	desc   []bool // of cells
-	limit  int64  // groups; 0: none
-	groups int64  // that have begun
-	group  []byte // the present one
+	desc   []bool // of the cells
+	limit  int64  // in groups; 0: none
+	groups int64  // groups that have begun
+	group  []byte // key of the current group
 	key    []byte
 	state  []byte
 	accs   []aggregate.Acc
 }
 
-// next takes a cell of the merge; false when there is none, or the limit is reached.
+// next returns the next joined cell. ok is false if there is none, or the limit is reached.
 func (j *joining) next(m *merger) (Row, bool, error) {
 	top, _, ok := m.top()
 	if !ok {
@@ -49,7 +49,7 @@ func (j *joining) next(m *merger) (Row, bool, error) {
 	return Row{Key: j.key, DocID: j.state}, err == nil, err
 }
 
-// others joins the cells of other slices with the one that was taken.
+// others joins the cells of other slices with the current one.
 func (j *joining) others(m *merger) error {
 	j.accs = j.g.accs()
 	if err := joinState(j.accs, j.state); err != nil {
@@ -70,7 +70,7 @@ func (j *joining) others(m *merger) error {
 	return nil
 }
 
-// joinState adds a cell's state.
+// joinState adds a cell's state to accs.
 func joinState(accs []aggregate.Acc, state []byte) (err error) {
 	for i := range accs {
 		if state, err = accs[i].Join(state); err != nil {
@@ -83,16 +83,16 @@ func joinState(accs []aggregate.Acc, state []byte) (err error) {
 	return nil
 }
 
-// folding makes groups of the cells of all nodes, which the merge has one behind the other.
+// folding combines the cells of all nodes, which the merge returns in order, into groups.
 type folding struct {
 	g     *groups
-	desc  []bool // of cells
-	some  bool   // there is a group that cells may still belong to
-	given bool   // a group was there
-	key   []byte // of the present group
-	cell  []byte // the newest one
+	desc  []bool // of the cells
+	some  bool   // there is a current group
+	given bool   // there has been a group
+	key   []byte // of the current group
+	cell  []byte // newest cell
 	accs  []aggregate.Acc
-	each  []aggregate.Acc // of the outcomes of different values
+	each  []aggregate.Acc // aggregates over distinct values
 	value []byte
 	text  []byte
 }
@@ -105,7 +105,7 @@ func newFolding(g *groups, desc []bool) *folding {
 	return f
 }
 
-// begin begins a group.
+// begin starts a group.
 func (f *folding) begin(key []byte) {
 	f.some, f.given = true, true
 	f.key, f.cell = append(f.key[:0], key...), f.cell[:0]
@@ -115,7 +115,7 @@ func (f *folding) begin(key []byte) {
 	}
 }
 
-// add adds a cell of the present group.
+// add adds a cell to the current group.
 func (f *folding) add(c Row) error {
 	if err := joinState(f.accs, c.DocID); err != nil {
 		return err
@@ -136,7 +136,7 @@ func (f *folding) add(c Row) error {
 	return nil
 }
 
-// end returns the present group as a row: in the place of a document's id stands a JSON array of the results.
+// end returns the current group as a row, with a JSON array of the results as document id.
 func (f *folding) end() (Row, error) {
 	f.some = false
 	f.text = append(f.text[:0], '[')
@@ -157,7 +157,7 @@ func (f *folding) end() (Row, error) {
 	return Row{Key: f.key, DocID: f.text}, nil
 }
 
-// fold adds a cell to its group, and gives the group before, if it is whole.
+// fold adds a cell to its group, and passes on the previous group if that is complete.
 func (o *output) fold(c Row) error {
 	f := o.folding
 	group, err := leadingParts(c.Key, len(f.g.By), f.desc)
@@ -175,7 +175,7 @@ func (o *output) fold(c Row) error {
 	return f.add(c)
 }
 
-// endGroup gives the present group.
+// endGroup passes on the current group.
 func (o *output) endGroup() error {
 	row, err := o.folding.end()
 	if err != nil {
@@ -184,8 +184,8 @@ func (o *output) endGroup() error {
 	return o.put(row)
 }
 
-// endGroups gives the last group, when no cell is left. All rows are one group where nothing tells groups apart, also
-// when there is no row.
+// endGroups passes on the last group after all cells. Without group keys all rows form one group, which exists even
+// if there is no row.
 func (o *output) endGroups() error {
 	f := o.folding
 	if !f.some && !f.given && len(f.g.By) == 0 && o.after == nil {

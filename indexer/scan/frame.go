@@ -14,25 +14,27 @@ import (
 )
 
 // A node's answer is a sequence of frames: length of the payload (4 bytes, big-endian), type (1), payload, CRC-32C of
-// type and payload (4). The first is a header, then rows, then exactly one end or error. Whatever stops before that is
-// not an answer.
+// type and payload (4). It starts with a header, followed by rows, then exactly one end or error. A sequence that
+// stops before that is not an answer.
 const (
-	// format (1), flags (1), count (uvarint, of a counting answer), vector as a delta against zero when flagged
+	// format (1), flags (1), count (uvarint, used by a counting answer), and if flagged, the vector as a delta
+	// against zero
 	frameHeader = 1
 	frameRows   = 2 // rows: key length, key, docid length, docid (lengths as uvarints)
 	frameEnd    = 3 // number of rows sent (uvarint)
 	frameError  = 4 // an Error as JSON
-	// Looked so far: entries read, and filtered away (uvarints). It stands before rows and before the end where it is
-	// wanted, and behind the header of a counting answer.
+	// Entries read so far, and entries filtered out (uvarints). If requested, it precedes rows and the end, and
+	// follows the header of a counting answer.
 	frameLooked = 5
 
 	frameFormat = 1
 	flagVector  = 1
 	flagCount   = 2
 
-	// MaxFrame bounds the payload of a frame.
+	// MaxFrame bounds the payload of a frame, in bytes.
 	MaxFrame = 4 << 20
-	// firstChunk and chunk are when a frame of rows is sent: the first one soon, so that the merge can begin.
+	// firstChunk and chunk are the sizes at which a frame of rows is sent. The first one is small, so that the merge
+	// can begin.
 	firstChunk = 4 << 10
 	chunk      = 64 << 10
 
@@ -40,10 +42,10 @@ const (
 	maxDrain   = 64 << 10
 )
 
-// ErrCut is wrapped when a stream of frames ends before its end.
+// ErrCut is wrapped when a stream of frames ends early.
 var ErrCut = errors.New("the stream of rows was cut off")
 
-// ErrFrame is wrapped when bytes are no frame, or one that does not belong there.
+// ErrFrame is wrapped when bytes are not a frame, or not one that is allowed at that place.
 var ErrFrame = errors.New("bad frame in a stream of rows")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -56,17 +58,17 @@ type FrameWriter struct {
 	rows  int64
 	sent  bool // a frame of rows has been sent
 	err   error
-	// looked, if not nil, tells what is sent with the rows.
+	// looked, unless nil, returns the counts that are sent with the rows.
 	looked func() Looked
 }
 
-// NewFrameWriter writes to w; flush, if not nil, is called after each full frame of rows. The others are soon followed
-// by another frame, or by the end of the answer.
+// NewFrameWriter returns a FrameWriter. flush, unless nil, is called after each full frame of rows. The other frames
+// are soon followed by another frame, or by the end of the answer.
 func NewFrameWriter(w io.Writer, flush func()) *FrameWriter {
 	return &FrameWriter{w: w, flush: flush, buf: make([]byte, 5, firstChunk+4096)}
 }
 
-// Header writes the header: the timestamp's vector (empty: not asked for), and the count of a counting answer
+// Header writes the header: the timestamp's vector (empty: not requested), and the count of a counting answer
 // (negative: rows follow).
 func (f *FrameWriter) Header(vector timestamp.Vector, count int64) error {
 	var flags byte
@@ -109,7 +111,7 @@ func (f *FrameWriter) Row(r Row) error {
 	return f.err
 }
 
-// End says that all rows were sent.
+// End writes the end frame.
 func (f *FrameWriter) End() error {
 	if err := f.pending(); err != nil {
 		return err
@@ -121,7 +123,7 @@ func (f *FrameWriter) End() error {
 	return f.send(frameEnd)
 }
 
-// Fail says that the rows end with an error.
+// Fail writes an error frame instead of the end.
 func (f *FrameWriter) Fail(err error) error {
 	if err := f.pending(); err != nil {
 		return err
@@ -141,7 +143,7 @@ func (f *FrameWriter) pending() error {
 	return f.err
 }
 
-// sendRows sends the rows that are there, behind what was looked at for them.
+// sendRows sends the buffered rows, preceded by the counts in looked.
 func (f *FrameWriter) sendRows() error {
 	if f.looked == nil {
 		return f.send(frameRows)
@@ -156,7 +158,7 @@ func (f *FrameWriter) sendRows() error {
 	return f.send(frameRows)
 }
 
-// sendLooked sends what was looked at so far, where that is wanted.
+// sendLooked sends the counts so far, if requested.
 func (f *FrameWriter) sendLooked() error {
 	if f.looked == nil {
 		return f.err
@@ -182,8 +184,8 @@ func (f *FrameWriter) send(kind byte) error {
 type FrameReader struct {
 	body   io.Closer
 	r      *bufio.Reader
-	buf    []byte // payload of the frame being read
-	rest   []byte // what is left of it
+	buf    []byte // payload of the current frame
+	rest   []byte // unread part of it
 	rows   int64
 	count  int64 // of a counting answer, else -1
 	vector timestamp.Vector
@@ -191,8 +193,8 @@ type FrameReader struct {
 	err    error // sticky
 }
 
-// ReadFrames begins to read an answer: it waits for the header. When the node gave a reason for having no rows, that
-// *Error is returned. The reader closes body.
+// ReadFrames starts reading an answer and waits for its header. If the node sent an error instead, that *Error is
+// returned. The reader closes body.
 func ReadFrames(body io.ReadCloser) (*FrameReader, error) {
 	f := &FrameReader{body: body, r: bufio.NewReaderSize(body, readBuffer)}
 	kind, err := f.frame()
@@ -240,7 +242,7 @@ func (f *FrameReader) frame() (kind byte, err error) {
 	return head[4], nil
 }
 
-// readGrowing reads need bytes without trusting the length before they have come.
+// readGrowing reads need bytes, but does not allocate that much before the data has arrived.
 func readGrowing(r io.Reader, buf []byte, need int) ([]byte, error) {
 	for len(buf) < need {
 		step := min(need-len(buf), max(len(buf), chunk))
@@ -314,7 +316,7 @@ func (f *FrameReader) Next() (Row, error) {
 	return r, nil
 }
 
-// advance takes the next frame: rows, or the end of it all as an error.
+// advance reads the next frame of rows. The end of the answer is returned as an error: io.EOF, or the node's.
 func (f *FrameReader) advance() error {
 	kind, err := f.frame()
 	if err != nil {
@@ -378,8 +380,8 @@ func (f *FrameReader) Count() int64 {
 // Vector implements RowStream.
 func (f *FrameReader) Vector() timestamp.Vector { return f.vector }
 
-// drain reads what is left of an answer, at most maxDrain bytes: a connection that is read to its end serves another
-// request.
+// drain reads the rest of an answer, at most maxDrain bytes, because a connection that was read to the end can be
+// reused.
 func (f *FrameReader) drain() { _, _ = io.CopyN(io.Discard, f.r, maxDrain) }
 
 // Close implements RowStream.

@@ -13,16 +13,16 @@ import (
 	"tidemark/index"
 )
 
-// remote is one node's part of a scan. It implements source, and remembers the last row that was given to the sink, so
-// that others can go on behind it.
+// remote is one node's part of a scan. It implements source, and keeps the last row that was passed to the sink, so
+// that a replacement can continue behind it.
 type remote struct {
 	node   index.NodeID
 	slices []*sliceplan
 	stream RowStream
 	err    error
-	last   Row // copied
+	last   Row // a copy
 	some   bool
-	rows   int64 // that were taken
+	rows   int64 // rows taken
 	took   time.Duration
 }
 
@@ -34,8 +34,8 @@ func (n *remote) given(r Row) {
 	n.some = true
 }
 
-// after returns a copy of that row: the part that is opened behind it may look at it for as long as it is read, while
-// further rows are given.
+// after returns a copy of the last row. It must be a copy, because the part that is opened behind it uses it while
+// further rows are passed on.
 func (n *remote) after() *Row {
 	if !n.some {
 		return nil
@@ -43,7 +43,8 @@ func (n *remote) after() *Row {
 	return &Row{Key: bytes.Clone(n.last.Key), DocID: bytes.Clone(n.last.DocID)}
 }
 
-// gather opens the slices, merges them and gives the rows to the sink. more: it has stopped at the end of a page.
+// gather opens the slices, merges them and passes the rows to the sink. more reports that it stopped at the end of a
+// page.
 func (r *run) gather(ctx context.Context) (more bool, err error) {
 	kept, asker := r.keep(ctx), ctx
 	defer func() { err = kept.end(asker, err) }()
@@ -86,7 +87,7 @@ func (r *run) gather(ctx context.Context) (more bool, err error) {
 	return false, errors.Join(r.beyond(ctx, m, &open), r.out.release())
 }
 
-// tally adds up what nodes have counted.
+// tally sums up the counts of the nodes.
 func (r *run) tally(open []*remote) error {
 	r.out.rows = 0
 	for _, n := range open {
@@ -95,14 +96,14 @@ func (r *run) tally(open []*remote) error {
 		if !r.spec.Explain {
 			continue
 		}
-		if _, err := n.stream.Next(); !errors.Is(err, io.EOF) { // what was looked at stands before the end
+		if _, err := n.stream.Next(); !errors.Is(err, io.EOF) { // the node's counts precede the end
 			return err
 		}
 	}
 	return nil
 }
 
-// step gives the next row, for which it opens what is to be opened next; false when there is none.
+// step passes on the next row, and opens further slices if the merge needs them. It returns false if there is no row.
 func (r *run) step(ctx context.Context, m *merger, todo *later, open *[]*remote) (bool, error) {
 	row, src, ok := m.top()
 	for !ok && len(todo.slices) > 0 {
@@ -123,8 +124,8 @@ func (r *run) step(ctx context.Context, m *merger, todo *later, open *[]*remote)
 	if err := r.out.give(row); err != nil {
 		return false, err
 	}
-	r.renewing = time.Time{} // it goes on
-	if r.out.held.full() {   // the client may be slow from here on, and the timestamp is not held for ever
+	r.renewing = time.Time{} // the scan progresses
+	if r.out.held.full() {   // from here on the client may be slow, and nodes do not hold the timestamp for ever
 		if err := r.openMore(ctx, m, todo.rest(), open); err != nil {
 			return false, err
 		}
@@ -138,7 +139,7 @@ func (r *run) step(ctx context.Context, m *merger, todo *later, open *[]*remote)
 	return true, nil
 }
 
-// openMore opens further slices and puts their rows into the merge.
+// openMore opens further slices and adds their rows to the merge.
 func (r *run) openMore(ctx context.Context, m *merger, todo []*sliceplan, open *[]*remote) error {
 	defer r.spec.Progress.Enter(r.spec.Progress.Enter(Opening))
 	more, err := r.open(ctx, todo, r.out.after)
@@ -152,7 +153,7 @@ func (r *run) openMore(ctx context.Context, m *merger, todo []*sliceplan, open *
 	return err
 }
 
-// join puts a node's rows into the merge, or those of its replacement.
+// join adds a node's rows, or those of its replacement, to the merge.
 func (r *run) join(ctx context.Context, m *merger, n *remote, open *[]*remote) error {
 	if err := m.add(n); err != nil {
 		return r.replace(ctx, m, n, err, open)
@@ -160,8 +161,7 @@ func (r *run) join(ctx context.Context, m *merger, n *remote, open *[]*remote) e
 	return nil
 }
 
-// replace returns the slices of a node that failed to their next copies, at the same timestamp, behind the last row
-// given.
+// replace opens the next copies of the slices of a failed node, at the same timestamp, behind the last row passed on.
 func (r *run) replace(ctx context.Context, m *merger, n *remote, why error, open *[]*remote) error {
 	if ctx.Err() != nil {
 		return why
@@ -183,7 +183,7 @@ func (r *run) replace(ctx context.Context, m *merger, n *remote, why error, open
 	return nil
 }
 
-// others returns the nodes that would be asked in this one's place; none when there is a slice that nobody else has.
+// others returns the nodes that would replace this one; none if some slice has no other candidate.
 func (n *remote) others() (nodes []index.NodeID) {
 	for _, s := range n.slices {
 		if len(s.candidates) < 2 {
@@ -196,8 +196,8 @@ func (n *remote) others() (nodes []index.NodeID) {
 	return nodes
 }
 
-// failed takes the node's copies out of the choice. When the node itself gave the reason, it may hold for one of
-// several copies only: each is asked alone before it is given up.
+// failed removes the node's copies from the candidates. If the node itself reported the error, it may concern only
+// one of several copies: then each copy is requested alone before it is removed.
 func (r *run) failed(n *remote, why error) {
 	var e *Error
 	said := errors.As(why, &e)
@@ -218,8 +218,9 @@ func (r *run) failed(n *remote, why error) {
 	}
 }
 
-// weightier returns which of the reasons of two copies of a slice says what to do: where one is past the timestamp the
-// next one is shown, if any may be; else who has no room is asked again, and then the last one counts.
+// weightier returns which error of two copies of a slice decides what happens next. An error that the timestamp is
+// past decides over a busy node if the scan may use a newer timestamp; otherwise a busy node decides, because it is
+// retried. In all other cases the last error decides.
 func (r *run) weightier(before, last error) error {
 	past := func(err error) bool {
 		code := CodeOf(err)
@@ -231,10 +232,10 @@ func (r *run) weightier(before, last error) error {
 	return last
 }
 
-// busy reports whether there was no room for a part.
+// busy reports whether the node had no room for a part.
 func busy(err error) bool { return err != nil && CodeOf(err) == errcode.Busy }
 
-// away words why a node could not be asked for a slice, or has no room for it.
+// away returns the error for a slice whose node could not be reached, or is busy.
 func (r *run) away(s index.SliceID, node index.NodeID, why error) error {
 	if busy(why) {
 		return Errorf(errcode.Busy, "slice %d of index %s: indexer %s: %s", s, r.spec.Index, r.c.nodes.Name(node),
@@ -245,8 +246,8 @@ func (r *run) away(s index.SliceID, node index.NodeID, why error) error {
 		s, r.spec.Index, r.c.nodes.Name(node), why)
 }
 
-// open asks the first candidate of every slice, slices of one node together, and those of nodes that fail again at
-// their next one. What was opened is returned also with an error.
+// open requests the slices from their first candidates, those of one node together, and the slices of failing nodes
+// from their next candidates. It returns what it has opened even with an error.
 func (r *run) open(ctx context.Context, todo []*sliceplan, after *Row) (opened []*remote, err error) {
 	for len(todo) > 0 {
 		if err := r.renew(ctx, todo); err != nil {
@@ -269,7 +270,7 @@ func (r *run) open(ctx context.Context, todo []*sliceplan, after *Row) (opened [
 		for _, n := range nodes {
 			r.explain.asked(n, r.c.nodes.Name)
 		}
-		for _, n := range nodes { // all of them before anything is given up: what was opened is closed by the caller
+		for _, n := range nodes { // finish the loop before giving up: the caller closes what was opened
 			if n.err == nil {
 				opened = append(opened, n)
 			}
@@ -288,7 +289,7 @@ func (r *run) open(ctx context.Context, todo []*sliceplan, after *Row) (opened [
 	return opened, nil
 }
 
-// ask opens a node's part. What is opened counts as load until closeAll.
+// ask opens a node's part. An opened part counts as load until closeAll.
 func (r *run) ask(ctx context.Context, n *remote) {
 	began := time.Now()
 	r.c.load.Begin(n.node)
@@ -303,7 +304,7 @@ func (r *run) ask(ctx context.Context, n *remote) {
 	case ctx.Err() == nil:
 		r.c.load.Refused(n.node, now)
 	}
-	if !errors.As(n.err, new(*Error)) { // else the node has read the request
+	if !errors.As(n.err, new(*Error)) { // otherwise the node has read the request
 		r.c.over.untold(n.node, req.Over)
 	}
 	if CodeOf(n.err) == errcode.Timeout {
@@ -312,7 +313,7 @@ func (r *run) ask(ctx context.Context, n *remote) {
 	r.c.load.End(n.node)
 }
 
-// byNode groups slices by the node of their first candidate. The error is of slices that have none.
+// byNode groups slices by the node of their first candidate. The error concerns slices without candidates.
 func byNode(todo []*sliceplan, after *Row) (nodes []*remote, err error) {
 	for _, s := range todo {
 		if len(s.candidates) == 0 {
@@ -353,7 +354,7 @@ func (r *run) request(n *remote) NodeRequest {
 	req.Over = r.c.over.take(n.node)
 	if g := r.spec.Groups; g != nil {
 		req.Groups = &g.Grouping
-		if req.After != nil { // of a cell its key tells
+		if req.After != nil { // a cell is identified by its key
 			req.After = &Row{Key: req.After.Key}
 		}
 	}
@@ -366,18 +367,20 @@ func (r *run) request(n *remote) NodeRequest {
 	return req
 }
 
-// nodeLimit is how many rows of one node may be wanted.
+// nodeLimit returns how many rows of one node may be needed.
 func (s *Spec) nodeLimit() int64 {
 	if s.Limit == 0 {
 		return 0
 	}
-	if s.Page != nil { // whether there is another one is wanted, and the first may repeat the last page's last
+	// one more to see whether there is another row, and one because the first may repeat the last row of the previous
+	// page
+	if s.Page != nil {
 		return s.Limit + s.Offset + 2
 	}
 	return s.Limit + s.Offset
 }
 
-// takeVector takes the timestamp's vector from any node, and checks that it is the one meant.
+// takeVector takes the timestamp's vector from any node, and checks its hash.
 func (r *run) takeVector(open []*remote) error {
 	for _, n := range open {
 		if v := n.stream.Vector(); v.Len() > 0 {
@@ -392,10 +395,10 @@ func (r *run) takeVector(open []*remote) error {
 	return Errorf(errcode.Internal, "no indexer sent the vector of timestamp %d", r.plan.ref.Number)
 }
 
-// drainTime bounds how long a scan that has all its rows waits for the ends of other nodes' answers.
+// drainTime bounds how long a complete scan waits for the ends of the nodes' answers.
 const drainTime = 2 * time.Millisecond
 
-// closeAll ends the nodes' parts. cancel ends the requests that they come from.
+// closeAll closes the nodes' parts. cancel cancels their requests.
 func (r *run) closeAll(open []*remote, cancel context.CancelFunc) {
 	for _, n := range open {
 		r.c.load.End(n.node)
@@ -405,6 +408,6 @@ func (r *run) closeAll(open []*remote, cancel context.CancelFunc) {
 			late.Stop()
 		}
 		r.explain.looked.Add(n.stream.Looked())
-		_ = n.stream.Close() // every row that was wanted has come, or the scan has failed for another reason
+		_ = n.stream.Close() // all rows have arrived, or the scan has failed already
 	}
 }

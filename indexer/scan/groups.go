@@ -17,54 +17,55 @@ import (
 // MaxAggregates bounds the aggregates of a request.
 const MaxAggregates = 32
 
-// Documents is the op of an Aggregate that counts documents; of an array index, of which one document may have several
-// rows, the different ones. The others are those of package aggregate.
+// Documents is the op of an Aggregate that counts documents. A document of an array index may have several rows and
+// is counted once. The other ops are those of package aggregate.
 const Documents = "documents"
 
-// Aggregate is one of a request: of the rows of a group, or of a component of their keys. Rows have no component.
+// Aggregate is an aggregate of a request, computed for each group over its rows or over one component of their keys.
+// Without a component, it counts rows or documents.
 type Aggregate struct {
 	Op        string `json:"op"` // count, sum, avg, min, max, documents
 	Component *int   `json:"component"`
-	Distinct  bool   `json:"distinct"` // of count, sum and avg: each value once
+	Distinct  bool   `json:"distinct"` // with count, sum and avg: each value once
 }
 
-// Grouping is what nodes are asked for instead of rows: cells, in the order of their keys. The key of a cell has the
-// components of By as stored keys have them, and, where Each is one, that component as well, or the document's id. So
-// the different values of Each stand behind one another within a group, whatever slices they are of.
+// Grouping makes nodes return cells instead of rows, in the order of the cells' keys. A cell's key has the components
+// of By in stored form, followed by the component Each, or the document's id, if set. So within a group, the distinct
+// values of Each are consecutive, whichever slices they come from.
 type Grouping struct {
 	By   []int     `json:"by"`
 	Each int       `json:"each"` // a component, EachNone or EachDocument
-	Of   []Partial `json:"of"`   // what a cell has of its rows
+	Of   []Partial `json:"of"`   // aggregates of a cell's rows
 }
 
-// What Each is beside a component.
+// Values of Each other than a component.
 const (
 	EachNone     = -1
 	EachDocument = -2
 )
 
-// Partial is a part of an aggregate. The component of rows does not count; it is one that keys have all the same.
+// Partial is a part of an aggregate. For Rows the component is ignored, but must be valid.
 type Partial struct {
 	Op        aggregate.Op `json:"op"`
 	Component int          `json:"component"`
 }
 
-// groups is a Grouping with what its results are made of.
+// groups is a Grouping together with the derivation of the requested results.
 type groups struct {
 	Grouping
-	results []outcome // one for each aggregate that was asked for
+	results []outcome // one for each requested aggregate
 }
 
-// outcome is where the result of an aggregate comes from: a partial of the cells, or their different values.
+// outcome says how to compute the result of an aggregate: from a partial of the cells, or over their distinct values.
 type outcome struct {
-	partial int          // of Grouping.Of; below 0: of the different values
-	op      aggregate.Op // of these
+	partial int          // index into Grouping.Of; below 0: over distinct values
+	op      aggregate.Op // for distinct values
 }
 
-// grouped reports whether groups are asked for instead of rows.
+// grouped reports whether the request is for groups instead of rows.
 func (r *Request) grouped() bool { return r.GroupBy != nil || len(r.Aggregates) > 0 }
 
-// checkGroups refuses what does not go with groups.
+// checkGroups refuses options that cannot be combined with groups.
 func (r *Request) checkGroups() error {
 	switch {
 	case !r.grouped():
@@ -82,7 +83,7 @@ func (r *Request) checkGroups() error {
 	return nil
 }
 
-// group makes the spec one of groups.
+// group sets s.Groups if the request is for groups.
 func (s *Spec) group(r *Request, def *index.Definition) error {
 	if !r.grouped() {
 		return nil
@@ -136,7 +137,7 @@ func (s *Spec) checkAggregate(i int, a *Aggregate) error {
 	return nil
 }
 
-// add adds an aggregate that was checked. rows: documents are as many as rows.
+// add adds a checked aggregate. rows says that each row of a group is another document.
 func (g *groups) add(i int, a *Aggregate, rows bool) error {
 	op, each := aggregate.Op(a.Op), EachNone
 	p := Partial{Op: op}
@@ -145,7 +146,7 @@ func (g *groups) add(i int, a *Aggregate, rows bool) error {
 		p.Op = aggregate.Rows
 	case a.Op == Documents:
 		op, each = aggregate.Count, EachDocument
-	case a.Distinct && op != aggregate.Min && op != aggregate.Max: // which are the same of each value once
+	case a.Distinct && op != aggregate.Min && op != aggregate.Max: // distinct makes no difference to min and max
 		each = *a.Component
 	default:
 		p.Component = *a.Component
@@ -172,8 +173,8 @@ func eachName(each int) string {
 	return fmt.Sprintf("component %d", each)
 }
 
-// documentsAreRows reports whether each row of a group is of another document: so it is where a document has one row,
-// and of an array index where all rows of a group have the same key.
+// documentsAreRows reports whether each row of a group is another document. That is so if a document has one row, and
+// in an array index if all rows of a group have the same key.
 func (s *Spec) documentsAreRows(def *index.Definition, by []int) bool {
 	if len(by) == len(s.Desc) {
 		return true
@@ -185,7 +186,7 @@ func (s *Spec) documentsAreRows(def *index.Definition, by []int) bool {
 	})
 }
 
-// check refuses what no coordinator asks for.
+// check refuses a Grouping that no coordinator sends.
 func (g *Grouping) check(components int) error {
 	bad := g.Each < EachDocument || g.Each >= components || len(g.Of) > MaxAggregates || len(g.By) > components
 	has := func(c int) bool { return c >= 0 && c < components }
@@ -201,7 +202,7 @@ func (g *Grouping) check(components int) error {
 	return nil
 }
 
-// accs are those of a cell that has no rows yet.
+// accs returns the accumulators of an empty cell.
 func (g *Grouping) accs() []aggregate.Acc {
 	all := make([]aggregate.Acc, len(g.Of))
 	for i := range all {
@@ -210,7 +211,7 @@ func (g *Grouping) accs() []aggregate.Acc {
 	return all
 }
 
-// components are those that stand in the key of a cell: of stored keys, and EachDocument.
+// components returns the components of a cell's key: components of stored keys, and EachDocument.
 func (g *Grouping) components() []int {
 	if g.Each == EachNone {
 		return g.By
@@ -218,7 +219,7 @@ func (g *Grouping) components() []int {
 	return append(slices.Clip(g.By), g.Each)
 }
 
-// desc are the directions of a cell's components.
+// desc returns the directions of a cell's components.
 func (g *Grouping) desc(stored []bool) (all []bool) {
 	for _, c := range g.components() {
 		all = append(all, c >= 0 && stored[c])
@@ -226,14 +227,15 @@ func (g *Grouping) desc(stored []bool) (all []bool) {
 	return all
 }
 
-// order says how far cells come in the order in which rows are read: rows that differ in the first lead components of
-// their keys are of cells that follow in the same order; whole: and those that do not differ in them are of one cell.
-// These components are beginnings of the cell's own ones, in their order, and ones that the ranges fix.
+// order returns how far the order of cells follows the order of rows: rows with different values in the first lead
+// components of their keys belong to cells in the same order; and if whole is set, rows with equal values in them
+// belong to the same cell. These lead components are a prefix of the cell's components, in order, interleaved with
+// components that the ranges fix.
 func (g *Grouping) order(stored, fixed int) (lead int, whole bool) {
 	of, at := g.components(), 0
 	for lead < stored || at < len(of) {
 		switch {
-		case at < len(of) && of[at] >= 0 && of[at] < lead: // the same in all of them
+		case at < len(of) && of[at] >= 0 && of[at] < lead: // equal in all of them
 			at++
 		case lead == stored:
 			return lead, false
@@ -249,7 +251,7 @@ func (g *Grouping) order(stored, fixed int) (lead int, whole bool) {
 	return lead, at == len(of)
 }
 
-// fixedParts returns the components that all keys in the ranges begin with.
+// fixedParts returns the components that are equal in all keys of the ranges.
 func fixedParts(ranges []Range, desc []bool) (parts [][]byte) {
 	if len(ranges) == 0 || ranges[0].Low == nil || ranges[len(ranges)-1].High == nil {
 		return nil
@@ -257,7 +259,7 @@ func fixedParts(ranges []Range, desc []bool) (parts [][]byte) {
 	low, high := ranges[0].Low, ranges[len(ranges)-1].High
 	for rest, end := low, 0; len(rest) > 0 && len(parts) < len(desc); {
 		part, behind, err := collate.Next(rest, desc[len(parts)])
-		if err != nil { // a bound need not be a key
+		if err != nil { // a bound need not be a complete key
 			break
 		}
 		end += len(part)
@@ -269,8 +271,8 @@ func fixedParts(ranges []Range, desc []bool) (parts [][]byte) {
 	return parts
 }
 
-// behind cuts off, in the direction of the scan, rows of cells up to and including those whose keys begin with after,
-// as far as the order of the rows tells. The cells themselves have to be looked at all the same.
+// behind cuts off, in the direction of the scan, the rows of cells up to and including those whose keys begin with
+// after, as far as the order of rows permits. The caller must still filter the cells.
 func (g *Grouping) behind(ranges []Range, after []byte, desc []bool, reverse bool) ([]Range, error) {
 	fixed := fixedParts(ranges, desc)
 	lead, _ := g.order(len(desc), len(fixed))
@@ -285,7 +287,7 @@ func (g *Grouping) behind(ranges []Range, after []byte, desc []bool, reverse boo
 	}
 	of := g.components()[:len(parts)]
 	var prefix []byte
-	said := 0 // of the lead's components, by the prefix
+	said := 0 // number of the lead's components that prefix has
 	for ; said < lead; said++ {
 		if i := slices.Index(of, said); i >= 0 {
 			prefix = append(prefix, parts[i]...)
@@ -299,13 +301,13 @@ func (g *Grouping) behind(ranges []Range, after []byte, desc []bool, reverse boo
 	return from(ranges, prefix, stay, reverse), nil
 }
 
-// from cuts off what lies before the rows whose keys begin with a prefix, in the direction of the scan, and those rows
-// unless they are to stay.
+// from cuts off what precedes the rows whose keys begin with prefix, in the direction of the scan. It also cuts off
+// these rows, unless stay is set.
 func from(ranges []Range, prefix []byte, stay, reverse bool) (out []Range) {
 	low, high := prefix, collate.PrefixEnd(prefix)
 	if !stay {
 		if low, high = high, low; !reverse && low == nil || reverse && len(high) == 0 {
-			return nil // nothing is behind
+			return nil // nothing follows
 		}
 	}
 	one := Range{Low: low}
@@ -315,12 +317,12 @@ func from(ranges []Range, prefix []byte, stay, reverse bool) (out []Range) {
 	return intersect(ranges, []Range{one})
 }
 
-// brief says in a few words what groups are asked for.
+// briefGroups returns a short description of the requested groups.
 func (r *Request) briefGroups() string {
 	if !r.grouped() {
 		return ""
 	}
-	by, _ := json.Marshal(r.GroupBy) // of numbers
+	by, _ := json.Marshal(r.GroupBy) // of numbers: no error
 	if r.GroupBy == nil {
 		by = []byte("[]")
 	}

@@ -15,35 +15,33 @@ import (
 	"tidemark/wire"
 )
 
-// A node lets a timestamp go that a few newer ones have followed, unless somebody reads it there. So that another copy
-// can go on in the place of one that is lost, and another indexer in the place of this one, a scan that takes long asks
-// all nodes that have copies of its slices to keep its timestamp.
+// A node releases a timestamp after a few newer ones, unless a scan reads it there. A scan that takes long therefore
+// asks all nodes that have copies of its slices to keep its timestamp, so that another copy can continue when one is
+// lost, and another indexer when this one is lost.
 const (
-	// keepLook is how often a scan that has not asked for that looks whether it should. Most have ended before the first
-	// look.
+	// keepLook is how often a scan checks whether it should ask. Most scans end before the first check.
 	keepLook = 25 * time.Millisecond
-	// keepFrom is for how long a scan has read when it asks, or sooner when so many timestamps have followed its own as
-	// keepBehind: half of those that a node has. They follow each other within 200 ms as a rule, and much sooner where
-	// scans wait for them.
+	// keepFrom is the reading time after which a scan asks. It asks earlier when keepBehind newer timestamps, half of
+	// what a node holds, have been promoted. Promotions are usually up to 200 ms apart, and much closer while scans
+	// wait for them.
 	keepFrom   = 500 * time.Millisecond
 	keepBehind = 3
-	// keepEvery is how often it asks again, since what is kept goes with its time (KeepFor), and keepAgain how soon those
-	// that could not be asked, or had no room.
+	// keepEvery is how often the scan renews the request, because what is kept expires after KeepFor. keepAgain is
+	// how soon it retries with nodes that could not be reached or had no room.
 	keepEvery = KeepFor / 3
 	keepAgain = 2 * time.Second
-	// keepPatience is how long an answer to that may take.
+	// keepPatience bounds one request.
 	keepPatience = 2 * time.Second
 )
 
-// KeepRequest asks a node to let its snapshots at a timestamp stay for KeepFor, or until NodeRequest.Over names the
-// scan.
+// KeepRequest asks a node to keep its snapshots at a timestamp for KeepFor, or until NodeRequest.Over names the scan.
 type KeepRequest struct {
 	Scan   Pages             `json:"scan"`
 	Ref    wire.StabilityRef `json:"ref"`
 	Copies []index.CopyID    `json:"copies"`
 }
 
-// Check refuses what no coordinator asks for.
+// Check refuses a request that no coordinator sends.
 func (r *KeepRequest) Check() error {
 	switch {
 	case len(r.Copies) == 0 || len(r.Copies) > MaxCopies:
@@ -54,7 +52,7 @@ func (r *KeepRequest) Check() error {
 	return nil
 }
 
-// keeping has the timestamp of one attempt kept for as long as it reads. The scan waits for none of the nodes.
+// keeping keeps the timestamp of one attempt on the nodes while it reads. The scan waits for none of the nodes.
 type keeping struct {
 	c      *Coordinator
 	index  index.ID
@@ -67,19 +65,20 @@ type keeping struct {
 	mu     sync.Mutex
 	timer  *time.Timer
 	ended  bool
-	cancel context.CancelFunc             // of what is under way; nil: nobody was asked
-	asked  map[index.NodeID]*keepingThere // nil: nobody was
+	cancel context.CancelFunc             // cancels the requests in flight; nil: none was sent
+	asked  map[index.NodeID]*keepingThere // nil: none was sent
 	asks   sync.WaitGroup
 }
 
-// keepingThere is what one node was asked.
+// keepingThere tracks the requests to one node.
 type keepingThere struct {
-	due     time.Time // when it is asked next
+	due     time.Time // when the next request is due
 	asking  bool
-	trouble error // why it does not keep it, as far as is known
+	trouble error // why the node does not keep the timestamp, if known
 }
 
-// keep begins to look after the timestamp of an attempt; nil: it needs none, as each of its pages takes a newer one.
+// keep starts keeping the timestamp of an attempt. It returns nil without stability, where each page has a newer
+// timestamp.
 func (r *run) keep(ctx context.Context) *keeping {
 	if r.spec.Stability == NoStability {
 		return nil
@@ -92,8 +91,9 @@ func (r *run) keep(ctx context.Context) *keeping {
 	return k
 }
 
-// end ends it. Whoever was lost in the middle, a client or the way to it, may go on elsewhere: then the nodes keep the
-// timestamp for its time. To an error that tells that it is gone is added why it was not kept.
+// end stops keeping the timestamp. If the client or the connection to it was lost, the scan may continue elsewhere,
+// so the nodes keep the timestamp until it expires. If err says that the timestamp is gone, end adds why it was not
+// kept.
 func (k *keeping) end(ctx context.Context, err error) error {
 	if k == nil {
 		return err
@@ -121,7 +121,7 @@ func (k *keeping) end(ctx context.Context, err error) error {
 	return k.explain(err)
 }
 
-// explain adds to an error which nodes could not keep the timestamp, the first of them with its reason.
+// explain adds to an error how many nodes did not keep the timestamp, and the reason of the first.
 func (k *keeping) explain(err error) error {
 	var which []index.NodeID
 	for n, t := range k.asked {
@@ -139,7 +139,7 @@ func (k *keeping) explain(err error) error {
 	return &e
 }
 
-// look asks whoever is to be asked now.
+// look sends the requests that are due.
 func (k *keeping) look() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -153,7 +153,7 @@ func (k *keeping) look() {
 	}
 }
 
-// isDue reports whether the nodes will soon let the timestamp go.
+// isDue reports whether the nodes may release the timestamp soon.
 func (k *keeping) isDue() bool {
 	if time.Since(k.began) >= keepFrom {
 		return true
@@ -163,10 +163,10 @@ func (k *keeping) isDue() bool {
 		newest.Number >= k.ref.Number+keepBehind
 }
 
-// tell asks the nodes that have copies of the slices now. The lock is held.
+// tell sends requests to the nodes that now have copies of the slices. The caller holds the lock.
 func (k *keeping) tell() {
 	view, err := k.c.View(k.index)
-	if err != nil { // it is looked at again soon, and by the scan itself where it matters
+	if err != nil { // the next look retries; where it matters, the scan itself reports the error
 		return
 	}
 	if k.asked == nil {
@@ -195,13 +195,14 @@ func (k *keeping) tell() {
 	}
 }
 
-// reads reports whether a slice is one of the scan's. Nothing else of the plan is touched, which the scan changes.
+// reads reports whether a slice belongs to the scan. It reads only the slice numbers of the plan, because the scan
+// modifies the rest.
 func (k *keeping) reads(s index.SliceID) bool {
 	i := sort.Search(len(k.slices), func(i int) bool { return k.slices[i].slice >= s })
 	return i < len(k.slices) && k.slices[i].slice == s
 }
 
-// ask asks one node.
+// ask sends a request to one node.
 func (k *keeping) ask(node index.NodeID, t *keepingThere, copies []index.CopyID) {
 	ctx, cancel := context.WithTimeout(k.ctx, keepPatience)
 	defer cancel()
@@ -212,10 +213,10 @@ func (k *keeping) ask(node index.NodeID, t *keepingThere, copies []index.CopyID)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	t.asking, t.due = false, time.Now().Add(keepEvery)
-	if k.ctx.Err() != nil { // the scan has ended: that the question went unanswered says nothing of the node
+	if k.ctx.Err() != nil { // the scan has ended, so a missing answer says nothing about the node
 		return
 	}
-	if t.trouble = err; err != nil && CodeOf(err) != errcode.SnapshotTooOld { // which it will not have again
+	if t.trouble = err; err != nil && CodeOf(err) != errcode.SnapshotTooOld { // that timestamp will not return
 		t.due = time.Now().Add(keepAgain)
 	}
 }

@@ -8,26 +8,26 @@ import (
 	"tidemark/internal/rpc"
 )
 
-// maxLagging is how many scans may wait at a time for copies that lag behind what their sessions have seen: an index
-// that lags must not take the places of all scans, nor a user those of others. Others wait no longer than lagHurry, in
-// which what was promoted just now is there: then they are refused.
+// maxLagging bounds the scans that wait concurrently for copies that lag behind what their sessions have seen: a
+// lagging index must not occupy the places of all scans, nor one user those of others. Further scans wait at most
+// lagHurry, enough for a timestamp that was promoted just now to arrive, and are then refused.
 const (
 	maxLagging = 32
 	lagHurry   = 100 * time.Millisecond
 )
 
-// lag is whether a scan waits for copies that lag behind its session, or for this indexer to hear of what that has
-// seen.
+// lag tracks whether a scan waits for copies that lag behind its session, or for this indexer to receive what the
+// session has seen.
 type lag struct {
 	places *rpc.Places
 	user   string
-	placed bool      // it has one of the places
+	placed bool      // it occupies a place
 	since  time.Time // zero: it does not wait
-	hurry  time.Time // until when it waits without a place; zero: it has one, or does not wait
+	hurry  time.Time // end of its wait without a place; zero: it has one, or does not wait
 }
 
-// begin counts a scan that has to wait, until end. given: the sink has been given rows, and the scan goes on whatever
-// it takes.
+// begin records that the scan has to wait, until end. given says that rows have been returned already; such a scan
+// continues even without a place.
 func (l *lag) begin(given bool) {
 	now := time.Now()
 	if l.since.IsZero() {
@@ -45,8 +45,7 @@ func (l *lag) begin(given bool) {
 	}
 }
 
-// crowded refuses a scan that has found no place among those that wait for copies, and has waited long enough for one
-// that finds none. why is what it waits for.
+// crowded returns an error if the scan has no place and has waited for lagHurry. why is what it waits for.
 func (l *lag) crowded(of index.ID, why error) error {
 	if l.hurry.IsZero() || time.Now().Before(l.hurry) {
 		return nil
@@ -55,7 +54,7 @@ func (l *lag) crowded(of index.ID, why error) error {
 		"already, %d at most and fewer of one user: try again: %w", of, l.places.Taken(), maxLagging, why)
 }
 
-// until is until when nodes may wait for the timestamp, by a scan that waits until its deadline.
+// until returns until when nodes may wait for the timestamp, at most deadline.
 func (l *lag) until(deadline time.Time) time.Time {
 	if !l.hurry.IsZero() && l.hurry.Before(deadline) {
 		return l.hurry
@@ -63,7 +62,8 @@ func (l *lag) until(deadline time.Time) time.Time {
 	return deadline
 }
 
-// end gives the place back: the copies are open, or are waited for no more. It returns how long they were waited for.
+// end releases the place, because the copies are open or the scan has given up. It returns how long the scan waited
+// for them.
 func (l *lag) end() (waited time.Duration) {
 	if l.placed {
 		l.placed = false

@@ -2,16 +2,17 @@ package scan
 
 import "slices"
 
-// later are the slices of a scan that are not open yet, in the order in which their rows come.
+// later holds the slices of a scan that are not open yet, in the order of their rows.
 type later struct {
 	slices []*sliceplan
-	next   int // how many are opened next
+	next   int // how many to open next
 }
 
-// waiting returns the slices of the plan. Those of an index that is partitioned by range stand one behind the other: of
-// a scan with a limit the first is opened, then two, four and so on, for as long as rows are wanting. Of any other scan
-// all are opened at once, and of groups, whose order may be another one. So they are with stability query, where later
-// scans want the timestamp kept by every node, and in an attempt behind one that came too late.
+// waiting returns the slices of the plan. Slices of an index that is partitioned by range follow each other in index
+// order: for a scan with a limit, the first is opened, then two, four and so on while rows are missing. All other
+// scans open all slices at once. So do groups, whose order may differ from that of the index; scans with stability
+// query, because later scans need every node to keep the timestamp; and an attempt after one that opened a slice too
+// late.
 func (r *run) waiting() later {
 	l := later{slices: make([]*sliceplan, len(r.plan.slices)), next: len(r.plan.slices)}
 	for i := range r.plan.slices {
@@ -27,7 +28,7 @@ func (r *run) waiting() later {
 	return l
 }
 
-// take returns the slices that are to be opened next.
+// take returns the slices to open next.
 func (l *later) take() []*sliceplan {
 	n := min(l.next, len(l.slices))
 	taken := l.slices[:n]
@@ -35,7 +36,7 @@ func (l *later) take() []*sliceplan {
 	return taken
 }
 
-// rest returns all that are left.
+// rest returns all remaining slices.
 func (l *later) rest() []*sliceplan {
 	taken := l.slices
 	l.slices = nil

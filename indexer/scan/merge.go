@@ -5,22 +5,22 @@ import (
 	"io"
 )
 
-// source is one ordered input of a merge. next gives io.EOF at its end.
+// source is an ordered input of a merge. next returns io.EOF at the end.
 type source interface {
 	next() (Row, error)
 }
 
-// merger takes the smallest row of its sources again and again (in reverse the greatest). It is a tree of losers over
-// the sources' present rows: to take a row costs one comparison for each doubling of the number of sources, and none
-// when there is one. Equal rows of two sources both come.
+// merger repeatedly takes the smallest row of its sources (in reverse, the greatest). It is a loser tree over the
+// sources' current rows: taking a row costs one comparison for each doubling of the number of sources, and none for a
+// single source. Equal rows of two sources are both returned.
 type merger struct {
 	reverse bool
 	inputs  []merged
-	// losers is the tree without its root: node n has the nodes 2n and 2n+1 below it, input i stands at len(inputs)+i. It
-	// holds the inputs that have lost there. first is the one that has lost nowhere.
+	// losers is the tree without its root: node n has the children 2n and 2n+1, and input i is at len(inputs)+i. Each
+	// node holds the input that lost there. first is the input that never lost.
 	losers []int
 	first  int
-	built  bool // for the inputs that there are
+	built  bool // the tree matches the inputs
 }
 
 type merged struct {
@@ -29,7 +29,7 @@ type merged struct {
 	ended bool
 }
 
-// before reports whether the row of an input comes before that of another one. An input that has ended comes last.
+// before reports whether the row of input i comes before that of input j. An input that has ended comes last.
 func (m *merger) before(i, j int) bool {
 	a, b := &m.inputs[i], &m.inputs[j]
 	if a.ended || b.ended {
@@ -42,7 +42,7 @@ func (m *merger) before(i, j int) bool {
 	return c < 0
 }
 
-// add reads a source's first row and puts it in. A source that is empty is left out.
+// add reads a source's first row and adds the source. An empty source is left out.
 func (m *merger) add(s source) error {
 	row, err := s.next()
 	if errors.Is(err, io.EOF) {
@@ -56,7 +56,7 @@ func (m *merger) add(s source) error {
 	return nil
 }
 
-// build lets all inputs play.
+// build builds the tree.
 func (m *merger) build() {
 	n := len(m.inputs)
 	winners := make([]int, 2*n)
@@ -88,7 +88,8 @@ func (m *merger) top() (Row, source, bool) {
 	return in.row, in.src, !in.ended
 }
 
-// advance moves the source whose row was on top, also when others have been added since. On an error the source is out.
+// advance moves to the next row of the source whose row was on top, also when sources have been added since. On an
+// error that source is removed.
 func (m *merger) advance() error {
 	in := &m.inputs[m.first]
 	row, err := in.src.next()

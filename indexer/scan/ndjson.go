@@ -13,37 +13,38 @@ import (
 	"tidemark/wire"
 )
 
-// MediaType of an answer to a client.
+// MediaType is the media type of an answer to a client.
 const MediaType = "application/x-ndjson"
 
 const (
-	ndjsonBuffer = 32 << 10 // what is written at once
-	rowGuess     = 80       // bytes of a line, for the first size of the buffer
+	ndjsonBuffer = 32 << 10 // bytes at which lines are written
+	rowGuess     = 80       // bytes of a line, for the initial size of the buffer
 )
 
-// Encoder writes an answer for clients: a line {"key":[…],"id":"…"} per row, or {"key":[…],"values":[…]} per group, and
-// a last line with "end" or "error". It implements Sink. A component that is MISSING is shown as null.
+// Encoder writes an answer to a client: one line per row, {"key":[…],"id":"…"}, or per group,
+// {"key":[…],"values":[…]}, and a last line with "end" or "error". It implements Sink. A MISSING component is encoded
+// as null.
 type Encoder struct {
 	projection
 	w     io.Writer
 	flush func()
 	whole func(size int)
-	out   []byte // whole lines that have not been written yet
-	full  int    // bytes, when they are written
+	out   []byte // complete lines that have not been written yet
+	full  int    // size of out at which it is written
 	begun bool   // something has been written
 
-	groups bool   // and not rows
-	places bool   // lines with them are wanted
-	at     Resume // where another indexer would go on behind the row that came last
+	groups bool   // groups instead of rows
+	places bool   // the client wants lines with places
+	at     Resume // where another indexer would continue behind the last row
 	token  []byte
 	seen   scanport.Seen
 }
 
-// projection makes of stored keys those that rows have.
+// projection selects components from stored keys.
 type projection struct {
-	desc  []bool // of the components of the index
+	desc  []bool // directions of the index's components
 	pick  []int  // components that rows have; nil: all
-	shown []bool // desc of those
+	shown []bool // directions of pick
 	key   []byte
 	parts [][]byte
 }
@@ -63,8 +64,9 @@ func newProjection(spec *Spec) projection {
 	return p
 }
 
-// NewEncoder writes the rows of a scan to w; flush, if not nil, is called when a buffer has been written that others
-// follow; whole, if not nil, is called with its size before an answer is written that is in one buffer with its end.
+// NewEncoder returns an Encoder that writes the rows of a scan to w. flush, unless nil, is called when a buffer has
+// been written and more follows. whole, unless nil, is called with the size of an answer before it is written, if it
+// fits in one buffer including its end.
 func NewEncoder(w io.Writer, flush func(), whole func(size int), spec Spec) *Encoder {
 	size := ndjsonBuffer
 	if spec.Limit > 0 && spec.Limit < ndjsonBuffer/rowGuess {
@@ -78,13 +80,13 @@ func NewEncoder(w io.Writer, flush func(), whole func(size int), spec Spec) *Enc
 	return e
 }
 
-// WithPlaces has lines with places written (scanport.PlaceLine).
+// WithPlaces makes the Encoder write lines with places (scanport.PlaceLine).
 func (e *Encoder) WithPlaces() { e.places = true }
 
 // At implements Dated.
 func (e *Encoder) At(ref wire.StabilityRef, seen scanport.Seen) { e.at.Ref, e.seen = ref, seen }
 
-// project puts the components that rows have together.
+// project returns a key with the selected components.
 func (p *projection) project(key []byte) ([]byte, error) {
 	if p.pick == nil {
 		return key, nil
@@ -113,7 +115,7 @@ func (e *Encoder) Row(r Row) error {
 	if err == nil {
 		line, err = collate.DecodeComposite(append(e.out, `{"key":`...), key, e.shown)
 	}
-	if err != nil { // what was there before the line stays
+	if err != nil { // e.out keeps the lines before this one
 		return Errorf(errcode.Damaged, "a stored key of document %q: %w", r.DocID, err)
 	}
 	if e.groups {
@@ -128,7 +130,7 @@ func (e *Encoder) Row(r Row) error {
 		return nil
 	}
 	if e.places {
-		e.at.Last = r // for now only
+		e.at.Last = r // valid only during this call
 		e.token = e.at.appendTo(e.token[:0], &e.seen)
 		e.out = scanport.AppendPlace(e.out, e.token)
 	}
@@ -141,7 +143,7 @@ func (e *Encoder) Row(r Row) error {
 	return nil
 }
 
-// write returns the lines to the client.
+// write writes the buffered lines to the client.
 func (e *Encoder) write() error {
 	e.begun = true
 	_, err := e.w.Write(e.out)
@@ -149,7 +151,7 @@ func (e *Encoder) write() error {
 	return err
 }
 
-// last writes what is left, with the last line in it.
+// last writes the rest, including the last line.
 func (e *Encoder) last() error {
 	if !e.begun && e.whole != nil {
 		e.whole(len(e.out))
@@ -157,7 +159,7 @@ func (e *Encoder) last() error {
 	return e.write()
 }
 
-// End writes the last line of a whole answer.
+// End writes the last line of a complete answer.
 func (e *Encoder) End(r Result) error {
 	e.out = append(appendEnd(e.out, r), '\n')
 	return e.last()
@@ -171,7 +173,7 @@ func appendEnd(dst []byte, r Result) []byte {
 	return append(appendExplain(appendMore(appendSession(appendTimestamp(dst, r), &r), &r), r.Explain), '}')
 }
 
-// Fail writes the last line of an answer that ends with an error. It tells what a session has seen with the rows
+// Fail writes the last line of an answer that ends with an error. It includes what the session has seen with the rows
 // before.
 func (e *Encoder) Fail(err error) error {
 	body, jerr := json.Marshal(struct {
@@ -185,7 +187,7 @@ func (e *Encoder) Fail(err error) error {
 	return e.last()
 }
 
-// tokenOf is the token of what was seen; "" where no rows were begun.
+// tokenOf returns the token of what was seen, "" if no rows were begun.
 func tokenOf(s *scanport.Seen) string {
 	if s.Bucket == "" {
 		return ""
@@ -193,8 +195,8 @@ func tokenOf(s *scanport.Seen) string {
 	return s.Token()
 }
 
-// appendSession appends ,"session":"…" and, where it is so, ,"session_lost":"…". Neither has a character that needs
-// escaping.
+// appendSession appends ,"session":"…" and, if something was lost, ,"session_lost":"…". Neither value contains a
+// character that needs escaping.
 func appendSession(dst []byte, r *Result) []byte {
 	dst = append(dst, `,"session":"`...)
 	dst = append(r.Seen.AppendToken(dst), '"')
@@ -205,7 +207,7 @@ func appendSession(dst []byte, r *Result) []byte {
 	return dst
 }
 
-// appendMore appends ,"more":true,"cursor":"…" of a page that others follow.
+// appendMore appends ,"more":true,"cursor":"…" to a page that is not the last.
 func appendMore(dst []byte, r *Result) []byte {
 	if !r.More {
 		return dst
@@ -226,7 +228,8 @@ func AppendCount(dst []byte, r Result) []byte {
 	return append(dst, '}', '\n')
 }
 
-// appendTimestamp appends {"id":"…","hash":"…","vector":[["vbuuid",seqno],…]}, the vector when it was asked for.
+// appendTimestamp appends {"id":"…","hash":"…","vector":[["vbuuid",seqno],…]}, with the vector only if it was
+// requested.
 func appendTimestamp(dst []byte, r Result) []byte {
 	dst = append(dst, `{"id":"`...)
 	dst = append(dst, TimestampID(r.Ref)...)

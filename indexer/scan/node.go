@@ -16,7 +16,8 @@ import (
 // MaxCopies bounds the copies of one node request.
 const MaxCopies = 1024
 
-// Cursor walks over rows of one slice. A row is valid until the next call of Next. Close gives the first error met.
+// Cursor iterates over rows of one slice. A row is valid until the next call of Next. Close returns the first error
+// of the iteration.
 type Cursor interface {
 	Next() bool
 	Row() (key, docID []byte)
@@ -25,32 +26,33 @@ type Cursor interface {
 
 // Slice is one copy's snapshot at the timestamp of a scan.
 type Slice interface {
-	// Rows walks over low <= key||docid < high; nil is open.
+	// Rows iterates over low <= key||docid < high; nil is open.
 	Rows(ctx context.Context, low, high []byte, reverse bool) (Cursor, error)
-	// Items is the number of all rows.
+	// Items returns the number of all rows.
 	Items() int64
 }
 
-// Pinned holds snapshots for as long as a node's part of a scan takes.
+// Pinned holds snapshots while a node's part of a scan runs.
 type Pinned struct {
 	Vector  timestamp.Vector // of the timestamp
-	Slices  []Slice          // one per copy asked for
+	Slices  []Slice          // one per requested copy
 	Release func() error
 }
 
-// Pins returns a node's snapshots.
+// Pins provides a node's snapshots.
 type Pins interface {
-	// Pin returns the snapshots of copies at exactly ref, waiting until they are there, for at most wait, or ctx ends.
-	// Errors are *Error: with code SNAPSHOT_SKIPPED, SNAPSHOT_TOO_OLD, INDEX_NOT_HOSTED (no such copy), INDEX_NOT_READY,
-	// INDEX_IN_ROLLBACK, TIMEOUT; or context.DeadlineExceeded when the wait was too short.
+	// Pin returns the snapshots of copies at exactly ref. It waits until they exist, at most for wait or until ctx
+	// ends. Errors are *Error with code SNAPSHOT_SKIPPED, SNAPSHOT_TOO_OLD, INDEX_NOT_HOSTED (no such copy),
+	// INDEX_NOT_READY, INDEX_IN_ROLLBACK or TIMEOUT; or context.DeadlineExceeded when the wait was too short.
 	Pin(ctx context.Context, id index.ID, copies []index.CopyID, ref wire.StabilityRef, wait time.Duration) (*Pinned,
 		error)
-	// Keep lets the node's snapshots at a timestamp stay for so long, all copies of its bucket: a later scan names it.
+	// Keep keeps the node's snapshots at a timestamp for d, for all copies of its bucket, because a later scan will
+	// name it.
 	Keep(ref wire.StabilityRef, d time.Duration)
-	// KeepPages lets snapshots of copies stay while a page of an answer is read, and for KeepFor after each. done is
-	// called when it was, or could not be. Errors are *Error: BUSY, where so much is kept already.
+	// KeepPages keeps snapshots of copies while a page of an answer is read, and for KeepFor after it. The caller
+	// calls done when the page was read, or could not be. Errors are *Error: BUSY if too much is kept already.
 	KeepPages(of Pages, copies []index.CopyID, ref wire.StabilityRef) (done func(read bool), err error)
-	// EndPages lets what is kept for an answer go.
+	// EndPages releases what is kept for an answer.
 	EndPages(of Pages)
 }
 
@@ -78,7 +80,7 @@ func (r *NodeRequest) check() error {
 	return checkFilters(r.Where, len(r.Desc))
 }
 
-// checkTimes refuses what is longer than anything that a coordinator asks for.
+// checkTimes refuses durations that no coordinator requests.
 func (r *NodeRequest) checkTimes() error {
 	for _, one := range []struct {
 		name            string
@@ -105,19 +107,19 @@ func (r *NodeRequest) checkGroups() error {
 	return r.Groups.check(len(r.Desc))
 }
 
-// leastLasts is how long a part has for what it has to say, though its scan is over.
+// leastLasts is how long a part may still take to send its result when the scan's time is over.
 const leastLasts = time.Second
 
-// Lasts is how long a node's part of the scan may take, whatever was sent.
+// Lasts returns how long the node's part of the scan may take, bounded whatever was sent.
 func (r *NodeRequest) Lasts() time.Duration {
 	ms := min(max(r.LastsMS, leastLasts.Milliseconds()), DefaultMaxDuration.Milliseconds())
 	return time.Duration(ms) * time.Millisecond
 }
 
-// Serve answers a coordinator's request on this node: it pins the snapshots, merges the slices and writes frames to w;
-// flush, if not nil, is called after each frame that is not soon followed by another one. A reason for having no rows,
-// or no more, is written as a frame and returned; the caller only closes the connection. Serve ends when ctx does, and
-// when w fails.
+// Serve answers a coordinator's request on this node: it pins the snapshots, merges the slices and writes frames to
+// w. flush, unless nil, is called after each frame that is not soon followed by another one. An error that prevents
+// rows, or further rows, is written as a frame and also returned; the caller only has to close the connection. Serve
+// ends when ctx does, and when w fails.
 func Serve(ctx context.Context, w io.Writer, flush func(), req NodeRequest, pins Pins) error {
 	f := NewFrameWriter(w, flush)
 	err := serve(ctx, f, req, pins)
@@ -156,8 +158,8 @@ func serve(ctx context.Context, f *FrameWriter, req NodeRequest, pins Pins) (err
 	}
 }
 
-// Open is what Serve writes, for a coordinator on this very node. Its errors are *Error. The snapshots are held until
-// the stream is closed.
+// Open returns the rows that Serve would write, for a coordinator on this very node. Its errors are *Error. The
+// snapshots are held until the stream is closed.
 func Open(ctx context.Context, req NodeRequest, pins Pins) (RowStream, error) {
 	p, err := open(ctx, req, pins)
 	if err != nil {
@@ -166,25 +168,25 @@ func Open(ctx context.Context, req NodeRequest, pins Pins) (RowStream, error) {
 	return p, nil
 }
 
-// part is a node's part of a scan: the rows of some of its copies, merged. It implements RowStream.
+// part is a node's part of a scan: the merged rows of some of its copies. It implements RowStream.
 type part struct {
 	pinned  *Pinned
-	done    func(read bool)  // tells that it was read
-	vector  timestamp.Vector // empty: not asked for
-	count   int64            // of a request that only counts, else -1
+	done    func(read bool)  // reports that it was read
+	vector  timestamp.Vector // empty: not requested
+	count   int64            // of a counting request, else -1
 	limit   int64            // 0: none
 	cursors []sliceSource
 	cells   []cells  // instead of cursors
-	joining *joining // of cells
+	joining *joining // joins cells
 	merge   merger
 	again   repeats
-	rows    int64  // that were given
+	rows    int64  // rows returned
 	looked  Looked // for a count
 	begun   bool
-	shown   bool // the merge's first row has been given
+	shown   bool // the merge's first row has been returned
 }
 
-// open pins the snapshots of a request and, when it only counts, counts.
+// open pins the snapshots of a request. For a counting request it also counts.
 func open(ctx context.Context, req NodeRequest, pins Pins) (p *part, err error) {
 	if err := req.check(); err != nil {
 		return nil, err
@@ -232,7 +234,7 @@ func open(ctx context.Context, req NodeRequest, pins Pins) (p *part, err error) 
 	return p, nil
 }
 
-// behind cuts off what stands before After.
+// behind cuts off what precedes After.
 func (r *NodeRequest) behind(ranges []Range) ([]Range, error) {
 	if r.Groups != nil {
 		return r.Groups.behind(ranges, r.After.Key, r.Desc, r.Reverse)
@@ -240,7 +242,7 @@ func (r *NodeRequest) behind(ranges []Range) ([]Range, error) {
 	return behind(ranges, *r.After, r.Reverse), nil
 }
 
-// gather has cells made of the rows.
+// gather makes the part return cells of the rows.
 func (p *part) gather(req *NodeRequest) {
 	p.cells = make([]cells, len(p.cursors))
 	for i := range p.cells {
@@ -284,7 +286,7 @@ func (p *part) next() (Row, error) {
 	return Row{}, io.EOF
 }
 
-// begin puts all slices into the merge.
+// begin adds all slices to the merge.
 func (p *part) begin() error {
 	p.begun = true
 	p.merge.inputs = make([]merged, 0, len(p.cursors)+len(p.cells))
@@ -346,7 +348,7 @@ func (p *part) Looked() Looked {
 	return all
 }
 
-// Close implements RowStream: it gives the snapshots back.
+// Close implements RowStream. It releases the snapshots.
 func (p *part) Close() error {
 	var errs []error
 	for i := range p.cursors {
@@ -359,13 +361,14 @@ func (p *part) Close() error {
 	return errors.Join(append(errs, p.pinned.Release())...)
 }
 
-// pinPages is pin, and keeps what a page needs for the next one. done tells whether it was read.
+// pinPages is pin, and also keeps the snapshots of a page for the next page. The caller reports with done whether the
+// page was read.
 func pinPages(ctx context.Context, req NodeRequest, pins Pins) (pinned *Pinned, done func(read bool), err error) {
 	for _, o := range req.Over {
 		pins.EndPages(o)
 	}
 	done = func(bool) {}
-	if req.Pages != nil { // before the look, so that nothing is gone between
+	if req.Pages != nil { // before pinning, so that nothing is released in between
 		if done, err = pins.KeepPages(*req.Pages, req.Copies, req.Ref); err != nil {
 			return nil, nil, err
 		}
@@ -377,14 +380,14 @@ func pinPages(ctx context.Context, req NodeRequest, pins Pins) (pinned *Pinned, 
 	return pinned, done, nil
 }
 
-// LateError is that a copy has not come to a timestamp yet.
+// LateError says that a copy has not reached a timestamp in time.
 type LateError struct {
 	Copy index.CopyID
-	Why  string // what is wrong with it, if that is known
-	Err  error  // the end of waiting
+	Why  string // what is wrong with the copy, if known
+	Err  error  // why the wait ended
 }
 
-// Error implements error.
+// Error returns the copy and what is wrong with it.
 func (e *LateError) Error() string {
 	text := fmt.Sprintf("copy %s is not there yet", e.Copy)
 	if e.Why != "" {
@@ -396,10 +399,10 @@ func (e *LateError) Error() string {
 	return text
 }
 
-// Unwrap returns the end of waiting.
+// Unwrap returns why the wait ended.
 func (e *LateError) Unwrap() error { return e.Err }
 
-// pin waits no longer than the request allows.
+// pin pins the snapshots, within the request's wait.
 func pin(ctx context.Context, req NodeRequest, pins Pins) (*Pinned, error) {
 	pinned, err := pins.Pin(ctx, req.Index, req.Copies, req.Ref, time.Duration(req.WaitMS)*time.Millisecond)
 	switch {
@@ -433,15 +436,15 @@ func count(ctx context.Context, all []Slice, ranges []Range, sieve sieve) (n int
 	return n, looked, nil
 }
 
-// stepsToFar is how many rows that do not meet the conditions are passed over one by one before the walk goes straight
-// to where one may be that does: a new cursor costs as much as some dozens of steps.
+// stepsToFar is how many rows that fail the conditions are stepped over before the source opens a new cursor at the
+// next possible match: opening a cursor costs as much as some dozens of steps.
 const stepsToFar = 64
 
-// sliceSource walks over the rows that meet the conditions, in the ranges of one slice, one range after the other.
+// sliceSource iterates over the rows of one slice that meet the conditions, range by range.
 type sliceSource struct {
 	ctx     context.Context
 	slice   Slice
-	ranges  []Range // what is left behind the present one
+	ranges  []Range // ranges after the current one
 	present Range
 	reverse bool
 	sieve   sieve
@@ -463,7 +466,7 @@ func (s *sliceSource) next() (Row, error) {
 		if some || err != nil {
 			return row, err
 		}
-		if s.cursor != nil { // one that goes on far ahead is open by now
+		if s.cursor != nil { // goTo has opened the next cursor
 			continue
 		}
 		if err := s.ctx.Err(); err != nil {
@@ -472,8 +475,8 @@ func (s *sliceSource) next() (Row, error) {
 	}
 }
 
-// nextOfCursor returns the next row that meets the conditions; false when there is none before the cursor's end, or so
-// many do not that another cursor was opened, further on.
+// nextOfCursor returns the next row that meets the conditions. It returns false if the cursor has ended, or if goTo
+// was used to skip ahead.
 func (s *sliceSource) nextOfCursor() (Row, bool, error) {
 	var to far
 	for steps := 0; s.cursor.Next(); {
@@ -501,7 +504,7 @@ func (s *sliceSource) nextOfCursor() (Row, bool, error) {
 	return Row{}, false, s.close()
 }
 
-// goTo leaves out what lies before a bound.
+// goTo skips to a bound.
 func (s *sliceSource) goTo(to far) error {
 	if err := s.close(); err != nil {
 		return err
@@ -515,7 +518,7 @@ func (s *sliceSource) goTo(to far) error {
 	return nil
 }
 
-// take takes the next range.
+// take returns the next range.
 func (s *sliceSource) take() (r Range) {
 	i := 0
 	if s.reverse {

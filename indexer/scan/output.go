@@ -4,29 +4,29 @@ import (
 	"bytes"
 )
 
-// maxHeld is how many bytes of rows are held back while slices are left unopened; rowOverhead is what such a row costs
-// beside its bytes.
+// maxHeld bounds the bytes of rows that are held back while slices are unopened; rowOverhead is the cost of such a
+// row in addition to its bytes.
 const (
 	maxHeld     = 1 << 20
 	rowOverhead = 64
 )
 
-// output is what a scan makes of the rows that the merge has: it passes over those that repeat others or stand before
-// the offset, makes groups of cells, and gives the rest to the sink.
+// output processes the rows of the merge: it drops rows that repeat others or precede the offset, makes groups of
+// cells, and passes the rest to the sink.
 type output struct {
 	spec    *Spec
 	sink    Sink
-	rows    int64 // given, or held back
-	given   bool  // the sink has been given a row
-	skip    int64 // rows that are still to be passed over
-	after   *Row  // the last row seen, without stability: the next page begins behind it
-	last    *Row  // of a page of the caller's that is full
+	rows    int64 // passed on or held back
+	given   bool  // the sink has got a row
+	skip    int64 // rows still to be skipped
+	after   *Row  // without stability: last row seen, behind which the next page begins
+	last    *Row  // last row of the caller's page, once that is full
 	repeats repeats
-	folding *folding // of groups; nil: rows are asked for
+	folding *folding // makes groups; nil for rows
 	held    holdback
 }
 
-// reset begins with the first row, or the first that is still to come of an answer that is gone on with.
+// reset starts with the first row, or with the first missing one of a continued answer.
 func (o *output) reset() error {
 	o.rows, o.skip, o.last = 0, o.spec.Offset, nil
 	o.repeats = repeats{parts: o.spec.Distinct, desc: o.spec.Desc}
@@ -50,8 +50,8 @@ func (o *output) reset() error {
 	return nil
 }
 
-// give returns a row to the sink, unless it repeats the one before or is passed over; of cells the groups that they
-// make.
+// give passes a row to the sink, unless it repeats the previous one or is skipped. Cells go into their groups
+// instead.
 func (o *output) give(row Row) error {
 	if o.folding != nil {
 		return o.fold(row)
@@ -72,7 +72,7 @@ func (o *output) give(row Row) error {
 	return nil
 }
 
-// put returns a row to the sink, unless it is passed over.
+// put passes a row to the sink, unless it is skipped.
 func (o *output) put(row Row) error {
 	if o.skip > 0 {
 		o.skip--
@@ -83,7 +83,7 @@ func (o *output) put(row Row) error {
 	}
 	if o.rows++; o.spec.Page != nil && o.rows == o.spec.Limit {
 		o.last = &Row{Key: bytes.Clone(row.Key), DocID: bytes.Clone(row.DocID)}
-		if o.folding != nil { // the results are not wanted again
+		if o.folding != nil { // the results are not needed again
 			o.last.DocID = nil
 		}
 	}
@@ -91,7 +91,7 @@ func (o *output) put(row Row) error {
 	return nil
 }
 
-// row gives a row to the sink, or holds it back.
+// row passes a row to the sink, or holds it back.
 func (o *output) row(row Row) error {
 	if h := &o.held; h.on {
 		h.rows = append(h.rows, Row{Key: bytes.Clone(row.Key), DocID: bytes.Clone(row.DocID)})
@@ -105,7 +105,7 @@ func (o *output) row(row Row) error {
 	return nil
 }
 
-// release hands on what was held back, and everything that comes.
+// release passes on the rows that were held back, and all later rows at once.
 func (o *output) release() error {
 	o.held.on = false
 	for _, row := range o.held.rows {
@@ -117,9 +117,9 @@ func (o *output) release() error {
 	return nil
 }
 
-// holdback keeps rows from the client until no slice has to be opened any more: how long that takes must not depend on
-// the client, because a node holds a timestamp for a short time only. When it is too late all the same, nothing has
-// been given, and the scan begins anew at a newer one.
+// holdback keeps rows from the client until no slice has to be opened any more. How long that takes must not depend
+// on the client, because a node holds a timestamp only for a short time. If it is too late all the same, the client
+// has got no row, and the scan starts anew at a newer timestamp.
 type holdback struct {
 	on    bool
 	rows  []Row
@@ -130,7 +130,7 @@ func (h *holdback) begin(on bool) { *h = holdback{on: on, rows: h.rows[:0]} }
 
 func (h *holdback) full() bool { return h.on && h.bytes >= maxHeld }
 
-// sinkError marks an error of the sink: nothing can be done about it here.
+// sinkError marks an error of the sink, which a further attempt cannot help.
 type sinkError struct{ err error }
 
 func (e *sinkError) Error() string { return "the client takes no more rows: " + e.err.Error() }

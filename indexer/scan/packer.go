@@ -10,27 +10,27 @@ import (
 	"tidemark/wire"
 )
 
-// Packer writes an answer for clients that read keys in the index's own form: messages of package scanport. It
+// Packer writes an answer for clients that read keys in the index's own encoding, as messages of package scanport. It
 // implements Sink.
 type Packer struct {
 	projection
 	send  func(message []byte) error
 	out   []byte
 	head  int // bytes of the head
-	full  int // bytes, when a message is sent
+	full  int // size of out at which a message is sent
 	begun bool
 	token []byte
 	seen  scanport.Seen
-	at    Resume // where another indexer would go on behind the row that came last
+	at    Resume // where another indexer would continue behind the last row
 }
 
 const (
-	packBuffer = 32 << 10 // when a message is sent
-	packGuess  = 64       // bytes of a row, for the first size of the buffer
+	packBuffer = 32 << 10 // bytes at which a message is sent
+	packGuess  = 64       // bytes of a row, for the initial size of the buffer
 )
 
-// NewPacker sends messages with the rows of a scan; send is done with one when it returns. room is where they are
-// built, Room gives it back.
+// NewPacker returns a Packer that sends the rows of a scan. send must not retain a message after it returns. Messages
+// are built in room; Room returns it for reuse.
 func NewPacker(send func(message []byte) error, room []byte, spec *Spec) *Packer {
 	p := &Packer{projection: newProjection(spec), send: send, full: packBuffer,
 		at: Resume{Index: spec.Index}}
@@ -60,7 +60,7 @@ func (p *Packer) Row(r Row) error {
 	if len(p.out) < p.full {
 		return nil
 	}
-	p.at.Last = r // for now only
+	p.at.Last = r // valid only during this call
 	p.token = p.at.appendTo(p.token[:0], &p.seen)
 	return p.finish(scanport.More, p.token)
 }
@@ -71,10 +71,10 @@ func (p *Packer) At(ref wire.StabilityRef, seen scanport.Seen) { p.at.Ref, p.see
 // Begun reports whether something has been sent.
 func (p *Packer) Begun() bool { return p.begun }
 
-// End sends what is left, and that it was all.
+// End sends the rest and the end of a complete answer.
 func (p *Packer) End(r Result) error { return p.finish(scanport.End, appendEnd(nil, r)) }
 
-// Fail sends what is left, and a problem in REST's form with what a session has seen with the rows before.
+// Fail sends the rest and a REST problem, with what the session has seen with the rows before.
 func (p *Packer) Fail(problem *rpc.Problem) error {
 	text, err := json.Marshal(struct {
 		*rpc.Problem
@@ -86,7 +86,7 @@ func (p *Packer) Fail(problem *rpc.Problem) error {
 	return p.finish(scanport.Failure, text)
 }
 
-// Room gives the buffer back, for another Packer.
+// Room returns the buffer for reuse by another Packer.
 func (p *Packer) Room() []byte { return p.out[:0] }
 
 func (p *Packer) finish(tail byte, text []byte) error {

@@ -9,15 +9,16 @@ import (
 )
 
 const (
-	// maxOver is how many answers that are over a node is told of at a time.
+	// maxOver bounds the finished answers that one request to a node names.
 	maxOver = 64
-	// mostOver is of how many it is to be told; of those before it is not, and keeps what they have for its time.
+	// mostOver bounds the finished answers that are remembered per node. A node is not notified of older ones, and
+	// keeps their snapshots until they expire.
 	mostOver = 256
 )
 
-// over are answers for which nodes need not keep anything any more: in pages, as their first page was the last, and
-// those that took long, as they have ended. The next question to the node tells it: where nobody asks, nobody needs the
-// room.
+// over tracks answers for which nodes need not keep snapshots any more: answers in pages whose first page was the
+// last, and long scans that have ended. The next request to a node names them; while a node gets no request, nothing
+// needs the memory.
 type over struct {
 	mu   sync.Mutex
 	told map[index.NodeID][]Pages
@@ -31,7 +32,7 @@ func (o *over) add(p Pages, nodes []index.NodeID) {
 	}
 }
 
-// set keeps the newest of what a node is to be told. The lock is held.
+// set keeps the newest answers to be named to a node. The caller holds the lock.
 func (o *over) set(node index.NodeID, list []Pages) {
 	if o.told == nil {
 		o.told = map[index.NodeID][]Pages{}
@@ -39,8 +40,8 @@ func (o *over) set(node index.NodeID, list []Pages) {
 	o.told[node] = list[max(0, len(list)-mostOver):]
 }
 
-// untold takes back what a node was to be told by a question that has not come to it, as far as is known: it is told
-// by the next one. Twice does no harm.
+// untold restores the answers of a request that has not reached the node, as far as known, so that the next request
+// names them. Naming an answer twice does no harm.
 func (o *over) untold(node index.NodeID, list []Pages) {
 	if len(list) == 0 {
 		return
@@ -50,7 +51,7 @@ func (o *over) untold(node index.NodeID, list []Pages) {
 	o.set(node, slices.Concat(list, o.told[node]))
 }
 
-// take returns what a node is to be told next.
+// take returns the answers that the next request to a node names.
 func (o *over) take(node index.NodeID) []Pages {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -64,14 +65,14 @@ func (o *over) take(node index.NodeID) []Pages {
 	return list[:n:n]
 }
 
-// paging is which answer in pages a scan is of.
+// paging identifies the answer in pages that a scan belongs to.
 type paging struct {
 	Pages
-	kept []index.NodeID // by whom the timestamp is, for the next page
+	kept []index.NodeID // nodes that keep the timestamp for the next page
 }
 
-// begin names the answer in pages whose first page an attempt is: nodes that have kept a timestamp for the attempt
-// before need not.
+// begin sets the id of the answer in pages. An attempt at a first page gets a new one, and nodes that kept a
+// timestamp for the previous attempt may release it.
 func (p *paging) begin(spec *Spec, over *over) {
 	if spec.Page == nil {
 		return
@@ -84,7 +85,7 @@ func (p *paging) begin(spec *Spec, over *over) {
 	p.ID = rand.Uint64()
 }
 
-// end lets nodes keep nothing for an answer of which nobody has a cursor.
+// end makes nodes release what they keep for an answer that has no cursor.
 func (p *paging) end(spec *Spec, over *over) {
 	if spec.Page == nil || spec.At != nil && spec.later() {
 		return
@@ -93,7 +94,7 @@ func (p *paging) end(spec *Spec, over *over) {
 	p.kept = nil
 }
 
-// asked notes which nodes keep the timestamp.
+// asked records the nodes that keep the timestamp.
 func (p *paging) asked(nodes []*remote) {
 	for _, n := range nodes {
 		if !slices.Contains(p.kept, n.node) {

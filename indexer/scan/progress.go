@@ -7,24 +7,25 @@ import (
 	"tidemark/wire"
 )
 
-// Phase is what a scan does at the moment.
+// Phase is what a scan is doing.
 type Phase int32
 
-// The phases.
+// Phases of a scan.
 const (
-	Opening Phase = iota // copies: until one of each slice has the timestamp, and its first rows
+	Opening Phase = iota // copies: until a copy of each slice has the timestamp and returns its first rows
 	Waiting              // for a stability timestamp that is new enough
 	Reading              // rows
-	Sending              // rows, to whoever asked for them
+	Sending              // rows to the client
 	phases  = iota
 )
 
-// String names the phase, for people and programs.
+// String returns the name of the phase.
 func (p Phase) String() string {
 	return [phases]string{"opening", "waiting", "reading", "sending"}[p]
 }
 
-// Progress is what others may see of a scan while it runs. The scan's own goroutine writes it; a nil one takes nothing.
+// Progress is the observable state of a running scan. The scan's goroutine writes it. The methods that record
+// progress accept a nil Progress.
 type Progress struct {
 	began time.Time
 	rows  atomic.Int64
@@ -34,22 +35,22 @@ type Progress struct {
 	calm  func() // see NewProgress
 }
 
-// NewProgress is that of a scan that begins now. calm is called, perhaps more than once, when nothing has to hurry any
-// more for its sake: the first rows are there to be read, or it has ended without, or no copy can serve it and what it
-// waits for is that one is filled, or the like.
+// NewProgress returns the Progress of a scan that starts now. calm is called, perhaps more than once, when background
+// work need not yield to the scan any more: its first rows can be read, it has ended without rows, or no copy can
+// serve it, so that it waits for a copy to be filled or the like.
 func NewProgress(calm func()) *Progress { return &Progress{began: time.Now(), calm: calm} }
 
-// stuck notes that an attempt has failed and another one is to be made when something has changed.
+// stuck records that an attempt has failed and the scan waits for a change.
 func (p *Progress) stuck() {
 	if p != nil {
 		p.calm()
 	}
 }
 
-// End notes that the scan has ended.
+// End records that the scan has ended.
 func (p *Progress) End() { p.calm() }
 
-// Enter notes that another phase begins, and returns the one before.
+// Enter records that another phase begins, and returns the previous one.
 func (p *Progress) Enter(next Phase) (before Phase) {
 	if p == nil {
 		return next
@@ -68,7 +69,7 @@ func (p *Progress) Enter(next Phase) (before Phase) {
 	return before
 }
 
-// Times are the phases so far; none of nil.
+// Times returns the time spent in each phase; zero for a nil Progress.
 func (p *Progress) Times() (t wire.ScanTimes) {
 	if p == nil {
 		return t
@@ -77,20 +78,20 @@ func (p *Progress) Times() (t wire.ScanTimes) {
 		ReadingMS: millis(p.Spent(Reading)), SendingMS: millis(p.Spent(Sending))}
 }
 
-// given notes how many rows the answer has by now.
+// given records the number of rows in the answer.
 func (p *Progress) given(rows int64) {
 	if p != nil {
 		p.rows.Store(rows)
 	}
 }
 
-// Rows is how many rows the answer has by now, those that another indexer gave before included.
+// Rows returns the number of rows in the answer, including those that another indexer returned before.
 func (p *Progress) Rows() int64 { return p.rows.Load() }
 
-// Phase is the present one.
+// Phase returns the current phase.
 func (p *Progress) Phase() Phase { return Phase(p.phase.Load()) }
 
-// Spent is the time in a phase so far.
+// Spent returns the time spent in a phase so far.
 func (p *Progress) Spent(phase Phase) time.Duration {
 	spent := p.spent[phase].Load()
 	if p.Phase() == phase {

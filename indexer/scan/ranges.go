@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// mergeRanges orders ranges and joins those that overlap or touch, so that no row lies in two of them.
+// mergeRanges sorts ranges and joins those that overlap or touch, so that no row is in two of them.
 func mergeRanges(ranges []Range) []Range {
 	slices.SortFunc(ranges, func(a, b Range) int { return bytes.Compare(a.Low, b.Low) }) // nil is the lowest
 	out := ranges[:0]
@@ -21,13 +21,12 @@ func mergeRanges(ranges []Range) []Range {
 	return out
 }
 
-// isEmpty reports whether no key can lie in the range.
+// isEmpty reports whether no key can be in the range.
 func (r *Range) isEmpty() bool {
 	return r.Low != nil && r.High != nil && bytes.Compare(r.Low, r.High) >= 0
 }
 
-// intersect returns what lies in a range of both lists, each ordered and its ranges apart from each other, as in what
-// is returned.
+// intersect returns the intersection of two lists of ranges. Both must be sorted and disjoint; so is the result.
 func intersect(a, b []Range) (out []Range) {
 	for len(a) > 0 && len(b) > 0 {
 		r, endsFirst := a[0], true
@@ -49,7 +48,7 @@ func intersect(a, b []Range) (out []Range) {
 	return out
 }
 
-// behind cuts off what lies up to and including a row, in the direction of the scan.
+// behind cuts off everything up to and including a row, in the direction of the scan.
 func behind(ranges []Range, row Row, reverse bool) []Range {
 	at := append(append(make([]byte, 0, len(row.Key)+len(row.DocID)+1), row.Key...), row.DocID...)
 	var out []Range

@@ -10,8 +10,8 @@ import (
 	"tidemark/partition"
 )
 
-// askAgain reports whether a copy that could not be read for this reason may be read a moment later, at the same
-// timestamp.
+// askAgain reports whether a copy that failed with this error may become readable at the same timestamp a moment
+// later.
 func askAgain(why error) bool {
 	switch CodeOf(why) {
 	case errcode.Unavailable, errcode.Timeout, errcode.IndexNotHosted, errcode.IndexNotReady, errcode.Busy:
@@ -20,13 +20,14 @@ func askAgain(why error) bool {
 	return false
 }
 
-// renew finds copies for slices of which all that were known have failed in the middle of a scan. Rows have been given
-// then, and no attempt may begin anew; but the timestamp is still held by whoever made it and lives. So the catalog is
-// looked at again, for as long as a scan may wait: a copy has moved or was made meanwhile, its node is heard again, or
-// was only silent for a moment beside one that died. Who has said that he does not hold the timestamp is not asked
-// again. A slice that is left without a copy, and its reason, is the caller's.
+// renew searches for copies of slices whose known copies have all failed in the middle of a scan. Rows have been
+// returned by then, so the scan cannot start anew; but every live node that made the timestamp still holds it. So
+// renew rechecks the catalog for as long as a scan may wait: a copy may have moved or been made, its node may be
+// reachable again, or it may have been silent only for a moment while another one died. Copies that reported that
+// they do not hold the timestamp are not tried again. A slice that still has no candidate afterwards is left to the
+// caller, with its error.
 func (r *run) renew(ctx context.Context, todo []*sliceplan) error {
-	if !r.out.given || r.spec.Stability == NoStability { // another attempt is made, at a newer timestamp perhaps
+	if !r.out.given || r.spec.Stability == NoStability { // another attempt follows, perhaps at a newer timestamp
 		return nil
 	}
 	var lost []*sliceplan
@@ -60,8 +61,8 @@ func (r *run) renew(ctx context.Context, todo []*sliceplan) error {
 	return nil
 }
 
-// stillHeld refuses where nobody can hold the scan's timestamp any more. err is why there is no view: it passes, unless
-// the index was dropped.
+// stillHeld returns an error if no node can hold the scan's timestamp any more. err is why there is no view; it is
+// considered temporary unless the index was dropped.
 func (r *run) stillHeld(v *View, err error) error {
 	switch {
 	case err != nil && CodeOf(err) == errcode.IndexNotHosted:
@@ -73,7 +74,7 @@ func (r *run) stillHeld(v *View, err error) error {
 	return nil
 }
 
-// found puts the copies of a slice that may be asked now into the choice.
+// found sets the candidates of a slice to the copies that can be requested now, and reports whether there are any.
 func (r *run) found(v *View, s *sliceplan) bool {
 	if v.healthy == nil {
 		v.Prepare()
@@ -81,7 +82,7 @@ func (r *run) found(v *View, s *sliceplan) bool {
 	if int(s.slice) >= len(v.healthy) {
 		return false
 	}
-	s.candidates = nil // those of a view are shared
+	s.candidates = nil // a view's candidates are shared
 	for _, c := range v.healthy[s.slice] {
 		if !slices.Contains(s.without, c.copy) {
 			s.candidates = append(s.candidates, c)
@@ -96,7 +97,8 @@ func (r *run) found(v *View, s *sliceplan) bool {
 	return true
 }
 
-// hopeless reports whether all copies of a slice, wherever they are now, have said that they do not hold the timestamp.
+// hopeless reports whether all copies of a slice, wherever they are now, have reported that they do not hold the
+// timestamp.
 func (s *sliceplan) hopeless(v *View) bool {
 	return len(v.Topology.Copies) > 0 && !slices.ContainsFunc(v.Topology.Copies, func(c partition.Copy) bool {
 		return c.Slice == s.slice && !slices.Contains(s.without, c.ID)

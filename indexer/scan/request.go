@@ -22,23 +22,23 @@ import (
 
 // Limits of a request.
 const (
-	MaxLimit    = 1 << 40 // rows; no limit given means all
+	MaxLimit    = 1 << 40 // rows; without a limit, all rows
 	MaxRanges   = 1024
 	MaxTokens   = scanport.MaxTokens
 	MaxKeyBytes = 64 << 10 // of one encoded bound
 )
 
-// Consistency says which stability timestamp will do.
+// Consistency says which stability timestamps a scan may use.
 type Consistency string
 
-// The consistencies.
+// Consistency levels.
 const (
-	Any     Consistency = "any"     // the newest that is held everywhere
+	Any     Consistency = "any"     // the newest one that is held everywhere
 	AtPlus  Consistency = "at_plus" // one that covers the tokens
 	Session Consistency = "session" // one at or above what KV has when the scan begins
 )
 
-// Token names a write that the scan must see.
+// Token identifies a write that the scan must see.
 type Token struct {
 	VBucket uint16 `json:"vbucket"`
 	VBUUID  uint64 `json:"vbuuid,string"`
@@ -48,7 +48,7 @@ type Token struct {
 // Inclusion says which bounds belong to a range.
 type Inclusion string
 
-// The inclusions; nothing given is both.
+// Inclusions; an empty one means both.
 const (
 	Both    Inclusion = "both"
 	LowOnly Inclusion = "low"
@@ -74,33 +74,34 @@ type Request struct {
 	Ranges        []Bounds          `json:"ranges"`
 	Reverse       bool              `json:"reverse"`
 	WantTimestamp bool              `json:"want_timestamp"`
-	Explain       bool              `json:"explain"` // how it was carried out is wanted, with its end
-	// Offset is how many rows are passed over before the first one.
+	Explain       bool              `json:"explain"` // report how the scan was carried out, with its end
+	// Offset is the number of rows that are skipped.
 	Offset int64 `json:"offset"`
-	// Distinct leaves one row, the first, of those with the same key, or with the same Project.
+	// Distinct keeps one row, the first, of those with the same key, or with the same Project.
 	Distinct bool `json:"distinct"`
-	// Project names the components of the key that rows have, from 0; null: all; empty: none, rows are document ids.
+	// Project lists the components of the key that rows have, from 0; null: all; empty: none, rows are document ids.
 	Project []int `json:"project"`
-	// Where has conditions on single components: rows that do not meet all of them are left out.
+	// Where lists conditions on single components: only rows that meet all of them are returned.
 	Where []Condition `json:"where"`
-	// GroupBy and Aggregates ask for groups instead of rows: those that agree in the components of GroupBy are one.
+	// GroupBy and Aggregates request groups instead of rows. Rows with equal components GroupBy form a group.
 	GroupBy    []int       `json:"group_by"`
 	Aggregates []Aggregate `json:"aggregates"`
-	// Stability says what the rows have in common; Timestamp names the one of an earlier scan, with QueryStability.
+	// Stability says what the rows have in common. Timestamp is that of an earlier scan, and goes with
+	// QueryStability.
 	Stability RowStability `json:"stability"`
 	Timestamp string       `json:"timestamp"`
-	// ScanVectors are tokens as SDKs of Couchbase write them: {"bucket":{"vbucket":[seqno,"vbuuid"]}}. Those of other
-	// buckets than the index's do not count.
+	// ScanVectors are tokens in the form of Couchbase SDKs: {"bucket":{"vbucket":[seqno,"vbuuid"]}}. Other buckets
+	// than the index's are ignored.
 	ScanVectors map[string]map[string][]json.RawMessage `json:"scan_vectors"`
-	// Session has tokens of what whoever asks has seen, as answers have them (package scanport): nothing older is shown.
-	// Those of other buckets than the index's do not count.
+	// Session has tokens of what the client has seen, as returned by earlier answers (package scanport): the scan
+	// returns nothing older. Tokens of other buckets than the index's are ignored.
 	Session string `json:"session"`
-	// WantCursor asks for a page of Limit rows, behind which a cursor goes on; Cursor is that of the page before, and
-	// Newer has it go on in the newest state instead of that one's.
+	// WantCursor requests a page of Limit rows and a cursor behind it. Cursor is that of the previous page. With
+	// Newer the scan continues behind the cursor in the newest state instead of the cursor's.
 	WantCursor bool   `json:"want_cursor"`
 	Cursor     string `json:"cursor"`
 	Newer      bool   `json:"newer"`
-	// Resume is what came with the last rows of an answer that is to be gone on with; no part of the body.
+	// Resume is what came with the last rows of an answer to be continued. It is not part of the body.
 	Resume []byte `json:"-"`
 
 	seen []scanport.Seen // of Session
@@ -112,26 +113,26 @@ type Spec struct {
 	Limit         int64 // 0: none
 	Consistency   Consistency
 	Tokens        []Token
-	Ranges        []Range // ordered, apart from each other; none: no row matches
+	Ranges        []Range // sorted and disjoint; none: no row matches
 	Reverse       bool
 	WantTimestamp bool
 	Explain       bool
 	Desc          []bool
 	Offset        int64
-	Distinct      int   // rows whose keys begin with the same so many components are one; 0: every row counts
+	Distinct      int   // rows whose keys agree in that many leading components count as one; 0: every row counts
 	Project       []int // components that rows have; nil: all
 	Where         []Filter
-	Groups        *groups // nil: rows are asked for
+	Groups        *groups // nil for rows
 	Stability     RowStability
 	At            *wire.StabilityRef // the timestamp that the caller has named
-	Resume        *Resume            // the rest of an answer whose indexer was lost; nil: a whole one
-	Page          *Page              // nil: all rows are wanted, or the first of them
-	Seen          []scanport.Seen    // of the bucket, that nothing older is shown than
-	Progress      *Progress          // nil: nobody wants to see it
+	Resume        *Resume            // rest of an answer whose indexer was lost; nil: a whole answer
+	Page          *Page              // nil: not a page
+	Seen          []scanport.Seen    // of the bucket: the scan returns nothing older
+	Progress      *Progress          // nil: not observed
 }
 
-// ParseRequest reads a request strictly: one JSON object, no unknown field, nothing behind it. An empty body asks for
-// everything. Errors are *Error with code BAD_REQUEST and name the field or the place.
+// ParseRequest parses a request strictly: one JSON object, no unknown field, nothing after it. An empty body selects
+// all rows. Errors are *Error with code BAD_REQUEST and name the field or the position.
 func ParseRequest(body []byte) (Request, error) {
 	r := Request{Consistency: Any}
 	if len(bytes.TrimSpace(body)) == 0 {
@@ -148,7 +149,7 @@ func ParseRequest(body []byte) (Request, error) {
 	return r, r.check()
 }
 
-// Continue has the answer show nothing older than a session's tokens say, beside those that the body has.
+// Continue adds a session's tokens to those of the body: the answer then shows nothing older than either.
 func (r *Request) Continue(session string) error {
 	seen, err := scanport.ParseSession(session)
 	if err != nil {
@@ -209,7 +210,7 @@ func (r *Request) check() error {
 	return r.checkPages()
 }
 
-// howMany returns how many of these are so.
+// howMany returns how many arguments are true.
 func howMany(are ...bool) (n int) {
 	for _, is := range are {
 		if is {
@@ -229,7 +230,7 @@ func (r *Request) checkRanges() error {
 	return nil
 }
 
-// checkConsistency refuses a consistency that is not one, and tokens that do not go with it.
+// checkConsistency refuses an invalid consistency, and tokens that cannot be combined with it.
 func (r *Request) checkConsistency() error {
 	switch {
 	case r.Consistency != Any && r.Consistency != AtPlus && r.Consistency != Session:
@@ -269,10 +270,10 @@ func (r *Request) tokensOf(bucket string) ([]Token, error) {
 	return all, nil
 }
 
-// errPair tells that a scan vector has no pairs.
+// errPair is the error for a scan vector without pairs.
 var errPair = errors.New("want pairs")
 
-// vectorTokens reads what a scan vector has of a vbucket.
+// vectorTokens parses a scan vector's entry for a vbucket.
 func vectorTokens(vbucket string, pairs []json.RawMessage) (all []Token, err error) {
 	v, err := strconv.ParseUint(vbucket, 10, 16)
 	if len(pairs) == 0 || len(pairs)%2 != 0 {
@@ -289,12 +290,12 @@ func vectorTokens(vbucket string, pairs []json.RawMessage) (all []Token, err err
 	return all, err
 }
 
-// since takes from a request what is of the index's bucket of what the rows have to show.
+// since sets what the rows must cover, from those parts of the request that concern the index's bucket.
 func (s *Spec) since(r *Request, bucket string) (err error) {
 	if s.Tokens, err = r.tokensOf(bucket); err != nil {
 		return err
 	}
-	if s.Consistency == AtPlus && len(s.Tokens) == 0 { // all of them are of other buckets: nothing is to be waited for
+	if s.Consistency == AtPlus && len(s.Tokens) == 0 { // all tokens are of other buckets: there is nothing to wait for
 		s.Consistency = Any
 	}
 	for _, seen := range r.seen {
@@ -345,7 +346,7 @@ func (r *Request) Compile(def *index.Definition) (Spec, error) {
 	return s, nil
 }
 
-// ranges encodes the bounds: ordered, apart from each other.
+// ranges encodes the bounds, sorted and disjoint.
 func (r *Request) ranges(desc []bool) ([]Range, error) {
 	var bounds []Bounds
 	switch {
@@ -374,8 +375,8 @@ func (r *Request) ranges(desc []bool) ([]Range, error) {
 	return mergeRanges(ranges), nil
 }
 
-// project checks the components that rows are to have, and finds what makes them different. An index keeps rows in the
-// order of whole keys: rows that agree in some of their components stand together only if these are the leading ones.
+// project checks the components that rows are to have, and sets how many make rows distinct. An index keeps rows in
+// the order of whole keys, so rows with some equal components are consecutive only if these are the leading ones.
 func (s *Spec) project(distinct bool) error {
 	leading := true
 	for i, p := range s.Project {
@@ -402,12 +403,12 @@ func (s *Spec) project(distinct bool) error {
 	return nil
 }
 
-// compile encodes one range; false when no key can lie in it.
+// compile encodes one range. It returns false if no key can be in it.
 //
-// Both bounds are given in the order of values. Where they differ first, or where one of them ends, is the component
-// that decides: if it is descending, the index runs against the values there, and the bounds change places together
-// with their inclusion. A bound with fewer components than the key stands for every key that begins with it: as an
-// included bound all of them belong to the range, as an excluded one none of them does.
+// Both bounds are given in value order. The component in which they first differ, or at which one of them ends,
+// decides: if it is descending, the index order is reversed there, and the bounds are swapped together with their
+// inclusion. A bound with fewer components than the key stands for every key with that prefix: if included, all of
+// these keys belong to the range, if excluded, none of them.
 func (b *Bounds) compile(desc []bool) (Range, bool, error) {
 	withLow, withHigh, known := b.Inclusion.bounds()
 	if !known {
@@ -428,19 +429,19 @@ func (b *Bounds) compile(desc []bool) (Range, bool, error) {
 	if len(low) > 0 {
 		if r.Low = low; !withLow {
 			if r.Low = collate.PrefixEnd(low); r.Low == nil {
-				return r, false, nil // nothing is greater than every key with this prefix
+				return r, false, nil // no key is greater than every key with this prefix
 			}
 		}
 	}
 	if len(high) > 0 {
 		if r.High = high; withHigh {
-			r.High = collate.PrefixEnd(high) // nil: nothing is greater, which is open as well
+			r.High = collate.PrefixEnd(high) // nil: no key is greater, which is open as well
 		}
 	}
 	return r, !r.isEmpty(), nil
 }
 
-// bounds says which bounds belong to the range; known is false for what is no inclusion.
+// bounds returns which bounds belong to the range; known is false for an invalid inclusion.
 func (i Inclusion) bounds() (low, high, known bool) {
 	switch i {
 	case "", Both:
@@ -455,7 +456,7 @@ func (i Inclusion) bounds() (low, high, known bool) {
 	return false, false, false
 }
 
-// encodeBound encodes the components of a bound; ends tells where each one ends.
+// encodeBound encodes the components of a bound; ends has the end of each.
 func encodeBound(name string, values []json.RawMessage, desc []bool) (key []byte, ends []int, err error) {
 	if len(values) > len(desc) {
 		return nil, nil, Errorf(errcode.BadRequest, "%s has %d values, a key of this index has %d components", name,
@@ -473,8 +474,8 @@ func encodeBound(name string, values []json.RawMessage, desc []bool) (key []byte
 	return key, ends, nil
 }
 
-// differAt returns the first component in which two encoded bounds differ, or at which one of them ends; a number
-// beyond every component when they are equal.
+// differAt returns the first component in which two encoded bounds differ, or at which one of them ends. If they are
+// equal, it returns a number beyond every component.
 func differAt(a []byte, aEnds []int, b []byte, bEnds []int) int {
 	from := 0
 	for i := range min(len(aEnds), len(bEnds)) {

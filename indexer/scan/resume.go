@@ -10,20 +10,20 @@ import (
 	"tidemark/wire"
 )
 
-// Resume is where an answer goes on whose indexer was lost in the middle of it: at the timestamp of the rows that have
-// come, behind the last of them. Another indexer then gives those that are missing, and no other.
+// Resume is the place at which an answer continues whose indexer was lost: at the timestamp of the rows that have
+// arrived, behind the last of them. Another indexer then returns the missing rows, and no others.
 type Resume struct {
-	Index index.ID // of whose rows they are: the name may be another one's by now
+	Index index.ID // index of the rows; the name may belong to another index by now
 	Ref   wire.StabilityRef
-	Rows  int64 // that have come
+	Rows  int64 // rows that have arrived
 	Last  Row
 
-	seen  scanport.Seen // with those rows
+	seen  scanport.Seen // what the session has seen with those rows
 	named bool          // the caller has named the timestamp itself
 }
 
-// appendTo appends the form that travels with the rows, and comes back from a client, behind what its session has seen;
-// nothing when it is too long.
+// appendTo appends the encoded place, which is sent with the rows and returned by a client, after what its session
+// has seen. It appends nothing if that is too long.
 func (r *Resume) appendTo(dst []byte, seen *scanport.Seen) []byte {
 	if len(r.Last.Key)+len(r.Last.DocID) > scanport.MaxResume-maxResumeHead {
 		return dst
@@ -37,10 +37,10 @@ func (r *Resume) appendTo(dst []byte, seen *scanport.Seen) []byte {
 	return append(dst, r.Last.DocID...)
 }
 
-// maxResumeHead is the most that what stands before the row takes.
+// maxResumeHead bounds the bytes before the row.
 const maxResumeHead = 1024
 
-// parseResume reads what appendTo wrote, which a client may have changed: it can ask for no other rows with it than
+// parseResume parses what appendTo wrote. A client may have modified it, but can request no other rows with it than
 // with a request.
 func parseResume(def *index.Definition, b []byte) (*Resume, error) {
 	r := &Resume{Ref: wire.StabilityRef{Bucket: def.Bucket}}
@@ -82,16 +82,16 @@ func (s *Spec) resume(def *index.Definition, token []byte) (err error) {
 	if err := s.checkPlace("where the scan is to go on", s.Resume.Last.Key); err != nil {
 		return err
 	}
-	if s.Stability == NoStability { // no page is of an older timestamp than those before
+	if s.Stability == NoStability { // no page has an older timestamp than its predecessors
 		s.Seen = append(s.Seen, s.Resume.seen)
 		return nil
 	}
 	s.Resume.named = s.At != nil
-	s.At, s.Consistency, s.Tokens = &s.Resume.Ref, Any, nil // what is seen was settled before the first row
+	s.At, s.Consistency, s.Tokens = &s.Resume.Ref, Any, nil // the consistency was established before the first row
 	return nil
 }
 
-// checkPlace refuses a row's key that who asks has sent, and that cannot be one.
+// checkPlace refuses a row's key from the client that cannot be a key of the index.
 func (s *Spec) checkPlace(what string, key []byte) error {
 	parts, desc := s.Distinct, s.Desc
 	if g := s.Groups; g != nil {
@@ -103,8 +103,7 @@ func (s *Spec) checkPlace(what string, key []byte) error {
 	return nil
 }
 
-// gone makes of any reason why a timestamp cannot be had any more, that the scan has to be of, the one that tells the
-// caller what to do.
+// gone maps errors that the scan's fixed timestamp is no longer available to one that tells the caller what to do.
 func (s *Spec) gone(err error) error {
 	if s.later() {
 		return s.expired(err)

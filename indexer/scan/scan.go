@@ -1,14 +1,13 @@
-// Package scan answers scans of an index whose slices lie on several nodes (IX-6, IX-7): what a request means, which
-// stability timestamp it runs at, one healthy replica per slice, the merge in index order, and the form in which rows
-// travel between nodes and to clients.
+// Package scan answers scans of an index whose slices are on several nodes (IX-6, IX-7): the meaning of a request,
+// the choice of a stability timestamp and of one healthy copy per slice, the merge in index order, and the encoding
+// of rows between nodes and to clients.
 //
-// It promises: every row of an answer is from one stability timestamp; no row comes twice and none is missing; a
-// replica that fails in the middle is replaced by another at the same timestamp without a trace; an answer that was cut
-// off is never taken for a whole one, because rows count only with the end that follows them; nothing is read ahead of
-// a slow client beyond the buffers of the connections.
+// It guarantees: every row of an answer is from one stability timestamp; no row occurs twice and none is missing; a
+// copy that fails in the middle is replaced by another at the same timestamp without a trace; an answer that was cut
+// off is never taken for a complete one, because rows count only with the end that follows them; nothing is read
+// ahead of a slow client beyond the buffers of the connections.
 //
-// It never stores anything, and knows neither how a slice keeps its rows nor how nodes are reached: it is given
-// interfaces for both.
+// It never stores anything. How a slice keeps its rows, and how nodes are reached, is behind interfaces.
 package scan
 
 import (
@@ -43,61 +42,62 @@ type Range struct {
 	High []byte `json:"high,omitempty"`
 }
 
-// RowStream gives rows in index order (or in reverse). Next gives io.EOF only when everything was there; a stream that
-// ends in another way gives another error. A row is valid until the next call.
+// RowStream returns rows in index order (or in reverse). Next returns io.EOF only when all rows were returned; a
+// stream that ends early returns another error. A row is valid until the next call.
 type RowStream interface {
 	Next() (Row, error)
-	// Count is how many rows there are: of a stream that only counts from the begin, else after io.EOF.
+	// Count returns the number of rows: for a counting stream from the start, otherwise after io.EOF.
 	Count() int64
-	// Vector is the stability timestamp that the rows are at, when it was asked for.
+	// Vector returns the stability timestamp of the rows, if it was requested.
 	Vector() timestamp.Vector
-	// Looked is what was done for the rows so far, or for the count: on another node up to the last frame that has come.
-	// It stays after Close.
+	// Looked returns the entries read for the rows so far, or for the count. For another node it is as of the last
+	// frame received. It remains available after Close.
 	Looked() Looked
 	Close() error
 }
 
-// Looked counts entries that were looked at for an answer.
+// Looked counts the entries that were read for an answer.
 type Looked struct {
-	Read     int64 // in all; a walk over an index that leaves entries out goes past them without a look
-	Filtered int64 // of these, those that do not meet the conditions
+	Read     int64 // all entries read; entries that the index skips do not count
+	Filtered int64 // those of them that failed the conditions
 }
 
-// Add adds what was done elsewhere.
+// Add adds o to l.
 func (l *Looked) Add(o Looked) { l.Read, l.Filtered = l.Read+o.Read, l.Filtered+o.Filtered }
 
-// NodeRequest asks one node for the rows of some of its copies, merged.
+// NodeRequest requests from one node the merged rows of some of its copies.
 type NodeRequest struct {
 	Index      index.ID          `json:"index"`
 	Ref        wire.StabilityRef `json:"ref"`
 	Copies     []index.CopyID    `json:"copies"`
-	Ranges     []Range           `json:"ranges"` // ordered and apart from each other
+	Ranges     []Range           `json:"ranges"` // sorted and disjoint
 	Reverse    bool              `json:"reverse,omitempty"`
 	Limit      int64             `json:"limit,omitempty"` // 0: none
 	CountOnly  bool              `json:"count_only,omitempty"`
 	WantVector bool              `json:"want_vector,omitempty"`
-	After      *Row              `json:"after,omitempty"` // resume behind this row
-	// rows that agree in so many leading components are one; 0: none
+	After      *Row              `json:"after,omitempty"` // continue behind this row
+	// rows with that many equal leading components are one; 0: none are
 	Distinct int       `json:"distinct,omitempty"`
-	Where    []Filter  `json:"where,omitempty"`   // by component, each once
+	Where    []Filter  `json:"where,omitempty"`   // sorted by component, each once
 	Desc     []bool    `json:"desc,omitempty"`    // of the components; with Distinct, Where and Groups
-	Groups   *Grouping `json:"groups,omitempty"`  // cells are asked for instead of rows, Limit is of groups
-	Named    bool      `json:"named,omitempty"`   // Ref comes from outside: it has to be the one of that hash
+	Groups   *Grouping `json:"groups,omitempty"`  // request cells instead of rows; Limit then counts groups
+	Named    bool      `json:"named,omitempty"`   // Ref comes from outside: its hash must match
 	KeepMS   int64     `json:"keep_ms,omitempty"` // how long the node keeps Ref for later scans that name it
-	Pages    *Pages    `json:"pages,omitempty"`   // the answer whose page it is, so that Copies are kept for the next
-	Over     []Pages   `json:"over,omitempty"`    // answers for which nothing has to be kept any more
-	Explain  bool      `json:"explain,omitempty"` // Looked is wanted
-	WaitMS   int64     `json:"wait_ms,omitempty"` // how long the node may wait until it holds Ref
-	LastsMS  int64     `json:"lasts_ms"`          // how long the scan may still take, and the node's part with it
+	// the answer that the page belongs to, so that Copies are kept for the next one
+	Pages   *Pages  `json:"pages,omitempty"`
+	Over    []Pages `json:"over,omitempty"`    // answers for which nothing has to be kept any more
+	Explain bool    `json:"explain,omitempty"` // Looked is requested
+	WaitMS  int64   `json:"wait_ms,omitempty"` // how long the node may wait until it holds Ref
+	LastsMS int64   `json:"lasts_ms"`          // how long the scan, and the node's part with it, may still take
 }
 
-// Pages names an answer that comes page by page.
+// Pages identifies an answer that is returned in pages.
 type Pages struct {
 	ID  uint64 `json:"id"`
-	For string `json:"for,omitempty"` // who has asked; "": nobody known
+	For string `json:"for,omitempty"` // the user; "": unknown
 }
 
-// View is what the coordinating node knows of an index at one moment.
+// View is the coordinating node's state of an index at one moment.
 type View struct {
 	Definition index.Definition
 	Topology   partition.Topology
@@ -105,61 +105,62 @@ type View struct {
 	Era        Era
 	Held       []wire.Held // newest timestamp held by each ready copy
 
-	healthy  [][]candidate              // by slice, see Prepare; nil: not found out yet
-	provider partition.TopologyProvider // see Prepare; nil: not found out yet, or of a kind that is not known here
+	healthy  [][]candidate              // by slice, see Prepare; nil: not computed yet
+	provider partition.TopologyProvider // see Prepare; nil: not computed yet, or of a kind unknown here
 }
 
-// Era says within what timestamps of a bucket can be compared: of one cluster, since it was restored, or recovered
-// without a majority, last.
+// Era limits which timestamps of a bucket can be compared: those of one cluster since it was last restored, or
+// recovered without a majority.
 type Era struct {
-	Cluster uint64 // scanport.ClusterKey of its id
+	Cluster uint64 // scanport.ClusterKey of the cluster's id
 	Epoch   uint64
 }
 
-// Catalog is the coordinating node's knowledge, kept current by others.
+// Catalog is the coordinating node's state, kept current by others.
 type Catalog interface {
-	// View returns an index; an error with code INDEX_NOT_HOSTED when there is none. It may be shared: nobody changes it.
+	// View returns an index, or an error with code INDEX_NOT_HOSTED. The result may be shared and must not be
+	// modified.
 	View(id index.ID) (View, error)
-	// Newest returns the newest stability timestamp of a bucket that is known here.
+	// Newest returns the newest stability timestamp of a bucket that this node has received.
 	Newest(bucket string) (wire.BucketStability, bool)
-	// Heard returns when a timestamp was told of here; false: nobody knows, as it was there when this node began, or came
+	// Heard returns when this node received a timestamp. known is false if it had it when it started, or received it
 	// too long ago.
 	Heard(ref wire.StabilityRef) (at time.Time, known bool)
-	// Changed is closed when Newest of a bucket, or View of an index of it, may have another answer.
+	// Changed returns a channel that is closed when the result of Newest of the bucket, or of View of one of its
+	// indexes, may have changed.
 	Changed(bucket string) <-chan struct{}
 }
 
-// Truth asks KV and the managers about the present.
+// Truth obtains the present state from KV and the managers.
 type Truth interface {
-	// CurrentSeqnos gives KV's newest positions. A vbucket that nobody owns is waited for until ctx ends, and then named.
+	// CurrentSeqnos returns KV's newest positions. It waits until ctx ends for vbuckets without an owner, and then
+	// names them in the error.
 	CurrentSeqnos(ctx context.Context, bucket string) (timestamp.Vector, error)
-	// Stabilize returns a stability timestamp at or above need, waiting for it at most as long as wait.
+	// Stabilize returns a stability timestamp at or above need, waiting for it at most for wait.
 	Stabilize(ctx context.Context, bucket string, need timestamp.Vector, wait time.Duration) (wire.BucketStability, error)
 }
 
-// Nodes reaches the nodes, this one included.
+// Nodes reaches the nodes, including this one.
 type Nodes interface {
-	// OpenSlices starts a node's part of a scan. The node waits until its copies hold req.Ref. Errors are *Error where
-	// the node gave a reason; any other error means that it could not be asked, or that it is silent while others, which
-	// could be asked in its place, are not.
+	// OpenSlices starts a node's part of a scan. The node waits until its copies hold req.Ref. Errors are *Error if
+	// the node reported them; any other error means that the node could not be reached, or that it does not answer
+	// while all of others, which could replace it, do.
 	OpenSlices(ctx context.Context, node index.NodeID, others []index.NodeID, req NodeRequest) (RowStream, error)
-	// KeepSlices asks a node to keep a timestamp for a scan that takes long. Errors are as those of OpenSlices.
+	// KeepSlices asks a node to keep a timestamp for a scan that takes long. Its errors are like those of OpenSlices.
 	KeepSlices(ctx context.Context, node index.NodeID, req KeepRequest) error
-	// Suspect reports whether a node could not be asked, or was silent, a short time ago: another one is asked if there is
-	// one.
+	// Suspect reports whether a node was recently unreachable or silent, so that another one is preferred.
 	Suspect(node index.NodeID) bool
-	// Name says which indexer a node is, for people: its name and where it is reached.
+	// Name returns a node's name and address, for people.
 	Name(node index.NodeID) string
 }
 
-// Sink takes rows. What it is given is valid until it returns; it may block, and the scan waits for it.
+// Sink receives rows. Its argument is valid until it returns. It may block, and the scan then waits.
 type Sink interface {
 	Row(Row) error
 }
 
-// Dated is a Sink that wants to know of which timestamp the rows are that come next. It is told before the first one,
-// again where an attempt had to be begun anew, and of each page without stability. seen is what a session has seen that
-// gets these rows.
+// Dated is a Sink that receives the timestamp of the rows that follow: before the first row, again when an attempt
+// starts anew, and for each page without stability. seen is what a session has seen once it has these rows.
 type Dated interface {
 	At(ref wire.StabilityRef, seen scanport.Seen)
 }

@@ -11,7 +11,7 @@ import (
 	"tidemark/wire"
 )
 
-// Why something that a session has seen is there no more. What of it is still there, KV has now.
+// Reasons why something that a session has seen no longer exists. What remains of it, KV has now.
 const (
 	lostCluster  = "what was seen is of another cluster"
 	lostEpoch    = "the cluster was restored, or recovered without a majority, since"
@@ -19,16 +19,16 @@ const (
 	lostRollback = "the bucket was rolled back since: a failover of KV has undone writes"
 )
 
-// lostPatience is for how long KV and the leader are asked for all that is there, where the caller would be content
-// with less if nothing had been lost; lostUnasked is told when they did not answer.
+// lostPatience bounds the wait for KV and the leader to provide everything that exists, when the request itself would
+// accept less had nothing been lost. The answer contains lostUnasked if they did not reply.
 const (
 	lostPatience = 2 * time.Second
 	lostUnasked  = "; KV or the leader could not be asked for all that is there, so that some of it may be missing here"
 )
 
-// floor says what a session's tokens mean for the view's bucket: no timestamp before floor may be shown (nil: any may),
-// or why what was seen cannot be compared with what is there ("" otherwise). An error tells that this indexer has not
-// heard yet of what the session has seen.
+// floor evaluates a session's tokens for the view's bucket. floor is the oldest timestamp that may be shown (nil:
+// any), lost is why something seen cannot be compared with the present state ("" if it can). It returns an error if
+// this indexer has not received yet what the session has seen.
 func (v *View) floor(seen []scanport.Seen) (floor *wire.StabilityRef, lost string, err error) {
 	for i := range seen {
 		s := &seen[i]
@@ -58,20 +58,20 @@ func (v *View) floor(seen []scanport.Seen) (floor *wire.StabilityRef, lost strin
 	return floor, lost, err
 }
 
-// session is what a scan owes the session that it belongs to.
+// session is the state of a scan with respect to its client's session.
 type session struct {
 	era     Era
 	bucket  string
-	floor   *wire.StabilityRef // no timestamp before it may be shown; nil: any may
-	shown   *scanport.Seen     // what the pages before have shown, without stability
-	keeps   bool               // the session stays as it is
-	lost    string             // why some of what it had seen is there no more
-	unasked bool               // and KV could not be asked for what is left
+	floor   *wire.StabilityRef // oldest timestamp that may be shown; nil: any
+	shown   *scanport.Seen     // without stability: what earlier pages have shown
+	keeps   bool               // the session remains unchanged
+	lost    string             // why some of what it had seen no longer exists
+	unasked bool               // and KV did not provide what remains
 }
 
-// take takes over what the session has seen, and what pages of this very scan have shown. A timestamp that the caller
-// has named is what it wants to see, however old: then nothing is asked of what was lost, and the session stays as it
-// is. An error tells that this indexer has not heard yet of what the session has seen.
+// take evaluates what the session has seen, and what earlier pages of this scan have shown. A scan of a timestamp
+// that the caller has named uses it, however old: then nothing is required of what was lost, and the session remains
+// unchanged. It returns an error if this indexer has not received yet what the session has seen.
 func (s *session) take(spec *Spec, view *View) error {
 	s.era, s.bucket = view.Era, view.Bucket.Name
 	seen := spec.Seen
@@ -84,13 +84,13 @@ func (s *session) take(spec *Spec, view *View) error {
 		s.keeps = lost != "" || err != nil
 		return nil
 	}
-	if lost != "" || s.shown == nil { // what a page before was told of is told with the end
+	if lost != "" || s.shown == nil { // what was lost before an earlier page is reported with the end
 		s.lost = lost
 	}
 	return err
 }
 
-// told is what the caller is told of what is lost; "" for nothing.
+// told returns the explanation of what is lost for the caller, "" if nothing is.
 func (s *session) told() string {
 	if s.unasked {
 		return s.lost + lostUnasked
@@ -98,7 +98,7 @@ func (s *session) told() string {
 	return s.lost
 }
 
-// seen is what the session has seen when it gets rows of a timestamp.
+// seen returns what the session has seen once it has rows of a timestamp.
 func (s *session) seen(spec *Spec, at timestamp.Ref) scanport.Seen {
 	if s.keeps {
 		return newestOf(spec.Seen, s.era.Cluster)
@@ -109,21 +109,22 @@ func (s *session) seen(spec *Spec, at timestamp.Ref) scanport.Seen {
 	return s.at(at)
 }
 
-// at is a timestamp of the scan's bucket, as sessions know it.
+// at returns a timestamp of the scan's bucket in the form of session tokens.
 func (s *session) at(ref timestamp.Ref) scanport.Seen {
 	return scanport.Seen{Cluster: s.era.Cluster, Epoch: s.era.Epoch, Bucket: s.bucket, At: ref}
 }
 
-// named reports whether the caller, or its cursor, has named the timestamp, and not only the rows before of an answer
-// that is gone on with.
+// named reports whether the caller, or its cursor, has named the timestamp, rather than the earlier rows of a
+// continued answer.
 func (s *Spec) named() bool { return s.At != nil && (s.Resume == nil || s.Resume.named) }
 
-// wireRef is the timestamp that was seen.
+// wireRef returns the timestamp of a token.
 func wireRef(s *scanport.Seen) wire.StabilityRef {
 	return wire.StabilityRef{Bucket: s.Bucket, Ref: s.At}
 }
 
-// newestOf returns the one of some tokens, at least one, that has what this cluster's others stand for in it.
+// newestOf returns the newest of the tokens, at least one of which must exist. Tokens of this cluster take precedence
+// over those of others.
 func newestOf(seen []scanport.Seen, cluster uint64) scanport.Seen {
 	return slices.MaxFunc(seen, func(a, b scanport.Seen) int {
 		switch own, other := a.Cluster == cluster, b.Cluster == cluster; {

@@ -11,29 +11,29 @@ import (
 // RowStability says what a scan's rows have in common.
 type RowStability string
 
-// The stabilities.
+// Kinds of stability.
 const (
-	NoStability    RowStability = "none"  // each page of PageRows rows is of the newest timestamp there is then
+	NoStability    RowStability = "none"  // each page of PageRows rows has the newest timestamp at that moment
 	ScanStability  RowStability = "scan"  // all rows are of one timestamp
-	QueryStability RowStability = "query" // and so are those of other scans that name it: it is kept for them
+	QueryStability RowStability = "query" // and so are the rows of other scans that name it: nodes keep it for them
 )
 
 const (
-	// PageRows is how many rows a scan without stability reads at one timestamp.
+	// PageRows is the number of rows that a scan without stability reads at one timestamp.
 	PageRows = 10_000
 	// KeepFor is how long a timestamp is kept for the next scan that names it.
 	KeepFor = time.Minute
-	// MaxKeep is the most that a node keeps one, however often it is named: what is held for it grows with all that is
-	// written meanwhile.
+	// MaxKeep bounds how long a node keeps a timestamp, however often it is named: the memory and disk held for it
+	// grow with everything that is written meanwhile.
 	MaxKeep = 10 * time.Minute
 )
 
-// TimestampID names a timestamp, for later scans of the same bucket.
+// TimestampID returns the id of a timestamp, for later scans of the same bucket.
 func TimestampID(r wire.StabilityRef) string {
 	return fmt.Sprintf("%d.%d.%d.%d", r.Generation, r.RollbackID, r.Number, r.Hash)
 }
 
-// ParseTimestampID reads what TimestampID wrote.
+// ParseTimestampID parses what TimestampID returned.
 func ParseTimestampID(bucket, id string) (wire.StabilityRef, error) {
 	r := wire.StabilityRef{Bucket: bucket}
 	if n, err := fmt.Sscanf(id, "%d.%d.%d.%d", &r.Generation, &r.RollbackID, &r.Number, &r.Hash); err != nil || n != 4 ||
@@ -61,7 +61,7 @@ func (r *Request) checkStability() error {
 	return nil
 }
 
-// tooOld makes of any reason why a timestamp that was named cannot be had the one that tells the caller what to do.
+// tooOld maps errors that a named timestamp is not available to one that tells the caller what to do.
 func tooOld(at *wire.StabilityRef, err error) error {
 	switch CodeOf(err) {
 	case errcode.SnapshotSkipped, errcode.SnapshotTooOld, errcode.IndexInRollback:

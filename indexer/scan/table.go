@@ -10,22 +10,23 @@ import (
 )
 
 const (
-	// tableFree is how many bytes of cells a slice may have in any case, tableMost how many the slices of a node's part of
-	// a scan may have together, and tableStep by how much a slice asks for more.
+	// tableFree is the number of bytes of cells that every slice may have, tableMost the limit for the slices of a
+	// node's part of a scan together, and tableStep the increment by which a slice reserves more.
 	tableFree = 64 << 10
 	tableMost = 64 << 20
 	tableStep = 256 << 10
-	// MaxTables bounds the bytes of cells that all scans have on a node, beside tableFree for each slice.
+	// MaxTables bounds the bytes of cells of all scans on a node, in addition to tableFree for each slice.
 	MaxTables = 256 << 20
-	// cellOverhead is about what a cell takes beside its key and what its accs have elsewhere; accBytes is an acc's size.
+	// cellOverhead is the approximate size of a cell without its key and what its accs have allocated; accBytes is
+	// the size of an acc.
 	cellOverhead = 128
 	accBytes     = 88
 )
 
-// tables are the bytes that the cells of all scans of this process have taken beside tableFree.
+// tables counts the bytes reserved for cells by all scans of this process, beyond tableFree.
 var tables room
 
-// room is memory of which there is so much.
+// room is a memory budget of MaxTables bytes.
 type room struct{ used atomic.Int64 }
 
 func (r *room) take(n int64) bool {
@@ -38,23 +39,23 @@ func (r *room) take(n int64) bool {
 
 func (r *room) give(n int64) { r.used.Add(-n) }
 
-// table has the cells of a block, in bounded memory: when that is full, only those that come first are kept.
+// table holds the cells of a block in bounded memory: when it is full, it keeps only the cells that come first.
 type table struct {
 	reverse bool
-	single  bool // a block is one cell: all of its rows agree in the cell's key
+	single  bool // a block has only one cell: all of its rows have the cell's key
 
-	byKey  map[string]*cell // nil where single
-	cells  []*cell          // in order after sort
-	given  int              // of cells
-	recent *cell            // the one that was found last; while there are no cells: one whose room the next takes
-	bound  []byte           // the last cell that was kept; cells behind it are for another pass
-	cut    bool             // there are such
+	byKey  map[string]*cell // nil if single
+	cells  []*cell          // sorted after sort
+	given  int              // number of cells returned
+	recent *cell            // the cell found last; while cells is empty: a cell whose memory is reused
+	bound  []byte           // the last cell kept; cells after it are for another pass
+	cut    bool             // there are such cells
 
 	size    int64 // in bytes
 	allowed int64
 	most    int64
 	taken   int64 // of tables
-	refused bool  // more was
+	refused bool  // a further reservation was refused
 }
 
 type cell struct {
@@ -62,7 +63,7 @@ type cell struct {
 	accs []aggregate.Acc
 }
 
-// next returns the next cell of a block that was read; nil when all were given.
+// next returns the next cell of a block that was read; nil when all were returned.
 func (t *table) next() *cell {
 	if t.given == len(t.cells) {
 		return nil
@@ -74,12 +75,12 @@ func (t *table) next() *cell {
 // last returns the key of the last cell.
 func (t *table) last() []byte { return t.cells[len(t.cells)-1].key }
 
-// reset empties it for a block.
+// reset empties the table for a block.
 func (t *table) reset() {
 	t.cut, t.bound, t.given, t.size = false, nil, 0, 0
 	switch len(t.cells) {
 	case 0:
-	case 1: // the next cell takes its room
+	case 1: // the next cell reuses its memory
 		t.recent, t.cells = t.cells[0], t.cells[:0]
 		clear(t.byKey)
 	default:
@@ -87,7 +88,7 @@ func (t *table) reset() {
 	}
 }
 
-// tooMany is why a scan ends whose cells did not fit after all passes.
+// tooMany returns the error for cells that did not fit after all passes.
 func (t *table) tooMany() error {
 	if t.refused {
 		return Errorf(errcode.Busy, "the aggregates that are under way on this indexer take %d MiB, the most there are: try "+
@@ -97,7 +98,7 @@ func (t *table) tooMany() error {
 		"first components of the key, which takes no memory, or give a limit, or narrower bounds", maxPasses, t.most>>10)
 }
 
-// isRecent reports whether a key is that of the cell that was found last.
+// isRecent reports whether a key is that of the cell found last.
 func (t *table) isRecent(key []byte) bool {
 	return t.recent != nil && len(t.cells) > 0 && bytes.Equal(key, t.recent.key)
 }
@@ -111,7 +112,7 @@ func (t *table) tooLate(key []byte) bool {
 	return n > 0 && !t.reverse || n < 0 && t.reverse
 }
 
-// cell returns the cell of a key.
+// cell returns the cell of a key, which it creates if needed.
 func (t *table) cell(key []byte, g *Grouping) *cell {
 	if t.isRecent(key) {
 		return t.recent
@@ -123,7 +124,7 @@ func (t *table) cell(key []byte, g *Grouping) *cell {
 		}
 	}
 	one := t.recent
-	if one != nil && len(t.cells) == 0 { // of the block before
+	if one != nil && len(t.cells) == 0 { // of the previous block
 		one.key = append(one.key[:0], key...)
 		for i := range one.accs {
 			one.accs[i].Reset()
@@ -143,10 +144,10 @@ func (t *table) cell(key []byte, g *Grouping) *cell {
 	return one
 }
 
-// bytes is what a cell takes but for what its accs have elsewhere.
+// bytes returns the size of a cell without what its accs have allocated.
 func (o *cell) bytes() int64 { return int64(cellOverhead + 2*len(o.key) + accBytes*len(o.accs)) }
 
-// limit takes more memory where the cells need it, or keeps only those that come first.
+// limit reserves more memory if the cells need it, or drops the cells that come last.
 func (t *table) limit() {
 	for t.size > t.allowed && !t.single {
 		if t.allowed+tableStep <= t.most {
@@ -156,14 +157,14 @@ func (t *table) limit() {
 			}
 			t.refused = true
 		}
-		if len(t.cells) == 1 { // one there always is
+		if len(t.cells) == 1 { // one cell must remain
 			return
 		}
 		t.halve()
 	}
 }
 
-// halve forgets the half of the cells that come last.
+// halve drops the half of the cells that come last.
 func (t *table) halve() {
 	t.sort()
 	clear(t.cells[(len(t.cells)+1)/2:])
@@ -181,7 +182,7 @@ func (t *table) halve() {
 	}
 }
 
-// sort puts the cells into their order.
+// sort sorts the cells.
 func (t *table) sort() {
 	slices.SortFunc(t.cells, func(a, b *cell) int {
 		if t.reverse {
@@ -191,7 +192,7 @@ func (t *table) sort() {
 	})
 }
 
-// close gives back what was taken.
+// close releases the reserved memory.
 func (t *table) close() {
 	tables.give(t.taken)
 	t.taken = 0

@@ -12,8 +12,8 @@ import (
 // MaxIn bounds the values of a condition.
 const MaxIn = 1024
 
-// Condition is one on a single component of the key: it is one of In, equals Equal, or lies between Low and High. null
-// is NULL; a bound that is not given is open.
+// Condition is a condition on one component of the key: it is one of In, equals Equal, or lies between Low and High.
+// null is NULL; a missing bound is open.
 type Condition struct {
 	Component int               `json:"component"` // from 0
 	Equal     json.RawMessage   `json:"equal"`
@@ -23,15 +23,15 @@ type Condition struct {
 	Inclusion Inclusion         `json:"inclusion"`
 }
 
-// Filter is a condition as a node checks it: the component lies in one of the ranges, by its bytes as the index has
-// them. As no encoded component is the beginning of another one, what holds for a component's bytes holds for all keys
-// that go on from there.
+// Filter is a condition in the form that nodes check: the component's bytes, as stored, are in one of the ranges. No
+// encoded component is a prefix of another, so what holds for a component's bytes holds for all keys that continue
+// from there.
 type Filter struct {
 	Component int     `json:"component"`
-	Ranges    []Range `json:"ranges"` // ordered and apart from each other; none: no row is in
+	Ranges    []Range `json:"ranges"` // sorted and disjoint; none: no row matches
 }
 
-// where checks the conditions and encodes them, ordered by component.
+// where checks and encodes the conditions, sorted by component.
 func (s *Spec) where(all []Condition) error {
 	for i := range all {
 		c := &all[i]
@@ -55,8 +55,8 @@ func (s *Spec) where(all []Condition) error {
 	return nil
 }
 
-// narrow lets the ranges have what a condition on the first component leaves, whose ranges are ones of keys. Where no
-// value meets a condition, no row is looked at.
+// narrow intersects the ranges with a condition on the first component, whose ranges are also ranges of keys. If a
+// condition cannot be met, no row is read.
 func (s *Spec) narrow() {
 	for _, f := range s.Where {
 		if len(f.Ranges) == 0 {
@@ -107,7 +107,7 @@ func oneBound(v json.RawMessage) []json.RawMessage {
 	return []json.RawMessage{v}
 }
 
-// compileBounds encodes bounds of one component; none when no value lies between them.
+// compileBounds encodes bounds of one component; it returns none if no value lies between them.
 func compileBounds(b *Bounds, desc bool) ([]Range, error) {
 	r, some, err := b.compile([]bool{desc})
 	if err != nil || !some {
@@ -128,22 +128,22 @@ func checkFilters(filters []Filter, components int) error {
 	return nil
 }
 
-// sieve says which rows meet the conditions, and where the next one may be that does.
+// sieve checks whether rows meet the conditions, and where the next one may be that does.
 type sieve struct {
 	filters []Filter
 	desc    []bool // of the key's components
 	reverse bool
 }
 
-// far is what a row says that does not meet the conditions: from the first row with low on (in reverse: below high)
-// there may be one that does, and before there is none.
+// far is derived from a row that fails the conditions: no row before bound meets them (in reverse: no row at or above
+// bound).
 type far struct {
 	bound []byte
-	none  bool // there is none at all
+	none  bool // no further row meets them
 }
 
-// takes reports whether a row's key meets the conditions, and if not, where to go on. The error is that of a damaged
-// key.
+// takes reports whether a row's key meets the conditions, and if not, where to continue. It returns an error for a
+// damaged key.
 func (s *sieve) takes(key []byte) (bool, far, error) {
 	rest, at := key, 0
 	for i := range s.filters {
@@ -167,7 +167,7 @@ func (s *sieve) takes(key []byte) (bool, far, error) {
 	return true, far{}, nil
 }
 
-// above reports whether a component is in, and if not, the low bound of the next keys that may be.
+// above reports whether a component is in the ranges, and if not, the low bound of the next keys that may match.
 func (f *Filter) above(component, prefix []byte) (bool, far) {
 	i := sort.Search(len(f.Ranges), func(i int) bool {
 		return f.Ranges[i].High == nil || bytes.Compare(component, f.Ranges[i].High) < 0
@@ -182,7 +182,7 @@ func (f *Filter) above(component, prefix []byte) (bool, far) {
 	return true, far{}
 }
 
-// below is above for a scan in reverse: the high bound, which does not belong to the next keys.
+// below is above for a reverse scan: it returns the high bound, which is exclusive.
 func (f *Filter) below(component, prefix []byte) (bool, far) {
 	i := sort.Search(len(f.Ranges), func(i int) bool { return bytes.Compare(component, f.Ranges[i].Low) < 0 }) - 1
 	if i < 0 {
@@ -204,7 +204,7 @@ func (t *far) passed(key []byte, reverse bool) bool {
 	return t.none || bytes.Compare(key, t.bound) < 0
 }
 
-// rest is what a range has left there; false: nothing.
+// rest returns what remains of a range there; false if nothing.
 func (t *far) rest(r Range, reverse bool) (Range, bool) {
 	switch {
 	case t.none:

@@ -1,9 +1,9 @@
-// Package aggregate computes COUNT, SUM, AVG, MIN and MAX over components of index keys, in parts: what was computed of
-// some rows can be put into bytes and joined with what was computed of others.
+// Package aggregate computes COUNT, SUM, AVG, MIN and MAX over components of index keys, in parts: the state computed
+// from some rows can be encoded and joined with the state of others.
 //
-// It promises that the result depends on the rows alone, and not on the order in which they came or on how they were
-// spread over parts: sums are exact until they are written, and then rounded once, if at all. NULL and MISSING count
-// nowhere but where rows are counted; SUM and AVG are of numbers only.
+// It guarantees that the result depends on the rows alone, and neither on their order nor on their distribution over
+// parts: sums are exact until they are written, and then rounded at most once. NULL and MISSING count only where rows
+// are counted; SUM and AVG cover numbers only.
 package aggregate
 
 import (
@@ -16,43 +16,43 @@ import (
 	"tidemark/collate"
 )
 
-// Op is what is computed.
+// Op is an aggregate function.
 type Op string
 
-// The ops.
+// The aggregate functions.
 const (
-	Rows  Op = "rows"  // how many rows there are, whatever they have
-	Count Op = "count" // of values that are neither NULL nor MISSING
-	Sum   Op = "sum"   // of the numbers; NULL when there is none
-	Avg   Op = "avg"   // of the numbers; NULL when there is none
-	Min   Op = "min"   // the first value in the order of values, neither NULL nor MISSING; NULL when there is none
-	Max   Op = "max"   // the last one
+	Rows  Op = "rows"  // number of rows, whatever their values
+	Count Op = "count" // number of values that are neither NULL nor MISSING
+	Sum   Op = "sum"   // sum of the numbers; NULL when there is none
+	Avg   Op = "avg"   // mean of the numbers; NULL when there is none
+	Min   Op = "min"   // first value in collation order that is neither NULL nor MISSING; NULL when there is none
+	Max   Op = "max"   // last such value
 )
 
-// Ops are all of them.
+// Ops lists all functions.
 var Ops = []Op{Rows, Count, Sum, Avg, Min, Max}
 
-// Valid reports whether there is such an op.
+// Valid reports whether o is one of Ops.
 func (o Op) Valid() bool { return slices.Contains(Ops, o) }
 
-// ErrState is wrapped when bytes are no state of an Acc.
+// ErrState is wrapped when bytes are not the state of an Acc.
 var ErrState = errors.New("bad state of an aggregate")
 
-// Acc is what has been computed of some values. It is made by its op: Acc{Op: Sum}.
+// Acc accumulates values. It is created with its function: Acc{Op: Sum}.
 type Acc struct {
 	Op    Op
 	count int64
 	sum   sum
-	best  []byte // of Min and Max; none: there is none yet
+	best  []byte // of Min and Max; empty: none yet
 }
 
-// Reset forgets all values and keeps the room.
+// Reset drops all values and keeps the allocated memory.
 func (a *Acc) Reset() { *a = Acc{Op: a.Op, best: a.best[:0], sum: a.sum.empty()} }
 
-// Bytes is about how much memory it takes beside its own size.
+// Bytes returns the approximate memory of a, without the size of the struct itself.
 func (a *Acc) Bytes() int { return cap(a.best) + a.sum.bytes() }
 
-// Add takes a value: a component of a key, upright. Rows may be nil.
+// Add adds a value: a component of a key in ascending encoding. For Rows it may be nil.
 func (a *Acc) Add(component []byte) {
 	if a.Op == Rows {
 		a.count++
@@ -71,7 +71,7 @@ func (a *Acc) Add(component []byte) {
 	}
 }
 
-// better keeps a value that comes before (of Max: behind) the one there is.
+// better replaces best by v if v comes before it (for Max: after it).
 func (a *Acc) better(v []byte) {
 	c := bytes.Compare(v, a.best)
 	if len(a.best) == 0 || c < 0 == (a.Op == Min) && c != 0 {
@@ -79,7 +79,7 @@ func (a *Acc) better(v []byte) {
 	}
 }
 
-// AppendState appends what was computed, for Join.
+// AppendState appends the state, for Join.
 func (a *Acc) AppendState(dst []byte) []byte {
 	switch a.Op {
 	case Sum, Avg:
@@ -90,7 +90,7 @@ func (a *Acc) AppendState(dst []byte) []byte {
 	return binary.AppendUvarint(dst, uint64(a.count))
 }
 
-// Join takes what AppendState of the same op wrote at the begin of b, and returns what follows it.
+// Join adds the state at the beginning of b, which AppendState of the same function wrote, and returns the rest of b.
 func (a *Acc) Join(b []byte) (rest []byte, err error) {
 	switch a.Op {
 	case Sum, Avg:
@@ -113,10 +113,10 @@ func (a *Acc) Join(b []byte) (rest []byte, err error) {
 	return b[size:], nil
 }
 
-// mostRows bounds what one part counts.
+// mostRows bounds the count of one state.
 const mostRows = 1 << 56
 
-// AppendResult appends the result in JSON.
+// AppendResult appends the result as JSON.
 func (a *Acc) AppendResult(dst []byte) ([]byte, error) {
 	switch {
 	case a.Op == Sum:

@@ -11,32 +11,33 @@ import (
 	"tidemark/collate"
 )
 
-// sum adds numbers exactly. Integers are added as one for as long as the sum is an int64; all else is in wide.
+// sum adds numbers exactly. Integers are added in whole as long as that fits an int64; everything else is added in
+// wide.
 type sum struct {
 	numbers int64
 	whole   int64
 	wide    *wide
-	rounded bool // a number was among them that is no integer of 64 bits: the result is a float64
-	beyond  bool // one was that no float64 reaches: there is no result
+	rounded bool // some number was not a 64-bit integer: the result is a float64
+	beyond  bool // some number exceeds the range of float64: there is no result
 }
 
-// wide is a number in fixed point: limb i counts 2^(32i-1074), the least of a float64. A limb takes 2^30 additions of
-// 32 bits before it has to carry.
+// wide is a fixed-point number: limb i counts units of 2^(32i-1074), which starts at the smallest float64. A limb
+// takes 2^30 additions of 32 bits before it must carry.
 type wide struct {
 	limbs [limbs]int64
 	adds  int
 }
 
 const (
-	pointAt   = 1074 // bits behind the point
+	pointAt   = 1074 // bits after the binary point
 	limbBits  = 32
-	limbs     = (pointAt + 1024 + 64 + limbBits) / limbBits // of 2^63 times the largest float64, and one to spare
+	limbs     = (pointAt + 1024 + 64 + limbBits) / limbBits // room for 2^63 times the largest float64, and one to spare
 	manyAdds  = 1 << 30
 	limbMask  = 1<<limbBits - 1
 	wideBytes = limbs*8 + 8
 )
 
-// empty is the sum of nothing, in the room of s.
+// empty returns a sum of nothing that reuses the memory of s.
 func (s *sum) empty() sum {
 	if s.wide != nil {
 		*s.wide = wide{}
@@ -51,7 +52,7 @@ func (s *sum) bytes() int {
 	return wideBytes
 }
 
-// add takes a value, which counts if it is a number.
+// add adds a value if it is a number.
 func (s *sum) add(component []byte) {
 	v, f, form := collate.ReadNumber(component)
 	switch form {
@@ -101,7 +102,7 @@ func (s *sum) addFloat(f float64) {
 	s.widen().add(mantissa, exponent-1, b>>63 != 0)
 }
 
-// add adds m × 2^(at-1074), or takes it away.
+// add adds m × 2^(at-1074), or subtracts it.
 func (w *wide) add(m uint64, at uint, negative bool) {
 	i, off := at/limbBits, at%limbBits
 	low, high := m<<off, m>>(64-off)
@@ -119,7 +120,7 @@ func (w *wide) add(m uint64, at uint, negative bool) {
 	}
 }
 
-// carry brings all limbs but the last one to 32 bits.
+// carry reduces all limbs but the last one to 32 bits.
 func (w *wide) carry() {
 	w.adds = 0
 	for i := range limbs - 1 {
@@ -129,7 +130,7 @@ func (w *wide) carry() {
 	}
 }
 
-// total is the sum × 2^1074.
+// total returns the sum × 2^1074.
 func (s *sum) total() *big.Int {
 	w := wide{}
 	if s.wide != nil {
@@ -161,12 +162,12 @@ const (
 	flagRounded = 1 << iota
 	flagBeyond
 	flagWide
-	flagNegative // of what is wide
+	flagNegative // of wide
 	flagsEnd
 )
 
-// appendTo appends flags (1 byte), the count (uvarint), the whole (varint) and, of what is wide, how many of its bytes
-// stand as zeros at its end (uvarint), and the others, big-endian, behind their number (uvarint).
+// appendTo appends flags (1 byte), the count (uvarint) and whole (varint). For wide it also appends the number of
+// trailing zero bytes (uvarint), the number of the other bytes (uvarint), and these, big-endian.
 func (s *sum) appendTo(dst []byte) []byte {
 	var flags byte
 	if s.rounded {
@@ -199,7 +200,7 @@ func (s *sum) appendTo(dst []byte) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(digits))), digits...)
 }
 
-// join adds what appendTo wrote.
+// join adds a sum that appendTo wrote.
 func (s *sum) join(b []byte) (rest []byte, err error) {
 	cut := fmt.Errorf("%w: a sum is cut", ErrState)
 	if len(b) == 0 || b[0] >= flagsEnd {
@@ -225,7 +226,7 @@ func (s *sum) join(b []byte) (rest []byte, err error) {
 	return s.joinWide(b, flags&flagNegative != 0)
 }
 
-// joinWide adds the bytes of what is wide.
+// joinWide adds the bytes of wide.
 func (s *sum) joinWide(b []byte, negative bool) (rest []byte, err error) {
 	cut := fmt.Errorf("%w: the digits of a sum are cut", ErrState)
 	zeros, n := binary.Uvarint(b)
@@ -250,10 +251,10 @@ func (s *sum) joinWide(b []byte, negative bool) (rest []byte, err error) {
 	return rest, nil
 }
 
-// mostDigits is how many bytes a wide number has at most: what it is shifted to leaves two limbs above.
+// mostDigits bounds the bytes of an encoded wide number: shifted into place, it leaves two limbs above.
 const mostDigits = (limbs - 2) * limbBits / 8
 
-// appendTotal appends the sum as JSON: all digits of one of integers; else the float64 that is nearest.
+// appendTotal appends the sum as JSON: for integers with all digits, otherwise as the nearest float64.
 func (s *sum) appendTotal(dst []byte) []byte {
 	switch {
 	case s.numbers == 0, s.beyond:
@@ -266,14 +267,14 @@ func (s *sum) appendTotal(dst []byte) []byte {
 	return appendFloat(dst, s.total(), pointAt)
 }
 
-// wholeTotal is the sum where all numbers are integers.
+// wholeTotal returns the sum if all numbers are integers.
 func (s *sum) wholeTotal() *big.Int {
 	x := s.total()
 	return x.Quo(x, new(big.Int).Lsh(big.NewInt(1), pointAt))
 }
 
-// appendMean appends the sum by its numbers as JSON: an integer where it is one of integers, else the float64 that is
-// nearest.
+// appendMean appends the mean as JSON: for integers with an integer mean as that integer, otherwise as the nearest
+// float64.
 func (s *sum) appendMean(dst []byte) []byte {
 	if s.numbers == 0 || s.beyond {
 		return append(dst, null...)
@@ -284,7 +285,7 @@ func (s *sum) appendMean(dst []byte) []byte {
 			return q.Append(dst, 10)
 		}
 	}
-	// So many bits more that what is left over can only break a tie, for which one bit below all of them stands.
+	// With that many extra bits, the remainder can only break a tie. The lowest bit then represents the remainder.
 	const more = 64
 	x := s.total()
 	q, r := new(big.Int).QuoRem(x.Lsh(x, more), n, new(big.Int))
@@ -294,11 +295,11 @@ func (s *sum) appendMean(dst []byte) []byte {
 	return appendFloat(dst, q, pointAt+more)
 }
 
-// appendFloat appends the float64 that is nearest to x × 2^-down; null where there is none.
+// appendFloat appends the float64 nearest to x × 2^-down, or null if there is none.
 func appendFloat(dst []byte, x *big.Int, down int) []byte {
 	v := new(big.Float).SetInt(x)
 	f, _ := v.SetMantExp(v, -down).Float64()
-	text, err := collate.Decode(dst, collate.AppendFloat64(nil, f)) // null of an infinity
+	text, err := collate.Decode(dst, collate.AppendFloat64(nil, f)) // null for an infinity
 	if err != nil {
 		return append(dst, null...)
 	}
