@@ -219,7 +219,7 @@ func (l *ledgers) unheard() (ids []index.ProjectorID) {
 		return nil
 	}
 	for _, id := range l.components.alive {
-		if p := l.components.projectors[id]; p != nil && !p.hello {
+		if p := l.components.projectors[id]; p != nil && !p.hello && !p.replaced {
 			ids = append(ids, id)
 		}
 	}

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"errors"
 	"slices"
 
 	"tidemark/index"
@@ -25,6 +26,8 @@ type contact struct {
 	heard   bool           // it has reported in this term, under this boot id
 	hello   bool           // it has answered the hello under this boot id
 	retry   liveness.Retry // of the hello
+	// replaced: another process has answered the hello. This component has ended, or has moved and is about to register.
+	replaced bool
 	unreachable
 }
 
@@ -80,6 +83,28 @@ func (l *scene) unreached(c *component, err error) {
 	l.log.Warn("a component reports, and does not answer at the address that it has given; nothing can be told to it",
 		"addr", c.addr, "error", err)
 }
+
+// greetedBy takes the answer to a component's hello and reports whether the component itself has answered, judged by its
+// boot id. An answer of another process at its address is no sign of its life: nothing is sent to that process, and the
+// component is greeted again.
+func (l *scene) greetedBy(c *component, boot, what, id string) bool {
+	if boot == c.boot {
+		c.retry.Succeeded(0)
+		c.hello, c.replaced = true, false
+		l.reached(c)
+		return true
+	}
+	c.retry.Failed(l.nowMS)
+	l.unreached(c, errAnother)
+	if !c.replaced {
+		c.replaced = true
+		l.log.Warn("another process answers for "+what+"; waiting for it to register", "id", id, "addr", c.addr, "boot", boot)
+	}
+	return false
+}
+
+// errAnother is why a component is unreachable although a process answers at its address.
+var errAnother = errors.New("another process answers at its address")
 
 // reached records that a component has answered.
 func (l *scene) reached(c *component) {

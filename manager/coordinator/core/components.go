@@ -79,10 +79,27 @@ func (l *membership) reconcileIndexer(i *statecontext.Indexer) {
 
 // open opens a receiver for a component, which counts as alive until it has been silent for OfflineAfter.
 func (l *membership) open(o Open, boot string) component {
+	l.displace(o.Addr)
 	l.components.opened++
 	o.To, o.Fence = l.components.opened, l.fence()
 	l.do(o)
 	return component{addr: o.Addr, boot: boot, receiver: o.To, contact: contact{seenMS: l.nowMS}}
+}
+
+// displace greets components again at whose address another one has registered: from now on another process answers
+// there, and would accept what is meant for them.
+func (l *membership) displace(addr string) {
+	again := func(c *component) {
+		if c.addr == addr && c.hello {
+			c.hello, c.retry = false, liveness.Retry{}
+		}
+	}
+	for _, p := range l.components.projectors {
+		again(&p.component)
+	}
+	for _, n := range l.components.indexers {
+		again(&n.component)
+	}
 }
 
 // opened returns the component of an open receiver, nil if there is none.

@@ -235,13 +235,9 @@ func (l *intake) projectorGreeted(h *ProjectorGreeted) {
 		l.unreached(&p.component, h.Err)
 		return
 	}
-	p.retry.Succeeded(0)
-	p.hello = true
-	l.reached(&p.component)
 	defer l.membership.spoke(p.id)
 	r := &h.Answer.Report
-	if r.BootID != p.boot {
-		l.log.Warn("another process answers for a projector; waiting for it to register", "projector", p.id, "boot", r.BootID)
+	if !l.greetedBy(&p.component, r.BootID, "a projector", string(p.id)) {
 		return
 	}
 	l.takeProjectorReport(p, r, true)
@@ -268,12 +264,8 @@ func (l *intake) indexerGreeted(h *IndexerGreeted) {
 		l.unreached(&n.component, h.Err)
 		return
 	}
-	n.retry.Succeeded(0)
-	n.hello = true
-	l.reached(&n.component)
 	r := &h.Answer.Report
-	if r.BootID != n.boot {
-		l.log.Warn("another process answers for an indexer; waiting for it to register", "indexer", n.name, "boot", r.BootID)
+	if !l.greetedBy(&n.component, r.BootID, "an indexer", n.name) {
 		return
 	}
 	n.minimum = map[string][]index.Incarnation{}

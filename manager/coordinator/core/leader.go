@@ -189,12 +189,12 @@ func (l *Leader) sync() {
 func (l *Leader) tryActivate() {
 	late := l.nowMS-l.startedMS >= l.settings.HelloWait.Milliseconds()
 	for _, p := range l.components.projectors {
-		if !p.hello && !late {
+		if !p.hello && !p.replaced && !late {
 			return
 		}
 	}
 	for _, n := range l.components.indexers {
-		if !n.hello && !late && !(l.offline(n.node) && n.retry.Tries > 0) {
+		if !n.hello && !n.replaced && !late && !(l.offline(n.node) && n.retry.Tries > 0) {
 			return
 		}
 	}

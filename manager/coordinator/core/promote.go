@@ -458,6 +458,9 @@ func (l *promotion) synced(s *Synced) {
 		l.log.Debug("sync", "projector", p.id, "error", s.Err)
 		return // the next tick retries
 	}
+	if s.Report.BootID != p.boot {
+		return // another process has its address
+	}
 	p.seenMS = l.nowMS
 	for i := range s.Report.Buckets {
 		if r := &s.Report.Buckets[i]; r.Bucket == b.name && b.isOf(r) {

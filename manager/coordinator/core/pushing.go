@@ -56,7 +56,9 @@ func (l *membership) handed(a *Handed) {
 		return
 	}
 	if c != nil { // nil if it has registered again meanwhile
-		c.seenMS = l.nowMS
+		if c.hello { // otherwise another process at its address may have answered
+			c.seenMS = l.nowMS
+		}
 		c.pushed, c.acked = max(c.pushed, a.Handed), max(c.acked, a.Acked)
 		c.push.Succeeded(l.nowMS + repush)
 		c.refusal = ""

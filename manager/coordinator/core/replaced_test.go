@@ -1,0 +1,70 @@
+package core
+
+import (
+	"testing"
+
+	"tidemark/liveness"
+	"tidemark/statecontext"
+	"tidemark/wire"
+)
+
+// TestAnotherAtTheAddress: a component at whose address another one has registered, or answers a new leader, is not
+// kept alive by what that one answers: it is greeted again, nothing is handed to it, and it is offline in time.
+func TestAnotherAtTheAddress(t *testing.T) {
+	for _, first := range []bool{true, false} { // whether it has answered this leader before
+		g := greeting(t)
+		pushed := func(effects []Effect) (to []Receiver) {
+			for _, e := range effects {
+				if tell, is := e.(Tell); is {
+					if _, is := tell.Say.(Push); is {
+						to = append(to, tell.To)
+					}
+				}
+			}
+			return to
+		}
+		if first {
+			g.helloIndexer(1, 0)
+			g.hello("p1", 1, nil)
+			g.hello("p2", 1, nil)
+			g.step(&Handed{From: g.at, Handed: g.lead.now.revision, Acked: g.lead.now.revision})
+			if !g.lead.active || !g.lead.components.indexers[0].hello {
+				t.Fatal("the leader has not begun")
+			}
+		}
+		b := BucketRef{Name: "b", Generation: g.lead.buckets.byName["b"].generation}
+		dead, deadP := g.at, g.to["p1"]
+		a := &applied{t: t, state: g.now.State, index: g.now.State.AppliedIndex()}
+		a.do(&statecontext.RegisterIndexer{Indexer: statecontext.Indexer{UUID: "u1", Name: "i1", BootID: "boot1",
+			Admin: "http://i0"}})
+		a.do(&statecontext.RegisterProjector{Projector: statecontext.Projector{ID: "p3", Admin: "http://p1",
+			BootID: "boot3"}})
+		g.now.State = a.state
+		g.step(Changed{})
+		for range 2 * (DefaultSettings().OfflineAfter.Milliseconds() / showEvery) {
+			g.now.MS += showEvery
+			effects := g.lead.Step(g.now, Tick{})
+			g.look(effects)
+			for _, to := range pushed(effects) {
+				if to == dead || to == deadP {
+					t.Fatalf("first %t: definitions are handed to another process in place of %d", first, to)
+				}
+			}
+			other := wire.IndexerReport{UUID: "u1", Node: 1, BootID: "boot1", Sequence: 1}
+			g.step(&IndexerGreeted{From: dead, Answer: &wire.IndexerHello{Report: other}})
+			otherP := wire.ProjectorReport{ID: "p3", BootID: "boot3", Sequence: 1}
+			g.step(&ProjectorGreeted{Greet: Greet{Projector: "p1"}, From: deadP, Answer: &wire.ProjectorHello{Report: otherP}})
+			g.step(&Handed{From: dead, Handed: g.lead.now.revision, Acked: g.lead.now.revision}) // one that was under way
+			g.step(&Synced{AskSync: AskSync{Projector: "p1", Bucket: b}, From: deadP, Report: &otherP})
+		}
+		n, p := g.lead.components.indexers[0], g.lead.components.projectors["p1"]
+		for name, c := range map[string]*component{"indexer": &n.component, "projector": &p.component} {
+			if life := g.lead.life(c); life != liveness.Offline {
+				t.Errorf("first %t: the %s is %s, kept alive by another process", first, name, life)
+			}
+		}
+		if !g.lead.active {
+			t.Errorf("first %t: the leader does not begin", first)
+		}
+	}
+}
