@@ -27,6 +27,7 @@ import (
 	"tidemark/indexer/scanport"
 	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
+	"tidemark/internal/tlsconf"
 	"tidemark/manager/api/v1"
 	"tidemark/wire"
 )
@@ -130,17 +131,15 @@ func Open(o Options) *Client {
 
 // servers are the addresses of managers, whole and each once. The error is of one that cannot be used.
 func (o *Options) servers() (all []string, bad error) {
-	scheme := "http://"
+	scheme := "http"
 	if o.TLS != nil {
-		scheme = "https://"
+		scheme = "https"
 	}
 	for _, s := range o.Servers {
-		if s = strings.TrimRight(strings.TrimSpace(s), "/"); s == "" {
+		if strings.Trim(s, " /") == "" {
 			continue
 		}
-		if !strings.Contains(s, "://") {
-			s = scheme + s
-		}
+		s = tlsconf.BaseURL(scheme, s)
 		if err := checkServer(s); err != nil {
 			bad = err
 		}
@@ -149,13 +148,16 @@ func (o *Options) servers() (all []string, bad error) {
 		}
 	}
 	if len(all) == 0 {
-		all = []string{scheme + strings.TrimPrefix(DefaultServer, "http://")}
+		all = []string{scheme + strings.TrimPrefix(DefaultServer, "http")}
 	}
 	return all, bad
 }
 
 func checkServer(server string) error {
 	u, err := url.Parse(server)
+	if err != nil && strings.Count(server, ":") > 2 && !strings.Contains(server, "[") {
+		return fmt.Errorf("%w: %w; an IPv6 address stands in brackets, as [::1]:9520", ErrServer, err)
+	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrServer, err)
 	}

@@ -281,6 +281,21 @@ func oneEnds(t *testing.T, server, says string) {
 	}
 }
 
+// TestServersByIPv6: an address with a zone is one, and who left the brackets out is told.
+func TestServersByIPv6(t *testing.T) {
+	o := Options{Servers: []string{"[fe80::1%lo]:9520", "[::1]:9520"}}
+	all, err := o.servers()
+	if want := []string{"http://[fe80::1%25lo]:9520", "http://[::1]:9520"}; err != nil || !slices.Equal(all, want) {
+		t.Errorf("%q, %v, want %q", all, err, want)
+	}
+	for _, bad := range []string{"::1", "::1:9520", "fe80::1"} {
+		o.Servers = []string{bad}
+		if _, err := o.servers(); !errors.Is(err, ErrServer) || !strings.Contains(err.Error(), "in brackets") {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}
+
 func TestNamesAreEscaped(t *testing.T) {
 	s, url := serve(t, text("{}"))
 	c := newClient(t, url)

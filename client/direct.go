@@ -98,11 +98,11 @@ type directConn struct {
 // newDirect returns nil where there is no direct way: indexers are known by their role, which only a CA of the
 // cluster's own says.
 func newDirect(c *Client, conf *tls.Config) *direct {
-	d := &direct{c: c, scheme: "ws://", routes: map[string]*way{}, idle: map[string][]*directConn{},
+	d := &direct{c: c, scheme: "ws", routes: map[string]*way{}, idle: map[string][]*directConn{},
 		first: rand.IntN}
-	base := "http://"
+	base := "http"
 	if conf != nil {
-		d.scheme, base = "wss://", "https://"
+		d.scheme, base = "wss", "https"
 		if conf = tlsconf.ByRole(conf, tlsconf.Indexer); conf == nil {
 			return nil
 		}
@@ -113,7 +113,7 @@ func newDirect(c *Client, conf *tls.Config) *direct {
 		Subprotocols: []string{scanport.Protocol}}
 	d.ctx, d.end = context.WithCancel(context.Background())
 	d.probes = rpc.NewClient(probesAtOnce, conf)
-	d.alive = detector.New(detector.HTTP(d.probes.HTTP(), func(addr string) string { return base + addr + "/healthz" }))
+	d.alive = detector.New(detector.HTTP(d.probes.HTTP(), func(addr string) string { return tlsconf.BaseURL(base, addr) + "/healthz" }))
 	return d
 }
 
@@ -288,7 +288,7 @@ func (d *direct) conn(ctx context.Context, route *v1.ScanRoute, addr string, ane
 	d.alive.Begin(&wait, addr, portsOf(route), cancel)
 	header := http.Header{}
 	header.Set(scanport.HeaderTicket, route.Ticket)
-	ws, answer, err := d.dialer.DialContext(one, d.scheme+addr+scanport.Path, header)
+	ws, answer, err := d.dialer.DialContext(one, tlsconf.BaseURL(d.scheme, addr)+scanport.Path, header)
 	silent := wait.End()
 	if err == nil {
 		ws.SetReadLimit(maxMessage)

@@ -34,7 +34,7 @@ type listenFlags struct {
 
 func (f *listenFlags) add(cmd *cobra.Command) {
 	fl := cmd.Flags()
-	fl.StringVar(&f.host, "listen", "", fmt.Sprintf("`HOST` on which all %d ports are, instead of an address for each: "+
+	hostVar(fl, &f.host, "listen", fmt.Sprintf("`HOST` on which all %d ports are, instead of an address for each: "+
 		"the first that are free from %d on; the data folder keeps which", indexerPorts, firstIndexerPort))
 	fl.IntVar(&f.first, "port", 0, fmt.Sprintf("with --listen, the first of the %d ports", indexerPorts))
 }
@@ -160,7 +160,7 @@ func (v *hostValue) Set(s string) error {
 		host = strings.TrimSuffix(in, "]")
 	}
 	if strings.Contains(host, ":") && !addressOf6(host) {
-		return errors.New("want a host alone; its port is the one that is listened on")
+		return errors.New("want a host alone, without a port")
 	}
 	*v = hostValue(host)
 	return nil

@@ -56,8 +56,11 @@ func TestIndexerListens(t *testing.T) {
 	if err != nil || g.first != f.first || g.found || again.Name != "i7" {
 		t.Errorf("again: %+v, %q, %v", g, again.Name, err)
 	}
-	if one, _, err := listening(t, dir, "--listen", "::1", "--port", "7000"); err != nil || one.Catchup != "[::1]:7004" {
-		t.Errorf("%q, %v", one.Catchup, err)
+	for _, host := range []string{"::1", "[::1]"} {
+		one, _, err := listening(t, dir, "--listen", host, "--port", "7000")
+		if err != nil || one.Catchup != "[::1]:7004" {
+			t.Errorf("%q, %v", one.Catchup, err)
+		}
 	}
 	if one, _, err := listening(t, dir, "--listen", "0.0.0.0", "--port", "7000", "--advertise", "10.0.0.7"); err != nil ||
 		one.Name != "10.0.0.7:7000" {

@@ -104,7 +104,7 @@ of the configuration file, or in the environment.`,
 	fl := cmd.Flags()
 	fl.StringVar(&f.id, "id", "", "name of this node, and of its roles (default: that of its certificates, else n1)")
 	fl.StringVar(&f.data, "data", "/var/lib/tidemark", "data folder; each role has one below it")
-	fl.StringVar(&f.listen, "listen", "", "`HOST` to listen on (default: this node's of --nodes, else 127.0.0.1)")
+	hostVar(fl, &f.listen, "listen", "`HOST` to listen on (default: this node's of --nodes, else 127.0.0.1)")
 	hostVar(fl, &f.advertise, "advertise", "`HOST` at which others reach this node (default: its own of --nodes, "+
 		"else --listen)")
 	fl.IntVar(&f.port, "port", localcluster.FirstREST, fmt.Sprintf("the first of %d ports", nodePorts))

@@ -120,9 +120,9 @@ func adminURL(address string, conf *tls.Config) (string, error) {
 	address = strings.TrimRight(strings.TrimSpace(address), "/")
 	switch scheme, rest, found := strings.Cut(address, "://"); {
 	case !found && conf != nil:
-		return "https://" + address, nil
+		return tlsconf.BaseURL("https", address), nil
 	case !found:
-		return "http://" + address, nil
+		return tlsconf.BaseURL("http", address), nil
 	case rest == "" || scheme != "http" && scheme != "https":
 		return "", usage("--admin %s: want host:port, or a URL that begins with http:// or https://", address)
 	case scheme == "http" && conf != nil:

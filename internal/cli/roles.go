@@ -145,18 +145,16 @@ func noPlain(addr string, files tlsconf.Files) error {
 
 // managerURLs makes base URLs of host:port addresses.
 func managerURLs(addrs []string, files tlsconf.Files) ([]string, error) {
-	scheme := "http://"
+	scheme := "http"
 	if !files.Empty() {
-		scheme = "https://"
+		scheme = "https"
 	}
 	var urls []string
 	for _, a := range addrs {
 		if a = strings.TrimRight(strings.TrimSpace(a), "/"); a == "" {
 			continue
 		}
-		if !strings.Contains(a, "://") {
-			a = scheme + a
-		}
+		a = tlsconf.BaseURL(scheme, a)
 		if err := noPlain(a, files); err != nil {
 			return nil, err
 		}

@@ -338,11 +338,21 @@ func (s *Source) Scheme() string {
 }
 
 // BaseURL makes a base URL of host:port, or takes the one that it is given.
-func (s *Source) BaseURL(addr string) string {
-	if addr = strings.TrimRight(strings.TrimSpace(addr), "/"); strings.Contains(addr, "://") {
-		return addr
+func (s *Source) BaseURL(addr string) string { return BaseURL(s.Scheme(), addr) }
+
+// BaseURL makes a base URL of host:port, or takes the one that it is given. The zone of an IPv6 address, [fe80::1%eth0],
+// stands in it as URLs have zones, [fe80::1%25eth0].
+func BaseURL(scheme, addr string) string {
+	addr = strings.TrimRight(strings.TrimSpace(addr), "/")
+	if !strings.Contains(addr, "://") {
+		addr = scheme + "://" + addr
 	}
-	return s.Scheme() + "://" + addr
+	before, zone, zoned := strings.Cut(addr, "%")
+	if open := strings.LastIndexByte(before, '['); zoned && open >= 0 && !strings.Contains(before[open:], "]") &&
+		!strings.HasPrefix(zone, "25") {
+		return before + "%25" + zone
+	}
+	return addr
 }
 
 // Server returns the configuration of a port; nil without TLS. With roles, every client must present a certificate of
