@@ -157,7 +157,7 @@ func (w *world) serveManager(rw http.ResponseWriter, r *http.Request) {
 			}
 			all, err := w.reports.Take(q)
 			for _, b := range all {
-				told := b.Bucket.Told
+				told := b.Bucket.Report
 				told.Accepted = b.Bucket.Accepted()
 				w.buckets[told.Heartbeat.Bucket] = told
 				w.acks = append(w.acks, told.Acks...)

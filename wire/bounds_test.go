@@ -85,7 +85,7 @@ func TestTablesAreBounded(t *testing.T) {
 			c, _ := b.since(nil)
 			taken := Taken{Bucket: &ReportedBucket{}}
 			err := taken.take(&c)
-			told := &taken.Bucket.Told
+			told := &taken.Bucket.Report
 			return whole(err, told.Heartbeat.HW.Equal(b.Heartbeat.HW) && told.Backfill.Equal(b.Backfill))
 		}
 	}

@@ -192,10 +192,10 @@ type ReportReceiver struct {
 	taken   uint64 // reports
 }
 
-// ReportedBucket is what an indexer said of a bucket. What Told has is not to be changed; its acknowledgements are
+// ReportedBucket is what an indexer said of a bucket. What Report has is not to be changed; its acknowledgements are
 // those of the newest report, and its accepted streams are with Accepted.
 type ReportedBucket struct {
-	Told     BucketReport
+	Report   BucketReport
 	accepted acceptedTable
 	taken    uint64 // report that told it last
 }
@@ -275,7 +275,7 @@ func (t *Taken) take(c *BucketChange) error {
 	if c.VBuckets < 0 || c.VBuckets > timestamp.MaxVBuckets {
 		return fmt.Errorf("%w: %d vbuckets, want at most %d", ErrChange, c.VBuckets, timestamp.MaxVBuckets)
 	}
-	told := &t.Bucket.Told
+	told := &t.Bucket.Report
 	hw, err := changed(c.HW, told.Heartbeat.HW, c.VBuckets)
 	if err != nil {
 		return err

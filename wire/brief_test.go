@@ -156,7 +156,7 @@ func TestBriefReports(t *testing.T) {
 				copies[c.Copy] = c
 			}
 			for _, x := range taken {
-				if x.Bucket != leader.Buckets[x.Bucket.Told.Heartbeat.Bucket] {
+				if x.Bucket != leader.Buckets[x.Bucket.Report.Heartbeat.Bucket] {
 					t.Fatal("a bucket that is not remembered")
 				}
 			}
@@ -192,7 +192,7 @@ func agree(t *rapid.T, got *ReportedBucket, want *BucketReport, hw map[string]ti
 		!slices.Equal(a.Projectors, want.Accepted.Projectors) || !slices.Equal(a.Open, want.Accepted.Open) {
 		t.Fatalf("%s: accepted %+v, want %+v", name, a, want.Accepted)
 	}
-	o, h := &got.Told, &want.Heartbeat
+	o, h := &got.Report, &want.Heartbeat
 	if o.Generation != want.Generation || o.RollbackID != want.RollbackID || !o.Backfill.Equal(want.Backfill) ||
 		o.Heartbeat.LastStability != h.LastStability || o.Heartbeat.LastNumber != h.LastNumber ||
 		o.Heartbeat.MutationQueue != h.MutationQueue || !slices.Equal(o.Heartbeat.IndexIDs, h.IndexIDs) {
@@ -320,7 +320,7 @@ func FuzzChange(f *testing.F) {
 		leader.Take(&IndexerReport{Sequence: 1, Changes: []BucketChange{{Bucket: "b", Whole: true, VBuckets: 3,
 			Accepted: accepted, HW: vector}}})
 		for _, b := range leader.Buckets {
-			if a := b.Accepted(); len(a.VBuckets) > timestamp.MaxVBuckets || b.Told.Heartbeat.HW.Len() > timestamp.MaxVBuckets {
+			if a := b.Accepted(); len(a.VBuckets) > timestamp.MaxVBuckets || b.Report.Heartbeat.HW.Len() > timestamp.MaxVBuckets {
 				t.Fatalf("%d vbuckets", len(a.VBuckets))
 			}
 		}

@@ -93,8 +93,8 @@ func (l *lives) backfillOf(s *statecontext.Bucket, builds []*statecontext.Index)
 // of the bucket than the present one.
 func (n *indexer) backfillOf(s *statecontext.Bucket) (v timestamp.Vector, known bool) {
 	r := n.reports.Buckets[s.Name]
-	if r == nil || !isPresent(s, r.Told.Generation, r.Told.RollbackID) || r.Told.Backfill.Len() != s.VBuckets {
+	if r == nil || !isPresent(s, r.Report.Generation, r.Report.RollbackID) || r.Report.Backfill.Len() != s.VBuckets {
 		return v, false
 	}
-	return r.Told.Backfill, true
+	return r.Report.Backfill, true
 }

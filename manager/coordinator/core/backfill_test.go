@@ -40,8 +40,8 @@ func TestEveryBackfillTimestampHasItsTurn(t *testing.T) {
 	for at := range uint64(rounds) {
 		for b := range s.state.state.Buckets() {
 			told := &wire.ReportedBucket{}
-			told.Told.Generation, told.Told.Backfill = b.Generation, timestamp.New(b.VBuckets)
-			told.Told.Backfill.Set(0, timestamp.Position{VBUUID: 7, Seqno: 10 + at})
+			told.Report.Generation, told.Report.Backfill = b.Generation, timestamp.New(b.VBuckets)
+			told.Report.Backfill.Set(0, timestamp.Position{VBUUID: 7, Seqno: 10 + at})
 			n.reports.Buckets[b.Name] = told
 		}
 		s.now.MS, s.now.State = s.now.MS+backfillEvery, s.state.state

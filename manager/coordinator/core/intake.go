@@ -128,7 +128,7 @@ func (l *intake) takeIndexerReport(n *indexer, r *wire.IndexerReport, hello bool
 		l.takeBucketReport(n, &taken[i])
 	}
 	for name, told := range n.reports.Buckets { // buckets left out are unchanged, and their indexer is alive
-		if b := l.buckets.byName[name]; b != nil && told.Told.Generation == b.generation {
+		if b := l.buckets.byName[name]; b != nil && told.Report.Generation == b.generation {
 			l.takeTold(b, n, told)
 		}
 	}
@@ -138,9 +138,9 @@ func (l *intake) takeIndexerReport(n *indexer, r *wire.IndexerReport, hello bool
 // takeTold applies an indexer's newest report of a bucket, which may be an earlier one.
 func (l *intake) takeTold(b *bucket, n *indexer, r *wire.ReportedBucket) {
 	nb := n.bucket(b.name)
-	l.promotion.reportStability(b, n, nb, &r.Told)
+	l.promotion.reportStability(b, n, nb, &r.Report)
 	// near its limit an indexer applies data ahead of stability timestamps to make room
-	if h := &r.Told.Heartbeat; h.QueueLimit > 0 && h.MutationQueue*4 > h.QueueLimit*3 {
+	if h := &r.Report.Heartbeat; h.QueueLimit > 0 && h.MutationQueue*4 > h.QueueLimit*3 {
 		b.ledger.Full(l.nowMS, n.node)
 	}
 	l.judgeLate(b, n, nb, r)
@@ -166,7 +166,7 @@ func (l *intake) takeCopies(n *indexer, r *wire.IndexerReport) {
 }
 
 func (l *intake) takeBucketReport(n *indexer, t *wire.Taken) {
-	r := &t.Bucket.Told
+	r := &t.Bucket.Report
 	b := l.buckets.byName[r.Heartbeat.Bucket]
 	if b == nil || r.Generation != b.generation {
 		return

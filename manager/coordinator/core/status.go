@@ -163,7 +163,7 @@ func (l *picture) indexerStatus(i *statecontext.Indexer, n *indexer) IndexerStat
 		s.RepairInMS = &in
 	}
 	for _, b := range n.reports.Buckets {
-		s.QueueBytes, s.QueueLimit = s.QueueBytes+b.Told.Heartbeat.MutationQueue, s.QueueLimit+b.Told.Heartbeat.QueueLimit
+		s.QueueBytes, s.QueueLimit = s.QueueBytes+b.Report.Heartbeat.MutationQueue, s.QueueLimit+b.Report.Heartbeat.QueueLimit
 	}
 	return s
 }
