@@ -320,7 +320,8 @@ func FuzzChange(f *testing.F) {
 		leader.Take(&IndexerReport{Sequence: 1, Changes: []BucketChange{{Bucket: "b", Whole: true, VBuckets: 3,
 			Accepted: accepted, HW: vector}}})
 		for _, b := range leader.Buckets {
-			if a := b.Accepted(); len(a.VBuckets) > timestamp.MaxVBuckets || b.Report.Heartbeat.HW.Len() > timestamp.MaxVBuckets {
+			if a := b.Accepted(); len(a.VBuckets) > timestamp.MaxVBuckets ||
+				b.Report.Heartbeat.HW.Len() > timestamp.MaxVBuckets {
 				t.Fatalf("%d vbuckets", len(a.VBuckets))
 			}
 		}

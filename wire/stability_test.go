@@ -60,8 +60,8 @@ func TestStabilityDeltas(t *testing.T) {
 	if !ok {
 		t.Fatal("no delta to itself")
 	}
-	if all, missing := bases.Decode(&StabilityRequest{Deltas: []StabilityDelta{again}}); len(missing) != 0 || len(all) != 1 ||
-		all[0].Number != 3 {
+	all, missing = bases.Decode(&StabilityRequest{Deltas: []StabilityDelta{again}})
+	if len(missing) != 0 || len(all) != 1 || all[0].Number != 3 {
 		t.Error(all, missing)
 	}
 }
