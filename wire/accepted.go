@@ -5,7 +5,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// at is the entry at a row; false when the columns are cut short there.
+// at returns the entry of a row. ok is false if the row is beyond the end of a column.
 func (a *Accepted) at(row int) (s acceptedStream, ok bool) {
 	if row >= len(a.VBuckets) || row >= len(a.Incarnations) || row >= len(a.Projectors) || row >= len(a.Open) {
 		return s, false
@@ -24,8 +24,8 @@ type acceptedStream struct {
 	open        bool
 }
 
-// packAccepted returns how now differs from base, both ascending by vbucket, in about two bytes for each difference;
-// nil when it does not.
+// packAccepted returns the difference between base and now, both ascending by vbucket, in about two bytes for each
+// difference. It returns nil if they are equal.
 func packAccepted(base, now *Accepted) []byte {
 	if sameColumns(base, now) {
 		return nil
@@ -60,7 +60,8 @@ func packAccepted(base, now *Accepted) []byte {
 	return w.packed()
 }
 
-// sameColumns reports whether both are the same memory: what nobody changed need not be compared.
+// sameColumns reports whether a and b share their memory. Columns that did not change are not copied between reports,
+// so that they need no comparison.
 func sameColumns(a, b *Accepted) bool {
 	if len(a.VBuckets) != len(b.VBuckets) {
 		return false
@@ -68,8 +69,8 @@ func sameColumns(a, b *Accepted) bool {
 	return len(a.VBuckets) == 0 || &a.VBuckets[0] == &b.VBuckets[0]
 }
 
-// unpackAccepted returns each difference that packAccepted wrote, ascending; of a vbucket of which nothing is accepted
-// any more s is the zero value. Errors wrap ErrRows.
+// unpackAccepted calls each for every difference that packAccepted wrote, ascending by vbucket. s is the zero value
+// for a vbucket of which no stream is accepted any more. Errors wrap ErrRows.
 func unpackAccepted(src []byte, each func(v uint16, s acceptedStream)) error {
 	t := rowReader[acceptedStream]{keys: timestamp.MaxVBuckets, gone: true, take: func(r *unpacker) acceptedStream {
 		return acceptedStream{projector: index.ProjectorID(r.text()), incarnation: r.incarnation(), open: r.flag()}
@@ -83,15 +84,15 @@ func unpackAccepted(src []byte, each func(v uint16, s acceptedStream)) error {
 	})
 }
 
-// acceptedTable keeps the accepted streams of one bucket at one indexer in two bytes for each vbucket: most have one of
-// a few streams.
+// acceptedTable stores the accepted streams of one bucket at one indexer in two bytes per vbucket. Most vbuckets
+// share a few different streams.
 type acceptedTable struct {
-	streams []acceptedStream          // open is false in all
-	numbers map[acceptedStream]uint16 // of streams from fewStreams on
-	at      []uint16                  // by vbucket: 0 none, else 1 + 2 × the stream's number, and 1 more when it is open
+	streams []acceptedStream          // open is false in all of them
+	numbers map[acceptedStream]uint16 // of streams from index fewStreams on
+	at      []uint16                  // by vbucket: 0 for none, else 1 + 2 × the stream's number, plus 1 if it is open
 }
 
-// maxTableStreams is how many different streams a table may name, those that are gone included.
+// maxTableStreams bounds the different streams in a table, including those that no vbucket uses any more.
 const maxTableStreams = 1 << 14
 
 func (t *acceptedTable) set(v uint16, s acceptedStream) {
@@ -123,10 +124,11 @@ func (t *acceptedTable) set(v uint16, s acceptedStream) {
 	t.at[v] = 1 + 2*number + open
 }
 
-// fewStreams are looked through one by one, which is what most tables have; others are looked up.
+// fewStreams is how many streams number searches linearly, which is all of them in most tables. The map has the
+// others.
 const fewStreams = 16
 
-// number finds a stream, of which open is false.
+// number returns the number of a stream, of which open must be false.
 func (t *acceptedTable) number(s acceptedStream) (number uint16, known bool) {
 	for i := range t.streams[:min(len(t.streams), fewStreams)] {
 		if t.streams[i] == s {
@@ -137,7 +139,7 @@ func (t *acceptedTable) number(s acceptedStream) (number uint16, known bool) {
 	return number, known
 }
 
-// compact forgets streams that no vbucket has; there are not more than vbuckets then.
+// compact removes the streams that no vbucket uses. At most one stream per vbucket is left.
 func (t *acceptedTable) compact() {
 	old := *t
 	*t = acceptedTable{at: make([]uint16, len(old.at))}
@@ -157,7 +159,7 @@ func (t *acceptedTable) get(v int) (s acceptedStream, ok bool) {
 	return s, true
 }
 
-// all returns the table as columns.
+// all returns the table in columns.
 func (t *acceptedTable) all() (a Accepted) {
 	for v := range t.at {
 		if s, ok := t.get(v); ok {

@@ -9,11 +9,12 @@ import (
 	"tidemark/timestamp"
 )
 
-// ErrChange is wrapped when the change of a bucket in a report has lengths or vectors that cannot be.
+// ErrChange is wrapped if the change of a bucket in a report has impossible lengths or vectors.
 var ErrChange = errors.New("change of a bucket in a report")
 
-// BucketChange is the level state of one bucket by what differs from the report that IndexerReport.Base names, or,
-// when it is Whole, from nothing. It has the HW only of buckets of which the leader wants it (ReportReply.HW).
+// BucketChange is the level state of one bucket, encoded as the difference from the report that IndexerReport.Base
+// names, or, if Whole is set, from the empty state. It has the HW only if the leader wants it for this bucket
+// (ReportReply.HW).
 type BucketChange struct {
 	Bucket          string `cbor:"1,keyasint" json:"bucket"`
 	Whole           bool   `cbor:"2,keyasint,omitempty" json:"whole,omitempty"`
@@ -24,51 +25,52 @@ type BucketChange struct {
 	MutationQueue   uint64 `cbor:"7,keyasint" json:"mutation_queue"`
 	QueueLimit      uint64 `cbor:"8,keyasint" json:"queue_limit"`
 	VBuckets        int    `cbor:"9,keyasint" json:"vbuckets"`
-	// Acks since the last report that was answered, newest last.
+	// Acks are the acknowledgements since the last report that was answered, newest last.
 	Acks []Ack `cbor:"10,keyasint,omitempty" json:"acks,omitempty"`
-	// IndexIDs are all, when IndexesToo.
+	// IndexIDs is the complete list. It is valid only if IndexesToo is set.
 	IndexesToo bool       `cbor:"11,keyasint,omitempty" json:"indexes_too,omitempty"`
 	IndexIDs   []index.ID `cbor:"12,keyasint,omitempty" json:"index_ids,omitempty"`
-	// Accepted are the differences of the accepted streams (packAccepted), HW and Backfill those of the vectors
-	// (timestamp.Vector.AppendDelta; AppendVector where the one before is of another length); nothing where there is no
+	// Accepted is the difference of the accepted streams (packAccepted). HW and Backfill are the differences of the
+	// vectors (timestamp.Vector.AppendDelta, or AppendVector if the length has changed). Each is empty if there is no
 	// difference.
 	Accepted []byte `cbor:"13,keyasint,omitempty" json:"accepted,omitempty"`
 	HW       []byte `cbor:"14,keyasint,omitempty" json:"hw,omitempty"`
 	Backfill []byte `cbor:"15,keyasint,omitempty" json:"backfill,omitempty"`
-	// NoBackfill: nothing is built any more.
+	// NoBackfill is set if no index is being built any more.
 	NoBackfill bool `cbor:"16,keyasint,omitempty" json:"no_backfill,omitempty"`
-	// LastNumber goes with LastStability.
+	// LastNumber is the number of LastStability.
 	LastNumber uint64 `cbor:"17,keyasint,omitempty" json:"last_stability_number,omitempty"`
 }
 
-// ReportSender is what an indexer remembers of its reports, so that it sends only what has changed. The zero value is
-// ready; what is handed to Make must not be changed afterwards. It is owned by one goroutine.
+// ReportSender tracks what an indexer has reported, so that it sends only what has changed. The zero value is ready
+// for use. The caller must not modify a report after it has passed it to Make. One goroutine owns a ReportSender.
 type ReportSender struct {
 	acked  Acked[reported]
-	hw     []string // buckets of which the leader wants the HW
-	number uint64   // of the report on its way
-	making reported // by it
+	hw     []string // buckets for which the leader wants the HW
+	number uint64   // sequence of the report in flight
+	making reported // state that the report in flight carries
 }
 
-// reported is what a report has told.
+// reported is the state that a report carries.
 type reported struct {
 	buckets map[string]*BucketReport
 	copies  map[index.CopyID]CopyReport
 }
 
-// WantsHW reports whether the leader wants a bucket's HW.
+// WantsHW reports whether the leader wants the HW of a bucket.
 func (t *ReportSender) WantsHW(bucket string) bool { return slices.Contains(t.hw, bucket) }
 
-// LeaderHas reports whether the leader has been told of a copy.
+// LeaderHas reports whether the leader has acknowledged a report of the copy.
 func (t *ReportSender) LeaderHas(id index.CopyID) bool {
 	known, _ := t.acked.Known()
 	_, had := known.copies[id]
 	return had
 }
 
-// Make turns a report of everything, with its sequence set, into the one to be sent: of everything when full is true,
-// else of what has changed. The caller calls Answered, or Lost, before it makes the next. It reports whether a leader
-// may wait for what has changed of buckets and copies: not for how much a queue holds that is less than half full.
+// Make turns a report of everything, with its sequence set, into the report to send: the full state if full is set,
+// else only what has changed. The caller must call Answered or Lost before the next Make. news reports whether
+// anything of buckets and copies has changed that the leader may be waiting for; the fill of a queue that is less
+// than half full is no such news.
 func (t *ReportSender) Make(r *IndexerReport, full bool) (news bool) {
 	if full {
 		t.acked.Lost()
@@ -86,7 +88,7 @@ func (t *ReportSender) Make(r *IndexerReport, full bool) (news bool) {
 		told := *b
 		if !t.WantsHW(name) {
 			told.Heartbeat.HW = timestamp.Vector{}
-			if was != nil { // the leader keeps what it was told while it wanted it
+			if was != nil { // the leader keeps the HW that it received while it wanted it
 				told.Heartbeat.HW = was.Heartbeat.HW
 			}
 		}
@@ -107,7 +109,7 @@ func (t *ReportSender) Make(r *IndexerReport, full bool) (news bool) {
 	return news || r.Whole() || len(moved) > 0
 }
 
-// queuesMore reports whether b differs from base in no more than how much its queue holds, which is less than half
+// queuesMore reports whether b differs from base at most in the fill of its queue, and that queue is less than half
 // full.
 func (b *BucketReport) queuesMore(base *BucketReport) bool {
 	if base == nil || b.Heartbeat.MutationQueue >= b.Heartbeat.QueueLimit/2 {
@@ -119,17 +121,17 @@ func (b *BucketReport) queuesMore(base *BucketReport) bool {
 	return !differs
 }
 
-// Answered notes that the newest report was answered so. The next one is of everything when the answer asks for that,
-// or comes from a leader that does not know us.
+// Answered records the answer to the newest report. The next report is a full one if the answer asks for it, or comes
+// from a leader that does not know this indexer.
 func (t *ReportSender) Answered(a *ReportReply) {
 	t.acked.Answered(t.number, t.making, a)
 	t.hw = a.HW
 }
 
-// Lost notes that nobody knows whether the newest report came: the next one is of everything.
+// Lost records that it is unknown whether the newest report arrived. The next one is a full report.
 func (t *ReportSender) Lost() { t.acked.Lost() }
 
-// Shorten turns the buckets of a full report into changes from nothing.
+// Shorten turns the buckets of a full report into changes from the empty state.
 func (r *IndexerReport) Shorten() {
 	for i := range r.Buckets {
 		c, _ := r.Buckets[i].since(nil)
@@ -138,7 +140,8 @@ func (r *IndexerReport) Shorten() {
 	r.Buckets = nil
 }
 
-// since returns how b differs from base, nil for nothing; false when it does not. Acknowledgements are always news.
+// since returns the difference of b from base; base is nil for the empty state. news is false if there is none.
+// Acknowledgements always count as a difference.
 func (b *BucketReport) since(base *BucketReport) (c BucketChange, news bool) {
 	h := &b.Heartbeat
 	c = BucketChange{Bucket: h.Bucket, Whole: base == nil, Generation: b.Generation, RollbackID: b.RollbackID,
@@ -161,7 +164,7 @@ func (b *BucketReport) since(base *BucketReport) (c BucketChange, news bool) {
 	return c, news || c.IndexesToo || c.Accepted != nil || c.HW != nil || c.Backfill != nil || c.NoBackfill
 }
 
-// numbersDiffer compares what a change states anew each time, as it is small.
+// numbersDiffer compares the fields that every change carries in full because they are small.
 func (b *BucketReport) numbersDiffer(base *BucketReport) bool {
 	h, o := &b.Heartbeat, &base.Heartbeat
 	return b.Generation != base.Generation || b.RollbackID != base.RollbackID || h.LastPersistence != o.LastPersistence ||
@@ -169,7 +172,8 @@ func (b *BucketReport) numbersDiffer(base *BucketReport) bool {
 		h.QueueLimit != o.QueueLimit
 }
 
-// vectorChange is the difference of two vectors, nothing when there is none. One of another length is told whole.
+// vectorChange returns the difference of two vectors, or nil if they are equal. A vector of another length is encoded
+// in full.
 func vectorChange(base, now *timestamp.Vector) []byte {
 	if now.Len() == 0 || now.Len() == base.Len() && (&now.Seqnos[0] == &base.Seqnos[0] || now.Equal(*base)) {
 		return nil
@@ -178,45 +182,45 @@ func vectorChange(base, now *timestamp.Vector) []byte {
 		return now.AppendVector(nil)
 	}
 	delta, err := now.AppendDelta(nil, *base)
-	if err != nil { // lengths are equal
+	if err != nil { // cannot happen: the lengths are equal
 		return nil
 	}
 	return delta
 }
 
-// ReportReceiver is what the receiver of an indexer's reports remembers. The zero value is ready; it is owned by one
-// goroutine.
+// ReportReceiver tracks what the receiver has of an indexer's reports. The zero value is ready for use. One goroutine
+// owns a ReportReceiver.
 type ReportReceiver struct {
-	Newest  // report that was taken
+	Newest  // order of the reports
 	Buckets map[string]*ReportedBucket
-	taken   uint64 // reports
+	taken   uint64 // number of reports taken
 }
 
-// ReportedBucket is what an indexer said of a bucket. What Report has is not to be changed; its acknowledgements are
-// those of the newest report, and its accepted streams are with Accepted.
+// ReportedBucket is the newest state of a bucket that an indexer has reported. The caller must not modify Report. Its
+// acknowledgements are those of the newest report; its accepted streams are returned by Accepted instead.
 type ReportedBucket struct {
 	Report   BucketReport
 	accepted acceptedTable
-	taken    uint64 // report that told it last
+	taken    uint64 // number of the report that changed it last
 }
 
 // Accepted returns all accepted streams.
 func (b *ReportedBucket) Accepted() Accepted { return b.accepted.all() }
 
-// Taken is a bucket of which a report told something.
+// Taken is the change of one bucket by a report.
 type Taken struct {
 	Bucket *ReportedBucket
-	// Accepted are the accepted streams that have changed; of one that is accepted no more nothing is said.
+	// Accepted has the accepted streams that have changed. It omits streams that are not accepted any more.
 	Accepted Accepted
-	Whole    bool // everything was told
+	Whole    bool // the report carried the full state of the bucket
 }
 
-// MaxReportedBuckets bounds the buckets of one report, which is more than a cluster may have.
+// MaxReportedBuckets bounds the buckets in one report. It exceeds the bucket limit of a cluster.
 const MaxReportedBuckets = 10_000
 
-// Take takes a report. With an error nothing of what had to be compared was taken, as the report that it is based on is
-// not the newest one that was taken, or something in it cannot be: a report of everything should follow. Errors wrap
-// ErrBase, ErrChange or ErrRows.
+// Take applies a report. It returns an error if the report is based on another one than the newest that was taken, or
+// if its contents are invalid. Then no change that depends on a base was applied, and the sender should send a full
+// report. Errors wrap ErrBase, ErrChange or ErrRows.
 func (t *ReportReceiver) Take(r *IndexerReport) (all []Taken, err error) {
 	err = t.Newest.Take(r.Base, r.Sequence)
 	if n := len(r.Changes); n > MaxReportedBuckets {
@@ -251,7 +255,7 @@ func (t *ReportReceiver) Take(r *IndexerReport) (all []Taken, err error) {
 	return all, err
 }
 
-// change takes what has changed of one bucket, unless it is compared with what is not known, or cannot be.
+// change applies the change of one bucket. It fails if its base is missing or its contents are invalid.
 func (t *ReportReceiver) change(c *BucketChange) (taken Taken, err error) {
 	b := t.Buckets[c.Bucket]
 	switch {
@@ -263,14 +267,14 @@ func (t *ReportReceiver) change(c *BucketChange) (taken Taken, err error) {
 		return taken, fmt.Errorf("%w: bucket %q", ErrBase, c.Bucket)
 	}
 	taken = Taken{Bucket: b, Whole: c.Whole}
-	if err := taken.take(c); err != nil { // nobody who keeps to the protocol sends this: what is known stays
+	if err := taken.take(c); err != nil { // a protocol violation: the state is left as it is
 		return taken, fmt.Errorf("bucket %q: %w", c.Bucket, err)
 	}
 	b.taken, t.Buckets[c.Bucket] = t.taken, b
 	return taken, nil
 }
 
-// take makes a change.
+// take applies a change.
 func (t *Taken) take(c *BucketChange) error {
 	if c.VBuckets < 0 || c.VBuckets > timestamp.MaxVBuckets {
 		return fmt.Errorf("%w: %d vbuckets, want at most %d", ErrChange, c.VBuckets, timestamp.MaxVBuckets)
@@ -291,7 +295,7 @@ func (t *Taken) take(c *BucketChange) error {
 		if err := unpackAccepted(c.Accepted, func(uint16, acceptedStream) {}); err != nil {
 			return err
 		}
-		_ = unpackAccepted(c.Accepted, func(v uint16, s acceptedStream) { // looked through before
+		_ = unpackAccepted(c.Accepted, func(v uint16, s acceptedStream) { // validated above
 			t.Bucket.accepted.set(v, s)
 			if s != (acceptedStream{}) {
 				t.Accepted.add(v, s)
@@ -308,7 +312,7 @@ func (t *Taken) take(c *BucketChange) error {
 	return nil
 }
 
-// changed applies what vectorChange has made.
+// changed applies a difference that vectorChange returned.
 func changed(delta []byte, base timestamp.Vector, vbuckets int) (timestamp.Vector, error) {
 	if len(delta) == 0 {
 		return base, nil

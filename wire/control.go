@@ -6,7 +6,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// Endpoint is an indexer as others reach it. Data addresses are host:port per stream type (RT-3).
+// Endpoint is how other components reach an indexer. Data addresses are host:port per stream type (RT-3).
 type Endpoint struct {
 	Node        index.NodeID `json:"node"`
 	UUID        string       `json:"uuid"`
@@ -21,20 +21,20 @@ type Endpoint struct {
 	Catchup     string       `json:"catchup"`
 }
 
-// Bounds of what an indexer says about where it is and how much it takes.
+// Bounds of an indexer's zone and capacity.
 const (
 	MaxZone     = 64 // bytes
 	MaxCapacity = 1000
 )
 
-// ProjectorEndpoint is a projector as others reach it.
+// ProjectorEndpoint is how other components reach a projector.
 type ProjectorEndpoint struct {
 	ID     index.ProjectorID `json:"id"`
 	BootID string            `json:"boot_id"`
 	Admin  string            `json:"admin"` // base URL
 }
 
-// ProjectorProcess is what a process says that runs a projector for each KV node of a cluster. GET /v1/projectors.
+// ProjectorProcess lists the projectors of a process that runs one for each KV node of a cluster. GET /v1/projectors.
 type ProjectorProcess struct {
 	Projectors []ProjectorEndpoint `json:"projectors"`
 	Unserved   []UnservedNode      `json:"unserved,omitempty"`
@@ -46,13 +46,13 @@ type UnservedNode struct {
 	Error string `json:"error"`
 }
 
-// ManagerEndpoint is a manager as others reach it.
+// ManagerEndpoint is how other components reach a manager.
 type ManagerEndpoint struct {
 	ID   string `json:"id"`
 	REST string `json:"rest"` // base URL
 }
 
-// Bucket is a bucket as the StateContext knows it.
+// Bucket is a bucket as recorded in the StateContext.
 type Bucket struct {
 	Name       string `json:"name"`
 	UUID       string `json:"uuid"`
@@ -62,14 +62,14 @@ type Bucket struct {
 	InRollback bool   `json:"in_rollback,omitempty"`
 }
 
-// HelloRequest begins a leader's conversation with a component (IM-7, IM-8). PUT /v1/hello.
+// HelloRequest is the first message of a new leader to a component (IM-7, IM-8). PUT /v1/hello.
 type HelloRequest struct {
 	Fence    Fence             `json:"fence"`
 	Leader   Leader            `json:"leader"`
 	Managers []ManagerEndpoint `json:"managers"`
 }
 
-// Definitions is everything that projectors and indexers must know of the StateContext, as of a definitions revision
+// Definitions is the part of the StateContext that projectors and indexers need, as of a definitions revision
 // (IM-11). PUT /v1/definitions; the answer is DefinitionsReply. A lower revision is refused, an equal one is a retry.
 type Definitions struct {
 	Fence      Fence                `json:"fence"`
@@ -82,18 +82,19 @@ type Definitions struct {
 	Managers   []ManagerEndpoint    `json:"managers"`
 }
 
-// DefinitionsReply says what the component has taken over.
+// DefinitionsReply reports the revision that the component has in force.
 type DefinitionsReply struct {
 	Revision uint64 `json:"revision"`
-	// Missing: nothing was taken over, because the list that was to be changed is not here; it is to be told whole.
+	// Missing is set if the component does not have the list that the change is based on. Nothing was applied; the
+	// sender has to send the full list.
 	Missing bool `json:"missing,omitempty"`
 }
 
-// BucketRequest asks a projector about a bucket of its KV nodes. POST /v1/bucket. An unknown bucket is code
-// BUCKET_NOT_IN_KV (404), a KV cluster that cannot be asked KV_UNAVAILABLE (503).
+// BucketRequest asks a projector about a bucket of its KV nodes. POST /v1/bucket. Errors: BUCKET_NOT_IN_KV (404) for
+// an unknown bucket, KV_UNAVAILABLE (503) if the KV cluster does not answer.
 type BucketRequest struct {
 	Bucket string `json:"bucket"`
-	// Collections asks for the bucket's collections, too.
+	// Collections requests the bucket's collections, too.
 	Collections bool `json:"collections,omitempty"`
 }
 
@@ -103,7 +104,7 @@ type BucketReply struct {
 	UUID     string                `json:"uuid"`
 	VBuckets int                   `json:"vbuckets"`
 	Revision timestamp.MapRevision `json:"revision"`
-	// Collections, when asked for; nil where KV has none.
+	// Collections is set if it was requested. It is nil if KV does not have collections.
 	Collections *Collections `json:"collections,omitempty"`
 }
 
@@ -113,58 +114,57 @@ type Collections struct {
 	All []Collection `json:"all"`
 }
 
-// Collection is one of them.
+// Collection is one collection of a bucket.
 type Collection struct {
 	Scope string `json:"scope"`
 	Name  string `json:"name"`
 	ID    uint32 `json:"id"`
-	// Flushed is the uid of the manifest that emptied it last, 0 for never.
+	// Flushed is the uid of the manifest that last emptied the collection, 0 for never.
 	Flushed uint64 `json:"flushed,omitempty"`
 }
 
-// FailoverLogsRequest asks a projector for the logs of the vbuckets that its KV nodes host as active; none listed
-// means all. POST /v1/failoverlogs.
+// FailoverLogsRequest asks a projector for the failover logs of the vbuckets that its KV nodes host as active. An
+// empty list means all of them. POST /v1/failoverlogs.
 type FailoverLogsRequest struct {
 	Fence    Fence    `json:"fence"`
 	Bucket   string   `json:"bucket"`
 	VBuckets []uint16 `json:"vbuckets,omitempty"`
 }
 
-// VBucketHistory is what KV says of one vbucket: its failover log, and between which seqnos it has its history.
+// VBucketHistory is KV's history of one vbucket: its failover log, and the range of seqnos that KV still has.
 type VBucketHistory struct {
 	VBucket  uint16                `json:"vbucket"`
 	Log      timestamp.FailoverLog `json:"log"`
 	High     uint64                `json:"high"`  // seqno
-	Purge    uint64                `json:"purge"` // deletions at or below are forgotten
+	Purge    uint64                `json:"purge"` // KV has purged deletions at or below it
 	Revision timestamp.MapRevision `json:"revision"`
 }
 
-// FailoverLogsReply lists only the vbuckets that are hosted here.
+// FailoverLogsReply lists only the vbuckets that the projector's KV nodes host.
 type FailoverLogsReply struct {
 	Logs []VBucketHistory `json:"logs"`
 }
 
-// SeqnosRequest asks a projector for KV's present high seqnos of the vbuckets hosted here, for session consistency.
+// SeqnosRequest asks a projector for KV's current high seqnos of the vbuckets hosted there, for session consistency.
 // POST /v1/seqnos.
 type SeqnosRequest struct {
 	Bucket string `json:"bucket"`
-	// Map: also the revision of the vbucket map that the KV node has now. It tells which of two that claim a vbucket is
-	// right.
+	// Map requests the current revision of the KV node's vbucket map, too. If two nodes claim a vbucket, the revision
+	// decides which one is right.
 	Map bool `json:"map,omitempty"`
 }
 
-// SeqnosReply lists hosted vbuckets only; the slices run in parallel. A vbuuid is that of the branch on which KV is
-// now.
+// SeqnosReply lists hosted vbuckets only, in parallel slices. Each vbuuid is that of KV's current branch.
 type SeqnosReply struct {
 	VBuckets []uint16              `json:"vbuckets"`
 	VBUUIDs  []uint64              `json:"vbuuids"`
 	Seqnos   []uint64              `json:"seqnos"`
-	Revision timestamp.MapRevision `json:"revision,omitzero"` // when it was asked for
+	Revision timestamp.MapRevision `json:"revision,omitzero"` // if requested
 }
 
 // SyncRequest asks a projector for a fresh report on one bucket, at once, so that the next stability timestamp can be
-// promoted without waiting. When Want is given (a seqno per vbucket) it answers as soon as what it streams has reached
-// it, at the latest after WaitMS. POST /v1/sync; the answer is a ProjectorReport of that bucket.
+// promoted without waiting. If Want is set (a seqno per vbucket), the projector answers as soon as its streams have
+// reached it, at the latest after WaitMS. POST /v1/sync; the answer is a ProjectorReport of that bucket.
 type SyncRequest struct {
 	Fence  Fence    `json:"fence"`
 	Bucket string   `json:"bucket"`
@@ -172,7 +172,7 @@ type SyncRequest struct {
 	WaitMS int64    `json:"wait_ms,omitempty"`
 }
 
-// PollRequest asks an indexer for its positions of some vbuckets and fences incarnations older than the one given
+// PollRequest asks an indexer for its positions in some vbuckets and fences incarnations older than the given one
 // (IM-21). POST /v1/poll.
 type PollRequest struct {
 	Fence       Fence             `json:"fence"`
@@ -181,39 +181,40 @@ type PollRequest struct {
 	Incarnation index.Incarnation `json:"incarnation"`
 }
 
-// PollPosition is an indexer's position in one vbucket. Participant is false where it recovers by itself.
+// PollPosition is an indexer's position in one vbucket. Participant is false where the indexer recovers by itself.
 type PollPosition struct {
 	VBucket     uint16                `json:"vbucket"`
 	Participant bool                  `json:"participant"`
-	HW          uint64                `json:"hw"`    // smallest position of its whole slices, queue included
+	HW          uint64                `json:"hw"`    // smallest position of its whole slices, including queued events
 	Reach       uint64                `json:"reach"` // highest seqno, window end or floor it may reflect
 	Log         timestamp.FailoverLog `json:"log"`
 	Revision    timestamp.MapRevision `json:"revision"`
 }
 
-// PollReply has the positions asked for, packed: AnswerPoll makes it, Positions reads it.
+// PollReply has the requested positions in packed form. AnswerPoll encodes it, Positions decodes it.
 type PollReply struct {
 	Packed []byte `json:"packed"`
 }
 
 // StabilityRequest publishes the newest stability timestamps of all buckets that concern the indexer in one message
-// (IM-15), whole or as changes of the ones told before. PUT /v1/stability.
+// (IM-15), in full or as deltas against those sent before. PUT /v1/stability.
 type StabilityRequest struct {
 	Fence       Fence             `json:"fence"`
 	Stabilities []BucketStability `json:"stabilities"`
 	Deltas      []StabilityDelta  `json:"deltas,omitempty"`
-	// Base does not travel: what the receiver is believed to have been told by another leader. A sender that knows nothing
-	// newer tells changes of it.
+	// Base is not sent. It holds the timestamps that the receiver probably has from another leader. A sender that has
+	// nothing newer encodes deltas against them.
 	Base []BucketStability `json:"-"`
 }
 
-// StabilityReply names the buckets of which an indexer does not have what a delta changes: they are to be sent whole.
+// StabilityReply names the buckets for which an indexer lacks the base of a delta. The sender has to send them in
+// full.
 type StabilityReply struct {
 	Missing []string `json:"missing,omitempty"`
 }
 
-// RollbackRequest tells an indexer of a rollback step (IM-23). PUT /v1/rollback. Step is "prepare" (answer with what
-// would be restored) or "rollback" (do it).
+// RollbackRequest orders a rollback step of an indexer (IM-23). PUT /v1/rollback. Step is "prepare" (report what
+// would be restored) or "rollback" (restore it).
 type RollbackRequest struct {
 	Fence       Fence                   `json:"fence"`
 	Bucket      string                  `json:"bucket"`
@@ -221,32 +222,32 @@ type RollbackRequest struct {
 	RollbackID  uint64                  `json:"rollback_id"`
 	Step        string                  `json:"step"`
 	Logs        []timestamp.FailoverLog `json:"logs"`
-	Incarnation index.Incarnation       `json:"incarnation"` // that follows; a newer one already accepted wins
+	Incarnation index.Incarnation       `json:"incarnation"` // of the next streams; a newer one already accepted wins
 }
 
-// RollbackReply is the indexer's answer. That to "prepare" has the timestamp that the indexer would restore.
+// RollbackReply is the indexer's answer. The answer to "prepare" has the timestamp that the indexer would restore.
 type RollbackReply struct {
 	RollbackID uint64 `json:"rollback_id"`
-	Stale      bool   `json:"stale"` // it knows a newer failover log: start again
-	// Restart is by vbucket; timestamp.Infinity where the indexer takes no part, and empty where it has nothing of the
-	// bucket.
+	Stale      bool   `json:"stale"` // the indexer has a newer failover log: start again
+	// Restart is by vbucket. It is timestamp.Infinity where the indexer does not participate, and empty if the indexer
+	// has nothing of the bucket.
 	Restart []uint64 `json:"restart,omitempty"`
 }
 
-// DropOrphans tells an indexer that the StateContext does not place these copies on it: those that are orphans there
-// and whose grace is over are dropped, the others are left alone (IM-8). POST /v1/orphans:drop.
+// DropOrphans informs an indexer that the StateContext does not place these copies on it. The indexer drops those
+// that are orphans and whose grace period has ended, and keeps the others (IM-8). POST /v1/orphans:drop.
 type DropOrphans struct {
 	Fence  Fence       `json:"fence"`
 	Copies []OrphanRef `json:"copies"`
 }
 
-// OrphanRef names an orphan; a copy of another index is another one.
+// OrphanRef identifies an orphan. The same copy id with another index id is another orphan.
 type OrphanRef struct {
 	Copy  index.CopyID `json:"copy"`
 	Index index.ID     `json:"index"`
 }
 
-// DropOrphansReply lists what is gone.
+// DropOrphansReply lists the orphans that were dropped.
 type DropOrphansReply struct {
 	Dropped []OrphanRef `json:"dropped"`
 }
@@ -254,8 +255,8 @@ type DropOrphansReply struct {
 // OK is the empty answer.
 type OK struct{}
 
-// RegisterManager is what a manager says of itself to the leader: to be added to the cluster (New), or to have its
-// addresses noted. The leader's answer is OK; a manager that was a member and is none is told NODE_REMOVED.
+// RegisterManager registers a manager with the leader: to be added to the cluster (New), or to update its addresses.
+// The leader answers OK, or NODE_REMOVED if the manager was removed from the cluster.
 type RegisterManager struct {
 	ClusterID   string `json:"cluster_id,omitempty"` // "" when it has none
 	ID          string `json:"id"`                   // Raft server id
@@ -263,6 +264,6 @@ type RegisterManager struct {
 	REST        string `json:"rest"` // base URL
 	Raft        string `json:"raft"` // host:port
 	FormatLevel uint64 `json:"format_level"`
-	New         bool   `json:"new,omitempty"`   // it was no member yet, as far as it knows, and asks to be added
-	Epoch       uint64 `json:"epoch,omitempty"` // as far as its state goes; of another one it is not added
+	New         bool   `json:"new,omitempty"`   // it is no member yet, as far as it knows, and asks to be added
+	Epoch       uint64 `json:"epoch,omitempty"` // of its state; the leader does not add one of another epoch
 }

@@ -9,12 +9,12 @@ import (
 	"tidemark/partition"
 )
 
-// DefinitionsChange is Definitions told by what has changed since a revision that the same leader has handed to the
-// receiver. POST /v1/definitions:change; the answer is DefinitionsReply. It has a path of its own, so that who does not
-// know it cannot take it for a list.
+// DefinitionsChange encodes Definitions as the changes since a revision that the same leader has sent to the
+// receiver. POST /v1/definitions:change; the answer is DefinitionsReply. It has a path of its own, so that a receiver
+// that does not support it cannot mistake it for a full list.
 type DefinitionsChange struct {
 	Fence    Fence  `json:"fence"`
-	Base     uint64 `json:"base"` // revision of the list that it changes
+	Base     uint64 `json:"base"` // revision of the list that it is based on
 	Revision uint64 `json:"revision"`
 
 	Indexes      []index.Definition   `json:"indexes,omitempty"`    // new or changed, ascending by id
@@ -22,23 +22,23 @@ type DefinitionsChange struct {
 	GoneIndexes  []index.ID           `json:"gone_indexes,omitempty"`
 	Indexers     []Endpoint           `json:"indexers,omitempty"` // new or changed, ascending by node
 	GoneIndexers []index.NodeID       `json:"gone_indexers,omitempty"`
-	// Rest is what is told whole when anything of it has changed.
+	// Rest has the short lists. It is sent in full if any of them has changed.
 	Rest *DefinitionsRest `json:"rest,omitempty"`
 }
 
-// DefinitionsRest is what of Definitions is short.
+// DefinitionsRest holds the short lists of Definitions.
 type DefinitionsRest struct {
 	Buckets    []Bucket            `json:"buckets"`
 	Projectors []ProjectorEndpoint `json:"projectors"`
 	Managers   []ManagerEndpoint   `json:"managers"`
 }
 
-// Apply returns the whole list. base is not changed, but shares what stays the same. Errors wrap ErrBase: base, which
-// may be nil, is not the list that c changes; the whole list has to be told.
+// Apply returns the full list. It does not modify base, but the result shares what did not change. base may be nil.
+// Errors wrap ErrBase: base is not the list that c is based on, and the sender has to send the full list.
 func (c *DefinitionsChange) Apply(base *Definitions) (*Definitions, error) {
 	var have uint64
 	if base != nil && base.Fence.Epoch == c.Fence.Epoch && base.Fence.ClusterID == c.Fence.ClusterID {
-		have = base.Revision // those of another epoch name other lists
+		have = base.Revision // revisions of another epoch name other lists
 	}
 	if err := onBase(c.Base, have); err != nil {
 		return nil, err
@@ -56,8 +56,8 @@ func (c *DefinitionsChange) Apply(base *Definitions) (*Definitions, error) {
 	return &d, nil
 }
 
-// merge gives was without what is gone, with what is new or changed. Both are ascending by key, and so is what it
-// gives.
+// merge returns was without the items in gone, and with those in changed added or replaced. Both inputs are ascending
+// by key, and so is the result.
 func merge[T any, K cmp.Ordered](was, changed []T, gone []K, key func(*T) K) []T {
 	if len(changed) == 0 && len(gone) == 0 {
 		return was

@@ -1,9 +1,9 @@
 // Package wire holds the messages between managers, projectors and indexers, and the fence that every command carries.
 // docs/protocol.md lists which message goes where.
 //
-// It promises plain values with one meaning each. Bodies travel as CBOR (compact, vectors as varints) or, for people,
-// as JSON with the same names (package internal/rpc); readers ignore fields they do not know, so that a field may be
-// added without a new format. FormatVersion rises only when the meaning of an existing field changes.
+// The messages are plain values with one meaning each. Bodies travel as CBOR (compact, vectors as varints) or, for
+// human readers, as JSON with the same names (package internal/rpc). Readers ignore unknown fields, so that a field
+// may be added without a new format. FormatVersion rises only if the meaning of an existing field changes.
 package wire
 
 import (
@@ -27,14 +27,14 @@ type Fence struct {
 }
 
 var (
-	// ErrFenced is wrapped when a command comes from a deposed leader or is overtaken by a later one.
+	// ErrFenced is wrapped if a command comes from a deposed leader or was overtaken by a later one.
 	ErrFenced = errors.New("fenced: a newer leader or a newer command was seen")
-	// ErrForeignCluster is wrapped when a command comes from another cluster.
+	// ErrForeignCluster is wrapped if a command comes from another cluster.
 	ErrForeignCluster = errors.New("command of another cluster")
 )
 
-// Admit checks a command's fence against the highest one seen (h, the zero value accepts any cluster) and gives the
-// highest one from now on. Errors wrap ErrForeignCluster or ErrFenced.
+// Admit checks the fence f of a command against h, the highest fence seen, and returns the new highest one. The zero
+// value of h accepts any cluster. Errors wrap ErrForeignCluster or ErrFenced.
 func (h Fence) Admit(f Fence) (Fence, error) {
 	if f.ClusterID == "" || h.ClusterID != "" && h.ClusterID != f.ClusterID {
 		return h, fmt.Errorf("%w: from %q, this one belongs to %q", ErrForeignCluster, f.ClusterID, h.ClusterID)
@@ -57,20 +57,20 @@ func (f Fence) Less(h Fence) bool {
 	return f.Counter < h.Counter
 }
 
-// Leader says who coordinates.
+// Leader identifies the leading manager, which coordinates.
 type Leader struct {
 	ID   string `json:"id"`
 	REST string `json:"rest"` // base URL
 	Term uint64 `json:"term"`
 }
 
-// StabilityRef names one stability timestamp of a bucket that is named, too.
+// StabilityRef identifies a stability timestamp and its bucket.
 type StabilityRef struct {
 	Bucket string `json:"bucket"`
 	timestamp.Ref
 }
 
-// BucketStability is a stability timestamp as published to indexers (IM-15): with the name of its bucket.
+// BucketStability is a stability timestamp with the name of its bucket, as published to indexers (IM-15).
 type BucketStability struct {
 	Bucket string `json:"bucket"`
 	timestamp.Stability
@@ -79,8 +79,8 @@ type BucketStability struct {
 // Named returns the reference of s.
 func (s *BucketStability) Named() StabilityRef { return StabilityRef{Bucket: s.Bucket, Ref: s.Ref} }
 
-// Ack is an indexer's answer to a stability timestamp (IM-17): what became of it in the copies that serve scans.
-// Exceptions name those whose outcome differs from Made.
+// Ack is an indexer's answer to a stability timestamp (IM-17): its outcome in the copies that serve scans. Exceptions
+// names the copies whose outcome differs from Made.
 type Ack struct {
 	StabilityRef
 	Made       bool           `json:"made"` // a snapshot at exactly this timestamp exists; false: skipped

@@ -3,11 +3,12 @@ package wire
 // Bounds of a FieldsReply.
 const (
 	MaxFieldPaths = 1000 // fields
-	MaxFieldDepth = 4    // of objects in objects
+	MaxFieldDepth = 4    // nesting of objects
 )
 
-// FieldsRequest asks a projector which fields some documents have that its KV node hosts. POST /v1/fields. Of the
-// documents nothing else is told, and nothing else is kept, which is for some seconds.
+// FieldsRequest asks a projector which fields occur in a sample of the documents that its KV node hosts. POST
+// /v1/fields. The projector reveals nothing else of the documents, and caches nothing but the reply, for some
+// seconds.
 type FieldsRequest struct {
 	Bucket string `json:"bucket"`
 	// Scope and Collection are empty for the default collection.
@@ -15,14 +16,14 @@ type FieldsRequest struct {
 	Collection string `json:"collection,omitempty"`
 }
 
-// FieldsReply is what has been found in the time that there was.
+// FieldsReply has the fields found in the time available.
 type FieldsReply struct {
-	Documents int          `json:"documents"` // JSON objects that were looked at
-	Whole     bool         `json:"whole"`     // there are no others
+	Documents int          `json:"documents"` // JSON objects examined
+	Whole     bool         `json:"whole"`     // all documents were examined
 	Fields    []FieldCount `json:"fields"`    // by path
 }
 
-// FieldCount is a field: a member of a document, or of an object in it.
+// FieldCount counts the documents that have a field: a member of the document, or of an object in it.
 type FieldCount struct {
 	Path      []string `json:"path"`
 	Documents int      `json:"documents"` // that have it

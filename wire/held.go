@@ -9,17 +9,17 @@ import (
 	"tidemark/timestamp"
 )
 
-// heldKind is what copies have in common.
+// heldKind is the part of a Held that many copies share.
 type heldKind struct {
 	ref StabilityRef
 	ok  bool
 }
 
-// MaxHeld bounds the copies of a packed list, which a body of rpc.MaxControlBody bytes has room for several times.
+// MaxHeld bounds the copies of a packed list. A body of rpc.MaxControlBody bytes has room for several times as many.
 const MaxHeld = 1 << 20
 
-// PackHeld packs a list ascending by copy, each named once, in a few bytes for each: every indexer is told what every
-// other one holds, and most hold the same few timestamps.
+// PackHeld packs a list, ascending by copy without duplicates, in a few bytes per copy. Every indexer receives what
+// all others hold, and most copies hold the same few timestamps.
 func PackHeld(all []Held) []byte {
 	w := rowWriter[heldKind]{put: func(dst []byte, k heldKind) []byte {
 		return appendFlag(appendNumbers(appendText(dst, k.ref.Bucket), k.ref.Generation, k.ref.RollbackID, k.ref.Number,
@@ -31,20 +31,21 @@ func PackHeld(all []Held) []byte {
 	return w.packed()
 }
 
-// HeldHash names a packed list, so that one that the receiver has need not be sent again. It is never 0.
+// HeldHash returns a hash that identifies a packed list, so that it is not sent again to a receiver that has it. It
+// is never 0.
 func HeldHash(packed []byte) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write(packed) // never fails
 	return max(h.Sum64(), 1)
 }
 
-// UnpackHeld reads what PackHeld wrote, ascending by copy. Errors wrap ErrRows.
+// UnpackHeld decodes a list that PackHeld encoded. It is ascending by copy. Errors wrap ErrRows.
 func UnpackHeld(src []byte) (all []Held, err error) {
 	t := rowReader[heldKind]{keys: math.MaxUint64, most: MaxHeld, values: 1, take: func(r *unpacker) heldKind {
 		return heldKind{StabilityRef{Bucket: r.text(), Ref: timestamp.Ref{Generation: r.uvarint(), RollbackID: r.uvarint(),
 			Number: r.uvarint(), Hash: r.uvarint()}}, r.flag()}
 	}}
-	all = make([]Held, 0, len(src)/4) // four bytes for each, mostly
+	all = make([]Held, 0, len(src)/4) // most take four bytes
 	err = t.read(src, func(copied uint64, kind *heldKind, values [2]uint64) error {
 		if values[0] > math.MaxUint8 {
 			return fmt.Errorf("node %d, want at most %d", values[0], math.MaxUint8)

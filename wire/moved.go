@@ -7,7 +7,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// Move adds a stream of which nothing but its complete seqno is news. Vbuckets come ascending.
+// Move adds a stream of which only the complete seqno has changed. Calls must be ascending by vbucket.
 func (s *StreamStates) Move(v uint16, inc index.Incarnation, complete uint64) {
 	if s.moving == nil {
 		s.moving = &rowWriter[index.Incarnation]{put: appendIncarnation}
@@ -16,8 +16,8 @@ func (s *StreamStates) Move(v uint16, inc index.Incarnation, complete uint64) {
 	s.Moved = s.moving.packed()
 }
 
-// Expand makes the streams that moved entries like the others, without a log, of no more vbuckets than there are.
-// Errors wrap ErrRows; nothing is changed then but that what moved is forgotten.
+// Expand turns the packed moved streams into entries of Streams, without a log. There are at most as many as
+// vbuckets. Errors wrap ErrRows; then the moved streams are discarded and nothing else is changed.
 func (s *StreamStates) Expand() error {
 	moved := s.Moved
 	s.Moved, s.moving = nil, nil

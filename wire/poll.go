@@ -8,20 +8,20 @@ import (
 	"tidemark/timestamp"
 )
 
-// pollKind is what positions have in common.
+// pollKind is the part of a position that many vbuckets share.
 type pollKind struct {
 	participant bool
 	revision    timestamp.MapRevision
 	log         string // packed
 }
 
-// nothing reports whether a position says no more than one that is left out.
+// nothing reports whether a position is equal to one that is left out.
 func (p *PollPosition) nothing() bool {
 	return !p.Participant && p.Revision == (timestamp.MapRevision{}) && p.HW == 0 && p.Reach == 0 && len(p.Log) == 0
 }
 
-// AnswerPoll makes the answer with these positions, one for each vbucket, whoever asked for it twice. Those of vbuckets
-// in which the indexer takes no part, and of which it knows nothing, are left out.
+// AnswerPoll encodes positions as an answer, one for each vbucket; duplicates are dropped. Positions of vbuckets in
+// which the indexer does not participate and of which it has nothing are left out.
 func AnswerPoll(all []PollPosition) *PollReply {
 	w := rowWriter[pollKind]{put: func(dst []byte, k pollKind) []byte {
 		dst = appendNumbers(appendFlag(dst, k.participant), k.revision.Epoch, k.revision.Rev)
@@ -42,8 +42,8 @@ func AnswerPoll(all []PollPosition) *PollReply {
 	return &PollReply{Packed: w.packed()}
 }
 
-// Positions returns those of an answer, by vbucket. Their logs may share memory and must not be changed. Errors wrap
-// ErrRows.
+// Positions decodes the positions of an answer, by vbucket. Their logs may share memory; the caller must not modify
+// them. Errors wrap ErrRows.
 func (a *PollReply) Positions() (all []PollPosition, err error) {
 	t := rowReader[PollPosition]{keys: timestamp.MaxVBuckets, values: 2, take: func(r *unpacker) PollPosition {
 		return PollPosition{Participant: r.flag(),

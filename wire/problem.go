@@ -2,7 +2,7 @@ package wire
 
 import "tidemark/errcode"
 
-// Problem is an error as it crosses the network (RFC 9457). Code is for programs, Detail for people: what was wrong,
+// Problem is an error as sent over the network (RFC 9457). Code is for programs, Detail for people: what was wrong,
 // what was expected, what to do.
 type Problem struct {
 	Type         string       `json:"type"`
@@ -12,8 +12,8 @@ type Problem struct {
 	Detail       string       `json:"detail"`
 	Leader       *Leader      `json:"leader,omitempty"`
 	RetryAfterMS int64        `json:"retry_after_ms,omitempty"`
-	CAS          uint64       `json:"modified_cas,omitempty"` // the present one, with CAS_MISMATCH
-	RequestID    string       `json:"request_id,omitempty"`   // of the refused request, as logs have it
+	CAS          uint64       `json:"modified_cas,omitempty"` // the current one, with CAS_MISMATCH
+	RequestID    string       `json:"request_id,omitempty"`   // of the refused request, as in the logs
 	Reasons      []Reason     `json:"reasons,omitempty"`      // of /readyz
 	Lost         []LostWrite  `json:"lost,omitempty"`         // with TOKEN_LOST: at most MaxLost
 }
@@ -21,21 +21,21 @@ type Problem struct {
 // MaxLost bounds the writes that a Problem names.
 const MaxLost = 512
 
-// LostWrite is a write that was to be seen and is there no more, or is to no vbucket of the bucket.
+// LostWrite is a write in a consistency token that KV has lost, or whose vbucket the bucket does not have.
 type LostWrite struct {
 	VBucket uint16 `json:"vbucket"`
 	VBUUID  uint64 `json:"vbuuid,string"`
 	Seqno   uint64 `json:"seqno"`
 }
 
-// Reason is one of several things that are in the way: a code for programs, words for people.
+// Reason is one of several obstacles: a code for programs, text for people.
 type Reason struct {
 	Code   string `json:"code"`
 	Detail string `json:"detail"`
-	More   int    `json:"more,omitempty"` // it stands for so many of the code that are not listed
+	More   int    `json:"more,omitempty"` // number of further reasons of this code that are not listed
 }
 
-// Error gives code and detail.
+// Error returns the code and the detail.
 func (p *Problem) Error() string {
 	if p.Detail == "" {
 		return string(p.Code)
@@ -43,14 +43,15 @@ func (p *Problem) Error() string {
 	return string(p.Code) + ": " + p.Detail
 }
 
-// Temporary reports whether the same request may be sent again as it is: nothing was done, or its Idempotency-Key makes
-// sure that it is done once.
+// Temporary reports whether the same request may be sent again unchanged: nothing was done, or its Idempotency-Key
+// ensures that it is done once.
 func (p *Problem) Temporary() bool {
 	info, ok := errcode.Lookup(p.Code)
 	return ok && info.Retry
 }
 
-// Exit returns the exit code of the command line; that of a code that this version does not know follows its status.
+// Exit returns the exit code of the command line. For a code that this version does not know it is derived from the
+// status.
 func (p *Problem) Exit() int {
 	if info, ok := errcode.Lookup(p.Code); ok {
 		return info.Exit

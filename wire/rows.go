@@ -8,22 +8,23 @@ import (
 	"tidemark/index"
 )
 
-// ErrRows is wrapped when bytes are no packed rows.
+// ErrRows is wrapped if bytes are not valid packed rows.
 var ErrRows = errors.New("packed rows")
 
 const rowsFormat = 2
 
-// rowWriter packs a table, in a few bytes for each row. A row has a key; a kind, which many rows have in common and
-// which is written once; and up to two numbers of its own, as many in each row. A key may also have no row any more.
-// The zero value with put is ready. Each row's key is above the one before; of others a reader takes nothing. Rows say
-// how far above, at least 1, and 0 stands behind the last one: what is cut anywhere has no end.
+// rowWriter packs a table in a few bytes per row. A row has a key; a kind, which many rows share and which is written
+// once; and up to two numbers of its own, the same count in each row. A row may also state that its key has been
+// removed. The zero value with put set is ready for use. Keys must be strictly ascending; a reader refuses anything
+// else. Each key is written as the distance from the previous one, at least 1, and a 0 follows the last row, so that
+// a truncated table is detected wherever it is cut.
 type rowWriter[K comparable] struct {
 	b   []byte
 	put func(dst []byte, kind K) []byte
 
-	numbers map[K]uint64 // of kinds, from 1
-	least   uint64       // key that the next row may have
-	kind    K            // this and what follows are those of the row before
+	numbers map[K]uint64 // number of each kind, from 1
+	least   uint64       // lowest key that the next row may have
+	kind    K            // kind, number and values are those of the previous row
 	number  uint64
 	values  [2]uint64
 }
@@ -49,7 +50,7 @@ func (w *rowWriter[K]) row(key uint64, kind K, values ...uint64) {
 	}
 }
 
-// none says that a key has no row any more.
+// none writes that a key has been removed.
 func (w *rowWriter[K]) none(key uint64) {
 	w.next(key)
 	w.b = append(w.b, 0)
@@ -63,7 +64,7 @@ func (w *rowWriter[K]) next(key uint64) {
 	w.least = key + 1
 }
 
-// packed is what a rowReader reads. It is good until the next row comes.
+// packed returns the bytes for a rowReader. They are valid until the next call of row or none.
 func (w *rowWriter[K]) packed() []byte {
 	if w.b == nil {
 		w.b = []byte{rowsFormat}
@@ -71,17 +72,18 @@ func (w *rowWriter[K]) packed() []byte {
 	return append(w.b, 0)
 }
 
-// rowReader says what rows to read: their keys are below keys, and each has so many values.
+// rowReader has the parameters for reading rows: keys must be below keys, and each row has the given number of
+// values.
 type rowReader[K any] struct {
 	keys   uint64
-	most   uint64 // rows; 0: one for each key
-	gone   bool   // a key may have no row any more
+	most   uint64 // limit of rows; 0: one for each key
+	gone   bool   // rows may state that their key has been removed
 	values int
 	take   func(*unpacker) K
 }
 
-// read calls each for what a rowWriter wrote, by key ascending, until that fails; of a key that has no row any more
-// kind is nil. Errors wrap ErrRows; what came before the fault has been given then.
+// read calls each for every row that a rowWriter wrote, by key ascending, until each fails. kind is nil if the key
+// has been removed. Errors wrap ErrRows; each has been called for the rows before the error.
 func (t rowReader[K]) read(src []byte, each func(key uint64, kind *K, values [2]uint64) error) error {
 	r := unpacker{b: src}
 	if f := r.byte(); f != rowsFormat {
@@ -124,7 +126,7 @@ func (t rowReader[K]) read(src []byte, each func(key uint64, kind *K, values [2]
 	}
 }
 
-// kind takes a row's kind; nil: there is no row any more.
+// kind reads a row's kind; nil if the key has been removed.
 func (t rowReader[K]) kind(r *unpacker, kinds *[]K, key uint64) (*K, error) {
 	number, known := r.uvarint(), uint64(len(*kinds))
 	switch {
@@ -168,7 +170,7 @@ func appendFlag(dst []byte, is bool) []byte {
 	return append(dst, 0)
 }
 
-// flag takes what appendFlag wrote.
+// flag reads what appendFlag wrote.
 func (r *unpacker) flag() bool {
 	b := r.byte()
 	r.bad = r.bad || b > 1

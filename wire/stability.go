@@ -4,8 +4,8 @@ import (
 	"tidemark/timestamp"
 )
 
-// StabilityDelta tells a stability timestamp by what has changed since one that the receiver was told before: with
-// 1,024 vbuckets the whole of it takes tens of kilobytes, most of them failover logs, which hardly ever change.
+// StabilityDelta encodes a stability timestamp as its difference from one that the receiver already has. With 1,024
+// vbuckets a full timestamp takes tens of kilobytes, most of it failover logs, which rarely change.
 type StabilityDelta struct {
 	StabilityRef
 	BaseNumber uint64      `json:"base_number"` // of the same generation and rollback id
@@ -20,7 +20,7 @@ type LogUpdate struct {
 	Log     timestamp.FailoverLog `json:"log"`
 }
 
-// Since gives s as a change of base; false when it has to be told whole.
+// Since returns s as a delta against base. ok is false if s must be sent in full.
 func (s *BucketStability) Since(base *BucketStability) (d StabilityDelta, ok bool) {
 	if s.Bucket != base.Bucket || s.Generation != base.Generation || s.RollbackID != base.RollbackID ||
 		len(s.Logs) != len(base.Logs) {
@@ -41,7 +41,7 @@ func (s *BucketStability) Since(base *BucketStability) (d StabilityDelta, ok boo
 	return d, true
 }
 
-// apply returns the whole; false when base is not what d changes.
+// apply returns the full timestamp. ok is false if base is not the one that d is based on.
 func (d *StabilityDelta) apply(base *BucketStability) (s BucketStability, ok bool) {
 	if d.Bucket != base.Bucket || d.Generation != base.Generation || d.RollbackID != base.RollbackID ||
 		d.BaseNumber != base.Number || d.BaseHash != base.Hash {
@@ -64,15 +64,16 @@ func (d *StabilityDelta) apply(base *BucketStability) (s BucketStability, ok boo
 	return s, true
 }
 
-// StabilityBases is what a receiver of stability timestamps remembers, and a sender of one receiver: of each bucket the one that
-// was told last. What it gives out must not be changed.
+// StabilityBases holds the newest stability timestamp per bucket that a receiver has: the bases of deltas. A receiver
+// keeps one for itself, and a sender one for each receiver. The caller must not modify the timestamps that methods
+// return.
 type StabilityBases map[string]BucketStability
 
-// maxBases bounds the buckets of which it is remembered what was told, those that are gone included; beyond it all are
-// told whole once.
+// maxBases bounds the buckets in a StabilityBases, including deleted ones. At the limit all are discarded, so that
+// the next timestamp of each bucket is sent in full once.
 const maxBases = 1024
 
-// Record notes what is known now.
+// Record sets the newest timestamp of a bucket.
 func (t StabilityBases) Record(s *BucketStability) {
 	if _, known := t[s.Bucket]; !known && len(t) >= maxBases {
 		clear(t)
@@ -80,7 +81,7 @@ func (t StabilityBases) Record(s *BucketStability) {
 	t[s.Bucket] = *s
 }
 
-// Assume notes what a receiver is believed to have been told, where nothing newer is known.
+// Assume records the timestamps that a receiver probably has, unless newer ones are recorded.
 func (t StabilityBases) Assume(base []BucketStability) {
 	for i := range base {
 		if was, known := t[base[i].Bucket]; !known || was.Compare(base[i].Ref) < 0 {
@@ -89,7 +90,7 @@ func (t StabilityBases) Assume(base []BucketStability) {
 	}
 }
 
-// Encode returns a request that tells what req tells, as changes of t where it can be.
+// Encode returns req with every timestamp encoded as a delta if there is a base for it.
 func (t StabilityBases) Encode(req *StabilityRequest) *StabilityRequest {
 	enc := &StabilityRequest{Fence: req.Fence}
 	for i := range req.Stabilities {
@@ -105,7 +106,8 @@ func (t StabilityBases) Encode(req *StabilityRequest) *StabilityRequest {
 	return enc
 }
 
-// Decode returns what a request tells, and the buckets of which a base was missing: the sender tells them whole.
+// Decode returns the timestamps in a request, and records them. missing lists the buckets for which the base of a
+// delta was missing: the sender has to send those in full.
 func (t StabilityBases) Decode(req *StabilityRequest) (all []BucketStability, missing []string) {
 	for i := range req.Stabilities {
 		t.Record(&req.Stabilities[i])

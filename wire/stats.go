@@ -2,28 +2,29 @@ package wire
 
 import "tidemark/index"
 
-// IndexerStats are the figures of an indexer (GET /v1/stats of its admin port), with the names that users of such
-// indexes know. Sizes are bytes; durations are nanoseconds, points in time nanoseconds of Unix time.
+// IndexerStats are the statistics of an indexer (GET /v1/stats of its admin port). The names are those that users of
+// Couchbase indexes are used to. Sizes are in bytes, durations in nanoseconds, points in time in nanoseconds of Unix
+// time.
 type IndexerStats struct {
 	Node     index.NodeID `json:"node"`
 	Name     string       `json:"name"`
 	BootID   string       `json:"boot_id"`
-	State    string       `json:"indexer_state"`    // active, or paused: health says why
-	Health   string       `json:"health,omitempty"` // what is wrong with it
+	State    string       `json:"indexer_state"`    // active or paused; health has the reason
+	Health   string       `json:"health,omitempty"` // the current problem
 	UptimeMS int64        `json:"uptime_ms"`
 
-	MemoryQuota uint64 `json:"memory_quota"` // queues, cache and what is not yet written together
+	MemoryQuota uint64 `json:"memory_quota"` // queues, cache and unwritten data together
 	MemoryUsed  uint64 `json:"memory_used"`  // part of the quota that is in use
-	// resident memory of the process; 0 where the system does not tell
+	// resident memory of the process; 0 if the system does not report it
 	MemoryRSS          uint64 `json:"memory_rss"`
-	MemoryNearQuota    bool   `json:"memory_near_quota"`    // the quota is nearly used up
-	MemoryUsedQueue    uint64 `json:"memory_used_queue"`    // events that are not applied
-	MemoryUsedStorage  uint64 `json:"memory_used_storage"`  // cache, and what is applied and not yet written
-	MemoryQueueLimit   uint64 `json:"memory_queue_limit"`   // the part of the quota for queues
-	MemoryStorageLimit uint64 `json:"memory_storage_limit"` // the part of the quota for storage
+	MemoryNearQuota    bool   `json:"memory_near_quota"`    // the quota is nearly exhausted
+	MemoryUsedQueue    uint64 `json:"memory_used_queue"`    // events not yet applied
+	MemoryUsedStorage  uint64 `json:"memory_used_storage"`  // cache, and data that is applied and not yet written
+	MemoryQueueLimit   uint64 `json:"memory_queue_limit"`   // share of the quota for queues
+	MemoryStorageLimit uint64 `json:"memory_storage_limit"` // share of the quota for storage
 
-	// ExportBytes are files that are linked for another indexer, which is sent them: what compactions replace of them
-	// meanwhile stays on the disk. IncomingBytes were received from other indexers and are not installed.
+	// ExportBytes are files linked for sending to another indexer: what compactions replace of them meanwhile stays on
+	// the disk. IncomingBytes were received from other indexers and are not installed.
 	ExportBytes   uint64 `json:"export_bytes"`
 	IncomingBytes uint64 `json:"incoming_bytes"`
 
@@ -31,24 +32,24 @@ type IndexerStats struct {
 
 	Copies []CopyStats `json:"copies"` // ascending by id
 	Scans  []ScanStats `json:"scans"`  // ascending by index
-	// Unknown says of a bucket why KV's seqnos are not known here: num_docs_pending of its copies is too low then.
+	// Unknown has, by bucket, why KV's seqnos are unknown here: num_docs_pending of its copies is too low then.
 	Unknown map[string]string `json:"pending_unknown,omitempty"`
 }
 
-// CopyStats are the figures of one copy of a slice.
+// CopyStats are the statistics of one copy of a slice.
 type CopyStats struct {
 	Copy       index.CopyID  `json:"copy"`
 	Index      index.ID      `json:"index"`
 	Slice      index.SliceID `json:"slice"`
 	Ready      bool          `json:"ready"`
 	ItemsCount uint64        `json:"items_count"`
-	// NumDocsPending and NumDocsQueued are seqnos: about as many documents, less those that were overwritten meanwhile.
-	NumDocsPending uint64 `json:"num_docs_pending"` // KV has them, and they have not come
-	NumDocsQueued  uint64 `json:"num_docs_queued"`  // they have come, and are not applied
-	DataSize       uint64 `json:"data_size"`        // what is no garbage, in memory and on disk; estimated
+	// NumDocsPending and NumDocsQueued are seqnos: the number of documents, minus those overwritten meanwhile.
+	NumDocsPending uint64 `json:"num_docs_pending"` // in KV and not yet received
+	NumDocsQueued  uint64 `json:"num_docs_queued"`  // received and not yet applied
+	DataSize       uint64 `json:"data_size"`        // live data in memory and on disk; estimated
 	DiskSize       uint64 `json:"disk_size"`
-	DiskLive       uint64 `json:"disk_live"` // part of disk_size that is no garbage; estimated
-	// IncomingBytes were received for it from another indexer and are not installed: no part of disk_size.
+	DiskLive       uint64 `json:"disk_live"` // live part of disk_size; estimated
+	// IncomingBytes were received for it from another indexer and are not installed. disk_size does not include them.
 	IncomingBytes uint64 `json:"incoming_bytes,omitempty"`
 	MemoryUsed    uint64 `json:"memory_used"`
 	Snapshots     int    `json:"snapshots"`  // timestamps held for scans
@@ -62,11 +63,11 @@ type CopyStats struct {
 // ScanStats count the scans of an index that an indexer has coordinated since its process began.
 type ScanStats struct {
 	Index             index.ID `json:"index"`
-	NumRequests       uint64   `json:"num_requests"` // scans and counts that have ended, failed ones included
+	NumRequests       uint64   `json:"num_requests"` // scans and counts that have ended, including failed ones
 	NumRowsReturned   uint64   `json:"num_rows_returned"`
-	NumScanErrors     uint64   `json:"num_scan_errors"` // timeouts included
+	NumScanErrors     uint64   `json:"num_scan_errors"` // including timeouts
 	NumScanTimeouts   uint64   `json:"num_scan_timeouts"`
 	TotalScanDuration uint64   `json:"total_scan_duration"`
-	LastKnownScanTime int64    `json:"last_known_scan_time"`      // when the last one ended; 0: there was none
+	LastKnownScanTime int64    `json:"last_known_scan_time"`      // when the last one ended; 0: none has
 	LastScanError     string   `json:"last_scan_error,omitempty"` // of the last one that failed
 }

@@ -9,24 +9,24 @@ import (
 	"tidemark/timestamp"
 )
 
-// StreamStart asks for one vbucket of a stream: everything after Seqno. RestartTimestamp carries many of them.
+// StreamStart requests one vbucket of a stream: everything after Seqno. RestartTimestamp carries many of them.
 type StreamStart struct {
 	VBucket uint16
 	VBUUID  uint64           // branch of Seqno
-	Seqno   uint64           // restart timestamp: start after it
-	Window  timestamp.Window // snapshot that Seqno lies in; the zero value: Seqno ends one
-	// End is the last seqno that is wanted; 0: the stream has no end. Side streams end at the activation timestamp A.
+	Seqno   uint64           // restart timestamp: the stream starts after it
+	Window  timestamp.Window // snapshot in which Seqno lies; the zero value: Seqno ends one
+	// End is the last seqno requested; 0: the stream has no end. Side streams end at the activation timestamp A.
 	End uint64
-	// Branch is the newest vbuuid of the failover log that the asker has seen, 0 when it has seen none: a KV node on
-	// another branch has failed over in between, and the stream is not begun (outcome "failover", PR-12).
+	// Branch is the newest vbuuid of the failover log that the requester has seen, 0 if it has seen none. A KV node on
+	// another branch has failed over since, and the stream is not started (outcome "failover", PR-12).
 	Branch uint64
-	// Previous is the branch before VBUUID when that one began exactly at Seqno, else 0: when KV answers ROLLBACK to
-	// VBUUID the projector asks once more with this one, for a producer may have lost its newest branch (PR-9).
+	// Previous is the branch before VBUUID if VBUUID began exactly at Seqno, else 0. If KV answers ROLLBACK to VBUUID
+	// the projector retries with Previous, because a producer may have lost its newest branch (PR-9).
 	Previous uint64
 }
 
-// RestartTimestamp is a restart timestamp in columns, by entry (PR-11). SnapStarts to Previous are as long as VBuckets,
-// or left out where every entry has the zero value: what a stream mostly needs is vbucket, branch and seqno.
+// RestartTimestamp is a restart timestamp in parallel columns (PR-11). SnapStarts to Previous are as long as
+// VBuckets, or nil if all entries have the zero value: most streams need only vbucket, branch and seqno.
 type RestartTimestamp struct {
 	VBuckets   []uint16 `json:"vbuckets"`
 	VBUUIDs    []uint64 `json:"vbuuids"`
@@ -38,7 +38,7 @@ type RestartTimestamp struct {
 	Previous   []uint64 `json:"previous,omitempty"`
 }
 
-// Len is the number of entries.
+// Len returns the number of entries.
 func (t *RestartTimestamp) Len() int { return len(t.VBuckets) }
 
 // Add appends an entry.
@@ -54,7 +54,7 @@ func (t *RestartTimestamp) Add(s StreamStart) {
 		sparse(t.Previous, n, s.Previous)
 }
 
-// sparse appends v to a column of n entries that is nil as long as all are 0.
+// sparse appends v to a column of n entries. The column is nil as long as all entries are 0.
 func sparse(column []uint64, n int, v uint64) []uint64 {
 	if column == nil && v == 0 {
 		return nil
@@ -65,7 +65,7 @@ func sparse(column []uint64, n int, v uint64) []uint64 {
 	return append(column, v)
 }
 
-// At returns an entry of a timestamp that Check has found to be one.
+// At returns an entry. Check must have accepted the timestamp.
 func (t *RestartTimestamp) At(i int) StreamStart {
 	at := func(column []uint64) uint64 {
 		if len(column) == 0 {
@@ -82,8 +82,8 @@ func (t *RestartTimestamp) At(i int) StreamStart {
 	return s
 }
 
-// Check tells what is wrong with a timestamp from outside: columns of different lengths, a vbucket named twice or that
-// cannot be, a window that does not hold its seqno, an end below it.
+// Check validates a received timestamp. It refuses columns of different lengths, a vbucket that is listed twice or
+// out of range, a window that does not contain its seqno, and an end below the seqno.
 func (t *RestartTimestamp) Check() error {
 	n := len(t.VBuckets)
 	if n > timestamp.MaxVBuckets {
@@ -122,15 +122,15 @@ func (t *RestartTimestamp) Check() error {
 	return nil
 }
 
-// NoEnd as the end of a side stream lets it go on for ever.
+// NoEnd is the end of a side stream without an end.
 const NoEnd = ^uint64(0)
 
-// IsVisible reports whether a text has visible ASCII characters, at least one, and nothing else.
+// IsVisible reports whether s is not empty and consists of visible ASCII characters only.
 func IsVisible(s string) bool {
 	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f })
 }
 
-// MaxTopic bounds a topic's path, in bytes.
+// MaxTopic bounds the path of a topic, in bytes.
 const MaxTopic = 200
 
 // MaintenanceTopic is the topic of form 1.
@@ -138,84 +138,85 @@ const MaintenanceTopic = "/maintenance"
 
 // StreamRequest opens streams, in one of the three forms of PR-11. POST /v1/streams.
 //
-//  1. Topic /maintenance: {bucket → restart timestamp}, from the leader, of all projectors: each starts what it hosts.
-//     An
-//     active stream of a vbucket and a lower incarnation is shut down and restarted, the others are untouched (PR-13).
+//  1. Topic /maintenance: {bucket → restart timestamp}, from the leader to all projectors: each starts what it hosts. An
+//     active stream of a listed vbucket with a lower incarnation is shut down and restarted, the others are untouched
+//     (PR-13).
 //  2. Topic /backfill/<id>: {bucket → start and end timestamp, index ids}, to one endpoint.
 //  3. Topic /catchup/<indexer>/<id>: the same, and the indexer's id.
 //
-// A request for a side topic (forms 2 and 3) that is open replaces it; a side stream ends by itself at the end
+// A request for a side topic (forms 2 and 3) that is open replaces it. A side stream ends when it reaches the end
 // timestamp.
 type StreamRequest struct {
-	// Fence is the leader's; who asks for a side stream fills in ClusterID alone.
+	// Fence is the leader's. A request for a side stream sets ClusterID only.
 	Fence Fence  `json:"fence"`
 	Topic string `json:"topic"`
-	// Incarnation is the streams', of a side topic the Counter alone: it comes back with every event.
+	// Incarnation is that of the streams; for a side topic only Counter is set. Every event carries it.
 	Incarnation index.Incarnation `json:"incarnation"`
 	Buckets     []StreamBucket    `json:"buckets"`
 	Side        *SideTarget       `json:"side,omitempty"` // forms 2 and 3
 }
 
-// StreamBucket is one bucket's part of a StreamRequest.
+// StreamBucket is the part of a StreamRequest for one bucket.
 type StreamBucket struct {
 	Bucket     string           `json:"bucket"`
 	BucketUUID string           `json:"bucket_uuid"`
 	Restart    RestartTimestamp `json:"restart"`
 }
 
-// SideTarget says what a side stream carries and whereto.
+// SideTarget is the content and the destination of a side stream.
 type SideTarget struct {
-	// Indexes are carried with all their keys, as slice 0 (for a subscriber that is no indexer), or Copies: the slices of
-	// these copies, which the definitions place on Node. One of the two.
+	// Indexes are sent with all their keys, as slice 0 (for a subscriber that is not an indexer); Copies are sent as the
+	// slices of these copies, which the definitions place on Node. Exactly one of them is set.
 	Indexes  []index.ID     `json:"indexes,omitempty"`
 	Copies   []index.CopyID `json:"copies,omitempty"`
-	Revision uint64         `json:"revision,omitempty"` // definitions revision that has them, at least
-	Node     index.NodeID   `json:"node"`               // 0 for a subscriber that is no indexer
-	// of the asking process: streams of an earlier one of the same node end
+	Revision uint64         `json:"revision,omitempty"` // lowest definitions revision that has them
+	Node     index.NodeID   `json:"node"`               // 0 for a subscriber that is not an indexer
+	// of the requesting process: streams of an earlier process of the same node end
 	BootID   string `json:"boot_id,omitempty"`
 	Endpoint string `json:"endpoint"` // host:port of the data port
-	// RetryForever keeps the stream, and the attempts to reach Endpoint, until it is stopped or replaced (RT-5). Else it
-	// is given up when nothing has moved for a minute, unless all that there is was taken and it has no end.
+	// RetryForever keeps the stream, and the attempts to reach Endpoint, until it is stopped or replaced (RT-5).
+	// Otherwise it is given up if nothing has moved for a minute, unless everything was taken and the stream has no end.
 	RetryForever bool `json:"retry_forever,omitempty"`
-	// Sums, with Copies: the end of each stream says how many keys were evaluated for them, and sums up their hashes.
+	// Sums, with Copies, adds to the end of each stream how many keys were evaluated for them, and the sum of their
+	// hashes.
 	Sums bool `json:"sums,omitempty"`
 }
 
-// StartOutcome tells what became of one StreamStart.
+// StartOutcome is the outcome of one StreamStart.
 type StartOutcome string
 
 // The outcomes.
 const (
-	StartBegun    StartOutcome = "begun"    // the stream runs; BEGIN was sent down
-	StartNotMine  StartOutcome = "not_mine" // no KV node here hosts the vbucket as active
+	StartBegun    StartOutcome = "begun"    // the stream runs; BEGIN was sent downstream
+	StartNotMine  StartOutcome = "not_mine" // no KV node of this projector hosts the vbucket as active
 	StartRollback StartOutcome = "rollback" // KV answered ROLLBACK
 	StartFailover StartOutcome = "failover" // KV has failed over since its log was read: the stream was closed again
 	StartStale    StartOutcome = "stale"    // a higher incarnation was seen
-	StartFailed   StartOutcome = "failed"   // see Detail; ask again
+	StartFailed   StartOutcome = "failed"   // see Detail; retry
 )
 
-// StartResult is the outcome for one vbucket, the end of its handshake (PR-12). Of VBucketHistory only VBucket is sure
-// to be there; the rest is when the stream has begun, KV answered ROLLBACK, or has failed over.
+// StartResult is the outcome for one vbucket, the end of its handshake (PR-12). Of VBucketHistory only VBucket is
+// always set. The rest is set if the stream has begun, KV answered ROLLBACK, or KV has failed over.
 type StartResult struct {
 	VBucketHistory
 	Outcome StartOutcome `json:"outcome"`
-	// Failover is the failover timestamp: the branch that KV is on, and the seqno at which it began.
+	// Failover is the failover timestamp: KV's current branch, and the seqno at which it began.
 	Failover timestamp.Position `json:"failover"`
-	// Stream is the stream timestamp (UPR-timestamp): the branch that KV has accepted and the seqno after which the stream
-	// began. With outcome "begun" only.
+	// Stream is the stream timestamp (UPR-timestamp): the branch that KV has accepted, and the seqno after which the
+	// stream began. It is set with outcome "begun" only.
 	Stream   timestamp.Position `json:"stream"`
 	Rollback uint64             `json:"rollback,omitempty"` // seqno of ROLLBACK
 	Detail   string             `json:"detail,omitempty"`
 }
 
-// StreamReply has one entry per bucket asked for, in that order.
+// StreamReply has one entry per requested bucket, in the order of the request.
 type StreamReply struct {
 	TopicID uint8           `json:"topic_id"` // PR-14: maintenance 255, backfill 254, catchup the indexer's id
 	Buckets []StreamOutcome `json:"buckets"`
 }
 
-// StreamOutcome is what became of one bucket's part. A bucket that could not be asked for at all has Code and Detail of
-// the problem and no results; when that is so of every bucket, the answer is the problem.
+// StreamOutcome is the outcome for one bucket. If the bucket could not be requested at all, Code and Detail have the
+// problem and there are no results. If that is so for every bucket, the answer is the problem.
 type StreamOutcome struct {
 	Bucket      string        `json:"bucket"`
 	Results     []StartResult `json:"results"` // one per entry of the restart timestamp
@@ -224,19 +225,20 @@ type StreamOutcome struct {
 	Detail      string        `json:"detail,omitempty"`
 }
 
-// Activation is the activation timestamp of indexes that joined a bucket's maintenance streams together: of each
-// vbucket listed, everything above its seqno is evaluated for them (docs/architecture.md, "Joining a running stream").
-// Slices go by what comes in band; this is for those who watch.
+// Activation is the activation timestamp of indexes that joined a bucket's maintenance streams together: in each
+// listed vbucket, everything above its seqno is evaluated for them (docs/architecture.md, "Joining a running
+// stream"). It is for observers only; slices rely on the activations in the stream itself.
 type Activation struct {
-	Revision uint64     `json:"revision"` // of the definitions that brought them
+	Revision uint64     `json:"revision"` // of the definitions that added them
 	Indexes  []index.ID `json:"indexes"`
 	VBuckets []uint16   `json:"vbuckets"`
 	Seqnos   []uint64   `json:"seqnos"`
 }
 
-// StreamStop ends streams of a topic. POST /v1/streams:stop. Of /maintenance: those of Bucket, of VBuckets (none: all),
-// whose incarnation is at or below the one given, and such ones are refused from now on. Of a side topic: all of it,
-// or, where Bucket and VBuckets are given, those streams of it without a word downstream; the last one ends the topic.
+// StreamStop ends streams of a topic. POST /v1/streams:stop. For /maintenance: the streams of Bucket and VBuckets
+// (empty: all) whose incarnation is at or below the given one; such incarnations are refused from now on. For a side
+// topic: the whole topic or, if Bucket and VBuckets are set, those streams of it, without a message downstream; the
+// end of the last one ends the topic.
 type StreamStop struct {
 	Fence       Fence             `json:"fence"`
 	Topic       string            `json:"topic"`
@@ -245,20 +247,20 @@ type StreamStop struct {
 	Incarnation index.Incarnation `json:"incarnation"`
 }
 
-// Subscribe asks a projector for a bucket's KeyVersions, for an external subscriber (RT-9). POST /v1/topics. It is form
-// 2 of StreamRequest with what the projector knows filled in: all keys of the indexes go to Endpoint as slice 0.
+// Subscribe asks a projector for a bucket's KeyVersions, for an external subscriber (RT-9). POST /v1/topics. It is
+// form 2 of StreamRequest, completed by the projector: all keys of the indexes go to Endpoint as slice 0.
 type Subscribe struct {
-	// ID makes the topic: /backfill/<ID>. A request for an open one replaces it.
+	// ID names the topic, /backfill/<ID>. A request for an open topic replaces it.
 	ID         string `json:"id"`
 	Bucket     string `json:"bucket"`
-	BucketUUID string `json:"bucket_uuid,omitempty"` // refused when the bucket has another; "": any
-	// Indexes are ids (the present or the first of each), or names in the bucket; none: all that are active.
+	BucketUUID string `json:"bucket_uuid,omitempty"` // refused if the bucket has another uuid; "": any
+	// Indexes are ids (the current or the first id of each), or names in the bucket; empty: all active indexes.
 	Indexes  []string `json:"indexes,omitempty"`
 	Endpoint string   `json:"endpoint"` // host:port of the subscriber
-	Counter  uint64   `json:"counter"`  // comes back with every event, as Incarnation.Counter
-	// Restart says which vbuckets, and where each starts; nil: all, from the beginning. Without Ends there is none.
+	Counter  uint64   `json:"counter"`  // every event carries it as Incarnation.Counter
+	// Restart lists the vbuckets and their starts; nil: all, from the beginning. Without Ends the streams have no end.
 	Restart *RestartTimestamp `json:"restart,omitempty"`
-	// RetryForever as in SideTarget.
+	// RetryForever is as in SideTarget.
 	RetryForever bool `json:"retry_forever,omitempty"`
 }
 
@@ -267,8 +269,8 @@ type Subscription struct {
 	ClusterID  string `json:"cluster_id"`
 	Topic      string `json:"topic"`
 	BucketUUID string `json:"bucket_uuid"`
-	VBuckets   int    `json:"vbuckets"` // of the bucket
-	// Indexes are the ids that events have: of an index that was split the first.
+	VBuckets   int    `json:"vbuckets"` // number of vbuckets of the bucket
+	// Indexes are the ids that events carry: for an index that was split, the first.
 	Indexes []index.ID    `json:"indexes"`
-	Results []StartResult `json:"results"` // one for each vbucket asked for
+	Results []StartResult `json:"results"` // one for each requested vbucket
 }

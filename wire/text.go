@@ -2,8 +2,8 @@ package wire
 
 import "strings"
 
-// Cut returns a text as a message takes it: of at most so many bytes, with "…" in the place of what is left out, and in
-// valid UTF-8. Who reads a message refuses all of it for one text that is not.
+// Cut returns text as valid UTF-8 of at most most bytes, with "…" in the place of what is cut off. A receiver refuses
+// a whole message for one string that is not valid UTF-8.
 func Cut(text string, most int) string {
 	const more = "…"
 	text = strings.ToValidUTF8(text, "\ufffd")

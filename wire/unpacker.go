@@ -2,7 +2,7 @@ package wire
 
 import "encoding/binary"
 
-// unpacker takes packed bytes apart. After a failure it gives zero values, and bad stays.
+// unpacker decodes packed bytes. After an error it returns zero values, and bad stays set.
 type unpacker struct {
 	b   []byte
 	bad bool
