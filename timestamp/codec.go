@@ -6,13 +6,13 @@ import (
 	"slices"
 )
 
-// A vector is written whole or as a difference from another one, which begins with a format byte.
+// A vector is encoded in full, or as a difference from another one, which begins with a format byte.
 const (
 	formatDelta = 1 // changes against a base, vbuckets ascending
 	maxLog      = 64
 )
 
-// AppendVector appends all of t: its length, and the vbuuid and seqno of each vbucket.
+// AppendVector appends t in full: its length, and the vbuuid and seqno of each vbucket.
 func (t Vector) AppendVector(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, uint64(t.Len()))
 	for v, s := range t.Seqnos {
@@ -21,11 +21,11 @@ func (t Vector) AppendVector(dst []byte) []byte {
 	return dst
 }
 
-// minPosition is the fewest bytes that a vbucket has in a whole vector.
+// minPosition is the minimum size in bytes of a vbucket in a full vector.
 const minPosition = 2
 
-// DecodeVector reads what AppendVector wrote and gives the bytes that follow. What it allocates is what the bytes can
-// hold. Errors wrap ErrCorrupt.
+// DecodeVector decodes what AppendVector appended and returns the remaining bytes. It allocates no more than src can
+// describe. Errors wrap ErrCorrupt.
 func DecodeVector(src []byte) (t Vector, rest []byte, err error) {
 	r := reader{b: src}
 	n := r.uvarint()
@@ -45,8 +45,8 @@ func DecodeVector(src []byte) (t Vector, rest []byte, err error) {
 	return t, r.b, nil
 }
 
-// AppendDelta appends the difference of t against base: only vbuckets that changed, as
-// varints; a vbuuid only where it changed, a seqno as a signed difference. Lengths must be equal.
+// AppendDelta appends the difference of t from base: only the vbuckets that changed, as varints; a vbuuid only if it
+// changed, a seqno as a signed difference. Lengths must be equal.
 func (t Vector) AppendDelta(dst []byte, base Vector) ([]byte, error) {
 	if t.Len() != base.Len() {
 		return dst, fmt.Errorf("%w: %d and %d", ErrLength, t.Len(), base.Len())
@@ -80,14 +80,14 @@ func (t Vector) AppendDelta(dst []byte, base Vector) ([]byte, error) {
 	return dst, nil
 }
 
-// ApplyDelta reads what AppendDelta wrote and gives base with the changes, and the bytes that follow. base is not
-// changed. Errors wrap ErrCorrupt or ErrLength.
+// ApplyDelta decodes what AppendDelta appended. It returns base with the changes applied, and the remaining bytes. It
+// does not modify base. Errors wrap ErrCorrupt or ErrLength.
 func ApplyDelta(src []byte, base Vector) (t Vector, rest []byte, err error) {
 	return applyDelta(src, base, false)
 }
 
-// ApplyDeltaShared is ApplyDelta for vectors that never change: where no branch differs, the result has base's own list
-// of branches, so that a step forward costs half the memory.
+// ApplyDeltaShared is ApplyDelta for vectors that are never modified: if no vbuuid differs, the result shares base's
+// vbuuids, so that a step forward takes half the memory.
 func ApplyDeltaShared(src []byte, base Vector) (t Vector, rest []byte, err error) {
 	return applyDelta(src, base, true)
 }
@@ -124,8 +124,8 @@ func applyDelta(src []byte, base Vector, share bool) (t Vector, rest []byte, err
 	return t, r.b, nil
 }
 
-// AppendLog appends a failover log: its length and (vbuuid, seqno) pairs; of one with more than 64 entries the newest
-// 64, which is what DecodeLog takes. A position on a branch that is left out counts as diverged.
+// AppendLog appends a failover log: its length and (vbuuid, seqno) pairs. Of a log with more than 64 entries, the
+// limit of DecodeLog, it appends the newest 64. A position on a branch that is left out counts as diverged.
 func AppendLog(dst []byte, l FailoverLog) []byte {
 	l = l[:min(len(l), maxLog)]
 	dst = binary.AppendUvarint(dst, uint64(len(l)))
@@ -136,7 +136,7 @@ func AppendLog(dst []byte, l FailoverLog) []byte {
 	return dst
 }
 
-// DecodeLog reads what AppendLog wrote and gives the bytes that follow. Logs of more than 64 entries are refused.
+// DecodeLog decodes what AppendLog appended and returns the remaining bytes. It refuses logs of more than 64 entries.
 func DecodeLog(src []byte) (l FailoverLog, rest []byte, err error) {
 	r := reader{b: src}
 	n := r.uvarint()
@@ -152,7 +152,7 @@ func DecodeLog(src []byte) (l FailoverLog, rest []byte, err error) {
 	return l, r.b, nil
 }
 
-// reader takes numbers off a slice and remembers whether it ran out.
+// reader decodes numbers from a slice and records whether the slice was too short.
 type reader struct {
 	b   []byte
 	bad bool
@@ -160,7 +160,8 @@ type reader struct {
 
 func (r *reader) ok() bool { return !r.bad }
 
-// deltaHead reads what a delta on a base of so many vbuckets begins with: how many there are, and how many differ.
+// deltaHead reads the header of a delta on a base of that many vbuckets: the number of vbuckets, and of those that
+// differ.
 func (r *reader) deltaHead(base int) (n, count uint64, err error) {
 	if f := r.byte(); r.ok() && f != formatDelta {
 		return 0, 0, fmt.Errorf("%w: format %d, want %d", ErrCorrupt, f, formatDelta)

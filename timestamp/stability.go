@@ -2,12 +2,13 @@ package timestamp
 
 import "cmp"
 
-// Ref names one stability timestamp of a bucket. Whoever knows a higher generation or rollback id discards it.
+// Ref identifies a stability timestamp of a bucket. It is void for a receiver that has seen a higher generation or
+// rollback id.
 type Ref struct {
-	Generation uint64 `json:"generation"`  // of the bucket: another one after it was deleted and created again
-	RollbackID uint64 `json:"rollback_id"` // of the newest finished rollback before it, 0 before the first
+	Generation uint64 `json:"generation"`  // of the bucket: rises if it is deleted and created again
+	RollbackID uint64 `json:"rollback_id"` // of the newest finished rollback before it, 0 before the first one
 	Number     uint64 `json:"number"`      // rises by one with every promotion and every end of a rollback
-	Hash       uint64 `json:"hash,string"` // of the vector; it takes no part in the order
+	Hash       uint64 `json:"hash,string"` // of the vector; it is not part of the order
 }
 
 // Compare orders two references of one bucket by generation, rollback id, number.
@@ -16,10 +17,10 @@ func (r Ref) Compare(o Ref) int {
 		cmp.Compare(r.Number, o.Number))
 }
 
-// Stability is a stability timestamp of a bucket: a state that KV really had, per vbucket a position, with the failover
-// logs that were known when it was promoted, by which it is told whether it lies on a branch.
+// Stability is a stability timestamp of a bucket: a state that KV really had, as a position per vbucket, with the
+// failover logs at its promotion. They determine whether it lies on a given branch.
 type Stability struct {
 	Ref
-	Vector Vector        `json:"vector"` // never changed: it may share its branches with the one before it
-	Logs   []FailoverLog `json:"logs"`   // by vbucket; may be shorter where nothing is known
+	Vector Vector        `json:"vector"` // immutable: it may share its vbuuids with its predecessor
+	Logs   []FailoverLog `json:"logs"`   // by vbucket; may be shorter if nothing is known
 }

@@ -1,8 +1,8 @@
-// Package timestamp is the arithmetic of vbucket vectors: order, minimum, mean, hashes and deltas, and the branch rule
-// that says how far a position is valid on a failover log (docs/timestamps.md).
+// Package timestamp implements vbucket vectors: order, minimum, maximum, hashes and deltas, and the branch rule,
+// which determines how far a position is valid on a failover log (docs/timestamps.md).
 //
-// It promises that every operation is pure, works for any number of vbuckets, and never assumes that two vectors of
-// different branches can be compared by their sequence numbers alone.
+// Every operation is pure, and works for any number of vbuckets. None assumes that vectors of different branches can
+// be compared by their sequence numbers alone.
 package timestamp
 
 import (
@@ -14,37 +14,37 @@ import (
 // MaxVBuckets is the most vbuckets a bucket may have; longer vectors are refused by every decoder.
 const MaxVBuckets = 4096
 
-// Infinity stands for "no limit" among sequence numbers: no KV store counts that far.
+// Infinity stands for "no limit" among sequence numbers: no KV store reaches it.
 const Infinity = math.MaxUint64
 
 var (
-	// ErrLength is wrapped when two vectors have different numbers of vbuckets.
+	// ErrLength is wrapped if two vectors have different numbers of vbuckets.
 	ErrLength = errors.New("timestamps have different numbers of vbuckets")
-	// ErrCorrupt is wrapped when encoded bytes are not a timestamp.
+	// ErrCorrupt is wrapped if encoded bytes are not a timestamp.
 	ErrCorrupt = errors.New("corrupt timestamp encoding")
 )
 
-// Position is a place in one vbucket's history: everything up to Seqno (included) on the branch VBUUID. {0, 0} is the
-// beginning.
+// Position is a point in one vbucket's history: everything up to Seqno (inclusive) on the branch VBUUID. {0, 0} is
+// the beginning.
 type Position struct {
 	VBUUID uint64 `json:"vbuuid,string"`
 	Seqno  uint64 `json:"seqno"`
 }
 
-// Window is a DCP snapshot: the sequence numbers (Start, End]. DCP de-duplicates inside it, so that only End is a state
-// the KV store really had.
+// Window is a DCP snapshot: the sequence numbers (Start, End]. DCP de-duplicates inside it, so that only End is a
+// state that the KV store really had.
 type Window struct {
 	Start uint64 `json:"start"`
 	End   uint64 `json:"end"`
 }
 
-// MapRevision orders vbucket maps: (epoch, revision). It tells a stale producer from the present one.
+// MapRevision orders vbucket maps: (epoch, revision). It distinguishes a stale producer from the current one.
 type MapRevision struct {
 	Epoch uint64 `json:"epoch"`
 	Rev   uint64 `json:"rev"`
 }
 
-// Compare is negative, zero or positive as r is older than, equal to or newer than o.
+// Compare returns a negative number, 0 or a positive number if r is older than, equal to or newer than o.
 func (r MapRevision) Compare(o MapRevision) int {
 	switch {
 	case r == o:
@@ -62,19 +62,19 @@ type Vector struct {
 	Seqnos  []uint64 `json:"seqnos"`
 }
 
-// New returns the vector of n vbuckets in which each is {0, 0}.
+// New returns a vector of n vbuckets, each of which is {0, 0}.
 func New(n int) Vector {
 	flat := make([]uint64, 2*n)
 	return Vector{VBUUIDs: flat[:n:n], Seqnos: flat[n:]}
 }
 
-// Len is the number of vbuckets.
+// Len returns the number of vbuckets.
 func (t Vector) Len() int { return len(t.Seqnos) }
 
-// At gives vbucket v's position. It panics when there is no such vbucket, as an index of a slice does.
+// At returns the position of vbucket v. It panics if v is out of range.
 func (t Vector) At(v int) Position { return Position{VBUUID: t.VBUUIDs[v], Seqno: t.Seqnos[v]} }
 
-// Set changes vbucket v's position in place, also in every copy of t that is not a Clone. It panics as At does.
+// Set modifies the position of vbucket v in place, also in every copy of t that is not a Clone. It panics like At.
 func (t Vector) Set(v int, p Position) { t.VBUUIDs[v], t.Seqnos[v] = p.VBUUID, p.Seqno }
 
 // Clone returns a copy that shares no memory with t.
@@ -106,8 +106,8 @@ func (t Vector) Equal(o Vector) bool {
 	return true
 }
 
-// Covers reports whether every sequence number of o is at or below ours (o <= t, by sequence numbers only; positions of
-// different branches need the failover log, see FailoverLog.Valid). Vectors of different lengths never cover.
+// Covers reports whether no sequence number of o is above that of t (o <= t, by sequence numbers only; for positions
+// of different branches see FailoverLog.Valid). It is false for vectors of different lengths.
 func (t Vector) Covers(o Vector) bool {
 	if t.Len() != o.Len() {
 		return false
@@ -120,15 +120,16 @@ func (t Vector) Covers(o Vector) bool {
 	return true
 }
 
-// Reaches reports whether t is at or above need in every vbucket, and there on need's own branch. Nothing on one branch
-// is nothing on another; but nothing on need's branch is below what t has on another one: the vbucket may have been
-// made anew since.
+// Reaches reports whether t is at or above need in every vbucket, and there on the same branch as need. A vbucket in
+// which t has seqno 0 is compatible with any branch. The reverse is not true: where need has seqno 0, t must still be on
+// the branch of need if its seqno is above 0, because the vbucket may have been re-created since.
 func (t Vector) Reaches(need Vector) bool { return t.coversOn(need, false) }
 
-// Meets is Reaches where a vbuuid of 0 in need stands for any branch.
+// Meets is Reaches, except that a vbuuid of 0 in need stands for any branch.
 func (t Vector) Meets(need Vector) bool { return t.coversOn(need, true) }
 
-// coversOn is Covers on need's branches; 0 is any of them, or one that nobody is on.
+// coversOn is Covers with the branches of need. A vbuuid of 0 is any branch if zeroIsAny, else one that no vector is
+// on.
 func (t Vector) coversOn(need Vector, zeroIsAny bool) bool {
 	if !t.Covers(need) {
 		return false
@@ -141,8 +142,8 @@ func (t Vector) coversOn(need Vector, zeroIsAny bool) bool {
 	return true
 }
 
-// Both returns the least need that nothing meets which does not meet t and o as well. It reports false where there is
-// none: they name different branches of a vbucket, or differ in length.
+// Both returns the minimal need such that every vector that meets it meets t and o, too. ok is false if there is
+// none: t and o have different branches of a vbucket, or differ in length.
 func (t Vector) Both(o Vector) (need Vector, ok bool) {
 	if t.Len() != o.Len() {
 		return need, false
@@ -160,11 +161,11 @@ func (t Vector) Both(o Vector) (need Vector, ok bool) {
 	return need, true
 }
 
-// Order is the result of comparing two vectors.
+// Order is the result of the comparison of two vectors.
 type Order int8
 
-// The possible orders. Vectors are Incomparable when each is ahead somewhere, when vbuuids differ at a vbucket of which
-// neither seqno is 0, or when their lengths differ.
+// The possible orders. Vectors are Incomparable if each is ahead in some vbucket, if vbuuids differ at a vbucket in
+// which neither seqno is 0, or if their lengths differ.
 const (
 	Less         Order = -1
 	Same         Order = 0
@@ -172,7 +173,7 @@ const (
 	Incomparable Order = 2
 )
 
-// Compare places t against o in the partial order of vectors (docs/timestamps.md, "Vectors").
+// Compare returns the order of t relative to o in the partial order of vectors (docs/timestamps.md, "Vectors").
 func (t Vector) Compare(o Vector) Order {
 	if t.Len() != o.Len() {
 		return Incomparable
@@ -188,7 +189,7 @@ func (t Vector) Compare(o Vector) Order {
 	return orderOf(less, more)
 }
 
-// orderOf is the order of vectors of which the first is less somewhere, or more.
+// orderOf returns the order of vectors of which the first is less in some vbucket, or more in some vbucket.
 func orderOf(less, more bool) Order {
 	switch {
 	case less && more:
@@ -201,8 +202,8 @@ func orderOf(less, more bool) Order {
 	return Same
 }
 
-// Min lowers t, in place, to the smaller sequence number per vbucket, with the vbuuid that belongs to it. The error
-// wraps ErrLength; t is then unchanged.
+// Min lowers t, in place, to the smaller sequence number per vbucket, with its vbuuid. The error wraps ErrLength; t
+// is unchanged then.
 func (t Vector) Min(o Vector) error {
 	if t.Len() != o.Len() {
 		return fmt.Errorf("%w: %d and %d", ErrLength, t.Len(), o.Len())
@@ -215,8 +216,8 @@ func (t Vector) Min(o Vector) error {
 	return nil
 }
 
-// Max raises t, in place, to the larger sequence number per vbucket, with the vbuuid that belongs to it. The error
-// wraps ErrLength; t is then unchanged.
+// Max raises t, in place, to the larger sequence number per vbucket, with its vbuuid. The error wraps ErrLength; t is
+// unchanged then.
 func (t Vector) Max(o Vector) error {
 	if t.Len() != o.Len() {
 		return fmt.Errorf("%w: %d and %d", ErrLength, t.Len(), o.Len())
@@ -229,7 +230,7 @@ func (t Vector) Max(o Vector) error {
 	return nil
 }
 
-// Total is the sum of all sequence numbers: a measure of work for progress bars, never of order.
+// Total returns the sum of all sequence numbers. It measures work for progress bars, not order.
 func (t Vector) Total() uint64 {
 	var sum uint64
 	for _, s := range t.Seqnos {
@@ -238,8 +239,9 @@ func (t Vector) Total() uint64 {
 	return sum
 }
 
-// Hash identifies a vector in heartbeats, acknowledgements and scans (IM-16, IM-17). It is the same in every version: a
-// multiplying hash over seqno and vbuuid of each vbucket in order, a word at a time. It is no checksum against malice.
+// Hash returns a hash that identifies a vector in heartbeats, acknowledgements and scans (IM-16, IM-17). It is the
+// same in every version: a multiplicative hash over seqno and vbuuid of each vbucket in order, a word at a time. It
+// does not protect against deliberate collisions.
 func (t Vector) Hash() uint64 {
 	const prime, offset = 0x100000001b3, 0xcbf29ce484222325
 	h := uint64(offset)
