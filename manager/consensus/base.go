@@ -13,45 +13,45 @@ import (
 	"tidemark/statecontext"
 )
 
-// base is what all parts of a node work with.
+// base holds what all parts of a node share.
 type base struct {
 	cfg     Config
 	id      raft.ServerID
 	fsm     StateMachine
 	clock   *seenClock
 	stirs   *stirs
-	raft    *raft.Raft                // nil until Open has ended
-	started atomic.Pointer[raft.Raft] // raft, for connections that come in while Open is at work
+	raft    *raft.Raft                // nil until Open has finished
+	started atomic.Pointer[raft.Raft] // raft, for connections accepted while Open still runs
 	stop    chan struct{}             // closed by Close
-	done    chan struct{}             // closed when Run has ended
-	ended   chan struct{}             // closed when Raft has ended
+	done    chan struct{}             // closed when Run has returned
+	ended   chan struct{}             // closed when Raft has shut down
 
-	unanswered atomic.Int64  // questions that Raft has been given and has not answered
-	replied    chan struct{} // capacity 1: it has answered one
+	unanswered atomic.Int64  // calls to Raft whose future has not resolved
+	replied    chan struct{} // capacity 1: signals that a future has resolved
 }
 
-// ID is this node's Raft server id.
+// ID returns this node's Raft server id.
 func (b *base) ID() string { return string(b.id) }
 
-// Addr is the address that the other nodes dial.
+// Addr returns the address that the other nodes dial.
 func (b *base) Addr() string { return b.cfg.Advertise }
 
-// self is what this node registers as.
+// self returns the manager that this node registers.
 func (b *base) self() statecontext.Manager {
 	return statecontext.Manager{ID: string(b.id), Name: b.cfg.Name, REST: b.cfg.REST, Raft: b.cfg.Advertise,
 		FormatLevel: b.cfg.FormatLevel}
 }
 
-// Leader returns the leader that this node knows.
+// Leader returns the leader as known to this node.
 func (b *base) Leader() Leader {
 	addr, id := b.raft.LeaderWithID()
 	return Leader{ID: string(id), Raft: string(addr), Known: addr != ""}
 }
 
-// Term is Raft's present term.
+// Term returns Raft's current term.
 func (b *base) Term() uint64 { return b.raft.CurrentTerm() }
 
-// WaitApplied returns when the state contains the entry with this index.
+// WaitApplied waits until the state contains the entry with this index, or ctx ends.
 func (b *base) WaitApplied(ctx context.Context, index uint64) error {
 	below, span := rpc.StartSpan(ctx, "wait applied")
 	err := b.fsm.Wait(below, index)
@@ -62,11 +62,12 @@ func (b *base) WaitApplied(ctx context.Context, index uint64) error {
 // State returns the newest state of this node.
 func (b *base) State() *statecontext.State { return b.fsm.State() }
 
-// StateTimeMS returns the state's time of now: what was stamped last, and what has passed here since that was seen.
+// StateTimeMS returns the present state time: the newest stamp plus the time since this node saw it.
 func (b *base) StateTimeMS() int64 { return b.clock.stamp() }
 
-// await waits for what Raft was given: for its end, that of Raft, as what is committed and not applied then it answers
-// nobody, or that of ctx, whose error says nothing of what comes of it. give hands it to Raft, which may take a while.
+// await calls give, which passes something to Raft and may block, and waits until the future resolves, Raft has shut
+// down (it resolves no futures of entries that are committed but not applied by then), or ctx ends. In the last case
+// the error does not say whether the call takes effect.
 func (b *base) await(ctx context.Context, give func() raft.Future) error {
 	done := make(chan error, 1)
 	b.unanswered.Add(1)
@@ -93,11 +94,11 @@ func (b *base) await(ctx context.Context, give func() raft.Future) error {
 	}
 }
 
-// answerPatience bounds untilReplied: a leader that has lost its followers answers when its lease is over.
+// answerPatience bounds untilReplied: a leader without followers resolves its futures when its lease expires.
 const answerPatience = time.Second
 
-// untilReplied waits until Raft has answered what it was given: whom it has not answered when it ends it never does.
-// What is committed is applied meanwhile, and whoever waits for it knows.
+// untilReplied waits until Raft has resolved the pending futures, since after its shutdown it resolves none.
+// Committed entries are applied meanwhile, so their callers learn the outcome.
 func (b *base) untilReplied() {
 	late := time.NewTimer(answerPatience)
 	defer late.Stop()
@@ -110,7 +111,7 @@ func (b *base) untilReplied() {
 	}
 }
 
-// Snapshot takes a state snapshot now; nothing new is no error.
+// Snapshot takes a state snapshot now. It returns nil if there is nothing new to snapshot.
 func (b *base) Snapshot() error {
 	if err := b.raft.Snapshot().Error(); err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) {
 		return fmt.Errorf("state snapshot: %w", err)

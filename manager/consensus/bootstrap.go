@@ -12,49 +12,50 @@ import (
 	"tidemark/internal/rpc"
 )
 
-// PeerAnswer is what a manager says of itself before there is a cluster.
+// PeerAnswer describes a manager to its peers before there is a cluster.
 type PeerAnswer struct {
 	ID        string `json:"id"`         // Raft server id
 	Name      string `json:"name"`       // as configured
 	REST      string `json:"rest"`       // base URL
 	Raft      string `json:"raft"`       // host:port
-	ClusterID string `json:"cluster_id"` // empty while it has none
+	ClusterID string `json:"cluster_id"` // empty if it belongs to no cluster
 	HasState  bool   `json:"has_state"`  // it has a term, a log or a snapshot
 	Expect    int    `json:"expect"`     // its --bootstrap-expect; 0: it only joins
-	New       bool   `json:"new"`        // it was no member of a cluster yet, as far as it knows
-	Epoch     uint64 `json:"epoch"`      // as far as its state goes
-	// Sees are the ids of the managers that answered it, its own included, ascending, while it waits for a cluster.
+	New       bool   `json:"new"`        // as far as it has recorded, it was never a member of a cluster
+	Epoch     uint64 `json:"epoch"`      // of its state
+	// Sees holds the ids of the managers that answered it, including itself, ascending, while it waits for a cluster.
 	Sees []string `json:"sees,omitempty"`
-	// FormatLevel is that of its cluster, 0 while it has none.
+	// FormatLevel is the format level of its cluster, 0 if it belongs to none.
 	FormatLevel uint64 `json:"format_level,omitempty"`
-	// NewestFormat is the newest level that its program understands.
+	// NewestFormat is the newest format level that its program supports.
 	NewestFormat uint64 `json:"newest_format"`
 }
 
-// PeerProbe asks another manager, at an address of --join.
+// PeerProbe sends requests to another manager at an address from --join.
 type PeerProbe interface {
 	Probe(ctx context.Context, addr string) (PeerAnswer, error)
-	// Join asks a manager of an existing cluster to have this node added.
+	// Join requests that a manager of an existing cluster add this node.
 	Join(ctx context.Context, addr string) error
 }
 
-// Verdict is what an empty node should do.
+// Verdict is what an empty node should do next.
 type Verdict int
 
 // The verdicts.
 const (
-	VerdictWait      Verdict = iota // not everybody has answered, or another one bootstraps: ask again
-	VerdictBootstrap                // this node makes the first configuration, of all answers
-	VerdictJoin                     // there is a cluster: wait to be added to it, never bootstrap
+	VerdictWait      Verdict = iota // some peers have not answered, or another node bootstraps: probe again
+	VerdictBootstrap                // this node creates the first configuration, of all that answered
+	VerdictJoin                     // a cluster exists: wait to be added to it, never bootstrap
 )
 
-// ErrBootstrap is wrapped when the nodes cannot form a cluster as configured.
+// ErrBootstrap is wrapped if the nodes cannot form a cluster as configured.
 var ErrBootstrap = errors.New("bootstrap")
 
-// Judge is the rule: bootstrap only when expect nodes answer, all of them empty, all with the same expectation, and
-// each of them sees just these nodes: a node that two sets have in common would else vote in two clusters. The one with
-// the lowest server id does it. A node that expects none only joins. own is this node's answer, others those of the
-// reachable peers; an own answer among them (a node is listed in its own --join) does not count twice.
+// Judge decides whether this node bootstraps. It does only if expect nodes answer, all of them are empty and have the
+// same expectation, and each of them sees exactly these nodes: a node common to two sets could otherwise vote in two
+// clusters. The node with the lowest server id bootstraps; a node with expect 0 only joins. own is this node's
+// answer, others are those of the reachable peers; own may occur among them (a node may list itself in --join) and is
+// counted once.
 func Judge(own PeerAnswer, others []PeerAnswer, expect int) (Verdict, []Server, error) {
 	switch exists, err := clusterAmong(others); {
 	case err != nil:
@@ -92,8 +93,8 @@ func Judge(own PeerAnswer, others []PeerAnswer, expect int) (Verdict, []Server, 
 	return VerdictBootstrap, servers, nil
 }
 
-// clusterAmong reports whether one of those that answered belongs to a cluster; an error when two belong to different
-// ones.
+// clusterAmong reports whether one of the answering managers belongs to a cluster. It returns an error if two belong
+// to different clusters.
 func clusterAmong(others []PeerAnswer) (exists bool, err error) {
 	var cluster PeerAnswer
 	for _, a := range others {
@@ -109,7 +110,7 @@ func clusterAmong(others []PeerAnswer) (exists bool, err error) {
 	return exists, nil
 }
 
-// sameSet reports whether each of the others sees these servers and no other ones.
+// sameSet verifies that each of the others sees exactly these servers.
 func sameSet(servers []Server, others []PeerAnswer) error {
 	var ids []string
 	for _, s := range servers {
@@ -125,10 +126,10 @@ func sameSet(servers []Server, others []PeerAnswer) error {
 	return nil
 }
 
-// probeTimeout bounds one question to all peers.
+// probeTimeout bounds one round of probes to all peers.
 const probeTimeout = time.Second
 
-// Describe gives this node's own answer.
+// Describe returns this node's own PeerAnswer.
 func (ms *members) Describe(expect int) (PeerAnswer, error) {
 	has, err := ms.storage.HasState()
 	if err != nil {
@@ -145,10 +146,11 @@ func (ms *members) Describe(expect int) (PeerAnswer, error) {
 	return a, nil
 }
 
-// Form brings an empty node into a cluster: it asks the peers, every interval, until this node or another one has
-// bootstrapped, or until it was added to a cluster that exists, and returns when this node has Raft state of a cluster:
-// a leader that is lost as it adds this node may leave it a term, and nothing that says of which. A node of a cluster
-// returns at once. expect 1 bootstraps alone, expect 0 never bootstraps.
+// Form brings an empty node into a cluster. Every interval it probes the peers, until this node or another one has
+// bootstrapped, or this node was added to an existing cluster. It returns once this node has Raft state and knows its
+// cluster: a leader that is lost while it adds this node may leave it a term without the cluster id. A node that
+// already belongs to a cluster returns at once. With expect 1 the node bootstraps alone, with expect 0 it never
+// bootstraps.
 func (ms *members) Form(ctx context.Context, probe PeerProbe, peers []string, expect int,
 	interval time.Duration) error {
 	tick := time.NewTicker(interval)
@@ -196,7 +198,7 @@ func (ms *members) Form(ctx context.Context, probe PeerProbe, peers []string, ex
 	}
 }
 
-// noteSeen keeps who answered, for those who ask this node.
+// noteSeen stores the ids of the managers that answered, for the answers of this node.
 func (ms *members) noteSeen(own string, others []PeerAnswer) {
 	ids := []string{own}
 	for _, a := range others {
@@ -207,15 +209,15 @@ func (ms *members) noteSeen(own string, others []PeerAnswer) {
 	ms.sees.Store(&ids)
 }
 
-// JoinTimeout bounds one request to be added, or to have a new address noted. The leader may ask silent members up to
-// three times (Steward.add, storing), each time for as long as a call takes, and a change of members takes a commit or
-// two.
+// JoinTimeout bounds one request to be added or to have a new address recorded. The leader may survey silent members
+// up to three times (Steward.add, storing), each time for the duration of one call, and a change of members takes one
+// or two commits.
 func (ms *members) JoinTimeout() time.Duration {
 	return 3*transportTimeout(ms.cfg.Heartbeat) + memberTimeout
 }
 
-// askToJoin asks the peers in turn, each beside those that hang, to have this node added; the first that does is
-// enough. Two that ask the leader for it at once do no harm: a member is added once, by its server id.
+// askToJoin requests from the peers in turn, without waiting for those that hang, that they add this node; the first
+// success is enough. Two concurrent requests to the leader are harmless: a member is added once, by its server id.
 func (ms *members) askToJoin(ctx context.Context, probe PeerProbe, peers []string) (err error) {
 	for addr, e := range rpc.Hedged(ctx, peers, func(ctx context.Context, addr string) error {
 		ctx, cancel := context.WithTimeout(ctx, ms.JoinTimeout())
@@ -230,7 +232,7 @@ func (ms *members) askToJoin(ctx context.Context, probe PeerProbe, peers []strin
 	return err
 }
 
-// ask asks all peers side by side, and returns their answers and who is silent, both in the order of the peers.
+// ask probes all peers concurrently and returns their answers and the silent peers, both in the order of peers.
 func (ms *members) ask(ctx context.Context, probe PeerProbe, peers []string) (answers []PeerAnswer, silent []string) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

@@ -10,15 +10,15 @@ import (
 	"tidemark/statecontext"
 )
 
-// seenClock is what this node knows of the state's time as it applies the log, also while others lead.
+// seenClock tracks the state time as this node applies the log, also while other nodes lead.
 type seenClock struct {
-	began time.Time // where its steady clock begins
+	began time.Time // origin of its monotonic clock
 
 	mu    sync.Mutex
 	clock statecontext.Clock
 }
 
-// steadyMS is the node's clock for ages: it begins with the node, does not step, and no wall clock moves it.
+// steadyMS returns the node's clock for ages in milliseconds. It starts at 0 with the node and is monotonic.
 func (c *seenClock) steadyMS() int64 { return time.Since(c.began).Milliseconds() }
 
 func (c *seenClock) saw(s *statecontext.State) {
@@ -27,29 +27,29 @@ func (c *seenClock) saw(s *statecontext.State) {
 	c.clock.Saw(s.TimeMS(), c.steadyMS())
 }
 
-// stamp returns the state's time of now, as far as this node knows.
+// stamp returns the present state time as far as this node can tell.
 func (c *seenClock) stamp() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.clock.Stamp(c.steadyMS())
 }
 
-// begin returns the clock of a term; stateMS is the state's time after its first command.
+// begin returns the clock of a term; stateMS is the state time after the term's first command.
 func (c *seenClock) begin(stateMS int64) *termClock {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return &termClock{began: c.began, clock: c.clock.Begin(stateMS, c.steadyMS())}
 }
 
-// termClock stamps the commands of a term.
+// termClock stamps the commands of one term.
 type termClock struct {
 	began time.Time
-	clock statecontext.Clock // does not change
+	clock statecontext.Clock // never modified
 }
 
 func (c *termClock) stamp() int64 { return c.clock.Stamp(time.Since(c.began).Milliseconds()) }
 
-// timed is the state machine as Raft sees it: each change of the state's time is noted as it is applied.
+// timed wraps the state machine for Raft: it records each change of the state time as it is applied.
 type timed struct {
 	StateMachine
 	clock *seenClock

@@ -1,11 +1,11 @@
-// Package consensus is a Raft node of the index managers: transport, stores, proposals, linearizable reads, leadership
-// and membership, on hashicorp/raft and raft-boltdb.
+// Package consensus is a Raft node of the index managers: transport, stores, proposals, linearizable reads,
+// leadership and membership, on hashicorp/raft and raft-boltdb.
 //
-// It promises that a proposal has one of three answers (applied with its result, certainly not applied, outcome
-// unknown), that a read at an index from ReadIndex sees every write acknowledged before it and all that earlier reads
-// have seen, that one leader loop runs at a time and is torn down wholly before the next, and that a node whose log was
-// wiped never votes under its old name: a connection names the server id that it is meant for, and any other server
-// refuses it. It never interprets commands: their meaning stands in package statecontext.
+// It guarantees that a proposal has one of three outcomes (applied with its result, certainly not applied, unknown);
+// that a read at an index from ReadIndex sees every write acknowledged before it and everything that earlier reads
+// have seen; that one leader loop runs at a time and has returned before the next begins; and that a node whose log
+// was wiped never votes under its old id: a connection names the server id that it is meant for, and any other server
+// refuses it. The package never interprets commands; package statecontext defines their meaning.
 package consensus
 
 import (
@@ -24,38 +24,38 @@ import (
 	"tidemark/statecontext"
 )
 
-// The settings, as measured: docs/performance.md and the design of the control plane give the reasons.
+// Measured settings; docs/performance.md and the design of the control plane give the reasons.
 const (
 	// DefaultHeartbeat is heartbeat, election and lease timeout: a killed leader is replaced within three of them.
 	DefaultHeartbeat = 300 * time.Millisecond
-	commitTimeout    = 5 * time.Millisecond // followers show a commit after this at the latest
+	commitTimeout    = 5 * time.Millisecond // a follower applies a commit after this at the latest
 	maxAppendEntries = 256
 	logCacheEntries  = 512 // without it throughput falls by a quarter
 	trailingLogs     = 10240
 	snapshotEntries  = 8192
 	snapshotInterval = 8 * time.Second
 	snapshotsKept    = 2
-	boltOpenTimeout  = 2 * time.Second // a second process gets an error, not a hang
+	boltOpenTimeout  = 2 * time.Second // a second process gets an error instead of hanging
 	transportPool    = 4               // idle connections to each peer
 
-	// queueLength bounds proposals that wait; a full queue is ErrBusy.
+	// queueLength bounds the waiting proposals; if the queue is full, Propose returns ErrBusy.
 	queueLength = 4096
-	// batchCommands and batchBytes bound one group commit.
+	// batchCommands and batchBytes bound one entry of a group commit.
 	batchCommands = 256
 	batchBytes    = 512 << 10
-	// inflightEntries bounds entries handed to Raft and not yet answered.
+	// inflightEntries bounds the entries passed to Raft and not yet resolved.
 	inflightEntries = 8
-	// notifySlots is the room for changes of leadership that the drainer has not seen yet.
+	// notifySlots is the buffer for leadership changes that drain has not received yet.
 	notifySlots = 16
-	// proposeTimeout bounds how long Raft may take to accept an entry (not to commit it).
+	// proposeTimeout bounds how long Raft may take to accept an entry, not to commit it.
 	proposeTimeout = 2 * time.Second
-	// readQueue bounds reads that wait for a leadership check; all of them share the next one.
+	// readQueue bounds the reads that wait for a leadership check; all of them share the next check.
 	readQueue = 4096
 )
 
-// Config describes a node. Zero fields have the defaults named.
+// Config describes a node. Zero fields have the defaults named below.
 type Config struct {
-	Name string // becomes the server id, with a random suffix that is stored with the log
+	Name string // first part of the server id; a random suffix stored with the log follows
 	Dir  string // holds raft.db and snapshots
 	// REST is the base URL that LeaderStarted announces.
 	REST string
@@ -64,37 +64,37 @@ type Config struct {
 	// Advertise is host:port that the other nodes dial; the listener's address when empty.
 	Advertise string
 	Listener  net.Listener
-	// TLS, unless nil, is on every connection: both sides show a manager's certificate.
+	// TLS, unless nil, is used for every connection: both sides present a manager's certificate.
 	TLS *tlsconf.Source
-	// Dial opens a connection to another node, TLS included; TCP with TLS when nil.
+	// Dial opens a connection to another node, including TLS if used; nil: TCP with TLS.
 	Dial func(addr string, timeout time.Duration) (net.Conn, error)
 
 	Heartbeat time.Duration // DefaultHeartbeat
-	// SnapshotThreshold is the number of entries after which a snapshot is taken, TrailingLogs how many are kept
-	// behind one.
+	// SnapshotThreshold is the number of entries after which a snapshot is taken, TrailingLogs the number of entries
+	// kept before a snapshot.
 	SnapshotThreshold uint64
 	SnapshotInterval  time.Duration
 	TrailingLogs      uint64
 
-	// MinFree is the number of free bytes under Dir below which this node is not well and hands leadership on; 0: it does
-	// not matter.
+	// MinFree is the number of free bytes under Dir below which this node counts as unhealthy and transfers leadership;
+	// 0: no minimum.
 	MinFree uint64
-	// SlowWrite is the time from which a write to the store counts as slow: three in a row and this node is not well. Two
-	// heartbeats when 0.
+	// SlowWrite is the duration from which a write to the store counts as slow; after three slow writes in a row this
+	// node counts as unhealthy. 0: two heartbeats.
 	SlowWrite time.Duration
-	// Failpoint, for tests, is called before each write to the store, which takes as long and fails as it does.
+	// Failpoint, for tests, runs before each write to the store and adds its duration and its error to the write.
 	Failpoint func() error
 
 	Logger hclog.Logger
-	Now    func() time.Time // stamps commands; time.Now
+	Now    func() time.Time // clock that stamps commands; default time.Now
 
-	// Version names this program in entries, so that an older one can say what to install.
+	// Version is recorded in entries, so that an older program can name the version to install.
 	Version string
-	// FormatLevel is the newest format level that this node understands; the program's own when 0.
+	// FormatLevel is the newest format level that this node supports; 0: that of the program.
 	FormatLevel uint64
 }
 
-// ErrConfig is wrapped when a Config cannot be used.
+// ErrConfig is wrapped if a Config cannot be used.
 var ErrConfig = errors.New("consensus configuration")
 
 func (c *Config) withDefaults() error {
@@ -124,7 +124,7 @@ func (c *Config) withDefaults() error {
 	return nil
 }
 
-// raft returns the library's settings.
+// raft returns the settings of the Raft library.
 func (c *Config) raft(id raft.ServerID, notify chan<- bool) *raft.Config {
 	rc := raft.DefaultConfig()
 	rc.LocalID = id
@@ -136,17 +136,17 @@ func (c *Config) raft(id raft.ServerID, notify chan<- bool) *raft.Config {
 	rc.SnapshotInterval = c.SnapshotInterval
 	rc.Logger = c.Logger
 	rc.NotifyCh = notify
-	rc.NoLegacyTelemetry = true // names with a peer's id in them; the same figures have it as a label
+	rc.NoLegacyTelemetry = true // its names contain peer ids; the current ones carry them as labels
 	return rc
 }
 
 func (c *Config) database() string { return filepath.Join(c.Dir, "raft.db") }
 
-// StateMachine is what a node applies committed entries to; package fsm has it.
+// StateMachine is the state machine to which a node applies committed entries; package fsm implements it.
 type StateMachine interface {
 	raft.FSM
 	// State returns the newest state.
 	State() *statecontext.State
-	// Wait returns when the entry with this index has been applied.
+	// Wait waits until the entry with this index has been applied.
 	Wait(ctx context.Context, index uint64) error
 }

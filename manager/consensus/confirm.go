@@ -6,10 +6,10 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// confirmer proves that this node still leads: a majority answers, in this term, a heartbeat that was sent after the
-// proof was asked for. The library's VerifyLeader is content with any answer that comes in after it was called; after a
-// leader was stopped for a while, that may be one that a follower gave before it elected another leader. Its fields
-// belong to the goroutine of verify.
+// confirmer proves that this node still leads: in this term, a majority answers a heartbeat that was sent after the
+// proof was requested. The library's VerifyLeader accepts any answer that arrives after it was called; if the leader
+// was stopped for a while, a follower may have given that answer before it elected another leader. The fields belong
+// to the goroutine of verify.
 type confirmer struct {
 	base    *base
 	links   *links
@@ -19,7 +19,7 @@ type confirmer struct {
 	answers chan heartbeatAnswer
 }
 
-// peer is another voter. One heartbeat is on its way to each at a time, so that one that hangs costs one goroutine.
+// peer is another voter. At most one heartbeat per peer is in flight, so that a peer that hangs costs one goroutine.
 type peer struct {
 	id    raft.ServerID
 	addr  raft.ServerAddress
@@ -28,12 +28,12 @@ type peer struct {
 
 type heartbeatAnswer struct {
 	peer  *peer
-	round uint64 // in which it was sent
-	term  uint64 // of the peer, 0 when it gave no answer
+	round uint64 // round in which the heartbeat was sent
+	term  uint64 // term of the peer, 0 if it did not answer
 	yes   bool
 }
 
-// answersLength is the room for answers to proofs that have been given up.
+// answersLength is the buffer for answers to proofs that were given up.
 const answersLength = 64
 
 func newConfirmer(rd *reads) *confirmer {
@@ -41,8 +41,8 @@ func newConfirmer(rd *reads) *confirmer {
 		answers: make(chan heartbeatAnswer, answersLength)}
 }
 
-// confirm returns nil when nobody can have led in a later term before it was called. It tries for as long as the reign
-// lasts, and ends with a NotLeaderError when that is over: without a majority Raft sees to it within its lease.
+// confirm returns nil if no other node can have led in a later term before the call. It retries while the reign
+// lasts, and returns a NotLeaderError when the reign is over: without a majority, Raft ends it within its lease.
 func (c *confirmer) confirm(ctx context.Context, now reign) error {
 	need, err := c.voters()
 	if err != nil {
@@ -75,13 +75,13 @@ func (c *confirmer) confirm(ctx context.Context, now reign) error {
 			}
 		}
 	}
-	if c.base.raft.CurrentTerm() != now.term { // its own vote counts too
+	if c.base.raft.CurrentTerm() != now.term { // its own vote counts, too
 		return c.base.notLeader()
 	}
 	return nil
 }
 
-// voters brings peers up to date and gives how many of them make a majority, together with this node.
+// voters updates c.peers and returns how many of them, together with this node, make a majority.
 func (c *confirmer) voters() (need int, err error) {
 	f := c.base.raft.GetConfiguration()
 	if err := f.Error(); err != nil {
@@ -103,7 +103,7 @@ func (c *confirmer) voters() (need int, err error) {
 	return (len(voters)+own)/2 + 1 - own, nil
 }
 
-// ask sends a heartbeat, unless one is on its way: then its answer makes room for the next.
+// ask sends a heartbeat to p, unless one is in flight; the next is sent when that one is answered.
 func (c *confirmer) ask(p *peer, term uint64) {
 	if p.asked {
 		return

@@ -13,49 +13,49 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// How the disk is judged.
+// Thresholds for the health of the disk.
 const (
 	// slowHeartbeats is the default of Config.SlowWrite, in heartbeats.
 	slowHeartbeats = 2
-	// slowRow is how many writes in a row have to be slow, and how many slow writes' time one write may last before this
-	// node stops to speak as leader.
+	// slowRow is how many consecutive writes must be slow for the disk to count as slow, and for how many times
+	// SlowWrite a single write may last before this node stops acting as leader.
 	slowRow = 3
-	// spaceInterval is how often the free space is looked at, and a faulty disk tried.
+	// spaceInterval is how often the free space is measured and a faulty disk is probed.
 	spaceInterval = time.Second
-	// probeBytes is the size of the write that tries a faulty disk: as much as a large log entry needs.
+	// probeBytes is the size of the write that probes a faulty disk: that of a large log entry.
 	probeBytes = 64 << 10
-	// firstHandOn and maxHandOn bound the pauses between attempts to hand leadership on while the disk stays bad: the
-	// next leader's may be no better.
+	// firstHandOn and maxHandOn bound the pauses between attempts to transfer leadership while the disk stays unhealthy:
+	// the disk of the next leader may be no better.
 	firstHandOn = 10 * time.Second
 	maxHandOn   = 5 * time.Minute
 )
 
-// probeKey is written to try a disk.
+// probeKey is the key of the write that probes a disk.
 var probeKey = []byte("tidemark-disk-probe")
 
-// Disk is how the storage under the Raft log does.
+// Disk describes the health of the storage under the Raft log.
 type Disk struct {
-	FreeBytes  uint64        `json:"free_bytes"` // 0, with TotalBytes, where the system does not tell
+	FreeBytes  uint64        `json:"free_bytes"` // 0, with TotalBytes, if the system does not report it
 	TotalBytes uint64        `json:"total_bytes"`
-	LastWrite  time.Duration `json:"last_write"` // how long the newest write took, or the one under way has taken so far
-	// Faults say why this node should not lead; empty when all is well.
+	LastWrite  time.Duration `json:"last_write"` // duration of the newest write, or so far of a pending one that hangs
+	// Faults says why this node should not lead; it is empty if the disk is healthy.
 	Faults []string `json:"faults,omitempty"`
 }
 
-// disk times every write to the store and keeps how it went. It is safe for concurrent use.
+// disk times every write to the store and records the outcome. It is safe for concurrent use.
 type disk struct {
 	cfg     *Config
 	seconds prometheus.Histogram
 	errors  prometheus.Counter
 
 	mu       sync.Mutex
-	underWay map[*time.Time]struct{} // when each write began that is not over
-	last     time.Duration
-	ended    time.Time // of the newest write
-	slow     int       // slow writes in a row
-	slowNow  bool      // until slowRow quick ones in a row
+	underWay map[*time.Time]struct{} // start times of pending writes
+	last     time.Duration           // duration of the newest write
+	ended    time.Time               // end of the newest write
+	slow     int                     // number of consecutive slow writes
+	slowNow  bool                    // set until slowRow consecutive writes are quick
 	quick    int
-	failure  error // of the newest write
+	failure  error // error of the newest write
 	free     uint64
 	total    uint64
 }
@@ -71,7 +71,7 @@ func newDisk(cfg *Config) *disk {
 			Help: "Writes to the Raft log's store that failed."})}
 }
 
-// write does a write and keeps how it went.
+// write runs a write and records its duration and outcome.
 func (d *disk) write(do func() error) error {
 	began := time.Now()
 	d.mu.Lock()
@@ -108,7 +108,7 @@ func (d *disk) write(do func() error) error {
 	return nil
 }
 
-// longest gives for how long the oldest write is under way. d.mu is held.
+// longest returns how long the oldest pending write has taken. The caller holds d.mu.
 func (d *disk) longest() (longest time.Duration) {
 	for began := range d.underWay {
 		longest = max(longest, time.Since(*began))
@@ -116,15 +116,15 @@ func (d *disk) longest() (longest time.Duration) {
 	return longest
 }
 
-// hangs reports whether a write is under way for so long that this node must not go on as leader: Raft's loop waits for
-// the disk, and its heartbeats, which go out all the same, keep the others from electing one that can work.
+// hangs reports whether a write has been pending for so long that this node must stop acting as leader: Raft's loop
+// waits for the disk, while its heartbeats still go out and keep the others from electing a healthy leader.
 func (d *disk) hangs() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.longest() >= slowRow*d.cfg.SlowWrite
 }
 
-// state returns the picture of now.
+// state returns the present health of the disk.
 func (d *disk) state() Disk {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -148,7 +148,7 @@ func (d *disk) state() Disk {
 	return s
 }
 
-// measure looks at the free space. Where the system does not tell, total stays 0.
+// measure measures the free space. If the system does not report it, total stays 0.
 func (d *disk) measure() {
 	free, total, err := space(d.cfg.Dir)
 	if err != nil {
@@ -160,11 +160,10 @@ func (d *disk) measure() {
 	d.free, d.total = free, total
 }
 
-// Disk returns how the storage under the Raft log does.
+// Disk returns the health of the storage under the Raft log.
 func (st *storage) Disk() Disk { return st.disk.state() }
 
-// watchSpace looks at the free space, and tries a disk that failed or was slow, so that it is known when it is well
-// again.
+// watchSpace measures the free space, and probes a disk that failed or was slow to find out when it is healthy again.
 func (st *storage) watchSpace(ctx context.Context) error {
 	tick := time.NewTicker(spaceInterval)
 	defer tick.Stop()
@@ -176,7 +175,7 @@ func (st *storage) watchSpace(ctx context.Context) error {
 		st.disk.mu.Unlock()
 		if try {
 			if err := st.store.Set(probeKey, make([]byte, probeBytes)); err == nil {
-				_ = st.store.Set(probeKey, nil) // the room is for the log again; a failure is on record
+				_ = st.store.Set(probeKey, nil) // frees the space for the log; a failure is recorded
 			}
 		}
 		select {
@@ -187,8 +186,9 @@ func (st *storage) watchSpace(ctx context.Context) error {
 	}
 }
 
-// watchDisk hands leadership on while the disk is not well, and speaks up when that changes. While a write hangs, Raft
-// cannot hand on: then this node stops to serve, and its transport to speak as leader (addressed.AppendEntries).
+// watchDisk transfers leadership while the disk is unhealthy, and logs changes of its health. While a write hangs,
+// Raft cannot transfer leadership: then this node stops serving, and its transport stops acting as a leader's
+// (addressed.AppendEntries).
 func (t *terms) watchDisk(ctx context.Context) error {
 	tick := time.NewTicker(t.cfg.Heartbeat / 2)
 	defer tick.Stop()
@@ -226,7 +226,7 @@ func (t *terms) watchDisk(ctx context.Context) error {
 	}
 }
 
-// faultKinds returns what is wrong without the figures, which change all the time.
+// faultKinds returns the kinds of the faults without their figures, which change all the time.
 func faultKinds(faults []string) (kinds string) {
 	for _, f := range faults {
 		for i, r := range f {
@@ -239,7 +239,7 @@ func faultKinds(faults []string) (kinds string) {
 	return kinds
 }
 
-// snapshotFiles gives index and time of the newest state snapshot, and the bytes of all that are kept.
+// snapshotFiles returns metadata and time of the newest state snapshot, and the total size in bytes of all snapshots.
 func (st *storage) snapshotFiles() (newest *raft.SnapshotMeta, at time.Time, bytes int64) {
 	metas, err := st.snaps.List()
 	if err != nil || len(metas) == 0 {

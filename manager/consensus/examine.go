@@ -15,26 +15,26 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 )
 
-// The buckets of raft-boltdb.
+// The buckets of raft-boltdb's database.
 const (
 	logsBucket = "logs"
 	confBucket = "conf"
 )
 
-// wayOut is what to do with a store that is not whole. It must not vote again as it is, nor start empty under its old
-// id.
+// wayOut tells operators what to do with a damaged store. The server must not vote with it as it is, nor start empty
+// under its old id.
 const wayOut = "this manager does not start on it. Way out: move %s away and start again; the manager joins under a " +
 	"new id and takes" +
 	" everything from the others; remove its old id from the cluster. If no majority is left, restore a backup"
 
-// examine looks at a store before it is opened for writing: the file's length, every page in use, every entry's
-// checksum, that a state snapshot is whole, and that the log goes on, without a gap, where it ends.
-// Nothing is changed. Errors wrap ErrInUse or ErrStore, the latter ErrDamaged too, with the file and the way out.
+// examine verifies a store before it is opened for writing: the length of the file, every page in use, every entry's
+// checksum, that a state snapshot is intact, and that the log continues from it without a gap. It changes nothing.
+// Errors wrap ErrInUse, or ErrStore with ErrDamaged, and name the file and what to do.
 func (st *storage) examine() error {
 	path := st.cfg.database()
 	info, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) || err == nil && info.Size() == 0 {
-		return nil // serverID looks for what should not be there without it
+		return nil // serverID finds what must not exist without it
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrStore, err)
@@ -52,9 +52,9 @@ func (st *storage) examine() error {
 	return nil
 }
 
-// examineLog reads the whole database and gives the index from which the log has no gap, 0 when it is empty: a snapshot
-// that the leader sent leaves one behind. A page that bbolt stumbles over makes it panic, or is a fault of the memory
-// that it maps: both become errors here.
+// examineLog reads the whole database and returns the first index from which the log has no gap, 0 if the log is
+// empty: a snapshot sent by the leader leaves a gap. A bad page makes bbolt panic, or causes a fault in the memory
+// that it maps; both become errors here.
 func examineLog(path string, size int64) (first uint64, err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -69,7 +69,7 @@ func examineLog(path string, size int64) (first uint64, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("%w: %s: %w", ErrDamaged, path, err)
 	}
-	defer db.Close() // read only: there is nothing to lose
+	defer db.Close() // opened read-only: an error here loses nothing
 	err = db.View(func(tx *bbolt.Tx) error {
 		if tx.Size() > size {
 			return fmt.Errorf("the file has %d bytes, its newest version needs %d: it was cut off", size, tx.Size())
@@ -99,7 +99,7 @@ func examineLog(path string, size int64) (first uint64, err error) {
 	return first, nil
 }
 
-// examineEntry checks one stored entry.
+// examineEntry verifies one stored entry.
 func examineEntry(key, value []byte) (index uint64, err error) {
 	if len(key) != 8 {
 		return 0, fmt.Errorf("a log entry's key has %d bytes, want 8", len(key))
@@ -112,8 +112,8 @@ func examineEntry(key, value []byte) (index uint64, err error) {
 	return index, unseal(&l, index)
 }
 
-// examineSnapshots makes sure that there is a whole state snapshot that the log continues, if the log needs one. One
-// that is not whole beside an older one that is costs nothing but the replay.
+// examineSnapshots verifies that, if the log needs one, there is an intact state snapshot that the log continues. A
+// damaged snapshot beside an older intact one costs only the replay.
 func (st *storage) examineSnapshots(first uint64) error {
 	dir := filepath.Join(st.cfg.Dir, "snapshots")
 	names, err := snapshotsIn(dir)
@@ -151,7 +151,7 @@ func (st *storage) examineSnapshots(first uint64) error {
 	return nil
 }
 
-// snapshotsIn returns the names of the finished state snapshots in a folder, which need not be there.
+// snapshotsIn returns the names of the finished state snapshots in a folder, which need not exist.
 func snapshotsIn(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -159,17 +159,17 @@ func snapshotsIn(dir string) ([]string, error) {
 	}
 	names := make([]string, 0, len(entries))
 	for _, e := range entries {
-		if e.IsDir() && !strings.HasSuffix(e.Name(), ".tmp") { // those were never finished
+		if e.IsDir() && !strings.HasSuffix(e.Name(), ".tmp") { // a .tmp was never finished
 			names = append(names, e.Name())
 		}
 	}
 	return names, nil
 }
 
-// examineSnapshot checks the content's checksum, and what the description says against the folder's name, which holds
-// term and index too.
+// examineSnapshot verifies the checksum of the content, and that the metadata matches the folder's name, which
+// contains term and index.
 func examineSnapshot(store *raft.FileSnapshotStore, name string) (index uint64, err error) {
-	meta, content, err := store.Open(name) // it reads all of it
+	meta, content, err := store.Open(name) // verifies all of the content
 	if err != nil {
 		return 0, err
 	}

@@ -12,23 +12,23 @@ import (
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 )
 
-// What the stable store keeps of this server's place in the world, beside the server id: what wipes the log wipes it.
+// Keys in the stable store for this server's membership, beside the server id: wiping the log wipes them, too.
 var (
 	clusterIDKey = []byte("tidemark-cluster-id")
-	removedKey   = []byte("tidemark-removed") // holds the reason
+	removedKey   = []byte("tidemark-removed") // the value is the reason
 	usersKey     = []byte("tidemark-users")   // the cluster has had users
 	memberKey    = []byte("tidemark-member")  // this server was a member
-	epochKey     = []byte("tidemark-epoch")   // of what was committed of the log, as far as it was known
+	epochKey     = []byte("tidemark-epoch")   // epoch of the committed part of the log, as last recorded
 )
 
-// clusterName is the cluster that this server belongs to. The state tells it too, but after a restart only when the
-// leader has said what is committed.
+// clusterName is the cluster that this server belongs to. The state holds it, too, but after a restart only once the
+// leader has announced what is committed.
 type clusterName struct {
 	stored   atomic.Pointer[string] // nil before openIdentity
-	unstored chan struct{}          // one slot, for keepCluster
+	unstored chan struct{}          // capacity 1: wakes keepCluster
 }
 
-// openIdentity reads what was stored. The error wraps ErrRemoved when this server was removed.
+// openIdentity reads the stored membership. The error wraps ErrRemoved if this server was removed.
 func (st *storage) openIdentity() error {
 	reason, err := st.stored(removedKey)
 	if err != nil {
@@ -64,11 +64,12 @@ func (st *storage) openIdentity() error {
 	return nil
 }
 
-// HasUsers reports whether the cluster has users, or had some when this server ran before: after a restart the state
-// tells it only when the leader has said what is committed, and until then nobody may be taken for an administrator.
+// HasUsers reports whether the cluster has users, or had some when this server ran before. After a restart the state
+// shows users only once the leader has announced what is committed; until then no caller may be taken for an
+// administrator just because the state has no users.
 func (st *storage) HasUsers() bool { return st.users.Load() || st.fsm.State().UserCount() > 0 }
 
-// NoteUsers stores once that the cluster has users, when it has.
+// NoteUsers records, once, that the cluster has users, if it does.
 func (st *storage) NoteUsers() error {
 	if st.users.Load() || st.fsm.State().UserCount() == 0 {
 		return nil
@@ -80,9 +81,10 @@ func (st *storage) NoteUsers() error {
 	return nil
 }
 
-// New reports whether this server was no member yet, as far as it knows, and may ask to be added: its log is empty, or
-// it knows of which epoch its log is, as an addition was lost with the leader that began it. One that does not may have
-// the log of a history that a recovery has given up, with entries of the same terms, which Raft would not replace.
+// New reports whether, as far as it has recorded, this server was never a member and may request to be added. Its log
+// is empty, or it has recorded the epoch of its log: its addition was lost with the leader that began it. A log of
+// unknown epoch may come from a history that a recovery has discarded, with entries of the same terms, which Raft
+// would not replace.
 func (st *storage) New() bool {
 	if st.member.Load() {
 		return false
@@ -94,13 +96,13 @@ func (st *storage) New() bool {
 	return err == nil && last == 0
 }
 
-// Epoch is that of the state, or, after a restart before some leader has said what is committed, that of the state when
-// it was noted last; 0: none was.
+// Epoch returns the epoch of the state or, after a restart before a leader has announced what is committed, the last
+// recorded epoch; 0: none was recorded.
 func (st *storage) Epoch() uint64 {
 	return cmp.Or(st.fsm.State().Epoch(), st.epoch.Load())
 }
 
-// NoteEpoch stores the state's epoch, once for each.
+// NoteEpoch records the state's epoch, once for each value.
 func (st *storage) NoteEpoch() error {
 	epoch := st.fsm.State().Epoch()
 	if epoch == 0 || epoch == st.epoch.Load() {
@@ -113,7 +115,7 @@ func (st *storage) NoteEpoch() error {
 	return nil
 }
 
-// NoteMember stores once that this server was a member, when the state says so.
+// NoteMember records, once, that this server was a member, if the state lists it.
 func (st *storage) NoteMember() error {
 	if st.member.Load() || st.fsm.State().Manager(st.ID()) == nil {
 		return nil
@@ -130,7 +132,7 @@ func (st *storage) removedError(reason string) error {
 		st.id, reason, st.cfg.Dir)
 }
 
-// stored reads a text, "" when there is none.
+// stored returns a stored text, or "" if there is none.
 func (st *storage) stored(key []byte) (string, error) {
 	v, err := st.store.Get(key)
 	if err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
@@ -139,8 +141,9 @@ func (st *storage) stored(key []byte) (string, error) {
 	return string(v), nil
 }
 
-// ClusterID is the cluster that this server belongs to, "" while it belongs to none. It never waits for the disk: every
-// connection between managers begins with it, those by which a leader with a bad disk is replaced, too.
+// ClusterID returns the cluster that this server belongs to, "" if there is none. It never waits for the disk,
+// because every connection between managers begins with it, including those by which a leader with a bad disk is
+// replaced.
 func (st *storage) ClusterID() string {
 	stored, now := st.cluster.stored.Load(), st.fsm.State().ClusterID()
 	if stored != nil && (now == "" || now == *stored) {
@@ -153,8 +156,8 @@ func (st *storage) ClusterID() string {
 	return now
 }
 
-// keepCluster stores the cluster id when somebody asked for it and it is not stored; one that cannot be stored is tried
-// again when it is asked for again.
+// keepCluster stores the cluster id when ClusterID finds that it is not stored. If storing fails, it is tried again
+// at the next request for the id.
 func (st *storage) keepCluster(ctx context.Context) error {
 	for {
 		select {
@@ -174,8 +177,8 @@ func (st *storage) keepCluster(ctx context.Context) error {
 	}
 }
 
-// Retire notes for ever that this server was removed, and returns the error to end with: Open refuses its folder from
-// now on, so that it never votes again.
+// Retire records for ever that this server was removed, and returns the error to exit with. From now on Open refuses
+// its folder, so it never votes again.
 func (st *storage) Retire(reason string) error {
 	if err := st.store.Set(removedKey, []byte(reason)); err != nil {
 		return errors.Join(st.removedError(reason), fmt.Errorf("%w: it could not be noted: %w", ErrStore, err))
@@ -183,8 +186,8 @@ func (st *storage) Retire(reason string) error {
 	return st.removedError(reason)
 }
 
-// Member reports whether the newest configuration that this server has includes itself, and with which vote. One that
-// is catching up may read a configuration from before its own time: only the leader's counts.
+// Member reports whether the newest configuration of this server includes itself, and whether as a voter. A server
+// that is catching up may still have a configuration from before its addition: only the leader's is authoritative.
 func (b *base) Member() (member, voter bool) {
 	for _, s := range b.configuration() {
 		if s.ID == b.id {
@@ -203,7 +206,7 @@ func (b *base) isMember(id string) bool {
 	return false
 }
 
-// configuration is the newest one, committed or not; none before Open has ended.
+// configuration returns the newest configuration, committed or not; nil before Open has finished.
 func (b *base) configuration() []raft.Server {
 	r := b.started.Load()
 	if r == nil {

@@ -6,22 +6,24 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// incoming passes calls of other servers on to Raft. A leader's entries that continue this node's state snapshot are
-// not asked for their predecessor: the snapshot stands for it. The library looks for it in the log as soon as that goes
-// as far as the snapshot, and a log that begins behind its snapshot lacks it, or ends in an entry of another term that
-// nobody wanted. It then refuses, without the pause that other refusals have; the leader goes back to before its own
-// log, sends its snapshot once more, and so on without an end and without a pause (raft#697).
+// incoming passes calls of other servers on to Raft, and corrects two defects of the library.
 //
-// And a leader's commit index counts as far as its entries go, as the Raft paper has it (figure 2). The library takes
-// it as far as this log goes, whose end may be entries that nobody wanted: a call without entries, made just before
-// the leader committed others in their place, would have them applied here.
+// If a leader's entries continue this node's state snapshot, their predecessor is not checked: the snapshot stands
+// for it. Once the log reaches as far as the snapshot, the library looks for the predecessor in the log; but a log
+// that begins after its snapshot lacks it, or has an uncommitted entry of another term in its place. The library then
+// refuses, without the pause of other refusals; the leader goes back to before its own log, sends its snapshot again,
+// and so on in an endless loop without a pause (raft#697).
+//
+// A leader's commit index counts only up to the entries of the call, as in the Raft paper (figure 2). The library
+// counts it up to the end of this log, whose last entries may be uncommitted ones of another leader: a call without
+// entries, made just before the leader commits others in their place, would apply them here.
 type incoming struct {
 	calls chan raft.RPC
 	end   sync.Once
 	ended chan struct{}
 }
 
-// pass runs until close. covers reports whether the state of this node, with its snapshot, ends in an entry.
+// pass passes calls on until close. covers reports whether this node's state, with its snapshot, ends at a position.
 func (in *incoming) pass(from <-chan raft.RPC, covers func(position) bool) {
 	for {
 		select {
@@ -40,11 +42,11 @@ func (in *incoming) pass(from <-chan raft.RPC, covers func(position) bool) {
 	}
 }
 
-// amend changes a call to what the library takes in the right way.
+// amend corrects a call before the library sees it.
 func amend(a *raft.AppendEntriesRequest, covers func(position) bool) {
 	a.LeaderCommitIndex = min(a.LeaderCommitIndex, a.PrevLogEntry+uint64(len(a.Entries)))
 	if a.PrevLogEntry > 0 && covers(position{a.PrevLogEntry, a.PrevLogTerm}) {
-		a.PrevLogEntry, a.PrevLogTerm = 0, 0 // nothing comes before: the library looks for nothing
+		a.PrevLogEntry, a.PrevLogTerm = 0, 0 // 0: no predecessor, the library checks none
 	}
 }
 

@@ -9,10 +9,10 @@ import (
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 )
 
-// levelKey is where the stable store keeps the highest format level that the state had and the version that said so.
+// levelKey is the key of the highest format level that the state has had, and of the version that recorded it.
 var levelKey = []byte("tidemark-format-level")
 
-// checkLevel refuses data that an older program would stop over sooner or later.
+// checkLevel refuses data of a format level on which this program would have to stop sooner or later.
 func (st *storage) checkLevel() error {
 	stored, err := st.store.Get(levelKey)
 	if errors.Is(err, raftboltdb.ErrKeyNotFound) || err == nil && len(stored) == 0 {
@@ -30,8 +30,8 @@ func (st *storage) checkLevel() error {
 	return nil
 }
 
-// NoteFormatLevel stores the state's format level beside the log, once for each level, so that an older program refuses
-// to start over it.
+// NoteFormatLevel records the state's format level beside the log, once for each level, so that an older program
+// refuses to start on it.
 func (st *storage) NoteFormatLevel() error {
 	level := st.fsm.State().FormatLevel()
 	if level <= st.noted.Load() {
@@ -44,5 +44,5 @@ func (st *storage) NoteFormatLevel() error {
 	return nil
 }
 
-// FormatLevel is the newest format level that this node understands.
+// FormatLevel returns the newest format level that this node supports.
 func (b *base) FormatLevel() uint64 { return b.cfg.FormatLevel }

@@ -15,13 +15,13 @@ import (
 	"tidemark/internal/tlsconf"
 )
 
-// links are the connections to the other servers.
+// links holds the connections to the other servers.
 type links struct {
 	*base
 	storage *storage
 	trans   addressed
 	layer   *stream
-	asking  sync.WaitGroup // calls of confirmer and steward, and changes of members, for which nobody may wait any more
+	asking  sync.WaitGroup // calls of confirmer and steward and changes of members that may outlive their callers
 }
 
 func (l *links) openTransport() error {
@@ -63,19 +63,19 @@ func (l *links) openTransport() error {
 	return nil
 }
 
-// Moved notes where a server is to be dialled from now on, whatever the configuration says; it has said so itself.
-// The greeting makes sure that it is that server.
+// Moved records the address at which a server, by its own report, is to be dialled from now on, whatever the
+// configuration says. The greeting verifies that it is that server.
 func (l *links) Moved(id, addr string) {
 	l.layer.mu.Lock()
 	defer l.layer.mu.Unlock()
-	if l.layer.moved[id] == addr || !l.isMember(id) { // bounded by the members
+	if l.layer.moved[id] == addr || !l.isMember(id) { // limited to members, which bounds the map
 		return
 	}
 	l.layer.moved[id] = addr
 }
 
-// Heard returns the REST addresses of servers that answered this one's greetings since it started, the newest first:
-// others of its cluster, at least in their own eyes.
+// Heard returns the REST addresses of the servers that have answered this server's greetings since it started, newest
+// first. These servers belong to its cluster, at least by their own account.
 func (l *links) Heard() []string {
 	l.layer.mu.Lock()
 	defer l.layer.mu.Unlock()
@@ -84,8 +84,8 @@ func (l *links) Heard() []string {
 	return heard
 }
 
-// renew closes the connections of both directions now and then, each after the call that is on it: the next call opens
-// a new one, and both sides show their certificates again.
+// renew closes the connections of both directions periodically, each after its current call. The next call opens a
+// new one, and both sides present their certificates again.
 func (l *links) renew(ctx context.Context, every time.Duration) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -99,8 +99,8 @@ func (l *links) renew(ctx context.Context, every time.Duration) error {
 	}
 }
 
-// heartbeat sends the heartbeat of a term that this node led, as the library does, and returns the answer. After a
-// failure it rests as long as the library's heartbeats do.
+// heartbeat sends a heartbeat of a term in which this node led, as the library does, and returns the answer. After a
+// failure it pauses as long as the library's heartbeats do.
 func (l *links) heartbeat(id raft.ServerID, addr raft.ServerAddress, term uint64) (theirs uint64, yes bool) {
 	resp, err := l.beat(term, id, addr)
 	if err != nil {
@@ -115,7 +115,7 @@ func (l *links) heartbeat(id raft.ServerID, addr raft.ServerAddress, term uint64
 	return resp.Term, resp.Success
 }
 
-// signOfLife sends a heartbeat of a term that this node led.
+// signOfLife sends a heartbeat of a term in which this node led, and returns what it shows about the member.
 func (l *links) signOfLife(m Server, term uint64) answerOf {
 	resp, err := l.beat(term, raft.ServerID(m.ID), raft.ServerAddress(m.Raft))
 	if err != nil {
@@ -124,7 +124,7 @@ func (l *links) signOfLife(m Server, term uint64) answerOf {
 	return answerOf{last: resp.LastLog}
 }
 
-// beat sends one heartbeat of a term, and returns the answer.
+// beat sends one heartbeat of a term and returns the response.
 func (l *links) beat(term uint64, id raft.ServerID, addr raft.ServerAddress) (resp raft.AppendEntriesResponse,
 	err error) {
 	req := &raft.AppendEntriesRequest{Term: term, RPCHeader: raft.RPCHeader{

@@ -15,23 +15,23 @@ import (
 const memberTimeout = 5 * time.Second
 
 var (
-	// ErrNoOther is wrapped when there is no server that leadership could be handed to.
+	// ErrNoOther is wrapped if there is no server to which leadership could be transferred.
 	ErrNoOther = errors.New("no other voter can lead now")
-	// ErrMembersChanged is wrapped when the members are not those on which the decision was made.
+	// ErrMembersChanged is wrapped if the members are not those for which the decision was made.
 	ErrMembersChanged = errors.New("the members have changed meanwhile; decide again")
 )
 
-// members is how the servers of a cluster come together, and change.
+// members forms the cluster and changes its membership.
 type members struct {
 	*base
 	storage  *storage
 	links    *links
 	reigns   *reigns
-	changing chan struct{}            // one slot: held by the change of members that is under way
-	sees     atomic.Pointer[[]string] // ids of the managers that Form found at its last look, itself included
+	changing chan struct{}            // capacity 1: held by the change of members in progress
+	sees     atomic.Pointer[[]string] // ids of the managers that Form saw last, including itself
 }
 
-// Servers returns the members, voters and others, in the order in which they came.
+// Servers returns the members, voters and nonvoters, in the order of the configuration.
 func (b *base) Servers() ([]Server, error) {
 	f := b.raft.GetConfiguration()
 	if err := f.Error(); err != nil {
@@ -44,33 +44,34 @@ func (b *base) Servers() ([]Server, error) {
 	return all, nil
 }
 
-// AddNonvoter adds a server that receives the log and has no vote; the way in for every new one. seen, unless nil, is
-// what Servers gave when the decision was made: ErrMembersChanged when it is no longer so. As of the other changes,
-// where ctx ends first the error says what is known: ErrBusy that nothing was done, ErrUnknownOutcome that Raft has it.
+// AddNonvoter adds a server that receives the log and has no vote, which is how every new server enters. seen, unless
+// nil, is the result of Servers for which the decision was made; if it has changed, the error is ErrMembersChanged.
+// As with the other changes, if ctx ends first, the error says what is known: ErrBusy that nothing was done,
+// ErrUnknownOutcome that Raft has the change.
 func (ms *members) AddNonvoter(ctx context.Context, s Server, seen []Server) error {
 	return ms.member(ctx, seen, func() raft.IndexFuture {
 		return ms.raft.AddNonvoter(raft.ServerID(s.ID), raft.ServerAddress(s.Raft), 0, memberTimeout)
 	})
 }
 
-// AddVoter adds a voter, or makes one of a server that has caught up.
+// AddVoter adds a voter, or promotes a nonvoter that has caught up.
 func (ms *members) AddVoter(ctx context.Context, s Server, seen []Server) error {
 	return ms.member(ctx, seen, func() raft.IndexFuture {
 		return ms.raft.AddVoter(raft.ServerID(s.ID), raft.ServerAddress(s.Raft), 0, memberTimeout)
 	})
 }
 
-// RemoveServer removes a server, a voter or another. A leader may remove itself; it then steps down.
+// RemoveServer removes a voter or nonvoter. A leader may remove itself; it then steps down.
 func (ms *members) RemoveServer(ctx context.Context, id string, seen []Server) error {
 	return ms.member(ctx, seen, func() raft.IndexFuture {
 		return ms.raft.RemoveServer(raft.ServerID(id), 0, memberTimeout)
 	})
 }
 
-// member makes one change at a time. The library's own guard (prevIndex) cannot be used: it does not tell the index.
-// Only a leader makes changes, and its configuration is the newest, so that a place of this node is guard enough. The
-// change keeps it until Raft has decided, also when nobody waits for that any more: else the next would be decided on
-// members of before.
+// member makes one change at a time. The library's own guard (prevIndex) cannot be used, because the library does not
+// expose the index. Only a leader makes changes, and its configuration is the newest, so a lock on this node is guard
+// enough. The change holds it until Raft has decided, even if its caller no longer waits: otherwise the next change
+// would be decided for the old members.
 func (ms *members) member(ctx context.Context, seen []Server, change func() raft.IndexFuture) error {
 	select {
 	case ms.changing <- struct{}{}:
@@ -104,7 +105,7 @@ func (ms *members) member(ctx context.Context, seen []Server, change func() raft
 	return fmt.Errorf("change of members: %w", err)
 }
 
-// unchanged refuses a decision that was made on other members than there are.
+// unchanged rejects a decision that was made for members other than the present ones.
 func (ms *members) unchanged(seen []Server) error {
 	if seen == nil {
 		return nil
@@ -116,7 +117,8 @@ func (ms *members) unchanged(seen []Server) error {
 	return err
 }
 
-// TransferLeadershipTo hands leadership to one voter. It returns when this node no longer leads, or with ErrNoOther.
+// TransferLeadershipTo transfers leadership to one voter. It returns when this node no longer leads, or with
+// ErrNoOther.
 func (b *base) TransferLeadershipTo(ctx context.Context, s Server) error {
 	err := b.transfer(ctx, func() raft.Future {
 		return b.raft.LeadershipTransferToServer(raft.ServerID(s.ID), raft.ServerAddress(s.Raft))
@@ -127,14 +129,14 @@ func (b *base) TransferLeadershipTo(ctx context.Context, s Server) error {
 	return err
 }
 
-// TransferLeadership hands leadership to the voter that is furthest. It returns when this node no longer leads, or
+// TransferLeadership transfers leadership to the most up-to-date voter. It returns when this node no longer leads, or
 // after an election timeout with ErrNoOther.
 func (b *base) TransferLeadership(ctx context.Context) error {
 	return b.transfer(ctx, func() raft.Future { return b.raft.LeadershipTransfer() })
 }
 
-// transfer hands leadership on. The library gives it an election timeout, unless it waits for its disk: then it is
-// unknown whether it does so yet.
+// transfer transfers leadership. The library gives the transfer one election timeout, unless the library waits for
+// its disk: then the outcome is still unknown when transfer returns.
 func (b *base) transfer(ctx context.Context, give func() raft.Future) error {
 	if b.raft.State() != raft.Leader {
 		return b.notLeader()

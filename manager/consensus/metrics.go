@@ -8,13 +8,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// figure is one gauge that is read at each scrape.
+// figure is one gauge that is computed at each scrape.
 type figure struct {
 	desc  *prometheus.Desc
 	value func(*scrape) float64
 }
 
-// scrape is what the figures of one scrape are taken from.
+// scrape holds the values from which the figures of one scrape are computed.
 type scrape struct {
 	stats    Stats
 	disk     Disk
@@ -26,7 +26,7 @@ type scrape struct {
 	bytes    int64
 }
 
-// collector shows a node to Prometheus. docs/metrics.md lists the names.
+// collector exports a node's metrics to Prometheus. docs/metrics.md lists the names.
 type collector struct {
 	node    *Node
 	figures []figure
@@ -36,7 +36,8 @@ type collector struct {
 	checks  *prometheus.Desc
 }
 
-// Collector returns the node's metrics for a registry: the state of Raft and of the disk under its log, at each scrape.
+// Collector returns the node's metrics for a registry: the state of Raft and of the disk under its log at each
+// scrape.
 func (n *Node) Collector() prometheus.Collector {
 	const prefix = "tidemark_raft_"
 	f := func(name, help string, value func(*scrape) float64) figure {

@@ -15,7 +15,7 @@ import (
 )
 
 // Node is one Raft server. It takes part in elections and replication from Open to Close; proposals, reads and the
-// leader's duties need Run. Each of its parts has what it keeps, and knows those before it (DESIGN.md).
+// leader's duties need Run. Each part holds its own state and refers only to the parts before it (DESIGN.md).
 type Node struct {
 	*base
 	*storage
@@ -26,11 +26,11 @@ type Node struct {
 	*terms
 	*members
 
-	helpers  sync.WaitGroup // goroutines from Open to Close
+	helpers  sync.WaitGroup // goroutines that run from Open to Close
 	running  atomic.Bool
 	stopOnce sync.Once
 	closeErr error
-	endOnce  sync.Once // of Raft
+	endOnce  sync.Once // guards the shutdown of Raft
 	endErr   error
 }
 
@@ -52,7 +52,7 @@ func Open(cfg Config, machine StateMachine) (*Node, error) {
 		return nil, errors.Join(err, n.store.Close())
 	}
 	self := n.self()
-	if err := statecontext.CheckManager(&self); err != nil { // it could not begin a term
+	if err := statecontext.CheckManager(&self); err != nil { // otherwise it could not begin a term
 		return nil, errors.Join(fmt.Errorf("%w: %w", ErrConfig, err), n.trans.Close(), n.store.Close())
 	}
 	var err error
@@ -67,7 +67,7 @@ func Open(cfg Config, machine StateMachine) (*Node, error) {
 	return n, nil
 }
 
-// assemble makes the parts; nothing is open yet.
+// assemble creates the parts; nothing is opened yet.
 func assemble(cfg Config, machine StateMachine) *Node {
 	b := &base{cfg: cfg, fsm: machine, clock: &seenClock{began: time.Now()}, stirs: newStirs(), stop: make(chan struct{}),
 		done: make(chan struct{}), ended: make(chan struct{}), replied: make(chan struct{}, 1)}
@@ -99,7 +99,8 @@ type Server struct {
 	Voter bool   `json:"voter"`
 }
 
-// Bootstrap makes the first configuration of a new cluster, of voters. It is refused over existing state (ErrHasState).
+// Bootstrap creates the first configuration of a new cluster, all voters. It is refused if there is state
+// (ErrHasState).
 func (ms *members) Bootstrap(servers []Server) error {
 	if has, err := ms.storage.HasState(); err != nil || has {
 		return errors.Join(fmt.Errorf("%w: bootstrap is for empty nodes", ErrHasState), err)
@@ -117,18 +118,18 @@ func (ms *members) Bootstrap(servers []Server) error {
 	return nil
 }
 
-// Stats are figures for status and metrics.
+// Stats holds figures for status and metrics.
 type Stats struct {
 	State        string        `json:"state"` // Follower, Candidate, Leader, Shutdown
 	Term         uint64        `json:"term"`
 	LastIndex    uint64        `json:"last_index"`
 	CommitIndex  uint64        `json:"commit_index"`
 	AppliedIndex uint64        `json:"applied_index"` // of the state machine
-	Queued       int           `json:"queued"`        // proposals that wait
-	LastContact  time.Duration `json:"last_contact"`  // since the leader was heard; 0 on the leader, -1 when never
+	Queued       int           `json:"queued"`        // number of waiting proposals
+	LastContact  time.Duration `json:"last_contact"`  // since contact with the leader; 0 on the leader, -1: none yet
 }
 
-// Stats returns the figures of now.
+// Stats returns the present figures.
 func (n *Node) Stats() Stats {
 	s := Stats{
 		State: n.raft.State().String(), Term: n.raft.CurrentTerm(), LastIndex: n.raft.LastIndex(),
@@ -143,7 +144,7 @@ func (n *Node) Stats() Stats {
 	return s
 }
 
-// end stops Raft and waits for that, once.
+// end shuts Raft down once and waits for it.
 func (n *Node) end() error {
 	n.endOnce.Do(func() {
 		n.stirs.stir()
@@ -154,7 +155,7 @@ func (n *Node) end() error {
 	return n.endErr
 }
 
-// Close hands leadership on, waits for Run to end, and stops everything. It may be called more than once.
+// Close transfers leadership, waits for Run to return, and stops everything. It may be called more than once.
 func (n *Node) Close() error {
 	n.stopOnce.Do(func() {
 		if n.raft.State() == raft.Leader {

@@ -4,35 +4,35 @@ import (
 	"net"
 )
 
-// Bounds of accepted connections. One that has not greeted yet costs who opened it nothing, so there are few; members
-// have places of their own, which nobody else can fill.
+// Bounds on accepted connections. A connection that has not greeted cost its opener nothing, so only few are allowed.
+// Members have slots of their own, which no other server can fill.
 const (
-	silentPerAddress = 16  // that have not greeted, from one address
-	silentAtOnce     = 64  // from all
-	strangersAtOnce  = 16  // that have greeted, of servers that are no members
-	perMember        = 32  // that have greeted, of one member: a pipeline and a few idle ones are usual
-	knownAddresses   = 256 // from which members have greeted
+	silentPerAddress = 16  // not yet greeted, per remote address
+	silentAtOnce     = 64  // not yet greeted, in total
+	strangersAtOnce  = 16  // greeted, from servers that are not members
+	perMember        = 32  // greeted, per member: a pipeline and a few idle ones are usual
+	knownAddresses   = 256 // remote addresses from which members have greeted
 )
 
-// places are the accepted connections. Where there are too many of a kind, the oldest of it goes: who is cut off for
-// nothing dials again. A caller holds the stream's lock.
+// places tracks the accepted connections. If there are too many of a kind, the oldest of that kind is closed: a
+// legitimate peer that loses its connection dials again. Callers hold the stream's lock.
 type places struct {
 	order  uint64
 	of     map[*guarded]*place
 	member map[string]bool // addresses from which members have greeted
 }
 
-// place is what is known of a connection.
+// place describes one accepted connection.
 type place struct {
 	order   uint64
 	address string
 	greeted bool
-	id      string // of a member that has greeted
+	id      string // server id, if it is a member that has greeted
 }
 
 func newPlaces() *places { return &places{of: map[*guarded]*place{}, member: map[string]bool{}} }
 
-// add takes a connection in that has not greeted; victim, unless nil, has to go.
+// add records a connection that has not greeted; the caller must close victim, unless it is nil.
 func (p *places) add(g *guarded, remote net.Addr) (victim *guarded) {
 	p.order++
 	own := &place{order: p.order, address: hostOf(remote)}
@@ -60,7 +60,8 @@ func (p *places) add(g *guarded, remote net.Addr) (victim *guarded) {
 	return nil
 }
 
-// greeted notes that a connection is of a server, which may be a member; victim, unless nil, has to go.
+// greeted records that a connection comes from a server, which may be a member; the caller must close victim, unless
+// it is nil.
 func (p *places) greeted(g *guarded, id string, member bool) (victim *guarded) {
 	own := p.of[g]
 	if own == nil {
@@ -71,7 +72,7 @@ func (p *places) greeted(g *guarded, id string, member bool) (victim *guarded) {
 	if member {
 		own.id, most = id, perMember
 		if len(p.member) >= knownAddresses {
-			clear(p.member) // those that are there greet again before long
+			clear(p.member) // connected members soon greet again
 		}
 		p.member[own.address] = true
 	}
@@ -97,7 +98,7 @@ func (p *places) oldest(of func(*place) bool) (found *guarded) {
 	return found
 }
 
-// hostOf returns the address without the port.
+// hostOf returns an address without its port.
 func hostOf(a net.Addr) string {
 	if a == nil {
 		return ""

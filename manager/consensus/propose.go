@@ -12,7 +12,7 @@ import (
 	"tidemark/statecontext"
 )
 
-// proposals are commands on their way into the log, many in an entry.
+// proposals queues commands for the log and groups many of them into one entry.
 type proposals struct {
 	*base
 	reigns  *reigns
@@ -21,16 +21,16 @@ type proposals struct {
 	slots   chan struct{} // one for each entry in flight
 }
 
-// proposal is one command on its way.
+// proposal is one command in the queue or in the log.
 type proposal struct {
 	command statecontext.Command
 	size    int
-	term    uint64 // it may be proposed in this term only
+	term    uint64 // the only term in which it may be proposed
 	phase   atomic.Int32
 	done    chan answer // one slot
 }
 
-// The phases of a proposal: whoever moves it out of phaseQueued decides whether it happens.
+// The phases of a proposal. The goroutine that moves it out of phaseQueued decides whether it is proposed.
 const (
 	phaseQueued int32 = iota
 	phaseTaken        // by the proposer: from now on the outcome may be unknown
@@ -42,16 +42,16 @@ type answer struct {
 	err    error
 }
 
-// entry is a group of proposals that Raft has as one log entry.
+// entry is a group of proposals that form one log entry.
 type entry struct {
 	future    raft.ApplyFuture
 	proposals []*proposal
 }
 
-// Propose replicates a command and gives its result: a rejection is in the result, not in the error. TimeMS and WallMS
-// are stamped here, and on whose behalf it is, where ctx says so (package rpc). The body must not be changed any more.
-// Errors: NotLeaderError, ErrBusy, ErrCommand, ErrClosed and a context that ended before the command was taken say that
-// nothing was proposed; ErrUnknownOutcome says that nobody knows.
+// Propose replicates a command and returns its result; a rejection is part of the result, not an error. It stamps
+// TimeMS and WallMS and, if ctx carries one, the principal (package rpc). The caller must not modify the body
+// afterwards. NotLeaderError, ErrBusy, ErrCommand, ErrClosed, and the error of a context that ended before the
+// command was taken mean that nothing was proposed; ErrUnknownOutcome means that the outcome is unknown.
 func (q *proposals) Propose(ctx context.Context, command statecontext.Command) (statecontext.Result, error) {
 	below, span := rpc.StartSpan(ctx, "raft propose")
 	res, err := q.replicate(below, command)
@@ -91,7 +91,7 @@ func (q *proposals) replicate(ctx context.Context, command statecontext.Command)
 			return statecontext.Result{}, ErrClosed
 		}
 	}
-	select { // it was taken; the answer may be there
+	select { // already taken; the answer may be there
 	case a := <-p.done:
 		return a.result, a.err
 	default:
@@ -99,7 +99,7 @@ func (q *proposals) replicate(ctx context.Context, command statecontext.Command)
 	}
 }
 
-// vet makes sure that every node will understand the command: one that does not decode would stop all of them.
+// vet verifies that every node can decode the command: one that cannot be decoded would stop all nodes.
 func (q *proposals) vet(c *statecontext.Command) (size int, err error) {
 	if need, level := statecontext.RequiredFormat(c), q.fsm.State().FormatLevel(); need > level {
 		return 0, fmt.Errorf("%w: it needs format level %d, the cluster is at %d: when all managers run the new version, "+
@@ -116,7 +116,7 @@ func (q *proposals) vet(c *statecontext.Command) (size int, err error) {
 	return len(data), nil
 }
 
-// encode makes an entry and reads it again: one that does not decode would stop every node for ever.
+// encode encodes an entry and decodes it again: an entry that cannot be decoded would stop every node for ever.
 func (b *base) encode(commands ...statecontext.Command) ([]byte, error) {
 	data, err := statecontext.EncodeAs(b.cfg.Version, commands...)
 	if err == nil {
@@ -125,10 +125,11 @@ func (b *base) encode(commands ...statecontext.Command) ([]byte, error) {
 	return data, err
 }
 
-// propose is the proposer: the one goroutine that hands commands to Raft, many at a time (group commit).
+// propose is the loop of the proposer, the only goroutine that passes commands to Raft, many at a time (group
+// commit).
 func (q *proposals) propose(ctx context.Context) error {
 	defer close(q.entries)
-	var left *proposal // did not fit into the entry before
+	var left *proposal // did not fit into the previous entry
 	for {
 		first := left
 		for first == nil {
@@ -139,14 +140,14 @@ func (q *proposals) propose(ctx context.Context) error {
 				return nil
 			}
 		}
-		q.slots <- struct{}{} // room in flight first: meanwhile the group grows
+		q.slots <- struct{}{} // wait for a slot first: the group grows meanwhile
 		var group []*proposal
 		group, left = q.gather(first)
 		q.hand(group)
 	}
 }
 
-// gather takes what waits, up to the bounds of one entry.
+// gather takes waiting proposals up to the bounds of one entry.
 func (q *proposals) gather(first *proposal) (group []*proposal, left *proposal) {
 	serving, _ := q.reigns.Serving()
 	bytes := 0
@@ -172,7 +173,7 @@ func (q *proposals) gather(first *proposal) (group []*proposal, left *proposal) 
 	}
 }
 
-// hand passes a group to Raft, or gives the slot back.
+// hand passes a group to Raft, or releases the slot.
 func (q *proposals) hand(group []*proposal) {
 	if len(group) == 0 {
 		<-q.slots
@@ -194,7 +195,7 @@ func (q *proposals) hand(group []*proposal) {
 	q.entries <- &entry{future: q.raft.Apply(data, proposeTimeout), proposals: group}
 }
 
-// refuseQueued answers what nobody will take any more.
+// refuseQueued answers proposals left in the queue with ErrClosed.
 func (q *proposals) refuseQueued() {
 	for {
 		select {
@@ -208,10 +209,10 @@ func (q *proposals) refuseQueued() {
 	}
 }
 
-// complete answers proposals in the order of the log.
+// complete answers proposals in log order.
 func (q *proposals) complete() error {
 	for e := range q.entries {
-		results, err := q.settle(context.Background(), e.future, len(e.proposals)) // no longer than Raft
+		results, err := q.settle(context.Background(), e.future, len(e.proposals)) // ends no later than Raft
 		<-q.slots
 		for i, p := range e.proposals {
 			if err != nil {
@@ -224,7 +225,7 @@ func (q *proposals) complete() error {
 	return nil
 }
 
-// settle waits for an entry and gives the results of its commands.
+// settle waits for an entry and returns the results of its commands.
 func (q *proposals) settle(ctx context.Context, f raft.ApplyFuture, commands int) ([]statecontext.Result, error) {
 	if err := q.await(ctx, func() raft.Future { return f }); err != nil {
 		return nil, q.outcome(err)

@@ -11,7 +11,7 @@ import (
 	"tidemark/internal/rpc"
 )
 
-// read waits for a leadership check.
+// read is a read that waits for a leadership check.
 type read struct {
 	done chan readAnswer // one slot
 }
@@ -21,22 +21,22 @@ type readAnswer struct {
 	err   error
 }
 
-// reads are linearizable reads that wait for a check of leadership.
+// reads queues linearizable reads and answers them after a leadership check.
 type reads struct {
 	*base
 	links   *links
 	reigns  *reigns
 	waiting chan *read
-	// command is the newest command of the log up to looked; both belong to the goroutine of verify.
+	// command is the index of the newest command in the log up to looked. Both belong to the goroutine of verify.
 	command, looked uint64
-	// answered counts reads that were answered, checks the checks of leadership for them.
+	// answered counts the answered reads, checks the leadership checks made for them.
 	answered, checks atomic.Uint64
 }
 
-// ReadIndex returns an index such that a state which contains it contains every write acknowledged before the call, by
-// this leader or an earlier one, and all that a read on any node has shown before. Only the leader can give it
-// (NotLeaderError); any node may then WaitApplied for it and read its own state. Waiting reads share one check of
-// leadership.
+// ReadIndex returns an index such that a state that contains it contains every write acknowledged before the call, by
+// this leader or an earlier one, and everything that earlier reads on any node have shown. Only the leader can return
+// it (NotLeaderError); any node may then call WaitApplied with it and read its own state. Waiting reads share one
+// leadership check.
 func (rd *reads) ReadIndex(ctx context.Context) (uint64, error) {
 	if _, err := rd.reigns.awaitServing(ctx); err != nil {
 		return 0, err
@@ -57,7 +57,7 @@ func (rd *reads) ReadIndex(ctx context.Context) (uint64, error) {
 	}
 }
 
-// ReadBarrier returns when the leader's own state is one that a linearizable read may use.
+// ReadBarrier waits until the leader's own state may serve a linearizable read.
 func (rd *reads) ReadBarrier(ctx context.Context) error {
 	below, span := rpc.StartSpan(ctx, "raft read barrier")
 	index, err := rd.ReadIndex(below)
@@ -68,7 +68,7 @@ func (rd *reads) ReadBarrier(ctx context.Context) error {
 	return err
 }
 
-// verify answers reads, all that wait with one check.
+// verify answers reads; all waiting reads share one check.
 func (rd *reads) verify(ctx context.Context) error {
 	waiting := make([]*read, 0, readQueue)
 	c := newConfirmer(rd)
@@ -97,7 +97,8 @@ func (rd *reads) verify(ctx context.Context) error {
 	}
 }
 
-// check is the rule of linearizable reads: the index first, then the proof that nobody else had led until then.
+// check implements linearizable reads: it takes the index first and then proves that no other node had led until
+// then.
 func (rd *reads) check(ctx context.Context, c *confirmer) readAnswer {
 	rd.reigns.mu.Lock()
 	before := rd.reigns.serving
@@ -112,17 +113,17 @@ func (rd *reads) check(ctx context.Context, c *confirmer) readAnswer {
 	return readAnswer{index: index, err: err}
 }
 
-// committed returns the index of the newest command that is committed, in a term that began with the one at began: a
-// follower may have applied it, and shown it, before this node has. No state has the index of an entry without a
-// command. What is looked at was written in this term, and is most often one entry, which the log's cache has; none is
-// looked at twice.
+// committed returns the index of the newest committed command, in a term whose first command is at began. A follower
+// may have applied and shown that command before this node has. Entries without a command are skipped, since no state
+// has their index. The entries examined were written in this term, and usually the only one is in the log's cache;
+// none is examined twice.
 func (rd *reads) committed(began uint64) (uint64, error) {
 	commit := rd.raft.CommitIndex()
 	newest, end := max(began, rd.command), max(began, rd.looked)
 	for i := commit; i > end; i-- {
 		var entry raft.Log
 		err := rd.links.storage.logs.GetLog(i, &entry)
-		if errors.Is(err, raft.ErrLogNotFound) { // as a state snapshot of this node has it, and so all before it
+		if errors.Is(err, raft.ErrLogNotFound) { // compacted into a snapshot, as is all before it
 			newest = max(newest, rd.fsm.State().AppliedIndex())
 			break
 		}
@@ -138,8 +139,8 @@ func (rd *reads) committed(began uint64) (uint64, error) {
 	return newest, nil
 }
 
-// Barrier returns when all that this leader's log had before, as something of its own after it, is committed and
-// applied here. It waits no longer than leadership lasts.
+// Barrier waits until everything in this leader's log, and an entry of its own after it, is committed and applied
+// here. It waits no longer than leadership lasts.
 func (b *base) Barrier(ctx context.Context) error {
 	b.stirs.stir()
 	return b.outcome(b.await(ctx, func() raft.Future { return b.raft.Barrier(proposeTimeout) }))

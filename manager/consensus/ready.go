@@ -7,7 +7,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// The codes of reasons why a node is not ready.
+// Codes of the reasons why a node is not ready.
 const (
 	ReasonNoLeader   = "no_leader"
 	ReasonTakingOver = "taking_over"
@@ -16,13 +16,13 @@ const (
 	ReasonDisk       = "disk"
 )
 
-// Reason is why a node is not ready: a code for programs and words for people.
+// Reason is why a node is not ready: a code for programs and a text for people.
 type Reason struct {
 	Code   string `json:"code"`
 	Detail string `json:"detail"`
 }
 
-// Reasons says why this node is not ready to serve, as far as Raft and its disk go; none when it is.
+// Reasons returns why this node is not ready to serve, as far as Raft and its disk are concerned; nil if it is ready.
 func (n *Node) Reasons() (reasons []Reason) {
 	add := func(code, format string, args ...any) {
 		reasons = append(reasons, Reason{code, fmt.Sprintf(format, args...)})

@@ -11,42 +11,41 @@ import (
 	"tidemark/statecontext"
 )
 
-// RecoveryReport says what a recovery from a lost majority would do, or has done.
+// RecoveryReport describes what a recovery from a lost majority would do, or has done.
 type RecoveryReport struct {
-	ServerID  string   `json:"server_id"` // of the survivor, the only voter from now on
+	ServerID  string   `json:"server_id"` // of the survivor, from now on the only voter
 	ClusterID string   `json:"cluster_id"`
-	Members   []Server `json:"members"`    // as this server knew them
-	Forgotten []string `json:"forgotten"`  // servers that may never vote in it again
+	Members   []Server `json:"members"`    // in the newest configuration of this server
+	Forgotten []string `json:"forgotten"`  // servers that may never vote in the cluster again
 	Snapshot  uint64   `json:"snapshot"`   // log index of the newest snapshot
-	LastIndex uint64   `json:"last_index"` // of the log: everything up to it becomes committed
-	// log entries after the snapshot: those of them that were not committed become so
+	LastIndex uint64   `json:"last_index"` // of the log: all entries up to it become committed
+	// Tail is the number of log entries after the snapshot; those that were not committed become so.
 	Tail     uint64 `json:"tail"`
-	CAS      uint64 `json:"cas"` // of the state with all of them
+	CAS      uint64 `json:"cas"` // of the state after all entries
 	Indexes  int    `json:"indexes"`
 	OldEpoch uint64 `json:"old_epoch"`
-	Epoch    uint64 `json:"epoch"` // from now on; 0 when nothing was done
-	// LimitsReset tells that the limits became the default ones.
+	Epoch    uint64 `json:"epoch"` // from now on; 0 if nothing was done
+	// LimitsReset reports whether the limits were set to the defaults.
 	LimitsReset bool `json:"limits_reset,omitempty"`
 }
 
-// RecoverOptions say what a recovery does.
+// RecoverOptions controls a recovery.
 type RecoverOptions struct {
-	Act         bool // do it; else only tell
+	Act         bool // carry it out; otherwise only report
 	ResetLimits bool // also set the default limits
 }
 
-// ErrNothingToRecover is wrapped when a folder holds no state of a cluster.
+// ErrNothingToRecover is wrapped if a folder holds no state of a cluster.
 var ErrNothingToRecover = errors.New("nothing to recover")
 
-// Recover makes the server whose folder cfg.Dir is the only voter of its cluster, offline, when a majority of the
-// others is lost for ever. Everything in its log becomes committed, also what no majority had; what only the lost
-// servers had is gone. The epoch rises, so that projectors and indexers refuse whoever comes back from before, and
-// numbers that may have been given away behind this server's back are passed over. Without Act it only
-// tells what it would do. The machine must be a new one. Errors wrap ErrInUse, ErrStore, ErrRemoved or
-// ErrNothingToRecover.
+// Recover makes the server with folder cfg.Dir the only voter of its cluster, offline, after a majority of the others
+// is lost for ever. Everything in its log becomes committed, even entries that no majority had; what only the lost
+// servers had is gone. The epoch rises, so that projectors and indexers refuse servers that come back from before,
+// and numbers that the lost history may have assigned are skipped. Without Act it only reports what it would do. The
+// machine must be new. Errors wrap ErrInUse, ErrStore, ErrRemoved or ErrNothingToRecover.
 func Recover(cfg Config, machine StateMachine, do RecoverOptions) (RecoveryReport, error) {
 	var r RecoveryReport
-	if _, err := os.Stat(cfg.database()); err != nil { // opening would make one
+	if _, err := os.Stat(cfg.database()); err != nil { // opening would create the file
 		return r, fmt.Errorf("%w in %s: %w", ErrNothingToRecover, cfg.Dir, err)
 	}
 	cfg.RaftAddr = "unused:0"
@@ -108,13 +107,13 @@ func (st *storage) recover(do RecoverOptions) (RecoveryReport, error) {
 	return r, nil
 }
 
-// replay applies everything that is here to the machine and gives the newest configuration.
+// replay applies all stored entries to the machine and returns the newest configuration.
 func (st *storage) replay(r *RecoveryReport) (members []raft.Server, err error) {
 	snaps, err := st.snaps.List()
 	if err != nil {
 		return nil, err
 	}
-	for _, s := range snaps { // the newest that is whole
+	for _, s := range snaps { // the newest intact one
 		meta, source, e := st.snaps.Open(s.ID)
 		if e == nil {
 			e = st.fsm.Restore(source)
@@ -150,14 +149,14 @@ func (st *storage) replay(r *RecoveryReport) (members []raft.Server, err error) 
 	return slices.Clone(members), nil
 }
 
-// recovering is the machine that the library replays into: its snapshot, with which the recovery happens at once or not
-// at all, has the new epoch. The replay before it is repeated by the library, into the same machine.
+// recovering is the state machine for the library's recovery. Its snapshot has the new epoch; writing that snapshot
+// performs the recovery atomically. Before it the library repeats the replay into the same machine.
 type recovering struct {
 	StateMachine
 	raise []byte
 }
 
-// Apply passes over what the machine has already.
+// Apply skips entries that the machine has already applied.
 func (r *recovering) Apply(l *raft.Log) any {
 	if l.Index <= r.State().AppliedIndex() {
 		return nil
@@ -165,7 +164,7 @@ func (r *recovering) Apply(l *raft.Log) any {
 	return r.StateMachine.Apply(l)
 }
 
-// Snapshot raises the epoch first, as part of the newest entry.
+// Snapshot first raises the epoch, as part of the newest entry.
 func (r *recovering) Snapshot() (raft.FSMSnapshot, error) {
 	if err, failed := r.StateMachine.Apply(&raft.Log{Index: r.State().AppliedIndex(), Type: raft.LogCommand,
 		Data: r.raise}).(error); failed {

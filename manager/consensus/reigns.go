@@ -8,42 +8,44 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// reigns is whether this node leads, and serves as leader.
+// reigns tracks whether this node leads, and whether it serves as leader.
 type reigns struct {
 	*base
-	notify    chan bool     // from Raft, drained by one goroutine
+	notify    chan bool     // leadership changes from Raft, received by drain
 	notifyEnd chan struct{} // closed when Raft has shut down
-	gained    chan struct{} // holds one signal after any number of changes of leads
+	gained    chan struct{} // capacity 1: signals that leads has changed
 
 	mu      sync.Mutex
 	serving reign         // zero while this node does not serve as leader
 	changed chan struct{} // closed and replaced when serving changes or leadership is lost
-	leads   leadership    // what Raft said last
-	setUp   error         // why the leader loop of this term ended, nil while it has not
-	stalled bool          // a write to the disk hangs: this node does not serve
+	leads   leadership    // newest state reported by Raft
+	setUp   error         // why the leader loop of this term ended, nil if it has not
+	stalled bool          // a disk write hangs: this node does not serve
 }
 
-// reign is a term in which this node serves.
+// reign is a term in which this node serves as leader.
 type reign struct {
 	term  uint64
 	began uint64 // index of its LeaderStarted
 	clock *termClock
 }
 
-// leadership is what Raft said last. Gains counts how often it was gained: two more means lost and regained.
+// leadership is the newest leadership state reported by Raft. gains counts how often leadership was gained, so that a
+// loss and a new gain between two reads can be detected.
 type leadership struct {
 	leader bool
 	gains  uint64
 }
 
-// Serving reports whether this node leads, has begun its term in the state, and in which term.
+// Serving returns the term in which this node serves as leader; ok is false if it does not lead or has not begun its
+// term.
 func (rs *reigns) Serving() (term uint64, ok bool) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	return rs.serving.term, rs.serving.term != 0
 }
 
-// awaitServing returns the term in which this node serves, waiting while it leads and has not yet begun its term.
+// awaitServing returns the reign of this node. While the node leads and has not begun its term, it waits.
 func (rs *reigns) awaitServing(ctx context.Context) (reign, error) {
 	for {
 		rs.mu.Lock()
@@ -65,8 +67,8 @@ func (rs *reigns) awaitServing(ctx context.Context) (reign, error) {
 	}
 }
 
-// serve says that this node serves in a term, if it still leads as it did when the term began, and wakes those who
-// wait.
+// serve marks this node as serving in a term, if it still has the leadership with which the term began, and wakes the
+// waiters.
 func (rs *reigns) serve(r reign, gains uint64) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -78,7 +80,7 @@ func (rs *reigns) serve(r reign, gains uint64) bool {
 	return true
 }
 
-// resign says that this node does not serve, and wakes those who wait to know.
+// resign marks this node as not serving and wakes the waiters.
 func (rs *reigns) resign() {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -86,8 +88,8 @@ func (rs *reigns) resign() {
 	rs.wake()
 }
 
-// stall ends the leader's duties here when a write hangs, and lets them begin anew, if this node then still leads, when
-// it no longer does.
+// stall stops the leader's duties when a disk write hangs. When the write no longer hangs, the duties may start again
+// if this node still leads.
 func (rs *reigns) stall(hangs bool) {
 	rs.mu.Lock()
 	changed := rs.stalled != hangs
@@ -103,7 +105,7 @@ func (rs *reigns) stall(hangs bool) {
 	}
 }
 
-// drain does nothing but take changes of leadership from Raft, which would wait for it.
+// drain receives leadership changes from Raft and does nothing that could block, because Raft waits for it.
 func (rs *reigns) drain() {
 	for {
 		select {
@@ -114,7 +116,7 @@ func (rs *reigns) drain() {
 				rs.leads.gains++
 			} else {
 				rs.setUp = nil
-				rs.serving = reign{} // at once: nothing more is proposed or read in that term
+				rs.serving = reign{} // at once: no more proposals or reads in that term
 			}
 			rs.wake()
 			rs.mu.Unlock()
@@ -133,7 +135,7 @@ func (rs *reigns) signal() {
 	}
 }
 
-// wake lets those look again who wait for a change of serving. n.mu is held.
+// wake wakes the goroutines that wait for a change of serving. The caller holds rs.mu.
 func (rs *reigns) wake() {
 	close(rs.changed)
 	rs.changed = make(chan struct{})

@@ -5,51 +5,51 @@ import (
 	"time"
 )
 
-// Pace of the care for members.
+// Timing and limits of member management.
 const (
 	// promoteLag is how many entries a new server may lack to count as caught up: what a busy leader writes in a moment.
 	promoteLag = 512
-	// DefaultPromoteAfter is how long a new server has to be caught up, and to answer, before it gets its vote.
+	// DefaultPromoteAfter is how long a new server must be caught up, and answer, before it becomes a voter.
 	DefaultPromoteAfter = 3 * time.Second
-	// MaxMembers bounds the servers of a cluster, those without a vote included: each costs the leader a stream.
+	// MaxMembers bounds the servers of a cluster, including nonvoters: each costs the leader a stream.
 	MaxMembers = 15
 )
 
-// Sighting is how the leader sees a member.
+// Sighting is the leader's view of a member.
 type Sighting struct {
 	Server
-	Alive     bool   // it answered the newest question, as that very server
-	LastIndex uint64 // of its log
-	SeenMS    int64  // when it last answered, by the node's steady clock; 0 never in this term
+	Alive     bool   // it answered the newest survey under this server id
+	LastIndex uint64 // last index of its log
+	SeenMS    int64  // when it last answered, by the node's monotonic clock; 0: not in this term
 	SinceMS   int64  // since when it answers, or does not, by that clock
 	Problem   string // why it did not answer
 }
 
-// view is what one round has found.
+// view holds the findings of one round.
 type view struct {
-	nowMS   int64  // by a clock that does not step
-	self    Server // as it is, whatever the configuration says
-	last    uint64 // index of the leader's log before the others were asked
+	nowMS   int64  // by a monotonic clock
+	self    Server // this node, with its actual address, whatever the configuration says
+	last    uint64 // last index of the leader's log before the survey
 	servers []Server
 	answers map[string]answerOf // of the others, by server id
 	known   []string            // ids of the managers in the state
 }
 
-// answerOf is what a server answered.
+// answerOf is the answer of a server.
 type answerOf struct {
 	last    uint64
-	problem string // not empty: it did not
+	problem string // not empty: it did not answer
 }
 
-// step is what the leader should do next about the members: at most one change, and registrations to forget.
+// step is what the leader should do next about the members: at most one change, and registrations to remove.
 type step struct {
-	promote   *Server  // give it its vote
-	readdress *Server  // write down its new address
-	forget    []string // managers in the state that are no members
-	seen      []Server // on which it was decided
+	promote   *Server  // nonvoter to make a voter
+	readdress *Server  // member whose new address is to be written
+	forget    []string // registered managers that are not members
+	seen      []Server // members for which it was decided
 }
 
-// roster remembers what it needs to judge: since when each server answers, and since when it is caught up.
+// roster tracks since when each server has answered and since when it has been caught up.
 type roster struct {
 	promoteAfterMS int64
 	members        map[string]*Sighting
@@ -63,7 +63,7 @@ func newRoster(promoteAfter time.Duration) *roster {
 		strangerSince: map[string]int64{}}
 }
 
-// step takes what was found and gives what to do. It is a function of what it was told before and of v.
+// step takes the findings of a round and returns what to do. It depends only on v and the earlier rounds.
 func (r *roster) step(v view) (s step) {
 	present := map[string]bool{}
 	for _, m := range v.servers {
@@ -113,7 +113,7 @@ func (r *roster) see(m Server, a answerOf, nowMS int64) {
 	}
 }
 
-// ready reports whether a server without a vote has been caught up, and has answered, for long enough.
+// ready reports whether a nonvoter has been caught up and answering for long enough.
 func (r *roster) ready(m Server, a answerOf, v view) bool {
 	if m.Voter || a.problem != "" || a.last+promoteLag < v.last {
 		delete(r.readySince, m.ID)
@@ -127,8 +127,8 @@ func (r *roster) ready(m Server, a answerOf, v view) bool {
 	return v.nowMS-since >= r.promoteAfterMS
 }
 
-// strangers are managers in the state that have been no members for some time: what a removal that was cut short, or a
-// recovery, has left.
+// strangers returns the registered managers that have not been members for some time: left by an interrupted removal
+// or by a recovery.
 func (r *roster) strangers(v view, present map[string]bool) (forget []string) {
 	for id := range r.strangerSince {
 		if present[id] || !slices.Contains(v.known, id) {
@@ -149,7 +149,7 @@ func (r *roster) strangers(v view, present map[string]bool) (forget []string) {
 	return forget
 }
 
-// sightings returns a copy, in the order of the configuration.
+// sightings returns a copy of the sightings in the order of the configuration.
 func (r *roster) sightings(servers []Server) []Sighting {
 	all := make([]Sighting, 0, len(servers))
 	for _, s := range servers {
@@ -160,7 +160,8 @@ func (r *roster) sightings(servers []Server) []Sighting {
 	return all
 }
 
-// quorumAfter counts what a removal would leave: voters, those of them that answer, and how many a majority needs.
+// quorumAfter returns the numbers of voters and of answering voters that would remain after a removal, and how many a
+// majority needs.
 func quorumAfter(all []Sighting, removed string) (voters, alive, need int) {
 	for _, m := range all {
 		if m.Voter && m.ID != removed {
@@ -173,8 +174,8 @@ func quorumAfter(all []Sighting, removed string) (voters, alive, need int) {
 	return voters, alive, voters/2 + 1
 }
 
-// silent returns the voter, other than one, that has not answered for longest and can be removed: those that answer are
-// a majority without it. "" when there is none.
+// silent returns the voter, other than but, that has been silent longest and can be removed: the answering voters are
+// a majority without it. It returns "" if there is none.
 func silent(all []Sighting, but string) (id string) {
 	since := int64(0)
 	for _, m := range all {

@@ -15,7 +15,7 @@ import (
 	"tidemark/statecontext"
 )
 
-// terms runs the leader's duties, one term after the other.
+// terms runs the leader's duties, one term after another.
 type terms struct {
 	*base
 	storage   *storage
@@ -23,7 +23,7 @@ type terms struct {
 	proposals *proposals
 }
 
-// duty is one term's leader loop at work.
+// duty is the running leader loop of one term.
 type duty struct {
 	gains  uint64
 	cancel context.CancelFunc
@@ -31,17 +31,17 @@ type duty struct {
 }
 
 const (
-	// maxPatience bounds the pause before a lone leader tries its set-up again.
+	// maxPatience bounds the pause before a leader that has no successor retries its set-up.
 	maxPatience = 10 * time.Second
-	// endPatience bounds the wait for entries that are under way when Run is to end: where the disks of a majority hang,
-	// and it says all the same that it lives, they never come to their end.
+	// endPatience bounds the wait for entries in flight when Run ends: if the disks of a majority hang while their
+	// servers still answer, the entries never complete.
 	endPatience = 5 * time.Second
 )
 
-// Run serves proposals and reads, and runs onLeader in every term that this node leads: after LeaderStarted is in the
-// state, with a context that ends with the term. One call runs at a time; the next term's begins when it has returned.
-// When it returns while the term lasts (a set-up that failed), leadership is handed on. Run returns when ctx ends or
-// Close is called, nil in both cases.
+// Run serves proposals and reads. In every term that this node leads, once LeaderStarted is in the state, it calls
+// onLeader with a context that ends with the term. Calls never overlap: the next term's begins after the previous one
+// has returned. If onLeader returns while the term lasts (a failed set-up), leadership is transferred. Run returns
+// when ctx ends or Close is called, nil in both cases.
 func (n *Node) Run(ctx context.Context, onLeader func(ctx context.Context, term uint64) error) error {
 	if !n.running.CompareAndSwap(false, true) {
 		return fmt.Errorf("%w: Run was called before", ErrClosed)
@@ -81,8 +81,8 @@ func (n *Node) Run(ctx context.Context, onLeader func(ctx context.Context, term 
 	return g.Wait()
 }
 
-// endEntries gives what is under way endPatience to be answered, and ends Raft then: what it is of is unknown to its
-// callers.
+// endEntries waits up to endPatience for entries in flight to complete, then shuts Raft down: the outcome of the
+// remaining ones is unknown to their callers.
 func (n *Node) endEntries(completed <-chan struct{}) {
 	late := time.NewTimer(endPatience)
 	defer late.Stop()
@@ -90,11 +90,11 @@ func (n *Node) endEntries(completed <-chan struct{}) {
 	case <-completed:
 	case <-late.C:
 		n.cfg.Logger.Warn("entries of the log are not committed, and are waited for no longer", "for", endPatience)
-		_ = n.end() // Close says how it went
+		_ = n.end() // Close returns its error
 	}
 }
 
-// lead keeps one leader loop running while, and as often as, this node leads.
+// lead runs one leader loop whenever this node leads.
 func (t *terms) lead(ctx context.Context, onLeader func(context.Context, uint64) error) error {
 	var current *duty
 	var ended chan error
@@ -119,7 +119,7 @@ func (t *terms) lead(ctx context.Context, onLeader func(context.Context, uint64)
 			current.cancel()
 			current, ended = nil, nil
 			t.reigns.resign()
-			if err := t.handOn(ctx, err); err != nil { // there may be nobody else
+			if err := t.handOn(ctx, err); err != nil { // there may be no other voter
 				t.cfg.Logger.Warn("leadership cannot be handed on; trying again here", "error", err, "in", patience)
 				retry.Reset(patience)
 				patience = min(2*patience, maxPatience)
@@ -143,7 +143,7 @@ func (t *terms) lead(ctx context.Context, onLeader func(context.Context, uint64)
 	}
 }
 
-// finish ends the leader loop and waits for it.
+// finish cancels the leader loop and waits for it.
 func (t *terms) finish(d *duty) {
 	d.cancel()
 	if err := <-d.done; err != nil && !errors.Is(err, context.Canceled) {
@@ -152,7 +152,7 @@ func (t *terms) finish(d *duty) {
 	t.reigns.resign()
 }
 
-// handOn gives leadership, if this node still has it, to another one after the leader loop ended by itself with why.
+// handOn transfers leadership, if this node still has it, after the leader loop ended by itself with the error why.
 func (t *terms) handOn(ctx context.Context, why error) error {
 	if t.raft.State() != raft.Leader {
 		return nil
@@ -184,10 +184,11 @@ func (t *terms) begin(ctx context.Context, gains uint64, onLeader func(context.C
 	return d
 }
 
-// errTermLost is the end of a term that was over before it began.
+// errTermLost is returned for a term that ended before it began.
 var errTermLost = errors.New("leadership was lost while the term began")
 
-// beginTerm writes LeaderStarted, the first command of the term, and returns the cluster its id if it has none.
+// beginTerm proposes LeaderStarted, the first command of the term, and BootstrapCluster with a new id if the cluster
+// has none.
 func (t *terms) beginTerm(ctx context.Context) (reign, error) {
 	term := t.raft.CurrentTerm()
 	index, err := t.proposals.command(ctx, &statecontext.LeaderStarted{Term: term, Manager: t.self()})
@@ -211,8 +212,8 @@ func (t *terms) beginTerm(ctx context.Context) (reign, error) {
 	return reign{term: term, began: index, clock: t.clock.begin(t.fsm.State().TimeMS())}, nil
 }
 
-// command proposes one command outside the queue, which is closed until the term has begun. The state's time stays
-// where it is: this node may not have applied all of the log yet.
+// command proposes one command outside the queue, which is closed until the term has begun. It does not advance the
+// state time: this node may not have applied all of the log yet.
 func (q *proposals) command(ctx context.Context, b statecontext.Body) (index uint64, err error) {
 	data, err := q.encode(statecontext.Command{WallMS: q.cfg.Now().UnixMilli(), Body: b})
 	if err != nil {

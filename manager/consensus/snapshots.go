@@ -8,18 +8,18 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// position is where a log, or a state snapshot, ends.
+// position is the end of a log or of a state snapshot.
 type position struct{ index, term uint64 }
 
-// snapshots is the library's store of state snapshots, with two rules that the library lacks.
+// snapshots is the library's store of state snapshots with two rules added.
 //
-// What a snapshot does not continue goes from the log: the Raft paper has a follower discard its log when it has no
-// entry at the end of a leader's snapshot, or one of another term (figure 13, rule 7); the library keeps it. Those
-// entries may be what nobody wanted, and this node, once it leads, would send them to others as the past.
+// Log entries that a snapshot does not continue are removed. In the Raft paper a follower discards its log if it has
+// no entry at the end of the leader's snapshot, or one of another term (figure 13, rule 7); the library keeps the
+// log. Those entries may be uncommitted, and once this node leads it would send them to others as history.
 //
-// One snapshot is written once. The library names them by term, index and millisecond, so that one which is sent twice
-// within a millisecond has the name of the first: it cannot be put into place, the first is taken away with it, and the
-// node is left without the log between them.
+// A snapshot is written only once. The library names snapshots by term, index and millisecond, so one sent twice
+// within a millisecond gets the name of the first: it cannot be put into place, the first is removed with it, and the
+// node lacks the log between them.
 type snapshots struct {
 	raft.SnapshotStore
 	log raft.LogStore
@@ -29,8 +29,8 @@ type snapshots struct {
 	writing map[position]bool
 }
 
-// openSnapshots wraps a store, and lets the log follow the newest snapshot in it: the process may have ended between
-// the two.
+// openSnapshots wraps a store and trims the log to the newest snapshot in it, because the process may have ended
+// between storing a snapshot and trimming the log.
 func openSnapshots(store raft.SnapshotStore, log raft.LogStore) (*snapshots, error) {
 	s := &snapshots{SnapshotStore: store, log: log, writing: map[position]bool{}}
 	all, err := store.List()
@@ -40,8 +40,8 @@ func openSnapshots(store raft.SnapshotStore, log raft.LogStore) (*snapshots, err
 	return s, s.follow(position{all[0].Index, all[0].Term})
 }
 
-// Create begins a snapshot. One of the same place may be there already, but not on its way: whoever sends it tries
-// again.
+// Create begins a snapshot. If the same one exists, writing it again is harmless; if it is still being written,
+// Create returns an error, and the sender retries.
 func (s *snapshots) Create(version raft.SnapshotVersion, index, term uint64, conf raft.Configuration, confIndex uint64,
 	trans raft.Transport) (raft.SnapshotSink, error) {
 	end := position{index, term}
@@ -69,20 +69,20 @@ func (s *snapshots) Create(version raft.SnapshotVersion, index, term uint64, con
 	return &followed{SnapshotSink: sink, store: s, end: end}, nil
 }
 
-// written says that a snapshot is no longer on its way.
+// written records that a snapshot is no longer being written.
 func (s *snapshots) written(end position) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.writing, end)
 }
 
-// follow takes everything up to the end of a snapshot from the log, unless the log has that end itself, whole: then it
-// was taken here. Entries behind it stay: the leader's next ones replace them, if they are others.
+// follow removes everything up to the end of a snapshot from the log, unless the log contains that very end: then the
+// snapshot was taken here. Entries after it stay; the leader's next entries replace them if they differ.
 func (s *snapshots) follow(end position) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if end.index < s.newest.index {
-		return nil // a leader's was quicker
+		return nil // a newer one from a leader came first
 	}
 	var last raft.Log
 	if err := s.log.GetLog(end.index, &last); err != nil || last.Term != end.term {
@@ -94,7 +94,7 @@ func (s *snapshots) follow(end position) error {
 	return nil
 }
 
-// forget takes the entries up to an index from the log.
+// forget removes the log entries up to an index.
 func (s *snapshots) forget(index uint64) error {
 	first, err := s.log.FirstIndex()
 	if err != nil || first == 0 || first > index {
@@ -103,21 +103,21 @@ func (s *snapshots) forget(index uint64) error {
 	return s.log.DeleteRange(first, index)
 }
 
-// endAt reports whether the newest snapshot ends there.
+// endAt reports whether the newest snapshot ends at p.
 func (s *snapshots) endAt(p position) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.newest == p
 }
 
-// followed is a snapshot on its way, which the log follows when it is in place.
+// followed is a snapshot being written; closing it trims the log.
 type followed struct {
 	raft.SnapshotSink
 	store *snapshots
 	end   position
 }
 
-// Close puts the snapshot into place.
+// Close puts the snapshot into place and trims the log.
 func (f *followed) Close() error {
 	defer f.store.written(f.end)
 	if err := f.SnapshotSink.Close(); err != nil {
@@ -126,13 +126,13 @@ func (f *followed) Close() error {
 	return f.store.follow(f.end)
 }
 
-// Cancel drops the snapshot.
+// Cancel discards the snapshot.
 func (f *followed) Cancel() error {
 	defer f.store.written(f.end)
 	return f.SnapshotSink.Cancel()
 }
 
-// stored stands for a snapshot that is in place already, by its name. What is written to it is the same again.
+// stored stands for a snapshot, by its name, that is already in place. Writes to it are discarded.
 type stored string
 
 func (s stored) ID() string                    { return string(s) }

@@ -4,7 +4,7 @@ package consensus
 
 import "syscall"
 
-// space returns the bytes that are free for this user on the file system of a folder, and all that it has.
+// space returns the bytes available to this user on the file system of a folder, and its total size.
 func space(dir string) (free, total uint64, err error) {
 	var s syscall.Statfs_t
 	if err := syscall.Statfs(dir, &s); err != nil {

@@ -14,39 +14,39 @@ import (
 )
 
 var (
-	// ErrUnknownMember is wrapped when no member has that id or name.
+	// ErrUnknownMember is wrapped if no member has that id or name.
 	ErrUnknownMember = errors.New("no such manager")
-	// ErrMemberConflict is wrapped when a server cannot be added beside those that are there.
+	// ErrMemberConflict is wrapped if a server cannot be added beside the present members.
 	ErrMemberConflict = errors.New("the manager cannot be added")
-	// ErrQuorumAtRisk is wrapped when a change would leave fewer living voters than a majority.
+	// ErrQuorumAtRisk is wrapped if a change would leave fewer answering voters than a majority.
 	ErrQuorumAtRisk = errors.New("a majority would be missing")
-	// ErrNotMember is wrapped when a server that has Raft state of this cluster is no member: it was removed.
+	// ErrNotMember is wrapped if a server that has Raft state of this cluster is not a member: it was removed.
 	ErrNotMember = errors.New("it is not a member of this cluster any more")
 )
 
-// StewardConfig holds what a Steward works with.
+// StewardConfig configures a Steward.
 type StewardConfig struct {
 	Node         *Node
-	PromoteAfter time.Duration // DefaultPromoteAfter
-	Every        time.Duration // between two rounds; a third of PromoteAfter, at most a second
+	PromoteAfter time.Duration // default DefaultPromoteAfter
+	Every        time.Duration // interval of the rounds; default a third of PromoteAfter, at most a second
 }
 
-// Steward is the leader's care for the members: it takes in new servers without a vote, gives them their vote when they
-// have caught up and stayed, writes down new addresses, removes whom it is told to, one change at a time and never
-// below a majority, and forgets the registrations of those who are no members. Its methods are safe for concurrent use;
-// they work on the leader only (NotLeaderError).
+// Steward manages the members for the leader. It adds new servers as nonvoters, promotes them once they have caught
+// up and stayed, records new addresses, removes members on request, one change at a time and never below a majority,
+// and removes registrations of servers that are not members. Its methods are safe for concurrent use; they work on
+// the leader only (NotLeaderError).
 type Steward struct {
 	cfg   StewardConfig
 	node  *Node
 	shown atomic.Pointer[[]Sighting]
-	wake  chan struct{} // one slot: look again at once
-	turn  chan struct{} // one slot: held by who decides about members, which may take some time
+	wake  chan struct{} // capacity 1: start the next round at once
+	turn  chan struct{} // capacity 1: held while a decision about members is made, which may take some time
 
 	mu     sync.Mutex
-	roster *roster // of this term
+	roster *roster // of the current term
 }
 
-// NewSteward makes it; Run does the duty.
+// NewSteward creates a Steward; Run does its work.
 func NewSteward(cfg StewardConfig) *Steward {
 	if cfg.PromoteAfter == 0 {
 		cfg.PromoteAfter = DefaultPromoteAfter
@@ -57,7 +57,7 @@ func NewSteward(cfg StewardConfig) *Steward {
 	return &Steward{cfg: cfg, node: cfg.Node, wake: make(chan struct{}, 1), turn: make(chan struct{}, 1)}
 }
 
-// take waits for the turn to decide about members; give ends it.
+// take waits for the turn to decide about members; give releases it.
 func (s *Steward) take(ctx context.Context) error {
 	select {
 	case s.turn <- struct{}{}:
@@ -69,7 +69,7 @@ func (s *Steward) take(ctx context.Context) error {
 
 func (s *Steward) give() { <-s.turn }
 
-// Run does the duty while this node leads; it ends with ctx.
+// Run manages the members while this node leads, until ctx ends.
 func (s *Steward) Run(ctx context.Context) error {
 	s.mu.Lock()
 	s.roster = newRoster(s.cfg.PromoteAfter)
@@ -90,7 +90,7 @@ func (s *Steward) Run(ctx context.Context) error {
 	}
 }
 
-// Sightings returns how the members do; nothing while this node does not lead.
+// Sightings returns the leader's view of the members; nil while this node does not lead.
 func (s *Steward) Sightings() []Sighting {
 	if p := s.shown.Load(); p != nil {
 		return *p
@@ -98,14 +98,14 @@ func (s *Steward) Sightings() []Sighting {
 	return nil
 }
 
-// look asks every member and gives what to do.
+// look surveys all members and returns what to do.
 func (s *Steward) look(ctx context.Context) (step, error) {
 	servers, err := s.node.Servers()
 	if err != nil {
 		return step{}, err
 	}
 	n := s.node
-	last := n.raft.LastIndex() // before they are asked: what comes while one is waited for, none of the others lacks
+	last := n.raft.LastIndex() // before the survey: no server counts as lagging because of entries written during it
 	answers, err := n.survey(ctx, servers)
 	if err != nil {
 		return step{}, err
@@ -127,7 +127,7 @@ func (s *Steward) look(ctx context.Context) (step, error) {
 	return next, nil
 }
 
-// act does what a round has found; what fails, or takes too long, is found again by the next.
+// act carries out the findings of a round. If something fails or takes too long, the next round finds it again.
 func (s *Steward) act(ctx context.Context, next step) {
 	ctx, cancel := context.WithTimeout(ctx, memberTimeout)
 	defer cancel()
@@ -156,29 +156,28 @@ func (s *Steward) report(what string, err error) {
 	}
 }
 
-// JoinRequest is what a server says of itself that wants to be, or is, a member.
+// JoinRequest describes a server that requests to be a member, or that reports a new address.
 type JoinRequest struct {
 	Manager statecontext.Manager
-	New     bool   // it was no member yet, as far as it knows: it asks to be added
-	Epoch   uint64 // as far as its state goes
+	New     bool   // as far as it has recorded, it was never a member: it requests to be added
+	Epoch   uint64 // of its state
 }
 
-// Join takes a server in, without a vote at first, or takes over its new addresses. Nothing changed is a success.
-// Errors wrap wire.ErrForeignCluster (by the caller), ErrNotMember, ErrMemberConflict, NotLeaderError or those of
-// Propose.
+// Join adds a server, as a nonvoter at first, or records its new addresses. If nothing changes, it succeeds. Errors
+// wrap wire.ErrForeignCluster (by the caller), ErrNotMember, ErrMemberConflict, NotLeaderError or those of Propose.
 func (s *Steward) Join(ctx context.Context, req JoinRequest) error {
 	if m := &req.Manager; m.Raft == "" || m.ID == "" || m.Name == "" || strings.Contains(m.ID+m.Raft, "@") {
 		return fmt.Errorf("%w: id %q, name %q and Raft address %q must be given, without @", ErrMemberConflict, m.ID, m.Name,
 			m.Raft)
 	}
-	if err := statecontext.CheckManager(&req.Manager); err != nil { // before it is a member
+	if err := statecontext.CheckManager(&req.Manager); err != nil { // check it before it becomes a member
 		return err
 	}
 	if err := s.take(ctx); err != nil {
 		return err
 	}
 	defer s.give()
-	if err := s.node.ReadBarrier(ctx); err != nil { // a deposed leader must not say who is no member
+	if err := s.node.ReadBarrier(ctx); err != nil { // a deposed leader must not decide who is a member
 		return err
 	}
 	changed, err := s.enter(ctx, &req)
@@ -195,13 +194,13 @@ func (s *Steward) Join(ctx context.Context, req JoinRequest) error {
 	if err == nil {
 		err = res.Err()
 	}
-	if err != nil && changed && !errors.Is(err, ErrNotLeader) { // it may be asked for again, but not that nothing was done
+	if err != nil && changed && !errors.Is(err, ErrNotLeader) { // a retry is fine, but "nothing was done" would be wrong
 		err = fmt.Errorf("%w: %s is a member, and its addresses are not noted: %w", ErrUnknownOutcome, req.Manager.ID, err)
 	}
 	return err
 }
 
-// enter makes a server a member, or takes over its address; changed: it was none, or had another one.
+// enter makes a server a member or records its address; changed reports whether anything changed.
 func (s *Steward) enter(ctx context.Context, req *JoinRequest) (changed bool, err error) {
 	servers, err := s.node.Servers()
 	if err != nil {
@@ -210,14 +209,14 @@ func (s *Steward) enter(ctx context.Context, req *JoinRequest) (changed bool, er
 	m, level, epoch := &req.Manager, s.node.State().FormatLevel(), s.node.State().Epoch()
 	at := slices.IndexFunc(servers, func(s Server) bool { return s.ID == m.ID })
 	switch {
-	case at < 0 && (!req.New || req.Epoch != 0 && req.Epoch != epoch): // what it has applied may not be in this log
+	case at < 0 && (!req.New || req.Epoch != 0 && req.Epoch != epoch): // this log may lack what that server has applied
 		return false, fmt.Errorf("%w: %s has Raft state, and was removed from cluster %s: delete its data folder, it then "+
 			"joins as a new one", ErrNotMember, m.ID, s.node.ClusterID())
 	case at < 0 && m.FormatLevel < level:
 		return false, fmt.Errorf("%w: %s knows format levels up to %d, the cluster is at %d: install a newer version of "+
 			"tidemark on it", ErrMemberConflict, m.ID, m.FormatLevel, level)
 	}
-	if m.ID == s.node.ID() && m.Raft != s.node.Addr() { // who leads knows where it is
+	if m.ID == s.node.ID() && m.Raft != s.node.Addr() { // the leader has its own address right
 		return false, s.twofold(m.ID, s.node.Addr())
 	}
 	if at < 0 {
@@ -226,7 +225,7 @@ func (s *Steward) enter(ctx context.Context, req *JoinRequest) (changed bool, er
 	return servers[at].Raft != m.Raft, s.readdress(ctx, servers[at], m.Raft)
 }
 
-// readdress takes over a member's new address. A second process with a copy of its folder is refused.
+// readdress records a member's new address. A second process with a copy of the member's folder is refused.
 func (s *Steward) readdress(ctx context.Context, m Server, addr string) error {
 	if m.Raft == addr {
 		s.node.Moved(m.ID, addr) // an older one may have been noted
@@ -253,14 +252,14 @@ func (s *Steward) readdress(ctx context.Context, m Server, addr string) error {
 	return s.node.AddNonvoter(ctx, m, nil)
 }
 
-// twofold is why a second process with a copy of a member's folder is refused.
+// twofold returns the error for a second process with a copy of a member's folder.
 func (s *Steward) twofold(id, lives string) error {
 	return fmt.Errorf("%w: server %s lives at %s: two processes have copies of one data folder; stop one and delete its "+
 		"folder", ErrMemberConflict, id, lives)
 }
 
-// add adds a new server, without a vote. One that lost its folder and came back under a new id takes the place of its
-// former self, where that leaves a majority.
+// add adds a new server as a nonvoter. A server that lost its folder and comes back under a new id replaces its
+// former self, if that leaves a majority.
 func (s *Steward) add(ctx context.Context, servers []Server, fresh Server, name string) error {
 	if len(servers) >= MaxMembers {
 		return fmt.Errorf("%w: the cluster has %d managers, at most %d", ErrMemberConflict, len(servers), MaxMembers)
@@ -281,9 +280,9 @@ func (s *Steward) add(ctx context.Context, servers []Server, fresh Server, name 
 	return s.node.AddNonvoter(ctx, fresh, nil)
 }
 
-// formerSelves returns the members that a new server, of this name, was before at its address. Members that have its
-// name or its address and live are in its way; those of its name that are silent at other addresses may come back, and
-// are removed when somebody says so. All are asked at once: who joins waits for one call's time, however many they are.
+// formerSelves returns the members that a new server with this name used to be at its address. A member with its name
+// or address that answers is a conflict. A silent member with its name at another address may come back, and is
+// removed only on request. All are surveyed concurrently, so that the join waits for the duration of one call.
 func (s *Steward) formerSelves(ctx context.Context, servers []Server, fresh Server, name string) (here []Server,
 	err error) {
 	var alike []Server
@@ -312,12 +311,12 @@ func (s *Steward) formerSelves(ctx context.Context, servers []Server, fresh Serv
 	return here, nil
 }
 
-// isNamed reports whether a server has this name by its id, which ends in a random suffix.
+// isNamed reports whether a server id, which ends in a random suffix, belongs to this name.
 func isNamed(id, name string) bool {
 	return strings.HasPrefix(id, name+"-") && len(id) == len(name)+1+2*suffixBytes
 }
 
-// Find returns the member with this server id or, when only one has it, name.
+// Find returns the member with this server id or, if only one member has it, this name.
 func (s *Steward) Find(idOrName string) (Server, error) {
 	servers, err := s.node.Servers()
 	if err != nil {
@@ -343,17 +342,18 @@ func (s *Steward) Find(idOrName string) (Server, error) {
 		found[0].ID, found[1].ID)
 }
 
-// Remove removes a member for ever, by its server id; the leader itself hands leadership on first and answers with a
-// NotLeaderError. It is refused (ErrQuorumAtRisk) where fewer voters than a majority would be left alive: the removal
-// would wait for them, and with it everything else. With force, voters that do not answer are removed before it, one by
-// one and as few as will do; also gives their ids. As long as there is a leader that is always possible.
+// Remove removes a member for ever, by its server id. If the member is the leader itself, it transfers leadership
+// first and returns a NotLeaderError. The removal is refused (ErrQuorumAtRisk) if fewer voters than a majority would
+// remain that answer: the removal would wait for them, and with it every other write. With force, silent voters are
+// removed before it, one by one and as few as suffice; also returns their ids. That is possible as long as there is a
+// leader.
 //
-// note, unless nil, writes what has to be in the log before the members change, as under which request: what it is
-// refused with refuses the removal. It may be that no majority stores it before the removal: then it was proposed, and
-// the removal goes on.
+// note, unless nil, writes what has to be in the log before the members change, such as the request that removes the
+// member; an error of note refuses the removal. If no majority stores it in time, it was proposed, and the removal
+// continues.
 //
-// Where ctx ends, the error says what is known: ErrUnknownOutcome that the removal may be done, any other that it is
-// not.
+// If ctx ends, the error says what is known: ErrUnknownOutcome that the removal may be done, any other error that it
+// is not.
 func (s *Steward) Remove(ctx context.Context, id string, force bool,
 	note func(context.Context) error) (also []string, err error) {
 	if err := s.take(ctx); err != nil {
@@ -363,7 +363,7 @@ func (s *Steward) Remove(ctx context.Context, id string, force bool,
 	if also, err = s.remove(ctx, id, force, note); err == nil || len(also) == 0 {
 		return also, err
 	}
-	if errors.Is(err, ErrBusy) { // something was done
+	if errors.Is(err, ErrBusy) { // something was done already
 		err = fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
 	}
 	return also, fmt.Errorf("%w; removed already, for good: %s", err, strings.Join(also, ", "))
@@ -386,7 +386,7 @@ func (s *Steward) remove(ctx context.Context, id string, force bool,
 			return also, fmt.Errorf("%w: without %s there are %d voters, of which %d answer and %d are needed: nothing could "+
 				"be written; %s",
 				ErrQuorumAtRisk, id, voters, alive, need, deadInTheWay(all, id))
-		case id == s.node.ID(): // the next leader goes on with it
+		case id == s.node.ID(): // the next leader continues the removal
 			s.node.cfg.Logger.Info("this manager is to be removed and hands leadership on first")
 			if err := s.node.TransferLeadership(ctx); err != nil {
 				return also, err
@@ -410,21 +410,21 @@ func (s *Steward) remove(ctx context.Context, id string, force bool,
 }
 
 const (
-	// storePatience is how long a member that answers may take to store what all others have.
+	// storePatience is how long an answering member may take to store what all others have stored.
 	storePatience = 3 * time.Second
 	storePause    = 50 * time.Millisecond
 )
 
-// storing returns how the members do, where Alive is who answers and stores what is written: one whose disk is full
-// answers as before, and no change counts with it. A little is written for that, by note or else of no meaning; where
-// no majority stores it, those count that answer.
+// storing returns the leader's view of the members, where Alive means that a member answers and stores new entries: a
+// member with a full disk answers as before but does not count for any change. To find out, it writes a little, by
+// note or else a barrier. If no majority stores it, Alive means only that a member answers.
 func (s *Steward) storing(ctx context.Context, note func(context.Context) error) ([]Sighting, error) {
 	written, err := s.write(ctx, note)
 	if err != nil {
 		return nil, err
 	}
 	for end := time.Now().Add(storePatience); ; {
-		last := !time.Now().Before(end) // before they are asked, as one that is silent may be waited for until then
+		last := !time.Now().Before(end) // before the survey, which may wait that long for a silent member
 		if _, err := s.look(ctx); ctx.Err() != nil {
 			return nil, errNotBegun(ctx)
 		} else if err != nil {
@@ -447,7 +447,7 @@ func (s *Steward) storing(ctx context.Context, note func(context.Context) error)
 	}
 }
 
-// write writes a little, and returns an index up to which all have to store then; 0 where no majority stores it in
+// write writes a little and returns an index that all members then have to store, or 0 if no majority stores it in
 // time.
 func (s *Steward) write(ctx context.Context, note func(context.Context) error) (uint64, error) {
 	if note == nil {
@@ -467,12 +467,12 @@ func (s *Steward) write(ctx context.Context, note func(context.Context) error) (
 	}
 }
 
-// errNotBegun is for who has no more time before the members were changed for him.
+// errNotBegun returns the error for a caller whose time ended before the members were changed.
 func errNotBegun(ctx context.Context) error {
 	return fmt.Errorf("%w: it was not known in time which members store what is written: %w", ErrBusy, ctx.Err())
 }
 
-// Gone reports whether a server is no member any more, for certain: also a leader that is elected now knows of it.
+// Gone reports whether a server is certainly not a member any more, so that even a leader elected now agrees.
 func (s *Steward) Gone(ctx context.Context, id string) (bool, error) {
 	servers, err := s.node.Servers()
 	if err != nil || slices.ContainsFunc(servers, func(m Server) bool { return m.ID == id }) {
@@ -484,7 +484,7 @@ func (s *Steward) Gone(ctx context.Context, id string) (bool, error) {
 	return true, nil
 }
 
-// deadInTheWay says what to do about voters that do not answer.
+// deadInTheWay returns what to do about voters that do not answer.
 func deadInTheWay(all []Sighting, but string) string {
 	var dead []string
 	for _, m := range all {
@@ -510,9 +510,9 @@ func (s *Steward) end(ctx context.Context, id string, voters, alive, need int) e
 	return nil
 }
 
-// survey asks servers for a sign of life, all at once, and waits for all, each for as long as a call may take, or until
-// ctx ends. It asks in the term that this node serves in: a question in a later one would be taken for that of its
-// leader, and the true one would step down.
+// survey requests a sign of life from all servers concurrently and waits for all, each for at most the duration of a
+// call, or until ctx ends. It uses the term in which this node serves: in a later term it would be taken for a
+// request of that term's leader, and the real leader would step down.
 func (ms *members) survey(ctx context.Context, servers []Server) (map[string]answerOf, error) {
 	term, serves := ms.reigns.Serving()
 	if !serves {
@@ -528,7 +528,7 @@ func (ms *members) survey(ctx context.Context, servers []Server) (map[string]ans
 		if m.ID != ms.ID() {
 			ms.links.asking.Go(func() { came <- answer{m.ID, ms.links.signOfLife(m, term)} })
 		} else {
-			came <- answer{m.ID, answerOf{}} // the caller knows
+			came <- answer{m.ID, answerOf{}} // the caller has the answer
 		}
 	}
 	for range servers {

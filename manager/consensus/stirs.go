@@ -5,23 +5,23 @@ import (
 	"time"
 )
 
-// awakeFor is how long after something new the library's loops are left as they are.
+// awakeFor is how long after an event the library's loops do not pause.
 const awakeFor = 200 * time.Millisecond
 
-// stirs ends the rests of pipelines. The library asks each follower again and again within commitTimeout, as it does
-// not tell its loops of a commit; where nothing is new they rest instead (pipeline.AppendEntries), until repeatPause
-// is over or something stirs. What does: a proposal before it is handed to Raft, each entry that is applied here,
-// which a follower is to hear is committed, a change of members, a barrier, handing leadership on, and the end of the
-// node. What is not announced waits for a rest that is under way, for repeatPause at most.
+// stirs ends the pauses of pipelines. The library sends to each follower again within commitTimeout, because it does
+// not notify its loops of a commit. While nothing is new the loops pause instead (pipeline.AppendEntries), until
+// repeatPause is over or an event occurs: a proposal about to be passed to Raft, an entry applied here, whose commit
+// the followers must learn, a change of members, a barrier, a transfer of leadership, and the end of the node. An
+// event that is not announced waits for a pause in progress, for repeatPause at most.
 type stirs struct {
 	mu    sync.Mutex
-	until time.Time     // before then nobody rests
-	news  chan struct{} // closed, and replaced, when something stirs
+	until time.Time     // until then no loop pauses
+	news  chan struct{} // closed and replaced at each event
 }
 
 func newStirs() *stirs { return &stirs{news: make(chan struct{})} }
 
-// stir ends all rests, and lets none begin for a while.
+// stir ends all pauses and prevents new ones for awakeFor.
 func (s *stirs) stir() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -30,7 +30,7 @@ func (s *stirs) stir() {
 	s.news = make(chan struct{})
 }
 
-// rest waits for so long, or until something stirs. It does not wait shortly after something has.
+// rest pauses for d, or until the next event. It does not pause for awakeFor after an event.
 func (s *stirs) rest(d time.Duration) {
 	s.mu.Lock()
 	awake, news := time.Now().Before(s.until), s.news

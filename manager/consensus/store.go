@@ -18,20 +18,20 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 )
 
-// suffixBytes is the length of the random suffix of a server id; it is written in hexadecimal digits.
+// suffixBytes is the length in bytes of the random suffix of a server id, which is written in hexadecimal.
 const suffixBytes = 4
 
-// serverIDKey is where the stable store keeps the server id: what wipes the log wipes the id.
+// serverIDKey is the key of the server id in the stable store: wiping the log wipes the id.
 var serverIDKey = []byte("tidemark-server-id")
 
-// Keys of the library.
+// Keys that the library uses.
 var (
 	currentTermKey = []byte("CurrentTerm")
 	voteTermKey    = []byte("LastVoteTerm")
 	voteKey        = []byte("LastVoteCand")
 )
 
-// storage is what a node keeps on disk: log, votes, state snapshots, and beside them who it is.
+// storage holds what a node keeps on disk: log, votes, state snapshots, and the identity of the server.
 type storage struct {
 	*base
 	store   *recorder
@@ -39,13 +39,13 @@ type storage struct {
 	snaps   *snapshots
 	disk    *disk
 	cluster clusterName
-	users   atomic.Bool   // the store says that the cluster has had users
-	member  atomic.Bool   // the store says that this server was a member
-	noted   atomic.Uint64 // format level that the store knows of
-	epoch   atomic.Uint64 // as the store knows it, 0: it does not
+	users   atomic.Bool   // stored: the cluster has had users
+	member  atomic.Bool   // stored: this server was a member
+	noted   atomic.Uint64 // stored format level
+	epoch   atomic.Uint64 // stored epoch, 0: none
 }
 
-// openStore examines what is there, opens it, and returns the node its server id.
+// openStore examines the stored data, opens the store, and sets the node's server id.
 func (st *storage) openStore() error {
 	path := st.cfg.database()
 	if err := st.examine(); err != nil {
@@ -89,7 +89,7 @@ func (st *storage) openStore() error {
 	return nil
 }
 
-// covers reports whether this node's state has everything up to an entry, and its newest state snapshot ends there.
+// covers reports whether this node's state contains everything up to p, and its newest state snapshot ends there.
 func (st *storage) covers(p position) bool {
 	return st.snaps.endAt(p) && st.raft.AppliedIndex() >= p.index
 }
@@ -99,7 +99,7 @@ func inUse(path string) error {
 		path)
 }
 
-// serverID returns the stored id, or makes one.
+// serverID returns the stored server id, or creates one.
 func (st *storage) serverID() (raft.ServerID, error) {
 	stored, err := st.store.Get(serverIDKey)
 	if err == nil && len(stored) > 0 {
@@ -120,15 +120,16 @@ func (st *storage) serverID() (raft.ServerID, error) {
 	return raft.ServerID(id), st.store.Set(serverIDKey, []byte(id))
 }
 
-// recorder is the log and the stable store as Raft sees them. Each entry is stored with a checksum over all that gives
-// it its meaning, and refused by name when it does not come back so; each write is timed and its failure kept (type
-// disk). A failed write of the current term, over which the library panics, is tried again until it succeeds: a node
-// that cannot keep its term must not take part, and need not die. A vote, which the library stores in two writes, the
-// term first, is stored in one: else a disk that fills between them leaves the new term with the candidate of the vote
-// before, whom the library then takes for one that it has voted for, without a look at his log.
+// recorder is the log and the stable store as Raft sees them. It stores each entry with a checksum over everything
+// that defines its meaning, and reports ErrDamaged if the entry does not read back; it times each write and records
+// its failure (type disk). The library panics if it cannot write the current term; recorder retries that write until
+// it succeeds, since a node that cannot store its term must not take part, but need not die. The library stores a
+// vote in two writes, the term first; recorder stores it in one. Otherwise a disk that fills up between them would
+// leave the new term with the candidate of the previous vote, and the library would take that candidate for the one
+// it has voted for, without a check of the candidate's log.
 type recorder struct {
 	*raftboltdb.BoltStore
-	voteTerm uint64 // of the vote that is about to be stored; it belongs to Raft's goroutine
+	voteTerm uint64 // of the vote about to be stored; owned by Raft's goroutine
 	disk     *disk
 	stop     <-chan struct{}
 }
@@ -148,7 +149,7 @@ func (r *recorder) StoreLogs(logs []*raft.Log) error {
 	return r.disk.write(func() error { return r.BoltStore.StoreLogs(stored) })
 }
 
-// GetLog implements raft.LogStore. Errors wrap ErrDamaged when what is stored is not what was written.
+// GetLog implements raft.LogStore. Errors wrap ErrDamaged if the stored entry is not what was written.
 func (r *recorder) GetLog(index uint64, log *raft.Log) error {
 	if err := r.BoltStore.GetLog(index, log); err != nil {
 		if !errors.Is(err, raft.ErrLogNotFound) {
@@ -193,7 +194,7 @@ func (r *recorder) GetUint64(key []byte) (term uint64, err error) {
 	return term, err
 }
 
-// splitVote takes a stored vote apart.
+// splitVote splits a stored vote into term and candidate.
 func splitVote(value []byte) (term uint64, candidate []byte, err error) {
 	if len(value) < 8 {
 		return 0, nil, fmt.Errorf("%w: the stored vote has %d bytes", ErrDamaged, len(value))
@@ -201,13 +202,13 @@ func splitVote(value []byte) (term uint64, candidate []byte, err error) {
 	return binary.BigEndian.Uint64(value), value[8:], nil
 }
 
-// SetUint64 implements raft.StableStore. The term of a vote is kept until its candidate is to be stored.
+// SetUint64 implements raft.StableStore. The term of a vote is kept in memory until its candidate is stored.
 func (r *recorder) SetUint64(key []byte, value uint64) error {
 	if slices.Equal(key, voteTermKey) {
 		r.voteTerm = value
 		return nil
 	}
-	if slices.Equal(key, currentTermKey) { // at each start the library stores the term that is there: also on a full disk
+	if slices.Equal(key, currentTermKey) { // at start the library writes the present term again; the disk may be full
 		if have, err := r.GetUint64(key); err == nil && have == value {
 			return nil
 		}
@@ -224,12 +225,12 @@ func (r *recorder) SetUint64(key []byte, value uint64) error {
 		case <-rest.C:
 		case <-r.stop:
 			rest.Stop()
-			runtime.Goexit() // Raft's goroutine ends here, in order; with an error the library would panic
+			runtime.Goexit() // ends Raft's goroutine in order; at an error the library would panic
 		}
 	}
 }
 
-// termRetry is the rest between two attempts to store the current term.
+// termRetry is the pause between two attempts to store the current term.
 const termRetry = 250 * time.Millisecond
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -237,7 +238,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // sumBytes is the length of the checksum at the end of a stored entry's extensions.
 const sumBytes = 4
 
-// seal returns the extensions of an entry with its checksum behind them: index, term, type, extensions and data. The
+// seal returns the extensions of an entry followed by its checksum over index, term, type, extensions and data. The
 // library keeps extensions as they are, and nothing else in this program uses them.
 func seal(l *raft.Log) []byte {
 	return binary.LittleEndian.AppendUint32(slices.Clone(l.Extensions), sum(l, l.Extensions))
@@ -253,7 +254,7 @@ func sum(l *raft.Log, extensions []byte) uint32 {
 	return crc32.Update(crc, castagnoli, l.Data)
 }
 
-// unseal checks a stored entry and takes the checksum off. Entries written before there were checksums have none.
+// unseal verifies a stored entry and removes its checksum. Entries written by versions without checksums have none.
 func unseal(l *raft.Log, index uint64) error {
 	if l.Index != index {
 		return fmt.Errorf("%w: log entry %d says that it is entry %d", ErrDamaged, index, l.Index)

@@ -17,44 +17,44 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// A connection between managers begins with a greeting: magic, version, cluster id of the caller (empty while it has
-// none), server id that the caller wants, the caller's own, each with a length byte, and the caller's epoch in 8 bytes.
-// The callee answers with two texts, each with a length byte: why it does not talk to the caller, after which it
-// closes, or nothing; and the base URL of its REST interface, which only callers of its own cluster are told. By that a
-// server finds others of its log whose REST addresses are not in its state and its --join, or not at the top of them.
+// A connection between managers begins with a greeting: magic, version, the caller's cluster id (empty if it has
+// none), the server id that the caller wants to reach and the caller's own, each with a length byte, and the caller's
+// epoch in 8 bytes. The callee answers with two texts, each with a length byte: the reason for a refusal, after which
+// it closes, or nothing; and the base URL of its REST interface, which it sends only to callers of its own cluster.
+// With it a server finds members whose REST addresses are not, or not first, in its state and its --join.
 //
-// Without it a voter that lost its disk and came back under a new id at the old address would be asked for votes in
-// its old name, and would grant them: acknowledged writes could vanish. The epoch keeps out what a recovery from a lost
-// majority has left behind: old servers that come back have a majority among themselves, and Raft alone would follow
-// their leader.
+// Without the greeting, a voter that lost its disk and came back under a new id at the old address would be asked for
+// votes under its old id, and would grant them: acknowledged writes could vanish. The epoch keeps out servers that a
+// recovery from a lost majority has left behind: if they come back, they are a majority among themselves, and Raft
+// alone would follow their leader.
 const (
 	greetingMagic   = "TMRF"
 	greetingVersion = 1
 	// greetingTimeout bounds how long an accepted connection may be silent.
 	greetingTimeout = 5 * time.Second
-	// maxHeard bounds the REST addresses that are kept of servers that answered.
+	// maxHeard bounds the number of REST addresses kept of servers that answered.
 	maxHeard = 32
-	// maxRefused bounds the refusals of which it is known that they are logged.
+	// maxRefused bounds the number of refusals remembered as logged.
 	maxRefused = 32
 )
 
-// ErrRefused is wrapped when another node does not talk to this one.
+// ErrRefused is wrapped if another node refuses this node's connection.
 var ErrRefused = errors.New("refused by the other node")
 
-// addressed is the library's transport, with each call addressed to a server id. While the disk hangs it does not speak
-// as leader, so that the others elect one that can work.
+// addressed is the library's transport with each call addressed to a server id. While the disk hangs it sends nothing
+// as leader, so that the others elect a healthy one.
 type addressed struct {
 	*raft.NetworkTransport
 	disk     *disk
-	patience time.Duration // with a pipeline that takes nothing
+	patience time.Duration // how long a pipeline may accept nothing
 	in       *incoming
 	stirs    *stirs
 }
 
-// errDiskHangs is why a leader is silent.
+// errDiskHangs is returned for calls that a leader with a hung disk does not send.
 var errDiskHangs = errors.New("a write to this node's own disk hangs")
 
-// target joins id and address; stream.Dial takes them apart.
+// target joins id and address; stream.Dial splits them.
 func target(id raft.ServerID, addr raft.ServerAddress) raft.ServerAddress {
 	return raft.ServerAddress(id) + "@" + addr
 }
@@ -67,14 +67,15 @@ func (t addressed) AppendEntriesPipeline(id raft.ServerID, addr raft.ServerAddre
 	return &pipeline{AppendPipeline: p, disk: t.disk, patience: t.patience, stirs: t.stirs}, nil
 }
 
-// repeatPause is how long a follower is told nothing new: the library asks it again and again within commitTimeout, so
-// that a commit shows there soon, also when there is none. Nothing needs the same again: a pipeline delivers in order
-// or ends, and the next one begins with everything.
+// repeatPause is how long a follower gets no call if nothing is new. The library sends to it again within
+// commitTimeout, even without a commit, so that a commit shows there soon. Repeating a call is never needed: a
+// pipeline delivers in order or ends, and the next one starts from the beginning.
 const repeatPause = 250 * time.Millisecond
 
-// pipeline is the library's, silent while the disk hangs, and closed when it takes nothing for too long: the library
-// stops to read answers after one that refuses (a follower whose disk is full) and then waits for room in the full
-// pipeline for ever; that follower would get nothing more in this term, and the node would never stop.
+// pipeline wraps the library's pipeline. It sends nothing while the disk hangs, and closes if it accepts nothing for
+// too long: after a refusal (a follower whose disk is full) the library stops reading answers, and then waits for
+// ever for room in the full pipeline; that follower would get nothing more in this term, and the node would never
+// stop.
 type pipeline struct {
 	raft.AppendPipeline
 	disk     *disk
@@ -83,15 +84,15 @@ type pipeline struct {
 	last     saidLast
 }
 
-// saidLast is what a follower was told last.
+// saidLast is the content of the last call to a follower.
 type saidLast struct {
 	term, commit uint64
 	at           time.Time
 }
 
-// AppendEntries implements raft.AppendPipeline. A call that says nothing new is not made, as if it had been lost:
-// nothing counts on its answer, since contact and lease are the heartbeats'. Its caller, who would ask again within
-// commitTimeout, rests until something stirs. It is called by one goroutine.
+// AppendEntries implements raft.AppendPipeline. It skips a call without news, as if the call had been lost: nothing
+// depends on its answer, since contact and lease use the heartbeats. The caller would send again within
+// commitTimeout; it pauses until the next event. Only one goroutine calls it.
 func (p *pipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture,
 	error) {
 	if p.disk.hangs() {
@@ -107,8 +108,8 @@ func (p *pipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.App
 	return p.AppendPipeline.AppendEntries(args, resp)
 }
 
-// repeats returns for how long a call that says nothing new need not be made, as the same was said in the last moments;
-// 0: it says something, which counts as said.
+// repeats returns for how long a call without news may be skipped because the same was sent shortly before. It
+// returns 0 if the call has news, and then records it as sent.
 func (l *saidLast) repeats(args *raft.AppendEntriesRequest, now time.Time) time.Duration {
 	if len(args.Entries) == 0 && args.Term == l.term && args.LeaderCommitIndex == l.commit {
 		if left := repeatPause - now.Sub(l.at); left > 0 {
@@ -128,12 +129,12 @@ func (t addressed) AppendEntries(id raft.ServerID, addr raft.ServerAddress, args
 	return t.NetworkTransport.AppendEntries(id, target(id, addr), args, resp)
 }
 
-// callBytes is how much of the log one call carries, but for an entry that is larger: over a link of 10 Mbit/s it takes
-// a third of the time that a call may take. The library bounds the number of entries alone, and makes a call that took
-// too long again as it was.
+// callBytes bounds the bytes of log entries in one call, except for a single larger entry: over a link of 10 Mbit/s
+// they take a third of the time that a call may take. The library bounds only the number of entries, and repeats a
+// call that took too long unchanged.
 const callBytes = 1 << 20
 
-// cut leaves in a call as many of its entries as it carries. The library goes on behind those that are left.
+// cut reduces a call to as many entries as fit into callBytes. The library continues after those that were sent.
 func cut(args *raft.AppendEntriesRequest) {
 	size := 0
 	for i, e := range args.Entries {
@@ -144,10 +145,10 @@ func cut(args *raft.AppendEntriesRequest) {
 	}
 }
 
-// Consumer returns the calls of others.
+// Consumer returns the incoming calls.
 func (t addressed) Consumer() <-chan raft.RPC { return t.in.calls }
 
-// Close ends all connections; calls of others are passed on no longer.
+// Close ends all connections; incoming calls are no longer passed on.
 func (t addressed) Close() error {
 	t.in.close()
 	return t.NetworkTransport.Close()
@@ -173,7 +174,7 @@ func (t addressed) TimeoutNow(id raft.ServerID, addr raft.ServerAddress, args *r
 	return t.NetworkTransport.TimeoutNow(id, target(id, addr), args, resp)
 }
 
-// stream is the raft.StreamLayer: connections with a greeting.
+// stream is the raft.StreamLayer, with a greeting at the start of each connection.
 type stream struct {
 	net.Listener
 	id        string
@@ -182,17 +183,17 @@ type stream struct {
 	dial      func(addr string, timeout time.Duration) (net.Conn, error)
 	clusterID func() string
 	epoch     func() uint64
-	member    func(id string) bool // of the newest configuration that this node has
+	member    func(id string) bool // of the newest configuration of this node
 	log       hclog.Logger
 
 	mu       sync.Mutex
 	accepted *places           // nil once closed
-	moved    map[string]string // newest address of servers whose configured one is older; see Node.Moved
-	heard    []string          // REST addresses of those that answered, the newest last; at most maxHeard
-	refused  map[string]string // how refusals were logged, by what and whose they are; at most maxRefused
+	moved    map[string]string // newest addresses of servers whose configured address is older; see Node.Moved
+	heard    []string          // REST addresses of servers that answered, newest last; at most maxHeard
+	refused  map[string]string // refusals as last logged, by kind and server id; at most maxRefused
 }
 
-// Close stops listening and closes what was accepted: the library leaves those connections to their callers.
+// Close stops listening and closes accepted connections, which the library leaves open.
 func (s *stream) Close() error {
 	err := s.Listener.Close()
 	s.mu.Lock()
@@ -207,7 +208,7 @@ func (s *stream) Close() error {
 	return err
 }
 
-// admit takes a connection in, unless this end is closed. Another one may have to go for it.
+// admit records an accepted connection, unless this end is closed. Another connection may be closed in exchange.
 func (s *stream) admit(g *guarded) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -218,7 +219,7 @@ func (s *stream) admit(g *guarded) bool {
 	return true
 }
 
-// greeted returns a connection that has greeted the place of its server.
+// greeted moves a connection that has greeted to the slots of its server.
 func (s *stream) greeted(g *guarded, id string) {
 	member := s.member(id)
 	s.mu.Lock()
@@ -229,15 +230,15 @@ func (s *stream) greeted(g *guarded, id string) {
 	}
 }
 
-// drop ends a connection for others' sake: whoever reads it finds it closed.
+// drop closes a connection to make room for others; its reader sees that it is closed.
 func drop(g *guarded) {
 	if g != nil {
 		delete(g.stream.accepted.of, g)
-		_ = g.Conn.Close() // what it says of its end is no matter
+		_ = g.Conn.Close() // the error does not matter
 	}
 }
 
-// Addr returns the address that the others dial.
+// Addr returns the address that the other nodes dial.
 func (s *stream) Addr() net.Addr { return address(s.advertise) }
 
 type address string
@@ -245,7 +246,7 @@ type address string
 func (a address) Network() string { return "tcp" }
 func (a address) String() string  { return string(a) }
 
-// Dial connects and greets.
+// Dial connects to a server and sends the greeting.
 func (s *stream) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	id, addr, ok := strings.Cut(string(to), "@")
 	if !ok {
@@ -273,13 +274,13 @@ func (s *stream) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, e
 	return conn, nil
 }
 
-// What is logged of refusals.
+// Log messages about refusals.
 const (
 	refusesThis = "another node does not talk to this one"
 	wasRefused  = "a node was refused"
 )
 
-// complain logs a refusal by or of a server, once for as long as it stays the same.
+// complain logs a refusal by or of a server, once as long as the reason stays the same.
 func (s *stream) complain(what, id string, args ...any) {
 	text := fmt.Sprint(args...)
 	s.mu.Lock()
@@ -306,15 +307,15 @@ func (s *stream) greet(conn net.Conn, id string, timeout time.Duration) error {
 	if err != nil {
 		return fmt.Errorf("no answer to the greeting: %w", err)
 	}
-	s.hear(answer.rest) // one that is refused may have been removed, and has to ask
+	s.hear(answer.rest) // even if it refuses: this server may have been removed, and has to find out
 	if answer.refusal != "" {
 		return fmt.Errorf("%w: %s", ErrRefused, answer.refusal)
 	}
 	return conn.SetDeadline(time.Time{})
 }
 
-// hear keeps the REST address of a server that answered, if it is reached as this one's is, with TLS or without; the
-// one that was heard longest ago goes for it.
+// hear records the REST address of a server that answered, if it uses the same scheme (TLS or not) as this server's.
+// The address heard longest ago makes room for it.
 func (s *stream) hear(rest string) {
 	if scheme, host, ok := strings.Cut(rest, "://"); !ok || host == "" || !strings.HasPrefix(s.rest, scheme+"://") {
 		return
@@ -329,7 +330,7 @@ func (s *stream) hear(rest string) {
 	s.heard = append(s.heard, rest)
 }
 
-// Accept gives connections that check the greeting at their first read, in the goroutine of their own handler.
+// Accept returns connections that check the greeting at their first read, in the goroutine of their handler.
 func (s *stream) Accept() (net.Conn, error) {
 	for {
 		conn, err := s.Listener.Accept()
@@ -345,7 +346,7 @@ func (s *stream) Accept() (net.Conn, error) {
 	}
 }
 
-// guarded is an accepted connection.
+// guarded is an accepted connection that checks the greeting.
 type guarded struct {
 	net.Conn
 	stream  *stream
@@ -361,7 +362,7 @@ func (g *guarded) Read(b []byte) (int, error) {
 	}
 	n, err := g.Conn.Read(b)
 	if errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNRESET) {
-		return n, io.EOF // one of the two stops: that is the end of a connection, not an error to log
+		return n, io.EOF // one side stops: a normal end, not an error to log
 	}
 	return n, err
 }
@@ -390,19 +391,19 @@ func (g *guarded) receive() error {
 	}
 	if answer.refusal != "" {
 		g.stream.complain(wasRefused, who.id, "from", hostOf(g.RemoteAddr()), "reason", answer.refusal)
-		return io.EOF // the library would log another error each time
+		return io.EOF // the library would log any other error each time
 	}
 	g.stream.greeted(g, who.id)
 	return g.SetDeadline(time.Time{})
 }
 
-// greeting is what a caller says of itself.
+// greeting is what a caller sends first.
 type greeting struct {
 	cluster, wants, id string
 	epoch              uint64
 }
 
-// encode returns what a caller sends. No text has more than 255 bytes.
+// encode returns the bytes that a caller sends. No text may be longer than 255 bytes.
 func (w greeting) encode() []byte {
 	msg := append([]byte(greetingMagic), greetingVersion)
 	for _, text := range [...]string{w.cluster, w.wants, w.id} {
@@ -411,16 +412,16 @@ func (w greeting) encode() []byte {
 	return binary.BigEndian.AppendUint64(msg, w.epoch)
 }
 
-// welcome is what a callee answers.
+// welcome is the answer of the callee.
 type welcome struct {
-	refusal string // why it does not talk to the caller; empty when it does
-	rest    string // base URL of its REST interface; empty when the caller is not told
+	refusal string // why it refuses the caller; empty if it accepts
+	rest    string // base URL of its REST interface; empty if it does not disclose it
 }
 
-// encode returns what a callee sends. No text has more than 255 bytes.
+// encode returns the bytes that a callee sends. No text may be longer than 255 bytes.
 func (w welcome) encode() []byte { return appendShort(appendShort(nil, w.refusal), w.rest) }
 
-// readWelcome reads what a callee sends, and not a byte more.
+// readWelcome reads the callee's answer and no byte after it.
 func readWelcome(r io.Reader) (w welcome, err error) {
 	if w.refusal, err = readShort(r); err == nil {
 		w.rest, err = readShort(r)
@@ -428,7 +429,7 @@ func readWelcome(r io.Reader) (w welcome, err error) {
 	return w, err
 }
 
-// readGreeting reads what a caller sends, and not a byte more.
+// readGreeting reads the caller's greeting and no byte after it.
 func readGreeting(r io.Reader) (who greeting, err error) {
 	var head [5]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -450,7 +451,7 @@ func readGreeting(r io.Reader) (who greeting, err error) {
 	return who, nil
 }
 
-// answer returns what a caller is told.
+// answer returns the answer to a caller.
 func (s *stream) answer(who greeting) (w welcome) {
 	w.refusal = s.judge(who)
 	if own := s.clusterID(); own != "" && who.cluster == own && len(s.rest) <= math.MaxUint8 {
@@ -459,7 +460,7 @@ func (s *stream) answer(who greeting) (w welcome) {
 	return w
 }
 
-// judge returns the reason for which a caller is refused, empty for none. It has at most 255 bytes.
+// judge returns the reason to refuse a caller, or "". The reason has at most 255 bytes.
 func (s *stream) judge(who greeting) string {
 	own := s.clusterID()
 	switch {
@@ -491,7 +492,8 @@ func readShort(r io.Reader) (string, error) {
 	return string(buf[:n]), nil
 }
 
-// transportTimeout is how long a call between managers may take. InstallSnapshot has more, by its size.
+// transportTimeout returns how long a call between managers may take. InstallSnapshot gets more, depending on its
+// size.
 func transportTimeout(heartbeat time.Duration) time.Duration {
 	return max(time.Second, heartbeatsPerCall*heartbeat)
 }
