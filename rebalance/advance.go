@@ -9,48 +9,48 @@ import (
 	"tidemark/partition"
 )
 
-// Seen is what is known of a step of a rebalance that is under way.
+// Seen is the observed state of one step of a rebalance in progress.
 type Seen struct {
-	// Gone says why the step has nothing to do any more: its index is gone, or the new copy, where it has placed one, is
-	// no longer in the topology, or its node is being removed; "" when it has.
+	// Gone is why the step has nothing left to do: its index is gone, the new copy that it placed is no longer in the
+	// topology, or the node of the new copy is being removed. It is "" if there is something left to do.
 	Gone string
-	// Lacks says why a step that has not begun cannot, where that will not pass by itself; "" when it can.
+	// Lacks is why a step that has not begun cannot begin, if the reason will not pass by itself; "" if it can.
 	Lacks string
-	// Allocated: the host of the new copy has made it, and the state says so.
+	// Allocated reports whether the host of the new copy has made it and the state has recorded that.
 	Allocated bool
-	// Whole: the new copy is, on a node that is active, exact at a stability timestamp of the bucket's present generation
-	// and rollback; or the index has nothing that could be missing in it, as it is not built.
+	// Whole reports whether the new copy is on an active node and exact at a stability timestamp of the bucket's present
+	// generation and rollback, or whether the index is not built, so that nothing can be missing in the copy.
 	Whole bool
 }
 
-// SeenNode is what is known of a node that sends or receives.
+// SeenNode is the observed state of a node that sends or receives.
 type SeenNode struct {
-	// Away is for how long it has not been heard, in milliseconds, 0 when it lives.
+	// Away is how long the node has been silent, in milliseconds; 0 if it is active.
 	Away int64
-	// Lost: it is away, or is being removed, and sends nothing.
+	// Lost reports whether the node is offline or being removed, so that it sends nothing.
 	Lost bool
 }
 
-// Bounds of a rebalance that is under way.
+// Bounds limits the work of a rebalance in progress.
 type Bounds struct {
 	Sends, Receives int
-	// Patience is how long a node that is to receive a copy may be away before its steps are given up, in milliseconds.
+	// Patience is how long a receiving node may be away before its steps are given up, in milliseconds.
 	Patience int64
-	// AtOnce is the most transitions that are proposed at a time.
+	// AtOnce is the maximum number of transitions to propose at a time.
 	AtOnce int
 }
 
-// Transition is a step's next state.
+// Transition is a step's next state, to be proposed.
 type Transition struct {
 	Step     uint32
 	From, To partition.RebalanceState
 	Reason   string
 }
 
-// Advance decides which of the steps move on, of which those that are over may be left out. It is a function of what is
-// seen, which comes anew each time: a lost message or a new leader loses nothing. Steps that are under way come first;
-// of those that have not begun only such are looked at as there is room for, in their order, so that what it costs does
-// not follow how many there are. cancelled says why nothing begins any more, "" when that is not so.
+// Advance returns the transitions of steps that can advance; steps that are over may be left out. It depends only on
+// the observations, which are made anew each time, so a lost message or a new leader loses nothing. Steps in progress
+// come first. Of the steps that have not begun, it examines only as many as may begin, in order, so that its cost
+// does not grow with their number. cancelled is why no step begins any more, "" if the rebalance is not cancelled.
 func Advance(steps iter.Seq[*partition.Rebalance], see func(*partition.Rebalance) Seen,
 	node func(index.NodeID) SeenNode, b Bounds, cancelled string) []Transition {
 	w := &work{see: see, node: node, bounds: b, cancelled: cancelled, seen: map[index.NodeID]SeenNode{},
@@ -72,7 +72,7 @@ func Advance(steps iter.Seq[*partition.Rebalance], see func(*partition.Rebalance
 	return w.next
 }
 
-// work is what goes on while steps are looked at.
+// work holds the state of one call of Advance.
 type work struct {
 	see             func(*partition.Rebalance) Seen
 	node            func(index.NodeID) SeenNode
@@ -83,7 +83,7 @@ type work struct {
 	next            []Transition
 }
 
-// of looks at each node once.
+// of observes each node once.
 func (w *work) of(n index.NodeID) SeenNode {
 	s, is := w.seen[n]
 	if !is {
@@ -93,7 +93,7 @@ func (w *work) of(n index.NodeID) SeenNode {
 	return s
 }
 
-// counts counts a step that is under way at the nodes that it gives work.
+// counts adds a step in progress to the load of the nodes involved.
 func (w *work) counts(y *partition.Rebalance) {
 	if !w.of(y.Src.Node).Lost {
 		w.sends[y.Src.Node]++
@@ -101,7 +101,7 @@ func (w *work) counts(y *partition.Rebalance) {
 	w.receives[y.Dst.Node]++
 }
 
-// goes adds the step's transition, if there is one and there is room for it.
+// goes adds the step's transition, if there is one and AtOnce allows it.
 func (w *work) goes(y *partition.Rebalance, decide func(*partition.Rebalance) (partition.RebalanceState, string)) {
 	if len(w.next) >= w.bounds.AtOnce {
 		return
@@ -111,8 +111,8 @@ func (w *work) goes(y *partition.Rebalance, decide func(*partition.Rebalance) (p
 	}
 }
 
-// goesOn returns the state that follows for a step that is under way, 0 for none now. What is whole is not given up: to
-// go on is the shorter way.
+// goesOn returns the next state of a step in progress, 0 if it stays. A step whose copy is whole is completed even if
+// it is to be given up, because completing it is quicker.
 func (w *work) goesOn(y *partition.Rebalance) (to partition.RebalanceState, reason string) {
 	s, away := w.see(y), w.of(y.Dst.Node).Away
 	switch {
@@ -134,7 +134,8 @@ func awayFor(y *partition.Rebalance, away int64) string {
 	return fmt.Sprintf("node %d has been away for %d s", y.Dst.Node, away/1000)
 }
 
-// begins: a step that has not begun does so when its node answers and has room, unless something is lacking for good.
+// begins returns the next state of a step that has not begun: it begins when its nodes answer and have capacity, and
+// is given up if something is permanently missing.
 func (w *work) begins(y *partition.Rebalance) (to partition.RebalanceState, reason string) {
 	from, away := w.of(y.Src.Node), w.of(y.Dst.Node).Away
 	switch {

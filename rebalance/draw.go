@@ -9,8 +9,8 @@ import (
 	"tidemark/index"
 )
 
-// Draw shows a placement as text: a row for each node, a column for each slice of each index, in it the number of the
-// replica that the node has of it.
+// Draw returns a placement as text: a row for each node and a column for each slice of each index, with the number of
+// the replica that the node holds.
 func (c *Cluster) Draw() string {
 	nodes := slices.Clone(c.Nodes)
 	slices.SortFunc(nodes, func(a, b Node) int { return cmp.Compare(a.ID, b.ID) })
@@ -58,8 +58,7 @@ func (c *Cluster) row(n *Node) []string {
 	return append([]string{name, cmp.Or(n.Zone, "-"), fmt.Sprint(count)}, cells...)
 }
 
-// After returns the cluster as it is when some steps of a plan have been taken; c is not changed. New copies get
-// numbers from next on.
+// After returns the cluster after the given steps of a plan; c does not change. New copies get ids from next on.
 func (c *Cluster) After(steps []Step, next index.CopyID) *Cluster {
 	d := *c
 	d.Indexes = slices.Clone(c.Indexes)

@@ -1,7 +1,7 @@
 package rebalance
 
-// cost of a unit of flow. Costs are ordered by balance; what else there is only decides between costs of equal balance.
-// They are added and compared like numbers, which is all that shortest paths need.
+// cost is the cost of a unit of flow. Costs are ordered by balance; rest decides only between costs of equal balance.
+// They can be added and compared like numbers, which is all that shortest paths need.
 type cost struct{ balance, rest int64 }
 
 func (c cost) plus(d cost) cost  { return cost{c.balance + d.balance, c.rest + d.rest} }
@@ -11,7 +11,7 @@ func (c cost) less(d cost) bool {
 	return c.balance < d.balance || c.balance == d.balance && c.rest < d.rest
 }
 
-// arc of the residual graph; rev is its opposite's place.
+// arc is an arc of the residual graph; rev is the position of its reverse arc.
 type arc struct {
 	to, rev int32
 	cost    cost
@@ -21,31 +21,31 @@ type arc struct {
 // on the arcs of reduced cost zero).
 type graph struct {
 	at []vertex
-	// arcs are those of each vertex side by side, and caps what each has room for: most arcs that a search comes by have
-	// none, and are not looked at.
+	// arcs holds the arcs of each vertex side by side, and caps their residual capacities. They are separate because
+	// most arcs that a search passes have no capacity and need not be loaded.
 	arcs    []arc
 	caps    []int32
 	degrees []int32
-	added   []added // in the order in which they came
-	memory  *memory // nil: of its own
+	added   []added // in the order in which they were added
+	memory  *memory // buffers to reuse; nil: allocate
 
-	searches int // for shortest ways, that run took
+	searches int // number of shortest-path searches made by run
 }
 
-// memory is what one graph after the other lies in.
+// memory holds the buffers that consecutive graphs reuse.
 type memory struct {
 	added []added
 	arcs  []arc
 	caps  []int32
 }
 
-// vertex is what searches look at together: most of a graph's time is spent in waiting for the memory of the next one.
+// vertex groups the fields that searches read together: a graph spends most of its time waiting for memory.
 type vertex struct {
 	pot    cost
-	excess int32 // what it has to give; below zero: to take
-	first  int32 // its arcs go from there to the first of the next vertex
-	level  int32 // of a walk
-	next   int32 // of a walk: the arc that is looked at next
+	excess int32 // supply; below zero: demand
+	first  int32 // its arcs begin here and end at the next vertex's first
+	level  int32 // level in a walk
+	next   int32 // in a walk, the arc to examine next
 }
 
 // added is an arc before the graph is laid out.
@@ -56,12 +56,12 @@ type added struct {
 
 var unreached = cost{balance: 1 << 60}
 
-// newGraph makes a graph with room for so many arcs.
+// newGraph returns a graph with capacity for the given number of arcs.
 func newGraph(vertices, arcs int) *graph {
 	return &graph{at: make([]vertex, vertices+1), degrees: make([]int32, vertices), added: make([]added, 0, arcs)}
 }
 
-// add makes an arc and gives its place in the list of from.
+// add adds an arc and returns its position in the arc list of from.
 func (g *graph) add(from, to int, capacity int32, c cost) int {
 	g.added = append(g.added, added{int32(from), int32(to), capacity, c})
 	g.degrees[from]++
@@ -69,16 +69,16 @@ func (g *graph) add(from, to int, capacity int32, c cost) int {
 	return int(g.degrees[from]) - 1
 }
 
-// degree is how many arcs a vertex has.
+// degree returns the number of arcs of a vertex.
 func (g *graph) degree(v int) int { return int(g.degrees[v]) }
 
-// of returns where the arcs of a vertex begin and end.
+// of returns the range of the arcs of a vertex.
 func (g *graph) of(v int) (first, end int) { return int(g.at[v].first), int(g.at[v+1].first) }
 
-// room is what an arc of a vertex, by its place in the list, has room for.
+// room returns the residual capacity of the i-th arc of a vertex.
 func (g *graph) room(v, i int) int { return int(g.caps[int(g.at[v].first)+i]) }
 
-// layOut puts the arcs of each vertex side by side; no more are added then.
+// layOut places the arcs of each vertex side by side; no arcs may be added afterwards.
 func (g *graph) layOut() {
 	n := 2 * len(g.added)
 	if r := g.memory; r != nil && cap(r.arcs) >= n {
@@ -106,11 +106,11 @@ func (g *graph) layOut() {
 	g.added = nil
 }
 
-// supply lets a vertex give so many units, or take them where the number is negative.
+// supply adds to the supply of a vertex; a negative number is a demand.
 func (g *graph) supply(v int, units int32) { g.at[v].excess += units }
 
-// warm fills the arcs whose reduced cost is negative, so that potentials that were found otherwise can be gone on with.
-// What lacks or is over at their ends is made up for by run.
+// warm saturates the arcs with negative reduced cost, so that the search can continue with potentials found
+// elsewhere. run then balances the excess at their ends.
 func (g *graph) warm() {
 	for u := range len(g.at) - 1 {
 		for i, end := g.of(u); i < end; i++ {
@@ -125,8 +125,8 @@ func (g *graph) warm() {
 	}
 }
 
-// run brings as many units as can be from the vertices that give to those that take, at the least cost. No arc may have
-// a negative reduced cost.
+// run sends as many units as possible from vertices with supply to vertices with demand, at the least cost. No arc
+// may have a negative reduced cost.
 func (g *graph) run() {
 	dist := make([]cost, len(g.at)-1)
 	w := walk{g: g}
@@ -148,7 +148,7 @@ func (g *graph) run() {
 		}
 		for v := range dist {
 			d := dist[v]
-			if far.less(d) { // what lies beyond keeps a reduced cost of at least zero
+			if far.less(d) { // vertices beyond keep a reduced cost of at least zero
 				d = far
 			}
 			g.at[v].pot = g.at[v].pot.plus(d)
@@ -158,8 +158,8 @@ func (g *graph) run() {
 	}
 }
 
-// distances is Dijkstra over reduced costs, from all vertices that give. It ends when one that takes is reached: others
-// are then at least as far.
+// distances runs Dijkstra over reduced costs from all vertices with supply. It ends when it reaches a vertex with
+// demand: all others are at least as far.
 func (g *graph) distances(dist []cost, give []int32, q *queue) (far cost, ok bool) {
 	q.far, q.near = q.far[:0], q.near[:0]
 	for v := range dist {
@@ -197,32 +197,32 @@ func (g *graph) distances(dist []cost, give []int32, q *queue) (far cost, ok boo
 	}
 }
 
-// walk finds blocking flows on arcs of reduced cost zero (Dinic): each goes along shortest ways, counted in arcs, so
-// that a search does not lose itself where many ways cost the same. These are looked for from both ends at once, as
-// most of the graph can be reached from either at no cost.
+// walk finds blocking flows on arcs of reduced cost zero (Dinic). Each follows paths with the fewest arcs, so that
+// the search does not wander where many paths have equal cost. It searches from both ends at once, because most of
+// the graph can be reached from either end at no cost.
 type walk struct {
 	g           *graph
-	give, take  []int32 // the vertices that have, or lack, something
+	give, take  []int32 // the vertices with supply, and with demand
 	fore, back  front
-	last, cross int32 // the levels between which both met
+	last, cross int32 // the levels between which the two searches met
 }
 
-// front is one side of a search: the vertices that it has seen, of which those from begin on are the farthest.
+// front is one side of a search: the vertices it has seen. Those from begin on are the farthest.
 type front struct {
 	seen  []int32
 	begin int
-	arcs  int // of the farthest
+	arcs  int // number of arcs of the farthest vertices
 	level int32
 }
 
-// Levels count up from those that give, which are of level 0, and up to those that take, which are of lastTaken: others
-// are below by as many arcs as they are away. No vertex has the level behind that.
+// Levels count up from 0 at the vertices with supply, and down from lastTaken at those with demand: a vertex has the
+// level of its nearest end plus, or minus, the number of arcs between them. unseen lies between the two ranges.
 const (
 	unseen    = -1
 	lastTaken = -3
 )
 
-// start lets a side begin at those of its ends that still have something, or lack it.
+// start begins one side at its vertices that still have supply or demand.
 func (s *front) start(g *graph, ends []int32, level int32) {
 	*s = front{seen: s.seen[:0], level: level}
 	for _, v := range ends {
@@ -232,7 +232,7 @@ func (s *front) start(g *graph, ends []int32, level int32) {
 	}
 }
 
-// add notes a vertex of a level.
+// add records a vertex at a level.
 func (s *front) add(g *graph, v, level int32) {
 	x := &g.at[v]
 	x.level, x.next = level, x.first
@@ -240,14 +240,14 @@ func (s *front) add(g *graph, v, level int32) {
 	s.seen = append(s.seen, v)
 }
 
-// clear forgets what was seen.
+// clear resets the levels of the vertices seen.
 func (s *front) clear(g *graph) {
 	for _, v := range s.seen {
 		g.at[v].level = unseen
 	}
 }
 
-// sweep pushes a blocking flow; false when no way is left.
+// sweep pushes a blocking flow; it returns false if no path is left.
 func (w *walk) sweep() (some bool) {
 	g := w.g
 	if w.meet() {
@@ -264,8 +264,8 @@ func (w *walk) sweep() (some bool) {
 	return some
 }
 
-// meet searches from both ends, where there is less to look at, until one side comes upon the other: what is not seen
-// by then lies on no shortest way.
+// meet searches from both ends, always on the side with fewer arcs to examine, until the two sides meet: a vertex not
+// seen by then lies on no shortest path.
 func (w *walk) meet() (met bool) {
 	g := w.g
 	w.fore.start(g, w.give, 0)
@@ -288,7 +288,7 @@ func (w *walk) meet() (met bool) {
 	return true
 }
 
-// forward looks at what can be reached from a vertex at no cost.
+// forward examines the vertices that can be reached from v at no cost.
 func (w *walk) forward(v int32) (met bool) {
 	g, from := w.g, &w.g.at[v]
 	w.fore.level = from.level + 1
@@ -310,7 +310,7 @@ func (w *walk) forward(v int32) (met bool) {
 	return false
 }
 
-// backward looks at what a vertex can be reached from at no cost.
+// backward examines the vertices from which v can be reached at no cost.
 func (w *walk) backward(v int32) (met bool) {
 	g, to := w.g, &w.g.at[v]
 	w.back.level = to.level - 1
@@ -329,7 +329,7 @@ func (w *walk) backward(v int32) (met bool) {
 	return false
 }
 
-// push brings up to so many units from a vertex to those that take.
+// push sends up to want units from u to vertices with demand, and returns how many it has sent.
 func (w *walk) push(u, want int32) int32 {
 	g, from := w.g, &w.g.at[u]
 	if lacks := -from.excess; lacks > 0 {
@@ -381,14 +381,14 @@ type reached struct {
 	vertex int32
 }
 
-// queue gives the nearest first: those that are as near as the one before, of which there are many, without an order,
-// and others by a binary heap.
+// queue is a priority queue that returns the nearest vertex first. Vertices at the distance of the last one, of which
+// there are many, are kept unordered, the others in a binary heap.
 type queue struct {
 	near []int32
 	far  []reached
 }
 
-// next returns the next vertex, and raises at to its distance; false when there is none.
+// next returns the next vertex and raises at to its distance; ok is false if the queue is empty.
 func (q *queue) next(at *cost) (v int32, ok bool) {
 	if n := len(q.near); n > 0 {
 		v, q.near = q.near[n-1], q.near[:n-1]

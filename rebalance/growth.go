@@ -10,31 +10,32 @@ import (
 	"tidemark/partition"
 )
 
-// GrowthBounds say when an index is split by itself. Times are milliseconds.
+// GrowthBounds defines when an index is split automatically. Times are milliseconds.
 type GrowthBounds struct {
-	Above uint64 // bytes that a slice may have; 0: any number
-	Rate  uint64 // entries that may be written to and read from a slice in a second; 0: any number
-	After int64  // for which a slice has to have more of either
-	Rest  int64  // for which an index is left alone after it was made or split, or a split of it came to nothing
-	Calm  int64  // for which slices have to be small and cold that are merged
+	Above uint64 // bytes that a slice may hold; 0: unlimited
+	Rate  uint64 // entries written to and read from a slice per second; 0: unlimited
+	After int64  // how long a slice has to be above either bound
+	Rest  int64  // how long an index is left alone after its creation, its split, or a failed split of it
+	Calm  int64  // how long slices have to be small and cold before they are merged
 }
 
-// Sizes is what is known of an index that may have to be split.
+// Sizes describes an index that may have to be split.
 type Sizes struct {
 	Index  index.ID
-	Bytes  []uint64 // of each slice
-	Rates  []uint64 // entries of each that are written and read in a second; nil: none
-	Ranges bool     // the slices are ranges, which are cut where the entries say; else there are twice as many
-	Folds  bool     // of 2n slices, i and n+i hold what slice i of n slices would
-	Least  uint16   // slices that it keeps at least: that were asked for
-	AgeMS  int64    // since it was made, or its newest split was begun; below 0: by a clock that was wrong
-	Rests  bool     // a split of it came to nothing a short while ago
-	// Known tells that each slice has a whole copy on an indexer that answers: else Bytes and Rates say nothing.
+	Bytes  []uint64 // per slice
+	Rates  []uint64 // entries written and read per second, per slice; nil: none
+	Ranges bool     // the slices are ranges, which can be cut anywhere; otherwise their number is doubled
+	Folds  bool     // of 2n slices, i and n+i hold what slice i of n slices would hold
+	Least  uint16   // minimum number of slices: as many as the user requested
+	AgeMS  int64    // since it was created or its newest split began; below 0: measured by a wrong clock
+	Rests  bool     // a split of it failed a short while ago
+	// Known reports whether each slice has a whole copy on an indexer that answers; otherwise Bytes and Rates are
+	// invalid.
 	Known   bool
-	Blocked string // why it cannot be split now, "" when it can
+	Blocked string // why it cannot be split now, "" if it can
 }
 
-// largest is the slice of which there is most, and how much that is, and all.
+// largest returns the largest slice, its size, and the total of all slices.
 func largest(of []uint64) (slice int, most, total uint64) {
 	for i, n := range of {
 		if total += n; n > most {
@@ -44,8 +45,8 @@ func largest(of []uint64) (slice int, most, total uint64) {
 	return slice, most, total
 }
 
-// Over reports by how many times the slice of an index that is furthest above its bounds is at them, of its bytes and
-// of its rate; up to 1 none is.
+// Over returns the largest ratio of a slice's bytes to its bound, and of a slice's rate to its bound. If both are at
+// most 1, no slice is above its bounds.
 func (b *GrowthBounds) Over(s *Sizes) (bytes, rate float64) {
 	if _, most, _ := largest(s.Bytes); b.Above > 0 {
 		bytes = float64(most) / float64(b.Above)
@@ -56,41 +57,41 @@ func (b *GrowthBounds) Over(s *Sizes) (bytes, rate float64) {
 	return bytes, rate
 }
 
-// Growing decides which indexes are split by themselves, and which get fewer slices again. The zero value has
-// looked at nothing.
+// Growing decides which indexes are split automatically, and which get fewer slices again. The zero value has no
+// observations.
 type Growing struct {
-	overMS map[index.ID]int64 // since when each look at which sizes were known has found a slice above its bounds
-	calm   map[index.ID]*calm // of indexes that have more slices than were asked for
+	overMS map[index.ID]int64 // since when every observation with known sizes has found a slice above its bounds
+	calm   map[index.ID]*calm // for indexes with more slices than were requested
 }
 
-// Split is what an index is to become.
+// Split describes what an index is to become.
 type Split struct {
 	Index          index.ID
 	Partitions     uint16
-	Cause          string // for people
-	Largest, Total uint64 // bytes of its largest slice, and of all
-	// Hot are, of ranges that are cut where their load is, the slices that are; nil: all of it is cut anew, by its
-	// entries.
+	Cause          string // for display
+	Largest, Total uint64 // bytes of the largest slice, and of all slices
+	// Hot lists, for ranges that are cut because of their load, the slices to cut; nil: the whole index is cut anew by
+	// the number of its entries.
 	Hot []Hot
-	// Joins are, of ranges that are merged, the slices that each becomes one with the one before.
+	// Joins lists, for ranges that are merged, the slices that are joined with the slice before them.
 	Joins []index.SliceID
 	over  float64
-	gone  int // slices, of a merge
+	gone  int // number of slices that a merge removes
 }
 
 // Hot is a range that is written and read too often.
 type Hot struct {
 	Slice index.SliceID
-	Rate  uint64 // entries a second
-	Parts int    // that it is to be cut into, about
+	Rate  uint64 // entries per second
+	Parts int    // approximate number of parts to cut it into
 }
 
-// MaxHot bounds the slices of one index that are cut where their load is at a time.
+// MaxHot bounds the slices of one index that are cut because of their load at one time.
 const MaxHot = 64
 
-// Look takes what is known at a moment of all indexes that may be split, in their order, and what else goes on, ""
-// for nothing. It returns the one that is to be split now, nil: none; and of each other that has a slice above its
-// bounds, why it is not.
+// Look evaluates an observation of all indexes that may be split, in their order. busy is why no split may begin now,
+// "" if one may. It returns the index to split now, nil for none, and for every other index with a slice above its
+// bounds why it is not split.
 func (g *Growing) Look(nowMS int64, bounds GrowthBounds, all []Sizes, busy string) (next *Split,
 	waits map[index.ID]string) {
 	before := g.overMS
@@ -99,7 +100,7 @@ func (g *Growing) Look(nowMS int64, bounds GrowthBounds, all []Sizes, busy strin
 	for i := range all {
 		s := &all[i]
 		since, over := before[s.Index]
-		if !s.Known && over { // for a while: a copy is being filled, or its indexer is away
+		if !s.Known && over { // temporary: a copy is being filled, or its indexer is away
 			g.overMS[s.Index], waits[s.Index] = since, "some slice of it has no whole copy on an indexer that answers: "+
 				"nobody knows how large it is"
 			continue
@@ -131,11 +132,11 @@ func (s *Split) first() string {
 	return fmt.Sprintf("index %d, which has a slice further above its bound, comes first", s.Index)
 }
 
-// judge says what an index that has a slice above its bounds becomes, or why it stays as it is.
+// judge returns what an index with a slice above its bounds becomes, or why it stays as it is.
 func (b *GrowthBounds) judge(s *Sizes, forMS int64, steady bool, busy string) (split *Split, why string) {
 	split = &Split{Index: s.Index}
 	_, split.Largest, split.Total = largest(s.Bytes)
-	if bytes, rate := b.Over(s); bytes > 1 { // also when it is hot: cut anew by bytes first
+	if bytes, rate := b.Over(s); bytes > 1 { // even if it is hot, too: bytes come first
 		split.over = bytes
 		why = b.byBytes(s, split)
 	} else {
@@ -163,11 +164,11 @@ func (b *GrowthBounds) judge(s *Sizes, forMS int64, steady bool, busy string) (s
 
 func duration(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
 
-// uneven is how many times the mean the largest slice of an index by hash has at least that more slices do not help:
-// few keys have most of the entries.
+// uneven is the ratio of the largest slice to the mean from which more slices do not help an index partitioned by
+// hash: a few keys have most of the entries.
 const uneven = 4
 
-// byBytes says what an index becomes that has too large a slice, or why more slices do not help.
+// byBytes sets what an index with a too large slice becomes, or returns why more slices do not help.
 func (b *GrowthBounds) byBytes(s *Sizes, split *Split) (why string) {
 	slice, most, total := largest(s.Bytes)
 	split.Cause = fmt.Sprintf("slice %d of %d has %d bytes, more than the %d of --split-above", slice, len(s.Bytes), most,
@@ -177,7 +178,7 @@ func (b *GrowthBounds) byBytes(s *Sizes, split *Split) (why string) {
 		return why
 	}
 	slices := uint64(len(s.Bytes))
-	// of half as much as they may have, so that the next split is one further slice
+	// Aim at half the bound per slice, so that the next split adds only about one slice.
 	wanted := max(slices+1, total/max(b.Above/2, 1)+1)
 	wanted = max(min(wanted, partition.MaxPartitions), slices+1)
 	if wanted > partition.MaxPartitions {
@@ -187,8 +188,8 @@ func (b *GrowthBounds) byBytes(s *Sizes, split *Split) (why string) {
 	return ""
 }
 
-// byRate says what an index becomes that has a slice which is written and read too often, or why more slices do not
-// help. Ranges are cut within those slices alone.
+// byRate sets what an index with a too busy slice becomes, or returns why more slices do not help. Ranges are cut
+// only within the busy slices.
 func (b *GrowthBounds) byRate(s *Sizes, split *Split) (why string) {
 	const unit = "entries written and read in a second"
 	slice, most, _ := largest(s.Rates)
@@ -227,7 +228,7 @@ func tooMany(most uint64, unit string, wanted uint64) string {
 		partition.MaxPartitions)
 }
 
-// double is how many slices an index by hash needs, or why more do not help.
+// double returns how many slices an index partitioned by hash needs, or why more do not help.
 func double(of []uint64, bound uint64, unit, what string) (n uint16, why string) {
 	_, most, total := largest(of)
 	slices := uint64(len(of))

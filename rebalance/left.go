@@ -2,39 +2,41 @@ package rebalance
 
 import "tidemark/index"
 
-// Work is what a step of a rebalance has to do, and how much of it is done.
+// Work is the amount of work of a step of a rebalance, and how much of it is done.
 type Work struct {
 	Src, Dst index.NodeID
-	// Lost: the node that it comes from sends nothing.
+	// Lost reports whether the source node sends nothing.
 	Lost  bool
 	Bytes float64
-	// Begun: it has been; Part is how much of its bytes is done, 0 to 1, where 1 is that it is done.
+	// Begun reports whether the step has begun. Part is the fraction of its bytes that is done, 0 to 1; at 1 the step is
+	// done.
 	Begun bool
 	Part  float64
-	// Seconds is for how long it has been seen under way.
+	// Seconds is how long the step has been observed in progress.
 	Seconds float64
-	// Skipped: it was given up, and takes no time.
+	// Skipped reports whether the step was given up; it then takes no time.
 	Skipped bool
 }
 
-// Pace is how quick steps are.
+// Pace is the speed of steps.
 type Pace struct {
 	BytesPerSecond float64
-	Overhead       float64 // seconds that a step takes beside its bytes
+	Overhead       float64 // seconds that a step takes in addition to the transfer of its bytes
 }
 
-// leastDone is how much of a rebalance has to be done before it is told how long the rest takes.
+// leastDone is the fraction of a rebalance that has to be done before its remaining time is estimated.
 const leastDone = 0.05
 
-// mostWaited is how much of the overhead of a step counts as done while the step is not: some take longer than others.
+// mostWaited is the largest fraction of a step's overhead that counts as done before the step is: some steps take
+// longer than others.
 const mostWaited = 0.9
 
-// Left estimates how long a rebalance still takes, as a multiple of the time that it has taken; known is false while
-// too little is done for that.
+// Left estimates how long a rebalance still takes, as a multiple of the time it has taken; known is false while too
+// little is done to tell.
 //
-// The time is that of the node that has the most to send or to receive: its bytes go one copy after the other, its
-// steps beside each other. So the end, where few nodes have something left to do, is not taken for as quick as the
-// beginning, where all have.
+// The estimate is that of the node with the most to send or receive: its bytes are transferred one copy after
+// another, while the overheads of its steps overlap. So the end of a rebalance, when few nodes still have work, is
+// not expected to be as quick as the beginning, when all have.
 func Left(steps []Work, b Bounds, p Pace) (times float64, known bool) {
 	type load struct{ all, left float64 } // seconds
 	var sends, receives [1 << 8]load      // by NodeID
@@ -64,8 +66,8 @@ func Left(steps []Work, b Bounds, p Pace) (times float64, known bool) {
 	return 0, false
 }
 
-// left returns how many seconds the bytes of a step take, and how many what is left of them and of its overhead does.
-// Of a step that is under way, the time in which no bytes of it came was overhead.
+// left returns the seconds for all bytes of a step, for its remaining bytes, and for its remaining overhead. For a
+// step in progress, the time without transfer counts as overhead.
 func (y *Work) left(p Pace) (bytes, bytesLeft, overhead float64) {
 	bytes = y.Bytes / p.BytesPerSecond
 	switch part := min(max(y.Part, 0), 1); {
@@ -78,28 +80,28 @@ func (y *Work) left(p Pace) (bytes, bytesLeft, overhead float64) {
 	return bytes, bytes, p.Overhead
 }
 
-// Watch looks at the steps of a rebalance, and learns how quick they are. The zero value has seen none.
+// Watch observes the steps of a rebalance and measures their speed. The zero value has no observations.
 type Watch struct {
-	of      uint64 // a rebalance
-	nowMS   int64  // of the look that goes on
+	of      uint64 // id of the rebalance
+	nowMS   int64  // time of the current observation
 	looks   int
 	running map[uint32]*running
 
-	known          float64 // steps that were seen from their beginning to their end
-	seconds        float64 // that these took
-	bytes          float64 // of these
-	moved, movedIn float64 // bytes that were seen coming, and the seconds in which they came
+	known          float64 // number of steps observed from beginning to end
+	seconds        float64 // total duration of these steps
+	bytes          float64 // total bytes of these steps
+	moved, movedIn float64 // bytes observed in transfer, and the seconds they took
 }
 
-// running is a step that is under way.
+// running is a step in progress.
 type running struct {
 	sinceMS int64
-	late    bool    // it had begun before it was looked at
-	part    float64 // the most that was seen: what files bring and what is behind them are counted one after the other
-	partMS  int64   // when it was
+	late    bool    // it had begun before the first observation
+	part    float64 // largest fraction observed; bytes from files and what follows them are counted one after the other
+	partMS  int64   // when part was last raised
 }
 
-// Look begins a look at the steps of a rebalance, each of which then goes through See.
+// Look begins an observation of the steps of a rebalance; each of them is then passed to See.
 func (w *Watch) Look(of uint64, nowMS int64) {
 	if w.of != of || nowMS < w.nowMS {
 		*w = Watch{of: of, running: map[uint32]*running{}}
@@ -107,12 +109,12 @@ func (w *Watch) Look(of uint64, nowMS int64) {
 	w.looks, w.nowMS = w.looks+1, nowMS
 }
 
-// See takes what is seen of a step that is under way, or, with whole, has ended well since; and completes it: by the
-// most that was seen of it, and for how long it has been under way.
+// See records the observation of a step in progress, or, if whole, of one that has completed since. It completes y
+// with the largest fraction observed and the time in progress.
 func (w *Watch) See(step uint32, y *Work, whole bool) {
 	r := w.running[step]
 	switch {
-	case r == nil && whole: // before anything was seen of it
+	case r == nil && whole: // it was never observed in progress
 		return
 	case r == nil:
 		r = &running{sinceMS: w.nowMS, late: w.looks == 1, partMS: w.nowMS}
@@ -129,7 +131,7 @@ func (w *Watch) See(step uint32, y *Work, whole bool) {
 		return
 	}
 	if y.Part > r.part {
-		if r.part > 0 && y.Bytes > 0 { // 0: nobody has told how large it is
+		if r.part > 0 && y.Bytes > 0 { // at 0 its size was not known
 			w.moved += (y.Part - r.part) * y.Bytes
 			w.movedIn += float64(w.nowMS-r.partMS) / 1000
 		}
@@ -138,16 +140,16 @@ func (w *Watch) See(step uint32, y *Work, whole bool) {
 	y.Part = r.part
 }
 
-// leastMoved is for how many seconds bytes have to be seen coming before it is known how quick they are.
+// leastMoved is for how many seconds transfers must have been observed before their rate is used.
 const leastMoved = 2
 
-// Pace returns how quick steps are: what was seen, or else what is presumed.
+// Pace returns the measured speed of steps, or the presumed one where nothing was measured.
 func (w *Watch) Pace(presumed Pace) Pace {
 	if w.movedIn >= leastMoved {
 		presumed.BytesPerSecond = w.moved / w.movedIn
 	}
 	if w.known > 0 {
-		// The presumed one counts as one step: the first may be no like the others.
+		// The presumed value counts as one step, because the first step may not be typical.
 		presumed.Overhead = (presumed.Overhead + max(w.seconds-w.bytes/presumed.BytesPerSecond, 0)) / (1 + w.known)
 	}
 	return presumed

@@ -10,10 +10,10 @@ import (
 	"tidemark/partition"
 )
 
-// ErrStale is wrapped when a plan was made of another placement than there is.
+// ErrStale is wrapped if a plan was made for a placement other than the present one.
 var ErrStale = errors.New("the plan is stale")
 
-// Cluster is what a plan is made of: the nodes, and where the copies are.
+// Cluster is the input of a plan: the nodes and the places of the copies.
 type Cluster struct {
 	Revision uint64  `json:"revision"` // of the definitions
 	Nodes    []Node  `json:"nodes"`
@@ -26,8 +26,8 @@ type Index struct {
 	Bucket   string         `json:"bucket"`
 	Name     string         `json:"name"`
 	Slices   int            `json:"slices"`
-	Replicas int            `json:"replicas"`        // that it is to have, beside the first copy
-	Nodes    []index.NodeID `json:"nodes,omitempty"` // that may hold it; none: all
+	Replicas int            `json:"replicas"`        // number wanted beside the first copy
+	Nodes    []index.NodeID `json:"nodes,omitempty"` // nodes that may hold it; empty: all
 	Copies   []Copy         `json:"copies"`
 }
 
@@ -42,36 +42,36 @@ type Copy struct {
 	Bytes   int64             `json:"bytes"`
 }
 
-// Kind of a step.
+// Kind is the kind of a step.
 type Kind string
 
 // The kinds.
 const (
 	Move   Kind = "move"   // a copy changes its node
 	Repair Kind = "repair" // a copy takes the place of one that was lost
-	Add    Kind = "add"    // a further replica
+	Add    Kind = "add"    // an additional replica
 )
 
-// Step is one change of one slice's copies. It is done when the index has a copy of the slice and replica on To, and
-// not the copy Old; taking it again then does nothing.
+// Step is one change of one slice's copies. It is done if the index has a copy of the slice and replica on To, and no
+// longer the copy Old; taking it again then does nothing.
 type Step struct {
-	ID      int               `json:"id"` // from 1
+	ID      int               `json:"id"` // counted from 1
 	Round   int               `json:"round"`
 	Kind    Kind              `json:"kind"`
 	Index   index.ID          `json:"index"`
-	Name    string            `json:"name"` // bucket/name, for people
+	Name    string            `json:"name"` // bucket/name, for display
 	Slice   index.SliceID     `json:"slice"`
 	Replica partition.Replica `json:"replica"`
-	Old     index.CopyID      `json:"old,omitempty"` // goes when the new one is whole; 0: none
+	Old     index.CopyID      `json:"old,omitempty"` // removed when the new copy is whole; 0: none
 	From    *index.NodeID     `json:"from,omitempty"`
 	To      index.NodeID      `json:"to"`
-	// Source has a copy that the new one can be made of; none: it comes from KV.
+	// Source is a node with a copy from which the new one can be made; nil: it is filled from KV.
 	Source *index.NodeID `json:"source,omitempty"`
 	Bytes  int64         `json:"bytes"`
 	Why    string        `json:"why"`
 }
 
-// Share is what a plan means for a node.
+// Share is the effect of a plan on one node.
 type Share struct {
 	Node     index.NodeID `json:"node"`
 	Name     string       `json:"name"`
@@ -83,51 +83,51 @@ type Share struct {
 	Bytes    [2]int64     `json:"bytes"` // before and after
 }
 
-// Short is an index that cannot have as many copies as it is to have.
+// Short is an index that cannot have as many copies as it should.
 type Short struct {
 	Index  index.ID `json:"index"`
 	Name   string   `json:"name"`
-	Want   int      `json:"want"` // copies of each slice
+	Want   int      `json:"want"` // wanted copies of each slice
 	Usable int      `json:"usable"`
 }
 
-// Plan is what has to be done, in an order that keeps to the options.
+// Plan lists the steps to take, in an order that respects the options.
 type Plan struct {
-	Revision uint64  `json:"revision"` // of the definitions that it was made of
+	Revision uint64  `json:"revision"` // definitions revision for which it was made
 	Options  Options `json:"options"`
-	Steps    []Step  `json:"steps"` // by round
+	Steps    []Step  `json:"steps"` // ordered by round
 	Rounds   int     `json:"rounds"`
-	Bytes    int64   `json:"bytes"` // that new copies take
-	// Milliseconds is how long it takes when bytes are all that takes time, beside a fixed time per step.
+	Bytes    int64   `json:"bytes"` // bytes of the new copies
+	// Milliseconds is the expected duration if only bytes and a fixed time per step matter.
 	Milliseconds int64   `json:"expected_ms"`
 	Nodes        []Share `json:"nodes"`
 	Short        []Short `json:"short,omitempty"`
 	Balanced     bool    `json:"balanced"` // nothing has to move
-	// Left names indexes of which nothing moves: each is being split, and its successor is planned instead.
+	// Left lists indexes of which nothing moves: each is being split, and the plan covers its successor instead.
 	Left []string `json:"left_out,omitempty"`
-	// Remove and Keep are the indexers that were named when the plan was asked for: running it marks them so.
+	// Remove and Keep are the indexers named in the request for the plan; running the plan marks them accordingly.
 	Remove []string `json:"remove,omitempty"`
 	Keep   []string `json:"keep,omitempty"`
 }
 
-// Options of a plan; zero fields are the defaults.
+// Options controls a plan; zero fields have the defaults given here.
 type Options struct {
-	Sends    int `json:"sends"`    // copies that one node sends at a time: 1
-	Receives int `json:"receives"` // copies that one node receives at a time: 1
-	// BytesPerSecond is of one node: 4/5 of the cluster's transfer rate, of 64 MiB where it has none.
+	Sends    int `json:"sends"`    // copies that one node sends at a time; default 1
+	Receives int `json:"receives"` // copies that one node receives at a time; default 1
+	// BytesPerSecond is per node; default 4/5 of the cluster's transfer rate, or of 64 MiB if it has none.
 	BytesPerSecond int64 `json:"bytes_per_second"`
-	StepMS         int64 `json:"step_ms"` // what a step takes beside its bytes: 2000
+	StepMS         int64 `json:"step_ms"` // milliseconds per step in addition to its bytes; default 2000
 }
 
-// DefaultRate is how many bytes a second are presumed to be done for one node where nobody says: files come with 64 MiB
-// a second, and checking them and what follows takes a fifth of the time.
+// DefaultRate is the presumed number of bytes per second and node: files are sent at 64 MiB per second, and verifying
+// them and the work that follows takes a fifth of the time.
 const DefaultRate = 64 << 20 * 4 / 5
 
-// MaxBegun bounds how many steps of a plan are begun at a time, so that one command carries them; the next plan has the
-// rest.
+// MaxBegun bounds how many steps of a plan are begun at a time, so that they fit into one command; the next plan
+// contains the rest.
 const MaxBegun = 16_000
 
-// MaxParallel bounds how much one node may send or receive at a time.
+// MaxParallel bounds how many copies one node may send or receive at a time.
 const MaxParallel = 64
 
 func (o Options) withDefaults() (Options, error) {
@@ -141,10 +141,10 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// Check refuses options that Make would not take. Errors wrap ErrInput.
+// Check rejects options that Make would not accept. Errors wrap ErrInput.
 func (o Options) Check() error { _, err := o.withDefaults(); return err }
 
-// Make plans. The cluster is not changed. Errors wrap ErrTooFewNodes, ErrInput or ErrCertificate.
+// Make returns a plan for c, which does not change. Errors wrap ErrTooFewNodes, ErrInput or ErrCertificate.
 func Make(c *Cluster, o Options) (*Plan, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -168,32 +168,32 @@ func Make(c *Cluster, o Options) (*Plan, error) {
 	return p, nil
 }
 
-// maker holds the cluster by places in lists instead of ids.
+// maker holds the cluster with positions in lists in place of ids.
 type maker struct {
 	c      *Cluster
-	nodes  []Node // by id
+	nodes  []Node // ordered by id
 	at     map[index.NodeID]int
-	usable [][]int // of each index: places of serving nodes that may hold it
-	wants  []int   // of each index: copies of each slice on these
-	kind   []int   // of each index: its row in the network that was solved last
+	usable [][]int // per index: positions of the serving nodes that may hold it
+	wants  []int   // per index: copies of each slice on these nodes
+	kind   []int   // per index: its row in the network solved last
 	slices []sliceOf
 	short  []Short
 	zoneOf []int
 	zones  int
 	before []int                  // copies per node
-	on     []map[index.NodeID]int // of each index: copies per node
+	on     []map[index.NodeID]int // per index: copies per node
 
-	searches int    // that the last network took
-	memory   memory // of its graphs, one after the other
+	searches int    // number of searches for the last network
+	memory   memory // buffers shared by its graphs
 }
 
 // sliceOf is one slice of one index.
 type sliceOf struct {
 	index  int
 	slice  index.SliceID
-	want   int // copies on usable nodes
+	want   int // wanted copies on usable nodes
 	copies []Copy
-	chosen []int // places of nodes, ascending
+	chosen []int // positions of nodes, ascending
 }
 
 func newMaker(c *Cluster) (*maker, error) {
@@ -243,7 +243,7 @@ func (m *maker) addIndex(i int) error {
 	return m.addCopies(x, m.slices[first:])
 }
 
-// addCopies notes where the copies of an index lie, whose slices these are.
+// addCopies records the places of an index's copies; of holds its slices.
 func (m *maker) addCopies(x *Index, of []sliceOf) error {
 	on := map[index.NodeID]int{}
 	m.on = append(m.on, on)
@@ -264,12 +264,12 @@ func (m *maker) addCopies(x *Index, of []sliceOf) error {
 	return nil
 }
 
-// holds reports whether a node has a copy.
+// holds reports whether a node has a copy of the slice.
 func (s *sliceOf) holds(n index.NodeID) bool {
 	return slices.ContainsFunc(s.copies, func(c Copy) bool { return c.Node == n })
 }
 
-// bytes of a copy of the slice: the largest that is known.
+// bytes returns the size of a copy of the slice: the largest that is known.
 func (s *sliceOf) bytes() (most int64) {
 	for _, c := range s.copies {
 		most = max(most, c.Bytes)
@@ -277,10 +277,10 @@ func (s *sliceOf) bytes() (most int64) {
 	return most
 }
 
-// steps turns the nodes chosen for a slice into steps: what a node gives up goes to one that was chosen newly, lost
-// copies first, then those of leaving nodes. Who takes the first ones alone, as a repair does, or those that add
-// copies, has the slice spread over zones as far as can be too: what comes goes to the zone that has the fewest copies
-// by then.
+// steps returns the steps that move a slice to its chosen nodes. Copies on nodes that were not chosen go to newly
+// chosen ones, lost copies first, then those of leaving nodes. Each goes to the zone that then has the fewest copies,
+// so that the slice is spread over zones as far as possible even if only the first steps are taken, such as those of
+// a repair, or those that add copies.
 func (m *maker) steps(s *sliceOf) (steps []Step) {
 	x := &m.c.Indexes[s.index]
 	var given []Copy
@@ -325,7 +325,7 @@ func (m *maker) steps(s *sliceOf) (steps []Step) {
 	return steps
 }
 
-// living counts, for each zone, the copies of a slice that are not lost.
+// living returns the number of copies of a slice per zone, without lost ones.
 func (m *maker) living(s *sliceOf) []int {
 	inZone := make([]int, m.zones)
 	for _, c := range s.copies {
@@ -338,7 +338,7 @@ func (m *maker) living(s *sliceOf) []int {
 
 func (m *maker) role(n index.NodeID) Role { return m.nodes[m.at[n]].Role }
 
-// why says in a sentence what a step is good for.
+// why returns a sentence with the purpose of a step.
 func (m *maker) why(s *sliceOf, y *Step) string {
 	x, to := &m.c.Indexes[s.index], &m.nodes[m.at[y.To]]
 	if y.Kind == Add {
@@ -361,7 +361,7 @@ func (m *maker) why(s *sliceOf, y *Step) string {
 		on[to.ID])
 }
 
-// inZone counts the copies of a slice in the zone of a node.
+// inZone returns the number of copies of a slice in the zone of a node.
 func (m *maker) inZone(s *sliceOf, n index.NodeID) (count int) {
 	for _, c := range s.copies {
 		if m.zoneOf[m.at[c.Node]] == m.zoneOf[m.at[n]] {
@@ -371,7 +371,8 @@ func (m *maker) inZone(s *sliceOf, n index.NodeID) (count int) {
 	return count
 }
 
-// sources chooses what new copies are made of: the copy that goes, or else one on the node that has the least to send.
+// sources chooses the source of each new copy: the copy that is removed, or else one on the node with the least to
+// send.
 func (m *maker) sources(steps []Step) {
 	sends := make([]int, len(m.nodes))
 	by := map[sliceKey]*sliceOf{}
@@ -412,7 +413,7 @@ type sliceKey struct {
 	slice index.SliceID
 }
 
-// shares tells what each node has before and after.
+// shares sets what each node holds before and after.
 func (m *maker) shares(p *Plan) {
 	all := make([]Share, len(m.nodes))
 	for i, n := range m.nodes {

@@ -6,20 +6,19 @@ import (
 	"sort"
 )
 
-// The network: source → slice (→ slice and zone) (→ index and node) → node → sink. How many copies of a slice lie in
-// each zone is settled beforehand but for which of the zones get one more, so that all flows of the greatest size are
-// spread over zones as far as possible. What is left is weighed by costs: copies per node, copies of an index per node,
-// new copies.
+// The network: source → slice (→ slice and zone) (→ index and node) → node → sink. The number of copies of a slice in
+// each zone is fixed beforehand, except which of the zones get one more, so that every maximum flow is spread over
+// zones as far as possible. The rest is weighed by costs: copies per node, copies of an index per node, new copies.
 //
-// It is solved three times, each time in more detail: slices that may lie on the same nodes are one row first, which
-// says how many copies each node has; then the slices of an index are one row, which says how many of them each node
-// has; and then each slice is. A coarse solution, with its potentials, is only where the next one begins: the last one
-// alone has to be proved. (Where most indexes have one slice or two, the second would be as large as the third, and is
-// left out.) That is what makes it quick: after the first two, what is left to weigh are new copies, whose
-// costs are few, and the number of costs is the number of searches.
+// It is solved three times, each time in more detail. First all slices that may be placed on the same nodes form one
+// row, which determines how many copies each node has; then the slices of an index form one row, which determines how
+// many of them each node has; then each slice has a row. A coarse solution, with its potentials, is only the starting
+// point of the next; only the last one has to be proved. (If most indexes have one or two slices, the second network
+// would be as large as the third and is left out.) That makes it fast: after the first two, only new copies are left
+// to weigh, which have few distinct costs, and the number of distinct costs is the number of searches.
 
-// weights of the rest of a cost: a new copy weighs more than all bytes together, the spread of an index more than all
-// new copies.
+// Weights of cost.rest: a new copy weighs more than all bytes together, the spread of an index more than all new
+// copies.
 const (
 	bytesTotal  = 1 << 12
 	weightCopy  = bytesTotal
@@ -27,22 +26,22 @@ const (
 	indexScale  = 1 << 6
 )
 
-// convex is a bundle of arcs of capacity one between two vertices, whose costs rise: those below lo are taken to cost
-// nothing, those from hi on to be too dear. Whether that was right is seen afterwards.
+// convex is a bundle of unit-capacity arcs between two vertices with rising costs. Arcs below lo are taken to cost
+// nothing, those from hi on to be too expensive; the solution is checked afterwards for whether that was right.
 type convex struct {
 	from, to int
 	node     *Node
-	of       int // the index, or -1
-	most     int // arcs
+	of       int // position of the index, or -1
+	most     int // number of arcs
 	lo, hi   int
 	free     int // the arc that stands for those below lo, -1: none
-	first    int // of the others
-	arcs     int // how many these are
-	flow     int // in the solution
-	step     int // copies per arc, 0: one; more only where the solution is not the last
+	first    int // first of the other arcs
+	arcs     int // number of the other arcs
+	flow     int // flow in the solution
+	step     int // copies per arc; more than one only in a network that is not the last
 }
 
-// marginal is the cost of the k-th copy, from 0.
+// marginal returns the cost of the k-th copy, counted from 0.
 func (v *convex) marginal(k int) cost {
 	if v.of >= 0 {
 		return cost{rest: weightIndex * (int64(2*k+1) * indexScale / v.node.weight())}
@@ -50,14 +49,14 @@ func (v *convex) marginal(k int) cost {
 	return cost{balance: growth(Node{Capacity: v.node.Capacity}, k)}
 }
 
-// row is a slice, or several that have the same choice.
+// row is a slice, or several slices with the same choice of nodes.
 type row struct {
-	slice  *sliceOf // nil: several
-	of     int      // the index, or -1 when its copies are not spread for themselves
-	usable []int    // places of nodes
+	slice  *sliceOf // nil: several slices
+	of     int      // position of the index, or -1 if its copies are not spread separately
+	usable []int    // positions of nodes
 	want   int      // copies of each slice
-	count  int      // slices
-	parent int      // its row in the coarser network
+	count  int      // number of slices
+	parent int      // the row that contains it in the coarser network
 }
 
 // network is the graph of one attempt.
@@ -65,36 +64,37 @@ type network struct {
 	m     *maker
 	rows  []row
 	g     *graph
-	next  int   // vertex
-	hubs  []int // of each index: the first of its vertices, one per node; -1: none
-	first int   // vertex of a row
-	// bundles is of each index with hubs where its bundles begin, one per usable node
+	next  int   // next free vertex
+	hubs  []int // per index: the first of its vertices, one per node; -1: none
+	first int   // vertex of the first row
+	// bundles holds, for each index with hubs, the position of its first bundle; there is one bundle per usable node.
 	bundles []int
 	convex  []convex
 	pot     []cost
-	total   int32 // copies
+	total   int32 // number of copies
 	wide    int
 
-	searches int // of all attempts
+	searches int // in all attempts
 }
 
-// attempts bounds how often the windows of the convex bundles are widened before everything is weighed.
+// attempts bounds how often the windows of the convex bundles are widened before all arcs are included.
 const attempts = 7
 
-// coarseAttempts is how often they are widened, each time to four times as many, where nothing has to be proved.
+// coarseAttempts bounds how often they are widened, fourfold each time, in a network that need not be proved.
 const coarseAttempts = 4
 
-// narrowBelow is below how many slices an index has few: it has hardly ever two more of them on a node than expected.
+// narrowBelow is the number of slices below which an index hardly ever has two more of them on a node than expected.
 const narrowBelow = 8
 
-// stepsOfLoad is how many arcs the average load of a node has at first, and how much finer each next time is.
+// stepsOfLoad is the initial number of arcs for the average load of a node, and the factor by which each following
+// network is finer.
 const stepsOfLoad = 8
 
 // place chooses the nodes of all slices.
 func (m *maker) place() error {
 	var before *network
 	before = m.coarse(m.alike(), before)
-	if 2*len(m.c.Indexes) < len(m.slices) { // else it is no coarser
+	if 2*len(m.c.Indexes) < len(m.slices) { // otherwise it is no coarser than the last
 		before = m.coarse(m.whole(), before)
 	}
 	n, ok := m.solve(m.each(), before)
@@ -106,7 +106,7 @@ func (m *maker) place() error {
 	return nil
 }
 
-// alike makes a row of all slices that may lie on the same nodes.
+// alike returns one row for all slices that may be placed on the same nodes.
 func (m *maker) alike() (rows []row) {
 	m.kind = make([]int, len(m.c.Indexes))
 	at := map[string]int{}
@@ -129,7 +129,8 @@ func (m *maker) alike() (rows []row) {
 	return rows
 }
 
-// whole makes a row of each index with several slices, and of all others that may lie on the same nodes.
+// whole returns one row for each index with several slices, and one for all other slices that may be placed on the
+// same nodes.
 func (m *maker) whole() (rows []row) {
 	single := map[int]int{}
 	for i := range m.c.Indexes {
@@ -148,7 +149,7 @@ func (m *maker) whole() (rows []row) {
 	return rows
 }
 
-// each makes a row of every slice.
+// each returns one row for every slice.
 func (m *maker) each() []row {
 	rows := make([]row, len(m.slices))
 	for i := range m.slices {
@@ -161,7 +162,7 @@ func (m *maker) each() []row {
 	return rows
 }
 
-// newNetwork makes the vertices of the rows; what the coarser network has found is where it begins.
+// newNetwork creates the vertices of the rows, with the solution of the coarser network as the starting point.
 func (m *maker) newNetwork(rows []row, before *network) *network {
 	n := &network{m: m, rows: rows, next: 2 + len(m.nodes), hubs: slices.Repeat([]int{-1}, len(m.c.Indexes)),
 		bundles: make([]int, len(m.c.Indexes))}
@@ -184,7 +185,7 @@ func (m *maker) newNetwork(rows []row, before *network) *network {
 		}
 	}
 	n.convex = slices.Grow(n.convex, hubs)
-	spread := make([]cost, len(m.c.Indexes)) // what the dearest copy of each index costs
+	spread := make([]cost, len(m.c.Indexes)) // per index: cost of its most expensive copy
 	found := map[spreadKey]spreadFlow{}
 	for i := range rows {
 		if of := rows[i].of; of >= 0 && n.hubs[of] < 0 {
@@ -200,17 +201,17 @@ func (m *maker) newNetwork(rows []row, before *network) *network {
 	return n
 }
 
-// spreadKey is of indexes that are spread alike: of as many slices, in one row of the coarser network.
+// spreadKey identifies indexes that are spread alike: same number of slices, same row in the coarser network.
 type spreadKey struct{ parent, slices int }
 
-// spreadFlow is what level has found of the first of these.
+// spreadFlow is the result of level for the first of these indexes.
 type spreadFlow struct {
-	first int // of its bundles
+	first int // its first bundle
 	costs int64
 }
 
-// addHubs makes the vertices of a row's index on its nodes, and tells what its dearest copy costs; nothing where the
-// coarser network has that in its potentials.
+// addHubs creates the vertices of a row's index, one per node, and returns the cost of its most expensive copy, or
+// zero if the potentials of the coarser network contain it.
 func (n *network) addHubs(r *row, before *network, found map[spreadKey]spreadFlow) (dearest cost) {
 	m, of := n.m, r.of
 	n.hubs[of] = n.next
@@ -240,7 +241,7 @@ func (n *network) addHubs(r *row, before *network, found map[spreadKey]spreadFlo
 	return cost{rest: x.costs}
 }
 
-// begin takes flows and potentials over. spread is by how much the copies of an index cost more than in the coarser
+// begin takes over flows and potentials. spread is how much more the copies of each index cost than in the coarser
 // network.
 func (n *network) begin(before *network, spread []cost) {
 	m := n.m
@@ -272,7 +273,7 @@ func (n *network) begin(before *network, spread []cost) {
 	}
 }
 
-// attempt builds the graph around the flows that are expected, and solves it.
+// attempt builds the graph around the expected flows and solves it.
 func (n *network) attempt(wide int, all bool) {
 	n.wide = wide
 	arcs := min(8, 1+wide+wide/2) * len(n.convex)
@@ -310,7 +311,7 @@ func (n *network) attempt(wide int, all bool) {
 // coarse solves a network whose solution need not be proved.
 func (m *maker) coarse(rows []row, before *network) *network {
 	n := m.newNetwork(rows, before)
-	if before == nil { // several copies at a time first
+	if before == nil { // first several copies per arc
 		step := max(1, int(n.total)/(stepsOfLoad*max(1, len(m.nodes))))
 		n.stepwise(step)
 		n.attempt(0, true)
@@ -327,14 +328,14 @@ func (m *maker) coarse(rows []row, before *network) *network {
 	return n
 }
 
-// stepwise sets how many copies an arc of a bundle stands for.
+// stepwise sets the number of copies per arc of the bundles.
 func (n *network) stepwise(step int) {
 	for i := range n.convex {
 		n.convex[i].step = step
 	}
 }
 
-// solve solves a network; false when it could not be proved.
+// solve solves a network; ok is false if the solution could not be proved.
 func (m *maker) solve(rows []row, before *network) (*network, bool) {
 	n := m.newNetwork(rows, before)
 	for try := range attempts {
@@ -345,20 +346,20 @@ func (m *maker) solve(rows []row, before *network) (*network, bool) {
 	return n, false
 }
 
-// proved reports whether every copy has its place, and no other solution is better.
+// proved reports whether every copy has a place and no other solution is better.
 func (n *network) proved() bool {
 	stuck := func(v vertex) bool { return v.excess != 0 }
 	return n.g != nil && !slices.ContainsFunc(n.g.at, stuck) && n.g.certified() && n.proves()
 }
 
-// addRow makes the arcs of a row, whose vertex is v; those of its zones follow it.
+// addRow creates the arcs of a row with vertex v; the vertices of its zones follow it.
 func (n *network) addRow(r *row, v int, held int64, turn int) {
 	m := n.m
 	inZone := make([]int, m.zones)
 	for _, at := range r.usable {
 		inZone[m.zoneOf[at]]++
 	}
-	high, fixed := 0, 0 // as many copies in each zone as it has nodes, but at most high
+	high, fixed := 0, 0 // copies that each zone has in any case: min(its nodes, high)
 	for sum := 0; sum < r.want; {
 		fixed, sum = sum, 0
 		high++
@@ -399,7 +400,7 @@ func (n *network) addRow(r *row, v int, held int64, turn int) {
 	}
 }
 
-// level sets windows around where a plain water-filling of the bundles ends, and tells what it costs there.
+// level sets the expected flows of the bundles by plain water-filling, and returns the cost at the water level.
 func level(all []convex, total int) int64 {
 	count := func(most int64) (sum int) {
 		for i := range all {
@@ -424,7 +425,7 @@ func level(all []convex, total int) int64 {
 	return low
 }
 
-// below counts the arcs that cost at most this.
+// below returns the number of arcs that cost at most most.
 func (v *convex) below(most int64) int {
 	return sort.Search(v.most, func(k int) bool {
 		c := v.marginal(k)
@@ -432,7 +433,7 @@ func (v *convex) below(most int64) int {
 	})
 }
 
-// addConvex makes the arcs of a bundle around the flow that is expected of it: one for all copies of one cost.
+// addConvex creates the arcs of a bundle around its expected flow, one arc for all copies of equal cost.
 func (n *network) addConvex(v *convex, all bool) {
 	wide := n.wide
 	if v.of >= 0 && v.most < narrowBelow {
@@ -461,7 +462,7 @@ func (n *network) addConvex(v *convex, all bool) {
 	}
 }
 
-// read takes the flow of each bundle out of the solution.
+// read reads the flow of each bundle from the solution.
 func (n *network) read() {
 	for i := range n.convex {
 		v := &n.convex[i]
@@ -475,8 +476,8 @@ func (n *network) read() {
 	}
 }
 
-// proves reports whether the solution is optimal at the true costs too: of each bundle, the dearest copy that there is
-// pays, and the next one would not.
+// proves reports whether the solution is also optimal at the true costs: in each bundle the most expensive copy pays
+// off, and one more would not.
 func (n *network) proves() bool {
 	for i := range n.convex {
 		v := &n.convex[i]
@@ -488,7 +489,7 @@ func (n *network) proves() bool {
 	return true
 }
 
-// choose tells the slices their nodes.
+// choose assigns the chosen nodes to the slices.
 func (n *network) choose() {
 	m := n.m
 	for i := range n.rows {

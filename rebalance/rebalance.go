@@ -1,20 +1,20 @@
-// Package rebalance decides where copies of slices live (IM-18, IM-19): as balanced as the nodes allow, never two
-// replicas of a slice on one node, spread over zones as far as possible. Place says where those of a new index go,
-// Substitute those of an indexer that was removed, and Make what has to move when nodes came, are to go or were lost,
-// or when indexes are to have more or fewer replicas.
+// Package rebalance decides where copies of slices are placed (IM-18, IM-19): as balanced as the nodes allow, never
+// two replicas of a slice on one node, spread over zones as far as possible. Place chooses nodes for a new index,
+// Substitute for the copies of an indexer that was removed, and Make plans what has to move when nodes were added,
+// are to leave or were lost, or when indexes are to have more or fewer replicas.
 //
-// What it promises: the same input gives the same answer. Place and Make are exact: a minimum-cost flow, whose
-// optimality is certified on every call. In this order, no other placement
+// The same input always gives the same result. Place and Make are exact: a minimum-cost flow whose optimality is
+// certified on every call. In this order, no other placement
 //   - has the copies of fewer slices close together in zones,
-//   - gives a smaller sum over nodes of copies² / capacity,
-//   - gives a smaller sum over indexes and nodes of copies² / capacity, so that each of several nodes of one capacity
+//   - has a smaller sum over nodes of copies² / capacity,
+//   - has a smaller sum over indexes and nodes of copies² / capacity, so that each of several nodes of one capacity
 //     holds of each index its share rounded up or down where the rest allows it; where the slices of each index are of
 //     one size too, the bytes of a node differ from its share by less than one slice of each index (of a few slices, a
 //     node of a much larger capacity than the others may hold more),
-//   - needs fewer new copies, and of those with as many, fewer bytes but for a 4096th of all.
+//   - needs fewer new copies, or, with equally many, fewer bytes, up to a 4096th of all.
 //
-// What it never does: move anything, or look at a clock. A plan is a list of steps, each of which can be taken twice;
-// it says of what placement it was made, and Stale refuses by name another one.
+// The package moves nothing and reads no clock. A plan is a list of idempotent steps; it records the placement for
+// which it was made, and Stale rejects it for any other.
 package rebalance
 
 import (
@@ -29,38 +29,38 @@ import (
 )
 
 var (
-	// ErrTooFewNodes is wrapped when there are not enough indexers for the replicas asked for.
+	// ErrTooFewNodes is wrapped if there are not enough indexers for the requested replicas.
 	ErrTooFewNodes = errors.New("not enough indexers")
-	// ErrUnknownNode is wrapped when a wanted indexer does not exist or is not active.
+	// ErrUnknownNode is wrapped if a requested indexer does not exist or is not active.
 	ErrUnknownNode = errors.New("no such active indexer")
-	// ErrInput is wrapped when the numbers asked for make no sense.
+	// ErrInput is wrapped if the requested numbers are invalid.
 	ErrInput = errors.New("bad placement request")
-	// ErrCertificate is wrapped when a solution could not be proved optimal: a defect of this package.
+	// ErrCertificate is wrapped if a solution could not be proved optimal, which is a defect of this package.
 	ErrCertificate = errors.New("placement without proof of optimality")
 )
 
-// Node is an active indexer that may take copies.
+// Node is an active indexer that may hold copies.
 type Node struct {
 	ID       index.NodeID
 	UUID     string // of its data folder
-	Name     string // as its --id says; UUID or Name may stand in the WITH clause's "nodes"
+	Name     string // from its --id; the WITH clause's "nodes" may use UUID or Name
 	Zone     string // "" is a zone like any other
 	Capacity uint32 // relative weight; 0 counts as 1
-	Load     int    // copies that it has already; Make counts for itself
-	Role     Role   // Place asks for nodes that serve only
+	Load     int    // copies that it already has; Make computes it
+	Role     Role   // Place expects serving nodes only
 }
 
-// Role says what may be done with a node.
+// Role determines how a node may be used.
 type Role uint8
 
 // The roles.
 const (
-	Serving Role = iota // takes copies and gives them
-	Going               // is to hold nothing in the end; what it has can be copied
-	Lost                // is to hold nothing in the end; nothing can be copied from it
+	Serving Role = iota // receives copies and sends them
+	Going               // is to be emptied; its copies can be copied
+	Lost                // is to be emptied; nothing can be copied from it
 )
 
-// String returns the word that people see.
+// String returns the word used in the API.
 func (r Role) String() string {
 	switch r {
 	case Serving:
@@ -73,10 +73,10 @@ func (r Role) String() string {
 	return fmt.Sprintf("role(%d)", r)
 }
 
-// MarshalText makes the JSON form the word.
+// MarshalText encodes the role as its word.
 func (r Role) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
-// UnmarshalText reads what MarshalText wrote.
+// UnmarshalText decodes what MarshalText wrote.
 func (r *Role) UnmarshalText(b []byte) error {
 	for _, x := range []Role{Serving, Going, Lost} {
 		if x.String() == string(b) {
@@ -99,18 +99,18 @@ func (n *Node) label() string {
 
 func (n *Node) weight() int64 { return int64(max(n.Capacity, 1)) }
 
-// Placement is one copy to be made.
+// Placement is one copy to create.
 type Placement struct {
 	Slice   index.SliceID
 	Replica partition.Replica
 	Node    index.NodeID
 }
 
-// MaxCopies bounds one request: slices times replicas.
+// MaxCopies bounds the copies of one request: slices times replicas.
 const MaxCopies = 64 << 10
 
-// Allowed returns the nodes that a list of names or uuids allows (the WITH clause's "nodes"); an empty list allows all.
-// Errors wrap ErrUnknownNode.
+// Allowed returns the nodes that a list of names or uuids allows (the WITH clause's "nodes"); an empty list allows
+// all. Errors wrap ErrUnknownNode.
 func Allowed(nodes []Node, wanted []string) ([]Node, error) {
 	if len(wanted) == 0 {
 		return nodes, nil
@@ -128,7 +128,7 @@ func Allowed(nodes []Node, wanted []string) ([]Node, error) {
 	return allowed, nil
 }
 
-// Present returns those of a list of names or uuids that are there; all of them where none is.
+// Present returns the elements of a list of names or uuids that name existing nodes, or the whole list if none does.
 func Present(nodes []Node, wanted []string) []string {
 	present := slices.DeleteFunc(slices.Clone(wanted), func(w string) bool {
 		return !slices.ContainsFunc(nodes, func(n Node) bool { return n.UUID == w || n.Name == w })
@@ -155,8 +155,9 @@ func names(nodes []Node) string {
 	return s
 }
 
-// Place chooses nodes for a new index: sliceCount slices, each with 1 + replicas copies on different nodes. Placements
-// come by slice, then replica. nodes is not changed. Errors wrap ErrTooFewNodes, ErrInput or ErrCertificate.
+// Place chooses nodes for a new index: sliceCount slices, each with 1 + replicas copies on different nodes. The
+// result is ordered by slice, then replica. nodes does not change. Errors wrap ErrTooFewNodes, ErrInput or
+// ErrCertificate.
 func Place(nodes []Node, sliceCount, replicas int) ([]Placement, error) {
 	copies := replicas + 1
 	nodes = slices.Clone(nodes)
@@ -164,8 +165,8 @@ func Place(nodes []Node, sliceCount, replicas int) ([]Placement, error) {
 	if err := checkInput(nodes, sliceCount, replicas); err != nil {
 		return nil, err
 	}
-	// As strict about zones as can be: at most perZone copies of a slice in one zone, more only when it must be; and one
-	// zone has that many only where each of the others has all that it has nodes for, or at most one fewer.
+	// Be as strict about zones as possible: at most perZone copies of a slice in one zone, and more only if necessary. A
+	// zone has perZone copies only if every other zone has as many copies as nodes, or at most one copy fewer.
 	for perZone := 1; ; perZone++ {
 		hosts, full, err := solve(nodes, sliceCount, copies, perZone)
 		if err != nil {
@@ -181,7 +182,7 @@ func Place(nodes []Node, sliceCount, replicas int) ([]Placement, error) {
 	}
 }
 
-// checkInput refuses what no placement can be made of. The nodes are in order.
+// checkInput rejects input for which there is no placement. The nodes are sorted.
 func checkInput(nodes []Node, sliceCount, replicas int) error {
 	copies := replicas + 1
 	switch {
@@ -201,12 +202,12 @@ func checkInput(nodes []Node, sliceCount, replicas int) error {
 	return nil
 }
 
-// solve finds the hosts of each slice. full is false when the copies do not fit with perZone copies of a slice in a
-// zone.
+// solve finds the hosts of each slice. full is false if the copies do not fit with at most perZone copies of a slice
+// in a zone.
 func solve(nodes []Node, sliceCount, copies, perZone int) (hosts [][]index.NodeID, full bool, err error) {
 	p := newProblem(nodes, sliceCount, perZone)
-	// Nearly all copies go to where the level of a plain water-filling says; only the rest needs to be weighed one by
-	// one. Where zones forbid the level, everything is weighed.
+	// Nearly all copies go where plain water-filling puts them; only the rest needs to be weighed one by one. If zones
+	// forbid that, all copies are weighed.
 	level := fillLevel(nodes, sliceCount, sliceCount*copies)
 	for _, base := range []int64{level, -1} {
 		g := p.graph(copies, base)
@@ -226,8 +227,7 @@ func solve(nodes []Node, sliceCount, copies, perZone int) (hosts [][]index.NodeI
 	return nil, false, fmt.Errorf("%w: %d slices of %d copies on %d nodes", ErrCertificate, sliceCount, copies, len(nodes))
 }
 
-// fillLevel returns the highest cost of a copy such that all copies of at most that cost are fewer than total; -1 when
-// there is none.
+// fillLevel returns the highest cost such that fewer than total copies cost at most that much; -1 if there is none.
 func fillLevel(nodes []Node, sliceCount, total int) int64 {
 	count := func(cost int64) (n int) {
 		for _, node := range nodes {
@@ -249,13 +249,13 @@ func fillLevel(nodes []Node, sliceCount, total int) int64 {
 	return low
 }
 
-// below counts the new copies of a node that cost at most this.
+// below returns the number of new copies of a node that cost at most cost.
 func below(n Node, sliceCount int, cost int64) int {
 	return sort.Search(sliceCount, func(k int) bool { return growth(n, k) > cost })
 }
 
-// problem lays out the vertices: source → slice → (slice, zone) → node → sink, where the k-th copy of a node costs
-// the growth of its squared load. The copies of a slice that each zone has in any case come to it from the source.
+// problem defines the vertices: source → slice → (slice, zone) → node → sink, where the k-th copy of a node costs the
+// growth of its squared load. The copies of a slice that a zone has in any case reach it directly from the source.
 type problem struct {
 	nodes         []Node
 	slices        int
@@ -277,14 +277,14 @@ func newProblem(nodes []Node, sliceCount, perZone int) *problem {
 func (p *problem) slice(s int) int   { return 1 + s }
 func (p *problem) zone(s, z int) int { return 1 + p.slices + s*p.zones + z }
 
-// graph makes the arcs; copies that cost at most base are free, as one arc per node.
+// graph creates the arcs; copies that cost at most base are free and share one arc per node.
 func (p *problem) graph(copies int, base int64) *graph {
 	g := newGraph(p.sink+1, p.slices*(1+2*p.zones+len(p.nodes))+len(p.nodes)*(aboveLevel+1))
-	inZone := make([]int, p.zones) // nodes
+	inZone := make([]int, p.zones) // number of nodes
 	for _, z := range p.zoneOf {
 		inZone[z]++
 	}
-	open := copies // of a slice, that no zone has in any case
+	open := copies // copies of a slice that are not fixed to a zone
 	for _, n := range inZone {
 		open -= min(n, p.perZone-1)
 	}
@@ -313,7 +313,7 @@ func (p *problem) graph(copies int, base int64) *graph {
 	return g
 }
 
-// weighed gives up to which copy of a node the graph has arcs: all, or a few above the level.
+// weighed returns up to which copy of a node the graph has arcs: all copies, or a few above the level.
 func (p *problem) weighed(free int, base int64) int {
 	if base < 0 {
 		return p.slices
@@ -321,11 +321,12 @@ func (p *problem) weighed(free int, base int64) int {
 	return min(p.slices, free+aboveLevel)
 }
 
-// aboveLevel is how many copies of a node are weighed above the level; one is enough unless zones forbid the level.
+// aboveLevel is the number of copies of a node that are weighed above the level; one is enough unless zones forbid
+// the level.
 const aboveLevel = 3
 
-// proves reports whether the solution is optimal at the true costs also: every free copy is used, and would be worth
-// its true cost; and the copies that were left out of the graph would not pay.
+// proves reports whether the solution is also optimal at the true costs: every free copy is used and would be worth
+// its true cost, and the copies left out of the graph would not pay off.
 func (p *problem) proves(g *graph, base int64) bool {
 	for i, n := range p.nodes {
 		free, u := below(n, p.slices, base), p.first+i
@@ -361,10 +362,11 @@ func (p *problem) hosts(g *graph) [][]index.NodeID {
 	return hosts
 }
 
-// capacityScale makes weights integers: a node of capacity c feels each copy as capacityScale/c.
+// capacityScale makes weights integers: on a node of capacity c each copy weighs capacityScale/c.
 const capacityScale = 1 << 20
 
-// growth of (load/capacity)² times capacity when a node takes its k-th new copy (k from 0): (2·(load+k)+1)/capacity.
+// growth returns the growth of (load/capacity)² times capacity when a node gets its k-th new copy (k from 0):
+// (2·(load+k)+1)/capacity.
 func growth(n Node, k int) int64 {
 	return int64(2*(n.Load+k)+1) * capacityScale / int64(max(n.Capacity, 1))
 }
@@ -383,7 +385,8 @@ func zones(nodes []Node) (of []int, count int) {
 	return of, len(seen)
 }
 
-// number names the copies of each slice so that each node gets about as many of each replica number as of the others.
+// number assigns replica numbers to the copies of each slice so that each node holds about equally many of each
+// number.
 func number(hosts [][]index.NodeID, copies int) []Placement {
 	var used [1 << 8][]int // per node: copies by replica number
 	ps := make([]Placement, 0, len(hosts)*copies)

@@ -7,9 +7,9 @@ import (
 	"tidemark/index"
 )
 
-// schedule returns every step its round: in one, no node sends or receives more copies than the options allow. There
-// are as few rounds as can be (a bipartite graph can be coloured with as many colours as its busiest vertex has edges,
-// Kőnig 1916), and what repairs comes as early as can be. Steps are then numbered.
+// schedule assigns a round to every step such that in one round no node sends or receives more copies than the
+// options allow. The number of rounds is minimal (a bipartite graph can be coloured with as many colours as its
+// busiest vertex has edges, Kőnig 1916), and repairs come as early as possible. It then numbers the steps.
 func schedule(p *Plan) {
 	slices.SortStableFunc(p.Steps, func(a, b Step) int {
 		return cmp.Or(cmp.Compare(urgency(&a), urgency(&b)), cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Index, b.Index),
@@ -38,7 +38,7 @@ func (y *Step) milliseconds(o *Options) int64 {
 	return o.StepMS + int64(float64(y.Bytes)*1000/float64(o.BytesPerSecond))
 }
 
-// urgency orders steps: those that bring copies back first.
+// urgency orders steps: those that restore lost copies come first.
 func urgency(y *Step) int {
 	switch y.Kind {
 	case Repair:
@@ -49,11 +49,11 @@ func urgency(y *Step) int {
 	return 2
 }
 
-// colouring colours the edges of a bipartite multigraph: senders and receivers, a vertex for each copy that a node may
-// send or receive at a time. A step without a source has no sender.
+// colouring colours the edges of a bipartite multigraph of senders and receivers, with one vertex for each copy that
+// a node may send or receive at a time. A step without a source has no sender.
 type colouring struct {
-	ends [][2]int32 // of each step: sender and receiver, -1 for none
-	at   [][]int32  // of each vertex: the step of each colour, -1 for none
+	ends [][2]int32 // per step: sender and receiver, -1 for none
+	at   [][]int32  // per vertex: the step of each colour, -1 for none
 	of   []int32    // colour of each step, -1 for none
 }
 
@@ -95,8 +95,8 @@ func newColouring(steps []Step, sends, receives int) *colouring {
 	return c
 }
 
-// colour colours one step. Where no colour is free at both ends, the path that alternates between one that is free at
-// the sender and one that is free at the receiver changes its colours; it cannot come back to where it began.
+// colour colours one step. If no colour is free at both ends, it swaps the colours on the path that alternates
+// between a colour free at the sender and one free at the receiver; that path cannot return to its start.
 func (c *colouring) colour(i int32) {
 	from, to := c.ends[i][0], c.ends[i][1]
 	if from < 0 {
@@ -125,7 +125,7 @@ func (c *colouring) set(i, k int32) {
 	}
 }
 
-// flip changes the colours a and b on the path that begins at v with a.
+// flip swaps the colours a and b on the path that begins at v with a.
 func (c *colouring) flip(v, a, b int32) {
 	var path []int32
 	for k := a; v >= 0 && c.at[v][k] >= 0; k = a + b - k {
@@ -145,7 +145,7 @@ func (c *colouring) flip(v, a, b int32) {
 	}
 }
 
-// number makes rounds of the colours: those that repair the most first.
+// number turns the colours into rounds; those with the most repairs come first.
 func (c *colouring) number(p *Plan) {
 	type round struct{ colour, urgent, steps int }
 	var rounds []round

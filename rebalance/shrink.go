@@ -6,27 +6,27 @@ import (
 	"tidemark/index"
 )
 
-// Slices that nobody has asked for are merged when they have been small and cold for long. A merge never makes a slice
-// that a split would follow: what the parts have had at most in the time before, each of them, is together no more than
-// a quarter (1/Slack) of what a slice may have, so that bytes and rates have to grow fourfold between the two. A split
-// is not taken back at once either: the parts of a slice that was above its bound are together above it as well, until
-// it falls to a quarter.
+// Slices beyond the number that the user requested are merged when they have been small and cold for long. A merge
+// never creates a slice that would soon be split: the maxima of the parts over the preceding time, added up, are at
+// most a quarter (1/Slack) of the bound of a slice, so that bytes and rates have to grow fourfold between a merge and
+// a split. A split is not undone at once either: the parts of a slice that was above its bound are together above it,
+// until they fall to a quarter.
 
 const (
-	// Slack is how many times what a merged slice has had fits into the bounds.
+	// Slack is how many times the observed maximum of a merged slice must fit into the bounds.
 	Slack = 4
-	// worthMerging is of how many slices one has to go at least: a merge builds the whole index again.
+	// worthMerging is the number of slices of which at least one must go: a merge builds the whole index again.
 	worthMerging = 4
 )
 
-// calm is the most that slices have had since they were looked at first.
+// calm holds the maxima of an index's slices since their first observation.
 type calm struct {
 	sinceMS      int64
 	bytes, rates []uint64
 }
 
-// Shrink takes what Look takes, and is asked beside it: it returns the index of which slices are to be merged now, nil:
-// none; and why each other one that could be is not.
+// Shrink takes the same input as Look and is called beside it. It returns the index whose slices are to be merged
+// now, nil for none, and for every other index that could be merged why it is not.
 func (g *Growing) Shrink(nowMS int64, bounds GrowthBounds, all []Sizes, busy string) (next *Split,
 	waits map[index.ID]string) {
 	before := g.calm
@@ -39,10 +39,10 @@ func (g *Growing) Shrink(nowMS int64, bounds GrowthBounds, all []Sizes, busy str
 		}
 		g.calm[s.Index] = c
 		if bytes, rate := bounds.Over(s); nowMS-c.sinceMS < bounds.Calm || max(bytes, rate) > 1 {
-			continue // the latter: it is to be split
+			continue // in the latter case it is to be split
 		}
 		merge := bounds.merged(s, c)
-		if merge == nil { // from now on, then
+		if merge == nil { // restart the observation
 			g.calm[s.Index] = (*calm)(nil).look(nowMS, s)
 			continue
 		}
@@ -66,7 +66,7 @@ func (s *Split) before() string {
 	return fmt.Sprintf("index %d, of which more slices are to be merged, comes first", s.Index)
 }
 
-// look adds what is known at a moment; nil when nothing of the index can be merged, or nobody knows.
+// look adds an observation; it returns nil if the index cannot be merged or its sizes are unknown.
 func (c *calm) look(nowMS int64, s *Sizes) *calm {
 	n := len(s.Bytes)
 	if !s.Known || n <= int(s.Least) || !s.Ranges && !s.Folds {
@@ -84,12 +84,12 @@ func (c *calm) look(nowMS int64, s *Sizes) *calm {
 	return c
 }
 
-// fits reports whether a slice may be made that has had so much.
+// fits reports whether a merge may create a slice with these maxima.
 func (b *GrowthBounds) fits(bytes, rate uint64) bool {
 	return (b.Above == 0 || bytes <= b.Above/Slack) && (b.Rate == 0 || rate <= b.Rate/Slack)
 }
 
-// merged says what an index becomes, nil where it stays as it is.
+// merged returns what an index becomes, nil if it stays as it is.
 func (b *GrowthBounds) merged(s *Sizes, c *calm) *Split {
 	m := &Split{Index: s.Index, Partitions: uint16(len(c.bytes))}
 	if s.Ranges {
@@ -106,7 +106,7 @@ func (b *GrowthBounds) merged(s *Sizes, c *calm) *Split {
 	return m
 }
 
-// join puts each range to the one before while both fit.
+// join joins each range with the one before it while the result fits.
 func (b *GrowthBounds) join(s *Sizes, c *calm, m *Split) {
 	bytes, rate := c.bytes[0], c.rates[0]
 	for i := 1; i < len(c.bytes) && m.Partitions > s.Least; i++ {
@@ -120,7 +120,7 @@ func (b *GrowthBounds) join(s *Sizes, c *calm, m *Split) {
 	}
 }
 
-// fold halves the number of slices of a hash while all fit: of 2n slices, i and n+i become one.
+// fold halves the number of hash slices while all results fit: of 2n slices, i and n+i become one.
 func (b *GrowthBounds) fold(s *Sizes, c *calm, m *Split) {
 	bytes, rates := c.bytes, c.rates
 	for len(bytes)%2 == 0 && len(bytes)/2 >= int(s.Least) {
@@ -136,7 +136,7 @@ func (b *GrowthBounds) fold(s *Sizes, c *calm, m *Split) {
 	}
 }
 
-// mayMerge says why slices that could be merged are not, "" when they are.
+// mayMerge returns why slices that could be merged are not, "" if they are.
 func (b *GrowthBounds) mayMerge(s *Sizes, busy string) string {
 	switch {
 	case s.Blocked != "":

@@ -7,8 +7,8 @@ import (
 	"tidemark/index"
 )
 
-// Stale refuses a plan that does not fit the cluster any more: nil when each step is done, or can be taken. The error
-// wraps ErrStale and names the first thing that is not as it was.
+// Stale returns nil if the plan still fits the cluster: each step is done or can be taken. Otherwise its error wraps
+// ErrStale and names the first mismatch.
 func (p *Plan) Stale(c *Cluster) error {
 	for i := range p.Steps {
 		if _, err := p.Steps[i].Done(c); err != nil {
@@ -19,7 +19,7 @@ func (p *Plan) Stale(c *Cluster) error {
 	return nil
 }
 
-// Done reports whether a step has been taken already. The error says why it can not be taken at all.
+// Done reports whether a step has already been taken. The error says why it cannot be taken at all.
 func (y *Step) Done(c *Cluster) (bool, error) {
 	i := slices.IndexFunc(c.Indexes, func(x Index) bool { return x.ID == y.Index })
 	if i < 0 {
@@ -42,7 +42,7 @@ func (y *Step) Done(c *Cluster) (bool, error) {
 	return false, y.fits(c, x)
 }
 
-// find returns the copy that is to go, the one that is to come, and whether there is another one of that replica.
+// find returns the copy to remove, the copy to add, and whether the replica has another copy.
 func (y *Step) find(x *Index) (old, held *Copy, doubled bool) {
 	for i := range x.Copies {
 		o := &x.Copies[i]
@@ -59,7 +59,7 @@ func (y *Step) find(x *Index) (old, held *Copy, doubled bool) {
 	return old, held, doubled
 }
 
-// fits reports whether the node takes the copy.
+// fits returns an error if the node may not take the copy.
 func (y *Step) fits(c *Cluster, x *Index) error {
 	n := slices.IndexFunc(c.Nodes, func(n Node) bool { return n.ID == y.To })
 	if n < 0 || c.Nodes[n].Role != Serving {

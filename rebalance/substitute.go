@@ -7,10 +7,10 @@ import (
 	"tidemark/index"
 )
 
-// Substitute finds, for copies whose node is gone, other nodes: one that has no copy of that slice, in the zone that
-// has the fewest of it, with the least load for its capacity, the lowest id among equals. on are those that may hold
-// the index, none: all. held are the copies that it keeps. The Load of the chosen nodes is raised in place, so that
-// many indexes spread. Errors wrap ErrTooFewNodes.
+// Substitute finds new nodes for copies whose node is gone: one without a copy of the slice, in the zone with the
+// fewest copies of it, with the lowest load for its capacity; ties go to the lowest id. on lists the nodes that may
+// hold the index, empty: all. held lists the copies that the index keeps. Substitute raises the Load of the chosen
+// nodes in place, so that many indexes spread. Errors wrap ErrTooFewNodes.
 func Substitute(nodes []Node, on []index.NodeID, held, lost []Placement) ([]Placement, error) {
 	chosen := make([]Placement, 0, len(lost))
 	for _, l := range lost {
