@@ -1,8 +1,8 @@
-// Package fsm is the raft.FSM around statecontext: decode, apply, publish, snapshot, restore. A shim.
+// Package fsm is a thin raft.FSM around statecontext: decode, apply, publish, snapshot, restore.
 //
-// It promises that the published state is exactly the log up to its AppliedIndex, that readers never block Raft and
-// never see a state in the making, and that a committed entry which this program cannot decode stops the node instead
-// of being skipped. It decides nothing: every rule stands in package statecontext.
+// The published state is exactly the log up to its AppliedIndex, readers never block Raft and never see an incomplete
+// state, and a committed entry that this program cannot decode stops the node; it is never skipped. The package
+// decides nothing: every rule is in package statecontext.
 package fsm
 
 import (
@@ -19,48 +19,49 @@ import (
 	"tidemark/statecontext"
 )
 
-// ErrStopped is wrapped by everything after an entry that could not be decoded.
+// ErrStopped is wrapped by every result after an entry that could not be decoded.
 var ErrStopped = errors.New("the state machine has stopped")
 
-// eventRing is the number of newest events that are kept for whoever turns them into a stream: it has to ask before
-// that many have come. An event holds no vectors; a definition is about a kilobyte, and mostly the state's own.
+// eventRing is the number of newest events that are kept. A consumer that streams them must read before that many new
+// events have come. An event holds no vectors; a definition takes about a kilobyte and is usually shared with the
+// state.
 const eventRing = 8192
 
 // FSM applies committed entries to a State. Use New.
 type FSM struct {
 	logger hclog.Logger
 	fatal  func(error)
-	level  uint64 // newest format level that is understood
+	level  uint64 // newest supported format level
 
 	state atomic.Pointer[statecontext.State]
 
-	mu          sync.Mutex // guards what follows; held for moments only
+	mu          sync.Mutex // guards the fields below; held for short times only
 	stopped     error
 	events      []statecontext.Event // a ring: the newest is at next-1
 	next        int
-	floor       uint64 // events of cas values above it are all held
+	floor       uint64 // all events with a cas above floor are held
 	restores    uint64
 	waiters     waiterHeap
 	subscribers map[*Subscription]struct{}
 }
 
-// New returns a state machine at the empty state. fatal is called once, from Raft's goroutine, when a committed entry
-// cannot be decoded; it has to bring the process to an end, and must not wait for Raft.
+// New returns a state machine with the empty state. fatal is called once, from Raft's goroutine, if a committed entry
+// cannot be decoded; it must terminate the process and must not wait for Raft.
 func New(logger hclog.Logger, fatal func(error)) *FSM {
 	return NewUpTo(statecontext.FormatLevel, logger, fatal)
 }
 
-// NewUpTo is New for a program that behaves as one whose newest format level is the one given.
+// NewUpTo is New for a program that behaves as one whose newest format level is level.
 func NewUpTo(level uint64, logger hclog.Logger, fatal func(error)) *FSM {
 	f := &FSM{logger: logger, fatal: fatal, level: level, subscribers: make(map[*Subscription]struct{})}
 	f.state.Store(statecontext.New())
 	return f
 }
 
-// State returns the newest state. It never changes; ask again for a newer one.
+// State returns the newest state. It is immutable; call State again for a newer one.
 func (f *FSM) State() *statecontext.State { return f.state.Load() }
 
-// Apply implements raft.FSM. It gives []statecontext.Result, one for each command of the entry, or an error.
+// Apply implements raft.FSM. It returns []statecontext.Result, one for each command of the entry, or an error.
 func (f *FSM) Apply(l *raft.Log) any {
 	if err := f.Stopped(); err != nil {
 		return err
@@ -76,7 +77,7 @@ func (f *FSM) Apply(l *raft.Log) any {
 	return results
 }
 
-// Stopped returns the reason why no entry is applied any more, nil while all is well.
+// Stopped returns why entries are no longer applied, or nil while they are.
 func (f *FSM) Stopped() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -96,13 +97,13 @@ func (f *FSM) stop(err error) {
 	f.fatal(err)
 }
 
-// publish makes a state visible, then wakes those who wait for it.
+// publish makes a state visible and wakes the goroutines that wait for it.
 func (f *FSM) publish(next *statecontext.State, events []statecontext.Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	before := f.state.Swap(next)
 	for _, e := range events {
-		if e.Restored { // no sum of events leads from what was before to what is now: only who stood right before it goes on
+		if e.Restored { // events do not lead across a restore: only a reader at the state right before it may continue
 			f.events, f.next, f.floor = nil, 0, max(before.CAS(), e.CAS-1)
 		}
 		if len(f.events) < eventRing {
@@ -119,9 +120,9 @@ func (f *FSM) publish(next *statecontext.State, events []statecontext.Event) {
 	}
 }
 
-// Snapshot implements raft.FSM: one pointer copy.
+// Snapshot implements raft.FSM. It only copies a pointer.
 func (f *FSM) Snapshot() (raft.FSMSnapshot, error) {
-	if err := f.Stopped(); err != nil { // its log has to stay as it is
+	if err := f.Stopped(); err != nil { // its log must not be compacted
 		return nil, err
 	}
 	return &snapshot{state: f.state.Load()}, nil
@@ -129,7 +130,7 @@ func (f *FSM) Snapshot() (raft.FSMSnapshot, error) {
 
 type snapshot struct{ state *statecontext.State }
 
-// Persist implements raft.FSMSnapshot; it runs beside Apply.
+// Persist implements raft.FSMSnapshot; it runs concurrently with Apply.
 func (s *snapshot) Persist(sink raft.SnapshotSink) error {
 	if err := statecontext.WriteSnapshot(sink, s.state); err != nil {
 		return errors.Join(err, sink.Cancel())
@@ -143,7 +144,7 @@ func (s *snapshot) Persist(sink raft.SnapshotSink) error {
 // Release implements raft.FSMSnapshot.
 func (s *snapshot) Release() {}
 
-// Restore implements raft.FSM: everything is replaced, or nothing when the snapshot is not good.
+// Restore implements raft.FSM: it replaces the whole state, or nothing if the snapshot is invalid.
 func (f *FSM) Restore(r io.ReadCloser) error {
 	state, err := statecontext.ReadSnapshotUpTo(f.level, r)
 	err = errors.Join(err, r.Close())
@@ -163,8 +164,8 @@ func (f *FSM) Restore(r io.ReadCloser) error {
 	return nil
 }
 
-// Wait returns when the entry with this Raft index has been applied. Only entries with commands count: raft's own
-// no-ops never reach a state machine.
+// Wait waits until the entry with this Raft index has been applied. index must be that of an entry with commands:
+// Raft's own no-ops never reach a state machine.
 func (f *FSM) Wait(ctx context.Context, index uint64) error {
 	if f.state.Load().AppliedIndex() >= index {
 		return nil
@@ -188,27 +189,27 @@ func (f *FSM) Wait(ctx context.Context, index uint64) error {
 	}
 }
 
-// wake lets go whoever waits for an index up to this one. f.mu is held.
+// wake wakes the waiters for indexes up to index. The caller holds f.mu.
 func (f *FSM) wake(index uint64) {
 	for len(f.waiters) > 0 && f.waiters[0].index <= index {
 		f.waiters.pop().done <- nil
 	}
 }
 
-// Feed is what has happened after a cas.
+// Feed is what has changed after a given cas.
 type Feed struct {
-	// State is the newest one, the one that the last of Events led to.
+	// State is the newest state, to which the last of Events led.
 	State *statecontext.State
-	// Events are all with a cas above the one asked for, in order; shared, and not to be changed.
+	// Events holds all events with a cas above the given one, in order. They are shared; callers must not modify them.
 	Events []statecontext.Event
-	// Held is false when some of those are no longer kept, or never were (a restore): whoever asks begins anew from
-	// State, and Events is empty.
+	// Held is false if some of those events are no longer kept, or never were (after a restore). Events is then empty,
+	// and the reader has to start again from State.
 	Held bool
-	// Restores counts how often the state was replaced as a whole; to be given at the next question.
+	// Restores counts how often the whole state was replaced; the reader passes it to the next call.
 	Restores uint64
 }
 
-// Feed returns what has happened after since, as somebody knows the state who saw it last under restores.
+// Feed returns what has changed after cas since; restores and since are those of the reader's previous Feed.
 func (f *FSM) Feed(restores, since uint64) Feed {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -233,13 +234,13 @@ func (f *FSM) Feed(restores, since uint64) Feed {
 	return feed
 }
 
-// Subscription tells that there is something new. Any number of changes make one signal.
+// Subscription signals changes of the state. Any number of changes between two receives make one signal.
 type Subscription struct {
 	fsm *FSM
 	c   chan struct{}
 }
 
-// Subscribe begins to signal changes of the state. The caller closes the subscription.
+// Subscribe begins to signal changes of the state. The caller must close the subscription.
 func (f *FSM) Subscribe() *Subscription {
 	s := &Subscription{fsm: f, c: make(chan struct{}, 1)}
 	f.mu.Lock()
@@ -248,7 +249,7 @@ func (f *FSM) Subscribe() *Subscription {
 	return s
 }
 
-// C receives once after any number of changes.
+// C returns a channel that receives once after any number of changes.
 func (s *Subscription) C() <-chan struct{} { return s.c }
 
 // Close ends the signals.

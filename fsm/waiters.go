@@ -2,21 +2,21 @@ package fsm
 
 import "container/heap"
 
-// waiter waits for an index.
+// waiter waits until an index is applied.
 type waiter struct {
 	index uint64
 	done  chan error // receives once
-	at    int        // place in the heap, -1 when it has left
+	at    int        // position in the heap, -1 if it is not in it
 }
 
-// waiterHeap has the lowest index first.
+// waiterHeap is a min-heap by index.
 type waiterHeap []*waiter
 
 func (h *waiterHeap) push(w *waiter) { heap.Push((*waiterOrder)(h), w) }
 
 func (h *waiterHeap) pop() *waiter { return heap.Pop((*waiterOrder)(h)).(*waiter) }
 
-// remove takes out a waiter that gave up, if it is still there.
+// remove removes a waiter that gave up, if it is still in the heap.
 func (h *waiterHeap) remove(w *waiter) {
 	if w.at >= 0 && w.at < len(*h) && (*h)[w.at] == w {
 		heap.Remove((*waiterOrder)(h), w.at)
