@@ -17,8 +17,8 @@ import (
 	"tidemark/statecontext"
 )
 
-// A replica that alone is whole is not dropped: not while the one beside it is being filled, nor while the indexer of
-// the other one is away.
+// TestAlterKeepsAWholeCopy checks that the only whole replica is not dropped: not while the other one is being
+// filled, nor while the other one's indexer is away.
 func TestAlterKeepsAWholeCopy(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
@@ -26,7 +26,7 @@ func TestAlterKeepsAWholeCopy(t *testing.T) {
 		w.until("READY", 20*time.Second, func() bool { return w.state(lone.ID) == index.Maintenance })
 		n := w.indexer("i2")
 		n.mu.Lock()
-		n.never = true // its copies are never whole
+		n.never = true // its copies never become whole
 		n.mu.Unlock()
 		w.until("i2 is there", 20*time.Second, func() bool { s, _ := w.leader().Status(); return len(s.Indexers) == 2 })
 		alter := func(replicas, drop *int) error {
@@ -71,7 +71,7 @@ func TestAlterKeepsAWholeCopy(t *testing.T) {
 	})
 }
 
-// The text of an index reads as the index that there is, whatever was altered.
+// TestTheTextSaysWhatWasAltered checks that the statement of an index matches the index after every alteration.
 func TestTheTextSaysWhatWasAltered(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(3)
@@ -107,9 +107,9 @@ func TestTheTextSaysWhatWasAltered(t *testing.T) {
 	})
 }
 
-// The leader ends when an ALTER INDEX to other indexers is committed: what moves has begun with it, so that the next
-// leader carries it out, and a retry of the request is told the outcome. A rebalance that cannot begin refuses
-// all of it.
+// TestAlterWithNodesOutlivesTheLeader ends the leader when an ALTER INDEX to other indexers is committed: the moves
+// have begun with it, so that the next leader carries them out, and a retry of the request gets the outcome. If the
+// rebalance cannot begin, the whole statement is refused.
 func TestAlterWithNodesOutlivesTheLeader(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
@@ -129,7 +129,7 @@ func TestAlterWithNodesOutlivesTheLeader(t *testing.T) {
 		}
 		w.log.mu.Unlock()
 		req := AlterRequest{ID: o.ID, Nodes: []string{"i2"}, Request: &statecontext.Request{Principal: "p", Key: "move"}}
-		_, _ = w.leader().AlterIndex(w.ctx, req) // its caller hears nothing of it
+		_, _ = w.leader().AlterIndex(w.ctx, req) // its caller gets no answer
 		w.depose()
 		w.log.mu.Lock()
 		w.log.refuse = nil
@@ -148,8 +148,8 @@ func TestAlterWithNodesOutlivesTheLeader(t *testing.T) {
 	})
 }
 
-// TestAlterThatMovesTooMuch: an ALTER INDEX of which one rebalance cannot begin everything is refused, with what to do;
-// one of fewer copies is not.
+// TestAlterThatMovesTooMuch checks that an ALTER INDEX with more moves than one rebalance can begin is refused with
+// advice, and that one with fewer is not.
 func TestAlterThatMovesTooMuch(t *testing.T) {
 	const replicas = 15
 	cluster := func(slices int) *rebalance.Cluster {
@@ -181,8 +181,8 @@ func TestAlterThatMovesTooMuch(t *testing.T) {
 	}
 }
 
-// TestUntilKnownGoesByTheLeadersClock: what depends on who is online is waited for as long as the leader's own clock
-// says, by which it judges that.
+// TestUntilKnownGoesByTheLeadersClock checks that untilKnown measures its wait by the leader's own clock, by which
+// the leader judges which components are online.
 func TestUntilKnownGoesByTheLeadersClock(t *testing.T) {
 	now := time.Unix(1000, 0)
 	c := &Coordinator{cfg: Config{Now: func() time.Time { return now }, began: now}}

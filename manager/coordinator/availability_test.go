@@ -10,9 +10,9 @@ import (
 	"tidemark/manager/coordinator/core"
 )
 
-// TestAvailability: a ready index is available while all its copies can be scanned; when an indexer goes, one with
-// replicas is degraded and one without is unavailable, each says whose copies are missing, and since when does not
-// move.
+// TestAvailability checks that a ready index is available while all its copies can be scanned. When an indexer goes,
+// an index with replicas is degraded and one without is unavailable; each names the missing copies, and its time of
+// change stays.
 func TestAvailability(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(3)
@@ -35,7 +35,7 @@ func TestAvailability(t *testing.T) {
 			}
 		}
 		since := of(lone.ID).SinceMS
-		time.Sleep(3 * time.Second) // of the world's clock
+		time.Sleep(3 * time.Second) // in virtual time
 		if now := of(lone.ID); now.SinceMS != since || now.Availability != lifecycle.Unavailable {
 			t.Errorf("unavailable since %d, then %v since %d", since, now.Availability, now.SinceMS)
 		}

@@ -53,8 +53,9 @@ func TestBuild(t *testing.T) {
 	})
 }
 
-// TestBackfillTimestamp: how far the builds of a bucket have come is replicated, the least over all hosts, at most once
-// a second; it goes with the last build, and stays as it was while a host does not say how far it is.
+// TestBackfillTimestamp checks that the progress of a bucket's builds is replicated, as the minimum over all hosts,
+// at most once a second. It is removed with the last build, and stays as it was while a host does not report its
+// progress.
 func TestBackfillTimestamp(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
@@ -109,7 +110,7 @@ func TestBackfillTimestamp(t *testing.T) {
 	})
 }
 
-// TestDeferred: nothing is allocated and nothing is streamed until BUILD.
+// TestDeferred checks that nothing is allocated and nothing is streamed until BUILD.
 func TestDeferred(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
@@ -131,7 +132,8 @@ func TestDeferred(t *testing.T) {
 	})
 }
 
-// TestNewLeaderAdopts: streams are taken over as they are, stability goes on, nothing is rebuilt; ten times.
+// TestNewLeaderAdopts checks, ten times, that a new leader takes over the streams as they are, promotion continues,
+// and nothing is rebuilt.
 func TestNewLeaderAdopts(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(3)
@@ -172,7 +174,7 @@ func (w *world) write(bucket string, n uint64) {
 	}
 }
 
-// TestProjectorRestarts: only its vbuckets are asked for again, from where the indexers stand.
+// TestProjectorRestarts checks that only its vbuckets are started again, from the indexers' positions.
 func TestProjectorRestarts(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
@@ -199,7 +201,8 @@ func TestProjectorRestarts(t *testing.T) {
 	})
 }
 
-// TestSlowIndexer: one that does not answer delays neither the others nor DDL; its own index waits for it.
+// TestSlowIndexer checks that an indexer that does not answer delays neither other indexers nor DDL; its own index
+// waits for it.
 func TestSlowIndexer(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
@@ -228,7 +231,8 @@ func TestSlowIndexer(t *testing.T) {
 	})
 }
 
-// TestDrop: hosts are told; one that is away does not keep the index, and is told when it is back.
+// TestDrop checks that hosts are notified of a drop. An absent host does not keep the index, and is notified when it
+// is back.
 func TestDrop(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
@@ -266,7 +270,7 @@ func TestDrop(t *testing.T) {
 	})
 }
 
-// TestLastIndexDropped: streams nobody needs are stopped.
+// TestLastIndexDropped checks that streams that are no longer needed are stopped.
 func TestLastIndexDropped(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
@@ -286,7 +290,7 @@ func TestLastIndexDropped(t *testing.T) {
 	})
 }
 
-// A statement that comes before the first projector waits for it.
+// TestStatementBeforeTheFirstProjector checks that a statement before the first projector waits for it.
 func TestStatementBeforeTheFirstProjector(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.indexer("i1")
@@ -406,7 +410,7 @@ func TestRegistration(t *testing.T) {
 			ClusterID: "foreign"}); !errors.Is(err, wire.ErrForeignCluster) {
 			t.Errorf("a foreign report: %v", err)
 		}
-		// Once the former process is silent, the new one is taken over with its number, and hears from the leader.
+		// Once the former process is silent, the new one gets its node number, and the leader contacts it.
 		old := w.indexers["http://i1"]
 		old.kill()
 		time.Sleep(2 * time.Second)
@@ -419,7 +423,7 @@ func TestRegistration(t *testing.T) {
 	})
 }
 
-// TestStabilize: a scan that waits hurries the promotion, and gets its answer by name when there is none.
+// TestStabilize checks that a waiting scan hastens the promotion, and that each failure has its own error.
 func TestStabilize(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
@@ -475,9 +479,9 @@ func TestStabilize(t *testing.T) {
 	})
 }
 
-// TestWhatScansWaitFor: neither what an indexer has to write of another bucket, nor what it has still to write to
-// copies that are being built, slows down the promotions that scans wait for; and those of a bucket for which nobody
-// waits are no more than ever.
+// TestWhatScansWaitFor checks that promotions that scans wait for are delayed neither by writes of another bucket's
+// indexers nor by writes to copies that are being built, and that a bucket without waiting scans is not promoted more
+// often than usual.
 func TestWhatScansWaitFor(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
@@ -554,8 +558,8 @@ func TestWhatScansWaitFor(t *testing.T) {
 	})
 }
 
-// TestSyncOfAProjectorThatRestarts: it restarts while a SYNC to it is on its way, whose answer is lost with the
-// process. The one that takes its place is asked all the same, in the same term.
+// TestSyncOfAProjectorThatRestarts restarts a projector while a SYNC is in flight, whose answer is lost with the
+// process. Its successor must be asked all the same, in the same term.
 func TestSyncOfAProjectorThatRestarts(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
@@ -581,9 +585,9 @@ func TestSyncOfAProjectorThatRestarts(t *testing.T) {
 			defer close(ended)
 			need := timestamp.New(vbuckets)
 			need.Set(3, timestamp.Position{Seqno: 1 << 40})
-			_, _ = leader.Stabilize(ctx, "world", need) // it is never reached, and SYNC asked for as long
+			_, _ = leader.Stabilize(ctx, "world", need) // need is never reached, and SYNC is requested as long
 		}()
-		for range 10 { // an answer that comes while the process is given up may be taken, or not
+		for range 10 { // an answer that arrives while the process ends may or may not be taken
 			stick()
 			w.until("a SYNC is on its way", 20*time.Second, asked(p))
 			p.kill()
@@ -595,7 +599,7 @@ func TestSyncOfAProjectorThatRestarts(t *testing.T) {
 	})
 }
 
-// TestPace: at most five promotions a second while writes go on.
+// TestPace checks that there are at most five promotions a second while writes go on.
 func TestPace(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
@@ -612,9 +616,9 @@ func TestPace(t *testing.T) {
 	})
 }
 
-// TestStabilizeAcrossFailover: after a failover that has lost nothing a scan that needs KV's present gets it, although
-// the committed timestamp is of the branch before; one that waits for a write that the failover has lost is told so,
-// and does not wait until that seqno comes by.
+// TestStabilizeAcrossFailover checks that, after a failover without loss, a scan that needs KV's present gets it
+// although the committed timestamp is of the previous branch. A scan that waits for a write that a failover has lost
+// gets an error, and does not wait until another write reaches that seqno.
 func TestStabilizeAcrossFailover(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
@@ -665,8 +669,8 @@ func TestStabilizeAcrossFailover(t *testing.T) {
 	})
 }
 
-// TestStabilizeBeforeAFailoverIsNoticed: KV has failed over and lost something, and the stream of before still seems to
-// run. A scan that needs KV's present does not get the lost branch; because it asks, the failover is noticed at once.
+// TestStabilizeBeforeAFailoverIsNoticed lets KV fail over and lose writes while the previous stream still seems to
+// run. A scan that needs KV's present must not get the lost branch, and makes the leader notice the failover at once.
 func TestStabilizeBeforeAFailoverIsNoticed(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
@@ -676,7 +680,7 @@ func TestStabilizeBeforeAFailoverIsNoticed(t *testing.T) {
 		w.until("15 is stable", 2*time.Second,
 			func() bool { return w.log.State().Bucket("world").Stability.Vector.Seqnos[3] == 15 })
 		time.Sleep(time.Second)
-		w.mu.Lock() // 13 to 15 are lost, and two others are written
+		w.mu.Lock() // 13 to 15 are lost, and two other writes take their place
 		kv := w.kv["world"]
 		kv.rev++
 		kv.high[3], kv.logs[3] = 14, timestamp.FailoverLog{{VBUUID: 2003, Seqno: 12}, {VBUUID: 1003}}
@@ -700,8 +704,8 @@ func TestStabilizeBeforeAFailoverIsNoticed(t *testing.T) {
 	})
 }
 
-// TestStabilizeOfAnEmptiedVBucket: KV has made a vbucket anew, which is at 0 on a branch of its own, and the stream of
-// before still seems to run. What the timestamp has of the one before is not what a scan needs that asks KV now.
+// TestStabilizeOfAnEmptiedVBucket lets KV create a vbucket anew, at 0 on a new branch, while the previous stream
+// still seems to run. The timestamp of the old vbucket must not satisfy a scan that needs KV's present.
 func TestStabilizeOfAnEmptiedVBucket(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
@@ -726,7 +730,8 @@ func TestStabilizeOfAnEmptiedVBucket(t *testing.T) {
 		if s, err := w.leader().Stabilize(w.ctx, "world", need); err != nil || s.Vector.Seqnos[3] != 0 {
 			t.Errorf("%v, %v", s.Vector, err)
 		}
-		// It was made anew once more, after the question: nobody knows that branch, and nothing can come of it.
+		// It was created anew once more after the scan asked KV: the scan's branch is unknown everywhere, and cannot come
+		// back.
 		need.Set(3, timestamp.Position{VBUUID: 3003})
 		w.mu.Lock()
 		kv.rev++
@@ -746,7 +751,8 @@ func TestStabilizeOfAnEmptiedVBucket(t *testing.T) {
 	})
 }
 
-// TestBucketGone: a deleted bucket puts its indexes into error; a re-created one is built only on BUILD.
+// TestBucketGone checks that a deleted bucket puts its indexes into error, and that an index on a re-created one is
+// built only on BUILD.
 func TestBucketGone(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
@@ -762,7 +768,7 @@ func TestBucketGone(t *testing.T) {
 		if w.state(o.ID) != index.Error {
 			t.Errorf("the index is %s", w.state(o.ID))
 		}
-		b := w.create("b", "", 1, 0) // makes the new bucket known
+		b := w.create("b", "", 1, 0) // registers the new bucket
 		w.until("READY", 10*time.Second, func() bool { return w.state(b.ID) == index.Maintenance })
 		if _, err := w.leader().BuildIndexes(w.ctx, BuildRequest{IDs: []index.ID{o.ID}}); err != nil {
 			t.Fatal(err)
@@ -771,8 +777,8 @@ func TestBucketGone(t *testing.T) {
 	})
 }
 
-// TestBuildFindsTheBucketAgain: BUILD INDEX works on a bucket that was made again after its indexes were told that it
-// is gone, without a CREATE INDEX that makes it known, by id and by name; until it is made again it is refused.
+// TestBuildFindsTheBucketAgain checks that BUILD INDEX, by id and by name, works on a bucket that was re-created
+// after its indexes went to error, without a CREATE INDEX that registers it. Until it is re-created BUILD is refused.
 func TestBuildFindsTheBucketAgain(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
@@ -807,8 +813,8 @@ func TestBuildFindsTheBucketAgain(t *testing.T) {
 	})
 }
 
-// TestBuildOfAVersionFindsTheBucketAgain: a build of a version of an index that is gone with its bucket is of that one,
-// though making the bucket known changes the index; one of another version makes nothing known.
+// TestBuildOfAVersionFindsTheBucketAgain checks that a build with IfMatch of an index whose bucket was gone is
+// accepted, though registering the bucket changes the index. A build of another version registers nothing.
 func TestBuildOfAVersionFindsTheBucketAgain(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
@@ -833,8 +839,8 @@ func TestBuildOfAVersionFindsTheBucketAgain(t *testing.T) {
 	})
 }
 
-// TestBucketDoubted: a projector whose KV node does not have the bucket, or another one of its name, does not take it
-// away while it is streamed.
+// TestBucketDoubted checks that a bucket that is being streamed is not removed because of a projector whose KV node
+// lacks it or has another one of its name.
 func TestBucketDoubted(t *testing.T) {
 	for _, foreign := range []string{"none", "uuid-of-another-cluster"} {
 		inWorld(t, func(w *world) {
@@ -857,7 +863,7 @@ func TestBucketDoubted(t *testing.T) {
 	}
 }
 
-// TestHostAway: a build whose host stays away, and that no other can take over, goes to error with the way out.
+// TestHostAway checks that a build whose host stays away, and that no other can take over, goes to error with advice.
 func TestHostAway(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
@@ -876,7 +882,7 @@ func TestHostAway(t *testing.T) {
 	})
 }
 
-// hostAway kills indexer i1 in the middle of a build, which is in error after ten minutes and not before.
+// hostAway kills indexer i1 in the middle of a build, which must go to error after ten minutes and not before.
 func (w *world) hostAway(t *testing.T, id index.ID) {
 	t.Helper()
 	n := w.indexers["http://i1"]
@@ -891,8 +897,8 @@ func (w *world) hostAway(t *testing.T, id index.ID) {
 	w.until("error", 2*time.Minute, func() bool { return w.state(id) == index.Error })
 }
 
-// TestHostOfARefusedBuildAway: the same for a build that is done everywhere, whose last step is refused again and
-// again.
+// TestHostOfARefusedBuildAway checks the same for a build that is complete everywhere, but whose last step is refused
+// again and again.
 func TestHostOfARefusedBuildAway(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
@@ -916,8 +922,8 @@ func TestHostOfARefusedBuildAway(t *testing.T) {
 	})
 }
 
-// TestRollback: KV loses what an indexer holds and what is committed. The bucket goes back, through each step, also
-// when the leader changes in the middle, and goes on.
+// TestRollback lets KV lose data that an indexer holds and that is committed. The bucket goes back through each step,
+// also when the leader changes in the middle, and continues.
 func TestRollback(t *testing.T) {
 	for _, change := range []bool{false, true} {
 		inWorld(t, func(w *world) {
@@ -977,9 +983,9 @@ func TestRollback(t *testing.T) {
 	}
 }
 
-// TestRollbackWithoutANode: a KV node hangs and is failed over. Its projector lives, says that its streams run, and
-// cannot ask it, whether it says so or waits for it. The rollback begins although no stream has ended and no scan asks,
-// and waits for nobody.
+// TestRollbackWithoutANode lets a KV node hang and be failed over. Its projector is alive, reports that its streams
+// run, and cannot ask the node; it reports that, or waits for the node. The rollback must begin although no stream
+// has ended and no scan waits, and must not wait for it.
 func TestRollbackWithoutANode(t *testing.T) {
 	for _, tc := range []struct {
 		name         string
@@ -1017,7 +1023,7 @@ func TestRollbackWithoutANode(t *testing.T) {
 			need.Set(0, timestamp.Position{VBUUID: 4711, Seqno: 12})
 			w.mu.Unlock()
 			began := time.Now()
-			scan := func() bool { // it asks, is refused, and asks again, as scans do
+			scan := func() bool { // like a client's scan, it retries when it is refused
 				ctx, cancel := context.WithTimeout(w.ctx, 500*time.Millisecond)
 				defer cancel()
 				_, err := w.leader().Stabilize(ctx, "world", need)
@@ -1046,9 +1052,9 @@ func TestRollbackWithoutANode(t *testing.T) {
 	}
 }
 
-// TestRollbackBesideAHungIndexer: one of two indexers hangs when a rollback begins: it is waited for as long as it
-// takes to be suspect, by all steps together, and the streams that start again do not wait for it either. When it goes
-// on it is told.
+// TestRollbackBesideAHungIndexer lets one of two indexers hang when a rollback begins. All steps together wait for it
+// only until it is suspect, and the streams that start again do not wait for it either. When it continues it is
+// rolled back.
 func TestRollbackBesideAHungIndexer(t *testing.T) {
 	const limit = 3 * time.Second
 	inWorld(t, func(w *world) {
@@ -1097,9 +1103,9 @@ func TestRollbackBesideAHungIndexer(t *testing.T) {
 	})
 }
 
-// TestIdleBucketAfterARecovery: a recovery passes over numbers of stability timestamps and of rollbacks. Indexers hold
-// the vector of an idle bucket under its old numbers, and are told the new ones, although nothing moves: scans ask for
-// that. What is written then is promoted.
+// TestIdleBucketAfterARecovery checks a recovery, which skips numbers of stability timestamps and of rollbacks.
+// Indexers hold the vector of an idle bucket under its old numbers, and must be sent the new ones although nothing is
+// written, as scans ask for them. Later writes are promoted.
 func TestIdleBucketAfterARecovery(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
@@ -1135,8 +1141,8 @@ func TestIdleBucketAfterARecovery(t *testing.T) {
 	})
 }
 
-// TestStabilityAge: how old the newest stability timestamp is, the next leader knows too; it grows while nothing is
-// written.
+// TestStabilityAge checks that the next leader knows the age of the newest stability timestamp, too, and that it
+// grows while nothing is written.
 func TestStabilityAge(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
@@ -1153,7 +1159,7 @@ func TestStabilityAge(t *testing.T) {
 				if !ok || len(s.Buckets) != 1 || s.Buckets[0].AgeMS == nil {
 					return false // no picture yet
 				}
-				// the state's time may lack what passed while nobody led
+				// the state's time may lack the time without a leader
 				age, real := time.Duration(*s.Buckets[0].AgeMS)*time.Millisecond, time.Since(began)
 				return age >= least && age <= real+time.Second
 			})
@@ -1170,7 +1176,8 @@ func TestStabilityAge(t *testing.T) {
 	})
 }
 
-// TestSilentTakeover: a vbucket moves to the other node, and the old producer never says that its stream is over.
+// TestSilentTakeover moves a vbucket to the other node, while the old producer never reports that its stream has
+// ended.
 func TestSilentTakeover(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)

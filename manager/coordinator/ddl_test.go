@@ -14,8 +14,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestRetriesKeepTheirOutcome: a request that is sent again has the outcome that it had, whatever has become of its
-// index, of the name and of the nodes since.
+// TestRetriesKeepTheirOutcome checks that a repeated request has its first outcome, whatever has become of its index,
+// of the name and of the nodes since.
 func TestRetriesKeepTheirOutcome(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
@@ -52,7 +52,7 @@ func TestRetriesKeepTheirOutcome(t *testing.T) {
 		}
 
 		w.indexers["http://i1"].kill()
-		time.Sleep(time.Minute) // it is offline
+		time.Sleep(time.Minute) // now it is offline
 		if _, err := w.leader().CreateIndex(w.ctx, CreateRequest{Definition: index.Definition{Name: "b", Bucket: "world",
 			IsPrimary: true}}); !errors.Is(err, core.ErrNoIndexer) {
 			t.Errorf("no indexer that answers: %v", err)
@@ -64,8 +64,8 @@ func TestRetriesKeepTheirOutcome(t *testing.T) {
 	})
 }
 
-// TestChangesOfPlacesKeepTheirOutcome: an ALTER and a rebalance that are sent again are answered as they were, whatever
-// a fresh look at the placement would say: that nothing has to move, that another rebalance runs, that the index is
+// TestChangesOfPlacesKeepTheirOutcome checks that a repeated ALTER or rebalance gets its first answer, whatever a
+// fresh look at the placement would show: that nothing has to move, that another rebalance runs, that the index is
 // gone.
 func TestChangesOfPlacesKeepTheirOutcome(t *testing.T) {
 	inWorld(t, func(w *world) {
@@ -84,13 +84,13 @@ func TestChangesOfPlacesKeepTheirOutcome(t *testing.T) {
 				t.Errorf("%s again: %+v, %v, first %+v", what, o, err, first)
 			}
 		}
-		again("more replicas", more, first) // it has them by now, so that nothing is to be done
+		again("more replicas", more, first) // it has them now, so there is nothing to do
 		drop := AlterRequest{ID: pair.ID, Drop: &one, Request: request("less")}
 		dropped, err := w.leader().AlterIndex(w.ctx, drop)
 		if err != nil {
 			t.Fatal(err)
 		}
-		again("a replica that is dropped", drop, dropped) // which is there no more
+		again("a replica that is dropped", drop, dropped) // it no longer exists
 		if n := w.log.State().Definition(pair.ID).Replicas; n != 0 {
 			t.Errorf("%d replicas", n)
 		}
@@ -136,11 +136,11 @@ func TestChangesOfPlacesKeepTheirOutcome(t *testing.T) {
 	})
 }
 
-// TestNotEveryProjectorIsAsked: a projector whose KV node has no such bucket speaks for those that cannot be asked
-// only where that undoes nothing: CREATE INDEX is refused as without the bucket, and says who was not asked. A restore
-// and BUILD INDEX do not go on as if KV had no such bucket.
+// TestNotEveryProjectorIsAsked checks that, while other projectors cannot be asked, an answer that the bucket does
+// not exist is accepted only where nothing is lost by it: CREATE INDEX is refused with the projectors that could not
+// be asked. A restore and BUILD INDEX do not proceed as if KV had no such bucket.
 func TestNotEveryProjectorIsAsked(t *testing.T) {
-	for _, silent := range []bool{true, false} { // or its KV node is
+	for _, silent := range []bool{true, false} { // else its KV node is silent
 		inWorld(t, func(w *world) {
 			w.components(1)
 			a := w.create("a", "", 2, 0)
@@ -183,9 +183,9 @@ func TestNotEveryProjectorIsAsked(t *testing.T) {
 	}
 }
 
-// TestABucketOfAnotherCluster: a projector that stands at another KV cluster says nothing about buckets while others
-// stream; while nobody does, a bucket of which two say different things is refused by their names. One that says
-// nothing holds up none of that.
+// TestABucketOfAnotherCluster checks that the answers of a projector at another KV cluster do not count while others
+// stream. While none streams, a bucket about which two projectors disagree is refused with their names. A projector
+// that does not answer delays none of that.
 func TestABucketOfAnotherCluster(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
@@ -201,7 +201,7 @@ func TestABucketOfAnotherCluster(t *testing.T) {
 		}
 		p2 := w.projectors["http://p2"]
 		w.bucket("first", "uuid-f")
-		for range 5 { // whoever answers first
+		for range 5 { // whichever answers first
 			err := create("first")
 			if !errors.Is(err, ErrNoProjector) || !strings.Contains(err.Error(), "p3") ||
 				!strings.Contains(err.Error(), "of-another") || !strings.Contains(err.Error(), "uuid-f") {
@@ -245,8 +245,8 @@ func TestABucketOfAnotherCluster(t *testing.T) {
 	})
 }
 
-// TestALostProjectorIsNotAsked: a projector that is lost, and was never removed, leaves nobody in doubt whether KV has
-// a bucket while others stream; one that only does not answer does.
+// TestALostProjectorIsNotAsked checks that a projector that is lost, and was never removed, does not put in doubt
+// whether KV has a bucket while others stream; one that merely does not answer does.
 func TestALostProjectorIsNotAsked(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
@@ -274,8 +274,8 @@ func TestALostProjectorIsNotAsked(t *testing.T) {
 	})
 }
 
-// TestAKnownBucketNeedsNoSecondWord: who asks about a bucket that the state has waits for no projector that hangs once
-// another one has found it.
+// TestAKnownBucketNeedsNoSecondWord checks that a question about a bucket in the state does not wait for a hanging
+// projector once another one has found the bucket.
 func TestAKnownBucketNeedsNoSecondWord(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
@@ -295,9 +295,9 @@ func TestAKnownBucketNeedsNoSecondWord(t *testing.T) {
 	})
 }
 
-// TestWhoStandsBesideOneThatHangs: where the only projector that streams hangs, another one that lives, and has told of
-// a bucket of the state what its KV node has of it, says whether KV has a bucket; the one that hangs leaves in doubt
-// that it has none. One that has told nothing of it may stand at another KV cluster, and is not asked.
+// TestWhoStandsBesideOneThatHangs checks that, while the only streaming projector hangs, another live one whose KV
+// node has vbuckets of a known bucket can tell that KV has a bucket. Its answer that there is none stays in doubt. A
+// projector that has reported no such vbuckets may be at another KV cluster, and is not asked.
 func TestWhoStandsBesideOneThatHangs(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.kv["world"].one, w.looks = true, true

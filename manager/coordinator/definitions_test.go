@@ -27,7 +27,7 @@ func (w *world) each() map[string]*fake {
 	return all
 }
 
-// agree waits until all components have the list that the state stands for.
+// agree waits until all components have the list of the present state.
 func (w *world) agree() {
 	w.t.Helper()
 	w.until("the same definitions everywhere", 20*time.Second, func() bool {
@@ -54,14 +54,14 @@ func (w *world) agree() {
 	}
 }
 
-// TestWhatIsHeldIsNotToldAgain: of what an indexer's hello says that it holds, a new leader tells it nothing; who holds
-// something else is told.
+// TestWhatIsHeldIsNotToldAgain checks that a new leader does not send an indexer the timestamp that its hello reports
+// to hold, and sends it to an indexer that holds another.
 func TestWhatIsHeldIsNotToldAgain(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
 		o := w.create("a", "", 2, 1)
 		w.until("READY", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
-		time.Sleep(2 * time.Second) // all is acknowledged, and nothing is written any more
+		time.Sleep(2 * time.Second) // everything is acknowledged, and writes have stopped
 		w.depose()
 		behind, told := w.indexers["http://i2"], map[string]int{}
 		for addr, n := range w.indexers {
@@ -88,8 +88,9 @@ func TestWhatIsHeldIsNotToldAgain(t *testing.T) {
 	})
 }
 
-// TestDefinitionsTravelAsChanges: whoever has a list is told what has changed since, ends with the same list as who is
-// told the whole, and a new leader tells nothing to whom the former has told everything.
+// TestDefinitionsTravelAsChanges checks that a component with a list is sent the changes since, ends with the same
+// list as one that is sent the full list, and that a new leader sends nothing to a component that the former one has
+// brought up to date.
 func TestDefinitionsTravelAsChanges(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(3)
@@ -123,7 +124,7 @@ func TestDefinitionsTravelAsChanges(t *testing.T) {
 		w.until("i4", 5*time.Second, func() bool { s, _ := w.leader().Status(); return len(s.Indexers) == 4 })
 		w.agree()
 		after, changes := lists()
-		if after != before+1 { // i4 is told the whole once
+		if after != before+1 { // i4 is sent the full list once
 			t.Errorf("%d whole lists were told to who had one, want none", after-before-1)
 		}
 		if changes < 10 {
@@ -145,7 +146,7 @@ func TestDefinitionsTravelAsChanges(t *testing.T) {
 			t.Errorf("then %d whole lists and %d changes", whole-before, now-changes)
 		}
 
-		// Who has lost its list says so, and is told the whole.
+		// A component that has lost its list reports so, and is sent the full list.
 		lost := w.projectors["http://p1"]
 		lost.mu.Lock()
 		lost.defs = nil
@@ -155,7 +156,7 @@ func TestDefinitionsTravelAsChanges(t *testing.T) {
 	})
 }
 
-// TestFormerStatesAreLetGo: what a leader remembers of former definitions keeps nothing else of those states alive.
+// TestFormerStatesAreLetGo checks that the kept former definitions keep nothing else of those states in memory.
 func TestFormerStatesAreLetGo(t *testing.T) {
 	d := &definitions{}
 	former := func() weak.Pointer[statecontext.State] {
@@ -173,8 +174,8 @@ func TestFormerStatesAreLetGo(t *testing.T) {
 	}
 }
 
-// TestManagersTravelAsChanges: a manager that comes raises no revision; whoever was told a list before it came hears of
-// it with the next change, also from another leader, for whom it was always there.
+// TestManagersTravelAsChanges checks that a new manager, which raises no revision, is sent to components that have an
+// earlier list with the next change, also by another leader, which has always known that manager.
 func TestManagersTravelAsChanges(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)

@@ -14,8 +14,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestDifferences: a copy that its indexer finds to differ from KV becomes known, also to a new leader, and is known to
-// be right again when the indexer has compared it and lists it no more; not before, whatever became of others.
+// TestDifferences checks that a differing copy is recorded, also by a new leader, and that the difference is removed
+// when the indexer has compared the copy again and no longer lists it; not before, whatever happens to other copies.
 func TestDifferences(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
@@ -28,7 +28,7 @@ func TestDifferences(t *testing.T) {
 			i1.mu.Lock()
 			defer i1.mu.Unlock()
 			i1.differing = all
-			i1.compared = func(id index.CopyID) bool { return id == c.ID == compared } // the others as it is not
+			i1.compared = func(id index.CopyID) bool { return id == c.ID == compared } // the other copies the other way round
 		}
 		known := func() *statecontext.DifferingCopy { return w.log.State().Difference(c.ID) }
 		report(false, wire.CopyDifference{Index: o.ID, Copy: c.ID, Documents: 2, Kind: wire.MissingRow, TakenAnew: true},
@@ -38,19 +38,19 @@ func TestDifferences(t *testing.T) {
 			d.Kind != string(wire.MissingRow) || !d.TakenAnew {
 			t.Errorf("%+v", d)
 		}
-		report(false) // the process has begun anew, and compared others
+		report(false) // the process has restarted, and has compared other copies
 		time.Sleep(5 * time.Second)
 		if known() == nil {
 			t.Fatal("nobody has compared the copy since")
 		}
 		w.depose()
 		w.lead()
-		report(true) // it alone
+		report(true) // this copy alone
 		w.until("it is right again", 20*time.Second, func() bool { return known() == nil })
 		report(true, wire.CopyDifference{Index: o.ID, Copy: c.ID, Documents: 7, Kind: wire.LostOnWay})
 		w.until("it is wrong again", 5*time.Second, func() bool { return known() != nil && known().Documents == 7 })
 		i1.mu.Lock()
-		i1.differingOmitted = 3 // others that it does not name
+		i1.differingOmitted = 3 // others that it does not list
 		i1.mu.Unlock()
 		w.until("all of them are counted", 5*time.Second, func() bool {
 			s, ok := w.leader().Status()
@@ -64,7 +64,7 @@ func TestDifferences(t *testing.T) {
 	})
 }
 
-// TestDifferencesRightFirst: a copy that is right again makes room before others take it.
+// TestDifferencesRightFirst checks that copies that are right again are removed before others take their room.
 func TestDifferencesRightFirst(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
@@ -87,7 +87,7 @@ func TestDifferencesRightFirst(t *testing.T) {
 		w.until("the first of the others are known", 10*time.Second, func() bool {
 			return len(known()) >= core.MaxProposals/2
 		})
-		time.Sleep(500 * time.Millisecond) // of virtual time: what was proposed with them is committed
+		time.Sleep(500 * time.Millisecond) // of virtual time: proposals made together with them are committed
 		if n := len(known()); n > core.MaxProposals {
 			t.Errorf("%d are known after the first step", n)
 		}
@@ -98,7 +98,8 @@ func TestDifferencesRightFirst(t *testing.T) {
 	})
 }
 
-// TestDifferencesThatAreRefused: what the state does not take is proposed again ever more rarely.
+// TestDifferencesThatAreRefused checks that a difference that the state rejects is proposed again with growing
+// pauses.
 func TestDifferencesThatAreRefused(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
@@ -118,8 +119,8 @@ func TestDifferencesThatAreRefused(t *testing.T) {
 		}
 		report(wire.MissingRow)
 		w.until("it is known", 5*time.Minute, func() bool { return w.log.State().Difference(c[0].ID) != nil })
-		time.Sleep(10 * time.Second) // what was refused before is forgotten
-		// nor that it is right again
+		time.Sleep(10 * time.Second) // earlier rejections are forgotten
+		// nor is it proposed that it is right again
 		refused := 0
 		w.log.mu.Lock()
 		w.log.refuse = func(c statecontext.Command) error {

@@ -9,7 +9,7 @@ import (
 	"tidemark/manager/coordinator/core"
 )
 
-// shares returns how many vbuckets each projector streams, as the ledger has it.
+// shares returns how many vbuckets each projector streams, according to the ledger.
 func (w *world) shares() map[index.ProjectorID]int {
 	s, _ := w.leader().Status()
 	n := map[index.ProjectorID]int{}
@@ -19,7 +19,7 @@ func (w *world) shares() map[index.ProjectorID]int {
 	return n
 }
 
-// crash ends a projector's process: nobody listens at its address, and its connections are closed.
+// crash ends a projector's process: connections to its address are refused, and its own are closed.
 func (w *world) crash(id index.ProjectorID) {
 	p := w.projectors["http://"+string(id)]
 	p.mu.Lock()
@@ -31,9 +31,9 @@ func (w *world) crash(id index.ProjectorID) {
 	p.kill()
 }
 
-// TestProjectorCrashes: a projector's process that has ended is known as soon as indexers have lost its connections,
-// long before its silence counts; the other one at its KV node takes over. When it returns, half of the vbuckets come
-// back to it, a few at a time, and none goes to and fro.
+// TestProjectorCrashes checks that a crashed projector is detected as soon as indexers have lost its connections,
+// long before its silence counts, and the other one at its KV node takes over. When it returns, half of the vbuckets
+// move back to it, a few at a time, and none moves to and fro.
 func TestProjectorCrashes(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.kv["world"].one, w.looks = true, true
@@ -72,7 +72,7 @@ func TestProjectorCrashes(t *testing.T) {
 	})
 }
 
-// TestBrokenLink: one indexer that has lost its connections from a projector that lives does not make it count as gone.
+// TestBrokenLink checks that a live projector does not count as gone when one indexer has lost its connections.
 func TestBrokenLink(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.kv["world"].one, w.looks = true, true

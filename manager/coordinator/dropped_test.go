@@ -7,8 +7,8 @@ import (
 	"tidemark/index"
 )
 
-// TestDroppedIndexer: an indexer that is connected and owes acknowledgements holds promotion back; not so while a
-// projector says that it drops what is meant for it, nor afterwards until it has caught up.
+// TestDroppedIndexer checks that a connected indexer that owes acknowledgements delays promotion, but not while a
+// projector reports that it drops the indexer's data, nor afterwards until it has caught up.
 func TestDroppedIndexer(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(3)
@@ -16,7 +16,7 @@ func TestDroppedIndexer(t *testing.T) {
 		w.until("READY", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
 		slow, p := w.indexers["http://i3"], w.projectors["http://p1"]
 		number := func() uint64 { return w.log.State().Bucket("world").Stability.Number }
-		// write lets KV go on for so long, and returns how many promotions that made.
+		// write lets KV write for a time, and returns the number of promotions in it.
 		write := func(d time.Duration) uint64 {
 			was := number()
 			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
@@ -86,7 +86,7 @@ func TestDroppedIndexer(t *testing.T) {
 			t.Errorf("%d promotions while it owes more than it may again", n)
 		}
 
-		// A projector that is gone drops nothing any more.
+		// A projector that is gone drops nothing.
 		set(true, slow.node)
 		write(time.Second)
 		p.mu.Lock()

@@ -15,7 +15,7 @@ import (
 	"tidemark/wire"
 )
 
-// evaluates makes a projector tell what it cannot evaluate, of the definitions that it has.
+// evaluates makes a projector report which of its indexes it cannot evaluate.
 func (p *fakeProjector) evaluates(rules uint32, bad ...wire.Unevaluated) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -35,8 +35,8 @@ func (w *world) evaluating(rules uint32) []*fakeProjector {
 	return all
 }
 
-// TestCannotEvaluate: an index that some projector cannot evaluate is in state error, whatever it was before, and is
-// built again when all projectors can. One that has failed for another reason is not.
+// TestCannotEvaluate checks that an index that some projector cannot evaluate goes to state error from any state, and
+// is built again when all projectors can. An index that has failed for another reason is not.
 func TestCannotEvaluate(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
@@ -67,7 +67,7 @@ func TestCannotEvaluate(t *testing.T) {
 		if s := w.state(a.ID); s != index.Error {
 			t.Fatalf("the index is %s while a projector cannot evaluate it", s)
 		}
-		w.depose() // a new leader hears it from the projectors
+		w.depose() // a new leader learns it from the projectors' reports
 		w.lead()
 		time.Sleep(time.Minute)
 		if s := w.state(a.ID); s != index.Error {
@@ -87,14 +87,14 @@ func TestCannotEvaluate(t *testing.T) {
 	})
 }
 
-// proposeAsDuty proposes as a duty does.
+// proposeAsDuty proposes like a duty.
 func (c *Coordinator) proposeAsDuty(w *world, body statecontext.Body) error {
 	_, err := c.proposeFor(w.ctx, body)
 	return err
 }
 
-// TestRulesAreKept: an index carries the lowest rules of those by which projectors evaluate when it is built; when they
-// evaluate by others, those whose expressions give other values then are outdated.
+// TestRulesAreKept checks that an index records the lowest rules by which projectors evaluate when it is built. When
+// they change to others, indexes whose expressions then give other values are outdated.
 func TestRulesAreKept(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)

@@ -12,12 +12,12 @@ import (
 	"tidemark/statecontext"
 )
 
-// TestEvictionGoesOn: leaders end in the middle of a removal, and for a while there is no place for what is left.
-// Whoever leads next goes on; meanwhile it is shown, and nothing is placed on the node.
+// TestEvictionGoesOn ends leaders in the middle of a removal, and for a while offers no place for the remaining
+// copies. The next leader continues; meanwhile the removal is shown, and nothing is placed on the node.
 func TestEvictionGoesOn(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.settings = core.DefaultSettings()
-		w.settings.EvictBytes = 1 // an index at a time
+		w.settings.EvictBytes = 1 // one index at a time
 		w.depose()
 		w.lead()
 		w.components(3)

@@ -18,7 +18,7 @@ import (
 	"tidemark/wire"
 )
 
-// fake is what both kinds of component have.
+// fake is the part that both kinds of component share.
 type fake struct {
 	w    *world
 	addr string
@@ -29,19 +29,19 @@ type fake struct {
 	mu       sync.Mutex
 	fence    wire.Fence
 	down     bool
-	hang     bool // definitions and hello do not come to an end
-	stopped  bool // nothing does, and it says nothing
+	hang     bool // definitions and hellos block
+	stopped  bool // all calls block, and it reports nothing
 	revision uint64
 	defs     *wire.Definitions
 	sequence uint64
 	hellos   int
-	slow     time.Duration // that a hello takes
-	lists    int           // whole definitions that were taken over
-	changes  int           // changes of them
-	unknown  int           // reports that were not known
+	slow     time.Duration // duration of a hello
+	lists    int           // full definitions received
+	changes  int           // changes of definitions received
+	unknown  int           // reports to which the leader replied that it does not know the component
 }
 
-// enter is the way into every call: a component that is down does not answer, a fence that is too low is refused.
+// enter precedes every call: a component that is down does not answer, and a fence that is too low is refused.
 func (f *fake) enter(ctx context.Context, fence *wire.Fence, mayHang bool) error {
 	select {
 	case <-time.After(300 * time.Microsecond):
@@ -84,7 +84,7 @@ func (f *fake) takeDefinitions(d *wire.Definitions) (*wire.DefinitionsReply, err
 	return &wire.DefinitionsReply{Revision: d.Revision}, nil
 }
 
-// takeChange takes over what has changed.
+// takeChange applies a change of definitions.
 func (f *fake) takeChange(c *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
 	d, err := c.Apply(f.defs)
 	if err != nil {
@@ -102,21 +102,21 @@ type fakeProjector struct {
 	fake
 	id      index.ProjectorID
 	streams map[string]map[uint16]*fakeStream
-	starts  int // streams
+	starts  int // streams started
 	stops   int
 	tell    func(*wire.ProjectorReport) // adds to each report; nil: nothing
-	drops   []index.NodeID              // whom it drops some data of every bucket
-	foreign string                      // uuid of the buckets that it is asked for, "none": it has none; "": KV's
-	away    bool                        // its KV node hangs, and it says so
+	drops   []index.NodeID              // indexers for which it drops some data of every bucket
+	foreign string                      // uuid of the buckets that it finds; "none": it finds none; "": KV's
+	away    bool                        // its KV node hangs, and it reports so
 	stuck   bool                        // it answers no SYNC
-	syncs   int                         // that it was asked for
-	hangs   bool                        // its KV node hangs, and it waits for it
-	refuses bool                        // it starts no streams, and says so
-	sees    *wire.Hosted                // what its KV node had at the last look
-	cut     []index.NodeID              // whose connections from it are closed
+	syncs   int                         // SYNCs received
+	hangs   bool                        // its KV node hangs, and it waits for the node
+	refuses bool                        // it refuses to start streams
+	sees    *wire.Hosted                // what its KV node had when it last looked
+	cut     []index.NodeID              // indexers whose connections from it are closed
 }
 
-// askKV is a question to its KV node.
+// askKV simulates a request to its KV node.
 func (p *fakeProjector) askKV(ctx context.Context, bucket string) error {
 	p.mu.Lock()
 	away, hangs := p.away, p.hangs
@@ -186,7 +186,7 @@ func (p *fakeProjector) run() {
 	}
 }
 
-// report is the full level state; complete seqnos follow KV.
+// report returns the full state; complete seqnos follow KV.
 func (p *fakeProjector) report(only string) *wire.ProjectorReport {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
@@ -377,7 +377,7 @@ func (c projectorsOf) Stop(ctx context.Context, addr string, req *wire.StreamSto
 	if err := p.enter(ctx, &req.Fence, false); err != nil {
 		return err
 	}
-	_ = p.askKV(ctx, req.Bucket) // its streams count no more, whether KV hears it or not
+	_ = p.askKV(ctx, req.Bucket) // its streams no longer count, whether KV is told or not
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stops++
@@ -412,26 +412,26 @@ type fakeIndexer struct {
 	capacity  uint32
 	node      index.NodeID
 	stable    map[string]wire.BucketStability
-	loaded    map[index.CopyID][]uint64 // high seqnos when its build began: whole at an S that covers them
-	told      int                       // stability messages
+	loaded    map[index.CopyID][]uint64 // high seqnos when the build began: the copy is whole at an S that covers them
+	told      int                       // stability messages received
 	never     bool
 	owes      bool          // it acknowledges nothing
-	made      chan struct{} // it has a stability timestamp, and is prompt
+	made      chan struct{} // signals a new stability timestamp, if prompt
 	prompt    bool
-	builds    bool     // something is under way for copies that are being built
-	side      uint64   // how far its builds have come
-	rollbacks []string // steps it was told
+	builds    bool     // writes to copies that are being built are pending
+	side      uint64   // progress of its builds
+	rollbacks []string // steps received
 	faults    []wire.IndexFaults
-	// faultsOmitted is how many indexes it says that faults leave out.
+	// faultsOmitted is the reported number of indexes that faults leaves out.
 	faultsOmitted int
 	differing     []wire.CopyDifference
-	// differingOmitted is how many copies it says that differing leaves out.
+	// differingOmitted is the reported number of copies that differing leaves out.
 	differingOmitted int
-	compared         func(index.CopyID) bool               // with KV; nil: none
-	size             func(index.ID, partition.Copy) uint64 // bytes of a copy; nil: none
-	rate             func(index.ID, partition.Copy) uint64 // entries of a copy that are read in a second; nil: none
+	compared         func(index.CopyID) bool               // reports whether a copy was compared with KV; nil: none
+	size             func(index.ID, partition.Copy) uint64 // bytes of a copy; nil: 0
+	rate             func(index.ID, partition.Copy) uint64 // entries of a copy read per second; nil: 0
 	orphans          []wire.Orphan
-	asked            [][]wire.OrphanRef // orphans that it was told to drop
+	asked            [][]wire.OrphanRef // orphans that it was sent to drop
 }
 
 func (w *world) indexer(name string) *fakeIndexer { return w.indexerIn(name, "", 0) }
@@ -495,7 +495,7 @@ func (n *fakeIndexer) run() {
 	}
 }
 
-// report is the full level state: copies become ready with the first S after their index was loaded.
+// report returns the full state: copies become ready with the first S after their index was loaded.
 func (n *fakeIndexer) report() *wire.IndexerReport {
 	accepted := n.accepted()
 	high := map[string][]uint64{}
@@ -570,7 +570,7 @@ func (n *fakeIndexer) report() *wire.IndexerReport {
 	return r
 }
 
-// accepted is what the routers of all projectors would have begun here.
+// accepted returns the streams that the routers of all projectors would have begun here.
 func (n *fakeIndexer) accepted() map[string]wire.Accepted {
 	n.w.mu.Lock()
 	all := make([]*fakeProjector, 0, 2)

@@ -8,8 +8,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestFaultsAreShown: what projectors and indexers tell of documents without an entry is summed up by index, and stays
-// as told until they tell otherwise.
+// TestFaultsAreShown checks that reports of documents without an entry are summed up by index, and that each stays
+// valid until the component reports otherwise.
 func TestFaultsAreShown(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
@@ -66,7 +66,8 @@ func TestFaultsAreShown(t *testing.T) {
 		if s, _ := w.leader().Status(); s.Progress[o.ID].FaultsIncomplete {
 			t.Error("all that is counted is told, and the sum is said to be incomplete")
 		}
-		// An indexer that counts faults of more indexes than it tells may have counted some of one that it does not list.
+		// An indexer that counts faults of more indexes than it lists may have counted some of an index that it does not
+		// list.
 		omits := func(n int, of ...wire.IndexFaults) {
 			keys(of...)
 			i.mu.Lock()
@@ -83,7 +84,7 @@ func TestFaultsAreShown(t *testing.T) {
 		w.until("an indexer omits it", 10*time.Second, incomplete(true))
 		omits(7, wire.IndexFaults{Index: o.ID, TooLong: 3, Sample: wire.FaultSample{DocID: "k"}})
 		w.until("an indexer omits others", 10*time.Second, incomplete(false))
-		other := w.indexer("other") // has no copy of it, and so has counted nothing of it
+		other := w.indexer("other") // it has no copy of the index, and so counts nothing of it
 		other.mu.Lock()
 		other.faultsOmitted = 7
 		other.mu.Unlock()

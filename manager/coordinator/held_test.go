@@ -10,14 +10,14 @@ import (
 	"tidemark/wire"
 )
 
-// An indexer gets the list of what all hold when it does not have it.
+// TestHeldIsToldOnce checks that an indexer gets the list of held timestamps only if it does not have it.
 func TestHeldIsToldOnce(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
 		o := w.create("by_name", "", 2, 0)
 		w.until("READY", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
 		n := w.indexers["http://i1"]
-		n.kill() // it reports no more by itself
+		n.kill() // it no longer reports by itself
 		time.Sleep(2 * time.Second)
 		ask := func(hash uint64) *wire.ReportReply {
 			r := n.report()
@@ -33,7 +33,7 @@ func TestHeldIsToldOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.until("it is told the rate", 10*time.Second, func() bool { return ask(0).TransferRate == 2<<20 })
-		ask(0) // tells what it holds now, which is what the others know then
+		ask(0) // reports what it holds now, as the others then see it
 		first := ask(0)
 		held, err := wire.UnpackHeld(first.HeldPacked)
 		if err != nil || len(held) == 0 || first.HeldHash != wire.HeldHash(first.HeldPacked) {

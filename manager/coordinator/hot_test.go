@@ -11,8 +11,9 @@ import (
 	"tidemark/rebalance"
 )
 
-// A range that is read too often is cut where it is read, and all others stay as they are. Where one key is what is
-// asked for, and where too little comes to say where, nothing is begun, and who looks is told.
+// TestHotRangesAreCutWhereTheyAreHot checks that a range that is read too often is cut where it is read, and all
+// others stay as they are. If one key gets most of the reads, or if there are too few to tell, nothing is begun, and
+// the reason is shown.
 func TestHotRangesAreCutWhereTheyAreHot(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.settings.SplitAboveRate, w.settings.SplitAfter = 100, splitAfter
@@ -25,7 +26,7 @@ func TestHotRangesAreCutWhereTheyAreHot(t *testing.T) {
 		w.depose()
 		w.lead()
 		w.components(2)
-		for name, most := range map[string]uint64{"i1": 40, "i2": 250} { // who reads likes one of two copies
+		for name, most := range map[string]uint64{"i1": 40, "i2": 250} { // scans prefer one of two copies
 			n := w.indexers["http://"+name]
 			n.mu.Lock()
 			n.rate = func(_ index.ID, c partition.Copy) uint64 { return most * uint64(c.Slice) }

@@ -14,7 +14,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// loses lets a vbucket of p2 fail over to a branch that has left the one before at a seqno.
+// loses lets a vbucket of p2 fail over to a branch that begins at a seqno of the previous one.
 func (w *world) loses(v int, at uint64) {
 	w.mu.Lock()
 	kv := w.kv["world"]
@@ -27,7 +27,7 @@ func (w *world) loses(v int, at uint64) {
 	delete(p2.streams["world"], uint16(v))
 }
 
-// unfilled says whether no copy is whole on any indexer from now on.
+// unfilled sets whether no copy becomes whole on any indexer.
 func (w *world) unfilled(on bool) {
 	for _, n := range w.indexers {
 		n.mu.Lock()
@@ -36,14 +36,14 @@ func (w *world) unfilled(on bool) {
 	}
 }
 
-// refusing has what is proposed refused, from now on; nil: nothing.
+// refusing sets a function that refuses proposals; nil: none.
 func (w *world) refusing(refuse func(statecontext.Command) error) {
 	w.log.mu.Lock()
 	defer w.log.mu.Unlock()
 	w.log.refuse = refuse
 }
 
-// becomes asks for an index to have so many slices.
+// becomes requests a number of slices for an index.
 func (w *world) becomes(id index.ID, n int) Outcome {
 	w.t.Helper()
 	o, err := w.leader().SplitIndex(w.ctx, SplitRequest{ID: id, Partitions: &n})
@@ -53,8 +53,9 @@ func (w *world) becomes(id index.ID, n int) Outcome {
 	return o
 }
 
-// A bucket is rolled back while slices are merged: the name stays where it is until that is over, also when the leader
-// changes in the middle, and what has the name then was exact on the branch that KV has gone over to.
+// TestMergeBesideARollback rolls a bucket back while slices are merged: the name stays with the first index until
+// that is over, also when the leader changes in the middle, and the index that then takes the name was exact on KV's
+// new branch.
 func TestMergeBesideARollback(t *testing.T) {
 	for _, change := range []bool{false, true} {
 		inWorld(t, func(w *world) {
@@ -107,7 +108,8 @@ func TestMergeBesideARollback(t *testing.T) {
 	}
 }
 
-// calmed is an index that has got four slices by itself, which are small now, and were not for as long as it takes.
+// calmed runs a test with an index that was split automatically into four slices. They are small now, but have not
+// been for long enough to be merged.
 func calmed(t *testing.T, test func(w *world, id index.ID)) {
 	bounded(t, func(w *world, zero *atomic.Uint64) {
 		for _, n := range w.indexers {
@@ -138,8 +140,8 @@ func (w *world) merged(limit time.Duration) time.Duration {
 	})
 }
 
-// No merge begins by itself while the bucket is rolled back, as nobody knows then what its copies have. When that is
-// over, slices have to be small for as long as at first.
+// TestNoMergeByItselfBesideARollback checks that no automatic merge begins while the bucket is rolled back, as the
+// contents of its copies are unknown then. Afterwards slices must be small for the full time again.
 func TestNoMergeByItselfBesideARollback(t *testing.T) {
 	calmed(t, func(w *world, _ index.ID) {
 		w.refusing(func(c statecontext.Command) error {
@@ -156,14 +158,15 @@ func TestNoMergeByItselfBesideARollback(t *testing.T) {
 		}
 		w.refusing(nil)
 		w.until("cleared", time.Minute, func() bool { return w.log.State().Bucket("world").Rollback == nil })
-		w.write("world", 5) // copies here are whole above where they were loaded
+		w.write("world", 5) // copies in this test are whole only above the seqno at which they were loaded
 		if took := w.merged(10 * splitAfter); took < 5*splitAfter {
 			t.Errorf("merged after %v", took)
 		}
 	})
 }
 
-// An index that is being merged is not split, nor the other way round; one beside it is. Both come to their end.
+// TestMergeBesideASplit checks that an index that is being merged cannot be split, nor the reverse, while an index
+// beside it can. Both operations complete.
 func TestMergeBesideASplit(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
@@ -184,7 +187,7 @@ func TestMergeBesideASplit(t *testing.T) {
 		if _, err := w.leader().CancelSplit(w.ctx, SplitRequest{ID: x.ID}); err != nil {
 			t.Fatal(err)
 		}
-		merge, other := w.becomes(x.ID, 2), w.becomes(y.ID, 6) // the one that was taken back may still be there
+		merge, other := w.becomes(x.ID, 2), w.becomes(y.ID, 6) // the cancelled successor may still exist
 		refused(x.ID, 8)
 		refused(merge.ID, 8)
 		w.unfilled(false)
@@ -196,14 +199,15 @@ func TestMergeBesideASplit(t *testing.T) {
 	})
 }
 
-// No merge begins by itself while another index of the bucket is split; who looks is told, and it begins afterwards.
+// TestNoMergeByItselfBesideASplit checks that no automatic merge begins while another index of the bucket is split.
+// The reason is shown, and the merge begins afterwards.
 func TestNoMergeByItselfBesideASplit(t *testing.T) {
 	calmed(t, func(w *world, id index.ID) {
 		y := w.create("y", "", 3, 0)
 		w.until("READY", time.Minute, func() bool { return w.state(y.ID) == index.Maintenance })
 		w.refusing(func(c statecontext.Command) error {
 			if d, ok := c.Body.(*statecontext.SetIndexState); ok && d.To == index.Maintenance {
-				return errHeld // no split comes to its end
+				return errHeld // no split completes
 			}
 			return nil
 		})
@@ -221,8 +225,8 @@ func TestNoMergeByItselfBesideASplit(t *testing.T) {
 	})
 }
 
-// The leader ends right after a merge was cancelled, or right before: a retry cancels it once, the next leader has what
-// was built dropped, and the index is what it was. It can be merged again then.
+// TestMergeCancelledByALeaderThatEnds ends the leader right after a merge was cancelled, or right before: a retry
+// cancels it once, the next leader drops the successor, and the index is unchanged. It can be merged again then.
 func TestMergeCancelledByALeaderThatEnds(t *testing.T) {
 	for _, committed := range []bool{true, false} {
 		inWorld(t, func(w *world) {
@@ -244,7 +248,7 @@ func TestMergeCancelledByALeaderThatEnds(t *testing.T) {
 				return nil
 			})
 			req := SplitRequest{ID: o.ID, Request: &statecontext.Request{Principal: "p", Key: "cancel"}}
-			_, _ = w.leader().CancelSplit(w.ctx, req) // its caller hears nothing of it
+			_, _ = w.leader().CancelSplit(w.ctx, req) // its caller gets no answer
 			w.depose()
 			if s := w.log.State(); s.Index(next.ID) == nil || (s.Definition(o.ID).SplitFailed != "") != committed {
 				t.Fatalf("committed %v: %s", committed, statecontext.Describe(s))
@@ -267,7 +271,8 @@ func TestMergeCancelledByALeaderThatEnds(t *testing.T) {
 	}
 }
 
-// A merge that began by itself is cancelled, and the leader ends: the next one does not begin it again at once.
+// TestCancelledMergeRests cancels an automatic merge and ends the leader: the next one does not begin it again at
+// once.
 func TestCancelledMergeRests(t *testing.T) {
 	calmed(t, func(w *world, id index.ID) {
 		w.refusing(func(c statecontext.Command) error {

@@ -13,8 +13,7 @@ import (
 	"tidemark/statecontext"
 )
 
-// interrupted is a Consensus that lets something happen right before the next commands of users are proposed, once for
-// each of before.
+// interrupted is a Consensus that runs each of before once, right before one of the next proposals of users.
 type interrupted struct {
 	Consensus
 	before []func()
@@ -29,7 +28,7 @@ func (i *interrupted) Propose(ctx context.Context, c statecontext.Command) (stat
 	return i.Consensus.Propose(ctx, c)
 }
 
-// interrupt is the leader, whose proposals for users are interrupted.
+// interrupt returns the leader, whose proposals for users are interrupted.
 func (w *world) interrupt() (*Coordinator, *interrupted) {
 	l := w.leader()
 	in := &interrupted{Consensus: l.cfg.Consensus}
@@ -38,8 +37,8 @@ func (w *world) interrupt() (*Coordinator, *interrupted) {
 	return c, in
 }
 
-// TestNamesThatMove: the split of an index ends between the look at its name and the proposal. Whatever was asked for
-// is done to the index that has the name by then, and the same request has the same outcome again.
+// TestNamesThatMove ends the split of an index between the look-up of its name and the proposal. The request applies
+// to the index that has the name by then, and its repetition has the same outcome.
 func TestNamesThatMove(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(3)
@@ -97,7 +96,7 @@ func TestNamesThatMove(t *testing.T) {
 				t.Errorf("cancelled when it was over: %+v, %v", o, err)
 			}
 		}
-		// Planned for an index on which nothing can be done while it is split: the name moves from one to another.
+		// These are planned for an index that cannot be changed while it is split: the name moves from one to another.
 		for key, text := range map[string]string{
 			"more": `ALTER INDEX more ON world WITH {"action":"replica_count","num_replica":1}`,
 			"cut":  `ALTER INDEX cut ON world WITH {"action":"split","num_partition":5}`,
@@ -124,7 +123,7 @@ func TestNamesThatMove(t *testing.T) {
 				t.Errorf("%s has changed index %d, the name is that of %+v", text, last.ID, x)
 			}
 		}
-		// Nobody has the name; when the outcome is asked for again somebody has.
+		// No index has the name at first; when the request is repeated one has.
 		for key, text := range map[string]string{
 			"nobody":  `ALTER INDEX nobody ON world WITH {"action":"replica_count","num_replica":1}`,
 			"neither": `ALTER INDEX neither ON world WITH {"action":"split"}`,
@@ -141,8 +140,8 @@ func TestNamesThatMove(t *testing.T) {
 	})
 }
 
-// TestPlansAreMadeAnew: who names no version of an index is not refused because it has changed since it was looked at;
-// who names one is.
+// TestPlansAreMadeAnew checks that a request without IfMatch is not refused because the index has changed since it
+// was planned, and that one with IfMatch is.
 func TestPlansAreMadeAnew(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(3)
@@ -186,8 +185,8 @@ func TestPlansAreMadeAnew(t *testing.T) {
 	})
 }
 
-// TestCreateIsPlacedAnew: an indexer that was to have copies of a new index is removed before the index is there. The
-// same request places them on others.
+// TestCreateIsPlacedAnew removes an indexer on which a new index was about to be placed. The same request places the
+// copies on others.
 func TestCreateIsPlacedAnew(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
@@ -198,7 +197,7 @@ func TestCreateIsPlacedAnew(t *testing.T) {
 			if res, err := w.log.Propose(w.ctx, statecontext.Command{Body: body}); err != nil || res.Err() != nil {
 				t.Fatal(err, res.Err())
 			}
-			synctest.Wait() // the leader knows of it
+			synctest.Wait() // the leader has seen it
 		}}
 		req := CreateRequest{Definition: index.Definition{Name: "x", Bucket: "world", Partitions: 4,
 			Keys: []index.KeyExpr{{Expr: "name"}}}, Request: &statecontext.Request{Principal: "p", Key: "create"}}

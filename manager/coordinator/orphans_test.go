@@ -11,8 +11,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestOrphans: of the orphans that an indexer reports, those whose grace is over and that the state does not place on
-// it are to be dropped, no other, and nothing without a check of leadership or while a restore is under way.
+// TestOrphans checks that, of the orphans that an indexer reports, exactly those are dropped whose grace period is
+// over and that the state does not place on it, and none without a check of leadership or during a restore.
 func TestOrphans(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)

@@ -8,8 +8,8 @@ import (
 	"tidemark/index"
 )
 
-// TestStatementsAtOnceSpreadTheirCopies: statements that are on their way together do not all go to the node that had
-// least before them, and what came to nothing does not count.
+// TestStatementsAtOnceSpreadTheirCopies checks that concurrent statements do not all choose the node with the least
+// load before them, and that failed ones do not count.
 func TestStatementsAtOnceSpreadTheirCopies(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(4)

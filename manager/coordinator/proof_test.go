@@ -9,9 +9,9 @@ import (
 	"tidemark/timestamp"
 )
 
-// TestStabilizeIsRefusedByALeaderOnly: a manager that was deposed and has not heard of it does not say by what it knew
-// that there is no such bucket, or that a token is lost. A timestamp that covers what is asked for it may give: it does
-// so whoever leads.
+// TestStabilizeIsRefusedByALeaderOnly checks that a deposed manager that does not know it yet refuses no scan, for a
+// missing bucket or a lost token, by what it knew. It may still return a timestamp that covers the request, which is
+// valid whoever leads.
 func TestStabilizeIsRefusedByALeaderOnly(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)

@@ -8,7 +8,7 @@ import (
 	"tidemark/index"
 )
 
-// work is what the leader has done.
+// work counts what the leader has done.
 type work struct{ commands, bytes, told, requests int }
 
 func (w *world) work() work {
@@ -28,8 +28,9 @@ func (w *world) work() work {
 	return d
 }
 
-// TestWorkDoesNotFollowTheMutationRate: from a thousand to ten million mutations a second the leader commits as many
-// commands, sends as many messages, opens no stream, and an entry of the log grows by the digits of the seqnos only.
+// TestWorkDoesNotFollowTheMutationRate checks that, from a thousand to ten million mutations a second, the leader
+// commits as many commands, sends as many messages and opens no stream, and that log entries grow only by the digits
+// of the seqnos.
 func TestWorkDoesNotFollowTheMutationRate(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(3)
@@ -49,12 +50,12 @@ func TestWorkDoesNotFollowTheMutationRate(t *testing.T) {
 			if i == 0 {
 				least = did
 			}
-			// Five promotions a second, each told to three indexers.
+			// Five promotions a second, each sent to three indexers.
 			if did.commands > 5*seconds+1 || did.commands < 4*seconds || did.told > 3*(did.commands+1) || did.requests != 0 {
 				t.Errorf("in %d s: %+v, want %d commands at most, each told to three indexers, and no streams", seconds, did,
 					5*seconds+1)
 			}
-			// Two vectors of varints in each entry: 100 times the rate is one byte more at most for each seqno.
+			// Two vectors of varints per entry: 100 times the rate adds at most one byte per seqno.
 			if most := least.bytes*(5*seconds+1)/least.commands + i*2*vbuckets*did.commands; did.bytes > most {
 				t.Errorf("%d bytes, want %d at most", did.bytes, most)
 			}

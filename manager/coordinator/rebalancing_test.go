@@ -16,7 +16,7 @@ import (
 	"tidemark/statecontext"
 )
 
-// rebalanced waits until nothing is under way and nothing is leaving, and returns the copies of each node.
+// rebalanced waits until no rebalance is running and no copy is leaving, and returns the number of copies by node.
 func (w *world) rebalanced(limit time.Duration) map[index.NodeID]int {
 	w.t.Helper()
 	w.until("the rebalance is over", limit, func() bool {
@@ -51,17 +51,18 @@ func (w *world) moving() (lone, pair Outcome) {
 	return lone, pair
 }
 
-// repairAfter is for how long an indexer is away before what it had is made anew, where repairsSoon says so.
+// repairAfter is RepairAfter in terms begun by repairsSoon.
 const repairAfter = 3 * time.Minute
 
-// repairsSoon begins a term with repairAfter, which is less to compute than the product's quarter of an hour.
+// repairsSoon begins a term with repairAfter, which takes less to simulate than the product's quarter of an hour.
 func (w *world) repairsSoon() {
 	w.settings.RepairAfter = repairAfter
 	w.depose()
 	w.lead()
 }
 
-// lag waits until the indexers of the bucket for which it does not wait are these, as status says, and its page.
+// lag waits until promotion waits for all indexers of the bucket but these, as shown by the status and by the
+// bucket's page.
 func (w *world) lag(nodes ...index.NodeID) {
 	w.t.Helper()
 	w.until(fmt.Sprintf("indexers %v lag", nodes), 10*time.Second, func() bool {
@@ -90,8 +91,8 @@ func (w *world) nodeOf(name string) index.NodeID {
 	return 0
 }
 
-// TestPlansExpectWhatIndexersSend: how long a plan takes is told by the rate that indexers may send at, and check,
-// unless who asks says what to expect.
+// TestPlansExpectWhatIndexersSend checks that a plan's duration is computed from the rate at which indexers may send
+// and check, unless the request gives a rate.
 func TestPlansExpectWhatIndexersSend(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.moving()
@@ -113,8 +114,8 @@ func TestPlansExpectWhatIndexersSend(t *testing.T) {
 	})
 }
 
-// A fourth indexer gets its share, one copy after the other; then one is emptied and can be removed. Whole copies never
-// become fewer, and no entry is counted twice.
+// TestRebalanceToANewIndexer checks that a fourth indexer gets its share, one copy after the other; then one is
+// emptied and can be removed. The number of whole copies never falls, and no entry is counted twice.
 func TestRebalanceToANewIndexer(t *testing.T) {
 	inWorld(t, func(w *world) {
 		lone, pair := w.moving()
@@ -199,7 +200,7 @@ func TestRebalanceToANewIndexer(t *testing.T) {
 	})
 }
 
-// whole fails when a slice has fewer allocated copies than replicas that are to serve.
+// whole fails if a slice has fewer allocated copies than replicas that should serve.
 func (w *world) whole() {
 	w.t.Helper()
 	for x := range w.log.State().Indexes() {
@@ -220,7 +221,8 @@ func (w *world) whole() {
 	}
 }
 
-// Leaders come and go, and with them what they knew; the rebalance goes on.
+// TestRebalanceSurvivesItsLeaders checks that a rebalance continues under new leaders, which know nothing of their
+// predecessors.
 func TestRebalanceSurvivesItsLeaders(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.moving()
@@ -241,13 +243,13 @@ func TestRebalanceSurvivesItsLeaders(t *testing.T) {
 	})
 }
 
-// Cancelled, nothing is left behind but whole copies.
+// TestRebalanceIsCancelled checks that a cancelled rebalance leaves only whole copies.
 func TestRebalanceIsCancelled(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.moving()
 		n := w.indexer("i4")
 		n.mu.Lock()
-		n.never = true // its copies are never whole
+		n.never = true // its copies never become whole
 		n.mu.Unlock()
 		w.until("i4 is there", 20*time.Second, func() bool { s, _ := w.leader().Status(); return len(s.Indexers) == 4 })
 		_, id, err := w.leader().Rebalance(w.ctx, RebalanceRequest{Cause: "test"})
@@ -279,8 +281,9 @@ func TestRebalanceIsCancelled(t *testing.T) {
 	})
 }
 
-// An indexer that stays away beyond the limit: what it had is made anew elsewhere, by itself; one that comes back
-// before is left alone, and one whose target dies gives its steps up and is repaired by the next try.
+// TestLostCopiesAreRepaired checks that copies of an indexer that stays away beyond the limit are made anew
+// elsewhere. An indexer that comes back before is left alone, and steps whose target dies are given up and repaired
+// by the next attempt.
 func TestLostCopiesAreRepaired(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.repairsSoon()
@@ -321,8 +324,8 @@ func TestLostCopiesAreRepaired(t *testing.T) {
 	})
 }
 
-// Leaders that change every 30 s do not keep a lost indexer from being repaired, nor does one that comes back and
-// crashes before it has reported; one that works again is back.
+// TestRepairIsCountedOverLeaders checks that a lost indexer is repaired although leaders change every 30 s, and
+// although it comes back and crashes before it has reported; once it works again it is back.
 func TestRepairIsCountedOverLeaders(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.moving()
@@ -339,7 +342,7 @@ func TestRepairIsCountedOverLeaders(t *testing.T) {
 			w.lead()
 			n := w.indexer("i1")
 			n.mu.Lock()
-			n.stopped = true // it registers, and says nothing
+			n.stopped = true // it registers, and reports nothing
 			n.mu.Unlock()
 			for range 30 {
 				time.Sleep(time.Second)
@@ -361,8 +364,8 @@ func TestRepairIsCountedOverLeaders(t *testing.T) {
 	})
 }
 
-// What was lost does not wait for a rebalance that goes on and on: that one is cancelled. One that makes it anew itself
-// goes on.
+// TestARepairComesFirst checks that a repair does not wait for a rebalance that goes on and on: that is cancelled,
+// unless it makes the lost copies anew itself.
 func TestARepairComesFirst(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.repairsSoon()
@@ -414,7 +417,7 @@ func alive(s core.Status, name string) bool {
 	return i >= 0 && s.Indexers[i].Life != liveness.Offline
 }
 
-// one starts an indexer with a READY index of that many slices and no replica, then a second indexer.
+// one starts an indexer with a READY index of so many slices and no replica, then a second indexer.
 func (w *world) one(slices uint16, second func(*fakeIndexer)) Outcome {
 	w.t.Helper()
 	w.components(1)
@@ -441,7 +444,8 @@ func (w *world) step(state partition.RebalanceState) {
 	})
 }
 
-// The node that a slice is moving away from has its only whole copy until the new one is whole.
+// TestTheSourceOfAMoveHasTheLastCopy checks that the source of a move has the only whole copy of the slice until the
+// new one is whole.
 func TestTheSourceOfAMoveHasTheLastCopy(t *testing.T) {
 	inWorld(t, func(w *world) {
 		o := w.one(1, func(n *fakeIndexer) { n.never = true })
@@ -465,11 +469,12 @@ func TestTheSourceOfAMoveHasTheLastCopy(t *testing.T) {
 	})
 }
 
-// What moves to an indexer that is being removed is given up: the old copy stays, and nothing is proposed for ever.
+// TestNothingMovesToWhatIsRemoved checks that moves to an indexer that is being removed are given up: the old copy
+// stays, and proposals do not repeat forever.
 func TestNothingMovesToWhatIsRemoved(t *testing.T) {
 	inWorld(t, func(w *world) {
 		o := w.one(6, func(n *fakeIndexer) { n.never = true })
-		pair := w.create("pair", "", 2, 1) // has no other place: the removal cannot go on
+		pair := w.create("pair", "", 2, 1) // it has no other place: the removal is stuck
 		_, id, err := w.leader().Rebalance(w.ctx, RebalanceRequest{Cause: "test"})
 		if err != nil {
 			t.Fatal(err)
@@ -490,7 +495,8 @@ func TestNothingMovesToWhatIsRemoved(t *testing.T) {
 	})
 }
 
-// What moves ends when its bucket is deleted, and nothing of that bucket moves then.
+// TestNothingMovesOfADeletedBucket checks that moves end when their bucket is deleted, and none of that bucket begins
+// then.
 func TestNothingMovesOfADeletedBucket(t *testing.T) {
 	inWorld(t, func(w *world) {
 		o := w.one(6, func(n *fakeIndexer) { n.never = true })
@@ -516,7 +522,7 @@ func TestNothingMovesOfADeletedBucket(t *testing.T) {
 	})
 }
 
-// A repair that was cancelled begins again when the time is over once more, not at once.
+// TestARepairIsCancelled checks that a cancelled repair begins again after another RepairAfter, not at once.
 func TestARepairIsCancelled(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.repairsSoon()
@@ -542,8 +548,8 @@ func TestARepairIsCancelled(t *testing.T) {
 	})
 }
 
-// A request that is refused, as another rebalance is under way, marks no indexer; nor is a plan taken whose options
-// nobody could have asked for.
+// TestARefusedRebalanceChangesNothing checks that a request that is refused because another rebalance is running
+// marks no indexer, and that a plan with invalid options is refused.
 func TestARefusedRebalanceChangesNothing(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.one(6, func(n *fakeIndexer) { n.never = true })
@@ -569,8 +575,8 @@ func TestARefusedRebalanceChangesNothing(t *testing.T) {
 	})
 }
 
-// A plan says which indexers it empties, or lets serve again, and marks them when it is run; nothing is run of it for
-// others.
+// TestAPlanMarksWhatItWasMadeWith checks that a plan contains the indexers that it empties or lets serve again, and
+// marks them when it is run; it is refused for other indexers.
 func TestAPlanMarksWhatItWasMadeWith(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.moving()
@@ -603,8 +609,8 @@ func TestAPlanMarksWhatItWasMadeWith(t *testing.T) {
 	})
 }
 
-// A plan leaves an index alone that is being split, and says so, unless it lies on an indexer that is to leave; when
-// the split ends in the middle, the run does the rest and is done.
+// TestRebalanceBesideASplit checks that a plan leaves out an index that is being split, and reports it, unless the
+// index lies on an indexer that is to leave. When the split ends in the middle, the run does the rest and is done.
 func TestRebalanceBesideASplit(t *testing.T) {
 	inWorld(t, func(w *world) {
 		lone, pair := w.moving()

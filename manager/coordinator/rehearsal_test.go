@@ -14,8 +14,8 @@ import (
 	"tidemark/statecontext"
 )
 
-// TestRehearsal: what a dry run says is what the statements then come to, each as after those before it; nothing of it
-// stays, not even as load, and a bucket that is asked about for the first time is not made known.
+// TestRehearsal checks that a dry run returns what the statements then do, each after those before it. Nothing of it
+// stays, not even load, and a bucket that is asked about for the first time is not registered.
 func TestRehearsal(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(3)
@@ -59,7 +59,8 @@ func TestRehearsal(t *testing.T) {
 	})
 }
 
-// TestRehearsalRefuses: by the same checks; and one waits for the other, as long as its caller does.
+// TestRehearsalRefuses checks that the same checks apply, and that a rehearsal waits for another one as long as its
+// caller does.
 func TestRehearsalRefuses(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
@@ -123,7 +124,7 @@ func (w *world) executeAll(c *Coordinator, text string) {
 	}
 }
 
-// placesOf says where the copies of indexes lie that are not being dropped, by name.
+// placesOf returns the copies of all indexes that are not being dropped, by name.
 func placesOf(s *statecontext.State) map[string][]partition.Copy {
 	all := map[string][]partition.Copy{}
 	for x := range s.Indexes() {

@@ -18,7 +18,7 @@ import (
 	"tidemark/wire"
 )
 
-// on lists the copies that an index has on a node.
+// on returns the copies that an index has on a node.
 func (w *world) on(id index.ID, node index.NodeID) (copies []partition.Copy) {
 	for _, c := range w.log.State().Index(id).Topology.Copies {
 		if c.Node == node {
@@ -46,9 +46,9 @@ func (w *world) die(name string) *fakeIndexer {
 	return n
 }
 
-// TestRemoveIndexer: a dead indexer's copies are placed on those that live and filled there, with force where they were
-// the only ones; its uuid is refused for ever. Nothing happens to one that lives, in a dry run, or without a place to
-// go.
+// TestRemoveIndexer checks that a dead indexer's copies are placed on live ones and filled there, with force if they
+// were the only ones, and that its uuid is refused forever. Nothing happens to a live indexer, in a dry run, or if
+// there is no place for the copies.
 func TestRemoveIndexer(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(3)
@@ -90,7 +90,7 @@ func TestRemoveIndexer(t *testing.T) {
 			t.Fatalf("%d copies of %d are left, %d removals were proposed: nothing should have happened", now, had,
 				w.log.count["*statecontext.EvictIndexer"])
 		}
-		for range 2 { // asked again, it is as it was
+		for range 2 { // a repetition gives the same
 			if r, err := remove("uuid-i2", true, false); err != nil || !r.Done || r.Waits != "" {
 				t.Fatalf("%+v, %v", r, err)
 			}
@@ -124,8 +124,9 @@ func TestRemoveIndexer(t *testing.T) {
 	})
 }
 
-// TestARemovalComesAgain: a client that has heard nothing asks again, perhaps the next leader: it is told that the
-// indexer is gone, and one that has its name since is left alone. Another request of that name is refused.
+// TestARemovalComesAgain repeats a request whose answer was lost, perhaps to the next leader: the answer is that the
+// indexer is gone, and another indexer that has its name by then is left alone. A new request with that name is
+// refused.
 func TestARemovalComesAgain(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(3)
@@ -162,8 +163,8 @@ func TestARemovalComesAgain(t *testing.T) {
 	})
 }
 
-// TestARemovalIsPlannedAnew: definitions change between the plan of a removal and its proposal. It is planned for what
-// they are by then, also under an Idempotency-Key, which has one outcome all the same.
+// TestARemovalIsPlannedAnew changes definitions between the plan of a removal and its proposal. The removal is
+// planned for the new definitions, also under an Idempotency-Key, which still has one outcome.
 func TestARemovalIsPlannedAnew(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(3)
@@ -185,7 +186,7 @@ func TestARemovalIsPlannedAnew(t *testing.T) {
 	})
 }
 
-// TestRemoveProjector: one that lives is not forgotten without force; one that is dead is.
+// TestRemoveProjector checks that a live projector is not removed without force, and that a dead one is.
 func TestRemoveProjector(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
@@ -216,8 +217,8 @@ func TestRemoveProjector(t *testing.T) {
 	})
 }
 
-// TestProjectorLeaves: one that has ended for good takes its registration back, once or again; what an earlier process
-// of its id says late takes nothing from the one that is there.
+// TestProjectorLeaves checks that a projector that has ended for good unregisters, once or repeatedly, and that a
+// late request of an earlier process of its id does not unregister the present one.
 func TestProjectorLeaves(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
@@ -248,8 +249,8 @@ func TestProjectorLeaves(t *testing.T) {
 	})
 }
 
-// TestRemoveIndexerBesideEmptyCopies: a replica that ALTER INDEX has just placed, and that is not filled, is no reason
-// to let the indexer go that has the only whole copies.
+// TestRemoveIndexerBesideEmptyCopies checks that a replica that ALTER INDEX has just placed, and that is not filled,
+// does not make the indexer with the only whole copies removable.
 func TestRemoveIndexerBesideEmptyCopies(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
@@ -258,7 +259,7 @@ func TestRemoveIndexerBesideEmptyCopies(t *testing.T) {
 		for _, name := range []string{"i2", "i3"} {
 			n := w.indexer(name)
 			n.mu.Lock()
-			n.never = true // its copies are never whole
+			n.never = true // its copies never become whole
 			n.mu.Unlock()
 		}
 		w.until("they are there", 20*time.Second, func() bool { s, _ := w.leader().Status(); return len(s.Indexers) == 3 })
@@ -282,8 +283,8 @@ func TestRemoveIndexerBesideEmptyCopies(t *testing.T) {
 	})
 }
 
-// TestRemoveIndexerAtANewLeader: a leader that has just begun does not say of an indexer that it lives, or has the only
-// copies, because it has not heard yet what there is: it waits for that.
+// TestRemoveIndexerAtANewLeader checks that a new leader does not report that an indexer is alive, or has the only
+// copies, merely because reports are missing: it waits for them.
 func TestRemoveIndexerAtANewLeader(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(3)
@@ -298,9 +299,9 @@ func TestRemoveIndexerAtANewLeader(t *testing.T) {
 	})
 }
 
-// TestRemoveIndexerDuringARollback: while a bucket is rolled back, and until an indexer has said that it is back,
-// nobody knows what it has: that is what is said, of removals and of replicas that are dropped, and not that those are
-// the only copies.
+// TestRemoveIndexerDuringARollback checks that, during a rollback and until an indexer has reported that it is back,
+// the contents of its copies are unknown: removals and dropped replicas are refused with that reason, and not because
+// the copies were the only ones.
 func TestRemoveIndexerDuringARollback(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(3)

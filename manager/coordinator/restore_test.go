@@ -12,7 +12,7 @@ import (
 	"tidemark/wire"
 )
 
-// backup is one of the present state.
+// backup returns a backup of the present state.
 func (w *world) backup() *statecontext.Backup {
 	w.t.Helper()
 	var file bytes.Buffer
@@ -26,8 +26,8 @@ func (w *world) backup() *statecontext.Backup {
 	return b
 }
 
-// TestRestorePlanKnowsOrphans: what the hosts of an index that comes back have told to hold of it is taken over; the
-// index is built where they hold nothing.
+// TestRestorePlanKnowsOrphans checks that orphans that the hosts of a restored index have reported are adopted, and
+// that the index is built where there are none.
 func TestRestorePlanKnowsOrphans(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
@@ -61,8 +61,8 @@ func TestRestorePlanKnowsOrphans(t *testing.T) {
 	})
 }
 
-// TestARestoreIsOfItsBackup: a restore that is sent again has its outcome; another one under its key is refused, and
-// not told as done.
+// TestARestoreIsOfItsBackup checks that a repeated restore has its first outcome, and that another one under its key
+// is refused and not reported as done.
 func TestARestoreIsOfItsBackup(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)

@@ -27,7 +27,7 @@ func beside(w *world) {
 	})
 }
 
-// losesStream has the projectors lose a stream of a bucket.
+// losesStream makes the projectors lose a stream of a bucket.
 func losesStream(w *world, bucket string) {
 	for _, id := range []string{"p1", "p2"} {
 		p := w.projectors["http://"+id]
@@ -51,8 +51,8 @@ func streamsIt(w *world, bucket string) bool {
 	return false
 }
 
-// TestRollbackHoldsNoOtherBucketUp: an indexer restores one bucket for long; meanwhile it is asked for its positions of
-// another one, of which a stream is lost.
+// TestRollbackHoldsNoOtherBucketUp checks that, while an indexer takes long to restore one bucket, it is polled for
+// positions of another one that has lost a stream.
 func TestRollbackHoldsNoOtherBucketUp(t *testing.T) {
 	inWorld(t, func(w *world) {
 		var restoring, polled atomic.Int32
@@ -82,8 +82,8 @@ func TestRollbackHoldsNoOtherBucketUp(t *testing.T) {
 	})
 }
 
-// TestManyHangingBucketsHoldNoOtherUp: KV answers no request for streams of more buckets than a component carries out
-// commands of at a time. A stream of one more bucket, which was lost after all of these, begins again meanwhile.
+// TestManyHangingBucketsHoldNoOtherUp lets KV answer no stream request of more buckets than a component carries out
+// commands for at a time. A stream of one more bucket, lost after all of these, must begin again meanwhile.
 func TestManyHangingBucketsHoldNoOtherUp(t *testing.T) {
 	inWorld(t, func(w *world) {
 		var hang []string
@@ -123,8 +123,8 @@ func TestManyHangingBucketsHoldNoOtherUp(t *testing.T) {
 	})
 }
 
-// TestStartsHoldNoOtherBucketUp: KV answers no request for streams of one bucket; a stream of another one that is lost
-// begins again meanwhile.
+// TestStartsHoldNoOtherBucketUp lets KV answer no stream request of one bucket; a lost stream of another one must
+// begin again meanwhile.
 func TestStartsHoldNoOtherBucketUp(t *testing.T) {
 	inWorld(t, func(w *world) {
 		var hung atomic.Int32
@@ -137,13 +137,13 @@ func TestStartsHoldNoOtherBucketUp(t *testing.T) {
 				hung.Add(1)
 				select {
 				case <-over:
-				case <-time.After(10 * time.Second): // as a projector waits
+				case <-time.After(10 * time.Second): // like a projector
 				}
 			}
 		})
 		losesStream(w, "world")
 		w.until("it hangs", time.Minute, func() bool { return hung.Load() > 0 })
-		time.Sleep(8 * time.Second) // virtual: it is asked again, and more of it waits
+		time.Sleep(8 * time.Second) // virtual time: it is asked again, and more of it waits
 		losesStream(w, "other")
 		w.until("the other bucket streams again", 5*time.Second, func() bool { return streamsIt(w, "other") })
 	})

@@ -11,8 +11,8 @@ import (
 	"tidemark/statecontext"
 )
 
-// The successor is built as any index; the leader ends right after the split was committed, a retry is told of the one
-// successor, and the next leader brings it to READY and the first to its end.
+// TestSplitOutlivesTheLeader ends the leader right after a split was committed: the successor is built like any
+// index, a retry gets the same successor, and the next leader makes it READY and drops the first.
 func TestSplitOutlivesTheLeader(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
@@ -29,7 +29,7 @@ func TestSplitOutlivesTheLeader(t *testing.T) {
 		}
 		w.log.mu.Unlock()
 		req := SplitRequest{ID: o.ID, Request: &statecontext.Request{Principal: "p", Key: "split"}}
-		_, _ = w.leader().SplitIndex(w.ctx, req) // its caller hears nothing of it
+		_, _ = w.leader().SplitIndex(w.ctx, req) // its caller gets no answer
 		w.depose()
 		w.log.mu.Lock()
 		w.log.refuse = nil
@@ -58,8 +58,8 @@ func TestSplitOutlivesTheLeader(t *testing.T) {
 	})
 }
 
-// A split whose indexer stays away comes to nothing: the first serves on and says why. One that is cancelled leaves
-// nothing either.
+// TestSplitThatFails checks that a split whose indexer stays away fails, and the first index serves on and shows why.
+// A cancelled split leaves nothing behind either.
 func TestSplitThatFails(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
@@ -68,7 +68,7 @@ func TestSplitThatFails(t *testing.T) {
 		for _, name := range []string{"i1", "i2"} {
 			n := w.indexers["http://"+name]
 			n.mu.Lock()
-			n.never = true // no further copy is ever whole
+			n.never = true // no further copy becomes whole
 			n.mu.Unlock()
 		}
 		three := 3
@@ -120,7 +120,8 @@ func TestSplitThatFails(t *testing.T) {
 	})
 }
 
-// An index that names its indexers is split and merged on those that are there, once one of them has left for good.
+// TestSplitOnIndexersThatAreLeft checks that an index that names its indexers is split and merged on those that
+// remain once one of them has left for good.
 func TestSplitOnIndexersThatAreLeft(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(4)

@@ -13,12 +13,12 @@ import (
 	"tidemark/statecontext"
 )
 
-// splitAfter is for how long a slice of a bounded world is above its bound before its index is split. Other times of
-// splitting are multiples of it; the shorter it is, the fewer reports does a test compute.
+// splitAfter is the SplitAfter of a bounded world. Other times of splitting are multiples of it; the shorter it is,
+// the fewer reports a test simulates.
 const splitAfter = 20 * time.Second
 
-// bounded is a world whose leaders split an index by themselves of which a slice has had more than 100 bytes for
-// splitAfter, and in which copies of slice 0 have the bytes that are set.
+// bounded runs a test in a world whose leaders split an index automatically once a slice has had more than 100 bytes
+// for splitAfter. The size of the copies of slice 0 is set through zero.
 func bounded(t *testing.T, test func(w *world, zero *atomic.Uint64)) {
 	inWorld(t, func(w *world) {
 		w.settings.SplitAbove, w.settings.SplitAfter = 100, splitAfter
@@ -41,13 +41,13 @@ func bounded(t *testing.T, test func(w *world, zero *atomic.Uint64)) {
 	})
 }
 
-// waits is why an index is not split by itself.
+// waits returns why an index is not split automatically.
 func (w *world) waits(id index.ID) string {
 	s, _ := w.leader().Status()
 	return s.Progress[id].SplitWaits
 }
 
-// splits notes the first split that is proposed.
+// splits returns a function that returns the first split proposed from now on.
 func (w *world) splits() func() *statecontext.SplitIndex {
 	var first atomic.Pointer[statecontext.SplitIndex]
 	w.log.mu.Lock()
@@ -61,8 +61,8 @@ func (w *world) splits() func() *statecontext.SplitIndex {
 	return first.Load
 }
 
-// An index with a slice that has been too large for a while is split by itself, says why, and has the name then; it is
-// left alone for a while.
+// TestSplitsByItself checks that an index with a slice that has been too large for a while is split, the reason is
+// shown, and the successor takes its name; then it rests for a while.
 func TestSplitsByItself(t *testing.T) {
 	bounded(t, func(w *world, zero *atomic.Uint64) {
 		o := w.create("x", "", 2, 1)
@@ -100,8 +100,8 @@ func TestSplitsByItself(t *testing.T) {
 	})
 }
 
-// Nothing begins beside a rebalance or another split. A split that somebody cancels is not begun again for a while,
-// nor one that failed, also by the next leader.
+// TestSplitsByItselfWait checks that no automatic split begins beside a rebalance or another split, and that a
+// cancelled or failed one is not begun again for a while, also by the next leader.
 func TestSplitsByItselfWait(t *testing.T) {
 	bounded(t, func(w *world, zero *atomic.Uint64) {
 		x, y := w.create("x", "", 2, 0), w.create("y", "", 2, 0)
@@ -112,7 +112,7 @@ func TestSplitsByItselfWait(t *testing.T) {
 		w.log.mu.Lock()
 		w.log.refuse = func(c statecontext.Command) error {
 			if d, ok := c.Body.(*statecontext.SetIndexState); ok && d.To == index.Maintenance {
-				return errHeld // no split comes to its end
+				return errHeld // no split completes
 			}
 			return nil
 		}
@@ -134,7 +134,7 @@ func TestSplitsByItselfWait(t *testing.T) {
 		if _, err := w.leader().CancelSplit(w.ctx, SplitRequest{ID: y.ID}); err != nil {
 			t.Fatal(err)
 		}
-		w.depose() // the next leader knows of it
+		w.depose() // the next leader has this from the state
 		w.lead()
 		time.Sleep(3 * splitAfter)
 		if n := w.log.counted("*statecontext.SplitIndex"); n != 2 {
@@ -144,8 +144,8 @@ func TestSplitsByItselfWait(t *testing.T) {
 	})
 }
 
-// A range is cut where its entries say. Where one leading key has most of them, and where they cannot be read, nothing
-// is begun, who looks is told, and it is tried again later.
+// TestRangesSplitByThemselves checks that a range is cut where its entries require it. If one leading key has most of
+// them, or if they cannot be read, nothing is begun, the reason is shown, and it is tried again later.
 func TestRangesSplitByThemselves(t *testing.T) {
 	bounded(t, func(w *world, zero *atomic.Uint64) {
 		var cuts atomic.Pointer[partition.Cuts]
@@ -182,7 +182,8 @@ func TestRangesSplitByThemselves(t *testing.T) {
 	})
 }
 
-// What is decided and what is committed are two moments: Apply refuses what would begin beside something else.
+// TestSplitsByItselfLoseRaces checks that Apply refuses a split that was decided before, and would be committed
+// after, another operation began.
 func TestSplitsByItselfLoseRaces(t *testing.T) {
 	bounded(t, func(w *world, zero *atomic.Uint64) {
 		x, y := w.create("x", "", 2, 0), w.create("y", "", 2, 0)
@@ -215,20 +216,20 @@ func TestSplitsByItselfLoseRaces(t *testing.T) {
 	})
 }
 
-// mergeWaits is why slices of an index are not merged by themselves.
+// mergeWaits returns why slices of an index are not merged automatically.
 func (w *world) mergeWaits(id index.ID) string {
 	s, _ := w.leader().Status()
 	return s.Progress[id].MergeWaits
 }
 
-// named is the definition of an index that has a name on world.
+// named returns the definition of the index with a name on world.
 func (w *world) named(name string) index.Definition {
 	return w.log.State().IndexByName("world", name).Definition
 }
 
-// An index that has more slices by itself gets as many as were asked for again when they have been small for long, by
-// the way that any split takes; not while its auto_split is false, which who looks is told, and no sooner than the time
-// of calm is over. One that was asked for with as many is left as it is.
+// TestMergesByItself checks that an index that was split automatically gets the requested number of slices back when
+// they have been small for long, like by any split; not while its auto_split is false, which is shown, and no sooner
+// than the calm period is over. An index that was created with as many slices is left as it is.
 func TestMergesByItself(t *testing.T) {
 	bounded(t, func(w *world, zero *atomic.Uint64) {
 		for _, name := range []string{"i1", "i2"} {
@@ -293,7 +294,8 @@ func TestMergesByItself(t *testing.T) {
 	})
 }
 
-// Ranges are joined where the leader has found that they fit, also of descending keys.
+// TestRangesMergeByThemselves checks that ranges are joined where the leader has found that they fit, also of
+// descending keys.
 func TestRangesMergeByThemselves(t *testing.T) {
 	bounded(t, func(w *world, zero *atomic.Uint64) {
 		cuts := &partition.Cuts{Largest: 0.2, Values: []json.RawMessage{json.RawMessage(`"c"`), json.RawMessage(`"m"`),
@@ -314,7 +316,7 @@ func TestRangesMergeByThemselves(t *testing.T) {
 		zero.Store(250)
 		w.until("it is split", 20*splitAfter, func() bool { return w.named("r").Partitions == 5 })
 		id := w.named("r").ID
-		for _, name := range []string{"i1", "i2"} { // slices 3 and 4 fit into one, which are the lowest values
+		for _, name := range []string{"i1", "i2"} { // slices 3 and 4 fit into one, and hold the lowest values
 			n := w.indexers["http://"+name]
 			n.mu.Lock()
 			n.size = func(_ index.ID, c partition.Copy) uint64 { return []uint64{30, 30, 30, 5, 5}[c.Slice] }

@@ -9,8 +9,8 @@ import (
 	"tidemark/manager/coordinator/core"
 )
 
-// TestLateAnswerOpensNothingAnew: a projector that answers a new leader's hello later than the start sequence waits is
-// unknown, not absent. None of its streams is opened anew, and the other projector's go on meanwhile.
+// TestLateAnswerOpensNothingAnew checks that a projector that answers a new leader's hello after the start sequence
+// is unknown, not absent: none of its streams is opened anew, and the other projector's continue meanwhile.
 func TestLateAnswerOpensNothingAnew(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -66,8 +66,8 @@ func TestLateAnswerOpensNothingAnew(t *testing.T) {
 	}
 }
 
-// TestGoneSinceBeforeTheTerm: a projector that is not there any more when a leader begins is waited for as long as
-// silence is borne at any other time, and no longer.
+// TestGoneSinceBeforeTheTerm checks that a projector that is gone when a leader begins is waited for until
+// OfflineAfter, as at any other time, and no longer.
 func TestGoneSinceBeforeTheTerm(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
@@ -101,15 +101,14 @@ func TestGoneSinceBeforeTheTerm(t *testing.T) {
 	})
 }
 
-// TestLeaderAgainInItsOwnTerm: a leader whose disk hung lays its duties down, and takes them up again in the same term
-// where nobody else could lead meanwhile. What it commands then is newer than all that it commanded before, however
-// much that was.
+// TestLeaderAgainInItsOwnTerm checks that a leader whose disk hung steps down, and resumes in the same term if no
+// other manager could lead meanwhile. Its commands are then newer than all its earlier ones, however many those were.
 func TestLeaderAgainInItsOwnTerm(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
 		o := w.create("a", "", 2, 1)
 		w.until("READY", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
-		for n := range 500 { // each is a stability timestamp, told to every indexer
+		for n := range 500 { // each is a stability timestamp, sent to every indexer
 			w.write("world", 1)
 			at := func() uint64 { return w.log.State().Bucket("world").Stability.Vector.Seqnos[0] }
 			w.until(fmt.Sprint("promotion ", n), 5*time.Second, func() bool { return at() == w.kv["world"].high[0] })

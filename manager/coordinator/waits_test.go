@@ -26,7 +26,7 @@ func (l *lines) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
-// with returns the first line that holds text.
+// with returns the first line that contains text.
 func (l *lines) with(text string) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -38,8 +38,9 @@ func (l *lines) with(text string) string {
 	return ""
 }
 
-// TestSilentProjectorIsNamed: when a projector does not answer, its vbuckets are told as without a stream, each with
-// the reason and since when, in the status, in the views and in the log; and the log says when they have streams again.
+// TestSilentProjectorIsNamed checks that, when a projector does not answer, its vbuckets are reported as without a
+// stream, each with the reason and since when, in the status, in the views and in the log; and that the log reports
+// when they have streams again.
 func TestSilentProjectorIsNamed(t *testing.T) {
 	inWorld(t, func(w *world) {
 		said := &lines{}
@@ -90,7 +91,7 @@ func TestSilentProjectorIsNamed(t *testing.T) {
 		}
 		t.Log(strings.TrimSpace(line))
 
-		w.projector("p2") // it is started again
+		w.projector("p2") // it is restarted
 		w.until("streams again", time.Minute, func() bool {
 			return status().Streams.Begun == vbuckets &&
 				len(status().Streams.Stuck) == 0
@@ -102,9 +103,9 @@ func TestSilentProjectorIsNamed(t *testing.T) {
 	})
 }
 
-// TestRefusalsOfStreamsAreTold: a projector that refuses to start streams is asked again after a rest of at most some
-// seconds, however long it has refused, and the status has its words, also where another one has said since that the
-// vbuckets are not its own.
+// TestRefusalsOfStreamsAreTold checks that a projector that refuses to start streams is asked again after at most
+// some seconds, however long it has refused, and that the status shows its reason, also after another projector has
+// answered that it does not host the vbuckets.
 func TestRefusalsOfStreamsAreTold(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(2)
@@ -132,7 +133,7 @@ func TestRefusalsOfStreamsAreTold(t *testing.T) {
 				}
 			}
 		}
-		time.Sleep(34 * time.Second) // where it is waited for twice as long at each try, the next one is half a minute away
+		time.Sleep(34 * time.Second) // if the pause doubled with each attempt, the next one would be half a minute away
 		refuse(false)
 		w.until("streams", 5*time.Second, func() bool { return status().Streams.Begun == vbuckets })
 		w.until("READY", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })

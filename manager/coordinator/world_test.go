@@ -23,8 +23,8 @@ import (
 	"tidemark/timestamp"
 )
 
-// The tests run coordinators over a real state machine, in virtual time, against projectors and indexers that do what
-// the protocol says and nothing else. KV is a table of high seqnos.
+// The tests run coordinators over a real state machine, in virtual time, against projectors and indexers that
+// implement the protocol and nothing else. KV is a table of high seqnos.
 
 const vbuckets = 8
 
@@ -33,23 +33,23 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// log stands for Raft: whatever is proposed by the leader is committed.
+// log replaces Raft: every proposal of the leader is committed.
 type log struct {
 	t       *testing.T
 	machine *fsm.FSM
 	mu      sync.Mutex
 	index   uint64
 	id      string
-	lost    bool // leadership: nothing can be proposed
+	lost    bool // leadership is lost: nothing can be proposed
 	count   map[string]int
-	bytes   int                              // of what was committed
-	refuse  func(statecontext.Command) error // nil: nothing
+	bytes   int                              // of all commands committed
+	refuse  func(statecontext.Command) error // nil: none is refused
 }
 
 func (g *log) ID() string                 { return g.id }
 func (g *log) State() *statecontext.State { return g.machine.State() }
 
-// StateTimeMS is as Propose stamps it.
+// StateTimeMS returns the time with which Propose stamps commands.
 func (g *log) StateTimeMS() int64 { return time.Now().UnixMilli() }
 
 func (g *log) Subscribe() *fsm.Subscription { return g.machine.Subscribe() }
@@ -63,7 +63,7 @@ func (g *log) ReadBarrier(context.Context) error {
 	return nil
 }
 
-// counted is how many commands of a type were committed.
+// counted returns how many commands of a type were committed.
 func (g *log) counted(kind string) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -105,7 +105,7 @@ func (g *log) Propose(ctx context.Context, c statecontext.Command) (statecontext
 	return statecontext.Result{}, errors.New("no result")
 }
 
-// world is everything around the coordinator.
+// world is the environment of the coordinator.
 type world struct {
 	t     *testing.T
 	log   *log
@@ -120,22 +120,22 @@ type world struct {
 	projectors map[string]*fakeProjector // by address
 	indexers   map[string]*fakeIndexer
 	running    sync.WaitGroup
-	says       hclog.Logger                        // of the leaders from now on; nil: nothing
-	looks      bool                                // projectors tell what their KV nodes have
+	says       hclog.Logger                        // of the leaders from now on; nil: none
+	looks      bool                                // projectors report what their KV nodes have
 	settings   core.Settings                       // of the leaders from now on
-	quantiles  func(n int) (partition.Cuts, error) // of every index, for the leaders from now on; nil: nobody reads any
+	quantiles  func(n int) (partition.Cuts, error) // of every index, for the leaders from now on; nil: not supported
 	loads      func([]rebalance.Hot) ([]partition.Cuts, error)
-	slow       func(req any) // returns when a component goes on with a request; nil: all do at once
+	slow       func(req any) // blocks a component's request until it may proceed; nil: none
 }
 
-// slowly has components wait before they carry out a request.
+// slowly makes components wait before they carry out a request.
 func (w *world) slowly(slow func(req any)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.slow = slow
 }
 
-// goOn returns when a component goes on with a request.
+// goOn returns when a component may proceed with a request.
 func (w *world) goOn(req any) {
 	w.mu.Lock()
 	slow := w.slow
@@ -151,13 +151,13 @@ type kvBucket struct {
 	logs  [vbuckets]timestamp.FailoverLog
 	owner [vbuckets]index.ProjectorID
 	rev   uint64
-	one   bool // it is of one node, at which all projectors stand
+	one   bool // it is on one node, which all projectors use
 }
 
 // hosts reports whether a projector's node has a vbucket.
 func (b *kvBucket) hosts(v uint16, p index.ProjectorID) bool { return b.one || b.owner[v] == p }
 
-// node names the node at which a projector stands.
+// node names the node of a projector.
 func (b *kvBucket) node(p index.ProjectorID) string {
 	if b.one {
 		return "the only one"
@@ -261,7 +261,7 @@ func (w *world) leader() *Coordinator {
 	return w.coord
 }
 
-// until waits in virtual time. It looks less often the longer it has waited.
+// until waits in virtual time. It polls less often the longer it has waited.
 func (w *world) until(what string, limit time.Duration, ok func() bool) time.Duration {
 	w.t.Helper()
 	began := time.Now()

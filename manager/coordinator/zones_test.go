@@ -12,7 +12,8 @@ import (
 	"tidemark/wire"
 )
 
-// Zones and capacities that indexers tell decide where copies go, and can be seen.
+// TestZonesAndCapacities checks that the zones and capacities that indexers report determine where copies are placed,
+// and are shown.
 func TestZonesAndCapacities(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(0)
