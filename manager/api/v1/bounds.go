@@ -8,22 +8,22 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of a scan are made of Go values: what encoding/json makes of them is compared with keys, component by
+// Bounds of a scan are made from Go values: their encoding by encoding/json is compared with keys, component by
 // component. A bound with fewer values than the key has components stands for every key that begins with them. nil is
-// NULL; no value stands for MISSING, which comes before NULL.
+// NULL; no value stands for MISSING, which sorts before NULL.
 //
 //	v1.ScanRequest{Limit: 10}.In(v1.Equal("FR"))
 //	v1.ScanRequest{}.In(v1.Prefix("FR", "Par"))
 //	v1.ScanRequest{}.In(v1.From(3000).Before(4000), v1.Equal(8848))
 
-// ErrBounds is wrapped when bounds cannot be ones.
+// ErrBounds is wrapped when values cannot be bounds.
 var ErrBounds = errors.New("bad bounds")
 
-// Equal are the rows whose keys begin with these values.
+// Equal returns the range of the keys that begin with these values.
 func Equal(values ...any) Range { return From(values...).To(values...) }
 
-// Prefix are the rows whose keys begin with these values, the last of which is a string that begins with what is given
-// here.
+// Prefix returns the range of the keys that begin with these values, except that the last one is a prefix of a
+// string.
 func Prefix(values ...any) Range {
 	if len(values) == 0 {
 		return Range{err: fmt.Errorf("%w: Prefix takes at least the beginning of a string", ErrBounds)}
@@ -38,14 +38,15 @@ func Prefix(values ...any) Range {
 	return From(values...).Before(above...)
 }
 
-// afterPrefix is the least value above all strings with a prefix: strings compare by their bytes, and arrays come next.
+// afterPrefix returns the least value above all strings with a prefix: strings compare by their bytes, and arrays
+// sort after strings.
 func afterPrefix(prefix string) any {
 	for len(prefix) > 0 {
 		r, size := utf8.DecodeLastRuneInString(prefix)
 		prefix = prefix[:len(prefix)-size]
 		switch r {
 		case utf8.MaxRune:
-		case 0xD7FF: // surrogates are no characters
+		case 0xD7FF: // surrogates are not characters
 			return prefix + "\uE000"
 		default:
 			return prefix + string(r+1)
@@ -54,25 +55,25 @@ func afterPrefix(prefix string) any {
 	return []any{}
 }
 
-// From are the rows from these values on, theirs included.
+// From returns the range from these values on, inclusive.
 func From(values ...any) Range { return Range{}.bound(true, true, values) }
 
-// After are the rows behind those of these values.
+// After returns the range of the keys above those that begin with these values.
 func After(values ...any) Range { return Range{}.bound(true, false, values) }
 
-// UpTo are the rows from the begin of the index to these values, theirs included.
+// UpTo returns the range from the beginning of the index to these values, inclusive.
 func UpTo(values ...any) Range { return Range{}.To(values...) }
 
-// Below are the rows from the begin of the index to those of these values, which are left out.
+// Below returns the range from the beginning of the index to these values, exclusive.
 func Below(values ...any) Range { return Range{}.Before(values...) }
 
-// To ends a range with the rows of these values.
+// To returns the range with these values as its upper bound, inclusive.
 func (r Range) To(values ...any) Range { return r.bound(false, true, values) }
 
-// Before ends a range before the rows of these values.
+// Before returns the range with these values as its upper bound, exclusive.
 func (r Range) Before(values ...any) Range { return r.bound(false, false, values) }
 
-// The inclusions of a range.
+// Values of Range.Inclusion.
 const (
 	inclusionBoth    = "both"
 	inclusionLow     = "low"
@@ -80,7 +81,7 @@ const (
 	inclusionNeither = "neither"
 )
 
-// bound sets the lower or the upper bound.
+// bound sets the lower or the upper bound; with reports whether the bound itself is included.
 func (r Range) bound(lower, with bool, values []any) Range {
 	encoded := make([]json.RawMessage, 0, len(values))
 	for i, v := range values {
@@ -101,7 +102,7 @@ func (r Range) bound(lower, with bool, values []any) Range {
 	return r
 }
 
-// inclusionOf is the inclusion of a range with these bounds themselves.
+// inclusionOf returns the inclusion of a range that includes its lower and upper bound as given.
 func inclusionOf(low, high bool) string {
 	switch {
 	case low && high:
@@ -114,8 +115,8 @@ func inclusionOf(low, high bool) string {
 	return inclusionNeither
 }
 
-// Component is the condition that a component of the key, from 0, lies in a range of one value: Equal, From and To and
-// the others make it.
+// Component returns the condition that a component of the key, counted from 0, lies in a range of one value, as made by
+// Equal, From, To and the others.
 //
 //	v1.ScanRequest{Where: []v1.Condition{v1.Component(1, v1.From(3000).Before(4000))}}
 func Component(n int, r Range) Condition {
@@ -134,27 +135,28 @@ func Component(n int, r Range) Condition {
 	return c
 }
 
-// ComponentIn is the condition that a component of the key, from 0, is one of these values. At least one is given.
+// ComponentIn returns the condition that a component of the key, counted from 0, is one of these values. At least one
+// value is required.
 func ComponentIn(n int, values ...any) Condition {
 	r := From(values...)
 	c := Condition{Component: n, In: r.Low, err: r.err}
-	if len(values) == 0 { // none must not be no condition
+	if len(values) == 0 { // an empty list must not mean no condition
 		c.err = fmt.Errorf("%w: component %d: ComponentIn takes at least one value", ErrBounds, n)
 	}
 	return c
 }
 
-// In is the request for the rows that lie in one of these ranges; a row that lies in several comes once. At least one
-// is given: leave In out for the whole index.
+// In returns the request for the rows in any of these ranges; a row in several ranges is returned once. At least one
+// range is required: leave In out for the whole index.
 func (r ScanRequest) In(ranges ...Range) ScanRequest {
 	r.Equal, r.Range, r.Ranges = nil, nil, slices.Clone(ranges)
-	if len(ranges) == 0 { // a list that happens to be empty must not be the whole index
+	if len(ranges) == 0 { // a list that happens to be empty must not mean the whole index
 		r.Ranges = []Range{{err: fmt.Errorf("%w: In takes at least one range", ErrBounds)}}
 	}
 	return r
 }
 
-// Encode returns the request's body. An error wraps ErrBounds where Go values cannot be bounds.
+// Encode returns the request's body. Errors wrap ErrBounds if Go values cannot be bounds.
 func (r *ScanRequest) Encode() ([]byte, error) {
 	errs := make([]error, 0, len(r.Ranges)+len(r.Where)+1)
 	if r.Range != nil {

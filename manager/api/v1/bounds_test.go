@@ -13,7 +13,7 @@ import (
 	_ "tidemark/internal/testing/draws"
 )
 
-// TestPrefixIsARange: exactly the strings with a prefix lie between its bounds, in the order that indexes have.
+// TestPrefixIsARange checks that exactly the strings with a prefix lie between its bounds, in the order of indexes.
 func TestPrefixIsARange(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		char := rapid.OneOf(rapid.Rune(), rapid.SampledFrom([]rune{0, 'a', 'b', 0x7F, 0x7FF, 0xD7FF, 0xE000, 0xFFFF,
@@ -48,7 +48,7 @@ func TestPrefixIsARange(t *testing.T) {
 	})
 }
 
-// TestBoundsAreBodies: what ranges are in a request's body.
+// TestBoundsAreBodies checks the encoding of ranges in a request's body.
 func TestBoundsAreBodies(t *testing.T) {
 	for _, c := range []struct {
 		req  ScanRequest
@@ -68,7 +68,8 @@ func TestBoundsAreBodies(t *testing.T) {
 	}
 }
 
-// TestConditions: conditions are made of Go values, and what cannot be one is told before anything is sent.
+// TestConditions checks that conditions are made from Go values, and that invalid ones are rejected before anything
+// is sent.
 func TestConditions(t *testing.T) {
 	r := ScanRequest{Where: []Condition{Component(1, From(3000).Before(4000)), Component(2, Equal(nil)),
 		Component(0, Below("M")), ComponentIn(3, "a", true)}}

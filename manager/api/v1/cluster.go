@@ -4,11 +4,11 @@ import "tidemark/statecontext"
 
 // RestoreReply is the answer of POST /v1/restore.
 type RestoreReply struct {
-	// from which on the restored state counts; of a dry run, the present one
+	// the CAS of the switch to the restored state; of a dry run, the present one
 	CAS      uint64                   `json:"cas"`
 	Epoch    uint64                   `json:"epoch"` // rises with every restore
 	DryRun   bool                     `json:"dry_run,omitempty"`
-	Replayed bool                     `json:"replayed,omitempty"` // it was done before, under the same Idempotency-Key
+	Replayed bool                     `json:"replayed,omitempty"` // executed before, under the same Idempotency-Key
 	Backup   statecontext.BackupInfo  `json:"backup"`
 	Indexes  statecontext.RestorePlan `json:"indexes"`
 }
@@ -18,7 +18,7 @@ type FormatReply struct {
 	FormatLevel uint64 `json:"format_level"`
 }
 
-// LimitsChange is the body of PATCH /v1/limits: limits that are left out stay as they are, 0 is the default.
+// LimitsChange is the body of PATCH /v1/limits: absent limits stay unchanged, 0 sets the default.
 type LimitsChange struct {
 	Buckets          *uint32 `json:"buckets,omitempty"`
 	Indexes          *uint32 `json:"indexes,omitempty"`
@@ -29,10 +29,10 @@ type LimitsChange struct {
 	LedgerEntries    *uint32 `json:"ledger_entries,omitempty"`
 	LedgerMaxAgeMS   *int64  `json:"ledger_max_age_ms,omitempty"`
 	LedgerMinAgeMS   *int64  `json:"ledger_min_age_ms,omitempty"`
-	TransferRate     *int64  `json:"transfer_rate,omitempty"` // bytes a second that each indexer sends of copies' files
+	TransferRate     *int64  `json:"transfer_rate,omitempty"` // bytes per second of copies' files that each indexer sends
 }
 
-// Apply returns the limits with the change.
+// Apply returns the limits with the change applied.
 func (c *LimitsChange) Apply(l statecontext.Limits) statecontext.Limits {
 	set(&l.Buckets, c.Buckets)
 	set(&l.Indexes, c.Indexes)

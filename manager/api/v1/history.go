@@ -6,38 +6,39 @@ import (
 	"tidemark/index"
 )
 
-// History is the answer of GET /v1/history: the last hour, or a part of it, by points of equal length. What its
-// processes have forgotten, and what came before they began, is missing: see Of.
+// History is the answer of GET /v1/history: the last hour, or a part of it, in points of equal length. What its
+// processes have forgotten, and what happened before they started, is missing: see Of.
 type History struct {
 	FromMS int64 `json:"from_ms"` // when the first point begins, Unix time
-	ToMS   int64 `json:"to_ms"`   // when the last one ends
-	StepMS int64 `json:"step_ms"` // the length of a point
-	// Scans are the times of scans and counts that have ended, by consistency, the clients' slowness included.
+	ToMS   int64 `json:"to_ms"`   // when the last point ends
+	StepMS int64 `json:"step_ms"` // length of a point
+	// Scans holds the durations of completed scans and counts, by consistency, including the time that clients took.
 	Scans []LatencyHistory `json:"scans"`
-	// DDL are the times of changes of indexes that were made, from request to answer.
+	// DDL holds the durations of index changes that were made, from request to answer.
 	DDL LatencyHistory `json:"ddl"`
-	// Indexes are those that were scanned most, the busiest first; IndexesOmitted is how many more there are, at least.
+	// Indexes holds the indexes with most scans, the busiest first; IndexesOmitted is how many more there are, at least.
 	Indexes        []IndexHistory `json:"indexes"`
 	IndexesOmitted int            `json:"indexes_omitted,omitempty"`
-	// ScansUnnamed are scans of indexes that were too many for their indexers to be noted by name: 256 in ten seconds.
+	// ScansUnnamed counts scans that could not be recorded by index: an indexer records at most 256 indexes in ten
+	// seconds.
 	ScansUnnamed uint64 `json:"scans_unnamed,omitempty"`
-	// Buckets are those of which a leader has noted something; BucketsOmitted is how many were too many at a time: 64 are
-	// noted.
+	// Buckets holds the buckets that a leader has recorded; BucketsOmitted is how many were not recorded: at most 64 are
+	// at a time.
 	Buckets        []BucketHistory `json:"buckets"`
 	BucketsOmitted int             `json:"buckets_omitted,omitempty"`
-	// Of are the processes whose memory this is.
+	// Of lists the processes whose records are included.
 	Of      []HistoryOf      `json:"of"`
-	Unheard []UnheardProcess `json:"unheard,omitempty"` // what these know is missing
+	Unheard []UnheardProcess `json:"unheard,omitempty"` // processes that did not answer: their records are missing
 }
 
-// LatencyHistory is how long something took: percentiles of all of it, and by point.
+// LatencyHistory holds durations as percentiles over all of them, and by point.
 type LatencyHistory struct {
 	Consistency string `json:"consistency,omitempty"` // of scans
 	Latency
-	Points []LatencyPoint `json:"points"` // those in which there was any
+	Points []LatencyPoint `json:"points"` // the points with a completed operation
 }
 
-// Latency are percentiles of what took some time, at most 19 % off.
+// Latency holds percentiles of durations, with an error of at most 19 %.
 type Latency struct {
 	Count  uint64  `json:"count"`
 	MeanMS float64 `json:"mean_ms"`
@@ -46,25 +47,25 @@ type Latency struct {
 	P99MS  float64 `json:"p99_ms"`
 }
 
-// LatencyPoint is what ended within a point.
+// LatencyPoint holds the durations of operations that ended within a point.
 type LatencyPoint struct {
 	AtMS int64 `json:"at_ms"` // when the point begins
 	Latency
 }
 
-// IndexHistory is how much an index was scanned.
+// IndexHistory holds how often an index was scanned.
 type IndexHistory struct {
 	ID index.ID `json:"id"`
-	// Name and Bucket are absent when there is no such index any more; Scope and Collection for the default one, too.
+	// Name and Bucket are absent if the index no longer exists; Scope and Collection also for the default collection.
 	Name       string `json:"name,omitempty"`
 	Bucket     string `json:"bucket,omitempty"`
 	Scope      string `json:"scope,omitempty"`
 	Collection string `json:"collection,omitempty"`
 	IndexLoad
-	Points []IndexPoint `json:"points"` // those in which a scan ended
+	Points []IndexPoint `json:"points"` // the points in which a scan ended
 }
 
-// IndexLoad counts scans and counts of an index that have ended.
+// IndexLoad counts the completed scans and counts of an index.
 type IndexLoad struct {
 	Scans  uint64  `json:"scans"`
 	Rows   uint64  `json:"rows"`
@@ -72,45 +73,45 @@ type IndexLoad struct {
 	MeanMS float64 `json:"mean_ms"`
 }
 
-// IndexPoint is what ended within a point.
+// IndexPoint counts the scans that ended within a point.
 type IndexPoint struct {
 	AtMS int64 `json:"at_ms"` // when the point begins
 	IndexLoad
 }
 
-// BucketHistory is how much scans of a bucket could not see yet.
+// BucketHistory holds how much of a bucket scans could not see yet.
 type BucketHistory struct {
 	Name   string        `json:"name"`
-	Points []BucketPoint `json:"points"` // those of which a leader has noted something
+	Points []BucketPoint `json:"points"` // the points that a leader has recorded
 }
 
-// BucketPoint is the worst of a point, of what its leader looked at once a second.
+// BucketPoint holds the maxima of a point, over the leader's samples of one per second.
 type BucketPoint struct {
 	AtMS         int64  `json:"at_ms"`         // when the point begins
 	Lag          uint64 `json:"lag"`           // changes above the newest stability timestamp
 	ScansWaiting int    `json:"scans_waiting"` // for a newer one
-	// Timestamps is how many stability timestamps were made since the point before; absent when that is not known.
+	// Timestamps is the number of stability timestamps since the previous point; absent if unknown.
 	Timestamps *uint64 `json:"timestamps,omitempty"`
 }
 
-// HistoryOf is a process whose memory a History has.
+// HistoryOf is a process whose records are included.
 type HistoryOf struct {
 	Role    string `json:"role"` // manager, indexer
 	Name    string `json:"name"`
-	SinceMS int64  `json:"since_ms"` // it knows nothing before: its process began then
+	SinceMS int64  `json:"since_ms"` // when its process started: earlier records do not exist
 }
 
-// UnheardProcess is one that gave no answer in time.
+// UnheardProcess is a process that did not answer in time.
 type UnheardProcess struct {
 	Role  string `json:"role"`
 	Name  string `json:"name"`
 	Error string `json:"error"`
 }
 
-// HistoryRequest says which part of the last hour is wanted.
+// HistoryRequest selects a part of the last hour.
 type HistoryRequest struct {
-	For    time.Duration // to now, whole minutes, at most an hour; 0: an hour
-	Step   time.Duration // of a point, a multiple of ten seconds, at most ten minutes; 0: 30 s
-	Bucket string        // its indexes, and it; "": all
+	For    time.Duration // up to now, in whole minutes, at most an hour; 0: an hour
+	Step   time.Duration // length of a point, a multiple of ten seconds, at most ten minutes; 0: 30 s
+	Bucket string        // only this bucket and its indexes; "": all
 	Limit  int           // of indexes, at most 64; 0: 12
 }

@@ -5,7 +5,7 @@ import (
 	"tidemark/partition"
 )
 
-// IndexInfo is an index as GET /v1/indexes shows it.
+// IndexInfo is an index as shown by GET /v1/indexes.
 type IndexInfo struct {
 	ID     index.ID `json:"id"`
 	Name   string   `json:"name"`
@@ -13,107 +13,110 @@ type IndexInfo struct {
 	// Scope and Collection name the collection that the documents are in; absent: the default one.
 	Scope      string `json:"scope,omitempty"`
 	Collection string `json:"collection,omitempty"`
-	// CollectionID is the id that it had when the index was made: one that is made again under the name is another one.
+	// CollectionID is the collection's id when the index was created: a collection that is re-created under the name has
+	// another one.
 	CollectionID uint32      `json:"collection_id,omitempty"`
 	State        index.State `json:"state"`
 	Deferred     bool        `json:"deferred,omitempty"`
 	Reason       string      `json:"reason,omitempty"` // of state error
-	Progress     float64     `json:"progress"`         // of the build, percent: 0 to 100
-	// WaitingFor says what keeps an index that is being built from becoming ready: who cannot be reached, why, and since
-	// when. Absent: its build goes on, it is not being built, or no leader was asked.
+	Progress     float64     `json:"progress"`         // of the build in percent, 0 to 100
+	// WaitingFor lists what prevents an index that is being built from becoming ready: which component cannot be
+	// reached, why, and since when. Absent: the build proceeds, the index is not being built, or no leader was asked.
 	WaitingFor []string `json:"waiting_for,omitempty"`
-	// Availability says how much of a ready index can be scanned; absent when it is not ready, or when no leader was
-	// asked.
+	// Availability is how much of a ready index can be scanned; absent if it is not ready, or if no leader was asked.
 	Availability *Availability   `json:"availability,omitempty"`
 	Definition   string          `json:"definition"` // canonical DDL text
 	IsPrimary    bool            `json:"is_primary"`
 	Keys         []index.KeyExpr `json:"keys,omitempty"`
 	Where        string          `json:"where,omitempty"`
-	// PartitionBy is how entries are spread over slices; absent: by the document's id.
+	// PartitionBy is how entries are distributed over slices; absent: by the document's id.
 	PartitionBy index.PartitionBy `json:"partition_by,omitzero"`
 	Partitions  uint16            `json:"num_partition"`
 	Replicas    uint8             `json:"num_replica"`
-	Items       uint64            `json:"items"` // entries, of one copy of each slice
-	// ItemsIncomplete, of a ready index: no indexer has told the leader yet of any copy of one of the slices, so that
-	// Items lacks that one's; or no leader was asked.
+	Items       uint64            `json:"items"` // entries, of one copy per slice
+	// ItemsIncomplete is set for a ready index if no copy of some slice has been reported to the leader yet, so that
+	// Items lacks that slice, or if no leader was asked.
 	ItemsIncomplete bool             `json:"items_incomplete,omitempty"`
 	DiskBytes       uint64           `json:"disk_bytes"` // of all copies
 	Copies          []partition.Copy `json:"copies,omitempty"`
-	// Load says how much each copy has and does, as its indexer tells; absent from lists, and when no leader was asked.
+	// Load holds the size and the load of each copy, as its indexer reports; absent from lists, and if no leader was
+	// asked.
 	Load        []CopyLoad `json:"load,omitempty"`
 	CreatedMS   int64      `json:"created_ms"`
 	ModifiedCAS uint64     `json:"modified_cas"` // its ETag
-	// Replaces is the index of this name that this one is being built for, with other slices: when it is ready it has the
-	// name. Absent: no split, or it is over.
+	// Replaces is the index of this name whose successor this index is: it is being built with other slices, and takes
+	// over the name when it is ready. Absent: there is no split, or it is over.
 	Replaces index.ID `json:"replaces,omitempty"`
-	// Origin, of an index that was split, is the id that it had first, by which subscribers know it. Absent: by its own.
+	// Origin, of an index that was split, is the id of the first index of the line, under which subscribers know it.
+	// Absent: its own id.
 	Origin index.ID `json:"origin,omitempty"`
-	// Split is the index that is being built in the place of this one; absent: none is.
+	// Split is the successor that is being built for this index; absent: none.
 	Split *SplitInfo `json:"split,omitempty"`
-	// SplitFailed is why the newest split came to nothing; absent: none did, or another one was begun since.
+	// SplitFailed is why the newest split failed; absent: it did not, or another one was begun since.
 	SplitFailed string `json:"split_failed,omitempty"`
-	// SplitWaits is why it is not split by itself now, though a slice of it is above its bounds (--split-above and
-	// --split-above-rate of the managers); absent: none is.
+	// SplitWaits is why the index is not split automatically now, although a slice exceeds a limit (--split-above and
+	// --split-above-rate of the managers); absent: none does.
 	SplitWaits string `json:"split_waits,omitempty"`
-	// MergeWaits is why slices of it are not merged by themselves now, though they have been small and cold for long;
-	// absent: there are none to be merged.
+	// MergeWaits is why its slices are not merged automatically now, although they have been small and cold for long;
+	// absent: there are none to merge.
 	MergeWaits string `json:"merge_waits,omitempty"`
-	// AutoSplit tells that it gets more and fewer slices by itself, where managers have bounds for slices.
+	// AutoSplit is set if the index is split and merged automatically, provided that the managers have limits for
+	// slices.
 	AutoSplit bool `json:"auto_split"`
-	// AskedPartitions is how many slices were asked for, of an index that has more since it was split by itself: so many
-	// it keeps. Absent: as many as it has.
+	// AskedPartitions is the requested number of slices, of an index that was split automatically since: it is never
+	// merged below that. Absent: as many as it has.
 	AskedPartitions uint16 `json:"asked_partitions,omitempty"`
-	// Faults tells of documents that have no entry because of an error; absent when there are none.
+	// Faults counts documents that have no entry because of an error; absent if there are none.
 	Faults *IndexFaults `json:"faults,omitempty"`
-	// ExpressionRules is the lowest version of the expressions' rules by which its entries were made; absent when it was
-	// not recorded.
+	// ExpressionRules is the lowest version of the expression rules by which its entries were made; absent if it was not
+	// recorded.
 	ExpressionRules uint32 `json:"expression_rules,omitempty"`
-	// Notices, in the answer to its creation, are those of a StatementResult.
+	// Notices, in the answer to its creation, are those of StatementResult.
 	Notices []string `json:"notices,omitempty"`
-	// Outdated says what that means when projectors evaluate by other rules and its expressions give other values by them;
-	// absent when they do not, or when no leader was asked.
+	// Outdated describes the consequences if projectors evaluate by other rules under which its expressions give other
+	// values; absent if they do not, or if no leader was asked.
 	Outdated string `json:"outdated,omitempty"`
 }
 
-// CopyLoad is how much a copy has, and how much is done to it.
+// CopyLoad is the size of a copy and the load on it.
 type CopyLoad struct {
 	Copy  index.CopyID `json:"copy"`
 	Items uint64       `json:"items"` // entries
 	Bytes uint64       `json:"bytes"` // on disk and in memory
-	// WriteRate and ReadRate are those of CopyPlace.
+	// WriteRate and ReadRate are as in CopyPlace.
 	WriteRate uint64 `json:"write_rate"`
 	ReadRate  uint64 `json:"read_rate"`
 }
 
-// SplitInfo tells of an index that is being built in the place of another one.
+// SplitInfo is the successor of an index that is being split.
 type SplitInfo struct {
 	ID       index.ID    `json:"id"`
 	State    index.State `json:"state"`
 	Progress float64     `json:"progress"` // of its build, percent
-	// Cause is why it began by itself; absent: somebody asked for it.
+	// Cause is why it began automatically; absent: a user requested it.
 	Cause      string `json:"cause,omitempty"`
 	Partitions uint16 `json:"num_partition"`
 	Definition string `json:"definition"`
 }
 
-// Availability says how much of a ready index can be scanned.
+// Availability is how much of a ready index can be scanned.
 type Availability struct {
-	// State is available: every slice has as many copies as were asked for; degraded: every slice can be scanned, some
+	// State is available: every slice has as many copies as requested; degraded: every slice can be scanned, but some
 	// have fewer copies; or unavailable: some slice cannot be scanned.
 	State   string `json:"state"`
-	Why     string `json:"why,omitempty"` // it is not available: which slices, and what is wrong with their copies
-	SinceMS int64  `json:"since_ms"`      // unix milliseconds; when this leader saw it first
+	Why     string `json:"why,omitempty"` // if it is not available: which slices, and what is wrong with their copies
+	SinceMS int64  `json:"since_ms"`      // when the present leader first saw it, unix milliseconds
 }
 
 // IndexFaults counts documents that have no entry in an index because of an error, since the projectors' processes
-// began and over all streams: a document that a stream brings again is counted again.
+// started and over all streams: a document that a stream sends again is counted again.
 type IndexFaults struct {
 	Expression uint64 `json:"expression"` // an expression failed
 	TooLong    uint64 `json:"too_long"`   // a key was too long
-	// Incomplete: a projector or an indexer counts such documents of more indexes than it tells (64, those with most), and
-	// of this index it tells none.
+	// Incomplete is set if a projector or an indexer counts such documents of more indexes than it reports (the 64 with
+	// most) and does not report this one.
 	Incomplete bool `json:"incomplete,omitempty"`
-	// Sample is one of these documents; absent where none is told of.
+	// Sample is one of these documents; absent if none was reported.
 	Sample *FaultSample `json:"sample,omitempty"`
 }
 
@@ -129,11 +132,11 @@ type FaultSample struct {
 type IndexList struct {
 	CAS     uint64      `json:"cas"`
 	Indexes []IndexInfo `json:"indexes"`
-	// Next is what ?after= takes for the page that follows; absent from the last one.
+	// Next is the value of ?after= for the next page; absent from the last page.
 	Next string `json:"next,omitempty"`
 }
 
-// Keyspace is where the documents of the index are: bucket, or bucket.scope.collection.
+// Keyspace returns the keyspace of the index's documents: bucket, or bucket.scope.collection.
 func (i *IndexInfo) Keyspace() string {
 	return index.KeyspaceOf(i.Bucket, i.Scope, i.Collection).String()
 }

@@ -10,7 +10,7 @@ type Health struct {
 	Status string `json:"status"` // ok, ready
 	Node   string `json:"node"`
 	Leader string `json:"leader,omitempty"`
-	// NotReady says what keeps this manager from being ready, as far as it knows by itself. Only in /healthz.
+	// NotReady holds the reasons why this manager is not ready, as far as it can tell by itself. Only in /healthz.
 	NotReady []wire.Reason `json:"not_ready,omitempty"`
 }
 

@@ -5,24 +5,24 @@ import (
 	"time"
 )
 
-// The most time that a manager takes for a call. Who waits for less begins anew what would have come to its end.
+// The longest time that a manager takes for a call. A client with a shorter timeout retries calls that would have
+// succeeded.
 const (
 	ReadTimeout   = 5 * time.Second
-	WriteTimeout  = 10 * time.Second // DDL, and other changes of what is replicated
-	MemberTimeout = 15 * time.Second // a change of members waits for commits, and for leadership that is handed on
-	// JoinTimeout is for the addition of a manager: with heartbeats of up to 2 s. With slower ones a manager takes longer
-	// than its clients are told.
+	WriteTimeout  = 10 * time.Second // DDL, and other changes of the replicated state
+	MemberTimeout = 15 * time.Second // a change of members waits for commits, and for a transfer of leadership
+	// JoinTimeout is for adding a manager with heartbeats of up to 2 s. With slower ones a manager may take longer.
 	JoinTimeout   = 70 * time.Second
 	BackupTimeout = 100 * time.Second
 	ScanTimeout   = 10 * time.Minute // for a whole scan
 	VerifyTimeout = 24 * time.Hour   // for a whole verification
-	// StatisticsPatience bounds the wait for samples of all slices of an index.
+	// StatisticsPatience limits the wait for samples of all slices of an index.
 	StatisticsPatience = 30 * time.Second
 	StatisticsTimeout  = ReadTimeout + StatisticsPatience
 )
 
-// TimeoutOf returns the most time that a manager takes for a call that users make, by its method and its path without
-// a query. Event streams and metrics have times of their own.
+// TimeoutOf returns the longest time that a manager takes for a user's call, by its method and its path without a
+// query. Event streams and metrics have timeouts of their own.
 func TimeoutOf(method, path string) time.Duration {
 	if method == "POST" {
 		switch path[strings.LastIndexByte(path, ':')+1:] {

@@ -2,16 +2,17 @@ package v1
 
 import "tidemark/index"
 
-// RunningScan is a scan or a count that is under way.
+// RunningScan is a scan or a count in progress.
 type RunningScan struct {
 	ScanAsked
 	ForMS float64 `json:"for_ms"` // so far
-	// State is opening: copies of the slices are asked until they have the timestamp, and their first rows; waiting: for a
-	// stability timestamp that is new enough; reading: rows; or sending: the client, or the way to it, takes none.
+	// State is opening: the copies of the slices are opened, until they have the timestamp and their first rows;
+	// waiting: for a new enough stability timestamp; reading: rows; or sending: the client, or the network to it, does
+	// not accept rows.
 	State string `json:"state"`
 	Rows  int64  `json:"rows"` // so far
 	ScanTimes
-	// Cancelled: it ends as soon as its client takes something.
+	// Cancelled is set if the scan was cancelled: it ends as soon as its client accepts something.
 	Cancelled bool `json:"cancelled,omitempty"`
 }
 
@@ -21,16 +22,16 @@ type SlowScan struct {
 	TookMS float64 `json:"took_ms"`
 	Rows   int64   `json:"rows"`
 	ScanTimes
-	Code   string `json:"code"` // OK, or what it ended with
+	Code   string `json:"code"` // OK, or the error code with which it ended
 	Detail string `json:"detail,omitempty"`
 }
 
-// ScanAsked is what a scan or a count asks for.
+// ScanAsked is the request of a scan or a count.
 type ScanAsked struct {
 	ID      string   `json:"id"`
-	Indexer string   `json:"indexer"` // that coordinates it
+	Indexer string   `json:"indexer"` // the indexer that coordinates it
 	Index   index.ID `json:"index"`
-	// Name and Bucket of the index; absent when there is none any more.
+	// Name and Bucket of the index; absent if it no longer exists.
 	Name        string `json:"name,omitempty"`
 	Bucket      string `json:"bucket,omitempty"`
 	Scope       string `json:"scope,omitempty"` // absent: the default one
@@ -41,15 +42,15 @@ type ScanAsked struct {
 	SinceMS     int64  `json:"since_ms"` // unix milliseconds, of the indexer's clock
 	Consistency string `json:"consistency"`
 	Stability   string `json:"stability"`
-	Bounds      string `json:"bounds"` // in short
+	Bounds      string `json:"bounds"` // abbreviated
 }
 
-// Keyspace is where the documents of the index are: bucket, or bucket.scope.collection; "" when it is not known.
+// Keyspace returns the keyspace of the index's documents: bucket, or bucket.scope.collection; "" if it is not known.
 func (s *ScanAsked) Keyspace() string {
 	return index.KeyspaceOf(s.Bucket, s.Scope, s.Collection).String()
 }
 
-// ScanTimes are how long a scan has been in each state, in milliseconds.
+// ScanTimes is how long a scan has been in each state, in milliseconds.
 type ScanTimes struct {
 	OpeningMS float64 `json:"opening_ms"`
 	WaitingMS float64 `json:"waiting_ms"`
@@ -61,40 +62,41 @@ type ScanTimes struct {
 type RunningScans struct {
 	Scans   []RunningScan `json:"scans"`             // the longest first
 	Omitted int           `json:"omitted,omitempty"` // beyond the limit
-	// Unheard are indexers that gave no answer in time: what runs there is missing.
+	// Unheard lists indexers that did not answer in time: their scans are missing.
 	Unheard []UnheardIndexer `json:"unheard,omitempty"`
 }
 
 // SlowScans is the answer of GET /v1/slow-scans.
 type SlowScans struct {
-	Scans   []SlowScan `json:"scans"`             // that ended last first
+	Scans   []SlowScan `json:"scans"`             // the one that ended last first
 	Omitted int        `json:"omitted,omitempty"` // beyond the limit
-	// Forgotten were slow as well, since the indexers' processes began: each remembers its newest 256.
+	// Forgotten counts further slow scans since the indexers' processes started: each indexer keeps its newest 256.
 	Forgotten uint64 `json:"forgotten,omitempty"`
-	// From says of each indexer that was heard from when on a scan is slow.
+	// From holds, for each indexer that answered, the duration from which a scan is slow.
 	From    []SlowFrom       `json:"from,omitempty"`
 	Unheard []UnheardIndexer `json:"unheard,omitempty"`
 }
 
-// SlowFrom is from when on an indexer remembers a scan as slow.
+// SlowFrom is the duration from which an indexer records a scan as slow.
 type SlowFrom struct {
 	Indexer string  `json:"indexer"`
-	FromMS  float64 `json:"from_ms"` // below 0: none is
+	FromMS  float64 `json:"from_ms"` // below 0: none is slow
 }
 
 // SlowFromRequest is the body of PUT /v1/slow-scans.
 type SlowFromRequest struct {
-	// FromMS is from when on a scan is slow, in milliseconds, at most an hour; -1: none is; 0: as the indexers began.
+	// FromMS is the duration from which a scan is slow, in milliseconds, at most an hour; -1: none is; 0: the indexers'
+	// configuration.
 	FromMS int64 `json:"from_ms"`
 }
 
-// SlowFromReply says which indexers remember slow scans so.
+// SlowFromReply lists the indexers that have accepted the new duration.
 type SlowFromReply struct {
 	Indexers []string         `json:"indexers"`
-	Unheard  []UnheardIndexer `json:"unheard,omitempty"` // that go on as before
+	Unheard  []UnheardIndexer `json:"unheard,omitempty"` // indexers that keep the old one
 }
 
-// UnheardIndexer is one that gave no answer in time.
+// UnheardIndexer is an indexer that did not answer in time.
 type UnheardIndexer struct {
 	Indexer string `json:"indexer"`
 	Error   string `json:"error"`

@@ -24,7 +24,7 @@ type StateView struct {
 	Ledger      int                       `json:"ledger_entries"`
 }
 
-// VectorView is a vector with a position for each vbucket, written ["vbuuid", seqno]: vbuuids may pass 2^53.
+// VectorView is a vector with a position for each vbucket, encoded as ["vbuuid", seqno]: vbuuids may exceed 2^53.
 type VectorView []VBucketPosition
 
 // StabilityView is a stability timestamp.
@@ -34,7 +34,7 @@ type StabilityView struct {
 	Vector     VectorView `json:"vector"`
 }
 
-// RollbackView is a rollback that is under way.
+// RollbackView is a running rollback.
 type RollbackView struct {
 	ID       uint64     `json:"id"`
 	Step     string     `json:"step"`

@@ -2,16 +2,16 @@ package v1
 
 import "tidemark/index"
 
-// Stats is the answer of GET /v1/stats: figures of indexes and indexers, with the names that users of such indexes
-// know. Sizes are bytes; durations are nanoseconds, points in time nanoseconds of Unix time. What counts does so since
-// the indexers' processes began.
+// Stats is the answer of GET /v1/stats: figures of indexes and indexers, under the names of Couchbase's index
+// service. Sizes are in bytes, durations in nanoseconds, points in time in nanoseconds of Unix time. Counters begin
+// at 0 when an indexer's process starts.
 type Stats struct {
-	AtMS     int64          `json:"at_ms"`    // when they were asked for, Unix time
+	AtMS     int64          `json:"at_ms"`    // time of the request, Unix time
 	Indexes  []IndexStats   `json:"indexes"`  // by id
 	Indexers []IndexerStats `json:"indexers"` // by node
 }
 
-// IndexStats are the figures of an index, of all its copies together.
+// IndexStats holds the figures of an index, over all its copies.
 type IndexStats struct {
 	ID     index.ID `json:"id"`
 	Name   string   `json:"name"`
@@ -20,26 +20,26 @@ type IndexStats struct {
 	Scope      string      `json:"scope,omitempty"`
 	Collection string      `json:"collection,omitempty"`
 	State      index.State `json:"index_state"`
-	// Availability says how much of a ready index can be scanned; absent when it is not ready.
+	// Availability is how much of a ready index can be scanned; absent if it is not ready.
 	Availability *Availability `json:"availability,omitempty"`
-	// Reason says what is wrong with it: of state error, or why a copy cannot be written at the moment.
+	// Reason is what is wrong with the index: of state error, or why a copy cannot be written at the moment.
 	Reason        string  `json:"reason,omitempty"`
 	BuildProgress float64 `json:"build_progress"` // percent: 0 to 100
-	// ItemsCount is its entries, of one copy of each slice. When nothing changes it is what :count gives.
+	// ItemsCount is its entries, of one copy per slice. While nothing changes it equals the result of :count.
 	ItemsCount uint64 `json:"items_count"`
-	// NumDocsPending are changes that KV has and that have not come to the copy that lacks most; NumDocsQueued those that
-	// have come and that no scan sees yet. Both count seqnos: a document that changes twice counts twice.
+	// NumDocsPending counts changes in KV that have not reached the copy that lacks most; NumDocsQueued counts changes
+	// that have arrived and that no scan sees yet. Both count seqnos: a document that changes twice counts twice.
 	NumDocsPending uint64 `json:"num_docs_pending"`
 	NumDocsQueued  uint64 `json:"num_docs_queued"`
-	// PendingUnknown says why NumDocsPending may be too low: KV, or an indexer, could not be asked.
+	// PendingUnknown is why NumDocsPending may be too low: KV, or an indexer, could not be asked.
 	PendingUnknown string `json:"pending_unknown,omitempty"`
-	// DataSize is what is no garbage, in memory and on disk; DiskSize the files; FragPercent the share of garbage in them.
-	// They are of all copies; what is garbage is estimated.
+	// DataSize is the live data, in memory and on disk; DiskSize the files; FragPercent the share of garbage in them.
+	// They cover all copies; the amount of garbage is an estimate.
 	DataSize    uint64  `json:"data_size"`
 	DiskSize    uint64  `json:"disk_size"`
 	FragPercent float64 `json:"frag_percent"`
-	MemoryUsed  uint64  `json:"memory_used"`   // what is applied and not yet written
-	AvgItemSize uint64  `json:"avg_item_size"` // data_size of an entry in each of its copies
+	MemoryUsed  uint64  `json:"memory_used"`   // applied and not yet written
+	AvgItemSize uint64  `json:"avg_item_size"` // data_size per entry and copy
 	// Scans and counts that have ended, wherever they were coordinated.
 	NumRequests       uint64 `json:"num_requests"`
 	NumRowsReturned   uint64 `json:"num_rows_returned"`
@@ -49,32 +49,32 @@ type IndexStats struct {
 	AvgScanLatency    uint64 `json:"avg_scan_latency"`
 	LastKnownScanTime int64  `json:"last_known_scan_time"`      // 0: there was none
 	LastScanError     string `json:"last_scan_error,omitempty"` // of a scan that failed
-	// Faults tells of documents that have no entry because of an error; absent when there are none, or when no leader was
+	// Faults counts documents that have no entry because of an error; absent if there are none, or if no leader was
 	// asked.
 	Faults *IndexFaults `json:"faults,omitempty"`
-	// Copies is how many there are, CopiesHeard of how many an indexer has told.
+	// Copies is the number of copies, CopiesHeard the number of those that an indexer has reported.
 	Copies      int `json:"copies"`
 	CopiesHeard int `json:"copies_heard"`
 }
 
-// IndexerStats are the figures of an indexer.
+// IndexerStats holds the figures of an indexer.
 type IndexerStats struct {
 	ID     string       `json:"id"` // its name
 	Node   index.NodeID `json:"node"`
-	BootID string       `json:"boot_id,omitempty"` // of its process: what counts begins anew with another one
-	// State is active, paused (it cannot write: Health says why), or unreachable.
+	BootID string       `json:"boot_id,omitempty"` // of its process: counters begin at 0 with another one
+	// State is active, paused (it cannot write: Health is the reason), or unreachable.
 	State    string `json:"indexer_state"`
 	Health   string `json:"health,omitempty"`
 	UptimeMS int64  `json:"uptime_ms"`
-	// MemoryQuota is what the node was given; MemoryUsed is the part of it in queues, cache, and what is not yet written.
-	// MemoryRSS is the process's resident memory. MemoryNearQuota warns: the queue, or the process, is at 90 % of its
-	// bound.
+	// MemoryQuota is the configured quota of the node; MemoryUsed is the part of it in queues, cache, and unwritten
+	// data. MemoryRSS is the process's resident memory. MemoryNearQuota warns that the queue, or the process, is at 90 %
+	// of its limit.
 	MemoryQuota uint64 `json:"memory_quota"`
 	MemoryUsed  uint64 `json:"memory_used"`
 	MemoryRSS   uint64 `json:"memory_rss"`
 
 	MemoryNearQuota bool `json:"memory_near_quota"`
-	// Of its copies together.
+	// Over all its copies.
 	ItemsCount     uint64  `json:"items_count"`
 	NumDocsPending uint64  `json:"num_docs_pending"`
 	NumDocsQueued  uint64  `json:"num_docs_queued"`
@@ -95,7 +95,7 @@ type IndexStatusList struct {
 	Status []IndexStatus `json:"status"`
 }
 
-// IndexStatus is an index as tools for such indexes read it.
+// IndexStatus is an index in the form that Couchbase's index tools read.
 type IndexStatus struct {
 	DefnID       index.ID `json:"defnId"`
 	Name         string   `json:"name"`

@@ -18,12 +18,13 @@ type Status struct {
 		ID   string `json:"id"`
 		REST string `json:"rest"`
 	} `json:"leader"`
-	// Verdict is ready; degraded: it serves, but something is missing; or not ready: it cannot serve all. Reasons say why.
+	// Verdict is ready; degraded: it serves, but something is missing; or not ready: it cannot serve everything. Reasons
+	// lists why.
 	Verdict     string              `json:"verdict"`
 	Reasons     []string            `json:"reasons"`
 	Term        uint64              `json:"term"`
 	CAS         uint64              `json:"cas"`
-	FormatLevel uint64              `json:"format_level"` // what the cluster's versions have in common
+	FormatLevel uint64              `json:"format_level"` // in force: understood by all versions in the cluster
 	Limits      statecontext.Limits `json:"limits"`
 	Restored    *Restored           `json:"restored,omitempty"`  // the newest restore of a backup
 	Restoring   bool                `json:"restoring,omitempty"` // a backup is being restored: writes are refused
@@ -37,25 +38,25 @@ type Status struct {
 	Indexes *IndexSummary `json:"indexes,omitempty"`
 }
 
-// Verdicts on a cluster.
+// Values of Status.Verdict.
 const (
 	VerdictReady    = "ready"
 	VerdictDegraded = "degraded"  // it serves, but something is missing
-	VerdictNotReady = "not ready" // it cannot serve all
+	VerdictNotReady = "not ready" // it cannot serve everything
 )
 
-// IndexSummary counts the indexes by what they are good for.
+// IndexSummary counts the indexes by availability and state.
 type IndexSummary struct {
 	Available   int `json:"available"`   // ready, with all copies
-	Degraded    int `json:"degraded"`    // ready, with fewer copies than were asked for
+	Degraded    int `json:"degraded"`    // ready, with fewer copies than requested
 	Unavailable int `json:"unavailable"` // ready, and some slice cannot be scanned
 	Failed      int `json:"failed"`      // in state error
-	Others      int `json:"others"`      // being built, or not yet
-	// Lacking are ready ones that are not available: unavailable ones first, at most 16.
+	Others      int `json:"others"`      // being built, or not begun
+	// Lacking lists ready indexes that are not available: unavailable ones first, at most 16.
 	Lacking []LackingIndex `json:"lacking,omitempty"`
 }
 
-// LackingIndex is an index with fewer copies than were asked for.
+// LackingIndex is an index with fewer copies than requested.
 type LackingIndex struct {
 	ID     index.ID `json:"id"`
 	Name   string   `json:"name"`
@@ -63,7 +64,7 @@ type LackingIndex struct {
 	Availability
 }
 
-// Restored tells of the newest restore of a backup.
+// Restored is the newest restore of a backup.
 type Restored struct {
 	Mode    string `json:"mode"` // in-place, new-cluster
 	CAS     uint64 `json:"cas"`  // of the switch
@@ -79,13 +80,13 @@ type ManagerStatus struct {
 	Raft  string `json:"raft"`
 	Role  string `json:"role"` // leader, voter, nonvoter
 	Alive bool   `json:"alive"`
-	// NotReady is what keeps it from being ready, as a full disk; empty when it is ready, or does not answer.
+	// NotReady holds the reasons why it is not ready, such as a full disk; empty if it is ready, or does not answer.
 	NotReady []wire.Reason `json:"not_ready,omitempty"`
-	// ServerID is its Raft id: the name and a random suffix that goes with its data folder.
+	// ServerID is its Raft id: the name and a random suffix that belongs to its data folder.
 	ServerID string `json:"server_id"`
-	// Lag is how many log entries it lacks, as the leader sees it.
+	// Lag is the number of log entries that it lacks, as seen by the leader.
 	Lag uint64 `json:"lag,omitempty"`
-	// Problem says what is wrong with it, and the way out.
+	// Problem is what is wrong with it, and the remedy.
 	Problem string `json:"problem,omitempty"`
 }
 
@@ -97,19 +98,19 @@ type ProjectorStatus struct {
 	State    string            `json:"state"` // active, suspect, offline
 	Streams  int               `json:"streams"`
 	Revision uint64            `json:"revision"`
-	// Mutations, Deletions and Errors count since its process began: documents evaluated, deletions routed, index entries
-	// left out because of an error.
+	// Mutations, Deletions and Errors are counted since its process started: documents evaluated, deletions routed,
+	// index entries left out because of an error.
 	Mutations uint64 `json:"mutations"`
 	Deletions uint64 `json:"deletions"`
 	Errors    uint64 `json:"errors"`
-	// Unreachable is why it does not answer the leader at Admin, for more than 5 s, although it may report; empty:
-	// it does.
+	// Unreachable is why it has not answered the leader at Admin for more than 5 s, although it may report; empty: it
+	// answers.
 	Unreachable string `json:"unreachable,omitempty"`
-	// KV are the buckets about which it cannot ask its KV node.
+	// KV lists the buckets about which it cannot ask its KV node.
 	KV []KVTrouble `json:"kv,omitempty"`
 }
 
-// KVTrouble is that a projector cannot reach its KV node, or is not let in.
+// KVTrouble is a failure of a projector to reach its KV node, or to log in there.
 type KVTrouble struct {
 	Bucket  string `json:"bucket"`
 	Node    string `json:"node"` // host:port
@@ -123,43 +124,43 @@ type IndexerStatus struct {
 	Node     index.NodeID `json:"node"`
 	UUID     string       `json:"uuid"`
 	Zone     string       `json:"zone,omitempty"`
-	Role     string       `json:"role"`     // serving; leaving: it is to hold nothing in the end; lost: it is away
+	Role     string       `json:"role"`     // serving; leaving: it is to give up all its copies; lost: it is offline
 	Bytes    uint64       `json:"bytes"`    // on disk, of its copies
-	Capacity uint32       `json:"capacity"` // share of copies that it is to have beside the others
+	Capacity uint32       `json:"capacity"` // weight in the distribution of copies
 	Admin    string       `json:"admin"`
 	Scan     string       `json:"scan"`
 	State    string       `json:"state"` // active, suspect, offline
-	// OfflineSinceMS is since when it has been offline, unix milliseconds, by the wall clock of the leader then;
-	// OfflineForMS is for how long, which no change of the leader and no step of a clock moves. RepairInMS is after how
-	// long what it has is made anew elsewhere if it stays away, 0: it is time; absent: it is not to be.
+	// OfflineSinceMS is when it went offline, in unix milliseconds by the wall clock of the leader at that time.
+	// OfflineForMS is for how long it has been offline, independent of changes of the leader and of clock steps.
+	// RepairInMS is the time until its copies are made anew elsewhere if it stays away; 0: now; absent: never.
 	OfflineSinceMS int64  `json:"offline_since_ms,omitempty"`
 	OfflineForMS   int64  `json:"offline_for_ms,omitempty"`
 	RepairInMS     *int64 `json:"repair_in_ms,omitempty"`
 
-	Copies int `json:"copies"` // that it has, as it has told this leader
-	Placed int `json:"placed"` // copies that have their place on it
-	// Unreachable is why it does not answer the leader at Admin, for more than 5 s, although it may report; empty:
-	// it does.
+	Copies int `json:"copies"` // on the indexer, as it has reported to this leader
+	Placed int `json:"placed"` // copies placed on it
+	// Unreachable is why it has not answered the leader at Admin for more than 5 s, although it may report; empty: it
+	// answers.
 	Unreachable string `json:"unreachable,omitempty"`
 	Health      string `json:"health,omitempty"`
 	Revision    uint64 `json:"revision"`
-	// QueueBytes is what waits to be written, over all buckets; QueueLimit the most that may.
+	// QueueBytes is the size of the data waiting to be written, over all buckets; QueueLimit is its limit.
 	QueueBytes uint64 `json:"queue_bytes"`
 	QueueLimit uint64 `json:"queue_limit"`
-	// Orphans are slices in its folder that the cluster does not know: the oldest 64 of OrphanCount.
+	// Orphans holds slices in its folder that the cluster does not know: the oldest 64 of OrphanCount.
 	Orphans     []Orphan `json:"orphans,omitempty"`
 	OrphanCount int      `json:"orphan_count,omitempty"`
-	// DifferingCopies counts its copies that it has found to differ from the KV data and not to agree since. Of those that
-	// DifferingOmitted counts, beyond the first 64 by number, there are no events of kind difference yet.
+	// DifferingCopies counts its copies that differ from the KV data, as it has found and not refuted since.
+	// DifferingOmitted counts those beyond the first 64 by number: there are no events of kind difference for them yet.
 	DifferingCopies  int `json:"differing_copies,omitempty"`
 	DifferingOmitted int `json:"differing_omitted,omitempty"`
-	// Evicting: it is being removed, and EvictionWaits says why it does not go on.
+	// Evicting is set while it is being removed; EvictionWaits is why the removal is stuck.
 	Evicting      bool   `json:"evicting,omitempty"`
 	EvictionWaits string `json:"eviction_waits,omitempty"`
 }
 
-// Orphan is a slice in an indexer's folder that the cluster does not know. It is kept until it is known again, as after
-// a restore, or dropped when its grace is over.
+// Orphan is a slice in an indexer's folder that the cluster does not know. It is kept until it is known again, as
+// after a restore, or dropped when its grace period is over.
 type Orphan struct {
 	Copy    index.CopyID  `json:"copy"`
 	Index   index.ID      `json:"index"` // 0: the folder is damaged
@@ -167,7 +168,7 @@ type Orphan struct {
 	Bucket  string        `json:"bucket"`
 	Bytes   uint64        `json:"bytes"`    // on disk
 	SinceMS int64         `json:"since_ms"` // Unix time
-	LeftMS  int64         `json:"left_ms"`  // of its grace; 0: over, -1: it is kept for ever
+	LeftMS  int64         `json:"left_ms"`  // remaining grace period; 0: over, -1: it is kept forever
 }
 
 // BucketStatus is a bucket in Status.
@@ -180,15 +181,15 @@ type BucketStatus struct {
 	StabilityNumber uint64 `json:"stability_number"`
 	StabilityHash   string `json:"stability_hash"`
 	StreamsBegun    int    `json:"streams_begun"`
-	StreamsMissing  int    `json:"streams_missing"` // vbuckets that nobody streams now
-	// Stuck are those of them that have had no stream for longer than 10 s although one is wanted, at most 16.
+	StreamsMissing  int    `json:"streams_missing"` // vbuckets without a running stream
+	// Stuck lists those of them that have had no stream for longer than 10 s although one is wanted, at most 16.
 	Stuck []StuckVBucket `json:"stuck,omitempty"`
-	// StabilityAgeMS is how long ago the newest stability timestamp was promoted, as long as some manager led; absent
-	// before the first one, and where the leader does not answer.
+	// StabilityAgeMS is how long ago the newest stability timestamp was promoted, counting only time with a leader;
+	// absent before the first one, and if the leader does not answer.
 	StabilityAgeMS *int64 `json:"stability_age_ms,omitempty"`
-	Lag            uint64 `json:"lag"`           // complete seqnos above it, over all vbuckets
-	ScansWaiting   int    `json:"scans_waiting"` // for a newer one
+	Lag            uint64 `json:"lag"`           // complete seqnos above the newest stability timestamp, over all vbuckets
+	ScansWaiting   int    `json:"scans_waiting"` // for a newer stability timestamp
 	Rollback       string `json:"rollback,omitempty"`
-	// RollbackForMS is for how long the leader has seen the rollback's present step under way; 0 without one.
+	// RollbackForMS is for how long the leader has seen the rollback in its present step; 0 without a rollback.
 	RollbackForMS int64 `json:"rollback_for_ms,omitempty"`
 }

@@ -14,9 +14,9 @@ type UserList struct {
 
 // UserRequest adds or changes a user.
 type UserRequest struct {
-	Role     string `json:"role,omitempty"`     // metrics, read, ddl or admin; of a new user needed
-	Password string `json:"password,omitempty"` // of a new user needed
-	New      bool   `json:"new,omitempty"`      // refuse when there is such a user; else refuse when there is none
+	Role     string `json:"role,omitempty"`     // metrics, read, ddl or admin; required for a new user
+	Password string `json:"password,omitempty"` // required for a new user
+	New      bool   `json:"new,omitempty"`      // fail if the user exists; otherwise fail if it does not
 }
 
 // TokenInfo is a token without its secret.
@@ -26,7 +26,7 @@ type TokenInfo struct {
 	Role      string `json:"role"`
 	Note      string `json:"note,omitempty"`
 	CreatedMS int64  `json:"created_ms"`
-	ExpiresMS int64  `json:"expires_ms,omitempty"` // never when absent
+	ExpiresMS int64  `json:"expires_ms,omitempty"` // absent: never
 }
 
 // TokenList is the answer of GET /v1/tokens.
@@ -34,17 +34,17 @@ type TokenList struct {
 	Tokens []TokenInfo `json:"tokens"`
 }
 
-// TokenRequest makes a token. The caller makes the secret (tmt_ and 32 random bytes in base64url), so that sending the
-// request again is safe and no answer carries it.
+// TokenRequest creates a token. The caller generates the secret (tmt_ and 32 random bytes in base64url), so that the
+// request can be repeated safely and no answer contains it.
 type TokenRequest struct {
 	User      string `json:"user"`
-	Role      string `json:"role,omitempty"` // the user's own when absent
+	Role      string `json:"role,omitempty"` // absent: the user's own
 	Secret    string `json:"secret"`
 	Note      string `json:"note,omitempty"`
-	ExpiresMS int64  `json:"expires_ms,omitempty"` // unix milliseconds; never when absent
+	ExpiresMS int64  `json:"expires_ms,omitempty"` // unix milliseconds; absent: never
 }
 
-// How somebody has shown who he is.
+// Values of WhoAmI.By.
 const (
 	ByNothing     = "nothing" // the cluster has no users
 	ByPassword    = "password"
@@ -53,12 +53,12 @@ const (
 	ByCertificate = "certificate"
 )
 
-// WhoAmI is as whom the cluster knows a caller.
+// WhoAmI is the caller's identity as authenticated by the cluster.
 type WhoAmI struct {
 	Name string `json:"name"`
 	Role string `json:"role"` // metrics, read, ddl or admin
 	By   string `json:"by"`   // nothing, password, token, session or certificate
-	// Users tells that requests without credentials are refused.
+	// Users is set if requests without credentials are refused.
 	Users  bool  `json:"users"`
-	EndsMS int64 `json:"ends_ms,omitempty"` // of the token or session, unix milliseconds; never when absent
+	EndsMS int64 `json:"ends_ms,omitempty"` // expiry of the token or session, unix milliseconds; absent: never
 }

@@ -1,15 +1,14 @@
-// Package v1 has the bodies of the managers' REST interface: what users send and what they are answered. Managers write
-// them, package client and the command line read them, and the OpenAPI document is made of them, so that each form is
-// declared once. docs/api.md says which call has which.
+// Package v1 declares the bodies of the managers' REST interface: requests and answers. Managers write the answers,
+// package client and the command line read them, and the OpenAPI document is generated from them, so that each form
+// is declared once. docs/api.md lists the bodies of each call.
 //
-// It promises that what it declares is all that crosses the interface, as it is in JSON, and that it needs no more than
-// the nouns and the replicated state: no I/O, no clock, no lock. It calls nobody; that is package client.
+// It guarantees that its declarations are complete and match the JSON, and that it imports only nouns and the
+// replicated state: no I/O, no clock, no lock. It makes no calls; package client does.
 //
 // Units are in the names: MS is milliseconds, points in time are milliseconds of Unix time, Bytes is bytes; Stats and
-// what is in it have the names and units that users of such indexes know (nanoseconds). Numbers that may pass 2^53
-// (ids, vbuuids, hashes) are strings of decimal digits. What may be absent is omitempty, and says what its absence
-// means.
-// An answer that is no 2xx is a [tidemark/wire.Problem]; package errcode has its codes.
+// its parts have the names and units of Couchbase's index service (nanoseconds). Numbers that may exceed 2^53 (ids,
+// vbuuids, hashes) are strings of decimal digits. Fields that may be absent are omitempty, and document what their
+// absence means. An answer other than 2xx is a [tidemark/wire.Problem]; package errcode has its codes.
 //
-// The bounds of a scan are made of Go values, which encoding/json writes, by Equal, Prefix, From and the others.
+// Equal, Prefix, From and the others make the bounds of a scan from Go values, encoded by encoding/json.
 package v1

@@ -6,7 +6,7 @@ import (
 	"tidemark/statecontext"
 )
 
-// Change is what one update did to one object, as GET /v1/events shows it.
+// Change is the effect of one update on one object, as shown by GET /v1/events.
 type Change = statecontext.Event
 
 // WatchSnapshot is the data of an event snapshot of GET /v1/events.
@@ -30,12 +30,12 @@ type WatchEnd struct {
 	Detail  string `json:"detail"`
 }
 
-// WatchState is the replicated state as the snapshot event shows it: what belongs to the kinds that were asked for, all
-// at one cas. What was not asked for is nil.
+// WatchState is the replicated state in a snapshot event: the objects of the requested kinds, all at one cas. Other
+// kinds are nil.
 type WatchState struct {
 	CAS       uint64 `json:"cas"`
 	ClusterID string `json:"cluster_id"`
-	// of the newest command, by the wall clock of the leader then, unix milliseconds
+	// of the newest command, by the wall clock of its leader, unix milliseconds
 	TimeMS     int64                     `json:"time_ms"`
 	Cluster    *statecontext.Cluster     `json:"cluster,omitempty"`
 	Leader     *WatchLeader              `json:"leader,omitempty"`
@@ -48,14 +48,14 @@ type WatchState struct {
 	Stability  []WatchStability          `json:"stability,omitzero"`
 	Backfills  []WatchBackfill           `json:"backfills,omitzero"`
 	Rollbacks  []WatchRollback           `json:"rollbacks,omitzero"`
-	// Rebalances are the newest ones, Moves the steps of the one that is under way.
+	// Rebalances holds the newest rebalances, Moves the steps of the running one.
 	Rebalances []*statecontext.RebalanceJob `json:"rebalances,omitzero"`
-	// Differences are the copies that differ from the KV data.
+	// Differences holds the copies that differ from the KV data.
 	Differences []*statecontext.DifferingCopy `json:"differences,omitzero"`
 	Moves       []*partition.Rebalance        `json:"moves,omitzero"`
 }
 
-// WatchLeader is the newest term that has begun.
+// WatchLeader is the leader of the newest term.
 type WatchLeader struct {
 	ID   string `json:"id"` // Raft server id
 	Term uint64 `json:"term"`
@@ -68,7 +68,7 @@ type WatchBucket struct {
 	VBuckets   int    `json:"vbuckets"`
 	Generation uint64 `json:"generation"`
 	Gone       bool   `json:"gone,omitempty"`
-	// StabilitySource is what was set of the bucket; absent where the configuration of the managers counts.
+	// StabilitySource is the bucket's setting; absent if the managers' configuration applies.
 	StabilitySource string `json:"stability_source,omitempty"`
 }
 
@@ -81,14 +81,14 @@ type WatchStability struct {
 	Hash       string `json:"hash"`
 }
 
-// WatchBackfill is the backfill timestamp of a bucket that has builds.
+// WatchBackfill is the backfill timestamp of a bucket with builds.
 type WatchBackfill struct {
 	Bucket string `json:"bucket"`
 	Total  uint64 `json:"total"`
 	Hash   string `json:"hash"`
 }
 
-// WatchRollback is a rollback that is under way.
+// WatchRollback is a running rollback.
 type WatchRollback struct {
 	Bucket string                    `json:"bucket"`
 	ID     uint64                    `json:"id"`
