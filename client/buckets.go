@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// bucketsOf are the buckets of indexes that are scanned by their ids, in a session of several buckets.
+// bucketsOf caches the buckets of indexes that are scanned by id in a session of several buckets.
 type bucketsOf struct {
 	mu   sync.Mutex
 	byID map[string]bucketAt
@@ -18,8 +18,8 @@ type bucketAt struct {
 	at     time.Time
 }
 
-// bucketOf returns the bucket of an index that is named by its id. It is asked for again as often as ways to indexers
-// are.
+// bucketOf returns the bucket of an index named by its id. The cached result is renewed as often as routes to
+// indexers.
 func (c *Client) bucketOf(ctx context.Context, id string) (string, error) {
 	b := &c.buckets
 	b.mu.Lock()
@@ -41,7 +41,7 @@ func (c *Client) bucketOf(ctx context.Context, id string) (string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.byID == nil || len(b.byID) >= maxRoutes {
-		b.byID = map[string]bucketAt{} // they come back one by one
+		b.byID = map[string]bucketAt{} // entries are added again on demand
 	}
 	b.byID[id] = bucketAt{info.Bucket, at}
 	return info.Bucket, nil

@@ -1,9 +1,9 @@
 // Package client is the Go client for users: DDL, listings, scans with tokens.
 //
-// It promises that a write is sent with an Idempotency-Key and tried again, on any of the servers, until it has an
-// answer or the context ends, so that it is done once; that nobody is asked again where no server is trusted; that an
-// error answer is a *wire.Problem with its code; and that a scan that was cut is never mistaken for one that came to
-// its end. What it takes and returns is of package v1 (tidemark/manager/api/v1).
+// It guarantees that a write is sent with an Idempotency-Key and retried, on any of the servers, until there is an
+// answer or the context ends, so that it is done once; that a call is not retried if no server is trusted; that an
+// error answer is a *wire.Problem with its code; and that a scan that was cut off is never mistaken for a complete
+// one. Its parameters and results are types of package v1 (tidemark/manager/api/v1).
 package client
 
 import (
@@ -32,17 +32,16 @@ import (
 	"tidemark/wire"
 )
 
-// DefaultServer is where the first manager of `tidemark up` listens.
+// DefaultServer is the address of the first manager of `tidemark up`.
 const DefaultServer = "http://127.0.0.1:9520"
 
 const (
-	// A server is waited for as long as it may take (v1.TimeoutOf), and so much longer for its answer to come, before
-	// another one is tried; the Idempotency-Key makes that safe for writes. Who falls silent meanwhile is noticed by
-	// probes.
+	// A call waits for a server as long as the server may take (v1.TimeoutOf) and onItsWay longer, before it tries
+	// another one; the Idempotency-Key makes that safe for writes. Probes detect a server that falls silent meanwhile.
 	onItsWay     = 2 * time.Second
-	scanPatience = v1.ScanTimeout + onItsWay // for the first rows of a scan: few may meet its conditions
-	verifyLimit  = 60 * time.Second          // for how long a verification is asked for again that cannot begin
-	// defaultRetryFor is that of Options.RetryFor: as long as Couchbase's SDKs take for a query.
+	scanPatience = v1.ScanTimeout + onItsWay // for the first rows of a scan: few entries may match its conditions
+	verifyLimit  = 60 * time.Second          // for how long a verification that cannot begin is retried
+	// defaultRetryFor is the default of Options.RetryFor: the query timeout of Couchbase's SDKs.
 	defaultRetryFor = 75 * time.Second
 	firstBackoff    = 20 * time.Millisecond
 	mostBackoff     = 500 * time.Millisecond
@@ -50,70 +49,70 @@ const (
 )
 
 var (
-	// ErrUnavailable is wrapped when no server gave an answer before the context ended, or soon enough.
+	// ErrUnavailable is wrapped if no server answered before the context ended, or soon enough.
 	ErrUnavailable = errors.New("no answer in time")
-	// ErrServer is wrapped when a server's address cannot be one.
+	// ErrServer is wrapped if a server's address is invalid.
 	ErrServer = errors.New("bad server address")
-	// ErrAnswer is wrapped when what answers is no manager of this product.
+	// ErrAnswer is wrapped if an answer does not come from a tidemark manager.
 	ErrAnswer = errors.New("unexpected answer")
 )
 
-// Client speaks to the managers of one cluster. It is safe for use by several goroutines.
+// Client calls the managers of one cluster. It is safe for use by several goroutines.
 type Client struct {
-	// Waiting, when it is set before the first call, is told why an attempt failed that is made again.
+	// Waiting, if set before the first call, is called with the error of each attempt that is retried.
 	Waiting func(err error)
 
 	servers []string
 	rpc     *rpc.Client
-	direct  *direct            // nil: scans go by way of the managers
+	direct  *direct            // nil: scans go through the managers
 	alive   *detector.Detector // of the servers
 	probes  *rpc.Client
 
-	session *Session // that its scans are in; nil: each for itself
+	session *Session // that its scans belong to; nil if there is none
 	buckets bucketsOf
 	refused time.Duration // Options.RetryFor
-	// unreached is Options.ReachFor, reached whether a server has taken a connection.
+	// unreached is Options.ReachFor; reached is set once a server has accepted a connection.
 	unreached time.Duration
 	reached   atomic.Bool
 
-	user, password, token string // never in an error's text
+	user, password, token string // must not appear in an error's text
 
-	enough time.Duration // verifyLimit, but for tests
+	enough time.Duration // verifyLimit except in tests
 
-	bad  error         // of the servers
-	next atomic.Uint32 // server that answered last
+	bad  error         // from the servers' addresses
+	next atomic.Uint32 // index of the server that answered last
 }
 
-// Options say which cluster a client speaks to, and who it is.
+// Options configure a client: the cluster's servers, and the client's credentials.
 type Options struct {
 	// Servers are base URLs or host:port; none means DefaultServer.
 	Servers []string
-	// TLS is for servers that speak it: the CAs, and a certificate of one's own if there is one. With it, a server
-	// without a scheme is https.
+	// TLS is the configuration for servers that use TLS: the CAs, and the client's certificate if it has one. With it, a
+	// server without a scheme is https.
 	TLS *tls.Config
-	// User and Password, or Token: with neither the client is nobody, or who its certificate says.
+	// User and Password, or Token, are the credentials; without them the client is anonymous, or identified by its
+	// certificate.
 	User, Password, Token string
-	// ViaManagers sends scans and counts by way of the managers, as curl does. Otherwise they go straight to the indexers
-	// as long as that works: their scan ports have to be reachable from here.
+	// ViaManagers sends scans and counts through the managers, as curl does. Otherwise they go directly to the indexers
+	// while that works: the indexers' scan ports must be reachable.
 	ViaManagers bool
-	// Session is what scans and counts are in, together with other clients that have the same; nil: the client has one of
-	// its own.
+	// Session is the session of scans and counts; clients may share one. If it is nil, the client creates its own.
 	Session *Session
-	// RetryFor is for how long a scan or a count whose context has no deadline is asked for again while it is refused
-	// for a reason that may pass (TIMEOUT, BUSY, UNAVAILABLE), or nobody can be reached; 0: 75 s, below 0: for ever.
-	// One that an indexer is at work on is waited for, as long as indexers may be (10 minutes).
+	// RetryFor bounds the retries of a scan or count whose context has no deadline, while it is refused for a temporary
+	// reason (TIMEOUT, BUSY, UNAVAILABLE) or no server can be reached; 0 means 75 s, a negative value forever. It does
+	// not bound the wait for an indexer that is working on the request, which may take 10 minutes.
 	RetryFor time.Duration
-	// ReachFor is for how long the servers are tried when none of them takes a connection, nor ever has one of this
-	// client; 0: until the context ends.
+	// ReachFor bounds the attempts to reach a server if none accepts a connection, nor ever has accepted one of this
+	// client; 0 means until the context ends.
 	ReachFor time.Duration
-	// Sessionless has each scan take what is at hand, whatever was seen before.
+	// Sessionless makes each scan independent of what was seen before.
 	Sessionless bool
 }
 
-// New makes a client that presents no credentials. Servers are base URLs or host:port; none means DefaultServer.
+// New returns a client without credentials. Servers are base URLs or host:port; none means DefaultServer.
 func New(servers ...string) *Client { return Open(Options{Servers: servers}) }
 
-// Open makes a client.
+// Open returns a client.
 func Open(o Options) *Client {
 	c := &Client{rpc: rpc.NewClient(64, o.TLS), probes: rpc.NewClient(probesAtOnce, o.TLS), user: o.User,
 		password: o.Password, token: o.Token, enough: verifyLimit, refused: cmp.Or(o.RetryFor, defaultRetryFor),
@@ -129,7 +128,7 @@ func Open(o Options) *Client {
 	return c
 }
 
-// servers are the addresses of managers, whole and each once. The error is of one that cannot be used.
+// servers returns the managers' base URLs without duplicates. bad is the error of an address that cannot be used.
 func (o *Options) servers() (all []string, bad error) {
 	scheme := "http"
 	if o.TLS != nil {
@@ -167,10 +166,10 @@ func checkServer(server string) error {
 	return nil
 }
 
-// Wrap puts a transport around the client's own, before its first call: to watch or count what is sent.
+// Wrap adds a transport around the client's own, to observe what is sent. It must be called before the first call.
 func (c *Client) Wrap(around func(http.RoundTripper) http.RoundTripper) { c.rpc.Wrap(around) }
 
-// Close drops idle connections.
+// Close closes idle connections.
 func (c *Client) Close() {
 	if c.direct != nil {
 		c.direct.close()
@@ -180,7 +179,7 @@ func (c *Client) Close() {
 	c.rpc.Close()
 }
 
-// Statement runs DDL text: one or more statements separated by semicolons.
+// Statement executes DDL text: one or more statements separated by semicolons.
 func (c *Client) Statement(ctx context.Context, text string) ([]v1.StatementResult, error) {
 	var reply v1.StatementReply
 	if err := c.call(ctx, http.MethodPost, statements, nil, v1.StatementRequest{Statement: text}, &reply); err != nil {
@@ -189,14 +188,14 @@ func (c *Client) Statement(ctx context.Context, text string) ([]v1.StatementResu
 	return reply.Results, nil
 }
 
-// Where statements go.
+// Paths of statements.
 const (
 	statements = "/v1/statements"
 	rehearsals = statements + "?dry_run=true"
 )
 
 // Rehearse returns what DDL statements would do, without doing it: the checks are the same, and places are chosen by
-// the present load. An error is the refusal of the first that would be refused.
+// the present load. The error is that of the first statement that would be refused.
 func (c *Client) Rehearse(ctx context.Context, text string) ([]v1.StatementResult, error) {
 	var reply v1.StatementReply
 	err := c.call(ctx, http.MethodPost, rehearsals, nil, v1.StatementRequest{Statement: text}, &reply)
@@ -212,7 +211,7 @@ func (c *Client) Create(ctx context.Context, req v1.CreateRequest) (v1.IndexInfo
 	return info, c.call(ctx, http.MethodPost, "/v1/indexes", nil, req, &info)
 }
 
-// pageOf is the query for the page behind a token, "" for the first one, of a bucket, "" for all.
+// pageOf returns the query for the page after a token, "" for the first one, of a bucket, "" for all.
 func pageOf(bucket, after string) string {
 	q := url.Values{}
 	if bucket != "" {
@@ -224,7 +223,7 @@ func pageOf(bucket, after string) string {
 	return query(q)
 }
 
-// follows reports whether a page, the one behind after, is followed by another one.
+// follows reports whether another page follows the page that was requested with after.
 func follows(after, next string) (bool, error) {
 	if next != "" && next == after {
 		return false, fmt.Errorf("%w: the page after %s says that it is followed by itself", ErrAnswer, after)
@@ -232,8 +231,8 @@ func follows(after, next string) (bool, error) {
 	return next != "", nil
 }
 
-// Indexes lists the indexes of a bucket, or all when bucket is "", by id, page by page until there is no more. CAS is
-// that of the first page: what was there then, and until now, is in the list.
+// Indexes returns the indexes of a bucket, or all if bucket is "", ordered by id, from as many pages as there are.
+// CAS is that of the first page: an index that existed then and still exists is in the list.
 func (c *Client) Indexes(ctx context.Context, bucket string) (v1.IndexList, error) {
 	var all v1.IndexList
 	for after := ""; ; {
@@ -258,16 +257,16 @@ func (c *Client) Indexes(ctx context.Context, bucket string) (v1.IndexList, erro
 	}
 }
 
-// Ref addresses an index by bucket and name, for the methods that take one; an id is its decimal text.
+// Ref names an index by bucket and name, for methods that take a ref; an id is given as decimal text.
 func Ref(bucket, name string) string { return url.PathEscape(bucket) + "/" + url.PathEscape(name) }
 
-// Index describes one index; ref is an id or a Ref.
+// Index returns the description of an index; ref is an id or a Ref.
 func (c *Client) Index(ctx context.Context, ref string) (v1.IndexInfo, error) {
 	var info v1.IndexInfo
 	return info, c.call(ctx, http.MethodGet, "/v1/indexes/"+ref, nil, nil, &info)
 }
 
-// Drop drops an index; ref is an id or a Ref. ifMatch is the modified_cas that the index must have, 0 for any.
+// Drop drops an index; ref is an id or a Ref. ifMatch is the required modified_cas of the index, 0 for any.
 func (c *Client) Drop(ctx context.Context, ref string, ifMatch uint64) error {
 	header := http.Header{}
 	if ifMatch != 0 {
@@ -276,7 +275,7 @@ func (c *Client) Drop(ctx context.Context, ref string, ifMatch uint64) error {
 	return c.call(ctx, http.MethodDelete, "/v1/indexes/"+ref, header, nil, nil)
 }
 
-// Change changes an index; ref is an id or a Ref. ifMatch is the modified_cas that the index must have, 0 for any.
+// Change changes an index; ref is an id or a Ref. ifMatch is the required modified_cas of the index, 0 for any.
 func (c *Client) Change(ctx context.Context, ref string, req v1.PatchRequest, ifMatch uint64) (v1.IndexInfo, error) {
 	header := http.Header{}
 	if ifMatch != 0 {
@@ -286,25 +285,25 @@ func (c *Client) Change(ctx context.Context, ref string, req v1.PatchRequest, if
 	return info, c.call(ctx, http.MethodPatch, "/v1/indexes/"+ref, header, req, &info)
 }
 
-// Build starts the builds of deferred indexes on a bucket's default collection.
+// Build starts building deferred indexes on a bucket's default collection.
 func (c *Client) Build(ctx context.Context, bucket string, names ...string) ([]v1.StatementResult, error) {
 	return c.BuildIn(ctx, v1.BuildRequest{Bucket: bucket, Names: names})
 }
 
-// BuildIn starts the builds of deferred indexes.
+// BuildIn starts building deferred indexes.
 func (c *Client) BuildIn(ctx context.Context, req v1.BuildRequest) ([]v1.StatementResult, error) {
 	var reply v1.StatementReply
 	err := c.call(ctx, http.MethodPost, "/v1/indexes:build", nil, req, &reply)
 	return reply.Results, err
 }
 
-// Status tells what there is.
+// Status returns the state of the cluster.
 func (c *Client) Status(ctx context.Context) (v1.Status, error) {
 	var s v1.Status
 	return s, c.call(ctx, http.MethodGet, "/v1/status", nil, nil, &s)
 }
 
-// call sends one request, the same one with the same Idempotency-Key, to one server after another until one answers.
+// call sends a request, with one Idempotency-Key, to one server after another until one answers.
 func (c *Client) call(ctx context.Context, method, path string, header http.Header, req, resp any) error {
 	var body []byte
 	if req != nil {
@@ -330,7 +329,7 @@ func (c *Client) call(ctx context.Context, method, path string, header http.Head
 	})
 }
 
-// read reads an answer in JSON; resp is nil where nobody wants it. One that is none is ErrAnswer.
+// read decodes a JSON answer into resp, unless that is nil. An answer that is not JSON is an ErrAnswer.
 func read(answer *http.Response, resp any) error {
 	b, err := rpc.ReadAnswer(answer, maxAnswer)
 	switch {
@@ -346,25 +345,25 @@ func read(answer *http.Response, resp any) error {
 	return nil
 }
 
-// limitOf is for how long one server is waited for.
+// limitOf returns how long a call waits for one server.
 func limitOf(method, target string) time.Duration {
 	path, _, _ := strings.Cut(target, "?")
 	return v1.TimeoutOf(method, path) + onItsWay
 }
 
-// question is what an answer is waited for, for the error of who gives up.
+// question describes a call for its error text.
 type question struct{ op, of, consistency string }
 
-// gaveUp returns the error of a wait that the context has ended: what was waited for, which server was asked last and
-// what came from it. When it had not answered yet, or was not there, before is what had been answered until then (nil
-// for nothing).
+// gaveUp returns the error of a call whose context has ended: what it waited for, the server it asked last and that
+// server's error. If that server had not answered yet, or was not reachable, before is the last error received until
+// then (nil for none).
 func (q question) gaveUp(ctx context.Context, server string, last, before error) error {
 	what := q.op + " " + q.of
 	if q.consistency != "" {
 		what += " with consistency " + q.consistency
 	}
 	var err error = &ended{fmt.Sprintf("%v: %v while waiting for %s", ErrUnavailable, ctx.Err(), what), ctx.Err()}
-	if isAnswer(last) || isAnswer(before) { // it says more than the end of the context does
+	if isAnswer(last) || isAnswer(before) { // more informative than the end of the context
 		err = &ended{fmt.Sprintf("%v while waiting for %s", ErrUnavailable, what), ctx.Err()}
 	}
 	switch {
@@ -392,16 +391,16 @@ type ended struct {
 func (e *ended) Error() string   { return e.text }
 func (e *ended) Unwrap() []error { return []error{ErrUnavailable, e.by} }
 
-// isAnswer reports whether an error is what a server said, and not that one could not be reached.
+// isAnswer reports whether an error is a server's answer, in contrast to an unreachable server.
 func isAnswer(err error) bool { return errors.As(err, new(*wire.Problem)) }
 
-// ownEnd reports whether an error is the end of the caller's own context, which says nothing of the server.
+// ownEnd reports whether an error is the end of the caller's own context, which tells nothing about the server.
 func ownEnd(ctx context.Context, err error) bool {
 	return err == nil || errors.Is(err, net.ErrClosed) || ctx.Err() != nil && errors.Is(err, ctx.Err())
 }
 
-// retry calls ask with one server after another until it succeeds or fails for good. Each has limit, 0 for no limit,
-// and the next one is asked at once when it is silent while others answer.
+// retry calls ask with one server after another until it succeeds or fails permanently. Each attempt has the limit, 0
+// for none, and is abandoned early if the server is silent while others answer.
 func (c *Client) retry(ctx context.Context, q question, limit time.Duration,
 	ask func(ctx context.Context, server string) error) error {
 	if c.bad != nil {
@@ -431,13 +430,13 @@ func (c *Client) retry(ctx context.Context, q question, limit time.Duration,
 		before = telling(before, err)
 		c.waits(err)
 		c.next.CompareAndSwap(at, at+1)
-		if attempt%len(c.servers) == len(c.servers)-1 && !pause(ctx, &backoff) { // all have been asked
+		if attempt%len(c.servers) == len(c.servers)-1 && !pause(ctx, &backoff) { // every server was asked
 			return q.gaveUp(ctx, server, err, before)
 		}
 	}
 }
 
-// telling returns what says more: the newest error, unless only the one before is a server's word.
+// telling returns the more informative error: the newest one, unless only the one before is a server's answer.
 func telling(before, err error) error {
 	if isAnswer(before) && !isAnswer(err) {
 		return before
@@ -445,20 +444,20 @@ func telling(before, err error) error {
 	return err
 }
 
-// isLasting reports whether an error is what a server said, and it would say the same later.
+// isLasting reports whether an error is a server's answer that would be the same later.
 func isLasting(err error) bool {
 	var p *wire.Problem
 	return errors.As(err, &p) && !p.Temporary()
 }
 
-// waits tells whoever wants to know why the next server is asked.
+// waits reports to Client.Waiting why the next server is asked.
 func (c *Client) waits(why error) {
 	if c.Waiting != nil {
 		c.Waiting(why)
 	}
 }
 
-// pause waits, and makes the next pause longer. It is false when the context ends before.
+// pause waits, and doubles the next pause. It returns false if the context ended first.
 func pause(ctx context.Context, backoff *time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -469,17 +468,17 @@ func pause(ctx context.Context, backoff *time.Duration) bool {
 	return true
 }
 
-// try calls ask with one server until the limit, or until it is silent while others answer.
+// try calls ask with one server until the limit, or until the server is silent while others answer.
 func (c *Client) try(ctx context.Context, server string, limit time.Duration,
 	ask func(ctx context.Context, server string) error) error {
-	one, cancel := context.WithCancel(ctx) // without a limit an answer may be read later
+	one, cancel := context.WithCancel(ctx) // without a limit the answer may be read after ask has returned
 	if limit > 0 {
 		one, cancel = context.WithTimeout(ctx, limit)
 	}
 	var wait detector.Wait
 	c.alive.Begin(&wait, server, func() []string { return c.servers }, cancel)
 	err := ask(one, server)
-	if wait.End() && (err != nil || limit == 0) { // what is left of an answer will not come
+	if wait.End() && (err != nil || limit == 0) { // the rest of an answer will not come
 		err = errors.Join(fmt.Errorf("%s: %w", server, detector.ErrSilent), err)
 	}
 	if limit > 0 || err != nil {
@@ -488,13 +487,13 @@ func (c *Client) try(ctx context.Context, server string, limit time.Duration,
 	return err
 }
 
-// refusals says until when a question is asked again that has no deadline of its own.
+// refusals decides how long a call without a deadline is retried.
 type refusals struct {
-	patience time.Duration // 0: for ever
-	until    time.Time     // zero: it was not refused yet
+	patience time.Duration // 0: forever
+	until    time.Time     // zero: not refused yet
 }
 
-// endOf is the zero one for what has a deadline, and for what is no scan or count.
+// endOf returns the limit of a scan or count without a deadline, and the zero value for any other call.
 func (c *Client) endOf(ctx context.Context, q question) (r refusals) {
 	_, has := ctx.Deadline()
 	if !has && c.refused > 0 && (q.op == scanport.Scan || strings.HasSuffix(q.of, ":"+scanport.Count)) {
@@ -503,7 +502,7 @@ func (c *Client) endOf(ctx context.Context, q question) (r refusals) {
 	return r
 }
 
-// over notes a refusal, the first one or another, and reports whether it is the last.
+// over records a refusal, and reports whether it is the last one.
 func (r *refusals) over() bool {
 	if r.patience == 0 {
 		return false
@@ -515,8 +514,7 @@ func (r *refusals) over() bool {
 	return !now.Before(r.until)
 }
 
-// send is the one place that makes a request: each has the credentials, and JSON for a body unless its header says
-// otherwise.
+// send sends every request of the client, with credentials; a body is JSON unless the header says otherwise.
 func (c *Client) send(ctx context.Context, method, url string, header http.Header, body []byte) (*http.Response,
 	error) {
 	r, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
@@ -538,7 +536,7 @@ func (c *Client) send(ctx context.Context, method, url string, header http.Heade
 	if deadline, ok := ctx.Deadline(); ok {
 		r.Header.Set("Tidemark-Timeout-Ms", strconv.FormatInt(time.Until(deadline).Milliseconds(), 10))
 	}
-	r.Header.Set("Prefer", "wait=0") // a server without a leader need not wait for one: others are asked, and it again
+	r.Header.Set("Prefer", "wait=0") // a server without a leader must not wait: others are asked, and it again
 	rpc.Outgoing(r)
 	answer, err := c.rpc.HTTP().Do(r)
 	if err != nil {
@@ -551,7 +549,7 @@ func (c *Client) send(ctx context.Context, method, url string, header http.Heade
 	return answer, nil
 }
 
-// query is the text behind a path.
+// query returns the query part of a URL.
 func query(q url.Values) string {
 	if len(q) == 0 {
 		return ""

@@ -13,7 +13,7 @@ import (
 	"tidemark/statecontext"
 )
 
-// Backup gets a backup of the StateContext and checks it; one that was cut is asked for again.
+// Backup returns a backup of the StateContext, and verifies it; one that was cut off is requested again.
 func (c *Client) Backup(ctx context.Context) (data []byte, err error) {
 	err = c.retry(ctx, question{op: http.MethodGet, of: "/v1/backup"}, 0, func(ctx context.Context, server string) error {
 		answer, err := c.send(ctx, http.MethodGet, server+"/v1/backup", http.Header{}, nil)
@@ -36,7 +36,7 @@ func (c *Client) Backup(ctx context.Context) (data []byte, err error) {
 	return data, err
 }
 
-// Restore restores a backup file that is held in data. mode is "in-place" or "new-cluster".
+// Restore restores the contents of a backup file. mode is "in-place" or "new-cluster".
 func (c *Client) Restore(ctx context.Context, data []byte, mode string, dryRun bool) (v1.RestoreReply, error) {
 	var reply v1.RestoreReply
 	header := http.Header{}
@@ -53,7 +53,7 @@ func (c *Client) Restore(ctx context.Context, data []byte, mode string, dryRun b
 	})
 }
 
-// FinalizeUpgrade raises the cluster's format level to the newest one that its managers know.
+// FinalizeUpgrade raises the cluster's format level to the newest one that all its managers support.
 func (c *Client) FinalizeUpgrade(ctx context.Context) (v1.FormatReply, error) {
 	var reply v1.FormatReply
 	return reply, c.call(ctx, http.MethodPost, "/v1/cluster:finalize-upgrade", nil, nil, &reply)
@@ -65,14 +65,14 @@ func (c *Client) Limits(ctx context.Context) (statecontext.Limits, error) {
 	return l, c.call(ctx, http.MethodGet, "/v1/limits", nil, nil, &l)
 }
 
-// SetLimits changes the limits that are named, by their JSON names; 0 is the default.
+// SetLimits changes the given limits, by their JSON names; 0 restores the default.
 func (c *Client) SetLimits(ctx context.Context, change map[string]int64) (statecontext.Limits, error) {
 	var l statecontext.Limits
 	return l, c.call(ctx, http.MethodPatch, "/v1/limits", nil, change, &l)
 }
 
-// Logging returns how much a manager, projector or indexer logs, after a change if there is one. The role may be empty
-// unless nodes of several roles have the name.
+// Logging returns the log settings of a manager, projector or indexer, after applying change unless it is nil. The
+// role may be empty unless nodes of several roles have this name.
 func (c *Client) Logging(ctx context.Context, id, role string, change *v1.LogChange) (v1.Logging, error) {
 	path := "/v1/cluster/nodes/" + url.PathEscape(id) + "/logging"
 	if role != "" {

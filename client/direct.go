@@ -27,32 +27,32 @@ import (
 	"tidemark/wire"
 )
 
-// Scans go straight to an indexer that holds the index. A manager says which there are, and issues a ticket; both are
-// asked for again, behind the scans' backs, before they are old. An indexer that cannot be reached, breaks off, or is
-// silent while another one is not (package detector) is followed by the next one, and asked last for a while; in the
-// middle of an answer the next one goes on at the same timestamp, behind the last row that has come. Whatever else is
-// not as usual — one that refuses, an index that is not there or not ready any more, an older manager — is left to the
-// managers: the same request goes by way of one of them, and its answer counts.
+// Scans go directly to an indexer that holds the index. A manager provides the route, which lists these indexers, and
+// a ticket; both are renewed in the background before they expire. If an indexer cannot be reached, breaks off, or is
+// silent while another one is not (package detector), the scan asks the next one, and this indexer becomes the last
+// choice for a while; in the middle of an answer, the next indexer continues at the same timestamp after the last row
+// received. Everything else that is unusual — a refusal, an index that does not exist or is not ready, an older
+// manager — is left to the managers: the same request goes through one of them, and its answer counts.
 
 const (
-	routeFresh   = 5 * time.Second        // then it is looked up again while scans go on
-	routeGood    = 15 * time.Second       // then scans wait for that
-	locateLimit  = time.Second            // for a manager to tell the way
-	dialLimit    = 500 * time.Millisecond // for an indexer to take a connection
-	firstDetour  = 250 * time.Millisecond // by way of the managers after a failure, twice as long after each
+	routeFresh   = 5 * time.Second        // a younger route is used as it is; an older one is renewed in the background
+	routeGood    = 15 * time.Second       // a route older than this is not used: scans wait for the new one
+	locateLimit  = time.Second            // for a manager to return the route
+	dialLimit    = 500 * time.Millisecond // for an indexer to accept a connection
+	firstDetour  = 250 * time.Millisecond // through the managers after a failure; doubles with each further one
 	mostDetour   = 30 * time.Second
-	connIdle     = 60 * time.Second // indexers wait twice as long
+	connIdle     = 60 * time.Second // indexers close idle connections after twice that
 	tidyEvery    = connIdle / 2
 	maxIdleConns = 64   // to one indexer
 	maxRoutes    = 1024 // indexes
-	mostAsked    = 3    // indexers for one scan
+	mostAsked    = 3    // indexers tried for one scan
 	directBuffer = 16 << 10
 	maxMessage   = 8 << 20     // of an answer
-	maxRoom      = 64 << 10    // for messages, that an idle connection keeps
-	deadlineStep = time.Second // by which a deadline may be too early: it is set again only when it would be more
+	maxRoom      = 64 << 10    // buffer size that an idle connection keeps
+	deadlineStep = time.Second // a read deadline is only set again if it differs by at least this much
 )
 
-// direct knows the ways to the indexers.
+// direct manages routes and connections to the indexers.
 type direct struct {
 	c      *Client
 	dialer *websocket.Dialer
@@ -60,27 +60,27 @@ type direct struct {
 	alive  *detector.Detector // of the indexers' scan ports
 	load   detector.Load[string]
 	probes *rpc.Client
-	ctx    context.Context // of what is looked up behind the scans' backs; ends with Close
+	ctx    context.Context // of background look-ups; ends with Close
 	end    context.CancelFunc
 	asking sync.WaitGroup
-	first  func(n int) int // which of so many indexers is asked first
+	first  func(n int) int // random choice of the first indexer to ask, out of n
 
 	mu     sync.Mutex
 	routes map[string]*way          // by ref
-	idle   map[string][]*directConn // of each indexer's address, those that were used last behind
-	tidies *time.Timer              // nil: there are none
+	idle   map[string][]*directConn // by address, most recently used last
+	tidies *time.Timer              // nil if no connection is idle
 	closed bool
 }
 
-// way is how an index is reached.
+// way is the route to an index, and the state of its renewal.
 type way struct {
-	route   *v1.ScanRoute // never changed, but replaced: scans have it
+	route   *v1.ScanRoute // replaced, never modified: scans share it
 	at      time.Time     // of route; zero: there is none
-	asking  chan struct{} // closed when who asks a manager has its answer; nil: nobody does
-	refused error         // the managers' answer to the last question, when it is the scan's answer too
+	asking  chan struct{} // closed when the manager has answered; nil: no request is running
+	refused error         // the managers' last answer, if it is the scan's answer as well
 
-	detour time.Duration // how long scans go by way of the managers after the next failure
-	until  time.Time     // and after the last one
+	detour time.Duration // how long scans go through the managers after the next failure
+	until  time.Time     // end of the present detour
 }
 
 // directConn is a connection to an indexer.
@@ -88,15 +88,15 @@ type directConn struct {
 	ws    *websocket.Conn
 	addr  string
 	used  time.Time
-	until time.Time // when another one is made, with a newer ticket
-	fresh bool      // no answer has come on it yet
+	until time.Time // when it is replaced by one with a newer ticket
+	fresh bool      // no answer has been received on it yet
 
-	out, in  []byte    // rooms for a request and for a message of an answer
-	deadline time.Time // of reading; zero: none
+	out, in  []byte    // buffers for a request and for a message of an answer
+	deadline time.Time // for reads; zero: none
 }
 
-// newDirect returns nil where there is no direct way: indexers are known by their role, which only a CA of the
-// cluster's own says.
+// newDirect returns nil if scans cannot go directly: with TLS, indexers are recognized by the role in their
+// certificates, which requires the cluster's own CA.
 func newDirect(c *Client, conf *tls.Config) *direct {
 	d := &direct{c: c, scheme: "ws", routes: map[string]*way{}, idle: map[string][]*directConn{},
 		first: rand.IntN}
@@ -136,12 +136,12 @@ func (d *direct) close() {
 	d.probes.Close()
 }
 
-// wayTo returns what is known of an index, under d.mu.
+// wayTo returns the state of an index's route. The caller holds d.mu.
 func (d *direct) wayTo(ref string) *way {
 	w := d.routes[ref]
 	if w == nil {
 		if len(d.routes) >= maxRoutes {
-			clear(d.routes) // they come back one by one
+			clear(d.routes) // entries are added again on demand
 		}
 		w = &way{detour: firstDetour}
 		d.routes[ref] = w
@@ -149,8 +149,8 @@ func (d *direct) wayTo(ref string) *way {
 	return w
 }
 
-// way returns how an index is reached, nil when scans of it go by way of the managers for now. The error is a
-// manager's, that the scan would be given as well.
+// way returns the route to an index, nil if scans go through the managers for now. The error is a manager's refusal
+// that applies to the scan as well.
 func (d *direct) way(ctx context.Context, ref string) (*v1.ScanRoute, error) {
 	d.mu.Lock()
 	w := d.wayTo(ref)
@@ -187,7 +187,7 @@ func (d *direct) way(ctx context.Context, ref string) (*v1.ScanRoute, error) {
 	return nil, w.refused
 }
 
-// locate asks a manager for the way.
+// locate requests the route from a manager.
 func (d *direct) locate(ref string, w *way) {
 	ctx, cancel := context.WithTimeout(d.ctx, locateLimit)
 	defer cancel()
@@ -202,10 +202,10 @@ func (d *direct) locate(ref string, w *way) {
 		w.route, w.at, w.refused = &route, at, nil
 	case refused && (p.Status == http.StatusUnauthorized || p.Status == http.StatusForbidden ||
 		p.Status == http.StatusTooManyRequests):
-		w.at, w.refused = time.Time{}, p // a second try would only count as one
+		w.at, w.refused = time.Time{}, p // a second attempt would only count against the caller
 	case refused && (p.Code == errcode.UnknownIndex || p.Code == errcode.IndexNotReady):
 		w.at, w.refused = time.Time{}, nil
-		w.until = time.Now().Add(firstDetour) // it may be there at any moment
+		w.until = time.Now().Add(firstDetour) // it may become available at any moment
 	default:
 		w.at, w.refused = time.Time{}, nil
 		d.detour(w)
@@ -214,7 +214,8 @@ func (d *direct) locate(ref string, w *way) {
 	w.asking = nil
 }
 
-// ask asks the manager that has answered last, and no other: the scan finds one that answers.
+// ask requests the route from the manager that answered last, and no other: if it fails, the scan itself finds a
+// manager.
 func (d *direct) ask(ctx context.Context, ref string, route *v1.ScanRoute) error {
 	c := d.c
 	if c.bad != nil {
@@ -232,12 +233,12 @@ func (d *direct) ask(ctx context.Context, ref string, route *v1.ScanRoute) error
 	return err
 }
 
-// detour makes scans go by way of the managers for a while. The lock is held.
+// detour makes scans go through the managers for a while. The caller holds the lock.
 func (d *direct) detour(w *way) {
 	w.until, w.detour = time.Now().Add(w.detour), min(2*w.detour, mostDetour)
 }
 
-// lost notes that a way led nowhere: after a while another one is asked for.
+// lost records that a route did not work: after a detour another one is requested.
 func (d *direct) lost(ref string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -247,7 +248,7 @@ func (d *direct) lost(ref string) {
 	}
 }
 
-// found notes that a way was good.
+// found records that a route worked.
 func (d *direct) found(ref string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -256,8 +257,8 @@ func (d *direct) found(ref string) {
 	}
 }
 
-// order returns the indexers of a way in the order in which they are asked: of any two of them the one first that has
-// less to do for this client, those that are suspect last.
+// order returns the indexers of a route in the order in which to ask them: first the less loaded of two random ones,
+// as seen by this client; suspect ones come last.
 func (d *direct) order(route *v1.ScanRoute) []string {
 	all := route.ScanPorts
 	n := len(all)
@@ -275,7 +276,7 @@ func (d *direct) order(route *v1.ScanRoute) []string {
 	return d.alive.Order(turned)
 }
 
-// conn returns a connection to an indexer: one that is there, or a new one.
+// conn returns a connection to an indexer: an idle one unless anew is set, or a new one.
 func (d *direct) conn(ctx context.Context, route *v1.ScanRoute, addr string, anew bool) (*directConn, error) {
 	if !anew {
 		if dc := d.take(addr); dc != nil {
@@ -307,13 +308,13 @@ func (d *direct) conn(ctx context.Context, route *v1.ScanRoute, addr string, ane
 	return nil, err
 }
 
-// errDoor is wrapped when an indexer does not take a connection, whatever it says.
+// errDoor is wrapped if an indexer refuses a connection, whatever the reason.
 var errDoor = errors.New("no connection")
 
 // portsOf returns a function that returns the scan ports of the indexers that hold the index.
 func portsOf(r *v1.ScanRoute) func() []string { return func() []string { return r.ScanPorts } }
 
-// take returns an idle connection, the one that was used last.
+// take returns the most recently used idle connection, nil if there is none.
 func (d *direct) take(addr string) *directConn {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -327,7 +328,7 @@ func (d *direct) take(addr string) *directConn {
 	return dc
 }
 
-// give takes a connection back whose answer has come to its end.
+// give returns a connection to the idle ones after its answer has ended.
 func (d *direct) give(dc *directConn) {
 	dc.used, dc.fresh = time.Now(), false
 	if cap(dc.in) > maxRoom {
@@ -348,8 +349,8 @@ func (d *direct) give(dc *directConn) {
 	}
 }
 
-// tidy closes connections that nobody has used for long, also those to indexers that have left, before the indexers do;
-// it comes again as long as there are others.
+// tidy closes connections that have been idle for long, also those to indexers that have left, before the indexers
+// close them. It runs again while there are others.
 func (d *direct) tidy() {
 	var old []*directConn
 	d.mu.Lock()
@@ -372,41 +373,43 @@ func (d *direct) tidy() {
 	}
 }
 
-// directScan is an answer that comes from an indexer.
+// directScan is an answer from an indexer.
 type directScan struct {
 	d      *direct
-	dc     *directConn // nil: given back, or closed
-	stop   func() bool // of what closes the connection when the context ends
+	dc     *directConn // nil once it was returned or closed
+	stop   func() bool // of the function that closes the connection when the context ends
 	route  *v1.ScanRoute
 	wait   detector.Wait
 	ctx    context.Context
 	answer scanport.Answer
 
-	// of going on with the answer at another indexer
+	// For continuing with the answer at another indexer.
 	of    string // the index
 	req   scanport.Request
-	saw   *scanport.Seen // with the last message that tells it
-	place []byte         // behind the last message that has come; none: it cannot be gone on with
+	saw   *scanport.Seen // from the last message that contains it
+	place []byte         // after the last message received; empty: the answer cannot be continued
 	came  time.Time
-	idle  time.Duration // that nothing was asked for before the newest message was
+	idle  time.Duration // how long the caller took before it requested the newest message
 }
 
-// slowReader is after how long an indexer may have hung up because nothing was taken: that says nothing bad of it.
+// slowReader is after how long an indexer may have closed the connection because the caller took nothing; such a
+// close does not count against the indexer.
 const slowReader = 20 * time.Second
 
-// probesAtOnce bounds the connections to one indexer, or manager, that are only used to see whether it lives.
+// probesAtOnce bounds the connections to one indexer or manager that only check whether it is alive.
 const probesAtOnce = 2
 
-// errDetour says that a scan goes by way of the managers.
+// errDetour means that a scan has to go through the managers.
 var errDetour = errors.New("by way of the managers")
 
-// firstAsked are those of the indexers that are asked.
+// firstAsked returns the indexers that a scan may ask.
 func firstAsked(addrs []string) []string { return addrs[:min(len(addrs), mostAsked)] }
 
-// isCommon reports whether the other indexers would say the same: of the request, or of who has sent it.
+// isCommon reports whether the other indexers would answer the same: about the request, or about its sender.
 func isCommon(err error) bool { return isAnswer(err) && !errors.Is(err, errDoor) || unknown(err) }
 
-// begin sends a request and waits for the first message of its answer. errDetour: the managers are to be asked.
+// begin sends a request and waits for the first message of its answer. errDetour means that a manager has to be
+// asked.
 func (d *direct) begin(ctx context.Context, q question, body []byte) (*directScan, error) {
 	route, err := d.way(ctx, q.of)
 	switch {
@@ -438,7 +441,7 @@ func (d *direct) begin(ctx context.Context, q question, body []byte) (*directSca
 	return nil, d.passed(q.of, err)
 }
 
-// passed returns what is told where no indexer of a way has answered: a refusal that the managers would give as well,
+// passed returns the error after no indexer of a route has answered: a refusal that the managers would give as well,
 // or errDetour.
 func (d *direct) passed(of string, err error) error {
 	var p *wire.Problem
@@ -446,7 +449,7 @@ func (d *direct) passed(of string, err error) error {
 	if said && !elsewhere(p) {
 		return p
 	}
-	if !said || p.Code != errcode.Busy { // it is there, and the next scan may find room
+	if !said || p.Code != errcode.Busy { // a busy indexer is there, and the next scan may find room
 		d.lost(of)
 	}
 	return errDetour
@@ -455,7 +458,7 @@ func (d *direct) passed(of string, err error) error {
 // try asks one indexer.
 func (d *direct) try(ctx context.Context, route *v1.ScanRoute, addr string, req scanport.Request) (s *directScan,
 	err error) {
-	for _, anew := range []bool{false, true} { // the indexer may have closed a connection that nobody used
+	for _, anew := range []bool{false, true} { // the indexer may have closed an idle connection
 		dc, err := d.conn(ctx, route, addr, anew)
 		if err != nil {
 			return nil, err
@@ -476,16 +479,17 @@ func (d *direct) try(ctx context.Context, route *v1.ScanRoute, addr string, req 
 			return nil, err
 		}
 	}
-	return nil, errDetour // a new connection is fresh
+	return nil, errDetour // unreachable: a new connection is fresh
 }
 
-// unknown tells that an indexer does not take the ticket that a connection has begun with. A newer one may do.
+// unknown reports whether an indexer rejected the ticket with which a connection was made. A newer one may be
+// accepted.
 func unknown(err error) bool {
 	var p *wire.Problem
 	return errors.As(err, &p) && (p.Code == errcode.Unauthenticated || p.Code == errcode.Forbidden)
 }
 
-// refusal returns what an indexer said that the managers would say as well; nil for another error.
+// refusal returns an indexer's answer that the managers would give as well; nil for any other error.
 func refusal(err error) *wire.Problem {
 	var p *wire.Problem
 	if errors.As(err, &p) && !elsewhere(p) {
@@ -494,7 +498,7 @@ func refusal(err error) *wire.Problem {
 	return nil
 }
 
-// elsewhere reports whether the managers may have another answer than an indexer.
+// elsewhere reports whether the managers may answer differently from an indexer.
 func elsewhere(p *wire.Problem) bool {
 	switch p.Code {
 	case errcode.IndexNotHosted, errcode.IndexNotReady, errcode.Unauthenticated, errcode.Forbidden:
@@ -503,8 +507,8 @@ func elsewhere(p *wire.Problem) bool {
 	return p.Temporary()
 }
 
-// ask sends the request and reads the first message. A refusal is a *wire.Problem; the connection is given back then,
-// or closed.
+// ask sends the request and reads the first message. A refusal is a *wire.Problem; the connection is then returned to
+// the idle ones or closed.
 func (s *directScan) ask() error {
 	ws := s.dc.ws
 	s.stop = context.AfterFunc(s.ctx, func() { _ = ws.Close() })
@@ -539,15 +543,15 @@ func (s *directScan) ask() error {
 	}
 	s.d.load.Answered(s.dc.addr, now.Sub(began), now)
 	if s.answer.Tail == scanport.More {
-		s.dc.patience(time.Time{}) // the rows come for as long as the context lasts
+		s.dc.patience(time.Time{}) // rows may come for as long as the context lasts
 	}
 	return nil
 }
 
-// hangUp ends what is waited for. It does not block, as Close may.
+// hangUp ends a pending read. Unlike Close, it does not block.
 func (s *directScan) hangUp() { _ = s.dc.ws.NetConn().SetDeadline(time.Unix(1, 0)) }
 
-// patience says until when an answer is waited for; zero: for ever.
+// patience sets the deadline for an answer; zero means none.
 func (dc *directConn) patience(until time.Time) {
 	if ahead := until.Sub(dc.deadline); until.IsZero() != dc.deadline.IsZero() || ahead < 0 || ahead >= deadlineStep {
 		_ = dc.ws.SetReadDeadline(until)
@@ -555,7 +559,7 @@ func (dc *directConn) patience(until time.Time) {
 	}
 }
 
-// read takes the next message.
+// read reads the next message.
 func (s *directScan) read() error {
 	_, r, err := s.dc.ws.NextReader()
 	if err != nil {
@@ -598,7 +602,7 @@ func (s *directScan) seen() *scanport.Seen {
 	return s.saw
 }
 
-// lastSeen is what a token says; nil of none.
+// lastSeen returns the state in a token; nil if there is none.
 func lastSeen(token string) *scanport.Seen {
 	all, err := scanport.ParseSession(token)
 	if err != nil || len(all) == 0 {
@@ -607,7 +611,8 @@ func lastSeen(token string) *scanport.Seen {
 	return &all[len(all)-1]
 }
 
-// more takes a further message. An indexer that stands still is waited for: others may not hold the timestamp any more.
+// more reads a further message. It keeps waiting for an indexer that makes no progress, because others may no longer
+// hold the timestamp.
 func (s *directScan) more() error {
 	s.idle = time.Since(s.came)
 	s.d.alive.Begin(&s.wait, s.dc.addr, nil, s.hangUp)
@@ -618,8 +623,8 @@ func (s *directScan) more() error {
 	return err
 }
 
-// goOn has the rest of an answer given by another indexer, at the same timestamp, behind the last row that has come.
-// why is how the answer ended; the error is a refusal (*wire.Problem), or has it in it.
+// goOn requests the rest of an answer from another indexer, at the same timestamp, after the last row received. why
+// is how the answer ended. The error is, or wraps, a refusal (*wire.Problem).
 func (s *directScan) goOn(why error) error {
 	lost := s.dc.addr
 	s.abort()
@@ -633,7 +638,7 @@ func (s *directScan) goOn(why error) error {
 	case !errors.Is(why, detector.ErrSilent):
 		s.d.alive.Failed(lost)
 	}
-	// It may have taken long: the indexers may be others now, and the ticket is an old one.
+	// The scan may have taken long: the index may have moved, and the ticket has expired.
 	s.reroute()
 	s.req.Resume = bytes.Clone(s.place)
 	all := slices.Clone(s.d.order(s.route))
@@ -655,22 +660,22 @@ func (s *directScan) goOn(why error) error {
 	return why
 }
 
-// reroute looks up where the index is now.
+// reroute looks up the present route of the index.
 func (s *directScan) reroute() {
 	if now, err := s.d.way(s.ctx, s.of); err == nil && now != nil && now.Index == s.route.Index {
 		s.route = now
 	}
 }
 
-// takeOver takes over the connection and the first message of the scan that goes on with this one.
+// takeOver takes over the connection and the first message of the scan that continues this one.
 func (s *directScan) takeOver(n *directScan) {
 	s.dc, s.stop, s.place, s.came = n.dc, n.stop, n.place, n.came
-	if n.saw != nil { // else what was seen before counts
+	if n.saw != nil { // otherwise the earlier state stays
 		s.saw = n.saw
 	}
 }
 
-// tail is 1 for the indexer that is asked last.
+// tail returns 1 for the indexer to ask last, 0 for the others.
 func tail(addr, last string) int {
 	if addr == last {
 		return 1
@@ -678,8 +683,9 @@ func tail(addr, last string) int {
 	return 0
 }
 
-// finish gives the connection back, unless its ticket counts no more, and the failure that the answer ended with, if
-// any. Messages are the connection's own: the answer is not read any more afterwards.
+// finish returns the connection to the idle ones, unless its ticket is no longer valid, and returns the failure that
+// ended the answer, if any. The answer must not be read afterwards, because its messages are in the connection's
+// buffer.
 func (s *directScan) finish() error {
 	err := s.failure()
 	if unknown(err) {
@@ -694,7 +700,7 @@ func (s *directScan) finish() error {
 	return err
 }
 
-// failure is what the answer ended with; nil for an end.
+// failure returns the failure that ended the answer; nil if it ended in order.
 func (s *directScan) failure() error {
 	if s.answer.Tail != scanport.Failure {
 		return nil
@@ -712,7 +718,7 @@ func (s *directScan) failure() error {
 	return &p.Problem
 }
 
-// abort closes the connection, unless it was given back.
+// abort closes the connection, unless it was returned.
 func (s *directScan) abort() {
 	if s.dc == nil {
 		return
@@ -723,7 +729,7 @@ func (s *directScan) abort() {
 	s.dc = nil
 }
 
-// readOn reads the next message, of another indexer where this one fails.
+// readOn reads the next message, from another indexer if this one fails.
 func (s *directScan) readOn() error {
 	err := s.more()
 	if err != nil {
@@ -767,10 +773,10 @@ func (s *directScan) next(row *v1.Row) (end *v1.ScanEnd, err error) {
 	return end, unread
 }
 
-// readEnd reads the last line of a scan; nil for another one.
+// readEnd reads the last line of a scan; it returns nil if the answer ended otherwise.
 func readEnd(a *scanport.Answer) (*v1.ScanEnd, error) {
 	if a.Tail != scanport.End {
-		return nil, nil //nolint:nilnil // a failure, which is read by others
+		return nil, nil //nolint:nilnil // a failure, which finish returns
 	}
 	end := &v1.ScanEnd{}
 	if parseEnd(a.Text, end) {
@@ -782,10 +788,10 @@ func readEnd(a *scanport.Answer) (*v1.ScanEnd, error) {
 	return end, nil
 }
 
-// close gives the connection back when the whole answer has come, whoever has read it.
+// close returns the connection to the idle ones if the whole answer has arrived, whether or not the caller read it.
 func (s *directScan) close() error {
 	if s.dc != nil && s.answer.Tail != scanport.More {
-		_ = s.finish() // nobody asks for its end any more
+		_ = s.finish() // the caller no longer needs its end
 	}
 	s.abort()
 	return nil

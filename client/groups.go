@@ -9,10 +9,10 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// ErrGroups is wrapped when a request for groups is given to what returns rows, or the other way round.
+// ErrGroups is wrapped if a request for groups is passed to a method that returns rows, or the other way round.
 var ErrGroups = errors.New("rows and groups are different answers")
 
-// Groups is a running scan whose rows are put together in groups. Use: for groups.Next() { groups.Group() }; then
+// Groups is a running scan whose rows are aggregated into groups. Use: for groups.Next() { groups.Group() }; then
 // groups.Err(); always Close.
 type Groups struct {
 	rows  *Rows
@@ -20,8 +20,9 @@ type Groups struct {
 	err   error
 }
 
-// Aggregate scans an index and returns groups of its rows with their aggregates: GroupBy or Aggregates of the request
-// say which. The indexers compute them, so that no row comes over the network. What holds for Scan holds for it.
+// Aggregate scans an index and returns groups of its rows with their aggregates, as GroupBy and Aggregates of the
+// request define them. The indexers compute them, so that no row travels over the network. Otherwise it behaves like
+// Scan.
 func (c *Client) Aggregate(ctx context.Context, ref string, req v1.ScanRequest) (*Groups, error) {
 	return c.session.Aggregate(ctx, c, ref, req)
 }
@@ -38,12 +39,12 @@ func (s *Session) Aggregate(ctx context.Context, c *Client, ref string, req v1.S
 	return &Groups{rows: rows}, nil
 }
 
-// Next takes the next group; false at the end or on an error.
+// Next advances to the next group; it returns false at the end or on an error.
 func (g *Groups) Next() bool {
 	if g.err != nil || !g.rows.Next() {
 		return false
 	}
-	// on the way an array of the values stands where a row has its document's id
+	// The wire format has an array of the values where a row has its document's id.
 	row := g.rows.Row()
 	g.group = v1.Group{Key: row.Key}
 	if err := json.Unmarshal([]byte(row.ID), &g.group.Values); err != nil {
@@ -52,10 +53,10 @@ func (g *Groups) Next() bool {
 	return g.err == nil
 }
 
-// Group is the group that Next took.
+// Group returns the present group.
 func (g *Groups) Group() v1.Group { return g.group }
 
-// End returns the last line, once Next has said false without an error. Its Rows are groups.
+// End returns the last line, once Next has returned false without an error. Its Rows counts groups.
 func (g *Groups) End() (v1.ScanEnd, error) {
 	if g.err != nil {
 		return v1.ScanEnd{}, g.err
@@ -63,7 +64,7 @@ func (g *Groups) End() (v1.ScanEnd, error) {
 	return g.rows.End()
 }
 
-// Err returns what ended the scan early, nil at its true end.
+// Err returns what ended the scan early, nil if it is complete.
 func (g *Groups) Err() error { return errors.Join(g.err, g.rows.Err()) }
 
 // Close ends the scan.

@@ -10,7 +10,7 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// History tells how scans, changes of indexes and buckets did in the last hour.
+// History returns statistics of scans, index changes and buckets in the last hour.
 func (c *Client) History(ctx context.Context, req v1.HistoryRequest) (v1.History, error) {
 	q := url.Values{}
 	for name, n := range map[string]int{"minutes": int(req.For / time.Minute), "step": int(req.Step / time.Second),

@@ -10,16 +10,16 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// A line of a row, as an indexer writes it: {"key":[component,…],"id":"…"}.
+// The parts of a row's line, as an indexer writes it: {"key":[component,…],"id":"…"}.
 const (
 	rowBegin = `{"key":[`
 	rowID    = `],"id":"`
 	rowEnd   = `"}`
 )
 
-// parseRow reads a line of the very form in which indexers write rows whose components are strings, numbers, true,
-// false or null, and whose strings have no escapes in the document's id; false for any other line, which json.Unmarshal
-// has to look at. What it gives is a copy.
+// parseRow parses a line in exactly the form in which indexers write rows whose components are strings, numbers,
+// true, false or null, and whose document id has no escapes. It returns false for any other line, which needs
+// json.Unmarshal. The row does not refer to line's memory.
 func parseRow(line []byte, row *v1.Row) bool {
 	if !bytes.HasPrefix(line, []byte(rowBegin)) || !bytes.HasSuffix(line, []byte(rowEnd)) || !utf8.Valid(line) {
 		return false
@@ -49,7 +49,7 @@ func parseRow(line []byte, row *v1.Row) bool {
 	return true
 }
 
-// plainID reads the document's id, which has no escapes, to the end of the line.
+// plainID parses the document's id, without escapes, up to the end of the line.
 func plainID(rest []byte) ([]byte, bool) {
 	id, ok := bytes.CutPrefix(rest, []byte(rowID))
 	if !ok || len(id) < len(rowEnd) || stringRest(id) != len(id)-1 || bytes.IndexByte(id, '\\') >= 0 {
@@ -58,7 +58,7 @@ func plainID(rest []byte) ([]byte, bool) {
 	return id[:len(id)-len(rowEnd)], true
 }
 
-// The last line of a scan, as an indexer writes it when no vector was asked for.
+// The parts of a scan's last line, as an indexer writes it if no vector was requested.
 const (
 	endBegin     = `{"end":true,"rows":`
 	endTimestamp = `,"timestamp":{"id":"`
@@ -67,7 +67,8 @@ const (
 	endEnd       = `"}`
 )
 
-// parseEnd reads a last line of the very form in which indexers write those without a vector; false for any other line.
+// parseEnd parses a last line in exactly the form in which indexers write it without a vector; false for any other
+// line.
 func parseEnd(text []byte, end *v1.ScanEnd) bool {
 	rest, ok := bytes.CutPrefix(text, []byte(endBegin))
 	n := among(rest, "0123456789")
@@ -98,10 +99,10 @@ func parseEnd(text []byte, end *v1.ScanEnd) bool {
 	return true
 }
 
-// tokenLetters are those of a session's token.
+// tokenLetters are the characters of a session's token.
 const tokenLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
-// among returns how many bytes at the begin of b are some of these.
+// among returns the length of the prefix of b that consists of these characters.
 func among(b []byte, these string) int {
 	for i, c := range b {
 		if strings.IndexByte(these, c) < 0 {
@@ -111,12 +112,12 @@ func among(b []byte, these string) int {
 	return len(b)
 }
 
-// isOfNumber reports whether a byte is one of those that numbers are written with.
+// isOfNumber reports whether a byte may occur in a JSON number.
 func isOfNumber(c byte) bool {
 	return c == '-' || c == '+' || c == '.' || c|0x20 == 'e' || '0' <= c && c <= '9'
 }
 
-// scalar returns the length of the string, number or literal that b begins with, 0 for none.
+// scalar returns the length of the string, number or literal at the beginning of b, 0 if there is none.
 func scalar(b []byte) int {
 	switch b[0] {
 	case '"':
@@ -142,8 +143,8 @@ func scalar(b []byte) int {
 	return n
 }
 
-// stringRest returns the length of what is left of a string, its quotation mark included; 0 when it does not end, or
-// has an escape that is none.
+// stringRest returns the length of the rest of a string including its closing quotation mark; 0 if it does not end,
+// or has an invalid escape.
 func stringRest(b []byte) int {
 	for i := 0; i < len(b); i++ {
 		switch c := b[i]; {
@@ -162,7 +163,7 @@ func stringRest(b []byte) int {
 	return 0
 }
 
-// escape returns the length of the escape that b begins with, 0 for none.
+// escape returns the length of the escape at the beginning of b, 0 if there is none.
 func escape(b []byte) int {
 	if len(b) < 2 {
 		return 0

@@ -13,9 +13,9 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// managedScan is a scan by way of managers. When the one that passes it on is lost, another one goes on with it, at the
-// same timestamp, behind the last place that has come. Lines are given once the place behind them, or the answer's end,
-// has come: what has to come again was never given. It implements rowSource.
+// managedScan is a scan through managers. If the manager that relays it fails, another one continues it, at the same
+// timestamp, after the last place received. Lines are returned to the caller once the place after them, or the
+// answer's end, has arrived: lines that have to be sent again have not been returned before. It implements rowSource.
 type managedScan struct {
 	*answerLines
 	c           *Client
@@ -24,17 +24,17 @@ type managedScan struct {
 	consistency string
 	body        []byte
 
-	held  []byte // lines that have come
-	ready []byte // of held: lines to give, each with its end
-	place string // behind them, where it can be gone on with; "": from the beginning
-	loose bool   // some were given that have no place behind them
-	lost  int    // managers in a row that brought no place
+	held  []byte // lines received
+	ready []byte // part of held: complete lines to return
+	place string // after the lines of ready, where the scan can be continued; "": from the beginning
+	loose bool   // lines were returned that have no place after them
+	lost  int    // consecutive managers that brought no place
 }
 
 const (
-	// mostLost is how many managers in a row may be lost before one of them has brought a place.
+	// mostLost is how many consecutive managers may fail before one has brought a place.
 	mostLost = 3
-	// mostHeld bounds the lines that wait for the place behind them, in bytes; it may be one line more.
+	// mostHeld bounds the lines that wait for the place after them, in bytes; they may exceed it by one line.
 	mostHeld = 1 << 20
 )
 
@@ -77,8 +77,8 @@ func (s *managedScan) next(row *v1.Row) (*v1.ScanEnd, error) {
 	return s.read(line, row)
 }
 
-// take takes lines up to the place behind them or to the answer's end, or, where neither comes, more of them than are
-// held.
+// take reads lines up to the place after them or to the answer's end; if neither comes within mostHeld bytes, it
+// returns what it has.
 func (s *managedScan) take() error {
 	s.held = s.held[:0]
 	for last := 0; ; last = len(s.held) {
@@ -96,18 +96,18 @@ func (s *managedScan) take() error {
 			s.ready, s.place, s.loose, s.lost = s.held[:last], place, place == "", 0
 			return nil
 		}
-		if len(s.held) > mostHeld && !isLast(line) { // of very long rows, behind which it is not gone on
+		if len(s.held) > mostHeld && !isLast(line) { // with very long rows; the scan cannot be continued after them
 			s.ready, s.place, s.loose = s.held, "", true
 			return nil
 		}
 	}
 }
 
-// isLast says whether the last one of some lines ends an answer.
+// isLast reports whether the last of some lines ends an answer.
 func isLast(lines []byte) bool {
 	lines = bytes.TrimSuffix(lines, []byte{'\n'})
 	line := lines[bytes.LastIndexByte(lines, '\n')+1:]
-	if bytes.HasPrefix(line, []byte(`{"key":`)) { // the rows, by far the most
+	if bytes.HasPrefix(line, []byte(`{"key":`)) { // a row, the most frequent case
 		return false
 	}
 	var l struct {
@@ -117,8 +117,8 @@ func isLast(lines []byte) bool {
 	return json.Unmarshal(line, &l) == nil && (l.End || l.Error != nil)
 }
 
-// goOn has the rest given by another manager. Where no place has come yet the answer begins anew, which is the same one
-// only if nothing of it was given.
+// goOn requests the rest from another manager. If no place has arrived yet, the answer begins anew, which is only
+// correct if nothing of it was returned.
 func (s *managedScan) goOn(why error) error {
 	if s.lost++; s.ctx.Err() != nil || s.loose || s.lost > mostLost {
 		return why

@@ -8,13 +8,13 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// Join has a manager added that waits for a cluster at this REST address.
+// Join adds a manager that waits for a cluster at this REST address.
 func (c *Client) Join(ctx context.Context, address string) (v1.MemberReply, error) {
 	var r v1.MemberReply
 	return r, c.call(ctx, http.MethodPost, "/v1/cluster/managers:join", nil, v1.JoinRequest{Address: address}, &r)
 }
 
-// RemoveManager removes a manager for good, by name or server id; yes is LoseData or "".
+// RemoveManager permanently removes a manager, by name or server id; yes is LoseData or "".
 func (c *Client) RemoveManager(ctx context.Context, id, yes string) (v1.MemberReply, error) {
 	path := "/v1/cluster/managers/" + url.PathEscape(id)
 	if yes != "" {
@@ -24,7 +24,7 @@ func (c *Client) RemoveManager(ctx context.Context, id, yes string) (v1.MemberRe
 	return r, c.call(ctx, http.MethodDelete, path, nil, nil, &r)
 }
 
-// TransferLeadership hands leadership to a manager, by name or server id; "" is the one that is furthest.
+// TransferLeadership transfers leadership to a manager, by name or server id; "" selects the most up-to-date one.
 func (c *Client) TransferLeadership(ctx context.Context, id string) (v1.MemberReply, error) {
 	path := "/v1/cluster/managers"
 	if id != "" {
@@ -34,8 +34,8 @@ func (c *Client) TransferLeadership(ctx context.Context, id string) (v1.MemberRe
 	return r, c.call(ctx, http.MethodPost, path+":transfer-leadership", nil, nil, &r)
 }
 
-// RemoveIndexer removes an indexer for good, by name, node number or uuid; force: also one that lives or has the only
-// copies of something; dryRun: only tell what it would mean.
+// RemoveIndexer permanently removes an indexer, by name, node number or uuid. force includes one that is alive or
+// holds the only copies of something; dryRun only returns the consequences.
 func (c *Client) RemoveIndexer(ctx context.Context, id string, force, dryRun bool) (v1.IndexerRemoval, error) {
 	q := url.Values{}
 	if force {
@@ -48,7 +48,7 @@ func (c *Client) RemoveIndexer(ctx context.Context, id string, force, dryRun boo
 	return r, c.call(ctx, http.MethodDelete, "/v1/cluster/indexers/"+url.PathEscape(id)+"?"+q.Encode(), nil, nil, &r)
 }
 
-// RemoveProjector forgets a projector; force: also one that lives.
+// RemoveProjector unregisters a projector; force includes one that is alive.
 func (c *Client) RemoveProjector(ctx context.Context, id string, force bool) (v1.MemberReply, error) {
 	path := "/v1/cluster/projectors/" + url.PathEscape(id)
 	if force {

@@ -9,28 +9,28 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// ErrNoCursor is wrapped when more rows follow a page whose last row, of more than 32 KiB, no cursor names. With
-// another Limit pages end at other rows.
+// ErrNoCursor is wrapped if more rows follow a page but its last row, larger than 32 KiB, does not fit into a cursor.
+// With another Limit, pages end at other rows.
 var ErrNoCursor = errors.New("the page ends behind a row that no cursor names")
 
-// Page is a part of an answer that comes page by page.
+// Page is one page of an answer.
 type Page struct {
-	// After is the cursor that the page begins behind, "" for the first one.
+	// After is the cursor after which the page begins, "" for the first one.
 	After string
 	Rows  []v1.Row   // at most Limit
-	End   v1.ScanEnd // Cursor names the place behind the page; without More it is the last one
+	End   v1.ScanEnd // Cursor is the place after the page; without More it is the last page
 }
 
-// Pages returns an answer page by page: each has Limit rows, which are read before it is given, and all of them
-// together are the rows of one scan at the first one's timestamp, whatever is written meanwhile. The last page has all
-// that is left, and may be empty. With Cursor it goes on behind a page of the same request, here or in another process;
-// with Newer in the newest state then.
+// Pages returns an answer page by page: each page has Limit rows, which are read before it is returned. All pages
+// together are the rows of one scan at the timestamp of the first, whatever is written meanwhile. The last page has
+// the remaining rows, possibly none. With Cursor, the iteration continues after a page of the same request, in this
+// or another process; with Newer it continues in the newest state.
 //
-// It ends at the first error, which comes with a Page without rows whose After is the place behind the last page that
-// was given: the request goes on there with it as Cursor, at the same timestamp. That is kept for a minute after each
-// page and for ten minutes in all; then the error is a *wire.Problem with the code CURSOR_EXPIRED, and the request
-// goes on with Newer, where the pages that follow show a newer state than those before, or begins anew without a
-// cursor. ctx bounds all pages together.
+// It ends at the first error, which is returned with a Page without rows whose After is the place after the last page
+// returned: with it as Cursor, the request continues there at the same timestamp. The timestamp is kept for a minute
+// after each page and for ten minutes in total; after that the error is a *wire.Problem with the code CURSOR_EXPIRED.
+// The request can then be continued with Newer, so that the following pages show a newer state than those before, or
+// begin anew without a cursor. ctx bounds all pages together.
 func (c *Client) Pages(ctx context.Context, ref string, req v1.ScanRequest) iter.Seq2[Page, error] {
 	return c.session.Pages(ctx, c, ref, req)
 }
@@ -38,7 +38,7 @@ func (c *Client) Pages(ctx context.Context, ref string, req v1.ScanRequest) iter
 // Pages is Client.Pages in this session.
 func (s *Session) Pages(ctx context.Context, c *Client, ref string, req v1.ScanRequest) iter.Seq2[Page, error] {
 	return func(yield func(Page, error) bool) {
-		req := req // of this iteration
+		req := req // a copy for this iteration
 		for req.WantCursor = true; ; req.Newer = false {
 			page, err := s.page(ctx, c, ref, req)
 			if err != nil {
@@ -67,7 +67,7 @@ func (s *Session) page(ctx context.Context, c *Client, ref string, req v1.ScanRe
 	}
 	defer rows.Close()
 	for rows.Next() {
-		page.Rows = append(page.Rows, rows.Row()) // of its own: no source uses a row's memory again
+		page.Rows = append(page.Rows, rows.Row()) // rows may be kept: no source reuses a row's memory
 	}
 	page.End, err = rows.End()
 	return page, err

@@ -17,22 +17,22 @@ import (
 )
 
 var (
-	// ErrUnreached is wrapped while nobody has taken a connection of this client: no server knows of the call.
+	// ErrUnreached is wrapped while no server has accepted a connection of this client: no server has received the call.
 	ErrUnreached = errors.New("no server was reached")
-	// ErrUntrusted is wrapped when every server has shown a certificate that is not trusted, speaks no TLS where it was
-	// asked for, or does not take the certificate of this client: no server knows of the call.
+	// ErrUntrusted is wrapped if every server has an untrusted certificate, does not use TLS although it was configured,
+	// or rejects the certificate of this client: no server has received the call.
 	ErrUntrusted = errors.New("no server is trusted, or trusts this client")
 )
 
-// reach follows a call from server to server and tells when it is useless to go on: none of them is trusted, or nobody
-// was reached for long enough. It is for one goroutine.
+// reach tracks a call from server to server and decides when retrying is useless: no server is trusted, or none was
+// reached for Options.ReachFor. It is for one goroutine.
 type reach struct {
 	c         *Client
 	began     time.Time
 	attempts  int
 	connected atomic.Bool      // in the present attempt
 	untrusted map[string]error // by server
-	unreached map[string]error // by server, until somebody is reached
+	unreached map[string]error // by server, until one is reached
 }
 
 func (c *Client) reach() *reach {
@@ -55,9 +55,9 @@ func (r *reach) attempt(ctx context.Context) context.Context {
 		}})
 }
 
-// failed takes the error of an attempt. over tells that the call has ended with what is returned.
+// failed records the error of an attempt. over reports that the call has failed with the returned error.
 func (r *reach) failed(server string, err error) (_ error, over bool) {
-	if r.untrusted == nil { // a call that is answered at once needs none
+	if r.untrusted == nil { // allocated late: a call that is answered at once needs none
 		r.untrusted, r.unreached = map[string]error{}, map[string]error{}
 	}
 	untrusted := distrusted(err)
@@ -77,7 +77,7 @@ func (r *reach) failed(server string, err error) (_ error, over bool) {
 		return err, false
 	}
 	r.unreached[server] = err
-	// an attempt may take longer than what was left
+	// An attempt may take longer than the time that was left.
 	if took := time.Since(r.began); r.c.unreached > 0 && r.attempts >= len(r.c.servers) && took >= r.c.unreached {
 		return fmt.Errorf("%w: %w in %v: %s; are they managers of the cluster, and does it run?", ErrUnavailable,
 			ErrUnreached, took.Round(100*time.Millisecond), r.each(r.unreached)), true
@@ -90,7 +90,7 @@ func (r *reach) each(errs map[string]error) string {
 	var list []string
 	for _, server := range r.c.servers {
 		err := errs[server]
-		if u := (*url.Error)(nil); errors.As(err, &u) { // it has the address once more
+		if u := (*url.Error)(nil); errors.As(err, &u) { // it repeats the address
 			err = u.Err
 		}
 		if err != nil {
@@ -100,12 +100,12 @@ func (r *reach) each(errs map[string]error) string {
 	return strings.Join(list, "; ")
 }
 
-// refusedCertificate are refusals of a certificate, as a server tells them (RFC 8446, 6.2).
+// refusedCertificate lists the TLS alerts with which a server rejects a certificate (RFC 8446, 6.2).
 var refusedCertificate = []string{"bad certificate", "unsupported certificate", "revoked certificate",
 	"expired certificate", "unknown certificate", "unknown certificate authority", "certificate required"}
 
-// distrusted reports whether a server did not prove who it is, or does not believe who this client is. To ask it again
-// does not help.
+// distrusted reports whether a server's identity could not be verified, or the server rejected this client's
+// certificate. Retrying does not help.
 func distrusted(err error) bool {
 	for _, is := range []any{new(*tls.CertificateVerificationError), new(x509.UnknownAuthorityError),
 		new(x509.HostnameError), new(x509.CertificateInvalidError)} {
@@ -113,7 +113,7 @@ func distrusted(err error) bool {
 			return true
 		}
 	}
-	if alert := (*net.OpError)(nil); errors.As(err, &alert) && alert.Op == "remote error" { // so crypto/tls calls them
+	if alert := (*net.OpError)(nil); errors.As(err, &alert) && alert.Op == "remote error" { // as crypto/tls names it
 		return slices.Contains(refusedCertificate, strings.TrimPrefix(alert.Err.Error(), "tls: "))
 	}
 	return errors.Is(err, http.ErrSchemeMismatch)

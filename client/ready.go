@@ -18,15 +18,15 @@ import (
 	"tidemark/statecontext"
 )
 
-// How often indexes are looked at that are waited for.
+// Intervals between two looks at indexes that are waited for.
 const (
 	lookEvery  = 100 * time.Millisecond
-	lookSlowly = time.Second // while an event stream tells of their changes; progress is not told
-	maxRun     = 1000        // indexes that are asked for at a time
+	lookSlowly = time.Second // while an event stream reports their changes; it does not report progress
+	maxRun     = 1000        // indexes requested at once
 )
 
-// WaitReady waits until the indexes are ready, calling progress now and then with the mean of their
-// progress in percent. An index in state error, or one that is gone, ends the wait with an error that says which.
+// WaitReady waits until the indexes are ready. It calls progress from time to time with the mean of their progress in
+// percent. An index in state error, or one that no longer exists, ends the wait with an error that names it.
 func (c *Client) WaitReady(ctx context.Context, ids []index.ID, progress func(percent float64)) error {
 	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
 	changed := &changes{client: c, ids: ids, signal: make(chan struct{}, 1)}
@@ -59,8 +59,8 @@ func (c *Client) WaitReady(ctx context.Context, ids []index.ID, progress func(pe
 	}
 }
 
-// indexesOf lists these indexes, those that there are, with others perhaps: a run of ids is a page. ids are in order.
-// CAS is that of the first page.
+// indexesOf lists those of the indexes that exist, possibly with others: each run of consecutive ids is one page. ids
+// are ascending. CAS is that of the first page.
 func (c *Client) indexesOf(ctx context.Context, ids []index.ID) (all v1.IndexList, err error) {
 	for n := 0; len(ids) > 0; ids = ids[n:] {
 		for n = 1; n < min(len(ids), maxRun) && ids[n] == ids[n-1]+1; n++ {
@@ -79,8 +79,8 @@ func (c *Client) indexesOf(ctx context.Context, ids []index.ID) (all v1.IndexLis
 	return all, nil
 }
 
-// readiness sums up the progress of indexes in percent, how many of them are ready, and what the first of the others
-// waits for. An index in state error, or one that is gone, is an error.
+// readiness returns the sum of the indexes' progress in percent, how many of them are ready, and what the first of
+// the others waits for. An index in state error, or one that no longer exists, is an error.
 func readiness(list *v1.IndexList, ids []index.ID) (sum float64, ready int, waits string, err error) {
 	byID := map[index.ID]*v1.IndexInfo{}
 	for n := range list.Indexes {
@@ -103,7 +103,7 @@ func readiness(list *v1.IndexList, ids []index.ID) (sum float64, ready int, wait
 	return sum, ready, waits, nil
 }
 
-// waitsOf says what a build waits for, "" for one that goes on.
+// waitsOf returns what a build waits for, "" if it makes progress.
 func waitsOf(i *v1.IndexInfo) string {
 	if len(i.WaitingFor) == 0 {
 		return ""
@@ -111,19 +111,19 @@ func waitsOf(i *v1.IndexInfo) string {
 	return fmt.Sprintf("; index %s on %s waits: %s", i.Name, i.Bucket, strings.Join(i.WaitingFor, "; "))
 }
 
-// changes tells when some indexes have changed, as long as a server's event stream does: who waits need not look again
-// and again, and must look now and then. Its methods but note are the waiter's.
+// changes signals changes of some indexes while it is connected to a server's event stream: WaitReady can then look
+// less often. All methods but note are called by one goroutine.
 type changes struct {
 	client *Client
-	ids    []index.ID    // in order
-	signal chan struct{} // has something when one of them has changed
+	ids    []index.ID    // ascending
+	signal chan struct{} // capacity 1: one of them has changed
 
-	told    atomic.Bool        // an event stream is there
-	cancel  context.CancelFunc // nil: not begun yet
+	told    atomic.Bool        // an event stream is connected
+	cancel  context.CancelFunc // nil: not started yet
 	running sync.WaitGroup
 }
 
-// begin has what comes after a cas told, when it is called for the first time.
+// begin starts watching for changes after a cas, on its first call.
 func (t *changes) begin(ctx context.Context, cas uint64) {
 	if t.cancel != nil {
 		return
@@ -161,7 +161,7 @@ func (t *changes) note(e WatchEvent, _ error) bool {
 	return true
 }
 
-// pause is for how long to wait before the next look.
+// pause returns how long to wait before the next look.
 func (t *changes) pause() time.Duration {
 	if t.told.Load() {
 		return lookSlowly

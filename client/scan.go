@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	// maxRow is the longest line of a scan's answer, in bytes.
+	// maxRow bounds a line of a scan's answer, in bytes.
 	maxRow = 64 << 20
-	// lineBuffer is how much of an answer is read at once.
+	// lineBuffer is the size of the buffer for reading an answer.
 	lineBuffer = 64 << 10
 )
 
-// ErrCut is wrapped when a scan's stream stopped before its last line. What a server can still say of why a scan ends
-// early is its last line, and comes as a *Problem.
+// ErrCut is wrapped if a scan's stream stopped before its last line. If a server can still send why a scan ends
+// early, that is the last line, and is returned as a *Problem.
 var ErrCut = errors.New("the scan was cut off before its end")
 
 // Rows is a running scan. Use: for rows.Next() { rows.Row() }; then rows.Err(); always Close.
@@ -34,21 +34,21 @@ type Rows struct {
 	end    *v1.ScanEnd
 	err    error
 
-	session *Session // nil: none
+	session *Session // nil if there is none
 	sent    map[string]writes
-	named   bool // the timestamp, by the caller
+	named   bool // the caller named the timestamp
 }
 
-// rowSource returns the rows of a scan, and its end: exactly one of row, end and err.
+// rowSource returns the rows of a scan, and its end: next returns exactly one of row, end and err.
 type rowSource interface {
 	next(row *v1.Row) (end *v1.ScanEnd, err error)
-	// seen says what was seen with the rows that have come; nil: nothing.
+	// seen returns the state that the rows received so far show; nil if there are none.
 	seen() *scanport.Seen
 	close() error
 }
 
-// Scan scans an index; ref is an id or a Ref. The scan ends with ctx. It shows nothing older than what the client
-// has seen before, see Session.
+// Scan scans an index; ref is an id or a Ref. The scan ends with ctx. It shows nothing older than what the client has
+// seen before, see Session.
 func (c *Client) Scan(ctx context.Context, ref string, req v1.ScanRequest) (*Rows, error) {
 	return c.session.Scan(ctx, c, ref, req)
 }
@@ -74,19 +74,19 @@ func (c *Client) scan(ctx context.Context, ref string, req v1.ScanRequest) (*Row
 	return &Rows{source: s}, nil
 }
 
-// answerLines is an answer that comes line by line.
+// answerLines is an answer that is sent line by line.
 type answerLines struct {
 	lines  *bufio.Reader
 	body   io.Closer
 	cancel context.CancelFunc
-	goesOn bool // behind the place that was asked for
+	goesOn bool // it continues after the requested place
 
-	session string // what was seen with its first rows, or, once it has failed, with all of them
+	session string // what was seen with its first rows; after a failure, with all of them
 	failed  bool
 }
 
-// lines asks for an answer that comes line by line. Its beginning has to come within scanPatience; then it lasts as
-// long as ctx. Who refuses it is asked again as long as ctx lasts, or patience (nil for any).
+// lines requests an answer that is sent line by line. It has to begin within scanPatience, and may then last as long
+// as ctx. A refused request is retried as long as ctx lasts, or within patience p unless that is nil.
 func (c *Client) lines(ctx context.Context, q question, path string, header http.Header, body []byte,
 	p *patience) (*answerLines, error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -97,7 +97,7 @@ func (c *Client) lines(ctx context.Context, q question, path string, header http
 		one, give := context.WithCancel(ctx)
 		silent := time.AfterFunc(scanPatience, give)
 		got, err := c.send(one, http.MethodPost, server+path, header, body)
-		if !silent.Stop() && err == nil { // it answered at the very end of its time
+		if !silent.Stop() && err == nil { // it answered just when its time was over
 			_ = got.Body.Close()
 			err = context.DeadlineExceeded
 		}
@@ -116,13 +116,13 @@ func (c *Client) lines(ctx context.Context, q question, path string, header http
 	if n := answer.ContentLength; n >= 0 && n < lineBuffer {
 		size = int(n) + 1
 	}
-	// nobody else has these rows
+	// Only this server has these rows.
 	watched := &detector.Body{ReadCloser: answer.Body, Detector: c.alive, Peer: from, Silent: end}
 	return &answerLines{lines: bufio.NewReaderSize(watched, size), body: watched, cancel: end,
 		goesOn: answer.Header.Get(scanport.HeaderResume) != "", session: answer.Header.Get(scanport.HeaderSession)}, nil
 }
 
-// Count counts the entries that a scan would give.
+// Count counts the entries that a scan would return.
 func (c *Client) Count(ctx context.Context, ref string, req v1.ScanRequest) (v1.CountReply, error) {
 	return c.session.Count(ctx, c, ref, req)
 }
@@ -156,7 +156,7 @@ func (c *Client) count(ctx context.Context, ref string, req v1.ScanRequest) (v1.
 	return reply, c.call(ctx, http.MethodPost, "/v1/indexes/"+ref+":count", nil, json.RawMessage(body), &reply)
 }
 
-// Next takes the next row; false at the end or on an error.
+// Next advances to the next row; it returns false at the end or on an error.
 func (r *Rows) Next() bool {
 	if r.err != nil || r.end != nil {
 		return false
@@ -172,7 +172,7 @@ func (r *Rows) Next() bool {
 	return r.end == nil && r.err == nil
 }
 
-// stopped notes what was seen where no more is read.
+// stopped records what was seen if the rest is not read.
 func (r *Rows) stopped() {
 	if r.session == nil {
 		return
@@ -182,7 +182,7 @@ func (r *Rows) stopped() {
 	}
 }
 
-// read takes a line of a scan: a row, the end, or a failure.
+// read parses a line of a scan: a row, the end, or a failure.
 func (r *answerLines) read(line []byte, row *v1.Row) (*v1.ScanEnd, error) {
 	if parseRow(line, row) {
 		return nil, nil //nolint:nilnil // a row, and not the end
@@ -190,7 +190,7 @@ func (r *answerLines) read(line []byte, row *v1.Row) (*v1.ScanEnd, error) {
 	var l struct {
 		Key []json.RawMessage `json:"key"`
 		ID  *string           `json:"id"`
-		// of a group
+		// Of a group.
 		Values json.RawMessage `json:"values"`
 		End    bool            `json:"end"`
 		Rows   uint64          `json:"rows"`
@@ -213,7 +213,7 @@ func (r *answerLines) read(line []byte, row *v1.Row) (*v1.ScanEnd, error) {
 		r.drain()
 		return &v1.ScanEnd{End: true, Rows: l.Rows, Timestamp: l.Timestamp, ScanSeen: l.ScanSeen, ScanMore: l.ScanMore,
 			Explain: l.Explain}, nil
-	case l.Values != nil: // as in an indexer's messages
+	case l.Values != nil: // the same form as in an indexer's messages
 		*row = v1.Row{Key: l.Key, ID: string(l.Values)}
 		return nil, nil //nolint:nilnil // a row, and not the end
 	case l.ID == nil:
@@ -223,28 +223,28 @@ func (r *answerLines) read(line []byte, row *v1.Row) (*v1.ScanEnd, error) {
 	return nil, nil //nolint:nilnil // a row, and not the end
 }
 
-// appendLine appends the next line, with its end, to dst. An error comes with what had come of a line by then: half of
-// one, unless the error is io.EOF.
+// appendLine appends the next line, with its newline, to dst. With an error, dst contains what was received of the
+// line: a part of it, unless the error is io.EOF.
 func (r *answerLines) appendLine(dst []byte) ([]byte, error) {
 	for from := len(dst); ; {
 		part, err := r.lines.ReadSlice('\n')
 		dst = append(dst, part...)
 		switch {
 		case !errors.Is(err, bufio.ErrBufferFull):
-			return dst, err //nolint:wrapcheck // of the connection
+			return dst, err //nolint:wrapcheck // from the connection
 		case len(dst)-from > maxRow:
 			return dst, fmt.Errorf("a line has more than %d bytes", maxRow)
 		}
 	}
 }
 
-// drain reads the end of an answer whose last line has come: only then does its connection serve another request.
+// drain reads the end of an answer after its last line: only then can its connection be reused.
 func (r *answerLines) drain() { _, _ = r.lines.Peek(1) }
 
-// Row is the row that Next took; valid until the next call.
+// Row returns the present row; it is valid until the next call of Next.
 func (r *Rows) Row() v1.Row { return r.row }
 
-// End returns the last line, once Next has said false without an error.
+// End returns the last line, once Next has returned false without an error.
 func (r *Rows) End() (v1.ScanEnd, error) {
 	if r.err != nil {
 		return v1.ScanEnd{}, r.err
@@ -255,7 +255,7 @@ func (r *Rows) End() (v1.ScanEnd, error) {
 	return *r.end, nil
 }
 
-// Err returns what ended the scan early, nil at its true end.
+// Err returns what ended the scan early, nil if it is complete.
 func (r *Rows) Err() error { return r.err }
 
 // Close ends the scan.

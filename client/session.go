@@ -19,42 +19,42 @@ import (
 	"tidemark/wire"
 )
 
-// Session is what somebody has seen and written: what is scanned in it never shows the past of that. A Client has
-// one of its own, which its scans and counts are in unless Options say otherwise; a server whose users must not
-// wait for what other users have seen has one for each of them:
+// Session records what a user has seen and written: scans in it never show an earlier state. A Client has one of its
+// own, which its scans and counts use unless Options name another; a server whose users must not wait for what other
+// users have seen has one for each of them:
 //
 //	rows, err := session.Scan(ctx, c, client.Ref("world", "by_country"), client.ScanRequest{})
 //
-// Its zero value is a new one. It may be used by several goroutines, and with several clients of one cluster. It
-// keeps what was seen of at most 1,024 buckets (64 KiB as text); a scan of a further one fails with ErrSessionFull.
+// The zero value is a new session. It may be used by several goroutines, and with several clients of one cluster. It
+// keeps the state of at most 1,024 buckets (64 KiB as text); a scan of a further one fails with ErrSessionFull.
 type Session struct {
 	mu   sync.Mutex
 	seen map[string]scanport.Seen // by bucket
-	size int                      // bytes of seen's and owed's tokens, with what separates them
-	// owed is what was seen before something of it may have been lost, by bucket: who was told of the state after that
-	// was not told so, as the answer was not read to its end. It goes with every question until one is.
+	size int                      // bytes of the tokens of seen and owed, with separators
+	// owed is the state, by bucket, that was seen before something of it may have been lost, if the answer that would
+	// have reported the loss was not read to its end. It is sent with every request until an answer was read to its end.
 	owed  map[string]scanport.Seen
 	wrote map[string]writes // by bucket
 }
 
-// ErrSessionFull is wrapped when a session would have to keep more in mind than it can. It forgets nothing for that:
-// another Session takes what is of other buckets.
+// ErrSessionFull is wrapped if a session would exceed its limits. It does not drop anything to make room: use another
+// Session for other buckets.
 var ErrSessionFull = errors.New("the session keeps as much in mind as it can")
 
-// writes are the newest ones of a bucket, by vbucket and branch, that no answer has shown yet.
+// writes holds the newest writes to a bucket, by vbucket and branch, that no answer has shown yet.
 type writes map[branch]uint64
 
-// branch is one of a vbucket's. A write on another branch says nothing of those before: both have to be shown.
+// branch is a branch of a vbucket. A write on another branch does not include those before: both have to be shown.
 type branch struct {
 	vbucket uint16
 	vbuuid  uint64
 }
 
-// Wrote notes writes to a bucket: scans and counts in the session show them from now on, whatever consistency they
-// have, unless they name a timestamp or tokens of their own. Tokens come from the KV client (its mutation tokens).
-// One that a failover has undone fails the next scan, once, with the code TOKEN_LOST (Error.Lost has it); with
-// consistency session it is passed over. The error wraps ErrSessionFull: of 4,096 writes to a bucket, or to 1,024
-// buckets, none has been shown yet, and those beyond are not noted.
+// Wrote records writes to a bucket: scans and counts in the session show them from now on, whatever their
+// consistency, unless they name a timestamp or tokens of their own. Tokens come from the KV client (its mutation
+// tokens). A write that a failover has undone fails the next scan, once, with the code TOKEN_LOST (Error.Lost lists
+// it); with consistency session it is ignored. The error wraps ErrSessionFull: no answer has shown yet any of 4,096
+// writes to a bucket, or any to 1,024 buckets; writes beyond these limits are not recorded.
 func (s *Session) Wrote(bucket string, tokens ...v1.Token) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,15 +82,15 @@ func (s *Session) Wrote(bucket string, tokens ...v1.Token) error {
 	return nil
 }
 
-// Token is what the session has seen, as text: another one, here or in another process, goes on from there when it is
-// given it (Take), and so does a request by REST (session in its body, or the header Tidemark-Session). Writes that no
-// answer has shown yet are not in it.
+// Token returns what the session has seen, as text: another session, here or in another process, continues from there
+// after Take, and so does a REST request (session in its body, or the header Tidemark-Session). It does not contain
+// writes that no answer has shown yet.
 func (s *Session) Token() string {
 	return scanport.Tokens(s.of(""))
 }
 
-// Take has the session see no past of what another one has seen, whose Token, or ScanEnd.Session, it is. Where that is
-// of more buckets than a session keeps in mind the error wraps ErrSessionFull, and nothing was taken.
+// Take adds what another session has seen, given its Token or ScanEnd.Session: scans show no earlier state. If that
+// exceeds the limits of a session, the error wraps ErrSessionFull, and nothing is added.
 func (s *Session) Take(token string) error {
 	all, err := scanport.ParseSession(token)
 	if err != nil {
@@ -100,7 +100,7 @@ func (s *Session) Take(token string) error {
 	defer s.mu.Unlock()
 	number, size := len(s.seen)+len(s.owed), s.size
 	for i := range all {
-		if _, ok := s.seen[all[i].Bucket]; !ok { // one that stands there twice counts twice
+		if _, ok := s.seen[all[i].Bucket]; !ok { // a bucket that occurs twice counts twice
 			number, size = number+1, size+tokenSize(&all[i])
 		}
 	}
@@ -121,7 +121,7 @@ func (s *Session) Scan(ctx context.Context, c *Client, ref string, req v1.ScanRe
 	return s.scan(ctx, c, ref, req)
 }
 
-// scan begins a scan of rows, or of groups in their form.
+// scan begins a scan of rows, or of groups in the form of rows.
 func (s *Session) scan(ctx context.Context, c *Client, ref string, req v1.ScanRequest) (*Rows, error) {
 	sent, err := s.join(ctx, c, ref, &req)
 	if err != nil {
@@ -152,7 +152,7 @@ func (s *Session) Count(ctx context.Context, c *Client, ref string, req v1.ScanR
 	return reply, nil
 }
 
-// of returns what was seen of the bucket that a ref may be of; of all when it does not say.
+// of returns what was seen of the bucket that a ref may belong to; of all buckets if bucket is "".
 func (s *Session) of(bucket string) (all []scanport.Seen) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,22 +168,23 @@ func (s *Session) of(bucket string) (all []scanport.Seen) {
 	return all
 }
 
-// names reports whether an index that is named with a keyspace may be on a bucket; "": it is named by its id.
+// names reports whether an index with this keyspace in its name may be on a bucket; "" means that the index is named
+// by its id.
 func names(keyspace, bucket string) bool {
 	return keyspace == "" || keyspace == bucket || strings.HasPrefix(keyspace, bucket) && keyspace[len(bucket)] == '.'
 }
 
-// keyspaceOf is what a ref names beside the index; "" of an id.
+// keyspaceOf returns the keyspace part of a ref; "" for an id.
 func keyspaceOf(ref string) string {
 	keyspace, _, named := strings.Cut(ref, "/")
 	text, err := url.PathUnescape(keyspace)
 	if !named || err != nil {
-		return "" // any
+		return "" // any bucket
 	}
 	return text
 }
 
-// joined is one list of tokens of two.
+// joined joins two lists of tokens.
 func joined(a, b string) string {
 	if a == "" || b == "" {
 		return a + b
@@ -191,14 +192,14 @@ func joined(a, b string) string {
 	return a + "," + b
 }
 
-// join has a request show what was seen and written. It returns the writes that it has to show.
+// join makes a request show what was seen and written. It returns the writes that the request has to show.
 func (s *Session) join(ctx context.Context, c *Client, ref string, req *v1.ScanRequest) (sent map[string]writes,
 	err error) {
 	if s == nil {
 		return nil, nil //nolint:nilnil // no writes
 	}
 	keyspace := keyspaceOf(ref)
-	if keyspace == "" && s.buckets() > 1 { // what is of other buckets may be more than a request takes
+	if keyspace == "" && s.buckets() > 1 { // the state of all buckets may be too large for a request
 		if keyspace, err = c.bucketOf(ctx, ref); err != nil {
 			return nil, err
 		}
@@ -208,9 +209,9 @@ func (s *Session) join(ctx context.Context, c *Client, ref string, req *v1.ScanR
 	}
 	req.Session = joined(req.Session, scanport.Tokens(s.of(keyspace)))
 	switch {
-	case named(req), len(req.Tokens) > 0: // what it shows the caller says
+	case named(req), len(req.Tokens) > 0: // the caller determines what it shows
 		return nil, nil //nolint:nilnil // no writes
-	case req.Consistency == consistencySession: // all that KV has
+	case req.Consistency == consistencySession: // everything that KV has
 		return s.pending(keyspace), nil
 	}
 	sent = s.pending(keyspace)
@@ -227,10 +228,10 @@ func (s *Session) join(ctx context.Context, c *Client, ref string, req *v1.ScanR
 	return sent, nil
 }
 
-// named reports whether a request names the timestamp that it wants to see: its answer says nothing of what is lost.
+// named reports whether a request names the timestamp to show: its answer does not report losses.
 func named(req *v1.ScanRequest) bool { return req.Timestamp != "" || req.Cursor != "" && !req.Newer }
 
-// buckets is of how many buckets something was seen, or written.
+// buckets returns the number of buckets of which something was seen or written.
 func (s *Session) buckets() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -243,8 +244,8 @@ func (s *Session) buckets() int {
 	return n
 }
 
-// room refuses a scan of a bucket that the session could not keep in mind. Those that are under way at the same time
-// are all let in: they are no more than the caller has.
+// room refuses a scan of a bucket whose state the session could not keep. It does not count concurrent scans, whose
+// number the caller bounds.
 func (s *Session) room(keyspace string) error {
 	if keyspace == "" || len(s.of(keyspace)) > 0 {
 		return nil
@@ -252,7 +253,7 @@ func (s *Session) room(keyspace string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	bound := scanport.Seen{Bucket: keyspace, Epoch: math.MaxUint64, At: timestamp.Ref{Generation: math.MaxUint64,
-		RollbackID: math.MaxUint64, Number: math.MaxUint64}} // its token is not longer than this one's
+		RollbackID: math.MaxUint64, Number: math.MaxUint64}} // an upper bound for the size of its token
 	if len(s.seen)+len(s.owed) < scanport.MaxSeen && s.size+tokenSize(&bound) <= scanport.MaxSession {
 		return nil
 	}
@@ -260,13 +261,13 @@ func (s *Session) room(keyspace string) error {
 		keyspace)
 }
 
-// The consistencies that a session looks at.
+// The consistencies that a session handles.
 const (
 	consistencySession = "session"
 	consistencyAtPlus  = "at_plus"
 )
 
-// onto adds tokens to a scan vector.
+// onto returns a scan vector with the tokens added.
 func (w writes) onto(vector map[string][]json.RawMessage) map[string][]json.RawMessage {
 	vector = maps.Clone(vector)
 	if vector == nil {
@@ -280,7 +281,7 @@ func (w writes) onto(vector map[string][]json.RawMessage) map[string][]json.RawM
 	return vector
 }
 
-// pending copies the writes to a bucket that no answer has shown yet.
+// pending returns a copy of the writes to a bucket that no answer has shown yet.
 func (s *Session) pending(keyspace string) map[string]writes {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -296,15 +297,15 @@ func (s *Session) pending(keyspace string) map[string]writes {
 	return all
 }
 
-// ended takes over the token of an answer's end. What it had to show of its bucket is in what was seen now; told: it
-// says what of the session is lost.
+// ended records the token at the end of an answer. The writes sent with the request are part of what was seen now.
+// told: the answer reported what the session has lost.
 func (s *Session) ended(token string, sent map[string]writes, told bool) {
 	if s == nil {
 		return
 	}
 	all, err := scanport.ParseSession(token)
 	if err != nil {
-		return // of a server that knows no sessions
+		return // from a server without sessions
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -318,14 +319,14 @@ func (s *Session) ended(token string, sent map[string]writes, told bool) {
 	}
 }
 
-// cut takes over what was seen of an answer that was not read to its end, where it would say what is lost.
+// cut records what was seen of an answer that was not read to its end, where losses would have been reported.
 func (s *Session) cut(seen *scanport.Seen) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old, ok := s.seen[seen.Bucket]
 	if _, owes := s.owed[seen.Bucket]; ok && !owes && mayLose(&old, seen) {
 		if len(s.seen)+len(s.owed) >= scanport.MaxSeen || s.size+tokenSize(&old) > scanport.MaxSession {
-			return // then the next answer is asked for what was seen before alone, and says what of it is lost
+			return // the next request then sends only the earlier state, and its answer reports the loss
 		}
 		if s.owed == nil {
 			s.owed = map[string]scanport.Seen{}
@@ -336,7 +337,7 @@ func (s *Session) cut(seen *scanport.Seen) {
 	s.note(seen)
 }
 
-// settle lets go of what is owed of a bucket. The lock is held.
+// settle removes what is owed of a bucket. The caller holds the lock.
 func (s *Session) settle(bucket string) {
 	if owed, ok := s.owed[bucket]; ok {
 		delete(s.owed, bucket)
@@ -344,14 +345,15 @@ func (s *Session) settle(bucket string) {
 	}
 }
 
-// mayLose reports whether between two states of a bucket something may have been lost: by a rollback, or as bucket or
-// cluster began anew.
+// mayLose reports whether something may have been lost between two states of a bucket: by a rollback, or because the
+// bucket or the cluster was created anew.
 func mayLose(a, b *scanport.Seen) bool {
 	return a.Cluster != b.Cluster || a.Epoch != b.Epoch || a.At.Generation != b.At.Generation ||
 		a.At.RollbackID != b.At.RollbackID
 }
 
-// note takes over what was seen. Answers may come in another order than they were made in. The lock is held.
+// note records a state unless it is older than the one known: answers may arrive out of order. The caller holds the
+// lock.
 func (s *Session) note(seen *scanport.Seen) {
 	if s.seen == nil {
 		s.seen = map[string]scanport.Seen{}
@@ -364,7 +366,7 @@ func (s *Session) note(seen *scanport.Seen) {
 	}
 }
 
-// drop lets go of what was seen of a bucket. The lock is held.
+// drop removes the state of a bucket. The caller holds the lock.
 func (s *Session) drop(bucket string) {
 	if old, ok := s.seen[bucket]; ok {
 		delete(s.seen, bucket)
@@ -374,7 +376,7 @@ func (s *Session) drop(bucket string) {
 
 func tokenSize(seen *scanport.Seen) int { return len(seen.Token()) + 1 }
 
-// forget lets go of writes, unless newer ones have taken their place. The lock is held.
+// forget removes writes, unless newer ones have replaced them. The caller holds the lock.
 func (s *Session) forget(bucket string, sent writes) {
 	for at, seqno := range sent {
 		if s.wrote[bucket][at] == seqno {
@@ -386,8 +388,8 @@ func (s *Session) forget(bucket string, sent writes) {
 	}
 }
 
-// failed lets go of the writes that an error names, since they were lost, or are to vbuckets that the bucket does not
-// have any more: the caller is told, once. The others still have to be shown.
+// failed removes the writes that an error names as lost, because of a failover or because the bucket no longer has
+// their vbuckets: the caller gets that error once. The other writes still have to be shown.
 func (s *Session) failed(err error, sent map[string]writes) {
 	var p *wire.Problem
 	if s == nil || !errors.As(err, &p) || len(p.Lost) == 0 {

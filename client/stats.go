@@ -8,8 +8,8 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// Stats gives figures of all indexes of a bucket, "" for all, and of all indexers. What an indexer that does not answer
-// would tell is missing: see IndexStats.CopiesHeard.
+// Stats returns statistics of all indexes of a bucket, "" for all, and of all indexers. Those of an indexer that does
+// not answer are missing: see IndexStats.CopiesHeard.
 func (c *Client) Stats(ctx context.Context, bucket string) (v1.Stats, error) {
 	path := "/v1/stats"
 	if bucket != "" {

@@ -24,7 +24,7 @@ func (c *Client) PutUser(ctx context.Context, name string, req v1.UserRequest) (
 	return info, c.call(ctx, http.MethodPut, "/v1/users/"+url.PathEscape(name), nil, req, &info)
 }
 
-// RemoveUser removes a user and his tokens.
+// RemoveUser removes a user and the user's tokens.
 func (c *Client) RemoveUser(ctx context.Context, name string) error {
 	return c.call(ctx, http.MethodDelete, "/v1/users/"+url.PathEscape(name), nil, nil, nil)
 }
@@ -36,7 +36,7 @@ func (c *Client) Tokens(ctx context.Context) ([]v1.TokenInfo, error) {
 	return list.Tokens, err
 }
 
-// CreateToken makes a token and gives its secret, which nobody can look up later.
+// CreateToken creates a token and returns its secret, which cannot be retrieved later.
 func (c *Client) CreateToken(ctx context.Context, req v1.TokenRequest) (v1.TokenInfo, string, error) {
 	random := make([]byte, statecontext.TokenSecretBytes)
 	_, _ = rand.Read(random) // crypto/rand.Read never fails
@@ -46,12 +46,12 @@ func (c *Client) CreateToken(ctx context.Context, req v1.TokenRequest) (v1.Token
 	return info, req.Secret, err
 }
 
-// RevokeToken ends a token.
+// RevokeToken revokes a token.
 func (c *Client) RevokeToken(ctx context.Context, id string) error {
 	return c.call(ctx, http.MethodDelete, "/v1/tokens/"+url.PathEscape(id), nil, nil, nil)
 }
 
-// WhoAmI asks as whom the cluster knows this client.
+// WhoAmI returns the identity that the cluster assigns to this client.
 func (c *Client) WhoAmI(ctx context.Context) (v1.WhoAmI, error) {
 	var w v1.WhoAmI
 	return w, c.call(ctx, http.MethodGet, "/v1/whoami", nil, nil, &w)

@@ -15,17 +15,17 @@ import (
 	"tidemark/wire"
 )
 
-// errEnough is wrapped when nobody has to be asked again, though the answer may be another one later.
+// errEnough is wrapped to stop retrying, although the answer may be different later.
 var errEnough = errors.New("asked often enough")
 
-// patience ends the asking again for what is refused all the time. It is used by one call.
+// patience bounds the retries of a request that is refused all the time. It is used by one call.
 type patience struct {
 	limit time.Duration
-	since time.Time // of the first refusal in a row
+	since time.Time // of the first of consecutive refusals
 }
 
-// judge returns the error of an attempt, or after too many the one that ends the asking. That a server is busy says
-// nothing of what is asked for.
+// judge returns the error of an attempt, or after too long one that ends the retries. A busy server does not count as
+// a refusal.
 func (p *patience) judge(q question, server string, err error) error {
 	var problem *wire.Problem
 	switch {
@@ -44,15 +44,16 @@ func (p *patience) judge(q question, server string, err error) error {
 		server, err)
 }
 
-// verifyTries is how often a comparison that was cut off is made again, as long as it has found nothing.
+// verifyTries bounds the attempts of a verification that is cut off before it has found a difference.
 const verifyTries = 3
 
-// Verify compares an index with the KV data, every copy of it, while both are used. each is called with every
-// difference and with the progress as they come (docs/scans.md); its error ends the verification. End.Differences is 0
-// when they agree. An error says that the comparison did not come to its end, whatever was found before. One that
-// cannot begin, as something that it needs is away, is asked for again for a minute: then the error wraps
-// ErrUnavailable and names what is. One that is cut off, as a server falls silent, is begun anew up to three times
-// unless it has told a difference; its progress begins anew, too. A server that is busy is asked again until ctx ends.
+// Verify compares every copy of an index with the KV data, while both are in use. It calls each with every difference
+// and with the progress as they arrive (docs/scans.md); an error of each ends the verification. End.Differences is 0
+// if they agree. An error means that the verification did not finish, whatever was found before. If it cannot begin,
+// because something that it needs is unavailable, it is retried for a minute; after that the error wraps
+// ErrUnavailable and names the cause. If it is cut off, because a server falls silent, and has not reported a
+// difference, it is started anew, progress included, up to three attempts in total. A busy server is retried until
+// ctx ends.
 func (c *Client) Verify(ctx context.Context, ref string, req v1.VerifyRequest,
 	each func(v1.VerifyLine) error) (v1.VerifyEnd, error) {
 	body, err := json.Marshal(req)
@@ -71,21 +72,21 @@ func (c *Client) Verify(ctx context.Context, ref string, req v1.VerifyRequest,
 	}
 }
 
-// verifying is one try of a verification.
+// verifying is one attempt of a verification.
 type verifying struct {
 	each  func(v1.VerifyLine) error
-	found bool // a difference was told
-	cut   bool // it ended early, and another try may not
+	found bool // a difference was reported
+	cut   bool // it ended early, and another attempt may not
 }
 
-// verify tries it once.
+// verify makes one attempt.
 func (c *Client) verify(ctx context.Context, ref string, body []byte, v *verifying) (v1.VerifyEnd, error) {
 	rows, err := c.lines(ctx, question{op: "verify", of: ref}, "/v1/indexes/"+ref+":verify", http.Header{}, body,
 		&patience{limit: c.enough})
 	if err != nil {
 		return v1.VerifyEnd{}, err
 	}
-	defer func() { _ = rows.close() }() // of what was only read
+	defer func() { _ = rows.close() }() // it was only read
 	for text := []byte(nil); ; {
 		var cut error
 		if text, cut = rows.appendLine(text[:0]); cut != nil && (!errors.Is(cut, io.EOF) || len(text) == 0) {

@@ -9,7 +9,7 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// Streams returns the vbucket ledger of a bucket, of all when it is "", to its end.
+// Streams returns the complete vbucket ledger of a bucket, of all buckets if it is "".
 func (c *Client) Streams(ctx context.Context, bucket string) (v1.StreamList, error) {
 	var all v1.StreamList
 	for after := ""; ; {
@@ -29,7 +29,7 @@ func (c *Client) Streams(ctx context.Context, bucket string) (v1.StreamList, err
 	}
 }
 
-// Timestamps returns a bucket's timestamps, with vectors of at most limit vbuckets from vbucket from on.
+// Timestamps returns a bucket's timestamps, with vectors of at most limit vbuckets, beginning at vbucket from.
 func (c *Client) Timestamps(ctx context.Context, bucket string, from, limit int) (v1.Timestamps, error) {
 	q := url.Values{"limit": {strconv.Itoa(limit)}}
 	if from > 0 {
@@ -39,20 +39,20 @@ func (c *Client) Timestamps(ctx context.Context, bucket string, from, limit int)
 	return t, c.call(ctx, http.MethodGet, "/v1/buckets/"+url.PathEscape(bucket)+"/timestamps"+query(q), nil, nil, &t)
 }
 
-// BucketSettings returns what is set of a bucket.
+// BucketSettings returns a bucket's settings.
 func (c *Client) BucketSettings(ctx context.Context, bucket string) (v1.BucketSettingsReply, error) {
 	var r v1.BucketSettingsReply
 	return r, c.call(ctx, http.MethodGet, "/v1/buckets/"+url.PathEscape(bucket)+"/settings", nil, nil, &r)
 }
 
-// SetBucketSettings replaces what is set of a bucket.
+// SetBucketSettings replaces a bucket's settings.
 func (c *Client) SetBucketSettings(ctx context.Context, bucket string,
 	s v1.BucketSettings) (v1.BucketSettingsReply, error) {
 	var r v1.BucketSettingsReply
 	return r, c.call(ctx, http.MethodPut, "/v1/buckets/"+url.PathEscape(bucket)+"/settings", nil, s, &r)
 }
 
-// Rollbacks lists the rollbacks that are under way or needed.
+// Rollbacks lists the rollbacks that are in progress or needed.
 func (c *Client) Rollbacks(ctx context.Context) (v1.RollbackList, error) {
 	var l v1.RollbackList
 	return l, c.call(ctx, http.MethodGet, "/v1/rollbacks", nil, nil, &l)

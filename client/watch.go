@@ -19,31 +19,32 @@ import (
 )
 
 const (
-	// watchSilence is after how long without a byte a stream counts as lost; a manager sends a heartbeat every 5 s.
+	// watchSilence is the time without a byte after which a stream counts as lost; a manager sends a heartbeat every 5
+	// s.
 	watchSilence = 15 * time.Second
-	// watchSettled is how long a stream that has told nothing new must have lasted for the pauses to be short again.
+	// watchSettled is how long a stream that brought nothing new must have lasted to reset the pauses between attempts.
 	watchSettled = 5 * time.Second
 )
 
-// WatchEvent is what a watcher is told: a snapshot, or what one update has changed.
+// WatchEvent is an event of Watch: a snapshot, or the changes of one update.
 type WatchEvent struct {
-	// ID is the position after this event, to watch on from there later.
+	// ID is the position after this event; Watch can continue from it later.
 	ID  string
 	CAS uint64
-	// Snapshot is the state of all kinds that were asked for. It comes first, unless there was a position that is still
-	// held, and again whenever the changes since the newest event are not known any more; Reason is why, as docs/api.md
-	// lists it, Detail the same for people.
+	// Snapshot is the state of all requested kinds. It comes first, unless the given position is still available, and
+	// again whenever the changes since the newest event are no longer available. Reason is the cause, as listed in
+	// docs/api.md; Detail is the same as text for people.
 	Snapshot       *v1.WatchState
 	Reason, Detail string
-	// Changes are all changes of one update, when Snapshot is nil.
+	// Changes are all changes of one update, if Snapshot is nil.
 	Changes []v1.Change
 }
 
-// Watch returns the changes of the replicated state in cas order: since is the ID of the newest event that was seen, or
-// a cas; "" begins with a snapshot. Without kinds it is every kind but stability, backfill and session; "all" is every
-// kind. It goes over to another server by itself when one fails, and misses and repeats nothing thereby. It ends with
-// ctx, or with an error of the request, which is the last thing that it gives. A client carries at most 64 streams to
-// one server.
+// Watch returns the changes of the replicated state in cas order. since is the ID of the newest event seen, or a cas;
+// with "" it begins with a snapshot. Without kinds, it returns every kind but stability, backfill and session; "all"
+// selects every kind. If a server fails, it continues with another one, and neither misses nor repeats an event. It
+// ends with ctx, or with an error of the request, which is its last element. A client opens at most 64 streams to one
+// server.
 func (c *Client) Watch(ctx context.Context, since string, kinds ...string) iter.Seq2[WatchEvent, error] {
 	return func(yield func(WatchEvent, error) bool) {
 		if c.bad != nil {
@@ -57,10 +58,10 @@ func (c *Client) Watch(ctx context.Context, since string, kinds ...string) iter.
 	}
 }
 
-// errStopped tells that the caller wants no more.
+// errStopped means that the caller has ended the iteration.
 var errStopped = errors.New("the caller has stopped")
 
-// watching is one iteration.
+// watching is one iteration of Watch.
 type watching struct {
 	client  *Client
 	id      string
@@ -68,14 +69,14 @@ type watching struct {
 	kinds   string
 	yield   func(WatchEvent, error) bool
 	silence time.Duration
-	begun   bool   // a stream has
-	opened  func() // is called when a stream has begun; nil: nobody has to know
+	begun   bool   // a stream has begun
+	opened  func() // called when a stream has begun; may be nil
 }
 
-// run goes from server to server.
+// run watches at one server after another.
 func (w *watching) run(ctx context.Context) error {
 	c, backoff := w.client, firstBackoff
-	var before error // why the last stream ended
+	var before error // of the previous stream
 	reach := c.reach()
 	for attempt := 1; ; attempt++ {
 		at := c.next.Load()
@@ -103,16 +104,16 @@ func (w *watching) run(ctx context.Context) error {
 			backoff = firstBackoff
 		}
 		c.next.CompareAndSwap(at, at+1)
-		if attempt%len(c.servers) == 0 { // all have been asked, whatever came
+		if attempt%len(c.servers) == 0 { // every server was asked
 			pause(ctx, &backoff)
 		}
 	}
 }
 
-// hasAny reports whether a stream has begun, or an event come.
+// hasAny reports whether a stream has begun, or an event has arrived.
 func (w *watching) hasAny() bool { return w.begun || w.cas > 0 }
 
-// final reports whether another server, or the same one later, would say the same.
+// final reports whether another server, or the same one later, would answer the same.
 func final(err error) bool {
 	var p *wire.Problem
 	if errors.As(err, &p) {
@@ -152,7 +153,7 @@ func (w *watching) stream(ctx context.Context, server string) error {
 		if err := e.next(); err != nil {
 			return fmt.Errorf("the event stream of %s has ended: %w", server, err)
 		}
-		lost.Stop() // while nobody reads
+		lost.Stop() // while the caller processes the event
 		if err := w.take(e.id, e.event, e.data); err != nil {
 			return err
 		}
@@ -160,14 +161,14 @@ func (w *watching) stream(ctx context.Context, server string) error {
 	}
 }
 
-// serverEvents reads server-sent events. An id stays until there is another one.
+// serverEvents reads server-sent events. An id is valid until the next one.
 type serverEvents struct {
 	from      *bufio.Reader
 	id, event string
 	data      []byte
 }
 
-// next reads an event to its end.
+// next reads one complete event.
 func (e *serverEvents) next() error {
 	e.event, e.data = "", nil
 	for {
@@ -191,8 +192,8 @@ func (e *serverEvents) next() error {
 	}
 }
 
-// heard puts the end of the patience with a stream off whenever something comes of it: a snapshot is one line, and may
-// take longer.
+// heard restarts the timer for a silent stream whenever something is read: a snapshot is one line, and may take
+// longer than the timer allows.
 type heard struct {
 	from    io.Reader
 	lost    *time.Timer
@@ -223,7 +224,7 @@ func readLine(r *bufio.Reader) (line []byte, err error) {
 	}
 }
 
-// take hands an event to the caller. One without data only moves the position.
+// take passes an event to the caller. An event without data only moves the position.
 func (w *watching) take(id, event string, data []byte) error {
 	e := WatchEvent{ID: id}
 	var err error
@@ -243,7 +244,7 @@ func (w *watching) take(id, event string, data []byte) error {
 			end.Reason = "unknown"
 		}
 		return fmt.Errorf("%w (%s): %s", io.EOF, end.Reason, end.Detail)
-	default: // a kind of event that a later version knows
+	default: // an event of a kind that a later version sends
 	}
 	if err != nil {
 		return fmt.Errorf("%w: event %s %s: %w", ErrAnswer, event, id, err)

@@ -14,7 +14,7 @@ import (
 	"tidemark/wire"
 )
 
-// answered takes over what a projector says.
+// answered processes a projector's answer.
 func (s *Subscription) answered(ctx context.Context, addr string, req *wire.Subscribe, reply *wire.Subscription,
 	err error) error {
 	if err == nil && (reply.VBuckets < 1 || reply.VBuckets > timestamp.MaxVBuckets) {
@@ -32,8 +32,8 @@ func (s *Subscription) answered(ctx context.Context, addr string, req *wire.Subs
 	return nil
 }
 
-// note writes down which vbuckets an answer has begun, none when err, or what it returns, says that there is no answer
-// that counts. back are those that have to go back first.
+// note records which vbuckets an answer has begun; if err is set, or note returns an error, the answer counts for
+// none. back holds the vbuckets that have to be rolled back first.
 func (s *Subscription) note(addr string, req *wire.Subscribe, reply *wire.Subscription, err error) (
 	back []*wire.StartResult, _ error) {
 	s.mu.Lock()
@@ -66,13 +66,13 @@ func (s *Subscription) note(addr string, req *wire.Subscribe, reply *wire.Subscr
 			asked.streaming(uint16(vb))
 			if v.begins(req.Counter) {
 				v.idle = now
-			} // else another request brings it: what comes of this one is dropped, and it is told to stop: trim, forget
+			} // otherwise another request delivers it: events of this one are dropped, and it is stopped (trim, forget)
 		}
 	}
 	return back, err
 }
 
-// outcomesOf are the results of an answer by vbucket.
+// outcomesOf returns the results of an answer by vbucket.
 func outcomesOf(reply *wire.Subscription) map[uint16]*wire.StartResult {
 	outcomes := make(map[uint16]*wire.StartResult, len(reply.Results))
 	for i := range reply.Results {
@@ -81,7 +81,7 @@ func outcomesOf(reply *wire.Subscription) map[uint16]*wire.StartResult {
 	return outcomes
 }
 
-// answered notes what came of a request, nil for one that is forgotten.
+// answered records the outcome of a request; r is nil if it was removed meanwhile.
 func (r *request) answered(err error) {
 	if r == nil {
 		return
@@ -92,15 +92,15 @@ func (r *request) answered(err error) {
 	}
 }
 
-// streaming notes that a request, nil for one that is forgotten, has begun a vbucket.
+// streaming records that a request has begun a vbucket; r is nil if it was removed meanwhile.
 func (r *request) streaming(vb uint16) {
 	if r != nil {
 		r.streams[vb] = true
 	}
 }
 
-// agrees returns why an answer is not of the subscription's bucket and indexes: the first says which these are. The
-// lock is held.
+// agrees returns an error if an answer is not about the subscription's bucket and indexes, which the first answer
+// determines. The caller holds the lock.
 func (s *Subscription) agrees(reply *wire.Subscription) error {
 	if s.vbuckets == nil {
 		s.begin(reply)
@@ -117,11 +117,11 @@ func (s *Subscription) agrees(reply *wire.Subscription) error {
 	return nil
 }
 
-// begin makes the vbuckets; the lock is held.
+// begin creates the vbuckets. The caller holds the lock.
 func (s *Subscription) begin(reply *wire.Subscription) {
 	s.vbuckets, s.uuid, s.indexes = make([]vbucket, reply.VBuckets), reply.BucketUUID, reply.Indexes
 	close(s.known)
-	for vb := range s.vbuckets { // what comes from now on counts, of whoever was asked
+	for vb := range s.vbuckets { // a stream that begins from now on counts, from any projector that was asked
 		s.vbuckets[vb].asked = slices.Sorted(maps.Keys(s.requests))
 	}
 	for vb, at := range s.cfg.From {
@@ -131,12 +131,12 @@ func (s *Subscription) begin(reply *wire.Subscription) {
 	}
 }
 
-// final are what projectors do not refuse for a moment alone.
+// final lists the codes of refusals that are not just temporary.
 var final = []errcode.Code{errcode.NotFound, errcode.Forbidden, errcode.Unauthenticated, errcode.BucketGone,
 	errcode.BucketNotInKV, errcode.BadRequest, errcode.TooManyVBuckets}
 
-// refused judges why a projector did not answer: what it does not have, or refuses, for long is final, unless nothing
-// is missing or another projector takes the subscription meanwhile.
+// refused handles a projector's refusal: what it does not have, or refuses, for missingPatience is final, unless
+// every vbucket has a stream or another projector accepts the subscription meanwhile.
 func (s *Subscription) refused(addr string, err error) error {
 	s.tell(addr, "a projector does not take the subscription; trying again", "projector", addr, "error", err)
 	var problem *rpc.Problem
@@ -156,7 +156,7 @@ func (s *Subscription) refused(addr string, err error) error {
 	return fmt.Errorf("subscription %s: %w", s.cfg.ID, err)
 }
 
-// rollBack takes a vbucket back to where KV still has it.
+// rollBack moves a vbucket back to the seqno that KV still has.
 func (s *Subscription) rollBack(ctx context.Context, r *wire.StartResult) error {
 	if err := s.user.lock(ctx); err != nil {
 		return err

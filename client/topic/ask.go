@@ -10,22 +10,22 @@ import (
 	"tidemark/wire"
 )
 
-// loop is what the asking loop alone keeps.
+// loop is the state that only the asking loop uses.
 type loop struct {
-	first  uint64            // counters of its requests are above
+	first  uint64            // its requests have higher counters
 	next   uint64            // counter of the newest request
-	told   map[string]string // what the log was told last of each projector
-	addrs  []string          // of projectors, as they were known last
-	start  pace              // of asking before the first answer
-	looks  time.Time         // since when Config.Projectors is asked for them; zero: it is not
-	swept  map[string]bool   // those that were asked for topics of an earlier process
-	sweeps time.Time         // before it nobody is asked for these again
-	// since when each projector says, and nothing else, what is final, while no other one takes the subscription
+	told   map[string]string // last log line about each projector
+	addrs  []string          // of projectors, as last known
+	start  pace              // of requests before the first answer
+	looks  time.Time         // since when Config.Projectors is running; zero: it is not
+	swept  map[string]bool   // projectors that were asked for topics of an earlier process
+	sweeps time.Time         // not before: the next sweep of all projectors
+	// Since when each projector has refused for a final reason, while no other one accepts the subscription.
 	missing map[string]time.Time
-	waits   map[string]uint64 // the request that a projector has not answered yet, by address
+	waits   map[string]uint64 // unanswered request of each projector, by address
 }
 
-// projectors is what is asked of projectors.
+// projectors is the interface to the projectors' admin servers.
 type projectors interface {
 	Subscribe(ctx context.Context, addr string, req *wire.Subscribe) (*wire.Subscription, error)
 	Stop(ctx context.Context, addr string, req *wire.StreamStop) error
@@ -33,13 +33,13 @@ type projectors interface {
 	Close()
 }
 
-// places is what Config.Projectors returns.
+// places is a result of Config.Projectors.
 type places struct {
 	addrs []string
 	err   error
 }
 
-// pace says when something is tried again: after pauses that double. The zero value is at once.
+// pace schedules retries with pauses that double. The zero value is due at once.
 type pace struct {
 	pause time.Duration
 	after time.Time
@@ -54,7 +54,7 @@ func (p *pace) later(now time.Time) {
 	p.after = now.Add(p.pause)
 }
 
-// ask looks for vbuckets without a stream, and asks the projectors for them.
+// ask looks for vbuckets without a stream, and requests them from the projectors.
 func (s *Subscription) ask(ctx context.Context) error {
 	tick := time.NewTicker(askInterval)
 	defer tick.Stop()
@@ -84,7 +84,7 @@ func (s *Subscription) ask(ctx context.Context) error {
 	}
 }
 
-// unfed reports whether there is something to ask for.
+// unfed reports whether there is something to request.
 func (s *Subscription) unfed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,7 +100,7 @@ func (s *Subscription) unfed() bool {
 	return false
 }
 
-// tell notes in the log what is wrong with a projector ("": with asking for them), once until something else is.
+// tell logs what is wrong with a projector ("" for the look-up of projectors), unless it was logged last.
 func (s *Subscription) tell(addr, what string, args ...any) {
 	if now := what + fmt.Sprint(args...); s.told[addr] != now {
 		s.told[addr] = now
@@ -108,8 +108,8 @@ func (s *Subscription) tell(addr, what string, args ...any) {
 	}
 }
 
-// look learns, beside the loop, where projectors are now: then they are asked. When that takes long those that were
-// known last are.
+// look starts a look-up of the projectors; when it returns, they are asked. If it takes long, those known last are
+// asked meanwhile.
 func (s *Subscription) look(ctx context.Context) {
 	if !s.looks.IsZero() {
 		if time.Since(s.looks) >= lookPatience {
@@ -131,7 +131,7 @@ func (s *Subscription) look(ctx context.Context) {
 	})
 }
 
-// found takes over where projectors are.
+// found records the projectors' addresses.
 func (s *Subscription) found(p places) {
 	if p.err != nil || len(p.addrs) > maxProjectors {
 		s.tell("", "cannot learn where projectors are; trying again, and asking those known last", "projectors", len(p.addrs),
@@ -140,12 +140,12 @@ func (s *Subscription) found(p places) {
 	}
 	delete(s.told, "")
 	s.addrs = p.addrs
-	// the topics that are open and, beside them, those that are being stopped
+	// The topics that are open and, beside them, those that are being stopped.
 	s.allow(max(minConnections, len(p.addrs)*topicConnections*2*maxTopics))
 	maps.DeleteFunc(s.missing, func(addr string, _ time.Time) bool { return !slices.Contains(s.addrs, addr) })
 }
 
-// answer is what a projector says to a request.
+// answer is a projector's answer to a request.
 type answer struct {
 	addr  string
 	req   *wire.Subscribe
@@ -153,8 +153,8 @@ type answer struct {
 	err   error
 }
 
-// askAll asks the projectors, side by side, for what is not fed. Who has not answered yet is not asked again, and
-// nobody waits for it: whoever begins a vbucket first brings it.
+// askAll sends requests for unfed vbuckets to the projectors concurrently. A projector that has not answered yet is
+// not asked again, and does not delay the others: the first one that begins a vbucket delivers it.
 func (s *Subscription) askAll(ctx context.Context) {
 	defer s.rest(time.Now())
 	for _, addr := range s.addrs {
@@ -171,7 +171,7 @@ func (s *Subscription) askAll(ctx context.Context) {
 			select {
 			case s.answers <- answer{addr, req, reply, err}:
 			case <-ctx.Done():
-				if err == nil { // what it has begun may be later than the word that all is over
+				if err == nil { // streams that it began may have missed the stop of all
 					_ = s.stopOf(ctx, reply.ClusterID, []*request{{addr: addr, topic: reply.Topic}})
 				}
 			}
@@ -180,8 +180,8 @@ func (s *Subscription) askAll(ctx context.Context) {
 	}
 }
 
-// rest lets what is asked for now wait before it is asked for again: nobody may host it, as while its KV node is away.
-// A vbucket that is begun waits no more.
+// rest starts the pause before the vbuckets requested now are requested again: possibly no projector hosts them, as
+// while a KV node is down. A vbucket that is begun pauses no more.
 func (s *Subscription) rest(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -195,7 +195,7 @@ func (s *Subscription) rest(now time.Time) {
 	}
 }
 
-// askFirst makes it a request for all vbuckets: the answer will say how many there are.
+// askFirst makes req a request for all vbuckets: the answer will contain their number.
 func (s *Subscription) askFirst(addr string, req *wire.Subscribe) {
 	restart := &wire.RestartTimestamp{}
 	for vb, at := range s.cfg.From {
@@ -209,7 +209,7 @@ func (s *Subscription) askFirst(addr string, req *wire.Subscribe) {
 	s.requests[req.Counter] = r
 }
 
-// wanted makes the request for what is not fed; any is false when all is.
+// wanted returns the request for unfed vbuckets; any is false if there are none.
 func (s *Subscription) wanted(addr string) (req *wire.Subscribe, any bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -232,7 +232,7 @@ func (s *Subscription) wanted(addr string) (req *wire.Subscribe, any bool) {
 	for vb := range s.vbuckets {
 		if v := &s.vbuckets[vb]; s.isUnfed(uint16(vb), now) || joined[v.request] {
 			restart.Add(v.at.start(uint16(vb)))
-			if v.moved { // it is no stream that brings nothing
+			if v.moved { // the stream before was not one that brings nothing
 				v.pace = pace{}
 			}
 			v.request, v.owner, v.idle, v.moved = 0, nil, now, false
@@ -247,8 +247,8 @@ func (s *Subscription) wanted(addr string) (req *wire.Subscribe, any bool) {
 	return req, true
 }
 
-// joined are the requests at a projector whose vbuckets are to be asked for as one, none while there are few; the lock
-// is held.
+// joined returns the requests at a projector whose vbuckets are to be requested again as one, none while there are
+// few. The caller holds the lock.
 func (s *Subscription) joined(addr string) map[uint64]bool {
 	at := map[uint64]bool{}
 	for vb := range s.vbuckets {

@@ -11,17 +11,17 @@ import (
 	"tidemark/timestamp"
 )
 
-// sink takes the batches of one connection.
+// sink receives the batches of one connection.
 type sink struct {
 	s       *Subscription
 	hello   keyversion.Hello
-	request uint64 // counter of the request whose topic it is of
+	request uint64 // counter of the request for its topic
 }
 
-// errGap is wrapped when a stream goes on after something that was not handled: it is asked for anew.
+// errGap is wrapped if a stream continues after something that was not handled: it is requested again.
 var errGap = errors.New("a gap in the stream")
 
-// accept decides on a connection by its hello.
+// accept accepts or rejects a connection by its hello.
 func (s *Subscription) accept(_ context.Context, h keyversion.Hello) (transport.Sink, error) {
 	request, ours := s.requestOf(h.Topic)
 	if h.Bucket != s.cfg.Bucket || h.Node != 0 || !ours {
@@ -37,7 +37,7 @@ func (s *Subscription) accept(_ context.Context, h keyversion.Hello) (transport.
 	return &sink{s: s, hello: h, request: request}, nil
 }
 
-// Receive implements transport.Sink: the batch is acknowledged when all of it has been handled.
+// Receive implements transport.Sink: the batch is acknowledged once all of it has been handled.
 func (k *sink) Receive(ctx context.Context, b *keyversion.Batch, release func()) error {
 	if err := k.s.awaitAnswer(ctx, k.request); err != nil {
 		return err
@@ -56,8 +56,8 @@ func (k *sink) Receive(ctx context.Context, b *keyversion.Batch, release func())
 	return nil
 }
 
-// take notes that there is a batch to be handled, until the function that it gives is called. What is behind the batch
-// can not come meanwhile: no stream is overdue for the time that the user's functions have taken.
+// take records that a batch is being handled, until the returned function is called. Data after the batch cannot
+// arrive meanwhile, so no stream becomes overdue because of the time that the user's functions take.
 func (k *sink) take() (taken func()) {
 	began := time.Now()
 	k.s.mu.Lock()
@@ -79,16 +79,16 @@ func (k *sink) take() (taken func()) {
 	}
 }
 
-// brings reports whether a vbucket's stream is to come on this connection; the lock is held.
+// brings reports whether a vbucket's stream arrives on this connection. The caller holds the lock.
 func (k *sink) brings(vb uint16) bool {
 	return k.s.vbuckets[vb].request == k.request && vb%k.hello.Connections == k.hello.Connection
 }
 
-// answerWait is how long data that comes before the answer to the request for it waits for that.
+// answerWait is how long data that arrives before the answer to its request waits for that answer.
 const answerWait = 10 * time.Second
 
-// awaitAnswer waits until it is known how many vbuckets there are, and of what indexes a request's streams are: a
-// projector sends its answer when it has begun the streams, and their data may be faster.
+// awaitAnswer waits until the number of vbuckets and the indexes of a request's streams are known: a projector
+// answers after it has begun the streams, and their data may arrive earlier.
 func (s *Subscription) awaitAnswer(ctx context.Context, request uint64) error {
 	known := s.known
 	s.mu.Lock()
@@ -113,7 +113,7 @@ func (s *Subscription) awaitAnswer(ctx context.Context, request uint64) error {
 	}
 }
 
-// Closed implements transport.Sink: the router connects again if it is still there.
+// Closed implements transport.Sink: the router connects again if it still runs.
 func (k *sink) Closed(error) {
 	k.s.mu.Lock()
 	defer k.s.mu.Unlock()
@@ -124,7 +124,7 @@ func (k *sink) Closed(error) {
 	}
 }
 
-// event takes one event; the user's token is held.
+// event processes one event. The caller holds the user's token.
 func (k *sink) event(ctx context.Context, ev *keyversion.Event) error {
 	wanted, err := k.admit(ctx, ev)
 	if err != nil || !wanted {
@@ -134,14 +134,14 @@ func (k *sink) event(ctx context.Context, ev *keyversion.Event) error {
 		ev.Statements, ev.Rest = ev.Explicit(nil), nil
 	}
 	if err := k.s.cfg.Handle(ctx, ev); err != nil {
-		if errors.Is(err, ctx.Err()) { // the connection has ended meanwhile: the event comes again on another one
+		if errors.Is(err, ctx.Err()) { // the connection has ended: the event is sent again on another one
 			return err
 		}
 		err = fmt.Errorf("subscription %s: %s %d of vbucket %d: %w", k.s.cfg.ID, ev.Kind, ev.Seqno, ev.VBucket, err)
 		k.s.user.over = err
 		select {
 		case k.s.failed <- err:
-		default: // an earlier one ends it
+		default: // an earlier failure ends it
 		}
 		return err
 	}
@@ -149,7 +149,7 @@ func (k *sink) event(ctx context.Context, ev *keyversion.Event) error {
 	return nil
 }
 
-// admit judges an event by its vbucket's state; false: it is none for the user.
+// admit checks an event against its vbucket's state; it returns false if the event is not for the user.
 func (k *sink) admit(ctx context.Context, ev *keyversion.Event) (wanted bool, err error) {
 	s := k.s
 	s.mu.Lock()
@@ -167,17 +167,17 @@ func (k *sink) admit(ctx context.Context, ev *keyversion.Event) (wanted bool, er
 	case ev.Kind == keyversion.StreamBegin:
 		return false, k.begin(v, ev)
 	case v.owner != k && v.owner != nil:
-		return false, nil // it goes on on another connection
+		return false, nil // the stream continues on another connection
 	case ev.Kind == keyversion.StreamEnd || ev.Kind == keyversion.DropData:
-		v.ended(time.Now()) // asked for anew
+		v.ended(time.Now()) // it is requested again
 		return false, nil
 	case v.owner == nil:
-		return false, nil // it is not begun on this connection
+		return false, nil // it has not begun on this connection
 	}
 	return v.at.isBehind(ev), nil
 }
 
-// isBehind reports whether an event is one that is not known yet.
+// isBehind reports whether an event is new after position p.
 func (p Position) isBehind(ev *keyversion.Event) bool {
 	if ev.Kind == keyversion.Sync && ev.Seqno == p.Seqno {
 		return p.Window != timestamp.Window{Start: ev.Seqno, End: ev.Seqno}
@@ -185,7 +185,7 @@ func (p Position) isBehind(ev *keyversion.Event) bool {
 	return (ev.Kind == keyversion.Sync || ev.Kind.Data()) && ev.Seqno > p.Seqno
 }
 
-// begin lets the stream that was asked for begin on this connection.
+// begin starts the requested stream on this connection.
 func (k *sink) begin(v *vbucket, ev *keyversion.Event) error {
 	if ev.Begin.Start > v.at.Seqno {
 		v.none()
@@ -193,8 +193,8 @@ func (k *sink) begin(v *vbucket, ev *keyversion.Event) error {
 			v.at.Seqno)
 	}
 	if ev.Begin.Start < v.at.Seqno && ev.VBUUID != v.at.VBUUID && !ev.Begin.Log.Valid(v.at.VBUUID, v.at.Seqno) {
-		// While it was asked for, something of the stream before was still being handled, of a branch that KV has left.
-		v.none() // asked for anew: KV says to where it goes back
+		// Between the request and this BEGIN, an event of the previous stream was handled, on a branch that KV has left.
+		v.none() // requested again: KV answers with the seqno to roll back to
 		return nil
 	}
 	v.owner = k
@@ -204,7 +204,7 @@ func (k *sink) begin(v *vbucket, ev *keyversion.Event) error {
 	return nil
 }
 
-// runs notes which streams a topic has, by what comes of it; the lock is held.
+// runs records which streams a topic has, by the events it sends. The caller holds the lock.
 func (s *Subscription) runs(ev *keyversion.Event) {
 	r := s.requests[ev.Incarnation.Counter]
 	switch {
@@ -221,7 +221,7 @@ func (s *Subscription) handled(ev *keyversion.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if ev.More {
-		return // the document is handled with its last part; if that never comes, all of them come again
+		return // the document is handled with its last part; if that does not come, all parts are sent again
 	}
 	v := &s.vbuckets[ev.VBucket]
 	v.moved = true

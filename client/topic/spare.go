@@ -10,8 +10,8 @@ import (
 	"tidemark/wire"
 )
 
-// trim ends streams of topics that go on, of vbuckets that another topic brings: several projectors at one KV node each
-// begin what the others begin, too.
+// trim ends streams of vbuckets that another topic delivers: several projectors at one KV node may all have begun
+// them.
 func (s *Subscription) trim(ctx context.Context) {
 	now := time.Now()
 	s.mu.Lock()
@@ -35,7 +35,7 @@ func (s *Subscription) trim(ctx context.Context) {
 	}
 }
 
-// cut tells a projector which streams of a topic nobody needs.
+// cut asks a projector to end streams of a topic that are not needed.
 func (s *Subscription) cut(ctx context.Context, r *request, spare []uint16) {
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
@@ -54,9 +54,9 @@ func (s *Subscription) cut(ctx context.Context, r *request, spare []uint16) {
 	}
 }
 
-// sweep ends topics of an earlier process of the same id: one that was killed has told nobody, and who listens where it
-// did, or has them retried for ever, keeps them alive. Each projector is asked once, and again when something comes of
-// one.
+// sweep ends topics of an earlier process with the same id: a process that was killed has not stopped them, and they
+// stay open if this process listens at the same address, or if they retry forever. Each projector is asked once, and
+// again if data of such a topic arrives.
 func (s *Subscription) sweep(ctx context.Context) {
 	now := time.Now()
 	s.mu.Lock()
@@ -87,7 +87,7 @@ func (s *Subscription) sweep(ctx context.Context) {
 	}
 }
 
-// stopEarlier stops those of a projector's topics that are this subscription's by their name, and not by their request.
+// stopEarlier stops those of a projector's topics that have this subscription's name and an earlier request counter.
 func (s *Subscription) stopEarlier(ctx context.Context, addr string, list *wire.TopicList) error {
 	var old []*request
 	for i := range list.Topics {
@@ -109,12 +109,12 @@ func (s *Subscription) before(topic string) bool {
 	return ours && n <= s.first
 }
 
-// requestOf is the counter of the request for a topic; false: it is none of this subscription's.
+// requestOf returns the counter of the request for a topic; false if the topic is not of this subscription.
 func (s *Subscription) requestOf(topic string) (n uint64, ours bool) {
 	number, ours := strings.CutPrefix(topic, s.prefix())
 	n, err := strconv.ParseUint(number, 10, 64)
 	return n, ours && err == nil
 }
 
-// prefix is what the names of its topics begin with.
+// prefix returns the common prefix of its topics' names.
 func (s *Subscription) prefix() string { return "/backfill/" + s.cfg.ID + "/" }

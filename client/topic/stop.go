@@ -14,22 +14,23 @@ import (
 // request is a topic at a projector.
 type request struct {
 	addr, topic string
-	failed      bool // the projector has not said what it has begun: it may yet begin it
-	stopping    bool // it is being told to stop
-	// known is closed with the projector's answer, when that says which indexes its streams are of; nil: they are of those
-	// of the subscription.
+	failed      bool // the projector has not answered what it has begun: it may still begin it
+	stopping    bool // a stop is being sent
+	// known is closed when the projector has answered, if only that answer tells which indexes its streams are of; if
+	// nil, they are those of the subscription.
 	known chan struct{}
-	// streams are the vbuckets that it has begun and not said to have ended, whether they count or not.
+	// streams are the vbuckets that it has begun and not ended, whether or not they count.
 	streams map[uint16]bool
-	trims   bool      // it is being told which of them nobody needs
-	after   time.Time // not before: it did not hear it
+	trims   bool      // a request to end spare streams is being sent
+	after   time.Time // not before: the last attempt failed
 }
 
 func newRequest(addr string, req *wire.Subscribe) *request {
 	return &request{addr: addr, topic: "/backfill/" + req.ID, streams: map[uint16]bool{}}
 }
 
-// forget stops topics that no vbucket is of any more, of those that were answered. One without streams has ended.
+// forget stops topics that no vbucket uses any more, among those that were answered. A topic without streams has
+// ended.
 func (s *Subscription) forget(ctx context.Context) {
 	waits := map[uint64]bool{}
 	for _, n := range s.waits {
@@ -59,7 +60,7 @@ func (s *Subscription) forget(ctx context.Context) {
 	}
 }
 
-// giveUp stops topics that were given up, as far as that is possible in a short time.
+// giveUp stops topics that were given up, as far as that is possible within stopTimeout.
 func (s *Subscription) giveUp(ctx context.Context, old []uint64) {
 	var g errgroup.Group
 	for _, n := range old {
@@ -73,7 +74,7 @@ func (s *Subscription) giveUp(ctx context.Context, old []uint64) {
 			err := s.stop(ctx, []*request{r})
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			if r.stopping = false; err == nil && !r.failed { // else it may be opened only now
+			if r.stopping = false; err == nil && !r.failed { // otherwise it may be opened only now
 				delete(s.givenUp, n)
 			}
 			return nil
@@ -82,7 +83,7 @@ func (s *Subscription) giveUp(ctx context.Context, old []uint64) {
 	_ = g.Wait()
 }
 
-// stray is called when something comes of a request that brings nothing: it is told to stop. The lock is held.
+// stray stops the topic of a request that was given up when an event of it arrives. The caller holds the lock.
 func (s *Subscription) stray(ctx context.Context, request uint64) {
 	r := s.givenUp[request]
 	if r == nil || r.stopping {
@@ -93,7 +94,7 @@ func (s *Subscription) stray(ctx context.Context, request uint64) {
 	s.calls.Go(func() error { s.giveUp(ctx, []uint64{request}); return nil })
 }
 
-// stopAll ends all topics, as far as that is possible in a short time.
+// stopAll ends all topics, as far as that is possible within stopTimeout.
 func (s *Subscription) stopAll(ctx context.Context) {
 	s.mu.Lock()
 	var all []*request
@@ -107,7 +108,7 @@ func (s *Subscription) stopAll(ctx context.Context) {
 	_ = s.stop(ctx, all)
 }
 
-// stop tells projectors to stop topics, and returns why one has not heard it.
+// stop asks projectors to stop topics, and returns the first failure.
 func (s *Subscription) stop(ctx context.Context, all []*request) error {
 	return s.stopOf(ctx, s.fence().ClusterID, all)
 }
@@ -120,14 +121,14 @@ func (s *Subscription) stopOf(ctx context.Context, cluster string, all []*reques
 		g.Go(func() error {
 			err := s.client.Stop(ctx, r.addr, &wire.StreamStop{Fence: wire.Fence{ClusterID: cluster},
 				Topic: r.topic})
-			s.log.Debug("a topic was stopped", "topic", r.topic, "error", err) // it ends by itself, too
+			s.log.Debug("a topic was stopped", "topic", r.topic, "error", err) // topics also end by themselves
 			return err
 		})
 	}
 	return g.Wait()
 }
 
-// fence is what a projector is told with a stop.
+// fence returns the fence of a stop.
 func (s *Subscription) fence() wire.Fence {
 	s.mu.Lock()
 	defer s.mu.Unlock()

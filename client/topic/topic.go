@@ -1,22 +1,24 @@
-// Package topic subscribes to a bucket's KeyVersions from outside (RT-9): it opens a topic at each projector, takes
-// the data streams on a port of its own, and hands every event to one function.
+// Package topic subscribes to a bucket's KeyVersions from outside (RT-9): it opens a topic at each projector,
+// receives the data streams on a port of its own, and passes every event to one function.
 //
-// It promises that a vbucket's events come in order of their seqnos, each once while the process lives, from the
-// position asked for on, without a gap: when a projector, a connection or a KV node goes, it asks again, of whoever
-// hosts the vbucket now, after what was handled last. While the function does not return, projectors are held back
-// (acknowledgements are the protocol's credit), and through them KV; nothing piles up here. When KV has forgotten
-// events by a failover, the function is told to which seqno the vbucket went back.
+// It guarantees that a vbucket's events come in order of their seqnos, each once while the process lives, from the
+// requested position on, without a gap: when a projector, a connection or a KV node fails, it requests the stream
+// again, from the projector that hosts the vbucket now, after the last event handled. While the function does not
+// return, projectors are held back (acknowledgements are the protocol's credit), and through them KV; nothing
+// accumulates here. When KV has lost events in a failover, the Rollback function is called with the seqno to which
+// the vbucket went back.
 //
-// It is of the indexes that the first answer names, by their ids, at all projectors: one whose definitions say others,
-// while an index is made or dropped, is asked again by these ids, and nothing that it has sent before counts. One that
-// is dropped goes on in the streams that are open; when a vbucket has to be asked for again and a projector has not
-// known it for 10 s, while no other one has, Run ends with what it says. An index that is split stays the same one,
-// under the id that it had first (origin of GET /v1/indexes), before and after: nothing is cut, lost or repeated. One
-// that is created again, under the same name too, is another one: that takes a new subscription, which may begin at the
-// old one's Positions. Of a bucket that was deleted and created again Run ends, after as long, with ErrRecreated.
+// It covers the indexes in the first answer, by their ids, at all projectors. A projector whose definitions name
+// others, while an index is created or dropped, is asked again with these ids, and nothing that it sent before
+// counts. An index that is dropped stays in the streams that are open; when a vbucket has to be requested again and a
+// projector has refused the index for 10 s, while no other one accepts the subscription, Run returns that error. An
+// index that is split stays the same one, under its first id (origin of GET /v1/indexes): nothing is cut, lost or
+// repeated. An index that is created again, even under the same name, is another one and needs a new subscription,
+// which may begin at the old one's Positions. If the bucket was deleted and created again, Run returns ErrRecreated
+// after the same time.
 //
-// It keeps nothing on disk: who wants to go on after a restart keeps Positions, and may see again what came after them.
-// It never evaluates, filters or reorders.
+// It stores nothing on disk: to continue after a restart, keep Positions; events after them may be repeated. It never
+// evaluates, filters or reorders.
 package topic
 
 import (
@@ -45,93 +47,94 @@ import (
 // Limits and times.
 const (
 	maxProjectors = 1000
-	// routers' connections at a time: the least that are allowed, and those to a topic of a projector at most
+	// Connections of routers at a time: the least that are allowed, and the most to a topic of a projector.
 	minConnections, topicConnections = 256, 16
 
-	askInterval = 250 * time.Millisecond // between two looks at what is not fed
-	// maxPause bounds the pause before a vbucket is asked for again that nobody begins, or whose streams bring nothing; it
-	// doubles.
+	askInterval = 250 * time.Millisecond // between two looks for unfed vbuckets
+	// maxPause bounds the pause before a vbucket is requested again that no projector begins, or whose streams bring
+	// nothing. The pause doubles up to it.
 	maxPause = 5 * time.Second
-	// maxTopics is how many topics are left open at a projector, each of which costs it a connection to KV. Beyond it all
-	// their vbuckets are asked for again as one: they end one by one where KV moves them.
+	// maxTopics is how many topics are left open at a projector, each of which costs it a connection to KV. Beyond it,
+	// all their vbuckets are requested again as one topic: vbuckets end one by one when KV moves them.
 	maxTopics = 4
-	// beginPatience is how long a vbucket may be without a stream before it is asked for again: routers connect again by
+	// beginPatience is how long a vbucket may be without a stream before it is requested again: routers reconnect by
 	// themselves.
 	beginPatience = 3 * time.Second
-	// missingPatience is how long projectors may not know the bucket or an index, know another one, not let the subscriber
-	// in, or find fault with its request: they learn of a new one, or of a right that was granted, in moments.
+	// missingPatience is how long projectors may lack the bucket or an index, have another bucket of that name, deny
+	// access, or reject the request: they learn of a new index, or of a permission, within moments.
 	missingPatience = 10 * time.Second
 	stopTimeout     = 2 * time.Second
-	// lookTimeout is how long Config.Projectors may take; after lookPatience those that were known last are asked.
+	// lookTimeout bounds a call of Config.Projectors; after lookPatience the projectors known last are asked.
 	lookTimeout  = 10 * time.Second
 	lookPatience = time.Second
-	// maxGivenUp is how many topics are remembered that nobody needs and that are perhaps open; the oldest give way.
+	// maxGivenUp bounds the remembered topics that are not needed and possibly open; the oldest are dropped first.
 	maxGivenUp = 256
 )
 
 var (
-	// ErrConfig is wrapped when a configuration cannot be.
+	// ErrConfig is wrapped if a configuration is invalid.
 	ErrConfig = errors.New("bad subscription")
-	// ErrRecreated is wrapped when the bucket is another one than at the beginning.
+	// ErrRecreated is wrapped if the bucket is not the one that the subscription began with.
 	ErrRecreated = errors.New("the bucket was deleted and created again")
 )
 
-// Position is where a vbucket's stream goes on: after Seqno of the branch VBUUID, inside Window. The zero value is the
-// beginning.
+// Position is where a vbucket's stream continues: after Seqno of the branch VBUUID, inside Window. The zero value is
+// the beginning.
 type Position struct {
 	VBUUID uint64           `json:"vbuuid"`
 	Seqno  uint64           `json:"seqno"`
 	Window timestamp.Window `json:"window"`
 }
 
-// start is what a projector is asked for a vbucket that goes on there.
+// start returns the request for a vbucket that continues there.
 func (p *Position) start(vb uint16) wire.StreamStart {
 	return wire.StreamStart{VBucket: vb, VBUUID: p.VBUUID, Seqno: p.Seqno, Window: p.Window, End: wire.NoEnd}
 }
 
-// Config says what to subscribe to. ID, Bucket, Projectors and Handle are required.
+// Config configures a subscription. ID, Bucket, Projectors and Handle are required.
 type Config struct {
-	ID     string // names the topics /backfill/<ID>/…; two subscribers need two
+	ID     string // in the topics' names, /backfill/<ID>/…; each subscriber needs its own
 	Bucket string // name
-	// Indexes are ids (the present or the first of each), names of indexes on the default collection, or
-	// scope.collection/name; none: all on the default collection that are active when it begins. Events do not say the
-	// collection of a document.
+	// Indexes are ids (the present or the first one), names of indexes on the default collection, or
+	// scope.collection/name; if empty, all on the default collection that are active when the subscription begins.
+	// Events do not contain the collection of a document.
 	Indexes []string
-	// Projectors returns the base URLs of the projectors' admin servers; it is asked again and again, one call at a time.
-	// It must return when its context ends, after 10 s at the latest. While it takes long, and when it fails, the
+	// Projectors returns the base URLs of the projectors' admin servers. It is called repeatedly, never concurrently,
+	// and must return when its context ends, which is after at most 10 s. While it takes long, and when it fails, the
 	// projectors that it returned last are asked.
 	Projectors func(ctx context.Context) ([]string, error)
 	Listen     string // host:port for the data streams; "": a free port of 127.0.0.1
-	Advertise  string // host that projectors are told instead of the one listened on
-	// From has the vbuckets that do not start at the beginning.
+	Advertise  string // host to publish to projectors instead of the one listened on
+	// From holds the positions of vbuckets that do not start at the beginning.
 	From map[uint16]Position
 	// Handle is called with one event at a time: Insert, Delete, UpsertDeletion or Sync (everything up to its Seqno has
-	// come). Its memory is the sender's again when Handle returns. A document with more keys than fit into a frame comes
-	// in parts, each about other indexes, More in all but the last: it counts as handled with the last, and after a cut
-	// all parts come again. Its error ends Run and is wrapped by what Run returns, and it is not called again. The event
-	// counts as handled, and is not repeated, when it returns nil. ctx ends with the event's connection: who then returns
-	// its error is given the event again, on another connection.
+	// come). It must not keep the event's memory after it returns. A document with more keys than fit into a frame comes
+	// in parts, each about other indexes, with More set in all but the last: it counts as handled with the last part,
+	// and after a reconnection all parts are sent again. If Handle returns nil, the event counts as handled and is not
+	// repeated. If it returns an error, it is not called again, and Run returns an error that wraps it. ctx ends with
+	// the event's connection: if Handle then returns ctx's error, it gets the event again, on another connection.
 	Handle func(ctx context.Context, ev *keyversion.Event) error
-	// Rollback, unless nil, is called between two events when KV has gone back: what came of vbucket above seqno is void.
+	// Rollback, unless nil, is called between two events when KV has gone back: all events of vbucket above seqno are
+	// void.
 	Rollback func(ctx context.Context, vbucket uint16, seqno uint64) error
-	// TLS, unless nil, is on all connections. It needs a certificate with the role indexer: another one, or none, is an
-	// ErrConfig.
+	// TLS, unless nil, is used on all connections. It needs a certificate with the role indexer; otherwise Open returns
+	// an ErrConfig.
 	TLS *tlsconf.Source
-	// RetryForever lets projectors keep the streams, and try to reach this port, when it cannot be reached for a minute
-	// (RT-5).
+	// RetryForever makes projectors keep the streams, and keep trying to reach this port, beyond the minute after which
+	// they would give up (RT-5).
 	RetryForever bool
 	Logger       hclog.Logger // nil: none
 }
 
-// Subscription is a running subscription. What its asking loop alone keeps, and the right to call the user's functions,
-// are types; under mu is what the loop and the connections share, which an answer and an event both change.
+// Subscription is a running subscription. The state of the asking loop, and the right to call the user's functions,
+// are types of their own; mu guards what the loop and the connections share, which both answers and events change.
 type Subscription struct {
 	cfg      Config
 	listener net.Listener
 	client   projectors
 	log      hclog.Logger
-	allow    func(connections int) // of the data port
-	calls    errgroup.Group        // of projectors
+	allow    func(connections int) // sets the connection limit of the data port
+	calls    errgroup.Group        // to projectors
 	answers  chan answer
 	places   chan places
 
@@ -139,21 +142,22 @@ type Subscription struct {
 	user user
 
 	mu       sync.Mutex
-	taking   map[*sink]struct{} // who has a batch that waits for the token, or has it
+	taking   map[*sink]struct{} // connections with a batch that waits for the token, or has it
 	cluster  string
 	uuid     string
 	indexes  []index.ID
 	vbuckets []vbucket     // nil before the first answer
-	known    chan struct{} // closed with that
+	known    chan struct{} // closed at the first answer
 	failed   chan error
 	requests map[uint64]*request
-	// givenUp are requests that nobody needs, and whose topics are perhaps there: a projector that hung may have opened
-	// one after its answer was no longer awaited, or has not heard that it is to stop. What comes of one stops it.
+	// givenUp are requests that are not needed and whose topics possibly exist: a projector that hung may have opened
+	// one after its answer was no longer awaited, or has not received the stop. If an event of such a topic arrives, it
+	// is stopped.
 	givenUp map[uint64]*request
-	earlier bool // something came of an earlier process of this subscription
+	earlier bool // data of an earlier process's topic arrived
 }
 
-// Open checks the configuration and listens; nothing is asked for before Run. Run or Close must follow.
+// Open checks the configuration and listens; it sends no request before Run. Run or Close must follow.
 func Open(cfg Config) (*Subscription, error) {
 	if err := cfg.check(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
@@ -174,7 +178,7 @@ func Open(cfg Config) (*Subscription, error) {
 		answers: make(chan answer), places: make(chan places)}, nil
 }
 
-// check says what cannot be used.
+// check returns what is wrong with the configuration.
 func (cfg *Config) check() error {
 	switch {
 	case !wire.IsVisible(cfg.ID) || strings.Contains(cfg.ID, "/") || len(cfg.ID) > wire.MaxTopic/2:
@@ -189,14 +193,14 @@ func (cfg *Config) check() error {
 	if err := from.Check(); err != nil {
 		return fmt.Errorf("in From: %w", err)
 	}
-	// projectors would be asked in vain, and speak to no other on the data port
+	// Otherwise projectors would refuse all requests, and the data port rejects any other certificate.
 	if err := cfg.TLS.Has(tlsconf.Indexer); err != nil {
 		return fmt.Errorf("%w; make one with: tidemark cert node --role indexer --id NAME", err)
 	}
 	return nil
 }
 
-// Close gives back what Open has taken, of a subscription that is not to be run; after Run there is nothing to do.
+// Close releases what Open acquired, for a subscription that is not run; after Run it is not needed.
 func (s *Subscription) Close() error {
 	s.client.Close()
 	if err := s.listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
@@ -205,22 +209,22 @@ func (s *Subscription) Close() error {
 	return nil
 }
 
-// Addr is where it listens, host:port.
+// Addr returns the address it listens on, host:port.
 func (s *Subscription) Addr() string { return s.listener.Addr().String() }
 
-// Endpoint returns the host:port at which projectors are told to reach it: Addr, or with Config.Advertise as the host.
+// Endpoint returns the host:port at which projectors reach it: Addr, with Config.Advertise as the host if set.
 func (s *Subscription) Endpoint() string { return rpc.Advertised(s.listener.Addr(), s.cfg.Advertise) }
 
-// Indexes returns the indexes that are subscribed to, by the ids that events have; none before the first projector has
-// answered.
+// Indexes returns the subscribed indexes, by the ids that events contain; none before the first projector has
+// answered. The caller must not modify the result.
 func (s *Subscription) Indexes() []index.ID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.indexes
 }
 
-// Positions returns where each vbucket goes on: all events up to there have been handled. It may be called from Handle,
-// and then does not count that event yet.
+// Positions returns the position of each vbucket: all events up to it have been handled. It may be called from
+// Handle, and does not include that call's event yet.
 func (s *Subscription) Positions() map[uint16]Position {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -231,9 +235,10 @@ func (s *Subscription) Positions() map[uint16]Position {
 	return all
 }
 
-// Run subscribes until ctx ends, then returns nil, or until Handle or Rollback fail, or projectors refuse for 10 s what
-// is asked for: the bucket is gone or was re-created (ErrRecreated), one of the indexes is gone when a stream has to be
-// asked for again, the request or a right is wrong. Nothing of it runs when it has returned; it may be called once.
+// Run subscribes until ctx ends, then returns nil, or until Handle or Rollback fails, or until projectors have
+// refused the requests for 10 s: the bucket is gone or was created again (ErrRecreated), an index is gone when a
+// stream has to be requested again, or the request is invalid or not permitted. When it returns, none of its
+// goroutines is left. It may be called once.
 func (s *Subscription) Run(ctx context.Context) error {
 	defer s.client.Close()
 	server := transport.NewServer(transport.ServerConfig{Logger: s.log,
@@ -256,15 +261,15 @@ func (s *Subscription) Run(ctx context.Context) error {
 	return err
 }
 
-// user is who is called with events and rollbacks, in one goroutine at a time.
+// user serializes the calls of the user's functions, for events and rollbacks.
 type user struct {
-	token chan struct{} // room for one: who has put it there may call
-	over  error         // of a call, after which there is none; guarded by the token
+	token chan struct{} // capacity 1: a call may run while its token is in the channel
+	over  error         // of a failed call, after which there is no other; guarded by the token
 }
 
 func newUser() user { return user{token: make(chan struct{}, 1)} }
 
-// lock and unlock bracket a call of the user's functions. lock returns the error of one that has failed.
+// lock and unlock bracket a call of the user's functions. lock returns the error of an earlier call that has failed.
 func (u *user) lock(ctx context.Context) error {
 	select {
 	case u.token <- struct{}{}:
