@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -54,7 +55,7 @@ func Dial(ctx context.Context, addr string, hello keyversion.Hello, opts Options
 	if opts.TLS != nil {
 		creds = credentials.NewTLS(opts.TLS)
 	}
-	c.cc, err = grpc.NewClient("passthrough:///"+addr,
+	c.cc, err = grpc.NewClient("passthrough:///"+strings.ReplaceAll(addr, "%", "%25"), // a zone, in a URL
 		grpc.WithTransportCredentials(creds),
 		grpc.WithContextDialer(c.dialRaw),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(newCodec()), grpc.MaxCallRecvMsgSize(keyversion.MaxAckFrame)),

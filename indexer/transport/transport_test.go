@@ -516,6 +516,16 @@ func TestDialGivesUp(t *testing.T) {
 	}
 }
 
+// An address with a zone is dialled as it is, with IPv6 on this machine or without: it is not taken for a URL that is none.
+func TestAddressWithAZone(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	_, err := transport.Dial(ctx, "[::1%nowhere]:1", hello(), transport.Options{})
+	if err == nil || !strings.Contains(err.Error(), "dial tcp [::1%nowhere]:1") {
+		t.Fatalf("%v, want that it was dialled", err)
+	}
+}
+
 // Stop ends sinks that are busy and tells every one that it is over.
 func TestStopEndsBusySinks(t *testing.T) {
 	busy := make(chan struct{}, 1)
