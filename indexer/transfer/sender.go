@@ -88,7 +88,10 @@ func (s *Sender) idle(c *sending) bool { return s.unused(c, idleAfter) }
 
 // forsaken reports whether an export gives its place to somebody else.
 func (s *Sender) forsaken(c *sending) bool {
-	return s.idle(c) || !c.begun && s.unused(c, unreadAfter)
+	if c.begun {
+		return s.unused(c, stalledAfter)
+	}
+	return s.unused(c, unreadAfter)
 }
 
 func (s *Sender) unused(c *sending, since time.Duration) bool {

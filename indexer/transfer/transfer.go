@@ -35,6 +35,10 @@ const (
 	// unreadAfter is how long one is kept from others of which nothing was read yet: longer than a receiver lets other
 	// copies go first. Who wanted it may have let the copy go, or have been killed, and says nothing then.
 	unreadAfter = 20 * time.Second
+	// stalledAfter is how long one is kept from others of which something was read: longer than a receiver takes for two
+	// tries for a chunk. One that was killed, or whose disk hangs, does not ask, and one that comes back goes on with the
+	// tables that it has.
+	stalledAfter = 45 * time.Second
 	// offerPatience is how long who asks is kept waiting while an export is being made, for as long as it takes: what is
 	// in memory is written before. Then he asks again, when others had their turn.
 	offerPatience = 2 * time.Second

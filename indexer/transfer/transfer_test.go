@@ -257,7 +257,7 @@ func TestOneAtATime(t *testing.T) {
 }
 
 // TestForsaken: what was made for a receiver that never comes for it, or is killed before it reads, keeps others out
-// for a moment only; what somebody reads is his for much longer.
+// for a moment only; what somebody has read is his for longer, but not for as long as where nobody waits.
 func TestForsaken(t *testing.T) {
 	for name, c := range map[string]struct {
 		taken, read bool
@@ -265,7 +265,7 @@ func TestForsaken(t *testing.T) {
 	}{
 		"made, and not taken":    {keeps: unreadAfter},
 		"taken, and not read":    {taken: true, keeps: unreadAfter},
-		"read, and not any more": {taken: true, read: true, keeps: idleAfter},
+		"read, and not any more": {taken: true, read: true, keeps: stalledAfter},
 	} {
 		l := newLink(t)
 		ask := func(q Question) ([]byte, error) {
