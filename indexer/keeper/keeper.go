@@ -59,6 +59,7 @@ type Keeper struct {
 	little  int64                          // bytes below which a turn is passed
 	durable turns
 	common  time.Time // when it is kept next where copies stand together
+	fails   bool      // that could not be done the last time
 
 	// of the loop that stores checkpoints
 	saved  map[index.CopyID]copies.RowsAt // of the newest checkpoint
@@ -75,7 +76,8 @@ type passed struct {
 type turns struct {
 	period time.Duration
 	due    map[index.CopyID]time.Time
-	seen   int // copies so far
+	fails  map[index.CopyID]bool // of those that could not be kept safe the last time
+	seen   int                   // copies so far
 }
 
 const (
@@ -92,6 +94,10 @@ const (
 	memoryPart    = 4
 	littleChanges = 60_000
 )
+
+func newTurns(period time.Duration) turns {
+	return turns{period: period, due: map[index.CopyID]time.Time{}, fails: map[index.CopyID]bool{}}
+}
 
 // look is when it is to be looked whose turn it is: when the next one has its turn, or somebody may be new.
 func (t *turns) look(now time.Time) time.Duration {
@@ -125,6 +131,7 @@ func (t *turns) forget(all []*storage.Slice) {
 		maps.DeleteFunc(t.due, func(id index.CopyID, _ time.Time) bool {
 			return !slices.ContainsFunc(all, func(s *storage.Slice) bool { return s.Meta().Copy == id })
 		})
+		maps.DeleteFunc(t.fails, func(id index.CopyID, _ bool) bool { _, ok := t.due[id]; return !ok })
 	}
 }
 
@@ -135,8 +142,7 @@ func New(o Options) *Keeper { return &Keeper{Options: o} }
 func (p *Keeper) begin() {
 	p.kept, p.saved = map[index.CopyID]copies.RowsAt{}, map[index.CopyID]copies.RowsAt{}
 	p.passed = map[index.CopyID]passed{}
-	p.durable = turns{period: p.PersistEvery, due: map[index.CopyID]time.Time{}}
-	p.stored = turns{period: p.Checkpoint, due: map[index.CopyID]time.Time{}}
+	p.durable, p.stored = newTurns(p.PersistEvery), newTurns(p.Checkpoint)
 }
 
 // Run works until ctx ends.
@@ -177,9 +183,11 @@ func (p *Keeper) makeDurable(ctx context.Context) {
 	maps.DeleteFunc(p.passed, func(id index.CopyID, _ passed) bool { _, ok := p.Store.Slice(id); return !ok })
 	if now := p.Now(); !now.Before(p.common) {
 		p.common = now.Add(p.durable.period)
-		if err := p.Store.KeepCommon(); err != nil {
-			p.Log.Warn("keeping where copies stand; trying again later", "error", err)
+		err := p.Store.KeepCommon()
+		if err != nil && !p.fails {
+			p.Log.Warn("keeping where copies stand; trying again until it succeeds", "error", err)
 		}
+		p.fails = err != nil
 	}
 }
 
@@ -199,8 +207,16 @@ func (p *Keeper) step(ctx context.Context, t *turns, done map[index.CopyID]copie
 		if ctx.Err() != nil {
 			return
 		}
-		if err != nil && !errors.Is(err, storage.ErrClosed) {
-			p.Log.Warn("keeping a copy safe; trying again later", "copy", id, "error", err)
+		if errors.Is(err, storage.ErrClosed) {
+			err = nil
+		}
+		if err != nil && !t.fails[id] { // all copies on a full disk fail at each of their turns
+			p.Log.Warn("keeping a copy safe; trying again until it succeeds", "copy", id, "error", err)
+		}
+		if err != nil {
+			t.fails[id] = true
+		} else {
+			delete(t.fails, id)
 		}
 	}
 	t.forget(all)

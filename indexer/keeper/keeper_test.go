@@ -1,11 +1,16 @@
 package keeper
 
 import (
+	"bytes"
 	"context"
+	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/hashicorp/go-hclog"
 
 	"tidemark/index"
@@ -21,7 +26,7 @@ func TestTurns(t *testing.T) {
 	const period, rounds = 5 * time.Second, 4
 	for _, copies := range []int{1, 2, 6, 7, 100, 1000} {
 		now := time.Unix(1_700_000_000, 0)
-		turns := turns{period: period, due: map[index.CopyID]time.Time{}}
+		turns := newTurns(period)
 		last, count, began := map[index.CopyID]time.Time{}, map[index.CopyID]int{}, now
 		for ; now.Sub(began) < rounds*period; now = now.Add(period / turnsPer) {
 			together := 0
@@ -57,7 +62,7 @@ func TestTurns(t *testing.T) {
 // TestTurnLate: copies that could not have a turn for long have one then, and the next ones are spread again.
 func TestTurnLate(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
-	turns := turns{period: time.Second, due: map[index.CopyID]time.Time{}}
+	turns := newTurns(time.Second)
 	for id := range index.CopyID(6) {
 		if turns.its(id, now) {
 			t.Errorf("copy %d has a turn at first sight", id)
@@ -194,7 +199,7 @@ func TestLittleWaits(t *testing.T) {
 // TestLooks: it is looked again when the next copy has its turn, and before anybody new has waited for long.
 func TestLooks(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
-	turns := turns{period: 64 * time.Second, due: map[index.CopyID]time.Time{}}
+	turns := newTurns(64 * time.Second)
 	look := func(want time.Duration) {
 		t.Helper()
 		if got := turns.look(now); got != want {
@@ -208,4 +213,45 @@ func TestLooks(t *testing.T) {
 	look(700 * time.Millisecond)
 	turns.due[3] = now.Add(-time.Second)
 	look(100 * time.Millisecond)
+}
+
+// TestWhatFailsIsToldOnce: that a copy cannot be kept safe is told when it begins, not at each of its turns, and again
+// when it has succeeded meanwhile.
+func TestWhatFailsIsToldOnce(t *testing.T) {
+	var full atomic.Bool
+	st, one := storagetest.OpenOn(t, errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if full.Load() && op.Kind == errorfs.OpCreate {
+			return syscall.ENOSPC
+		}
+		return nil
+	})))
+	var said bytes.Buffer // the logger has a lock
+	now := time.Unix(1_700_000_000, 0)
+	p := New(Options{Store: st, PersistEvery: time.Second, Now: func() time.Time { return now },
+		Log: hclog.New(&hclog.LoggerOptions{Output: &said})})
+	p.begin()
+	rounds := func() {
+		for range 4 {
+			now = now.Add(p.PersistEvery)
+			p.makeDurable(t.Context())
+		}
+	}
+	for seqno := range uint64(2) {
+		storagetest.FlushAt(t, one, 7, seqno+1)
+		full.Store(true)
+		rounds()
+		full.Store(false)
+		for until := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) { // it is tried again by itself
+			rounds()
+			if d, err := one.Durable(); err == nil && d.Batch == one.Stats().Batch {
+				break
+			}
+			if time.Now().After(until) {
+				t.Fatal("it does not become durable")
+			}
+		}
+	}
+	if n := strings.Count(said.String(), "keeping a copy safe"); n != 2 {
+		t.Errorf("it is said %d times, want 2:\n%s", n, said.String())
+	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/hashicorp/go-hclog"
 
 	"tidemark/index"
 	"tidemark/ingest"
@@ -553,4 +554,43 @@ func TestUnreadableBlock(t *testing.T) {
 	}
 	must(t, slice.Flush(context.Background(), change))
 	must(t, store.Close())
+}
+
+// TestAFullDiskIsToldOnce: a copy whose memtable cannot be written is told of when that begins and when it ends, and not
+// with each try in between: all copies of a node try once a second.
+func TestAFullDiskIsToldOnce(t *testing.T) {
+	var full atomic.Bool
+	var tries atomic.Int64
+	fs := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if full.Load() && op.Kind == errorfs.OpCreate && strings.Contains(op.Path, ".sst") {
+			tries.Add(1)
+			return syscall.ENOSPC
+		}
+		return nil
+	}))
+	var said bytes.Buffer // the logger has a lock
+	store := openTest(t, "data", func(o *Options) {
+		o.FS, o.Logger = fs, hclog.New(&hclog.LoggerOptions{Output: &said, Level: hclog.Info})
+	})
+	slice, err := store.Create(testMeta(1))
+	must(t, err)
+	must(t, slice.Flush(context.Background(), historyBatch(1)))
+	full.Store(true)
+	if err := slice.Persist(within(t, time.Minute)); !errors.Is(err, ErrDiskFull) {
+		t.Fatal(err)
+	}
+	until(t, func() error {
+		if n := tries.Load(); n < 5 {
+			return fmt.Errorf("%d tries", n)
+		}
+		return nil
+	})
+	full.Store(false)
+	until(t, func() error { return slice.Persist(within(t, time.Minute)) })
+	must(t, store.Close())
+	for _, text := range []string{"writing a memtable failed", "memtables are written again"} {
+		if n := strings.Count(said.String(), text); n != 1 {
+			t.Errorf("%q is said %d times:\n%s", text, n, said.String())
+		}
+	}
 }

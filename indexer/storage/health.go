@@ -36,14 +36,13 @@ func newHealth() *health {
 	return &health{changed: make(chan struct{}), closing: make(chan struct{})}
 }
 
-func (h *health) set(err error, fatal bool) {
+// set notes that background work fails, nil: that it goes well. It reports whether it failed already.
+func (h *health) set(err error, fatal bool) (already bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.fatal {
-		return
-	}
-	if err == nil && h.err == nil {
-		return
+	already = h.err != nil
+	if h.fatal || err == nil && h.err == nil {
+		return already
 	}
 	h.err, h.fatal = err, fatal
 	if err == nil {
@@ -53,11 +52,12 @@ func (h *health) set(err error, fatal bool) {
 	}
 	close(h.changed)
 	h.changed = make(chan struct{})
+	return already
 }
 
-func (h *health) fail(err error) { h.set(err, false) }
-func (h *health) die(err error)  { h.set(err, true) }
-func (h *health) ok()            { h.set(nil, false) }
+func (h *health) fail(err error) (already bool) { return h.set(err, false) }
+func (h *health) die(err error)                 { h.set(err, true) }
+func (h *health) ok() (failed bool)             { return h.set(nil, false) }
 
 func (h *health) get() (err error, changed <-chan struct{}) {
 	h.mu.Lock()

@@ -314,13 +314,18 @@ func (e *pebbleEngine) broken() error {
 
 func (e *pebbleEngine) onFlush(info pebble.FlushInfo) {
 	if info.Err != nil && len(info.Output) == 0 && info.Err.Error() != "pebble: empty table" {
-		e.health.fail(classify(e.id, e.dir, info.Err))
-		e.res.logger.Error("writing a memtable failed, trying again", "copy", e.id, "error", info.Err)
+		if e.health.fail(classify(e.id, e.dir, info.Err)) { // all copies on a full disk try once a second
+			e.res.logger.Debug("writing a memtable failed again", "copy", e.id, "error", info.Err)
+		} else {
+			e.res.logger.Error("writing a memtable failed, trying again until it succeeds", "copy", e.id, "error", info.Err)
+		}
 		return
 	}
 	e.flushes.Add(1)
 	e.changes.Add(1)
-	e.health.ok()
+	if e.health.ok() {
+		e.res.logger.Info("memtables are written again", "copy", e.id)
+	}
 }
 
 // overdue reports whether a merge is late: it is due at half of l0Threshold tables of level 0, which are read one
