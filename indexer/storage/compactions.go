@@ -12,10 +12,18 @@ const (
 	maxRest = 5 * time.Second
 	// crowd is how many stores may wait for a slot while a compaction that has one pauses for others' sake.
 	crowd = 3
+	// leastMerge is the part of a store that has to lie in level 0, as its divisor, before it is merged with all below.
+	leastMerge = 8
 )
 
-// compactions is the process-wide limit on compactions: the stores of all slices share its slots. It grants a slot to
-// whoever asks first; when one is given back, to the waiting store with the most urgent compaction.
+// compactions is the process-wide limit on compactions: the stores of all slices share its slots. When one is free it
+// is granted to the waiting store with the most urgent compaction.
+//
+// A store asks for more than it gains by. Each table with many removed keys is to be merged at once, however small:
+// Pebble calls that tombstone density. Such is nearly every table of an index whose documents are updated, as each
+// update removes a key; and as rows of one table are spread over all keys, the whole copy is written anew for it. So a
+// compaction waits until it is due: a copy that is made durable often, or sent to another indexer, is not written anew
+// each time. What scans pass over meanwhile is at most that part of the copy.
 type compactions struct {
 	limit int
 
@@ -34,6 +42,10 @@ type compactor struct {
 	all *compactions
 	// guarded by all.mu:
 	db      pebble.DBForCompaction
+	tables  tables // db, where it says which it has; nil: whatever it asks for is due
+	due     bool   // what it asks for, as of the last look
+	looking bool   // somebody looks, and
+	again   bool   // has to look once more
 	running int
 	asked   bool // in vain, and not again since
 	calls   int  // calls into db under way
@@ -41,6 +53,30 @@ type compactor struct {
 	stopped bool // no more: the store is being closed, or has a damaged file that compactions would meet again and again
 	delay   time.Duration
 	rest    *time.Timer // after a failure: none before it is over; nil: may run
+}
+
+// tables is a store that says which tables it has, by level.
+type tables interface {
+	SSTables(opts ...pebble.SSTablesOption) ([][]pebble.SSTableInfo, error)
+}
+
+// isDue reports whether a compaction of a store with these tables is worth it: level 0 is empty, and a lower level has
+// to be merged, or it has as many tables as scans are to meet at most, or a part of all bytes.
+func isDue(levels [][]pebble.SSTableInfo) bool {
+	var all, above uint64
+	for i := range levels {
+		for j := range levels[i] {
+			all += levels[i][j].Size
+		}
+		if i == 0 {
+			above = all
+		}
+	}
+	n := 0
+	if len(levels) > 0 {
+		n = len(levels[0])
+	}
+	return n == 0 || n >= l0Threshold/2 || above >= all/leastMerge
 }
 
 func (c *compactions) member() *compactor {
@@ -52,7 +88,50 @@ func (m *compactor) Register(_ int, db pebble.DBForCompaction) {
 	m.all.mu.Lock()
 	defer m.all.mu.Unlock()
 	m.db = db
+	m.tables, _ = db.(tables)
 	m.all.members[m] = struct{}{}
+}
+
+// look lets a compaction begin that is due. It waits for nothing: the store's lock may be held.
+func (m *compactor) look() {
+	m.all.mu.Lock()
+	defer m.all.mu.Unlock()
+	m.wanted()
+}
+
+// wanted has somebody look, once for all who want it meanwhile. The lock is held.
+func (m *compactor) wanted() {
+	if m.stopped || m.tables == nil {
+		return
+	}
+	if m.again = true; !m.looking {
+		m.looking = true
+		m.calls++ // until there is no store any more
+		go m.looks()
+	}
+}
+
+// looks lets compactions begin for as long as somebody wants it.
+func (m *compactor) looks() {
+	all := m.all
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	for m.again && !m.stopped {
+		m.again = false
+		all.mu.Unlock()
+		waiting, _ := m.db.GetWaitingCompaction() // first: who wanted a look has let go of the store's lock then
+		levels, err := m.tables.SSTables()
+		all.mu.Lock()
+		m.due = err != nil || isDue(levels)
+		m.waits(waiting && m.due && !m.stopped && m.rest == nil && m.running == 0 && all.running >= all.limit)
+		all.mu.Unlock()
+		for waiting && all.grant() {
+		}
+		all.mu.Lock()
+	}
+	m.looking = false
+	m.calls--
+	m.idle.Broadcast()
 }
 
 // Unregister implements pebble.CompactionScheduler.
@@ -119,10 +198,15 @@ func (m *compactor) wake(after **time.Timer) {
 	}
 }
 
-// TrySchedule implements pebble.CompactionScheduler; the store's lock is held.
+// TrySchedule implements pebble.CompactionScheduler; the store's lock is held. It cannot be asked now what it wants:
+// it gets a slot as one that waits does.
 func (m *compactor) TrySchedule() (bool, pebble.CompactionGrantHandle) {
 	m.all.mu.Lock()
 	defer m.all.mu.Unlock()
+	if m.tables != nil {
+		m.wanted()
+		return false, nil
+	}
 	if !m.mayRun() {
 		m.waits(!m.stopped && m.rest == nil && m.running == 0)
 		return false, nil
@@ -151,7 +235,8 @@ func (m *compactor) mayPause() bool {
 }
 
 func (m *compactor) mayRun() bool {
-	return !m.stopped && m.rest == nil && m.all.running < m.all.limit && m.running < m.db.GetAllowedWithoutPermission()
+	return !m.stopped && m.rest == nil && (m.tables == nil || m.due) && m.all.running < m.all.limit &&
+		m.running < m.db.GetAllowedWithoutPermission()
 }
 
 func (m *compactor) take() {
