@@ -307,6 +307,9 @@ func (c *SetIndexState) apply(t *tx) *Rejection {
 	if rejection := c.admit(f); rejection != nil {
 		return rejection
 	}
+	if rejection := x.checkTopology(c.IfTopology); rejection != nil {
+		return rejection
+	}
 	if c.To != index.Error {
 		if rejection := c.checkBucket(t, f); rejection != nil {
 			return rejection
@@ -442,7 +445,16 @@ func hasPeer(copies []partition.Copy, at int) bool {
 	})
 }
 
-func (c *PlaceCopies) apply(t *tx) *Rejection {
+// checkTopology refuses what was decided when the copies were elsewhere, unless at is 0.
+func (x *Index) checkTopology(at uint64) *Rejection {
+	if at != 0 && at != x.TopologyCAS {
+		return reject(errcode.CASMismatch, "the topology of index %d (%s) was modified at cas %d, the command was "+
+			"made for %d", x.Definition.ID, x.Definition.Name, x.TopologyCAS, at)
+	}
+	return nil
+}
+
+func (c *ForgetCopies) apply(t *tx) *Rejection {
 	p, rejection := t.index(c.ID)
 	if rejection != nil {
 		return rejection
@@ -452,28 +464,26 @@ func (c *PlaceCopies) apply(t *tx) *Rejection {
 	if f.State == index.Dropping {
 		return reject(errcode.StateMismatch, "index %d (%s) is being dropped", f.ID, f.Name)
 	}
-	if c.IfTopology != 0 && c.IfTopology != x.TopologyCAS {
-		return reject(errcode.CASMismatch, "the topology of index %d (%s) was modified at cas %d, the command was "+
-			"made for %d", f.ID, f.Name, x.TopologyCAS, c.IfTopology)
+	if rejection := x.checkTopology(c.IfTopology); rejection != nil {
+		return rejection
 	}
-	kept := slices.DeleteFunc(slices.Clone(x.Topology.Copies),
-		func(o partition.Copy) bool { return slices.Contains(c.Remove, o.ID) })
-	if len(kept)+len(c.Remove) != len(x.Topology.Copies) {
-		return reject(errcode.UnknownCopy, "index %d (%s) does not have all of the copies %v", f.ID, f.Name, c.Remove)
+	kept := make([]partition.Copy, 0, len(x.Topology.Copies))
+	for _, o := range x.Topology.Copies {
+		switch {
+		case !slices.Contains(c.Copies, o.ID):
+			kept = append(kept, o)
+		case o.State != partition.Leaving:
+			return reject(errcode.StateMismatch, "copy %s of index %d (%s) is %s; only one that is leaving can be "+
+				"forgotten", o.ID, f.ID, f.Name, o.State)
+		}
 	}
-	if len(c.Add)+len(c.Remove) == 0 {
+	if len(kept)+len(c.Copies) != len(x.Topology.Copies) {
+		return reject(errcode.UnknownCopy, "index %d (%s) does not have all of the copies %v", f.ID, f.Name, c.Copies)
+	}
+	if len(c.Copies) == 0 {
 		return nil
 	}
-	if rejection := t.s.checkNew(c.Add); rejection != nil {
-		return rejection
-	}
-	x.Topology.Copies = t.placeCopies(kept, c.Add)
-	if rejection := t.s.checkPlacement(x.Topology.Layout, f.Replicas, x.Topology.Copies); rejection != nil {
-		return rejection
-	}
-	if len(c.Add) > 0 {
-		x.PlacedCAS = t.cas
-	}
+	x.Topology.Copies = kept
 	t.setIndex(x, false, true)
 	return nil
 }

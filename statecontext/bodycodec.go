@@ -21,7 +21,7 @@ func (*BuildIndexes) kind() kind         { return kindBuildIndexes }
 func (*DropIndex) kind() kind            { return kindDropIndex }
 func (*SetIndexState) kind() kind        { return kindSetIndexState }
 func (*SetCopyStates) kind() kind        { return kindSetCopyStates }
-func (*PlaceCopies) kind() kind          { return kindPlaceCopies }
+func (*ForgetCopies) kind() kind         { return kindForgetCopies }
 func (*RemoveIndex) kind() kind          { return kindRemoveIndex }
 func (*AdvanceStability) kind() kind     { return kindAdvanceStability }
 func (*SetBackfillTimestamp) kind() kind { return kindSetBackfillTimestamp }
@@ -102,7 +102,7 @@ func (c *SetIndexState) append(dst []byte) []byte {
 	dst = appendUint(dst, uint64(c.ID))
 	dst = append(dst, byte(c.From), byte(c.To))
 	dst = appendString(dst, c.Reason)
-	return appendUint(appendUint(dst, c.Guard.Generation), c.Guard.RollbackID)
+	return appendUint(appendUint(appendUint(dst, c.Guard.Generation), c.Guard.RollbackID), c.IfTopology)
 }
 
 func (c *SetCopyStates) append(dst []byte) []byte {
@@ -116,12 +116,11 @@ func (c *SetCopyStates) append(dst []byte) []byte {
 	return dst
 }
 
-func (c *PlaceCopies) append(dst []byte) []byte {
+func (c *ForgetCopies) append(dst []byte) []byte {
 	dst = appendUint(dst, uint64(c.ID))
 	dst = appendUint(dst, c.IfTopology)
-	dst = appendPlacements(dst, c.Add)
-	dst = appendUint(dst, uint64(len(c.Remove)))
-	for _, id := range c.Remove {
+	dst = appendUint(dst, uint64(len(c.Copies)))
+	for _, id := range c.Copies {
 		dst = appendUint(dst, uint64(id))
 	}
 	return dst
@@ -278,12 +277,12 @@ func decodeIndexBody(k kind, d *decoder) Body {
 	case kindSetIndexState:
 		return &SetIndexState{
 			ID: index.ID(d.uint()), From: index.State(d.byte()), To: index.State(d.byte()), Reason: d.string(),
-			Guard: Guard{Generation: d.uint(), RollbackID: d.uint()},
+			Guard: Guard{Generation: d.uint(), RollbackID: d.uint()}, IfTopology: d.uint(),
 		}
 	case kindSetCopyStates:
 		return decodeSetCopyStates(d)
-	case kindPlaceCopies:
-		return &PlaceCopies{ID: index.ID(d.uint()), IfTopology: d.uint(), Add: d.placements(), Remove: ids[index.CopyID](d)}
+	case kindForgetCopies:
+		return &ForgetCopies{ID: index.ID(d.uint()), IfTopology: d.uint(), Copies: ids[index.CopyID](d)}
 	case kindRemoveIndex:
 		return &RemoveIndex{ID: index.ID(d.uint())}
 	}

@@ -56,7 +56,7 @@ const (
 	kindDropIndex            kind = 13
 	kindSetIndexState        kind = 14
 	kindSetCopyStates        kind = 15
-	kindPlaceCopies          kind = 16
+	kindForgetCopies         kind = 16
 	kindRemoveIndex          kind = 17
 	kindAdvanceStability     kind = 18
 	kindSetBackfillTimestamp kind = 19
@@ -222,7 +222,7 @@ type Guard struct {
 }
 
 // SetIndexState moves an index through the state machine (package index). Rejections: UnknownIndex, StateMismatch if
-// it is not in From, IllegalTransition, LimitExceeded, and with a Guard also UnknownBucket, BucketIsGone,
+// it is not in From, IllegalTransition, LimitExceeded, CASMismatch, and with a Guard also UnknownBucket, BucketIsGone,
 // GenerationMismatch and RollbackMismatch.
 type SetIndexState struct {
 	ID     index.ID
@@ -230,6 +230,8 @@ type SetIndexState struct {
 	To     index.State // not Dropping: that is DropIndex
 	Reason string      // kept for state error only
 	Guard  Guard
+	// IfTopology, unless 0, must be the TopologyCAS: an index is ready with the copies that were found whole.
+	IfTopology uint64
 }
 
 // CopyChange moves one copy to another state.
@@ -248,15 +250,14 @@ type SetCopyStates struct {
 	Copies   []CopyChange
 }
 
-// PlaceCopies adds and removes copies of one index, for replica repair and moves: the new copy exists beside the old
-// one until the old one is leaving. Removed copies are forgotten whatever they hold; their hosts drop them as
-// orphans.
-type PlaceCopies struct {
+// ForgetCopies forgets copies of one index that are leaving: their hosts have deleted them, or will drop them as orphans
+// when they are back. All or none. Rejections: UnknownIndex, StateMismatch (the index is being dropped, or a copy is
+// not leaving), CASMismatch, UnknownCopy.
+type ForgetCopies struct {
 	ID index.ID
 	// IfTopology, unless 0, must equal the index's TopologyCAS.
 	IfTopology uint64
-	Add        []Placement
-	Remove     []index.CopyID
+	Copies     []index.CopyID
 }
 
 // RemoveIndex removes an index that is being dropped, once its hosts have deleted its copies. Rejections:

@@ -285,7 +285,7 @@ func TestAlterIndex(t *testing.T) {
 	if copies[0].State != partition.Leaving || copies[1].State != partition.Leaving || copies[2].Replica != 0 {
 		t.Fatalf("replica 0 was dropped: %+v", copies)
 	}
-	n.must(&PlaceCopies{ID: id, Remove: []index.CopyID{copies[0].ID}})
+	n.must(&ForgetCopies{ID: id, Copies: []index.CopyID{copies[0].ID}})
 }
 
 // Whatever is asked for in whatever order: the state stays sound, each slice keeps a copy of each replica that is not
@@ -329,7 +329,7 @@ func TestRebalancesAreSound(t *testing.T) {
 				}
 				body = &c
 			case 4:
-				body = &PlaceCopies{ID: id, Remove: leaving(x)}
+				body = &ForgetCopies{ID: id, Copies: leaving(x)}
 			case 5:
 				if x.Definition.State == index.Pending && len(leaving(x)) == 0 { // of those that leave none comes back
 					n.ready(id)

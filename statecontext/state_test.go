@@ -301,16 +301,24 @@ func TestReplacingACopy(t *testing.T) {
 	id := n.must(create("x", 0, 0)).Index
 	x := n.state.Index(id)
 	old := x.Topology.Copies[0].ID
-	n.refuse(&PlaceCopies{ID: id, Add: []Placement{{Node: 0}}}, errcode.PlacementInconsistent) // both on one node
-	n.refuse(&PlaceCopies{ID: id, Add: []Placement{{Node: 9}}}, errcode.UnknownNode)
-	n.refuse(&PlaceCopies{ID: id, Remove: []index.CopyID{old}}, errcode.PlacementInconsistent)
-	n.refuse(&PlaceCopies{ID: id, Remove: []index.CopyID{99}}, errcode.UnknownCopy)
-	n.refuse(&PlaceCopies{ID: id, IfTopology: 1, Add: []Placement{{Node: 1}}}, errcode.CASMismatch)
-	n.must(&PlaceCopies{ID: id, IfTopology: x.TopologyCAS, Add: []Placement{{Node: 1}}, Remove: []index.CopyID{old}})
+	evict := func(cas uint64, add ...Placement) *EvictCopies {
+		return &EvictCopies{Node: 0, UUID: "u0", Indexes: []Eviction{{ID: id, IfTopology: cas, Add: add}}}
+	}
+	n.refuse(evict(x.TopologyCAS, Placement{Node: 1}), errcode.StateMismatch)
+	n.must(&EvictIndexer{Node: 0, UUID: "u0", Revision: n.state.DefinitionsRevision()})
+	n.must(&SetIndexState{ID: id, From: index.Pending, To: index.Backfill})
+	n.refuse(evict(x.TopologyCAS, Placement{Node: 9}), errcode.UnknownNode)
+	n.refuse(evict(x.TopologyCAS), errcode.PlacementInconsistent)
+	n.refuse(evict(1, Placement{Node: 1}), errcode.CASMismatch)
+	n.must(evict(x.TopologyCAS, Placement{Node: 1}))
 	got := n.state.Topology(id).Copies
 	if len(got) != 1 || got[0].ID == old || got[0].Node != 1 || got[0].State != partition.Placed {
 		t.Fatalf("copies %+v", got)
 	}
+	ready := &SetIndexState{ID: id, From: index.Backfill, To: index.Maintenance, IfTopology: x.TopologyCAS}
+	n.refuse(ready, errcode.CASMismatch) // the copy that was whole is gone
+	ready.IfTopology = n.state.Index(id).TopologyCAS
+	n.must(ready)
 	n.refuse(&RemoveIndexer{Node: 1, UUID: "u1"}, errcode.NodeInUse)
 	n.must(&RemoveIndexer{Node: 0, UUID: "u0"})
 	n.refuse(&RegisterIndexer{Indexer: Indexer{UUID: "u0"}}, errcode.NodeRemoved)
@@ -327,13 +335,19 @@ func TestMovingACopy(t *testing.T) {
 		return &SetCopyStates{Revision: n.state.DefinitionsRevision(), Copies: []CopyChange{{Index: id, Copy: c, State: st}}}
 	}
 	n.must(set(old, partition.Allocated))
-	n.must(&PlaceCopies{ID: id, Add: []Placement{{Node: 1}}})
+	n.refuse(set(old, partition.Leaving), errcode.PlacementInconsistent)
+	r := n.must(&StartRebalance{Cause: "test", Sends: 1, Receives: 1,
+		Steps: []partition.Rebalance{{Index: id, Old: old, Dst: partition.Shard{Node: 1}}}}).Number
+	n.must(&StepRebalance{ID: r, Step: 1, From: partition.RebalanceStart, To: partition.RebalancePending})
 	moved := n.state.Topology(id).Copies[1].ID
 	n.refuse(set(old, partition.Leaving), errcode.PlacementInconsistent) // the new one is not in
 	n.must(set(moved, partition.Allocated))
 	n.must(set(old, partition.Leaving))
 	n.refuse(set(moved, partition.Leaving), errcode.PlacementInconsistent)
-	n.must(&PlaceCopies{ID: id, Remove: []index.CopyID{old}})
+	n.refuse(&ForgetCopies{ID: id, Copies: []index.CopyID{old, moved}}, errcode.StateMismatch) // that one stays
+	n.refuse(&ForgetCopies{ID: id, Copies: []index.CopyID{99}}, errcode.UnknownCopy)
+	n.refuse(&ForgetCopies{ID: id, IfTopology: 1, Copies: []index.CopyID{old}}, errcode.CASMismatch)
+	n.must(&ForgetCopies{ID: id, IfTopology: n.state.Index(id).TopologyCAS, Copies: []index.CopyID{old}})
 	n.must(&RemoveIndexer{Node: 0, UUID: "u0"})
 	n.refuse(&BuildIndexes{IDs: []index.ID{id}, IfMatch: 1}, errcode.CASMismatch)
 }
@@ -668,7 +682,14 @@ func populated(t testing.TB) *node {
 	n.must(&DropIndex{ID: 2})
 	n.must(&SetCopyStates{Revision: n.state.DefinitionsRevision(),
 		Copies: []CopyChange{{Index: 1, Copy: 1, State: partition.Allocated}}})
-	n.must(&PlaceCopies{ID: 3, Add: []Placement{{Node: 0}}})
+	n.must(&StartRebalance{Cause: "test", Sends: 1, Receives: 1, Steps: []partition.Rebalance{{Index: 3,
+		Old: n.state.Topology(3).Copies[0].ID, Src: partition.Shard{Node: 1}}}})
+	n.must(&StepRebalance{ID: 1, Step: 1, From: partition.RebalanceStart, To: partition.RebalancePending})
+	moved := n.state.Topology(3).Copies
+	n.allocate(3, moved[1].ID)
+	n.must(&StepRebalance{ID: 1, Step: 1, From: partition.RebalancePending, To: partition.RebalanceCatchup})
+	n.must(&StepRebalance{ID: 1, Step: 1, From: partition.RebalanceCatchup, To: partition.RebalanceDone})
+	n.must(&ForgetCopies{ID: 3, Copies: []index.CopyID{moved[0].ID}})
 	n.must(&SetIndexState{ID: 1, From: index.Pending, To: index.Error, Reason: "lost"})
 	n.apply(Command{TimeMS: n.now, Request: &Request{Principal: "p", Key: "k"}, Body: create("z", 0, 1)})
 	n.apply(Command{TimeMS: n.now, Request: &Request{Principal: "p", Key: "l"}, Body: create("z", 0, 1)})

@@ -121,8 +121,8 @@ func (g *Gateway) holds(body statecontext.Body) bool {
 	switch c := body.(type) {
 	case *statecontext.StepRebalance:
 		return g.cfg.Hold(c.To.String())
-	case *statecontext.PlaceCopies:
-		return len(c.Remove) > 0 && g.cfg.Hold(HoldForget)
+	case *statecontext.ForgetCopies:
+		return g.cfg.Hold(HoldForget)
 	}
 	return false
 }

@@ -407,6 +407,9 @@ func (s *Sim) settled(explain func(b *kvBucket) string) string {
 	if r := s.state.RebalanceUnderWay(); r != nil {
 		return fmt.Sprintf("rebalance %d is %s", r.ID, r.Phase)
 	}
+	if i := s.evicting(); i != nil {
+		return fmt.Sprintf("%s is not removed yet", i.Name)
+	}
 	for x := range s.state.Indexes() {
 		if x.Definition.State != index.Maintenance {
 			return fmt.Sprintf("index %v is in state %v; %s", x.Definition.ID, x.Definition.State,
@@ -429,7 +432,7 @@ func (s *Sim) indexed(b *kvBucket) bool {
 func (s *Sim) settledIndex(x *statecontext.Index, explain func(b *kvBucket) string) string {
 	k := s.state.Bucket(x.Definition.Bucket)
 	for _, c := range x.Topology.Copies {
-		if c.State == partition.Leaving || predecessor(x, c) != 0 {
+		if c.State == partition.Leaving {
 			return fmt.Sprintf("copy %d of index %v is on the move", c.ID, x.Definition.ID)
 		}
 		n := s.nodes[s.nodeAt(c.Node)]

@@ -6,20 +6,25 @@ import (
 
 	"tidemark/errcode"
 	"tidemark/index"
+	"tidemark/indexer/core"
 	"tidemark/partition"
 	"tidemark/statecontext"
+	"tidemark/wire"
 )
 
 // Slices that change their place: a rebalance of one step begins, and the leader's duty carries it out.
 
 // moveTries is how often a free place is looked for.
-const moveTries = 4
+const moveTries = 8
+
+// movesAtOnce is how many moves concern a node at a time.
+const movesAtOnce = 4
 
 // placeBeside begins a move of some copy of the bucket.
 func (s *Sim) placeBeside(b *kvBucket) {
 	if s.mix[stalePlans] {
 		if s.dice.plan.Intn(evictRarely) == 0 {
-			s.evictCopy(b)
+			s.evictNode()
 		} else {
 			s.planLate(b)
 		}
@@ -40,23 +45,13 @@ func (s *Sim) placeOne(b *kvBucket) bool {
 		}
 		c := x.Topology.Copies[s.dice.plan.Intn(len(x.Topology.Copies))]
 		n := s.nodes[s.dice.plan.Intn(len(s.nodes))]
-		taken := func(o partition.Copy) bool { return o.Slice == c.Slice && o.Replica == c.Replica && o.ID != c.ID }
-		if n.id < 0 || c.State != partition.Allocated || slices.ContainsFunc(x.Topology.Copies, taken) {
+		if n.id < 0 || c.State != partition.Allocated {
 			continue
 		}
-		if s.byHand() {
-			r := s.commit(&statecontext.PlaceCopies{ID: x.Definition.ID, IfTopology: x.TopologyCAS,
-				Add: []statecontext.Placement{{Slice: c.Slice, Replica: c.Replica, Node: index.NodeID(n.id)}}})
-			if !r.Changed { // the node has a copy of that slice: it is the state that refuses that
-				continue
-			}
-			s.ev("a copy of index %v slice %d is placed on n%d beside copy %d", x.Definition.ID, c.Slice, n.num, c.ID)
-			return true
-		}
-		r := s.commit(&statecontext.StartRebalance{Cause: "simulation", Sends: 1, Receives: 1,
+		r := s.commit(&statecontext.StartRebalance{Cause: s.moveCause(), Sends: movesAtOnce, Receives: movesAtOnce,
 			Steps: []partition.Rebalance{{Index: x.Definition.ID, Slice: c.Slice, Replica: c.Replica, Old: c.ID,
 				Src: partition.Shard{Node: c.Node}, Dst: partition.Shard{Node: index.NodeID(n.id)}}}})
-		if !r.Changed {
+		if !r.Changed { // there is another one of the slice on the node or on its way, or another rebalance
 			continue
 		}
 		s.ev("slice %d of index %v, copy %d, is to move to n%d", c.Slice, x.Definition.ID, c.ID, n.num)
@@ -65,11 +60,16 @@ func (s *Sim) placeOne(b *kvBucket) bool {
 	return false
 }
 
-// byHand tells whether moves of this seed (most of three of four) are placed and ended command by command, as a repair
-// once did, or are rebalances that the leader's duty carries out.
-func (s *Sim) byHand() bool { return s.opt.Seed%4 != 3 && !s.mix[stalePlans] }
+// moveCause is what moves of this seed are for: repairs, of which one more may begin while others are under way, or
+// rebalances, of which none may.
+func (s *Sim) moveCause() string {
+	if s.opt.Seed%4 == 3 {
+		return "simulation"
+	}
+	return statecontext.RepairCause
+}
 
-// evictRarely is how many plans are made for each copy that is taken off its node.
+// evictRarely is how many plans are made for each node that is removed.
 const evictRarely = 4
 
 // planLate plans moves of the bucket's copies, one of each slice at most, and begins them some time later, as somebody
@@ -104,57 +104,47 @@ func (s *Sim) planLate(b *kvBucket) {
 	})
 }
 
-// evictCopy takes a copy off its node, as a removal of the node does, whatever moves meanwhile: another one is placed
-// elsewhere, unless the copy is moving, or has been moved to, another place.
-func (s *Sim) evictCopy(b *kvBucket) {
-	for x := range s.state.IndexesOf(b.name) {
-		if x.Definition.State != index.Maintenance || s.dice.plan.Intn(2) == 0 {
-			continue
-		}
-		c := x.Topology.Copies[s.dice.plan.Intn(len(x.Topology.Copies))]
-		n := s.nodes[s.dice.plan.Intn(len(s.nodes))]
-		other := func(o partition.Copy) bool {
-			return o.ID != c.ID && o.Slice == c.Slice && o.Replica == c.Replica && o.State != partition.Leaving
-		}
-		evict := &statecontext.PlaceCopies{ID: x.Definition.ID, IfTopology: x.TopologyCAS, Remove: []index.CopyID{c.ID}}
-		if c.State != partition.Leaving && !slices.ContainsFunc(x.Topology.Copies, other) {
-			if n.id < 0 || n.id == int(c.Node) {
-				continue
-			}
-			evict.Add = []statecontext.Placement{{Slice: c.Slice, Replica: c.Replica, Node: index.NodeID(n.id)}}
-		}
-		if r := s.commit(evict); r.Changed {
-			s.ev("copy %d of index %v is taken off its node, %d instead", c.ID, x.Definition.ID, len(evict.Add))
-			return
-		}
+// fewestNodes is how many nodes there are at least where one may be removed: each replica still has a node of its own.
+const fewestNodes = 3
+
+// evictNode begins to remove a node for good: the leader takes its copies off it, whatever moves meanwhile, and has
+// others made elsewhere.
+func (s *Sim) evictNode() {
+	n := s.nodes[s.dice.plan.Intn(len(s.nodes))]
+	i := s.state.Indexer(index.NodeID(n.id))
+	if n.id < 0 || i == nil || len(s.nodes) < fewestNodes || s.evicting() != nil {
+		return
+	}
+	r := s.commit(&statecontext.EvictIndexer{Node: i.Node, UUID: i.UUID, Revision: s.state.DefinitionsRevision()})
+	if r.Changed {
+		s.ev("n%d is to be removed", n.num)
 	}
 }
 
-// goOnMoving lets old copies leave whose successors are whole, and forgets those that left.
-func (s *Sim) goOnMoving(b *kvBucket) {
-	for x := range s.state.IndexesOf(b.name) {
-		if x.Definition.State != index.Maintenance {
-			continue
-		}
-		for _, c := range x.Topology.Copies {
-			if c.State == partition.Leaving {
-				s.commit(&statecontext.PlaceCopies{ID: x.Definition.ID, IfTopology: x.TopologyCAS, Remove: []index.CopyID{c.ID}})
-				return
-			}
-			if old := predecessor(x, c); old != 0 && s.whole(c) {
-				s.commit(&statecontext.SetCopyStates{Revision: s.state.DefinitionsRevision(),
-					Copies: []statecontext.CopyChange{{Index: x.Definition.ID, Copy: old, State: partition.Leaving}}})
-				return
-			}
+// evicting is a node that is being removed, nil when none is.
+func (s *Sim) evicting() *statecontext.Indexer {
+	for i := range s.state.Indexers() {
+		if i.Evicting {
+			return i
 		}
 	}
+	return nil
 }
 
-// whole tells whether a copy has been exact.
-func (s *Sim) whole(c partition.Copy) bool {
-	n := s.nodes[s.nodeAt(c.Node)]
-	st := n.stores[c.ID]
-	return n.up && st != nil && st.ready
+// replace puts a new node in the place of one that was removed, with nothing of what that one held.
+func (s *Sim) replace(n *node) {
+	if n.id < 0 || s.state.Indexer(index.NodeID(n.id)) != nil {
+		return
+	}
+	s.crashNode(n)
+	for id := range n.stores {
+		s.lost[id] = true
+	}
+	s.ev("n%d was removed, a new one takes its place", n.num)
+	s.Report.Evicted++
+	n.id, n.life = -1, n.life+1
+	n.who, n.stored, n.stores = core.Identity{}, wire.Definitions{}, map[index.CopyID]*store{}
+	s.startNode(n)
 }
 
 // cancelEvery is how rarely a move that is under way is cancelled.
@@ -202,12 +192,8 @@ func (s *Sim) checkSteps(body statecontext.Body, result statecontext.Result) {
 	}
 }
 
-// checkDoubles: a replica of a slice has two copies only while a step moves it from the one to the other. Moves by hand
-// have no steps.
+// checkDoubles: a replica of a slice has two copies only while a step moves it from the one to the other.
 func (s *Sim) checkDoubles(now *statecontext.State) {
-	if s.byHand() {
-		return
-	}
 	type replica struct {
 		index index.ID
 		slice index.SliceID
@@ -234,19 +220,6 @@ func (s *Sim) checkDoubles(now *statecontext.State) {
 			has[at] = c.ID
 		}
 	}
-}
-
-// predecessor is the copy that c is to take the place of, 0 for none.
-func predecessor(x *statecontext.Index, c partition.Copy) index.CopyID {
-	if c.State != partition.Allocated {
-		return 0
-	}
-	for _, o := range x.Topology.Copies {
-		if o.Slice == c.Slice && o.Replica == c.Replica && o.ID < c.ID && o.State == partition.Allocated {
-			return o.ID
-		}
-	}
-	return 0
 }
 
 // raiseEpoch is a recovery: terms begin again.

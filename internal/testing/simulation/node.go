@@ -24,6 +24,7 @@ type node struct {
 	num                  int
 	id                   int // -1 until it is known
 	boot                 int
+	life                 int           // how many nodes were removed before in its place
 	who                  core.Identity // kept over restarts
 	lists                core.Lists
 	stored               wire.Definitions // in its folder
@@ -75,14 +76,14 @@ func (s *Sim) admit(n *node, f wire.Fence) error {
 	next, _, err := n.who.Admit(f)
 	if err == nil {
 		n.who = next
-		s.checkObeyed("n"+strconv.Itoa(n.num), f)
+		s.checkObeyed(n.uuid(), f)
 	}
 	return err
 }
 
 func (s *Sim) registerNode(n *node) {
 	boot := n.bootID()
-	r := s.commit(statecontextIndexer(n.num, boot))
+	r := s.commit(statecontextIndexer(n.num, n.uuid(), boot))
 	n.id = int(r.Node)
 	s.lead.step.indexerRegistered(r.Node, boot)
 	n.registered = true
@@ -91,6 +92,9 @@ func (s *Sim) registerNode(n *node) {
 
 // bootID tells the node's process from earlier ones.
 func (n *node) bootID() string { return "n" + strconv.Itoa(n.num) + "-" + strconv.Itoa(n.boot) }
+
+// uuid tells the node from those that were there before.
+func (n *node) uuid() string { return "u" + strconv.Itoa(n.num) + "-" + strconv.Itoa(n.life) }
 
 func (s *Sim) nodeAt(id index.NodeID) int {
 	for i, n := range s.nodes {
@@ -116,7 +120,7 @@ func (s *Sim) nodeHello(n *node, r *wire.HelloRequest) (*wire.IndexerHello, erro
 }
 
 func (s *Sim) nodeReport(n *node) *wire.IndexerReport {
-	r := &wire.IndexerReport{Node: index.NodeID(max(n.id, 0)), UUID: "u" + strconv.Itoa(n.num),
+	r := &wire.IndexerReport{Node: index.NodeID(max(n.id, 0)), UUID: n.uuid(),
 		BootID: n.bootID(), ClusterID: n.who.Fence.ClusterID}
 	r.Revision = n.lists.Told(n.who.Fence.Epoch)
 	for _, name := range sortedKeys(n.buckets) {

@@ -60,7 +60,7 @@ var bugs = []plant{
 	{bug: "an older version written over a newer one", rules: "seqCheck,posSkip", faults: "nodeCrashes,streamEnds,brokenConnections"},
 	{bug: "a copy that is made anew after its stream's BEGIN", rules: "awaited", faults: "nodeCrashes,lostSlices"},
 	{bug: "a copy that becomes whole on an idle bucket", rules: "resettle", faults: "ddl"},
-	{bug: "two replicas on one node", rules: "apart", faults: "moves", says: "are both on node"},
+	{bug: "two replicas on one node", rules: "apart", faults: "ddl", says: "are both on node"},
 	{bug: "DDL acknowledged before its commit", rules: "committed", faults: "ddl,lostProposals", says: "as acknowledged"},
 	{bug: "a leader that lacks what was committed", rules: "newestLog", faults: "ddl,leaderChanges", says: "as acknowledged"},
 	{bug: "the state's time set by the leader's wall clock", rules: "pacedTime", faults: "leaderChanges", says: "state's time"},
@@ -111,6 +111,8 @@ var bugs = []plant{
 		says: "that are given up, and counts", backs: "caughtUp"},
 	{bug: "an old copy that leaves before the new one is whole", rules: "stepWhole", faults: "stalePlans,moves",
 		says: "is done, and its copy"},
+	{bug: "an index that is ready with a copy placed since", rules: "readyPlaced", faults: "stalePlans,moves,ddl",
+		says: "has never been exact"},
 	{bug: "promotion that waits for nobody", rules: "paced", faults: "pauses", says: "does not wait"},
 }
 

@@ -441,6 +441,10 @@ func (t toIndexers) DropOrphans(context.Context, string, *wire.DropOrphans) (*wi
 	return &wire.DropOrphansReply{}, nil
 }
 
+// careless is one index in so many: those that are proposed with all their copies on one node, which the state refuses
+// where they have replicas.
+const careless = 5
+
 // createIndex places an index at random and makes it known.
 func (s *Sim) createIndex(b *kvBucket) {
 	live := 0
@@ -457,6 +461,11 @@ func (s *Sim) createIndex(b *kvBucket) {
 	placement := s.places(partitions, replicas, off)
 	if placement == nil {
 		return
+	}
+	for i := range placement {
+		if replicas > 0 && s.names%careless == 0 {
+			placement[i].Node = placement[0].Node
+		}
 	}
 	d := index.Definition{Bucket: b.name, BucketUUID: b.uuid, Name: fmt.Sprintf("i%d", s.names), Partitions: partitions,
 		Replicas: uint8(replicas),

@@ -68,9 +68,9 @@ func statecontextProjector(name index.ProjectorID, boot string) statecontext.Bod
 	return &statecontext.RegisterProjector{Projector: statecontext.Projector{ID: name, Admin: string(name), BootID: boot}}
 }
 
-func statecontextIndexer(num int, boot string) statecontext.Body {
+func statecontextIndexer(num int, uuid, boot string) statecontext.Body {
 	name := fmt.Sprintf("n%d", num)
 	return &statecontext.RegisterIndexer{Indexer: statecontext.Indexer{
-		UUID: fmt.Sprintf("u%d", num), BootID: boot, Name: name, Admin: name, Scan: name,
+		UUID: uuid, BootID: boot, Name: name, Admin: name, Scan: name,
 		Data: statecontext.DataAddrs{Maintenance: name, Backfill: name, Catchup: name}}}
 }

@@ -38,7 +38,7 @@ type Options struct {
 
 // Report is what a run has reached.
 type Report struct {
-	Steps, Exact, Promotions, Restores, Rollbacks, Ranges, Ahead, Scans, Leaders, Moves, Moved, Filled, Sessions,
+	Steps, Exact, Promotions, Restores, Rollbacks, Ranges, Ahead, Scans, Leaders, Moves, Moved, Evicted, Filled, Sessions,
 	Splits, Purges, Retakes int
 	Merges, Alone int // of Splits: those into fewer slices; and of these those that began by themselves
 	// batches of copies that stood as others did, and how often where one stands was kept in the node's file
@@ -56,7 +56,7 @@ func (r *Report) Add(o Report) {
 	r.Steps, r.Exact, r.Promotions = r.Steps+o.Steps, r.Exact+o.Exact, r.Promotions+o.Promotions
 	r.Restores, r.Rollbacks, r.Ranges = r.Restores+o.Restores, r.Rollbacks+o.Rollbacks, r.Ranges+o.Ranges
 	r.Ahead, r.Scans, r.Leaders = r.Ahead+o.Ahead, r.Scans+o.Scans, r.Leaders+o.Leaders
-	r.Moves, r.Moved = r.Moves+o.Moves, r.Moved+o.Moved
+	r.Moves, r.Moved, r.Evicted = r.Moves+o.Moves, r.Moved+o.Moved, r.Evicted+o.Evicted
 	r.Filled, r.Sessions, r.Splits = r.Filled+o.Filled, r.Sessions+o.Sessions, r.Splits+o.Splits
 	r.Purges, r.Retakes = r.Purges+o.Purges, r.Retakes+o.Retakes
 	r.Asked, r.Merges, r.Alone = r.Asked+o.Asked, r.Merges+o.Merges, r.Alone+o.Alone
@@ -175,7 +175,7 @@ const (
 	askedSides  // nodes ask for side streams as package indexer does, see asking.go
 	partSides   // projectors leave copies out of side streams that they were asked for, see partly
 	stalls      // one that happens by itself: a connection brings nothing for a while; see swarm
-	stalePlans  // moves begin some time after they were planned, and copies are placed elsewhere meanwhile, see planLate
+	stalePlans  // moves begin some time after they were planned, and nodes are removed meanwhile, see planLate
 	// moods of KV, see moods.go; seeds do not draw them either
 	cutWindows
 	noStats
@@ -241,7 +241,11 @@ func New(o Options) (*Sim, error) {
 		}
 		s.kv = append(s.kv, b)
 	}
-	for i := range 2 + s.dice.plan.Intn(3) {
+	many := 2 + s.dice.plan.Intn(3)
+	if s.mix[stalePlans] {
+		many = max(many, fewestNodes)
+	}
+	for i := range many {
 		s.nodes = append(s.nodes, &node{num: i, id: -1, up: true, boot: 1,
 			buckets: map[string]*hosted{}, stores: map[index.CopyID]*store{}, sides: s.newSides()})
 	}
@@ -317,7 +321,7 @@ const parting = 11
 const storing = 5
 
 // replacing is one seed in so many: those whose plans of moves find another placement than they were made of. They have
-// moves in any case, none of them by hand.
+// moves in any case, and so many nodes that one may be removed.
 const replacing = 8
 
 func keepsCommon(seed int64) bool { return seed%storing == 1 || seed%storing == 4 }
@@ -471,11 +475,8 @@ func (s *Sim) act() {
 // regular does what is due at a step whatever else happens in it.
 func (s *Sim) regular(b *kvBucket, v int, n *node) {
 	if s.step%20 == 0 {
-		if s.byHand() {
-			s.goOnMoving(b)
-		} else {
-			s.cancelMove()
-		}
+		s.cancelMove()
+		s.replace(n)
 	}
 	if s.step%40 == 0 {
 		s.scan()
@@ -611,6 +612,7 @@ func (s *Sim) start(p int, n *node) {
 		return
 	}
 	if n.up && !n.registered {
+		s.replace(n)
 		s.registerNode(n)
 	}
 	if pr := s.proj[p]; pr.up && !pr.authority.Registered {

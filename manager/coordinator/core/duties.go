@@ -102,7 +102,7 @@ func (l *lives) stepIndexes() {
 		}
 		s := l.judge(x, m)
 		if s.Kind == lifecycle.MakeReady && l.mayPropose(indexKey(id)) {
-			ready = append(ready, readied{&x.Definition, statecontext.Guard(s.Guard)})
+			ready = append(ready, readied{&x.Definition, statecontext.Guard(s.Guard), x.TopologyCAS})
 			continue
 		}
 		if l.carryOut(x, s); s.Kind == lifecycle.Wait {
@@ -249,8 +249,9 @@ func (l *lives) lacking(id index.ID, away bool) time.Duration {
 
 // readied is an index whose build is complete.
 type readied struct {
-	def   *index.Definition
-	guard statecontext.Guard
+	def      *index.Definition
+	guard    statecontext.Guard
+	topology uint64 // TopologyCAS of the copies that are whole
 }
 
 // finish makes the indexes ready. It refreshes their part of the picture first, so that a user who sees an index
@@ -262,7 +263,7 @@ func (l *lives) finish(all []readied) {
 	l.picture.refresh(all)
 	for _, r := range all {
 		l.propose(indexKey(r.def.ID), &statecontext.SetIndexState{ID: r.def.ID, From: r.def.State, To: index.Maintenance,
-			Guard: r.guard}, l.logged("index is ready", r.def))
+			Guard: r.guard, IfTopology: r.topology}, l.logged("index is ready", r.def))
 	}
 }
 
@@ -284,8 +285,8 @@ func (l *lives) forgetLeaving(x *statecontext.Index) {
 			gone = append(gone, c.ID)
 		}
 	}
-	if len(gone) == 0 || !l.propose(indexKey(x.Definition.ID), &statecontext.PlaceCopies{ID: x.Definition.ID,
-		IfTopology: x.TopologyCAS, Remove: gone}, nil) {
+	if len(gone) == 0 || !l.propose(indexKey(x.Definition.ID), &statecontext.ForgetCopies{ID: x.Definition.ID,
+		IfTopology: x.TopologyCAS, Copies: gone}, nil) {
 		return
 	}
 	for _, c := range x.Topology.Copies {
