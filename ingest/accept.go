@@ -8,25 +8,25 @@ import (
 	"tidemark/timestamp"
 )
 
-// Source says over which connection an event came. Connection numbers rise with every connection that is opened, and
-// are never reused in a run.
+// Source identifies the connection over which an event arrived. Connection numbers rise with every opened connection
+// and are never reused in a run.
 type Source struct {
 	Projector  index.ProjectorID
 	Connection uint64
 }
 
-// Verdict is what became of an event.
+// Verdict is the outcome of an event.
 type Verdict uint8
 
 // The verdicts.
 const (
-	Taken            Verdict = iota // it counts
-	Covered                         // nothing in it is new to any copy
-	StaleIncarnation                // of an older incarnation than one seen, or than a poll allows
+	Taken            Verdict = iota // the event counts
+	Covered                         // every copy has everything in it already
+	StaleIncarnation                // of an older incarnation than one seen, or than the last poll permits
 	NotOwner                        // no BEGIN of this connection and incarnation is current
-	StaleLog                        // its producer works by an older vbucket map and does not know our branch
+	StaleLog                        // the producer has an older vbucket map and does not know our branch
 	Dropped                         // between DropData and BEGIN
-	Malformed                       // no such vbucket, or a field is missing
+	Malformed                       // vbucket out of range, or a field is missing
 )
 
 // String returns the name used in metrics and logs.
@@ -38,7 +38,7 @@ func (v Verdict) String() string {
 	return "verdict"
 }
 
-// Accept takes one event of a maintenance stream. The event may be reused afterwards.
+// Accept processes one event of a maintenance stream. The caller may reuse the event afterwards.
 func (b *Bucket) Accept(src Source, e *keyversion.Event) Verdict {
 	if int(e.VBucket) >= len(b.vbs) {
 		return Malformed
@@ -73,7 +73,7 @@ func (b *Bucket) Accept(src Source, e *keyversion.Event) Verdict {
 	return Taken
 }
 
-// admit: only what belongs to the BEGIN that is current.
+// admit accepts only events that belong to the current BEGIN.
 func (b *Bucket) admit(v *vbucket, src Source, e *keyversion.Event) Verdict {
 	switch {
 	case e.Incarnation.Compare(v.min) < 0:
@@ -89,8 +89,8 @@ func (b *Bucket) admit(v *vbucket, src Source, e *keyversion.Event) Verdict {
 	return Taken
 }
 
-// data queues an event once for the node, unless every copy that the stream feeds has it. One that comes in parts is
-// queued with the last of them (wholeParts).
+// data queues an event once for the node, unless every copy that the stream feeds has it already. An event that comes
+// in parts is queued when its last part arrives (wholeParts).
 func (b *Bucket) data(vb int, e *keyversion.Event) Verdict {
 	v := &b.vbs[vb]
 	if e.More || e.Part > 0 || len(v.parts.entries) > 0 {
@@ -133,7 +133,7 @@ func (b *Bucket) enqueue(v *vbucket, en Entry) {
 	b.queued += en.size()
 }
 
-// begin: a stream starts, or starts again.
+// begin processes the start, or restart, of a stream.
 func (b *Bucket) begin(src Source, e *keyversion.Event) Verdict {
 	vb := int(e.VBucket)
 	v, g := &b.vbs[vb], e.Begin
@@ -145,7 +145,7 @@ func (b *Bucket) begin(src Source, e *keyversion.Event) Verdict {
 	v.min = e.Incarnation
 	v.cur = owner{inc: e.Incarnation, projector: src.Projector, conn: src.Connection, open: true}
 	if v.log.Newest() != log.Newest() {
-		b.dropSide(vb) // it was on another branch; where the branch is the same, it goes on
+		b.dropSide(vb) // it was on another branch; on the same branch it goes on
 	}
 	top := v.top()
 	for _, c := range b.copies {
@@ -162,7 +162,7 @@ func (b *Bucket) begin(src Source, e *keyversion.Event) Verdict {
 	return Taken
 }
 
-// admitBegin: a BEGIN of the newest incarnation, by whom it belongs to, on a branch that has not been left.
+// admitBegin accepts a BEGIN of the newest incarnation, from its owner, on a branch that has not been left.
 func (b *Bucket) admitBegin(src Source, e *keyversion.Event, log timestamp.FailoverLog) Verdict {
 	v := &b.vbs[e.VBucket]
 	if e.Incarnation.Compare(v.min) < 0 || e.Incarnation.Compare(v.cur.inc) < 0 {
@@ -177,8 +177,8 @@ func (b *Bucket) admitBegin(src Source, e *keyversion.Event, log timestamp.Failo
 	return Taken
 }
 
-// joinListed joins the copies that a BEGIN names to its stream, and takes all others off it. Those that are not here
-// yet are awaited.
+// joinListed joins the copies that a BEGIN lists to its stream, and detaches all others. Listed copies that are not
+// on this node yet are recorded as awaited.
 func (b *Bucket) joinListed(vb int, g *keyversion.Begin) {
 	v := &b.vbs[vb]
 	v.awaited = nil
@@ -201,9 +201,9 @@ func (b *Bucket) joinListed(vb int, g *keyversion.Begin) {
 	}
 }
 
-// outdated: a producer whose present branch is one that we know to have been left, or that works by an older map than
-// one seen and does not know our branch. One that knows it is no stale owner, whatever became of the numbers of its
-// maps.
+// outdated reports whether the current branch of a producer is one that was left according to our log, or whether the
+// producer has an older map than one seen and does not know our branch. A producer that knows our branch is no stale
+// owner, whatever happened to its map revisions.
 func (b *Bucket) outdated(vb int, log timestamp.FailoverLog, rev timestamp.MapRevision) bool {
 	v := &b.vbs[vb]
 	if v.begun {
@@ -217,13 +217,13 @@ func (b *Bucket) outdated(vb int, log timestamp.FailoverLog, rev timestamp.MapRe
 	return false
 }
 
-// left: the newest branch of log is an older one of ours.
+// left reports whether the newest branch of log is an older branch in ours.
 func left(ours, log timestamp.FailoverLog) bool {
 	newest := log.Newest()
 	return newest != 0 && ours.Newest() != newest && ours.ValidUpTo(newest) > 0
 }
 
-// foldStream notes in each copy what the stream that ends here has brought it.
+// foldStream adds to the base of each copy what the ending stream has delivered to it.
 func (b *Bucket) foldStream(vb int) {
 	v := &b.vbs[vb]
 	for _, c := range b.distinct() {
@@ -233,7 +233,8 @@ func (b *Bucket) foldStream(vb int) {
 	}
 }
 
-// activateAll lets the copies that an ACTIVATE names join at its seqno, and awaits those that are not here yet.
+// activateAll joins the copies that an ACTIVATE lists at its seqno. Those that are not on this node yet are recorded
+// as awaited.
 func (b *Bucket) activateAll(vb int, e *keyversion.Event) {
 	v := &b.vbs[vb]
 	v.activated = max(v.activated, e.Seqno)
@@ -246,7 +247,7 @@ func (b *Bucket) activateAll(vb int, e *keyversion.Event) {
 	}
 }
 
-// deactivateAll takes the copies that a DEACTIVATE names off the stream.
+// deactivateAll detaches the copies that a DEACTIVATE lists from the stream.
 func (b *Bucket) deactivateAll(vb int, e *keyversion.Event) {
 	v := &b.vbs[vb]
 	for _, id := range e.Copies {
@@ -258,7 +259,7 @@ func (b *Bucket) deactivateAll(vb int, e *keyversion.Event) {
 	v.awaited = slices.DeleteFunc(v.awaited, func(id index.CopyID) bool { return listed(e.Copies, id) })
 }
 
-// activate: a copy joins the running stream at A, between two mutations.
+// activate joins a copy to the running stream at A, between two mutations.
 func (b *Bucket) activate(sl *slice, vb int, a uint64) {
 	if sl.parts[vb].sub {
 		return
@@ -275,9 +276,9 @@ func (b *Bucket) activate(sl *slice, vb int, a uint64) {
 	b.join(sl, vb, a, 0)
 }
 
-// ConnectionLost tells that a connection is closed: until a BEGIN comes over another one, nothing is accepted for the
-// vbuckets that it spoke for. A side stream waits for that too: its router has what was not acknowledged, and goes on
-// there. SideFailed gives it up.
+// ConnectionLost records that a connection is closed. Until a BEGIN arrives over another one, no events are accepted
+// for the vbuckets that it owned. A side stream waits for a BEGIN too: its router keeps what was not acknowledged,
+// and resumes there. SideFailed gives it up.
 func (b *Bucket) ConnectionLost(conn uint64) {
 	for vb := range b.vbs {
 		v := &b.vbs[vb]
@@ -290,10 +291,11 @@ func (b *Bucket) ConnectionLost(conn uint64) {
 	}
 }
 
-// present is where a copy joins that the stream feeds already: what is above it comes by the stream.
+// present returns the seqno at which a copy joins that the stream feeds already: the stream delivers everything above
+// it.
 func (v *vbucket) present() uint64 { return max(v.recv, v.activated) }
 
-// top is the highest seqno or window end in the queue.
+// top returns the highest seqno or window end in the queue.
 func (v *vbucket) top() uint64 {
 	var t uint64
 	for i := range v.queue {

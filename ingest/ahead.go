@@ -2,11 +2,11 @@ package ingest
 
 import "slices"
 
-// ApplyAhead makes room (applyAhead): it gives a batch with everything queued in the vbuckets that hold most, until at
-// least `bytes` are freed, without waiting for a stability timestamp. The floor of those vbuckets moves to the ends of
-// the windows they read, so that timestamps below are skipped. A vbucket with no more than `keep` queued bytes is left
-// alone: one small snapshot per vbucket always has room. nil when there is nothing to give, or Work must be taken
-// first.
+// ApplyAhead frees memory (applyAhead). It returns a batch with everything queued in the vbuckets that hold most,
+// until at least `bytes` are freed, without waiting for a stability timestamp. The floor of those vbuckets rises to
+// the ends of the windows that were read, so that timestamps below are skipped. A vbucket with at most `keep` queued
+// bytes is left alone, so that one small snapshot per vbucket always has room. It returns nil if there is nothing to
+// apply, or if Work must be taken first.
 func (b *Bucket) ApplyAhead(bytes, keep int) *Batch {
 	if len(b.work) > 0 || b.queued == 0 {
 		return nil

@@ -5,39 +5,39 @@ import (
 	"tidemark/timestamp"
 )
 
-// Work is one thing for the store to do; exactly one field is set.
+// Work is one task for the store; exactly one field is set.
 type Work struct {
 	Batch   *Batch
 	Restore *Restore
 }
 
-// Restore asks that a vbucket of a copy goes back to the newest older state (snapshot, checkpoint) that is valid on
-// Log, see Choose, or to nothing; everything newer goes. Bucket.Restored answers it.
+// Restore requests that a vbucket of a copy is restored to the newest older state (snapshot, checkpoint) that is
+// valid on Log, see Choose, or to the empty state; everything newer is removed. Bucket.Restored is the answer.
 type Restore struct {
 	Copy    index.CopyID
 	VBucket int
 	Log     timestamp.FailoverLog
 }
 
-// BatchKind says why a batch is written.
+// BatchKind is the reason for a batch.
 type BatchKind uint8
 
 // The kinds of batches.
 const (
 	AtStability BatchKind = iota // up to a stability timestamp: a snapshot of each copy is made after it
-	FromSide                     // what a side stream brought
-	Ahead                        // the queue was full: applied without waiting for a stability timestamp
-	DeleteRange                  // a vbucket starts again from nothing
+	FromSide                     // what a side stream has delivered
+	Ahead                        // applied without waiting for a stability timestamp because the queue was full
+	DeleteRange                  // a vbucket starts again from empty
 )
 
-// Batch is what the store has to write: for each copy one atomic write of all its parts. Bucket.Done ends it. Copies do
-// not wait for each other: what is handed out for one of them is to be written in the order in which it was, that is
-// all. Batches at stability timestamps are to be told of, by Shown or Done, in the order in which they were handed out.
+// Batch is what the store has to write: for each copy one atomic write of all its parts. Bucket.Done ends it. Copies
+// do not wait for each other: the only requirement is that the batches of one copy are written in the order in which
+// they were handed out. Batches at stability timestamps must be reported, by Shown or Done, in that order too.
 type Batch struct {
 	Kind   BatchKind
 	Ref    timestamp.Ref    // AtStability
 	Vector timestamp.Vector // AtStability
-	// Segments holds the events, by vbucket; copies share them.
+	// Segments has the events, by vbucket; copies share them.
 	Segments []Segment
 	Copies   []CopyBatch
 	bytes    int
@@ -45,40 +45,40 @@ type Batch struct {
 	acked    bool
 }
 
-// Segment is the events of one vbucket in the order in which they came; sequence numbers may step back where a stream
-// was restarted, and of several versions of a document the one with the highest seqno counts.
+// Segment is the events of one vbucket in the order of arrival. Sequence numbers may step back where a stream was
+// restarted; of several versions of a document the one with the highest seqno counts.
 type Segment struct {
 	VBucket int
 	Events  []Entry
 }
 
-// CopyBatch is the share of one copy. A copy without parts changes nothing and only makes its snapshot.
+// CopyBatch is the part of a batch for one copy. A copy without parts changes nothing and only takes its snapshot.
 type CopyBatch struct {
 	ID    index.CopyID
 	Index index.ID
 	Slice index.SliceID
 	Exact bool // the snapshot after this batch is exact at Ref
-	// Serves: the copy was exact before and, after a batch at a stability timestamp, is. Scans may wait for it, and so for
-	// no copy that does not serve.
+	// Serves is set if the copy was exact before and, after a batch at a stability timestamp, is again. Scans may wait
+	// for such a copy, and for no other.
 	Serves bool
-	// Ready: the copy was exact before. What it has to write is not to wait for copies that are being built.
+	// Ready is set if the copy was exact before. Its writes must not wait for copies that are being built.
 	Ready bool
-	// Parts are shared where Common is set: then they are those of every copy with the same Common.
+	// Parts must not be modified if Common is set: they are shared by every copy with the same Common.
 	Parts []Part
-	// Common says where the copy stands in every vbucket after this batch, when other copies stand there too. A copy for
-	// which the batch has no rows needs nothing written: what it has stored is good up to there.
+	// Common is the position of the copy in every vbucket after this batch, if other copies share it. A copy without
+	// rows in the batch needs no write: its stored state is valid up to Common.
 	Common *Common
 }
 
-// Common is where copies that stand alike stand, by vbucket. It does not change.
+// Common is the positions, by vbucket, of copies with equal positions. It is immutable.
 type Common struct {
 	Positions []Position
 	Logs      []timestamp.FailoverLog
 }
 
-// Part is what happens to one vbucket of one copy, in this order: delete its range if asked, apply the events that
-// Select lets through, purge tombstones if asked, and with it store Position. An event whose document is stored with an
-// equal or higher seqno is skipped.
+// Part is what happens to one vbucket of one copy, in this order: delete its range if requested, apply the events
+// that Selects admits, purge tombstones if requested, and store Position in the same write. An event is skipped if
+// its document is stored with an equal or higher seqno.
 type Part struct {
 	VBucket         int
 	Segment         int // index into Batch.Segments, -1: no events
@@ -91,18 +91,18 @@ type Part struct {
 	epoch           uint32
 }
 
-// Selects reports whether the event is one for this part: not covered by the copy's position (posSkip), not beyond what
-// the batch covers, and not older than the copy's queue.
+// Selects reports whether the event is for this part: above the copy's position (posSkip), within the range of the
+// batch, and not older than the copy's queue.
 func (p *Part) Selects(e *Entry) bool {
 	return e.Seqno > p.after && e.Seqno <= p.upTo && e.epoch >= p.epoch
 }
 
-// Bytes is the memory that the batch's events hold.
+// Bytes returns the size of the batch's events in memory.
 func (t *Batch) Bytes() int { return t.bytes }
 
-// Done tells that the store has written the batch (made: and has taken the snapshots of an AtStability batch). Copies
-// named in failed did not; they have been, or will be, told of by Reopened. It returns the acknowledgement to send, if
-// there is one that Shown has not given.
+// Done records that the store has written the batch and, for an AtStability batch, taken the snapshots. The copies in
+// failed did not; Reopened reports them, before or after. Done returns the acknowledgement to send; ok is false if
+// Shown has returned it already.
 func (b *Bucket) Done(t *Batch, failed ...index.CopyID) (Ack, bool) {
 	b.underWay.done(t)
 	if t.Kind == FromSide {
@@ -118,23 +118,23 @@ func (b *Bucket) Done(t *Batch, failed ...index.CopyID) (Ack, bool) {
 	return ack, b.underWay.acknowledge(t)
 }
 
-// Shown tells that the copies of a batch at a stability timestamp that serve scans have their snapshots, except those
-// in failed. They hold it from here on, and it is acknowledged by what is returned, if it was not before. Scans wait
-// for nothing else: what the others have to write for it is told of by Done, which is still to come. A batch without a
-// copy that serves is shown when it is handed out.
+// Shown records that the copies of a batch at a stability timestamp that serve scans have their snapshots, except
+// those in failed. They hold the timestamp from here on. Shown returns the acknowledgement to send; ok is false if it
+// was returned before. Scans wait for nothing else: Done still has to report the other copies. A batch without a
+// serving copy is shown as soon as it is handed out.
 func (b *Bucket) Shown(t *Batch, failed ...index.CopyID) (Ack, bool) {
 	b.hold(t, true, failed)
 	return t.ack(func(c *CopyBatch) bool { return c.Serves }, failed), b.underWay.acknowledge(t)
 }
 
-// underWay counts the batches that are handed out and not done.
+// underWay counts the batches that were handed out and are not done.
 type underWay struct {
-	bytes   int // that their events hold
-	unacked int // at stability timestamps, those that are not acknowledged
-	builds  int // at stability timestamps, those for copies that are being built
+	bytes   int // size of their events
+	unacked int // at stability timestamps, not yet acknowledged
+	builds  int // at stability timestamps, with copies that are being built
 }
 
-// add counts a batch that is handed out.
+// add counts a batch that was handed out.
 func (u *underWay) add(t *Batch) {
 	u.bytes += t.bytes
 	if t.Kind == AtStability {
@@ -145,7 +145,7 @@ func (u *underWay) add(t *Batch) {
 	}
 }
 
-// done counts it out, but for its acknowledgement.
+// done uncounts a batch, except for its acknowledgement.
 func (u *underWay) done(t *Batch) {
 	u.bytes -= t.bytes
 	t.bytes = 0
@@ -154,7 +154,7 @@ func (u *underWay) done(t *Batch) {
 	}
 }
 
-// acknowledge is true the first time.
+// acknowledge records that t is acknowledged. It returns false if it was before.
 func (u *underWay) acknowledge(t *Batch) bool {
 	if t.acked {
 		return false
@@ -164,7 +164,7 @@ func (u *underWay) acknowledge(t *Batch) bool {
 	return true
 }
 
-// ack says what became of a batch at a stability timestamp, among some of its copies.
+// ack returns the outcome of a batch at a stability timestamp among some of its copies.
 func (t *Batch) ack(among func(*CopyBatch) bool, failed []index.CopyID) Ack {
 	var made, not []index.CopyID
 	for i := range t.Copies {
@@ -182,10 +182,10 @@ func (t *Batch) ack(among func(*CopyBatch) bool, failed []index.CopyID) Ack {
 	return Ack{Ref: t.Ref, Exceptions: made}
 }
 
-// note keeps an acknowledgement for LastAck.
+// note records an acknowledgement for LastAck.
 func (b *Bucket) note(a Ack) { b.stability.note(a, b.underWay.builds == 0) }
 
-// hold takes over that copies which serve scans, or those that do not, have their exact snapshots, except those in
+// hold records that the copies that serve scans, or those that do not, have their exact snapshots, except those in
 // failed.
 func (b *Bucket) hold(t *Batch, serve bool, failed []index.CopyID) {
 	if t.Ref.RollbackID != b.rollbackID || t.Ref.Generation != b.opt.Generation {
@@ -203,14 +203,14 @@ func (b *Bucket) hold(t *Batch, serve bool, failed []index.CopyID) {
 		if i == len(b.copies) {
 			return
 		}
-		// what was handed out before may be told of later
+		// an older batch may be reported after a newer one
 		if sl := b.copies[i]; sl.id == c.ID && (!sl.has || sl.held.Compare(t.Ref) < 0) {
 			sl.held, sl.has, sl.told = t.Ref, true, true
 		}
 	}
 }
 
-// written: progress counts what a side stream brought from here on.
+// written clears the part of side that was not written yet, so that progress includes what the batch has.
 func (b *Bucket) written(t *Batch) {
 	for i := range t.Copies {
 		if c := b.find(t.Copies[i].ID); c != nil {

@@ -6,11 +6,11 @@ import (
 	"tidemark/timestamp"
 )
 
-// Copies that stand alike in every vbucket share one list of parts: what happens to all of them happens once. Almost
-// all copies of a node do, since one stream feeds them. A copy gets a list of its own before anything happens to it
-// alone (own), and shares again when a flush leaves it exact and standing as the others do (share).
+// Copies with the same state in every vbucket share one list of parts: a change to all of them happens once. Almost
+// all copies of a node share it, since one stream feeds them. A copy gets a list of its own before it alone changes
+// (own), and shares again when a flush leaves it exact and equal to the others (share).
 
-// own returns a copy a list of its own, which may be changed without the others.
+// own gives a copy a list of its own, which may be modified without affecting the others.
 func (b *Bucket) own(c *slice) {
 	if !c.shares {
 		return
@@ -19,7 +19,7 @@ func (b *Bucket) own(c *slice) {
 	c.parts = slices.Clone(c.parts)
 }
 
-// leave counts a copy out of those that share.
+// leave removes a copy from the count of those that share.
 func (b *Bucket) leave(c *slice) {
 	if c.shares {
 		c.shares, b.lists = false, nil
@@ -27,8 +27,8 @@ func (b *Bucket) leave(c *slice) {
 	}
 }
 
-// apart lets some copies move without the others: where they are a part of those that share, each gets a list of its
-// own.
+// apart lets some copies change without the others: if they are not all of the sharing copies, each gets a list of
+// its own.
 func (b *Bucket) apart(some []*slice) {
 	sharing := 0
 	for _, c := range some {
@@ -43,13 +43,13 @@ func (b *Bucket) apart(some []*slice) {
 	}
 }
 
-// part returns a copy's part of a vbucket in order to change it.
+// part returns a copy's part of a vbucket for modification.
 func (b *Bucket) part(c *slice, vb int) *part {
 	b.own(c)
 	return &c.parts[vb]
 }
 
-// distinct returns one copy of those that share, and all others.
+// distinct returns one of the sharing copies, and all others.
 func (b *Bucket) distinct() []*slice {
 	if b.lists != nil {
 		return b.lists
@@ -65,7 +65,7 @@ func (b *Bucket) distinct() []*slice {
 	return b.lists
 }
 
-// sharer returns one of the copies that share, nil when none do.
+// sharer returns one of the sharing copies, nil if there are none.
 func (b *Bucket) sharer() *slice {
 	for _, c := range b.distinct() {
 		if c.shares {
@@ -75,7 +75,8 @@ func (b *Bucket) sharer() *slice {
 	return nil
 }
 
-// share lets a copy that is exact, and so whole, share the list of those that stand as it does. The first one begins.
+// share makes a copy that is exact, and therefore whole, share the list of the copies in the same state. The first
+// one starts the shared list.
 func (b *Bucket) share(c *slice) {
 	if c.shares {
 		return
@@ -94,7 +95,7 @@ func (b *Bucket) share(c *slice) {
 	b.sharing++
 }
 
-// alike reports whether two parts of a vbucket, both fed and whole, are the same from here on.
+// alike reports whether two parts of a vbucket, both fed and whole, have the same future.
 func (b *Bucket) alike(vb int, p, q *part) bool {
 	v := &b.vbs[vb]
 	if p.pos.Main != q.pos.Main || p.pos.A != q.pos.A || p.pos.Side != q.pos.Side || p.pos.VBUUID != q.pos.VBUUID ||
@@ -111,7 +112,7 @@ func (b *Bucket) alike(vb int, p, q *part) bool {
 	return p.log.Equal(q.log) && p.kept.Equal(q.kept)
 }
 
-// stands returns where a copy stands in every vbucket.
+// stands returns the positions of a copy in every vbucket.
 func stands(c *slice) *Common {
 	s := &Common{Positions: make([]Position, len(c.parts)), Logs: make([]timestamp.FailoverLog, len(c.parts))}
 	for vb := range c.parts {
@@ -120,7 +121,7 @@ func stands(c *slice) *Common {
 	return s
 }
 
-// beyond returns the floor and the end of the window where they reach above main: below it they say nothing any more.
+// beyond returns the floor and the window end where they are above main; below it they have no effect.
 func beyond(p Position) (above [2]uint64) {
 	if p.Floor > p.Main {
 		above[0] = p.Floor

@@ -7,14 +7,14 @@ import (
 	"tidemark/timestamp"
 )
 
-// String draws the state: a line per vbucket with its stream, and below it a line per copy.
+// String returns the state: a line per vbucket with its stream, followed by a line per copy.
 func (b *Bucket) String() string {
 	var w strings.Builder
 	b.Draw(&w, 0, len(b.vbs))
 	return w.String()
 }
 
-// Draw is String for so many vbuckets from one on, with what is of all of them before the first.
+// Draw writes the part of String for the given number of vbuckets, starting at from. The header precedes vbucket 0.
 func (b *Bucket) Draw(w *strings.Builder, from, vbuckets int) {
 	if from == 0 {
 		fmt.Fprintf(w, "rollback %d, %d waiting", b.rollbackID, len(b.stability.waiting))
@@ -70,7 +70,7 @@ func (b *Bucket) describe(w *strings.Builder, vb int) {
 	}
 }
 
-// String gives main, and what else there is to say.
+// String returns main, and the other fields if they add to it.
 func (p Position) String() string {
 	s := fmt.Sprintf("main %d", p.Main)
 	if p.Side != p.Main || p.A != p.Main {

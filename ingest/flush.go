@@ -7,16 +7,16 @@ import (
 	"tidemark/timestamp"
 )
 
-// Ack says what became of a stability timestamp: Made when snapshots at exactly it exist, else skipped. Exceptions are
-// the copies for which it is the other way round. It speaks of the copies that scans may wait for; one that is given
-// when all are written speaks of all.
+// Ack is the outcome of a stability timestamp: Made if snapshots exist at exactly this timestamp, else skipped.
+// Exceptions are the copies with the opposite outcome. It covers the copies for which scans may wait, or, if it is
+// returned when all are written, all copies.
 type Ack struct {
 	timestamp.Ref
 	Made       bool
 	Exceptions []index.CopyID
 }
 
-// Publish queues a stability timestamp until everything up to it is here. It reports whether it was new.
+// Publish queues a stability timestamp until everything up to it has been received. It reports whether it was new.
 func (b *Bucket) Publish(s timestamp.Stability) bool {
 	if s.Vector.Check(len(b.vbs)) != nil || s.Generation != b.opt.Generation {
 		return false
@@ -35,16 +35,16 @@ func (b *Bucket) Publish(s timestamp.Stability) bool {
 	return true
 }
 
-// judgeAgain: a BEGIN may have brought the branch of an S that was discarded; nothing newer may ever be published on an
-// idle bucket.
+// judgeAgain publishes the newest S again, because a BEGIN may have brought the branch of an S that was discarded,
+// and on an idle bucket no newer one may ever be published.
 func (b *Bucket) judgeAgain() {
 	if s := b.stability.newest; s.Vector.Len() > 0 && s.RollbackID == b.rollbackID {
 		b.Publish(s)
 	}
 }
 
-// Flush returns the batch of the oldest stability timestamp when everything up to it is here; nil when there is none,
-// or when Work must be taken first. Acks are those of timestamps that were discarded on the way.
+// Flush returns the batch of the oldest stability timestamp if everything up to it has been received. It returns nil
+// if there is none, or if Work must be taken first. acks are those of timestamps that were discarded on the way.
 func (b *Bucket) Flush() (t *Batch, acks []Ack) {
 	if len(b.work) > 0 {
 		return nil, nil
@@ -57,7 +57,7 @@ func (b *Bucket) Flush() (t *Batch, acks []Ack) {
 			continue
 		}
 		if b.lost(s) {
-			if b.underWay.unacked > 0 { // to acknowledge it says that those before are
+			if b.underWay.unacked > 0 { // its acknowledgement implies those of its predecessors
 				return nil, acks
 			}
 			acks = append(acks, Ack{Ref: s.Ref})
@@ -73,9 +73,10 @@ func (b *Bucket) Flush() (t *Batch, acks []Ack) {
 	return b.resettle(), acks
 }
 
-// taking returns the copies that take the next stability timestamp: all, but while one is written to copies that are
-// being built, which takes as long as what they have to write before it, only those that are not. What
-// is passed over stays queued; the next one that they take has it, or resettle.
+// taking returns the copies that take the next stability timestamp. These are all copies, except while one is being
+// written to copies that are being built, which takes as long as everything that they have to write before it; then
+// it is only those that are not being built. What the others miss stays queued for the next timestamp that they take,
+// or for resettle.
 func (b *Bucket) taking() []*slice {
 	if b.underWay.builds == 0 {
 		return b.copies
@@ -85,16 +86,16 @@ func (b *Bucket) taking() []*slice {
 		if c.told {
 			some = append(some, c)
 		} else {
-			b.own(c) // those that share move together
+			b.own(c) // the sharing copies move together
 		}
 	}
 	return some
 }
 
-// Pending is the number of stability timestamps that wait.
+// Pending returns the number of waiting stability timestamps.
 func (b *Bucket) Pending() int { return len(b.stability.waiting) }
 
-// lost: an S that is not on the branch of what is received can never be made, nor made again.
+// lost reports whether S is not on the branch of what was received, so that it can never be made, or made again.
 func (b *Bucket) lost(s *timestamp.Stability) bool {
 	for vb := range b.vbs {
 		v := &b.vbs[vb]
@@ -120,8 +121,8 @@ func logOf(s *timestamp.Stability, vb int) timestamp.FailoverLog {
 	return timestamp.FailoverLog{{VBUUID: s.Vector.VBUUIDs[vb]}}
 }
 
-// reached: every copy that is fed, or that is whole and will be fed again, has all of S. It remembers where it found
-// something missing and looks there first the next time.
+// reached reports whether every copy that is fed, or that is whole and will be fed again, has all of S. It records
+// where something was missing, and checks that place first the next time.
 func (b *Bucket) reached(s *timestamp.Stability) bool {
 	all := b.distinct()
 	if k := &b.blocked; k.ok && k.list < len(all) && b.waits(all[k.list], k.vb, s.Vector.Seqnos[k.vb]) {
@@ -158,8 +159,9 @@ func (b *Bucket) has(p *part, vb int, seqno uint64) bool {
 	return p.pos.Main >= seqno || p.sub && b.received(p, vb) >= seqno
 }
 
-// resettle: nothing new is published on an idle bucket, so copies that became whole after the last S was flushed make
-// their snapshot at the S they already have. That acknowledges it once more, and so comes after it was.
+// resettle returns a batch for copies that became whole after the last S was flushed: they make their snapshot at
+// that S, because on an idle bucket no new one is published. The batch acknowledges S once more, so it has to come
+// after the first acknowledgement.
 func (b *Bucket) resettle() *Batch {
 	last := &b.stability.last
 	if !b.stability.haveLast || b.underWay.unacked > 0 || b.underWay.builds > 0 {
@@ -187,7 +189,7 @@ func (b *Bucket) resettle() *Batch {
 	return b.flushAt(last, become)
 }
 
-// couldBeExact reports whether flushing at S now would leave the copy exact.
+// couldBeExact reports whether a flush at S now would leave the copy exact.
 func (b *Bucket) couldBeExact(c *slice, s *timestamp.Stability) bool {
 	for vb, seqno := range s.Vector.Seqnos {
 		p := &c.parts[vb]
@@ -207,11 +209,12 @@ func (b *Bucket) couldBeExact(c *slice, s *timestamp.Stability) bool {
 	return true
 }
 
-// unheard: a copy that was never exact has to be fed in every vbucket before it can be. An S that has nothing of a
-// vbucket may be of before anybody streamed it; what KV had when the index was created would be missing.
+// unheard reports whether a copy was never exact and is not fed in this vbucket. Such a copy cannot be exact at an S
+// with seqno 0 in the vbucket: that S may be older than its first stream, and the copy would lack what KV had when
+// the index was created.
 func (c *slice) unheard(p *part) bool { return !c.ready && !p.sub }
 
-// straddles returns the highest end of a window in the copy's queue that has seqno in its middle, 0 for none.
+// straddles returns the highest end of a window in the copy's queue that contains seqno in its interior, 0 for none.
 func (v *vbucket) straddles(p *part, seqno uint64) uint64 {
 	var end uint64
 	after := max(p.pos.Main, p.pos.A)
@@ -224,7 +227,7 @@ func (v *vbucket) straddles(p *part, seqno uint64) uint64 {
 	return end
 }
 
-// flushAt makes the batch that takes the given copies to S. Events up to S leave the queue when all copies flush.
+// flushAt returns the batch that takes the given copies to S. Events up to S leave the queue if all copies flush.
 func (b *Bucket) flushAt(s *timestamp.Stability, copies []*slice) *Batch {
 	t := &Batch{Kind: AtStability, Ref: s.Ref, Vector: s.Vector}
 	t.Copies = make([]CopyBatch, len(copies))
@@ -232,7 +235,7 @@ func (b *Bucket) flushAt(s *timestamp.Stability, copies []*slice) *Batch {
 		t.Copies[i] = CopyBatch{ID: c.id, Index: c.index, Slice: c.no, Exact: true, Serves: c.ready, Ready: c.ready}
 		t.builds = t.builds || !c.told
 	}
-	// what happens to it happens to all that share
+	// one sharing copy represents all of them
 	first := slices.IndexFunc(copies, func(c *slice) bool { return c.shares })
 	var move []int
 	for i, c := range copies {
@@ -261,11 +264,11 @@ func (b *Bucket) flushAt(s *timestamp.Stability, copies []*slice) *Batch {
 	return t
 }
 
-// flushVBucket takes those of the copies that move to a stability timestamp's seqno of one vbucket.
+// flushVBucket takes the copies in move to a stability timestamp's seqno of one vbucket.
 func (b *Bucket) flushVBucket(t *Batch, copies []*slice, move []int, vb int, seqno uint64) {
 	v, all := &b.vbs[vb], len(copies) == len(b.copies)
 	taken, events := -1, v.upTo(seqno)
-	if !all { // those that these copies have wait for the others
+	if !all { // the events that these copies have stay queued for the others
 		events = without(events, copies, move, vb)
 	}
 	if len(events) > 0 {
@@ -284,7 +287,7 @@ func (b *Bucket) flushVBucket(t *Batch, copies []*slice, move []int, vb int, seq
 	}
 }
 
-// sharePart gives the copies that share what the first of them has.
+// sharePart copies the result of the first sharing copy to all of them.
 func (t *Batch) sharePart(copies []*slice, first int) {
 	common := stands(copies[first])
 	for i, c := range copies {
@@ -294,7 +297,7 @@ func (t *Batch) sharePart(copies []*slice, first int) {
 	}
 }
 
-// upTo returns the queued events at or below seqno, in the order in which they came.
+// upTo returns the queued events at or below seqno, in the order of arrival.
 func (v *vbucket) upTo(seqno uint64) []Entry {
 	n := 0
 	for n < len(v.queue) && v.queue[n].Seqno <= seqno {
@@ -302,15 +305,15 @@ func (v *vbucket) upTo(seqno uint64) []Entry {
 	}
 	head := v.queue[:n:n]
 	for i := n; i < len(v.queue); i++ {
-		if v.queue[i].Seqno <= seqno { // a stream that was restarted stepped back
+		if v.queue[i].Seqno <= seqno { // a restarted stream stepped back
 			head = append(head, v.queue[i])
 		}
 	}
 	return head
 }
 
-// takeHad removes the first events that every copy has which they are queued for, and charges them to the batch: of a
-// batch for some copies that the others had been written before.
+// takeHad removes the first events that all of the copies for which they are queued have, and charges them to the
+// batch. After a batch for some copies, these are events that the other copies had written before.
 func (b *Bucket) takeHad(t *Batch, vb int) {
 	low := ^uint64(0)
 	for _, c := range b.distinct() {
@@ -337,7 +340,7 @@ func (b *Bucket) takeHad(t *Batch, vb int) {
 	t.bytes += bytes
 }
 
-// without leaves out the first events that each of some copies has.
+// without leaves out the first events that all of some copies have.
 func without(events []Entry, copies []*slice, some []int, vb int) []Entry {
 	low := ^uint64(0)
 	for _, i := range some {
@@ -375,7 +378,7 @@ func (b *Bucket) take(t *Batch, v *vbucket, seqno uint64, count int) {
 	t.bytes += bytes
 }
 
-// sorted: the first count events are those up to seqno, and no other is.
+// sorted reports whether exactly the first count events are at or below seqno.
 func sorted(q []Entry, count int, seqno uint64) bool {
 	for i := range q {
 		if (q[i].Seqno <= seqno) != (i < count) {
@@ -385,7 +388,7 @@ func sorted(q []Entry, count int, seqno uint64) bool {
 	return true
 }
 
-// advance takes one vbucket of one copy to S and adds what the store has to do for it.
+// advance takes one vbucket of one copy to S and adds the tasks of the store for it.
 func (b *Bucket) advance(cb *CopyBatch, c *slice, vb int, seqno uint64, taken int, events []Entry) {
 	v, p := &b.vbs[vb], &c.parts[vb]
 	if p.restoring {
@@ -415,7 +418,7 @@ func (b *Bucket) advance(cb *CopyBatch, c *slice, vb int, seqno uint64, taken in
 	}
 }
 
-// apply notes that a part has what a segment is to it, and what that leaves.
+// apply records that a part applies a segment, and the consequences for the position.
 func (p *part) apply(pt *Part, segment int, g *gain) {
 	if !g.some {
 		return
@@ -425,7 +428,7 @@ func (p *part) apply(pt *Part, segment int, g *gain) {
 	p.pos.WindowEnd = max(p.pos.WindowEnd, g.end)
 }
 
-// settle: the vbucket is whole up to main. Tombstones have no use any more.
+// settle records that the vbucket is whole up to main. Its tombstones have no use any more.
 func (b *Bucket) settle(p *part, pt *Part, main uint64) {
 	p.pos.Main, p.pos.Side, p.pos.A = main, main, main
 	if p.lent = 0; p.pos.WindowEnd != unsure {
@@ -434,8 +437,8 @@ func (b *Bucket) settle(p *part, pt *Part, main uint64) {
 	pt.PurgeTombstones, p.tombs = p.tombs, false
 }
 
-// SetGeneration says which generation of the bucket, and which rollback id, stability timestamps are judged by from now
-// on. A new generation forgets those of the old one.
+// SetGeneration sets the generation and the rollback id of valid stability timestamps. A new generation discards
+// those of the old one.
 func (b *Bucket) SetGeneration(generation, rollbackID uint64) {
 	if generation != b.opt.Generation {
 		b.opt.Generation, b.rollbackID = generation, rollbackID

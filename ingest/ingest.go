@@ -1,17 +1,18 @@
-// Package ingest is an indexer's side of the data way for one bucket: which events to accept, what each copy of a slice
-// holds of each vbucket, what it lacks and from where it can get it, which stability timestamp can be made, and what
-// the store has to do for it (docs/architecture.md, "The data way"; docs/timestamps.md).
+// Package ingest is an indexer's side of the data way for one bucket. It decides which events to accept, tracks what
+// each copy of a slice holds of each vbucket, what it lacks and where that can be obtained, which stability timestamp
+// can be made, and what the store has to do for it (docs/architecture.md, "The data way"; docs/timestamps.md).
 //
 // It is a state machine without clock, I/O or goroutine. Inputs are the events of streams, polls, definitions,
-// stability timestamps and the answers of the store; outputs are verdicts, Work for the store, and reports. The
-// positions it keeps are those that hold once all Work handed out has been done, for each copy in order; a crash that
-// loses the tail of it is met by adding the copies again with the positions that the store has.
+// stability timestamps and the answers of the store; outputs are verdicts, Work for the store, and reports. Its
+// positions are those that hold once all Work handed out has been done, for each copy in order. After a crash that
+// loses the tail of it, the copies are added again with the positions in the store.
 //
-// It promises: an exact batch holds what KV held at that stability timestamp, no more and no less, whatever was
-// delivered twice, late, by a deposed owner or not at all; nothing is skipped but by a copy's own position. Each rule
-// that this rests on has a name, which stands where the rule is applied (rules.go lists them).
+// Guarantees: an exact batch holds what KV held at that stability timestamp, no more and no less, whatever was
+// delivered twice, late, by a deposed owner or not at all. An event is skipped only because of a copy's own position.
+// Each rule behind this has a name, which is quoted where the rule is applied (internal/testing/planted/rules lists
+// them).
 //
-// An event is queued once per node. A copy picks its statements out of it when a batch is written.
+// An event is queued once per node. A copy selects its statements from it when a batch is written.
 package ingest
 
 import (
@@ -26,9 +27,9 @@ import (
 )
 
 var (
-	// ErrCopy is wrapped when a copy is added twice or is not known.
+	// ErrCopy is wrapped if a copy is added twice or is unknown.
 	ErrCopy = errors.New("unknown or repeated copy")
-	// ErrVBucket is wrapped when a vbucket number is not one of the bucket.
+	// ErrVBucket is wrapped if a vbucket number is out of range.
 	ErrVBucket = errors.New("vbucket out of range")
 )
 
@@ -37,21 +38,21 @@ type Options struct {
 	VBuckets   int
 	Generation uint64 // of the bucket
 	RollbackID uint64
-	// Pack returns the bytes by which an accepted data event is kept; they belong to the Bucket from then on. The length
-	// counts against the memory bound.
+	// Pack returns the bytes in which an accepted data event is queued. The Bucket owns them from then on. Their length
+	// counts against the memory limit.
 	Pack func(*keyversion.Event) []byte
 }
 
-// Bucket is the state of one bucket on one node. Its methods may be called by one goroutine at a time.
+// Bucket is the state of one bucket on one node. It is not safe for concurrent use.
 type Bucket struct {
 	opt    Options
 	vbs    []vbucket
 	copies []*slice // ascending by id
 	work   []Work
 
-	sharing int      // copies that share one list of parts
-	lists   []*slice // see distinct; nil: to be made anew
-	lack    []bool   // of Wants
+	sharing int      // number of copies that share one list of parts
+	lists   []*slice // cache of distinct; nil: invalid
+	lack    []bool   // buffer of lacking
 
 	rollbackID   uint64
 	rollbackDone uint64 // newest rollback id that was carried out
@@ -59,15 +60,15 @@ type Bucket struct {
 
 	queued    int       // bytes in the queues of all vbuckets
 	sideHeld  int       // bytes buffered by side streams
-	nextSide  int       // vbucket at which the next batch of side streams begins
-	turn      BatchKind // that Next looks for first
+	nextSide  int       // vbucket at which the next batch of side streams starts
+	turn      BatchKind // the kind that Next tries first
 	underWay  underWay
 	abandoned []uint64
 	blocked   blockedAt
 	gains     gains // of flush and takeAhead
 }
 
-// blockedAt remembers what the oldest stability timestamp waits for, so that most attempts look at one place only.
+// blockedAt records what the oldest stability timestamp waits for, so that most attempts check one place only.
 type blockedAt struct {
 	list, vb int // see distinct
 	ok       bool
@@ -77,10 +78,10 @@ type blockedAt struct {
 type Entry struct {
 	Seqno  uint64
 	Window timestamp.Window
-	Data   []byte // what Options.Pack gave
+	Data   []byte // result of Options.Pack
 	Rest   *keyversion.Places
 	epoch  uint32
-	empty  bool // some copy may be told that it has no keys: a tombstone where those are kept
+	empty  bool // some copy may learn from it that the document has no keys, and keeps a tombstone if it keeps any
 }
 
 // newEntry packs an event.
@@ -93,78 +94,77 @@ func (b *Bucket) newEntry(e *keyversion.Event, epoch uint32) Entry {
 	return en
 }
 
-const entryOverhead = 72 // bytes of an Entry beside its Data
+const entryOverhead = 72 // size of an Entry without its Data
 
 func (e *Entry) size() int { return len(e.Data) + entryOverhead }
 
-// owner is who may speak for a vbucket: the one whose BEGIN is current.
+// owner is the stream whose events are accepted for a vbucket: that of the current BEGIN.
 type owner struct {
 	inc       index.Incarnation
 	projector index.ProjectorID
 	conn      uint64
-	open      bool // something of it is accepted
+	open      bool // events are accepted
 	dropping  bool // between DropData and the next BEGIN
 }
 
-// vbucket is what the node knows of one vbucket's maintenance stream.
+// vbucket is the state of one vbucket's maintenance stream on this node.
 type vbucket struct {
 	cur   owner
-	min   index.Incarnation // lower ones are refused
+	min   index.Incarnation // lower incarnations are refused
 	log   timestamp.FailoverLog
-	rev   timestamp.MapRevision // highest one seen in this run
-	begun bool                  // log is of a BEGIN in this run
-	purge uint64                // as the newest BEGIN said
-	recv  uint64                // the present stream has delivered everything up to here
-	// activated is the highest A of the present stream. It does not count as received: it may stand in the middle of a
-	// window of which nothing has come here, so that who has everything up to there, from a stream with other windows, is
-	// not known.
+	rev   timestamp.MapRevision // highest revision seen in this run
+	begun bool                  // log is from a BEGIN of this run
+	purge uint64                // from the newest BEGIN
+	recv  uint64                // the current stream has delivered everything up to here
+	// activated is the highest A of the current stream. It does not count as received: it may lie inside a window of
+	// which nothing has arrived here, and a copy may have everything up to there from a stream with other windows.
 	activated uint64
-	epoch     uint32 // rises whenever some copy's queue starts anew
+	epoch     uint32 // rises whenever the queue starts anew for some copy
 	queue     []Entry
-	holds     int   // of distinct: where trim looks first for who holds the queue's first event
-	parts     parts // of the event that is arriving in parts
+	holds     int   // index into distinct: trim checks this copy first, which needs the queue's first event
+	parts     parts // of an event of which some parts have arrived
 	bytes     int
 	side      *sideStream
-	// awaited are the copies that the present stream feeds and that are not here: they were away when it said so.
+	// awaited lists the copies that the current stream feeds and that were not on this node when it listed them.
 	awaited []index.CopyID
 }
 
-// part is one copy's state of one vbucket.
+// part is the state of one copy in one vbucket.
 type part struct {
 	pos   Position
-	log   timestamp.FailoverLog // of what is held
-	kept  timestamp.FailoverLog // as the store has it
-	base  uint64                // received on earlier streams; while sub is set what the present one brings is added
-	solid uint64                // of side: up to here it is known how far de-duplication may have hidden something
+	log   timestamp.FailoverLog // of what the copy holds
+	kept  timestamp.FailoverLog // as stored
+	base  uint64                // received on earlier streams; if sub is set, what the current stream delivers is added
+	solid uint64                // of side: up to here the effect of de-duplication is known
 	taken uint64                // how much of side is in a batch that is not written yet
-	// what the present side stream brought up to here is in batches of this copy, and none of them was lost
+	// what the current side stream delivered up to here is in batches of this copy, none of which was lost
 	lent      uint64
-	from      uint32 // epoch at which the queue starts for this copy, noQueue while no stream feeds it
-	sub       bool   // the present stream feeds it
+	from      uint32 // epoch at which the queue starts for this copy, noQueue if no stream feeds it
+	sub       bool   // the current stream feeds it
 	tombs     bool   // tombstones may be stored
-	restoring bool   // waits for Restored
-	rejoin    bool   // to be joined then
-	rejoinLow uint64 // purge seqno to judge by then
+	restoring bool   // waiting for Restored
+	rejoin    bool   // join the stream after Restored
+	rejoinLow uint64 // purge seqno for that join
 }
 
 const noQueue = ^uint32(0)
 
-// slice is one copy.
+// slice is the state of one copy.
 type slice struct {
 	id     index.CopyID
 	index  index.ID
 	no     index.SliceID
-	parts  []part // shared with other copies when shares is set: see own
+	parts  []part // shared with other copies if shares is set: see own
 	shares bool
-	ready  bool // was exact once
-	told   bool // and the snapshot was taken
-	out    bool // a router said that it sends nothing more
+	ready  bool // has been exact
+	told   bool // ready, and the snapshot was taken
+	out    bool // a router has deactivated it
 	at     timestamp.Ref
-	exact  bool // at is one it has an exact snapshot of
+	exact  bool // at is a timestamp at which it is exact
 	held   timestamp.Ref
-	has    bool // held counts: its batch is done
+	has    bool // held is valid: its batch is done
 	later  bool // no side stream is wanted for it, see Defer
-	// restoring is how many of its vbuckets wait for Restored, none while it shares
+	// restoring is the number of its vbuckets that wait for Restored; 0 while it shares
 	restoring int
 }
 
@@ -179,8 +179,8 @@ func New(o Options) (*Bucket, error) {
 	return &Bucket{opt: o, vbs: make([]vbucket, o.VBuckets), rollbackID: o.RollbackID}, nil
 }
 
-// Copy describes a copy to be added. Positions and Logs are what its store holds, one per vbucket, or nil for a new
-// one.
+// Copy describes a copy to be added. Positions and Logs are what its store holds, one entry per vbucket, or nil for a
+// new copy.
 type Copy struct {
 	ID        index.CopyID
 	Index     index.ID
@@ -190,8 +190,8 @@ type Copy struct {
 	Logs      []timestamp.FailoverLog
 }
 
-// Add takes a copy in: allocated, reopened after a crash, or received from another node. It receives nothing before a
-// BEGIN or ACTIVATE names it.
+// Add adds a copy: allocated, reopened after a crash, or received from another node. It receives nothing before a
+// BEGIN or ACTIVATE lists it.
 func (b *Bucket) Add(c Copy) error {
 	if b.find(c.ID) != nil {
 		return fmt.Errorf("%w: copy %v is there already", ErrCopy, c.ID)
@@ -221,8 +221,8 @@ func (b *Bucket) Add(c Copy) error {
 	return nil
 }
 
-// Remove forgets a copy. What is queued for it alone goes, and what side streams were to bring: added again, it asks
-// for what it lacks then.
+// Remove removes a copy. It discards what is queued for this copy alone, and what side streams would deliver: if the
+// copy is added again, it wants then what it lacks.
 func (b *Bucket) Remove(id index.CopyID) {
 	for i, c := range b.copies {
 		if c.id == id {
@@ -239,9 +239,9 @@ func (b *Bucket) Remove(id index.CopyID) {
 	b.blocked.ok = false
 }
 
-// Reopened tells that a copy's store has lost its newest batches (a failed disk, a torn file) and holds these
-// positions now. The copy joins the running streams by the gap rule; the others are not touched. Side streams that have
-// begun bring nothing for it any more: what their BEGIN has judged is not what it holds now.
+// Reopened records that a copy's store has lost its newest batches (a failed disk, a torn file) and holds the given
+// positions now. The copy joins the running streams by the gap rule; the others are not affected. Side streams that
+// have begun deliver nothing for it any more, because their BEGIN was judged against another state of the copy.
 func (b *Bucket) Reopened(id index.CopyID, positions []Position, logs []timestamp.FailoverLog) error {
 	sl := b.find(id)
 	if sl == nil {
@@ -276,7 +276,7 @@ func (b *Bucket) Reopened(id index.CopyID, positions []Position, logs []timestam
 	return nil
 }
 
-// load takes over what the store holds.
+// load sets the state to what the store holds.
 func (p *part) load(pos Position, log timestamp.FailoverLog) {
 	p.pos, p.log, p.lent = pos, History(pos.VBUUID, log), 0
 	if p.solid = pos.Side; pos.WindowEnd == unsure {
@@ -293,8 +293,8 @@ func (b *Bucket) checkStored(id index.CopyID, positions []Position, logs []times
 		len(logs), id, len(b.vbs))
 }
 
-// History returns the history of the branch vbuuid: the part of a log that begins with it, or the branch alone when the
-// log does not know it. Branch 0 (nothing held) has none.
+// History returns the history of the branch vbuuid: the part of a log that begins with it, or the branch alone if it
+// is not in the log. Branch 0 (nothing held) has none.
 func History(vbuuid uint64, log timestamp.FailoverLog) timestamp.FailoverLog {
 	if vbuuid == 0 {
 		return nil
@@ -307,7 +307,7 @@ func History(vbuuid uint64, log timestamp.FailoverLog) timestamp.FailoverLog {
 	return timestamp.FailoverLog{{VBUUID: vbuuid}}
 }
 
-// CopyIDs lists the copies, ascending.
+// CopyIDs returns the ids of the copies, ascending.
 func (b *Bucket) CopyIDs() []index.CopyID {
 	ids := make([]index.CopyID, len(b.copies))
 	for i, c := range b.copies {
@@ -316,21 +316,21 @@ func (b *Bucket) CopyIDs() []index.CopyID {
 	return ids
 }
 
-// Work takes what the store has to do and has not been told yet. For each copy it must be done in this order, and
-// before any batch that is asked for later; restores when all that was handed out before is done.
+// Work returns the tasks for the store that were not returned before. For each copy they must be done in this order,
+// and before any later batch; a restore, after everything handed out before it is done.
 func (b *Bucket) Work() []Work {
 	w := b.work
 	b.work = nil
 	return w
 }
 
-// QueueBytes is the memory held by events: queued, buffered by side streams, and in batches that are not done.
+// QueueBytes returns the memory held by events: queued, buffered by side streams, and in batches that are not done.
 func (b *Bucket) QueueBytes() int { return b.queued + b.sideHeld + b.underWay.bytes }
 
-// SideBytes is the part of QueueBytes that side streams have brought and no batch has taken.
+// SideBytes returns the part of QueueBytes that side streams have delivered and no batch has taken.
 func (b *Bucket) SideBytes() int { return b.sideHeld }
 
-// Queued is the part of QueueBytes that waits in the queues of the maintenance streams.
+// Queued returns the part of QueueBytes in the queues of the maintenance streams.
 func (b *Bucket) Queued() int { return b.queued }
 
 func (b *Bucket) find(id index.CopyID) *slice {
@@ -341,7 +341,7 @@ func (b *Bucket) find(id index.CopyID) *slice {
 	return b.copies[i]
 }
 
-// received is the highest seqno up to which the copy has everything, queue included.
+// received returns the highest seqno up to which the copy has received everything, queue included.
 func (b *Bucket) received(p *part, vb int) uint64 {
 	if p.sub {
 		return max(p.base, b.vbs[vb].recv)
@@ -349,7 +349,7 @@ func (b *Bucket) received(p *part, vb int) uint64 {
 	return p.base
 }
 
-// receivedLog is the log of the branch on which a copy receives.
+// receivedLog returns the log of the branch on which a copy receives.
 func (b *Bucket) receivedLog(p *part, vb int) timestamp.FailoverLog {
 	if v := &b.vbs[vb]; v.begun {
 		return v.log
@@ -357,7 +357,7 @@ func (b *Bucket) receivedLog(p *part, vb int) timestamp.FailoverLog {
 	return p.log
 }
 
-// reset puts the copy's reception of a vbucket back to what it holds.
+// reset sets the copy's reception of a vbucket back to what it holds.
 func (b *Bucket) reset(sl *slice, vb int) {
 	p, v := b.part(sl, vb), &b.vbs[vb]
 	p.sub, p.from = false, noQueue
@@ -369,14 +369,14 @@ func (b *Bucket) reset(sl *slice, vb int) {
 	b.blocked.ok = false
 }
 
-// clearQueue makes the queue start anew for this copy; the others keep theirs.
+// clearQueue makes the queue start anew for this copy. The other copies keep their queue.
 func (b *Bucket) clearQueue(sl *slice, vb int) {
 	v := &b.vbs[vb]
 	v.epoch++
 	b.part(sl, vb).from = v.epoch
 }
 
-// trim drops entries that are for no copy any more.
+// trim removes entries that no copy needs any more.
 func (b *Bucket) trim(vb int) {
 	v := &b.vbs[vb]
 	if len(v.queue) == 0 {
@@ -386,7 +386,7 @@ func (b *Bucket) trim(vb int) {
 	for n := range all {
 		i := (v.holds + n) % len(all)
 		if low = min(low, all[i].parts[vb].from); low <= v.queue[0].epoch {
-			v.holds = i // the first is for this one: none goes, whatever the others have
+			v.holds = i // it needs the first entry: nothing can be removed, whatever the others have
 			return
 		}
 	}
@@ -399,8 +399,8 @@ func (b *Bucket) trim(vb int) {
 	v.queue = behind(v.queue, n)
 }
 
-// behind returns the queue without its first n entries. The memory of what is left out is let go when that costs
-// little.
+// behind returns the queue without its first n entries. It copies the rest if that is cheap, to release the memory of
+// the others.
 func behind(q []Entry, n int) []Entry {
 	switch rest := q[n:]; {
 	case len(rest) == 0:

@@ -7,8 +7,8 @@ import (
 	"tidemark/timestamp"
 )
 
-// checkBranch holds a copy's queue and state against a log (beginCheck). What lies beyond the common history goes: the
-// queue at once, applied state by a Restore, which Restored answers.
+// checkBranch compares a copy's queue and state with a log (beginCheck). What lies beyond the common history is
+// removed: the queue at once, applied state by a Restore, which Restored answers.
 func (b *Bucket) checkBranch(sl *slice, vb int, log timestamp.FailoverLog, queueTop uint64) {
 	p := b.part(sl, vb)
 	if p.restoring {
@@ -25,7 +25,7 @@ func (b *Bucket) checkBranch(sl *slice, vb int, log timestamp.FailoverLog, queue
 		b.trim(vb)
 		return
 	}
-	received := b.receivedLog(p, vb) // the activation point is of the branch that is held, which may be an older one
+	received := b.receivedLog(p, vb) // the activation timestamp is of the branch that is held, which may be an older one
 	if max(b.received(p, vb), queueTop) > received.Common(log) || p.pos.A > p.log.Common(log) {
 		b.leaveBranch(p, p.log, log)
 		b.reset(sl, vb)
@@ -33,11 +33,11 @@ func (b *Bucket) checkBranch(sl *slice, vb int, log timestamp.FailoverLog, queue
 	p.log = log
 }
 
-// unsure as a window's end says that a side stream which has not come to its end may have left something out because of
-// a newer version that is not known here. Such a position is good on the very branch it was read on, and nowhere else.
+// unsure as the end of a window means that a side stream that has not ended may have left something out because of a
+// newer version that has not arrived. Such a position is valid on the branch on which it was read, and on no other.
 const unsure = timestamp.Infinity
 
-// unread goes back with side to where it is known what was read; the rows stay, and are read again.
+// unread resets side to where the effect of de-duplication is known; the rows stay, and are read again.
 func (b *Bucket) unread(p *part) {
 	if p.pos.WindowEnd == unsure {
 		p.pos.Floor = max(p.pos.Floor, p.pos.Side)
@@ -45,13 +45,13 @@ func (b *Bucket) unread(p *part) {
 	}
 }
 
-// reach is what the position is known to reflect.
+// reach returns the highest seqno that the position is known to reflect.
 func (p *part) reach() uint64 { return max(p.pos.Main, p.pos.Side, p.pos.Floor) }
 
-// content is the highest seqno whose effects the copy may reflect.
+// content returns the highest seqno whose effects the copy may reflect.
 func (p *part) content() uint64 { return p.pos.Content() }
 
-// leaveBranch: an activation point on a lost branch means nothing. What is held is then at most side, and may reflect
+// leaveBranch voids an activation timestamp on a lost branch. What is held is then at most side, and may reflect
 // everything up to the floor.
 func (b *Bucket) leaveBranch(p *part, held, log timestamp.FailoverLog) {
 	if p.pos.A > held.Common(log) {
@@ -60,7 +60,7 @@ func (b *Bucket) leaveBranch(p *part, held, log timestamp.FailoverLog) {
 	}
 }
 
-// join: from now on everything above start comes on the maintenance stream.
+// join attaches a copy to the maintenance stream: from now on everything above start comes on it.
 func (b *Bucket) join(sl *slice, vb int, start, purge uint64) {
 	p := b.part(sl, vb)
 	p.sub, p.rejoin, sl.out = true, false, false
@@ -72,7 +72,7 @@ func (b *Bucket) join(sl *slice, vb int, start, purge uint64) {
 		p.pos.Floor = max(p.pos.Floor, purge)
 	}
 	if start < purge && p.base > start && p.base < purge {
-		// a stream from below the purge seqno leaves out deletions that we have not seen
+		// a stream from below the purge seqno omits deletions that we have not seen
 		p.pos, p.solid, p.lent = Position{Floor: p.pos.Floor}, 0, 0
 		b.deleteRange(sl, vb)
 		b.clearQueue(sl, vb)
@@ -87,7 +87,8 @@ func (b *Bucket) join(sl *slice, vb int, start, purge uint64) {
 	b.blocked.ok = false
 }
 
-// goOn: a copy that the present stream feeds has gone back, or is here only now. It joins where the stream is.
+// goOn joins a copy that the current stream feeds to it, at its current position: the copy was restored, or added
+// only now.
 func (b *Bucket) goOn(sl *slice, vb int) {
 	v, p := &b.vbs[vb], b.part(sl, vb)
 	if b.checkBranch(sl, vb, v.log, 0); p.restoring {
@@ -97,7 +98,7 @@ func (b *Bucket) goOn(sl *slice, vb int) {
 	b.join(sl, vb, v.present(), v.purge)
 }
 
-// await notes which streams feed a copy that is removed, for the case that it is made anew.
+// await records which streams feed a copy that is removed, in case it is added again.
 func (b *Bucket) await(sl *slice) {
 	for vb := range sl.parts {
 		if p := &sl.parts[vb]; p.sub || p.restoring && p.rejoin {
@@ -106,8 +107,8 @@ func (b *Bucket) await(sl *slice) {
 	}
 }
 
-// fed reports whether the present stream of a vbucket feeds a copy that was not here, and takes it for fed. Between
-// DropData and the BEGIN that ends it nothing is fed: that BEGIN lists the copy again.
+// fed reports whether the current stream of a vbucket feeds a copy that was not on this node, and removes it from the
+// awaited ones. Between DropData and the BEGIN that ends it nothing is fed: that BEGIN lists the copy again.
 func (b *Bucket) fed(vb int, id index.CopyID) bool {
 	v := &b.vbs[vb]
 	i := slices.Index(v.awaited, id)
@@ -118,8 +119,8 @@ func (b *Bucket) fed(vb int, id index.CopyID) bool {
 	return v.cur.open && !v.cur.dropping
 }
 
-// dropRange: KV cannot give us the deletions we lack, so the vbucket is taken from 0. What maintenance has applied goes
-// too, and A moves up to it.
+// dropRange restarts a vbucket of a copy from 0, because KV cannot deliver the deletions that the copy lacks. It
+// removes what maintenance has applied too, and raises A up to it.
 func (b *Bucket) dropRange(sl *slice, vb int) {
 	p := b.part(sl, vb)
 	if p.pos.Side, p.solid, p.lent = 0, 0, 0; p.pos.WindowEnd == unsure {
@@ -131,7 +132,7 @@ func (b *Bucket) dropRange(sl *slice, vb int) {
 	b.deleteRange(sl, vb)
 }
 
-// deleteRange hands out the deletion together with the position that holds after it.
+// deleteRange adds the task to delete the range, with the position that holds after it.
 func (b *Bucket) deleteRange(sl *slice, vb int) {
 	p := b.part(sl, vb)
 	p.pos.VBUUID = p.log.Newest()
@@ -143,7 +144,7 @@ func (b *Bucket) deleteRange(sl *slice, vb int) {
 	}})
 }
 
-// newLog returns the log when the store does not have it yet.
+// newLog returns the log if the store does not have it yet, else nil.
 func (p *part) newLog() timestamp.FailoverLog {
 	if p.kept.Equal(p.log) {
 		return nil
@@ -152,8 +153,8 @@ func (p *part) newLog() timestamp.FailoverLog {
 	return p.log
 }
 
-// Restored answers a Restore: what the copy holds of the vbucket now, and the log that state was made under. A zero
-// position says that no older state was valid and the range is empty.
+// Restored is the answer to a Restore: what the copy holds of the vbucket now, and the log under which that state was
+// made. A zero position means that no older state was valid and the range is empty.
 func (b *Bucket) Restored(r Restore, pos Position, held timestamp.FailoverLog) {
 	sl := b.find(r.Copy)
 	if sl == nil || r.VBucket >= len(b.vbs) {
@@ -167,7 +168,7 @@ func (b *Bucket) Restored(r Restore, pos Position, held timestamp.FailoverLog) {
 	p.kept = nil
 	log := r.Log
 	if v.begun {
-		log = v.log // a newer BEGIN may have come meanwhile
+		log = v.log // a newer BEGIN may have arrived meanwhile
 	}
 	if p.content() > held.Common(log) {
 		b.work = append(b.work, Work{Restore: &Restore{Copy: sl.id, VBucket: r.VBucket, Log: log}})
@@ -179,12 +180,12 @@ func (b *Bucket) Restored(r Restore, pos Position, held timestamp.FailoverLog) {
 	rejoin := p.rejoin
 	b.reset(sl, r.VBucket)
 	if rejoin {
-		// the stream has gone on meanwhile: join where it is
+		// the stream has advanced meanwhile: join at its current position
 		b.join(sl, r.VBucket, v.present(), p.rejoinLow)
 	}
 }
 
-// restored notes that nothing of a part is waited for.
+// restored records that a part does not wait for Restored.
 func (sl *slice) restored(p *part) {
 	if p.restoring {
 		p.restoring = false
@@ -192,16 +193,16 @@ func (sl *slice) restored(p *part) {
 	}
 }
 
-// Restoring is the number of vbuckets of copies that wait for Restored.
+// Restoring returns the number of vbuckets of copies that wait for Restored.
 func (b *Bucket) Restoring() int {
 	n := 0
-	for _, c := range b.distinct() { // what is shared is not being restored
+	for _, c := range b.distinct() { // sharing copies are not being restored
 		n += c.restoring
 	}
 	return n
 }
 
-// RestoringOf is the number of vbuckets of one copy that are being restored.
+// RestoringOf returns the number of vbuckets of one copy that are being restored.
 func (b *Bucket) RestoringOf(id index.CopyID) int {
 	if c := b.find(id); c != nil {
 		return c.restoring
@@ -209,13 +210,14 @@ func (b *Bucket) RestoringOf(id index.CopyID) int {
 	return 0
 }
 
-// Held is one state to which a vbucket of a copy could be restored.
+// Held is a state to which a vbucket of a copy could be restored.
 type Held struct {
 	Position Position
 	Log      timestamp.FailoverLog
 }
 
-// Choose returns the first of the states (newest first) that lies wholly on the branch of log, -1 for none.
+// Choose returns the index of the first of the states (newest first) that lies entirely on the branch of log, -1 for
+// none.
 func Choose(states []Held, log timestamp.FailoverLog) int {
 	for i, s := range states {
 		if s.Position.Content() <= s.Log.Common(log) {

@@ -2,15 +2,15 @@ package ingest
 
 import "tidemark/keyversion"
 
-// parts are those of an event that have arrived, while the last one has not. They are in no queue, so that no batch has
-// some of them, and the stream has not come to their seqno. What ends the stream drops them: the router sends all
-// again.
+// parts holds the parts of an event that have arrived before its last one. They are not queued, so that no batch has
+// only some of them, and their seqno does not count as received. The end of the stream drops them: the router sends
+// all of them again.
 type parts struct {
 	seqno   uint64
 	entries []Entry
 }
 
-// partial tells what to do with a data event: it is whole, or one more part (held), or does not follow the ones before
+// judge decides about a data event: it is complete, or one more part (held), or does not follow its predecessors
 // (broken: something was lost, which a router never lets happen).
 func (p *parts) judge(e *keyversion.Event) (held, broken bool) {
 	if n := len(p.entries); int(e.Part) != n || n > 0 && e.Seqno != p.seqno {
@@ -19,12 +19,12 @@ func (p *parts) judge(e *keyversion.Event) (held, broken bool) {
 	return e.More, false
 }
 
-// hold keeps a part.
+// hold stores a part.
 func (p *parts) hold(e *keyversion.Event, en Entry) {
 	p.seqno, p.entries = e.Seqno, append(p.entries, en)
 }
 
-// take returns the parts that are held, the last one behind them, as of an epoch.
+// take returns the held parts followed by the last one, all with the given epoch.
 func (p *parts) take(last Entry, epoch uint32) []Entry {
 	all := append(p.entries, last)
 	for i := range all {
@@ -34,8 +34,8 @@ func (p *parts) take(last Entry, epoch uint32) []Entry {
 	return all
 }
 
-// PartBytes is the memory of parts that wait for the rest of their event. It does not count in QueueBytes: who stopped
-// taking data because of it would never have the rest.
+// PartBytes returns the memory of parts that wait for the rest of their event. QueueBytes does not include it: a
+// receiver that stopped reading because of it would never get the rest.
 func (b *Bucket) PartBytes() (n int) {
 	for vb := range b.vbs {
 		v := &b.vbs[vb]

@@ -5,7 +5,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// Progress is how far the node is in one vbucket (IM-21). Participant is false where nothing feeds it: it recovers by
+// Progress is the node's progress in one vbucket (IM-21). Participant is false if no stream feeds it: it recovers by
 // the gap rule.
 type Progress struct {
 	VBucket     int
@@ -16,8 +16,8 @@ type Progress struct {
 	Revision    timestamp.MapRevision
 }
 
-// Poll refuses incarnations below inc for the vbuckets from now on (fencePoll) and says how far the node is (IM-21). A
-// vbucket without a copy that a stream feeds takes no part: it recovers by the gap rule.
+// Poll refuses incarnations below inc for the vbuckets from now on (fencePoll) and returns the node's progress
+// (IM-21). The node does not participate in a vbucket without a fed copy: it recovers by the gap rule.
 func (b *Bucket) Poll(vbuckets []uint16, inc index.Incarnation) []Progress {
 	out := make([]Progress, 0, len(vbuckets))
 	for _, n := range vbuckets {
@@ -54,8 +54,8 @@ func (b *Bucket) position(vb int) Progress {
 	return pp
 }
 
-// HW gives, per vbucket, the smallest position of the copies that streams feed, queue included; where none is fed, what
-// the copies hold.
+// HW returns, per vbucket, the smallest position of the fed copies, queue included, or, if none is fed, the smallest
+// of what the copies hold.
 func (b *Bucket) HW() timestamp.Vector {
 	hw := timestamp.New(len(b.vbs))
 	for vb := range b.vbs {
@@ -74,8 +74,8 @@ func (b *Bucket) HW() timestamp.Vector {
 	return hw
 }
 
-// Backfill gives, per vbucket, how far side streams have brought the copies of the indexes that are being built, the
-// least of them; without any such copy it has no vbuckets.
+// Backfill returns, per vbucket, the smallest side position of the copies of indexes that are being built. The result
+// has length 0 if there are none.
 func (b *Bucket) Backfill(building func(index.ID) bool) timestamp.Vector {
 	var least timestamp.Vector
 	for _, c := range b.copies {
@@ -109,7 +109,7 @@ type Accepted struct {
 	Open        bool // false: nothing is accepted before the next BEGIN
 }
 
-// Accepted lists every vbucket that some BEGIN was accepted for.
+// Accepted returns the accepted stream of every vbucket for which a BEGIN was accepted.
 func (b *Bucket) Accepted() []Accepted {
 	all := make([]Accepted, 0, len(b.vbs))
 	for vb := range b.vbs {
@@ -121,7 +121,7 @@ func (b *Bucket) Accepted() []Accepted {
 	return all
 }
 
-// Minimum gives, by vbucket, the incarnation below which streams are refused.
+// Minimum returns, by vbucket, the incarnation below which streams are refused.
 func (b *Bucket) Minimum() []index.Incarnation {
 	m := make([]index.Incarnation, len(b.vbs))
 	for vb := range b.vbs {
@@ -130,21 +130,21 @@ func (b *Bucket) Minimum() []index.Incarnation {
 	return m
 }
 
-// CopyState is what a copy has to report; storage adds its size.
+// CopyState is the state of a copy for reports; storage adds its size.
 type CopyState struct {
 	ID        index.CopyID
 	Index     index.ID
 	Slice     index.SliceID
-	Ready     bool // was exact once, and the snapshot was taken
+	Ready     bool // has been exact, and the snapshot was taken
 	Held      timestamp.Ref
 	Done      uint64 // seqnos covered by side streams and written, sum over vbuckets
-	Total     uint64 // sum of the activation timestamps
+	Total     uint64 // activation timestamps, summed over vbuckets
 	Joined    int    // vbuckets that a stream feeds
 	Catching  int    // vbuckets with side < A
 	Restoring int
 }
 
-// States lists the copies, ascending by id.
+// States returns the states of the copies, ascending by id.
 func (b *Bucket) States() []CopyState {
 	out := make([]CopyState, len(b.copies))
 	var shared *CopyState
@@ -167,7 +167,7 @@ func (b *Bucket) States() []CopyState {
 	return out
 }
 
-// sums adds up a copy's vbuckets.
+// sums returns the sums over a copy's vbuckets.
 func (c *slice) sums() (s CopyState) {
 	for vb := range c.parts {
 		p := &c.parts[vb]
@@ -187,17 +187,17 @@ func (c *slice) sums() (s CopyState) {
 	return s
 }
 
-// Backlog is what a copy lacks of what KV has, in seqnos summed over vbuckets: about as many documents, less those that
-// were overwritten meanwhile.
+// Backlog is what a copy lacks of KV's data, in seqnos summed over vbuckets: about the number of documents, minus
+// those that were overwritten meanwhile.
 type Backlog struct {
 	Copy    index.CopyID
-	Pending uint64 // have not come: above what was received, and below A what side streams have still to bring
-	Queued  uint64 // have come and are not applied
+	Pending uint64 // not received: above what was received, and below A what side streams still have to deliver
+	Queued  uint64 // received and not applied
 }
 
-// Backlogs lists the copies' backlogs against KV's high seqnos (0 where unknown), ascending by id. stored gives what a
-// copy has stored, one position per vbucket: batches that are handed out and not done are queued; nil: it is not known,
-// and they are done.
+// Backlogs returns the backlogs of the copies against KV's high seqnos (0 where unknown), ascending by id. stored
+// returns the stored positions of a copy, one per vbucket, so that batches that are handed out and not done count as
+// queued. If it returns nil the positions are unknown, and those batches count as done.
 func (b *Bucket) Backlogs(high []uint64, stored func(index.CopyID) []Position) []Backlog {
 	out := make([]Backlog, len(b.copies))
 	for i, c := range b.copies {
@@ -221,7 +221,8 @@ func (b *Bucket) Backlogs(high []uint64, stored func(index.CopyID) []Position) [
 	return out
 }
 
-// Tombstones reports whether a vbucket of the copy may hold tombstones that are still of use, or waits to be restored.
+// Tombstones reports whether a vbucket of the copy may hold tombstones that are still needed, or waits to be
+// restored.
 func (b *Bucket) Tombstones(id index.CopyID) bool {
 	c := b.find(id)
 	if c == nil {
@@ -235,8 +236,8 @@ func (b *Bucket) Tombstones(id index.CopyID) bool {
 	return false
 }
 
-// HoldsTombstones tells that a copy has tombstones in a vbucket that it cannot do without yet: a flush that leaves it
-// whole asks for their removal (Part.PurgeTombstones).
+// HoldsTombstones records that a copy has tombstones in a vbucket that it still needs. A flush that leaves it whole
+// requests their removal (Part.PurgeTombstones).
 func (b *Bucket) HoldsTombstones(id index.CopyID, vb int) {
 	if c := b.find(id); c != nil && vb >= 0 && vb < len(b.vbs) {
 		b.part(c, vb).tombs = true
@@ -251,20 +252,20 @@ func (b *Bucket) Position(id index.CopyID, vb int) (Position, bool) {
 	return Position{}, false
 }
 
-// LastAck returns the newest acknowledgement of a stability timestamp behind which nothing is under way, for copies
-// that are being built either. It repeats in every report.
+// LastAck returns the newest acknowledgement of a stability timestamp up to which all batches are done, including
+// those of copies that are being built. Every report repeats it.
 func (b *Bucket) LastAck() (Ack, bool) { return b.stability.ack, b.stability.haveAck }
 
-// Generation and RollbackID say by what the bucket's stability timestamps are judged.
+// Generation returns the bucket generation of valid stability timestamps.
 func (b *Bucket) Generation() uint64 { return b.opt.Generation }
 
-// RollbackID is the highest one seen.
+// RollbackID returns the highest rollback id seen.
 func (b *Bucket) RollbackID() uint64 { return b.rollbackID }
 
-// VBuckets is the number of vbuckets.
+// VBuckets returns the number of vbuckets.
 func (b *Bucket) VBuckets() int { return len(b.vbs) }
 
-// Owner returns the projector whose stream of a vbucket is accepted, "" for none: side streams are asked of it first.
+// Owner returns the projector whose stream of a vbucket is accepted, "" for none. It is asked for side streams first.
 func (b *Bucket) Owner(vb int) index.ProjectorID {
 	if v := &b.vbs[vb]; v.cur.open {
 		return v.cur.projector

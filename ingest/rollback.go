@@ -5,19 +5,19 @@ import (
 	"tidemark/timestamp"
 )
 
-// RollbackOutcome is what a bucket does with a command of the rollback machine (IM-23).
+// RollbackOutcome is the outcome of a command of the rollback machine (IM-23).
 type RollbackOutcome uint8
 
 // The outcomes.
 const (
-	RollbackDone    RollbackOutcome = iota // acknowledge: carried out, or a newer stream's BEGIN has done the check
-	RollbackStale                          // a newer failover log is known here: the logs have to be fetched again
+	RollbackDone    RollbackOutcome = iota // acknowledge: carried out, or checked already by the BEGIN of a newer stream
+	RollbackStale                          // a newer failover log is known here: the leader has to fetch the logs again
 	RollbackStarted                        // fenced; acknowledge when Restoring is 0
 	RollbackIgnored                        // of an older rollback id: no answer
 )
 
-// Rollback carries out the step "rollback": fence, forget queues and waiting stability timestamps, and put back what is
-// not on the branch of the logs (one per vbucket).
+// Rollback carries out the step "rollback": it fences, discards queues and waiting stability timestamps, and restores
+// what is not on the branch of the logs (one per vbucket).
 func (b *Bucket) Rollback(id uint64, logs []timestamp.FailoverLog, inc index.Incarnation) RollbackOutcome {
 	switch {
 	case id < b.rollbackDone || len(logs) != len(b.vbs):
@@ -54,9 +54,9 @@ func (b *Bucket) Rollback(id uint64, logs []timestamp.FailoverLog, inc index.Inc
 	return RollbackStarted
 }
 
-// RollbackAsk answers the step "prepare": the timestamp that would be restored, per vbucket the seqno,
-// timestamp.Infinity where nothing here takes part. states lists, newest first, what a copy could go back to in a
-// vbucket.
+// RollbackAsk answers the step "prepare" with the timestamp that would be restored: per vbucket the seqno,
+// timestamp.Infinity if no copy here participates. states returns, newest first, the states to which a copy could be
+// restored in a vbucket.
 func (b *Bucket) RollbackAsk(id uint64, logs []timestamp.FailoverLog, inc index.Incarnation,
 	states func(index.CopyID, int) []Held) ([]uint64, RollbackOutcome) {
 	switch {
@@ -72,10 +72,10 @@ func (b *Bucket) RollbackAsk(id uint64, logs []timestamp.FailoverLog, inc index.
 		for _, c := range b.copies {
 			p := &c.parts[vb]
 			if !p.sub && !c.ready {
-				continue // a copy that was never told to join
+				continue // a copy that never joined
 			}
 			h := Held{Position: p.pos, Log: p.log}
-			h.Position.WindowEnd = p.reach() // what of a side stream is unsure is read again
+			h.Position.WindowEnd = p.reach() // the unsure part of a side stream is read again
 			if len(logs[vb]) > 0 {
 				h = newest(h, logs[vb], func() []Held { return states(c.id, vb) })
 			}
@@ -85,8 +85,8 @@ func (b *Bucket) RollbackAsk(id uint64, logs []timestamp.FailoverLog, inc index.
 	return restart, RollbackDone
 }
 
-// newest returns the newest state that lies wholly on the branch of log: the present one, an older one, or nothing
-// held.
+// newest returns the newest state that lies entirely on the branch of log: the current one, an older one, or the
+// empty state.
 func newest(present Held, log timestamp.FailoverLog, older func() []Held) Held {
 	if present.Position.Content() <= present.Log.Common(log) {
 		return present
@@ -98,7 +98,7 @@ func newest(present Held, log timestamp.FailoverLog, older func() []Held) Held {
 	return Held{}
 }
 
-// fence: nothing of an older incarnation is accepted any more, and no older stability timestamp counts.
+// fence refuses everything of an older incarnation, and discards all stability timestamps, from now on.
 func (b *Bucket) fence(id uint64, inc index.Incarnation) {
 	for vb := range b.vbs {
 		v := &b.vbs[vb]
@@ -114,7 +114,7 @@ func (b *Bucket) fence(id uint64, inc index.Incarnation) {
 	}
 }
 
-// overtaken: a stream of a newer incarnation has begun here; its BEGIN has done the check.
+// overtaken reports whether a stream of a newer incarnation has begun here. Its BEGIN has checked the branch.
 func (b *Bucket) overtaken(inc index.Incarnation) bool {
 	for vb := range b.vbs {
 		if b.vbs[vb].cur.inc.Compare(inc) > 0 {
@@ -124,7 +124,7 @@ func (b *Bucket) overtaken(inc index.Incarnation) bool {
 	return false
 }
 
-// staleLogs: a newer log than one of these is known here.
+// staleLogs reports whether a newer log than one of these is known here.
 func (b *Bucket) staleLogs(logs []timestamp.FailoverLog) bool {
 	for vb := range b.vbs {
 		if b.vbs[vb].begun && left(b.vbs[vb].log, logs[vb]) {

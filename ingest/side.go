@@ -7,23 +7,23 @@ import (
 	"tidemark/keyversion"
 )
 
-// sideStream is the one side stream of a vbucket: a backfill or a catchup for one or more copies.
+// sideStream is the side stream of a vbucket: a backfill or a catchup for one or more copies. There is at most one.
 type sideStream struct {
 	id     uint64
-	from   uint64 // seqno after which it was asked to start
-	to     uint64 // the highest A of its copies then: what lies above is passed over
+	from   uint64 // seqno after which it was requested to start
+	to     uint64 // highest A of its copies at that time: events above it are skipped
 	copies []index.CopyID
 	conn   uint64
 	begun  bool
-	purge  uint64 // that its BEGIN told
-	lost   bool   // its connection is: it goes on with a BEGIN over another one
+	purge  uint64 // from its BEGIN
+	lost   bool   // its connection is lost: it resumes with a BEGIN over another one
 	over   bool   // nothing more comes
-	ended  bool   // it came to its end, and said how far it read
-	taken  uint64 // what TakeSide has given out reaches up to here
+	ended  bool   // it reached its end, and reported how far it read
+	taken  uint64 // TakeSide has handed out everything up to here
 	at     uint64 // everything up to here has arrived; never above to (sideEnd)
-	read   uint64 // highest end of a window it read from, which may lie beyond to
+	read   uint64 // highest end of a window from which it read, which may lie beyond to
 	queue  []Entry
-	parts  parts // of the event that is arriving in parts
+	parts  parts // of an event of which some parts have arrived
 	bytes  int
 }
 
@@ -32,16 +32,16 @@ type Want struct {
 	VBucket int
 	From    uint64
 	VBUUID  uint64 // branch of From
-	// Previous is the branch before VBUUID when that one began exactly at From, else 0.
+	// Previous is the branch before VBUUID if VBUUID began exactly at From, else 0.
 	Previous uint64
 	To       uint64 // highest A of the copies
-	Branch   uint64 // the newest vbuuid that the producer must have
+	Branch   uint64 // newest vbuuid that the producer must have
 	Build    bool   // the copies have never been exact: a backfill; else a catchup
 	Copies   []index.CopyID
 }
 
-// Wants lists the side streams that are needed and not open, by vbucket. Copies that serve scans go first; a copy that
-// is being built waits for them.
+// Wants returns the side streams that are needed and not open, by vbucket. Copies that serve scans come first; a copy
+// that is being built waits for them.
 func (b *Bucket) Wants() []Want {
 	var ws []Want
 	for vb, lacks := range b.lacking() {
@@ -55,11 +55,11 @@ func (b *Bucket) Wants() []Want {
 	return ws
 }
 
-// lacks reports whether something of the copy is to come on a side stream.
+// lacks reports whether the copy needs a side stream.
 func (p *part) lacks() bool { return p.sub && !p.restoring && p.pos.Side < p.pos.A }
 
-// lacking says of which vbuckets some copy lacks something. It is asked many times a second, and most often of none:
-// copies that stand together are looked at once, each other one from its first vbucket to its last.
+// lacking returns, by vbucket, whether some copy lacks something. It is called many times a second, and most often
+// nothing is lacking: sharing copies are examined once, each other one from its first vbucket to its last.
 func (b *Bucket) lacking() []bool {
 	if b.lack == nil {
 		b.lack = make([]bool, len(b.vbs))
@@ -75,7 +75,8 @@ func (b *Bucket) lacking() []bool {
 	return b.lack
 }
 
-// Joining reports whether a copy that lacks something is to be fed by streams that have not begun: it will lack more.
+// Joining reports whether a copy that lacks something will be fed by streams that have not begun: it will lack more
+// then.
 func (b *Bucket) Joining() bool {
 	for _, c := range b.distinct() {
 		lacks, joins := false, false
@@ -109,21 +110,21 @@ func (b *Bucket) want(vb int) (Want, bool) {
 	return w, len(w.Copies) > 0
 }
 
-// Defer lets no side stream be wanted for a copy as long as it is to be filled in another way: it is removed then, and
-// added again with what its store holds.
+// Defer suspends side streams for a copy while it is to be filled in another way. Afterwards it is removed, and added
+// again with what its store holds.
 func (b *Bucket) Defer(id index.CopyID, yes bool) {
 	if sl := b.find(id); sl != nil {
 		sl.later = yes
 	}
 }
 
-// Deferred reports whether a copy has been told to want no side streams for now.
+// Deferred reports whether side streams are suspended for a copy.
 func (b *Bucket) Deferred(id index.CopyID) bool {
 	sl := b.find(id)
 	return sl != nil && sl.later
 }
 
-// OpenSide notes that a side stream was asked for under an id that is not used twice in a run.
+// OpenSide records that a side stream was requested under an id, which must be unique in a run.
 func (b *Bucket) OpenSide(w Want, id uint64) {
 	if v := &b.vbs[w.VBucket]; v.side == nil {
 		v.side = &sideStream{id: id, from: w.From, to: w.To, copies: w.Copies, taken: w.From, at: w.From}
@@ -135,7 +136,8 @@ func (b *Bucket) OpenSide(w Want, id uint64) {
 	}
 }
 
-// SideFailed tells that a side stream will bring nothing more: refused, timed out, or broken. What has arrived counts.
+// SideFailed records that a side stream will deliver nothing more: refused, timed out, or broken. What has arrived
+// counts.
 func (b *Bucket) SideFailed(vb int, id uint64) {
 	if s := b.sideOf(vb, id); s != nil && !s.over {
 		s.over = true
@@ -143,8 +145,8 @@ func (b *Bucket) SideFailed(vb int, id uint64) {
 	}
 }
 
-// SideRefused tells that KV answered ROLLBACK to the start of a side stream although its branch is ours: it has purged
-// deletions that the copies lack (purgeSide). Their range is deleted; they want it from 0 then.
+// SideRefused records that KV answered ROLLBACK to the start of a side stream although its branch is ours: KV has
+// purged deletions that the copies lack (purgeSide). Their range is deleted, and they want it from 0 then.
 func (b *Bucket) SideRefused(vb int, id uint64, purge uint64) {
 	s := b.sideOf(vb, id)
 	if s == nil {
@@ -159,8 +161,9 @@ func (b *Bucket) SideRefused(vb int, id uint64, purge uint64) {
 	}
 }
 
-// Retake lets a copy take a vbucket anew: its rows go, and it wants all of it from 0, as after a purge. The other
-// copies are not touched. False: it is being put back, or no stream feeds it, so that nothing is done.
+// Retake makes a copy read a vbucket again: its rows are deleted, and it wants all of it from 0, as after a purge.
+// The other copies are not affected. It returns false, and does nothing, if the vbucket is being restored or no
+// stream feeds it.
 func (b *Bucket) Retake(id index.CopyID, vb int) bool {
 	sl := b.find(id)
 	if sl == nil || vb < 0 || vb >= len(b.vbs) || sl.parts[vb].restoring || !sl.parts[vb].sub {
@@ -181,7 +184,7 @@ func (b *Bucket) sideOf(vb int, id uint64) *sideStream {
 	return nil
 }
 
-// dropSide forgets a side stream with all that was not handed out.
+// dropSide drops a side stream with everything that was not handed out.
 func (b *Bucket) dropSide(vb int) {
 	v := &b.vbs[vb]
 	if s := v.side; s != nil {
@@ -193,7 +196,7 @@ func (b *Bucket) dropSide(vb int) {
 	}
 }
 
-// leaveSide lets a side stream bring nothing for a copy any more; one that nobody else wants is given up.
+// leaveSide removes a copy from a side stream. A stream without copies is dropped.
 func (b *Bucket) leaveSide(vb int, id index.CopyID) {
 	s := b.vbs[vb].side
 	if s == nil || !listed(s.copies, id) {
@@ -205,24 +208,24 @@ func (b *Bucket) leaveSide(vb int, id index.CopyID) {
 	}
 }
 
-// Abandoned takes the ids of side streams that are not listened to any more in some vbucket although they may go on.
+// Abandoned returns, once, the ids of side streams that are ignored in some vbucket although they may still run.
 func (b *Bucket) Abandoned() []uint64 {
 	ids := b.abandoned
 	b.abandoned = nil
 	return ids
 }
 
-// SideProgress is how far an open side stream has come.
+// SideProgress is the progress of an open side stream.
 type SideProgress struct {
 	VBucket  int
 	ID       uint64
 	Begun    bool
-	Lost     bool // its connection is; it goes on when the router opens another one
+	Lost     bool // its connection is lost; it resumes when the router opens another one
 	At, To   uint64
-	Finished bool // everything has arrived, or nothing more comes
+	Finished bool // everything has arrived, or nothing more will
 }
 
-// SideStreams lists the open side streams, by vbucket.
+// SideStreams returns the open side streams, by vbucket.
 func (b *Bucket) SideStreams() []SideProgress {
 	var all []SideProgress
 	for vb := range b.vbs {
@@ -234,8 +237,8 @@ func (b *Bucket) SideStreams() []SideProgress {
 	return all
 }
 
-// AcceptSide takes one event of a side stream; Incarnation.Counter is the id it was asked for under. The event may be
-// reused afterwards.
+// AcceptSide processes one event of a side stream. Incarnation.Counter is the id under which it was requested. The
+// caller may reuse the event afterwards.
 func (b *Bucket) AcceptSide(src Source, e *keyversion.Event) Verdict {
 	if int(e.VBucket) >= len(b.vbs) {
 		return Malformed
@@ -266,8 +269,8 @@ func (b *Bucket) AcceptSide(src Source, e *keyversion.Event) Verdict {
 	return Taken
 }
 
-// sideData queues an event of a side stream, if it is between what has arrived and the end that was asked for. One that
-// comes in parts is queued with the last of them.
+// sideData queues an event of a side stream if it is between what has arrived and the requested end. An event that
+// comes in parts is queued when its last part arrives.
 func (b *Bucket) sideData(s *sideStream, e *keyversion.Event) Verdict {
 	if e.Seqno <= s.at {
 		return Covered
@@ -292,24 +295,25 @@ func (b *Bucket) sideData(s *sideStream, e *keyversion.Event) Verdict {
 	return Taken
 }
 
-// arrived notes how far a side stream has come, and how far it has read.
+// arrived records how far a side stream has come, and how far it has read.
 //
-// KV ends a finite stream with the snapshot that its end lies in, so one that was asked for up to `to` may go on for
-// thousands of seqnos. What lies above `to` is passed over: the copies get it from the maintenance stream, as it was
-// above A of each of them when the side stream was asked for. But A may rise while a side stream runs: to the present,
-// where a maintenance stream has passed a copy by (join), or to what it has applied, where the range is deleted
-// (dropRange). Then (to, A] comes from neither, and what has arrived must not be told to reach beyond `to`: side stops
-// there, stays below A, and the rest is wanted from another side stream. How far was read counts in full, for the
-// floor.
+// KV ends a finite stream with the snapshot that contains its end, so a stream requested up to `to` may go on for
+// thousands of seqnos. Events above `to` are skipped: the copies get them from the maintenance stream, because A of
+// each of them was at or below `to` when the side stream was requested. But A may rise while a side stream runs: to
+// the current position, if a maintenance stream has passed a copy by (join), or to what it has applied, if the range
+// is deleted (dropRange). Then (to, A] comes on neither stream, and what has arrived must not be recorded beyond
+// `to`: side stops there, stays below A, and another side stream is wanted for the rest. How far was read counts in
+// full, for the floor.
 func (b *Bucket) arrived(s *sideStream, seqno, windowEnd uint64) {
 	s.at, s.read = max(s.at, s.counted(seqno)), max(s.read, seqno, windowEnd)
 }
 
-// counted is how much of what a side stream has come to counts (sideEnd).
+// counted returns the part of a side stream's progress that counts (sideEnd).
 func (s *sideStream) counted(seqno uint64) uint64 { return min(seqno, s.to) }
 
-// beginSide: the stream starts, or goes on over a new connection. One that has read on beyond its end goes on there:
-// nothing that counts is left out then. Before anything else comes, BEGIN may come again and tell a higher purge seqno.
+// beginSide processes the start of the stream, or its resumption over a new connection. A stream that has read beyond
+// its end resumes there: nothing that counts is left out then. Before any other event, BEGIN may be repeated with a
+// higher purge seqno.
 func (b *Bucket) beginSide(src Source, e *keyversion.Event, s *sideStream) Verdict {
 	vb := int(e.VBucket)
 	v, g := &b.vbs[vb], e.Begin
@@ -321,7 +325,7 @@ func (b *Bucket) beginSide(src Source, e *keyversion.Event, s *sideStream) Verdi
 	}
 	start := s.counted(g.Start)
 	if g.Log.Newest() != v.log.Newest() || start > s.at {
-		s.over = true // another branch, or a gap: ask again
+		s.over = true // another branch, or a gap: it has to be requested again
 		b.abandoned = append(b.abandoned, s.id)
 		return StaleLog
 	}
@@ -348,9 +352,9 @@ func (b *Bucket) beginSide(src Source, e *keyversion.Event, s *sideStream) Verdi
 	return Taken
 }
 
-// carries takes over which copies a side stream is for, by its BEGIN: a projector leaves out those whose index it
-// cannot evaluate, or that newer definitions do not have, and nothing of them comes. They want another one. False: it
-// is for none, and is given up.
+// carries restricts a side stream to the copies that its BEGIN lists: a projector leaves out those whose index it
+// cannot evaluate, or that newer definitions do not have, and sends nothing for them. They want another stream. It
+// returns false if no copy is left, and the stream is dropped.
 func (b *Bucket) carries(vb int, s *sideStream, ids []index.CopyID) bool {
 	left := func(c index.CopyID) bool {
 		_, named := slices.BinarySearch(ids, c)
@@ -367,10 +371,10 @@ func (b *Bucket) carries(vb int, s *sideStream, ids []index.CopyID) bool {
 	return true
 }
 
-// TakeSide returns a batch with what side streams have brought: of those that hold at least min bytes or are over, in
-// turn, until it has most bytes (0: no bound), cut in the middle of a vbucket where it must. So what is written moves
-// forward in small steps while much is arriving, and no batch is longer than one event makes it. nil when there is
-// nothing, or Work must be taken first.
+// TakeSide returns a batch with what side streams have delivered: of those that hold at least min bytes or are over,
+// in rotation, until it has most bytes (0: no limit), cut in the middle of a vbucket if necessary. So writes advance
+// in small steps while much is arriving, and a batch exceeds the limit by one event at most. It returns nil if there
+// is nothing, or if Work must be taken first.
 func (b *Bucket) TakeSide(min, most int) *Batch {
 	if len(b.work) > 0 || !b.sideOpen() {
 		return nil
@@ -411,12 +415,12 @@ func (b *Bucket) sideOpen() bool {
 	return false
 }
 
-// takeSide gives out what a side stream has brought, at least one event, and no more than most bytes otherwise (0 or
-// less: all).
+// takeSide hands out what a side stream has delivered: at least one event, otherwise at most most bytes (0 or less:
+// everything).
 func (b *Bucket) takeSide(t *Batch, vb int, s *sideStream, most int) {
 	v := &b.vbs[vb]
 	events, bytes := s.head(most)
-	// Events come in the order of their seqnos: before one that stays lies nothing else.
+	// Events come in the order of their seqnos: nothing else precedes one that stays.
 	at, all := s.at, len(events) == len(s.queue)
 	if !all {
 		at = s.queue[len(events)].Seqno - 1
@@ -453,12 +457,12 @@ func (s *sideStream) head(most int) (events []Entry, bytes int) {
 	return s.queue[:n:n], bytes
 }
 
-// sidePart moves a copy forward to where a side stream's batch reaches, and says what the store has to do for it;
-// false: nothing. ended: the batch has the stream's end.
+// sidePart advances a copy to the end of a side stream's batch, and returns the task of the store for it. ok is false
+// if there is none. ended is set if the batch includes the end of the stream.
 func (b *Bucket) sidePart(c *slice, vb int, s *sideStream, at uint64, ended bool) (Part, bool) {
 	p := &c.parts[vb]
-	// A copy that was put back meanwhile has missed something: it takes nothing. Its position alone does not tell, since
-	// side stays below A until the stream has ended, whatever was taken.
+	// A copy that was restored meanwhile has missed something: it takes nothing. Its position alone does not show that,
+	// since side stays below A until the stream has ended, whatever was taken.
 	missed := max(p.pos.Side, p.lent) < min(s.taken, p.pos.A)
 	if !listed(s.copies, c.id) || !p.lacks() || missed || at <= p.pos.Side {
 		return Part{}, false
@@ -467,8 +471,7 @@ func (b *Bucket) sidePart(c *slice, vb int, s *sideStream, at uint64, ended bool
 	// A deletion of a side stream leaves no tombstone: what comes for the document after it is newer, since the stream
 	// is in order and starts again at side, and the maintenance stream's part of the past is newer as a whole.
 	pt := Part{VBucket: vb, after: p.pos.Side, upTo: p.pos.A}
-	// How far de-duplication may have hidden something is known at the end only: before it, neither A nor the end is
-	// reached.
+	// The effect of de-duplication is known only at the end of the stream: until then, neither A nor the end is reached.
 	was := p.pos.Side
 	p.pos.Side = min(at, p.pos.A)
 	p.lent = p.pos.Side

@@ -6,11 +6,12 @@ import (
 	"tidemark/timestamp"
 )
 
-// MaxStability is the most stability timestamps that wait to be reached (the coordinator waits for who has not
-// acknowledged 4 and keeps up). When there are more they are thinned; the oldest stays, which is reached first.
+// MaxStability bounds the stability timestamps that wait to be reached. (The coordinator waits for an indexer that
+// keeps up and has not acknowledged 4.) Beyond the limit they are thinned; the oldest, which is reached first, is
+// kept.
 const MaxStability = 16
 
-// stability is what a bucket knows of its stability timestamps. A rollback, and a new generation, forget all of it.
+// stability is the state of a bucket's stability timestamps. A rollback, and a new generation, discard it.
 type stability struct {
 	waiting    []timestamp.Stability // ascending
 	newest     timestamp.Stability   // highest one published, kept to be judged again at a BEGIN
@@ -22,7 +23,7 @@ type stability struct {
 	haveNewest bool
 }
 
-// add queues one, and reports whether it was new.
+// add queues a timestamp, and reports whether it was new.
 func (q *stability) add(s timestamp.Stability) bool {
 	if q.passed(&s) {
 		return false
@@ -43,8 +44,8 @@ func (q *stability) add(s timestamp.Stability) bool {
 	return true
 }
 
-// thinned leaves out the one whose neighbours are closest, neither the oldest nor the newest: who lags has always one
-// that is near, and acknowledges as it catches up. If the oldest gave way, it might never reach any.
+// thinned removes the timestamp whose neighbours are closest, except the oldest and the newest: a lagging indexer
+// always has a near one, and acknowledges as it catches up. If the oldest were removed, it might never reach any.
 func thinned(all []timestamp.Stability) []timestamp.Stability {
 	least, gap := 1, ^uint64(0)
 	for i := 1; i < len(all)-1; i++ {
@@ -55,28 +56,28 @@ func thinned(all []timestamp.Stability) []timestamp.Stability {
 	return slices.Delete(all, least, least+1)
 }
 
-// dropBefore lets none wait that is of an older rollback id.
+// dropBefore removes the waiting timestamps of older rollback ids.
 func (q *stability) dropBefore(rollbackID uint64) {
 	q.waiting = slices.DeleteFunc(q.waiting, func(s timestamp.Stability) bool { return s.RollbackID < rollbackID })
 }
 
-// passed reports whether one is not newer than the newest that was flushed.
+// passed reports whether s is not newer than the newest flushed timestamp.
 func (q *stability) passed(s *timestamp.Stability) bool {
 	return q.haveLast && s.Compare(q.last.Ref) <= 0
 }
 
-// leave lets the oldest one wait no more.
+// leave removes the oldest waiting timestamp.
 func (q *stability) leave() { q.waiting = q.waiting[1:] }
 
-// flush makes the oldest one that waits the newest one flushed.
+// flush removes the oldest waiting timestamp and makes it the newest flushed one.
 func (q *stability) flush() *timestamp.Stability {
 	q.last, q.haveLast = q.waiting[0], true
 	q.leave()
 	return &q.last
 }
 
-// note keeps the newest acknowledgement. It becomes that of LastAck when it is settled: nothing at an older stability
-// timestamp is under way, for copies that are being built either.
+// note records the newest acknowledgement. It becomes the result of LastAck when it is settled: no batch at an older
+// stability timestamp is in progress, including those of copies that are being built.
 func (q *stability) note(a Ack, settled bool) {
 	if !q.haveNewest || a.Compare(q.newestAck.Ref) >= 0 {
 		q.newestAck, q.haveNewest = a, true

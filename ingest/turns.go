@@ -1,19 +1,19 @@
 package ingest
 
-// Room says how large batches may be, in bytes, and which kinds are to be looked for.
+// Room has the limits of batches, in bytes, and the kinds that Next may return.
 type Room struct {
-	// Stability: a stability timestamp may have become possible.
+	// Stability is set if a stability timestamp may have become possible.
 	Stability bool
-	// SideLeast and SideMost are those of TakeSide. SideMost 0: nothing of side streams now.
+	// SideLeast and SideMost are the limits for TakeSide. SideMost 0: no batch of side streams now.
 	SideLeast, SideMost int
-	// AheadFrom is how much has to be queued for ApplyAhead, whose bounds the others are.
+	// AheadFrom is the queue size from which ApplyAhead is called, with AheadBytes and AheadKeep as its limits.
 	AheadFrom, AheadBytes, AheadKeep int
 }
 
-// Next returns the next batch to write, nil when there is none or Work must be taken first. The kinds take turns: one
-// batch of each that has something, and none waits for more than one batch of each other kind. A ready index gets its
-// stability timestamps however much a build brings, a build goes on however often timestamps come, and there is room
-// for both. Acks are those of Flush.
+// Next returns the next batch to write, nil if there is none or Work must be taken first. The kinds take turns: one
+// batch of each that has something, so that none waits for more than one batch of each other kind. A ready index gets
+// its stability timestamps however much a build delivers, a build makes progress however often timestamps come, and
+// the queue is emptied in spite of both. acks are those of Flush.
 func (b *Bucket) Next(r Room) (t *Batch, acks []Ack) {
 	kinds := [...]BatchKind{AtStability, Ahead, FromSide}
 	first := 0
