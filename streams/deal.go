@@ -8,17 +8,17 @@ import (
 	"tidemark/index"
 )
 
-// dealParts is which part of the vbuckets may move at a time, at least one.
+// dealParts is the fraction of the vbuckets (1/dealParts) that may move at a time, at least one.
 const dealParts = 32
 
-// move is a vbucket's move to another projector at the same KV node.
+// move is the move of a vbucket to another projector at the same KV node.
 type move struct {
-	to     index.ProjectorID // "": it does not move
-	tries  int               // moves in a row that went elsewhere
-	restMS int64             // there is no other one before this time
+	to     index.ProjectorID // "": no move
+	tries  int               // consecutive moves that ended at another projector
+	restMS int64             // no other move before this time
 }
 
-// ended takes the projector at which its stream has begun. It reports whether that is another one than was meant.
+// ended ends the move of a vbucket whose stream has begun at a projector. It reports whether that is not the target.
 func (m *move) ended(at index.ProjectorID) (elsewhere bool) {
 	to := m.to
 	m.to = ""
@@ -33,11 +33,11 @@ func (m *move) ended(at index.ProjectorID) (elsewhere bool) {
 	return true
 }
 
-// deal moves some vbuckets from a projector that streams many, or many changes, to one at the same KV node that streams
-// less: after one has returned, or has come, or where busy vbuckets have gathered. A few at a time, the busiest
-// first, and only while nothing else is under way: a move costs its vbuckets as long as a repair lasts, and what
-// indexers with full queues have not received yet would be sent to all of them again. It ends when no move is worth
-// it, so that nothing goes to and fro.
+// deal moves some vbuckets from a projector that streams many, or many changes, to one at the same KV node that
+// streams less: after a projector has returned, or was added, or where busy vbuckets have accumulated. It moves a few
+// at a time, the busiest first, and only while no repair is in progress. A move interrupts its vbuckets for the
+// duration of a repair, and what indexers with full queues have not received yet would be sent to all of them again.
+// It stops when no move is worth that, so that no vbucket oscillates.
 func (l *Ledger) deal(nowMS int64) {
 	if len(l.kv.shared) == 0 || nowMS < l.dealMS || l.repair != nil || l.counts[Begun] < len(l.vbs) {
 		return
@@ -63,14 +63,14 @@ func (l *Ledger) deal(nowMS int64) {
 	}
 }
 
-// busiest returns the vbuckets that may move, those that take most changes first.
+// busiest returns the vbuckets that may move, those with the most changes first.
 func (l *Ledger) busiest() []int {
 	vbs := slices.Sorted(maps.Keys(l.kv.shared))
 	slices.SortStableFunc(vbs, func(a, b int) int { return cmp.Compare(l.kv.traffic.rates[b], l.kv.traffic.rates[a]) })
 	return vbs
 }
 
-// idlest is the live projector that streams least of a vbucket's owner and those beside it.
+// idlest returns the live projector that streams least, among a vbucket's owner and the others at its KV node.
 func (l *Ledger) idlest(v int, loads map[index.ProjectorID]load) index.ProjectorID {
 	owner := l.vbs[v].Owner
 	least := owner
@@ -82,12 +82,12 @@ func (l *Ledger) idlest(v int, loads map[index.ProjectorID]load) index.Projector
 	return least
 }
 
-// settleDeal ends a move: one that went elsewhere is not tried again soon, and later each time.
+// settleDeal ends a move. One that ended elsewhere is not retried for a while, which grows with each attempt.
 func (l *Ledger) settleDeal(v int, nowMS int64) {
 	if e := &l.vbs[v]; e.move.ended(e.Owner) {
 		e.move.restMS = nowMS + l.patience(dealRest*l.cfg.DealEvery, e.move.tries-1)
 	}
 }
 
-// dealRest is for how many turns a vbucket rests whose move has failed; it doubles.
+// dealRest is how many rounds a vbucket rests after a failed move; it doubles with each.
 const dealRest = 10

@@ -7,11 +7,11 @@ import (
 	"tidemark/timestamp"
 )
 
-// Adopt ends the start of a new leader: streams gives what each projector that answered runs, minimum the incarnations
-// below which each indexer that answered refuses streams, by vbucket. A stream that exactly one projector runs, and
-// that no indexer has fenced off, is taken over as it is; everything else is asked for again. unheard are live
-// projectors that have not answered yet: what nobody else runs may run there, and is not asked for before Heard, a full
-// report or SetProjectors has said otherwise.
+// Adopt completes the start of a new leader. streams has what each projector that answered runs, minimum the
+// incarnations below which each indexer that answered refuses streams, by vbucket. A stream that exactly one
+// projector runs, and that no indexer has fenced, is adopted as it is; everything else is requested again. unheard
+// are live projectors that have not answered yet: vbuckets that no other projector runs may run there. They are not
+// requested until Heard, a full report or SetProjectors has cleared that up.
 func (l *Ledger) Adopt(nowMS int64, streams map[index.ProjectorID]Report, minimum map[index.NodeID][]index.Incarnation,
 	unheard []index.ProjectorID) {
 	l.adopted = true
@@ -27,13 +27,13 @@ func (l *Ledger) Adopt(nowMS int64, streams map[index.ProjectorID]Report, minimu
 	}
 	owners := l.claims(streams)
 	for v := range l.vbs {
-		if l.vbs[v].State == Idle { // else it was requested or has begun already under this leader
+		if l.vbs[v].State == Idle { // else this leader has requested or begun it already
 			l.adopt(v, nowMS, owners[v])
 		}
 	}
 }
 
-// adopt takes over a vbucket's stream, where exactly one projector runs it.
+// adopt adopts the stream of a vbucket if exactly one projector runs it.
 func (l *Ledger) adopt(v int, nowMS int64, owners []claim) {
 	switch {
 	case len(owners) == 0 && !l.rollback && len(l.unheard) > 0:
@@ -45,7 +45,7 @@ func (l *Ledger) adopt(v int, nowMS int64, owners []claim) {
 	}
 }
 
-// claims lists who says that he streams a vbucket, by vbucket, without what has ended or was fenced off.
+// claims returns, by vbucket, the projectors that report its stream, without streams that have ended or were fenced.
 func (l *Ledger) claims(streams map[index.ProjectorID]Report) [][]claim {
 	owners := make([][]claim, len(l.vbs))
 	for p, s := range streams {
@@ -70,8 +70,8 @@ func adoptReason(owners int) string {
 	return "more than one projector streams it"
 }
 
-// Heard tells that a projector that Adopt was told of as unheard has said all that it streams. When none of those is
-// left, what nobody streams is Lost, and no longer Unknown.
+// Heard records that a projector in Adopt's unheard has reported everything that it streams. When none of them is
+// left, vbuckets without a stream become Lost instead of Unknown.
 func (l *Ledger) Heard(nowMS int64, p index.ProjectorID) {
 	i := slices.Index(l.unheard, p)
 	if i < 0 {
@@ -81,7 +81,7 @@ func (l *Ledger) Heard(nowMS int64, p index.ProjectorID) {
 	l.settle(nowMS)
 }
 
-// settle asks for what is unknown when nobody is left who may stream it.
+// settle makes unknown vbuckets Lost when no projector is left that may stream them.
 func (l *Ledger) settle(nowMS int64) {
 	if len(l.unheard) > 0 || l.counts[Unknown] == 0 {
 		return
@@ -93,14 +93,14 @@ func (l *Ledger) settle(nowMS int64) {
 	}
 }
 
-// claim is what a projector says of a vbucket.
+// claim is a projector's report of the stream of a vbucket.
 type claim struct {
 	Running
 	projector index.ProjectorID
 }
 
-// Projector takes a projector's report of this bucket. It is false when the report leaves out a failover log that is
-// not known here: a full report should follow.
+// Projector processes a projector's report of this bucket. It returns false if the report omits a failover log that
+// is unknown here: a full report should follow.
 func (l *Ledger) Projector(nowMS int64, p index.ProjectorID, s Report) bool {
 	if !l.adopted {
 		return true
@@ -132,7 +132,7 @@ func (l *Ledger) Projector(nowMS int64, p index.ProjectorID, s Report) bool {
 	return complete
 }
 
-// unlisted asks again for what a projector has begun, but does not list in a full report.
+// unlisted makes vbuckets Lost that a projector owns but does not list in a full report.
 func (l *Ledger) unlisted(nowMS int64, p index.ProjectorID, listed []bool) {
 	for v := range listed {
 		if e := &l.vbs[v]; !listed[v] && e.State == Begun && e.Owner == p &&
@@ -142,8 +142,8 @@ func (l *Ledger) unlisted(nowMS int64, p index.ProjectorID, listed []bool) {
 	}
 }
 
-// claimed handles "p streams v under this incarnation", said for the first time or again. It is false when the log is
-// missing that would be needed to believe it. The rules stand in the order in which they count.
+// claimed processes "p streams v under this incarnation", for the first time or repeated. It returns false if the
+// report lacks the log that is needed to accept it. The rules are in the order of precedence.
 func (l *Ledger) claimed(v int, nowMS int64, c claim) bool {
 	e := &l.vbs[v]
 	if l.Owns(v, c.projector, c.Incarnation) {
@@ -157,10 +157,10 @@ func (l *Ledger) claimed(v int, nowMS int64, c claim) bool {
 	switch order := c.Incarnation.Compare(e.Incarnation); {
 	case order < 0, c.Incarnation.Compare(e.fence) < 0:
 		if e.State == Begun && e.Owner != c.projector {
-			l.strays[stray{c.projector, uint16(v)}] = c.Incarnation // fenced off by everybody, yet it costs KV a stream
+			l.strays[stray{c.projector, uint16(v)}] = c.Incarnation // fenced everywhere, yet it costs KV a stream
 		}
 		return true
-	case order == 0 && e.hasEnded(c.projector): // END has overtaken BEGIN: both orders end in the same state
+	case order == 0 && e.hasEnded(c.projector): // END has overtaken BEGIN: both orders have the same result
 		e.Owner = c.projector
 		l.set(v, nowMS, Ended, "its projector ended it")
 		return true
@@ -181,7 +181,7 @@ func (l *Ledger) claimed(v int, nowMS int64, c claim) bool {
 	return true
 }
 
-// saidAgain takes what the owner of a vbucket says of it.
+// saidAgain updates a vbucket from a repeated report of its owner.
 func (l *Ledger) saidAgain(v int, nowMS int64, c claim) {
 	e := &l.vbs[v]
 	if c.Log != nil && !c.Log.Equal(e.Log) {
@@ -190,12 +190,12 @@ func (l *Ledger) saidAgain(v int, nowMS int64, c claim) {
 	e.Purge = max(e.Purge, c.Purge)
 }
 
-// hasEnded reports whether a projector has said that what it was asked for last is over.
+// hasEnded reports whether a projector has reported the end of the newest requested stream.
 func (e *Entry) hasEnded(p index.ProjectorID) bool {
 	return e.request.early == p || e.State == Ended && e.Owner == p
 }
 
-// begin makes the claim the vbucket's owner.
+// begin makes the claiming projector the owner of the vbucket.
 func (l *Ledger) begin(v int, nowMS int64, c claim) {
 	e := &l.vbs[v]
 	if c.Revision.Compare(e.Revision) > 0 {
@@ -212,15 +212,16 @@ func (l *Ledger) begin(v int, nowMS int64, c claim) {
 	}
 }
 
-// twoOwners: two projectors claim one incarnation (a stale vbucket map). Both are stopped, and all are asked again.
+// twoOwners handles two projectors that claim one incarnation (a stale vbucket map): both are stopped, and the
+// vbucket is requested again.
 func (l *Ledger) twoOwners(v int, nowMS int64) {
 	e := &l.vbs[v]
 	l.queue(Action{Kind: StopStreams, VBuckets: []uint16{uint16(v)}, Incarnation: e.Incarnation, Projectors: l.projectors})
 	l.set(v, nowMS, Lost, "two projectors claimed one incarnation")
-	e.Incarnation = l.issued.next() // neither of them counts any more
+	e.Incarnation = l.issued.next() // neither of them is valid any more
 }
 
-// End takes a projector's END. It may come before the BEGIN.
+// End processes a projector's END. It may arrive before the BEGIN.
 func (l *Ledger) End(nowMS int64, v int, p index.ProjectorID, incarnation index.Incarnation) {
 	if v < 0 || v >= len(l.vbs) {
 		return
@@ -236,7 +237,7 @@ func (l *Ledger) End(nowMS int64, v int, p index.ProjectorID, incarnation index.
 	}
 }
 
-// Started takes a projector's answer to StartStreams of this incarnation (PR-12).
+// Started processes a projector's answer to StartStreams of this incarnation (PR-12).
 func (l *Ledger) Started(nowMS int64, p index.ProjectorID, incarnation index.Incarnation, results []Started) {
 	for _, r := range results {
 		v := int(r.VBucket)
@@ -249,10 +250,10 @@ func (l *Ledger) Started(nowMS int64, p index.ProjectorID, incarnation index.Inc
 			l.claimed(v, nowMS, claim{projector: p, Running: Running{VBucket: r.VBucket, Incarnation: incarnation, Log: r.Log,
 				Purge: r.Purge, Revision: r.Revision}})
 		case r.Outcome == Streams, e.State != Requested:
-			// Its report will tell. When another projector has begun this incarnation, a stale owner's ROLLBACK counts for
-			// nothing.
+			// Its report will show it. If another projector has begun this incarnation, the ROLLBACK of a stale owner is
+			// ignored.
 		case r.Outcome == RolledKV:
-			// Logs decide whether a branch diverged; if none did, whoever stands at that position is no participant.
+			// The failover logs decide whether a branch diverged. If none did, holders at that position are no participants.
 			e.refused = max(e.refused, e.request.start)
 			e.restMS = nowMS + l.patience(l.cfg.RetryWait, e.tries-1)
 			l.set(v, nowMS, Lost, "KV answered ROLLBACK")
@@ -262,8 +263,8 @@ func (l *Ledger) Started(nowMS int64, p index.ProjectorID, incarnation index.Inc
 	}
 }
 
-// cannot notes that a projector does not start what was requested. When every live projector has said so, the vbucket
-// is asked for again after a rest instead of waiting for a BEGIN that nobody will send.
+// cannot records that a projector does not start what was requested. When every live projector has refused, the
+// vbucket is requested again after a rest, since no BEGIN will come.
 func (l *Ledger) cannot(nowMS int64, v int, p index.ProjectorID, r Started) {
 	e := &l.vbs[v]
 	if r.Detail != "" {
@@ -272,7 +273,7 @@ func (l *Ledger) cannot(nowMS int64, v int, p index.ProjectorID, r Started) {
 	if !e.request.refuses(p, l.projectors) {
 		return
 	}
-	reason := e.Reason // of who could not, whoever else has said since that it is not its own
+	reason := e.Reason // from a projector that failed, not from one that does not host it
 	if reason == waiting {
 		reason = "no projector hosts it now"
 	}
@@ -280,8 +281,9 @@ func (l *Ledger) cannot(nowMS int64, v int, p index.ProjectorID, r Started) {
 	l.set(v, nowMS, Lost, reason)
 }
 
-// Indexer takes which streams an indexer accepts. What it refuses for longer than patience is asked for again under a
-// new incarnation. It is true when all that is listed is as wanted: it need not be told again before Changes has risen.
+// Indexer processes the streams that an indexer accepts. A stream that it has refused for too long is requested again
+// under a new incarnation. settled is true if everything listed is as expected: the caller need not call it again
+// before Changes has risen.
 func (l *Ledger) Indexer(nowMS int64, node index.NodeID, accepts []Acceptance) (settled bool) {
 	n := l.takers[node]
 	if n == nil {
@@ -300,7 +302,7 @@ func (l *Ledger) Indexer(nowMS int64, node index.NodeID, accepts []Acceptance) (
 	return settled
 }
 
-// accepted takes what one indexer accepts of one vbucket.
+// accepted processes what one indexer accepts in one vbucket.
 func (l *Ledger) accepted(v int, nowMS int64, n *taker, a Acceptance) {
 	e := &l.vbs[v]
 	l.raiseFence(v, a.Incarnation)
@@ -324,40 +326,41 @@ func (l *Ledger) accepted(v int, nowMS int64, n *taker, a Acceptance) {
 	}
 }
 
-// Full tells that an indexer's queue has no room: what is on its way to it waits there, BEGIN too, and is not missing.
+// Full records that an indexer's queue is full: events in transit to it, BEGIN included, wait there and are not
+// missing.
 func (l *Ledger) Full(nowMS int64, node index.NodeID) {
 	if n := l.takers[node]; n != nil {
 		n.fullMS = max(nowMS, 1)
 	}
 }
 
-// overdue reports whether an indexer, which has not accepted the owner's stream of a vbucket, should have by now. While
-// it is full that may take as long as patience ever lasts.
+// overdue reports whether an indexer that has not accepted the owner's stream of a vbucket should have by now. While
+// its queue is full it may take the maximum patience.
 func (l *Ledger) overdue(nowMS int64, n *taker, v, tries int) bool {
 	sinceMS := n.sinceMS[v]
 	return nowMS-max(sinceMS, n.fullMS) > l.patience(l.cfg.MismatchWait, tries) ||
 		nowMS-sinceMS > l.patience(l.cfg.MismatchWait, l.cfg.MaxDoublings)
 }
 
-// audited is what audits have found of a stream.
+// audited is the result of the audits of a stream.
 type audited struct {
-	at     uint64 // what was complete at the newest one; timestamp.Infinity: there was none since the BEGIN
-	doubts int    // audits in a row that found it wanting
+	at     uint64 // complete seqno at the last audit; timestamp.Infinity: none since the BEGIN
+	doubts int    // consecutive audits that found a fault
 }
 
-// auditDoubts is how many audits in a row must find a stream wanting: one may cross an event that is on its way.
+// auditDoubts is how many consecutive audits must find a fault: a single one may overlap an event in transit.
 const auditDoubts = 2
 
-// isWell reports whether a vbucket's stream runs where KV hosts it, and every indexer receives it.
+// isWell reports whether a vbucket's stream runs where KV hosts the vbucket, and every indexer receives it.
 func (l *Ledger) isWell(v int, host index.ProjectorID) bool {
 	return host == l.vbs[v].Owner && !l.takers.shut(v)
 }
 
-// Audit compares streams that seem to run with what KV says (IM-14): after a takeover a producer may never say that a
-// stream is over. logs gives the answers of the projectors that gave one, complete the newest complete seqno of a
-// vbucket. A stream whose vbucket another projector hosts under a newer map, that is on an older branch than KV, or
-// that stands still below KV's high seqno, is asked for again: the first at once, for the map says it, the others with
-// a patience that doubles until the stream is well and every indexer receives it.
+// Audit compares streams that seem to run with the state of KV (IM-14), since after a takeover a producer may never
+// report the end of a stream. logs has the answers of projectors, complete returns the newest complete seqno of a
+// vbucket. A stream is requested again if another projector hosts its vbucket under a newer map, if it is on an older
+// branch than KV, or if it makes no progress below KV's high seqno. The first is done at once, because the map is
+// certain; the others after a patience that doubles until the stream is well and every indexer receives it.
 func (l *Ledger) Audit(nowMS int64, logs map[index.ProjectorID][]Log, complete func(v int) uint64) {
 	l.kv.noteShared(logs, len(l.vbs))
 	best := l.newestHosts(logs)
@@ -393,8 +396,8 @@ func (l *Ledger) Audit(nowMS int64, logs map[index.ProjectorID][]Log, complete f
 	}
 }
 
-// newestHosts returns who hosts each vbucket under the newest map; of several at one KV node it is the one that
-// streams.
+// newestHosts returns the projector that hosts each vbucket under the newest map. Among several at one KV node it is
+// the owner.
 func (l *Ledger) newestHosts(logs map[index.ProjectorID][]Log) map[uint16]hosting {
 	best := map[uint16]hosting{}
 	for _, p := range sortedKeys(logs) {
@@ -409,8 +412,8 @@ func (l *Ledger) newestHosts(logs map[index.ProjectorID][]Log) map[uint16]hostin
 	return best
 }
 
-// doubt says why a stream that seems to run may not: its host under the newest map is h, and it is at that seqno, still
-// since the last audit or not. Empty for a stream that is well.
+// doubt returns why a stream that seems to run may not, "" if it is well. h is its host under the newest map, at its
+// complete seqno, and still is set if that has not changed since the last audit.
 func (e *Entry) doubt(h hosting, still bool, at uint64) string {
 	switch newer := h.log.Revision.Compare(e.Revision) > 0; {
 	case newer && h.projector != e.Owner:
@@ -423,14 +426,14 @@ func (e *Entry) doubt(h hosting, still bool, at uint64) string {
 	return ""
 }
 
-// hosting is who hosts a vbucket, and what KV says there.
+// hosting is the projector that hosts a vbucket, and the state of KV there.
 type hosting struct {
 	projector index.ProjectorID
 	log       Log
 }
 
-// Minimum takes the incarnations below which an indexer refuses streams, by vbucket. A stream that it refuses for ever
-// is asked for again.
+// Minimum processes the incarnations below which an indexer refuses streams, by vbucket. A stream that it refuses
+// permanently is requested again.
 func (l *Ledger) Minimum(nowMS int64, incs []index.Incarnation) {
 	for v := range min(len(incs), len(l.vbs)) {
 		l.raiseFence(v, incs[v])

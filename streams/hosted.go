@@ -7,37 +7,39 @@ import (
 	"tidemark/timestamp"
 )
 
-// Hosted is what a projector's KV node says that it has as active.
+// Hosted is the set of active vbuckets of a projector's KV node.
 type Hosted struct {
-	Node     string // the KV node: several projectors may stand at it
+	Node     string // the KV node: several projectors may serve it
 	Revision timestamp.MapRevision
 	VBuckets []uint16
 }
 
-// hosted is Hosted by vbucket.
+// hosted is Hosted, indexed by vbucket.
 type hosted struct {
 	node     string
 	revision timestamp.MapRevision
 	has      []bool
 }
 
-// kvNodes are the projectors' KV nodes.
+// kvNodes tracks the projectors' KV nodes.
 type kvNodes struct {
-	// hosts is what each has said that its node hosts; also of those that are not alive: they tell it once.
+	// hosts is what each projector's node hosts, including projectors that are not alive, because they report it once
+	// only.
 	hosts map[index.ProjectorID]hosted
-	// shared are the projectors at one KV node, by vbucket, where there is more than one, as the newest audit says.
+	// shared lists the projectors at one KV node, by vbucket, if there are several, as of the newest audit.
 	shared map[int][]index.ProjectorID
-	// traffic is what their vbuckets take.
+	// traffic is the change rate of the vbuckets.
 	traffic traffic
 }
 
-// newKVNodes knows nothing of the nodes of n vbuckets.
+// newKVNodes returns the empty state for n vbuckets.
 func newKVNodes(n int) kvNodes {
 	return kvNodes{hosts: map[index.ProjectorID]hosted{}, traffic: newTraffic(n)}
 }
 
-// noteShared notes, at an audit, which of n vbuckets more than one projector could stream: those at one KV node show it
-// under the same map. Also who streams nothing of the bucket, and therefore does not look at its node, answers audits.
+// noteShared records, at an audit, which of n vbuckets more than one projector could stream: projectors at one KV
+// node report it under the same map. Audits are also answered by projectors that stream nothing of the bucket, and
+// therefore do not watch their node.
 func (k *kvNodes) noteShared(logs map[index.ProjectorID][]Log, n int) {
 	newest := map[uint16]timestamp.MapRevision{}
 	hosts := map[uint16][]index.ProjectorID{}
@@ -59,21 +61,22 @@ func (k *kvNodes) noteShared(logs map[index.ProjectorID][]Log, n int) {
 	}
 }
 
-// beside reports whether another projector could stream a vbucket in p's stead, at the same KV node.
+// beside reports whether another projector at the same KV node could stream a vbucket in place of p.
 func (k *kvNodes) beside(v int, p, other index.ProjectorID) bool {
 	all := k.shared[v]
 	return p != other && slices.Contains(all, p) && slices.Contains(all, other)
 }
 
-// one reports whether two projectors stand at one KV node. One that has just begun may not have told at which: then
-// the newest audit says it.
+// one reports whether two projectors serve the same KV node. One that has just started may not have reported its
+// node; then the newest audit decides.
 func (k *kvNodes) one(v int, p, other index.ProjectorID) bool {
 	own, told := k.hosts[p]
 	return p == other || told && own.node == k.hosts[other].node || !told && k.beside(v, p, other)
 }
 
-// Hosted takes what a projector's KV node has (IM-14). A stream that runs, of a vbucket which another node has under a
-// newer map than any known here, is none any more, whether its own node says so or hangs: it is asked for again.
+// Hosted processes the active vbuckets of a projector's KV node (IM-14). If another node hosts the vbucket of a
+// running stream under a newer map than any known here, that stream is void, whether its own node reports that or
+// hangs: it is requested again.
 func (l *Ledger) Hosted(nowMS int64, p index.ProjectorID, h Hosted) {
 	has := make([]bool, len(l.vbs))
 	for _, v := range h.VBuckets {
@@ -87,11 +90,12 @@ func (l *Ledger) Hosted(nowMS int64, p index.ProjectorID, h Hosted) {
 	}
 }
 
-// Forget drops what was known of a projector that is no part of the cluster any more.
+// Forget drops the state of a projector that was removed from the cluster.
 func (l *Ledger) Forget(p index.ProjectorID) { delete(l.kv.hosts, p) }
 
-// taken asks for a stream again whose vbucket another KV node has by now. What the newer map says stands: a log under
-// an older one does not count from now on, or an owner that was failed over, and answers on, would be asked for ever.
+// taken requests a stream again if another KV node hosts its vbucket by now. The revision of the newer map is kept:
+// logs under an older one are ignored from now on. Otherwise an owner that was failed over and still answers would be
+// asked forever.
 func (l *Ledger) taken(v int, nowMS int64) {
 	e := &l.vbs[v]
 	if e.State != Begun {

@@ -5,8 +5,8 @@ import (
 	"tidemark/timestamp"
 )
 
-// Committed is the newest committed stability timestamp with the failover logs under which it was promoted and the
-// revisions of the vbucket maps that those came with; both may be shorter where nothing is known.
+// Committed is the newest committed stability timestamp, with the failover logs at its promotion and the revisions of
+// their vbucket maps; both may be shorter if nothing is known.
 type Committed struct {
 	Vector    timestamp.Vector
 	Logs      []timestamp.FailoverLog // by vbucket
@@ -18,18 +18,18 @@ type Running struct {
 	VBucket     uint16
 	Incarnation index.Incarnation
 	Log         timestamp.FailoverLog // nil: as reported before
-	Purge       uint64                // KV has forgotten deletions at or below
+	Purge       uint64                // KV has purged deletions at or below it
 	Revision    timestamp.MapRevision // of the vbucket map under which it began
-	Ended       bool                  // the stream of that incarnation is over
+	Ended       bool                  // the stream of that incarnation has ended
 }
 
-// Report is what a projector streams of the bucket, or what of it changed.
+// Report is what a projector streams of the bucket, or the changes of it.
 type Report struct {
-	Full    bool      // vbuckets that are not listed are not streamed
+	Full    bool      // vbuckets not listed are not streamed
 	Streams []Running // in any order
 }
 
-// Acceptance is which stream an indexer accepts for a vbucket.
+// Acceptance is the stream that an indexer accepts for a vbucket.
 type Acceptance struct {
 	VBucket     uint16
 	Incarnation index.Incarnation
@@ -37,47 +37,47 @@ type Acceptance struct {
 	Open        bool // false: nothing is accepted until the next BEGIN
 }
 
-// Position is where an indexer stands in a vbucket, as its answer to a poll.
+// Position is an indexer's position in a vbucket, as its answer to a poll.
 type Position struct {
 	VBucket     uint16
 	Participant bool                  // false: it recovers by itself
-	HW          uint64                // smallest position of its whole slices, queue included
+	HW          uint64                // smallest position of its whole slices, including queued events
 	Reach       uint64                // highest seqno, window end or floor that it may reflect
-	Log         timestamp.FailoverLog // under which it got there
-	Revision    timestamp.MapRevision // newest vbucket map that it has seen
+	Log         timestamp.FailoverLog // at that position
+	Revision    timestamp.MapRevision // newest vbucket map that the indexer has seen
 }
 
-// Log is what KV says of a vbucket that a projector's KV nodes host as active.
+// Log is KV's state of a vbucket that a projector's KV nodes host as active.
 type Log struct {
 	VBucket  uint16
 	Log      timestamp.FailoverLog // newest branch first
 	High     uint64                // seqno of the newest version
-	Purge    uint64                // KV has forgotten deletions at or below
+	Purge    uint64                // KV has purged deletions at or below it
 	Revision timestamp.MapRevision // of the vbucket map that the node has
 }
 
-// Start asks for one vbucket's stream after a restart timestamp (PR-11, IM-21).
+// Start requests one vbucket's stream after a restart timestamp (PR-11, IM-21).
 type Start struct {
 	VBucket     uint16
-	Incarnation index.Incarnation // of the stream that is asked for
-	VBUUID      uint64            // branch that Seqno is on
+	Incarnation index.Incarnation // of the requested stream
+	VBUUID      uint64            // branch of Seqno
 	Seqno       uint64            // the stream begins after it
-	Window      timestamp.Window  // DCP snapshot that Seqno lies in; {Seqno, Seqno} where it ends one
-	// newest of the log that the start was chosen by: a producer on another has failed over since
+	Window      timestamp.Window  // DCP snapshot in which Seqno lies; {Seqno, Seqno} if Seqno ends one
+	// newest branch of the log from which the start was computed: a producer on another branch has failed over since
 	Branch   uint64
-	Previous uint64 // branch before VBUUID, when that one began at Seqno; 0: none
+	Previous uint64 // branch before VBUUID if VBUUID began at Seqno; 0: none
 }
 
-// Outcome tells what became of one Start at one projector.
+// Outcome is the outcome of one Start at one projector.
 type Outcome uint8
 
 // The outcomes.
 const (
 	Failed   Outcome = iota // for another reason; see Detail
 	Streams                 // the stream runs
-	NotMine                 // no KV node there hosts the vbucket as active
+	NotMine                 // no KV node of the projector hosts the vbucket as active
 	RolledKV                // KV answered ROLLBACK
-	Stale                   // a newer incarnation was seen there
+	Stale                   // the projector has seen a newer incarnation
 )
 
 // Started is a projector's answer for one vbucket.
@@ -85,7 +85,7 @@ type Started struct {
 	VBucket  uint16
 	Outcome  Outcome
 	Log      timestamp.FailoverLog // with Streams
-	Purge    uint64                // KV has forgotten deletions at or below; with Streams
+	Purge    uint64                // KV has purged deletions at or below it; with Streams
 	Revision timestamp.MapRevision // of the vbucket map that the node has; with Streams
-	Detail   string                // of Failed: what is wrong, for people
+	Detail   string                // of Failed: the error, for people
 }

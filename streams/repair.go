@@ -8,24 +8,24 @@ import (
 	"tidemark/timestamp"
 )
 
-// Kind of an Action.
+// Kind is the kind of an Action.
 type Kind uint8
 
 // The kinds.
 const (
-	// PollPositions asks Nodes for their positions of VBuckets and fences incarnations below Incarnation. Answers go to
-	// Positions.
+	// PollPositions asks Nodes for their positions in VBuckets and fences incarnations below Incarnation. The answers go
+	// to Positions.
 	PollPositions Kind = iota + 1
-	// FetchLogs asks Projectors for the failover logs of VBuckets. Answers go to Logs.
+	// FetchLogs asks Projectors for the failover logs of VBuckets. The answers go to Logs.
 	FetchLogs
-	// StartStreams asks Projectors for Starts: all of them, each starts what its KV nodes host; one of them where several
-	// said that they host the same. Answers go to Started.
+	// StartStreams asks Projectors for Starts: all projectors, of which each starts what its KV nodes host, or a single
+	// one if several have reported that they host the same. The answers go to Started.
 	StartStreams
 	// StopStreams asks Projectors to end the streams of VBuckets whose incarnation is Incarnation or older.
 	StopStreams
 )
 
-// String names the kind.
+// String returns the name of the kind.
 func (k Kind) String() string {
 	names := [...]string{"", "poll", "logs", "start", "stop"}
 	if int(k) >= len(names) {
@@ -34,13 +34,14 @@ func (k Kind) String() string {
 	return names[k]
 }
 
-// Action is what the ledger wants done. All of it is idempotent. Kind says what the other fields mean.
+// Action is a request that the ledger wants sent. All are idempotent. Kind determines the meaning of the other
+// fields.
 type Action struct {
 	Kind        Kind
 	Incarnation index.Incarnation
 	VBuckets    []uint16            // of all kinds but StartStreams
-	Nodes       []index.NodeID      // of PollPositions: whom to ask
-	Projectors  []index.ProjectorID // of the other kinds: whom to ask
+	Nodes       []index.NodeID      // of PollPositions: the receivers
+	Projectors  []index.ProjectorID // of the other kinds: the receivers
 	Starts      []Start             // of StartStreams
 }
 
@@ -60,8 +61,8 @@ const (
 	fetching
 )
 
-// repair is the one batch of vbuckets that is being asked for again. Membership is paused for it: it keeps the
-// participants it began with.
+// repair is the batch of vbuckets that is being requested again; there is at most one. Membership is frozen for it:
+// it keeps the participants with which it began.
 type repair struct {
 	inc       index.Incarnation
 	vbs       []uint16 // ascending
@@ -77,12 +78,12 @@ func (r *repair) has(v int) bool {
 	return found
 }
 
-// fences reports whether a repair that is under way, nil for none, fences off streams of the vbucket that are so old.
+// fences reports whether the repair in progress, nil for none, fences streams of the vbucket under this incarnation.
 func (r *repair) fences(v int, inc index.Incarnation) bool {
 	return r != nil && r.has(v) && inc.Compare(r.inc) < 0
 }
 
-// Positions takes an indexer's answer to PollPositions of this incarnation (IM-21).
+// Positions processes an indexer's answer to PollPositions of this incarnation (IM-21).
 func (l *Ledger) Positions(node index.NodeID, incarnation index.Incarnation, positions []Position) {
 	r := l.repair
 	if r == nil || r.inc != incarnation || r.phase != polling {
@@ -95,7 +96,7 @@ func (l *Ledger) Positions(node index.NodeID, incarnation index.Incarnation, pos
 	r.positions[node] = m
 }
 
-// Logs takes a projector's answer to FetchLogs of this incarnation. It lists what its KV nodes host only.
+// Logs processes a projector's answer to FetchLogs of this incarnation. It lists only what its KV nodes host.
 func (l *Ledger) Logs(p index.ProjectorID, incarnation index.Incarnation, logs []Log) {
 	r := l.repair
 	if r == nil || r.inc != incarnation || r.phase != fetching {
@@ -110,7 +111,7 @@ func (l *Ledger) Logs(p index.ProjectorID, incarnation index.Incarnation, logs [
 	r.logs[p] = m
 }
 
-// Step returns what is to be done at nowMS. It is cheap when there is nothing.
+// Step returns the actions due at nowMS. It is cheap if there are none.
 func (l *Ledger) Step(nowMS int64) []Action {
 	if !l.adopted {
 		return nil
@@ -131,7 +132,7 @@ func (l *Ledger) Step(nowMS int64) []Action {
 	return actions
 }
 
-// stopStrays ends streams that count for nobody. Should the request be lost, the projector's next report renews it.
+// stopStrays stops streams that count nowhere. If the request is lost, the projector's next report renews it.
 func (l *Ledger) stopStrays() {
 	if len(l.strays) == 0 {
 		return
@@ -168,7 +169,7 @@ func (l *Ledger) stopStrays() {
 // never is later than any time.
 const never = math.MaxInt64
 
-// expire gives up on BEGINs that did not come.
+// expire gives up requests whose BEGIN did not arrive in time.
 func (l *Ledger) expire(nowMS int64) {
 	if l.counts[Requested] == 0 || nowMS < l.expireMS {
 		return
@@ -191,7 +192,7 @@ func (l *Ledger) expire(nowMS int64) {
 	}
 }
 
-// openRepair begins the next batch: everything that is ended or lost and has rested.
+// openRepair begins the next batch: every ended or lost vbucket that has rested.
 func (l *Ledger) openRepair(nowMS int64) {
 	if len(l.projectors) == 0 || l.counts[Lost]+l.counts[Ended] == 0 || nowMS < l.repairMS {
 		return
@@ -217,7 +218,7 @@ func (l *Ledger) openRepair(nowMS int64) {
 	l.repair = &repair{inc: l.issued.next(), vbs: vbs, phase: polling, sinceMS: nowMS, nodes: nodes,
 		positions: map[index.NodeID]map[uint16]Position{}, logs: map[index.ProjectorID]map[uint16]Log{}}
 	if len(nodes) > 0 {
-		for _, v := range vbs { // whatever becomes of this repair, who is polled refuses what is older
+		for _, v := range vbs { // the polled indexers refuse older incarnations, whatever becomes of this repair
 			l.raiseFence(int(v), l.repair.inc)
 		}
 		l.queue(Action{Kind: PollPositions, Incarnation: l.repair.inc, VBuckets: vbs, Nodes: nodes})
@@ -232,7 +233,7 @@ func (l *Ledger) stepRepair(nowMS int64) {
 		l.queue(Action{Kind: FetchLogs, Incarnation: r.inc, VBuckets: r.vbs, Projectors: l.projectors})
 		return
 	}
-	// Where every vbucket is known, who has not answered is waited for a part of patience only: its KV node may hang.
+	// If every vbucket is covered, the missing answers get only a part of AnswerWait: a KV node may hang.
 	if r.phase == fetching && !late && nowMS-r.sinceMS >= l.cfg.AnswerWait.Milliseconds()/restPart {
 		late = l.covered(r)
 	}
@@ -243,10 +244,10 @@ func (l *Ledger) stepRepair(nowMS int64) {
 	l.decide(nowMS, r)
 }
 
-// restPart is which part of AnswerWait is left to projectors when the others have shown every vbucket.
+// restPart is the divisor of AnswerWait for missing answers when the others cover every vbucket.
 const restPart = 4
 
-// covered reports whether somebody has shown each vbucket's log under a map no older than any known.
+// covered reports whether some answer has each vbucket's log under a map no older than any known.
 func (l *Ledger) covered(r *repair) bool {
 	for _, vb := range r.vbs {
 		_, newest := r.holders(vb)
@@ -265,13 +266,14 @@ func (l *Ledger) covered(r *repair) bool {
 	return true
 }
 
-// decide computes the restart timestamps of a batch and asks for its streams, or finds that the bucket must roll back.
+// decide computes the restart timestamps of a batch and requests its streams, or finds that the bucket must roll
+// back.
 func (l *Ledger) decide(nowMS int64, r *repair) {
-	starts := map[index.ProjectorID][]Start{} // "": of all
+	starts := map[index.ProjectorID][]Start{} // "": for all projectors
 	for _, vb := range r.vbs {
 		v := int(vb)
 		if !l.vbs[v].isDown() {
-			continue // something newer came meanwhile
+			continue // a newer event has changed it meanwhile
 		}
 		holders, seen := r.holders(vb)
 		log, ok := l.bestLog(v, r, seen)
@@ -307,10 +309,10 @@ func (l *Ledger) decide(nowMS int64, r *repair) {
 	}
 }
 
-// share picks the projector that is to stream a vbucket when several stand at the KV node that has it (PR-4): they take
-// turns by vbucket, and with each try, so that one that cannot is followed by the next; one that it moves to is the
-// first. Only those count that have answered. It is "" where nobody else is known at the node: then all are asked, for
-// the map may have changed since, and each starts what is its own.
+// share selects the projector that is to stream a vbucket if several serve the KV node that hosts it (PR-4). They
+// alternate by vbucket, and with each try, so that one that cannot is followed by the next; the target of a move
+// comes first. Only projectors that have answered are considered. It returns "" if no other projector is known at the
+// node: then all are asked, since the map may have changed meanwhile, and each starts what its node hosts.
 func (l *Ledger) share(r *repair, vb uint16, newest timestamp.MapRevision) index.ProjectorID {
 	e := &l.vbs[vb]
 	var hosts []index.ProjectorID
@@ -331,14 +333,14 @@ func (l *Ledger) share(r *repair, vb uint16, newest timestamp.MapRevision) index
 	return hosts[(int(vb)+e.tries)%len(hosts)]
 }
 
-// letGo ends the stream of a vbucket that moves at its former owner, which does not know.
+// letGo stops the stream of a moving vbucket at its former owner, which is not aware of the move.
 func (l *Ledger) letGo(vb uint16) {
 	if e := &l.vbs[vb]; e.move.to != "" && e.tries == 0 {
 		l.strays[stray{e.Owner, vb}] = e.Incarnation
 	}
 }
 
-// rest: it cannot be started now.
+// rest makes a vbucket that cannot be started now Lost, and delays the next try.
 func (l *Ledger) rest(nowMS int64, v int, reason string) {
 	e := &l.vbs[v]
 	e.tries++
@@ -346,7 +348,7 @@ func (l *Ledger) rest(nowMS int64, v int, reason string) {
 	l.set(v, nowMS, Lost, reason)
 }
 
-// mustRollBack notes the divergence; until the rollback is committed the batch rests.
+// mustRollBack records the divergence. The batch rests until the rollback is committed.
 func (l *Ledger) mustRollBack(nowMS int64, r *repair, v int, why string) {
 	l.diverge(v, why)
 	for _, vb := range r.vbs {
@@ -356,7 +358,8 @@ func (l *Ledger) mustRollBack(nowMS int64, r *repair, v int, why string) {
 	}
 }
 
-// holders returns the positions of the indexers that take part for a vbucket, and the newest vbucket map any has seen.
+// holders returns the positions of the participating indexers in a vbucket, and the newest vbucket map that any has
+// seen.
 func (r *repair) holders(vb uint16) (hs []Position, seen timestamp.MapRevision) {
 	for _, n := range r.nodes {
 		p, ok := r.positions[n][vb]
@@ -373,8 +376,8 @@ func (r *repair) holders(vb uint16) (hs []Position, seen timestamp.MapRevision) 
 	return hs, seen
 }
 
-// receivers leaves out the holders that did not receive the stream before: what they lack comes by their own catchup
-// streams, as KV would else send all of it again to everybody. If nobody did, all of them count.
+// receivers returns the holders without those that did not receive the stream before: they get what they lack by
+// their own catchup streams, as otherwise KV would send it again to all. If none did receive it, all of them count.
 func (l *Ledger) receivers(r *repair, vb uint16, holders []Position) []Position {
 	if !l.takers.anyShut() {
 		return holders
@@ -391,8 +394,9 @@ func (l *Ledger) receivers(r *repair, vb uint16, holders []Position) []Position 
 	return open
 }
 
-// bestLog picks, of the answers, the log under the newest vbucket map. It is not used when anybody knows a newer map: a
-// failed-over KV node that still answers shows an old log and makes holders of the newer branch look diverged.
+// bestLog returns the log under the newest vbucket map among the answers. ok is false if a newer map is known
+// anywhere: a failed-over KV node that still answers has an old log, which makes holders of the newer branch look
+// diverged.
 func (l *Ledger) bestLog(v int, r *repair, seen timestamp.MapRevision) (Log, bool) {
 	var best Log
 	found := false
@@ -420,10 +424,11 @@ func sortedKeys[V any](m map[index.ProjectorID]V) []index.ProjectorID {
 	return keys
 }
 
-// Restart computes the restart timestamp of one vbucket (IM-21): the smallest position of the holders, named by the
+// Restart computes the restart timestamp of one vbucket (IM-21): the smallest position of the holders, with the
 // branch of KV's log that covers it. The holders must be valid on that log. A holder below the purge seqno, or at or
-// below a start that KV refused, is no participant: KV would answer ROLLBACK although no branch diverged, because
-// deletions are gone; it recovers by its own catchup stream. With no holder left the stream starts at KV's present.
+// below a start that KV refused, is not a participant: KV would answer ROLLBACK although no branch diverged, because
+// deletions are purged. It recovers by its own catchup stream. If no holder is left the stream starts at KV's high
+// seqno.
 func Restart(holders []Position, kv Log, refused uint64) Start {
 	s := Start{VBucket: kv.VBucket, Seqno: timestamp.Infinity}
 	var reach uint64

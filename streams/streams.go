@@ -1,14 +1,15 @@
-// Package streams is the coordinator's ledger of the maintenance stream of one bucket (IM-20 to IM-22): which projector
-// streams which vbucket under which incarnation, and what has to be asked of whom when one does not.
+// Package streams is the coordinator's ledger of the maintenance streams of one bucket (IM-20 to IM-22): which
+// projector streams which vbucket under which incarnation, and which requests are needed for a vbucket without a
+// stream.
 //
-// What it promises: for one vbucket and one incarnation it knows at most one owner; events in any order, late, repeated
-// or lost lead to the same states in the end; a restart never begins above what a healthy indexer holds and never from
-// the coordinator's own idea of the present; a healthy stream is never restarted, also not by a new leader.
+// Guarantees: there is at most one owner for a vbucket and incarnation; events in any order, late, repeated or lost,
+// lead to the same states in the end; a restart never begins above what a healthy indexer holds, and never at a
+// position that only the coordinator knows; a healthy stream is never restarted, not even by a new leader.
 //
-// What it never does: read a clock, send anything, or decide about branches other than by failover logs. Inputs are
-// reports and answers with the time they came at; Step gives what is to be asked as data.
+// The package never reads a clock, sends anything, or decides about branches by anything but failover logs. Inputs
+// are reports and answers with their time of arrival; Step returns the requests as data.
 //
-// A Ledger is owned by one goroutine.
+// One goroutine owns a Ledger.
 package streams
 
 import (
@@ -21,20 +22,20 @@ import (
 	"tidemark/timestamp"
 )
 
-// State of a vbucket's maintenance stream.
+// State is the state of a vbucket's maintenance stream.
 type State uint8
 
 // The states.
 const (
 	Idle      State = iota // no stream is wanted
-	Requested              // asked of all projectors, no BEGIN yet
+	Requested              // requested, no BEGIN yet
 	Begun                  // a projector streams it
-	Ended                  // the owner said END: to be asked for again
-	Lost                   // nobody is known to stream it: to be asked for again
+	Ended                  // the owner sent END: to be requested again
+	Lost                   // no projector is known to stream it: to be requested again
 	Unknown                // wanted; a projector that has not answered this leader yet may stream it
 )
 
-// String returns the word used in status.
+// String returns the word for status output.
 func (s State) String() string {
 	switch s {
 	case Idle:
@@ -53,25 +54,25 @@ func (s State) String() string {
 	return fmt.Sprintf("state(%d)", s)
 }
 
-// ErrConfig is wrapped when a configuration or a bucket cannot be used.
+// ErrConfig is wrapped if a configuration or a bucket cannot be used.
 var ErrConfig = errors.New("bad stream ledger configuration")
 
-// Config holds the ledger's patience.
+// Config holds the timeouts of the ledger.
 type Config struct {
-	// AnswerWait is how long positions and failover logs are waited for; who has not answered then does not count.
+	// AnswerWait is the timeout for positions and failover logs; components that have not answered by then do not count.
 	AnswerWait time.Duration
-	// BeginWait is how long a BEGIN is waited for at the first try; it doubles with each, because asking again makes a
-	// late BEGIN stale.
+	// BeginWait is the timeout for a BEGIN at the first try. It doubles with each, because a new request makes a late
+	// BEGIN stale.
 	BeginWait time.Duration
 	// RetryWait is how long a vbucket that no projector hosts rests after the first try; it doubles.
 	RetryWait time.Duration
-	// MismatchWait is how long an indexer that has room may go without accepting the owner's stream; it doubles with each
+	// MismatchWait is how long an indexer with room in its queue may not accept the owner's stream; it doubles with each
 	// repair.
 	MismatchWait time.Duration
-	// ReportGrace is how old a BEGIN must be before a full report that does not list it counts: the report may have been
-	// made before.
+	// ReportGrace is the minimum age of a BEGIN at which a full report that does not list it counts: a report may have
+	// been made before the BEGIN.
 	ReportGrace time.Duration
-	// DealEvery is how often vbuckets are moved to a projector that streams less; see deal.
+	// DealEvery is the interval of moves of vbuckets to a projector that streams less; see deal.
 	DealEvery time.Duration
 	// MaxDoublings bounds all doublings.
 	MaxDoublings int
@@ -79,14 +80,14 @@ type Config struct {
 	StuckAfter time.Duration
 }
 
-// DefaultConfig is what the design asks for.
+// DefaultConfig returns the values of the design.
 func DefaultConfig() Config {
 	return Config{AnswerWait: time.Second, BeginWait: time.Second, RetryWait: 100 * time.Millisecond,
 		MismatchWait: 5 * time.Second, ReportGrace: time.Second, DealEvery: time.Second, MaxDoublings: 5,
 		StuckAfter: 10 * time.Second}
 }
 
-// Check returns an error wrapping ErrConfig when a value is out of range.
+// Check returns an error wrapping ErrConfig if a value is out of range.
 func (c Config) Check() error {
 	for name, d := range map[string]time.Duration{"answer wait": c.AnswerWait, "begin wait": c.BeginWait,
 		"retry wait":    c.RetryWait,
@@ -102,35 +103,35 @@ func (c Config) Check() error {
 	return nil
 }
 
-// Entry is what the ledger knows of one vbucket.
+// Entry is the ledger's state of one vbucket.
 type Entry struct {
 	State       State
 	Owner       index.ProjectorID     // of the stream that is or was Begun
 	Incarnation index.Incarnation     // newest that was requested or begun
-	Log         timestamp.FailoverLog // newest that the owner told
-	Purge       uint64                // KV has forgotten deletions at or below; the highest that the owner told
+	Log         timestamp.FailoverLog // newest from the owner
+	Purge       uint64                // highest from the owner; KV has purged deletions at or below it
 	Revision    timestamp.MapRevision // newest vbucket map under which a log of this vbucket was seen
-	SinceMS     int64                 // when the state was entered, in the time that callers give; see Pause
+	SinceMS     int64                 // when the state was entered, in the callers' time; see Pause
 	Reason      string                // why it is not Begun, for people
 
 	downMS   int64 // since when it is wanted and not Begun
 	tries    int   // requests since the last BEGIN
-	restMS   int64 // not before this time
-	misTries int   // repairs because an indexer or an audit found it wanting, since it was well last
-	// fence is the highest incarnation that an indexer is known to insist on, or under which all streams were stopped.
+	restMS   int64 // no request before this time
+	misTries int   // repairs due to a fault found by an indexer or an audit, since it was last well
+	// fence is the highest incarnation required by an indexer, or under which all streams were stopped.
 	fence index.Incarnation
-	// refused is the highest start that KV answered with ROLLBACK: who stands there is no participant.
+	// refused is the highest start that KV answered with ROLLBACK: a holder at it is not a participant.
 	refused uint64
-	request request // under Incarnation
+	request request // with Incarnation
 	audited audited // since the last BEGIN
 	move    move
 }
 
-// isDown reports whether the vbucket has no stream, and none is asked for.
+// isDown reports whether the vbucket has no stream, and none is requested.
 func (e *Entry) isDown() bool { return e.State == Lost || e.State == Ended }
 
-// Ledger is the vbucket ledger of one bucket. What has an invariant of its own is a type; the counts of states and the
-// times of the next look have not: they change with an entry, in set and request.
+// Ledger is the vbucket ledger of one bucket. State with an invariant of its own is a type. The counts of states and
+// the times of the next check are not: they change with an entry, in set and request.
 type Ledger struct {
 	cfg       Config
 	issued    issued
@@ -140,8 +141,8 @@ type Ledger struct {
 	rollback  bool
 	committed Committed
 
-	projectors []index.ProjectorID // that are alive, ascending
-	// of those, that have not said what they stream: no vbucket is lost because of them
+	projectors []index.ProjectorID // alive, ascending
+	// live projectors that have not reported what they stream: no vbucket is Lost because of them
 	unheard []index.ProjectorID
 	kv      kvNodes
 	takers  takers
@@ -154,23 +155,23 @@ type Ledger struct {
 	changes  changes
 	diverged Divergence
 	counts   [Unknown + 1]int // of entries, by state
-	repairMS int64            // no vbucket that waits to be asked for has rested before this time
-	expireMS int64            // no BEGIN is given up before this time
+	repairMS int64            // no vbucket that waits for a request has rested before this time
+	expireMS int64            // no request times out before this time
 	// rollbackInc is the incarnation under which the streams were stopped for a rollback.
 	rollbackInc index.Incarnation
 }
 
-// RollbackIncarnation returns the incarnation of the newest SetRollback(true): everything older is stopped, every
-// stream that follows is newer.
+// RollbackIncarnation returns the incarnation of the last SetRollback(true): all older streams are stopped, and every
+// later stream is newer.
 func (l *Ledger) RollbackIncarnation() index.Incarnation { return l.rollbackInc }
 
-// Divergence is why a bucket must be rolled back; it stays until SetRollback(true).
+// Divergence is the reason for which a bucket must be rolled back. It stays until SetRollback(true).
 type Divergence struct {
 	VBucket uint16
 	Reason  string // empty: none
 }
 
-// Diverged returns the divergence found, if any: the caller starts the bucket's rollback (IM-23).
+// Diverged returns the divergence, if one was found: the caller starts the bucket's rollback (IM-23).
 func (l *Ledger) Diverged() (Divergence, bool) { return l.diverged, l.diverged.Reason != "" }
 
 type stray struct {
@@ -178,7 +179,7 @@ type stray struct {
 	vb        uint16
 }
 
-// New returns the ledger of a bucket with n vbuckets for a leader of this epoch and term. Nothing is asked for until
+// New returns the ledger of a bucket with n vbuckets for a leader of this epoch and term. It requests nothing before
 // SetWanted and Adopt were called.
 func New(cfg Config, n int, epoch, term uint64) (*Ledger, error) {
 	if err := cfg.Check(); err != nil {
@@ -193,17 +194,17 @@ func New(cfg Config, n int, epoch, term uint64) (*Ledger, error) {
 		changes: changes{listed: make([]bool, n)}, dealMS: cfg.DealEvery.Milliseconds()}, nil
 }
 
-// Len is the number of vbuckets.
+// Len returns the number of vbuckets.
 func (l *Ledger) Len() int { return len(l.vbs) }
 
-// At gives vbucket v's entry, as a copy.
+// At returns a copy of vbucket v's entry.
 func (l *Ledger) At(v int) Entry { return l.vbs[v] }
 
 // Adopted reports whether Adopt was called.
 func (l *Ledger) Adopted() bool { return l.adopted }
 
-// Owns reports whether this projector is the owner of vbucket v under this incarnation: only then its complete seqnos
-// count.
+// Owns reports whether this projector owns vbucket v under this incarnation. Complete seqnos count only from the
+// owner.
 func (l *Ledger) Owns(v int, p index.ProjectorID, incarnation index.Incarnation) bool {
 	if v < 0 || v >= len(l.vbs) {
 		return false
@@ -212,18 +213,18 @@ func (l *Ledger) Owns(v int, p index.ProjectorID, incarnation index.Incarnation)
 	return e.State == Begun && e.Owner == p && e.Incarnation == incarnation
 }
 
-// Changes counts the changes of entries since New; it never falls.
+// Changes returns the number of changes of entries since New; it never falls.
 func (l *Ledger) Changes() uint64 { return l.changes.count }
 
-// Changed returns the vbuckets whose entry changed since the last call, ascending; the caller takes them over into what
-// depends on ownership.
+// Changed returns the vbuckets whose entry changed since the last call, ascending. The caller updates what depends on
+// ownership.
 func (l *Ledger) Changed() []int { return l.changes.take() }
 
-// changes are those of entries that the caller has not taken.
+// changes tracks the changes of entries that Changed has not returned yet.
 type changes struct {
-	count    uint64 // of all there ever were
-	vbuckets []int  // each once
-	listed   []bool // by vbucket: it is one of them
+	count    uint64 // total
+	vbuckets []int  // without duplicates
+	listed   []bool // by vbucket: it is in vbuckets
 }
 
 func (c *changes) add(v int) {
@@ -244,7 +245,7 @@ func (c *changes) take() []int {
 	return vs
 }
 
-// SetCommitted tells the newest committed stability timestamp, which takes part in the branch rule.
+// SetCommitted sets the newest committed stability timestamp, which is subject to the branch rule.
 func (l *Ledger) SetCommitted(c Committed) {
 	if c.Vector.Len() != len(l.vbs) {
 		return
@@ -257,8 +258,8 @@ func (l *Ledger) SetCommitted(c Committed) {
 	}
 }
 
-// SetProjectors returns which projectors are alive. A projector that is not costs its streams; one that appears ends
-// the rest of vbuckets that nobody hosted.
+// SetProjectors sets the live projectors. The streams of a projector that is not alive are Lost; a new projector ends
+// the rest of vbuckets that none hosted.
 func (l *Ledger) SetProjectors(nowMS int64, ids []index.ProjectorID) {
 	ids = slices.Clone(ids)
 	slices.Sort(ids)
@@ -284,11 +285,11 @@ func (l *Ledger) SetProjectors(nowMS int64, ids []index.ProjectorID) {
 	}
 }
 
-// SetIndexers says which indexers take part: those that host a copy of the bucket and are neither in bootstrap nor
-// offline. A repair under way keeps those it began with.
+// SetIndexers sets the participating indexers: those that host a copy of the bucket and are neither in bootstrap nor
+// offline. A repair in progress keeps those with which it began.
 func (l *Ledger) SetIndexers(ids []index.NodeID) { l.takers.set(ids) }
 
-// Nudge ends the rest of vbuckets that nobody hosted, because something changed on the KV side.
+// Nudge ends the rest of all vbuckets without a stream, because something changed on the KV side.
 func (l *Ledger) Nudge() {
 	for v := range l.vbs {
 		if e := &l.vbs[v]; e.isDown() {
@@ -298,8 +299,8 @@ func (l *Ledger) Nudge() {
 	l.repairMS = 0
 }
 
-// SetWanted reports whether the bucket needs streams at all: it has an index that projectors evaluate. When it stops
-// being wanted, running streams are stopped.
+// SetWanted sets whether the bucket needs streams at all, which it does if it has an index that projectors evaluate.
+// When it is not wanted any more, running streams are stopped.
 func (l *Ledger) SetWanted(nowMS int64, wanted bool) {
 	if l.wanted == wanted {
 		return
@@ -322,7 +323,7 @@ func (l *Ledger) SetWanted(nowMS int64, wanted bool) {
 	}
 }
 
-// stopAll queues the end of every stream, under an incarnation that nothing older can pass.
+// stopAll queues the end of every stream, under an incarnation above all older ones.
 func (l *Ledger) stopAll() index.Incarnation {
 	inc := l.issued.next()
 	for v := range l.vbs {
@@ -340,8 +341,8 @@ func (l *Ledger) all() []uint16 {
 	return vs
 }
 
-// SetRollback tells that the bucket is in a rollback context (true): its streams are stopped, nothing is repaired and
-// no BEGIN counts, until it is cleared (false) and the ledger's own repair starts the streams again.
+// SetRollback sets whether the bucket is in a rollback context. While it is (true), its streams are stopped, nothing
+// is repaired and no BEGIN counts; afterwards (false) a repair starts the streams again.
 func (l *Ledger) SetRollback(nowMS int64, on bool) {
 	if l.rollback == on {
 		return
@@ -358,16 +359,16 @@ func (l *Ledger) SetRollback(nowMS int64, on bool) {
 	l.Nudge()
 }
 
-// issued is the newest incarnation of this leader: what it makes is above all that were made, or seen, of its term.
+// issued is the newest incarnation of this leader, at or above all that were issued or seen in its term.
 type issued index.Incarnation
 
-// next makes a new incarnation.
+// next issues a new incarnation.
 func (i *issued) next() index.Incarnation {
 	i.Counter++
 	return index.Incarnation(*i)
 }
 
-// seen takes an incarnation that somebody else knows.
+// seen records an incarnation received from another component.
 func (i *issued) seen(inc index.Incarnation) {
 	if inc.Epoch == i.Epoch && inc.Term == i.Term {
 		i.Counter = max(i.Counter, inc.Counter)
@@ -394,18 +395,18 @@ func (l *Ledger) set(v int, nowMS int64, s State, reason string) {
 	l.changes.add(v)
 }
 
-// waiting is the reason of what was requested while nobody has said why not.
+// waiting is the reason of a requested vbucket as long as no projector has given another one.
 const waiting = "waiting for BEGIN"
 
-// request is what was asked for under one incarnation.
+// request is what was requested under one incarnation.
 type request struct {
 	start    uint64
-	of       index.ProjectorID   // the only one that was asked, where several host the vbucket; empty: all were
-	refusers []index.ProjectorID // who said that they cannot start it
-	early    index.ProjectorID   // whose END came before its BEGIN
+	of       index.ProjectorID   // the only projector asked, if several host the vbucket; empty: all were
+	refusers []index.ProjectorID // projectors that cannot start it
+	early    index.ProjectorID   // projector whose END came before its BEGIN
 }
 
-// refuses notes that a projector cannot start it, and reports whether none is left of those alive that may.
+// refuses records that a projector cannot start it, and reports whether no live projector is left that may.
 func (r *request) refuses(p index.ProjectorID, alive []index.ProjectorID) bool {
 	if !slices.Contains(r.refusers, p) {
 		r.refusers = append(r.refusers, p)
@@ -415,7 +416,7 @@ func (r *request) refuses(p index.ProjectorID, alive []index.ProjectorID) bool {
 	})
 }
 
-// request asks for a vbucket from seqno start on, of one projector or, "", of all.
+// request requests a vbucket from seqno start on, from one projector or, if of is "", from all.
 func (l *Ledger) request(v int, nowMS int64, inc index.Incarnation, start uint64, of index.ProjectorID) {
 	e := &l.vbs[v]
 	e.Incarnation, e.tries, e.request = inc, e.tries+1, request{start: start, of: of}
@@ -424,8 +425,8 @@ func (l *Ledger) request(v int, nowMS int64, inc index.Incarnation, start uint64
 	l.expireMS = min(l.expireMS, nowMS)
 }
 
-// valid is the branch rule for the committed stability timestamp: it counts as a participant, because no indexer may
-// have diverged and yet it lies on a lost branch.
+// valid applies the branch rule to the committed stability timestamp. It counts as a participant, because it may be
+// on a lost branch although no indexer has diverged.
 func (l *Ledger) valid(v int, log timestamp.FailoverLog) bool {
 	at := l.committed.Vector.At(v)
 	if at.Seqno == 0 {
@@ -438,8 +439,9 @@ func (l *Ledger) valid(v int, log timestamp.FailoverLog) bool {
 	return at.Seqno <= reach
 }
 
-// Pause follows, at nowMS, ms milliseconds in which nothing was heard because the coordinator itself stood still: they
-// are nobody's silence, and are added to the SinceMS of what was waited for. Rests are its own, and go on.
+// Pause records, at nowMS, that for ms milliseconds nothing was received because the coordinator itself stood still.
+// That time is added to the SinceMS of everything that is waited for, so that it does not count as silence of a
+// component. Rests are the coordinator's own, and are not extended.
 func (l *Ledger) Pause(nowMS, ms int64) {
 	if l.repair != nil {
 		l.repair.sinceMS += ms
@@ -454,17 +456,17 @@ func (l *Ledger) Pause(nowMS, ms int64) {
 	l.takers.pause(ms)
 }
 
-// patience doubles d tries times, at most MaxDoublings.
+// patience returns d doubled tries times, at most MaxDoublings, in milliseconds.
 func (l *Ledger) patience(d time.Duration, tries int) int64 {
 	return d.Milliseconds() << min(max(tries, 0), l.cfg.MaxDoublings)
 }
 
-// Summary counts the states, for status.
+// Summary has the counts of states, for status.
 type Summary struct {
 	Idle, Requested, Begun, Ended, Lost, Unknown int
 	Repairs                                      uint64  // batches since this leader began
 	Stuck                                        []Stuck // ascending by vbucket, the first 16
-	StuckCount                                   int     // how many there are
+	StuckCount                                   int     // total number of stuck vbuckets
 }
 
 // Stuck is a vbucket that has had no stream for longer than Config.StuckAfter.
@@ -477,7 +479,7 @@ type Stuck struct {
 
 const maxStuck = 16
 
-// Summary counts what there is at nowMS.
+// Summary returns the counts of states at nowMS.
 func (l *Ledger) Summary(nowMS int64) Summary {
 	s := Summary{Repairs: l.repairs, Idle: l.counts[Idle], Requested: l.counts[Requested], Begun: l.counts[Begun],
 		Ended: l.counts[Ended],

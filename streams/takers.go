@@ -7,22 +7,22 @@ import (
 	"tidemark/index"
 )
 
-// taker is an indexer that takes part, and what it has said of the streams that it is to receive.
+// taker is a participating indexer, and what it has reported about the streams for it.
 type taker struct {
-	// sinceMS is per vbucket since when it has not accepted the owner's stream; 0: it does. Nil: it has said nothing.
+	// sinceMS is, per vbucket, since when it has not accepted the owner's stream; 0: it does. Nil: no report yet.
 	sinceMS []int64
-	// shut marks the vbuckets of which it did not accept the owner's stream for so long that it was asked for again, and
-	// has accepted none since: a restart does not go back for it. Nil: none.
+	// shut marks the vbuckets in which it did not accept the owner's stream for so long that the stream was requested
+	// again, and has accepted none since. A restart does not take its position into account. Nil: none.
 	shut []bool
-	// fullMS is when it last said that its queue has no room; 0: never.
+	// fullMS is when it last reported a full queue; 0: never.
 	fullMS int64
 }
 
-// takers are the indexers that take part: those that host a copy of the bucket and are neither in bootstrap nor
+// takers are the participating indexers: those that host a copy of the bucket and are neither in bootstrap nor
 // offline.
 type takers map[index.NodeID]*taker
 
-// set makes them these; what those have said that stay counts.
+// set sets the participating indexers. The state of those that stay is kept.
 func (t takers) set(ids []index.NodeID) {
 	maps.DeleteFunc(t, func(n index.NodeID, _ *taker) bool { return !slices.Contains(ids, n) })
 	for _, n := range ids {
@@ -32,7 +32,7 @@ func (t takers) set(ids []index.NodeID) {
 	}
 }
 
-// pause takes a time in which nobody was heard out of what they have been silent for.
+// pause excludes a time in which nothing was received from the silence of the indexers.
 func (t takers) pause(ms int64) {
 	for _, n := range t {
 		for v, since := range n.sinceMS {
@@ -46,10 +46,10 @@ func (t takers) pause(ms int64) {
 	}
 }
 
-// nodes lists them, ascending.
+// nodes returns the indexers, ascending.
 func (t takers) nodes() []index.NodeID { return slices.Sorted(maps.Keys(t)) }
 
-// begun notes that a vbucket has a stream that nobody can have refused yet.
+// begun records that a vbucket has a new stream, which no indexer can have refused yet.
 func (t takers) begun(v int) {
 	for _, n := range t {
 		if n.sinceMS != nil {
@@ -58,7 +58,7 @@ func (t takers) begun(v int) {
 	}
 }
 
-// full reports whether any has said since a time that its queue has no room.
+// full reports whether any indexer has reported a full queue since a time.
 func (t takers) full(sinceMS int64) bool {
 	for _, n := range t {
 		if n.fullMS > 0 && n.fullMS > sinceMS {
@@ -68,7 +68,7 @@ func (t takers) full(sinceMS int64) bool {
 	return false
 }
 
-// shut reports whether any is marked for a vbucket.
+// shut reports whether any indexer is marked for a vbucket.
 func (t takers) shut(v int) bool {
 	for _, n := range t {
 		if n.shut != nil && n.shut[v] {
@@ -78,7 +78,7 @@ func (t takers) shut(v int) bool {
 	return false
 }
 
-// anyShut reports whether any has been marked.
+// anyShut reports whether any indexer was ever marked.
 func (t takers) anyShut() bool {
 	for _, n := range t {
 		if n.shut != nil {
@@ -88,13 +88,13 @@ func (t takers) anyShut() bool {
 	return false
 }
 
-// lacks reports whether an indexer is marked for a vbucket; one that takes part no more is not.
+// lacks reports whether an indexer is marked for a vbucket. It is false for one that does not participate any more.
 func (t takers) lacks(node index.NodeID, vb uint16) bool {
 	n := t[node]
 	return n != nil && n.shut != nil && n.shut[vb]
 }
 
-// accepts notes that it accepts the owner's stream of a vbucket.
+// accepts records that the indexer accepts the owner's stream of a vbucket.
 func (n *taker) accepts(v int) {
 	n.sinceMS[v] = 0
 	if n.shut != nil {
@@ -102,7 +102,7 @@ func (n *taker) accepts(v int) {
 	}
 }
 
-// shutOut notes that it has not received a vbucket's stream for long, and another one is asked for.
+// shutOut marks a vbucket whose stream the indexer has not received for long, and for which another one is requested.
 func (n *taker) shutOut(v int) {
 	if n.shut == nil {
 		n.shut = make([]bool, len(n.sinceMS))
