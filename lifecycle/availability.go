@@ -8,17 +8,17 @@ import (
 	"tidemark/index"
 )
 
-// Availability says how much of a ready index can be scanned now.
+// Availability is how much of a ready index can be scanned now.
 type Availability uint8
 
-// The availabilities. The zero value is none: the index is not ready, or nobody knows.
+// The availabilities. The zero value is none: the index is not ready, or its copies are unknown.
 const (
-	Available   Availability = iota + 1 // every slice has as many copies as were asked for
-	Degraded                            // every slice can be scanned, some have fewer copies than were asked for
+	Available   Availability = iota + 1 // every slice has as many copies as requested
+	Degraded                            // every slice can be scanned, some have fewer copies than requested
 	Unavailable                         // some slice cannot be scanned
 )
 
-// String returns the word that users read; "" for none.
+// String returns the word for users; "" for none.
 func (a Availability) String() string {
 	switch a {
 	case Available:
@@ -31,18 +31,18 @@ func (a Availability) String() string {
 	return ""
 }
 
-// Serving is a copy of a ready index as scans meet it.
+// Serving is a copy of a ready index from the point of view of scans.
 type Serving struct {
 	Slice index.SliceID
-	// Fault is why scans cannot use the copy, "" when they can.
+	// Fault is why scans cannot use the copy, "" if they can.
 	Fault string
 }
 
-// namedSlices is how many slices Assess names.
+// namedSlices bounds the slices that Assess names.
 const namedSlices = 3
 
-// Assess judges a ready index of so many slices, of which each is to have so many copies, and says why it is not
-// available: the slices that lack most come first, at most three are named.
+// Assess returns the availability of a ready index with the given number of slices, each of which should have asked
+// copies, and the reason if it is not Available. The reason names the slices that lack most, at most three of them.
 func Assess(slicesOf, asked int, copies []Serving) (Availability, string) {
 	type slice struct {
 		number  int

@@ -1,13 +1,13 @@
-// Package lifecycle decides the next step in the life of an index (IX-5): when copies count as allocated, when a build
-// begins, when the index is ready, when it fails, when one that failed is built again, and when one that is dropped is
-// forgotten.
+// Package lifecycle decides the next step in the life of an index (IX-5): when copies count as allocated, when a
+// build begins, when the index is ready, when it fails, when a failed one is rebuilt, and when a dropped one is
+// removed.
 //
-// What it promises: a decision is a function of the Facts, which come anew for each one (level-triggered), so that a
-// lost message or a new leader loses nothing; an index becomes ready everywhere or nowhere; each decision carries the
-// Guard under which it was made, so that Apply refuses one that a rollback or a new incarnation of the bucket has
+// Guarantees: a decision is a function of the Facts, which are collected anew for each one (level-triggered), so that
+// a lost message or a new leader loses nothing; an index becomes ready everywhere or nowhere; each decision carries
+// the Guard under which it was made, so that Apply refuses one that a rollback or a re-creation of the bucket has
 // overtaken.
 //
-// What it never does: remember, wait, or carry anything out.
+// The package never keeps state, waits, or carries anything out.
 package lifecycle
 
 import (
@@ -19,70 +19,70 @@ import (
 	"tidemark/partition"
 )
 
-// Guard is what a decision was made under: the bucket's generation, and its newest finished rollback.
+// Guard is the state of the bucket under which a decision was made: its generation, and its newest finished rollback.
 type Guard struct{ Generation, RollbackID uint64 }
 
-// Host is what is known of the indexer that a copy is placed on.
+// Host is the indexer on which a copy is placed.
 type Host struct {
 	Known   bool
 	Offline bool
-	Name    string // "" when it is not known
-	Acked   uint64 // definitions revision under which it works
+	Name    string // "" if unknown
+	Acked   uint64 // definitions revision in force there
 }
 
-// Copy is a copy of the index and what its host has reported of it.
+// Copy is a copy of the index with its host's reports.
 type Copy struct {
 	partition.Copy
 	Host Host
-	// Moves: it is to take the place of a copy whose host lives, and is forgotten if it does not come to that.
+	// Moves is set if the copy is to replace one whose host is alive. It is discarded if the move fails.
 	Moves bool
-	// Replaced: a copy on a host that lives is to take its place.
+	// Replaced is set if a copy on a host that is alive is to replace this one.
 	Replaced bool
-	// Made: the host has made the copy, and works under the definitions revision Revision.
+	// Made is set if the host has made the copy, with the definitions revision Revision in force.
 	Made     bool
 	Revision uint64
-	// Reported: Done, Total, Exact and At are what the host has told.
+	// Reported is set if Done, Total, Exact and At are from a report of the host.
 	Reported    bool
 	Done, Total uint64 // seqnos of the build
-	Exact       bool   // it has been exact at a stability timestamp, of At
+	Exact       bool   // it has been exact at a stability timestamp, under At
 	At          Guard
 }
 
 // Projector is a projector that is not offline.
 type Projector struct {
-	Knows  bool // it has told what it can evaluate, under definitions that have the index as it is now
-	Cannot bool // evaluate it
+	Knows  bool // it has reported what it can evaluate, under definitions with the current state of the index
+	Cannot bool // it cannot evaluate the index
 }
 
-// Facts are what a decision about one index is made of.
+// Facts are the input of a decision about one index.
 type Facts struct {
 	State           index.State
 	CannotEvaluate  bool   // the reason of state error
-	Waits           bool   // its build was not asked for
-	Modified        uint64 // definitions revision of its newest change
-	PlacedAt        uint64 // definitions revision in which its copies were placed last
+	Waits           bool   // its build was not requested
+	Modified        uint64 // definitions revision of its last change
+	PlacedAt        uint64 // definitions revision in which its copies were last placed
 	Copies          []Copy
-	Projectors      []Projector   // empty is enough where CannotEvaluate is false
-	Steady          bool          // the bucket exists, is the one the index was made on, and is not being rolled back
-	Guard           Guard         // of the bucket; where Steady
-	Lacking, Enough time.Duration // for how long a host has been away, and what ends the patience with it
+	Projectors      []Projector   // may be empty if CannotEvaluate is false
+	Steady          bool          // the bucket exists, is the one on which the index was made, and is not in a rollback
+	Guard           Guard         // of the bucket; if Steady
+	Lacking, Enough time.Duration // how long a host has been away, and the limit for that
 }
 
-// Kind is what is to be done.
+// Kind is the kind of a Step.
 type Kind uint8
 
 // The kinds.
 const (
 	Wait      Kind = iota
-	Allocate       // tell the state which copies their hosts have: Copies, under Revision
-	Build          // begin to build: under Guard
+	Allocate       // record the copies that their hosts have made: Copies, under Revision
+	Build          // begin the build, under Guard
 	MakeReady      // under Guard
 	Fail           // with Reason
-	Rebuild        // what failed can be built again: under Guard
-	Forget         // a dropped index
+	Rebuild        // rebuild a failed index, under Guard
+	Forget         // remove a dropped index
 )
 
-// String returns the word that golden scripts use.
+// String returns the word in golden scripts.
 func (k Kind) String() string {
 	return [...]string{"wait", "allocate", "build", "make ready", "fail", "rebuild", "forget"}[k]
 }
@@ -94,11 +94,11 @@ type Step struct {
 	Revision uint64
 	Guard    Guard
 	Reason   string
-	// Nearly: a build lacks nothing but a stability timestamp at which its copies are exact.
+	// Nearly is set if a build lacks only a stability timestamp at which its copies are exact.
 	Nearly bool
 }
 
-// Away returns the name of a host without which a build cannot go on, "" when all are there.
+// Away returns the name of a host whose absence blocks a build, "" if all are present.
 func Away(state index.State, copies []Copy) (name string) {
 	if !state.ToBeReady() {
 		return ""
@@ -115,7 +115,7 @@ func Away(state index.State, copies []Copy) (name string) {
 	return name
 }
 
-// Next decides.
+// Next returns the next step for an index.
 func Next(f *Facts) Step {
 	if away := Away(f.State, f.Copies); away != "" && !f.Waits && f.Lacking >= f.Enough {
 		return Step{Kind: Fail, Reason: fmt.Sprintf("HOST_AWAY: indexer %s has been away for %v; bring it back and BUILD "+
@@ -140,8 +140,8 @@ func Next(f *Facts) Step {
 	return Step{}
 }
 
-// allocate finds placed copies that their hosts have made. Their newest common revision is told, so that Apply can see
-// that no change of the placement has come between.
+// allocate returns the placed copies that their hosts have made, and their newest common revision. Apply compares it
+// with the placement, to detect a change in between.
 func allocate(f *Facts) (s Step) {
 	for i := range f.Copies {
 		c := &f.Copies[i]
@@ -160,8 +160,8 @@ func allAllocated(f *Facts) bool {
 	return !slices.ContainsFunc(f.Copies, func(c Copy) bool { return c.State != partition.Allocated })
 }
 
-// ready decides whether a build is over, everywhere or nowhere (IX-5): all copies of all slices have been exact at a
-// stability timestamp of the bucket's present generation and rollback id.
+// ready decides whether a build is complete, everywhere or nowhere (IX-5): all copies of all slices have been exact
+// at a stability timestamp of the bucket's current generation and rollback id.
 func ready(f *Facts) Step {
 	if !f.Steady || !allAllocated(f) {
 		return Step{}
@@ -178,8 +178,8 @@ func ready(f *Facts) Step {
 	return s
 }
 
-// rebuild decides whether an index that a projector could not evaluate can be built again: every projector that lives
-// has looked through definitions that have it, and can evaluate it.
+// rebuild decides whether an index that a projector could not evaluate can be rebuilt: every live projector has
+// checked definitions that have the index, and can evaluate it.
 func rebuild(f *Facts) Step {
 	if !f.CannotEvaluate || !f.Steady || len(f.Projectors) == 0 ||
 		slices.ContainsFunc(f.Projectors, func(p Projector) bool { return !p.Knows || p.Cannot }) {
@@ -188,9 +188,9 @@ func rebuild(f *Facts) Step {
 	return Step{Kind: Rebuild, Guard: f.Guard}
 }
 
-// dropping decides whether a dropped index can be forgotten: every host works under a definitions revision in which its
-// copies are leaving. One that is away learns it when it comes back: the newest definitions do not have the index, and
-// its copy ids are never used again.
+// dropping decides whether a dropped index can be removed: every host has a definitions revision in force in which
+// its copies are leaving. An absent host learns it when it returns: the newest definitions do not have the index, and
+// its copy ids are never reused.
 func dropping(f *Facts) Step {
 	for i := range f.Copies {
 		if h := &f.Copies[i].Host; h.Known && !h.Offline && h.Acked < f.Modified {

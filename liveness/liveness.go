@@ -1,14 +1,15 @@
-// Package liveness decides whether a projector or an indexer lives, from the signs of life that the leader has of it,
-// and when what failed there is tried again.
+// Package liveness decides whether a projector or an indexer is alive, from the signs of life that the leader has
+// received, and when a failed attempt there is retried.
 //
-// What it promises: a single missed report makes nobody suspect; who was never heard in a term is judged by the age of
-// the term, and is offline only when an attempt of this leader to speak to it has failed too; one whose process has
-// ended is offline at once.
+// Guarantees: a single missed report makes no component suspect. A component that was not heard in the current term
+// is judged by the age of the term, and is offline only if an attempt of this leader to reach it has failed too. A
+// component whose process has ended is offline at once.
 //
-// What it never does: remember, wait, or read a clock. All times are milliseconds of the caller's clock.
+// The package never keeps state (except in a Retry of the caller), waits, or reads a clock. All times are
+// milliseconds of the caller's clock.
 package liveness
 
-// Life is what the signs say.
+// Life is the state of a component according to its signs of life.
 type Life uint8
 
 // The lives.
@@ -18,7 +19,7 @@ const (
 	Offline
 )
 
-// String returns the word that users read: active, suspect or offline.
+// String returns the word for users: active, suspect or offline.
 func (f Life) String() string {
 	switch f {
 	case Active:
@@ -32,18 +33,18 @@ func (f Life) String() string {
 // Limits are ages of the last sign of life; SuspectMS is below OfflineMS.
 type Limits struct{ SuspectMS, OfflineMS int64 }
 
-// Signs are what is known of one component.
+// Signs are the signs of life of one component.
 type Signs struct {
-	// AgeMS is the age of its newest sign of life or, without one in this term, of the term.
+	// AgeMS is the age of its newest sign of life or, if there is none in this term, of the term.
 	AgeMS int64
-	// Spoken: it was heard in this term, or an attempt to speak to it has failed. An answer that is still on its way, or
-	// waits for a leader that has much to do, is no silence.
+	// Spoken is set if the component was heard in this term, or an attempt to reach it has failed. An answer in transit,
+	// or one that waits for a busy leader, does not count as silence.
 	Spoken bool
-	// Refused: nobody listened at its address, and nothing was heard since.
+	// Refused is set if the connection to its address was refused, and nothing was heard since.
 	Refused bool
 }
 
-// Judge returns the life that the signs show.
+// Judge returns the state that follows from the signs.
 func (l Limits) Judge(s Signs) Life {
 	switch {
 	case s.Refused, s.AgeMS >= l.OfflineMS && s.Spoken:
@@ -54,14 +55,14 @@ func (l Limits) Judge(s Signs) Life {
 	return Active
 }
 
-// Retry spaces out attempts, which wait longer after each failure. Its zero value is ready.
+// Retry spaces attempts with a wait that grows after each failure. The zero value is ready for use.
 type Retry struct {
-	Tries  int // that failed since one succeeded
+	Tries  int // failures since the last success
 	flying bool
 	nextMS int64
 }
 
-// The waits after a failure, in milliseconds: each is twice the one before.
+// The waits after a failure, in milliseconds: each is twice the previous one.
 const (
 	retryFirst = 50
 	retryMost  = 1000
@@ -70,10 +71,10 @@ const (
 // Ready reports whether an attempt may begin.
 func (r *Retry) Ready(nowMS int64) bool { return !r.flying && nowMS >= r.nextMS }
 
-// Flying reports whether an attempt is under way.
+// Flying reports whether an attempt is in progress.
 func (r *Retry) Flying() bool { return r.flying }
 
-// Begin notes that an attempt is under way: none is ready until it has failed or succeeded.
+// Begin records the start of an attempt: Ready is false until it has failed or succeeded.
 func (r *Retry) Begin() { r.flying = true }
 
 // Failed ends an attempt; the next one has to wait.

@@ -1,12 +1,12 @@
-// Package rollback decides what happens when KV lost history (IM-23): how far each position is still valid, which
-// snapshot a slice goes back to, how far the stability timestamp rewinds, and which step a bucket's rollback takes
-// next.
+// Package rollback decides what happens when KV has lost history (IM-23): how far each position is still valid, to
+// which snapshot a slice is restored, how far the stability timestamp rewinds, and the next step of a bucket's
+// rollback.
 //
-// What it promises: nothing that is still on KV's branch is given up; a slice goes back to the newest state that is
-// valid, and to zero only where none is; each step can be computed again from what is committed and from answers, so
-// that a new leader goes on where the old one stopped.
+// Guarantees: nothing that is still on KV's branch is given up; a slice is restored to the newest valid state, and to
+// zero only if there is none; each step can be computed again from what is committed and from answers, so that a new
+// leader continues where the previous one stopped.
 //
-// What it never does: send, store, or read a clock. The context is in the StateContext; answers are inputs.
+// The package never sends, stores, or reads a clock. The context is in the StateContext; answers are inputs.
 package rollback
 
 import (
@@ -18,22 +18,22 @@ import (
 	"tidemark/timestamp"
 )
 
-// Step of a bucket's rollback context.
+// Step is the step of a bucket's rollback context.
 type Step uint8
 
-// The steps (docs/timestamps.md, "Rollback"): each is committed, guarded by the one before.
+// The steps (docs/timestamps.md, "Rollback"): each is committed, guarded by its predecessor.
 const (
 	None     Step = iota // no rollback
-	Started              // streams are stopped, scans that wait fail
-	Prepare              // the failover timestamp and logs are committed; indexers say what they would restore
-	Restart              // the restart timestamp is committed; indexers are commanded
-	Rollback             // all have gone back; streams start at the restart timestamp
+	Started              // streams are stopped, waiting scans fail
+	Prepare              // the failover timestamp and logs are committed; indexers report what they would restore
+	Restart              // the restart timestamp is committed; indexers are ordered to restore
+	Rollback             // all have restored; streams start at the restart timestamp
 )
 
-// ErrStep is wrapped when one step may not follow another.
+// ErrStep is wrapped if one step may not follow another.
 var ErrStep = errors.New("illegal rollback step")
 
-// String returns the word used in status and in the StateContext.
+// String returns the word for status and the StateContext.
 func (s Step) String() string {
 	switch s {
 	case None:
@@ -50,7 +50,7 @@ func (s Step) String() string {
 	return fmt.Sprintf("step(%d)", s)
 }
 
-// CheckNext returns an error wrapping ErrStep unless `to` may follow s: the next one in order, or started again.
+// CheckNext returns an error wrapping ErrStep unless `to` may follow s: the next step in order, or Started again.
 func (s Step) CheckNext(to Step) error {
 	if s <= Rollback && (to == (s+1)%(Rollback+1) || to == Started) {
 		return nil
@@ -59,7 +59,7 @@ func (s Step) CheckNext(to Step) error {
 }
 
 // Failover returns the failover timestamp: per vbucket min(current, the highest seqno that its branch shares with
-// KV's). logs has one failover log per vbucket; the error wraps timestamp.ErrLength when there are not as many.
+// KV's). logs has one failover log per vbucket; the error wraps timestamp.ErrLength if the number differs.
 func Failover(current timestamp.Vector, logs []timestamp.FailoverLog) (timestamp.Vector, error) {
 	if err := current.Check(len(logs)); err != nil {
 		return timestamp.Vector{}, err
@@ -74,14 +74,14 @@ func Failover(current timestamp.Vector, logs []timestamp.FailoverLog) (timestamp
 
 // Reply is an indexer's answer to a step.
 type Reply struct {
-	Stale bool // it knows a newer failover log: start again
-	// Restart is the timestamp that it would restore: per vbucket the seqno, timestamp.Infinity where it takes no part. It
-	// may be shorter.
+	Stale bool // the indexer has a newer failover log: start again
+	// Restart is the timestamp that it would restore: per vbucket the seqno, timestamp.Infinity where it does not
+	// participate. It may be shorter.
 	Restart []uint64
 }
 
-// Rewind returns the stability timestamp from which the bucket goes on: nowhere above s, and on KV's branch everywhere.
-// logs are KV's, by vbucket; the error wraps timestamp.ErrLength when there are not as many.
+// Rewind returns the stability timestamp from which the bucket continues: nowhere above s, and on KV's branch
+// everywhere. logs are KV's, by vbucket; the error wraps timestamp.ErrLength if the number differs.
 func Rewind(s timestamp.Stability, logs []timestamp.FailoverLog) (timestamp.Vector, error) {
 	if err := s.Vector.Check(len(logs)); err != nil {
 		return timestamp.Vector{}, err
@@ -98,7 +98,7 @@ func Rewind(s timestamp.Stability, logs []timestamp.FailoverLog) (timestamp.Vect
 	return r, nil
 }
 
-// on names a seqno by the branch that it lies on.
+// on returns the position of a seqno with the branch on which it lies.
 func on(log timestamp.FailoverLog, seqno uint64) timestamp.Position {
 	if seqno == 0 {
 		return timestamp.Position{}
@@ -110,51 +110,51 @@ func on(log timestamp.FailoverLog, seqno uint64) timestamp.Position {
 	return timestamp.Position{VBUUID: branch, Seqno: seqno}
 }
 
-// Context is what is committed of a bucket's rollback, and what it started from.
+// Context is the committed state of a bucket's rollback, and its starting point.
 type Context struct {
-	ID        uint64                  // of this rollback; a new one for each time that it starts again
-	Step      Step                    // the newest that is committed
-	Stability timestamp.Stability     // the last one before
-	Current   timestamp.Vector        // the newest mutation timestamp known
-	Logs      []timestamp.FailoverLog // per vbucket; KV's from Prepare on, before it what was known
+	ID        uint64                  // of this rollback; each restart gets a new one
+	Step      Step                    // newest committed step
+	Stability timestamp.Stability     // last one before the rollback
+	Current   timestamp.Vector        // newest known mutation timestamp
+	Logs      []timestamp.FailoverLog // per vbucket: KV's from Prepare on, the known ones before
 	Revisions []timestamp.MapRevision // per vbucket, of Logs
 	Restart   timestamp.Vector        // from Restart on
 }
 
-// Answers is what came in since the step was entered.
+// Answers has the answers received since the step was entered.
 type Answers struct {
-	Projectors []index.ProjectorID                          // that are alive
-	Nodes      []index.NodeID                               // indexers of the bucket that are alive
-	Logs       map[index.ProjectorID][]timestamp.VBucketLog // of step started, by who answered
-	// Away: projectors whose KV node does not answer them. They are asked again, and waited for only where the others do
+	Projectors []index.ProjectorID                          // alive
+	Nodes      []index.NodeID                               // live indexers of the bucket
+	Logs       map[index.ProjectorID][]timestamp.VBucketLog // of step started, by projector
+	// Away has the projectors whose KV node does not answer. They are asked again, but waited for only if the others do
 	// not have every vbucket under one map.
 	Away     map[index.ProjectorID]bool
-	Prepared map[index.NodeID]Reply // of step prepare: what they would restore
-	Done     map[index.NodeID]Reply // of step restart: that they have
-	// Late: patience is over, those who have not answered do not count. They compare logs when they come back.
+	Prepared map[index.NodeID]Reply // of step prepare: what the indexer would restore
+	Done     map[index.NodeID]Reply // of step restart: the indexer has restored
+	// Late is set if the timeout is over: missing answers do not count. Those components compare logs when they return.
 	Late bool
 }
 
-// Decision is what to do now.
+// Decision is what to do next.
 type Decision struct {
-	// AskLogs, AskPrepare and AskDo list who has to be asked (again); asking is idempotent.
+	// AskLogs, AskPrepare and AskDo list the components to be asked (again); requests are idempotent.
 	AskLogs    []index.ProjectorID // for failover logs
-	AskPrepare []index.NodeID      // what they would restore
-	AskDo      []index.NodeID      // to restore it
-	// Advance says that To is to be committed, with the fields that belong to it.
+	AskPrepare []index.NodeID      // for what they would restore
+	AskDo      []index.NodeID      // to restore
+	// Advance is set if To is to be committed, with the fields that belong to it.
 	Advance   bool
 	To        Step
 	Logs      []timestamp.FailoverLog // with Prepare, by vbucket
 	Revisions []timestamp.MapRevision // with Prepare, of Logs
 	Failover  timestamp.Vector        // with Prepare
 	Restart   timestamp.Vector        // with Restart
-	Stability timestamp.Vector        // with None: from where the bucket goes on
-	// Reason says what a step still waits for, for people; "" when it waits for nothing.
+	Stability timestamp.Vector        // with None: from where the bucket continues
+	// Reason is what a step still waits for, for people; "" if nothing.
 	Reason string
 }
 
-// Next returns the next thing to do for a context. It is the whole machine: started → prepare → restart → rollback →
-// none. Errors wrap ErrStep or timestamp.ErrLength: the context is no legal one.
+// Next returns the next action for a context. It is the whole state machine: started → prepare → restart → rollback →
+// none. Errors wrap ErrStep or timestamp.ErrLength if the context is invalid.
 func Next(c Context, a Answers) (Decision, error) {
 	n := c.Stability.Vector.Len()
 	if len(c.Logs) != n || len(c.Revisions) != n {
@@ -198,7 +198,7 @@ func (c Context) started(a Answers) (Decision, error) {
 		return d, nil
 	}
 	if v := older(revisions); len(d.AskLogs) > 0 && !a.Late && v >= 0 {
-		// Under one map each vbucket has one owner; across two maps the one that is away may own it by now.
+		// Under one map each vbucket has one owner; across two maps the absent projector may own it by now.
 		d.Reason = fmt.Sprintf("vbucket %d is known under an older vbucket map than others, and a projector's KV node does "+
 			"not answer", v)
 		d.AskLogs = a.Projectors
@@ -211,8 +211,8 @@ func (c Context) started(a Answers) (Decision, error) {
 	return Decision{Advance: true, To: Prepare, Logs: logs, Revisions: revisions, Failover: failover}, nil
 }
 
-// newestLogs returns the log of each vbucket under the newest map that an answer has it under, and a vbucket that no
-// answer has, -1 when there is none.
+// newestLogs returns the newest log of each vbucket among the answers, by map revision, and a vbucket without an
+// answer, -1 if there is none.
 func (c Context) newestLogs(a Answers) (logs []timestamp.FailoverLog, revisions []timestamp.MapRevision, missing int) {
 	logs, revisions = slices.Clone(c.Logs), slices.Clone(c.Revisions)
 	found := make([]bool, len(logs))
@@ -231,7 +231,7 @@ func (c Context) newestLogs(a Answers) (logs []timestamp.FailoverLog, revisions 
 	return logs, revisions, slices.Index(found, false)
 }
 
-// older returns the first of the revisions that is not the newest, or -1.
+// older returns the index of the first revision that is not the newest, or -1.
 func older(revisions []timestamp.MapRevision) int {
 	for v := range revisions {
 		if revisions[v].Compare(revisions[0]) != 0 {
@@ -261,7 +261,7 @@ func (c Context) prepare(a Answers) (Decision, error) {
 	return Decision{Advance: true, To: Restart, Restart: restart}, nil
 }
 
-// lowest is where the indexers would go back to in a vbucket: the smallest of their answers, 0 where nobody takes part.
+// lowest returns the smallest of the indexers' answers in a vbucket, 0 if no indexer participates.
 func lowest(answers map[index.NodeID]Reply, v int) uint64 {
 	least := uint64(timestamp.Infinity)
 	for _, r := range answers {
@@ -275,7 +275,7 @@ func lowest(answers map[index.NodeID]Reply, v int) uint64 {
 	return least
 }
 
-// restart waits until all indexers have gone back.
+// restart waits until all indexers have restored.
 func (c Context) restart(a Answers) (Decision, error) {
 	d, again := wait(a.Nodes, a.Done)
 	if again {
@@ -287,7 +287,7 @@ func (c Context) restart(a Answers) (Decision, error) {
 	return Decision{Advance: true, To: Rollback}, nil
 }
 
-// wait returns who has to be asked still, and whether somebody wants to start again.
+// wait returns the indexers still to be asked. again is set if one of them requires a new start.
 func wait(nodes []index.NodeID, answers map[index.NodeID]Reply) (d Decision, again bool) {
 	for _, n := range nodes {
 		r, ok := answers[n]

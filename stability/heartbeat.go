@@ -8,52 +8,54 @@ import (
 	"tidemark/timestamp"
 )
 
-// Report is what one indexer says about this bucket in its HWHeartbeat.
+// Report is the content of an indexer's HWHeartbeat for this bucket.
 type Report struct {
-	// BootID changes when the indexer's process does; what the former one had not acknowledged no longer counts.
+	// BootID changes with the indexer's process; what the previous process had not acknowledged no longer counts.
 	BootID string
-	// Active is false while it hosts no copy of this bucket, or is in bootstrap or recovery: then it is no participant.
+	// Active is false while the indexer hosts no copy of this bucket, or is in bootstrap or recovery: it does not
+	// participate.
 	Active bool
-	// RollbackID is the one that it has carried out; an indexer behind the bucket's is not waited for.
+	// RollbackID is the one that it has carried out; an indexer with an older one than the bucket is not waited for.
 	RollbackID uint64
-	// Acked is the newest stability timestamp of this bucket that it has made or skipped; the zero value when none.
+	// Acked is the newest stability timestamp of this bucket that it has made or skipped; the zero value if none.
 	Acked timestamp.Ref
-	// HW is the tip of its queue per vbucket; an empty vector when it has none. Only Heartbeat reads it. It must not be
-	// changed afterwards.
+	// HW is the tip of its queue per vbucket; an empty vector if it has none. Only Heartbeat uses it. The caller must
+	// not modify it afterwards.
 	HW timestamp.Vector
-	// Absent marks the vbuckets for which it is in recovery: it accepts no stream there. nil when none.
+	// Absent marks the vbuckets in which it is recovering: it accepts no stream there. nil if none.
 	Absent []bool
-	// Fill of its mutation queue, in thousandths.
+	// Fill is the fill of its mutation queue, in thousandths.
 	Fill int
 }
 
 type participant struct {
 	report  Report
-	absent  []bool // of report, and where it is left out
+	absent  []bool // of report, plus those in which it is left out
 	seenMS  int64
 	acked   uint64 // number of the newest promotion it acknowledged
-	movedMS int64  // when acked last moved, or when it caught up
-	bits    uint64 // of all its HW seqnos
-	// late: it did not get a stream that runs, and has not caught up since; lateMS is when it did not last.
+	movedMS int64  // when acked last changed, or when it caught up
+	bits    uint64 // bitwise or of all its HW seqnos
+	// late is set if it missed a running stream, and has not caught up since; lateMS is when it last missed one.
 	late   bool
 	lateMS int64
 }
 
-// goesOn reports whether a report is of the process and branch that the one before was of.
+// goesOn reports whether a report is from the same process, and after the same rollback, as the previous one.
 func (p *participant) goesOn(r *Report) bool {
 	return p.report.Active && p.report.BootID == r.BootID && p.report.RollbackID == r.RollbackID
 }
 
-// wasPromoted reports whether a timestamp is of the present generation and branch, and not newer than the newest.
+// wasPromoted reports whether a timestamp has the current generation and rollback id, and is not newer than the
+// newest.
 func (b *Bucket) wasPromoted(t timestamp.Ref) bool {
 	return t.Generation == b.last.Generation && t.RollbackID == b.last.RollbackID && t.Number <= b.last.Number
 }
 
-// Report takes an indexer's newest report, received at nowMS.
+// Report processes an indexer's newest report, received at nowMS.
 func (b *Bucket) Report(node index.NodeID, nowMS int64, r Report) {
 	p := b.nodes[node]
 	if p == nil || !p.goesOn(&r) {
-		p = &participant{acked: b.last.Number, movedMS: nowMS} // it starts owing nothing
+		p = &participant{acked: b.last.Number, movedMS: nowMS} // it starts without unacknowledged promotions
 		b.nodes[node] = p
 	}
 	if old := p.report.HW.Seqnos; len(old) != len(r.HW.Seqnos) || len(old) > 0 && &old[0] != &r.HW.Seqnos[0] {
@@ -73,9 +75,9 @@ func (b *Bucket) Report(node index.NodeID, nowMS int64, r Report) {
 	b.noteLate(p, nowMS)
 }
 
-// LeftOut tells for which vbuckets projectors drop what is meant for an indexer (RT-8), nil for none: it gets nothing
-// of those streams and does not know so, since DropData comes with the BEGIN that ends it. To promotion they are as
-// absent as those of Report.Absent, until it is told otherwise. The slice must not be changed afterwards.
+// LeftOut sets the vbuckets in which projectors drop an indexer's data (RT-8), nil for none. The indexer does not
+// receive those streams and is not aware of it, since DropData comes with the BEGIN that ends it. Promotion treats
+// them like those in Report.Absent, until the next call. The caller must not modify the slice afterwards.
 func (b *Bucket) LeftOut(node index.NodeID, nowMS int64, vbuckets []bool) {
 	was := b.leftOut[node]
 	if was == nil && vbuckets == nil {
@@ -93,7 +95,7 @@ func (b *Bucket) LeftOut(node index.NodeID, nowMS int64, vbuckets []bool) {
 	}
 }
 
-// union marks what a or c mark of n vbuckets; nil for nothing.
+// union returns the marks of a and c, of n vbuckets; nil if there are none.
 func union(a, c []bool, n int) []bool {
 	switch {
 	case len(c) == 0:
@@ -108,8 +110,8 @@ func union(a, c []bool, n int) []bool {
 	return all
 }
 
-// noteLate: who did not get a stream for a while has work to make up for when it does again. Until it has, or for
-// Config.LateFor, it is not waited for.
+// noteLate updates whether an indexer is late. One that missed a stream has to catch up when it gets it again. Until
+// it has, or for Config.LateFor, promotion does not wait for it.
 func (b *Bucket) noteLate(p *participant, nowMS int64) {
 	switch {
 	case b.recovers(p):
@@ -119,17 +121,17 @@ func (b *Bucket) noteLate(p *participant, nowMS int64) {
 	}
 }
 
-// behind is how many promotions an indexer has not acknowledged.
+// behind returns the number of promotions that an indexer has not acknowledged.
 func (b *Bucket) behind(p *participant) uint64 { return b.last.Number - min(p.acked, b.last.Number) }
 
-// Forget drops an indexer that left, or hosts no copy of the bucket any more.
+// Forget drops an indexer that was removed, or hosts no copy of the bucket any more.
 func (b *Bucket) Forget(node index.NodeID) {
 	delete(b.nodes, node)
 	delete(b.leftOut, node)
 }
 
-// Pause follows ms milliseconds in which nothing was heard because the coordinator itself stood still: they are
-// nobody's silence.
+// Pause records that for ms milliseconds nothing was received because the coordinator itself stood still. That time
+// does not count as silence of an indexer.
 func (b *Bucket) Pause(ms int64) {
 	for _, p := range b.nodes {
 		p.seenMS += ms
@@ -138,14 +140,14 @@ func (b *Bucket) Pause(ms int64) {
 	}
 }
 
-// counts reports whether an indexer takes part at all.
+// counts reports whether an indexer participates at all.
 func (b *Bucket) counts(p *participant, nowMS int64) bool {
 	return p.report.Active && nowMS-p.seenMS <= b.cfg.SilentAfter.Milliseconds() &&
 		p.report.RollbackID == b.last.RollbackID
 }
 
-// heldBy lists the live indexers with too many unacknowledged promotions, ascending. Those that are late are waited for
-// only when nobody keeps up, who could go on without them.
+// heldBy returns the live indexers with too many unacknowledged promotions, ascending. Late ones are included only if
+// no indexer keeps up that could continue without them.
 func (b *Bucket) heldBy(nowMS int64) []index.NodeID {
 	var held, late []index.NodeID
 	others := false
@@ -158,10 +160,10 @@ func (b *Bucket) heldBy(nowMS int64) []index.NodeID {
 			continue
 		}
 		if nowMS-p.movedMS > b.cfg.StalledAfter.Milliseconds() {
-			continue // it talks but does not move: it must catch up by itself
+			continue // it reports but makes no progress: it has to catch up by itself
 		}
 		if b.recovers(p) {
-			continue // it cannot make what it does not get
+			continue // it cannot make what it does not receive
 		}
 		if p.late {
 			late = append(late, id)
@@ -176,7 +178,7 @@ func (b *Bucket) heldBy(nowMS int64) []index.NodeID {
 	return held
 }
 
-// Settled reports whether every indexer that promotion waits for has made the last one.
+// Settled reports whether every indexer for which promotion waits has made the last one.
 func (b *Bucket) Settled(nowMS int64) bool {
 	for _, p := range b.nodes {
 		if b.behind(p) > 0 && b.counts(p, nowMS) && !p.late && !b.recovers(p) &&
@@ -187,7 +189,7 @@ func (b *Bucket) Settled(nowMS int64) bool {
 	return true
 }
 
-// recovers reports whether an indexer does not take a stream that runs, as between DropData and the next BEGIN.
+// recovers reports whether an indexer does not receive a running stream, as between DropData and the next BEGIN.
 func (b *Bucket) recovers(p *participant) bool {
 	for v, absent := range p.absent {
 		if absent && v < len(b.vbs) && b.vbs[v].live {
@@ -197,7 +199,8 @@ func (b *Bucket) recovers(p *participant) bool {
 	return false
 }
 
-// Lagging lists the indexers that are not waited for although they host the bucket: silent or stalled ones, ascending.
+// Lagging returns the indexers that host the bucket and are not waited for, because they are silent or stalled,
+// ascending.
 func (b *Bucket) Lagging(nowMS int64) []index.NodeID {
 	var lag []index.NodeID
 	for id, p := range b.nodes {
@@ -211,8 +214,8 @@ func (b *Bucket) Lagging(nowMS int64) []index.NodeID {
 	return lag
 }
 
-// remember puts a complete seqno into the vbucket's ring. A full ring is thinned: of the older half every second entry
-// goes, the oldest stays, so that it reaches back further than its size.
+// remember adds a complete seqno to the vbucket's ring. A full ring is thinned: every second entry of the older half
+// is removed, except the oldest, so that it reaches back further than its size.
 func (b *Bucket) remember(v int, seqno uint64) {
 	if b.ring == nil || seqno == 0 {
 		return
@@ -253,7 +256,7 @@ func (b *Bucket) truncate(v int, old, now timestamp.FailoverLog) {
 	}
 }
 
-// completeAtOrBelow returns the newest complete seqno at or below target, 0 when none is known.
+// completeAtOrBelow returns the newest complete seqno at or below target, 0 if none is known.
 func (b *Bucket) completeAtOrBelow(v int, target uint64) uint64 {
 	if b.top[v] <= target {
 		return b.top[v]
@@ -268,7 +271,7 @@ func (b *Bucket) completeAtOrBelow(v int, target uint64) uint64 {
 	return 0
 }
 
-// proposeHeartbeat is the algorithm of IM-16: mean of HW, leaning to the fastest queue, rounded down.
+// proposeHeartbeat is the algorithm of IM-16: the mean of the HWs, shifted towards the fastest indexer, rounded down.
 func (b *Bucket) proposeHeartbeat(nowMS int64) timestamp.Vector {
 	members, fast := b.members(nowMS)
 	if len(members) == 0 {
@@ -297,7 +300,7 @@ func (b *Bucket) proposeHeartbeat(nowMS int64) timestamp.Vector {
 			continue
 		}
 		branch := branches[v]
-		if seqno < newest[v] { // on an older branch, or nothing may be promoted here
+		if seqno < newest[v] { // on an older branch, or no promotion here
 			if !b.vbs[v].live || !b.vbs[v].onward {
 				continue
 			}
@@ -311,7 +314,8 @@ func (b *Bucket) proposeHeartbeat(nowMS int64) timestamp.Vector {
 	return next.vector
 }
 
-// leanTo is how far the target leans to the fastest queue, in thousandths: 0 is the mean.
+// leanTo returns how far the target is shifted towards the indexer with the fullest queue, in thousandths: 0 is the
+// mean.
 func (b *Bucket) leanTo(fast *participant) uint64 {
 	over := max(fast.report.Fill-b.cfg.QueueLow, 0)
 	return uint64(min(over*fillFull/(b.cfg.QueueHigh-b.cfg.QueueLow), fillFull))
@@ -325,7 +329,8 @@ func towards(a, b, lean uint64) uint64 {
 	return a - part(a-b, lean)
 }
 
-// part is lean thousandths of d, rounded down; the long way gives the same where the product is too large.
+// part returns lean thousandths of d, rounded down. The second form has the same result where the product would
+// overflow.
 func part(d, lean uint64) uint64 {
 	if d < 1<<54 {
 		return d * lean / fillFull
@@ -333,7 +338,7 @@ func part(d, lean uint64) uint64 {
 	return d/fillFull*lean + d%fillFull*lean/fillFull
 }
 
-// members returns the participants, and the one whose queue is fullest.
+// members returns the participants, and the one with the fullest queue.
 func (b *Bucket) members(nowMS int64) (all []*participant, fast *participant) {
 	ids := make([]index.NodeID, 0, len(b.nodes))
 	for id, p := range b.nodes {
@@ -352,7 +357,7 @@ func (b *Bucket) members(nowMS int64) (all []*participant, fast *participant) {
 	return all, fast
 }
 
-// meanHW puts the mean HW of the members into the scratch vector; 0 where no member counts.
+// meanHW stores the mean HW of the members in the scratch vector; 0 where no member counts.
 func (b *Bucket) meanHW(members []*participant) {
 	clear(b.mean)
 	plain := true
@@ -366,7 +371,7 @@ func (b *Bucket) meanHW(members []*participant) {
 	b.carefulMean(members)
 }
 
-// carefulMean is meanHW where members may not count everywhere, and sums may overflow.
+// carefulMean is meanHW for members that do not count everywhere, or sums that may overflow.
 func (b *Bucket) carefulMean(members []*participant) {
 	for v := range b.mean {
 		var n uint64
@@ -388,8 +393,8 @@ func (b *Bucket) carefulMean(members []*participant) {
 	}
 }
 
-// plainMean is meanHW where every member counts everywhere and no sum overflows. Four members at a time, so that the
-// sums are read and written less often.
+// plainMean is meanHW for members that all count everywhere, and sums that do not overflow. It adds four members at a
+// time, so that the sums are read and written less often.
 func (b *Bucket) plainMean(members []*participant) {
 	mean := b.mean
 	n := len(mean)

@@ -1,14 +1,14 @@
 // Package stability decides the next stability timestamp of a bucket (IM-15, IM-16).
 //
-// What it promises: every vector that Next proposes consists of sequence numbers at which a DCP snapshot ended, of the
-// vbucket's current owner; it never lies below the last committed one in any vbucket; a vbucket that is empty, idle,
-// unowned or diverged keeps its place and never holds the others back; at most Config.MaxOutstanding promotions are
-// unacknowledged by the slowest live indexer.
+// Guarantees: every vector that Next proposes consists of sequence numbers at which a DCP snapshot of the vbucket's
+// current owner ended; it is not below the last committed one in any vbucket; a vbucket that is empty, idle, unowned
+// or diverged keeps its position and never delays the others; the slowest live indexer has at most
+// Config.MaxOutstanding unacknowledged promotions.
 //
-// What it never does: read a clock (times are arguments), talk to anybody, or publish: the caller commits a proposal in
-// the Raft log, tells it back with Committed, and only then publishes it.
+// The package never reads a clock (times are arguments), communicates, or publishes: the caller commits a proposal in
+// the Raft log, reports it with Committed, and only then publishes it.
 //
-// A Bucket is owned by one goroutine.
+// One goroutine owns a Bucket.
 package stability
 
 import (
@@ -21,19 +21,19 @@ import (
 	"tidemark/timestamp"
 )
 
-// Source says what moves the timestamp.
+// Source is the source of stability timestamps.
 type Source uint8
 
 // The sources of IM-15 and IM-16.
 const (
 	// Sync takes the newest complete seqno of each vbucket.
 	Sync Source = iota + 1
-	// Heartbeat takes the mean of the indexers' HW, leaning to the fast one when its queue fills, rounded down to the
-	// newest complete seqno at or below it.
+	// Heartbeat takes the mean of the indexers' HW, shifted towards the fast one when its queue fills, rounded down to
+	// the newest complete seqno at or below it.
 	Heartbeat
 )
 
-// String returns the word of the configuration key stability.source.
+// String returns the value of the configuration key stability.source.
 func (s Source) String() string {
 	switch s {
 	case Sync:
@@ -44,7 +44,7 @@ func (s Source) String() string {
 	return fmt.Sprintf("source(%d)", s)
 }
 
-// ParseSource reads what String gives.
+// ParseSource parses the result of String.
 func ParseSource(s string) (Source, error) {
 	for _, c := range []Source{Sync, Heartbeat} {
 		if c.String() == s {
@@ -55,33 +55,33 @@ func ParseSource(s string) (Source, error) {
 }
 
 var (
-	// ErrConfig is wrapped when a configuration cannot be used.
+	// ErrConfig is wrapped if a configuration is invalid.
 	ErrConfig = errors.New("bad stability configuration")
-	// ErrTimestamp is wrapped when a committed timestamp does not fit the bucket.
+	// ErrTimestamp is wrapped if a committed timestamp does not fit the bucket.
 	ErrTimestamp = errors.New("stability timestamp does not fit the bucket")
 )
 
-// Config bounds and tunes a Bucket.
+// Config has the parameters of a Bucket.
 type Config struct {
 	Source Source
-	// MaxOutstanding is K: promotions that the slowest live indexer may not have acknowledged yet.
+	// MaxOutstanding is K: the maximum of promotions that the slowest live indexer has not acknowledged.
 	MaxOutstanding int
-	// RingSize is the number of complete seqnos kept per vbucket (only Heartbeat reads more than the newest).
+	// RingSize is the number of complete seqnos kept per vbucket (only Heartbeat needs more than the newest).
 	RingSize int
-	// SilentAfter is how old an indexer's last report may be before it no longer counts.
+	// SilentAfter is the age of an indexer's last report from which on the indexer no longer counts.
 	SilentAfter time.Duration
-	// StalledAfter is how long an indexer that reports, yet acknowledges nothing, may hold promotion back.
+	// StalledAfter is how long an indexer that reports but acknowledges nothing may delay promotion.
 	StalledAfter time.Duration
-	// LateFor is how long an indexer that did not get a stream for a while may take to catch up before it holds promotion
-	// back like any other.
+	// LateFor is how long an indexer that missed a stream for a while may take to catch up before it delays promotion
+	// like any other.
 	LateFor time.Duration
-	// QueueLow and QueueHigh are fills of an indexer's mutation queue in thousandths: below the first the target is the
-	// mean, at the second it is the fast indexer's HW, between them it moves in proportion.
+	// QueueLow and QueueHigh are fills of an indexer's mutation queue in thousandths: below QueueLow the target is the
+	// mean, at QueueHigh it is the fast indexer's HW, in between it shifts in proportion.
 	QueueLow, QueueHigh int
 }
 
-// DefaultConfig returns the product's values: 4 outstanding promotions, rings of 16, silent after 3 s, stalled after 10
-// s, late for a minute, queue from 500 to 900 thousandths.
+// DefaultConfig returns the values of the product: 4 outstanding promotions, rings of 16, silent after 3 s, stalled
+// after 10 s, late for a minute, queue from 500 to 900 thousandths.
 func DefaultConfig() Config {
 	return Config{Source: Sync, MaxOutstanding: 4, RingSize: 16, SilentAfter: 3 * time.Second,
 		StalledAfter: 10 * time.Second,
@@ -98,7 +98,7 @@ const (
 
 func isOutside(value, least, most int) bool { return value < least || value > most }
 
-// Check returns an error wrapping ErrConfig when a value is out of range.
+// Check returns an error wrapping ErrConfig if a value is out of range.
 func (c Config) Check() error {
 	switch {
 	case c.Source != Sync && c.Source != Heartbeat:
@@ -117,7 +117,7 @@ func (c Config) Check() error {
 	return nil
 }
 
-// Stream is the owner of a vbucket as the ledger (package streams) has it.
+// Stream is the owner of a vbucket according to the ledger (package streams).
 type Stream struct {
 	Projector   index.ProjectorID
 	Incarnation index.Incarnation
@@ -125,35 +125,36 @@ type Stream struct {
 	Revision    timestamp.MapRevision // of the vbucket map under which the stream began
 }
 
-// vbucket is what is kept beside the candidate vectors.
+// vbucket is the state of a vbucket beside the candidate vectors.
 type vbucket struct {
 	stream Stream
 	live   bool // the stream has begun and not ended
-	known  bool // a complete seqno came under this incarnation
+	known  bool // a complete seqno has arrived under this incarnation
 	onward bool // the committed position is valid on the stream's log
 }
 
-// Bucket holds what decides the next stability timestamp of one bucket.
+// Bucket holds the state that determines the next stability timestamp of one bucket.
 type Bucket struct {
 	cfg  Config
 	last timestamp.Stability
 	vbs  []vbucket
-	// cand is per vbucket the newest complete position that may be promoted; 0 where there is none.
+	// cand is, per vbucket, the newest complete position that may be promoted; 0 if there is none.
 	cand timestamp.Vector
-	// newest is per vbucket the branch of the live stream: its vbuuid and where it begins; Infinity where none may be
-	// used.
+	// newest is, per vbucket, the newest branch of the live stream: its vbuuid and its start; Infinity if none is
+	// usable.
 	newest timestamp.Vector
 	// freshLog marks the vbuckets whose stream has another failover log than the committed timestamp.
 	freshLog []bool
 	ring     []uint64 // n * RingSize, ascending per vbucket
 	used     []uint8
-	top      []uint64 // the newest of each ring
+	top      []uint64 // newest of each ring
 	nodes    map[index.NodeID]*participant
 	leftOut  map[index.NodeID][]bool // see LeftOut
 	mean     []uint64                // scratch of the heartbeat target
 }
 
-// New returns a Bucket whose last committed stability timestamp is last; its vector's length is the number of vbuckets.
+// New returns a Bucket with last as its last committed stability timestamp, whose vector determines the number of
+// vbuckets.
 func New(cfg Config, last timestamp.Stability) (*Bucket, error) {
 	if err := cfg.Check(); err != nil {
 		return nil, err
@@ -177,8 +178,8 @@ func New(cfg Config, last timestamp.Stability) (*Bucket, error) {
 	return b, nil
 }
 
-// SetSource changes what moves the timestamp; it may come at any time. The rings of a bucket that goes over to
-// Heartbeat begin with the newest complete seqno of each vbucket.
+// SetSource changes the source of stability timestamps, at any time. On a change to Heartbeat the rings start with
+// the newest complete seqno of each vbucket.
 func (b *Bucket) SetSource(s Source) {
 	if s == b.cfg.Source || s != Sync && s != Heartbeat {
 		return
@@ -196,18 +197,18 @@ func (b *Bucket) SetSource(s Source) {
 	}
 }
 
-// Source tells what moves the timestamp.
+// Source returns the source of stability timestamps.
 func (b *Bucket) Source() Source { return b.cfg.Source }
 
-// Len is the number of vbuckets.
+// Len returns the number of vbuckets.
 func (b *Bucket) Len() int { return len(b.vbs) }
 
-// Last returns the newest committed stability timestamp. It must not be changed.
+// Last returns the newest committed stability timestamp. The caller must not modify it.
 func (b *Bucket) Last() timestamp.Stability { return b.last }
 
-// Begin tells that a stream owns vbucket v. It is false, and nothing changes, when the vbucket is out of range, the
-// incarnation is older than the one known, or the vbucket map is older than one already seen for this vbucket (a stale
-// owner must not carry the timestamp back to its branch).
+// Begin records that a stream owns vbucket v. It returns false, and changes nothing, if the vbucket is out of range,
+// the incarnation is older than the known one, or the vbucket map is older than one already seen for this vbucket (a
+// stale owner must not return the timestamp to its branch).
 func (b *Bucket) Begin(v int, s Stream) bool {
 	if v < 0 || v >= len(b.vbs) {
 		return false
@@ -228,7 +229,7 @@ func (b *Bucket) Begin(v int, s Stream) bool {
 	return true
 }
 
-// End tells that the stream of this incarnation has ended or is no longer trusted; older ones are ignored.
+// End records that the stream of this incarnation has ended or is no longer trusted; older incarnations are ignored.
 func (b *Bucket) End(v int, incarnation index.Incarnation) {
 	if v < 0 || v >= len(b.vbs) {
 		return
@@ -240,7 +241,7 @@ func (b *Bucket) End(v int, incarnation index.Incarnation) {
 	}
 }
 
-// Complete takes a snapshot-complete seqno from a stream. It is false when the stream is not the vbucket's owner.
+// Complete records a complete seqno from a stream. It returns false if the stream is not the vbucket's owner.
 func (b *Bucket) Complete(v int, projector index.ProjectorID, incarnation index.Incarnation, seqno uint64) bool {
 	if v < 0 || v >= len(b.vbs) {
 		return false
@@ -260,24 +261,24 @@ func (b *Bucket) Complete(v int, projector index.ProjectorID, incarnation index.
 	return true
 }
 
-// position returns the branch that a seqno of this stream lies on. Nothing has happened at 0, so it has no branch.
+// position returns a seqno of this stream with its branch. Seqno 0 has no branch, since nothing has happened at it.
 func (x *vbucket) position(seqno uint64) timestamp.Position {
 	if seqno == 0 {
 		return timestamp.Position{}
 	}
 	log := x.stream.Log
 	branch := log.Covering(seqno)
-	if branch == 0 && len(log) > 0 { // KV keeps a bounded number of entries: the oldest one reaches below its start
+	if branch == 0 && len(log) > 0 { // KV keeps a bounded number of entries: the oldest one extends below its start
 		branch = log[len(log)-1].VBUUID
 	}
 	return timestamp.Position{VBUUID: branch, Seqno: seqno}
 }
 
-// judge sets onward: may this vbucket move on from the committed position?
+// judge sets onward: whether this vbucket may advance from the committed position.
 func (b *Bucket) judge(v int) {
 	x := &b.vbs[v]
 	x.onward = Valid(b.last, v, x.stream.Log)
-	if !x.onward { // nor may what it has said before
+	if !x.onward { // complete seqnos received before are void too
 		b.cand.Set(v, timestamp.Position{})
 	}
 	branch := timestamp.Position{Seqno: timestamp.Infinity}
@@ -288,9 +289,9 @@ func (b *Bucket) judge(v int) {
 	b.freshLog[v] = x.live && (v >= len(b.last.Logs) || !b.last.Logs[v].Equal(x.stream.Log))
 }
 
-// Valid is the branch rule for the committed timestamp: may a stream with this failover log carry it on in vbucket v?
-// The log under which it was promoted counts where it is known, so that a producer that lost its newest entry, yet
-// shares the history, is recognised.
+// Valid applies the branch rule to the committed timestamp: it reports whether a stream with this failover log may
+// advance it in vbucket v. The log at its promotion is used if it is known, so that a producer is accepted that lost
+// its newest entry, yet shares the history.
 func Valid(s timestamp.Stability, v int, log timestamp.FailoverLog) bool {
 	at := s.Vector.At(v)
 	if at.Seqno == 0 {
@@ -303,8 +304,8 @@ func Valid(s timestamp.Stability, v int, log timestamp.FailoverLog) bool {
 	return at.Seqno <= max(own.Common(log), log.ValidUpTo(at.VBUUID))
 }
 
-// Diverged lists the vbuckets whose committed position is not on the branch of the stream that owns them: the bucket
-// must go to rollback.
+// Diverged returns the vbuckets whose committed position is not on the branch of their owner's stream: the bucket
+// must be rolled back.
 func (b *Bucket) Diverged() []int {
 	var vs []int
 	for v := range b.vbs {
@@ -315,20 +316,20 @@ func (b *Bucket) Diverged() []int {
 	return vs
 }
 
-// Decision is the answer of Next.
+// Decision is the result of Next.
 type Decision struct {
-	Promote bool                // there is a newer stability timestamp; without it only HeldBy is set
-	Next    timestamp.Stability // to be committed, then told back with Committed
-	// Logs are the failover logs that differ from those of the last one, with the map revision they came with.
+	Promote bool                // there is a newer stability timestamp; otherwise only HeldBy is set
+	Next    timestamp.Stability // to be committed, then reported with Committed
+	// Logs are the failover logs that differ from those of the last timestamp, with their map revisions.
 	Logs []timestamp.VBucketLog
-	// Mutation is what is current: the newest complete seqno of every vbucket, never below Next (mutationTimestamp).
+	// Mutation is the newest state: the newest complete seqno of every vbucket, never below Next (mutationTimestamp).
 	Mutation timestamp.Vector
-	// HeldBy lists the indexers that hold promotion back by not acknowledging; only when Promote is false.
+	// HeldBy lists the indexers whose missing acknowledgements delay promotion; only if Promote is false.
 	HeldBy []index.NodeID
 }
 
-// Next decides at time nowMS (unix milliseconds) whether there is a newer stability timestamp and which. It changes
-// nothing but scratch memory; asking again gives the same answer.
+// Next decides at time nowMS (unix milliseconds) whether there is a newer stability timestamp, and which. It modifies
+// only scratch memory; calling it again has the same result.
 func (b *Bucket) Next(nowMS int64) Decision {
 	next := b.propose(nowMS)
 	first := next.Len() == 0 && b.last.Number == 0 && b.allKnown()
@@ -350,8 +351,8 @@ func (b *Bucket) Next(nowMS int64) Decision {
 	return d
 }
 
-// withLogs puts the failover logs that next needs into d, as far as there is room, and returns next without the
-// vbuckets whose turn has not come.
+// withLogs adds the failover logs that next needs to d, as far as there is room, and returns next without the
+// vbuckets that have to wait for the next promotion.
 func (b *Bucket) withLogs(d *Decision, next timestamp.Vector, first bool) timestamp.Vector {
 	bytes := 0
 	kept := draft{base: next}
@@ -360,7 +361,7 @@ func (b *Bucket) withLogs(d *Decision, next timestamp.Vector, first bool) timest
 			continue
 		}
 		if bytes += logBytes(b.vbs[v].stream.Log); bytes > maxLogBytes && len(d.Logs) > 0 {
-			kept.set(v, b.last.Vector.VBUUIDs[v], b.last.Vector.Seqnos[v]) // its turn comes with the next one
+			kept.set(v, b.last.Vector.VBUUIDs[v], b.last.Vector.Seqnos[v]) // it has to wait for the next promotion
 			continue
 		}
 		if d.Logs == nil {
@@ -377,16 +378,16 @@ func (b *Bucket) withLogs(d *Decision, next timestamp.Vector, first bool) timest
 	return next
 }
 
-// maxLogBytes bounds the failover logs of one promotion: what is committed at once is bounded, and all logs of a bucket
-// may be megabytes. A vbucket whose log has no room stays where it was until the next promotion.
+// maxLogBytes bounds the failover logs of one promotion, since the size of a commit is bounded, and all logs of a
+// bucket may be megabytes. A vbucket whose log has no room keeps its position until the next promotion.
 const maxLogBytes = 256 << 10
 
-// logBytes is no less than what a log is when it is committed.
+// logBytes returns an upper bound of the size of a committed log.
 func logBytes(log timestamp.FailoverLog) int { return 32 + 20*len(log) }
 
-// allKnown reports whether every vbucket has an owner that has said how far it is. The first timestamp of an empty
-// bucket says just that: nothing has been written, anywhere. Without it an index on an empty bucket would never be
-// ready.
+// allKnown reports whether every vbucket has an owner that has reported a complete seqno. The first timestamp of an
+// empty bucket states just that: nothing has been written, anywhere. Without it an index on an empty bucket would
+// never become ready.
 func (b *Bucket) allKnown() bool {
 	for v := range b.vbs {
 		if x := &b.vbs[v]; !x.live || !x.known || !x.onward {
@@ -396,7 +397,7 @@ func (b *Bucket) allKnown() bool {
 	return true
 }
 
-// mutation returns what is current. With Sync that is the promoted vector itself.
+// mutation returns the newest state. With Sync that is the promoted vector itself.
 func (b *Bucket) mutation(next timestamp.Vector) timestamp.Vector {
 	if b.cfg.Source == Sync {
 		return next
@@ -414,10 +415,10 @@ func (b *Bucket) mutation(next timestamp.Vector) timestamp.Vector {
 	return m.vector
 }
 
-// draft is a vector that begins as base and is copied only as far as it differs: branches hardly ever do.
+// draft is a vector that starts as base and is copied only as far as it differs: branches rarely do.
 type draft struct {
-	base, vector timestamp.Vector // vector has no vbuckets while nothing differs
-	branches     bool             // vector has branches of its own
+	base, vector timestamp.Vector // vector has length 0 as long as nothing differs
+	branches     bool             // vector has its own copy of the branches
 }
 
 func (d *draft) set(v int, branch, seqno uint64) {
@@ -427,7 +428,7 @@ func (d *draft) set(v int, branch, seqno uint64) {
 	d.vector.Seqnos[v] = seqno
 }
 
-// own copies what is to be changed.
+// own copies what is to be modified.
 func (d *draft) own(v int, branch uint64) {
 	if d.vector.Seqnos == nil {
 		d.vector = timestamp.Vector{VBUUIDs: d.base.VBUUIDs, Seqnos: slices.Clone(d.base.Seqnos)}
@@ -441,7 +442,7 @@ func (d *draft) own(v int, branch uint64) {
 	d.vector.VBUUIDs[v] = branch
 }
 
-// propose returns the next vector, or none when nothing changes.
+// propose returns the next vector, or an empty one if nothing changes.
 func (b *Bucket) propose(nowMS int64) timestamp.Vector {
 	if b.cfg.Source == Heartbeat {
 		return b.proposeHeartbeat(nowMS)
@@ -463,7 +464,7 @@ func (b *Bucket) propose(nowMS int64) timestamp.Vector {
 	return next.vector
 }
 
-// unsee has what was seen of a vbucket count for nothing.
+// unsee discards what was received for a vbucket.
 func (b *Bucket) unsee(v int) {
 	b.vbs[v].live, b.vbs[v].known = false, false
 	b.cand.Set(v, timestamp.Position{})
@@ -472,8 +473,8 @@ func (b *Bucket) unsee(v int) {
 	}
 }
 
-// Committed tells that the Raft log holds s. It fails, wrapping ErrTimestamp, when s belongs to another generation or
-// is older, or goes backwards under the same rollback id. One that is known already changes nothing.
+// Committed records that the Raft log has s. It returns an error wrapping ErrTimestamp if s belongs to another
+// generation, is older, or goes backwards under the same rollback id. A known s changes nothing.
 func (b *Bucket) Committed(s timestamp.Stability) error {
 	if err := b.follows(s); err != nil {
 		return err
@@ -493,15 +494,15 @@ func (b *Bucket) Committed(s timestamp.Stability) error {
 	return nil
 }
 
-// doubtful reports whether a vbucket that the committed timestamp has moved may not be what its stream was judged to
-// be: it may not have been on the stream's branch before, or may not be now, as the stream may have begun anew while
-// the promotion was on its way.
+// doubtful reports whether a vbucket whose committed position has changed has to be judged again: the old or the new
+// position may not be on the stream's branch, since the stream may have restarted while the promotion was in
+// progress.
 func (b *Bucket) doubtful(v int) bool {
 	x := &b.vbs[v]
 	return x.live && (!x.onward || b.last.Vector.VBUUIDs[v] != x.stream.Log.Newest())
 }
 
-// follows returns why s cannot come after the last one.
+// follows returns an error if s cannot come after the last timestamp.
 func (b *Bucket) follows(s timestamp.Stability) error {
 	if err := s.Vector.Check(len(b.vbs)); err != nil {
 		return err
@@ -518,5 +519,5 @@ func (b *Bucket) follows(s timestamp.Stability) error {
 	return nil
 }
 
-// CompleteAt returns the newest complete seqno of the stream that owns vbucket v, 0 when none is known.
+// CompleteAt returns the newest complete seqno of the stream that owns vbucket v, 0 if none is known.
 func (b *Bucket) CompleteAt(v int) uint64 { return b.cand.Seqnos[v] }

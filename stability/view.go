@@ -7,18 +7,18 @@ import (
 	"tidemark/timestamp"
 )
 
-// Participant is an indexer's part in a bucket's promotion, for status.
+// Participant is the state of an indexer in a bucket's promotion, for status.
 type Participant struct {
 	Node   index.NodeID
 	Acked  uint64 // number of the newest promotion that it has made or skipped
-	Behind uint64 // promotions that it has not acknowledged
-	// SinceMS is since when it has not moved, unix milliseconds.
+	Behind uint64 // number of promotions that it has not acknowledged
+	// SinceMS is when it last made progress, unix milliseconds.
 	SinceMS int64
-	// Holds: the next promotion waits for it.
+	// Holds is set if the next promotion waits for it.
 	Holds bool
-	// Ignored is why it is not waited for: rollback (it is in another one), silent, recovering (it does not take a stream
-	// that runs), dropped (a projector drops a stream's data instead of waiting for it), late (it was one of these, and
-	// has not caught up yet) or stalled; "" when it counts.
+	// Ignored is why it is not waited for: rollback (it is in another one), silent, recovering (it does not receive a
+	// running stream), dropped (a projector drops a stream's data instead of waiting for it), late (it was one of these,
+	// and has not caught up yet) or stalled; "" if it counts.
 	Ignored string
 }
 
@@ -45,7 +45,7 @@ func (b *Bucket) Participants(nowMS int64) []Participant {
 	return all
 }
 
-// behindBy says why an indexer that reports does not count because it is behind; "" where it counts.
+// behindBy returns why an indexer that reports does not count because it is behind; "" if it counts.
 func (b *Bucket) behindBy(p *participant, x *Participant, lagging []index.NodeID) string {
 	switch {
 	case b.recovers(p) && b.leftOut[x.Node] != nil:
@@ -60,5 +60,5 @@ func (b *Bucket) behindBy(p *participant, x *Participant, lagging []index.NodeID
 	return ""
 }
 
-// Current returns the newest complete position of every vbucket that may be promoted, 0 where none is known.
+// Current returns the newest complete position of every vbucket that may be promoted, 0 if none is known.
 func (b *Bucket) Current() timestamp.Vector { return b.cand.Clone() }
