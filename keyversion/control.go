@@ -8,9 +8,9 @@ import (
 	"tidemark/index"
 )
 
-// Ack is what a receiver sends back: Number is the highest number up to which it has taken every batch (0: none yet,
-// and the answer to the hello). Refused, when not empty, says why it ends the connection; the batches after Number were
-// not taken.
+// Ack is the receiver's answer: Number is the highest number up to which it has taken every batch (0: none yet, and
+// in the answer to the hello). If Refused is not empty it is the reason for which the receiver ends the connection;
+// the batches after Number were not taken.
 type Ack struct {
 	Number  uint64
 	Refused string
@@ -34,7 +34,7 @@ func AppendHello(dst []byte, h *Hello) ([]byte, error) {
 	return out, nil
 }
 
-// DecodeHello reads a hello; nothing in it aliases frame. Errors wrap ErrCorrupt or ErrFormat.
+// DecodeHello decodes a hello; nothing in it aliases frame. Errors wrap ErrCorrupt or ErrFormat.
 func DecodeHello(frame []byte) (h Hello, err error) {
 	_, body, err := openHeader(frame, frameHello, HelloFormat, MaxHelloFrame)
 	if err != nil {
@@ -61,7 +61,7 @@ func DecodeHello(frame []byte) (h Hello, err error) {
 // AppendAck appends the acknowledgement's frame to dst. A refusal's text longer than MaxReason is cut.
 func AppendAck(dst []byte, a Ack) []byte {
 	at := len(dst)
-	// a projector tells it on as text, which has to be text to its last character
+	// a projector passes it on as text, which has to be valid UTF-8 up to the end
 	reason := strings.ToValidUTF8(a.Refused[:min(len(a.Refused), MaxReason)], "")
 	dst = append(dst, make([]byte, HeaderSize)...)
 	dst = binary.AppendUvarint(dst, a.Number)
@@ -71,7 +71,7 @@ func AppendAck(dst []byte, a Ack) []byte {
 	return dst
 }
 
-// DecodeAck reads an acknowledgement. Errors wrap ErrCorrupt or ErrFormat.
+// DecodeAck decodes an acknowledgement. Errors wrap ErrCorrupt or ErrFormat.
 func DecodeAck(frame []byte) (Ack, error) {
 	_, body, err := openHeader(frame, frameAck, AckFormat, MaxAckFrame)
 	if err != nil {

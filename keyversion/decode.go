@@ -7,33 +7,33 @@ import (
 	"tidemark/timestamp"
 )
 
-// arena is the memory behind a batch's events, kept from Decode to Decode. When one of these slices has to grow, the
-// events decoded before keep the part they point into.
+// arena is the memory behind a batch's events, reused by the next Decode. If one of these slices has to grow, the
+// events decoded before keep the old one.
 type arena struct {
 	statements []Statement
 	keys       [][]byte
 	copies     []index.CopyID
 	begins     []Begin
 	lists      []*Places // of this frame
-	// known has lists of frames before, by their bytes: they are few, and one is the same object in all frames.
+	// known caches lists of earlier frames, by their bytes. They are few, and a list is the same object in all frames.
 	known map[string]*Places
 }
 
 const (
-	// maxKnown is how many lists are kept for the next frame, and maxKnownBytes how long they may be there.
+	// maxKnown bounds the cached lists, and maxKnownBytes the length of each.
 	maxKnown      = 64
 	maxKnownBytes = 8 << 10
-	// maxPlace is the most bytes of a place.
+	// maxPlace is the maximum size of a place in bytes.
 	maxPlace = 10 + 3
 )
 
-// maxKept is the most entries that a slice of a batch keeps for the next frame, so that one huge document does not pin
-// its memory for ever.
+// maxKept bounds the capacity that a slice of a batch keeps for the next frame, so that one huge document does not
+// pin its memory.
 const maxKept = 1 << 14
 
-// Decode reads a frame into b, whose memory it reuses: in the steady state it allocates nothing. Everything in b
-// aliases frame and is valid as long as frame is unchanged and b is not decoded into again. Errors wrap ErrCorrupt or
-// ErrFormat; b is then empty.
+// Decode decodes a frame into b, whose memory it reuses: in the steady state it allocates nothing. Everything in b
+// aliases frame, and is valid until frame is modified or b is used for another Decode. Errors wrap ErrCorrupt or
+// ErrFormat; b is empty then.
 func Decode(frame []byte, b *Batch) error {
 	b.reset()
 	number, body, err := openHeader(frame, frameBatch, BatchFormat, MaxFrame)
@@ -52,10 +52,10 @@ func Decode(frame []byte, b *Batch) error {
 	return nil
 }
 
-// Size is about how many bytes b holds together with the frame it was decoded from.
+// Size returns the approximate memory of b including the frame from which it was decoded, in bytes.
 func (b *Batch) Size() int { return b.frame + b.Memory() }
 
-// Memory estimates what b occupies beside its frame, in bytes.
+// Memory estimates the memory of b without its frame, in bytes.
 func (b *Batch) Memory() int {
 	const event, statement, key = 184, 40, 24
 	return cap(b.Events)*event + cap(b.arena.statements)*statement + cap(b.arena.keys)*key
@@ -78,7 +78,7 @@ func emptied[T any](s []T) []T {
 	return s[:0]
 }
 
-// next returns the next event, zero but for the fields that every event has set.
+// next returns the next event. All fields are zero except those that the decoder sets for every event.
 func (b *Batch) next() *Event {
 	n := len(b.Events)
 	if n == cap(b.Events) {
@@ -130,7 +130,7 @@ func (d *decoder) event() error {
 	return err
 }
 
-// body reads what events of each kind have behind position and window.
+// body decodes the part of an event after position and window, which depends on its kind.
 func (d *decoder) body(ev *Event, tag byte) error {
 	switch kind := ev.Kind; {
 	case kind.Data():
@@ -206,7 +206,7 @@ func (d *decoder) data(ev *Event) error {
 	return d.rest(ev)
 }
 
-// rest reads which list of the frame is the event's Rest, and the list where it is new.
+// rest decodes the number of the event's Rest list, and the list if it is new in the frame.
 func (d *decoder) rest(ev *Event) error {
 	a := &d.batch.arena
 	no := d.uvarint()
@@ -243,7 +243,7 @@ func (d *decoder) rest(ev *Event) error {
 	return nil
 }
 
-// places reads a list.
+// places decodes a list of places.
 func places(b []byte) (*Places, error) {
 	r := reader{b: b}
 	all := make([]Place, r.count(MaxStatements))
@@ -271,7 +271,7 @@ func (d *decoder) copies() []index.CopyID {
 	return a.copies[first:len(a.copies):len(a.copies)]
 }
 
-// sums have memory of their own: a stream ends once.
+// sums decodes sums. They have memory of their own, because a stream ends only once.
 func (d *decoder) sums() Sums {
 	all := make(Sums, d.count(MaxCopies))
 	for i := range all {

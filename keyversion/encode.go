@@ -25,9 +25,9 @@ import (
 //	Activate, Deactivate: copies
 //	StreamBegin: start, failover log, purge, revision epoch, revision, copies
 //
-// Numbers are varints, texts are a length and bytes. A run is a row of events of one vbucket, incarnation and vbuuid;
-// an incarnation is repeated only where it differs from the run before, a window only where it differs from the newest
-// one in the run.
+// Numbers are varints; strings are a length and bytes. A run is a sequence of events of one vbucket, incarnation and
+// vbuuid. An incarnation is repeated only if it differs from that of the previous run, a window only if it differs
+// from the last one in the run.
 const (
 	tagKind   byte = 0x0f
 	tagRun    byte = 0x80
@@ -38,7 +38,7 @@ const (
 	runIncarnation byte = 1
 )
 
-// run is what an event is encoded against.
+// run is the state relative to which an event is encoded.
 type run struct {
 	vbucket     uint16
 	incarnation index.Incarnation
@@ -47,35 +47,35 @@ type run struct {
 	window      timestamp.Window
 }
 
-// Encoder builds one batch frame, event by event. The zero value is empty and ready. It keeps the buffer's memory from
-// frame to frame (Reset); an append to a buffer that is large enough allocates nothing.
+// Encoder builds one batch frame, event by event. The zero value is empty and ready for use. It reuses the buffer's
+// memory from frame to frame (Reset); Append to a sufficiently large buffer allocates nothing.
 type Encoder struct {
 	buf        []byte
 	events     int
 	statements int
 	keys       int
 	run        run
-	lists      []*Places // that the frame has
+	lists      []*Places // in the frame so far
 	scratch    []byte
 }
 
-// Reset makes the encoder empty; the next frame is built in buf's memory, which may be nil.
+// Reset empties the encoder; the next frame is built in buf's memory, which may be nil.
 func (e *Encoder) Reset(buf []byte) {
 	clear(e.lists)
 	*e = Encoder{buf: buf[:0], lists: e.lists[:0], scratch: e.scratch}
 }
 
-// Events is the number of events in the frame so far.
+// Events returns the number of events in the frame so far.
 func (e *Encoder) Events() int { return e.events }
 
-// Len is the frame's length in bytes so far, header included; 0 when it is empty.
+// Len returns the length of the frame so far in bytes, including the header; 0 if it is empty.
 func (e *Encoder) Len() int { return len(e.buf) }
 
-// Cap is the memory that the frame occupies, in bytes.
+// Cap returns the capacity of the frame's buffer, in bytes.
 func (e *Encoder) Cap() int { return cap(e.buf) }
 
-// Append adds one event; nothing of ev is kept. An error wraps ErrTooLarge and leaves the frame as it was: when the
-// frame was empty the event can never be sent, else it may fit into the next frame.
+// Append adds one event, of which it keeps nothing. An error wraps ErrTooLarge and leaves the frame unchanged: if the
+// frame was empty the event can never be sent, otherwise it may fit into the next frame.
 func (e *Encoder) Append(ev *Event) error {
 	before := *e
 	if len(e.buf) == 0 {
@@ -95,8 +95,8 @@ func (e *Encoder) Append(ev *Event) error {
 	return nil
 }
 
-// Finish completes the frame. It is valid until Reset, and must not be appended to. An encoder without events gives a
-// frame without events.
+// Finish completes the frame and returns it. It is valid until Reset, and nothing may be appended to it. An encoder
+// without events returns a frame without events.
 func (e *Encoder) Finish(number uint64) []byte {
 	if len(e.buf) == 0 {
 		e.buf = append(e.buf, make([]byte, HeaderSize)...)
@@ -105,7 +105,7 @@ func (e *Encoder) Finish(number uint64) []byte {
 	return e.buf
 }
 
-// AppendBatch appends the batch's frame to dst. An error wraps ErrTooLarge; dst is then given back as it was.
+// AppendBatch appends the batch's frame to dst. An error wraps ErrTooLarge; dst is returned unchanged then.
 func AppendBatch(dst []byte, b *Batch) ([]byte, error) {
 	var e Encoder
 	e.Reset(dst[len(dst):])
@@ -149,7 +149,8 @@ func (e *Encoder) append(ev *Event) error {
 	return e.body(ev, at)
 }
 
-// body appends what events of each kind have behind position and window; the event's tag is at that place.
+// body encodes the part of an event after position and window, which depends on its kind. at is the position of its
+// tag.
 func (e *Encoder) body(ev *Event, at int) error {
 	switch {
 	case ev.Kind.Data():
@@ -180,7 +181,7 @@ func (e *Encoder) sums(all Sums) error {
 	return nil
 }
 
-// hasWindow reports whether the event's window travels.
+// hasWindow reports whether the event's window is sent.
 func (ev *Event) hasWindow() bool { return ev.Kind.Data() || ev.Kind == StreamEnd }
 
 func (e *Encoder) startRun(ev *Event) {
@@ -199,7 +200,7 @@ func (e *Encoder) startRun(ev *Event) {
 	e.run = run{vbucket: ev.VBucket, incarnation: ev.Incarnation, vbuuid: ev.VBUUID}
 }
 
-// data adds what data events have; their tag lies at tag.
+// data encodes the part of data events. tag is the position of the event's tag.
 func (e *Encoder) data(ev *Event, tag int) error {
 	e.statements += len(ev.Statements)
 	switch {
@@ -227,7 +228,7 @@ func (e *Encoder) data(ev *Event, tag int) error {
 	return e.rest(ev)
 }
 
-// rest appends the number of a list, and the list where the frame does not have it.
+// rest appends the number of a list, and the list if it is new in the frame.
 func (e *Encoder) rest(ev *Event) error {
 	p := ev.Rest
 	if len(p.All()) == 0 {

@@ -17,7 +17,7 @@ import (
 //	16 4  crc32c of the body
 //	20 4  crc32c of the first 20 bytes
 //
-// The number stands outside the body's checksum, so that Finish costs one pass over the body and no more.
+// The number is not covered by the body's checksum, so that Finish needs only one pass over the body.
 const (
 	HeaderSize = 24
 
@@ -29,16 +29,16 @@ const (
 	frameAck   byte = 3
 )
 
-// Format versions, one per type of frame. A reader refuses one it does not know.
+// Format versions, one per type of frame. A reader refuses unknown ones.
 const (
 	BatchFormat = 1
 	HelloFormat = 1
 	AckFormat   = 1
 )
 
-// Limits. Encoders refuse what decoders would refuse. A document's keys in one index are never split over two frames,
-// so that a frame may have to hold as many and as long ones as an index may have of one document. What all indexes
-// together have may be more: it travels in parts (Event.Part).
+// Limits. Encoders refuse what decoders would refuse. The keys of a document in one index are never split across
+// frames, so a frame must have room for the most and the longest keys that an index may have for one document. The
+// keys of all indexes together may exceed that: then the event is sent in parts (Event.Part).
 const (
 	MaxFrame      = 48 << 20 // bytes, header included
 	MaxHelloFrame = 8 << 10
@@ -52,23 +52,23 @@ const (
 	MaxBatchKeys       = 1 << 21
 	MaxKey             = 16 << 20 // bytes; the projector's own limit is far lower
 	MaxCopies          = 1 << 16  // per event: copies of one bucket at one node
-	MaxLog             = 64       // entries of a failover log, what timestamp.DecodeLog takes
+	MaxLog             = 64       // entries of a failover log, the limit of timestamp.DecodeLog
 	MaxName            = 1 << 10  // bytes of each text in a hello
 	MaxReason          = 2 << 10  // bytes of a refusal's text
 )
 
 var (
-	// ErrCorrupt is wrapped when bytes are not a frame: wrong magic, checksum, or a length that cannot be true.
+	// ErrCorrupt is wrapped if bytes are not a frame: wrong magic or checksum, or an impossible length.
 	ErrCorrupt = errors.New("corrupt KeyVersions frame")
-	// ErrFormat is wrapped when a frame is of a format version that this program does not know.
+	// ErrFormat is wrapped if a frame has a format version that this program does not support.
 	ErrFormat = errors.New("unknown KeyVersions frame format")
-	// ErrTooLarge is wrapped when something to be encoded passes a limit. What it was appended to is unchanged.
+	// ErrTooLarge is wrapped if something to be encoded exceeds a limit. The destination is unchanged then.
 	ErrTooLarge = errors.New("KeyVersions limit exceeded")
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// sealHeader fills in the header of frame, whose body is complete.
+// sealHeader sets the header of frame, whose body is complete.
 func sealHeader(frame []byte, typ, format byte, number uint64) {
 	frame[0], frame[1], frame[2], frame[3] = magic0, magic1, typ, format
 	binary.LittleEndian.PutUint32(frame[4:], uint32(len(frame)-HeaderSize))
@@ -77,7 +77,7 @@ func sealHeader(frame []byte, typ, format byte, number uint64) {
 	binary.LittleEndian.PutUint32(frame[20:], crc32.Checksum(frame[:20], castagnoli))
 }
 
-// openHeader checks a whole frame and gives its number and its body.
+// openHeader checks a whole frame and returns its number and its body.
 func openHeader(frame []byte, typ, format byte, limit int) (number uint64, body []byte, err error) {
 	if len(frame) < HeaderSize {
 		return 0, nil, fmt.Errorf("%w: %d bytes, a header has %d", ErrCorrupt, len(frame), HeaderSize)
@@ -108,8 +108,8 @@ func openHeader(frame []byte, typ, format byte, limit int) (number uint64, body 
 	return binary.LittleEndian.Uint64(frame[8:]), body, nil
 }
 
-// reader takes numbers and texts off a body. After the first one that is not there, bad is set, what follows is zero
-// and nothing is left.
+// reader decodes numbers and byte strings from a body. After the first failure bad is set, results are zero, and
+// nothing is left.
 type reader struct {
 	b   []byte
 	at  int
@@ -120,7 +120,7 @@ func (r *reader) fail() {
 	r.bad, r.b, r.at = true, nil, 0
 }
 
-// left is the number of bytes not yet read.
+// left returns the number of unread bytes.
 func (r *reader) left() int { return len(r.b) - r.at }
 
 func (r *reader) byte() byte {
@@ -143,7 +143,7 @@ func (r *reader) uint64() uint64 {
 	return u
 }
 
-// uvarint takes a number; most are below 128.
+// uvarint reads a number; most are below 128.
 func (r *reader) uvarint() uint64 {
 	if i := r.at; i < len(r.b) && r.b[i] < 0x80 {
 		r.at = i + 1
@@ -167,7 +167,7 @@ func (r *reader) varint() int64 {
 	return int64(u>>1) ^ -int64(u&1)
 }
 
-// bytes takes a length and that many bytes; they alias the frame.
+// bytes reads a length and that many bytes, which alias the frame.
 func (r *reader) bytes(limit uint64) []byte {
 	n := r.count(limit)
 	at := r.at
@@ -175,7 +175,7 @@ func (r *reader) bytes(limit uint64) []byte {
 	return r.b[at:r.at:r.at]
 }
 
-// number takes a number of at most limit.
+// number reads a number of at most limit.
 func (r *reader) number(limit uint64) uint64 {
 	n := r.uvarint()
 	if n > limit {
@@ -185,7 +185,7 @@ func (r *reader) number(limit uint64) uint64 {
 	return n
 }
 
-// count takes a number of things that need at least one byte each.
+// count reads the number of items that take at least one byte each.
 func (r *reader) count(limit uint64) int {
 	n := r.uvarint()
 	if n > limit || n > uint64(len(r.b)-r.at) {

@@ -1,12 +1,12 @@
 // Package keyversion holds the messages that a router sends to indexers (PR-3) and their frames.
 //
-// One meaning for every message: an event for (bucket, vbucket, docid, seqno) states, for each slice it names, the
-// complete set of secondary keys that the document has there as of seqno. Insertion, update, deletion and
-// UpsertDeletion are the same statement with another set. So redelivery, overlap of two streams and any interleaving
-// of them end in the same state (docs/architecture.md, "The data way").
+// All data messages have one meaning: an event for (bucket, vbucket, docid, seqno) states, for each slice it names,
+// the complete set of secondary keys that the document has there as of seqno. Insertion, update, deletion and
+// UpsertDeletion are the same statement with another set. Therefore redelivery, overlap of two streams and any
+// interleaving of them end in the same state (docs/architecture.md, "The data way").
 //
-// It promises that decoding allocates nothing per event in the steady state (fields alias the frame), that every length
-// is checked before it is used, and that a damaged frame is named, never half applied.
+// Guarantees: decoding allocates nothing per event in the steady state (fields alias the frame), every length is
+// checked before it is used, and a damaged frame is reported, never applied in part.
 package keyversion
 
 import (
@@ -22,18 +22,18 @@ type Kind uint8
 // The kinds. Values are part of the wire format.
 const (
 	Insert         Kind = 1  // the document's keys as of seqno (DCP mutation)
-	Delete         Kind = 2  // the document is gone (DCP deletion or expiration): every set is empty
-	DSync          Kind = 3  // a Sync that a deletion carries along
+	Delete         Kind = 2  // the document was deleted (DCP deletion or expiration): every set is empty
+	DSync          Kind = 3  // a Sync that accompanies a deletion
 	Sync           Kind = 4  // {vbuuid, newest complete seqno}
 	StreamBegin    Kind = 5  // the vbucket's stream starts, see Begin
-	StreamEnd      Kind = 6  // the vbucket's stream ended in order
+	StreamEnd      Kind = 6  // the vbucket's stream ended regularly
 	UpsertDeletion Kind = 7  // the document has no keys in the slices named (made by the router)
 	DropData       Kind = 8  // the first dropped {vbucket, vbuuid, seqno}; data follows again after the next StreamBegin
-	Activate       Kind = 9  // Copies join: everything after Seqno comes on this stream
-	Deactivate     Kind = 10 // Copies leave: nothing more comes for them on this stream
+	Activate       Kind = 9  // Copies join: this stream has everything after Seqno
+	Deactivate     Kind = 10 // Copies leave: this stream has nothing more for them
 )
 
-// String returns the name of the kind in PR-3, ACTIVATE and DEACTIVATE beside them.
+// String returns the name of the kind in PR-3, and ACTIVATE and DEACTIVATE for those two.
 func (k Kind) String() string {
 	names := [...]string{"", "INSERT", "DELETE", "DSYNC", "SYNC", "STREAM_BEGIN", "STREAM_END", "UpsertDeletion",
 		"DropData",
@@ -44,31 +44,31 @@ func (k Kind) String() string {
 	return names[k]
 }
 
-// Data reports whether the kind carries a document.
+// Data reports whether events of the kind are about a document.
 func (k Kind) Data() bool { return k == Insert || k == Delete || k == UpsertDeletion }
 
 // Statement is the complete set of keys of one document in one slice (or in all slices that the receiver hosts:
 // index.AllSlices). An empty set means that the document has no entry there. In an event the first statement of an
-// index that covers a slice is the one about it: AllSlices stands behind those that name slices, and is about the
-// others.
+// index that covers a slice applies to it: a statement for AllSlices comes after those that name slices, and applies
+// to the other slices.
 type Statement struct {
 	Index index.ID
 	Slice index.SliceID // or index.AllSlices
 	Keys  [][]byte      // collated composite keys (package collate); alias the frame
 }
 
-// Place is a slice of an index, or all of them that the receiver hosts (index.AllSlices).
+// Place is a slice of an index, or all slices of it that the receiver hosts (index.AllSlices).
 type Place struct {
 	Index index.ID
 	Slice index.SliceID
 }
 
-// Places are where a document has no keys, see Event.Rest. They do not change, and may be kept.
+// Places are the places in which a document has no keys, see Event.Rest. They are immutable, and may be retained.
 type Places struct {
 	all []Place
 }
 
-// NewPlaces returns the places of a list, which it keeps; nil for none.
+// NewPlaces returns the places of a list, which it retains; nil if the list is empty.
 func NewPlaces(all []Place) *Places {
 	if len(all) == 0 {
 		return nil
@@ -76,7 +76,7 @@ func NewPlaces(all []Place) *Places {
 	return &Places{all: all}
 }
 
-// All lists them; the list must not be changed.
+// All returns the list, which the caller must not modify.
 func (p *Places) All() []Place {
 	if p == nil {
 		return nil
@@ -84,7 +84,7 @@ func (p *Places) All() []Place {
 	return p.all
 }
 
-// Cover reports whether a slice is among them. Nil covers none.
+// Cover reports whether the places include a slice. It is false for nil.
 func (p *Places) Cover(id index.ID, slice index.SliceID) bool {
 	for _, at := range p.All() {
 		if at.Index == id && (at.Slice == slice || at.Slice == index.AllSlices) {
@@ -94,17 +94,17 @@ func (p *Places) Cover(id index.ID, slice index.SliceID) bool {
 	return false
 }
 
-// Begin is what StreamBegin says.
+// Begin is the content of StreamBegin.
 type Begin struct {
 	Start    uint64                // the stream starts after this seqno
 	Log      timestamp.FailoverLog // newest branch first
-	Purge    uint64                // KV has forgotten deletions at or below it
-	Revision timestamp.MapRevision // of the vbucket map that the projector goes by
-	Copies   []index.CopyID        // those at the receiving endpoint that this stream feeds, ascending
+	Purge    uint64                // KV has purged deletions at or below it
+	Revision timestamp.MapRevision // of the projector's vbucket map
+	Copies   []index.CopyID        // the copies at the receiving endpoint that this stream feeds, ascending
 }
 
-// Event is one message of one vbucket's stream. Which fields count depends on Kind. DocID, Statements and Begin alias
-// the frame and are valid as long as it is held.
+// Event is one message of one vbucket's stream. Kind determines which fields are set. DocID, Statements and Begin
+// alias the frame and are valid as long as the frame is.
 type Event struct {
 	Kind        Kind
 	VBucket     uint16
@@ -112,25 +112,25 @@ type Event struct {
 	VBUUID      uint64
 	// data: of the mutation; Sync: complete seqno; Activate: A; DropData: first dropped; StreamEnd: last sent
 	Seqno uint64
-	// data: the DCP snapshot it lies in; StreamEnd of a side stream: {0, highest window end read}
+	// data: the DCP snapshot that contains it; StreamEnd of a side stream: {0, highest window end read}
 	Window timestamp.Window
-	// Part and More are of data that does not fit into one frame: it travels in parts, events of the same document and
-	// seqno behind each other, numbered from 0, with More in all but the last. Each states whole indexes. Only all of them
-	// together are the document's version: the stream has come to Seqno with the last one.
+	// Part and More are for data that does not fit into one frame. It is sent in parts: consecutive events of the same
+	// document and seqno, numbered from 0, with More set in all but the last. Each has whole indexes. Only all of them
+	// together are the version of the document: Seqno counts as received with the last one.
 	Part       uint16
 	More       bool
 	DocID      []byte
 	Statements []Statement
-	// Rest states the empty set for each of its places, behind Statements: a place that one of these covers is theirs.
-	// Most documents have keys in few of the indexes that look at them, and no keys in the same other places, so that
-	// these travel once in a frame. A part has none. It does not alias the frame.
+	// Rest states the empty set for each of its places that Statements does not cover. Most documents have keys in few
+	// of the indexes that evaluate them, and share the list of places without keys, so that a frame has it only once. A
+	// part has no Rest. It does not alias the frame.
 	Rest   *Places
 	Copies []index.CopyID // Activate, Deactivate
 	Begin  *Begin         // StreamBegin
-	Sums   Sums           // StreamEnd of a side stream that was asked for them: of what was evaluated for the receiver
+	Sums   Sums           // StreamEnd of a side stream, if requested: of what was evaluated for the receiver
 }
 
-// Explicit appends all that a data event states to dst, Rest as statements of their own behind the others.
+// Explicit appends all statements of a data event to dst, those of Rest after the others.
 func (ev *Event) Explicit(dst []Statement) []Statement {
 	dst = append(dst, ev.Statements...)
 	for _, at := range ev.Rest.All() {
@@ -141,7 +141,7 @@ func (ev *Event) Explicit(dst []Statement) []Statement {
 	return dst
 }
 
-// Class is the type of a topic; its value is the topic id byte of PR-14 for the shared ones.
+// Class is the type of a topic. For shared topics its value is the topic id byte of PR-14.
 type Class uint8
 
 // The classes of topics. A catchup topic's id is the NodeID (0 to 250) of its indexer.
@@ -162,28 +162,30 @@ func (c Class) String() string {
 	return "catchup"
 }
 
-// Hello opens a connection from a router to an endpoint: who speaks and about what. Source: RT-3, RT-4.
+// Hello opens a connection from a router to an endpoint: it identifies the sender and the content. Source: RT-3,
+// RT-4.
 type Hello struct {
-	ClusterID  string            // another cluster's is refused
-	Projector  index.ProjectorID // who sends
+	ClusterID  string            // refused if it is another cluster's
+	Projector  index.ProjectorID // sender
 	BootID     string            // of the projector's process
 	Topic      string            // "/maintenance", "/backfill/<id>", "/catchup/<node>/<id>" (PR-11)
 	Bucket     string
-	BucketUUID string       // KV's; another one is refused
-	Node       index.NodeID // the endpoint that is meant; another one refuses. 0: a subscriber that is no indexer
+	BucketUUID string       // KV's; refused if it is another one
+	Node       index.NodeID // intended receiver; another node refuses. 0: a subscriber that is not an indexer
 	Connection uint16       // 0 to Connections-1
-	// Connections is the number of connections of this topic, bucket and endpoint: vbucket v travels on v % Connections.
+	// Connections is the number of connections of this topic, bucket and endpoint: vbucket v uses connection v %
+	// Connections.
 	Connections uint16
 }
 
-// Batch is what one data frame holds: events of one connection, in order. On a connection numbers rise by one from
-// batch to batch, from any first number on (a router goes on counting when it reconnects), and the receiver
-// acknowledges the highest number up to which it has taken everything. Batches with number 0 stand outside that count
+// Batch is the content of one data frame: events of one connection, in order. On a connection numbers rise by one
+// from batch to batch, from any first number (a router continues its count when it reconnects). The receiver
+// acknowledges the highest number up to which it has taken everything. Batches with number 0 are outside that count
 // and are not acknowledged: they repeat StreamBegin after a reconnection.
 type Batch struct {
 	Number uint64
 	Events []Event
 
 	arena arena
-	frame int // bytes
+	frame int // size in bytes
 }

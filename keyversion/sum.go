@@ -10,9 +10,9 @@ import (
 	"tidemark/index"
 )
 
-// Sum is what a side stream had for one slice of an index: how many keys, and their hashes added up, which is the same
-// in whatever order they come. The projector sums up what it evaluates, before anything is routed; who receives the
-// stream sums up what arrives. Where the two differ, something was lost, doubled or changed between.
+// Sum is the number of keys that a side stream has for one slice of an index, and the sum of their hashes, which does
+// not depend on their order. The projector computes it from what it evaluates, before routing; the receiver of the
+// stream computes it from what arrives. If the two differ, keys were lost, duplicated or modified on the way.
 type Sum struct {
 	Index index.ID
 	Slice index.SliceID
@@ -20,10 +20,10 @@ type Sum struct {
 	Hash  uint64
 }
 
-// Sums are those of a stream, ascending by index and slice, each with a key at least. The zero value is of nothing.
+// Sums are the sums of a stream, ascending by index and slice, each with at least one key. The zero value is empty.
 type Sums []Sum
 
-// Add adds a key of a document as of a seqno.
+// Add adds a key of a document with its seqno.
 func (s *Sums) Add(id index.ID, slice index.SliceID, docID []byte, seqno uint64, key []byte) {
 	i := s.find(id, slice)
 	if i == len(*s) || (*s)[i].Index != id || (*s)[i].Slice != slice {
@@ -33,7 +33,7 @@ func (s *Sums) Add(id index.ID, slice index.SliceID, docID []byte, seqno uint64,
 	(*s)[i].Hash += hashOf(docID, seqno, key)
 }
 
-// AddEvent adds what a data event states.
+// AddEvent adds the keys of a data event.
 func (s *Sums) AddEvent(ev *Event) {
 	for i := range ev.Statements {
 		st := &ev.Statements[i]
@@ -43,7 +43,7 @@ func (s *Sums) AddEvent(ev *Event) {
 	}
 }
 
-// Of gives the sum of a slice, with no keys when it has none.
+// Of returns the sum of a slice; it has 0 keys if there is none.
 func (s Sums) Of(id index.ID, slice index.SliceID) Sum {
 	if i := s.find(id, slice); i < len(s) && s[i].Index == id && s[i].Slice == slice {
 		return s[i]
@@ -58,8 +58,8 @@ func (s Sums) find(id index.ID, slice index.SliceID) int {
 	return i
 }
 
-// hashOf is one key's part. The product mixes the two hashes, so that keys which two documents exchange leave another
-// sum.
+// hashOf returns the summand of one key. The product mixes the two hashes, so that the sum changes if two documents
+// swap their keys.
 func hashOf(docID []byte, seqno uint64, key []byte) uint64 {
 	const odd = 0x9e3779b97f4a7c15
 	high, low := bits.Mul64(xxhash.Sum64(docID)+seqno*odd|1, xxhash.Sum64(key)^odd)

@@ -9,10 +9,11 @@ import (
 	"tidemark/index"
 )
 
-// HashDocID places a document's entries by a hash of its id: the same slice for ever, one endpoint per replica.
+// HashDocID assigns a document's entries to a slice by a hash of its id: permanently the same slice, one endpoint per
+// replica.
 const HashDocID Scheme = 1
 
-// HashKey places an entry by a hash of components of its key.
+// HashKey assigns an entry to a slice by a hash of components of its key.
 const HashKey Scheme = 2
 
 var (
@@ -24,7 +25,7 @@ var (
 		Provider: newKeyHash})
 )
 
-// docIDHash is hash(docid).
+// docIDHash is the provider of hash(docid).
 type docIDHash struct{ partitions uint64 }
 
 func newDocIDHash(l *Layout) (TopologyProvider, error) {
@@ -44,10 +45,10 @@ func (docIDHash) MayHold(marked []bool, _, _ []byte) {
 	}
 }
 
-// keyHash is hash(key).
+// keyHash is the provider of hash(key).
 type keyHash struct{ l *Layout }
 
-// layOutHash finds the components.
+// layOutHash sets the components of the layout.
 func layOutHash(l *Layout, d *index.Definition) error {
 	for _, x := range d.PartitionBy.Exprs {
 		i := slices.IndexFunc(d.Keys, func(k index.KeyExpr) bool { return k.Expr == x })
@@ -87,8 +88,8 @@ func (p keyHash) Slice(kv KeyVersion) index.SliceID {
 	return slice
 }
 
-// hash hashes the components; length is how many bytes of the key they and those before them take, false when the key
-// ends early.
+// hash returns the slice by a hash of the components. length is the size of the prefix of key that ends with the last
+// hashed component; whole is false if the key ends before that.
 func (p keyHash) hash(key []byte) (slice index.SliceID, length int, whole bool) {
 	l := p.l
 	h, rest, next := uint64(hashStart), key, 0
@@ -106,10 +107,10 @@ func (p keyHash) hash(key []byte) (slice index.SliceID, length int, whole bool) 
 	return index.SliceID(finish(h) % uint64(l.Partitions)), len(key) - len(rest), true
 }
 
-// MayHold marks one slice where the range gives every component that is hashed one value.
+// MayHold marks a single slice if the range fixes the value of every hashed component.
 func (p keyHash) MayHold(marked []bool, low, high []byte) {
 	if slice, n, whole := p.hash(low); whole && high != nil && int(slice) < len(marked) {
-		// Whatever begins with these components lies below the end of this prefix.
+		// All keys that begin with these components are below the end of this prefix.
 		if end := collate.PrefixEnd(low[:n]); end == nil || bytes.Compare(high, end) <= 0 {
 			marked[slice] = true
 			return
@@ -120,8 +121,8 @@ func (p keyHash) MayHold(marked []bool, low, high []byte) {
 	}
 }
 
-// hashStart, hashMore and finish are FNV-1a with a final mix, so that the low bits of short, similar ids spread. They
-// are part of the stored format.
+// hashStart, hashMore and finish are FNV-1a with a final mix, which distributes the low bits of short, similar ids.
+// They are part of the stored format.
 const hashStart = 0xcbf29ce484222325
 
 func hashMore(h uint64, b []byte) uint64 {

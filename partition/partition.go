@@ -1,9 +1,9 @@
-// Package partition says where a secondary key lives: the TopologyProvider of the seed (IM-5), the kinds of it that
-// there are (hash(docid), hash(key), range(key); each a file that registers itself), and the placement of an index's
-// slices on indexer nodes (IM-4).
+// Package partition decides where a secondary key is stored: it has the TopologyProvider (IM-5), its kinds
+// (hash(docid), hash(key), range(key); each a file that registers itself), and the placement of an index's slices on
+// indexer nodes (IM-4).
 //
-// It promises that a location is a function of the layout and the key alone, the same on every router, indexer and
-// manager, for ever: the layout is replicated with the topology, and a change of layout is a new placement.
+// A location is a function of the layout and the key alone, the same on every router, indexer and manager,
+// permanently: the layout is replicated with the topology, and a change of layout is a new placement.
 package partition
 
 import (
@@ -15,25 +15,25 @@ import (
 	"tidemark/index"
 )
 
-// Replica is one of the equal copies of all partitions, 0 to num_replica.
+// Replica is the number of one of the equal copies of all partitions, 0 to num_replica.
 type Replica uint8
 
-// Shard is the part of a replica that one node holds.
+// Shard is the part of a replica on one node.
 type Shard struct {
 	Node index.NodeID `json:"node"`
 }
 
-// CopyState returns how far a copy has come.
+// CopyState is the state of a copy.
 type CopyState uint8
 
 // The states of a copy.
 const (
-	Placed    CopyState = iota + 1 // chosen; its host has not reported it allocated: not in the routers' topology
+	Placed    CopyState = iota + 1 // assigned; not yet allocated according to its host, and not in the routers' topology
 	Allocated                      // its host has it: routers feed it
 	Leaving                        // to be removed from its host; routers do not feed it
 )
 
-// String returns the word used in JSON.
+// String returns the word in JSON.
 func (s CopyState) String() string {
 	switch s {
 	case Placed:
@@ -46,10 +46,10 @@ func (s CopyState) String() string {
 	return fmt.Sprintf("copy state(%d)", s)
 }
 
-// MarshalText makes the JSON form the word.
+// MarshalText encodes the state as its word.
 func (s CopyState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText reads what MarshalText wrote.
+// UnmarshalText decodes what MarshalText returned.
 func (s *CopyState) UnmarshalText(b []byte) error {
 	for _, c := range []CopyState{Placed, Allocated, Leaving} {
 		if c.String() == string(b) {
@@ -69,19 +69,19 @@ type Copy struct {
 	State   CopyState     `json:"state"`
 }
 
-// Topology is where an index lives: the copies of its slices, each on an indexer (IM-4).
+// Topology is the location of an index: the copies of its slices, each on an indexer (IM-4).
 type Topology struct {
 	Index  index.ID `json:"index"`
 	Layout Layout   `json:"layout"`
 	Copies []Copy   `json:"copies"` // ascending by ID
 }
 
-// Place returns where a copy is among Copies, and whether it is.
+// Place returns the position of a copy in Copies, and whether it is there.
 func (t *Topology) Place(id index.CopyID) (at int, is bool) {
 	return slices.BinarySearchFunc(t.Copies, id, func(c Copy, id index.CopyID) int { return cmp.Compare(c.ID, id) })
 }
 
-// Of returns the copies of a slice.
+// Of returns an iterator over the copies of a slice.
 func (t *Topology) Of(slice index.SliceID) iter.Seq[Copy] {
 	return func(yield func(Copy) bool) {
 		for _, c := range t.Copies {
@@ -92,12 +92,12 @@ func (t *Topology) Of(slice index.SliceID) iter.Seq[Copy] {
 	}
 }
 
-// IsOn reports whether a node has a copy of any slice, in whatever state.
+// IsOn reports whether a node has a copy of any slice, in any state.
 func (t *Topology) IsOn(node index.NodeID) bool {
 	return slices.ContainsFunc(t.Copies, func(c Copy) bool { return c.Node == node })
 }
 
-// Servers lists the nodes that hold a copy, ascending, each once (IM-4).
+// Servers returns the nodes that hold a copy, ascending and without duplicates (IM-4).
 func (t *Topology) Servers() []index.NodeID {
 	var seen [256]bool
 	for _, c := range t.Copies {

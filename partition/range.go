@@ -9,17 +9,17 @@ import (
 	"tidemark/index"
 )
 
-// RangeKey places an entry by where its key stands between bounds, in the order of the index.
+// RangeKey assigns an entry to a slice by the range of bounds that contains its key, in the order of the index.
 const RangeKey Scheme = 3
 
 var _ = Register(Kind{Scheme: RangeKey, Name: "range(key)", By: index.PartitionRange, Leading: true, Values: true,
 	LayOut: layOutRange, Provider: newKeyRange})
 
-// keyRange is range(key).
+// keyRange is the provider of range(key).
 type keyRange struct{ bounds [][]byte }
 
-// layOutRange turns the values, which ascend, into bounds in the order of the index. Under a descending key the slices
-// come in the order of the values turned round, and a bound stands behind the keys that begin with its value.
+// layOutRange converts the values, which ascend, to bounds in the order of the index. If the key is descending the
+// slices are in the reverse order of the values, and a bound is above the keys that begin with its value.
 func layOutRange(l *Layout, d *index.Definition) error {
 	desc := d.Desc()[0]
 	for _, v := range d.PartitionBy.Values {
@@ -73,7 +73,7 @@ func (p keyRange) MayHold(marked []bool, low, high []byte) {
 	if low != nil {
 		first = int(p.Slice(KeyVersion{Key: low}))
 	}
-	if high != nil { // it does not belong to the range
+	if high != nil { // exclusive
 		last, _ = slices.BinarySearchFunc(p.bounds, high, bytes.Compare)
 	}
 	for i := first; i <= last && i < len(marked); i++ {

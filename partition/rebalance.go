@@ -6,19 +6,19 @@ import (
 	"tidemark/index"
 )
 
-// RebalanceState is how far the move of a slice has come (IM-18).
+// RebalanceState is the progress of the move of a slice (IM-18).
 type RebalanceState uint8
 
-// The states, in the order in which they follow each other. GivenUp may follow each but Done.
+// The states, in their order. GivenUp may follow each but Done.
 const (
-	RebalanceStart   RebalanceState = iota + 1 // decided; nothing has been done
-	RebalancePending                           // the new copy has a place, and is being made there
-	RebalanceCatchup                           // it is in the routers' topology, and is filled up to where the stream is
-	RebalanceDone                              // it is whole, and the old copy is out of the topology
-	RebalanceGivenUp                           // it did not come to that: the old copy has stayed
+	RebalanceStart   RebalanceState = iota + 1 // decided; nothing was done yet
+	RebalancePending                           // the new copy is placed, and is being created there
+	RebalanceCatchup                           // it is in the routers' topology, and catches up with the stream
+	RebalanceDone                              // it is whole, and the old copy was removed from the topology
+	RebalanceGivenUp                           // the move failed: the old copy has stayed
 )
 
-// String gives the word used in JSON.
+// String returns the word in JSON.
 func (s RebalanceState) String() string {
 	switch s {
 	case RebalanceStart:
@@ -35,13 +35,13 @@ func (s RebalanceState) String() string {
 	return fmt.Sprintf("rebalance state(%d)", s)
 }
 
-// Over tells that nothing more will happen.
+// Over reports whether the state is final.
 func (s RebalanceState) Over() bool { return s == RebalanceDone || s == RebalanceGivenUp }
 
-// MarshalText makes the JSON form the word.
+// MarshalText encodes the state as its word.
 func (s RebalanceState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText reads what MarshalText wrote.
+// UnmarshalText decodes what MarshalText returned.
 func (s *RebalanceState) UnmarshalText(b []byte) error {
 	for c := RebalanceStart; c <= RebalanceGivenUp; c++ {
 		if c.String() == string(b) {
@@ -52,20 +52,20 @@ func (s *RebalanceState) UnmarshalText(b []byte) error {
 	return fmt.Errorf("%w: rebalance state %q", ErrLayout, b)
 }
 
-// Rebalance is one slice's change of place: a copy of it is made on Dst, and takes the place of one on Src, if there is
-// one (IM-18).
+// Rebalance is the move of one slice: a copy is created on Dst, and replaces the copy on Src, if there is one
+// (IM-18).
 type Rebalance struct {
-	Step    uint32         `json:"step"` // number within the rebalance that it belongs to, from 1
+	Step    uint32         `json:"step"` // number within its rebalance, from 1
 	State   RebalanceState `json:"state"`
 	Index   index.ID       `json:"index"`
 	Slice   index.SliceID  `json:"slice"`
 	Replica Replica        `json:"replica"`
-	Old     index.CopyID   `json:"old,omitempty"` // the copy on Src, 0: none
+	Old     index.CopyID   `json:"old,omitempty"` // copy on Src, 0: none
 	Src     Shard          `json:"src"`
 	Dst     Shard          `json:"dst"`
-	New     index.CopyID   `json:"new,omitempty"` // the copy on Dst, from pending on
+	New     index.CopyID   `json:"new,omitempty"` // copy on Dst, from pending on
 	// Timestamp is the number of the stability timestamp of the index's bucket at which it became pending.
 	Timestamp uint64 `json:"rebalance_timestamp,omitempty"`
-	Bytes     uint64 `json:"bytes"` // that the copy is expected to take
+	Bytes     uint64 `json:"bytes"` // expected size of the copy
 	Reason    string `json:"reason,omitempty"`
 }

@@ -11,26 +11,26 @@ import (
 	"tidemark/collate"
 )
 
-// Bounds of what is kept of one copy while its entries are read. Beyond either, half of what is kept goes.
+// Limits of the sample of one copy while its entries are read. Beyond either, half of the sample is discarded.
 const (
 	MaxSamples     = 1 << 17
 	maxSampleBytes = 16 << 20
 )
 
-// Samples takes leading components of the keys of entries, in any order, and keeps some of them, as likely one as any
-// other. The zero value has none.
+// Samples is a uniform random sample of the leading components of the keys of entries, which are added in any order.
+// The zero value is empty.
 type Samples struct {
 	kept  [][]byte
 	bytes int
-	skip  uint64 // how many bits of the next draw have to be 0 for a component to be kept
+	skip  uint64 // a component is kept if that many bits of the next draw are 0
 	drawn uint64
 }
 
-// Add takes a component, collated and upright, which it copies: of one that is too long to be a bound no more than is
-// needed to order it.
+// Add adds a copy of a component, collated and not complemented. If it is too long for a bound, it is truncated to
+// what determines its order.
 func (s *Samples) Add(component []byte) { s.AddWhole(component[:min(len(component), MaxBound)]) }
 
-// AddWhole takes a key, which it copies.
+// AddWhole adds a copy of a key.
 func (s *Samples) AddWhole(key []byte) {
 	if s.skip > 0 && s.draw()&(1<<s.skip-1) != 0 {
 		return
@@ -42,7 +42,7 @@ func (s *Samples) AddWhole(key []byte) {
 		kept := s.kept[:0]
 		s.bytes = 0
 		for _, k := range s.kept {
-			if s.draw()&1 == 0 { // every second one would be the same place of the array of each document
+			if s.draw()&1 == 0 { // random, as every second one may be the same array element of each document
 				kept, s.bytes = append(kept, k), s.bytes+len(k)
 			}
 		}
@@ -51,7 +51,7 @@ func (s *Samples) AddWhole(key []byte) {
 	}
 }
 
-// draw is the next number of a sequence that is the same each time (SplitMix64).
+// draw returns the next number of a fixed pseudo-random sequence (SplitMix64).
 func (s *Samples) draw() uint64 {
 	s.drawn += 0x9e3779b97f4a7c15
 	z := s.drawn
@@ -60,9 +60,9 @@ func (s *Samples) draw() uint64 {
 	return z ^ z>>31
 }
 
-// Spread returns quantiles of what has come: at most n of the components, of at most so many bytes together, ascending,
-// the lowest first. Each stands for as many entries, from it on, as any other. of is how many were kept to choose from;
-// Samples has none afterwards.
+// Spread returns quantiles of the sample: at most n components of at most most bytes in total, ascending, the lowest
+// first. Each stands for the same number of entries, starting with itself. of is the size of the sample. Samples is
+// empty afterwards.
 func (s *Samples) Spread(n, most int) (keys [][]byte, of int) {
 	all := s.kept
 	*s = Samples{}
@@ -81,8 +81,8 @@ func (s *Samples) Spread(n, most int) (keys [][]byte, of int) {
 	return nil, len(all)
 }
 
-// Some returns at most n of what has come, of at most so many bytes together, as likely one as any other. of is how
-// many were kept to choose from; Samples has none afterwards.
+// Some returns at most n random elements of the sample, of at most most bytes in total. of is the size of the sample.
+// Samples is empty afterwards.
 func (s *Samples) Some(n, most int) (keys [][]byte, of int) {
 	all := s.kept
 	of = len(all)
@@ -98,18 +98,18 @@ func (s *Samples) Some(n, most int) (keys [][]byte, of int) {
 	return all[:min(n, of)], of
 }
 
-// Sample is what is known of the leading keys of a slice.
+// Sample has the known leading keys of a slice.
 type Sample struct {
-	Rows int64    // entries that it has
-	Of   int64    // of so many the keys are quantiles
-	Keys [][]byte // as Samples.Spread gives them
+	Rows int64    // number of its entries
+	Of   int64    // number of entries of which the keys are quantiles
+	Keys [][]byte // result of Samples.Spread
 }
 
-// doubt is how likely it may be that an error is larger than it is said to be.
+// doubt is the accepted probability that an error exceeds its bound.
 const doubt = 1e-6
 
-// off is by which part of the slice's entries a quantile of Keys may be off: half a step between two of them, and what
-// Dvoretzky, Kiefer and Wolfowitz say of a sample.
+// off returns the maximum error of a quantile of Keys, as a fraction of the slice's entries: half the distance
+// between two of them, plus the Dvoretzky-Kiefer-Wolfowitz bound for a sample.
 func (s *Sample) off() float64 {
 	if s.Rows == 0 {
 		return 0
@@ -127,24 +127,24 @@ func (s *Sample) off() float64 {
 	return min(off, 1)
 }
 
-// Cuts are values to cut a range at.
+// Cuts are values at which a range is divided.
 type Cuts struct {
 	Values []json.RawMessage
-	// Largest is which part of the entries the largest slice has then, 0 to 1.
+	// Largest is the fraction of the entries in the largest of the resulting slices, 0 to 1.
 	Largest float64
-	// Error is by which part of all entries each value may be off from where it should be.
+	// Error is the maximum deviation of each value from its target, as a fraction of all entries.
 	Error float64
-	// Of is how many entries there are in all.
+	// Of is the total number of entries.
 	Of int64
 }
 
-// weighted is a component that stands for so many entries, with all those before it.
+// weighted is a component with the number of entries for which it stands, and the number of those before it.
 type weighted struct {
 	key            []byte
 	weight, before float64
 }
 
-// merged puts the keys of all slices in order; off is as Cuts.Error.
+// merged returns the keys of all slices in order; off is Cuts.Error.
 func merged(of []Sample) (all []weighted, total, off float64) {
 	for i := range of {
 		s := &of[i]
@@ -163,10 +163,9 @@ func merged(of []Sample) (all []weighted, total, off float64) {
 	return all, before, off / max(total, 1)
 }
 
-// Quantiles returns the values that cut what samples are of into n parts of as many
-// entries: ascending and each once, fewer than n-1 where one value has more entries than a part, which is cut off from
-// what follows it. None of them is the lowest, before which no entry would be. Errors wrap ErrDefinition: a key that is
-// none.
+// Quantiles returns the values that divide the sampled entries into n parts of equal size, ascending and without
+// duplicates. There are fewer than n-1 if one value has more entries than a part; it is separated from what follows
+// it. The lowest value is not included, since no entry precedes it. Errors wrap ErrDefinition: a key is invalid.
 func Quantiles(of []Sample, n int) (c Cuts, err error) {
 	all, total, off := merged(of)
 	for i := range of {
@@ -179,11 +178,11 @@ func Quantiles(of []Sample, n int) (c Cuts, err error) {
 	for i := 1; i < n; i++ {
 		target := float64(i) * total / float64(n)
 		at := sort.Search(len(all), func(i int) bool { return all[i].before+all[i].weight/2 >= target })
-		// not the one before, nor one that is too long to be a bound
+		// skip the previous cut, and keys that are too long for a bound
 		for at < len(all) && (bytes.Equal(all[at].key, all[last].key) || len(all[at].key) >= MaxBound) {
 			at++
 		}
-		if at == len(all) || bytes.Compare(all[at].key, all[last].key) <= 0 { // before where the last cut was moved to
+		if at == len(all) || bytes.Compare(all[at].key, all[last].key) <= 0 { // the previous cut was moved beyond it
 			continue
 		}
 		text, err := collate.Decode(nil, all[at].key)

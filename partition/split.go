@@ -10,8 +10,8 @@ import (
 	"tidemark/index"
 )
 
-// With returns the values between which the slices of a range lie, and further ones, ascending. Errors wrap
-// ErrDefinition: a value that is there already, or stands twice.
+// With returns the values that divide a range, with further ones added, ascending. Errors wrap ErrDefinition: a value
+// is already there, or is listed twice.
 func With(values, further []json.RawMessage) ([]json.RawMessage, error) {
 	all, err := collated(values)
 	if err != nil {
@@ -31,8 +31,8 @@ func With(values, further []json.RawMessage) ([]json.RawMessage, error) {
 	return texts(all), nil
 }
 
-// Without returns the values between which the slices of a range lie when some are no more. Errors wrap ErrDefinition:
-// a value that is not among them, or stands twice.
+// Without returns the values that divide a range, with some removed. Errors wrap ErrDefinition: a value is not there,
+// or is listed twice.
 func Without(values, gone []json.RawMessage) ([]json.RawMessage, error) {
 	all, err := collated(values)
 	if err != nil {
@@ -52,7 +52,7 @@ func Without(values, gone []json.RawMessage) ([]json.RawMessage, error) {
 	return texts(all), nil
 }
 
-// shown lists values for people, the first ones of many.
+// shown returns values for people, the first ones if there are many.
 func shown(values []json.RawMessage) string {
 	const most = 8
 	if len(values) <= most {
@@ -69,7 +69,7 @@ func toBytes(values []json.RawMessage) [][]byte {
 	return all
 }
 
-// cut is a value with what it is ordered by.
+// cut is a value with its collated key.
 type cut struct {
 	text json.RawMessage
 	key  []byte
@@ -77,7 +77,7 @@ type cut struct {
 
 func (c cut) compare(o cut) int { return bytes.Compare(c.key, o.key) }
 
-// collated orders values as an ascending index has them.
+// collated sorts values in the order of an ascending index.
 func collated(values []json.RawMessage) ([]cut, error) {
 	all := make([]cut, len(values))
 	for i, v := range values {
@@ -99,8 +99,8 @@ func texts(all []cut) []json.RawMessage {
 	return values
 }
 
-// Joined returns the values of a range when each of these slices, ascending and in the order of the index, has become
-// one with the slice before. Errors wrap ErrDefinition.
+// Joined returns the values that divide a range after each of the given slices, ascending in the order of the index,
+// was merged with its predecessor. Errors wrap ErrDefinition.
 func Joined(d *index.Definition, joins []index.SliceID) ([]json.RawMessage, error) {
 	values, n := d.PartitionBy.Values, len(d.PartitionBy.Values)
 	gone := make([]json.RawMessage, 0, len(joins))
@@ -110,7 +110,7 @@ func Joined(d *index.Definition, joins []index.SliceID) ([]json.RawMessage, erro
 				joins)
 		}
 		at := int(slice) - 1
-		if d.Desc()[0] { // the slices come in the order of the values turned round
+		if d.Desc()[0] { // the slices are in the reverse order of the values
 			at = n - int(slice)
 		}
 		gone = append(gone, values[at])
