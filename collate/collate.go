@@ -11,13 +11,13 @@
 //   - Objects compare by number of members, then member by member in the order of their names: first by name, then by
 //     value. Of members with the same name the last counts.
 //
-// The promises: each encoded value delimits itself (no encoding is a prefix of another), so that a composite key is the
+// Guarantees: each encoded value delimits itself (no encoding is a prefix of another), so that a composite key is the
 // plain concatenation of its components; the complement of an encoding sorts in reverse (DESC); two values have the
-// same bytes if and only if they are equal; decoding gives the value back. The bytes are a stored format and do not
+// same bytes if and only if they are equal; decoding returns the value. The bytes are a stored format and do not
 // change.
 //
-// The package never allocates on the way from plain values to bytes (other than to grow dst), never panics on input,
-// and knows nothing about documents or indexes.
+// The package does not allocate when it encodes plain values (other than to grow dst), never panics on input, and has
+// no knowledge of documents or indexes.
 package collate
 
 import (
@@ -34,20 +34,21 @@ const (
 )
 
 var (
-	// ErrJSON is wrapped when a text is not one JSON value.
+	// ErrJSON is wrapped if a text is not one JSON value.
 	ErrJSON = errors.New("not a JSON value")
-	// ErrDepth is wrapped when a value is nested deeper than MaxDepth.
+	// ErrDepth is wrapped if a value is nested deeper than MaxDepth.
 	ErrDepth = errors.New("nested too deep")
-	// ErrKey is wrapped when bytes are not what this package writes.
+	// ErrKey is wrapped if bytes were not encoded by this package.
 	ErrKey = errors.New("not a collated key")
-	// ErrTooLong is wrapped when an encoding would pass the caller's limit.
+	// ErrTooLong is wrapped if an encoding would exceed the caller's limit.
 	ErrTooLong = errors.New("collated key too long")
 )
 
-// Kind is the type of a value, in collation order. It is also the first byte of its encoding; room is left between.
+// Kind is the type of a value, in collation order. It is also the first byte of its encoding; the values between are
+// unused.
 type Kind byte
 
-// The kinds. The zero byte ends arrays and objects and therefore is none.
+// The kinds. A zero byte ends arrays and objects and therefore is not a kind.
 const (
 	Missing Kind = 0x08
 	Null    Kind = 0x10
@@ -105,8 +106,8 @@ func AppendBool(dst []byte, v bool) []byte {
 	return append(dst, byte(False))
 }
 
-// AppendString appends a string given by its bytes. Bytes that are not UTF-8 keep their place in the order, and are
-// decoded as U+FFFD each, since JSON cannot hold them.
+// AppendString appends a string given by its bytes. Bytes that are not UTF-8 are ordered by their value, and each is
+// decoded as U+FFFD, since JSON cannot represent them.
 func AppendString(dst, s []byte) []byte {
 	dst = append(dst, byte(String))
 	if i := bytes.IndexByte(s, 0); i >= 0 {

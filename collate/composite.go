@@ -29,8 +29,8 @@ func AppendComposite(dst []byte, components [][]byte, desc []bool) ([]byte, erro
 	return out, nil
 }
 
-// Next cuts the first component off a key: its bytes as they stand there (complemented if desc) and what follows. The
-// component is checked in full, so that Decode of it (upright) cannot fail.
+// Next splits the first component off a key. It returns its bytes as they are in the key (complemented if desc) and
+// the rest. The component is fully validated, so that Decode of it (not complemented) cannot fail.
 func Next(key []byte, desc bool) (component, rest []byte, err error) {
 	if len(key) == 0 {
 		return nil, nil, fmt.Errorf("%w: no component left", ErrKey)
@@ -39,7 +39,7 @@ func Next(key []byte, desc bool) (component, rest []byte, err error) {
 	if desc {
 		flip = 0xFF
 	}
-	// What is frequent needs no upright copy.
+	// The frequent kinds need no copy of the key without complement.
 	switch Kind(key[0] ^ flip) {
 	case Missing, Null, False, True:
 		return key[:1], key[1:], nil
@@ -78,7 +78,7 @@ func kindOf(key []byte, desc bool) Kind {
 }
 
 // DecodeComposite appends a key as a JSON array with one element per component. JSON has no MISSING: such a component
-// is shown as null, and MissingComponents tells which these are. On an error, which wraps ErrKey, dst is unchanged.
+// is null, and MissingComponents returns their positions. On an error, which wraps ErrKey, dst is unchanged.
 func DecodeComposite(dst, key []byte, desc []bool) (jsonArray []byte, err error) {
 	out := append(dst, '[')
 	var room [128]byte
@@ -102,8 +102,8 @@ func DecodeComposite(dst, key []byte, desc []bool) (jsonArray []byte, err error)
 	return append(out, ']'), nil
 }
 
-// MissingComponents returns the places of the components of a key that are MISSING, which DecodeComposite shows as
-// null.
+// MissingComponents returns the positions of the components of a key that are MISSING, which DecodeComposite returns
+// as null.
 func MissingComponents(key []byte, desc []bool) (places []int, err error) {
 	for i := 0; len(key) > 0; i++ {
 		down := i < len(desc) && desc[i]
@@ -117,7 +117,7 @@ func MissingComponents(key []byte, desc []bool) (places []int, err error) {
 	return places, nil
 }
 
-// DecodeNext appends the first component of a key, an ascending one, as Decode does, and returns the rest of the key.
+// DecodeNext appends the first component of a key, an ascending one, like Decode, and returns the rest of the key.
 // On an error, which wraps ErrKey, dst is unchanged.
 func DecodeNext(dst, key []byte) (text, rest []byte, err error) {
 	if len(key) == 0 {
@@ -144,7 +144,7 @@ func Decode(dst, component []byte) (text []byte, err error) {
 	return text, nil
 }
 
-// appendText writes a value that valueLen has checked.
+// appendText appends the JSON text of a value that valueLen has checked.
 func appendText(dst, key []byte) (text, rest []byte) {
 	kind, rest := Kind(key[0]), key[1:]
 	switch kind {
@@ -191,8 +191,8 @@ func appendStringText(dst, key []byte) (text, rest []byte) {
 	return AppendQuoted(dst, body), rest
 }
 
-// stringLen returns how many bytes after the kind belong to a string, its end included. Flip is 0xFF for a descending
-// one.
+// stringLen returns how many bytes after the kind belong to a string, including its end. flip is 0xFF for a
+// descending one.
 func stringLen(key []byte, flip byte) (int, error) {
 	for i := 0; ; i += 2 {
 		n := bytes.IndexByte(key[i:], strEscape^flip)
@@ -212,7 +212,7 @@ func stringLen(key []byte, flip byte) (int, error) {
 
 var errUnordered = errors.New("members of an object are not in order")
 
-// valueLen returns how many bytes the value at the begin of key has, and checks all of them.
+// valueLen returns the size of the value at the beginning of key, and validates all of it.
 func valueLen(key []byte, depth int) (int, error) {
 	if len(key) == 0 {
 		return 0, fmt.Errorf("%w: a value is missing", ErrKey)

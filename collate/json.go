@@ -8,14 +8,14 @@ import (
 	"slices"
 )
 
-// AppendJSON appends the one JSON value that text holds. The error wraps ErrJSON or ErrDepth and says where; dst is
-// then unchanged.
+// AppendJSON appends the JSON value in text. The error wraps ErrJSON or ErrDepth and has the position; dst is
+// unchanged then.
 func AppendJSON(dst, text []byte) ([]byte, error) {
 	return AppendJSONLimit(dst, text, math.MaxInt)
 }
 
-// AppendJSONLimit is AppendJSON that gives up with ErrTooLong as soon as it has written more than limit bytes. Members
-// that a later one of the same name replaces are counted too.
+// AppendJSONLimit is AppendJSON that fails with ErrTooLong as soon as it has written more than limit bytes. Members
+// that a later one of the same name replaces count too.
 func AppendJSONLimit(dst, text []byte, limit int) ([]byte, error) {
 	e := encoder{text: text, limit: math.MaxInt}
 	if limit < math.MaxInt-len(dst) {
@@ -33,7 +33,7 @@ func AppendJSONLimit(dst, text []byte, limit int) ([]byte, error) {
 	return out, nil
 }
 
-// encoder walks one text. After an error every call returns at once.
+// encoder encodes one text. After an error every call returns at once.
 type encoder struct {
 	text  []byte
 	limit int // of len(dst)
@@ -47,7 +47,7 @@ func (e *encoder) fail(dst []byte, i int, what string) []byte {
 	return dst
 }
 
-// value appends the value that begins at text[i] and gives the index after it.
+// value appends the value that begins at text[i] and returns the index after it.
 func (e *encoder) value(dst []byte, i, depth int) ([]byte, int) {
 	if i >= len(e.text) {
 		return e.fail(dst, i, "the text ends"), i
@@ -137,7 +137,7 @@ func (e *encoder) deeper(depth, i int) bool {
 	return true
 }
 
-// member is where the name and the value of an object's member stand in dst.
+// member has the positions in dst of the name and the value of an object's member.
 type member struct{ name, value, end int }
 
 // object appends the kind, the number of members in four bytes, the members in the order of their names, and the end.
@@ -184,8 +184,7 @@ func (e *encoder) object(dst []byte, i, depth int) ([]byte, int) { //nolint:gocy
 	}
 }
 
-// finishObject brings the members that stand from start on into order, drops those that a later one replaces, and
-// writes count and end.
+// finishObject sorts the members from start on, drops those that a later one replaces, and writes count and end.
 func finishObject(dst []byte, start int, members []member) []byte {
 	name := func(m member) []byte { return dst[m.name:m.value] }
 	ordered := true

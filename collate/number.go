@@ -8,23 +8,23 @@ import (
 	"strconv"
 )
 
-// A number is its kind and eight bytes: the nearest float64, its bits arranged so that they sort by value. That is all
-// below 2^53 in magnitude, where every integer is a float64. From there on a remainder follows, the exact value of an
-// integer of 64 bits minus that float64, else 0: one byte of sign and length, then the magnitude. Rounding keeps order,
-// so float64 first and remainder second is the order of the values. Beyond the largest float64 the eight bytes are
-// those of an infinity, and decimal exponent and digits follow.
+// A number is encoded as its kind and eight bytes: the nearest float64, with its bits arranged so that they sort by
+// value. Below 2^53 in magnitude that is all, because every integer there is a float64. From there on a remainder
+// follows: for an integer of 64 bits its exact value minus that float64, else 0, as one byte of sign and length, then
+// the magnitude. Rounding preserves order, so float64 first and remainder second is the order of the values. Beyond
+// the largest float64 the eight bytes are those of an infinity, and decimal exponent and digits follow.
 const (
 	exactInts = 1 << 53 // from here on not every integer is a float64
 
 	// remainderZero+n: n bytes of a positive magnitude follow; remainderZero-n: n complemented bytes of a negative one.
 	remainderZero = 0x80
-	// maxRemainder is the most bytes of a remainder: half the distance between the two largest int64s that are float64s is
-	// 2^9.
+	// maxRemainder is the maximum size of a remainder in bytes: half the distance between the two largest int64s that
+	// are float64s is 2^9.
 	maxRemainder = 2
 
-	// safeDigits is how many digits surely fit an int64.
+	// safeDigits is a number of digits that always fits an int64.
 	safeDigits = 18
-	// maxFloatDigits is how many digits an integer has that rounds to a float64; any longer is beyond.
+	// maxFloatDigits is the maximum number of digits of an integer that rounds to a finite float64.
 	maxFloatDigits = 309
 )
 
@@ -37,7 +37,7 @@ func sortable(f float64) uint64 {
 	return u | 1<<63
 }
 
-// unsortable undoes sortable.
+// unsortable is the inverse of sortable.
 func unsortable(u uint64) float64 {
 	if u>>63 != 0 {
 		return math.Float64frombits(u &^ (1 << 63))
@@ -45,14 +45,14 @@ func unsortable(u uint64) float64 {
 	return math.Float64frombits(^u)
 }
 
-// appendFloat appends kind and the eight bytes.
+// appendFloat appends the kind and the eight bytes.
 func appendFloat(dst []byte, f float64) []byte {
 	u := sortable(f)
 	return append(dst, byte(Number), byte(u>>56), byte(u>>48), byte(u>>40), byte(u>>32), byte(u>>24), byte(u>>16),
 		byte(u>>8), byte(u))
 }
 
-// AppendFloat64 appends a number. -0 is 0; NaN and the infinities, which JSON has not, are null.
+// AppendFloat64 appends a number. -0 becomes 0; NaN and the infinities, which JSON does not have, become null.
 func AppendFloat64(dst []byte, f float64) []byte {
 	if f == 0 {
 		f = 0 // also -0
@@ -102,7 +102,7 @@ func AppendNumber(dst, text []byte) ([]byte, error) {
 	return appendNumber(dst, text, integer), nil
 }
 
-// appendNumber appends a valid number text; integer tells that it has neither fraction nor exponent.
+// appendNumber appends a valid number text; integer is set if it has neither fraction nor exponent.
 func appendNumber(dst, text []byte, integer bool) []byte {
 	if !integer {
 		f, err := strconv.ParseFloat(string(text), 64)
@@ -128,8 +128,8 @@ func appendNumber(dst, text []byte, integer bool) []byte {
 	return AppendInt64(dst, v)
 }
 
-// appendBigInteger appends an integer text of any size: exactly if it has 64 bits, else as the nearest float64, which
-// is what arithmetic makes of it.
+// appendBigInteger appends an integer text of any size: exactly if it has 64 bits, else as the nearest float64, like
+// arithmetic would.
 func appendBigInteger(dst, text []byte) []byte {
 	if v, err := strconv.ParseInt(string(text), 10, 64); err == nil {
 		return AppendInt64(dst, v)
@@ -168,7 +168,7 @@ func appendDecimal(dst, text []byte) []byte {
 		switch {
 		case c == '.':
 		case leading && c == '0':
-			exponent-- // 0.00d: the first digit that counts stands further right
+			exponent-- // 0.00d: the first significant digit is further right
 		default:
 			leading = false
 			dst = append(dst, mantissa[i]-'0'+1)
@@ -178,7 +178,7 @@ func appendDecimal(dst, text []byte) []byte {
 		exponent = MaxExponent + 1 // 0.1 × 10^(MaxExponent+1)
 		dst = append(dst[:start+4], 2)
 	}
-	for dst[len(dst)-1] == 1 { // zeros at the end do not count
+	for dst[len(dst)-1] == 1 { // trailing zeros are not significant
 		dst = dst[:len(dst)-1]
 	}
 	dst = append(dst, 0)
@@ -189,7 +189,7 @@ func appendDecimal(dst, text []byte) []byte {
 	return dst
 }
 
-// parseExponent reads sign and digits, and keeps to a range in which sums with a text's length are safe.
+// parseExponent parses sign and digits, clamped to a range in which sums with a text's length cannot overflow.
 func parseExponent(text []byte) int64 {
 	negative := text[0] == '-'
 	if text[0] == '-' || text[0] == '+' {
@@ -207,7 +207,7 @@ func parseExponent(text []byte) int64 {
 	return e
 }
 
-// decodeNumber writes the JSON text of the number whose bytes after the kind are key, and returns what follows it.
+// decodeNumber appends the JSON text of the number whose bytes after the kind are key, and returns the rest of key.
 func decodeNumber(dst, key []byte) (text, rest []byte, err error) {
 	n, err := numberLen(key)
 	if err != nil {
@@ -228,19 +228,19 @@ func decodeNumber(dst, key []byte) (text, rest []byte, err error) {
 	return strconv.AppendInt(dst, int64(f)+r, 10), rest, nil
 }
 
-// NumberForm says what ReadNumber has found.
+// NumberForm is the form of a number that ReadNumber has decoded.
 type NumberForm int
 
 // The forms of numbers.
 const (
-	NoNumber NumberForm = iota // a value of another kind, or bytes that are no component
-	Integer                    // one of 64 bits
+	NoNumber NumberForm = iota // a value of another kind, or bytes that are not a component
+	Integer                    // an integer of 64 bits
 	Float
-	Beyond // further from 0 than any float64
+	Beyond // beyond the largest float64 in magnitude
 )
 
-// ReadNumber returns the number that an upright component is: an Integer exactly and as the nearest float64, a Float as
-// f alone.
+// ReadNumber returns the number of a component that is not complemented: an Integer exactly and as the nearest
+// float64, a Float as f alone.
 func ReadNumber(component []byte) (v int64, f float64, form NumberForm) {
 	if len(component) == 0 || Kind(component[0]) != Number {
 		return 0, 0, NoNumber
@@ -266,7 +266,7 @@ func ReadNumber(component []byte) (v int64, f float64, form NumberForm) {
 	return 0, f, Float
 }
 
-// remainder reads what stands behind the eight bytes: nothing, zero, or the exact value minus the float64.
+// remainder decodes what follows the eight bytes: nothing, zero, or the exact value minus the float64.
 func remainder(key []byte) (r int64) {
 	if len(key) <= 1 {
 		return 0
@@ -281,10 +281,10 @@ func remainder(key []byte) (r int64) {
 	return sign * r
 }
 
-// maxPlainInteger is up to where whole numbers are written with all their digits; they are exact.
+// maxPlainInteger is the limit below which integers are written with all their digits, which are exact.
 const maxPlainInteger = 1e21
 
-// appendFloatText writes a float64 such that reading the text as a number gives the same bytes again.
+// appendFloatText appends the text of a float64. Encoding the text as a number results in the same bytes.
 func appendFloatText(dst []byte, f float64) []byte {
 	a := math.Abs(f)
 	switch {
@@ -298,7 +298,7 @@ func appendFloatText(dst []byte, f float64) []byte {
 	return strconv.AppendFloat(dst, f, 'e', -1, 64)
 }
 
-// decodeDecimal writes what appendDecimal wrote after the infinity.
+// decodeDecimal appends the text of what appendDecimal wrote after the infinity.
 func decodeDecimal(dst, key []byte, negative bool) []byte {
 	flip := byte(0)
 	if negative {
@@ -319,10 +319,10 @@ func decodeDecimal(dst, key []byte, negative bool) []byte {
 	return strconv.AppendUint(dst, uint64(exponent)-1, 10)
 }
 
-// shortNumber is how many bytes after the kind a number of less than 2^53 in magnitude has.
+// shortNumber is the size after the kind of a number below 2^53 in magnitude.
 const shortNumber = 8
 
-// isShortNumber reports whether the bytes after the kind are such a number. Flip is 0xFF for a descending one.
+// isShortNumber reports whether the bytes after the kind are such a number. flip is 0xFF for a descending one.
 func isShortNumber(key []byte, flip byte) bool {
 	if len(key) < shortNumber {
 		return false

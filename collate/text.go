@@ -13,9 +13,9 @@ const (
 	highBits = 0x8080808080808080
 )
 
-// ScanString looks for the end of a JSON string whose opening quote stands before text[i]. It returns the index of the
-// closing quote, or -1 if there is none, or a control character or a wrong escape stands before it. Plain tells that
-// the body is ASCII without escapes, and so already what it means; otherwise AppendUnquoted tells.
+// ScanString finds the end of a JSON string whose opening quote is before text[i]. It returns the index of the
+// closing quote, or -1 if there is none, or a control character or an invalid escape precedes it. plain reports
+// whether the body is ASCII without escapes, so that it needs no decoding by AppendUnquoted.
 func ScanString(text []byte, i int) (end int, plain bool) {
 	plain = true
 	for {
@@ -54,8 +54,8 @@ func ScanString(text []byte, i int) (end int, plain bool) {
 	}
 }
 
-// AppendUnquoted appends what the body of a JSON string (without its quotes) means. Like encoding/json it takes half a
-// surrogate pair and bytes that are not UTF-8 as U+FFFD each. The error wraps ErrJSON, and dst is then unchanged.
+// AppendUnquoted appends the decoded body of a JSON string (without its quotes). Like encoding/json it decodes half a
+// surrogate pair, and each byte that is not UTF-8, as U+FFFD. The error wraps ErrJSON; dst is unchanged then.
 func AppendUnquoted(dst, body []byte) ([]byte, error) {
 	start := len(dst)
 	for i := 0; i < len(body); {
@@ -82,7 +82,7 @@ func AppendUnquoted(dst, body []byte) ([]byte, error) {
 	return dst, nil
 }
 
-// unescape reads the escape at the begin of b: the character and the escape's length, 0 if it is none.
+// unescape decodes the escape at the beginning of b: the character and the escape's length, 0 if it is invalid.
 func unescape(b []byte) (r rune, n int) {
 	if len(b) < 2 {
 		return 0, 0
@@ -118,7 +118,7 @@ func unescape(b []byte) (r rune, n int) {
 	return 0, 0
 }
 
-// hex4 reads four hexadecimal digits, or gives -1.
+// hex4 decodes four hexadecimal digits. It returns -1 if they are invalid.
 func hex4(b []byte) (r rune) {
 	if len(b) < 4 {
 		return -1
@@ -138,7 +138,7 @@ func hex4(b []byte) (r rune) {
 }
 
 // ScanNumber returns the index after the number that begins at text[i], and whether it has neither fraction nor
-// exponent. What is no number ends at i.
+// exponent. It returns i if there is no number.
 func ScanNumber(text []byte, i int) (end int, integer bool) { //nolint:gocyclo // a hot path, read in one piece
 	start := i
 	if i < len(text) && text[i] == '-' {
@@ -177,7 +177,7 @@ func digits(text []byte, i int) int {
 	return i
 }
 
-// skipSpace returns the index of the first byte from i on that is no white space.
+// skipSpace returns the index of the first byte from i on that is not white space.
 func skipSpace(text []byte, i int) int {
 	for i < len(text) && (text[i] == ' ' || text[i] == '\n' || text[i] == '\r' || text[i] == '\t') {
 		i++
@@ -188,7 +188,7 @@ func skipSpace(text []byte, i int) int {
 // AppendQuoted appends s as a JSON string; bytes that are not UTF-8 become U+FFFD each.
 func AppendQuoted(dst, s []byte) []byte {
 	dst = append(dst, '"')
-	done := 0 // s[:done] is written
+	done := 0 // s[:done] has been written
 	for i := plain(s); i < len(s); {
 		c := s[i]
 		if c >= utf8.RuneSelf {
@@ -209,12 +209,12 @@ func AppendQuoted(dst, s []byte) []byte {
 	return append(append(dst, s[done:]...), '"')
 }
 
-// plain returns how many bytes at the begin of s stand for themselves, eight at a time.
+// plain returns how many bytes at the beginning of s need no escape, eight at a time.
 func plain(s []byte) (n int) {
 	for ; n+8 <= len(s); n += 8 {
 		w := binary.LittleEndian.Uint64(s[n:])
 		quote, slash := w^(lowBits*'"'), w^(lowBits*'\\')
-		// of a byte that does not, or of its neighbour
+		// set by a byte that needs one, or by its neighbour
 		if (w|(w-lowBits*0x20)|(quote-lowBits)|(slash-lowBits))&highBits != 0 {
 			break
 		}
@@ -237,7 +237,7 @@ func appendEscape(dst []byte, c byte) []byte {
 	return append(dst, '\\', 'u', '0', '0', digits[c>>4], digits[c&15])
 }
 
-// maxShown is how much of a text an error message repeats.
+// maxShown bounds the part of a text that an error message repeats.
 const maxShown = 60
 
 func clip(b []byte) []byte {

@@ -9,7 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Generators of JSON texts. They love edges: values that are near to each other or equal in other words.
+// Generators of JSON texts. They favour edge cases: values that are close to each other, or equal but written
+// differently.
 
 var edgeNumbers = []string{
 	"0", "-0", "0.0", "-0.0", "0e5", "0e999999", "1", "1.0", "10e-1", "-1", "0.1", "0.10000000000000001", "5e-324",
@@ -62,7 +63,7 @@ func NumberText() *rapid.Generator[string] {
 	)
 }
 
-// StringText generates JSON texts of strings, also with what is no UTF-8.
+// StringText generates JSON texts of strings, including invalid UTF-8.
 func StringText() *rapid.Generator[string] {
 	return rapid.OneOf(
 		rapid.SampledFrom([]string{
@@ -74,7 +75,7 @@ func StringText() *rapid.Generator[string] {
 	)
 }
 
-// ValueText generates JSON texts of all types, nested at most so deep.
+// ValueText generates JSON texts of all types, nested at most depth levels.
 func ValueText(depth int) *rapid.Generator[string] {
 	scalars := []*rapid.Generator[string]{rapid.SampledFrom([]string{"null", "false", "true"}), NumberText(), StringText()}
 	if depth == 0 {

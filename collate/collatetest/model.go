@@ -1,5 +1,5 @@
-// Package collatetest is the slow and obvious model of package collate: values as encoding/json reads them, numbers as
-// exact decimals, compared by the book. It is for tests only and shares no code with what it checks.
+// Package collatetest is a slow and simple model of package collate: values as decoded by encoding/json, numbers as
+// exact decimals, compared as documented. It is for tests only and shares no code with package collate.
 package collatetest
 
 import (
@@ -13,10 +13,10 @@ import (
 	"strings"
 )
 
-// Missing is MISSING, which JSON has not.
+// Missing is MISSING, which JSON does not have.
 type Missing struct{}
 
-// Decode reads one JSON value with numbers as json.Number, or tells that it is none.
+// Decode decodes one JSON value with numbers as json.Number. ok is false if text is not one.
 func Decode(text []byte) (v any, ok bool) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
@@ -26,14 +26,15 @@ func Decode(text []byte) (v any, ok bool) {
 	return v, true
 }
 
-// decimal is an exact number, sign × 0.digits × 10^exponent, small enough to be compared by hand at any magnitude.
+// decimal is an exact number, sign × 0.digits × 10^exponent, which can be compared at any magnitude.
 type decimal struct {
 	negative bool
 	digits   string // no zero at either end; empty for 0
 	exponent int
 }
 
-// number is the value that a number text stands for: its integer, or the float64 nearest to it, or itself beyond.
+// number returns the value of a number text: its integer, or the nearest float64, or the exact decimal beyond
+// float64.
 func number(text json.Number) decimal {
 	s := string(text)
 	if _, err := strconv.ParseInt(s, 10, 64); err != nil {
@@ -113,7 +114,7 @@ func rank(v any) int {
 	panic(fmt.Sprintf("%T", v))
 }
 
-// Compare returns the collation order of two values that consist of what Decode makes, or are Missing.
+// Compare returns the collation order of two values that Decode returned, or that are Missing.
 func Compare(a, b any) int {
 	if c := rank(a) - rank(b); c != 0 {
 		return c
