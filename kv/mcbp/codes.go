@@ -5,7 +5,7 @@ import "fmt"
 // Status is the result in a response.
 type Status uint16
 
-// The statuses that this product gives or understands.
+// The statuses that this product sends or understands.
 const (
 	StatusOK                Status = 0x00
 	StatusKeyNotFound       Status = 0x01
@@ -13,18 +13,18 @@ const (
 	StatusTooBig            Status = 0x03
 	StatusInvalid           Status = 0x04
 	StatusNotStored         Status = 0x05
-	StatusBadDelta          Status = 0x06 // INCREMENT, DECREMENT: the value is no number
-	StatusNotMyVBucket      Status = 0x07 // the body may hold the newer cluster config
+	StatusBadDelta          Status = 0x06 // INCREMENT, DECREMENT: the value is not a number
+	StatusNotMyVBucket      Status = 0x07 // the body may have the newer cluster config
 	StatusNoBucket          Status = 0x08 // no bucket selected on this connection
 	StatusLocked            Status = 0x09
 	StatusAuthStale         Status = 0x1f
 	StatusAuthError         Status = 0x20
 	StatusAuthContinue      Status = 0x21
 	StatusRange             Status = 0x22
-	StatusRollback          Status = 0x23 // STREAM_REQ: value is the seqno to go back to
+	StatusRollback          Status = 0x23 // STREAM_REQ: value is the seqno to which to roll back
 	StatusNoAccess          Status = 0x24
-	StatusNotInitialized    Status = 0x25 // the node has not been told yet who may do what
-	StatusUnknownFrameInfo  Status = 0x80 // a frame extra that is not known
+	StatusNotInitialized    Status = 0x25 // the node has no access rules yet
+	StatusUnknownFrameInfo  Status = 0x80 // unknown frame extra
 	StatusUnknownCommand    Status = 0x81
 	StatusNoMemory          Status = 0x82
 	StatusNotSupported      Status = 0x83
@@ -32,15 +32,15 @@ const (
 	StatusBusy              Status = 0x85
 	StatusTemporary         Status = 0x86
 	StatusUnknownCollection Status = 0x88
-	StatusNoManifest        Status = 0x89 // of collections: not told yet
-	StatusManifestAhead     Status = 0x8b // the vbucket has not come to it yet
+	StatusNoManifest        Status = 0x89 // of collections: none received yet
+	StatusManifestAhead     Status = 0x8b // the vbucket has not reached that manifest yet
 	StatusUnknownScope      Status = 0x8c
-	// A write asks for more copies than its success alone: no such level, or not to be had here.
+	// A write requires durability: the level is unknown, or impossible here.
 	StatusDurabilityInvalid    Status = 0xa0
 	StatusDurabilityImpossible Status = 0xa1
 )
 
-// statusNames are the protocol's.
+// statusNames has the names in the protocol.
 var statusNames = map[Status]string{
 	StatusOK:                   "OK",
 	StatusKeyNotFound:          "KEY_NOT_FOUND",
@@ -74,7 +74,7 @@ var statusNames = map[Status]string{
 	StatusDurabilityImpossible: "DURABILITY_IMPOSSIBLE",
 }
 
-// String returns the protocol's name of the status.
+// String returns the name in the protocol.
 func (s Status) String() string {
 	if name, ok := statusNames[s]; ok {
 		return name
@@ -85,7 +85,7 @@ func (s Status) String() string {
 // Feature is a HELLO feature: what the client asks for and the server grants.
 type Feature uint16
 
-// The HELLO features that this product knows.
+// The HELLO features that this product supports or recognizes.
 const (
 	FeatureTLS            Feature = 0x02
 	FeatureTCPNoDelay     Feature = 0x03
@@ -102,11 +102,11 @@ const (
 	FeatureFlexibleFrames Feature = 0x10
 	FeatureSyncReplicate  Feature = 0x11
 	FeatureCollections    Feature = 0x12
-	FeatureKnownConfig    Feature = 0x1d // GET_CLUSTER_CONFIG says what is known
-	FeatureDedupNMVB      Feature = 0x1e // NOT_MY_VBUCKET repeats no known config
+	FeatureKnownConfig    Feature = 0x1d // GET_CLUSTER_CONFIG has the version that the client knows
+	FeatureDedupNMVB      Feature = 0x1e // NOT_MY_VBUCKET does not repeat a known config
 )
 
-// featureNames are the protocol's, in the order of their numbers.
+// featureNames has the names in the protocol, in the order of their numbers.
 var featureNames = [...]struct {
 	feature Feature
 	name    string
@@ -120,7 +120,7 @@ var featureNames = [...]struct {
 	{FeatureDedupNMVB, "deduplicated configs"},
 }
 
-// Features lists those that this product knows.
+// Features returns the features in featureNames.
 func Features() []Feature {
 	out := make([]Feature, len(featureNames))
 	for i, f := range featureNames {
@@ -129,7 +129,7 @@ func Features() []Feature {
 	return out
 }
 
-// String is the feature's name.
+// String returns the feature's name.
 func (f Feature) String() string {
 	for _, n := range featureNames {
 		if n.feature == f {
@@ -142,8 +142,8 @@ func (f Feature) String() string {
 // Datatype is the set of flags that describe a value.
 type Datatype uint8
 
-// The datatype flags. JSON is a hint only: real engines leave it out
-// (docs/couchbase.md, "Engines"): decide by looking.
+// The datatype flags. JSON is a hint only: real engines omit it (docs/couchbase.md, "Engines"), so that receivers
+// have to inspect the value.
 const (
 	DatatypeJSON   Datatype = 1
 	DatatypeSnappy Datatype = 2
@@ -153,7 +153,7 @@ const (
 // Has reports whether all of the flags are set.
 func (d Datatype) Has(flags Datatype) bool { return d&flags == flags }
 
-// EndReason says why a stream ended.
+// EndReason is the reason for which a stream ended.
 type EndReason uint32
 
 // The reasons of STREAM_END.
@@ -169,7 +169,7 @@ const (
 	EndPrivilegeLost  EndReason = 8
 )
 
-// String is the reason in words.
+// String returns the reason in words.
 func (r EndReason) String() string {
 	names := [...]string{"ok", "closed", "state changed", "disconnected", "too slow", "backfill failed", "rollback",
 		"filter empty", "privilege lost"}
@@ -201,7 +201,7 @@ const (
 	OpenXattrs      OpenFlags = 0x04 // send extended attributes (needs noop)
 	OpenNoValue     OpenFlags = 0x08
 	OpenDeleteTimes OpenFlags = 0x20 // 21 byte deletion extras
-	// OpenDeletedUserXattrs asks for all extended attributes of deletions, not only the system's.
+	// OpenDeletedUserXattrs requests all extended attributes of deletions, not only those of the system.
 	OpenDeletedUserXattrs OpenFlags = 0x100
 )
 
@@ -217,16 +217,15 @@ const (
 	StreamActiveOnly   StreamFlags = 0x10
 	StreamStrictVBUUID StreamFlags = 0x20
 	StreamFromLatest   StreamFlags = 0x40
-	// StreamIgnorePurged skips the purge check of the rollback decision. An index
-	// must never set it: it would miss deletions for ever.
+	// StreamIgnorePurged skips the purge check of the rollback decision. An index must never set it: it would miss
+	// deletions permanently.
 	StreamIgnorePurged StreamFlags = 0x80
 )
 
 // VBucketState is the state of a vbucket on a node.
 type VBucketState uint32
 
-// The vbucket states. VBucketAlive asks GET_ALL_VB_SEQNOS for all of the others
-// but dead.
+// The vbucket states. In GET_ALL_VB_SEQNOS VBucketAlive stands for all of the others except dead.
 const (
 	VBucketAlive   VBucketState = 0
 	VBucketActive  VBucketState = 1
@@ -235,8 +234,7 @@ const (
 	VBucketDead    VBucketState = 4
 )
 
-// The keys of DCP_CONTROL that this product sends or understands, and the
-// control values are decimal numbers or "true" / "false".
+// The keys of DCP_CONTROL that this product sends or understands. The values are decimal numbers or "true" / "false".
 const (
 	ControlBufferSize    = "connection_buffer_size" // bytes that may be in flight
 	ControlEnableNoop    = "enable_noop"

@@ -12,11 +12,10 @@ import (
 	"strings"
 )
 
-// ErrConfig says that a cluster config is not usable; the message names the
-// field.
+// ErrConfig is wrapped if a cluster config is not usable; the message names the field.
 var ErrConfig = errors.New("mcbp: unusable cluster config")
 
-// ErrNoVBuckets says, beside ErrConfig, that a bucket is of a kind that has no vbuckets: it has no map, now and ever.
+// ErrNoVBuckets is wrapped in addition to ErrConfig if the type of a bucket has no vbuckets: it never has a map.
 var ErrNoVBuckets = errors.New("a memcached bucket has no vbuckets")
 
 // Limits of a cluster config.
@@ -30,13 +29,11 @@ const (
 	MaxChain = 4
 )
 
-// HostPlaceholder stands in a config for "the host through which you reached
-// me".
+// HostPlaceholder in a config stands for the host through which the client reached the node.
 const HostPlaceholder = "$HOST"
 
-// ClusterConfig is the bucket map that GET_CLUSTER_CONFIG and NOT_MY_VBUCKET
-// answers carry: who is there and who owns which vbucket. Newer configs have a
-// higher (RevEpoch, Rev).
+// ClusterConfig is the bucket map in answers to GET_CLUSTER_CONFIG and in NOT_MY_VBUCKET: the nodes, and the owner of
+// each vbucket. Newer configs have a higher (RevEpoch, Rev).
 type ClusterConfig struct {
 	Rev                   int64            `json:"rev"`
 	RevEpoch              int64            `json:"revEpoch"`
@@ -67,13 +64,13 @@ type ConfigNodeExt struct {
 	AlternateAddresses map[string]AlternateAddress `json:"alternateAddresses,omitempty"`
 }
 
-// AlternateAddress is where a node is reached from another network. Without ports, those of Services count.
+// AlternateAddress is a node's address in another network. If it has no ports, those of Services apply.
 type AlternateAddress struct {
 	Hostname string         `json:"hostname"`
 	Ports    map[string]int `json:"ports,omitempty"`
 }
 
-// Services that a config names with their ports: documents and the cluster manager, without TLS and with it.
+// Services in a config with their ports: documents and the cluster manager, without TLS and with it.
 const (
 	ServiceKV         = "kv"
 	ServiceKVTLS      = "kvSSL"
@@ -81,15 +78,14 @@ const (
 	ServiceManagerTLS = "mgmtSSL"
 )
 
-// Names of networks: the one that the nodes use among themselves, and the one that Couchbase knows beside it.
+// Names of networks: the one that the nodes use among themselves, and the additional one that Couchbase supports.
 const (
 	NetworkDefault  = "default"
 	NetworkExternal = "external"
 )
 
-// VBucketServerMap says which nodes hold each vbucket: VBucketMap[v][0] is the
-// owner (an index into ServerList), the following ones its replicas, -1 for
-// none.
+// VBucketServerMap has the nodes of each vbucket: VBucketMap[v][0] is the owner (an index into ServerList), the
+// others are its replicas, -1 for none.
 type VBucketServerMap struct {
 	HashAlgorithm string   `json:"hashAlgorithm"`
 	NumReplicas   int      `json:"numReplicas"`
@@ -121,8 +117,8 @@ func ParseClusterConfig(data []byte) (*ClusterConfig, error) {
 	return &c, nil
 }
 
-// pair brings the nodes into the order of the server list, which is what the map's numbers mean: an engine may list
-// them in another. Where not every server is found among the nodes they stay as they are.
+// pair sorts the nodes into the order of the server list, to which the numbers of the map refer: an engine may list
+// them in another order. If a server is not found among the nodes the order is not changed.
 func (c *ClusterConfig) pair() {
 	order := c.order()
 	if order == nil {
@@ -138,8 +134,8 @@ func (c *ClusterConfig) pair() {
 	c.Nodes, c.NodesExt = nodes, ext
 }
 
-// order returns the nodes in the order of the vbucket map's list, those that are not in it last; nil when they stand so
-// already, or when it cannot be told which is which.
+// order returns the nodes in the order of the vbucket map's server list, followed by those that are not in it. It
+// returns nil if they are in that order already, or if servers and nodes cannot be matched.
 func (c *ClusterConfig) order() []int {
 	list := c.VBucketServerMap.ServerList
 	if len(list) == 0 || len(list) > len(c.NodesExt) || len(c.Nodes) > 0 && len(c.Nodes) < len(list) {
@@ -173,8 +169,8 @@ func (c *ClusterConfig) order() []int {
 	return order
 }
 
-// Validate checks that the map can be used for routing: vbucket locator, a power
-// of two of vbuckets, every node index within the nodes.
+// Validate checks that the map is usable for routing: vbucket locator, a power of two of vbuckets, every node index
+// within the nodes.
 func (c *ClusterConfig) Validate() error {
 	n := len(c.VBucketServerMap.VBucketMap)
 	nodes := c.NumNodes()
@@ -195,7 +191,7 @@ func (c *ClusterConfig) Validate() error {
 	return c.checkPorts()
 }
 
-// checkPorts refuses services whose ports cannot be dialled.
+// checkPorts refuses services with invalid ports.
 func (c *ClusterConfig) checkPorts() error {
 	for i, e := range c.NodesExt {
 		if service, port, bad := badPort(e.Services); bad {
@@ -222,7 +218,7 @@ func checkChain(vb int, chain []int, nodes int) error {
 	return nil
 }
 
-// badPort finds a service whose port is none.
+// badPort returns a service with an invalid port.
 func badPort(ports map[string]int) (service string, port int, bad bool) {
 	for service, port := range ports {
 		if port < 0 || port > 65535 {
@@ -232,8 +228,8 @@ func badPort(ports map[string]int) (service string, port int, bad bool) {
 	return "", 0, false
 }
 
-// NumNodes is the number of nodes that vBucketMap can name. While nodes come and go the server list may be longer than
-// the list of nodes.
+// NumNodes returns the number of nodes to which vBucketMap can refer. While nodes are added or removed the server
+// list may be longer than the list of nodes.
 func (c *ClusterConfig) NumNodes() int {
 	if n := max(len(c.Nodes), len(c.VBucketServerMap.ServerList)); n > 0 {
 		return n
@@ -241,11 +237,10 @@ func (c *ClusterConfig) NumNodes() int {
 	return len(c.NodesExt)
 }
 
-// NumVBuckets is the number of vbuckets of the bucket.
+// NumVBuckets returns the number of vbuckets of the bucket.
 func (c *ClusterConfig) NumVBuckets() int { return len(c.VBucketServerMap.VBucketMap) }
 
-// Owner is the node (an index for KVAddr) that has the active copy of a vbucket,
-// or -1 when nobody has it.
+// Owner returns the node (an index for KVAddr) that has the active copy of a vbucket, or -1 if there is none.
 func (c *ClusterConfig) Owner(vbucket uint16) int {
 	if int(vbucket) >= c.NumVBuckets() {
 		return -1
@@ -253,7 +248,7 @@ func (c *ClusterConfig) Owner(vbucket uint16) int {
 	return c.VBucketServerMap.VBucketMap[vbucket][0]
 }
 
-// Owned lists the vbuckets whose active copy node has, ascending.
+// Owned returns the vbuckets whose active copy is on node, ascending.
 func (c *ClusterConfig) Owned(node int) []uint16 {
 	var out []uint16
 	for vb, chain := range c.VBucketServerMap.VBucketMap {
@@ -264,8 +259,7 @@ func (c *ClusterConfig) Owned(node int) []uint16 {
 	return out
 }
 
-// ThisNode is the node that answered with this config, or -1 when the config
-// does not say.
+// ThisNode returns the node that sent this config, or -1 if the config does not identify it.
 func (c *ClusterConfig) ThisNode() int {
 	for i, e := range c.NodesExt {
 		if e.ThisNode && i < c.NumNodes() {
@@ -287,9 +281,8 @@ func (c *ClusterConfig) Newer(old *ClusterConfig) bool {
 	return c.Rev > old.Rev
 }
 
-// KVAddr is the memcached address host:port of a node. bootstrapHost replaces
-// HostPlaceholder and an absent hostname (a single node that does not know its
-// own name). tls chooses the encrypted port.
+// KVAddr returns the memcached address host:port of a node. bootstrapHost replaces HostPlaceholder and a missing
+// hostname (a single node that does not know its own name). tls selects the encrypted port.
 func (c *ClusterConfig) KVAddr(node int, bootstrapHost string, tls bool) (string, error) {
 	if node < 0 || node >= c.NumNodes() {
 		return "", fmt.Errorf("%w: no node %d, there are %d", ErrConfig, node, c.NumNodes())
@@ -314,13 +307,13 @@ func (c *ClusterConfig) KVAddr(node int, bootstrapHost string, tls bool) (string
 	return "", fmt.Errorf("%w: node %d has no %q service", ErrConfig, node, service)
 }
 
-// services are those by whose addresses a network is known.
+// services returns the services whose addresses identify a network.
 func services() []string {
 	return []string{ServiceKV, ServiceKVTLS, ServiceManager, ServiceManagerTLS}
 }
 
-// NetworkOf finds the network in which address (host:port as dialled) is that of a node's Data Service or manager, as
-// Couchbase's clients do: with its port first, then by the host alone. NetworkDefault where nothing else is found.
+// NetworkOf returns the network in which address (host:port as dialled) belongs to a node's Data Service or manager,
+// by the rules of Couchbase's clients: first by host and port, then by the host alone. The default is NetworkDefault.
 func (c *ClusterConfig) NetworkOf(address string) string {
 	host, port := splitHost(address)
 	host = canonical(host)
@@ -338,7 +331,8 @@ func (c *ClusterConfig) NetworkOf(address string) string {
 	return NetworkDefault
 }
 
-// networkWhere is the network of the first node of which the same says yes, NetworkDefault before others.
+// networkWhere returns the network of the first node for which same is true, NetworkDefault before others, "" for
+// none.
 func (c *ClusterConfig) networkWhere(same func(host string, ports map[string]int) bool) string {
 	for i, e := range c.NodesExt {
 		if h := c.hostOf(i, ""); h != "" && same(h, e.Services) {
@@ -360,7 +354,8 @@ func (c *ClusterConfig) networkWhere(same func(host string, ports map[string]int
 	return ""
 }
 
-// KVAddrIn is KVAddr in a network. A node that has no address there is an error: its default one would lead nowhere.
+// KVAddrIn is KVAddr in a network. It fails if a node has no address there, because the default one would not be
+// reachable.
 func (c *ClusterConfig) KVAddrIn(network string, node int, bootstrapHost string, tls bool) (string, error) {
 	if network == "" || network == NetworkDefault {
 		return c.KVAddr(node, bootstrapHost, tls)
@@ -372,8 +367,8 @@ func (c *ClusterConfig) KVAddrIn(network string, node int, bootstrapHost string,
 	return c.addrIn(network, node, service)
 }
 
-// ManagerAddrIn is the address host:port of a node's cluster manager in a network; bootstrapHost replaces
-// HostPlaceholder and an absent name.
+// ManagerAddrIn returns the address host:port of a node's cluster manager in a network; bootstrapHost replaces
+// HostPlaceholder and a missing name.
 func (c *ClusterConfig) ManagerAddrIn(network string, node int, bootstrapHost string, tls bool) (string, error) {
 	service := ServiceManager
 	if tls {
@@ -389,7 +384,7 @@ func (c *ClusterConfig) ManagerAddrIn(network string, node int, bootstrapHost st
 	if node < len(c.NodesExt) {
 		port = c.NodesExt[node].Services[service]
 	}
-	if port == 0 && node < len(c.Nodes) { // maps of old
+	if port == 0 && node < len(c.Nodes) { // old maps
 		port = c.Nodes[node].Ports["httpsMgmt"]
 		if !tls {
 			_, text := splitHost(c.Nodes[node].Hostname)
@@ -402,7 +397,7 @@ func (c *ClusterConfig) ManagerAddrIn(network string, node int, bootstrapHost st
 	return joinHostPort(c.hostOf(node, bootstrapHost), port), nil
 }
 
-// addrIn is the address of a node's service in a network other than the default one.
+// addrIn returns the address of a node's service in a network other than the default one.
 func (c *ClusterConfig) addrIn(network string, node int, service string) (string, error) {
 	if node < 0 || node >= len(c.NodesExt) {
 		return "", fmt.Errorf("%w: no node %d, there are %d", ErrConfig, node, len(c.NodesExt))
@@ -422,7 +417,7 @@ func (c *ClusterConfig) addrIn(network string, node int, service string) (string
 	return joinHostPort(a.Hostname, ports[service]), nil
 }
 
-// hostOf finds a node's host without its port.
+// hostOf returns a node's host without its port.
 func (c *ClusterConfig) hostOf(node int, bootstrapHost string) string {
 	host := ""
 	if node < len(c.NodesExt) {
@@ -438,15 +433,15 @@ func (c *ClusterConfig) hostOf(node int, bootstrapHost string) string {
 	return host
 }
 
-// FillHost puts the host through which a map came in the place of HostPlaceholder in an address.
+// FillHost replaces HostPlaceholder in an address by the host from which the map was received.
 func FillHost(address, host string) string {
 	return strings.ReplaceAll(address, HostPlaceholder, bracketed(host))
 }
 
-// joinHostPort writes host:port, with brackets around an IPv6 address.
+// joinHostPort returns host:port, with brackets around an IPv6 address.
 func joinHostPort(host string, port int) string { return bracketed(host) + ":" + strconv.Itoa(port) }
 
-// splitHost takes host:port apart; an IPv6 address has brackets, or no port beside it. Without a port it is empty.
+// splitHost splits host:port; an IPv6 address has brackets, or no port. port is "" if there is none.
 func splitHost(address string) (host, port string) {
 	i := strings.LastIndexByte(address, ':')
 	if _, err := netip.ParseAddr(address); err == nil || i < 0 || strings.HasSuffix(address, "]") {
@@ -455,7 +450,7 @@ func splitHost(address string) (host, port string) {
 	return strings.Trim(address[:i], "[]"), address[i+1:]
 }
 
-// canonical writes a host as any other one that is the same: addresses may be written in several ways.
+// canonical returns the canonical form of a host, since an address can be written in several ways.
 func canonical(host string) string {
 	host = strings.Trim(host, "[]")
 	if a, err := netip.ParseAddr(host); err == nil {
@@ -467,7 +462,7 @@ func canonical(host string) string {
 	return strings.ToLower(host)
 }
 
-// bracketed puts an IPv6 address into brackets.
+// bracketed adds brackets to an IPv6 address.
 func bracketed(host string) string {
 	if strings.Contains(host, ":") && !strings.HasPrefix(host, "[") {
 		return "[" + host + "]"

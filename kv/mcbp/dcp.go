@@ -51,9 +51,9 @@ func DecodeOpen(extras []byte) (Open, error) {
 	return Open{Flags: OpenFlags(binary.BigEndian.Uint32(extras[4:]))}, nil
 }
 
-// StreamRequest is the fixed part of DCP_STREAM_REQ: send what follows Start, up
-// to End, on the branch VBUUID, for a consumer whose last window was SnapStart
-// to SnapEnd. The vbucket is in the header; the optional value is a JSON filter.
+// StreamRequest is the fixed part of DCP_STREAM_REQ: a request for what follows Start, up to End, on the branch
+// VBUUID, for a consumer whose last window was SnapStart to SnapEnd. The vbucket is in the header; the optional value
+// is a JSON filter.
 type StreamRequest struct {
 	Flags     StreamFlags
 	Start     uint64 // last seqno that the consumer has
@@ -143,8 +143,7 @@ func DecodeStreamEnd(extras []byte) (EndReason, error) {
 type SnapshotMarker struct {
 	Start, End uint64
 	Flags      SnapshotFlags
-	// V2 says that the marker came (or is to be sent) in the second form, which has
-	// the fields below.
+	// V2 is set if the marker is in the second form, which has the fields below.
 	V2            bool
 	MaxVisible    uint64
 	HighCompleted uint64
@@ -153,8 +152,7 @@ type SnapshotMarker struct {
 	Purge         uint64
 }
 
-// AppendExtras appends the extras: 20 bytes, or the version byte of the second
-// form.
+// AppendExtras appends the extras: 20 bytes, or the version byte of the second form.
 func (m SnapshotMarker) AppendExtras(dst []byte) []byte {
 	switch {
 	case m.V2 && m.HasPurge:
@@ -223,7 +221,7 @@ func DecodeSnapshotMarker(extras, value []byte) (SnapshotMarker, error) {
 type Mutation struct {
 	Seqno, RevSeqno         uint64
 	Flags, Expiry, LockTime uint32
-	// MetaLen bytes at the end of the value are extended metadata, not document.
+	// MetaLen bytes at the end of the value are extended metadata, not part of the document.
 	MetaLen uint16
 	NRU     uint8
 }
@@ -263,7 +261,7 @@ type Deletion struct {
 	MetaLen uint16
 	// DeleteTime is in seconds since 1970 (second form and expiration only).
 	DeleteTime uint32
-	// WithTime chooses the second form.
+	// WithTime selects the second form.
 	WithTime bool
 }
 
@@ -310,8 +308,8 @@ func DecodeBufferAck(extras []byte) (uint32, error) {
 	return binary.BigEndian.Uint32(extras), nil
 }
 
-// SystemEvent is the fixed part of DCP_SYSTEM_EVENT (collections and scopes
-// come and go); the key is the name and the value depends on Event.
+// SystemEvent is the fixed part of DCP_SYSTEM_EVENT (changes of collections and scopes); the key is the name, and the
+// format of the value depends on Event.
 type SystemEvent struct {
 	Seqno   uint64
 	Event   uint32
@@ -342,13 +340,13 @@ const (
 	EventScopeBegins       uint32 = 3
 	EventScopeEnds         uint32 = 4
 
-	// The least that the value of an event about a collection, and about a scope, has.
+	// The minimum sizes of the value of an event about a collection, and about a scope.
 	collectionEventSize = 16
 	scopeEventSize      = 12
 )
 
-// CollectionEvent is what the value of a DCP_SYSTEM_EVENT says: which manifest made it, and of which scope and
-// collection. Collection is 0 in events about scopes.
+// CollectionEvent is the value of a DCP_SYSTEM_EVENT: the manifest that caused it, and its scope and collection.
+// Collection is 0 in events about scopes.
 type CollectionEvent struct {
 	Manifest          uint64
 	Scope, Collection uint32
@@ -367,7 +365,7 @@ func (m CollectionEvent) AppendValue(dst []byte, event uint32) []byte {
 	return binary.BigEndian.AppendUint32(dst, m.Collection)
 }
 
-// DecodeCollectionEvent decodes the value of a DCP_SYSTEM_EVENT; later versions have more behind it.
+// DecodeCollectionEvent decodes the value of a DCP_SYSTEM_EVENT; later versions append more.
 func DecodeCollectionEvent(event uint32, value []byte) (CollectionEvent, error) {
 	want := collectionEventSize
 	if AboutScope(event) {
@@ -383,9 +381,9 @@ func DecodeCollectionEvent(event uint32, value []byte) (CollectionEvent, error) 
 	return m, nil
 }
 
-// EmptiesDefault reports whether the event says that all documents of the default collection are gone: it was dropped,
-// or it begins, which it does only when it was emptied. No deletion says it of each. value is the message's; its form
-// is known for the versions 0 and 1, which are what is sent to who has not asked for another.
+// EmptiesDefault reports whether the event removes all documents of the default collection: it was dropped, or it
+// begins, which happens only after it was emptied. There are no deletions of the single documents. value is that of
+// the message, in the form of version 0 or 1, which are those sent to a consumer that has not requested another.
 func (m SystemEvent) EmptiesDefault(value []byte) bool {
 	if m.Event != EventCollectionBegins && m.Event != EventCollectionEnds || m.Version > 1 {
 		return false

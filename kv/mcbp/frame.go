@@ -6,23 +6,22 @@ import (
 	"fmt"
 )
 
-// Sizes and limits of a frame. Every length that arrives is compared with them
-// before anything is allocated or sliced.
+// Sizes and limits of a frame. Every received length is checked against them before anything is allocated or sliced.
 const (
 	// HeaderSize is the fixed size of every frame's header in bytes.
 	HeaderSize = 24
 	// MaxValue is the largest document value in bytes (20 MiB).
 	MaxValue = 20 << 20
-	// BodySlack is what a body may hold besides the value: frame extras, extras,
-	// key, and up to 1 MiB of extended attributes with their lengths.
+	// BodySlack is the maximum of a body beside the value: frame extras, extras, key, and up to 1 MiB of extended
+	// attributes with their lengths.
 	BodySlack = 1<<20 + 128<<10
 	// MaxBody is the largest body in bytes that a frame may announce.
 	MaxBody = MaxValue + BodySlack
-	// MaxSnappyRatio is more bytes than snappy can make of one: its best is 64 of 3. A value that claims more does not
-	// decode, and no memory is taken for it.
+	// MaxSnappyRatio exceeds the maximum compression ratio of snappy, which is 64 to 3. A value that claims more is
+	// invalid, and no memory is allocated for it.
 	MaxSnappyRatio = 22
-	// MaxKey is the longest key a frame can carry in bytes (the field is 16 bit).
-	// Documents have the shorter limit MaxDocumentKey.
+	// MaxKey is the longest key that a frame can carry in bytes (the field has 16 bits). Documents have the shorter
+	// limit MaxDocumentKey.
 	MaxKey = 1<<16 - 1
 	// MaxDocumentKey is the longest document key in bytes, without a collection
 	// prefix.
@@ -31,26 +30,24 @@ const (
 	MaxExtras = 255
 	// MaxFrameExtras is the longest frame extras section in bytes.
 	MaxFrameExtras = 255
-	// MaxFlexKey is the longest key in a frame with frame extras (the field has
-	// then 8 bits).
+	// MaxFlexKey is the longest key in a frame with frame extras (the field has 8 bits then).
 	MaxFlexKey = 255
 )
 
-// Errors of the frame codec. They are wrapped with what was found and what was
-// allowed.
+// Errors of the frame codec. They are wrapped with the value and the limit.
 var (
-	// ErrShort says that the bytes end before the frame does. It is not a protocol
-	// violation: read more and parse again. It is returned bare, without context.
+	// ErrShort is returned if the bytes end before the frame does. It is not a protocol violation: read more and parse
+	// again. It is not wrapped.
 	ErrShort = errors.New("mcbp: incomplete frame")
-	// ErrMagic says that the first byte is none of the known magics: the peer does
-	// not speak this protocol, or the reader lost its place.
+	// ErrMagic is wrapped if the first byte is not a known magic: the peer uses another protocol, or the reader is out
+	// of sync.
 	ErrMagic = errors.New("mcbp: unknown magic byte")
-	// ErrTooLarge says that a length exceeds its limit.
+	// ErrTooLarge is wrapped if a length exceeds its limit.
 	ErrTooLarge = errors.New("mcbp: length exceeds its limit")
-	// ErrLengths says that key, extras and frame extras do not fit into the body.
+	// ErrLengths is wrapped if key, extras and frame extras do not fit into the body.
 	ErrLengths = errors.New("mcbp: lengths do not add up")
-	// ErrMalformed says that the fixed fields of a message do not have the size or
-	// the content that its opcode demands.
+	// ErrMalformed is wrapped if the fixed fields of a message do not have the size or the content that its opcode
+	// requires.
 	ErrMalformed = errors.New("mcbp: malformed message")
 )
 
@@ -70,10 +67,10 @@ func (m Magic) Valid() bool {
 	return m == MagicRequest || m == MagicResponse || m == MagicFlexRequest || m == MagicFlexResponse
 }
 
-// IsRequest reports whether the frame asks (or, in DCP, tells) something.
+// IsRequest reports whether the frame is a request (or, in DCP, a message of a stream).
 func (m Magic) IsRequest() bool { return m == MagicRequest || m == MagicFlexRequest }
 
-// IsResponse reports whether the frame answers.
+// IsResponse reports whether the frame is a response.
 func (m Magic) IsResponse() bool { return m == MagicResponse || m == MagicFlexResponse }
 
 // flexible reports whether the header has a frame extras length.
@@ -91,20 +88,19 @@ type Header struct {
 	// VBucketOrStatus is the vbucket in a request and the status in a response.
 	VBucketOrStatus uint16
 	BodyLen         int
-	// Opaque is chosen by the requester and repeated in every answer. DCP stream
-	// messages carry the opaque of their STREAM_REQ.
+	// Opaque is chosen by the requester and repeated in every answer. DCP stream messages carry the opaque of their
+	// STREAM_REQ.
 	Opaque uint32
 	CAS    uint64
 }
 
-// Size is the number of bytes of the whole frame, header included. It is also
-// what DCP flow control counts for a frame.
+// Size returns the size of the whole frame in bytes, including the header. DCP flow control counts the same.
 func (h *Header) Size() int { return HeaderSize + h.BodyLen }
 
-// VBucket is the vbucket of a request.
+// VBucket returns the vbucket of a request.
 func (h *Header) VBucket() uint16 { return h.VBucketOrStatus }
 
-// Status is the status of a response.
+// Status returns the status of a response.
 func (h *Header) Status() Status { return Status(h.VBucketOrStatus) }
 
 // ParseHeader decodes the first HeaderSize bytes of buf and checks that their
@@ -115,7 +111,7 @@ func ParseHeader(buf []byte) (h Header, err error) {
 	return h, err
 }
 
-// parse is ParseHeader in place: it runs for every message of a feed.
+// parse is ParseHeader in place, because it runs for every message of a feed.
 func (h *Header) parse(buf []byte) error {
 	if len(buf) < HeaderSize {
 		if len(buf) > 0 && !Magic(buf[0]).Valid() {
@@ -144,10 +140,10 @@ func (h *Header) parse(buf []byte) error {
 	return nil
 }
 
-// badMagic words the error outside of the hot path.
+// badMagic returns the error for an unknown magic, outside of the hot path.
 func badMagic(b byte) error { return fmt.Errorf("%w: %#02x", ErrMagic, b) }
 
-// badLengths says which length is wrong.
+// badLengths returns the error for the length that is wrong.
 func (h *Header) badLengths() error {
 	if h.BodyLen > MaxBody {
 		return fmt.Errorf("%w: %v announces a body of %d bytes, at most %d are allowed", ErrTooLarge, h.Op, h.BodyLen,
@@ -157,15 +153,14 @@ func (h *Header) badLengths() error {
 		ErrLengths, h.Op, h.FrameExtrasLen, h.ExtrasLen, h.KeyLen, h.BodyLen)
 }
 
-// Frame is one message. The slices of a parsed frame alias the parsed bytes and
-// are valid as long as those are.
+// Frame is one message. The slices of a parsed frame alias the parsed bytes, and are valid as long as those are.
 type Frame struct {
 	Header
 	FrameExtras, Extras, Key, Value []byte
 }
 
-// Parse decodes the frame at the beginning of buf and says how many bytes it
-// took. ErrShort: buf holds only the beginning of a frame (n is then 0).
+// Parse decodes the frame at the beginning of buf and returns its size. The error is ErrShort if buf has only the
+// beginning of a frame (n is 0 then).
 func Parse(buf []byte) (f Frame, n int, err error) {
 	n, err = f.Parse(buf)
 	if err != nil {
@@ -188,9 +183,8 @@ func (f *Frame) Parse(buf []byte) (n int, err error) {
 	return n, nil
 }
 
-// Frame splits a body by the header's lengths. The header must come from
-// ParseHeader and body must have exactly BodyLen bytes, else the frame is empty
-// besides its header.
+// Frame splits a body by the header's lengths. The header must come from ParseHeader and body must have exactly
+// BodyLen bytes, otherwise the frame has only its header.
 func (h Header) Frame(body []byte) Frame {
 	f := Frame{Header: h}
 	if len(body) == h.BodyLen && h.FrameExtrasLen+h.ExtrasLen+h.KeyLen <= len(body) {
@@ -199,7 +193,7 @@ func (h Header) Frame(body []byte) Frame {
 	return f
 }
 
-// split sets the sections; their lengths have been checked.
+// split sets the sections, whose lengths have been checked.
 func (f *Frame) split(body []byte) {
 	a := f.FrameExtrasLen
 	b := a + f.ExtrasLen
@@ -207,8 +201,7 @@ func (f *Frame) split(body []byte) {
 	f.FrameExtras, f.Extras, f.Key, f.Value = body[:a:a], body[a:b:b], body[b:c:c], body[c:len(body):len(body)]
 }
 
-// Clone copies the frame's bytes, so that it outlives the buffer it was parsed
-// from.
+// Clone copies the frame's bytes, so that it outlives the buffer from which it was parsed.
 func (f Frame) Clone() Frame {
 	body := make([]byte, 0, len(f.FrameExtras)+len(f.Extras)+len(f.Key)+len(f.Value))
 	take := func(b []byte) []byte {
@@ -234,8 +227,8 @@ func Append(dst []byte, f Frame) ([]byte, error) {
 	return append(out, f.Value...), nil
 }
 
-// AppendHeader appends only the header of f, for writers that send the body's
-// parts by themselves (in the order frame extras, extras, key, value).
+// AppendHeader appends only the header of f, for writers that send the parts of the body separately (in the order
+// frame extras, extras, key, value).
 func AppendHeader(dst []byte, f Frame) ([]byte, error) {
 	magic := f.Magic
 	if len(f.FrameExtras) > 0 {
@@ -264,7 +257,7 @@ func AppendHeader(dst []byte, f Frame) ([]byte, error) {
 	return append(dst, h[:]...), nil
 }
 
-// checkLengths refuses what the header's fields cannot express.
+// checkLengths refuses lengths that the header's fields cannot represent.
 func checkLengths(magic Magic, f Frame) error {
 	if !magic.Valid() {
 		return fmt.Errorf("%w: %#02x", ErrMagic, byte(magic))
@@ -288,18 +281,17 @@ func checkLengths(magic Magic, f Frame) error {
 	return nil
 }
 
-// Request makes the header of a request to a vbucket.
+// Request returns the header of a request to a vbucket.
 func Request(op Opcode, vbucket uint16, opaque uint32) Header {
 	return Header{Magic: MagicRequest, Op: op, VBucketOrStatus: vbucket, Opaque: opaque}
 }
 
-// Response makes the header of the answer to a request: same opcode and opaque.
+// Response returns the header of the answer to a request, with the same opcode and opaque.
 func Response(to Header, status Status) Header {
 	return Header{Magic: MagicResponse, Op: to.Op, VBucketOrStatus: uint16(status), Opaque: to.Opaque}
 }
 
-// malformed is the error of a message whose section has not the size its opcode
-// demands.
+// malformed returns the error for a message with a section whose size is not the one that its opcode requires.
 func malformed(what string, got int, want string) error {
 	return fmt.Errorf("%w: %s has %d bytes, want %s", ErrMalformed, what, got, want)
 }

@@ -7,7 +7,7 @@ type FrameInfo int
 
 // The frame extras of requests.
 const (
-	FrameBarrier        FrameInfo = 0 // run in order
+	FrameBarrier        FrameInfo = 0 // execute in order
 	FrameDurability     FrameInfo = 1 // level u8, optional timeout u16 in ms
 	FrameStreamID       FrameInfo = 2 // DCP stream id u16
 	FrameTracing        FrameInfo = 3 // an opaque tracing context
@@ -15,11 +15,11 @@ const (
 	FramePreserveExpiry FrameInfo = 5 // a write keeps the document's expiry
 )
 
-// FrameServerDuration is the frame extra of a response that says how long the server took: two bytes, see
+// FrameServerDuration is the frame extra of a response with the processing time of the server: two bytes, see
 // AppendServerDuration.
 const FrameServerDuration FrameInfo = 0
 
-// String is the kind in words.
+// String returns the kind in words.
 func (i FrameInfo) String() string {
 	names := [...]string{"barrier", "durability requirement", "DCP stream id", "tracing context", "impersonated user",
 		"preserved expiry"}
@@ -29,8 +29,8 @@ func (i FrameInfo) String() string {
 	return fmt.Sprintf("frame info %d", int(i))
 }
 
-// NextFrameInfo takes the first frame extra off b: its kind, its content and what follows. An id or a length of fifteen
-// is continued in the next byte.
+// NextFrameInfo splits the first frame extra off b. It returns its kind, its content and the rest. An id or a length
+// of fifteen is continued in the next byte.
 func NextFrameInfo(b []byte) (id FrameInfo, content, rest []byte, err error) {
 	if len(b) == 0 {
 		return 0, nil, nil, malformed("frame extra", 0, "at least 1")
@@ -53,13 +53,13 @@ func NextFrameInfo(b []byte) (id FrameInfo, content, rest []byte, err error) {
 	return FrameInfo(kind), rest[:n:n], rest[n:], nil
 }
 
-// AppendFrameInfo appends one frame extra. Kind and content are below 15, which all of the known ones are.
+// AppendFrameInfo appends one frame extra. Kind and size must be below 15, which is true of all known ones.
 func AppendFrameInfo(dst []byte, id FrameInfo, content []byte) []byte {
 	return append(append(dst, byte(id)<<4|byte(len(content))&0x0f), content...)
 }
 
-// AppendServerDuration appends the frame extra of a response that says how long the server took, in the protocol's own
-// unit (the duration in microseconds is about code^1.74 / 2).
+// AppendServerDuration appends the frame extra of a response with the processing time of the server, in the unit of
+// the protocol (the duration in microseconds is about code^1.74 / 2).
 func AppendServerDuration(dst []byte, code uint16) []byte {
 	return AppendFrameInfo(dst, FrameServerDuration, []byte{byte(code >> 8), byte(code)})
 }

@@ -6,16 +6,14 @@ import (
 	"hash/crc32"
 )
 
-// MaxVBuckets is the largest number of vbuckets a bucket can have: the hash has
-// 15 bits.
+// MaxVBuckets is the maximum number of vbuckets of a bucket: the hash has 15 bits.
 const MaxVBuckets = 1 << 15
 
-// MaxFeatures is how many features one HELLO may ask for.
+// MaxFeatures is the maximum number of features in one HELLO.
 const MaxFeatures = 256
 
-// VBucket is the vbucket of a document key (without its collection prefix) in a
-// bucket with n vbuckets. n is a power of two from 1 to MaxVBuckets; for n < 1
-// the answer is 0.
+// VBucket returns the vbucket of a document key (without its collection prefix) in a bucket with n vbuckets. n is a
+// power of two from 1 to MaxVBuckets; for n < 1 the result is 0.
 func VBucket(key []byte, n int) uint16 {
 	if n < 1 {
 		return 0
@@ -127,8 +125,8 @@ func DecodeGetReply(extras []byte) (flags uint32, err error) {
 	return binary.BigEndian.Uint32(extras), nil
 }
 
-// MutationToken says which mutation a write was: the branch and the seqno in it.
-// It is the extras of the answers to writes when FeatureMutationToken is granted.
+// MutationToken identifies the mutation that a write made: the branch and its seqno. It is in the extras of answers
+// to writes if FeatureMutationToken is granted.
 type MutationToken struct {
 	VBUUID, Seqno uint64
 }
@@ -153,10 +151,10 @@ type VBucketSeqno struct {
 	Seqno   uint64
 }
 
-// VBSeqnosOfCollection is the length of the extras of GET_ALL_VB_SEQNOS that name a collection.
+// VBSeqnosOfCollection is the size of the extras of GET_ALL_VB_SEQNOS with a collection.
 const VBSeqnosOfCollection = 8
 
-// AppendVBSeqnosRequest appends the extras of GET_ALL_VB_SEQNOS: which state.
+// AppendVBSeqnosRequest appends the extras of GET_ALL_VB_SEQNOS: the state of the requested vbuckets.
 func AppendVBSeqnosRequest(dst []byte, state VBucketState) []byte {
 	return binary.BigEndian.AppendUint32(dst, uint32(state))
 }
@@ -194,8 +192,8 @@ func DecodeVBSeqnos(value []byte) ([]VBucketSeqno, error) {
 	return out, nil
 }
 
-// ObserveSeqno is the value of an OBSERVE_SEQNO answer. A failover since the
-// asked vbuuid fills the Old fields.
+// ObserveSeqno is the value of an OBSERVE_SEQNO answer. The Old fields are set if there was a failover since the
+// vbuuid in the request.
 type ObserveSeqno struct {
 	VBucket            uint16
 	VBUUID             uint64
@@ -240,8 +238,7 @@ func DecodeObserveSeqno(value []byte) (ObserveSeqno, error) {
 	return m, nil
 }
 
-// KnownConfig is the extras of GET_CLUSTER_CONFIG when FeatureKnownConfig is
-// granted: the version the client already has.
+// KnownConfig is the extras of GET_CLUSTER_CONFIG if FeatureKnownConfig is granted: the version that the client has.
 type KnownConfig struct {
 	RevEpoch, Rev int64
 }
@@ -252,8 +249,7 @@ func (m KnownConfig) AppendExtras(dst []byte) []byte {
 	return binary.BigEndian.AppendUint64(dst, uint64(m.Rev))
 }
 
-// DecodeKnownConfig decodes the extras of GET_CLUSTER_CONFIG; ok is false when
-// there are none.
+// DecodeKnownConfig decodes the extras of GET_CLUSTER_CONFIG; ok is false if there are none.
 func DecodeKnownConfig(extras []byte) (m KnownConfig, ok bool, err error) {
 	switch len(extras) {
 	case 0:
@@ -272,7 +268,7 @@ func AppendCollectionID(dst []byte, manifest uint64, collection uint32) []byte {
 	return binary.BigEndian.AppendUint32(dst, collection)
 }
 
-// DecodeCollectionID decodes them.
+// DecodeCollectionID decodes the extras that AppendCollectionID appended.
 func DecodeCollectionID(extras []byte) (manifest uint64, collection uint32, err error) {
 	if len(extras) != 12 {
 		return 0, 0, malformed("GET_COLLECTION_ID answer extras", len(extras), "12")
@@ -280,16 +276,16 @@ func DecodeCollectionID(extras []byte) (manifest uint64, collection uint32, err 
 	return binary.BigEndian.Uint64(extras), binary.BigEndian.Uint32(extras[8:]), nil
 }
 
-// maxLEB128 is how many bytes a 32-bit LEB128 number can take.
+// maxLEB128 is the maximum size of a 32-bit LEB128 number in bytes.
 const maxLEB128 = 5
 
-// AppendCollectionKey appends a document key with its collection prefix (an
-// unsigned LEB128 number), as keys travel when FeatureCollections is granted.
+// AppendCollectionKey appends a document key with its collection prefix (an unsigned LEB128 number), which is the
+// form of keys if FeatureCollections is granted.
 func AppendCollectionKey(dst []byte, collection uint32, key []byte) []byte {
 	return append(binary.AppendUvarint(dst, uint64(collection)), key...)
 }
 
-// SplitCollectionKey takes the collection prefix off a key.
+// SplitCollectionKey splits the collection prefix off a key.
 func SplitCollectionKey(key []byte) (collection uint32, document []byte, err error) {
 	if len(key) > 0 && key[0] < 0x80 {
 		return uint32(key[0]), key[1:], nil
@@ -301,9 +297,8 @@ func SplitCollectionKey(key []byte) (collection uint32, document []byte, err err
 	return uint32(v), key[n:], nil
 }
 
-// SplitXattrs divides a value with DatatypeXattr (already decompressed) into
-// its extended attributes and the document: four bytes length, the section, the
-// document.
+// SplitXattrs splits a value with DatatypeXattr (already decompressed) into its extended attributes and the document.
+// The format is four bytes of length, the section, the document.
 func SplitXattrs(value []byte) (xattrs, document []byte, err error) {
 	if len(value) < 4 {
 		return nil, nil, malformed("value with extended attributes", len(value), "at least 4")
@@ -315,8 +310,7 @@ func SplitXattrs(value []byte) (xattrs, document []byte, err error) {
 	return value[4 : 4+n : 4+n], value[4+n:], nil
 }
 
-// AppendXattrs appends the section that SplitXattrs takes off: its length and
-// the attributes. The document follows.
+// AppendXattrs appends the section that SplitXattrs splits off: its length and the attributes. The document follows.
 func AppendXattrs(dst, xattrs []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(dst, uint32(len(xattrs))), xattrs...)
 }
@@ -327,8 +321,8 @@ func AppendXattr(section []byte, name string, value []byte) []byte {
 	return append(append(append(append(section, name...), 0), value...), 0)
 }
 
-// SystemXattrs copies those of the attributes of a section (as SplitXattrs gives it) that belong to the system: names
-// that begin with an underscore. They outlive their document. A section that cannot be read has none.
+// SystemXattrs returns a copy of the system attributes in a section (as returned by SplitXattrs): those whose names
+// begin with an underscore. They survive the deletion of their document. The result is nil for an invalid section.
 func SystemXattrs(section []byte) (system []byte) {
 	for len(section) > 0 {
 		if len(section) < 4 {
@@ -351,11 +345,11 @@ const (
 	withMetaSize     = 24
 	withMetaNMeta    = 2
 	withMetaOptions  = 4
-	MetaSkipConflict = 0x01 // whatever version there is
+	MetaSkipConflict = 0x01 // regardless of the existing version
 	MetaForceAccept  = 0x02
 )
 
-// WithMeta is the fixed part of DELETE_WITH_META: a version with the numbers that another cluster gave it.
+// WithMeta is the fixed part of DELETE_WITH_META: a version with the metadata that another cluster assigned.
 type WithMeta struct {
 	Flags, Time uint32 // Time of a deletion: when it was made, unix seconds
 	Rev, CAS    uint64
@@ -363,7 +357,8 @@ type WithMeta struct {
 	MetaLen     uint16 // bytes of extended metadata at the end of the value
 }
 
-// DecodeWithMeta decodes 24 bytes of extras, and what may follow: 4 of options, 2 of the metadata's length.
+// DecodeWithMeta decodes 24 bytes of extras, optionally followed by 4 bytes of options, and 2 of the metadata's
+// length.
 func DecodeWithMeta(extras []byte) (m WithMeta, err error) {
 	n := len(extras) - withMetaSize
 	if n != 0 && n != withMetaNMeta && n != withMetaOptions && n != withMetaOptions+withMetaNMeta {
@@ -381,7 +376,7 @@ func DecodeWithMeta(extras []byte) (m WithMeta, err error) {
 	return m, nil
 }
 
-// AppendExtras appends 28 bytes of extras, those with options.
+// AppendExtras appends 28 bytes of extras, the form with options.
 func (m WithMeta) AppendExtras(dst []byte) []byte {
 	dst = binary.BigEndian.AppendUint32(dst, m.Flags)
 	dst = binary.BigEndian.AppendUint32(dst, m.Time)

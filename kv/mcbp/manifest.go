@@ -8,21 +8,21 @@ import (
 	"strings"
 )
 
-// Names and ids of collections. Ids below FirstCollection are not given to new ones.
+// Names and ids of collections. New ones never get ids below FirstCollection.
 const (
-	// DefaultName is the name of the scope, and of the collection in it, that documents are in that name none.
+	// DefaultName is the name of the default scope, and of the default collection in it.
 	DefaultName = "_default"
-	// DefaultCollection is the id of both.
+	// DefaultCollection is the id of the default scope and of the default collection.
 	DefaultCollection uint32 = 0
-	// FirstCollection is the lowest id of a scope or collection that was made.
+	// FirstCollection is the lowest id of a created scope or collection.
 	FirstCollection uint32 = 8
-	// MaxManifest bounds a manifest in bytes: some 1,200 collections with names as long as they may be.
+	// MaxManifest bounds a manifest in bytes: some 1,200 collections with names of maximum length.
 	MaxManifest = 1 << 20
-	// MaxCollectionName is the longest name of a scope or collection.
+	// MaxCollectionName is the maximum length of the name of a scope or collection, in bytes.
 	MaxCollectionName = 251
 )
 
-// Manifest says which scopes and collections a bucket has. UID rises with every change. It is never changed once it is
+// Manifest lists the scopes and collections of a bucket. UID rises with every change. It is immutable once it is
 // shared.
 type Manifest struct {
 	UID    uint64
@@ -40,11 +40,12 @@ type Scope struct {
 type Collection struct {
 	Name string
 	ID   uint32
-	// Flushed is the uid of the manifest that emptied it last, 0 for never: it begins again under its id (later lines).
+	// Flushed is the uid of the manifest that last emptied it, 0 for never: it starts again under its id (later
+	// versions).
 	Flushed uint64
 }
 
-// DefaultManifest is that of a bucket to which nobody has added anything.
+// DefaultManifest returns the manifest of a bucket to which nothing was added.
 func DefaultManifest() *Manifest {
 	return &Manifest{Scopes: []Scope{{Name: DefaultName, Collections: []Collection{{Name: DefaultName}}}}}
 }
@@ -69,7 +70,7 @@ type (
 
 func hexOf[N uint32 | uint64](n N) string { return strconv.FormatUint(uint64(n), 16) }
 
-// MarshalJSON gives the protocol's form.
+// MarshalJSON returns the form of the protocol.
 func (m Manifest) MarshalJSON() ([]byte, error) {
 	out := manifestJSON{UID: hexOf(m.UID), Scopes: []scopeJSON{}}
 	for _, s := range m.Scopes {
@@ -86,7 +87,7 @@ func (m Manifest) MarshalJSON() ([]byte, error) {
 	return json.Marshal(out)
 }
 
-// UnmarshalJSON reads the protocol's form; whatever else is in it is passed over.
+// UnmarshalJSON decodes the form of the protocol; unknown fields are ignored.
 func (m *Manifest) UnmarshalJSON(raw []byte) error {
 	var in manifestJSON
 	if len(raw) > MaxManifest {
@@ -124,7 +125,7 @@ func (m *Manifest) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// Scope finds a scope by its name; nil when there is none.
+// Scope returns a scope by its name; nil if there is none.
 func (m *Manifest) Scope(name string) *Scope {
 	i := slices.IndexFunc(m.Scopes, func(s Scope) bool { return s.Name == name })
 	if i < 0 {
@@ -133,7 +134,7 @@ func (m *Manifest) Scope(name string) *Scope {
 	return &m.Scopes[i]
 }
 
-// Collection finds a collection of the scope by its name; nil when there is none.
+// Collection returns a collection of the scope by its name; nil if there is none.
 func (s *Scope) Collection(name string) *Collection {
 	i := slices.IndexFunc(s.Collections, func(c Collection) bool { return c.Name == name })
 	if i < 0 {
@@ -152,7 +153,7 @@ func (m *Manifest) Find(scope, collection string) (id uint32, ok bool) {
 	return 0, false
 }
 
-// ScopeOf returns the id of the scope that collection id is in.
+// ScopeOf returns the id of the scope of the collection id.
 func (m *Manifest) ScopeOf(id uint32) (scope uint32, ok bool) {
 	for _, s := range m.Scopes {
 		if slices.ContainsFunc(s.Collections, func(c Collection) bool { return c.ID == id }) {
@@ -162,12 +163,12 @@ func (m *Manifest) ScopeOf(id uint32) (scope uint32, ok bool) {
 	return 0, false
 }
 
-// HasScope reports whether there is a scope with that id.
+// HasScope reports whether there is a scope with this id.
 func (m *Manifest) HasScope(id uint32) bool {
 	return slices.ContainsFunc(m.Scopes, func(s Scope) bool { return s.ID == id })
 }
 
-// SplitPath reads "scope.collection"; an empty name is the default one.
+// SplitPath parses "scope.collection"; an empty name is the default one.
 func SplitPath(path string) (scope, collection string, ok bool) {
 	scope, collection, ok = strings.Cut(path, ".")
 	if !ok || strings.Contains(collection, ".") {
@@ -182,8 +183,8 @@ func SplitPath(path string) (scope, collection string, ok bool) {
 	return scope, collection, true
 }
 
-// ValidName reports whether a scope or collection may be made with that name: letters, digits, '_', '-' and '%', not
-// beginning with '_' or '%', at most MaxCollectionName bytes.
+// ValidName reports whether a scope or collection may be created with this name: letters, digits, '_', '-' and '%',
+// not beginning with '_' or '%', at most MaxCollectionName bytes.
 func ValidName(name string) bool {
 	if name == "" || len(name) > MaxCollectionName || strings.ContainsAny(name[:1], "_%") {
 		return false
@@ -191,7 +192,7 @@ func ValidName(name string) bool {
 	return !strings.ContainsFunc(name, func(r rune) bool { return !isAlphanumeric(r) && !strings.ContainsRune("_-%", r) })
 }
 
-// isAlphanumeric reports whether a character is a letter or digit of ASCII.
+// isAlphanumeric reports whether a character is an ASCII letter or digit.
 func isAlphanumeric(r rune) bool {
 	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
 }

@@ -2,10 +2,10 @@ package mcbp
 
 import "fmt"
 
-// Opcode says what a frame asks or tells.
+// Opcode identifies the operation of a frame.
 type Opcode uint8
 
-// The opcodes for documents and connections. The forms with Q are quiet: they do not answer the usual outcome.
+// The opcodes for documents and connections. The forms with Q are quiet: the usual outcome is not answered.
 const (
 	OpGet            Opcode = 0x00
 	OpSet            Opcode = 0x01
@@ -65,7 +65,7 @@ const (
 	OpDCPOSOSnapshot    Opcode = 0x65
 )
 
-// The opcodes that KV engines have added to the protocol. Some are known only to be refused by name.
+// The opcodes that KV engines have added to the protocol. Some are defined only so that their refusal has a name.
 const (
 	OpGetReplica             Opcode = 0x83
 	OpSelectBucket           Opcode = 0x89
@@ -88,7 +88,7 @@ const (
 	OpGetErrorMap            Opcode = 0xfe
 )
 
-// String is the protocol's name of the opcode.
+// String returns the name of the opcode in the protocol.
 func (o Opcode) String() string {
 	if name := o.baseName(); name != "" {
 		return name
@@ -102,7 +102,7 @@ func (o Opcode) String() string {
 	return fmt.Sprintf("opcode %#02x", uint8(o))
 }
 
-// baseName is the name of an opcode for documents and connections, or nothing.
+// baseName returns the name of an opcode for documents and connections, or "".
 func (o Opcode) baseName() string {
 	names := [...]string{
 		OpGet:            "GET",
@@ -148,7 +148,7 @@ func (o Opcode) baseName() string {
 	return ""
 }
 
-// dcpName is the name of an opcode of DCP, or nothing.
+// dcpName returns the name of an opcode of DCP, or "".
 func (o Opcode) dcpName() string {
 	names := [...]string{
 		OpDCPOpen:           "DCP_OPEN",
@@ -174,7 +174,7 @@ func (o Opcode) dcpName() string {
 	return ""
 }
 
-// addedName is the name of an opcode that KV engines have added, or nothing.
+// addedName returns the name of an opcode that KV engines have added, or "".
 func (o Opcode) addedName() string {
 	names := [...]string{
 		OpGetReplica:             "GET_REPLICA",
