@@ -13,55 +13,54 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// Back-off between attempts: doubles from the first to the largest, each drawn
-// from the upper half at random so that many clients do not come back together.
+// Back-off between attempts: it doubles from the first to the largest, and each is drawn at random from the upper
+// half, so that many clients do not return at the same time.
 const (
 	firstBackoff = 5 * time.Millisecond
 	maxBackoff   = 500 * time.Millisecond
 )
 
-// maxSecondOpinions is how many more nodes are asked for a collection when one has said that there is none.
+// maxSecondOpinions bounds how many more nodes are asked for a collection after one has reported that it does not
+// exist.
 const maxSecondOpinions = 4
 
-// Client routes document operations over the nodes of a cluster by the bucket
-// map. It keeps one pipelined connection per node and follows the map as it
-// changes. Operations repeat after NOT_MY_VBUCKET, temporary failures and lost
-// connections until they succeed, are refused for good, or their context ends.
+// Client routes document operations to the nodes of a cluster by the bucket map. It keeps one pipelined connection
+// per node and follows changes of the map. Operations are retried after NOT_MY_VBUCKET, temporary failures and lost
+// connections until they succeed, fail permanently, or their context ends.
 type Client struct {
 	opt    Options
 	seeds  []string
-	prefix []byte // of keys: the collection's id
+	prefix []byte // of keys: the id of the collection
 
-	life context.Context // ends with Close: dials are of the client, not of who asked first
+	life context.Context // ends with Close: a dial outlives the caller that started it
 	end  context.CancelFunc
 
-	mu      sync.Mutex // the fields below; only a Conn's own lock is taken inside
+	mu      sync.Mutex // guards the fields below; only a Conn's own lock is taken while it is held
 	config  *mcbp.ClusterConfig
-	via     string // host through which config came, for $HOST
-	network string // whose addresses count; found with the first map
+	via     string // host from which config was received, for $HOST
+	network string // network of the addresses to use; determined from the first map
 	nodes   map[string]*node
 	closed  bool
-	refresh int // which of the known nodes is asked next for the map
+	refresh int // index of the known node that is asked next for the map
 }
 
-// node is the place of one node's connection. Callers that need a new one share
-// one attempt to dial, its failure too: dialling one after the other, the last of
-// many would wait for as many timeouts where the node hangs.
+// node is the connection slot of one node. Callers that need a new connection share one attempt to dial, including
+// its failure: if they dialled one after the other while the node hangs, the last of many would wait for as many
+// timeouts.
 type node struct {
 	conn    *Conn    // guarded by Client.mu
-	dialing *attempt // under way; guarded by Client.mu
+	dialing *attempt // in progress; guarded by Client.mu
 }
 
-// attempt is one try to dial a node. conn and err are set when done is closed.
+// attempt is one attempt to dial a node. conn and err are valid once done is closed.
 type attempt struct {
 	done chan struct{}
 	conn *Conn
 	err  error
 }
 
-// Connect finds the cluster through any of the seeds (host:port of memcached), or
-// Options.Maps, and fetches the map. It tries all seeds again and again until one answers, ctx
-// ends, or every seed refuses for good (ErrAuth, ErrNoBucket).
+// Connect finds the cluster through any of the seeds (host:port of memcached), or Options.Maps, and fetches the map.
+// It retries all seeds until one answers, ctx ends, or every seed fails permanently (ErrAuth, ErrNoBucket).
 func Connect(ctx context.Context, seeds []string, opt Options) (*Client, error) {
 	if len(seeds) == 0 && opt.Maps == nil {
 		return nil, fmt.Errorf("%w: no address given", ErrNoMap)
@@ -103,9 +102,8 @@ func Connect(ctx context.Context, seeds []string, opt Options) (*Client, error) 
 	}
 }
 
-// findCollection asks for the id of the collection that was named. The nodes are asked, one after the other, until one
-// has it: one that says that there is none may be behind the others. After the first that says so only a few more are
-// asked.
+// findCollection finds the id of the configured collection. It asks the nodes one after the other until one has it,
+// since a node without it may be behind the others. After the first such node it asks only a few more.
 func (c *Client) findCollection(ctx context.Context) (err error) {
 	if c.opt.Collection == "" {
 		return nil
@@ -130,7 +128,7 @@ func (c *Client) findCollection(ctx context.Context) (err error) {
 	return cmp.Or(none, err)
 }
 
-// collectionAt asks one node for the id.
+// collectionAt asks one node for the id of the collection.
 func (c *Client) collectionAt(ctx context.Context, addr string) (uint32, error) {
 	conn, err := c.conn(ctx, addr)
 	if err != nil {
@@ -150,12 +148,12 @@ func (c *Client) collectionAt(ctx context.Context, addr string) (uint32, error) 
 	return id, err
 }
 
-// wire is a document's key as it travels.
+// wire returns a document's key in the form in which it is sent.
 func (c *Client) wire(key string) []byte {
 	return append(append(make([]byte, 0, len(c.prefix)+len(key)), c.prefix...), key...)
 }
 
-// Close ends all connections; operations under way fail with ErrClosed.
+// Close closes all connections; operations in progress fail with ErrClosed.
 func (c *Client) Close() error {
 	c.end()
 	c.mu.Lock()
@@ -174,19 +172,18 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// Config is the newest map seen. It is shared: do not change it.
+// Config returns the newest map. It is shared: the caller must not modify it.
 func (c *Client) Config() *mcbp.ClusterConfig {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.config
 }
 
-// hedge is how long Refresh waits for a node before it asks another one beside it.
+// hedge is how long Refresh waits for a node before it asks the next one in parallel.
 const hedge = 200 * time.Millisecond
 
-// Refresh asks the nodes of the map and the seeds until one gives a map, and adopts
-// it if it is newer. The next node is asked when one has refused, or has not
-// answered for 200 ms: one that hangs holds nobody up.
+// Refresh asks the nodes of the map and the seeds until one returns a map, and adopts it if it is newer. It asks the
+// next node if one has failed, or has not answered for 200 ms, so that a hanging node does not block it.
 func (c *Client) Refresh(ctx context.Context) error {
 	addrs := c.known()
 	if c.opt.Maps != nil {
@@ -246,11 +243,11 @@ func (c *Client) Refresh(ctx context.Context) error {
 			return fmt.Errorf("%w from %d nodes: %w", ErrNoMap, len(addrs), cmp.Or(last, context.Cause(ctx)))
 		}
 	}
-	// Where there are Maps, nodes need not show any: what they say of that is not final.
+	// If there are Maps, nodes need not have a map: their errors are not final.
 	return fmt.Errorf("%w from %d nodes: %w", ErrNoMap, len(addrs), cmp.Or(maps, last))
 }
 
-// known lists the addresses that may know the map.
+// known returns the addresses that may have the map.
 func (c *Client) known() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -291,7 +288,7 @@ func (c *Client) fetchConfig(ctx context.Context, addr string) (*mcbp.ClusterCon
 	return mcbp.ParseClusterConfig(f.Value)
 }
 
-// adopt takes a map if it is newer than ours.
+// adopt adopts a map if it is newer than the current one.
 func (c *Client) adopt(config *mcbp.ClusterConfig, addr string) {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -307,7 +304,7 @@ func (c *Client) adopt(config *mcbp.ClusterConfig, addr string) {
 	}
 }
 
-// conn returns the living connection to a node, dialling if there is none.
+// conn returns the open connection to a node, dialling if there is none.
 func (c *Client) conn(ctx context.Context, addr string) (*Conn, error) {
 	c.mu.Lock()
 	if c.closed {
@@ -338,11 +335,11 @@ func (c *Client) conn(ctx context.Context, addr string) (*Conn, error) {
 	}
 }
 
-// dial makes one attempt for all who wait for it, bounded by Options.DialTimeout.
+// dial makes one attempt for all waiting callers, bounded by Options.DialTimeout.
 func (c *Client) dial(addr string, n *node, a *attempt) {
 	conn, err := Dial(c.life, addr, c.opt)
 	if err == nil && c.opt.Collection != "" && !conn.Granted(mcbp.FeatureCollections) {
-		// to it the collection's id would be the beginning of a key
+		// such a node would take the collection's id for the beginning of the key
 		_ = conn.Close()
 		conn, err = nil, fmt.Errorf("%w: %s has no collections", ErrNotSupported, addr)
 	}
@@ -365,10 +362,10 @@ func (c *Client) dial(addr string, n *node, a *attempt) {
 	close(a.done)
 }
 
-// errNoOwner says that the map names nobody for a vbucket: wait for a newer one.
+// errNoOwner is returned if the map has no owner for a vbucket: wait for a newer map.
 var errNoOwner = fmt.Errorf("%w: nobody owns the vbucket at the moment", ErrNotMyVBucket)
 
-// route finds the connection for a vbucket.
+// route returns the connection for a vbucket.
 func (c *Client) route(ctx context.Context, vbucket uint16) (*Conn, error) {
 	c.mu.Lock()
 	config, via, network := c.config, c.via, c.network
@@ -384,8 +381,8 @@ func (c *Client) route(ctx context.Context, vbucket uint16) (*Conn, error) {
 	return c.conn(ctx, addr)
 }
 
-// do sends a request to the vbucket's owner until it is answered for good. lost
-// says that an earlier attempt may have taken effect without our knowledge.
+// do sends a request to the vbucket's owner until there is a final answer. lost reports whether an earlier attempt
+// may have taken effect although its answer was lost.
 func (c *Client) do(ctx context.Context, req mcbp.Frame) (f mcbp.Frame, lost bool, err error) {
 	retry := backoff{}
 	var reason error // of the last attempt that ended before ctx did
@@ -414,14 +411,13 @@ func (c *Client) do(ctx context.Context, req mcbp.Frame) (f mcbp.Frame, lost boo
 	}
 }
 
-// recover prepares the next attempt: a newer map if the error asks for one, and
-// a pause.
+// recover prepares the next attempt: it fetches a newer map if the error requires one, and pauses.
 func (c *Client) recover(ctx context.Context, conn *Conn, err error, retry *backoff) error {
 	c.mu.Lock()
 	closed := c.closed
 	c.mu.Unlock()
 	if closed {
-		return ErrClosed // by us: no node is to be asked again
+		return ErrClosed // closed by the caller: no retry
 	}
 	c.opt.Logger.Debug("trying again", "error", err)
 	var se *StatusError
@@ -429,7 +425,7 @@ func (c *Client) recover(ctx context.Context, conn *Conn, err error, retry *back
 		before := c.Config()
 		c.adopt(se.Config, conn.Addr())
 		if c.Config() != before && retry.next == 0 {
-			return nil // news: no need to wait
+			return nil // the map is newer: no need to wait
 		}
 	}
 	if werr := retry.wait(ctx); werr != nil {
@@ -443,7 +439,7 @@ func (c *Client) recover(ctx context.Context, conn *Conn, err error, retry *back
 	return nil
 }
 
-// final reports whether trying again cannot help.
+// final reports whether a retry cannot succeed.
 func final(err error) bool {
 	var se *StatusError
 	if errors.As(err, &se) {
@@ -456,7 +452,7 @@ func final(err error) bool {
 // backoff is the pause between attempts.
 type backoff struct{ next time.Duration }
 
-// wait pauses, longer each time, until ctx ends.
+// wait pauses, longer with each call. It returns an error if ctx ends.
 func (b *backoff) wait(ctx context.Context) error {
 	b.next = min(max(2*b.next, firstBackoff), maxBackoff)
 	d := b.next/2 + rand.N(b.next/2)

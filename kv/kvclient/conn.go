@@ -21,43 +21,40 @@ import (
 
 // Bounds of a connection.
 const (
-	// maxInFlightBytes bounds what may wait unanswered on one connection. A larger
-	// single request still passes, alone.
+	// maxInFlightBytes bounds the unanswered requests on one connection. A larger single request is still sent, alone.
 	maxInFlightBytes = 16 << 20
-	// minRequestCost is what the smallest request counts towards maxInFlightBytes, so
-	// that at most 4,096 are in flight.
+	// minRequestCost is the minimum that a request counts towards maxInFlightBytes, so that at most 4,096 are in flight.
 	minRequestCost = 4 << 10
-	// readBufferBytes is the size of the read buffer; answers up to it are not copied
-	// before their handler sees them.
+	// readBufferBytes is the size of the read buffer; answers up to this size are passed to their handler without a
+	// copy.
 	readBufferBytes = 64 << 10
-	// writeStepBytes is how much is written at once: the watchdog sees how far a large request is.
+	// writeStepBytes is the size of a single write, so that the watchdog sees the progress of a large request.
 	writeStepBytes = 64 << 10
-	// keptWriteBytes is how large the write buffers may stay between uses.
+	// keptWriteBytes bounds the capacity of the write buffers that is kept between uses.
 	keptWriteBytes = 1 << 20
-	// watchSteps is how many times per OpTimeout the watchdog looks.
+	// watchSteps is the number of checks of the watchdog per OpTimeout.
 	watchSteps = 4
 )
 
-// Conn is one connection to one node, shared by any number of callers: requests
-// are pipelined, answers found by their opaque. A node that has the oldest
-// unanswered request in whole and sends nothing for Options.OpTimeout is taken
-// for dead, and so is one that takes nothing of it for as long: the connection
-// ends. A large request over a slow line has its time.
+// Conn is a connection to one node, shared by any number of callers: requests are pipelined, answers are matched by
+// their opaque. The connection is closed if for Options.OpTimeout an answer is due, nothing is received, and the node
+// makes no progress in reading the oldest unanswered request. A large request over a slow line may take as long as it
+// needs.
 type Conn struct {
 	session   *Session
 	addr      string
 	opTimeout time.Duration
 	slots     *semaphore.Weighted
 	loops     errgroup.Group
-	wake      chan struct{} // 1: there is something to write, or the end
+	wake      chan struct{} // 1: there is something to write, or the connection ends
 	arrived   atomic.Uint64 // bytes read, for the watchdog
-	written   atomic.Uint64 // bytes that the system has taken to send
-	unsent    func() int    // of these, those that the node's has not acknowledged
-	done      chan struct{} // closed with err set
+	written   atomic.Uint64 // bytes that the operating system has accepted for sending
+	unsent    func() int    // how many of these the node's system has not acknowledged
+	done      chan struct{} // closed after err is set
 
-	mu      sync.Mutex // leaf: the fields below
+	mu      sync.Mutex // leaf lock, guards the fields below
 	out     []byte
-	queued  uint64 // bytes that were ever put into out
+	queued  uint64 // total of bytes appended to out
 	pending map[uint32]*call
 	opaque  uint32
 	err     error
@@ -67,7 +64,7 @@ type Conn struct {
 type call struct {
 	op     mcbp.Opcode
 	cost   int64
-	end    uint64 // what Conn.written is when it is sent
+	end    uint64 // value of Conn.written when it has been sent
 	handle func(mcbp.Frame, error)
 }
 
@@ -97,17 +94,16 @@ func newConn(s *Session, addr string, opTimeout time.Duration) *Conn {
 	return c
 }
 
-// Addr is the node's address, as dialled.
+// Addr returns the node's address, as dialled.
 func (c *Conn) Addr() string { return c.addr }
 
 // Granted reports whether the node granted a feature.
 func (c *Conn) Granted(f mcbp.Feature) bool { return c.session.Granted(f) }
 
-// Mechanism is the SASL mechanism by which the node knows the user; empty without one, and where a certificate was
-// enough.
+// Mechanism returns the SASL mechanism of the login; "" without one, and if a certificate was sufficient.
 func (c *Conn) Mechanism() string { return c.session.Mechanism() }
 
-// TLS is the state of the encryption; not ok on a connection without any.
+// TLS returns the state of the encryption; ok is false for an unencrypted connection.
 func (c *Conn) TLS() (state tls.ConnectionState, ok bool) {
 	tc, ok := c.session.Conn.(*tls.Conn)
 	if !ok {
@@ -116,33 +112,32 @@ func (c *Conn) TLS() (state tls.ConnectionState, ok bool) {
 	return tc.ConnectionState(), true
 }
 
-// CommonNameOnly reports whether the node has shown a certificate that names it by its common name alone: this package
-// lets that count under a CA that was chosen, others do not.
+// CommonNameOnly reports whether the node's certificate identifies it by its common name alone. This package accepts
+// that under an explicitly configured CA, other clients do not.
 func (c *Conn) CommonNameOnly() bool {
 	state, ok := c.TLS()
 	return ok && len(state.PeerCertificates) > 0 && nameless(state.PeerCertificates[0])
 }
 
-// Done is closed when the connection has ended.
+// Done returns a channel that is closed when the connection has ended.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
-// Err is why the connection ended; nil while it lives.
+// Err returns why the connection ended; nil while it is open.
 func (c *Conn) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
 }
 
-// Close ends the connection: everything unanswered fails with ErrClosed. It
-// returns when its loops have ended.
+// Close closes the connection: unanswered requests fail with ErrClosed. It returns when the connection's goroutines
+// have ended.
 func (c *Conn) Close() error {
 	c.fail(ErrClosed)
-	_ = c.loops.Wait() // its errors are what fail recorded
+	_ = c.loops.Wait() // their errors are recorded by fail
 	return nil
 }
 
-// Do sends a request and waits for its answer, whatever its status. The opaque
-// is chosen here; the answer is the caller's own.
+// Do sends a request and waits for its answer, whatever its status. It sets the opaque. The caller owns the answer.
 func (c *Conn) Do(ctx context.Context, req mcbp.Frame) (mcbp.Frame, error) {
 	type answer struct {
 		f   mcbp.Frame
@@ -166,9 +161,9 @@ func (c *Conn) Do(ctx context.Context, req mcbp.Frame) (mcbp.Frame, error) {
 	}
 }
 
-// Stat reads a group of the node's statistics, which for the vbuckets are tens of thousands; an empty group is the
-// general one. each gets one after the other, from the connection's reader, and what it gets is valid only during the
-// call; when Stat returns an error it may still be called.
+// Stat reads a group of the node's statistics, which are tens of thousands for the vbuckets; an empty group is the
+// general one. each is called for one entry after the other, by the connection's reader, with slices that are valid
+// only during the call. It may still be called after Stat has returned an error.
 func (c *Conn) Stat(ctx context.Context, group string, each func(key, value []byte)) error {
 	ch := make(chan error, 1)
 	err := c.Start(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpStat, 0, 0), Key: []byte(group)},
@@ -193,21 +188,20 @@ func (c *Conn) Stat(ctx context.Context, group string, each func(key, value []by
 	}
 }
 
-// moreFollows reports whether an answer is not the last one to its request: STAT
-// sends one per entry and ends with an empty key.
+// moreFollows reports whether an answer is not the last one to its request: STAT is answered once per entry, and
+// finally with an empty key.
 func moreFollows(f mcbp.Frame) bool {
 	return f.Op == mcbp.OpStat && f.Status() == mcbp.StatusOK && len(f.Key) > 0
 }
 
-// Start sends a request and returns at once; handle is called once (for STAT:
-// once per entry), from the connection's reader, with the answer (valid only
-// during the call) or with the error that ended the connection. It must not
-// block. When Start returns an error, handle is not called. Start waits while too
-// much is in flight.
+// Start sends a request and returns without waiting for the answer. handle is called once (for STAT: once per entry)
+// by the connection's reader, with the answer (valid only during the call) or with the error that ended the
+// connection. It must not block. If Start returns an error, handle is not called. Start blocks while too much is in
+// flight.
 func (c *Conn) Start(ctx context.Context, req mcbp.Frame, handle func(mcbp.Frame, error)) error {
 	size := int64(mcbp.HeaderSize + len(req.Extras) + len(req.Key) + len(req.Value))
 	k := &call{op: req.Op, cost: min(max(size, minRequestCost), maxInFlightBytes), handle: handle}
-	// The end of the connection gives everything back, so this wait ends with it too.
+	// The end of the connection releases everything, so that this wait ends then, too.
 	if err := c.slots.Acquire(ctx, k.cost); err != nil {
 		return fmt.Errorf("kvclient: %v to %s: %w", req.Op, c.addr, context.Cause(ctx))
 	}
@@ -233,7 +227,7 @@ func (c *Conn) Start(ctx context.Context, req mcbp.Frame, handle func(mcbp.Frame
 	return nil
 }
 
-// kick wakes the writer.
+// kick wakes the write loop.
 func (c *Conn) kick() {
 	select {
 	case c.wake <- struct{}{}:
@@ -241,7 +235,7 @@ func (c *Conn) kick() {
 	}
 }
 
-// fail ends the connection once; every waiting call gets err.
+// fail ends the connection, once; every waiting call gets err.
 func (c *Conn) fail(err error) {
 	c.mu.Lock()
 	if c.err != nil {
@@ -261,7 +255,7 @@ func (c *Conn) fail(err error) {
 	}
 }
 
-// writeLoop sends what Start has put together, many requests per write.
+// writeLoop sends what Start has appended, many requests per write.
 func (c *Conn) writeLoop() error {
 	var buf []byte
 	for {
@@ -290,7 +284,7 @@ func (c *Conn) writeLoop() error {
 	}
 }
 
-// readLoop hands the answers to their calls.
+// readLoop passes the answers to their calls.
 func (c *Conn) readLoop() error {
 	r := bufio.NewReaderSize(countingReader{c.session, &c.arrived}, readBufferBytes)
 	for {
@@ -308,8 +302,7 @@ func (c *Conn) readLoop() error {
 	}
 }
 
-// nextFrame reads a frame in place if it fits the buffer (then discard is its
-// size), else into new memory.
+// nextFrame reads a frame in place if it fits the buffer (then discard is its size), else into new memory.
 func nextFrame(r *bufio.Reader) (f mcbp.Frame, discard int, err error) {
 	head, err := r.Peek(mcbp.HeaderSize)
 	if err != nil {
@@ -330,12 +323,12 @@ func nextFrame(r *bufio.Reader) (f mcbp.Frame, discard int, err error) {
 	return h.Frame(whole[mcbp.HeaderSize:]), h.Size(), nil
 }
 
-// answer finds the call of a response.
+// answer passes a response to its call.
 func (c *Conn) answer(f mcbp.Frame) error {
 	c.mu.Lock()
 	k := c.pending[f.Opaque]
 	last := !moreFollows(f)
-	if k == nil || f.Op != k.op { // whoever waits gets the error
+	if k == nil || f.Op != k.op { // the call gets the error
 		c.mu.Unlock()
 		return fmt.Errorf("%w: %v answers the opaque %d, for which nobody waits", ErrProtocol, f.Op, f.Opaque)
 	}
@@ -350,15 +343,16 @@ func (c *Conn) answer(f mcbp.Frame) error {
 		k.handle(f, nil)
 		return nil
 	}
-	// Ended before anybody hears of it: who asks again at once must not be given this connection.
+	// The connection ends before the caller gets the answer: a caller that retries at once must not get this connection.
 	err := NewStatusError(f)
 	c.fail(c.lost(err))
 	k.handle(f, nil)
 	return err
 }
 
-// watchLoop ends the connection when an answer is owed, and nothing arrives and nothing more is taken of the oldest
-// request. What is taken of later ones says nothing: that is the node's system, also where its process hangs.
+// watchLoop ends the connection if for OpTimeout an answer is due, nothing is received, and no more of the oldest
+// request is acknowledged. Acknowledgements of later requests do not count: the node's operating system sends them
+// even if its process hangs.
 func (c *Conn) watchLoop() error {
 	tick := time.NewTicker(c.opTimeout / watchSteps)
 	defer tick.Stop()
@@ -385,7 +379,8 @@ func (c *Conn) watchLoop() error {
 	}
 }
 
-// owed returns how many answers are, and where the oldest request to which one is ends in what is sent.
+// owed returns how many answers are due, and the end of the oldest request without one, as a position in the sent
+// bytes.
 func (c *Conn) owed() (n int, oldest uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -396,13 +391,13 @@ func (c *Conn) owed() (n int, oldest uint64) {
 	return len(c.pending), oldest
 }
 
-// taken returns how many bytes the node's system has taken.
+// taken returns how many bytes the node's system has acknowledged.
 func (c *Conn) taken() uint64 {
 	written := c.written.Load()
 	return written - min(written, uint64(c.unsent()))
 }
 
-// countingReader counts what arrives.
+// countingReader counts the bytes read.
 type countingReader struct {
 	r io.Reader
 	n *atomic.Uint64
@@ -415,7 +410,7 @@ func (r countingReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// lost words the end of a connection.
+// lost returns the error for the end of a connection.
 func (c *Conn) lost(err error) error {
 	if errors.Is(err, net.ErrClosed) || errors.Is(err, io.EOF) {
 		return fmt.Errorf("%w by %s", ErrClosed, c.addr)

@@ -1,14 +1,11 @@
-// Package kvclient speaks the memcached binary protocol to KV nodes: it opens
-// authenticated connections (Handshake, used by package feed for DCP), pipelines
-// requests over them (Conn), and routes document operations over the nodes of a
-// cluster by the bucket map (Client).
+// Package kvclient is a client of the memcached binary protocol of KV nodes: it opens authenticated connections
+// (Handshake, also used by package feed for DCP), pipelines requests over them (Conn), and routes document operations
+// to the nodes of a cluster by the bucket map (Client).
 //
-// It promises that nothing hangs: every call ends by its context, by its
-// attempt's timeout, or by the end of the connection; that a password never
-// travels in the clear unless TLS protects it or the caller allows it; and that a
-// write is reported as done only after the node acknowledged it. A write whose
-// answer was lost and whose repetition was refused says so (ErrAmbiguous).
+// Guarantees: every call ends with its context, with the timeout of its attempt, or with the connection; a password
+// is sent in the clear only if TLS protects it or the caller permits it; a write is reported as done only after the
+// node has acknowledged it. If the answer to a write was lost and its retry was refused, the error is ErrAmbiguous.
 //
-// It never caches documents, never batches across callers, and never retries
-// what cannot become better by waiting (a key that exists, a bad password).
+// The package never caches documents, never batches across callers, and never retries what cannot succeed later (a
+// key that exists, a wrong password).
 package kvclient

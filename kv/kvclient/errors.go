@@ -10,8 +10,8 @@ import (
 
 // Errors of this package. They are wrapped with the operation and its target.
 var (
-	// ErrAuth: the node refused the user or the password, offers no acceptable
-	// mechanism, or could not prove that it knows the password itself.
+	// ErrAuth: the node refused the user or the password, offers no acceptable mechanism, or could not prove that it
+	// knows the password itself.
 	ErrAuth = errors.New("kvclient: authentication failed")
 	// ErrNoBucket: no such bucket, or this user may not open it.
 	ErrNoBucket = errors.New("kvclient: no such bucket or no access to it")
@@ -19,11 +19,11 @@ var (
 	ErrNoCollection = errors.New("kvclient: no such collection")
 	// ErrNotMyVBucket: the node does not own the vbucket; ask the owner.
 	ErrNotMyVBucket = errors.New("kvclient: node does not own the vbucket")
-	// ErrTemporary: the node is busy, out of memory or warming up; try again later.
+	// ErrTemporary: the node is busy, out of memory or warming up; retry later.
 	ErrTemporary = errors.New("kvclient: temporary failure of the node")
 	// ErrKeyNotFound: no document has this key.
 	ErrKeyNotFound = errors.New("kvclient: key not found")
-	// ErrKeyExists: a document has this key, or another CAS than the given one.
+	// ErrKeyExists: a document has this key, or its CAS differs from the given one.
 	ErrKeyExists = errors.New("kvclient: key exists or its CAS differs")
 	// ErrTooBig: key or value exceed the protocol's limits.
 	ErrTooBig = errors.New("kvclient: key or value too long")
@@ -31,32 +31,32 @@ var (
 	ErrClosed = errors.New("kvclient: connection closed")
 	// ErrSilent: the node owed an answer and nothing moved on the connection for Options.OpTimeout. It wraps ErrClosed.
 	ErrSilent = fmt.Errorf("%w", ErrClosed)
-	// ErrAmbiguous: the answer to a write was lost and its repetition was refused,
-	// so that the refusal may be the consequence of our own first attempt.
+	// ErrAmbiguous: the answer to a write was lost and its retry was refused, so that the refusal may be the result of
+	// the first attempt.
 	ErrAmbiguous = errors.New("kvclient: unknown whether the write took effect")
-	// ErrNoMap: no node gave a usable cluster map.
+	// ErrNoMap: no node returned a usable cluster map.
 	ErrNoMap = errors.New("kvclient: no cluster map")
-	// ErrNotSupported: the engine lacks something that cannot be done without.
+	// ErrNotSupported: the engine lacks a required feature.
 	ErrNotSupported = errors.New("kvclient: the engine lacks something essential")
-	// ErrProtocol: the node answered something that the protocol does not allow.
+	// ErrProtocol: the node sent something that the protocol does not permit.
 	ErrProtocol = errors.New("kvclient: protocol violation")
 )
 
-// StatusError is an answer with a status that is not success. errors.Is finds the
-// sentinel of its status.
+// StatusError is an answer with a status other than success. errors.Is matches it with the sentinel error of its
+// status.
 type StatusError struct {
 	Op     mcbp.Opcode
 	Status mcbp.Status
 	// Detail is the readable part of the body, cut to 200 bytes.
 	Detail string
-	// Config is the body of a NOT_MY_VBUCKET answer, when it held a usable map.
+	// Config is the map in a NOT_MY_VBUCKET answer, if it is usable.
 	Config *mcbp.ClusterConfig
 }
 
-// maxDetail bounds the part of an answer that an error repeats, in bytes.
+// maxDetail bounds the part of an answer in an error message, in bytes.
 const maxDetail = 200
 
-// NewStatusError makes the error of an answer; nil for success.
+// NewStatusError returns the error for an answer; nil for success.
 func NewStatusError(f mcbp.Frame) error {
 	if f.Status() == mcbp.StatusOK {
 		return nil
@@ -72,7 +72,7 @@ func NewStatusError(f mcbp.Frame) error {
 	return e
 }
 
-// Error names operation, status, what the node said and what to do.
+// Error returns the operation, the status, the node's text and advice.
 func (e *StatusError) Error() string {
 	text := fmt.Sprintf("kvclient: %v answered %v", e.Op, e.Status)
 	if e.Detail != "" {
@@ -84,7 +84,7 @@ func (e *StatusError) Error() string {
 	return text
 }
 
-// advice is what to do about it; empty when there is nothing to do but to know.
+// advice returns what to do about the error; "" if there is nothing to do.
 func (e *StatusError) advice() string {
 	switch {
 	case e.Is(ErrAuth) && e.Status == mcbp.StatusNoAccess:
@@ -110,7 +110,7 @@ func (e *StatusError) Is(target error) bool {
 		switch e.Op {
 		case mcbp.OpSelectBucket:
 			return target == ErrNoBucket
-		case mcbp.OpGetClusterConfig: // the engine has not been told a map yet
+		case mcbp.OpGetClusterConfig: // the engine has not received a map yet
 			return target == ErrTemporary
 		}
 		return target == ErrKeyNotFound
@@ -140,7 +140,7 @@ func (e *StatusError) Is(target error) bool {
 	return false
 }
 
-// printable cuts a body to what belongs into an error message. What is no text is none of it.
+// printable returns the part of a body for an error message. It is "" if the body is not text.
 func printable(b []byte) string {
 	for _, c := range b[:min(len(b), maxDetail)] {
 		if c < 0x20 && c != '\n' && c != '\t' || c == 0x7f {

@@ -8,29 +8,28 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// loadWindow is how many documents of one Load may wait for their answers.
+// loadWindow bounds the documents of one Load that wait for their answers.
 const loadWindow = 1024
 
-// Source returns the next document of a Load; ok is false at the end. Key and value
-// are kept until the document is stored: give new memory each time.
+// Source returns the next document of a Load; ok is false at the end. Load retains key and value until the document
+// is stored, so that each call must return new memory.
 type Source func() (key string, value []byte, ok bool, err error)
 
-// LoadStats is what a Load has done so far.
+// LoadStats is the progress of a Load.
 type LoadStats struct {
 	Documents uint64 // acknowledged by the nodes
 	Bytes     uint64 // of keys and values
 	Retried   uint64 // documents that needed more than one attempt
 }
 
-// Load writes many documents, pipelined. Documents with the same key are written
-// in their order. It ends with the source, at the first refusal for good (with
-// the key in the error), or with ctx; all that Stats count are stored. progress
-// (may be nil) is called from Load's goroutine now and then, and at the end.
+// Load writes many documents, pipelined. Documents with the same key are written in their order. It ends with the
+// source, at the first permanent failure (with the key in the error), or with ctx. All documents in the stats are
+// stored. progress (may be nil) is called by Load's goroutine now and then, and at the end.
 func (c *Client) Load(ctx context.Context, next Source, progress func(LoadStats)) (LoadStats, error) {
 	l := &loader{client: c, ctx: ctx, progress: progress, results: make(chan loaded, loadWindow),
 		inFlight: map[string]bool{}}
 	err := l.run(next)
-	// The answers of what is still in flight belong to nobody else: take them.
+	// Receive the answers of what is still in flight: no other goroutine does.
 	for len(l.inFlight) > 0 {
 		if werr := l.settle(); err == nil {
 			err = werr
@@ -40,7 +39,7 @@ func (c *Client) Load(ctx context.Context, next Source, progress func(LoadStats)
 	return l.stats, err
 }
 
-// progressEvery is how many documents pass between two calls of progress.
+// progressEvery is the number of documents between two calls of progress.
 const progressEvery = 512
 
 // loader is the state of one Load, owned by its goroutine.
@@ -48,7 +47,7 @@ type loader struct {
 	client   *Client
 	ctx      context.Context
 	progress func(LoadStats)
-	results  chan loaded // has room for all that is in flight
+	results  chan loaded // has capacity for everything in flight
 	inFlight map[string]bool
 	stats    LoadStats
 	told     uint64
@@ -62,7 +61,7 @@ type loaded struct {
 	err   error
 }
 
-// run takes documents from the source until it ends.
+// run sends the documents of the source until it ends.
 func (l *loader) run(next Source) error {
 	for {
 		key, value, ok, err := next()
@@ -103,7 +102,7 @@ func (l *loader) send(key string, value []byte) error {
 		if err == nil {
 			err = NewStatusError(f)
 		}
-		results <- loaded{key, value, conn, err} // never blocks: it has room for the window
+		results <- loaded{key, value, conn, err} // never blocks: the capacity is the window
 	})
 	if err != nil {
 		return l.again(loaded{key, value, conn, err})
@@ -115,7 +114,7 @@ func (l *loader) send(key string, value []byte) error {
 // settle waits for one answer.
 func (l *loader) settle() error { return l.done(<-l.results) }
 
-// drain takes the answers that are there.
+// drain processes the available answers.
 func (l *loader) drain() error {
 	for {
 		select {
@@ -129,7 +128,7 @@ func (l *loader) drain() error {
 	}
 }
 
-// done counts a document, or tries it again.
+// done counts a document, or retries it.
 func (l *loader) done(r loaded) error {
 	delete(l.inFlight, r.key)
 	if r.err != nil {
@@ -139,8 +138,7 @@ func (l *loader) done(r loaded) error {
 	return nil
 }
 
-// again writes a document whose pipelined attempt failed, one by one and with
-// back-off. Later documents wait.
+// again writes a document whose pipelined attempt failed, with retries and back-off. Later documents wait.
 func (l *loader) again(r loaded) error {
 	if final(r.err) || l.ctx.Err() != nil {
 		return fmt.Errorf("key %q: %w", r.key, r.err)
@@ -157,13 +155,13 @@ func (l *loader) again(r loaded) error {
 	return nil
 }
 
-// count books a stored document.
+// count adds a stored document to the stats.
 func (l *loader) count(key string, value []byte) {
 	l.stats.Documents++
 	l.stats.Bytes += uint64(len(key) + len(value))
 }
 
-// report tells the progress.
+// report calls progress if it is due.
 func (l *loader) report(end bool) {
 	if l.progress == nil || !end && l.stats.Documents-l.told < progressEvery {
 		return

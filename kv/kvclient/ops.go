@@ -8,7 +8,7 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// Document is what Get returns.
+// Document is the result of Get.
 type Document struct {
 	Value    []byte
 	Flags    uint32
@@ -16,8 +16,7 @@ type Document struct {
 	Datatype mcbp.Datatype
 }
 
-// Mutation says what a write became: the token for at_plus scans, and the
-// document's new CAS.
+// Mutation is the result of a write: the token for at_plus scans, and the document's new CAS.
 type Mutation struct {
 	VBucket uint16
 	VBUUID  uint64
@@ -25,21 +24,20 @@ type Mutation struct {
 	CAS     uint64
 }
 
-// StoreOptions are the rarely used parts of a write.
+// StoreOptions are the options of a write.
 type StoreOptions struct {
 	// Flags are kept with the document and returned by Get.
 	Flags uint32
-	// Expiry is seconds from now, or seconds since 1970 when above 30 days; 0 is
-	// never.
+	// Expiry is in seconds from now, or in seconds since 1970 if above 30 days; 0 is never.
 	Expiry uint32
-	// CAS makes the write fail with ErrKeyExists unless the document still has it.
+	// CAS makes the write fail with ErrKeyExists unless the document has this CAS.
 	CAS uint64
-	// Xattrs is the section of extended attributes that the document has from now on, as mcbp.AppendXattr makes it. A
-	// write without it leaves a document that has none.
+	// Xattrs is the section of extended attributes of the new version, as returned by mcbp.AppendXattr. Without it the
+	// document has none after the write.
 	Xattrs []byte
 }
 
-// Get reads a document. ErrKeyNotFound when there is none.
+// Get reads a document. The error is ErrKeyNotFound if there is none.
 func (c *Client) Get(ctx context.Context, key string) (Document, error) {
 	f, _, err := c.keyed(ctx, mcbp.OpGet, key, mcbp.Frame{})
 	if err != nil {
@@ -68,15 +66,14 @@ func (c *Client) Replace(ctx context.Context, key string, value []byte, opt Stor
 	return c.store(ctx, mcbp.OpReplace, key, value, opt)
 }
 
-// Delete removes a document; cas 0 means whatever it is. ErrKeyNotFound when
-// there is none.
+// Delete deletes a document; cas 0 means any version. The error is ErrKeyNotFound if there is none.
 func (c *Client) Delete(ctx context.Context, key string, cas uint64) (Mutation, error) {
 	f := mcbp.Frame{}
 	f.CAS = cas
 	return c.write(ctx, mcbp.OpDelete, key, f)
 }
 
-// store is SET, ADD and REPLACE.
+// store sends SET, ADD or REPLACE.
 func (c *Client) store(ctx context.Context, op mcbp.Opcode, key string, value []byte, opt StoreOptions) (Mutation,
 	error) {
 	if len(value) > mcbp.MaxValue {
@@ -92,7 +89,7 @@ func (c *Client) store(ctx context.Context, op mcbp.Opcode, key string, value []
 	return c.write(ctx, op, key, f)
 }
 
-// write sends a write and reads its token.
+// write sends a write and decodes its token.
 func (c *Client) write(ctx context.Context, op mcbp.Opcode, key string, f mcbp.Frame) (Mutation, error) {
 	f, lost, err := c.keyed(ctx, op, key, f)
 	if err != nil {
@@ -104,7 +101,7 @@ func (c *Client) write(ctx context.Context, op mcbp.Opcode, key string, f mcbp.F
 	return mutation(f, vbucketOf(c.Config(), key))
 }
 
-// mutation reads a write's answer.
+// mutation decodes the answer to a write.
 func mutation(f mcbp.Frame, vbucket uint16) (Mutation, error) {
 	m := Mutation{VBucket: vbucket, CAS: f.CAS}
 	if len(f.Extras) == 0 {
@@ -115,7 +112,7 @@ func mutation(f mcbp.Frame, vbucket uint16) (Mutation, error) {
 	return m, err
 }
 
-// vbucketOf maps a key to its vbucket.
+// vbucketOf returns the vbucket of a key.
 func vbucketOf(config *mcbp.ClusterConfig, key string) uint16 {
 	return mcbp.VBucket([]byte(key), config.NumVBuckets())
 }
@@ -136,9 +133,8 @@ func (c *Client) keyed(ctx context.Context, op mcbp.Opcode, key string, f mcbp.F
 	return out, lost, nil
 }
 
-// VBucketSeqnos asks every node for the high seqnos of its active vbuckets and
-// returns them by vbucket number. It repeats until every vbucket has an owner
-// that answers, or ctx ends.
+// VBucketSeqnos asks every node for the high seqnos of its active vbuckets and returns them by vbucket number. It
+// retries until every vbucket has an owner that answers, or ctx ends.
 func (c *Client) VBucketSeqnos(ctx context.Context) ([]uint64, error) {
 	retry := backoff{}
 	for {
@@ -152,7 +148,7 @@ func (c *Client) VBucketSeqnos(ctx context.Context) ([]uint64, error) {
 	}
 }
 
-// vbucketSeqnos is one attempt.
+// vbucketSeqnos makes one attempt.
 func (c *Client) vbucketSeqnos(ctx context.Context) ([]uint64, error) {
 	c.mu.Lock()
 	config, via, network := c.config, c.via, c.network

@@ -19,21 +19,19 @@ const (
 	mechPlain  = "PLAIN"
 )
 
-// maxIterations bounds the work that a node can demand of us: one million rounds
-// take about a second.
+// maxIterations bounds the work that a node can demand: one million rounds take about a second.
 const maxIterations = 1_000_000
 
-// scram is the client's side of one SCRAM exchange (RFC 5802, RFC 7677) without
-// channel binding. The library keeps the protocol; what it lets a node do to us, checkFirst refuses before a key is
-// derived.
+// scram is the client side of one SCRAM exchange (RFC 5802, RFC 7677) without channel binding. The library implements
+// the protocol; checkFirst refuses harmful messages that the library accepts, before a key is derived.
 type scram struct {
 	talk     *xdg.ClientConversation
 	of       *derivation
 	nonce    string // ours
-	answered bool   // the proof was made: only then is there a signature to compare the node's with
+	answered bool   // the proof was made: only then is there a signature with which to compare the node's
 }
 
-// newScram begins an exchange; nil for a mechanism that is not SCRAM. Our nonce is the library's, or the one given.
+// newScram starts an exchange; nil for a mechanism that is not SCRAM. The nonce is the library's if nonce is "".
 func newScram(mechanism, user, password, nonce string) *scram {
 	of := derived.of(identity{mechanism, user, password, nonce})
 	if of == nil {
@@ -42,10 +40,10 @@ func newScram(mechanism, user, password, nonce string) *scram {
 	return &scram{talk: of.client.NewConversation(), of: of}
 }
 
-// identity is by what, and as whom, a client logs in.
+// identity is the mechanism and the credentials of a login.
 type identity struct{ mechanism, user, password, nonce string }
 
-// client makes what begins exchanges of an identity; nil for a mechanism that is not SCRAM.
+// client returns the library's client for an identity; nil for a mechanism that is not SCRAM.
 func (id identity) client() *xdg.Client {
 	var hash xdg.HashGeneratorFcn
 	switch id.mechanism {
@@ -58,7 +56,7 @@ func (id identity) client() *xdg.Client {
 	default:
 		return nil
 	}
-	c, err := hash.NewClientUnprepped(id.user, id.password, "") // KV keeps names and passwords as they are: no SASLprep
+	c, err := hash.NewClientUnprepped(id.user, id.password, "") // KV does not normalize names and passwords: no SASLprep
 	if err != nil {
 		return nil
 	}
@@ -68,9 +66,10 @@ func (id identity) client() *xdg.Client {
 	return c.WithMinIterations(1)
 }
 
-// derivations keeps what was derived from passwords (RFC 5802, section 5.1), in the library's clients, so that a
-// connection more costs no thousands of hashes more. A node that gives each connection another salt makes one grow: it
-// is let go after mostUses exchanges, and all of them are when there are more than mostIdentities.
+// derivations caches the keys derived from passwords (RFC 5802, section 5.1), inside the library's clients, so that
+// further connections do not cost thousands of hashes each. A client's cache grows if a node sends each connection
+// another salt: therefore a client is discarded after mostUses exchanges, and all of them if there are more than
+// mostIdentities.
 type derivations struct {
 	mu  sync.Mutex
 	all map[identity]*derivation
@@ -79,7 +78,7 @@ type derivations struct {
 type derivation struct {
 	client *xdg.Client
 	uses   int
-	one    sync.Mutex // connections that are made at once wait for the first to derive
+	one    sync.Mutex // concurrent connections wait for the first one to derive the key
 }
 
 const (
@@ -89,7 +88,7 @@ const (
 
 var derived = derivations{all: map[identity]*derivation{}}
 
-// of returns what is kept of an identity; nil for a mechanism that is not SCRAM.
+// of returns the cached derivation of an identity; nil for a mechanism that is not SCRAM.
 func (d *derivations) of(id identity) *derivation {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -109,14 +108,14 @@ func (d *derivations) of(id identity) *derivation {
 	return of
 }
 
-// first is the client's first message.
+// first returns the client's first message.
 func (s *scram) first() string {
-	message, _ := s.talk.Step("") // fails in no conversation that begins
+	message, _ := s.talk.Step("") // cannot fail at the start of a conversation
 	s.nonce = message[strings.LastIndex(message, ",r=")+len(",r="):]
 	return message
 }
 
-// final answers the server's first message with the proof.
+// final returns the proof that answers the server's first message.
 func (s *scram) final(serverFirst string) (string, error) {
 	if err := s.checkFirst(serverFirst); err != nil {
 		return "", fmt.Errorf("%w: %w", ErrAuth, err)
@@ -131,8 +130,8 @@ func (s *scram) final(serverFirst string) (string, error) {
 	return answer, nil
 }
 
-// checkFirst holds a node's first message to what the library does not: a salt, a nonce that has something of the
-// node's own, and no more rounds than we are ready for. Of attributes that come twice each is looked at.
+// checkFirst checks in a node's first message what the library does not: a salt, a nonce with a part of the node's
+// own, and a limited number of rounds. It checks every occurrence of a repeated attribute.
 func (s *scram) checkFirst(message string) error {
 	for part := range strings.SplitSeq(message, ",") {
 		name, value, _ := strings.Cut(part, "=")
@@ -154,8 +153,8 @@ func (s *scram) checkFirst(message string) error {
 	return nil
 }
 
-// verify checks the server's last message: it must know the password too. The library would take an empty signature
-// after a first message that it refused.
+// verify checks the server's last message, which proves that it knows the password too. The library would accept an
+// empty signature after a first message that it refused.
 func (s *scram) verify(serverFinal string) error {
 	if !s.answered {
 		return fmt.Errorf("%w: the node claims to know the password before it was asked", ErrAuth)

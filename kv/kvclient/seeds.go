@@ -12,17 +12,17 @@ import (
 	"tidemark/kv/connstr"
 )
 
-// srvTimeout bounds the question to the DNS.
+// srvTimeout bounds the DNS request.
 const srvTimeout = 5 * time.Second
 
-// Resolver answers what the DNS has under the names of services; *net.Resolver is one.
+// Resolver looks up the DNS records of services; *net.Resolver implements it.
 type Resolver interface {
 	LookupSRV(ctx context.Context, service, proto, name string) (cname string, records []*net.SRV, err error)
 }
 
-// Seeds are the addresses through which a Client finds the cluster that a text names: the nodes that the DNS has under
-// it, if it is the name of a cluster, or its hosts themselves. note, unless empty, is what the user should know of it.
-// As in Couchbase's SDKs, a DNS that does not answer is no reason not to try. resolver nil is the system's.
+// Seeds returns the addresses through which a Client finds the cluster that spec names: the nodes in its DNS SRV
+// record, or else the hosts in spec. note, unless empty, is a notice for the user. As in Couchbase's SDKs, a failed
+// DNS request is not an error. A nil resolver is the system's.
 func Seeds(ctx context.Context, spec connstr.Spec, tls bool, resolver Resolver) (addrs []string,
 	note string) {
 	service, name, ok := spec.SRV()

@@ -27,42 +27,40 @@ const (
 // MaxAgentName bounds the client's name in HELLO, in bytes.
 const MaxAgentName = 180
 
-// Options say who connects to what, and how.
+// Options configure connections and clients.
 type Options struct {
 	// User and Password authenticate. An empty User skips authentication.
 	User, Password string
 	// Bucket is selected after authentication; empty selects none.
 	Bucket string
-	// Collection is the one that a Client's documents are in, as "scope.collection"; empty: the default one. Its names
-	// mean the collection that has them when the Client connects.
+	// Collection is the collection of a Client's documents, as "scope.collection"; empty: the default one. The names are
+	// resolved when the Client connects.
 	Collection string
-	// Name identifies the client in the node's logs; at most MaxAgentName bytes are
-	// sent.
+	// Name identifies the client in the node's logs; at most MaxAgentName bytes are sent.
 	Name string
-	// Features are asked for besides the ones the handshake itself needs.
+	// Features are requested in addition to those that the handshake itself needs.
 	Features []mcbp.Feature
-	// TLS encrypts the connection when not nil.
+	// TLS encrypts the connection if it is not nil.
 	TLS *tls.Config
-	// Network says which addresses of the cluster map a Client uses: mcbp.NetworkDefault, mcbp.NetworkExternal, or empty
-	// for the one in which the seed is an address.
+	// Network selects the addresses of the cluster map that a Client uses: mcbp.NetworkDefault, mcbp.NetworkExternal, or
+	// empty for the network to which the seed belongs.
 	Network string
-	// Maps, unless nil, gives a Client the map beside the nodes, and the host:port of whoever showed it: for clusters that
-	// are named by their managers (restmap), and nodes that show none.
+	// Maps, unless nil, is a source of the map in addition to the nodes, and returns the host:port of the source: for
+	// clusters that are addressed by their managers (restmap), and nodes that do not return a map.
 	Maps func(ctx context.Context) (config *mcbp.ClusterConfig, addr string, err error)
-	// AllowPlain permits the PLAIN mechanism on a connection without TLS, if the
-	// node offers nothing better.
+	// AllowPlain permits the PLAIN mechanism on a connection without TLS, if the node offers nothing better.
 	AllowPlain bool
 	// DialTimeout bounds connecting and the whole handshake.
 	DialTimeout time.Duration
 	// OpTimeout bounds one attempt of one request.
 	OpTimeout time.Duration
-	// Dialed is told how each attempt to connect has ended, of several at the same time; nil: nobody is.
+	// Dialed is called with the result of each attempt to connect, possibly concurrently; it may be nil.
 	Dialed func(addr string, err error)
-	// Logger is told about retries and lost connections; nil is silent.
+	// Logger logs retries and lost connections; it may be nil.
 	Logger hclog.Logger
 }
 
-// withDefaults fills what is zero.
+// withDefaults replaces zero values by defaults.
 func (o Options) withDefaults() Options {
 	if o.DialTimeout <= 0 {
 		o.DialTimeout = DefaultDialTimeout
@@ -79,20 +77,18 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Session is a connection after its handshake: HELLO, SASL, SELECT_BUCKET. It is
-// not yet shared: one goroutine at a time uses RoundTrip, and whoever takes Conn
-// over for himself (feed, Conn) owns it from then on. No byte has been read
-// ahead.
+// Session is a connection after its handshake: HELLO, SASL, SELECT_BUCKET. It is not safe for concurrent use: one
+// goroutine at a time calls RoundTrip, until an owner takes over Conn (feed, Conn). No byte has been read ahead.
 type Session struct {
 	net.Conn
 	granted   []mcbp.Feature
-	mechanism string // by which it authenticated; empty if it did not
-	selected  bool   // a bucket
+	mechanism string // of the login; empty without one
+	selected  bool   // a bucket is selected
 	opaque    uint32
 }
 
-// Handshake connects to addr and brings the connection to where requests can be
-// sent. Errors: those of the network, ErrAuth, ErrNoBucket, ErrProtocol.
+// Handshake connects to addr and completes the handshake. Errors: those of the network, ErrAuth, ErrNoBucket,
+// ErrProtocol.
 func Handshake(ctx context.Context, addr string, opt Options) (*Session, error) {
 	opt = opt.withDefaults()
 	ctx, cancel := context.WithTimeout(ctx, opt.DialTimeout)
@@ -119,8 +115,8 @@ func Handshake(ctx context.Context, addr string, opt Options) (*Session, error) 
 	return s, nil
 }
 
-// HandshakeTLS encrypts nc; the server's name is the host of addr unless given. A certificate that names nobody counts
-// for its common name (byCommonName).
+// HandshakeTLS encrypts nc. The server's name is the host of addr unless conf has one. A certificate without other
+// names is checked by its common name (byCommonName).
 func HandshakeTLS(ctx context.Context, nc net.Conn, addr string, conf *tls.Config) (net.Conn, error) {
 	if conf.ServerName == "" && !conf.InsecureSkipVerify {
 		name, err := serverName(addr)
@@ -134,7 +130,7 @@ func HandshakeTLS(ctx context.Context, nc net.Conn, addr string, conf *tls.Confi
 	return tc, tc.HandshakeContext(ctx)
 }
 
-// serverName is what the certificate of host:port has to name; it knows no zones of this machine.
+// serverName returns the name that the certificate of host:port must have, without the IPv6 zone of this machine.
 func serverName(addr string) (string, error) {
 	host, _, err := net.SplitHostPort(addr)
 	host, _, _ = strings.Cut(host, "%")
@@ -167,9 +163,8 @@ func (s *Session) login(ctx context.Context, opt Options) error {
 	return err
 }
 
-// Lapsed reports whether an answer means that the node knows this connection's user or bucket no more: it asks for the
-// login again, or the bucket was deleted under the connection. Nothing else will come of it, and a new one may do
-// better.
+// Lapsed reports whether an answer means that this connection has lost its user or bucket on the node: it requires a
+// new login, or the bucket was deleted. The connection is useless then, and a new one may succeed.
 func (s *Session) Lapsed(status mcbp.Status) bool {
 	return status == mcbp.StatusAuthStale || status == mcbp.StatusNoBucket && s.selected
 }
@@ -198,7 +193,7 @@ func (s *Session) hello(ctx context.Context, opt Options) error {
 	return err
 }
 
-// authenticate picks the best mechanism both sides have and runs it.
+// authenticate runs the best mechanism that both sides support.
 func (s *Session) authenticate(ctx context.Context, opt Options) error {
 	f, err := s.RoundTrip(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpSASLList, 0, 0)})
 	if err != nil {
@@ -206,7 +201,7 @@ func (s *Session) authenticate(ctx context.Context, opt Options) error {
 	}
 	if err := NewStatusError(f); err != nil {
 		if f.Status() == mcbp.StatusNotSupported && certified(opt.TLS) {
-			return nil // the node knows the user by his certificate, and lets nobody be another one then
+			return nil // the node identifies the user by the certificate, and refuses any other login
 		}
 		return err
 	}
@@ -219,7 +214,7 @@ func (s *Session) authenticate(ctx context.Context, opt Options) error {
 		s.mechanism = m
 		err := s.scram(ctx, m, opt)
 		if plain && refused(err) && opt.TLS != nil && !opt.TLS.InsecureSkipVerify {
-			return s.plain(ctx, opt) // a node does not have the passwords of LDAP's users, which SCRAM needs
+			return s.plain(ctx, opt) // a node does not have the passwords of LDAP users, which SCRAM requires
 		}
 		return err
 	}
@@ -232,18 +227,18 @@ func (s *Session) authenticate(ctx context.Context, opt Options) error {
 	return s.plain(ctx, opt)
 }
 
-// certified reports whether we have a certificate to show.
+// certified reports whether there is a client certificate.
 func certified(conf *tls.Config) bool {
 	return conf != nil && (conf.GetClientCertificate != nil || len(conf.Certificates) > 0)
 }
 
-// refused reports whether the node does not accept user and password, as against one that could not prove itself.
+// refused reports whether the node refused user and password, as opposed to failing to prove its own identity.
 func refused(err error) bool {
 	var se *StatusError
 	return errors.As(err, &se) && se.Status == mcbp.StatusAuthError
 }
 
-// plain sends the password as it is.
+// plain sends the password in the clear.
 func (s *Session) plain(ctx context.Context, opt Options) error {
 	s.mechanism = mechPlain
 	f, err := s.RoundTrip(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpSASLAuth, 0, 0), Key: []byte(mechPlain),
@@ -286,13 +281,11 @@ func (s *Session) scram(ctx context.Context, mechanism string, opt Options) erro
 // Granted reports whether the node granted a feature.
 func (s *Session) Granted(f mcbp.Feature) bool { return slices.Contains(s.granted, f) }
 
-// Mechanism is the SASL mechanism by which the node knows the user; empty without one, and where a certificate was
-// enough.
+// Mechanism returns the SASL mechanism of the login; "" without one, and if a certificate was sufficient.
 func (s *Session) Mechanism() string { return s.mechanism }
 
-// RoundTrip sends one request and reads its answer, whatever its status, of at most
-// maxHandshakeBody bytes. The opaque is chosen here. It reads exactly one frame. After
-// an error the connection is unusable.
+// RoundTrip sends one request and reads its answer, whatever its status, of at most maxHandshakeBody bytes. It sets
+// the opaque, and reads exactly one frame. After an error the connection is unusable.
 func (s *Session) RoundTrip(ctx context.Context, req mcbp.Frame) (mcbp.Frame, error) {
 	s.opaque++
 	req.Opaque = s.opaque
@@ -300,7 +293,7 @@ func (s *Session) RoundTrip(ctx context.Context, req mcbp.Frame) (mcbp.Frame, er
 	if err != nil {
 		return mcbp.Frame{}, err
 	}
-	// A cancelled context wakes the blocked read or write by a deadline in the past.
+	// A cancelled context interrupts a blocked read or write by a deadline in the past.
 	stop := context.AfterFunc(ctx, func() { _ = s.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	f, err := s.exchange(buf)
@@ -320,8 +313,8 @@ func (s *Session) RoundTrip(ctx context.Context, req mcbp.Frame) (mcbp.Frame, er
 	return f, nil
 }
 
-// maxHandshakeBody bounds the answers to what is asked before anybody knows who the node is: features, mechanisms,
-// SASL, and what an engine says of an error.
+// maxHandshakeBody bounds the answers of a node that is not authenticated yet: features, mechanisms, SASL, and the
+// texts of errors.
 const maxHandshakeBody = 64 << 10
 
 // exchange writes buf and reads the next response frame.
@@ -336,8 +329,8 @@ func (s *Session) exchange(buf []byte) (mcbp.Frame, error) {
 	return f, err
 }
 
-// ReadFrame reads one frame of at most mcbp.MaxBody bytes into new memory. The
-// memory grows with what really arrives, not with what the header announces.
+// ReadFrame reads one frame of at most mcbp.MaxBody bytes into new memory, which grows with the bytes received, not
+// with the length in the header.
 func ReadFrame(r io.Reader) (mcbp.Frame, error) { return readFrame(r, mcbp.MaxBody) }
 
 // readFrame is ReadFrame with another limit.
@@ -361,8 +354,7 @@ func readFrame(r io.Reader, limit int) (mcbp.Frame, error) {
 	return h.Frame(body), nil
 }
 
-// bodyChunk is how much is allocated at once for a body before its bytes are
-// seen.
+// bodyChunk is how much memory is allocated for a body before its bytes are received.
 const bodyChunk = 1 << 20
 
 // readBody reads exactly n bytes.
@@ -380,7 +372,7 @@ func readBody(r io.Reader, n int) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// noEOF makes an end within a frame an unexpected one.
+// noEOF converts io.EOF, within a frame, to io.ErrUnexpectedEOF.
 func noEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF

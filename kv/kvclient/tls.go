@@ -14,26 +14,26 @@ import (
 	"tidemark/internal/trust"
 )
 
-// ErrTLS is wrapped when the files of a TLSFiles cannot be used.
+// ErrTLS is wrapped if the files of a TLSFiles are unusable.
 var ErrTLS = errors.New("kvclient: TLS settings")
 
-// maxPEMBytes bounds a file of certificates.
+// maxPEMBytes bounds the size of a file of certificates.
 const maxPEMBytes = 1 << 20
 
-// TLSFiles say how connections to KV are encrypted: PEM files, as Couchbase gives them out.
+// TLSFiles configures the encryption of connections to KV by PEM files, in the form in which Couchbase issues them.
 type TLSFiles struct {
-	// Enabled encrypts also when no file is given: the CAs that the system trusts then count.
+	// Enabled encrypts even if no file is given: then the system's CAs are trusted.
 	Enabled bool
-	// CA holds the certificates that are trusted instead of the system's. It is read by Config.
+	// CA has the certificates that are trusted instead of the system's. Config reads it.
 	CA string
-	// Cert and Key are the client's own, for clusters that ask for one; both or none. They are read at each connection, so
-	// a renewed pair counts from the next one.
+	// Cert and Key are the client's own, for clusters that require one; both or none. They are read for each connection,
+	// so that a renewed pair takes effect with the next one.
 	Cert, Key string
-	// SkipVerify trusts every node. Who can stand between can then read and change everything.
+	// SkipVerify trusts every node. A man in the middle can then read and change everything.
 	SkipVerify bool
 }
 
-// Config makes the configuration; nil for no TLS. The name that a node must prove is the host that is dialled.
+// Config returns the TLS configuration; nil for no TLS. The name that a node must prove is the host that is dialled.
 func (f TLSFiles) Config() (*tls.Config, error) {
 	if f == (TLSFiles{}) {
 		return nil, nil //nolint:nilnil // no TLS
@@ -70,15 +70,16 @@ func (f TLSFiles) Config() (*tls.Config, error) {
 	return conf, nil
 }
 
-// byCommonName lets a node be known by the common name of its certificate where that names no host in any other way, as
-// those that older clusters made for themselves. Only under a CA that was chosen, and all else is checked as ever.
+// byCommonName accepts a node by the common name of its certificate if the certificate has no other names, like those
+// that older clusters issued for themselves. It does so only under an explicitly configured CA; everything else is
+// verified as usual.
 func byCommonName(conf *tls.Config) *tls.Config {
 	if conf.RootCAs == nil || conf.InsecureSkipVerify || conf.ServerName == "" || conf.VerifyConnection != nil ||
 		conf.VerifyPeerCertificate != nil {
 		return conf
 	}
 	conf = conf.Clone()
-	conf.InsecureSkipVerify = true // VerifyConnection does it
+	conf.InsecureSkipVerify = true // VerifyConnection verifies instead
 	conf.VerifyConnection = func(state tls.ConnectionState) error {
 		if err := verify(conf, state.PeerCertificates); err != nil {
 			return &tls.CertificateVerificationError{UnverifiedCertificates: state.PeerCertificates, Err: err}
@@ -88,7 +89,7 @@ func byCommonName(conf *tls.Config) *tls.Config {
 	return conf
 }
 
-// verify verifies a node's certificate, the first one, by its names, or by its common name where it has no others.
+// verify verifies a node's certificate, the first one, by its names, or by its common name if it has no others.
 func verify(conf *tls.Config, certs []*x509.Certificate) error {
 	leaf := certs[0]
 	opts := x509.VerifyOptions{Roots: conf.RootCAs, Intermediates: x509.NewCertPool(), DNSName: conf.ServerName}
@@ -108,20 +109,20 @@ func verify(conf *tls.Config, certs []*x509.Certificate) error {
 	return err
 }
 
-// nameless reports whether a certificate names nobody beside its common name.
+// nameless reports whether a certificate has no names besides its common name.
 func nameless(c *x509.Certificate) bool {
 	return len(c.DNSNames)+len(c.IPAddresses)+len(c.EmailAddresses)+len(c.URIs) == 0
 }
 
-// anyName reports whether nothing in a chain limits the names of the first certificate: such limits are not for common
-// names, so that whoever is held to some could take any other.
+// anyName reports whether no certificate in a chain limits the names of the first one. Such limits do not apply to
+// common names, so that a holder restricted to some names could use any other.
 func anyName(chain []*x509.Certificate) bool {
 	return !slices.ContainsFunc(chain[1:], func(c *x509.Certificate) bool {
 		return slices.ContainsFunc(c.Extensions, func(e pkix.Extension) bool { return e.Id.Equal(nameConstraints()) })
 	})
 }
 
-// nameConstraints is the extension of RFC 5280, 4.2.1.10.
+// nameConstraints returns the id of the extension of RFC 5280, 4.2.1.10.
 func nameConstraints() asn1.ObjectIdentifier { return asn1.ObjectIdentifier{2, 5, 29, 30} }
 
 func readPEM(path string) ([]byte, error) {

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unsent returns how many of the bytes that were written to a connection the other side's system has not acknowledged
-// yet; 0 where that is not known.
+// unsent returns how many of the bytes written to a connection the peer's system has not acknowledged yet; 0 if that
+// is unknown.
 func unsent(conn net.Conn) (n int) {
 	if over, is := conn.(*tls.Conn); is {
 		conn = over.NetConn()

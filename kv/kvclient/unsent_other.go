@@ -4,5 +4,5 @@ package kvclient
 
 import "net"
 
-// unsent is not known here: what the system takes counts as taken by the node.
+// unsent is unknown on this system: bytes accepted for sending count as received by the node.
 func unsent(net.Conn) int { return 0 }

@@ -10,11 +10,11 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// unknownOp is an opcode that no node knows.
+// unknownOp is an opcode that no node supports.
 const unknownOp = 0xf7
 
-// WithoutMaps listens before a node, which it lets nobody ask for its cluster map: GET_CLUSTER_CONFIG is answered
-// UNKNOWN_COMMAND, as by engines that cannot be asked. node gives the node's address when somebody connects.
+// WithoutMaps starts a proxy in front of a node that hides its cluster map: GET_CLUSTER_CONFIG is answered with
+// UNKNOWN_COMMAND, like by engines that do not have it. node returns the node's address for each connection.
 func WithoutMaps(t testing.TB, node func() string) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -62,7 +62,7 @@ func WithoutMaps(t testing.TB, node func() string) (addr string) {
 	return l.Addr().String()
 }
 
-// pass copies frames until one end closes, with one opcode in the place of another.
+// pass copies frames until one end closes, and replaces one opcode by another.
 func pass(to, from net.Conn, op, instead byte) {
 	defer to.Close()
 	defer from.Close()

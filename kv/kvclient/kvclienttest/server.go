@@ -1,7 +1,6 @@
-// Package kvclienttest is a KV node for tests: it does the handshake (HELLO,
-// SASL with SCRAM or PLAIN, SELECT_BUCKET, GET_CLUSTER_CONFIG) as a real node
-// does and leaves everything else to the test's handler, which may answer, be
-// silent, lie, or hang up.
+// Package kvclienttest is a KV node for tests: it does the handshake (HELLO, SASL with SCRAM or PLAIN, SELECT_BUCKET,
+// GET_CLUSTER_CONFIG) like a real node and leaves everything else to the test's handler, which may answer, not
+// answer, answer wrongly, or close the connection.
 //
 // It shares the frame codec with the product but not the SCRAM code.
 package kvclienttest
@@ -28,25 +27,23 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// Server is one node. Set the fields before Start; Mu guards nothing but what
-// the test says it does.
+// Server is one node. Set the fields before Start.
 type Server struct {
 	User, Password, Bucket string
 	// Mechanisms is the answer to SASL_LIST; empty means the three of SCRAM.
 	Mechanisms string
-	// Directory says that the password is kept elsewhere: every SCRAM exchange fails.
+	// Directory simulates passwords in an external directory: every SCRAM exchange fails.
 	Directory bool
-	// TLS encrypts when not nil.
+	// TLS encrypts connections if it is not nil.
 	TLS *tls.Config
-	// Features are granted when asked for; nil means those that the embedded node grants.
+	// Features are granted on request; nil means those of the embedded node.
 	Features []mcbp.Feature
-	// Config is the answer to GET_CLUSTER_CONFIG; nil answers with one node that
-	// owns 4 vbuckets.
+	// Config returns the answer to GET_CLUSTER_CONFIG; if it is nil the answer has one node that owns 4 vbuckets.
 	Config func(s *Server) []byte
-	// Handle gets every frame that is not part of the handshake, one after the other
-	// per connection. It returns false to hang up.
+	// Handle is called for every frame that is not part of the handshake, one after the other per connection. If it
+	// returns false the connection is closed.
 	Handle func(p *Peer, f mcbp.Frame) bool
-	// Before sees every frame first; it returns true when it has dealt with it.
+	// Before is called first for every frame; if it returns true the frame is not processed further.
 	Before func(p *Peer, f mcbp.Frame) bool
 
 	ln    net.Listener
@@ -101,13 +98,13 @@ func (s *Server) StartAt(addr string) error {
 	return nil
 }
 
-// Addr is host:port.
+// Addr returns host:port.
 func (s *Server) Addr() string { return s.ln.Addr().String() }
 
-// Port is the port alone.
+// Port returns the port.
 func (s *Server) Port() int { return s.ln.Addr().(*net.TCPAddr).Port }
 
-// Stop ends the listener and all connections and waits for them.
+// Stop closes the listener and all connections, and waits for their end.
 func (s *Server) Stop() {
 	_ = s.ln.Close()
 	s.mu.Lock()
@@ -117,7 +114,7 @@ func (s *Server) Stop() {
 	s.wg.Wait()
 }
 
-// DropAll cuts all connections but goes on listening.
+// DropAll closes all connections, but not the listener.
 func (s *Server) DropAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -126,14 +123,14 @@ func (s *Server) DropAll() {
 	}
 }
 
-// Peers is the number of connections.
+// Peers returns the number of connections.
 func (s *Server) Peers() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.peers)
 }
 
-// Connected reports whether a connection stands.
+// Connected reports whether a connection is open.
 func (s *Server) Connected(p *Peer) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,7 +138,7 @@ func (s *Server) Connected(p *Peer) bool {
 	return is
 }
 
-// serve reads frames until the connection ends.
+// serve processes frames until the connection ends.
 func (s *Server) serve(p *Peer) {
 	defer func() {
 		_ = p.Close()
@@ -181,7 +178,7 @@ func (p *Peer) Next() (mcbp.Frame, error) {
 	return h.Frame(body), nil
 }
 
-// Buffered is how many bytes have been read ahead.
+// Buffered returns the number of bytes read ahead.
 func (p *Peer) Buffered() int { return p.r.Buffered() }
 
 // Send writes a frame.
@@ -199,7 +196,7 @@ func (p *Peer) Raw(b []byte) {
 	_, _ = p.Write(b)
 }
 
-// Reply answers f; with's header is ignored but for Datatype and CAS.
+// Reply answers f; the header of with is ignored except for Datatype and CAS.
 func (p *Peer) Reply(f mcbp.Frame, status mcbp.Status, with mcbp.Frame) {
 	h := mcbp.Response(f.Header, status)
 	h.Datatype, h.CAS = with.Datatype, with.CAS
@@ -207,17 +204,17 @@ func (p *Peer) Reply(f mcbp.Frame, status mcbp.Status, with mcbp.Frame) {
 	p.Send(with)
 }
 
-// Selected reports whether the client is authenticated and has chosen the bucket.
+// Selected reports whether the client is authenticated and has selected the bucket.
 func (p *Peer) Selected() bool { return p.selected }
 
-// defaultFeatures are the ones that the embedded node grants.
+// defaultFeatures are those that the embedded node grants.
 var defaultFeatures = []mcbp.Feature{
 	mcbp.FeatureMutationToken, mcbp.FeatureXattr, mcbp.FeatureXerror, mcbp.FeatureSelectBucket, mcbp.FeatureJSON,
 	mcbp.FeatureSnappy, mcbp.FeatureFlexibleFrames, mcbp.FeatureCollections, mcbp.FeatureKnownConfig,
 	mcbp.FeatureDedupNMVB,
 }
 
-// handle does the handshake's requests.
+// handle processes the requests of the handshake.
 func (s *Server) handle(p *Peer, f mcbp.Frame) bool {
 	switch f.Op {
 	case mcbp.OpHello:
@@ -255,7 +252,7 @@ func (s *Server) handle(p *Peer, f mcbp.Frame) bool {
 	return true
 }
 
-// ConfigJSON is the cluster config the node answers with.
+// ConfigJSON returns the cluster config of the node.
 func (s *Server) ConfigJSON() []byte {
 	if s.Config != nil {
 		return s.Config(s)
@@ -263,7 +260,7 @@ func (s *Server) ConfigJSON() []byte {
 	return ClusterMap(1, []*Server{s}, [][]int{{0}, {0}, {0}, {0}})
 }
 
-// ClusterMap writes a config with the given nodes and map.
+// ClusterMap returns a config with the given nodes and map.
 func ClusterMap(rev int64, nodes []*Server, vbmap [][]int) []byte {
 	c := mcbp.ClusterConfig{Rev: rev, RevEpoch: 1, Name: nodes[0].Bucket, NodeLocator: "vbucket",
 		BucketCapabilities: []string{"dcp"}}
@@ -283,7 +280,7 @@ func ClusterMap(rev int64, nodes []*Server, vbmap [][]int) []byte {
 	return b
 }
 
-// hello grants.
+// hello grants the requested features that the server has.
 func (s *Server) hello(p *Peer, f mcbp.Frame) {
 	offer := s.Features
 	if offer == nil {
@@ -303,7 +300,7 @@ func (s *Server) hello(p *Peer, f mcbp.Frame) {
 	p.Reply(f, mcbp.StatusOK, mcbp.Frame{Value: mcbp.AppendFeatures(nil, p.Features)})
 }
 
-// auth begins SASL.
+// auth processes the first message of SASL.
 func (s *Server) auth(p *Peer, f mcbp.Frame) {
 	p.mech = string(f.Key)
 	if p.mech == "PLAIN" {
@@ -333,7 +330,7 @@ func (s *Server) auth(p *Peer, f mcbp.Frame) {
 	p.Reply(f, mcbp.StatusAuthContinue, mcbp.Frame{Value: []byte(out)})
 }
 
-// step ends SASL.
+// step processes the last message of SASL.
 func (s *Server) step(p *Peer, f mcbp.Frame) {
 	if p.scram == nil {
 		p.Reply(f, mcbp.StatusInvalid, mcbp.Frame{})
@@ -348,7 +345,7 @@ func (s *Server) step(p *Peer, f mcbp.Frame) {
 	p.Reply(f, mcbp.StatusOK, mcbp.Frame{Value: []byte(out)})
 }
 
-// scramServer is the other side of RFC 5802.
+// scramServer is the server side of RFC 5802.
 type scramServer struct {
 	h               func() hash.Hash
 	user, password  string

@@ -1,12 +1,12 @@
-// Package restmap learns a bucket's map from the cluster managers of a Couchbase cluster, by their REST interface: for
-// clusters that are named by them, and engines that show no map themselves.
+// Package restmap fetches a bucket's map from the cluster managers of a Couchbase cluster, by their REST interface:
+// for clusters that are addressed by them, and engines that do not return a map themselves.
 //
-// It promises that a manager which hangs holds nobody up: the next is asked beside it; that of the maps that come, in
-// whatever order, the newest counts; that a document, a silence and a wait have limits; and that user and password go
-// to nobody but the hosts that were named, or, inside TLS with certificates that are checked, that a map names:
-// redirects are not followed.
+// Guarantees: a hanging manager does not block callers, because the next one is asked in parallel; of the maps
+// received, in any order, the newest counts; documents, silences and waits are bounded; user and password are sent
+// only to the configured hosts or, inside TLS with verified certificates, to those in a map: redirects are not
+// followed.
 //
-// It decides nothing about documents, and never asks for more than the map.
+// The package makes no decisions about documents, and requests nothing but the map.
 package restmap
 
 import (
@@ -38,65 +38,65 @@ import (
 const (
 	// DefaultTimeout bounds the wait for a manager's answer.
 	DefaultTimeout = 5 * time.Second
-	// DefaultSilence is how long a stream may bring nothing before it is begun anew, which shows the present map.
+	// DefaultSilence is how long a stream may be silent before it is restarted, which returns the current map.
 	DefaultSilence = 30 * time.Second
-	// hedge is how long a manager is waited for before the next is asked beside it.
+	// hedge is how long to wait for a manager before the next one is asked in parallel.
 	hedge = 200 * time.Millisecond
-	// maxManagers bounds those that are asked beside the ones that were named.
+	// maxManagers bounds the managers that are asked, including those from maps.
 	maxManagers = 64
-	// firstPause and maxPause are between attempts: doubling, each drawn from the upper half.
+	// firstPause and maxPause are pauses between attempts: they double, and each is drawn at random from the upper half.
 	firstPause = 20 * time.Millisecond
 	maxPause   = 5 * time.Second
 	maxHeaders = 64 << 10
-	// maxRefusal is how much of a refusal is shown.
+	// maxRefusal bounds the part of a refusal in an error message.
 	maxRefusal = 200
-	// freshPatience is how long Current waits for a newer map where it has one.
+	// freshPatience is how long Current waits for a newer map if it has one.
 	freshPatience = 500 * time.Millisecond
 )
 
-// endOfDocument is between the documents of a stream.
+// endOfDocument separates the documents of a stream.
 var endOfDocument = []byte("\n\n\n\n")
 
-// ErrAnswer means that a manager answers what is no map; the message says what.
+// ErrAnswer is wrapped if a manager's answer is not a map; the message has the reason.
 var ErrAnswer = errors.New("the cluster manager's answer is no bucket map")
 
 // Options of a Source.
 type Options struct {
-	// Managers are addresses, host:port; with TLS they speak HTTPS. Managers that a map names are asked, too: those of
-	// other hosts only where certificates say who they are, as they are told the password.
+	// Managers are addresses, host:port; with TLS they use HTTPS. Managers in a map are asked, too: those on other hosts
+	// only if certificates verify their identity, since they receive the password.
 	Managers []string
-	// Pinned asks no other managers, though the map names some.
+	// Pinned disables asking other managers, even if the map has some.
 	Pinned bool
 	Bucket string
 	User   string
-	// Password is asked for each request, so that a new one counts; nil: there is none.
+	// Password is called for each request, so that a new password takes effect; nil: there is none.
 	Password func() (string, error)
 	TLS      *tls.Config
-	// ReadTLS, unless nil, gives it instead of TLS, which says that there is some, and whether managers are verified: for
-	// each connection.
+	// ReadTLS, if not nil, returns the TLS configuration for each connection instead of TLS, which still says whether TLS
+	// is used and whether managers are verified.
 	ReadTLS func() (*tls.Config, error)
-	// Network says whose addresses of other managers count; empty finds out.
+	// Network is the network of the addresses of other managers; if empty it is determined from the map.
 	Network string
-	// Timeout and Silence are DefaultTimeout and DefaultSilence when 0.
+	// Timeout and Silence are DefaultTimeout and DefaultSilence if 0.
 	Timeout, Silence time.Duration
-	// Dialed is told how each attempt to connect has ended, of several at the same time; nil: nobody is.
+	// Dialed is called with the result of each attempt to connect, possibly concurrently; it may be nil.
 	Dialed func(addr string, err error)
 	Logger hclog.Logger
 }
 
-// Answer is a map, and the manager that showed it, whose host stands for what does not know its own name.
+// Answer is a map, and the manager that returned it. The manager's host replaces missing host names in the map.
 type Answer struct {
 	Config  *mcbp.ClusterConfig
 	Manager string // host:port
 }
 
-// Host is the manager's.
+// Host returns the manager's host.
 func (a Answer) Host() string { return hostOf(a.Manager) }
 
-// Network is whose addresses of the map count: the one wanted, or that in which the manager is.
+// Network returns the network of the addresses to use: the wanted one, or that of the manager.
 func (a Answer) Network(wanted string) string { return cmp.Or(wanted, a.Config.NetworkOf(a.Manager)) }
 
-// Node is the address, host:port, of the memcached protocol at the manager's own node. Error: mcbp.ErrConfig.
+// Node returns the address, host:port, of the memcached protocol on the manager's own node. Error: mcbp.ErrConfig.
 func (a Answer) Node(network string, tls bool) (string, error) {
 	n := a.Config.ThisNode()
 	if n < 0 {
@@ -117,13 +117,13 @@ type Source struct {
 
 	mu      sync.Mutex
 	newest  Answer
-	changed chan struct{} // closed and replaced when newest is another
-	taken   uint64        // how many have been the newest one
-	turn    int           // which manager is asked first
-	live    int           // streams that say whenever there is a newer one
+	changed chan struct{} // closed and replaced when newest changes
+	taken   uint64        // how often newest has changed
+	turn    int           // index of the manager that is asked first
+	live    int           // open streams that report every newer map
 }
 
-// New makes one, which asks nobody yet.
+// New returns a Source, which makes no requests yet.
 func New(opt Options) *Source {
 	opt.Timeout, opt.Silence = cmp.Or(opt.Timeout, DefaultTimeout), cmp.Or(opt.Silence, DefaultSilence)
 	if opt.Logger == nil {
@@ -165,14 +165,14 @@ func New(opt Options) *Source {
 	}}
 }
 
-// Newest is the newest map that has come; false when none has.
+// Newest returns the newest map received; ok is false if there is none.
 func (s *Source) Newest() (Answer, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.newest, s.newest.Config != nil
 }
 
-// Changed is closed when there is a newer map than now.
+// Changed returns a channel that is closed when a newer map has been received.
 func (s *Source) Changed() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,8 +201,8 @@ func (s *Source) Ask(ctx context.Context) (Answer, error) {
 	})
 }
 
-// Current is the newest map: as the stream shows it (Run), else as a manager says, never an older one than was known.
-// Where one is known, those that hang are not waited for long. Errors as those of Ask.
+// Current returns the newest map: from the stream (Run), else from a manager, but never an older one than known. If
+// one is known, it waits only briefly for hanging managers. Errors are those of Ask.
 func (s *Source) Current(ctx context.Context) (Answer, error) {
 	s.mu.Lock()
 	newest, live := s.newest, s.live
@@ -225,28 +225,28 @@ func (s *Source) Current(ctx context.Context) (Answer, error) {
 	return a, err
 }
 
-// turns is how many maps have been the newest one.
+// turns returns how often the newest map has changed.
 func (s *Source) turns() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.taken
 }
 
-// streams notes how many more show what is new: a bucket that is opened anew has two for a moment.
+// streams adds to the number of open streams: a bucket that is being reopened has two for a moment.
 func (s *Source) streams(more int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.live += more
 }
 
-// outcome is what came of a question.
+// outcome is the result of a request.
 type outcome struct {
 	Answer
 	err error
 }
 
-// first asks the managers, the next when one has refused or has said nothing for a moment, until one has answered. The
-// others are given up. ask may send two outcomes; it has returned when first does.
+// first asks the managers until one has answered: the next one when one has failed or has not answered for a moment.
+// The other requests are cancelled. ask may send two outcomes; all calls of it have returned when first does.
 func (s *Source) first(ctx context.Context, ask func(ctx context.Context, manager string,
 	first chan<- outcome)) (Answer, error) {
 	managers, turn := s.managers()
@@ -281,8 +281,8 @@ func (s *Source) first(ctx context.Context, ask func(ctx context.Context, manage
 	return Answer{}, refusals(errs)
 }
 
-// refusals makes one error of several. While a manager says that it cannot answer now, what others refuse for good is
-// told in words alone: one that is no member any more knows neither users nor buckets.
+// refusals joins errors. While a manager reports a temporary failure, permanent failures of others are included only
+// as text, since a manager that was removed from the cluster has neither users nor buckets.
 func refusals(errs []error) error {
 	if slices.ContainsFunc(errs, func(err error) bool { return errors.Is(err, kvclient.ErrTemporary) }) {
 		errs = slices.Clone(errs)
@@ -295,7 +295,7 @@ func refusals(errs []error) error {
 	return errors.Join(errs...)
 }
 
-// managers are those that may be asked, and with which one to begin.
+// managers returns the managers that may be asked, and the index of the first one.
 func (s *Source) managers() (all []string, turn int) {
 	s.mu.Lock()
 	newest := s.newest
@@ -316,14 +316,14 @@ func (s *Source) managers() (all []string, turn int) {
 	return all, turn
 }
 
-// Trusts reports whether a manager that a map names may be told the password: it proves who it is, or its host is one
-// that was named.
+// Trusts reports whether a manager in a map may receive the password: a certificate verifies its identity, or its
+// host is a configured one.
 func (o Options) Trusts(addr string) bool {
 	return o.TLS != nil && !o.TLS.InsecureSkipVerify ||
 		slices.ContainsFunc(o.Managers, func(named string) bool { return sameHost(hostOf(named), hostOf(addr)) })
 }
 
-// sameHost compares names, or addresses however they are written.
+// sameHost compares host names, or addresses in any notation.
 func sameHost(a, b string) bool {
 	x, xerr := netip.ParseAddr(a)
 	y, yerr := netip.ParseAddr(b)
@@ -333,7 +333,7 @@ func sameHost(a, b string) bool {
 	return strings.EqualFold(strings.TrimSuffix(a, "."), strings.TrimSuffix(b, "."))
 }
 
-// hostOf is the host of host:port.
+// hostOf returns the host of host:port.
 func hostOf(addr string) string {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -342,7 +342,7 @@ func hostOf(addr string) string {
 	return host
 }
 
-// take reads a document and keeps it if it is newer. since is turns, from before the manager was asked.
+// take decodes a document and keeps it if it is newer. since is the result of turns before the manager was asked.
 func (s *Source) take(raw []byte, manager string, since uint64) outcome {
 	config, err := mcbp.ParseClusterConfig(raw)
 	if err != nil {
@@ -355,8 +355,8 @@ func (s *Source) take(raw []byte, manager string, since uint64) outcome {
 	a := Answer{config, manager}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// Where one manager is asked, another bucket of the name is what there is now, though its revisions begin anew, as in
-	// a cluster that was made again: unless the answer is to a question from before another one came.
+	// If a single manager is asked, another bucket with the name is the current one, although its revisions start again,
+	// as in a re-created cluster: unless the request is older than the newest map.
 	if config.Newer(s.newest.Config) || s.opt.Pinned && config.UUID != s.newest.Config.UUID && since == s.taken {
 		s.newest = a
 		s.taken++
@@ -366,7 +366,7 @@ func (s *Source) take(raw []byte, manager string, since uint64) outcome {
 	return outcome{Answer: a}
 }
 
-// get asks a manager for a form of the map: b, or bs for the stream.
+// get requests a form of the map from a manager: b, or bs for the stream.
 func (s *Source) get(ctx context.Context, manager, form string) (io.ReadCloser, error) {
 	at := url.URL{Scheme: "http", Host: manager, Path: "/pools/default/" + form + "/" + s.opt.Bucket,
 		RawPath: "/pools/default/" + form + "/" + url.PathEscape(s.opt.Bucket)}
@@ -408,7 +408,7 @@ func (s *Source) get(ctx context.Context, manager, form string) (io.ReadCloser, 
 		resp.StatusCode, http.StatusText(resp.StatusCode), bytes.TrimSpace(said), s.opt.User, s.opt.Bucket)
 }
 
-// Run keeps a stream of maps open to one of the managers, so that each new one is heard of at once, until ctx ends.
+// Run keeps a stream of maps open to one of the managers, so that new maps are received at once, until ctx ends.
 func (s *Source) Run(ctx context.Context) {
 	pause := firstPause / 2
 	for ctx.Err() == nil {
@@ -426,8 +426,8 @@ func (s *Source) Run(ctx context.Context) {
 	}
 }
 
-// pauseAfter is the pause behind a stream that has shown maps for so long, after one that came before it: a manager
-// that shows a map and ends, again and again, is asked ever less.
+// pauseAfter returns the pause after a stream that has lasted for the given time, with the previous pause as input: a
+// manager whose streams keep ending is asked less and less often.
 func pauseAfter(before, lasted time.Duration) time.Duration {
 	if lasted >= maxPause {
 		return firstPause
@@ -435,14 +435,15 @@ func pauseAfter(before, lasted time.Duration) time.Duration {
 	return min(2*before, maxPause)
 }
 
-// stream takes maps from the manager that shows one first, until it says nothing more. lasted is from the first one on.
+// stream reads maps from the first manager that returns one, until its stream ends. lasted is the time since the
+// first map.
 func (s *Source) stream(ctx context.Context) (lasted time.Duration, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var readers sync.WaitGroup
 	defer readers.Wait()
 	defer cancel()
-	ended := make(chan error, 1) // of the one that has shown a map first
+	ended := make(chan error, 1) // result of the first stream that returned a map
 	var won sync.Once
 	wait, enough := context.WithTimeout(ctx, s.opt.Timeout)
 	defer enough()
@@ -455,7 +456,7 @@ func (s *Source) stream(ctx context.Context) (lasted time.Duration, err error) {
 			err := s.follow(mine, end, manager, func(o outcome) {
 				won.Do(func() {
 					winner = true
-					givenUp() // it is not: it outlives the question
+					givenUp() // cancel no more: this stream outlives the request
 				})
 				first <- o
 			})
@@ -463,7 +464,7 @@ func (s *Source) stream(ctx context.Context) (lasted time.Duration, err error) {
 				ended <- err
 				return
 			}
-			first <- outcome{err: err} // it may have shown a map after another one had
+			first <- outcome{err: err} // it may have returned a map after another stream
 		})
 	})
 	if err != nil {
@@ -476,7 +477,7 @@ func (s *Source) stream(ctx context.Context) (lasted time.Duration, err error) {
 	return time.Since(began), err
 }
 
-// follow reads one manager's stream. shown is told of the first document.
+// follow reads one manager's stream. It calls shown for the first document.
 func (s *Source) follow(ctx context.Context, end context.CancelFunc, manager string, shown func(outcome)) error {
 	silence := time.AfterFunc(s.opt.Timeout, end)
 	defer silence.Stop()
@@ -491,12 +492,12 @@ func (s *Source) follow(ctx context.Context, end context.CancelFunc, manager str
 	for first := true; in.Scan(); {
 		silence.Reset(s.opt.Silence)
 		if len(bytes.TrimSpace(in.Bytes())) == 0 {
-			continue // a sign of life
+			continue // a keep-alive
 		}
-		if ctx.Err() != nil { // what was read before may be older than what another one has brought since
+		if ctx.Err() != nil { // what was read before may be older than what another stream has delivered since
 			return ctx.Err()
 		}
-		o := s.take(in.Bytes(), manager, s.turns()) // in the order in which they were made
+		o := s.take(in.Bytes(), manager, s.turns()) // in the order in which they were sent
 		if o.err != nil {
 			return o.err
 		}
@@ -513,7 +514,7 @@ func (s *Source) follow(ctx context.Context, end context.CancelFunc, manager str
 	return fmt.Errorf("cluster manager %s: the stream of maps: %w", manager, err)
 }
 
-// documents splits a stream; it is a bufio.SplitFunc. What is behind the last end is whole only if the stream is.
+// documents is a bufio.SplitFunc for a stream. It drops an incomplete last document.
 func documents(data []byte, atEOF bool) (advance int, token []byte, err error) {
 	if i := bytes.Index(data, endOfDocument); i >= 0 {
 		return i + len(endOfDocument), data[:i], nil
