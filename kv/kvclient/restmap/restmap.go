@@ -217,7 +217,7 @@ func (s *Source) Current(ctx context.Context) (Answer, error) {
 	defer cancel()
 	a, err := s.Ask(ctx)
 	if err != nil && !errors.Is(err, kvclient.ErrNoBucket) && !errors.Is(err, kvclient.ErrAuth) {
-		return newest, nil //nolint:nilerr // nobody says that there is another one
+		return newest, nil //nolint:nilerr // no manager reports a newer one
 	}
 	if err == nil {
 		a, _ = s.Newest()
