@@ -85,17 +85,17 @@ func (t *ReportSender) Make(r *IndexerReport, full bool) (news bool) {
 		b := &whole[i]
 		name := b.Heartbeat.Bucket
 		was := known.buckets[name]
-		told := *b
+		sent := *b
 		if !t.WantsHW(name) {
-			told.Heartbeat.HW = timestamp.Vector{}
+			sent.Heartbeat.HW = timestamp.Vector{}
 			if was != nil { // the leader keeps the HW that it received while it wanted it
-				told.Heartbeat.HW = was.Heartbeat.HW
+				sent.Heartbeat.HW = was.Heartbeat.HW
 			}
 		}
-		t.making.buckets[name] = &told
-		if c, changed := told.since(was); changed {
+		t.making.buckets[name] = &sent
+		if c, changed := sent.since(was); changed {
 			r.Changes = append(r.Changes, c)
-			news = news || !told.queuesMore(was)
+			news = news || !sent.queuesMore(was)
 		}
 	}
 	moved := r.Copies[:0:0]
@@ -279,12 +279,12 @@ func (t *Taken) take(c *BucketChange) error {
 	if c.VBuckets < 0 || c.VBuckets > timestamp.MaxVBuckets {
 		return fmt.Errorf("%w: %d vbuckets, want at most %d", ErrChange, c.VBuckets, timestamp.MaxVBuckets)
 	}
-	told := &t.Bucket.Report
-	hw, err := changed(c.HW, told.Heartbeat.HW, c.VBuckets)
+	report := &t.Bucket.Report
+	hw, err := changed(c.HW, report.Heartbeat.HW, c.VBuckets)
 	if err != nil {
 		return err
 	}
-	backfill, err := changed(c.Backfill, told.Backfill, c.VBuckets)
+	backfill, err := changed(c.Backfill, report.Backfill, c.VBuckets)
 	if err != nil {
 		return err
 	}
@@ -303,10 +303,10 @@ func (t *Taken) take(c *BucketChange) error {
 		})
 	}
 	if c.IndexesToo {
-		told.Heartbeat.IndexIDs = c.IndexIDs
+		report.Heartbeat.IndexIDs = c.IndexIDs
 	}
-	told.Generation, told.RollbackID, told.Acks, told.Backfill = c.Generation, c.RollbackID, c.Acks, backfill
-	h := &told.Heartbeat
+	report.Generation, report.RollbackID, report.Acks, report.Backfill = c.Generation, c.RollbackID, c.Acks, backfill
+	h := &report.Heartbeat
 	h.Bucket, h.HW, h.LastPersistence, h.LastStability = c.Bucket, hw, c.LastPersistence, c.LastStability
 	h.LastNumber, h.MutationQueue, h.QueueLimit = c.LastNumber, c.MutationQueue, c.QueueLimit
 	return nil

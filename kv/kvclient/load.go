@@ -50,7 +50,7 @@ type loader struct {
 	results  chan loaded // has capacity for everything in flight
 	inFlight map[string]bool
 	stats    LoadStats
-	told     uint64
+	reported uint64
 }
 
 // loaded is the outcome of one attempt.
@@ -163,9 +163,9 @@ func (l *loader) count(key string, value []byte) {
 
 // report calls progress if it is due.
 func (l *loader) report(end bool) {
-	if l.progress == nil || !end && l.stats.Documents-l.told < progressEvery {
+	if l.progress == nil || !end && l.stats.Documents-l.reported < progressEvery {
 		return
 	}
-	l.told = l.stats.Documents
+	l.reported = l.stats.Documents
 	l.progress(l.stats)
 }
