@@ -205,7 +205,7 @@ func (b *Bucket) hold(t *Batch, serve bool, failed []index.CopyID) {
 		}
 		// an older batch may be reported after a newer one
 		if sl := b.copies[i]; sl.id == c.ID && (!sl.has || sl.held.Compare(t.Ref) < 0) {
-			sl.held, sl.has, sl.told = t.Ref, true, true
+			sl.held, sl.has, sl.confirmed = t.Ref, true, true
 		}
 	}
 }

@@ -83,7 +83,7 @@ func (b *Bucket) taking() []*slice {
 	}
 	some := make([]*slice, 0, len(b.copies))
 	for _, c := range b.copies {
-		if c.told {
+		if c.confirmed {
 			some = append(some, c)
 		} else {
 			b.own(c) // the sharing copies move together
@@ -196,7 +196,7 @@ func (b *Bucket) couldBeExact(c *slice, s *timestamp.Stability) bool {
 		if p.restoring || p.pos.Side < p.pos.A || max(p.pos.Main, p.pos.A) > seqno || seqno < p.pos.Floor {
 			return false
 		}
-		if c.unheard(p) {
+		if c.unfed(p) {
 			return false
 		}
 		if !b.has(p, vb, seqno) {
@@ -209,10 +209,10 @@ func (b *Bucket) couldBeExact(c *slice, s *timestamp.Stability) bool {
 	return true
 }
 
-// unheard reports whether a copy was never exact and is not fed in this vbucket. Such a copy cannot be exact at an S
+// unfed reports whether a copy was never exact and is not fed in this vbucket. Such a copy cannot be exact at an S
 // with seqno 0 in the vbucket: that S may be older than its first stream, and the copy would lack what KV had when
 // the index was created.
-func (c *slice) unheard(p *part) bool { return !c.ready && !p.sub }
+func (c *slice) unfed(p *part) bool { return !c.ready && !p.sub }
 
 // straddles returns the highest end of a window in the copy's queue that contains seqno in its interior, 0 for none.
 func (v *vbucket) straddles(p *part, seqno uint64) uint64 {
@@ -233,7 +233,7 @@ func (b *Bucket) flushAt(s *timestamp.Stability, copies []*slice) *Batch {
 	t.Copies = make([]CopyBatch, len(copies))
 	for i, c := range copies {
 		t.Copies[i] = CopyBatch{ID: c.id, Index: c.index, Slice: c.no, Exact: true, Serves: c.ready, Ready: c.ready}
-		t.builds = t.builds || !c.told
+		t.builds = t.builds || !c.confirmed
 	}
 	// one sharing copy represents all of them
 	first := slices.IndexFunc(copies, func(c *slice) bool { return c.shares })
@@ -410,7 +410,7 @@ func (b *Bucket) advance(cb *CopyBatch, c *slice, vb int, seqno uint64, taken in
 	case reached && seqno > p.pos.A:
 		p.pos.Main = max(p.pos.Main, seqno)
 	}
-	cb.Exact = cb.Exact && whole && p.pos.Main == seqno && seqno >= p.pos.Floor && !c.unheard(p)
+	cb.Exact = cb.Exact && whole && p.pos.Main == seqno && seqno >= p.pos.Floor && !c.unfed(p)
 	p.pos.VBUUID = p.log.Newest()
 	if p.pos != was || pt.Segment >= 0 || pt.PurgeTombstones {
 		pt.Position, pt.Log = p.pos, p.newLog()

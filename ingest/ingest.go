@@ -151,19 +151,19 @@ const noQueue = ^uint32(0)
 
 // slice is the state of one copy.
 type slice struct {
-	id     index.CopyID
-	index  index.ID
-	no     index.SliceID
-	parts  []part // shared with other copies if shares is set: see own
-	shares bool
-	ready  bool // has been exact
-	told   bool // ready, and the snapshot was taken
-	out    bool // a router has deactivated it
-	at     timestamp.Ref
-	exact  bool // at is a timestamp at which it is exact
-	held   timestamp.Ref
-	has    bool // held is valid: its batch is done
-	later  bool // no side stream is wanted for it, see Defer
+	id        index.CopyID
+	index     index.ID
+	no        index.SliceID
+	parts     []part // shared with other copies if shares is set: see own
+	shares    bool
+	ready     bool // has been exact
+	confirmed bool // ready, and the snapshot was taken
+	out       bool // a router has deactivated it
+	at        timestamp.Ref
+	exact     bool // at is a timestamp at which it is exact
+	held      timestamp.Ref
+	has       bool // held is valid: its batch is done
+	later     bool // no side stream is wanted for it, see Defer
 	// restoring is the number of its vbuckets that wait for Restored; 0 while it shares
 	restoring int
 }
@@ -199,7 +199,8 @@ func (b *Bucket) Add(c Copy) error {
 	if err := b.checkStored(c.ID, c.Positions, c.Logs); err != nil {
 		return err
 	}
-	sl := &slice{id: c.ID, index: c.Index, no: c.Slice, ready: c.Ready, told: c.Ready, parts: make([]part, len(b.vbs))}
+	sl := &slice{id: c.ID, index: c.Index, no: c.Slice, ready: c.Ready, confirmed: c.Ready,
+		parts: make([]part, len(b.vbs))}
 	for v := range c.Positions {
 		p := &sl.parts[v]
 		p.load(c.Positions[v], c.Logs[v])

@@ -158,7 +158,7 @@ func (b *Bucket) States() []CopyState {
 		if c.shares {
 			shared = &out[i]
 		}
-		s.ID, s.Index, s.Slice, s.Ready, s.Held = c.id, c.index, c.no, c.told, timestamp.Ref{}
+		s.ID, s.Index, s.Slice, s.Ready, s.Held = c.id, c.index, c.no, c.confirmed, timestamp.Ref{}
 		if c.has {
 			s.Held = c.held
 		}
