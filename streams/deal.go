@@ -43,7 +43,7 @@ func (l *Ledger) deal(nowMS int64) {
 		return
 	}
 	l.dealMS = nowMS + l.cfg.DealEvery.Milliseconds()
-	if l.takers.full(nowMS - l.cfg.MismatchWait.Milliseconds()) {
+	if l.participants.full(nowMS - l.cfg.MismatchWait.Milliseconds()) {
 		return
 	}
 	loads := l.loads()

@@ -9,13 +9,13 @@ import (
 
 // Adopt completes the start of a new leader. streams has what each projector that answered runs, minimum the
 // incarnations below which each indexer that answered refuses streams, by vbucket. A stream that exactly one
-// projector runs, and that no indexer has fenced, is adopted as it is; everything else is requested again. unheard
+// projector runs, and that no indexer has fenced, is adopted as it is; everything else is requested again. unanswered
 // are live projectors that have not answered yet: vbuckets that no other projector runs may run there. They are not
 // requested until Heard, a full report or SetProjectors has cleared that up.
 func (l *Ledger) Adopt(nowMS int64, streams map[index.ProjectorID]Report, minimum map[index.NodeID][]index.Incarnation,
-	unheard []index.ProjectorID) {
+	unanswered []index.ProjectorID) {
 	l.adopted = true
-	l.unheard = slices.Clone(unheard)
+	l.unanswered = slices.Clone(unanswered)
 	for _, incs := range minimum {
 		l.Minimum(nowMS, incs)
 	}
@@ -36,7 +36,7 @@ func (l *Ledger) Adopt(nowMS int64, streams map[index.ProjectorID]Report, minimu
 // adopt adopts the stream of a vbucket if exactly one projector runs it.
 func (l *Ledger) adopt(v int, nowMS int64, owners []claim) {
 	switch {
-	case len(owners) == 0 && !l.rollback && len(l.unheard) > 0:
+	case len(owners) == 0 && !l.rollback && len(l.unanswered) > 0:
 		l.set(v, nowMS, Unknown, "waiting for the answer of projectors that may stream it")
 	case len(owners) != 1 || l.rollback || owners[0].Log == nil:
 		l.set(v, nowMS, Lost, "not adopted: "+adoptReason(len(owners)))
@@ -70,20 +70,20 @@ func adoptReason(owners int) string {
 	return "more than one projector streams it"
 }
 
-// Heard records that a projector in Adopt's unheard has reported everything that it streams. When none of them is
+// Heard records that a projector in Adopt's unanswered has reported everything that it streams. When none of them is
 // left, vbuckets without a stream become Lost instead of Unknown.
 func (l *Ledger) Heard(nowMS int64, p index.ProjectorID) {
-	i := slices.Index(l.unheard, p)
+	i := slices.Index(l.unanswered, p)
 	if i < 0 {
 		return
 	}
-	l.unheard = slices.Delete(l.unheard, i, i+1)
+	l.unanswered = slices.Delete(l.unanswered, i, i+1)
 	l.settle(nowMS)
 }
 
 // settle makes unknown vbuckets Lost when no projector is left that may stream them.
 func (l *Ledger) settle(nowMS int64) {
-	if len(l.unheard) > 0 || l.counts[Unknown] == 0 {
+	if len(l.unanswered) > 0 || l.counts[Unknown] == 0 {
 		return
 	}
 	for v := range l.vbs {
@@ -147,7 +147,7 @@ func (l *Ledger) unlisted(nowMS int64, p index.ProjectorID, listed []bool) {
 func (l *Ledger) claimed(v int, nowMS int64, c claim) bool {
 	e := &l.vbs[v]
 	if l.Owns(v, c.projector, c.Incarnation) {
-		l.saidAgain(v, nowMS, c)
+		l.repeated(v, nowMS, c)
 		return true
 	}
 	if !l.wanted || l.rollback {
@@ -181,8 +181,8 @@ func (l *Ledger) claimed(v int, nowMS int64, c claim) bool {
 	return true
 }
 
-// saidAgain updates a vbucket from a repeated report of its owner.
-func (l *Ledger) saidAgain(v int, nowMS int64, c claim) {
+// repeated updates a vbucket from a repeated report of its owner.
+func (l *Ledger) repeated(v int, nowMS int64, c claim) {
 	e := &l.vbs[v]
 	if c.Log != nil && !c.Log.Equal(e.Log) {
 		l.begin(v, nowMS, c)
@@ -203,7 +203,7 @@ func (l *Ledger) begin(v int, nowMS int64, c claim) {
 	}
 	e.Owner, e.Incarnation, e.Log, e.Purge = c.projector, c.Incarnation, c.Log, c.Purge
 	e.tries, e.restMS, e.refused, e.audited = 0, 0, 0, audited{at: timestamp.Infinity}
-	l.takers.begun(v)
+	l.participants.begun(v)
 	l.settleDeal(v, nowMS)
 	l.set(v, nowMS, Begun, "")
 	l.taken(v, nowMS)
@@ -285,7 +285,7 @@ func (l *Ledger) cannot(nowMS int64, v int, p index.ProjectorID, r Started) {
 // under a new incarnation. settled is true if everything listed is as expected: the caller need not call it again
 // before Changes has risen.
 func (l *Ledger) Indexer(nowMS int64, node index.NodeID, accepts []Acceptance) (settled bool) {
-	n := l.takers[node]
+	n := l.participants[node]
 	if n == nil {
 		return false
 	}
@@ -303,7 +303,7 @@ func (l *Ledger) Indexer(nowMS int64, node index.NodeID, accepts []Acceptance) (
 }
 
 // accepted processes what one indexer accepts in one vbucket.
-func (l *Ledger) accepted(v int, nowMS int64, n *taker, a Acceptance) {
+func (l *Ledger) accepted(v int, nowMS int64, n *participant, a Acceptance) {
 	e := &l.vbs[v]
 	l.raiseFence(v, a.Incarnation)
 	if e.State != Begun {
@@ -329,14 +329,14 @@ func (l *Ledger) accepted(v int, nowMS int64, n *taker, a Acceptance) {
 // Full records that an indexer's queue is full: events in transit to it, BEGIN included, wait there and are not
 // missing.
 func (l *Ledger) Full(nowMS int64, node index.NodeID) {
-	if n := l.takers[node]; n != nil {
+	if n := l.participants[node]; n != nil {
 		n.fullMS = max(nowMS, 1)
 	}
 }
 
 // overdue reports whether an indexer that has not accepted the owner's stream of a vbucket should have by now. While
 // its queue is full it may take the maximum patience.
-func (l *Ledger) overdue(nowMS int64, n *taker, v, tries int) bool {
+func (l *Ledger) overdue(nowMS int64, n *participant, v, tries int) bool {
 	sinceMS := n.sinceMS[v]
 	return nowMS-max(sinceMS, n.fullMS) > l.patience(l.cfg.MismatchWait, tries) ||
 		nowMS-sinceMS > l.patience(l.cfg.MismatchWait, l.cfg.MaxDoublings)
@@ -353,7 +353,7 @@ const auditDoubts = 2
 
 // isWell reports whether a vbucket's stream runs where KV hosts the vbucket, and every indexer receives it.
 func (l *Ledger) isWell(v int, host index.ProjectorID) bool {
-	return host == l.vbs[v].Owner && !l.takers.shut(v)
+	return host == l.vbs[v].Owner && !l.participants.shut(v)
 }
 
 // Audit compares streams that seem to run with the state of KV (IM-14), since after a takeover a producer may never

@@ -67,11 +67,11 @@ func (k *kvNodes) beside(v int, p, other index.ProjectorID) bool {
 	return p != other && slices.Contains(all, p) && slices.Contains(all, other)
 }
 
-// one reports whether two projectors serve the same KV node. One that has just started may not have reported its
+// sameNode reports whether two projectors serve the same KV node. One that has just started may not have reported its
 // node; then the newest audit decides.
-func (k *kvNodes) one(v int, p, other index.ProjectorID) bool {
-	own, told := k.hosts[p]
-	return p == other || told && own.node == k.hosts[other].node || !told && k.beside(v, p, other)
+func (k *kvNodes) sameNode(v int, p, other index.ProjectorID) bool {
+	own, known := k.hosts[p]
+	return p == other || known && own.node == k.hosts[other].node || !known && k.beside(v, p, other)
 }
 
 // Hosted processes the active vbuckets of a projector's KV node (IM-14). If another node hosts the vbucket of a
@@ -102,8 +102,8 @@ func (l *Ledger) taken(v int, nowMS int64) {
 		return
 	}
 	for _, p := range l.projectors {
-		h, told := l.kv.hosts[p]
-		if !told || !h.has[v] || h.revision.Compare(e.Revision) <= 0 || l.kv.one(v, e.Owner, p) {
+		h, known := l.kv.hosts[p]
+		if !known || !h.has[v] || h.revision.Compare(e.Revision) <= 0 || l.kv.sameNode(v, e.Owner, p) {
 			continue
 		}
 		e.Revision, e.restMS = h.revision, 0

@@ -214,7 +214,7 @@ func (l *Ledger) openRepair(nowMS int64) {
 		return
 	}
 	l.repairs++
-	nodes := l.takers.nodes()
+	nodes := l.participants.nodes()
 	l.repair = &repair{inc: l.issued.next(), vbs: vbs, phase: polling, sinceMS: nowMS, nodes: nodes,
 		positions: map[index.NodeID]map[uint16]Position{}, logs: map[index.ProjectorID]map[uint16]Log{}}
 	if len(nodes) > 0 {
@@ -298,7 +298,7 @@ func (l *Ledger) decide(nowMS int64, r *repair) {
 	}
 	for _, p := range sortedKeys(starts) {
 		for _, s := range starts[p] {
-			l.letGo(s.VBucket)
+			l.stopFormer(s.VBucket)
 			l.request(int(s.VBucket), nowMS, r.inc, s.Seqno, p)
 		}
 		projectors := l.projectors
@@ -333,8 +333,8 @@ func (l *Ledger) share(r *repair, vb uint16, newest timestamp.MapRevision) index
 	return hosts[(int(vb)+e.tries)%len(hosts)]
 }
 
-// letGo stops the stream of a moving vbucket at its former owner, which is not aware of the move.
-func (l *Ledger) letGo(vb uint16) {
+// stopFormer stops the stream of a moving vbucket at its former owner, which is not aware of the move.
+func (l *Ledger) stopFormer(vb uint16) {
 	if e := &l.vbs[vb]; e.move.to != "" && e.tries == 0 {
 		l.strays[stray{e.Owner, vb}] = e.Incarnation
 	}
@@ -379,12 +379,12 @@ func (r *repair) holders(vb uint16) (hs []Position, seen timestamp.MapRevision) 
 // receivers returns the holders without those that did not receive the stream before: they get what they lack by
 // their own catchup streams, as otherwise KV would send it again to all. If none did receive it, all of them count.
 func (l *Ledger) receivers(r *repair, vb uint16, holders []Position) []Position {
-	if !l.takers.anyShut() {
+	if !l.participants.anyShut() {
 		return holders
 	}
 	var open []Position
 	for _, n := range r.nodes {
-		if p, ok := r.positions[n][vb]; ok && p.Participant && !l.takers.lacks(n, vb) {
+		if p, ok := r.positions[n][vb]; ok && p.Participant && !l.participants.lacks(n, vb) {
 			open = append(open, p)
 		}
 	}

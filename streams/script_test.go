@@ -132,10 +132,10 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		s.l.SetCommitted(c)
 	case "adopt":
 		streams := map[index.ProjectorID][]line{"p1": nil, "p2": nil}
-		var unheard []index.ProjectorID
+		var unanswered []index.ProjectorID
 		if p, ok := args["unheard"]; ok {
-			unheard = []index.ProjectorID{index.ProjectorID(p)}
-			delete(streams, unheard[0])
+			unanswered = []index.ProjectorID{index.ProjectorID(p)}
+			delete(streams, unanswered[0])
 		}
 		minimum := map[index.NodeID][]index.Incarnation{}
 		for _, l := range ls {
@@ -153,7 +153,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		for p, l := range streams {
 			states[p] = report(l, true)
 		}
-		s.l.Adopt(s.now, states, minimum, unheard)
+		s.l.Adopt(s.now, states, minimum, unanswered)
 	case "heard":
 		s.l.Heard(s.now, index.ProjectorID(args["p"]))
 	case "report":

@@ -140,7 +140,7 @@ func (s *sim) leader() {
 	s.l.SetWanted(s.now, true)
 	streams := map[index.ProjectorID]Report{}
 	minimum := map[index.NodeID][]index.Incarnation{}
-	var unheard []index.ProjectorID
+	var unanswered []index.ProjectorID
 	for p, pr := range s.pr {
 		pr.reports, pr.full = nil, true
 		if !pr.up {
@@ -149,7 +149,7 @@ func (s *sim) leader() {
 		if s.r.IntN(6) > 0 {
 			streams[simNames[p]] = s.report(p)
 		} else {
-			unheard = append(unheard, simNames[p])
+			unanswered = append(unanswered, simNames[p])
 		}
 	}
 	for n, nd := range s.nd {
@@ -157,7 +157,7 @@ func (s *sim) leader() {
 			minimum[index.NodeID(n)] = slices.Clone(nd.min[:])
 		}
 	}
-	s.l.Adopt(s.now, streams, minimum, unheard)
+	s.l.Adopt(s.now, streams, minimum, unanswered)
 	s.ev("LEADER term %d", s.term)
 }
 

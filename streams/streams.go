@@ -143,12 +143,12 @@ type Ledger struct {
 
 	projectors []index.ProjectorID // alive, ascending
 	// live projectors that have not reported what they stream: no vbucket is Lost because of them
-	unheard []index.ProjectorID
-	kv      kvNodes
-	takers  takers
-	repair  *repair
-	repairs uint64
-	dealMS  int64 // no vbucket moves before this time
+	unanswered   []index.ProjectorID
+	kv           kvNodes
+	participants participants
+	repair       *repair
+	repairs      uint64
+	dealMS       int64 // no vbucket moves before this time
 	// queued are actions for the next Step.
 	queued   []Action
 	strays   map[stray]index.Incarnation
@@ -189,7 +189,7 @@ func New(cfg Config, n int, epoch, term uint64) (*Ledger, error) {
 		return nil, fmt.Errorf("%w: %d vbuckets, want 1 to %d", ErrConfig, n, timestamp.MaxVBuckets)
 	}
 	return &Ledger{cfg: cfg, issued: issued{Epoch: epoch, Term: term}, vbs: make([]Entry, n),
-		counts: [Unknown + 1]int{Idle: n}, committed: Committed{Vector: timestamp.New(n)}, takers: takers{},
+		counts: [Unknown + 1]int{Idle: n}, committed: Committed{Vector: timestamp.New(n)}, participants: participants{},
 		strays: map[stray]index.Incarnation{}, kv: newKVNodes(n),
 		changes: changes{listed: make([]bool, n)}, dealMS: cfg.DealEvery.Milliseconds()}, nil
 }
@@ -280,14 +280,16 @@ func (l *Ledger) SetProjectors(nowMS int64, ids []index.ProjectorID) {
 		l.Nudge()
 	}
 	if l.adopted {
-		l.unheard = slices.DeleteFunc(l.unheard, func(p index.ProjectorID) bool { return !slices.Contains(l.projectors, p) })
+		l.unanswered = slices.DeleteFunc(l.unanswered, func(p index.ProjectorID) bool {
+			return !slices.Contains(l.projectors, p)
+		})
 		l.settle(nowMS)
 	}
 }
 
 // SetIndexers sets the participating indexers: those that host a copy of the bucket and are neither in bootstrap nor
 // offline. A repair in progress keeps those with which it began.
-func (l *Ledger) SetIndexers(ids []index.NodeID) { l.takers.set(ids) }
+func (l *Ledger) SetIndexers(ids []index.NodeID) { l.participants.set(ids) }
 
 // Nudge ends the rest of all vbuckets without a stream, because something changed on the KV side.
 func (l *Ledger) Nudge() {
@@ -453,7 +455,7 @@ func (l *Ledger) Pause(nowMS, ms int64) {
 			e.SinceMS += ms
 		}
 	}
-	l.takers.pause(ms)
+	l.participants.pause(ms)
 }
 
 // patience returns d doubled tries times, at most MaxDoublings, in milliseconds.

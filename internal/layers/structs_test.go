@@ -45,7 +45,7 @@ var large = map[string]string{
 	"index.Definition":     "what a statement says of an index; it is compared and encoded as one",
 	"projector/feed.Event": "one record for all messages of a stream, in blocks that are used again",
 
-	"streams.Ledger": "one decider; what has invariants of its own (repair, takers, kvNodes, changes) is a type",
+	"streams.Ledger": "one decider; what has invariants of its own (repair, participants, kvNodes, changes) is a type",
 
 	"indexer.Indexer":              "the role: it holds its parts, each a package, and little else",
 	"projector.Projector":          "the role: it holds its parts and the lock over what the coordinator has told it",

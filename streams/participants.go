@@ -7,8 +7,8 @@ import (
 	"tidemark/index"
 )
 
-// taker is a participating indexer, and what it has reported about the streams for it.
-type taker struct {
+// participant is a participating indexer, and what it has reported about the streams for it.
+type participant struct {
 	// sinceMS is, per vbucket, since when it has not accepted the owner's stream; 0: it does. Nil: no report yet.
 	sinceMS []int64
 	// shut marks the vbuckets in which it did not accept the owner's stream for so long that the stream was requested
@@ -18,22 +18,22 @@ type taker struct {
 	fullMS int64
 }
 
-// takers are the participating indexers: those that host a copy of the bucket and are neither in bootstrap nor
+// participants are the participating indexers: those that host a copy of the bucket and are neither in bootstrap nor
 // offline.
-type takers map[index.NodeID]*taker
+type participants map[index.NodeID]*participant
 
 // set sets the participating indexers. The state of those that stay is kept.
-func (t takers) set(ids []index.NodeID) {
-	maps.DeleteFunc(t, func(n index.NodeID, _ *taker) bool { return !slices.Contains(ids, n) })
+func (t participants) set(ids []index.NodeID) {
+	maps.DeleteFunc(t, func(n index.NodeID, _ *participant) bool { return !slices.Contains(ids, n) })
 	for _, n := range ids {
 		if t[n] == nil {
-			t[n] = &taker{}
+			t[n] = &participant{}
 		}
 	}
 }
 
 // pause excludes a time in which nothing was received from the silence of the indexers.
-func (t takers) pause(ms int64) {
+func (t participants) pause(ms int64) {
 	for _, n := range t {
 		for v, since := range n.sinceMS {
 			if since > 0 {
@@ -47,10 +47,10 @@ func (t takers) pause(ms int64) {
 }
 
 // nodes returns the indexers, ascending.
-func (t takers) nodes() []index.NodeID { return slices.Sorted(maps.Keys(t)) }
+func (t participants) nodes() []index.NodeID { return slices.Sorted(maps.Keys(t)) }
 
 // begun records that a vbucket has a new stream, which no indexer can have refused yet.
-func (t takers) begun(v int) {
+func (t participants) begun(v int) {
 	for _, n := range t {
 		if n.sinceMS != nil {
 			n.sinceMS[v] = 0
@@ -59,7 +59,7 @@ func (t takers) begun(v int) {
 }
 
 // full reports whether any indexer has reported a full queue since a time.
-func (t takers) full(sinceMS int64) bool {
+func (t participants) full(sinceMS int64) bool {
 	for _, n := range t {
 		if n.fullMS > 0 && n.fullMS > sinceMS {
 			return true
@@ -69,7 +69,7 @@ func (t takers) full(sinceMS int64) bool {
 }
 
 // shut reports whether any indexer is marked for a vbucket.
-func (t takers) shut(v int) bool {
+func (t participants) shut(v int) bool {
 	for _, n := range t {
 		if n.shut != nil && n.shut[v] {
 			return true
@@ -79,7 +79,7 @@ func (t takers) shut(v int) bool {
 }
 
 // anyShut reports whether any indexer was ever marked.
-func (t takers) anyShut() bool {
+func (t participants) anyShut() bool {
 	for _, n := range t {
 		if n.shut != nil {
 			return true
@@ -89,13 +89,13 @@ func (t takers) anyShut() bool {
 }
 
 // lacks reports whether an indexer is marked for a vbucket. It is false for one that does not participate any more.
-func (t takers) lacks(node index.NodeID, vb uint16) bool {
+func (t participants) lacks(node index.NodeID, vb uint16) bool {
 	n := t[node]
 	return n != nil && n.shut != nil && n.shut[vb]
 }
 
 // accepts records that the indexer accepts the owner's stream of a vbucket.
-func (n *taker) accepts(v int) {
+func (n *participant) accepts(v int) {
 	n.sinceMS[v] = 0
 	if n.shut != nil {
 		n.shut[v] = false
@@ -103,7 +103,7 @@ func (n *taker) accepts(v int) {
 }
 
 // shutOut marks a vbucket whose stream the indexer has not received for long, and for which another one is requested.
-func (n *taker) shutOut(v int) {
+func (n *participant) shutOut(v int) {
 	if n.shut == nil {
 		n.shut = make([]bool, len(n.sinceMS))
 	}
