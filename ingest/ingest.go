@@ -9,8 +9,8 @@
 //
 // Guarantees: an exact batch holds what KV held at that stability timestamp, no more and no less, whatever was
 // delivered twice, late, by a deposed owner or not at all. An event is skipped only because of a copy's own position.
-// Each rule behind this has a name, which is quoted where the rule is applied (internal/testing/planted/rules lists
-// them).
+// Each rule behind this has a name, which is quoted where the rule is applied; the simulation's tests list them
+// (DESIGN.md).
 //
 // An event is queued once per node. A copy selects its statements from it when a batch is written.
 package ingest

@@ -17,8 +17,8 @@ func stabilityOf(number uint64, seqnos ...uint64) BucketStability {
 	return s
 }
 
-// What is bases as a change arrives as the whole; a receiver that was bases something else in between, or nothing, says
-// so.
+// TestStabilityDeltas checks that a delta decodes to the full timestamp, and that a receiver with another base, or none,
+// reports it as missing.
 func TestStabilityDeltas(t *testing.T) {
 	first, second, third := stabilityOf(1, 10, 20, 0), stabilityOf(2, 10, 25, 3), stabilityOf(3, 11, 25, 3)
 	third.Logs = slices.Clone(second.Logs)
@@ -33,7 +33,7 @@ func TestStabilityDeltas(t *testing.T) {
 		t.Fatal("no delta")
 	}
 	if len(d.Logs) != 0 {
-		t.Errorf("equal logs are bases again: %v", d.Logs)
+		t.Errorf("equal logs are sent again: %v", d.Logs)
 	}
 	e, ok := third.Since(&second)
 	if !ok || len(e.Logs) != 1 {
@@ -56,7 +56,7 @@ func TestStabilityDeltas(t *testing.T) {
 	if !first.Logs[2].Equal(timestamp.FailoverLog{{VBUUID: 7}}) || first.Vector.Seqnos[1] != 20 {
 		t.Error("a base was changed")
 	}
-	again, ok := third.Since(&third) // what was not acknowledged is bases again
+	again, ok := third.Since(&third) // a timestamp without an acknowledgement is sent again
 	if !ok {
 		t.Fatal("no delta to itself")
 	}
@@ -66,8 +66,8 @@ func TestStabilityDeltas(t *testing.T) {
 	}
 }
 
-// A rollback, another generation, another number of vbuckets are bases whole; a change that does not give what it names
-// is not believed.
+// TestStabilityDeltasThatCannotBe checks that there is no delta across a rollback, a generation, a bucket or a change of
+// the number of vbuckets, and that a delta whose result does not match its hash is refused.
 func TestStabilityDeltasThatCannotBe(t *testing.T) {
 	base := stabilityOf(5, 10, 20)
 	for name, change := range map[string]func(*BucketStability){
@@ -79,7 +79,7 @@ func TestStabilityDeltasThatCannotBe(t *testing.T) {
 		s := stabilityOf(6, 12, 20)
 		change(&s)
 		if _, ok := s.Since(&base); ok {
-			t.Errorf("%s: bases as a change", name)
+			t.Errorf("%s: encoded as a delta", name)
 		}
 	}
 	s := stabilityOf(6, 12, 20)
@@ -96,7 +96,7 @@ func TestStabilityDeltasThatCannotBe(t *testing.T) {
 		change(&d)
 		bases := StabilityBases{"b": base}
 		if all, missing := bases.Decode(&StabilityRequest{Deltas: []StabilityDelta{d}}); len(all) != 0 || len(missing) != 1 {
-			t.Errorf("%s: believed: %v", name, all)
+			t.Errorf("%s: accepted: %v", name, all)
 		}
 		if bases["b"].Number != 5 {
 			t.Errorf("%s: the base is lost", name)
@@ -104,7 +104,7 @@ func TestStabilityDeltasThatCannotBe(t *testing.T) {
 	}
 }
 
-// What a promotion costs on the way to an indexer, with the product's number of vbuckets.
+// TestStabilityDeltaIsSmall bounds the size of a promotion sent to an indexer, with the product's number of vbuckets.
 func TestStabilityDeltaIsSmall(t *testing.T) {
 	seqnos := make([]uint64, 1024)
 	for v := range seqnos {
