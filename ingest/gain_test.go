@@ -9,15 +9,15 @@ import (
 	"tidemark/timestamp"
 )
 
-// TestGainsAreThoseOfEachPart: what is found once for parts that have passed the same of a queue is what each of them
-// finds by itself, also where more of them differ than are kept.
+// TestGainsAreThoseOfEachPart checks that the cached gain of parts that have passed the same events is the gain of
+// each of them, even if there are more different ones than the cache holds.
 func TestGainsAreThoseOfEachPart(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		v := &vbucket{}
 		epoch := rapid.Uint32Range(0, 3).Draw(rt, "first epoch")
 		for range rapid.IntRange(1, 12).Draw(rt, "events") {
 			epoch += rapid.Uint32Range(0, 1).Draw(rt, "epoch")
-			q := rapid.Uint64Range(1, 12).Draw(rt, "seqno") // a stream that was restarted steps back
+			q := rapid.Uint64Range(1, 12).Draw(rt, "seqno") // a restarted stream steps back
 			v.queue = append(v.queue, Entry{Seqno: q, epoch: epoch, empty: rapid.Bool().Draw(rt, "empty"),
 				Window: timestamp.Window{Start: q - min(q, rapid.Uint64Range(0, 3).Draw(rt, "before")),
 					End: q + rapid.Uint64Range(0, 3).Draw(rt, "behind")}})
@@ -48,8 +48,8 @@ func TestGainsAreThoseOfEachPart(t *testing.T) {
 	})
 }
 
-// TestQueuesAreTrimmedForWhoeverLeaves: the events of a queue go when the last of the copies has left that they are
-// for, in whichever order they leave, and wherever who holds them is looked for first.
+// TestQueuesAreTrimmedForWhoeverLeaves checks that queued events are removed when the last copy that needs them is
+// removed, in any order of removals, and whichever copy is checked first.
 func TestQueuesAreTrimmedForWhoeverLeaves(t *testing.T) {
 	const copies = 4
 	var orders [][]int

@@ -17,7 +17,7 @@ import (
 
 func incOf(u uint64) index.Incarnation { return index.Incarnation{Epoch: 1, Term: 1, Counter: u} }
 
-// pack keeps nothing but the document's id.
+// pack keeps only the document's id.
 func pack(e *keyversion.Event) []byte { return append([]byte(nil), e.DocID...) }
 
 func TestPositionCodec(t *testing.T) {
@@ -75,7 +75,7 @@ func TestChoose(t *testing.T) {
 		{Position{VBUUID: 7, Main: 20, Side: 20, A: 20}, old},
 	}
 	for _, c := range []struct {
-		from uint64 // the new branch begins here
+		from uint64 // start of the new branch
 		want int
 	}{{40, 0}, {39, 1}, {35, 1}, {34, 2}, {20, 2}, {19, -1}} {
 		if got := Choose(states, timestamp.FailoverLog{{VBUUID: 8, Seqno: c.from}, {VBUUID: 7}}); got != c.want {
@@ -124,7 +124,8 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// TestLaggard: who lags by many more promotions than it keeps acknowledges again and again while it catches up.
+// TestLaggard checks that an indexer that lags by many more promotions than it queues keeps acknowledging while it
+// catches up.
 func TestLaggard(t *testing.T) {
 	b, err := New(Options{VBuckets: 1, Pack: func(*keyversion.Event) []byte { return nil }})
 	if err != nil {
@@ -165,7 +166,7 @@ func gaps(numbers []uint64) (all []uint64) {
 	return all
 }
 
-// TestMemory: what is queued is counted, and given back.
+// TestMemory checks that queued bytes are counted, and released.
 func TestMemory(t *testing.T) {
 	b, err := New(Options{VBuckets: 1, Pack: func(e *keyversion.Event) []byte { return make([]byte, 100) }})
 	if err != nil {
@@ -202,7 +203,7 @@ func TestMemory(t *testing.T) {
 	if b.QueueBytes() != 6*each {
 		t.Errorf("after it: %d", b.QueueBytes())
 	}
-	begin(2, 4, timestamp.FailoverLog{{VBUUID: 8, Seqno: 5}, {VBUUID: 7}}) // 6 to 10 are of a lost branch
+	begin(2, 4, timestamp.FailoverLog{{VBUUID: 8, Seqno: 5}, {VBUUID: 7}}) // 6 to 10 are on a lost branch
 	if b.QueueBytes() != 0 {
 		t.Errorf("after a failover: %d", b.QueueBytes())
 	}
@@ -213,7 +214,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// BenchmarkAccept is the cost of an event on its way into the queue and out of it again, with four copies.
+// BenchmarkAccept measures the cost of an event from Accept to the batch, with four copies.
 func BenchmarkAccept(b *testing.B) {
 	const vbs = 128
 	block := make([]byte, 200)
@@ -265,7 +266,8 @@ func BenchmarkAccept(b *testing.B) {
 	}
 }
 
-// BenchmarkFlush is the cost of a promotion to a bucket of 1,024 vbuckets that all move, by the number of copies.
+// BenchmarkFlush measures the cost of a promotion in a bucket of 1,024 vbuckets that all change, by the number of
+// copies.
 func BenchmarkFlush(b *testing.B) {
 	for _, copies := range []int{6, 246, 600} {
 		b.Run(fmt.Sprint(copies), func(b *testing.B) { benchPromotions(b, copies) })
@@ -309,7 +311,7 @@ func benchPromotions(b *testing.B, copies int) {
 	}
 }
 
-// TestProgressIsWritten: what a side stream brought counts as done when it is written, not before.
+// TestProgressIsWritten checks that what a side stream has delivered counts as done only when it is written.
 func TestProgressIsWritten(t *testing.T) {
 	b, err := New(Options{VBuckets: 1, Pack: func(*keyversion.Event) []byte { return []byte("x") }})
 	if err != nil {
@@ -355,8 +357,8 @@ func TestProgressIsWritten(t *testing.T) {
 	told(9)
 }
 
-// A recovery passes over rollbacks that it may have missed (statecontext.RaiseEpoch): timestamps of a higher rollback
-// than the last one that was carried out here are taken, and the next rollback goes back.
+// A recovery raises the rollback id above rollbacks that it may have missed (statecontext.RaiseEpoch): timestamps
+// with a rollback id above the last one carried out here are accepted, and the next rollback is carried out.
 func TestRollbacksArePassedOver(t *testing.T) {
 	b, err := New(Options{VBuckets: 1, Pack: pack})
 	if err != nil {

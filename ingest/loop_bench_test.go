@@ -10,8 +10,8 @@ import (
 	"tidemark/timestamp"
 )
 
-// crowded is a bucket of 1,024 vbuckets whose streams are about to feed copies that hold something, each with a list of
-// its own, and with an event for all of them in each queue.
+// crowded is a bucket of 1,024 vbuckets whose streams are about to feed copies with data, each with a list of its
+// own, and with an event for all of them in each queue.
 func crowded(b *testing.B, copies int) (s *Bucket, ids []index.CopyID) {
 	b.Helper()
 	s = idle(b, 1024, copies, true)
@@ -27,8 +27,8 @@ func crowded(b *testing.B, copies int) (s *Bucket, ids []index.CopyID) {
 	return s, ids
 }
 
-// BenchmarkLoop is what the loop of a bucket of 1,024 vbuckets is kept for by one event, or one call, that concerns all
-// of its copies, each of which stands by itself: the dearest there are.
+// BenchmarkLoop measures how long the loop of a bucket of 1,024 vbuckets is occupied by one event, or one call, that
+// concerns all of its copies, each with a list of its own: the most expensive ones.
 func BenchmarkLoop(b *testing.B) {
 	log, left := timestamp.FailoverLog{{VBUUID: 7}}, timestamp.FailoverLog{{VBUUID: 8, Seqno: 50}, {VBUUID: 7}}
 	all := func(l timestamp.FailoverLog) (logs []timestamp.FailoverLog) {

@@ -9,8 +9,9 @@ import (
 	"tidemark/timestamp"
 )
 
-// TestReopenedBesideASideStream: a copy whose store lost its newest batches while a side stream runs takes nothing more
-// of that one, whose BEGIN deleted a range that is there again: it asks anew, and is judged by what it holds now.
+// TestReopenedBesideASideStream checks that a copy whose store lost its newest batches while a side stream runs takes
+// nothing more from that stream, whose BEGIN deleted a range that exists again. It wants another one, judged by what
+// it holds now.
 func TestReopenedBesideASideStream(t *testing.T) {
 	log := timestamp.FailoverLog{{VBUUID: 7}}
 	b, err := New(Options{VBuckets: 1, Pack: func(*keyversion.Event) []byte { return []byte{1} }})

@@ -23,9 +23,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestRulesShown: for each rule some script or table here fails without it. Of the one rule whose lack changes nothing
-// internal/testing/simulation shows that. Each is looked for in a process of its own, of a program whose rules can be
-// switched off.
+// TestRulesShown checks that for each rule some script or table of this package fails without it. The exception is a
+// rule whose effect only internal/testing/simulation shows. Each rule is tested in a process of its own, of a program
+// in which rules can be disabled.
 func TestRulesShown(t *testing.T) {
 	if planted.Built {
 		t.Skip("this is the program whose rules can be switched off")

@@ -14,16 +14,16 @@ import (
 	"tidemark/timestamp"
 )
 
-// script is a Bucket that a golden script drives. Work is printed when it is handed out.
+// script is a Bucket driven by a golden script. Work is printed when it is handed out.
 type script struct {
 	t    *testing.T
 	d    *datadriven.TestData
 	b    *Bucket
 	last *Batch
-	kept *Batch // one that is done after others: keep, done-kept
+	kept *Batch // done after later batches: keep, done-kept
 }
 
-// TestScripts runs testdata/*.txt; every script begins with why.
+// TestScripts runs testdata/*.txt; every script begins with its purpose.
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		if strings.Contains(path, "fuzz") {
@@ -38,7 +38,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// counted holds how many vbuckets are being restored against a look at all.
+// counted compares the number of vbuckets being restored with a count over all.
 func (s *script) counted() {
 	if s.b == nil {
 		return
@@ -94,7 +94,7 @@ func (s *script) nums(key string) []uint64 {
 	return out
 }
 
-// log reads log=(7,100,3,0): branch 7 from 100, branch 3 from 0.
+// log parses log=(7,100,3,0): branch 7 from 100, branch 3 from 0.
 func (s *script) log(key string) timestamp.FailoverLog {
 	n := s.nums(key)
 	var l timestamp.FailoverLog
@@ -229,7 +229,7 @@ func (s *script) run() string {
 	return ""
 }
 
-// positionOf reads (vbuuid, side, main, A, floor, window end).
+// positionOf parses (vbuuid, side, main, A, floor, window end).
 func positionOf(n []uint64) Position {
 	var p Position
 	for i, f := range []*uint64{&p.VBUUID, &p.Side, &p.Main, &p.A, &p.Floor, &p.WindowEnd} {
@@ -240,7 +240,7 @@ func positionOf(n []uint64) Position {
 	return p
 }
 
-// stored returns the same position for vbucket 0, nothing for the others.
+// stored returns the same position for vbucket 0, and none for the others.
 func (s *script) stored() ([]Position, []timestamp.FailoverLog) {
 	n := s.nums("pos")
 	if n == nil {
@@ -295,7 +295,7 @@ func (s *script) wants() string {
 	return out.String()
 }
 
-// work prints what the store has to do.
+// work prints the tasks for the store.
 func (s *script) work() string {
 	var out strings.Builder
 	for _, w := range s.b.Work() {

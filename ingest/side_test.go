@@ -8,7 +8,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// sideWorld is a bucket with one copy that lacks everything up to 10 in each vbucket, and asked for it under one id.
+// sideWorld is a bucket with one copy that lacks everything up to 10 in each vbucket, and requested it under one id.
 type sideWorld struct {
 	t    *testing.T
 	b    *Bucket
@@ -36,7 +36,7 @@ func newSideWorld(t *testing.T, vbuckets int) *sideWorld {
 	return w
 }
 
-// maintain begins a maintenance stream at 10.
+// maintain starts a maintenance stream at 10.
 func (w *sideWorld) maintain(conn, counter uint64, vb int) {
 	w.t.Helper()
 	e := &keyversion.Event{Kind: keyversion.StreamBegin, VBucket: uint16(vb), Incarnation: incOf(counter),
@@ -65,8 +65,8 @@ func (w *sideWorld) is(what string, got, want Verdict) {
 	}
 }
 
-// TestSideStreamTellsAPurgeLate: a BEGIN that comes again and tells more purged deletions counts as the first one does,
-// and one that comes again for another reason does not.
+// TestSideStreamTellsAPurgeLate checks that a repeated BEGIN with a higher purge seqno has the effect of a first one,
+// and that a BEGIN repeated for another reason has not.
 func TestSideStreamTellsAPurgeLate(t *testing.T) {
 	w := newSideWorld(t, 1)
 	begin := func(conn, purge uint64) {
@@ -101,8 +101,8 @@ func TestSideStreamTellsAPurgeLate(t *testing.T) {
 	}
 }
 
-// TestSideStreamGoesOn: neither a broken connection nor a maintenance stream that begins again on the same branch costs
-// what a side stream has brought; on another branch it is given up.
+// TestSideStreamGoesOn checks that neither a lost connection nor a restart of the maintenance stream on the same
+// branch discards what a side stream has delivered; on another branch the side stream is dropped.
 func TestSideStreamGoesOn(t *testing.T) {
 	w := newSideWorld(t, 1)
 	w.is("BEGIN", w.begin(2, 0, 0), Taken)
@@ -135,7 +135,7 @@ func TestSideStreamGoesOn(t *testing.T) {
 	}
 }
 
-// TestSideStreamGivenUp: one that does not come back is wanted again from where it was written.
+// TestSideStreamGivenUp checks that a stream that does not resume is wanted again from the written position.
 func TestSideStreamGivenUp(t *testing.T) {
 	w := newSideWorld(t, 1)
 	w.is("BEGIN", w.begin(2, 0, 0), Taken)
@@ -149,8 +149,8 @@ func TestSideStreamGivenUp(t *testing.T) {
 	}
 }
 
-// TestSideStreamBrokenOff: one that is over before its end ends alone. What has come of it counts, less the document of
-// which only a part has; the rest is wanted from there.
+// TestSideStreamBrokenOff checks that a stream that is over before its end does not affect others. What has arrived
+// of it counts, except for a document of which only a part arrived; the rest is wanted from there.
 func TestSideStreamBrokenOff(t *testing.T) {
 	w := newSideWorld(t, 2)
 	for vb := range 2 {
@@ -188,8 +188,8 @@ func TestSideStreamBrokenOff(t *testing.T) {
 	}
 }
 
-// TestSideStreamBeyondItsEnd: engines end a finite stream with the snapshot that its end lies in. What lies above is
-// the maintenance stream's; how far it went is how far a version may have been hidden.
+// TestSideStreamBeyondItsEnd: engines end a finite stream with the snapshot that contains its end. What is above the
+// end belongs to the maintenance stream; how far the stream read determines how far a version may have been hidden.
 func TestSideStreamBeyondItsEnd(t *testing.T) {
 	w := newSideWorld(t, 1)
 	w.is("BEGIN", w.begin(2, 0, 0), Taken)
@@ -211,7 +211,7 @@ func TestSideStreamBeyondItsEnd(t *testing.T) {
 	}
 }
 
-// TestSideBatches: a batch of side streams has a bound, and every vbucket has its turn.
+// TestSideBatches checks that a batch of side streams is bounded, and that every vbucket gets its turn.
 func TestSideBatches(t *testing.T) {
 	const vbuckets, each = 4, 100 // bytes of an entry
 	w := newSideWorld(t, vbuckets)
@@ -231,7 +231,7 @@ func TestSideBatches(t *testing.T) {
 			order = append(order, s.VBucket)
 		}
 		w.b.Done(batch)
-		w.data(2, uint64(3+len(order)/2), 0) // the first one goes on bringing
+		w.data(2, uint64(3+len(order)/2), 0) // the first one keeps delivering
 		if len(order) > 8 {
 			t.Fatalf("the turns were %v", order)
 		}
@@ -249,8 +249,8 @@ func TestSideBatches(t *testing.T) {
 	}
 }
 
-// TestSideStreamOfARemovedCopy: a side stream brings nothing for a copy that was removed, also when one of its id is
-// there again: that one asks for what it lacks itself. A stream that was for it alone is given up.
+// TestSideStreamOfARemovedCopy checks that a side stream delivers nothing for a removed copy, not even when its id is
+// added again: that copy requests what it lacks itself. A stream for the removed copy alone is dropped.
 func TestSideStreamOfARemovedCopy(t *testing.T) {
 	w := newSideWorld(t, 1)
 	w.is("BEGIN", w.begin(2, 0, 0), Taken)
@@ -268,8 +268,8 @@ func TestSideStreamOfARemovedCopy(t *testing.T) {
 	}
 }
 
-// TestSideStreamOfTwo: what is for two copies goes on for the one that stays, and is not for the other one when it is
-// there again.
+// TestSideStreamOfTwo checks that a stream for two copies continues for the remaining one, and not for the removed
+// one when that is added again.
 func TestSideStreamOfTwo(t *testing.T) {
 	w := newSideWorld(t, 1)
 	if err := w.b.Add(Copy{ID: 2}); err != nil {
@@ -301,7 +301,8 @@ func TestSideStreamOfTwo(t *testing.T) {
 	}
 }
 
-// TestTombstonesOfBefore: what a copy may have kept of before goes when it is whole, in a part that says so.
+// TestTombstonesOfBefore checks that tombstones from before are purged when the copy is whole, by a part that
+// requests it.
 func TestTombstonesOfBefore(t *testing.T) {
 	w := newTurnsWorld(t)
 	w.b.HoldsTombstones(1, 0)
@@ -315,7 +316,7 @@ func TestTombstonesOfBefore(t *testing.T) {
 	}
 }
 
-// A copy is joining while streams that are to feed it have not begun: what it lacks will be more in a moment.
+// A copy is joining while streams that will feed it have not begun: it is about to lack more.
 func TestJoining(t *testing.T) {
 	b, err := New(Options{VBuckets: 2, Pack: func(*keyversion.Event) []byte { return nil }})
 	if err != nil {

@@ -9,13 +9,13 @@ import (
 	"tidemark/timestamp"
 )
 
-// turnsWorld is a bucket of one vbucket with a ready copy, 1, and one that is being built, 2: everything up to 10,000
-// comes to it by a side stream.
+// turnsWorld is a bucket of one vbucket with a ready copy, 1, and one that is being built, 2, which gets everything
+// up to 10,000 by a side stream.
 type turnsWorld struct {
 	t      *testing.T
 	b      *Bucket
 	number uint64 // of the newest stability timestamp
-	brings uint64 // seqno that the side stream brings next
+	brings uint64 // seqno that the side stream delivers next
 }
 
 const turnsActive = 10_000
@@ -61,7 +61,7 @@ func (w *turnsWorld) side(e keyversion.Event) {
 	}
 }
 
-// bring lets the side stream bring n documents of 100 bytes.
+// bring makes the side stream deliver n documents of 100 bytes.
 func (w *turnsWorld) bring(n int) {
 	for range n {
 		w.side(keyversion.Event{Kind: keyversion.Insert, Seqno: w.brings, DocID: []byte("d"),
@@ -70,7 +70,7 @@ func (w *turnsWorld) bring(n int) {
 	}
 }
 
-// write lets KV write a document, and promotes a stability timestamp at it.
+// write makes KV write a document, and promotes a stability timestamp at it.
 func (w *turnsWorld) write() {
 	w.number++
 	seqno := turnsActive + w.number
@@ -92,15 +92,15 @@ func (w *turnsWorld) next(r Room) *Batch {
 	return t
 }
 
-// TestTurns: however much side streams bring, a stability timestamp waits for one batch of them at most, and that one
-// is small; however often stability timestamps come, side streams go on, and room is made.
+// TestTurns checks that a stability timestamp waits for at most one, small, batch of side streams, however much they
+// deliver, and that side streams progress and the queue is emptied however often stability timestamps come.
 func TestTurns(t *testing.T) {
 	const most = 1000
 	w := newTurnsWorld(t)
 	room := Room{Stability: true, SideLeast: 1, SideMost: most, AheadFrom: math.MaxInt}
 	given := map[BatchKind]int{}
 	for range 50 {
-		w.bring(20) // more than is taken
+		w.bring(20) // more than one batch takes
 		w.write()
 		for first := range 2 {
 			b := w.next(room)
@@ -134,12 +134,12 @@ func TestTurns(t *testing.T) {
 		if !kinds[FromSide] || !kinds[Ahead] {
 			t.Fatalf("of three batches none makes room, or none is of side streams: %v", kinds)
 		}
-		w.number++ // what was applied ahead is above the one before
+		w.number++ // what was applied ahead is above the previous timestamp
 	}
 }
 
-// TestTurnsReachTheEnd: a side stream that is written in pieces ends like one that is written at once, and each piece
-// says exactly how far it reaches.
+// TestTurnsReachTheEnd checks that a side stream written in pieces has the same result as one written at once, and
+// that each piece has its exact position.
 func TestTurnsReachTheEnd(t *testing.T) {
 	w := newTurnsWorld(t)
 	w.bring(95)

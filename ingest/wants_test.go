@@ -13,8 +13,8 @@ import (
 	"tidemark/timestamp"
 )
 
-// idle makes a bucket with copies that have everything, exact at a stability timestamp or, with apart, as they were
-// found at a start.
+// idle returns a bucket with copies that have everything, exact at a stability timestamp or, with apart, as found
+// after a start.
 func idle(t testing.TB, vbs, copies int, apart bool) *Bucket {
 	t.Helper()
 	s, err := New(Options{VBuckets: vbs, Pack: func(*keyversion.Event) []byte { return nil }})
@@ -51,8 +51,8 @@ func idle(t testing.TB, vbs, copies int, apart bool) *Bucket {
 	return s
 }
 
-// TestWantsAreThoseOfEachCopy: what is wanted of a vbucket is what any copy lacks there, whichever copies stand
-// together and however much others have.
+// TestWantsAreThoseOfEachCopy checks that what is wanted of a vbucket is what any copy lacks there, whichever copies
+// share a list and however much the others have.
 func TestWantsAreThoseOfEachCopy(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		const vbs, copies = 4, 5
@@ -87,7 +87,7 @@ func TestWantsAreThoseOfEachCopy(t *testing.T) {
 	})
 }
 
-// TestDrawnInPieces: pieces of the picture are the whole.
+// TestDrawnInPieces checks that the pieces of the drawing make up the whole.
 func TestDrawnInPieces(t *testing.T) {
 	const vbs = 5
 	s := idle(t, vbs, 2, false)
@@ -102,8 +102,8 @@ func TestDrawnInPieces(t *testing.T) {
 	}
 }
 
-// BenchmarkWants is what it costs to learn that nothing is wanted in a bucket of 1,024 vbuckets, which is asked each
-// 100 ms, by the number of copies: those that stand together, and those that do not.
+// BenchmarkWants measures the cost of finding that nothing is wanted in a bucket of 1,024 vbuckets, which is done
+// each 100 ms, by the number of copies: those that share a list, and those that do not.
 func BenchmarkWants(b *testing.B) {
 	for _, apart := range []bool{false, true} {
 		for _, copies := range []int{4, 64} {

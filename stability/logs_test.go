@@ -7,9 +7,9 @@ import (
 	"tidemark/timestamp"
 )
 
-// TestLongLogs: the failover logs of all vbuckets are more than one command may carry. The first promotions take some
-// vbuckets each, with what is to be known of their branches; in the end all of them are where they are, and nothing is
-// said twice. A bucket in which nothing was ever written has its first timestamp at once.
+// TestLongLogs: the failover logs of all vbuckets exceed one command. The first promotions take some vbuckets each,
+// with their logs; in the end all vbuckets are at their positions, and no log was sent twice. A bucket in which
+// nothing was ever written has its first timestamp at once.
 func TestLongLogs(t *testing.T) {
 	const n, branches = 1024, 64
 	long := func(v int) timestamp.FailoverLog {

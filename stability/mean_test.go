@@ -10,7 +10,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// The reciprocal gives what division gives, for every divisor that there can be.
+// The multiplication by the reciprocal must equal division, for every possible divisor.
 func TestDivide(t *testing.T) {
 	for d := uint64(1); d <= 256; d++ {
 		numbers := []uint64{0, 1, d - 1, d, d + 1, 1<<62 - 1, (1<<62 - 1) / d * d, (1<<62-1)/d*d - 1}
@@ -34,7 +34,7 @@ func TestDivide(t *testing.T) {
 	})
 }
 
-// mean is the mean without shortcuts: per vbucket, rounded down, without an overflow.
+// mean is the reference: per vbucket, rounded down, without overflow.
 func mean(vectors []timestamp.Vector) []uint64 {
 	count := uint64(len(vectors))
 	out := make([]uint64, vectors[0].Len())
@@ -48,7 +48,7 @@ func mean(vectors []timestamp.Vector) []uint64 {
 	return out
 }
 
-// The quick mean is the mean without shortcuts, for any number of members.
+// The fast mean must equal the reference, for any number of members.
 func TestPlainMean(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const n = 5

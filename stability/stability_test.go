@@ -19,7 +19,7 @@ import (
 type script struct {
 	t        *testing.T
 	b        *Bucket
-	proposed timestamp.Stability // by the last next
+	proposed timestamp.Stability // result of the last next
 }
 
 func TestScripts(t *testing.T) {
@@ -57,7 +57,7 @@ func branch(letter string) uint64 {
 	return uint64(letter[0])
 }
 
-// vector reads A10,B20,-0.
+// vector parses A10,B20,-0.
 func vector(text string) timestamp.Vector {
 	parts := strings.Split(text, ",")
 	v := timestamp.New(len(parts))
@@ -84,7 +84,7 @@ func show(v timestamp.Vector) string {
 	return "[" + strings.Join(parts, " ") + "]"
 }
 
-// failoverLog reads C500,B300,A0.
+// failoverLog parses C500,B300,A0.
 func failoverLog(text string) timestamp.FailoverLog {
 	v := vector(text)
 	var l timestamp.FailoverLog
@@ -165,7 +165,7 @@ func (s *script) run(d *datadriven.TestData) string {
 			}
 		}
 		return fmt.Sprintf("S%d %s\n", dec.Next.Number, show(dec.Next.Vector))
-	case "committed": // what the last next has shown
+	case "committed": // the result of the last next
 		if err := s.b.Committed(s.proposed); err != nil {
 			return err.Error() + "\n"
 		}
@@ -201,7 +201,7 @@ func said(ok bool) string {
 }
 
 // TestProperties drives a Bucket with random streams, complete seqnos, failovers, acknowledgements and sources, and
-// compares each proposal with what the rules say of the whole history.
+// compares each proposal with the rules applied to the whole history.
 func TestProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const n = 3
@@ -270,7 +270,7 @@ func TestProperties(t *testing.T) {
 			if !d.Promote {
 				continue
 			}
-			// the first of an empty bucket is no change
+			// the first timestamp of an empty bucket is no change
 			again := d.Next.Vector.Equal(last.Vector) && (last.Number > 0 || last.Vector.Total() > 0)
 			if d.Next.Number != last.Number+1 || !d.Next.Vector.Covers(last.Vector) || again {
 				t.Fatalf("S%d %s after S%d %s", d.Next.Number, show(d.Next.Vector), last.Number, show(last.Vector))
@@ -302,7 +302,7 @@ func TestProperties(t *testing.T) {
 	})
 }
 
-// endsSnapshot: the same seqno may have been noted under the older of two branches that share it.
+// endsSnapshot: the same seqno may have been recorded under the older of two branches that share it.
 func endsSnapshot(complete map[timestamp.Position]bool, at timestamp.Position, log timestamp.FailoverLog) bool {
 	if complete[at] {
 		return true
@@ -406,7 +406,7 @@ func BenchmarkNext(b *testing.B) {
 				if err := all[i].Committed(d.Next); err != nil {
 					b.Fatal(err)
 				}
-				for v := range n { // every vbucket moves
+				for v := range n { // every vbucket changes
 					all[i].Complete(v, "p", index.Incarnation{}, 1200)
 				}
 				for _, p := range all[i].nodes {

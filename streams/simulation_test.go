@@ -10,10 +10,10 @@ import (
 	"tidemark/timestamp"
 )
 
-// The simulation drives a Ledger against a small world: KV branches with takeovers, failovers that lose data, and stale
-// owners; two projectors; two indexers; commands, answers and reports that are late, lost, overtaken and repeated; new
-// leaders at any step. While faults happen it checks that no indexer that was asked is left with a gap, and that no
-// indexer sees two owners of one incarnation; after healing, that every vbucket is streamed to everybody.
+// The simulation drives a Ledger against a small world: KV branches with takeovers, failovers that lose data, and
+// stale owners; two projectors; two indexers; commands, answers and reports that are late, lost, reordered and
+// repeated; new leaders at any step. While faults happen it checks that no polled indexer is left with a gap, and
+// that no indexer sees two owners of one incarnation; after healing, that every vbucket is streamed to every indexer.
 
 const (
 	simVBs   = 3
@@ -23,7 +23,7 @@ const (
 
 var simNames = [simProjs]index.ProjectorID{"p1", "p2"}
 
-type simVB struct { // KV's truth
+type simVB struct { // state of KV
 	log      timestamp.FailoverLog
 	high     uint64
 	purge    uint64
@@ -33,7 +33,7 @@ type simVB struct { // KV's truth
 	zhigh    uint64
 	zrev     uint64
 	nextUUID uint64
-	both     bool // every projector stands at the node that has it
+	both     bool // every projector serves the node that has it
 }
 
 type simStream struct {
@@ -47,7 +47,7 @@ type simProj struct {
 	up      bool
 	min     [simVBs]index.Incarnation
 	run     [simVBs]*simStream
-	ended   [simVBs]index.Incarnation // told in the next report
+	ended   [simVBs]index.Incarnation // to be reported next
 	full    bool
 	reports []Report
 }
@@ -60,10 +60,11 @@ type simNode struct {
 	hw   [simVBs]uint64
 	log  [simVBs]timestamp.FailoverLog
 	rev  [simVBs]uint64
-	// answered is the newest poll whose answer reached the ledger in time, and where it stood.
+	// answered is the newest poll whose answer reached the ledger in time, and stood its position then.
 	answered [simVBs]index.Incarnation
 	stood    [simVBs]uint64
-	// missing is since when it has said that it does not receive the stream which runs, 0: it has said that it does.
+	// missing is since when it has reported that it does not receive the running stream, 0: it has reported that it
+	// does.
 	missing [simVBs]int64
 }
 
@@ -87,7 +88,7 @@ type sim struct {
 	pr      [simProjs]*simProj
 	nd      [simNodes]*simNode
 	link    [simProjs][simNodes][]simMsg
-	pending []func() // commands and answers under way
+	pending []func() // commands and answers in transit
 	owners  map[string]int
 	trace   []string
 	err     string
@@ -95,10 +96,11 @@ type sim struct {
 	rolled  int
 	starts  int
 	fetched index.Incarnation
-	// everLost: since the last rollback a failover of the vbucket lost something, so that a late answer may still show it.
+	// everLost: since the last rollback a failover of the vbucket has lost something, so that a late answer may still
+	// reveal it.
 	everLost [simVBs]bool
 	rev      uint64 // of the vbucket map
-	calm     int    // one event in so many is a fault
+	calm     int    // one event in this many is a fault
 }
 
 func (s *sim) fail(form string, a ...any) {
@@ -130,7 +132,7 @@ func newSim(seed uint64) *sim {
 	return s
 }
 
-// leader starts a new one: the hello answers are what is, some of them missing.
+// leader starts a new leader: the hello answers are the current state, some of them missing.
 func (s *sim) leader() {
 	s.term++
 	s.pending = nil
@@ -170,7 +172,7 @@ func (s *sim) alive() (ids []index.ProjectorID) {
 	return ids
 }
 
-// report makes the projector's full report.
+// report returns the projector's full report.
 func (s *sim) report(p int) Report {
 	st := Report{Full: true}
 	for v, run := range s.pr[p].run {
@@ -183,7 +185,7 @@ func (s *sim) report(p int) Report {
 	return st
 }
 
-// hosted returns what the KV node next to p would stream of v.
+// hosted returns what the KV node of p would stream of v.
 func (s *sim) hosted(p, v int) (log timestamp.FailoverLog, high, purge, rev uint64, ok bool) {
 	k := s.kv[v]
 	switch p {
@@ -229,7 +231,7 @@ func (s *sim) endStream(p, v int, say bool) {
 	s.ev("p%d ends vb%d %v", p+1, v, run.inc)
 }
 
-// act executes one action of the ledger: every command is on its own way.
+// act executes one action of the ledger: every command is delivered independently.
 func (s *sim) act(a Action) {
 	s.ev("ledger: %s %v vbs %v %+v", a.Kind, a.Incarnation, a.VBuckets, a.Starts)
 	l := s.l
@@ -298,8 +300,8 @@ func (s *sim) act(a Action) {
 	}
 }
 
-// checkStart: no indexer whose answer came in time may be left with a gap, but for purged deletions or KV's refusal, or
-// when it has not received the stream for long.
+// checkStart checks that no indexer whose answer came in time is left with a gap, except because of purged deletions
+// or KV's refusal, or if it has not received the stream for long.
 func (s *sim) checkStart(st Start) {
 	v := int(st.VBucket)
 	for n, nd := range s.nd {
@@ -421,11 +423,11 @@ func (s *sim) receive(p, n int) {
 	if up := nd.log[v].Common(m.log); nd.hw[v] > up { // diverged: restores locally
 		nd.hw[v] = up
 	}
-	nd.hw[v] = max(nd.hw[v], m.start) // a gap: catchup fills it
+	nd.hw[v] = max(nd.hw[v], m.start) // a gap, which catchup fills
 	nd.min[v], nd.cur[v], nd.from[v], nd.open[v], nd.log[v], nd.rev[v] = m.inc, m.inc, p, true, m.log, m.rev
 }
 
-// refusedAbove: KV refused a start at or above: who stands below is no participant.
+// refusedAbove reports whether KV refused a start at or above the position, so that a holder there is no participant.
 func (s *sim) refusedAbove(v int, hw uint64) bool {
 	for at := hw; at <= hw+200; at++ {
 		if s.refused[fmt.Sprint(v, at)] {
@@ -435,7 +437,7 @@ func (s *sim) refusedAbove(v int, hw uint64) bool {
 	return false
 }
 
-// rollback does all of IM-23 at once: what diverged goes back.
+// rollback does all of IM-23 at once: diverged state is restored.
 func (s *sim) rollback() {
 	s.rolled++
 	d, _ := s.l.Diverged()
@@ -486,7 +488,7 @@ func (s *sim) fault() {
 			s.link[p][n] = nil
 		}
 		s.l.SetProjectors(s.now, s.alive())
-	case 3: // a connection breaks; what was under way is lost, BEGIN is said again
+	case 3: // a connection breaks; what was in transit is lost, BEGIN is repeated
 		s.link[p][n] = nil
 		for w := range simVBs {
 			if s.nd[n].from[w] == p {
@@ -499,7 +501,7 @@ func (s *sim) fault() {
 	case 4, 5:
 		s.leader()
 	case 6:
-		if len(s.pending) > 0 { // lost
+		if len(s.pending) > 0 { // a message is lost
 			i := s.r.IntN(len(s.pending))
 			s.pending = append(s.pending[:i:i], s.pending[i+1:]...)
 		}
@@ -600,7 +602,7 @@ func (s *sim) step(heal bool) {
 	}
 }
 
-// look has a projector tell what its KV node has under the newest map; it may be late.
+// look makes a projector report what its KV node hosts under the newest map; the report may be late.
 func (s *sim) look(p int) {
 	if !s.pr[p].up {
 		return
@@ -622,7 +624,7 @@ func (s *sim) look(p int) {
 	})
 }
 
-// audit compares what is streamed with what KV says.
+// audit compares the streams with the state of KV.
 func (s *sim) audit() {
 	logs := map[index.ProjectorID][]Log{}
 	for p, pr := range s.pr {
@@ -646,7 +648,7 @@ func (s *sim) audit() {
 	})
 }
 
-// uneven tells what could still be dealt out: of two projectors at one node one streams more by two.
+// uneven describes an imbalance: of two projectors at one node one streams at least two vbuckets more.
 func (s *sim) uneven() string {
 	load := map[index.ProjectorID]int{}
 	for v := range s.kv {
@@ -662,7 +664,7 @@ func (s *sim) uneven() string {
 	return ""
 }
 
-// settled tells what is still amiss.
+// settled describes what is still wrong.
 func (s *sim) settled() string {
 	for v, k := range s.kv {
 		e := s.l.At(v)
@@ -697,8 +699,8 @@ func (s *sim) run() string {
 	return s.err
 }
 
-// still: where all is well and the shares are even, nothing is started any more, and nothing goes to and fro. What was
-// on its way from before comes first.
+// still checks that in a healthy and balanced state no stream is started any more, and no vbucket oscillates.
+// Messages in transit are delivered first.
 func (s *sim) still() string {
 	s.ev("STILL")
 	before := 0

@@ -9,7 +9,8 @@ import (
 	_ "tidemark/internal/testing/draws"
 )
 
-// TestTraffic: rates follow KV's high seqnos, half at each audit; where those went back it begins anew.
+// TestTraffic checks that rates follow KV's high seqnos, by half at each audit, and start again where those went
+// back.
 func TestTraffic(t *testing.T) {
 	tr := newTraffic(1)
 	for _, step := range []struct {
@@ -17,10 +18,10 @@ func TestTraffic(t *testing.T) {
 		high  uint64
 		want  float64
 	}{
-		{1_000, 5_000, 0},      // what it had before is no rate
+		{1_000, 5_000, 0},      // the first audit has no rate
 		{2_000, 6_000, 500},    // 1,000/s, for half
 		{3_000, 7_000, 750},    // the same again
-		{3_000, 9_000, 750},    // no time went by
+		{3_000, 9_000, 750},    // no time has passed
 		{13_000, 7_000, 375},   // nothing for 10 s
 		{14_000, 100, 375},     // a failover with loss
 		{15_000, 1_100, 687.5}, // 1,000/s from there on
@@ -32,8 +33,8 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// TestDealing: whatever the vbuckets take and whoever has them, moves come to an end, none makes the other one the
-// busier, and then no projector has a vbucket with which another one would still stream less, by a quarter of the
+// TestDealing checks that moves end, whatever the rates and the initial owners, that none makes the other projector
+// the busier one, and that afterwards no move of a vbucket would leave the target less loaded by a quarter of the
 // changes.
 func TestDealing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

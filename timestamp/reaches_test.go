@@ -2,8 +2,8 @@ package timestamp
 
 import "testing"
 
-// A vbucket that KV has made anew is at 0 on a branch of its own: what was there before does not reach that. What need
-// says of no branch counts for Meets on any.
+// A vbucket that KV has re-created is at 0 on a branch of its own, which is not reached by its previous contents. A
+// need without a branch is met on any branch.
 func TestReachesAndMeets(t *testing.T) {
 	for _, c := range []struct {
 		name           string
@@ -30,7 +30,7 @@ func TestReachesAndMeets(t *testing.T) {
 	}
 }
 
-// TestBoth: whatever meets what is made of two needs meets each of them, and nothing is asked for beyond them.
+// TestBoth checks that a vector that meets the result meets both needs, and that the result is minimal.
 func TestBoth(t *testing.T) {
 	var all []Vector
 	for branch := range uint64(3) {
@@ -66,7 +66,7 @@ func TestBoth(t *testing.T) {
 	}
 }
 
-// one is a vector of one vbucket.
+// one returns a vector of one vbucket.
 func one(vbuuid, seqno uint64) Vector {
 	v := New(1)
 	v.Set(0, Position{VBUUID: vbuuid, Seqno: seqno})

@@ -210,8 +210,8 @@ func BenchmarkVector1024(b *testing.B) {
 	})
 }
 
-// TestWholeVector: a vector comes back as it was written, with what follows; cut anywhere, or of more vbuckets than
-// there may be, it is refused.
+// TestWholeVector checks that a vector and the bytes after it are decoded as encoded, and that it is refused if it is
+// truncated or has too many vbuckets.
 func TestWholeVector(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(0, 9).Draw(t, "vbuckets")
@@ -242,8 +242,8 @@ func TestWholeVector(t *testing.T) {
 	}
 }
 
-// A failover log that is too long loses its oldest entries when it is written, instead of being something that nobody
-// can read: an entry of the Raft log that cannot be decoded stops every manager.
+// A failover log that is too long loses its oldest entries when it is encoded, so that it can be decoded: an entry of
+// the Raft log that cannot be decoded stops every manager.
 func TestLongLogsAreCut(t *testing.T) {
 	var long FailoverLog
 	for i := range 71 {
@@ -255,8 +255,8 @@ func TestLongLogsAreCut(t *testing.T) {
 	}
 }
 
-// TestCommon is the example of the design: branch C began at 500, B covers 300 to 500, A 0 to 300. A state counts when
-// all that it may reflect lies on KV's branch.
+// TestCommon is the example of the design: branch C began at 500, B covers 300 to 500, A 0 to 300. A state is valid
+// if everything that it may reflect lies on KV's branch.
 func TestCommon(t *testing.T) {
 	const a, b, c, x = 0xA, 0xB, 0xC, 0x99
 	kv := FailoverLog{{c, 500}, {b, 300}, {a, 0}}

@@ -12,7 +12,8 @@ import (
 	"tidemark/timestamp"
 )
 
-// acceptedExample are accepted streams of so many vbuckets, each of its own, and every fifth of them gone.
+// acceptedExample returns accepted streams of n vbuckets, each with a stream of its own; every fifth has none any
+// more.
 func acceptedExample(n int) (rows []acceptedRow) {
 	for v := range n {
 		r := acceptedRow{v: uint16(v)}
@@ -32,7 +33,7 @@ func movedExample(n int) (rows []movedRow) {
 	return rows
 }
 
-// vectorExample is a vector of which each vbucket has a branch of its own.
+// vectorExample returns a vector in which each vbucket has a branch of its own.
 func vectorExample(n int) timestamp.Vector {
 	vector := timestamp.New(n)
 	for v := range n {
@@ -41,7 +42,7 @@ func vectorExample(n int) timestamp.Vector {
 	return vector
 }
 
-// Counts in a packed table: memory is taken for what is there.
+// Counts in a packed table must not cause allocations beyond the data.
 func TestNoMemoryForClaims(t *testing.T) {
 	allocbound.Check(t, 0, func(b []byte) { _, _ = UnpackHeld(b) }, PackHeld(nil), PackHeld(heldExample()))
 	allocbound.Check(t, 0, func(b []byte) { _, _ = positions(b) }, packPositions(nil), packPositions(pollExample(32)))
@@ -50,8 +51,8 @@ func TestNoMemoryForClaims(t *testing.T) {
 	allocbound.Check(t, 0, func(b []byte) { _, _ = expandMoved(b) }, packMoved(movedExample(32)))
 }
 
-// TestTablesAreBounded: of every table that travels the longest there may be comes whole, and one that is longer by a
-// row is refused by an error that says what there is too much of, and how much there may be.
+// TestTablesAreBounded checks, for every table on the wire, that the longest one is accepted, and that one more row
+// is refused with an error that has the count and its limit.
 func TestTablesAreBounded(t *testing.T) {
 	const most = timestamp.MaxVBuckets
 	held := func(n int) error {
@@ -96,7 +97,7 @@ func TestTablesAreBounded(t *testing.T) {
 		make func(n int) error
 		most int
 		is   error
-		want string // of what is one longer
+		want string // for one row more
 	}{
 		{"what copies hold", held, MaxHeld, ErrRows, "more than 1048576 rows"},
 		{"an answer to a poll", poll, most, ErrRows, "row 4097 is 0 above key 4096, want keys up to 4095"},
@@ -124,9 +125,9 @@ func whole(err error, same bool) error {
 	return err
 }
 
-// TestWhatATableCannotSay: what a writer never writes is not taken for something else.
+// TestWhatATableCannotSay checks that input that a writer never writes is refused.
 func TestWhatATableCannotSay(t *testing.T) {
-	kind := func(flag byte) []byte { return []byte{1, 'b', 1, 2, 3, 4, flag} } // of what copies hold
+	kind := func(flag byte) []byte { return []byte{1, 'b', 1, 2, 3, 4, flag} } // of copies
 	row := func(kind []byte, node ...byte) []byte {
 		return append(append(append([]byte{rowsFormat, 1, 1}, kind...), node...), 0)
 	}

@@ -17,7 +17,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// level is the state of an indexer that reports.
+// level is the state of a reporting indexer.
 type level struct {
 	buckets map[string]*BucketReport
 	copies  map[index.CopyID]CopyReport
@@ -43,7 +43,7 @@ func (l *level) report(sequence uint64) *IndexerReport {
 	return r
 }
 
-// change changes something of one bucket.
+// change modifies one bucket.
 func (l *level) change(t *rapid.T) {
 	const n = 6
 	name := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "bucket")
@@ -107,15 +107,15 @@ func through(t *rapid.T, r *IndexerReport) *IndexerReport {
 	return back
 }
 
-// Whatever changes, whatever is lost, whatever leader comes and goes: a receiver that does not ask for a full report
-// knows what the sender has said, and after one answered exchange more it does not ask.
+// Whatever changes, whatever is lost and whichever leader takes over: a receiver that does not ask for a full report
+// has the state that the sender has reported, and after one more answered exchange it does not ask for one.
 func TestBriefReports(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := &level{buckets: map[string]*BucketReport{}, copies: map[index.CopyID]CopyReport{}}
 		var sender ReportSender
 		var leader ReportReceiver
 		copies := map[index.CopyID]CopyReport{}
-		hw := map[string]timestamp.Vector{} // as told, where it is wanted
+		hw := map[string]timestamp.Vector{} // as reported, if it is wanted
 		var wanted []string
 		asked := 0
 		for sequence := range uint64(rapid.IntRange(1, 30).Draw(t, "reports")) {
@@ -143,7 +143,7 @@ func TestBriefReports(t *testing.T) {
 					hw[b.Heartbeat.Bucket] = b.Heartbeat.HW
 				}
 			}
-			if event == 3 { // lost on its way
+			if event == 3 { // lost in transit
 				sender.Lost()
 				continue
 			}
@@ -203,7 +203,7 @@ func agree(t *rapid.T, got *ReportedBucket, want *BucketReport, hw map[string]ti
 	}
 }
 
-// What does not change costs next to nothing, and a vbucket that does costs a few bytes.
+// TestBriefReportsAreBrief bounds the size of a report without changes, and the bytes per changed vbucket.
 func TestBriefReportsAreBrief(t *testing.T) {
 	const n = 1024
 	b := BucketReport{Generation: 1}
@@ -236,7 +236,7 @@ func TestBriefReportsAreBrief(t *testing.T) {
 	third := &IndexerReport{Sequence: 3, Buckets: []BucketReport{moved}}
 	sender.Make(third, false)
 	sender.Answered(&ReportReply{Known: true})
-	moved.Heartbeat.HW.Seqnos[0]++ // nobody wants to know
+	moved.Heartbeat.HW.Seqnos[0]++ // HW that is not wanted
 	moved.Heartbeat.MutationQueue = 1 << 20
 	fourth := &IndexerReport{Sequence: 4, Buckets: []BucketReport{moved}}
 	sender.Make(fourth, false)
@@ -252,7 +252,7 @@ func TestBriefReportsAreBrief(t *testing.T) {
 	}
 }
 
-// Streams are looked up in a table that forgets those that are gone.
+// Streams are stored in a table that discards those that are gone.
 func TestAcceptedTableStaysSmall(t *testing.T) {
 	var table acceptedTable
 	for counter := range uint64(3 * maxTableStreams) {
@@ -295,7 +295,7 @@ func TestMovedStreams(t *testing.T) {
 	}
 }
 
-// FuzzChange: no report makes a receiver fall over or remember more than a bucket has.
+// FuzzChange checks that no report makes a receiver panic or store more than a bucket has.
 func FuzzChange(f *testing.F) {
 	b := BucketReport{}
 	b.Heartbeat.Bucket, b.Heartbeat.HW, b.Backfill = "b", timestamp.New(3), timestamp.New(3)
@@ -328,8 +328,8 @@ func FuzzChange(f *testing.F) {
 	})
 }
 
-// TestNewsOfReports: what a leader may wait for is news; how much a queue holds that is less than half full is none,
-// and is told all the same.
+// TestNewsOfReports checks what counts as news for which a leader may be waiting. The fill of a queue that is less
+// than half full does not, but is reported all the same.
 func TestNewsOfReports(t *testing.T) {
 	level := func(change func(*BucketReport, *[]CopyReport)) *IndexerReport {
 		b := BucketReport{Generation: 1, Heartbeat: HWHeartbeat{Bucket: "b", QueueLimit: 100, MutationQueue: 10}}
@@ -365,8 +365,8 @@ func TestNewsOfReports(t *testing.T) {
 	}
 }
 
-// TestReportsThatAreRefused: of a report in which something cannot be, it is said what; what was known stays, and no
-// change is taken before everything was told.
+// TestReportsThatAreRefused checks the errors for reports with invalid contents. The receiver keeps its state, and
+// accepts no change before a full report.
 func TestReportsThatAreRefused(t *testing.T) {
 	many := make([]BucketChange, MaxReportedBuckets+1)
 	packed := packAcceptedRows(acceptedExample(3))
@@ -401,7 +401,7 @@ func TestReportsThatAreRefused(t *testing.T) {
 	}
 }
 
-// BenchmarkAccepted is a report of everything, where each vbucket has a stream of its own, or all share three.
+// BenchmarkAccepted takes a full report in which each vbucket has a stream of its own, or all share three.
 func BenchmarkAccepted(b *testing.B) {
 	for _, of := range []int{3, 1024, timestamp.MaxVBuckets} {
 		b.Run(fmt.Sprintf("%d streams", of), func(b *testing.B) {

@@ -30,7 +30,8 @@ func TestDefinitionsChangeOfAnotherList(t *testing.T) {
 	}
 }
 
-// TestDefinitionsChangeGivesTheList: what is gone, new or changed, in any mixture; the base stays as it was.
+// TestDefinitionsChangeGivesTheList applies mixtures of removed, new and changed items; the base must not be
+// modified.
 func TestDefinitionsChangeGivesTheList(t *testing.T) {
 	list := func(t *rapid.T, name string) *Definitions {
 		d := &Definitions{Revision: 1}
@@ -95,7 +96,7 @@ func TestDefinitionsChangeGivesTheList(t *testing.T) {
 	})
 }
 
-// BenchmarkDefinitionsChange is what one index more costs who works from a list.
+// BenchmarkDefinitionsChange measures the cost of one more index for a receiver with a list.
 func BenchmarkDefinitionsChange(b *testing.B) {
 	for _, n := range []int{1, 1000, 16384} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {

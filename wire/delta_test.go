@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestAcked: what was answered is known, and the next report builds on it; all is told after a report that nobody
-// answered, and to a leader that asks for it or does not know the projector.
+// TestAcked checks that an answered state is the base of the next report, and that a full report follows one without
+// an answer, and an answer of a leader that asks for it or does not know the sender.
 func TestAcked(t *testing.T) {
 	var r Acked[string]
 	for i, c := range []struct {
@@ -36,7 +36,7 @@ func TestAcked(t *testing.T) {
 	}
 }
 
-// TestNewest: a delta is taken of the newest report alone, and after one that was lost nothing but everything is.
+// TestNewest checks that a delta is accepted on the newest report only, and after a lost one only a full report.
 func TestNewest(t *testing.T) {
 	var n Newest
 	for _, c := range []struct {
@@ -63,9 +63,9 @@ func TestNewest(t *testing.T) {
 	}
 }
 
-// TestDeltas: a table told by what has changed, whatever of it is lost, comes twice or late, and whichever side begins
-// anew, is at the receiver what it was at the sender when the newest report was taken; two exchanges later nothing is
-// missing.
+// TestDeltas checks that a table sent as deltas, whatever is lost, repeated or late, and whichever side restarts, is
+// at the receiver what it was at the sender when the newest report was taken. Two exchanges after the faults nothing
+// is missing.
 func TestDeltas(t *testing.T) {
 	type table map[uint64]string
 	type message struct {
@@ -148,7 +148,7 @@ func TestDeltas(t *testing.T) {
 					take(late[0])
 					late = late[1:]
 				}
-			case "sender": // begins anew: its receiver is another one, as of a component's next process
+			case "sender": // restarts with another receiver, like a component's next process
 				sender, order, late = Acked[table]{}, Newest{}, nil
 				clear(has)
 			case "receiver":

@@ -9,7 +9,8 @@ import (
 	"tidemark/timestamp"
 )
 
-// pollExample is a bucket of which each vbucket has a branch of its own, or of two, and takes part.
+// pollExample returns the positions of a bucket in which each vbucket has a branch of its own, or of two, and
+// participates.
 func pollExample(n int) []PollPosition {
 	all := make([]PollPosition, n)
 	for v := range all {
@@ -27,7 +28,7 @@ func pollExample(n int) []PollPosition {
 	return all
 }
 
-// pollNobody is the answer of an indexer that has nothing of the bucket.
+// pollNobody returns the positions of an indexer that has nothing of the bucket.
 func pollNobody(n int) []PollPosition {
 	all := make([]PollPosition, n)
 	for v := range all {
@@ -44,7 +45,7 @@ func samePositions(a, b []PollPosition) bool {
 	})
 }
 
-// answered is what the asker takes of an answer that went over the wire.
+// answered returns the positions of an answer after encoding and decoding.
 func answered(t interface{ Fatal(...any) }, all []PollPosition) []PollPosition {
 	b, err := cbor.Marshal(AnswerPoll(all))
 	if err != nil {
@@ -66,7 +67,7 @@ func TestAnswersToPolls(t *testing.T) {
 	rev := timestamp.MapRevision{Epoch: 2, Rev: 7}
 	for _, c := range []struct {
 		name      string
-		all, want []PollPosition // want is all where it is nil
+		all, want []PollPosition // nil: equal to all
 	}{
 		{"no position", nil, nil},
 		{"an indexer without the bucket", pollNobody(4), []PollPosition{}},
@@ -93,7 +94,7 @@ func TestAnswersToPolls(t *testing.T) {
 	}
 }
 
-// What an answer about 1,024 vbuckets takes: of branches of their own, of a few that are shared, and of none.
+// Bounds the size of an answer about 1,024 vbuckets: with a branch each, a few shared ones, and none.
 func TestSizeOfAnswersToPolls(t *testing.T) {
 	own := pollExample(1024)
 	shared := pollExample(1024)

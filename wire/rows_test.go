@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// textRow is a row of a table whose kinds are texts; of a key that has no row any more kind is "-".
+// textRow is a row of a table whose kinds are strings; kind "-" means that the key was removed.
 type textRow struct {
 	key    uint64
 	kind   string
@@ -45,7 +45,7 @@ func unpackText(b []byte) (rows []textRow, err error) {
 	return rows, err
 }
 
-// TestRows has the format, byte by byte.
+// TestRows checks the format, byte by byte.
 func TestRows(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -93,7 +93,7 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// TestRowsComeBack: whatever is packed is read, and what is cut anywhere is refused.
+// TestRowsComeBack checks that packed rows are decoded, and that a truncated table is refused wherever it is cut.
 func TestRowsComeBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var rows []textRow
@@ -133,7 +133,7 @@ func unpackAcceptedRows(b []byte) (rows []acceptedRow, err error) {
 func packAcceptedRows(rows []acceptedRow) []byte {
 	var was, is Accepted
 	for _, r := range rows {
-		if r.s == (acceptedStream{}) { // nothing is accepted any more
+		if r.s == (acceptedStream{}) { // no stream is accepted any more
 			was.add(r.v, acceptedStream{projector: "p"})
 		} else {
 			is.add(r.v, r.s)
@@ -145,7 +145,7 @@ func packAcceptedRows(rows []acceptedRow) []byte {
 	return (&rowWriter[acceptedStream]{}).packed()
 }
 
-// movedRow is a stream that moved.
+// movedRow is a moved stream.
 type movedRow struct {
 	v        uint16
 	inc      index.Incarnation
@@ -155,7 +155,7 @@ type movedRow struct {
 func expandMoved(b []byte) (rows []movedRow, err error) {
 	s := StreamStates{Moved: b}
 	if len(b) == 0 {
-		return nil, ErrRows // of nothing there is no table
+		return nil, ErrRows // there is no empty table
 	}
 	err = s.Expand()
 	for i := range s.Streams {
@@ -177,7 +177,7 @@ func positions(b []byte) ([]PollPosition, error) { return (&PollReply{b}).Positi
 
 func packPositions(all []PollPosition) []byte { return AnswerPoll(all).Packed }
 
-// FuzzRows: no bytes make a reader fall over, and what any reader takes is written, and read again, as the same.
+// FuzzRows checks that no bytes make a reader panic, and that accepted input is encoded and decoded to the same.
 func FuzzRows(f *testing.F) {
 	f.Add(packText([]textRow{{2, "ab", [2]uint64{5, 1}}, {3, "-", [2]uint64{}}, {4, "ab", [2]uint64{6, 0}}}))
 	f.Add(packPositions(pollExample(20)))
@@ -193,7 +193,7 @@ func FuzzRows(f *testing.F) {
 	})
 }
 
-// stable reads b; if it can be read, what is written of it is read as the same, and written as the same.
+// stable decodes b; if that succeeds, encoding and decoding the result must be the identity.
 func stable[T any](t *testing.T, b []byte, read func([]byte) ([]T, error), write func([]T) []byte) {
 	t.Helper()
 	all, err := read(b)

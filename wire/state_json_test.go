@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// fill returns every field of a value something else than zero: lists get two elements.
+// fill sets every field of a value to something other than zero; lists get two elements.
 func fill(v reflect.Value, n *int) {
 	*n++
 	switch v.Kind() {
@@ -37,12 +37,12 @@ func fill(v reflect.Value, n *int) {
 	}
 }
 
-// The state's own JSON is that of encoding/json: with every field set, and with none.
+// AppendJSON must be equal to encoding/json, with every field set, and with none.
 func TestStateAppendsTheSameJSON(t *testing.T) {
 	n := 0
 	var full ProjectorState
 	fill(reflect.ValueOf(&full).Elem(), &n)
-	// Lists that are always there.
+	// Lists that are never omitted.
 	empty := ProjectorState{Buckets: []BucketState{}, Topics: []TopicState{}}
 	for name, s := range map[string]*ProjectorState{"full": &full, "empty": &empty} {
 		got, err := s.AppendJSON(nil)

@@ -9,7 +9,7 @@ import (
 	"tidemark/wire"
 )
 
-// TestColumns: a table whose columns do not fit is refused with the name of the column.
+// TestColumns checks that a table with columns of different lengths is refused with the name of the column.
 func TestColumns(t *testing.T) {
 	whole := func() wire.BucketState {
 		return wire.BucketState{Bucket: "b", VBuckets: []uint16{1, 2}, VBUUIDs: make([]uint64, 2), Seqnos: make([]uint64, 2),

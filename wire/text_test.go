@@ -8,7 +8,7 @@ import (
 	"tidemark/wire"
 )
 
-// TestCut: a text is never longer than it may be, is never cut within a character, and says that it was cut.
+// TestCut checks that a text never exceeds the limit, is never cut within a character, and is marked if it was cut.
 func TestCut(t *testing.T) {
 	for _, c := range []struct {
 		text string
