@@ -38,7 +38,7 @@ func sign(c int) int {
 	return 0
 }
 
-// TestOrder lists values in strictly rising order: every pair must compare as its places do.
+// TestOrder has values in strictly ascending order: every pair must compare like its positions.
 func TestOrder(t *testing.T) {
 	rising := []string{
 		"null", "false", "true", "-1e99999999999", "-2e400", "-1e400", "-1.7976931348623157e308", "-1e300",
@@ -71,7 +71,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestEqual lists texts that mean the same.
+// TestEqual has texts of equal values.
 func TestEqual(t *testing.T) {
 	for _, same := range [][]string{
 		{"0", "-0", "0.0", "-0.0", "0e99", "1e-400", "-1e-400", "0e99999999999999999999"},
@@ -92,7 +92,7 @@ func TestEqual(t *testing.T) {
 	}
 }
 
-// TestOrderModel compares random values as bytes, ascending and descending, and as the model does.
+// TestOrderModel compares random values as bytes, ascending and descending, and with the model.
 func TestOrderModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := collatetest.ValueText(3).Draw(t, "a"), collatetest.ValueText(3).Draw(t, "b")
@@ -202,7 +202,7 @@ func TestNumbersExact(t *testing.T) {
 	}
 }
 
-// TestDecode shows the text that values come back as.
+// TestDecode has the texts to which values are decoded.
 func TestDecode(t *testing.T) {
 	for text, want := range map[string]string{
 		"-0": "0", "1.0": "1", "1.50": "1.5", "1e2": "100", "0.1": "0.1", "9007199254740993": "9007199254740993",
@@ -333,7 +333,7 @@ func TestCompositeErrors(t *testing.T) {
 	}
 }
 
-// TestInvalid lists texts that are no JSON value.
+// TestInvalid has texts that are not a JSON value.
 func TestInvalid(t *testing.T) {
 	for _, text := range []string{
 		"", " ", "nul", "nulll", "True", "tru", "+1", "-", "01", "-01", "1.", ".5", "1e", "1e+", "1.e5", "0x10", "NaN",
@@ -403,7 +403,7 @@ func TestPrefixEnd(t *testing.T) {
 	}
 }
 
-// TestStrings: any bytes sort as they are, also those that no JSON string can hold.
+// TestStrings checks that all bytes are ordered by their value, also those that no JSON string can represent.
 func TestStrings(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := rapid.SliceOfN(rapid.OneOf(rapid.ByteRange(0, 2), rapid.ByteRange(254, 255), rapid.Byte()), 0, 12)

@@ -1,4 +1,4 @@
 package collate
 
-// KindOf is for tests of the order of kinds.
+// KindOf is exported for tests of the order of kinds.
 func KindOf(key []byte, desc bool) Kind { return kindOf(key, desc) }

@@ -7,7 +7,8 @@ import (
 	"tidemark/collate"
 )
 
-// FuzzRoundTrip: a text is accepted if and only if encoding/json accepts it, and comes back equal.
+// FuzzRoundTrip checks that a text is accepted if and only if encoding/json accepts it, and is decoded to an equal
+// value.
 func FuzzRoundTrip(f *testing.F) {
 	for _, text := range []string{`{"a":[1,-0.5e3,"x\u0000",null],"a":{}}`, `"\ud83d\ude00"`, "123456789012345678901234567890", " 1e400 ", "[[[", "\"\x80\""} {
 		f.Add([]byte(text))
@@ -23,7 +24,7 @@ func FuzzRoundTrip(f *testing.F) {
 	})
 }
 
-// FuzzOrder: two valid texts compare as the model says.
+// FuzzOrder checks that two valid texts compare like in the model.
 func FuzzOrder(f *testing.F) {
 	f.Add([]byte("9007199254740993"), []byte("9007199254740992.0"))
 	f.Add([]byte(`{"a":1}`), []byte(`{"b":0}`))
@@ -34,7 +35,7 @@ func FuzzOrder(f *testing.F) {
 			return
 		}
 		if _, err := collate.AppendJSON(nil, a); err != nil {
-			return // too deep; FuzzRoundTrip sees to the rest
+			return // too deep; FuzzRoundTrip covers the rest
 		}
 		if _, err := collate.AppendJSON(nil, b); err != nil {
 			return
@@ -43,7 +44,8 @@ func FuzzOrder(f *testing.F) {
 	})
 }
 
-// FuzzDecode: no bytes make the decoder panic; what it accepts is JSON, and Next cuts where it says.
+// FuzzDecode checks that no bytes make the decoder panic; that accepted ones are decoded to JSON, and that Next
+// splits them.
 func FuzzDecode(f *testing.F) {
 	for _, text := range []string{`{"a":[1,-0.5e3,"x\u0000",null]}`, "123456789012345678901234567890", "-1e400", "9007199254740993"} {
 		key, err := collate.AppendJSON(nil, []byte(text))

@@ -7,7 +7,7 @@ import (
 	"tidemark/keyversion"
 )
 
-// Lengths inside a frame, with right checksums around them: memory is taken for what is there.
+// Lengths inside a frame with valid checksums must not cause allocations beyond the data.
 func TestNoMemoryForClaims(t *testing.T) {
 	batch, err := keyversion.AppendBatch(nil, goldenBatch())
 	if err != nil {
@@ -30,7 +30,7 @@ func TestNoMemoryForClaims(t *testing.T) {
 			decode(reseal(frame))
 		}
 	}, batch, hello, ack)
-	allocbound.Check(t, 0, func(body []byte) { // and with the right length of the body
+	allocbound.Check(t, 0, func(body []byte) { // and with the valid length of the body
 		var e keyversion.Encoder
 		frame := append(e.Finish(9), body...)
 		frame[4], frame[5], frame[6], frame[7] = byte(len(body)), byte(len(body)>>8), byte(len(body)>>16), byte(len(body)>>24)

@@ -19,7 +19,7 @@ import (
 
 func bytesUpTo(n int) *rapid.Generator[[]byte] { return rapid.SliceOfN(rapid.Byte(), 0, n) }
 
-// numbers are often near each other and sometimes anything.
+// numbers draws numbers that are often close to each other and sometimes arbitrary.
 func numbers() *rapid.Generator[uint64] {
 	return rapid.OneOf(rapid.Uint64Range(0, 300), rapid.Uint64Range(1<<40, 1<<40+300), rapid.Uint64())
 }
@@ -34,7 +34,7 @@ func genWindow(t *rapid.T) timestamp.Window {
 	return timestamp.Window{Start: numbers().Draw(t, "start"), End: numbers().Draw(t, "end")}
 }
 
-// someLists are Rests that events share, and some that say the same.
+// someLists are Rests that events share, and some that are equal to others.
 var someLists = []*keyversion.Places{
 	nil,
 	keyversion.NewPlaces([]keyversion.Place{{Index: 1 << 33, Slice: 3}}),
@@ -89,7 +89,7 @@ func genEvent(t *rapid.T) keyversion.Event {
 	return ev
 }
 
-// plain gives independent copies in which empty and nil are the same, so that batches can be compared.
+// plain returns independent copies in which empty and nil are the same, for the comparison of batches.
 func plain(events []keyversion.Event) []keyversion.Event {
 	out := append([]keyversion.Event(nil), events...)
 	for i := range out {
@@ -113,7 +113,7 @@ func plain(events []keyversion.Event) []keyversion.Event {
 	return out
 }
 
-// What is decoded is what was encoded, whatever the batch object held before.
+// Decoding is the inverse of encoding, whatever the batch object held before.
 func TestBatchRoundTrip(t *testing.T) {
 	var reused keyversion.Batch
 	rapid.Check(t, func(t *rapid.T) {
@@ -135,7 +135,7 @@ func TestBatchRoundTrip(t *testing.T) {
 	})
 }
 
-// Every frame with one bit flipped, or cut anywhere, is refused by name.
+// Every frame with one flipped bit, or truncated anywhere, is refused with a named error.
 func TestDamageIsNamed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := keyversion.Batch{Number: 7, Events: rapid.SliceOfN(rapid.Custom(genEvent), 1, 5).Draw(t, "events")}
@@ -160,7 +160,7 @@ func TestDamageIsNamed(t *testing.T) {
 	})
 }
 
-// reseal makes the checksums right again after a body was changed by hand.
+// reseal restores valid checksums after a body was modified.
 func reseal(frame []byte) []byte {
 	table := crc32.MakeTable(crc32.Castagnoli)
 	binary.LittleEndian.PutUint32(frame[16:], crc32.Checksum(frame[keyversion.HeaderSize:], table))
@@ -168,7 +168,7 @@ func reseal(frame []byte) []byte {
 	return frame
 }
 
-// A sender that lies with valid checksums is caught by the lengths themselves.
+// A sender of wrong contents with valid checksums is detected by the lengths themselves.
 func TestLyingLengths(t *testing.T) {
 	valid := func() []byte {
 		frame, err := keyversion.AppendBatch(nil, &keyversion.Batch{Number: 1, Events: []keyversion.Event{{
@@ -239,7 +239,7 @@ func TestLyingLengths(t *testing.T) {
 	})
 }
 
-// What an encoder refuses leaves the frame as it was.
+// A refused event leaves the encoder's frame unchanged.
 func TestRefusedEventLeavesNoTrace(t *testing.T) {
 	good := keyversion.Event{Kind: keyversion.Insert, VBucket: 1, Seqno: 10, DocID: []byte("doc")}
 	for name, bad := range map[string]keyversion.Event{
@@ -343,7 +343,7 @@ func TestHelloAndAck(t *testing.T) {
 	}
 }
 
-// benchBatch is a batch as a busy vbucket makes it: one index, 24 byte ids, 20 byte keys.
+// benchBatch is a batch of a busy vbucket: one index, 24 byte ids, 20 byte keys.
 func benchBatch(vbuckets int) *keyversion.Batch {
 	b := &keyversion.Batch{Number: 1}
 	for i := range 64 {

@@ -11,7 +11,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// documented are the frames that docs/protocol.md takes apart.
+// documented are the frames that docs/protocol.md explains.
 func documented(t *testing.T) map[string][]byte {
 	t.Helper()
 	hello, err := keyversion.AppendHello(nil, &keyversion.Hello{ClusterID: "c1", Projector: "p1", BootID: "b",
@@ -39,7 +39,7 @@ func documented(t *testing.T) map[string][]byte {
 		keyversion.Ack{Number: 7})}
 }
 
-// The bytes that docs/protocol.md shows are what is sent.
+// The bytes in docs/protocol.md must be those that are sent.
 func TestDocumentedFrames(t *testing.T) {
 	doc, err := os.ReadFile("../docs/protocol.md")
 	if err != nil {

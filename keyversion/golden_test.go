@@ -64,7 +64,7 @@ func goldenBatch() *keyversion.Batch {
 		activate, deactivate, end}}
 }
 
-// Frames of format 1 are written and read for ever as they are in testdata.
+// Frames of format 1 must be encoded and decoded permanently as in testdata.
 func TestGoldenFrames(t *testing.T) {
 	batch, err := keyversion.AppendBatch(nil, goldenBatch())
 	if err != nil {
@@ -126,7 +126,7 @@ func hexLines(b []byte) string {
 	return s.String()
 }
 
-// FuzzDecode feeds bodies with right checksums: whatever is accepted survives another round, and nothing panics.
+// FuzzDecode decodes bodies with valid checksums: accepted input survives another round trip, and nothing panics.
 func FuzzDecode(f *testing.F) {
 	golden, err := keyversion.AppendBatch(nil, goldenBatch())
 	if err != nil {
@@ -152,7 +152,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// FuzzFrames feeds whole frames to every decoder.
+// FuzzFrames passes whole frames to every decoder.
 func FuzzFrames(f *testing.F) {
 	golden, err := keyversion.AppendBatch(nil, goldenBatch())
 	if err != nil {

@@ -75,7 +75,7 @@ func run(t *testing.T, d *datadriven.TestData) string {
 	return text + "\n"
 }
 
-// copyOf reads "ID node=N state=STATE …".
+// copyOf parses "ID node=N state=STATE …".
 func copyOf(t *testing.T, words []string) Copy {
 	c := Copy{Host: Host{Known: true}}
 	scan(t, words[0], "%d", &c.ID)
@@ -128,7 +128,7 @@ func scan(t *testing.T, text, format string, into ...any) {
 	}
 }
 
-// TestNothingMovesWithoutFacts: what is not known moves nothing, whatever the state.
+// TestNothingMovesWithoutFacts checks that unknown facts cause no step, whatever the state.
 func TestNothingMovesWithoutFacts(t *testing.T) {
 	for s := index.Pending; s <= index.Error; s++ {
 		f := Facts{State: s, Copies: []Copy{{Copy: partition.Copy{ID: 1, Node: 1}}}, Enough: time.Minute}

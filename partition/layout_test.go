@@ -15,7 +15,7 @@ import (
 	"tidemark/partition"
 )
 
-// values in collation order, MISSING first: what components of keys and bounds are drawn from.
+// values are in collation order, MISSING first. Components of keys and bounds are drawn from them.
 var values = []string{"", "null", "false", "true", "-1e300", "-5", "0", "1", "1.5", "18", "9007199254740993", "1e400", `""`, `"A"`, `"a"`, `"a\u0000"`,
 	`"aa"`, `"é"`, `[]`, `[1]`, `[1,[2]]`, `{}`, `{"a":1}`, `{"b":0}`}
 
@@ -63,7 +63,7 @@ func definition(t *rapid.T) (d index.Definition, cuts []int) {
 	return d, cuts
 }
 
-// at is the provider of a layout that must be one.
+// at returns the provider of a layout that must be valid.
 func at(t interface{ Fatal(...any) }, l *partition.Layout) partition.TopologyProvider {
 	p, err := l.Provider()
 	if err != nil {
@@ -72,8 +72,8 @@ func at(t interface{ Fatal(...any) }, l *partition.Layout) partition.TopologyPro
 	return p
 }
 
-// Every key has one slice, which follows from what is partitioned by and from nothing else. A range of keys that holds
-// a key is said to be in its slice. Slices of a range stand in the order of the index.
+// Every key has one slice, which depends only on the components of the partitioning. MayHold of a range with a key
+// includes the slice of the key. The slices of a range partitioning are in the order of the index.
 func TestEveryKeyHasItsSlice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d, cuts := definition(t)
@@ -101,7 +101,7 @@ func TestEveryKeyHasItsSlice(t *testing.T) {
 				t.Fatalf("keys that agree in %v are in slices %d and %d", d.PartitionBy.Exprs, sa, sb)
 			}
 		} else {
-			want := 0 // by the order of values, which a descending index turns round
+			want := 0 // in the order of values, which a descending index reverses
 			for _, c := range cuts {
 				if one[0] >= c != desc[0] {
 					want++
@@ -118,7 +118,7 @@ func TestEveryKeyHasItsSlice(t *testing.T) {
 	})
 }
 
-// ranges checks what may hold a key, for ranges around it.
+// ranges checks MayHold for ranges around a key.
 func ranges(t *rapid.T, l *partition.Layout, desc []bool, key []byte, slice index.SliceID) {
 	place := rapid.IntRange(0, len(values)-1)
 	n := rapid.IntRange(1, len(desc))
@@ -148,7 +148,7 @@ func ranges(t *rapid.T, l *partition.Layout, desc []bool, key []byte, slice inde
 	}
 }
 
-// cut takes the last component off a key.
+// cut removes the last component from a key.
 func cut(t *rapid.T, key []byte, desc []bool) []byte {
 	rest, before := key, key
 	for i := 0; len(rest) > 0; i++ {
@@ -188,7 +188,7 @@ func TestSlicesOfKeysAreFixed(t *testing.T) {
 	}
 }
 
-// Scans by equality ask one slice, those between values the slices between them.
+// Scans by equality need one slice, those between values the slices between them.
 func TestPruning(t *testing.T) {
 	d := index.Definition{Keys: []index.KeyExpr{{Expr: "a"}, {Expr: "b"}}, Partitions: 8,
 		PartitionBy: index.PartitionBy{Scheme: index.PartitionHash, Exprs: []string{"a"}}}

@@ -15,8 +15,8 @@ import (
 	"tidemark/partition"
 )
 
-// sampled puts numbers into slices of a range, cut at the bounds, and takes a sample of each: of so many entries at
-// most, with so many keys.
+// sampled distributes numbers over slices of a range, divided at the bounds, and takes a sample of each, with limits
+// for the entries and the keys.
 func sampled(rows, bounds []int, entries, keys int) (all []partition.Sample) {
 	draws := rand.New(rand.NewPCG(1, uint64(len(rows))))
 	draws.Shuffle(len(rows), func(i, j int) { rows[i], rows[j] = rows[j], rows[i] })
@@ -40,7 +40,7 @@ func sampled(rows, bounds []int, entries, keys int) (all []partition.Sample) {
 	return all
 }
 
-// numbers reads the values that are cut at, and lays them out as a range.
+// numbers parses the values of cuts, and returns them as a range layout.
 func numbers(t rapid.TB, cuts partition.Cuts) (at []int) {
 	d := index.Definition{Keys: []index.KeyExpr{{Expr: "a"}}, Partitions: uint16(len(cuts.Values) + 1),
 		PartitionBy: index.PartitionBy{Scheme: index.PartitionRange, Exprs: []string{"a"}, Values: cuts.Values}}
@@ -57,8 +57,8 @@ func numbers(t rapid.TB, cuts partition.Cuts) (at []int) {
 	return at
 }
 
-// However the entries of an index lie in its slices, a cut is off by no more than is said, of what the exact quantile
-// would have before it: but for values that alone have more than a part.
+// However the entries of an index are distributed over its slices, the error of a cut is at most Cuts.Error of the
+// exact quantile, except for single values with more entries than a part.
 func TestQuantilesAreAsExactAsTheySay(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		total := rapid.SampledFrom([]int{1, 2, 7, 100, 5000, 60_000}).Draw(t, "rows")
@@ -81,14 +81,14 @@ func TestQuantilesAreAsExactAsTheySay(t *testing.T) {
 			t.Errorf("all entries are known, and the error is %v", cuts.Error)
 		}
 		at := numbers(t, cuts)
-		if len(at) != n-1 { // few values, or many of one
+		if len(at) != n-1 { // few values, or one with many entries
 			return
 		}
 		before, largest := 0, 0
 		for i, v := range append(at, math.MaxInt) {
 			exact := float64(i+1) / float64(n)
 			have, _ := slices.BinarySearch(sorted, v)
-			same := 1 // entries of this value, and of the one before: nothing is cut within them
+			same := 1 // entries of this value, and of the one before, which no cut separates
 			for _, r := range sorted {
 				if r == v || have > 0 && r == sorted[have-1] {
 					same++
@@ -108,13 +108,13 @@ func TestQuantilesAreAsExactAsTheySay(t *testing.T) {
 	})
 }
 
-// A value that alone has more rows than a part is cut off from what stands before and behind it.
+// A value with more rows than a part is separated from what precedes and follows it.
 func TestQuantilesOfUnevenValues(t *testing.T) {
 	for name, c := range map[string]struct {
 		rows string // the leading digit of each row, ascending
 		n    int
 		want string
-		// part of the rows that the largest slice has
+		// fraction of the rows in the largest slice
 		largest float64
 	}{
 		"most have the lowest":      {"1111111123", 2, "2", 0.8},
@@ -142,7 +142,7 @@ func TestQuantilesOfUnevenValues(t *testing.T) {
 	}
 }
 
-// A slice of which nothing could be seen makes the error what it has of all; no entries are no values.
+// A slice without a sample adds its share of all entries to the error; without entries there are no values.
 func TestQuantilesOfNothing(t *testing.T) {
 	if cuts, err := partition.Quantiles(make([]partition.Sample, 3), 4); err != nil || len(cuts.Values) > 0 ||
 		cuts.Largest != 0 || cuts.Error != 0 {
@@ -159,7 +159,7 @@ func TestQuantilesOfNothing(t *testing.T) {
 	}
 }
 
-// What is kept is bounded by number and by bytes, and what is kept then stands for all.
+// The sample is bounded by number and by bytes, and then represents all entries.
 func TestSamplesAreBounded(t *testing.T) {
 	for name, c := range map[string]struct{ rows, bytes int }{
 		"many": {5*partition.MaxSamples + 3, 20}, "long": {20_000, 3 * partition.MaxBound},

@@ -44,13 +44,13 @@ func TestWithAndWithout(t *testing.T) {
 
 func same(a, b json.RawMessage) bool { return string(a) == string(b) }
 
-// ofRange is an index that is partitioned by a range of its only key, cut at these values.
+// ofRange returns an index that is partitioned by a range of its only key, divided at these values.
 func ofRange(desc bool, values ...json.RawMessage) *index.Definition {
 	return &index.Definition{Keys: []index.KeyExpr{{Expr: "a", Desc: desc}}, Partitions: uint16(len(values) + 1),
 		PartitionBy: index.PartitionBy{Scheme: index.PartitionRange, Exprs: []string{"a"}, Values: values}}
 }
 
-// provider places entries as an index does.
+// provider returns the provider of an index.
 func provider(t interface{ Fatal(...any) }, d *index.Definition) partition.TopologyProvider {
 	l, err := partition.LayoutOf(d)
 	if err != nil {
@@ -87,14 +87,14 @@ func TestJoined(t *testing.T) {
 	}
 }
 
-// Whatever slices are joined, each entry that was in one is in that which the one before is in, and every other entry
-// stays with those it was with, ascending and descending.
+// Whatever slices are joined, the entries of a joined slice are in the slice of its predecessor, and all others stay
+// in one slice with those that shared theirs, ascending and descending.
 func TestJoinedSlicesHoldWhatTheyHeld(t *testing.T) {
 	all := raws("1", "5", "10", "20", `"a"`, `"m"`, `"z"`, "[1]")
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(2, len(all)).Draw(t, "values")
 		before := ofRange(rapid.Bool().Draw(t, "desc"), all[:n]...)
-		into := make([]index.SliceID, n+1) // what each slice becomes
+		into := make([]index.SliceID, n+1) // slice after the join, by slice before
 		var joins []index.SliceID
 		for i := 1; i <= n; i++ {
 			if into[i] = into[i-1] + 1; len(joins) < n-1 && rapid.Bool().Draw(t, "joined") {
@@ -119,7 +119,7 @@ func TestJoinedSlicesHoldWhatTheyHeld(t *testing.T) {
 	})
 }
 
-// Of every scheme that says so, slices i and n+i of 2n hold what slice i of n does.
+// For every scheme with Folds, slices i and n+i of 2n hold what slice i of n does.
 func TestFolds(t *testing.T) {
 	folds := 0
 	for _, by := range []index.PartitionBy{{}, {Scheme: index.PartitionHash, Exprs: []string{"a"}}} {

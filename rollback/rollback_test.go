@@ -41,7 +41,7 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// context is a bucket of two vbuckets: the first lost everything above 60 of branch A.
+// context returns the context of a bucket of two vbuckets: the first lost everything above 60 of branch A.
 func context(step Step) Context {
 	s := timestamp.New(2)
 	s.Set(0, timestamp.Position{VBUUID: a, Seqno: 80})
@@ -69,7 +69,7 @@ func TestMachine(t *testing.T) {
 	if d := next(); d.Advance || len(d.AskLogs) != 2 {
 		t.Fatalf("without logs: %+v", d)
 	}
-	// A stale node shows an old log of vbucket 0: it does not count, even when it is the only one.
+	// A stale node has an old log of vbucket 0: it is not used, even if it is the only one.
 	ans.Logs["p1"] = told{{VBucket: 0, Log: log(a, 0), Revision: timestamp.MapRevision{Rev: 2}}}
 	ans.Logs["p2"] = told{{VBucket: 1, Log: log(b, 0), Revision: timestamp.MapRevision{Rev: 3}}}
 	if d := next(); d.Advance || d.Reason == "" {
@@ -101,7 +101,7 @@ func TestMachine(t *testing.T) {
 	if d := next(); d.Advance || len(d.AskDo) != 2 {
 		t.Fatalf("nobody done: %+v", d)
 	}
-	ans.Late = true // indexer 2 does not come back: it compares logs when it does
+	ans.Late = true // indexer 2 does not return: it compares logs when it does
 	ans.Done[1] = Reply{}
 	if d = next(); !d.Advance || d.To != Rollback {
 		t.Fatalf("patience is over: %+v", d)
@@ -118,8 +118,8 @@ func TestMachine(t *testing.T) {
 	}
 }
 
-// TestAProjectorWithoutKV: p2's KV node hangs or is gone. It is not waited for when the others have every vbucket under
-// one map; under two maps it may be the one that owns what the older one shows.
+// TestAProjectorWithoutKV: p2's KV node hangs or is gone. It is not waited for if the others have every vbucket under
+// one map; under two maps it may be the owner of what the older one has.
 func TestAProjectorWithoutKV(t *testing.T) {
 	rev := func(n uint64) timestamp.MapRevision { return timestamp.MapRevision{Rev: n} }
 	both := func(r0, r1 uint64) told {
@@ -154,7 +154,7 @@ func TestAProjectorWithoutKV(t *testing.T) {
 	}
 }
 
-// TestRewindNeverRises: whatever the logs say, nothing rises, and what remains is on KV's branch.
+// TestRewindNeverRises checks that, whatever the logs are, no position rises, and the result is on KV's branch.
 func TestRewindNeverRises(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var logs, own []timestamp.FailoverLog

@@ -19,7 +19,7 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// tlsNode runs an embedded node that speaks TLS too, with a certificate for 127.0.0.1; it returns the CA's file.
+// tlsNode runs an embedded node that supports TLS too, with a certificate for 127.0.0.1; it returns the CA's file.
 func tlsNode(t *testing.T) (n *kv.Node, ca string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -54,8 +54,8 @@ func tlsNode(t *testing.T) (n *kv.Node, ca string) {
 	return n, filepath.Join(dir, tlsconf.CAFile)
 }
 
-// Users whose password another directory keeps can only say it as it is: inside TLS, to a node whose certificate was
-// checked, and only when the node has refused SCRAM.
+// Users whose password is in an external directory can send it only in the clear: inside TLS, to a node with a
+// verified certificate, and only after the node has refused SCRAM.
 func TestUsersOfADirectory(t *testing.T) {
 	dir := t.TempDir()
 	authority, err := tlsconf.CreateCA(dir, "test", time.Hour)
@@ -80,7 +80,7 @@ func TestUsersOfADirectory(t *testing.T) {
 		files     kvclient.TLSFiles
 		directory bool
 		password  string
-		plain     int // how often it was said as it is
+		plain     int // how often it was sent in the clear
 		want      error
 	}{
 		{"a user of the node", all, checked, false, "p", 0, nil},
@@ -120,7 +120,7 @@ func TestUsersOfADirectory(t *testing.T) {
 	}
 }
 
-// Everything goes inside TLS, to the port that the map names for it; who is not trusted is not talked to.
+// Everything is sent inside TLS, to the port that the map has for it; the client does not talk to an untrusted node.
 func TestTLSToANode(t *testing.T) {
 	n, ca := tlsNode(t)
 	_, other := tlsNode(t)
@@ -185,8 +185,7 @@ func TestTLSFilesRefused(t *testing.T) {
 	}
 }
 
-// Each way in which a bootstrap fails has its own error, which says what to do; those that pass by themselves are
-// waited for.
+// Each way in which a bootstrap fails has its own error, which advises what to do; temporary failures are retried.
 func TestBootstrapErrors(t *testing.T) {
 	embedded, _ := tlsNode(t)
 	answer := func(op mcbp.Opcode, status mcbp.Status, times int32) *kvclienttest.Server {
@@ -200,7 +199,7 @@ func TestBootstrapErrors(t *testing.T) {
 			return true
 		}}
 	}
-	late := func(config string, times int32) *kvclienttest.Server { // another config so many times first
+	late := func(config string, times int32) *kvclienttest.Server { // this many times another config first
 		left := atomic.Int32{}
 		left.Store(times)
 		return &kvclienttest.Server{Config: func(s *kvclienttest.Server) []byte {
@@ -267,7 +266,7 @@ func TestBootstrapErrors(t *testing.T) {
 	}
 }
 
-// A bucket that is deleted while it is used ends the operations on it with its own error, not with a time-out.
+// A bucket that is deleted while it is used ends the operations on it with its own error, not with a timeout.
 func TestBucketDeletedInUse(t *testing.T) {
 	st := newStore()
 	var gone atomic.Bool
@@ -280,7 +279,7 @@ func TestBucketDeletedInUse(t *testing.T) {
 			p.Reply(f, mcbp.StatusKeyNotFound, mcbp.Frame{})
 			return true
 		case mcbp.OpSet, mcbp.OpGetClusterConfig:
-			_ = p.Close() // as engines do with the connections of a bucket that goes
+			_ = p.Close() // like engines close the connections of a deleted bucket
 			return true
 		}
 		return false
@@ -296,7 +295,7 @@ func TestBucketDeletedInUse(t *testing.T) {
 	}
 }
 
-// A node that wants to be told again who its user is has its answer in the next connection.
+// A node that requires a new login is served by the next connection.
 func TestAuthenticationLapses(t *testing.T) {
 	st := newStore()
 	var stale atomic.Int64
@@ -324,7 +323,7 @@ func TestAuthenticationLapses(t *testing.T) {
 	}
 }
 
-// A map counts only when it is newer, whichever way it comes; the epoch comes before the revision.
+// A map is adopted only if it is newer, whichever way it arrives; the epoch takes precedence over the revision.
 func TestMapsOnlyRise(t *testing.T) {
 	st := newStore()
 	var epoch, rev atomic.Int64
@@ -357,7 +356,7 @@ func TestMapsOnlyRise(t *testing.T) {
 	}
 }
 
-// Who reaches a node under its external address gets the others' external addresses from the map.
+// A client that reaches a node under its external address uses the others' external addresses in the map.
 func TestExternalNetwork(t *testing.T) {
 	st := newStore()
 	first, second := &kvclienttest.Server{Handle: st.handle}, &kvclienttest.Server{Handle: st.handle}

@@ -8,8 +8,8 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// Whatever the header of a frame announces: memory is taken for what has come, a piece ahead (which the race detector
-// makes bytes.Buffer take twice).
+// The header of a frame must not cause allocations beyond the received data, plus one chunk (which bytes.Buffer
+// allocates twice under the race detector).
 func TestNoMemoryForClaims(t *testing.T) {
 	frame, err := mcbp.Append(nil, mcbp.Frame{Header: mcbp.Response(mcbp.Request(mcbp.OpGet, 1, 2), mcbp.StatusOK),
 		Extras: []byte{0, 0, 0, 0}, Value: []byte("value")})
@@ -18,7 +18,7 @@ func TestNoMemoryForClaims(t *testing.T) {
 	}
 	allocbound.Check(t, 2*bodyChunk, func(b []byte) { _, _ = ReadFrame(bytes.NewReader(b)) }, frame)
 	allocbound.Check(t, 0, func(b []byte) {
-		if bytes.Contains(b, []byte("i=16")) { // key derivation is not what is tried
+		if bytes.Contains(b, []byte("i=16")) { // key derivation is not tested here
 			s := newScram(mechSHA1, "u", "p", "abc")
 			s.first()
 			_, _ = s.final(string(b))

@@ -136,8 +136,8 @@ func TestHandshake(t *testing.T) {
 }
 
 func TestHandshakeTLS(t *testing.T) {
-	// A listener that speaks TLS with a certificate nobody signed: the client must
-	// refuse it unless told otherwise, and must not fall back to plain text.
+	// A listener with TLS and a certificate that is signed by no trusted CA: the client must refuse it unless configured
+	// otherwise, and must not fall back to plain text.
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -219,7 +219,7 @@ func TestOperations(t *testing.T) {
 	}
 }
 
-// Every fault is one that repeating heals; the operation must succeed.
+// Every fault is temporary; the operation must succeed.
 func TestRetries(t *testing.T) {
 	for name, fault := range map[string]func(f mcbp.Frame, n int) (mcbp.Status, action){
 		"temporary": func(_ mcbp.Frame, n int) (mcbp.Status, action) {
@@ -258,8 +258,7 @@ func onFirst(n, times int, a action) action {
 	return actNone
 }
 
-// A lost answer followed by a refusal is not a clean refusal: the first attempt
-// may have done it.
+// A lost answer followed by a refusal is not a clean refusal: the first attempt may have caused it.
 func TestAmbiguous(t *testing.T) {
 	st := newStore()
 	st.fault = func(f mcbp.Frame, n int) (mcbp.Status, action) { return 0, onFirst(n, 1, actLose) }
@@ -287,7 +286,7 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// twoNodes is a cluster whose map the test moves.
+// twoNodes is a cluster whose map the test changes.
 type twoNodes struct {
 	srv   [2]*kvclienttest.Server
 	store [2]*kvStore
@@ -326,8 +325,8 @@ func (w *twoNodes) own() {
 	}
 }
 
-// A vbucket that moves is followed, first by the map in the body of
-// NOT_MY_VBUCKET, then without one by asking.
+// The client follows a vbucket that moves, first by the map in the body of NOT_MY_VBUCKET, then without one by a
+// request.
 func TestFollowsTheMap(t *testing.T) {
 	w := newTwoNodes(t)
 	c := connect(t, options(), w.srv[0].Addr())
@@ -350,7 +349,7 @@ func TestFollowsTheMap(t *testing.T) {
 	if got := c.Config().Rev; got != 2 {
 		t.Fatalf("map revision %d, want 2", got)
 	}
-	// Next time the refusal carries no map.
+	// The next refusal has no map.
 	for i := range w.store {
 		w.store[i].mu.Lock()
 		w.store[i].config = func() []byte { return nil }
@@ -365,7 +364,7 @@ func TestFollowsTheMap(t *testing.T) {
 	}
 }
 
-// silence is a node that hangs: it takes connections and never says a word. It counts them.
+// silence is a node that hangs: it accepts connections and never sends a byte. It counts them.
 func silence(t *testing.T) (addr string, taken *atomic.Int64) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -395,8 +394,8 @@ func silence(t *testing.T) (addr string, taken *atomic.Int64) {
 	return l.Addr().String(), taken
 }
 
-// A node that hangs holds up nobody who asks for the map, however long it may take to answer and however many ask; and
-// all who wait for it wait for one connection.
+// A node that hangs does not block callers that request the map, however long its timeout is and however many there
+// are; and all callers that wait for it wait for one connection.
 func TestANodeThatHangs(t *testing.T) {
 	w := newTwoNodes(t)
 	hung, taken := silence(t)
@@ -405,7 +404,7 @@ func TestANodeThatHangs(t *testing.T) {
 	c := connect(t, o, hung, w.srv[0].Addr())
 	ctx := within(t, time.Minute)
 	var wg sync.WaitGroup
-	for range 64 { // each begins with another one of the known nodes
+	for range 64 { // each starts with another one of the known nodes
 		wg.Go(func() {
 			if err := c.Refresh(ctx); err != nil {
 				t.Error(err)
@@ -421,7 +420,7 @@ func TestANodeThatHangs(t *testing.T) {
 	}
 }
 
-// keyOf finds a key of a vbucket, of four.
+// keyOf returns a key of a vbucket, of four.
 func keyOf(vb uint16) string {
 	for i := 0; ; i++ {
 		if k := fmt.Sprint("key", i); mcbp.VBucket([]byte(k), 4) == vb {
@@ -458,7 +457,7 @@ func TestConnectRefuses(t *testing.T) {
 	}
 }
 
-// TestClosedClient: Close ends what is under way, however much time it has left.
+// TestClosedClient checks that Close ends operations in progress, however much time they have left.
 func TestClosedClient(t *testing.T) {
 	st := newStore()
 	st.fault = func(mcbp.Frame, int) (mcbp.Status, action) { return 0, actMute }
@@ -487,8 +486,8 @@ func TestClosedClient(t *testing.T) {
 	}
 }
 
-// Answers to another question than the one that was asked end the connection; they were taken for several to one, which
-// nobody was there to take.
+// Answers to another request than the pending one end the connection. They were once taken for several answers to one
+// request, and the connection blocked on the second one.
 func TestAnswersToAnotherQuestion(t *testing.T) {
 	srv := serve(t, &kvclienttest.Server{Handle: func(p *kvclienttest.Peer, f mcbp.Frame) bool {
 		f.Op = mcbp.OpStat
@@ -538,8 +537,8 @@ func TestStat(t *testing.T) {
 	}
 }
 
-// TestCollectionOfANodeThatIsBehind: one node that has not come to the manifest with a collection does not decide that
-// there is none, and where there is none not all nodes are asked.
+// TestCollectionOfANodeThatIsBehind checks that one node that has not received the manifest with a collection does
+// not decide that the collection does not exist, and that not all nodes are asked if it does not.
 func TestCollectionOfANodeThatIsBehind(t *testing.T) {
 	var asked atomic.Int64
 	node := func(has bool) string {

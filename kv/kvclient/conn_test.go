@@ -14,13 +14,13 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// TestALargeRequestOverASlowLink: a node that still takes a request owes no answer to it; one that takes nothing of it
-// any more is dead after OpTimeout. All time is virtual.
+// TestALargeRequestOverASlowLink checks that a node that is still reading a request owes no answer to it, and that
+// one that does not read on is dead after OpTimeout. All time is virtual.
 func TestALargeRequestOverASlowLink(t *testing.T) {
 	const size, piece = 4 << 20, 64 << 10
 	for _, c := range []struct {
 		name string
-		take int // bytes that the node takes before it stands still
+		take int // bytes that the node reads before it hangs
 		want string
 	}{
 		{"taken in whole", size + mcbp.HeaderSize, ""},
@@ -67,8 +67,8 @@ func TestALargeRequestOverASlowLink(t *testing.T) {
 	}
 }
 
-// TestANodeThatHangsWhileItIsAsked: small requests that the system of a node takes are no sign of its process; one a
-// second does not keep its connection. All time is virtual.
+// TestANodeThatHangsWhileItIsAsked checks that small requests acknowledged by the node's system are no sign of life
+// of its process: one per second does not keep the connection open. All time is virtual.
 func TestANodeThatHangsWhileItIsAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
@@ -91,7 +91,7 @@ func TestANodeThatHangsWhileItIsAsked(t *testing.T) {
 	})
 }
 
-// TestARequestThatIsStillOnItsWay: what the system has taken of a request, and the node's has not, counts as not sent.
+// TestARequestThatIsStillOnItsWay checks that bytes that the peer's system has not acknowledged count as not sent.
 func TestARequestThatIsStillOnItsWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()

@@ -8,8 +8,8 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// TestWhatANodeSaysIsText: an error repeats a body as text, which messages carry, and says where it has cut it; a body
-// that is none is left out.
+// TestWhatANodeSaysIsText checks that an error includes a body if it is text, marked where it is cut, and omits any
+// other body.
 func TestWhatANodeSaysIsText(t *testing.T) {
 	for _, c := range []struct{ body, ends string }{
 		{"no", ": no"}, {"a\xffb", ": a\ufffdb"}, {strings.Repeat("é", maxDetail), "é…"}, {"x" + strings.Repeat("é",

@@ -11,7 +11,7 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// said is a connection to a node that says what it has to say, when the gate is open, and hangs up.
+// said is a connection to a node that sends given bytes, once the gate is open, and closes.
 type said struct {
 	net.Conn
 	*bytes.Reader
@@ -26,14 +26,14 @@ func (s *said) Write(p []byte) (int, error) { return len(p), nil }
 func (s *said) Close() error                { return nil }
 func (s *said) SetDeadline(time.Time) error { return nil }
 
-// saying says data at once.
+// saying sends data at once.
 func saying(data []byte) *said {
 	s := &said{Reader: bytes.NewReader(data), gate: make(chan struct{})}
 	close(s.gate)
 	return s
 }
 
-// answers puts frames together; their opaques are 1, 2 and so on where none is given.
+// answers returns encoded frames; their opaques are 1, 2 and so on if not given.
 func answers(t testing.TB, frames ...mcbp.Frame) (b []byte) {
 	for i, fr := range frames {
 		if fr.Magic = mcbp.MagicResponse; fr.Opaque == 0 {
@@ -51,8 +51,8 @@ func reply(op mcbp.Opcode, status mcbp.Status, value string) mcbp.Frame {
 	return mcbp.Frame{Header: mcbp.Header{Op: op, VBucketOrStatus: uint16(status)}, Value: []byte(value)}
 }
 
-// FuzzLogin: whatever a node says to HELLO, SASL and SELECT_BUCKET, the login ends, and a user is logged in by PLAIN
-// only where that was allowed, by SCRAM only if the node has proved itself, which these bytes cannot.
+// FuzzLogin checks that the login ends, whatever a node answers to HELLO, SASL and SELECT_BUCKET, that PLAIN is used
+// only where permitted, and that SCRAM succeeds only if the node has proved its identity, which these bytes cannot.
 func FuzzLogin(f *testing.F) {
 	features := string(mcbp.AppendFeatures(nil, []mcbp.Feature{mcbp.FeatureSelectBucket, mcbp.FeatureXerror}))
 	hello, ok := reply(mcbp.OpHello, mcbp.StatusOK, features), reply(mcbp.OpSelectBucket, mcbp.StatusOK, "")
@@ -74,7 +74,7 @@ func FuzzLogin(f *testing.F) {
 	})
 }
 
-// FuzzConn: whatever a node says to what it was asked, each question has its end, and the connection too.
+// FuzzConn checks that each request ends, and the connection too, whatever a node answers.
 func FuzzConn(f *testing.F) {
 	stat := reply(mcbp.OpStat, mcbp.StatusOK, "active")
 	stat.Key, stat.Opaque = []byte("vb_0"), 2
@@ -88,7 +88,7 @@ func FuzzConn(f *testing.F) {
 	f.Add(answers(f, get, stat, last, seqnos))
 	f.Add(answers(f, get, stat, stat, stat))
 	f.Add(answers(f, reply(mcbp.OpGet, mcbp.StatusAuthStale, "")))
-	other := stat // several answers to a question that has one
+	other := stat // several answers to a request that has one
 	other.Opaque = 1
 	f.Add(answers(f, other, other, other))
 	f.Add(answers(f, reply(mcbp.OpGet, mcbp.StatusNotMyVBucket, `{"rev":1,"nodes":[{}],"vBucketServerMap":{"vBucketMap":[[0]]}}`)))

@@ -34,7 +34,7 @@ func embedded(t testing.TB) *kvclient.Client {
 	return connect(t, options(), n.MemcachedAddr())
 }
 
-// The embedded node answers as the protocol says: every operation, with its token.
+// The embedded node answers every operation according to the protocol, with its token.
 func TestEmbeddedNode(t *testing.T) {
 	c := embedded(t)
 	ctx := within(t, time.Minute)
@@ -59,7 +59,7 @@ func TestEmbeddedNode(t *testing.T) {
 	}
 }
 
-// BenchmarkLoadEmbedded is what `kv load` reaches, the node's work included.
+// BenchmarkLoadEmbedded measures `kv load`, including the work of the node.
 func BenchmarkLoadEmbedded(b *testing.B) {
 	c := embedded(b)
 	value := []byte(`{"v":"` + strings.Repeat("x", 1000) + `"}`)

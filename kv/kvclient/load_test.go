@@ -15,9 +15,8 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// Load under faults: everything is stored, and the versions of one key arrive in
-// their order even though single documents are refused, and connections drop in
-// between.
+// Load under faults: everything is stored, and the versions of one key arrive in their order although single
+// documents are refused and connections break.
 func TestLoadUnderFaults(t *testing.T) {
 	w := newTwoNodes(t)
 	for i := range w.store {
@@ -112,8 +111,7 @@ func TestLoadEnds(t *testing.T) {
 	}
 }
 
-// BenchmarkLoad measures the client against a node that only acknowledges; the
-// node's own work is included.
+// BenchmarkLoad measures the client with a node that only acknowledges, including the work of the node.
 func BenchmarkLoad(b *testing.B) {
 	value := []byte(`{"v":"` + strings.Repeat("x", 1000) + `"}`)
 	srv := serve(b, &kvclienttest.Server{Handle: ackAll})
@@ -135,8 +133,7 @@ func BenchmarkLoad(b *testing.B) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "docs/s")
 }
 
-// ackAll answers every SET without storing anything, with few system calls: it
-// takes the connection over.
+// ackAll answers every SET without storing anything, with few system calls: it takes over the connection.
 func ackAll(p *kvclienttest.Peer, f mcbp.Frame) bool {
 	w := bufio.NewWriterSize(p, 64<<10)
 	token := mcbp.MutationToken{VBUUID: 1, Seqno: 2}.AppendExtras(nil)

@@ -2,7 +2,7 @@ package kvclient
 
 import "testing"
 
-// What a certificate has to name.
+// The name that a certificate must have.
 func TestServerName(t *testing.T) {
 	for addr, want := range map[string]string{"kv1:1": "kv1", "[::1]:1": "::1", "[fe80::1%lo]:1": "fe80::1"} {
 		if name, err := serverName(addr); name != want || err != nil {

@@ -85,8 +85,8 @@ func FuzzScramServerFirst(f *testing.F) {
 	})
 }
 
-// TestDerivedOnce: keys of a password are derived once for a salt, whatever was derived before; what is kept is
-// bounded, whoever asks and whatever a node answers.
+// TestDerivedOnce checks that keys of a password are derived once per salt, and that the cache is bounded, whatever
+// identities log in and whatever a node answers.
 func TestDerivedOnce(t *testing.T) {
 	d := derivations{all: map[identity]*derivation{}}
 	id := identity{mechanism: mechSHA1, user: "user", password: "pencil", nonce: "fyko+d2lbbFgONRv9qkxdawL"}

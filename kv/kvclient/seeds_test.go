@@ -13,7 +13,7 @@ import (
 	"tidemark/kv/kvclient"
 )
 
-// dns answers one question, and keeps it.
+// dns answers one request, and records it.
 type dns struct {
 	asked   []string
 	records []*net.SRV

@@ -8,7 +8,7 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// doc is a stored document; history keeps the order in which values arrived.
+// doc is a stored document; history has the values in order of arrival.
 type doc struct {
 	value   string
 	flags   uint32
@@ -16,8 +16,8 @@ type doc struct {
 	history []string
 }
 
-// kvStore answers the document operations of a test server. Faults are chosen by
-// fault, which sees every request and may answer with a status of its own.
+// kvStore answers the document operations of a test server. fault is called for every request, and may answer with a
+// status of its own.
 type kvStore struct {
 	mu     sync.Mutex
 	docs   map[string]*doc
@@ -29,22 +29,22 @@ type kvStore struct {
 	config func() []byte // body of NOT_MY_VBUCKET
 }
 
-// action says what a fault does besides its status.
+// action is what a fault does in addition to its status.
 type action int
 
 const (
-	actNone   action = iota // carry on
+	actNone   action = iota // continue
 	actStatus               // answer with the status
-	actDrop                 // hang up before doing it
-	actLose                 // do it and hang up without an answer
-	actMute                 // do nothing, answer nothing
+	actDrop                 // close the connection before the operation
+	actLose                 // do the operation, and close without an answer
+	actMute                 // do nothing, and send nothing
 )
 
 func newStore() *kvStore {
 	return &kvStore{docs: map[string]*doc{}, seqno: map[uint16]uint64{}}
 }
 
-// failing changes fault while requests may be on their way.
+// failing sets fault while requests may be in progress.
 func (s *kvStore) failing(fault func(f mcbp.Frame, n int) (mcbp.Status, action)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,13 +17,13 @@ import (
 	"tidemark/kv/kvclient/kvclienttest"
 )
 
-// signer makes certificates.
+// signer issues certificates.
 type signer struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-// newCertificate makes one that parent signs, or itself.
+// newCertificate returns a certificate that parent signs, or that is self-signed.
 func newCertificate(t *testing.T, template *x509.Certificate, parent *signer) *signer {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -50,8 +50,8 @@ func newCertificate(t *testing.T, template *x509.Certificate, parent *signer) *s
 	return s
 }
 
-// A certificate that names its node by the common name alone is that node's, under a CA that was chosen; everything
-// else that is wrong with a certificate stays wrong.
+// A certificate without other names than the common name of its node is accepted under an explicitly configured CA;
+// all other faults of a certificate are refused.
 func TestCertificatesOfOldClusters(t *testing.T) {
 	ca := newCertificate(t, &x509.Certificate{Subject: pkix.Name{CommonName: "Couchbase Server"}}, nil)
 	other := newCertificate(t, &x509.Certificate{Subject: pkix.Name{CommonName: "Couchbase Server"}}, nil)
@@ -66,8 +66,8 @@ func TestCertificatesOfOldClusters(t *testing.T) {
 		name  string
 		leaf  x509.Certificate
 		by    *signer
-		roots *signer // nil: none is chosen
-		says  string  // empty: it is the node
+		roots *signer // nil: none is configured
+		says  string  // empty: accepted
 	}{
 		{"its common name", x509.Certificate{Subject: pkix.Name{CommonName: "127.0.0.1"}, ExtKeyUsage: server}, ca, ca, ""},
 		{"its address", x509.Certificate{Subject: pkix.Name{CommonName: "node"}, IPAddresses: here}, ca, ca, ""},

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestUnsent: what a peer has not taken of a connection is counted, until it takes it.
+// TestUnsent checks that bytes that a peer has not acknowledged are counted, until it reads them.
 func TestUnsent(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -25,7 +25,7 @@ func TestUnsent(t *testing.T) {
 	defer far.Close()
 	wrote := make(chan error, 1)
 	go func() {
-		_, err := near.Write(make([]byte, 64<<20)) // more than the buffers of both sides hold
+		_, err := near.Write(make([]byte, 64<<20)) // exceeds the buffers of both sides
 		wrote <- err
 	}()
 	until := func(what string, ok func(n int) bool) {

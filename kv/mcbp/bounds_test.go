@@ -7,7 +7,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// A frame and its fields may claim what they like: memory is taken for what is there.
+// Lengths in a frame and its fields must not cause allocations beyond the data.
 func TestNoMemoryForClaims(t *testing.T) {
 	var valid [][]byte
 	for _, f := range []Frame{
@@ -34,7 +34,7 @@ func TestNoMemoryForClaims(t *testing.T) {
 			decodeAll(f)
 		}
 	}, valid...)
-	// The fields alone, so that lengths inside of them are tried where the frame's own would be refused.
+	// The fields alone, so that lengths inside of them are tested where the frame's own would be refused.
 	allocbound.Check(t, 0, func(b []byte) { decodeAll(Frame{Extras: b, Key: b, Value: b, FrameExtras: b}) },
 		valid[1][HeaderSize:], valid[3][HeaderSize:], valid[4][HeaderSize:], valid[5][HeaderSize:], valid[6][HeaderSize:])
 }

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Cluster configs as engines of the 5.1 and 6.0 lines give them: no revEpoch, fields that mean nothing here,
-// placeholders and absent names of hosts, ports only in the server list, nodes in another order than the servers.
+// Cluster configs as sent by engines of the versions 5.1 and 6.0: without revEpoch, with fields that have no meaning
+// here, placeholders and missing host names, ports only in the server list, nodes in another order than the servers.
 
 const (
 	// one node that does not know its own name
@@ -19,7 +19,7 @@ const (
 "vBucketServerMap":{"hashAlgorithm":"CRC","numReplicas":1,"serverList":["$HOST:11210"],"vBucketMap":[[0,-1],[0,-1],[0,-1],[0,-1]]},
 "bucketCapabilitiesVer":"","bucketCapabilities":["xdcrCheckpointing","touch","couchapi","cccp","xdcrCheckpointing","nodesExt","dcp","xattr"]}`
 
-	// two nodes and one without the bucket; under way of a rebalance, with the map that is to be
+	// two nodes and one without the bucket; during a rebalance, with the future map
 	config60Three = `{"rev":118,"name":"world","nodes":[{"couchApiBase":"http://10.0.0.1:8092/world","hostname":"10.0.0.1:8091","ports":{"direct":11210}},
 {"couchApiBase":"http://10.0.0.2:8092/world","hostname":"10.0.0.2:8091","ports":{"direct":11210}}],
 "nodesExt":[{"services":{"mgmt":8091,"kv":11210,"kvSSL":11207},"hostname":"10.0.0.1","alternateAddresses":{"external":{"hostname":"kv1.example.org","ports":{"mgmt":8091,"kv":21210}}}},
@@ -33,11 +33,11 @@ const (
 "nodesExt":[{"services":{"kv":11210,"kvSSL":11207},"hostname":"10.0.0.1"},{"services":{"kv":11210,"kvSSL":11207},"thisNode":true,"hostname":"10.0.0.2"},{"services":{"kv":11210,"kvSSL":11207},"hostname":"10.0.0.3"}],
 "nodeLocator":"vbucket","vBucketServerMap":{"serverList":["10.0.0.3:11210","10.0.0.1:11210"],"vBucketMap":[[0,1],[1,-1]]}}`
 
-	// a server that is not among the nodes (any more), and no ports of nodes but in the server list
+	// a server that is not among the nodes (any more), and ports of nodes only in the server list
 	config51Leaving = `{"rev":6,"name":"world","nodes":[{"hostname":"10.0.0.1:8091"}],"nodesExt":[{"services":{"mgmt":8091},"hostname":"10.0.0.1"}],
 "nodeLocator":"vbucket","vBucketServerMap":{"serverList":["10.0.0.1:11210","10.0.0.2:11210"],"vBucketMap":[[0],[1]]}}`
 
-	// before the map is made, and a bucket that never has one
+	// before the map exists, and a bucket that never has one
 	configEmpty     = `{"rev":1,"name":"world","nodes":[],"nodesExt":[],"nodeLocator":"vbucket","vBucketServerMap":{"serverList":[],"vBucketMap":[]}}`
 	configMemcached = `{"rev":3,"name":"cache","nodeLocator":"ketama","nodes":[{"hostname":"$HOST:8091","ports":{"direct":11210}}],"nodesExt":[{"services":{"kv":11210}}],"bucketCapabilities":["cbhello"]}`
 )
@@ -96,7 +96,7 @@ func TestConfigsOfEngines(t *testing.T) {
 	}
 }
 
-// One address with ports that are passed on is what a cluster behind a gateway has: the port tells the networks apart.
+// A cluster behind a gateway has one address with forwarded ports: the port identifies the network.
 func TestNetworkOf(t *testing.T) {
 	node := func(host, external string, kv, outside int) ConfigNodeExt {
 		n := ConfigNodeExt{Hostname: host, Services: map[string]int{"kv": kv, "kvSSL": kv + 1}}

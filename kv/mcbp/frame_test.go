@@ -12,8 +12,8 @@ import (
 	"tidemark/timestamp"
 )
 
-// Golden bytes, written down by hand from the protocol's description, so that
-// encoder and decoder cannot be wrong together.
+// Golden bytes, written by hand from the description of the protocol, so that encoder and decoder cannot have the
+// same error.
 func TestGoldenFrames(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -143,8 +143,7 @@ func TestAppendRefuses(t *testing.T) {
 	}
 }
 
-// Parsing aliases and does not copy; a neighbour cannot be overwritten by
-// appending to a section.
+// Parsing aliases and does not copy; appending to a section cannot overwrite its neighbour.
 func TestParseAliases(t *testing.T) {
 	buf, _ := Append(nil, Frame{Header: Request(OpSet, 1, 2), Extras: make([]byte, 8), Key: []byte("key"),
 		Value: []byte("value")})
@@ -170,8 +169,8 @@ func TestParseAliases(t *testing.T) {
 	}
 }
 
-// Any frame within the limits survives append and parse, also with other frames
-// behind it, and each shorter prefix is ErrShort.
+// Any frame within the limits survives append and parse, also followed by other frames, and each shorter prefix is
+// ErrShort.
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		flex := rapid.Bool().Draw(t, "flexible")
@@ -218,7 +217,7 @@ func TestRoundTrip(t *testing.T) {
 	})
 }
 
-// Whatever arrives: no panic, and what parses is what is encoded again.
+// Whatever is received: no panic, and a parsed frame is encoded to the same bytes.
 func FuzzParse(f *testing.F) {
 	for _, fr := range []Frame{
 		{Header: Request(OpDCPStreamReq, 3, 4), Extras: StreamRequest{End: EndOfTime}.AppendExtras(nil)},
@@ -243,8 +242,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// A flexible magic without frame extras is legal to receive and written again in
-		// the same form.
+		// A flexible magic without frame extras is legal to receive and encoded in the same form.
 		if !bytes.Equal(again, data[:n]) {
 			t.Fatalf("encoded again %x, was %x", again, data[:n])
 		}

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Hosts are IPv6 addresses in all the ways in which managers and engines write them: in brackets with a port, alone
-// with brackets or without, as $HOST, with a zone.
+// Hosts are IPv6 addresses in all the forms that managers and engines use: in brackets with a port, alone with
+// brackets or without, as $HOST, with a zone.
 func TestIPv6(t *testing.T) {
 	for _, tt := range []struct {
 		name, nodes, ext, list, via string
@@ -35,7 +35,7 @@ func TestIPv6(t *testing.T) {
 		if err != nil || kv != tt.kv {
 			t.Errorf("%s: documents at %s, %v", tt.name, kv, err)
 		}
-		c.NodesExt[0].Services[ServiceManager] = 0 // as old maps have it, where it is in the old list
+		c.NodesExt[0].Services[ServiceManager] = 0 // like old maps, which have it in the old list
 		if manager, err := c.ManagerAddrIn("", 0, tt.via, false); err == nil && manager != tt.manager {
 			t.Errorf("%s: manager at %s", tt.name, manager)
 		}
@@ -60,7 +60,7 @@ func TestIPv6(t *testing.T) {
 	}
 }
 
-// Nodes are paired with the server list though an address is written in two ways.
+// Nodes are paired with the server list even if an address is written in two ways.
 func TestIPv6Pairs(t *testing.T) {
 	c, err := ParseClusterConfig([]byte(`{"rev":1,"nodeLocator":"vbucket",
 "nodesExt":[{"hostname":"fd00::2","services":{"kv":11210}},

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestManifest: what engines send, with fields of later lines, is read, and comes back in the same form.
+// TestManifest checks that manifests of engines, with fields of later versions, are decoded, and encoded in the same
+// form.
 func TestManifest(t *testing.T) {
 	raw := `{"uid":"1f","scopes":[{"name":"_default","uid":"0","collections":[{"name":"_default","uid":"0"}]},
 		{"name":"s","uid":"8","collections":[{"name":"c","uid":"9","maxTTL":4,"history":true},

@@ -13,8 +13,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// Each message's fixed fields survive encoding, and any other length of the
-// section is refused.
+// Each message's fixed fields survive encoding, and any other size of the section is refused.
 func TestMessagesRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		u := func() uint64 { return rapid.Uint64().Draw(t, "u64") }
@@ -159,7 +158,7 @@ func TestXattrs(t *testing.T) {
 	}
 }
 
-// twoNodes is a small, complete config.
+// twoNodes returns a small, complete config.
 func twoNodes() *ClusterConfig {
 	return &ClusterConfig{
 		Rev: 4, RevEpoch: 1, Name: "b", UUID: "u", NodeLocator: "vbucket",

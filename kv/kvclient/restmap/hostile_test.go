@@ -19,7 +19,7 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// A manager that takes connections and never begins TLS costs none of them for longer than a question takes.
+// A manager that accepts connections and never starts TLS blocks none of them for longer than the timeout.
 func TestHandshakesEnd(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -46,7 +46,7 @@ func TestHandshakesEnd(t *testing.T) {
 	}
 }
 
-// elsewhere is a map of a cluster whose second node's manager is at that address.
+// elsewhere is a map of a cluster whose second node's manager is at the given address.
 func elsewhere(t *testing.T, manager string) string {
 	t.Helper()
 	host, port, err := net.SplitHostPort(manager)
@@ -57,7 +57,7 @@ func elsewhere(t *testing.T, manager string) string {
 		fmt.Sprintf(`%q,"services":{"mgmt":%s,"mgmtSSL":%s`, host, port, port)), "10.0.0.2:8091", manager)
 }
 
-// Without TLS, and with TLS that checks nobody, the password goes to no host that only a map names.
+// Without TLS, and with TLS without verification, the password is not sent to a host that only a map names.
 func TestForeignHosts(t *testing.T) {
 	trusted, anyone := &tls.Config{}, &tls.Config{InsecureSkipVerify: true} //nolint:gosec // only looked at
 	for _, tt := range []struct {
@@ -93,7 +93,7 @@ func TestForeignHosts(t *testing.T) {
 	}
 }
 
-// One that is no member any more (404, 401) does not decide while another one is not ready.
+// A manager that was removed from the cluster (404, 401) does not decide while another one is not ready.
 func TestWhoDecides(t *testing.T) {
 	says := func(status int) string {
 		return manager(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
@@ -123,13 +123,13 @@ func TestWhoDecides(t *testing.T) {
 			}
 		}
 	}
-	// A dead one has no say.
+	// A dead manager does not decide.
 	if _, err := source(t, "127.0.0.1:1", says(401)).Ask(t.Context()); !errors.Is(err, kvclient.ErrAuth) {
 		t.Error(err)
 	}
 }
 
-// What a manager says beside a refusal is no text for a terminal.
+// The text of a manager's refusal must not reach a terminal unescaped.
 func TestRefusalsArePrintable(t *testing.T) {
 	at := manager(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(500)
@@ -140,7 +140,7 @@ func TestRefusalsArePrintable(t *testing.T) {
 	}
 }
 
-// An answer that comes late brings no bucket back that another one of the name has replaced.
+// A late answer does not restore a bucket that another one of the same name has replaced.
 func TestLateAnswer(t *testing.T) {
 	asked, late := make(chan struct{}), make(chan struct{})
 	var turn atomic.Int64
@@ -157,7 +157,7 @@ func TestLateAnswer(t *testing.T) {
 	var first sync.WaitGroup
 	first.Go(func() { _, _ = s.Ask(t.Context()) })
 	<-asked
-	// The second answer, by a map of its own before: it is no news only for the first question.
+	// The second answer comes with a newer map in between, so that only the first request is older than the newest map.
 	if o := s.take([]byte(document(8)), at, s.turns()); o.err != nil {
 		t.Fatal(o.err)
 	}
@@ -174,7 +174,7 @@ func TestLateAnswer(t *testing.T) {
 	}
 }
 
-// Who wants the present map is given none that is older than what is known.
+// A caller that wants the current map never gets one that is older than a known one.
 func TestCurrentDoesNotGoBack(t *testing.T) {
 	rev := atomic.Int64{}
 	rev.Store(9)
@@ -188,7 +188,7 @@ func TestCurrentDoesNotGoBack(t *testing.T) {
 	}
 }
 
-// A manager that shows a map and ends its stream is asked ever less; one that was heard for a while at once.
+// A manager whose stream ends after a map, again and again, is asked less and less often; one that lasted, at once.
 func TestPauses(t *testing.T) {
 	pause := firstPause
 	for range 20 {
@@ -203,9 +203,9 @@ func TestPauses(t *testing.T) {
 	}
 }
 
-// What comes when the question is over holds nobody up, and nobody goes on behind it.
+// Outcomes after the end of a request block nothing, and no goroutine outlives it.
 func TestOutcomesAfterTheEnd(t *testing.T) {
-	for range 50 { // either the end or an outcome is looked at first
+	for range 50 { // either the end or an outcome is seen first
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		var left atomic.Int64
@@ -231,7 +231,7 @@ func TestOutcomesAfterTheEnd(t *testing.T) {
 	}
 }
 
-// A stream of which a document is too long ends, and is no map.
+// A stream with a document that is too long ends, and the document is not used.
 func TestLongDocumentOfStream(t *testing.T) {
 	at := manager(t, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte(strings.Repeat(" ", mcbp.MaxConfigBytes+len(endOfDocument)+1)))

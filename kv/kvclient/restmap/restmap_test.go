@@ -19,8 +19,8 @@ import (
 
 const patience = 3 * time.Minute
 
-// document is a map of a bucket on two nodes, as managers show it: of the first without an own name, and with a third
-// that has no documents.
+// document returns a map of a bucket on two nodes, as managers return it: the first without a name of its own, and
+// with a third node without documents.
 func document(rev int) string {
 	return fmt.Sprintf(`{"rev":%d,"name":"world","uri":"/pools/default/buckets/world?bucket_uuid=0a1b",
 "streamingUri":"/pools/default/bucketsStreaming/world?bucket_uuid=0a1b","nodeLocator":"vbucket","uuid":"0a1b",
@@ -35,7 +35,7 @@ func document(rev int) string {
 		rev)
 }
 
-// What a document says, for each way to come to it.
+// The result of a document, for each way to get it.
 func TestAnswers(t *testing.T) {
 	config, err := mcbp.ParseClusterConfig([]byte(document(7)))
 	if err != nil {
@@ -84,7 +84,7 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// manager is a stand-in whose answers a test makes.
+// manager is a test server with scripted answers.
 func manager(t *testing.T, serve http.HandlerFunc) string {
 	t.Helper()
 	server := httptest.NewServer(serve)
@@ -92,7 +92,7 @@ func manager(t *testing.T, serve http.HandlerFunc) string {
 	return server.Listener.Addr().String()
 }
 
-// hanging takes connections and says nothing.
+// hanging accepts connections and sends nothing.
 func hanging(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -109,7 +109,7 @@ func source(t *testing.T, managers ...string) *Source {
 		Password: func() (string, error) { return "p", nil }, Pinned: true})
 }
 
-// Refusals are told apart, and a redirect is one: the password goes nowhere else.
+// Refusals have their own errors, and a redirect is a refusal: the password is sent nowhere else.
 func TestRefusals(t *testing.T) {
 	var elsewhere atomic.Int64
 	other := manager(t, func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) })
@@ -148,7 +148,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// One that hangs and one that refuses hold nobody up, whoever is asked first; the user is who was named.
+// A hanging and a refusing manager do not block, whichever is asked first; the user is the configured one.
 func TestManagersThatHang(t *testing.T) {
 	good := manager(t, func(w http.ResponseWriter, r *http.Request) {
 		if user, password, _ := r.BasicAuth(); user != "u" || password != "p" || r.URL.Path != "/pools/default/b/world" {
@@ -170,8 +170,8 @@ func TestManagersThatHang(t *testing.T) {
 	}
 }
 
-// The stream brings each newer map and none that is older, is begun anew where it ends, falls silent, or says what is
-// no map, and goes on at another manager when one dies.
+// The stream delivers each newer map and no older one, is restarted where it ends, is silent, or has an invalid
+// document, and continues at another manager if one dies.
 func TestStream(t *testing.T) {
 	say := make(chan string)
 	var streams atomic.Int64
@@ -210,7 +210,7 @@ func TestStream(t *testing.T) {
 			t.Fatal("nobody listens")
 		}
 	}
-	// Said until it is heard: a stream that was given up may take it, too.
+	// Repeated until it is received: an abandoned stream may receive it, too.
 	shown := func(rev int) {
 		t.Helper()
 		for deadline := time.Now().Add(patience); ; {
@@ -230,7 +230,7 @@ func TestStream(t *testing.T) {
 		}
 	}
 	shown(5)
-	tell(document(4)) // goes back
+	tell(document(4)) // an older map
 	tell("")
 	shown(6)
 	tell("end")
@@ -238,7 +238,7 @@ func TestStream(t *testing.T) {
 	tell("no map")
 	shown(8)
 	before := streams.Load()
-	for deadline := time.Now().Add(patience); streams.Load() == before; time.Sleep(time.Millisecond) { // it falls silent
+	for deadline := time.Now().Add(patience); streams.Load() == before; time.Sleep(time.Millisecond) { // it is silent
 		if time.Now().After(deadline) {
 			t.Fatal("a silent stream is believed for ever")
 		}
@@ -248,7 +248,7 @@ func TestStream(t *testing.T) {
 	shown(9)
 }
 
-// A password that is changed counts with the next question.
+// A changed password takes effect with the next request.
 func TestPasswordOfEachQuestion(t *testing.T) {
 	var now atomic.Value
 	now.Store("old")
@@ -270,7 +270,7 @@ func TestPasswordOfEachQuestion(t *testing.T) {
 		t.Fatal(err)
 	}
 	mine = "new"
-	s.opt.Pinned = true // the map's managers are nobody's here
+	s.opt.Pinned = true // the managers in the map do not exist here
 	if _, err := s.Ask(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -280,8 +280,8 @@ func TestPasswordOfEachQuestion(t *testing.T) {
 	}
 }
 
-// Who wants the present map does not wait long for a manager that hangs, where one is known; and of one manager another
-// bucket of the name counts, though its revisions begin anew.
+// A caller that wants the current map does not wait long for a hanging manager if a map is known. If a single manager
+// is asked, another bucket with the name is accepted although its revisions start again.
 func TestCurrent(t *testing.T) {
 	var say atomic.Value
 	say.Store(document(9))
