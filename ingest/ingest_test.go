@@ -324,14 +324,14 @@ func TestProgressIsWritten(t *testing.T) {
 	begin := func(start uint64) *keyversion.Begin {
 		return &keyversion.Begin{Start: start, Log: log, Copies: []index.CopyID{1}}
 	}
-	told := func(want uint64) {
+	done := func(want uint64) {
 		t.Helper()
 		if s := b.States()[0]; s.Done != want || s.Total != 10 {
 			t.Errorf("%d of %d are done, want %d of 10", s.Done, s.Total, want)
 		}
 	}
 	b.Accept(src, &keyversion.Event{Kind: keyversion.StreamBegin, Incarnation: incOf(1), Begin: begin(10)})
-	told(0)
+	done(0)
 	side := index.Incarnation{Counter: 5}
 	b.OpenSide(b.Wants()[0], side.Counter)
 	b.AcceptSide(src, &keyversion.Event{Kind: keyversion.StreamBegin, Incarnation: side, Begin: begin(0)})
@@ -348,13 +348,13 @@ func TestProgressIsWritten(t *testing.T) {
 		return b.TakeSide(0, 0)
 	}
 	first := bring(4)
-	told(0)
+	done(0)
 	b.Done(first)
-	told(4)
+	done(4)
 	second := bring(9)
-	told(4)
+	done(4)
 	b.Done(second)
-	told(9)
+	done(9)
 }
 
 // A recovery raises the rollback id above rollbacks that it may have missed (statecontext.RaiseEpoch): timestamps

@@ -11,8 +11,8 @@ import (
 	"tidemark/timestamp"
 )
 
-// told is what a projector tells.
-type told = []timestamp.VBucketLog
+// vbLogs is the answer of a projector.
+type vbLogs = []timestamp.VBucketLog
 
 func log(pairs ...uint64) (l timestamp.FailoverLog) {
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -56,7 +56,7 @@ func context(step Step) Context {
 func TestMachine(t *testing.T) {
 	ctx := context(Started)
 	ans := Answers{Projectors: []index.ProjectorID{"p1", "p2"}, Nodes: []index.NodeID{1, 2},
-		Logs:     map[index.ProjectorID]told{},
+		Logs:     map[index.ProjectorID]vbLogs{},
 		Prepared: map[index.NodeID]Reply{}, Done: map[index.NodeID]Reply{}}
 	next := func() Decision {
 		t.Helper()
@@ -70,8 +70,8 @@ func TestMachine(t *testing.T) {
 		t.Fatalf("without logs: %+v", d)
 	}
 	// A stale node has an old log of vbucket 0: it is not used, even if it is the only one.
-	ans.Logs["p1"] = told{{VBucket: 0, Log: log(a, 0), Revision: timestamp.MapRevision{Rev: 2}}}
-	ans.Logs["p2"] = told{{VBucket: 1, Log: log(b, 0), Revision: timestamp.MapRevision{Rev: 3}}}
+	ans.Logs["p1"] = vbLogs{{VBucket: 0, Log: log(a, 0), Revision: timestamp.MapRevision{Rev: 2}}}
+	ans.Logs["p2"] = vbLogs{{VBucket: 1, Log: log(b, 0), Revision: timestamp.MapRevision{Rev: 3}}}
 	if d := next(); d.Advance || d.Reason == "" {
 		t.Fatalf("with a stale log: %+v", d)
 	}
@@ -89,7 +89,7 @@ func TestMachine(t *testing.T) {
 	}
 	ans.Prepared[2] = Reply{Stale: true}
 	if d := next(); !d.Advance || d.To != Started {
-		t.Fatalf("one knows a newer log: %+v", d)
+		t.Fatalf("one has a newer log: %+v", d)
 	}
 	ans.Prepared[2] = Reply{Restart: []uint64{50, timestamp.Infinity}}
 	d = next()
@@ -122,28 +122,28 @@ func TestMachine(t *testing.T) {
 // one map; under two maps it may be the owner of what the older one has.
 func TestAProjectorWithoutKV(t *testing.T) {
 	rev := func(n uint64) timestamp.MapRevision { return timestamp.MapRevision{Rev: n} }
-	both := func(r0, r1 uint64) told {
-		return told{{VBucket: 0, Log: log(c, 60, a, 0), Revision: rev(r0)}, {VBucket: 1, Log: log(b, 0), Revision: rev(r1)}}
+	both := func(r0, r1 uint64) vbLogs {
+		return vbLogs{{VBucket: 0, Log: log(c, 60, a, 0), Revision: rev(r0)}, {VBucket: 1, Log: log(b, 0), Revision: rev(r1)}}
 	}
 	away := map[index.ProjectorID]bool{"p2": true}
 	for _, tc := range []struct {
 		name    string
-		logs    map[index.ProjectorID]told
+		logs    map[index.ProjectorID]vbLogs
 		away    map[index.ProjectorID]bool
 		late    bool
 		asked   int
 		advance bool
 	}{
-		{"it has said nothing", map[index.ProjectorID]told{"p1": both(4, 4)}, nil, false, 1, false},
-		{"all under one map", map[index.ProjectorID]told{"p1": both(4, 4)}, away, false, 0, true},
-		{"all under the map that is known", map[index.ProjectorID]told{"p1": both(3, 3)}, away, false, 0, true},
-		{"under two maps", map[index.ProjectorID]told{"p1": both(4, 5)}, away, false, 2, false},
-		{"under two maps, the other way", map[index.ProjectorID]told{"p1": both(5, 4)}, away, false, 2, false},
-		{"under two maps, for too long", map[index.ProjectorID]told{"p1": both(4, 5)}, away, true, 0, true},
-		{"under an older map than one seen", map[index.ProjectorID]told{"p1": both(2, 3)}, away, false, 2, false},
-		{"under two maps, and it answers after all", map[index.ProjectorID]told{"p1": both(4, 5), "p2": nil}, away, false, 0,
+		{"it has said nothing", map[index.ProjectorID]vbLogs{"p1": both(4, 4)}, nil, false, 1, false},
+		{"all under one map", map[index.ProjectorID]vbLogs{"p1": both(4, 4)}, away, false, 0, true},
+		{"all under the map that is known", map[index.ProjectorID]vbLogs{"p1": both(3, 3)}, away, false, 0, true},
+		{"under two maps", map[index.ProjectorID]vbLogs{"p1": both(4, 5)}, away, false, 2, false},
+		{"under two maps, the other way", map[index.ProjectorID]vbLogs{"p1": both(5, 4)}, away, false, 2, false},
+		{"under two maps, for too long", map[index.ProjectorID]vbLogs{"p1": both(4, 5)}, away, true, 0, true},
+		{"under an older map than one seen", map[index.ProjectorID]vbLogs{"p1": both(2, 3)}, away, false, 2, false},
+		{"under two maps, and it answers after all", map[index.ProjectorID]vbLogs{"p1": both(4, 5), "p2": nil}, away, false, 0,
 			true},
-		{"it owns one", map[index.ProjectorID]told{"p1": both(4, 4)[:1]}, away, false, 2, false},
+		{"it owns one", map[index.ProjectorID]vbLogs{"p1": both(4, 4)[:1]}, away, false, 2, false},
 		{"nobody answers", nil, map[index.ProjectorID]bool{"p1": true, "p2": true}, false, 2, false},
 	} {
 		d, err := Next(context(Started), Answers{Projectors: []index.ProjectorID{"p1", "p2"}, Logs: tc.logs, Away: tc.away,

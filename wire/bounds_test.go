@@ -86,8 +86,8 @@ func TestTablesAreBounded(t *testing.T) {
 			c, _ := b.since(nil)
 			taken := Taken{Bucket: &ReportedBucket{}}
 			err := taken.take(&c)
-			told := &taken.Bucket.Report
-			return whole(err, told.Heartbeat.HW.Equal(b.Heartbeat.HW) && told.Backfill.Equal(b.Backfill))
+			report := &taken.Bucket.Report
+			return whole(err, report.Heartbeat.HW.Equal(b.Heartbeat.HW) && report.Backfill.Equal(b.Backfill))
 		}
 	}
 	hw := change(func(b *BucketReport, v timestamp.Vector) { b.Heartbeat.HW = v })

@@ -198,8 +198,8 @@ func agree(t *rapid.T, got *ReportedBucket, want *BucketReport, hw map[string]ti
 		o.Heartbeat.MutationQueue != h.MutationQueue || !slices.Equal(o.Heartbeat.IndexIDs, h.IndexIDs) {
 		t.Fatalf("%s: %+v, want %+v", name, o, want)
 	}
-	if told := o.Heartbeat.HW; told.Len() > 0 && !told.Equal(hw[name]) {
-		t.Fatalf("%s: HW %v, want %v (wanted: %v)", name, told, hw[name], wanted)
+	if sent := o.Heartbeat.HW; sent.Len() > 0 && !sent.Equal(hw[name]) {
+		t.Fatalf("%s: HW %v, want %v (wanted: %v)", name, sent, hw[name], wanted)
 	}
 }
 
@@ -340,7 +340,7 @@ func TestNewsOfReports(t *testing.T) {
 	for _, c := range []struct {
 		name       string
 		change     func(*BucketReport, *[]CopyReport)
-		told, news bool
+		sent, news bool
 	}{
 		{"nothing", func(*BucketReport, *[]CopyReport) {}, false, false},
 		{"a little more in the queue", func(b *BucketReport, _ *[]CopyReport) { b.Heartbeat.MutationQueue = 49 }, true, false},
@@ -355,11 +355,11 @@ func TestNewsOfReports(t *testing.T) {
 		first := level(func(*BucketReport, *[]CopyReport) {})
 		first.Sequence = 1
 		if !r.Make(first, true) {
-			t.Errorf("%s: that everything is told is no news", c.name)
+			t.Errorf("%s: a full report is no news", c.name)
 		}
 		r.Answered(&ReportReply{Known: true})
 		next := level(c.change)
-		if news := r.Make(next, false); news != c.news || len(next.Changes) > 0 != c.told {
+		if news := r.Make(next, false); news != c.news || len(next.Changes) > 0 != c.sent {
 			t.Errorf("%s: news %v, want %v; %d changes", c.name, news, c.news, len(next.Changes))
 		}
 	}

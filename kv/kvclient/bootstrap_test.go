@@ -92,11 +92,11 @@ func TestUsersOfADirectory(t *testing.T) {
 		{"no TLS", all, kvclient.TLSFiles{}, true, "p", 0, kvclient.ErrAuth},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			var said atomic.Int64
+			var sent atomic.Int64
 			srv := &kvclienttest.Server{Mechanisms: tt.offered, Directory: tt.directory,
 				Before: func(_ *kvclienttest.Peer, f mcbp.Frame) bool {
 					if f.Op == mcbp.OpSASLAuth && string(f.Key) == "PLAIN" {
-						said.Add(1)
+						sent.Add(1)
 					}
 					return false
 				}}
@@ -113,8 +113,8 @@ func TestUsersOfADirectory(t *testing.T) {
 			if err == nil {
 				_ = s.Close()
 			}
-			if tt.want == nil && err != nil || !errors.Is(err, tt.want) || said.Load() != int64(tt.plain) {
-				t.Fatalf("%v, want %v; the password was said %d times, want %d", err, tt.want, said.Load(), tt.plain)
+			if tt.want == nil && err != nil || !errors.Is(err, tt.want) || sent.Load() != int64(tt.plain) {
+				t.Fatalf("%v, want %v; the password was sent %d times, want %d", err, tt.want, sent.Load(), tt.plain)
 			}
 		})
 	}

@@ -11,24 +11,24 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// said is a connection to a node that sends given bytes, once the gate is open, and closes.
-type said struct {
+// scripted is a connection to a node that sends given bytes, once the gate is open, and closes.
+type scripted struct {
 	net.Conn
 	*bytes.Reader
 	gate chan struct{}
 }
 
-func (s *said) Read(p []byte) (int, error) {
+func (s *scripted) Read(p []byte) (int, error) {
 	<-s.gate
 	return s.Reader.Read(p)
 }
-func (s *said) Write(p []byte) (int, error) { return len(p), nil }
-func (s *said) Close() error                { return nil }
-func (s *said) SetDeadline(time.Time) error { return nil }
+func (s *scripted) Write(p []byte) (int, error) { return len(p), nil }
+func (s *scripted) Close() error                { return nil }
+func (s *scripted) SetDeadline(time.Time) error { return nil }
 
-// saying sends data at once.
-func saying(data []byte) *said {
-	s := &said{Reader: bytes.NewReader(data), gate: make(chan struct{})}
+// sending sends data at once.
+func sending(data []byte) *scripted {
+	s := &scripted{Reader: bytes.NewReader(data), gate: make(chan struct{})}
 	close(s.gate)
 	return s
 }
@@ -66,7 +66,7 @@ func FuzzLogin(f *testing.F) {
 	f.Add(answers(f, hello, reply(mcbp.OpSASLList, mcbp.StatusNotSupported, "")), false)
 	f.Add(answers(f, reply(mcbp.OpHello, mcbp.StatusOK, "\x00")), false)
 	f.Fuzz(func(t *testing.T, data []byte, plain bool) {
-		s := &Session{Conn: saying(data)}
+		s := &Session{Conn: sending(data)}
 		err := s.login(context.Background(), Options{User: "u", Password: "p", Bucket: "b", AllowPlain: plain}.withDefaults())
 		if err == nil && (s.Mechanism() != mechPlain || !plain) {
 			t.Fatalf("logged in by %q", s.Mechanism())
@@ -93,7 +93,7 @@ func FuzzConn(f *testing.F) {
 	f.Add(answers(f, other, other, other))
 	f.Add(answers(f, reply(mcbp.OpGet, mcbp.StatusNotMyVBucket, `{"rev":1,"nodes":[{}],"vBucketServerMap":{"vBucketMap":[[0]]}}`)))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		n := &said{Reader: bytes.NewReader(data), gate: make(chan struct{})}
+		n := &scripted{Reader: bytes.NewReader(data), gate: make(chan struct{})}
 		c := newConn(&Session{Conn: n}, "n", time.Hour)
 		over := make(chan struct{})
 		ask := []func(){

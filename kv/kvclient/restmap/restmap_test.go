@@ -240,7 +240,7 @@ func TestStream(t *testing.T) {
 	before := streams.Load()
 	for deadline := time.Now().Add(patience); streams.Load() == before; time.Sleep(time.Millisecond) { // it is silent
 		if time.Now().After(deadline) {
-			t.Fatal("a silent stream is believed for ever")
+			t.Fatal("a silent stream is never restarted")
 		}
 	}
 	first.CloseClientConnections()
