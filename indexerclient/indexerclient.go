@@ -1,9 +1,9 @@
-// Package indexerclient is the coordinator's way to an indexer's admin server: one method for each message of package
-// wire, with a deadline.
+// Package indexerclient sends the coordinator's messages to an indexer's admin server: one method for each message of
+// package wire, each with a deadline.
 //
-// It promises that a call ends at its deadline and that an answer's error is a *rpc.Problem with its code. It never
-// retries: callers are level-triggered. The one thing that it remembers is which stability timestamps an indexer was
-// told, so that the next ones travel as changes.
+// A call ends at its deadline, and an answer's error is a *rpc.Problem with its code. The package never retries: its
+// callers are level-triggered. Its only state is which stability timestamps each indexer has received, so that the
+// next ones are sent as deltas.
 package indexerclient
 
 import (
@@ -28,50 +28,51 @@ const (
 	RollbackTimeout  = 60 * time.Second // restoring from a checkpoint
 )
 
-// Client speaks to any number of indexers; the address is the base URL of an admin server.
+// Client calls any number of indexers; an address is the base URL of an admin server.
 type Client struct {
 	rpc *rpc.Client
 
 	mu   sync.Mutex
-	told map[string]wire.StabilityBases // by address: what was answered
+	told map[string]wire.StabilityBases // by address: the timestamps that the indexer has acknowledged
 }
 
-// maxTold bounds the addresses for which it is remembered what they were told: more than there can be indexers. Beyond
-// it everybody is told whole timestamps once.
+// maxTold bounds the number of addresses in told, above the possible number of indexers. Beyond it told is cleared,
+// and every indexer gets full timestamps once.
 const maxTold = 512
 
-// New makes a client with at most perHost connections to one indexer; conf is for https addresses, nil without TLS.
+// New returns a client with at most perHost connections to one indexer; conf is for https addresses, nil without TLS.
 func New(perHost int, conf *tls.Config) *Client {
 	return &Client{rpc: rpc.NewClient(perHost, conf), told: map[string]wire.StabilityBases{}}
 }
 
-// Close drops idle connections.
+// Close closes idle connections.
 func (c *Client) Close() { c.rpc.Close() }
 
-// Hello begins a leader's conversation and learns what is hosted.
+// Hello begins a leader's session and returns what the indexer hosts.
 func (c *Client) Hello(ctx context.Context, addr string, req *wire.HelloRequest) (*wire.IndexerHello, error) {
 	return rpc.Call[wire.IndexerHello](ctx, c.rpc, ControlTimeout, http.MethodPut, addr+"/v1/hello", req)
 }
 
-// Definitions hands over definitions and topology; the answer's revision is that of which all copies are allocated.
+// Definitions sends definitions and topology; the reply's revision is the one for which all copies are allocated.
 func (c *Client) Definitions(ctx context.Context, addr string, req *wire.Definitions) (*wire.DefinitionsReply, error) {
 	return rpc.Call[wire.DefinitionsReply](ctx, c.rpc, ControlTimeout, http.MethodPut, addr+"/v1/definitions", req)
 }
 
-// Change hands over what has changed in them since a revision that was handed over before.
+// Change sends what has changed in the definitions since a revision sent before.
 func (c *Client) Change(ctx context.Context, addr string, req *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
 	return rpc.Call[wire.DefinitionsReply](ctx, c.rpc, ControlTimeout, http.MethodPost, addr+"/v1/definitions:change", req)
 }
 
-// Poll asks for positions and fences older incarnations.
+// Poll returns positions and fences older incarnations.
 func (c *Client) Poll(ctx context.Context, addr string, req *wire.PollRequest) (*wire.PollReply, error) {
 	return rpc.Call[wire.PollReply](ctx, c.rpc, ControlTimeout, http.MethodPost, addr+"/v1/poll", req)
 }
 
-// Stability publishes the stability timestamps of req, each as a change of what this client last told that indexer;
-// what the indexer does not have the base of is told whole at once. Calls for one address should not overlap.
+// Stability publishes the stability timestamps of req, each as a delta against the last one that this client sent to
+// the indexer. If the indexer lacks the base of a delta, the full timestamp follows at once. Calls for one address
+// should not overlap.
 func (c *Client) Stability(ctx context.Context, addr string, req *wire.StabilityRequest) error {
-	told := c.take(addr) // after a failure nobody knows what it was told
+	told := c.take(addr) // after a failure it is unknown what the indexer has received
 	told.Assume(req.Base)
 	brief := told.Encode(req)
 	reply, err := c.stability(ctx, addr, brief)
@@ -98,7 +99,8 @@ func (c *Client) Stability(ctx context.Context, addr string, req *wire.Stability
 	return nil
 }
 
-// take returns what an indexer was told; until it is put back, that counts as nothing.
+// take removes and returns what an indexer has received; until put is called, the indexer counts as having received
+// nothing.
 func (c *Client) take(addr string) wire.StabilityBases {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -123,51 +125,51 @@ func (c *Client) stability(ctx context.Context, addr string, req *wire.Stability
 	return rpc.Call[wire.StabilityReply](ctx, c.rpc, StabilityTimeout, http.MethodPut, addr+"/v1/stability", req)
 }
 
-// DropOrphans returns which orphans the StateContext does not know.
+// DropOrphans returns which of the given orphans the StateContext does not place.
 func (c *Client) DropOrphans(ctx context.Context, addr string, req *wire.DropOrphans) (*wire.DropOrphansReply, error) {
 	return rpc.Call[wire.DropOrphansReply](ctx, c.rpc, ControlTimeout, http.MethodPost, addr+"/v1/orphans:drop", req)
 }
 
-// Stats returns an indexer's figures.
+// Stats returns an indexer's statistics.
 func (c *Client) Stats(ctx context.Context, addr string) (*wire.IndexerStats, error) {
 	return rpc.Call[wire.IndexerStats](ctx, c.rpc, StatsTimeout, http.MethodGet, addr+"/v1/stats", nil)
 }
 
-// SlowFrom has an indexer remember scans that take so long.
+// SlowFrom sets the duration from which an indexer records scans as slow.
 func (c *Client) SlowFrom(ctx context.Context, addr string, req *wire.SlowFrom) error {
 	_, err := rpc.Call[wire.OK](ctx, c.rpc, ControlTimeout, http.MethodPost, addr+"/v1/scans:slow", req)
 	return err
 }
 
-// Scans returns at most so many scans that an indexer coordinates, and so many of those that were slow.
+// Scans returns at most running scans that an indexer coordinates, and at most slow of those recorded as slow.
 func (c *Client) Scans(ctx context.Context, addr string, running, slow int) (*wire.IndexerScans, error) {
 	return rpc.Call[wire.IndexerScans](ctx, c.rpc, StatsTimeout, http.MethodGet,
 		fmt.Sprintf("%s/v1/scans?running=%d&slow=%d", addr, running, slow), nil)
 }
 
-// History returns what an indexer remembers of the scans that it has coordinated.
+// History returns an indexer's recorded history of the scans that it has coordinated.
 func (c *Client) History(ctx context.Context, addr string, q wire.HistoryAsked) (*wire.History, error) {
 	return rpc.Call[wire.History](ctx, c.rpc, StatsTimeout, http.MethodGet, addr+"/v1/history"+history.Query(q), nil)
 }
 
-// CancelScan ends a scan.
+// CancelScan cancels a scan.
 func (c *Client) CancelScan(ctx context.Context, addr string, req *wire.CancelScan) error {
 	_, err := rpc.Call[wire.OK](ctx, c.rpc, ControlTimeout, http.MethodPost, addr+"/v1/scans:cancel", req)
 	return err
 }
 
-// Sample asks how the leading keys of a copy are spread, for so long at most.
+// Sample returns the distribution of the leading keys of a copy; timeout bounds the call.
 func (c *Client) Sample(ctx context.Context, addr string, req *wire.SampleRequest,
 	timeout time.Duration) (*wire.SampleReply, error) {
 	return rpc.Call[wire.SampleReply](ctx, c.rpc, timeout, http.MethodPost, addr+"/v1/samples", req)
 }
 
-// Rollback tells of a rollback step.
+// Rollback sends a rollback step.
 func (c *Client) Rollback(ctx context.Context, addr string, req *wire.RollbackRequest) (*wire.RollbackReply, error) {
 	return rpc.Call[wire.RollbackReply](ctx, c.rpc, RollbackTimeout, http.MethodPut, addr+"/v1/rollback", req)
 }
 
-// Logging returns how much it logs, after a change if there is one.
+// Logging returns the indexer's log levels, after applying change unless it is nil.
 func (c *Client) Logging(ctx context.Context, addr string, change *wire.LogChange) (*wire.LogLevels, error) {
 	if change == nil {
 		return rpc.Call[wire.LogLevels](ctx, c.rpc, ControlTimeout, http.MethodGet, addr+"/v1/logging", nil)

@@ -1,10 +1,10 @@
-// Package managerclient is the components' way to the managers: registration, reports and requests for a stability
-// timestamp. It knows all managers and finds the leader by itself.
+// Package managerclient sends the components' messages to the managers: registration, reports and requests for a
+// stability timestamp. It has the addresses of all managers and finds the leader by itself.
 //
-// It promises that a call tries the leader it knows first, then the other managers one by one (each forwards to the
-// leader), and ends at its deadline; that one which hangs is not waited for while another one answers probes, however
-// long its answer may take; that one which answers them is; and that requests which wait keep no other one waiting.
-// Messages are idempotent, so that trying the next manager is safe.
+// A call tries the last known leader first, then the other managers one by one (each forwards to the leader), and
+// ends at its deadline. The call abandons a manager that hangs as soon as another manager answers probes, whatever
+// the deadline of the call; a manager that answers probes keeps its whole deadline. Requests that wait do not block
+// other calls. Messages are idempotent, so retrying them on the next manager is safe.
 package managerclient
 
 import (
@@ -25,38 +25,38 @@ import (
 	"tidemark/wire"
 )
 
-// Deadlines. A report is soon followed by the next one: it is not worth waiting for.
+// Deadlines. A report is soon followed by the next one, so its deadline is short.
 const (
 	RegisterTimeout = 5 * time.Second
 	ReportTimeout   = 2 * time.Second
-	perManager      = 1500 * time.Millisecond // before the next manager is tried
+	perManager      = 1500 * time.Millisecond // limit for one manager before the next is tried
 )
 
-// Connections to one manager. Requests that wait have their own: each keeps one for as long as it waits, and whoever
-// reports late counts as dead.
+// Connections to one manager. Requests that wait have connections of their own: each occupies one while it waits, and
+// a component whose reports are delayed would count as offline.
 const (
 	callsAtOnce  = 8
-	waitsAtOnce  = 64 // those beyond wait for a connection until their deadlines
+	waitsAtOnce  = 64 // further requests wait for a connection until their deadlines
 	probesAtOnce = 2
 )
 
-// ErrNoManager is wrapped when no manager could be reached.
+// ErrNoManager is wrapped if no manager could be reached.
 var ErrNoManager = errors.New("no manager could be reached")
 
-// Client speaks to the managers of one cluster.
+// Client calls the managers of one cluster.
 type Client struct {
 	rpc    *rpc.Client
-	waits  *rpc.Client // of requests that the leader may hold back
+	waits  *rpc.Client // for requests that the leader may hold back
 	probes *rpc.Client
 	alive  *detector.Detector // of the managers
 	tokens tokens
 
 	mu       sync.Mutex
-	leader   string   // base URL, "" unknown
+	leader   string   // base URL, "" if unknown
 	managers []string // base URLs
 }
 
-// New makes a client of the managers whose base URLs are given; conf is for https addresses, nil without TLS.
+// New returns a client for the managers with the given base URLs; conf is for https addresses, nil without TLS.
 func New(managers []string, conf *tls.Config) *Client {
 	c := &Client{rpc: rpc.NewClient(callsAtOnce, conf), waits: rpc.NewClient(waitsAtOnce, conf),
 		probes: rpc.NewClient(probesAtOnce, conf), managers: append([]string(nil), managers...),
@@ -65,7 +65,7 @@ func New(managers []string, conf *tls.Config) *Client {
 	return c
 }
 
-// Close ends probes and drops idle connections.
+// Close stops probes and closes idle connections.
 func (c *Client) Close() {
 	c.alive.Close()
 	c.probes.Close()
@@ -73,14 +73,14 @@ func (c *Client) Close() {
 	c.rpc.Close()
 }
 
-// SetLeader is told of a leader, by a hello or an answer.
+// SetLeader sets the leader, as reported by a hello or an answer.
 func (c *Client) SetLeader(l wire.Leader) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.leader = l.REST
 }
 
-// SetManagers replaces the list of managers; an empty one is ignored.
+// SetManagers replaces the list of managers; it ignores an empty one.
 func (c *Client) SetManagers(ms []wire.ManagerEndpoint) {
 	if len(ms) == 0 {
 		return
@@ -93,7 +93,7 @@ func (c *Client) SetManagers(ms []wire.ManagerEndpoint) {
 	}
 }
 
-// order returns the leader first, then the others.
+// order returns the base URLs of the managers, the leader first.
 func (c *Client) order() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -109,7 +109,7 @@ func (c *Client) order() []string {
 	return all
 }
 
-// forget drops a leader that did not answer.
+// forget clears the leader if it is the given manager, which did not answer.
 func (c *Client) forget(addr string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -118,8 +118,8 @@ func (c *Client) forget(addr string) {
 	}
 }
 
-// do tries the managers in order until one gives an answer that is the leader's, who may hold it back for as long as
-// wait; 0: it comes at once.
+// do tries the managers in order until one returns the leader's answer. The leader may hold its answer back for as
+// long as wait; 0: it answers at once.
 func (c *Client) do(ctx context.Context, method, path string, wait time.Duration, req, resp any) error {
 	client := c.rpc
 	if wait > 0 {
@@ -155,23 +155,24 @@ func (c *Client) do(ctx context.Context, method, path string, wait time.Duration
 	return fmt.Errorf("%w: last tried %w", ErrNoManager, last)
 }
 
-// elsewhere reports whether another manager may have an answer: this one has no leader, or none that answered it in
-// time. What was waited for in vain has taken its time: that is the answer, and who gave it is as well as before.
+// elsewhere reports whether another manager may have an answer: this one has no leader, or none that answered in
+// time. If a waiting request timed out at the leader, the timeout is the answer, and the manager that returned it is
+// healthy.
 func elsewhere(p *rpc.Problem, wait time.Duration) bool {
 	return p.Temporary() && (wait == 0 || p.Code != errcode.Timeout)
 }
 
-// RegisterIndexer makes an indexer known.
+// RegisterIndexer registers an indexer.
 func (c *Client) RegisterIndexer(ctx context.Context, req *wire.RegisterIndexer) (*wire.RegisterReply, error) {
 	return c.register(ctx, "/v1/cluster/indexers", req)
 }
 
-// RegisterProjector makes a projector known.
+// RegisterProjector registers a projector.
 func (c *Client) RegisterProjector(ctx context.Context, req *wire.RegisterProjector) (*wire.RegisterReply, error) {
 	return c.register(ctx, "/v1/cluster/projectors", req)
 }
 
-// LeaveProjector takes a projector's registration back.
+// LeaveProjector removes a projector's registration.
 func (c *Client) LeaveProjector(ctx context.Context, req *wire.LeaveProjector) error {
 	ctx, cancel := context.WithTimeout(ctx, RegisterTimeout)
 	defer cancel()
@@ -191,7 +192,7 @@ func (c *Client) register(ctx context.Context, path string, req any) (*wire.Regi
 	return resp, nil
 }
 
-// ReportIndexer sends an indexer's report; id is its uuid.
+// ReportIndexer sends an indexer's report, addressed by the indexer's uuid.
 func (c *Client) ReportIndexer(ctx context.Context, req *wire.IndexerReport) (*wire.ReportReply, error) {
 	return c.report(ctx, req.UUID, req)
 }
@@ -219,8 +220,8 @@ func (c *Client) report(ctx context.Context, id string, req any) (*wire.ReportRe
 	return resp, nil
 }
 
-// CheckTicket asks the manager at a base URL, which must be one of those that are known here, whether a ticket of a
-// client is good. The error is a *rpc.Problem when it is not.
+// CheckTicket has the manager with the given base URL verify a client's ticket; the URL must be one of the known
+// managers. If the ticket is invalid, the error is a *rpc.Problem.
 func (c *Client) CheckTicket(ctx context.Context, manager, ticket string) (*scanport.Checked, error) {
 	if !slices.Contains(c.order(), manager) {
 		return nil, fmt.Errorf("%w: %q, which a ticket names, is none of them", ErrNoManager, manager)
@@ -235,7 +236,7 @@ func (c *Client) CheckTicket(ctx context.Context, manager, ticket string) (*scan
 	return resp, nil
 }
 
-// Stabilize asks for a stability timestamp at or above req.Need, and waits for it as long as req.WaitMS.
+// Stabilize requests a stability timestamp at or above req.Need and waits up to req.WaitMS for it.
 func (c *Client) Stabilize(ctx context.Context, bucket string,
 	req *wire.StabilizeRequest) (*wire.BucketStability, error) {
 	resp := new(wire.BucketStability)

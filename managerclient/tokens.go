@@ -16,9 +16,9 @@ import (
 	"tidemark/wire"
 )
 
-// Bounds of what is asked and kept of tokens.
+// Bounds of token checks and of their cache.
 const (
-	tokenGood    = 4 * time.Second // for which a good one is believed
+	tokenGood    = 4 * time.Second // how long a valid token is cached
 	tokensKept   = 64
 	tokensAtOnce = 16
 	tokenWait    = 2 * time.Second
@@ -27,17 +27,17 @@ const (
 
 var errTokens = errors.New("a token of a user whom the managers know does as well")
 
-// tokens are those that managers have called good lately.
+// tokens caches the tokens that managers have recently found valid.
 type tokens struct {
-	trust  time.Duration // tokenGood, but for tests
-	asking *rpc.Places   // by host: none takes all
+	trust  time.Duration // tokenGood, except in tests
+	asking *rpc.Places   // limits checks per host, so that no host can use all of them
 
 	mu   sync.Mutex // leaf
 	good map[[32]byte]time.Time
 }
 
-// OrToken makes of a check of certificates one that a request also passes which shows a token, Authorization: Bearer,
-// of somebody who may read metrics: a manager is asked. Without TLS the check alone counts.
+// OrToken extends a check of certificates: it also accepts a request with a token (Authorization: Bearer) of a user
+// who may read metrics, which a manager verifies. Without TLS only check decides.
 func (c *Client) OrToken(check func(r *http.Request) error) func(r *http.Request) error {
 	return func(r *http.Request) error {
 		err := check(r)
@@ -83,14 +83,14 @@ func (c *Client) checkToken(ctx context.Context, secret, remote string) error {
 	return nil
 }
 
-// known reports whether a manager has called a token good lately.
+// known reports whether a manager has recently found a token valid.
 func (t *tokens) known(key [32]byte, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return now.Before(t.good[key])
 }
 
-// note keeps that a token is good.
+// note records that a token is valid.
 func (t *tokens) note(key [32]byte, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
