@@ -1,12 +1,11 @@
-// Package auth says who sends a request: by password (HTTP Basic), by token (Bearer) or by certificate, against the
-// users and tokens of the StateContext.
+// Package auth identifies the sender of a request: by password (HTTP Basic), by token (Bearer) or by certificate,
+// against the users and tokens of the StateContext.
 //
-// It promises that a password that was right is remembered for a short time, so that a hash is not paid for with every
-// request, and no longer than the user stays as he is; that tries are counted before they are looked at, by user and
-// address and by address, and answered without a look when there are too many, so that nobody is kept out by what other
-// addresses do; that who is remembered or has a right token is never kept out; that a name that nobody has takes as
-// long to refuse as one that somebody has; and that no secret appears in an error or a log. It never decides what a
-// user may do: package api does.
+// A correct password is cached for a short time, so that not every request costs a hash, and only as long as the user
+// does not change. Attempts are counted before they are verified, per user and address and per address, and rejected
+// without verification when there are too many, so that no user is locked out by other addresses. Credentials that
+// are cached, and valid tokens, are never locked out. Rejecting an unknown user name takes as long as rejecting a
+// known one. No secret appears in an error or a log. The package never decides what a user may do: package api does.
 package auth
 
 import (
@@ -30,78 +29,78 @@ import (
 // Limits.
 const (
 	cacheTTL     = 5 * time.Minute
-	maxCached    = 4096 // passwords that were right
-	hashesAtOnce = 2    // each takes a core for some 20 ms, and 19 MiB
-	maxCounted   = 8192 // users and addresses whose failures are counted
+	maxCached    = 4096 // correct passwords
+	hashesAtOnce = 2    // each takes a core for about 20 ms, and 19 MiB
+	maxCounted   = 8192 // users and addresses with counted failures
 
-	userBurst    = 20 // failures of a user from one address at once, then one in userPause
+	userBurst    = 20 // failures of a user from one address at once, then one per userPause
 	userPause    = 3 * time.Second
-	addressBurst = 60 // of an address
+	addressBurst = 60 // failures of an address at once, then one per addressPause
 	addressPause = time.Second
 
-	sessionBurst = 16 // sessions that a user begins at once, then one in sessionPause: each is written to the log
+	sessionBurst = 16 // sessions that a user begins at once, then one per sessionPause: each is written to the log
 	sessionPause = 10 * time.Second
 )
 
 var (
-	// ErrUnauthenticated is wrapped when credentials are missing, wrong, or have ended.
+	// ErrUnauthenticated is wrapped if credentials are missing, wrong or expired.
 	ErrUnauthenticated = errors.New("unauthenticated")
-	// ErrTooMany is wrapped when a user or an address has failed too often.
+	// ErrTooMany is wrapped if a user or an address has failed too often.
 	ErrTooMany = errors.New("too many failed logins")
-	// ErrUnsure is wrapped when credentials may be newer than what is known.
+	// ErrUnsure is wrapped if the credentials may be newer than the state of this manager.
 	ErrUnsure = errors.New("credentials that are not known here, and may be new")
 )
 
-// Identity is who sends a request.
+// Identity is the authenticated sender of a request.
 type Identity struct {
 	Name string
-	Role statecontext.UserRole // 0: no user
-	// Node is set for a manager, projector or indexer that shows its certificate.
+	Role statecontext.UserRole // 0: not a user
+	// Node is set if a manager, projector or indexer presents its certificate.
 	Node *tlsconf.Peer
 
-	user     string // of the cluster; "" for a certificate that is enough by itself
-	modified uint64 // of the user then
-	token    string // its id, if it was one
-	hash     string // that the password matched, if it was one
+	user     string // user of the cluster; "" for a certificate that suffices by itself
+	modified uint64 // version of the user at that time
+	token    string // id of the token, if one was used
+	hash     string // hash that the password matched, if one was used
 	admin    *tlsconf.Peer
 }
 
-// Authenticator checks credentials. It is safe for use by several goroutines.
+// Authenticator checks credentials. It is safe for concurrent use.
 type Authenticator struct {
 	state func() *statecontext.State
 	now   func() time.Time
-	dummy string // a hash that no password has
+	dummy string // a hash that matches no password
 	salt  [32]byte
 	slots *turns
-	// failures of users and addresses.
+	// failures counts failures of users and addresses.
 	failures *failures
-	begun    *failures // sessions of users, counted likewise; apart, so that neither pushes the other out
+	begun    *failures // sessions of users, counted alike; separate, so that neither evicts entries of the other
 
 	mu     sync.Mutex
 	cache  map[[32]byte]remembered
 	checks map[check]*outcome
 }
 
-// check is a password that is being looked at: who sends many requests at once pays for one hash.
+// check is a password verification in progress: many concurrent requests with one password share one hash.
 type check struct {
 	key      [32]byte
-	modified uint64 // of the user
+	modified uint64 // version of the user
 	address  string
 }
 
-// outcome of a check; err is to be read when done is closed.
+// outcome is the result of a check; err may be read once done is closed.
 type outcome struct {
 	done chan struct{}
 	err  error
 }
 
-// remembered is a password that was right.
+// remembered is a cached correct password.
 type remembered struct {
-	modified uint64 // of the user then
+	modified uint64 // version of the user at that time
 	until    time.Time
 }
 
-// New makes an Authenticator of the users that state has; now is time.Now but for tests.
+// New returns an Authenticator for the users in state; now is time.Now except in tests.
 func New(state func() *statecontext.State, now func() time.Time) (*Authenticator, error) {
 	a := &Authenticator{state: state, now: now, slots: newTurns(hashesAtOnce), cache: map[[32]byte]remembered{},
 		checks: map[check]*outcome{}}
@@ -113,25 +112,26 @@ func New(state func() *statecontext.State, now func() time.Time) (*Authenticator
 	return a, nil
 }
 
-// Failure is the error of credentials that were looked at in vain, and counted. It wraps ErrUnauthenticated, or
-// ErrTooMany where the count has no more room.
+// Failure is the error for credentials that were verified, found wrong, and counted. It wraps ErrUnauthenticated, or
+// ErrTooMany if the count is at its limit.
 type Failure struct {
 	err   error
-	token bool   // it is of a token, which nobody guesses
-	back  func() // takes back what was counted, once
+	token bool   // for a token, which cannot be guessed
+	back  func() // takes the count back, once
 }
 
-// Error is what is told.
+// Error returns the text for the client.
 func (f *Failure) Error() string { return f.err.Error() }
 
-// Unwrap returns ErrUnauthenticated or ErrTooMany with its words.
+// Unwrap returns the error that wraps ErrUnauthenticated or ErrTooMany.
 func (f *Failure) Unwrap() error { return f.err }
 
-// IdentifyIn is Identify by a state that may lag: whom it refuses is looked at once more when catchUp has brought the
-// state up to what was acknowledged when the request came; catchUp reports whether that is certain. What was refused by
-// an older state does not count when a newer one knows better. Without certainty the answer is ErrUnsure, and what was
-// tried of passwords counts, of names that there are as of others: else those would be told apart by who is kept out
-// afterwards, and by how long an answer takes. Of somebody who was not known nothing counts when he is.
+// IdentifyIn is Identify on a state that may lag. If that state rejects the credentials, they are checked again after
+// catchUp has brought the state up to what was acknowledged when the request came; catchUp reports whether that is
+// certain. A rejection by an older state does not count if a newer one accepts the credentials. Without certainty the
+// error is ErrUnsure, and failed passwords count, for existing user names as for others: otherwise lockouts, and the
+// time of the answer, would reveal which names exist. Failures counted for a name before its user became known do not
+// count afterwards.
 func (a *Authenticator) IdentifyIn(r *http.Request, catchUp func() (certain bool)) (*Identity, error) {
 	before := a.state()
 	id, err := a.Identify(r)
@@ -150,10 +150,10 @@ func (a *Authenticator) IdentifyIn(r *http.Request, catchUp func() (certain bool
 	return nil, ErrUnsure
 }
 
-// refused reports whether a state speaks against credentials.
+// refused reports whether the state contradicts the credentials.
 func refused(err error) bool { return errors.Is(err, ErrUnauthenticated) || errors.Is(err, ErrTooMany) }
 
-// forgive takes back what a failure has counted; onlyToken: unless somebody may have guessed.
+// forgive takes back the count of a failure; with onlyToken only if it cannot have been a guess.
 func forgive(err error, onlyToken bool) {
 	var f *Failure
 	if errors.As(err, &f) && f.back != nil && (f.token || !onlyToken) {
@@ -161,8 +161,9 @@ func forgive(err error, onlyToken bool) {
 	}
 }
 
-// counted is under what tries of a user from an address are counted; u is the user, nil where there is none. Who was
-// not known, or had another password, starts afresh when he is known as he is.
+// counted returns the key under which attempts for a user name from an address are counted; u is nil if there is no
+// such user. The key changes with the version of the user, so the count starts at zero when the user is created or
+// gets another password.
 func counted(name, addr string, u *statecontext.User) string {
 	who, modified := "user "+name+" from "+addr, uint64(0)
 	if u != nil {
@@ -171,8 +172,8 @@ func counted(name, addr string, u *statecontext.User) string {
 	return who + untold + strconv.FormatUint(modified, 10)
 }
 
-// Identify says who sends a request; nil for a request without any credentials. Errors wrap ErrUnauthenticated,
-// ErrTooMany or the context's.
+// Identify returns the sender of a request, or nil for a request without credentials. Errors wrap ErrUnauthenticated,
+// ErrTooMany or the context's error.
 func (a *Authenticator) Identify(r *http.Request) (*Identity, error) {
 	peer, shown := tlsconf.PeerOfRequest(r)
 	if shown && (peer.Role == tlsconf.Manager || peer.Role == tlsconf.Projector || peer.Role == tlsconf.Indexer) {
@@ -191,7 +192,7 @@ func (a *Authenticator) Identify(r *http.Request) (*Identity, error) {
 	case scheme != "":
 		return nil, fmt.Errorf("%w: Authorization wants Basic or Bearer", ErrUnauthenticated)
 	case !shown:
-		return nil, nil //nolint:nilnil // nobody in particular
+		return nil, nil //nolint:nilnil // anonymous
 	case peer.Role == tlsconf.Admin:
 		return administrator(peer), nil
 	case peer.Role != tlsconf.User:
@@ -204,8 +205,8 @@ func (a *Authenticator) Identify(r *http.Request) (*Identity, error) {
 		peer.ID)
 }
 
-// Differs reports whether whom a request's credentials name, user or token, is not what it was in an older state: who
-// was refused by that one is worth another look.
+// Differs reports whether the user or token that the request's credentials name differs between the older state and
+// the present one, so that a rejection by the older one should be checked again.
 func (a *Authenticator) Differs(r *http.Request, before *statecontext.State) bool {
 	now := a.state()
 	scheme, rest, _ := strings.Cut(r.Header.Get("Authorization"), " ")
@@ -221,22 +222,22 @@ func (a *Authenticator) Differs(r *http.Request, before *statecontext.State) boo
 	return (was == nil) != (is == nil) || was != nil && was.ModifiedCAS != is.ModifiedCAS
 }
 
-// known is a user who has shown that he is.
+// known returns the identity of an authenticated user.
 func known(u *statecontext.User) *Identity {
 	return &Identity{Name: u.Name, Role: u.Role, user: u.Name, modified: u.ModifiedCAS}
 }
 
-// byPassword is a user whose password was right.
+// byPassword returns the identity of a user with a correct password.
 func byPassword(u *statecontext.User) *Identity {
 	id := known(u)
 	id.hash = u.Hash
 	return id
 }
 
-// Still reports whether somebody who was let in would be let in now just as he was: for requests that last.
+// Still reports whether an identity would be accepted now exactly as it was: for requests that last.
 func (a *Authenticator) Still(id *Identity) bool {
 	if id.user == "" {
-		return true // a certificate; its connection does not last
+		return true // a certificate; its connection does not live long
 	}
 	s := a.state()
 	if u := s.User(id.user); u == nil || u.ModifiedCAS != id.modified {
@@ -249,7 +250,8 @@ func (a *Authenticator) Still(id *Identity) bool {
 	return x != nil && x.User == id.user && !a.ended(x)
 }
 
-// BeginSession counts a session of a user, and returns how long he has to wait first; 0: he may begin one.
+// BeginSession counts a session of a user. It returns how long the user has to wait before beginning one, 0 for no
+// wait.
 func (a *Authenticator) BeginSession(id *Identity) (wait time.Duration) {
 	if a.begun.take(id.user, sessionBurst, sessionPause) != nil {
 		return sessionPause
@@ -261,7 +263,8 @@ func (a *Authenticator) ended(x *statecontext.Token) bool {
 	return x.ExpiresMS != 0 && x.ExpiresMS <= a.now().UnixMilli()
 }
 
-// address returns who is counted as one: an address, or the /64 of an IPv6 address, which is what one machine is given.
+// address returns the key under which a remote address is counted: the address itself, or the /64 of an IPv6 address,
+// which is what one machine usually has.
 func address(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
@@ -279,13 +282,13 @@ func address(r *http.Request) string {
 	return ip.String()
 }
 
-// errWrong says the same for every reason, so that nobody learns which names there are.
+// errWrong returns the same error for every reason, so that it does not reveal which names exist.
 func errWrong() error {
 	return fmt.Errorf("%w: user, password or token is wrong or has ended", ErrUnauthenticated)
 }
 
-// token looks a token up. A right one is never kept out: nobody guesses 32 random bytes, and wrong ones, of a program
-// whose token has ended for instance, are no reason to refuse passwords from there.
+// token looks up a token. A valid one is never locked out: 32 random bytes cannot be guessed. Invalid tokens, for
+// instance of a program whose token has expired, are no reason to reject passwords from the same address.
 func (a *Authenticator) token(r *http.Request, secret string) (*Identity, error) {
 	s := a.state()
 	hash, err := TokenHash(secret)
@@ -303,7 +306,7 @@ func (a *Authenticator) token(r *http.Request, secret string) (*Identity, error)
 	return nil, a.failed(true, who)
 }
 
-// failed is the error of credentials that were wrong, and counted.
+// failed returns the error for credentials that were wrong and counted.
 func (a *Authenticator) failed(token bool, who ...string) error {
 	return &Failure{err: errWrong(), token: token, back: sync.OnceFunc(func() { a.failures.giveBack(who...) })}
 }
@@ -344,13 +347,13 @@ func (a *Authenticator) password(ctx context.Context, addr, name, password strin
 		case o.err == nil:
 			return byPassword(u), nil
 		case others && !errors.Is(o.err, ErrUnauthenticated) && !errors.Is(o.err, ErrTooMany):
-			continue // he who looked has gone
+			continue // the request that verified it was cancelled
 		}
 		return nil, o.err
 	}
 }
 
-// tryPassword pays for one look at a password.
+// tryPassword verifies a password once, at the cost of one hash.
 func (a *Authenticator) tryPassword(ctx context.Context, addr, name, password string, u *statecontext.User) error {
 	who, from := counted(name, addr, u), "address "+addr
 	if err := a.failures.take(from, addressBurst, addressPause); err != nil {
@@ -365,7 +368,7 @@ func (a *Authenticator) tryPassword(ctx context.Context, addr, name, password st
 		hash = u.Hash
 	}
 	if err := a.slots.enter(ctx, addr); err != nil {
-		return err // it stays counted: else who gives up in time could try as often as he likes
+		return err // it stays counted: otherwise requests cancelled in time could try without limit
 	}
 	right := len(password) <= MaxPassword && verifyPassword(hash, password)
 	a.slots.leave()
@@ -376,7 +379,7 @@ func (a *Authenticator) tryPassword(ctx context.Context, addr, name, password st
 	return nil
 }
 
-// cacheKey is of no use outside this process.
+// cacheKey returns the key of a password in the cache. Its salt makes it useless outside this process.
 func (a *Authenticator) cacheKey(name, password string) [32]byte {
 	h := sha256.New()
 	for _, part := range [...]string{string(a.salt[:]), name, "\x00", password} {
@@ -396,7 +399,7 @@ func (a *Authenticator) remember(key [32]byte, modified uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(a.cache) >= maxCached {
-		clear(a.cache) // they come back one by one
+		clear(a.cache) // passwords are cached again one by one
 	}
 	a.cache[key] = remembered{modified: modified, until: a.now().Add(cacheTTL)}
 }

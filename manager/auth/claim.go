@@ -10,18 +10,19 @@ import (
 	"tidemark/statecontext"
 )
 
-// A claim is what a manager says to another one of whom it has let in, as a query string. A certificate is named by its
-// URI and believed, since a process of role manager has verified it. Of a user it says how he has shown himself, so
-// that the other manager can look that up in a state of its own, which may be newer; the role is never said.
+// A claim is a query string by which a manager tells another one whom it has authenticated. A certificate is named by
+// its URI and trusted, since a process with the role manager has verified it. For a user the claim contains the kind
+// of credentials, so that the other manager can check them against its own state, which may be newer; it never
+// contains the role.
 const (
 	claimPeer        = "peer"        // URI of a certificate of a node or administrator
 	claimUser        = "user"        // name
 	claimToken       = "token"       // its id
 	claimPassword    = "password"    // digest of the hash that the password matched
-	claimCertificate = "certificate" // "yes": of the user
+	claimCertificate = "certificate" // "yes": a certificate of the user
 )
 
-// Claim returns the claim of somebody who was let in.
+// Claim returns the claim for an identity.
 func (id *Identity) Claim() string {
 	v := url.Values{}
 	switch {
@@ -30,7 +31,7 @@ func (id *Identity) Claim() string {
 	case id.admin != nil:
 		return PeerClaim(*id.admin)
 	case id.user == "":
-		return "" // nobody
+		return "" // anonymous
 	case id.token != "":
 		v.Set(claimToken, id.token)
 	case id.hash != "":
@@ -42,16 +43,17 @@ func (id *Identity) Claim() string {
 	return v.Encode()
 }
 
-// PeerClaim is the claim of the holder of a certificate.
+// PeerClaim returns the claim for the holder of a certificate.
 func PeerClaim(p tlsconf.Peer) string { return url.Values{claimPeer: {p.String()}}.Encode() }
 
-// digest tells one stored hash from another and is of no other use.
+// digest identifies a stored hash without revealing it.
 func digest(hash string) string {
 	sum := sha256.Sum256([]byte(hash))
 	return hex.EncodeToString(sum[:16])
 }
 
-// Accept returns whom a manager's claim stands for, as the state has him now. Errors wrap ErrUnauthenticated.
+// Accept returns the identity that a manager's claim stands for, according to the present state. Errors wrap
+// ErrUnauthenticated.
 func (a *Authenticator) Accept(claim string) (*Identity, error) {
 	v, err := url.ParseQuery(claim)
 	if err != nil {
@@ -97,25 +99,25 @@ func acceptPeer(uri string) (*Identity, error) {
 	return nil, fmt.Errorf("%w: a manager's claim for %s", ErrUnauthenticated, p)
 }
 
-// administrator is the holder of an administrator's certificate.
+// administrator returns the identity of the holder of an administrator's certificate.
 func administrator(p tlsconf.Peer) *Identity {
 	return &Identity{Name: "admin:" + p.ID, Role: statecontext.UserAdmin, admin: &p}
 }
 
-// component is a node that shows its certificate.
+// component returns the identity of a node that presents its certificate.
 func component(p tlsconf.Peer) *Identity {
 	return &Identity{Name: string(p.Role) + ":" + p.ID, Node: &p}
 }
 
-// OfUser reports whether an identity is as good only as the state that it was looked up in: a user's or token's, and no
-// administrator's certificate.
+// OfUser reports whether an identity depends on the state that it was checked against: that of a user or token, but
+// not an administrator's certificate.
 func (id *Identity) OfUser() bool { return id.user != "" }
 
-// Token returns the id of the token that was shown, "" for none.
+// Token returns the id of the token that was used, "" if none was.
 func (id *Identity) Token() string { return id.token }
 
-// Modified returns which version of the user was looked at, of an identity that is OfUser.
+// Modified returns the version of the user against which the identity was checked; it is valid if OfUser is true.
 func (id *Identity) Modified() uint64 { return id.modified }
 
-// ByPassword reports whether a password was shown.
+// ByPassword reports whether a password was used.
 func (id *Identity) ByPassword() bool { return id.hash != "" }

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// failures counts tries that failed, or what else is bounded for each sender, each count by a hash of fixed size of
-// whom it is for: names are as long as their sender likes. A count that has leaked away is forgotten.
+// failures counts failed attempts, or other actions limited per sender. The keys are hashes of fixed size, because
+// names are as long as their senders like. A count that has leaked to zero is forgotten.
 type failures struct {
 	salt [32]byte
 	now  func() time.Time
@@ -19,20 +19,20 @@ type failures struct {
 	swept time.Time
 }
 
-// subject is who is counted.
+// subject is the hashed key of a count.
 type subject [16]byte
 
-// bucket counts failures; it leaks one in each pause.
+// bucket is a leaky bucket: its level falls by one per pause.
 type bucket struct {
 	level float64
 	pause time.Duration
 	at    time.Time
 }
 
-// untold begins what of somebody's name under which he is counted nobody is told.
+// untold separates the part of a key that must not appear in an error returned to the client.
 const untold = "\x00"
 
-// sweepEvery is how often counts that have leaked away are looked for.
+// sweepEvery is the interval at which counts that have leaked to zero are removed.
 const sweepEvery = time.Minute
 
 func newFailures(salt [32]byte, now func() time.Time) *failures {
@@ -51,8 +51,8 @@ func (b *bucket) leak(now time.Time) {
 	b.at = now
 }
 
-// take counts a try as failed before it is looked at, so that many at once are not looked at before the first one
-// counts; it refuses somebody who has failed too often.
+// take counts an attempt as failed before it is verified, so that concurrent attempts cannot all be verified before
+// the first one counts. It returns an error if the sender has failed too often.
 func (f *failures) take(who string, burst float64, pause time.Duration) error {
 	key := f.subject(who)
 	f.mu.Lock()
@@ -75,7 +75,7 @@ func (f *failures) take(who string, burst float64, pause time.Duration) error {
 	return nil
 }
 
-// sweep forgets, now and then, who has no failure left. f.mu is held.
+// sweep removes counts that have leaked to zero, once per sweepEvery. The caller holds f.mu.
 func (f *failures) sweep(now time.Time) {
 	if now.Sub(f.swept) < sweepEvery {
 		return
@@ -88,7 +88,7 @@ func (f *failures) sweep(now time.Time) {
 	}
 }
 
-// forgetOne lets one go, of a few the one that has failed least: somebody tries many names from many addresses.
+// forgetOne removes the lowest of a few counts: the table is full, because many names are tried from many addresses.
 func (f *failures) forgetOne() {
 	var least subject
 	looked := 0

@@ -14,8 +14,8 @@ import (
 	"tidemark/statecontext"
 )
 
-// The cost of a password's hash: argon2id with the parameters that OWASP names first for servers. Hashes carry their
-// own, so that a later version may raise these.
+// The cost of a password hash: argon2id with the parameters that OWASP lists first for servers. A hash contains its
+// own parameters, so a later version may raise these.
 const (
 	argonMemory  = 19 << 10 // KiB
 	argonTime    = 2
@@ -29,13 +29,13 @@ const (
 )
 
 var (
-	// ErrPassword is wrapped when a password cannot be one.
+	// ErrPassword is wrapped if a text cannot be a password.
 	ErrPassword = errors.New("password")
-	// ErrToken is wrapped when a text cannot be a token.
+	// ErrToken is wrapped if a text cannot be a token.
 	ErrToken = errors.New("token")
 )
 
-// HashPassword makes what is stored of a password: $argon2id$v=19$m=…,t=…,p=…$salt$key.
+// HashPassword returns the hash to store for a password: $argon2id$v=19$m=…,t=…,p=…$salt$key.
 func HashPassword(password string) (string, error) {
 	if len(password) < MinPassword || len(password) > MaxPassword {
 		return "", fmt.Errorf("%w: want %d to %d bytes", ErrPassword, MinPassword, MaxPassword)
@@ -44,7 +44,7 @@ func HashPassword(password string) (string, error) {
 	return hashText(salt, argon2.IDKey([]byte(password), salt, argonTime, argonMemory, argonThreads, keyBytes)), nil
 }
 
-// nobodysHash makes a hash that no password has. To compare one with it takes as long as with any other.
+// nobodysHash returns a hash that matches no password. Verifying against it takes as long as against any other.
 func nobodysHash() string { return hashText(random(saltBytes), random(keyBytes)) }
 
 func random(n int) []byte {
@@ -58,7 +58,7 @@ func hashText(salt, key []byte) string {
 		base64.RawStdEncoding.EncodeToString(salt), base64.RawStdEncoding.EncodeToString(key))
 }
 
-// verifyPassword reports whether a password has this hash, in a time that does not depend on how alike they are.
+// verifyPassword reports whether a password has this hash. Its time does not depend on how similar they are.
 func verifyPassword(hash, password string) bool {
 	var version, memory, passes, threads uint32
 	parts := strings.Split(hash, "$")
@@ -84,7 +84,7 @@ func verifyPassword(hash, password string) bool {
 	return subtle.ConstantTimeCompare(got, want) == 1
 }
 
-// TokenHash returns what is stored of a token.
+// TokenHash returns the hash to store for a token.
 func TokenHash(secret string) ([32]byte, error) {
 	text, ok := strings.CutPrefix(secret, statecontext.TokenPrefix)
 	if b, err := base64.RawURLEncoding.DecodeString(text); !ok || err != nil || len(b) != statecontext.TokenSecretBytes {

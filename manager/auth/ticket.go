@@ -13,16 +13,16 @@ import (
 	"tidemark/statecontext"
 )
 
-// Tickets issues tickets: for a short time they stand for somebody whom this process has let in, so that he need not
-// show his credentials to others. Only the process that issued a ticket can tell whether it is good, and only for as
-// long as it runs: nobody else has the key.
+// Tickets issues tickets: for a short time a ticket stands for a client that this process has authenticated, so that
+// the client need not send its credentials to other processes. Only the process that issued a ticket can verify it,
+// and only while it runs, because no other process has the key.
 type Tickets struct {
 	issuer string
 	key    [sha256.Size]byte
 	now    func() time.Time
 }
 
-// NewTickets makes them with a new key; issuer is how others reach this process.
+// NewTickets returns an issuer with a new key; issuer is the address at which other processes reach this one.
 func NewTickets(issuer string, now func() time.Time) (*Tickets, error) {
 	t := &Tickets{issuer: issuer, now: now}
 	if _, err := rand.Read(t.key[:]); err != nil {
@@ -31,7 +31,7 @@ func NewTickets(issuer string, now func() time.Time) (*Tickets, error) {
 	return t, nil
 }
 
-// claim is what a ticket says. It is signed, not secret.
+// claim is the content of a ticket. It is signed, but not secret.
 type claim struct {
 	Issuer   string                `json:"by"`
 	Name     string                `json:"name"`
@@ -44,7 +44,7 @@ type claim struct {
 
 var ticketText = base64.RawURLEncoding
 
-// Issue makes a ticket for somebody who was let in. It ends after so long.
+// Issue returns a ticket for an identity; it expires after good.
 func (t *Tickets) Issue(id *Identity, good time.Duration) (string, error) {
 	b, err := json.Marshal(claim{Issuer: t.issuer, Name: id.Name, Role: id.Role, User: id.user, Modified: id.modified,
 		Token: id.token, EndsMS: t.now().Add(good).UnixMilli()})
@@ -60,8 +60,8 @@ func (t *Tickets) sign(b []byte) []byte {
 	return m.Sum(nil)
 }
 
-// Open returns whom a ticket was issued for; Authenticator.Still tells whether he would be let in now. The error wraps
-// ErrUnauthenticated: the ticket is not of this process, or has ended.
+// Open returns the identity for which a ticket was issued; Authenticator.Still reports whether it would be accepted
+// now. The error wraps ErrUnauthenticated if the ticket is not from this process or has expired.
 func (t *Tickets) Open(ticket string) (*Identity, error) {
 	c, b, sum, err := readTicket(ticket)
 	switch {
@@ -75,7 +75,7 @@ func (t *Tickets) Open(ticket string) (*Identity, error) {
 	return &Identity{Name: c.Name, Role: c.Role, user: c.User, modified: c.Modified, token: c.Token}, nil
 }
 
-// TicketIssuer returns who can tell whether a ticket is good, as the ticket itself says.
+// TicketIssuer returns the address of the process that can verify a ticket, as stated in the ticket.
 func TicketIssuer(ticket string) (string, error) {
 	c, _, _, err := readTicket(ticket)
 	return c.Issuer, err

@@ -7,22 +7,22 @@ import (
 	"sync"
 )
 
-// maxWaiting bounds the logins that wait for a hash; each waits for some 10 ms for each that is before it.
+// maxWaiting bounds the logins that wait for a hash; each waits about 10 ms for every login before it.
 const maxWaiting = 1024
 
-// turns gives out the places in which hashes are computed: to each address in turn, so that who sends many tries makes
-// only himself wait.
+// turns schedules the slots for computing hashes, to each address in turn, so that a sender of many attempts delays
+// only itself.
 type turns struct {
 	mu      sync.Mutex
 	free    int
 	waiting int
-	queues  map[string][]chan struct{} // by address, none of them empty
-	order   []string                   // the addresses of queues: whose turn is next
+	queues  map[string][]chan struct{} // by address; never empty
+	order   []string                   // the addresses in queues, next first
 }
 
 func newTurns(places int) *turns { return &turns{free: places, queues: map[string][]chan struct{}{}} }
 
-// enter waits for a place; leave gives it back. It fails when too many wait, or with its context.
+// enter waits for a slot; leave releases it. It returns an error if too many logins wait, or ctx ends.
 func (q *turns) enter(ctx context.Context, address string) error {
 	q.mu.Lock()
 	if q.free > 0 {
@@ -48,13 +48,13 @@ func (q *turns) enter(ctx context.Context, address string) error {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if !q.drop(address, granted) { // the place came at that moment
+	if !q.drop(address, granted) { // the slot was granted at that moment
 		q.pass()
 	}
 	return ctx.Err()
 }
 
-// drop takes somebody who waits out of the queue; false when he waits no more.
+// drop removes a waiter from its queue; it returns false if it is no longer waiting.
 func (q *turns) drop(address string, granted chan struct{}) bool {
 	queue := q.queues[address]
 	i := slices.Index(queue, granted)
@@ -69,14 +69,14 @@ func (q *turns) drop(address string, granted chan struct{}) bool {
 	return true
 }
 
-// leave returns a place back.
+// leave releases a slot.
 func (q *turns) leave() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.pass()
 }
 
-// pass returns a place to the next address. q.mu is held.
+// pass gives a slot to the next address. The caller holds q.mu.
 func (q *turns) pass() {
 	if len(q.order) == 0 {
 		q.free++
@@ -85,7 +85,7 @@ func (q *turns) pass() {
 	address := q.order[0]
 	next := q.queues[address][0]
 	q.drop(address, next)
-	if len(q.queues[address]) > 0 { // its next one comes after all others
+	if len(q.queues[address]) > 0 { // its next waiter comes after all other addresses
 		q.order = append(q.order[1:], address)
 	}
 	close(next)

@@ -1,12 +1,14 @@
-// Package watch serves the changes of the replicated state to any number of watchers, as server-sent events.
+// Package watch streams the changes of the replicated state to any number of watchers, as server-sent events.
 //
-// What it promises: a watcher sees one snapshot and then every change of the kinds that it asked for, in cas order,
-// none missing, none twice, also across a reconnection to another manager, as long as its position is held here; else
-// it is given a new snapshot that says why. All events of one cas come together. An update is encoded once, whoever
-// watches; of a watcher there is only its position. Updates that come several times a second (stability timestamps) are
-// kept apart: they wake nobody who did not ask for them and crowd nothing else out.
+// A watcher receives one snapshot and then every change of the requested kinds in cas order, none missing and none
+// twice, also across a reconnection to another manager, as long as that manager still holds the changes after the
+// watcher's position; otherwise it gets a new snapshot with the reason. All events of one cas are delivered together.
+// An update is encoded once for all watchers; per watcher there is only a position. Updates that occur several times
+// a second (stability timestamps) are kept separately: they do not wake watchers that have not requested them, and do
+// not displace other updates.
 //
-// What it never does: hold up Apply, wait for a watcher (who is too slow is told so and dropped), or need a leader.
+// The package never delays Apply, never waits for a watcher (one that is too slow gets an error and is dropped), and
+// does not need a leader.
 package watch
 
 import (
@@ -24,66 +26,66 @@ import (
 
 // Bounds.
 const (
-	// MaxWatchers bounds all watchers of a manager: each is a connection and a goroutine, about 30 kB, beside what it was
-	// given and has not taken yet: batchBytes of changes, or a snapshot.
+	// MaxWatchers bounds the watchers of a manager: each is a connection and a goroutine, about 30 kB, plus the data
+	// that it was given and has not taken yet: batchBytes of changes, or a snapshot.
 	MaxWatchers = 4096
-	// MaxLent bounds the bytes of snapshots that watchers have not taken yet, which may last for as long as a stream does.
-	// One that several are given at the same time counts once, and one alone may be larger. MaxLentPerAddress bounds those
-	// of one address likewise.
+	// MaxLent bounds the bytes of snapshots that watchers have not taken yet, which may last as long as a stream. A
+	// snapshot given to several watchers counts once, and a single one may be larger. MaxLentPerAddress bounds them per
+	// remote address.
 	MaxLent           = 256 << 20
 	MaxLentPerAddress = MaxLent / 4
-	// MaxPerAddress bounds the watchers from one address, so that one host cannot take all places.
+	// MaxPerAddress bounds the watchers from one address, so that one host cannot use all of them.
 	MaxPerAddress = 2048
-	// quiet and loud updates that are kept for who resumes or is slow.
+	// Quiet and loud updates that are kept for watchers that resume or are slow.
 	quietUnits, quietBytes = 8192, 16 << 20
 	loudUnits, loudBytes   = 4096, 2 << 20
-	// batchBytes bounds what a watcher is given at once.
+	// batchBytes bounds the bytes that a watcher gets at once.
 	batchBytes = 64 << 10
-	// snapshotFor is how long an encoded snapshot serves others who ask for the same kinds.
+	// snapshotFor is how long an encoded snapshot is reused for other watchers of the same kinds.
 	snapshotFor = time.Second
-	// snapshotsKept bounds encoded snapshots: sets of kinds that are asked for at the same time.
+	// snapshotsKept bounds the encoded snapshots: the sets of kinds requested at the same time.
 	snapshotsKept = 4
-	// Heartbeat is how often a silent stream says that it lives and how far it is.
+	// Heartbeat is the interval at which an idle stream sends a sign of life with its position.
 	Heartbeat = 5 * time.Second
-	// BehindWait is how long a watcher that has seen more than this manager is kept waiting for it.
+	// BehindWait is how long a watcher with a newer position than this manager waits for it to catch up.
 	BehindWait = 3 * time.Second
 )
 
 var (
-	// ErrClosed is wrapped when the hub has ended.
+	// ErrClosed is wrapped if the hub has ended.
 	ErrClosed = errors.New("this manager stops")
-	// ErrSlow is wrapped when a watcher is too slow for what is kept.
+	// ErrSlow is wrapped if a watcher needs updates that are no longer kept.
 	ErrSlow = errors.New("the watcher is too slow")
-	// ErrBehind is wrapped when this manager has not seen yet what the watcher has.
+	// ErrBehind is wrapped if this manager has not seen everything that the watcher has.
 	ErrBehind = errors.New("this manager is behind")
-	// ErrFull is wrapped when MaxWatchers watch already, or are given MaxLent bytes.
+	// ErrFull is wrapped if there are MaxWatchers watchers, or MaxLent bytes are lent to them.
 	ErrFull = errors.New("too many watchers")
-	// ErrAddressFull is wrapped when MaxPerAddress watch from one address already.
+	// ErrAddressFull is wrapped if there are MaxPerAddress watchers from one address.
 	ErrAddressFull = errors.New("too many watchers from one address")
 )
 
-// Machine is where updates come from; *fsm.FSM is one.
+// Machine is the source of updates; *fsm.FSM implements it.
 type Machine interface {
 	Subscribe() *fsm.Subscription
 	Feed(restores, since uint64) fsm.Feed
 }
 
-// Hub turns updates into events and hands them to watchers. Use New, and Run it.
+// Hub turns updates into events and passes them to watchers. Use New, and call Run.
 type Hub struct {
 	machine Machine
 	log     hclog.Logger
 	now     func() time.Time
 
-	mu         sync.Mutex // guards what follows; held for moments only
+	mu         sync.Mutex // guards the fields below; held for short times only
 	state      *statecontext.State
 	restores   uint64
 	lineage    Lineage
-	generation uint64 // rises when watchers have to begin anew
-	why        reason // of the newest generation
+	generation uint64 // rises when watchers have to start again from a snapshot
+	why        reason // reason of the newest generation
 	quiet      ring
 	loud       ring
-	calm       chan struct{} // closed when a quiet unit comes
-	every      chan struct{} // closed when any unit comes
+	calm       chan struct{} // closed at a quiet unit
+	every      chan struct{} // closed at any unit
 	closed     bool
 	watchers   int
 	from       map[string]int
@@ -94,10 +96,10 @@ type Hub struct {
 	snapshots []*encoded
 }
 
-// reason is why a watcher is given a snapshot.
+// reason is why a watcher gets a snapshot.
 type reason struct{ code, detail string }
 
-// New makes a Hub.
+// New returns a Hub.
 func New(machine Machine, logger hclog.Logger) *Hub {
 	h := &Hub{machine: machine, log: logger, now: time.Now, state: statecontext.New(), calm: make(chan struct{}),
 		every: make(chan struct{}),
@@ -106,7 +108,7 @@ func New(machine Machine, logger hclog.Logger) *Hub {
 	return h
 }
 
-// Run takes over updates until ctx ends; then all watchers are told.
+// Run reads updates until ctx ends, and then ends all watchers.
 func (h *Hub) Run(ctx context.Context) error {
 	changes := h.machine.Subscribe()
 	defer changes.Close()
@@ -124,7 +126,7 @@ func (h *Hub) Run(ctx context.Context) error {
 	}
 }
 
-// pull takes over what is new. Only Run calls it, so that what it reads of the hub does not change meanwhile.
+// pull reads new updates. Only Run calls it, so the fields that it reads do not change meanwhile.
 func (h *Hub) pull() {
 	feed := h.machine.Feed(h.restores, h.state.CAS())
 	lineage := Lineage{Cluster: feed.State.ClusterID(), Epoch: feed.State.Epoch()}
@@ -132,7 +134,7 @@ func (h *Hub) pull() {
 	case feed.Restores != h.restores:
 		h.reset(feed, lineage, reason{"restored", "the state of this manager was replaced as a whole"})
 		return
-	// else the cluster has got its id: what was before is its history
+	// otherwise the cluster has just got its id, and earlier updates belong to its history
 	case lineage != h.lineage && h.lineage.Cluster != "":
 		h.reset(feed, lineage, reason{"epoch", fmt.Sprintf("the cluster is %s in epoch %d now", lineage.Cluster,
 			lineage.Epoch)})
@@ -156,7 +158,7 @@ func (h *Hub) pull() {
 			n++
 		}
 		u, err := newUnit(events[:n], lineage)
-		if err != nil { // it cannot be; and nobody may miss an update in silence
+		if err != nil { // should not happen; but no update may be skipped silently
 			h.log.Error("an update cannot be encoded; watchers begin anew", "cas", events[0].CAS, "error", err)
 			h.reset(feed, lineage, reason{"overrun", err.Error()})
 			return
@@ -178,7 +180,7 @@ func (h *Hub) pull() {
 	h.wake(quiet)
 }
 
-// reset begins anew from a state.
+// reset starts again from a state.
 func (h *Hub) reset(feed fsm.Feed, lineage Lineage, why reason) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -189,7 +191,7 @@ func (h *Hub) reset(feed fsm.Feed, lineage Lineage, why reason) {
 	h.wake(true)
 }
 
-// wake lets go who waits. h.mu is held.
+// wake wakes the waiting watchers. The caller holds h.mu.
 func (h *Hub) wake(quiet bool) {
 	close(h.every)
 	h.every = make(chan struct{})
@@ -199,7 +201,7 @@ func (h *Hub) wake(quiet bool) {
 	}
 }
 
-// floor is the cas above which everything of these kinds is held. h.mu is held.
+// floor returns the cas above which all updates of these kinds are held. The caller holds h.mu.
 func (h *Hub) floor(kinds Kinds) uint64 {
 	if kinds&LoudKinds() != 0 {
 		return max(h.quiet.floor, h.loud.floor)
@@ -207,24 +209,24 @@ func (h *Hub) floor(kinds Kinds) uint64 {
 	return h.quiet.floor
 }
 
-// Watchers is how many watch now.
+// Watchers returns the present number of watchers.
 func (h *Hub) Watchers() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.watchers
 }
 
-// Request is what a watcher wants.
+// Request describes what a watcher wants.
 type Request struct {
-	// Since is what it has seen already; nil: nothing, it wants a snapshot first.
+	// Since is the position up to which the watcher has seen the changes; nil: it wants a snapshot first.
 	Since *Position
 	Kinds Kinds
 	// From is the watcher's address, for MaxPerAddress.
 	From string
 }
 
-// Join admits a watcher; it has to be closed. One that has seen more than this manager waits for it, at most
-// BehindWait. Errors wrap ErrFull, ErrAddressFull, ErrBehind, ErrClosed, or ctx's error.
+// Join admits a watcher; the caller must close it. If its position is newer than this manager's state, Join waits for
+// the state, up to BehindWait. Errors wrap ErrFull, ErrAddressFull, ErrBehind, ErrClosed, or ctx's error.
 func (h *Hub) Join(ctx context.Context, r Request) (*Watcher, error) {
 	if err := h.admit(r.From); err != nil {
 		return nil, err
@@ -257,7 +259,7 @@ func (h *Hub) admit(from string) error {
 	return nil
 }
 
-// place finds out where a watcher begins.
+// place determines where a watcher begins.
 func (h *Hub) place(ctx context.Context, w *Watcher, since *Position) error {
 	late := time.NewTimer(BehindWait)
 	defer late.Stop()
@@ -292,7 +294,7 @@ func (h *Hub) place(ctx context.Context, w *Watcher, since *Position) error {
 	}
 }
 
-// behind returns why a watcher has to wait, nil when it has not. h.mu is held.
+// behind returns why a watcher has to wait, or nil if it need not. The caller holds h.mu.
 func (h *Hub) behind(since *Position) error {
 	switch {
 	case h.lineage.Cluster == "":
@@ -311,7 +313,7 @@ func (h *Hub) behind(since *Position) error {
 	return nil
 }
 
-// begin puts a watcher at its position, or notes why it needs a snapshot. h.mu is held.
+// begin sets a watcher to its position, or records why it needs a snapshot. The caller holds h.mu.
 func (h *Hub) begin(w *Watcher, since *Position) {
 	w.generation, w.lineage = h.generation, h.lineage
 	switch {

@@ -10,7 +10,7 @@ import (
 	"tidemark/statecontext"
 )
 
-// ErrRequest is wrapped when kinds or a position cannot be read.
+// ErrRequest is wrapped if kinds or a position cannot be parsed.
 var ErrRequest = errors.New("bad watch request")
 
 // Kinds is a set of kinds of events.
@@ -23,10 +23,10 @@ func kindBit(k statecontext.EventKind) Kinds {
 	return 0
 }
 
-// AllKinds is every kind.
+// AllKinds returns the set of all kinds.
 func AllKinds() Kinds { return 1<<len(statecontext.EventKinds()) - 1 }
 
-// LoudKinds are those that come several times a second (statecontext.EventKind.Loud).
+// LoudKinds returns the kinds that occur several times a second (statecontext.EventKind.Loud).
 func LoudKinds() (set Kinds) {
 	for _, k := range statecontext.EventKinds() {
 		if k.Loud() {
@@ -39,8 +39,8 @@ func LoudKinds() (set Kinds) {
 // Has reports whether the kind is in the set.
 func (s Kinds) Has(k statecontext.EventKind) bool { return s&kindBit(k) != 0 }
 
-// ParseKinds reads a list separated by commas; "" is every kind but the loud ones, "all" is every kind. Errors wrap
-// ErrRequest and list what there is.
+// ParseKinds parses a comma-separated list; "" means every kind except the loud ones, "all" means every kind. Errors
+// wrap ErrRequest and list the valid kinds.
 func ParseKinds(text string) (set Kinds, err error) {
 	if text == "" {
 		return AllKinds() &^ LoudKinds(), nil
@@ -67,20 +67,20 @@ func kindNames() string {
 	return strings.Join(names, ", ")
 }
 
-// Lineage names one history of cas values: within it, one cas is one state, on every manager.
+// Lineage identifies one history of cas values: within it, one cas denotes the same state on every manager.
 type Lineage struct {
 	Cluster string
 	Epoch   uint64
 }
 
-// Position is how far somebody has watched: it knows everything up to CAS. Without a cluster (what people type) it is
-// taken to be of the cluster that is asked.
+// Position is how far a watcher has come: it has seen every change up to CAS. A position without a cluster (as users
+// type it) refers to the cluster that it is sent to.
 type Position struct {
 	CAS uint64
 	Lineage
 }
 
-// String is the form of SSE ids and of ?since=: cas@cluster.epoch.
+// String returns the form used in SSE ids and in ?since=: cas@cluster.epoch.
 func (p Position) String() string {
 	if p.Cluster == "" {
 		return strconv.FormatUint(p.CAS, 10)
@@ -88,10 +88,10 @@ func (p Position) String() string {
 	return fmt.Sprintf("%d@%s.%d", p.CAS, p.Cluster, p.Epoch)
 }
 
-// maxPosition bounds the text of a position in bytes: a cluster's name is at most 220.
+// maxPosition bounds the text of a position in bytes: the name of a cluster has at most 220.
 const maxPosition = 300
 
-// ParsePosition reads what String gives. Errors wrap ErrRequest.
+// ParsePosition parses the result of String. Errors wrap ErrRequest.
 func ParsePosition(text string) (p Position, err error) {
 	bad := func() (Position, error) {
 		return Position{}, fmt.Errorf("%w: position %.40q: want a cas as 87, or an event's id as 87@cluster.epoch",

@@ -7,17 +7,17 @@ import (
 	"tidemark/statecontext"
 )
 
-// unit is one update as it is sent: all events of one cas in one server-sent event, so that nobody ever resumes in the
-// middle.
+// unit is one update as it is sent: all events of one cas in one server-sent event, so that no watcher resumes within
+// an update.
 type unit struct {
 	cas   uint64
 	kinds Kinds
 	data  []byte
 	head  int    // bytes before the first event
-	parts []part // where the events lie in data; nil when there is one
+	parts []part // positions of the events in data; nil if there is only one
 }
 
-// part is one event's place in a unit's data.
+// part is the position of one event in a unit's data.
 type part struct {
 	kind       Kinds
 	start, end int
@@ -52,7 +52,7 @@ func newUnit(events []statecontext.Event, lineage Lineage) (unit, error) {
 	return u, nil
 }
 
-// of returns what somebody sees who asked for these kinds: the one encoding that all share when all of it is wanted.
+// of returns the data for a watcher of these kinds: the shared encoding if it wants all of the events.
 func (u *unit) of(kinds Kinds) []byte {
 	if u.kinds&^kinds == 0 {
 		return u.data
@@ -70,13 +70,13 @@ func (u *unit) of(kinds Kinds) []byte {
 	return append(out, unitTail...)
 }
 
-// ring holds the newest units, ascending by cas, within a number and a size.
+// ring holds the newest units, ascending by cas, up to a number and a size.
 type ring struct {
 	maxUnits, maxBytes int
-	units              []unit // those before first have been given up
+	units              []unit // units before first have been dropped
 	first              int
 	bytes              int
-	floor              uint64 // units of cas values above it are all held
+	floor              uint64 // all units with a cas above floor are held
 }
 
 func (r *ring) live() []unit { return r.units[r.first:] }

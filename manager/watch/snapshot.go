@@ -13,20 +13,20 @@ import (
 	"tidemark/statecontext"
 )
 
-// encoded is a snapshot that others may be given too: the event from its second field on.
+// encoded is a snapshot that several watchers may share: the event from its second field on.
 type encoded struct {
 	kinds      Kinds
 	generation uint64
 	cas        uint64
 	made       time.Time
 	data       []byte
-	lentTo     map[string]int // watchers that have not taken it yet, by address; guarded by the hub's mu
+	lentTo     map[string]int // number of watchers that have not taken it yet, by address; guarded by the hub's mu
 }
 
-// lend gives a watcher a snapshot to take, where there is room for it. h.mu is held.
+// lend gives a watcher a snapshot if the limits allow it. The caller holds h.mu.
 func (h *Hub) lend(w *Watcher, e *encoded) error {
 	if w.from == gone {
-		return nil // nobody would give it back
+		return nil // a closed watcher would never give it back
 	}
 	if e.lentTo[w.from] == 0 {
 		if err := h.room(w.from, len(e.data)); err != nil {
@@ -42,7 +42,7 @@ func (h *Hub) lend(w *Watcher, e *encoded) error {
 	return nil
 }
 
-// room refuses so many more bytes of a snapshot beyond MaxLent and MaxLentPerAddress. h.mu is held.
+// room returns an error if bytes more of a snapshot would exceed MaxLent or MaxLentPerAddress. The caller holds h.mu.
 func (h *Hub) room(from string, bytes int) error {
 	if h.lent > 0 && h.lent+bytes > MaxLent {
 		return fmt.Errorf("%w: those that are slow have %d MiB of snapshots yet to take, and %d MiB is the most", ErrFull,
@@ -55,7 +55,7 @@ func (h *Hub) room(from string, bytes int) error {
 	return nil
 }
 
-// takeBack notes that a watcher has taken what it was given, or never will. h.mu is held.
+// takeBack records that a watcher has taken its snapshot, or never will. The caller holds h.mu.
 func (h *Hub) takeBack(w *Watcher) {
 	e := w.takes
 	if e == nil {
@@ -74,7 +74,7 @@ func (h *Hub) takeBack(w *Watcher) {
 	}
 }
 
-// encode returns a snapshot of s, or a slightly older one that leads to the same.
+// encode returns a snapshot of s, or a slightly older one from which the kept updates lead to s.
 func (h *Hub) encode(s *statecontext.State, generation uint64, kinds Kinds) (*encoded, error) {
 	h.snapMu.Lock()
 	defer h.snapMu.Unlock()
@@ -103,7 +103,7 @@ func (h *Hub) encode(s *statecontext.State, generation uint64, kinds Kinds) (*en
 	return e, nil
 }
 
-// newSnapshot is what a state says of these kinds; what was not asked for is absent.
+// newSnapshot returns the part of a state that belongs to these kinds; the rest is absent.
 func newSnapshot(s *statecontext.State, kinds Kinds) *v1.WatchState {
 	v := &v1.WatchState{CAS: s.CAS(), ClusterID: s.ClusterID(), TimeMS: s.WallMS()}
 	if kinds.Has(statecontext.EventCluster) {
@@ -178,7 +178,7 @@ func addBuckets(v *v1.WatchState, s *statecontext.State, kinds Kinds) {
 	}
 }
 
-// quote makes a JSON string.
+// quote returns s as a JSON string.
 func quote(s string) []byte {
 	b, _ := json.Marshal(s) // a string always marshals
 	return b

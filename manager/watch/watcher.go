@@ -8,23 +8,23 @@ import (
 	"tidemark/statecontext"
 )
 
-// Watcher is one stream of events. It belongs to one goroutine, but for Close.
+// Watcher is one stream of events. Only one goroutine may use it, except for Close.
 type Watcher struct {
 	hub        *Hub
 	kinds      Kinds
 	from       string
-	cas        uint64 // everything up to it was given
+	cas        uint64 // everything up to it was delivered
 	lineage    Lineage
 	generation uint64
-	needs      *reason  // for a snapshot
-	takes      *encoded // the snapshot that it was given last, until it asks for more; guarded by the hub's mu
+	needs      *reason  // why it needs a snapshot; nil: it does not
+	takes      *encoded // the newest snapshot it was given, until its next call of Next; guarded by the hub's mu
 	idle       *time.Timer
 }
 
-// gone is the address of a watcher that was closed.
+// gone is the address of a closed watcher.
 const gone = "\x00"
 
-// Close returns the watcher's place to another one.
+// Close removes the watcher and frees its slot.
 func (w *Watcher) Close() {
 	h := w.hub
 	h.mu.Lock()
@@ -43,12 +43,12 @@ func (w *Watcher) Close() {
 	}
 }
 
-// Position is how far the watcher is.
+// Position returns how far the watcher has come.
 func (w *Watcher) Position() Position { return Position{CAS: w.cas, Lineage: w.lineage} }
 
-// Next waits for what comes next and gives its bytes, to be written one after the other; they are shared and must not
-// be changed. Without any change it is a heartbeat. Who asks has taken what came before. Errors wrap ErrSlow, ErrFull,
-// ErrClosed or ctx's error.
+// Next waits for the next changes and returns their bytes, to be written in order; the bytes are shared, and the
+// caller must not modify them. If nothing changes, it returns a heartbeat. Calling Next confirms that the previous
+// result was taken. Errors wrap ErrSlow, ErrFull, ErrClosed or ctx's error.
 func (w *Watcher) Next(ctx context.Context) ([][]byte, error) {
 	h := w.hub
 	for {
@@ -95,7 +95,8 @@ func (w *Watcher) Next(ctx context.Context) ([][]byte, error) {
 	}
 }
 
-// collect gives units above w.cas, quiet and loud ones in cas order, up to batchBytes, and moves w.cas. h.mu is held.
+// collect returns units above w.cas, quiet and loud ones in cas order, up to batchBytes, and advances w.cas. The
+// caller holds h.mu.
 func (w *Watcher) collect() (out [][]byte) {
 	h := w.hub
 	quiet := h.quiet.after(w.cas)
@@ -118,26 +119,25 @@ func (w *Watcher) collect() (out [][]byte) {
 		}
 		w.cas = u.cas
 	}
-	w.cas = h.state.CAS() // of the kinds that are wanted there was nothing up to here
+	w.cas = h.state.CAS() // no wanted update follows up to here
 	return out
 }
 
-// heartbeat says that the stream lives, and moves the position from which the client resumes: an SSE event without data
-// is no event, but its id counts.
+// heartbeat returns a sign of life that also advances the position from which the client resumes: an SSE event
+// without data is not dispatched, but its id is used.
 func (w *Watcher) heartbeat() []byte {
 	return fmt.Appendf(nil, ": alive\nid: %s\n\n", w.Position())
 }
 
-// Marker is the last event of a stream that ends though nothing is wrong with the connection: reason is one of
-// v1.WatchEnd.
+// Marker returns the last event of a stream that ends although the connection works; reason is one of v1.WatchEnd.
 func (w *Watcher) Marker(reason, detail string) []byte {
 	p := w.Position()
 	return fmt.Appendf(nil, "id: %s\nevent: end\ndata: {\"reason\":%q,\"last_cas\":%d,\"detail\":%s}\n\n", p, reason,
 		p.CAS, quote(detail))
 }
 
-// snapshot returns the complete state of the kinds that are wanted. Snapshots of a moment ago serve as well, as long as
-// everything since then is held. An error leaves the watcher where it is.
+// snapshot returns the complete state of the wanted kinds. A slightly older snapshot is reused if all updates since
+// then are held. An error leaves the watcher's position unchanged.
 func (w *Watcher) snapshot(s *statecontext.State, generation uint64, lineage Lineage) ([][]byte, error) {
 	h := w.hub
 	e, err := h.encode(s, generation, w.kinds)
