@@ -11,11 +11,11 @@ import (
 // FirstAdmin is the name of the first administrator.
 const FirstAdmin = "admin"
 
-// adminInterval is how often a cluster without users is looked for.
+// adminInterval is the interval of the checks for a cluster without users.
 const adminInterval = 500 * time.Millisecond
 
-// noteUsers adds the first administrator, on the leader of a cluster without users, and stores on every manager when
-// there are some, so that a restart does not open what was closed. What fails is tried again.
+// noteUsers adds the first administrator if this manager leads a cluster without users. On every manager it records
+// when the cluster has users, so that a restart does not open a cluster that was closed. Failures are retried.
 func (m *Manager) noteUsers(ctx context.Context) error {
 	tick := time.NewTicker(adminInterval)
 	defer tick.Stop()
@@ -38,7 +38,7 @@ func (m *Manager) noteUsers(ctx context.Context) error {
 			continue
 		}
 		var err error
-		if hash == "" { // once: it takes a core for a while
+		if hash == "" { // only once: hashing takes a core for a while
 			hash, err = auth.HashPassword(m.cfg.InitialAdmin)
 		}
 		if err == nil {
@@ -47,7 +47,7 @@ func (m *Manager) noteUsers(ctx context.Context) error {
 		switch {
 		case err == nil:
 			m.log.Info("the first administrator was added", "user", FirstAdmin)
-		case err.Error() != told: // once for as long as it is the same
+		case err.Error() != told: // log it once as long as it stays the same
 			told = err.Error()
 			m.log.Warn("the first administrator could not be added; trying again", "error", err)
 		}

@@ -8,23 +8,23 @@ import (
 	"gopkg.in/natefinch/lumberjack.v2"
 )
 
-// DefaultAuditFiles and DefaultAuditSize are what AuditFile has where nothing is said.
+// DefaultAuditSize and DefaultAuditFiles are the defaults of AuditFile's fields.
 const (
 	DefaultAuditSize  = 100 // MiB
 	DefaultAuditFiles = 10
 )
 
-// AuditFile says where the audit log is. When the file is full it goes on under a name with the time, beside a new one.
+// AuditFile configures the audit log. A full file is renamed with the time in its name, and a new one is begun.
 type AuditFile struct {
 	Name  string // "": no audit log
-	Size  int    // MiB of a file; 0: DefaultAuditSize
-	Files int    // full ones that are kept, 0: DefaultAuditFiles
+	Size  int    // MiB per file; 0: DefaultAuditSize
+	Files int    // number of full files to keep; 0: DefaultAuditFiles
 }
 
-// open returns what writes the file, nil when there is to be none. That it cannot be written is told at once.
+// open returns the writer of the audit log, nil if there is none. It fails at once if the file cannot be written.
 func (f AuditFile) open() (io.WriteCloser, error) {
 	if f.Name == "" {
-		return nil, nil //nolint:nilnil // none is wanted
+		return nil, nil //nolint:nilnil // no audit log is configured
 	}
 	if f.Size < 0 || f.Files < 0 {
 		return nil, fmt.Errorf("--audit-log-size %d and --audit-log-files %d: want numbers above 0", f.Size, f.Files)
@@ -46,7 +46,7 @@ func (f AuditFile) open() (io.WriteCloser, error) {
 	return to, nil
 }
 
-// auditTo is what the API writes to, nil for nothing.
+// auditTo returns the writer for the API, nil if there is none.
 func (m *Manager) auditTo() io.Writer {
 	if m.audit == nil {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// showLibrary puts what hashicorp/raft and raft-boltdb measure into a registry. The library knows one receiver per
-// process and takes no other: this sets it.
+// showLibrary exports the metrics of hashicorp/raft and raft-boltdb through a registry. The library has one metrics
+// receiver per process; showLibrary sets it.
 func showLibrary(registry *prometheus.Registry) error {
 	cfg := gometrics.DefaultConfig("")
 	cfg.EnableHostname, cfg.EnableRuntimeMetrics = false, false
@@ -19,12 +19,13 @@ func showLibrary(registry *prometheus.Registry) error {
 	return err
 }
 
-// librarySink takes the measurements of hashicorp/raft and raft-boltdb and shows them as Prometheus has it: words apart
-// (raft.fsm.lastRestoreDuration is raft_fsm_last_restore_duration_seconds), seconds for its milliseconds, _total behind
-// a counter, histograms for its samples.
+// librarySink receives the measurements of hashicorp/raft and raft-boltdb and exports them by Prometheus'
+// conventions: words separated by underscores (raft.fsm.lastRestoreDuration becomes
+// raft_fsm_last_restore_duration_seconds), seconds in place of milliseconds, _total after a counter's name,
+// histograms for samples.
 type librarySink struct {
 	registry *prometheus.Registry
-	vectors  sync.Map // name and labels as the library has them, joined → what takes the value
+	vectors  sync.Map // library's name and labels, joined → the series
 	making   sync.Mutex
 }
 
@@ -32,24 +33,24 @@ func newLibrarySink(registry *prometheus.Registry) *librarySink {
 	return &librarySink{registry: registry}
 }
 
-// sizes are the samples that are no times, and what they count; "" where the name says so.
+// sizes maps the samples that are not durations to their unit; "" if the name contains it.
 var sizes = map[string]string{"raft.boltdb.logBatchSize": "bytes", "raft.boltdb.logSize": "bytes",
 	"raft.boltdb.logsPerBatch": "", "raft.boltdb.writeCapacity": "", "raft.fsm.applyBatchNum": ""}
 
-// shares are the samples between 0 and 1.
+// shares holds the samples between 0 and 1.
 var shares = map[string]bool{"raft.thread.main.saturation": true, "raft.thread.fsm.saturation": true}
 
-// times are the gauges in milliseconds.
+// times holds the gauges in milliseconds.
 var times = map[string]bool{"raft.fsm.lastRestoreDuration": true, "raft.leader.oldestLogAge": true}
 
-// The kinds of what the library measures.
+// Kinds of the library's measurements.
 const (
 	libraryGauge = iota
 	libraryCounter
 	librarySample
 )
 
-// series is one of them as it is shown.
+// series is one exported metric.
 type series struct {
 	scale float64
 	take  func(labels []string, value float64)
@@ -63,7 +64,7 @@ func (s *librarySink) SetGaugeWithLabels(key []string, v float32, l []gometrics.
 	s.take(libraryGauge, key, v, l)
 }
 
-// EmitKey implements metrics.MetricSink: events without a meaning that could be added up. The library sends none.
+// EmitKey implements metrics.MetricSink for events that cannot be aggregated. The library sends none.
 func (s *librarySink) EmitKey([]string, float32) {}
 
 // IncrCounter implements metrics.MetricSink.
@@ -82,7 +83,7 @@ func (s *librarySink) AddSampleWithLabels(key []string, v float32, l []gometrics
 	s.take(librarySample, key, v, l)
 }
 
-// take hands a measurement to its series, which it makes at the first one.
+// take passes a measurement to its series, which it creates at the first one.
 func (s *librarySink) take(kind int, key []string, v float32, labels []gometrics.Label) {
 	labels = slices.Clone(labels)
 	slices.SortFunc(labels, func(a, b gometrics.Label) int { return strings.Compare(a.Name, b.Name) })
@@ -100,8 +101,8 @@ func (s *librarySink) take(kind int, key []string, v float32, labels []gometrics
 	to.take(values, float64(v)*to.scale)
 }
 
-// series makes what shows a measurement. One whose name has come with other labels before is not shown: the registry
-// takes one form of each.
+// series creates the exported metric for a measurement. If the name has already occurred with other labels, nothing
+// is exported: the registry accepts one set of labels per name.
 func (s *librarySink) series(kind int, id, name string, labels []string) *series {
 	s.making.Lock()
 	defer s.making.Unlock()
@@ -129,7 +130,7 @@ func (s *librarySink) series(kind int, id, name string, labels []string) *series
 			opts.Name, opts.Buckets = strings.TrimSuffix(shown+"_"+unit, "_"), prometheus.ExponentialBuckets(1, 8, 9)
 		case shares[name]:
 			opts.Buckets = prometheus.LinearBuckets(0.1, 0.1, 9)
-		default: // in milliseconds
+		default: // samples are in milliseconds
 			opts.Name, opts.Buckets, to.scale = shown+"_seconds", prometheus.ExponentialBuckets(1e-4, 4, 9), 1e-3
 		}
 		v := prometheus.NewHistogramVec(opts, labels)
@@ -142,7 +143,7 @@ func (s *librarySink) series(kind int, id, name string, labels []string) *series
 	return to
 }
 
-// snake returns a name with its words apart: raft.leader.dispatchNumLogs is raft_leader_dispatch_num_logs.
+// snake returns a name in snake case: raft.leader.dispatchNumLogs becomes raft_leader_dispatch_num_logs.
 func snake(name string) string {
 	var b strings.Builder
 	runes := []rune(name)

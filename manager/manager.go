@@ -1,8 +1,8 @@
-// Package manager is the IndexManager role: it joins the Raft node, its state machine, the coordinator's duties and the
-// REST interface into one process (IM-6).
+// Package manager implements the IndexManager role: it combines the Raft node, its state machine, the coordinator's
+// duties and the REST interface in one process (IM-6).
 //
-// It promises that a manager starts in any order with the others, forms a new cluster only when all expected managers
-// are empty, and hands leadership on before it stops.
+// Managers may start in any order. A manager forms a new cluster only when all expected managers are empty, and
+// transfers leadership before it stops.
 package manager
 
 import (
@@ -43,15 +43,15 @@ import (
 	"tidemark/statecontext"
 )
 
-// Times and limits.
+// Times and limits of a manager's start and stop.
 const (
-	formInterval = 100 * time.Millisecond  // between two questions to the other managers of a new cluster
-	drainGrace   = 1500 * time.Millisecond // for REST requests at the stop
-	// stopPatience bounds an orderly stop. What it waits for without a bound of its own is the disk.
+	formInterval = 100 * time.Millisecond  // interval of the probes of the other managers of a new cluster
+	drainGrace   = 1500 * time.Millisecond // time for REST requests to finish at the stop
+	// stopPatience bounds an orderly stop, in which only the disk has no bound of its own.
 	stopPatience = 15 * time.Second
 )
 
-// ErrHangs is wrapped by what Run ends with when not all of a manager has stopped in time.
+// ErrHangs is wrapped by Run's error if not everything in a manager has stopped in time.
 var ErrHangs = errors.New("not all of this manager has stopped, as where its disk hangs")
 
 // Config configures a manager.
@@ -60,58 +60,57 @@ type Config struct {
 	Dir             string
 	REST            string   // host:port to listen on
 	Raft            string   // host:port to listen on
-	RESTAdvertise   string   // host:port that others are told and dial; REST's listener when empty
+	RESTAdvertise   string   // host:port that other nodes dial; if empty, that of REST's listener
 	RaftAdvertise   string   // the same for Raft
-	BootstrapExpect int      // managers of a new cluster; 0: only join one
+	BootstrapExpect int      // number of managers of a new cluster; 0: only join a cluster
 	Join            []string // REST addresses of all managers
 	Heartbeat       time.Duration
-	PromoteAfter    time.Duration // a new member gets its vote; consensus.DefaultPromoteAfter
-	// newestFormat makes it behave as a program whose newest format level is this one, for tests; 0 is the program's own.
+	PromoteAfter    time.Duration // delay before a new member becomes a voter; default consensus.DefaultPromoteAfter
+	// newestFormat makes the manager behave as a program with this newest format level, for tests; 0: the program's own.
 	newestFormat uint64
-	stopPatience time.Duration // 0: as usual; tests have less of it
-	// StabilitySource moves the stability timestamps of buckets for which none is set; 0 is stability.Sync.
+	stopPatience time.Duration // 0: the default; shorter in tests
+	// StabilitySource moves the stability timestamps of buckets without a setting of their own; 0 is stability.Sync.
 	StabilitySource stability.Source
-	// RepairAfter is for how long an indexer may be away before what it holds is made anew elsewhere; 0:
-	// DefaultRepairAfter, below 0: for ever.
+	// RepairAfter is how long an indexer may be offline before its copies are made anew elsewhere; 0:
+	// DefaultRepairAfter, below 0: never.
 	RepairAfter time.Duration
-	// SplitAbove is how many bytes a slice may have before its index is split by itself, when it has had more for
-	// SplitAfter (0: DefaultSplitAfter); 0: any number.
+	// SplitAbove is the number of bytes that a slice may hold: its index is split automatically after a slice has been
+	// larger for SplitAfter (0: DefaultSplitAfter); 0: unlimited.
 	SplitAbove int64
-	// SplitAboveRate is how many entries may be written to and read from a slice in a second before that, 0: any number.
+	// SplitAboveRate is the same for entries written to and read from a slice per second; 0: unlimited.
 	SplitAboveRate int64
 	SplitAfter     time.Duration
-	// MinFree is the number of free bytes below which this manager is not ready and hands leadership on; 0: it does not
-	// matter.
+	// MinFree is the number of free bytes below which this manager is not ready and transfers leadership; 0: no minimum.
 	MinFree uint64
-	// Failpoint, for tests, is called before each write to the Raft log: the write takes as long and fails as it does.
+	// Failpoint, for tests, runs before each write to the Raft log and adds its duration and its error to the write.
 	Failpoint func() error
-	// OfflineAfter, for tests, is for how long a component may be silent before it counts as gone; 0: as usual.
+	// OfflineAfter, for tests, is how long a component may be silent before it counts as offline; 0: the default.
 	OfflineAfter time.Duration
-	// ProjectorWait, for tests, is how long a statement waits for a projector that answers; 0: as usual.
+	// ProjectorWait, for tests, is how long a statement waits for a projector that answers; 0: the default.
 	ProjectorWait time.Duration
-	// Hold, for tests, is asked before each transition of a slice that moves (coordinator.Config).
+	// Hold, for tests, is called before each transition of a slice that moves (coordinator.Config).
 	Hold func(what string) bool
-	// RaftMetrics shows the Raft library's own metrics at /metrics. It keeps them for the whole process, so that only one
-	// manager of a process can have them.
+	// RaftMetrics exports the Raft library's own metrics at /metrics. The library keeps them per process, so only one
+	// manager in a process can export them.
 	RaftMetrics bool
-	Now         func() time.Time // time.Now
+	Now         func() time.Time // default time.Now
 	Logger      hclog.Logger
 	Tracer      trace.Tracer    // nil: no spans
-	TLS         *tlsconf.Source // on every connection; nil without TLS
-	Insecure    bool            // to listen beyond loopback without TLS
-	// Audit is the file of the audit log, with those that it was before; without a name none is kept.
+	TLS         *tlsconf.Source // for every connection; nil without TLS
+	Insecure    bool            // listen beyond loopback without TLS
+	// Audit configures the audit log; without a name there is none.
 	Audit AuditFile
-	// InitialAdmin is the password of the user admin, who is added when the cluster has no users.
+	// InitialAdmin is the password of the user admin, who is added if the cluster has no users.
 	InitialAdmin string
 }
 
-// DefaultRepairAfter is Config.RepairAfter unless it is set.
+// DefaultRepairAfter is the default of Config.RepairAfter.
 const DefaultRepairAfter = 15 * time.Minute
 
-// DefaultSplitAfter is Config.SplitAfter unless it is set.
+// DefaultSplitAfter is the default of Config.SplitAfter.
 const DefaultSplitAfter = 10 * time.Minute
 
-// Manager is a manager that listens.
+// Manager is a manager whose listeners are open.
 type Manager struct {
 	cfg      Config
 	listener net.Listener
@@ -125,13 +124,13 @@ type Manager struct {
 	commands [2]interface{ Close() }
 	audit    io.WriteCloser // nil: none
 	fatal    chan error
-	stopped  chan struct{} // closed when nothing of Run goes on any more
-	// complained is the complaint that was logged last.
+	stopped  chan struct{} // closed when Run has stopped everything
+	// complained is the text of the newest complaint logged.
 	complained atomic.Pointer[string]
 	log        hclog.Logger
 }
 
-// Open opens the stores and listens; nothing is served before Run.
+// Open opens the stores and the listeners; nothing is served before Run.
 func Open(cfg Config) (*Manager, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
@@ -170,7 +169,7 @@ func (m *Manager) open() error {
 		m.log.Error("this manager ends", "error", err)
 		select {
 		case m.fatal <- err:
-		default: // the first one ends the process
+		default: // the first error already ends the process
 		}
 	})
 	var err error
@@ -198,7 +197,7 @@ func (m *Manager) open() error {
 		Indexers: indexers,
 		REST:     m.url(), Now: m.cfg.Now, Logger: m.log.Named("coordinator"), Settings: settings, Hold: m.cfg.Hold,
 		Quantiles: func(ctx context.Context, x *statecontext.Index, n int, within time.Duration) (partition.Cuts, error) {
-			return m.api.Quantiles(ctx, x, n, within) // made below
+			return m.api.Quantiles(ctx, x, n, within) // assigned below
 		},
 		Loads: func(ctx context.Context, x *statecontext.Index, hot []rebalance.Hot,
 			within time.Duration) ([]partition.Cuts, error) {
@@ -239,7 +238,7 @@ func (m *Manager) open() error {
 	return nil
 }
 
-// url is the base URL that others are told.
+// url returns the base URL that other nodes use.
 func (m *Manager) url() string {
 	if m.cfg.RESTAdvertise != "" {
 		return m.cfg.TLS.BaseURL(m.cfg.RESTAdvertise)
@@ -247,9 +246,9 @@ func (m *Manager) url() string {
 	return m.cfg.TLS.BaseURL(m.listener.Addr().String())
 }
 
-// Run serves until ctx ends: then leadership is handed on first, REST is drained, the stores are closed. A disk that
-// hangs is not waited for: then the error is ErrHangs, and the process is to end. What is not written by then was
-// acknowledged to nobody.
+// Run serves until ctx ends. Then it transfers leadership, drains REST and closes the stores. It does not wait for a
+// disk that hangs: the error is then ErrHangs, and the process has to exit. Writes that are not on disk by then were
+// not acknowledged.
 func (m *Manager) Run(ctx context.Context) error {
 	stopping, over := make(chan struct{}), make(chan error, 1)
 	go func() {
@@ -274,7 +273,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	return err
 }
 
-// run is Run for as long as it takes; stopping is closed when it begins to stop.
+// run is Run without the bound on the stop; it closes stopping when it begins to stop.
 func (m *Manager) run(ctx context.Context, stopping chan<- struct{}) error {
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServing()
@@ -298,7 +297,7 @@ func (m *Manager) run(ctx context.Context, stopping chan<- struct{}) error {
 			return err
 		case <-run.Done():
 		}
-		if _, leads := m.raft.Serving(); leads { // before the REST interface goes: clients find the next one sooner
+		if _, leads := m.raft.Serving(); leads { // before REST is drained, so that clients find the next leader sooner
 			if err := m.raft.TransferLeadership(context.Background()); err != nil {
 				m.log.Info("leadership could not be handed on", "error", err)
 			}
@@ -319,7 +318,7 @@ func (m *Manager) run(ctx context.Context, stopping chan<- struct{}) error {
 	return err
 }
 
-// serve answers REST requests until ctx ends.
+// serve serves REST requests until ctx ends.
 func (m *Manager) serve(ctx context.Context) error {
 	pages, err := console.Handler(m.api.Handler())
 	if err != nil {

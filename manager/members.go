@@ -22,17 +22,17 @@ import (
 	"tidemark/wire"
 )
 
-// Times and limits of the care for this manager's own membership.
+// Times and limits of maintaining this manager's own membership.
 const (
 	registerInterval = 500 * time.Millisecond
-	peersInterval    = 5 * time.Second // between two looks at who the others are, while there is a leader
-	lonelyAfter      = 3 * time.Second // without a leader: ask whether this one is still a member
+	peersInterval    = 5 * time.Second // interval of the probes of the other managers while there is a leader
+	lonelyAfter      = 3 * time.Second // without a leader for this long: check whether this manager is still a member
 	peerTimeout      = time.Second
 	maxPeers         = 32
-	maxPeerAnswer    = 64 << 10 // bytes of what another one says of itself
+	maxPeerAnswer    = 64 << 10 // bytes of a manager's answer to a probe
 )
 
-// lead is what the leader does in a term: the coordinator's duties and the care for the members.
+// lead runs the leader's duties of a term: the coordinator and the steward of the members.
 func (m *Manager) lead(ctx context.Context, term uint64) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return m.coord.Run(ctx, term) })
@@ -49,7 +49,7 @@ func (m *Manager) form(ctx context.Context) error {
 	return err
 }
 
-// prober asks another manager's REST interface.
+// prober calls another manager's REST interface.
 type prober struct{ m *Manager }
 
 // Probe implements consensus.PeerProbe.
@@ -80,26 +80,26 @@ func (p prober) Join(ctx context.Context, addr string) error {
 		&wire.OK{})
 }
 
-// registration is what this manager says of itself.
+// registration returns the registration of this manager.
 func (m *Manager) registration() *wire.RegisterManager {
 	return &wire.RegisterManager{ClusterID: m.raft.ClusterID(), ID: m.raft.ID(), Name: m.cfg.Name, REST: m.url(),
 		Raft: m.raft.Addr(), FormatLevel: m.raft.FormatLevel(), New: m.raft.New(), Epoch: m.raft.Epoch()}
 }
 
-// note stores beside the log what the state says of this manager.
+// note records beside the log what the state says about this manager.
 func (m *Manager) note() error {
 	return errors.Join(m.raft.NoteFormatLevel(), m.raft.NoteEpoch(), m.raft.NoteMember())
 }
 
-// register keeps this manager's addresses known: those in the state by asking the leader to note them, those that the
-// other managers have now by asking them. It ends with consensus.ErrRemoved when this manager was removed. The others
-// are asked also while one that is told hangs: maybe no leader can be elected before their addresses are known.
+// register keeps this manager's addresses up to date in the state, by requests to the leader, and tracks the present
+// addresses of the other managers by probing them. It returns consensus.ErrRemoved if this manager was removed. It
+// probes the others even while an announcement hangs: a leader may need their addresses to be elected.
 func (m *Manager) register(ctx context.Context) error {
 	var telling sync.WaitGroup
 	defer telling.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var told chan error // of an announcement that is under way
+	var told chan error // of the announcement in flight
 	tick := time.NewTicker(registerInterval)
 	defer tick.Stop()
 	led, asked := time.Now(), time.Time{}
@@ -139,9 +139,9 @@ func (m *Manager) register(ctx context.Context) error {
 	}
 }
 
-// toTell returns the managers who are to be told who this one is; none where there is nothing to tell.
+// toTell returns the managers to which this one has to be announced; nil if there is nothing to announce.
 func (m *Manager) toTell(self *wire.RegisterManager, ahead []string, leader string, led time.Time) []string {
-	if len(ahead) > 0 { // a recovery has left this one behind, or it is late; they know
+	if len(ahead) > 0 { // this manager missed a recovery, or lags; they have the newer epoch
 		return ahead
 	}
 	if member, _ := m.raft.Member(); member && m.known(self) && time.Since(led) <= lonelyAfter {
@@ -150,15 +150,15 @@ func (m *Manager) toTell(self *wire.RegisterManager, ahead []string, leader stri
 	return m.managers(leader)
 }
 
-// known reports whether the state says of this manager what is true.
+// known reports whether the state has the right registration of this manager.
 func (m *Manager) known(self *wire.RegisterManager) bool {
 	k := m.raft.State().Manager(self.ID)
 	return k != nil && k.REST == self.REST && k.Raft == self.Raft && k.Name == self.Name &&
 		k.FormatLevel == self.FormatLevel
 }
 
-// managers lists the base URLs of the others: the leader first, then those that have answered a greeting, those in
-// the state, and those of --join.
+// managers returns the base URLs of the other managers: the leader first, then those that have answered a greeting,
+// those in the state, and those from --join.
 func (m *Manager) managers(leader string) (urls []string) {
 	add := func(url string) {
 		if url != m.url() && !slices.Contains(urls, url) && len(urls) < maxPeers {
@@ -167,9 +167,9 @@ func (m *Manager) managers(leader string) (urls []string) {
 	}
 	s := m.raft.State()
 	if l := s.Manager(leader); l != nil {
-		urls = append(urls, l.REST) // this one too
+		urls = append(urls, l.REST) // even if it is this manager
 	}
-	for _, url := range m.raft.Heard() { // they live, or did a while ago
+	for _, url := range m.raft.Heard() { // they are, or recently were, reachable
 		add(url)
 	}
 	for k := range s.Managers() {
@@ -181,7 +181,7 @@ func (m *Manager) managers(leader string) (urls []string) {
 	return urls
 }
 
-// meet asks the others who they are: where they are to be dialled from now on, and which of them are of a later epoch.
+// meet probes the other managers. It records their present addresses and returns those of a later epoch.
 func (m *Manager) meet(ctx context.Context, cluster string) (ahead []string) {
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
@@ -212,7 +212,7 @@ func (m *Manager) meet(ctx context.Context, cluster string) (ahead []string) {
 	return ahead
 }
 
-// complain logs what it did not log last.
+// complain logs a warning unless it equals the previous one.
 func (m *Manager) complain(what string, args ...any) {
 	text := fmt.Sprint(what, args)
 	if last := m.complained.Swap(&text); last == nil || *last != text {
@@ -220,9 +220,9 @@ func (m *Manager) complain(what string, args ...any) {
 	}
 }
 
-// announce tells the managers in turn who this one is, until one answers; each sends it on to its leader. One that
-// hangs keeps it from none of the others. The error wraps consensus.ErrRemoved; anything else is tried again with the
-// next tick.
+// announce sends this manager's registration to the managers in turn until one answers; each forwards it to the
+// leader. A manager that hangs does not delay the next. The error wraps consensus.ErrRemoved if this manager was
+// removed; any other error is retried at the next tick.
 func (m *Manager) announce(ctx context.Context, self *wire.RegisterManager, urls []string) error {
 	ctx, cancel := context.WithTimeout(ctx, m.raft.JoinTimeout())
 	defer cancel()
@@ -248,7 +248,7 @@ func (m *Manager) announce(ctx context.Context, self *wire.RegisterManager, urls
 	return nil
 }
 
-// Recover makes the manager whose data folder dir is the only voter of its cluster, offline; see consensus.Recover.
+// Recover makes the manager with data folder dir the only voter of its cluster, offline; see consensus.Recover.
 func Recover(dir string, do consensus.RecoverOptions, log hclog.Logger) (consensus.RecoveryReport, error) {
 	return consensus.Recover(consensus.Config{Name: "recover", Dir: filepath.Join(dir, "raft"), Version: version.Number,
 		Logger: log},

@@ -14,16 +14,16 @@ import (
 	"tidemark/statecontext"
 )
 
-// collector shows this manager, and, where it leads, the cluster as its coordinator sees it, at each scrape: other
-// managers have no figures of the cluster, so that sums over all managers are right. None has a label per index or
-// vbucket. docs/metrics.md lists the names.
+// collector exports this manager and, on the leader, the cluster as its coordinator sees it, at each scrape. Managers
+// that do not lead export no figures of the cluster, so that sums over all managers are right. No figure has a label
+// per index or vbucket. docs/metrics.md lists the names.
 type collector struct {
 	raft  *consensus.Node
 	coord *coordinator.Coordinator
 	now   func() time.Time
 }
 
-// Describe sends nothing: what there is hangs on who leads.
+// Describe sends nothing: the set of figures depends on whether this manager leads.
 func (c *collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
@@ -55,10 +55,10 @@ type gauges struct {
 	prefix string
 }
 
-// set sends a figure that has no label.
+// set sends a figure without a label.
 func (g *gauges) set(name, help string, v float64) { g.of(name, help, "", "", v) }
 
-// of sends the figure of one value of a label.
+// of sends the figure of one label value.
 func (g *gauges) of(name, help, label, value string, v float64) {
 	var names, values []string
 	if label != "" {
@@ -68,7 +68,7 @@ func (g *gauges) of(name, help, label, value string, v float64) {
 		values...)
 }
 
-// counts sends how many there are of each value of a label, those too of which there is none.
+// counts sends the number for each label value, including those with 0.
 func counts[K comparable](g *gauges, name, help, label string, all []K, text func(K) string, n map[K]int) {
 	for _, k := range all {
 		g.of(name, help, label, text(k), float64(n[k]))
@@ -82,7 +82,7 @@ func flag(b bool) float64 {
 	return 0
 }
 
-// components counts projectors, indexers and what they say is wrong.
+// components counts projectors, indexers and the problems that they report.
 func (g *gauges) components(status *core.Status) {
 	projectors, indexers, troubles := map[liveness.Life]int{}, map[liveness.Life]int{}, 0
 	for i := range status.Projectors {
@@ -139,7 +139,7 @@ func (g *gauges) indexes(s *statecontext.State, status *core.Status, now time.Ti
 		float64(omitted))
 }
 
-// bucket shows how far a bucket is.
+// bucket sends the progress of a bucket.
 func (g *gauges) bucket(b *core.BucketStatus) {
 	of := func(name, help string, v float64) { g.of("bucket_"+name, help, "bucket", b.Name, v) }
 	if b.AgeMS != nil {
@@ -154,7 +154,7 @@ func (g *gauges) bucket(b *core.BucketStatus) {
 		(time.Duration(b.RollbackForMS) * time.Millisecond).Seconds())
 }
 
-// rebalance shows the one that is under way.
+// rebalance sends the progress of the rebalance in progress.
 func (g *gauges) rebalance(s *statecontext.State, status *core.Status) {
 	progress, left := 1.0, 0
 	if status.Rebalance.ID != 0 {
