@@ -19,10 +19,10 @@ import (
 	"tidemark/timestamp"
 )
 
-// Limits of time of the HTTP interface.
+// Timeouts of the HTTP interface.
 const (
-	adminTimeout = 10 * time.Second // for what is only asked
-	adminGrace   = time.Second      // for answers under way, at the end
+	adminTimeout = 10 * time.Second // for requests that only read
+	adminGrace   = time.Second      // at the stop, for requests in progress
 )
 
 // Status is the answer of GET /v1/status.
@@ -36,26 +36,26 @@ type Status struct {
 	Counters  StatusCounters `json:"counters"`
 }
 
-// StatusNode names the answering process.
+// StatusNode identifies the answering process.
 type StatusNode struct {
 	ID   string `json:"id"`
 	Role string `json:"role"`
 }
 
-// StatusQuota is the memory of documents in bytes.
+// StatusQuota is the memory used by documents, in bytes.
 type StatusQuota struct {
 	UsedBytes  int64 `json:"used_bytes"`
 	LimitBytes int64 `json:"limit_bytes"`
 }
 
-// StatusBucket sums up a bucket on this node. Seqno sums are over the active vbuckets.
+// StatusBucket summarizes a bucket on this node. Seqno sums are over the active vbuckets.
 type StatusBucket struct {
 	Name           string `json:"name"`
 	UUID           string `json:"uuid"`
 	VBuckets       int    `json:"vbuckets"`
 	ActiveVBuckets int    `json:"active_vbuckets"`
-	// Replicas held here, how many seqnos of their active copies they are known to lack, and how many have not joined
-	// them.
+	// ReplicaVBuckets is the number of replicas on this node, ReplicaLag how many seqnos of their active copies they are
+	// known to lack, and ReplicaUnjoined how many of them have not joined their active copy.
 	ReplicaVBuckets int    `json:"replica_vbuckets"`
 	ReplicaLag      uint64 `json:"replica_lag"`
 	ReplicaUnjoined int    `json:"replica_unjoined"`
@@ -71,7 +71,7 @@ type StatusBucket struct {
 	Rev             int64  `json:"rev"`
 }
 
-// StatusCounters are totals since the process started; streams, connections and dcp_connections are present numbers.
+// StatusCounters holds totals since the process started; Streams, Connections and DCPConnections are present numbers.
 type StatusCounters struct {
 	Connections     int64 `json:"connections"`
 	Requests        int64 `json:"requests"`
@@ -86,7 +86,7 @@ type StatusCounters struct {
 	DCPBytes        int64 `json:"dcp_bytes"`
 }
 
-// Status describes the node now.
+// Status returns the present state of the node.
 func (n *Node) Status() Status {
 	c := n.server.Counters()
 	s := Status{
@@ -139,7 +139,7 @@ func (n *Node) bucketStatus(b *bucket) StatusBucket {
 	return s
 }
 
-// VBucketStatus is one vbucket of this node in GET /v1/buckets.
+// VBucketStatus describes one vbucket of this node in GET /v1/buckets.
 type VBucketStatus struct {
 	ID         uint16                `json:"id"`
 	State      string                `json:"state"`
@@ -150,7 +150,7 @@ type VBucketStatus struct {
 	Failover   timestamp.FailoverLog `json:"failover_log"`
 }
 
-// BucketStatus is a bucket in GET /v1/buckets: its map and the vbuckets this node has.
+// BucketStatus describes a bucket in GET /v1/buckets: its map and the vbuckets on this node.
 type BucketStatus struct {
 	RevEpoch int64             `json:"rev_epoch"`
 	Rev      int64             `json:"rev"`
@@ -177,8 +177,8 @@ func (n *Node) details(b *bucket) BucketStatus {
 	return out
 }
 
-// adminTable is the HTTP interface: health and readiness for all; with TLS the rest for whoever has a certificate or
-// the password.
+// adminTable returns the routes of the HTTP interface: health and readiness for everybody and, with TLS, the others
+// for callers with a certificate or the password.
 func (n *Node) adminTable() *route.Table {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(&collector{n: n})
@@ -212,7 +212,7 @@ func (n *Node) getDetails(w http.ResponseWriter, _ *http.Request) error {
 	return writeJSON(w, out)
 }
 
-// fail answers with an error, by the codes that nodes tell apart.
+// fail answers with an error, with the code by which nodes distinguish errors.
 func (n *Node) fail(w http.ResponseWriter, err error) {
 	var other *NotLeaderError
 	var known *rpc.Problem
@@ -247,10 +247,10 @@ func writeJSON(w http.ResponseWriter, v any) error {
 	return nil
 }
 
-// write answers with a line.
+// write answers with a body that ends in a newline.
 func write(w http.ResponseWriter, status int, media string, line []byte) {
 	w.Header().Set("Content-Type", media)
 	rpc.BeginAnswer(w)
 	w.WriteHeader(status)
-	_, _ = w.Write(append(line, '\n')) // the client has gone: nobody is left to tell
+	_, _ = w.Write(append(line, '\n')) // a failure means that the client is gone
 }

@@ -21,14 +21,14 @@ import (
 
 const (
 	adminCallTimeout = operationTimeout + 2*adminTimeout
-	// viewTimeout is the patience with a node that is only asked how it is.
+	// viewTimeout bounds requests that only read a node's state.
 	viewTimeout = 3 * time.Second
-	// orderRest is how much longer than the first of several nodes the others may take to show that they live.
+	// orderRest is how long after the first of several nodes the others may answer to count as reachable.
 	orderRest = 300 * time.Millisecond
-	// warmPatience is how long a node is waited for that reads its documents, warmPause when it is asked again.
+	// warmPatience is how long to wait for a node that is loading its documents, warmPause the interval of retries.
 	warmPatience = time.Minute
 	warmPause    = 250 * time.Millisecond
-	// leaderHops is how often a request is sent on to another leader.
+	// leaderHops is the maximum number of redirections to another leader.
 	leaderHops = 3
 )
 
@@ -38,16 +38,16 @@ type Admin struct {
 	addresses []string
 }
 
-// ErrSilent is wrapped when no node, or not the one that was meant, has answered.
+// ErrSilent is wrapped if no node answered, or not the one that was addressed.
 var ErrSilent = errors.New("no KV node answers")
 
-// NewAdmin makes a client that knows these admin addresses (host:port); it finds the other nodes by the map. With a TLS
-// configuration all nodes are asked by HTTPS.
+// NewAdmin returns a client for a cluster with these admin addresses (host:port); it finds the other nodes through
+// the map. With a TLS configuration it uses HTTPS for all nodes.
 func NewAdmin(addresses []string, user, password string, conf *tls.Config) *Admin {
 	return &Admin{remote: NewRemote(user, password, adminCallTimeout, conf), addresses: addresses}
 }
 
-// NodeStatus is a node in ClusterStatus.
+// NodeStatus describes a node in ClusterStatus.
 type NodeStatus struct {
 	ID        string `json:"id"`
 	Memcached string `json:"memcached,omitempty"`
@@ -55,17 +55,17 @@ type NodeStatus struct {
 	// State is ready, warming up, not a member, or unreachable.
 	State  string `json:"state"`
 	Detail string `json:"detail,omitempty"`
-	// Rev is the map that it has.
+	// RevEpoch and Rev identify the map that the node has.
 	RevEpoch int64              `json:"rev_epoch"`
 	Rev      int64              `json:"rev"`
 	Buckets  []NodeBucketStatus `json:"buckets"`
 }
 
-// unreachable is the State of a node that gives no answer.
+// unreachable is the State of a node that does not answer.
 const unreachable = "unreachable"
 
-// NodeBucketStatus is a bucket on a node. Items are those of active vbuckets; Lag sums the seqnos that replicas lack of
-// their active copies, Unjoined counts replicas that have not been connected to theirs.
+// NodeBucketStatus describes a bucket on a node. Items counts items in active vbuckets; Lag sums the seqnos that
+// replicas lack of their active copies; Unjoined counts replicas that have not joined their active copy.
 type NodeBucketStatus struct {
 	Bucket   string `json:"bucket"`
 	Active   int    `json:"active_vbuckets"`
@@ -76,7 +76,7 @@ type NodeBucketStatus struct {
 	Paused   bool   `json:"replication_paused"`
 }
 
-// ClusterStatus is a cluster by the newest map that any node has.
+// ClusterStatus describes a cluster according to the newest map of any node.
 type ClusterStatus struct {
 	RevEpoch int64        `json:"rev_epoch"`
 	Rev      int64        `json:"rev"`
@@ -85,7 +85,7 @@ type ClusterStatus struct {
 	Nodes    []NodeStatus `json:"nodes"`
 }
 
-// Status asks all nodes. It is an error when none answers.
+// Status queries all nodes. It returns an error if none answers.
 func (a *Admin) Status(ctx context.Context) (ClusterStatus, error) {
 	s, err := a.answers(ctx)
 	if err != nil {
@@ -94,8 +94,8 @@ func (a *Admin) Status(ctx context.Context) (ClusterStatus, error) {
 	return s.status(), nil
 }
 
-// answers asks all nodes. Errors wrap ErrSilent when none answers, and ErrRefused, ErrNeedsTLS or ErrNoTLS when those
-// that do let nobody in.
+// answers queries all nodes. Errors wrap ErrSilent if none answers, and ErrRefused, ErrNeedsTLS or ErrNoTLS if all
+// nodes that answer refuse the client.
 func (a *Admin) answers(ctx context.Context) (*answers, error) {
 	s := &answers{views: map[string]ClusterView{}, failed: map[string]error{}}
 	s.ask(ctx, a.remote, a.addresses)
@@ -110,7 +110,7 @@ func (a *Admin) answers(ctx context.Context) (*answers, error) {
 			all = append(all, s.failed[address])
 		}
 		err, at := errors.Join(all...), strings.Join(a.addresses, ", ")
-		if errors.Is(err, ErrRefused) || errors.Is(err, ErrNeedsTLS) || errors.Is(err, ErrNoTLS) { // one does answer
+		if errors.Is(err, ErrRefused) || errors.Is(err, ErrNeedsTLS) || errors.Is(err, ErrNoTLS) { // at least one node does answer
 			return nil, fmt.Errorf("no KV node at %s tells its state: %w", at, err)
 		}
 		return nil, fmt.Errorf("%w at %s: %w", ErrSilent, at, err)
@@ -118,14 +118,14 @@ func (a *Admin) answers(ctx context.Context) (*answers, error) {
 	return s, nil
 }
 
-// answers is what the nodes of a cluster answer, by address.
+// answers holds the answers of a cluster's nodes by address.
 type answers struct {
 	views  map[string]ClusterView
 	failed map[string]error
-	m      clustermap.Map // the newest that a node has
+	m      clustermap.Map // the newest of any node
 }
 
-// ask asks the nodes that were not asked yet, side by side: several may hang.
+// ask queries, concurrently, the nodes that were not queried yet: several may hang.
 func (s *answers) ask(ctx context.Context, r Remote, addresses []string) {
 	ctx, cancel := context.WithTimeout(ctx, viewTimeout)
 	defer cancel()
@@ -154,11 +154,11 @@ func (s *answers) ask(ctx context.Context, r Remote, addresses []string) {
 	}
 }
 
-// status puts the answers together.
+// status combines the answers.
 func (s *answers) status() (out ClusterStatus) {
 	m := s.m
 	out.RevEpoch, out.Rev, out.Leader = m.RevEpoch, m.Rev, m.Leader
-	highs := map[copyID]uint64{} // of the active copies
+	highs := map[copyID]uint64{} // high seqnos of the active copies
 	for _, v := range s.views {
 		for bucket, copies := range v.Copies {
 			for _, c := range copies {
@@ -188,7 +188,7 @@ func (s *answers) status() (out ClusterStatus) {
 	return out
 }
 
-// status sums a node's copies up.
+// status summarizes a node's copies.
 func (v ClusterView) status(address string, m clustermap.Map, highs map[copyID]uint64) NodeStatus {
 	s := NodeStatus{ID: v.Node, Admin: address, State: "ready", RevEpoch: v.Map.RevEpoch, Rev: v.Map.Rev}
 	self, member := m.Node(v.Node)
@@ -221,17 +221,17 @@ func (v ClusterView) status(address string, m clustermap.Map, highs map[copyID]u
 	return s
 }
 
-// Failover takes nodes out of the cluster.
+// Failover removes nodes from the cluster and promotes replicas.
 func (a *Admin) Failover(ctx context.Context, r FailoverRequest) (answer FailoverAnswer, err error) {
 	return answer, a.lead(ctx, pathFailover, r, &answer)
 }
 
-// Rebalance begins a rebalance, or stops one. Status tells how far it is.
+// Rebalance begins a rebalance or stops one. Status reports its progress.
 func (a *Admin) Rebalance(ctx context.Context, r RebalanceRequest) error {
 	return a.lead(ctx, pathRebalance, r, nil)
 }
 
-// Pause holds replication to all nodes back, at the ends of snapshots, or lets it go on.
+// Pause pauses replication to all nodes at the ends of snapshots, or resumes it.
 func (a *Admin) Pause(ctx context.Context, r PauseRequest) error {
 	for _, address := range a.addresses {
 		if err := a.remote.Call(ctx, address, http.MethodPost, pathPause, r, nil); err != nil {
@@ -241,8 +241,8 @@ func (a *Admin) Pause(ctx context.Context, r PauseRequest) error {
 	return nil
 }
 
-// Flush empties a bucket on all nodes: its vbuckets are made anew, as engines do it. Nodes that read their documents
-// are waited for, a minute at most.
+// Flush empties a bucket on all nodes: each vbucket is created anew, as KV engines do. It waits up to warmPatience
+// for nodes that are loading their documents.
 func (a *Admin) Flush(ctx context.Context, bucket string) error {
 	for until := time.Now().Add(warmPatience); ; {
 		err := a.lead(ctx, pathFlushAll, FlushRequest{Bucket: bucket}, nil)
@@ -260,20 +260,20 @@ func (a *Admin) Flush(ctx context.Context, bucket string) error {
 	}
 }
 
-// Collections makes or drops a scope or collection, and returns the uid of the manifest that has come of it.
+// Collections creates or drops a scope or collection, and returns the uid of the resulting manifest.
 func (a *Admin) Collections(ctx context.Context, c clustermap.CollectionChange) (uid string, err error) {
 	var answer collectionsAnswer
 	err = a.lead(ctx, pathCollections, c, &answer)
 	return answer.UID, err
 }
 
-// Manifest is the bucket's manifest of collections, as the first node that answers knows it.
+// Manifest returns the bucket's manifest of collections from the first node that answers.
 func (a *Admin) Manifest(ctx context.Context, bucket string) (m *mcbp.Manifest, err error) {
 	m = new(mcbp.Manifest)
 	return m, a.read(ctx, strings.Replace(pathScopes, "{bucket}", url.PathEscape(bucket), 1), m)
 }
 
-// read asks the nodes in turn, for as long as each of them may take, until one has answered.
+// read queries the nodes in turn, each for up to adminTimeout, until one answers.
 func (a *Admin) read(ctx context.Context, path string, answer any) (err error) {
 	for _, address := range a.order(ctx) {
 		one, cancel := context.WithTimeout(ctx, adminTimeout)
@@ -286,7 +286,7 @@ func (a *Admin) read(ctx context.Context, path string, answer any) (err error) {
 	return a.silent(err)
 }
 
-// silent makes ErrSilent of the error of the last node that was asked, where that has given no answer.
+// silent wraps err in ErrSilent if the last node that was queried did not answer.
 func (a *Admin) silent(err error) error {
 	if errors.As(err, new(*url.Error)) {
 		return fmt.Errorf("%w at %s: %w", ErrSilent, strings.Join(a.addresses, ", "), err)
@@ -294,18 +294,18 @@ func (a *Admin) silent(err error) error {
 	return err
 }
 
-// order returns the addresses, last those of nodes that have answered nothing in a moment: a call may take long, and is
-// not to be spent on a node that hangs.
+// order returns the addresses, with nodes that do not answer promptly at the end: a call may take long and should not
+// be spent on a node that hangs.
 func (a *Admin) order(ctx context.Context) []string {
 	if len(a.addresses) < 2 {
 		return a.addresses
 	}
 	ctx, cancel := context.WithTimeout(ctx, viewTimeout)
 	defer cancel()
-	answered := make(chan int, len(a.addresses)) // -1: it cannot be reached
+	answered := make(chan int, len(a.addresses)) // the index of a node that answered, or -1 for one that is unreachable
 	for i, address := range a.addresses {
 		go func() {
-			// of a map that cannot be: the answer says that there is no newer one
+			// No map has this epoch, so the answer is that there is no newer one.
 			path := fmt.Sprintf("%s?rev_epoch=%d&rev=0", pathMap, int64(math.MaxInt64))
 			if errors.As(a.remote.Call(ctx, address, http.MethodGet, path, nil, nil), new(*url.Error)) {
 				i = -1
@@ -339,10 +339,10 @@ func (a *Admin) order(ctx context.Context) []string {
 	return append(first, last...)
 }
 
-// lead sends a request to the node that leads what is asked.
+// lead sends a request to the node that leads the cluster.
 func (a *Admin) lead(ctx context.Context, path string, body, answer any) error {
 	var err error
-	silent := map[string]error{} // nodes that gave no answer: each is waited for once
+	silent := map[string]error{} // errors of nodes that did not answer: each is waited for once
 	for _, address := range a.order(ctx) {
 		for range leaderHops {
 			if silent[address] != nil {
@@ -367,7 +367,7 @@ func (a *Admin) lead(ctx context.Context, path string, body, answer any) error {
 	return a.silent(err)
 }
 
-// Answered says whether a node answered.
+// Answered reports whether a node has answered.
 func (s ClusterStatus) Answered(id string) bool {
 	return slices.ContainsFunc(s.Nodes, func(n NodeStatus) bool { return n.ID == id && n.State != unreachable })
 }

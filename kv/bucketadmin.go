@@ -19,26 +19,26 @@ import (
 )
 
 const (
-	// pathBucketChange is where nodes and commands make, change and drop buckets; pathBuckets and pathBucket are those
-	// that Couchbase's documentation has for it.
+	// pathBucketChange is the path that nodes and commands use to create, change and drop buckets; pathBuckets and
+	// pathBucket are the documented Couchbase paths for it.
 	pathBucketChange = "/v1/cluster/buckets"
 
-	// minQuotaMiB and maxQuotaMiB bound the memory that a form may ask for. Memory is the node's, of all buckets together.
+	// minQuotaMiB and maxQuotaMiB bound the memory that a form may request. The node's memory is shared by all buckets.
 	minQuotaMiB, maxQuotaMiB = 100, 1 << 20
-	// defaultReplicas is of a bucket that is made without a word of it, as Couchbase has it.
+	// defaultReplicas is the number of replicas of a bucket that is created without one, as in Couchbase.
 	defaultReplicas = 1
 )
 
-// changeBuckets makes a revision of the map with a bucket more or less, or with other settings of one. When it returns
-// this node has opened the new one, or removed the files of the one that is dropped (what its disk refuses to remove is
-// tried again, and logged), and all members that could be reached have been told. Replicas are made later, as in a
-// rebalance.
+// changeBuckets commits a revision of the map in which a bucket is created, dropped or changed. When it returns, this
+// node has opened the new bucket or removed the files of the dropped one (a failed removal is logged and retried),
+// and all reachable members have the map. Replicas are created later, as in a rebalance.
 func (c *cluster) changeBuckets(ctx context.Context, change clustermap.BucketChange) (any, error) {
 	return c.changeBucketsBy(ctx, c.n.config.User, change)
 }
 
-// changeBucketsBy is changeBuckets by a user who may change the bucket, and other replicas only if he may change the
-// cluster: making them moves data, and keeps others from changing members and buckets meanwhile.
+// changeBucketsBy is changeBuckets for a user who may change the bucket. The user may change the number of replicas
+// only with the right to change the cluster: creating replicas moves data, and blocks other changes of members and
+// buckets meanwhile.
 func (c *cluster) changeBucketsBy(ctx context.Context, user string, change clustermap.BucketChange) (any, error) {
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
@@ -47,7 +47,7 @@ func (c *cluster) changeBucketsBy(ctx context.Context, user string, change clust
 		if change, err = c.named(m, change); err != nil {
 			return m, err
 		}
-		if change.Edit != nil { // judged here, where the newest users are known
+		if change.Edit != nil { // decided here, with the newest users
 			change.Edit.KeepReplicas = !c.n.permitted(user, "").Has(access.ManageCluster)
 		}
 		return m.ChangeBuckets(change)
@@ -56,7 +56,7 @@ func (c *cluster) changeBucketsBy(ctx context.Context, user string, change clust
 		return nil, err
 	}
 	if change.Edit != nil {
-		c.kick() // there may be replicas to be made
+		c.kick() // replicas may have to be created
 		answer := bucketAnswer{done: doneWith(m), Name: change.Name, UUID: change.UUID}
 		if op := m.Operation; op != nil && op.Bucket == change.Name {
 			answer.Operation = op.ID
@@ -69,8 +69,8 @@ func (c *cluster) changeBucketsBy(ctx context.Context, user string, change clust
 	return bucketAnswer{done: doneWith(m), Name: change.Name, UUID: change.UUID}, nil
 }
 
-// named gives a change the uuid of the bucket that it is about, and a new bucket as many vbuckets as those of the
-// configuration have unless it says how many.
+// named sets the uuid of the bucket that a change concerns. A new bucket gets as many vbuckets as the configured
+// ones, unless the change sets the number.
 func (c *cluster) named(m clustermap.Map, change clustermap.BucketChange) (clustermap.BucketChange, error) {
 	if change.Drop || change.Edit != nil {
 		if b := m.Bucket(change.Name); b != nil {
@@ -94,7 +94,7 @@ func (c *cluster) named(m clustermap.Map, change clustermap.BucketChange) (clust
 	return change, nil
 }
 
-// obeyed waits until this node has opened a bucket, or let it go.
+// obeyed waits until this node has opened a bucket, or removed a dropped one.
 func (c *cluster) obeyed(ctx context.Context, id bucketID, drop bool) error {
 	again := time.NewTicker(followAgain)
 	defer again.Stop()
@@ -116,12 +116,12 @@ func (c *cluster) obeyed(ctx context.Context, id bucketID, drop bool) error {
 	}
 }
 
-// bucketAnswer is what a change of buckets has come to.
+// bucketAnswer is the result of a change of buckets.
 type bucketAnswer struct {
 	done
 	Name string `json:"name"`
 	UUID string `json:"uuid"`
-	// Operation, of an edit, is the id of the one that makes or removes the bucket's replicas; empty: none does.
+	// Operation is the id of the operation that creates or removes replicas after an edit; empty: there is none.
 	Operation string `json:"operation,omitempty"`
 }
 
@@ -133,7 +133,8 @@ func (n *Node) postBucketChange(ctx context.Context, body []byte) (any, error) {
 	return n.cluster.changeBuckets(ctx, r)
 }
 
-// bucketRoutes are the documented paths, which any member takes, and asks the one that leads; and that of nodes.
+// bucketRoutes returns the documented routes, which any member accepts and forwards to the leader, and the one for
+// nodes.
 func (n *Node) bucketRoutes() []route.Route {
 	user := n.user()
 	return []route.Route{
@@ -146,7 +147,7 @@ func (n *Node) bucketRoutes() []route.Route {
 	}
 }
 
-// makeBucket makes what a form says.
+// makeBucket creates the bucket that a form describes.
 func (n *Node) makeBucket(w http.ResponseWriter, r *http.Request) error {
 	if err := readForm(r); err != nil {
 		return err
@@ -159,7 +160,7 @@ func (n *Node) makeBucket(w http.ResponseWriter, r *http.Request) error {
 	case n.passOn(w, r, err):
 		return nil
 	case err == nil:
-		w.WriteHeader(http.StatusAccepted) // as there, where it is made later
+		w.WriteHeader(http.StatusAccepted) // as Couchbase answers, which creates the bucket later
 		return nil
 	case errors.Is(err, clustermap.ErrBucketThere):
 		return formError(w, http.StatusBadRequest, "name", "Bucket with given name already exists")
@@ -175,7 +176,7 @@ func (n *Node) makeBucket(w http.ResponseWriter, r *http.Request) error {
 	}
 }
 
-// editBucket changes what a form says of the bucket of the path.
+// editBucket changes the bucket of the path as a form describes.
 func (n *Node) editBucket(w http.ResponseWriter, r *http.Request) error {
 	if err := readForm(r); err != nil {
 		return err
@@ -217,8 +218,8 @@ func (n *Node) dropBucket(w http.ResponseWriter, r *http.Request) error {
 	return formError(w, http.StatusServiceUnavailable, "_", err.Error())
 }
 
-// bucketFields are what a form may say of a bucket. Each tells what is wrong with a value; what has one meaning here
-// takes no other.
+// bucketFields maps the form fields of a bucket to functions that apply a value and return what is wrong with it. A
+// field with a fixed meaning here accepts no other value.
 var bucketFields = map[string]func(value string, c *clustermap.BucketChange) (wrong string){
 	"name": func(v string, c *clustermap.BucketChange) string {
 		c.Name = v
@@ -239,7 +240,7 @@ var bucketFields = map[string]func(value string, c *clustermap.BucketChange) (wr
 		c.NoFlush = v == "0"
 		return oneOf(v, "0", "1")
 	},
-	// A node has one way with each of these.
+	// Settings that this node supports in only one form.
 	"bucketType":             only("membase", "couchbase"),
 	"evictionPolicy":         only("valueOnly"),
 	"storageBackend":         only("couchstore"),
@@ -249,11 +250,11 @@ var bucketFields = map[string]func(value string, c *clustermap.BucketChange) (wr
 	"maxTTL":                 only("0"),
 	"authType":               only("sasl"),
 	"saslPassword":           only(""),
-	// And there are no views, and no threads of a bucket, for these to be about.
+	// Settings without an effect: there are no views, and no threads per bucket.
 	"replicaIndex": only("0", "1"), "threadsNumber": only("3", "8"),
 }
 
-// fixedFields are those of bucketFields that a bucket keeps as it was made, and what a form with another value is told.
+// fixedFields maps the fields that cannot change after the creation of a bucket to the error for another value.
 var fixedFields = map[string]string{
 	"name": "The name of a bucket cannot be changed", "bucketType": "The type of a bucket cannot be changed",
 	"numVBuckets":            "The number of vbuckets cannot be changed",
@@ -261,8 +262,8 @@ var fixedFields = map[string]string{
 	"conflictResolutionType": "The conflict resolution of a bucket cannot be changed",
 }
 
-// readBucketEdit reads what is to become of a bucket, and says of each field what is wrong with it. What the form does
-// not have stays as it is; what cannot be changed may be there as it is.
+// readBucketEdit reads a change of a bucket, and returns what is wrong with each field. Fields that the form does not
+// contain stay unchanged; fields that cannot be changed may be present with their present value.
 func readBucketEdit(bucket string, form url.Values) (c clustermap.BucketChange, wrong map[string]string) {
 	c.Name, c.Edit = bucket, &clustermap.BucketEdit{}
 	wrong = readBucketFields(form, &c)
@@ -283,7 +284,7 @@ func readBucketEdit(bucket string, form url.Values) (c clustermap.BucketChange, 
 	return c, wrong
 }
 
-// readBucketForm reads what is asked for, and says of each field what is wrong with it.
+// readBucketForm reads the form for a new bucket, and returns what is wrong with each field.
 func readBucketForm(form url.Values) (c clustermap.BucketChange, wrong map[string]string) {
 	c.NoFlush, c.Replicas = true, defaultReplicas
 	wrong = readBucketFields(form, &c)
@@ -296,7 +297,7 @@ func readBucketForm(form url.Values) (c clustermap.BucketChange, wrong map[strin
 	return c, wrong
 }
 
-// readBucketFields reads the fields that a form has.
+// readBucketFields reads the fields that a form contains.
 func readBucketFields(form url.Values, c *clustermap.BucketChange) (wrong map[string]string) {
 	wrong = map[string]string{}
 	for field, values := range form {
@@ -329,7 +330,7 @@ func wrongName(v string) string {
 	return ""
 }
 
-// wrongQuota takes a quota as it is meant, in MiB: nothing follows from it here.
+// wrongQuota validates a quota in MiB, which has no effect here.
 func wrongQuota(v string, _ *clustermap.BucketChange) string {
 	_, wrong := wholeNumber(v, minQuotaMiB, maxQuotaMiB)
 	return wrong
@@ -356,7 +357,7 @@ func oneOf(v string, values ...string) string {
 	return fmt.Sprintf("The value must be one of the following: [%s]", strings.Join(values, ","))
 }
 
-// troubleOf says why a bucket is not open; empty when nothing is known.
+// troubleOf returns why a bucket is not open; empty if no reason is known.
 func (n *Node) troubleOf(id bucketID) string {
 	for _, b := range n.buckets() {
 		if b.id() == id {
@@ -366,27 +367,27 @@ func (n *Node) troubleOf(id bucketID) string {
 	return ""
 }
 
-// ChangeBuckets makes a bucket, changes one or drops one. It returns its uuid, and the id of the operation that makes
-// or removes replicas of one that was changed; empty: none does.
+// ChangeBuckets creates, changes or drops a bucket. It returns the bucket's uuid and, after a change, the id of the
+// operation that creates or removes replicas; empty: there is none.
 func (a *Admin) ChangeBuckets(ctx context.Context, c clustermap.BucketChange) (uuid, operation string, err error) {
 	var answer bucketAnswer
 	err = a.lead(ctx, pathBucketChange, c, &answer)
 	return answer.UUID, answer.Operation, err
 }
 
-// BucketInfo is a bucket of the cluster. Items are those of active vbuckets, on the nodes that answer.
+// BucketInfo describes a bucket of the cluster. Items counts items in active vbuckets on the nodes that answer.
 type BucketInfo struct {
 	Name     string `json:"name"`
 	UUID     string `json:"uuid"`
 	VBuckets int    `json:"vbuckets"`
 	Replicas int    `json:"replicas"`
 	Items    int    `json:"items"`
-	// Flush says that it can be flushed, Configured that nodes are started with it.
+	// Flush reports whether the bucket may be flushed, Configured whether nodes have it in their configuration.
 	Flush      bool `json:"flush"`
 	Configured bool `json:"configured"`
 }
 
-// Buckets lists the buckets by the newest map that any node has. It is an error when none answers.
+// Buckets returns the buckets of the newest map of any node. It returns an error if none answers.
 func (a *Admin) Buckets(ctx context.Context) ([]BucketInfo, error) {
 	s, err := a.answers(ctx)
 	if err != nil {
@@ -398,7 +399,7 @@ func (a *Admin) Buckets(ctx context.Context) ([]BucketInfo, error) {
 			Configured: !b.Made}
 		for _, v := range s.views {
 			if v.Map.BucketOf(b.Name, b.UUID) == nil {
-				continue // it knows another one of the name
+				continue // the node still has another bucket of that name
 			}
 			for _, x := range v.Copies[b.Name] {
 				if x.State == store.Active.String() {

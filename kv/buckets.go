@@ -21,15 +21,15 @@ import (
 
 const (
 	bucketsName = "buckets"
-	// madeMark is, in the name of a folder, between name and uuid of a bucket that was made while the cluster ran. No name
-	// and no uuid has it.
+	// madeMark separates name and uuid in the folder name of a bucket that was created while the cluster ran. It occurs
+	// in no name and no uuid.
 	madeMark = "~"
 )
 
-// bucketID names a bucket for good: one that is made again under its name has another uuid.
+// bucketID identifies a bucket: one that is created again under the same name has another uuid.
 type bucketID struct{ name, uuid string }
 
-// bucket is a bucket on this node. store, report and held are there once it is open.
+// bucket is a bucket on this node. store, report and held are set once it is open.
 type bucket struct {
 	name, uuid string
 	vbuckets   int
@@ -37,22 +37,22 @@ type bucket struct {
 	served     *server.Bucket
 	store      *store.Bucket // nil until it is loaded
 	report     seglog.Report
-	held       *heldFiles  // in the mood Unpersisted
-	open       atomic.Bool // the documents are there
+	held       *heldFiles  // with the mood Unpersisted
+	open       atomic.Bool // the documents are loaded
 	trouble    atomic.Value
 
-	stop context.CancelFunc // ends its housekeeping; nil before that has begun
-	kept sync.WaitGroup     // its housekeeping
+	stop context.CancelFunc // ends the housekeeping; nil before it has begun
+	kept sync.WaitGroup     // the housekeeping goroutine
 
-	use  sync.RWMutex // held for reading by whoever replicates into it
-	gone bool         // guarded by use: it was dropped
+	use  sync.RWMutex // held for reading while replicating into the bucket
+	gone bool         // the bucket was dropped; guarded by use
 }
 
 func (b *bucket) id() bucketID { return bucketID{b.name, b.uuid} }
 
 func (b *bucket) logDir() string { return filepath.Join(b.dir, "log") }
 
-// enter keeps the bucket from being closed until leave; false when it was dropped.
+// enter keeps the bucket from being closed until leave; it returns false if the bucket was dropped.
 func (b *bucket) enter() bool {
 	b.use.RLock()
 	if b.gone {
@@ -64,23 +64,23 @@ func (b *bucket) enter() bool {
 
 func (b *bucket) leave() { b.use.RUnlock() }
 
-// whatTrouble says why the bucket is not open; empty when nothing is known.
+// whatTrouble returns why the bucket is not open; empty if no reason is known.
 func (b *bucket) whatTrouble() string {
 	why, _ := b.trouble.Load().(string)
 	return why
 }
 
-// shelf is the buckets of a node. The list is replaced, never changed, under the cluster's changing.
+// shelf holds the buckets of a node. The list is replaced under the cluster's changing, never modified.
 type shelf struct {
 	list atomic.Pointer[[]*bucket]
 	work workers
 
 	mu      sync.Mutex
-	closing map[string]bucketID // of buckets that were dropped, whose files are being removed: by folder
-	dirty   bool                // there may be files that nobody has
+	closing map[string]bucketID // dropped buckets whose files are being removed, by folder
+	dirty   bool                // there may be files of dropped buckets
 }
 
-// workers are goroutines that begin while a node runs, and end with it.
+// workers tracks goroutines that are started while a node runs, and end with it.
 type workers struct {
 	mu    sync.Mutex
 	ctx   context.Context // nil before the node works
@@ -88,14 +88,14 @@ type workers struct {
 	all   sync.WaitGroup
 }
 
-// begin makes Go work, until ctx ends.
+// begin enables Go until ctx ends.
 func (w *workers) begin(ctx context.Context) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ctx = ctx
 }
 
-// Go begins a goroutine, unless the node has come to its end, or not begun.
+// Go starts a goroutine, unless the node has ended or not yet begun; it reports whether it did.
 func (w *workers) Go(f func(ctx context.Context)) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -107,7 +107,7 @@ func (w *workers) Go(f func(ctx context.Context)) bool {
 	return true
 }
 
-// end waits for all; no other begins.
+// end prevents new goroutines and waits for all running ones.
 func (w *workers) end() {
 	w.mu.Lock()
 	w.ended = true
@@ -115,7 +115,7 @@ func (w *workers) end() {
 	w.all.Wait()
 }
 
-// buckets are those of the map, whether or not their documents are there; those of the configuration come first.
+// buckets returns the buckets of the map, whether or not their documents are loaded. Configured buckets come first.
 func (n *Node) buckets() []*bucket {
 	if list := n.shelf.list.Load(); list != nil {
 		return *list
@@ -123,7 +123,7 @@ func (n *Node) buckets() []*bucket {
 	return nil
 }
 
-// loadedBuckets are the buckets whose documents are there, once the node serves.
+// loadedBuckets returns the buckets whose documents are loaded; none before the node serves.
 func (n *Node) loadedBuckets() []*bucket {
 	if !n.serving.Load() {
 		return nil
@@ -131,12 +131,12 @@ func (n *Node) loadedBuckets() []*bucket {
 	return n.openBuckets()
 }
 
-// openBuckets are the buckets whose documents are there, also before the node serves.
+// openBuckets returns the buckets whose documents are loaded, even before the node serves.
 func (n *Node) openBuckets() []*bucket {
 	return slices.DeleteFunc(slices.Clone(n.buckets()), func(b *bucket) bool { return !b.open.Load() })
 }
 
-// bucketOf finds a bucket whose documents are there.
+// bucketOf returns a bucket whose documents are loaded, or nil.
 func (n *Node) bucketOf(id bucketID) *bucket {
 	for _, b := range n.loadedBuckets() {
 		if b.id() == id {
@@ -146,7 +146,7 @@ func (n *Node) bucketOf(id bucketID) *bucket {
 	return nil
 }
 
-// newBucket is a bucket of the map on this node, whose documents are not there yet.
+// newBucket returns a bucket of the map for this node, without its documents.
 func (n *Node) newBucket(part *clustermap.Bucket) *bucket {
 	b := &bucket{name: part.Name, uuid: part.UUID, vbuckets: len(part.Chains),
 		dir: filepath.Join(n.config.Dir, bucketsName, folderOf(part))}
@@ -159,7 +159,7 @@ func (n *Node) newBucket(part *clustermap.Bucket) *bucket {
 	return b
 }
 
-// folderOf is the name of a bucket's folder.
+// folderOf returns the name of a bucket's folder.
 func folderOf(part *clustermap.Bucket) string {
 	if part.Made {
 		return part.Name + madeMark + part.UUID
@@ -167,8 +167,8 @@ func folderOf(part *clustermap.Bucket) string {
 	return part.Name
 }
 
-// listBuckets makes the list of buckets that of a map, before their documents are read. The caller holds changing, or
-// nobody else has the node.
+// listBuckets sets the list of buckets to that of a map, before their documents are loaded, and returns the buckets
+// no longer in it. The caller holds changing, or is the only user of the node.
 func (n *Node) listBuckets(m clustermap.Map) (dropped []*bucket) {
 	var list, added []*bucket
 	for _, b := range n.buckets() {
@@ -197,8 +197,8 @@ func (n *Node) listBuckets(m clustermap.Map) (dropped []*bucket) {
 	return dropped
 }
 
-// followBuckets drops and makes buckets as a map says, once those of the beginning are loaded. What cannot be made yet
-// is tried again with the next call. The caller holds changing.
+// followBuckets drops and opens buckets according to a map, once the initial buckets are loaded. A bucket that cannot
+// be opened yet is retried at the next call. The caller holds changing.
 func (n *Node) followBuckets(m clustermap.Map) {
 	for _, b := range n.listBuckets(m) {
 		n.drop(b, m.HasDropped(b.name, b.uuid))
@@ -219,9 +219,9 @@ func (n *Node) followBuckets(m clustermap.Map) {
 	}
 }
 
-// begin opens a bucket that was made while the node runs.
+// begin opens a bucket that was created while the node runs.
 func (n *Node) begin(b *bucket, m clustermap.Map) error {
-	if n.shelf.isClosing(b.dir) { // it is there again after all
+	if n.shelf.isClosing(b.dir) { // created again while its folder is removed
 		return fmt.Errorf("%s is being removed, since it was dropped before", b.dir)
 	}
 	if err := n.load(b, m); err != nil {
@@ -234,7 +234,7 @@ func (n *Node) begin(b *bucket, m clustermap.Map) error {
 	return nil
 }
 
-// keep begins the bucket's housekeeping; false at the node's end.
+// keep starts the bucket's housekeeping; it returns false if the node is stopping.
 func (n *Node) keep(b *bucket) bool {
 	house, stop := context.WithCancel(context.Background())
 	b.stop = stop
@@ -242,7 +242,7 @@ func (n *Node) keep(b *bucket) bool {
 	begun := n.shelf.work.Go(func(ctx context.Context) {
 		defer b.kept.Done()
 		defer context.AfterFunc(ctx, stop)()
-		_ = b.store.Run(house) // which has no errors: what goes wrong is tried again
+		_ = b.store.Run(house) // Run returns no errors: it retries failures
 	})
 	if !begun {
 		stop()
@@ -251,8 +251,9 @@ func (n *Node) keep(b *bucket) bool {
 	return begun
 }
 
-// drop lets a bucket go that the map does not have: its connections end. Its files are removed where the map says that
-// it was dropped; where another map has won that never had it, they stay, for whoever wants what is in them.
+// drop closes a bucket that is not in the map, and ends its connections. It removes the bucket's files if the map
+// says that the bucket was dropped. If the map is another one that never had the bucket, the files stay, so that
+// their content can be recovered.
 func (n *Node) drop(b *bucket, remove bool) {
 	if remove {
 		n.config.Logger.Info("bucket dropped", "bucket", b.name, "uuid", b.uuid)
@@ -262,10 +263,10 @@ func (n *Node) drop(b *bucket, remove bool) {
 	}
 	n.replicator.resume(b.name)
 	bury := func(context.Context) { n.bury(b, remove) }
-	if !n.shelf.close(b) { // it was back for a moment, and never opened: whoever removes its files goes on
+	if !n.shelf.close(b) { // its folder is already being removed, and it was never opened
 		bury = func(context.Context) {
 			n.server.Evict(b.served)
-			if remove { // whoever goes on may have to leave them
+			if remove { // the running removal may have to leave them
 				n.shelf.left(true)
 			}
 		}
@@ -275,7 +276,7 @@ func (n *Node) drop(b *bucket, remove bool) {
 	}
 }
 
-// bury closes a bucket that nobody finds any more, and may remove its files.
+// bury closes a bucket that is no longer in the list, and removes its files if requested.
 func (n *Node) bury(b *bucket, remove bool) {
 	n.server.Evict(b.served)
 	if b.stop != nil {
@@ -289,7 +290,7 @@ func (n *Node) bury(b *bucket, remove bool) {
 	var err error
 	switch open := b.open.Swap(false); {
 	case open && remove:
-		_ = b.store.Abandon() // its files go
+		_ = b.store.Abandon() // its files are removed
 	case open:
 		err = b.store.Close()
 	}
@@ -306,7 +307,8 @@ func (n *Node) bury(b *bucket, remove bool) {
 	n.shelf.closed(b.dir, remove && err != nil)
 }
 
-// close notes that a bucket is being closed; false when its folder is that of one that is being closed already.
+// close records that a bucket is being closed; it returns false if a bucket with the same folder is already being
+// closed.
 func (s *shelf) close(b *bucket) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -325,7 +327,7 @@ func (s *shelf) closed(dir string, left bool) {
 	s.dirty = s.dirty || left
 }
 
-// left notes whether there may be files that nobody has; true when that is news.
+// left records whether there may be files of dropped buckets; it reports whether that has changed.
 func (s *shelf) left(dirty bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -341,14 +343,14 @@ func (s *shelf) isClosing(dir string) bool {
 	return ok
 }
 
-// leaving is how many buckets are dropped, and their files not removed yet.
+// leaving returns the number of dropped buckets whose files are not removed yet.
 func (s *shelf) leaving() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.closing)
 }
 
-// leavingOf says whether that is one of them.
+// leavingOf reports whether the bucket is one of them.
 func (s *shelf) leavingOf(id bucketID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -366,10 +368,10 @@ func (s *shelf) isDirty() bool {
 	return s.dirty
 }
 
-// sweep removes the files of buckets that the map has dropped, as a node that was down meanwhile, or killed over it,
-// still has them. Folders of which nothing is known stay. The caller holds changing, or nobody else has the node.
+// sweep removes the files of buckets that the map has dropped: a node that was down at that time, or killed during
+// the removal, still has them. Unknown folders stay. The caller holds changing, or is the only user of the node.
 func (n *Node) sweep(m clustermap.Map) {
-	if m.RevEpoch == 0 { // it is in no cluster yet
+	if m.RevEpoch == 0 { // the node is not in a cluster yet
 		return
 	}
 	dir := filepath.Join(n.config.Dir, bucketsName)
@@ -383,7 +385,7 @@ func (n *Node) sweep(m clustermap.Map) {
 		if !swept(m, e.Name()) {
 			continue
 		}
-		if n.shelf.isClosing(path) { // whoever closes it removes it, or leaves it for the next time
+		if n.shelf.isClosing(path) { // the running removal removes it, or leaves it for the next sweep
 			waits = true
 			continue
 		}
@@ -399,7 +401,7 @@ func (n *Node) sweep(m clustermap.Map) {
 	}
 }
 
-// swept says whether a folder is that of a bucket that the map has dropped.
+// swept reports whether a folder belongs to a bucket that the map has dropped.
 func swept(m clustermap.Map, folder string) bool {
 	name, uuid, made := strings.Cut(folder, madeMark)
 	if part := m.Bucket(name); part != nil && folderOf(part) == folder {
@@ -410,12 +412,12 @@ func swept(m clustermap.Map, folder string) bool {
 	})
 }
 
-// stored says whether every bucket has a log on disk.
+// stored reports whether every bucket has a log on disk.
 func (n *Node) stored() bool {
 	return !slices.ContainsFunc(n.buckets(), func(b *bucket) bool { return !seglog.Exists(b.logDir()) })
 }
 
-// load reads the documents of a bucket, or makes its files; m says what this node is to its vbuckets.
+// load loads the documents of a bucket, or creates its files; m determines the states of its vbuckets on this node.
 func (n *Node) load(b *bucket, m clustermap.Map) error {
 	if err := os.MkdirAll(b.dir, 0o700); err != nil {
 		return fmt.Errorf("make bucket folder: %w", err)

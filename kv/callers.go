@@ -15,13 +15,13 @@ import (
 	"tidemark/kv/clustermap"
 )
 
-// maxChecks bounds the passwords that are checked at a time on the admin port: each takes some milliseconds of a
-// processor, whoever asks.
+// maxChecks bounds the concurrent password checks on the admin port: each takes some milliseconds of processor time,
+// for unauthenticated callers, too.
 const maxChecks = 16
 
 type judgeKey struct{}
 
-// judged has a request carry who may make it, so that stillMay can ask again.
+// judged stores the check of the route's role in the request's context, so that stillMay can repeat it.
 func judged(x route.Route) route.Route {
 	handle := x.Handle
 	x.Handle = func(w http.ResponseWriter, r *http.Request) error {
@@ -31,8 +31,8 @@ func judged(x route.Route) route.Route {
 	return x
 }
 
-// stillMay judges again whoever made the request that a context is of, once the newest users are known: the node may
-// have let him in by older ones. What the node does by itself it may.
+// stillMay repeats the access check of the request to which a context belongs, once the newest users are known: this
+// node may have admitted the caller by older ones. It returns nil for the node's own work.
 func stillMay(ctx context.Context) error {
 	if again, is := ctx.Value(judgeKey{}).(func() error); is {
 		return again()
@@ -40,8 +40,8 @@ func stillMay(ctx context.Context) error {
 	return nil
 }
 
-// known is who shows a certificate, or is a KV user who may do that; without TLS also who shows nothing. A password has
-// to be right wherever it is given, as what is shown may depend on the name.
+// known returns the role of callers with a certificate and of KV users with the permission; without TLS also of
+// callers without credentials. A given password must always be correct, because the answer may depend on the user.
 func (n *Node) known(need access.Permission) route.Role {
 	user, certified := n.may(need), route.Certified()
 	return route.Role{Name: certified.Name + ", or " + user.Name, Check: func(r *http.Request) error {
@@ -55,17 +55,17 @@ func (n *Node) known(need access.Permission) route.Role {
 		err := user.Check(r)
 		var p *rpc.Problem
 		if none == nil && r.TLS != nil && errors.As(err, &p) && p.Code == errcode.Forbidden {
-			return nil // by the certificate
+			return nil // admitted by the certificate
 		}
 		return err
 	}}
 }
 
-// user is who may change the cluster.
+// user returns the role of users who may change the cluster.
 func (n *Node) user() route.Role { return n.may(access.ManageCluster) }
 
-// may is a KV user who may do something: in the bucket that the path names, where it is about a bucket. A cluster
-// manager knows nobody by the certificates of our roles.
+// may returns the role of KV users with a permission: in the bucket that the path names, or else in the cluster. The
+// certificates of the index roles do not count, as with Couchbase's cluster manager.
 func (n *Node) may(need access.Permission) route.Role {
 	return route.Role{Name: "a KV user who may " + need.String(), Check: func(r *http.Request) error {
 		user, err := n.caller(r)
@@ -81,7 +81,7 @@ func (n *Node) may(need access.Permission) route.Role {
 	}}
 }
 
-// anyUser is who is known.
+// anyUser returns the role of all KV users.
 func (n *Node) anyUser() route.Role {
 	return route.Role{Name: "any KV user", Check: func(r *http.Request) error {
 		_, err := n.caller(r)
@@ -89,7 +89,7 @@ func (n *Node) anyUser() route.Role {
 	}}
 }
 
-// own is who knows the password of the nodes' own user.
+// own returns the role of callers with the password of the nodes' own user.
 func (n *Node) own() route.Role {
 	return route.Role{Name: "the nodes' own KV user", Check: func(r *http.Request) error {
 		if !n.hasPassword(r) {
@@ -99,7 +99,7 @@ func (n *Node) own() route.Role {
 	}}
 }
 
-// node is another node, which over TLS shows a certificate besides.
+// node returns the role of other nodes, which over TLS also need a certificate.
 func (n *Node) node() route.Role {
 	own, node := n.own(), route.Only(tlsconf.KV)
 	return route.Role{Name: own.Name + ", and a certificate of role " + node.Name, Check: func(r *http.Request) error {
@@ -110,14 +110,14 @@ func (n *Node) node() route.Role {
 	}}
 }
 
-// hasPassword says whether a request knows user and password of the configuration.
+// hasPassword reports whether a request carries the user and password of the configuration.
 func (n *Node) hasPassword(r *http.Request) bool {
 	user, password, _ := r.BasicAuth()
 	return subtle.ConstantTimeCompare([]byte(user), []byte(n.config.User))&subtle.ConstantTimeCompare([]byte(password),
 		[]byte(n.config.Password)) == 1
 }
 
-// caller is the user that a request is of; an error when it is of nobody who is known.
+// caller returns the user of a request, or an error if the credentials are missing or wrong.
 func (n *Node) caller(r *http.Request) (string, error) {
 	user, password, shown := r.BasicAuth()
 	switch {
@@ -135,23 +135,23 @@ func (n *Node) caller(r *http.Request) (string, error) {
 	}
 	defer n.checks.Leave(host)
 	u, keys := n.cluster.directory.Load().Find(user), access.Keys{Iterations: access.Iterations}
-	if u != nil && user != n.config.User { // whose password is that of the configuration alone
+	if u != nil && user != n.config.User { // whose only password is that of the configuration
 		keys = u.Keys
 	}
-	if !keys.Know(password) { // which takes as long where there is no such user
+	if !keys.Know(password) { // takes as long if there is no such user
 		return "", rpc.Refuse(errcode.Unauthenticated, "wrong KV user or password")
 	}
 	return user, nil
 }
 
-// callerOf is the user of a request, whose password its route's role has checked; empty where none was shown, which
-// known alone lets in.
+// callerOf returns the user of a request, whose password the route's role has checked; empty if the request has no
+// credentials, which only known admits.
 func callerOf(r *http.Request) string {
 	user, _, _ := r.BasicAuth()
 	return user
 }
 
-// seenBy are the buckets that the user of a request may see.
+// seenBy returns the buckets that the user of a request may see.
 func (n *Node) seenBy(r *http.Request, m clustermap.Map) (out []*clustermap.Bucket) {
 	for i := range m.Buckets {
 		if n.permitted(callerOf(r), m.Buckets[i].Name).Has(access.See) {
@@ -161,7 +161,7 @@ func (n *Node) seenBy(r *http.Request, m clustermap.Map) (out []*clustermap.Buck
 	return out
 }
 
-// rights are what a user may do in a bucket, and in parts of it.
+// rights returns what a user may do in a bucket and in parts of it.
 func (n *Node) rights(user, bucket string) access.Rights {
 	if user == n.config.User {
 		return access.Everything()
@@ -169,7 +169,7 @@ func (n *Node) rights(user, bucket string) access.Rights {
 	return n.cluster.directory.Load().Rights(user, bucket)
 }
 
-// permitted is what a user may do, in a bucket or with an empty name in the cluster.
+// permitted returns what a user may do in a bucket or, with an empty name, in the cluster.
 func (n *Node) permitted(user, bucket string) access.Set {
 	if user == n.config.User {
 		return access.All

@@ -26,50 +26,50 @@ const (
 	promisesName = "promises.json"
 
 	defaultHeartbeat = 500 * time.Millisecond
-	// learnPause is between two rounds of asking members who do not answer yet.
+	// learnPause is the pause between two rounds of polling members that do not answer yet.
 	learnPause = 50 * time.Millisecond
-	// followAgain is between looks whether what the map says is done, that somebody waits for.
+	// followAgain is the interval at which a waiting request checks whether a change of the map has been carried out.
 	followAgain = 100 * time.Millisecond
 )
 
-// errOlder means that a map is not newer than the one at hand.
+// errOlder means that a map is not newer than the present one.
 var errOlder = errors.New("the map is not newer")
 
-// cluster is a node's part in the cluster: the map it believes in, and how it becomes a newer one. A map, or a promise,
-// is on disk before anything follows from it. mu is a leaf lock; changing makes changes one after the other.
+// cluster is a node's part in the cluster: its present map, and how the map is replaced by a newer one. A map or a
+// promise is on disk before it takes effect. mu is a leaf lock; changing serializes changes.
 type cluster struct {
 	n     *Node
 	peers *peers
-	wake  chan struct{} // 1: look at the map now
+	wake  chan struct{} // capacity 1: process the map now
 
-	making chan struct{} // 1 token: the right to make a revision of the map, from reading the one that it replaces
+	making chan struct{} // capacity 1: the right to make a revision of the map, from reading the previous one on
 
 	changing sync.Mutex
-	loaded   bool      // guarded by changing: the stores are there
-	turn     time.Time // guarded by changing: until then epochs are promised to nobody but the maker of the last promise
+	loaded   bool      // the stores are loaded; guarded by changing
+	turn     time.Time // until then epochs are promised only to the maker of the last promise; guarded by changing
 
 	mu        sync.Mutex
 	m         clustermap.Map
-	promises  clustermap.Promises // not met; changed under changing
+	promises  clustermap.Promises // outstanding; changed under changing
 	configs   map[string]server.ClusterConfig
-	manifests map[string]*mcbp.Manifest // by bucket; as in m, without what all have
-	addresses []clustermap.Node         // as this node was told, which may be newer than the map's
+	manifests map[string]*mcbp.Manifest // by bucket; as in m, without the default manifest
+	addresses []clustermap.Node         // as given to this node, possibly newer than the map's
 	progress  Progress
-	missing   []string      // members that have not answered the newest look
+	missing   []string      // members that did not answer the newest poll
 	learnt    bool          // the map has been compared with a majority
-	changed   chan struct{} // closed and replaced when there is another map
+	changed   chan struct{} // closed and replaced at each new map
 
-	directory atomic.Pointer[access.Directory] // of the map's users; another one only when they are others
+	directory atomic.Pointer[access.Directory] // of the map's users; replaced only when they change
 }
 
-// reserved is the highest revision that this node has tried to make, whether or not anybody took it: no two maps have
-// the same number.
+// reserved is the highest revision that this node has tried to make, whether or not another node has taken it: no two
+// maps have the same number.
 type reserved struct {
 	RevEpoch int64 `json:"rev_epoch"`
 	Rev      int64 `json:"rev"`
 }
 
-// openCluster reads the node's map, or makes the first one.
+// openCluster loads the node's map, or creates the first one.
 func openCluster(n *Node) (*cluster, error) {
 	c := &cluster{n: n, peers: newPeers(n.config), wake: make(chan struct{}, 1), making: make(chan struct{}, 1),
 		changed: make(chan struct{}), addresses: n.mapNodes(n.config.Nodes)}
@@ -102,8 +102,8 @@ func find(nodes []clustermap.Node, id string) (clustermap.Node, bool) {
 	return clustermap.Map{Nodes: nodes}.Node(id)
 }
 
-// loadMap reads the stored map. Maps of the time before replicas were one per bucket, without a change ever: their
-// chains are taken over.
+// loadMap loads the stored map. Versions without replicas stored one map per bucket, which never changed; their
+// chains are converted.
 func loadMap(dir string, specs []clustermap.Spec) (m clustermap.Map, stored bool, err error) {
 	path := filepath.Join(dir, mapName)
 	stored, err = readMap(path, &m)
@@ -147,7 +147,7 @@ func readMap(path string, to any) (bool, error) {
 	return true, nil
 }
 
-// loadPromises reads what the node has promised; a map of epoch have is stored.
+// loadPromises loads the node's promises; have is the epoch of the stored map.
 func (c *cluster) loadPromises(have int64) error {
 	path := filepath.Join(c.n.config.Dir, promisesName)
 	raw, err := os.ReadFile(path)
@@ -167,7 +167,7 @@ func (c *cluster) loadPromises(have int64) error {
 	return nil
 }
 
-// promise notes promises on disk, then here. The caller holds changing.
+// promise stores promises on disk, then in memory. The caller holds changing.
 func (c *cluster) promise(all clustermap.Promises) error {
 	if err := seglog.WriteJSON(filepath.Join(c.n.config.Dir, promisesName), all); err != nil {
 		return err
@@ -178,7 +178,7 @@ func (c *cluster) promise(all clustermap.Promises) error {
 	return nil
 }
 
-// promised are the promises of this node that are not met.
+// promised returns this node's outstanding promises.
 func (c *cluster) promised() clustermap.Promises {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -189,7 +189,7 @@ func (c *cluster) store(m clustermap.Map) error {
 	return seglog.WriteJSON(filepath.Join(c.n.config.Dir, mapName), m)
 }
 
-// publish shows a map to clients.
+// publish makes a map visible to clients.
 func (c *cluster) publish(m clustermap.Map) error {
 	configs, err := c.configsOf(m)
 	if err == nil {
@@ -199,8 +199,8 @@ func (c *cluster) publish(m clustermap.Map) error {
 	return err
 }
 
-// configsOf makes what clients are told, by bucket. This node's own addresses are the present ones, also while the
-// leader has not made a revision of them.
+// configsOf returns the cluster configs for clients, by bucket. This node's own addresses are the present ones, even
+// before the leader has committed a revision with them.
 func (c *cluster) configsOf(m clustermap.Map) (map[string]server.ClusterConfig, error) {
 	c.mu.Lock()
 	self, ok := find(c.addresses, c.n.config.NodeID)
@@ -239,7 +239,7 @@ func (c *cluster) show(m clustermap.Map, configs map[string]server.ClusterConfig
 	c.changed = make(chan struct{})
 }
 
-// changes is closed when there is another map than now.
+// changes returns a channel that is closed at the next new map.
 func (c *cluster) changes() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -252,7 +252,7 @@ func (c *cluster) config(bucket string) server.ClusterConfig {
 	return c.configs[bucket]
 }
 
-// configOf is config where the map has this bucket, and not another one of its name.
+// configOf returns the config of this very bucket; empty if the map has another bucket of that name, or none.
 func (c *cluster) configOf(id bucketID) server.ClusterConfig {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -275,13 +275,13 @@ func (c *cluster) setAddresses(nodes []clustermap.Node) {
 	c.kick()
 }
 
-// contact is where a member is asked: the address this node was told, else the map's.
+// contact returns the addresses of a member: those given to this node, or else the map's.
 func (c *cluster) contact(id string) clustermap.Node {
 	node, _ := clustermap.Map{Nodes: c.present(c.current().Nodes)}.Node(id)
 	return node
 }
 
-// present are nodes at the addresses that this node was told.
+// present returns the nodes with the addresses given to this node.
 func (c *cluster) present(nodes []clustermap.Node) []clustermap.Node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -296,11 +296,12 @@ func (c *cluster) kick() {
 	}
 }
 
-// sealed names vbuckets that must have been sealed at a seqno for a map to be taken.
+// sealed holds, by bucket and vbucket, the seqnos at which vbuckets must have stayed sealed for a map to be taken.
 type sealed map[string]map[uint16]uint64
 
-// adopt takes a newer map: to disk, then to clients, then to the vbuckets. expect makes that depend on seals that have
-// held: store.ErrSealBroken. errOlder when the map is not newer (the same one is fine), or would break a promise.
+// adopt takes a newer map: to disk, then to clients, then to the vbuckets. If expect is set, its seals must have held
+// (store.ErrSealBroken). It returns errOlder if the map is not newer (an equal one is accepted) or would break a
+// promise.
 func (c *cluster) adopt(m clustermap.Map, expect sealed) error {
 	c.changing.Lock()
 	defer c.changing.Unlock()
@@ -332,9 +333,9 @@ func (c *cluster) adopt(m clustermap.Map, expect sealed) error {
 		}
 		return err
 	}
-	others := c.showUsers(m) // before buckets that are made anew may be judged by the roles for those of before
+	others := c.showUsers(m) // first, so that re-created buckets are not judged by the roles for the old ones
 	if c.loaded {
-		c.n.followBuckets(m) // before anybody is told of them
+		c.n.followBuckets(m) // before clients see the buckets
 	}
 	c.show(m, configs)
 	if others {
@@ -346,8 +347,8 @@ func (c *cluster) adopt(m clustermap.Map, expect sealed) error {
 	return nil
 }
 
-// give promises the maker of an epoch that it comes next, and returns the newest map that was taken:
-// clustermap.Promise. For turn nobody else is promised one; 0 takes the promise back.
+// give promises the maker of an epoch that it comes next, and returns the newest map that this node has taken
+// (clustermap.Promise). For the duration turn no other node is promised an epoch; turn 0 takes the promise back.
 func (c *cluster) give(p clustermap.Promise, turn time.Duration) (clustermap.Map, error) {
 	c.changing.Lock()
 	defer c.changing.Unlock()
@@ -372,7 +373,7 @@ func (c *cluster) give(p clustermap.Promise, turn time.Duration) (clustermap.Map
 	return have, nil
 }
 
-// alone waits for the right to make a revision; the result gives it back.
+// alone waits for the right to make a revision; the returned function releases it.
 func (c *cluster) alone(ctx context.Context) (func(), error) {
 	select {
 	case c.making <- struct{}{}:
@@ -382,7 +383,7 @@ func (c *cluster) alone(ctx context.Context) (func(), error) {
 	}
 }
 
-// hold makes seals last.
+// hold makes the given seals permanent.
 func (c *cluster) hold(expect sealed) (held []*store.VBucket, err error) {
 	for name, vbuckets := range expect {
 		for vb, high := range vbuckets {
@@ -399,7 +400,7 @@ func (c *cluster) hold(expect sealed) (held []*store.VBucket, err error) {
 	return held, nil
 }
 
-// apply makes the vbuckets what the map says they are.
+// apply sets the states of the vbuckets to those of the map.
 func (c *cluster) apply() {
 	c.changing.Lock()
 	defer c.changing.Unlock()
@@ -425,20 +426,20 @@ func (c *cluster) applyLocked() {
 				continue
 			}
 			c.n.replicator.forget(b.id(), uint16(i))
-			// It has that state in memory, and on disk the map says so; one that is emptied gets it at the next look.
+			// The vbucket has the state in memory, and the map on disk has it. A vbucket that is being emptied gets it at the
+			// next call.
 			if err := v.SetState(want); err != nil {
 				c.n.config.Logger.Warn("state of a vbucket not stored", "bucket", b.name, "vbucket", i, "state", want, "error", err)
 			}
 		}
-		if err := b.store.SetManifest(part.Manifest()); err != nil { // tried again with the next look at the map
+		if err := b.store.SetManifest(part.Manifest()); err != nil { // retried at the next look at the map
 			c.n.config.Logger.Warn("collections of a bucket not stored yet", "bucket", b.name, "error", err)
 		}
 	}
 	c.n.replicator.kick()
 }
 
-// settleBuckets lists the buckets of the newest map before any is loaded, and removes the files of others that were
-// dropped.
+// settleBuckets lists the buckets of the newest map before any is loaded, and removes the files of dropped buckets.
 func (c *cluster) settleBuckets() {
 	c.changing.Lock()
 	defer c.changing.Unlock()
@@ -447,7 +448,7 @@ func (c *cluster) settleBuckets() {
 	c.n.sweep(m)
 }
 
-// stateOf is the state of a vbucket on a node with that role.
+// stateOf returns the state of a vbucket on a node with that role.
 func stateOf(role clustermap.Role, _ string) store.State {
 	switch role {
 	case clustermap.Active:
@@ -458,7 +459,7 @@ func stateOf(role clustermap.Role, _ string) store.State {
 	return store.Dead
 }
 
-// vbucket finds a vbucket that is loaded.
+// vbucket returns a loaded vbucket, or nil.
 func (n *Node) vbucket(bucket string, vb uint16) *store.VBucket {
 	for _, b := range n.loadedBuckets() {
 		if b.name == bucket {
@@ -468,7 +469,7 @@ func (n *Node) vbucket(bucket string, vb uint16) *store.VBucket {
 	return nil
 }
 
-// others are the members beside this node.
+// others returns the members except this node.
 func (c *cluster) others(m clustermap.Map) (out []clustermap.Node) {
 	for _, x := range m.Nodes {
 		if x.ID != c.n.config.NodeID {
@@ -478,10 +479,10 @@ func (c *cluster) others(m clustermap.Map) (out []clustermap.Node) {
 	return out
 }
 
-// poll compares maps with the other members, takes the newest one, and returns those that did not answer.
+// poll compares maps with the other members, takes the newest one, and returns the members that did not answer.
 func (c *cluster) poll(ctx context.Context) (missing []string) { return c.pollLeaving(ctx, nil) }
 
-// pollLeaving is poll where some are about to leave: they are not waited for as long as the others.
+// pollLeaving is poll with a shorter timeout for nodes that are about to leave.
 func (c *cluster) pollLeaving(ctx context.Context, leaving []string) (missing []string) {
 	have := c.current()
 	answers := c.peers.each(ctx, c.others(have), func(ctx context.Context, p clustermap.Node) (clustermap.Map, error) {
@@ -509,13 +510,13 @@ func (c *cluster) pollLeaving(ctx context.Context, leaving []string) (missing []
 	return missing
 }
 
-// learn returns when the node has compared its map with a majority of the members, itself included: whoever was failed
-// over meanwhile learns it before it serves. False when ctx has ended.
+// learn returns once the node has compared its map with a majority of the members, including itself: a node that was
+// failed over while it was away learns it before it serves. It returns false if ctx has ended.
 func (c *cluster) learn(ctx context.Context) bool {
 	told := false
 	for {
 		c.poll(ctx)
-		missing := c.poll(ctx) // the first may have brought a map with other members
+		missing := c.poll(ctx) // the first poll may have returned a map with other members
 		m := c.current()
 		if _, member := m.Node(c.n.config.NodeID); !member || 2*(len(m.Nodes)-len(missing)) > len(m.Nodes) {
 			c.waits(nil, true)
@@ -537,7 +538,7 @@ func (c *cluster) learn(ctx context.Context) bool {
 	}
 }
 
-// Run compares maps, keeps the vbuckets to the map, and does the leader's work, until ctx ends.
+// Run compares maps, applies the map to the vbuckets, and does the leader's work, until ctx ends.
 func (c *cluster) Run(ctx context.Context) error {
 	for {
 		pause := c.n.config.Heartbeat
@@ -557,8 +558,8 @@ func (c *cluster) Run(ctx context.Context) error {
 	}
 }
 
-// clean empties what a member has no part in any more. One that is no member keeps what it has, until it is added
-// again.
+// clean empties the vbuckets that the map no longer assigns to this member. A node that is not a member keeps its
+// data until it is added again.
 func (c *cluster) clean() {
 	c.changing.Lock()
 	defer c.changing.Unlock()
@@ -571,25 +572,25 @@ func (c *cluster) clean() {
 			v := b.store.VBucket(uint16(i))
 			if state, high := v.Status(); state == store.Dead && high > 0 {
 				if err := v.Reset(); err != nil {
-					return // the log cannot be written: the store says so
+					return // the log cannot be written, which the store reports
 				}
 			}
 		}
 	}
 }
 
-// commit makes a revision: its number is reserved, it is on this node's disk, and all that can be reached are told.
-// first, when set, must take the map before anybody else has it, under the seals of expect.
+// commit makes a revision of the map: its number is reserved, it is stored on this node, and all reachable members
+// get it. first, if set, must take the map before any other node, under the seals of expect.
 func (c *cluster) commit(ctx context.Context, m clustermap.Map, first string, expect sealed) (clustermap.Map, error) {
 	m, _, err := c.commitTo(ctx, m, first, expect)
 	return m, err
 }
 
-// commitTo is commit; late are the members that were not told.
+// commitTo is commit; late holds the members that could not be reached.
 func (c *cluster) commitTo(ctx context.Context, m clustermap.Map, first string, expect sealed) (
 	made clustermap.Map, late []clustermap.Node, err error) {
 	before := c.current()
-	if p, ok := c.promised().Against(m.RevEpoch); ok { // before anybody has taken what this node could not
+	if p, ok := c.promised().Against(m.RevEpoch); ok { // checked before any other node takes the map
 		return m, nil, fmt.Errorf("%w: this node has promised that epoch %d of %s comes next: ask again for the failover "+
 			"that was begun", ErrRefused, p.RevEpoch, p.Maker)
 	}
@@ -606,7 +607,7 @@ func (c *cluster) commitTo(ctx context.Context, m clustermap.Map, first string, 
 		return m, nil, err
 	}
 	told := c.others(m)
-	for _, x := range before.Nodes { // those that are no members any more are told goodbye
+	for _, x := range before.Nodes { // nodes that are no longer members get the map, too
 		if _, ok := m.Node(x.ID); !ok && x.ID != c.n.config.NodeID {
 			told = append(told, x)
 		}
@@ -630,8 +631,8 @@ func (c *cluster) commitTo(ctx context.Context, m clustermap.Map, first string, 
 	return m, late, nil
 }
 
-// revise makes a revision of the newest map, on the node that leads, unless change gives that map back; late are the
-// members that were not told. Errors: ErrRefused, NotLeaderError, and those of change.
+// revise makes a revision of the newest map, on the leader, unless change returns the map unchanged; late holds the
+// members that could not be reached. Errors: ErrRefused, NotLeaderError, and those of change.
 func (c *cluster) revise(ctx context.Context, change func(clustermap.Map) (clustermap.Map, error)) (
 	m clustermap.Map, late []clustermap.Node, err error) {
 	end, err := c.alone(ctx)
@@ -649,7 +650,7 @@ func (c *cluster) revise(ctx context.Context, change func(clustermap.Map) (clust
 	return c.commitTo(ctx, next, "", nil)
 }
 
-// reserve returns the map a number that no other map has had.
+// reserve assigns the map a number that no other map has had.
 func (c *cluster) reserve(m clustermap.Map) (clustermap.Map, error) {
 	path := filepath.Join(c.n.config.Dir, reservedName)
 	var r reserved

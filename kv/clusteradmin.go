@@ -23,64 +23,65 @@ import (
 
 const (
 	clusterBodyMax = 4 << 20
-	// mapBodyMax bounds a map: that of clustermap.MaxBuckets in a rebalance, with long names of nodes and collections, and
-	// all users and groups, which is some 40 MiB.
+	// mapBodyMax bounds a map: one of clustermap.MaxBuckets buckets in a rebalance, with long names of nodes and
+	// collections and all users and groups, takes about 40 MiB.
 	mapBodyMax     = peerMaxBytes
 	maxSeal        = 30 * time.Second
 	commandTimeout = operationTimeout + adminTimeout
-	// relayTimeout is for what another node is asked to do when it is not this one's.
+	// relayTimeout bounds requests that this node forwards to another one.
 	relayTimeout = operationTimeout + adminCallTimeout + adminTimeout
 )
 
-// ClusterView is the answer of GET /v1/cluster: what one node knows.
+// ClusterView is the answer of GET /v1/cluster: the cluster as one node sees it.
 type ClusterView struct {
 	Node string `json:"node"`
-	// Ready says whether it serves documents, Stored whether it has a log of each bucket; Member whether the map has it.
+	// Ready reports whether the node serves documents, Stored whether it has a log of each bucket, and Member whether it
+	// is in the map.
 	Ready  bool `json:"ready"`
 	Stored bool `json:"stored"`
 	Member bool `json:"member"`
-	// Map is without users. Where some copies alone were asked for, it has their buckets alone, with name and UUID.
+	// Map is without users. If only some copies were requested, it has only their buckets, with name and UUID.
 	Map clustermap.Map `json:"map"`
-	// Copies are the vbuckets it has, by bucket.
+	// Copies holds the vbuckets of the node, by bucket.
 	Copies map[string][]CopyView `json:"copies"`
-	// Paused are the buckets whose replication is held back on this node.
+	// Paused holds the buckets whose replication to this node is paused.
 	Paused   []string `json:"paused,omitempty"`
 	Progress Progress `json:"progress"`
-	// Promises are epochs that others have begun, and of which no map has come yet.
+	// Promises holds epochs that other nodes have begun and of which this node has no map yet.
 	Promises clustermap.Promises `json:"promises,omitempty"`
 }
 
-// CopyView is one copy of a vbucket.
+// CopyView describes one copy of a vbucket.
 type CopyView struct {
 	VBucket uint16 `json:"vbucket"`
 	State   string `json:"state"`
 	High    uint64 `json:"high_seqno"`
 	Items   int    `json:"items"`
-	// Of a replica: whether High ends a snapshot, whether its history was checked against the active copy's, and the
-	// highest seqno of the active copy that it has heard of.
+	// For a replica: Whole reports whether High ends a snapshot, Joined whether its history was checked against the
+	// active copy's, and Known is the highest known seqno of the active copy.
 	Whole  bool                  `json:"whole"`
 	Joined bool                  `json:"joined"`
 	Known  uint64                `json:"known"`
 	Log    timestamp.FailoverLog `json:"failover_log"`
 }
 
-// Progress is how an operation goes; only the leader knows.
+// Progress describes the progress of an operation; only the leader has it.
 type Progress struct {
 	Operation string `json:"operation,omitempty"`
 	Left      int    `json:"left"`
 	Total     int    `json:"total"`
-	// Waiting says what the operation waits for.
+	// Waiting is what the operation waits for.
 	Waiting string `json:"waiting,omitempty"`
 }
 
-// copiesQuery is the parameter of pathCluster that names the copies that are asked for, once per bucket:
-// world:0,17,1023. Without it all are, and none when it is empty.
+// copiesQuery is the parameter of pathCluster that selects copies, once per bucket: world:0,17,1023. If it is absent,
+// all copies are returned; if it is empty, none.
 const copiesQuery = "copies"
 
-// copies are vbuckets by bucket, each bucket's ascending; nil means all.
+// copies holds vbuckets by bucket, each list ascending; nil means all.
 type copies map[string][]uint16
 
-// copiesOf are those that moves are about.
+// copiesOf returns the vbuckets of the given moves.
 func copiesOf(m clustermap.Map, moves []clustermap.Move) copies {
 	out := copies{}
 	for _, v := range moves {
@@ -93,10 +94,10 @@ func copiesOf(m clustermap.Map, moves []clustermap.Move) copies {
 	return out
 }
 
-// askedCopies is of how many vbuckets copies are asked for by name: more do not fit into a request's header.
+// askedCopies is the maximum number of vbuckets that a query selects: more do not fit into a request line.
 const askedCopies = 8 * clustermap.MaxVBuckets
 
-// path is where they are asked for, with all others where they are too many to be named.
+// path returns the path that requests these copies, or all copies if they are too many to be listed.
 func (c copies) path() string {
 	n := 0
 	for _, vbuckets := range c {
@@ -119,7 +120,7 @@ func (c copies) path() string {
 	return pathCluster + "?" + q.Encode()
 }
 
-// parseCopies reads what path says.
+// parseCopies parses the query of path.
 func parseCopies(q url.Values) (copies, error) {
 	if !q.Has(copiesQuery) {
 		return nil, nil
@@ -143,7 +144,7 @@ func parseCopies(q url.Values) (copies, error) {
 	return out, nil
 }
 
-// wants reports whether a bucket's vbucket is among them.
+// wants reports whether the selection includes a vbucket.
 func (c copies) wants(bucket string, vb uint16) bool {
 	if c == nil {
 		return true
@@ -152,7 +153,7 @@ func (c copies) wants(bucket string, vb uint16) bool {
 	return ok
 }
 
-// cut leaves of a map what an answer about them needs.
+// cut returns the part of a map that an answer about the selected copies needs.
 func (c copies) cut(m clustermap.Map) clustermap.Map {
 	if c == nil {
 		return m.WithoutUsers()
@@ -166,10 +167,10 @@ func (c copies) cut(m clustermap.Map) clustermap.Map {
 	return out
 }
 
-// View describes the cluster as this node sees it.
+// View returns the cluster as this node sees it.
 func (n *Node) View() ClusterView { return n.view(nil) }
 
-// view is View of some copies.
+// view is View for some copies.
 func (n *Node) view(of copies) ClusterView {
 	m := n.cluster.current()
 	_, member := m.Node(n.config.NodeID)
@@ -183,7 +184,7 @@ func (n *Node) view(of copies) ClusterView {
 			out.Paused = append(out.Paused, b.name)
 		}
 		part := m.BucketOf(b.name, b.uuid)
-		if part == nil { // it comes or goes
+		if part == nil { // the bucket is being opened or closed
 			continue
 		}
 		for i := range b.store.VBuckets() {
@@ -207,8 +208,8 @@ func (n *Node) view(of copies) ClusterView {
 	return out
 }
 
-// clusterRoutes are the cluster's part of the admin interface. What changes something needs a KV user with the right to
-// it; what nodes tell each other, users' keys among it, is for the nodes' own user, and over TLS comes only from nodes.
+// clusterRoutes returns the cluster's part of the admin interface. Changes need a KV user with the right to make
+// them; requests among nodes, which include users' keys, need the nodes' own user and over TLS a node's certificate.
 func (n *Node) clusterRoutes() []route.Route {
 	known, user, node := n.known(access.ReadCluster), n.user(), n.node()
 	post := func(path string, who route.Role, handle func(context.Context, []byte) (any, error)) route.Route {
@@ -239,7 +240,7 @@ func (n *Node) getCluster(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, n.view(of))
 }
 
-// getMap answers with the map, or with nothing when the caller has it.
+// getMap answers with the map, or with nothing if the caller's is not older.
 func (n *Node) getMap(w http.ResponseWriter, r *http.Request) error {
 	m := n.cluster.current()
 	epoch, err := strconv.ParseInt(r.URL.Query().Get("rev_epoch"), 10, 64)
@@ -251,7 +252,7 @@ func (n *Node) getMap(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, m)
 }
 
-// command makes a handler of what takes JSON and answers with JSON.
+// command returns a handler for a function with JSON request and answer.
 func command(handle func(context.Context, []byte) (any, error)) rpc.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		body, err := io.ReadAll(r.Body)
@@ -308,7 +309,7 @@ func (n *Node) postPromise(_ context.Context, body []byte) (any, error) {
 	return n.cluster.give(clustermap.Promise{RevEpoch: r.Epoch, Maker: r.Maker}, d)
 }
 
-// postSeal makes vbuckets refuse writes for a while, all of them or none, or take them again.
+// postSeal makes vbuckets refuse writes for a while, all of them or none, or accept them again.
 func (n *Node) postSeal(ctx context.Context, body []byte) (any, error) {
 	r, err := decode[sealRequest](body)
 	if err != nil {
@@ -336,7 +337,7 @@ func (n *Node) postSeal(ctx context.Context, body []byte) (any, error) {
 	for i, v := range vbuckets {
 		high, err := v.Seal(d)
 		if err == nil {
-			err = context.Cause(ctx) // who has asked may have gone
+			err = context.Cause(ctx) // the caller may have gone
 		}
 		if err != nil {
 			for _, v := range vbuckets[:i+1] {
@@ -349,8 +350,8 @@ func (n *Node) postSeal(ctx context.Context, body []byte) (any, error) {
 	return a, nil
 }
 
-// PauseRequest holds replication to a node back, at the ends of snapshots, for tests and drills. Without Bucket it is
-// for all.
+// PauseRequest pauses replication to a node at the ends of snapshots, for tests and drills. An empty Bucket means all
+// buckets.
 type PauseRequest struct {
 	Bucket string `json:"bucket,omitempty"`
 	Paused bool   `json:"paused"`
@@ -365,13 +366,13 @@ func (n *Node) postPause(_ context.Context, body []byte) (any, error) {
 	return doneWith(n.cluster.current()), nil
 }
 
-// FailoverRequest takes nodes out of the cluster. Lose accepts that what is not replicated is lost.
+// FailoverRequest removes nodes from the cluster. Lose accepts the loss of data that is not replicated.
 type FailoverRequest struct {
 	Nodes []string `json:"nodes"`
 	Lose  bool     `json:"lose"`
 }
 
-// FailoverAnswer says what was promoted.
+// FailoverAnswer reports the promoted replicas.
 type FailoverAnswer struct {
 	RevEpoch   int64                  `json:"rev_epoch"`
 	Rev        int64                  `json:"rev"`
@@ -386,15 +387,16 @@ func (n *Node) postFailover(ctx context.Context, body []byte) (any, error) {
 	return n.cluster.failover(ctx, r)
 }
 
-// RebalanceRequest changes who is a member; without both it spreads the vbuckets anew. Stop ends what is under way.
+// RebalanceRequest changes the membership; without Add and Remove it redistributes the vbuckets. Stop ends the
+// operation in progress.
 type RebalanceRequest struct {
 	Add    []clustermap.Node `json:"add,omitempty"`
 	Remove []string          `json:"remove,omitempty"`
 	Stop   bool              `json:"stop,omitempty"`
 }
 
-// postRebalance begins or stops a rebalance. A node that is added is told the nodes' own password, so that only who may
-// change users adds one.
+// postRebalance begins or stops a rebalance. A node that is added gets the nodes' own password, so only users with
+// the right to change users may add one.
 func (n *Node) postRebalance(w http.ResponseWriter, r *http.Request) error {
 	return command(func(ctx context.Context, body []byte) (any, error) {
 		q, err := decode[RebalanceRequest](body)

@@ -14,8 +14,8 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// pathCollections is where nodes and commands change collections; the paths below /pools are those that Couchbase's
-// documentation has for it.
+// pathCollections is the path that nodes and commands use to change collections; the paths below /pools are the
+// documented Couchbase paths for it.
 const (
 	pathCollections = "/v1/cluster/collections"
 	pathScopes      = "/pools/default/buckets/{bucket}/scopes"
@@ -24,7 +24,7 @@ const (
 	pathMember      = pathMembers + "/{collection}"
 )
 
-// manifest is a bucket's manifest of collections as this node knows it.
+// manifest returns a bucket's manifest of collections as known to this node.
 func (c *cluster) manifest(bucket string) *mcbp.Manifest {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -34,8 +34,8 @@ func (c *cluster) manifest(bucket string) *mcbp.Manifest {
 	return mcbp.DefaultManifest()
 }
 
-// changeCollections makes a revision of the map with other collections. When it returns this node's vbuckets have
-// them, and all members that could be reached have been told.
+// changeCollections commits a revision of the map with changed collections. When it returns, this node's vbuckets
+// have them, and all reachable members have the map.
 func (c *cluster) changeCollections(ctx context.Context, change clustermap.CollectionChange) (any, error) {
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
@@ -51,8 +51,8 @@ func (c *cluster) changeCollections(ctx context.Context, change clustermap.Colle
 	return collectionsAnswer{UID: strconv.FormatUint(uid, 16)}, nil
 }
 
-// followed waits until this node's vbuckets have the manifest of a bucket: one may be sealed for a moment, or the disk
-// have refused a write.
+// followed waits until this node's vbuckets have the manifest of a bucket: a vbucket may be sealed for a moment, or
+// the disk may have failed a write.
 func (c *cluster) followed(ctx context.Context, bucket string) error {
 	again := time.NewTicker(followAgain)
 	defer again.Stop()
@@ -69,11 +69,11 @@ func (c *cluster) followed(ctx context.Context, bucket string) error {
 	}
 }
 
-// follow brings this node's vbuckets to the manifest of a bucket, where the documents are there.
+// follow applies the manifest of a bucket to this node's vbuckets, if the documents are loaded.
 func (c *cluster) follow(bucket string) error {
 	c.changing.Lock()
 	defer c.changing.Unlock()
-	if !c.loaded { // they follow before they are served
+	if !c.loaded { // the vbuckets get it before they are served
 		return nil
 	}
 	for _, b := range c.n.openBuckets() {
@@ -84,7 +84,7 @@ func (c *cluster) follow(bucket string) error {
 	return nil
 }
 
-// collectionsAnswer is the uid of the manifest that a change has made, in hexadecimal.
+// collectionsAnswer is the uid of the manifest after a change, in hexadecimal.
 type collectionsAnswer struct {
 	UID string `json:"uid"`
 }
@@ -97,7 +97,7 @@ func (n *Node) postCollections(ctx context.Context, body []byte) (any, error) {
 	return n.cluster.changeCollections(ctx, r)
 }
 
-// collectionRoutes are the documented paths. Any member takes them and asks the one that leads.
+// collectionRoutes returns the documented routes. Any member accepts them and forwards changes to the leader.
 func (n *Node) collectionRoutes() []route.Route {
 	user := n.may(access.ManageBucket)
 	return []route.Route{
@@ -115,14 +115,14 @@ func (n *Node) getScopes(w http.ResponseWriter, r *http.Request) error {
 		return notFound(w)
 	}
 	m := n.cluster.manifest(bucket)
-	if user := callerOf(r); user != "" { // who shows a certificate alone, or without TLS nothing, is shown all
+	if user := callerOf(r); user != "" { // callers with only a certificate, or without TLS without credentials, see everything
 		rights := n.rights(user, bucket)
 		m = rights.Shown(m)
 	}
 	return writeJSON(w, m)
 }
 
-// makeCollection makes what a form names, in the path's bucket or scope.
+// makeCollection creates what a form names, in the bucket or scope of the path.
 func (n *Node) makeCollection(w http.ResponseWriter, r *http.Request) error {
 	if err := readForm(r); err != nil {
 		return err
@@ -165,7 +165,7 @@ func (n *Node) changeCollections(w http.ResponseWriter, r *http.Request, change 
 	return formError(w, http.StatusServiceUnavailable, "_", err.Error())
 }
 
-// inSDKsWords words a refusal so that SDKs know it, which tell refusals apart by a few words of the text.
+// inSDKsWords returns the error text that SDKs expect: they distinguish errors by a few words of the text.
 func inSDKsWords(err error, c clustermap.CollectionChange) string {
 	what := fmt.Sprintf("Scope with name %q", c.Scope)
 	if c.Collection != "" && !errors.Is(err, clustermap.ErrNoScope) {

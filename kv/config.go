@@ -15,73 +15,75 @@ import (
 	"tidemark/kv/store"
 )
 
-// ErrConfig means that a Config cannot be used; the message says what is wrong with it.
+// ErrConfig is wrapped if a Config cannot be used; the message says why.
 var ErrConfig = errors.New("kv configuration")
 
-// Peer is a member of the KV cluster. Addresses are host:port; those of this node may be empty (they are filled in when
-// its listeners are open). MemcachedTLS is empty where TLS is not spoken; its host is that of Memcached.
+// Peer is a member of the KV cluster. Addresses are host:port; those of this node may be empty (they are set when its
+// listeners are open). MemcachedTLS is empty if the node does not support TLS; its host is that of Memcached.
 type Peer struct{ ID, Memcached, Admin, MemcachedTLS string }
 
-// BucketConfig names a bucket. VBuckets is a power of two up to 1024 and cannot change. Replicas, 0 to 3, counts when
-// the first map is made; nodes that are too few for it keep as many as they can.
+// BucketConfig configures a bucket. VBuckets is a power of two up to 1024 and cannot change. Replicas, 0 to 3, is
+// used when the first map is created; if there are too few nodes, the bucket has as many replicas as possible.
 type BucketConfig struct {
 	Name, UUID string
 	VBuckets   int
 	Replicas   int
 }
 
-// Config of a node. Zero values of the fields after Logger take the defaults of the packages below.
+// Config configures a node. Zero fields after Logger take the defaults of the packages below.
 type Config struct {
-	// NodeID is this node's name; Dir its folder, used by one process at a time.
+	// NodeID is this node's name; Dir is its folder, used by one process at a time.
 	NodeID, Dir string
-	// Listen is the memcached address, Admin the HTTP address, both host:port; port 0 takes a free one.
+	// Listen is the memcached address, Admin the HTTP address, both host:port; port 0 selects a free port.
 	Listen, Admin string
-	// ListenTLS is the memcached address on which TLS is spoken; it is meant with TLS only.
+	// ListenTLS is the memcached address for TLS; it requires TLS.
 	ListenTLS string
-	// TLS is this node's certificate, of role kv; with it Admin is HTTPS, on all nodes of the cluster or on none. nil: no
-	// TLS.
+	// TLS is this node's certificate, of role kv. With it Admin serves HTTPS; either all nodes of the cluster have one
+	// or none. nil: no TLS.
 	TLS *tlsconf.Source
 	// Nodes is the whole cluster including this node, in the same order on every node. Empty means this node alone. The
-	// first map is derived from it; later the map says who is a member, and this only where members have moved to.
+	// first map is derived from it; later the map determines the members, and Nodes only provides new addresses of
+	// members.
 	Nodes []Peer
-	// Join starts without vbuckets, to be added to a cluster by a rebalance; it counts until there is a map.
+	// Join starts the node without vbuckets, to be added to a cluster by a rebalance. It is ignored once there is a map.
 	Join bool
-	// Buckets are made with the cluster. Others may be made, and these dropped, while it runs: then the map says so.
+	// Buckets are created with the cluster. While the cluster runs, others may be created and these dropped, as the map
+	// records.
 	Buckets []BucketConfig
-	// User and Password are of the one who may do everything; other users are in the map. AllowPlain accepts them in
-	// clear text also without TLS, and returns a client that does not know buckets the only one.
+	// User and Password are the credentials of the user with all rights; other users are in the map. AllowPlain accepts
+	// passwords in clear text even without TLS, and selects the only bucket for clients that select none.
 	User, Password string
 	AllowPlain     bool
-	// Nasty turns on habits of real engines that consumers must live with, for tests.
+	// Nasty enables behaviours of real engines that consumers must cope with, for tests.
 	Nasty server.Moods
 	// QuotaBytes bounds the memory of all documents; 0 means 2 GiB.
 	QuotaBytes int64
 	Logger     hclog.Logger
 
-	// MaxConnections on the memcached address.
+	// MaxConnections bounds the connections to the memcached address.
 	MaxConnections int
-	// The server's patience: with a silent client, one that does not authenticate, one that sends half a frame, one that
-	// takes no answers, and with a DCP consumer that takes nothing or answers no NOOP.
+	// Timeouts of the memcached server: for an idle client, one that does not authenticate, one that sends an incomplete
+	// frame, one that reads no answers, and a DCP consumer that reads nothing or answers no NOOP.
 	IdleTimeout, AuthTimeout, FrameTimeout, WriteTimeout, DCPTimeout time.Duration
-	// SegmentBytes is the size of a log segment, Housekeep the interval of syncing, expiring and compacting, PurgeAfter
-	// the age at which tombstones may be forgotten.
+	// SegmentBytes is the size of a log segment, Housekeep the interval of syncing, expiring and compacting, and
+	// PurgeAfter the age from which tombstones may be purged.
 	SegmentBytes int64
 	Housekeep    time.Duration
 	PurgeAfter   time.Duration
-	// Heartbeat is how often members compare maps.
+	// Heartbeat is the interval at which members compare maps.
 	Heartbeat time.Duration
-	// Now is the clock, WrapFile wraps log files to inject faults. Both are for tests.
+	// Now is the clock; WrapFile wraps log files to inject faults. Both are for tests.
 	Now      func() time.Time
 	WrapFile func(seglog.File) seglog.File
 }
 
-// Longest names.
+// Maximum lengths of names in bytes.
 const (
 	maxNodeID = 100
 	maxUUID   = 64
 )
 
-// check validates the configuration and fills in what may be left out.
+// check validates the configuration and sets the defaults.
 func (c *Config) check() error {
 	c.setDefaults()
 	switch {
@@ -136,7 +138,7 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// check looks at one bucket of a cluster of so many nodes.
+// check validates the configuration of one bucket for a cluster with this number of nodes.
 func (b *BucketConfig) check(nodes int) error {
 	switch {
 	case !clustermap.ValidBucketName(b.Name):
@@ -156,7 +158,7 @@ func (b *BucketConfig) check(nodes int) error {
 	return nil
 }
 
-// mapNodes returns the peers the form of the cluster map, with this node's real addresses.
+// mapNodes converts the peers to nodes of the cluster map, with this node's actual addresses.
 func (n *Node) mapNodes(peers []Peer) []clustermap.Node {
 	out := make([]clustermap.Node, len(peers))
 	for i, p := range peers {
@@ -171,7 +173,7 @@ func (n *Node) mapNodes(peers []Peer) []clustermap.Node {
 	return out
 }
 
-// specs is what the configuration says of the buckets.
+// specs returns the configured buckets.
 func (c *Config) specs() (out []clustermap.Spec) {
 	for _, b := range c.Buckets {
 		out = append(out, clustermap.Spec{Name: b.Name, UUID: b.UUID, VBuckets: b.VBuckets, Replicas: b.Replicas})

@@ -17,28 +17,28 @@ import (
 )
 
 var (
-	// errNoFlush means that a bucket is one that cannot be flushed.
+	// errNoFlush means that flushing is disabled for the bucket.
 	errNoFlush = fmt.Errorf("%w: flush is disabled", ErrRefused)
-	// errWarming means that a node is to have its documents first, which comes by itself.
+	// errWarming means that a node is still loading its documents.
 	errWarming = fmt.Errorf("%w: it reads its documents: ask again when it is ready", ErrRefused)
 )
 
-// flushAtOnce is how many vbuckets are made anew at a time, so that they share the log's writes.
+// flushAtOnce is how many vbuckets are recreated concurrently, so that they share writes to the log.
 const flushAtOnce = 64
 
-// FlushRequest empties a bucket. Sent to pathFlush it is for one node: each vbucket that is active there is made anew.
+// FlushRequest empties a bucket. Sent to pathFlush, it recreates each vbucket that is active on the receiving node.
 // KV replicas follow.
 type FlushRequest struct {
 	Bucket string `json:"bucket"`
-	// RevEpoch and Rev, unless 0, are the map under which that is meant; under another one the node refuses.
+	// RevEpoch and Rev, unless 0, identify the map for which the request was made; with another map the node refuses it.
 	RevEpoch int64 `json:"rev_epoch,omitempty"`
 	Rev      int64 `json:"rev,omitempty"`
-	// Check only asks whether the node would do it.
+	// Check only asks whether the node would carry out the request.
 	Check bool `json:"check,omitempty"`
 }
 
-// flush makes the active vbuckets of a bucket anew, or says that it would. Of those that are not begun when ctx ends
-// none is: whoever asked counts it as failed by then, and documents may have been written since.
+// flush recreates the active vbuckets of a bucket, or only checks whether it could. Vbuckets not begun when ctx ends
+// are left alone: by then the caller counts the flush as failed, and documents may have been written since.
 func (c *cluster) flush(ctx context.Context, r FlushRequest) error {
 	c.changing.Lock()
 	defer c.changing.Unlock()
@@ -72,7 +72,7 @@ func (c *cluster) flush(ctx context.Context, r FlushRequest) error {
 				})
 			}
 		}
-		// Its collections stay, also in those that were made anew before one failed.
+		// The collections stay, also in vbuckets that were recreated before another one failed.
 		return errors.Join(g.Wait(), b.store.SetManifest(c.manifest(r.Bucket)))
 	}
 	if !c.n.serving.Load() {
@@ -81,9 +81,9 @@ func (c *cluster) flush(ctx context.Context, r FlushRequest) error {
 	return fmt.Errorf("%w: no bucket %q is served here", ErrRefused, r.Bucket)
 }
 
-// flushAll empties a bucket on all members: all of them or, unless one breaks in the middle, none. Nobody changes the
-// map meanwhile, and no vbucket changes hands. Once begun it is not cut short by a caller that goes. A repeat does all
-// of it again.
+// flushAll empties a bucket on all members: on all of them or, unless one fails halfway, on none. The map cannot
+// change meanwhile, so no vbucket moves. Once begun, it continues even if the caller is gone. Repeating it flushes
+// everything again.
 func (c *cluster) flushAll(ctx context.Context, bucket string) (clustermap.Map, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), operationTimeout)
 	defer cancel()
@@ -120,7 +120,7 @@ func (c *cluster) flushAll(ctx context.Context, bucket string) (clustermap.Map, 
 	return m, nil
 }
 
-// flushAt sends a request to all members side by side, in the order of the map.
+// flushAt sends a request to all members concurrently; the results are in the order of the map.
 func (c *cluster) flushAt(ctx context.Context, m clustermap.Map, r FlushRequest) (done []string, failed []error) {
 	remote := c.peers.orders
 	if r.Check {
@@ -146,7 +146,7 @@ func (c *cluster) flushAt(ctx context.Context, m clustermap.Map, r FlushRequest)
 	return done, failed
 }
 
-// flushHere is flush for as long as ctx: a disk that hangs keeps what it has begun, and not the right to change the
+// flushHere is flush bounded by ctx: a disk that hangs delays the flush, but does not keep the right to change the
 // map.
 func (c *cluster) flushHere(ctx context.Context, r FlushRequest) error {
 	done := make(chan error, 1)
@@ -171,7 +171,7 @@ func (n *Node) postFlush(ctx context.Context, body []byte) (any, error) {
 	return doneWith(n.cluster.current()), nil
 }
 
-// postFlushAll empties a bucket on all members; the one that leads takes it.
+// postFlushAll empties a bucket on all members; only the leader accepts it.
 func (n *Node) postFlushAll(ctx context.Context, body []byte) (any, error) {
 	r, err := decode[FlushRequest](body)
 	if err != nil {
@@ -184,14 +184,14 @@ func (n *Node) postFlushAll(ctx context.Context, body []byte) (any, error) {
 	return doneWith(m), nil
 }
 
-// doFlush is postFlushAll as SDKs ask for it, of any member.
+// doFlush is postFlushAll as SDKs request it; any member accepts it.
 func (n *Node) doFlush(w http.ResponseWriter, r *http.Request) error {
 	switch _, err := n.cluster.flushAll(r.Context(), r.PathValue("bucket")); {
 	case err == nil, n.passOn(w, r, err):
 		return nil
 	case errors.Is(err, clustermap.ErrNoBucket):
 		return notFound(w)
-	case errors.Is(err, errNoFlush): // as there, without a frame around it
+	case errors.Is(err, errNoFlush): // as Couchbase answers, without an enclosing object
 		write(w, http.StatusBadRequest, rpc.MediaJSON, []byte(`{"_":"Flush is disabled for the bucket"}`))
 		return nil
 	default:

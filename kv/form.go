@@ -9,10 +9,11 @@ import (
 	"tidemark/internal/rpc"
 )
 
-// maxForm bounds a form of a few names.
+// maxForm bounds the bytes of a form with a few names.
 const maxForm = 4 << 10
 
-// readForm reads the form that is a request's body, of either kind. All of it is kept in memory: its route bounds it.
+// readForm reads the form in a request's body, URL-encoded or multipart. It keeps all of it in memory; the route
+// bounds its size.
 func readForm(r *http.Request) error {
 	err := r.ParseForm()
 	if err == nil {
@@ -28,12 +29,12 @@ func readForm(r *http.Request) error {
 	return rpc.Refuse(errcode.BadRequest, "the body is no form: %v", err)
 }
 
-// formError answers with an error in the form that SDKs read.
+// formError answers with an error in the format that SDKs read.
 func formError(w http.ResponseWriter, status int, field, detail string) error {
 	return formErrors(w, status, map[string]string{field: detail})
 }
 
-// formErrors answers with several errors in the form that SDKs read.
+// formErrors answers with several errors in the format that SDKs read.
 func formErrors(w http.ResponseWriter, status int, wrong map[string]string) error {
 	body, err := json.Marshal(map[string]map[string]string{"errors": wrong})
 	if err != nil {

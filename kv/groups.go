@@ -10,15 +10,16 @@ import (
 	"tidemark/kv/clustermap"
 )
 
-// pathGroupChange is where nodes and commands change groups; the other paths are those that Couchbase's documentation
-// has for it.
+// pathGroupChange is the path that nodes and commands use to change groups; the others are the documented Couchbase
+// paths for it.
 const (
 	pathGroupChange = "/v1/cluster/groups"
 	pathGroups      = "/settings/rbac/groups"
 	pathGroup       = pathGroups + "/{group}"
 )
 
-// changeGroup makes a revision of the map with other groups. When it returns without an error, all members judge by it.
+// changeGroup commits a revision of the map with changed groups. When it returns without an error, all members use
+// them.
 func (c *cluster) changeGroup(ctx context.Context, change clustermap.GroupChange) (clustermap.Map, error) {
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
@@ -43,7 +44,8 @@ func (n *Node) postGroup(ctx context.Context, body []byte) (any, error) {
 	return doneWith(m), nil
 }
 
-// groupRoutes are those of groups. Any member takes the documented ones and asks the one that leads.
+// groupRoutes returns the routes for groups. Any member accepts the documented ones and forwards changes to the
+// leader.
 func (n *Node) groupRoutes() []route.Route {
 	reads, manages := n.may(access.ReadUsers), n.may(access.ManageUsers)
 	return []route.Route{
@@ -56,7 +58,7 @@ func (n *Node) groupRoutes() []route.Route {
 	}
 }
 
-// restGroup is a group in the form of /settings/rbac/groups.
+// restGroup is a group in the format of /settings/rbac/groups.
 type restGroup struct {
 	ID          string     `json:"id"`
 	Description string     `json:"description"`
@@ -71,7 +73,7 @@ func restGroupOf(g access.Group) restGroup {
 	return out
 }
 
-// getGroups shows all groups: there are access.MaxGroups at most.
+// getGroups answers with all groups: there are at most access.MaxGroups.
 func (n *Node) getGroups(w http.ResponseWriter, _ *http.Request) error {
 	out := []restGroup{}
 	for _, g := range n.cluster.directory.Load().Groups() {
@@ -88,13 +90,13 @@ func (n *Node) getGroup(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, restGroupOf(*g))
 }
 
-// unknownGroup says so in the words that SDKs know.
+// unknownGroup answers with the error text that SDKs expect.
 func unknownGroup(w http.ResponseWriter) error {
 	http.Error(w, `"Unknown group."`, http.StatusNotFound)
 	return nil
 }
 
-// putGroup makes a group, or gives one that there is other roles and another description.
+// putGroup creates a group, or replaces the roles and the description of an existing one.
 func (n *Node) putGroup(w http.ResponseWriter, r *http.Request) error {
 	if err := readForm(r); err != nil {
 		return err
@@ -119,7 +121,7 @@ func (n *Node) deleteGroup(w http.ResponseWriter, r *http.Request) error {
 	return n.changeGroup(w, r, clustermap.GroupChange{Group: r.PathValue("group"), Remove: true})
 }
 
-// changeGroup makes a change here, or has it made by the node that leads.
+// changeGroup makes a change here, or forwards it to the leader.
 func (n *Node) changeGroup(w http.ResponseWriter, r *http.Request, change clustermap.GroupChange) error {
 	switch _, err := n.cluster.changeGroup(r.Context(), change); {
 	case err == nil, n.passOn(w, r, err):
@@ -133,14 +135,14 @@ func (n *Node) changeGroup(w http.ResponseWriter, r *http.Request, change cluste
 	}
 }
 
-// Group is a group as commands show it.
+// Group describes a group for commands.
 type Group struct {
 	ID          string   `json:"id"`
 	Description string   `json:"description,omitempty"`
 	Roles       []string `json:"roles"`
 }
 
-// Groups are the cluster's groups, as the first node that answers knows them.
+// Groups returns the cluster's groups from the first node that answers.
 func (a *Admin) Groups(ctx context.Context) (out []Group, err error) {
 	var all []restGroup
 	if err := a.read(ctx, pathGroups, &all); err != nil {
@@ -156,7 +158,7 @@ func (a *Admin) Groups(ctx context.Context) (out []Group, err error) {
 	return out, nil
 }
 
-// ChangeGroup makes, changes or removes a group.
+// ChangeGroup creates, changes or removes a group.
 func (a *Admin) ChangeGroup(ctx context.Context, c clustermap.GroupChange) error {
 	return a.lead(ctx, pathGroupChange, c, nil)
 }

@@ -18,23 +18,25 @@ import (
 )
 
 const (
-	// movesAtOnce is how many vbuckets are filled at a time, takeoversAtOnce how many of one node change hands together.
+	// movesAtOnce is how many vbuckets are filled at a time, takeoversAtOnce how many of one node are taken over
+	// together.
 	movesAtOnce     = 16
 	takeoversAtOnce = 8
-	// sealTime is how long a takeover may block writes to its vbuckets, catchUp how long the new owner may take of it.
+	// sealTime is how long a takeover may block writes to its vbuckets, catchUp the part of it that the new owner may
+	// take.
 	sealTime  = 5 * time.Second
 	catchUp   = 3 * time.Second
 	catchPoll = 20 * time.Millisecond
-	// nearby is how many seqnos a copy may be behind when its takeover begins: they are written while clients wait.
+	// nearby is how many seqnos a copy may lag when its takeover begins: clients wait while these are copied.
 	nearby = 1024
-	// movesPause is between two looks at vbuckets that are being filled.
+	// movesPause is the interval of checks on vbuckets that are being filled.
 	movesPause = 100 * time.Millisecond
-	// operationTimeout bounds a failover.
+	// operationTimeout bounds a failover or another change of the map.
 	operationTimeout = 20 * time.Second
 )
 
-// lead does the leader's work: addresses that changed, and the next step of an operation. It says whether there is more
-// to do at once.
+// lead does the leader's work: it commits changed addresses, and the next step of an operation. It reports whether
+// there is more to do at once.
 func (c *cluster) lead(ctx context.Context, missing []string) bool {
 	select {
 	case c.making <- struct{}{}:
@@ -81,8 +83,8 @@ func (c *cluster) report(p Progress) {
 	c.progress = p
 }
 
-// step brings a rebalance forward: fill what has no copy yet, hand over what is filled, end. Each call decides from the
-// map and from what the nodes have; nothing else is remembered.
+// step advances a rebalance: it fills copies that are missing, hands over vbuckets whose copies are filled, and ends.
+// Each call decides from the map and from the nodes' copies; there is no other state.
 func (c *cluster) step(ctx context.Context, m clustermap.Map) (more bool, err error) {
 	moves := m.Moves(movesAtOnce)
 	if len(moves) == 0 {
@@ -122,7 +124,8 @@ func (c *cluster) step(ctx context.Context, m clustermap.Map) (more bool, err er
 	return true, nil
 }
 
-// filledMoves returns which moves may end: takeovers between one pair of nodes, as many as go at once, and others.
+// filledMoves returns the moves that may be completed: takeovers between one pair of nodes, up to takeoversAtOnce,
+// and others.
 func filledMoves(m clustermap.Map, moves []clustermap.Move, have survey) (over, rest []clustermap.Move) {
 	for _, v := range moves {
 		switch {
@@ -136,7 +139,7 @@ func filledMoves(m clustermap.Map, moves []clustermap.Move, have survey) (over, 
 	return over, rest
 }
 
-// finish ends an operation. Where its end is another leader, that begins an epoch, as a failover of the leader does.
+// finish ends an operation. If another leader follows, that begins an epoch, as a failover of the leader does.
 func (c *cluster) finish(ctx context.Context, m clustermap.Map) error {
 	next := m.Finish()
 	if next.RevEpoch != m.RevEpoch {
@@ -153,8 +156,8 @@ func (c *cluster) finish(ctx context.Context, m clustermap.Map) error {
 	return err
 }
 
-// takeover hands vbuckets of one node over: the node stops taking writes, the new owners reach its last seqno, the node
-// gives them up (only if nothing was written), everybody learns the new map.
+// takeover moves vbuckets of one node: the node stops accepting writes, the new owners reach its last seqno, the node
+// gives them up (only if nothing was written), and all members get the new map.
 func (c *cluster) takeover(ctx context.Context, m clustermap.Map, moves []clustermap.Move) error {
 	source, bucket := moves[0].From[0], m.Buckets[moves[0].Bucket].Name
 	var ids []uint16
@@ -215,16 +218,16 @@ func (c *cluster) reached(ctx context.Context, m clustermap.Map, moves []cluster
 	}
 }
 
-// copyOf names a copy of a vbucket.
+// copyOf identifies a copy of a vbucket.
 type copyOf struct {
 	node, bucket string
 	vb           uint16
 }
 
-// survey is what nodes have.
+// survey holds the copies on several nodes.
 type survey map[copyOf]CopyView
 
-// views asks nodes side by side what they know, and have of some copies. All must answer, and serve.
+// views queries nodes concurrently for their view, including some copies. All of them must answer and be ready.
 func (c *cluster) views(ctx context.Context, nodes []clustermap.Node, of copies) ([]ClusterView, error) {
 	out, failed := make([]ClusterView, len(nodes)), make([]error, len(nodes))
 	var all sync.WaitGroup
@@ -243,7 +246,7 @@ func (c *cluster) views(ctx context.Context, nodes []clustermap.Node, of copies)
 		})
 	}
 	all.Wait()
-	for _, err := range failed { // the same one each time, so that what is waited for does not change by chance
+	for _, err := range failed { // in a fixed order, so that the reported reason does not change by chance
 		if err != nil {
 			return out, err
 		}
@@ -251,7 +254,7 @@ func (c *cluster) views(ctx context.Context, nodes []clustermap.Node, of copies)
 	return out, nil
 }
 
-// survey asks nodes what they have of some copies.
+// survey queries nodes for some copies.
 func (c *cluster) survey(ctx context.Context, nodes []clustermap.Node, of copies) (survey, error) {
 	views, err := c.views(ctx, nodes, of)
 	if err != nil {
@@ -260,7 +263,8 @@ func (c *cluster) survey(ctx context.Context, nodes []clustermap.Node, of copies
 	return surveyOf(c.current(), views), nil
 }
 
-// surveyOf leaves out what a node has of another bucket of the name, which it was not told of that it was dropped.
+// surveyOf builds a survey. It leaves out copies of another bucket with the same name, whose removal a node has not
+// learned yet.
 func surveyOf(m clustermap.Map, views []ClusterView) survey {
 	out := survey{}
 	for _, view := range views {
@@ -276,7 +280,7 @@ func surveyOf(m clustermap.Map, views []ClusterView) survey {
 	return out
 }
 
-// filled says whether the nodes of a move have what the active copy had a moment ago.
+// filled reports whether the nodes of a move have what the active copy had a moment ago.
 func (s survey) filled(m clustermap.Map, v clustermap.Move) bool {
 	bucket := m.Buckets[v.Bucket].Name
 	active := s[copyOf{v.From[0], bucket, v.VBucket}]
@@ -296,8 +300,8 @@ func (s survey) filled(m clustermap.Map, v clustermap.Move) bool {
 	return true
 }
 
-// ask checks that this node is the one that leads what is to be done, and has the newest map, by which who wants it
-// still may; all members but those that are to be failed over must answer.
+// ask verifies that this node leads the change, has the newest map, and that by this map the caller still has the
+// right to the change. All members except those to be failed over must answer.
 func (c *cluster) ask(ctx context.Context, without []string) (clustermap.Map, error) {
 	for {
 		m := c.current()
@@ -363,14 +367,14 @@ func (c *cluster) rebalance(ctx context.Context, r RebalanceRequest) (any, error
 	return doneWith(next), nil
 }
 
-// operationID makes the id of an operation.
+// operationID returns a new id for an operation.
 func operationID() string {
 	var id [8]byte
 	randomBytes(id[:])
 	return hex.EncodeToString(id[:])
 }
 
-// known checks that the nodes that are to join are who they are said to be, and serve the same buckets.
+// known verifies that the nodes to be added have the given ids and the same buckets.
 func (c *cluster) known(ctx context.Context, add []clustermap.Node) error {
 	for _, x := range add {
 		var view ClusterView
@@ -383,7 +387,7 @@ func (c *cluster) known(ctx context.Context, add []clustermap.Node) error {
 		have := c.current()
 		for _, s := range c.n.config.specs() {
 			if have.HasDropped(s.Name, s.UUID) {
-				continue // it lets it go when it has the map
+				continue // the node drops it when it gets the map
 			}
 			if b := view.Map.Bucket(s.Name); b == nil || b.UUID != s.UUID || len(b.Chains) != s.VBuckets {
 				return fmt.Errorf("%w: node %q does not have bucket %q (%s) with %d vbuckets: start it with the same --buckets",
@@ -394,8 +398,8 @@ func (c *cluster) known(ctx context.Context, add []clustermap.Node) error {
 	return nil
 }
 
-// failover takes nodes out of the cluster and promotes replicas. Without r.Lose a node that still answers is given the
-// time to hand over: its vbuckets take no more writes and the replicas catch up.
+// failover removes nodes from the cluster and promotes replicas. Without r.Lose, a node that still answers hands over
+// first: its vbuckets accept no more writes, and the replicas catch up.
 func (c *cluster) failover(ctx context.Context, r FailoverRequest) (any, error) {
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
@@ -418,7 +422,8 @@ func (c *cluster) failover(ctx context.Context, r FailoverRequest) (any, error) 
 		return nil, fmt.Errorf("%w: a failover waits for %w", ErrRefused, err)
 	}
 	epoch := m.RevEpoch
-	// Who leads may be making maps, too; and who was promised an epoch may have made one that nobody else has.
+	// The leader may be making maps, too, and a node that was promised an epoch may have made one that no other node
+	// has.
 	if slices.Contains(r.Nodes, m.Leader) ||
 		slices.ContainsFunc(views, func(v ClusterView) bool { return len(v.Promises) > 0 }) {
 		defer c.settle(ctx)
@@ -450,7 +455,7 @@ func (c *cluster) failover(ctx context.Context, r FailoverRequest) (any, error) 
 	return FailoverAnswer{RevEpoch: next.RevEpoch, Rev: next.Rev, Promotions: promotions}, nil
 }
 
-// noteBranches puts in where the new branches really begin, of those that can be asked.
+// noteBranches sets where the new branches really begin, as far as the nodes answer.
 func (c *cluster) noteBranches(ctx context.Context, nodes []clustermap.Node, promotions []clustermap.Promotion) {
 	have, err := c.survey(ctx, nodes, nil)
 	if err != nil {
@@ -463,8 +468,8 @@ func (c *cluster) noteBranches(ctx context.Context, nodes []clustermap.Node, pro
 	}
 }
 
-// unseal lets a node take writes again to what was sealed, or was about to be, for something that came to nothing, also
-// when ctx is over; a seal ends by itself, too.
+// unseal makes a node accept writes again to vbuckets that were, or were about to be, sealed for an operation that
+// failed. It works even if ctx has ended; a seal also expires by itself.
 func (c *cluster) unseal(ctx context.Context, id string, what sealed) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), peerTimeout)
 	defer cancel()
@@ -478,9 +483,9 @@ func (c *cluster) unseal(ctx context.Context, id string, what sealed) error {
 	return errors.Join(failed...)
 }
 
-// begin has an epoch promised by all that are to remain, whose views these are: none of them takes a map of an earlier
-// epoch any more, so that what is planned from m now is planned from the newest map that any of them will ever have
-// had. Only this node makes maps of that epoch, since no other one is promised it.
+// begin has an epoch promised by all nodes that are to remain; views are theirs. From then on none of them takes a
+// map of an earlier epoch, so a plan made from m now is made from the newest map that any of them will ever have had.
+// Only this node makes maps of that epoch, since no other node is promised it.
 func (c *cluster) begin(ctx context.Context, m clustermap.Map, views []ClusterView) (epoch int64, err error) {
 	var unused clustermap.Promise
 	for _, p := range c.unused() {
@@ -495,7 +500,7 @@ func (c *cluster) begin(ctx context.Context, m clustermap.Map, views []ClusterVi
 		}
 	}
 	p := clustermap.Promise{RevEpoch: epoch, Maker: c.n.config.NodeID}
-	have, err := c.give(p, maxSeal) // this node first, so that it knows after a crash what it has asked for
+	have, err := c.give(p, maxSeal) // this node first, so that after a crash it still has what it has requested
 	if err != nil {
 		return 0, err
 	}
@@ -514,7 +519,7 @@ func (c *cluster) begin(ctx context.Context, m clustermap.Map, views []ClusterVi
 	return epoch, nil
 }
 
-// unused are promises that this node was given, and has made no map for.
+// unused returns the promises that this node was given and has made no map for.
 func (c *cluster) unused() clustermap.Promises {
 	return slices.DeleteFunc(slices.Clone(c.promised()), func(p clustermap.Promise) bool {
 		if p.Maker != c.n.config.NodeID {
@@ -526,9 +531,9 @@ func (c *cluster) unused() clustermap.Promises {
 	})
 }
 
-// settle gives back what this node was promised and has made no map for: the plan was refused, or the node died over
-// it. Where it may have made one, the promise stays until there is a map of that epoch or a later one. The caller has
-// the right to make a revision.
+// settle gives back the promises that this node was given and has made no map for: the plan was refused, or the node
+// died during it. If it may have made a map, the promise stays until there is a map of that epoch or a later one. The
+// caller has the right to make a revision.
 func (c *cluster) settle(ctx context.Context) {
 	for _, p := range c.unused() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), peerTimeout)
@@ -551,7 +556,7 @@ func (c *cluster) settle(ctx context.Context) {
 	}
 }
 
-// promote plans a failover from what the other nodes have.
+// promote plans a failover from the copies on the remaining nodes.
 func (c *cluster) promote(ctx context.Context, m clustermap.Map, r FailoverRequest) (clustermap.Map,
 	[]clustermap.Promotion, error) {
 	rest := slices.DeleteFunc(slices.Clone(m.Nodes), func(x clustermap.Node) bool {
@@ -573,16 +578,16 @@ func (c *cluster) promote(ctx context.Context, m clustermap.Map, r FailoverReque
 	}, r.Lose)
 }
 
-// quiesce makes a node that answers take no more writes, and waits until its replicas have what it has. A node that
-// does not answer is left alone. It returns what may be sealed, also with an error.
+// quiesce makes a node that answers refuse writes, and waits until its replicas have caught up. If the node does not
+// answer, nothing is done. It returns what may be sealed, even with an error.
 func (c *cluster) quiesce(ctx context.Context, m clustermap.Map, id string) (string, sealed, error) {
 	node, ok := m.Node(id)
 	if !ok {
-		return "", nil, nil // Failover says so
+		return "", nil, nil // Failover returns the error
 	}
 	have, err := c.survey(ctx, []clustermap.Node{node}, nil)
 	if err != nil {
-		return "", nil, nil //nolint:nilerr // it does not answer: what its replicas know must do
+		return "", nil, nil //nolint:nilerr // it does not answer: the replicas have to suffice
 	}
 	out, err := have.toSeal(m, id)
 	if err != nil {
@@ -596,7 +601,7 @@ func (c *cluster) quiesce(ctx context.Context, m clustermap.Map, id string) (str
 	for deadline := time.Now().Add(catchUp); ; {
 		have, err := c.survey(ctx, rest, of)
 		if err != nil || have.replicated(m, out) || time.Now().After(deadline) {
-			return id, out, err // what is still missing, Failover says
+			return id, out, err // Failover reports what is still missing
 		}
 		select {
 		case <-ctx.Done():
@@ -606,7 +611,7 @@ func (c *cluster) quiesce(ctx context.Context, m clustermap.Map, id string) (str
 	}
 }
 
-// copies are those of the vbuckets.
+// copies returns the sealed vbuckets as a selection of copies.
 func (s sealed) copies() copies {
 	out := copies{}
 	for bucket, vbuckets := range s {
@@ -615,8 +620,8 @@ func (s sealed) copies() copies {
 	return out
 }
 
-// toSeal returns the vbuckets that a node has active, of which s is a survey; an error when the map gives it others,
-// too.
+// toSeal returns the vbuckets that are active on the node that s surveys; it returns an error if the map assigns the
+// node other active vbuckets, too.
 func (s survey) toSeal(m clustermap.Map, id string) (sealed, error) {
 	out := sealed{}
 	for at, v := range s {
@@ -638,7 +643,7 @@ func (s survey) toSeal(m clustermap.Map, id string) (sealed, error) {
 	return out, nil
 }
 
-// sealAll makes a node take no more writes in those vbuckets, and notes how far each of them is.
+// sealAll makes a node refuse writes to the vbuckets of out, and records their high seqnos in it.
 func (c *cluster) sealAll(ctx context.Context, id string, out sealed) error {
 	for bucket, vbuckets := range out {
 		var ids []uint16
@@ -657,7 +662,7 @@ func (c *cluster) sealAll(ctx context.Context, id string, out sealed) error {
 	return nil
 }
 
-// replicated says whether each vbucket has a replica with everything up to the given seqnos.
+// replicated reports whether each vbucket has a replica with everything up to the given seqnos.
 func (s survey) replicated(m clustermap.Map, highs sealed) bool {
 	for bucket, vbuckets := range highs {
 		for vb, high := range vbuckets {

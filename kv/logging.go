@@ -15,7 +15,7 @@ import (
 
 const pathLogging = "/v1/logging"
 
-// getLogging answers with how much this node logs, by component.
+// getLogging answers with this node's log levels, by component.
 func (n *Node) getLogging(w http.ResponseWriter, r *http.Request) error {
 	levels, err := logging.Answer(r.Context(), n.config.Logger, nil)
 	if err != nil {
@@ -24,7 +24,7 @@ func (n *Node) getLogging(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, levels)
 }
 
-// putLogging changes how much this node logs.
+// putLogging changes this node's log levels.
 func (n *Node) putLogging(ctx context.Context, body []byte) (any, error) {
 	change, err := decode[wire.LogChange](body)
 	if err != nil {
@@ -33,7 +33,7 @@ func (n *Node) putLogging(ctx context.Context, body []byte) (any, error) {
 	return logging.Answer(ctx, n.config.Logger, &change)
 }
 
-// Logging returns how much a node logs, by component, after a change if there is one.
+// Logging returns a node's log levels by component, after applying change unless it is nil.
 func (a *Admin) Logging(ctx context.Context, node string, change *wire.LogChange) (levels wire.LogLevels, err error) {
 	s, err := a.Status(ctx)
 	if err != nil {

@@ -2,13 +2,14 @@ package kv
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// collector shows the node's counters when it is asked; nothing is counted twice. No label per vbucket.
+// collector exports the node's counters at each scrape. No metric has a label per vbucket.
 type collector struct{ n *Node }
 
-// Describe is part of prometheus.Collector: the set is not fixed, so it is unchecked.
+// Describe implements prometheus.Collector. It sends nothing: the set of metrics varies, so the collector is
+// unchecked.
 func (c *collector) Describe(chan<- *prometheus.Desc) {}
 
-// Collect is part of prometheus.Collector.
+// Collect implements prometheus.Collector.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
 	emit := func(kind prometheus.ValueType, name, help string, value float64, labels ...string) {
 		names := []string{"bucket"}[:len(labels)]

@@ -1,15 +1,17 @@
 // Package kv is the embedded KV node: buckets of documents in vbuckets, served over the memcached binary protocol and
-// DCP, for development, tests and demonstrations (KV-2). Several nodes form a small cluster with replicas, failover and
-// rebalance.
+// DCP, for development, tests and demonstrations (KV-2). Several nodes form a small cluster with replicas, failover
+// and rebalance.
 //
-// It promises what its parts promise: what is acknowledged or streamed survives the death of the process (package
-// store), the protocol is that of known clients (package server), maps replace each other in one order (package
-// clustermap). A node serves documents only when its vbuckets are loaded and it has compared its map with a majority of
-// the members, so that one that was failed over while it was away does not believe itself active. A rebalance loses
-// nothing that was acknowledged, a failover without loss is refused when it would. One process uses a folder at a time.
+// Its parts guarantee that what was acknowledged or streamed survives the death of the process (package store), that
+// the protocol is that of common clients (package server), and that maps replace each other in one order (package
+// clustermap). A node serves documents only after its vbuckets are loaded and its map was compared with a majority of
+// the members, so that a node that was failed over while it was away does not consider itself active. A rebalance
+// loses nothing that was acknowledged; a failover without loss is refused if it would lose something. One process
+// uses a folder at a time.
 //
-// It never fails over on its own, has no quorum (two operators who fail over each other's half of a divided network get
-// two clusters), never syncs per write and acknowledges a write before its replicas have it.
+// A cluster never fails over by itself and has no quorum (two operators who fail over each other's half of a
+// partitioned network get two clusters). A node does not sync each write, and acknowledges a write before its
+// replicas have it.
 package kv
 
 import (
@@ -36,12 +38,12 @@ import (
 	"tidemark/kv/store"
 )
 
-// Version is what clients are told; drivers look for a number at its beginning.
+// Version is the version that clients see; drivers parse the number at its beginning.
 const Version = "7.6.0-tidemark"
 
 const lockName = "lock"
 
-// ErrInUse means that another process has the node's folder open.
+// ErrInUse means that another process uses the node's folder.
 var ErrInUse = errors.New("folder is in use by another process")
 
 // Node is an open KV node.
@@ -49,7 +51,7 @@ type Node struct {
 	config   Config
 	lock     *filelock.Lock
 	listener net.Listener
-	// listenerTLS is nil when the node speaks no TLS.
+	// listenerTLS is nil if the node does not support TLS.
 	listenerTLS net.Listener
 	admin       net.Listener
 	server      *server.Server
@@ -61,12 +63,12 @@ type Node struct {
 	replicator *replicator
 	ready      chan struct{} // closed when documents are served
 	serving    atomic.Bool
-	mapStreams *rpc.Places // of streams of maps
-	checks     *rpc.Places // of passwords
+	mapStreams *rpc.Places // limits streams of maps
+	checks     *rpc.Places // limits checks of passwords
 }
 
-// Open takes the node's folder, its map and its listeners; Run serves. Errors: ErrConfig, ErrInUse, clustermap.ErrMap,
-// and those of the operating system.
+// Open locks the node's folder, loads its map and opens its listeners; Run serves. Errors: ErrConfig, ErrInUse,
+// clustermap.ErrMap, and those of the operating system.
 func Open(config Config) (*Node, error) {
 	if err := config.check(); err != nil {
 		return nil, err
@@ -124,7 +126,7 @@ func (n *Node) open() error {
 	return nil
 }
 
-// lockFolder takes the folder for this process.
+// lockFolder locks the folder for this process.
 func lockFolder(dir string) (*filelock.Lock, error) {
 	l, err := filelock.Acquire(filepath.Join(dir, lockName))
 	if errors.Is(err, filelock.ErrHeld) {
@@ -133,8 +135,8 @@ func lockFolder(dir string) (*filelock.Lock, error) {
 	return l, err
 }
 
-// Load reads the documents of the buckets. Run does it when nobody has. Errors: seglog.ErrCorrupt and those of the
-// operating system.
+// Load loads the documents of the buckets. Run does it if it was not called before. Errors: seglog.ErrCorrupt and
+// those of the operating system.
 func (n *Node) Load() error {
 	for _, b := range n.buckets() {
 		if b.open.Load() {
@@ -147,11 +149,12 @@ func (n *Node) Load() error {
 	return nil
 }
 
-// Ready is closed when the node serves documents.
+// Ready returns a channel that is closed when the node serves documents.
 func (n *Node) Ready() <-chan struct{} { return n.ready }
 
-// SetPeers tells the node the cluster's present addresses (the same members in the same order as it was opened with);
-// the leader makes a revision of the map when they changed. The addresses of this node itself are known to it.
+// SetPeers sets the present addresses of the members, which must be the same ones in the same order as in the
+// configuration. The leader commits a revision of the map if they have changed. The node determines its own addresses
+// itself.
 func (n *Node) SetPeers(peers []Peer) error {
 	if !slices.EqualFunc(peers, n.config.Nodes, func(a, b Peer) bool { return a.ID == b.ID }) {
 		return fmt.Errorf("%w: another list of members than the node was opened with", ErrConfig)
@@ -160,10 +163,10 @@ func (n *Node) SetPeers(peers []Peer) error {
 	return nil
 }
 
-// MemcachedAddr is the host:port on which the memcached protocol and DCP are served.
+// MemcachedAddr returns the host:port on which the memcached protocol and DCP are served.
 func (n *Node) MemcachedAddr() string { return n.listener.Addr().String() }
 
-// MemcachedTLSAddr is the host:port on which they are served inside TLS; empty when they are not.
+// MemcachedTLSAddr returns the host:port on which they are served over TLS; empty if they are not.
 func (n *Node) MemcachedTLSAddr() string {
 	if n.listenerTLS == nil {
 		return ""
@@ -171,11 +174,11 @@ func (n *Node) MemcachedTLSAddr() string {
 	return n.listenerTLS.Addr().String()
 }
 
-// AdminAddr is the host:port of the HTTP interface; with a certificate it is HTTPS.
+// AdminAddr returns the host:port of the HTTP interface; with a certificate it serves HTTPS.
 func (n *Node) AdminAddr() string { return n.admin.Addr().String() }
 
-// advertised is the address clients are told: the configured one, unless it is empty or leaves the port open. A
-// listener on all interfaces is where the client reached it.
+// advertised returns the address for clients: the configured one, unless it is empty or has no fixed port. For a
+// listener on all interfaces the host is the one through which the client has connected.
 func (n *Node) advertised(configured, bound string) string {
 	if _, port, err := net.SplitHostPort(configured); err == nil && port != "0" && port != "" {
 		return configured
@@ -186,8 +189,8 @@ func (n *Node) advertised(configured, bound string) string {
 	return bound
 }
 
-// Run serves until ctx ends or something breaks, then stops in order: no more requests, everything written and synced,
-// the marker of an orderly stop. A node can be run once.
+// Run serves until ctx ends or an error occurs, then stops in order: it accepts no more requests, writes and syncs
+// everything, and writes the marker of an orderly stop. A node can be run once.
 func (n *Node) Run(ctx context.Context) error {
 	group, gctx := errgroup.WithContext(ctx)
 	listeners := []net.Listener{n.listener}
@@ -212,7 +215,7 @@ func (n *Node) Run(ctx context.Context) error {
 	return nil
 }
 
-// work warms up, then keeps the house.
+// work loads the documents and then does the housekeeping.
 func (n *Node) work(ctx context.Context, group *errgroup.Group) error {
 	if !n.cluster.learn(ctx) {
 		return nil
@@ -228,7 +231,7 @@ func (n *Node) work(ctx context.Context, group *errgroup.Group) error {
 	for _, b := range n.buckets() {
 		n.keep(b)
 	}
-	n.cluster.apply() // a newer map may have come while the documents were read
+	n.cluster.apply() // a newer map may have arrived while the documents were loaded
 	n.serving.Store(true)
 	close(n.ready)
 	n.config.Logger.Info("kv node serves", "node", n.config.NodeID)
@@ -240,8 +243,8 @@ func (n *Node) work(ctx context.Context, group *errgroup.Group) error {
 // process would have left. For tests.
 func (n *Node) Abandon() { _ = n.release(false) }
 
-// Lose has a node in the mood Unpersisted forget what its log has not synced, as a kill would. For tests: nothing
-// that is written from now on is kept either.
+// Lose makes a node with the mood Unpersisted lose what its log has not synced, as a kill would. For tests: later
+// writes are lost, too.
 func (n *Node) Lose() {
 	for _, b := range n.buckets() {
 		b.held.lose()

@@ -7,12 +7,12 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// goneHost and gonePort are of a node of which a cluster manager has not heard yet that it is no more; nobody listens
-// there.
+// goneHost and gonePort are the address of a node that no longer exists, of whose end a cluster manager has not
+// learned yet; nothing listens there.
 const goneHost, gonePort = "127.0.0.1", 9
 
-// odd makes a config as a cluster manager does for a node that has no name, and that knows one more node, which is
-// gone. Where there are fewer copies than there should be, that one is said to have them.
+// odd changes a config into that of a cluster manager whose node has no host name, and which still lists a node that
+// is gone. If a vbucket has fewer copies than it should, that node is listed for the missing ones.
 func odd(c *mcbp.ClusterConfig) {
 	if self := c.ThisNode(); self >= 0 {
 		c.Nodes[self].Hostname = hostless(c.Nodes[self].Hostname)
@@ -34,7 +34,7 @@ func odd(c *mcbp.ClusterConfig) {
 	}
 }
 
-// hostless is an address with $HOST in the place of its host.
+// hostless returns an address with $HOST in place of its host.
 func hostless(address string) string {
 	if _, port, err := net.SplitHostPort(address); err == nil {
 		return net.JoinHostPort(mcbp.HostPlaceholder, port)

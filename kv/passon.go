@@ -10,13 +10,13 @@ import (
 	"tidemark/internal/rpc"
 )
 
-// passedOn marks a request that another node was asked first, which did not lead.
+// passedOn marks a forwarded request: another node received it first and did not lead.
 const passedOn = "Tidemark-Passed-On"
 
-// passOn answers a change that is not this node's to make for whoever asks: who turned out to have no right to it is
-// told so, and one that another node has to make is answered as that one does. It gets the request as it came, with its
-// user's password: who may do what is for the node that leads to judge, by the newest map. This one may be behind, and
-// let in whom nobody knows any more. False where err is something else; then nothing was answered.
+// passOn answers a request for a change that this node cannot make. If err is a missing right, it answers with that;
+// if another node has to make the change, it forwards the request and returns that node's answer. The leader gets the
+// request as it came, with the user's password, and checks the rights with the newest map: this node may lag and
+// admit users who were removed. passOn returns false for other errors; then nothing was answered.
 func (n *Node) passOn(w http.ResponseWriter, r *http.Request, err error) (answered bool) {
 	var other *NotLeaderError
 	var refused *rpc.Problem
@@ -32,7 +32,7 @@ func (n *Node) passOn(w http.ResponseWriter, r *http.Request, err error) (answer
 			"takes this one for the leader, and this one %s: ask again", by, other.Leader))
 		return true
 	}
-	// whoever asked may go: what was begun is carried out
+	// The caller may go away: what has begun is carried out.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), adminCallTimeout)
 	defer cancel()
 	status, media, body, err := n.askAs(ctx, r, other.Leader)
@@ -46,11 +46,11 @@ func (n *Node) passOn(w http.ResponseWriter, r *http.Request, err error) (answer
 	}
 	rpc.BeginAnswer(w)
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // the client has gone: nobody is left to tell
+	_, _ = w.Write(body) // a failure means that the client is gone
 	return true
 }
 
-// askAs asks another node what this one was asked, as the same user.
+// askAs sends the request to another node, as the same user.
 func (n *Node) askAs(ctx context.Context, r *http.Request, admin string) (
 	status int, media string, answer []byte, err error) {
 	remote := n.cluster.peers.orders
@@ -72,5 +72,5 @@ func (n *Node) askAs(ctx context.Context, r *http.Request, admin string) (
 	return resp.StatusCode, resp.Header.Get("Content-Type"), answer, err
 }
 
-// maxPassedOn bounds the answer to a change.
+// maxPassedOn bounds the bytes of the answer to a change.
 const maxPassedOn = 64 << 10

@@ -24,14 +24,15 @@ import (
 )
 
 const (
-	// peerTimeout bounds one question to another node, leavingTimeout one to a node that leaves the cluster: it may hang.
+	// peerTimeout bounds one request to another node, leavingTimeout one to a node that leaves the cluster, which may
+	// hang.
 	peerTimeout    = 3 * time.Second
 	leavingTimeout = 500 * time.Millisecond
 	// peerMaxBytes bounds an answer: the copies of all vbuckets of clustermap.MaxBuckets, with long failover logs.
 	peerMaxBytes = 64 << 20
 )
 
-// Paths of the admin interface for the cluster.
+// Paths of the cluster's admin interface.
 const (
 	pathCluster   = "/v1/cluster"
 	pathMap       = "/v1/cluster/map"
@@ -44,31 +45,31 @@ const (
 	pathFlushAll  = "/v1/cluster/flush/all"
 )
 
-// ErrRefused means that a node refuses what it was asked; the message says why.
+// ErrRefused means that a node refused a request; the message says why.
 var ErrRefused = errors.New("refused")
 
-// pushRequest is a map for another node. Sealed: bucket → vbucket → seqno.
+// pushRequest sends a map to another node. Sealed: bucket → vbucket → seqno.
 type pushRequest struct {
 	Map    clustermap.Map `json:"map"`
 	Sealed sealed         `json:"sealed,omitempty"`
 }
 
-// sealRequest asks a node not to take writes to vbuckets for a while; with Milliseconds 0 it takes them again.
+// sealRequest makes a node refuse writes to vbuckets for a while; with Milliseconds 0 it accepts them again.
 type sealRequest struct {
 	Bucket       string   `json:"bucket"`
 	VBuckets     []uint16 `json:"vbuckets"`
 	Milliseconds int64    `json:"milliseconds"`
 }
 
-// promiseRequest asks a node to promise an epoch to Maker (clustermap.Promise), and none to anybody else for so long;
-// with Milliseconds 0 Maker takes the promise back. The answer is the node's map.
+// promiseRequest requests that a node promise an epoch to Maker (clustermap.Promise), and none to any other node for
+// Milliseconds; with 0 Maker takes the promise back. The answer is the node's map.
 type promiseRequest struct {
 	Epoch        int64  `json:"epoch"`
 	Maker        string `json:"maker"`
 	Milliseconds int64  `json:"milliseconds"`
 }
 
-// sealAnswer has the high seqnos in the order of the request.
+// sealAnswer holds the high seqnos in the order of the request.
 type sealAnswer struct {
 	Highs []uint64 `json:"highs"`
 }
@@ -77,7 +78,7 @@ type sealAnswer struct {
 type problem struct {
 	Detail string `json:"detail"`
 	Code   string `json:"code"`
-	// Leader is the admin address of the node to ask instead.
+	// Leader is the admin address of the node that has to be asked.
 	Leader string `json:"leader,omitempty"`
 }
 
@@ -88,45 +89,45 @@ const (
 	codeRefused    = "REFUSED"
 )
 
-// NotLeaderError says which node makes the revisions of the map.
+// NotLeaderError names the node that makes the revisions of the map.
 type NotLeaderError struct {
 	Leader string // admin address
 }
 
 func (e *NotLeaderError) Error() string { return "another node leads the cluster: ask " + e.Leader }
 
-// Is makes it an ErrRefused.
+// Is makes errors.Is(err, ErrRefused) true.
 func (e *NotLeaderError) Is(target error) bool { return target == ErrRefused }
 
-// Errors of the admin interface's two ways of speaking; the message says what to do.
+// Errors for a wrong scheme of the admin interface; the message says what to do.
 var (
-	// ErrNeedsTLS means that a node's admin port speaks TLS and was asked without.
+	// ErrNeedsTLS means that a node's admin port requires TLS, and the request came without.
 	ErrNeedsTLS = errors.New("the KV node's admin port speaks TLS")
-	// ErrNoTLS means that it speaks none and was asked with.
+	// ErrNoTLS means that a node's admin port does not support TLS, and the request used it.
 	ErrNoTLS = errors.New("the KV node's admin port speaks no TLS")
 )
 
-// Remote speaks to the admin interface of KV nodes, as their user.
+// Remote calls the admin interface of KV nodes, as their user.
 type Remote struct {
 	User, Password string
 	HTTP           *http.Client
-	// TLS says that the nodes' admin ports are HTTPS; HTTP has to know their CA.
+	// TLS reports whether the nodes' admin ports are HTTPS; HTTP must then trust their CA.
 	TLS bool
 }
 
-// NewRemote makes one that keeps no connections and waits for each answer this long. With a TLS configuration it speaks
-// HTTPS.
+// NewRemote returns a Remote that keeps no idle connections and waits for each answer up to timeout. With a TLS
+// configuration it uses HTTPS.
 func NewRemote(user, password string, timeout time.Duration, conf *tls.Config) Remote {
 	return Remote{User: user, Password: password, TLS: conf != nil, HTTP: &http.Client{
 		Timeout: timeout, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: conf},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // nodes send none
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // nodes send no redirects
 	}}
 }
 
-// peers is how a node speaks to the others.
+// peers calls the other nodes.
 type peers struct {
 	Remote
-	// orders is for what another node is to carry out, which may take operationTimeout there.
+	// orders is for requests that another node carries out, which may take operationTimeout there.
 	orders Remote
 }
 
@@ -137,12 +138,12 @@ func newPeers(config Config) *peers {
 }
 
 type peerAnswer struct {
-	id    string // of the node
+	id    string // node id
 	value clustermap.Map
 	err   error
 }
 
-// each calls all nodes at the same time; the answers are in their order.
+// each calls all nodes concurrently; the answers are in the order of nodes.
 func (p *peers) each(ctx context.Context, nodes []clustermap.Node,
 	call func(context.Context, clustermap.Node) (clustermap.Map, error)) []peerAnswer {
 	out := make([]peerAnswer, len(nodes))
@@ -157,7 +158,7 @@ func (p *peers) each(ctx context.Context, nodes []clustermap.Node,
 	return out
 }
 
-// newerMap asks a node for its map if it is newer than have; else the answer is an empty one.
+// newerMap returns a node's map if it is newer than have, otherwise an empty one.
 func (p *peers) newerMap(ctx context.Context, node clustermap.Node, have clustermap.Map) (m clustermap.Map, err error) {
 	q := url.Values{"rev_epoch": {strconv.FormatInt(have.RevEpoch, 10)}, "rev": {strconv.FormatInt(have.Rev, 10)}}
 	return m, p.Call(ctx, node.Admin, http.MethodGet, pathMap+"?"+q.Encode(), nil, &m)
@@ -197,7 +198,7 @@ func (r Remote) Call(ctx context.Context, admin, method, path string, body, answ
 	if err != nil {
 		return err
 	}
-	if r.Password != "" { // otherwise it is asked as nobody, or by a certificate
+	if r.Password != "" { // otherwise the request is anonymous, or authenticated by a certificate
 		req.SetBasicAuth(r.User, r.Password)
 	}
 	resp, err := r.HTTP.Do(req)
@@ -214,7 +215,7 @@ func (r Remote) Call(ctx context.Context, admin, method, path string, body, answ
 	switch {
 	case errors.Is(err, rpc.ErrTooLarge):
 		return err
-	case err != nil: // it has begun to answer, and has said nothing all the same
+	case err != nil: // the answer began but was not complete
 		return &url.Error{Op: method, URL: req.URL.String(), Err: err}
 	}
 	if resp.StatusCode >= http.StatusMultipleChoices {
@@ -229,9 +230,9 @@ func (r Remote) Call(ctx context.Context, admin, method, path string, body, answ
 	return nil
 }
 
-// url is that of a path of a node.
+// url returns the URL of a path on a node.
 func (r Remote) url(admin, path string) string {
-	// a node on all interfaces that knows no name of its own: this machine
+	// The node listens on all interfaces and has no name of its own: use this machine.
 	if port, is := strings.CutPrefix(admin, mcbp.HostPlaceholder); is {
 		admin = "127.0.0.1" + port
 	}
@@ -241,8 +242,8 @@ func (r Remote) url(admin, path string) string {
 	return "http://" + admin + path
 }
 
-// refusal is the error that an answer stands for. Who does not know the path, or the method, has not judged what it was
-// asked: it is an older node, or none of ours. Nor has one that failed, or had too much to do.
+// refusal returns the error for an answer. A node without the path or method has not examined the request: it is an
+// older node, or not one of ours. The same holds for a node that failed or was overloaded.
 func refusal(admin string, status int, raw []byte) error {
 	var p problem
 	if bytes.Contains(raw, []byte("HTTP request to an HTTPS server")) { // net/http's own answer
@@ -273,7 +274,7 @@ func refusal(admin string, status int, raw []byte) error {
 	return fmt.Errorf("%w by %s: %s", ErrRefused, admin, p.Detail)
 }
 
-// refusalCodes are the kinds of refusals that another node tells apart.
+// refusalCodes maps errors to the codes by which other nodes distinguish them.
 var refusalCodes = []struct {
 	code string
 	err  error
@@ -286,7 +287,7 @@ var refusalCodes = []struct {
 	{"BUCKETS", clustermap.ErrBuckets}, {"NO_MEMBER", clustermap.ErrNoMember}, {"WARMING_UP", errWarming},
 }
 
-// codeOf words a refusal for another node.
+// codeOf returns the code of a refusal.
 func codeOf(err error) string {
 	for _, c := range refusalCodes {
 		if errors.Is(err, c.err) {
@@ -296,7 +297,7 @@ func codeOf(err error) string {
 	return codeRefused
 }
 
-// refusalOf is the opposite of codeOf.
+// refusalOf is the inverse of codeOf.
 func refusalOf(code, detail string) error {
 	for _, c := range refusalCodes {
 		if code == c.code {
@@ -306,7 +307,7 @@ func refusalOf(code, detail string) error {
 	return nil
 }
 
-// refusedError is another node's refusal in its own words.
+// refusedError is a refusal of another node with its text.
 type refusedError struct {
 	kind   error
 	detail string

@@ -14,15 +14,15 @@ import (
 	"tidemark/kv/store"
 )
 
-// Codes of reasons of /readyz.
+// Codes of the reasons in /readyz.
 const (
-	reasonWarmup  = "warming_up"  // documents are being read
+	reasonWarmup  = "warming_up"  // documents are being loaded
 	reasonMembers = "no_majority" // the map has not been compared with a majority of the members
 	reasonDisk    = "disk"        // a bucket cannot be written
 )
 
-// reasons is what is in the way of serving documents and writing them. One that is no member of the cluster, or not
-// any more, is ready too: it can be added.
+// reasons returns why the node cannot serve or write documents. A node that is not, or no longer, a member of the
+// cluster is ready, too: it can be added.
 func (n *Node) reasons() (all []rpc.Reason) {
 	add := func(code, format string, args ...any) {
 		all = append(all, rpc.Reason{Code: code, Detail: fmt.Sprintf(format, args...)})
@@ -55,22 +55,24 @@ func (n *Node) reasons() (all []rpc.Reason) {
 	return all
 }
 
-// awaited names the members that did not answer while the node compares maps; learnt says that it has.
+// awaited returns the members that have not answered while the node compares maps; learnt reports whether it has
+// finished.
 func (c *cluster) awaited() (missing []string, learnt bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Sorted(slices.Values(c.missing)), c.learnt
 }
 
-// waits notes whom the node waits for.
+// waits records the members that the node waits for.
 func (c *cluster) waits(missing []string, learnt bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.missing, c.learnt = missing, learnt
 }
 
-// emptied refuses to begin without documents where others have replicas of them: a folder that was lost or moved away
-// would else become the active copy of its vbuckets, and empty those. Only members that answer are asked.
+// emptied returns an error if this node has no documents of a bucket of which other nodes have replicas: after a lost
+// or moved folder, it would otherwise become the active copy of its vbuckets and empty the replicas. It asks only
+// members that answer.
 func (c *cluster) emptied(ctx context.Context) error {
 	for _, b := range c.n.buckets() {
 		if seglog.Exists(b.logDir()) {
@@ -79,7 +81,7 @@ func (c *cluster) emptied(ctx context.Context) error {
 		for _, x := range c.others(c.current()) {
 			vb, err := c.hasMine(ctx, x, b.id())
 			if err != nil {
-				return nil //nolint:nilerr // the node is to stop
+				return nil //nolint:nilerr // the node is stopping
 			}
 			if vb != nil {
 				return fmt.Errorf("%w: bucket %q has no documents here, while %s has %d of vbucket %d, whose active copy is this "+
@@ -93,17 +95,17 @@ func (c *cluster) emptied(ctx context.Context) error {
 	return nil
 }
 
-// hasMine is a replica with documents, on another node, of a vbucket that is this node's. One that still reads its
-// documents is waited for; an error when ctx has ended.
+// hasMine returns a replica with documents, on another node, of a vbucket that is active on this node. It waits for a
+// node that still loads its documents; it returns an error if ctx has ended.
 func (c *cluster) hasMine(ctx context.Context, x clustermap.Node, id bucketID) (*CopyView, error) {
 	for {
 		var view ClusterView
 		if err := c.peers.Call(ctx, x.Admin, http.MethodGet, pathCluster, nil, &view); err != nil {
-			return nil, ctx.Err() // it does not answer
+			return nil, ctx.Err() // the node does not answer
 		}
 		if view.Ready || !view.Stored {
 			part := c.current().BucketOf(id.name, id.uuid)
-			if part == nil || view.Map.BucketOf(id.name, id.uuid) == nil { // dropped meanwhile, here or there
+			if part == nil || view.Map.BucketOf(id.name, id.uuid) == nil { // dropped meanwhile, on this node or the other
 				return nil, nil
 			}
 			for _, v := range view.Copies[id.name] {

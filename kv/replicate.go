@@ -21,18 +21,18 @@ import (
 )
 
 const (
-	replicaBufferBytes = 4 << 20 // DCP window of a replication connection
+	replicaBufferBytes = 4 << 20 // DCP flow-control window of a replication connection, bytes
 	replicaRequest     = 5 * time.Second
-	replicaTick        = 200 * time.Millisecond // between looks at what should be replicated
-	replicaPause       = 300 * time.Millisecond // after a connection has ended
-	replicaPoll        = 5                      // ticks between two looks at the active copies' seqnos
+	replicaTick        = 200 * time.Millisecond // interval at which streams are reconciled with the map
+	replicaPause       = 300 * time.Millisecond // pause after a connection has ended
+	replicaPoll        = 5                      // ticks between two polls of the active copies' seqnos
 )
 
-// replicator keeps this node's replicas: one DCP connection per bucket and node with active copies, made by package
-// feed.
+// replicator maintains this node's replicas: one DCP connection, made by package feed, per bucket and node with
+// active copies.
 type replicator struct {
 	n    *Node
-	wake chan struct{} // 1: the map has changed
+	wake chan struct{} // capacity 1: the map has changed
 
 	mu     sync.Mutex
 	links  map[linkID]*link
@@ -45,7 +45,7 @@ type linkID struct {
 	source string
 }
 
-// copyID names a copy among those of one bucket of a name, seenID of all that ever had it.
+// copyID identifies a copy by its bucket's name, seenID by its bucket's name and uuid.
 type (
 	copyID struct {
 		bucket string
@@ -57,11 +57,11 @@ type (
 	}
 )
 
-// seen is what a replica knows of the active copy.
+// seen is what is known about the active copy of a replica.
 type seen struct {
 	source string
-	joined bool   // its history was accepted by the source
-	known  uint64 // highest seqno of the source that was heard of
+	joined bool   // the source has accepted its history
+	known  uint64 // highest known seqno of the source
 }
 
 func newReplicator(n *Node) *replicator {
@@ -76,7 +76,7 @@ func (r *replicator) kick() {
 	}
 }
 
-// pause makes the replicas of a bucket (all buckets when it is empty) stay where they are, at the end of a snapshot.
+// pause stops the replicas of a bucket (all buckets if it is empty) at the end of a snapshot, or resumes them.
 func (r *replicator) pause(bucket string, on bool) {
 	r.mu.Lock()
 	for _, b := range r.n.buckets() {
@@ -94,28 +94,28 @@ func (r *replicator) isPaused(bucket string) bool {
 	return r.paused[bucket]
 }
 
-// forget drops what is known about a vbucket that changes its state.
+// forget drops what is known about a vbucket whose state changes.
 func (r *replicator) forget(bucket bucketID, vb uint16) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.known, seenID{bucket, vb})
 }
 
-// resume lets a bucket's replication go on: another one of its name is not paused.
+// resume ends the pause of a bucket: another bucket of that name is not paused.
 func (r *replicator) resume(bucket string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.paused, bucket)
 }
 
-// dropped forgets a bucket, which nobody replicates into any more.
+// dropped forgets a bucket into which nothing replicates any more.
 func (r *replicator) dropped(id bucketID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	maps.DeleteFunc(r.known, func(x seenID, _ *seen) bool { return x.bucket == id })
 }
 
-// look returns what is known about a replica of source; nothing where another one is the source by now.
+// look returns what is known about a replica of source; empty if another node is the source by now.
 func (r *replicator) look(bucket bucketID, vb uint16, source string) seen {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -125,8 +125,8 @@ func (r *replicator) look(bucket bucketID, vb uint16, source string) seen {
 	return seen{source: source}
 }
 
-// note changes what is known about a replica of source; another source's is forgotten. Only the link that has the
-// vbucket as a goal may note something.
+// note changes what is known about a replica of source, and discards what is known of another source. Only the link
+// whose goal includes the vbucket may call it.
 func (r *replicator) note(bucket bucketID, vb uint16, source string, change func(*seen)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -139,12 +139,12 @@ func (r *replicator) note(bucket bucketID, vb uint16, source string, change func
 	change(s)
 }
 
-// Run keeps one link for each bucket and source until ctx ends.
+// Run maintains one link for each bucket and source until ctx ends.
 func (r *replicator) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for {
 		wanted := r.wanted()
-		for _, l := range r.running() { // before another link has what this one has no more
+		for _, l := range r.running() { // first take away what another link is about to get
 			l.keep(wanted[l.id])
 		}
 		for id, vbuckets := range wanted {
@@ -173,13 +173,13 @@ func (r *replicator) running() []*link {
 	return slices.Collect(maps.Values(r.links))
 }
 
-// wanted lists the vbuckets to replicate by source; for a link that has nothing to do any more an empty list.
+// wanted returns the vbuckets to replicate by source; for a link with nothing left to do, an empty set.
 func (r *replicator) wanted() map[linkID]map[uint16]bool {
 	m, self := r.n.cluster.current(), r.n.config.NodeID
 	out := map[linkID]map[uint16]bool{}
 	r.mu.Lock()
 	for id, l := range r.links {
-		if m.BucketOf(id.bucket.name, id.bucket.uuid) == nil { // there is nothing to come back to
+		if m.BucketOf(id.bucket.name, id.bucket.uuid) == nil { // the bucket is gone: end the link
 			l.stop()
 			delete(r.links, id)
 			continue
@@ -204,22 +204,22 @@ func (r *replicator) wanted() map[linkID]map[uint16]bool {
 	return out
 }
 
-// link replicates the vbuckets of one bucket from one node. No two links have the same vbucket as a goal.
+// link replicates the vbuckets of one bucket from one node. No two links have the same vbucket in their goals.
 type link struct {
 	r    *replicator
 	id   linkID
-	wake chan struct{} // 1: goal or pause has changed
+	wake chan struct{} // capacity 1: goal or pause has changed
 	stop func()
 
-	mu   sync.Mutex // held while a block is worked through; before a session's mu
+	mu   sync.Mutex // held while a block is processed; taken before a session's mu
 	goal map[uint16]bool
 }
 
-// keep takes away the goals that are not among vbuckets: when it returns, no event of them is taken any more.
+// keep removes goals that are not in vbuckets: after it returns, no more events of them are applied.
 func (l *link) keep(vbuckets map[uint16]bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	kept := map[uint16]bool{} // another one: whoever has asked for the goal reads it
+	kept := map[uint16]bool{} // a new map: callers of wanted may read the old one
 	for vb := range l.goal {
 		if vbuckets[vb] {
 			kept[vb] = true
@@ -253,7 +253,7 @@ func (l *link) note(vb uint16, change func(*seen)) {
 	}
 }
 
-// Run connects again and again while there is something to replicate.
+// Run reconnects as long as there is something to replicate.
 func (l *link) Run(ctx context.Context) error {
 	log := l.r.n.config.Logger.Named("replication").With("bucket", l.id.bucket.name, "source", l.id.source)
 	for told := ""; ctx.Err() == nil; {
@@ -278,8 +278,8 @@ func (l *link) Run(ctx context.Context) error {
 	return nil
 }
 
-// memcachedOf is where another node is spoken to: inside TLS where both have it; then it must show a certificate of a
-// KV node.
+// memcachedOf returns the memcached address of another node: over TLS if both nodes support it; the other node must
+// then present a certificate of a KV node.
 func (n *Node) memcachedOf(id string) (addr string, encrypted *tls.Config) {
 	at := n.cluster.contact(id)
 	if n.config.TLS == nil || at.MemcachedTLS == "" {
@@ -288,12 +288,12 @@ func (n *Node) memcachedOf(id string) (addr string, encrypted *tls.Config) {
 	return at.MemcachedTLS, n.config.TLS.Client(tlsconf.Memcached, tlsconf.KV)
 }
 
-// session is one connection.
+// session runs one connection.
 func (l *link) session(ctx context.Context) error {
 	n := l.r.n
 	b := n.bucketOf(l.id.bucket)
 	if b == nil || !b.enter() {
-		return nil // it is not open yet, or goes
+		return nil // it is not open yet, or is being closed
 	}
 	defer b.leave()
 	var tag [8]byte
@@ -307,11 +307,11 @@ func (l *link) session(ctx context.Context) error {
 	})
 	switch {
 	case errors.Is(err, feed.ErrNoBucket):
-		return nil // one of us does not know the newest map yet
+		return nil // one of the two nodes has not got the newest map yet
 	case err != nil:
 		return err
 	}
-	if uuid, err := conn.BucketUUID(ctx); err != nil || uuid != b.uuid { // or has another bucket of the name still
+	if uuid, err := conn.BucketUUID(ctx); err != nil || uuid != b.uuid { // or it still has another bucket of that name
 		_ = conn.Close()
 		return err
 	}
@@ -327,7 +327,7 @@ func (l *link) session(ctx context.Context) error {
 	return err
 }
 
-// session is the state of one connection; mu is held while a block is worked through.
+// session is the state of one connection; mu is held while a block is processed.
 type session struct {
 	l    *link
 	b    *bucket
@@ -335,7 +335,7 @@ type session struct {
 
 	mu      sync.Mutex
 	streams map[feed.StreamID]*replica
-	open    map[uint16]*replica // streams that were asked for and have not ended
+	open    map[uint16]*replica // streams requested and not ended
 }
 
 // replica is one stream.
@@ -344,11 +344,11 @@ type replica struct {
 	vb      uint16
 	v       *store.VBucket
 	tracker feed.Tracker
-	branch  uint64 // the source's newest one when the stream began; 0: it has not begun
-	over    bool   // its events are not taken any more
+	branch  uint64 // newest branch of the source when the stream began; 0: it has not begun
+	over    bool   // its events are no longer applied
 }
 
-// whole says whether the stream stands at the end of a snapshot.
+// whole reports whether the stream is at the end of a snapshot.
 func (p *replica) whole() bool {
 	at := p.tracker.Progress()
 	return at.Seqno == at.SnapEnd
@@ -356,7 +356,7 @@ func (p *replica) whole() bool {
 
 var errIdle = errors.New("nothing to replicate")
 
-// control opens and closes streams as the map and pauses want it, and asks for the active copies' seqnos.
+// control opens and closes streams according to the map and pauses, and polls the active copies' seqnos.
 func (s *session) control(ctx context.Context) error {
 	for round := 0; ; round++ {
 		goal := s.l.wanted()
@@ -415,12 +415,12 @@ func (s *session) reconcile(ctx context.Context, goal map[uint16]bool) error {
 	if err != nil {
 		return err
 	}
-	// whose source does not know yet that it is the source
+	// Leave out vbuckets whose source does not know yet that it is the source.
 	opening = slices.DeleteFunc(opening, func(vb uint16) bool { return !there[vb] })
 	return s.begin(ctx, opening)
 }
 
-// begin asks for streams from where the replicas stand. Errors end the connection.
+// begin requests streams from the positions of the replicas. Errors end the connection.
 func (s *session) begin(ctx context.Context, vbuckets []uint16) error {
 	var asked []*replica
 	var reqs []feed.StreamRequest
@@ -441,7 +441,7 @@ func (s *session) begin(ctx context.Context, vbuckets []uint16) error {
 		s.streams[p.id], s.open[p.vb] = p, p
 	}
 	s.mu.Unlock()
-	var first error // of hundreds they are mostly the same
+	var first error // of hundreds, which are mostly the same
 	for i, a := range s.conn.OpenStreams(ctx, reqs) {
 		if a.Err == nil {
 			continue
@@ -453,8 +453,8 @@ func (s *session) begin(ctx context.Context, vbuckets []uint16) error {
 	return first
 }
 
-// refused takes a refusal to stream. A history that the source does not accept is given up: the replica is filled from
-// the beginning. Errors end the connection.
+// refused handles a refusal to stream. If the source does not accept the replica's history, the replica is emptied
+// and filled from the beginning. Errors end the connection.
 func (s *session) refused(p *replica, seqno uint64, reason error) error {
 	s.mu.Lock()
 	delete(s.streams, p.id)
@@ -465,14 +465,14 @@ func (s *session) refused(p *replica, seqno uint64, reason error) error {
 		return s.refill(p, seqno, reason)
 	case errors.Is(reason, feed.ErrNotMyVBucket), errors.Is(reason, feed.ErrTemporary),
 		errors.Is(reason, feed.ErrStreamExists):
-		return nil // one of us does not know the newest map yet
+		return nil // one of the two nodes has not got the newest map yet
 	}
 	return reason
 }
 
-// refill empties a replica whose history the source does not accept, unless the map has made something else of it, or
-// is about to: then the stream is asked for again, or is not. It does not wait for a change of the map: that may wait
-// for the session.
+// refill empties a replica whose history the source does not accept, unless the map has given the vbucket another
+// state or is about to: the stream is then requested again, or not at all. It does not wait for a change of the map,
+// which may be waiting for the session.
 func (s *session) refill(p *replica, seqno uint64, reason error) error {
 	n, id := s.l.r.n, s.l.id
 	if !n.cluster.changing.TryLock() {
@@ -493,7 +493,7 @@ func (s *session) refill(p *replica, seqno uint64, reason error) error {
 	return p.v.Reset()
 }
 
-// poll asks for the active copies' seqnos, and says which are active there.
+// poll reads the source's seqnos, and returns which vbuckets are active there.
 func (s *session) poll(ctx context.Context, goal map[uint16]bool) (map[uint16]bool, error) {
 	all, err := s.conn.Details(ctx)
 	if err != nil {
@@ -509,13 +509,13 @@ func (s *session) poll(ctx context.Context, goal map[uint16]bool) (map[uint16]bo
 		s.mu.Lock()
 		p := s.open[vb]
 		whole := p != nil && p.whole()
-		// the source was not active meanwhile: the stream may have ended without a word
+		// The source was not active for a while: the stream may have ended without STREAM_END.
 		if p != nil && p.branch != 0 && d.VBUUID != p.branch {
 			p.over, whole = true, false
 		}
 		s.mu.Unlock()
 		s.l.note(vb, func(x *seen) {
-			if p == nil { // before a stream is asked for: the source may have begun anew
+			if p == nil { // before a stream is requested: the source may have been created anew
 				x.known = 0
 			}
 			x.known = max(x.known, d.HighSeqno)
@@ -529,7 +529,7 @@ func (s *session) poll(ctx context.Context, goal map[uint16]bool) (map[uint16]bo
 	return there, nil
 }
 
-// receive works through what the source sends.
+// receive applies what the source sends.
 func (s *session) receive(ctx context.Context) error {
 	for {
 		block, err := s.conn.Next(ctx)
@@ -615,11 +615,11 @@ func (s *session) event(p *replica, e *feed.Event, paused bool) (*store.Ticket, 
 	return nil, nil
 }
 
-// marker takes what a snapshot's beginning says; empty: nothing came to the replica before.
+// marker handles the beginning of a snapshot; empty reports whether the replica was empty before.
 func (s *session) marker(p *replica, e *feed.Event, empty bool) error {
 	if empty {
-		// What the snapshot lacks, it lacks from its first document on, and for whoever streams from this copy once it is
-		// active. Of what lies above the snapshot the deletions come.
+		// What the snapshot lacks is missing from its first document on, also for consumers that stream from this copy once
+		// it is active. The deletions above the snapshot will come.
 		if err := p.v.RaisePurge(min(e.Purge, e.SnapEnd)); err != nil {
 			return err
 		}
@@ -643,7 +643,7 @@ func (s *session) join(p *replica, e *feed.Event) error {
 	return nil
 }
 
-// fatal passes on what ends the connection: not that the vbucket is no replica any more.
+// fatal returns err if it ends the connection: nil if the vbucket is merely no longer a replica.
 func (s *session) fatal(err error) error {
 	if errors.Is(err, store.ErrNotReplica) {
 		return nil
@@ -651,7 +651,7 @@ func (s *session) fatal(err error) error {
 	return err
 }
 
-// version copies an event out of the connection's memory.
+// version copies an event out of the connection's buffer.
 func (s *session) version(e *feed.Event) (*store.Doc, error) {
 	if e.Kind != feed.SystemEvent {
 		return document(e), nil
@@ -668,7 +668,7 @@ func (s *session) version(e *feed.Event) (*store.Doc, error) {
 	return d, nil
 }
 
-// document copies an event out of the connection's memory.
+// document copies a document's event out of the connection's buffer.
 func document(e *feed.Event) *store.Doc {
 	d := &store.Doc{
 		Key: string(e.Key), Collection: e.Collection, Seqno: e.Seqno, Rev: e.RevSeqno, Cas: e.CAS,
@@ -676,7 +676,7 @@ func document(e *feed.Event) *store.Doc {
 		DeleteTime: e.DeleteTime, Deleted: e.Kind != feed.Mutation, Expired: e.Kind == feed.Expiration,
 	}
 	attributes := e.Datatype.Has(mcbp.DatatypeXattr) && !e.Undecodable
-	if n := len(e.Value) + len(e.Xattrs); n > 0 || attributes { // an empty section is one, too
+	if n := len(e.Value) + len(e.Xattrs); n > 0 || attributes { // an empty section of attributes is one, too
 		if attributes {
 			d.Value = mcbp.AppendXattrs(make([]byte, 0, n+4), e.Xattrs)
 		}

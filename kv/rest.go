@@ -22,7 +22,7 @@ import (
 	"tidemark/kv/store"
 )
 
-// Paths that a cluster manager of Couchbase has, as far as clients of documents use them; those of collections are in
+// Paths of a Couchbase cluster manager, as far as clients of documents use them; those of collections are in
 // collections.go.
 const (
 	pathPools        = "/pools"
@@ -38,24 +38,25 @@ const (
 )
 
 const (
-	// maxMapStreams bounds the streams of maps that a node has open at a time.
+	// maxMapStreams bounds the concurrent streams of maps on a node.
 	maxMapStreams = 256
-	// endOfDocument follows each document of a stream.
+	// endOfDocument follows each document in a stream.
 	endOfDocument = "\n\n\n\n"
-	// otpPrefix is before a node's id where Couchbase names a node of its runtime.
+	// otpPrefix precedes a node's id where Couchbase identifies a node by its runtime name.
 	otpPrefix = "ns_1@"
-	// compatibility is the version of Version as Couchbase counts them: major times 65536 and minor.
+	// compatibility is Version in Couchbase's numeric form: major times 65536 plus minor.
 	compatibility = 7<<16 + 6
 )
 
-// restRoutes are what SDKs ask a cluster manager for, true to what this node knows; the errors are in their words.
+// restRoutes returns the routes that SDKs use of a cluster manager. The answers show this node's actual state; errors
+// have the texts that SDKs expect.
 func (n *Node) restRoutes() []route.Route {
 	enter, see, manage := n.may(access.Enter), n.may(access.See), n.may(access.ManageCluster)
 	get := func(path string, who route.Role, handle rpc.HandlerFunc) route.Route {
 		return route.Route{Method: "GET", Path: path, Role: who, Limit: adminTimeout, Handle: handle}
 	}
 	return []route.Route{
-		{Method: "GET", Path: pathPools, Role: route.Anybody(), Limit: adminTimeout, Handle: n.getPools}, // as there
+		{Method: "GET", Path: pathPools, Role: route.Anybody(), Limit: adminTimeout, Handle: n.getPools}, // public, as in Couchbase
 		get(pathPool, enter, n.getPool), get(pathNodeServices, enter, n.getNodeServices),
 		get(pathBuckets, enter, n.getBuckets), get(pathBucket, see, n.getBucket), get(pathTerse, see, n.getTerse),
 		{Method: "GET", Path: pathTerseStream, Role: see, Stream: true, Places: n.mapStreams, Handle: n.streamTerse},
@@ -72,7 +73,7 @@ func notFound(w http.ResponseWriter) error {
 	return nil
 }
 
-// getPools says that there is one pool, which is the cluster.
+// getPools answers that there is one pool, the cluster.
 func (n *Node) getPools(w http.ResponseWriter, r *http.Request) error {
 	var may access.Set
 	if user, err := n.caller(r); err == nil {
@@ -108,7 +109,7 @@ func (n *Node) getPool(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// hostOf is the host through which a request has come.
+// hostOf returns the host that the request was sent to.
 func hostOf(r *http.Request) string {
 	if host, _, err := net.SplitHostPort(r.Host); err == nil {
 		return host
@@ -116,7 +117,8 @@ func hostOf(r *http.Request) string {
 	return strings.Trim(r.Host, "[]")
 }
 
-// restNodes are the members in the form of /pools/default; host stands for a node that does not know its own name.
+// restNodes returns the members in the format of /pools/default; host replaces the host of a node that does not know
+// its own name.
 func (n *Node) restNodes(m clustermap.Map, host string) (out []map[string]any) {
 	missing, _ := n.cluster.awaited()
 	for _, x := range m.Nodes {
@@ -150,11 +152,11 @@ func portOf(address string) int {
 	if err != nil {
 		return 0
 	}
-	number, _ := strconv.Atoi(port) // the map is checked
+	number, _ := strconv.Atoi(port) // the map is validated
 	return number
 }
 
-// getNodeServices says which services are where.
+// getNodeServices answers with the services and their ports.
 func (n *Node) getNodeServices(w http.ResponseWriter, _ *http.Request) error {
 	m := n.cluster.current()
 	m.Nodes = n.cluster.present(m.Nodes)
@@ -186,7 +188,7 @@ func (n *Node) getBucket(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, n.restBucket(m, part, hostOf(r)))
 }
 
-// restBucket describes a bucket at length; nil when its config cannot be read.
+// restBucket describes a bucket in full; nil if its config cannot be read.
 func (n *Node) restBucket(m clustermap.Map, part *clustermap.Bucket, host string) map[string]any {
 	var c mcbp.ClusterConfig
 	if err := json.Unmarshal(n.cluster.config(part.Name).JSON, &c); err != nil {
@@ -218,7 +220,7 @@ func (n *Node) restBucket(m clustermap.Map, part *clustermap.Bucket, host string
 	}
 }
 
-// terse is the document of a bucket's map: what CCCP shows, and where it is had.
+// terse returns the document with a bucket's map: the config as in CCCP, and the URIs where it is available.
 func (n *Node) terse(bucket string) (body []byte, config server.ClusterConfig, ok bool) {
 	config = n.cluster.config(bucket)
 	if config.JSON == nil {
@@ -239,7 +241,7 @@ func (n *Node) getTerse(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// streamTerse shows the bucket's map now, and each one that replaces it, until the client goes, or may see it no more.
+// streamTerse streams the bucket's map and every later one, until the client is gone or may no longer see the bucket.
 func (n *Node) streamTerse(w http.ResponseWriter, r *http.Request) error {
 	control := http.NewResponseController(w)
 	var shown server.ClusterConfig
@@ -250,7 +252,7 @@ func (n *Node) streamTerse(w http.ResponseWriter, r *http.Request) error {
 		case !ok && first:
 			return notFound(w)
 		case !ok, !n.permitted(callerOf(r), r.PathValue("bucket")).Has(access.See):
-			return nil // the bucket is gone, or the user's right to it: the stream ends
+			return nil // the bucket is gone, or the user's right to see it
 		}
 		if first || config.RevEpoch != shown.RevEpoch || config.Rev != shown.Rev {
 			if first {
@@ -262,7 +264,7 @@ func (n *Node) streamTerse(w http.ResponseWriter, r *http.Request) error {
 				err = control.Flush()
 			}
 			if err != nil {
-				return nil //nolint:nilerr // the client has gone: nobody is left to tell
+				return nil //nolint:nilerr // the client is gone
 			}
 			shown = config
 		}
@@ -274,8 +276,8 @@ func (n *Node) streamTerse(w http.ResponseWriter, r *http.Request) error {
 	}
 }
 
-// failOverNode takes a node out of the cluster, for good: what Couchbase does in two steps, the second being a
-// rebalance. hard accepts what is lost.
+// failOverNode permanently removes a node from the cluster, which Couchbase does in two steps, the second one a
+// rebalance. hard accepts the loss of data.
 func (n *Node) failOverNode(hard bool) rpc.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		if err := readForm(r); err != nil {

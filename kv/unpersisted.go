@@ -7,26 +7,26 @@ import (
 	"tidemark/kv/seglog"
 )
 
-// maxHeldBytes of a log file are kept in memory at most, in the mood Unpersisted.
+// maxHeldBytes bounds the bytes of a log file that are held in memory with the mood Unpersisted.
 const maxHeldBytes = 8 << 20
 
-// heldFiles keeps what is written to a log in memory until it is synced, as engines keep what they acknowledge: who is
-// killed loses it.
+// heldFiles keeps what is written to a log in memory until it is synced, as engines keep what they acknowledge: a
+// killed process loses it.
 type heldFiles struct {
 	mu   sync.Mutex
 	last *heldFile
 	lost bool
 }
 
-// heldFile is one file of the log. Its fields are guarded by the group's lock.
+// heldFile is one file of the log. Its fields are guarded by of.mu.
 type heldFile struct {
 	seglog.File
 	of   *heldFiles
 	held []byte
-	size int64 // in the file
+	size int64 // bytes written to the file
 }
 
-// wrap wraps the log's files; inner may be nil.
+// wrap returns a function that wraps the log's files; inner may be nil.
 func (h *heldFiles) wrap(inner func(seglog.File) seglog.File) func(seglog.File) seglog.File {
 	return func(f seglog.File) seglog.File {
 		size := int64(0)
@@ -41,14 +41,14 @@ func (h *heldFiles) wrap(inner func(seglog.File) seglog.File) func(seglog.File) 
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		if h.last != nil {
-			_ = h.last.flushLocked() // a file that is sealed is read by its name; its own Sync tells what is wrong
+			_ = h.last.flushLocked() // a sealed file is read by its name; its own Sync reports errors
 		}
 		h.last = &heldFile{File: f, of: h, size: size}
 		return h.last
 	}
 }
 
-// lose forgets what is held, and what is written from now on.
+// lose discards what is held, and all later writes.
 func (h *heldFiles) lose() {
 	if h == nil {
 		return
@@ -58,8 +58,8 @@ func (h *heldFiles) lose() {
 	h.lost = true
 }
 
-// Write keeps b, or all of it when that is much. The first bytes of a file, its header, are not kept: a file without
-// one is damage.
+// Write holds b, or flushes everything held if it is too much. The first bytes of a file, its header, are written at
+// once: a file without a header counts as damaged.
 func (f *heldFile) Write(b []byte) (int, error) {
 	f.of.mu.Lock()
 	defer f.of.mu.Unlock()
@@ -73,7 +73,7 @@ func (f *heldFile) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// flushLocked writes what is held. After an error the caller's Truncate tells what counts.
+// flushLocked writes what is held. After an error, the caller's Truncate determines what counts.
 func (f *heldFile) flushLocked() error {
 	if f.of.lost {
 		f.held = nil

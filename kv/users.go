@@ -15,8 +15,8 @@ import (
 	"tidemark/kv/clustermap"
 )
 
-// pathUserChange is where nodes and commands change users; the other paths are those that Couchbase's documentation has
-// for it.
+// pathUserChange is the path that nodes and commands use to change users; the others are the documented Couchbase
+// paths for it.
 const (
 	pathUserChange     = "/v1/cluster/users"
 	pathWhoAmI         = "/whoami"
@@ -26,14 +26,14 @@ const (
 	pathLocalUsers     = pathUsers + "/local"
 	pathUser           = pathLocalUsers + "/{user}"
 
-	secretBytes = 32 // of Map.Secret
+	secretBytes = 32 // length of Map.Secret
 
-	// maxUserBody bounds a change of a user: its names, and access.MaxRoles of the longest roles.
+	// maxUserBody bounds the bytes of a change of a user: names, and access.MaxRoles of the longest roles.
 	maxUserBody = 64 << 10
 )
 
-// showUsers has everybody judged by a map's users and collections from now on, and reports whether they are others than
-// before. The caller holds changing, or nobody else has the node.
+// showUsers makes a map's users and collections the basis of access checks, and reports whether they differ from the
+// previous ones. The caller holds changing, or is the only user of the node.
 func (c *cluster) showUsers(m clustermap.Map) bool {
 	k := access.Kept{Users: m.Users, Groups: m.Groups, Secret: m.Secret,
 		Buckets: make(map[string]access.Bucket, len(m.Buckets))}
@@ -48,7 +48,8 @@ func (c *cluster) showUsers(m clustermap.Map) bool {
 	return true
 }
 
-// changeUser makes a revision of the map with other users. When it returns without an error, all members judge by it.
+// changeUser commits a revision of the map with changed users. When it returns without an error, all members use
+// them.
 func (c *cluster) changeUser(ctx context.Context, change clustermap.UserChange) (clustermap.Map, error) {
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
@@ -71,8 +72,8 @@ func (c *cluster) changeUser(ctx context.Context, change clustermap.UserChange) 
 	return m, c.heard(ctx, m, late)
 }
 
-// heard waits until members that were not told of a map have it, or a newer one of its epoch. Errors: ErrRefused when
-// there is another epoch, whose maker may not have had it; that ctx is over.
+// heard waits until members that could not be reached have a map, or a newer one of its epoch. It returns ErrRefused
+// if there is another epoch, whose maker may not have had the map, and an error if ctx ends.
 func (c *cluster) heard(ctx context.Context, m clustermap.Map, late []clustermap.Node) error {
 	before := clustermap.Map{RevEpoch: m.RevEpoch, Rev: m.Rev - 1}
 	again := time.NewTicker(followAgain)
@@ -114,7 +115,7 @@ func (n *Node) postUser(ctx context.Context, body []byte) (any, error) {
 	return doneWith(m), nil
 }
 
-// userRoutes are those of users. Any member takes the documented ones and asks the one that leads.
+// userRoutes returns the routes for users. Any member accepts the documented ones and forwards changes to the leader.
 func (n *Node) userRoutes() []route.Route {
 	reads, manages, anyone := n.may(access.ReadUsers), n.may(access.ManageUsers), n.anyUser()
 	return []route.Route{
@@ -132,7 +133,7 @@ func (n *Node) userRoutes() []route.Route {
 	}
 }
 
-// restUser is a user in the form of /settings/rbac/users.
+// restUser is a user in the format of /settings/rbac/users.
 type restUser struct {
 	ID             string     `json:"id"`
 	Domain         string     `json:"domain"`
@@ -152,7 +153,7 @@ type restRole struct {
 	Desc    string       `json:"desc,omitempty"`
 }
 
-// restOrigin says from where a user has a role: its own, or that of a group, whose name that is.
+// restOrigin is the origin of a user's role: the user, or a group with this name.
 type restOrigin struct {
 	Type string `json:"type"`
 	Name string `json:"name,omitempty"`
@@ -160,7 +161,7 @@ type restOrigin struct {
 
 const originUser, originGroup = "user", "group"
 
-// restUserOf is a user with its own roles, and those of the groups that it is in.
+// restUserOf returns a user with its own roles and those of its groups.
 func (n *Node) restUserOf(u access.User) restUser {
 	out := restUser{ID: u.ID, Domain: "local", Name: u.Name, Roles: []restRole{}, Groups: []string{},
 		ExternalGroups: []string{}}
@@ -187,7 +188,8 @@ func (n *Node) restUserOf(u access.User) restUser {
 	return out
 }
 
-// restRoleOf is a role in its parts: "*" is all scopes, and all collections, of what has some.
+// restRoleOf returns a role in its parts: "*" means all scopes, or all collections, for roles that can be limited to
+// one.
 func restRoleOf(r access.Role) restRole {
 	x := restRole{Role: r.Name, Bucket: r.Bucket}
 	for _, k := range access.Kinds() {
@@ -198,7 +200,7 @@ func restRoleOf(r access.Role) restRole {
 	return x
 }
 
-// role is the opposite of restRoleOf.
+// role is the inverse of restRoleOf.
 func (r restRole) role() access.Role {
 	named := func(s string) string {
 		if s == access.Any {
@@ -209,7 +211,7 @@ func (r restRole) role() access.Role {
 	return access.Role{Name: r.Role, Bucket: r.Bucket, Scope: named(r.Scope), Collection: named(r.Member)}
 }
 
-// findUser finds a user, that of the configuration included.
+// findUser returns a user, including the one in the configuration.
 func (n *Node) findUser(id string) (restUser, bool) {
 	if id == n.config.User {
 		return n.restUserOf(access.User{ID: id, Roles: []access.Role{{Name: "admin"}}}), true
@@ -223,13 +225,13 @@ func (n *Node) findUser(id string) (restUser, bool) {
 
 func (n *Node) getWhoAmI(w http.ResponseWriter, r *http.Request) error {
 	u, ok := n.findUser(callerOf(r))
-	if !ok { // removed since he was let in
+	if !ok { // removed since the request was admitted
 		return notFound(w)
 	}
 	return writeJSON(w, u)
 }
 
-// getUsers shows all users in one page: there are access.MaxUsers at most.
+// getUsers answers with all users in one page: there are at most access.MaxUsers.
 func (n *Node) getUsers(w http.ResponseWriter, _ *http.Request) error {
 	own, _ := n.findUser(n.config.User)
 	out := []restUser{own}
@@ -250,13 +252,13 @@ func (n *Node) getUser(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, u)
 }
 
-// unknownUser says so in the words that SDKs know.
+// unknownUser answers with the error text that SDKs expect.
 func unknownUser(w http.ResponseWriter) error {
 	http.Error(w, `"Unknown user."`, http.StatusNotFound)
 	return nil
 }
 
-// getRoles lists the roles that may be given.
+// getRoles lists the roles that can be granted.
 func (n *Node) getRoles(w http.ResponseWriter, _ *http.Request) error {
 	var out []restRole
 	for _, k := range access.Kinds() {
@@ -270,7 +272,7 @@ func (n *Node) getRoles(w http.ResponseWriter, _ *http.Request) error {
 	return writeJSON(w, out)
 }
 
-// putUser makes a user, or gives one that there is other roles and groups and, if the form has one, another password.
+// putUser creates a user, or replaces the roles and groups of an existing one and, if the form has one, the password.
 func (n *Node) putUser(w http.ResponseWriter, r *http.Request) error {
 	if err := readForm(r); err != nil {
 		return err
@@ -306,7 +308,7 @@ func (n *Node) deleteUser(w http.ResponseWriter, r *http.Request) error {
 	return n.changeUser(w, r, clustermap.UserChange{User: r.PathValue("user"), Remove: true})
 }
 
-// changePassword gives whoever asks another password.
+// changePassword changes the password of the requesting user.
 func (n *Node) changePassword(w http.ResponseWriter, r *http.Request) error {
 	if err := readForm(r); err != nil {
 		return err
@@ -318,7 +320,7 @@ func (n *Node) changePassword(w http.ResponseWriter, r *http.Request) error {
 	return n.changeUser(w, r, clustermap.UserChange{User: callerOf(r), Keys: &keys})
 }
 
-// changeUser makes a change here, or has it made by the node that leads.
+// changeUser makes a change here, or forwards it to the leader.
 func (n *Node) changeUser(w http.ResponseWriter, r *http.Request, change clustermap.UserChange) error {
 	switch _, err := n.cluster.changeUser(r.Context(), change); {
 	case err == nil, n.passOn(w, r, err):
@@ -334,16 +336,16 @@ func (n *Node) changeUser(w http.ResponseWriter, r *http.Request, change cluster
 	}
 }
 
-// User is a user as commands show it.
+// User describes a user for commands.
 type User struct {
 	ID   string `json:"id"`
 	Name string `json:"name,omitempty"`
-	// Roles are its own; those of its Groups it has besides.
+	// Roles holds the user's own roles, without those of its Groups.
 	Roles  []string `json:"roles"`
 	Groups []string `json:"groups"`
 }
 
-// Users are the cluster's users, as the first node that answers knows them.
+// Users returns the cluster's users from the first node that answers.
 func (a *Admin) Users(ctx context.Context) (out []User, err error) {
 	var all []restUser
 	if err := a.read(ctx, pathLocalUsers, &all); err != nil {
@@ -362,7 +364,8 @@ func (a *Admin) Users(ctx context.Context) (out []User, err error) {
 	return out, nil
 }
 
-// ChangeUser makes, changes or removes a user; password, unless it is empty, is the new one, which is not sent.
+// ChangeUser creates, changes or removes a user; password, unless empty, is the new one. It is not sent, only keys
+// derived from it.
 func (a *Admin) ChangeUser(ctx context.Context, c clustermap.UserChange, password string) error {
 	if password != "" {
 		keys, err := access.Derive(password, randomBytes)
