@@ -5,14 +5,14 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// rights are what the user of a connection may do in its bucket, as they were judged last. One goroutine has them.
+// rights caches what the user of a connection may do in its bucket. Only one goroutine uses it.
 type rights struct {
 	by           *access.Directory
 	user, bucket string
-	of           *access.Rights // another one only when they may be others
+	of           *access.Rights // replaced only if the rights may have changed
 }
 
-// now are the rights by the users that there are now.
+// now returns the rights according to the present users.
 func (r *rights) now(s *Server, user, bucket string) *access.Rights {
 	by := s.users()
 	same := r.of != nil && r.user == user && r.bucket == bucket
@@ -24,7 +24,7 @@ func (r *rights) now(s *Server, user, bucket string) *access.Rights {
 	return r.of
 }
 
-// users are the cluster's users now, beside the configured one.
+// users returns the cluster's present users, without the configured one.
 func (s *Server) users() *access.Directory {
 	if s.opts.Users == nil {
 		return nil
@@ -32,7 +32,7 @@ func (s *Server) users() *access.Directory {
 	return s.opts.Users()
 }
 
-// permitted are what a user may do in a bucket.
+// permitted returns what a user may do in a bucket.
 func (s *Server) permitted(by *access.Directory, user, bucket string) access.Rights {
 	if s.auth.configured(user) {
 		return access.Everything()
@@ -40,8 +40,8 @@ func (s *Server) permitted(by *access.Directory, user, bucket string) access.Rig
 	return by.Rights(user, bucket)
 }
 
-// Rejudge has the streams of all DCP connections looked at again, whose users may have lost their rights; requests are
-// judged one by one anyway.
+// Rejudge makes all DCP connections check their streams again, because users may have lost rights. Other requests are
+// checked one by one anyway.
 func (s *Server) Rejudge() {
 	s.mu.Lock()
 	var all []*producer
@@ -62,7 +62,7 @@ func (s *Server) Rejudge() {
 	}
 }
 
-// may are the user's rights in the bucket, by the users that there are now.
+// may returns the user's rights in the bucket according to the present users.
 func (c *conn) may() *access.Rights { return c.rights.now(c.srv, c.user, c.bucketName) }
 
 // mayIn reports whether the user may do something in a bucket that is not selected.
@@ -70,9 +70,9 @@ func (c *conn) mayIn(bucket string, need access.Permission) bool {
 	return c.srv.auth.configured(c.user) || c.srv.users().Permitted(c.user, bucket).Has(need)
 }
 
-// denied refuses what the user may not do, and reports whether it did. Where there are rights in parts of the bucket
-// alone, what is about a collection is judged there, and what is about vbuckets needs the right somewhere; a stream is
-// judged by what it shows (request.permitted).
+// denied refuses a request that the user may not make, and reports whether it did. If the user has rights only in
+// parts of the bucket, a request about a collection needs the right there, and a request about vbuckets needs the
+// right anywhere; a stream is checked by what it shows (request.permitted).
 func (c *conn) denied(f mcbp.Frame) bool {
 	need, may := needs(f.Op), c.may()
 	if may.Whole.HasAll(need) {
@@ -88,8 +88,8 @@ func (c *conn) denied(f mcbp.Frame) bool {
 	return true
 }
 
-// deniedIn is denied in a collection, where the user may do that. Who has no right in it does not learn that it is
-// there, as engines have it.
+// deniedIn is denied for a collection in which the user has the rights may. A user without any right in a collection
+// does not learn that it exists, as with real engines.
 func (c *conn) deniedIn(h mcbp.Header, need, may access.Set) bool {
 	switch {
 	case may.HasAll(need):
@@ -102,13 +102,13 @@ func (c *conn) deniedIn(h mcbp.Header, need, may access.Set) bool {
 	return true
 }
 
-// collectionOf is the collection that a request is about alone.
+// collectionOf returns the collection that a request concerns, if it concerns exactly one.
 func (c *conn) collectionOf(f mcbp.Frame, need access.Set) (id uint32, ok bool) {
 	switch {
 	case f.Op == mcbp.OpGetAllVBSeqnos:
 		_, id, err := mcbp.DecodeVBSeqnosRequest(f.Extras)
 		return id, err == nil && c.oneCollection(f)
-	case need&needsBoth == 0: // of no document
+	case need&needsBoth == 0: // concerns no document
 		return 0, false
 	case !c.features.collections:
 		return mcbp.DefaultCollection, true
@@ -117,12 +117,12 @@ func (c *conn) collectionOf(f mcbp.Frame, need access.Set) (id uint32, ok bool) 
 	return id, err == nil
 }
 
-// oneCollection says whether GET_ALL_VB_SEQNOS asks for one collection: without collections that is the default one.
+// oneCollection reports whether GET_ALL_VB_SEQNOS is for one collection; without collections that is the default one.
 func (c *conn) oneCollection(f mcbp.Frame) bool {
 	return len(f.Extras) == mcbp.VBSeqnosOfCollection || !c.features.collections
 }
 
-// ofVBuckets says whether a request is about vbuckets, whatever is in them.
+// ofVBuckets reports whether a request concerns vbuckets regardless of their content.
 func ofVBuckets(op mcbp.Opcode) bool {
 	switch op {
 	case mcbp.OpGetAllVBSeqnos, mcbp.OpObserveSeqno, mcbp.OpDCPOpen, mcbp.OpDCPFailoverLog, mcbp.OpDCPStreamReq,
@@ -132,8 +132,8 @@ func ofVBuckets(op mcbp.Opcode) bool {
 	return false
 }
 
-// permitted says whether a stream may show what is asked for; otherwise with which status it is refused. Of one that
-// has begun what was dropped since is passed over: that ends by itself.
+// permitted returns StatusOK if a stream may show what the request selects, otherwise the status of the refusal. For
+// a stream that has begun, collections dropped since are ignored: the stream ends by itself.
 func (r *request) permitted(may *access.Rights, begun bool) mcbp.Status {
 	judge := func(set access.Set, unknown mcbp.Status) mcbp.Status {
 		switch {
@@ -162,7 +162,7 @@ func (r *request) permitted(may *access.Rights, begun bool) mcbp.Status {
 	return mcbp.StatusOK
 }
 
-// deny says which roles permit what was refused, to clients that have asked for such explanations.
+// deny refuses a request and, if the client has negotiated error contexts, names the roles that permit it.
 func (c *conn) deny(h mcbp.Header, need access.Set) {
 	if !c.features.xerror {
 		c.refuse(h, mcbp.StatusNoAccess, "")
@@ -175,7 +175,7 @@ func (c *conn) deny(h mcbp.Header, need access.Set) {
 	c.refuse(h, mcbp.StatusNoAccess, why)
 }
 
-// Sets of what requests need.
+// Sets of rights that requests need.
 var (
 	needsSee     = access.SetOf(access.See)
 	needsRead    = access.SetOf(access.Read)
@@ -188,8 +188,9 @@ var (
 	needsNothing = access.Set(0)
 )
 
-// needs is what a request on the selected bucket needs: both rights for counters and GAT, which show what they write.
-// What is answered to everybody, or refused for another reason, needs no more than to see the bucket.
+// needs returns the rights that a request on the selected bucket needs. Counters and GAT need both rights, because
+// they return what they write. Requests that every user may make, or that are refused for other reasons, only need
+// the right to see the bucket.
 func needs(op mcbp.Opcode) access.Set {
 	switch op {
 	case mcbp.OpGet, mcbp.OpGetQ, mcbp.OpGetK, mcbp.OpGetKQ:
@@ -208,13 +209,13 @@ func needs(op mcbp.Opcode) access.Set {
 	case mcbp.OpDCPOpen, mcbp.OpDCPStreamReq, mcbp.OpDCPFailoverLog, mcbp.OpDCPAddStream:
 		return needsStream
 	case mcbp.OpDCPControl, mcbp.OpDCPCloseStream, mcbp.OpDCPBufferAck, mcbp.OpDCPNoop:
-		return needsNothing // of a connection that was opened with the right to it
+		return needsNothing // the connection was opened with the right
 	}
 	return needsSee
 }
 
-// lost reports whether the user has lost the right to the stream since it was granted. What he may do is judged once
-// for all streams of the connection, and the stream by it when it has changed.
+// lost reports whether the user has lost the right to the stream since it was granted. The rights are computed once
+// for all streams of the connection, and the stream is checked only when they have changed.
 func (st *stream) lost() bool {
 	c := st.p.c
 	may := st.p.rights.now(c.srv, c.user, c.bucketName)

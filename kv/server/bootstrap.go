@@ -9,7 +9,7 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// maxAuthFailures on one connection end it.
+// maxAuthFailures is the number of failed authentications that end a connection.
 const maxAuthFailures = 8
 
 func (c *conn) hello(f mcbp.Frame) {
@@ -48,11 +48,11 @@ func (c *conn) hello(f mcbp.Frame) {
 		c.status(f.Header, mcbp.StatusInvalid, nil)
 		return
 	}
-	c.value(f.Header, mcbp.AppendFeatures(nil, give)) // still in the old form
+	c.value(f.Header, mcbp.AppendFeatures(nil, give)) // still in the old format
 	c.features = set
 }
 
-// errorMap describes the statuses this server gives, for clients that do not know them.
+// errorMap returns descriptions of the statuses of this server, for clients that do not know them.
 func (c *conn) errorMap(f mcbp.Frame) {
 	type entry struct {
 		Name  string   `json:"name"`
@@ -130,11 +130,11 @@ func (c *conn) saslStep(f mcbp.Frame) error {
 	return nil
 }
 
-// plainAllowed says whether this connection may send its password as it is.
+// plainAllowed reports whether this connection may send a password in clear text.
 func (c *conn) plainAllowed() bool { return c.srv.opts.AllowPlain || c.encrypted }
 
-// admitted lets an authenticated client in. Plain memcached clients do not know that there are buckets: where they are
-// welcome and there is one bucket only, it is theirs without SELECT_BUCKET.
+// admitted admits an authenticated client. Plain memcached clients do not know buckets: if they are allowed and there
+// is exactly one bucket, it is selected for them.
 func (c *conn) admitted() {
 	c.authed, c.user = true, c.sasl.user
 	if !c.srv.opts.AllowPlain || c.bucket != nil {
@@ -156,9 +156,10 @@ func (c *conn) authFailed(f mcbp.Frame, err error) error {
 	return nil
 }
 
-// selectBucket selects a bucket that the user has a right to. Who has none is told the same of one that there is not.
+// selectBucket selects a bucket in which the user has rights. Without rights the answer is the same for existing and
+// unknown buckets.
 func (c *conn) selectBucket(f mcbp.Frame) error {
-	c.settle() // what waits for the disk of the bucket before: that may be closed when nobody uses it
+	c.settle() // tickets of the previous bucket, which may be closed once it has no users
 	b := c.srv.bucket(string(f.Key))
 	switch {
 	case c.dcp != nil:
@@ -174,7 +175,7 @@ func (c *conn) selectBucket(f mcbp.Frame) error {
 	return nil
 }
 
-// clusterConfig answers with the cluster config, or with nothing when the client says that it has this one.
+// clusterConfig answers with the cluster config, or without it if the client has this revision.
 func (c *conn) clusterConfig(f mcbp.Frame) {
 	known, ok, err := mcbp.DecodeKnownConfig(f.Extras)
 	if err != nil {
@@ -195,8 +196,8 @@ func (c *conn) clusterConfig(f mcbp.Frame) {
 	c.reply(f.Header, mcbp.Frame{Header: mcbp.Header{Datatype: c.jsonType()}, Value: config.JSON}, nil)
 }
 
-// notMyVBucket answers that another node has the vbucket, with the config that says which; a client that asked for it
-// gets each config once only.
+// notMyVBucket answers that another node has the vbucket, with the config that names it. A client that has negotiated
+// it gets each config only once.
 func (c *conn) notMyVBucket(h mcbp.Header) {
 	c.srv.counters.NotMyVBucket.Add(1)
 	config, mayOmit := c.srv.clusterConfigOf(c.bucket)

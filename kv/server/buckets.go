@@ -2,10 +2,10 @@ package server
 
 import "errors"
 
-// errGone ends a connection whose bucket was removed, as engines end it.
+// errGone ends a connection whose bucket was removed, as in real engines.
 var errGone = errors.New("the bucket was dropped")
 
-// Add makes a bucket known to clients from now on.
+// Add makes a bucket available to clients.
 func (s *Server) Add(name string, b *Bucket) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -15,8 +15,8 @@ func (s *Server) Add(name string, b *Bucket) {
 	s.buckets[name] = b
 }
 
-// Remove makes a bucket unknown: nobody can select it any more, and a request on it ends its connection. Evict ends the
-// others.
+// Remove makes a bucket unavailable: it can no longer be selected, and a request on it ends the connection. Evict
+// ends the other connections.
 func (s *Server) Remove(name string, b *Bucket) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -27,7 +27,7 @@ func (s *Server) Remove(name string, b *Bucket) {
 	}
 }
 
-// Evict closes the connections of a bucket that was removed, side by side, and returns when nobody uses it any more.
+// Evict closes the connections of a removed bucket concurrently, and returns when no goroutine uses it any more.
 func (s *Server) Evict(b *Bucket) {
 	s.closeAll(&b.conns)
 	b.users.Wait()
@@ -39,7 +39,7 @@ func (s *Server) bucket(name string) *Bucket {
 	return s.buckets[name]
 }
 
-// only is the bucket when there is one only, and its name.
+// only returns the bucket and its name if there is exactly one.
 func (s *Server) only() (string, *Bucket) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -51,7 +51,7 @@ func (s *Server) only() (string, *Bucket) {
 	return "", nil
 }
 
-// enter makes the bucket that of the connection; false when it was removed meanwhile.
+// enter selects a bucket for the connection; it returns false if the bucket was removed meanwhile.
 func (c *conn) enter(name string, b *Bucket) bool {
 	c.srv.mu.Lock()
 	defer c.srv.mu.Unlock()
@@ -68,7 +68,7 @@ func (c *conn) enter(name string, b *Bucket) bool {
 	return true
 }
 
-// leave takes the connection off its bucket. The caller holds the server's mu, and does not use the bucket any more.
+// leave removes the connection from its bucket. The caller holds the server's mu and no longer uses the bucket.
 func (c *conn) leave() {
 	if c.bucket == nil {
 		return

@@ -19,7 +19,7 @@ func (c *conn) manifest(f mcbp.Frame) {
 	c.reply(f.Header, mcbp.Frame{Header: mcbp.Header{Datatype: c.jsonType()}, Value: body}, nil)
 }
 
-// shownManifest is the bucket's manifest as far as the user is shown it.
+// shownManifest returns the part of the bucket's manifest that the user may see.
 func (c *conn) shownManifest() *mcbp.Manifest { return c.may().Shown(c.bucket.Manifest()) }
 
 // collectionID answers GET_COLLECTION_ID: the id of "scope.collection".
@@ -58,7 +58,7 @@ func (c *conn) scopeID(f mcbp.Frame) {
 	c.reply(f.Header, mcbp.Frame{Extras: mcbp.AppendCollectionID(nil, m.UID, s.ID)}, nil)
 }
 
-// pathOf is where clients write a path: in the value, older ones in the key.
+// pathOf returns the path in a request: it is in the value, with older clients in the key.
 func pathOf(f mcbp.Frame) string {
 	if len(f.Value) > 0 {
 		return string(f.Value)
@@ -66,13 +66,13 @@ func pathOf(f mcbp.Frame) string {
 	return string(f.Key)
 }
 
-// unknown answers that there is no such scope or collection, and in which manifest there is none.
+// unknown answers that there is no such scope or collection, with the uid of the manifest.
 func (c *conn) unknown(h mcbp.Header, status mcbp.Status) {
 	body := []byte(`{"manifest_uid":"` + strconv.FormatUint(c.bucket.Manifest().UID, 16) + `"}`)
 	c.reply(h, mcbp.Frame{Header: mcbp.Header{VBucketOrStatus: uint16(status), Datatype: c.jsonType()}, Value: body}, nil)
 }
 
-// noCollection answers a request about a collection that the vbucket does not have: it may be about to have it.
+// noCollection answers a request for a collection that the vbucket does not have, or does not have yet.
 func (c *conn) noCollection(h mcbp.Header, id uint32) {
 	if _, ok := c.bucket.Manifest().ScopeOf(id); ok {
 		c.srv.counters.TemporaryFailures.Add(1)
@@ -91,26 +91,26 @@ type streamFilter struct {
 	PurgeSeqno  string   `json:"purge_seqno"`
 }
 
-// filter says what of a vbucket a stream shows. nil shows everything.
+// filter determines which versions of a vbucket a stream shows; nil shows everything.
 type filter struct {
-	// legacy is what a consumer without collections sees: documents of the default collection, and nothing of others.
+	// legacy is set for a consumer without collections: it sees only documents of the default collection.
 	legacy bool
 	ids    map[uint32]bool
-	// scoped says that it is about a scope and what is in it.
+	// scoped is set if the filter selects a scope and its collections.
 	scoped bool
 	scope  uint32
-	// over says that nothing can come any more: what was asked for has gone.
+	// over is set once nothing more can pass, because what was selected has been dropped.
 	over bool
 }
 
-// request is what the value of a stream request asks for.
+// request is the parsed value of a stream request.
 type request struct {
 	clientPurge uint64
 	ids         []uint32
 	scope       *uint32
 }
 
-// readFilter checks the JSON value of a stream request.
+// readFilter parses the JSON value of a stream request.
 func (c *conn) readFilter(value []byte) (request, mcbp.Status) {
 	if len(value) == 0 {
 		return request{}, mcbp.StatusOK
@@ -129,7 +129,7 @@ func (c *conn) readFilter(value []byte) (request, mcbp.Status) {
 	return r, mcbp.StatusOK
 }
 
-// allowed reports whether the members go together, on a connection with or without collections.
+// allowed reports whether the combination of members is valid on a connection with or without collections.
 func (f *streamFilter) allowed(collections bool) bool {
 	if f.StreamID != nil || f.Scope != nil && f.Collections != nil {
 		return false
@@ -137,7 +137,7 @@ func (f *streamFilter) allowed(collections bool) bool {
 	return collections || f.Scope == nil && f.Collections == nil && f.UID == ""
 }
 
-// request returns what the members ask for, and the manifest that the consumer goes by.
+// request returns what the members select, and the uid of the manifest that the consumer has.
 func (f *streamFilter) request() (r request, uid uint64, err error) {
 	var errs []error
 	number := func(text string, base, bits int) uint64 {
@@ -161,7 +161,7 @@ func (f *streamFilter) request() (r request, uid uint64, err error) {
 	return r, uid, errors.Join(errs...)
 }
 
-// filterOf makes the filter of a stream; a status other than OK refuses it.
+// filterOf returns the filter of a stream; a status other than OK refuses the stream.
 func (c *conn) filterOf(r request, v *store.VBucket) (*filter, mcbp.Status) {
 	m := c.bucket.Manifest()
 	switch {
@@ -194,10 +194,11 @@ func (c *conn) filterOf(r request, v *store.VBucket) (*filter, mcbp.Status) {
 	return nil, mcbp.StatusOK
 }
 
-// ended reports whether nothing can pass any more.
+// ended reports whether nothing more can pass.
 func (f *filter) ended() bool { return f != nil && f.over }
 
-// late tells what the vbucket does not have yet from what nobody has.
+// late returns the status for a scope or collection that the vbucket lacks: temporary if the manifest has it, else
+// unknown.
 func late(there bool, unknown mcbp.Status) mcbp.Status {
 	if there {
 		return mcbp.StatusTemporary
@@ -205,7 +206,7 @@ func late(there bool, unknown mcbp.Status) mcbp.Status {
 	return unknown
 }
 
-// shows reports whether a version passes, and follows the events that do.
+// shows reports whether a version passes the filter, and updates the filter at events.
 func (f *filter) shows(d *store.Doc) bool {
 	if f == nil {
 		return true
@@ -219,7 +220,7 @@ func (f *filter) shows(d *store.Doc) bool {
 	return f.showsEvent(d)
 }
 
-// showsEvent is shows for a change of collections, after which the filter may have others.
+// showsEvent is shows for a change of collections, which may also change the filter's collections.
 func (f *filter) showsEvent(d *store.Doc) bool {
 	event, what, _, err := d.EventOf()
 	if err != nil {
@@ -258,7 +259,7 @@ func (st *stream) appendEvent(buf []byte, d *store.Doc) []byte {
 	return st.appendMessage(buf, f)
 }
 
-// statCollections answers the statistics of collections and scopes.
+// statCollections emits the statistics of collections and scopes.
 func (c *conn) statCollections(scopes bool, emit func(key, value string)) {
 	sums := map[uint32]int{}
 	for i := range c.bucket.Store.VBuckets() {

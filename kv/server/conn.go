@@ -20,32 +20,34 @@ import (
 )
 
 const (
-	// readBufferBytes holds most frames whole, so that they are handled in place.
+	// readBufferBytes is large enough to hold most frames, which are then handled in place.
 	readBufferBytes = 64 << 10
-	// flushBytes of answers, or of writes that answers wait for, are sent without looking for more requests.
+	// flushBytes and flushWriteBytes are the bytes of answers, and of writes that answers wait for, from which answers
+	// are sent without looking for more requests.
 	flushBytes      = 64 << 10
 	flushWriteBytes = 1 << 20
-	// writeTLSBytes is the most that is written at once inside TLS.
+	// writeTLSBytes is the maximum size of one write inside TLS.
 	writeTLSBytes = 64 << 10
-	// serverDuration is what the mood Frames says of every request: about 57 µs.
+	// serverDuration is the server duration reported with the mood Frames: about 57 µs.
 	serverDuration = 15
-	// progressPart of the time for a frame is the window in which that part of readBufferBytes must come of a large one:
-	// no frame has to come faster than the largest that is no large one.
+	// progressPart divides the timeout for a frame into windows; in each window at least that part of readBufferBytes
+	// must arrive of a large frame. So no large frame has to arrive faster than the largest small one.
 	progressPart = 6
-	// directBytes of a value and more are written from where they are kept, not gathered with other answers.
+	// directBytes is the size from which a value is written from where it is stored, without being copied into the
+	// answers.
 	directBytes = 64 << 10
-	// keepBytes is the largest buffer a connection keeps.
+	// keepBytes is the size of the largest buffer that a connection keeps.
 	keepBytes = 1 << 20
-	// maxSkipBytes of a body that is too large are passed over; a connection that announces more is closed.
+	// maxSkipBytes bounds the oversized bodies that are skipped; a connection that announces more is closed.
 	maxSkipBytes = 4 * mcbp.MaxBody
 )
 
 var (
-	// errQuit ends a connection that asked for it.
+	// errQuit ends a connection at the client's request.
 	errQuit = errors.New("client quits")
-	// errUnfinished ends a connection on which a request stays half sent.
+	// errUnfinished ends a connection whose request stays incomplete.
 	errUnfinished = errors.New("a request stays half sent")
-	// errSkipped means that a request was too large, has been answered so and passed over.
+	// errSkipped means that a request was too large, and that it has been answered and skipped.
 	errSkipped = errors.New("request passed over")
 )
 
@@ -60,18 +62,18 @@ type conn struct {
 
 	r *bufio.Reader
 
-	// Of the reading goroutine.
-	out          []byte   // answers to be sent
-	waits        []answer // which of them depend on the log
+	// Owned by the reading goroutine.
+	out          []byte   // answers not sent yet
+	waits        []answer // parts of out that wait for the log
 	config       configSeen
 	sasl         login
 	rights       rights
 	authFailures int
-	stranger     time.Time // since when nobody has authenticated on it
+	stranger     time.Time // since when the connection has been unauthenticated
 
 	// Set by the reading goroutine before a producer exists, read-only afterwards.
 	authed     bool
-	user       string // who has authenticated
+	user       string // authenticated user
 	bucket     *Bucket
 	bucketName string
 	features   featureSet
@@ -81,7 +83,7 @@ type conn struct {
 	wmu   sync.Mutex // socket writes: whole messages, in order
 }
 
-// answer is a part of out that may be sent only when its ticket is in the log.
+// answer is a part of out that may be sent only after its ticket is in the log.
 type answer struct {
 	ticket     *store.Ticket
 	start, end int
@@ -90,7 +92,7 @@ type answer struct {
 
 type featureSet struct{ tokens, json, xattr, snappy, xerror, collections, dedupNMVB, frames bool }
 
-// configSeen is the newest cluster config the client is known to have.
+// configSeen is the newest cluster config that the client is known to have.
 type configSeen struct{ epoch, rev int64 }
 
 func newConn(s *Server, nc net.Conn, id uint64) *conn {
@@ -136,7 +138,7 @@ func (c *conn) serve(ctx context.Context, group *errgroup.Group) {
 	}
 }
 
-// handshake greets a client that speaks TLS.
+// handshake performs the TLS handshake, if the connection uses TLS.
 func (c *conn) handshake(ctx context.Context) error {
 	t, ok := c.nc.(*tls.Conn)
 	if !ok {
@@ -160,7 +162,7 @@ func (c *conn) loop(ctx context.Context) error {
 		}
 		if err != nil {
 			if errors.Is(err, mcbp.ErrMagic) || errors.Is(err, mcbp.ErrTooLarge) || errors.Is(err, mcbp.ErrLengths) {
-				_ = c.flush() // what came before the violation was fine
+				_ = c.flush() // earlier requests were valid
 			}
 			return err
 		}
@@ -182,7 +184,7 @@ func (c *conn) loop(ctx context.Context) error {
 	}
 }
 
-// frameBuffered says whether a whole frame waits in the read buffer, so that answers may wait for its answer.
+// frameBuffered reports whether the read buffer holds a whole frame, so that pending answers may wait for its answer.
 func (c *conn) frameBuffered() bool {
 	n := c.r.Buffered()
 	if n < mcbp.HeaderSize {
@@ -203,16 +205,17 @@ func (c *conn) waiting() int {
 	return c.waits[len(c.waits)-1].ticket.Size()
 }
 
-// read waits for the next frame. used is how much of the read buffer it occupies (Discard it after use); 0 for a large
-// frame, which has memory of its own that grew as the bytes came (release it from the server's share of large frames).
+// read waits for the next frame. used is the number of bytes that it occupies in the read buffer (call Discard after
+// use). For a large frame used is 0: it has its own buffer, which grows as bytes arrive; release its size from the
+// server's budget for large frames after use.
 func (c *conn) read(ctx context.Context) (f mcbp.Frame, used int, err error) {
 	idle, frame := c.srv.opts.IdleTimeout, c.srv.opts.FrameTimeout
-	if !c.authed { // for all its requests together: nobody keeps a place without saying who he is
+	if !c.authed { // for all its requests together: an unauthenticated client must not keep a connection
 		idle = max(c.srv.opts.AuthTimeout-c.srv.opts.Now().Sub(c.stranger), 1)
 		frame = min(frame, idle)
 	}
 	if c.dcp != nil {
-		idle = 0 // NOOPs and keep-alives watch over it
+		idle = 0 // NOOPs and keep-alives detect a dead peer
 	}
 	c.setReadDeadline(idle)
 	head, err := c.r.Peek(1)
@@ -251,9 +254,9 @@ func (c *conn) read(ctx context.Context) (f mcbp.Frame, used int, err error) {
 	return c.readLarge(ctx, h)
 }
 
-// readLarge reads a frame that does not fit into the read buffer. It counts in the server's share of large frames only
-// when the read buffer is full of it, and as long as its bytes come: who announces much and sends little keeps nobody
-// waiting.
+// readLarge reads a frame that does not fit into the read buffer. The frame takes part of the server's budget for
+// large frames only once it has filled the read buffer, and only while its bytes arrive: a client that announces much
+// and sends little does not block others.
 func (c *conn) readLarge(ctx context.Context, h mcbp.Header) (f mcbp.Frame, used int, err error) {
 	frame := c.srv.opts.FrameTimeout
 	if _, err := c.r.Peek(readBufferBytes); err != nil {
@@ -272,7 +275,7 @@ func (c *conn) readLarge(ctx context.Context, h mcbp.Header) (f mcbp.Frame, used
 	body := make([]byte, 0, min(h.BodyLen, readBufferBytes))
 	pace := newPace(frame, h.BodyLen, c.r.Buffered(), c.srv.opts.Now())
 	for len(body) < h.BodyLen {
-		if len(body) == cap(body) { // fourfold: few bytes are copied twice, and few are kept for who announces much
+		if len(body) == cap(body) { // fourfold: few bytes are copied twice, and little memory is held for an announced size
 			body = append(make([]byte, 0, min(h.BodyLen, 4*len(body))), body...)
 		}
 		c.setReadDeadline(max(pace.end.Sub(c.srv.opts.Now()), 1))
@@ -289,8 +292,8 @@ func (c *conn) readLarge(ctx context.Context, h mcbp.Header) (f mcbp.Frame, used
 	return h.Frame(body), 0, nil
 }
 
-// tooLarge answers a request whose body is beyond the protocol's limit. One that is not far beyond is passed over,
-// without memory for it, and the connection goes on (the result wraps errSkipped); any other ends the connection.
+// tooLarge answers a request whose body exceeds the protocol's limit. A body that is not far above it is skipped
+// without buffering, and the connection continues (the result wraps errSkipped); otherwise the connection ends.
 func (c *conn) tooLarge(h mcbp.Header, err error) error {
 	if !errors.Is(err, mcbp.ErrTooLarge) || !c.authed || !h.Magic.IsRequest() {
 		return err
@@ -315,7 +318,7 @@ func (c *conn) setReadDeadline(after time.Duration) {
 	_ = c.nc.SetReadDeadline(deadline)
 }
 
-// unfinished names a timeout in the middle of a request.
+// unfinished turns a timeout in the middle of a request into an error that names what is missing.
 func (c *conn) unfinished(err error, what string, after time.Duration) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("%w: the rest of %s has not come within %v", errUnfinished, what, after)
@@ -323,7 +326,7 @@ func (c *conn) unfinished(err error, what string, after time.Duration) error {
 	return err
 }
 
-// reply adds an answer. A ticket, when not nil, must be in the log before it is sent.
+// reply adds an answer. If ticket is not nil, the answer is sent only after the ticket is in the log.
 func (c *conn) reply(h mcbp.Header, f mcbp.Frame, ticket *store.Ticket) {
 	start := len(c.out)
 	f.Header.Magic, f.Header.Op, f.Header.Opaque = mcbp.MagicResponse, h.Op, h.Opaque
@@ -331,7 +334,7 @@ func (c *conn) reply(h mcbp.Header, f mcbp.Frame, ticket *store.Ticket) {
 		f.FrameExtras = mcbp.AppendServerDuration(nil, serverDuration)
 	}
 	out, err := mcbp.Append(c.out, f)
-	if err != nil { // an answer of ours that cannot be expressed
+	if err != nil { // our own answer is invalid
 		c.srv.opts.Logger.Error("answer cannot be encoded", "opcode", h.Op, "error", err)
 		c.status(h, mcbp.StatusInternal, ticket)
 		return
@@ -340,8 +343,8 @@ func (c *conn) reply(h mcbp.Header, f mcbp.Frame, ticket *store.Ticket) {
 	c.after(h, ticket, start)
 }
 
-// replyDirect sends an answer with a large value from where that is kept: a client may take its time with it, and many
-// may do so, without a copy for each. A failure ends the connection.
+// replyDirect sends an answer with a large value without copying the value: many slow clients may be receiving such
+// values at the same time. A failure ends the connection.
 func (c *conn) replyDirect(h mcbp.Header, f mcbp.Frame, ticket *store.Ticket) {
 	f.Header.Magic, f.Header.Op, f.Header.Opaque = mcbp.MagicResponse, h.Op, h.Opaque
 	if c.features.frames {
@@ -349,7 +352,7 @@ func (c *conn) replyDirect(h mcbp.Header, f mcbp.Frame, ticket *store.Ticket) {
 	}
 	head, err := mcbp.AppendHeader(nil, f)
 	if err != nil || ticket.Wait() != nil || c.flush() != nil {
-		c.reply(h, f, ticket) // which says what is wrong, if the connection still lives
+		c.reply(h, f, ticket) // reports the problem, if the connection still works
 		return
 	}
 	head = append(append(append(head, f.FrameExtras...), f.Extras...), f.Key...)
@@ -360,19 +363,19 @@ func (c *conn) replyDirect(h mcbp.Header, f mcbp.Frame, ticket *store.Ticket) {
 	}
 }
 
-// after makes what was added since start wait for a ticket; nothing may have been added (a quiet request).
+// after makes the answers added since start wait for a ticket; there may be none (a quiet request).
 func (c *conn) after(h mcbp.Header, ticket *store.Ticket, start int) {
 	if ticket != nil {
 		c.waits = append(c.waits, answer{ticket: ticket, start: start, end: len(c.out), request: h})
 	}
 }
 
-// status adds an answer that is only a status.
+// status adds an answer that consists of a status only.
 func (c *conn) status(h mcbp.Header, s mcbp.Status, ticket *store.Ticket) {
 	c.reply(h, mcbp.Frame{Header: mcbp.Header{VBucketOrStatus: uint16(s)}}, ticket)
 }
 
-// refuse adds an answer that says why, to clients that have asked for such explanations.
+// refuse adds an answer with a reason, if the client has negotiated error contexts.
 func (c *conn) refuse(h mcbp.Header, s mcbp.Status, why string) {
 	answer := mcbp.Frame{Header: mcbp.Header{VBucketOrStatus: uint16(s)}}
 	if c.features.xerror {
@@ -389,7 +392,7 @@ func (c *conn) value(h mcbp.Header, value []byte) {
 	c.reply(h, mcbp.Frame{Value: value}, nil)
 }
 
-// flush sends the answers, after everything they depend on is in the log.
+// flush sends the answers after everything that they depend on is in the log.
 func (c *conn) flush() error {
 	if len(c.out) == 0 && len(c.waits) == 0 {
 		return nil
@@ -408,10 +411,10 @@ func (c *conn) flush() error {
 	return err
 }
 
-// settle waits for the log; answers whose write failed are replaced by "temporary failure".
+// settle waits for the log, and replaces answers whose write failed by "temporary failure".
 func (c *conn) settle() {
 	failed := false
-	for i := len(c.waits) - 1; i >= 0; i-- { // the last first: one write then settles all
+	for i := len(c.waits) - 1; i >= 0; i-- { // the last one first: one write then completes all
 		failed = c.waits[i].ticket.Wait() != nil || failed
 	}
 	if failed {
@@ -433,11 +436,11 @@ func (c *conn) settle() {
 	c.waits = c.waits[:0]
 }
 
-// write sends bytes; the caller holds wmu. Progress restarts the limit.
+// write sends bytes; the caller holds wmu. The timeout restarts with every progress.
 func (c *conn) write(b []byte, limit time.Duration) error {
 	for len(b) > 0 {
 		part := b
-		if c.encrypted { // a write inside TLS that was cut off cannot be taken up again
+		if c.encrypted { // a TLS write that was interrupted cannot be resumed
 			part = b[:min(len(b), writeTLSBytes)]
 		}
 		_ = c.nc.SetWriteDeadline(c.srv.opts.Now().Add(limit))

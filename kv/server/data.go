@@ -10,7 +10,7 @@ import (
 	"tidemark/kv/store"
 )
 
-// quiet says whether a request wants no answer for the usual outcome.
+// quiet reports whether a request gets no answer in the usual case.
 func quiet(op mcbp.Opcode) bool {
 	switch op {
 	case mcbp.OpGetQ, mcbp.OpGetKQ, mcbp.OpSetQ, mcbp.OpAddQ, mcbp.OpReplaceQ, mcbp.OpDeleteQ, mcbp.OpGATQ,
@@ -20,14 +20,15 @@ func quiet(op mcbp.Opcode) bool {
 	return false
 }
 
-// place is where a request's document is.
+// place identifies a request's document.
 type place struct {
 	v          *store.VBucket
 	collection uint32
 	key        []byte
 }
 
-// document finds the vbucket, the collection and the plain key of a request, or answers it and reports false.
+// document returns the vbucket, collection and plain key of a request; if it returns false, it has answered the
+// request.
 func (c *conn) document(f mcbp.Frame) (p place, ok bool) {
 	p.key = f.Key
 	longest := store.MaxKeyBytes
@@ -52,7 +53,7 @@ func (c *conn) document(f mcbp.Frame) (p place, ok bool) {
 	return p, true
 }
 
-// failed answers a request that the store refused.
+// failed answers a request that the store has refused.
 func (c *conn) failed(h mcbp.Header, err error, ticket *store.Ticket, collection uint32) {
 	switch {
 	case errors.Is(err, store.ErrNoCollection):
@@ -93,7 +94,7 @@ func (c *conn) get(f mcbp.Frame) {
 		switch missing := errors.Is(err, store.ErrNotFound); {
 		case missing && quiet(f.Op):
 			c.after(f.Header, r.Ticket, len(c.out))
-		case missing && f.Op == mcbp.OpGetK: // the key is told also of what is not there
+		case missing && f.Op == mcbp.OpGetK: // GetK returns the key even if there is no document
 			c.reply(f.Header, mcbp.Frame{Header: mcbp.Header{VBucketOrStatus: uint16(mcbp.StatusKeyNotFound)}, Key: f.Key},
 				r.Ticket)
 		default:
@@ -104,7 +105,7 @@ func (c *conn) get(f mcbp.Frame) {
 	c.answerDocument(f, r)
 }
 
-// excess refuses a request whose extras are not of the wanted length or that has a value where none belongs.
+// excess refuses a request whose extras have the wrong length, or that has a value although none is allowed.
 func (c *conn) excess(f mcbp.Frame, extras int) bool {
 	if len(f.Extras) == extras && len(f.Value) == 0 {
 		return false
@@ -130,8 +131,8 @@ func (c *conn) answerDocument(f mcbp.Frame, r store.Result) {
 	c.reply(f.Header, answer, r.Ticket)
 }
 
-// shown is a document's value and datatype as this client understands them: without extended attributes unless asked
-// for, JSON marked only when that was negotiated.
+// shown returns a document's value and datatype as this client understands them: without extended attributes unless
+// requested, and JSON marked only if negotiated.
 func (c *conn) shown(d *store.Doc, xattrs bool) ([]byte, mcbp.Datatype) {
 	value, datatype := d.Value, mcbp.Datatype(d.Datatype)
 	if datatype.Has(mcbp.DatatypeXattr) && !xattrs {
@@ -174,8 +175,8 @@ func maxValue(d mcbp.Datatype) int {
 	return store.MaxValueBytes
 }
 
-// datatype returns a value as it is stored, never compressed, and finds its datatype; ok is false when the client uses
-// one that was not negotiated, or wrongly.
+// datatype returns a value uncompressed, as it is stored, and its datatype; ok is false if the client uses a datatype
+// wrongly or without having negotiated it.
 func (c *conn) datatype(f mcbp.Frame) (value []byte, d mcbp.Datatype, ok bool) {
 	value, d = f.Value, f.Datatype
 	if d.Has(mcbp.DatatypeSnappy) && !c.features.snappy || d.Has(mcbp.DatatypeXattr) && !c.features.xattr {
@@ -205,8 +206,8 @@ func (c *conn) datatype(f mcbp.Frame) (value []byte, d mcbp.Datatype, ok bool) {
 	return value, d, true
 }
 
-// bury answers DELETE_WITH_META: a tombstone with the numbers of another cluster, which may have extended attributes
-// and a body. The higher revision wins, then the higher CAS, unless the client says that its version counts.
+// bury handles DELETE_WITH_META: a tombstone with the revision and CAS of another cluster, possibly with extended
+// attributes and a body. The higher revision wins, then the higher CAS, unless the client forces its version.
 func (c *conn) bury(f mcbp.Frame) {
 	p, ok := c.document(f)
 	if !ok {
@@ -253,7 +254,7 @@ func (c *conn) touch(f mcbp.Frame) {
 	c.change(f, p, store.Change{Kind: store.Touch, Expiry: c.expiry(expiry), Cas: f.CAS})
 }
 
-// change makes a change and answers when it is in the log.
+// change applies a change and adds its answer, which waits for the log.
 func (c *conn) change(f mcbp.Frame, p place, change store.Change) {
 	if r, ok := c.apply(f, p, change); ok {
 		if f.Op == mcbp.OpGAT || f.Op == mcbp.OpGATQ {
@@ -264,7 +265,7 @@ func (c *conn) change(f mcbp.Frame, p place, change store.Change) {
 	}
 }
 
-// apply makes a change; one that failed is answered.
+// apply applies a change; if the change fails, it adds the answer.
 func (c *conn) apply(f mcbp.Frame, p place, change store.Change) (store.Result, bool) {
 	change.Collection, change.Key = p.collection, p.key
 	r, err := p.v.Apply(change)
@@ -280,7 +281,7 @@ func (c *conn) apply(f mcbp.Frame, p place, change store.Change) (store.Result, 
 	return r, false
 }
 
-// changed answers a change that was made: with its cas, its token when that was negotiated, and a value.
+// changed answers a successful change with its CAS, its mutation token if negotiated, and a value.
 func (c *conn) changed(f mcbp.Frame, r store.Result, value []byte) {
 	if quiet(f.Op) {
 		c.after(f.Header, r.Ticket, len(c.out))
@@ -294,8 +295,8 @@ func (c *conn) changed(f mcbp.Frame, r store.Result, value []byte) {
 	c.reply(f.Header, answer, r.Ticket)
 }
 
-// allSeqnos answers with how far the vbuckets are: with collections as a whole, or one of them; without them the
-// default one.
+// allSeqnos answers with the high seqnos of the vbuckets: with collections those of the whole vbucket or of one
+// collection, without them those of the default collection.
 func (c *conn) allSeqnos(f mcbp.Frame) {
 	want, collection, err := mcbp.DecodeVBSeqnosRequest(f.Extras)
 	one := err == nil && c.oneCollection(f)
@@ -321,7 +322,7 @@ func (c *conn) allSeqnos(f mcbp.Frame) {
 	c.value(f.Header, out)
 }
 
-// observeSeqno says how far a branch is durable; after a failover also where the asked branch ended.
+// observeSeqno answers how far a branch is durable and, after a failover, where the requested branch ended.
 func (c *conn) observeSeqno(f mcbp.Frame) {
 	v := c.bucket.Store.VBucket(f.VBucket())
 	if v == nil {

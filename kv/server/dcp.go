@@ -17,8 +17,8 @@ const (
 	maxNoopInterval     = time.Hour
 )
 
-// dcpOpen makes the connection a producer. A second one on the same connection ends it; another connection of the same
-// user and name is closed.
+// dcpOpen makes the connection a producer. A second DCP_OPEN on the same connection ends it; another connection with
+// the same user and name is closed.
 func (c *conn) dcpOpen(ctx context.Context, f mcbp.Frame) error {
 	c.srv.counters.DCPOpens.Add(1)
 	if c.dcp != nil {
@@ -42,7 +42,7 @@ func (c *conn) dcpOpen(ctx context.Context, f mcbp.Frame) error {
 	if err := c.flush(); err != nil {
 		return err
 	}
-	c.bucket.users.Add(1) // beside the connection's own goroutine, which is one of them
+	c.bucket.users.Add(1) // in addition to the connection's own goroutine
 	c.group.Go(func() error {
 		defer c.bucket.users.Done()
 		p.run(ctx)
@@ -89,7 +89,7 @@ func failoverValue(h store.History) []byte {
 	return mcbp.AppendFailoverLog(nil, h.Failover)
 }
 
-// control sets one of the producer's settings.
+// control changes one of the producer's settings.
 func (p *producer) control(key, value string) mcbp.Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -100,7 +100,7 @@ func (p *producer) control(key, value string) mcbp.Status {
 	return mcbp.StatusOK
 }
 
-// set reports whether the setting is known and can have the value. p.mu is held.
+// set reports whether the setting exists and accepts the value. The caller holds p.mu.
 func (p *producer) set(key, value string) bool {
 	switch key {
 	case mcbp.ControlBufferSize:
@@ -122,7 +122,7 @@ func (p *producer) set(key, value string) bool {
 		p.marker.Store(int32(form))
 	case mcbp.ControlPriority, mcbp.ControlCursorDrop, "supports_cursor_dropping_vulcan",
 		"backfill_order", "connection_manager_interval", "v7_dcp_status_codes", "supports_hifi_MFU":
-		// They change nothing here: one priority, no cursor to drop.
+		// No effect here: there is only one priority, and no cursor to drop.
 	default:
 		return false
 	}
@@ -131,7 +131,7 @@ func (p *producer) set(key, value string) bool {
 
 func (p *producer) setNoopInterval(value string) bool {
 	seconds, err := strconv.ParseFloat(value, 64)
-	inRange := seconds >= minNoopInterval.Seconds() && seconds <= maxNoopInterval.Seconds() // NaN is in none
+	inRange := seconds >= minNoopInterval.Seconds() && seconds <= maxNoopInterval.Seconds() // false for NaN
 	if err != nil || !inRange ||
 		p.c.moods().Has(NoopIntervals) && math.Mod(seconds, defaultNoopInterval.Seconds()) != 0 {
 		return false
@@ -160,7 +160,7 @@ func (p *producer) setFlag(key string, on bool) bool {
 	return true
 }
 
-// oldControl says whether engines of the 4 and 5 lines know a key of DCP_CONTROL.
+// oldControl reports whether engines of versions 4 and 5 know a key of DCP_CONTROL.
 func oldControl(key string) bool {
 	switch key {
 	case mcbp.ControlBufferSize, mcbp.ControlEnableNoop, mcbp.ControlNoopInterval, mcbp.ControlPriority,
@@ -170,7 +170,7 @@ func oldControl(key string) bool {
 	return false
 }
 
-// streamRequest decides about a stream and, when it is accepted, begins it behind its answer.
+// streamRequest decides on a stream request and, if it is accepted, begins the stream after the answer.
 func (c *conn) streamRequest(f mcbp.Frame) error {
 	c.srv.counters.StreamRequests.Add(1)
 	r, want, status := c.readStreamRequest(f)
@@ -228,7 +228,7 @@ func (c *conn) streamRequest(f mcbp.Frame) error {
 	return nil
 }
 
-// mayStream says whether the user may have a stream of what it wants.
+// mayStream returns whether the user may have a stream of what is selected, as a status.
 func (c *conn) mayStream(want request) mcbp.Status {
 	may := c.may()
 	if may.Whole.HasAll(needsStream) {
@@ -241,7 +241,7 @@ func (c *conn) mayStream(want request) mcbp.Status {
 	return status
 }
 
-// readStreamRequest returns what a request asks for; a status other than OK refuses it whatever the vbucket's state is.
+// readStreamRequest parses a stream request; a status other than OK refuses it whatever the vbucket's state is.
 func (c *conn) readStreamRequest(f mcbp.Frame) (mcbp.StreamRequest, request, mcbp.Status) {
 	const unsupported = mcbp.StreamTakeover | mcbp.StreamFromLatest
 	r, err := mcbp.DecodeStreamRequest(f.Extras)
@@ -255,7 +255,7 @@ func (c *conn) readStreamRequest(f mcbp.Frame) (mcbp.StreamRequest, request, mcb
 	return r, want, status
 }
 
-// beginStream accepts a stream: its answer is sent before anything of the stream can be.
+// beginStream accepts a stream: it sends the answer before any message of the stream.
 func (c *conn) beginStream(h mcbp.Header, st *stream, history store.History) error {
 	c.srv.counters.StreamsAccepted.Add(1)
 	c.value(h, failoverValue(history))
@@ -266,7 +266,7 @@ func (c *conn) beginStream(h mcbp.Header, st *stream, history store.History) err
 	return nil
 }
 
-// refused answers a stream request that cannot be had; where it is about collections, with the manifest's uid.
+// refused answers a stream request that is refused; for errors about collections with the manifest's uid.
 func (c *conn) refused(h mcbp.Header, status mcbp.Status) {
 	switch status {
 	case mcbp.StatusUnknownCollection, mcbp.StatusUnknownScope, mcbp.StatusManifestAhead:
@@ -278,12 +278,13 @@ func (c *conn) refused(h mcbp.Header, status mcbp.Status) {
 	}
 }
 
-// closeStream ends a stream: after the answer nothing of it follows, except STREAM_END when that was asked for.
+// closeStream ends a stream: after the answer no message of it follows, except STREAM_END if the consumer has enabled
+// it.
 func (c *conn) closeStream(f mcbp.Frame) error {
 	if err := c.flush(); err != nil {
 		return err
 	}
-	c.wmu.Lock() // the producer is between two writes
+	c.wmu.Lock() // waits until the producer is between two writes
 	st := c.dcp.remove(f.VBucket())
 	if st == nil {
 		c.wmu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"tidemark/kv/store"
 )
 
-// dispatch answers one request. An error closes the connection.
+// dispatch handles one request. An error closes the connection.
 func (c *conn) dispatch(ctx context.Context, f mcbp.Frame) error {
 	if f.Magic.IsResponse() {
 		if c.dcp != nil && f.Op == mcbp.OpDCPNoop {
@@ -40,7 +40,7 @@ func (c *conn) dispatch(ctx context.Context, f mcbp.Frame) error {
 	return c.dispatchBucket(ctx, f)
 }
 
-// dispatchAnybody answers what needs no authentication; false for any other request.
+// dispatchAnybody handles requests that need no authentication; it returns false for others.
 func (c *conn) dispatchAnybody(f mcbp.Frame) (done bool, err error) {
 	switch f.Op {
 	case mcbp.OpQuit:
@@ -68,7 +68,7 @@ func (c *conn) dispatchAnybody(f mcbp.Frame) (done bool, err error) {
 	return true, nil
 }
 
-// dispatchBucket answers a request on the selected bucket.
+// dispatchBucket handles a request on the selected bucket.
 func (c *conn) dispatchBucket(ctx context.Context, f mcbp.Frame) error {
 	if c.bucket.gone.Load() {
 		return errGone
@@ -94,7 +94,7 @@ func (c *conn) dispatchBucket(ctx context.Context, f mcbp.Frame) error {
 	return nil
 }
 
-// unable refuses what cannot be done for now, and reports whether it did.
+// unable refuses a request that cannot be served at the moment, and reports whether it did.
 func (c *conn) unable(f mcbp.Frame) bool {
 	status, why := mcbp.StatusTemporary, "the node is warming up"
 	warming := c.srv.warmingRefuses(f.Op) || c.srv.onlyReads(f.Op) || f.Op != mcbp.OpGetClusterConfig && !c.bucket.Ready()
@@ -110,7 +110,7 @@ func (c *conn) unable(f mcbp.Frame) bool {
 	return true
 }
 
-// dispatchQuestion answers what is asked about a bucket as a whole; false for all others.
+// dispatchQuestion handles requests about a bucket as a whole; it returns false for others.
 func (c *conn) dispatchQuestion(f mcbp.Frame) bool {
 	switch f.Op {
 	case mcbp.OpGetClusterConfig:
@@ -127,7 +127,7 @@ func (c *conn) dispatchQuestion(f mcbp.Frame) bool {
 		c.collectionID(f)
 	case mcbp.OpGetScopeID:
 		c.scopeID(f)
-	case mcbp.OpVerbosity: // there is none to set; plain clients ask all the same
+	case mcbp.OpVerbosity: // nothing to set; plain memcached clients send it anyway
 		c.status(f.Header, mcbp.StatusOK, nil)
 	default:
 		return false
@@ -135,7 +135,7 @@ func (c *conn) dispatchQuestion(f mcbp.Frame) bool {
 	return true
 }
 
-// dispatchDocument answers requests for one document; false for all others.
+// dispatchDocument handles requests for one document; it returns false for others.
 func (c *conn) dispatchDocument(f mcbp.Frame) bool {
 	switch f.Op {
 	case mcbp.OpGet, mcbp.OpGetQ, mcbp.OpGetK, mcbp.OpGetKQ:
@@ -166,7 +166,7 @@ func (c *conn) dispatchDocument(f mcbp.Frame) bool {
 	return true
 }
 
-// refusal says why a command that clients know is not done here; empty for a command that is not known at all.
+// refusal returns why a known command is not supported; empty for an unknown command.
 func refusal(op mcbp.Opcode) string {
 	switch op {
 	case mcbp.OpGetLocked, mcbp.OpUnlockKey:
@@ -187,8 +187,8 @@ func refusal(op mcbp.Opcode) string {
 	return ""
 }
 
-// checkFrameExtras says whether the frame extras of a request can be honoured: well formed, known, and no demand for
-// durability beyond what every write gets.
+// checkFrameExtras verifies the frame extras of a request: well formed, known, and without a durability requirement
+// beyond what every write gets.
 func checkFrameExtras(b []byte) (mcbp.Status, string) {
 	for len(b) > 0 {
 		id, content, rest, err := mcbp.NextFrameInfo(b)
@@ -197,7 +197,7 @@ func checkFrameExtras(b []byte) (mcbp.Status, string) {
 		}
 		b = rest
 		switch id {
-		case mcbp.FrameBarrier, mcbp.FrameTracing: // answers are in order always; nothing is traced
+		case mcbp.FrameBarrier, mcbp.FrameTracing: // answers are always in order; nothing is traced
 		case mcbp.FrameDurability:
 			return durability(content)
 		case mcbp.FrameStreamID, mcbp.FrameImpersonate, mcbp.FramePreserveExpiry:
@@ -209,7 +209,7 @@ func checkFrameExtras(b []byte) (mcbp.Status, string) {
 	return mcbp.StatusOK, ""
 }
 
-// durability refuses a durability requirement: a write is in the log of one node when it is answered, never more.
+// durability refuses a durability requirement: when a write is answered it is in the log of one node, never more.
 func durability(content []byte) (mcbp.Status, string) {
 	const highestLevel = 3 // persist to a majority
 	switch {

@@ -9,7 +9,7 @@ import (
 	"tidemark/kv/store"
 )
 
-// maxNumberBytes is the longest decimal number of 64 bits.
+// maxNumberBytes is the length of the longest decimal number of 64 bits.
 const maxNumberBytes = 20
 
 var (
@@ -18,7 +18,7 @@ var (
 	errTooBig    = errors.New("the value would become too large")
 )
 
-// splitValue divides a stored value into its section of extended attributes, as it is stored, and the document.
+// splitValue splits a stored value into its encoded section of extended attributes and the document.
 func splitValue(d *store.Doc) (attributes, document []byte) {
 	if mcbp.Datatype(d.Datatype).Has(mcbp.DatatypeXattr) {
 		if _, document, err := mcbp.SplitXattrs(d.Value); err == nil {
@@ -28,8 +28,8 @@ func splitValue(d *store.Doc) (attributes, document []byte) {
 	return nil, d.Value
 }
 
-// joinValue puts a new document behind the attributes of the old one and finds its datatype. Other clients than this
-// one may have negotiated JSON, so it is marked always.
+// joinValue returns a new document after the old one's attributes, and its datatype. JSON is always marked, because
+// other clients than this one may have negotiated it.
 func joinValue(attributes []byte, parts ...[]byte) (value []byte, datatype byte, err error) {
 	size := 0
 	for _, p := range parts {
@@ -51,7 +51,7 @@ func joinValue(attributes []byte, parts ...[]byte) (value []byte, datatype byte,
 	return value, datatype, nil
 }
 
-// concat answers APPEND and PREPEND: the document must exist; its flags, expiry and attributes stay.
+// concat handles APPEND and PREPEND: the document must exist; its flags, expiry and attributes stay.
 func (c *conn) concat(f mcbp.Frame, before bool) {
 	p, ok := c.document(f)
 	if !ok {
@@ -73,8 +73,8 @@ func (c *conn) concat(f mcbp.Frame, before bool) {
 	}})
 }
 
-// arithmetic answers INCREMENT and DECREMENT: a document that is a decimal number of 64 bits becomes another one.
-// Adding wraps around, subtracting stops at 0. Flags, expiry and attributes of an existing document stay.
+// arithmetic handles INCREMENT and DECREMENT of a document that is a decimal number of 64 bits. Adding wraps around,
+// subtracting stops at 0. Flags, expiry and attributes of an existing document stay.
 func (c *conn) arithmetic(f mcbp.Frame, subtract bool) {
 	p, ok := c.document(f)
 	if !ok {
@@ -111,7 +111,7 @@ func (c *conn) arithmetic(f mcbp.Frame, subtract bool) {
 	}
 }
 
-// decimal reads a document that is a number.
+// decimal parses a document that is a number.
 func decimal(document []byte) (uint64, bool) {
 	if len(document) > maxNumberBytes {
 		return 0, false

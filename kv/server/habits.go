@@ -10,7 +10,7 @@ import (
 	"tidemark/kv/store"
 )
 
-// How often, how many and how long, in moods. Numbers that have no divisor in common meet in many ways.
+// Frequencies, counts and durations of the moods. The frequencies are coprime, so that they coincide in many ways.
 const (
 	temporaryEvery  = 11
 	warmupWrites    = 6
@@ -20,18 +20,18 @@ const (
 	slowEndEvery    = 29
 	unevenPause     = 250 * time.Millisecond
 	evictEvery      = 32
-	// IdleCloseAfter is the idle time of a connection in the mood IdleClose: more than the interval of noops that
-	// consumers ask for. Engines take minutes.
+	// IdleCloseAfter is the idle time after which the mood IdleClose closes a connection: more than the NOOP interval
+	// that consumers request. Real engines wait for minutes.
 	IdleCloseAfter = 6 * time.Second
 )
 
-// Some draws about half of the moods, the same for the same seed: for campaigns, where moods that hide each other
-// have to be met in many combinations.
+// Some returns about half of the moods, the same for the same seed: campaigns need many combinations, because some
+// moods hide others.
 func (m Moods) Some(seed uint64) Moods {
 	return m & Moods(rand.New(rand.NewPCG(seed, 0)).Uint64())
 }
 
-// lacksMemory says whether a request is one of those that fail in the mood Temporary, and how.
+// lacksMemory reports whether a request fails under the mood Temporary, and with which status.
 func (c *conn) lacksMemory(op mcbp.Opcode) (mcbp.Status, bool) {
 	if !c.moods().Has(Temporary) || !ofDocuments(op) && !ofStreams(op) {
 		return 0, false
@@ -46,8 +46,8 @@ func (c *conn) lacksMemory(op mcbp.Opcode) (mcbp.Status, bool) {
 	return mcbp.StatusTemporary, true
 }
 
-// onlyReads says whether a request comes too early in the mood WarmupReads. Each one that does brings the node nearer
-// to the end of its warmup.
+// onlyReads reports whether a request comes too early under the mood WarmupReads. Each refused request brings the end
+// of the warmup nearer.
 func (s *Server) onlyReads(op mcbp.Opcode) bool {
 	return s.opts.Moods.Has(WarmupReads) && (isWrite(op) || op == mcbp.OpDCPStreamReq) && s.early.Add(1) <= warmupWrites
 }
@@ -60,7 +60,7 @@ func isWrite(op mcbp.Opcode) bool {
 	return ofDocuments(op)
 }
 
-// ofDocuments says whether a request is for one document.
+// ofDocuments reports whether a request is for one document.
 func ofDocuments(op mcbp.Opcode) bool {
 	switch op {
 	case mcbp.OpGet, mcbp.OpGetQ, mcbp.OpGetK, mcbp.OpGetKQ, mcbp.OpSet, mcbp.OpSetQ, mcbp.OpAdd, mcbp.OpAddQ,
@@ -72,7 +72,7 @@ func ofDocuments(op mcbp.Opcode) bool {
 	return false
 }
 
-// ofStreams says whether a request is for streams, or what is asked before one.
+// ofStreams reports whether a request is for streams, or is one that consumers make before a stream.
 func ofStreams(op mcbp.Opcode) bool {
 	switch op {
 	case mcbp.OpDCPOpen, mcbp.OpDCPStreamReq, mcbp.OpDCPFailoverLog, mcbp.OpGetAllVBSeqnos:
@@ -81,7 +81,7 @@ func ofStreams(op mcbp.Opcode) bool {
 	return false
 }
 
-// lingers says, once, whether a stream of the vbucket that has ended still counts, in the mood StreamExists.
+// lingers reports, once, whether an ended stream of the vbucket still counts under the mood StreamExists.
 func (p *producer) lingers(vb uint16) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -90,7 +90,7 @@ func (p *producer) lingers(vb uint16) bool {
 	return was
 }
 
-// left notes, with mu held, that a vbucket's stream is over.
+// left records that a stream has ended. The caller holds mu.
 func (p *producer) left(st *stream) {
 	delete(p.streams, st.id)
 	p.c.srv.counters.Streams.Add(-1)
@@ -103,19 +103,19 @@ func (p *producer) left(st *stream) {
 	}
 }
 
-// habits are what moods make of a stream. They belong to whom its cursor belongs, but for what is said.
+// habits is the state of a stream's moods. Unless noted otherwise, it belongs to the owner of the stream's cursor.
 type habits struct {
-	held              atomic.Bool // it waits
-	filling           bool        // it has one of the connection's places for backfills; guarded by the producer's lock
-	rested            bool        // it has waited for its next snapshot
-	odd               bool        // which way the next window is odd, in the mood OddBoundaries
-	dropping, dropped bool        // the rest of its snapshot is to be left out, or was
-	fromDisk          bool        // the next snapshot is
-	wasDisk           bool        // the last one was, and began at diskStart
+	held              atomic.Bool // the stream pauses
+	filling           bool        // it occupies one of the connection's backfill slots; guarded by the producer's mu
+	rested            bool        // it has paused before its next snapshot
+	odd               bool        // direction of the next odd window, for the mood OddBoundaries
+	dropping, dropped bool        // the rest of its snapshot will be, or was, left out
+	fromDisk          bool        // the next snapshot is from disk
+	wasDisk           bool        // the last snapshot was from disk and began at diskStart
 	diskStart         uint64
 }
 
-// pause holds the stream back; it is looked at again when the time is over.
+// pause pauses the stream for d.
 func (st *stream) pause(d time.Duration) {
 	st.held.Store(true)
 	time.AfterFunc(d, func() {
@@ -124,7 +124,7 @@ func (st *stream) pause(d time.Duration) {
 	})
 }
 
-// postponed says whether the next snapshot has to wait. A backfill that need not wait has its place until its
+// postponed reports whether the next snapshot has to wait. A backfill that need not wait keeps its slot until its
 // snapshot is over.
 func (st *stream) postponed(moods Moods) bool {
 	if _, high := st.vb.Status(); high <= st.last {
@@ -147,7 +147,7 @@ func (st *stream) postponed(moods Moods) bool {
 	return late > 0
 }
 
-// fills takes one of the places for backfills, if there is one.
+// fills takes one of the backfill slots, if one is free.
 func (p *producer) fills(st *stream) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -159,7 +159,7 @@ func (p *producer) fills(st *stream) bool {
 	return true
 }
 
-// filled gives the place back.
+// filled releases the backfill slot.
 func (p *producer) filled(st *stream) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -169,13 +169,13 @@ func (p *producer) filled(st *stream) {
 	}
 }
 
-// tooSlow says whether a stream that is about to begin a snapshot from memory is ended as too slow.
+// tooSlow reports whether a stream about to begin a snapshot from memory is ended as too slow.
 func (st *stream) tooSlow() bool {
 	return st.p.c.moods().Has(SlowEnd) && st.marked && st.p.c.srv.fromMemory.Add(1)%slowEndEvery == 0
 }
 
-// cut leaves out the second half of a snapshot from memory, when it is its turn in the mood CursorDrop. What is left
-// out comes with the next snapshot, from disk.
+// cut marks the second half of a snapshot from memory to be left out if it is due under the mood CursorDrop. The rest
+// follows with the next snapshot, from disk.
 func (st *stream) cut(flags mcbp.SnapshotFlags) {
 	if !st.p.c.moods().Has(CursorDrop) || flags&mcbp.SnapshotDisk != 0 || st.p.c.srv.cuts.Add(1)%cursorDropEvery != 0 {
 		return
@@ -183,7 +183,7 @@ func (st *stream) cut(flags mcbp.SnapshotFlags) {
 	st.dropping = true
 }
 
-// dropBehind takes the cursor away behind half of the snapshot's first items, if they are to be the last.
+// dropBehind drops the cursor after half of the snapshot's first items, if the snapshot is to be cut.
 func (h *habits) dropBehind(docs []*store.Doc) []*store.Doc {
 	if h.dropping && len(docs) > 1 {
 		half := len(docs) / 2
@@ -194,10 +194,10 @@ func (h *habits) dropBehind(docs []*store.Doc) []*store.Doc {
 	return docs
 }
 
-// goOnFromDisk is after a snapshot whose rest was left out.
+// goOnFromDisk continues from disk after a snapshot whose rest was left out.
 func (h *habits) goOnFromDisk() { h.dropped, h.fromDisk = false, true }
 
-// window is where a snapshot whose first item is first is said to begin, of a stream that has sent everything up to
+// window sets the beginning of a snapshot whose first item is first, for a stream that has sent everything up to
 // last.
 func (h *habits) window(moods Moods, marker *mcbp.SnapshotMarker, first, last uint64) {
 	if moods.Has(DiskSnapshots) {
@@ -221,7 +221,8 @@ func (h *habits) window(moods Moods, marker *mcbp.SnapshotMarker, first, last ui
 	}
 }
 
-// aside does what an engine does beside a client's write: the result is that of the newest version of the document.
+// aside does what a real engine does besides a client's write; it returns the result for the newest version of the
+// document.
 func (c *conn) aside(v *store.VBucket, r store.Result) store.Result {
 	moods := c.srv.opts.Moods
 	if moods&(Eviction|Xattrs) == 0 {

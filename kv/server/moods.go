@@ -8,8 +8,8 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// Moods are habits of real KV engines that make a consumer's life hard. Each is allowed by the protocol. They are for
-// tests: a mild node has none of them.
+// Moods are behaviours of real KV engines that are hard on consumers. The protocol allows each of them. They are for
+// tests: by default a node has none.
 type Moods uint64
 
 // The moods.
@@ -18,16 +18,16 @@ const (
 	SilentTakeover Moods = 1 << iota
 	// Gaps: sequence numbers are left out.
 	Gaps
-	// DiskSnapshots: every snapshot is marked as one from disk, also that of a new mutation.
+	// DiskSnapshots: every snapshot is marked as one from disk, even that of a new mutation.
 	DiskSnapshots
-	// OddBoundaries: snapshots begin by turns at the seqno at which the last one ended and at that of their first item,
-	// so that they overlap or are not contiguous.
+	// OddBoundaries: snapshots begin alternately at the seqno at which the last one ended and at that of their first
+	// item, so that they overlap or are not contiguous.
 	OddBoundaries
-	// Warmup: the first requests for documents and streams after the start are answered TEMPORARY_FAILURE.
+	// Warmup: the first requests for documents and streams after the start fail with TEMPORARY_FAILURE.
 	Warmup
-	// MapLag: a new cluster config is shown late, and then once more the old one.
+	// MapLag: a new cluster config is shown late, and then the old one once more.
 	MapLag
-	// OldControls: DCP_CONTROL knows the keys of old engines only.
+	// OldControls: DCP_CONTROL supports only the keys of old engines.
 	OldControls
 	// ExpiryAsDeletion: expirations are sent as DELETION, whatever was negotiated.
 	ExpiryAsDeletion
@@ -35,77 +35,78 @@ const (
 	RawJSON
 	// Frames: responses carry frame extras (magic 0x18) when flexible frames or tracing were negotiated.
 	Frames
-	// NoCloseEnd: DCP_CONTROL does not know how to ask for a STREAM_END after CLOSE_STREAM, and there is none.
+	// NoCloseEnd: DCP_CONTROL does not support the key for STREAM_END after CLOSE_STREAM, and none is sent.
 	NoCloseEnd
-	// Overshoot: one message is sent when the flow control window is just used up.
+	// Overshoot: one more message is sent when the flow-control window is just used up.
 	Overshoot
 	// Compressed: values are sent compressed to DCP consumers that negotiated snappy, as from a bucket whose compression
 	// is active.
 	Compressed
-	// ExactEnd: of each second vbucket a finite stream ends at its end, not with the snapshot that its end lies in.
+	// ExactEnd: for every second vbucket a finite stream ends at its end seqno, not with the snapshot that contains it.
 	ExactEnd
-	// Purges: tombstones are forgotten when they are a second old; with each fourth stream that begins at 0 those of its
-	// vbucket at once, between the consent to the stream and its first snapshot.
+	// Purges: tombstones are purged when they are a second old. For every fourth stream that begins at 0, those of its
+	// vbucket are purged at once, between the acceptance of the stream and its first snapshot.
 	Purges
-	// PurgeByWindow: a stream request is refused for the purge seqno by the beginning of its snapshot, as by engines of
-	// the 5 line, not by its start.
+	// PurgeByWindow: the purge seqno is compared with the beginning of the consumer's snapshot, not with its start
+	// seqno, as in engines of version 5.
 	PurgeByWindow
-	// StreamExists: the first request for a stream of a vbucket after one of it has ended on the connection is refused:
-	// the old one is still on the engine's list.
+	// StreamExists: the first request for a stream of a vbucket is refused after one has ended on the connection, as if
+	// the engine had not removed the old one yet.
 	StreamExists
-	// NoFlowControl: DCP_CONTROL does not know connection_buffer_size.
+	// NoFlowControl: DCP_CONTROL does not support connection_buffer_size.
 	NoFlowControl
-	// NoopIntervals: DCP_CONTROL refuses intervals of noops that are no multiple of 20 seconds.
+	// NoopIntervals: DCP_CONTROL accepts only NOOP intervals that are multiples of 20 seconds.
 	NoopIntervals
 	// NoStats: STAT is not permitted.
 	NoStats
-	// OddMaps: a cluster config names its own node $HOST, and one more node, which is gone.
+	// OddMaps: a cluster config lists the node itself as $HOST, and another node that is gone.
 	OddMaps
-	// Temporary: each so many requests for documents, streams, seqnos and failover logs fail for lack of memory.
+	// Temporary: every n-th request for documents, streams, seqnos and failover logs fails for lack of memory.
 	Temporary
 	// WarmupReads: after the start documents can be read and DCP opened; the first writes and streams fail temporarily.
 	WarmupReads
-	// Pauses: a connection has few backfills at a time, and each makes a pause before it begins.
+	// Pauses: a connection has few concurrent backfills, and each pauses before it begins.
 	Pauses
-	// CursorDrop: each so many snapshots from memory are cut short, and the stream goes on from disk.
+	// CursorDrop: every n-th snapshot from memory is cut short, and the stream continues from disk.
 	CursorDrop
-	// SlowEnd: each so many snapshots from memory end the stream as too slow.
+	// SlowEnd: every n-th snapshot from memory ends the stream as too slow.
 	SlowEnd
-	// Uneven: each fourth vbucket shows what is new some hundred milliseconds after the others.
+	// Uneven: every fourth vbucket shows new versions some hundred milliseconds after the others.
 	Uneven
-	// InsideWindows: the first snapshot from memory begins in the middle of the one from disk before it.
+	// InsideWindows: the first snapshot from memory begins inside the preceding one from disk.
 	InsideWindows
-	// IdleClose: a connection without DCP that has asked nothing for some seconds is closed.
+	// IdleClose: a connection without DCP that has sent no request for some seconds is closed.
 	IdleClose
-	// Unpersisted: what is acknowledged is in memory until the next sync: who kills the node loses it.
+	// Unpersisted: what is acknowledged stays in memory until the next sync: a kill of the node loses it.
 	Unpersisted
-	// Eviction: each so many writes to a vbucket delete its oldest document, as a full ephemeral bucket does.
+	// Eviction: every n-th write to a vbucket deletes its oldest document, as in a full ephemeral bucket.
 	Eviction
-	// Xattrs: each third write of a document is followed by one of its extended attributes only; its deletion keeps them.
+	// Xattrs: every third write of a document is followed by one of its extended attributes only; its deletion keeps
+	// them.
 	Xattrs
 
-	// NoMoods is a mild node, AllMoods the nastiest one.
+	// NoMoods is a node without any of them, AllMoods a node with all.
 	NoMoods Moods = 0
-	// Losing are the moods that lose what was acknowledged.
+	// Losing is the set of moods that lose acknowledged writes.
 	Losing = Unpersisted | Eviction
-	// Spared are the moods that connections between the nodes of a cluster do not meet.
+	// Spared is the set of moods from which connections between the nodes of a cluster are exempt.
 	Spared   = OldControls | ExpiryAsDeletion | RawJSON | Pauses | Uneven | NoStats | NoFlowControl | NoopIntervals
 	AllMoods = Xattrs<<1 - 1
 )
 
-// ErrMood means that a mood is not known; the message lists those that are.
+// ErrMood means that a mood is unknown; the message lists the known ones.
 var ErrMood = errors.New("unknown mood")
 
-// warmupRequests are refused after the start of a node in the mood Warmup.
+// warmupRequests is the number of requests refused after the start of a node with the mood Warmup.
 const warmupRequests = 16
 
-// Mood names a mood.
+// Mood describes one mood.
 type Mood struct {
 	Mood       Moods
 	Name, Help string
 }
 
-// MoodList lists the moods with their names.
+// MoodList returns all moods with their names.
 func MoodList() []Mood {
 	return []Mood{
 		{SilentTakeover, "silent-takeover", "a stream whose vbucket goes away ends without STREAM_END"},
@@ -149,7 +150,7 @@ func MoodList() []Mood {
 	}
 }
 
-// ParseMoods reads a list of names with commas between them; "all" is all of them. Error: ErrMood.
+// ParseMoods parses a comma-separated list of names; "all" means all moods. Error: ErrMood.
 func ParseMoods(list string) (Moods, error) {
 	var out Moods
 	for name := range strings.SplitSeq(list, ",") {
@@ -182,10 +183,10 @@ func moodOf(name string) Moods {
 	return NoMoods
 }
 
-// Has says whether a mood is among them.
+// Has reports whether the set contains a mood.
 func (m Moods) Has(mood Moods) bool { return m&mood != 0 }
 
-// String lists the names.
+// String returns the names, separated by commas.
 func (m Moods) String() string {
 	var names []string
 	for _, k := range MoodList() {
@@ -196,16 +197,17 @@ func (m Moods) String() string {
 	return strings.Join(names, ",")
 }
 
-// replication is how the names of DCP connections between the nodes of a cluster begin.
+// replication is the prefix of the names of DCP connections between the nodes of a cluster.
 const replication = "replication:"
 
-// betweenNodes reports whether the connection is one between the nodes of a cluster: it has their name and their user.
+// betweenNodes reports whether the connection is one between the nodes of a cluster: it has their name prefix and
+// their user.
 func (p *producer) betweenNodes() bool {
 	return strings.HasPrefix(p.id.name, replication) && p.c.srv.auth.configured(p.id.user)
 }
 
-// moods are those that the connection has to live with. The nodes of a cluster are of one kind: between them documents
-// keep their datatype and the reason of their end, and nobody waits for effect.
+// moods returns the moods that apply to the connection. The nodes of a cluster are of one version: between them
+// documents keep their datatype and the reason of their deletion, and no pauses are made for tests.
 func (c *conn) moods() Moods {
 	if c.dcp != nil && c.dcp.betweenNodes() {
 		return c.srv.opts.Moods &^ Spared
@@ -213,12 +215,12 @@ func (c *conn) moods() Moods {
 	return c.srv.opts.Moods
 }
 
-// warming says whether the node still pretends to read its documents.
+// warming reports whether the node still simulates loading its documents.
 func (s *Server) warming() bool {
 	return s.opts.Moods.Has(Warmup) && s.warmup.Load() < warmupRequests
 }
 
-// warmingRefuses says whether a request comes too early. Each one brings the node nearer to the end of its warmup.
+// warmingRefuses reports whether a request comes too early. Each refused request brings the end of the warmup nearer.
 func (s *Server) warmingRefuses(op mcbp.Opcode) bool {
 	if !s.warming() || op >= mcbp.OpHello && op <= mcbp.OpSASLStep {
 		return false
@@ -231,19 +233,19 @@ func (s *Server) warmingRefuses(op mcbp.Opcode) bool {
 	return s.warmup.Add(1) <= warmupRequests
 }
 
-// laggard shows cluster configs as a cluster does whose nodes hear of changes at different times.
+// laggard shows cluster configs as in a cluster whose nodes learn of changes at different times.
 type laggard struct {
 	old, now ClusterConfig
-	shown    int // how often a config was shown since the last change
+	shown    int // number of times a config was shown since the last change
 }
 
-// Counted from a change: the old config is shown lagFirst times, then the new one, then the old one once more.
+// After a change, the old config is shown lagFirst times, then the new one, and then the old one once more.
 const (
 	lagFirst = 2
 	lagAgain = 4
 )
 
-// show chooses between the present config and the one before.
+// show returns the present config or the previous one.
 func (l *laggard) show(now ClusterConfig) ClusterConfig {
 	if l.now.RevEpoch != now.RevEpoch || l.now.Rev != now.Rev {
 		l.old, l.now, l.shown = l.now, now, 0
@@ -255,7 +257,7 @@ func (l *laggard) show(now ClusterConfig) ClusterConfig {
 	return now
 }
 
-// clusterConfigOf is the config of a bucket as clients are shown it, and whether it may be left out when they have it.
+// clusterConfigOf returns the config of a bucket to show to clients, and whether it may be omitted if they have it.
 func (s *Server) clusterConfigOf(b *Bucket) (config ClusterConfig, mayOmit bool) {
 	config = b.Config()
 	if !s.opts.Moods.Has(MapLag) {

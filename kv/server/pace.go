@@ -7,28 +7,28 @@ import (
 )
 
 var (
-	// errStalled ends a connection of whose large frame too little comes.
+	// errStalled ends a connection whose large frame arrives too slowly.
 	errStalled = errors.New("an unfinished frame")
-	// errMakeRoom ends a connection whose slow frame keeps others out.
+	// errMakeRoom ends a connection whose slow frame keeps others waiting.
 	errMakeRoom = errors.New("a slow frame makes room for others")
 )
 
-// pace judges by its progress how a large frame comes. Slowly is well as long as it goes on and nobody waits for its
-// memory.
+// pace monitors the progress of a large frame. A slow frame is fine as long as it progresses and no other frame waits
+// for its memory.
 type pace struct {
-	frame time.Duration // time for the whole, when others wait
+	frame time.Duration // time for the whole frame if others wait
 	whole int
 	began time.Time
-	end   time.Time // of the present window
-	had   int       // bytes when it began
+	end   time.Time // end of the present window
+	had   int       // bytes at the beginning of the window
 }
 
 func newPace(frame time.Duration, whole, have int, now time.Time) pace {
 	return pace{frame: frame, whole: whole, began: now, end: now.Add(frame / progressPart), had: have}
 }
 
-// look says at the end of each window whether the frame may go on: if enough has come in the window and, when others
-// wait for room, if all of it comes within the time for a frame at the speed that it has had.
+// look checks at the end of each window whether the frame may continue: enough bytes must have arrived in the window
+// and, if other frames wait, the whole frame must be expected within its time at the speed so far.
 func (p *pace) look(now time.Time, have int, queued bool) error {
 	if have >= p.whole || now.Before(p.end) {
 		return nil

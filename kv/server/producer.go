@@ -10,26 +10,26 @@ import (
 )
 
 const (
-	// sendBytes is how much a producer gathers before it writes.
+	// sendBytes is the number of bytes that a producer gathers before it writes.
 	sendBytes = 256 << 10
-	// stepItems is how many versions a producer takes from a snapshot at a time.
+	// stepItems is the number of versions that a producer takes from a snapshot at a time.
 	stepItems = 128
-	// streamBytes is a stream's turn: then the next stream with something to say.
+	// streamBytes is the number of bytes of one stream's turn, after which the next ready stream follows.
 	streamBytes = 64 << 10
 )
 
-// markerForm is how snapshot markers are written: as was asked for by CONTROL.
+// markerForm is the version of snapshot markers, as selected by DCP_CONTROL.
 type markerForm int32
 
 const (
 	markerV1 markerForm = iota
 	markerV20
-	markerV22 // with the purge seqno
+	markerV22 // includes the purge seqno
 )
 
-// producer is the sending side of a DCP connection. The connection's reading goroutine makes and removes streams; run
-// sends. Lock order: a vbucket's lock, then mu; the connection's wmu before both. What is under mu beside flow and
-// noops is about its streams, which come, become ready and go one by one.
+// producer is the sending side of a DCP connection. The connection's reading goroutine adds and removes streams; run
+// sends. Lock order: a vbucket's lock, then mu; the connection's wmu before both. Besides flow and noops, mu guards
+// the streams, which are added, become ready and are removed one by one.
 type producer struct {
 	c     *conn
 	id    dcpName
@@ -37,24 +37,24 @@ type producer struct {
 	wake  chan struct{} // capacity 1: something changed
 
 	expiryOpcode atomic.Bool
-	compress     atomic.Bool  // every value, by CONTROL
+	compress     atomic.Bool  // compress every value, set by DCP_CONTROL
 	marker       atomic.Int32 // a markerForm
 	items        atomic.Int64 // versions sent
 
 	mu         sync.Mutex
 	streams    map[uint16]*stream
-	ready      []*stream // streams that may have something to send, each once
+	ready      []*stream // streams that may have something to send, each listed once
 	flow       flow
 	noops      noops
 	endOnClose bool
 	stopped    bool
-	over       map[uint16]bool // streams that have ended, in the mood StreamExists
-	backfills  int             // that are read, in the mood Pauses
+	over       map[uint16]bool // ended streams, for the mood StreamExists
+	backfills  int             // running backfills, for the mood Pauses
 	bytes      int64
 
-	// Of the goroutine that holds wmu.
+	// Owned by the goroutine that holds wmu.
 	extras, key, packed []byte
-	rights              rights // by which its streams go on
+	rights              rights // by which the streams are checked
 }
 
 func newProducer(c *conn, name string, flags mcbp.OpenFlags) *producer {
@@ -71,11 +71,11 @@ func newProducer(c *conn, name string, flags mcbp.OpenFlags) *producer {
 	return p
 }
 
-// flow is flow control: what is on its way and not acknowledged.
+// flow is the flow control: bytes that are sent and not acknowledged.
 type flow struct {
 	window int64 // 0: there is none
-	// overshoot is how many bytes beyond the window the first one of a message may be: by the protocol it is the last
-	// message that may pass the window's end, in the mood Overshoot one more begins there.
+	// overshoot is by how many bytes the beginning of a message may exceed the window: 0 by the protocol, whose last
+	// message may end beyond the window; with the mood Overshoot one more message may begin there.
 	overshoot int64
 	unacked   int64
 }
@@ -83,7 +83,7 @@ type flow struct {
 // full reports whether the window is used up.
 func (f *flow) full() bool { return f.window > 0 && f.unacked >= f.window+f.overshoot }
 
-// room is how many bytes may still be sent now, at most so many (the last message may overshoot it).
+// room returns how many bytes may be sent now, at most most (the last message may exceed it).
 func (f *flow) room(most int64) int64 {
 	if f.window <= 0 {
 		return most
@@ -93,16 +93,16 @@ func (f *flow) room(most int64) int64 {
 
 func (f *flow) acknowledged(n int64) { f.unacked = max(0, f.unacked-n) }
 
-// noops are the NOOPs by which each end knows that the other one lives.
+// noops tracks the NOOPs by which each end detects that the other one is alive.
 type noops struct {
 	on       bool
 	interval time.Duration
-	last     time.Time // when the newest one was sent, or could have been first
-	owed     bool      // it is not answered
+	last     time.Time // when the newest one was sent, or the first could have been
+	owed     bool      // it is not answered yet
 }
 
-// next reports whether one is to be sent now, and how long to wait for the next look; errNoNoop when one has had no
-// answer for longer than patience.
+// next reports whether a NOOP is due, and how long to wait until the next check; it returns errNoNoop if a NOOP has
+// been unanswered for longer than patience.
 func (n *noops) next(now time.Time, patience time.Duration) (due bool, wait time.Duration, err error) {
 	switch since := now.Sub(n.last); {
 	case !n.on:
@@ -126,7 +126,7 @@ func (p *producer) kick() {
 	}
 }
 
-// stop makes run end.
+// stop makes run return.
 func (p *producer) stop() {
 	p.mu.Lock()
 	p.stopped = true
@@ -134,7 +134,7 @@ func (p *producer) stop() {
 	p.kick()
 }
 
-// releaseAll ends all streams without a word; the connection is gone.
+// releaseAll removes all streams without a message; the connection is gone.
 func (p *producer) releaseAll() {
 	p.mu.Lock()
 	p.stopped = true
@@ -165,8 +165,8 @@ func (p *producer) has(vb uint16) bool {
 	return p.streams[vb] != nil
 }
 
-// begin adds a stream and looks at it once. It is subscribed before: whoever takes it out releases it, which may be at
-// once.
+// begin adds a stream and makes it ready. The stream is subscribed first, so that whoever removes it, possibly at
+// once, can release it.
 func (p *producer) begin(st *stream) {
 	st.vb.Subscribe(st)
 	p.mu.Lock()
@@ -181,7 +181,8 @@ func (p *producer) begin(st *stream) {
 	st.Notify()
 }
 
-// remove takes a stream out; nil when there is none. The caller holds wmu, so that no message of it is on its way.
+// remove removes a stream and returns it, or nil if there is none. The caller holds wmu, so that no message of it is
+// being sent.
 func (p *producer) remove(vb uint16) *stream {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -203,10 +204,10 @@ func (p *producer) noopAnswered() {
 	p.mu.Lock()
 	p.noops.owed = false
 	p.mu.Unlock()
-	p.kick() // run waits for this answer: let it wait for the next interval
+	p.kick() // run waits for this answer: now it waits for the next interval
 }
 
-// sent counts messages that the consumer will acknowledge.
+// sent counts sent messages that the consumer has to acknowledge.
 func (p *producer) sent(bytes, messages int) {
 	p.mu.Lock()
 	p.flow.unacked += int64(bytes)
@@ -228,7 +229,7 @@ func (p *producer) status() producerStatus {
 		items: p.items.Load(), bytes: p.bytes}
 }
 
-// run sends until the connection ends.
+// run sends messages until the connection ends.
 func (p *producer) run(ctx context.Context) {
 	timer := time.NewTimer(p.c.srv.opts.DCPTimeout)
 	defer timer.Stop()
@@ -264,7 +265,7 @@ func (p *producer) run(ctx context.Context) {
 	}
 }
 
-// send writes one turn's messages: a NOOP when it is due, then what the streams have.
+// send writes the messages of one turn: a NOOP if it is due, then those of the streams.
 func (p *producer) send(buf []byte, turn turn) ([]byte, error) {
 	p.c.wmu.Lock()
 	defer p.c.wmu.Unlock()
@@ -287,16 +288,16 @@ func (p *producer) send(buf []byte, turn turn) ([]byte, error) {
 	return buf, err
 }
 
-// noopOpaque marks NOOPs of the server.
+// noopOpaque is the opaque value of the server's NOOPs.
 const noopOpaque = 0xffffffff
 
-// turn is what a producer is to do next.
+// turn is what a producer does next.
 type turn struct {
 	stopped, noop, work bool
 	err                 error
 }
 
-// next decides: send, or wait for how long.
+// next returns what to do now, or how long to wait.
 func (p *producer) next() (t turn, wait time.Duration) {
 	now, patience := p.c.srv.opts.Now(), p.c.srv.opts.DCPTimeout
 	p.mu.Lock()
@@ -309,14 +310,14 @@ func (p *producer) next() (t turn, wait time.Duration) {
 	return t, wait
 }
 
-// window is how many bytes may still be sent now.
+// window returns how many bytes may be sent now.
 func (p *producer) window() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return int(p.flow.room(sendBytes))
 }
 
-// gather fills buf with messages of the streams that are ready, one turn each, up to the flow control window.
+// gather appends messages of the ready streams to buf, one turn each, up to the flow-control window.
 func (p *producer) gather(buf []byte) []byte {
 	before := len(buf)
 	limit := before + p.window()
@@ -342,7 +343,7 @@ func (p *producer) gather(buf []byte) []byte {
 	return buf
 }
 
-// pop takes the next ready stream that still exists.
+// pop returns the next ready stream that still exists.
 func (p *producer) pop() *stream {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"tidemark/kv/access"
 )
 
-// Mechanisms by their names on the wire.
+// Mechanisms with their names in the protocol.
 const (
 	mechSHA1   = "SCRAM-SHA1"
 	mechSHA256 = "SCRAM-SHA256"
@@ -28,20 +28,20 @@ const (
 
 var errScram = errors.New("authentication failed")
 
-// maxChecks is how many passwords are checked at a time.
+// maxChecks is the maximum number of concurrent password checks.
 const maxChecks = 16
 
-// authenticator knows the configured user of a node, and the cluster's users.
+// authenticator verifies the configured user of a node and the cluster's users.
 type authenticator struct {
 	user, password string
 	users          func() *access.Directory
-	random         func([]byte)  // fills with random bytes
-	decoy          []byte        // the secret for salts as long as the cluster has none
-	checks         chan struct{} // a place for each password that is being checked: that takes a processor milliseconds
+	random         func([]byte)  // fills a slice with random bytes
+	decoy          []byte        // the secret for salts while the cluster has none
+	checks         chan struct{} // a slot per password check, each of which takes some milliseconds of processor time
 
 	mu     sync.Mutex
-	own    map[string]access.Key // of the configured user, by mechanism, once they are derived
-	ownFor []byte                // the secret that their salts are made from
+	own    map[string]access.Key // keys of the configured user by mechanism, derived on demand
+	ownFor []byte                // the secret from which their salts were made
 }
 
 func newAuthenticator(user, password string, users func() *access.Directory, random func([]byte)) *authenticator {
@@ -51,8 +51,8 @@ func newAuthenticator(user, password string, users func() *access.Directory, ran
 	return a
 }
 
-// secret is what the salts of users are made from that there are not, and those of the configured one: on all nodes the
-// same, and over their restarts, so that no salt tells who there is.
+// secret returns the secret from which the salts of unknown users and of the configured one are derived. It is the
+// same on all nodes and across restarts, so that a salt does not reveal which users exist.
 func (a *authenticator) secret() []byte {
 	if s := a.users().Secret(); s != nil {
 		return s
@@ -60,8 +60,8 @@ func (a *authenticator) secret() []byte {
 	return a.decoy
 }
 
-// ownKey is that of the configured user for a mechanism. It is derived when the mechanism is first asked for: most
-// nodes are only ever asked for one, and each takes a processor milliseconds.
+// ownKey returns the configured user's key for a mechanism. It is derived at the first use of the mechanism: most
+// nodes need only one, and each takes some milliseconds of processor time.
 func (a *authenticator) ownKey(mech string, hash scram.HashGeneratorFcn) (access.Key, error) {
 	secret := a.secret()
 	a.mu.Lock()
@@ -80,7 +80,7 @@ func (a *authenticator) ownKey(mech string, hash scram.HashGeneratorFcn) (access
 	return key, err
 }
 
-// saltOf is the salt of a user that there is not, or of the configured one.
+// saltOf returns the salt of an unknown user or of the configured one.
 func saltOf(secret []byte, mech, user string) []byte {
 	h := hmac.New(sha256.New, secret)
 	h.Write([]byte(mech + " " + user))
@@ -95,7 +95,7 @@ func (a *authenticator) mechanisms(plain bool) string {
 	return list
 }
 
-// hashOf is the hash of a mechanism of SCRAM; false for an unknown mechanism.
+// hashOf returns the hash of a SCRAM mechanism; ok is false for an unknown mechanism.
 func hashOf(mech string) (hash scram.HashGeneratorFcn, ok bool) {
 	switch mech {
 	case mechSHA1:
@@ -108,7 +108,7 @@ func hashOf(mech string) (hash scram.HashGeneratorFcn, ok bool) {
 	return nil, false
 }
 
-// lookup returns what is kept of a user's password for a mechanism (RFC 5802), and whether there is such a user.
+// lookup returns a user's stored credentials for a mechanism (RFC 5802), and whether the user exists.
 func (a *authenticator) lookup(mech string, hash scram.HashGeneratorFcn, user string) (c scram.StoredCredentials,
 	known bool, err error) {
 	key, rounds := access.Key{}, access.Iterations
@@ -126,7 +126,7 @@ func (a *authenticator) lookup(mech string, hash scram.HashGeneratorFcn, user st
 		StoredKey: key.Stored, ServerKey: key.Server}, true, nil
 }
 
-// keyFor is the one of a user's keys that a mechanism takes.
+// keyFor returns the one of a user's keys that a mechanism uses.
 func keyFor(mech string, keys access.Keys) access.Key {
 	switch mech {
 	case mechSHA1:
@@ -137,18 +137,18 @@ func keyFor(mech string, keys access.Keys) access.Key {
 	return keys.SHA512
 }
 
-// madeUp are credentials of a user that there is not, always the same, which nobody can prove to have.
+// madeUp returns constant credentials for an unknown user, which no client can prove to have.
 func (a *authenticator) madeUp(mech string, hash scram.HashGeneratorFcn, user string) scram.StoredCredentials {
 	return scram.StoredCredentials{KeyFactors: scram.KeyFactors{Salt: string(saltOf(a.secret(), mech, user)),
 		Iters: access.Iterations}, StoredKey: make([]byte, hash().Size()), ServerKey: make([]byte, hash().Size())}
 }
 
-// configured reports whether that is the user of the node's configuration, who comes before all others.
+// configured reports whether user is the user of the node's configuration, who takes precedence over all others.
 func (a *authenticator) configured(user string) bool {
 	return subtle.ConstantTimeCompare([]byte(user), []byte(a.user)) == 1
 }
 
-// plain checks a PLAIN response: authorization id, user and password divided by zero bytes. It returns the user.
+// plain verifies a PLAIN response: authorization id, user and password separated by zero bytes. It returns the user.
 func (a *authenticator) plain(message []byte) (user string, ok bool) {
 	parts := strings.Split(string(message), "\x00")
 	if len(parts) != 3 {
@@ -158,7 +158,7 @@ func (a *authenticator) plain(message []byte) (user string, ok bool) {
 	if a.configured(user) && subtle.ConstantTimeCompare([]byte(parts[2]), []byte(a.password)) == 1 {
 		return user, true
 	}
-	keys := access.Keys{Iterations: access.Iterations} // nobody's: it takes as long where there is no such user
+	keys := access.Keys{Iterations: access.Iterations} // of no user: a check takes as long for an unknown user
 	if u := a.users().Find(user); u != nil && !a.configured(user) {
 		keys = u.Keys
 	}
@@ -167,16 +167,16 @@ func (a *authenticator) plain(message []byte) (user string, ok bool) {
 	return user, keys.Know(parts[2])
 }
 
-// login is the SASL conversation of one connection. Whoever it lets in has shown that he knows user and password, by
-// one mechanism from its first message to its last.
+// login is the SASL exchange of one connection. A user that it admits has proved the password with one mechanism from
+// its first message to its last.
 type login struct {
 	auth *authenticator
-	open *exchange // that SASL_STEP goes on with
-	user string    // who was let in last
+	open *exchange // continued by SASL_STEP
+	user string    // the user admitted last
 }
 
-// start takes SASL_AUTH, which gives up what went before. The client is in, or his mechanism goes on with answer; plain
-// says whether he may send his password as it is.
+// start handles SASL_AUTH, which discards an earlier exchange. Either the client is admitted (in), or the mechanism
+// continues with answer. plain reports whether a password may be sent in clear text.
 func (l *login) start(mech string, message []byte, plain bool) (answer []byte, in bool, err error) {
 	l.open = nil
 	if mech == mechPlain {
@@ -194,7 +194,8 @@ func (l *login) start(mech string, message []byte, plain bool) (answer []byte, i
 	return answer, false, err
 }
 
-// step takes SASL_STEP: without an error the client is in, and answer is the server's proof. There is no second try.
+// step handles SASL_STEP: without an error the client is admitted, and answer is the server's proof. An exchange
+// allows one attempt.
 func (l *login) step(message []byte) (answer []byte, err error) {
 	x := l.open
 	if x == nil {
@@ -207,15 +208,15 @@ func (l *login) step(message []byte) (answer []byte, err error) {
 	return answer, err
 }
 
-// exchange is one SCRAM conversation, server side, in the library's hands.
+// exchange is the server side of one SCRAM exchange, run by the library.
 type exchange struct {
 	talk      *scram.ServerConversation
 	user      string
 	knownUser bool
 }
 
-// begin answers the client's first message. The library would tell a stranger at once that nobody has that name: here
-// everybody gets a challenge, and is refused in the end.
+// begin answers the client's first message. The library would reveal an unknown user at once: here every client gets
+// a challenge, and an unknown user is refused at the end.
 func (a *authenticator) begin(mech string, message []byte) (*exchange, []byte, error) {
 	hash, ok := hashOf(mech)
 	if !ok {
@@ -234,11 +235,11 @@ func (a *authenticator) begin(mech string, message []byte) (*exchange, []byte, e
 	x.talk = server.WithNonceGenerator(func() string { return nonce }).NewConversation()
 	answer, err := x.talk.Step(string(message))
 	switch {
-	case err != nil: // whose text has pieces of the message, which may be a password: it goes to no log
+	case err != nil: // not wrapped: its text may contain parts of a password and must not be logged
 		return nil, nil, fmt.Errorf("%w: no first message of SCRAM without channel binding", errScram)
 	case x.talk.AuthzID() != "":
 		return nil, nil, fmt.Errorf("%w: authorization ids are not supported", errScram)
-	case strings.HasPrefix(answer, "r="+nonce+","): // ours alone
+	case strings.HasPrefix(answer, "r="+nonce+","): // only our own nonce
 		return nil, nil, fmt.Errorf("%w: no nonce", errScram)
 	}
 	return x, []byte(answer), nil
@@ -250,7 +251,7 @@ func (a *authenticator) nonce() string {
 	return base64.StdEncoding.EncodeToString(b)
 }
 
-// finish checks the client's proof and returns the server's own.
+// finish verifies the client's proof and returns the server's own.
 func (x *exchange) finish(message []byte) ([]byte, error) {
 	answer, err := x.talk.Step(string(message))
 	if err != nil || !x.knownUser {

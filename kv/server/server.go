@@ -1,12 +1,13 @@
-// Package server speaks the memcached binary protocol and DCP for the buckets of a KV node.
+// Package server serves the memcached binary protocol and DCP for the buckets of a KV node.
 //
-// It promises: answers on a connection come in request order, and an answer that depends on a write is sent only after
-// the write has reached the log (many writes share one); a DCP stream shows exactly the durable versions of its vbucket
-// in ascending sequence numbers, in snapshots that are states the vbucket really had, never loses a wake-up and, when
-// finite, always ends with STREAM_END; a writer never waits for a DCP consumer. Every length is checked before memory
-// is taken; connections, frames, waiting and silence have limits.
+// Answers on a connection come in request order, and an answer that depends on a write is sent only after the write
+// has reached the log (many writes share one log write). A DCP stream shows exactly the durable versions of its
+// vbucket in ascending seqnos, in snapshots that are states the vbucket really had; it never loses a wake-up and, if
+// finite, always ends with STREAM_END. A writer never waits for a DCP consumer. Every length is checked before memory
+// is allocated; connections, frames, waits and silence have limits.
 //
-// It never decides where vbuckets live (the cluster config is handed in) and keeps nothing on disk.
+// The package does not decide where vbuckets are placed (its caller provides the cluster config) and stores nothing
+// on disk.
 package server
 
 import (
@@ -36,49 +37,50 @@ const (
 	DefaultAuthTimeout    = 30 * time.Second
 	DefaultFrameTimeout   = time.Minute
 	DefaultWriteTimeout   = 30 * time.Second
-	// DefaultDCPTimeout ends a DCP connection whose consumer takes no bytes, or answers no NOOP, for so long.
+	// DefaultDCPTimeout is how long a DCP consumer may read nothing, or leave a NOOP unanswered, before its connection
+	// is closed.
 	DefaultDCPTimeout = 6 * time.Minute
 
 	keepAlivePeriod = 30 * time.Second
-	// maxLargeBytes of frames too large for the read buffers are in memory at one time, over all connections.
+	// maxLargeBytes bounds the memory of frames that exceed the read buffers, over all connections.
 	maxLargeBytes = 256 << 20
 )
 
-// Bucket is a bucket as the server needs it.
+// Bucket is a bucket to be served.
 type Bucket struct {
-	// Store may be set late, before Ready first reports true.
+	// Store may be set late, but before Ready first returns true.
 	Store *store.Bucket
-	// Ready says whether the bucket serves documents: until then requests are answered by a temporary failure (warmup).
+	// Ready reports whether the bucket serves documents; until then requests fail with a temporary failure (warmup).
 	Ready func() bool
-	// Config is the present cluster config as JSON, with its revision.
+	// Config returns the present cluster config as JSON, with its revision.
 	Config func() ClusterConfig
-	// Manifest is the present manifest of collections.
+	// Manifest returns the present manifest of collections.
 	Manifest func() *mcbp.Manifest
 
-	gone  atomic.Bool        // it was removed
+	gone  atomic.Bool        // the bucket was removed
 	users sync.WaitGroup     // goroutines of its connections
 	conns map[*conn]struct{} // guarded by the server's mu
 }
 
-// ClusterConfig is a cluster config ready for clients.
+// ClusterConfig is a cluster config as clients receive it.
 type ClusterConfig struct {
 	JSON          []byte
 	RevEpoch, Rev int64
 }
 
-// Options of a server. Zero durations and numbers take the defaults.
+// Options configures a server. Zero durations and numbers take the defaults.
 type Options struct {
 	NodeID  string
 	Version string
-	// Buckets are those of the beginning: Add, Remove.
+	// Buckets holds the initial buckets; see Add and Remove.
 	Buckets map[string]*Bucket
-	// User and Password are of the configured user, who may do everything, Users those that the cluster has besides; nil:
-	// none. AllowPlain offers PLAIN besides SCRAM also without TLS, and returns a
-	// client that selects no bucket the only one.
+	// User and Password are the credentials of the configured user, who has all rights; Users returns the cluster's
+	// other users; nil: there are none. AllowPlain offers PLAIN in addition to SCRAM even without TLS, and selects the
+	// only bucket for clients that select none.
 	User, Password string
 	Users          func() *access.Directory
 	AllowPlain     bool
-	// Moods makes the node nasty, for tests.
+	// Moods enables behaviours that are hard on consumers, for tests.
 	Moods Moods
 
 	MaxConnections                                       int
@@ -114,21 +116,21 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// Counters are totals since the start.
+// Counters holds totals since the start.
 type Counters struct {
 	Connections, ConnectionsTotal, ConnectionsRefused atomic.Int64
 	AuthFailures, ProtocolErrors                      atomic.Int64
 	Requests, Gets, GetMisses, Mutations              atomic.Int64
 	NotMyVBucket, TemporaryFailures, NoMemory         atomic.Int64
 
-	// DCPOpens and StreamRequests count every request received, whatever the answer.
+	// DCPOpens and StreamRequests count every request, whatever the answer.
 	DCPOpens, StreamRequests                   atomic.Int64
 	StreamsAccepted, Rollbacks, Streams        atomic.Int64
 	DCPConnections                             atomic.Int64
 	DCPMessages, DCPBytes, DCPItems, Snapshots atomic.Int64
 }
 
-// Server serves connections.
+// Server serves client connections.
 type Server struct {
 	opts     Options
 	auth     *authenticator
@@ -136,11 +138,11 @@ type Server struct {
 	started  time.Time
 	large    *semaphore.Weighted // bytes of large frames
 	queued   atomic.Int64        // connections that wait for a part of large
-	warmup   atomic.Int64        // requests refused, in the mood Warmup
-	fromZero atomic.Int64        // first snapshots of streams that begin at 0, in the mood Purges
+	warmup   atomic.Int64        // requests refused, for the mood Warmup
+	fromZero atomic.Int64        // first snapshots of streams that begin at 0, for the mood Purges
 
-	// Counted in moods: requests that memory may lack for, those that only reads are answered before, snapshots from
-	// memory, those that may be cut short, and writes.
+	// Counters of moods: requests that may fail for lack of memory, requests refused during WarmupReads, snapshots from
+	// memory, snapshots that may be cut short, and writes.
 	hard, early, fromMemory, cuts, written atomic.Int64
 
 	mu      sync.Mutex
@@ -149,14 +151,14 @@ type Server struct {
 	dcp     map[dcpName]*conn
 	nextID  uint64
 
-	lagging map[*Bucket]*laggard // in the mood MapLag
+	lagging map[*Bucket]*laggard // for the mood MapLag
 }
 
-// dcpName is what one DCP connection has at a time. Names are each user's own: nobody ends or keeps out the connections
-// of others by their names.
+// dcpName identifies a DCP connection; only one may have it at a time. Names are per user, so no user can end or keep
+// out the connections of others.
 type dcpName struct{ bucket, user, name string }
 
-// New makes a server; Serve runs it.
+// New returns a server; Serve runs it.
 func New(opts Options) *Server {
 	opts.setDefaults()
 	s := &Server{
@@ -169,11 +171,11 @@ func New(opts Options) *Server {
 	return s
 }
 
-// Counters are the server's running totals.
+// Counters returns the server's running totals.
 func (s *Server) Counters() *Counters { return &s.counters }
 
-// Serve accepts connections until ctx ends, then closes all of them and returns when their work is done. Listeners may
-// be of TLS.
+// Serve accepts connections until ctx ends, then closes all of them and returns when they have finished. Listeners
+// may use TLS.
 func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
@@ -201,7 +203,7 @@ func (s *Server) accept(ctx context.Context, group *errgroup.Group, listener net
 				return fmt.Errorf("listener on %s was closed", listener.Addr())
 			}
 			s.opts.Logger.Warn("cannot accept a connection", "error", err)
-			select { // out of file handles, mostly: let some connections end
+			select { // usually out of file handles: let some connections end
 			case <-ctx.Done():
 				return nil
 			case <-time.After(100 * time.Millisecond):
@@ -220,7 +222,7 @@ func (s *Server) accept(ctx context.Context, group *errgroup.Group, listener net
 	}
 }
 
-// admit registers a connection, or returns nil when there are too many.
+// admit registers a connection, or returns nil if there are too many.
 func (s *Server) admit(ctx context.Context, nc net.Conn) *conn {
 	s.counters.ConnectionsTotal.Add(1)
 	s.mu.Lock()
@@ -255,7 +257,7 @@ func (s *Server) forget(c *conn) {
 	}
 }
 
-// claim gives a producer's connection its name; an older connection that has it is closed.
+// claim registers a producer's connection under its name; an older connection with the name is closed.
 func (s *Server) claim(p *producer) {
 	c := p.c
 	s.mu.Lock()
@@ -270,8 +272,8 @@ func (s *Server) claim(p *producer) {
 	}
 }
 
-// closeAll closes connections, of a set that mu guards, side by side: inside TLS each that takes no bytes keeps its
-// closing waiting for some seconds.
+// closeAll closes the connections of a set that mu guards, concurrently: closing a TLS connection whose peer reads
+// nothing takes some seconds.
 func (s *Server) closeAll(of *map[*conn]struct{}) {
 	s.mu.Lock()
 	all := slices.Collect(maps.Keys(*of))
@@ -283,7 +285,7 @@ func (s *Server) closeAll(of *map[*conn]struct{}) {
 	g.Wait()
 }
 
-// producers lists the DCP connections of a bucket.
+// producers returns the DCP connections of a bucket.
 func (s *Server) producers(bucket string) []*producer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -296,10 +298,10 @@ func (s *Server) producers(bucket string) []*producer {
 	return out
 }
 
-// granted are the HELLO features the server agrees to.
+// granted reports whether the server grants a HELLO feature.
 func (s *Server) granted(f mcbp.Feature) bool {
 	switch f {
-	case mcbp.FeatureTracing: // there is nothing to say, but real engines say it
+	case mcbp.FeatureTracing: // nothing is traced, but real engines send it
 		return s.opts.Moods.Has(Frames)
 	case mcbp.FeatureMutationToken, mcbp.FeatureXattr, mcbp.FeatureSnappy, mcbp.FeatureXerror, mcbp.FeatureSelectBucket,
 		mcbp.FeatureJSON,

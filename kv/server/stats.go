@@ -9,7 +9,7 @@ import (
 	"tidemark/kv/store"
 )
 
-// statVBuckets emits the statistics of one vbucket, or of all. It is false when it has refused the request.
+// statVBuckets emits the statistics of one vbucket, or of all. It returns false if it has refused the request.
 func (c *conn) statVBuckets(f mcbp.Frame, group, argument string, emit func(key, value string)) bool {
 	first, last := 0, c.bucket.Store.VBuckets()-1
 	if argument != "" {
@@ -30,7 +30,7 @@ func (c *conn) statVBuckets(f mcbp.Frame, group, argument string, emit func(key,
 	return true
 }
 
-// stat answers a STAT request: one answer per statistic, then an empty one.
+// stat handles a STAT request: one answer per statistic, then an empty one.
 func (c *conn) stat(f mcbp.Frame) {
 	if c.moods().Has(NoStats) {
 		c.refuse(f.Header, mcbp.StatusNoAccess, "statistics need a right that this user does not have")
@@ -61,7 +61,7 @@ func (c *conn) stat(f mcbp.Frame) {
 	c.status(f.Header, mcbp.StatusOK, nil)
 }
 
-// statBucket answers the small groups; false for one that is not known.
+// statBucket emits the small groups; it returns false for an unknown group.
 func (c *conn) statBucket(group string, emit func(key, value string)) bool {
 	b := c.bucket.Store
 	switch group {
@@ -86,14 +86,14 @@ func (c *conn) statBucket(group string, emit func(key, value string)) bool {
 		c.statCollections(group == "scopes", emit)
 	case "dcpagg":
 		c.statDCPSum(emit)
-	case "reset": // totals are never taken back here; known clients ask all the same
+	case "reset": // totals are never reset; known clients send it anyway
 	default:
 		return false
 	}
 	return true
 }
 
-// statKey answers "key KEY VBUCKET": what is known of one document beside its value.
+// statKey answers "key KEY VBUCKET": what is known about one document besides its value.
 func (c *conn) statKey(f mcbp.Frame, argument string, emit func(key, value string)) {
 	if c.deniedIn(f.Header, needsRead, c.may().In(mcbp.DefaultCollection)) {
 		return
@@ -125,7 +125,7 @@ func (c *conn) statKey(f mcbp.Frame, argument string, emit func(key, value strin
 	c.status(f.Header, mcbp.StatusOK, nil)
 }
 
-// activeItems counts the documents and the vbuckets that are active here.
+// activeItems returns the numbers of documents in active vbuckets and of active vbuckets.
 func activeItems(b *store.Bucket) (items, vbuckets int) {
 	for i := range b.VBuckets() {
 		if info := b.VBucket(uint16(i)).Info(); info.State == store.Active {
@@ -218,7 +218,7 @@ func (c *conn) statDCP(emit func(key, value string)) {
 	}
 }
 
-// statDCPSum sums up the DCP connections of the bucket.
+// statDCPSum emits the sums over the DCP connections of the bucket.
 func (c *conn) statDCPSum(emit func(key, value string)) {
 	var sum producerStatus
 	producers := c.srv.producers(c.bucket.Store.Name())

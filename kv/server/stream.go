@@ -15,47 +15,48 @@ import (
 
 var errNoNoop = errors.New("the consumer does not answer NOOP")
 
-// stream is one vbucket's stream on a connection: what was granted, where it stands, and what moods make of it.
+// stream is one vbucket's stream on a connection: its grant, its position, and the state of its moods.
 type stream struct {
 	p      *producer
 	vb     *store.VBucket
 	id     uint16
 	opaque uint32
-	queued atomic.Bool    // it is in the producer's ready list
-	judged *access.Rights // by which it was judged last; of whom its cursor is
+	queued atomic.Bool    // in the producer's ready list
+	judged *access.Rights // rights of the last check; owned by the cursor's owner
 	grant
 	cursor
 	habits
 }
 
-// grant is what a stream was asked for, and how its vbucket was when that was granted. It does not change.
+// grant holds the parameters of a stream and the vbucket's state when it was granted. It does not change.
 type grant struct {
 	start, end uint64
 	purged     uint64 // the vbucket's purge seqno
-	life       uint64 // the vbucket's
-	backfill   bool   // there was something to be sent
+	life       uint64 // the vbucket's life
+	backfill   bool   // there were versions to send
 	noValue    bool
 	activeOnly bool
 	filter     *filter // nil: everything is shown
-	asked      request // what it is made of
+	asked      request // from which the filter was made
 }
 
-// cursor is where a stream stands in its vbucket. It belongs to the sending goroutine, or to one that holds the
-// connection's wmu and has removed the stream.
+// cursor is the position of a stream in its vbucket. It is owned by the sending goroutine, or by a goroutine that
+// holds the connection's wmu and has removed the stream.
 type cursor struct {
 	last   uint64 // everything up to it has been sent
 	shown  uint64 // seqno of the last item sent
 	marked bool   // a first marker has been sent
 	snap   *store.Snapshot
 	upTo   uint64       // end of snap
-	docs   []*store.Doc // taken from snap; those from next on are not yet sent
+	docs   []*store.Doc // taken from snap; those from next on are not sent yet
 	next   int
 }
 
-// taken reports whether items that were taken from the snapshot are still to be sent.
+// taken reports whether items taken from the snapshot have not been sent yet.
 func (c *cursor) taken() bool { return c.next < len(c.docs) }
 
-// take takes the snapshot's next items; false: it has none left, and is over unless it is overtaken.
+// take takes the snapshot's next items. It returns false if there are none: the snapshot is finished, unless it is
+// overtaken.
 func (c *cursor) take() bool {
 	if c.docs, c.next = c.snap.Next(c.docs[:0], stepItems), 0; len(c.docs) > 0 {
 		return true
@@ -67,16 +68,16 @@ func (c *cursor) take() bool {
 	return false
 }
 
-// open goes on with a snapshot.
+// open continues with a snapshot.
 func (c *cursor) open(snap *store.Snapshot) { c.snap, c.upTo, c.marked = snap, snap.End, true }
 
-// leave gives the snapshot back before its end: what has been sent of it has been sent.
+// leave releases the snapshot before its end; what was sent of it counts as sent.
 func (c *cursor) leave() {
 	c.snap.Close()
 	c.snap, c.last = nil, max(c.last, c.shown)
 }
 
-// close gives back what is held.
+// close releases what the cursor holds.
 func (c *cursor) close() {
 	if c.snap != nil {
 		c.snap.Close()
@@ -85,7 +86,7 @@ func (c *cursor) close() {
 	c.docs, c.next = nil, 0
 }
 
-// Notify is part of store.Listener: the vbucket has something new.
+// Notify implements store.Listener: the vbucket has something new.
 func (st *stream) Notify() {
 	if !st.queued.CompareAndSwap(false, true) {
 		return
@@ -96,14 +97,15 @@ func (st *stream) Notify() {
 	st.p.kick()
 }
 
-// release gives back what the stream holds. It must be out of the producer's map.
+// release releases what the stream holds. The stream must not be in the producer's map any more.
 func (st *stream) release() {
 	st.vb.Unsubscribe(st)
 	st.close()
 }
 
-// step appends messages until buf has limit bytes or there are no more. It is looked at again when more is true or the
-// vbucket notifies; Notify after queued was cleared and before the look cannot be lost, because the look comes later.
+// step appends messages until buf has limit bytes or there are no more. The stream is processed again if more is true
+// or the vbucket notifies. A Notify after queued was cleared and before the check cannot be lost, because the check
+// comes later.
 func (st *stream) step(buf []byte, limit int) (out []byte, messages int, more bool) {
 	if buf, messages, ends := st.endsEarly(buf); ends || st.held.Load() {
 		return buf, messages, false
@@ -148,7 +150,7 @@ func (st *stream) step(buf []byte, limit int) (out []byte, messages int, more bo
 	return buf, messages, true
 }
 
-// endsEarly ends a stream whose vbucket, or whose user's right to it, has gone, and reports whether it did.
+// endsEarly ends a stream whose vbucket is gone or whose user has lost the right to it, and reports whether it did.
 func (st *stream) endsEarly(buf []byte) (out []byte, messages int, ends bool) {
 	switch {
 	case st.gone():
@@ -171,7 +173,7 @@ func (st *stream) gone() bool {
 	return state != store.Active && st.activeOnly || state == store.Dead || high < st.last || st.vb.Life() != st.life
 }
 
-// appendTaken appends items that were taken from the snapshot, as far as the limit lets it.
+// appendTaken appends items taken from the snapshot, up to the limit.
 func (st *stream) appendTaken(buf []byte, limit int) (out []byte, messages int) {
 	n := st.next
 	for n < len(st.docs) && len(buf) < limit {
@@ -191,10 +193,10 @@ func (st *stream) appendTaken(buf []byte, limit int) (out []byte, messages int) 
 // takeItems takes the snapshot's next items, or closes a snapshot that has none left.
 func (st *stream) takeItems(buf []byte) (out []byte, messages int) {
 	if !st.take() {
-		if st.snap != nil { // overtaken meanwhile, as is seen next
+		if st.snap != nil { // overtaken meanwhile, which is handled next
 			return buf, 0
 		}
-		if st.p.c.features.collections && st.shown < st.upTo { // the window's end is no item
+		if st.p.c.features.collections && st.shown < st.upTo { // there is no item at the end of the window
 			buf = st.appendAdvanced(buf)
 			messages++
 		}
@@ -204,21 +206,21 @@ func (st *stream) takeItems(buf []byte) (out []byte, messages int) {
 	return buf, messages
 }
 
-// lacks says whether a tombstone was forgotten that the stream has not sent, which has sent everything up to a seqno.
-// It is asked when the next snapshot is fixed, or nothing was found to show: while one is open nothing is forgotten. A
-// stream that has sent nothing of a vbucket from its beginning lacks nothing.
+// lacks reports whether a tombstone that the stream has not sent was purged; the stream has sent everything up to
+// sent. It is called when the next snapshot is fixed, or when there was nothing to show: while a snapshot is open,
+// nothing is purged. A stream from the beginning of a vbucket that has sent nothing lacks nothing.
 func (st *stream) lacks(sent uint64) bool {
 	return sent > 0 && st.vb.Purged() > max(sent, st.purged)
 }
 
-// beginSnapshot fixes the next snapshot and appends its marker; false when there is nothing now.
+// beginSnapshot fixes the next snapshot and appends its marker; it returns false if there is nothing to send.
 func (st *stream) beginSnapshot(buf []byte) ([]byte, bool) {
 	moods := st.p.c.moods()
 	if st.postponed(moods) {
 		return buf, false
 	}
-	// A snapshot that was begun is sent to its end: as with engines a finite stream ends with the one that its end lies
-	// in.
+	// A snapshot that was begun is sent to its end: as in real engines, a finite stream ends with the snapshot that
+	// contains its end.
 	limit := uint64(math.MaxUint64)
 	if moods.Has(ExactEnd) && st.id%2 == 1 {
 		limit = st.end
@@ -232,7 +234,7 @@ func (st *stream) beginSnapshot(buf []byte) ([]byte, bool) {
 		return buf, false
 	}
 	marker := mcbp.SnapshotMarker{Start: snap.First, End: snap.End, Flags: mcbp.SnapshotMemory}
-	if st.filter != nil && st.filter.legacy { // no message could bring it to a seqno of another collection
+	if st.filter != nil && st.filter.legacy { // it gets no message that moves it to a seqno of another collection
 		if marker.End = snap.EndFor(st.filter.shows); marker.End == 0 {
 			snap.Close()
 			st.last = upTo
@@ -263,8 +265,8 @@ func (st *stream) beginSnapshot(buf []byte) ([]byte, bool) {
 	}), true
 }
 
-// purgeLate forgets the vbucket's tombstones before the first snapshot of a stream from 0, in the mood Purges and each
-// fourth time: engines compact when they like.
+// purgeLate purges the vbucket's tombstones before the first snapshot of every fourth stream from 0, with the mood
+// Purges: real engines compact at any time.
 func (st *stream) purgeLate(moods Moods) {
 	if !moods.Has(Purges) || st.marked || st.start > 0 || st.p.betweenNodes() ||
 		st.p.c.srv.fromZero.Add(1)%4 != 1 {
@@ -275,7 +277,7 @@ func (st *stream) purgeLate(moods Moods) {
 	}
 }
 
-// appendAdvanced says that the stream has come to the end of its window, where there is no item.
+// appendAdvanced appends a message that the stream has reached the end of its window, where there is no item.
 func (st *stream) appendAdvanced(buf []byte) []byte {
 	st.p.extras = mcbp.AppendSeqnoAdvanced(st.p.extras[:0], st.upTo)
 	return st.appendMessage(buf, mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPSeqnoAdvanced, st.id, st.opaque),
@@ -292,7 +294,7 @@ func (st *stream) finish(buf []byte, reason mcbp.EndReason, messages int) ([]byt
 	return out, messages + 1, false
 }
 
-// drop takes the stream out of its connection without a word.
+// drop removes the stream from its connection without a message.
 func (st *stream) drop() {
 	st.p.mu.Lock()
 	if st.p.streams[st.id] == st {
@@ -346,8 +348,8 @@ func (st *stream) appendDoc(buf []byte, d *store.Doc) []byte {
 	return st.appendMessage(buf, f)
 }
 
-// buried is what a tombstone has left: its body, and for consumers of extended attributes those of the system; the
-// users' only if they were asked for at OPEN. The other nodes get everything.
+// buried returns the value of a tombstone: its body and, for consumers of extended attributes, the system attributes;
+// user attributes only if they were requested at OPEN. Other nodes of the cluster get everything.
 func (p *producer) buried(d *store.Doc) ([]byte, mcbp.Datatype) {
 	if len(d.Value) == 0 {
 		return nil, 0
@@ -367,7 +369,7 @@ func (p *producer) buried(d *store.Doc) ([]byte, mcbp.Datatype) {
 	return append(mcbp.AppendXattrs(nil, section), body...), datatype
 }
 
-// pack compresses a value when that was negotiated and asked for. The result is good until the next call.
+// pack compresses a value if that was negotiated and requested. The result is valid until the next call.
 func (p *producer) pack(value []byte, datatype mcbp.Datatype) ([]byte, mcbp.Datatype) {
 	if len(value) == 0 || !p.c.features.snappy || !p.compress.Load() && !p.c.moods().Has(Compressed) {
 		return value, datatype
@@ -379,8 +381,8 @@ func (p *producer) pack(value []byte, datatype mcbp.Datatype) ([]byte, mcbp.Data
 	return p.packed, datatype | mcbp.DatatypeSnappy
 }
 
-// appendMessage appends a message of the stream. Its lengths are within the codec's limits, which the store's keep;
-// should they not be, the connection ends rather than the stream lacking a message.
+// appendMessage appends a message of the stream. Its lengths are within the codec's limits, which the store's limits
+// ensure; otherwise the connection ends, so that the stream does not lack a message.
 func (st *stream) appendMessage(buf []byte, f mcbp.Frame) []byte {
 	out, err := mcbp.Append(buf, f)
 	if err != nil {

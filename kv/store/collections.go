@@ -11,15 +11,15 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// ErrNoCollection means that the vbucket has no such collection: it was dropped, or the vbucket has not come to the
-// manifest that has it.
+// ErrNoCollection means that the vbucket has no such collection: it was dropped, or the vbucket has not applied the
+// manifest with it yet.
 var ErrNoCollection = errors.New("no such collection")
 
-// SystemCollection is the collection of the events: a version for each scope and collection, under a key of its own,
-// which is a tombstone when that was dropped. No client reads or writes it.
+// SystemCollection is the collection of the events: it has one version for each scope and collection, under a key of
+// its own, which becomes a tombstone when the scope or collection is dropped. Clients cannot read or write it.
 const SystemCollection uint32 = 1
 
-// docID tells documents of a vbucket apart.
+// docID identifies a document within a vbucket.
 type docID struct {
 	collection uint32
 	key        string
@@ -27,37 +27,36 @@ type docID struct {
 
 func (d *Doc) id() docID { return docID{d.Collection, d.Key} }
 
-// collections are the scopes and collections that a vbucket has, beside the default ones. The vbucket's lock guards
-// them.
+// collections holds the scopes and collections of a vbucket, except the default ones. The vbucket's lock guards it.
 type collections struct {
 	members     map[uint32]*member
 	scopes      map[uint32]struct{}
-	dropping    map[*Doc]dropped  // by events that are not in the log yet
-	leaving     map[uint32][]*Doc // what some have that may end together; until a document changes
+	dropping    map[*Doc]dropped  // by their drop events, until those are in the log
+	leaving     map[uint32][]*Doc // documents of collections that may be dropped together; valid until a document changes
 	defaultLast uint64            // the newest durable version in the default collection
-	manifest    uint64            // the uid of the manifest that the vbucket is known to have, and 1; 0: not known
+	manifest    uint64            // uid of the manifest that the vbucket has, plus 1; 0: unknown
 }
 
 func newCollections() collections {
 	return collections{members: map[uint32]*member{}, scopes: map[uint32]struct{}{}, dropping: map[*Doc]dropped{}}
 }
 
-// member is a collection that a vbucket has, beside the default one.
+// member is a collection of a vbucket, other than the default one.
 type member struct {
 	scope uint32
 	items int
-	docs  int    // with its tombstones
-	last  uint64 // its newest durable version, or where it begins; 0 while that is not in the log
+	docs  int    // including tombstones
+	last  uint64 // seqno of its newest durable version, or of its creation; 0 while that is not in the log
 }
 
-// dropped is what an event has taken away, until the event is in the log.
+// dropped holds what an event has removed, until the event is in the log.
 type dropped struct {
 	member *member
 	docs   []*Doc
 }
 
-// EventOf says what a version of the SystemCollection tells: the event's number in the protocol, of what it is, and the
-// name where something begins.
+// EventOf decodes a version of the SystemCollection: the event's number in the protocol, its subject, and the name if
+// it creates something.
 func (d *Doc) EventOf() (event uint32, what mcbp.CollectionEvent, name []byte, err error) {
 	if len(d.Value) < 4 {
 		return 0, what, nil, fmt.Errorf("%w: event of %d bytes", errRecord, len(d.Value))
@@ -69,7 +68,7 @@ func (d *Doc) EventOf() (event uint32, what mcbp.CollectionEvent, name []byte, e
 	return event, what, d.Value[4+len(what.AppendValue(nil, event)):], nil
 }
 
-// NewEvent makes the version that tells an event; it has no numbers yet, and a tombstone no time.
+// NewEvent returns the version for an event. It has no numbers yet, and a tombstone has no time.
 func NewEvent(event uint32, what mcbp.CollectionEvent, name []byte) *Doc {
 	d := &Doc{Collection: SystemCollection, Deleted: event == mcbp.EventCollectionEnds || event == mcbp.EventScopeEnds}
 	if mcbp.AboutScope(event) {
@@ -81,12 +80,12 @@ func NewEvent(event uint32, what mcbp.CollectionEvent, name []byte) *Doc {
 	return d
 }
 
-// eventLocked carries out an event that has just been installed. What a collection had until then is superseded by its
-// end: snapshots that were fixed before still have it.
+// eventLocked applies an event that has just been installed. The end of a collection supersedes its documents:
+// snapshots fixed before still contain them.
 func (v *VBucket) eventLocked(d *Doc) {
 	event, what, _, err := d.EventOf()
 	if err != nil {
-		return // nobody writes such a one
+		return // such an event is never written
 	}
 	c := &v.collections
 	switch event {
@@ -109,9 +108,9 @@ func (v *VBucket) eventLocked(d *Doc) {
 	}
 }
 
-// leavingLocked takes out what a collection has. Its scope may be ending with it, collection by collection, each by an
-// event of its own where the vbucket is a replica: one walk finds what all of them have, which is kept until a document
-// changes.
+// leavingLocked removes and returns the documents of a collection that ends. Its scope may be ending, too, collection
+// by collection, on a replica each with an event of its own: one pass over the vbucket finds the documents of all of
+// them, which are kept until a document changes.
 func (v *VBucket) leavingLocked(id uint32) []*Doc {
 	c := &v.collections
 	m := c.members[id]
@@ -124,8 +123,8 @@ func (v *VBucket) leavingLocked(id uint32) []*Doc {
 	return docs
 }
 
-// docsOfLocked finds the newest versions that collections have, in one walk through the vbucket, and in none where they
-// have nothing.
+// docsOfLocked returns the newest versions in some collections. It makes one pass over the vbucket, or none if they
+// are empty.
 func (v *VBucket) docsOfLocked(ids ...uint32) map[uint32][]*Doc {
 	of, left := map[uint32][]*Doc{}, 0
 	for _, id := range ids {
@@ -178,8 +177,8 @@ func (v *VBucket) takeEventBackLocked(d *Doc) {
 	c.manifest = 0
 }
 
-// loadEventsLocked finds the collections among the documents that were read from the log, and drops what belongs to
-// none: their end is newer.
+// loadEventsLocked rebuilds the collections from the documents read from the log, and drops documents of collections
+// that have ended.
 func (v *VBucket) loadEventsLocked() {
 	c := newCollections()
 	for id, d := range v.docs {
@@ -200,7 +199,7 @@ func (v *VBucket) loadEventsLocked() {
 	v.collections = c
 }
 
-// count adds (sign 1) or removes (-1) a version from the sums of its collection.
+// count adds (sign 1) a version to, or subtracts (-1) it from, the counts of its collection.
 func (c *collections) count(d *Doc, sign int) {
 	if m := c.members[d.Collection]; m != nil {
 		if m.docs += sign; !d.Deleted {
@@ -209,8 +208,8 @@ func (c *collections) count(d *Doc, sign int) {
 	}
 }
 
-// logged forgets what events have taken away that are in the log now, which goes up to high, and returns how many
-// documents that was.
+// logged discards what events up to seqno high, which are now in the log, have removed, and returns the number of
+// documents.
 func (c *collections) logged(high uint64) (ended int) {
 	for d, gone := range c.dropping {
 		if d.Seqno <= high {
@@ -221,7 +220,7 @@ func (c *collections) logged(high uint64) (ended int) {
 	return ended
 }
 
-// lastLocked notes that a version is in the log: it may be the newest of its collection, or say where that begins.
+// lastLocked records that a version is in the log: it may be the newest of its collection, or the creation of one.
 func (v *VBucket) lastLocked(d *Doc) {
 	c, id := &v.collections, d.Collection
 	if id == mcbp.DefaultCollection {
@@ -244,7 +243,7 @@ func (v *VBucket) lastLocked(d *Doc) {
 	}
 }
 
-// newest says whether no durable version of the same collection is newer.
+// newest reports whether no durable version of the same collection is newer.
 func (c *collections) newest(d *Doc) bool {
 	if d.Collection == mcbp.DefaultCollection {
 		return d.Seqno >= c.defaultLast
@@ -253,7 +252,7 @@ func (c *collections) newest(d *Doc) bool {
 	return m != nil && d.Seqno >= m.last
 }
 
-// high is the seqno of the newest durable version of a collection, or that at which it begins; 0 when there is none.
+// high returns the seqno of the newest durable version of a collection, or of its creation; 0 if there is none.
 func (c *collections) high(id uint32) uint64 {
 	if id == mcbp.DefaultCollection {
 		return c.defaultLast
@@ -264,7 +263,7 @@ func (c *collections) high(id uint32) uint64 {
 	return 0
 }
 
-// scopeOf is the scope of a collection; false: there is no such collection.
+// scopeOf returns the scope of a collection; ok is false if there is no such collection.
 func (c *collections) scopeOf(id uint32) (scope uint32, ok bool) {
 	if m := c.members[id]; m != nil {
 		return m.scope, true
@@ -272,7 +271,7 @@ func (c *collections) scopeOf(id uint32) (scope uint32, ok bool) {
 	return mcbp.DefaultCollection, id == mcbp.DefaultCollection
 }
 
-// of lists the collections of a scope, beside the default one; false: there is no such scope.
+// of returns the collections of a scope, except the default one; ok is false if there is no such scope.
 func (c *collections) of(scope uint32) (ids []uint32, ok bool) {
 	for id, m := range c.members {
 		if m.scope == scope {
@@ -290,7 +289,7 @@ func (v *VBucket) HasCollection(id uint32) (scope uint32, ok bool) {
 	return v.collections.scopeOf(id)
 }
 
-// CollectionsOf lists the collections of a scope, beside the default one; false when the vbucket has no such scope.
+// CollectionsOf returns the collections of a scope, except the default one; ok is false if there is no such scope.
 func (v *VBucket) CollectionsOf(scope uint32) (ids []uint32, ok bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -309,16 +308,17 @@ func (v *VBucket) CollectionItems(sums map[uint32]int) {
 	sums[mcbp.DefaultCollection] += rest
 }
 
-// HighOf is the seqno of the newest durable version of a collection, or that at which it begins; 0 when there is none.
+// HighOf returns the seqno of the newest durable version of a collection, or of its creation; 0 if there is none.
 func (v *VBucket) HighOf(id uint32) uint64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.collections.high(id)
 }
 
-// SetManifest brings the active vbuckets to a manifest: each tells what has come and gone by versions of the
-// SystemCollection, which are in the log when it returns. Nobody else may change states meanwhile. After an error,
-// which is that of the first vbucket that could not follow, it is called again; the others have followed.
+// SetManifest applies a manifest to the active vbuckets: each writes versions of the SystemCollection for what was
+// created and dropped, which are in the log when SetManifest returns. The caller ensures that no states change
+// meanwhile. It returns the error of the first vbucket that failed; the others have the manifest. After an error,
+// call it again.
 func (b *Bucket) SetManifest(m *mcbp.Manifest) error {
 	failures := b.commit.failures.Load()
 	var changed []*VBucket
@@ -337,7 +337,7 @@ func (b *Bucket) SetManifest(m *mcbp.Manifest) error {
 	if err := b.commit.current().Wait(); err != nil {
 		return fmt.Errorf("bucket %q: manifest %x of collections: %w", b.opts.Name, m.UID, err)
 	}
-	if b.commit.failures.Load() != failures { // some may have been in an earlier write than the last
+	if b.commit.failures.Load() != failures { // some events may have been in a write before the last one
 		return fmt.Errorf("bucket %q: manifest %x of collections: %w: a write failed meanwhile", b.opts.Name, m.UID,
 			ErrTemporary)
 	}
@@ -351,7 +351,8 @@ func (b *Bucket) SetManifest(m *mcbp.Manifest) error {
 	return refused
 }
 
-// follow writes the events between what the vbucket has and a manifest; false when it is known to have it.
+// follow writes the events that lead from the vbucket's collections to a manifest; it returns false if there is
+// nothing to do.
 func (v *VBucket) follow(m *mcbp.Manifest) (bool, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -373,7 +374,7 @@ func (v *VBucket) follow(m *mcbp.Manifest) (bool, error) {
 	return true, nil
 }
 
-// news returns the events by which the vbucket comes to a manifest, and the collections that end with them.
+// news returns the events that lead to a manifest, and the collections that end with them.
 func (c *collections) news(m *mcbp.Manifest) (events []*Doc, ends []uint32) {
 	tell := func(event, scope, collection uint32, name string) {
 		events = append(events, NewEvent(event, mcbp.CollectionEvent{Manifest: m.UID, Scope: scope, Collection: collection},

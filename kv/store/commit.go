@@ -10,14 +10,15 @@ import (
 )
 
 const (
-	// retryAfterFailure is how long a failed write refuses new ones before the disk is tried again.
+	// retryAfterFailure is how long writes are refused after a failed write before the disk is tried again.
 	retryAfterFailure = 200 * time.Millisecond
-	// firstBatchBytes is the space a new batch starts with; keepBatchBytes the largest buffer that is kept for reuse.
+	// firstBatchBytes is the initial size of a batch's buffer; keepBatchBytes is the size of the largest buffer kept for
+	// reuse.
 	firstBatchBytes = 64 << 10
 	keepBatchBytes  = 4 << 20
 )
 
-// Ticket stands for records that are on their way to the log. A nil Ticket is already there.
+// Ticket represents records on their way to the log. A nil Ticket means that they are in the log.
 type Ticket struct {
 	c     *committer
 	buf   []byte
@@ -28,22 +29,22 @@ type Ticket struct {
 	err   error // set before done is closed
 }
 
-// pending is a document waiting in a ticket, with what it replaced, so that it can be taken back.
+// pending is a document in a ticket with what it replaced, so that it can be taken back.
 type pending struct {
 	vb        *VBucket
 	doc, prev *Doc
-	high      uint64 // the vbucket's before it
+	high      uint64 // the vbucket's high seqno before it
 }
 
-// touched is the highest seqno a ticket brings to a vbucket.
+// touched is the highest seqno that a ticket adds to a vbucket.
 type touched struct {
 	vb   *VBucket
 	high uint64
 }
 
-// Wait returns when the ticket's records have been handed to the operating system (they survive the death of the
-// process), writing them if nobody else does. On an error (ErrTemporary) none of them was stored and all are taken
-// back.
+// Wait waits until the ticket's records have been passed to the operating system, so that they survive the death of
+// the process; it writes them itself if no other goroutine does. If it returns an error (ErrTemporary), none of the
+// records was stored, and all are taken back.
 func (t *Ticket) Wait() error {
 	if t == nil {
 		return nil
@@ -56,7 +57,7 @@ func (t *Ticket) Wait() error {
 	return t.err
 }
 
-// Size is the number of bytes that wait in the ticket.
+// Size returns the number of bytes waiting in the ticket.
 func (t *Ticket) Size() int {
 	if t == nil {
 		return 0
@@ -66,14 +67,14 @@ func (t *Ticket) Size() int {
 	return len(t.buf)
 }
 
-// committer is the group commit of a bucket: appenders fill the current ticket, the first that waits writes it for all.
-// Lock order: writeMu, then a vbucket's lock, then mu.
+// committer is the group commit of a bucket: appenders fill the current ticket, and the first goroutine that waits
+// writes it for all. Lock order: writeMu, then a vbucket's lock, then mu.
 type committer struct {
 	log     *seglog.Log
 	now     func() time.Time
 	onWrite func(bytes int, took time.Duration, err error)
 
-	writeMu sync.Mutex // held by the one that writes
+	writeMu sync.Mutex // held by the goroutine that writes
 
 	mu       sync.Mutex
 	cur      *Ticket
@@ -81,11 +82,11 @@ type committer struct {
 	lsn      uint64  // of the last record appended
 	refuse   error   // set while appends are refused
 	retryAt  time.Time
-	unsynced error // set while documents are refused because what is in the log may not be on disk
+	unsynced error // set while documents are refused because the log may not be on disk
 	spare    []byte
 
-	written  atomic.Uint64 // the lsn up to which everything not taken back is in the log
-	failures atomic.Uint64 // writes that were taken back
+	written  atomic.Uint64 // lsn up to which everything not taken back is in the log
+	failures atomic.Uint64 // number of writes that were taken back
 }
 
 func newCommitter(log *seglog.Log, now func() time.Time) *committer {
@@ -104,7 +105,7 @@ func (c *committer) newTicket() *Ticket {
 }
 
 // appendDoc adds a document version to the current ticket. The caller holds vb's lock and installs the document only
-// when this succeeds.
+// if this succeeds.
 func (c *committer) appendDoc(vb *VBucket, doc, prev *Doc) (*Ticket, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -139,7 +140,8 @@ func (c *committer) appendCopy(encode func(dst []byte) []byte) (*Ticket, error) 
 	return c.cur, nil
 }
 
-// setUnsynced refuses new documents because of an error of the log's sync; nil takes them again.
+// setUnsynced makes the committer refuse new documents because a sync of the log has failed; nil makes it accept them
+// again.
 func (c *committer) setUnsynced(err error) {
 	if err != nil {
 		err = fmt.Errorf("%w: %w", ErrTemporary, err)
@@ -154,14 +156,14 @@ func (c *committer) refusedLocked() error {
 		return nil
 	}
 	if !c.retryAt.IsZero() && !c.now().Before(c.retryAt) {
-		c.refuse = nil // let this one try the disk
+		c.refuse = nil // let this append try the disk
 		return nil
 	}
 	return c.refuse
 }
 
-// pendingTicket is the ticket that holds the record at lsn, nil when it is in the log already. The caller holds the
-// lock of the vbucket it found the record's document in.
+// pendingTicket returns the ticket with the record at lsn, nil if the record is in the log. The caller holds the lock
+// of the vbucket in which it found the record's document.
 func (c *committer) pendingTicket(lsn uint64) *Ticket {
 	if lsn <= c.written.Load() {
 		return nil
@@ -177,7 +179,7 @@ func (c *committer) pendingTicket(lsn uint64) *Ticket {
 	return c.cur
 }
 
-// current is the ticket that is being filled; waiting for it waits for everything appended so far.
+// current returns the ticket being filled; waiting for it waits for everything appended so far.
 func (c *committer) current() *Ticket {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -209,8 +211,8 @@ func (c *committer) flush(t *Ticket) {
 	c.publish(t)
 }
 
-// since returns how to wait for all that is appended from now on up to the ticket last: its own success says nothing of
-// tickets before it, which may have failed and been taken back.
+// since returns a function that waits for everything appended from now on up to the ticket last. Waiting for last
+// alone is not enough: tickets before it may have failed and been taken back.
 func (c *committer) since() (stored func(last *Ticket) error) {
 	failures := c.failures.Load()
 	return func(last *Ticket) error {
@@ -242,11 +244,11 @@ func (c *committer) publish(t *Ticket) {
 	close(t.done)
 }
 
-// takeBack undoes everything that is not in the log, newest first, and refuses new records for a while. Nobody has seen
-// any of it: replies and streams wait for the log.
+// takeBack undoes everything that is not in the log, newest first, and refuses new records for a while. Nothing of it
+// was visible yet: replies and streams wait for the log.
 func (c *committer) takeBack(cause error) {
 	c.mu.Lock()
-	c.failures.Add(1) // under the lock: whatever is appended after it was read is told of a failure that hits it
+	c.failures.Add(1) // under the lock, so that since sees a failure that hits later appends
 	failed := []*Ticket{c.flying, c.cur}
 	c.refuse = fmt.Errorf("%w: %w", ErrTemporary, cause)
 	c.retryAt = time.Time{}

@@ -9,10 +9,10 @@ import (
 	"tidemark/kv/seglog"
 )
 
-// Compact removes garbage from the log, oldest segment first: what of the segment is still needed is appended again,
-// then the segment is dropped. It works while more than half of the log (and more than compactionSlack segments) is
-// garbage, so a byte is rewritten at most about once per byte written. Only in the oldest segment may a tombstone be
-// forgotten: no older version of its key can come back.
+// Compact removes garbage from the log, oldest segment first: records that are still needed are appended again, then
+// the segment is dropped. It runs while more than half of the log (and more than compactionSlack segments) is
+// garbage, so that on average each written byte is rewritten at most about once. Tombstones are purged only in the
+// oldest segment: there no older version of their key can reappear.
 func (b *Bucket) Compact(ctx context.Context) error {
 	for ctx.Err() == nil {
 		sealed := b.log.Sealed()
@@ -27,9 +27,9 @@ func (b *Bucket) Compact(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// purgeDue rewrites the log once, so that tombstones that may be forgotten are, when there are some: they count as live
-// data, and Compact alone would keep them in a log with little garbage, or in its newest segment, for ever. It looks at
-// most once in the time that makes a tombstone old, so a tombstone goes at an age between once and twice PurgeAfter.
+// purgeDue rewrites the log once if there are tombstones that may be purged: they count as live data, and Compact
+// alone would keep them for ever in a log with little garbage, or in its newest segment. It checks at most once per
+// PurgeAfter, so that tombstones are purged at an age between once and twice PurgeAfter.
 func (b *Bucket) purgeDue(ctx context.Context) error {
 	now := b.now()
 	if now.Before(b.nextPurge) {
@@ -43,12 +43,11 @@ func (b *Bucket) purgeDue(ctx context.Context) error {
 	return b.PurgeTombstones(ctx, b.opts.PurgeAfter)
 }
 
-// dueAgain is how long it is not looked again whether a tombstone may be forgotten after none could: it may take a look
-// at every document.
+// dueAgain is the pause before the next check after no tombstone could be purged: a check may examine every document.
 const dueAgain = time.Minute
 
-// due says whether a tombstone may be forgotten. It reads no more than it must: a vbucket without tombstones not at
-// all.
+// due reports whether a tombstone may be purged. It examines as little as possible, and nothing of a vbucket without
+// tombstones.
 func (b *Bucket) due(now time.Time) bool {
 	cutoff := cutoffAt(now, b.opts.PurgeAfter)
 	for _, v := range b.vbs {
@@ -73,17 +72,17 @@ func (v *VBucket) due(cutoff uint32) bool {
 	return false
 }
 
-// cutoffAt is the unix second before which a tombstone must have been made to be forgotten.
+// cutoffAt returns the unix second before which a tombstone must have been made to be purged.
 func cutoffAt(now time.Time, age time.Duration) uint32 { return uint32(now.Add(-age).Unix()) }
 
-// forgettableLocked says whether d is a tombstone that nothing needs any more. The newest version of a vbucket stays,
-// and that of a collection: its seqno is the high seqno, which streams must reach.
+// forgettableLocked reports whether d is a tombstone that is no longer needed. The newest version of a vbucket, and
+// that of a collection, always stays: its seqno is the high seqno, which streams must reach.
 func (v *VBucket) forgettableLocked(d *Doc, cutoff uint32) bool {
 	return d.Deleted && d.DeleteTime < cutoff && d.Seqno < v.written && len(v.open.all) == 0 && !v.collections.newest(d)
 }
 
-// compactSegment rewrites what is needed of the oldest sealed segment and drops it. A write that fails meanwhile stops
-// it: a version that was superseded only by a write that was then taken back would not have been rewritten.
+// compactSegment rewrites the needed records of the oldest sealed segment and drops it. A write that fails meanwhile
+// stops it: a version that was superseded only by a write taken back later would not have been rewritten.
 func (b *Bucket) compactSegment(ctx context.Context, number uint64, purgeAfter time.Duration) error {
 	if err := b.emptySegment(ctx, number, cutoffAt(b.now(), purgeAfter)); err != nil {
 		return fmt.Errorf("compact segment %d: %w", number, err)
@@ -95,7 +94,7 @@ func (b *Bucket) compactSegment(ctx context.Context, number uint64, purgeAfter t
 	return nil
 }
 
-// emptySegment writes again what the oldest segment holds and is still needed, and waits until that is stored.
+// emptySegment appends the needed records of the oldest segment again and waits until they are stored.
 func (b *Bucket) emptySegment(ctx context.Context, number uint64, cutoff uint32) error {
 	states := map[uint16]bool{}
 	stored := b.commit.since()
@@ -125,8 +124,8 @@ func (b *Bucket) emptySegment(ctx context.Context, number uint64, cutoff uint32)
 	return stored(b.commit.current())
 }
 
-// relocateRecord writes again what a record holds, if it is still needed; states are the vbuckets whose state has to be
-// written as well.
+// relocateRecord appends a record again if it is needed; states collects the vbuckets whose state has to be written,
+// too.
 func (b *Bucket) relocateRecord(payload []byte, cutoff uint32, states map[uint16]bool) (*Ticket, error) {
 	kind, vb, rest, err := recordPlace(payload)
 	if err != nil {
@@ -151,7 +150,7 @@ func (b *Bucket) relocateRecord(payload []byte, cutoff uint32, states map[uint16
 	return t, err
 }
 
-// saveStates writes the states of vbuckets anew.
+// saveStates appends the states of vbuckets again.
 func (b *Bucket) saveStates(vbuckets map[uint16]bool) error {
 	for vb := range vbuckets {
 		v := b.vbs[vb]
@@ -165,8 +164,7 @@ func (b *Bucket) saveStates(vbuckets map[uint16]bool) error {
 	return nil
 }
 
-// relocate appends the stored version again if it is still the newest of its key; an old tombstone is forgotten
-// instead.
+// relocate appends the stored version again if it is the newest of its key; an old tombstone is purged instead.
 func (v *VBucket) relocate(collection uint32, key []byte, seqno uint64, cutoff uint32) (t *Ticket, purged bool,
 	err error) {
 	v.mu.Lock()
@@ -189,11 +187,11 @@ func (v *VBucket) relocate(collection uint32, key []byte, seqno uint64, cutoff u
 	return t, false, err
 }
 
-// forgetLocked removes a tombstone.
+// forgetLocked purges a tombstone.
 func (v *VBucket) forgetLocked(d *Doc) {
 	delete(v.docs, d.id())
 	v.collections.leaving = nil
-	v.supersedeLocked(d, d.Seqno) // by nothing: left out of every later snapshot
+	v.supersedeLocked(d, d.Seqno) // by nothing: left out of all later snapshots
 	v.purge = max(v.purge, d.Seqno)
 	v.bucket.stats.Purged.Add(1)
 	if v.crowdedLocked() {
@@ -201,8 +199,8 @@ func (v *VBucket) forgetLocked(d *Doc) {
 	}
 }
 
-// ForgetTombstones forgets the vbucket's tombstones, however young, but for what a reader still needs (Purged tells).
-// The log keeps them until it is rewritten. Nodes that play an engine which purges at a bad moment use it.
+// ForgetTombstones purges the vbucket's tombstones of any age, except those that a reader still needs (see Purged).
+// The log keeps them until it is rewritten. It serves to simulate an engine that purges at a bad moment.
 func (v *VBucket) ForgetTombstones() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -222,8 +220,8 @@ func (v *VBucket) ForgetTombstones() error {
 	return err
 }
 
-// PurgeTombstones forgets all tombstones older than age at once, and rewrites the whole log for it. It must not run
-// beside Run, which does it when tombstones are due.
+// PurgeTombstones purges all tombstones older than age at once, and rewrites the whole log for it. It must not run
+// concurrently with Run, which does the same when tombstones are due.
 func (b *Bucket) PurgeTombstones(ctx context.Context, age time.Duration) error {
 	b.commit.writeMu.Lock()
 	err := b.log.Rotate()
@@ -239,11 +237,11 @@ func (b *Bucket) PurgeTombstones(ctx context.Context, age time.Duration) error {
 	return nil
 }
 
-// rewrite writes what memory has to new segments and drops all that were before. It does not read them: they may not be
-// readable.
+// rewrite writes everything in memory to new segments and drops all earlier ones. It does not read those: they may be
+// unreadable.
 func (b *Bucket) rewrite(ctx context.Context) error {
 	b.commit.writeMu.Lock()
-	err := b.log.Renew() // where this cannot be synced, the rest is not written either
+	err := b.log.Renew() // if this cannot be synced, the rest is not written either
 	b.commit.writeMu.Unlock()
 	if err != nil {
 		return err
@@ -255,11 +253,11 @@ func (b *Bucket) rewrite(ctx context.Context) error {
 		if err := v.rewrite(ctx); err != nil {
 			return err
 		}
-		if err := b.log.Lost(last); err != nil { // what is written takes nothing's place: it is to begin anew
+		if err := b.log.Lost(last); err != nil { // a new segment is not synced: the old ones must stay
 			return err
 		}
 	}
-	if err := stored(b.commit.current()); err != nil { // as in compactSegment
+	if err := stored(b.commit.current()); err != nil { // see compactSegment
 		return err
 	}
 	return b.log.DropThrough(last)
@@ -294,7 +292,7 @@ func (v *VBucket) rewriteSome(docs []*Doc) (left []*Doc, t *Ticket, err error) {
 	}
 	for i, d := range docs {
 		if v.docs[d.id()] != d {
-			continue // a newer version is in the new segments
+			continue // the newer version is in the new segments
 		}
 		if t, err = v.bucket.commit.appendCopy(func(dst []byte) []byte { return appendDoc(dst, v.id, d) }); err != nil {
 			return nil, nil, err

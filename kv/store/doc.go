@@ -19,47 +19,47 @@ const (
 
 // Limits of a document.
 const (
-	// MaxKeyBytes is the longest key.
+	// MaxKeyBytes is the maximum length of a key.
 	MaxKeyBytes = 250
-	// MaxMemberKeyBytes is the longest key in another collection than the default one.
+	// MaxMemberKeyBytes is the maximum length of a key in a collection other than the default one.
 	MaxMemberKeyBytes = 246
-	// MaxValueBytes is the largest value.
+	// MaxValueBytes is the maximum size of a value.
 	MaxValueBytes = 20 << 20
 )
 
-// Doc is one version of a document: a mutation or, when Deleted, a tombstone. Its exported fields never change once it
+// Doc is one version of a document: a mutation or, if Deleted, a tombstone. Its exported fields never change once it
 // is in the store, so it may be read without a lock.
 type Doc struct {
 	Key   string
 	Value []byte
-	// Collection is the id of the one that the document is in.
+	// Collection is the id of the document's collection.
 	Collection uint32
 	// Seqno is the version's sequence number in its vbucket, Rev counts the document's versions, Cas is its CAS.
 	Seqno, Rev, Cas uint64
-	// Flags belong to the client. Expiry is an absolute time in unix seconds, 0 for never.
+	// Flags is opaque client data. Expiry is an absolute time in unix seconds, 0 for never.
 	Flags, Expiry uint32
 	// DeleteTime is when a tombstone was made, in unix seconds.
 	DeleteTime uint32
 	Datatype   byte
 	Deleted    bool
-	// Expired marks a tombstone that was made because the time was up.
+	// Expired marks a tombstone that was made because the document expired.
 	Expired bool
 
 	next uint64 // the seqno that superseded this version, 0 while it is the newest; guarded by the vbucket's lock
-	lsn  uint64 // the log position that makes it durable
+	lsn  uint64 // log position that makes it durable
 }
 
-// docOverhead approximates what a document costs in memory beside its key and value: the struct, its map and list
-// places.
+// docOverhead is the approximate memory in bytes of a document in addition to key and value: the struct and its
+// entries in map and list.
 const docOverhead = 224
 
 func (d *Doc) memory() int64 { return docOverhead + int64(len(d.Key)) + int64(len(d.Value)) }
 
-// Record kinds in the log. Format: kind u8, vbucket u16, then for a document: bits u8 (1 deleted, 2 expired), datatype
+// Kinds of log records. Format: kind u8, vbucket u16, then for a document: bits u8 (1 deleted, 2 expired), datatype
 // u8, seqno u64, cas u64, rev u64, flags u32, expiry u32, delete time u32, key length u16, key, value, where the key
-// begins with the collection's id (LEB128) when bits has 4; for a vbucket
-// state: state u8, high u64, purge u64, max cas u64, n u16, n × (vbuuid u64, seqno u64) newest first; for a replica's
-// snapshot window: start u64, end u64; for a reset, which voids all earlier records of the vbucket: nothing.
+// begins with the collection's id (LEB128) if bits has 4; for a vbucket state: state u8, high u64, purge u64, max cas
+// u64, n u16, n × (vbuuid u64, seqno u64) newest first; for a replica's snapshot window: start u64, end u64; for a
+// reset, which voids all earlier records of the vbucket: nothing.
 const (
 	recordDoc    = 1
 	recordState  = 2
@@ -71,7 +71,7 @@ const (
 
 	bitDeleted = 1
 	bitExpired = 2
-	bitMember  = 4 // of another collection than the default one
+	bitMember  = 4 // in a collection other than the default one
 )
 
 var errRecord = errors.New("record cannot be read")
@@ -80,7 +80,7 @@ func (d *Doc) recordBytes() int64 {
 	return seglog.FrameOverhead + docHeader + d.prefixBytes() + int64(len(d.Key)) + int64(len(d.Value))
 }
 
-// prefixBytes is the length of the collection's id before the key.
+// prefixBytes returns the length of the collection's id before the key.
 func (d *Doc) prefixBytes() (n int64) {
 	if d.Collection == mcbp.DefaultCollection {
 		return 0
@@ -123,7 +123,7 @@ func appendDoc(dst []byte, vb uint16, d *Doc) []byte {
 	return seglog.FinishFrame(dst, start)
 }
 
-// recordPlace reads the kind and vbucket every record begins with.
+// recordPlace decodes the kind and vbucket with which every record begins.
 func recordPlace(payload []byte) (kind byte, vb uint16, rest []byte, err error) {
 	if len(payload) < 3 {
 		return 0, 0, nil, fmt.Errorf("%w: %d bytes", errRecord, len(payload))
@@ -131,7 +131,7 @@ func recordPlace(payload []byte) (kind byte, vb uint16, rest []byte, err error) 
 	return payload[0], binary.BigEndian.Uint16(payload[1:]), payload[3:], nil
 }
 
-// docIdentity reads only what tells a document record from others. value is where its value begins.
+// docIdentity decodes only what identifies a document record. value is the offset of its value.
 func docIdentity(b []byte) (collection uint32, key []byte, seqno uint64, value int, err error) {
 	const fixed = docHeader - 3
 	if len(b) < fixed {
@@ -150,7 +150,7 @@ func docIdentity(b []byte) (collection uint32, key []byte, seqno uint64, value i
 	return collection, key, binary.BigEndian.Uint64(b[2:]), fixed + keyLen, nil
 }
 
-// decodeDoc reads what follows the place of a document record. The result owns its memory.
+// decodeDoc decodes a document record after its kind and vbucket. The result does not alias b.
 func decodeDoc(b []byte) (*Doc, error) {
 	collection, key, seqno, at, err := docIdentity(b)
 	if err != nil {
@@ -169,7 +169,7 @@ func decodeDoc(b []byte) (*Doc, error) {
 	return d, nil
 }
 
-// vbRecord is the stored state of a vbucket beside its documents.
+// vbRecord is the stored state of a vbucket without its documents.
 type vbRecord struct {
 	State               State
 	High, Purge, MaxCas uint64
@@ -218,7 +218,7 @@ func decodeState(b []byte) (vbRecord, error) {
 	return r, nil
 }
 
-// appendWindow appends a replica's snapshot window.
+// appendWindow appends a record of a replica's snapshot window.
 func appendWindow(dst []byte, vb uint16, w SnapshotRange) []byte {
 	start := len(dst)
 	dst = seglog.BeginFrame(dst)

@@ -1,8 +1,8 @@
 package store
 
-// Evict deletes the oldest document but one, as an engine does whose memory is full and whose bucket has no disk: a
-// deletion that nobody asked for. A vbucket that is not active has no numbers to give. Nodes that play such an engine
-// use it.
+// Evict deletes the oldest document except but, as an engine does whose memory is full and whose bucket has no disk:
+// no client has requested the deletion. In a vbucket that is not active it does nothing. It serves to simulate such
+// an engine.
 func (v *VBucket) Evict(but *Doc) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -14,7 +14,7 @@ func (v *VBucket) Evict(but *Doc) {
 			continue
 		}
 		gone := tombstone(d, uint32(v.bucket.now().Unix()))
-		_, _ = v.putLocked(&gone) // a log that cannot be written says so to the writers
+		_, _ = v.putLocked(&gone) // writers see the error of a log that cannot be written
 		return
 	}
 }

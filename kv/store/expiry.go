@@ -2,10 +2,10 @@ package store
 
 import "container/heap"
 
-// Expiry follows the protocol: times up to thirty days are relative to now, later ones absolute, 0 is never.
+// By the protocol, expiry values up to thirty days are relative to now, later ones absolute, and 0 means never.
 const relativeExpiryLimit = 30 * 24 * 3600
 
-// AbsoluteExpiry turns a client's expiry into unix seconds.
+// AbsoluteExpiry converts a client's expiry to unix seconds.
 func AbsoluteExpiry(expiry, now uint32) uint32 {
 	if expiry == 0 || expiry > relativeExpiryLimit {
 		return expiry
@@ -13,15 +13,15 @@ func AbsoluteExpiry(expiry, now uint32) uint32 {
 	return now + expiry
 }
 
-// expiryEntry says that version seqno of a document is to go at a time. Entries of versions that are gone are skipped.
+// expiryEntry schedules the expiry of one version of a document. Entries of versions that are gone are skipped.
 type expiryEntry struct {
 	at    uint32
 	id    docID
 	seqno uint64
 }
 
-// current says whether d is the version meant. The expiry is compared, too: the seqno of a version that was taken back
-// is given to another one.
+// current reports whether d is the scheduled version. It also compares the expiry, because the seqno of a version
+// that was taken back is assigned to another one.
 func (e expiryEntry) current(d *Doc) bool {
 	return d != nil && d.Seqno == e.seqno && d.Expiry == e.at && !d.Deleted
 }
@@ -32,10 +32,10 @@ func (h expiryHeap) Len() int           { return len(h) }
 func (h expiryHeap) Less(i, j int) bool { return h[i].at < h[j].at }
 func (h expiryHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
 
-// Push is part of heap.Interface.
+// Push implements heap.Interface.
 func (h *expiryHeap) Push(x any) { *h = append(*h, x.(expiryEntry)) }
 
-// Pop is part of heap.Interface.
+// Pop implements heap.Interface.
 func (h *expiryHeap) Pop() any {
 	last := len(*h) - 1
 	x := (*h)[last]
@@ -60,7 +60,7 @@ func (v *VBucket) trimExpiriesLocked() {
 	heap.Init(&v.expiries)
 }
 
-// expire turns up to n documents whose time is up into tombstones and says how many.
+// expire turns up to n expired documents into tombstones and returns their number.
 func (v *VBucket) expire(now uint32, n int) (int, *Ticket, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

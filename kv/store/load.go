@@ -52,8 +52,8 @@ func (b *Bucket) replay(r seglog.Record) error {
 	return nil
 }
 
-// begin makes the replayed vbuckets ready for use: lists, sums, states, and a new branch where history may differ from
-// what others have seen.
+// begin prepares the replayed vbuckets for use: lists, sums, states, and a new branch where the history may differ
+// from what other nodes or consumers have seen.
 func (b *Bucket) begin(report seglog.Report) error {
 	for _, v := range b.vbs {
 		want := Active
@@ -91,7 +91,7 @@ func (b *Bucket) begin(report seglog.Report) error {
 	return b.commit.current().Wait()
 }
 
-// buildListLocked derives the seqno list and the sums from the documents.
+// buildListLocked builds the seqno list and the sums from the documents.
 func (v *VBucket) buildListLocked() {
 	v.loadEventsLocked()
 	v.list = make([]*Doc, 0, len(v.docs))

@@ -7,10 +7,10 @@ import (
 	"tidemark/timestamp"
 )
 
-// SnapshotRange holds the first and the last seqno of a snapshot, as a marker says them.
+// SnapshotRange holds the first and the last seqno of a snapshot, as in its marker.
 type SnapshotRange struct{ Start, End uint64 }
 
-// windowLocked is the snapshot that seqno high is in.
+// windowLocked returns the snapshot that contains seqno high.
 func (v *VBucket) windowLocked(high uint64) SnapshotRange {
 	if v.state != Replica || v.window.Start > high || v.window.End < high { // its first version was taken back
 		return SnapshotRange{high, high}
@@ -18,7 +18,7 @@ func (v *VBucket) windowLocked(high uint64) SnapshotRange {
 	return v.window
 }
 
-// Position is from where a replica goes on: {vbuuid, seqno, snapshot window} for a stream request.
+// Position returns where a replica continues: {vbuuid, seqno, snapshot window} for a stream request.
 func (v *VBucket) Position() (vbuuid, seqno uint64, w SnapshotRange) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -31,7 +31,8 @@ func (v *VBucket) Position() (vbuuid, seqno uint64, w SnapshotRange) {
 	return vbuuid, v.high, v.windowLocked(v.high)
 }
 
-// Join takes over the failover log of the active copy, newest entry first, which has accepted the replica's position.
+// Join takes over the failover log, newest entry first, of the active copy, which has accepted the replica's
+// position.
 func (v *VBucket) Join(log timestamp.FailoverLog) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -49,8 +50,8 @@ func (v *VBucket) Join(log timestamp.FailoverLog) error {
 	return err
 }
 
-// Replicate installs a version with all its numbers, in the snapshot window w. The version is durable, and shown to
-// streams, when the ticket has been waited for.
+// Replicate installs a version with all its numbers, in the snapshot window w. The version is durable, and visible to
+// streams, once the ticket has been waited for.
 func (v *VBucket) Replicate(doc *Doc, w SnapshotRange) (*Ticket, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -62,10 +63,10 @@ func (v *VBucket) Replicate(doc *Doc, w SnapshotRange) (*Ticket, error) {
 	case doc.Seqno <= v.high || doc.Seqno < w.Start || doc.Seqno > w.End:
 		return nil, fmt.Errorf("%w: vbucket %d: seqno %d after %d in the window %d to %d", ErrOrder, v.id, doc.Seqno, v.high,
 			w.Start, w.End)
-	case !doc.Deleted && doc.Collection != SystemCollection && v.fullLocked(doc.memory()): // the others make room
+	case !doc.Deleted && doc.Collection != SystemCollection && v.fullLocked(doc.memory()): // others free memory
 		return nil, ErrNoMemory
 	}
-	// A window that was taken back with a failed write is written again.
+	// A window whose write failed and was taken back is written again.
 	if failures := v.bucket.commit.failures.Load(); w != v.window || failures != v.windowAt {
 		if _, err := v.bucket.commit.appendCopy(func(dst []byte) []byte { return appendWindow(dst, v.id, w) }); err != nil {
 			return nil, err
@@ -83,12 +84,12 @@ func (v *VBucket) Replicate(doc *Doc, w SnapshotRange) (*Ticket, error) {
 	return t, nil
 }
 
-// Replicating returns how to wait for all versions that are handed to Replicate from now on, of any vbucket: last is
-// the last ticket. On an error (ErrTemporary) some of them may have been taken back, also before others that are
+// Replicating returns a function that waits for all versions passed to Replicate from now on, of any vbucket; last is
+// the last ticket. On an error (ErrTemporary) some of them may have been taken back, possibly before others that are
 // stored.
 func (b *Bucket) Replicating() (stored func(last *Ticket) error) { return b.commit.since() }
 
-// RaisePurge says that the copy it was filled from had forgotten tombstones up to seqno.
+// RaisePurge records that the copy from which the replica was filled had purged tombstones up to seqno.
 func (v *VBucket) RaisePurge(seqno uint64) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -103,8 +104,8 @@ func (v *VBucket) RaisePurge(seqno uint64) error {
 	return err
 }
 
-// steadyLocked refuses, with ErrTemporary, what must not come between the beginning and the end of Reset: another state
-// of the vbucket, and anything of it that would be written behind the record which voids what was before.
+// steadyLocked returns ErrTemporary while Reset is in progress. It protects against another state of the vbucket, and
+// against records written after the one that voids everything before.
 func (v *VBucket) steadyLocked() error {
 	if v.resetting {
 		return fmt.Errorf("vbucket %d is being emptied: %w", v.id, ErrTemporary)
@@ -112,8 +113,8 @@ func (v *VBucket) steadyLocked() error {
 	return nil
 }
 
-// Reset empties a vbucket that is not active: no documents, no history, seqno 0. What it would take with it is refused
-// meanwhile: versions, and another state.
+// Reset empties a vbucket that is not active: no documents, no history, seqno 0. Meanwhile new versions and other
+// states are refused.
 func (v *VBucket) Reset() error {
 	v.mu.Lock()
 	err := v.steadyLocked()
@@ -133,9 +134,9 @@ func (v *VBucket) Reset() error {
 	return err
 }
 
-// voidLog makes the vbucket's records in the log void.
+// voidLog voids the vbucket's records in the log.
 func (v *VBucket) voidLog() error {
-	if err := v.bucket.commit.current().Wait(); err != nil { // what is on its way is written before
+	if err := v.bucket.commit.current().Wait(); err != nil { // records on their way are written before
 		return err
 	}
 	t, err := v.bucket.commit.appendCopy(func(dst []byte) []byte { return appendReset(dst, v.id) })
@@ -145,7 +146,7 @@ func (v *VBucket) voidLog() error {
 	return t.Wait()
 }
 
-// emptyLocked is what Reset does in memory.
+// emptyLocked does the part of Reset in memory.
 func (v *VBucket) emptyLocked() error {
 	for _, d := range v.docs {
 		v.countLocked(d, -1)
@@ -162,13 +163,13 @@ func (v *VBucket) emptyLocked() error {
 	return err
 }
 
-// forever is further away than any clock, in unix seconds.
+// forever is a time in unix seconds that no clock reaches.
 const forever = 1 << 40
 
 func (v *VBucket) sealedLocked(now time.Time) bool { return now.Before(v.sealed) }
 
-// Seal makes an active vbucket refuse writes for d, after everything written so far is in the log, and returns its high
-// seqno. One that is held (HoldSeal) stays so. Errors wrap ErrNotMyVBucket or ErrTemporary.
+// Seal makes an active vbucket refuse writes for d, after everything written so far is in the log, and returns its
+// high seqno. A held seal (HoldSeal) is not changed. Errors wrap ErrNotMyVBucket or ErrTemporary.
 func (v *VBucket) Seal(d time.Duration) (uint64, error) {
 	v.mu.Lock()
 	if v.state != Active {
@@ -185,8 +186,8 @@ func (v *VBucket) Seal(d time.Duration) (uint64, error) {
 	return v.high, err
 }
 
-// HoldSeal makes a seal last until ReleaseSeal or another state, if it is still whole: nothing was written beyond seqno
-// high.
+// HoldSeal makes a seal last until ReleaseSeal or a change of state, if it is intact: nothing was written beyond
+// seqno high.
 func (v *VBucket) HoldSeal(high uint64) error {
 	now := v.bucket.now()
 	v.mu.Lock()
@@ -198,8 +199,8 @@ func (v *VBucket) HoldSeal(high uint64) error {
 	return nil
 }
 
-// Unseal lets a vbucket take writes again, unless its seal is held: it is about to be given up, and who has asked for
-// that may think that it came to nothing.
+// Unseal makes a vbucket accept writes again, unless its seal is held: then the vbucket is about to be given up,
+// although the requester may believe that the takeover has failed.
 func (v *VBucket) Unseal() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -208,7 +209,7 @@ func (v *VBucket) Unseal() {
 	}
 }
 
-// ReleaseSeal lets a vbucket take writes again whose seal was held.
+// ReleaseSeal makes a vbucket with a held seal accept writes again.
 func (v *VBucket) ReleaseSeal() {
 	v.mu.Lock()
 	defer v.mu.Unlock()

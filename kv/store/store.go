@@ -1,16 +1,16 @@
-// Package store holds the documents of a KV bucket: in memory by key and by sequence number, and in a log on disk.
+// Package store holds the documents of a KV bucket: in memory by key and by seqno, and in a log on disk.
 //
-// It promises: what a Ticket has waited for, and whatever a Snapshot shows, has been handed to the operating system and
-// is there again after the process was killed; a failed write takes back everything that depended on it, so that nobody
-// has seen it; sequence numbers of an active vbucket rise (by one, without Options.Gaps) and only the newest version of
-// a key is kept; a Snapshot is a state the vbucket really had at its End; an active vbucket begins a new branch
-// (failover log entry) after an unclean stop, and a vbucket that becomes active begins one where its last complete
-// snapshot ended. A replica takes over versions as they are, with their numbers, and remembers the snapshot it is in.
-// Memory is bounded by a quota shared by all buckets of the node.
+// What a Ticket has waited for, and whatever a Snapshot shows, has been passed to the operating system and survives a
+// kill of the process. A failed write takes back everything that depended on it before anything of it is visible.
+// Seqnos of an active vbucket rise (by one, without Options.Gaps), and only the newest version of a key is kept. A
+// Snapshot is a state that the vbucket really had at its End. An active vbucket begins a new branch (failover log
+// entry) after an unclean stop, and a vbucket that becomes active begins one where its last complete snapshot ended.
+// A replica stores versions with their original numbers, and remembers the snapshot it is in. Memory is bounded by a
+// quota shared by all buckets of the node.
 //
-// It never syncs per write (the log is synced every second and at an orderly close: a crash of the whole machine may
-// lose the last second, and the new branch says so; while a sync that failed is made good, writes are refused), and a
-// writer never waits for a reader of snapshots.
+// The store does not sync each write: the log is synced every second and at an orderly close. A crash of the machine
+// may lose the last second, which the new branch shows; after a failed sync, writes are refused until the loss is
+// repaired. A writer never waits for a reader of snapshots.
 package store
 
 import (
@@ -28,7 +28,7 @@ import (
 	"tidemark/kv/seglog"
 )
 
-// Errors of this package; test with errors.Is.
+// Errors of this package; test them with errors.Is.
 var (
 	// ErrNotFound: there is no such document.
 	ErrNotFound = errors.New("document not found")
@@ -36,15 +36,15 @@ var (
 	ErrExists = errors.New("document exists or has another cas")
 	// ErrNotMyVBucket: this node does not serve the vbucket.
 	ErrNotMyVBucket = errors.New("not my vbucket")
-	// ErrTemporary: the log could not be written (a full disk); nothing was changed, try again later.
+	// ErrTemporary: the log could not be written (a full disk); nothing was changed, retry later.
 	ErrTemporary = errors.New("cannot be stored now, try again later")
-	// ErrSealed: the vbucket is being handed over; it is an ErrTemporary for clients.
+	// ErrSealed: the vbucket is being handed over; for clients it is an ErrTemporary.
 	ErrSealed = fmt.Errorf("%w: the vbucket is being handed over", ErrTemporary)
-	// ErrSealBroken: a vbucket that was to be handed over has been written meanwhile.
+	// ErrSealBroken: a vbucket that was to be handed over was written to meanwhile.
 	ErrSealBroken = errors.New("vbucket is not sealed at the expected seqno")
-	// ErrNotReplica: only a replica takes versions with numbers of their own.
+	// ErrNotReplica: only a replica accepts versions with numbers of their own.
 	ErrNotReplica = errors.New("vbucket is no replica")
-	// ErrOrder: a version comes out of order.
+	// ErrOrder: a version is out of order.
 	ErrOrder = errors.New("version out of order")
 	// ErrNoMemory: the quota is used up; delete documents or raise it.
 	ErrNoMemory = errors.New("memory quota is used up")
@@ -60,16 +60,16 @@ const (
 	MaxVBuckets        = 1024
 	compactionSlack    = 2 // segments of garbage beyond the live data that are tolerated
 	relocateBatchBytes = 1 << 20
-	maxBackoff         = 63 // rounds between two tries to write all anew
+	maxBackoff         = 63 // maximum number of rounds between two attempts to rewrite everything
 )
 
-// Quota is the memory that all buckets of a node may use together.
+// Quota bounds the memory of all buckets of a node together.
 type Quota struct {
 	limit int64
 	used  atomic.Int64
 }
 
-// NewQuota makes a quota; limit 0 means DefaultQuotaBytes.
+// NewQuota returns a quota; limit 0 means DefaultQuotaBytes.
 func NewQuota(limit int64) *Quota {
 	if limit <= 0 {
 		limit = DefaultQuotaBytes
@@ -77,27 +77,27 @@ func NewQuota(limit int64) *Quota {
 	return &Quota{limit: limit}
 }
 
-// Full says whether more bytes would exceed the quota.
+// Full reports whether more additional bytes would exceed the quota.
 func (q *Quota) Full(more int64) bool { return q.used.Load()+more > q.limit }
 
-// Used and Limit are in bytes.
+// Used returns the bytes in use.
 func (q *Quota) Used() int64 { return q.used.Load() }
 
-// Limit is in bytes.
+// Limit returns the limit in bytes.
 func (q *Quota) Limit() int64 { return q.limit }
 
 func (q *Quota) add(n int64) { q.used.Add(n) }
 
-// Options of a bucket.
+// Options configures a bucket.
 type Options struct {
 	// Dir is the bucket's folder, Name its name, UUID its identity (checked against the folder).
 	Dir, Name, UUID string
-	// VBuckets is their number, a power of two up to MaxVBuckets; it cannot change.
+	// VBuckets is the number of vbuckets, a power of two up to MaxVBuckets; it cannot change.
 	VBuckets int
-	// State says what this node is to each vbucket; nil means that all are active.
+	// State returns the state of each vbucket on this node; nil means that all are active.
 	State func(vb uint16) State
 	Quota *Quota
-	// PurgeAfter is the age from which tombstones may be forgotten; at twice of it they are. 0 means DefaultPurgeAfter.
+	// PurgeAfter is the age from which tombstones may be purged; at twice that age they are. 0 means DefaultPurgeAfter.
 	PurgeAfter time.Duration
 	// SegmentBytes and Housekeep (sync, expiry and compaction interval) have defaults.
 	SegmentBytes int64
@@ -122,15 +122,15 @@ type Bucket struct {
 	liveBytes atomic.Int64
 	pinLimit  int64
 	failing   atomic.Bool // the last write failed
-	unsynced  atomic.Bool // the last sync failed, and not all is written anew yet
-	syncing   sync.Mutex  // held from the beginning of a sync until it is known what has become of it
-	skip      int         // rounds of Run before that is tried again; backoff is how many they were last
+	unsynced  atomic.Bool // the last sync failed, and not everything has been rewritten yet
+	syncing   sync.Mutex  // held during a sync and the handling of its result
+	skip      int         // rounds of Run before the rewrite is retried; backoff is the last number of rounds
 	backoff   int
-	nextPurge time.Time // not before it are tombstones looked for; Run's
+	nextPurge time.Time // time of the next search for tombstones; owned by Run
 	stats     Counters
 }
 
-// Counters of a bucket since it was opened.
+// Counters holds totals of a bucket since it was opened.
 type Counters struct {
 	Writes, WriteBytes, WriteErrors, Expired, Purged, Relocated, SegmentsDropped atomic.Int64
 	Replicated, Resets                                                           atomic.Int64
@@ -187,7 +187,7 @@ func identity(o Options) string {
 	return fmt.Sprintf("%s/%s/%d", o.Name, o.UUID, o.VBuckets)
 }
 
-// VBucket returns a vbucket, nil when the number is not one of the bucket's.
+// VBucket returns a vbucket, nil if the id is out of range.
 func (b *Bucket) VBucket(id uint16) *VBucket {
 	if int(id) >= len(b.vbs) {
 		return nil
@@ -195,39 +195,39 @@ func (b *Bucket) VBucket(id uint16) *VBucket {
 	return b.vbs[id]
 }
 
-// VBuckets is their number.
+// VBuckets returns the number of vbuckets.
 func (b *Bucket) VBuckets() int { return len(b.vbs) }
 
-// Name and UUID identify the bucket.
+// Name returns the bucket's name.
 func (b *Bucket) Name() string { return b.opts.Name }
 
-// UUID identifies the bucket.
+// UUID returns the bucket's uuid.
 func (b *Bucket) UUID() string { return b.opts.UUID }
 
-// Counters are the bucket's running totals.
+// Counters returns the bucket's running totals.
 func (b *Bucket) Counters() *Counters { return &b.stats }
 
-// DiskBytes is the size of the log, LiveBytes what of it is still needed.
+// DiskBytes returns the size of the log in bytes.
 func (b *Bucket) DiskBytes() int64 { return b.log.Size() }
 
-// LiveBytes is the part of the log that is still needed.
+// LiveBytes returns the bytes of the log that are still needed.
 func (b *Bucket) LiveBytes() int64 { return b.liveBytes.Load() }
 
-// Failing says whether the last write to the log, or its sync, failed.
+// Failing reports whether the last write to the log, or its sync, failed.
 func (b *Bucket) Failing() bool { return b.failing.Load() || b.unsynced.Load() }
 
-// Unsynced says whether a sync has failed, and not everything is written anew yet.
+// Unsynced reports whether a sync has failed and not everything has been rewritten yet.
 func (b *Bucket) Unsynced() bool { return b.unsynced.Load() }
 
-// Quota is the memory that the bucket shares with the others of its node.
+// Quota returns the quota that the bucket shares with the other buckets of its node.
 func (b *Bucket) Quota() *Quota { return b.quota }
 
-// PurgeAfter is the age from which tombstones may be forgotten.
+// PurgeAfter returns the age from which tombstones may be purged.
 func (b *Bucket) PurgeAfter() time.Duration { return b.opts.PurgeAfter }
 
 func (b *Bucket) now() time.Time { return b.opts.Now() }
 
-// newUUID makes a vbuuid: 48 random bits, never 0, as KV engines do (it survives every JSON reader).
+// newUUID returns a new vbuuid: 48 random bits, never 0, as in KV engines (every JSON parser preserves it).
 func (b *Bucket) newUUID() uint64 {
 	for {
 		if u := b.opts.Random() >> 16; u != 0 {
@@ -252,16 +252,17 @@ func (b *Bucket) wrote(bytes int, _ time.Duration, err error) {
 	}
 }
 
-// Run keeps the bucket's house until ctx ends: syncs the log, expires documents, compacts, forgets old tombstones. What
-// a crash of the machine takes away does not depend on how long the others take.
+// Run does the bucket's housekeeping until ctx ends: it syncs the log, expires documents, compacts, and purges old
+// tombstones. Syncs have a loop of their own, so that the loss in a crash of the machine does not depend on how long
+// the rest takes.
 func (b *Bucket) Run(ctx context.Context) error {
 	var g errgroup.Group
-	g.Go(func() error { b.every(ctx, func() { _ = b.sync() }); return nil }) // tried again, see keep
+	g.Go(func() error { b.every(ctx, func() { _ = b.sync() }); return nil }) // retried, see keep
 	g.Go(func() error { b.every(ctx, func() { b.keep(ctx) }); return nil })
 	return g.Wait()
 }
 
-// every calls f each time that the house is to be kept, until ctx ends.
+// every calls f at each housekeeping interval until ctx ends.
 func (b *Bucket) every(ctx context.Context, f func()) {
 	tick := time.NewTicker(b.opts.Housekeep)
 	defer tick.Stop()
@@ -275,7 +276,7 @@ func (b *Bucket) every(ctx context.Context, f func()) {
 	}
 }
 
-// keep does what is to be done beside syncs, in which nothing else of it may happen.
+// keep does the housekeeping except syncs. While a failed sync is being repaired, it does only that.
 func (b *Bucket) keep(ctx context.Context) {
 	if b.unsynced.Load() {
 		_ = b.renew(ctx)
@@ -290,8 +291,8 @@ func (b *Bucket) keep(ctx context.Context) {
 	}
 }
 
-// sync syncs the log. When that fails, writes are refused until everything that is needed has been written to new files
-// and synced there (renew): a second sync that succeeds would prove nothing.
+// sync syncs the log. If that fails, writes are refused until everything that is needed has been written to new files
+// and synced there (renew): a later successful sync of the same files would prove nothing.
 func (b *Bucket) sync() error {
 	b.syncing.Lock()
 	defer b.syncing.Unlock()
@@ -308,10 +309,11 @@ func (b *Bucket) sync() error {
 	return err
 }
 
-// errNotNow says that it is not tried in this round.
+// errNotNow means that nothing is attempted in this round.
 var errNotNow = errors.New("tried again later")
 
-// renew writes everything that is needed to new files and lets writes in again, after rounds that grow when it fails.
+// renew writes everything that is needed to new files and accepts writes again. After a failure it pauses for a
+// growing number of rounds.
 func (b *Bucket) renew(ctx context.Context) error {
 	if b.skip > 0 {
 		b.skip--
@@ -319,7 +321,7 @@ func (b *Bucket) renew(ctx context.Context) error {
 	}
 	err := b.rewrite(ctx)
 	if err == nil {
-		b.syncing.Lock() // who has begun before still finds, and tells of, what is made good now
+		b.syncing.Lock() // a sync that began earlier must still report what is repaired here
 		defer b.syncing.Unlock()
 		err = b.log.Sync()
 	}
@@ -338,7 +340,7 @@ func (b *Bucket) renew(ctx context.Context) error {
 	return nil
 }
 
-// Expire turns documents whose time is up into tombstones, a bounded number per call.
+// Expire turns expired documents into tombstones, a bounded number per call.
 func (b *Bucket) Expire() {
 	now := uint32(b.now().Unix())
 	for _, v := range b.vbs {
@@ -347,13 +349,13 @@ func (b *Bucket) Expire() {
 			err = ticket.Wait()
 		}
 		if err != nil {
-			return // reported by wrote; tried again in the next round
+			return // reported by wrote; retried in the next round
 		}
 		b.stats.Expired.Add(int64(n))
 	}
 }
 
-// Close writes what is left, syncs and leaves the marker of an orderly stop. Nobody may use the bucket any more.
+// Close writes what is left, syncs, and writes the marker of an orderly stop. The bucket must not be used afterwards.
 func (b *Bucket) Close() error {
 	werr := b.commit.current().Wait()
 	b.release()
@@ -369,7 +371,7 @@ func (b *Bucket) Abandon() error {
 	return b.log.Close(false)
 }
 
-// release gives the bucket's memory back to the node's quota.
+// release returns the bucket's memory to the node's quota.
 func (b *Bucket) release() {
 	for _, v := range b.vbs {
 		v.mu.Lock()

@@ -6,21 +6,21 @@ import (
 	"tidemark/timestamp"
 )
 
-// StreamRequest is what a DCP consumer says it has: everything up to Start of branch VBUUID, received in the snapshot
+// StreamRequest describes what a DCP consumer has: everything up to Start of branch VBUUID, received in the snapshot
 // [SnapStart, SnapEnd].
 type StreamRequest struct {
 	Start, End, VBUUID, SnapStart, SnapEnd uint64
-	// Strict refuses an unknown VBUUID also at Start 0.
+	// Strict refuses an unknown VBUUID even at Start 0.
 	Strict bool
-	// IgnorePurged accepts a Start below the purge seqno: the consumer does not care about deletions it never saw.
+	// IgnorePurged accepts a Start below the purge seqno: the consumer does not need deletions that it has never seen.
 	IgnorePurged bool
-	// ClientPurge is the purge seqno the consumer knows; equal to the vbucket's it proves that nothing was missed.
+	// ClientPurge is the purge seqno that the consumer has; if it equals the vbucket's, nothing was missed.
 	ClientPurge uint64
-	// PurgeByWindow asks for SnapStart, not Start, to be no lower than the purge seqno.
+	// PurgeByWindow compares the purge seqno with SnapStart in place of Start.
 	PurgeByWindow bool
 }
 
-// Outcome is the kind of answer a stream request gets.
+// Outcome is the kind of answer to a stream request.
 type Outcome int
 
 // Outcomes of a stream request.
@@ -29,19 +29,20 @@ const (
 	Accept Outcome = iota
 	// OutOfRange: the numbers contradict each other or reach beyond the history.
 	OutOfRange
-	// Rollback: the consumer must go back to a seqno first.
+	// Rollback: the consumer must first roll back to a seqno.
 	Rollback
 )
 
-// History is the part of a vbucket that decides about a stream request. Failover is newest first and never empty.
+// History is the part of a vbucket's state that decides about stream requests. Failover is newest first and never
+// empty.
 type History struct {
 	High, Purge uint64
 	Failover    timestamp.FailoverLog
 	Life        uint64 // as VBucket.Life
 }
 
-// Decide answers a stream request from the vbucket's history; seqno is meant with Rollback only. It follows the
-// producer's list of rules: a consumer may continue exactly when what it has is a prefix of this branch.
+// Decide answers a stream request from the vbucket's history; seqno is used with Rollback only. It follows the rules
+// for producers: a consumer may continue exactly if what it has is a prefix of this branch.
 func (h History) Decide(r StreamRequest) (outcome Outcome, seqno uint64) {
 	if r.Start > r.End || r.SnapStart > r.Start || r.Start > r.SnapEnd {
 		return OutOfRange, 0
@@ -70,7 +71,7 @@ func (h History) Decide(r StreamRequest) (outcome Outcome, seqno uint64) {
 	return Accept, 0
 }
 
-// missedPurge reports whether the consumer may lack deletions that are forgotten, those at or below purge.
+// missedPurge reports whether the consumer may lack deletions that were purged, those at or below purge.
 func (r *StreamRequest) missedPurge(purge uint64) bool {
 	from := r.Start
 	if r.PurgeByWindow {
@@ -79,7 +80,8 @@ func (r *StreamRequest) missedPurge(purge uint64) bool {
 	return r.Start != 0 && from < purge && !r.IgnorePurged && r.ClientPurge != purge
 }
 
-// snapshot returns the snapshot that the consumer is in the middle of; one that is only begun or complete is none.
+// snapshot returns the snapshot that the consumer has received in part; a snapshot only begun, or complete, counts as
+// none.
 func (r *StreamRequest) snapshot() (start, end uint64) {
 	start, end = r.SnapStart, r.SnapEnd
 	if r.Start == start {
@@ -91,21 +93,21 @@ func (r *StreamRequest) snapshot() (start, end uint64) {
 	return start, end
 }
 
-// Snapshot is a fixed set of versions of one vbucket: for every document changed after Start the newest version at End.
-// It stays the same however the vbucket changes meanwhile.
+// Snapshot is a fixed set of versions of one vbucket: for every document changed after the start, the newest version
+// at End. It does not change, whatever happens to the vbucket.
 type Snapshot struct {
-	// First is the seqno of the first version in it, End the seqno at which the vbucket had exactly this state.
+	// First is the seqno of its first version, End the seqno at which the vbucket had exactly this state.
 	First, End uint64
 
 	vb        *VBucket
 	bound     uint64 // versions superseded at or below it are left out
-	list      []*Doc // a view of the vbucket's list at the time; ascending seqnos
+	list      []*Doc // a view of the vbucket's list when it was fixed; ascending seqnos
 	fixed     int64  // openSnapshots.superseded when it was fixed
-	overtaken bool   // its versions were given up before it was at its end
+	overtaken bool   // its versions were released before its end
 }
 
-// SnapshotAfter fixes the snapshot of what was written (durably) after seqno from, up to seqno limit. It returns nil
-// when there is nothing, and the seqno up to which nothing is (the smaller of limit and the highest written seqno).
+// SnapshotAfter fixes the snapshot of what was durably written after seqno from, up to seqno limit. It returns nil if
+// there is nothing, and the seqno up to which there is nothing (the lower of limit and the highest written seqno).
 func (v *VBucket) SnapshotAfter(from, limit uint64) (*Snapshot, uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -128,8 +130,8 @@ func (v *VBucket) SnapshotAfter(from, limit uint64) (*Snapshot, uint64) {
 
 func (s *Snapshot) stale(d *Doc) bool { return d.next != 0 && d.next <= s.bound }
 
-// Next appends up to n further versions to dst; none are appended at the end, where the snapshot is closed, and when it
-// is Overtaken.
+// Next appends up to n further versions to dst. It appends none at the end, where it closes the snapshot, and if the
+// snapshot is Overtaken.
 func (s *Snapshot) Next(dst []*Doc, n int) []*Doc {
 	if s.vb == nil {
 		return dst
@@ -153,8 +155,8 @@ func (s *Snapshot) Next(dst []*Doc, n int) []*Doc {
 	return dst
 }
 
-// EndFor is where the snapshot ends for one who is shown only what is wanted: at its end, or at the last version that
-// is wanted when others follow that one; 0 when none is. It is asked before Next.
+// EndFor returns the end of the snapshot for a consumer that sees only wanted versions: its end, or the last wanted
+// version if unwanted ones follow it; 0 if none is wanted. It must be called before Next.
 func (s *Snapshot) EndFor(want func(d *Doc) bool) uint64 {
 	s.vb.mu.Lock()
 	defer s.vb.mu.Unlock()
@@ -176,8 +178,8 @@ func (s *Snapshot) EndFor(want func(d *Doc) bool) uint64 {
 	return 0
 }
 
-// Overtaken reports whether what was superseded since the snapshot was fixed has grown beyond the vbucket's share: the
-// consumer is too slow to be served from memory, and the snapshot holds nothing any more.
+// Overtaken reports whether the versions superseded since the snapshot was fixed exceed the vbucket's share of
+// memory: the consumer is too slow to be served from memory, and the snapshot has released its versions.
 func (s *Snapshot) Overtaken() bool {
 	if s.vb == nil {
 		return false
@@ -187,7 +189,7 @@ func (s *Snapshot) Overtaken() bool {
 	return s.overtaken
 }
 
-// Close gives the snapshot up; it may be called more than once.
+// Close releases the snapshot; it may be called more than once.
 func (s *Snapshot) Close() {
 	if s.vb == nil {
 		return
@@ -202,10 +204,10 @@ func (s *Snapshot) closeLocked() {
 	s.vb = nil
 }
 
-// openSnapshots are those of a vbucket that hold versions; guarded by its lock.
+// openSnapshots tracks the snapshots of a vbucket that hold versions; guarded by its lock.
 type openSnapshots struct {
 	all        []*Snapshot // in the order in which they were fixed
-	superseded int64       // memory of all versions that were ever superseded
+	superseded int64       // total memory of all versions ever superseded
 }
 
 func (o *openSnapshots) add(s *Snapshot) {
@@ -213,7 +215,7 @@ func (o *openSnapshots) add(s *Snapshot) {
 	o.all = append(o.all, s)
 }
 
-// remove gives back what a snapshot holds.
+// remove releases what a snapshot holds.
 func (o *openSnapshots) remove(s *Snapshot) {
 	if i := slices.Index(o.all, s); i >= 0 {
 		o.all = slices.Delete(o.all, i, i+1)
@@ -221,8 +223,8 @@ func (o *openSnapshots) remove(s *Snapshot) {
 	s.list = nil
 }
 
-// supersede counts a version that was superseded, and takes what they hold from those for which that is more than limit
-// since they were fixed, which are the oldest: whoever reads them may stand still. Others are not affected.
+// supersede counts a superseded version, and overtakes the snapshots, the oldest ones, for which more than limit
+// bytes were superseded since they were fixed: their readers may be stuck. Other snapshots are not affected.
 func (o *openSnapshots) supersede(memory, limit int64) {
 	o.superseded += memory
 	for len(o.all) > 0 && o.superseded-o.all[0].fixed > limit {

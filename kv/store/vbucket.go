@@ -11,7 +11,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// State of a vbucket on this node, with the numbers of the protocol.
+// State is the state of a vbucket on this node, with the numbers of the protocol.
 type State byte
 
 // States of a vbucket.
@@ -36,22 +36,23 @@ func (s State) String() string {
 	return fmt.Sprintf("state(%d)", byte(s))
 }
 
-// Listener is told that a vbucket has something new: a durable version or another state. It is called with the vbucket
+// Listener is notified of changes of a vbucket: a durable version or another state. Notify is called with the vbucket
 // locked: it must return at once and must not call back.
 type Listener interface{ Notify() }
 
 const (
-	// maxFailoverEntries bounds a failover log; the oldest entries go first.
+	// maxFailoverEntries bounds a failover log; the oldest entries are dropped first.
 	maxFailoverEntries = 25
-	// gapEvery seqno is left out with Options.Gaps.
+	// gapEvery is the divisor of the seqnos that Options.Gaps leaves out.
 	gapEvery = 3
-	// pruneAt is the number of superseded versions from which a list is considered for pruning, pruneBytes their memory.
+	// pruneAt and pruneBytes are the number of superseded versions, and their memory, from which a list may be pruned.
 	pruneAt    = 512
 	pruneBytes = 64 << 10
 )
 
-// VBucket is one shard of a bucket: documents by collection and key, and by sequence number with only the newest
-// version of each. A change touches most of it: a version, its place among the seqnos, and what is counted of it.
+// VBucket is one shard of a bucket: documents by collection and key, and by seqno with only the newest version of
+// each. All fields share one lock because a change touches most of them: a version, its place in the list, and the
+// sums.
 type VBucket struct {
 	id     uint16
 	bucket *Bucket
@@ -65,11 +66,11 @@ type VBucket struct {
 	purge     uint64
 	maxCas    uint64
 	failover  timestamp.FailoverLog
-	window    SnapshotRange // of a replica: the snapshot that high is in
-	windowAt  uint64        // failed writes of the log when window was written to it
-	sealed    time.Time     // until then an active vbucket takes no writes
-	resetting bool          // its records in the log are about to be void: see steadyLocked
-	life      uint64        // how often it was emptied, or given up
+	window    SnapshotRange // on a replica: the snapshot that contains high
+	windowAt  uint64        // number of failed log writes when window was written
+	sealed    time.Time     // until then an active vbucket refuses writes
+	resetting bool          // its records in the log are about to be voided: see steadyLocked
+	life      uint64        // number of times it was emptied or given up
 	listeners map[Listener]struct{}
 	expiries  expiryHeap
 
@@ -77,23 +78,24 @@ type VBucket struct {
 
 	sums
 	open  openSnapshots
-	touch int // place in the current ticket; guarded by the committer
+	touch int // position in the current ticket; guarded by the committer
 }
 
-// sums are what a vbucket has. Superseded versions in its list count against the quota only beyond what it may keep.
+// sums holds a vbucket's totals. Superseded versions in its list count against the quota only beyond the list's
+// allowance.
 type sums struct {
 	items, tombstones int
 	bytes             int64 // memory of the newest versions
-	stale             int   // superseded versions
+	stale             int   // number of superseded versions
 	staleBytes        int64
 }
 
-// Kind of a change.
+// Kind is the kind of a change.
 type Kind int
 
 // Kinds of changes.
 const (
-	// Set stores, whether or not the key exists (with a CAS: only if it exists with it).
+	// Set stores a document whether or not the key exists (with a CAS: only if it exists with that CAS).
 	Set Kind = iota
 	// Add stores only a new key.
 	Add
@@ -101,17 +103,17 @@ const (
 	Replace
 	// Delete removes an existing key.
 	Delete
-	// Touch returns an existing key another expiry.
+	// Touch changes the expiry of an existing key.
 	Touch
-	// Edit returns a key the value that Change.Edit makes of its present one. An existing document keeps its flags and
+	// Edit sets the value that Change.Edit computes from the present one. An existing document keeps its flags and
 	// expiry.
 	Edit
-	// Bury puts a tombstone with a value of its own and the numbers Rev and NewCas, also where there is no document.
+	// Bury stores a tombstone with a value of its own and the numbers Rev and NewCas, even if there is no document.
 	Bury
 )
 
-// Change asks for one change of a document. Cas 0 means any. Expiry is absolute unix seconds, 0 for never. Key and
-// Value are copied.
+// Change describes one change of a document. Cas 0 matches any. Expiry is in absolute unix seconds, 0 for never. Key
+// and Value are copied.
 type Change struct {
 	Kind          Kind
 	Collection    uint32
@@ -119,25 +121,26 @@ type Change struct {
 	Flags, Expiry uint32
 	Datatype      byte
 	Cas           uint64
-	// Edit makes the new value and datatype for the kind Edit from the present version, nil when there is none; its error
-	// becomes that of Apply. It runs with the vbucket locked: it must return at once and must not call back. The value
-	// becomes the store's.
+	// Edit computes the new value and datatype for the kind Edit from the present version, nil if there is none; Apply
+	// returns its error. It runs with the vbucket locked: it must return at once and must not call back. The store takes
+	// ownership of the value.
 	Edit func(prev *Doc) (value []byte, datatype byte, err error)
-	// Rev and NewCas are those of a version that is buried, Expiry its time (0: now; an old one is forgotten soon); it
-	// gives way to one with a higher Rev, or as high a one and no lower CAS, unless Always.
+	// Rev and NewCas are the numbers of a buried version, Expiry its time (0: now; an old one is purged soon). It loses
+	// against a version with a higher Rev, or with the same Rev and no lower CAS, unless Always is set.
 	Rev, NewCas uint64
 	Always      bool
 }
 
-// Result of a change or a read. The answer, also when it is an error, may be given to a client only after Ticket.Wait.
+// Result is the result of a change or a read. The answer, even an error, may be sent to a client only after
+// Ticket.Wait.
 type Result struct {
 	Doc    *Doc
 	VBUUID uint64
 	Ticket *Ticket
 }
 
-// Apply makes a change. Errors: ErrNotMyVBucket, ErrNoCollection, ErrNotFound, ErrExists, ErrNoMemory, ErrTemporary,
-// and those of Change.Edit.
+// Apply applies a change. Errors: ErrNotMyVBucket, ErrNoCollection, ErrNotFound, ErrExists, ErrNoMemory,
+// ErrTemporary, and those of Change.Edit.
 func (v *VBucket) Apply(c Change) (Result, error) {
 	now := v.bucket.now()
 	v.mu.Lock()
@@ -171,7 +174,7 @@ func (v *VBucket) Apply(c Change) (Result, error) {
 	return Result{Doc: doc, VBUUID: v.failover[0].VBUUID, Ticket: t}, nil
 }
 
-// doc returns what a change makes of the document that there is, nil: of none.
+// doc returns the new version of a document; prev is the present one, nil if there is none.
 func (c *Change) doc(prev *Doc, now uint32) (*Doc, error) {
 	doc := &Doc{Key: string(c.Key), Collection: c.Collection, Flags: c.Flags, Expiry: c.Expiry, Datatype: c.Datatype}
 	switch c.Kind {
@@ -202,12 +205,12 @@ func (c *Change) doc(prev *Doc, now uint32) (*Doc, error) {
 	return doc, nil
 }
 
-// loses reports whether what a change buries is older than the newest version there is.
+// loses reports whether the version that a change buries is older than the newest existing one.
 func (c *Change) loses(newest *Doc) bool {
 	return newest != nil && !c.Always && (newest.Rev > c.Rev || newest.Rev == c.Rev && newest.Cas >= c.NewCas)
 }
 
-// tombstone is what remains of a version: the extended attributes of the system outlive the document.
+// tombstone returns the tombstone for a version: the system attributes outlive the document.
 func tombstone(prev *Doc, now uint32) Doc {
 	d := Doc{Key: prev.Key, Collection: prev.Collection, Deleted: true, DeleteTime: now}
 	if prev.Datatype&DatatypeXattr == 0 {
@@ -221,7 +224,7 @@ func tombstone(prev *Doc, now uint32) Doc {
 	return d
 }
 
-// check says whether a change may be made; prev is the live version, newest may be a tombstone.
+// check returns an error if a change may not be made; prev is the live version, newest may be a tombstone.
 func check(c Change, prev, newest *Doc) error {
 	switch {
 	case c.Kind == Bury && c.loses(newest):
@@ -236,10 +239,10 @@ func check(c Change, prev, newest *Doc) error {
 	return nil
 }
 
-// Get reads a document of the default collection; ErrNotFound when there is none.
+// Get reads a document of the default collection; it returns ErrNotFound if there is none.
 func (v *VBucket) Get(key []byte) (Result, error) { return v.Lookup(mcbp.DefaultCollection, key) }
 
-// Lookup reads a document; ErrNotFound when there is none, ErrNoCollection when there is no such collection.
+// Lookup reads a document; it returns ErrNotFound, or ErrNoCollection if there is no such collection.
 func (v *VBucket) Lookup(collection uint32, key []byte) (Result, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -256,7 +259,7 @@ func (v *VBucket) Lookup(collection uint32, key []byte) (Result, error) {
 	return Result{Doc: d, VBUUID: v.failover[0].VBUUID, Ticket: ticket}, nil
 }
 
-// livesLocked refuses a collection that the vbucket does not have.
+// livesLocked returns ErrNoCollection if the vbucket does not have the collection.
 func (v *VBucket) livesLocked(collection uint32) error {
 	if _, ok := v.collections.scopeOf(collection); !ok {
 		return fmt.Errorf("%w: %x in vbucket %d", ErrNoCollection, collection, v.id)
@@ -264,8 +267,8 @@ func (v *VBucket) livesLocked(collection uint32) error {
 	return nil
 }
 
-// liveLocked finds the live version of a key. An expired one is turned into a tombstone first. The ticket is that of
-// the newest version found, live or not: what the answer depends on.
+// liveLocked returns the live version of a key. It first turns an expired one into a tombstone. The ticket is that of
+// the newest version found, live or not: the answer depends on it.
 func (v *VBucket) liveLocked(collection uint32, key []byte, now uint32) (*Doc, *Ticket) {
 	d := v.docs[docID{collection, string(key)}]
 	if d == nil {
@@ -273,7 +276,7 @@ func (v *VBucket) liveLocked(collection uint32, key []byte, now uint32) (*Doc, *
 	}
 	if !d.Deleted && d.Expiry != 0 && d.Expiry <= now {
 		t, err := v.expireLocked(d, now)
-		if err != nil { // the disk is full: it is gone for clients all the same
+		if err != nil { // the disk is full: for clients the document is gone anyway
 			t = nil
 		}
 		return nil, t
@@ -291,9 +294,9 @@ func (v *VBucket) expireLocked(d *Doc, now uint32) (*Ticket, error) {
 	return v.putLocked(&gone)
 }
 
-// putLocked returns the version its numbers, appends it to the log's current ticket and installs it.
+// putLocked assigns numbers to a version, appends it to the log's current ticket and installs it.
 func (v *VBucket) putLocked(doc *Doc) (*Ticket, error) {
-	if v.sealedLocked(v.bucket.now()) { // also an expiry found by a reader
+	if v.sealedLocked(v.bucket.now()) { // also for an expiry found by a reader
 		return nil, ErrSealed
 	}
 	prev := v.docs[doc.id()]
@@ -301,7 +304,7 @@ func (v *VBucket) putLocked(doc *Doc) (*Ticket, error) {
 	if v.bucket.opts.Gaps && doc.Seqno%gapEvery == 0 {
 		doc.Seqno++
 	}
-	if doc.Rev == 0 { // it brings no numbers of its own
+	if doc.Rev == 0 { // unless it has numbers of its own
 		doc.Rev = 1
 		if prev != nil {
 			doc.Rev = prev.Rev + 1
@@ -335,7 +338,7 @@ func (v *VBucket) installLocked(doc, prev *Doc) {
 	}
 }
 
-// countLocked adds (sign 1) or removes (-1) a version from the vbucket's sums.
+// countLocked adds (sign 1) a version to, or subtracts (-1) it from, the vbucket's sums.
 func (v *VBucket) countLocked(d *Doc, sign int) {
 	switch {
 	case d.Deleted:
@@ -349,8 +352,8 @@ func (v *VBucket) countLocked(d *Doc, sign int) {
 	v.bucket.quota.add(int64(sign) * d.memory())
 }
 
-// supersedeLocked marks a version as superseded by another one, which counts against the quota no more (but see
-// fullLocked). Snapshots for which too much was superseded are overtaken.
+// supersedeLocked marks a version as superseded by another one, so that it no longer counts against the quota (but
+// see fullLocked). Snapshots for which too much was superseded are overtaken.
 func (v *VBucket) supersedeLocked(d *Doc, by uint64) {
 	d.next = by
 	v.staleLocked(d, 1)
@@ -366,23 +369,23 @@ func (v *VBucket) restoreLocked(d *Doc) {
 	v.countLocked(d, 1)
 }
 
-// staleLocked adds (sign 1) or removes (-1) a version from the sums of those that are superseded.
+// staleLocked adds (sign 1) a version to, or subtracts (-1) it from, the sums of superseded versions.
 func (v *VBucket) staleLocked(d *Doc, sign int) {
 	v.stale += sign
 	v.staleBytes += int64(sign) * d.memory()
 }
 
-// fullLocked reports whether more bytes would exceed the quota. Of superseded versions those count that are more than
-// the list may keep: they are not in the log yet, and cannot be pruned.
+// fullLocked reports whether more additional bytes would exceed the quota. Superseded versions count as far as they
+// exceed the list's allowance: they are not in the log yet, and cannot be pruned.
 func (v *VBucket) fullLocked(more int64) bool {
 	return v.bucket.quota.Full(more + max(0, v.staleBytes-v.staleMost()))
 }
 
-// staleMost is how many bytes of superseded versions the list may keep.
+// staleMost returns how many bytes of superseded versions the list may keep.
 func (v *VBucket) staleMost() int64 { return max(pruneBytes, v.bytes/4) }
 
-// crowdedLocked reports whether the list is to be pruned: it looks at no more than in proportion to what was written
-// since it was last.
+// crowdedLocked reports whether the list should be pruned. The thresholds keep the cost of pruning proportional to
+// what was written since the last pruning.
 func (v *VBucket) crowdedLocked() bool {
 	return v.stale >= pruneAt && v.stale*2 > len(v.list) || v.staleBytes > v.staleMost()
 }
@@ -403,7 +406,7 @@ func (v *VBucket) undo(doc, prev *Doc, high uint64) {
 		return
 	}
 	v.restoreLocked(prev)
-	if prev.Expiry != 0 { // its entry may have been used up by the expiry that is taken back
+	if prev.Expiry != 0 { // the expiry that is taken back may have consumed its entry
 		heap.Push(&v.expiries, expiryEntry{at: prev.Expiry, id: prev.id(), seqno: prev.Seqno})
 	}
 }
@@ -422,7 +425,7 @@ func (v *VBucket) publish(high uint64) {
 	v.notifyLocked()
 }
 
-// pruneLocked rebuilds the list without the superseded versions; open snapshots keep the old one.
+// pruneLocked rebuilds the list without superseded versions; open snapshots keep the old list.
 func (v *VBucket) pruneLocked() {
 	keep := make([]*Doc, 0, len(v.list)-v.stale+pruneAt)
 	for _, d := range v.list {
@@ -441,19 +444,19 @@ func (v *VBucket) notifyLocked() {
 	}
 }
 
-// searchLocked is the index of the first version with a seqno of at least seqno.
+// searchLocked returns the index of the first version with a seqno of at least seqno.
 func (v *VBucket) searchLocked(seqno uint64) int {
 	return sort.Search(len(v.list), func(i int) bool { return v.list[i].Seqno >= seqno })
 }
 
-// Subscribe adds a listener, Unsubscribe removes it.
+// Subscribe adds a listener.
 func (v *VBucket) Subscribe(l Listener) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.listeners[l] = struct{}{}
 }
 
-// Listeners is how many there are.
+// Listeners returns the number of listeners.
 func (v *VBucket) Listeners() int {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -471,15 +474,15 @@ func (v *VBucket) Unsubscribe(l Listener) {
 type Info struct {
 	ID    uint16
 	State State
-	// High is the last seqno that is durable and visible, Purge the highest seqno of a forgotten tombstone.
+	// High is the last seqno that is durable and visible, Purge the highest seqno of a purged tombstone.
 	High, Purge, MaxCas uint64
 	Items, Tombstones   int
 	Failover            timestamp.FailoverLog
-	// Window is the snapshot that High is in; of an active vbucket High itself.
+	// Window is the snapshot that contains High; for an active vbucket it is High itself.
 	Window SnapshotRange
 }
 
-// Info describes the vbucket.
+// Info returns a description of the vbucket.
 func (v *VBucket) Info() Info {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -489,28 +492,28 @@ func (v *VBucket) Info() Info {
 	}
 }
 
-// Status is Info without its failover log, for callers that ask often.
+// Status returns the state and the high seqno. It is cheaper than Info, for frequent callers.
 func (v *VBucket) Status() (State, uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.state, v.written
 }
 
-// Life tells one life of the vbucket from another: it changes when it is emptied or dead, whatever its state and seqno
-// are afterwards. No stream outlives it.
+// Life identifies one life of the vbucket: it changes when the vbucket is emptied or becomes dead, whatever its state
+// and seqno are afterwards. No stream outlives it.
 func (v *VBucket) Life() uint64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.life
 }
 
-// Flush makes an active vbucket anew: what it had is gone, and it is active at seqno 0 on a branch that shares nothing
-// with the one before. Nobody else may change its state meanwhile.
+// Flush recreates an active vbucket: its content is gone, and it is active at seqno 0 on a branch that shares nothing
+// with the previous one. The caller ensures that its state does not change meanwhile.
 func (v *VBucket) Flush() error {
 	if state, _ := v.Status(); state != Active {
 		return fmt.Errorf("%w: vbucket %d is %s", ErrNotMyVBucket, v.id, state)
 	}
-	for _, s := range []State{Dead, Active} { // what a dead one has is dropped before it becomes active
+	for _, s := range []State{Dead, Active} { // the content of a dead vbucket is dropped before it becomes active
 		if err := v.SetState(s); err != nil {
 			return err
 		}
@@ -518,7 +521,7 @@ func (v *VBucket) Flush() error {
 	return nil
 }
 
-// History is what decides about stream requests.
+// History returns the state, and what decides about stream requests.
 func (v *VBucket) History() (State, History) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -526,16 +529,16 @@ func (v *VBucket) History() (State, History) {
 		Life: v.life}
 }
 
-// Purged is the highest seqno of a forgotten tombstone.
+// Purged returns the highest seqno of a purged tombstone.
 func (v *VBucket) Purged() uint64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.purge
 }
 
-// SetState changes the vbucket's state. Becoming active begins a new branch where the last complete snapshot ended;
-// what a vbucket without a state still has of former times is dropped before it becomes active. One that is being
-// emptied keeps its state: ErrTemporary.
+// SetState changes the vbucket's state. Becoming active begins a new branch where the last complete snapshot ended. A
+// dead vbucket that still has old content is emptied before it becomes active. A vbucket that is being emptied keeps
+// its state: ErrTemporary.
 func (v *VBucket) SetState(s State) error {
 	v.mu.Lock()
 	stale := s == Active && v.state == Dead && v.high > 0
@@ -569,7 +572,7 @@ func (v *VBucket) changeLocked(s State) {
 			at = w.Start
 		}
 		v.branchLocked(v.bucket.newUUID(), at)
-		v.purge = min(v.purge, v.high) // of a snapshot that came in part
+		v.purge = min(v.purge, v.high) // of a snapshot received in part
 	case len(v.failover) == 0:
 		v.branchLocked(v.bucket.newUUID(), v.high)
 	}
@@ -582,7 +585,7 @@ func (v *VBucket) changeLocked(s State) {
 	v.state, v.sealed, v.collections.manifest = s, time.Time{}, 0
 }
 
-// branchLocked puts a new entry on top of the failover log, at seqno at.
+// branchLocked adds a new entry to the failover log, at seqno at.
 func (v *VBucket) branchLocked(uuid, at uint64) {
 	log := timestamp.FailoverLog{{VBUUID: uuid, Seqno: at}}
 	for _, e := range v.failover {
@@ -597,8 +600,8 @@ func (v *VBucket) recordLocked() vbRecord {
 	return vbRecord{State: v.state, High: v.written, Purge: v.purge, MaxCas: v.maxCas, Failover: v.failover}
 }
 
-// saveLocked appends the vbucket's state to the log; not while it is being emptied, behind the record of that:
-// ErrTemporary.
+// saveLocked appends the vbucket's state to the log. It returns ErrTemporary while the vbucket is being emptied,
+// because the record would follow the reset.
 func (v *VBucket) saveLocked() (*Ticket, error) {
 	if err := v.steadyLocked(); err != nil {
 		return nil, err
