@@ -110,7 +110,7 @@ func (a *Admin) answers(ctx context.Context) (*answers, error) {
 			all = append(all, s.failed[address])
 		}
 		err, at := errors.Join(all...), strings.Join(a.addresses, ", ")
-		if errors.Is(err, ErrRefused) || errors.Is(err, ErrNeedsTLS) || errors.Is(err, ErrNoTLS) { // at least one node does answer
+		if errors.Is(err, ErrRefused) || errors.Is(err, ErrNeedsTLS) || errors.Is(err, ErrNoTLS) { // a node answers
 			return nil, fmt.Errorf("no KV node at %s tells its state: %w", at, err)
 		}
 		return nil, fmt.Errorf("%w at %s: %w", ErrSilent, at, err)

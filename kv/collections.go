@@ -115,7 +115,7 @@ func (n *Node) getScopes(w http.ResponseWriter, r *http.Request) error {
 		return notFound(w)
 	}
 	m := n.cluster.manifest(bucket)
-	if user := callerOf(r); user != "" { // callers with only a certificate, or without TLS without credentials, see everything
+	if user := callerOf(r); user != "" { // others (see known) see everything
 		rights := n.rights(user, bucket)
 		m = rights.Shown(m)
 	}

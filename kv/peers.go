@@ -120,7 +120,7 @@ type Remote struct {
 func NewRemote(user, password string, timeout time.Duration, conf *tls.Config) Remote {
 	return Remote{User: user, Password: password, TLS: conf != nil, HTTP: &http.Client{
 		Timeout: timeout, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: conf},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // nodes send no redirects
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // nodes send none
 	}}
 }
 

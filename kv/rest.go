@@ -56,7 +56,7 @@ func (n *Node) restRoutes() []route.Route {
 		return route.Route{Method: "GET", Path: path, Role: who, Limit: adminTimeout, Handle: handle}
 	}
 	return []route.Route{
-		{Method: "GET", Path: pathPools, Role: route.Anybody(), Limit: adminTimeout, Handle: n.getPools}, // public, as in Couchbase
+		{Method: "GET", Path: pathPools, Role: route.Anybody(), Limit: adminTimeout, Handle: n.getPools}, // public
 		get(pathPool, enter, n.getPool), get(pathNodeServices, enter, n.getNodeServices),
 		get(pathBuckets, enter, n.getBuckets), get(pathBucket, see, n.getBucket), get(pathTerse, see, n.getTerse),
 		{Method: "GET", Path: pathTerseStream, Role: see, Stream: true, Places: n.mapStreams, Handle: n.streamTerse},
