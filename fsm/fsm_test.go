@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// machine feeds a state machine as Raft would.
+// machine drives a state machine as Raft does.
 type machine struct {
 	t     testing.TB
 	fsm   *fsm.FSM
@@ -135,7 +135,7 @@ func TestWait(t *testing.T) {
 			}
 		})
 	}
-	time.Sleep(10 * time.Millisecond) // most of them wait by now; the test holds either way
+	time.Sleep(10 * time.Millisecond) // most of them wait by now; the test is valid either way
 	for i := range 20 {
 		m.apply(projector("p", i))
 	}
@@ -172,7 +172,7 @@ func TestSnapshotAndRestore(t *testing.T) {
 		t.Fatal(err)
 	}
 	hash, at := statecontext.Hash(m.fsm.State()), m.index
-	m.apply(projector("p", 2)) // the snapshot stands still
+	m.apply(projector("p", 2)) // the snapshot does not change
 	var out sink
 	if err := snap.Persist(&out); err != nil || !out.closed {
 		t.Fatal(err, out.closed)

@@ -20,10 +20,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// receiver is an indexer that takes stability timestamps.
+// receiver is an indexer that accepts stability timestamps.
 type receiver struct {
 	mu       sync.Mutex
-	fails    bool // answers with an error what it has taken
+	fails    bool // it returns an error after it has stored the timestamps
 	told     wire.StabilityBases
 	newest   map[string]uint64 // by bucket: the seqno of vbucket 0
 	deltas   int
@@ -51,8 +51,8 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}).ServeHTTP(w, req)
 }
 
-// TestStabilityTravelsAsChanges: whatever an indexer knew before, it has what it was sent when the call has ended well,
-// and is sent changes of what it has.
+// TestStabilityTravelsAsChanges: whatever an indexer had before, it has what was sent once the call has succeeded,
+// and it gets deltas against what it has.
 func TestStabilityTravelsAsChanges(t *testing.T) {
 	r := &receiver{told: wire.StabilityBases{}, newest: map[string]uint64{}}
 	server := httptest.NewServer(r)
@@ -86,7 +86,7 @@ func TestStabilityTravelsAsChanges(t *testing.T) {
 	tell("changes", 2, "a", "b")
 	tell("one more bucket", 1, "a", "c")
 	r.told = wire.StabilityBases{}
-	tell("started again", 2, "a", "b") // told whole in a second request
+	tell("started again", 2, "a", "b") // sent in full by a second request
 	tell("changes after that", 2, "a", "b")
 	r.fails = true
 	tell("answer lost", 2, "a", "b")
@@ -98,7 +98,8 @@ func TestStabilityTravelsAsChanges(t *testing.T) {
 	}
 }
 
-// TestANewLeaderTellsChanges: of what the leader before has probably told. Who was not told so is told the whole.
+// TestANewLeaderTellsChanges: a new leader sends deltas against what the previous leader has probably sent. An
+// indexer without that base gets the full timestamp.
 func TestANewLeaderTellsChanges(t *testing.T) {
 	r := &receiver{told: wire.StabilityBases{}, newest: map[string]uint64{}}
 	server := httptest.NewServer(r)
@@ -129,12 +130,12 @@ func TestANewLeaderTellsChanges(t *testing.T) {
 	defer next.Close()
 	tell(next, 3, 1, 1, stable(2))
 	tell(next, 4, 1, 1)
-	tell(former, 5, 2, 1, stable(3)) // it was told 4
-	tell(next, 6, 1, 1, stable(5))   // what it told itself is older
-	tell(next, 7, 1, 1, stable(3))   // what it told itself is newer
+	tell(former, 5, 2, 1, stable(3)) // 4 was sent to it
+	tell(next, 6, 1, 1, stable(5))   // what it has sent itself is older
+	tell(next, 7, 1, 1, stable(3))   // what it has sent itself is newer
 }
 
-// TestWhatWasToldIsBounded: an indexer that is forgotten is told whole ones.
+// TestWhatWasToldIsBounded: an indexer that was evicted from the client's table gets full timestamps.
 func TestWhatWasToldIsBounded(t *testing.T) {
 	c := New(1, nil)
 	defer c.Close()

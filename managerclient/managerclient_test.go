@@ -22,11 +22,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// managers is a cluster whose members answer as they are told.
+// managers is a cluster whose members return prepared answers.
 type managers struct {
 	mu    sync.Mutex
 	asked []int
-	hung  int // this one answers no probe; -1: none
+	hung  int // this one answers no probes; -1: none
 	urls  []string
 }
 
@@ -69,7 +69,7 @@ func refuse(status int, code errcode.Code) func(http.ResponseWriter, *http.Reque
 	}
 }
 
-// leads answers as the leader, which is manager n.
+// leads returns a handler that answers as the leader, which is manager n.
 func leads(n int) func(http.ResponseWriter, *http.Request, *managers) {
 	return func(w http.ResponseWriter, r *http.Request, ms *managers) {
 		l := wire.Leader{ID: "m", REST: ms.urls[n]}
@@ -93,7 +93,7 @@ func same(a []int, b ...int) bool {
 	return true
 }
 
-// TestTheLeaderIsFoundAndKept: managers that know none are passed over, and the leader is asked first from then on.
+// TestTheLeaderIsFoundAndKept: managers without a leader are skipped, and the leader is tried first from then on.
 func TestTheLeaderIsFoundAndKept(t *testing.T) {
 	ms := start(t, refuse(503, errcode.NoLeader), refuse(504, errcode.Timeout), leads(2))
 	c := New(ms.urls, nil)
@@ -113,7 +113,7 @@ func TestTheLeaderIsFoundAndKept(t *testing.T) {
 	}
 }
 
-// TestALeaderThatIsGoneIsForgotten: the next manager is tried in the same call.
+// TestALeaderThatIsGoneIsForgotten: the same call tries the next manager.
 func TestALeaderThatIsGoneIsForgotten(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -133,16 +133,16 @@ func TestALeaderThatIsGoneIsForgotten(t *testing.T) {
 	}
 }
 
-// TestASilentLeaderDoesNotHoldAReport: it is given up in time for the next manager.
+// TestASilentLeaderDoesNotHoldAReport: a silent leader is abandoned in time for the next manager.
 func TestASilentLeaderDoesNotHoldAReport(t *testing.T) {
 	silent := func(_ http.ResponseWriter, r *http.Request, _ *managers) {
-		_, _ = io.Copy(io.Discard, r.Body) // only then does the server see that the client has gone
+		_, _ = io.Copy(io.Discard, r.Body) // only then does the server notice that the client is gone
 		<-r.Context().Done()
 	}
 	ms := start(t, silent, leads(1))
-	c := New(ms.urls, nil) // asks the silent one first
+	c := New(ms.urls, nil) // tries the silent one first
 	defer c.Close()
-	// a call has its own limit, which the second one may miss as well
+	// Each call has its own deadline, which the second manager may miss, too.
 	for deadline := time.Now().Add(time.Minute); ; ms.order() {
 		_, err := c.ReportProjector(t.Context(), &wire.ProjectorReport{ID: "p"})
 		if err == nil {
@@ -161,8 +161,8 @@ func stable(number uint64) wire.BucketStability {
 	return wire.BucketStability{Stability: timestamp.Stability{Ref: timestamp.Ref{Number: number}}}
 }
 
-// TestWhoHangsIsNotWaitedFor: a request that may take long goes to the next manager when the one that has it answers
-// nothing at all; one that answers probes has its time.
+// TestWhoHangsIsNotWaitedFor: a request that may take long goes to the next manager if the first one does not answer
+// at all; a manager that answers probes has its whole deadline.
 func TestWhoHangsIsNotWaitedFor(t *testing.T) {
 	const wait = time.Minute // of the request
 	release := make(chan struct{})
@@ -197,11 +197,11 @@ func TestWhoHangsIsNotWaitedFor(t *testing.T) {
 	}
 }
 
-// detectorLook is about how often a wait is looked at.
+// detectorLook is about the interval at which a wait is checked.
 const detectorLook = 20 * time.Millisecond
 
-// TestWaitsKeepNoOthersWaiting: however many scans wait for a timestamp, the leader hears of the indexer, and of its
-// clients' tickets, as if there were none; and those that there is no connection for wait for one.
+// TestWaitsKeepNoOthersWaiting: however many scans wait for a timestamp, the leader receives the indexer's reports
+// and its clients' tickets as if there were none. Scans beyond the number of connections wait for one.
 func TestWaitsKeepNoOthersWaiting(t *testing.T) {
 	waiting, release := make(chan struct{}, waitsAtOnce+1), make(chan struct{})
 	ms := start(t, func(w http.ResponseWriter, r *http.Request, _ *managers) {
@@ -235,7 +235,7 @@ func TestWaitsKeepNoOthersWaiting(t *testing.T) {
 			t.Fatal("the scans do not come to wait")
 		}
 	}
-	// Each call has its own limit, which a machine that stands still may miss.
+	// Each call has its own deadline, which a machine that pauses may miss.
 	report := func() error { _, err := c.ReportIndexer(ctx, &wire.IndexerReport{UUID: "u"}); return err }
 	ticket := func() error { _, err := c.CheckTicket(ctx, ms.urls[0], "t"); return err }
 	for _, try := range []func() error{report, ticket} {
@@ -253,8 +253,8 @@ func TestWaitsKeepNoOthersWaiting(t *testing.T) {
 	free()
 }
 
-// TestAWaitInVainIsAnAnswer: a leader that has no timestamp in time is asked first also after that, and nobody else is
-// asked to wait as long once more.
+// TestAWaitInVainIsAnAnswer: a leader without a timestamp in time is still tried first afterwards, and no other
+// manager has to wait as long again.
 func TestAWaitInVainIsAnAnswer(t *testing.T) {
 	ms := start(t, refuse(504, errcode.Timeout), leads(0))
 	c := New(ms.urls, nil)
@@ -275,7 +275,7 @@ func TestAWaitInVainIsAnAnswer(t *testing.T) {
 	}
 }
 
-// TestARefusalIsAnAnswer: what the leader refuses is not asked of the others.
+// TestARefusalIsAnAnswer: a request that the leader refuses is not sent to the others.
 func TestARefusalIsAnAnswer(t *testing.T) {
 	ms := start(t, refuse(409, errcode.BootConflict), leads(1))
 	c := New(ms.urls, nil)

@@ -14,8 +14,9 @@ import (
 	"tidemark/wire"
 )
 
-// TestOrToken: who has no certificate is let in by a token that a manager calls good, which is asked once for a while;
-// one that it refuses is refused with its words, and none without being asked.
+// TestOrToken: a client without a certificate is admitted with a token that a manager finds valid, which is then
+// cached for a while. A token that the manager refuses is refused with its message, and a client without a token
+// without a request.
 func TestOrToken(t *testing.T) {
 	asked := 0
 	ms := start(t, func(w http.ResponseWriter, r *http.Request, ms *managers) {
@@ -66,7 +67,7 @@ func TestOrToken(t *testing.T) {
 	}
 }
 
-// TestTokensOfOneHost: whoever shows many tokens whose check takes long leaves places for the checks of others.
+// TestTokensOfOneHost: a host with many tokens whose checks take long leaves slots for the checks of other hosts.
 func TestTokensOfOneHost(t *testing.T) {
 	ms := start(t, func(w http.ResponseWriter, r *http.Request, _ *managers) {
 		var req wire.TokenCheck
@@ -77,7 +78,7 @@ func TestTokensOfOneHost(t *testing.T) {
 	})
 	c := New(ms.urls, nil)
 	defer c.Close()
-	for range 3 * tokensAtOnce / 4 { // they hang
+	for range 3 * tokensAtOnce / 4 { // these hang
 		if err := c.tokens.asking.Enter("10.0.0.66"); err != nil {
 			t.Fatal(err)
 		}

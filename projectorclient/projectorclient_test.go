@@ -13,8 +13,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestOneThatHangsHoldsNoOtherUp: of two projectors behind one port one answers nothing. The calls to it that there is
-// no room for wait, and those to the other one do not; when it answers again, nothing of it is left.
+// TestOneThatHangsHoldsNoOtherUp: of two projectors behind one port one does not answer. Calls to it beyond the limit
+// wait, calls to the other one do not; once it answers again, nothing of it is left in the client.
 func TestOneThatHangsHoldsNoOtherUp(t *testing.T) {
 	const limit = 2
 	goOn, under := make(chan struct{}), make(chan struct{}, 3*limit)
@@ -66,8 +66,8 @@ func TestOneThatHangsHoldsNoOtherUp(t *testing.T) {
 	}
 }
 
-// TestKindsHoldOneAnotherUpInNothing: while a projector's KV is slow to begin streams, as many as may be asked for at a
-// time, the projector says where KV is and ends other streams; and the other way round.
+// TestKindsHoldOneAnotherUpInNothing: while a projector's KV is slow to begin streams and the limit of stream calls
+// is used up, the projector still returns seqnos and stops other streams; and the other way round.
 func TestKindsHoldOneAnotherUpInNothing(t *testing.T) {
 	const limit = 2
 	kinds := []struct {
@@ -112,7 +112,7 @@ func TestKindsHoldOneAnotherUpInNothing(t *testing.T) {
 				continue
 			}
 			err := other.ask(ctx, c, server.URL)
-			for err != nil && ctx.Err() == nil { // the machine may stand still for as long as a call may take
+			for err != nil && ctx.Err() == nil { // the machine may pause for as long as a call may take
 				err = other.ask(ctx, c, server.URL)
 			}
 			if err != nil {

@@ -11,12 +11,12 @@ import (
 	"tidemark/partition"
 )
 
-// work in progress, as tests see it: steps, and what is seen of each and of each node.
+// world is the work in progress as tests define it: steps, and the observations of each step and node.
 type world struct {
 	steps  []partition.Rebalance
 	seen   []Seen // by step
 	nodes  map[index.NodeID]SeenNode
-	looked int // how often a step was looked at
+	looked int // how often a step was examined
 }
 
 func (w *world) add(y partition.Rebalance, s Seen) {
@@ -80,7 +80,7 @@ func TestAdvance(t *testing.T) {
 	}
 }
 
-// A node that is lost sends nothing: as many copies of it are made anew at a time as the others receive.
+// A lost node sends nothing: the number of its copies made anew at a time is limited only by the receivers.
 func TestWhatIsLostSendsNothing(t *testing.T) {
 	w := &world{nodes: map[index.NodeID]SeenNode{}}
 	for i := range 6 {
@@ -101,8 +101,8 @@ func TestWhatIsLostSendsNothing(t *testing.T) {
 	}
 }
 
-// A rebalance of very many steps costs as much as the few that are under way: those that wait for room are not looked
-// at, nor those whose node is away.
+// A rebalance with very many steps costs as much as the few in progress: steps that wait for capacity, or whose node
+// is away, are not examined.
 func TestStepsThatWaitAreNotLookedAt(t *testing.T) {
 	w := &world{nodes: map[index.NodeID]SeenNode{2: {Away: 1}}}
 	for i := range MaxBegun {
@@ -120,7 +120,7 @@ func TestStepsThatWaitAreNotLookedAt(t *testing.T) {
 	}
 }
 
-// However steps go on: no node has more in work than it may, and all come to an end.
+// In any course of events no node has more steps in progress than allowed, and all steps end.
 func TestAdvanceKeepsToBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := Bounds{Sends: rapid.IntRange(1, 2).Draw(t, "sends"), Receives: rapid.IntRange(1, 2).Draw(t, "receives"),

@@ -10,7 +10,7 @@ import (
 	"tidemark/partition"
 )
 
-// crowd is 16,384 copies on the first nodes of 32, in zones, where chance has put them.
+// crowd returns 16,384 copies placed at random on the first nodes of 32, in zones.
 func crowd(seed int64, indexes, replicas, zones, on int) *Cluster {
 	r := rand.New(rand.NewSource(seed))
 	c := &Cluster{Revision: 7}
@@ -38,7 +38,7 @@ func crowd(seed int64, indexes, replicas, zones, on int) *Cluster {
 	return c
 }
 
-// mixed is a crowd whose nodes and indexes differ in all that there is.
+// mixed is a crowd whose nodes and indexes differ in every property.
 func mixed(seed int64, indexes, replicas, on int, capacity uint32, restricted bool) *Cluster {
 	r := rand.New(rand.NewSource(seed))
 	c := crowd(seed, indexes, replicas, 0, on)
@@ -59,8 +59,8 @@ func mixed(seed int64, indexes, replicas, on int, capacity uint32, restricted bo
 	return c
 }
 
-// TestFewSearches holds what the time of a plan hangs on: how often the network of all slices is searched. It was
-// thousands of times where nodes differ in capacity, or indexes in where they may lie: minutes.
+// TestFewSearches bounds what determines the time of a plan: the number of searches in the network of all slices. It
+// was thousands, and took minutes, where nodes differ in capacity or indexes in their allowed nodes.
 func TestFewSearches(t *testing.T) {
 	for _, tc := range []struct {
 		indexes, replicas, on int
@@ -85,8 +85,8 @@ func TestFewSearches(t *testing.T) {
 	}
 }
 
-// BenchmarkCrowd plans for 16,384 copies on 32 nodes: put there by chance; as even as can be; a node of those lost, and
-// back again; all of them on half of the nodes; none there yet; and with all that nodes and indexes may differ in.
+// BenchmarkCrowd plans for 16,384 copies on 32 nodes: placed at random; balanced; with a lost node, and with it back;
+// all on half of the nodes; with none placed yet; and with nodes and indexes that differ in every property.
 func BenchmarkCrowd(b *testing.B) {
 	after := func(c *Cluster, role Role) *Cluster {
 		p, err := Make(c, Options{})

@@ -14,8 +14,8 @@ import (
 	"tidemark/partition"
 )
 
-// TestGrowth runs testdata/growth: "bounds" says when an index is split by itself, "look" what is known at a moment, an
-// index a line with the bytes of its slices, and what else goes on; it shows what is split, and why others wait.
+// TestGrowth runs testdata/growth: "bounds" sets when an index is split automatically, "look" is an observation with
+// one index per line, its slices' bytes, and what else is in progress; it prints what is split, and why others wait.
 func TestGrowth(t *testing.T) {
 	datadriven.Walk(t, "testdata/growth", func(t *testing.T, path string) {
 		g, bounds, now := &Growing{}, GrowthBounds{}, int64(1_000_000)
@@ -54,7 +54,7 @@ func TestGrowth(t *testing.T) {
 	})
 }
 
-// sizesOf reads an index: its id, what it is, and the bytes of its slices (10x4: four of 10).
+// sizesOf parses an index: its id, its properties, and the bytes of its slices (10x4: four of 10).
 func sizesOf(t *testing.T, f []string) Sizes {
 	id, err := strconv.ParseUint(f[0], 10, 32)
 	if err != nil {
@@ -96,7 +96,7 @@ func sizesOf(t *testing.T, f []string) Sizes {
 	return s
 }
 
-// numbersOf reads numbers, one of each slice.
+// numbersOf parses one number per slice.
 func numbersOf(t *testing.T, list string) (all []uint64) {
 	for text := range strings.SplitSeq(list, ",") {
 		number, times, many := strings.Cut(text, "x")
@@ -141,8 +141,8 @@ func shownMerges(next *Split, waits map[index.ID]string) string {
 	return w.String()
 }
 
-// Whatever its slices have, an index that is split gets more of them, never more than there may be, and the mean is
-// then no more than a slice may have, if so many suffice.
+// Whatever sizes its slices have, an index that is split gets more slices, never more than the maximum, and the mean
+// is then within the bound, if that many slices suffice.
 func TestGrowthGivesSlicesEnough(t *testing.T) {
 	for _, ranges := range []bool{false, true} {
 		for slices := 1; slices <= partition.MaxPartitions; slices = 3*slices/2 + 1 {

@@ -11,15 +11,15 @@ import (
 	"tidemark/partition"
 )
 
-// leftRun is a rebalance in steps of time, as Advance lets it go: a step takes the first half of its overhead, beside
-// others, then its bytes, one copy at a time at each node, and then the rest of its overhead.
+// leftRun simulates a rebalance as Advance runs it: a step takes the first half of its overhead, in parallel with
+// others, then its bytes, one copy at a time per node, and then the rest of its overhead.
 type leftRun struct {
 	work   []Work
 	steps  world
-	waits  [][2]float64 // seconds of overhead that are still to come
-	got    []float64    // bytes
+	waits  [][2]float64 // remaining seconds of overhead
+	got    []float64    // bytes transferred
 	bounds Bounds
-	speed  float64 // bytes a second
+	speed  float64 // bytes per second
 	watch  Watch
 }
 
@@ -66,7 +66,7 @@ func (r *leftRun) tick(dt float64) (over bool) {
 	return over
 }
 
-// left is what is said of the time that is left; presumed is what is known of its pace before.
+// left returns the estimated remaining time; presumed is the presumed pace.
 func (r *leftRun) left(nowMS int64, presumed Pace) (times float64, known bool) {
 	var works []Work
 	r.watch.Look(1, nowMS)
@@ -85,8 +85,8 @@ func (r *leftRun) left(nowMS int64, presumed Pace) (times float64, known bool) {
 	return Left(works, r.bounds, r.watch.Pace(presumed))
 }
 
-// Rebalances of TestGrow of package e2e/data with 60,000 documents, on two cores that had much else to do: from where
-// to where a step moved a copy, of how many KiB, and how many seconds that took.
+// Rebalances of TestGrow in package e2e/data with 60,000 documents, on two busy cores: source and destination of each
+// step, KiB, and seconds.
 const (
 	threeToFive = "0>4 1507 1.13, 1>3 1479 0.86, 2>3 1245 0.98, 0>4 1245 1.12, 2>3 1208 0.85, 0>4 1146 0.61, " +
 		"2>4 1191 1.01, 0>3 1076 0.76, 2>3 1147 0.89, 1>4 1076 0.73, 1>3 1047 1.19, 2>4 1047 1.36, " +
@@ -97,7 +97,7 @@ const (
 		"3>2 903 1.48"
 )
 
-// measured reads one of them, for leftRun.
+// measured parses one of them for leftRun.
 func measured(t *testing.T, steps string) (work []Work, overhead func(i int) float64) {
 	var seconds []float64
 	for _, step := range strings.Split(steps, ", ") {
@@ -112,9 +112,9 @@ func measured(t *testing.T, steps string) (work []Work, overhead func(i int) flo
 	return work, func(i int) float64 { return seconds[i] }
 }
 
-// TestLeft: what is said of the time that is left is right within a quarter from the first tenth on (near the end,
-// where a quarter is next to nothing, within a twentieth of the whole time). That steps get slower while it goes on
-// nobody foresees: where they did, it is right within some more.
+// TestLeft: the estimated remaining time is right within a quarter from the first tenth on (near the end, where a
+// quarter is next to nothing, within a twentieth of the total). A slowdown during the rebalance cannot be foreseen:
+// where there was one, the estimate is less exact.
 func TestLeft(t *testing.T) {
 	const MiB, presumed = 1 << 20, 64 << 20
 	slowing := map[string]float64{"five to four, measured": 0.35}
@@ -171,7 +171,7 @@ func TestLeft(t *testing.T) {
 				if now += 0.05; now > 1e5 {
 					t.Fatal("it never ends")
 				}
-				if i%4 != 0 { // what indexers report comes every 200 ms
+				if i%4 != 0 { // indexers report every 200 ms
 					continue
 				}
 				times, known := r.left(int64(1000*now), Pace{BytesPerSecond: presumed, Overhead: 0.5})

@@ -16,7 +16,7 @@ import (
 	"tidemark/partition"
 )
 
-// draw makes a small cluster; copies lie anywhere that the state allows.
+// draw draws a small cluster whose copies are anywhere that the state allows.
 func draw(t *rapid.T) *Cluster {
 	c := &Cluster{Revision: 7}
 	n := rapid.IntRange(1, 4).Draw(t, "nodes")
@@ -48,12 +48,12 @@ func draw(t *rapid.T) *Cluster {
 	return c
 }
 
-// goal is what a placement is judged by, in this order.
+// goal ranks a placement, in this order.
 type goal [4]int64
 
 func (g goal) less(o goal) bool { return slices.Compare(g[:], o[:]) < 0 }
 
-// judge looks at the copies on usable nodes only, given as sets of places in c.Nodes, one for each slice of each index.
+// judge ranks the copies on usable nodes, given as sets of positions in c.Nodes, one per slice of each index.
 func judge(c *Cluster, sets []int) (g goal) {
 	load := map[index.NodeID]int{}
 	at := 0
@@ -90,7 +90,7 @@ func judge(c *Cluster, sets []int) (g goal) {
 	return g
 }
 
-// sets returns the choices that each slice has.
+// choices returns the possible node sets of each slice.
 func choices(c *Cluster) (all [][]int) {
 	for i := range c.Indexes {
 		x := &c.Indexes[i]
@@ -152,10 +152,10 @@ func chosen(c *Cluster) (sets []int) {
 	return sets
 }
 
-// TestPlanIsTheBestOfAll compares with exhaustive search, on thousands of small clusters.
+// TestPlanIsTheBestOfAll compares plans with an exhaustive search on thousands of small clusters.
 func TestPlanIsTheBestOfAll(t *testing.T) {
 	checks := 0
-	for range 20 { // rapid draws a hundred each time
+	for range 20 { // rapid draws a hundred cases each time
 		rapid.Check(t, func(t *rapid.T) {
 			checks++
 			c := draw(t)
@@ -173,7 +173,7 @@ func TestPlanIsTheBestOfAll(t *testing.T) {
 		})
 	}
 	least := 2000
-	if testing.Short() { // of which rapid draws a fifth
+	if testing.Short() { // then rapid draws a fifth
 		least = 400
 	}
 	if checks < least {
@@ -181,7 +181,7 @@ func TestPlanIsTheBestOfAll(t *testing.T) {
 	}
 }
 
-// sound checks what holds for every plan.
+// sound verifies what holds for every plan.
 func sound(t interface {
 	Helper()
 	Fatalf(string, ...any)
@@ -252,7 +252,7 @@ func sound(t interface {
 			t.Fatalf("%s has %d copies, %d bytes; told: %+v", n.Name, have, bytes, n)
 		}
 	}
-	// What is done needs nothing: steps taken twice, and a plan made anew.
+	// A completed plan needs nothing: steps taken twice change nothing, and a new plan is empty.
 	if again := after.After(p.Steps, 2000); !reflect.DeepEqual(again, after) {
 		t.Fatalf("taken twice:\n%s\n%s", after.Draw(), again.Draw())
 	}
@@ -269,7 +269,7 @@ func sound(t interface {
 	}
 }
 
-// Any prefix of the steps, in any order within a round, leaves a placement that the rest still fits.
+// After any prefix of the steps, in any order within a round, the rest still fits the placement.
 func TestPlansCanBeTakenInPart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := draw(t)
@@ -288,16 +288,16 @@ func TestPlansCanBeTakenInPart(t *testing.T) {
 	})
 }
 
-// TestPartsOfAPlanSpreadOverZones: a repair by itself takes the repairs of a plan alone, ALTER INDEX the further
-// replicas alone. No zone to which these go has more copies of a slice that are not lost then than some zone has when
-// all of the plan is done.
+// TestPartsOfAPlanSpreadOverZones: an automatic repair takes only the repairs of a plan, ALTER INDEX only the
+// additional replicas. No zone that receives these then has more copies of a slice that are not lost than the fullest
+// zone after the whole plan.
 func TestPartsOfAPlanSpreadOverZones(t *testing.T) {
-	for range 5 { // rapid draws a hundred each time
+	for range 5 { // rapid draws a hundred cases each time
 		rapid.Check(t, func(t *rapid.T) {
 			c := draw(t)
 			kind, not := Repair, Role(255)
 			if rapid.Bool().Draw(t, "adds") {
-				kind, not = Add, Lost // of which the repairs come first
+				kind, not = Add, Lost // the repairs come first
 			}
 			for i := range c.Nodes {
 				if c.Nodes[i].Role == not {
@@ -323,7 +323,7 @@ func TestPartsOfAPlanSpreadOverZones(t *testing.T) {
 	}
 }
 
-// inZones counts the copies of each slice that are not lost.
+// inZones returns the number of copies of each slice per zone, without lost ones.
 func inZones(c *Cluster) map[sliceKey]map[string]int {
 	all := map[sliceKey]map[string]int{}
 	for _, x := range c.Indexes {
@@ -437,7 +437,7 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// grid makes a cluster of nodes in zones, whose indexes have their copies one node after the other.
+// grid returns a cluster of nodes in zones whose indexes have their copies on consecutive nodes.
 func grid(nodes, zones, indexes, slicesOf, replicas int) *Cluster {
 	c := &Cluster{Revision: 7}
 	for i := range nodes {
@@ -462,7 +462,7 @@ func grid(nodes, zones, indexes, slicesOf, replicas int) *Cluster {
 	return c
 }
 
-// A new node takes its share and no more; one that goes gives what it has; one that is lost is replaced.
+// A new node gets its share and no more; a leaving node gives all it has; a lost node is replaced.
 func TestNoMoreMovesThanMustBe(t *testing.T) {
 	c := grid(4, 0, 5, 8, 1) // 80 copies, 20 on each
 	c.Nodes = append(c.Nodes, Node{ID: 5, Name: "i5"})
@@ -485,8 +485,8 @@ func TestNoMoreMovesThanMustBe(t *testing.T) {
 	}
 }
 
-// TestBytesFollowTheShares: where the slices of each index are of one size and nodes of one capacity, no node has more
-// or less than its share by as much as one slice of each index.
+// TestBytesFollowTheShares: if the slices of each index have one size and the nodes one capacity, the bytes of each
+// node differ from its share by less than one slice of each index.
 func TestBytesFollowTheShares(t *testing.T) {
 	for seed := range int64(200) {
 		r := rand.New(rand.NewSource(seed))
@@ -516,7 +516,7 @@ func TestBytesFollowTheShares(t *testing.T) {
 	}
 }
 
-// large is the bar of docs/performance.md: 1000 slices with two replicas on 64 nodes in 8 zones, four of them new.
+// large is the target in docs/performance.md: 1000 slices with two replicas on 64 nodes in 8 zones, four of them new.
 func large(seed int64) *Cluster {
 	r := rand.New(rand.NewSource(seed))
 	c := grid(64, 8, 125, 8, 2)
@@ -546,7 +546,7 @@ func TestLarge(t *testing.T) {
 	}
 }
 
-// BenchmarkPlan plans for four new nodes beside sixty.
+// BenchmarkPlan plans for four new nodes in addition to sixty.
 func BenchmarkPlan(b *testing.B) {
 	for _, random := range []bool{false, true} {
 		c := large(1)

@@ -108,7 +108,7 @@ func TestZones(t *testing.T) {
 	if load := check(t, ns, ps, 3, 2); load[4] != 3 {
 		t.Errorf("a replica of each slice belongs to zone b: %v", load)
 	}
-	if _, err = Place(ns, 3, 3); err != nil { // every node, whatever the zone
+	if _, err = Place(ns, 3, 3); err != nil { // on every node, whatever the zone
 		t.Fatal(err)
 	}
 }
@@ -145,7 +145,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestZonesOfManyCopies: where a slice has more copies than there are zones, each zone has some of them.
+// TestZonesOfManyCopies: if a slice has more copies than there are zones, each zone has some of them.
 func TestZonesOfManyCopies(t *testing.T) {
 	for name, tc := range map[string]struct {
 		zones    string
@@ -180,7 +180,7 @@ func TestZonesOfManyCopies(t *testing.T) {
 	}
 }
 
-// TestOptimal compares with exhaustive search over all placements.
+// TestOptimal compares with an exhaustive search over all placements.
 func TestOptimal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 6).Draw(t, "nodes")
@@ -225,7 +225,7 @@ func spread(ns []Node, load map[index.NodeID]int) (sum int64) {
 	return sum
 }
 
-// apart returns the sets of nodes of which as few as can be, by pairs, lie in one zone.
+// apart returns the sets of nodes with the fewest pairs in one zone.
 func apart(ns []Node, copies int) (sets []int) {
 	fewest := 1 << 30
 	for set := range 1 << len(ns) {
@@ -249,7 +249,7 @@ func apart(ns []Node, copies int) (sets []int) {
 	return sets
 }
 
-// exhaustive returns the least cost when each slice has one of these sets of nodes.
+// exhaustive returns the lowest cost if each slice is placed on one of these sets of nodes.
 func exhaustive(ns []Node, sliceCount int, sets []int, load map[index.NodeID]int) int64 {
 	if sliceCount == 0 {
 		return spread(ns, load)
@@ -267,7 +267,7 @@ func exhaustive(ns []Node, sliceCount int, sets []int, load map[index.NodeID]int
 	return best
 }
 
-// BenchmarkPlace is the bar of docs/performance.md: 1000 slices x 3 on 64 nodes under 100 ms.
+// BenchmarkPlace is the target in docs/performance.md: 1000 slices x 3 on 64 nodes in under 100 ms.
 func BenchmarkPlace(b *testing.B) {
 	ns := nodes(make([]int, 64)...)
 	for i := range ns {

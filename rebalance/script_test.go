@@ -14,8 +14,9 @@ import (
 )
 
 // TestScripts runs testdata: "cluster" reads nodes (name, zone, capacity, role) and indexes (name, replicas, then for
-// each slice the nodes of its replicas, - for none), and draws them; "change" alters some of it; "plan" plans; "run"
-// takes the steps of the plan, or those of some rounds or of a kind; "stale" asks whether the plan can still be run.
+// each slice the nodes of its replicas, - for none), and draws them; "change" changes some of it; "plan" plans; "run"
+// takes the steps of the plan, or those of some rounds or of a kind; "stale" checks whether the plan can still be
+// run.
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
 		s := &script{t: t, c: &Cluster{}}
@@ -175,7 +176,7 @@ func (s *script) show() string {
 	return b.String() + "\n"
 }
 
-// Whatever a file with a plan or a cluster holds, it is refused or it is a plan that fits.
+// A file with any plan or cluster is refused, or it is a plan that fits.
 func FuzzPlan(f *testing.F) {
 	c := grid(3, 2, 2, 2, 1)
 	c.Nodes[0].Role = Going
@@ -211,7 +212,7 @@ func FuzzPlan(f *testing.F) {
 		copies := map[index.CopyID]bool{}
 		for _, x := range c.Indexes {
 			if ids[x.ID] {
-				return // what steps mean is not clear
+				return // the meaning of the steps is unclear
 			}
 			ids[x.ID] = true
 			for _, o := range x.Copies {

@@ -9,15 +9,16 @@ import (
 	"tidemark/index"
 )
 
-// ground is what an index has, by cells of its keys: of a range each slice has neighbours, of a hash every n-th.
+// ground holds an index's load by cells of its keys: a slice of a range has adjacent cells, a slice of a hash every
+// n-th.
 type ground struct {
-	bytes, rates []uint64 // of each cell
-	starts       []int    // of a range: the first cell of each slice but the first
+	bytes, rates []uint64 // per cell
+	starts       []int    // of a range: the first cell of each slice except the first
 	slices       int
 	ranges       bool
 }
 
-// of is what a slice has of the cells.
+// of returns the sums of the cells per slice.
 func (g *ground) of(cells []uint64) []uint64 {
 	all := make([]uint64, g.slices)
 	for cell, n := range cells {
@@ -30,7 +31,7 @@ func (g *ground) of(cells []uint64) []uint64 {
 	return all
 }
 
-// become carries a split or merge out; it returns the slices that merges have made, all of a hash.
+// become carries out a split or merge; it returns the slices created by merges, for a hash all slices.
 func (g *ground) become(s *Split) {
 	switch {
 	case !g.ranges:
@@ -61,7 +62,7 @@ func (g *ground) become(s *Split) {
 	}
 }
 
-// quantiles cuts cells into at most n parts of about as much.
+// quantiles cuts cells into at most n parts of about equal size.
 func quantiles(of []uint64, first, end, n int) (starts []int) {
 	total, sum := uint64(0), uint64(0)
 	for _, x := range of[first:end] {
@@ -75,9 +76,9 @@ func quantiles(of []uint64, first, end, n int) (starts []int) {
 	return starts
 }
 
-// Whatever an index has, and however that swings by less than Slack, or by more in less time than it has to be calm, no
-// slice that a merge has made is ever above its bounds, there are never fewer slices than were asked for, and where
-// nothing swings the splits and merges come to an end, all splits first.
+// Whatever loads an index has, and however they vary by less than Slack, or by more for less time than slices have to
+// be calm, no slice created by a merge is ever above its bounds, and there are never fewer slices than requested.
+// Where nothing varies, splits and merges come to an end, all splits first.
 func TestSplitsAndMergesDoNotChaseEachOther(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cells := rapid.IntRange(1, 48).Draw(t, "cells")
@@ -88,7 +89,7 @@ func TestSplitsAndMergesDoNotChaseEachOther(t *testing.T) {
 			g.starts = quantiles(g.bytes, 0, cells, g.slices)
 			g.slices = len(g.starts) + 1
 		}
-		least := g.slices // it has more from the beginning: else nothing is merged that did not swing
+		least := g.slices // it had more from the beginning: otherwise nothing constant is merged
 		if g.ranges {
 			least = rapid.IntRange(1, g.slices).Draw(t, "least")
 		} else {
@@ -96,7 +97,7 @@ func TestSplitsAndMergesDoNotChaseEachOther(t *testing.T) {
 		}
 		bounds := GrowthBounds{Above: rapid.Uint64Range(0, 400).Draw(t, "above"), Rate: rapid.Uint64Range(0, 400).Draw(t,
 			"rate"), After: 3, Rest: 6, Calm: 6}
-		switch rapid.IntRange(0, 2).Draw(t, "by") { // one alone lets more be merged
+		switch rapid.IntRange(0, 2).Draw(t, "by") { // with one bound only, more slices can be merged
 		case 0:
 			bounds.Rate = 0
 		case 1:
@@ -108,7 +109,7 @@ func TestSplitsAndMergesDoNotChaseEachOther(t *testing.T) {
 		times := uint64(10)
 		for i := range 400 {
 			switch {
-			case how == "pulses": // one in less time than there has to be calm
+			case how == "pulses": // one within the time that slices have to be calm
 				times = 10 + 400*uint64(i%5/4)
 			case swings && i%20 == 0:
 				times = rapid.SampledFrom([]uint64{10, 20, 10*Slack - 1}).Draw(t, "times")
@@ -132,10 +133,10 @@ type chase struct {
 	least, splits                    int
 	now, made                        int64
 	firstMerge, lastMerge, lastSplit int64
-	merged                           []bool // by cell, that it is in a slice which a merge has made
+	merged                           []bool // per cell: it is in a slice created by a merge
 }
 
-// look is a moment at which everything is times/10 of the least that it ever is.
+// look makes an observation at which every load is times/10 of its minimum.
 func (c *chase) look(times uint64) {
 	scaled := func(cells []uint64) []uint64 {
 		all := c.g.of(cells)
@@ -159,7 +160,7 @@ func (c *chase) look(times uint64) {
 		c.t.Fatalf("both: %+v and %+v", next, merge)
 	case next != nil:
 		before, starts := c.g.slices, slices.Clone(c.g.starts)
-		// cut where it is cut already: what finds the cuts refuses that
+		// It is cut at the same values: the search for values refuses that.
 		if c.g.become(next); c.g.slices == before && slices.Equal(c.g.starts, starts) {
 			return
 		}
@@ -176,7 +177,7 @@ func (c *chase) look(times uint64) {
 	}
 }
 
-// note remembers which cells are in slices that a merge makes.
+// note records which cells are in slices created by a merge.
 func (c *chase) note(m *Split) {
 	if c.merged == nil {
 		c.merged = make([]bool, len(c.g.bytes))
@@ -188,7 +189,7 @@ func (c *chase) note(m *Split) {
 	}
 }
 
-// check finds a slice above its bounds that a merge has made.
+// check finds a slice above its bounds that was created by a merge.
 func (c *chase) check(s *Sizes) {
 	for cell, merged := range c.merged {
 		slice := cell % c.g.slices

@@ -5,12 +5,12 @@ import (
 	"testing"
 )
 
-// TestWatchLearns: what is presumed of steps gives way to what was seen of those that were looked at from their
-// beginning to their end; a leader that comes in the middle learns nothing from the ones that had begun before.
+// TestWatchLearns: presumed values are replaced by the measurements of steps observed from beginning to end; a leader
+// that takes over during a rebalance measures nothing of steps that had begun before.
 func TestWatchLearns(t *testing.T) {
 	presumed := Pace{BytesPerSecond: 100, Overhead: 1}
 	var w Watch
-	run := func(step uint32, fromMS, bytes, seconds int64) { // bytes come in the middle, half of the time
+	run := func(step uint32, fromMS, bytes, seconds int64) { // the bytes come in the middle, for half of the time
 		for ms := int64(0); ms <= seconds*1000; ms += 250 {
 			w.Look(7, fromMS+ms)
 			part := (float64(ms)/1000 - float64(seconds)/4) / float64(seconds) * 2
@@ -24,7 +24,7 @@ func TestWatchLearns(t *testing.T) {
 	if w.Pace(presumed) != presumed {
 		t.Fatal(w.Pace(presumed))
 	}
-	run(1, 1000, 1000, 8) // it goes on when the first look comes: nobody knows since when
+	run(1, 1000, 1000, 8) // in progress at the first observation: its beginning is unknown
 	if p := w.Pace(presumed); p.Overhead != 1 || math.Abs(p.BytesPerSecond-250) > 1 {
 		t.Fatalf("the first: %+v", p)
 	}
@@ -40,8 +40,8 @@ func TestWatchLearns(t *testing.T) {
 	}
 }
 
-// TestWatchKeepsTheMost: of a step counts the most that was seen of it, as what files bring and what is behind them are
-// counted one after the other.
+// TestWatchKeepsTheMost: the largest observed fraction of a step counts, because bytes from files and what follows
+// them are counted one after the other.
 func TestWatchKeepsTheMost(t *testing.T) {
 	var w Watch
 	for i, c := range []struct{ is, counts float64 }{{0.2, 0.2}, {0.7, 0.7}, {0.1, 0.7}, {0.8, 0.8}} {
@@ -53,7 +53,7 @@ func TestWatchKeepsTheMost(t *testing.T) {
 	}
 }
 
-// TestWatchOfUnknownSizes: copies of which nobody has said how large they are say nothing of how quick bytes come.
+// TestWatchOfUnknownSizes: copies of unknown size are not used to measure the transfer rate.
 func TestWatchOfUnknownSizes(t *testing.T) {
 	var w Watch
 	presumed := Pace{BytesPerSecond: 100, Overhead: 0.5}

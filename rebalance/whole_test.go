@@ -9,7 +9,8 @@ import (
 	"tidemark/partition"
 )
 
-// drawn is a small cluster in which capacities, zones, roles and the nodes of an index differ, and copies are missing.
+// drawn returns a small cluster in which capacities, zones, roles and the nodes of an index differ, and copies are
+// missing.
 func drawn(r *rand.Rand) *Cluster {
 	c := &Cluster{Revision: 1}
 	nodes, capacities := 1+r.Intn(9), []int{1, 4, 1000}[r.Intn(3)]
@@ -47,7 +48,7 @@ func drawn(r *rand.Rand) *Cluster {
 	return c
 }
 
-// TestEverySliceHasItsNodes: a plan that counts as proved leaves out none of the copies that are wanted.
+// TestEverySliceHasItsNodes: a plan that counts as proved places all wanted copies.
 func TestEverySliceHasItsNodes(t *testing.T) {
 	r := rand.New(rand.NewSource(11))
 	for i := range 3000 {

@@ -8,7 +8,7 @@ import (
 	"tidemark/partition"
 )
 
-// seen names indexers as they are registered now.
+// seen returns indexers as they are registered now.
 func (n *node) seen(nodes ...index.NodeID) (all []SeenIndexer) {
 	for _, x := range nodes {
 		all = append(all, SeenIndexer{Node: x, ModifiedCAS: n.state.Indexer(x).ModifiedCAS})
@@ -16,7 +16,8 @@ func (n *node) seen(nodes ...index.NodeID) (all []SeenIndexer) {
 	return all
 }
 
-// absent is since when an indexer is away, and since when its repair is counted; 0, 0 when it is there.
+// absent returns since when an indexer is offline and from when its repair is counted, both in state time; 0, 0 if it
+// is online.
 func (n *node) absent(x index.NodeID) (since, repair int64) {
 	if a := n.state.Indexer(x).Offline; a != nil {
 		return a.StateMS, a.RepairMS
@@ -24,7 +25,7 @@ func (n *node) absent(x index.NodeID) (since, repair int64) {
 	return 0, 0
 }
 
-// goldenAbsence has indexers that go, come back and stay away, a repair that is cancelled, and a restore.
+// goldenAbsence has indexers that go offline, come back and stay offline, a cancelled repair, and a restore.
 func goldenAbsence(t testing.TB) *node {
 	n := cluster(t)
 	id := n.must(create("x", 0, 0, 1)).Index
@@ -44,8 +45,8 @@ func goldenAbsence(t testing.TB) *node {
 	return n
 }
 
-// TestAbsences: since when an indexer is away stays through terms, clocks that are set, another boot and a snapshot,
-// until it is noted as back. What is so already is no update, nor is what was said of another registration.
+// TestAbsences: the start of an absence survives terms, clock changes, another boot and a snapshot, until the indexer
+// is recorded as back. Recording the present state, or the state of an earlier registration, is not an update.
 func TestAbsences(t *testing.T) {
 	n := cluster(t)
 	note := func(changed bool, c *NoteAbsences) {
@@ -68,7 +69,7 @@ func TestAbsences(t *testing.T) {
 		t.Errorf("for people it is %d", a.SinceMS)
 	}
 	n.now += 1000
-	note(false, &NoteAbsences{Offline: n.seen(0)}) // it counts on
+	note(false, &NoteAbsences{Offline: n.seen(0)}) // the count continues
 	is(0, began)
 	note(false, &NoteAbsences{})
 	note(false, &NoteAbsences{Offline: []SeenIndexer{{Node: 9, ModifiedCAS: 1}}, Back: []SeenIndexer{{Node: 9}}})
@@ -77,7 +78,7 @@ func TestAbsences(t *testing.T) {
 	}
 	n.must(&LeaderStarted{Term: n.state.Term() + 1, Manager: Manager{ID: "m2-bb", Name: "m2", FormatLevel: 1}})
 	is(0, began)
-	n.must(&RegisterIndexer{Indexer: Indexer{UUID: "u0", BootID: "again"}}) // and was not seen at work
+	n.must(&RegisterIndexer{Indexer: Indexer{UUID: "u0", BootID: "again"}}) // but the leader has not seen it at work
 	is(0, began)
 	note(false, &NoteAbsences{Offline: stale[:1], Back: stale[:1]})
 	back, err := ReadSnapshot(newReader(snapshot(t, n.state)))
@@ -90,7 +91,7 @@ func TestAbsences(t *testing.T) {
 	note(false, &NoteAbsences{Back: n.seen(0)})
 	note(true, &NoteAbsences{Offline: n.seen(0)})
 	is(0, n.now)
-	n.now -= 500 // a command that was stamped before the last one
+	n.now -= 500 // a command stamped before the previous one
 	note(true, &NoteAbsences{Back: n.seen(1)})
 	note(true, &NoteAbsences{Offline: n.seen(1)})
 	is(1, n.now+500)
@@ -98,7 +99,7 @@ func TestAbsences(t *testing.T) {
 	is(0, n.now+500)
 }
 
-// TestAbsencesAreTold: one event for each indexer, and none of anything else.
+// TestAbsencesAreTold: each change of an indexer's absence emits one event, and nothing else does.
 func TestAbsencesAreTold(t *testing.T) {
 	n := cluster(t)
 	n.must(&SetIndexerGoing{Node: 1, UUID: "u1", Going: true})
@@ -114,8 +115,8 @@ func TestAbsencesAreTold(t *testing.T) {
 	}
 }
 
-// TestCancelledRepairRests: when a repair is cancelled, its next one is counted from then, for the indexers whose
-// copies it makes anew and for no other; another rebalance that is cancelled moves nothing.
+// TestCancelledRepairRests: after a repair is cancelled, the delay of the next one restarts for the indexers from
+// which it took copies, and for no other. Cancelling any other rebalance changes nothing.
 func TestCancelledRepairRests(t *testing.T) {
 	for _, cause := range []string{RepairCause, "an operator"} {
 		n := cluster(t)
@@ -143,7 +144,7 @@ func TestCancelledRepairRests(t *testing.T) {
 	}
 }
 
-// TestARestoreKnowsNoAbsences: what a backup says of indexers that it brings back is of another time.
+// TestARestoreKnowsNoAbsences: absences in a backup are not restored, because they belong to another time.
 func TestARestoreKnowsNoAbsences(t *testing.T) {
 	n := cluster(t)
 	to := n.third()
@@ -151,7 +152,7 @@ func TestARestoreKnowsNoAbsences(t *testing.T) {
 	b := n.backup()
 	n.must(&RemoveIndexer{Node: to, UUID: "u3"})
 	n.state.removed = n.state.removed.Copy()
-	n.state.removed.Delete("u3") // as in a history that did not remove it
+	n.state.removed.Delete("u3") // as in a history that has not removed it
 	n.now += 1000
 	n.stage(b, RestoreInPlace)
 	n.must(&FinishRestore{ID: "r1", Epoch: 9, Buckets: []FoundBucket{{Name: "b", UUID: "bu1", VBuckets: 4}}})

@@ -15,9 +15,9 @@ import (
 	"tidemark/partition"
 )
 
-// alive reports whether the cluster can go on from the node's state, on a copy of it: a leader begins its term, members
-// register again and anew, KV's buckets are taken over, and indexes get into the states that the coordinator wants them
-// in.
+// alive verifies, on a copy of the node's state, that the cluster can continue from it: a leader begins its term,
+// members register again, new members register, KV's buckets are recorded, and indexes reach the states that the
+// coordinator wants.
 func alive(n *node) error {
 	s := n.state
 	must := []Body{
@@ -40,7 +40,7 @@ func alive(n *node) error {
 		again.BootID = "another boot"
 		must = append(must, &RegisterProjector{Projector: again})
 	}
-	for b := range s.Buckets() { // made anew and deleted, as KV likes
+	for b := range s.Buckets() { // re-created and deleted in any order
 		if !b.Gone {
 			must = append(must, &SetBucket{Name: b.Name, UUID: "another uuid of " + b.Name, VBuckets: b.VBuckets},
 				&BucketGone{Name: b.Name, UUID: "another uuid of " + b.Name})
@@ -60,7 +60,7 @@ func alive(n *node) error {
 			return err
 		}
 	}
-	for x := range s.Indexes() { // as they are by then: what ends one may drop its successor
+	for x := range s.Indexes() { // re-read each time: ending one index may drop its successor
 		var b Body
 		switch f := after.Definition(x.Definition.ID); {
 		case f == nil || f.State == index.Error:
@@ -77,7 +77,7 @@ func alive(n *node) error {
 	return Check(after)
 }
 
-// drawLimits draws limits as anybody might set them: also ones that Check refuses, since Apply does not look.
+// drawLimits draws any limits, including ones that Check rejects, since Apply does not check them.
 func drawLimits(rt *rapid.T) Limits {
 	small := func(what string) uint32 {
 		return rapid.SampledFrom([]uint32{0, 1, 2, 8, 20, 1000, math.MaxUint32}).Draw(rt, what)
@@ -90,7 +90,8 @@ func drawLimits(rt *rapid.T) Limits {
 		LedgerMinAgeMS: age("min age"), TransferRate: age("rate")}
 }
 
-// TestAnyAcceptedHistoryGoesOn: whatever was accepted before, a new leader begins, and members register (see alive).
+// TestAnyAcceptedHistoryGoesOn: after any accepted history a new leader can begin and members can register (see
+// alive).
 func TestAnyAcceptedHistoryGoesOn(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := cluster(t)
@@ -108,14 +109,14 @@ func TestAnyAcceptedHistoryGoesOn(t *testing.T) {
 	})
 }
 
-// history draws calls of users and of the coordinator's duties. Each is done or refused.
+// history draws calls of users and of the coordinator's duties. Each is accepted or rejected.
 type history struct {
 	n    *node
 	rt   *rapid.T
 	kept *Backup
 }
 
-// id is most often that of an index that there is.
+// id returns mostly ids of existing indexes.
 func (h *history) id() index.ID {
 	ids := []index.ID{index.ID(rapid.IntRange(1, 6).Draw(h.rt, "id"))}
 	for x := range h.n.state.Indexes() {
@@ -183,7 +184,7 @@ func (h *history) users() {
 		&RemoveToken{ID: TokenID(secret)}}).Draw(h.rt, "of users"))
 }
 
-// build has indexes built, as far as they can be: their copies are there, or they are ready.
+// build advances the build of an index as far as possible: allocates its copies, or makes it ready.
 func (h *history) build() {
 	id := h.id()
 	h.n.do(&BuildIndexes{IDs: []index.ID{id}})
@@ -224,7 +225,7 @@ func (h *history) split() {
 	}
 }
 
-// begin begins to move a copy, or ends what moves.
+// begin starts a rebalance that moves a copy, or ends the present one.
 func (h *history) begin() {
 	if r := h.n.state.RebalanceUnderWay(); r != nil {
 		h.n.do(rapid.SampledFrom([]Body{&CancelRebalance{ID: r.ID}, &EndRebalance{ID: r.ID}}).Draw(h.rt, "end"))
@@ -239,7 +240,7 @@ func (h *history) begin() {
 	}
 }
 
-// move moves what is under way on by a state.
+// move advances a step of the rebalance in progress by one state.
 func (h *history) move() {
 	r := h.n.state.RebalanceUnderWay()
 	if r == nil {
@@ -256,7 +257,7 @@ func (h *history) move() {
 	}
 }
 
-// evict goes on with the removal of an indexer, for good or by moving what it has.
+// evict advances the removal of an indexer, either for good or by moving its copies.
 func (h *history) evict() {
 	at := h.node()
 	i := h.n.state.Indexer(at)
@@ -282,13 +283,13 @@ func (h *history) evict() {
 		&NoteAbsences{Offline: []SeenIndexer{{Node: at, ModifiedCAS: i.ModifiedCAS}}}}).Draw(h.rt, "evict"))
 }
 
-// remove goes on with the removal of a manager, or of a projector.
+// remove advances the removal of a manager or of a projector.
 func (h *history) remove() {
 	h.n.do(rapid.SampledFrom([]Body{&BeginRemoval{ID: "m1-aa"}, &RemoveManager{ID: "m1-aa"},
 		&RemoveProjector{ID: "p"}}).Draw(h.rt, "remove"))
 }
 
-// TestLimitsOfABackup: limits that nobody could set here are brought within what may be set.
+// TestLimitsOfABackup: limits in a backup that may not be set here are moved into the legal range.
 func TestLimitsOfABackup(t *testing.T) {
 	n := cluster(t)
 	n.must(&SetLimits{Limits: Limits{NameLength: 3, StatementLength: 1, LedgerEntries: 1, Buckets: math.MaxUint32,
@@ -309,8 +310,7 @@ func TestLimitsOfABackup(t *testing.T) {
 	}
 }
 
-// TestTransferRate: the rate at which files are sent travels, is kept and reset as limits are, and has a
-// least value.
+// TestTransferRate: the transfer rate is encoded, stored and reset like the other limits, and has a minimum.
 func TestTransferRate(t *testing.T) {
 	set := &SetLimits{Limits: Limits{Buckets: 7, TransferRate: 16 << 20}}
 	entry, err := Encode(Command{TimeMS: 1, Body: set})
@@ -347,7 +347,7 @@ func TestTransferRate(t *testing.T) {
 	}
 }
 
-// TestResetLimits: a recovery may set the default limits.
+// TestResetLimits: a recovery can set the default limits.
 func TestResetLimits(t *testing.T) {
 	n := cluster(t)
 	n.must(&SetLimits{Limits: Limits{Buckets: 1, NameLength: 1}})

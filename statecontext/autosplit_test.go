@@ -8,15 +8,15 @@ import (
 	"tidemark/index"
 )
 
-// byItself cuts an index of a range at these values, as nobody asked for.
+// byItself returns an automatic split of a range-partitioned index at these values.
 func byItself(t testing.TB, x *Index, values ...string) *SplitIndex {
 	c := split(t, x, values...)
 	c.Cause = "slice 1 has 9 bytes"
 	return c
 }
 
-// goldenAutoSplit has auto_split, and slices that were asked for, of an index that is being split by itself for the
-// second time and of one that has as many again.
+// goldenAutoSplit has auto_split settings, and requested numbers of slices of an index that is being split
+// automatically for the second time and of one that has the requested number again.
 func goldenAutoSplit(t testing.TB) *node {
 	n := cluster(t)
 	off := ranged("off", "10")
@@ -42,8 +42,8 @@ func goldenAutoSplit(t testing.TB) *node {
 	return n
 }
 
-// auto_split is what was said last; saying what is so is no update. Nothing is split by itself while it is false, what
-// somebody asks for is, and keeps it.
+// auto_split has the value set last; setting the same value is not an update. While it is false, no automatic split
+// begins; splits by users are allowed and keep the setting.
 func TestSetAutoSplit(t *testing.T) {
 	n := cluster(t)
 	n.must(ranged("x", "10"))
@@ -79,14 +79,14 @@ func TestSetAutoSplit(t *testing.T) {
 	n.refuse(&SetAutoSplit{ID: 1}, errcode.SplitRunning)
 	n.refuse(&SetAutoSplit{ID: next}, errcode.SplitRunning)
 	n.ready(next)
-	n.refuse(&SetAutoSplit{ID: 1}, errcode.StateMismatch) // it is being dropped
+	n.refuse(&SetAutoSplit{ID: 1}, errcode.StateMismatch) // the index is being dropped
 	n.must(&ByName{Names: inB("x"), Body: &SetAutoSplit{ID: next, Statement: "CREATE INDEX on"}})
 	n.refuse(&ByName{Names: inB("x"), Body: &SetAutoSplit{ID: 1, Off: true}}, errcode.IndexChanged)
 	n.must(byItself(t, n.state.Index(next), "10", "20", "30"))
 }
 
-// An index keeps how many slices were asked for while it has more by itself, gets no fewer by itself, and has what was
-// asked for last.
+// An index keeps the requested number of slices while automatic splits have given it more. Automatic merges never go
+// below that number, and the newest request counts.
 func TestAskedPartitions(t *testing.T) {
 	n := cluster(t)
 	id := n.must(ranged("x", "10", "20")).Index
@@ -98,7 +98,7 @@ func TestAskedPartitions(t *testing.T) {
 	}{
 		{true, []string{"5", "10", "20"}, 3},
 		{true, []string{"5", "10", "20", "30"}, 3},
-		{true, []string{"10", "30"}, 0}, // as many as were asked for
+		{true, []string{"10", "30"}, 0}, // as many as requested
 		{true, []string{"5", "10", "20", "30"}, 3},
 		{false, []string{"5", "10", "20", "30", "40"}, 0},
 		{true, []string{"5", "10", "20", "30", "40", "50"}, 6},
@@ -147,7 +147,8 @@ func TestAskedPartitions(t *testing.T) {
 	}
 }
 
-// A backup has both, and a restore brings them back: into another cluster, and with an index that was dropped.
+// A backup contains both settings, and a restore brings them back: into another cluster, and for an index that was
+// dropped.
 func TestRestoreKeepsAutoSplit(t *testing.T) {
 	n := cluster(t)
 	n.must(ranged("x", "10"))

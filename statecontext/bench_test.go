@@ -20,7 +20,7 @@ import (
 func newReader(b []byte) *bufio.Reader { return bufio.NewReader(bytes.NewReader(b)) }
 func newDigest() *xxhash.Digest        { return xxhash.New() }
 
-// large is the state that docs/performance.md has bars for: 10,000 indexes over 100 buckets of 1024 vbuckets, 8
+// large returns the state for the targets in docs/performance.md: 10,000 indexes over 100 buckets of 1024 vbuckets, 8
 // indexers, ledger half full.
 func large(tb testing.TB) *State {
 	s := New()
@@ -53,7 +53,7 @@ func large(tb testing.TB) *State {
 	return s
 }
 
-// promotion raises one vbucket in `every`.
+// promotion raises one vbucket out of `every`.
 func promotion(s *State, bucket string, by uint64, every int) *AdvanceStability {
 	b := s.Bucket(bucket)
 	v := b.Stability.Vector.Clone()
@@ -99,7 +99,7 @@ func BenchmarkApply(b *testing.B) {
 	}
 	run("create", func(_ *State, i int) Body {
 		c := create(fmt.Sprintf("new_%07d", i), 1, 0, 1, 2, 3, 4, 5, 6, 7)
-		// a bucket's number is limited
+		// The number of indexes per bucket is limited.
 		c.Definition.Bucket, c.Definition.BucketUUID = fmt.Sprintf("bucket%03d", i%100), fmt.Sprint("uuid", i%100)
 		return c
 	}, true)
@@ -113,7 +113,7 @@ func BenchmarkApply(b *testing.B) {
 	}, false)
 }
 
-// BenchmarkAllocated is that all copies of an index of so many slices are made.
+// BenchmarkAllocated measures the command that records all copies of an index as allocated.
 func BenchmarkAllocated(b *testing.B) {
 	for _, slices := range []int{16, 256, 1024} {
 		b.Run(strconv.Itoa(slices), func(b *testing.B) {
@@ -128,8 +128,8 @@ func BenchmarkAllocated(b *testing.B) {
 	}
 }
 
-// created is a state with an index of so many slices with three replicas, and what says that all of its copies are
-// made.
+// created returns a state with an index of the given number of slices and three replicas, and the command that
+// records all of its copies as allocated.
 func created(t testing.TB, slices int) (*State, *SetCopyStates) {
 	t.Helper()
 	s, at := New(), uint64(0)
@@ -181,7 +181,7 @@ func BenchmarkSnapshot(b *testing.B) {
 	})
 }
 
-// BenchmarkMemory: what the state of 10,000 indexes and 100 buckets with 1024 vbuckets holds in memory, after a
+// BenchmarkMemory measures the memory of a state with 10,000 indexes and 100 buckets of 1024 vbuckets, after a
 // restore.
 func BenchmarkMemory(b *testing.B) {
 	data := snapshot(b, large(b))

@@ -9,10 +9,10 @@ import (
 	"tidemark/timestamp"
 )
 
-// Counts and lengths of commands, of a snapshot's records and of a backup, with right checksums: memory is taken for
-// what is there.
+// Counts and lengths in commands, snapshot records and backups do not allocate memory beyond the data present, even
+// with correct checksums.
 func TestNoMemoryForClaims(t *testing.T) {
-	seen := map[byte]bool{} // a command of each size is enough
+	seen := map[byte]bool{} // one command per size suffices
 	for _, data := range append(goldenUsers(t).log, goldenPartitions(t).log...) {
 		if size := byte(len(data) / 32); seen[size] {
 			continue
@@ -40,7 +40,7 @@ func TestNoMemoryForClaims(t *testing.T) {
 			New().load(kind, &d)
 		}, bytes.Clone(payload))
 	}
-	const piece = 2 * 64 << 10 // what readAtMost takes ahead; the race detector makes append and make take it twice
+	const piece = 2 * 64 << 10 // read ahead by readAtMost; under the race detector append and make allocate it twice
 	allocbound.Check(t, piece, func(b []byte) { _, _ = ReadSnapshot(bytes.NewReader(b)) },
 		snapshot(t, goldenUsers(t).state))
 	var w bytes.Buffer

@@ -12,19 +12,19 @@ const (
 	dayMS    = 24 * hourMS
 )
 
-// clocked is a manager, which loses what it knew of time when it starts again.
+// clocked is a manager that loses its clock when it restarts.
 type clocked struct {
 	seen     Clock
-	bootedMS int64 // its steady clock began then
+	bootedMS int64 // when its monotonic clock began
 }
 
-// eras is a cluster whose leaders change, with idle time between, and what passed in truth.
+// eras is a cluster with changing leaders and idle times, and the true time.
 type eras struct {
 	r        *rand.Rand
 	trueMS   int64
 	stateMS  int64
 	managers []*clocked
-	naive    bool // a term begins where the state's time stood, as if no time had passed since
+	naive    bool // terms begin at the last state time, ignoring the time since then
 }
 
 func newEras(seed int64) *eras {
@@ -38,7 +38,7 @@ func newEras(seed int64) *eras {
 
 func (e *eras) steady(m *clocked) int64 { return e.trueMS - m.bootedMS }
 
-// start starts managers anew, which read the state's time from their disks.
+// start restarts managers, which read the state time from their disks.
 func (e *eras) start(which ...*clocked) {
 	for _, m := range which {
 		*m = clocked{bootedMS: e.trueMS}
@@ -46,7 +46,8 @@ func (e *eras) start(which ...*clocked) {
 	}
 }
 
-// term is one leader, who proposes some commands; each manager applies them a little later. step is called after each.
+// term simulates one leader that proposes some commands, which each manager applies a little later. step is called
+// after each.
 func (e *eras) term(step func(fromMS, toMS, stampedMS int64)) {
 	l := e.managers[e.r.Intn(len(e.managers))]
 	c := l.seen.Begin(e.stateMS, e.steady(l))
@@ -65,10 +66,10 @@ func (e *eras) term(step func(fromMS, toMS, stampedMS int64)) {
 	}
 }
 
-// paces runs many terms and returns the first fault: the state's time goes on as time passes, idle or not, whoever
-// leads, and from no stamp to the next any faster, but for a millisecond that each term adds: what it was behind is not
-// made up for. What it may be behind is what passed between a stamp and its application, and, with restarts of all,
-// what passed since the last stamp.
+// paces simulates many terms and returns the first fault. The state time must advance with true time, with or without
+// writes, whichever manager leads, and from one stamp to the next no faster, except for one millisecond per term:
+// time it has fallen behind is not made up for. It may fall behind by the delay between a stamp and its application
+// and, if all managers restart, by the time since the last stamp.
 func paces(seed int64, naive, restarts bool) (fault string) {
 	e := newEras(seed)
 	e.naive = naive
@@ -82,13 +83,13 @@ func paces(seed int64, naive, restarts bool) (fault string) {
 			}
 			excused = 0
 		})
-		idle := []int64{50, 5_000, 10 * minuteMS, 9 * hourMS}[e.r.Intn(4)] // nobody writes, or nobody leads
+		idle := []int64{50, 5_000, 10 * minuteMS, 9 * hourMS}[e.r.Intn(4)] // without writes or without a leader
 		e.trueMS += idle
 		switch {
 		case !restarts:
 		case e.r.Intn(2) == 0:
 			e.start(e.managers[e.r.Intn(3)])
-			excused = e.trueMS - was // it may lead next
+			excused = e.trueMS - was // this manager may lead next
 		default:
 			e.start(e.managers...)
 			excused = e.trueMS - was
@@ -110,13 +111,13 @@ func TestClockKeepsPace(t *testing.T) {
 	}
 }
 
-// TestClockOfAStart: a manager goes on from where the state's time was when it saw it, and from nowhere else: not from
-// its own start, and not from what it saw before that.
+// TestClockOfAStart: a manager continues from the state time at the moment when it saw it, not from its own start and
+// not from an earlier state time.
 func TestClockOfAStart(t *testing.T) {
 	const state = int64(5 * minuteMS)
 	for _, tc := range []struct {
 		name   string
-		before []int64 // states' times that it saw a day before
+		before []int64 // state times that it saw a day before
 	}{
 		{name: "the first that it sees"},
 		{name: "it waited for a day with nothing on its disk, until it was let in", before: []int64{0}},
@@ -127,7 +128,7 @@ func TestClockOfAStart(t *testing.T) {
 			c.Saw(ms, 5)
 		}
 		c.Saw(state, 5+dayMS)
-		c.Saw(state-1, 6+dayMS) // of an older entry
+		c.Saw(state-1, 6+dayMS) // from an older entry
 		c = c.Begin(state, 5+dayMS+hourMS)
 		if got := c.Stamp(5 + dayMS + hourMS + 7); got != state+hourMS+7 {
 			t.Errorf("%s: %d, want %d", tc.name, got, state+hourMS+7)
@@ -135,8 +136,8 @@ func TestClockOfAStart(t *testing.T) {
 	}
 }
 
-// TestCalendarsAreTheProposers: whatever the state's time is, who makes a token for an hour gets one for an hour, what
-// was made carries the date of its proposer, and so do events; wall clocks move no age.
+// TestCalendarsAreTheProposers: whatever the state time is, a token made for an hour is valid for an hour, objects
+// and events carry the date of their proposer, and wall clocks change no age.
 func TestCalendarsAreTheProposers(t *testing.T) {
 	const now = int64(1_800_000_000_000)
 	s, at := New(), uint64(0)

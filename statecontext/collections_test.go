@@ -7,8 +7,8 @@ import (
 	"tidemark/index"
 )
 
-// TestCollectionsOfABucketThatWent: that an index's collection is gone is not forgotten when the bucket goes, too, and
-// comes back as it was; and where it comes back as another one, nobody is told to build what cannot be built.
+// TestCollectionsOfABucketThatWent: an index whose collection is gone still knows that after its bucket goes, too,
+// and comes back. If the bucket comes back as another one, users are not told to build an index that cannot be built.
 func TestCollectionsOfABucketThatWent(t *testing.T) {
 	n := cluster(t)
 	for i, name := range []string{"gone", "there", "plain"} {
@@ -40,8 +40,8 @@ func TestCollectionsOfABucketThatWent(t *testing.T) {
 	n.must(&BuildIndexes{IDs: []index.ID{3}})
 }
 
-// TestPathOfABucketThatWent: a bucket that is gone hides no collection whose path is its name; its own index is found
-// where there is no other.
+// TestPathOfABucketThatWent: a bucket that is gone hides no collection whose path equals its name; its own index is
+// found only if there is no other.
 func TestPathOfABucketThatWent(t *testing.T) {
 	n := cluster(t)
 	n.must(&SetBucket{Name: "b.s.c", UUID: "other", VBuckets: 4})

@@ -7,8 +7,8 @@ import (
 	"tidemark/index"
 )
 
-// TestDifferences: a copy that differs is known until its indexer says that it agrees, or nobody has it any more. What
-// is so already is no update; each change is one event that names copy, index and indexer.
+// TestDifferences: a differing copy is recorded until its indexer reports that it agrees, or the copy is gone.
+// Recording the present state is not an update; each change emits one event with copy, index and indexer.
 func TestDifferences(t *testing.T) {
 	n := cluster(t)
 	id := n.must(create("x", 1, 0, 1)).Index
@@ -63,7 +63,7 @@ func TestDifferences(t *testing.T) {
 	}
 }
 
-// TestDifferencesAreBounded: more copies than are remembered are refused, those that are known change all the same.
+// TestDifferencesAreBounded: recording more copies than the maximum is rejected; recorded ones can still change.
 func TestDifferencesAreBounded(t *testing.T) {
 	n := cluster(t)
 	id := n.must(create("x", 1, 0, 1)).Index

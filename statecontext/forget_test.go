@@ -12,7 +12,7 @@ import (
 	"tidemark/index"
 )
 
-// TestBucketNamesDoNotRunOut: a bucket that KV has deleted counts no more once no index is on it.
+// TestBucketNamesDoNotRunOut: a bucket that KV has deleted no longer counts once it has no index.
 func TestBucketNamesDoNotRunOut(t *testing.T) {
 	n := cluster(t)
 	n.must(&SetLimits{Limits: Limits{Buckets: 3}})
@@ -41,7 +41,7 @@ func TestBucketNamesDoNotRunOut(t *testing.T) {
 	n.refuse(&SetBucket{Name: "e", UUID: "u", VBuckets: 4}, errcode.LimitExceeded)
 }
 
-// TestForgottenSettings: what is set of a bucket by name stays, and keeps the bucket.
+// TestForgottenSettings: the settings of a bucket name stay, and keep the bucket.
 func TestForgottenSettings(t *testing.T) {
 	n := cluster(t)
 	n.must(&SetBucketSettings{Bucket: "b", StabilitySource: "sync"})
@@ -55,9 +55,9 @@ func TestForgottenSettings(t *testing.T) {
 	}
 }
 
-// TestNumbersOfForgottenBuckets: whatever comes and goes, a bucket's generation is higher, and its other numbers no
-// lower, than all that the same name ever had; also through restores and recoveries. At the end no deleted bucket is
-// known that nothing needs.
+// TestNumbersOfForgottenBuckets: whatever happens, the generation of a bucket is higher, and its other numbers are
+// not lower, than those that any bucket of the same name has had, also across restores and recoveries. At the end no
+// deleted bucket remains that nothing refers to.
 func TestNumbersOfForgottenBuckets(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := cluster(t)
@@ -129,7 +129,7 @@ func TestNumbersOfForgottenBuckets(t *testing.T) {
 	})
 }
 
-// TestCreateOnAForgottenBucket: an index that was made for it is refused.
+// TestCreateOnAForgottenBucket: an index made for a forgotten bucket is rejected.
 func TestCreateOnAForgottenBucket(t *testing.T) {
 	n := cluster(t)
 	n.must(&BucketGone{Name: "b", UUID: "bu1"})

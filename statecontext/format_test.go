@@ -8,8 +8,8 @@ import (
 	"tidemark/errcode"
 )
 
-// TestOlderProgram: a program that does not know the next level reads everything of a cluster at its own, also from a
-// newer program, and nothing of one that was raised; then it says what to install.
+// TestOlderProgram: a program that does not support the next level reads everything from a cluster at its own level,
+// even if a newer program wrote it, and nothing from a cluster at the next level; its error says what to install.
 func TestOlderProgram(t *testing.T) {
 	const old = FormatLevel
 	n := cluster(t)
@@ -21,7 +21,7 @@ func TestOlderProgram(t *testing.T) {
 	if _, err := ReadSnapshotUpTo(old, bytes.NewReader(snapshot(t, n.state))); err != nil {
 		t.Fatal(err)
 	}
-	n.refuse(&Reserved{}, errcode.FormatNotAllowed) // not yet
+	n.refuse(&Reserved{}, errcode.FormatNotAllowed) // the level is not raised yet
 	data, err := EncodeAs("7.8.9", Command{Body: &SetFormatLevel{Level: NextLevel}})
 	if err != nil {
 		t.Fatal(err)
@@ -35,7 +35,7 @@ func TestOlderProgram(t *testing.T) {
 	}
 	n.must(&RegisterManager{Manager: Manager{ID: "old", FormatLevel: old}})
 	n.must(&RegisterManager{Manager: Manager{ID: "m1-aa", Name: "m1", FormatLevel: NextLevel}})
-	n.refuse(&SetFormatLevel{Level: NextLevel}, errcode.FormatNotAllowed) // it would end there
+	n.refuse(&SetFormatLevel{Level: NextLevel}, errcode.FormatNotAllowed) // the manager would stop
 	n.must(&RemoveManager{ID: "old"})
 	n.must(&SetFormatLevel{Level: NextLevel})
 	n.refuse(&SetFormatLevel{Level: old}, errcode.FormatNotAllowed)
@@ -49,7 +49,7 @@ func TestOlderProgram(t *testing.T) {
 	if _, err := ReadSnapshotUpTo(NextLevel, bytes.NewReader(snapshot(t, n.state))); err != nil {
 		t.Fatal(err)
 	}
-	// an old kind keeps its old form
+	// An old kind keeps its old format.
 	for _, b := range []Body{&RegisterProjector{Projector: Projector{ID: "p"}}, &DropIndex{ID: 1}} {
 		if data, err := Encode(Command{Body: b}); err != nil || data[0] != 1 {
 			t.Fatalf("%T is encoded in format %d, %v", b, data[0], err)
@@ -60,8 +60,8 @@ func TestOlderProgram(t *testing.T) {
 	}
 }
 
-// TestKindsNeedTheirFormat: an entry that says it is of an older format than what stands in it is not one that any
-// program wrote.
+// TestKindsNeedTheirFormat: an entry whose format byte is older than its commands was not written by any program and
+// is refused.
 func TestKindsNeedTheirFormat(t *testing.T) {
 	for _, b := range []Body{&Reserved{}, &SetFormatLevel{Level: NextLevel}} {
 		raw := appendCommand(nil, &Command{Body: b})

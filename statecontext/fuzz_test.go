@@ -11,14 +11,14 @@ import (
 	"testing"
 )
 
-// seal makes an entry of fuzzed bytes: a right format byte and checksum, so that the fuzzer gets past them.
+// seal makes an entry of fuzzed bytes with a valid format byte and checksum, so that the fuzzer gets past them.
 func seal(body []byte) []byte {
 	data := append([]byte{FormatLevel}, body...)
 	return binary.LittleEndian.AppendUint32(data, crc32.Checksum(data, castagnoli))
 }
 
-// FuzzApply: whatever is committed either does not decode, or decodes to what encodes and decodes again alike, and
-// leaves a state that keeps every invariant.
+// FuzzApply: a committed entry either does not decode, or decodes to commands that encode and decode again to the
+// same, and leaves a state that satisfies every invariant.
 func FuzzApply(f *testing.F) {
 	n := goldenRestore(f)
 	for _, data := range slices.Concat(n.log, goldenEvict(f).log, goldenUsers(f).log, goldenPartitions(f).log,
@@ -63,8 +63,8 @@ func FuzzApply(f *testing.F) {
 	})
 }
 
-// FuzzRecord: a record of a snapshot with a right checksum and any content never panics, and what it makes is refused
-// or comes back alike.
+// FuzzRecord: a snapshot record with a valid checksum and any content never panics; it is refused or reads back
+// unchanged.
 func FuzzRecord(f *testing.F) {
 	for _, s := range []*State{populated(f).state, goldenUsers(f).state, goldenAbsence(f).state} {
 		rr := recordReader{r: newReader(snapshot(f, s)[9:])}
@@ -94,7 +94,7 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
-// FuzzSnapshot: arbitrary bytes never panic and are refused by name.
+// FuzzSnapshot: arbitrary bytes never panic and are refused with ErrSnapshotCorrupt or ErrSnapshotVersion.
 func FuzzSnapshot(f *testing.F) {
 	f.Add(snapshot(f, New()))
 	f.Add(snapshot(f, populated(f).state))
@@ -112,8 +112,8 @@ func FuzzSnapshot(f *testing.F) {
 	})
 }
 
-// FuzzBackup: whatever a file holds, it is refused by name or is a state that keeps every invariant. The checksums are
-// made right, so that the fuzzer gets past them.
+// FuzzBackup: any file is refused with a named error or yields a state that satisfies every invariant. Checksums are
+// fixed, so that the fuzzer gets past them.
 func FuzzBackup(f *testing.F) {
 	for _, g := range goldens {
 		var w bytes.Buffer
@@ -136,7 +136,7 @@ func FuzzBackup(f *testing.F) {
 			if err := Check(b.State); err != nil {
 				t.Fatal(err)
 			}
-			for _, mode := range []RestoreMode{RestoreInPlace, RestoreNewCluster} { // it may be refused, and never panics
+			for _, mode := range []RestoreMode{RestoreInPlace, RestoreNewCluster} { // it may be refused but never panics
 				_, _ = PlanRestore(running, b.State, mode, b.Epoch+1, nil, nil)
 			}
 		}

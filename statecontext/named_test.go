@@ -20,7 +20,7 @@ func inB(names ...string) (all []IndexName) {
 	return all
 }
 
-// goldenNames has been asked for everything that goes by names: each request's outcome is remembered.
+// goldenNames has requests of every kind that uses names; each outcome is remembered.
 func goldenNames(t testing.TB) *node {
 	n := cluster(t)
 	for _, name := range []string{"x", "y"} {
@@ -49,8 +49,9 @@ func goldenNames(t testing.TB) *node {
 	return n
 }
 
-// TestNamesAreResolvedByApply: what goes by a name is about the index that has it then. A plan for another index, or
-// for another version of it, is refused, and the refusal is not remembered: the same request is then done.
+// TestNamesAreResolvedByApply: a command by name concerns the index that has the name when it is applied. A plan for
+// another index, or for another version of it, is rejected, and the rejection is not remembered: the same request can
+// succeed later.
 func TestNamesAreResolvedByApply(t *testing.T) {
 	n := splittingNode(t)
 	request := &Request{Principal: "p", Key: "k"}
@@ -58,7 +59,7 @@ func TestNamesAreResolvedByApply(t *testing.T) {
 		return n.apply(Command{TimeMS: n.now, Request: request, Body: &ByName{Names: inB("x"), Body: body}})[0]
 	}
 	planned := split(t, n.state.Index(1), "5", "6")
-	n.ready(2) // it has the name now
+	n.ready(2) // it takes over the name
 	if r := ask(planned); !errors.Is(r.Err(), errcode.IndexChanged) || n.state.LedgerLen() != 0 {
 		t.Fatalf("planned for the one before: %+v, %d remembered", r, n.state.LedgerLen())
 	}
@@ -90,7 +91,7 @@ func TestNamesAreResolvedByApply(t *testing.T) {
 	}
 }
 
-// TestNoTextIsAnotherKey: a name with zero bytes leads to nothing, whatever the map's keys look like.
+// TestNoTextIsAnotherKey: a name with zero bytes finds nothing, whatever the map's keys look like.
 func TestNoTextIsAnotherKey(t *testing.T) {
 	n := splittingNode(t)
 	if x := n.state.IndexByName("b", "x\x00\x00\x00successor"); x != nil {
@@ -116,14 +117,15 @@ func TestWhatGoesByNoName(t *testing.T) {
 	}
 }
 
-// named is the obvious model of two names: which index each leads to, and which is being built in its place.
+// named is a simple model of two names: the index of each name, and the index being built to replace it.
 type named struct {
 	index, next map[string]index.ID
 	outcomes    map[string]Result
 }
 
-// TestNamesThatMove: users ask by name, with keys that come again, what they have planned at any time before, while
-// splits begin, end and are cancelled. Each is about the index that the name has, and each key has one outcome.
+// TestNamesThatMove: users send requests by name, some with repeated keys, with plans made at any earlier time, while
+// splits begin, end and are cancelled. Each request concerns the index that has the name, and each key has one
+// outcome.
 func TestNamesThatMove(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := cluster(t)
@@ -143,7 +145,7 @@ func TestNamesThatMove(t *testing.T) {
 					n.ready(next)
 					m.index[name], m.next[name] = next, 0
 				}
-			case 3: // somebody plans a split
+			case 3: // a user plans a split
 				if id != 0 {
 					plans[name] = split(t, n.state.Index(id), "5")
 					plans[name].IfPlanned = n.state.Definition(id).ModifiedCAS
@@ -161,7 +163,7 @@ func TestNamesThatMove(t *testing.T) {
 	})
 }
 
-// ask draws a request and holds its answer against the model.
+// ask draws a request and compares its result with the model.
 func (m *named) ask(rt *rapid.T, n *node, name string, plan *SplitIndex) {
 	bodies := []Body{&DropIndex{}, &BuildIndexes{}, &CancelSplit{}}
 	if plan != nil {
@@ -239,7 +241,7 @@ func code(r *Rejection) errcode.Code {
 	return r.Code
 }
 
-// TestAlterOfAnotherVersion: what was planned for a definition is not done to another one.
+// TestAlterOfAnotherVersion: a plan for another version of a definition is not applied.
 func TestAlterOfAnotherVersion(t *testing.T) {
 	n := cluster(t)
 	n.must(create("pair", 1, 0, 1))

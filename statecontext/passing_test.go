@@ -6,7 +6,7 @@ import (
 	"tidemark/errcode"
 )
 
-// TestPassingRejectionsAreForgotten: what is refused for the moment's sake is done when the same request comes again
+// TestPassingRejectionsAreForgotten: a request that was rejected only for the moment succeeds when it is sent again
 // later.
 func TestPassingRejectionsAreForgotten(t *testing.T) {
 	ask := func(n *node, b Body) Result {
@@ -62,7 +62,8 @@ func TestPassingRejectionsAreForgotten(t *testing.T) {
 	}
 }
 
-// A CREATE INDEX is placed on an indexer whose removal comes first: the same request is done with another placement.
+// A CREATE INDEX is placed on an indexer whose removal is applied first: the same request succeeds with another
+// placement.
 func TestPlacedBeforeARemoval(t *testing.T) {
 	n := cluster(t)
 	ask := func(b Body) Result {

@@ -13,7 +13,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// model is the obvious model of what users see: plain maps, written without looking at the real thing.
+// model is a simple model of what users see: plain maps, written independently of the implementation.
 type model struct {
 	cas      uint64
 	nextID   index.ID
@@ -37,7 +37,7 @@ type outcome struct {
 
 const modelVBuckets = 3
 
-// byName returns the index of a name that is not being dropped.
+// byName returns the index with a name that is not being dropped.
 func (m *model) byName(name string) (index.ID, bool) {
 	for id, n := range m.name {
 		if n == name && m.state[id] != index.Dropping {
@@ -88,7 +88,7 @@ func (m *model) remove(id index.ID) errcode.Code {
 	return ""
 }
 
-// legal is the state machine, said once more.
+// legal is the state machine, written a second time.
 var legal = map[[2]index.State]bool{
 	{index.Pending, index.Backfill}: true, {index.Pending, index.Error}: true,
 	{index.Backfill, index.Maintenance}: true, {index.Backfill, index.Error}: true, {index.Backfill, index.Pending}: true,
@@ -132,7 +132,8 @@ func (m *model) promote(rollback, number uint64, to []uint64) errcode.Code {
 	return ""
 }
 
-// stepTo moves the rollback: the ring none, started, prepare, restart, rollback, none, and back to started from each.
+// stepTo moves the rollback: the ring none, started, prepare, restart, rollback, none, and from each step back to
+// started.
 func (m *model) stepTo(id uint64, from, to RollbackStep, end []uint64) errcode.Code {
 	if from != m.step {
 		return errcode.StepMismatch
@@ -163,8 +164,8 @@ func (m *model) stepTo(id uint64, from, to RollbackStep, end []uint64) errcode.C
 	return ""
 }
 
-// TestAgainstModel compares thousands of random commands with the model, replays the log, and restores from a snapshot
-// taken somewhere in the middle.
+// TestAgainstModel compares thousands of random commands with the model, replays the log, and restores from a
+// snapshot taken at some point in between.
 func TestAgainstModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := cluster(t)
@@ -206,7 +207,7 @@ func TestAgainstModel(t *testing.T) {
 	})
 }
 
-// oneStep draws a command, applies it to both, and compares the answers.
+// oneStep draws a command, applies it to both, and compares the results.
 func oneStep(rt *rapid.T, n *node, m *model) {
 	body, expect := drawBody(rt, n, m)
 	c := Command{TimeMS: n.now, Body: body}
@@ -291,14 +292,14 @@ func drawBody(rt *rapid.T, n *node, m *model) (Body, func() (errcode.Code, index
 	return c, func() (errcode.Code, index.ID) { return m.stepTo(c.ID, c.From, c.To, end), 0 }
 }
 
-// bare is a vector without branches.
+// bare returns a vector without branches.
 func bare(seqnos []uint64) timestamp.Vector {
 	t := timestamp.New(len(seqnos))
 	copy(t.Seqnos, seqnos)
 	return t
 }
 
-// compare holds the whole state against the model.
+// compare compares the whole state with the model.
 func compare(rt *rapid.T, s *State, m *model) {
 	got, want := map[index.ID]string{}, map[index.ID]string{}
 	for x := range s.Indexes() {

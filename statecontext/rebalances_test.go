@@ -12,7 +12,7 @@ import (
 	"tidemark/partition"
 )
 
-// third registers one more indexer and gives its number.
+// third registers one more indexer and returns its node id.
 func (n *node) third() index.NodeID {
 	return n.must(&RegisterIndexer{Indexer: Indexer{UUID: "u3", Name: "i3", Zone: "z", Capacity: 2}}).Node
 }
@@ -30,7 +30,7 @@ func (n *node) allocate(id index.ID, c index.CopyID) {
 		Copies: []CopyChange{{Index: id, Copy: c, State: partition.Allocated}}})
 }
 
-// One slice moves: each state follows the one before and no other, and the old copy leaves when the new one is in.
+// One slice moves: each state follows only the preceding one, and the old copy leaves once the new one is whole.
 func TestRebalance(t *testing.T) {
 	n := cluster(t)
 	id := n.must(create("x", 1, 0, 1)).Index
@@ -72,7 +72,7 @@ func TestRebalance(t *testing.T) {
 	n.refuse(move(partition.RebalancePending, partition.RebalanceCatchup), errcode.StepMismatch)
 	n.refuse(&EndRebalance{ID: r}, errcode.StepMismatch)
 	n.must(move(partition.RebalanceStart, partition.RebalancePending))
-	n.refuse(move(partition.RebalanceStart, partition.RebalancePending), errcode.StepMismatch) // applied twice
+	n.refuse(move(partition.RebalanceStart, partition.RebalancePending), errcode.StepMismatch) // applied a second time
 	n.refuse(move(partition.RebalancePending, partition.RebalanceCatchup), errcode.StateMismatch)
 	y := n.steps()[0]
 	if c := n.state.Topology(id).Copies[2]; y.New != c.ID || c.Node != to || c.Replica != 1 ||
@@ -118,7 +118,7 @@ func (n *node) twoMoves() (a index.ID, r uint64) {
 	return a, n.must(&StartRebalance{Cause: "test", Sends: 1, Receives: 1, Steps: steps}).Number
 }
 
-// A cancelled one begins nothing, and what it had begun is taken back.
+// A cancelled rebalance begins no step, and the steps that have begun are undone.
 func TestRebalanceIsCancelled(t *testing.T) {
 	n := cluster(t)
 	a, r := n.twoMoves()
@@ -141,7 +141,7 @@ func TestRebalanceIsCancelled(t *testing.T) {
 	}
 }
 
-// A rebalance of which a step was given up before it was cancelled for something else says what that was.
+// A rebalance with a step given up before it was cancelled for another reason reports the step's reason.
 func TestACancelledRebalanceSaysWhy(t *testing.T) {
 	for reason, want := range map[string]string{"others come first": "others come first", "": "its node is away"} {
 		n := cluster(t)
@@ -155,8 +155,8 @@ func TestACancelledRebalanceSaysWhy(t *testing.T) {
 	}
 }
 
-// Copies that are lost while others are made anew are more steps of the repair that is running: what it waits for holds
-// nothing else up. None of them takes what a step has taken that is not over.
+// Copies lost during a running repair are added to it as steps: what the repair waits for blocks nothing else. None
+// of the steps uses a node or replica that a step in progress uses.
 func TestRepairTakesMore(t *testing.T) {
 	n := cluster(t)
 	a, b := n.must(create("a", 1, 0, 1)).Index, n.must(create("b", 0, 1)).Index
@@ -171,12 +171,12 @@ func TestRepairTakesMore(t *testing.T) {
 	}
 	r := n.must(of(a, 0, to)).Number
 	n.must(&StepRebalance{ID: r, Step: 1, From: partition.RebalanceStart, To: partition.RebalancePending})
-	n.refuse(of(a, 1, to), errcode.StalePlan) // the new copy is there already
+	n.refuse(of(a, 1, to), errcode.StalePlan) // the new copy exists already
 	n.refuse(of(b, 0, 9), errcode.StalePlan)  // there is no such node
 	if got := n.must(of(b, 0, to)).Number; got != r {
 		t.Fatalf("rebalance %d, want more of %d", got, r)
 	}
-	n.refuse(of(b, 0, 0), errcode.InvalidArgument) // it is to move already
+	n.refuse(of(b, 0, 0), errcode.InvalidArgument) // it is to be moved already
 	other := of(b, 0, 0)
 	other.Cause = "an operator"
 	n.refuse(other, errcode.RebalanceRunning)
@@ -188,7 +188,7 @@ func TestRepairTakesMore(t *testing.T) {
 	n.refuse(of(b, 0, 0), errcode.RebalanceRunning)
 }
 
-// A rebalance of which all that was given up is of a bucket that was deleted is done.
+// A rebalance is done if all steps given up belonged to a deleted bucket.
 func TestRebalanceOfABucketThatGoes(t *testing.T) {
 	n := cluster(t)
 	id := n.must(create("x", 0, 0)).Index
@@ -204,7 +204,7 @@ func TestRebalanceOfABucketThatGoes(t *testing.T) {
 	}
 }
 
-// When the old node is removed in the middle, the new copy is what there is, and stays whatever becomes of the step.
+// If the old node is removed during a move, the new copy is the only one and stays, whatever becomes of the step.
 func TestRebalanceLosesItsSource(t *testing.T) {
 	n := cluster(t)
 	id := n.must(create("x", 0, 0)).Index
@@ -229,7 +229,7 @@ func TestRebalanceLosesItsSource(t *testing.T) {
 	n.must(&EndRebalance{ID: r})
 }
 
-// Neither a step nor an altered index places anything on a node that is being removed.
+// Neither a step nor an altered index places copies on a node that is being removed.
 func TestNothingMovesToAnEvictedNode(t *testing.T) {
 	n := cluster(t)
 	id, other := n.must(create("x", 0, 0)).Index, n.must(create("y", 0, 0)).Index
@@ -269,7 +269,7 @@ func TestAlterIndex(t *testing.T) {
 	n.refuse(&AlterIndex{ID: id, Replicas: 1, IfMatch: 1}, errcode.CASMismatch)
 	full := n.state.Limits()
 	full.Indexes, full.IndexesPerBucket = 1, 1
-	n.must(&SetLimits{Limits: full}) // no further index, that is
+	n.must(&SetLimits{Limits: full}) // no further index is allowed
 	n.must(&AlterIndex{ID: id, Replicas: 2, Add: []Placement{{Replica: 2, Node: to}}, Nodes: []string{"u0"},
 		Statement: "CREATE INDEX anew"})
 	x := n.state.Index(id)
@@ -277,7 +277,7 @@ func TestAlterIndex(t *testing.T) {
 		len(x.Definition.Nodes) != 1 || x.Definition.Statement != "CREATE INDEX anew" {
 		t.Fatalf("%+v", x)
 	}
-	n.must(&AlterIndex{ID: id, Replicas: 1, Drop: []partition.Replica{1}}) // the first stays
+	n.must(&AlterIndex{ID: id, Replicas: 1, Drop: []partition.Replica{1}}) // replica 0 stays
 	n.refuse(&AlterIndex{ID: id, Replicas: 0, Drop: []partition.Replica{0}}, errcode.StateMismatch)
 	n.allocate(id, x.Topology.Copies[2].ID)
 	n.must(&AlterIndex{ID: id, Replicas: 0, Drop: []partition.Replica{0}})
@@ -288,8 +288,8 @@ func TestAlterIndex(t *testing.T) {
 	n.must(&ForgetCopies{ID: id, Copies: []index.CopyID{copies[0].ID}})
 }
 
-// Whatever is asked for in whatever order: the state stays sound, each slice keeps a copy of each replica that is not
-// leaving, and a snapshot gives the same state.
+// After any commands in any order the state is sound, each slice keeps a copy of each replica that is not leaving,
+// and a snapshot reads back as the same state.
 func TestRebalancesAreSound(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := cluster(t)
@@ -331,7 +331,7 @@ func TestRebalancesAreSound(t *testing.T) {
 			case 4:
 				body = &ForgetCopies{ID: id, Copies: leaving(x)}
 			case 5:
-				if x.Definition.State == index.Pending && len(leaving(x)) == 0 { // of those that leave none comes back
+				if x.Definition.State == index.Pending && len(leaving(x)) == 0 { // one whose copies leave does not come back
 					n.ready(id)
 				}
 				continue
@@ -376,7 +376,7 @@ func leaving(x *Index) (all []index.CopyID) {
 	return all
 }
 
-// Only so many that are over are remembered.
+// Only keptRebalances ended rebalances are remembered.
 func TestRebalancesAreForgotten(t *testing.T) {
 	n := cluster(t)
 	id := n.must(create("x", 0, 0)).Index
@@ -400,7 +400,7 @@ func TestRebalancesAreForgotten(t *testing.T) {
 	}
 }
 
-// The old copy stays while the bucket is being rolled back, and when the node of the new one is being removed.
+// The old copy stays while the bucket is being rolled back, and while the node of the new copy is being removed.
 func TestTheOldCopyStays(t *testing.T) {
 	n := cluster(t)
 	id := n.must(create("x", 0, 0)).Index
@@ -425,7 +425,7 @@ func TestTheOldCopyStays(t *testing.T) {
 	}
 }
 
-// A change of nodes and the rebalance that carries it out are one update: both are there, or neither is.
+// A change of nodes and the rebalance that carries it out are one update: both take effect, or neither does.
 func TestAlterIndexStartsARebalance(t *testing.T) {
 	n := cluster(t)
 	id := n.must(create("x", 1, 0, 1)).Index
@@ -451,8 +451,8 @@ func TestAlterIndexStartsARebalance(t *testing.T) {
 	}
 }
 
-// A rebalance whose steps are done but for those of an index that has gone, here as its split has ended, is done; one
-// of which another step was given up has failed, and one that is cancelled is cancelled.
+// A rebalance is done if its only unfinished steps belong to an index that is gone, here because its split has ended.
+// It has failed if another step was given up, and is cancelled if it was cancelled.
 func TestRebalanceOfAnIndexThatGoes(t *testing.T) {
 	for name, want := range map[string]RebalancePhase{"": RebalanceFinished, "other step": RebalanceFailed,
 		"cancelled": RebalanceCancelled} {
@@ -468,7 +468,7 @@ func TestRebalanceOfAnIndexThatGoes(t *testing.T) {
 		}
 		r := n.must(&StartRebalance{Cause: "test", Sends: 1, Receives: 1, Steps: steps}).Number
 		n.must(&StepRebalance{ID: r, Step: 1, From: partition.RebalanceStart, To: partition.RebalancePending})
-		n.ready(2) // the name is its: index 1 goes
+		n.ready(2) // it takes over the name: index 1 is dropped
 		n.must(&StepRebalance{ID: r, Step: 1, From: partition.RebalancePending, To: partition.RebalanceGivenUp,
 			Reason: "gone"})
 		given := uint32(1)

@@ -2,7 +2,7 @@ package statecontext
 
 import "testing"
 
-// rollTo brings a rollback of bucket b, one that is under way or a new one, to a step; NoRollback ends it.
+// rollTo moves a rollback of bucket b, the present one or a new one, to a step; NoRollback ends it.
 func rollTo(n *node, to RollbackStep) {
 	n.t.Helper()
 	v := vector(1, 1, 1, 1)
@@ -21,8 +21,8 @@ func rollTo(n *node, to RollbackStep) {
 	}
 }
 
-// Whatever a survivor has missed, it gives no number of a bucket away that indexers have heard already: what they
-// would refuse as of before a rollback, or take for one that they have carried out, and hold under a number.
+// Whatever the survivor has missed, it assigns no number of a bucket that indexers have already seen: they would
+// refuse it as from before a rollback, take it for one that they have carried out, or hold data under it.
 func TestARecoveryGivesNoNumberOfABucketTwice(t *testing.T) {
 	empty := func(n *node) {}
 	promoted := func(n *node) { n.must(n.advance("b", vector(1, 1, 1, 1))) }

@@ -6,12 +6,12 @@ import (
 	"tidemark/errcode"
 )
 
-// removal is the command of a request to remove m2, whatever has that name by now.
+// removal returns the command of a request to remove m2; id is the manager with that name at the time.
 func removal(id string, sent byte) Command {
 	return Command{Request: &Request{Principal: "p", Key: "k", BodyHash: [32]byte{sent}}, Body: &BeginRemoval{ID: id}}
 }
 
-// goldenRemoval has a removal that has begun, in the ledger.
+// goldenRemoval has a removal in progress, recorded in the ledger.
 func goldenRemoval(t testing.TB) *node {
 	n := cluster(t)
 	c := removal("m2-00000001", 1)
@@ -20,8 +20,8 @@ func goldenRemoval(t testing.TB) *node {
 	return n
 }
 
-// TestBeginRemoval: the manager that a request meant at first is the one that it means ever after, also in a state
-// snapshot. Nothing else changes, and another request under the key is refused.
+// TestBeginRemoval: the manager that a request first meant is the one that its retries mean, too, even after a state
+// snapshot. Nothing else changes, and another request with the same key is rejected.
 func TestBeginRemoval(t *testing.T) {
 	n := goldenRemoval(t)
 	before := n.state.CAS()
@@ -37,7 +37,7 @@ func TestBeginRemoval(t *testing.T) {
 			t.Errorf("another request: %+v, %v", r, known)
 		}
 	}
-	retry := removal("m2-00000002", 1) // which has its name by now
+	retry := removal("m2-00000002", 1) // which has the name by then
 	retry.TimeMS = n.now
 	if r := n.apply(retry)[0]; !r.Replayed || r.Member != "m2-00000001" || n.state.CAS() != before {
 		t.Errorf("again: %+v, cas %d after %d", r, n.state.CAS(), before)

@@ -40,7 +40,7 @@ func (n *node) backup() *Backup {
 	return b
 }
 
-// stage brings all of a backup but its end.
+// stage sends all of a backup except the end.
 func (n *node) stage(b *Backup, mode RestoreMode) {
 	n.t.Helper()
 	n.must(&BeginRestore{ID: "r1", Mode: mode, Bytes: uint64(len(b.Snapshot)), Sum: sha256.Sum256(b.Snapshot)})
@@ -69,7 +69,7 @@ func TestRestoreInPlace(t *testing.T) {
 	n.must(&RemoveIndex{ID: gone})
 	n.must(&DropIndex{ID: waiting})
 	later := n.must(create("later", 0, 0)).Index
-	again := n.must(create("gone", 0, 1)).Index // the name was used again
+	again := n.must(create("gone", 0, 1)).Index // the name was reused
 	n.must(n.advance("b", vector(9, 9, 9, 9)))
 	n.must(&RegisterIndexer{Indexer: Indexer{UUID: "u0", BootID: "boot2", Name: "i0"}})
 	n.must(&RegisterIndexer{Indexer: Indexer{UUID: "u2", Name: "i2"}})
@@ -132,9 +132,8 @@ func TestRestoreInPlace(t *testing.T) {
 	}
 }
 
-// TestRestoreLeavesWhatIsThere: an index that is there stays as it is and goes on serving, whatever was changed of it
-// since the backup, and whatever became of its bucket or of the indexers that it lay on; the plan says what the backup
-// has otherwise.
+// TestRestoreLeavesWhatIsThere: an existing index stays as it is and keeps serving, whatever was changed since the
+// backup, and whatever became of its bucket or its indexers; the plan reports the differences from the backup.
 func TestRestoreLeavesWhatIsThere(t *testing.T) {
 	replica := func(x *Index) *AlterIndex {
 		return &AlterIndex{ID: x.Definition.ID, Replicas: 1,
@@ -202,8 +201,8 @@ func TestRestoreLeavesWhatIsThere(t *testing.T) {
 
 func (x *Index) dropping() bool { return x != nil && x.Definition.State == index.Dropping }
 
-// TestRestorePlanTellsWhatIsBuilt: what comes back is taken over where hosts hold a copy of each slice, which are
-// orphans there; else it is built, and the plan says how much.
+// TestRestorePlanTellsWhatIsBuilt: an index is adopted if hosts hold a copy of each slice as orphans; otherwise it is
+// built, and the plan reports how many copies are made.
 func TestRestorePlanTellsWhatIsBuilt(t *testing.T) {
 	n := cluster(t)
 	id := n.must(create("x", 1, 0, 1, 1, 0)).Index // two slices, two copies of each
@@ -236,7 +235,7 @@ func TestRestorePlanTellsWhatIsBuilt(t *testing.T) {
 	}
 }
 
-// TestRestorePlanIsBounded: of many indexes of one fate some are named, and all counted.
+// TestRestorePlanIsBounded: of many indexes with the same fate some are listed, and all are counted.
 func TestRestorePlanIsBounded(t *testing.T) {
 	n := cluster(t)
 	for i := range MaxPlanned + 3 {
@@ -254,10 +253,10 @@ func TestRestoreIsAllOrNothing(t *testing.T) {
 	b := n.backup()
 	n.must(&DropIndex{ID: 1})
 	n.stage(b, RestoreInPlace)
-	n.must(&LeaderStarted{Term: 2, Manager: Manager{ID: "m2"}}) // the leader that restored is dead
+	n.must(&LeaderStarted{Term: 2, Manager: Manager{ID: "m2"}}) // the leader that ran the restore is dead
 	n.refuse(&FinishRestore{ID: "r1", Epoch: 8}, errcode.RestoreMismatch)
 	n.refuse(&RestoreChunk{ID: "r1", Data: []byte{1}}, errcode.RestoreMismatch)
-	n.must(create("x", 0, 0)) // users need not wait any more
+	n.must(create("x", 0, 0)) // users need not wait any longer
 
 	n.must(&BeginRestore{ID: "r1", Mode: RestoreInPlace, Bytes: 4, Sum: sha256.Sum256([]byte("abcd"))})
 	n.refuse(&RestoreChunk{ID: "r1", Offset: 1, Data: []byte("b")}, errcode.RestoreMismatch)
@@ -276,14 +275,14 @@ func TestRestoreIsAllOrNothing(t *testing.T) {
 	}
 	n.must(&BeginRestore{ID: "r1", Mode: RestoreInPlace, Bytes: 4})
 	n.now += RestorePatienceMS
-	n.must(&BeginRestore{ID: "r2", Mode: RestoreInPlace, Bytes: 4}) // it did not get on
+	n.must(&BeginRestore{ID: "r2", Mode: RestoreInPlace, Bytes: 4}) // the previous one made no progress
 	n.refuse(&BeginRestore{ID: "r3", Mode: 9, Bytes: 4}, errcode.Restoring)
 	n.must(&AbortRestore{})
 	n.refuse(&BeginRestore{ID: "r3", Mode: 9, Bytes: 4}, errcode.InvalidArgument)
 	n.refuse(&BeginRestore{ID: "r3", Mode: RestoreInPlace, Bytes: MaxRestoreBytes + 1}, errcode.LimitExceeded)
 }
 
-// elsewhere is another cluster with some indexers and no indexes.
+// elsewhere returns another cluster with some indexers and no indexes.
 func elsewhere(t testing.TB, indexers int) *node {
 	n := newNode(t)
 	n.must(&LeaderStarted{Term: 1, Manager: Manager{ID: "other"}})
@@ -344,8 +343,8 @@ func TestRestoreIntoANewCluster(t *testing.T) {
 	n.stage2(b)
 }
 
-// TestRestorePlacesOnNodesThatStay: a restore puts no copy on an indexer that is being removed, and on one that is to
-// leave only where the others are too few.
+// TestRestorePlacesOnNodesThatStay: a restore places no copy on an indexer that is being removed, and uses one that
+// is to be emptied only if the others are too few.
 func TestRestorePlacesOnNodesThatStay(t *testing.T) {
 	from := cluster(t)
 	from.must(create("lone", 0, 0, 1, 0, 1))
@@ -376,12 +375,12 @@ func TestRestorePlacesOnNodesThatStay(t *testing.T) {
 		errcode.PlacementImpossible)
 }
 
-// advanceless is a change that has nothing to do with indexes.
+// advanceless returns a change that does not concern indexes.
 func (n *node) advanceless() Body {
 	return &RegisterProjector{Projector: Projector{ID: "p9", Admin: "http://p9"}}
 }
 
-// stage2: once there are indexes, it is no new cluster any more.
+// stage2 verifies that a cluster with indexes does not count as a new one.
 func (n *node) stage2(b *Backup) {
 	n.stage(b, RestoreNewCluster)
 	n.refuse(&FinishRestore{ID: "r1", Epoch: 9}, errcode.BackupOfOther)
@@ -399,7 +398,7 @@ func TestRestoreOfAnother(t *testing.T) {
 	}
 }
 
-// TestBackupIsChecked: with any bit flipped, or cut at any place, a backup is refused by name.
+// TestBackupIsChecked: a backup with any bit flipped, or truncated at any point, is refused with a named error.
 func TestBackupIsChecked(t *testing.T) {
 	n := cluster(t)
 	n.must(create("x", 1, 0, 1))
@@ -437,7 +436,8 @@ func TestBackupIsChecked(t *testing.T) {
 	}
 }
 
-// TestABackupHasNoSecrets: hashes of passwords and tokens are not in the file, and the state it is of keeps them.
+// TestABackupHasNoSecrets: a backup contains no hashes of passwords or tokens, and the state it was made from keeps
+// them.
 func TestABackupHasNoSecrets(t *testing.T) {
 	n := goldenUsers(t)
 	var w bytes.Buffer

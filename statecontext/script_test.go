@@ -22,8 +22,8 @@ import (
 var writeGolden = flag.Bool("write-golden", false, "write the golden log and snapshot of the present format; never "+
 	"over one that was released")
 
-// TestScripts runs the golden scripts: each block applies commands, one per line, as entries of their own (`apply`) or
-// together (`entry`), and prints what came of it; `describe` prints the state; `time` moves the proposers' clock.
+// TestScripts runs the golden scripts: each block applies commands, one per line, as separate entries (`apply`) or
+// together (`entry`), and prints the results; `describe` prints the state; `time` moves the proposers' clock.
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
 		n := newNode(t)
@@ -75,7 +75,7 @@ func runScript(t *testing.T, n *node, input string, together bool) string {
 	return w.String()
 }
 
-// words are the fields of a script line: positional ones, and name=value.
+// words holds the fields of a script line: positional ones and name=value.
 type words struct {
 	t     *testing.T
 	plain []string
@@ -101,7 +101,7 @@ func number(t *testing.T, s string) int64 {
 	return i
 }
 
-// vec reads seqno[/branch] words up to the end of the text.
+// vec parses seqno[/branch] words up to the end of the text.
 func vec(t *testing.T, text string) timestamp.Vector {
 	parts := strings.Split(text, ",")
 	v := timestamp.New(len(parts))
@@ -177,7 +177,7 @@ func parseBody(t *testing.T, n *node, verb string, w *words) Body {
 	case "put-token": // put-token SECRET USER ROLE [ends=MS] [note=TEXT | session-of=CAS]
 		x := Token{Hash: sha256.Sum256([]byte(w.next())), User: w.next(), Note: w.named["note"],
 			ExpiresMS: int64(opt("ends"))}
-		if at := w.named["session-of"]; at != "" { // as the user was at that cas
+		if at := w.named["session-of"]; at != "" { // with the user's version at that cas
 			x.Note, x.ModifiedCAS = SessionNote, opt("session-of")
 		}
 		x.Role, _ = ParseUserRole(w.next())
@@ -265,7 +265,7 @@ func parseBucketBody(t *testing.T, n *node, verb string, w *words, opt func(stri
 	return nil
 }
 
-// parseEvict reads evict NODE UUID [revision=N].
+// parseEvict parses evict NODE UUID [revision=N].
 func parseEvict(t *testing.T, n *node, w *words) Body {
 	c := &EvictIndexer{Node: index.NodeID(w.num()), UUID: w.next(), Revision: n.state.DefinitionsRevision()}
 	if s := w.named["revision"]; s != "" {
@@ -274,7 +274,7 @@ func parseEvict(t *testing.T, n *node, w *words) Body {
 	return c
 }
 
-// parseEvictCopies reads evict-copies NODE UUID [topology=N], and for each index the copies placed anew:
+// parseEvictCopies parses evict-copies NODE UUID [topology=N], and for each index the new copies:
 // SLICE/REPLICA@NODE+..., or - for none.
 func parseEvictCopies(t *testing.T, n *node, w *words) Body {
 	c := &EvictCopies{Node: index.NodeID(w.num()), UUID: w.next()}
@@ -299,7 +299,7 @@ func parseEvictCopies(t *testing.T, n *node, w *words) Body {
 	return c
 }
 
-// parseLogs reads log=VB:uuid@seqno+uuid@seqno, newest first, with the map revision of rev=.
+// parseLogs parses log=VB:uuid@seqno+uuid@seqno, newest first, with the map revision from rev=.
 func parseLogs(t *testing.T, w *words) []timestamp.VBucketLog {
 	text := w.named["log"]
 	if text == "" {
@@ -321,8 +321,8 @@ func parseLogs(t *testing.T, w *words) []timestamp.VBucketLog {
 	return []timestamp.VBucketLog{l}
 }
 
-// parseCreate reads create BUCKET NAME UUID NODE,NODE... [replicas=N] [if-not-exists=1] [deferred=1]: nodes of all
-// slices of replica 0, then of replica 1, and so on.
+// parseCreate parses create BUCKET NAME UUID NODE,NODE... [replicas=N] [if-not-exists=1] [deferred=1]: the nodes of
+// all slices of replica 0, then of replica 1, and so on.
 func parseCreate(t *testing.T, w *words) *CreateIndex {
 	bucket, name, uuid := w.next(), w.next(), w.next()
 	var nodes []index.NodeID
@@ -341,8 +341,8 @@ func parseCreate(t *testing.T, w *words) *CreateIndex {
 	return c
 }
 
-// goldens names the golden logs by the format level that each is of and what it is about. Once a version has been
-// released its logs are never written again, and a kind of command that comes later has its own.
+// goldens lists the golden logs by format level and subject. The logs of a released version are never written again;
+// a kind of command added later gets a log of its own.
 var goldens = []struct {
 	name string
 	play func(t testing.TB) *node
@@ -366,13 +366,13 @@ var goldens = []struct {
 	{"next", goldenNext},
 }
 
-// The golden files hold what each format's log and snapshot look like for ever: a log, one entry per line, ended by its
-// hash, and the snapshot of the state that it leads to.
+// goldenPaths returns the golden files, which preserve each format's log and snapshot: a log with one entry per line,
+// followed by its hash, and the snapshot of the resulting state.
 func goldenPaths(name string) (log, snapshot string) {
 	return fmt.Sprintf("testdata/golden/log-%s.txt", name), fmt.Sprintf("testdata/golden/snapshot-%s.bin", name)
 }
 
-// goldenEvict removes indexers that hold copies: of an index that waits, one that is ready, one that is being dropped.
+// goldenEvict removes indexers that hold copies of indexes that wait, are ready, or are being dropped.
 func goldenEvict(t testing.TB) *node {
 	n := cluster(t)
 	n.must(&RegisterIndexer{Indexer: Indexer{UUID: "u2", Admin: "http://2", Name: "i2"}})
@@ -395,11 +395,11 @@ func goldenEvict(t testing.TB) *node {
 	n.must(&RollbackLogs{Bucket: "b", Generation: 1, ID: 1, Logs: []timestamp.VBucketLog{{VBucket: 2,
 		Log:      timestamp.FailoverLog{{VBUUID: 0xb, Seqno: 3}, {VBUUID: 0xa}},
 		Revision: timestamp.MapRevision{Epoch: 1, Rev: 5}}}})
-	return n // with node 1 on its way out
+	return n // node 1 is still being removed
 }
 
-// goldenSeen has commands of proposers who were overtaken, and of some who were not: a projector that leaves after it
-// has registered anew, a bucket that was learnt of twice.
+// goldenSeen has commands of proposers that were overtaken and of some that were not: a projector that leaves after
+// it has registered again, a bucket reported twice.
 func goldenSeen(t testing.TB) *node {
 	n := cluster(t)
 	n.must(&RegisterProjector{Projector: Projector{ID: "p", BootID: "2"}})
@@ -407,7 +407,7 @@ func goldenSeen(t testing.TB) *node {
 	n.must(&RemoveProjector{ID: "p", BootID: "2"})
 	n.refuse(&RemoveProjector{ID: "p", BootID: "2"}, errcode.UnknownNode)
 	n.must(&RegisterProjector{Projector: Projector{ID: "q", BootID: "1"}})
-	n.must(&RemoveProjector{ID: "q"}) // whoever it is
+	n.must(&RemoveProjector{ID: "q"}) // whichever process is registered
 	learnt := func(uuid string, seen SeenBucket) *SetBucket {
 		return &SetBucket{Name: "new", UUID: uuid, VBuckets: 4, Seen: &seen}
 	}
@@ -431,7 +431,7 @@ func goldenSeen(t testing.TB) *node {
 	return n
 }
 
-// goldenCollections has indexes of one name on collections of a bucket, of which one is dropped.
+// goldenCollections has indexes of the same name on collections of a bucket, one of them dropped.
 func goldenCollections(t testing.TB) *node {
 	n := cluster(t)
 	for i, m := range []index.Member{{}, {Scope: "s", Collection: "c", ID: 9, Manifest: 2},
@@ -453,11 +453,11 @@ func goldenCollections(t testing.TB) *node {
 	n.refuse(&BuildIndexes{IDs: []index.ID{2}}, errcode.CollectionGone)
 	n.must(&DropIndex{ID: 1})
 	n.must(&SetBucket{Name: "b", UUID: "bu2", VBuckets: 4})
-	n.refuse(&BuildIndexes{IDs: []index.ID{3}}, errcode.CollectionGone) // of the bucket before
+	n.refuse(&BuildIndexes{IDs: []index.ID{3}}, errcode.CollectionGone) // it was on the previous bucket
 	return n
 }
 
-// goldenPartitions has indexes that are partitioned by components of the key and by its leading one, among others.
+// goldenPartitions has indexes partitioned by key components and by the leading component, among others.
 func goldenPartitions(t testing.TB) *node {
 	n := cluster(t)
 	n.must(create("by_id", 0, 0, 1))
@@ -473,8 +473,8 @@ func goldenPartitions(t testing.TB) *node {
 	return n
 }
 
-// goldenRules has indexes that carry the rules of their expressions. What is built for the first time, or anew with new
-// copies, carries those that hold then; what goes on from what it has keeps the lowest.
+// goldenRules has indexes with the versions of their expression rules. An index built for the first time, or with new
+// copies, gets the present version; one that keeps its copies keeps the lowest.
 func goldenRules(t testing.TB) *node {
 	n := cluster(t)
 	rules := func(name string, want uint32) {
@@ -499,7 +499,7 @@ func goldenRules(t testing.TB) *node {
 	rules("later", 3)
 	n.ready(1)
 	n.must(&SetIndexState{ID: 1, From: index.Maintenance, To: index.Error, Reason: index.ReasonCannotEvaluate + "no"})
-	n.must(&BuildIndexes{IDs: []index.ID{1}, Rules: 3}) // it has entries of before
+	n.must(&BuildIndexes{IDs: []index.ID{1}, Rules: 3}) // it has entries made by the old rules
 	rules("now", 2)
 	n.ready(4)
 	n.must(&SetIndexState{ID: 4, From: index.Maintenance, To: index.Error, Reason: "no"})
@@ -513,12 +513,11 @@ func goldenRules(t testing.TB) *node {
 	n.stage(b, RestoreInPlace)
 	n.must(&FinishRestore{ID: "r1", Epoch: 9, Rules: 5, Buckets: []FoundBucket{{Name: "b", UUID: "bu2", VBuckets: 4}}})
 	rules("now", 3)
-	rules("by_key", 300) // its bucket is gone: nothing is built
+	rules("by_key", 300) // its bucket is gone: it is not built
 	return n
 }
 
-// goldenForgets deletes buckets: one that has no index, one whose index is removed later, one of which something is
-// set.
+// goldenForgets deletes buckets: one without an index, one whose index is removed later, one with settings.
 func goldenForgets(t testing.TB) *node {
 	n := cluster(t)
 	n.must(&SetBucket{Name: "old", UUID: "o", VBuckets: 1})
@@ -541,7 +540,7 @@ func goldenForgets(t testing.TB) *node {
 	return n
 }
 
-// goldenSettings sets the source of a bucket's stability timestamps, which a restore of an older backup takes back.
+// goldenSettings sets the stability source of a bucket, which a restore of an older backup reverts.
 func goldenSettings(t testing.TB) *node {
 	n := cluster(t)
 	n.refuse(&SetBucketSettings{Bucket: "nobody", StabilitySource: "sync"}, errcode.UnknownBucket)
@@ -558,11 +557,11 @@ func goldenSettings(t testing.TB) *node {
 	return n
 }
 
-// goldenUsers has users and tokens: added, changed, removed.
+// goldenUsers has users and tokens that were added, changed and removed.
 func goldenUsers(t testing.TB) *node {
 	n := cluster(t)
 	n.must(&PutUser{Mode: PutFirst, Name: "admin", Role: UserAdmin, Hash: "$argon2id$v=19$m=8,t=1,p=1$c2FsdA$aGFzaA"})
-	n.must(&PutUser{Mode: PutFirst, Name: "admin", Role: UserAdmin, Hash: "other"}) // nothing
+	n.must(&PutUser{Mode: PutFirst, Name: "admin", Role: UserAdmin, Hash: "other"}) // no effect
 	n.must(&PutUser{Mode: PutNew, Name: "ann", Role: UserDDL, Hash: "h1"})
 	n.must(&PutUser{Mode: PutNew, Name: "bob", Role: UserReads, Hash: "h2"})
 	n.must(&PutUser{Mode: PutChange, Name: "ann", Role: UserAdmin})
@@ -576,17 +575,17 @@ func goldenUsers(t testing.TB) *node {
 	return n
 }
 
-// goldenNext was raised to the level after the newest, and has used what it has.
+// goldenNext was raised to NextLevel and has used its command.
 func goldenNext(t testing.TB) *node {
 	n := cluster(t)
 	n.must(&RegisterManager{Manager: Manager{ID: "m2-bb", Name: "m2", FormatLevel: NextLevel}})
-	n.refuse(&SetFormatLevel{Level: NextLevel}, errcode.FormatNotAllowed) // m1 has not said that it knows it
+	n.refuse(&SetFormatLevel{Level: NextLevel}, errcode.FormatNotAllowed) // m1 has not reported support for it
 	n.raise()
 	n.must(&Reserved{})
 	return n
 }
 
-// goldenRestore has seen every command of restores.
+// goldenRestore has every command of a restore.
 func goldenRestore(t testing.TB) *node {
 	n := populated(t)
 	n.must(&RegisterManager{Manager: Manager{ID: "m4-dd", FormatLevel: 1}})
@@ -601,7 +600,7 @@ func goldenRestore(t testing.TB) *node {
 	return n
 }
 
-// replayGolden only makes sure that a script's own log, replayed, gives the same state.
+// replayGolden verifies that the log of a script, replayed, leads to the same state.
 func replayGolden(t *testing.T, n *node) {
 	t.Helper()
 	s := New()
@@ -617,13 +616,13 @@ func replayGolden(t *testing.T, n *node) {
 	}
 }
 
-// TestGoldenLog replays the logs that each format level wrote. They must never be edited: what a version has written,
-// every later one has to understand in the same way.
+// TestGoldenLog replays the logs that each format level wrote. They must never be edited: every later version has to
+// read them in the same way.
 func TestGoldenLog(t *testing.T) {
 	for _, g := range goldens {
 		t.Run(g.name, func(t *testing.T) {
 			logPath, snapshotPath := goldenPaths(g.name)
-			if _, err := os.Stat(logPath); *writeGolden && os.IsNotExist(err) { // never over one that there is
+			if _, err := os.Stat(logPath); *writeGolden && os.IsNotExist(err) { // never overwrite an existing file
 				writeGoldenFiles(t, g.play(t), logPath, snapshotPath)
 			}
 			replayFiles(t, logPath, snapshotPath)
@@ -631,7 +630,7 @@ func TestGoldenLog(t *testing.T) {
 	}
 }
 
-// TestEncodingStands: what the present program writes for the same commands is, byte for byte, what is in the files.
+// TestEncodingStands: the present program encodes the same commands to exactly the bytes in the files.
 func TestEncodingStands(t *testing.T) {
 	for _, g := range goldens {
 		logPath, snapshotPath := goldenPaths(g.name)
@@ -657,7 +656,7 @@ func writeGoldenFiles(t *testing.T, n *node, logPath, snapshotPath string) {
 	}
 	fmt.Fprintf(&w, "hash %016x\n", Hash(n.state))
 	for path, data := range map[string][]byte{logPath: []byte(w.String()), snapshotPath: snapshot(t, n.state)} {
-		if err := os.WriteFile(path, data, 0o644); err != nil { //nolint:gosec // test data is for everybody
+		if err := os.WriteFile(path, data, 0o644); err != nil { //nolint:gosec // test data is world-readable
 			t.Fatal(err)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"tidemark/index"
 )
 
-// governed is a cluster with an administrator and users with role ddl, and a small ledger.
+// governed returns a cluster with an administrator, users with role ddl, and a small ledger.
 func governed(t testing.TB, entries uint32, users ...string) *node {
 	n := cluster(t)
 	n.must(&PutUser{Mode: PutFirst, Name: "admin", Role: UserAdmin, Hash: "h"})
@@ -25,14 +25,14 @@ func governed(t testing.TB, entries uint32, users ...string) *node {
 	return n
 }
 
-// askAs sends a request under a key of its own.
+// askAs sends a request with a key of its own.
 func (n *node) askAs(principal string, b Body) error {
 	n.t.Helper()
 	r := n.apply(Command{TimeMS: n.now, Request: &Request{Principal: principal, Key: fmt.Sprint(n.raft)}, Body: b})[0]
 	return r.Err()
 }
 
-// fill sends requests of role ddl until one is refused, and returns how many were remembered.
+// fill sends requests with role ddl until one is rejected, and returns how many were remembered.
 func (n *node) fill(principal string) (written int) {
 	n.t.Helper()
 	for {
@@ -46,13 +46,13 @@ func (n *node) fill(principal string) (written int) {
 	}
 }
 
-// TestOnePrincipalDoesNotFillTheLedger: whoever writes as fast as he can takes from others neither their room nor, from
-// administrators, the way to stop him.
+// TestOnePrincipalDoesNotFillTheLedger: a user who writes without pause takes neither the room of other users nor the
+// administrators' ability to stop that user.
 func TestOnePrincipalDoesNotFillTheLedger(t *testing.T) {
 	users := []string{"ann", "bob", "cid", "dan", "eve", "fay", "gus"}
 	n := governed(t, 320, users...)
 	for i, name := range users {
-		left := 300 - n.state.LedgerLen() // but for the reserve
+		left := 300 - n.state.LedgerLen() // without the reserve
 		if got := n.fill(name); got != (left+1)/2 {
 			t.Fatalf("%s, after %d others, got room for %d of %d", name, i, got, left)
 		}
@@ -62,7 +62,7 @@ func TestOnePrincipalDoesNotFillTheLedger(t *testing.T) {
 			t.Fatalf("an administrator's DDL: %v", err)
 		}
 	}
-	for _, name := range users { // by a certificate
+	for _, name := range users { // authenticated by a certificate
 		if err := n.askAs("operator", &RemoveUser{Name: name}); err != nil {
 			t.Fatalf("removing %s: %v", name, err)
 		}
@@ -72,7 +72,7 @@ func TestOnePrincipalDoesNotFillTheLedger(t *testing.T) {
 	}
 }
 
-// TestWhoseOutcomesGo: who writes much loses the oldest of his own outcomes, not those of others.
+// TestWhoseOutcomesGo: a user who writes much loses the oldest of the user's own outcomes, not those of other users.
 func TestWhoseOutcomesGo(t *testing.T) {
 	n := governed(t, 320, "ann", "bob")
 	if err := n.askAs("bob", &DropIndex{ID: 999}); !errors.Is(err, errcode.UnknownIndex) {
@@ -98,8 +98,8 @@ func TestWhoseOutcomesGo(t *testing.T) {
 	}
 }
 
-// TestLedgerIsBounded: whatever principals ask and whenever, the ledger keeps its bound, nobody's young outcome is
-// forgotten, and an administrator who does not use up the reserve by himself is never refused.
+// TestLedgerIsBounded: whatever requests come at whatever time, the ledger stays within its bound, no young outcome
+// is forgotten, and an administrator is never rejected unless administrators alone use up the reserve.
 func TestLedgerIsBounded(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		const entries = 64

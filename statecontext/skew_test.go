@@ -5,8 +5,8 @@ import (
 	"tidemark/errcode"
 )
 
-// TestVersionsAgree: what differs between versions of one format level, the words of refusals, makes no difference
-// between replicas, and a restore is not judged by what one version checks and another does not.
+// TestVersionsAgree: the words of rejections, which may differ between versions of one format level, do not make
+// replicas differ, and a restore does not depend on checks that only some versions make.
 func TestVersionsAgree(t *testing.T) {
 	n := cluster(t)
 	n.apply(Command{TimeMS: n.now, Request: &Request{Principal: "p", Key: "k"}, Body: &DropIndex{ID: 999}})
@@ -27,7 +27,7 @@ func TestVersionsAgree(t *testing.T) {
 	n.must(create("x", 0, 0))
 	b := n.backup()
 	odd := *b.State
-	odd.limits.LedgerMinAgeMS = -1 // what this version's Check refuses and another's might not
+	odd.limits.LedgerMinAgeMS = -1 // this version's Check rejects it, another version's might not
 	if Check(&odd) == nil {
 		t.Fatal("Check lets it pass")
 	}

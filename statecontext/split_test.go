@@ -14,7 +14,7 @@ import (
 	"tidemark/partition"
 )
 
-// ranged creates an index of a range cut at these values, on nodes 0 and 1 in turn.
+// ranged creates a range-partitioned index with these values, on nodes 0 and 1 alternately.
 func ranged(name string, values ...string) *CreateIndex {
 	by := index.PartitionBy{Scheme: index.PartitionRange, Exprs: []string{"a"}}
 	var nodes []index.NodeID
@@ -25,7 +25,7 @@ func ranged(name string, values ...string) *CreateIndex {
 	return createByKey(name, by, 0, append(nodes, 1)...)
 }
 
-// split cuts an index of a range at these values.
+// split returns the split of a range-partitioned index at these values.
 func split(t testing.TB, x *Index, values ...string) *SplitIndex {
 	d := x.Definition
 	d.PartitionBy.Values = nil
@@ -45,7 +45,7 @@ func split(t testing.TB, x *Index, values ...string) *SplitIndex {
 	return c
 }
 
-// splittingNode is a cluster with index 1 (x), which is READY and is being split into index 2.
+// splittingNode returns a cluster with index 1 (x), which is READY and is being split into index 2.
 func splittingNode(t testing.TB) *node {
 	n := cluster(t)
 	n.must(ranged("x", "10"))
@@ -56,7 +56,8 @@ func splittingNode(t testing.TB) *node {
 	return n
 }
 
-// The name is the first's until the successor is ready, and the successor's from then on, in one update.
+// The name belongs to the first index until the successor is ready, and to the successor from then on; one update
+// switches it.
 func TestSplit(t *testing.T) {
 	n := splittingNode(t)
 	first, next := n.state.Index(1), n.state.Index(2)
@@ -86,7 +87,7 @@ func TestSplit(t *testing.T) {
 	}
 	cas := n.state.CAS()
 	n.ready(2)
-	if n.state.CAS() != cas+3 { // allocated, being built, READY: the switch is no update of its own
+	if n.state.CAS() != cas+3 { // allocated, backfill, READY: the switch is not an update of its own
 		t.Fatalf("cas %d after %d", n.state.CAS(), cas)
 	}
 	first, next = n.state.Index(1), n.state.Index(2)
@@ -97,7 +98,7 @@ func TestSplit(t *testing.T) {
 	if f, x := &first.Definition, &next.Definition; f.Origin != 0 || f.First() != 1 || x.Origin != 1 || x.First() != 1 {
 		t.Fatalf("subscribers know the first as %d, the next as %d", f.First(), x.First())
 	}
-	n.must(split(t, next, "10", "20", "30")) // again, while the first is still being dropped
+	n.must(split(t, next, "10", "20", "30")) // again, while the first index is still being dropped
 	n.must(&SetCopyStates{Revision: n.state.DefinitionsRevision()})
 	n.must(&RemoveIndex{ID: 1})
 	if n.state.Successor(&n.state.Index(2).Definition) == nil {
@@ -109,7 +110,7 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// The switch is guarded as the end of any build.
+// The switch has the same guards as the end of any build.
 func TestTheSwitchIsGuarded(t *testing.T) {
 	n := splittingNode(t)
 	x := n.state.Index(2)
@@ -159,12 +160,12 @@ func TestSplitsThatCannotBe(t *testing.T) {
 	n.refuse(split(t, x, "5"), errcode.RebalanceRunning)
 }
 
-// Whatever happens to one of the two before the switch ends the split, in the same update, and changes nothing of the
-// first but SplitFailed, which says why, unless it is being dropped.
+// Any event on one of the two indexes before the switch ends the split in the same update. It changes only
+// SplitFailed of the first index, which holds the reason, unless that index is being dropped.
 func TestSplitsAreTakenBack(t *testing.T) {
 	for name, c := range map[string]struct {
 		what   Body
-		first  index.State // 0: it is gone
+		first  index.State // 0: the index is gone
 		failed string
 	}{
 		"successor dropped": {&DropIndex{ID: 2}, index.Maintenance, SplitCancelled},
@@ -189,7 +190,7 @@ func TestSplitsAreTakenBack(t *testing.T) {
 			if c.first != index.Maintenance {
 				return
 			}
-			n.must(split(t, n.state.Index(1), "10", "20")) // another try
+			n.must(split(t, n.state.Index(1), "10", "20")) // another attempt
 			if n.state.Definition(1).SplitFailed != "" {
 				t.Error("why the one before failed is still told")
 			}
@@ -200,8 +201,8 @@ func TestSplitsAreTakenBack(t *testing.T) {
 	}
 }
 
-// A restore ends every split, the one of the backup and the one of the running cluster. One that is done stays: the
-// index goes on serving with the slices that it has.
+// A restore ends every split, that of the backup and that of the running cluster. A completed split stays: the index
+// keeps serving with the slices it has.
 func TestRestoreEndsSplits(t *testing.T) {
 	found := []FoundBucket{{Name: "b", UUID: "bu1", VBuckets: 4}}
 	n := splittingNode(t)
@@ -217,7 +218,7 @@ func TestRestoreEndsSplits(t *testing.T) {
 	}
 	n = splittingNode(t)
 	b = n.backup()
-	n.ready(2) // the backup is of before the switch
+	n.ready(2) // the backup was made before the switch
 	n.stage(b, RestoreInPlace)
 	n.must(&FinishRestore{ID: "r1", Epoch: 9, Buckets: found})
 	if x := n.state.IndexByName("b", "x"); x == nil || x.Definition.ID != 2 || !n.state.Index(1).dropping() {
@@ -225,8 +226,8 @@ func TestRestoreEndsSplits(t *testing.T) {
 	}
 }
 
-// Whatever is asked for in whatever order: the state stays sound (Check: while there is a successor its first is
-// READY), a name never is without an index, and the next leader can begin.
+// After any commands in any order the state is sound (Check: while there is a successor, its first index is READY), a
+// name always has an index, and the next leader can begin.
 func TestSplitsAreSound(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := cluster(t)
@@ -286,7 +287,7 @@ func TestSplitsAreSound(t *testing.T) {
 	})
 }
 
-// goldenSplit has a split that failed, one that is under way, and one that is done.
+// goldenSplit has a failed split, one in progress, and a completed one.
 func goldenSplit(t testing.TB) *node {
 	n := cluster(t)
 	for _, name := range []string{"x", "y", "z"} {
@@ -301,7 +302,7 @@ func goldenSplit(t testing.TB) *node {
 	return n
 }
 
-// goldenSplitByItself has one split that nobody asked for done, and one under way.
+// goldenSplitByItself has one completed automatic split and one in progress.
 func goldenSplitByItself(t testing.TB) *node {
 	n := cluster(t)
 	n.must(ranged("x", "10"))
@@ -316,8 +317,8 @@ func goldenSplitByItself(t testing.TB) *node {
 	return n
 }
 
-// A split that nobody asked for tells why it begins, and begins only where nothing else goes on; once the successor has
-// the name nothing of that is left.
+// An automatic split records why it begins, and begins only if nothing else is in progress; after the successor has
+// the name, the record is gone.
 func TestSplitByItself(t *testing.T) {
 	byItself := func(n *node, id index.ID) *SplitIndex { return byItself(t, n.state.Index(id), "10", "20") }
 	ready := func() *node {
@@ -334,7 +335,7 @@ func TestSplitByItself(t *testing.T) {
 		t.Fatalf("%+v", d)
 	}
 	n.refuse(byItself(n, 2), errcode.SplitRunning)
-	n.must(split(t, n.state.Index(2), "5", "6")) // who asks for it has it
+	n.must(split(t, n.state.Index(2), "5", "6")) // a split by a user is allowed
 	n.ready(next)
 	if d := n.state.Definition(next); d.SplitCause != "" || n.state.Definition(1).State != index.Dropping {
 		t.Fatalf("%+v", d)
@@ -360,7 +361,7 @@ func TestSplitByItself(t *testing.T) {
 	}
 }
 
-// What no snapshot can hold is neither read from the log nor applied, and Check sees it.
+// Values that no snapshot can hold are neither decoded from the log nor applied, and Check finds them.
 func TestNoSplitOfWhatCannotBeReadAgain(t *testing.T) {
 	n := cluster(t)
 	n.must(ranged("x", "10"))
@@ -413,7 +414,8 @@ func TestNoSplitOfWhatCannotBeReadAgain(t *testing.T) {
 	}
 }
 
-// Whatever becomes of a successor meanwhile, it is cancelled; never the index that has taken the name.
+// A cancel ends the split whatever has happened to the successor, and never affects an index that has taken over the
+// name.
 func TestCancelOfASplit(t *testing.T) {
 	cancel := &CancelSplit{ID: 1}
 	n := splittingNode(t)
@@ -431,7 +433,7 @@ func TestCancelOfASplit(t *testing.T) {
 		first.Definition.SplitFailed != SplitCancelled || first.Definition.State != index.Maintenance {
 		t.Fatal(Describe(n.state))
 	}
-	n.refuse(cancel, errcode.StateMismatch) // again
+	n.refuse(cancel, errcode.StateMismatch) // a second time
 	if n.must(split(t, first, "5")); n.state.Definition(1).SplitFailed != "" {
 		t.Fatal("it was cancelled still, though another one is under way")
 	}

@@ -14,7 +14,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// node drives a state as a Raft node would: encode, apply, check.
+// node drives a state as a Raft node does: encode, apply, check.
 type node struct {
 	t     testing.TB
 	state *State
@@ -25,7 +25,7 @@ type node struct {
 
 func newNode(t testing.TB) *node { return &node{t: t, state: New(), now: 1_000_000} }
 
-// do applies commands as one entry, checks every invariant, and that the older state did not change.
+// do applies commands as one entry, checks every invariant, and verifies that the older state did not change.
 func (n *node) do(bodies ...Body) []Result {
 	n.t.Helper()
 	commands := make([]Command, len(bodies))
@@ -35,10 +35,10 @@ func (n *node) do(bodies ...Body) []Result {
 	return n.apply(commands...)
 }
 
-// wallsAheadMS is how far proposers' wall clocks are from the state's time, so that nobody takes the one for the other.
+// wallsAheadMS is the distance of proposers' wall clocks from the state time, so that the two cannot be mixed up.
 const wallsAheadMS = 1_800_000_000_000
 
-// applyEntry is Apply of a program that knows the next level, too.
+// applyEntry is Apply for a program that supports the next level, too.
 func applyEntry(s *State, raftIndex uint64, data []byte) (*State, []Result, []Event, error) {
 	commands, err := DecodeUpTo(NextLevel, data)
 	if err != nil {
@@ -96,7 +96,7 @@ func (n *node) apply(commands ...Command) []Result {
 	return results
 }
 
-// checkEvents: in cas order, one group for each update.
+// checkEvents verifies that events are in cas order, one group per update.
 func checkEvents(t testing.TB, before, next *State, events []Event) {
 	t.Helper()
 	last, loud := before.CAS(), false
@@ -117,7 +117,7 @@ func checkEvents(t testing.TB, before, next *State, events []Event) {
 	}
 }
 
-// must applies one command that has to be accepted.
+// must applies one command that must be accepted.
 func (n *node) must(b Body) Result {
 	n.t.Helper()
 	r := n.do(b)[0]
@@ -127,11 +127,11 @@ func (n *node) must(b Body) Result {
 	return r
 }
 
-// refuse applies one command that has to be rejected with a code.
+// refuse applies one command that must be rejected with a code.
 func (n *node) refuse(b Body, want errcode.Code) {
 	n.t.Helper()
 	aged := *n.state
-	aged.timeMS, aged.wallMS = max(aged.timeMS, n.now), n.now+wallsAheadMS // time moves, nothing else
+	aged.timeMS, aged.wallMS = max(aged.timeMS, n.now), n.now+wallsAheadMS // only time advances
 	before := Hash(&aged)
 	r := n.do(b)[0]
 	if err := r.Err(); !errors.Is(err, want) {
@@ -159,7 +159,7 @@ func cluster(t testing.TB) *node {
 	return n
 }
 
-// raise raises the format level to the next, which the manager knows.
+// raise raises the format level to NextLevel, which the manager supports.
 func (n *node) raise() {
 	n.t.Helper()
 	m := *n.state.Manager("m1-aa")
@@ -186,7 +186,7 @@ func create(name string, replicas uint8, nodes ...index.NodeID) *CreateIndex {
 	return c
 }
 
-// createByKey creates an index on (a, b DESC, c) that is partitioned by key.
+// createByKey returns an index on (a, b DESC, c) that is partitioned by key.
 func createByKey(name string, by index.PartitionBy, replicas uint8, nodes ...index.NodeID) *CreateIndex {
 	c := create(name, replicas, nodes...)
 	c.Definition.Keys = []index.KeyExpr{{Expr: "a"}, {Expr: "b", Desc: true}, {Expr: "c"}}
@@ -265,9 +265,9 @@ func TestLifeOfAnIndex(t *testing.T) {
 func TestPlacementIsChecked(t *testing.T) {
 	n := cluster(t)
 	n.refuse(create("x", 1, 0, 0), errcode.PlacementInconsistent) // two replicas on one node
-	n.refuse(create("x", 0, 9), errcode.IndexChanged)             // no such node, any more
+	n.refuse(create("x", 0, 9), errcode.IndexChanged)             // the node does not exist any more
 	c := create("x", 0, 0, 1)
-	c.Placement[1].Slice = 0 // one slice twice, the other never
+	c.Placement[1].Slice = 0 // one slice twice, the other one not at all
 	n.refuse(c, errcode.PlacementInconsistent)
 	c = create("x", 0, 0, 1)
 	c.Placement = c.Placement[:1]
@@ -277,7 +277,7 @@ func TestPlacementIsChecked(t *testing.T) {
 	n.refuse(c, errcode.InvalidArgument)
 	byKey := index.PartitionBy{Scheme: index.PartitionHash, Exprs: []string{"c"}}
 	c = create("x", 0, 0)
-	c.Definition.PartitionBy = byKey // with the layout of another
+	c.Definition.PartitionBy = byKey // with a layout of another scheme
 	n.refuse(c, errcode.InvalidArgument)
 	c = createByKey("x", byKey, 0, 0)
 	c.Definition.Keys = c.Definition.Keys[:1]
@@ -323,7 +323,7 @@ func TestReplacingACopy(t *testing.T) {
 	n.must(&RemoveIndexer{Node: 0, UUID: "u0"})
 	n.refuse(&RegisterIndexer{Indexer: Indexer{UUID: "u0"}}, errcode.NodeRemoved)
 	if r := n.must(&RegisterIndexer{Indexer: Indexer{UUID: "u2"}}); r.Node != 2 {
-		t.Fatalf("new indexer got number %d", r.Node) // counts on, although 0 is free
+		t.Fatalf("new indexer got number %d", r.Node) // it counts onward, although 0 is free
 	}
 }
 
@@ -340,7 +340,7 @@ func TestMovingACopy(t *testing.T) {
 		Steps: []partition.Rebalance{{Index: id, Old: old, Dst: partition.Shard{Node: 1}}}}).Number
 	n.must(&StepRebalance{ID: r, Step: 1, From: partition.RebalanceStart, To: partition.RebalancePending})
 	moved := n.state.Topology(id).Copies[1].ID
-	n.refuse(set(old, partition.Leaving), errcode.PlacementInconsistent) // the new one is not in
+	n.refuse(set(old, partition.Leaving), errcode.PlacementInconsistent) // the new copy is not allocated
 	n.must(set(moved, partition.Allocated))
 	n.must(set(old, partition.Leaving))
 	n.refuse(set(moved, partition.Leaving), errcode.PlacementInconsistent)
@@ -408,24 +408,24 @@ func TestBucketRecreated(t *testing.T) {
 func TestStability(t *testing.T) {
 	n := cluster(t)
 	n.must(n.advance("b", vector(10, 18, 0, 40)))
-	// the worked example of the design: what was published before, and what is published now
+	// The worked example of the design: the previous promotion and the present one.
 	n.must(n.advance("b", vector(12, 18, 0, 40)))
 	n.refuse(n.advance("b", vector(12, 18, 0, 40)), errcode.StabilityNotMonotone)
 	n.refuse(n.advance("b", vector(11, 19, 0, 40)), errcode.StabilityNotMonotone)
 	twice := n.advance("b", vector(13, 18, 0, 40))
 	n.must(twice)
-	n.refuse(twice, errcode.StabilityNotMonotone) // its number is taken
+	n.refuse(twice, errcode.StabilityNotMonotone) // its number is used
 	branch := vector(13, 18, 0, 40)
 	branch.VBUUIDs[0] = 0xb
 	log := timestamp.VBucketLog{VBucket: 0, Log: timestamp.FailoverLog{{VBUUID: 0xb, Seqno: 13}, {VBUUID: 0xa}},
 		Revision: timestamp.MapRevision{Rev: 5}}
-	n.must(n.advance("b", branch, log)) // only a vbuuid changed
+	n.must(n.advance("b", branch, log)) // only a vbuuid has changed
 	log.Revision.Rev = 4
 	n.refuse(n.advance("b", vector(14, 18, 0, 40), log), errcode.StaleRevision)
 	log.VBucket = 4
 	n.refuse(n.advance("b", vector(14, 18, 0, 40), log), errcode.InvalidArgument)
 
-	// one bad bucket does not hold up the others
+	// One invalid bucket does not block the others.
 	n.must(&SetBucket{Name: "c", UUID: "cu1", VBuckets: 1})
 	both := n.advance("b", vector(1, 1, 1, 1))
 	both.Buckets = append(both.Buckets, n.advance("c", vector(5)).Buckets...)
@@ -444,8 +444,8 @@ func TestStability(t *testing.T) {
 	n.refuse(&SetBackfillTimestamp{Bucket: "c", Generation: 2}, errcode.GenerationMismatch)
 }
 
-// mergesRollbackLogs: in step started of rollback 1 logs come in pieces, each of which is kept unless a newer map is
-// known.
+// mergesRollbackLogs verifies that in step started of rollback 1 logs arrive in pieces, each of which is kept unless
+// a newer map revision is known.
 func (n *node) mergesRollbackLogs() {
 	n.t.Helper()
 	logs := func(rid uint64, v uint16, rev uint64, branch uint64) *RollbackLogs {
@@ -482,7 +482,7 @@ func TestRollbackSteps(t *testing.T) {
 	if r := n.must(step(0, NoRollback, Started)); r.Number != 1 {
 		t.Fatalf("rollback id %d", r.Number)
 	}
-	n.refuse(late, errcode.RollbackMismatch) // queued before the rollback: cannot land after it
+	n.refuse(late, errcode.RollbackMismatch) // queued before the rollback: it must not be applied after it
 	n.refuse(&SetIndexState{ID: id, From: index.Backfill, To: index.Maintenance, Guard: Guard{Generation: 1}},
 		errcode.RollbackMismatch)
 	prepare := step(1, Started, Prepare)
@@ -492,7 +492,7 @@ func TestRollbackSteps(t *testing.T) {
 	prepare.Logs = []timestamp.VBucketLog{{VBucket: 0, Log: timestamp.FailoverLog{{VBUUID: 0xc, Seqno: 8}, {VBUUID: 0xa}}}}
 	n.must(prepare)
 	n.refuse(&RollbackLogs{Bucket: "b", Generation: 1, ID: 1}, errcode.StepMismatch)
-	if r := n.must(step(1, Prepare, Started)); r.Number != 2 { // a newer log turned up
+	if r := n.must(step(1, Prepare, Started)); r.Number != 2 { // a newer log was seen
 		t.Fatalf("rollback id %d", r.Number)
 	}
 	prepare.ID = 2
@@ -543,7 +543,7 @@ func TestLeaderAndEpoch(t *testing.T) {
 func TestLedger(t *testing.T) {
 	n := cluster(t)
 	limits := DefaultLimits()
-	limits.LedgerEntries = 6 // of which one principal has half
+	limits.LedgerEntries = 6 // one principal may have half of them
 	n.must(&SetLimits{Limits: limits})
 	ask := func(key string, hash byte, b Body) Result {
 		t.Helper()
@@ -565,7 +565,7 @@ func TestLedger(t *testing.T) {
 	if r := ask("k2", 1, create("x", 0, 0)); !errors.Is(r.Err(), errcode.NameExists) || !r.Replayed {
 		t.Fatalf("a rejection is an outcome too: %+v", r)
 	}
-	// two in one entry: the second finds the first
+	// Two in one entry: the second one finds the outcome of the first.
 	both := Command{TimeMS: n.now, Request: &Request{Principal: "p", Key: "k3"}, Body: create("z", 0, 0)}
 	if rs := n.apply(both, both); rs[0].Replayed || !rs[1].Replayed || rs[0].Index != rs[1].Index {
 		t.Fatalf("duplicates in one entry: %+v", rs)
@@ -582,7 +582,7 @@ func TestLedger(t *testing.T) {
 	if r := ask("k4", 2, &DropIndex{ID: first.Index}); r.Replayed || r.Rejection != nil || n.state.LedgerLen() != 1 {
 		t.Fatalf("too old to count: %+v, %d remembered", r, n.state.LedgerLen())
 	}
-	for range 2 { // no key: nothing is remembered
+	for range 2 { // without a key nothing is remembered
 		r := ask("", 1, &SetBucket{Name: "keyless", UUID: "u", VBuckets: 4})
 		if r.Rejection != nil || r.Replayed || n.state.LedgerLen() != 1 {
 			t.Fatalf("no key: %+v", r)
@@ -631,7 +631,7 @@ func TestSnapshotRoundTrip(t *testing.T) {
 			t.Fatalf("bit flipped at %d: %v", at, err)
 		}
 	}
-	// the restored state goes on like the other
+	// The restored state continues like the original one.
 	c := Command{TimeMS: n.now, Body: create("later", 0, 1)}
 	a, _, _ := ApplyCommands(n.state, 99, []Command{c})
 	b, _, _ := ApplyCommands(back, 99, []Command{c})
@@ -640,13 +640,13 @@ func TestSnapshotRoundTrip(t *testing.T) {
 	}
 }
 
-// A way to spread entries that somebody adds in a file of his own is replicated as those that there are; what a layout
-// says is the definition's.
+// A partitioning scheme that is added in a file of its own is replicated like the existing ones; the layout must
+// match the definition.
 func TestAThirdKindOfPartitions(t *testing.T) {
 	n := cluster(t)
 	c := create("x", 0, 0, 1)
 	c.Definition.PartitionBy = index.PartitionBy{Scheme: families.By, Exprs: []string{"META().id"}}
-	n.refuse(c, errcode.InvalidArgument) // the layout is of a hash
+	n.refuse(c, errcode.InvalidArgument) // the layout is one by hash
 	var err error
 	if c.Layout, err = partition.LayoutOf(&c.Definition); err != nil {
 		t.Fatal(err)
@@ -662,7 +662,7 @@ func TestAThirdKindOfPartitions(t *testing.T) {
 	}
 }
 
-// populated has seen every kind of command and holds something of everything.
+// populated has applied every kind of command and contains every kind of object.
 func populated(t testing.TB) *node {
 	n := cluster(t)
 	n.must(&RegisterManager{Manager: Manager{ID: "m2-bb", Name: "m2", FormatLevel: 1}})
@@ -717,8 +717,8 @@ func snapshot(t testing.TB, s *State) []byte {
 	return w.Bytes()
 }
 
-// TestCopiesOfAnIndexChangeTogether: however many copies of an index one command changes, there is one new version of
-// it, and one event: each has all copies.
+// TestCopiesOfAnIndexChangeTogether: however many copies of an index one command changes, the index gets one new
+// version and one event, which contain all copies.
 func TestCopiesOfAnIndexChangeTogether(t *testing.T) {
 	s, made := created(t, 64)
 	next, results, events := ApplyCommands(s, 100, []Command{{Body: made}})
@@ -735,7 +735,7 @@ func TestCopiesOfAnIndexChangeTogether(t *testing.T) {
 			t.Error("the event is not of what is there")
 		}
 	}
-	for x := range s.Indexes() { // of before
+	for x := range s.Indexes() { // of the previous state
 		if o := x.Topology.Copies[0]; o.State != partition.Placed {
 			t.Errorf("the state before was changed: %+v", o)
 		}
