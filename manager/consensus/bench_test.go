@@ -40,8 +40,8 @@ func spread(b *testing.B, took []time.Duration) {
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
 }
 
-// BenchmarkPropose is the write path without HTTP, three nodes on one disk. Beside it, Bare is the same with the
-// library alone: 3 nodes, same settings, same entries, an FSM that does the same.
+// BenchmarkPropose measures the write path without HTTP, with three nodes on one disk. For comparison, Bare does the
+// same with the library alone: 3 nodes, same settings, same entries, an FSM that does the same.
 func BenchmarkPropose(b *testing.B) {
 	b.Run("sequential", func(b *testing.B) {
 		l := benchCluster(b)
@@ -83,7 +83,7 @@ func BenchmarkRead(b *testing.B) {
 	})
 }
 
-// parallel runs b.N operations by 64 clients.
+// parallel runs b.N operations with 64 clients.
 func parallel(b *testing.B, op func(client, i int) error) {
 	const clients = 64
 	var wg sync.WaitGroup
@@ -142,7 +142,7 @@ func bareEntry(b *testing.B, id string, i int) []byte {
 	return data
 }
 
-// bare starts three nodes of the library alone and gives the leader.
+// bare starts three nodes of the library alone and returns the leader.
 func bare(b *testing.B) *raft.Raft {
 	var members raft.Configuration
 	var nodes []*raft.Raft
@@ -214,8 +214,9 @@ func (plain) Dial(a raft.ServerAddress, d time.Duration) (net.Conn, error) {
 	return net.DialTimeout("tcp", string(a), d)
 }
 
-// BenchmarkWritePath shows where the time of a proposal goes, in means over all of them: writes to the log's store
-// (bbolt with its sync) on the leader and then, when the library sends the entry, on a follower; and the state machine.
+// BenchmarkWritePath shows where the time of a proposal goes, as means over all proposals: writes to the log store
+// (bbolt with its sync) on the leader and, after the library has sent the entry, on a follower; and the state
+// machine.
 func BenchmarkWritePath(b *testing.B) {
 	var applied time.Duration
 	all := make(servers, 3)
@@ -239,7 +240,7 @@ func BenchmarkWritePath(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		start = time.Now() // the same entry again, where nothing else is at work
+		start = time.Now() // the same entry again, with nothing else running
 		machine.Apply(&raft.Log{Index: uint64(i + 1), Term: 1, Type: raft.LogCommand, Data: data})
 		applied += time.Since(start)
 	}
@@ -258,7 +259,7 @@ func BenchmarkWritePath(b *testing.B) {
 	b.ReportMetric(mean(applied.Seconds(), len(took)), "apply-µs")
 }
 
-// writes are the writes to one server's log store so far.
+// writes holds the number and duration of writes to one server's log store.
 type writes struct {
 	seconds float64
 	count   uint64

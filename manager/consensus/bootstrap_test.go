@@ -76,7 +76,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestTwoSetsOfThree: five empty nodes, of which one is named in two sets of three. Its own set becomes a cluster, the
+// TestTwoSetsOfThree: of five empty nodes one is listed in two sets of three. Its own set becomes a cluster, the
 // other one never does.
 func TestTwoSetsOfThree(t *testing.T) {
 	dir := need.Memory(t)
@@ -107,7 +107,7 @@ func TestTwoSetsOfThree(t *testing.T) {
 			}
 		}
 		cancel()
-		_ = g.Wait() // they were told to end
+		_ = g.Wait() // they were cancelled
 		clusters := map[string]bool{}
 		for _, s := range all {
 			if has, _ := s.node.HasState(); has {
@@ -123,10 +123,10 @@ func TestTwoSetsOfThree(t *testing.T) {
 	})
 }
 
-// localProbe asks servers of this process; an address that is not up is silent.
+// localProbe probes servers of this process; an address that is not up does not answer.
 type localProbe struct {
 	all    servers
-	expect int // all of them when 0
+	expect int // 0: all of them
 }
 
 func (p localProbe) Probe(_ context.Context, addr string) (consensus.PeerAnswer, error) {
@@ -138,13 +138,13 @@ func (p localProbe) Probe(_ context.Context, addr string) (consensus.PeerAnswer,
 	return consensus.PeerAnswer{}, errors.New("connection refused")
 }
 
-// Join is never needed: the leader's configuration has all of them.
+// Join is never needed: the leader's configuration contains all servers.
 func (p localProbe) Join(context.Context, string) error {
 	return errors.New("nobody is added here")
 }
 
-// TestForm: three empty nodes with the same command become one cluster; one that comes up late does not
-// make a second one.
+// TestForm: three empty nodes with the same command form one cluster; a node that starts late does not form a second
+// one.
 func TestForm(t *testing.T) {
 	dir := need.Memory(t)
 	synctest.Test(t, func(t *testing.T) { form(t, dir) })
@@ -185,7 +185,7 @@ func form(t *testing.T, dir string) {
 	}
 	all.propose(projector("p", "x"))
 	all.agree()
-	for _, s := range all { // again, over what there is
+	for _, s := range all { // again, with existing state
 		if err := s.node.Form(ctx, localProbe{all: all}, []string{"a", "b", "c"}, 3, time.Millisecond); err != nil {
 			t.Error(err)
 		}
@@ -198,7 +198,7 @@ func form(t *testing.T, dir string) {
 	}
 }
 
-// hangingProbe has one manager that lives, and is of a cluster; the others say nothing for as long as they are asked.
+// hangingProbe has one manager that answers and belongs to a cluster; the others never answer.
 type hangingProbe struct {
 	lives string
 	joins chan struct{}
@@ -225,8 +225,9 @@ func (p hangingProbe) Join(ctx context.Context, addr string) error {
 	}
 }
 
-// TestPeersThatHangKeepNobodyFromACluster: of six addresses in --join all but the last hang. An empty node has asked
-// to be added within one question's time and a share of a second for each of the others, and not after the time of all.
+// TestPeersThatHangKeepNobodyFromACluster: of six addresses in --join all but the last hang. An empty node has
+// requested to be added within the timeout of one request plus a fraction of a second per hanging peer, not after the
+// sum of all timeouts.
 func TestPeersThatHangKeepNobodyFromACluster(t *testing.T) {
 	dir := need.Memory(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -252,8 +253,8 @@ func TestPeersThatHangKeepNobodyFromACluster(t *testing.T) {
 	})
 }
 
-// TestANodeWithoutAClusterAsks: a leader that is lost as it adds a node may have left it a term alone, which is Raft
-// state of no cluster that it knows. It asks to be added all the same.
+// TestANodeWithoutAClusterAsks: a leader that is lost while it adds a node may leave the node only a term, which is
+// Raft state without a known cluster. The node requests to be added nevertheless.
 func TestANodeWithoutAClusterAsks(t *testing.T) {
 	dir := need.Memory(t)
 	synctest.Test(t, func(t *testing.T) {

@@ -10,15 +10,15 @@ import (
 	"tidemark/statecontext"
 )
 
-// clockSlack is what the state's time may be behind: a stamp was made earlier than it was applied, at each change of
-// leaders.
+// clockSlack is how much the state time may lag: at each change of leaders, a stamp was made earlier than it was
+// applied.
 const clockSlack = 3 * time.Second
 
-// TestTheStatesTime: wall clocks are set by days while leaders change and nobody writes for minutes. The state's time
-// goes on all the while as true time does, and no faster, so that idle time counts and no remembered request ages by
-// what a wall clock says.
+// TestTheStatesTime: wall clocks are changed by days while leaders change and there are no writes for minutes. The
+// state time advances with true time, and no faster, so that idle time counts and no remembered request ages by a
+// change of a wall clock.
 func TestTheStatesTime(t *testing.T) {
-	var ahead [3]atomic.Int64 // of the wall clocks, in nanoseconds
+	var ahead [3]atomic.Int64 // offsets of the wall clocks, in nanoseconds
 	tune := func(c *consensus.Config) {
 		own := &ahead[c.Name[1]-'1']
 		c.Now = func() time.Time { return time.Now().Add(time.Duration(own.Load())) }
@@ -55,7 +55,7 @@ func TestTheStatesTime(t *testing.T) {
 		}
 		for _, what := range []string{"a", "b", "c", "d", "e", "f"} {
 			ahead[r.IntN(3)].Store(int64(time.Duration(r.IntN(96)-48) * time.Hour))
-			time.Sleep(time.Duration(1+r.IntN(120)) * time.Second) // nobody writes
+			time.Sleep(time.Duration(1+r.IntN(120)) * time.Second) // without writes
 			if err := all.leader().node.TransferLeadership(context.Background()); err != nil {
 				t.Fatal(err)
 			}
@@ -70,14 +70,14 @@ func TestTheStatesTime(t *testing.T) {
 	})
 }
 
-// TestNoWallClockForgetsAKey: managers come back with wall clocks that are days off, all at once or the leader alone,
-// and lead. Whatever the clocks say, the outcome of a request of a moment ago is remembered; it is forgotten when
-// managers have been up for as long as the limit says.
+// TestNoWallClockForgetsAKey: managers restart with wall clocks that are days off, all of them or only the leader,
+// and lead. Whatever the clocks show, the outcome of a recent request is remembered; it is forgotten once the
+// managers have been up for the configured time.
 func TestNoWallClockForgetsAKey(t *testing.T) {
 	const age, slow = 15 * time.Minute, time.Minute
 	var ahead atomic.Int64
 	tune := func(c *consensus.Config) {
-		own := time.Duration(ahead.Load()) // as of the start of the process
+		own := time.Duration(ahead.Load()) // fixed at the start of the process
 		c.Now = func() time.Time { return time.Now().Add(own) }
 	}
 	virtual(t, 3, tune, func(t *testing.T, h *hub, all servers) {
@@ -130,7 +130,7 @@ func TestNoWallClockForgetsAKey(t *testing.T) {
 	})
 }
 
-// lead makes a server lead: whoever else does is cut off for a while.
+// lead makes a server the leader, by isolating other leaders for a while.
 func lead(t *testing.T, h *hub, all servers, s *server) {
 	t.Helper()
 	eventually(t, s.name+" leads", func() bool {

@@ -28,36 +28,36 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-const heartbeat = 300 * time.Millisecond // the default: faster ones lose their leader while the machine is busy
+const heartbeat = 300 * time.Millisecond // the default: shorter ones lose their leader on a busy machine
 
-// server is one manager of a test cluster: a node with its state machine, restartable at the same address.
+// server is one manager of a test cluster: a node with its state machine, which can be restarted at the same address.
 type server struct {
 	t    testing.TB
 	name string
 	dir  string
 	addr string
 	tune func(*consensus.Config)
-	hub  *hub // instead of TCP, when set
-	// log, when set, holds what every server of the cluster applies against each other.
+	hub  *hub // replaces TCP, if set
+	// log, if set, compares what the servers of the cluster apply.
 	log *ledger
-	// chance is where a test's faults come from.
+	// chance is the source of a test's random faults.
 	chance *rand.Rand
-	// failpoint, when set, is called before each write to the store.
+	// failpoint, if set, is called before each write to the store.
 	failpoint atomic.Pointer[func() error]
-	// applying, when set, is called before each entry is applied, in a cluster with a log.
+	// applying, if set, is called before each entry is applied, in a cluster with a log.
 	applying atomic.Pointer[func()]
 	node     *consensus.Node
 	fsm      *fsm.FSM
 
 	live     atomic.Pointer[consensus.Node] // node, for other goroutines of a test
-	restores atomic.Int64                   // state snapshots taken over, at the start and from a leader
+	restores atomic.Int64                   // state snapshots restored, at the start or from a leader
 	cancel   context.CancelFunc
 	ended    chan error
 	lead     func(ctx context.Context, term uint64) error
 
 	mu    sync.Mutex
 	terms []uint64 // in which its leader loop ran
-	// duties counts leader loops that run now.
+	// duties counts the leader loops that run now.
 	duties int
 }
 
@@ -118,7 +118,7 @@ func (s *server) start() {
 	s.t.Cleanup(func() { s.stop() })
 }
 
-// fail is what a write to the store meets.
+// fail runs the failpoint of a write to the store.
 func (s *server) fail() error {
 	if f := s.failpoint.Load(); f != nil {
 		return (*f)()
@@ -126,7 +126,7 @@ func (s *server) fail() error {
 	return nil
 }
 
-// disk makes each write to the store meet f; nil makes it well.
+// disk sets the failpoint for writes to the store; nil removes it.
 func (s *server) disk(f func() error) {
 	if f == nil {
 		s.failpoint.Store(nil)
@@ -191,8 +191,8 @@ func deadline(t testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-// hang is when a test gives up waiting for what has no bound of its own: on a machine that stands still for seconds,
-// and in virtual time with bad luck, all still comes to pass.
+// hang is when a test gives up on something that has no bound of its own: even on a machine that pauses for seconds,
+// and in virtual time with bad luck, it should have happened by then.
 const hang = time.Minute
 
 // eventually waits for a condition.
@@ -240,7 +240,7 @@ func projector(id, admin string) statecontext.Command {
 	return statecontext.Command{Body: p}
 }
 
-// propose sends a command to whoever leads, until it is accepted.
+// propose sends a command to the leader until it is accepted.
 func (all servers) propose(c statecontext.Command) statecontext.Result {
 	t := all[0].t
 	t.Helper()

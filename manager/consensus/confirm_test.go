@@ -12,7 +12,7 @@ import (
 	"tidemark/manager/consensus"
 )
 
-// counters returns the reads that a server has answered, and its checks of leadership for them.
+// counters returns the number of reads that a server has answered, and of its leadership checks for them.
 func (s *server) counters() (reads, checks float64) {
 	s.t.Helper()
 	registry := prometheus.NewRegistry()
@@ -32,7 +32,7 @@ func (s *server) counters() (reads, checks float64) {
 	return reads, checks
 }
 
-// TestOneCheckServesAllReads: reads that come in while a check of leadership is under way share the next one.
+// TestOneCheckServesAllReads: reads that arrive during a leadership check share the next one.
 func TestOneCheckServesAllReads(t *testing.T) {
 	virtual(t, 3, nil, func(t *testing.T, h *hub, all servers) {
 		all.propose(projector("p", "x"))
@@ -61,8 +61,8 @@ func TestOneCheckServesAllReads(t *testing.T) {
 	})
 }
 
-// TestOldAnswersProveNothing: answers that followers gave before a read was asked for are not taken for the proof that
-// the leader still leads. A leader that is stopped and goes on finds such answers, while another leads by then.
+// TestOldAnswersProveNothing: answers that followers gave before a read was requested do not prove that the leader
+// still leads. A leader that was stopped and continues finds such answers, although another leader has been elected.
 func TestOldAnswersProveNothing(t *testing.T) {
 	virtual(t, 3, nil, func(t *testing.T, h *hub, all servers) {
 		all.propose(projector("p", "x"))
@@ -71,13 +71,13 @@ func TestOldAnswersProveNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		read, write := h.hold(l.name)
-		time.Sleep(heartbeat / 4) // heartbeats were on their way, and have their answers
+		time.Sleep(heartbeat / 4) // heartbeats are in flight and have their answers
 		answered := make(chan error, 1)
 		go func() {
 			_, err := l.node.ReadIndex(deadline(t, time.Minute))
 			answered <- err
 		}()
-		time.Sleep(time.Millisecond) // the read waits
+		time.Sleep(time.Millisecond) // the read is waiting
 		read()
 		if err := <-answered; !errors.Is(err, consensus.ErrNotLeader) {
 			t.Errorf("no follower has heard anything since the read came in, and it was answered: %v", err)
@@ -87,8 +87,8 @@ func TestOldAnswersProveNothing(t *testing.T) {
 	})
 }
 
-// TestReadsDoNotGoBack: what a read has shown at a follower, where an entry is applied sooner than at the leader, each
-// later one shows too; entries without commands, of which no state ever has the index, are waited for by none.
+// TestReadsDoNotGoBack: what a read has shown at a follower, which may apply an entry before the leader, every later
+// read shows, too. No read waits for an entry without a command, whose index no state has.
 func TestReadsDoNotGoBack(t *testing.T) {
 	virtual(t, 3, nil, func(t *testing.T, _ *hub, all servers) {
 		all.propose(projector("p", "x"))
@@ -123,15 +123,15 @@ func TestReadsDoNotGoBack(t *testing.T) {
 	})
 }
 
-// TestCloseWaitsForCalls: a node that has been closed has no call to another one on its way, also when packets to it
-// vanish. What goes on after the end of a virtual cluster makes it panic.
+// TestCloseWaitsForCalls: a closed node has no call to another node in flight, even if packets to that node are lost.
+// Anything that continues after the end of a virtual cluster makes it panic.
 func TestCloseWaitsForCalls(t *testing.T) {
 	virtual(t, 3, nil, func(t *testing.T, h *hub, all servers) {
 		l := all.leader()
 		for _, to := range all.names(l) {
 			h.oneWay(l.name, to, true)
 		}
-		time.Sleep(heartbeat / 3) // Raft's own calls, for which it waits, began earlier
+		time.Sleep(heartbeat / 3) // Raft's own calls, which it waits for, began earlier
 		if _, err := l.node.ReadIndex(deadline(t, time.Minute)); !errors.Is(err, consensus.ErrNotLeader) {
 			t.Errorf("nobody hears it, and a read was answered: %v", err)
 		}

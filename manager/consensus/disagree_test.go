@@ -19,11 +19,11 @@ import (
 	"tidemark/statecontext"
 )
 
-// endless is how many refusals or state snapshots are more than any way of two logs to each other has.
+// endless is a number of refusals or state snapshots that no two logs need to agree.
 const endless = 200
 
-// tally counts what a cluster's log lines tell of replication. A loop in which no time passes would never end in
-// virtual time: at endless it calls stop.
+// tally counts replication events in a cluster's log output. A loop that takes no time would never end in virtual
+// time: at endless it calls stop.
 type tally struct {
 	refused, sent atomic.Int64
 	stop          func()
@@ -43,18 +43,18 @@ func (c *tally) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// unwanted is the term of entries that only the follower has, and never gets committed.
+// unwanted is the term of entries that only the follower has and that are never committed.
 const unwanted = 7
 
-// past is a store on disk that a stopped server is given: its log from first to last, by term, and a state snapshot.
+// past is the disk content given to a stopped server: its log from first to last, by term, and a state snapshot.
 type past struct {
 	log  []raft.Log
 	at   uint64 // index of the state snapshot, 0: none
-	term uint64 // of it
+	term uint64 // term of the snapshot
 	now  uint64 // the current term
 }
 
-// noops are entries of one term.
+// noops returns entries of one term.
 func noops(term, first, last uint64) (log []raft.Log) {
 	for i := first; i <= last; i++ {
 		log = append(log, raft.Log{Index: i, Term: term, Type: raft.LogNoop})
@@ -62,7 +62,7 @@ func noops(term, first, last uint64) (log []raft.Log) {
 	return log
 }
 
-// put changes what a stopped server has stored from index last on.
+// put replaces what a stopped server has stored from index last on.
 func (p past) put(t *testing.T, s *server, last uint64, members raft.Configuration, state []byte) {
 	t.Helper()
 	store, err := raftboltdb.New(raftboltdb.Options{Path: filepath.Join(s.dir, "raft.db"), MsgpackUseNewTimeFormat: true})
@@ -86,7 +86,7 @@ func (p past) put(t *testing.T, s *server, last uint64, members raft.Configurati
 		if err := sink.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if err := store.DeleteRange(0, p.at); err != nil { // as if it had all from a leader's state snapshot
+		if err := store.DeleteRange(0, p.at); err != nil { // as after a state snapshot from a leader
 			t.Fatal(err)
 		}
 	}
@@ -103,13 +103,13 @@ func (p past) put(t *testing.T, s *server, last uint64, members raft.Configurati
 	}
 }
 
-// TestLogsThatDisagreeMeet: whatever a follower has beside, before and behind the state snapshot of a leader whose log
-// begins there, it follows after one refusal for each of its entries that nobody wants, and one state snapshot. The
-// library alone sends some of these snapshot and refusals for ever, without a pause (raft#697).
+// TestLogsThatDisagreeMeet: whatever a follower has before and after the state snapshot of a leader whose log begins
+// there, it catches up after one refusal per uncommitted entry and one state snapshot. The library alone repeats some
+// of these snapshots and refusals for ever, without a pause (raft#697).
 func TestLogsThatDisagreeMeet(t *testing.T) {
 	for _, tc := range []struct {
 		name             string
-		leader, follower func(last uint64) past // last: what all have
+		leader, follower func(last uint64) past // last: last index common to all
 		refused, sent    int64
 	}{
 		{"an entry of another term where the snapshot ends",
@@ -173,8 +173,8 @@ func TestLogsThatDisagreeMeet(t *testing.T) {
 	}
 }
 
-// part stops all servers at once, so that nobody hands leadership on, and returns what all have: the last index, the
-// members, and the state. What not all have is taken away.
+// part stops all servers at once, so that none transfers leadership, and returns what all have: the last index, the
+// members, and the state. Entries that not all have are removed.
 func (all servers) part(h *hub) (last uint64, members raft.Configuration, state []byte) {
 	t := all[0].t
 	t.Helper()

@@ -1,4 +1,4 @@
 package consensus
 
-// Space tells the free and all bytes of a file system.
+// Space returns the free and total bytes of a file system.
 var Space = space

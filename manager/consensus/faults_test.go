@@ -17,15 +17,15 @@ import (
 
 var errNoSpace = errors.New("no space left on device (failpoint)")
 
-// shape is one way to break a cluster. It returns the function that ends it, nil when healing all links and disks does.
+// shape is one kind of fault. It returns the function that ends it, nil if healing all links and disks does.
 type shape struct {
 	name  string
 	cause func(h *hub, all servers) (end func())
-	// members: end needs the others.
+	// members is set if ending the fault needs the other servers.
 	members bool
 }
 
-// shapes are the partitions and faults of a cluster of five.
+// shapes returns the partitions and faults for a cluster of five.
 func shapes() []shape {
 	cut := func(h *hub, a, b *server) { h.oneWay(a.name, b.name, true); h.oneWay(b.name, a.name, true) }
 	one := func(f func(h *hub, all servers)) func(h *hub, all servers) func() {
@@ -53,7 +53,7 @@ func shapes() []shape {
 		}), false},
 		{"one link, one way", one(func(h *hub, all servers) { h.oneWay(all.leader().name, all.follower().name, true) }),
 			false},
-		{"ring", one(func(h *hub, all servers) { // each reaches its two neighbours
+		{"ring", one(func(h *hub, all servers) { // each server reaches its two neighbours
 			for i := range all {
 				for j := i + 1; j < len(all); j++ {
 					if d := j - i; d != 1 && d != len(all)-1 {
@@ -62,14 +62,14 @@ func shapes() []shape {
 				}
 			}
 		}), false},
-		{"bridge", one(func(h *hub, all servers) { // two halves that one server joins
+		{"bridge", one(func(h *hub, all servers) { // two halves joined by one server
 			for _, a := range all[:2] {
 				for _, b := range all[3:] {
 					cut(h, a, b)
 				}
 			}
 		}), false},
-		{"star", one(func(h *hub, all servers) { // all reach the leader only
+		{"star", one(func(h *hub, all servers) { // all servers reach only the leader
 			l := all.leader()
 			for i, a := range all {
 				for _, b := range all[i+1:] {
@@ -79,7 +79,7 @@ func shapes() []shape {
 				}
 			}
 		}), false},
-		{"halves", one(func(h *hub, all servers) { // the leader is among the fewer
+		{"halves", one(func(h *hub, all servers) { // the leader is in the minority
 			l := all.leader()
 			f := all.follower()
 			for _, other := range all {
@@ -141,7 +141,7 @@ func shapes() []shape {
 		{"leader removed", func(_ *hub, all servers) func() {
 			l := all.leader()
 			_ = l.node.RemoveServer(context.Background(), l.node.ID(), nil)
-			return func() { // the library shuts a leader down that is removed
+			return func() { // the library shuts down a leader that is removed
 				l.stop()
 				l.start()
 				all.readmit(l)
@@ -150,7 +150,7 @@ func shapes() []shape {
 	}
 }
 
-// readmit makes a voter of a server, unless it is one.
+// readmit makes a server a voter, unless it is one.
 func (all servers) readmit(s *server) {
 	again := consensus.Server{ID: s.node.ID(), Raft: s.node.Addr(), Voter: true}
 	rest := slices.DeleteFunc(slices.Clone(all), func(o *server) bool { return o == s })
@@ -166,19 +166,19 @@ func (all servers) readmit(s *server) {
 		}
 		leader := rest.leader().node
 		if members, err := leader.Servers(); err == nil && slices.Contains(members, again) {
-			if leader.Barrier(context.Background()) == nil { // and it stays so
+			if leader.Barrier(context.Background()) == nil { // and it stays a voter
 				return
 			}
 		} else if err == nil && leader.AddNonvoter(context.Background(), again, nil) == nil {
-			_ = leader.AddVoter(context.Background(), again, nil) // looked at in the next turn
+			_ = leader.AddVoter(context.Background(), again, nil) // checked in the next iteration
 		}
 	}
 	s.t.Errorf("%s is not a voter again", s.name)
 }
 
-// TestFaultsKeepHistory: clients write under request ids and retry unknown outcomes, a reader reads linearizably, while
-// links, disks, servers and members fail in every shape, one or two at a time. Each acknowledged write happened exactly
-// once and is seen by every later read; all servers apply the same; no term has two leaders.
+// TestFaultsKeepHistory: clients write with request ids and retry unknown outcomes, and a reader reads linearizably,
+// while links, disks, servers and members fail in every shape, one or two at a time. Each acknowledged write is
+// applied exactly once and seen by every later read; all servers apply the same entries; no term has two leaders.
 func TestFaultsKeepHistory(t *testing.T) {
 	virtual(t, 5, func(c *consensus.Config) {
 		c.SnapshotThreshold, c.TrailingLogs, c.SnapshotInterval = 200, 64, time.Second
@@ -203,7 +203,7 @@ func TestFaultsKeepHistory(t *testing.T) {
 				for _, s := range all {
 					s.disk(nil)
 				}
-				for j, end := range ends { // what flaps stops, what was stopped starts
+				for j, end := range ends { // flapping faults stop, stopped servers start
 					if end != nil && (j > 0 || !kinds[i].members) {
 						end()
 					}
@@ -246,7 +246,7 @@ func (w *history) total() (n int) {
 	return n
 }
 
-// faulty waits until a server says that its disk is not well, in words that have this.
+// faulty waits until a server reports a disk fault that contains words.
 func faulty(t *testing.T, s *server, words string) {
 	t.Helper()
 	eventually(t, s.name+" says "+words, func() bool {
@@ -256,21 +256,21 @@ func faulty(t *testing.T, s *server, words string) {
 	})
 }
 
-// well waits until a server has no reason not to be ready.
+// well waits until a server is ready.
 func well(t *testing.T, s *server) {
 	t.Helper()
 	eventually(t, s.name+" is well", func() bool { return len(s.node.Reasons()) == 0 })
 }
 
-// TestBadDiskOfTheLeader: a leader whose disk is slow, hangs, fails or is low is replaced in time; it says why, takes
-// no part that it cannot take, and is well again by itself.
+// TestBadDiskOfTheLeader: a leader whose disk is slow, hangs, fails or is nearly full is replaced in time; it reports
+// the reason, stops doing what it cannot do, and recovers by itself.
 func TestBadDiskOfTheLeader(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		fail  func() error
 		words string
-		limit time.Duration // until another one serves, most times: a slow disk takes the lead back now and then
-		tries int           // a slow disk takes it back often enough for three of five
+		limit time.Duration // until another leader serves, most times: with a slow disk it sometimes becomes leader again
+		tries int           // a slow disk regains the lead often enough for three of five
 	}{
 		{"slow", func() error { time.Sleep(800 * time.Millisecond); return nil }, "disk slow", 6 * time.Second, 21},
 		{"hangs for 20 s", func() error { time.Sleep(20 * time.Second); return nil }, "disk hangs", 4 * time.Second, 5},
@@ -312,8 +312,8 @@ func TestBadDiskOfTheLeader(t *testing.T) {
 	}
 }
 
-// TestBadDiskOfAFollower: the others go on, it says what is wrong, survives a change of terms that it cannot store, and
-// takes what it missed when its disk is well.
+// TestBadDiskOfAFollower: the other servers continue; the follower reports the fault, survives a change of terms that
+// it cannot store, and catches up when its disk is well.
 func TestBadDiskOfAFollower(t *testing.T) {
 	virtual(t, 3, nil, func(t *testing.T, _ *hub, all servers) {
 		w := all.work(t)
@@ -341,8 +341,8 @@ func TestBadDiskOfAFollower(t *testing.T) {
 	})
 }
 
-// TestLowDisk: a leader with too little room hands leadership on; when all have too little, one leads all the same, and
-// leadership does not go round.
+// TestLowDisk: a leader with too little free space transfers leadership. If all servers have too little, one of them
+// leads nevertheless, and leadership does not circulate.
 func TestLowDisk(t *testing.T) {
 	virtual(t, 3, func(c *consensus.Config) {
 		if c.Name == "m1" {
@@ -374,10 +374,10 @@ func TestLowDisk(t *testing.T) {
 	})
 }
 
-// TestTailStaysShort: however many proposals wait, few entries are under way, and an old leader that has them follows
-// again after one state snapshot, though its log keeps fewer entries than that behind its own (raft#697).
+// TestTailStaysShort: however many proposals wait, few entries are in flight, and an old leader that has them follows
+// again after one state snapshot, although its log keeps fewer entries before its own snapshot (raft#697).
 func TestTailStaysShort(t *testing.T) {
-	const trail, most = 2, 16 // in flight, and what a term and a change of members begin with
+	const trail, most = 2, 16 // in flight, and the first entries of a term and a change of members
 	tune := func(c *consensus.Config) {
 		c.TrailingLogs, c.SnapshotThreshold, c.SnapshotInterval = trail, 32, 500*time.Millisecond
 	}
@@ -385,7 +385,7 @@ func TestTailStaysShort(t *testing.T) {
 		r := all[0].chance
 		for round := range 6 {
 			l := all.leader()
-			l.disk(func() error { time.Sleep(2 * time.Millisecond); return nil }) // what takes no time would go on for ever
+			l.disk(func() error { time.Sleep(2 * time.Millisecond); return nil }) // without a duration the loop would never end
 			flood, cancel := context.WithCancel(context.Background())
 			t.Cleanup(cancel)
 			var wg sync.WaitGroup
@@ -403,7 +403,7 @@ func TestTailStaysShort(t *testing.T) {
 				})
 			}
 			time.Sleep(time.Duration(20+r.IntN(80)) * time.Millisecond)
-			h.isolate(l.name, true, all.names(l)...) // its tail is uncommitted from here on
+			h.isolate(l.name, true, all.names(l)...) // from here on its last entries are not committed
 			longest := uint64(0)
 			for end := time.Now().Add(4 * heartbeat); time.Now().Before(end); time.Sleep(time.Millisecond) {
 				s := l.node.Stats()
@@ -416,7 +416,7 @@ func TestTailStaysShort(t *testing.T) {
 				t.Errorf("round %d: %d entries were under way, want fewer than %d", round, longest, most)
 			}
 			rest := slices.DeleteFunc(slices.Clone(all), func(s *server) bool { return s == l })
-			for i := range 60 { // the others go far beyond what is kept
+			for i := range 60 { // the other servers go far beyond what is kept
 				rest.propose(projector(fmt.Sprint("q", i%7), fmt.Sprint(round, i)))
 			}
 			restores := l.restores.Load()
@@ -435,8 +435,9 @@ func TestTailStaysShort(t *testing.T) {
 	})
 }
 
-// TestSlowTeardownNeverBlocksRaft: a leader loop that takes a minute to end holds up neither Raft, which waits for
-// whoever takes its notices, nor the next terms elsewhere; the next loop here begins only when the old one has ended.
+// TestSlowTeardownNeverBlocksRaft: a leader loop that takes a minute to end blocks neither Raft, which waits until
+// its leadership changes are received, nor the next terms elsewhere; the next loop on this node begins only after the
+// old one has ended.
 func TestSlowTeardownNeverBlocksRaft(t *testing.T) {
 	virtual(t, 3, nil, func(t *testing.T, h *hub, all servers) {
 		l := all.leader()
@@ -462,7 +463,7 @@ func TestSlowTeardownNeverBlocksRaft(t *testing.T) {
 			time.Sleep(heartbeat)
 		}
 		began := time.Now()
-		for range 14 { // each gain and loss is a notice: more of them than there is room for
+		for range 14 { // each gain and loss is a notification: more of them than the buffer holds
 			h.isolate(l.name, true, all.names(l)...)
 			eventually(t, "it is no leader in its own eyes", func() bool { return l.node.Stats().State != "Leader" })
 			slices.DeleteFunc(slices.Clone(all), func(s *server) bool { return s == l }).leader()
@@ -472,7 +473,7 @@ func TestSlowTeardownNeverBlocksRaft(t *testing.T) {
 			for end := time.Now().Add(hang); l.node.Stats().State != "Leader"; time.Sleep(heartbeat / 3) {
 				for _, s := range all {
 					if _, ok := s.node.Serving(); ok && s != l {
-						_ = s.node.TransferLeadership(context.Background()) // to either of the two, and it may be behind: again
+						_ = s.node.TransferLeadership(context.Background()) // to one of the other two, which may be behind: retry
 					}
 				}
 				if time.Now().After(end) {
@@ -492,8 +493,8 @@ func TestSlowTeardownNeverBlocksRaft(t *testing.T) {
 	})
 }
 
-// TestStopsAsItsTermBegins: the disks of all others hang, and the leader, which begins its duties anew, waits for the
-// first command of the term. It stops all the same.
+// TestStopsAsItsTermBegins: the disks of all other servers hang, and the leader, which restarts its duties, waits for
+// the first command of the term. It stops nevertheless.
 func TestStopsAsItsTermBegins(t *testing.T) {
 	virtual(t, 3, nil, func(t *testing.T, _ *hub, all servers) {
 		fail := make(chan struct{})
@@ -517,7 +518,7 @@ func TestStopsAsItsTermBegins(t *testing.T) {
 			}
 		}
 		before := l.node.Stats().LastIndex
-		close(fail) // nobody else can take leadership over
+		close(fail) // no other server can become leader
 		eventually(t, "its term begins anew", func() bool {
 			_, serves := l.node.Serving()
 			return !serves && l.node.Stats().LastIndex > before

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// FuzzGreeting: whatever a caller sends first, it is read without a panic and no further than a greeting goes; what is
-// taken is what would be sent for it, and the answer of whoever judges it fits in its length byte.
+// FuzzGreeting: whatever a caller sends first is read without a panic and not beyond the greeting. A greeting that is
+// accepted encodes to the same bytes, and the answer fits its length byte.
 func FuzzGreeting(f *testing.F) {
 	for _, who := range []greeting{
 		{},
@@ -39,7 +39,7 @@ func FuzzGreeting(f *testing.F) {
 	})
 }
 
-// FuzzShort: the answer to a greeting is read without a panic, and holds what its length byte says.
+// FuzzShort: the answer to a greeting is read without a panic and has the length of its length byte.
 func FuzzShort(f *testing.F) {
 	f.Add([]byte{0})
 	f.Add([]byte("\x03abc"))

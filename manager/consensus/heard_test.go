@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestHeardAddresses: a caller of the same cluster hears where the callee's REST interface is, another one does not;
-// the newest addresses are kept, each once. One that is refused hears it, too.
+// TestHeardAddresses: a caller of the same cluster gets the address of the callee's REST interface, another caller
+// does not; the newest addresses are kept, each once. A caller that is refused gets the address, too.
 func TestHeardAddresses(t *testing.T) {
 	const rest = "https://m1:9500"
 	for name, c := range map[string]struct {

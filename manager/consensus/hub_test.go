@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// hub joins servers by pipes, so that a cluster runs in virtual time, and cuts them apart.
+// hub connects servers by pipes, so that a cluster runs in virtual time, and can cut the links.
 type hub struct {
 	mu        sync.Mutex
 	listeners map[string]*pipeListener
@@ -16,7 +16,8 @@ type hub struct {
 	gates     map[string]*gate
 }
 
-// gate holds back what one server reads from, or writes to, the servers that it calls; nothing is lost. nil is open.
+// gate blocks what one server reads from, or writes to, the servers that it calls; nothing is lost. A nil channel is
+// open.
 type gate struct{ reads, writes chan struct{} }
 
 // gated is a connection that a server has dialled.
@@ -49,7 +50,7 @@ func (h *hub) pass(from string, which func(*gate) chan struct{}) {
 	}
 }
 
-// hold closes the gates of a server: what it reads, and what it writes. The functions open them.
+// hold closes the gates of a server for its reads and its writes. The returned functions open them.
 func (h *hub) hold(name string) (read, write func()) {
 	g := &gate{reads: make(chan struct{}), writes: make(chan struct{})}
 	h.mu.Lock()
@@ -112,7 +113,7 @@ func (h *hub) dial(from, to string, timeout time.Duration) (net.Conn, error) {
 	h.mu.Lock()
 	l, cut := h.listeners[to], h.cut[[2]string{from, to}]
 	h.mu.Unlock()
-	if cut { // packets vanish
+	if cut { // packets are lost
 		time.Sleep(timeout)
 		return nil, fmt.Errorf("dial %s from %s: timeout", to, from)
 	}
@@ -136,7 +137,7 @@ func (h *hub) dial(from, to string, timeout time.Duration) (net.Conn, error) {
 	}
 }
 
-// sever closes the connections between two servers; to "" means to all.
+// sever closes the connections between two servers; with to "" those to all servers.
 func (h *hub) sever(from, to string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -150,7 +151,7 @@ func (h *hub) sever(from, to string) {
 	}
 }
 
-// isolate cuts a server off from all others, or (on false) joins it to them again.
+// isolate cuts a server off from all others or, with cut false, reconnects it.
 func (h *hub) isolate(name string, cut bool, others ...string) {
 	h.mu.Lock()
 	for _, o := range others {
@@ -160,7 +161,7 @@ func (h *hub) isolate(name string, cut bool, others ...string) {
 	h.sever(name, "")
 }
 
-// oneWay cuts what goes from one server to another.
+// oneWay cuts the traffic from one server to another.
 func (h *hub) oneWay(from, to string, cut bool) {
 	h.mu.Lock()
 	h.cut[[2]string{from, to}] = cut

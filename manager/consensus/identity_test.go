@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// TestClusterIDWaitsForNoDisk: every connection between managers begins with the cluster id. While the disk takes its
-// time it is told all the same, and it is kept when the disk is done.
+// TestClusterIDWaitsForNoDisk: every connection between managers begins with the cluster id. ClusterID returns it
+// even while the disk is slow, and it is stored when the disk has finished.
 func TestClusterIDWaitsForNoDisk(t *testing.T) {
 	virtual(t, 1, nil, func(t *testing.T, _ *hub, all servers) {
 		s := all[0]
-		all.propose(projector("p", "x")) // nobody has connected, so that nobody has asked for the id
+		all.propose(projector("p", "x")) // nothing has connected, so the id was not requested yet
 		s.disk(func() error { time.Sleep(time.Minute); return nil })
 		began := time.Now()
 		id := s.node.ClusterID()

@@ -6,8 +6,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// TestAmendedCalls: entries that continue the snapshot have no predecessor for the library, others keep theirs, and no
-// call commits more than it has shown to be the leader's.
+// TestAmendedCalls: entries that continue the snapshot have no predecessor for the library, others keep theirs, and
+// no call commits more than it has shown to be in the leader's log.
 func TestAmendedCalls(t *testing.T) {
 	end := position{index: 900, term: 4}
 	for _, tc := range []struct {

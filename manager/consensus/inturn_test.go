@@ -13,8 +13,9 @@ import (
 )
 
 // TestChangesEndInTime: two of three voters answer and store nothing, so that no change of members is committed. Each
-// that is asked for ends with its caller's time and says what is known; what needs no change is done meanwhile. When
-// the disks are well again, what was said to be unknown is known, and what was not done is not done.
+// requested change ends at its caller's deadline and says what is known; a request that changes nothing succeeds
+// meanwhile. When the disks are well again, changes reported as unknown have a known outcome, and changes reported as
+// not done are not done.
 func TestChangesEndInTime(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, _ *hub, c *stewarded, fresh func(string) *server) {
 		c.grow(t, fresh, 3)
@@ -76,7 +77,7 @@ func TestChangesEndInTime(t *testing.T) {
 	})
 }
 
-// TestARefusedJoinIsNone: a server whose registration is refused is no member either.
+// TestARefusedJoinIsNone: a server whose registration is refused is not a member either.
 func TestARefusedJoinIsNone(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, _ *hub, c *stewarded, fresh func(string) *server) {
 		l, st := c.leader()
@@ -91,8 +92,8 @@ func TestARefusedJoinIsNone(t *testing.T) {
 	})
 }
 
-// TestNothingChangesBeforeItIsNoted: what a removal is to leave in the log is there before the members change, and
-// where that is refused they do not. Where nobody but the leader stores anything, it is in the log all the same.
+// TestNothingChangesBeforeItIsNoted: what a removal has to leave in the log is there before the members change; if it
+// is refused, they do not change. If only the leader stores anything, it is in the log nevertheless.
 func TestNothingChangesBeforeItIsNoted(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, _ *hub, c *stewarded, fresh func(string) *server) {
 		c.grow(t, fresh, 3)

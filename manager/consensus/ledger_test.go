@@ -13,9 +13,9 @@ import (
 	"tidemark/statecontext"
 )
 
-// ledger holds what the servers of a cluster apply against each other, at every entry, also of servers that start anew:
-// the same entries in the same places, cas one more for each update, and never back. chain[i] is the hash of all
-// entries with commands up to index i.
+// ledger compares what the servers of a cluster apply, at every entry, including servers that restart: the same
+// entries at the same positions, cas one higher for each update, and never lower. chain[i] is the hash of all entries
+// with commands up to index i.
 type ledger struct {
 	t     testing.TB
 	mu    sync.Mutex
@@ -27,7 +27,7 @@ func newLedger(t testing.TB) *ledger {
 	return &ledger{t: t, chain: map[uint64]uint64{}, cas: map[uint64]uint64{}}
 }
 
-// tapped is a server's state machine with the ledger looking on. Its fields belong to Raft's goroutine for it.
+// tapped is a server's state machine with the ledger attached. Its fields belong to Raft's goroutine.
 type tapped struct {
 	consensus.StateMachine
 	server   *server
@@ -51,7 +51,7 @@ func (a *tapped) Apply(entry *raft.Log) any {
 		a.log.t.Errorf("%s: entry %d: %v", a.server.name, entry.Index, answer)
 	}
 	for _, r := range results {
-		if r.Changed && r.CAS > before { // an answer to a retry has the cas of the first time
+		if r.Changed && r.CAS > before { // the result of a retry has the cas of the first time
 			if updates++; r.CAS != before+updates {
 				a.log.t.Errorf("%s: entry %d: update %d of it has cas %d, before it was %d", a.server.name, entry.Index, updates,
 					r.CAS, before)

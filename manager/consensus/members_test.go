@@ -16,10 +16,10 @@ import (
 	"tidemark/manager/consensus"
 )
 
-// TestWipedVoterHasNoVote is the test of the design: cut off C, write on A and B, wipe B, kill A, heal C. C and the new
-// B are two of three addresses; if B voted in its old name, C would lead without the write.
-// It runs in virtual time: on a busy machine a leader may lose its office in the middle of a change of members, whose
-// outcome is then rightly unknown (TestFaultsKeepHistory has that).
+// TestWipedVoterHasNoVote is the test of the design: cut off C, write on A and B, wipe B, kill A, heal C. C and the
+// new B are two of three addresses; if B voted under its old id, C would lead without the write. It runs in virtual
+// time: on a busy machine a leader may lose leadership during a change of members, whose outcome is then rightly
+// unknown (TestFaultsKeepHistory covers that).
 func TestWipedVoterHasNoVote(t *testing.T) {
 	virtual(t, 3, nil, func(t *testing.T, _ *hub, all servers) {
 		a := all.leader()
@@ -59,7 +59,7 @@ func TestWipedVoterHasNoVote(t *testing.T) {
 			t.Fatalf("the wiped server has state: %v %v", has, err)
 		}
 
-		// A comes back: it leads with C, nothing is lost, and B comes in under its new id, step by step
+		// A comes back: it leads with C, nothing is lost, and B joins under its new id, step by step.
 		a.start()
 		eventually(t, "a leader", func() bool { _, x := a.node.Serving(); _, y := c.node.Serving(); return x || y })
 		l := (servers{a, c}).leader()
@@ -177,7 +177,7 @@ func TestDamagedStore(t *testing.T) {
 	}
 }
 
-// TestGreeting: whoever does not greet as a manager of this cluster is refused, and holds up nobody.
+// TestGreeting: a caller that does not greet as a manager of this cluster is refused and blocks no other caller.
 func TestGreeting(t *testing.T) {
 	t.Parallel()
 	all := newCluster(t, 1)
@@ -229,7 +229,7 @@ func TestGreeting(t *testing.T) {
 			}
 		})
 	}
-	idle := make([]net.Conn, 0, 300) // more than are taken in at once
+	idle := make([]net.Conn, 0, 300) // more than are accepted at once
 	for range cap(idle) {
 		conn, err := net.Dial("tcp", s.addr)
 		if err != nil {

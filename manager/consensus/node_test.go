@@ -36,7 +36,7 @@ func TestThreeNodes(t *testing.T) {
 		if _, err := f.node.ReadIndex(deadline(t, hang)); !errors.Is(err, consensus.ErrNotLeader) {
 			t.Fatalf("a follower gave a read index: %v", err)
 		}
-		// a rejection is a result
+		// A rejection is a result.
 		r, err = l.node.Propose(deadline(t, hang), statecontext.Command{Body: &statecontext.DropIndex{ID: 77}})
 		if err != nil || !errors.Is(r.Err(), errcode.UnknownIndex) {
 			t.Fatalf("%+v, %v", r, err)
@@ -204,14 +204,14 @@ func TestSetUpThatFailsHandsOn(t *testing.T) {
 		var err error
 		for end := time.Now().Add(hang); time.Now().Before(end); time.Sleep(heartbeat) {
 			if err = other.node.TransferLeadership(context.Background()); err == nil || errors.Is(err, consensus.ErrNotLeader) {
-				break // it refuses while the other one is still behind; or it leads no more, which is as good
+				break // it refuses while the other server lags; or it no longer leads, which is as good
 			}
 		}
 		if err != nil && !errors.Is(err, consensus.ErrNotLeader) {
 			t.Fatal(err)
 		}
 		for range 5 {
-			all.propose(projector("p", "y")) // whoever got it, it comes to one that can
+			all.propose(projector("p", "y")) // whichever server becomes leader, leadership reaches one that can serve
 		}
 	})
 }
@@ -247,7 +247,7 @@ func TestGivenUpProposals(t *testing.T) {
 		if _, err := l.node.Propose(deadline(t, hang), big); !errors.Is(err, consensus.ErrCommand) {
 			t.Fatalf("a megabyte: %v", err)
 		}
-		// without a majority the outcome is unknown, never a success
+		// Without a majority the outcome is unknown, never a success.
 		for _, s := range all {
 			if s != l {
 				s.stop()

@@ -7,7 +7,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// stuckPipeline takes nothing until it is closed.
+// stuckPipeline accepts nothing until it is closed.
 type stuckPipeline struct {
 	raft.AppendPipeline
 	closed chan struct{}
@@ -24,7 +24,7 @@ func (s stuckPipeline) Close() error {
 	return nil
 }
 
-// TestStuckPipelineIsClosed: a pipeline whose answers nobody reads any more does not hold replication for ever.
+// TestStuckPipelineIsClosed: a pipeline whose answers are no longer read does not block replication for ever.
 func TestStuckPipelineIsClosed(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() {

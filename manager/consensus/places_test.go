@@ -11,9 +11,9 @@ type remote string
 func (r remote) Network() string { return "tcp" }
 func (r remote) String() string  { return string(r) }
 
-// TestPlacesOfMembers: whatever comes, connections are bounded; those of members that have greeted stay as long as each
-// has few, and a member that comes anew from where it was before gets to greet, while hundreds from elsewhere say
-// nothing.
+// TestPlacesOfMembers: the number of connections is bounded. Connections of members that have greeted stay as long as
+// each member has few, and a member that reconnects from a known address gets to greet even while hundreds of silent
+// connections come from elsewhere.
 func TestPlacesOfMembers(t *testing.T) {
 	for seed := range int64(50) {
 		r := rand.New(rand.NewSource(seed))
@@ -39,11 +39,11 @@ func TestPlacesOfMembers(t *testing.T) {
 		var fresh *guarded
 		for range 2000 {
 			switch r.Intn(4) {
-			case 0: // many addresses
+			case 0: // from many addresses
 				open(fmt.Sprintf("192.0.2.%d:1", r.Intn(200)))
-			case 1: // one
+			case 1: // from one address
 				open("198.51.100.1:1")
-			case 2: // they know how to greet
+			case 2: // strangers that greet
 				g := open(fmt.Sprintf("203.0.113.%d:1", r.Intn(20)))
 				drop(p.greeted(g, fmt.Sprint("x", r.Intn(99)), false))
 			case 3: // a member's host opens one, others come, it greets
@@ -52,7 +52,7 @@ func TestPlacesOfMembers(t *testing.T) {
 						t.Fatalf("seed %d: a member could not greet", seed)
 					}
 					drop(p.greeted(fresh, "m0", true))
-					drop(fresh) // and ends it
+					drop(fresh) // and closes it
 					fresh = nil
 				} else if fresh == nil {
 					fresh = open("10.0.0.0:9")

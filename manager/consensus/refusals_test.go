@@ -20,8 +20,8 @@ type dialled struct {
 
 func (d dialled) RemoteAddr() net.Addr { return d.from }
 
-// TestRefusalsAreLoggedOnce: servers that are refused dial again and again, each time from another port, and in turns.
-// Each refusal is logged once, by this end and not by the library, until it changes or the server was welcome.
+// TestRefusalsAreLoggedOnce: refused servers dial again and again, alternating and from changing ports. This end, not
+// the library, logs each refusal once, until the reason changes or the server was accepted.
 func TestRefusalsAreLoggedOnce(t *testing.T) {
 	var log bytes.Buffer
 	epoch := uint64(7)

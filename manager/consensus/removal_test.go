@@ -12,7 +12,7 @@ import (
 	"tidemark/statecontext"
 )
 
-// slowConn is a connection of so many bytes a second.
+// slowConn is a connection with a limited number of bytes per second.
 type slowConn struct {
 	net.Conn
 	perSecond int
@@ -23,8 +23,8 @@ func (c slowConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// TestLargeEntriesOverALink: a new server takes 45 MiB of large entries (pieces of a restore) over 100 Mbit/s. As many
-// as one call of the library may hold take longer than a call may.
+// TestLargeEntriesOverALink: a new server receives 45 MiB of large entries (pieces of a restore) over 100 Mbit/s. As
+// many of them as the library puts into one call would take longer than a call may.
 func TestLargeEntriesOverALink(t *testing.T) {
 	const perSecond = 100_000_000 / 8
 	virtualCluster(t, func(t *testing.T, _ *hub, c *stewarded, fresh func(string) *server) {
@@ -53,7 +53,7 @@ func TestLargeEntriesOverALink(t *testing.T) {
 	})
 }
 
-// grow makes the cluster one of n voters, with new servers m2, m3 and so on.
+// grow grows the cluster to n voters with new servers m2, m3 and so on.
 func (c *stewarded) grow(t *testing.T, fresh func(string) *server, n int) {
 	t.Helper()
 	for i := 2; i <= n; i++ {
@@ -63,13 +63,13 @@ func (c *stewarded) grow(t *testing.T, fresh func(string) *server, n int) {
 	eventually(t, fmt.Sprint(n, " voters"), func() bool { v, _ := c.voters(t); return v == n })
 }
 
-// TestRemovedAsItGetsItsVote: a server that is removed while the steward, which waits for a member that hangs, is about
-// to give it its vote is a member no more.
+// TestRemovedAsItGetsItsVote: a server that is removed while the steward, which waits for a hanging member, is about
+// to promote it does not become a member again.
 func TestRemovedAsItGetsItsVote(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, h *hub, c *stewarded, fresh func(string) *server) {
 		c.grow(t, fresh, 3)
 		l, _ := c.leader()
-		var hung *server // its packets vanish
+		var hung *server // its packets are lost
 		for _, s := range c.all {
 			if s != l {
 				hung = s
@@ -77,7 +77,7 @@ func TestRemovedAsItGetsItsVote(t *testing.T) {
 		}
 		names := []string{"x1", "x2", "x3", "x4", "x5", "x6", "x7", "x8", "x9"}
 		h.isolate(hung.name, true, append([]string{"m1", "m2", "m3"}, names...)...)
-		for i, name := range names { // after a second more each
+		for i, name := range names { // a second later each
 			s := fresh(name)
 			c.settle(t, "join", func(st *consensus.Steward) error { return st.Join(deadline(t, hang), joins(s)) })
 			id := s.node.ID()
@@ -102,8 +102,8 @@ func TestRemovedAsItGetsItsVote(t *testing.T) {
 	})
 }
 
-// TestRemovalBesideAFullDisk: of three voters one answers and can store nothing. To remove another one, without force,
-// is refused, though nothing else is written; the one with the full disk goes, and then the other.
+// TestRemovalBesideAFullDisk: of three voters one answers but cannot store anything. Removing another one without
+// force is refused, although nothing else is written; the one with the full disk can be removed, and then the other.
 func TestRemovalBesideAFullDisk(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, _ *hub, c *stewarded, fresh func(string) *server) {
 		c.grow(t, fresh, 3)
@@ -133,7 +133,7 @@ func TestRemovalBesideAFullDisk(t *testing.T) {
 }
 
 // TestRemovalBesideASlowDisk: one member is silent, and another one takes a second to store what all others have. It
-// counts with those that store, though the silent one is waited for longer than any may take for that.
+// counts as storing, although the survey waits for the silent one for longer than storePatience.
 func TestRemovalBesideASlowDisk(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, h *hub, c *stewarded, fresh func(string) *server) {
 		c.grow(t, fresh, 5)

@@ -8,8 +8,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// TestRepeats: a follower hears entries, commits and terms at once, and that there is nothing new four times a
-// second; it heard that a hundred and thirty times a second, which was half of what an idle follower did.
+// TestRepeats: a follower gets entries, commits and terms at once, and calls without news four times a second;
+// before, it got a hundred and thirty of them a second, half of an idle follower's work.
 func TestRepeats(t *testing.T) {
 	began := time.Now()
 	entries := []*raft.Log{{Index: 7}}
@@ -19,7 +19,7 @@ func TestRepeats(t *testing.T) {
 		after        time.Duration
 		term, commit uint64
 		entries      []*raft.Log
-		want         time.Duration // that it need not be said for
+		want         time.Duration // how long the call may be skipped
 	}{
 		{"the first", 0, 1, 6, nil, 0},
 		{"nothing new", 5 * time.Millisecond, 1, 6, nil, 245 * time.Millisecond},
@@ -38,8 +38,8 @@ func TestRepeats(t *testing.T) {
 	}
 }
 
-// TestRestsEnd: who would say nothing new rests until it has to, or until something stirs; shortly after that nobody
-// rests.
+// TestRestsEnd: a loop without news pauses until a repeat is due or an event occurs; shortly after an event no loop
+// pauses.
 func TestRestsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, began := newStirs(), time.Now()

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestRosterStep: a new server gets its vote when it has been caught up, and has answered, for long enough without a
-// break; strangers are forgotten as late; one change at a time.
+// TestRosterStep: a new server is promoted once it has been caught up and answering for long enough without a break;
+// registrations of non-members are removed after the same time; one change at a time.
 func TestRosterStep(t *testing.T) {
 	a, b, c := Server{"a", "a:1", true}, Server{"b", "b:1", false}, Server{"c", "c:1", false}
 	type round struct {
@@ -100,8 +100,8 @@ func TestQuorumAfter(t *testing.T) {
 	}
 }
 
-// TestSilent: who is removed before somebody else: the voter that has been silent for longest, and only if those that
-// answer are a majority without it.
+// TestSilent returns the voter that has been silent longest, and only if the answering voters are a majority without
+// it.
 func TestSilent(t *testing.T) {
 	up := func(id string) Sighting { return Sighting{Server: Server{ID: id, Voter: true}, Alive: true} }
 	down := func(id string, since int64) Sighting {
@@ -115,8 +115,8 @@ func TestSilent(t *testing.T) {
 		{[]Sighting{up("a"), up("b"), down("c", 5)}, "c"},
 		{[]Sighting{up("a"), idle, up("b"), down("c", 5), down("d", 3), up("e")}, "d"},
 		{[]Sighting{up("a"), up("b"), up("e")}, ""},
-		{[]Sighting{up("a"), down("b", 2), down("c", 5)}, ""}, // a majority is lost already
-		{[]Sighting{down("b", 2), up("a")}, ""},               // b is the one to be removed
+		{[]Sighting{up("a"), down("b", 2), down("c", 5)}, ""}, // the majority is lost already
+		{[]Sighting{down("b", 2), up("a")}, ""},               // b itself is to be removed
 	} {
 		if got := silent(c.all, "b"); got != c.want {
 			t.Errorf("%v: %q, want %q", c.all, got, c.want)

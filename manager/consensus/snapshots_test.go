@@ -8,8 +8,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// TestSnapshotsOfOneMillisecond: a snapshot that is sent again at once, or when the clock says once more what it said,
-// is the first one; while that one is on its way the second is refused.
+// TestSnapshotsOfOneMillisecond: a snapshot that is sent again at once, or when the clock shows the same time again,
+// is the first one; while that one is being written, the second is refused.
 func TestSnapshotsOfOneMillisecond(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -66,8 +66,8 @@ func TestSnapshotsOfOneMillisecond(t *testing.T) {
 	})
 }
 
-// TestLogFollowsSnapshot: what a snapshot does not continue goes from the log, also when the process ends between the
-// two, and nothing else does.
+// TestLogFollowsSnapshot: exactly the entries that a snapshot does not continue are removed from the log, even if the
+// process ended between the two.
 func TestLogFollowsSnapshot(t *testing.T) {
 	for _, tc := range []struct {
 		name               string
@@ -110,7 +110,7 @@ func TestLogFollowsSnapshot(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			first, _ := log.FirstIndex() // this store has no errors
+			first, _ := log.FirstIndex() // this store returns no errors
 			last, _ := log.LastIndex()
 			if first != tc.wantFirst || last != tc.wantEnd || !store.endAt(end) {
 				t.Errorf("%s, opened %v: the log has %d to %d, want %d to %d", tc.name, opened, first, last, tc.wantFirst,

@@ -24,7 +24,7 @@ import (
 	"tidemark/statecontext"
 )
 
-// stewarded gives servers the care for members in every term that they lead.
+// stewarded runs a Steward on each server in every term that it leads.
 type stewarded struct {
 	all      servers
 	stewards map[*server]*consensus.Steward
@@ -45,7 +45,7 @@ func (c *stewarded) start(s *server) {
 	c.stewards[s] = consensus.NewSteward(consensus.StewardConfig{Node: s.node})
 }
 
-// leader gives whoever leads and its steward.
+// leader returns the leader and its steward.
 func (c *stewarded) leader() (*server, *consensus.Steward) {
 	l := c.all.leader()
 	return l, c.stewards[l]
@@ -56,7 +56,7 @@ func joins(s *server) consensus.JoinRequest {
 		Raft: s.node.Addr(), FormatLevel: statecontext.FormatLevel}, New: true}
 }
 
-// settle calls try, on whoever leads, until it succeeds.
+// settle calls try on the leader until it succeeds.
 func (c *stewarded) settle(t *testing.T, what string, try func(st *consensus.Steward) error) {
 	t.Helper()
 	var last error
@@ -102,8 +102,8 @@ func virtualCluster(t *testing.T, test func(t *testing.T, h *hub, c *stewarded, 
 	})
 }
 
-// TestPromotionUnderSteps: the leader's wall clock is set back and forth while a new server catches up. It gets its
-// vote when it is due.
+// TestPromotionUnderSteps: the leader's wall clock is changed back and forth while a new server catches up. The
+// server is promoted when it is due.
 func TestPromotionUnderSteps(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, _ *hub, c *stewarded, fresh func(string) *server) {
 		var ahead atomic.Int64
@@ -126,8 +126,8 @@ func TestPromotionUnderSteps(t *testing.T) {
 	})
 }
 
-// TestPromotionBesideASilentMember: a new server that keeps up gets its vote, also where another member is silent, for
-// whose answer a round waits, and the leader writes more meanwhile than a server that has caught up may lack.
+// TestPromotionBesideASilentMember: a new server that keeps up is promoted even if another member is silent, so that
+// each round waits for its answer, while the leader writes more than promoteLag entries.
 func TestPromotionBesideASilentMember(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, h *hub, c *stewarded, fresh func(name string) *server) {
 		l, _ := c.leader()
@@ -153,8 +153,8 @@ func TestPromotionBesideASilentMember(t *testing.T) {
 	})
 }
 
-// TestGrowAndShrink: servers come in without a vote, get it after a while, and leave in order, the leader too; nothing
-// happens that would leave less than a majority.
+// TestGrowAndShrink: servers join as nonvoters, become voters after a while, and leave in order, including the
+// leader; no change leaves less than a majority.
 func TestGrowAndShrink(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, h *hub, c *stewarded, fresh func(string) *server) {
 		for i := range 2 {
@@ -176,7 +176,7 @@ func TestGrowAndShrink(t *testing.T) {
 		c.all.propose(projector("three", "x"))
 		c.all.agree()
 
-		// two managers of one name, and strangers with state
+		// Two managers with one name, and non-members with state.
 		l, st := c.leader()
 		twin := joins(c.all.follower())
 		twin.Manager.ID, twin.Manager.Raft = twin.Manager.Name+"-00000000", "elsewhere:1"
@@ -197,7 +197,7 @@ func TestGrowAndShrink(t *testing.T) {
 			t.Errorf("an unknown name: %v", err)
 		}
 
-		// one is cut off: its removal is fine, that of another is not
+		// One is cut off: its removal is allowed, that of another one is not.
 		dead := c.all.follower()
 		h.isolate(dead.name, true, c.all.names(dead)...)
 		deadID := dead.node.ID()
@@ -230,7 +230,7 @@ func TestGrowAndShrink(t *testing.T) {
 			t.Fatalf("%d voters", v)
 		}
 
-		// it comes back: it never leads, and hears that it is no member
+		// It comes back: it never leads, and learns that it is not a member.
 		h.isolate(dead.name, false, c.all.names(dead)...)
 		time.Sleep(20 * heartbeat)
 		if _, serves := dead.node.Serving(); serves {
@@ -252,7 +252,7 @@ func TestGrowAndShrink(t *testing.T) {
 			t.Errorf("a removed server starts: %v", err)
 		}
 
-		// the leader leaves: it hands on, the next one removes it
+		// The leader leaves: it transfers leadership, and the next leader removes it.
 		l, _ = c.leader()
 		gone := l.node.ID()
 		c.settle(t, "removal of the leader", func(st *consensus.Steward) error { return remove(st, gone) })
@@ -272,9 +272,9 @@ func TestGrowAndShrink(t *testing.T) {
 	})
 }
 
-// TestForcedRemoval: of five voters two do not answer. The removal of a third one is refused; with force one of the
-// dead goes first, as many as needed, and then it; what is written is kept, and writes go on. The next needs the other
-// dead one gone. The leader hands on, and the next one does the same.
+// TestForcedRemoval: of five voters two are silent. The removal of a third one is refused. With force the silent ones
+// are removed first, only as many as needed, and then the third; everything written is kept, and writes continue. The
+// next removal needs the other silent one gone. The leader transfers leadership, and the next leader does the same.
 func TestForcedRemoval(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, h *hub, c *stewarded, fresh func(string) *server) {
 		c.grow(t, fresh, 5)
@@ -288,7 +288,7 @@ func TestForcedRemoval(t *testing.T) {
 			dead[f.node.ID()] = true
 			alive = slices.DeleteFunc(alive, func(s *server) bool { return s == f })
 		}
-		c.all = alive // whom leaders are looked for among
+		c.all = alive // servers among which the leader is looked for
 		for want := range 2 {
 			goes := alive.follower()
 			if want == 1 {
@@ -323,8 +323,8 @@ func TestForcedRemoval(t *testing.T) {
 	})
 }
 
-// TestOnlyTheLeaderAsks: the steward of a server that does not serve asks nobody for a sign of life. A question in the
-// present term would be taken for one of its leader's heartbeats, and the true leader would step down.
+// TestOnlyTheLeaderAsks: the steward of a server that does not serve surveys no member. A request in the present term
+// would be taken for one of the leader's heartbeats, and the real leader would step down.
 func TestOnlyTheLeaderAsks(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, _ *hub, c *stewarded, fresh func(string) *server) {
 		c.grow(t, fresh, 3)
@@ -344,8 +344,8 @@ func TestOnlyTheLeaderAsks(t *testing.T) {
 	})
 }
 
-// TestWipedVoterTakesItsPlace: a voter that lost its folder comes back under the same name and address: its former self
-// is removed first, then it joins and gets its vote.
+// TestWipedVoterTakesItsPlace: a voter that lost its folder comes back under the same name and address: its former
+// self is removed first, then it joins and becomes a voter.
 func TestWipedVoterTakesItsPlace(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, _ *hub, c *stewarded, fresh func(string) *server) {
 		c.grow(t, fresh, 3)
@@ -373,8 +373,9 @@ func TestWipedVoterTakesItsPlace(t *testing.T) {
 	})
 }
 
-// TestJoinBesideFormerSelves: a manager that has lost its folder several times joins in time for who asks, though what
-// was it before is silent at other addresses, and a former self at its own address has to be removed first.
+// TestJoinBesideFormerSelves: a manager that has lost its folder several times joins within the timeout of its
+// request, although its former selves are silent at other addresses, and the one at its own address has to be removed
+// first.
 func TestJoinBesideFormerSelves(t *testing.T) {
 	for _, elsewhere := range []int{1, 3} {
 		for _, here := range []int{0, 1} {
@@ -412,8 +413,9 @@ func TestJoinBesideFormerSelves(t *testing.T) {
 	}
 }
 
-// TestJoinBesideASlowDisk: with slow heartbeats the leader asks a silent former self three times before it removes
-// another one, as a third member has not stored yet what is written. The new one joins in time for who asks.
+// TestJoinBesideASlowDisk: with slow heartbeats the leader surveys a silent former self three times before it removes
+// another one, because a third member has not stored what is written yet. The new server joins within the timeout of
+// its request.
 func TestJoinBesideASlowDisk(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, h *hub, c *stewarded, fresh func(name string) *server) {
 		slowly := func(s *server) *server {
@@ -446,8 +448,8 @@ func TestJoinBesideASlowDisk(t *testing.T) {
 	})
 }
 
-// TestNewAddressBesideASilentOne: a voter comes to another address, and what is sent to the one before vanishes. It is
-// taken in there in time for who asks.
+// TestNewAddressBesideASilentOne: a voter moves to another address, and packets to the old one are lost. The new
+// address is recorded within the timeout of its request.
 func TestNewAddressBesideASilentOne(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, h *hub, c *stewarded, fresh func(string) *server) {
 		c.grow(t, fresh, 3)
@@ -455,8 +457,8 @@ func TestNewAddressBesideASilentOne(t *testing.T) {
 		s := c.all.follower()
 		moved := joins(s)
 		s.stop()
-		// Raft goes over to one request at a time: hashicorp/raft 1.7.3 reads the address unguarded when what it sends in a
-		// row is not taken any more, which may be while the address is changed.
+		// Wait until Raft uses single requests: hashicorp/raft 1.7.3 reads the address without a lock when a pipeline
+		// fails, which may coincide with the change of the address.
 		time.Sleep(time.Second)
 		h.oneWay(l.name, s.addr, true)
 		moved.New, moved.Manager.Raft = false, "elsewhere"
@@ -470,8 +472,8 @@ func TestNewAddressBesideASilentOne(t *testing.T) {
 	})
 }
 
-// TestACopyOfTheLeader: a second process with a copy of the folder of the manager that leads asks to be taken in at its
-// own address. It is refused: the leader, which lives, goes on to be known where it is.
+// TestACopyOfTheLeader: a second process with a copy of the leader's folder requests to join at its own address. It
+// is refused: the leader, which is alive, keeps its address.
 func TestACopyOfTheLeader(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, _ *hub, c *stewarded, fresh func(string) *server) {
 		c.grow(t, fresh, 3)
@@ -494,7 +496,7 @@ func TestACopyOfTheLeader(t *testing.T) {
 	})
 }
 
-// asks is what a server says of itself that wants to be, or is, a member.
+// asks returns the join request of a server.
 func asks(s *server) consensus.JoinRequest {
 	own, err := s.node.Describe(0)
 	if err != nil {
@@ -505,9 +507,10 @@ func asks(s *server) consensus.JoinRequest {
 	return req
 }
 
-// TestAdditionLostWithItsLeader: a leader that adds a new server goes before others store that; the server has the log
-// of a cluster of which it is no member. It asks again and is added, unless the cluster was recovered meanwhile, to a
-// state that may lack what it has. Once it was a member, and was removed, it is refused, also after a restart.
+// TestAdditionLostWithItsLeader: a leader that adds a new server is lost before other servers store that; the new
+// server has the log of a cluster of which it is not a member. It requests again and is added, unless the cluster was
+// recovered meanwhile to a state that may lack what the server has. If it was a member and was removed, it is
+// refused, even after a restart.
 func TestAdditionLostWithItsLeader(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, h *hub, c *stewarded, fresh func(string) *server) {
 		c.grow(t, fresh, 3)
@@ -561,7 +564,8 @@ func TestAdditionLostWithItsLeader(t *testing.T) {
 	})
 }
 
-// addInVain has a leader whom the others do not hear add a server, which gets the leader's log and notes its epoch.
+// addInVain makes a leader that cannot reach the others add a server, which gets the leader's log and records its
+// epoch.
 func addInVain(t *testing.T, leader, s *server) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), heartbeat)
@@ -576,8 +580,8 @@ func addInVain(t *testing.T, leader, s *server) {
 	}
 }
 
-// TestAdditionLostBeforeARestart: the server has restarted since, and no leader has told it what is committed. It knows
-// of which epoch its log is, is new still, and joins, unless the cluster was recovered meanwhile.
+// TestAdditionLostBeforeARestart: the server has restarted since, and no leader has announced what is committed. It
+// has the epoch of its log recorded, counts as new, and joins, unless the cluster was recovered meanwhile.
 func TestAdditionLostBeforeARestart(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, h *hub, c *stewarded, fresh func(string) *server) {
 		c.grow(t, fresh, 3)
@@ -604,8 +608,8 @@ func TestAdditionLostBeforeARestart(t *testing.T) {
 }
 
 // TestAdditionOfALostHistory: a server whose addition was lost has the log of a term in which the survivor of a
-// recovery then leads with another one. It has restarted since, and knows of what was committed the epoch alone: it is
-// not let in.
+// recovery then leads with another log. It has restarted since and has only the epoch of the committed part recorded:
+// it is not admitted.
 func TestAdditionOfALostHistory(t *testing.T) {
 	virtualCluster(t, func(t *testing.T, h *hub, c *stewarded, fresh func(string) *server) {
 		c.grow(t, fresh, 3)
@@ -649,8 +653,8 @@ func TestAdditionOfALostHistory(t *testing.T) {
 	})
 }
 
-// TestNewAddresses: servers come back at other ports, all at once: told where the others are, they elect a leader,
-// which writes the new addresses down.
+// TestNewAddresses: all servers restart at new ports. Given the addresses of the others, they elect a leader, which
+// records the new addresses.
 func TestNewAddresses(t *testing.T) {
 	t.Parallel()
 	c := &stewarded{}
@@ -664,9 +668,9 @@ func TestNewAddresses(t *testing.T) {
 		old = append(old, s.addr)
 		s.stop()
 	}
-	taken := make([]net.Listener, 0, len(old)) // nobody may answer there
+	taken := make([]net.Listener, 0, len(old)) // keeps the old ports silent
 	for _, addr := range old {
-		if l, err := net.Listen("tcp", addr); err == nil { // else somebody else has it by now, which is as good
+		if l, err := net.Listen("tcp", addr); err == nil { // otherwise another process uses the port, which is as good
 			defer l.Close()
 			taken = append(taken, l)
 		}
@@ -701,8 +705,8 @@ func TestNewAddresses(t *testing.T) {
 	c.all.agree()
 }
 
-// TestRecoverAlone: the majority is lost; the survivor goes on alone with all that its log has, in a new epoch, takes
-// in new servers, and whoever comes back from before cannot touch it.
+// TestRecoverAlone: the majority is lost; the survivor continues alone with its whole log, in a new epoch, and adds
+// new servers. Servers that come back from before cannot affect it.
 func TestRecoverAlone(t *testing.T) {
 	t.Parallel()
 	c := &stewarded{}
@@ -748,7 +752,7 @@ func TestRecoverAlone(t *testing.T) {
 	for _, s := range zombies {
 		c.start(s)
 	}
-	zombies.propose(projector("phantom", "x")) // they are a majority of what they know
+	zombies.propose(projector("phantom", "x")) // they are a majority of their own configuration
 	eventually(t, "the dead are forgotten", func() bool {
 		s := a.fsm.State()
 		return s.Manager(zombies[0].node.ID()) == nil && s.Manager(zombies[1].node.ID()) == nil

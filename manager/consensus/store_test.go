@@ -17,8 +17,8 @@ import (
 	_ "tidemark/internal/testing/draws"
 )
 
-// TestSealNamesEveryFlippedBit: whatever bit of an entry changes in the store, the entry is refused, and an untouched
-// one comes back as it was.
+// TestSealNamesEveryFlippedBit: if any bit of a stored entry changes, the entry is refused; an unchanged entry reads
+// back as it was.
 func TestSealNamesEveryFlippedBit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := &raft.Log{Index: rapid.Uint64Min(1).Draw(t, "index"), Term: rapid.Uint64().Draw(t, "term"),
@@ -55,7 +55,7 @@ func TestSealNamesEveryFlippedBit(t *testing.T) {
 	})
 }
 
-// FuzzStoredEntry: no stored value makes the examination panic, and what it takes is what it would store.
+// FuzzStoredEntry: no stored value makes the examination panic, and an accepted entry encodes to the same bytes.
 func FuzzStoredEntry(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 7},
 		[]byte("\x86\xa5Index\x07\xa4Term\x01\xa4Type\x00\xa4Data\xa1x\xaaExtensions\xc0\xaaAppendedAt\xc0"))
@@ -69,7 +69,7 @@ func FuzzStoredEntry(f *testing.F) {
 	})
 }
 
-// oneNode makes a store with entries and state snapshots, closed in order.
+// oneNode creates a store with entries and state snapshots, closed in order.
 func oneNode(t *testing.T, dir string, snapshots int) {
 	t.Helper()
 	machine := fsm.New(hclog.NewNullLogger(), func(err error) { t.Error(err) })
@@ -106,8 +106,8 @@ func oneNode(t *testing.T, dir string, snapshots int) {
 	}
 }
 
-// TestExamine: a store that is not whole is refused with the file and the way out, before anything is changed; one that
-// lacks nothing is opened.
+// TestExamine: a damaged store is refused, with the file and what to do, before anything is changed; an intact one is
+// opened.
 func TestExamine(t *testing.T) {
 	good := t.TempDir()
 	oneNode(t, good, 2)
@@ -158,7 +158,7 @@ func TestExamine(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		damage func(t *testing.T, dir string)
-		want   string // empty: it opens
+		want   string // empty: the store opens
 	}{
 		{"whole", func(*testing.T, string) {}, ""},
 		{"cut", edit("raft.db", func(b []byte) []byte { return b[:len(b)/2] }), "raft.db"},
@@ -168,7 +168,7 @@ func TestExamine(t *testing.T) {
 		{"data of an entry", edit("raft.db", flipAfter("\xa4Data", 7)), "log entry"},
 		{"pages", edit("raft.db", func(b []byte) []byte {
 			for page := 2 * 4096; page < len(b); page += 4096 {
-				b[page+8] ^= 0x10 // the flags of its header
+				b[page+8] ^= 0x10 // the flags in its header
 			}
 			return b
 		}), "raft.db"},

@@ -25,7 +25,7 @@ var (
 	seeded = flag.Uint64("consensus.seed", 1, "seed of the faults, as a failed test prints it; 0: another one each time")
 )
 
-// chance returns a source of faults, and says how to have the same ones again. Elections have their own chance.
+// chance returns a source of random faults and logs how to repeat them. Elections have a source of their own.
 func chance(t *testing.T) *rand.Rand {
 	seed := *seeded
 	if seed == 0 {
@@ -39,11 +39,11 @@ func chance(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, seed))
 }
 
-// monitorEvery is how often the servers are looked at, in virtual time.
+// monitorEvery is the interval at which the servers are checked, in virtual time.
 const monitorEvery = 10 * time.Millisecond
 
-// virtual runs a cluster of real nodes, on bbolt and joined by pipes, in virtual time. All the while no two servers
-// serve in one term, and whatever is applied anywhere is held against the ledger.
+// virtual runs a cluster of real nodes, on bbolt and connected by pipes, in virtual time. Throughout, no two servers
+// serve in one term, and everything applied is compared with the ledger.
 func virtual(t *testing.T, n int, tune func(*consensus.Config), test func(t *testing.T, h *hub, all servers)) {
 	dir := need.Memory(t)
 	r := chance(t)
@@ -76,7 +76,7 @@ func virtual(t *testing.T, n int, tune func(*consensus.Config), test func(t *tes
 	})
 }
 
-// monitor sees to it that no two servers serve in one term.
+// monitor verifies that no two servers serve in one term.
 func (all servers) monitor(ctx context.Context) {
 	owner := map[uint64]*server{}
 	for ctx.Err() == nil {
@@ -106,8 +106,8 @@ func (all servers) names(but *server) (names []string) {
 }
 
 // TestLeaderLosses: the leader is cut off again and again; the next write is accepted soon, nothing acknowledged is
-// lost, and no two leader loops share a term. The bars are the design's: a follower waits one to two heartbeats before
-// it asks for votes; a split vote costs it another round.
+// lost, and no two leader loops share a term. The limits come from the design: a follower waits one to two heartbeats
+// before it requests votes; a split vote costs another round.
 func TestLeaderLosses(t *testing.T) {
 	rounds := *losses
 	if testing.Short() {
@@ -159,15 +159,15 @@ func TestLeaderLosses(t *testing.T) {
 	})
 }
 
-// maxFailover is the bar for the slowest of any number of leader losses.
+// maxFailover is the limit for the slowest of any number of leader losses.
 const maxFailover = heartbeat * 7 / 2
 
 // unlucky is how long a change of leaders may take in virtual time. Nothing bounds how many votes in a row are split,
-// or how often a disk that is slow takes the lead back, but with fifty heartbeats of bad luck something else is wrong.
-// The figures that users see are medians.
+// or how often a server with a slow disk regains the lead, but fifty heartbeats of bad luck indicate another fault.
+// The figures for users are medians.
 const unlucky = 50 * heartbeat
 
-// history is what clients and readers of a test with faults know.
+// history is what the clients and readers of a test with faults have observed.
 type history struct {
 	t      *testing.T
 	all    servers
@@ -178,7 +178,7 @@ type history struct {
 	wg     sync.WaitGroup
 }
 
-// work begins clients that write under request ids and retry unknown outcomes, and a reader that reads linearizably.
+// work starts clients that write with request ids and retry unknown outcomes, and a reader that reads linearizably.
 func (all servers) work(t *testing.T) *history {
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &history{t: t, all: all, cancel: cancel}
@@ -202,7 +202,7 @@ func (all servers) work(t *testing.T) *history {
 	return w
 }
 
-// settled ends the work when enough was done to mean something: everybody agrees, and each acknowledged write is there.
+// settled ends the work after enough operations: all servers agree, and each acknowledged write is present.
 func (w *history) settled(writes, reads int) {
 	eventually(w.t, fmt.Sprintf("%d writes of each client and %d reads", writes, reads), func() bool {
 		w.mu.Lock()
@@ -221,7 +221,7 @@ func (w *history) settled(writes, reads int) {
 	w.t.Logf("acknowledged: %v; reads %d; terms %d", w.acked, w.reads, countTerms(w.all))
 }
 
-// untilAccepted proposes at any server until one answers; an unknown outcome is asked again under the same id.
+// untilAccepted proposes at any server until one answers; an unknown outcome is retried with the same id.
 func (all servers) untilAccepted(ctx context.Context, c statecontext.Command) bool {
 	for i := 0; ctx.Err() == nil; i++ {
 		s := all[i%len(all)]
@@ -249,7 +249,7 @@ func (all servers) untilAccepted(ctx context.Context, c statecontext.Command) bo
 	return false
 }
 
-// read holds every linearizable read against what was acknowledged before it began.
+// read compares every linearizable read with what was acknowledged before it began.
 func (w *history) read(ctx context.Context) {
 	for i := 0; ctx.Err() == nil; i++ {
 		w.mu.Lock()

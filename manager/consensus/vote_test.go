@@ -10,9 +10,9 @@ import (
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 )
 
-// TestAVoteIsStoredWhole: the disk fills before any of the writes of a vote, and the store is opened again. What is
-// read as the vote is the one before or the new one, never the new term with the candidate of the vote before: the
-// library would grant that one the new term unseen.
+// TestAVoteIsStoredWhole: the disk fills up before any of the writes of a vote, and the store is opened again. The
+// vote that is read is the previous or the new one, never the new term with the previous candidate: the library would
+// grant that candidate the new term without a check.
 func TestAVoteIsStoredWhole(t *testing.T) {
 	for full := range 3 { // from which write on
 		path := filepath.Join(t.TempDir(), "raft.db")
