@@ -1,10 +1,10 @@
-// Package api is the REST interface of every manager (gorilla/mux, JSON): DDL, listings, scans, status, and what
-// components send to the leader. docs/api.md lists the calls and the codes.
+// Package api is the REST interface of every manager (gorilla/mux, JSON): DDL, listings, scans, status, and the
+// messages of components to the leader. docs/api.md lists the calls and the codes.
 //
-// It promises that any node answers (a follower forwards, one hop), that a write is answered only when a majority has
-// it, that a retry with the same Idempotency-Key gives the one outcome, that reads are linearizable unless the caller
-// asks for ?consistency=stale, and that every error is problem JSON (RFC 9457) with a code. Bodies, pages and waits
-// are limited. It decides nothing: the coordinator and the StateContext do.
+// It guarantees that any node answers (a follower forwards, one hop), that a write is answered only when a majority
+// has it, that a retry with the same Idempotency-Key has the one outcome, that reads are linearizable unless the
+// caller requests ?consistency=stale, and that every error is problem JSON (RFC 9457) with a code. Bodies, pages and
+// waits are limited. It decides nothing: the coordinator and the StateContext do.
 package api
 
 import (
@@ -42,69 +42,69 @@ import (
 	"tidemark/wire"
 )
 
-// Limits of time; v1.TimeoutOf tells clients those of their calls.
+// Timeouts; v1.TimeoutOf returns those of clients' calls.
 const (
-	statusTimeout  = time.Second            // for a follower to ask the leader
-	aliveTimeout   = 300 * time.Millisecond // for a manager to show that it lives
+	statusTimeout  = time.Second            // for a follower's request to the leader
+	aliveTimeout   = 300 * time.Millisecond // for a manager to show that it is alive
 	maxStabilize   = 30 * time.Second
 	maxKeyBytes    = 200
 	busyRetryMS    = 100
 	leaderRetryMS  = 200
 	forwardsAtOnce = 64  // connections to one manager
-	asksAtOnce     = 16  // connections to one manager, for short questions of one kind
-	scansAtOnce    = 256 // scans that one manager passes on; users share these places out
+	asksAtOnce     = 16  // connections to one manager, for short requests of one kind
+	scansAtOnce    = 256 // scans that one manager passes on, shared among users
 	retryAfterMS   = 1000
 )
 
 // Headers.
 const (
-	HeaderForwarded = "Tidemark-Forwarded"  // set on a forwarded request: it is not forwarded again
+	HeaderForwarded = "Tidemark-Forwarded"  // set on a forwarded request, which is not forwarded again
 	HeaderKey       = "Idempotency-Key"     // of a write
-	HeaderTimeout   = "Tidemark-Timeout-Ms" // the caller's patience
+	HeaderTimeout   = "Tidemark-Timeout-Ms" // how long the caller waits
 	HeaderCAS       = "Tidemark-Cas"        // of the state that was read
-	HeaderAge       = "Tidemark-Age-Ms"     // of a stale read: since the leader was last heard of
+	HeaderAge       = "Tidemark-Age-Ms"     // of a stale read: since the last contact with the leader
 )
 
-// Config joins the api to what it serves. All fields but Registry, Tracer and Forward are required.
+// Config configures an API. Registry, TLS, Auth, Tickets, Audit and Tracer may be nil; the other fields are required.
 type Config struct {
 	Name        string // of this manager
 	REST        string // its base URL
 	Expect      int    // --bootstrap-expect
 	Raft        *consensus.Node
 	Steward     *consensus.Steward
-	JoinTimeout time.Duration // how long a manager waits to be taken in (that of Raft)
+	JoinTimeout time.Duration // how long a manager waits to be admitted (as configured for Raft)
 	Coordinator *coordinator.Coordinator
 	Watch       *watch.Hub // run by the caller
 	Registry    *prometheus.Registry
-	TLS         *tlsconf.Source // of the calls to managers and indexers; nil without TLS
+	TLS         *tlsconf.Source // for calls to managers and indexers; nil without TLS
 	Logger      hclog.Logger
-	// Auth says who sends a request; nil lets everybody do everything.
+	// Auth authenticates the senders of requests; nil allows every caller everything.
 	Auth *auth.Authenticator
-	// Tickets are for clients that scan on the indexers' own ports; nil: they come by way of this manager.
+	// Tickets issues tickets for scans on the indexers' own ports; nil: clients scan through this manager.
 	Tickets *auth.Tickets
-	// Open: while there are no users, who shows no credentials is an administrator.
+	// Open makes callers without credentials administrators while there are no users.
 	Open bool
-	// Audit takes a line for each write and each refusal because of who asks (Audited), from several goroutines; nil: none
-	// is kept.
+	// Audit receives a line for each write, and for each request refused because of its sender (Audited), from several
+	// goroutines; nil: there is no audit log.
 	Audit  io.Writer
 	Tracer trace.Tracer // nil: no spans
 }
 
-// API serves one manager: it leads each call to the group of handlers that has it, here or at the leader.
+// API serves one manager: it routes each call to its group of handlers, here or at the leader.
 type API struct {
 	*access
 	scans   *scans
 	probes  *rpc.Client
 	metrics metrics
 	audit   audit
-	// succession lets calls wait for the next leader.
+	// succession makes calls wait for the next leader.
 	succession succession
-	past       *history.Cluster // the last hour
-	// foreign is the cluster of the node that was refused last.
+	past       *history.Cluster // statistics of the last hour
+	// foreign is the cluster of the last refused node.
 	foreign atomic.Pointer[string]
 }
 
-// New makes it.
+// New returns an API.
 func New(cfg Config) *API {
 	probes := rpc.NewClient(probesAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer))
 	alive := detector.New(detector.HTTP(probes.HTTP(), func(addr string) string {
@@ -126,14 +126,14 @@ func New(cfg Config) *API {
 	return a
 }
 
-// over puts the groups that keep something on their ground.
+// over returns the groups of handlers that have state of their own.
 func over(g *ground) *API {
 	c := &currency{ground: g, began: time.Now(), asking: make(chan struct{}, 1)}
 	a := &access{ground: g, currency: c}
 	return &API{access: a, scans: &scans{access: a, places: rpc.NewPlaces(scansAtOnce, "scans")}}
 }
 
-// Close drops idle connections.
+// Close closes idle connections.
 func (a *API) Close() {
 	for _, c := range []*rpc.Client{a.rpc, a.readIndex, a.looks} {
 		c.Close()
@@ -145,51 +145,52 @@ func (a *API) Close() {
 	a.projectors.Close()
 }
 
-// Role is what a caller must be allowed to do.
+// Role is the permission that a call requires.
 type Role string
 
-// Roles, from nothing to all.
+// Roles, from no permission to all.
 const (
-	RoleNone      Role = "none"      // anybody: whether it lives, whether it can serve
+	RoleNone      Role = "none"      // anyone: liveness and readiness
 	RoleMetrics   Role = "metrics"   // metrics
 	RoleRead      Role = "read"      // listings, status, scans
 	RoleDDL       Role = "ddl"       // changes of indexes
 	RoleAdmin     Role = "admin"     // changes of the cluster
-	RoleComponent Role = "component" // what managers, projectors and indexers say to each other
+	RoleComponent Role = "component" // messages between managers, projectors and indexers
 )
 
-// route is one call. To add one: write the handler, and a route literal with its doc in the list of its group (as
+// route is one call. To add one: write the handler, and a route literal with its doc in the list of its group (as in
 // readRoutes); then see openapi.go.
 type route struct {
 	method string
 	path   string
 	handle func(w http.ResponseWriter, r *http.Request) error
 	role   Role
-	// leader: a follower forwards it, one hop. Writes and what components send are always the leader's; reads unless
-	// they ask for ?consistency=stale.
+	// leader is set if a follower forwards the call, one hop. The leader always serves writes and messages of
+	// components, and reads without ?consistency=stale.
 	leader bool
-	// again: done twice it is as if done once. Who asks without a key waits for the next leader, too, where the last one
-	// took the call with it.
+	// again is set if the call is idempotent. A caller without an Idempotency-Key then waits for the next leader even if
+	// the last one may have executed the call.
 	again bool
-	// handsOn: another manager may lead while the leader does it, and the leader answers all the same.
+	// handsOn is set if leadership may move during the call, and the old leader still answers it.
 	handsOn bool
-	// limit is the most time that the call takes; callers may want less (Tidemark-Timeout-Ms).
+	// limit is the longest time that the call may take; callers may want less (Tidemark-Timeout-Ms).
 	limit time.Duration
-	// places are taken by calls that are done here; nil: as many as come.
+	// places limits concurrent calls served here; nil: no limit.
 	places *rpc.Places
-	// stream: the answer lasts as long as the client listens; limit does not hold, and the handler bounds each write.
+	// stream is set if the answer lasts as long as the client listens; limit does not apply, and the handler bounds each
+	// write.
 	stream bool
-	// lasts: it may take hours, more than a connection with TLS lives (rpc.Lasting).
+	// lasts is set if it may take hours, longer than a TLS connection lives (rpc.Lasting).
 	lasts bool
-	// body is the most bytes of a body; 0: rpc.MaxUserBody.
+	// body is the limit of a body in bytes; 0: rpc.MaxUserBody.
 	body int64
-	// upload: the body may take nearly as long as the call, and is passed on as it comes, so that nobody who passes it on
-	// can send it again.
+	// upload is set if the body may take nearly as long as the call. It is forwarded while it arrives, so that a
+	// forwarding manager cannot send it again.
 	upload bool
 	doc    operation
 }
 
-// often is 1 for what comes ten times a second from each component.
+// often returns 1 for calls that each component makes ten times a second.
 func (rt *route) often() int {
 	if strings.HasPrefix(rt.path, "/v1/components/") {
 		return 1
@@ -197,13 +198,13 @@ func (rt *route) often() int {
 	return 0
 }
 
-// component: what components send may be sent twice.
+// component reports whether components make the call; they may repeat it.
 func (rt *route) component() bool { return rt.role == RoleComponent }
 
 func (rt *route) maxBody() int64 { return cmp.Or(rt.body, rpc.MaxUserBody) }
 
-// bodyTime is how long a body may take to come in, of a call that may take limit. An upload leaves a tenth of that for
-// the rest: a body that is too slow must not look like a leader that is.
+// bodyTime returns how long the body of a call may take to arrive. An upload leaves a tenth of limit for the rest: a
+// slow body must not look like a slow leader.
 func (rt *route) bodyTime(limit time.Duration) time.Duration {
 	if rt.upload {
 		return limit - limit/10
@@ -211,7 +212,7 @@ func (rt *route) bodyTime(limit time.Duration) time.Duration {
 	return min(limit, tables.BodyTime)
 }
 
-// routes lists every call. Of two paths that match, the first one counts.
+// routes returns every call. Of two matching paths, the first one is used.
 func (a *API) routes() []route {
 	g := a.ground
 	h, m := health{g, a.currency}, members{g}
@@ -223,11 +224,11 @@ func (a *API) routes() []route {
 		a.historyRoutes())
 }
 
-// RouteInfo is what a call needs, for tests.
+// RouteInfo describes the requirements of a call, for tests.
 type RouteInfo struct {
-	Method, Path string // as the router has them
+	Method, Path string // as registered with the router
 	Role         Role
-	Leader       bool // the leader answers it
+	Leader       bool // the leader serves it
 }
 
 // Routes lists every call.
@@ -241,18 +242,19 @@ func (a *API) Routes() (list []RouteInfo) {
 // Handler serves every call.
 func (a *API) Handler() http.Handler { return a.router(a.serve) }
 
-// router leads each call to what serve makes of its route.
+// router routes each call to the handler that serve returns for it.
 func (a *API) router(serve func(route) http.Handler) http.Handler {
 	m := tables.NewMux()
 	routes := a.routes()
-	slices.SortStableFunc(routes, func(a, b route) int { return b.often() - a.often() }) // they are tried in their order
+	slices.SortStableFunc(routes, func(a, b route) int { return b.often() - a.often() }) // the router tries them in order
 	for _, rt := range routes {
 		m.Handle(rt.method, rt.path, serve(rt))
 	}
 	return m.Handler("there is no %s; the calls are listed in docs/api.md")
 }
 
-// serve bounds a call in time, sends it to the leader when it must go there, writes its error, and logs writes.
+// serve returns a handler that authenticates a call, limits its time, answers it here or at the leader, writes its
+// error, and logs writes.
 func (a *API) serve(rt route) http.Handler {
 	name := rt.method + " " + rt.path
 	write := rt.method != http.MethodGet && (rt.role == RoleDDL || rt.role == RoleAdmin)
@@ -286,7 +288,7 @@ func (a *API) serve(rt route) http.Handler {
 			w = kept
 		}
 		here, outcome := a.answer(w, r, &rt)
-		if here || outcome != outcomeOK { // what could not be passed on was answered here
+		if here || outcome != outcomeOK { // if forwarding failed it was answered here
 			a.metrics.request(name, outcome)
 			a.auditWrite(r, &rt, kept.Status, outcome, began)
 		} else {
@@ -303,7 +305,7 @@ func (a *API) serve(rt route) http.Handler {
 	})
 }
 
-// passedBy is the manager that has passed a request on, as far as its sender can be believed; "" for none.
+// passedBy returns the manager that has forwarded a request, if that is certain; "" for none.
 func (a *API) passedBy(r *http.Request) string {
 	if p, ok := tlsconf.PeerOfRequest(r); a.cfg.TLS != nil && (!ok || p.Role != tlsconf.Manager) {
 		return ""
@@ -311,7 +313,7 @@ func (a *API) passedBy(r *http.Request) string {
 	return r.Header.Get(HeaderForwarded)
 }
 
-// auditWrite notes a write.
+// auditWrite records a write in the audit log.
 func (a *API) auditWrite(r *http.Request, rt *route, status int, outcome string, began time.Time) {
 	if now := a.now(); rt.audits() {
 		a.audit.note(r, a.passedBy(r), Audited{Time: now.UTC(), Principal: rpc.Principal(r.Context()), Status: status,
@@ -319,10 +321,10 @@ func (a *API) auditWrite(r *http.Request, rt *route, status int, outcome string,
 	}
 }
 
-// refuse answers somebody who may not, says so in the log, and returns the code of the answer.
+// refuse answers a request that is not permitted, logs it, and returns the code of the answer.
 func (a *API) refuse(w http.ResponseWriter, r *http.Request, name string, err error) string {
 	p := a.problem(err)
-	if p.Status == http.StatusUnauthorized && r.Header.Get(HeaderConsole) == "" { // a page asks by itself, not the browser
+	if p.Status == http.StatusUnauthorized && r.Header.Get(HeaderConsole) == "" { // the console shows its own login form
 		w.Header().Set("WWW-Authenticate", `Basic realm="tidemark", Bearer realm="tidemark"`)
 	}
 	a.cfg.Logger.Info("refused", "request_id", rpc.RequestID(r.Context()), "route", name, "remote", r.RemoteAddr, "status",
@@ -336,8 +338,8 @@ func (a *API) refuse(w http.ResponseWriter, r *http.Request, name string, err er
 // outcomeOK is the outcome of a call that was not refused.
 const outcomeOK = "OK"
 
-// answer does a call here or at the leader, and returns which, and its outcome: the code it was refused with here, or
-// OK.
+// answer answers a call here or at the leader, and returns where, and the outcome: the code with which it was refused
+// here, or OK.
 func (a *API) answer(w http.ResponseWriter, r *http.Request, rt *route) (here bool, outcome string) {
 	err := a.checkCluster(r)
 	if err == nil {
@@ -357,11 +359,11 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request, rt *route) (here bo
 	return here, string(p.Code)
 }
 
-// once does a call here or at who leads now, and returns which.
+// once answers a call here or at the present leader, and reports whether here.
 func (a *API) once(w http.ResponseWriter, r *http.Request, rt *route) (here bool, err error) {
 	_, serving := a.cfg.Raft.Serving()
 	stale := rt.method == http.MethodGet && r.URL.Query().Get("consistency") == "stale"
-	w.Header().Del(rpc.HeaderLeader) // of an earlier try
+	w.Header().Del(rpc.HeaderLeader) // of an earlier attempt
 	if leader, ok := a.leaderOf(a.cfg.Raft.State()); ok {
 		w.Header().Set(rpc.HeaderLeader, leader.REST)
 	}
@@ -371,7 +373,7 @@ func (a *API) once(w http.ResponseWriter, r *http.Request, rt *route) (here bool
 	return false, a.forward(w, r, rt)
 }
 
-// do does a call here, on a place of its own.
+// do serves a call here, within the limit of places.
 func (rt *route) do(w http.ResponseWriter, r *http.Request) error {
 	if rt.places != nil {
 		who := rpc.Principal(r.Context())
@@ -383,7 +385,7 @@ func (rt *route) do(w http.ResponseWriter, r *http.Request) error {
 	return rt.handle(w, r)
 }
 
-// logWrite says what came of a write: at level info where it was done, at debug where it was passed on.
+// logWrite logs the outcome of a write: at level info if it was executed here, at debug if it was forwarded.
 func (a *API) logWrite(r *http.Request, name string, status int, outcome string, here bool, took time.Duration) {
 	log, what := a.cfg.Logger.Debug, "write passed on"
 	if here {
@@ -394,13 +396,13 @@ func (a *API) logWrite(r *http.Request, name string, status int, outcome string,
 		"status", status, "outcome", outcome, "took", took, "from", r.Header.Get(HeaderForwarded))
 }
 
-// checkCluster refuses managers, projectors and indexers of another cluster, and says so in the log.
+// checkCluster rejects managers, projectors and indexers of another cluster, and logs that.
 func (a *API) checkCluster(r *http.Request) error {
 	theirs, own := r.Header.Get(rpc.HeaderCluster), a.cfg.Raft.ClusterID()
 	if theirs == "" || own == "" || theirs == own {
 		return nil
 	}
-	if last := a.foreign.Swap(&theirs); last == nil || *last != theirs { // once for as long as it is the same
+	if last := a.foreign.Swap(&theirs); last == nil || *last != theirs { // once per foreign cluster in a row
 		a.cfg.Logger.Warn("a node of another cluster was refused", "from", r.RemoteAddr, "cluster", theirs, "this", own,
 			"call", r.Method+" "+rpc.WithoutSecrets(r.URL.Path))
 	}
@@ -408,8 +410,8 @@ func (a *API) checkCluster(r *http.Request) error {
 		a.cfg.Name, own)
 }
 
-// checkQuery refuses parameters that the call's documentation does not name, and values that are none of those it
-// takes. What components, load balancers and Prometheus ask is theirs.
+// checkQuery rejects undocumented parameters, and undocumented values of enumerations. It ignores the queries of
+// components, load balancers and Prometheus.
 func (rt *route) checkQuery(r *http.Request) error {
 	if r.URL.RawQuery == "" || rt.component() || rt.role == RoleNone || rt.path == metricsPath {
 		return nil
@@ -434,8 +436,8 @@ func (rt *route) checkQuery(r *http.Request) error {
 	return nil
 }
 
-// checkHeaders refuses a header that says what a write depends on and is empty, as where a script's variable was, or
-// there twice: it must not count as none. It refuses a body, too, that has to be unpacked.
+// checkHeaders rejects a header that a write depends on if it is empty, as with an unset variable in a script, or
+// repeated: it must not be treated as absent. It also rejects a compressed body.
 func (rt *route) checkHeaders(r *http.Request) error {
 	if how := r.Header.Get("Content-Encoding"); how != "" && !strings.EqualFold(how, "identity") {
 		return rpc.Refuse(errcode.UnsupportedMediaType, "content encoding %.40q: send the body as it is", how)
@@ -474,7 +476,7 @@ func (rt *route) unknownParam(r *http.Request, name string) error {
 		strings.Join(known, ", "))
 }
 
-// patience is how long the caller wants to wait, at most the call's own limit.
+// patience returns how long the caller wants to wait, at most the call's own limit.
 func patience(r *http.Request, limit time.Duration) time.Duration {
 	if ms, err := strconv.ParseInt(r.Header.Get(HeaderTimeout), 10, 64); err == nil && ms > 0 &&
 		ms < limit.Milliseconds() {
@@ -483,7 +485,7 @@ func patience(r *http.Request, limit time.Duration) time.Duration {
 	return limit
 }
 
-// leaderOf finds the leader's REST address in the state.
+// leaderOf returns the leader with its REST address from the state.
 func (g *ground) leaderOf(s *statecontext.State) (wire.Leader, bool) {
 	l := g.cfg.Raft.Leader()
 	if !l.Known {
@@ -495,13 +497,13 @@ func (g *ground) leaderOf(s *statecontext.State) (wire.Leader, bool) {
 	return wire.Leader{ID: l.ID}, false
 }
 
-// leaderless is the answer where no manager is known to lead: in an election it is over in a moment; else it says who
-// has to come back.
+// leaderless returns the error while no leader is known: an election is over in a moment; otherwise the text names
+// the managers that must come back.
 func (g *ground) leaderless() *rpc.Problem {
 	return noLeader("no leader is known at the moment, try again; %s", majorityText(g.voters()))
 }
 
-// voters names the managers that elect a leader, in brackets.
+// voters returns the names of the voting managers, in brackets.
 func (g *ground) voters() string {
 	servers, err := g.cfg.Raft.Servers()
 	if err != nil {
@@ -524,7 +526,7 @@ func (g *ground) voters() string {
 	return " (" + strings.Join(names, ", ") + ")"
 }
 
-// noLeader is the answer when nobody can be asked.
+// noLeader returns the error when no leader can be asked.
 func noLeader(format string, args ...any) *rpc.Problem {
 	p := rpc.Refuse(errcode.NoLeader, format, args...)
 	p.RetryAfterMS = leaderRetryMS

@@ -14,37 +14,36 @@ import (
 	"tidemark/internal/rpc"
 )
 
-// Audited is a line of the audit log, in JSON: a write that this manager has answered, or a request that it has refused
-// because of who sent it. None has a secret in it.
+// Audited is a line of the audit log, in JSON: a write that this manager has answered, or a request that it has
+// refused because of its sender. It contains no secrets.
 type Audited struct {
-	Time      time.Time `json:"time"`    // when it was answered
-	Manager   string    `json:"manager"` // by whom
+	Time      time.Time `json:"time"`    // of the answer
+	Manager   string    `json:"manager"` // that answered
 	RequestID string    `json:"request_id"`
-	// Principal is who sent it: a user, a certificate, or anonymous. Of a refusal it is absent: who he is was not shown,
-	// or stands in Detail.
+	// Principal is the sender: a user, a certificate, or anonymous. It is absent from a refusal: the sender was not
+	// authenticated, or is named in Detail.
 	Principal string `json:"principal,omitempty"`
-	Remote    string `json:"remote"`         // the address that it came from: of one that was passed on, that manager's
-	From      string `json:"from,omitempty"` // the manager that has passed it on, whose log has the sender's address
+	Remote    string `json:"remote"`         // the sender's address; of a forwarded request, the forwarding manager's
+	From      string `json:"from,omitempty"` // the manager that forwarded it, whose log has the sender's address
 	Method    string `json:"method"`
 	Path      string `json:"path"`
 	Status    int    `json:"status"`
-	Outcome   string `json:"outcome"`          // OK, PASSED_ON (the leader's log has more), or the code of the problem
+	Outcome   string `json:"outcome"`          // OK, PASSED_ON (the leader's log has more), or the problem's code
 	Detail    string `json:"detail,omitempty"` // of a refusal
 	TookMS    int64  `json:"took_ms"`
 }
 
-// auditPassedOn is the outcome of a write that another manager has answered; auditOmitted that of the line for refusals
-// that have none of their own.
+// auditPassedOn is the outcome of a write that another manager has answered; auditOmitted is that of a line that
+// counts refusals without lines of their own.
 const (
 	auditPassedOn = "PASSED_ON"
 	auditOmitted  = "OMITTED"
 )
 
 const (
-	// auditText bounds what a sender chooses, in bytes.
+	// auditText limits texts chosen by the sender, in bytes.
 	auditText = 200
-	// auditRefusals is how many refusals have lines within a second: whoever shows nothing, or what is wrong, must not
-	// push out the lines of others.
+	// auditRefusals limits the lines for refusals per second: unauthenticated senders must not push out other lines.
 	auditRefusals = 20
 )
 
@@ -58,15 +57,15 @@ type audit struct {
 	mu       sync.Mutex
 	second   time.Time // of the newest refusal
 	refusals int       // in that second
-	omitted  int       // refusals that have no line, and have not been told of
+	omitted  int       // refusals without a line, not counted in one yet
 }
 
-// audits reports whether calls of a route are writes of users, or sessions.
+// audits reports whether calls of a route are audited: writes of users, and sessions.
 func (rt *route) audits() bool {
 	return rt.method != http.MethodGet && !rt.component() && (rt.leader || rt.role == RoleDDL || rt.role == RoleAdmin)
 }
 
-// note writes a line of a request, which another manager has passed on unless from is empty.
+// note writes a line for a request; from is the manager that has forwarded it, or "".
 func (a *audit) note(r *http.Request, from string, x Audited) {
 	if a.to == nil {
 		return
@@ -76,7 +75,7 @@ func (a *audit) note(r *http.Request, from string, x Audited) {
 	a.write(x)
 }
 
-// cut bounds what a sender chooses.
+// cut limits a text chosen by the sender.
 func cut(text string) string {
 	if len(text) <= auditText {
 		return text
@@ -84,7 +83,8 @@ func cut(text string) string {
 	return strings.ToValidUTF8(text[:auditText], "") + "…"
 }
 
-// refused writes the line of a refusal, unless there were many in this second: how many is told by a line of the next.
+// refused writes the line of a refusal, unless there were too many in this second: the next second's first line
+// counts those.
 func (a *audit) refused(r *http.Request, from string, x Audited) {
 	a.mu.Lock()
 	omitted := 0
@@ -107,12 +107,12 @@ func (a *audit) refused(r *http.Request, from string, x Audited) {
 	}
 }
 
-// write writes a line. What cannot be written is counted and told; a call does not fail for that.
+// write writes a line. A failure is counted and logged; it does not fail the call.
 func (a *audit) write(x Audited) {
 	x.Manager = a.manager
 	line, err := json.Marshal(&x)
 	if err == nil {
-		_, err = a.to.Write(append(line, '\n')) // as a whole: lines of several calls do not mix
+		_, err = a.to.Write(append(line, '\n')) // in one call, so that lines of concurrent calls do not mix
 	}
 	if err != nil {
 		a.failed()

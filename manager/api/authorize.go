@@ -18,21 +18,21 @@ import (
 	"tidemark/wire"
 )
 
-// HeaderPrincipal says on whose behalf a manager passes a request on: an auth claim, or principalNobody. It counts only
-// on a connection that shows a manager's certificate, and a user's claim is looked up in this manager's own state;
-// without TLS the request's own credentials are passed on and looked at again.
+// HeaderPrincipal names the user on whose behalf a manager forwards a request: an auth claim, or principalNobody. It
+// is accepted only on a connection with a manager's certificate, and a user's claim is looked up in this manager's
+// own state. Without TLS the request's own credentials are forwarded and checked again.
 const HeaderPrincipal = "Tidemark-Principal"
 
-// principalNobody stands for those who showed nothing.
+// principalNobody stands for a sender without credentials.
 const principalNobody = "nobody"
 
-// identityKey leads to the *auth.Identity of a request.
+// identityKey is the context key of a request's *auth.Identity.
 type identityKey struct{}
 
-// credentialsKey leads to the Authorization header of a request.
+// credentialsKey is the context key of a request's Authorization header.
 type credentialsKey struct{}
 
-// needs returns the least role of a user for a route.
+// needs returns the least user role for a route.
 func (r Role) needs() statecontext.UserRole {
 	switch r {
 	case RoleMetrics:
@@ -45,13 +45,14 @@ func (r Role) needs() statecontext.UserRole {
 	return statecontext.UserAdmin
 }
 
-// access says who sends a request, and what he may do.
+// access authenticates requests and checks permissions.
 type access struct {
 	*ground
 	*currency
 }
 
-// authorize says who sends a request, in its context, and refuses what he may not do. It is the one place that does.
+// authorize stores the sender's identity in the request's context, and rejects requests that the sender may not make.
+// It is the only place that does.
 func (g *access) authorize(r *http.Request, rt *route) (*http.Request, error) {
 	if g.cfg.Auth == nil || rt.role == RoleNone {
 		return r, nil
@@ -78,8 +79,8 @@ func (g *access) authorize(r *http.Request, rt *route) (*http.Request, error) {
 	return r.WithContext(ctx), nil
 }
 
-// identifyFor returns who sends a request. Who may not do what he asks for, as far as is known here, may have been
-// allowed to a moment ago: that is looked at before he is refused.
+// identifyFor returns the sender of a request. A sender without the permission may have been granted it a moment ago:
+// the state is brought up to date before the request is refused.
 func (g *access) identifyFor(r *http.Request, rt *route) (*auth.Identity, error) {
 	sure := g.catchUpTo(r.Context(), g.now())
 	id, err := g.identify(r)
@@ -101,8 +102,8 @@ func hostOf(base string) string {
 	return u.Hostname()
 }
 
-// stillMay reports whether who was let in would be let in now: for answers that last. A manager that does not know is
-// no.
+// stillMay reports whether the sender of a long-lasting call would be admitted now. It returns false if this manager
+// cannot tell.
 func (g *access) stillMay(ctx context.Context) bool {
 	id, ok := ctx.Value(identityKey{}).(*auth.Identity)
 	if !ok {
@@ -111,7 +112,7 @@ func (g *access) stillMay(ctx context.Context) bool {
 	return g.still(id) && (!id.OfUser() || g.current())
 }
 
-// still reports whether somebody who was let in would be let in now.
+// still reports whether an admitted sender would be admitted now.
 func (g *access) still(id *auth.Identity) bool {
 	switch {
 	case g.cfg.Auth == nil:
@@ -165,20 +166,21 @@ func unauthenticated(err error) error {
 	return err
 }
 
-// identify returns who sends a user's request. While authentication is off, who shows nothing is an administrator.
+// identify returns the sender of a user's request. While authentication is off, a sender without credentials is an
+// administrator.
 func (g *access) identify(r *http.Request) (*auth.Identity, error) {
 	id, err := g.lookUpNow(r)
 	if err != nil {
 		return nil, err
 	}
 	if id != nil && id.Node != nil {
-		if id.Node.Role != tlsconf.Manager { // no user: it may do nothing here
+		if id.Node.Role != tlsconf.Manager { // not a user: it may do nothing here
 			return id, nil
 		}
-		if r.Header.Get(HeaderPrincipal) != principalNobody && g.authRequired() { // asks for itself
+		if r.Header.Get(HeaderPrincipal) != principalNobody && g.authRequired() { // the manager's own request
 			return &auth.Identity{Name: id.Name, Role: statecontext.UserReads, Node: id.Node}, nil
 		}
-		id = nil // who showed nothing there has to show something here, if anybody has
+		id = nil // a sender without credentials there needs them here, if there are users
 	}
 	if id != nil {
 		return id, nil
@@ -186,7 +188,7 @@ func (g *access) identify(r *http.Request) (*auth.Identity, error) {
 	return g.anonymous()
 }
 
-// anonymous returns who sends a request that shows nothing.
+// anonymous returns the identity of a sender without credentials.
 func (g *access) anonymous() (*auth.Identity, error) {
 	switch {
 	case !g.authRequired():
@@ -197,7 +199,7 @@ func (g *access) anonymous() (*auth.Identity, error) {
 	return nil, errNoCredentials()
 }
 
-// lookUpNow is lookUp in a state that is as new as any, where it depends on that.
+// lookUpNow is like lookUp, with a state that is current wherever the result depends on that.
 func (g *access) lookUpNow(r *http.Request) (*auth.Identity, error) {
 	known := g.current()
 	id, err := g.lookUp(r)
@@ -205,18 +207,18 @@ func (g *access) lookUpNow(r *http.Request) (*auth.Identity, error) {
 		if late := g.ensureCurrent(r.Context()); late != nil {
 			return nil, late
 		}
-		if err == nil && !known { // it may have been found in a state of before
+		if err == nil && !known { // it may have been found in an outdated state
 			return g.lookUp(r)
 		}
 	}
 	return id, err
 }
 
-// lookUp gives whose credentials a request shows, or for whom a manager says that it is. Credentials that are not known
-// here are refused as such only by who knows every user there was when the request came.
+// lookUp returns the identity of a request's credentials, or the one that a forwarding manager claims. Unknown
+// credentials are refused as such only if this manager has every user that existed when the request arrived.
 func (g *access) lookUp(r *http.Request) (*auth.Identity, error) {
 	sure := g.catchUpTo(r.Context(), g.now())
-	id, err := g.cfg.Auth.IdentifyIn(r, sure) // a right password must not be called a wrong one
+	id, err := g.cfg.Auth.IdentifyIn(r, sure) // a right password must not be refused as wrong
 	if errors.Is(err, auth.ErrUnsure) {
 		return nil, g.refuseUnsure()
 	}
@@ -227,7 +229,7 @@ func (g *access) lookUp(r *http.Request) (*auth.Identity, error) {
 	if claim == "" || claim == principalNobody {
 		return id, nil
 	}
-	if id, err = g.cfg.Auth.Accept(claim); errors.Is(err, auth.ErrUnauthenticated) { // it may be ahead of this manager
+	if id, err = g.cfg.Auth.Accept(claim); errors.Is(err, auth.ErrUnauthenticated) { // the other may be ahead
 		if !sure() {
 			return nil, g.refuseUnsure()
 		}
@@ -248,8 +250,8 @@ func errNoCredentials() error {
 // authRequired reports whether requests without credentials are refused.
 func (g *access) authRequired() bool { return !g.cfg.Open || g.cfg.Raft.HasUsers() || g.closed.Load() }
 
-// passedOn returns the claim with which a manager passes a request on; "" when it says nothing, or somebody else says
-// it.
+// passedOn returns the claim with which a manager forwards a request; "" if there is none, or if the sender is not a
+// manager.
 func passedOn(r *http.Request, node *tlsconf.Peer) string {
 	if node.Role != tlsconf.Manager {
 		return ""
@@ -257,7 +259,7 @@ func passedOn(r *http.Request, node *tlsconf.Peer) string {
 	return r.Header.Get(HeaderPrincipal)
 }
 
-// vouch adds to a request that goes to another manager on whose behalf it is.
+// vouch adds to a request for another manager the identity on whose behalf it is sent.
 func (g *ground) vouch(out *http.Request, ctx context.Context, in *http.Request) {
 	if g.cfg.TLS == nil {
 		if h, ok := ctx.Value(credentialsKey{}).(string); ok {
@@ -276,7 +278,7 @@ func (g *ground) vouch(out *http.Request, ctx context.Context, in *http.Request)
 	}
 }
 
-// node returns the component that a request is of, over TLS; false without TLS.
+// node returns the component that has sent a request, over TLS; false without TLS.
 func (g *access) node(r *http.Request) (tlsconf.Peer, bool) {
 	p, ok := tlsconf.PeerOfRequest(r)
 	if ok && passedOn(r, &p) != "" {
@@ -287,8 +289,8 @@ func (g *access) node(r *http.Request) (tlsconf.Peer, bool) {
 	return p, ok
 }
 
-// nodeMay refuses what the sender's certificate is not for. Without TLS, which is on loopback only unless somebody said
-// --insecure, components are not asked who they are.
+// nodeMay rejects calls for which the sender's certificate is not valid. Without TLS, which is restricted to loopback
+// unless --insecure is set, components are not authenticated.
 func (g *access) nodeMay(r *http.Request, rt *route) error {
 	if g.cfg.TLS == nil {
 		return nil
@@ -313,7 +315,7 @@ func (g *access) nodeMay(r *http.Request, rt *route) error {
 	return nil
 }
 
-// speaksFor refuses a component that says it is another one.
+// speaksFor rejects a component that claims to be another one.
 func (g *access) speaksFor(r *http.Request, role tlsconf.Role, id string) error {
 	if g.cfg.Auth == nil || g.cfg.TLS == nil {
 		return nil

@@ -21,7 +21,7 @@ import (
 
 const mediaBinary = "application/octet-stream"
 
-// clusterRoutes are about the cluster as a whole: backup and restore, upgrade, limits.
+// clusterRoutes are the calls about the cluster as a whole: backup and restore, upgrade, limits.
 func (g backups) clusterRoutes() []route {
 	return []route{
 		{method: "GET", path: "/v1/backup", handle: g.backup, role: RoleAdmin, leader: true, limit: v1.BackupTimeout,
@@ -63,7 +63,7 @@ func (g backups) clusterRoutes() []route {
 	}
 }
 
-// backup sends the leader's state, as of a check of its leadership.
+// backup sends the leader's state, after verifying its leadership.
 func (g backups) backup(w http.ResponseWriter, r *http.Request) error {
 	if err := g.cfg.Raft.ReadBarrier(r.Context()); err != nil {
 		return err
@@ -75,13 +75,13 @@ func (g backups) backup(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 	if err := statecontext.WriteBackup(w, s, g.now().UnixMilli(), version.Number); err != nil {
-		g.cfg.Logger.Info("a backup was cut off", "error", err) // without its end it is none
+		g.cfg.Logger.Info("a backup was cut off", "error", err) // without its end the file is not a backup
 		panic(http.ErrAbortHandler)
 	}
 	return nil
 }
 
-// restore reads the whole file and checks it before anything is touched.
+// restore reads the whole file and checks it before it changes anything.
 func (g backups) restore(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	mode := statecontext.RestoreInPlace
@@ -120,7 +120,7 @@ func (g backups) restore(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// behindLevel names the voters that do not know a format level, and up to which they do.
+// behindLevel returns the voters that do not support a format level, with the one that they support.
 func behindLevel(s *statecontext.State, servers []consensus.Server, level uint64) (behind []string) {
 	for _, v := range servers {
 		m := s.Manager(v.ID)
@@ -134,7 +134,7 @@ func behindLevel(s *statecontext.State, servers []consensus.Server, level uint64
 	return behind
 }
 
-// finalizeUpgrade raises the format level to the newest that any voter knows, when every voter knows it.
+// finalizeUpgrade raises the format level to the newest that any voter supports, if every voter supports it.
 func (g backups) finalizeUpgrade(w http.ResponseWriter, r *http.Request) error {
 	if err := g.cfg.Raft.ReadBarrier(r.Context()); err != nil {
 		return err
@@ -163,7 +163,7 @@ func (g backups) finalizeUpgrade(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// write proposes what a user asked for.
+// write proposes a user's change.
 func (g *ground) write(r *http.Request, command statecontext.Body) error {
 	req, err := bodyRequest(r, 0)
 	if err != nil {
@@ -190,7 +190,7 @@ func (g backups) setLimits(w http.ResponseWriter, r *http.Request) error {
 	if err := rpc.Read(r, &change); err != nil {
 		return err
 	}
-	// One at a time, so that two changes of different limits are both kept; only the leader makes them.
+	// One at a time, so that concurrent changes of different limits are all kept; only the leader makes them.
 	select {
 	case g.limiting <- struct{}{}:
 		defer func() { <-g.limiting }()

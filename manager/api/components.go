@@ -13,7 +13,7 @@ import (
 	"tidemark/wire"
 )
 
-// componentRoutes are what managers, projectors and indexers send; docs/protocol.md has their messages.
+// componentRoutes are the calls of managers, projectors and indexers; docs/protocol.md has their messages.
 func (g components) componentRoutes() []route {
 	return []route{
 		{method: "POST", path: "/v1/cluster/managers", handle: g.registerManager, role: RoleComponent, leader: true,
@@ -35,7 +35,7 @@ func (g components) componentRoutes() []route {
 	}
 }
 
-// checkToken tells a projector or an indexer whether a token that somebody shows to it is good for reading metrics.
+// checkToken tells a projector or an indexer whether a token presented to it permits reading metrics.
 func (g components) checkToken(w http.ResponseWriter, r *http.Request) error {
 	var req wire.TokenCheck
 	if err := rpc.Read(r, &req); err != nil {
@@ -44,7 +44,7 @@ func (g components) checkToken(w http.ResponseWriter, r *http.Request) error {
 	if g.cfg.Auth == nil {
 		return rpc.Refuse(errcode.Unauthenticated, "this manager knows no tokens")
 	}
-	if err := g.ensureCurrent(r.Context()); err != nil { // first: a token that was revoked meanwhile is not good
+	if err := g.ensureCurrent(r.Context()); err != nil { // first: a token that was revoked meanwhile is invalid
 		return err
 	}
 	asked := (&http.Request{Method: http.MethodGet, URL: r.URL, RemoteAddr: req.Remote,
@@ -68,7 +68,7 @@ func (g components) registerIndexer(w http.ResponseWriter, r *http.Request) erro
 	if err := g.speaksFor(r, tlsconf.Indexer, req.Endpoint.Name); err != nil {
 		return err
 	}
-	// nor does it take over another's folder
+	// nor may it take over another indexer's folder
 	if known := g.cfg.Raft.State().IndexerByUUID(req.Endpoint.UUID); known != nil {
 		if err := g.speaksFor(r, tlsconf.Indexer, known.Name); err != nil {
 			return err
@@ -113,7 +113,7 @@ func (g components) leaveProjector(w http.ResponseWriter, r *http.Request) error
 	return nil
 }
 
-// report takes a component's report; ?kind= says which component it is.
+// report takes a component's report; ?kind= is the kind of component.
 func (g components) report(w http.ResponseWriter, r *http.Request) error {
 	var reply *wire.ReportReply
 	var err error

@@ -11,13 +11,13 @@ import (
 	"tidemark/statecontext"
 )
 
-// costing says what statements of a dry run would cost, by what indexers have reported of the indexes that there are.
+// costing estimates the cost of a dry run's statements from the indexers' reports of existing indexes.
 type costing struct {
 	real *statecontext.State // without the statements
 	told map[index.ID]core.Progress
 }
 
-// of is the cost of a statement that brings an index from one state to another; nil where it does nothing.
+// of returns the cost of a statement that takes an index from one state to another; nil if it changes nothing.
 func (c *costing) of(before, after *statecontext.State, id index.ID) *v1.StatementCost {
 	was, is := before.Index(id), after.Index(id)
 	switch {
@@ -42,7 +42,7 @@ func (c *costing) dropped(x *statecontext.Index) *v1.StatementCost {
 	return cost
 }
 
-// built is the cost of a build of all copies.
+// built returns the cost of building all copies.
 func (c *costing) built(x *statecontext.Index) *v1.StatementCost {
 	cost := &v1.StatementCost{Copies: len(x.Topology.Copies)}
 	d := &x.Definition
@@ -61,7 +61,7 @@ func (c *costing) built(x *statecontext.Index) *v1.StatementCost {
 	return cost
 }
 
-// changedCopies counts copies that were not there before, and those that are not any more.
+// changedCopies counts copies that are new, and copies that are gone.
 func changedCopies(was, is *partition.Topology) (fresh, gone int) {
 	had := map[index.CopyID]bool{}
 	for _, o := range was.Copies {
@@ -82,7 +82,7 @@ func changedCopies(was, is *partition.Topology) (fresh, gone int) {
 	return fresh, gone
 }
 
-// altered is the cost of copies that are new or move.
+// altered returns the cost of copies that are new or move.
 func (c *costing) altered(was, is *statecontext.Index, after *statecontext.State) *v1.StatementCost {
 	cost := &v1.StatementCost{}
 	fresh, gone := changedCopies(&was.Topology, &is.Topology)
@@ -121,7 +121,7 @@ func plus(e *v1.Estimate, n uint64, source string) *v1.Estimate {
 	return e
 }
 
-// documents estimates how many documents are where the index's are.
+// documents estimates the number of documents in the index's keyspace.
 func (c *costing) documents(d *index.Definition) (best *v1.Estimate) {
 	for x := range c.real.Indexes() {
 		o := &x.Definition
@@ -139,8 +139,8 @@ func (c *costing) documents(d *index.Definition) (best *v1.Estimate) {
 	return best
 }
 
-// like returns an index whose entries are as many as the new one's, one with the same key where there is one; nil: none
-// is known.
+// like returns an index with as many entries as the new one will have, preferably one with the same key; nil if there
+// is none.
 func (c *costing) like(d *index.Definition) (best *statecontext.Index) {
 	for x := range c.real.Indexes() {
 		o := &x.Definition
@@ -176,7 +176,7 @@ func (c *costing) entries(d *index.Definition, like *statecontext.Index, documen
 		documents.Source}
 }
 
-// bytes estimates what all copies take on disk: by the entries of an index like it, or of all that are there.
+// bytes estimates the disk space of all copies, from the entries of a similar index, or of all existing ones.
 func (c *costing) bytes(d *index.Definition, like *statecontext.Index, entries *v1.Estimate) *v1.Estimate {
 	if entries == nil {
 		return nil
@@ -201,7 +201,7 @@ func (c *costing) bytes(d *index.Definition, like *statecontext.Index, entries *
 		Source: fmt.Sprintf("%s %.0f bytes an entry and copy", of, each)}
 }
 
-// tells reports whether an index is whole, and of the same documents as another one.
+// tells reports whether index o is whole, and has the same keyspace as d.
 func (c *costing) tells(o, d *index.Definition) bool {
 	return o.ID != d.ID && o.State == index.Maintenance && o.Keyspace() == d.Keyspace() && c.told[o.ID].Ready > 0 &&
 		c.told[o.ID].Ready == c.told[o.ID].Copies
@@ -222,7 +222,7 @@ func sameKey(a, b *index.Definition) bool {
 // arrays reports whether a document may have several entries.
 func arrays(d *index.Definition) bool {
 	for _, k := range d.Keys {
-		if strings.HasPrefix(k.Expr, "ALL ") || strings.HasPrefix(k.Expr, "DISTINCT ") { // as canonical text has it
+		if strings.HasPrefix(k.Expr, "ALL ") || strings.HasPrefix(k.Expr, "DISTINCT ") { // in the canonical form
 			return true
 		}
 	}

@@ -11,34 +11,34 @@ import (
 )
 
 const (
-	// mayLag is how old the knowledge of users may be by which a manager lets somebody in: so long after a user was
-	// removed or demoted at the latest, no manager takes him for what he was.
+	// mayLag limits the age of the user data by which a manager admits a user: after a user was removed or demoted, no
+	// manager admits him under the old rights for longer than that.
 	mayLag = 5 * time.Second
-	// currentEvery is between two looks at whether this manager knows all that was acknowledged.
+	// currentEvery is the interval of checks whether this manager has everything that was acknowledged.
 	currentEvery = time.Second
-	// currentPatience bounds one look.
+	// currentPatience limits one check.
 	currentPatience = 2 * time.Second
-	// askPause is between two questions to the leader about credentials that are not known here: who tries many passwords
-	// does not load it.
+	// askPause is the least time between two requests to the leader about unknown credentials: guessing many passwords
+	// does not load the leader.
 	askPause = 20 * time.Millisecond
 )
 
-// reasonNotCurrent is why a manager does not let users in.
+// reasonNotCurrent is the reason code of a manager that does not admit users.
 const reasonNotCurrent = "not_current"
 
-// currency is how current this manager's knowledge is of who may do what.
+// currency tracks how current this manager's user data is.
 type currency struct {
 	*ground
-	// asking is held by who asks the leader how far this manager should be, or proves that it leads; asked is when the
-	// last question began that was answered and caught up with, in nanoseconds after began, 0 for never. The clock is one
-	// that goes on while the process is stopped.
+	// asking is held while a request to the leader for its log index, or a check of own leadership, is in progress.
+	// asked is the begin of the last successful one, in nanoseconds after began, 0 for none. The clock must continue
+	// while the process is stopped.
 	asking chan struct{}
 	asked  atomic.Int64
 	began  time.Time
 }
 
-// Run keeps this manager's knowledge of users current, so that requests need not wait for that, until ctx ends. While
-// there are none it asks as well: a manager that can take in nothing is told all the same that there are.
+// Run keeps this manager's user data current until ctx ends, so that requests need not wait for that. It also asks
+// the leader while there are no users: a manager that cannot write to its log must still learn that there are some.
 func (a *API) Run(ctx context.Context) error {
 	tick := time.NewTicker(currentEvery)
 	defer tick.Stop()
@@ -53,7 +53,7 @@ func (a *API) Run(ctx context.Context) error {
 	}
 }
 
-// noteCurrent notes that the state has all that was acknowledged before a moment.
+// noteCurrent records that the state has everything acknowledged before at.
 func (g *currency) noteCurrent(at time.Time) {
 	since := int64(at.Sub(g.began))
 	for {
@@ -64,22 +64,22 @@ func (g *currency) noteCurrent(at time.Time) {
 	}
 }
 
-// currentFor returns how long ago it was certain that the state has all that was acknowledged.
+// currentFor returns the time since the state certainly had everything that was acknowledged.
 func (g *currency) currentFor() time.Duration {
 	return g.now().Sub(g.began) - time.Duration(g.asked.Load())
 }
 
-// current reports whether users may be let in by what this manager knows. That it takes itself for the leader proves
-// nothing: it may have been stopped while another one was elected, and go on.
+// current reports whether users may be admitted by this manager's data. Its own belief that it leads proves nothing:
+// it may have been stopped while another manager was elected.
 func (g *currency) current() bool { return g.asked.Load() > 0 && g.currentFor() <= mayLag }
 
-// currentSince reports whether it is certain that the state has all that was acknowledged before a moment.
+// currentSince reports whether the state certainly has everything that was acknowledged before at.
 func (g *currency) currentSince(at time.Time) bool {
 	return g.asked.Load() > 0 && !g.began.Add(time.Duration(g.asked.Load())).Before(at)
 }
 
-// catchUpTo returns what brings the state up to what was acknowledged when a request came, and reports whether that is
-// certain.
+// catchUpTo returns a function that brings the state up to what was acknowledged when a request arrived, and reports
+// whether that has succeeded.
 func (g *currency) catchUpTo(ctx context.Context, came time.Time) func() bool {
 	return func() bool {
 		g.catchUpOnce(context.WithoutCancel(ctx), came)
@@ -87,7 +87,7 @@ func (g *currency) catchUpTo(ctx context.Context, came time.Time) func() bool {
 	}
 }
 
-// refuseUnsure is for credentials that may be newer than what this manager knows.
+// refuseUnsure returns the error for credentials that may be newer than this manager's data.
 func (g *currency) refuseUnsure() error {
 	const what = "manager %s does not know these credentials and cannot make sure that they are not new: the leader is " +
 		"out of its reach, or its disk " +
@@ -95,8 +95,8 @@ func (g *currency) refuseUnsure() error {
 	return rpc.Refuse(errcode.ManagerNotCurrent, what, g.cfg.Name)
 }
 
-// ensureCurrent refuses to look anybody up in a state that may be older than mayLag, after a try to bring it up to
-// date.
+// ensureCurrent tries to bring the state up to date if it may be older than mayLag, and returns an error if that
+// fails.
 func (g *currency) ensureCurrent(ctx context.Context) error {
 	if g.current() {
 		return nil
@@ -108,7 +108,7 @@ func (g *currency) ensureCurrent(ctx context.Context) error {
 	return rpc.Refuse(errcode.ManagerNotCurrent, "%s", g.notCurrent())
 }
 
-// notCurrent says what is the matter.
+// notCurrent describes why users are not admitted.
 func (g *currency) notCurrent() string {
 	const what = "manager %s has not been able to make sure for %s that it knows all users, passwords and tokens as " +
 		"they are now, and lets no user in until it has: " +
@@ -116,9 +116,9 @@ func (g *currency) notCurrent() string {
 	return fmt.Sprintf(what, g.cfg.Name, g.currentFor().Round(time.Second))
 }
 
-// catchUpOnce brings this manager's state up to what it was at the leader when a request came: a follower asks it, the
-// leader proves that it is one. Those that come while one asks share the next question. Without an answer the state
-// stays as it is.
+// catchUpOnce brings this manager's state up to the leader's at the time when a request arrived: a follower asks the
+// leader, the leader verifies its leadership. Requests that arrive during that share the next one. If there is no
+// answer, the state stays as it is.
 func (g *currency) catchUpOnce(ctx context.Context, came time.Time) {
 	ctx, cancel := context.WithTimeout(ctx, currentPatience)
 	defer cancel()

@@ -21,9 +21,9 @@ import (
 	"tidemark/statecontext"
 )
 
-// request makes the ledger's key of an Idempotency-Key; part tells the statements of one body apart. No key: nil. sent
-// is the body, or what stands for it. The hash is of what was sent, not of what this version makes of it: a retry may
-// be served by another version.
+// request returns the ledger key for an Idempotency-Key, nil if there is none; part distinguishes the statements of
+// one body. sent is the body, or a substitute. The hash covers what was sent, not its interpretation by this version:
+// another version may serve a retry.
 func request(r *http.Request, part int, sent []byte) (*statecontext.Request, error) {
 	key := r.Header.Get(HeaderKey)
 	switch {
@@ -120,14 +120,14 @@ func (g statements) statements(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// endedBy is what is said of statement i that was refused: of several, those before it stand. keyed says that the
-// request has an Idempotency-Key.
+// endedBy returns the error for statement i of several, which includes the fate of those before it. keyed is set if
+// the request has an Idempotency-Key.
 func (g statements) endedBy(err error, i, of int, keyed bool) error {
 	if of == 1 {
 		return err
 	}
 	p := g.problem(err)
-	if i > 0 && p.Code == errcode.NoLeader && !keyed { // it says that nothing was done, and may be tried again
+	if i > 0 && p.Code == errcode.NoLeader && !keyed { // NO_LEADER would mean that nothing was done, and permit a retry
 		p = rpc.Refuse(errcode.OutcomeUnknown, "%s", p.Detail)
 	}
 	done := " (those before it are done)"
@@ -141,7 +141,7 @@ func (g statements) endedBy(err error, i, of int, keyed bool) error {
 	return p
 }
 
-// rehearse answers what statements would do, one after the other. The first that would be refused ends it.
+// rehearse answers what statements would do, each after those before it. The first that would be refused ends it.
 func (g statements) rehearse(w http.ResponseWriter, r *http.Request, list []expression.Statement) error {
 	c, end, err := g.cfg.Coordinator.Rehearse(r.Context())
 	if err != nil {
@@ -169,17 +169,17 @@ func (g statements) rehearse(w http.ResponseWriter, r *http.Request, list []expr
 			x.Cost = cost.of(before, c.State(), x.ID)
 			x.CAS = 0
 			if g.cfg.Raft.State().Index(x.ID) == nil {
-				x.ID = 0 // it would be another one by then
+				x.ID = 0 // a later statement would get another id
 			}
 		}
 		reply.Results = append(reply.Results, would...)
 	}
-	end() // who reads slowly keeps nobody waiting
+	end() // a slow reader must not hold up the next rehearsal
 	rpc.Write(w, r, http.StatusOK, reply)
 	return nil
 }
 
-// places says where the copies of an index lie in a state, by indexer, and how many of them are to move.
+// places returns the placement of an index's copies in a state, by indexer, and how many of them are to move.
 func places(s *statecontext.State, id index.ID) (all []v1.Place, moves int) {
 	x := s.Index(id)
 	if x == nil || x.Definition.State == index.Dropping {
@@ -204,7 +204,7 @@ func places(s *statecontext.State, id index.ID) (all []v1.Place, moves int) {
 	return all, len(s.RebalancesOf(id))
 }
 
-// results are the outcomes of a statement as the API shows them, with what was seen beside it.
+// results converts the outcomes of a statement to API results, with the hints of seen.
 func results(s expression.Statement, outcomes []coordinator.Outcome, seen func() []string) []v1.StatementResult {
 	all := make([]v1.StatementResult, len(outcomes))
 	for i := range outcomes {
@@ -219,7 +219,7 @@ func results(s expression.Statement, outcomes []coordinator.Outcome, seen func()
 	return all
 }
 
-// result is an outcome as the API shows it.
+// result converts an outcome to an API result.
 func result(o *coordinator.Outcome) v1.StatementResult {
 	d := &o.Definition
 	return v1.StatementResult{ID: d.ID, Name: d.Name, Bucket: d.Bucket, Scope: d.Member.Scope,
@@ -269,7 +269,7 @@ func (g statements) create(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	x := g.cfg.Raft.State().Index(o.Definition.ID)
-	if x == nil { // dropped since
+	if x == nil { // dropped meanwhile
 		x = &statecontext.Index{Definition: o.Definition}
 	}
 	i := info(x, &core.Status{})
@@ -316,7 +316,7 @@ func (g statements) drop(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// atPath is the index of a path bucket/name.
+// atPath returns the index name of a path bucket/name.
 func atPath(bucket, name string) statecontext.IndexName {
 	return statecontext.IndexName{Keyspace: index.InBucket(bucket), Name: name, Path: true}
 }
@@ -333,7 +333,7 @@ func (g *ground) withCAS(err error, id index.ID) error {
 	return p
 }
 
-// hasETag reports whether If-None-Match names the tag (weak comparison, as RFC 9110 wants).
+// hasETag reports whether If-None-Match contains the tag (weak comparison, RFC 9110).
 func hasETag(list, tag string) bool {
 	for t := range strings.SplitSeq(list, ",") {
 		if t = strings.TrimPrefix(strings.TrimSpace(t), "W/"); t == tag || t == "*" {
@@ -343,13 +343,13 @@ func hasETag(list, tag string) bool {
 	return false
 }
 
-// parseETag reads If-Match: a modified_cas in quotes or without, "*" or nothing for any.
+// parseETag parses If-Match: a modified_cas with or without quotes; "*" or nothing means any.
 func parseETag(text string) (uint64, error) {
 	if text == "" || text == "*" {
 		return 0, nil
 	}
 	cas, err := strconv.ParseUint(strings.Trim(text, `"`), 10, 64)
-	if err != nil || cas == 0 { // 0 is nobody's, and must not become "any"
+	if err != nil || cas == 0 { // no index has 0, and it must not mean "any"
 		return 0, rpc.Refuse(errcode.BadRequest, "If-Match: %s: want the modified_cas of the index in quotes, as ETag "+
 			"gives it", text)
 	}

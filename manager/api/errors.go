@@ -17,7 +17,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// errorRoutes explain codes: where the type of a problem points.
+// errorRoutes are the calls that explain codes: the type of a problem points there.
 func (g *ground) errorRoutes() []route {
 	return []route{
 		{method: "GET", path: "/v1/errors", role: RoleNone, limit: v1.ReadTimeout, doc: operation{
@@ -43,8 +43,7 @@ func (g *ground) errorRoutes() []route {
 	}
 }
 
-// sentinels maps what lower floors fail with to codes: the first that matches counts. What a code is, package errcode
-// says.
+// sentinels maps errors of lower floors to codes: the first match is used. Package errcode describes the codes.
 func sentinels() []sentinel {
 	return []sentinel{
 		{consensus.ErrUnknownOutcome, errcode.OutcomeUnknown, "the write may or may not be done; send it again with the " +
@@ -92,10 +91,10 @@ func sentinels() []sentinel {
 type sentinel struct {
 	is     error
 	code   errcode.Code
-	detail string // with the error as %v
+	detail string // a format with the error as %v
 }
 
-// problem turns an error into its answer. What may be tried again says when.
+// problem converts an error to its answer. Temporary ones get a retry time.
 func (g *ground) problem(err error) *rpc.Problem {
 	p := g.translate(err)
 	if p.Status == http.StatusServiceUnavailable && p.RetryAfterMS == 0 {
@@ -104,7 +103,7 @@ func (g *ground) problem(err error) *rpc.Problem {
 	return p
 }
 
-// retryAfter is when a 503 may be tried again, in milliseconds.
+// retryAfter returns the time after which a 503 may be retried, in milliseconds.
 func retryAfter(code errcode.Code) int64 {
 	switch code {
 	case errcode.Busy:

@@ -15,16 +15,16 @@ import (
 
 // Limits of an event stream.
 const (
-	WatchTimeout = time.Hour // after which the client has to connect anew
-	// watchPatience is how long a watcher may take for a piece of watchPiece bytes.
+	WatchTimeout = time.Hour // after which the client must reconnect
+	// watchPatience is how long a watcher may take to accept watchPiece bytes.
 	watchPatience = 30 * time.Second
 	watchPiece    = 64 << 10
-	// markerPatience is how long the last word to a watcher may take.
+	// markerPatience is how long a watcher may take to accept the last event.
 	markerPatience = time.Second
 	watchRetryMS   = 2000
 )
 
-// mediaEvents is that of server-sent events.
+// mediaEvents is the media type of server-sent events.
 const mediaEvents = "text/event-stream"
 
 func (g events) watchRoutes() []route {
@@ -47,7 +47,7 @@ func (g events) watchRoutes() []route {
 	}
 }
 
-// events streams the changes of this manager's own state (server-sent events); no leader is needed.
+// events streams the changes of this manager's own state (server-sent events); it needs no leader.
 func (g events) events(w http.ResponseWriter, r *http.Request) error {
 	req, err := watchRequest(r)
 	if err != nil {
@@ -62,7 +62,7 @@ func (g events) events(w http.ResponseWriter, r *http.Request) error {
 	defer stream.Close()
 	w.Header().Set("Content-Type", mediaEvents)
 	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("X-Accel-Buffering", "no") // proxies that would hold events back
+	w.Header().Set("X-Accel-Buffering", "no") // for proxies that would buffer events
 	if r.Method == http.MethodHead {
 		return nil
 	}
@@ -75,7 +75,7 @@ func (g events) events(w http.ResponseWriter, r *http.Request) error {
 		chunks, err := stream.Next(ctx)
 		if err != nil {
 			if reason, detail, ok := whyEnded(err); ok {
-				_ = out.send(markerPatience, stream.Marker(reason, detail)) // who does not take it has gone
+				_ = out.send(markerPatience, stream.Marker(reason, detail)) // an error means that the client has gone
 			}
 			return nil
 		}
@@ -95,11 +95,12 @@ type eventWriter struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	now     func() time.Time
-	may     func() bool // whether more may be sent
+	may     func() bool // reports whether more may be sent
 }
 
-// send writes chunks one after the other, and reports whether the watcher has taken them: each watchPiece bytes within
-// patience. Between two such pieces, of which a snapshot may have hundreds, it ends when no more may be sent.
+// send writes chunks one after the other, and reports whether the watcher has accepted them: each watchPiece bytes
+// within patience. Before each further piece, of which a snapshot may have hundreds, it checks whether more may be
+// sent.
 func (o *eventWriter) send(patience time.Duration, chunks ...[]byte) bool {
 	room, begun := 0, false
 	for _, b := range chunks {
@@ -120,7 +121,7 @@ func (o *eventWriter) send(patience time.Duration, chunks ...[]byte) bool {
 	return o.control.Flush() == nil
 }
 
-// whyEnded says how a stream ends whose client is still there.
+// whyEnded returns the reason for the end of a stream; ok is false if the client has gone.
 func whyEnded(err error) (reason, detail string, ok bool) {
 	switch {
 	case errors.Is(err, watch.ErrSlow):
@@ -147,7 +148,7 @@ func watchRequest(r *http.Request) (watch.Request, error) {
 	if req.Kinds, err = watch.ParseKinds(q.Get("kinds")); err != nil {
 		return bad(err)
 	}
-	since := r.Header.Get("Last-Event-ID") // it is newer than what the URL says
+	since := r.Header.Get("Last-Event-ID") // it is newer than the position in the URL
 	if since == "" {
 		since = q.Get("since")
 	}

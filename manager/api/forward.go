@@ -18,13 +18,13 @@ import (
 	"tidemark/wire"
 )
 
-// How long a forwarded request is left with a leader that may be gone.
+// How long a forwarded request waits for a leader that may be gone.
 const (
-	leaderWatch   = 50 * time.Millisecond // between two looks at who leads
+	leaderWatch   = 50 * time.Millisecond // between two checks who leads
 	leaderUnknown = 2 * time.Second       // without any leader
 )
 
-// errLeaderGone ends a request to a leader that does not lead any more.
+// errLeaderGone ends a request to a manager that no longer leads.
 var errLeaderGone = errors.New("it has been replaced, or lost, as the leader")
 
 // forward sends a request to the leader and its answer back: one hop, never two.
@@ -42,7 +42,7 @@ func (g *ground) forward(w http.ResponseWriter, r *http.Request, rt *route) (err
 		return noLeader("this manager is taking over leadership; try again")
 	}
 	body := io.Reader(r.Body)
-	if !rt.upload { // read first, so that it is refused here, and may be sent again
+	if !rt.upload { // read first, so that errors are answered here, and the body can be sent again
 		b, err := io.ReadAll(r.Body)
 		if err != nil {
 			return err
@@ -62,7 +62,7 @@ func (g *ground) forward(w http.ResponseWriter, r *http.Request, rt *route) (err
 	resp, sent, err := send(g.sender(r, rt), req)
 	close(answered)
 	if err != nil {
-		var unread *rpc.Problem // of an upload
+		var unread *rpc.Problem // of an upload: its body could not be read
 		if errors.As(err, &unread) {
 			return unread
 		}
@@ -75,7 +75,7 @@ func (g *ground) forward(w http.ResponseWriter, r *http.Request, rt *route) (err
 	return passBack(w, r, resp, leader.REST)
 }
 
-// passBack sends the leader's answer back. It returns one that may be waited out instead, see untilLed.
+// passBack sends the leader's answer back. It returns an answer after which the call may be repeated, see untilLed.
 func passBack(w http.ResponseWriter, r *http.Request, resp *http.Response, leader string) error {
 	if (resp.StatusCode == http.StatusServiceUnavailable || resp.StatusCode == http.StatusGatewayTimeout) &&
 		r.Method != http.MethodHead {
@@ -92,8 +92,8 @@ func passBack(w http.ResponseWriter, r *http.Request, resp *http.Response, leade
 	return nil
 }
 
-// passedOn is the context of a request that is passed on. Of an upload it ends with the time of ctx alone: net/http
-// ends ctx as it meets the end of a body that was cut off, which has to be told.
+// passedOn returns the context of a forwarded request. For an upload it ends only at the deadline of ctx: net/http
+// ends ctx at the end of a body that was cut off, which has to be reported as such.
 func (rt *route) passedOn(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	deadline, bounded := ctx.Deadline()
 	if !rt.upload || !bounded {
@@ -107,7 +107,7 @@ func (rt *route) passedOn(ctx context.Context) (context.Context, context.CancelC
 	}
 }
 
-// forwarded is the request that the leader gets for r.
+// forwarded returns the request to the leader for r.
 func (g *ground) forwarded(ctx context.Context, r *http.Request, rt *route, leader wire.Leader, body io.Reader) (
 	*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, r.Method, leader.REST+r.URL.RequestURI(), body)
@@ -134,8 +134,8 @@ func (g *ground) forwarded(ctx context.Context, r *http.Request, rt *route, lead
 	return req, nil
 }
 
-// watchLeader gives a forwarded request up when its leader is gone: one that is cut off or stopped would let it wait to
-// the end of its time.
+// watchLeader cancels a forwarded request when its leader is gone: a leader that is cut off or stopped would
+// otherwise make it wait until its deadline.
 func (g *ground) watchLeader(answered <-chan struct{}, rt *route, giveUp context.CancelCauseFunc) {
 	v := vigil{was: g.cfg.Raft.Leader().ID, handsOn: rt.handsOn}
 	tick := time.NewTicker(leaderWatch)
@@ -153,15 +153,15 @@ func (g *ground) watchLeader(answered <-chan struct{}, rt *route, giveUp context
 	}
 }
 
-// vigil tells by who leads, at one look each leaderWatch, whether the leader that has a request is still good for it.
+// vigil judges, from one check per leaderWatch, whether a request can still expect an answer of its leader.
 type vigil struct {
 	was     string
-	handsOn bool // the request makes another one lead
+	handsOn bool // the request transfers leadership
 	unknown time.Duration
 }
 
-// gone reports whether another leader is known, which a request that hands leadership on was to bring about, or none
-// has been for leaderUnknown.
+// gone reports whether another manager leads, unless the request was to bring that about, or no leader has been known
+// for leaderUnknown.
 func (v *vigil) gone(now consensus.Leader) bool {
 	switch {
 	case now.Known && (now.ID == v.was || v.handsOn):
@@ -174,9 +174,9 @@ func (v *vigil) gone(now consensus.Leader) bool {
 	return false
 }
 
-// send does a request and tells whether any of it may have left: a request with an Idempotency-Key is sent again by the
-// transport when a kept connection breaks, so that its last error may be a refused connection although the leader had
-// it.
+// send sends a request and reports whether any of it may have left: the transport retries a request with an
+// Idempotency-Key when a kept-alive connection breaks, so that the last error may be a refused connection although
+// the leader received it.
 func send(c *http.Client, req *http.Request) (resp *http.Response, sent bool, err error) {
 	var wrote atomic.Bool
 	trace := &httptrace.ClientTrace{WroteHeaders: func() { wrote.Store(true) }}
@@ -184,8 +184,8 @@ func send(c *http.Client, req *http.Request) (resp *http.Response, sent bool, er
 	return resp, wrote.Load(), err
 }
 
-// sender returns what a request is sent to the leader by: a write that may not be made again by a connection of its
-// own, so that it is known not to have been done where the leader has died a moment ago.
+// sender returns the client for a request to the leader: a write that must not be repeated gets a connection of its
+// own, so that a leader which died a moment ago has certainly not executed it.
 func (g *ground) sender(r *http.Request, rt *route) *http.Client {
 	if harmless(r, rt) || repeatable(r, rt) {
 		return g.rpc.HTTP()
@@ -193,13 +193,14 @@ func (g *ground) sender(r *http.Request, rt *route) *http.Client {
 	return g.fresh.HTTP()
 }
 
-// harmless reports whether it is no matter if a request was done: of a read, a dry run and what components send.
+// harmless reports whether it does not matter if a request was executed: it is a read, a dry run, or sent by a
+// component.
 func harmless(r *http.Request, rt *route) bool {
 	return r.Method == http.MethodGet || r.Method == http.MethodHead || rt.tries(r) || rt.component()
 }
 
-// forwardFailed: whether the leader has done it is unknown for a write that was sent, and no matter for a read, a dry
-// run and what components send.
+// forwardFailed returns the error of a failed forward: the outcome of a write that was sent is unknown; for harmless
+// requests it does not matter.
 func forwardFailed(r *http.Request, rt *route, sent bool, err error) error {
 	again := harmless(r, rt)
 	if again && errors.Is(err, context.DeadlineExceeded) {
@@ -213,17 +214,18 @@ func forwardFailed(r *http.Request, rt *route, sent bool, err error) error {
 			"without one, look before you repeat it", err, HeaderKey)
 }
 
-// paramDryRun lets a write say what it would do, and do nothing.
+// paramDryRun makes a write report what it would do, and do nothing.
 const paramDryRun = "dry_run"
 
-// tries reports whether a request is a dry run: nothing of it stays, whatever became of it.
+// tries reports whether a request is a dry run, which has no lasting effect in any case.
 func (rt *route) tries(r *http.Request) bool {
 	return r.URL.Query().Get(paramDryRun) == "true" &&
 		slices.ContainsFunc(rt.doc.params, func(p param) bool { return p.name == paramDryRun })
 }
 
-// copyAnswer passes on status, the headers that count, and the body. An answer of unknown length that is cut is cut
-// here as well: its client must not take that for its end. One that is short of its length shows that by itself.
+// copyAnswer copies status, relevant headers and body. If an answer of unknown length breaks off, the connection to
+// the client is cut as well, so that it does not mistake that for the end; with a known length the client notices by
+// itself.
 func copyAnswer(w http.ResponseWriter, resp *http.Response) {
 	for _, h := range []string{"Content-Type", "Content-Length", "ETag", "Retry-After", "Allow", "WWW-Authenticate",
 		HeaderCAS, rpc.HeaderLeader, "Set-Cookie"} {

@@ -9,55 +9,55 @@ import (
 	"tidemark/projectorclient"
 )
 
-// ground is what all handlers stand on: the replicated state, who leads, and the ways to others. Handlers stand in
-// groups (users, members, scans …), each a type of its own with the ground, what it needs besides, and the rows of the
-// table of calls that it serves. No group knows API, which leads calls to them.
+// ground is the part that all handlers share: the replicated state, the leader, and clients to other components.
+// Handlers form groups (users, members, scans …), each a type of its own with the ground, what it needs besides, and
+// its rows of the route table. No group depends on API, which routes calls to them.
 type ground struct {
 	cfg Config
 	now func() time.Time
-	rpc *rpc.Client // to other managers, for what is passed on
-	// fresh is for what must not be sent twice to other managers.
+	rpc *rpc.Client // to other managers, for forwarded requests
+	// fresh is for requests that must not be sent twice to other managers.
 	fresh *rpc.Client
-	// readIndex and looks are for what this manager asks others by itself, which must not wait behind what is passed on
-	// and takes long: readIndex for how far the leader's log goes, without which it lets no user in, looks for how they
-	// are.
+	// readIndex and looks are for this manager's own requests to other managers, which must not wait behind slow
+	// forwarded requests: readIndex for the leader's log index, without which no user is admitted, looks for their
+	// health.
 	readIndex, looks *rpc.Client
-	// indexers and projectors are asked for their figures, and for how much they log.
+	// indexers and projectors are for figures and log levels.
 	indexers   *indexerclient.Client
 	projectors *projectorclient.Client
-	// closed: a leader has said that there are users, of whom this manager may not have heard. What has had users is never
-	// open again.
+	// closed is set once a leader has reported that there are users, even if this manager does not have them yet. A
+	// cluster that has had users is never open again.
 	closed atomic.Bool
-	// limiting has room for the one change of limits that is under way: it is made of those in force.
+	// limiting has room for one change of limits at a time, as each is computed from those in force.
 	limiting chan struct{}
 }
 
-// Groups of handlers that need no more than the ground.
+// Groups of handlers that need only the ground.
 type (
-	backups    struct{ *ground } // of the replicated state, its format and its limits
+	backups    struct{ *ground } // the replicated state, its format and its limits
 	statements struct{ *ground } // changes of indexes
-	logs       struct{ *ground } // how much nodes log
-	members    struct{ *ground } // who belongs to the cluster
-	indexes    struct{ *ground } // lists of them, and the state
+	logs       struct{ *ground } // log levels
+	members    struct{ *ground } // the members of the cluster
+	indexes    struct{ *ground } // lists of indexes, and the state
 	rebalances struct{ *ground }
-	running    struct{ *ground } // scans that are under way, or were slow
+	running    struct{ *ground } // running and slow scans
 	stats      struct{ *ground }
 	users      struct{ *ground } // and tokens
-	views      struct{ *ground } // of topology, streams, timestamps
+	views      struct{ *ground } // topology, streams, timestamps
 )
 
-// Groups that ask who somebody is, or whether he still may.
+// Groups that authenticate senders or check whether they are still admitted.
 type (
 	sessions struct{ *access }
 	events   struct{ *access }
-	// components takes what managers, projectors and indexers say.
+	// components handles the messages of managers, projectors and indexers.
 	components struct {
 		*access
 		members members
 	}
 )
 
-// health says how this manager and the cluster are.
+// health reports the state of this manager and the cluster.
 type health struct {
 	*ground
 	*currency

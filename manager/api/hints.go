@@ -15,15 +15,15 @@ import (
 	"tidemark/wire"
 )
 
-// hintTime is how long the looks at documents of a request may take, from when the creation of an index begins, which
-// they go beside; what has been found by then is what is told.
+// hintTime limits the sampling of documents per request, counted from the begin of an index's creation, which runs in
+// parallel; hints are made from what has been found by then.
 const hintTime = 500 * time.Millisecond
 
-// hints looks at documents while indexes are being created, to tell of fields that none of them has: a slip of the pen
-// makes an index that is empty, and no error. Who is created next does not wait for KV that was silent.
+// hints samples documents while indexes are being created, to report fields that none of them has: a typo produces an
+// empty index, and no error. If KV did not answer for one index, the next of the request does not wait for it.
 type hints struct {
 	g      *ground
-	silent atomic.Bool // the last look did not come to its end
+	silent atomic.Bool // the last sampling timed out
 	spent  time.Duration
 }
 
@@ -37,8 +37,8 @@ func (h *hints) beside(ctx context.Context, s expression.Statement) (end func() 
 	return h.begin(ctx, &d)
 }
 
-// begin starts a look at the documents of a keyspace. What it returns waits for its end, and says what is odd about a
-// definition.
+// begin starts sampling the documents of a keyspace. The returned function waits for the end and returns hints about
+// the definition.
 func (h *hints) begin(ctx context.Context, d *index.Definition) (end func() []string) {
 	nothing := func() []string { return nil }
 	if h.silent.Load() || len(keyFields(d)) == 0 || h.spent >= hintTime {
@@ -62,7 +62,7 @@ func (h *hints) begin(ctx context.Context, d *index.Definition) (end func() []st
 	}
 }
 
-// sampleFields asks all projectors which fields documents have, and sums up what comes in time.
+// sampleFields asks all projectors which fields documents have, and sums up the answers that arrive in time.
 func (g *ground) sampleFields(ctx context.Context, req *wire.FieldsRequest) *wire.FieldsReply {
 	var mu sync.Mutex
 	var asked sync.WaitGroup
@@ -93,11 +93,11 @@ func (g *ground) sampleFields(ctx context.Context, req *wire.FieldsRequest) *wir
 	return sum
 }
 
-// fieldHints tells of the fields in an index's key that none of the documents has, if one has nearly the name or these
-// are all documents, since an index may be of documents that are rare; and of those in its WHERE of which one has
-// nearly the name.
+// fieldHints returns hints about fields of the index's key that no sampled document has, if a similar name exists or
+// the sample has all documents, since an index may be meant for rare documents; and about fields of its WHERE if a
+// similar name exists.
 func fieldHints(d *index.Definition, r *wire.FieldsReply) (all []string) {
-	if r.Documents == 0 || len(r.Fields) >= wire.MaxFieldPaths { // what is missing then was perhaps left out
+	if r.Documents == 0 || len(r.Fields) >= wire.MaxFieldPaths { // missing fields may have been left out
 		return nil
 	}
 	for _, path := range keyFields(d) {
@@ -109,7 +109,7 @@ func fieldHints(d *index.Definition, r *wire.FieldsReply) (all []string) {
 	return all
 }
 
-// addHint adds a hint where no document has a field; onlyNear: and one has another one of nearly that name.
+// addHint adds a hint if no document has a field; with onlyNear, only if a field with a similar name exists.
 func addHint(all []string, path []string, r *wire.FieldsReply, onlyNear bool) []string {
 	for n := range path {
 		upTo := path[:n+1]
@@ -129,7 +129,7 @@ func addHint(all []string, path []string, r *wire.FieldsReply, onlyNear bool) []
 	return all
 }
 
-// beside lists the names of the fields that are where a path ends.
+// beside returns the names of the fields at the place where a path ends.
 func beside(path []string, r *wire.FieldsReply) (names []string) {
 	up := path[:len(path)-1]
 	for _, f := range r.Fields {
@@ -140,7 +140,7 @@ func beside(path []string, r *wire.FieldsReply) (names []string) {
 	return names
 }
 
-// fieldName is a path as statements have it.
+// fieldName returns a path in the syntax of statements.
 func fieldName(path []string) string {
 	p := &expression.Path{}
 	for _, name := range path {
@@ -149,7 +149,7 @@ func fieldName(path []string) string {
 	return p.String()
 }
 
-// keyFields lists the fields that an index's key is made of.
+// keyFields returns the fields used in an index's key.
 func keyFields(d *index.Definition) (all [][]string) {
 	for _, k := range d.Keys {
 		all = append(all, fieldsIn(k.Expr)...)
@@ -157,8 +157,8 @@ func keyFields(d *index.Definition) (all [][]string) {
 	return all
 }
 
-// fieldsIn lists the fields of the document in an expression, each up to where it goes into an array, or as deep as
-// projectors look.
+// fieldsIn returns the fields of the document in an expression, each up to its first array, or as deep as projectors
+// look.
 func fieldsIn(text string) (all [][]string) {
 	if strings.TrimSpace(text) == "" {
 		return nil

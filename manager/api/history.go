@@ -18,7 +18,7 @@ import (
 	"tidemark/wire"
 )
 
-// What of the last hour is told, and at what length of a point, unless the caller says so.
+// Defaults and limits of the part of the last hour that is returned.
 const (
 	historyMinutes = 60
 	historyStep    = 30 // seconds
@@ -42,7 +42,7 @@ func (a *API) historyRoutes() []route {
 	}
 }
 
-// noteChange remembers how long a change of indexes took that was made.
+// noteChange records the duration of an executed change of indexes.
 func (a *API) noteChange(r *http.Request, rt *route, outcome string, began time.Time, took time.Duration) {
 	dry := r.URL.Query().Get("dry_run") == "true"
 	if rt.role == RoleDDL && rt.leader && outcome == outcomeOK && !dry {
@@ -50,7 +50,7 @@ func (a *API) noteChange(r *http.Request, rt *route, outcome string, began time.
 	}
 }
 
-// noteBuckets remembers how buckets are, those first of which scans see least; this manager leads.
+// noteBuckets records the state of buckets if this manager leads, those with the largest lag first.
 func (a *API) noteBuckets(now time.Time) {
 	status, leads := a.cfg.Coordinator.Status()
 	if !leads {
@@ -67,7 +67,7 @@ func (a *API) noteBuckets(now time.Time) {
 	a.past.Buckets(now, all)
 }
 
-// ownHistory tells another manager what this one remembers.
+// ownHistory returns this manager's own records to another manager.
 func (a *API) ownHistory(w http.ResponseWriter, r *http.Request) error {
 	q, err := history.ParseQuery(r)
 	if err != nil {
@@ -103,7 +103,7 @@ func (a *API) history(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// within reads a number of the query.
+// within parses a number of the query.
 func within(r *http.Request, name string, preset, most int) (int, error) {
 	text := r.URL.Query().Get(name)
 	if text == "" {
@@ -116,7 +116,7 @@ func within(r *http.Request, name string, preset, most int) (int, error) {
 	return n, nil
 }
 
-// askPast asks all managers and indexers side by side, with one deadline.
+// askPast asks all managers and indexers in parallel, with one deadline.
 func (a *API) askPast(ctx context.Context, s *statecontext.State, p *past) {
 	ctx, cancel := context.WithTimeout(ctx, scansPatience)
 	defer cancel()
@@ -143,7 +143,7 @@ func (a *API) askPast(ctx context.Context, s *statecontext.State, p *past) {
 	asked.Wait()
 }
 
-// past is what was told of the past, put together.
+// past combines the records of several processes.
 type past struct {
 	asked wire.HistoryAsked
 
@@ -164,8 +164,8 @@ type bucketAt struct {
 	point int
 }
 
-// newPast asks for the points of so many minutes up to now, of which the last one may not be over; of one bucket, or of
-// all with "".
+// newPast returns a request for the points of so many minutes up to now, of which the last one may be incomplete; of
+// one bucket, or of all with "".
 func newPast(now time.Time, minutes, each int, bucket string) *past {
 	points := int(time.Duration(minutes)*time.Minute/wire.HistorySlot) / each
 	last := history.SlotOf(now) / int64(each)
@@ -175,7 +175,7 @@ func newPast(now time.Time, minutes, each int, bucket string) *past {
 		of: []v1.HistoryOf{}}
 }
 
-// latencies are by point, and all together.
+// latencies holds durations by point, and in total.
 type latencies struct {
 	points map[int]*history.Latencies
 	all    history.Latencies
@@ -192,7 +192,7 @@ func (l *latencies) add(w *wire.LatencyPast) {
 	l.all.Add(w)
 }
 
-// loads are by point, and all together, with the sum of times.
+// loads holds counts and total durations by point, and in total.
 type loads struct {
 	points map[int]*load
 	all    load
@@ -211,7 +211,7 @@ func (l *load) told() v1.IndexLoad {
 
 func inMS(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// take adds what a process has told, or that it has told nothing.
+// take adds the records of a process, or that it did not answer.
 func (p *past) take(role, name string, h *wire.History, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -260,12 +260,12 @@ func (p *past) takeLoad(w *wire.LoadPast) {
 	}
 }
 
-// atMS is when a point begins.
+// atMS returns when a point begins.
 func (p *past) atMS(point int) int64 {
 	return (p.asked.From + int64(point)*int64(p.asked.Each)) * wire.HistorySlot.Milliseconds()
 }
 
-// answer is what callers are told, of at most so many indexes.
+// answer returns the API answer, with at most limit indexes.
 func (p *past) answer(s *statecontext.State, limit int) *v1.History {
 	bucket := p.asked.Bucket
 	h := &v1.History{FromMS: p.atMS(0), ToMS: p.atMS(p.asked.Points), StepMS: p.atMS(1) - p.atMS(0),
@@ -323,7 +323,7 @@ func (p *past) indexHistory(s *statecontext.State, id index.ID, l *loads) v1.Ind
 	return h
 }
 
-// bucketHistory is of one bucket, or of all with "".
+// bucketHistory returns the history of one bucket, or of all with "".
 func (p *past) bucketHistory(only string) []v1.BucketHistory {
 	all := []v1.BucketHistory{}
 	names := map[string]bool{}
@@ -343,7 +343,7 @@ func (p *past) bucketHistory(only string) []v1.BucketHistory {
 				continue
 			}
 			one := v1.BucketPoint{AtMS: p.atMS(point), Lag: b.Lag, ScansWaiting: b.Waiting}
-			if before != nil && b.Number >= before.Number { // else the bucket has begun anew
+			if before != nil && b.Number >= before.Number { // else the bucket was re-created
 				one.Timestamps = new(b.Number - before.Number)
 			}
 			h.Points, before = append(h.Points, one), b

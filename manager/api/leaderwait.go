@@ -17,20 +17,20 @@ import (
 	"tidemark/manager/consensus"
 )
 
-// How a user's call waits for a leader instead of being answered NO_LEADER.
+// How a user's call waits for a leader before it is answered NO_LEADER.
 const (
-	leaderWait     = 2 * time.Second        // unless the caller's Prefer says another time
-	leaderWaitMost = 10 * time.Second       // whatever it says
-	leaderLook     = 20 * time.Millisecond  // between two looks at who leads
-	leaderAgain    = 250 * time.Millisecond // the same one is asked again: it may have been about to lead, or to listen
-	waitersMost    = 256                    // more calls than these are answered NO_LEADER at once
+	leaderWait     = 2 * time.Second        // unless the caller's Prefer sets another time
+	leaderWaitMost = 10 * time.Second       // the longest time that it may set
+	leaderLook     = 20 * time.Millisecond  // between two checks who leads
+	leaderAgain    = 250 * time.Millisecond // before the same leader is asked again: it may not have been ready
+	waitersMost    = 256                    // further calls are answered NO_LEADER at once
 )
 
-// HeaderPrefer is RFC 7240's: "wait=N" is how many seconds a call may wait for a leader.
+// HeaderPrefer is that of RFC 7240: "wait=N" is how many seconds a call may wait for a leader.
 const HeaderPrefer = "Prefer"
 
-// untilLed does a call as once does. While nobody leads, as in the moments after a leader's death, a user's call waits
-// for the next leader and is made again, with the same body.
+// untilLed answers a call like once. While there is no leader, as in the moments after a leader's death, a user's
+// call waits for the next leader and is repeated, with the same body.
 func (a *API) untilLed(w http.ResponseWriter, r *http.Request, rt *route) (here bool, err error) {
 	limit := leaderPatience(r, rt)
 	if limit <= 0 {
@@ -48,7 +48,7 @@ func (a *API) untilLed(w http.ResponseWriter, r *http.Request, rt *route) (here 
 		}
 		p := a.problem(err)
 		switch {
-		case errors.Is(err, consensus.ErrClosed): // this manager ends
+		case errors.Is(err, consensus.ErrClosed): // this manager is shutting down
 			return p, false
 		case p.Code == errcode.NoLeader:
 			return p, true
@@ -61,19 +61,19 @@ func (a *API) untilLed(w http.ResponseWriter, r *http.Request, rt *route) (here 
 	return here, p
 }
 
-// repeatable reports whether a call may be made again though it may have been done: the ledger knows it by its key, or
-// twice is as once.
+// repeatable reports whether a call may be repeated though it may have been executed: the ledger knows its key, or it
+// is idempotent.
 func repeatable(r *http.Request, rt *route) bool {
 	return rt.again || r.Header.Get(HeaderKey) != "" && slices.Contains(rt.doc.headers, HeaderKey)
 }
 
-// succession lets calls wait for the next leader.
+// succession makes calls wait for the next leader.
 type succession struct {
 	leads  func() leading
-	places chan struct{} // one for each call that waits
+	places chan struct{} // holds one element per waiting call
 }
 
-// leading is who leads, as far as this manager knows, and whether it is itself.
+// leading is the leader that this manager knows, and whether it is this manager itself.
 type leading struct {
 	leader  consensus.Leader
 	serving bool
@@ -86,13 +86,13 @@ func newSuccession(node *consensus.Node) succession {
 	}}
 }
 
-// run calls try until it is not refused for want of a leader, for at most limit after the first time. NO_LEADER says
-// that nothing was done; where a leader took the call with it, try is called again only if it is repeatable: try
-// reports that.
+// run calls try until its error is not the lack of a leader, for at most limit after the first time. NO_LEADER means
+// that nothing was done; if a leader may have executed the call, run calls try again only if try reports that the
+// call is repeatable.
 func (s *succession) run(ctx context.Context, limit time.Duration,
 	try func() (p *rpc.Problem, again bool)) *rpc.Problem {
 	var until time.Time
-	var unknown *rpc.Problem // that it may be done was said: that nothing was done must not be said after it
+	var unknown *rpc.Problem // set once the outcome was unknown: NO_LEADER, that nothing was done, must not follow it
 	for {
 		was := s.leads()
 		p, again := try()
@@ -101,7 +101,7 @@ func (s *succession) run(ctx context.Context, limit time.Duration,
 			return nil
 		case again && p.Code == errcode.OutcomeUnknown:
 			unknown = p
-		case !again && p.Code == errcode.NoLeader: // this manager ends
+		case !again && p.Code == errcode.NoLeader: // this manager is shutting down
 			return cmp.Or(unknown, p)
 		case !again && (unknown == nil || p.Status < http.StatusInternalServerError):
 			return p
@@ -117,8 +117,8 @@ func (s *succession) run(ctx context.Context, limit time.Duration,
 	}
 }
 
-// await reports whether a call that was refused while was led is worth another try: as soon as another one leads, or
-// the same one after some time; not after until, nor when ctx ends, nor where too many wait.
+// await reports whether a call that failed under leader was is worth another attempt: as soon as another manager
+// leads, or the same one after some time; not after until, nor when ctx ends, nor if too many calls wait.
 func (s *succession) await(ctx context.Context, was leading, until time.Time) bool {
 	select {
 	case s.places <- struct{}{}:
@@ -144,11 +144,12 @@ func (s *succession) await(ctx context.Context, was leading, until time.Time) bo
 	}
 }
 
-// waits reports whether calls like this one wait for a leader: users' alone. Components have their own way to try
-// again, and of an upload nothing is kept that could be sent again.
+// waits reports whether calls of this route wait for a leader: only those of users do. Components retry in their own
+// way, and the body of an upload cannot be sent again.
 func (rt *route) waits() bool { return rt.role != RoleNone && !rt.component() && !rt.upload }
 
-// leaderPatience is how long a call waits for a leader. Where it was forwarded, who forwarded it does the waiting.
+// leaderPatience returns how long a call waits for a leader. A forwarded call does not wait: the forwarding manager
+// does.
 func leaderPatience(r *http.Request, rt *route) time.Duration {
 	if !rt.waits() || r.Header.Get(HeaderForwarded) != "" {
 		return 0
@@ -161,7 +162,7 @@ func leaderPatience(r *http.Request, rt *route) time.Duration {
 				continue
 			}
 			value = strings.Trim(strings.TrimSpace(value), `"`)
-			// What cannot be read is passed over, as RFC 7240 has it.
+			// RFC 7240: a value that cannot be parsed is ignored.
 			if s, err := strconv.ParseUint(value, 10, 32); err == nil {
 				return min(time.Duration(s)*time.Second, leaderWaitMost)
 			}

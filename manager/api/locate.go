@@ -13,10 +13,10 @@ import (
 	"tidemark/statecontext"
 )
 
-// ticketLife is how long a ticket for the indexers is good. Clients ask for a new one long before.
+// ticketLife is how long a ticket for the indexers is valid. Clients request a new one long before.
 const ticketLife = 10 * time.Minute
 
-// locateRoute tells clients how to scan without a manager between.
+// locateRoute tells clients how to scan at an indexer directly.
 func (g *scans) locateRoute() route {
 	return route{method: "POST", path: "/v1/indexes/{ref:.+}:locate", handle: g.locate, role: RoleRead,
 		limit: v1.ReadTimeout,
@@ -27,7 +27,8 @@ func (g *scans) locateRoute() route {
 			codes:   []errcode.Code{errcode.UnknownIndex, errcode.IndexNotReady}}}
 }
 
-// locate answers from what this manager knows: who finds no way scans by way of a manager, which looks again.
+// locate answers from this manager's own state: a client that cannot use the answer scans through a manager, which
+// reads a newer one.
 func (g *scans) locate(w http.ResponseWriter, r *http.Request) error {
 	if g.cfg.Tickets == nil {
 		return rpc.Refuse(errcode.NotFound, "this manager issues no tickets")
@@ -53,7 +54,7 @@ func (g *scans) locate(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// checkTicket tells an indexer whether a ticket of this manager still stands for somebody who may scan.
+// checkTicket tells an indexer whether a ticket of this manager is still that of a user who may scan.
 func (g components) checkTicket(w http.ResponseWriter, r *http.Request) error {
 	var req scanport.Check
 	if err := rpc.Read(r, &req); err != nil {

@@ -38,7 +38,7 @@ func nodeRoles() []string {
 	return []string{string(tlsconf.Manager), string(tlsconf.Projector), string(tlsconf.Indexer)}
 }
 
-// logging shows or changes a node's levels: this manager's, or those of the node that it asks.
+// logging shows or changes a node's levels: this manager's, or those of the named node.
 func (g logs) logging(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	role := r.URL.Query().Get("role")
@@ -73,13 +73,13 @@ func (g logs) logging(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// loggingAt is a node whose levels are asked for.
+// loggingAt is the node whose levels are requested.
 type loggingAt struct {
 	role tlsconf.Role
 	addr string // base URL; empty: this manager
 }
 
-// loggingNode finds a node by its name, and its role where names of several roles are the same.
+// loggingNode finds a node by its name, and its role if nodes of several roles have that name.
 func (g logs) loggingNode(id, role string) (loggingAt, error) {
 	s := g.cfg.Raft.State()
 	var found []loggingAt
@@ -111,7 +111,7 @@ func (g logs) loggingNode(id, role string) (loggingAt, error) {
 		found[1].role, id)
 }
 
-// levelsAt asks a node that is not another manager, or changes its levels.
+// levelsAt reads or changes the levels of a node that is not another manager.
 func (g logs) levelsAt(ctx context.Context, at loggingAt, change *wire.LogChange) (levels *wire.LogLevels, err error) {
 	switch {
 	case at.addr == "":
@@ -128,7 +128,7 @@ func (g logs) levelsAt(ctx context.Context, at loggingAt, change *wire.LogChange
 	return levels, err
 }
 
-// toManager sends a request about another manager to it, one hop, and its answer back.
+// toManager forwards a request about another manager to it, one hop, and sends its answer back.
 func (g logs) toManager(w http.ResponseWriter, r *http.Request, addr string) error {
 	if r.Header.Get(HeaderForwarded) != "" {
 		return rpc.Refuse(errcode.UnknownNode, "manager %s was asked for another one, at %s", g.cfg.Name, addr)

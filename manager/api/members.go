@@ -21,11 +21,11 @@ import (
 )
 
 const (
-	handOnPoll = 20 * time.Millisecond // between two looks whether another manager leads
-	loseData   = "lose-data"           // the words of ?yes=
+	handOnPoll = 20 * time.Millisecond // between two checks whether another manager leads
+	loseData   = "lose-data"           // the value of ?yes=
 )
 
-// memberRoutes change who is in the cluster.
+// memberRoutes change the members of the cluster.
 func (g members) memberRoutes() []route {
 	yes := param{name: "yes", enum: []string{loseData}, means: "lose-data: where a majority of those that are left " +
 		"would be missing, remove managers that do not answer before it"}
@@ -77,7 +77,7 @@ func (g members) memberRoutes() []route {
 	}
 }
 
-// joinManager asks a manager at an address who it is, and adds it.
+// joinManager asks the manager at an address for its identity, and adds it.
 func (g members) joinManager(w http.ResponseWriter, r *http.Request) error {
 	var req v1.JoinRequest
 	if err := rpc.Read(r, &req); err != nil {
@@ -102,10 +102,10 @@ func (g members) joinManager(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// maxPeerAnswer bounds what a manager says of itself, in bytes.
+// maxPeerAnswer limits the answer of such a manager, in bytes.
 const maxPeerAnswer = 64 << 10
 
-// askPeer asks a manager that may be of no cluster yet who it is.
+// askPeer asks a manager that may not belong to a cluster yet for its identity.
 func (g members) askPeer(ctx context.Context, addr string) (p consensus.PeerAnswer, err error) {
 	ctx, cancel := context.WithTimeout(ctx, v1.ReadTimeout)
 	defer cancel()
@@ -128,7 +128,7 @@ func (g members) askPeer(ctx context.Context, addr string) (p consensus.PeerAnsw
 	return p, err
 }
 
-// registerManager takes in a manager that asks for it, and notes its addresses; managers do it themselves.
+// registerManager admits a manager that requests it, and records its addresses; managers call it themselves.
 func (g components) registerManager(w http.ResponseWriter, r *http.Request) error {
 	var m wire.RegisterManager
 	if err := rpc.Read(r, &m); err != nil {
@@ -163,7 +163,7 @@ func (g members) transferAny(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (g members) transferTo(w http.ResponseWriter, r *http.Request) error {
-	if err := g.cfg.Raft.ReadBarrier(r.Context()); err != nil { // a deposed leader must not say who is no member, or leads
+	if err := g.cfg.Raft.ReadBarrier(r.Context()); err != nil { // a deposed leader must not tell who is a member, or leads
 		return err
 	}
 	m, err := g.cfg.Steward.Find(r.PathValue("id"))
@@ -180,13 +180,13 @@ func (g members) transferTo(w http.ResponseWriter, r *http.Request) error {
 	return g.handedOn(w, r)
 }
 
-// handedOn waits until it is known who leads now.
+// handedOn waits until the new leader is known.
 func (g members) handedOn(w http.ResponseWriter, r *http.Request) error {
 	l, err := g.nextLeader(r.Context())
 	if err != nil {
 		return err
 	}
-	reply := v1.MemberReply{ID: l.ID, ServerID: l.ID, Detail: "it leads now"} // it may not have told its name yet
+	reply := v1.MemberReply{ID: l.ID, ServerID: l.ID, Detail: "it leads now"} // it may not have registered its name yet
 	if m := g.cfg.Raft.State().Manager(l.ID); m != nil {
 		reply.ID = m.Name
 	}
@@ -194,7 +194,7 @@ func (g members) handedOn(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// nextLeader waits until another manager than this one leads.
+// nextLeader waits until a manager other than this one leads.
 func (g members) nextLeader(ctx context.Context) (consensus.Leader, error) {
 	tick := time.NewTicker(handOnPoll)
 	defer tick.Stop()
@@ -210,9 +210,9 @@ func (g members) nextLeader(ctx context.Context) (consensus.Leader, error) {
 	}
 }
 
-// removeManager removes a manager in three steps: the request with what it means, so that a retry means the same;
-// Raft's members, which alone say whether it is done; the registration. What may refuse it does so by the end of the
-// first, or before Raft's members change.
+// removeManager removes a manager in three steps: the request with its meaning, so that a retry means the same;
+// Raft's membership, which alone determines whether it is done; the registration. Every check that may refuse the
+// request is made by the end of the first step, or before Raft's membership changes.
 func (g members) removeManager(w http.ResponseWriter, r *http.Request) error {
 	words := r.URL.Query().Get("yes")
 	if words != "" && words != loseData {
@@ -244,7 +244,7 @@ func (g members) removeManager(w http.ResponseWriter, r *http.Request) error {
 		reply.Detail += "; removed before it, because they do not answer: " + strings.Join(also, ", ") +
 			" (each ends by itself when it hears of it; to come back, it needs an empty folder)"
 	}
-	if m.ID == g.cfg.Raft.ID() && isNotLeader(err) { // leadership was handed on: the next leader does it
+	if m.ID == g.cfg.Raft.ID() && isNotLeader(err) { // leadership was transferred: the next leader removes it
 		if _, err := g.nextLeader(r.Context()); err != nil {
 			return err
 		}
@@ -254,19 +254,19 @@ func (g members) removeManager(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if _, known := g.cfg.Raft.State().Outcome(req); req != nil && !known { // nothing could be stored before
-		_ = note(r.Context()) // it is done, whether a retry is told so or not
+	if _, known := g.cfg.Raft.State().Outcome(req); req != nil && !known { // it could not be stored before
+		_ = note(r.Context()) // the removal is done, whether a retry is told so or not
 	}
 	g.forgetManager(r.Context(), m.ID)
 	rpc.Write(w, r, http.StatusOK, reply)
 	return nil
 }
 
-// toRemove finds whom a request removes: of one that comes again, whom it meant at first, whatever has the name by now.
-// gone: that was done.
+// toRemove finds the manager to remove. A repeated request means the manager that it meant at first, whichever has
+// the name by now. gone reports that this one was removed.
 func (g members) toRemove(ctx context.Context, req *statecontext.Request, id string) (m consensus.Server, gone bool,
 	err error) {
-	if err := g.cfg.Raft.ReadBarrier(ctx); err != nil { // a deposed leader must not say who is no member
+	if err := g.cfg.Raft.ReadBarrier(ctx); err != nil { // a deposed leader must not tell who is no member
 		return m, false, err
 	}
 	res, known := g.cfg.Raft.State().Outcome(req)
@@ -284,10 +284,10 @@ func (g members) toRemove(ctx context.Context, req *statecontext.Request, id str
 	return m, false, err
 }
 
-// doneBefore is told of a request that comes again.
+// doneBefore is the detail for a repeated request.
 const doneBefore = "it was removed by this request before"
 
-// doneBefore reports whether a request is remembered that was carried out.
+// doneBefore reports whether a request was executed before.
 func (g members) doneBefore(req *statecontext.Request) bool {
 	if req == nil {
 		return false
@@ -296,7 +296,8 @@ func (g members) doneBefore(req *statecontext.Request) bool {
 	return known && res.Err() == nil
 }
 
-// noteRemoval returns what writes down whom a request removes; nil for one without a key, of which nothing is kept.
+// noteRemoval returns a function that stores which manager a request removes; nil for a request without a key, which
+// is not stored.
 func (g members) noteRemoval(req *statecontext.Request, id string) func(context.Context) error {
 	if req == nil {
 		return nil
@@ -310,8 +311,7 @@ func (g members) noteRemoval(req *statecontext.Request, id string) func(context.
 	}
 }
 
-// forgetManager takes a manager that is no member any more out of the state. Where that fails the steward does it
-// before long.
+// forgetManager removes a manager that is no longer a member from the state. If that fails, the steward does it soon.
 func (g members) forgetManager(ctx context.Context, id string) {
 	if g.cfg.Raft.State().Manager(id) == nil {
 		return

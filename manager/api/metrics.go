@@ -6,8 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics count the calls that were answered by this manager; those that it has passed on are counted by the leader.
-// A call is named by its route, of which there are as many as docs/api.md lists, an outcome by its code.
+// metrics counts the calls that this manager has answered; forwarded ones are counted by the leader. Calls are
+// labelled by route, of which there are as many as docs/api.md lists, and outcomes by code.
 type metrics struct {
 	requests *prometheus.CounterVec
 	writes   *prometheus.HistogramVec
@@ -15,7 +15,7 @@ type metrics struct {
 	unaudited prometheus.Counter
 }
 
-// newMetrics registers them; a nil registry shows them to nobody.
+// newMetrics registers the metrics, unless r is nil.
 func newMetrics(r *prometheus.Registry) metrics {
 	m := metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "manager",

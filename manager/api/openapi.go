@@ -10,63 +10,63 @@ import (
 	"tidemark/internal/rpc"
 )
 
-// openapi.json is the OpenAPI 3.1 document. It is made from the route table and the Go types of bodies and answers
-// (their fields, and their comments as descriptions) and is never written by hand:
+// openAPI is the OpenAPI 3.1 document. It is generated from the route table and the Go types of bodies and answers
+// (their fields, and their comments as descriptions) and never edited by hand:
 //
 //	go test ./manager/api -run TestDocumentOf -update
 //
-// Tests hold it to the handlers: every request and answer of the tests of package manager, and of
-// internal/testing/e2e/... with TIDEMARK_CONTRACT=1, must be as it says (internal/testing/contract).
+// Tests check the handlers against it: every request and answer in the tests of package manager, and of
+// internal/testing/e2e/... with TIDEMARK_CONTRACT=1, must conform (internal/testing/contract).
 //
 //go:embed openapi.json
 var openAPI []byte
 
-// OpenAPI returns the document that /openapi.json serves; not to be changed.
+// OpenAPI returns the document served at /openapi.json. The caller must not modify it.
 func OpenAPI() []byte { return openAPI }
 
-// operation is the contract of a call; it stands beside it in the route table. Public routes (any role but component)
-// have one. To add a call:
+// operation is the contract of a call, part of its route. Every public route (any role but component) has one. To add
+// a call:
 //
 //  1. Write the handler on the group that it belongs to (ground.go), and a route literal with doc: operation{…} in the
 //     group's list (ddlRoutes, readRoutes, or a list of your own that routes() joins).
-//  2. Say which types go in and out (exported types with comments, of package v1; fields that may be absent are
-//     omitempty), which headers it heeds, and which codes it may be refused with beside commonCodes. New codes get
-//     a line in errcode/table.go.
-//  3. Run go test ./manager/api -run TestDocumentOf -update, read the difference in openapi.json, commit it. When a
-//     merge conflicts in it, take either side and run that again.
-//  4. docs/api.md gets a line in its table of calls.
+//  2. List the types of its request and answers (exported types with comments, of package v1; fields that may be absent
+//     are omitempty), the headers that it uses, and the codes that it may fail with besides commonCodes. Add new codes
+//     to errcode/table.go.
+//  3. Run go test ./manager/api -run TestDocumentOf -update, read the difference in openapi.json, commit it. To resolve
+//     a merge conflict in it, take either side and run that again.
+//  4. Add a line to the table of calls in docs/api.md.
 type operation struct {
 	id      string   // operationId, a verb and a noun
 	tag     string   // its group
 	summary string   // what it does, one sentence
 	params  []param  // of the query
-	headers []string // that it heeds, beside those of every call; requestHeaders explains them
+	headers []string // that it uses, besides those of every call; requestHeaders explains them
 	body    any      // a value of the request's type; nil for none
-	// optional: the body may be left out.
+	// optional is set if the body may be left out.
 	optional bool
-	upload   string // media type of a body that is no JSON, as mediaBinary; body is nil then
+	upload   string // media type of a body that is not JSON, such as mediaBinary; body is nil then
 	answers  []answer
-	codes    []errcode.Code // of problems, beside commonCodes
+	codes    []errcode.Code // of problems, besides commonCodes
 }
 
 // param is a parameter of the query.
 type param struct {
 	name     string
 	means    string
-	enum     []string // the values it takes, all when empty
+	enum     []string // the valid values, any if empty
 	number   bool     // an unsigned integer
 	required bool
 }
 
-// answer is one that is not a problem.
+// answer is an answer that is not a problem.
 type answer struct {
 	status  int
 	means   string
 	body    any      // a value of its type
-	headers []string // beside those of every answer
+	headers []string // besides those of every answer
 	media   string   // mediaText, mediaLines, mediaEvents …; JSON when empty
-	orText  bool     // text/plain as well, as ?format=text asks
-	lines   []any    // with mediaLines and mediaEvents: values of the types that a line (or data of an event) may be of
+	orText  bool     // also as text/plain, with ?format=text
+	lines   []any    // with mediaLines and mediaEvents: values of the types of a line (or of an event's data)
 }
 
 // Groups of calls.
@@ -75,17 +75,17 @@ const (
 	tagReads = "Reads"
 	tagScans = "Scans"
 	tagNode  = "Node"
-	// tagCluster is about the cluster as a whole.
+	// tagCluster is for calls about the cluster as a whole.
 	tagCluster = "Cluster"
 )
 
-// Media types of answers that are no JSON.
+// Media types of answers that are not JSON.
 const (
 	mediaText  = "text/plain"
 	mediaLines = "application/x-ndjson"
 )
 
-// Headers of HTTP that calls heed or answer with.
+// Standard HTTP headers used in calls and answers.
 const (
 	headerETag        = "ETag"
 	headerIfMatch     = "If-Match"
@@ -98,10 +98,10 @@ type header struct {
 	means   string
 	number  bool // an unsigned integer
 	pattern string
-	most    int // bytes
+	most    int // limit in bytes
 }
 
-// requestHeaders explains what calls heed.
+// requestHeaders explains the headers that calls use.
 func requestHeaders() map[string]header {
 	return map[string]header{
 		HeaderKey: {most: maxKeyBytes, means: "The write is done once however often it is sent with this key, to " +
@@ -122,7 +122,7 @@ func requestHeaders() map[string]header {
 	}
 }
 
-// everyRequest lists the headers that calls like this one heed whatever they do.
+// everyRequest lists the headers that every call of this kind uses.
 func (rt *route) everyRequest() []string {
 	all := []string{HeaderTimeout, rpc.HeaderRequestID}
 	if rt.waits() && (rt.leader || slices.Contains(rt.doc.codes, errcode.NoLeader)) {
@@ -131,7 +131,7 @@ func (rt *route) everyRequest() []string {
 	return all
 }
 
-// responseHeaders explains what answers carry.
+// responseHeaders explains the headers of answers.
 func responseHeaders() map[string]header {
 	return map[string]header{
 		headerETag: {pattern: `^"[0-9]+"$`, means: "modified_cas of the index, in quotes."},
@@ -149,10 +149,10 @@ func responseHeaders() map[string]header {
 // everyAnswer lists the headers of every answer.
 func everyAnswer() []string { return []string{rpc.HeaderLeader, rpc.HeaderRequestID} }
 
-// readHeaders are those of the answer of a read of the state.
+// readHeaders lists the headers of answers to reads of the state.
 func readHeaders(more ...string) []string { return append(more, HeaderCAS, HeaderAge) }
 
-// commonCodes are what calls like this one may be refused with whatever they do.
+// commonCodes lists the codes that every call of this kind may fail with.
 func (rt *route) commonCodes() []errcode.Code {
 	codes := []errcode.Code{errcode.BadRequest, errcode.Internal, errcode.Timeout}
 	if rt.role != RoleNone {
@@ -174,7 +174,7 @@ func (rt *route) commonCodes() []errcode.Code {
 	return codes
 }
 
-// ddlCodes are what a change of indexes may be refused with.
+// ddlCodes lists the codes that changes of indexes may fail with.
 func ddlCodes(more ...errcode.Code) []errcode.Code {
 	return append(more, errcode.BadDefinition, errcode.PlacementImpossible, errcode.LastCopies, errcode.Unavailable,
 		errcode.NoProjector, errcode.NoIndexer, errcode.IndexNotReady, errcode.BucketNotInKV, errcode.TooManyVBuckets,

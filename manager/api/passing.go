@@ -20,13 +20,14 @@ import (
 	"tidemark/statecontext"
 )
 
-// mostResumed is how many indexers in a row may be lost before one of them has given a row.
+// mostResumed limits how many indexers in a row may be lost without progress.
 const mostResumed = 3
 
-// passRows passes the rows of a scan, or a count, on to a client. When their indexer is lost, another one goes on with
-// the answer at the same timestamp, behind the last rows that have gone to the client: with every 32 KiB or so comes
-// the place behind them, and no row goes to the client before the place behind it is known. Where nothing has gone yet,
-// another one is asked the same. An answer that nobody can go on with ends with a line that says why.
+// passRows sends the rows of a scan, or a count, to a client. If their indexer is lost, another one continues the
+// answer at the same timestamp, after the last rows that were sent to the client: about every 32 KiB the indexer
+// sends its place, and rows are sent to the client only once the place after them is known. If nothing was sent yet,
+// the next indexer gets the original request. An answer that no indexer can continue ends with a line with the
+// reason.
 func (g *scans) passRows(ctx context.Context, w http.ResponseWriter, resp *http.Response, q *question,
 	addrs func(*question) []string) error {
 	p := &passage{w: w, control: http.NewResponseController(w), tells: q.tells, place: q.resume}
@@ -43,7 +44,7 @@ func (g *scans) passRows(ctx context.Context, w http.ResponseWriter, resp *http.
 			return nil
 		case ctx.Err() != nil, p.begun && p.place == "", tries == mostResumed:
 			return p.end(cutShort(ctx, err))
-		case p.waited > slowClient: // it may have hung up as nothing was taken, which says nothing bad of it
+		case p.waited > slowClient: // it may have hung up because the client was slow, which does not mean that it failed
 		case !errors.Is(err, detector.ErrSilent):
 			g.alive.Failed(lost)
 		}
@@ -59,11 +60,11 @@ func (g *scans) passRows(ctx context.Context, w http.ResponseWriter, resp *http.
 	}
 }
 
-// slowClient is for how long a client may take nothing before its indexer may have hung up.
+// slowClient is how long a client may block before its indexer may hang up.
 const slowClient = 20 * time.Second
 
-// askRest asks again, the indexer that was lost as the last one. Where nothing has gone yet, the name may be another
-// index's by now.
+// askRest asks again, with the lost indexer last. If nothing was sent yet, the name may belong to another index by
+// now.
 func (g *scans) askRest(ctx context.Context, q *question, addrs func(*question) []string, lost string) (*http.Response,
 	error) {
 	order := func(*statecontext.Index) []string {
@@ -79,7 +80,7 @@ func (g *scans) askRest(ctx context.Context, q *question, addrs func(*question) 
 	return g.askOne(ctx, q, order(q.index))
 }
 
-// placedNow lists the scan addresses of the indexers that hold a question's index by now.
+// placedNow returns the scan addresses of the indexers that hold the question's index now.
 func (g *scans) placedNow(q *question) []string {
 	if now := g.cfg.Raft.State().Index(q.index.Definition.ID); now != nil {
 		q.index = now
@@ -87,22 +88,22 @@ func (g *scans) placedNow(q *question) []string {
 	return g.scanners(q.index)
 }
 
-// passage is an answer on its way to a client.
+// passage is an answer in transit to a client.
 type passage struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
-	tells   bool          // places go to the client, too
-	begun   bool          // something has gone
-	midway  bool          // of a line, a part of which has gone
-	place   string        // behind what has gone; "": nothing has, or it cannot be gone on with
-	waited  time.Duration // for the client to take the newest piece
-	held    []byte        // that has come, and not gone
+	tells   bool          // the client receives places, too
+	begun   bool          // something was sent
+	midway  bool          // a part of a line was sent
+	place   string        // after what was sent; "": nothing was, or the answer cannot be continued
+	waited  time.Duration // how long the client took to accept the last piece
+	held    []byte        // received and not sent yet
 }
 
-// errClientGone says that nobody is left to tell.
+// errClientGone means that the client has disconnected.
 var errClientGone = errors.New("the client takes no more rows")
 
-// takeHeader passes on what the header says of the answer.
+// takeHeader copies the relevant headers of the answer.
 func (p *passage) takeHeader(from http.Header) {
 	for _, h := range []string{"Content-Type", "Retry-After", scanport.HeaderSession} {
 		if v := from.Get(h); v != "" {
@@ -111,7 +112,7 @@ func (p *passage) takeHeader(from http.Header) {
 	}
 }
 
-// take passes on what comes of an answer. nil: the whole of it has gone.
+// take sends an answer to the client as it arrives. It returns nil at its end.
 func (p *passage) take(resp *http.Response) error {
 	if !p.begun {
 		p.takeHeader(resp.Header)
@@ -133,7 +134,7 @@ func (p *passage) take(resp *http.Response) error {
 			return p.send(p.held)
 		case err != nil:
 			return err
-		case len(p.held) > mostHeld: // of very long rows, behind which it is not gone on
+		case len(p.held) > mostHeld: // very long rows: the answer cannot be continued after them
 			if err := p.send(p.held); err != nil {
 				return err
 			}
@@ -143,8 +144,8 @@ func (p *passage) take(resp *http.Response) error {
 	}
 }
 
-// passPlaced passes on the rows that have a place behind them, of what is held from scanned on, and returns up to where
-// no line is whole.
+// passPlaced sends the rows followed by a place, of what is held from scanned on, and returns the offset up to which
+// it has seen whole lines.
 func (p *passage) passPlaced(scanned int) (int, error) {
 	for {
 		end := bytes.IndexByte(p.held[scanned:], '\n')
@@ -170,10 +171,10 @@ func (p *passage) passPlaced(scanned int) (int, error) {
 	}
 }
 
-// mostHeld bounds what waits for the place behind it, in bytes.
+// mostHeld limits the bytes that wait for the place after them.
 const mostHeld = 1 << 20
 
-// takeShort passes on an answer that is whole, in one piece.
+// takeShort sends a short, complete answer in one piece.
 func (p *passage) takeShort(from io.Reader, n int64) error {
 	body := make([]byte, n)
 	if _, err := io.ReadFull(from, body); err != nil {
@@ -186,7 +187,7 @@ func (p *passage) takeShort(from io.Reader, n int64) error {
 func (p *passage) send(b []byte) error {
 	began := time.Now()
 	p.begun = p.begun || len(b) > 0
-	_ = p.control.SetWriteDeadline(began.Add(rowsPatience)) // a client that takes nothing is let go
+	_ = p.control.SetWriteDeadline(began.Add(rowsPatience)) // a client that accepts nothing is disconnected
 	_, err := p.w.Write(b)
 	p.waited = time.Since(began)
 	if err != nil {
@@ -195,7 +196,7 @@ func (p *passage) send(b []byte) error {
 	return nil
 }
 
-// seen is a session's token of what was seen up to the place; "" where that does not tell.
+// seen returns a session token for what was seen up to the place; "" if that cannot be told.
 func (p *passage) seen() string {
 	place, err := scanport.ParsePlace(p.place)
 	if err != nil {
@@ -208,8 +209,8 @@ func (p *passage) seen() string {
 	return seen.Token()
 }
 
-// end ends an answer that has no end of its own: as a problem where nothing has gone, with a line that says so between
-// two lines, and else, as a client must not take half a line for one, by cutting the connection.
+// end ends an incomplete answer: with a problem if nothing was sent, between two lines with an error line, and
+// otherwise by cutting the connection, so that the client does not take half a line for a whole one.
 func (p *passage) end(why *rpc.Problem) error {
 	if whole := bytes.LastIndexByte(p.held, '\n') + 1; p.begun && whole > 0 {
 		p.midway = false
@@ -221,7 +222,7 @@ func (p *passage) end(why *rpc.Problem) error {
 	case !p.begun:
 		return why
 	case p.midway:
-		panic(http.ErrAbortHandler) // net/http's way to cut the connection
+		panic(http.ErrAbortHandler) // cuts the connection in net/http
 	}
 	line, err := json.Marshal(v1.ScanFailure{Error: *why, Session: p.seen()})
 	if err != nil {

@@ -33,7 +33,7 @@ func (g statements) patchRoutes() []route {
 	}
 }
 
-// patch changes what can be changed of an index.
+// patch changes the fields of an index that can be changed.
 func (g statements) patch(w http.ResponseWriter, r *http.Request) error {
 	ifMatch, err := parseETag(r.Header.Get(headerIfMatch))
 	if err != nil {
@@ -65,7 +65,7 @@ func (g statements) patch(w http.ResponseWriter, r *http.Request) error {
 	}
 	o := &outcomes[0]
 	x := g.cfg.Raft.State().Index(o.ID)
-	if x == nil { // a replay, or a moment ago: built then, and dropped since
+	if x == nil { // a replay, or a race: built then, and dropped since
 		o.Definition.ID, o.Definition.State = o.ID, index.Dropping
 		o.Definition.Bucket, o.Definition.Name, _ = strings.Cut(ref, "/")
 		x = &statecontext.Index{Definition: o.Definition}
@@ -82,7 +82,8 @@ func (g statements) patch(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// built says which index a path names: by id, or by a name, which is looked up when it is built.
+// built returns a build request for the index that a path names: by id, or by a name, which is looked up when it is
+// built.
 func built(ref string) (coordinator.BuildRequest, error) {
 	if bucket, name, named := strings.Cut(ref, "/"); named {
 		return coordinator.BuildRequest{Names: []statecontext.IndexName{atPath(bucket, name)}}, nil
@@ -94,7 +95,7 @@ func built(ref string) (coordinator.BuildRequest, error) {
 	return coordinator.BuildRequest{IDs: []index.ID{id}}, nil
 }
 
-// presentID is the index that a request for one means now, 0 when there is none.
+// presentID returns the id of the index that a request for one means now, 0 if there is none.
 func (g statements) presentID(build *coordinator.BuildRequest) index.ID {
 	if len(build.Names) == 0 {
 		return build.IDs[0]
@@ -105,7 +106,7 @@ func (g statements) presentID(build *coordinator.BuildRequest) index.ID {
 	return 0
 }
 
-// checkPatch refuses what cannot be changed, and says what to do instead.
+// checkPatch rejects changes that are not possible, with the alternative.
 func checkPatch(fields map[string]json.RawMessage) error {
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		switch name {

@@ -62,10 +62,10 @@ func (g indexes) readRoutes() []route {
 	}
 }
 
-// metricsPath is what Prometheus asks, with whatever parameters it was given.
+// metricsPath is scraped by Prometheus, with any parameters.
 const metricsPath = "/metrics"
 
-// nodeRoutes are about the asked manager itself.
+// nodeRoutes are the calls about this manager itself.
 func (g health) nodeRoutes() []route {
 	metrics := tables.Metrics(tables.Anybody(), promhttp.HandlerFor(g.cfg.Registry, promhttp.HandlerOpts{}))
 	return []route{
@@ -92,13 +92,14 @@ func (g health) nodeRoutes() []route {
 			handle: func(w http.ResponseWriter, r *http.Request) error {
 				w.Header().Set("Content-Type", rpc.MediaJSON)
 				w.Header().Set("Content-Length", strconv.Itoa(len(openAPI)))
-				_, _ = w.Write(openAPI) // a client that has gone needs no answer
+				_, _ = w.Write(openAPI) // an error means that the client has gone
 				return nil
 			}},
 	}
 }
 
-// read returns the state to answer a GET from: on the leader after a check of leadership, else (stale) what is here.
+// read returns the state for answering a GET: on the leader after verifying its leadership, else (stale) the local
+// one.
 func (g *ground) read(w http.ResponseWriter, r *http.Request) (*statecontext.State, error) {
 	if r.URL.Query().Get("consistency") != "stale" {
 		if err := g.cfg.Raft.ReadBarrier(r.Context()); err != nil {
@@ -117,11 +118,11 @@ func (g *ground) read(w http.ResponseWriter, r *http.Request) (*statecontext.Sta
 
 // Pages of lists.
 const (
-	DefaultPage = 1000 // entries, without ?limit=
+	DefaultPage = 1000 // entries without ?limit=
 	MaxPage     = 5000
 )
 
-// page reads ?limit=.
+// page parses ?limit=.
 func page(r *http.Request, preset, most int) (int, error) {
 	text := r.URL.Query().Get("limit")
 	if text == "" {
@@ -189,18 +190,18 @@ func (g indexes) describe(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// verbsOfIndexes are what POST does with an index.
+// verbsOfIndexes lists the actions of POST on an index.
 func verbsOfIndexes() []string { return []string{"scan", "count", "verify", "locate", "statistics"} }
 
-// readOfVerb is the answer to a GET that finds no index: a name may have a colon in it, but who asks for "n:scan" where
-// there is none of that name most likely has the wrong method.
+// readOfVerb returns the error of a GET that finds no index. A name may contain a colon, but a request for a missing
+// "n:scan" most likely has the wrong method.
 func readOfVerb(w http.ResponseWriter, r *http.Request, err error) error {
 	var p *rpc.Problem
 	ref := r.PathValue("ref")
 	at := strings.LastIndexByte(ref, ':')
 	if !errors.As(err, &p) || p.Code != errcode.UnknownIndex || at < 0 ||
 		!slices.Contains(verbsOfIndexes(), ref[at+1:]) ||
-		!strings.HasSuffix(r.URL.EscapedPath(), ref[at:]) { // who escapes the colon means a name
+		!strings.HasSuffix(r.URL.EscapedPath(), ref[at:]) { // an escaped colon is part of a name
 		return err
 	}
 	w.Header().Set("Allow", http.MethodPost)
@@ -209,16 +210,16 @@ func readOfVerb(w http.ResponseWriter, r *http.Request, err error) error {
 
 func etag(cas uint64) string { return `"` + strconv.FormatUint(cas, 10) + `"` }
 
-// progress is what the coordinator knows of builds; empty on a follower (a stale read).
+// progress returns the coordinator's progress of builds; empty on a follower (a stale read).
 func (g *ground) progress() map[index.ID]core.Progress { return g.coordination().Progress }
 
-// coordination is the coordinator's picture; empty on a follower.
+// coordination returns the coordinator's picture; empty on a follower.
 func (g *ground) coordination() *core.Status {
 	s, _ := g.cfg.Coordinator.Status()
 	return &s
 }
 
-// info is an index as the API shows it.
+// info converts an index to its API form.
 func info(x *statecontext.Index, now *core.Status) v1.IndexInfo {
 	d := &x.Definition
 	i := v1.IndexInfo{ID: d.ID, Name: d.Name, Bucket: d.Bucket, Scope: d.Member.Scope, Collection: d.Member.Collection,
@@ -242,7 +243,7 @@ func info(x *statecontext.Index, now *core.Status) v1.IndexInfo {
 	return i
 }
 
-// loadOf is what indexers report of each copy, as far as the leader can be asked here and now.
+// loadOf returns the indexers' reports of each copy, if the leader can be asked.
 func (g indexes) loadOf(ctx context.Context, x *statecontext.Index) (all []v1.CopyLoad) {
 	told, err := g.cfg.Coordinator.Copies(ctx, x.Topology.Copies)
 	if err != nil {
@@ -257,7 +258,7 @@ func (g indexes) loadOf(ctx context.Context, x *statecontext.Index) (all []v1.Co
 	return all
 }
 
-// splitOf tells of the index that is being built in the place of another one, nil when none is.
+// splitOf returns the successor that is being built for an index, nil if there is none.
 func splitOf(s *statecontext.State, d *index.Definition, now *core.Status) *v1.SplitInfo {
 	x := s.Successor(d)
 	if x == nil {
@@ -268,7 +269,7 @@ func splitOf(s *statecontext.State, d *index.Definition, now *core.Status) *v1.S
 		Definition: n.Statement, Cause: n.SplitCause}
 }
 
-// find resolves what a path names: an id, or bucket/name.
+// find resolves the index of a path: an id, or bucket/name.
 func (g *ground) find(s *statecontext.State, ref string) (*statecontext.Index, error) {
 	if bucket, name, named := strings.Cut(ref, "/"); named {
 		return g.byName(s, bucket, name)
@@ -294,7 +295,7 @@ func (g *ground) unknownName(bucket, name string) error {
 	return rpc.Refuse(errcode.UnknownIndex, "there is no index %q on bucket %q", name, bucket)
 }
 
-// status answers on any node, with what it knows; a follower asks the leader for what only that one knows.
+// status answers on any node with local data; a follower asks the leader for what only the leader has.
 func (g health) status(w http.ResponseWriter, r *http.Request) error {
 	s := g.cfg.Raft.State()
 	stale := r.URL.Query().Get("consistency") == "stale"
@@ -311,18 +312,18 @@ func (g health) status(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// role is what this node is in Raft's eyes.
+// role returns this node's role in Raft.
 func (g health) role() string {
 	if _, serving := g.cfg.Raft.Serving(); serving {
 		return "leader"
 	}
-	if l := g.cfg.Raft.Leader(); !l.Known || l.ID == g.cfg.Raft.ID() { // the latter: elected, and not yet able to serve
+	if l := g.cfg.Raft.Leader(); !l.Known || l.ID == g.cfg.Raft.ID() { // the latter: elected, but not ready to serve
 		return "candidate"
 	}
 	return "follower"
 }
 
-// localStatus is what this node's state tells, with the coordinator's knowledge where it leads.
+// localStatus returns the status from this node's state, with the coordinator's data if this node leads.
 func (g health) localStatus(ctx context.Context, s *statecontext.State) v1.Status {
 	st := v1.Status{ClusterID: s.ClusterID(), Version: version.Number, CAS: s.CAS(), Term: g.cfg.Raft.Term()}
 	st.FormatLevel, st.Limits, st.Restoring = s.FormatLevel(), s.Limits(), s.Staging() != nil
@@ -336,7 +337,7 @@ func (g health) localStatus(ctx context.Context, s *statecontext.State) v1.Statu
 		st.Leader.ID, st.Leader.REST = leader.ID, leader.REST
 	}
 	g.addManagers(ctx, s, &st)
-	if c, leads := g.cfg.Coordinator.Status(); leads { // asked once: it may begin or end meanwhile
+	if c, leads := g.cfg.Coordinator.Status(); leads { // read once: leadership may begin or end meanwhile
 		st.Coordinator, st.Indexes = c.Step, summary(s, &c)
 		addKnown(&c, &st)
 	} else {
@@ -348,7 +349,7 @@ func (g health) localStatus(ctx context.Context, s *statecontext.State) v1.Statu
 
 func (g health) addManagers(ctx context.Context, s *statecontext.State, st *v1.Status) {
 	st.Managers = []v1.ManagerStatus{}
-	servers, _ := g.cfg.Raft.Servers() // none: their roles are not known
+	servers, _ := g.cfg.Raft.Servers() // if there are none, roles are unknown
 	voters := map[string]bool{}
 	for _, v := range servers {
 		voters[v.ID] = v.Voter
@@ -385,10 +386,10 @@ func memberRole(voter bool) string {
 	return roleNonvoter
 }
 
-// roleNonvoter is of a manager that has no vote yet.
+// roleNonvoter is the role of a manager without a vote yet.
 const roleNonvoter = "nonvoter"
 
-// addSightings adds what the leader sees of the members: how far they are, and the way out for those that are gone.
+// addSightings adds the leader's view of the members: their progress, and advice about those that are gone.
 func (g health) addSightings(st *v1.Status) {
 	seen := g.cfg.Steward.Sightings()
 	last := uint64(0)
@@ -411,7 +412,7 @@ func (g health) addSightings(st *v1.Status) {
 	}
 }
 
-// roleWord says what may be done with an indexer, as plans of a rebalance do.
+// roleWord returns an indexer's role as used in rebalance plans.
 func roleWord(life liveness.Life, going bool) string {
 	switch {
 	case life == liveness.Offline:
@@ -422,7 +423,7 @@ func roleWord(life liveness.Life, going bool) string {
 	return rebalance.Serving.String()
 }
 
-// addKnown lists what has registered, and how it does, as the leader's coordinator knows it.
+// addKnown adds the registered components with their state, as the leader's coordinator knows it.
 func addKnown(c *core.Status, st *v1.Status) {
 	for _, p := range c.Projectors {
 		one := v1.ProjectorStatus{ID: p.ID, Admin: p.Admin, BootID: p.BootID, State: p.Life.String(),
@@ -455,7 +456,7 @@ func addKnown(c *core.Status, st *v1.Status) {
 	}
 }
 
-// addRegistered lists what has registered, where how it does is not known.
+// addRegistered adds the registered components if their state is not known.
 func addRegistered(s *statecontext.State, st *v1.Status) {
 	for p := range s.Projectors() {
 		st.Projectors = append(st.Projectors, v1.ProjectorStatus{ID: p.ID, Admin: p.Admin, BootID: p.BootID,
@@ -488,7 +489,7 @@ func (g indexes) state(w http.ResponseWriter, r *http.Request) error {
 	}
 	if r.URL.Query().Get("format") == "text" {
 		if id, ok := r.Context().Value(identityKey{}).(*auth.Identity); ok && id.Role < statecontext.UserAdmin {
-			s = s.WithoutUsers() // who there is, administrators are told only
+			s = s.WithoutUsers() // only administrators may see users
 		}
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = w.Write([]byte(statecontext.Describe(s))) // a client that has gone needs no answer
@@ -510,7 +511,7 @@ func (g components) readIndex(w http.ResponseWriter, r *http.Request) error {
 
 type readIndexReply struct {
 	Index uint64 `json:"index"`
-	Users bool   `json:"users,omitempty"` // the cluster has, or had, some
+	Users bool   `json:"users,omitempty"` // the cluster has or had users
 }
 
 // bootstrap tells other managers of a new cluster about this one.

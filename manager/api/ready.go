@@ -15,31 +15,31 @@ import (
 	"tidemark/wire"
 )
 
-// CodeUnready is the code of /readyz while there is a leader and this manager cannot serve all the same.
+// CodeUnready is the code of /readyz if there is a leader but this manager cannot serve.
 const CodeUnready = errcode.NotReady
 
-// Codes of reasons that this package finds; the others are of package consensus.
+// Reason codes of this package; the others are those of package consensus.
 const (
 	reasonNoCluster = rpc.ReasonNoCluster
 	reasonBehind    = "not_caught_up"
 )
 
 const (
-	// readyPatience bounds the question to the leader how far this manager should be.
+	// readyPatience limits the request for the leader's log index.
 	readyPatience = time.Second
 	// readyLag is how many log entries a ready manager may be behind; a linearizable read waits for them anyway.
 	readyLag = 1024
 )
 
-// healthz is 200 while the process lives.
+// healthz answers 200 while the process is alive.
 func (g health) healthz(w http.ResponseWriter, r *http.Request) error {
 	reasons, _ := g.reasons(g.cfg.Raft.State())
 	rpc.Write(w, r, http.StatusOK, v1.Health{Status: "ok", Node: g.cfg.Name, NotReady: reasons})
 	return nil
 }
 
-// readyz is 200 when this node can serve: it belongs to a cluster, knows a leader that has announced itself, has caught
-// up with it, and its disk is well. Else the problem lists what is in the way.
+// readyz answers 200 if this node can serve: it belongs to a cluster, knows a leader that has announced itself, has
+// caught up with it, and its disk works. Otherwise the problem lists the reasons.
 func (g health) readyz(w http.ResponseWriter, r *http.Request) error {
 	s := g.cfg.Raft.State()
 	reasons, leader := g.reasons(s)
@@ -65,7 +65,7 @@ func (g health) readyz(w http.ResponseWriter, r *http.Request) error {
 	return p
 }
 
-// reasons says what keeps this manager from being ready, as far as it knows without asking anybody, and who leads.
+// reasons returns why this manager is not ready, as far as it can tell by itself, and the leader.
 func (g health) reasons(s *statecontext.State) (reasons []rpc.Reason, leader wire.Leader) {
 	empty, noLeader := s.ClusterID() == "", false
 	if empty {
@@ -90,7 +90,7 @@ func (g health) reasons(s *statecontext.State) (reasons []rpc.Reason, leader wir
 	return reasons, leader
 }
 
-// behind asks the leader how far the log goes, and says what this manager lacks; empty when it has caught up.
+// behind asks the leader for its log index, and describes what this manager lacks; "" if it has caught up.
 func (g health) behind(ctx context.Context, leader wire.Leader) string {
 	ctx, cancel := context.WithTimeout(ctx, readyPatience)
 	defer cancel()
@@ -104,7 +104,7 @@ func (g health) behind(ctx context.Context, leader wire.Leader) string {
 	return ""
 }
 
-// look asks a manager how it is: whether it answers, and what keeps it from being ready.
+// look asks a manager for its health: whether it answers, and why it is not ready.
 func (g health) look(ctx context.Context, rest string) (alive bool, notReady []wire.Reason) {
 	if rest == g.cfg.REST {
 		notReady, _ = g.reasons(g.cfg.Raft.State())

@@ -16,7 +16,7 @@ import (
 	"tidemark/statecontext"
 )
 
-// maxPlanBytes bounds a plan that is sent to be run.
+// maxPlanBytes limits the size of a plan in a request.
 const maxPlanBytes = 32 << 20
 
 func (g rebalances) rebalanceRoutes() []route {
@@ -94,10 +94,10 @@ func (g rebalances) listRebalances(w http.ResponseWriter, r *http.Request) error
 	return nil
 }
 
-// mostSplits is how many splits are listed beside the rebalances.
+// mostSplits limits the splits listed beside the rebalances.
 const mostSplits = 100
 
-// runningSplits lists the splits that are under way, and says how many more there are.
+// runningSplits returns the running splits, and the number of those beyond mostSplits.
 func runningSplits(s *statecontext.State, now *core.Status) (all []v1.RunningSplit, more int) {
 	for x := range s.Indexes() {
 		d := &x.Definition
@@ -122,7 +122,7 @@ func (g rebalances) getRebalance(w http.ResponseWriter, r *http.Request) error {
 	return g.writeRebalance(w, r, http.StatusOK, s)
 }
 
-// writeRebalance shows the one that the path names.
+// writeRebalance answers with the rebalance of the path.
 func (g rebalances) writeRebalance(w http.ResponseWriter, r *http.Request, status int, s *statecontext.State) error {
 	id, err := rebalanceID(r)
 	if err != nil {
@@ -157,7 +157,7 @@ func rebalanceID(r *http.Request) (uint64, error) {
 	return id, nil
 }
 
-// rebalanceInfo adds how far it is.
+// rebalanceInfo adds the progress of a rebalance.
 func (g rebalances) rebalanceInfo(x *statecontext.RebalanceJob) v1.RebalanceInfo {
 	info := v1.RebalanceInfo{RebalanceJob: *x}
 	if x.Phase.Over() {

@@ -20,7 +20,7 @@ import (
 const (
 	defaultScans = 200
 	maxScans     = 1000
-	// scansPatience is how long all indexers together are waited for.
+	// scansPatience limits the wait for all indexers together.
 	scansPatience = 2 * time.Second
 )
 
@@ -103,10 +103,10 @@ func (g running) slowScans(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// maxSlowFrom is the longest time from which on a scan may be slow, in milliseconds.
+// maxSlowFrom is the longest threshold for slow scans, in milliseconds.
 const maxSlowFrom = int64(time.Hour / time.Millisecond)
 
-// slowFrom tells all indexers, side by side, from when on scans are slow.
+// slowFrom sets the threshold for slow scans on all indexers, in parallel.
 func (g running) slowFrom(w http.ResponseWriter, r *http.Request) error {
 	var req v1.SlowFromRequest
 	if err := rpc.Read(r, &req); err != nil {
@@ -135,7 +135,7 @@ func (g running) slowFrom(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// tellIndexers returns what came of it at each.
+// tellIndexers returns the outcome at each indexer.
 func (g running) tellIndexers(ctx context.Context, indexers []indexerAt, req *wire.SlowFrom) []error {
 	ctx, cancel := context.WithTimeout(ctx, scansPatience)
 	defer cancel()
@@ -152,7 +152,7 @@ func scansPage(r *http.Request) (limit int, err error) {
 	return page(r, defaultScans, maxScans)
 }
 
-// scanAsked adds the index's name, as far as this manager knows it.
+// scanAsked adds the index's name, if this manager's state has it.
 func scanAsked(s *statecontext.State, indexer string, w *wire.ScanAsked) v1.ScanAsked {
 	c := v1.ScanAsked{ID: w.ID, Indexer: indexer, Index: w.Index, Op: w.Op, User: w.User, RequestID: w.RequestID,
 		SinceMS: w.SinceMS, Consistency: w.Consistency, Stability: w.Stability, Bounds: w.Bounds}
@@ -163,10 +163,11 @@ func scanAsked(s *statecontext.State, indexer string, w *wire.ScanAsked) v1.Scan
 	return c
 }
 
-// indexerAt is an indexer that is asked.
+// indexerAt is the name and address of an indexer to ask.
 type indexerAt struct{ name, admin string }
 
-// indexersOf lists indexers, one for each address: of two registrations with one, a process answers for both.
+// indexersOf returns the indexers, one per address: if two registrations share one, a single process answers for
+// both.
 func indexersOf(s *statecontext.State) (all []indexerAt) {
 	for i := range s.Indexers() {
 		if !slices.ContainsFunc(all, func(o indexerAt) bool { return o.admin == i.Admin }) {
@@ -176,7 +177,7 @@ func indexersOf(s *statecontext.State) (all []indexerAt) {
 	return all
 }
 
-// askScans asks indexers side by side, with one deadline. Who has not answered by then is named.
+// askScans asks indexers in parallel, with one deadline, and returns the names of those that did not answer.
 func (g running) askScans(ctx context.Context, indexers []indexerAt, running, slow int) (told []*wire.IndexerScans,
 	unheard []v1.UnheardIndexer) {
 	ctx, cancel := context.WithTimeout(ctx, scansPatience)
@@ -200,7 +201,7 @@ func (g running) askScans(ctx context.Context, indexers []indexerAt, running, sl
 	return told, unheard
 }
 
-// cancelScan ends a scan at the indexer that its id names.
+// cancelScan ends a scan at the indexer named in its id.
 func (g running) cancelScan(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	name := id[:max(strings.LastIndexByte(id, '.'), 0)]
@@ -216,8 +217,9 @@ func (g running) cancelScan(w http.ResponseWriter, r *http.Request) error {
 		"/v1/scans shows it", id)
 }
 
-// cancelAt asks all indexers of a name at once, of which one may be registered a second time, with another address. An
-// error is that nobody has ended the scan: of one that gives no answer rather than of one that does not know it.
+// cancelAt asks all indexers of a name at once; one may be registered twice, at different addresses. It returns an
+// error if none has ended the scan: rather that of one that did not answer than that of one that does not know the
+// scan.
 func (g running) cancelAt(ctx context.Context, named []indexerAt, req *wire.CancelScan) error {
 	ctx, cancel := context.WithTimeout(ctx, scansPatience)
 	defer cancel()

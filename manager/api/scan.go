@@ -26,13 +26,13 @@ import (
 	"tidemark/wire"
 )
 
-// scans passes scans, counts and verifications on to indexers.
+// scans forwards scans, counts and verifications to indexers.
 type scans struct {
 	*access
 	ways *rpc.Client // to the indexers
-	// alive returns which indexers are silent, by probes on connections of their own.
+	// alive detects silent indexers, by probes on connections of their own.
 	alive  *detector.Detector
-	places *rpc.Places // of scans that are passed on
+	places *rpc.Places // limits the scans in progress
 }
 
 func (g *scans) scanRoutes() []route {
@@ -74,7 +74,7 @@ func (g *scans) scanRoutes() []route {
 	}
 }
 
-// getJSON reads another manager's answer, which it is asked for by way of c.
+// getJSON sends a GET to another manager through c, and decodes its answer.
 func getJSON[T any](ctx context.Context, g *ground, c *rpc.Client, url string) (*T, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
@@ -101,8 +101,7 @@ func getJSON[T any](ctx context.Context, g *ground, c *rpc.Client, url string) (
 	return v, json.Unmarshal(b, v)
 }
 
-// howFar asks the leader how far its log goes. One that does not answer may be gone: there is none, until there is
-// another one.
+// howFar asks the leader for its log index. If the leader does not answer, the error is that there is no leader.
 func (g *ground) howFar(ctx context.Context, leader wire.Leader) (*readIndexReply, error) {
 	reply, err := getJSON[readIndexReply](ctx, g, g.readIndex, leader.REST+"/v1/readindex")
 	if err != nil && ctx.Err() == nil && !errors.As(err, new(*rpc.Problem)) {
@@ -125,13 +124,13 @@ func (g *ground) catchUp(ctx context.Context) error {
 		return err
 	}
 	if reply.Users {
-		g.closed.Store(true) // also where this manager cannot take in who they are
+		g.closed.Store(true) // even if this manager cannot receive them
 	}
 	return g.cfg.Raft.WaitApplied(ctx, reply.Index)
 }
 
-// ready finds an index that can be scanned. What this node knows is enough when it says yes: a ready index stays ready
-// or is refused by its hosts. When it says no, the answer is checked against the leader's state.
+// ready finds an index that can be scanned. If this node's state has it as ready that is sufficient: it stays ready,
+// or its hosts refuse the scan. Otherwise the leader's state decides.
 func (g *scans) ready(ctx context.Context, ref string) (*statecontext.Index, error) {
 	x, err := g.find(g.cfg.Raft.State(), ref)
 	if err == nil && x.Definition.State == index.Maintenance {
@@ -160,7 +159,7 @@ func (g *scans) ready(ctx context.Context, ref string) (*statecontext.Index, err
 	return nil, rpc.Refuse(errcode.IndexNotReady, "index %s on %s %s (state %s)", d.Name, d.Keyspace(), what, d.State)
 }
 
-// scan passes a scan or count on to an indexer, and verify a verification.
+// scan forwards a scan or count to an indexer; verify does so with a verification.
 func (g *scans) scan(w http.ResponseWriter, r *http.Request) error {
 	return g.passOn(w, r, &v1.ScanRequest{})
 }
@@ -172,9 +171,9 @@ func (g *scans) verify(w http.ResponseWriter, r *http.Request) error {
 	return g.passOn(w, r.WithContext(ctx), &v1.VerifyRequest{})
 }
 
-// passOn returns a request, whose body must be as v, to an indexer, which coordinates what it asks for, and streams its
-// answer. An indexer that cannot be reached, says that it cannot serve now, or is silent while another one is not
-// (package detector), is followed by the next one.
+// passOn forwards a request, whose body must decode into v, to an indexer, which coordinates its execution, and
+// streams the answer. If the indexer cannot be reached, refuses to serve now, or is silent while another one is not
+// (package detector), the next one is asked.
 func (g *scans) passOn(w http.ResponseWriter, r *http.Request, v any) error {
 	body, err := scanBody(r, v)
 	if err != nil {
@@ -187,16 +186,17 @@ func (g *scans) passOn(w http.ResponseWriter, r *http.Request, v any) error {
 	action := r.URL.Path[strings.LastIndexByte(r.URL.Path, ':'):]
 	ask := &question{index: x, action: action, body: body, places: action == scanAction,
 		session: strings.Join(r.Header.Values(scanport.HeaderSession), ",")}
-	if ask.places { // the client goes on with what another manager, or this one before, has given it
+	if ask.places { // the client may continue an answer that it got through another manager, or this one
 		ask.resume, ask.tells = r.Header.Get(scanport.HeaderResume), r.Header.Get(scanport.HeaderPlaces) == "true"
 	}
 	ask.again = func() (*statecontext.Index, error) {
-		// The name may be another index's by now, after a split, and this manager behind. Without a leader, what it knows.
+		// After a split the name may belong to another index, and this manager may be behind. Without a leader, its own
+		// state is used.
 		_ = g.catchUp(r.Context())
 		return g.ready(r.Context(), r.PathValue("ref"))
 	}
 	ask.there = func(ctx context.Context) bool {
-		_ = g.catchUp(ctx) // without a leader, what this manager knows
+		_ = g.catchUp(ctx) // without a leader, this manager's state is used
 		x := g.cfg.Raft.State().Index(ask.index.Definition.ID)
 		return x != nil && x.Definition.State != index.Dropping
 	}
@@ -210,13 +210,13 @@ func (g *scans) passOn(w http.ResponseWriter, r *http.Request, v any) error {
 	return g.pass(r.Context(), w, resp, ask)
 }
 
-// isBehind reports whether an answer may be that of an indexer which has not heard yet what it has of an index.
+// isBehind reports whether an answer may come from an indexer that does not know yet which copies of an index it has.
 func isBehind(resp *http.Response) bool {
 	return resp.StatusCode == http.StatusConflict || resp.StatusCode == http.StatusNotFound
 }
 
-// askReady asks indexers as askOne does. When they have not heard yet that the index is ready, or that they hold it,
-// they are asked again, for behindPatience, once q.again has looked up which index it is.
+// askReady asks indexers like askOne. If they do not know yet that the index is ready, or that they hold it, it asks
+// again for behindPatience, each time after q.again has resolved the index anew.
 func (g *scans) askReady(ctx context.Context, q *question, addrs func(*statecontext.Index) []string) (*http.Response,
 	error) {
 	for deadline := g.now().Add(behindPatience); ; {
@@ -243,7 +243,7 @@ func (g *scans) askReady(ctx context.Context, q *question, addrs func(*statecont
 	}
 }
 
-// pass passes an answer on.
+// pass sends an answer to the client.
 func (g *scans) pass(ctx context.Context, w http.ResponseWriter, resp *http.Response, q *question) error {
 	if resp.StatusCode == http.StatusOK && q.action != verifyAction {
 		return g.passRows(ctx, w, resp, q, g.placedNow)
@@ -252,35 +252,35 @@ func (g *scans) pass(ctx context.Context, w http.ResponseWriter, resp *http.Resp
 	return stream(ctx, w, resp)
 }
 
-// An indexer learns a moment after the managers that an index is ready; where the leader has died in this moment, once
-// there is another one. Until then it is asked again, as long as a scan waits for what it is to show.
+// An indexer learns a moment after the managers that an index is ready; if the leader dies in that moment, only from
+// the next one. Until then it is asked again, for as long as a scan may wait for its timestamp.
 const (
 	behindPatience = scan.DefaultWait
 	behindPause    = 20 * time.Millisecond
 )
 
-// question is what an indexer is asked.
+// question is a request to an indexer.
 type question struct {
 	index  *statecontext.Index
 	action string
 	body   []byte
-	places bool   // of an answer of rows: where it can be gone on with is wanted
-	tells  bool   // who asked wants the places, too
-	resume string // where it goes on; "": it begins
+	places bool   // of an answer of rows: request places at which it can be continued
+	tells  bool   // the client wants the places, too
+	resume string // the place to continue at; "": begin
 	again  func() (*statecontext.Index, error)
-	there  func(context.Context) bool // the index still is, whatever has its name
-	// of the session that asks, beside those in the body
+	there  func(context.Context) bool // reports whether the index still exists, under any name
+	// the client's session tokens, besides those in the body
 	session string
 }
 
-// What indexers are asked for.
+// Actions of indexers.
 const (
 	scanAction   = ":scan"
 	verifyAction = ":verify"
 )
 
-// askOne returns the answer of the first indexer that can be reached and is not too busy. One that has waited in vain
-// for as long as a scan waits has asked all the others: none of them is asked again.
+// askOne returns the answer of the first indexer that can be reached and is not too busy. If an indexer has waited in
+// vain for as long as a scan may wait, the others have been asked by it: none of them is asked again.
 func (g *scans) askOne(ctx context.Context, q *question, addrs []string) (*http.Response, error) {
 	d := &q.index.Definition
 	name := d.Name + " on " + d.Keyspace().String()
@@ -300,7 +300,7 @@ func (g *scans) askOne(ctx context.Context, q *question, addrs []string) (*http.
 		case err != nil && !refused:
 			last = rpc.Refuse(errcode.Unavailable, "no indexer that holds index %s can be reached, asked last was %s: %v: see "+
 				"cluster status", name, addr, err)
-		case err != nil: // what one that was reached has said tells more
+		case err != nil: // the answer of one that was reached is more useful
 		case resp.StatusCode == http.StatusServiceUnavailable,
 			q.resume != "" && isBehind(resp):
 			last, refused = rpc.ReadProblem(resp), true
@@ -312,8 +312,8 @@ func (g *scans) askOne(ctx context.Context, q *question, addrs []string) (*http.
 	return nil, q.replaced(ctx, last)
 }
 
-// replaced makes of a refusal to go on with an index the one that says what to do: the index is no more, and an
-// application that asks by name has another index of it since a split, or its copies are elsewhere.
+// replaced converts a refusal to continue with an index into an error with advice: the index no longer exists, as
+// after a split, when its name belongs to another index, or its copies have moved.
 func (q *question) replaced(ctx context.Context, err error) error {
 	var p *rpc.Problem
 	if q.resume == "" || !errors.As(err, &p) || p.Code != errcode.IndexNotHosted {
@@ -328,7 +328,7 @@ func (q *question) replaced(ctx context.Context, err error) error {
 		"anew: %v", d.ID, d.Name, d.Keyspace(), what, err)
 }
 
-// scanBody reads a body and checks it against v; none at all is the whole index.
+// scanBody reads a body and checks it against v; an empty one means the whole index.
 func scanBody(r *http.Request, v any) ([]byte, error) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -340,7 +340,7 @@ func scanBody(r *http.Request, v any) ([]byte, error) {
 	return body, rpc.ReadJSON(body, v)
 }
 
-// scanners lists the scan addresses of the indexers that hold the index, in random order.
+// scanners returns the scan addresses of the indexers that hold the index, in random order.
 func (g *scans) scanners(x *statecontext.Index) (addrs []string) {
 	s := g.cfg.Raft.State()
 	for _, n := range x.Topology.Servers() {
@@ -352,10 +352,10 @@ func (g *scans) scanners(x *statecontext.Index) (addrs []string) {
 	return slices.Compact(addrs)
 }
 
-// probesAtOnce bounds the connections to one indexer that are only used to see whether it lives.
+// probesAtOnce limits the connections to one indexer that are only used for probes.
 const probesAtOnce = 2
 
-// ask asks one of several indexers. The answer's body ends when its indexer is silent.
+// ask sends the request to one of several indexers. The answer's body ends when the indexer is silent.
 func (g *scans) ask(ctx context.Context, addr string, all []string, q *question) (*http.Response, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	path := "/v1/indexes/" + q.index.Definition.ID.String() + q.action
@@ -397,7 +397,7 @@ func (g *scans) ask(ctx context.Context, addr string, all []string, q *question)
 	return resp, nil
 }
 
-// watched ends its request when it is closed.
+// watched cancels its request when it is closed.
 type watched struct {
 	detector.Body
 	end func()
@@ -409,9 +409,9 @@ func (w *watched) Close() error {
 	return w.Body.Close()
 }
 
-// stream passes an answer of lines on as it comes; a short one, whose length was told, in one piece. When it is cut its
-// last line says why, and half a line before that is left out; where half of a long one has gone already our answer is
-// cut, too: a client must not take it for an end.
+// stream forwards an answer of lines as it arrives; a short one of known length in one piece. If it breaks off, its
+// last line is the reason, and a preceding partial line is left out; if a part of a long line was sent already, the
+// connection is cut, so that the client does not mistake that for the end.
 func stream(ctx context.Context, w http.ResponseWriter, resp *http.Response) error {
 	for _, h := range []string{"Content-Type", "Retry-After"} {
 		if v := resp.Header.Get(h); v != "" {
@@ -422,27 +422,27 @@ func stream(ctx context.Context, w http.ResponseWriter, resp *http.Response) err
 	if n := resp.ContentLength; n > 0 && n <= pieceOfAnswer {
 		body := make([]byte, n)
 		if _, err := io.ReadFull(resp.Body, body); err != nil {
-			return cutShort(ctx, err) // nothing has gone yet
+			return cutShort(ctx, err) // nothing was sent yet
 		}
 		w.Header().Set("Content-Length", strconv.FormatInt(n, 10))
-		_ = control.SetWriteDeadline(time.Now().Add(rowsPatience)) // a client that takes nothing is let go
+		_ = control.SetWriteDeadline(time.Now().Add(rowsPatience)) // a client that accepts nothing is disconnected
 		w.WriteHeader(resp.StatusCode)
-		_, _ = w.Write(body) // the client has gone: nobody is left to tell
+		_, _ = w.Write(body) // an error means that the client has gone
 		return nil
 	}
 	w.WriteHeader(resp.StatusCode)
 	return relay(ctx, w, control, resp.Body)
 }
 
-// relay passes the rest of an answer on as it comes, by whole lines where they are not too long, and ends it with a
-// line that says so when it breaks off between two.
+// relay forwards the rest of an answer as it arrives, by whole lines unless they are too long. If it breaks off
+// between two lines, it sends a line with the reason.
 func relay(ctx context.Context, w io.Writer, control *http.ResponseController, from io.Reader) error {
 	send := func(b []byte) bool {
 		_ = control.SetWriteDeadline(time.Now().Add(rowsPatience))
 		_, err := w.Write(b)
 		return err == nil // else the client has gone
 	}
-	held, midway := make([]byte, 0, pieceOfAnswer), false // of a line that has not come whole; a part of it has gone
+	held, midway := make([]byte, 0, pieceOfAnswer), false // a partial line; midway: a part of it was sent
 	for {
 		n, err := from.Read(held[len(held):cap(held)])
 		held = held[:len(held)+n]
@@ -466,7 +466,7 @@ func relay(ctx context.Context, w io.Writer, control *http.ResponseController, f
 			_ = control.SetWriteDeadline(time.Now().Add(rowsPatience)) // the server writes the end
 			return nil
 		case err != nil && midway:
-			panic(http.ErrAbortHandler) // net/http's way to cut the connection
+			panic(http.ErrAbortHandler) // cuts the connection in net/http
 		case err != nil:
 			p := cutShort(ctx, err)
 			line, _ := json.Marshal(v1.VerifyLine{Error: &v1.VerifyFailure{Code: p.Code, Detail: p.Detail}}) // of strings
@@ -478,7 +478,7 @@ func relay(ctx context.Context, w io.Writer, control *http.ResponseController, f
 	}
 }
 
-// cutShort tells a client why an answer has no end.
+// cutShort returns the reason why an answer is incomplete.
 func cutShort(ctx context.Context, err error) *rpc.Problem {
 	if p := (*rpc.Problem)(nil); errors.As(context.Cause(ctx), &p) {
 		return p
@@ -490,8 +490,8 @@ func cutShort(ctx context.Context, err error) *rpc.Problem {
 		"the answer was cut off before its end, ask again: the indexer that gave it: %v", err)
 }
 
-// pieceOfAnswer is how many bytes of an answer are passed on at once.
+// pieceOfAnswer is the number of bytes forwarded at a time.
 const pieceOfAnswer = 64 << 10
 
-// rowsPatience is how long a client may take no rows.
+// rowsPatience is how long a client may accept no rows.
 const rowsPatience = 30 * time.Second

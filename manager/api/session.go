@@ -16,12 +16,12 @@ import (
 	"tidemark/statecontext"
 )
 
-// HeaderConsole is set by pages of the console. A session's cookie counts only beside it: a page of another site can
-// make a browser send the cookie, never the header.
+// HeaderConsole is set by pages of the console. A session's cookie is accepted only together with it: a page of
+// another site can make a browser send the cookie, but never the header.
 const HeaderConsole = "Tidemark-Console"
 
-// SessionTime is how long a session lasts from the login on. It is a token of its user's whose secret is in a cookie,
-// so that any manager knows it; how many there are, and when they end, package statecontext decides.
+// SessionTime is how long a session lasts after the login. A session is a token of its user whose secret is in a
+// cookie, so that any manager accepts it; package statecontext limits their number and ends them.
 const SessionTime = 8 * time.Hour
 
 func (g sessions) sessionRoutes() []route {
@@ -42,7 +42,8 @@ func (g sessions) sessionRoutes() []route {
 	}
 }
 
-// cookieName is of this cluster, since cookies do not tell ports apart. Browsers take the prefix by TLS only.
+// cookieName returns the cookie's name, which includes the cluster since cookies are shared between ports. Browsers
+// accept the prefix __Host- only with TLS.
 func (g *access) cookieName() string {
 	name := "tidemark-" + cmp.Or(g.cfg.Raft.ClusterID(), "session")
 	if g.cfg.TLS != nil {
@@ -51,7 +52,7 @@ func (g *access) cookieName() string {
 	return name
 }
 
-// sessionCookie is for a secret, or with "" the one that removes it.
+// sessionCookie returns the cookie for a secret, or, with "", the one that removes it.
 func (g sessions) sessionCookie(secret string) *http.Cookie {
 	c := &http.Cookie{Name: g.cookieName(), Value: secret, Path: "/", MaxAge: int(SessionTime.Seconds()), HttpOnly: true,
 		Secure: g.cfg.TLS != nil, SameSite: http.SameSiteStrictMode}
@@ -61,8 +62,8 @@ func (g sessions) sessionCookie(secret string) *http.Cookie {
 	return c
 }
 
-// takeSession puts the token of a session's cookie where tokens stand, for a request of a page that this manager has
-// served and that shows no other credentials.
+// takeSession copies the token of a session's cookie into the Authorization header, for requests of pages of this
+// manager that have no other credentials.
 func (g *access) takeSession(r *http.Request) {
 	if r.Header.Get(HeaderConsole) == "" || r.Header.Get("Authorization") != "" {
 		return
@@ -80,10 +81,10 @@ func (g sessions) whoami(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// whoIs describes who was let in.
+// whoIs describes the authenticated caller.
 func (g sessions) whoIs(ctx context.Context) v1.WhoAmI {
 	id, ok := ctx.Value(identityKey{}).(*auth.Identity)
-	if !ok { // nobody is asked who he is
+	if !ok { // authentication is off
 		return v1.WhoAmI{Name: rpc.Anonymous, Role: statecontext.UserAdmin.String(), By: v1.ByNothing}
 	}
 	who := v1.WhoAmI{Name: id.Name, Role: id.Role.String(), By: v1.ByCertificate, Users: g.authRequired()}
@@ -124,7 +125,7 @@ func (g sessions) beginSession(w http.ResponseWriter, r *http.Request) error {
 		CreatedMS: now.UnixMilli(), ExpiresMS: now.Add(SessionTime).UnixMilli(), ModifiedCAS: id.Modified()}
 	err = g.proposeToken(r.Context(), &statecontext.PutToken{Token: x})
 	switch {
-	case errors.Is(err, errcode.CASMismatch): // it was the right password when it was looked at
+	case errors.Is(err, errcode.CASMismatch): // the password was changed since it was checked
 		return rpc.Refuse(errcode.Unauthenticated, "%v", err)
 	case err != nil:
 		return err
@@ -152,7 +153,7 @@ func (g sessions) endSession(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// endToken removes a token; one that has gone already is no error.
+// endToken removes a token; a missing one is not an error.
 func (g sessions) endToken(ctx context.Context, id string) error {
 	err := g.proposeToken(ctx, &statecontext.RemoveToken{ID: id})
 	if errors.Is(err, errcode.UnknownToken) {
@@ -161,7 +162,7 @@ func (g sessions) endToken(ctx context.Context, id string) error {
 	return err
 }
 
-// proposeToken writes a change of tokens that no retry asks about.
+// proposeToken commits a change of tokens, without a request in the ledger.
 func (g sessions) proposeToken(ctx context.Context, body statecontext.Body) error {
 	res, err := g.cfg.Raft.Propose(ctx, statecontext.Command{Body: body})
 	if err != nil {

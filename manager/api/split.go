@@ -21,25 +21,25 @@ import (
 )
 
 const (
-	// sampledInAll is how many entries of an index are looked at, or wire.MaxSampled of each slice where these are
-	// fewer, or leastSampled where these are more.
+	// sampledInAll is how many entries of an index are sampled in total, within leastSampled and wire.MaxSampled per
+	// slice.
 	sampledInAll = 1 << 20
 	leastSampled = 1 << 12
-	// keysInAll and keyBytesInAll bound the answers of all slices together, leastKeys those of one from below.
+	// keysInAll and keyBytesInAll limit the answers of all slices together; leastKeys is the minimum per answer.
 	keysInAll     = 1 << 18
 	leastKeys     = 1 << 8
 	keyBytesInAll = 32 << 20
 	// sampledAtOnce is how many slices of an index are sampled at a time.
 	sampledAtOnce = 4
-	// samplePatience is for how long one indexer is waited for that is asked for one slice, at most; see turn.
+	// samplePatience limits the wait for one indexer and slice; see turn.
 	samplePatience = 20 * time.Second
-	// sampleAgain is the pause before copies are asked again of which none serves.
+	// sampleAgain is the pause before copies are asked again if none of them serves.
 	sampleAgain = 100 * time.Millisecond
 )
 
-// Quantiles asks the indexers of an index how its leading keys are spread, for so long at most, and returns those that
-// cut it into n parts of as many entries, about: Cuts.Error says how exact that is. Errors are *rpc.Problem, or wrap
-// partition.ErrDefinition.
+// Quantiles asks the indexers of an index for the distribution of its leading keys, within the given time, and
+// returns keys that cut it into n parts of about equal size; Cuts.Error is the accuracy. Errors are *rpc.Problem, or
+// wrap partition.ErrDefinition.
 func (a *API) Quantiles(ctx context.Context, x *statecontext.Index, n int,
 	within time.Duration) (partition.Cuts, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
@@ -56,7 +56,7 @@ func (a *API) Quantiles(ctx context.Context, x *statecontext.Index, n int,
 	return partition.Quantiles(samplesOf(of), n)
 }
 
-// samplesOf are the samples of answers that have come.
+// samplesOf converts answers to samples.
 func samplesOf(of []*wire.SampleReply) []partition.Sample {
 	all := make([]partition.Sample, len(of))
 	for i, r := range of {
@@ -65,12 +65,12 @@ func samplesOf(of []*wire.SampleReply) []partition.Sample {
 	return all
 }
 
-// loadFor is for how long it is looked which entries of a hot slice are written and read.
+// loadFor is how long the writes and reads of a hot slice are observed.
 const loadFor = 5 * time.Second
 
 // Loads asks the indexers of an index, each for some seconds, which leading keys of some slices are written and read,
-// and returns the values that cut each slice into parts of as much of that, about: Cuts.Of says of how many entries.
-// What comes to all copies of a slice counts; all have to answer. Errors are as Quantiles has them.
+// and returns values that cut each slice into parts of about equal load; Cuts.Of is the number of entries observed.
+// The load of all copies of a slice counts; all must answer. Errors are those of Quantiles.
 func (a *API) Loads(ctx context.Context, x *statecontext.Index, hot []rebalance.Hot,
 	within time.Duration) ([]partition.Cuts, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
@@ -80,7 +80,7 @@ func (a *API) Loads(ctx context.Context, x *statecontext.Index, hot []rebalance.
 	s.ask.LoadMS = loadFor.Milliseconds()
 	all, cuts := make([][]*wire.SampleReply, len(hot)), make([]partition.Cuts, len(hot))
 	var mu sync.Mutex
-	g, ctx := errgroup.WithContext(ctx) // nobody reads anything for it: all at once
+	g, ctx := errgroup.WithContext(ctx) // the indexers only observe: all at once
 	for _, c := range x.Topology.Copies {
 		i := slices.IndexFunc(hot, func(h rebalance.Hot) bool { return h.Slice == c.Slice })
 		if i < 0 || c.State != partition.Allocated {
@@ -109,7 +109,7 @@ func (a *API) Loads(ctx context.Context, x *statecontext.Index, hot []rebalance.
 	return cuts, nil
 }
 
-// sampling is the question of an index whose indexers are asked.
+// sampling returns a sampling of an index.
 func (g *ground) sampling(x *statecontext.Index, within time.Duration) *sampling {
 	s := &sampling{ground: g, until: time.Now().Add(within), addrs: map[index.NodeID]string{},
 		silent: map[index.NodeID]bool{}, ask: askOf(max(int(x.Topology.Layout.Partitions), 1))}
@@ -119,25 +119,25 @@ func (g *ground) sampling(x *statecontext.Index, within time.Duration) *sampling
 	return s
 }
 
-// sampling is the question how the keys of an index are spread.
+// sampling samples the keys of an index.
 type sampling struct {
 	*ground
 	until time.Time
-	ask   wire.SampleRequest // of each slice
+	ask   wire.SampleRequest // per slice
 	addrs map[index.NodeID]string
 
 	mu     sync.Mutex
-	silent map[index.NodeID]bool // that have not answered: they are asked last
+	silent map[index.NodeID]bool // indexers that did not answer: they are asked last
 }
 
-// askOf is what each of so many slices is asked for.
+// askOf returns the request per slice, for so many slices.
 func askOf(parts int) wire.SampleRequest {
 	return wire.SampleRequest{Wanted: min(max(sampledInAll/parts, leastSampled), wire.MaxSampled),
 		Keys:  min(max(keysInAll/parts, leastKeys), wire.MaxSampleKeys),
 		Bytes: min(keyBytesInAll/parts, wire.MaxSampleBytes)}
 }
 
-// all asks for each slice.
+// all samples each slice.
 func (s *sampling) all(ctx context.Context, x *statecontext.Index) ([]*wire.SampleReply, error) {
 	copies := make([][]partition.Copy, x.Topology.Layout.Partitions)
 	for _, c := range x.Topology.Copies {
@@ -160,8 +160,8 @@ func (s *sampling) all(ctx context.Context, x *statecontext.Index) ([]*wire.Samp
 	return of, g.Wait()
 }
 
-// one asks for one slice, of which there are these copies, until one of them serves: where none does, they are being
-// moved, rolled back or opened.
+// one samples one slice with the given copies, until one of them serves: while none does, they are being moved,
+// rolled back or opened.
 func (s *sampling) one(ctx context.Context, copies []partition.Copy) (*wire.SampleReply, error) {
 	for {
 		r, err := s.round(ctx, copies)
@@ -203,13 +203,13 @@ func (s *sampling) round(ctx context.Context, copies []partition.Copy) (*wire.Sa
 	return nil, last
 }
 
-// turn is for how long the next of so many copies is waited for: as long as each of those behind it would be, should
-// all of them hang.
+// turn returns how long to wait for the next of so many copies: an equal share of the remaining time, in case all of
+// them hang.
 func turn(left time.Duration, copies int) time.Duration {
 	return max(min(left/time.Duration(copies), samplePatience), time.Millisecond)
 }
 
-// last is 1 for an indexer that is asked after the others.
+// last returns 1 for an indexer that is to be asked after the others.
 func (s *sampling) last(n index.NodeID) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

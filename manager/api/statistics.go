@@ -13,7 +13,7 @@ import (
 	"tidemark/wire"
 )
 
-// Of statistics, entries; one indexer is waited for samplePatience at most.
+// Numbers of entries to sample; the wait for one indexer is limited to samplePatience.
 const (
 	sampleWanted = 1 << 15
 	maxSample    = 1 << 18
@@ -30,7 +30,7 @@ func (g *scans) statisticsRoute() route {
 				errcode.Timeout, errcode.Unavailable}}}
 }
 
-// statistics asks an indexer of each slice for some of its entries.
+// statistics asks an indexer of each slice for a sample of its entries.
 func (g *scans) statistics(w http.ResponseWriter, r *http.Request) error {
 	var req v1.StatisticsRequest
 	if _, err := scanBody(r, &req); err != nil {
@@ -75,7 +75,7 @@ func (g *scans) statisticsOf(ctx context.Context, x *statecontext.Index,
 		return nil, err
 	}
 	d := &x.Definition
-	expressions := []string{"META().id"} // of a primary index
+	expressions := []string{"META().id"} // the key of a primary index
 	if !d.IsPrimary {
 		expressions = expressions[:0]
 		for i := range d.Keys {

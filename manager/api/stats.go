@@ -57,7 +57,7 @@ func (g stats) stats(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// gatherStats asks all indexers and sums up what they tell.
+// gatherStats asks all indexers and sums up their answers.
 func (g stats) gatherStats(w http.ResponseWriter, r *http.Request) (*v1.Stats, error) {
 	s, err := g.read(w, r)
 	if err != nil {
@@ -81,7 +81,7 @@ func (g stats) gatherStats(w http.ResponseWriter, r *http.Request) (*v1.Stats, e
 	return st, nil
 }
 
-// askIndexers asks all of them side by side. Who does not answer in time is left out.
+// askIndexers asks all indexers in parallel. Those that do not answer in time are left out.
 func (g stats) askIndexers(ctx context.Context, s *statecontext.State) map[index.NodeID]*wire.IndexerStats {
 	told := map[index.NodeID]*wire.IndexerStats{}
 	var mu sync.Mutex
@@ -103,7 +103,7 @@ func (g stats) askIndexers(ctx context.Context, s *statecontext.State) map[index
 	return told
 }
 
-// copiesOf finds what was told of each copy.
+// copiesOf returns the figures of each copy.
 func copiesOf(told map[index.NodeID]*wire.IndexerStats) map[index.CopyID]*wire.CopyStats {
 	all := map[index.CopyID]*wire.CopyStats{}
 	for _, n := range told {
@@ -142,8 +142,7 @@ func indexerStats(i *statecontext.Indexer, told *wire.IndexerStats) v1.IndexerSt
 	return one
 }
 
-// indexStats sums up what was told of an index. Entries are counted of one copy of each slice: of the one that lacks
-// least.
+// indexStats sums up the figures of an index. Entries are counted of one copy per slice: the one that lacks least.
 func indexStats(x *statecontext.Index, p core.Progress, told map[index.NodeID]*wire.IndexerStats,
 	copies map[index.CopyID]*wire.CopyStats) v1.IndexStats {
 	d := &x.Definition
@@ -186,7 +185,7 @@ func indexStats(x *statecontext.Index, p core.Progress, told map[index.NodeID]*w
 	return st
 }
 
-// lacks orders copies of a slice: those that are exact first, then by what they have still to take in.
+// lacks orders the copies of a slice: exact ones first, then by their backlog.
 func lacks(c *wire.CopyStats) uint64 {
 	if !c.Ready {
 		return math.MaxUint64
@@ -194,13 +193,13 @@ func lacks(c *wire.CopyStats) uint64 {
 	return c.NumDocsPending + c.NumDocsQueued
 }
 
-// scanSum sums up what indexers tell of the scans of an index.
+// scanSum sums up the indexers' figures of an index's scans.
 type scanSum struct {
 	wire.ScanStats
-	errorAt int64 // when a scan had ended last at the indexer whose LastScanError it is
+	errorAt int64 // time of the last scan at the indexer that LastScanError is from
 }
 
-// scansOf sums up what was told of the scans of each index.
+// scansOf sums up the scans of each index.
 func scansOf(told map[index.NodeID]*wire.IndexerStats) map[index.ID]scanSum {
 	all := map[index.ID]scanSum{}
 	for _, n := range told {
@@ -231,7 +230,7 @@ func addScans(st *v1.IndexStats, sum *scanSum) {
 	st.AvgScanLatency = st.TotalScanDuration / max(st.NumRequests, 1)
 }
 
-// maxReason bounds what is said of many copies; moreReasons stands for what is not said.
+// maxReason limits a text about many copies; moreReasons stands for the rest.
 const (
 	maxReason   = 500
 	moreReasons = "; and more"
@@ -256,7 +255,7 @@ func fragPercent(live, disk uint64) float64 {
 	return 100 * float64(disk-min(live, disk)) / float64(disk)
 }
 
-// flatStats returns the same under flat names.
+// flatStats returns the same figures under flat names.
 func (g stats) flatStats(w http.ResponseWriter, r *http.Request) error {
 	s, err := g.gatherStats(w, r)
 	if err != nil {
@@ -280,7 +279,7 @@ func (g stats) flatStats(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// flatten puts the fields of v that are numbers or texts under names with a prefix.
+// flatten adds the fields of v that are numbers or texts, under names with a prefix.
 func flatten(to map[string]any, prefix string, v any, without ...string) error {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -327,7 +326,7 @@ func (g stats) indexStatus(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// statusWord is a state as tools for such indexes know it.
+// statusWord returns a state in the words of Couchbase's index tools.
 func statusWord(d *index.Definition) string {
 	switch d.State {
 	case index.Maintenance:
@@ -343,7 +342,7 @@ func statusWord(d *index.Definition) string {
 	return "Building"
 }
 
-// hosts lists the scan addresses of the indexers that hold copies.
+// hosts returns the scan addresses of the indexers that hold copies.
 func hosts(s *statecontext.State, t *partition.Topology) []string {
 	addrs := []string{}
 	for _, n := range t.Servers() {

@@ -89,9 +89,9 @@ func (g users) listTokens(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// propose writes one change of users; meaning is what the Idempotency-Key stands for, without secrets.
+// propose commits a change of users; meaning identifies the request for its Idempotency-Key, without secrets.
 func (g users) propose(r *http.Request, meaning any, body statecontext.Body) error {
-	sent, err := json.Marshal(meaning) // not the body: a hash of a password must not be kept
+	sent, err := json.Marshal(meaning) // not the body: a hash of a password must not be stored
 	if err != nil {
 		return fmt.Errorf("hashing the request: %w", err)
 	}
@@ -131,7 +131,7 @@ func (g users) putUser(w http.ResponseWriter, r *http.Request) error {
 			return rpc.Refuse(errcode.BadRequest, "%v", err)
 		}
 	}
-	body.Password = "" // a hash of it that is quickly made must not be kept
+	body.Password = "" // a fast hash of it must not be stored
 	if err := g.propose(r, []any{name, body, c.Hash != ""}, c); err != nil {
 		return err
 	}

@@ -15,13 +15,13 @@ import (
 	"tidemark/wire"
 )
 
-// namedTroubles is how many buckets a status names about which one projector cannot ask KV.
+// namedTroubles limits the buckets that a status lists per projector that cannot ask KV about them.
 const namedTroubles = 4
 
-// namedLacking is how many indexes that are not available a status names.
+// namedLacking limits the unavailable and degraded indexes that a status lists.
 const namedLacking = 16
 
-// faultsOf is what is told of documents without an entry; nil when there are none.
+// faultsOf returns the reported faults of an index; nil if there are none.
 func faultsOf(p *core.Progress) *v1.IndexFaults {
 	f := &v1.IndexFaults{Expression: p.Faults.Expression, TooLong: p.Faults.TooLong, Incomplete: p.FaultsIncomplete}
 	if f.Expression+f.TooLong > 0 {
@@ -33,7 +33,7 @@ func faultsOf(p *core.Progress) *v1.IndexFaults {
 	return f
 }
 
-// availabilityOf is what is known of a ready index; nil for another one.
+// availabilityOf returns the availability of a ready index; nil for another one.
 func availabilityOf(p *core.Progress) *v1.Availability {
 	if p.Availability == 0 {
 		return nil
@@ -41,10 +41,10 @@ func availabilityOf(p *core.Progress) *v1.Availability {
 	return &v1.Availability{State: p.Availability.String(), Why: p.Why, SinceMS: p.SinceMS}
 }
 
-// summary counts the indexes and names those that lack copies.
+// summary counts the indexes and lists those that lack copies.
 func summary(s *statecontext.State, now *core.Status) *v1.IndexSummary {
 	sum := &v1.IndexSummary{}
-	unavailable := 0 // of those that are named, which come first
+	unavailable := 0 // of the listed ones, which come first
 	for x := range s.Indexes() {
 		d := &x.Definition
 		p := now.Progress[d.ID]
@@ -70,8 +70,8 @@ func summary(s *statecontext.State, now *core.Status) *v1.IndexSummary {
 	return sum
 }
 
-// nameLacking adds an index to those that are named, of which the first so many are unavailable. The last one goes when
-// there are too many.
+// nameLacking inserts an index into the list, of which the first entries are the unavailable ones. The last one is
+// dropped if there are too many.
 func nameLacking(named []v1.LackingIndex, unavailable int, a lifecycle.Availability, x v1.LackingIndex) (
 	[]v1.LackingIndex, int) {
 	at := len(named)
@@ -88,17 +88,17 @@ func nameLacking(named []v1.LackingIndex, unavailable int, a lifecycle.Availabil
 	return named[:min(len(named), namedLacking)], unavailable
 }
 
-// majorityText says what a cluster without a leader needs, and the way out; they are which managers that are.
+// majorityText returns what a cluster without a leader needs, and the remedy; they lists the managers in question.
 func majorityText(they string) string {
 	return "a majority of the managers" + they + " must run and reach each other; if they are lost for good: tidemark " +
 		"cluster recover"
 }
 
-// verdict is what a status comes to while it is being judged.
+// verdict is a status while it is being judged.
 type verdict struct{ *v1.Status }
 
-// judge says whether a cluster is ready and, if it is not, why. A stale status comes to what this manager knows without
-// the leader. A cluster that is meant to have one manager lacks none.
+// judge sets the verdict and its reasons. A stale status is judged by this manager's data alone. A cluster that is
+// meant to have one manager does not lack others.
 func judge(st *v1.Status, stale, meantAlone bool) {
 	j := verdict{st}
 	j.Verdict, j.Reasons = v1.VerdictReady, []string{}
@@ -115,7 +115,7 @@ func judge(st *v1.Status, stale, meantAlone bool) {
 	if !meantAlone {
 		j.judgeVoters()
 	}
-	if st.Node.Role == "leader" && st.Indexes != nil { // nobody else knows, nor does a leader before it takes over
+	if st.Node.Role == "leader" && st.Indexes != nil { // only an active leader knows
 		j.judgeProjectors()
 		j.judgeIndexers()
 		j.judgeBuckets()
@@ -123,7 +123,7 @@ func judge(st *v1.Status, stale, meantAlone bool) {
 	}
 }
 
-// bad adds a reason. The worst verdict stays.
+// bad adds a reason. The worst verdict wins.
 func (j verdict) bad(word, format string, args ...any) {
 	if j.Verdict != v1.VerdictNotReady {
 		j.Verdict = word
@@ -148,7 +148,7 @@ func (j verdict) judgeManagers() {
 	}
 }
 
-// judgeVoters says that a single manager decides where there were to be more, as after a recovery.
+// judgeVoters adds a reason if a single manager has the only vote where more are intended, as after a recovery.
 func (j verdict) judgeVoters() {
 	var voters []string
 	for _, m := range j.Managers {
@@ -209,7 +209,7 @@ func (j verdict) judgeIndexers() {
 	}
 }
 
-// judgeReachable says that a component reports, and that the leader cannot reach it.
+// judgeReachable adds a reason if a component reports but the leader cannot reach it.
 func (j verdict) judgeReachable(role, id, admin, unreachable string) {
 	if unreachable != "" {
 		j.bad(v1.VerdictDegraded, "%s %s reports, and does not answer the leader at %s: it hangs, or managers cannot reach "+
@@ -217,8 +217,8 @@ func (j verdict) judgeReachable(role, id, admin, unreachable string) {
 	}
 }
 
-// instead says what is to be done about an indexer that is away: to one in whose place another runs, with another
-// folder, nothing comes back.
+// instead returns advice about an offline indexer. If another indexer has taken its name, with another folder, the
+// old one will not come back by itself.
 func (j verdict) instead(i *v1.IndexerStatus) string {
 	if i.State != liveness.Offline.String() || i.Evicting {
 		return ""
@@ -232,7 +232,7 @@ func (j verdict) instead(i *v1.IndexerStatus) string {
 	return fmt.Sprintf("; if it will not come back: tidemark cluster remove %s --role indexer", i.ID)
 }
 
-// leftOf says what is left of an indexer that is being removed, and why it does not go on.
+// leftOf describes what is left on an indexer that is being removed, and why the removal is stuck.
 func leftOf(i *v1.IndexerStatus) string {
 	left := fmt.Sprintf("%d slices are still placed on it", i.Placed)
 	if i.Placed == 1 {
@@ -255,8 +255,8 @@ func (j verdict) judgeBuckets() {
 	}
 }
 
-// judgeIndexes names the indexes that cannot be scanned whole, and counts those that lack copies. What a rollback of a
-// bucket does to its indexes is said of the bucket.
+// judgeIndexes lists the indexes that cannot be scanned, and counts those that lack copies. The effect of a bucket's
+// rollback on its indexes is reported with the bucket.
 func (j verdict) judgeIndexes() {
 	rolling := map[string]bool{}
 	for _, b := range j.Buckets {
@@ -280,7 +280,7 @@ func (j verdict) judgeIndexes() {
 	}
 }
 
-// judgeDegraded names some of the n indexes that lack copies.
+// judgeDegraded lists some of the n indexes that lack copies.
 func (j verdict) judgeDegraded(n int) {
 	var names []string
 	for _, x := range j.Indexes.Lacking {

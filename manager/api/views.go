@@ -20,7 +20,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// Pages of views.
+// Page sizes of views.
 const (
 	defaultStreams = 1024
 	maxStreams     = 8192
@@ -73,7 +73,7 @@ func (g views) viewRoutes() []route {
 	}
 }
 
-// bucketOf returns the bucket that a request names, as far as this manager's state knows it.
+// bucketOf returns the bucket of a request from this manager's state.
 func bucketOf(r *http.Request, s *statecontext.State) (*statecontext.Bucket, error) {
 	name := r.PathValue("bucket")
 	b := s.Bucket(name)
@@ -163,7 +163,7 @@ func (g views) topology(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// movingSlices lists the slices of each index that change their place, or are to: in one pass, as there may be
+// movingSlices returns the slices of each index that are moving, or are going to: in one pass, as there may be
 // thousands.
 func movingSlices(s *statecontext.State) map[index.ID][]partition.Rebalance {
 	all := map[index.ID][]partition.Rebalance{}
@@ -175,7 +175,7 @@ func movingSlices(s *statecontext.State) map[index.ID][]partition.Rebalance {
 	return all
 }
 
-// addReported adds what indexers report of copies, as far as the leader can be asked here and now.
+// addReported adds the indexers' reports of copies, if the leader can be asked.
 func (g views) addReported(ctx context.Context, list []v1.IndexTopology) {
 	var all []partition.Copy
 	for i := range list {
@@ -185,7 +185,7 @@ func (g views) addReported(ctx context.Context, list []v1.IndexTopology) {
 	}
 	told, err := g.cfg.Coordinator.Copies(ctx, all)
 	if err != nil {
-		return // copies are shown as not heard of
+		return // copies are then shown as not heard
 	}
 	for i := range list {
 		for n := range list[i].Copies {
@@ -240,7 +240,7 @@ func (g views) rollbacks(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// view is what the leader knows of a bucket; false where that cannot be known (a stale read, a bucket that is gone).
+// view returns the leader's view of a bucket; known is false if there is none (a stale read, or the bucket is gone).
 func (g views) view(r *http.Request, bucket string) (v core.BucketView, known bool, err error) {
 	v, err = g.cfg.Coordinator.View(r.Context(), bucket)
 	switch {
@@ -295,16 +295,16 @@ func (g views) streams(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// streamPage is which streams of which buckets are asked for.
+// streamPage selects the streams on a page.
 type streamPage struct {
-	only  string // this bucket; "": all
+	only  string // only this bucket; "": all
 	first string // the bucket that the page begins with, at its vbucket from
 	from  int
 	limit int
 }
 
-// list makes the page. The leader is asked for the buckets alone whose streams are on it, and for the one behind it;
-// what is counted of the others is of its picture of all.
+// list makes the page. It requests views only of the buckets with streams on it, and of the one after them; the
+// counts of others come from the leader's picture.
 func (p *streamPage) list(buckets iter.Seq[*statecontext.Bucket], now *core.Status,
 	view func(string) (core.BucketView, bool, error)) (*v1.StreamList, error) {
 	list := &v1.StreamList{Buckets: []v1.BucketStreams{}, Streams: []v1.StreamInfo{}}
@@ -349,14 +349,14 @@ func addStreams(list *v1.StreamList, bucket string, v *core.BucketView, from, li
 	}
 }
 
-// countStreams puts in how many streams of a bucket are in which state.
+// countStreams sets the numbers of a bucket's streams by state.
 func countStreams(i *v1.BucketStreams, wanted bool, c *streams.Summary) {
 	i.Wanted, i.Idle, i.Requested, i.Begun, i.Ended, i.Lost, i.Unknown, i.Repairs = wanted, c.Idle, c.Requested,
 		c.Begun, c.Ended, c.Lost, c.Unknown, c.Repairs
 	i.Stuck = stuck(c.Stuck)
 }
 
-// streamsAfter reads the mark after which a page begins: its first bucket, and the first vbucket of that.
+// streamsAfter parses the value of ?after=: the page begins in that bucket, after that vbucket.
 func streamsAfter(text string) (bucket string, from int, err error) {
 	if text == "" {
 		return "", 0, nil
@@ -372,7 +372,7 @@ func streamsAfter(text string) (bucket string, from int, err error) {
 	return text[:slash], n + 1, nil
 }
 
-// firstVBucket is the one behind that which a request names; without any, the first.
+// firstVBucket returns the vbucket after the one in ?after=, the first one by default.
 func firstVBucket(r *http.Request) (int, error) {
 	text := r.URL.Query().Get("after")
 	if text == "" {
@@ -424,7 +424,7 @@ func (g views) timestamps(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// addView adds what the leader knows.
+// addView adds the leader's view.
 func (g views) addView(s *statecontext.State, b *statecontext.Bucket, v *core.BucketView, t *v1.Timestamps,
 	from, to int) {
 	t.Current, t.Waiting, t.Diverged, t.Source = vectorInfo(v.Current, from, to), v.Waiting, v.Diverged, v.Source.String()

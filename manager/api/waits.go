@@ -13,7 +13,7 @@ import (
 	"tidemark/wire"
 )
 
-// projectorTroubles says of each projector why it may not stream a bucket.
+// projectorTroubles returns, for each projector, why it may not stream a bucket.
 func projectorTroubles(bucket string, now *core.Status) (all []string) {
 	for i := range now.Projectors {
 		p := &now.Projectors[i]
@@ -30,8 +30,8 @@ func projectorTroubles(bucket string, now *core.Status) (all []string) {
 	return all
 }
 
-// waitsOf says what keeps an index from becoming ready, as far as this leader sees it; nil for one that is not being
-// built, and for a build that goes on.
+// waitsOf returns what prevents an index from becoming ready, as seen by this leader; nil for an index that is not
+// being built, and for a build that proceeds.
 func waitsOf(x *statecontext.Index, now *core.Status) (all []string) {
 	d := &x.Definition
 	if d.State != index.Backfill && (d.State != index.Pending || d.Deferred) {
@@ -46,7 +46,7 @@ func waitsOf(x *statecontext.Index, now *core.Status) (all []string) {
 	return append(all, absentHosts(x, now)...)
 }
 
-// bucketTroubles says why streams of a bucket are missing.
+// bucketTroubles returns why streams of a bucket are missing.
 func bucketTroubles(b *core.BucketStatus) (all []string) {
 	if missing := b.VBuckets - b.Streams.Begun; b.Wanted && missing > 0 && len(b.Streams.Stuck) > 0 {
 		all = append(all, missingStreams(b.Name, missing, b.VBuckets, stuck(b.Streams.Stuck)))
@@ -57,7 +57,7 @@ func bucketTroubles(b *core.BucketStatus) (all []string) {
 	return all
 }
 
-// absentHosts names the indexers that are to have copies of an index and are away, or have something wrong with them.
+// absentHosts returns the indexers that should have copies of an index and are away, or report a problem.
 func absentHosts(x *statecontext.Index, now *core.Status) (all []string) {
 	hosts := map[index.NodeID]bool{}
 	for _, c := range x.Topology.Copies {
@@ -76,7 +76,7 @@ func absentHosts(x *statecontext.Index, now *core.Status) (all []string) {
 	return fewOf(all)
 }
 
-// fewOf names some of many, and how many others there are.
+// fewOf returns some of many texts, and the number of the others.
 func fewOf(all []string) []string {
 	if len(all) <= namedTroubles {
 		return all
@@ -84,7 +84,7 @@ func fewOf(all []string) []string {
 	return append(all[:namedTroubles:namedTroubles], fmt.Sprintf("and %d more, see the status", len(all)-namedTroubles))
 }
 
-// The texts of troubles, as a status has them among its reasons.
+// The texts of troubles, as in the reasons of a status.
 
 func kvTrouble(projector index.ProjectorID, t wire.KVTrouble) string {
 	return fmt.Sprintf("projector %s cannot ask KV node %s about bucket %s, since %s: %s", projector, t.Node, t.Bucket,
