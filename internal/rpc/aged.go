@@ -11,42 +11,42 @@ import (
 	"time"
 )
 
-// How long a connection with TLS lives: who holds a certificate shows it again within connMaxAge. After connRenewAfter
-// an answer closes it in an orderly way, and what still runs at its end, a long stream, is cancelled; for what Lasting
-// is for the certificate is looked at each recheckEvery instead.
+// Lifetime of TLS connections: a certificate holder must present it again within connMaxAge. After connRenewAfter an
+// answer closes the connection in an orderly way; whatever still runs at connMaxAge, such as a long stream, is
+// cancelled. For Lasting calls the certificate is checked every recheckEvery instead.
 const (
 	connRenewAfter = 45 * time.Minute
 	connMaxAge     = time.Hour
 	recheckEvery   = time.Minute
 )
 
-// acceptedKey leads to the time at which a request's connection was accepted.
+// acceptedKey is the context key of the time at which a request's connection was accepted.
 type acceptedKey struct{}
 
-// stampConn notes when a connection was accepted.
+// stampConn stores the time at which a connection was accepted.
 func stampConn(ctx context.Context, _ net.Conn) context.Context {
 	return context.WithValue(ctx, acceptedKey{}, time.Now())
 }
 
-// PeerCheck returns why the certificate that was shown on a connection counts no longer; nil: it does, or there was
-// none.
+// PeerCheck returns why the certificate presented on a connection is no longer valid; nil if it is, or none was
+// presented.
 type PeerCheck func(*tls.ConnectionState) error
 
-// peerCheckKey leads to the PeerCheck of a server; wholeKey to the context of a request without the end of its
-// connection.
+// peerCheckKey is the context key of a server's PeerCheck; wholeKey is that of a request's context without the
+// deadline of its connection.
 type (
 	peerCheckKey struct{}
 	wholeKey     struct{}
 )
 
-// WithPeerCheck returns a context for the requests of a server that looks at certificates by check.
+// WithPeerCheck returns a context for the requests of a server that checks certificates by check.
 func WithPeerCheck(ctx context.Context, check PeerCheck) context.Context {
 	return context.WithValue(ctx, peerCheckKey{}, check)
 }
 
-// Lasting returns a request that may outlive its connection's time, for calls that take hours: its context ends with
-// its client, or when the client's certificate counts no longer. It drops deadlines that were put on r; release is to
-// be called at the end of the call.
+// Lasting returns a request that may outlive its connection's lifetime, for calls that take hours: its context ends
+// with its client, or when the client's certificate is no longer valid. Deadlines set on r are dropped. The caller
+// must call release at the end of the call.
 func Lasting(r *http.Request) (lasting *http.Request, release func()) {
 	whole, aged := r.Context().Value(wholeKey{}).(context.Context)
 	if !aged {
@@ -63,7 +63,7 @@ func Lasting(r *http.Request) (lasting *http.Request, release func()) {
 	}
 }
 
-// recheck ends a call when its client's certificate counts no longer.
+// recheck cancels a call when its client's certificate is no longer valid.
 func recheck(ctx context.Context, end context.CancelCauseFunc, check func() error) {
 	tick := time.NewTicker(recheckEvery)
 	defer tick.Stop()
@@ -80,7 +80,7 @@ func recheck(ctx context.Context, end context.CancelCauseFunc, check func() erro
 	}
 }
 
-// aged bounds the life of connections with TLS.
+// aged limits the lifetime of TLS connections.
 func aged(h http.Handler, now func() time.Time) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		accepted, ok := r.Context().Value(acceptedKey{}).(time.Time)
@@ -98,8 +98,8 @@ func aged(h http.Handler, now func() time.Time) http.Handler {
 	})
 }
 
-// CheckOrigin refuses what a page of another site makes a browser send: without users, or with a password that the
-// browser remembers, it would count as the user's own. Programs are not concerned.
+// CheckOrigin rejects requests sent by a page of another site through a browser: without users, or with a password
+// remembered by the browser, they would count as the user's own. Programs are not affected.
 func CheckOrigin(r *http.Request) error {
 	var protection http.CrossOriginProtection
 	if err := protection.Check(r); err != nil {
@@ -108,8 +108,8 @@ func CheckOrigin(r *http.Request) error {
 	return nil
 }
 
-// CheckHost refuses requests from this machine, without TLS and credentials, that name a host whose owner may have
-// pointed it here to make pages of it the same site: addresses, localhost, names without a dot, and own are none.
+// CheckHost rejects requests from this machine, without TLS and credentials, for a host name whose owner may have
+// pointed it here to make his pages same-site. Addresses, localhost, names without a dot, and own are accepted.
 func CheckHost(r *http.Request, own string) error {
 	from, _, err := net.SplitHostPort(r.RemoteAddr)
 	if r.TLS != nil || r.Header.Get("Authorization") != "" || err != nil || !net.ParseIP(from).IsLoopback() {

@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// TestAgedConnections: a call ends with the life of its connection with TLS, unless it is one that lasts: that ends
-// with its own time, with its client, or when the client's certificate counts no longer.
+// TestAgedConnections checks that a call ends with the lifetime of its TLS connection, unless it is Lasting: such a
+// call ends at its own end, with its client, or when the client's certificate is no longer valid.
 func TestAgedConnections(t *testing.T) {
 	const began = 44 * time.Minute // after its connection was accepted
 	gone, bad := errors.New("the client has gone"), errors.New("the CA is another one")
 	for name, c := range map[string]struct {
 		plain, lasts   bool
 		goes, badAfter time.Duration // 0: never
-		want           time.Duration // that the call takes
+		want           time.Duration // duration of the call
 		cause          error
 	}{
 		"a call":                       {want: connMaxAge - began, cause: context.DeadlineExceeded},

@@ -8,26 +8,26 @@ import (
 	"time"
 )
 
-// Limits of time of every server.
+// Timeouts of every server.
 const (
 	headerTimeout = 5 * time.Second
-	// requestTimeout is for a whole request to come in; net/http lifts it when that is done.
+	// requestTimeout is for receiving a whole request; net/http lifts it when that is done.
 	requestTimeout = 60 * time.Second
-	// AnswerTimeout is for a whole answer to go out, from its first byte; streams set a time for each write instead.
+	// AnswerTimeout is for sending a whole answer, from its first byte; streams set a deadline for each write instead.
 	AnswerTimeout = 120 * time.Second
 )
 
-// BeginAnswer returns the client AnswerTimeout from now on to take the answer: the server counts from the request, and
-// would lose the answer of a call that took longer. Write and WriteProblem begin so.
+// BeginAnswer gives the client AnswerTimeout from now on to receive the answer: the server's own timeout counts from
+// the request, and would cut the answer of a call that took longer. Write and WriteProblem call it.
 func BeginAnswer(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(AnswerTimeout)) // a recorder has none
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(AnswerTimeout)) // a recorder has no deadline
 }
 
-// ErrTooLarge means that an answer has more bytes than are read of it. Asked again it has them again.
+// ErrTooLarge means that an answer exceeds the limit. A retry would have the same result.
 var ErrTooLarge = errors.New("the answer is too large")
 
-// ReadAnswer reads an answer of at most so many bytes. One that has more is an error, ErrTooLarge, and nothing of it: a
-// part would be taken for the whole, or for one that is cut off.
+// ReadAnswer reads an answer of at most the given number of bytes. A larger one gives ErrTooLarge and no data: a part
+// could be mistaken for the whole, or for an answer that was cut off.
 func ReadAnswer(answer *http.Response, most int64) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(answer.Body, most+1))
 	if err == nil && int64(len(b)) > most {
@@ -40,7 +40,7 @@ func ReadAnswer(answer *http.Response, most int64) ([]byte, error) {
 	return b, nil
 }
 
-// asked says what an answer is to; of one that is made up nothing.
+// asked returns a description of the request, for errors; "" for a response without one.
 func asked(r *http.Request) string {
 	if r == nil || r.URL == nil {
 		return ""

@@ -17,10 +17,10 @@ import (
 	"tidemark/internal/testing/pipenet"
 )
 
-// short is the server's time for a request, and for an answer, in these tests.
+// short is the server's timeout for a request, and for an answer, in these tests.
 const short = 10 * time.Second
 
-// shortServer serves h with limits that tests can wait for.
+// shortServer serves h with timeouts that tests can wait for.
 func shortServer(t testing.TB, h http.HandlerFunc) *pipenet.Listener {
 	t.Helper()
 	l := pipenet.Listen()
@@ -38,7 +38,7 @@ func shortServer(t testing.TB, h http.HandlerFunc) *pipenet.Listener {
 	return l
 }
 
-// long waits for longer than the server's limits, or for the end of the request.
+// long waits for longer than the server's timeouts, or for the end of the request.
 func long(r *http.Request) error {
 	select {
 	case <-r.Context().Done():
@@ -48,8 +48,8 @@ func long(r *http.Request) error {
 	}
 }
 
-// TestLongCallsAreNotCut: a call that takes longer than the server's limits is not cancelled, with a body and without,
-// whether it answers at its end or streams, and its connection is good for the next one.
+// TestLongCallsAreNotCut checks that a call that takes longer than the server's timeouts is not cancelled, with a
+// body and without, whether it answers at its end or streams, and that its connection can be used again.
 func TestLongCallsAreNotCut(t *testing.T) { synctest.Test(t, longCallsAreNotCut) }
 
 func longCallsAreNotCut(t *testing.T) {
@@ -105,8 +105,8 @@ func longCallsAreNotCut(t *testing.T) {
 	}
 }
 
-// TestSlowRequestsAreCut: a body that does not come is given up after the server's time, and a client that goes ends
-// its call at once.
+// TestSlowRequestsAreCut checks that a body that does not arrive is given up after the server's timeout, and that a
+// client that disconnects ends its call at once.
 func TestSlowRequestsAreCut(t *testing.T) { synctest.Test(t, slowRequestsAreCut) }
 
 func slowRequestsAreCut(t *testing.T) {

@@ -10,18 +10,17 @@ import (
 	"tidemark/errcode"
 )
 
-// Bound gives the body of a request its bounds before anybody reads it: the most bytes, and how long they may take to
-// come in, from now on. Reading it fails with a *Problem: BODY_TOO_LARGE, BODY_TOO_SLOW, or BAD_REQUEST where it is cut
-// off.
+// Bound limits a request's body before it is read: its size in bytes, and the time to receive it, from now on.
+// Reading the body then fails with a *Problem: BODY_TOO_LARGE, BODY_TOO_SLOW, or BAD_REQUEST if it is cut off.
 func Bound(w http.ResponseWriter, r *http.Request, most int64, within time.Duration) {
-	if r.ContentLength != 0 { // net/http lifts this when the body has come
-		// a recorder has none
+	if r.ContentLength != 0 { // net/http lifts this when the body has arrived
+		// a recorder has no deadline
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(within))
 	}
 	r.Body = &bounded{http.MaxBytesReader(w, r.Body, most), r.Method, r.URL.Path}
 }
 
-// bounded is a body with bounds, which refuses in its own words.
+// bounded is a limited body, whose errors are Problems.
 type bounded struct {
 	io.ReadCloser
 	method, path string
@@ -37,7 +36,7 @@ func (b *bounded) Read(into []byte) (int, error) {
 	var large *http.MaxBytesError
 	var late net.Error
 	switch {
-	case errors.As(err, &refused): // by bounds within these
+	case errors.As(err, &refused): // from a Bound inside this one
 	case errors.As(err, &large):
 		refused = Refuse(errcode.BodyTooLarge, "the body has more than %d bytes, the most that %s takes", large.Limit, b.path)
 	case errors.As(err, &late) && late.Timeout():

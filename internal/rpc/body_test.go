@@ -19,8 +19,8 @@ func readAll(r *http.Request) error {
 	return err
 }
 
-// TestBound: what a body is refused for is told by its code to whoever reads it, also through bounds around these, a
-// form, and a client that passes it on.
+// TestBound checks that readers get the code of a body's error, also through another Bound around it, a form, and a
+// client that forwards the body.
 func TestBound(t *testing.T) {
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// hedge is how long one place is waited for before the next is asked beside it.
+// hedge is the time after which the next place is asked if the present one has not answered.
 const hedge = 200 * time.Millisecond
 
-// Hedged asks one place after the other and gives what each has answered: the next is asked when one has answered, and
-// beside those that have not within 200 ms, so that one that hangs keeps nobody from the others. Whoever has heard
-// enough breaks off; the questions that are under way end then, and those of ctx with it. When it is over none goes on.
+// Hedged asks places one after the other and yields each answer. The next place is asked after an answer, or after
+// 200 ms without one, so that a hanging place does not delay the others. If the caller breaks out of the loop, or ctx
+// ends, requests in flight are cancelled. None is running when the loop ends.
 func Hedged(ctx context.Context, places []string, ask func(ctx context.Context, place string) error) iter.Seq2[string,
 	error] {
 	type answer struct {

@@ -12,13 +12,13 @@ import (
 	"tidemark/internal/rpc"
 )
 
-// TestHedged: places are asked in turn, whatever the others do; one that hangs takes 200 ms of the next, however many
-// do, and not one question goes on when whoever asks has heard enough or has no time left.
+// TestHedged checks that places are asked in turn, whatever the others do; that hanging ones delay the next by 200 ms
+// each; and that no request is running when the caller has stopped or its time is over.
 func TestHedged(t *testing.T) {
 	refused := errors.New("refused")
 	for name, c := range map[string]struct {
-		places string // each is one letter: h hangs, r refuses, a answers, l answers after a second
-		want   string // the answers, in the order in which they came
+		places string // one letter each: h hangs, r refuses, a answers, l answers after a second
+		want   string // the answers, in order of arrival
 		after  time.Duration
 	}{
 		"the first answers":     {"aaa", "a", 0},
@@ -50,7 +50,7 @@ func TestHedged(t *testing.T) {
 					}
 					return nil
 				}) {
-					if place != "h" { // which ends with its time
+					if place != "h" { // which ends with its context
 						got += place
 					}
 					if err == nil {

@@ -10,14 +10,14 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// HeaderRequestID is the name under which one request is known to all who had a part in it: the client makes it or is
-// told it; it is passed along on forwards and to components, and it stands in answers, problems and logs.
+// HeaderRequestID carries the id of a request. The client sets it or learns it from the answer; it is passed on with
+// forwards and calls to components, and appears in answers, problems and logs.
 const HeaderRequestID = "X-Request-Id"
 
-// MaxRequestID is the most bytes of a request id that is taken from a client.
+// MaxRequestID is the longest request id accepted from a client, in bytes.
 const MaxRequestID = 64
 
-// Anonymous is the principal of requests that nobody has signed.
+// Anonymous is the principal of unauthenticated requests.
 const Anonymous = "anonymous"
 
 type (
@@ -25,11 +25,11 @@ type (
 	principalKey struct{}
 )
 
-// NewRequestID makes a request id: 32 hexadecimal digits.
+// NewRequestID returns a new request id: 32 hexadecimal digits.
 func NewRequestID() string {
 	var b [16]byte
 	for i := range 2 {
-		u := rand.Uint64() // it needs to be unlike others, not secret
+		u := rand.Uint64() // it must be unique, not secret
 		for j := range 8 {
 			b[8*i+j] = byte(u >> (8 * j))
 		}
@@ -37,7 +37,7 @@ func NewRequestID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// ValidRequestID reports whether an id may be taken from a client: 1 to 64 letters, digits and ._:/+=- .
+// ValidRequestID reports whether an id may be accepted from a client: 1 to 64 letters, digits and ._:/+=- .
 func ValidRequestID(id string) bool {
 	if id == "" || len(id) > MaxRequestID {
 		return false
@@ -58,18 +58,18 @@ func WithRequestID(ctx context.Context, id string) context.Context {
 	return context.WithValue(ctx, requestIDKey{}, id)
 }
 
-// RequestID returns the id of the request that ctx belongs to, "" for none.
+// RequestID returns the id of the request that ctx belongs to, "" if there is none.
 func RequestID(ctx context.Context) string {
 	id, _ := ctx.Value(requestIDKey{}).(string)
 	return id
 }
 
-// WithPrincipal returns a context that knows on whose behalf it works.
+// WithPrincipal returns a context that carries the principal on whose behalf it works.
 func WithPrincipal(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, principalKey{}, name)
 }
 
-// Principal gives on whose behalf ctx works: Anonymous when nobody has said.
+// Principal returns the principal of ctx, Anonymous if there is none.
 func Principal(ctx context.Context) string {
 	if name, ok := OnBehalf(ctx); ok {
 		return name
@@ -77,15 +77,14 @@ func Principal(ctx context.Context) string {
 	return Anonymous
 }
 
-// OnBehalf gives on whose behalf ctx works, and whether anybody has said: nobody has of what the cluster does
-// by itself.
+// OnBehalf returns the principal of ctx, and whether there is one: the cluster's own work has none.
 func OnBehalf(ctx context.Context) (name string, ok bool) {
 	name, ok = ctx.Value(principalKey{}).(string)
 	return name, ok && name != ""
 }
 
-// Identify returns every request an id: the client's if it is well-formed, else a new one. The answer has it from the
-// start, so that problems can repeat it.
+// Identify assigns each request an id: the client's if it is valid, else a new one. It is set in the answer's header
+// at the start, so that problems can repeat it.
 func Identify(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := r.Header.Get(HeaderRequestID)
@@ -97,7 +96,7 @@ func Identify(next http.Handler) http.Handler {
 	})
 }
 
-// Outgoing adds to a request what its context carries along: the request id, and the span if it is traced.
+// Outgoing copies the request id, and the span if there is one, from the request's context into its headers.
 func Outgoing(r *http.Request) {
 	if id := RequestID(r.Context()); id != "" {
 		r.Header.Set(HeaderRequestID, id)

@@ -22,7 +22,7 @@ func TestRequestIDs(t *testing.T) {
 	}
 }
 
-// TestARequestKeepsItsID: through a server that asks another one, into the problem that comes back.
+// TestARequestKeepsItsID checks the id through a server that calls another one, and in the returned problem.
 func TestARequestKeepsItsID(t *testing.T) {
 	var deep string
 	last := httptest.NewServer(Identify(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestPagesOfOtherSites: what a page makes a browser send is refused, also when its name was pointed at this machine;
-// what programs send is not.
+// TestPagesOfOtherSites checks that requests sent by pages of other sites are rejected, also if their name was
+// pointed at this machine, and that those of programs are not.
 func TestPagesOfOtherSites(t *testing.T) {
 	for _, tc := range []struct {
 		name, method, host, from string

@@ -7,30 +7,30 @@ import (
 	"tidemark/errcode"
 )
 
-// ownShare is how many times what is free one principal may hold of Places.
+// ownShare times the number of free places is the most that one principal may hold.
 const ownShare = 3
 
-// Places bounds what is under way at a time, for all and for each principal, so that one that takes all it can get
-// leaves places for others. A principal is let in while it holds less than three times what is free (dynamic
-// thresholds, as switches share their buffers out; Choudhury and Hahne 1998): alone it gets three quarters, two of them
-// three sevenths each, and one that holds nothing gets what is left. Anonymous stands for nobody in particular, and is
-// bounded by the whole only.
+// Places limits the calls in progress, in total and per principal, so that a principal that takes all it can get
+// leaves places for others. A principal is admitted while it holds less than three times the number of free places
+// (dynamic thresholds, as switches share their buffers; Choudhury and Hahne 1998): one alone gets three quarters, two
+// get three sevenths each, and one that holds nothing gets what is left. Anonymous is no single principal, and is
+// limited only by the total.
 type Places struct {
 	most int
-	what string // in errors
+	what string // for errors, in the plural
 
 	mu    sync.Mutex
 	taken int
-	by    map[string]int // of principals that hold some
+	by    map[string]int // by principal
 }
 
-// NewPlaces returns most places for what, a plural.
+// NewPlaces returns the given number of places; what names the calls in errors, in the plural.
 func NewPlaces(most int, what string) *Places {
 	return &Places{most: most, what: what, by: map[string]int{}}
 }
 
-// Enter takes a place for a principal, who gives it back by Leave. The error, a *Problem, is BUSY: all are taken,
-// or who takes the greatest part already.
+// Enter takes a place for a principal, to be returned by Leave. The error, a *Problem, is BUSY: all places are taken,
+// or the principal holds its share already.
 func (p *Places) Enter(who string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -53,7 +53,7 @@ func busy(format string, args ...any) error {
 	return p
 }
 
-// Leave gives a place back.
+// Leave returns a place.
 func (p *Places) Leave(who string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -63,10 +63,10 @@ func (p *Places) Leave(who string) {
 	}
 }
 
-// Most is how many places there are.
+// Most returns the number of places.
 func (p *Places) Most() int { return p.most }
 
-// Taken is how many places are taken.
+// Taken returns the number of places taken.
 func (p *Places) Taken() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

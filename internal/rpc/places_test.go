@@ -9,7 +9,7 @@ import (
 	"tidemark/errcode"
 )
 
-// fill lets each of some principals take by turns what it can get, and returns what each has then.
+// fill lets each of some principals take, by turns, as many places as it can get, and returns how many each has then.
 func fill(t *testing.T, p *Places, names ...string) []int {
 	t.Helper()
 	held := make([]int, len(names))
@@ -28,12 +28,12 @@ func fill(t *testing.T, p *Places, names ...string) []int {
 	return held
 }
 
-// TestPlacesAreShared: one principal cannot take what others need; who names nobody may take all.
+// TestPlacesAreShared checks that one principal cannot take all places, and that anonymous callers can.
 func TestPlacesAreShared(t *testing.T) {
 	for _, c := range []struct {
 		most  int
 		names []string
-		least int // that each has when all want as many as they can get
+		least int // what each has when all want as many as they can get
 		left  int // at most
 	}{
 		{256, []string{Anonymous}, 256, 0},
@@ -58,7 +58,8 @@ func TestPlacesAreShared(t *testing.T) {
 	}
 }
 
-// TestPlacesForWhoComesLate: where all places are taken, each that is given back is for who has least.
+// TestPlacesForWhoComesLate checks that, when all places are taken, each one returned is for the principal with the
+// fewest.
 func TestPlacesForWhoComesLate(t *testing.T) {
 	p := NewPlaces(256, "scans")
 	for i := range 6 {

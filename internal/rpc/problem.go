@@ -6,13 +6,13 @@ import (
 	"tidemark/errcode"
 )
 
-// problemTypes is where managers explain a code (RFC 9457: the problem's type, a URI reference).
+// problemTypes is the path at which managers explain a code (RFC 9457: the problem's type, a URI reference).
 const problemTypes = "/v1/errors/"
 
-// Refuse makes the Problem of a code; detail says what was wrong here, what was expected, what to do.
+// Refuse returns the Problem of a code; detail describes what was wrong, what was expected, and what to do.
 func Refuse(code errcode.Code, format string, args ...any) *Problem {
 	info, ok := errcode.Lookup(code)
-	if !ok { // of a newer version
+	if !ok { // from a newer version
 		info = errcode.CodeInfo{Status: http.StatusInternalServerError,
 			Title: http.StatusText(http.StatusInternalServerError)}
 	}

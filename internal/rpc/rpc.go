@@ -1,10 +1,10 @@
-// Package rpc carries the messages of package wire over HTTP: bodies in CBOR between components or in JSON for people,
-// errors as problem JSON (RFC 9457), limits on every body. Client and server are here side by side so that they agree.
+// Package rpc carries the messages of package wire over HTTP: bodies in CBOR between components or in JSON for users,
+// errors as problem JSON (RFC 9457), limits on every body. Client and server are in one package so that they agree.
 //
-// It promises that JSON with unknown fields, trailing bytes or a wrong type is refused with a message that says where,
-// that what is wrong with a body that Bound has bounded is said by a code, and that an error crosses the network with
-// its own. It never retries; what may be tried again is the caller's to know. A handler bounds no body: who leads calls
-// to it does, by its table (package route, manager/api).
+// It guarantees that JSON with unknown fields, trailing bytes or a wrong type is rejected with its position, that
+// errors of a body limited by Bound have codes, and that an error keeps its code across the network. It never
+// retries: only the caller knows what may be repeated. Handlers do not limit bodies; the tables that route calls to
+// them do (package route, manager/api).
 package rpc
 
 import (
@@ -44,42 +44,43 @@ const (
 const (
 	HeaderFormat = "Tidemark-Format" // wire.FormatVersion
 	HeaderLeader = "Tidemark-Leader" // base URL of the leader
-	// HeaderCluster is the cluster id of a manager, projector or indexer that calls a manager; another one refuses it.
+	// HeaderCluster is the cluster id of a manager, projector or indexer that calls a manager; a manager of another
+	// cluster rejects the call.
 	HeaderCluster = "Tidemark-Cluster"
 )
 
 // Limits of bodies, in bytes.
 const (
 	MaxControlBody = 64 << 20 // definitions of 10,000 indexes, reports with full vectors
-	MaxUserBody    = 1 << 20  // what users send: statements, scans
-	maxErrorBody   = 1 << 20  // an error with maxReasons of each code, which stand in its detail too
-	maxQuoted      = 1 << 10  // what an error repeats of an answer that is no Problem
-	// maxHeader bounds a request's header: a scan's has up to 64 KiB of a session's tokens, 43 KiB that say where it
-	// goes on, and what others have (package scanport).
+	MaxUserBody    = 1 << 20  // users' requests: statements, scans
+	maxErrorBody   = 1 << 20  // an error with maxReasons of each code, which its detail repeats
+	maxQuoted      = 1 << 10  // how much of an answer that is not a Problem an error quotes
+	// maxHeader limits a request's header: a scan's has up to 64 KiB of session tokens, 43 KiB of the place to continue
+	// at, and the usual headers (package scanport).
 	maxHeader = 128 << 10
 )
 
 // Problem is an error as it crosses the network.
 type Problem = wire.Problem
 
-// Reason is one of several things that are in the way.
+// Reason is one of several obstacles.
 type Reason = wire.Reason
 
-// Reasons that several roles have.
+// Reason codes of several roles.
 const (
 	ReasonNoCluster = "no_cluster" // it belongs to no cluster yet
 	ReasonNoLeader  = "no_leader"  // the leader is not known, or cannot be reached
 )
 
 const (
-	// unreadyRetryMS is after how long it is worth while to ask /readyz again.
+	// unreadyRetryMS is the time after which /readyz may be asked again.
 	unreadyRetryMS = 200
-	// maxReasons is how many reasons of one code an answer lists, maxReason how long each is, in bytes.
+	// maxReasons limits the reasons of one code in an answer, maxReason the length of each in bytes.
 	maxReasons, maxReason = 20, 1 << 10
 )
 
-// Unready is the answer of /readyz with what is in the way, ordered by code, and of each code how much more there is
-// than is listed; nil when there is nothing.
+// Unready returns the answer of /readyz with the reasons, ordered by code, and for each code the number of those left
+// out; nil if there are no reasons.
 func Unready(reasons []Reason) *Problem {
 	if len(reasons) == 0 {
 		return nil
@@ -97,7 +98,7 @@ func Unready(reasons []Reason) *Problem {
 		one, more := 0, 0
 		for _, r := range reasons[i : i+of] {
 			switch {
-			case r.More > 0: // another process has left them out
+			case r.More > 0: // left out by another process
 				more += r.More
 			case one == maxReasons:
 				more++
@@ -118,7 +119,7 @@ func Unready(reasons []Reason) *Problem {
 	return p
 }
 
-// NewProblem makes a Problem with a status of its own; Refuse takes it from the table.
+// NewProblem returns a Problem with the given status; Refuse takes the status from the table.
 func NewProblem(status int, code errcode.Code, format string, args ...any) *Problem {
 	return &Problem{Type: problemTypes + string(code), Title: http.StatusText(status), Status: status, Code: code,
 		Detail: fmt.Sprintf(format, args...)}
@@ -129,7 +130,7 @@ func decMode() (cbor.DecMode, error) {
 		DupMapKey: cbor.DupMapKeyEnforcedAPF}.DecMode()
 }
 
-// Unmarshal reads a CBOR body.
+// Unmarshal decodes a CBOR body.
 func Unmarshal(body []byte, v any) error {
 	m, err := decMode()
 	if err != nil {
@@ -138,8 +139,8 @@ func Unmarshal(body []byte, v any) error {
 	return m.Unmarshal(body, v)
 }
 
-// Read takes the body of a request, which Bound has bounded, into v. An empty body leaves v as it is. The error is a
-// *Problem.
+// Read decodes the body of a request, which Bound has limited, into v. An empty body leaves v as it is. The error is
+// a *Problem.
 func Read(r *http.Request, v any) error {
 	if f := r.Header.Get(HeaderFormat); f != "" && f != strconv.Itoa(wire.FormatVersion) {
 		return Refuse(errcode.UnsupportedFormat, "wire format %s, this version speaks %d: upgrade the older side", f,
@@ -169,15 +170,15 @@ func Read(r *http.Request, v any) error {
 	return Refuse(errcode.UnsupportedMediaType, "content type %q: send application/json", media)
 }
 
-// Sent returns all bytes of a user's body, which Bound has bounded, also after Read has read it.
+// Sent returns the bytes of a user's body, which Bound has limited, also after Read.
 func Sent(r *http.Request) ([]byte, error) {
 	body, err := io.ReadAll(r.Body)
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	return body, err
 }
 
-// ReadJSON is the strict reading of JSON: one value, no unknown field, nothing behind it. The error is a *Problem that
-// names the line and column or the field.
+// ReadJSON decodes JSON strictly: one value, no unknown field, nothing after it. The error is a *Problem with the
+// line and column or the field.
 func ReadJSON(body []byte, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
@@ -192,14 +193,14 @@ func ReadJSON(body []byte, v any) error {
 	return nil
 }
 
-// ExplainJSON says what is wrong with a body that encoding/json has refused, and where; at is where it was when its
-// error does not say.
+// ExplainJSON describes what is wrong with a body that encoding/json has rejected, and where; at is the position if
+// the error has none.
 func ExplainJSON(body []byte, at int64, err error) string {
 	var syntax *json.SyntaxError
 	var wrong *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &syntax):
-		line, column := place(body, syntax.Offset-1) // Offset counts the offending byte
+		line, column := place(body, syntax.Offset-1) // Offset is behind the offending byte
 		return fmt.Sprintf("%v at line %d column %d", err, line, column)
 	case errors.As(err, &wrong):
 		line, column := place(body, wrong.Offset)
@@ -224,12 +225,12 @@ func place(body []byte, offset int64) (line, column int) {
 	return line, len(before) - bytes.LastIndexByte(before, '\n')
 }
 
-// Appender is an answer that writes its own JSON, because there is much of it.
+// Appender is an answer that encodes itself as JSON, because it is large.
 type Appender interface {
 	AppendJSON(dst []byte) ([]byte, error)
 }
 
-// Write answers with v, in CBOR when the request accepts it, else in JSON with indentation (an Appender in its own).
+// Write answers with v, in CBOR if the request accepts it, else in indented JSON (an Appender in its own form).
 func Write(w http.ResponseWriter, r *http.Request, status int, v any) {
 	var body []byte
 	var err error
@@ -251,10 +252,10 @@ func Write(w http.ResponseWriter, r *http.Request, status int, v any) {
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	BeginAnswer(w)
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // the client has gone: nobody is left to tell
+	_, _ = w.Write(body) // an error means that the client has gone
 }
 
-// WriteProblem answers with an error. Errors that are no Problem are mapped by AsProblem.
+// WriteProblem answers with an error. AsProblem converts errors that are not Problems.
 func WriteProblem(w http.ResponseWriter, err error) {
 	p := AsProblem(err)
 	if p.RetryAfterMS > 0 {
@@ -264,7 +265,7 @@ func WriteProblem(w http.ResponseWriter, err error) {
 		w.Header().Set(HeaderLeader, p.Leader.REST)
 	}
 	if id := w.Header().Get(HeaderRequestID); id != "" && p.RequestID != id {
-		mine := *p // others may hold it
+		mine := *p // it may be shared
 		mine.RequestID, p = id, &mine
 	}
 	body, _ := json.MarshalIndent(p, "", "  ") // a Problem always marshals
@@ -274,8 +275,8 @@ func WriteProblem(w http.ResponseWriter, err error) {
 	_, _ = w.Write(append(body, '\n'))
 }
 
-// AsProblem returns the Problem in err's chain, or the one that stands for a refusal or a known sentinel, or an
-// internal error.
+// AsProblem returns the Problem in err's chain, or the one for a refusal or a known sentinel, or else an internal
+// error.
 func AsProblem(err error) *Problem {
 	var p *Problem
 	var r *errcode.Refusal
@@ -296,7 +297,7 @@ func AsProblem(err error) *Problem {
 	return Refuse(errcode.Internal, "%v", err)
 }
 
-// HandlerFunc is a handler whose error is its answer, unless it has begun one.
+// HandlerFunc is a handler whose error becomes its answer. It must not return an error after it has begun one.
 type HandlerFunc func(w http.ResponseWriter, r *http.Request) error
 
 // ServeHTTP implements http.Handler.
@@ -306,7 +307,7 @@ func (f HandlerFunc) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Message makes a handler of a function from request message to answer message, for component interfaces.
+// Message returns a handler for a function from request to answer message, for component interfaces.
 func Message[Req, Resp any](f func(ctx context.Context, req *Req) (*Resp, error)) HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		req := new(Req)
@@ -317,7 +318,7 @@ func Message[Req, Resp any](f func(ctx context.Context, req *Req) (*Resp, error)
 	}
 }
 
-// Show makes a handler of what is asked for without a body.
+// Show returns a handler for a function without a request message.
 func Show[Resp any](f func(ctx context.Context) (Resp, error)) HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		resp, err := f(r.Context())
@@ -335,15 +336,15 @@ type Client struct {
 	http    *http.Client
 }
 
-// NewClient returns a client with its own connection pool: keep-alive, at most perHost connections to one address. conf
-// is for https addresses, nil for none of its own.
+// NewClient returns a client with its own connection pool: keep-alive, at most perHost connections to one address.
+// conf is for https addresses, nil for the defaults.
 func NewClient(perHost int, conf *tls.Config) *Client {
 	return &Client{http: &http.Client{Transport: transport(perHost, conf)}}
 }
 
-// NewFreshClient returns one that makes a connection for each request, at most perHost to one address at a time. Where
-// its server has died it is refused, and the caller knows that nothing was sent; what is sent on a kept connection is
-// lost without a word of whether it was read.
+// NewFreshClient returns a client that opens a connection for each request, at most perHost to one address at a time.
+// If the server has died the connection is refused, so that the caller knows that nothing was sent; on a kept-alive
+// connection it would not know whether a request was read.
 func NewFreshClient(perHost int, conf *tls.Config) *Client {
 	fresh := transport(perHost, conf)
 	fresh.DisableKeepAlives = true
@@ -359,26 +360,25 @@ func transport(perHost int, conf *tls.Config) *http.Transport {
 	}
 }
 
-// longestCall bounds calls whose context has no end: more than any call of the product may take, which is a scan's
-// time.
+// longestCall limits calls whose context has no deadline: it exceeds the longest call of the product, a scan.
 const longestCall = 11 * time.Minute
 
-// Wrap puts a transport around the client's own, before its first use.
+// Wrap wraps the client's transport. It must be called before the client's first use.
 func (c *Client) Wrap(around func(http.RoundTripper) http.RoundTripper) {
 	c.http.Transport = around(c.http.Transport)
 }
 
-// Close drops idle connections.
+// Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // HTTP returns the underlying client, for streams.
 func (c *Client) HTTP() *http.Client { return c.http }
 
-// SetCluster makes every later Do name the caller's cluster.
+// SetCluster sets the cluster id that every later Do sends.
 func (c *Client) SetCluster(id string) { c.cluster.Store(&id) }
 
-// Do sends req (nil for none) as CBOR and reads the answer into resp (nil to ignore it). The context bounds the whole
-// exchange. An error answer is a *Problem; anything else means that the outcome is unknown.
+// Do sends req (nil for none) as CBOR and decodes the answer into resp (nil to ignore it). The context limits the
+// whole exchange. An error answer is a *Problem; any other error means that the outcome is unknown.
 func (c *Client) Do(ctx context.Context, method, url string, req, resp any) error {
 	below, span := StartSpan(ctx, "send")
 	if span.IsRecording() {
@@ -389,7 +389,7 @@ func (c *Client) Do(ctx context.Context, method, url string, req, resp any) erro
 	return err
 }
 
-// Call is Do with a deadline; the answer is a new Resp.
+// Call is Do with a timeout; it returns the answer as a new Resp.
 func Call[Resp any](ctx context.Context, c *Client, timeout time.Duration, method, url string, req any) (*Resp, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -441,10 +441,10 @@ func (c *Client) do(ctx context.Context, method, url string, req, resp any) erro
 	return nil
 }
 
-// ReadProblem makes a *Problem of an answer whose status is an error. Of one that is none, or is cut off, it tells the
-// beginning.
+// ReadProblem converts an answer with an error status to a *Problem. Of an answer that is not a Problem, or is cut
+// off, the detail is the beginning.
 func ReadProblem(answer *http.Response) *Problem {
-	b, _ := io.ReadAll(io.LimitReader(answer.Body, maxErrorBody)) // what came is what can be told
+	b, _ := io.ReadAll(io.LimitReader(answer.Body, maxErrorBody)) // use what has arrived
 	p := &Problem{}
 	if bytes.Contains(b, []byte("HTTP request to an HTTPS server")) { // net/http's own answer
 		p = NewProblem(answer.StatusCode, errcode.BadRequest, "the server speaks TLS: begin its address with "+
@@ -461,7 +461,7 @@ func ReadProblem(answer *http.Response) *Problem {
 	return p
 }
 
-// Advertised returns the host:port that others are told for a listener: its own, or another host with the same port.
+// Advertised returns the host:port to announce for a listener: its own, or another host with the same port.
 func Advertised(listener net.Addr, host string) string {
 	_, port, err := net.SplitHostPort(listener.String())
 	if host == "" || err != nil {
@@ -470,10 +470,10 @@ func Advertised(listener net.Addr, host string) string {
 	return net.JoinHostPort(host, port)
 }
 
-// NewServer returns an http.Server with the limits that every listener of this product has, and requests with ids. The
-// limits are on what the network takes: a call may take as long as its handler wants. Handlers that stream set a
-// deadline for each write with http.ResponseController, others call BeginAnswer if they do not answer with Write. The
-// caller sets ErrorLog.
+// NewServer returns an http.Server with the timeouts and limits common to all listeners of this product, and request
+// ids. The timeouts apply to the network only: a call may take as long as its handler needs. Handlers that stream set
+// a deadline for each write with http.ResponseController; others call BeginAnswer if they do not answer with Write.
+// The caller sets ErrorLog.
 func NewServer(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler: aged(Identify(h), time.Now), ConnContext: stampConn,
@@ -494,7 +494,7 @@ func Serve(ctx context.Context, s *http.Server, l net.Listener, grace time.Durat
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	if s.Shutdown(drain) != nil {
-		_ = s.Close() // what did not drain in time is cut
+		_ = s.Close() // requests that did not finish in time are cut
 	}
 	if err := <-stopped; !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("HTTP server on %s: %w", l.Addr(), err)

@@ -126,7 +126,7 @@ func TestBadBodiesSayWhere(t *testing.T) {
 	}
 }
 
-// TestStrangersAnswer: who is no process of tidemark may answer with nothing at all.
+// TestStrangersAnswer checks answers of other programs, which may be empty.
 func TestStrangersAnswer(t *testing.T) {
 	for _, c := range []struct {
 		body, want string
@@ -139,8 +139,8 @@ func TestStrangersAnswer(t *testing.T) {
 	}
 }
 
-// TestUnreadyIsNoMoreThanIsRead: whatever is in the way, its answer is one that a client reads to its end; it has every
-// code, and says of each how much more there is.
+// TestUnreadyIsNoMoreThanIsRead checks that clients can read the whole answer for any number of reasons, and that it
+// has every code, with the number of reasons left out.
 func TestUnreadyIsNoMoreThanIsRead(t *testing.T) {
 	all := []Reason{{Code: "no_leader", Detail: "lost"}}
 	for i := range 5000 {
@@ -161,8 +161,8 @@ func TestUnreadyIsNoMoreThanIsRead(t *testing.T) {
 	}
 }
 
-// TestAnswersAreNotCut: an answer with more bytes than are read of it is refused by its size and its address, neither
-// taken for a whole one nor for one that was cut off.
+// TestAnswersAreNotCut checks that an answer above the limit is reported with its size and its address, and taken
+// neither for a whole one nor for one that was cut off.
 func TestAnswersAreNotCut(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, strings.Repeat(" ", 100))

@@ -2,8 +2,9 @@ package rpc
 
 import "regexp"
 
-// secrets finds those of tokens (statecontext.TokenPrefix).
+// secrets matches the secrets of tokens (statecontext.TokenPrefix).
 var secrets = regexp.MustCompile(`tmt_[^\s"]*`)
 
-// WithoutSecrets is a text for logs and spans, such as a path in which somebody took a token's secret for its id.
+// WithoutSecrets masks token secrets in a text for logs and spans, such as a path in which a user gave a secret for
+// an id.
 func WithoutSecrets(text string) string { return secrets.ReplaceAllString(text, "tmt_…") }

@@ -10,8 +10,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// StartSpan begins a span below the one of ctx, by the same provider. When ctx has none that is recorded, nothing is
-// done and nothing allocated. End it with EndSpan, or by itself.
+// StartSpan begins a child of ctx's span, with the same provider. If ctx has no recording span, it does nothing and
+// allocates nothing. End the span with EndSpan, or by its own method.
 func StartSpan(ctx context.Context, name string) (context.Context, trace.Span) {
 	parent := trace.SpanFromContext(ctx)
 	if !parent.IsRecording() {
@@ -20,19 +20,20 @@ func StartSpan(ctx context.Context, name string) (context.Context, trace.Span) {
 	return parent.TracerProvider().Tracer("tidemark").Start(ctx, name)
 }
 
-// EndSpan ends a span of StartSpan; parent is the context that was given to StartSpan. An error is noted in it.
+// EndSpan ends a span of StartSpan; parent is the context that was passed to StartSpan. The error is recorded in the
+// span.
 func EndSpan(parent context.Context, span trace.Span, err error) {
 	if !span.IsRecording() || span == trace.SpanFromContext(parent) {
 		return
 	}
 	if err != nil {
-		span.SetStatus(codes.Error, WithoutSecrets(err.Error())) // a URL may be in it
+		span.SetStatus(codes.Error, WithoutSecrets(err.Error())) // it may contain a URL
 	}
 	span.End()
 }
 
-// ResumeSpan begins a span below one of another process that is remembered from a request, after that request has been
-// answered. When it is none that is recorded, or there is no tracer, nothing is done.
+// ResumeSpan begins a child of another process's span that was stored with a request, after that request has been
+// answered. If the parent is not sampled, or there is no tracer, it does nothing.
 func ResumeSpan(ctx context.Context, tracer trace.Tracer, parent trace.SpanContext, name string) (context.Context,
 	trace.Span) {
 	if tracer == nil || !parent.IsSampled() {
@@ -41,7 +42,7 @@ func ResumeSpan(ctx context.Context, tracer trace.Tracer, parent trace.SpanConte
 	return tracer.Start(trace.ContextWithSpanContext(ctx, parent), name)
 }
 
-// ServerSpan begins the span of a request that came in, below the caller's (W3C traceparent).
+// ServerSpan begins the span of an incoming request, as a child of the caller's (W3C traceparent).
 func ServerSpan(tracer trace.Tracer, r *http.Request, name string) (*http.Request, trace.Span) {
 	ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 	ctx, span := tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(
@@ -50,7 +51,7 @@ func ServerSpan(tracer trace.Tracer, r *http.Request, name string) (*http.Reques
 	return r.WithContext(ctx), span
 }
 
-// EndServerSpan notes the status of the answer.
+// EndServerSpan records the status of the answer and ends the span.
 func EndServerSpan(span trace.Span, status int) {
 	span.SetAttributes(attribute.Int("http.response.status_code", status))
 	if status >= http.StatusInternalServerError {
@@ -59,7 +60,7 @@ func EndServerSpan(span trace.Span, status int) {
 	span.End()
 }
 
-// Traced makes a span of each request that goes to next; with a nil tracer it is next itself.
+// Traced returns a handler that makes a span of each request to next; with a nil tracer it returns next.
 func Traced(tracer trace.Tracer, next http.Handler) http.Handler {
 	if tracer == nil {
 		return next
@@ -72,13 +73,13 @@ func Traced(tracer trace.Tracer, next http.Handler) http.Handler {
 	})
 }
 
-// Keeper remembers the status of an answer.
+// Keeper records the status of an answer.
 type Keeper struct {
 	http.ResponseWriter
 	Status int
 }
 
-// WriteHeader keeps the status.
+// WriteHeader records the status.
 func (k *Keeper) WriteHeader(status int) {
 	k.Status = status
 	k.ResponseWriter.WriteHeader(status)

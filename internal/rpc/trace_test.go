@@ -13,8 +13,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 )
 
-// TestSpansHaveNoSecrets: a token's secret that somebody took for an id stands in no span of the request, neither in
-// its path nor in the error of who could not pass it on.
+// TestSpansHaveNoSecrets checks that a token's secret given for an id appears in no span of the request, neither in
+// its path nor in the error of a server that could not forward it.
 func TestSpansHaveNoSecrets(t *testing.T) {
 	const secret = "Zm9yZXN0-YmVhcnM_"
 	seen := tracetest.NewSpanRecorder()

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// WrongType says what a field of a JSON body is, and what it has to be.
+// WrongType describes the value of a field of a JSON body, and what it must be.
 func WrongType(err *json.UnmarshalTypeError) string {
 	is, literal := err.Value, false
 	if is, literal = strings.CutPrefix(is, "number "); !literal { // else the number itself

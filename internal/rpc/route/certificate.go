@@ -6,7 +6,7 @@ import (
 	"tidemark/internal/tlsconf"
 )
 
-// RegisterCertificate registers the metric of until when the certificate of a process is taken, where it has one.
+// RegisterCertificate registers the metric of the end of the process's certificate, if it has one.
 func RegisterCertificate(r prometheus.Registerer, source *tlsconf.Source) {
 	if _, ok := source.Ends(); !ok {
 		return

@@ -10,8 +10,8 @@ import (
 	"tidemark/internal/tlsconf"
 )
 
-// TestAProcessWithoutTLSShowsNoEnd: what has no certificate shows no end of one, which an alert would take for a moment
-// long past.
+// TestAProcessWithoutTLSShowsNoEnd checks that a process without a certificate has no metric of its end, which an
+// alert would take for a time long past.
 func TestAProcessWithoutTLSShowsNoEnd(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := tlsconf.CreateCA(dir, "test", time.Hour); err != nil {

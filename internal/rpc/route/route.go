@@ -1,10 +1,10 @@
-// Package route is what every HTTP port is made of: a table that says of each call who may make it, how many bytes it
-// takes, how long it may take and how many of it are under way at a time; and the server of such a table.
+// Package route provides the basis of every HTTP port: a table with, for each call, the roles that may make it, the
+// limits of its body, its duration and its concurrency; and the server of such a table.
 //
-// It promises that what a table refuses is refused in the same words on every port, as problem JSON: a path that is in
-// no row (404), another method (405, with Allow), somebody else (403), a body that is too large (413) or does not come
-// (408), one call too many (503), and whatever error a handler returns. It knows nothing of what is asked. What every
-// port shows alike is here, too: its health, its metrics and the end of its certificate.
+// It guarantees that all ports refuse requests in the same form, as problem JSON: an unknown path (404), an unknown
+// method (405, with Allow), a missing permission (403), a body that is too large (413) or too slow (408), one call
+// too many (503), and any error that a handler returns. It does not depend on the calls' contents. The calls common
+// to all ports are here, too: health, metrics and the metric of the certificate's end.
 package route
 
 import (
@@ -24,46 +24,47 @@ import (
 	"tidemark/wire"
 )
 
-// BodyTime is how long a body may take to come in: it must not hold a place for long.
+// BodyTime is how long a body may take to arrive, so that it does not hold a place for long.
 const BodyTime = 10 * time.Second
 
 const (
-	// healthTime is for the answer to whether a process lives, or is ready.
+	// healthTime limits the answer of liveness and readiness checks.
 	healthTime = 5 * time.Second
-	// scrapeTime is for an answer to Prometheus, which waits for 10 s unless it is told otherwise.
+	// scrapeTime limits the answer to Prometheus, which waits for 10 s by default.
 	scrapeTime = 30 * time.Second
-	// scrapesAtOnce is how many of these are made at a time, for all that is slow to read.
+	// scrapesAtOnce is how many of these are made at a time, because some values are slow to read.
 	scrapesAtOnce = 4
 )
 
 // Route is one call of a table.
 type Route struct {
-	Method string // GET is HEAD, too; "" is any
-	// Path begins with a slash, and is held against what the client has sent, escapes and all. {name} is one part of it,
-	// {name:regexp} what the expression takes; a handler gets it unescaped, by PathValue.
+	Method string // GET includes HEAD; "" is any
+	// Path begins with a slash, and is matched against the escaped path. {name} matches one segment, {name:regexp} what
+	// the expression matches; a handler gets the unescaped value by PathValue.
 	Path string
 	Role Role
-	Body int64 // the most bytes of a body, which has BodyTime to come in; 0: no byte is taken
-	// Limit is the most time that the call takes, its body included: its context ends then, at which the handler ends
-	// with an error.
+	Body int64 // limit of a body in bytes, which has BodyTime to arrive; 0: no body
+	// Limit is the longest time of the call, including its body: its context ends then, upon which the handler must
+	// return an error.
 	Limit time.Duration
-	// Stream: the answer lasts for as long as somebody listens; Limit does not hold, and the handler bounds each write.
+	// Stream is set if the answer lasts as long as the client listens; Limit does not apply, and the handler bounds each
+	// write.
 	Stream bool
-	// Lasts: it may take hours, more than a connection with TLS lives (rpc.Lasting).
+	// Lasts is set if the call may take hours, longer than a TLS connection lives (rpc.Lasting).
 	Lasts  bool
-	Places *rpc.Places // that calls take, of the table's own or shared with other routes; nil: as many as come
+	Places *rpc.Places // limits concurrent calls; own, or shared with other routes; nil: no limit
 	Handle rpc.HandlerFunc
 }
 
-// Table is what a port answers. Of two routes that match the first one counts; none of them may be there twice.
+// Table holds the calls of a port. Of two matching routes the first one is used; no route may occur twice.
 type Table struct {
 	Routes []Route
-	Lacks  string // the refusal of other paths, which stand for its %s
-	// Fail answers with the error of a route; nil: rpc.WriteProblem does.
+	Lacks  string // the error for other paths, with %s for the path
+	// Fail answers with the error of a route; nil: rpc.WriteProblem.
 	Fail func(w http.ResponseWriter, err error)
 }
 
-// Handler serves the calls of the table. It panics where Mux.Handle does.
+// Handler returns a handler for the calls of the table. It panics like Mux.Handle.
 func (t *Table) Handler() http.Handler {
 	fail := t.Fail
 	if fail == nil {
@@ -80,7 +81,7 @@ func (t *Table) Handler() http.Handler {
 	return m.Handler(t.Lacks)
 }
 
-// call does a call within its bounds, those of its body first: it may come in while somebody is asked who sends it.
+// call makes a call within its limits. The body's begin first: it may arrive while the sender is being authenticated.
 func (rt *Route) call(w http.ResponseWriter, r *http.Request) error {
 	rpc.Bound(w, r, rt.Body, BodyTime)
 	if err := rt.Role.admit(r); err != nil {
@@ -110,13 +111,13 @@ func (rt *Route) call(w http.ResponseWriter, r *http.Request) error {
 	return rt.Handle(w, r.WithContext(ctx))
 }
 
-// Alive is the call by which anybody sees that a process lives.
+// Alive returns the liveness check, open to anyone.
 func Alive() Route {
 	return Route{Method: http.MethodGet, Path: "/healthz", Role: Anybody(), Limit: healthTime,
 		Handle: rpc.Show(func(context.Context) (wire.OK, error) { return wire.OK{}, nil })}
 }
 
-// Ready is the call by which anybody sees whether a process can do what it is for: 200 when nothing is in its way.
+// Ready returns the readiness check, open to anyone: 200 if there are no reasons against it.
 func Ready(reasons func() []rpc.Reason) Route {
 	return Route{Method: http.MethodGet, Path: "/readyz", Role: Anybody(), Limit: healthTime,
 		Handle: rpc.Show(func(context.Context) (ok wire.OK, err error) {
@@ -127,8 +128,8 @@ func Ready(reasons func() []rpc.Reason) Route {
 		})}
 }
 
-// Metrics is the call by which Prometheus reads the metrics of a port. Its places are its own: a scrape that waits for
-// what stands still takes none from other calls, and none of these keeps a scrape out.
+// Metrics returns the call that Prometheus scrapes. It has its own places: a scrape that waits for a blocked value
+// takes none from other calls, and they cannot keep a scrape out.
 func Metrics(who Role, h http.Handler) Route {
 	return Route{Method: http.MethodGet, Path: "/metrics", Role: who, Limit: scrapeTime,
 		Places: rpc.NewPlaces(scrapesAtOnce, "scrapes"), Handle: func(w http.ResponseWriter, r *http.Request) error {
@@ -137,19 +138,21 @@ func Metrics(who Role, h http.Handler) Route {
 		}}
 }
 
-// Role says who may make a call.
+// Role determines which senders may make a call.
 type Role struct {
-	Name string // for people
-	// Check says why somebody may not: a *rpc.Problem, else it is FORBIDDEN; nil: everybody may.
+	Name string // for documentation and errors
+	// Check returns why a sender may not make the call: a *rpc.Problem, else it becomes FORBIDDEN; a nil Check permits
+	// everyone.
 	Check func(r *http.Request) error
-	// For is on whose behalf one asks who may, who gets the places; nil, or "": nobody has said.
+	// For returns the principal of the sender, which the places count; nil, or "": unknown.
 	For func(r *http.Request) string
 }
 
-// Anybody is whoever reaches the port.
+// Anybody permits every sender that reaches the port.
 func Anybody() Role { return Role{Name: "anybody"} }
 
-// Only is who shows a certificate of one of these roles; on a port without TLS, which is on loopback, everybody.
+// Only permits senders with a certificate of one of these roles; on a port without TLS, which is on loopback,
+// everyone.
 func Only(roles ...tlsconf.Role) Role {
 	names := make([]string, len(roles))
 	for i, r := range roles {
@@ -158,19 +161,19 @@ func Only(roles ...tlsconf.Role) Role {
 	return Role{Name: strings.Join(names, ", "), Check: tlsconf.Only(roles...)}
 }
 
-// Certified is who shows a certificate of any role; on a port without TLS everybody.
+// Certified permits senders with a certificate of any role; on a port without TLS everyone.
 func Certified() Role {
 	return Role{Name: "any certificate", Check: tlsconf.Only(tlsconf.Roles()...)}
 }
 
-// Readers of metrics are who shows a certificate of any role, or a token, which orToken makes count (that of
+// Readers permits reading metrics with a certificate of any role, or with a token, which orToken checks (that of
 // managerclient.Client).
 func Readers(orToken func(check func(r *http.Request) error) func(r *http.Request) error) Role {
 	o := Certified()
 	return Role{Name: o.Name + ", or a token of role metrics", Check: orToken(o.Check)}
 }
 
-// admit refuses who may not make a call, and what a page of another site makes a browser send.
+// admit rejects senders without permission, and requests from pages of another site.
 func (o *Role) admit(r *http.Request) error {
 	err := rpc.CheckOrigin(r)
 	if err == nil && o.Check != nil {
@@ -185,21 +188,22 @@ func (o *Role) admit(r *http.Request) error {
 	return rpc.Refuse(errcode.Forbidden, "%s: %v", r.URL.Path, err)
 }
 
-// Mux leads requests to handlers, by path and method. A path is what the client wrote, "." and ".." included.
+// Mux routes requests to handlers, by path and method. A path is matched as the client sent it, including "." and
+// "..".
 type Mux struct {
 	router  *mux.Router
-	paths   []string // in their order
+	paths   []string // in order of registration
 	methods map[string][]string
 }
 
-// NewMux returns one that leads nowhere.
+// NewMux returns an empty Mux.
 func NewMux() *Mux {
 	return &Mux{router: mux.NewRouter().UseEncodedPath().SkipClean(true), methods: map[string][]string{}}
 }
 
-// Handle adds a handler; of two that match the first one counts. See Route for method and path. It panics, as
-// http.ServeMux does, where the path is none that can be asked for, or is there with the method: the router would pass
-// over the handler without a word.
+// Handle adds a handler; of two matching ones the first one is used. See Route for method and path. Like
+// http.ServeMux it panics if the path is invalid, or registered with the method already: the router would silently
+// ignore the handler.
 func (m *Mux) Handle(method, path string, h http.Handler) {
 	at := m.router.Handle(path, values(h))
 	if err := at.GetError(); err != nil {
@@ -223,7 +227,7 @@ func (m *Mux) Handle(method, path string, h http.Handler) {
 	m.methods[path] = append(m.methods[path], methods...)
 }
 
-// Handler serves all that was added; lacks is the refusal of other paths, %s.
+// Handler returns a handler for all registered calls; lacks is the error for other paths, with %s for the path.
 func (m *Mux) Handler(lacks string) http.Handler {
 	for _, path := range m.paths {
 		methods := slices.Compact(slices.Sorted(slices.Values(m.methods[path])))
@@ -239,7 +243,7 @@ func (m *Mux) Handler(lacks string) http.Handler {
 	return m.router
 }
 
-// values lets a handler have the parts of the path by PathValue, decoded.
+// values makes the variables of the path available by PathValue, decoded.
 func values(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for name, value := range mux.Vars(r) {

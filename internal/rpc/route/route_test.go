@@ -21,7 +21,7 @@ import (
 	"tidemark/internal/testing/pipenet"
 )
 
-// text answers with what f makes of a request.
+// text answers with the result of f.
 func text(f func(r *http.Request) string) rpc.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		_, _ = io.WriteString(w, f(r))
@@ -38,7 +38,7 @@ func body(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
-// table is of all kinds of routes.
+// table has one route of each kind.
 func table(t *testing.T) *Table {
 	places := rpc.NewPlaces(1, "calls")
 	if err := places.Enter("another"); err != nil {
@@ -78,7 +78,7 @@ func table(t *testing.T) *Table {
 	}}
 }
 
-// TestWhatATableAnswers: each refusal is a problem with its code, and Allow says what else there is.
+// TestWhatATableAnswers checks that each refusal is a problem with its code, and that Allow lists the other methods.
 func TestWhatATableAnswers(t *testing.T) {
 	h := table(t).Handler()
 	for _, tc := range []struct {
@@ -87,7 +87,7 @@ func TestWhatATableAnswers(t *testing.T) {
 		want                     string // the body, or the code of the problem
 	}{
 		{method: "GET", path: "/things/7:count", status: 200, want: "count 7"},
-		{method: "HEAD", path: "/things/7:count", status: 200, want: "count 7"}, // of which net/http sends the head
+		{method: "HEAD", path: "/things/7:count", status: 200, want: "count 7"}, // net/http sends only the header
 		{method: "POST", path: "/things/7:count", sent: "abc", status: 200, want: "abc"},
 		{method: "POST", path: "/things/7:count", sent: "abcd", status: 413, want: "BODY_TOO_LARGE"},
 		{method: "PUT", path: "/things/7:count", status: 405, want: "METHOD_NOT_ALLOWED"},
@@ -129,7 +129,8 @@ func TestWhatATableAnswers(t *testing.T) {
 	}
 }
 
-// TestPathsThatAreNone: what the router would pass over without a word stops who makes the port.
+// TestPathsThatAreNone checks that routes that the router would silently ignore make the construction of the port
+// panic.
 func TestPathsThatAreNone(t *testing.T) {
 	for name, paths := range map[string][][2]string{
 		"":                   {{"GET", "/a/{x}"}, {"POST", "/a/{x}"}, {"", "/a/{x}"}, {"GET", "/b/{x:[0-9]+}:y"}},
@@ -158,7 +159,7 @@ func TestPathsThatAreNone(t *testing.T) {
 	}
 }
 
-// TestScrapes: readers of metrics that do not end keep further ones out, and nobody else; nor do others keep them out.
+// TestScrapes checks that hanging scrapes keep out only further ones, and are not kept out by other calls.
 func TestScrapes(t *testing.T) {
 	hang, under := make(chan struct{}), make(chan struct{}, scrapesAtOnce)
 	others := rpc.NewPlaces(1, "calls")
@@ -197,7 +198,7 @@ func TestScrapes(t *testing.T) {
 	all.Wait()
 }
 
-// TestOtherSites: what a page of another site makes a browser send is refused on every port, whoever may call.
+// TestOtherSites checks that requests sent by a page of another site are rejected on every port, for every role.
 func TestOtherSites(t *testing.T) {
 	r := httptest.NewRequest("POST", "/things/7:count", nil)
 	r.Header.Set("Sec-Fetch-Site", "cross-site")
@@ -208,7 +209,7 @@ func TestOtherSites(t *testing.T) {
 	}
 }
 
-// TestFail: who has errors of his own answers with them himself; what is no route's is the table's.
+// TestFail checks that a table's Fail answers errors of routes, and not those of the table itself.
 func TestFail(t *testing.T) {
 	own := table(t)
 	own.Fail = func(w http.ResponseWriter, err error) { http.Error(w, err.Error(), http.StatusTeapot) }
@@ -223,7 +224,8 @@ func TestFail(t *testing.T) {
 	}
 }
 
-// TestSlowBodies: a body that does not come is answered 408 after its time; a call may take longer than that.
+// TestSlowBodies checks that a body that does not arrive is answered 408 after BodyTime; a call may take longer than
+// that.
 func TestSlowBodies(t *testing.T) { synctest.Test(t, slowBodies) }
 
 func slowBodies(t *testing.T) {
@@ -269,7 +271,7 @@ func slowBodies(t *testing.T) {
 	}
 }
 
-// TestTheBodysTimeBegins: with the call, not when somebody has been asked who sends it.
+// TestTheBodysTimeBegins checks that it begins with the call, not after the sender was authenticated.
 func TestTheBodysTimeBegins(t *testing.T) { synctest.Test(t, bodysTimeBegins) }
 
 func bodysTimeBegins(t *testing.T) {
@@ -299,7 +301,8 @@ func bodysTimeBegins(t *testing.T) {
 	}
 }
 
-// TestCut: requests of a server that cuts end as soon as it is to end; those of another one have its grace.
+// TestCut checks that a server with Cut ends its requests when its shutdown begins; those of another server have its
+// grace.
 func TestCut(t *testing.T) { synctest.Test(t, cut) }
 
 func cut(t *testing.T) {

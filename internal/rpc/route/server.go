@@ -13,18 +13,18 @@ import (
 	"tidemark/internal/tlsconf"
 )
 
-// Server serves a role's port.
+// Server serves the port of a role.
 type Server struct {
-	Handler http.Handler    // of a Table, or what stands around one
-	TLS     *tlsconf.Source // nil: without
-	Log     hclog.Logger    // of what net/http finds
-	Tracer  trace.Tracer    // of a span for each request; nil: none
-	Grace   time.Duration   // for requests to end, once the server is to
-	// Cut ends the contexts of requests as soon as the server is to end, so that they do not use up Grace.
+	Handler http.Handler    // of a Table, or a wrapper of one
+	TLS     *tlsconf.Source // nil: no TLS
+	Log     hclog.Logger    // for messages of net/http
+	Tracer  trace.Tracer    // makes a span for each request; nil: none
+	Grace   time.Duration   // how long requests may take to end at shutdown
+	// Cut cancels the contexts of requests at the beginning of the shutdown, so that they do not use up Grace.
 	Cut bool
 }
 
-// Serve answers on l until ctx ends.
+// Serve serves on l until ctx ends.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	server := rpc.NewServer(rpc.Traced(s.Tracer, s.Handler))
 	server.ErrorLog = s.Log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Info})
