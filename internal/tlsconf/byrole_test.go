@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestByRole: a person's call to an indexer is made to an indexer of the cluster's own CA, whatever its address is, and
-// to nobody else.
+// TestByRole checks that a user's call to an indexer is accepted by any indexer with a certificate of the cluster's
+// own CA, whatever its address is, and made to no other server.
 func TestByRole(t *testing.T) {
 	dir := t.TempDir()
 	ours, err := CreateCA(filepath.Join(dir, "ours"), "ours", time.Hour)
@@ -67,7 +67,7 @@ func TestByRole(t *testing.T) {
 		go func() {
 			defer close(done)
 			if s, err := l.Accept(); err == nil {
-				_, _ = io.Copy(io.Discard, s) // until the client goes
+				_, _ = io.Copy(io.Discard, s) // until the client disconnects
 				_ = s.Close()
 			}
 		}()

@@ -19,20 +19,20 @@ import (
 	"time"
 )
 
-// Validity of what `tidemark cert` makes.
+// Validity of the certificates that `tidemark cert` issues.
 const (
 	CAValidity   = 10 * 365 * 24 * time.Hour
 	LeafValidity = 397 * 24 * time.Hour
-	backdate     = 5 * time.Minute // clocks differ
+	backdate     = 5 * time.Minute // for clocks that differ
 )
 
-// Names of the files of a CA in its folder.
+// File names of a CA in its folder.
 const (
 	CAFile    = "ca.pem"
 	CAKeyFile = "ca-key.pem"
 )
 
-// ErrExists is wrapped when a file would be written over.
+// ErrExists is wrapped when a file would be overwritten.
 var ErrExists = errors.New("the file exists already")
 
 // CA signs certificates: for development, and for clusters without a CA of their own.
@@ -41,7 +41,7 @@ type CA struct {
 	key  crypto.Signer
 }
 
-// CreateCA makes a CA and writes DIR/ca.pem and DIR/ca-key.pem (mode 0600). It never writes over one.
+// CreateCA creates a CA and writes DIR/ca.pem and DIR/ca-key.pem (mode 0600). It never overwrites one.
 func CreateCA(dir, name string, validity time.Duration) (*CA, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -70,7 +70,7 @@ func CreateCA(dir, name string, validity time.Duration) (*CA, error) {
 	return &CA{cert: cert, key: key}, nil
 }
 
-// LoadCA reads a CA off its folder.
+// LoadCA reads a CA from its folder.
 func LoadCA(dir string) (*CA, error) {
 	cert, err := readPEM(filepath.Join(dir, CAFile), "CERTIFICATE")
 	if err != nil {
@@ -96,23 +96,22 @@ func LoadCA(dir string) (*CA, error) {
 	return ca, nil
 }
 
-// Cap returns until when the CA is valid, and whether that is sooner than the end of a certificate that is made now.
-// Such a certificate ends with its CA: nobody would take it for longer, and who looks at its end would not be warned in
-// time.
+// Cap returns when the CA ends, and whether that is before a certificate of the given validity would end. Such a
+// certificate ends with its CA: it would not be accepted for longer, and a monitor of its end would warn too late.
 func (ca *CA) Cap(validity time.Duration) (end time.Time, sooner bool) {
 	end = ca.cert.NotAfter
 	return end, time.Now().Add(validity).After(end)
 }
 
-// Request is a certificate to be made.
+// Request describes a certificate to issue.
 type Request struct {
 	Peer     Peer
 	Hosts    []string      // names and addresses that users dial
-	Validity time.Duration // LeafValidity when 0; at most as long as the CA's (CA.Cap)
-	Replace  bool          // files that are there
+	Validity time.Duration // LeafValidity if 0; at most that of the CA (CA.Cap)
+	Replace  bool          // overwrite existing files
 }
 
-// Issue makes a certificate and writes DIR/<name>.pem and DIR/<name>-key.pem (mode 0600). It returns their paths.
+// Issue issues a certificate and writes DIR/<name>.pem and DIR/<name>-key.pem (mode 0600). It returns their paths.
 func (ca *CA) Issue(dir, name string, req Request) (Files, error) {
 	files := Files{CA: filepath.Join(dir, CAFile), Cert: filepath.Join(dir, name+".pem"),
 		Key: filepath.Join(dir, name+"-key.pem")}
@@ -177,7 +176,7 @@ func newTemplate(name string, validity time.Duration) (*x509.Certificate, error)
 		NotBefore: now.Add(-backdate), NotAfter: now.Add(validity)}, nil
 }
 
-// writePair writes certificate and key; the key first, so that whoever sees the certificate finds its key.
+// writePair writes certificate and key; the key first, so that a reader that finds the certificate finds its key.
 func writePair(certPath, keyPath string, der []byte, key *ecdsa.PrivateKey, replace bool) error {
 	if !replace {
 		for _, p := range []string{certPath, keyPath} {
@@ -196,7 +195,7 @@ func writePair(certPath, keyPath string, der []byte, key *ecdsa.PrivateKey, repl
 	return writePEM(certPath, "CERTIFICATE", der, 0o644, replace)
 }
 
-// writePEM writes beside and moves into place: a reader sees the old file or the new one.
+// writePEM writes a temporary file and moves it into place: a reader sees the old file or the new one.
 func writePEM(path, kind string, der []byte, mode os.FileMode, replace bool) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
@@ -213,7 +212,7 @@ func writePEM(path, kind string, der []byte, mode os.FileMode, replace bool) err
 	if err == nil && replace {
 		err = os.Rename(f.Name(), path)
 	} else if err == nil {
-		if err = os.Link(f.Name(), path); err == nil { // fails when the file has appeared meanwhile
+		if err = os.Link(f.Name(), path); err == nil { // fails if the file has appeared meanwhile
 			err = os.Remove(f.Name())
 		}
 	}

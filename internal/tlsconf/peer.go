@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// Role is what the holder of a certificate may be.
+// Role is a role that a certificate grants.
 type Role string
 
-// The roles. An admin certificate is an administrator whatever the cluster's users are; a user certificate stands for
-// the user of that name, with the role that the cluster gives him.
+// The roles. An admin certificate makes its holder an administrator regardless of the cluster's users; a user
+// certificate stands for the user of that name, with the role that the cluster has for him.
 const (
 	Manager   Role = "manager"
 	Projector Role = "projector"
@@ -28,13 +28,13 @@ const (
 // Roles lists every role, nodes first.
 func Roles() []Role { return []Role{Manager, Projector, Indexer, KV, User, Admin} }
 
-// scheme of the URI in a certificate's subject alternative names.
+// scheme is that of the URI in a certificate's subject alternative names.
 const scheme = "tidemark"
 
 // AnyID in a certificate stands for every id of its role.
 const AnyID = "*"
 
-// maxID bounds an id in bytes.
+// maxID limits an id in bytes.
 const maxID = 128
 
 var (
@@ -42,11 +42,11 @@ var (
 	ErrNoRole = errors.New("the certificate names no tidemark role")
 	// ErrRole is wrapped when a certificate is of another role or id than the call needs.
 	ErrRole = errors.New("the certificate is of another role")
-	// ErrNoCertificate is wrapped when the other side presented none.
+	// ErrNoCertificate is wrapped when the other side presented no certificate.
 	ErrNoCertificate = errors.New("no client certificate")
 )
 
-// Peer is who a certificate says its holder is: the URI tidemark://role/id in its subject alternative names.
+// Peer is the identity in a certificate: the URI tidemark://role/id in its subject alternative names.
 type Peer struct {
 	Role Role
 	ID   string
@@ -55,7 +55,7 @@ type Peer struct {
 // String returns the URI.
 func (p Peer) String() string { return p.uri().String() }
 
-// ParsePeer reads the URI.
+// ParsePeer parses the URI.
 func ParsePeer(text string) (Peer, error) {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -70,8 +70,8 @@ func ParsePeer(text string) (Peer, error) {
 
 func (p Peer) uri() *url.URL { return &url.URL{Scheme: scheme, Host: string(p.Role), Path: "/" + p.ID} }
 
-// Is reports whether the holder may act as this id of the role. A projector's process with several KV nodes has a
-// projector for each, which is called as the process, @, and the node.
+// Is reports whether the holder may act under this id of the role. A projector process with several KV nodes has a
+// projector for each, whose id is that of the process, @, and the node.
 func (p Peer) Is(role Role, id string) bool {
 	process, _, several := strings.Cut(id, "@")
 	return p.Role == role && (p.ID == id || p.ID == AnyID || role == Projector && several && p.ID == process)
@@ -87,7 +87,7 @@ func (p Peer) check() error {
 	return nil
 }
 
-// PeerOf reads role and id off a certificate. One with several such URIs is refused: nobody is two.
+// PeerOf returns role and id of a certificate. A certificate with several such URIs is rejected.
 func PeerOf(cert *x509.Certificate) (Peer, error) {
 	var found []Peer
 	for _, u := range cert.URIs {
@@ -105,7 +105,7 @@ func PeerOf(cert *x509.Certificate) (Peer, error) {
 	return found[0], nil
 }
 
-// allow checks a chain that was verified.
+// allow checks the role of a verified chain.
 func allow(certs []*x509.Certificate, roles []Role) error {
 	if len(certs) == 0 {
 		return fmt.Errorf("%w: want one of role %v", ErrNoCertificate, roles)
@@ -120,7 +120,8 @@ func allow(certs []*x509.Certificate, roles []Role) error {
 	return nil
 }
 
-// PeerOfRequest returns who sent a request; false when the connection has no TLS or no certificate of ours.
+// PeerOfRequest returns the sender of a request; false if the connection has no TLS or no certificate of this
+// cluster.
 func PeerOfRequest(r *http.Request) (Peer, bool) {
 	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
 		return Peer{}, false
@@ -129,8 +130,8 @@ func PeerOfRequest(r *http.Request) (Peer, bool) {
 	return p, err == nil
 }
 
-// Only makes a check of requests: over TLS the sender's certificate must be of one of the roles; without TLS, which a
-// process serves on loopback only unless it was told --insecure, everybody passes.
+// Only returns a check of requests: over TLS the sender's certificate must be of one of the roles; without TLS, which
+// a process serves on loopback only unless --insecure is set, everyone passes.
 func Only(roles ...Role) func(r *http.Request) error {
 	return func(r *http.Request) error {
 		if r.TLS == nil {

@@ -2,7 +2,8 @@ package tlsconf
 
 import "testing"
 
-// TestWhoActsFor: a projector's process acts for the projectors of its KV nodes, and nobody else for others.
+// TestWhoActsFor checks that a projector process may act for the projectors of its KV nodes, and no other process
+// may.
 func TestWhoActsFor(t *testing.T) {
 	for _, tt := range []struct {
 		peer Peer

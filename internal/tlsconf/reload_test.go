@@ -17,7 +17,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// node makes a certificate and the source of a process that was started with it, whose clock is at.
+// node issues a certificate and returns the source of a process that was started with it, whose clock is at.
 func node(t *testing.T, ca *CA, role Role, id string) (s *Source, files Files, at *time.Time, log *bytes.Buffer) {
 	t.Helper()
 	files, err := ca.Issue(t.TempDir(), "x", Request{Peer: Peer{role, id}, Hosts: []string{"127.0.0.1"}})
@@ -33,11 +33,11 @@ func node(t *testing.T, ca *CA, role Role, id string) (s *Source, files Files, a
 	return s, files, &now, log
 }
 
-// serial tells one certificate from another.
+// serial identifies a certificate.
 func serial(m *material) string { return m.cert.Leaf.SerialNumber.Text(16) }
 
-// TestARunningNodeTakesOverWhatItWouldStartWith: new files with which a process would not start leave the old ones in
-// force, at a signal and by themselves; good ones are taken over.
+// TestARunningNodeTakesOverWhatItWouldStartWith checks that new files with which a process would not start leave the
+// old ones in force, at a signal and when they are found; valid ones are put in force.
 func TestARunningNodeTakesOverWhatItWouldStartWith(t *testing.T) {
 	ca, _ := authority(t)
 	stranger, _ := authority(t)
@@ -53,9 +53,9 @@ func TestARunningNodeTakesOverWhatItWouldStartWith(t *testing.T) {
 	write(t, half, slices.Concat(read(t, good.CA), added[:len(added)/2]))
 	for _, tc := range []struct {
 		name  string
-		files Files // "": as they are
+		files Files // "": unchanged
 		back  time.Duration
-		want  string // "": taken over
+		want  string // "": put in force
 	}{
 		{name: "its own", files: good},
 		{name: "of any id", files: issue(ca, Peer{Manager, AnyID})},
@@ -91,7 +91,7 @@ func TestARunningNodeTakesOverWhatItWouldStartWith(t *testing.T) {
 				!strings.Contains(err.Error(), tc.want) {
 				t.Errorf("it was taken over, or not refused as %q: %v", tc.want, err)
 			}
-			if n := strings.Count(log.String(), "stay in force"); n != 2 { // once by itself, once at the signal
+			if n := strings.Count(log.String(), "stay in force"); n != 2 { // once when found, once at the signal
 				t.Errorf("%d lines in the log:\n%s", n, log)
 			}
 			put(files.CA, good.CA)
@@ -105,8 +105,8 @@ func TestARunningNodeTakesOverWhatItWouldStartWith(t *testing.T) {
 	}
 }
 
-// TestFilesThatBecomeGood: files that were refused are looked at again though they do not change: a certificate becomes
-// valid, a file can be read again. The log says once a day that they are refused.
+// TestFilesThatBecomeGood checks that rejected files are tried again though they do not change: a certificate becomes
+// valid, a file becomes readable. The log reports the refusal once a day.
 func TestFilesThatBecomeGood(t *testing.T) {
 	ca, _ := authority(t)
 	s, files, now, log := node(t, ca, Indexer, "i1")
@@ -130,8 +130,8 @@ func TestFilesThatBecomeGood(t *testing.T) {
 	}
 }
 
-// TestGoodFilesEndARefusal: files that were refused, and come back after good ones were taken over at a signal, are
-// looked at and refused anew.
+// TestGoodFilesEndARefusal checks that rejected files that come back, after valid ones were put in force at a signal,
+// are checked and rejected anew.
 func TestGoodFilesEndARefusal(t *testing.T) {
 	ca, dir := authority(t)
 	s, files, now, log := node(t, ca, Indexer, "i1")
@@ -157,8 +157,8 @@ func TestGoodFilesEndARefusal(t *testing.T) {
 	}
 }
 
-// TestACertificateEndsWhenOneUseOfItDoes: others take it as a server's and as a client's, by CAs that may end at
-// different times. The earlier end is that of the certificate.
+// TestACertificateEndsWhenOneUseOfItDoes checks a certificate that is accepted as a server's and as a client's by CAs
+// that end at different times. It ends at the earlier time.
 func TestACertificateEndsWhenOneUseOfItDoes(t *testing.T) {
 	const day = 24 * time.Hour
 	for _, tc := range []struct{ leaf, server, client int }{{9, 5, 7}, {9, 7, 5}, {5, 7, 9}} {
@@ -195,7 +195,8 @@ func TestACertificateEndsWhenOneUseOfItDoes(t *testing.T) {
 	}
 }
 
-// TestACAIsReplacedUnderNodes: by the steps of docs/security.md each node takes the other at any time.
+// TestACAIsReplacedUnderNodes checks that, during the steps of docs/security.md, the nodes accept each other at any
+// time.
 func TestACAIsReplacedUnderNodes(t *testing.T) {
 	before, oldDir := authority(t)
 	after, newDir := authority(t)
@@ -243,8 +244,8 @@ func TestACAIsReplacedUnderNodes(t *testing.T) {
 	}
 }
 
-// TestTheEndIsSaid: a process that runs on says once a day, for the last two weeks, that its certificate ends, and once
-// more when it has; a new one ends that. The end is that of the chain.
+// TestTheEndIsSaid checks that a running process logs once a day, for the last two weeks, that its certificate ends,
+// and once more when it has ended; a new certificate stops that. The end is that of the chain.
 func TestTheEndIsSaid(t *testing.T) {
 	ca, err := CreateCA(t.TempDir(), "test", 100*24*time.Hour)
 	if err != nil {

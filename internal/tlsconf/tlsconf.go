@@ -1,12 +1,13 @@
-// Package tlsconf is what a process needs for TLS on all its ports: its certificate and key, the CAs that it trusts,
-// and what the certificate of the other side must say (docs/security.md).
+// Package tlsconf provides TLS for all ports of a process: its certificate and key, the trusted CAs, and the roles
+// required of the other side's certificate (docs/security.md).
 //
-// It promises that TLS is 1.2 or newer, that a certificate counts only when one of the CAs signed it, it is valid now,
-// and its role (a URI tidemark://role/id among its alternative names) is one that the port is for; that files that
-// changed are taken over, all three or none, at a signal and before a handshake; and that new files that cannot be
-// used, or with which a node would not start, change nothing but the log. It never looks at what travels inside.
+// It guarantees that TLS is 1.2 or newer; that a certificate is accepted only if one of the CAs signed it, it is
+// valid now, and its role (a URI tidemark://role/id among its alternative names) is one that the port is for; that
+// changed files are reloaded, all three or none, at a signal and before a handshake; and that new files that cannot
+// be used, or with which a node would not start, have no effect but a log message. It never inspects the traffic.
 //
-// A nil *Source is a process without TLS: every method then gives the plain thing, so that callers need no second path.
+// A nil *Source stands for a process without TLS: every method then returns the plain variant, so that callers need
+// no second path.
 package tlsconf
 
 import (
@@ -29,13 +30,13 @@ import (
 
 // Limits.
 const (
-	// MaxAge is how long a connection may live: within it, whoever holds a certificate has to show it again.
+	// MaxAge is how long a connection may live: within it, a certificate holder has to present it again.
 	MaxAge = time.Hour
-	// RenewAfter is when a connection is closed in an orderly way; the rest of MaxAge is for what is under way.
+	// RenewAfter is when a connection is closed in an orderly way; the rest of MaxAge is for requests in progress.
 	RenewAfter = 45 * time.Minute
 
-	checkInterval   = time.Second // between two looks at the files
-	recheckInterval = time.Minute // between two tries of files that were refused: one may have become valid, or readable
+	checkInterval   = time.Second // between two checks of the files
+	recheckInterval = time.Minute // between two attempts to read rejected files: one may have become valid, or readable
 	sayInterval     = 24 * time.Hour
 	warnBeforeEnd   = 14 * 24 * time.Hour
 	maxFile         = 1 << 20 // bytes of one file
@@ -53,54 +54,54 @@ const (
 // ErrFiles is wrapped when the files cannot be used.
 var ErrFiles = errors.New("TLS files")
 
-// Files names PEM files: the CAs that are trusted, one or more (a rotation overlaps), the own certificate with its
+// Files names PEM files: the trusted CAs, one or more (they overlap during a rotation), the own certificate with its
 // intermediates, and its key.
 type Files struct {
 	CA, Cert, Key string
 }
 
-// Empty tells that no TLS is configured.
+// Empty reports whether no TLS is configured.
 func (f Files) Empty() bool { return f == Files{} }
 
-// Source holds what the files said when they were last good.
+// Source holds the contents of the files when they were last valid.
 type Source struct {
 	files   Files
-	own     *Peer // who this process is, of a node: its certificate has to say so
+	own     *Peer // of a node: the identity that its certificate must have
 	log     hclog.Logger
 	now     func() time.Time
 	current atomic.Pointer[material]
 
-	mu      sync.Mutex // of looking at the files
+	mu      sync.Mutex // held while checking the files
 	looked  time.Time
 	refused refusal
-	warned  time.Time // when the log last said that the own certificate ends
+	warned  time.Time // when the end of the own certificate was last logged
 }
 
-// refusal is of files that could not be used.
+// refusal describes files that could not be used.
 type refusal struct {
 	stamps stamps
 	tried  time.Time
 	said   time.Time // in the log
 }
 
-// material is one generation of the files. Nothing of it changes.
+// material is one generation of the files. It is immutable.
 type material struct {
 	cert   *tls.Certificate
-	ends   time.Time // until when others take it
+	ends   time.Time // until when others accept it
 	roots  *x509.CertPool
 	stamps stamps
 }
 
-// stamps tell a changed file.
+// stamps identify the state of the files.
 type stamps [3]struct {
 	size int64
 	at   time.Time
 }
 
-// Open reads the files; without any it gives nil: no TLS. A client that presents no certificate names only the CA.
+// Open reads the files; if none is given it returns nil: no TLS. A client without a certificate gives only the CA.
 func Open(files Files, log hclog.Logger) (*Source, error) { return newSource(files, nil, log) }
 
-// OpenNode is Open for a process that listens: it needs a certificate of its role, for its id, that the CAs vouch for.
+// OpenNode is Open for a process that listens: it needs a certificate for its role and id, signed by one of the CAs.
 func OpenNode(files Files, role Role, id string, log hclog.Logger) (*Source, error) {
 	if files.CA != "" && files.Cert == "" && files.Key == "" {
 		return nil, fmt.Errorf("%w: --tls-cert and --tls-key are needed with --tls-ca", ErrFiles)
@@ -128,7 +129,7 @@ func newSource(files Files, own *Peer, log hclog.Logger) (*Source, error) {
 	return s, nil
 }
 
-// take takes over files that are good, which ends a refusal. s.mu is held, but where s is new.
+// take puts valid files in force, which ends a refusal. The caller holds s.mu, unless s is new.
 func (s *Source) take(m *material) {
 	s.refused = refusal{}
 	s.current.Store(m)
@@ -141,7 +142,7 @@ func (s *Source) take(m *material) {
 	s.warn(s.now())
 }
 
-// warn says that the own certificate ends soon: once a day, and again when it has ended. s.mu is held.
+// warn logs that the own certificate ends soon: once a day, and again when it has ended. The caller holds s.mu.
 func (s *Source) warn(now time.Time) {
 	m := s.current.Load()
 	left := m.ends.Sub(now)
@@ -158,7 +159,7 @@ func (s *Source) warn(now time.Time) {
 		s.files.Cert, "left", left.Round(time.Minute))
 }
 
-// Ends returns until when others take the own certificate; false without one.
+// Ends returns until when others accept the own certificate; false without one.
 func (s *Source) Ends() (time.Time, bool) {
 	if s == nil {
 		return time.Time{}, false
@@ -180,7 +181,7 @@ func (s *Source) look() (st stamps) {
 	return st
 }
 
-// read makes material of the files. The stamps are older than what was read, never newer.
+// read reads the files. The stamps may be older than the contents, never newer.
 func (s *Source) read() (*material, error) {
 	m := &material{stamps: s.look()}
 	ca, err := readFile(s.files.CA)
@@ -201,7 +202,7 @@ func (s *Source) read() (*material, error) {
 	if err != nil {
 		return nil, err
 	}
-	pair, err := tls.X509KeyPair(cert, key) // its errors say what, never the content
+	pair, err := tls.X509KeyPair(cert, key) // its errors do not contain the contents
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s with %s: %w", ErrFiles, s.files.Cert, s.files.Key, err)
 	}
@@ -217,8 +218,8 @@ func (s *Source) read() (*material, error) {
 	return m, nil
 }
 
-// fits returns until when the other nodes take a certificate for this process's, both as a server's and as a client's,
-// by the CAs that come with it; an error says why they would not.
+// fits returns until when other nodes accept a certificate as this process's, both as a server's and as a client's,
+// by the CAs of the same generation; the error is why they would not.
 func (s *Source) fits(m *material, now time.Time) (ends time.Time, err error) {
 	p, err := PeerOf(m.cert.Leaf)
 	if err == nil && !p.Is(s.own.Role, s.own.ID) {
@@ -261,7 +262,7 @@ func readFile(path string) ([]byte, error) {
 	return b, nil
 }
 
-// Reload reads the files again, at a signal. An error leaves everything as it was.
+// Reload reads the files again, at a signal. After an error everything stays as it was.
 func (s *Source) Reload() error {
 	if s == nil {
 		return nil
@@ -281,9 +282,9 @@ func (s *Source) refuse(err error) {
 	s.log.Error("the new TLS files cannot be used; the old ones stay in force", "error", err)
 }
 
-// fresh returns the newest material: before a handshake the files are looked at, not more than once a second.
+// fresh returns the newest material: before a handshake the files are checked, at most once a second.
 func (s *Source) fresh() *material {
-	if s.mu.TryLock() { // somebody else is looking: what is there will do
+	if s.mu.TryLock() { // if another goroutine is checking, the present material is used
 		defer s.mu.Unlock()
 		if now := s.now(); due(s.looked, now, checkInterval) {
 			s.looked = now
@@ -294,7 +295,7 @@ func (s *Source) fresh() *material {
 	return s.current.Load()
 }
 
-// lookAgain takes over files that have changed, or that may be good by now. s.mu is held.
+// lookAgain reloads files that have changed, or that may have become valid. The caller holds s.mu.
 func (s *Source) lookAgain(now time.Time) {
 	st, known := s.look(), s.refused
 	if st == s.current.Load().stamps || st == known.stamps && !due(known.tried, now, recheckInterval) {
@@ -312,12 +313,12 @@ func (s *Source) lookAgain(now time.Time) {
 	}
 }
 
-// due reports whether something that was done is to be done again; a clock that was set back does not put it off.
+// due reports whether an action is due again; a clock that was set back does not delay it.
 func due(last, now time.Time, every time.Duration) bool {
 	return now.Before(last) || now.Sub(last) >= every
 }
 
-// Has says what is wrong with the own certificate unless it is of one of the roles; nil without TLS.
+// Has returns what is wrong with the own certificate unless it is of one of the roles; nil without TLS.
 func (s *Source) Has(roles ...Role) error {
 	if s == nil {
 		return nil
@@ -329,7 +330,7 @@ func (s *Source) Has(roles ...Role) error {
 	return allow(own, roles)
 }
 
-// Scheme is "https", or "http" without TLS.
+// Scheme returns "https", or "http" without TLS.
 func (s *Source) Scheme() string {
 	if s == nil {
 		return "http"
@@ -337,11 +338,11 @@ func (s *Source) Scheme() string {
 	return "https"
 }
 
-// BaseURL makes a base URL of host:port, or takes the one that it is given.
+// BaseURL returns the base URL for host:port; it returns a base URL unchanged.
 func (s *Source) BaseURL(addr string) string { return BaseURL(s.Scheme(), addr) }
 
-// BaseURL makes a base URL of host:port, or takes the one that it is given. The zone of an IPv6 address, [fe80::1%eth0],
-// stands in it as URLs have zones, [fe80::1%25eth0].
+// BaseURL returns the base URL for host:port; it returns a base URL unchanged. The zone of an IPv6 address,
+// [fe80::1%eth0], is escaped as URLs require, [fe80::1%25eth0].
 func BaseURL(scheme, addr string) string {
 	addr = strings.TrimRight(strings.TrimSpace(addr), "/")
 	if !strings.Contains(addr, "://") {
@@ -356,7 +357,7 @@ func BaseURL(scheme, addr string) string {
 }
 
 // Server returns the configuration of a port; nil without TLS. With roles, every client must present a certificate of
-// one of them. Without, a client may present one: what it says is then for Only and PeerOfRequest.
+// one of them. Without, a client may present one, to be checked by Only and PeerOfRequest.
 func (s *Source) Server(protocol string, roles ...Role) *tls.Config {
 	if s == nil {
 		return nil
@@ -365,7 +366,7 @@ func (s *Source) Server(protocol string, roles ...Role) *tls.Config {
 		c := &tls.Config{
 			MinVersion: tls.VersionTLS12, NextProtos: []string{protocol}, ClientCAs: m.roots,
 			ClientAuth:   tls.VerifyClientCertIfGiven,
-			Certificates: []tls.Certificate{*m.cert}, SessionTicketsDisabled: true, // each connection proves itself anew
+			Certificates: []tls.Certificate{*m.cert}, SessionTicketsDisabled: true, // each connection must authenticate
 		}
 		if len(roles) > 0 {
 			c.ClientAuth = tls.RequireAndVerifyClientCert
@@ -378,7 +379,7 @@ func (s *Source) Server(protocol string, roles ...Role) *tls.Config {
 	return base
 }
 
-// Listen puts TLS on a listener; without TLS it gives l itself.
+// Listen adds TLS to a listener; without TLS it returns l.
 func (s *Source) Listen(l net.Listener, protocol string, roles ...Role) net.Listener {
 	if s == nil {
 		return l
@@ -386,8 +387,8 @@ func (s *Source) Listen(l net.Listener, protocol string, roles ...Role) net.List
 	return tls.NewListener(l, s.Server(protocol, roles...))
 }
 
-// Client returns the configuration of calls to components of the given roles; nil without TLS. The other side is known
-// by its role, not by its address: addresses change, and every node of a role is trusted alike.
+// Client returns the configuration for calls to components of the given roles; nil without TLS. The other side is
+// identified by its role, not by its address: addresses change, and every node of a role is trusted alike.
 func (s *Source) Client(protocol string, roles ...Role) *tls.Config {
 	if s == nil {
 		return nil
@@ -404,8 +405,8 @@ func (s *Source) Client(protocol string, roles ...Role) *tls.Config {
 	}
 }
 
-// UserClient returns the configuration of a person's calls: the server is known by its name, as everywhere on the web;
-// nil without TLS. CAs are those of the start.
+// UserClient returns the configuration for a user's calls: the server is identified by its name, as usual on the web;
+// nil without TLS. Its CAs are not reloaded.
 func (s *Source) UserClient() *tls.Config {
 	if s == nil {
 		return nil
@@ -414,8 +415,9 @@ func (s *Source) UserClient() *tls.Config {
 		GetClientCertificate: s.present}
 }
 
-// ByRole makes of a person's configuration one of calls to components of the given roles, which are known by their role
-// and not by their address; nil when conf names no CAs of its own: whom anybody may have certified has no role.
+// ByRole converts a user's configuration to one for calls to components of the given roles, which are identified by
+// their role instead of their address. It returns nil if conf has no CAs of its own: a certificate of a public CA has
+// no role.
 func ByRole(conf *tls.Config, roles ...Role) *tls.Config {
 	if conf == nil || conf.RootCAs == nil {
 		return nil
@@ -449,8 +451,8 @@ func (s *Source) present(*tls.CertificateRequestInfo) (*tls.Certificate, error) 
 	return &tls.Certificate{}, nil
 }
 
-// Recheck returns why the certificate that a client has shown on a connection counts no longer: it has ended, or its CA
-// is not trusted any more. nil: it does, or none was shown.
+// Recheck returns why the certificate that a client has presented on a connection is no longer valid: it has ended,
+// or its CA is no longer trusted. nil: it is valid, or none was presented.
 func (s *Source) Recheck(state *tls.ConnectionState) error {
 	if s == nil || len(state.PeerCertificates) == 0 {
 		return nil
@@ -464,7 +466,7 @@ func verify(chain []*x509.Certificate, m *material, now time.Time, usage x509.Ex
 	return err
 }
 
-// verified returns the ways from a leaf to a CA.
+// verified returns the chains from a leaf to a CA.
 func verified(chain []*x509.Certificate, m *material, now time.Time, usage x509.ExtKeyUsage) ([][]*x509.Certificate,
 	error) {
 	if len(chain) == 0 {
@@ -478,7 +480,7 @@ func verified(chain []*x509.Certificate, m *material, now time.Time, usage x509.
 	return chain[0].Verify(opts)
 }
 
-// lasts returns until when one of the ways is valid.
+// lasts returns until when at least one of the chains is valid.
 func lasts(ways [][]*x509.Certificate) (end time.Time) {
 	for _, way := range ways {
 		first := way[0].NotAfter
@@ -494,7 +496,8 @@ func lasts(ways [][]*x509.Certificate) (end time.Time) {
 	return end
 }
 
-// Dial opens a TCP connection to a component of one of the roles, with TLS when there is some.
+// Dial returns a function that opens a TCP connection to a component of one of the roles, with TLS if it is
+// configured.
 func (s *Source) Dial(protocol string, roles ...Role) func(addr string, timeout time.Duration) (net.Conn, error) {
 	return func(addr string, timeout time.Duration) (net.Conn, error) {
 		d := net.Dialer{Timeout: timeout}
@@ -505,13 +508,13 @@ func (s *Source) Dial(protocol string, roles ...Role) func(addr string, timeout 
 	}
 }
 
-// Address is where a process is to listen, with the flag that says so.
+// Address is an address to listen on, with the flag that sets it.
 type Address struct{ Flag, HostPort string }
 
 // ErrExposed is wrapped when a process would listen beyond loopback without TLS.
 var ErrExposed = errors.New("refusing to listen beyond loopback without TLS")
 
-// MayListen refuses addresses beyond loopback without TLS, unless insecure says that this is meant.
+// MayListen returns an error for addresses beyond loopback without TLS, unless insecure permits them.
 func (s *Source) MayListen(insecure bool, addrs ...Address) error {
 	if s != nil || insecure {
 		return nil
@@ -526,7 +529,7 @@ func (s *Source) MayListen(insecure bool, addrs ...Address) error {
 	return nil
 }
 
-// Loopback reports whether host:port is reached from this machine only. A name counts when all its addresses do.
+// Loopback reports whether host:port can be reached only from this machine. All addresses of a name must be loopback.
 func Loopback(hostport string) bool {
 	host, _, err := net.SplitHostPort(hostport)
 	if err != nil || host == "" {
@@ -544,7 +547,7 @@ func Loopback(hostport string) bool {
 	return err == nil && len(ips) > 0
 }
 
-// exists reports whether something stands at path.
+// exists reports whether there is a file at path.
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return !errors.Is(err, fs.ErrNotExist)

@@ -17,7 +17,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// authority makes a CA in a folder of its own.
+// authority creates a CA in a folder of its own.
 func authority(t *testing.T) (*CA, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -28,7 +28,7 @@ func authority(t *testing.T) (*CA, string) {
 	return ca, dir
 }
 
-// open makes a certificate and a source that shows it, with a clock that is one look ahead each time.
+// open issues a certificate and opens a source with it, whose clock advances by one check interval at each reading.
 func open(t *testing.T, ca *CA, req Request) (*Source, Files) {
 	t.Helper()
 	if req.Hosts == nil {
@@ -45,7 +45,7 @@ func open(t *testing.T, ca *CA, req Request) (*Source, Files) {
 	return eager(s), files
 }
 
-// eager makes a source look at its files before every handshake.
+// eager makes a source check its files before every handshake.
 func eager(s *Source) *Source {
 	start, looks := time.Now(), 0
 	s.now = func() time.Time { looks++; return start.Add(time.Duration(looks) * checkInterval) }
@@ -107,7 +107,7 @@ func ask(addr string, conf *tls.Config) error {
 	return err
 }
 
-// TestHandshakes is the matrix of who speaks to whom.
+// TestHandshakes checks all combinations of clients and servers.
 func TestHandshakes(t *testing.T) {
 	ours, _ := authority(t)
 	theirs, _ := authority(t)
@@ -180,12 +180,12 @@ func TestHandshakes(t *testing.T) {
 	}
 }
 
-// isReset: a server that has refused may be gone before its alert is read.
+// isReset reports whether the connection was reset: a server that has refused may close before its alert is read.
 func isReset(err error) bool {
 	return strings.Contains(err.Error(), "connection reset") || strings.Contains(err.Error(), "broken pipe")
 }
 
-// TestAHostThatIsNotNamed: a user's client wants the name it dials in the certificate, an address too.
+// TestAHostThatIsNotNamed checks that a user's client requires the dialled name or address in the certificate.
 func TestAHostThatIsNotNamed(t *testing.T) {
 	ca, dir := authority(t)
 	s, _ := open(t, ca, Request{Peer: Peer{Manager, "m1"}, Hosts: []string{"m1.example.org"}})
@@ -228,8 +228,8 @@ func TestAHostThatIsNotNamed(t *testing.T) {
 	}
 }
 
-// TestRotation: certificates of a new CA come in while those of the old one are still about: first every node trusts
-// both, then certificates are replaced, then the old CA goes.
+// TestRotation checks the replacement of a CA: first every node trusts both, then certificates are replaced, then the
+// old CA is removed.
 func TestRotation(t *testing.T) {
 	before, oldDir := authority(t)
 	after, newDir := authority(t)
@@ -276,7 +276,7 @@ func TestRotation(t *testing.T) {
 		if err := server.Reload(); !errors.Is(err, ErrFiles) {
 			t.Errorf("%s: reload says %v", name, err)
 		}
-		if n := strings.Count(log.String(), "stay in force"); n != 2 { // once by itself, once at the signal
+		if n := strings.Count(log.String(), "stay in force"); n != 2 { // once when found, once at the signal
 			t.Errorf("%s: %d lines in the log\n%s", name, n, &log)
 		}
 	}
@@ -290,7 +290,7 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// TestRecheck: what a client has shown counts until it ends, or its CA is trusted no more.
+// TestRecheck checks that a presented certificate is valid until it ends, or its CA is no longer trusted.
 func TestRecheck(t *testing.T) {
 	before, oldDir := authority(t)
 	_, newDir := authority(t)
@@ -338,7 +338,7 @@ func write(t *testing.T, path string, b []byte) {
 	}
 }
 
-// TestWhatANodeNeeds: a process starts with a certificate of its own role and id only.
+// TestWhatANodeNeeds checks that a process starts only with a certificate of its own role and id.
 func TestWhatANodeNeeds(t *testing.T) {
 	ca, _ := authority(t)
 	_, files := open(t, ca, Request{Peer: Peer{Indexer, "i1"}})
@@ -380,7 +380,8 @@ func TestWhatANodeNeeds(t *testing.T) {
 	}
 }
 
-// TestNoneOutlivesItsCA: a certificate ends with its CA at the latest, and none is made by one that has ended.
+// TestNoneOutlivesItsCA checks that a certificate ends with its CA at the latest, and that none is issued by a CA
+// that has ended.
 func TestNoneOutlivesItsCA(t *testing.T) {
 	ended, err := CreateCA(t.TempDir(), "ended", -time.Minute)
 	if err != nil {
@@ -412,7 +413,7 @@ func TestNoneOutlivesItsCA(t *testing.T) {
 	}
 }
 
-// TestFilesAreKept: keys are for their owner only, and nothing is written over unless it is asked for.
+// TestFilesAreKept checks that only the owner may read keys, and that files are overwritten only on request.
 func TestFilesAreKept(t *testing.T) {
 	ca, dir := authority(t)
 	if _, err := CreateCA(dir, "again", time.Hour); !errors.Is(err, ErrExists) {
@@ -442,7 +443,7 @@ func TestFilesAreKept(t *testing.T) {
 	}
 }
 
-// TestExposure: beyond loopback there is TLS, or somebody said --insecure.
+// TestExposure checks that listening beyond loopback requires TLS or --insecure.
 func TestExposure(t *testing.T) {
 	var none *Source
 	for addr, local := range map[string]bool{"127.0.0.1:0": true, "127.8.0.1:1": true, "[::1]:5": true,
