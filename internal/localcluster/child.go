@@ -19,7 +19,7 @@ import (
 	"tidemark/internal/supervise"
 )
 
-// role is what a child is for.
+// role is the role of a child.
 type role int
 
 const (
@@ -29,7 +29,7 @@ const (
 	roleIndexer
 )
 
-// child is one process of a role.
+// child is a process of a role.
 type child struct {
 	c      *Cluster
 	id     string
@@ -42,7 +42,7 @@ type child struct {
 	process *supervise.Child
 }
 
-// makeChildren turns the plan into command lines.
+// makeChildren builds the command lines of the plan.
 func (c *Cluster) makeChildren() {
 	m, dir := &c.manifest, c.cfg.Dir
 	var managers []string
@@ -120,14 +120,14 @@ func (c *Cluster) makeChildren() {
 	}
 }
 
-// kvArgs are what a projector is told of its KV node.
+// kvArgs returns the arguments with which a projector finds its KV node.
 func (c *Cluster) kvArgs(e *KVEntry, projector string) []string {
 	args := []string{"--kv", e.Memcached}
 	if e.MemcachedTLS != "" {
 		args = []string{"--kv", e.MemcachedTLS, "--kv-tls-ca", c.files(projector).CA}
 	}
 	if c.cfg.KVREST {
-		args[1] = e.Admin // with its scheme
+		args[1] = e.Admin // a URL with its scheme
 	}
 	if c.cfg.KVAll {
 		args = append(args, "--kv-all")
@@ -135,7 +135,7 @@ func (c *Cluster) kvArgs(e *KVEntry, projector string) []string {
 	return args
 }
 
-// makeProcess says how the child is kept running. Its standard error goes to DIR/logs/<id>.log.
+// makeProcess configures the supervision of the child. Its standard error goes to DIR/logs/<id>.log.
 func (ch *child) makeProcess() {
 	c := ch.c
 	ch.process = &supervise.Child{ID: ch.id, Path: c.cfg.Exe, Args: ch.args, Env: append(supervise.Environment(),
@@ -143,7 +143,7 @@ func (ch *child) makeProcess() {
 		Open: func() (io.WriteCloser, error) { return openLog(ch.logPath()) },
 		Started: func(pid int) {
 			if err := c.started(ch.pid, pid); err != nil && c.cfg.Died != nil {
-				c.cfg.Died(ch.id, err, 0) // it runs, but the manifest could not be written: say so
+				c.cfg.Died(ch.id, err, 0) // it runs, but the manifest could not be written
 			}
 		},
 		Died: func(err error, delay time.Duration) {
@@ -158,7 +158,7 @@ func (ch *child) makeProcess() {
 		}}
 }
 
-// lastWords returns what the process said before it ended by itself: the last line of its log when that is its error.
+// lastWords returns the error with which the process ended by itself: the last line of its log, if that is an error.
 func (ch *child) lastWords() string {
 	f, err := os.Open(ch.logPath())
 	if err != nil {
@@ -192,8 +192,8 @@ func openLog(path string) (*os.File, error) {
 	return f, nil
 }
 
-// waitReady waits until every child answers, or all but some that the cluster can do without (it can serve), for which
-// it has patience, less when they end again and again. Then it writes cluster.json. It returns those that are missing.
+// waitReady waits until every child answers. For children that the cluster can do without (it can serve) it waits
+// only for patience, and less if they end again and again. Then it writes cluster.json, and returns the missing ones.
 func (c *Cluster) waitReady(ctx context.Context) (missing map[string]error, err error) {
 	limit, cancel := context.WithTimeout(ctx, ReadyTimeout)
 	defer cancel()
@@ -247,9 +247,9 @@ type childAnswer struct {
 	err   error
 }
 
-// roll is who has answered.
+// roll tracks which children have answered.
 type roll struct {
-	missing map[string]error // by id: why, as far as it is known
+	missing map[string]error // by id: the reason, if known
 	up      map[role]int
 }
 
@@ -260,8 +260,8 @@ func (r *roll) take(a childAnswer) {
 	}
 }
 
-// canServe reports whether what answers is enough to work with: a majority of the managers that were not removed, all
-// KV nodes with their projectors, an indexer.
+// canServe reports whether enough children answer: a majority of the managers that were not removed, all KV nodes
+// with their projectors, and an indexer.
 func (c *Cluster) canServe(up map[role]int) bool {
 	managers := c.cfg.Managers
 	for _, ch := range c.children {
@@ -273,7 +273,7 @@ func (c *Cluster) canServe(up map[role]int) bool {
 		up[roleIndexer] > 0
 }
 
-// hopeless reports whether all that are missing have ended again and again.
+// hopeless reports whether all missing children have ended again and again.
 func (c *Cluster) hopeless(missing map[string]error) bool {
 	for _, ch := range c.children {
 		if _, ok := missing[ch.id]; ok && !ch.process.Hopeless() {
@@ -283,7 +283,7 @@ func (c *Cluster) hopeless(missing map[string]error) bool {
 	return true
 }
 
-// notReady names all that do not answer, in the order of the plan.
+// notReady returns the errors of all children that do not answer, in the order of the plan.
 func (c *Cluster) notReady(missing map[string]error) error {
 	var all []error
 	for _, ch := range c.children {
@@ -294,7 +294,7 @@ func (c *Cluster) notReady(missing map[string]error) error {
 	return errors.Join(all...)
 }
 
-// finish waits until the leader counts the components as active, and makes cluster.json.
+// finish waits until the leader counts the components as active, and writes cluster.json.
 func (c *Cluster) finish(ctx context.Context, client *http.Client, components int) error {
 	if err := c.waitActive(ctx, client, components); err != nil {
 		return err
@@ -330,7 +330,7 @@ func (c *Cluster) waitActive(ctx context.Context, client *http.Client, want int)
 	}
 }
 
-// countActive asks a manager how many projectors and indexers are active, once the coordinator has come to its duties.
+// countActive asks a manager how many projectors and indexers are active, 0 until the coordinator is active.
 func countActive(ctx context.Context, client *http.Client, rest string) (n int, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, rest+"/v1/status", nil)
 	if err != nil {
@@ -341,7 +341,7 @@ func countActive(ctx context.Context, client *http.Client, rest string) (n int, 
 		return 0, err
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode == http.StatusUnauthorized { // the cluster has users, and they are nobody's concern here
+	if resp.StatusCode == http.StatusUnauthorized { // the cluster has users: this check has no credentials
 		return math.MaxInt, nil
 	}
 	var s struct {
@@ -373,7 +373,7 @@ func (ch *child) answers(ctx context.Context, client *http.Client) error {
 		}
 		resp, err := client.Do(req)
 		if err == nil {
-			problem := rpc.ReadProblem(resp) // why, if it says so
+			problem := rpc.ReadProblem(resp) // with the reason, if it has one
 			_ = resp.Body.Close()
 			if resp.StatusCode == http.StatusOK {
 				return nil
@@ -385,7 +385,7 @@ func (ch *child) answers(ctx context.Context, client *http.Client) error {
 		}
 		select {
 		case <-ctx.Done():
-			if why := ch.lastWords(); why != "" && ch.process.Ended() { // it has said itself what is wrong
+			if why := ch.lastWords(); why != "" && ch.process.Ended() { // its own error is more useful
 				last = errors.New(why)
 			}
 			return fmt.Errorf("%s is not ready: %w; its log is %s", ch.id, last, ch.logPath())

@@ -1,10 +1,10 @@
-// Package localcluster is what `tidemark up` runs: managers, embedded KV nodes with a projector each, and indexers as
-// child processes of the same binary on loopback (OP-1).
+// Package localcluster runs the cluster of `tidemark up`: managers, embedded KV nodes with a projector each, and
+// indexers as child processes of the same binary on loopback (OP-1).
 //
-// It promises that the same data folder resumes with everything that was there, that a child that dies comes back after
-// a second (later when it ends by itself again and again), that one damaged node of several does not keep the others
+// It guarantees that the same data folder resumes with all its data, that a child that dies is restarted after a
+// second (later if it ends by itself again and again), that one damaged node of several does not prevent the others
 // from serving, that an orderly stop leaves no child behind, and that children end by themselves when this process is
-// killed (each watches a pipe to it). It never listens on anything but loopback.
+// killed (each watches a pipe to it). It listens only on loopback.
 package localcluster
 
 import (
@@ -39,22 +39,22 @@ const (
 	kvUser         = "tidemark"
 	planFile       = "plan.json"
 	passwordFile   = "kv-password"
-	maxLogBytes    = 32 << 20 // a child's log is turned over when it starts beyond this
+	maxLogBytes    = 32 << 20 // a larger log is rotated when its child starts
 	portsToTry     = 200
 	loopback       = "127.0.0.1"
 	readyPoll      = 30 * time.Millisecond
-	portGrace      = 5 * time.Second // for the children of a run that was killed
+	portGrace      = 5 * time.Second // for the children of a run that was killed to stop
 	readyCallLimit = time.Second
 )
 
 var (
 	// ErrInUse is wrapped when another process runs the data folder.
 	ErrInUse = filelock.ErrHeld
-	// ErrConfig is what errors are when what was asked for cannot be.
+	// ErrConfig matches errors of an invalid configuration.
 	ErrConfig = errors.New("wrong configuration")
 )
 
-// configError is ErrConfig, with a message of its own.
+// configError is an error that matches ErrConfig, with its own message.
 type configError string
 
 func (e configError) Error() string      { return string(e) }
@@ -62,47 +62,47 @@ func (configError) Is(target error) bool { return target == ErrConfig }
 
 func wrongConfig(format string, args ...any) error { return configError(fmt.Sprintf(format, args...)) }
 
-// Config says what to run.
+// Config describes the cluster to run.
 type Config struct {
 	Exe      string // the binary whose subcommands are the roles
 	Dir      string // data folder
 	Managers int
 	KV       int
-	KVAll    bool // one projector serves all KV nodes, instead of one for each
-	// KVReplicas is how many copies of a vbucket the KV nodes keep beside the active one.
+	KVAll    bool // one projector serves all KV nodes, instead of one per node
+	// KVReplicas is the number of copies of a vbucket on KV nodes, besides the active one.
 	KVReplicas int
-	VBuckets   int // of the bucket; 0: the constant VBuckets, or what the folder has
+	VBuckets   int // of the bucket; 0: the constant VBuckets, or those of the folder
 	Indexers   int
 	Bucket     string
-	FirstREST  int // port to try first
+	FirstREST  int // first port to try
 	LogLevel   string
 	LogFormat  string // text or json; text when empty
-	// Advertise is the host under which children know each other instead of the one they listen on, for tests that put
-	// themselves between them; the ports are the same.
+	// Advertise is the host under which children are told of each other instead of the one they listen on, for tests
+	// that place a proxy between them; the ports are the same.
 	Advertise string
-	TLS       bool   // on every port; KV nodes have a memcached port without beside that with it
-	Feed      string // --feed of the projectors; native when empty
-	KVREST    bool   // projectors find their KV nodes by these nodes' cluster managers
-	Throttle  string // --throttle of the projectors; all when empty
-	Nasty     string // --nasty of the KV nodes; mild when empty
-	// MemoryQuota is --memory-quota of the indexers in bytes; their default when 0.
+	TLS       bool   // on every port; KV nodes keep a memcached port without TLS besides the one with it
+	Feed      string // --feed of the projectors; native if empty
+	KVREST    bool   // projectors find their KV nodes through the nodes' cluster managers
+	Throttle  string // --throttle of the projectors; all if empty
+	Nasty     string // --nasty of the KV nodes; mild if empty
+	// MemoryQuota is --memory-quota of the indexers in bytes; 0: their default.
 	MemoryQuota int64
-	// ManagerArgs are more arguments of each manager, after the others.
+	// ManagerArgs are further arguments of each manager, after the others.
 	ManagerArgs []string
 	// Changed is called with the manifest whenever it was written.
 	Changed func(m Manifest)
-	// Died is called when a child ends without being asked to, and is started again after the delay.
+	// Died is called when a child ends unexpectedly, and is restarted after the delay.
 	Died func(id string, err error, delay time.Duration)
-	// Removed is called when a child ends because its node was removed from the cluster: it is not started again.
+	// Removed is called when a child ends because its node was removed from the cluster: it is not restarted.
 	Removed func(id string, why error)
-	// Missing is called before Run's onReady for each child that does not run, was not removed, and that the others can do
-	// without.
+	// Missing is called before Run's onReady for each child that does not run, was not removed, and that the cluster can
+	// do without.
 	Missing func(id string, why error)
-	// Extra environment of the children.
+	// Env is additional environment of the children.
 	Env []string
 }
 
-// projectors is how many there are.
+// projectors returns the number of projectors.
 func (c *Config) projectors() int {
 	if c.KVAll {
 		return 1
@@ -128,7 +128,7 @@ func (c *Config) check() error {
 	return c.checkBucket()
 }
 
-// checkBucket looks at the bucket and how it lies on the KV nodes.
+// checkBucket checks the bucket and its distribution over the KV nodes.
 func (c *Config) checkBucket() error {
 	if c.KVReplicas < 0 || c.KVReplicas > maxReplicas || c.KVReplicas >= c.KV {
 		return wrongConfig("--kv-replicas %d: want 0 to %d, and fewer than the %d KV nodes", c.KVReplicas, maxReplicas, c.KV)
@@ -156,8 +156,8 @@ type Cluster struct {
 	ready    bool
 }
 
-// Open takes the data folder, plans addresses (or takes those it had) and starts nothing yet. The error wraps ErrInUse
-// when another process has the folder.
+// Open locks the data folder, and plans addresses or reads those of an earlier run; it starts nothing yet. The error
+// wraps ErrInUse if another process has the folder.
 func Open(cfg Config) (*Cluster, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -178,7 +178,7 @@ func Open(cfg Config) (*Cluster, error) {
 		lock.Release()
 		return nil, err
 	}
-	// What an earlier run has left names processes that are gone; a reader must not take it for this one's.
+	// The file of an earlier run names processes that are gone; a reader must not take it for this run's.
 	if err := os.Remove(filepath.Join(cfg.Dir, ClusterFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		lock.Release()
 		return nil, fmt.Errorf("data folder: %w", err)
@@ -187,7 +187,7 @@ func Open(cfg Config) (*Cluster, error) {
 	return c, nil
 }
 
-// takeLock holds path for the life of the process.
+// takeLock locks path for the lifetime of the process.
 func takeLock(path string) (*filelock.Lock, error) {
 	l, err := filelock.Acquire(path)
 	switch {
@@ -200,7 +200,7 @@ func takeLock(path string) (*filelock.Lock, error) {
 	return l, nil
 }
 
-// plan reads the addresses of an earlier run, or chooses them and keeps them in the folder.
+// plan reads the addresses of an earlier run, or chooses new ones and stores them in the folder.
 func (c *Cluster) plan() error {
 	path := filepath.Join(c.cfg.Dir, planFile)
 	m, err := readManifest(path)
@@ -232,7 +232,7 @@ func (c *Cluster) plan() error {
 	return nil
 }
 
-// resume checks that what the folder has is what is asked for and that its ports are free.
+// resume checks that the folder matches the configuration and that its ports are free.
 func (c *Cluster) resume(m *Manifest) error {
 	if err := c.same(m); err != nil {
 		return err
@@ -246,7 +246,7 @@ func (c *Cluster) resume(m *Manifest) error {
 	deadline := time.Now().Add(portGrace)
 	for _, a := range m.addresses() {
 		err := portFree(a)
-		// children of a run that was killed are just stopping
+		// children of a killed run may be stopping
 		for ; err != nil && time.Now().Before(deadline); err = portFree(a) {
 			<-time.After(readyPoll)
 		}
@@ -258,7 +258,7 @@ func (c *Cluster) resume(m *Manifest) error {
 	return nil
 }
 
-// same refuses what is not asked for as the folder has it.
+// same returns an error if the folder's cluster differs from the configured one.
 func (c *Cluster) same(m *Manifest) error {
 	if len(m.Managers) != c.cfg.Managers || len(m.KV) != c.cfg.KV || len(m.Indexers) != c.cfg.Indexers ||
 		m.Bucket != c.cfg.Bucket {
@@ -319,7 +319,7 @@ func (c *Cluster) fresh() (*Manifest, error) {
 	return m, ports.err
 }
 
-// addresses lists every host:port of the plan.
+// addresses returns every host:port of the plan.
 func (m *Manifest) addresses() []string {
 	var all []string
 	for _, e := range m.Managers {
@@ -340,7 +340,7 @@ func (m *Manifest) addresses() []string {
 	return all
 }
 
-// told returns the host:port under which the other children are told an address.
+// told returns the host:port under which other children are told an address.
 func (c *Cluster) told(hostport string) string {
 	_, port, err := net.SplitHostPort(hostport)
 	if c.cfg.Advertise == "" || err != nil {
@@ -354,8 +354,9 @@ func hostport(url string) string {
 	return addr
 }
 
-// Run starts the children and keeps them until ctx ends, then stops them in order: projectors, indexers and managers
-// first, the KV nodes last. onReady is called once, when all children answer.
+// Run starts the children and supervises them until ctx ends, then stops them in order: projectors, indexers and
+// managers first, the KV nodes last. onReady is called once, when all children answer, except those that the cluster
+// can do without.
 func (c *Cluster) Run(ctx context.Context, onReady func(ctx context.Context, m Manifest) error) error {
 	defer c.lock.Release()
 	early, stopEarly := context.WithCancel(context.WithoutCancel(ctx)) // all but KV
@@ -407,14 +408,14 @@ func (c *Cluster) Run(ctx context.Context, onReady func(ctx context.Context, m M
 	c.mu.Lock()
 	c.ready = false
 	c.mu.Unlock()
-	_ = os.Remove(filepath.Join(c.cfg.Dir, ClusterFile)) // nothing runs any more; the next Open removes it too
-	if ctx.Err() != nil {                                // asked to stop: what was under way does not matter
+	_ = os.Remove(filepath.Join(c.cfg.Dir, ClusterFile)) // nothing runs any more; the next Open removes it, too
+	if ctx.Err() != nil {                                // a requested stop is not an error
 		return nil
 	}
 	return err
 }
 
-// Manifest returns what runs now.
+// Manifest returns the present manifest.
 func (c *Cluster) Manifest() Manifest {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -441,7 +442,7 @@ func (c *Cluster) SampleLoaded() error {
 	return c.publish()
 }
 
-// publish writes cluster.json; c.mu is held.
+// publish writes cluster.json. The caller holds c.mu.
 func (c *Cluster) publish() error {
 	c.manifest.PID = os.Getpid()
 	if err := c.manifest.write(filepath.Join(c.cfg.Dir, ClusterFile)); err != nil {
@@ -453,7 +454,7 @@ func (c *Cluster) publish() error {
 	return nil
 }
 
-// started records a child's pid, and in cluster.json once that exists.
+// started records a child's pid, in cluster.json, too, once that exists.
 func (c *Cluster) started(set func(m *Manifest, pid int), pid int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -27,8 +27,8 @@ func open(t *testing.T, cfg Config) *Cluster {
 	return c
 }
 
-// TestAPlanIsMadeOnceAndKept: addresses, credentials and the bucket's uuid are those of the first time; one folder is
-// for one `up`.
+// TestAPlanIsMadeOnceAndKept checks that addresses, credentials and the bucket's uuid stay those of the first run,
+// and that only one `up` can use a folder.
 func TestAPlanIsMadeOnceAndKept(t *testing.T) {
 	dir := t.TempDir()
 	c := open(t, config(dir))
@@ -65,7 +65,7 @@ func TestAPlanIsMadeOnceAndKept(t *testing.T) {
 	c.lock.Release()
 
 	again := config(dir)
-	again.FirstREST = 23900 // the plan's addresses count
+	again.FirstREST = 23900 // the plan's addresses are used
 	c = open(t, again)
 	second := c.Manifest()
 	if second.KVPassword != first.KVPassword || second.BucketUUID != first.BucketUUID ||
@@ -84,7 +84,7 @@ func TestAPlanIsMadeOnceAndKept(t *testing.T) {
 	if _, err := Open(other); err == nil || !strings.Contains(err.Error(), "--vbuckets 128") {
 		t.Errorf("other vbuckets: %v", err)
 	}
-	c = open(t, config(dir)) // and the failed one let the folder go
+	c = open(t, config(dir)) // the failed one has released the folder
 	c.lock.Release()
 	if err := os.Remove(filepath.Join(dir, planFile)); err != nil {
 		t.Fatal(err)
@@ -127,7 +127,7 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 }
 
-// TestPorts: a port that is taken is passed over, none is given twice, and all are free again in the end.
+// TestPorts checks that a taken port is skipped, none is chosen twice, and all are free again in the end.
 func TestPorts(t *testing.T) {
 	l, err := net.Listen("tcp", loopback+":0")
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 // ClusterFile is the name of the manifest in the data folder.
 const ClusterFile = "cluster.json"
 
-// Manifest is DIR/cluster.json: what runs, where, and how to get in. It is written when all children answer and
-// replaced atomically whenever a pid changes; mode 0600. Readers ignore fields that they do not know.
+// Manifest is DIR/cluster.json: the processes, their addresses, and the credentials for clients. It is written when
+// all children answer and replaced atomically whenever a pid changes; mode 0600. Readers ignore unknown fields.
 type Manifest struct {
 	Managers   []ManagerEntry   `json:"managers"`
 	KV         []KVEntry        `json:"kv"`
@@ -29,11 +29,11 @@ type Manifest struct {
 	BucketUUID string           `json:"bucket_uuid"`
 	VBuckets   int              `json:"vbuckets"`
 	PID        int              `json:"pid"` // of `up` itself
-	// TLS names the files with which a client is an administrator of a cluster with TLS; nil without.
+	// TLS names the files of an administrator's certificate, for clients; nil without TLS.
 	TLS *TLSFiles `json:"tls,omitempty"`
-	// Subscriber names those with which a program subscribes at the projectors; nil without TLS.
+	// Subscriber names the files of a certificate for subscribing at the projectors; nil without TLS.
 	Subscriber *TLSFiles `json:"subscriber_tls,omitempty"`
-	// SampleLoaded tells that the sample documents have been stored once.
+	// SampleLoaded is set once the sample documents have been stored.
 	SampleLoaded bool `json:"sample_loaded,omitempty"`
 }
 
@@ -44,7 +44,7 @@ type TLSFiles struct {
 	Key  string `json:"key"`
 }
 
-// UserTLS returns what a client needs to speak to the cluster; nil without TLS.
+// UserTLS returns the TLS configuration of a client of the cluster; nil without TLS.
 func (m *Manifest) UserTLS() (*tls.Config, error) {
 	if m.TLS == nil {
 		return nil, nil //nolint:nilnil // no TLS
@@ -65,7 +65,7 @@ type ManagerEntry struct {
 type KVEntry struct {
 	ID        string `json:"id"`
 	Memcached string `json:"memcached"`
-	// MemcachedTLS is the memcached port inside TLS; empty without --tls.
+	// MemcachedTLS is the memcached port with TLS; empty without --tls.
 	MemcachedTLS string `json:"memcached_tls,omitempty"`
 	Admin        string `json:"admin"`
 	PID          int    `json:"pid"`
@@ -94,7 +94,7 @@ type DataPorts struct {
 	Catchup     string `json:"catchup"`
 }
 
-// Servers lists the managers' base URLs.
+// Servers returns the managers' base URLs.
 func (m *Manifest) Servers() []string {
 	var s []string
 	for _, e := range m.Managers {
@@ -103,13 +103,13 @@ func (m *Manifest) Servers() []string {
 	return s
 }
 
-// ReadManifest reads DIR/cluster.json. The error wraps fs.ErrNotExist when there is none.
+// ReadManifest reads DIR/cluster.json. The error wraps fs.ErrNotExist if there is none.
 func ReadManifest(dir string) (*Manifest, error) {
 	return readManifest(filepath.Join(dir, ClusterFile))
 }
 
-// ReadPlan reads DIR/plan.json: the addresses of a cluster from the moment that `up` has chosen them, without pids. The
-// error wraps fs.ErrNotExist when there is none.
+// ReadPlan reads DIR/plan.json: the addresses of a cluster as soon as `up` has chosen them, without pids. The error
+// wraps fs.ErrNotExist if there is none.
 func ReadPlan(dir string) (*Manifest, error) {
 	return readManifest(filepath.Join(dir, planFile))
 }
@@ -135,7 +135,7 @@ func (m *Manifest) write(path string) error {
 	return replaceFile(path, append(b, '\n'))
 }
 
-// replaceFile writes beside and renames, so that a reader sees the old file or the new one. Mode 0600.
+// replaceFile writes a temporary file and renames it, so that a reader sees the old file or the new one. Mode 0600.
 func replaceFile(path string, b []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {

@@ -6,14 +6,15 @@ import (
 	"strconv"
 )
 
-// portChooser takes free loopback ports, one after the other, and holds them until release so that none is given twice.
+// portChooser chooses free loopback ports, one after the other, and holds them until release so that none is chosen
+// twice.
 type portChooser struct {
 	next int
 	held []net.Listener
 	err  error
 }
 
-// take returns the next free host:port; after an error it gives "".
+// take returns the next free host:port; after an error it returns "".
 func (p *portChooser) take() string {
 	if p.err != nil {
 		return ""
@@ -37,7 +38,7 @@ func (p *portChooser) release() {
 	}
 }
 
-// portFree tells by error whether addr cannot be listened on.
+// portFree returns an error if addr cannot be listened on.
 func portFree(addr string) error {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {

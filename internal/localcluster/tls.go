@@ -19,7 +19,7 @@ const (
 
 func (c *Cluster) certsDir() string { return filepath.Join(c.cfg.Dir, certsDir) }
 
-// files are those of one holder.
+// files returns the files of one certificate.
 func (c *Cluster) files(name string) tlsconf.Files {
 	dir := c.certsDir()
 	return tlsconf.Files{CA: filepath.Join(dir, tlsconf.CAFile), Cert: filepath.Join(dir, name+".pem"),
@@ -36,8 +36,8 @@ func (c *Cluster) subscriberFiles() *TLSFiles {
 	return &f
 }
 
-// certificates makes the CA once, and at each start a certificate for every process, one for the administrator, and one
-// for external subscribers, who stand where an indexer does.
+// certificates creates the CA once, and at each start issues a certificate for every process, one for the
+// administrator, and one for external subscribers, which take the role of an indexer.
 func (c *Cluster) certificates() error {
 	ca, err := tlsconf.LoadCA(c.certsDir())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -72,7 +72,7 @@ func (c *Cluster) certificates() error {
 	return err
 }
 
-// tlsArgs are a child's flags.
+// tlsArgs returns the TLS flags of a child.
 func (c *Cluster) tlsArgs(id string) []string {
 	if !c.cfg.TLS {
 		return nil
