@@ -14,8 +14,8 @@ import (
 	"tidemark/statecontext"
 )
 
-// TestRefusalsPushNothingOut: of many refusals in a second some have lines, and how many have none is told by a line of
-// the next one; what a sender chooses is cut. Writes have lines however many there are.
+// TestRefusalsPushNothingOut checks that only some of many refusals in a second have lines, that a later line has the
+// number of the others, and that texts chosen by the sender are cut. All writes have lines.
 func TestRefusalsPushNothingOut(t *testing.T) {
 	var to bytes.Buffer
 	a := audit{to: &to, manager: "m1", log: hclog.NewNullLogger(), failed: func() { t.Error("a line cannot be written") }}
@@ -42,8 +42,8 @@ func TestRefusalsPushNothingOut(t *testing.T) {
 	}
 }
 
-// TestAuditHasNoSecrets: of a token's secret that somebody took for its id a line has the beginning alone, by which it
-// is known as one.
+// TestAuditHasNoSecrets checks that of a token's secret given for its id a line has only the prefix that identifies
+// it as one.
 func TestAuditHasNoSecrets(t *testing.T) {
 	var to bytes.Buffer
 	a := audit{to: &to, manager: "m1", log: hclog.NewNullLogger()}
@@ -54,7 +54,7 @@ func TestAuditHasNoSecrets(t *testing.T) {
 	}
 }
 
-// TestFewOf: what is left out is counted.
+// TestFewOf checks that the texts left out are counted.
 func TestFewOf(t *testing.T) {
 	for n := range namedTroubles + 3 {
 		few := fewOf(make([]string, n))

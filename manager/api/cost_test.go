@@ -10,7 +10,8 @@ import (
 	"tidemark/statecontext"
 )
 
-// TestCostOfBuilds: what is like an index says how large it will be, and what nothing says is named.
+// TestCostOfBuilds checks that the size is estimated from a similar index, and that what cannot be estimated is
+// listed.
 func TestCostOfBuilds(t *testing.T) {
 	w := newWritten(t)
 	first := w.create("first", "", false, "name")
@@ -22,7 +23,7 @@ func TestCostOfBuilds(t *testing.T) {
 	told := map[index.ID]core.Progress{
 		w.create("ids", "", true):                                     {Items: 1000, Bytes: 50_000, Ready: 1, Copies: 1},
 		w.create("by_country", "(`kind` = 1)", true, "country"):       {Items: 600, Bytes: 60_000, Ready: 1, Copies: 1},
-		w.create("half", "(`kind` = 2)", true, "country"):             {Items: 7, Bytes: 7, Copies: 1}, // and no copy answers
+		w.create("half", "(`kind` = 2)", true, "country"):             {Items: 7, Bytes: 7, Copies: 1}, // and no copy has reported
 		w.create("tags", "", true, "DISTINCT ARRAY x FOR x IN t END"): {Items: 9000, Bytes: 90_000, Ready: 1, Copies: 1},
 	}
 	c := &costing{real: w.s, told: told}
@@ -60,7 +61,7 @@ func TestCostOfBuilds(t *testing.T) {
 	}
 }
 
-// TestCostOfDrops: what the copies have is freed, and what is as it was costs nothing.
+// TestCostOfDrops checks that the size of the copies is freed, and that an unchanged index costs nothing.
 func TestCostOfDrops(t *testing.T) {
 	w := newWritten(t)
 	id := w.create("ids", "", true)

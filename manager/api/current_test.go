@@ -30,7 +30,7 @@ import (
 	"tidemark/wire"
 )
 
-// pair starts two managers' Raft nodes and returns the one that leads; end stops the other one.
+// pair starts two managers' Raft nodes and returns the leader; end stops the other one.
 func pair(t *testing.T, heartbeat time.Duration) (leader *consensus.Node, end func()) {
 	t.Helper()
 	nodes, members := make([]*consensus.Node, 2), make([]consensus.Server, 2)
@@ -70,8 +70,8 @@ func pair(t *testing.T, heartbeat time.Duration) (leader *consensus.Node, end fu
 	return nil, nil
 }
 
-// vouchFor returns what an indexer, and a projector, are answered who ask api's manager whether somebody still is who
-// he was: by a ticket that it issued, and by a token. What this manager knows of users does not change.
+// vouchFor returns functions that check a ticket of the api's manager, like an indexer, and a token, like a
+// projector, and return the code of the answer. The user data of this manager does not change.
 func vouchFor(t *testing.T, a *API) (ticket, token func() errcode.Code) {
 	t.Helper()
 	w := newWritten(t)
@@ -122,8 +122,8 @@ func vouchFor(t *testing.T, a *API) (ticket, token func() errcode.Code) {
 		ask(wire.TokenCheckPath, wire.TokenCheck{Token: secret, Remote: "10.0.0.9:1"}, g.checkToken)
 }
 
-// TestALongCallEndsWithTheRight: who is changed, removed, or whose token ends has no call of hours any more, whose answer
-// says why; one who stays as he is keeps his, and it leaves nothing behind at its end.
+// TestALongCallEndsWithTheRight checks that a long call ends, with the reason, when its user is changed or removed or
+// its token ends; that the call of an unchanged user continues, and that it leaves nothing behind at its end.
 func TestALongCallEndsWithTheRight(t *testing.T) {
 	hash := "$argon2id$" // nobody asks for it
 	for _, tc := range []struct {
@@ -176,9 +176,10 @@ func TestALongCallEndsWithTheRight(t *testing.T) {
 	}
 }
 
-// TestALeaderThatStoodStill: a manager that goes on after it was stopped takes itself for the leader until Raft has
-// seen that it is not. What it knew is current no longer than of any other manager, and nobody is refused by it; nor
-// does it vouch for anybody to indexers and projectors, who may have been removed meanwhile.
+// TestALeaderThatStoodStill checks a manager that was stopped and continues: it believes that it leads until Raft has
+// found otherwise. Its user data must not count as current for longer than any other manager's, it must refuse no
+// user by it, and it must not confirm tickets and tokens to indexers and projectors, whose users may have been
+// removed meanwhile.
 func TestALeaderThatStoodStill(t *testing.T) {
 	t.Parallel()
 	node, end := pair(t, 5*time.Second)
@@ -195,7 +196,7 @@ func TestALeaderThatStoodStill(t *testing.T) {
 	if of, with := ticket(), token(); of != "" || with != "" {
 		t.Errorf("a manager that is current: the ticket %q, the token %q", of, with)
 	}
-	end() // nobody answers it any more, as where they have another leader
+	end() // the other manager no longer answers, as if it followed another leader
 	stood = mayLag + time.Second
 	came := g.now()
 	if c.current() {

@@ -7,9 +7,10 @@ import (
 	"testing"
 )
 
-// TestEveryCallIsDocumented: docs/api.md names every call that users have, docs/protocol.md every one of components.
+// TestEveryCallIsDocumented checks that docs/api.md lists every call of users, and docs/protocol.md every one of
+// components.
 func TestEveryCallIsDocumented(t *testing.T) {
-	name := regexp.MustCompile(`\{[^}]*\}(/\{[^}]*\})?`) // {id}, {bucket}/{name} and {…} are written in turn
+	name := regexp.MustCompile(`\{[^}]*\}(/\{[^}]*\})?`) // {id}, {bucket}/{name} and {…} are used in turn
 	pages := map[string]string{}
 	for _, page := range []string{"api", "protocol"} {
 		b, err := os.ReadFile("../../docs/" + page + ".md")
@@ -26,7 +27,7 @@ func TestEveryCallIsDocumented(t *testing.T) {
 		}
 		seen++
 		path := name.ReplaceAllString(rt.path, "{}")
-		end := regexp.MustCompile(regexp.QuoteMeta(path) + "([`[? ]|$)") // no part of a longer one
+		end := regexp.MustCompile(regexp.QuoteMeta(path) + "([`[? ]|$)") // not a part of a longer one
 		if !end.MatchString(pages[page]) {
 			t.Errorf("docs/%s.md does not name %s %s", page, rt.method, rt.path)
 		}

@@ -17,8 +17,7 @@ import (
 
 var update = flag.Bool("update", false, "write the documents that are made from the tables")
 
-// TestCodesAreAnswered: what a code's line says is what the answer to it is, and each known failure becomes a code of
-// the table.
+// TestCodesAreAnswered checks that answers match the table of codes, and that each known error has a code in it.
 func TestCodesAreAnswered(t *testing.T) {
 	for _, c := range errcode.All() {
 		p := rpc.Refuse(c.Code, "")
@@ -33,7 +32,7 @@ func TestCodesAreAnswered(t *testing.T) {
 	}
 }
 
-// replicated returns the codes that package statecontext refuses with.
+// replicated returns the codes with which package statecontext rejects commands.
 func replicated(t *testing.T) map[string]bool {
 	t.Helper()
 	const folder = "../../statecontext/"
@@ -62,9 +61,8 @@ func replicated(t *testing.T) map[string]bool {
 	return names
 }
 
-// TestPassingCodes: a refusal that clients send again by themselves, or whose status says that it is the cluster's
-// trouble, is none that the request ledger may remember; with every other one of the state's codes a retry gets the
-// same answer.
+// TestPassingCodes checks that codes that clients retry by themselves, or whose status blames the cluster, are not
+// stored in the request ledger; with every other code of the state a retry gets the same answer.
 func TestPassingCodes(t *testing.T) {
 	names, passing, seen := replicated(t), 0, 0
 	for _, c := range errcode.All() {
@@ -83,7 +81,7 @@ func TestPassingCodes(t *testing.T) {
 	}
 }
 
-// TestDocumentOfCodes: docs/errors.md is what the table says; go test ./manager/api -update writes it.
+// TestDocumentOfCodes checks docs/errors.md against the table; go test ./manager/api -update writes it.
 func TestDocumentOfCodes(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(`# Errors
@@ -123,7 +121,7 @@ This page is made from the table in errcode/table.go (` + "`go test ./manager/ap
 	same(t, "../../docs/errors.md", b.String())
 }
 
-// same compares a document with what the tables say, or writes it.
+// same compares a generated document with its file, or writes it.
 func same(t *testing.T, path, want string) {
 	t.Helper()
 	if *update {

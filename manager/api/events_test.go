@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// slowReader is a connection to a client that takes rate bytes a second, in virtual time.
+// slowReader is a connection to a client that accepts rate bytes a second, in virtual time.
 type slowReader struct {
 	http.ResponseWriter
 	rate     int
@@ -30,8 +30,8 @@ func (s *slowReader) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// TestAWatcherThatTakesLittle: a snapshot may take as long as it takes, while the watcher takes something of it and may
-// be told.
+// TestAWatcherThatTakesLittle checks that a snapshot may take any time while the watcher keeps accepting data and may
+// still watch.
 func TestAWatcherThatTakesLittle(t *testing.T) {
 	head, state := []byte("event: snapshot\n"), bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
 	for _, tc := range []struct {

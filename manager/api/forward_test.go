@@ -23,8 +23,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestAWriteThatTheLeaderHadIsUnknown: a leader reads a write off a connection that was used before and is killed. The
-// transport tries again and is refused; the write may be done all the same.
+// TestAWriteThatTheLeaderHadIsUnknown lets a leader read a write from a reused connection and be killed. The
+// transport retries and is refused; the outcome of the write is unknown all the same.
 func TestAWriteThatTheLeaderHadIsUnknown(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -76,12 +76,12 @@ func TestAWriteThatTheLeaderHadIsUnknown(t *testing.T) {
 	<-had
 	var dial *net.OpError
 	if !errors.As(err, &dial) || dial.Op != "dial" {
-		t.Logf("the last error is not a refused connection: %v", err) // then nobody would be misled
+		t.Logf("the last error is not a refused connection: %v", err) // then no caller would be misled
 	}
 	if code := failure(t, sent, err); code != errcode.OutcomeUnknown {
 		t.Errorf("the client is told %s", code)
 	}
-	_, sent, err = write() // nobody listens any more
+	_, sent, err = write() // nothing listens any more
 	if code := failure(t, sent, err); code != errcode.NoLeader {
 		t.Errorf("of a write that never left the client is told %s", code)
 	}
@@ -100,8 +100,9 @@ func failure(t *testing.T, sent bool, err error) errcode.Code {
 	return p.Code
 }
 
-// TestAWriteWithoutAKeyBehindADeadLeader: right behind a leader's death the connection to it is there still. A write
-// without a key is not sent on it, so that its sender is told that it was not done, and it waits for the next leader.
+// TestAWriteWithoutAKeyBehindADeadLeader checks the moment after a leader's death, when the connection to it still
+// exists. A write without a key must not be sent on it, so that it is known not to be done, and waits for the next
+// leader.
 func TestAWriteWithoutAKeyBehindADeadLeader(t *testing.T) {
 	leader := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer leader.Close()
@@ -122,7 +123,7 @@ func TestAWriteWithoutAKeyBehindADeadLeader(t *testing.T) {
 	if c != g.rpc.HTTP() {
 		t.Error("a write with a key has a connection of its own")
 	}
-	resp, _, err := send(c, req) // which is kept
+	resp, _, err := send(c, req) // the connection is kept
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,8 +139,8 @@ func TestAWriteWithoutAKeyBehindADeadLeader(t *testing.T) {
 	}
 }
 
-// TestACutAnswerOfTheLeader: an answer that the leader leaves off in the middle, as a backup, does not end at the
-// manager that passes it on as a whole one does, whether its length was told or not.
+// TestACutAnswerOfTheLeader checks that an answer that the leader breaks off, such as a backup, does not look
+// complete at the forwarding manager's client, with and without a known length.
 func TestACutAnswerOfTheLeader(t *testing.T) {
 	for name, length := range map[string]string{"of unknown length": "", "of a known length": "100000"} {
 		leader := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -172,8 +173,8 @@ func TestACutAnswerOfTheLeader(t *testing.T) {
 	}
 }
 
-// TestQuestionsDoNotWaitBehindForwards: while the leader has as many slow calls as are passed on to it at a time, it is
-// asked how far its log goes, without which no user is let in, and how it is.
+// TestQuestionsDoNotWaitBehindForwards checks that, while the maximum number of slow calls is being forwarded to the
+// leader, it can still be asked for its log index, without which no user is admitted, and for its health.
 func TestQuestionsDoNotWaitBehindForwards(t *testing.T) {
 	over, arrived := make(chan struct{}), make(chan struct{}, forwardsAtOnce)
 	leader := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -216,7 +217,7 @@ func TestQuestionsDoNotWaitBehindForwards(t *testing.T) {
 	} {
 		err := ask()
 		for until := time.Now().Add(30 * time.Second); err != nil && time.Now().Before(until); {
-			err = ask() // one question ends after a second, which a busy machine may need
+			err = ask() // one request times out after a second, which a busy machine may need
 		}
 		if err != nil {
 			t.Errorf("%s: %v", what, err)
@@ -226,8 +227,8 @@ func TestQuestionsDoNotWaitBehindForwards(t *testing.T) {
 	forwards.Wait()
 }
 
-// TestVigil: a leader that has a request is gone when another one leads, unless the request has made it lead, and when
-// none is known for a while.
+// TestVigil checks that a request's leader is gone when another one leads, unless the request was to bring that
+// about, or when none has been known for a while.
 func TestVigil(t *testing.T) {
 	m1, m2 := consensus.Leader{ID: "m1", Known: true}, consensus.Leader{ID: "m2", Known: true}
 	none := consensus.Leader{}
@@ -263,8 +264,8 @@ func TestVigil(t *testing.T) {
 	}
 }
 
-// TestADryRunWhoseLeaderGoes: nothing can be done of it, so that it is asked again, or waited out; what only looks like
-// one is a write.
+// TestADryRunWhoseLeaderGoes checks that a dry run, which has no effect, is retried or times out; a request that only
+// looks like one is a write.
 func TestADryRunWhoseLeaderGoes(t *testing.T) {
 	a := over(&ground{})
 	tries := 0
@@ -295,7 +296,7 @@ func TestADryRunWhoseLeaderGoes(t *testing.T) {
 	}
 }
 
-// TestEveryCallIsBounded: in time, in the bytes of its body, and in the time that the body takes.
+// TestEveryCallIsBounded checks the limits of time, of the body's size, and of the time that the body takes.
 func TestEveryCallIsBounded(t *testing.T) {
 	a := over(&ground{})
 	for _, rt := range a.routes() {
@@ -307,13 +308,14 @@ func TestEveryCallIsBounded(t *testing.T) {
 	}
 }
 
-// TestAManagerIsNotCutOffAsItJoins: with slow heartbeats it waits longer than other changes of members may take.
+// TestAManagerIsNotCutOffAsItJoins checks that joining may take longer than other member changes, for slow
+// heartbeats.
 func TestAManagerIsNotCutOffAsItJoins(t *testing.T) {
 	seen := 0
 	for _, waits := range []time.Duration{0, time.Minute, 2 * time.Minute} {
 		for _, rt := range over(&ground{cfg: Config{JoinTimeout: waits}}).routes() {
 			want := max(waits, v1.MemberTimeout)
-			if rt.path == "/v1/cluster/managers:join" { // and asks who it is before
+			if rt.path == "/v1/cluster/managers:join" { // and asks for its identity first
 				want = max(v1.ReadTimeout+waits, v1.JoinTimeout)
 			} else if rt.path != "/v1/cluster/managers" {
 				continue
@@ -329,7 +331,7 @@ func TestAManagerIsNotCutOffAsItJoins(t *testing.T) {
 	}
 }
 
-// TestAManagerThatIsToJoinHangs: the time for its addition is not spent on asking who it is.
+// TestAManagerThatIsToJoinHangs checks that asking for its identity does not use up the time for adding it.
 func TestAManagerThatIsToJoinHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := members{&ground{rpc: rpc.NewClient(1, nil)}}
@@ -341,7 +343,7 @@ func TestAManagerThatIsToJoinHangs(t *testing.T) {
 	})
 }
 
-// hangs takes requests and answers none for an hour.
+// hangs accepts requests and answers none for an hour.
 type hangs struct{}
 
 func (hangs) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -351,7 +353,7 @@ func (hangs) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, ctx.Err()
 }
 
-// TestClientsKnowHowLong: clients are told the limit of each call that is theirs, however its path is filled in.
+// TestClientsKnowHowLong checks TimeoutOf for each call of users, for all forms of its path.
 func TestClientsKnowHowLong(t *testing.T) {
 	filled := regexp.MustCompile(`\{[^}]*\}`)
 	seen := 0

@@ -8,8 +8,9 @@ import (
 	"tidemark/wire"
 )
 
-// TestFieldHints: a field in the key that no document has is told of, with the nearest one where it is; one that some
-// have is not, nor is one in a condition that resembles none, nor, where there are more documents, one in the key.
+// TestFieldHints checks that a field in the key that no document has is reported, with the nearest name there is. A
+// field that some documents have is not, nor is a field in a condition that resembles none, nor, if there are more
+// documents than sampled, such a field in the key.
 func TestFieldHints(t *testing.T) {
 	r := &wire.FieldsReply{Documents: 20, Whole: true}
 	for path, n := range map[string]int{"name": 20, "kind": 20, "geo": 3, "geo lat": 3, "geo lon": 3, "tags": 1,

@@ -10,8 +10,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestHistoryOfMany: what processes tell is one: of each index and consistency sums, of a bucket what the newest leader
-// saw; timestamps are counted where both ends are known, and what is missing is said.
+// TestHistoryOfMany checks that records of several processes are combined: sums by index and consistency, for a
+// bucket the newest leader's; timestamps are counted where both ends are known, and missing processes are listed.
 func TestHistoryOfMany(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_700_000_000, 0)

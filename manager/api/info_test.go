@@ -10,8 +10,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestInfoSaysWhatIsNotKnown: entries of slices that nobody has told the leader of, and faults that a component has
-// left out, are not shown as none.
+// TestInfoSaysWhatIsNotKnown checks that entries of slices without a report, and faults that a component has left
+// out, are not shown as none.
 func TestInfoSaysWhatIsNotKnown(t *testing.T) {
 	ready := statecontext.Index{Definition: index.Definition{ID: 1, State: index.Maintenance, Partitions: 2}}
 	ready.Topology.Layout.Partitions = 2

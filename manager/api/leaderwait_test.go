@@ -13,8 +13,7 @@ import (
 	"tidemark/manager/consensus"
 )
 
-// TestSuccession: what a call is answered, after how long, and how often it was tried, when leaders change. Before it
-// every one of these was answered at once.
+// TestSuccession checks the answer of a call, its time, and the number of attempts while leaders change.
 func TestSuccession(t *testing.T) {
 	none, m1, m2 := leading{}, leading{leader: consensus.Leader{ID: "m1", Known: true}},
 		leading{leader: consensus.Leader{ID: "m2", Known: true}}
@@ -31,7 +30,7 @@ func TestSuccession(t *testing.T) {
 		limit   time.Duration
 		keyed   bool
 		leads   []at
-		answers []*rpc.Problem // of the tries in their order; the last one goes on
+		answers []*rpc.Problem // of the attempts in order; the last one repeats
 		want    errcode.Code   // "": done
 		tries   int
 		took    time.Duration
@@ -91,7 +90,8 @@ func TestSuccession(t *testing.T) {
 	}
 }
 
-// TestSuccessionHasBounds: a call whose caller leaves waits no longer, and one too many does not wait at all.
+// TestSuccessionHasBounds checks that a call whose caller leaves waits no longer, and that one too many does not
+// wait.
 func TestSuccessionHasBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := succession{places: make(chan struct{}, 1), leads: func() leading { return leading{} }}
@@ -114,7 +114,7 @@ func TestSuccessionHasBounds(t *testing.T) {
 	})
 }
 
-// TestLeaderPatience: who waits for a leader, and for how long.
+// TestLeaderPatience checks which calls wait for a leader, and for how long.
 func TestLeaderPatience(t *testing.T) {
 	user := route{method: http.MethodPost, role: RoleDDL, leader: true}
 	for _, c := range []struct {
@@ -147,8 +147,8 @@ func TestLeaderPatience(t *testing.T) {
 	}
 }
 
-// TestRepeatable: which calls are made again at the next leader when the last one took them with it. Logging out was
-// not, and failed with OUTCOME_UNKNOWN while managers elected.
+// TestRepeatable checks which calls are repeated at the next leader if the last one may have executed them. (Logging
+// out once was not, and failed with OUTCOME_UNKNOWN during elections.)
 func TestRepeatable(t *testing.T) {
 	a := sessions{&access{}}
 	for _, rt := range a.sessionRoutes() {

@@ -15,8 +15,8 @@ import (
 	"tidemark/statecontext"
 )
 
-// TestCheckTicket: a ticket stands for somebody who may scan, for as long as it is good; of one who may not it is
-// refused as FORBIDDEN, and of nobody, of another manager, or too late as UNAUTHENTICATED.
+// TestCheckTicket checks that a valid ticket is accepted for a user who may scan; for another user it is refused as
+// FORBIDDEN, and an unknown one, one of another manager, or an expired one as UNAUTHENTICATED.
 func TestCheckTicket(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	mine, err := auth.NewTickets("http://m1", func() time.Time { return now })
@@ -38,7 +38,7 @@ func TestCheckTicket(t *testing.T) {
 	for _, c := range []struct {
 		name, ticket string
 		after        time.Duration
-		want         errcode.Code // "": good
+		want         errcode.Code // "": valid
 	}{
 		{"reads", reader, 0, ""},
 		{"ddl includes reads", issue(mine, statecontext.UserDDL), 0, ""},

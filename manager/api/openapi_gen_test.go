@@ -22,10 +22,10 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// object is a JSON object; its keys are written in their order, so that the document is always the same text.
+// object is a JSON object; its keys are written in sorted order, so that the document is reproducible.
 type object = map[string]any
 
-// TestDocumentOfOpenAPI: openapi.json is what the route table and the Go types say; go test ./manager/api -update
+// TestDocumentOfOpenAPI checks openapi.json against the route table and the Go types; go test ./manager/api -update
 // writes it.
 func TestDocumentOfOpenAPI(t *testing.T) {
 	text, err := json.MarshalIndent(newGenerator(t).document(), "", " ")
@@ -35,13 +35,13 @@ func TestDocumentOfOpenAPI(t *testing.T) {
 	same(t, "openapi.json", string(text)+"\n")
 }
 
-// generator makes the OpenAPI document of the route table.
+// generator makes the OpenAPI document from the route table.
 type generator struct {
 	t        *testing.T
 	schemas  object
 	problems object                  // responses
 	types    map[string]reflect.Type // by schema name
-	comments map[string]string       // of "package.Type" and "package.Type.Field"
+	comments map[string]string       // by "package.Type" and "package.Type.Field"
 	parsed   map[string]bool
 }
 
@@ -88,7 +88,7 @@ func (g *generator) document() object {
 	}
 }
 
-// securitySchemes are the ways to say who one is.
+// securitySchemes returns the ways of authentication.
 func securitySchemes() object {
 	return object{
 		"password": object{"type": "http", "scheme": "basic", "description": "A user and his password. A cluster " +
@@ -100,7 +100,7 @@ func securitySchemes() object {
 	}
 }
 
-// security says which user's role a call needs, whatever the way he shows who he is.
+// security returns the role that a call requires, for every way of authentication.
 func security(role Role) []any {
 	if role == RoleNone {
 		return []any{}
@@ -112,7 +112,7 @@ func security(role Role) []any {
 	return ways
 }
 
-// openPaths returns a route's path as OpenAPI writes it; an index is addressed by id, or by bucket and name.
+// openPaths returns a route's paths in OpenAPI form; an index is addressed by id, or by bucket and name.
 func openPaths(path string) []string {
 	if strings.Contains(path, "{ref:.+}") {
 		return []string{strings.ReplaceAll(path, "{ref:.+}", "{id}"), strings.ReplaceAll(path, "{ref:.+}", "{bucket}/{name}")}
@@ -279,18 +279,18 @@ func (g *generator) responses(rt *route) object {
 		g.problems[name] = object{"description": http.StatusText(status) + ": " + strings.Join(codes, ", "),
 			"headers": g.headers(rt, names...),
 			"content": object{rpc.MediaProblem: object{"schema": object{
-				"x-go-type": "Problem", // oapi-codegen makes a type of its own of each otherwise
+				"x-go-type": "Problem", // oapi-codegen otherwise generates a type for each use
 				"allOf": []any{object{"$ref": "#/components/schemas/Problem"},
 					object{"properties": object{"code": object{"enum": codes}, "status": object{"const": status}}}}}}}}
 	}
 	return all
 }
 
-// special are types whose JSON form reflection does not show.
+// special returns the schemas of types whose JSON form reflection does not show.
 func (g *generator) special(t reflect.Type) object {
 	switch t {
 	case reflect.TypeFor[json.RawMessage]():
-		return object{"description": "any JSON value"} // without a type: generators do not take a list of them
+		return object{"description": "any JSON value"} // without a type: generators do not accept a list of types
 	case reflect.TypeFor[v1.VBucketPosition]():
 		return object{"type": "array", "prefixItems": []any{object{"type": "string", "pattern": "^[0-9]+$",
 			"description": "vbuuid"},
@@ -353,10 +353,10 @@ func (g *generator) schema(t reflect.Type) object {
 	return object{}
 }
 
-// schemaNames are of types whose name another type has too.
+// schemaNames renames types whose name is also that of another type.
 var schemaNames = map[string]string{"partition.Rebalance": "SliceRebalance"}
 
-// named puts a type among the components.
+// named adds a type to the components.
 func (g *generator) named(t reflect.Type) object {
 	name := strings.ToUpper(t.Name()[:1]) + t.Name()[1:]
 	if other, ok := schemaNames[t.String()]; ok {
@@ -430,7 +430,7 @@ func fieldsOf(t reflect.Type) func(yield func(reflect.StructField) bool) {
 	}
 }
 
-// comment finds what the source says of a type, or of a field of it.
+// comment returns the comment of a type, or of its field, from the source.
 func (g *generator) comment(t reflect.Type, field string) string {
 	folder, ok := strings.CutPrefix(t.PkgPath(), "tidemark/")
 	if !ok {

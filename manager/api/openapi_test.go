@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// TestContractIsOpenAPI: the document is what the specification allows.
+// TestContractIsOpenAPI checks that the document conforms to the specification.
 func TestContractIsOpenAPI(t *testing.T) {
 	doc, err := openapi3.NewLoader().LoadFromData(OpenAPI())
 	if err != nil {
@@ -27,7 +27,8 @@ func TestContractIsOpenAPI(t *testing.T) {
 	}
 }
 
-// TestTheContractIsWhole: every public call of the router is documented, and everything documented is a call.
+// TestTheContractIsWhole checks that every public call of the router is documented, and every documented one is a
+// call.
 func TestTheContractIsWhole(t *testing.T) {
 	doc, err := openapi3.NewLoader().LoadFromData(OpenAPI())
 	if err != nil {
@@ -76,7 +77,7 @@ func TestTheContractIsWhole(t *testing.T) {
 	}
 }
 
-// TestDocumentedCallsAreRouted: the router finds each documented call, and no other method on its path.
+// TestDocumentedCallsAreRouted checks that the router finds each documented call, and no other method on its path.
 func TestDocumentedCallsAreRouted(t *testing.T) {
 	doc, err := openapi3.NewLoader().LoadFromData(OpenAPI())
 	if err != nil {
@@ -98,7 +99,7 @@ func TestDocumentedCallsAreRouted(t *testing.T) {
 			if of := doc.Paths.Value("/v1/indexes/{id}").GetOperation(strings.Replace(method, "HEAD", "GET", 1)); op == nil &&
 				of != nil &&
 				strings.HasPrefix(path, "/v1/indexes/{") && strings.Contains(path, ":") {
-				op = of // of an index whose name has a colon
+				op = of // an index whose name has a colon
 			}
 			switch {
 			case op == nil && w.Code != http.StatusMethodNotAllowed:

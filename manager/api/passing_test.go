@@ -24,23 +24,23 @@ import (
 	"tidemark/statecontext"
 )
 
-// indexerOf is an indexer with rows 0 to n-1, which writes pieces of some rows each, and is killed behind some of them.
+// indexerOf is an indexer with rows 0 to n-1 that sends pieces of some rows each, and is killed after some of them.
 // The place of a row is its number.
 type indexerOf struct {
 	rows, piece int
-	pad         string // of each row
-	half        string // of a line, when it is killed
-	blind       bool   // its pieces have no places, as of keys that are too long
+	pad         string // appended to each row
+	half        string // a partial line sent when it is killed
+	blind       bool   // its pieces have no places, as with very long keys
 
 	mu    sync.Mutex
 	kills []int // after so many rows of an answer; -1: not; none left: not
 	said  *rpc.Problem
-	later *rpc.Problem // said from the second answer on
+	later *rpc.Problem // the answer from the second request on
 	asked []string     // where each answer began
 }
 
 func (x *indexerOf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method == http.MethodGet { // whether it lives
+	if r.Method == http.MethodGet { // a liveness check
 		return
 	}
 	from := 0
@@ -87,13 +87,13 @@ func (x *indexerOf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintf(w, `{"end":true,"rows":%d}`+"\n", x.rows)
 }
 
-// TestAnAnswerIsGoneOnWith: whatever indexers are killed in the middle, the client has each row once, in order, and the
-// end; where nobody can go on it is told so, behind whole lines; and no place goes to it.
+// TestAnAnswerIsGoneOnWith checks that, whichever indexers are killed in the middle, the client gets each row once,
+// in order, and the end; if no indexer can continue it gets an error after whole lines. It gets no places.
 func TestAnAnswerIsGoneOnWith(t *testing.T) {
 	long := strings.Repeat("x", mostHeld)
 	for name, c := range map[string]struct {
 		a, b  *indexerOf
-		rows  int          // that the client has; -1: none, and a problem instead
+		rows  int          // at the client; -1: none, and a problem instead
 		tells errcode.Code // "": its end
 		cut   bool
 		asked string // where b's answers began
@@ -164,8 +164,8 @@ func TestAnAnswerIsGoneOnWith(t *testing.T) {
 	}
 }
 
-// TestAnAnswerOfAnIndexThatIsReplaced: where nothing of an answer has gone when its indexer is lost, and a split has
-// given the name to another index meanwhile, the answer is that one's.
+// TestAnAnswerOfAnIndexThatIsReplaced checks that, if nothing was sent when the indexer is lost, and a split has
+// given the name to another index meanwhile, the answer is that index's.
 func TestAnAnswerOfAnIndexThatIsReplaced(t *testing.T) {
 	lost := httptest.NewServer(&indexerOf{rows: 20, piece: 9, kills: []int{2, 2, 2, 2}})
 	defer lost.Close()
@@ -199,7 +199,7 @@ func TestAnAnswerOfAnIndexThatIsReplaced(t *testing.T) {
 	checkRows(t, w.Body.String(), 20, "", false)
 }
 
-// TestAnAnswerOfAnIndexThatHasMoved: that its copies are elsewhere is not told as if the index were no more.
+// TestAnAnswerOfAnIndexThatHasMoved checks that moved copies are not reported as a missing index.
 func TestAnAnswerOfAnIndexThatHasMoved(t *testing.T) {
 	for there, want := range map[bool]string{true: "has moved to other indexers", false: "was dropped or replaced"} {
 		q := &question{index: &statecontext.Index{Definition: index.Definition{ID: 7, Name: "i", Bucket: "b"}},
@@ -212,7 +212,8 @@ func TestAnAnswerOfAnIndexThatHasMoved(t *testing.T) {
 	}
 }
 
-// checkRows looks at lines: rows in order, and then the end, the failure, or, where it was cut, perhaps half a line.
+// checkRows checks lines: rows in order, and then the end, the error, or, if the answer was cut, possibly a partial
+// line.
 func checkRows(t *testing.T, got string, rows int, tells errcode.Code, cut bool) {
 	t.Helper()
 	lines := strings.SplitAfter(got, "\n")
@@ -230,8 +231,8 @@ func checkRows(t *testing.T, got string, rows int, tells errcode.Code, cut bool)
 	}
 }
 
-// TestAnIndexThatIsReadySinceJustNow: indexers that have not heard of it yet are asked again, by scans and by whoever
-// reads where to split it.
+// TestAnIndexThatIsReadySinceJustNow checks that indexers that do not know the index yet are asked again, by scans
+// and by the sampling for a split.
 func TestAnIndexThatIsReadySinceJustNow(t *testing.T) {
 	for code, again := range map[errcode.Code]bool{errcode.IndexNotReady: true, errcode.IndexNotHosted: true,
 		errcode.UnknownIndex: false} {
@@ -264,13 +265,13 @@ func TestAnIndexThatIsReadySinceJustNow(t *testing.T) {
 	}
 }
 
-// TestReadyAfterTheLeader: an indexer hears that an index is ready from the next leader, where the one that has decided
-// it died at once. Whoever scans by way of a manager waits for that as long as a scan waits.
+// TestReadyAfterTheLeader checks that a scan through a manager waits, for as long as scans wait, if an indexer learns
+// only from the next leader that an index is ready, because the one that has decided it died at once.
 func TestReadyAfterTheLeader(t *testing.T) {
 	for told, want := range map[time.Duration]int{scan.DefaultWait - time.Second: http.StatusOK,
 		scan.DefaultWait + time.Second: http.StatusConflict} {
 		began := time.Now()
-		var passed atomic.Int64 // probes of whether the indexer lives may come beside the questions
+		var passed atomic.Int64 // probes of the indexer may come in addition
 		indexer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			if time.Duration(passed.Add(int64(500*time.Millisecond))) < told {
 				rpc.WriteProblem(w, rpc.Refuse(errcode.IndexNotReady, "not yet"))

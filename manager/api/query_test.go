@@ -11,7 +11,7 @@ import (
 	"tidemark/internal/rpc"
 )
 
-// TestUnknownParameters: each call takes the parameters that are documented of it, and refuses every other one by name.
+// TestUnknownParameters checks that each call accepts its documented parameters, and names any other in its error.
 func TestUnknownParameters(t *testing.T) {
 	for _, rt := range over(&ground{}).routes() {
 		check := func(query string) error { return rt.checkQuery(httptest.NewRequest(rt.method, "/x?"+query, nil)) }
@@ -37,8 +37,8 @@ func TestUnknownParameters(t *testing.T) {
 	}
 }
 
-// TestHeadersThatCount: what a write depends on is there once and says something, or not at all; a body that is packed
-// is refused by name.
+// TestHeadersThatCount checks that headers that a write depends on must be single and not empty, or absent; and that
+// a compressed body is rejected.
 func TestHeadersThatCount(t *testing.T) {
 	for _, rt := range over(&ground{}).routes() {
 		check := func(name string, values ...string) error {
@@ -71,7 +71,7 @@ func refused(t *testing.T, call string, err error, free bool, detail string) {
 	refusedAs(t, call, err, code, detail)
 }
 
-// refusedAs wants a refusal of a code, or none.
+// refusedAs checks that err has the code, or is nil for none.
 func refusedAs(t *testing.T, call string, err error, code errcode.Code, detail string) {
 	t.Helper()
 	var p *rpc.Problem
@@ -83,7 +83,7 @@ func refusedAs(t *testing.T, call string, err error, code errcode.Code, detail s
 	}
 }
 
-// TestVerbsOfIndexes: what a GET is told about is what POST takes.
+// TestVerbsOfIndexes checks that the verbs suggested to a GET are those of POST.
 func TestVerbsOfIndexes(t *testing.T) {
 	var verbs []string
 	for _, rt := range over(&ground{}).routes() {

@@ -10,7 +10,7 @@ import (
 	"tidemark/statecontext"
 )
 
-// TestMovingSlices: each index has those of its slices that change their place, and none that has done so.
+// TestMovingSlices checks that each index has its moving slices, without those that have moved.
 func TestMovingSlices(t *testing.T) {
 	b := newWritten(t)
 	b.must(&statecontext.RegisterIndexer{Indexer: statecontext.Indexer{UUID: "v", Name: "i2"}})
@@ -35,7 +35,8 @@ func TestMovingSlices(t *testing.T) {
 	}
 }
 
-// TestRunningSplits: splits under way are listed beside the rebalances, up to a bound, and the rest is counted.
+// TestRunningSplits checks that running splits are listed beside the rebalances, up to a limit, and the rest is
+// counted.
 func TestRunningSplits(t *testing.T) {
 	b := newWritten(t)
 	must := b.must

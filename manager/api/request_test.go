@@ -9,8 +9,8 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// TestRequestsAreKnownByWhatWasSent: the same bytes are the same request whatever a version makes of them; other bytes,
-// another path, method or If-Match are another one.
+// TestRequestsAreKnownByWhatWasSent checks that the same bytes are the same request, however a version interprets
+// them; other bytes, another path, method or If-Match make another request.
 func TestRequestsAreKnownByWhatWasSent(t *testing.T) {
 	hash := func(method, path, match, body string) [32]byte {
 		r := httptest.NewRequest(method, path, strings.NewReader(body))
@@ -48,7 +48,7 @@ func TestRequestsAreKnownByWhatWasSent(t *testing.T) {
 			t.Errorf("another %s makes no difference", name)
 		}
 	}
-	long := strings.Repeat(" ", 2*rpc.MaxUserBody) // as that of a plan of a rebalance may be
+	long := strings.Repeat(" ", 2*rpc.MaxUserBody) // like a plan of a rebalance
 	if hash("POST", "/v1/rebalances", "", long+`{"statement":"x"}`) == hash("POST", "/v1/rebalances", "",
 		long+`{"statement":"y"}`) {
 		t.Error("another end of a long body makes no difference")

@@ -11,8 +11,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestAnIndexerThatHangsIsNamed: the others' scans are listed, and the one that gives no answer by the deadline is
-// named, as is one that nobody is at.
+// TestAnIndexerThatHangsIsNamed checks that the others' scans are listed, and that an indexer that does not answer by
+// the deadline is named, as is one whose address refuses connections.
 func TestAnIndexerThatHangsIsNamed(t *testing.T) {
 	t.Parallel()
 	lives := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -42,8 +42,8 @@ func TestAnIndexerThatHangsIsNamed(t *testing.T) {
 	}
 }
 
-// TestAScanIsCancelledWhereItIs: of two indexers that are registered under one name, whichever has the scan ends it,
-// also while the other one hangs.
+// TestAScanIsCancelledWhereItIs checks that, of two indexers registered under one name, the one with the scan ends
+// it, also while the other one hangs.
 func TestAScanIsCancelledWhereItIs(t *testing.T) {
 	t.Parallel()
 	over := make(chan struct{})
@@ -82,7 +82,7 @@ func TestAScanIsCancelledWhereItIs(t *testing.T) {
 	}
 }
 
-// TestSlowFromIsSaidToAll: also where one hangs, which is named by its place.
+// TestSlowFromIsSaidToAll checks that all indexers are sent the threshold, also if one hangs, which is then named.
 func TestSlowFromIsSaidToAll(t *testing.T) {
 	t.Parallel()
 	over := make(chan struct{})

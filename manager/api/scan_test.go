@@ -19,8 +19,9 @@ import (
 	"tidemark/wire"
 )
 
-// TestOneWaitForAScan: an indexer that refuses at once is followed by the next one; one that has waited in vain for as
-// long as a scan waits is not, or a scan that cannot be answered would take that long at each of them.
+// TestOneWaitForAScan checks that, after an indexer that refuses at once, the next one is asked, but not after one
+// that has waited in vain for as long as a scan waits: otherwise an impossible scan would take that long at each of
+// them.
 func TestOneWaitForAScan(t *testing.T) {
 	for _, c := range []struct {
 		waits time.Duration // of each indexer
@@ -32,7 +33,7 @@ func TestOneWaitForAScan(t *testing.T) {
 		var addrs []string
 		for range 3 {
 			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if r.Method == http.MethodGet { // whether it lives
+				if r.Method == http.MethodGet { // a liveness check
 					return
 				}
 				asked.Add(1)
@@ -51,7 +52,7 @@ func TestOneWaitForAScan(t *testing.T) {
 	}
 }
 
-// TestWhatARefusalSays: of indexers of which one refuses and the others cannot be reached, the refusal is passed on,
+// TestWhatARefusalSays checks that, if one indexer refuses and the others cannot be reached, the refusal is returned,
 // whichever was asked last.
 func TestWhatARefusalSays(t *testing.T) {
 	a := New(Config{})
@@ -76,8 +77,8 @@ func TestWhatARefusalSays(t *testing.T) {
 	}
 }
 
-// TestALeaderThatDoesNotAnswerIsNone: who needs to know how far the leader's log goes, as for a scan of an index that
-// is not known here, is told to try again where the leader is gone or hangs; what it says counts.
+// TestALeaderThatDoesNotAnswerIsNone checks that a call that needs the leader's log index, such as a scan of an
+// unknown index, gets a retryable error if the leader is gone or hangs; an error of the leader is passed on.
 func TestALeaderThatDoesNotAnswerIsNone(t *testing.T) {
 	a := New(Config{})
 	defer a.Close()
@@ -100,8 +101,8 @@ func TestALeaderThatDoesNotAnswerIsNone(t *testing.T) {
 	}
 }
 
-// TestACutAnswerIsTold: what an indexer leaves off in the middle ends with a line that says so, behind lines that are
-// whole; where half of a long line has gone it is cut. A short answer that is cut is none.
+// TestACutAnswerIsTold checks that an answer that an indexer breaks off ends with an error line after whole lines; if
+// a part of a long line was sent the connection is cut. A short answer that is cut is not sent.
 func TestACutAnswerIsTold(t *testing.T) {
 	long := `{"key":["` + strings.Repeat("x", 3*pieceOfAnswer) + `"],"id":"c"}` + "\n"
 	const a, b = `{"key":[1],"id":"a"}` + "\n", `{"key":[2],"id":"b"}` + "\n"

@@ -19,8 +19,9 @@ import (
 	"tidemark/wire"
 )
 
-// TestSamplingAsksReplicas: an indexer that hangs, and one whose copy does not serve, are followed by another one with
-// a replica; who hangs is asked last from then on. Where nobody else has a slice, that is told, within the time.
+// TestSamplingAsksReplicas checks that, after an indexer that hangs, and one whose copy does not serve, another
+// replica is asked; an indexer that hangs is asked last from then on. If no other indexer has the slice, that is
+// reported in time.
 func TestSamplingAsksReplicas(t *testing.T) {
 	t.Parallel()
 	over := make(chan struct{})
@@ -66,7 +67,7 @@ func TestSamplingAsksReplicas(t *testing.T) {
 	if err != nil || fmt.Sprintf("%s", cuts.Values) != "[10 20 30]" {
 		t.Errorf("%s, %v", cuts.Values, err)
 	}
-	x.Topology.Copies = x.Topology.Copies[:len(x.Topology.Copies)-1] // nobody has the last slice
+	x.Topology.Copies = x.Topology.Copies[:len(x.Topology.Copies)-1] // no indexer has the last slice
 	var p *rpc.Problem
 	s.until = time.Now().Add(3 * sampleAgain)
 	if _, err := s.all(t.Context(), x); !errors.As(err, &p) || p.Code != errcode.Unavailable {
@@ -74,8 +75,8 @@ func TestSamplingAsksReplicas(t *testing.T) {
 	}
 }
 
-// TestSamplingWaitsForACopy: where no copy of a slice serves, as it is moved or rolled back, one is asked again until
-// it does. A split was refused as INDEX_NOT_HOSTED.
+// TestSamplingWaitsForACopy checks that, while no copy of a slice serves because it is moved or rolled back, copies
+// are asked again until one does. (A split once failed with INDEX_NOT_HOSTED.)
 func TestSamplingWaitsForACopy(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int64
@@ -96,8 +97,8 @@ func TestSamplingWaitsForACopy(t *testing.T) {
 	}
 }
 
-// TestTurnsOfCopies: whichever of a slice's copies hang, the last one has its turn; where there is one it has all the
-// time, and nobody has more than samplePatience.
+// TestTurnsOfCopies checks that the last copy has its turn, whichever others hang; a single copy has all the time,
+// and none has more than samplePatience.
 func TestTurnsOfCopies(t *testing.T) {
 	for copies := 1; copies <= 5; copies++ {
 		left := 7 * time.Second
@@ -112,12 +113,12 @@ func TestTurnsOfCopies(t *testing.T) {
 	if one := turn(time.Hour, 2); one != samplePatience {
 		t.Error(one)
 	}
-	if one := turn(-time.Second, 1); one <= 0 { // no bound at all
+	if one := turn(-time.Second, 1); one <= 0 { // would be no limit
 		t.Error(one)
 	}
 }
 
-// TestSamplingIsBounded: all slices together answer with so much at most, and each with something.
+// TestSamplingIsBounded checks that the answers of all slices together are limited, and each may have some entries.
 func TestSamplingIsBounded(t *testing.T) {
 	for parts := 1; parts <= partition.MaxPartitions; parts++ {
 		r := askOf(parts)

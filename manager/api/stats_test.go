@@ -10,8 +10,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestScansAreSummedUp: the scans of an index are summed up over all indexers, each index's for itself; the error is of
-// the indexer whose scans ended last among those that have one, in whatever order they are looked at.
+// TestScansAreSummedUp checks that the scans of each index are summed up over all indexers, and that the error is
+// that of the indexer with the latest scan among those that have one, in any order.
 func TestScansAreSummedUp(t *testing.T) {
 	told := map[index.NodeID]*wire.IndexerStats{
 		0: {Scans: []wire.ScanStats{{Index: 1, NumRequests: 2, NumRowsReturned: 10, TotalScanDuration: 8,
@@ -22,7 +22,7 @@ func TestScansAreSummedUp(t *testing.T) {
 		2: {Scans: []wire.ScanStats{{Index: 1, NumRequests: 1, NumScanErrors: 1, TotalScanDuration: 4, LastScanError: "newer",
 			LastKnownScanTime: 5}}},
 	}
-	for range 20 { // orders of a map
+	for range 20 { // of a map
 		all := scansOf(told)
 		for id, want := range map[index.ID]v1.IndexStats{
 			1: {NumRequests: 4, NumRowsReturned: 10, NumScanErrors: 2, TotalScanDuration: 12, AvgScanLatency: 3,
@@ -39,7 +39,7 @@ func TestScansAreSummedUp(t *testing.T) {
 	}
 }
 
-// TestReasonsOfManyCopies: what is said of many copies is bounded, and ends in words that say so, once.
+// TestReasonsOfManyCopies checks that the text about many copies is limited, and ends with one mark of the rest.
 func TestReasonsOfManyCopies(t *testing.T) {
 	said := ""
 	for i := range 1000 {

@@ -10,7 +10,8 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// TestStatusSaysWhyItWaits: each thing that keeps a cluster from being ready is named with who, since when, and why.
+// TestStatusSaysWhyItWaits checks that each obstacle to readiness is listed with the component, the time and the
+// reason.
 func TestStatusSaysWhyItWaits(t *testing.T) {
 	st := v1.Status{
 		Projectors: []v1.ProjectorStatus{{ID: "p1", Admin: "http://p1", State: "active", Unreachable: "no route"},
@@ -56,8 +57,8 @@ func TestStatusSaysWhyItWaits(t *testing.T) {
 	}
 }
 
-// TestVerdictWithoutLeader: who was not asked is not accused, and the way out is named; of a leader that has no
-// coordinator at the moment nothing is judged that only that one knows.
+// TestVerdictWithoutLeader checks that components that were not asked are not blamed, and that the remedy is given;
+// with a leader whose coordinator is not active, nothing is judged that only that one knows.
 func TestVerdictWithoutLeader(t *testing.T) {
 	for name, c := range map[string]struct {
 		leader, role string
@@ -86,8 +87,8 @@ func TestVerdictWithoutLeader(t *testing.T) {
 	}
 }
 
-// TestVerdictSaysHowManyMore: what is not named, as there is too much of it, is counted; indexes of a bucket that rolls
-// back take the place of others, and are told by that.
+// TestVerdictSaysHowManyMore checks that what is left out of a long list is counted; indexes of a bucket that is
+// rolled back use up the list, and are covered by the bucket's reason.
 func TestVerdictSaysHowManyMore(t *testing.T) {
 	st := v1.Status{Projectors: []v1.ProjectorStatus{{ID: "p1", State: "active"}},
 		Indexers: []v1.IndexerStatus{{ID: "i1", State: "active"}},
@@ -119,7 +120,8 @@ func TestVerdictSaysHowManyMore(t *testing.T) {
 	}
 }
 
-// TestVerdictOnWhoIsAway: of an indexer that is away the command is named, and the uuid where another one has its name.
+// TestVerdictOnWhoIsAway checks that an offline indexer's reason has the command, and the uuid if another indexer has
+// its name.
 func TestVerdictOnWhoIsAway(t *testing.T) {
 	st := v1.Status{Indexers: []v1.IndexerStatus{{ID: "i1", UUID: "u1", Admin: "http://i1", State: "offline"},
 		{ID: "i3", UUID: "u3", Admin: "http://i3", State: "offline"},
@@ -140,7 +142,7 @@ func TestVerdictOnWhoIsAway(t *testing.T) {
 	}
 }
 
-// TestOnlyVoter: a manager that decides alone is named where there were to be more.
+// TestOnlyVoter checks that a single voter is reported where more are intended.
 func TestOnlyVoter(t *testing.T) {
 	for _, c := range []struct {
 		name       string
@@ -163,7 +165,8 @@ func TestOnlyVoter(t *testing.T) {
 	}
 }
 
-// TestSummaryNamesTheWorst: unavailable indexes come first among the few that are named, in order; all are counted.
+// TestSummaryNamesTheWorst checks that unavailable indexes come first in the limited list, in order, and that all are
+// counted.
 func TestSummaryNamesTheWorst(t *testing.T) {
 	var lacking []v1.LackingIndex
 	unavailable := 0

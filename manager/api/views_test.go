@@ -14,8 +14,8 @@ import (
 	"tidemark/streams"
 )
 
-// TestAPageOfStreamsAsksForItsBuckets: all pages of a listing ask the leader for each bucket about once, not each page
-// for all; each page counts the streams of every bucket.
+// TestAPageOfStreamsAsksForItsBuckets checks that all pages of a listing together request each bucket's view about
+// once, and that each page counts the streams of every bucket.
 func TestAPageOfStreamsAsksForItsBuckets(t *testing.T) {
 	const many, vbuckets, limit = 20, 64, 100
 	var buckets []*statecontext.Bucket
@@ -68,7 +68,7 @@ func TestAPageOfStreamsAsksForItsBuckets(t *testing.T) {
 	}
 }
 
-// TestStreamsAfter: a page begins behind the vbucket that is named, and no vbucket is beyond all there can be.
+// TestStreamsAfter checks that a page begins after the given vbucket, and that vbuckets out of range are rejected.
 func TestStreamsAfter(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                      "|0",

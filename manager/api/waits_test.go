@@ -13,8 +13,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestWaitsOf: a build that stands still says which KV node, projector or indexer it waits for, why, and since when;
-// troubles of other buckets and of indexers without a copy are not its own.
+// TestWaitsOf checks that a build that does not proceed lists the KV node, projector or indexer that it waits for,
+// why, and since when, without troubles of other buckets and of indexers without a copy.
 func TestWaitsOf(t *testing.T) {
 	now := &core.Status{
 		Projectors: []core.ProjectorStatus{

@@ -8,7 +8,7 @@ import (
 	"tidemark/statecontext"
 )
 
-// written is a state that commands make.
+// written is a state made by commands.
 type written struct {
 	t *testing.T
 	s *statecontext.State
@@ -43,7 +43,7 @@ func (w *written) create(name, where string, ready bool, keys ...string) index.I
 	return id
 }
 
-// newWritten has an indexer and a bucket b of 4 vbuckets.
+// newWritten returns a state with an indexer and a bucket b of 4 vbuckets.
 func newWritten(t *testing.T) *written {
 	w := &written{t, statecontext.New()}
 	w.must(&statecontext.LeaderStarted{Term: 1, Manager: statecontext.Manager{ID: "m1",
