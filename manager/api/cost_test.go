@@ -23,7 +23,7 @@ func TestCostOfBuilds(t *testing.T) {
 	told := map[index.ID]core.Progress{
 		w.create("ids", "", true):                                     {Items: 1000, Bytes: 50_000, Ready: 1, Copies: 1},
 		w.create("by_country", "(`kind` = 1)", true, "country"):       {Items: 600, Bytes: 60_000, Ready: 1, Copies: 1},
-		w.create("half", "(`kind` = 2)", true, "country"):             {Items: 7, Bytes: 7, Copies: 1}, // and no copy has reported
+		w.create("half", "(`kind` = 2)", true, "country"):             {Items: 7, Bytes: 7, Copies: 1}, // no copy reports
 		w.create("tags", "", true, "DISTINCT ARRAY x FOR x IN t END"): {Items: 9000, Bytes: 90_000, Ready: 1, Copies: 1},
 	}
 	c := &costing{real: w.s, told: told}
