@@ -11,7 +11,7 @@ import (
 	"tidemark/index"
 )
 
-// alterFlags say what ALTER INDEX is to do; one of them is given.
+// alterFlags are the flags of index alter: exactly one change, and its options.
 type alterFlags struct {
 	nodes                 []string
 	splitAt, mergeAt      []string
@@ -23,7 +23,7 @@ type alterFlags struct {
 	wait                  waitFlags
 }
 
-// run alters the index of the arguments.
+// run alters the index named by the arguments.
 func (a *alterFlags) run(cmd *cobra.Command, s Streams, f *serverFlags, args []string) error {
 	if len(args) != 1 {
 		return usage("%s takes %s", cmd.CommandPath(), refWords)
@@ -37,7 +37,7 @@ func (a *alterFlags) run(cmd *cobra.Command, s Streams, f *serverFlags, args []s
 	if err != nil {
 		return err
 	}
-	named = named && len(index.Keyspaces(bucket)) == 1 // else it may be one of a collection: ask
+	named = named && len(index.Keyspaces(bucket)) == 1 // else it may be in a collection, which only the cluster can tell
 	if st.Keyspace, st.Name = index.InBucket(bucket), name; named && a.instead.print {
 		return printStatements(s.Out, f.output, []expression.Statement{st})
 	}
@@ -53,7 +53,7 @@ func (a *alterFlags) run(cmd *cobra.Command, s Streams, f *serverFlags, args []s
 	})
 }
 
-// do runs the statement, or says what it is or would do.
+// do executes the statement, prints it, or does a dry run.
 func (a *alterFlags) do(ctx context.Context, s Streams, output format, c *client.Client,
 	st expression.Statement) error {
 	switch {
@@ -106,7 +106,7 @@ one there is, which serves until the other is ready and takes its name; --cancel
 	return cmd
 }
 
-// statement is what the flags say, of no index yet.
+// statement returns the statement that the flags describe, without its index.
 func (a *alterFlags) statement(cmd *cobra.Command) (*expression.AlterIndex, error) {
 	st := &expression.AlterIndex{}
 	given := 0
@@ -137,7 +137,7 @@ func (a *alterFlags) statement(cmd *cobra.Command) (*expression.AlterIndex, erro
 	return st, a.check(st)
 }
 
-// check looks at the bounds of what the flags say.
+// check checks the limits of the values of flags.
 func (a *alterFlags) check(st *expression.AlterIndex) error {
 	switch {
 	case st.NumPartition != nil && (a.partitions < 1 || a.partitions > 1024):
@@ -151,7 +151,7 @@ func (a *alterFlags) check(st *expression.AlterIndex) error {
 	return nil
 }
 
-// alterAt is ALTER INDEX at values that people have written as expressions.
+// alterAt sets the values of ALTER INDEX, which are given as expressions.
 func alterAt(st *expression.AlterIndex, action string, values []string) error {
 	all, err := expression.Parse(`ALTER INDEX x ON b WITH {"action":"` + action + `","at":[` +
 		strings.Join(values, ", ") + `]}`)

@@ -14,11 +14,11 @@ import (
 	"tidemark/client"
 )
 
-// errInterrupted is wrapped when a command has ended by Ctrl-C, or by a signal that means the same.
+// errInterrupted is wrapped when a command was ended by Ctrl-C or an equivalent signal.
 var errInterrupted = errors.New("interrupted")
 
-// interrupted is the error of a command, no role, that the end of ctx has ended: it says so, and what is left to say of
-// it. Others are what they were.
+// interrupted converts the error of a command (not of a role) that was ended by the end of ctx: the text says that it
+// was interrupted, and keeps the rest. Other errors are returned unchanged.
 func interrupted(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() == nil || !errors.Is(err, context.Canceled) {
 		return err
@@ -36,7 +36,8 @@ func interrupted(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %s", errInterrupted, text)
 }
 
-// confirm asks before something is destroyed; yes answers beforehand. Without a terminal nobody can be asked.
+// confirm asks the user before something is destroyed, unless yes is set. Without a terminal it returns a usage
+// error.
 func confirm(ctx context.Context, s Streams, yes bool, what string) error {
 	if yes {
 		return nil
@@ -56,13 +57,13 @@ func confirm(ctx context.Context, s Streams, yes bool, what string) error {
 	return errors.New("nothing was done")
 }
 
-// ask is confirm for what a script may do without a word: it asks on a terminal only.
+// ask is like confirm, but does not require --yes of scripts: it asks on a terminal only.
 func ask(ctx context.Context, s Streams, yes bool, what string) error {
 	return confirm(ctx, s, yes || !isTerminal(s.In), what)
 }
 
-// askSecret reads a secret from the terminal after a prompt. Where there is none it is a usage error that names the
-// other ways.
+// askSecret reads a secret from the terminal after a prompt. Without a terminal it returns a usage error with the
+// alternatives.
 func askSecret(ctx context.Context, s Streams, prompt, otherwise string) (string, error) {
 	f, ok := s.In.(*os.File)
 	if !ok || !isTerminal(f) {
@@ -78,7 +79,7 @@ func askSecret(ctx context.Context, s Streams, prompt, otherwise string) (string
 	return secretLine(strings.NewReader(text))
 }
 
-// Keys that are no part of what is typed.
+// Keys that are not text.
 const (
 	keyInterrupt = 3  // Ctrl-C
 	keyEnd       = 4  // Ctrl-D
@@ -87,9 +88,8 @@ const (
 	keyDelete    = 127
 )
 
-// typedLine reads a line from a terminal after a prompt, as long as ctx. The terminal gives each key at once meanwhile,
-// and is as it was in the end. Ctrl-C, or the end of ctx that it makes elsewhere, is errInterrupted, Ctrl-D on an empty
-// line io.EOF.
+// typedLine reads a line from a terminal after a prompt, until ctx ends. It switches the terminal to raw mode and
+// restores its mode at the end. It returns errInterrupted for Ctrl-C, and io.EOF for Ctrl-D on an empty line.
 func typedLine(ctx context.Context, f *os.File, echo io.Writer, prompt string, shown bool) (string, error) {
 	before, err := term.MakeRaw(int(f.Fd()))
 	if err != nil {
@@ -127,7 +127,7 @@ func typedLine(ctx context.Context, f *os.File, echo io.Writer, prompt string, s
 	}
 }
 
-// eraseLast takes the last character away, also from the terminal.
+// eraseLast removes the last character, also from the terminal.
 func eraseLast(line []byte, echo io.Writer) []byte {
 	if len(line) == 0 {
 		return line
@@ -137,15 +137,15 @@ func eraseLast(line []byte, echo io.Writer) []byte {
 	return line[:len(line)-n]
 }
 
-// nextKey waits for a byte as long as ctx.
+// nextKey waits for a byte until ctx ends.
 func nextKey(ctx context.Context, f *os.File) (byte, error) {
 	type key struct {
 		of  byte
 		err error
 	}
 	pressed := make(chan key, 1)
-	// It stays behind when ctx ends, by a signal to the process alone, which ends then; of a shell, which goes on, it
-	// takes the next byte away.
+	// The goroutine remains when ctx ends because of a signal to this process alone, which then ends; in a shell, which
+	// continues, it swallows the next byte.
 	go func() {
 		var b [1]byte
 		n, err := f.Read(b[:])

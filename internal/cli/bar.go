@@ -24,7 +24,7 @@ func newBar(w io.Writer, what string) *bar {
 	return b
 }
 
-// set shows a percentage; it never goes back.
+// set shows a percentage; lower ones than before are ignored.
 func (b *bar) set(percent float64) {
 	p := min(max(int(percent), 0), 100)
 	if p <= b.shown {
@@ -32,7 +32,7 @@ func (b *bar) set(percent float64) {
 	}
 	if b.tty != nil {
 		b.shown = p
-		_ = b.tty.Set(p) // a terminal that is gone is no reason to stop
+		_ = b.tty.Set(p) // a lost terminal is no reason to stop
 		return
 	}
 	if p/10 > b.shown/10 || b.shown < 0 {

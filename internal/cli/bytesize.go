@@ -45,7 +45,8 @@ func (b *byteSize) String() string {
 // Type implements pflag.Value.
 func (*byteSize) Type() string { return "size" }
 
-// byteRate is a flag's number of bytes a second: as byteSize, or any whole number, as those below 0 are no bound.
+// byteRate is a flag's number of bytes per second: like byteSize, but any integer is allowed, as a negative one means
+// no limit.
 type byteRate int64
 
 // Set implements pflag.Value.

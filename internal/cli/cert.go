@@ -45,7 +45,7 @@ func certCA(s Streams) *cobra.Command {
 	return cmd
 }
 
-// issueFlags are those of every certificate.
+// issueFlags are the flags common to all certificates.
 type issueFlags struct {
 	ca, out, file string
 	req           tlsconf.Request
@@ -89,7 +89,7 @@ func (f *issueFlags) run(s Streams) error {
 	return tellCap(s, ca, f.req.Validity)
 }
 
-// tellCap says when certificates end sooner than was asked for, as their CA does.
+// tellCap reports when certificates end sooner than requested because their CA does.
 func tellCap(s Streams, ca *tlsconf.CA, validity time.Duration) error {
 	end, sooner := ca.Cap(validity)
 	if !sooner {

@@ -18,19 +18,19 @@ import (
 	"tidemark/internal/tlsconf"
 )
 
-// Folders of cert cluster that are no node's name.
+// Folders of cert cluster that are not names of nodes.
 const (
-	operatorName = "operator" // of the administrator's certificate, and its holder
-	anyName      = "any"      // of certificates for nodes of every name
+	operatorName = "operator" // for the administrator's certificate, and its holder's name
+	anyName      = "any"      // for certificates that are valid for nodes of every name
 )
 
-// maxCertNodes bounds one command.
+// maxCertNodes limits the nodes of one command.
 const maxCertNodes = 1000
 
-// nodeRoles are those whose certificates a node's folder has, in files of their names.
+// nodeRoles are the roles with a certificate in a node's folder, in files of these names.
 var nodeRoles = []tlsconf.Role{tlsconf.Manager, tlsconf.Projector, tlsconf.Indexer}
 
-// certsOf names the files of a role in a folder that cert cluster has made.
+// certsOf returns the files of a role in a folder made by cert cluster.
 func certsOf(dir string, role tlsconf.Role) tlsconf.Files {
 	if dir == "" {
 		return tlsconf.Files{}
@@ -39,13 +39,13 @@ func certsOf(dir string, role tlsconf.Role) tlsconf.Files {
 		Key: filepath.Join(dir, string(role)+"-key.pem")}
 }
 
-// clusterCert is a node and what others dial. Its name is tlsconf.AnyID for every node.
+// clusterCert is a node and its host names and addresses. The name tlsconf.AnyID stands for every node.
 type clusterCert struct {
 	name  string
 	hosts []string
 }
 
-// folder is the name of its folder.
+// folder returns the name of the node's folder.
 func (n clusterCert) folder() string {
 	if n.name == tlsconf.AnyID {
 		return anyName
@@ -106,7 +106,7 @@ func (f *clusterCerts) run(s Streams, args []string) error {
 	return tellCap(s, ca, f.validity)
 }
 
-// node makes the certificates of one node.
+// node issues the certificates of one node.
 func (f *clusterCerts) node(s Streams, ca *tlsconf.CA, n clusterCert) error {
 	dir := filepath.Join(f.out, n.folder())
 	for _, role := range nodeRoles {
@@ -119,7 +119,7 @@ func (f *clusterCerts) node(s Streams, ca *tlsconf.CA, n clusterCert) error {
 	return err
 }
 
-// operator makes the administrator's certificate, unless it is there and stays.
+// operator issues the administrator's certificate, unless it exists and is to be kept.
 func (f *clusterCerts) operator(s Streams, ca *tlsconf.CA, renew bool) error {
 	dir := filepath.Join(f.out, operatorName)
 	if _, err := os.Stat(certsOf(dir, tlsconf.Admin).Cert); err == nil && !renew {
@@ -133,7 +133,7 @@ func (f *clusterCerts) operator(s Streams, ca *tlsconf.CA, renew bool) error {
 	return err
 }
 
-// free refuses nodes that have certificates, before anything is made.
+// free returns an error if a node has certificates already, before anything is issued.
 func (f *clusterCerts) free(nodes []clusterCert) error {
 	for _, n := range nodes {
 		for _, role := range nodeRoles {
@@ -149,7 +149,7 @@ func (f *clusterCerts) free(nodes []clusterCert) error {
 	return nil
 }
 
-// nodes are those of the arguments; without any, those that have certificates in --out.
+// nodes returns the nodes of the arguments; without arguments, those that have certificates in --out.
 func (f *clusterCerts) nodes(args []string) ([]clusterCert, error) {
 	if len(args) == 0 {
 		if !f.replace {
@@ -164,7 +164,7 @@ func (f *clusterCerts) nodes(args []string) ([]clusterCert, error) {
 	return nodes, f.free(nodes)
 }
 
-// parseClusterCerts reads NODE=HOST,HOST.
+// parseClusterCerts parses NODE=HOST,HOST.
 func parseClusterCerts(args []string) (nodes []clusterCert, err error) {
 	if len(args) > maxCertNodes {
 		return nil, usage("%d nodes: want at most %d in one command", len(args), maxCertNodes)
@@ -195,7 +195,7 @@ func parseClusterCerts(args []string) (nodes []clusterCert, err error) {
 	return nodes, nil
 }
 
-// certHost reports whether a certificate can be for a host: an address, or a name, of which the first label may be *.
+// certHost reports whether a certificate can be issued for a host: an address, or a name, whose first label may be *.
 func certHost(host string) bool {
 	if net.ParseIP(host) != nil {
 		return true
@@ -208,14 +208,14 @@ func certHost(host string) bool {
 	return len(host) <= 253
 }
 
-// hostLabel reports whether a label of a host's name has 1 to 63 characters that one may have.
+// hostLabel reports whether a label of a host name has 1 to 63 permitted characters.
 func hostLabel(label string) bool {
 	return label != "" && len(label) <= 63 && !strings.ContainsFunc(label, func(r rune) bool {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_')
 	})
 }
 
-// reachable adds the names of the machine itself, for checks on it.
+// reachable adds the names of the local machine, for checks on it.
 func reachable(hosts []string) []string {
 	for _, own := range []string{"localhost", "127.0.0.1"} {
 		if !slices.Contains(hosts, own) {
@@ -225,7 +225,7 @@ func reachable(hosts []string) []string {
 	return hosts
 }
 
-// certified lists the nodes whose folders are in a folder, with the hosts that their certificates have now.
+// certified returns the nodes with a folder in out, with the hosts of their present certificates.
 func certified(out string) (nodes []clusterCert, err error) {
 	entries, err := os.ReadDir(out)
 	if err != nil {
@@ -235,7 +235,7 @@ func certified(out string) (nodes []clusterCert, err error) {
 		path := certsOf(filepath.Join(out, e.Name()), tlsconf.Indexer).Cert
 		cert, err := readCertificate(path)
 		if errors.Is(err, fs.ErrNotExist) || !e.IsDir() {
-			if other := otherRole(filepath.Join(out, e.Name())); other != "" { // not left as it is without a word
+			if other := otherRole(filepath.Join(out, e.Name())); other != "" { // it would otherwise be left unchanged silently
 				return nil, fmt.Errorf("%s is there, and no certificate of an indexer, which says for which hosts: make all of "+
 					"%s anew with --replace %[2]s=HOST", other, e.Name())
 			}
@@ -263,7 +263,7 @@ func certified(out string) (nodes []clusterCert, err error) {
 	return nodes, nil
 }
 
-// otherRole names a certificate of a node in a folder, if there is one.
+// otherRole returns a certificate of another role in a node's folder, "" if there is none.
 func otherRole(dir string) string {
 	for _, role := range nodeRoles {
 		path := certsOf(dir, role).Cert
@@ -291,7 +291,7 @@ func readCertificate(path string) (*x509.Certificate, error) {
 	return cert, nil
 }
 
-// loadOrMakeCA takes the CA of a folder, or makes one where there is none at all.
+// loadOrMakeCA reads the CA of a folder, or creates one if there is none at all.
 func loadOrMakeCA(dir string, mustBe bool) (*tlsconf.CA, error) {
 	ca, err := tlsconf.LoadCA(dir)
 	if err == nil || !errors.Is(err, fs.ErrNotExist) || mustBe {

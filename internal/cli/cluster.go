@@ -66,13 +66,13 @@ not streamed; --wait=members waits for the managers, projectors and indexers tha
 	return cmd
 }
 
-// What --wait waits for.
+// The values of --wait.
 const (
 	waitForReady   = "ready"
 	waitForMembers = "members"
 )
 
-// untils say what is missing of that, nothing when it is there.
+// untils holds, for each value, a function that returns what is missing; nothing when it is reached.
 var untils = map[string]func(st *v1.Status) []string{
 	waitForReady: func(st *v1.Status) []string {
 		if st.Verdict == v1.VerdictReady {
@@ -83,7 +83,7 @@ var untils = map[string]func(st *v1.Status) []string{
 	waitForMembers: membersMissing,
 }
 
-// membersMissing names the members that are not up.
+// membersMissing returns the members that are not up.
 func membersMissing(st *v1.Status) (missing []string) {
 	if st.Coordinator != stateActive {
 		missing = append(missing, "no leader answers that has taken over")
@@ -115,7 +115,7 @@ const (
 	stateOffline = "offline"
 )
 
-// waitHealthy asks again until nothing is missing, telling each new reason.
+// waitHealthy polls the status until nothing is missing, and reports each new reason.
 func waitHealthy(ctx context.Context, s Streams, as format, c *client.Client,
 	until func(st *v1.Status) []string) error {
 	tick := time.NewTicker(250 * time.Millisecond)
@@ -176,7 +176,7 @@ func printStatus(w io.Writer, as format, st v1.Status) error {
 	})
 }
 
-// tableIndexer shows one indexer and its orphans.
+// tableIndexer prints one indexer and its orphans.
 func tableIndexer(t *tabwriter.Writer, i *v1.IndexerStatus) {
 	state := i.State
 	if i.OfflineForMS > 0 && i.State != stateActive {
@@ -200,7 +200,7 @@ func tableIndexer(t *tabwriter.Writer, i *v1.IndexerStatus) {
 
 func indexerDetail(i *v1.IndexerStatus) string {
 	detail := fmt.Sprintf("%d slices, %d MiB", i.Copies, i.Bytes>>20)
-	if i.State == stateOffline { // what it has told goes with the leader that it told
+	if i.State == stateOffline { // a new leader does not have its reports
 		detail = fmt.Sprintf("%s%d slices", repairState(i), i.Placed)
 	}
 	if i.Role != "" && i.Role != "serving" {
@@ -224,7 +224,7 @@ func indexerDetail(i *v1.IndexerStatus) string {
 	return detail
 }
 
-// repairState tells when what an indexer that is away has is made anew elsewhere.
+// repairState returns when an offline indexer's copies are made anew elsewhere.
 func repairState(i *v1.IndexerStatus) string {
 	switch in := i.RepairInMS; {
 	case in == nil || i.State == stateActive:
@@ -235,7 +235,7 @@ func repairState(i *v1.IndexerStatus) string {
 	return "its slices are made anew elsewhere now, where there is room; "
 }
 
-// seconds shows milliseconds, to the second.
+// seconds formats milliseconds as seconds.
 func seconds(ms int64) string {
 	return (time.Duration(ms) * time.Millisecond).Round(time.Second).String()
 }
@@ -255,7 +255,7 @@ func tableBucket(t *tabwriter.Writer, b *v1.BucketStatus) {
 	fmt.Fprintf(t, "bucket\t%s\t%s\t-\t%s\n", b.Name, state, detail)
 }
 
-// rollbackState tells the step of a rollback, what it waits for, and since when.
+// rollbackState returns the step of a rollback, what it waits for, and since when.
 func rollbackState(b *v1.BucketStatus) string {
 	if b.RollbackForMS <= 0 {
 		return b.Rollback
@@ -264,7 +264,7 @@ func rollbackState(b *v1.BucketStatus) string {
 		(time.Duration(b.RollbackForMS) * time.Millisecond).Round(100*time.Millisecond))
 }
 
-// orphanState tells what becomes of an orphan.
+// orphanState returns what will happen to an orphan.
 func orphanState(o v1.Orphan) string {
 	switch {
 	case o.LeftMS < 0:

@@ -67,7 +67,7 @@ standard output, and then nothing else is printed there.`,
 	return cmd
 }
 
-// readBackup reads and checks a file, or standard input.
+// readBackup reads and checks a backup from a file, or standard input.
 func readBackup(s Streams, path string) ([]byte, *statecontext.Backup, error) {
 	in, err := s.open(path)
 	if err != nil {
@@ -92,13 +92,13 @@ func readBackup(s Streams, path string) ([]byte, *statecontext.Backup, error) {
 	return data, b, nil
 }
 
-// writeWhole puts a file in its place atomically and durably, and reads it again.
+// writeWhole writes a file atomically and durably, and reads it again.
 func writeWhole(path string, data []byte) error {
 	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return fmt.Errorf("backup file: %w", err)
 	}
-	defer func() { _ = os.Remove(tmp.Name()) }() // it is gone when all went well
+	defer func() { _ = os.Remove(tmp.Name()) }() // it no longer exists if all went well
 	if _, err = tmp.Write(data); err == nil {
 		err = tmp.Sync()
 	}
@@ -118,7 +118,7 @@ func writeWhole(path string, data []byte) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// backupContent is what `cluster backup verify` prints as JSON.
+// backupContent is the JSON output of `cluster backup verify`.
 type backupContent struct {
 	statecontext.BackupInfo
 	Managers int           `json:"managers"`
@@ -241,7 +241,7 @@ func planText(p statecontext.RestorePlan) string {
 	return text
 }
 
-// planNames are lines that say what is done with which indexes.
+// planNames returns lines with the indexes of each action of the plan.
 func planNames(p statecontext.RestorePlan) string {
 	var text strings.Builder
 	for _, of := range []struct {
@@ -337,7 +337,7 @@ remembered for how long. NAME=VALUE changes one; 0 is its default.`,
 		}}
 }
 
-// knownLimits refuses a change of limits that there are none of.
+// knownLimits returns an error for changes of unknown limits.
 func knownLimits(l *statecontext.Limits, change map[string]int64) error {
 	var names []string
 	for _, row := range l.Table() {

@@ -14,20 +14,20 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// completeTimeout is how long the shell waits for names from the cluster; none come when it does not answer.
+// completeTimeout is how long the shell's completion waits for the cluster; without an answer there are no words.
 const completeTimeout = 800 * time.Millisecond
 
-// completion gives words for an argument or flag that begins with what was typed so far.
+// completion returns the completions of a partly typed argument or flag.
 type completion = cobra.CompletionFunc
 
-// complete returns a flag its completion. A flag that is not there is a mistake of this program, which its tests find.
+// complete sets the completion of a flag. A missing flag is a bug, which the tests find.
 func complete(cmd *cobra.Command, flag string, f completion) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, f); err != nil {
 		panic(err)
 	}
 }
 
-// fixed completes words that are always the same.
+// fixed completes from a fixed list.
 func fixed(words ...string) completion {
 	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return words, cobra.ShellCompDirectiveNoFileComp
@@ -39,11 +39,12 @@ func noFiles(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirecti
 	return nil, cobra.ShellCompDirectiveNoFileComp
 }
 
-// ask makes a completion of what the cluster answers in a short time; whatever goes wrong gives no words and no noise.
+// ask returns a completion from an answer of the cluster within completeTimeout; any error yields no words and no
+// output.
 func (f *serverFlags) ask(words func(ctx context.Context, c *client.Client, args []string) ([]string,
 	error)) completion {
 	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
-		if _, err := resolve(cmd); err != nil { // flags and environment say which cluster
+		if _, err := resolve(cmd); err != nil { // flags and environment select the cluster
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		quiet := *f
@@ -66,7 +67,7 @@ func (f *serverFlags) ask(words func(ctx context.Context, c *client.Client, args
 	}
 }
 
-// indexes completes bucket/name, once or again and again.
+// indexes completes bucket/name, for one argument or many.
 func (f *serverFlags) indexes(many bool) completion {
 	named := f.ask(func(ctx context.Context, c *client.Client, _ []string) (words []string, err error) {
 		list, err := c.Indexes(ctx, "")
@@ -85,7 +86,7 @@ func (f *serverFlags) indexes(many bool) completion {
 	}
 }
 
-// buckets completes the names of buckets that have indexes or have had them.
+// buckets completes the names of buckets that have or had indexes.
 func (f *serverFlags) buckets() completion {
 	return f.ask(func(ctx context.Context, c *client.Client, _ []string) (words []string, err error) {
 		st, err := c.Status(ctx)
@@ -107,7 +108,7 @@ func (f *serverFlags) nodes() completion {
 	})
 }
 
-// members completes the name of one member: a manager, projector or indexer, or of the given roles.
+// members completes the name of one member: a manager, projector or indexer, or only those of the given roles.
 func (f *serverFlags) members(roles ...string) completion {
 	return one(f.ask(func(ctx context.Context, c *client.Client, _ []string) (words []string, err error) {
 		st, err := c.Status(ctx)
@@ -178,7 +179,7 @@ func (f *serverFlags) loggers() completion {
 	}
 }
 
-// deferred completes BUCKET and then the names of its deferred indexes.
+// deferred completes BUCKET, and then the names of its deferred indexes.
 func (f *serverFlags) deferred() completion {
 	buckets := f.buckets()
 	names := f.ask(func(ctx context.Context, c *client.Client, args []string) (words []string, err error) {
@@ -198,9 +199,9 @@ func (f *serverFlags) deferred() completion {
 	}
 }
 
-// servers completes the managers of the cluster at hand, or of the running up that --data names.
+// servers completes the managers of the present cluster, or of the running up of --data.
 func (f *serverFlags) servers(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
-	f.server = nil // the one that is being typed is not one to ask
+	f.server = nil // the value being typed is not a server to ask
 	if m, err := localcluster.ReadManifest(f.data); err == nil && f.data != "" {
 		return hostports(m.Servers()), cobra.ShellCompDirectiveNoFileComp
 	}

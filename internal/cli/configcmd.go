@@ -10,7 +10,7 @@ import (
 	"tidemark/internal/config"
 )
 
-// roleSettings is what config show prints.
+// roleSettings is the output of config show.
 type roleSettings struct {
 	Role     string           `json:"role"`
 	Settings []config.Setting `json:"settings"`
@@ -26,7 +26,8 @@ func newConfig(s Streams) *cobra.Command {
 		show)
 }
 
-// configShow takes the flags of a role and shows what they come to, instead of running it.
+// configShow returns a command with the flags of a role that shows their effective values instead of running the
+// role.
 func configShow(s Streams, role *cobra.Command) *cobra.Command {
 	var as format
 	var origins config.Origins
@@ -36,7 +37,7 @@ and shows what they come to: each key with its value and its origin (flag, env N
 started. Secrets are not shown, only that they are set.`, role.Name()),
 		Example: fmt.Sprintf("  tidemark config show %s --log-level debug\n  tidemark config show %s --config "+
 			"tidemark.yaml --output json", role.Name(), role.Name()),
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) (err error) { // instead of the root's
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) (err error) { // replaces the root's
 			origins, err = resolve(cmd)
 			return err
 		},
@@ -45,7 +46,7 @@ started. Secrets are not shown, only that they are set.`, role.Name()),
 			return showSettings(s, as, all)
 		}}
 	role.LocalFlags().VisitAll(func(f *pflag.Flag) {
-		if f.Name != "output" { // that of up is about what up prints
+		if f.Name != "output" { // the one of up is for the output of up
 			cmd.Flags().AddFlag(f)
 		}
 	})

@@ -21,12 +21,12 @@ import (
 )
 
 const (
-	contextsEnv     = "TIDEMARK_CONTEXTS" // the file, instead of the usual one
+	contextsEnv     = "TIDEMARK_CONTEXTS" // the path of the file, instead of the default
 	maxContextsFile = 1 << 20
-	noContext       = "-" // --context of whoever wants none
+	noContext       = "-" // value of --context for none
 )
 
-// contextSettings are what a context may say; their names are those of the flags.
+// contextSettings are the settings of a context, named like the flags.
 type contextSettings struct {
 	Server       []string `yaml:"server" json:"server"`
 	CertsDir     string   `yaml:"certs-dir,omitempty" json:"certs-dir,omitempty"`
@@ -38,18 +38,18 @@ type contextSettings struct {
 	TokenFile    string   `yaml:"token-file,omitempty" json:"token-file,omitempty"`
 }
 
-// files are the settings that are paths.
+// files returns the settings that are paths.
 func (c *contextSettings) files() []*string {
 	return []*string{&c.CertsDir, &c.TLSCA, &c.TLSCert, &c.TLSKey, &c.PasswordFile, &c.TokenFile}
 }
 
-// contexts is the file: clusters by name, and which one counts.
+// contexts is the file: clusters by name, and the present one.
 type contexts struct {
 	Current  string                      `yaml:"current"`
 	Contexts map[string]*contextSettings `yaml:"contexts"`
 }
 
-// contextsPath names the file of this user.
+// contextsPath returns the path of this user's file.
 func contextsPath() (string, error) {
 	if path := os.Getenv(contextsEnv); path != "" {
 		return path, nil
@@ -61,7 +61,7 @@ func contextsPath() (string, error) {
 	return filepath.Join(dir, "tidemark", "contexts.yaml"), nil
 }
 
-// readContexts reads the file; there are none without it.
+// readContexts reads the file; a missing file has no contexts.
 func readContexts() (*contexts, string, error) {
 	all := &contexts{Contexts: map[string]*contextSettings{}}
 	path, err := contextsPath()
@@ -135,9 +135,9 @@ func valueOr(s, otherwise string) string {
 	return s
 }
 
-// useContext gives the flags that say which cluster, and as whom, the values of --context or of the present context,
-// where nothing nearer names a cluster: what is for one cluster is never sent to another. Files of TLS come together,
-// and so does who the caller is.
+// useContext sets the flags of the cluster and of the user from --context or the present context, unless a flag or
+// variable of higher precedence names a cluster: settings of one cluster are never sent to another. The TLS files are
+// taken together, and so are the credentials.
 func useContext(cmd *cobra.Command, origins config.Origins) error {
 	fl := cmd.Flags()
 	flag := fl.Lookup("context")
@@ -173,7 +173,7 @@ func useContext(cmd *cobra.Command, origins config.Origins) error {
 	return c.apply(fl, origins, "context "+name)
 }
 
-// apply sets flags.
+// apply sets flags from the context.
 func (c *contextSettings) apply(fl *pflag.FlagSet, origins config.Origins, origin string) error {
 	if list, ok := fl.Lookup("server").Value.(pflag.SliceValue); ok {
 		if err := list.Replace(c.Server); err != nil {
@@ -181,7 +181,7 @@ func (c *contextSettings) apply(fl *pflag.FlagSet, origins config.Origins, origi
 		}
 		origins["server"] = origin
 	}
-	if data := fl.Lookup("data"); data != nil && origins["data"] != "default" { // of the environment
+	if data := fl.Lookup("data"); data != nil && origins["data"] != "default" { // from the environment
 		if err := data.Value.Set(""); err != nil {
 			return err
 		}
@@ -192,7 +192,7 @@ func (c *contextSettings) apply(fl *pflag.FlagSet, origins config.Origins, origi
 		{"user": c.User, "password-file": c.PasswordFile, "token-file": c.TokenFile},
 	} {
 		if _, who := group["user"]; who && token || anySet(group, origins) {
-			continue // something nearer says it
+			continue // set with higher precedence
 		}
 		if err := setAll(fl, group, origins, origin); err != nil {
 			return err
@@ -201,7 +201,7 @@ func (c *contextSettings) apply(fl *pflag.FlagSet, origins config.Origins, origi
 	return nil
 }
 
-// anySet reports whether something has set a flag of a group.
+// anySet reports whether a flag of a group was set.
 func anySet(group map[string]string, origins config.Origins) bool {
 	for name := range group {
 		if origins[name] != "default" {
@@ -211,7 +211,7 @@ func anySet(group map[string]string, origins config.Origins) bool {
 	return false
 }
 
-// setAll sets the flags of a group that have a value, and notes where it comes from.
+// setAll sets the flags of a group that have a value, and records its origin.
 func setAll(fl *pflag.FlagSet, group map[string]string, origins config.Origins, origin string) error {
 	for name, value := range group {
 		if value == "" {
@@ -287,7 +287,7 @@ TIDEMARK_SERVER name another cluster, to which nothing of the context is told.`,
 	return cmd
 }
 
-// absolute makes a path one that holds wherever commands are typed. Standard input is no file.
+// absolute makes a path absolute, so that it is valid in any working directory. "-" (standard input) is not a path.
 func absolute(path *string) (err error) {
 	switch *path {
 	case "":

@@ -13,22 +13,22 @@ import (
 	"tidemark/internal/tlsconf"
 )
 
-// Secrets come from files, standard input, a terminal or these variables, never from the command line: other users of
-// the machine can read that.
+// Secrets are read from files, standard input, a terminal or these variables, never from the command line, which
+// other users of the machine can read.
 const (
 	tokenEnv    = "TIDEMARK_TOKEN"
 	passwordEnv = "TIDEMARK_PASSWORD"
-	// maxSecret bounds a secret's file, in bytes.
+	// maxSecret limits the size of a secret's file, in bytes.
 	maxSecret = 4 << 10
 )
 
-// credentialFlags say who a client command is, and which servers it believes.
+// credentialFlags are the credentials of a client command, and the CAs of the servers that it trusts.
 type credentialFlags struct {
 	files                         tlsconf.Files
 	certs                         string
 	user, passwordFile, tokenFile string
-	// asked is the secret that standard input or the terminal has given: it does so once, and a command such as top
-	// makes many clients.
+	// asked caches the secret read from standard input or the terminal: it can be read only once, while a command such
+	// as top creates many clients.
 	asked string
 }
 
@@ -45,7 +45,8 @@ func (c *credentialFlags) add(fl *pflag.FlagSet) {
 		"input (or "+tokenEnv+")")
 }
 
-// options puts the credentials together. A running `tidemark up` whose manifest is given lends its certificate.
+// options returns the client options for the credentials. With the manifest of a running `tidemark up`, it uses its
+// certificate.
 func (c *credentialFlags) options(ctx context.Context, s Streams, m *localcluster.Manifest) (client.Options, error) {
 	o := client.Options{User: c.user}
 	if err := c.folder(); err != nil {
@@ -64,7 +65,7 @@ func (c *credentialFlags) options(ctx context.Context, s Streams, m *localcluste
 	return o, err
 }
 
-// secrets reads the token, or the user's password, from where it is: a file, the environment, or who sits there.
+// secrets reads the token, or the user's password, from a file, the environment, or the terminal.
 func (c *credentialFlags) secrets(ctx context.Context, s Streams, o *client.Options) (err error) {
 	switch {
 	case c.tokenFile != "" && c.user != "":
@@ -87,7 +88,7 @@ func (c *credentialFlags) secrets(ctx context.Context, s Streams, o *client.Opti
 	return err
 }
 
-// read reads a secret from a file, each time anew, or from standard input.
+// read reads a secret from a file, each time anew, or once from standard input.
 func (c *credentialFlags) read(s Streams, path string) (string, error) {
 	if path != standard {
 		return readSecret(s, path)
@@ -95,15 +96,15 @@ func (c *credentialFlags) read(s Streams, path string) (string, error) {
 	return c.once(func() (string, error) { return readSecret(s, path) })
 }
 
-// once returns what ask has returned the first time that it did.
+// once returns the first secret that ask has returned.
 func (c *credentialFlags) once(ask func() (string, error)) (secret string, err error) {
-	if c.asked == "" { // no secret is
+	if c.asked == "" { // "" is not a secret
 		c.asked, err = ask()
 	}
 	return c.asked, err
 }
 
-// folder takes the files of --certs-dir.
+// folder sets the files of --certs-dir.
 func (c *credentialFlags) folder() error {
 	switch {
 	case c.certs == "":

@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// noCSV refuses csv where things of several kinds come one after the other.
+// noCSV rejects csv for output of several kinds of items.
 func noCSV(as format) error {
 	if as == formatCSV {
 		return usage("--output csv is for lists and scans: want table, json, jsonl or yaml here")
@@ -17,7 +17,7 @@ func noCSV(as format) error {
 	return nil
 }
 
-// writeCSV writes a line of names and one for each item: the members of its JSON, in their order.
+// writeCSV writes a line of names, and a line per item: the members of its JSON, in order.
 func writeCSV[T any](w io.Writer, items []T) error {
 	var names []string
 	rows := make([]map[string]json.RawMessage, len(items))
@@ -50,7 +50,7 @@ func writeCSV[T any](w io.Writer, items []T) error {
 	return csv.NewWriter(w).WriteAll(records)
 }
 
-// members returns those of an item, which has to be an object in JSON, and their names in order.
+// members returns the members of an item, which must be an object in JSON, and their names in order.
 func members(item any) (row map[string]json.RawMessage, names []string, err error) {
 	text, err := json.Marshal(item)
 	if err != nil {
@@ -66,7 +66,7 @@ func members(item any) (row map[string]json.RawMessage, names []string, err erro
 	return row, names, err
 }
 
-// memberNames are those of an object's members, in their order.
+// memberNames returns the names of an object's members, in order.
 func memberNames(object []byte) (names []string, err error) {
 	dec := json.NewDecoder(bytes.NewReader(object))
 	if _, err := dec.Token(); err != nil {
@@ -86,7 +86,7 @@ func memberNames(object []byte) (names []string, err error) {
 	return names, nil
 }
 
-// csvField is a value as csv has it: a string without quotes, nothing for null and for what is missing, else JSON.
+// csvField returns a value in csv form: a string without quotes, "" for null or a missing value, else JSON.
 func csvField(value json.RawMessage) (string, error) {
 	switch {
 	case len(value) == 0 || string(value) == "null":

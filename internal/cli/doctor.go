@@ -49,7 +49,7 @@ something else will not work.`,
 	return cmd
 }
 
-// tableOfChecks writes a line for each finding, and below what is to be done about those that are not fine.
+// tableOfChecks prints a line for each finding, followed by advice for those that are not fine.
 func tableOfChecks(t *tabwriter.Writer, r *doctor.Report) {
 	fmt.Fprintf(t, "RESULT\tCHECK\tNODES\tSEEN\n")
 	for _, c := range r.Checks {
@@ -69,7 +69,7 @@ func tableOfChecks(t *tabwriter.Writer, r *doctor.Report) {
 		counted(counts[doctor.Warning], "warning", "warnings"), counts[doctor.Fails])
 }
 
-// nodesOf says of which nodes a finding is.
+// nodesOf returns the nodes of a finding.
 func nodesOf(c doctor.Check, all int) string {
 	switch {
 	case c.NodesCount == 0:
@@ -84,7 +84,7 @@ func nodesOf(c doctor.Check, all int) string {
 	return names
 }
 
-// oneLine keeps what a node said from breaking the table.
+// oneLine replaces line breaks in a node's text, which would break the table.
 func oneLine(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {

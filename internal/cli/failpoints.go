@@ -10,7 +10,8 @@ import (
 	"tidemark/manager"
 )
 
-// managerFailpoints adds a manager's flag for faults of its machine. What it returns sets them, once flags are read.
+// managerFailpoints adds a manager's flag for simulated faults. The returned function sets them, after flags are
+// parsed.
 func managerFailpoints(fl *pflag.FlagSet, cfg *manager.Config) func() error {
 	dir := fl.String("failpoints", "", "folder with faults, for tests")
 	fl.Lookup("failpoints").Hidden = true
@@ -22,7 +23,7 @@ func managerFailpoints(fl *pflag.FlagSet, cfg *manager.Config) func() error {
 	}
 }
 
-// upFailpoints adds the flag of tidemark up, which hands the folder on to its managers.
+// upFailpoints adds the flag of tidemark up, which passes the folder on to its managers.
 func upFailpoints(fl *pflag.FlagSet, cfg *localcluster.Config) {
 	fl.Func("failpoints", "folder with faults for the managers, for tests", func(dir string) error {
 		cfg.ManagerArgs = []string{"--failpoints", dir}

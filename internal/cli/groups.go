@@ -18,7 +18,7 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// groupFlags ask for groups instead of rows.
+// groupFlags request groups instead of rows.
 type groupFlags struct{ by, aggregates []string }
 
 func (gf *groupFlags) add(cmd *cobra.Command) {
@@ -31,7 +31,7 @@ func (gf *groupFlags) add(cmd *cobra.Command) {
 
 func (gf *groupFlags) given() bool { return len(gf.by)+len(gf.aggregates) > 0 }
 
-// elsewhere refuses groups where one number is the answer, and names the command that has them.
+// elsewhere rejects these flags for commands with a single number as the answer, and names the command for groups.
 func (gf *groupFlags) elsewhere(ref string) error {
 	words := []string{"tidemark index scan", ref}
 	for _, by := range gf.by {
@@ -46,7 +46,7 @@ func (gf *groupFlags) elsewhere(ref string) error {
 	return usage("index count gives one number; groups come from %s", strings.Join(words, " "))
 }
 
-// shellWord quotes a word for a shell where it has to be.
+// shellWord quotes a word for a shell if necessary.
 func shellWord(w string) string {
 	if strings.Trim(w, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.") == "" && w != "" {
 		return w
@@ -54,7 +54,7 @@ func shellWord(w string) string {
 	return "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
 }
 
-// request adds what is asked for. Components that are named are looked up in the index's definition.
+// request adds the groups to a request. Components given by name are looked up in the index's definition.
 func (gf *groupFlags) request(ctx context.Context, c *client.Client, ref string, req *v1.ScanRequest) error {
 	names := &componentNames{lookup: func() (v1.IndexInfo, error) { return c.Index(ctx, ref) }}
 	for _, text := range gf.by {
@@ -74,14 +74,14 @@ func (gf *groupFlags) request(ctx context.Context, c *client.Client, ref string,
 	return nil
 }
 
-// componentNames knows the components of an index's key by their expressions.
+// componentNames maps expressions to the components of an index's key.
 type componentNames struct {
 	lookup func() (v1.IndexInfo, error)
 	asked  bool
 	exprs  []string
 }
 
-// number returns which component a text names.
+// number returns the component that a text names.
 func (n *componentNames) number(text string) (int, error) {
 	if i, err := strconv.Atoi(text); err == nil {
 		return i, nil
@@ -114,7 +114,7 @@ func (n *componentNames) number(text string) (int, error) {
 	return i, nil
 }
 
-// aggregate reads one.
+// aggregate parses an aggregate.
 func (n *componentNames) aggregate(text string) (a v1.Aggregate, err error) {
 	op, rest, ok := strings.Cut(strings.TrimSpace(text), "(")
 	of, closed := strings.CutSuffix(rest, ")")
@@ -133,7 +133,7 @@ func (n *componentNames) aggregate(text string) (a v1.Aggregate, err error) {
 	return a, err
 }
 
-// printGroups writes the groups of a scan and gives its end.
+// printGroups prints the groups of a scan and returns its end.
 func printGroups(ctx context.Context, s Streams, c *client.Client, r string, req v1.ScanRequest, gf *groupFlags,
 	output format) (v1.ScanEnd, error) {
 	groups, err := c.Aggregate(ctx, r, req)
@@ -148,7 +148,7 @@ func printGroups(ctx context.Context, s Streams, c *client.Client, r string, req
 	return groups.End()
 }
 
-// groupPrinter writes groups one by one; flush writes those that are kept.
+// groupPrinter returns functions that print groups one by one, and flush those that are buffered.
 func groupPrinter(w io.Writer, output format, names []string) (group func(v1.Group) error, flush func() error) {
 	switch output {
 	case formatTable:

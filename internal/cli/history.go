@@ -52,7 +52,7 @@ off. The last point may not be over.`,
 	return cmd
 }
 
-// tableHistory says what of it is of all buckets where one was asked for.
+// tableHistory prints a history. If one bucket was requested, the figures that cover all buckets are marked.
 func tableHistory(t io.Writer, h *v1.History, bucket string) {
 	of, all := "", ""
 	if bucket != "" {
@@ -81,14 +81,14 @@ func tableHistory(t io.Writer, h *v1.History, bucket string) {
 	tablePoints(t, h, all)
 }
 
-// pointSum is a point of time, of all buckets and indexes together.
+// pointSum is the total of a point over all buckets and indexes.
 type pointSum struct {
 	scans, ddl, lag uint64
 	p99             float64
-	known           bool // lag is
+	known           bool // lag is known
 }
 
-// sums are the points of which anything is known, by their time.
+// sums returns the points with data, by time.
 func sums(h *v1.History) map[int64]*pointSum {
 	points := map[int64]*pointSum{}
 	at := func(ms int64) *pointSum {
@@ -114,8 +114,8 @@ func sums(h *v1.History) map[int64]*pointSum {
 	return points
 }
 
-// tablePoints has a line for each point of which anything is known, for all buckets and indexes together; all is what
-// the headings of what is of all buckets have besides.
+// tablePoints prints a line per point with data, over all buckets and indexes; all is appended to the headings of
+// figures that cover all buckets.
 func tablePoints(t io.Writer, h *v1.History, all string) {
 	points := sums(h)
 	if len(points) == 0 {
@@ -138,7 +138,7 @@ func tablePoints(t io.Writer, h *v1.History, all string) {
 	}
 }
 
-// notRemembered says what a history has not.
+// notRemembered reports what is missing from a history.
 func notRemembered(w io.Writer, h *v1.History) {
 	for _, o := range h.Of {
 		if o.SinceMS > h.FromMS {

@@ -35,7 +35,7 @@ func newIndex(s Streams) *cobra.Command {
 	return cmd
 }
 
-// ref turns what people write, an id or bucket/name, into a client reference.
+// ref converts an argument, an id or bucket/name, to a client reference.
 func ref(arg string) (string, error) {
 	bucket, name, ok := strings.Cut(arg, "/")
 	if !ok {
@@ -50,7 +50,7 @@ func ref(arg string) (string, error) {
 	return client.Ref(bucket, name), nil
 }
 
-// anIndex is the rule of commands that take one index: refWords, or bucket and name apart.
+// anIndex checks the arguments of commands that take one index: refWords, or bucket and name as two arguments.
 func anIndex(cmd *cobra.Command, args []string) error {
 	if len(args) == 1 || len(args) == 2 && !strings.Contains(args[0], "/") {
 		return nil
@@ -58,10 +58,10 @@ func anIndex(cmd *cobra.Command, args []string) error {
 	return usage("%s takes one index, %s, got %d arguments", cmd.CommandPath(), refWords, len(args))
 }
 
-// refOf is ref of the arguments that anIndex has let pass.
+// refOf returns ref of arguments that anIndex has accepted.
 func refOf(args []string) (string, error) { return ref(strings.Join(args, "/")) }
 
-// createFlags make a create request, or take some from a file.
+// createFlags build a create request, or read some from a file.
 type createFlags struct {
 	req                  v1.CreateRequest
 	keys                 []string
@@ -147,7 +147,7 @@ func createStatements(requests []v1.CreateRequest) (all []expression.Statement, 
 	return all, nil
 }
 
-// check looks at what the flags say of one index.
+// check checks the values of flags for one index.
 func (cf *createFlags) check() error {
 	if cf.partitions < 0 || cf.partitions > 1024 || cf.replicas < 0 || cf.replicas > 16 {
 		return usage("--partitions takes 0 (the default) to 1024, --replicas 0 to 16")
@@ -159,7 +159,7 @@ func (cf *createFlags) check() error {
 	return nil
 }
 
-// requests are those of the file, or the one of flags and arguments.
+// requests returns those of the file, or the one of flags and arguments.
 func (cf *createFlags) requests(s Streams, cmd *cobra.Command, args []string) ([]v1.CreateRequest, error) {
 	if cf.file != "" {
 		return cf.fromFile(s, cmd, args)
@@ -188,7 +188,7 @@ func (cf *createFlags) requests(s Streams, cmd *cobra.Command, args []string) ([
 	return []v1.CreateRequest{req}, err
 }
 
-// partitioned takes over what --partition-by says.
+// partitioned sets the partitioning from --partition-by.
 func partitioned(req *v1.CreateRequest, by string) error {
 	statement := expression.CreateIndex{Name: req.Name, Keyspace: index.InBucket(req.Bucket),
 		IsPrimary: req.IsPrimary, Keys: req.Keys}
@@ -204,7 +204,7 @@ func partitioned(req *v1.CreateRequest, by string) error {
 	return nil
 }
 
-// fromFile reads definitions, which say all of an index.
+// fromFile reads definitions, which must be complete.
 func (cf *createFlags) fromFile(s Streams, cmd *cobra.Command, args []string) ([]v1.CreateRequest, error) {
 	for _, other := range []string{"key", "where", "primary", "if-not-exists", "defer-build", "partition-by",
 		"partitions", "replicas", "nodes", "collection", "auto-split"} {
@@ -218,12 +218,12 @@ func (cf *createFlags) fromFile(s Streams, cmd *cobra.Command, args []string) ([
 	return readJSON[v1.CreateRequest](s, cf.file)
 }
 
-// collectionFlag names a collection of the bucket.
+// collectionFlag adds the flag for a collection of the bucket.
 func collectionFlag(fl *pflag.FlagSet, to *string) {
 	fl.StringVar(to, "collection", "", "the collection, as `SCOPE.COLLECTION` (default: the bucket's default collection)")
 }
 
-// splitCollection reads what collectionFlag takes; the default collection has no names.
+// splitCollection parses the value of collectionFlag; the default collection has empty names.
 func splitCollection(text string) (scope, collection string, err error) {
 	if text == "" {
 		return "", "", nil
@@ -268,10 +268,10 @@ func (cf *createFlags) run(ctx context.Context, s Streams, f *serverFlags, c *cl
 	return printIndexes(s.Out, f.output, v1.IndexList{Indexes: made})
 }
 
-// maxFile is the most bytes that are read from a file of statements or requests, or from standard input.
+// maxFile limits files of statements or requests, and standard input, in bytes.
 const maxFile = 1 << 20
 
-// readText reads a file, - for standard input, of at most maxFile bytes.
+// readText reads a file, or standard input (-), of at most maxFile bytes.
 func readText(s Streams, path string) ([]byte, error) {
 	in, err := s.open(path)
 	if err != nil {
@@ -288,7 +288,7 @@ func readText(s Streams, path string) ([]byte, error) {
 	return b, nil
 }
 
-// readJSON reads objects behind each other or in an array, as strictly as the managers do.
+// readJSON reads objects one after the other or in an array, as strictly as the managers do.
 func readJSON[T any](s Streams, path string) (all []T, err error) {
 	b, err := readText(s, path)
 	if err != nil {
@@ -318,7 +318,7 @@ func readJSON[T any](s Streams, path string) (all []T, err error) {
 	return all, nil
 }
 
-// keyExpr reads an expression with ASC or DESC, in any case, behind it.
+// keyExpr parses an expression followed by ASC or DESC in any case.
 func keyExpr(text string) index.KeyExpr {
 	k := index.KeyExpr{Expr: strings.TrimSpace(text)}
 	at := strings.LastIndexAny(k.Expr, " \t")
@@ -375,7 +375,7 @@ those that were created with defer_build and have been built since.`,
 func printIndexes(w io.Writer, output format, list v1.IndexList) error {
 	return show(w, output, list, list.Indexes, func(t *tabwriter.Writer) {
 		fmt.Fprintln(t, "ID\tBUCKET\tNAME\tSTATE\tPROGRESS\tENTRIES\tDEFINITION")
-		shown := map[index.ID]bool{} // with the index in whose place they are built
+		shown := map[index.ID]bool{} // with the index that they replace
 		for _, i := range list.Indexes {
 			if i.Split != nil {
 				shown[i.Split.ID] = true
@@ -401,7 +401,7 @@ func printIndexes(w io.Writer, output format, list v1.IndexList) error {
 	})
 }
 
-// stateWord is what people see of a state; why it is so stands elsewhere.
+// stateWord returns a state for display; its reason is displayed elsewhere.
 func stateWord(i v1.IndexInfo) string {
 	switch {
 	case i.State == index.Maintenance:
@@ -505,7 +505,7 @@ func entriesOf(i *v1.IndexInfo) string {
 	return fmt.Sprint(i.Items)
 }
 
-// printTroubles says what an index lacks or waits for.
+// printTroubles prints what an index lacks or waits for.
 func printTroubles(t io.Writer, info *v1.IndexInfo) {
 	rowIf(t, "reason", info.Reason)
 	for _, w := range info.WaitingFor {
@@ -517,7 +517,7 @@ func printTroubles(t io.Writer, info *v1.IndexInfo) {
 	}
 }
 
-// printCopies shows where the copies of an index are, and how much each has and does.
+// printCopies prints the place, size and load of an index's copies.
 func printCopies(t io.Writer, info *v1.IndexInfo, names map[index.NodeID]string) {
 	load := map[index.CopyID]v1.CopyLoad{}
 	for _, l := range info.Load {
@@ -635,10 +635,10 @@ func runBuild(ctx context.Context, s Streams, f *serverFlags, c *client.Client, 
 	return printResults(s.Out, f.output, results)
 }
 
-// dropped is what index drop tells of each index.
+// dropped is the output of index drop for each index.
 type dropped struct {
-	Index   string `json:"index"`   // as it was named
-	Dropped bool   `json:"dropped"` // false: there was none, and --if-exists
+	Index   string `json:"index"`   // as in the argument
+	Dropped bool   `json:"dropped"` // false: it did not exist (--if-exists)
 }
 
 func indexDrop(s Streams, f *serverFlags) *cobra.Command {
@@ -700,7 +700,7 @@ func (d *dropFlags) refs(s Streams, cmd *cobra.Command, args []string) (refs []s
 		strings.Join(args, ", ")))
 }
 
-// rehearse tells what would be dropped, as DROP INDEX would.
+// rehearse prints what would be dropped, from a dry run of DROP INDEX.
 func (d *dropFlags) rehearse(ctx context.Context, s Streams, as format, c *client.Client, args, refs []string) error {
 	var all []expression.Statement
 	for n, r := range refs {

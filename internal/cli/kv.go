@@ -148,10 +148,10 @@ func parseBuckets(texts []string) (buckets []kv.BucketConfig, err error) {
 	return buckets, nil
 }
 
-// kvFlags say which KV cluster and bucket a client command speaks to: flags, environment, or DIR/cluster.json.
+// kvFlags select the KV cluster and bucket of a client command: flags, environment, or DIR/cluster.json.
 type kvFlags struct {
 	kv, data, bucket, collection, user, passwordFile, password, network string
-	managers                                                            []string // that --kv names
+	managers                                                            []string // from --kv
 	timeout                                                             time.Duration
 	tls                                                                 kvTLSFlags
 	output                                                              format
@@ -174,14 +174,14 @@ func (f *kvFlags) add(cmd *cobra.Command) {
 	f.tls.add(cmd)
 }
 
-// addDocuments adds those of a command for documents.
+// addDocuments adds the flags of commands for documents.
 func (f *kvFlags) addDocuments(cmd *cobra.Command) {
 	f.add(cmd)
 	collectionFlag(cmd.Flags(), &f.collection)
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 10*time.Minute, "how long to try (as 30s)")
 }
 
-// target is where the flags lead: the nodes to begin with, and how to speak to them.
+// target returns the nodes to contact first, and the client options.
 func (f *kvFlags) target(ctx context.Context) (seeds []string, opt kvclient.Options, err error) {
 	var spec connstr.Spec
 	if f.kv != "" {
@@ -225,7 +225,7 @@ func (f *kvFlags) target(ctx context.Context) (seeds []string, opt kvclient.Opti
 	return seeds, opt, nil
 }
 
-// manifest fills in what a running up tells, and returns its nodes.
+// manifest takes missing settings from a running up, and returns its nodes.
 func (f *kvFlags) manifest() (seeds []string, err error) {
 	if f.data == "" {
 		return nil, nil
@@ -247,7 +247,7 @@ func (f *kvFlags) manifest() (seeds []string, err error) {
 	return seeds, nil
 }
 
-// parseKV reads --kv, and makes of the other flags what it says: TLS where the scheme is couchbases, and the network.
+// parseKV parses --kv, and updates other flags from it: TLS if the scheme is couchbases, and the network.
 func parseKV(text string, tls *kvTLSFlags, network *string) (connstr.Spec, error) {
 	spec, err := connstr.Parse(text)
 	switch {
@@ -289,7 +289,7 @@ func (f *kvFlags) connect(ctx context.Context) (*kvclient.Client, context.Contex
 	c, err := kvclient.Connect(connecting, seeds, opt)
 	cause := context.Cause(connecting)
 	end(nil)
-	following.Wait() // it says nothing from here on
+	following.Wait() // after this it prints nothing
 	if err != nil {
 		cancel()
 		if errors.Is(cause, errKVUnreached) {
@@ -300,7 +300,7 @@ func (f *kvFlags) connect(ctx context.Context) (*kvclient.Client, context.Contex
 	return c, ctx, cancel, nil
 }
 
-// check reads the password, and refuses what names no collection of a bucket.
+// check reads the password, and rejects incomplete settings and invalid collections.
 func (f *kvFlags) check(seeds []string) error {
 	if f.passwordFile != "" {
 		p, err := secretFile(f.passwordFile)
@@ -363,7 +363,7 @@ kept in a temporary file for that; with --unchecked what comes is stored as it c
 			started := time.Now()
 			var progress func(kvclient.LoadStats)
 			bar := newBar(s.Err, "loading")
-			if size > 0 { // of a stream nobody knows how long it is
+			if size > 0 { // the length of a stream is unknown
 				progress = func(kvclient.LoadStats) { bar.set(float64(read.n.Load()) * 100 / float64(size)) }
 			}
 			stats, err := loadDocuments(ctx, c, r, progress)
@@ -392,8 +392,8 @@ kept in a temporary file for that; with --unchecked what comes is stored as it c
 	return cmd
 }
 
-// openDocuments opens a file and, unless it is to be believed, reads all of it once. It returns it at its beginning,
-// with its size, 0 for what comes as a stream.
+// openDocuments opens a file and, unless unchecked is set, checks all of it. It returns the file at its beginning,
+// with its size, which is 0 for a stream.
 func openDocuments(name string, stdin io.Reader, o documents.Options, unchecked bool) (in io.Reader, size int64,
 	closeInput func(), err error) {
 	closeInput = func() {}
@@ -421,7 +421,7 @@ func openDocuments(name string, stdin io.Reader, o documents.Options, unchecked 
 		}
 	}
 	if st, err := file.Stat(); err == nil {
-		if size = st.Size(); !st.Mode().IsRegular() { // a pipe is read once
+		if size = st.Size(); !st.Mode().IsRegular() { // a pipe can be read only once
 			return file, 0, closeInput, nil
 		}
 	}
@@ -439,7 +439,7 @@ func openDocuments(name string, stdin io.Reader, o documents.Options, unchecked 
 	return file, size, closeInput, nil
 }
 
-// checkDocuments reads all documents of a file and returns what is wrong with the first one that cannot be stored.
+// checkDocuments reads all documents of a file and returns the error of the first one that cannot be stored.
 func checkDocuments(in io.Reader, o documents.Options) error {
 	r, err := documents.New(in, o)
 	for err == nil {
@@ -451,15 +451,15 @@ func checkDocuments(in io.Reader, o documents.Options) error {
 	return err
 }
 
-// loaded is what kv load tells as JSON.
+// loaded is the JSON output of kv load.
 type loaded struct {
-	Documents    uint64 `json:"documents"` // that are stored
+	Documents    uint64 `json:"documents"` // stored
 	Bytes        uint64 `json:"bytes"`     // of keys and values
 	Retried      uint64 `json:"retried"`   // documents that took more than one attempt
 	Milliseconds int64  `json:"milliseconds"`
 }
 
-// counter counts what was read through it.
+// counter counts the bytes read through it.
 type counter struct {
 	io.Reader
 	n atomic.Int64
@@ -471,7 +471,7 @@ func (c *counter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// loadDocuments stores all that r has.
+// loadDocuments stores all documents of r.
 func loadDocuments(ctx context.Context, c *kvclient.Client, r *documents.Reader,
 	progress func(kvclient.LoadStats)) (kvclient.LoadStats, error) {
 	return c.Load(ctx, func() (string, []byte, bool, error) {
@@ -508,22 +508,22 @@ func kvGet(s Streams) *cobra.Command {
 	return cmd
 }
 
-// document is what kv get tells as JSON: the value as it is, or raw (base64) when it is no JSON.
+// document is the JSON output of kv get: the value as it is, or raw (base64) if it is not JSON.
 type document struct {
 	Key   string          `json:"key"`
-	CAS   string          `json:"cas"` // of the KV store; it may pass 2^53
+	CAS   string          `json:"cas"` // of the KV store; it may exceed 2^53
 	Value json.RawMessage `json:"value,omitempty"`
 	Raw   []byte          `json:"raw,omitempty"`
 }
 
-// token is what a write prints: the token for at_plus scans.
+// token is the output of a write: the token for at_plus scans.
 type token struct {
 	VBucket uint16 `json:"vbucket"`
 	VBUUID  string `json:"vbuuid"`
 	Seqno   uint64 `json:"seqno"`
 }
 
-// printToken prints the token on one line, the way scan --token takes it, unless --output json or yaml.
+// printToken prints the token on one line, in the form of scan --token, unless --output is json or yaml.
 func printToken(s Streams, as format, m kvclient.Mutation) error {
 	if as == formatTable {
 		as = formatJSONL

@@ -88,7 +88,7 @@ not be started with it: the cluster's map has it. A Couchbase cluster is told th
 	return cmd
 }
 
-// noFlush is what a value of --flush means; nil: it stays as it is.
+// noFlush parses a value of --flush; nil: unchanged.
 func noFlush(flush string) (*bool, error) {
 	switch flush {
 	case "":

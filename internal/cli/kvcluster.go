@@ -17,10 +17,10 @@ import (
 	"tidemark/kv/clustermap"
 )
 
-// rebalancePoll is between two looks at a rebalance.
+// rebalancePoll is the interval between checks of a rebalance.
 const rebalancePoll = 200 * time.Millisecond
 
-// kvAdminFlags say which KV cluster's admin interface a command speaks to.
+// kvAdminFlags select the KV cluster whose admin interface a command uses.
 type kvAdminFlags struct {
 	admin, data, user, passwordFile, password string
 	files                                     tlsconf.Files
@@ -74,7 +74,7 @@ func (f *kvAdminFlags) open() (*kv.Admin, error) {
 	return openKVAdmin(urls, f.user, f.password, source)
 }
 
-// ofData returns the nodes of the local cluster in the data folder, and takes from it what no other flag says.
+// ofData returns the nodes of the local cluster in the data folder, and takes missing settings from it.
 func (f *kvAdminFlags) ofData() (urls []string, err error) {
 	m, err := localManifest(f.data)
 	if err != nil {
@@ -93,7 +93,8 @@ func (f *kvAdminFlags) ofData() (urls []string, err error) {
 	return urls, nil
 }
 
-// openKVAdmin makes a client of addresses with or without a scheme: inside TLS when there is a source, or they say so.
+// openKVAdmin returns a client for addresses with or without a scheme: with TLS if there is a source, or if they have
+// such a scheme.
 func openKVAdmin(urls []string, user, password string, source *tlsconf.Source) (*kv.Admin, error) {
 	conf := source.UserClient()
 	var addresses []string
@@ -117,12 +118,12 @@ func openKVAdmin(urls []string, user, password string, source *tlsconf.Source) (
 		return nil, usage("--admin %s: all nodes of a cluster speak TLS, or none", strings.Join(urls, ","))
 	}
 	if secure > 0 && conf == nil {
-		conf = &tls.Config{MinVersion: tls.VersionTLS12} // the system's CAs
+		conf = &tls.Config{MinVersion: tls.VersionTLS12} // with the system's CAs
 	}
 	return kv.NewAdmin(addresses, user, password, conf), nil
 }
 
-// kvAdminCodes are the exit codes of what a KV cluster refuses; the first one counts.
+// kvAdminCodes maps errors of a KV cluster to exit codes; the first match is used.
 var kvAdminCodes = []struct {
 	err  error
 	code int
@@ -132,11 +133,11 @@ var kvAdminCodes = []struct {
 	{clustermap.ErrNoMember, errcode.ExitNotFound}, {clustermap.ErrNoGroup, errcode.ExitNotFound},
 	{clustermap.ErrBucketThere, errcode.ExitConflict}, {clustermap.ErrThere, errcode.ExitConflict},
 	{clustermap.ErrRebalancing, errcode.ExitConflict}, {clustermap.ErrTooManyBuckets, errcode.ExitFailed},
-	{clustermap.ErrBuckets, errcode.ExitUsage}, // a name or a number that cannot be
+	{clustermap.ErrBuckets, errcode.ExitUsage}, // an invalid name or number
 	{kv.ErrSilent, errcode.ExitUnavailable},
 }
 
-// kvAdminCode is the exit code of what a KV cluster refuses; 0 where the table has none.
+// kvAdminCode returns the exit code of a KV cluster's error; 0 if the table has none.
 func kvAdminCode(err error) int {
 	for _, c := range kvAdminCodes {
 		if errors.Is(err, c.err) {
@@ -270,7 +271,7 @@ There is no way back. A node that reads its documents after a start is waited fo
 	return cmd
 }
 
-// addedNodes are the nodes that --add names.
+// addedNodes parses the nodes of --add.
 func addedNodes(add []string) (all []clustermap.Node, err error) {
 	if len(add) == 0 {
 		return nil, nil
@@ -328,7 +329,7 @@ command again shows how far it is.`,
 	return cmd
 }
 
-// isOver reports whether an operation is not under way any more, any one where it is "": the leader has to say so.
+// isOver reports whether an operation has ended, or, with "", whether none is running, according to the leader.
 func isOver(status kv.ClusterStatus, operation string) bool {
 	if p := status.Progress; p != nil {
 		return operation != "" && p.Operation != operation
@@ -336,7 +337,7 @@ func isOver(status kv.ClusterStatus, operation string) bool {
 	return status.Answered(status.Leader)
 }
 
-// waitRebalance shows the progress of an operation until it is over; with "" until none is under way.
+// waitRebalance shows the progress of an operation until it has ended; with "" until none is running.
 func waitRebalance(ctx context.Context, s Streams, a *kv.Admin, operation string) error {
 	bar := newBar(s.Err, "rebalancing")
 	told := ""

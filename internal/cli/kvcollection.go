@@ -16,7 +16,7 @@ func kvCollection(s Streams) *cobra.Command {
 	return cmd
 }
 
-// collectionLine is a scope or collection as kv collection list tells it.
+// collectionLine is a scope or collection in the output of kv collection list.
 type collectionLine struct {
 	Scope      string `json:"scope"`
 	Collection string `json:"collection,omitempty"`
@@ -65,7 +65,7 @@ through its own tools.`,
 			"inventory.airline --data ./cluster", Args: exactArgs("BUCKET", "SCOPE[.COLLECTION]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			scope, collection, pointed := strings.Cut(args[1], ".")
-			if scope == "" || pointed && collection == "" { // the rest of a name that a script has not set is no scope
+			if scope == "" || pointed && collection == "" { // an empty name, as of an unset variable, is no scope
 				return usage("want SCOPE or SCOPE.COLLECTION, got %q", args[1])
 			}
 			a, err := f.open()

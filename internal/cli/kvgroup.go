@@ -45,7 +45,7 @@ func kvGroupTable(t *tabwriter.Writer, groups []kv.Group) {
 	}
 }
 
-// kvGroupSet makes a group, or changes what its flags name of one.
+// kvGroupSet creates a group, or changes the properties given by flags.
 func kvGroupSet() *cobra.Command {
 	f := &kvAdminFlags{}
 	var roles, description string

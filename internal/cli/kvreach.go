@@ -12,17 +12,17 @@ import (
 	"time"
 )
 
-// errKVUnreached is wrapped when no KV node has taken a connection.
+// errKVUnreached is wrapped when no KV node has accepted a connection.
 var errKVUnreached = errors.New("no KV node was reached")
 
-// kvReach follows how a command connects to KV. It is safe for concurrent use.
+// kvReach tracks how a command connects to KV. It is safe for concurrent use.
 type kvReach struct {
 	mu     sync.Mutex
-	taken  bool // somebody has taken a connection
+	taken  bool // a node has accepted a connection
 	failed map[string]string
 }
 
-// dialed takes how an attempt to connect has ended, as kvclient.Options.Dialed.
+// dialed records the outcome of a connection attempt; see kvclient.Options.Dialed.
 func (r *kvReach) dialed(addr string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -36,7 +36,7 @@ func (r *kvReach) dialed(addr string, err error) {
 	r.failed[addr] = err.Error()
 }
 
-// each lists the addresses that could not be reached, each with its error, and reports whether another one was.
+// each returns the addresses that could not be reached, each with its error, and whether another one was reached.
 func (r *kvReach) each() (text string, taken bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -47,8 +47,8 @@ func (r *kvReach) each() (text string, taken bool) {
 	return strings.Join(list, "; "), r.taken
 }
 
-// follow says once what is waited for, and ends a wait in which nobody has taken a connection for as long as unreached;
-// 0: it goes on until ctx ends, after limit.
+// follow reports once what the command waits for, and ends the wait if no node has accepted a connection for as long
+// as unreached; if that is 0, it continues until ctx ends, after limit.
 func (r *kvReach) follow(ctx context.Context, w io.Writer, unreached, limit time.Duration,
 	end context.CancelCauseFunc) {
 	if !pause(ctx, tellAfter) {
@@ -72,7 +72,7 @@ func (r *kvReach) follow(ctx context.Context, w io.Writer, unreached, limit time
 	}
 }
 
-// pause waits; false when ctx has ended.
+// pause waits for d; it returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():

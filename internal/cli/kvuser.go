@@ -45,7 +45,7 @@ func kvUserTable(t *tabwriter.Writer, users []kv.User) {
 	}
 }
 
-// kvUserSet makes a user, or changes what its flags name of one.
+// kvUserSet creates a user, or changes the properties given by flags.
 func kvUserSet() *cobra.Command {
 	f := &kvAdminFlags{}
 	var roles, groups, name, passwordFile string
@@ -104,7 +104,7 @@ with a scope, [BUCKET:SCOPE], or a collection, [BUCKET:SCOPE:COLLECTION]:
 	return cmd
 }
 
-// newKVPassword reads a user's new password; empty without a file.
+// newKVPassword reads a user's new password; "" without a file.
 func newKVPassword(file string) (string, error) {
 	if file == "" {
 		return "", nil
@@ -118,7 +118,7 @@ func newKVPassword(file string) (string, error) {
 	return password, err
 }
 
-// rolesHelp lists the roles.
+// rolesHelp returns the list of roles.
 func rolesHelp() string {
 	var out []string
 	for _, k := range access.Kinds() {

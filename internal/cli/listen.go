@@ -21,15 +21,15 @@ import (
 const (
 	firstIndexerPort = 9540
 	indexerPorts     = 5
-	// portsFile has, in an indexer's data folder, the first of the ports that were found free.
+	// portsFile stores, in an indexer's data folder, the first of the free ports that were found.
 	portsFile = "ports.json"
 )
 
-// listenFlags are one host for all ports of an indexer.
+// listenFlags set one host for all ports of an indexer.
 type listenFlags struct {
 	host  string
 	first int  // of the ports
-	found bool // nobody has said which, and none are kept
+	found bool // they were searched: not given, and none stored
 }
 
 func (f *listenFlags) add(cmd *cobra.Command) {
@@ -39,7 +39,7 @@ func (f *listenFlags) add(cmd *cobra.Command) {
 	fl.IntVar(&f.first, "port", 0, fmt.Sprintf("with --listen, the first of the %d ports", indexerPorts))
 }
 
-// place sets the addresses, and the name where --id says none.
+// place sets the addresses, and the name if --id is not given.
 func (f *listenFlags) place(cmd *cobra.Command, cfg *indexer.Config) error {
 	if f.host == "" {
 		if f.first != 0 {
@@ -75,12 +75,12 @@ func (f *listenFlags) place(cmd *cobra.Command, cfg *indexer.Config) error {
 	return nil
 }
 
-// keptFirst is what portsFile holds.
+// keptFirst is the content of portsFile.
 type keptFirst struct {
 	First int `json:"first"`
 }
 
-// keep notes which ports were found, once they are taken: it has the same ones when it starts again.
+// keep stores the ports that were found, once they are taken, so that a restart uses the same ones.
 func (f *listenFlags) keep(dir string) error {
 	if !f.found {
 		return nil
@@ -91,7 +91,7 @@ func (f *listenFlags) keep(dir string) error {
 	return nil
 }
 
-// keptPorts returns the first of the ports that a data folder keeps, 0: none.
+// keptPorts returns the first of the ports stored in a data folder, 0 if there are none.
 func keptPorts(dir string) (int, error) {
 	var kept keptFirst
 	if err := jsonfile.Read(dir, portsFile, &kept); err != nil {
@@ -106,7 +106,7 @@ func keptPorts(dir string) (int, error) {
 	return kept.First, nil
 }
 
-// taken adds to the error of a start what helps where somebody took the ports that were found between the two.
+// taken adds advice to the error of a start if another process took the ports after they were found.
 func (f *listenFlags) taken(err error) error {
 	if f.found && errors.Is(err, syscall.EADDRINUSE) {
 		return fmt.Errorf("%w; nobody was there a moment ago: start it again, or say --port", err)
@@ -114,17 +114,17 @@ func (f *listenFlags) taken(err error) error {
 	return err
 }
 
-// portsToTry bounds how many times so many ports are tried.
+// portsToTry limits the search for free ports.
 const portsToTry = 200
 
-// freePorts finds so many ports in a row on which nobody listens.
+// freePorts returns the first of so many consecutive ports on which no process listens.
 func freePorts(host string, from int) (first int, err error) {
 	for i := range portsToTry {
 		first = from + i*indexerPorts
 		if err = portsFree(host, first); err == nil {
 			return first, nil
 		}
-		if !errors.Is(err, syscall.EADDRINUSE) { // no other port mends it
+		if !errors.Is(err, syscall.EADDRINUSE) { // another port would not help
 			return 0, fmt.Errorf("--listen %s: %w", host, err)
 		}
 	}
@@ -143,12 +143,12 @@ func portsFree(host string, first int) error {
 	return nil
 }
 
-// hostVar adds a flag of a host whose ports are said elsewhere.
+// hostVar adds a flag for a host without a port.
 func hostVar(fl *pflag.FlagSet, to *string, name, use string) {
 	fl.Var((*hostValue)(to), name, use)
 }
 
-// hostValue is a host without a port, an IPv6 address with or without brackets.
+// hostValue is a host without a port; an IPv6 address may have brackets.
 type hostValue string
 
 func (v *hostValue) String() string { return string(*v) }
@@ -166,7 +166,7 @@ func (v *hostValue) Set(s string) error {
 	return nil
 }
 
-// addressOf6 reports whether a text with colons is an IPv6 address, perhaps with a zone.
+// addressOf6 reports whether a text with colons is an IPv6 address, possibly with a zone.
 func addressOf6(host string) bool {
 	a, err := netip.ParseAddr(host)
 	return err == nil && a.Is6()

@@ -17,7 +17,7 @@ import (
 	"tidemark/wire"
 )
 
-// resetLevel is the word that takes changes of a level back.
+// resetLevel is the word that revokes changes of a level.
 const resetLevel = "reset"
 
 func clusterLogging(s Streams, f *serverFlags) *cobra.Command {
@@ -50,7 +50,7 @@ without --component everything as the process began.`,
 	return cmd
 }
 
-// sameName makes of a refusal one that names --role, where nodes of several roles have the name and none was said.
+// sameName adds --role to an error if nodes of several roles have the name and none was given.
 func sameName(ctx context.Context, c *client.Client, name, role string, refused error) error {
 	p := (*rpc.Problem)(nil)
 	if role != "" || !errors.As(refused, &p) || p.Code != errcode.BadRequest {
@@ -67,7 +67,7 @@ func sameName(ctx context.Context, c *client.Client, name, role string, refused 
 	return usage("%s is the name of several nodes: say which with --role %s", name, strings.Join(roles, ", or --role "))
 }
 
-// levelFlags say what a LEVEL is for.
+// levelFlags are the options of a LEVEL.
 type levelFlags struct {
 	component string
 	span      time.Duration
@@ -79,7 +79,7 @@ func (f *levelFlags) add(cmd *cobra.Command, example string) {
 		"(default: it stays)")
 }
 
-// change is what NODE [LEVEL] asks for; nil: nothing is changed.
+// change returns the change requested by NODE [LEVEL]; nil: none.
 func (f *levelFlags) change(args []string) (*v1.LogChange, error) {
 	switch {
 	case len(args) == 2:

@@ -33,7 +33,7 @@ seconds. A manager that is started with --join asks for this by itself.`,
 		}}
 }
 
-// memberDone shows the answer to a change of members.
+// memberDone prints the answer to a change of members.
 func memberDone(s Streams, as format, what string) func(v1.MemberReply, error) error {
 	return func(r v1.MemberReply, err error) error {
 		if err != nil {
@@ -49,7 +49,7 @@ func memberDone(s Streams, as format, what string) func(v1.MemberReply, error) e
 	}
 }
 
-// words adds --yes-lose-data and gives what goes into the request.
+// words adds --yes-lose-data and returns a function for the value to send.
 func words(cmd *cobra.Command, means string) func() string {
 	yes := cmd.Flags().Bool("yes-lose-data", false, means)
 	return func() string {
@@ -89,7 +89,7 @@ removed from the voters, and ends. Its folder holds nothing that the cluster nee
 	return cmd
 }
 
-// removeManager says what to do when there is nobody who could remove a manager.
+// removeManager removes a manager, and adds advice if no manager can do so.
 func removeManager(ctx context.Context, c *client.Client, id, yes string) (v1.MemberReply, error) {
 	r, err := c.RemoveManager(ctx, id, yes)
 	var p *wire.Problem
@@ -178,7 +178,7 @@ command waits for its end. Its folder is never accepted again; delete it.`,
 	return cmd
 }
 
-// removeIndexer removes an indexer and waits for the end as long as it goes on.
+// removeIndexer removes an indexer and waits for the end of the removal.
 func removeIndexer(ctx context.Context, c *client.Client, id string, force, dry bool) (v1.IndexerRemoval, error) {
 	r, err := c.RemoveIndexer(ctx, id, force, dry)
 	for err == nil && r.Evicting && r.Waits == "" {
@@ -190,7 +190,7 @@ func removeIndexer(ctx context.Context, c *client.Client, id string, force, dry 
 	return r, err
 }
 
-// rolesOf are the roles of the nodes that have a name (or a manager's server id, an indexer's uuid).
+// rolesOf returns the roles of the nodes with a name (or a manager's server id, an indexer's uuid).
 func rolesOf(st *v1.Status, id string) (kinds []string) {
 	if slices.ContainsFunc(st.Managers, func(m v1.ManagerStatus) bool { return m.ID == id || m.ServerID == id }) {
 		kinds = append(kinds, kindManager)
@@ -204,7 +204,7 @@ func rolesOf(st *v1.Status, id string) (kinds []string) {
 	return kinds
 }
 
-// kindOf finds out what a node is.
+// kindOf returns the kind of a node.
 func kindOf(ctx context.Context, c *client.Client, id, role string) (string, error) {
 	switch role {
 	case kindManager, kindProjector, kindIndexer:
@@ -222,7 +222,7 @@ func kindOf(ctx context.Context, c *client.Client, id, role string) (string, err
 	case 1:
 		return kinds[0], nil
 	case 0:
-		return kindManager, nil // it says that there is none
+		return kindManager, nil // the call will report that there is none
 	}
 	return "", usage("%s is the name of a %s; say which with --role", id, strings.Join(kinds, " and of a "))
 }

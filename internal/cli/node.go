@@ -25,13 +25,13 @@ import (
 	"tidemark/internal/tlsconf"
 )
 
-// Ports of a node, from --port on.
+// Ports of a node, relative to --port.
 const (
 	portREST = iota
 	portRaft
 	portNode // readiness
 	portProjector
-	portIndexer // and scan, maintenance, backfill, catchup behind it
+	portIndexer // followed by scan, maintenance, backfill, catchup
 	nodePorts   = 10
 )
 
@@ -41,7 +41,7 @@ const (
 	maxNodes    = 15 // with a manager
 )
 
-// nodeName reports whether a node may be called so: it is a folder, an id and in certificates.
+// nodeName reports whether a name is valid for a node: it is used as a folder, an id and in certificates.
 func nodeName(name string) bool { return plainName(name) && name != operatorName && name != anyName }
 
 func plainName(name string) bool {
@@ -51,7 +51,7 @@ func plainName(name string) bool {
 		})
 }
 
-// nodeFlags are those of tidemark node.
+// nodeFlags are the flags of tidemark node.
 type nodeFlags struct {
 	id, data, listen, advertise, certs string
 	port                               int
@@ -59,7 +59,7 @@ type nodeFlags struct {
 	kv, kvUser, kvPassword             string
 	quota                              byteSize
 	insecure                           bool
-	unnamed                            bool // nothing says how it is called
+	unnamed                            bool // the name is a default
 	logs                               logFlags
 	origins                            config.Origins
 }
@@ -67,7 +67,7 @@ type nodeFlags struct {
 // nodePeer is a node with a manager.
 type nodePeer struct{ name, host, port string }
 
-// nodePlan is what the flags come to.
+// nodePlan is the evaluation of the flags.
 type nodePlan struct {
 	f               *nodeFlags
 	file            string // of configuration
@@ -96,7 +96,7 @@ Certificates are those of a folder that tidemark cert cluster has made. What els
 of the configuration file, or in the environment.`,
 		Example: "  tidemark node\n  tidemark node --config /etc/tidemark/tidemark.yaml\n  tidemark node --id n1 --nodes " +
 			"n1=10.0.0.1,n2=10.0.0.2,n3=10.0.0.3 --certs-dir ./certs/n1 --data /var/lib/tidemark",
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) (err error) { // instead of the root's
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) (err error) { // replaces the root's
 			f.origins, err = resolve(cmd)
 			return err
 		},
@@ -137,7 +137,7 @@ func (f *nodeFlags) run(cmd *cobra.Command, s Streams) error {
 		return fmt.Errorf("finding the path of this program: %w", err)
 	}
 	cfg.Logger, cfg.Out = log, s.Err
-	// An indexer is on every node, so that its certificate is too.
+	// Every node has an indexer, and so its certificate.
 	tlsF := tlsFlags{files: certsOf(f.certs, tlsconf.Indexer)}
 	if cfg.TLS, err = tlsF.open(cmd.Context(), tlsconf.Indexer, f.id, log); err != nil {
 		return err
@@ -156,7 +156,7 @@ func (f *nodeFlags) run(cmd *cobra.Command, s Streams) error {
 	return n.Run(ctx)
 }
 
-// reloads passes SIGHUP on to the roles, which read their certificates again.
+// reloads forwards SIGHUP to the roles, which reload their certificates.
 func reloads(ctx context.Context, hangup <-chan os.Signal, n *node.Node) {
 	for {
 		select {
@@ -168,7 +168,7 @@ func reloads(ctx context.Context, hangup <-chan os.Signal, n *node.Node) {
 	}
 }
 
-// tell says in one line what is started and where.
+// tell logs in one line what is started and where.
 func (p *nodePlan) tell(log hclog.Logger, source *tlsconf.Source) {
 	args := []any{"id", p.f.id, "data", p.f.data}
 	if p.manages {
@@ -182,7 +182,7 @@ func (p *nodePlan) tell(log hclog.Logger, source *tlsconf.Source) {
 		source.Scheme()+"://"+p.told(portNode)+"/readyz")...)
 }
 
-// plan reads the flags.
+// plan evaluates the flags.
 func (f *nodeFlags) plan(file string) (*nodePlan, error) {
 	if err := errors.Join(f.identify(), indexer.CheckMemoryQuota(int64(f.quota))); err != nil {
 		return nil, usageError{err}
@@ -200,7 +200,7 @@ func (f *nodeFlags) plan(file string) (*nodePlan, error) {
 	return p, p.place()
 }
 
-// identify takes the name off the node's certificate where none is given.
+// identify takes the name from the node's certificate if none is given.
 func (f *nodeFlags) identify() error {
 	if f.id == "" && f.certs != "" {
 		path := certsOf(f.certs, tlsconf.Indexer).Cert
@@ -226,7 +226,7 @@ func (f *nodeFlags) identify() error {
 	return nil
 }
 
-// nowhere is what is wrong where nothing says where this node listens.
+// nowhere returns the error if nothing sets the address on which this node listens.
 func (p *nodePlan) nowhere() error {
 	if p.f.unnamed {
 		return usage("--nodes does not name %s, which is what a node without --id and --certs-dir is called: give one of "+
@@ -236,7 +236,7 @@ func (p *nodePlan) nowhere() error {
 		p.f.id)
 }
 
-// placeAs takes what --nodes says of this node, which has a manager then.
+// placeAs takes the addresses of this node from --nodes; it then has a manager.
 func (p *nodePlan) placeAs(own nodePeer) error {
 	p.manages = true
 	p.advertise = cmp.Or(p.advertise, own.host)
@@ -247,7 +247,7 @@ func (p *nodePlan) placeAs(own nodePeer) error {
 	return nil
 }
 
-// place finds this node among --nodes, and where it listens.
+// place finds this node in --nodes, and determines its addresses.
 func (p *nodePlan) place() error {
 	if err := p.parsePeers(); err != nil {
 		return err
@@ -265,13 +265,13 @@ func (p *nodePlan) place() error {
 	if ip := net.ParseIP(p.advertise); ip != nil && ip.IsUnspecified() {
 		return usage("others cannot reach this node at %s: give --advertise, or name it in --nodes", p.advertise)
 	}
-	if len(p.peers) == 0 { // alone
+	if len(p.peers) == 0 { // a single node
 		p.manages, p.peers = true, []nodePeer{{p.f.id, p.advertise, strconv.Itoa(p.f.port)}}
 	}
 	return nil
 }
 
-// parsePeers reads --nodes.
+// parsePeers parses --nodes.
 func (p *nodePlan) parsePeers() error {
 	for _, entry := range p.f.nodes {
 		n, ok := parsePeer(entry)
@@ -293,14 +293,14 @@ func (p *nodePlan) parsePeers() error {
 	return nil
 }
 
-// parsePeer reads NAME=HOST:PORT, of which HOST alone is needed.
+// parsePeer parses NAME=HOST:PORT, of which only HOST is required.
 func parsePeer(entry string) (nodePeer, bool) {
 	name, addr, found := strings.Cut(strings.TrimSpace(entry), "=")
 	if !found {
 		name, addr = addr, name
 	}
 	host, port, err := net.SplitHostPort(addr)
-	if err != nil { // no port
+	if err != nil { // without a port
 		host, port = strings.Trim(addr, "[]"), strconv.Itoa(localcluster.FirstREST)
 	}
 	number, err := strconv.Atoi(port)
@@ -309,11 +309,11 @@ func parsePeer(entry string) (nodePeer, bool) {
 		!strings.ContainsAny(host, "/@= \t") && nodeName(n.name)
 }
 
-// at and told are addresses of this node's ports: where it listens, and what others are told.
+// at returns the address on which this node listens; told returns the one announced to others.
 func (p *nodePlan) at(port int) string   { return joinPort(p.listen, p.f.port+port) }
 func (p *nodePlan) told(port int) string { return joinPort(p.advertise, p.f.port+port) }
 
-// here is the address at which this machine asks itself.
+// here returns the address for connections from this machine.
 func (p *nodePlan) here(port int) string {
 	host := p.listen
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
@@ -324,14 +324,14 @@ func (p *nodePlan) here(port int) string {
 
 func joinPort(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
 
-// setting is a flag of a role, and what this node says of it.
+// setting is a flag of a role, and this node's value for it.
 type setting struct {
 	name, value string
-	// yields leaves it to the role's own section of the file, which is nearer, unless the command line has said it.
+	// yields gives precedence to the role's own section of the file, unless the flag was given on the command line.
 	yields bool
 }
 
-// config makes the roles' command lines.
+// config builds the roles' command lines.
 func (p *nodePlan) config(s Streams) (node.Config, error) {
 	cfg := node.Config{ID: p.f.id, Dir: p.f.data, Listen: p.at(portNode), Insecure: p.f.insecure}
 	var managers []string
@@ -368,8 +368,8 @@ func (p *nodePlan) config(s Streams) (node.Config, error) {
 	return cfg, all
 }
 
-// role returns the arguments of a role: own settings, and what its section of the configuration file says. Values that
-// do not fit are found here, and not by a process that ends again and again.
+// role returns the arguments of a role: own settings, and those of its section of the configuration file. Invalid
+// values are found here, rather than by a process that is restarted again and again.
 func (p *nodePlan) role(cmd *cobra.Command, role tlsconf.Role, own []setting) ([]string, error) {
 	fl, files := cmd.Flags(), certsOf(p.f.certs, role)
 	own = append(own, setting{name: "id", value: p.f.id},
@@ -406,7 +406,7 @@ func (p *nodePlan) role(cmd *cobra.Command, role tlsconf.Role, own []setting) ([
 	return args, nil
 }
 
-// section gives a role's flags what its section of the file says, and checks what it will read of the environment.
+// section sets a role's flags from its section of the file, and checks the environment variables that it will read.
 func (p *nodePlan) section(fl *pflag.FlagSet, role tlsconf.Role, own []setting) (config.Origins, error) {
 	if err := fl.Set(config.FileFlag, p.file); err != nil {
 		return nil, usageError{err}

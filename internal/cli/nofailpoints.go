@@ -9,7 +9,7 @@ import (
 	"tidemark/manager"
 )
 
-// What is shipped knows no faults; tests of real processes are built with -tags failpoints.
+// The shipped program has no fault injection; tests of real processes are built with -tags failpoints.
 
 func managerFailpoints(*pflag.FlagSet, *manager.Config) func() error {
 	return func() error { return nil }

@@ -23,7 +23,7 @@ import (
 	"tidemark/internal/logging"
 )
 
-// format is how data is written: table, json, jsonl, yaml or csv.
+// format is the form of output data: table, json, jsonl, yaml or csv.
 type format string
 
 const (
@@ -34,11 +34,11 @@ const (
 	formatCSV   format = "csv"
 )
 
-// formats are all of them, for completion and for what is said of another word.
+// formats lists all of them, for completion and error messages.
 var formats = []string{string(formatTable), string(formatJSON), string(formatJSONL), string(formatYAML),
 	string(formatCSV)}
 
-// each is how one thing of many is written that come one after the other: json is a line for each then.
+// each returns the format for items that are written one by one: json then becomes one line per item.
 func (f format) each() format {
 	if f == formatJSON {
 		return formatJSONL
@@ -48,10 +48,10 @@ func (f format) each() format {
 
 func (f *format) String() string { return string(*f) }
 
-// Type is the word behind the flag's name in help texts.
+// Type returns the word after the flag's name in help texts.
 func (f *format) Type() string { return "format" }
 
-// Set refuses all but these.
+// Set accepts only the formats.
 func (f *format) Set(text string) error {
 	if !slices.Contains(formats, text) {
 		return errors.New("want table, json, jsonl, yaml or csv")
@@ -60,23 +60,23 @@ func (f *format) Set(text string) error {
 	return nil
 }
 
-// rowIf writes a row of a name and a text, where there is a text.
+// rowIf prints a row with a name and a text, unless the text is empty.
 func rowIf(t io.Writer, name, text string) {
 	if text != "" {
 		fmt.Fprintf(t, "%s\t%s\n", name, text)
 	}
 }
 
-// remark writes below a table what a text says of something, where there is a text.
+// remark prints a note below a table, unless the text is empty.
 func remark(t io.Writer, text, of string, args ...any) {
 	if text != "" {
 		fmt.Fprintf(t, "\n%s: %s\n", fmt.Sprintf(of, args...), text)
 	}
 }
 
-// plain is a text of a document as tables have it: what would break a row, or is a command to a terminal (ESC, and what
-// turns the direction of writing), stands there by its number. Whoever stores documents must not write on the screen of
-// who looks at them. A byte that is no UTF-8 is U+FFFD, as in JSON.
+// plain returns a text of a document for use in tables: characters that would break a row, or control the terminal
+// (ESC, and those that change the direction of writing), are replaced by their numbers, because the author of a
+// document must not control the user's screen. A byte that is not UTF-8 becomes U+FFFD, as in JSON.
 func plain(text string) string {
 	if utf8.ValidString(text) && !strings.ContainsFunc(text, steers) {
 		return text
@@ -92,7 +92,7 @@ func plain(text string) string {
 	return b.String()
 }
 
-// steers reports whether a character is none to be read.
+// steers reports whether a character is a control character.
 func steers(r rune) bool {
 	return unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp)
 }
@@ -105,7 +105,7 @@ func addOutput(fl *pflag.FlagSet, f *format) {
 	fl.VarP(f, "output", "o", "table, json, jsonl (one line for each thing), yaml or csv (lists and scans)")
 }
 
-// counted is a number with its noun.
+// counted returns a number with its noun.
 func counted(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -133,8 +133,8 @@ func show[T any](w io.Writer, as format, v any, items []T, table func(t *tabwrit
 	return t.Flush()
 }
 
-// write writes v: as JSON with indentation, on one line for jsonl, as a document of YAML with the same names in the
-// same order.
+// write writes v: as indented JSON, on one line for jsonl, or as a YAML document with the same names in the same
+// order.
 func write(w io.Writer, as format, v any) error {
 	if as == formatCSV {
 		return writeCSV(w, []any{v})
@@ -165,10 +165,10 @@ func write(w io.Writer, as format, v any) error {
 	return err
 }
 
-// block gives what was read as JSON the form that people expect of YAML: blocks, and quotes only where they are needed.
+// block gives a node read from JSON the usual YAML style: blocks, and quotes only where necessary.
 func block(n *yaml.Node) {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!str" {
-		n.Style = 0 // the encoder quotes what would be read as something else
+		n.Style = 0 // the encoder quotes strings that would be read as another type
 	} else if len(n.Content) > 0 {
 		n.Style = 0
 	}
@@ -177,7 +177,7 @@ func block(n *yaml.Node) {
 	}
 }
 
-// isTerminal reports whether a stream is a terminal, so that a bar may be drawn or a question asked.
+// isTerminal reports whether a stream is a terminal, on which a progress bar or a question can be shown.
 func isTerminal(stream any) bool {
 	if sink, ok := stream.(*logging.Sink); ok {
 		stream = sink.Under()
@@ -186,10 +186,10 @@ func isTerminal(stream any) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// noColor is what NO_COLOR (https://no-color.org) or a dumb terminal asks for.
+// noColor reports whether NO_COLOR (https://no-color.org) or a dumb terminal requires output without colors.
 func noColor() bool { return os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" }
 
-// watchFlag adds --watch, which takes a time but needs none.
+// watchFlag adds --watch, whose interval is optional.
 func watchFlag(fl *pflag.FlagSet, every *time.Duration) {
 	fl.DurationVar(every, "watch", 0, "show it again `EVERY` so often whenever it has changed, until Ctrl-C")
 	fl.Lookup("watch").NoOptDefVal = "1s"
@@ -197,8 +197,8 @@ func watchFlag(fl *pflag.FlagSet, every *time.Duration) {
 
 const clearScreen = "\x1b[H\x1b[2J"
 
-// repeat shows again what render writes whenever it has changed, until ctx ends. What fails for a while (a leader that
-// changes) is told once and tried again; anything else, and the first failure, ends it.
+// repeat shows the output of render whenever it has changed, until ctx ends. A transient failure (such as a change of
+// the leader) is reported once and retried; any other error, and a failure of the first call, ends it.
 func repeat(ctx context.Context, s Streams, every time.Duration,
 	render func(ctx context.Context, w io.Writer) error) error {
 	if every < 0 {
@@ -236,13 +236,13 @@ func repeat(ctx context.Context, s Streams, every time.Duration,
 	}
 }
 
-// transient reports whether err may be gone with the next try.
+// transient reports whether a retry may succeed.
 func transient(err error) bool {
 	code := exitCode(err)
 	return code == errcode.ExitUnavailable || code == errcode.ExitTimeout
 }
 
-// redraw writes text; on a terminal in the place of what is there.
+// redraw writes text; on a terminal it replaces what is there.
 func redraw(w io.Writer, text []byte) error {
 	if isTerminal(w) && !noColor() {
 		text = append([]byte(clearScreen), text...)

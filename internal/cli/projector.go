@@ -24,15 +24,15 @@ import (
 	"tidemark/wire"
 )
 
-// stateTimeout bounds one projector's answer: it gives its state at once, whatever its data does.
+// stateTimeout limits one projector's answer: it returns its state at once, whatever the state of its streams.
 const stateTimeout = 5 * time.Second
 
-// errNoProjector means that none of those that were asked has answered.
+// errNoProjector means that none of the projectors that were asked has answered.
 var errNoProjector = errors.New("no projector answers")
 
-// projectorView is what is told of one projector: its state, or why there is none.
+// projectorView is the state of one projector, or the reason why there is none.
 type projectorView struct {
-	ID    string `json:"id,omitempty"` // empty when it was named by its address and does not answer
+	ID    string `json:"id,omitempty"` // "" if it was given by its address and does not answer
 	Admin string `json:"admin"`
 	Error string `json:"error,omitempty"`
 	// State is the answer of its GET /v1/state.
@@ -93,7 +93,8 @@ must be one of a node or of an administrator.`,
 	return cmd
 }
 
-// projectorTLS returns what speaks to projectors: they are known by CA and role, as among components; nil without TLS.
+// projectorTLS returns the TLS configuration for projectors, which are identified by CA and role, as among
+// components; nil without TLS.
 func (f *serverFlags) projectorTLS() (*tls.Config, error) {
 	if err := f.who.folder(); err != nil {
 		return nil, err
@@ -115,7 +116,7 @@ func (f *serverFlags) projectorTLS() (*tls.Config, error) {
 	return source.Client(tlsconf.HTTP, tlsconf.Projector), nil
 }
 
-// adminURL makes a base URL of host:port, or takes one.
+// adminURL returns the base URL for host:port, or a base URL unchanged.
 func adminURL(address string, conf *tls.Config) (string, error) {
 	address = strings.TrimRight(strings.TrimSpace(address), "/")
 	switch scheme, rest, found := strings.Cut(address, "://"); {
@@ -131,7 +132,7 @@ func adminURL(address string, conf *tls.Config) (string, error) {
 	return address, nil
 }
 
-// registeredProjectors are those that the managers know, or those of them that are wanted.
+// registeredProjectors returns the projectors registered at the managers, or the wanted ones of them.
 func registeredProjectors(ctx context.Context, c *client.Client, wanted []string) (views []projectorView, err error) {
 	status, err := c.Status(ctx)
 	if err != nil {
@@ -157,9 +158,9 @@ func registeredProjectors(ctx context.Context, c *client.Client, wanted []string
 	return views, nil
 }
 
-// insideProcesses puts the projectors of a process with several in the place of its address.
+// insideProcesses replaces the address of a process with several projectors by those projectors.
 func insideProcesses(ctx context.Context, views []projectorView, conf *tls.Config) (all []projectorView) {
-	c := rpc.NewClient(core.MaxKVNodes, conf) // of which one that hangs keeps no other one waiting
+	c := rpc.NewClient(core.MaxKVNodes, conf) // a hanging one delays no other
 	defer c.Close()
 	inside := make([][]projectorView, len(views))
 	var asking sync.WaitGroup
@@ -172,7 +173,7 @@ func insideProcesses(ctx context.Context, views []projectorView, conf *tls.Confi
 				inside[i][0].Error = err.Error()
 				return
 			case err != nil:
-				return // it is a projector itself, or says why not when it is asked for its state
+				return // it is a single projector, or its error will come with its state
 			}
 			inside[i] = nil
 			for _, p := range process.Projectors {
@@ -188,9 +189,9 @@ func insideProcesses(ctx context.Context, views []projectorView, conf *tls.Confi
 	return slices.Concat(inside...)
 }
 
-// askProjectors fills in what each says, all at the same time.
+// askProjectors fills in the state of each projector, in parallel.
 func askProjectors(ctx context.Context, views []projectorView, conf *tls.Config) {
-	c := rpc.NewClient(core.MaxKVNodes, conf) // of which one that hangs keeps no other one waiting
+	c := rpc.NewClient(core.MaxKVNodes, conf) // a hanging one delays no other
 	defer c.Close()
 	var all sync.WaitGroup
 	for i := range views {
@@ -259,7 +260,7 @@ func tableProjectors(t io.Writer, views []projectorView, vbuckets bool) {
 	}
 }
 
-// tableTroubles has a paragraph for each trouble of a projector.
+// tableTroubles prints a paragraph for each trouble of a projector.
 func tableTroubles(t io.Writer, v *projectorView) {
 	st := v.State
 	if st == nil {
@@ -336,7 +337,8 @@ func tableVBuckets(t io.Writer, views []projectorView) {
 	}
 }
 
-// bucketStreams counts a bucket's streams that run, and the seqnos that have come since their last whole snapshots.
+// bucketStreams returns the number of a bucket's running streams, and of the seqnos received since their last
+// complete snapshots.
 func bucketStreams(b *wire.BucketState) (running int, behind uint64) {
 	for i := range b.VBuckets {
 		if !b.Ended[i] {
@@ -349,7 +351,7 @@ func bucketStreams(b *wire.BucketState) (running int, behind uint64) {
 	return running, behind
 }
 
-// fullest is the queue nearest to its limit.
+// fullest returns the queue that is closest to its limit.
 func fullest(queues []wire.QueueFill) string {
 	if len(queues) == 0 {
 		return "-"

@@ -30,7 +30,7 @@ func newRebalance(s Streams) *cobra.Command {
 	return cmd
 }
 
-// planFlags say what is to be planned.
+// planFlags are the options of a plan.
 type planFlags struct{ req v1.RebalanceRequest }
 
 func (p *planFlags) add(cmd *cobra.Command, f *serverFlags) {
@@ -138,7 +138,7 @@ at a time. --wait shows progress until it is over, and is exit code 1 when some 
 				return waitMoves(ctx, s, f.output, c, r.ID)
 			}
 			return show(s.Out, f.output, r, []v1.RebalanceReply{r}, func(t *tabwriter.Writer) {
-				if r.Plan == nil { // the first answer was lost on its way
+				if r.Plan == nil { // the first answer was lost
 					fmt.Fprintf(t, "rebalance %d has begun\n", r.ID)
 					return
 				}
@@ -149,7 +149,7 @@ at a time. --wait shows progress until it is over, and is exit code 1 when some 
 	return cmd
 }
 
-// maxPlanFile bounds a plan's file.
+// maxPlanFile limits the size of a plan's file.
 const maxPlanFile = 32 << 20
 
 func readPlan(file string, fl *pflag.FlagSet, req *v1.RebalanceRequest) error {
@@ -173,10 +173,10 @@ func readPlan(file string, fl *pflag.FlagSet, req *v1.RebalanceRequest) error {
 	return nil
 }
 
-// errRebalance is wrapped when a rebalance ended without having done all that it was to do.
+// errRebalance is wrapped when a rebalance ended before it was complete.
 var errRebalance = errors.New("the rebalance did not come to its end")
 
-// waitMoves shows progress until the rebalance is over.
+// waitMoves shows progress until the rebalance has ended.
 func waitMoves(ctx context.Context, s Streams, as format, c *client.Client, id uint64) error {
 	tick := time.NewTicker(250 * time.Millisecond)
 	defer tick.Stop()
@@ -245,7 +245,7 @@ func rebalanceArg(cmd *cobra.Command, args []string) (uint64, error) {
 	return 0, usage("%s takes the number of a rebalance; tidemark rebalance status lists them", cmd.CommandPath())
 }
 
-// nodeNames are the names of indexers, for a table; of one that is not known, or not any more, there is none.
+// nodeNames returns the names of indexers, for a table; indexers that are not registered are missing.
 func nodeNames(ctx context.Context, as format, c *client.Client) map[index.NodeID]string {
 	names := map[index.NodeID]string{}
 	if as != formatTable {
@@ -259,7 +259,7 @@ func nodeNames(ctx context.Context, as format, c *client.Client) map[index.NodeI
 	return names
 }
 
-// indexerName is the name of an indexer, or its number where none is known.
+// indexerName returns the name of an indexer, or its number if the name is not known.
 func indexerName(names map[index.NodeID]string, n index.NodeID) string {
 	return valueOr(names[n], fmt.Sprintf("node %d", n))
 }
@@ -291,7 +291,7 @@ func printRebalances(s Streams, as format, names map[index.NodeID]string, all v1
 	})
 }
 
-// printSplits lists the splits that are under way.
+// printSplits prints the running splits.
 func printSplits(t *tabwriter.Writer, splits []v1.RunningSplit, more int) {
 	if len(splits) == 0 {
 		return
@@ -351,7 +351,7 @@ stay marked; "rebalance run --keep" takes that back.`,
 	return cmd
 }
 
-// rateDefault lets each indexer go back to what it was started with.
+// rateDefault resets each indexer to its configured rate.
 const rateDefault = "default"
 
 func rebalanceRate(s Streams, f *serverFlags) *cobra.Command {

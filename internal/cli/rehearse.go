@@ -15,7 +15,7 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// insteadFlags are what a command with statements may do instead of running them.
+// insteadFlags select an alternative to running the statements.
 type insteadFlags struct{ print, dryRun bool }
 
 func (i *insteadFlags) add(fl *pflag.FlagSet) {
@@ -25,7 +25,7 @@ func (i *insteadFlags) add(fl *pflag.FlagSet) {
 		"run")
 }
 
-// rehearse prints what the cluster would do.
+// rehearse prints the outcome of a dry run.
 func rehearse(ctx context.Context, s Streams, as format, c *client.Client, all []expression.Statement) error {
 	if len(all) == 0 {
 		fmt.Fprintln(s.Err, "there is nothing to do")
@@ -60,7 +60,7 @@ func printRehearsal(w io.Writer, as format, results []v1.StatementResult) error 
 	})
 }
 
-// costWord are the columns of what a statement would cost.
+// costWord returns the columns of a statement's cost.
 func costWord(c *v1.StatementCost) string {
 	if c == nil {
 		c = &v1.StatementCost{}
@@ -79,7 +79,7 @@ func estimateWord(e *v1.Estimate) string {
 	return fmt.Sprintf("%s %d", strings.ReplaceAll(e.Bound, "_", " "), e.Value)
 }
 
-// printSources says where the estimates of what statements would cost come from, and what cannot be told.
+// printSources prints the sources of the cost estimates, and what cannot be estimated.
 func printSources(w io.Writer, results []v1.StatementResult) {
 	for i := range results {
 		c := results[i].Cost
@@ -100,7 +100,7 @@ func printSources(w io.Writer, results []v1.StatementResult) {
 	}
 }
 
-// rehearsedWord is what a statement would come to.
+// rehearsedWord returns the outcome of a statement in a dry run.
 func rehearsedWord(r *v1.StatementResult) string {
 	switch {
 	case r.State != index.Dropping && r.Existed:
@@ -111,7 +111,7 @@ func rehearsedWord(r *v1.StatementResult) string {
 	return resultWord(*r)
 }
 
-// placesWord counts copies by indexer.
+// placesWord returns the numbers of copies by indexer.
 func placesWord(places []v1.Place) string {
 	if len(places) == 0 {
 		return "-"

@@ -123,7 +123,7 @@ exists: an empty --data and --join only.`,
 	return cmd
 }
 
-// checkSplits looks at what says when indexes are split by themselves.
+// checkSplits checks the flags of automatic splits.
 func checkSplits(cfg *manager.Config) error {
 	switch {
 	case cfg.SplitAfter < 0:
@@ -135,7 +135,7 @@ func checkSplits(cfg *manager.Config) error {
 	return nil
 }
 
-// noPlain refuses an address without TLS where there is to be TLS: nothing falls back to less by itself.
+// noPlain rejects an address without TLS if TLS is configured: there is no silent fallback.
 func noPlain(addr string, files tlsconf.Files) error {
 	if !files.Empty() && strings.HasPrefix(strings.ToLower(strings.TrimSpace(addr)), "http://") {
 		return usage("%s is without TLS, and --tls-ca is given: write https://, or the address only", strings.TrimSpace(addr))
@@ -143,7 +143,7 @@ func noPlain(addr string, files tlsconf.Files) error {
 	return nil
 }
 
-// managerURLs makes base URLs of host:port addresses.
+// managerURLs returns the base URLs for host:port addresses.
 func managerURLs(addrs []string, files tlsconf.Files) ([]string, error) {
 	scheme := "http"
 	if !files.Empty() {
@@ -166,7 +166,7 @@ func managerURLs(addrs []string, files tlsconf.Files) ([]string, error) {
 	return urls, nil
 }
 
-// kvUser lets a projector be a user of the KV store: by a password, or by its certificate alone where it has one.
+// kvUser sets the projector's KV credentials: a password, or its certificate alone if it has one.
 func kvUser(cfg *projector.Config, passwordFile string, certificate bool) error {
 	if cfg.User != "" || passwordFile != "" {
 		cfg.ReadPassword = func() (string, error) { return secretFile(passwordFile) }
@@ -181,8 +181,8 @@ func kvUser(cfg *projector.Config, passwordFile string, certificate bool) error 
 	return nil
 }
 
-// projectorKV reads --kv and what belongs to it. A projector has one node: the text may not name more, nor a bucket.
-// With all it names any nodes of a cluster.
+// projectorKV parses --kv and the related flags. A projector has one node: the text must not name more, nor a bucket.
+// With all it may name any nodes of a cluster.
 func projectorKV(cfg *projector.Config, kvTLS *kvTLSFlags, all bool) (spec connstr.Spec, err error) {
 	spec, err = parseKV(cfg.KV, kvTLS, &cfg.KVNetwork)
 	switch {
@@ -207,7 +207,7 @@ func projectorKV(cfg *projector.Config, kvTLS *kvTLSFlags, all bool) (spec conns
 	return spec, nil
 }
 
-// runProjector runs a projector of one KV node, or with all one for each node of the cluster that spec names.
+// runProjector runs a projector for one KV node, or, with all, one for each node of the cluster of spec.
 func runProjector(ctx context.Context, cfg projector.Config, spec connstr.Spec, all bool) error {
 	if !all {
 		p, err := projector.Open(cfg)
@@ -230,7 +230,7 @@ func runProjector(ctx context.Context, cfg projector.Config, spec connstr.Spec, 
 	return p.Run(ctx)
 }
 
-// checkProjectorID refuses what tells the projectors of one process apart.
+// checkProjectorID rejects the characters that distinguish the projectors of one process.
 func checkProjectorID(id string) error {
 	if strings.Contains(id, "@") {
 		return usage("--id %s: what follows an @ names the KV node of one of a process's projectors; leave it out", id)
@@ -420,7 +420,7 @@ func runIndexer(ctx context.Context, cfg indexer.Config, listen *listenFlags) er
 	return i.Run(ctx)
 }
 
-// kvTLSFlags are those of a process that connects to KV.
+// kvTLSFlags are the TLS flags of a process that connects to KV.
 type kvTLSFlags struct{ files kvclient.TLSFiles }
 
 func (f *kvTLSFlags) add(cmd *cobra.Command) {

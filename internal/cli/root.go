@@ -1,5 +1,5 @@
-// Package cli is the command line: one file for each subcommand. Data goes to standard output, talk to standard error;
-// exit codes are part of the interface.
+// Package cli implements the command line, with one file per subcommand. Data goes to standard output, messages to
+// standard error; exit codes are part of the interface.
 package cli
 
 import (
@@ -34,17 +34,17 @@ import (
 	"tidemark/manager/consensus"
 )
 
-// Streams are where a command reads and writes.
+// Streams are the input and output of a command.
 type Streams struct {
 	In  io.Reader
 	Out io.Writer // data
-	Err io.Writer // talk
+	Err io.Writer // messages
 }
 
-// standard is what stands for standard input or output where a file is named.
+// standard stands for standard input or output where a file is expected.
 const standard = "-"
 
-// open opens a file, or standard input, which stays open when it is closed.
+// open opens a file, or standard input, which Close leaves open.
 func (s Streams) open(path string) (io.ReadCloser, error) {
 	if path == standard {
 		return io.NopCloser(s.In), nil
@@ -57,11 +57,11 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// usage makes an error whose exit code is errcode.ExitUsage.
+// usage returns an error with the exit code errcode.ExitUsage.
 func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// Main runs the command line and gives the exit code. The context of commands ends with SIGINT or SIGTERM, and, in a
-// child of `tidemark up`, when that process is gone.
+// Main runs the command line and returns the exit code. The context of commands ends with SIGINT or SIGTERM, and, in
+// a child of `tidemark up`, when that process has ended.
 func Main(args []string, s Streams) int {
 	sink := logging.NewSink(s.Err)
 	s.Err = sink
@@ -90,11 +90,11 @@ func Main(args []string, s Streams) int {
 	return exitCode(err)
 }
 
-// lastWords is how long a process that has ended waits for whoever reads its log.
+// lastWords is how long a process that is ending waits for the reader of its log.
 const lastWords = time.Second
 
-// detach lets a process that is to go on not wait for whoever reads its log, nor end with that one: a write to a pipe
-// whose reader has gone would kill it.
+// detach makes a process independent of the reader of its log: it does not wait for it, nor end with it, as a write
+// to a pipe without a reader would otherwise kill it.
 func detach(s Streams, asJSON bool) {
 	if sink, ok := s.Err.(*logging.Sink); ok {
 		signal.Ignore(syscall.SIGPIPE)
@@ -102,28 +102,28 @@ func detach(s Streams, asJSON bool) {
 	}
 }
 
-// tell says why an invocation failed.
+// tell prints why an invocation failed.
 func tell(w io.Writer, err error, id string) {
 	fmt.Fprintln(w, "tidemark:", err)
-	// not the user's fault
+	// if it is not the user's mistake
 	p := new(rpc.Problem)
 	if errors.As(err, &p) && p.Status >= 500 || errors.Is(err, client.ErrUnavailable) && arrived(err) {
 		fmt.Fprintf(w, "tidemark: managers' logs have this as request_id %s\n", id)
 	}
 }
 
-// arrived reports whether anybody can have logged a call that has failed so.
+// arrived reports whether a failed call may have reached a manager that has logged it.
 func arrived(err error) bool {
 	return !errors.Is(err, client.ErrUnreached) && !errors.Is(err, client.ErrUntrusted)
 }
 
-// invocationKey is where a context has the request id of an invocation: one for all that a client command sends.
+// invocationKey is the context key of an invocation's request id, which all requests of a client command share.
 type invocationKey struct{}
 
-// patientKey is where a context tells that the user has said how long to try, or to wait (--timeout, --wait).
+// patientKey is the context key that is set if the user has limited the wait (--timeout, --wait).
 type patientKey struct{}
 
-// patient reports whether the user has told a command how long to try, or to wait for something.
+// patient reports whether the user has set how long a command tries, or waits.
 func patient(cmd *cobra.Command) bool {
 	for _, name := range []string{"timeout", "wait"} {
 		if f := cmd.Flag(name); f != nil && f.Changed && f.Value.String() != "false" {
@@ -133,7 +133,7 @@ func patient(cmd *cobra.Command) bool {
 	return false
 }
 
-// sessionKey is where a context has the session that the scans of several invocations are in.
+// sessionKey is the context key of the session that scans of several invocations share.
 type sessionKey struct{}
 
 func exitCode(err error) int {
@@ -210,12 +210,12 @@ func newRoot(s Streams) *cobra.Command {
 	return root
 }
 
-// roles are the commands that run and take their settings from a file too.
+// roles returns the commands that run a role; they also read settings from a file.
 func roles(s Streams) []*cobra.Command {
 	return []*cobra.Command{newUp(s), newNode(s), newManager(s), newProjector(s), newIndexer(s), newKV(s)}
 }
 
-// meant names the command that was probably meant.
+// meant suggests the command that was probably meant.
 func meant(cmd *cobra.Command, word string) string {
 	var names []string
 	for _, c := range cmd.Commands() {
@@ -229,7 +229,7 @@ func meant(cmd *cobra.Command, word string) string {
 	return ""
 }
 
-// group is a command that only holds others.
+// group returns a command that only has subcommands.
 func group(use, short, example string, subs ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{Use: use, Short: short, Example: example, Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -243,14 +243,13 @@ func group(use, short, example string, subs ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// roleKey is the annotation of commands that are a role: its name, which is also its section in a configuration file.
+// roleKey is the annotation of commands that run a role: its name, which is also its section in a configuration file.
 const roleKey = "role"
 
-// typedServer is the annotation of commands for whom --server is what they act on: TIDEMARK_SERVER does not stand for
-// it.
+// typedServer is the annotation of commands that act on --server: TIDEMARK_SERVER does not apply to them.
 const typedServer = "typed-server"
 
-// resolve returns a command's flags their values from environment and file.
+// resolve sets a command's flags from environment and file.
 func resolve(cmd *cobra.Command) (config.Origins, error) {
 	dataOnly := (cmd.Flags().Changed("data") || cmd.Annotations[typedServer] != "") && !cmd.Flags().Changed("server")
 	from := config.Source{Lookup: os.LookupEnv, Role: cmd.Annotations[roleKey]}
@@ -261,7 +260,7 @@ func resolve(cmd *cobra.Command) (config.Origins, error) {
 	if err != nil {
 		return nil, usageError{err}
 	}
-	if server := cmd.Flags().Lookup("server"); server != nil && dataOnly { // what was typed wins over TIDEMARK_SERVER
+	if server := cmd.Flags().Lookup("server"); server != nil && dataOnly { // a flag takes precedence over TIDEMARK_SERVER
 		if list, ok := server.Value.(pflag.SliceValue); ok {
 			return origins, list.Replace(nil)
 		}
@@ -269,7 +268,7 @@ func resolve(cmd *cobra.Command) (config.Origins, error) {
 	return origins, useContext(cmd, origins)
 }
 
-// sections are the keys of each role.
+// sections returns the keys of each role.
 func sections() map[string][]string {
 	all := map[string][]string{}
 	for _, r := range roles(Streams{}) {
@@ -315,7 +314,7 @@ func exactArgs(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// serverFlags say which cluster a client command speaks to, and for how long.
+// serverFlags select the cluster of a client command, and its timeout.
 type serverFlags struct {
 	server  []string
 	data    string
@@ -341,7 +340,7 @@ func (f *serverFlags) add(cmd *cobra.Command, s Streams) {
 	complete(cmd, "output", fixed(formats...))
 }
 
-// do runs one call with a client of the cluster, within --timeout.
+// do calls call with a client of the cluster, within --timeout.
 func (f *serverFlags) do(ctx context.Context, call func(ctx context.Context, c *client.Client) error) error {
 	c, ctx, cancel, err := f.client(ctx)
 	if err != nil {
@@ -352,7 +351,7 @@ func (f *serverFlags) do(ctx context.Context, call func(ctx context.Context, c *
 	return call(ctx, c)
 }
 
-// localManifest reads what a running up says in the data folder.
+// localManifest reads the manifest of a running up from the data folder.
 func localManifest(data string) (*localcluster.Manifest, error) {
 	m, err := localcluster.ReadManifest(data)
 	if err != nil {
@@ -361,7 +360,7 @@ func localManifest(data string) (*localcluster.Manifest, error) {
 	return m, nil
 }
 
-// patience returns what is wrong with --timeout.
+// patience checks --timeout.
 func (f *serverFlags) patience() error {
 	if f.timeout <= 0 {
 		return usage("--timeout %s: want a time above 0, such as 30s", f.timeout)
@@ -369,7 +368,7 @@ func (f *serverFlags) patience() error {
 	return nil
 }
 
-// client returns a client of the cluster that the flags name.
+// client returns a client of the cluster selected by the flags.
 func (f *serverFlags) client(ctx context.Context) (*client.Client, context.Context, context.CancelFunc, error) {
 	servers := f.server
 	var m *localcluster.Manifest
@@ -407,14 +406,14 @@ func (f *serverFlags) client(ctx context.Context) (*client.Client, context.Conte
 }
 
 const (
-	// tellAfter is how long a command tries in silence.
+	// tellAfter is how long a command tries before it reports that.
 	tellAfter = 2 * time.Second
-	// reachFor is how long it tries where nobody takes its connections, unless it was told how long: managers that
-	// start again are back by then, and who has named the wrong address is not to wait for long.
+	// reachFor is how long a command tries if no server accepts its connections and no time was set: restarting managers
+	// are back by then, and a user with a wrong address does not wait for long.
 	reachFor = 5 * time.Second
 )
 
-// waiting says once, on standard error, what the command waits for.
+// waiting returns a function that reports once, on standard error, what the command waits for.
 func (f *serverFlags) waiting(unreached time.Duration) func(error) {
 	started, told := time.Now(), atomic.Bool{}
 	return func(err error) {
@@ -433,10 +432,10 @@ func (f *serverFlags) waiting(unreached time.Duration) func(error) {
 
 var logLevels = []string{"trace", "debug", "info", "warn", "error", "off"}
 
-// logFlags say what a role logs and traces, and how.
+// logFlags configure the log and traces of a role.
 type logFlags struct{ level, format, otlp string }
 
-// tracing sends the spans of a role, if the flag or the environment says where to; close it at the end.
+// tracing exports the spans of a role, if the flag or the environment sets a destination. The caller must close it.
 func (f *logFlags) tracing(ctx context.Context, role, name string, log hclog.Logger) (*tracing.Provider, error) {
 	p, err := tracing.Open(ctx, role, name, f.otlp, log.Named("tracing"))
 	if err != nil {
@@ -454,7 +453,7 @@ func (f *logFlags) add(cmd *cobra.Command) {
 	complete(cmd, "log-format", fixed("text", "json"))
 }
 
-// logger makes a role's logger: to standard error, as the flags say.
+// logger returns a role's logger, to standard error, configured by the flags.
 func (f *logFlags) logger(s Streams, name string) (hclog.Logger, error) {
 	l := hclog.LevelFromString(f.level)
 	if l == hclog.NoLevel {

@@ -17,7 +17,7 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// scanFlags make a scan request.
+// scanFlags build a scan request.
 type scanFlags struct {
 	equal, low, high, inclusion, consistency string
 	tokens, ranges                           []string
@@ -71,7 +71,7 @@ func (sf *scanFlags) add(cmd *cobra.Command) {
 		cmd.Flags().StringVar(&sf.cursor, "cursor", "", "`CURSOR` of the page before: the next one, of the same state")
 		cmd.Flags().BoolVar(&sf.newer, "newer", false, "go on behind --cursor in the newest state")
 	} else {
-		sf.groups.add(cmd) // only to say where they are
+		sf.groups.add(cmd) // only to report which command has them
 		for _, name := range []string{"group-by", "aggregate"} {
 			cmd.Flags().Lookup(name).Hidden = true
 		}
@@ -119,7 +119,7 @@ func (sf *scanFlags) request() (v1.ScanRequest, error) {
 	return req, nil
 }
 
-// readBounds reads --equal, --low and --high.
+// readBounds parses --equal, --low and --high.
 func (sf *scanFlags) readBounds(req *v1.ScanRequest) error {
 	between := v1.Range{Inclusion: sf.inclusion}
 	for _, a := range []struct {
@@ -137,7 +137,7 @@ func (sf *scanFlags) readBounds(req *v1.ScanRequest) error {
 	return nil
 }
 
-// readRanges reads the ranges and conditions that are given as objects.
+// readRanges parses the ranges and conditions that are given as objects.
 func (sf *scanFlags) readRanges(req *v1.ScanRequest) (err error) {
 	const example = `{"low":["FR"],"high":["GB"],"inclusion":"low"}`
 	if req.Ranges, err = objects[v1.Range]("range", example, sf.ranges); err != nil {
@@ -147,7 +147,7 @@ func (sf *scanFlags) readRanges(req *v1.ScanRequest) (err error) {
 	return err
 }
 
-// objects reads the texts of a flag that is given once for each.
+// objects parses the values of a repeatable flag.
 func objects[T any](flag, example string, texts []string) (all []T, err error) {
 	for _, text := range texts {
 		var x T
@@ -159,10 +159,10 @@ func objects[T any](flag, example string, texts []string) (all []T, err error) {
 	return all, nil
 }
 
-// newSession is the --session-token of who has none yet.
+// newSession is the value of --session-token that starts a session.
 const newSession = "new"
 
-// printSession tells the token of what was seen, where that is wanted, and what is there no more.
+// printSession prints the session's token, if requested, and what was lost.
 func (sf *scanFlags) printSession(w io.Writer, seen v1.ScanSeen) {
 	if seen.SessionLost != "" {
 		fmt.Fprintf(w, "not all that was seen before is there: %s. This is all that KV had\n", seen.SessionLost)
@@ -172,7 +172,7 @@ func (sf *scanFlags) printSession(w io.Writer, seen v1.ScanSeen) {
 	}
 }
 
-// printMore tells how to get the next page.
+// printMore prints how to get the next page.
 func printMore(w io.Writer, m v1.ScanMore) {
 	switch {
 	case m.Cursor != "":
@@ -182,7 +182,7 @@ func printMore(w io.Writer, m v1.ScanMore) {
 	}
 }
 
-// readTokens reads the writes that the scan has to show.
+// readTokens parses the tokens of writes that the scan must show.
 func (sf *scanFlags) readTokens(req *v1.ScanRequest) error {
 	for _, text := range sf.tokens {
 		var t v1.Token
@@ -205,7 +205,7 @@ func (sf *scanFlags) readTokens(req *v1.ScanRequest) error {
 	return nil
 }
 
-// given lists the flags of those that say which rows, of which one may be used.
+// given returns the flags in use that select rows, of which only one is allowed.
 func (sf *scanFlags) given() (names []string) {
 	if sf.equal != "" {
 		names = append(names, "--equal")
@@ -219,7 +219,7 @@ func (sf *scanFlags) given() (names []string) {
 	return names
 }
 
-// strictJSON reads one JSON value whose fields are all known.
+// strictJSON parses one JSON value without unknown fields.
 func strictJSON(text string, to any) error {
 	dec := json.NewDecoder(strings.NewReader(text))
 	dec.DisallowUnknownFields()
@@ -260,7 +260,7 @@ func indexScan(s Streams, f *serverFlags) *cobra.Command {
 	return cmd
 }
 
-// scan scans the index that the arguments name.
+// scan scans the index of the arguments.
 func (sf *scanFlags) scan(ctx context.Context, s Streams, f *serverFlags, args []string) error {
 	req, err := sf.request()
 	if err != nil {
@@ -288,7 +288,7 @@ func (sf *scanFlags) scan(ctx context.Context, s Streams, f *serverFlags, args [
 	})
 }
 
-// print writes the rows of a scan, or its groups, and gives its end.
+// print prints the rows of a scan, or its groups, and returns its end.
 func (sf *scanFlags) print(ctx context.Context, s Streams, c *client.Client, r string, req *v1.ScanRequest,
 	output format) (end v1.ScanEnd, err error) {
 	one, several := "row", "rows"
@@ -307,7 +307,7 @@ func (sf *scanFlags) print(ctx context.Context, s Streams, c *client.Client, r s
 	return end, err
 }
 
-// printScan writes the rows of a scan and gives its end. A table of a million rows is not kept in memory.
+// printScan prints the rows of a scan and returns its end. It does not keep the whole of a large table in memory.
 func printScan(ctx context.Context, s Streams, c *client.Client, r string, req v1.ScanRequest,
 	output format) (v1.ScanEnd, error) {
 	rows, err := c.Scan(ctx, r, req)
@@ -322,7 +322,7 @@ func printScan(ctx context.Context, s Streams, c *client.Client, r string, req v
 	return rows.End()
 }
 
-// printEach writes what an answer gives one by one, and now and then what the printer has kept.
+// printEach prints the items of an answer one by one, and flushes the printer's buffer from time to time.
 func printEach[T any](next func() bool, one func() T, write func(T) error, flush func() error) error {
 	for n := 1; next(); n++ {
 		if err := write(one()); err != nil {
@@ -337,7 +337,7 @@ func printEach[T any](next func() bool, one func() T, write func(T) error, flush
 	return flush()
 }
 
-// scanPrinter writes rows one by one; flush writes those that are kept.
+// scanPrinter returns functions that print rows one by one, and flush those that are buffered.
 func scanPrinter(w io.Writer, output format) (row func(v1.Row) error, flush func() error) {
 	switch output {
 	case formatTable:
@@ -377,7 +377,7 @@ func scanPrinter(w io.Writer, output format) (row func(v1.Row) error, flush func
 	return func(r v1.Row) error { return write(w, output.each(), r) }, func() error { return nil }
 }
 
-// printExplain says how a scan was carried out; nothing of nil.
+// printExplain prints how a scan was executed; nothing if e is nil.
 func printExplain(w io.Writer, e *v1.ScanExplain) {
 	if e == nil {
 		return
@@ -401,13 +401,13 @@ func printExplain(w io.Writer, e *v1.ScanExplain) {
 		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%.1f\t%s\n", p.Indexer, strings.Trim(fmt.Sprint(p.Slices), "[]"), p.Read,
 			p.Filtered, p.Rows, p.OpenedMS, problem)
 	}
-	_ = t.Flush() // nobody is left to tell
+	_ = t.Flush() // an error means that the reader has gone
 	if e.Omitted > 0 {
 		fmt.Fprintf(w, "and %s more\n", counted(e.Omitted, "question", "questions"))
 	}
 }
 
-// ageWord says how old a scan's timestamp was.
+// ageWord returns the age of a scan's timestamp.
 func ageWord(ms *float64) string {
 	switch {
 	case ms == nil:

@@ -14,7 +14,7 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// newScan are the commands about scans that run, or were slow. With an index it scans, as "index scan" does.
+// newScan returns the commands for running and slow scans. With an index it scans, like "index scan".
 func newScan(s Streams) *cobra.Command {
 	f, sf := &serverFlags{}, &scanFlags{}
 	cmd := group("scan", "Scan an index; look at the scans that run, end them, and see which were slow",
@@ -26,7 +26,7 @@ func newScan(s Streams) *cobra.Command {
 	cmd.ValidArgsFunction = f.indexes(false)
 	without := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if _, err := ref(strings.Join(args, "/")); err != nil { // no index: a command that there is not, or none
+		if _, err := ref(strings.Join(args, "/")); err != nil { // not an index: an unknown command, or none
 			return without(cmd, args)
 		}
 		if err := anIndex(cmd, args); err != nil {
@@ -96,7 +96,7 @@ them.`,
 	return cmd
 }
 
-// Words for no scans, and for what the indexers began with.
+// Words for no scans, and for the indexers' configuration.
 const (
 	noneSlow = "none"
 	slowHour = time.Hour
@@ -140,7 +140,7 @@ Role admin is needed for that.`,
 		}}
 }
 
-// slowFrom reads a DURATION, in milliseconds.
+// slowFrom parses a DURATION, and returns it in milliseconds.
 func slowFrom(text string) (int64, error) {
 	switch text {
 	case noneSlow:
@@ -183,7 +183,7 @@ nothing at the moment as soon as it does, after 30 s at the latest. Role ddl is 
 		}}
 }
 
-// missing says what a list has not.
+// missing reports what a list does not contain.
 func missing(w io.Writer, omitted int, unheard []v1.UnheardIndexer) {
 	if omitted > 0 {
 		fmt.Fprintf(w, "%s more: see --limit\n", counted(omitted, "scan", "scans"))
@@ -223,7 +223,7 @@ func tableSlow(t io.Writer, all []v1.SlowScan) {
 	}
 }
 
-// lasted writes milliseconds for people.
+// lasted formats milliseconds for display.
 func lasted(ms float64) string {
 	d := time.Duration(ms * float64(time.Millisecond))
 	if d >= time.Second {

@@ -24,11 +24,11 @@ import (
 
 const (
 	shellPrompt  = "tidemark> "
-	shellMore    = "       -> " // of a statement that has not ended
+	shellMore    = "       -> " // of an incomplete statement
 	maxShellText = 1 << 20      // bytes of a line, and of a statement
 )
 
-// statementWords begin a line that is a statement; no command has such a name.
+// statementWords begin a statement; no command has such a name.
 var statementWords = []string{"CREATE", "BUILD", "ALTER", "DROP", "SELECT", "INSERT", "UPSERT", "UPDATE", "DELETE",
 	"MERGE", "EXPLAIN", "PREPARE", "EXECUTE", "GRANT", "REVOKE", "INFER"}
 
@@ -63,7 +63,7 @@ that fails ends it, with its exit code.`,
 	cmd.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		cmd.Flags().Visit(func(fl *pflag.Flag) { given = append(given, fl.Name) })
 		origins, err := resolve(cmd)
-		for name, origin := range origins { // the context that counts now counts to the end
+		for name, origin := range origins { // the present context applies to the end of the shell
 			if strings.HasPrefix(origin, "context ") {
 				given = append(given, name)
 				inContext = true
@@ -80,11 +80,11 @@ that fails ends it, with its exit code.`,
 		if err := sh.askOnce(cmd.Context(), f); err != nil {
 			return err
 		}
-		if inContext || sh.secrets != nil { // what the context says is in the other flags, and no other one comes to count
+		if inContext || sh.secrets != nil { // the other flags have the context's settings, and no other context must apply
 			sh.set["context"] = noContext
 		}
 		if !isTerminal(s.In) || !isTerminal(s.Out) {
-			sh.streams.In = strings.NewReader("") // the lines are no answers
+			sh.streams.In = strings.NewReader("") // the lines are not answers to questions
 			lines := bufio.NewScanner(s.In)
 			lines.Buffer(nil, maxShellText)
 			return sh.read(cmd.Context(), &plainLines{lines})
@@ -102,7 +102,7 @@ that fails ends it, with its exit code.`,
 	return cmd
 }
 
-// shellLines are lines as they come; io.EOF after the last one.
+// shellLines returns lines; io.EOF after the last one.
 type shellLines interface {
 	next(prompt string) (string, error)
 }
@@ -125,14 +125,14 @@ func (p *plainLines) next(string) (string, error) {
 // shell runs lines.
 type shell struct {
 	streams   Streams
-	set       map[string]string // flags that were given to the shell
-	secrets   map[string]string // variables of the environment for lines that are for the shell's cluster
-	typed     bool              // by somebody who sees what fails
-	statement strings.Builder   // as far as it has come
+	set       map[string]string // flags of the shell itself
+	secrets   map[string]string // environment variables for lines about the shell's cluster
+	typed     bool              // interactively: errors do not end the shell
+	statement strings.Builder   // as far as it was entered
 	session   client.Session    // of scans of the shell's cluster
 }
 
-// askOnce has a secret that comes from a terminal or standard input read before the lines are.
+// askOnce reads a secret that comes from a terminal or standard input before the first line.
 func (sh *shell) askOnce(ctx context.Context, f *serverFlags) error {
 	who := &f.who
 	asked := who.user != "" && who.passwordFile == "" && os.Getenv(passwordEnv) == ""
@@ -156,14 +156,14 @@ func (sh *shell) askOnce(ctx context.Context, f *serverFlags) error {
 	return nil
 }
 
-// lend lets a line that is for the shell's cluster find the secrets that were asked for, until back is called. What
-// lets somebody into one cluster is not for another.
+// lend sets the environment variables of the secrets for a line about the shell's cluster, until back is called. The
+// credentials of one cluster must not be sent to another.
 func (sh *shell) lend(args []string) (back func()) {
 	var set []string
 	for name, value := range sh.secrets {
 		if _, other := os.LookupEnv(name); !other && value != "" && !elsewhere(args) {
 			set = append(set, name)
-			_ = os.Setenv(name, value) // its name and value are such as Setenv takes
+			_ = os.Setenv(name, value) // the names and values are valid for Setenv
 		}
 	}
 	return func() {
@@ -173,7 +173,7 @@ func (sh *shell) lend(args []string) (back func()) {
 	}
 }
 
-// elsewhere reports whether a line says which cluster, or as whom.
+// elsewhere reports whether a line selects another cluster or user.
 func elsewhere(args []string) bool {
 	return slices.ContainsFunc([]string{"server", "data", "context", "user", "token-file"}, func(name string) bool {
 		return says(args, name, "")
@@ -209,10 +209,10 @@ func (sh *shell) read(ctx context.Context, lines shellLines) error {
 	}
 }
 
-// nextLine waits for a line as long as ctx.
+// nextLine waits for a line until ctx ends.
 func nextLine(ctx context.Context, lines shellLines, prompt string) (line string, err error) {
 	done := make(chan struct{})
-	go func() { // it stays behind when ctx ends, and so does the process
+	go func() { // it remains when ctx ends, and so the process ends
 		defer close(done)
 		line, err = lines.next(prompt)
 	}()
@@ -224,7 +224,7 @@ func nextLine(ctx context.Context, lines shellLines, prompt string) (line string
 	}
 }
 
-// line runs one, or keeps it when its statement goes on.
+// line runs a line, or stores it while its statement is incomplete.
 func (sh *shell) line(ctx context.Context, line string) error {
 	words := strings.Fields(line)
 	if sh.statement.Len() == 0 {
@@ -254,7 +254,7 @@ func (sh *shell) line(ctx context.Context, line string) error {
 	return sh.run(ctx, []string{"sql", text})
 }
 
-// splitWords takes a line apart as a POSIX shell does, with quotes, and nothing else of it.
+// splitWords splits a line like a POSIX shell, with quotes and no other features.
 func splitWords(line string) ([]string, error) {
 	p := shellwords.NewParser()
 	args, err := p.Parse(line)
@@ -290,7 +290,7 @@ func (sh *shell) run(ctx context.Context, args []string) error {
 	return interrupted(ctx, root.ExecuteContext(ctx))
 }
 
-// withSettings returns a command line with those of the shell's flags that its command has and it does not say.
+// withSettings adds to a command line those of the shell's flags that its command has and that it does not set.
 func (sh *shell) withSettings(root *cobra.Command, args []string) []string {
 	cmd, rest, err := root.Find(args)
 	if err != nil || cmd == root {
@@ -308,8 +308,8 @@ func (sh *shell) withSettings(root *cobra.Command, args []string) []string {
 	return append(all, rest...)
 }
 
-// settings are the names of the shell's flags that count for a line. A line that says which cluster it is for says by
-// itself as whom.
+// settings returns the names of the shell's flags that apply to a line. They do not include credentials if the line
+// selects a cluster.
 func (sh *shell) settings(args []string) (names []string) {
 	for _, place := range []string{"server", "data", "context"} {
 		if says(args, place, "") {
@@ -328,7 +328,7 @@ func (sh *shell) settings(args []string) (names []string) {
 	return names
 }
 
-// says reports whether a command line has a flag.
+// says reports whether a command line sets a flag.
 func says(args []string, name, short string) bool {
 	for _, a := range args {
 		switch {
@@ -343,7 +343,7 @@ func says(args []string, name, short string) bool {
 	return false
 }
 
-// completions are those words of cobra's answer that go on with what is typed.
+// completions returns the words of cobra's answer that continue what was typed.
 func completions(answer, typed string) (words []string) {
 	for line := range strings.Lines(answer) {
 		word, _, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
@@ -354,7 +354,7 @@ func completions(answer, typed string) (words []string) {
 	return words
 }
 
-// firstWords are those that go on with what is typed of what a line may begin with and that is no command.
+// firstWords returns the beginnings of statements, and exit, that continue what was typed.
 func firstWords(typed string) (words []string) {
 	for _, word := range []string{"CREATE INDEX ", "BUILD INDEX ON ", "ALTER INDEX ", "DROP INDEX ", "exit"} {
 		if len(typed) <= len(word) && strings.EqualFold(typed, word[:len(typed)]) {
@@ -364,7 +364,7 @@ func firstWords(typed string) (words []string) {
 	return words
 }
 
-// words completes the word before a place in a line, as liner.WordCompleter.
+// words completes the word before a position in a line; it is a liner.WordCompleter.
 func (sh *shell) words(line string, at int) (head string, found []string, tail string) {
 	runes := []rune(line)
 	before := string(runes[:at])

@@ -11,13 +11,13 @@ import (
 	"github.com/peterh/liner"
 )
 
-// typedLines are lines that somebody types. The terminal is in the mode of the editor only while a line is: commands
-// find it as it was.
+// typedLines reads lines from a terminal. The terminal is in the editor's mode only while a line is being read:
+// commands find it in its original mode.
 type typedLines struct {
 	editor  *liner.State
-	before  liner.ModeApplier // how the terminal was
+	before  liner.ModeApplier // the original mode
 	edit    liner.ModeApplier
-	history string // "": none is kept
+	history string // "": no history is kept
 	err     io.Writer
 }
 
@@ -31,7 +31,7 @@ func newTypedLines(words liner.WordCompleter, history string, err io.Writer) *ty
 	t.editor.SetTabCompletionStyle(liner.TabPrints)
 	t.editor.SetWordCompleter(words)
 	if f, err := os.Open(t.history); err == nil {
-		_, _ = t.editor.ReadHistory(f) // what of it can be read
+		_, _ = t.editor.ReadHistory(f) // as much as can be read
 		_ = f.Close()
 	}
 	apply(t.before)
@@ -44,7 +44,7 @@ func apply(mode liner.ModeApplier) {
 	}
 }
 
-// historyFile names the file; "" is for none.
+// historyFile returns the path of the history file; "" for none.
 func historyFile(given string) string {
 	switch given {
 	case "-":
@@ -80,7 +80,7 @@ func (t *typedLines) next(prompt string) (string, error) {
 	return line, nil
 }
 
-// close keeps the lines and gives the terminal back.
+// close stores the history and restores the terminal.
 func (t *typedLines) close() {
 	if err := t.keep(); err != nil {
 		fmt.Fprintf(t.err, "tidemark: the lines are not kept: %v (--history FILE, or - for none)\n", err)

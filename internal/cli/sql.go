@@ -71,7 +71,7 @@ checked as after those before it.`,
 	return cmd
 }
 
-// inFile says which file a mistake is in.
+// inFile adds the file's name to an error.
 func inFile(file string, err error) error {
 	if err == nil || file == "" || file == standard {
 		return err
@@ -99,12 +99,12 @@ func statementText(s Streams, args []string, file string) (string, error) {
 	return string(b), nil
 }
 
-// statement is what --ddl and --print print.
+// statement is the output of --ddl and --print.
 type statement struct {
 	Statement string `json:"statement"`
 }
 
-// printStatements prints canonical text, each with a semicolon.
+// printStatements prints canonical statements, each with a semicolon.
 func printStatements(w io.Writer, as format, all []expression.Statement) error {
 	list := []statement{}
 	for _, s := range all {
@@ -117,7 +117,7 @@ func printStatements(w io.Writer, as format, all []expression.Statement) error {
 	})
 }
 
-// createOf reads an index's definition, which is a CREATE INDEX.
+// createOf parses an index's definition, a CREATE INDEX.
 func createOf(i *v1.IndexInfo) (*expression.CreateIndex, error) {
 	some, err := expression.Parse(i.Definition)
 	if err != nil {
@@ -132,8 +132,8 @@ func createOf(i *v1.IndexInfo) (*expression.CreateIndex, error) {
 	return nil, fmt.Errorf("the definition of %s/%s is not one CREATE INDEX: %s", i.Bucket, i.Name, i.Definition)
 }
 
-// recreate returns the statements that make the same indexes again: those that were created deferred and are built are
-// built, all of a bucket at once.
+// recreate returns the statements that create the same indexes again. Indexes that were created deferred and then
+// built are built, all of a bucket at once.
 func recreate(list []v1.IndexInfo) (all []expression.Statement, err error) {
 	builds := map[index.Keyspace][]string{}
 	var order []index.Keyspace
@@ -161,7 +161,7 @@ func recreate(list []v1.IndexInfo) (all []expression.Statement, err error) {
 	return all, nil
 }
 
-// createStatement is the statement that says the same as a create request; what it cannot say is refused.
+// createStatement converts a create request to a statement; requests that a statement cannot express are rejected.
 func createStatement(r *v1.CreateRequest) (expression.Statement, error) {
 	s := &expression.CreateIndex{Name: r.Name, Keyspace: index.KeyspaceOf(r.Bucket, r.Scope, r.Collection),
 		IsPrimary: r.IsPrimary, IfNotExists: r.IfNotExists, Keys: r.Keys, Where: r.Where, PartitionBy: r.PartitionBy}
@@ -185,7 +185,7 @@ func createStatement(r *v1.CreateRequest) (expression.Statement, error) {
 	return parsed[0], nil
 }
 
-// waitFlags say whether to wait until indexes are ready; they do unless told otherwise.
+// waitFlags set whether to wait until indexes are ready, which is the default.
 type waitFlags struct{ wait, noWait bool }
 
 func (w *waitFlags) add(fl *pflag.FlagSet) {
@@ -195,8 +195,8 @@ func (w *waitFlags) add(fl *pflag.FlagSet) {
 
 func (w *waitFlags) wanted() bool { return w.wait && !w.noWait }
 
-// building lists the indexes among the results that will become ready by themselves: not those that a later statement
-// of the same text has dropped.
+// building returns the indexes of the results that will become ready by themselves, without those that a later
+// statement of the same text has dropped.
 func building(results []v1.StatementResult) (ids []index.ID) {
 	last := map[index.ID]int{}
 	for n, r := range results {
@@ -213,7 +213,7 @@ func building(results []v1.StatementResult) (ids []index.ID) {
 	return ids
 }
 
-// results waits, if that is wanted, as waitResults does.
+// results waits like waitResults, if requested.
 func (w *waitFlags) results(ctx context.Context, s Streams, c *client.Client, results []v1.StatementResult) error {
 	if !w.wanted() {
 		return nil
@@ -221,7 +221,7 @@ func (w *waitFlags) results(ctx context.Context, s Streams, c *client.Client, re
 	return waitResults(ctx, s, c, results)
 }
 
-// waitResults waits until what the statements build is ready, and says so in the results.
+// waitResults waits until the indexes built by the statements are ready, and updates the results.
 func waitResults(ctx context.Context, s Streams, c *client.Client, results []v1.StatementResult) error {
 	ids := building(results)
 	if err := waitReady(ctx, s, c, ids); err != nil {
@@ -235,7 +235,7 @@ func waitResults(ctx context.Context, s Streams, c *client.Client, results []v1.
 	return nil
 }
 
-// printNotices says what of the statements does nothing.
+// printNotices prints the notices of statements.
 func printNotices(w io.Writer, results []v1.StatementResult) {
 	for _, r := range results {
 		for _, notice := range r.Notices {
@@ -253,7 +253,7 @@ func printResults(w io.Writer, output format, results []v1.StatementResult) erro
 	})
 }
 
-// resultWord is what a statement has come to.
+// resultWord returns the outcome of a statement.
 func resultWord(r v1.StatementResult) string {
 	switch {
 	case r.State == index.Dropping && r.Existed:
@@ -266,7 +266,7 @@ func resultWord(r v1.StatementResult) string {
 	return r.State.String()
 }
 
-// waitReady waits with a bar until the indexes are ready.
+// waitReady waits with a progress bar until the indexes are ready.
 func waitReady(ctx context.Context, s Streams, c *client.Client, ids []index.ID) error {
 	if len(ids) == 0 {
 		return nil

@@ -48,14 +48,14 @@ Of each slice at most 4096 entries are looked at. Nothing is kept: each call loo
 	return cmd
 }
 
-// shortValue shows a value of a component in a table.
+// shortValue formats a value of a component for a table.
 func shortValue(v json.RawMessage) string {
 	if len(v) == 0 {
 		return "(long)"
 	}
 	const most = 40
 	var line bytes.Buffer
-	if json.Compact(&line, v) != nil { // it may have come with indentation
+	if json.Compact(&line, v) != nil { // it may be indented
 		return plain(string(v))
 	}
 	if text := []rune(line.String()); len(text) > most {

@@ -114,7 +114,7 @@ func faultCount(f *v1.IndexFaults) string {
 	return fmt.Sprint(f.Expression + f.TooLong)
 }
 
-// faultText tells of documents without an entry.
+// faultText describes documents without an entry.
 func faultText(f *v1.IndexFaults) string {
 	text := fmt.Sprintf("%d by a failing expression, %d by a key that is too long", f.Expression, f.TooLong)
 	if f.Incomplete {
@@ -128,7 +128,7 @@ func faultText(f *v1.IndexFaults) string {
 
 func megabytes(n uint64) float64 { return float64(n) / 1e6 }
 
-// latency is a mean duration for people.
+// latency formats a mean duration for display.
 func latency(nanoseconds uint64) string {
 	if nanoseconds == 0 {
 		return "-"

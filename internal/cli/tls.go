@@ -12,7 +12,7 @@ import (
 	"tidemark/internal/tlsconf"
 )
 
-// tlsFlags are those of every process that listens.
+// tlsFlags are the TLS flags of every process that listens.
 type tlsFlags struct {
 	files    tlsconf.Files
 	insecure bool
@@ -26,8 +26,8 @@ func (f *tlsFlags) add(cmd *cobra.Command) {
 	fl.BoolVar(&f.insecure, "insecure", false, "listen beyond loopback without TLS")
 }
 
-// open reads the files, and reads them again at SIGHUP until ctx ends. Without TLS that signal does nothing: it may be
-// for all processes of a machine.
+// open reads the files, and reloads them at SIGHUP until ctx ends. Without TLS that signal is ignored: it may be sent
+// to all processes of a machine.
 func (f *tlsFlags) open(ctx context.Context, role tlsconf.Role, id string, log hclog.Logger) (*tlsconf.Source, error) {
 	source, err := tlsconf.OpenNode(f.files, role, id, log.Named("tls"))
 	if err != nil {
@@ -44,7 +44,7 @@ func (f *tlsFlags) open(ctx context.Context, role tlsconf.Role, id string, log h
 					log.Info("SIGHUP: without TLS there are no certificates to read again")
 					continue
 				}
-				_ = source.Reload() // the log has it
+				_ = source.Reload() // Reload has logged it
 			case <-ctx.Done():
 				return
 			}

@@ -16,10 +16,10 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// topIndexes bounds the indexes that top shows: those that are not ready first.
+// topIndexes limits the indexes that top shows: those that are not ready first.
 const topIndexes = 20
 
-// look is what top asks the cluster for at one time.
+// look is one sample of the cluster.
 type look struct {
 	at      time.Time
 	status  v1.Status
@@ -27,19 +27,19 @@ type look struct {
 	stats   v1.Stats
 }
 
-// topView is what top shows, with rates over the time since the sample before.
+// topView is the content of top, with rates over the time since the previous sample.
 type topView struct {
 	AtMS     int64              `json:"at_ms"`
 	Status   v1.Status          `json:"status"`
 	Updates  float64            `json:"updates_per_second"` // of the replicated state
 	Promoted map[string]float64 `json:"promotions_per_second"`
-	// Documents are the mutations and deletions of each projector, by its id.
+	// Documents holds the rate of mutations and deletions of each projector, by id.
 	Documents map[index.ProjectorID]float64 `json:"documents_per_second"`
 	Indexes   []v1.IndexInfo                `json:"indexes"` // at most 20, those that are not ready first
 	Hidden    int                           `json:"indexes_hidden"`
-	// Stats are the figures of those indexes and of all indexers.
+	// Stats holds the figures of those indexes and of all indexers.
 	Stats v1.Stats `json:"stats"`
-	// Scans are those of each index that have ended, and Latency how long they took, over the interval.
+	// Scans is the rate of scans that have ended by index, and Latency their mean duration, over the interval.
 	Scans   map[index.ID]float64 `json:"scans_per_second"`
 	Latency map[index.ID]uint64  `json:"scan_latency"` // nanoseconds
 }
@@ -109,20 +109,20 @@ func runTop(ctx context.Context, s Streams, f *serverFlags, every time.Duration,
 	return d.run(ctx, take, every, once)
 }
 
-// topDisplay shows one look after another.
+// topDisplay shows one sample after another.
 type topDisplay struct {
 	streams    Streams
 	output     format
 	last, next look
-	trouble    error         // why the newest look failed
-	keys       <-chan string // nil: nobody types
+	trouble    error         // why the newest sample failed
+	keys       <-chan string // nil: not interactive
 	screen     *topScreen    // nil: no keys
 }
 
 func (d *topDisplay) run(ctx context.Context, take func() (look, error), every time.Duration, once bool) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	looked, looking := make(chan func() error, 1), false // keys count also while nobody answers
+	looked, looking := make(chan func() error, 1), false // keys work while no answer comes
 	for {
 		select {
 		case <-ctx.Done():
@@ -153,7 +153,7 @@ func (d *topDisplay) run(ctx context.Context, take func() (look, error), every t
 	}
 }
 
-// take takes a look, or why there is none, and shows it.
+// take stores a sample, or its error, and shows it.
 func (d *topDisplay) take(n look, err error, once bool) error {
 	switch d.trouble = err; {
 	case err != nil && once:
@@ -167,7 +167,7 @@ func (d *topDisplay) take(n look, err error, once bool) error {
 	return d.show()
 }
 
-// show draws what is known, as it was chosen.
+// show draws the newest sample, as selected by the user.
 func (d *topDisplay) show() error {
 	v := compare(&d.last, &d.next, d.screen)
 	if d.screen == nil {
@@ -188,7 +188,7 @@ func (d *topDisplay) show() error {
 	return err
 }
 
-// topText is a view as a table.
+// topText formats a view as a table.
 func topText(v *topView) (string, error) {
 	var text strings.Builder
 	t := tabwriter.NewWriter(&text, 2, 0, 2, ' ', 0)
@@ -197,7 +197,7 @@ func topText(v *topView) (string, error) {
 	return text.String(), err
 }
 
-// choose takes over the indexes that somebody has chosen, those that are not ready first.
+// choose sets the indexes that match the user's filter, those that are not ready first.
 func (v *topView) choose(all []v1.IndexInfo, chosen *topScreen) map[index.ID]bool {
 	shown := map[index.ID]bool{}
 	for _, ready := range []bool{false, true} {
@@ -210,7 +210,7 @@ func (v *topView) choose(all []v1.IndexInfo, chosen *topScreen) map[index.ID]boo
 	return shown
 }
 
-// compare makes rates of two samples, of what somebody has chosen (nil: all).
+// compare computes rates from two samples, for the user's selection (nil: all).
 func compare(last, next *look, chosen *topScreen) *topView {
 	v := &topView{AtMS: next.at.UnixMilli(), Status: next.status, Promoted: map[string]float64{},
 		Documents: map[index.ProjectorID]float64{}, Indexes: []v1.IndexInfo{}}
@@ -245,7 +245,7 @@ func compare(last, next *look, chosen *topScreen) *topView {
 	return v
 }
 
-// compareScans takes the figures of the indexes that are shown.
+// compareScans computes the scan figures of the indexes that are shown.
 func (v *topView) compareScans(last, next *look, seconds float64, shown map[index.ID]bool) {
 	v.Scans, v.Latency, v.Stats = map[index.ID]float64{}, map[index.ID]uint64{}, next.stats
 	v.Stats.Indexes = []v1.IndexStats{}
@@ -281,7 +281,7 @@ func printTop(w io.Writer, output format, v *topView) error {
 	if isTerminal(w) && !noColor() {
 		text = clearScreen + text
 	}
-	_, err = io.WriteString(w, text+"\n") // at once, so that a terminal does not flicker
+	_, err = io.WriteString(w, text+"\n") // in one write, so that the terminal does not flicker
 	return err
 }
 
@@ -350,7 +350,7 @@ func renderTopIndexes(t io.Writer, v *topView) {
 	}
 }
 
-// indexerHealth is how an indexer does; of one that is not heard, nobody knows.
+// indexerHealth returns an indexer's health; it is unknown for one that is not heard.
 func indexerHealth(i *v1.IndexerStatus) string {
 	if i.State != stateActive {
 		return orWord(i.Health, "-")

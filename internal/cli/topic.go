@@ -80,7 +80,7 @@ client/topic, or by docs/protocol.md.`,
 				Projectors: func(ctx context.Context) ([]string, error) { return projectorURLs(ctx, c) },
 				Handle: func(ctx context.Context, ev *keyversion.Event) error {
 					err := p.handle(ctx, ev)
-					if errors.Is(err, errEnough) { // what is behind the last line is refused on purpose
+					if errors.Is(err, errEnough) { // the rest after the last line is refused on purpose
 						log.SetLevel(hclog.Error)
 					}
 					return err
@@ -121,8 +121,8 @@ client/topic, or by docs/protocol.md.`,
 	return cmd
 }
 
-// subscriberTLS returns what speaks to projectors in both directions: the certificate of these files, or that of the
-// user, or of a running up; nil without TLS.
+// subscriberTLS returns the TLS configuration for both directions of a subscription: with the certificate of these
+// files, or that of the user, or of a running up; nil without TLS.
 func (f *serverFlags) subscriberTLS(own tlsconf.Files, log hclog.Logger) (*tlsconf.Source, error) {
 	files, err := f.subscriberFiles()
 	if err != nil {
@@ -142,7 +142,7 @@ func (f *serverFlags) subscriberTLS(own tlsconf.Files, log hclog.Logger) (*tlsco
 	return source, nil
 }
 
-// atLeast wants one argument or more.
+// atLeast requires one argument or more.
 func atLeast(words string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {
@@ -152,7 +152,7 @@ func atLeast(words string) cobra.PositionalArgs {
 	}
 }
 
-// subscriberFiles are the files of whoever asks; without any, those of a subscriber of the local cluster.
+// subscriberFiles returns the user's certificate files; by default, those of a subscriber of the local cluster.
 func (f *serverFlags) subscriberFiles() (tlsconf.Files, error) {
 	if err := f.who.folder(); err != nil {
 		return tlsconf.Files{}, err
@@ -167,7 +167,7 @@ func (f *serverFlags) subscriberFiles() (tlsconf.Files, error) {
 	return tlsconf.Files(*m.Subscriber), nil
 }
 
-// projectorURLs asks a manager where the projectors are.
+// projectorURLs asks a manager for the projectors' addresses.
 func projectorURLs(ctx context.Context, c *client.Client) (urls []string, err error) {
 	status, err := c.Status(ctx)
 	if err != nil {
@@ -181,15 +181,15 @@ func projectorURLs(ctx context.Context, c *client.Client) (urls []string, err er
 	return urls, nil
 }
 
-// tellUnreached names, once each, the projectors that cannot reach a subscriber at its address, and why. It looks more
-// and more rarely: what they say of themselves may be long.
+// tellUnreached reports, once each, the projectors that cannot reach a subscriber at its address, and why. It polls
+// with growing intervals, because the projectors' state may be large.
 func tellUnreached(ctx context.Context, w io.Writer, address string, projectors func(context.Context) ([]string, error),
 	conf *tls.Config) {
 	told := map[string]bool{}
 	for wait := tellAfter; pause(ctx, wait); wait = min(2*wait, time.Minute) {
 		urls, err := projectors(ctx)
 		if err != nil {
-			continue // the subscription says so
+			continue // the subscription reports it
 		}
 		var views []projectorView
 		for _, url := range urls {
@@ -206,7 +206,7 @@ func tellUnreached(ctx context.Context, w io.Writer, address string, projectors 
 	}
 }
 
-// unreached is why a projector cannot reach an address; empty where it can, or has nothing for it.
+// unreached returns why a projector cannot reach an address; "" if it can, or has nothing to send to it.
 func unreached(v *projectorView, address string) string {
 	if v.State == nil {
 		return ""
@@ -224,14 +224,14 @@ func unreached(v *projectorView, address string) string {
 // errEnough ends a tail that has printed --count lines.
 var errEnough = errors.New("enough")
 
-// topicPrinter prints KeyVersions. It is called with one at a time.
+// topicPrinter prints KeyVersions. Calls must not be concurrent.
 type topicPrinter struct {
 	out   Streams
 	names map[index.ID]string
 	desc  map[index.ID][]bool
-	left  uint64 // 0: no bound
+	left  uint64 // 0: no limit
 	syncs bool
-	ended bool // nothing more is printed, whatever other connections bring until they are closed
+	ended bool // nothing more is printed, whatever arrives before the connections are closed
 }
 
 func newTopicPrinter(ctx context.Context, s Streams, c *client.Client, bucket string) (*topicPrinter, error) {
@@ -248,7 +248,7 @@ func newTopicPrinter(ctx context.Context, s Streams, c *client.Client, bucket st
 	return p, nil
 }
 
-// topicLine is what is printed of an event: keys by index, each a JSON array, or null where the index has no entry.
+// topicLine is the output for an event: keys by index, each a JSON array, or null if the index has no entry.
 type topicLine struct {
 	Kind    string                       `json:"kind"`
 	VBucket uint16                       `json:"vbucket"`
@@ -258,14 +258,14 @@ type topicLine struct {
 	Keys    map[string][]json.RawMessage `json:"keys,omitempty"`
 }
 
-// topicRollback is printed where KV has gone back: what was printed of the vbucket above seqno is void.
+// topicRollback is the output for a rollback of KV: earlier output of the vbucket above seqno is void.
 type topicRollback struct {
 	Kind    string `json:"kind"` // Rollback
 	VBucket uint16 `json:"vbucket"`
 	Seqno   uint64 `json:"seqno"`
 }
 
-// rollback prints a rollback, which is no line of those that are counted.
+// rollback prints a rollback, which does not count toward --count.
 func (p *topicPrinter) rollback(_ context.Context, vbucket uint16, seqno uint64) error {
 	if p.ended {
 		return errEnough
@@ -273,14 +273,14 @@ func (p *topicPrinter) rollback(_ context.Context, vbucket uint16, seqno uint64)
 	return write(p.out.Out, formatJSONL, topicRollback{Kind: "Rollback", VBucket: vbucket, Seqno: seqno})
 }
 
-// keys are an event's keys by the name of the index; nil where it says nothing of any.
+// keys returns an event's keys by index name; nil if it has none.
 func (p *topicPrinter) keys(ev *keyversion.Event) (map[string][]json.RawMessage, error) {
 	if len(ev.Statements) == 0 {
 		return nil, nil //nolint:nilnil // no keys
 	}
 	all := map[string][]json.RawMessage{}
 	for _, st := range ev.Statements {
-		name := cmp.Or(p.names[st.Index], st.Index.String()) // it may have been made after the tail began
+		name := cmp.Or(p.names[st.Index], st.Index.String()) // it may have been created after the tail began
 		keys := all[name]
 		for _, k := range st.Keys {
 			text, err := collate.DecodeComposite(nil, k, p.desc[st.Index])

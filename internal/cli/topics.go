@@ -13,7 +13,7 @@ import (
 	"tidemark/kv/server"
 )
 
-// topics are help texts without a command: tidemark help exit-codes.
+// topics returns help texts without a command, such as tidemark help exit-codes.
 func topics() []*cobra.Command {
 	list := []*cobra.Command{
 		{Use: "exit-codes", Short: "What the exit code of a command means", Long: exitCodeText()},
@@ -50,7 +50,7 @@ window.`)
 	return b.String()
 }
 
-// exitCodes is the table of what exit codes mean.
+// exitCodes lists the meanings of exit codes.
 var exitCodes = []struct {
 	code  int
 	means string
@@ -118,7 +118,7 @@ indexers and managers. The cluster has 0.8 s to answer; when it does not, there 
 
 Put the line into the shell's start file. tidemark completion SHELL --help says more.`
 
-// portsText lists the addresses of roles as their flags have them.
+// portsText lists the addresses of roles from their flags.
 func portsText(roles []*cobra.Command) string {
 	var b strings.Builder
 	b.WriteString("Where roles listen unless their flags say otherwise:\n\n")
@@ -137,7 +137,7 @@ ports for all others (--rest-port says where to begin); it keeps them in its dat
 	return b.String()
 }
 
-// configurationDoc writes docs/configuration.md.
+// configurationDoc generates docs/configuration.md.
 func configurationDoc(roles []*cobra.Command) string {
 	var b strings.Builder
 	b.WriteString(`# Configuration
@@ -193,7 +193,7 @@ command line, where other users of the machine could see it. ` + "`config show`"
 	return b.String()
 }
 
-// documented lists the commands at and below one, and the help topics.
+// documented returns the commands at and below c, and the help topics.
 func documented(c *cobra.Command) (commands, notes []*cobra.Command) {
 	switch {
 	case c.Hidden || c.Name() == "help" || c.Name() == "completion":
@@ -210,7 +210,7 @@ func documented(c *cobra.Command) (commands, notes []*cobra.Command) {
 	return commands, notes
 }
 
-// cliDoc writes docs/cli.md: every command with its flags and examples, then the topics.
+// cliDoc generates docs/cli.md: every command with its flags and examples, then the topics.
 func cliDoc(root *cobra.Command) string {
 	var b strings.Builder
 	b.WriteString(`# Command line
@@ -263,7 +263,7 @@ func cliCommand(b *strings.Builder, c *cobra.Command) {
 	}
 }
 
-// newDocs prints the pages of docs/ that are made from the commands.
+// newDocs returns the command that prints the generated pages of docs/.
 func newDocs(s Streams) *cobra.Command {
 	cli := &cobra.Command{Use: "cli", Short: "Print docs/cli.md", Args: noArgs,
 		Example: "  tidemark docs cli > docs/cli.md",

@@ -24,20 +24,20 @@ Esc          show all again
 up, down     scroll (k, j); Page Up, Page Down a page
 ?            these keys, and back`
 
-// topOrders are the orders of indexes, as s goes through them.
+// topOrders lists the orders of indexes, in the sequence of the key s.
 var topOrders = []string{"state", "name", "entries", "scans", "latency"}
 
-// topScreen is what somebody at a terminal has chosen.
+// topScreen is the user's selection on a terminal.
 type topScreen struct {
-	order  int // of topOrders
+	order  int // index into topOrders
 	filter string
 	typing bool // the filter
 	help   bool
-	top    int // the first line that is shown
-	page   int // lines that fit
+	top    int // the first visible line
+	page   int // number of visible lines
 }
 
-// key takes a key as a terminal sends it, and reports whether it ends top.
+// key handles a key as sent by a terminal, and reports whether it ends top.
 func (x *topScreen) key(k string) (quit bool) {
 	if x.typing && k != "\x03" {
 		x.letter(k)
@@ -66,7 +66,7 @@ func (x *topScreen) key(k string) (quit bool) {
 	return false
 }
 
-// letter takes a key of the filter while it is typed.
+// letter handles a key while the filter is being typed.
 func (x *topScreen) letter(k string) {
 	switch {
 	case k == "\r", k == "\n":
@@ -81,12 +81,12 @@ func (x *topScreen) letter(k string) {
 	}
 }
 
-// has reports whether an index is to be shown.
+// has reports whether an index matches the filter.
 func (x *topScreen) has(i *v1.IndexInfo) bool {
 	return x == nil || strings.Contains(strings.ToLower(i.Bucket+"/"+i.Name), strings.ToLower(x.filter))
 }
 
-// sort puts the indexes of a view, which come by state, into the order that was chosen: the most first.
+// sort sorts the indexes of a view, which are ordered by state, in the selected order: the largest first.
 func (x *topScreen) sort(v *topView) {
 	if x == nil {
 		return
@@ -110,7 +110,7 @@ func (x *topScreen) sort(v *topView) {
 	})
 }
 
-// frame returns what of a text fits on a terminal, with a line below that says the keys. No line wraps.
+// frame returns the part of a text that fits on a terminal, with a line of keys at the bottom. No line wraps.
 func (x *topScreen) frame(text string, width, height int) string {
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	x.page = max(1, height-1)
@@ -125,7 +125,7 @@ func (x *topScreen) frame(text string, width, height int) string {
 	return b.String()
 }
 
-// below is the last line.
+// below returns the last line.
 func (x *topScreen) below(lines int) string {
 	if x.typing {
 		return "/" + x.filter
@@ -140,8 +140,8 @@ func (x *topScreen) below(lines int) string {
 	return text
 }
 
-// lastLine is where talk goes while the screen is drawn: over its last line, until it is drawn again. The terminal is
-// raw, so that a line end would not go back to the edge.
+// lastLine is where messages go while the screen is drawn: over its last line, until it is drawn again. The terminal
+// is in raw mode, in which a line feed would not return to the left edge.
 type lastLine struct{ screen io.Writer }
 
 func (l lastLine) Write(talk []byte) (int, error) {
@@ -151,7 +151,7 @@ func (l lastLine) Write(talk []byte) (int, error) {
 	return len(talk), err
 }
 
-// clip cuts a line at the edge of a terminal.
+// clip cuts a line at the width of a terminal.
 func clip(line string, width int) string {
 	if utf8.RuneCountInString(line) <= width {
 		return line
@@ -159,7 +159,7 @@ func clip(line string, width int) string {
 	return string([]rune(line)[:width])
 }
 
-// splitKeys takes apart what a terminal has sent at once.
+// splitKeys splits what a terminal has sent at once into keys.
 func splitKeys(text string) (keys []string) {
 	for len(text) > 0 {
 		n := 1
@@ -175,8 +175,8 @@ func splitKeys(text string) (keys []string) {
 	return keys
 }
 
-// keyboard gives the keys of a terminal one by one, until back is called; nil where nobody sits at one. In a shell the
-// keys are the shell's.
+// keyboard returns the keys of a terminal one by one, until back is called; nil if there is no terminal. In a shell
+// the keys belong to the shell.
 func keyboard(ctx context.Context, s Streams) (keys <-chan string, back func()) {
 	in, isFile := s.In.(*os.File)
 	if !isFile || !isTerminal(s.In) || !isTerminal(s.Out) || noScreen() || ctx.Value(sessionKey{}) != nil {
@@ -187,14 +187,14 @@ func keyboard(ctx context.Context, s Streams) (keys <-chan string, back func()) 
 		return nil, func() {}
 	}
 	typed := make(chan string)
-	go readKeys(ctx, in, typed) // it waits for a key when top ends, and the process ends with it
+	go readKeys(ctx, in, typed) // it may be reading when top ends, and the process ends with it
 	return typed, func() {
 		_ = term.Restore(int(in.Fd()), before)
 		_, _ = io.WriteString(s.Out, "\n")
 	}
 }
 
-// readKeys hands over the keys of a terminal, as long as ctx.
+// readKeys sends the keys of a terminal to typed until ctx ends.
 func readKeys(ctx context.Context, in io.Reader, typed chan<- string) {
 	piece := make([]byte, 64)
 	for {
@@ -213,10 +213,10 @@ func readKeys(ctx context.Context, in io.Reader, typed chan<- string) {
 	}
 }
 
-// noScreen is a terminal on which nothing can be drawn in place.
+// noScreen reports whether the terminal cannot draw in place.
 func noScreen() bool { return os.Getenv("TERM") == "dumb" }
 
-// sizeOf is that of the terminal, or what most have.
+// sizeOf returns the size of the terminal, or a usual one.
 func sizeOf(out any) (width, height int) {
 	if f, ok := out.(*os.File); ok {
 		if w, h, err := term.GetSize(int(f.Fd())); err == nil && w > 0 && h > 1 {

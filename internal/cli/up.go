@@ -80,12 +80,12 @@ The same command on the same --data folder resumes with everything that was ther
 	return cmd
 }
 
-// prepare checks what the flags say, and finds the program and the data folder.
+// prepare checks the flags, and finds the program and the data folder.
 func (f *upFlags) prepare(s Streams) (err error) {
 	if _, err := server.ParseMoods(f.cfg.Nasty); err != nil {
 		return usage("--nasty: %v", err)
 	}
-	if _, err := f.logs.logger(s, "up"); err != nil { // that of its children
+	if _, err := f.logs.logger(s, "up"); err != nil { // only checked: it is for the children
 		return err
 	}
 	f.cfg.MemoryQuota = int64(f.quota)
@@ -160,12 +160,12 @@ func (f *upFlags) run(ctx context.Context, s Streams) error {
 	return err
 }
 
-// process is one line of what up prints.
+// process is one line of the output of up.
 type process struct {
 	Role      string            `json:"role"`
 	ID        string            `json:"id"`
 	PID       int               `json:"pid"`
-	Addresses map[string]string `json:"addresses"` // by what listens there
+	Addresses map[string]string `json:"addresses"` // by name of the interface
 	order     []string
 }
 
@@ -176,7 +176,7 @@ func (p *process) add(name, address string) {
 	p.Addresses[name], p.order = address, append(p.order, name)
 }
 
-// processes lists what runs, without the credentials that the manifest holds.
+// processes returns the running processes, without the credentials of the manifest.
 func processes(m *localcluster.Manifest) (all []process) {
 	add := func(role, id string, pid int, pairs ...string) {
 		p := process{Role: role, ID: id, PID: pid}
@@ -218,7 +218,7 @@ func printCluster(s Streams, as format, m *localcluster.Manifest) error {
 	})
 }
 
-// runSample loads the documents once, creates the indexes that are missing, waits for all and shows a scan of each.
+// runSample loads the documents once, creates the missing indexes, waits for all and shows a scan of each.
 func (f *upFlags) runSample(ctx context.Context, s Streams, cluster *localcluster.Cluster,
 	m *localcluster.Manifest) error {
 	if !m.SampleLoaded {
@@ -249,7 +249,7 @@ func (f *upFlags) runSample(ctx context.Context, s Streams, cluster *localcluste
 	return showScans(ctx, s, f.output, c, ids)
 }
 
-// createOnce runs a CREATE INDEX unless an index of that name exists.
+// createOnce executes a CREATE INDEX unless an index of that name exists.
 func createOnce(ctx context.Context, s Streams, c *client.Client, bucket, statement string) (index.ID, error) {
 	name := sample.IndexName(statement)
 	if info, err := c.Index(ctx, client.Ref(bucket, name)); err == nil && info.State != index.Dropping {

@@ -14,7 +14,7 @@ import (
 	"tidemark/statecontext"
 )
 
-// asClient runs f with a client of the cluster that the flags name.
+// asClient calls do with a client of the cluster selected by the flags.
 func asClient(cmd *cobra.Command, f *serverFlags, do func(ctx context.Context, c *client.Client) error) error {
 	return f.do(cmd.Context(), do)
 }
@@ -32,7 +32,7 @@ without credentials are refused. Passwords come from a file, standard input or t
 	return cmd
 }
 
-// userPut is add and passwd.
+// userPut returns the commands add and passwd.
 func userPut(s Streams, f *serverFlags, verb string) *cobra.Command {
 	var req v1.UserRequest
 	var file string

@@ -20,10 +20,10 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// verifyTimeout is how long a verification may take that has no --timeout: as long as a manager lets it.
+// verifyTimeout is the timeout of a verification without --timeout: the managers' limit.
 const verifyTimeout = 24 * time.Hour
 
-// errDiffers makes a verification that has found something fail.
+// errDiffers is the error of a verification that has found differences.
 var errDiffers = errors.New("the index differs from the KV data")
 
 func indexVerify(s Streams, f *serverFlags) *cobra.Command {
@@ -61,15 +61,15 @@ reads all documents of the bucket from KV, once for each indexer that holds the 
 	return cmd
 }
 
-// differences prints what a verification finds, as it comes or in a table.
+// differences prints the results of a verification, as they arrive or in a table.
 type differences struct {
 	out    io.Writer
 	output format
 	table  *tabwriter.Writer
-	headed bool // the table has its first line
+	headed bool // the table's header was printed
 }
 
-// difference prints one, nil for none.
+// difference prints one difference; nil prints nothing.
 func (p *differences) difference(d *v1.Difference) error {
 	switch {
 	case d == nil:
@@ -92,7 +92,7 @@ func runVerify(ctx context.Context, s Streams, c *client.Client, r string, req v
 	end, err := c.Verify(ctx, r, req, func(l v1.VerifyLine) error {
 		if l.Progress != nil {
 			percent[l.Progress.Indexer] = l.Progress.Percent
-			b.set(slices.Min(slices.Collect(maps.Values(percent)))) // as far as the slowest one that has spoken
+			b.set(slices.Min(slices.Collect(maps.Values(percent)))) // the slowest of the indexers that have reported
 			return nil
 		}
 		return show.difference(l.Difference)
@@ -104,7 +104,7 @@ func runVerify(ctx context.Context, s Streams, c *client.Client, r string, req v
 	var p *rpc.Problem
 	switch {
 	case errors.As(err, &p) && p.Code == errcode.BadRequest:
-		return usageError{err} // 1 is for differences
+		return usageError{err} // exit code 1 is for differences
 	case err != nil:
 		return err
 	}
@@ -127,7 +127,7 @@ func runVerify(ctx context.Context, s Streams, c *client.Client, r string, req v
 	return nil
 }
 
-// keyList writes keys behind each other.
+// keyList formats a list of keys.
 func keyList(keys []json.RawMessage) string {
 	var b strings.Builder
 	for i, k := range keys {

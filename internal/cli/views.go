@@ -16,7 +16,7 @@ import (
 	"tidemark/stability"
 )
 
-// maxVectorPage is the most vbuckets that one answer has.
+// maxVectorPage is the largest number of vbuckets in one answer.
 const maxVectorPage = 4096
 
 func clusterTimestamps(s Streams, f *serverFlags) *cobra.Command {
@@ -104,7 +104,7 @@ A change is in force at once and stays over restarts, a change of leaders, and a
 		}}
 }
 
-// partOf says what part an indexer has in the next stability timestamp.
+// partOf describes an indexer's part in the next stability timestamp.
 func partOf(holds bool, ignored string) string {
 	switch {
 	case holds:
@@ -156,14 +156,14 @@ type namedVector struct {
 	*v1.VectorInfo
 }
 
-// namedVectors are the vectors that are there.
+// namedVectors returns the vectors that are present.
 func namedVectors(t *v1.Timestamps) []namedVector {
 	all := []namedVector{{"stability", &t.Stability}, {"mutation", &t.Mutation}, {"current", t.Current},
 		{"backfill", t.Backfill}, {"restart", t.Restart}}
 	return slices.DeleteFunc(all, func(v namedVector) bool { return v.VectorInfo == nil })
 }
 
-// tableVectors shows each vbucket's place in each vector.
+// tableVectors prints each vbucket's position in each vector.
 func tableVectors(w *tabwriter.Writer, t *v1.Timestamps, all []namedVector) {
 	fmt.Fprint(w, "\nVBUCKET")
 	for _, v := range all {
@@ -205,7 +205,7 @@ func clusterStreams(s Streams, f *serverFlags) *cobra.Command {
 	return cmd
 }
 
-// tableStreams lists what is not as it should be, or all.
+// tableStreams prints the streams that are not running, or all.
 func tableStreams(w *tabwriter.Writer, list []v1.StreamInfo, all bool) {
 	head := false
 	for _, e := range list {

@@ -20,10 +20,10 @@ import (
 	"tidemark/statecontext"
 )
 
-// watchForever is --timeout of watch when none is given.
+// watchForever is the default of --timeout for watch.
 const watchForever = time.Duration(math.MaxInt64)
 
-// watchFlags say what is watched.
+// watchFlags select what is watched.
 type watchFlags struct {
 	serverFlags
 	kinds []string
@@ -31,7 +31,7 @@ type watchFlags struct {
 	count uint64
 }
 
-// run watches as long as ctx.
+// run watches until ctx ends.
 func (f *watchFlags) run(ctx context.Context, s Streams) error {
 	if err := noCSV(f.output); err != nil {
 		return err
@@ -51,8 +51,8 @@ func (f *watchFlags) run(ctx context.Context, s Streams) error {
 			fmt.Fprintln(s.Err, "tidemark:", err, "- connecting again")
 		}
 	}
-	// It counts where --timeout ends before a stream has begun: managers, which can be reached, let one from such a
-	// position begin late.
+	// It matters if --timeout ends before a stream has begun: managers delay a stream from a future position although
+	// they can be reached.
 	future := tellFuture(limited, s.Err, c, f.since)
 	seen := uint64(0)
 	for e, err := range c.Watch(limited, f.since, f.kinds...) {
@@ -60,7 +60,7 @@ func (f *watchFlags) run(ctx context.Context, s Streams) error {
 		case err == nil:
 		case errors.Is(err, client.ErrUnavailable) && ctx.Err() == nil && !future:
 			return err
-		case limited.Err() != nil: // as it was asked to
+		case limited.Err() != nil: // --timeout is over
 			return nil
 		default:
 			return err
@@ -100,10 +100,10 @@ times a second, and sessions of the console are shown when --kinds names them, o
 	return cmd
 }
 
-// tellFuture says of a cas that has not come yet that it has not, and reports whether it is one. Where no manager knows
-// the newest one at once nothing is said.
+// tellFuture reports that a cas is in the future, and returns whether it is. If no manager returns the newest cas at
+// once, it reports nothing.
 func tellFuture(ctx context.Context, w io.Writer, c *client.Client, since string) bool {
-	cas, err := strconv.ParseUint(since, 10, 64) // an id is one that there was
+	cas, err := strconv.ParseUint(since, 10, 64) // the id of an event is not in the future
 	if err != nil {
 		return false
 	}
@@ -126,7 +126,7 @@ func kindList() string {
 	return strings.Join(names, ", ")
 }
 
-// watchLine is an event as --output json and jsonl show it, one line each.
+// watchLine is an event in the output formats json and jsonl, one line each.
 type watchLine struct {
 	ID       string         `json:"id"`
 	CAS      uint64         `json:"cas"`
@@ -161,7 +161,7 @@ func clockOf(ms int64) string {
 	return time.UnixMilli(ms).Format("15:04:05")
 }
 
-// countsOf says what a snapshot holds.
+// countsOf describes the contents of a snapshot.
 func countsOf(s *v1.WatchState) string {
 	var parts []string
 	count := func(n int, have bool, one, many string) {
@@ -186,7 +186,7 @@ func countsOf(s *v1.WatchState) string {
 	return strings.Join(parts, ", ")
 }
 
-// changeLine says in words what one change is.
+// changeLine describes a change.
 func changeLine(c *v1.Change) string {
 	what := string(c.Kind) + " " + c.Name
 	switch c.Kind {
@@ -242,7 +242,7 @@ func bucketChange(c *v1.Change) string {
 	return line
 }
 
-// differenceChange says that a copy differs from the KV data, or does not any more.
+// differenceChange describes a new, changed or ended difference of a copy from the KV data.
 func differenceChange(c *v1.Change) string {
 	d := c.Difference
 	what := fmt.Sprintf("copy of %s/%s (slice %d, replica %d, indexer %s)",
@@ -257,7 +257,7 @@ func differenceChange(c *v1.Change) string {
 	return fmt.Sprintf("%s differs from KV in %s (%s)", what, counted(int(d.Documents), "document", "documents"), d.Kind)
 }
 
-// rebalanceChange says what became of a rebalance or of one of its steps; empty for neither.
+// rebalanceChange describes a change of a rebalance or of one of its steps; "" for other changes.
 func rebalanceChange(c *v1.Change) string {
 	switch {
 	case c.RebalanceStep != nil:
@@ -270,7 +270,8 @@ func rebalanceChange(c *v1.Change) string {
 	return ""
 }
 
-// componentChange says what became of a manager, projector or indexer, or of what this version does not know.
+// componentChange describes a change of a manager, projector or indexer, or of a kind that this version does not
+// know.
 func componentChange(c *v1.Change, what string) string {
 	switch {
 	case c.Removed:
