@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// TestEveryListIsLs: what lists has the name that hands know.
+// TestEveryListIsLs checks that every list command has the alias ls.
 func TestEveryListIsLs(t *testing.T) {
 	lists := 0
 	everyCommand(func(c *cobra.Command) {

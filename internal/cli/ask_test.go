@@ -10,8 +10,8 @@ import (
 	"tidemark/errcode"
 )
 
-// TestInterrupted: what a signal has ended says so, with what there is to say of it; what failed by itself, or was
-// not in time, says that.
+// TestInterrupted checks that the error of a command ended by a signal reports that, with the rest of its text, and
+// that other errors and timeouts are unchanged.
 func TestInterrupted(t *testing.T) {
 	ctx, end := context.WithCancelCause(t.Context())
 	late := fmt.Errorf("%w: %w while waiting for drop w/i; m was asked", client.ErrUnavailable, context.Canceled)

@@ -20,14 +20,14 @@ import (
 	"tidemark/internal/testing/ports"
 )
 
-// fake answers as a manager does; it remembers the body of the last request that writes. A command that waits asks on
-// several connections at once, and the last of its requests may still be on the way when it returns.
+// fake answers like a manager; it keeps the body of the last writing request. A command that waits uses several
+// connections at once, and its last request may still be in flight when it returns.
 type fake struct {
 	mu    sync.Mutex
 	wrote string
 }
 
-// sent waits for every request that s still answers and gives the last body that was written.
+// sent waits for every request that s is still answering, and returns the last body that was written.
 func (f *fake) sent(s *httptest.Server) string {
 	s.Close()
 	f.mu.Lock()
@@ -35,8 +35,8 @@ func (f *fake) sent(s *httptest.Server) string {
 	return f.wrote
 }
 
-// allOfIt ends the arguments of commands that use all of their --timeout: they run beside each other, and get an answer
-// before it is over also where the machine is busy.
+// allOfIt ends the arguments of commands that use all of their --timeout: they run in parallel, and get an answer
+// before it is over even on a busy machine.
 const allOfIt = "|--timeout|5s"
 
 const (
@@ -72,7 +72,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case strings.Contains(path+body, "bad"):
 		refuse(400, "SYNTAX_ERROR")
 	case strings.Contains(path, "cut:scan"):
-		fmt.Fprintf(w, "%s\n%s\n", `{"key":["x",1],"id":"d1"}`, `{"place":""}`) // nobody can go on behind it
+		fmt.Fprintf(w, "%s\n%s\n", `{"key":["x",1],"id":"d1"}`, `{"place":""}`) // an empty place: it cannot be continued
 	case strings.HasSuffix(path, ":scan"):
 		fmt.Fprintf(w, "%s\n%s\n%s\n", `{"key":["x",1],"id":"d1"}`, `{"key":["y",null],"id":"d2"}`, end)
 	case strings.HasSuffix(path, ":count"):
@@ -101,7 +101,7 @@ func run(t testing.TB, in string, args ...string) (code int, out, talk string) {
 	return code, o.String(), e.String()
 }
 
-// TestCommands: exit code, data on standard output, talk on standard error.
+// TestCommands checks exit codes, data on standard output, and messages on standard error.
 func TestCommands(t *testing.T) {
 	gone := ports.Addr(t)
 	dir := t.TempDir()
@@ -245,7 +245,7 @@ func TestCommands(t *testing.T) {
 		{args: "config|show|manager|--log-level|debug", out: "log-level                    debug           flag"},
 		{args: "config|show|projector|--output|jsonl", out: `{"key":"id","value":"p1","origin":"default","env":"TIDEMARK_ID"`},
 		{args: "config|show|nothing", code: errcode.ExitUsage, talk: "no command"},
-		{args: "cluster|leave", code: errcode.ExitUsage, talk: "needs --server"}, // the server of the environment is not told to go
+		{args: "cluster|leave", code: errcode.ExitUsage, talk: "needs --server"}, // not that of the environment
 		{args: "help|exit-codes", out: "6  not in time"},
 		{args: "help|ports", out: "127.0.0.1:9541"},
 		{args: "help|topics", out: "exit-codes"},
@@ -275,7 +275,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// TestWhereAValueComesFrom: the command line wins over the environment, that over the file, that over the default.
+// TestWhereAValueComesFrom checks the precedence: command line, environment, file, default.
 func TestWhereAValueComesFrom(t *testing.T) {
 	f := &fake{}
 	s := httptest.NewServer(f)
@@ -302,7 +302,7 @@ func TestWhereAValueComesFrom(t *testing.T) {
 	}
 }
 
-// everyCommand calls do for each command of the tree, without cobra's own.
+// everyCommand calls do for each command of the tree, except cobra's own.
 func everyCommand(do func(c *cobra.Command)) {
 	var walk func(c *cobra.Command)
 	walk = func(c *cobra.Command) {
@@ -314,7 +314,7 @@ func everyCommand(do func(c *cobra.Command)) {
 	walk(newRoot(Streams{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard}))
 }
 
-// TestEveryCommandHelps: a line on what it does, and examples that name only commands and flags that there are.
+// TestEveryCommandHelps checks that each command has a summary, and examples with existing commands and flags only.
 func TestEveryCommandHelps(t *testing.T) {
 	root := newRoot(Streams{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard})
 	everyCommand(func(c *cobra.Command) {
@@ -332,7 +332,7 @@ func TestEveryCommandHelps(t *testing.T) {
 	})
 }
 
-// checkExample finds the command of an example line and looks each of its flags up.
+// checkExample finds the command of an example line and looks up each of its flags.
 func checkExample(t *testing.T, root, of *cobra.Command, line string) {
 	t.Helper()
 	rest, ok := strings.CutPrefix(line, "tidemark ")
@@ -362,7 +362,7 @@ func checkExample(t *testing.T, root, of *cobra.Command, line string) {
 	}
 }
 
-// TestEveryCommandThatPrintsDataTakesOutput: all but those that run a role, and groups.
+// TestEveryCommandThatPrintsDataTakesOutput checks for --output in all commands but roles and groups.
 func TestEveryCommandThatPrintsDataTakesOutput(t *testing.T) {
 	for _, c := range []string{"version", "index list", "index describe", "index create", "index build", "index drop",
 		"index scan", "index count", "sql",
@@ -376,7 +376,7 @@ func TestEveryCommandThatPrintsDataTakesOutput(t *testing.T) {
 
 var update = flag.Bool("update", false, "write the pages that are made from the commands")
 
-// TestGeneratedDocs: the pages are what the commands say now.
+// TestGeneratedDocs checks that the generated pages match the commands.
 func TestGeneratedDocs(t *testing.T) {
 	for _, page := range []string{"cli", "configuration"} {
 		code, out, talk := run(t, "", "docs", page)

@@ -6,8 +6,8 @@ import (
 	"tidemark/statecontext"
 )
 
-// TestRestorePlanIsSaid: each index is in one line with what is done with it, the kinds in one order, and of those that
-// are not named it is said how many there are.
+// TestRestorePlanIsSaid checks that each action has one line with its indexes, in a fixed order, and the number of
+// those left out.
 func TestRestorePlanIsSaid(t *testing.T) {
 	p := statecontext.RestorePlan{Kept: 1, Differing: 2, Rebuilt: 1, Waiting: 1, Dropped: 3, Splits: 1,
 		Named: []statecontext.PlannedIndex{

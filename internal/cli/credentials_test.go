@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestASecretIsAskedForOnce: what standard input says of who somebody is holds for all looks of a command, as of top
-// and --watch; a file is read at each of them.
+// TestASecretIsAskedForOnce checks that a secret from standard input is used for all calls of a command, as in top
+// and --watch, and that a file is read for each of them.
 func TestASecretIsAskedForOnce(t *testing.T) {
 	for name, who := range map[string]*credentialFlags{"a token": {tokenFile: "-"},
 		"a password": {user: "ann", passwordFile: "-"}} {

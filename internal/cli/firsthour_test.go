@@ -12,7 +12,8 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// TestFirstHour: the page explains each check of the doctor and no other, its commands are there, and its codes too.
+// TestFirstHour checks that the page explains exactly the checks of the doctor, and that its commands and codes
+// exist.
 func TestFirstHour(t *testing.T) {
 	b, err := os.ReadFile("../../docs/first-hour.md")
 	if err != nil {

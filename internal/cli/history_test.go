@@ -10,7 +10,8 @@ import (
 	"tidemark/errcode"
 )
 
-// TestHistoryOfOneBucket: what is of all buckets says so where one was asked for, and so does what was left out.
+// TestHistoryOfOneBucket checks that, for one bucket, figures of all buckets are marked, and that omissions are
+// reported.
 func TestHistoryOfOneBucket(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -8,8 +8,8 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// An index that is being split is one line of the table, with how far that is; JSON has both. What is built in the
-// place of an index that is not listed stands alone.
+// TestListOfASplitIndex checks that an index that is being split is one line of the table, with the progress of the
+// split, and that JSON has both indexes. A successor whose index is not listed has a line of its own.
 func TestListOfASplitIndex(t *testing.T) {
 	list := v1.IndexList{Indexes: []v1.IndexInfo{
 		{ID: 3, Bucket: "world", Name: "by_name", State: index.Maintenance, Progress: 100,

@@ -10,7 +10,7 @@ import (
 	"tidemark/projector"
 )
 
-// TestTargets: --kv and the flags beside it say one thing, or are refused.
+// TestTargets checks that contradictions between --kv and related flags are rejected.
 func TestTargets(t *testing.T) {
 	for _, tt := range []struct {
 		name, kv, bucket, network string
@@ -58,7 +58,7 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// TestProjectorsNode: a projector has one node.
+// TestProjectorsNode checks that a projector accepts only one node.
 func TestProjectorsNode(t *testing.T) {
 	for _, tt := range []struct {
 		kv              string

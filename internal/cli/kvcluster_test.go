@@ -6,7 +6,8 @@ import (
 	"tidemark/kv"
 )
 
-// A command waits for what it has begun, and for nothing that somebody else begins; what is under way the leader says.
+// TestRebalanceIsOver checks that a command waits for the operation that it has begun, and not for one begun by
+// another user; the leader determines what is running.
 func TestRebalanceIsOver(t *testing.T) {
 	t.Parallel()
 	lead := kv.ClusterStatus{Leader: "kv1", Nodes: []kv.NodeStatus{{ID: "kv1", State: "ready"}}}

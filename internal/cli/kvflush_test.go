@@ -14,7 +14,7 @@ import (
 	"tidemark/kv/kvclient"
 )
 
-// TestFlush: nothing is deleted without a yes, and everything with it.
+// TestFlush checks that nothing is deleted without --yes, and everything with it.
 func TestFlush(t *testing.T) {
 	node, err := kv.Open(kv.Config{NodeID: "kv1", Dir: t.TempDir(), Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", User: "u",
 		Password: "secret",

@@ -18,7 +18,7 @@ import (
 	"tidemark/internal/testing/ports"
 )
 
-// listening is what the flags of an indexer come to.
+// listening returns the configuration from the flags of an indexer.
 func listening(t *testing.T, dir string, args ...string) (*indexer.Config, *listenFlags, error) {
 	t.Helper()
 	cfg, f, cmd := &indexer.Config{Dir: dir}, &listenFlags{}, &cobra.Command{}
@@ -32,7 +32,8 @@ func listening(t *testing.T, dir string, args ...string) (*indexer.Config, *list
 	return cfg, f, f.place(cmd, cfg)
 }
 
-// TestIndexerListens: --listen puts all ports on one host, which the data folder keeps once they are taken.
+// TestIndexerListens checks that --listen puts all ports on one host, and that the data folder stores them once they
+// are taken.
 func TestIndexerListens(t *testing.T) {
 	dir := t.TempDir()
 	cfg, f, err := listening(t, dir, "--listen", "127.0.0.1")
@@ -48,7 +49,7 @@ func TestIndexerListens(t *testing.T) {
 	if kept, err := keptPorts(dir); cfg.Name != cfg.Admin || kept != 0 || err != nil {
 		t.Errorf("it is called %q, and keeps %d, %v", cfg.Name, kept, err)
 	}
-	f.first++ // as others may have the ones before by now
+	f.first++ // as if another process had taken the earlier ones
 	if err := f.keep(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +83,7 @@ func TestIndexerListens(t *testing.T) {
 	}
 }
 
-// TestFreePortsInARow: five ports in a row that nobody listens on.
+// TestFreePortsInARow checks that it finds five consecutive ports on which no process listens.
 func TestFreePortsInARow(t *testing.T) {
 	from := ports.Range(t)
 	l, err := net.Listen("tcp", joinPort("127.0.0.1", from+2))
@@ -93,15 +94,15 @@ func TestFreePortsInARow(t *testing.T) {
 	if first, err := freePorts("127.0.0.1", from); err != nil || first <= from || (first-from)%indexerPorts != 0 {
 		t.Errorf("%d, after %d: %v", first, from, err)
 	}
-	for _, host := range []string{"192.0.2.1", "a b"} { // no port of these mends it
+	for _, host := range []string{"192.0.2.1", "a b"} { // no port of these would work
 		if _, err := freePorts(host, from); err == nil || !strings.HasPrefix(err.Error(), "--listen "+host+": listen tcp") {
 			t.Errorf("a host that is not this one: %v", err)
 		}
 	}
 }
 
-// TestPortsAreKept: a start notes the ports that were found once it has taken them, and where somebody else had them
-// first it says what to do.
+// TestPortsAreKept checks that a start stores the ports that were found once it has taken them, and gives advice if
+// another process took them first.
 func TestPortsAreKept(t *testing.T) {
 	first := ports.Range(t)
 	start := func(dir string) (*indexer.Config, error) {
@@ -138,7 +139,7 @@ func TestPortsAreKept(t *testing.T) {
 	}
 }
 
-// TestHostsHaveNoPort: what others are told is a host, with the port that is listened on.
+// TestHostsHaveNoPort checks that --advertise is a host, to which the port of the listener is added.
 func TestHostsHaveNoPort(t *testing.T) {
 	for given, want := range map[string]string{"a.example": "a.example", "10.0.0.7": "10.0.0.7", "::1": "::1",
 		"[2001:db8::1]": "2001:db8::1", "fe80::1%eth0": "fe80::1%eth0", "": "",

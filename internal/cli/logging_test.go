@@ -11,8 +11,8 @@ import (
 	"tidemark/internal/rpc"
 )
 
-// TestLoggingOfOneOfSeveral: where nodes of several roles have a name, as those of `tidemark node` do, the error says
-// which roles, and the flag. Other refusals are passed on.
+// TestLoggingOfOneOfSeveral checks that, if nodes of several roles have a name, as those of `tidemark node` do, the
+// error lists the roles and the flag. Other errors are unchanged.
 func TestLoggingOfOneOfSeveral(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

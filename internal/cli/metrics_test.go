@@ -14,7 +14,8 @@ import (
 	"tidemark/internal/testing/testcluster"
 )
 
-// checkMetrics: what each role shows is named as Prometheus' own check wants it, and docs/metrics.md names all of ours.
+// checkMetrics checks that the metrics of each role pass Prometheus' own check, and that docs/metrics.md lists all of
+// tidemark's own.
 func checkMetrics(t *testing.T, cluster *testcluster.Cluster) {
 	docs, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {
@@ -52,7 +53,7 @@ func checkMetrics(t *testing.T, cluster *testcluster.Cluster) {
 	}
 }
 
-// typed finds metrics of ours: those of hashicorp/raft and of the Go runtime are listed in part.
+// typed matches tidemark's metrics: those of hashicorp/raft and of the Go runtime are listed only in part.
 var typed = regexp.MustCompile(`(?m)^# TYPE (tidemark_\S+)`)
 
 func fetch(ctx context.Context, t *testing.T, url string) []byte {

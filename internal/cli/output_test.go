@@ -12,8 +12,8 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// TestFormats: one thing in each form; strings that look like numbers stay strings, numbers of any size are exact, and
-// the order of names is that of JSON.
+// TestFormats checks each format: strings that look like numbers stay strings, numbers of any size are exact, and
+// names have the order of the JSON.
 func TestFormats(t *testing.T) {
 	v := struct {
 		ID    string   `json:"id"`
@@ -60,7 +60,8 @@ none: null
 	}
 }
 
-// TestWhoIsAway: cluster status says for how long an indexer is offline, and when what it has is made anew elsewhere.
+// TestWhoIsAway checks that cluster status shows for how long an indexer is offline, and when its copies are made
+// anew elsewhere.
 func TestWhoIsAway(t *testing.T) {
 	in, now := int64(700_400), int64(0)
 	away := v1.IndexerStatus{ID: "i1", UUID: "u1", Admin: "http://i1", Role: "lost", State: "offline", OfflineSinceMS: 7,
@@ -86,7 +87,7 @@ func TestWhoIsAway(t *testing.T) {
 	}
 }
 
-// TestHabits: what people type without looking it up.
+// TestHabits checks common forms of input that users type without looking them up.
 func TestHabits(t *testing.T) {
 	for _, tc := range []struct {
 		args []string
@@ -105,8 +106,8 @@ func TestHabits(t *testing.T) {
 	}
 }
 
-// TestCSV: lists have a line of names, in the order in which they come first, whatever each item leaves out; scans have
-// the id first.
+// TestCSV checks that lists have a line of names, in order of their first occurrence, whatever each item leaves out,
+// and that scans have the id first.
 func TestCSV(t *testing.T) {
 	type item struct {
 		ID    string `json:"id"`
@@ -141,8 +142,8 @@ func TestCSV(t *testing.T) {
 	}
 }
 
-// TestRowsOfTablesStayRows: whatever documents have in their ids and keys, each row of a table is one line with its
-// cells, and says nothing to the terminal.
+// TestRowsOfTablesStayRows checks that, whatever documents have in their ids and keys, each row of a table is one
+// line with its cells, and contains no terminal commands.
 func TestRowsOfTablesStayRows(t *testing.T) {
 	var b bytes.Buffer
 	row, flush := scanPrinter(&b, formatTable)

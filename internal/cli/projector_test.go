@@ -14,7 +14,7 @@ import (
 	"tidemark/wire"
 )
 
-// TestProjectorsBehindOnePort: all of them are asked at the same time, so that none waits for one that hangs: each
+// TestProjectorsBehindOnePort checks that all are asked in parallel, so that a hanging one delays no other: each
 // answers when all have been asked.
 func TestProjectorsBehindOnePort(t *testing.T) {
 	t.Parallel()
@@ -44,7 +44,7 @@ func TestProjectorsBehindOnePort(t *testing.T) {
 	}
 }
 
-// TestTheTimeOfProjectorState: nobody is asked when --timeout is over, not even directly.
+// TestTheTimeOfProjectorState checks that no request is made after --timeout, not even directly.
 func TestTheTimeOfProjectorState(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

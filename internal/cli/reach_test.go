@@ -21,8 +21,8 @@ import (
 	"tidemark/internal/testing/ports"
 )
 
-// TestNobodyIsThere: addresses that all refuse connections are tried for a few seconds, not for the default of
-// --timeout, and named, each with its error; that managers' logs have something is not said.
+// TestNobodyIsThere checks that addresses that all refuse connections are tried for a few seconds, not for the
+// default of --timeout, and named with their errors; and that managers' logs are not mentioned.
 func TestNobodyIsThere(t *testing.T) {
 	t.Parallel()
 	a, b := ports.Addr(t), ports.Addr(t)
@@ -40,8 +40,8 @@ func TestNobodyIsThere(t *testing.T) {
 	}
 }
 
-// TestNoKVIsThere: KV nodes that all refuse connections are tried as long as managers are, and named, and KV's cluster
-// managers too; whoever says how long is waited for, and so is a node that has taken a connection.
+// TestNoKVIsThere checks that KV nodes, and KV's cluster managers, that all refuse connections are tried as long as
+// managers are, and named. A given timeout is used in full, also for a node that has accepted a connection.
 func TestNoKVIsThere(t *testing.T) {
 	t.Parallel()
 	a, b := ports.Addr(t), ports.Addr(t)
@@ -87,7 +87,7 @@ func TestNoKVIsThere(t *testing.T) {
 	}
 }
 
-// TestNobodyIsTrusted: where no server is trusted the command ends before its time is over, and says so.
+// TestNobodyIsTrusted checks that a command ends before its timeout if no server is trusted, with that error.
 func TestNobodyIsTrusted(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewTLSServer(&fake{})
@@ -108,7 +108,7 @@ func TestNobodyIsTrusted(t *testing.T) {
 	}
 }
 
-// TestHowLongToTry: who has said how long is waited for so long; false is not said.
+// TestHowLongToTry checks which flags set the time; the value false does not.
 func TestHowLongToTry(t *testing.T) {
 	for args, want := range map[string]bool{
 		"index list": false, "index list --timeout 60s": true, "cluster status": false, "cluster status --wait": true,
@@ -129,7 +129,8 @@ func TestHowLongToTry(t *testing.T) {
 	}
 }
 
-// TestWhatIsWaitedFor: who is told that there is no answer yet is told how long is tried, and whether that was said.
+// TestWhatIsWaitedFor checks that the message about a missing answer has the time that is left, and whether the user
+// has set it.
 func TestWhatIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, tc := range []struct {
@@ -159,7 +160,7 @@ func TestWhatIsWaitedFor(t *testing.T) {
 	})
 }
 
-// TestWhatHasArrived: managers' logs are named to those whose call can be in them.
+// TestWhatHasArrived checks that managers' logs are mentioned only for calls that they may contain.
 func TestWhatHasArrived(t *testing.T) {
 	refused := rpc.NewProblem(503, errcode.NoLeader, "none")
 	for _, tc := range []struct {

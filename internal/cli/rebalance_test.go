@@ -9,7 +9,7 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// TestMovesNameIndexers: a move is from indexer to indexer by their names; one that is not known has its number.
+// TestMovesNameIndexers checks that moves are shown with the names of indexers, or the number of an unknown one.
 func TestMovesNameIndexers(t *testing.T) {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 2, 0, 2, ' ', 0)

@@ -8,7 +8,8 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// What `index list --ddl` prints makes the same indexes again; what is no CREATE INDEX is named as it stands.
+// TestRecreate checks that the output of `index list --ddl` creates the same indexes again; a definition that is not
+// a CREATE INDEX is quoted in an error.
 func TestRecreate(t *testing.T) {
 	info := func(name, definition string, state index.State, deferred bool) v1.IndexInfo {
 		return v1.IndexInfo{Bucket: "b", Name: name, Definition: definition, State: state, Deferred: deferred}

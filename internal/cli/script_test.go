@@ -32,12 +32,12 @@ const (
 	scriptsPause = 50 * time.Millisecond
 )
 
-// TestScripts runs testdata/script/*.txtar, each with the real binary, over one real cluster with the sample data. In
-// them are $DATA (its folder), $SERVERS, $TIDEMARK_SERVER (its first manager) and the command
+// TestScripts runs testdata/script/*.txtar with the real binary on one real cluster with the sample data. Scripts
+// may use $DATA (its folder), $SERVERS, $TIDEMARK_SERVER (its first manager) and these commands:
 //
-//	exits CODE tidemark ARGS...      the exit code is this; stdout and stderr then look at what it printed
-//	waitfor FILE [TEXT]              until the file is there, and holds the text
-//	damage FOLDER                    overwrites the store of the manager whose folder this is
+//	exits CODE tidemark ARGS...      checks the exit code; stdout and stderr then check its output
+//	waitfor FILE [TEXT]              waits until the file exists, and contains the text
+//	damage FOLDER                    overwrites the store of the manager in the folder
 func TestScripts(t *testing.T) {
 	bin := testcluster.Binary(t)
 	dir := t.TempDir()
@@ -60,7 +60,7 @@ func TestScripts(t *testing.T) {
 			e.Setenv("TIDEMARK_SERVER", servers[0])
 			first := ports.Range(t)
 			e.Setenv("PORTS", strconv.Itoa(first))
-			e.Setenv("SPARE", strconv.Itoa(first+ports.Size-10)) // of the same, which no cluster takes of itself
+			e.Setenv("SPARE", strconv.Itoa(first+ports.Size-10)) // ports of the same range, which no cluster chooses by itself
 			e.Setenv("GOCOVERDIR", os.Getenv("GOCOVERDIR"))
 			return nil
 		},
@@ -69,8 +69,8 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// checkStats: while nothing is written, the figures of each sample index are exact: its entries are those that a scan
-// counts, nothing is pending or queued, and each scan is counted.
+// checkStats checks that, while nothing is written, the figures of each sample index are exact: its entries are those
+// that a scan counts, nothing is pending or queued, and each scan is counted.
 func checkStats(t *testing.T, c *client.Client) {
 	ctx, cancel := context.WithTimeout(t.Context(), sampleWait)
 	defer cancel()
@@ -121,7 +121,8 @@ func checkStats(t *testing.T, c *client.Client) {
 	}
 }
 
-// checkStatistics: each entry is counted once for each component; where all were looked at, each document has a value.
+// checkStatistics checks that each entry is counted once for each component, and, if all were examined, that each
+// document has a value.
 func checkStatistics(ctx context.Context, t *testing.T, c *client.Client, of *v1.IndexStats) {
 	st, err := c.Statistics(ctx, of.ID.String(), v1.StatisticsRequest{Bins: 5})
 	if err != nil || st.Items != of.ItemsCount || st.Exact != (st.Sampled == st.Items) || len(st.Components) == 0 {
@@ -138,7 +139,8 @@ func checkStatistics(ctx context.Context, t *testing.T, c *client.Client, of *v1
 	}
 }
 
-// checkFaults: documents on which an expression fails have no entry, are counted, and one of them is named.
+// checkFaults checks that documents on which an expression fails have no entry, are counted, and that one of them is
+// named.
 func checkFaults(ctx context.Context, t *testing.T, c *client.Client) {
 	made, err := c.Create(ctx, v1.CreateRequest{Name: "beyond", Bucket: "world",
 		Keys: []index.KeyExpr{{Expr: "elevation_ft * 1e308"}}})
@@ -204,7 +206,7 @@ func waitSample(t *testing.T, cluster *testcluster.Cluster) {
 	}
 }
 
-// exits runs a command and wants an exit code.
+// exits runs a command and checks its exit code.
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: exits CODE command...")
@@ -223,7 +225,7 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// waitFor waits until a file is there and holds a text.
+// waitFor waits until a file exists and contains a text.
 func waitFor(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 1 || len(args) > 2 {
 		ts.Fatalf("usage: waitfor FILE [TEXT]")
@@ -247,7 +249,7 @@ func waitFor(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// soon runs a command again and again until it prints what matches, which it may not do at once.
+// soon repeats a command until its output matches.
 func soon(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: soon REGEXP command...")
@@ -282,7 +284,7 @@ func damage(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// TestEveryCommandHasAScript: each command that can be run stands in a script.
+// TestEveryCommandHasAScript checks that each command is used in a script.
 func TestEveryCommandHasAScript(t *testing.T) {
 	var all strings.Builder
 	files, err := filepath.Glob(filepath.Join(scripts, "*.txtar"))
@@ -296,7 +298,7 @@ func TestEveryCommandHasAScript(t *testing.T) {
 		}
 		all.Write(b)
 	}
-	// Commands that have tests of another kind; say which.
+	// Commands with tests of another kind, and which.
 	elsewhere := map[string]string{}
 	everyCommand(func(c *cobra.Command) {
 		if !c.Runnable() || !c.HasParent() || c.HasSubCommands() && c.Annotations[roleKey] == "" ||
@@ -310,7 +312,7 @@ func TestEveryCommandHasAScript(t *testing.T) {
 }
 
 func TestMain(m *testing.M) {
-	atonce.Tests(3) // a part of their time is waiting
+	atonce.Tests(3) // they wait for a part of their time
 	code := m.Run()
 	testcluster.Cleanup()
 	os.Exit(code)

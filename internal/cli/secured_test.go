@@ -16,7 +16,7 @@ import (
 	"tidemark/statecontext"
 )
 
-// guarded is a manager that speaks TLS and refuses everybody: who has said nothing, and who has.
+// guarded is a manager with TLS that refuses every request, and records the credentials.
 type guarded struct {
 	mu  sync.Mutex
 	who []string
@@ -24,7 +24,7 @@ type guarded struct {
 
 func (g *guarded) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	who := r.Header.Get("Authorization")
-	if r.URL.Path != "/healthz" { // whether it lives nobody has to be to ask
+	if r.URL.Path != "/healthz" { // liveness needs no credentials
 		g.mu.Lock()
 		g.who = append(g.who, who)
 		g.mu.Unlock()
@@ -36,7 +36,7 @@ func (g *guarded) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rpc.WriteProblem(w, rpc.NewProblem(403, errcode.Forbidden, "not you"))
 }
 
-// asked returns who has asked since the last time.
+// asked returns the requests since its last call.
 func (g *guarded) asked() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -45,8 +45,8 @@ func (g *guarded) asked() []string {
 	return who
 }
 
-// TestEveryCommandSaysWhoItIs: each command that speaks to a cluster, as its first example shows it, does so by TLS and
-// with the user or token that it was given, in every request; without one it is told that it has to say who it is.
+// TestEveryCommandSaysWhoItIs checks that each command that uses a cluster, in its first example, uses TLS and sends
+// the given user or token with every request; without credentials it reports that they are required.
 func TestEveryCommandSaysWhoItIs(t *testing.T) {
 	g := &guarded{}
 	s := httptest.NewTLSServer(g)
@@ -63,7 +63,7 @@ func TestEveryCommandSaysWhoItIs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	given := map[string][]string{ // whose first example says another cluster, or as whom, or wants a file or an answer
+	given := map[string][]string{ // whose first example names another cluster or user, or needs a file or an answer
 		"tidemark cluster leave":   {},
 		"tidemark cluster restore": {"b.backup", "--yes"},
 		"tidemark user add":        {"bob", "--role", "read", "--new-password-file", "secret"},

@@ -103,8 +103,8 @@ func (x *terminal) write(text string) {
 	}
 }
 
-// TestShellOnATerminal: lines run, fail and are completed; Ctrl-C gives a line up, and ends what runs without the
-// shell; lines are kept for the next one.
+// TestShellOnATerminal checks that lines run, fail and are completed; that Ctrl-C abandons a line, and ends a running
+// command without the shell; and that lines are kept for the next shell.
 func TestShellOnATerminal(t *testing.T) {
 	t.Parallel()
 	kept := filepath.Join(t.TempDir(), "state", "history")
@@ -150,7 +150,7 @@ func TestShellOnATerminal(t *testing.T) {
 	}
 }
 
-// TestQuestions: what destroys is asked about on a terminal, and nothing is done where the answer is not yes.
+// TestQuestions checks that destructive commands ask on a terminal, and do nothing unless the answer is yes.
 func TestQuestions(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ args, question string }{
@@ -170,8 +170,8 @@ func TestQuestions(t *testing.T) {
 	}
 }
 
-// TestRestoreAsksBetweenCalls: what a restore would do is asked of the cluster, and then of who types, for whose answer
-// no call waits: --timeout is that of each call.
+// TestRestoreAsksBetweenCalls checks that the cluster is asked for the plan of a restore, and then the user, for
+// whose answer no call waits: --timeout applies to each call.
 func TestRestoreAsksBetweenCalls(t *testing.T) {
 	t.Parallel()
 	var data bytes.Buffer
@@ -206,7 +206,8 @@ func TestRestoreAsksBetweenCalls(t *testing.T) {
 	x.fails(0)
 }
 
-// TestQuestionsAreLeft: Ctrl-C ends a command that asks, and so does Ctrl-D, and a signal; the terminal is as it was.
+// TestQuestionsAreLeft checks that Ctrl-C, Ctrl-D and signals end a command that asks, and that the terminal is
+// restored.
 func TestQuestionsAreLeft(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ args, question, end string }{
@@ -226,7 +227,7 @@ func TestQuestionsAreLeft(t *testing.T) {
 				}
 				x.write("se" + key)
 				if key == "\x04" {
-					x.write("\x15\x04") // it ends an empty line
+					x.write("\x15\x04") // ends an empty line
 				}
 				x.see(end)
 				x.fails(errcode.ExitFailed)
@@ -254,10 +255,10 @@ func TestQuestionsAreLeft(t *testing.T) {
 	}
 }
 
-// fails waits for the end.
+// fails waits for the end of the process and checks its exit code.
 func (x *terminal) fails(code int) {
 	x.t.Helper()
-	_ = x.cmd.Wait() // what it says is in the state
+	_ = x.cmd.Wait() // the exit code is in the state
 	if got := x.cmd.ProcessState.ExitCode(); got != code {
 		x.t.Errorf("exit code %d, want %d", got, code)
 	}

@@ -33,8 +33,8 @@ func TestShellWords(t *testing.T) {
 	}
 }
 
-// TestShellSettings: what the shell was given counts for lines that do not say otherwise, and what lets somebody into
-// one cluster is not sent to another.
+// TestShellSettings checks that the shell's flags apply to lines that do not set them, and that credentials of one
+// cluster are not sent to another.
 func TestShellSettings(t *testing.T) {
 	sh := &shell{set: map[string]string{"server": "a:1,b:2", "user": "u", "output": "json"}}
 	for line, want := range map[string]string{
@@ -60,7 +60,7 @@ func TestShellSettings(t *testing.T) {
 	}
 }
 
-// TestShellSecrets: what was asked for is there for lines about the shell's cluster, as its user, and for no others.
+// TestShellSecrets checks that a secret that was asked for is used for lines about the shell's cluster and user only.
 func TestShellSecrets(t *testing.T) {
 	t.Setenv(tokenEnv, "of somebody else")
 	sh := &shell{secrets: map[string]string{passwordEnv: "asked for", tokenEnv: ""}}
@@ -87,7 +87,8 @@ func TestShellSecrets(t *testing.T) {
 	}
 }
 
-// TestShellContext: the context that counts when the shell begins counts to its end, whoever chooses another.
+// TestShellContext checks that the context at the start of the shell applies to its end, even if another one is
+// chosen.
 func TestShellContext(t *testing.T) {
 	t.Setenv(contextsEnv, filepath.Join(t.TempDir(), "contexts.yaml"))
 	for _, args := range [][]string{{"context", "add", "prod", "--server", "127.0.0.1:1"},

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestShortValue: a value is on one line of a table, whatever form it came in.
+// TestShortValue checks that a value is on one line of a table, in whatever form it arrives.
 func TestShortValue(t *testing.T) {
 	for value, want := range map[string]string{
 		"":                                  "(long)",

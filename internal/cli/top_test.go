@@ -11,7 +11,7 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// TestTop: what top draws of two looks at a cluster.
+// TestTop checks the output for two samples of a cluster.
 func TestTop(t *testing.T) {
 	at := time.UnixMilli(1_795_240_849_000)
 	last := &look{at: at, status: v1.Status{CAS: 100, Buckets: []v1.BucketStatus{{Name: "b", Generation: 1,
@@ -45,7 +45,7 @@ func TestTop(t *testing.T) {
 		MemoryRSS: 55e6}}, Indexes: []v1.IndexStats{
 		{ID: 25, NumRequests: 14, TotalScanDuration: 1e9 + 8e6, ItemsCount: 11, NumDocsPending: 3, NumDocsQueued: 4,
 			PendingUnknown: "KV is away"},
-		{ID: 1, NumRequests: 2, ItemsCount: 1}, {ID: 24, NumRequests: 2}}} // the indexer of 1 has started anew
+		{ID: 1, NumRequests: 2, ItemsCount: 1}, {ID: 24, NumRequests: 2}}} // the indexer of 1 has restarted
 	var out bytes.Buffer
 	if err := printTop(&out, formatTable, compare(last, next, nil)); err != nil {
 		t.Fatal(err)

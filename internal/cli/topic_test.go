@@ -10,7 +10,7 @@ import (
 	"tidemark/wire"
 )
 
-// TestCountOfATail: no more lines than asked for, though other connections still bring events.
+// TestCountOfATail checks that no more lines than requested are printed, though other connections still bring events.
 func TestCountOfATail(t *testing.T) {
 	var out bytes.Buffer
 	p := &topicPrinter{out: Streams{Out: &out}, left: 2}
@@ -26,8 +26,8 @@ func TestCountOfATail(t *testing.T) {
 	}
 }
 
-// TestRollbackOfATail: that KV has gone back is printed, also without --sync, and is none of the lines that are
-// counted; nothing comes behind the last of these.
+// TestRollbackOfATail checks that a rollback of KV is printed, also without --sync, and is not counted, and that
+// nothing is printed after the last counted line.
 func TestRollbackOfATail(t *testing.T) {
 	var out bytes.Buffer
 	p := &topicPrinter{out: Streams{Out: &out}, left: 1}
@@ -48,8 +48,8 @@ func TestRollbackOfATail(t *testing.T) {
 	}
 }
 
-// TestWhoCannotReachATail: a projector that cannot reach the subscriber is named with its reason, of this address
-// alone.
+// TestWhoCannotReachATail checks that a projector that cannot reach the subscriber is reported with its reason, for
+// this address only.
 func TestWhoCannotReachATail(t *testing.T) {
 	state := &wire.ProjectorState{Topics: []wire.TopicState{{Endpoints: []wire.EndpointState{
 		{Address: "other:1", State: "down", Error: "gone"}, {Address: "up:1", State: "connected"},

@@ -18,7 +18,7 @@ func TestSplitKeys(t *testing.T) {
 	}
 }
 
-// TestTopKeys: each key does what ? says, and letters of a filter are no keys.
+// TestTopKeys checks that each key does what the help shows, and that letters of a filter are not keys.
 func TestTopKeys(t *testing.T) {
 	x := &topScreen{page: 10}
 	press := func(keys string) (quit bool) {
@@ -55,7 +55,7 @@ func TestTopKeys(t *testing.T) {
 	}
 }
 
-// TestTopFrame: on 60 columns and 20 rows no line is longer than the terminal is wide, and nothing scrolls it.
+// TestTopFrame checks that, on 60 columns and 20 rows, no line is wider than the terminal, and nothing scrolls it.
 func TestTopFrame(t *testing.T) {
 	var text strings.Builder
 	for n := range 50 {
@@ -85,7 +85,7 @@ func TestTopFrame(t *testing.T) {
 	}
 }
 
-// TestTopTalk: what is said while the screen is drawn stays on its last line.
+// TestTopTalk checks that messages printed while the screen is drawn stay on its last line.
 func TestTopTalk(t *testing.T) {
 	var b strings.Builder
 	talk := "tidemark: no answer yet (a: silent\nb: refused)\n"
@@ -99,7 +99,7 @@ func TestTopTalk(t *testing.T) {
 	}
 }
 
-// TestTopChosen: indexes by what was chosen, with a text in their names; rates and figures go along.
+// TestTopChosen checks the order and the filter of indexes, with their rates and figures.
 func TestTopChosen(t *testing.T) {
 	l := &look{}
 	for n, name := range []string{"beta", "alpha", "gamma"} {

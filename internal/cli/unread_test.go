@@ -44,7 +44,7 @@ func awaitOK(t *testing.T, p *testcluster.Process, url string) {
 	}
 }
 
-// childOf returns the process of a role that a node runs, 0 if there is none now.
+// childOf returns the process id of a role that a node runs, 0 if there is none now.
 func childOf(t *testing.T, node *testcluster.Process, role string) int {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/stat")
@@ -69,8 +69,8 @@ func childOf(t *testing.T, node *testcluster.Process, role string) int {
 	return 0
 }
 
-// TestNobodyReadsTheLog: a node whose log nobody reads, and a role whose node does not read, go on all the same; roles
-// that end are started again, and all stop when they are told to.
+// TestNobodyReadsTheLog checks that a node whose log is not read, and a role whose node does not read, continue; that
+// roles that end are restarted, and that all stop when requested.
 func TestNobodyReadsTheLog(t *testing.T) {
 	t.Parallel()
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
@@ -139,7 +139,7 @@ func TestNobodyReadsTheLog(t *testing.T) {
 	}
 }
 
-// TestTheReaderOfTheLogGoes: a process does not end with the one that read its log.
+// TestTheReaderOfTheLogGoes checks that a process does not end with the reader of its log.
 func TestTheReaderOfTheLogGoes(t *testing.T) {
 	dir, port := t.TempDir(), ports.Range(t)
 	fifo := filepath.Join(dir, "log")
@@ -160,7 +160,7 @@ func TestTheReaderOfTheLogGoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if code, _, talk := run(t, "", "cluster", "logging", "m1", "trace", "--server", rest); code != errcode.ExitOK {
-		t.Errorf("exit %d: %s", code, talk) // it is logged that levels were changed
+		t.Errorf("exit %d: %s", code, talk) // a change of levels is logged
 	}
 	awaitOK(t, p, "http://"+rest+"/readyz")
 	if code := p.Stop(); code != errcode.ExitOK {
@@ -168,7 +168,8 @@ func TestTheReaderOfTheLogGoes(t *testing.T) {
 	}
 }
 
-// TestHangupWithoutTLS: the signal that lets certificates be read again ends no role that has none, nor its node.
+// TestHangupWithoutTLS checks that the signal for reloading certificates ends neither a role without any nor its
+// node.
 func TestHangupWithoutTLS(t *testing.T) {
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		t.Skip("needs /proc")
@@ -177,7 +178,7 @@ func TestHangupWithoutTLS(t *testing.T) {
 	node := testcluster.Spawn(t, dir, "node", "node", "--data", filepath.Join(dir, "data"), "--port", strconv.Itoa(port))
 	ready := "http://127.0.0.1:" + strconv.Itoa(port+portNode) + "/readyz"
 	awaitOK(t, node, ready)
-	// all that there is has come up, and no projector is missed that nobody has started
+	// all roles have started; a projector is not expected as none was started
 	server := "127.0.0.1:" + strconv.Itoa(port)
 	if code, out, talk := run(t, "", "cluster", "status", "--wait=members", "--server", server); code != errcode.ExitOK ||
 		!strings.Contains(out, "no projector has registered") {

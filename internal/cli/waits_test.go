@@ -18,8 +18,8 @@ func table(print func(w *tabwriter.Writer)) string {
 	return b.String()
 }
 
-// TestTimestampsSayWhoHoldsThemBack: who is waited for, who is not and why, which vbuckets stand still, and that the
-// bucket has to be rolled back.
+// TestTimestampsSayWhoHoldsThemBack checks that the page shows the indexers that are waited for, those that are not
+// and why, the vbuckets that do not advance, and that the bucket must be rolled back.
 func TestTimestampsSayWhoHoldsThemBack(t *testing.T) {
 	since := time.Date(2026, 11, 21, 10, 20, 30, 0, time.Local).UnixMilli()
 	out := table(func(w *tabwriter.Writer) {

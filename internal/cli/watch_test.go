@@ -10,7 +10,7 @@ import (
 	"tidemark/client"
 )
 
-// TestAPositionOfTheFuture is told; one that there was, and one that nobody knows of, are not.
+// TestAPositionOfTheFuture checks that a future position is reported, and that a past or an unknown one is not.
 func TestAPositionOfTheFuture(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
