@@ -2,8 +2,8 @@ package expression
 
 import "strings"
 
-// Ended reports whether the last statement of a text, which comes line by line, has come to its semicolon. What cannot
-// be read has ended, so that whoever types it is told at once, unless it is a comment that goes on.
+// Ended reports whether the last statement of a text that is entered line by line has reached its semicolon. A text
+// that cannot be tokenized has ended, so that the user gets the error at once, unless it ends in an open comment.
 func Ended(text string) bool {
 	l, last := lexer{text: text}, token{}
 	for {

@@ -10,21 +10,21 @@ import (
 var (
 	// ErrSyntax matches (errors.Is) every *SyntaxError.
 	ErrSyntax = errors.New("syntax error")
-	// ErrUnsupported matches a *SyntaxError about something that the language has, but this version does not do.
+	// ErrUnsupported matches a *SyntaxError about something that N1QL has, but this version does not support.
 	ErrUnsupported = errors.New("not supported")
-	// ErrDefinition is wrapped when a definition cannot be compiled or normalized for another reason than its syntax.
+	// ErrDefinition is wrapped if a definition cannot be compiled or normalized for a reason other than its syntax.
 	ErrDefinition = errors.New("bad index definition")
 )
 
-// SyntaxError says what is wrong with a text, and where.
+// SyntaxError is an error in a text, with its position.
 type SyntaxError struct {
 	Line, Column int    // from 1; columns are characters
 	Message      string // what was found and what was expected
-	Text         string // the line it stands in
-	Unsupported  bool   // it is not wrong, but cannot be done
+	Text         string // the line that contains it
+	Unsupported  bool   // not wrong, but not supported
 }
 
-// Error shows the message and the line with a caret under the place.
+// Error returns the message and the line, with a caret below the position.
 func (e *SyntaxError) Error() string {
 	shown, indent := e.window()
 	return fmt.Sprintf("line %d, column %d: %s\n  %s\n  %s^", e.Line, e.Column, e.Message, shown, indent)
@@ -36,11 +36,11 @@ func (e *SyntaxError) Is(target error) bool {
 }
 
 const (
-	windowBefore = 60 // characters of a long line shown before the place
-	windowAfter  = 40 // and from it on
+	windowBefore = 60 // characters of a long line shown before the position
+	windowAfter  = 40 // and after it
 )
 
-// window cuts a long line around the place, and returns the space that brings the caret under it.
+// window returns the part of a long line around the position, and the indentation of the caret below it.
 func (e *SyntaxError) window() (shown, indent string) {
 	line := []rune(e.Text)
 	at := min(e.Column-1, len(line))
@@ -60,7 +60,7 @@ func (e *SyntaxError) window() (shown, indent string) {
 	return string(before) + string(after), strings.Map(blank, string(before))
 }
 
-// errorAt makes the error for byte offset pos of text.
+// errorAt returns the error for byte offset pos of text.
 func errorAt(text string, pos int, unsupported bool, format string, args ...any) *SyntaxError {
 	pos = min(pos, len(text))
 	start := strings.LastIndexByte(text[:pos], '\n') + 1

@@ -10,66 +10,66 @@ import (
 	"tidemark/collate"
 )
 
-// Scratch is the memory that evaluations reuse. One is used by one goroutine at a time; it may serve any Program, one
-// after the other. The zero value is ready.
+// Scratch is memory that evaluations reuse. It may serve any Program, but not concurrently. The zero value is ready.
 type Scratch struct {
 	scanner
 	docID []byte
 	keys  []byte   // all keys, one after the other
 	ends  []int    // where each key ends
-	heads [][]byte // the keys, once keys has its final place
-	first []int    // which key is the first of each source, and one more
+	heads [][]byte // the keys, once keys no longer moves
+	first []int    // index of each source's first key, and the total number at the end
 	fails []failure
 	temp  []byte // unescaped strings, negated numbers, encodings to compare
 	where []whereState
-	err   error // of the expression that is being evaluated
+	err   error // of the expression being evaluated
 
 	meta    DocMeta
-	steps   int                       // that the index being evaluated may still cost
-	heap    int                       // bytes of values that are not in temp
+	steps   int                       // steps left for the index being evaluated
+	heap    int                       // bytes of values outside temp
 	stack   []value                   // arguments of functions, items of arrays
-	vars    []value                   // the variables that are bound, outermost first
+	vars    []value                   // the bound variables, outermost first
 	members []field                   // of an object
 	elems   [][]byte                  // components of an array key
-	zones   map[string]*time.Location // that were asked for
+	zones   map[string]*time.Location // cache of time zones
 }
 
-// DocMeta is what KV says of a document beside its id and value. The zero value is right for indexes without META().
+// DocMeta is KV's metadata of a document besides its id. The zero value is sufficient for indexes without META().
 type DocMeta struct {
 	CAS        uint64
 	Expiration uint32 // seconds since 1970; 0: never
 	Flags      uint32
-	Xattrs     []byte // the section of extended attributes as KV sends it; it stays as it is while the Result is used
+	Xattrs     []byte // the section of extended attributes as KV sends it; not to be modified while the Result is in use
 }
 
-// failure is a source whose entry was left out.
+// failure is a source whose entry was left out, and why.
 type failure struct {
 	source int
 	err    error
 }
 
-// whereState remembers what a predicate gave for this document.
+// whereState caches the result of a predicate for the present document.
 type whereState struct {
 	done, holds bool
 	err         error
 }
 
-// Result is what a document has in the indexes of a Program. It is valid until the next use of the Scratch.
+// Result holds the keys of a document in the indexes of a Program. It is valid until the next use of the Scratch.
 type Result struct {
 	s *Scratch
-	// NotJSON tells that the document is no JSON: only primary indexes have keys.
+	// NotJSON is set if the document is not JSON: only primary indexes have keys then.
 	NotJSON bool
 	// Errors counts the indexes in which the document has no entry because an expression failed or a key was too long.
 	Errors int
 }
 
-// Keys returns the complete set of keys of the document in index i, as stored: collated composites, descending
-// components complemented. None means that the document has no entry there.
+// Keys returns the complete set of the document's keys in index i, as stored: collated composites, descending
+// components complemented. If it is empty, the document has no entry there.
 func (r Result) Keys(i int) [][]byte {
 	return r.s.heads[r.s.first[i]:r.s.first[i+1]]
 }
 
-// Err gives why index i has no entry, if an expression failed (wrapping a sentinel of package collate); else nil.
+// Err returns why index i has no entry, if an expression failed (wrapping a sentinel of package collate); otherwise
+// nil.
 func (r Result) Err(i int) error {
 	for _, f := range r.s.fails {
 		if f.source == i {
@@ -79,8 +79,8 @@ func (r Result) Err(i int) error {
 	return nil
 }
 
-// Evaluate returns the keys of a document in all indexes. Both slices must stay as they are while the Result is used.
-// What is no JSON (also an empty document) has its key in primary indexes only.
+// Evaluate returns the keys of a document in all indexes. Both slices must not be modified while the Result is in
+// use. A document that is not JSON (including an empty one) has a key in primary indexes only.
 func (p *Program) Evaluate(s *Scratch, docID, doc []byte) Result {
 	return p.EvaluateMeta(s, docID, DocMeta{}, doc)
 }
@@ -114,7 +114,7 @@ func (p *Program) EvaluateMeta(s *Scratch, docID []byte, meta DocMeta, doc []byt
 	return r
 }
 
-// Deleted returns the Result of a document that is no more: no keys in any index.
+// Deleted returns the Result of a deleted document: no keys in any index.
 func (p *Program) Deleted(s *Scratch) Result {
 	s.reset(p)
 	for range p.sources {
@@ -124,7 +124,7 @@ func (p *Program) Deleted(s *Scratch) Result {
 	return Result{s: s}
 }
 
-// reset forgets the last document.
+// reset drops the state of the previous document.
 func (s *Scratch) reset(p *Program) {
 	if len(s.text) > keptBytes {
 		s.text = nil
@@ -139,11 +139,11 @@ func (s *Scratch) reset(p *Program) {
 	s.refill()
 }
 
-// keptBytes is how much memory of each kind a Scratch keeps from one document to the next, and from one index to the
-// next.
+// keptBytes bounds the memory of each kind that a Scratch keeps from one document to the next, and from one index to
+// the next.
 const keptBytes = 4 << 20
 
-// kept empties a list, or lets go of it if it has grown beyond what is kept.
+// kept empties a list, or drops it if it has grown beyond keptBytes.
 func kept[T any](list []T) []T {
 	var one T
 	if cap(list) > keptBytes/int(unsafe.Sizeof(one)) {
@@ -152,8 +152,8 @@ func kept[T any](list []T) []T {
 	return list[:0]
 }
 
-// refill returns the next index its budget: what it costs does not depend on which others there are. Values made for
-// the last one are forgotten.
+// refill gives the next index a full budget: its cost does not depend on the other indexes. Values made for the
+// previous one are dropped.
 func (s *Scratch) refill() {
 	if cap(s.temp) > keptBytes || s.heap > keptBytes {
 		s.letGo()
@@ -163,8 +163,8 @@ func (s *Scratch) refill() {
 	s.members, s.elems = kept(s.members), kept(s.elems)
 }
 
-// letGo drops the values that were made, and all that may point to one or into the document, also beyond the end of a
-// list.
+// letGo drops the computed values, and everything that may point to one or into the document, including entries
+// beyond the end of a list.
 func (s *Scratch) letGo() {
 	s.temp, s.stack, s.vars, s.members, s.elems = nil, nil, nil, nil, nil
 }
@@ -176,7 +176,7 @@ func resized[T any](list []T, n int) []T {
 	return list[:n]
 }
 
-// finish makes the list of keys; from here on the bytes of keys do not move.
+// finish builds the list of keys; from here on the bytes of keys do not move.
 func (s *Scratch) finish() {
 	s.first = append(s.first, len(s.ends))
 	start := 0
@@ -186,9 +186,9 @@ func (s *Scratch) finish() {
 	}
 }
 
-// idText is a document's id as a value: strings are Unicode, and KV takes any bytes as an id. Each byte that is not
-// UTF-8 is U+FFFD, as in the JSON that shows the id, so that what is shown is found. Documents whose ids differ in such
-// bytes alone have equal keys, and rows of their own.
+// idText returns a document's id as a value. Strings are Unicode, but KV accepts any bytes as an id: each byte that
+// is not UTF-8 becomes U+FFFD, as in the JSON that shows the id, so that a displayed id can be searched for.
+// Documents whose ids differ only in such bytes have equal keys, and rows of their own.
 func idText(docID []byte) []byte {
 	if utf8.Valid(docID) {
 		return docID
@@ -196,7 +196,7 @@ func idText(docID []byte) []byte {
 	return []byte(string([]rune(string(docID))))
 }
 
-// entry appends the key of the document in one index, and reports whether it has one. s.err tells of a failure.
+// entry appends the key of the document in one index, and reports whether it has one. s.err is set on failure.
 func (p *Program) entry(s *Scratch, src *source) bool {
 	limit := len(s.keys) + p.limits.KeyBytes
 	if src.primary {
@@ -218,7 +218,7 @@ func (p *Program) entry(s *Scratch, src *source) bool {
 	return true
 }
 
-// component appends one part of a key, and returns its kind. Limit is that of len(s.keys).
+// component appends one component of a key, and returns its kind. limit bounds len(s.keys).
 func (s *Scratch) component(c *component, limit int) collate.Kind {
 	start := len(s.keys)
 	var kind collate.Kind
@@ -236,7 +236,7 @@ func (s *Scratch) component(c *component, limit int) collate.Kind {
 	return kind
 }
 
-// predicate reports whether a WHERE holds; the same one of several indexes is evaluated once.
+// predicate reports whether a WHERE holds; a predicate that several indexes share is evaluated once.
 func (p *Program) predicate(s *Scratch, i int) bool {
 	w := &s.where[i]
 	if !w.done {
@@ -258,14 +258,14 @@ func errTooLong() error {
 	return fmt.Errorf("%w: longer than the limit of a key", collate.ErrTooLong)
 }
 
-// fail keeps the first error of the entry.
+// fail records the first error of the entry.
 func (s *Scratch) fail(err error) {
 	if s.err == nil {
 		s.err = err
 	}
 }
 
-// at returns the value of a place in the document.
+// at returns the value of a slot.
 func (s *Scratch) at(slot int) value {
 	f := &s.slots[slot]
 	switch {
@@ -279,7 +279,7 @@ func (s *Scratch) at(slot int) value {
 	return value{f.kind, s.unquote(s.text[f.start+1 : f.end-1])}
 }
 
-// unquote returns what the body of a string means. The scanner has checked it.
+// unquote decodes the body of a string, which the scanner has validated.
 func (s *Scratch) unquote(body []byte) []byte {
 	start := len(s.temp)
 	if !s.room(len(body)) {
@@ -289,10 +289,10 @@ func (s *Scratch) unquote(body []byte) []byte {
 	return s.temp[start:len(s.temp):len(s.temp)]
 }
 
-// escapeFactor is how many bytes of a document at most stand for one byte of a string.
+// escapeFactor is the largest number of bytes in a document that encode one byte of a string.
 const escapeFactor = len(`\u0041`)
 
-// appendSlot appends the value of a place to the key without a detour, and returns its kind.
+// appendSlot appends the value of a slot to the key without making a value of it, and returns its kind.
 func (s *Scratch) appendSlot(f *slot, limit int) collate.Kind {
 	if f.kind == collate.String && !f.plain {
 		if f.end-f.start > escapeFactor*(limit-len(s.keys)+1) {
@@ -314,7 +314,7 @@ func (s *Scratch) appendSlot(f *slot, limit int) collate.Kind {
 	return f.kind
 }
 
-// appendValue appends a value to the key. Limit is that of len(s.keys).
+// appendValue appends a value to the key. limit bounds len(s.keys).
 func (s *Scratch) appendValue(v value, limit int) {
 	var err error
 	switch v.kind {
@@ -375,7 +375,7 @@ func (s *Scratch) encode(dst []byte, v value) []byte {
 	return dst
 }
 
-// negate is unary minus.
+// negate computes unary minus.
 func (s *Scratch) negate(v value) value {
 	switch {
 	case v.kind == collate.Missing:

@@ -9,8 +9,8 @@ import (
 	"tidemark/collate"
 )
 
-// entries appends the keys of the document in an array index: one for each different element. An array without
-// elements, and what is no array, count as one element: MISSING, or the value itself.
+// entries appends the document's keys in an array index: one for each different element. An array without elements
+// counts as the one element MISSING, and a value that is not an array as its own only element.
 func (p *Program) entries(s *Scratch, src *source) {
 	if src.where >= 0 && (!p.predicate(s, src.where) || s.err != nil) {
 		return
@@ -38,8 +38,8 @@ func (p *Program) entries(s *Scratch, src *source) {
 	}
 }
 
-// around returns what stands before and behind the element in each key of an array index. False: its leading component
-// is MISSING, or s.err.
+// around returns the parts of each key of an array index before and after the element. ok is false if the leading
+// component is MISSING, or if s.err is set.
 func (p *Program) around(s *Scratch, src *source) (prefix, suffix []byte, ok bool) {
 	begin := len(s.keys)
 	defer func() { s.keys = s.keys[:begin] }()
@@ -58,7 +58,8 @@ func (p *Program) around(s *Scratch, src *source) (prefix, suffix []byte, ok boo
 	return both[:middle-begin], both[middle-begin:], s.err == nil
 }
 
-// arrayElements puts the different elements into s.elems, as they stand in keys. False: there are none, or s.err.
+// arrayElements puts the different elements into s.elems, as encoded in keys. It returns false if there are none, or
+// if s.err is set.
 func (s *Scratch) arrayElements(c *component, limits Limits, leading bool) bool {
 	s.elems = s.elems[:0]
 	base := len(s.stack)
@@ -97,8 +98,8 @@ func (s *Scratch) arrayElements(c *component, limits Limits, leading bool) bool 
 	return len(s.elems) > 0
 }
 
-// pushElements puts the elements of an array key on the stack; MISSING if there are none, and what is no array as its
-// own one.
+// pushElements pushes the elements of an array key on the stack: MISSING if there are none, and a value that is not
+// an array as its own only element.
 func (s *Scratch) pushElements(c *component) bool {
 	if c.spread != nil {
 		base := len(s.stack)
@@ -132,7 +133,7 @@ func (s *Scratch) pushElements(c *component) bool {
 
 func appendUint(dst []byte, n uint64) []byte { return strconv.AppendUint(dst, n, 10) }
 
-// appendMember appends a comma, unless the object that begins at start is empty, a name and a colon.
+// appendMember appends a name and a colon, after a comma unless the object that begins at start is empty.
 func appendMember(dst []byte, start int, name []byte) []byte {
 	if dst[len(dst)-1] != '{' || len(dst)-1 != start {
 		dst = append(dst, ',')

@@ -5,12 +5,12 @@ import (
 	"slices"
 )
 
-// NULL within arrays and objects is unknown to operators, as it is outside: [null] = [null] is NULL, and so is [1] <
-// [null]. Where an order is needed whatever the values (keys, sorting, sets), NULL equals NULL.
+// For operators, NULL within arrays and objects is unknown, like NULL itself: [null] = [null] is NULL, and so is [1]
+// < [null]. Where every pair of values needs an order (keys, sorting, sets), NULL equals NULL.
 
 var nullText = []byte("null")
 
-// holdsNull reports whether NULL may be within a value; a text may only look so.
+// holdsNull reports whether a value may contain NULL; the text null may also be part of a string.
 func holdsNull(v value) bool { return v.kind >= kindArray && bytes.Contains(v.data, nullText) }
 
 // equal compares by the rules of the operator =: TRUE, FALSE, NULL or MISSING.
@@ -70,8 +70,8 @@ func (s *Scratch) equalObjects(l, r value) value {
 	return result
 }
 
-// compared compares two values that are neither MISSING nor NULL by the rules of the operator <; known is false if NULL
-// within them decides.
+// compared compares two values that are neither MISSING nor NULL by the rules of the operator <; known is false if
+// the result depends on a NULL within them.
 func (s *Scratch) compared(l, r value) (c int, known bool) {
 	if l.kind != r.kind || !holdsNull(l) && !holdsNull(r) || !s.room(len(l.data)+len(r.data)) {
 		return s.order(l, r), true

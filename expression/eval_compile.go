@@ -9,7 +9,7 @@ import (
 	"tidemark/index"
 )
 
-// Source is what a Program evaluates for one index.
+// Source is the part of an index's definition that a Program evaluates.
 type Source struct {
 	Keys      []index.KeyExpr
 	Where     string
@@ -21,38 +21,38 @@ func SourceOf(d *index.Definition) Source {
 	return Source{Keys: d.Keys, Where: d.Where, IsPrimary: d.IsPrimary}
 }
 
-// Limits bound what one document may cost an index.
+// Limits bound the cost of one document in one index.
 type Limits struct {
-	// KeyBytes is the most bytes of one composite key as it is stored. With a longer one the document is left out, which
-	// counts as an error.
+	// KeyBytes bounds the bytes of one composite key as stored. A document with a longer key is left out, which counts
+	// as an error.
 	KeyBytes int
-	// Keys is the most keys of one document in one array index. With more the document is left out, which counts as an
+	// Keys bounds the keys of one document in one array index. A document with more is left out, which counts as an
 	// error.
 	Keys int
-	// TotalBytes is the most bytes of all keys of one document in one array index, each of which repeats the components
-	// beside the element. With more the document is left out, which counts as an error.
+	// TotalBytes bounds the bytes of all keys of one document in one array index, each of which repeats the components
+	// beside the element. A document with more is left out, which counts as an error.
 	TotalBytes int
 }
 
-// DefaultKeyBytes is the limit of a key where none is given.
+// DefaultKeyBytes is the default of Limits.KeyBytes.
 const DefaultKeyBytes = 4096
 
-// DefaultKeys is the limit of a document's keys in an array index where none is given.
+// DefaultKeys is the default of Limits.Keys.
 const DefaultKeys = 10000
 
-// DefaultTotalBytes is the limit of all keys of a document in one array index where none is given.
+// DefaultTotalBytes is the default of Limits.TotalBytes.
 const DefaultTotalBytes = 16 << 20
 
-// MaxSources limits how many indexes one Program evaluates.
+// MaxSources bounds the indexes that one Program evaluates.
 const MaxSources = 10000
 
-// Program evaluates all indexes of a bucket. It is immutable, so that any number of goroutines may share it, each with
-// its own Scratch.
+// Program evaluates all indexes of a bucket. It is immutable; any number of goroutines may share it, each with its
+// own Scratch.
 type Program struct {
 	root    *node
 	slots   int
 	sources []source
-	wheres  []evaluator // each different predicate once
+	wheres  []evaluator // distinct predicates
 	limits  Limits
 	xattrs  bool
 }
@@ -62,20 +62,21 @@ type source struct {
 	primary    bool
 	where      int  // in Program.wheres; -1: none
 	array      int  // in components; -1: none
-	missing    bool // documents whose leading component is MISSING are indexed
+	missing    bool // documents whose leading component is MISSING are indexed, too
 	components []component
 }
 
-// component is one part of a key: a place in the document, or an expression.
+// component is one component of a key: a slot, or an expression.
 type component struct {
 	slot   int // -1: eval
 	eval   evaluator
-	spread spreader // of an array key with another one within, or several components, instead of both
+	spread spreader // of a nested or flattened array key, or one with several components, instead of slot and eval
 	desc   bool
-	more   []bool // the directions of the other components that an array is flattened into
+	more   []bool // directions of the further components of a flattened array
 }
 
-// value is what an expression gives. Data is the JSON text of a number, array or object, and what a string means.
+// value is the result of an expression. data is the JSON text of a number, array or object, and a string without its
+// encoding.
 type value struct {
 	kind collate.Kind
 	data []byte
@@ -83,14 +84,14 @@ type value struct {
 
 type evaluator func(s *Scratch) value
 
-// Compile makes the Program for the indexes of a bucket, with the default limits. Source i of the Program's results is
-// sources[i]. Definitions that earlier versions have accepted compile, also where a new one would be refused. The error
-// wraps ErrDefinition and names the source; if an expression is at fault it also is a *SyntaxError.
+// Compile returns the Program for the indexes of a bucket, with the default limits. Index i of its results is
+// sources[i]. Definitions that earlier versions accepted still compile, even if they would be refused as new ones.
+// The error wraps ErrDefinition and names the source; if an expression is invalid, it also is a *SyntaxError.
 func Compile(sources []Source) (*Program, error) {
 	return CompileLimits(sources, Limits{})
 }
 
-// CompileLimits is Compile with other limits; zero stands for the default.
+// CompileLimits is Compile with other limits; zero means the default.
 func CompileLimits(sources []Source, limits Limits) (*Program, error) {
 	if err := notTooMany(len(sources)); err != nil {
 		return nil, err
@@ -105,7 +106,7 @@ func CompileLimits(sources []Source, limits Limits) (*Program, error) {
 	return together(all, limits), nil
 }
 
-// Together is Compile of sources that have been parsed, each of which may be in any number of Programs.
+// Together is Compile for parsed sources, each of which may be part of any number of Programs.
 func Together(all []*Parsed) (*Program, error) {
 	if err := notTooMany(len(all)); err != nil {
 		return nil, err
@@ -120,7 +121,7 @@ func notTooMany(sources int) error {
 	return nil
 }
 
-// together makes a Program; what can be wrong with a source was found when it was parsed.
+// together builds a Program. It cannot fail, because sources are validated by ParseSource.
 func together(all []*Parsed, limits Limits) *Program {
 	if limits.KeyBytes <= 0 {
 		limits.KeyBytes = DefaultKeyBytes
@@ -136,7 +137,7 @@ func together(all []*Parsed, limits Limits) *Program {
 	for i, s := range all {
 		wheres[i] = c.take(s)
 	}
-	// All paths are known now, so that slots have their numbers and closures can hold them.
+	// All paths are known now, so slots can be numbered and closures can capture the numbers.
 	p := &Program{root: c.root, slots: c.root.number(0, c.wanted), limits: limits, xattrs: c.xattrs,
 		sources: make([]source, len(all))}
 	for _, x := range c.predicates {
@@ -164,19 +165,19 @@ func together(all []*Parsed, limits Limits) *Program {
 	return p
 }
 
-// Xattrs reports whether an index asks for extended attributes of documents.
+// Xattrs reports whether an index uses extended attributes of documents.
 func (p *Program) Xattrs() bool { return p.xattrs }
 
-// Sources returns how many indexes the Program evaluates.
+// Sources returns the number of indexes that the Program evaluates.
 func (p *Program) Sources() int { return len(p.sources) }
 
-// Parsed is a Source whose expressions have been read. It is immutable.
+// Parsed is a Source with parsed expressions. It is immutable.
 type Parsed struct {
 	primary   bool
 	keys      []joined
 	where     Expr   // nil: none
-	canonical string // text of where
-	array     int    // which key is an array key; -1: none
+	canonical string // canonical text of where
+	array     int    // position of the array key; -1: none
 	missing   bool   // INCLUDE MISSING
 }
 
@@ -186,11 +187,11 @@ type compiler struct {
 	wheres     map[string]int // by canonical text
 	predicates []Expr
 	xattrs     bool
-	scope      []string // the variables that are bound where compile is
+	scope      []string // the variables bound at the present point of compilation
 }
 
-// ParseSource reads the expressions of a source. Errors are those of Compile, without the source's name; if an
-// expression is at fault it also is a *SyntaxError.
+// ParseSource parses the expressions of a source. Errors are those of Compile, without the source's name; if an
+// expression is invalid, the error also is a *SyntaxError.
 func ParseSource(s Source) (*Parsed, error) {
 	out := &Parsed{primary: s.IsPrimary, array: -1}
 	if s.IsPrimary {
@@ -225,7 +226,7 @@ func ParseSource(s Source) (*Parsed, error) {
 	return out, nil
 }
 
-// takeKey notes what key expression i is.
+// takeKey records the properties of key expression i.
 func (p *Parsed) takeKey(i int) error {
 	x, missing := bareKey(p.keys[i].x)
 	if flat := flattened(x); flat != nil {
@@ -245,8 +246,8 @@ func (p *Parsed) takeKey(i int) error {
 	return nil
 }
 
-// take notes the paths of a source, and returns the number of its predicate, -1 if it has none. Sources with the same
-// one share it.
+// take adds the paths of a source to the tree, and returns the number of its predicate, -1 if it has none. Equal
+// predicates are shared.
 func (c *compiler) take(s *Parsed) (where int) {
 	for i := range s.keys {
 		c.paths(s.keys[i].x)
@@ -264,7 +265,7 @@ func (c *compiler) take(s *Parsed) (where int) {
 	return where
 }
 
-// paths puts the paths of an expression into the tree.
+// paths adds the paths of an expression to the tree.
 func (c *compiler) paths(x Expr) {
 	c.xattrs = c.xattrs || is[*Xattr](x)
 	if steps, ok := documentPath(x); ok {
@@ -276,7 +277,7 @@ func (c *compiler) paths(x Expr) {
 	}
 }
 
-// apart reports whether the elements of an array key are made by a spreader: they have entries of their own, several
+// apart reports whether a spreader makes the elements of an array key: they have entries of their own, have several
 // components, or may be MISSING.
 func apart(x Expr) bool {
 	switch x := x.(type) {
@@ -291,7 +292,7 @@ func apart(x Expr) bool {
 	return false
 }
 
-// documentPath returns the steps of a place in the document; the document itself has none.
+// documentPath returns the steps of a place in the document; none for the document itself.
 func documentPath(x Expr) (steps []Step, ok bool) {
 	switch x := x.(type) {
 	case *Path:
@@ -306,7 +307,7 @@ func documentPath(x Expr) (steps []Step, ok bool) {
 	return nil, false
 }
 
-// place makes the evaluator of a place in the document.
+// place returns the evaluator of a place in the document.
 func (c *compiler) place(steps []Step) evaluator {
 	slot := c.root.add(steps).slot
 	return func(s *Scratch) value { return s.at(slot) }
@@ -371,14 +372,15 @@ func (x *Is) compile(c *compiler) evaluator {
 	}
 }
 
-// compile makes AND or OR: the first operand that decides ends it, else the weaker of what was undecided wins.
+// compile compiles AND or OR: the first operand that decides ends the evaluation; otherwise the strongest undecided
+// value is the result.
 func (x *Logic) compile(c *compiler) evaluator {
 	operands := make([]evaluator, len(x.Operands))
 	for i, o := range x.Operands {
 		operands[i] = o.compile(c)
 	}
 	decides, otherwise := collate.False, collate.True
-	strong, weak := collate.Missing, collate.Null // of these the strong one is the result
+	strong, weak := collate.Missing, collate.Null // strong wins over weak
 	if x.Op == OpOr {
 		decides, otherwise = collate.True, collate.False
 		strong, weak = weak, strong
@@ -401,7 +403,7 @@ func (x *Logic) compile(c *compiler) evaluator {
 	}
 }
 
-// compile makes a comparison.
+// compile compiles a comparison.
 func (x *Compare) compile(c *compiler) evaluator {
 	left, right := x.L.compile(c), x.R.compile(c)
 	holds := [3]bool{} // for less, equal, greater
@@ -440,7 +442,7 @@ func (x *Compare) compile(c *compiler) evaluator {
 	}
 }
 
-// truth is the value as an operand of AND, OR and NOT.
+// truth returns the truth value of an operand of AND, OR and NOT.
 func (s *Scratch) truth(v value) collate.Kind {
 	var yes bool
 	switch v.kind {
@@ -460,7 +462,7 @@ func (s *Scratch) truth(v value) collate.Kind {
 	return collate.False
 }
 
-// isZero reports whether a number text is 0 in value, underflow included.
+// isZero reports whether a number's text has the value 0, including underflow.
 func isZero(text []byte) bool {
 	var short [16]byte
 	key, err := collate.AppendNumber(short[:0], text)
@@ -469,7 +471,7 @@ func isZero(text []byte) bool {
 
 func zeroKey() []byte { return []byte{byte(collate.Number), 0x80, 0, 0, 0, 0, 0, 0, 0} }
 
-// hollow reports whether an array or object holds nothing.
+// hollow reports whether an array or object is empty.
 func (s *Scratch) hollow(v value) bool {
 	body := v.data[1 : len(v.data)-1]
 	for i, c := range body {

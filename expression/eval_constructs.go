@@ -8,7 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// What stands only as a whole key, or as the body of one, has no value: its elements are entries (spread).
+// Constructs that are only valid as a whole key, or as the body of one, have no value: their elements are entries
+// (spread).
 
 func (*ArrayKey) compile(*compiler) evaluator   { return noValue }
 func (*MissingKey) compile(*compiler) evaluator { return noValue }
@@ -72,8 +73,8 @@ func (x *Meta) compile(*compiler) evaluator {
 	}
 }
 
-// xattr returns an extended attribute. In their section each has its length, its name, a zero, its JSON and a zero.
-// What cannot be read is MISSING.
+// xattr returns an extended attribute. In the section, each attribute has its length, name, a zero byte, its JSON and
+// a zero byte. A malformed attribute is MISSING.
 func (s *Scratch) xattr(name []byte) value {
 	for rest := s.meta.Xattrs; len(rest) >= lengthBytes; {
 		n := uint64(binary.BigEndian.Uint32(rest))
@@ -121,14 +122,14 @@ func (x *Arith) compile(c *compiler) evaluator {
 	}
 }
 
-// compute is exact where both sides and the result are int64, else it is float64. Dividing by 0 gives NULL.
+// compute is exact if both sides and the result are int64, otherwise it uses float64. Division by 0 is NULL.
 func (s *Scratch) compute(op Op, a, b number) value {
 	if a.isInt && b.isInt {
 		if n, ok := exact(op, a.i, b.i); ok {
 			return s.integer(n)
 		}
 	}
-	// Each result is converted, so that no processor fuses it with what comes next.
+	// Each result is converted to float64, which prevents a fused multiply-add, so that all processors compute the same.
 	switch op {
 	case OpAdd:
 		return s.float(float64(a.f + b.f))
@@ -148,7 +149,7 @@ func (s *Scratch) compute(op Op, a, b number) value {
 	return s.float(math.Mod(a.f, b.f))
 }
 
-// exact computes with integers, where that is exact.
+// exact computes with integers; ok is false if the result is not an exact int64.
 func exact(op Op, a, b int64) (n int64, ok bool) {
 	switch op {
 	case OpAdd:
@@ -234,9 +235,9 @@ func (x *Like) compile(c *compiler) evaluator {
 	}
 }
 
-// matchLike reports whether a text fits a pattern: % is any text, _ is one character, the escape takes the next
-// character as it is. It goes back to the last % only, which is enough. Work is how many comparisons it took; it gives
-// up at a limit.
+// matchLike reports whether a text matches a pattern: % matches any text, _ one character, and the escape character
+// makes the next character literal. It backtracks to the last % only, which is sufficient. work is the number of
+// comparisons; it gives up at the limit.
 func matchLike(text, pattern, escape []byte, limit int) (fits bool, work int) {
 	t, p, star, mark := 0, 0, -1, 0
 	for t < len(text) {
@@ -274,7 +275,7 @@ func matchLike(text, pattern, escape []byte, limit int) (fits bool, work int) {
 	return fitsNothing(pattern[p:], escape[0]), work
 }
 
-// fitsNothing reports whether a pattern, or the rest of one, fits an empty text: it is of % that are not escaped.
+// fitsNothing reports whether a pattern, or the rest of one, matches an empty text: it consists of unescaped % only.
 func fitsNothing(pattern []byte, escape byte) bool {
 	for p, c := range pattern {
 		if c != '%' || escape == '%' && p < len(pattern)-1 {
@@ -284,8 +285,8 @@ func fitsNothing(pattern []byte, escape byte) bool {
 	return true
 }
 
-// sameLetters is how many bytes of a text and of a pattern are the same from their first on, which is, up to one of the
-// pattern that may stand for something else.
+// sameLetters returns the length of the common prefix of a text and a pattern, at least 1, up to the pattern's next
+// special character.
 func sameLetters(text, pattern []byte, escape byte) int {
 	n := 1
 	for n < min(len(text), len(pattern)) && text[n] == pattern[n] && pattern[n] != '%' && pattern[n] != '_' &&
@@ -332,7 +333,7 @@ func (x *In) compile(c *compiler) evaluator {
 	}
 }
 
-// compile: BETWEEN is NULL or MISSING as soon as one of the three is, whatever the other bound says.
+// compile: BETWEEN is NULL or MISSING if any of the three operands is, even if the other bound decides.
 func (x *Between) compile(c *compiler) evaluator {
 	item, low, high, not := x.X.compile(c), x.Low.compile(c), x.High.compile(c), x.Not
 	return func(s *Scratch) value {
@@ -419,8 +420,8 @@ func (x *Object) compile(c *compiler) evaluator {
 	}
 }
 
-// computedObject makes an object some of whose names are computed: of several with one name the last counts, one
-// without a name is left out, and a name that is no string makes the whole NULL.
+// computedObject builds an object with computed names: of several members with one name the last counts, a member
+// whose name is MISSING or NULL is left out, and any other name that is not a string makes the object NULL.
 func computedObject(members []Member, names, values []evaluator) evaluator {
 	return func(s *Scratch) value {
 		var list []field
@@ -458,7 +459,7 @@ func (s *Scratch) textOf(v value) []byte {
 	return s.temp[start:len(s.temp):len(s.temp)]
 }
 
-// compile makes X[Index] and X.[Index].
+// compile compiles X[Index] and X.[Index].
 func (x *At) compile(c *compiler) evaluator {
 	inner, index, member := x.X.compile(c), x.Index.compile(c), x.Member
 	return func(s *Scratch) value {
@@ -487,7 +488,7 @@ func (x *At) compile(c *compiler) evaluator {
 	}
 }
 
-// subscript reads a number without a fraction; one beyond 64 bits is the last of them.
+// subscript returns an integral number; one beyond 64 bits is clamped.
 func (s *Scratch) subscript(v value) (n int64, ok bool) {
 	if v.kind != kindNumber {
 		return 0, false
@@ -504,7 +505,7 @@ func (s *Scratch) subscript(v value) (n int64, ok bool) {
 	}
 }
 
-// compile makes X[Low:High].
+// compile compiles X[Low:High].
 func (x *Slice) compile(c *compiler) evaluator {
 	inner, low := x.X.compile(c), x.Low.compile(c)
 	high := func(*Scratch) value { return value{kind: kindTrue} } // to the end
@@ -538,8 +539,8 @@ func (x *Slice) compile(c *compiler) evaluator {
 	}
 }
 
-// within returns the bounds of a slice of n elements, where a negative one counts from the end, and reports whether
-// they are bounds of one.
+// within resolves the bounds of a slice of n elements, where a negative one counts from the end, and reports whether
+// they are valid.
 func within(from, to, n int64) (low, high int64, ok bool) {
 	if from < 0 {
 		from += n
@@ -581,7 +582,7 @@ func (x *Within) compile(c *compiler) evaluator {
 	}
 }
 
-// descend puts all that is in an array or object on the stack: each value, and behind it what is in it.
+// descend pushes everything in an array or object on the stack: each value, followed by what it contains.
 func (s *Scratch) descend(v value) bool {
 	switch v.kind {
 	case kindArray:
@@ -596,7 +597,7 @@ func (s *Scratch) descend(v value) bool {
 		if !ok {
 			return false
 		}
-		for _, f := range slices.Clone(list) { // the members within use the same room
+		for _, f := range slices.Clone(list) { // nested calls of fields reuse the list
 			if !s.descendInto(f.text) {
 				return false
 			}

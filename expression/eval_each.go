@@ -10,11 +10,11 @@ import (
 type loop struct {
 	kind       EachKind
 	bindings   []boundTo
-	depth      int // how many variables are bound outside
+	depth      int // number of variables bound outside
 	name       evaluator
 	body, when evaluator
 	spread     spreader // of a nested or flattened array key, instead of body
-	width      int      // how many values each element of such a key has
+	width      int      // number of values per element of such a key
 }
 
 // boundTo is a compiled Binding.
@@ -23,7 +23,7 @@ type boundTo struct {
 	named, within bool
 }
 
-// compile makes ANY, EVERY, ARRAY, FIRST and OBJECT.
+// compile compiles ANY, EVERY, ARRAY, FIRST and OBJECT.
 func (x *Each) compile(c *compiler) evaluator {
 	l := c.loop(x)
 	if x.plain() && x.Kind != EachObject {
@@ -61,7 +61,7 @@ func (c *compiler) loop(x *Each) *loop {
 	return l
 }
 
-// plain goes through the elements of one array as they stand in its text.
+// plain iterates over the elements of one array in its text.
 func (l *loop) plain(s *Scratch) value {
 	array := l.bindings[0].over(s)
 	if array.kind != kindArray {
@@ -103,7 +103,7 @@ func (l *loop) plain(s *Scratch) value {
 	return l.end(s, base, seen)
 }
 
-// end returns the value once all elements were seen.
+// end returns the value after the last element.
 func (l *loop) end(s *Scratch, base, seen int) value {
 	switch l.kind {
 	case EachArray:
@@ -114,14 +114,14 @@ func (l *loop) end(s *Scratch, base, seen int) value {
 	return boolean(l.kind == EachEvery || l.kind == EachAnyEvery && seen > 0)
 }
 
-// turns are the values that variables have, turn after turn.
+// turns holds the values of the variables, turn by turn.
 type turns struct {
-	values []value // of each turn as many as there are variables
+	values []value // for each turn as many as there are variables
 	count  int
 }
 
-// prepare evaluates what the bindings go through. MISSING counts before NULL, which stands for what cannot be gone
-// through.
+// prepare evaluates the collections of the bindings. kind is MISSING or NULL if one of them is MISSING or cannot be
+// iterated over; MISSING takes precedence.
 func (l *loop) prepare(s *Scratch) (all turns, kind collate.Kind) {
 	lists, kind := make([][]value, len(l.bindings)), kindTrue
 	width := 0
@@ -165,8 +165,8 @@ func (l *loop) prepare(s *Scratch) (all turns, kind collate.Kind) {
 	return all, kind
 }
 
-// list returns the values that a binding goes through, behind their names if it has a variable for these; nil if it
-// cannot.
+// list returns the values that a binding iterates over, each preceded by its name if the binding has a name variable;
+// nil if it cannot iterate.
 func (b *boundTo) list(s *Scratch, over value) []value {
 	base := len(s.stack)
 	defer func() { s.stack = s.stack[:base] }()
@@ -183,8 +183,8 @@ func (b *boundTo) list(s *Scratch, over value) []value {
 	return append([]value{}, s.stack[base:]...)
 }
 
-// pairs puts the places or names in an array or object and the values on the stack, by turns; with within of all that
-// is in them, too.
+// pairs pushes the positions or names in an array or object and the values on the stack, alternately; with within, it
+// includes nested values.
 func (s *Scratch) pairs(v value, within bool) {
 	var names, texts = []value(nil), [][]byte(nil)
 	if v.kind == kindObject {
@@ -210,7 +210,7 @@ func (s *Scratch) pairs(v value, within bool) {
 	}
 }
 
-// general goes through several arrays, through objects, and through all that is in them.
+// general iterates over several arrays, over objects, and over nested values.
 func (l *loop) general(s *Scratch) value {
 	all, kind := l.prepare(s)
 	if kind <= kindNull {
@@ -242,14 +242,14 @@ func (l *loop) general(s *Scratch) value {
 	return l.end(s, base, all.count)
 }
 
-// take binds the variables of a turn and reports whether it counts.
+// take binds the variables of a turn and reports whether its WHEN holds.
 func (l *loop) take(s *Scratch, all turns, turn int) bool {
 	width := len(all.values) / all.count
 	s.vars = append(s.vars[:l.depth], all.values[turn*width:(turn+1)*width]...)
 	return l.when == nil || s.truth(l.when(s)) == kindTrue
 }
 
-// object makes OBJECT name: value FOR …: a name that is no string decides about the whole.
+// object evaluates OBJECT name: value FOR …. A name that is not a string determines the whole result.
 func (l *loop) object(s *Scratch, all turns) value {
 	var list []field
 	for turn := range all.count {
@@ -271,11 +271,11 @@ func (l *loop) object(s *Scratch, all turns) value {
 	return s.build(sortFields(list))
 }
 
-// spreader puts the elements of an array key on the stack, those of nested ones in a row. MISSING and NULL are what
-// there was instead of an array.
+// spreader pushes the elements of an array key on the stack, those of nested ones in sequence. It returns MISSING or
+// NULL if it found that instead of an array.
 type spreader func(s *Scratch) collate.Kind
 
-// spread makes the elements of an array key. What is MISSING in […] and in x[*].name stays so.
+// spread returns the spreader of an array key. MISSING elements of […] and x[*].name are kept.
 func (c *compiler) spread(x Expr) spreader {
 	switch x := x.(type) {
 	case *Each:
@@ -318,7 +318,7 @@ func column(x *Nav) (name string, ok bool) {
 	return x.Steps[0].Name, star && call.Name == "ARRAY_STAR" && len(x.Steps) == 1 && !x.Steps[0].Element
 }
 
-// column makes the members of a name that the elements of an array have.
+// column returns the spreader of x[*].name: the named member of each element of an array.
 func (c *compiler) column(x Expr, name string) spreader {
 	array := x.compile(c)
 	return func(s *Scratch) collate.Kind {

@@ -6,18 +6,18 @@ import (
 	"tidemark/collate"
 )
 
-// maxDocumentDepth is how deep a document may be nested to be JSON; the same as in encoding/json.
+// maxDocumentDepth bounds the nesting of a JSON document, as in encoding/json.
 const maxDocumentDepth = 10000
 
-// node is a place in a document that a path leads to or through. The slots of a subtree are numbered in a row, its own
-// first, so that they can be forgotten together when a later member of the same name replaces it.
+// node is a place in a document that a path leads to or through. The slots of a subtree are numbered consecutively,
+// its own first, so that they can be cleared together when a later member of the same name replaces it.
 type node struct {
-	slot     int // -1: nobody asks for the value itself
+	slot     int // -1: the value itself is not used
 	from, to int // the slots of the subtree
 	members  []memberNode
-	byName   map[string]*node // instead of a walk over many members
-	elements []elementNode    // from the begin, rising
-	fromEnd  []elementNode    // from the end: -1 is the last
+	byName   map[string]*node // used instead of members if there are many
+	elements []elementNode    // counted from the start, ascending
+	fromEnd  []elementNode    // counted from the end, ascending: -1 is the last element
 }
 
 type memberNode struct {
@@ -30,10 +30,10 @@ type elementNode struct {
 	node  *node
 }
 
-// manyMembers is from how many on a map is faster than comparing one after the other.
+// manyMembers is the number of members from which a map is faster than a linear search.
 const manyMembers = 12
 
-// add returns the node of a path below n.
+// add returns the node of a path below n, creating missing ones.
 func (n *node) add(steps []Step) *node {
 	for _, s := range steps {
 		n = n.child(s)
@@ -67,7 +67,7 @@ func (n *node) child(s Step) *node {
 	return c
 }
 
-// number gives out the slots, in wanted nodes only, and returns the next free one.
+// number assigns slots, to wanted nodes only, and returns the next free one.
 func (n *node) number(next int, wanted map[*node]bool) int {
 	n.from = next
 	if wanted[n] {
@@ -105,22 +105,22 @@ func (n *node) find(name []byte) *node {
 	return nil
 }
 
-// slot is where a value stands in the document: text[start:end]. The zero slot is MISSING.
+// slot is the position of a value in the document: text[start:end]. The zero slot is MISSING.
 type slot struct {
 	start, end int
 	kind       collate.Kind // 0: MISSING
-	plain      bool         // a string whose body is what it means
+	plain      bool         // a string without escapes
 }
 
-// scanner reads a document once, from left to right, checks that it is JSON, and notes the places that nodes ask for.
-// Every method gives the index after what it read, or -1 if that is not JSON.
+// scanner scans a document once, from left to right, validates that it is JSON, and records the slots of nodes. Each
+// method returns the index after what it has scanned, or -1 if that is not JSON.
 type scanner struct {
 	text  []byte
 	slots []slot
 	name  []byte // an unescaped member name
 }
 
-// scan reads the whole document. Slots hold nothing of use if it gives false.
+// scan scans the whole document. The slots are undefined if it returns false.
 func (s *scanner) scan(text []byte, root *node) bool {
 	s.text = text
 	clear(s.slots)
@@ -135,7 +135,7 @@ func (s *scanner) space(i int) int {
 	return i
 }
 
-// value reads the value that begins at i and notes it and what is below it.
+// value scans the value at i and records its slot and those below it.
 func (s *scanner) value(i int, n *node, depth int) int {
 	if i >= len(s.text) {
 		return -1
@@ -174,7 +174,7 @@ func (s *scanner) value(i int, n *node, depth int) int {
 	return end
 }
 
-// scalar reads a literal or a number.
+// scalar scans a literal or a number.
 func (s *scanner) scalar(i int) (collate.Kind, int) {
 	switch c := s.text[i]; c {
 	case 't':
@@ -198,7 +198,7 @@ func (s *scanner) word(i int, word string) int {
 	return i + len(word)
 }
 
-// object reads an object and looks for the members of n in it.
+// object scans an object and looks for the members of n.
 func (s *scanner) object(i int, n *node, depth int) int {
 	if depth++; depth > maxDocumentDepth {
 		return -1
@@ -234,7 +234,7 @@ func (s *scanner) object(i int, n *node, depth int) int {
 	}
 }
 
-// memberName reads a member's name and passes the colon behind it.
+// memberName scans a member's name and the colon after it.
 func (s *scanner) memberName(i int) (name []byte, next int) {
 	if i >= len(s.text) || s.text[i] != '"' {
 		return nil, -1
@@ -251,7 +251,7 @@ func (s *scanner) memberName(i int) (name []byte, next int) {
 	return name, s.colon(end + 1)
 }
 
-// colon passes the colon after a member's name, and the space around it.
+// colon scans the colon after a member's name, and the space around it.
 func (s *scanner) colon(i int) int {
 	if i+1 < len(s.text) && s.text[i] == ':' && s.text[i+1] > ' ' {
 		return i + 1
@@ -263,7 +263,7 @@ func (s *scanner) colon(i int) int {
 	return s.space(i + 1)
 }
 
-// after passes the comma after a value, or the end of the container.
+// after scans the comma after a value, or the end of the container.
 func (s *scanner) after(i int, end byte) (next int, done bool) {
 	i = s.space(i)
 	if i >= len(s.text) {
@@ -278,7 +278,7 @@ func (s *scanner) after(i int, end byte) (next int, done bool) {
 	return -1, false
 }
 
-// array reads an array and looks for the elements of n in it. Places from the end need the length first.
+// array scans an array and looks for the elements of n. Elements counted from the end require the length first.
 func (s *scanner) array(i int, n *node, depth int) int {
 	if len(n.fromEnd) > 0 {
 		length, end := s.length(i, depth)
@@ -290,12 +290,12 @@ func (s *scanner) array(i int, n *node, depth int) int {
 	return s.elements(i, n, 0, depth)
 }
 
-// reaches reports whether an array of this length has an element that n asks for.
+// reaches reports whether an array of this length has an element that n needs.
 func (s *scanner) reaches(n *node, length int) bool {
 	return len(n.elements) > 0 || n.fromEnd[len(n.fromEnd)-1].index+length >= 0
 }
 
-// length reads an array and counts its elements.
+// length scans an array and counts its elements.
 func (s *scanner) length(i, depth int) (count, end int) {
 	if depth++; depth > maxDocumentDepth {
 		return 0, -1
@@ -316,7 +316,7 @@ func (s *scanner) length(i, depth int) (count, end int) {
 	}
 }
 
-// elements reads an array; length is used for places from the end only.
+// elements scans an array; length is only used for elements counted from the end.
 func (s *scanner) elements(i int, n *node, length, depth int) int {
 	if depth++; depth > maxDocumentDepth {
 		return -1
@@ -352,7 +352,7 @@ func (s *scanner) elements(i int, n *node, length, depth int) int {
 	}
 }
 
-// within returns the places from the end that an array of this length has.
+// within returns those elements counted from the end that an array of this length has.
 func (n *node) within(length int) []elementNode {
 	back := n.fromEnd
 	for len(back) > 0 && back[0].index+length < 0 {
@@ -361,7 +361,7 @@ func (n *node) within(length int) []elementNode {
 	return back
 }
 
-// skip reads a value of which nothing is wanted.
+// skip scans a value of which nothing is needed.
 func (s *scanner) skip(i, depth int) int {
 	if i >= len(s.text) {
 		return -1

@@ -27,25 +27,25 @@ var (
 	null    = value{kind: kindNull}
 )
 
-// ErrWork is wrapped when an expression would cost more than one document may: steps, bytes, or elements.
+// ErrWork is wrapped if an expression exceeds the budget of one document: steps, bytes, or elements.
 var ErrWork = errors.New("the expression costs too much on this document")
 
-// ErrRange is wrapped when a number is beyond what a float64 can hold.
+// ErrRange is wrapped if a number exceeds the range of a float64.
 var ErrRange = errors.New("number out of range")
 
 const (
-	// maxSteps limits what the predicate, and what the keys of one index, may cost on one document: function calls,
-	// elements, and every stepBytes bytes that are looked at.
+	// maxSteps bounds the cost of the predicate, and of the keys of one index, for one document: function calls,
+	// elements, and every stepBytes bytes processed.
 	maxSteps = 4 << 20
-	// maxTemp limits the bytes that the values made on the way may have, of one index and document.
+	// maxTemp bounds the bytes of intermediate values, per index and document.
 	maxTemp = 64 << 20
-	// stepBytes is how many bytes are one step.
+	// stepBytes is the number of bytes that cost one step.
 	stepBytes = 64
-	// maxValue limits one value that a function makes out of little (REPEAT, LPAD, ARRAY_RANGE).
+	// maxValue bounds a value that a function can make out of a short argument (REPEAT, LPAD, ARRAY_RANGE).
 	maxValue = 1 << 20
 )
 
-// spend counts steps; false ends the evaluation.
+// spend subtracts steps from the budget; if it returns false, the evaluation ends.
 func (s *Scratch) spend(n int) bool {
 	if s.steps -= n; s.steps < 0 || len(s.temp)+s.heap > maxTemp {
 		s.fail(fmt.Errorf("%w: more than %d steps or %d bytes", ErrWork, maxSteps, maxTemp))
@@ -54,8 +54,7 @@ func (s *Scratch) spend(n int) bool {
 	return true
 }
 
-// room counts the steps of n bytes that are about to be looked at or made, and reports whether a value of that many
-// fits.
+// room spends the steps for processing or making n bytes, and reports whether a value of that size still fits.
 func (s *Scratch) room(n int) bool {
 	if len(s.temp)+s.heap+n > maxTemp {
 		s.steps = 0
@@ -64,7 +63,7 @@ func (s *Scratch) room(n int) bool {
 	return s.spend(n / stepBytes)
 }
 
-// owned returns a string that a library has made outside of temp.
+// owned returns a string whose memory is outside temp, and accounts for it.
 func (s *Scratch) owned(b []byte) value {
 	s.heap += len(b)
 	return value{kindString, b}
@@ -77,7 +76,7 @@ func boolean(b bool) value {
 	return value{kind: kindFalse}
 }
 
-// fresh returns a value of what was appended to temp since start.
+// fresh returns a value made of the bytes appended to temp since start.
 func (s *Scratch) fresh(kind collate.Kind, start int) value {
 	return value{kind, s.temp[start:len(s.temp):len(s.temp)]}
 }
@@ -94,7 +93,7 @@ func (s *Scratch) integer(n int64) value {
 	return s.fresh(kindNumber, start)
 }
 
-// float returns a number; what is none is NULL, and what is too large fails.
+// float returns a number: NULL for NaN, and an error for infinity.
 func (s *Scratch) float(f float64) value {
 	switch {
 	case math.IsNaN(f):
@@ -110,20 +109,20 @@ func (s *Scratch) float(f float64) value {
 	if abs := math.Abs(f); abs < 1e-6 || abs >= 1e21 {
 		format = 'e'
 	} else if f == math.Trunc(f) {
-		precision = 0 // a text without point and exponent is taken as it is: all digits
+		precision = 0 // without point and exponent, so all digits are kept
 	}
 	s.temp = strconv.AppendFloat(s.temp, f, format, precision, 64)
 	return s.fresh(kindNumber, start)
 }
 
-// number is a number for computing with: an int64 where it is one, else the nearest float64.
+// number is a number for arithmetic: an int64 if it is integral and fits, otherwise the nearest float64.
 type number struct {
 	i     int64
 	f     float64
 	isInt bool
 }
 
-// numberOf reads a number's text. One beyond float64 fails.
+// numberOf parses a number's text. It fails if the number is beyond float64.
 func (s *Scratch) numberOf(v value) (n number, ok bool) {
 	if n, ok = s.parseNumber(v); !ok {
 		s.fail(fmt.Errorf("%w: %.40s", ErrRange, v.data))
@@ -131,7 +130,7 @@ func (s *Scratch) numberOf(v value) (n number, ok bool) {
 	return n, ok
 }
 
-// parseNumber reads a number's text, and reports whether a float64 can hold it.
+// parseNumber parses a number's text, and reports whether it is within float64.
 func (s *Scratch) parseNumber(v value) (n number, ok bool) {
 	s.spend(len(v.data) / stepBytes)
 	if !bytes.ContainsAny(v.data, ".eE") {
@@ -150,7 +149,7 @@ func (s *Scratch) parseNumber(v value) (n number, ok bool) {
 	return n, true
 }
 
-// whole returns an argument that has to be an integer, else ok is false and the function is NULL.
+// whole returns an argument that must be an integer. If ok is false, the function returns NULL.
 func (s *Scratch) whole(v value) (n int64, ok bool) {
 	if v.kind != kindNumber {
 		return 0, false
@@ -159,7 +158,7 @@ func (s *Scratch) whole(v value) (n int64, ok bool) {
 	return x.i, ok && x.isInt
 }
 
-// appendText appends a value as JSON. MISSING is null.
+// appendText appends a value as JSON; MISSING becomes null.
 func appendText(dst []byte, v value) []byte {
 	switch v.kind {
 	case kindMissing, kindNull:
@@ -174,7 +173,7 @@ func appendText(dst []byte, v value) []byte {
 	return append(dst, v.data...)
 }
 
-// list makes an array of values.
+// list returns an array of values.
 func (s *Scratch) list(values []value) value {
 	start := len(s.temp)
 	s.temp = append(s.temp, '[')
@@ -191,13 +190,13 @@ func (s *Scratch) list(values []value) value {
 	return s.fresh(kindArray, start)
 }
 
-// walker goes through the text of an array or object, which the scanner has checked or a function has made.
+// walker iterates over the text of an array or object that the scanner has validated or a function has made.
 type walker struct {
 	scanner
-	at int // of the next value, or behind the end
+	at int // position of the next value, or the end
 }
 
-// walk begins with the first value of an array or object.
+// walk returns a walker at the first value of an array or object.
 func walk(text []byte) walker {
 	w := walker{scanner: scanner{text: text}}
 	w.at = w.space(1)
@@ -209,11 +208,11 @@ func walk(text []byte) walker {
 
 func (w *walker) more() bool { return w.at >= 0 && w.at < len(w.text) }
 
-// raw returns the text of the value at w.at and goes on to the next one.
+// raw returns the text of the value at w.at and advances to the next one.
 func (w *walker) raw(end byte) []byte {
 	start := w.at
 	stop := w.skip(start, 0)
-	if stop < 0 { // the text has been checked, but may be nested deeper now than a document is
+	if stop < 0 { // the text is valid, but nested in other values it may be deeper than a document can be
 		w.at = len(w.text)
 		return nil
 	}
@@ -225,7 +224,7 @@ func (w *walker) raw(end byte) []byte {
 	return w.text[start:stop]
 }
 
-// memberName returns the body of a member's name, between its quotes, and stands at the value.
+// memberName returns the body of a member's name, between its quotes, and advances to the value.
 func (w *walker) memberName() (body []byte, plain bool) {
 	end, plain := collate.ScanString(w.text, w.at+1)
 	if end < 0 {
@@ -237,7 +236,7 @@ func (w *walker) memberName() (body []byte, plain bool) {
 	return body, plain
 }
 
-// look counts the steps of an element or member that was passed; a nil text is one that cannot be.
+// look spends the steps of an element or member; a nil text is one that is nested too deep.
 func (s *Scratch) look(text []byte) bool {
 	if text == nil {
 		s.fail(fmt.Errorf("%w: a value is nested deeper than %d levels", ErrWork, maxDocumentDepth))
@@ -246,7 +245,7 @@ func (s *Scratch) look(text []byte) bool {
 	return s.spend(1 + len(text)/stepBytes)
 }
 
-// valueOf returns the value of a text.
+// valueOf returns the value of a JSON text.
 func (s *Scratch) valueOf(text []byte) value {
 	if len(text) == 0 {
 		return missing
@@ -272,8 +271,8 @@ func (s *Scratch) valueOf(text []byte) value {
 	return value{kindNumber, text}
 }
 
-// push puts the elements of an array on the stack and tells where they begin. The caller takes them off. False: too
-// many.
+// push pushes the elements of an array on the stack, and returns the stack's previous length, to which the caller
+// resets it. ok is false if there are too many.
 func (s *Scratch) push(array value) (base int, ok bool) {
 	base = len(s.stack)
 	for w := walk(array.data); w.more(); {
@@ -286,13 +285,13 @@ func (s *Scratch) push(array value) (base int, ok bool) {
 	return base, true
 }
 
-// field is a member of an object as it is written.
+// field is a member of an object, as text.
 type field struct {
-	name []byte // what it means
+	name []byte // decoded
 	text []byte // its value
 }
 
-// fields returns the members of an object in the order of their names; of several with one name the last counts.
+// fields returns the members of an object sorted by name; of several with one name the last counts.
 func (s *Scratch) fields(object value) ([]field, bool) {
 	list := s.members[:0]
 	for w := walk(object.data); w.more(); {
@@ -311,7 +310,7 @@ func (s *Scratch) fields(object value) ([]field, bool) {
 	return list, true
 }
 
-// navigate goes into a value by the steps of a path.
+// navigate follows the steps of a path into a value.
 func (s *Scratch) navigate(v value, steps []Step) value {
 	for i := range steps {
 		step := &steps[i]

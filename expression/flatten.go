@@ -13,8 +13,8 @@ type FlattenPart struct {
 }
 
 // Flatten is FLATTEN_KEYS(x [ASC|DESC] [INCLUDE MISSING], …), the body of the ARRAY … FOR of an array key: each part
-// is a component of the key. In a definition each part is a key expression of its own, whose Flatten has that part
-// alone and neither direction nor INCLUDE MISSING; those of one array stand side by side.
+// is a component of the key. In a definition, each part is a key expression of its own, whose Flatten has only that
+// part, with neither direction nor INCLUDE MISSING; the parts of one array are adjacent.
 type Flatten struct{ Parts []FlattenPart }
 
 func (*Flatten) precedence() int { return precPrimary }
@@ -47,7 +47,7 @@ func (x *Flatten) appendTo(dst []byte) []byte {
 	return append(dst, ')')
 }
 
-// flattenKeys is how a Flatten begins.
+// flattenKeys is the beginning of a Flatten's text.
 const flattenKeys = "FLATTEN_KEYS("
 
 // flattened returns the Flatten of an array key, or nil if it has none.
@@ -84,11 +84,11 @@ func withParts(x Expr, parts []FlattenPart) Expr {
 	return &Flatten{Parts: parts}
 }
 
-// frame is the text of a flattened key without its parts: those of one array have the same.
+// frame returns the text of a flattened key without its parts, which is the same for all parts of one array.
 func frame(x Expr) string { return withParts(x, nil).String() }
 
-// flattenedKeys returns the key expressions of a flattened key, one for each part. False: each repeats the array, and
-// together they are longer than a statement may be.
+// flattenedKeys returns the key expressions of a flattened key, one for each part. ok is false if their total length,
+// as each one repeats the array, exceeds the limit of a statement.
 func flattenedKeys(x Expr) (keys []index.KeyExpr, ok bool) {
 	size := 0
 	for _, part := range flattened(x).Parts {
@@ -104,16 +104,16 @@ func flattenedKeys(x Expr) (keys []index.KeyExpr, ok bool) {
 	return keys, true
 }
 
-// joined is a key as it is written: a component, or the components that one array is flattened into.
+// joined is a key in its written form: one component, or the components that one array is flattened into.
 type joined struct {
-	x    Expr // nil: what cannot be read
+	x    Expr // nil if it cannot be parsed
 	text string
 	desc []bool
 }
 
-// join puts the parts of a flattened array together again.
+// join combines the adjacent parts of flattened arrays.
 func join(keys []index.KeyExpr, read func(text string) (Expr, error)) (all []joined, err error) {
-	last := "" // the frame of the key before
+	last := "" // the frame of the previous key
 	for _, k := range keys {
 		x, err := read(k.Expr)
 		if err != nil {
@@ -146,10 +146,10 @@ func join(keys []index.KeyExpr, read func(text string) (Expr, error)) (all []joi
 	return all, nil
 }
 
-// appendKeys prints keys as they are written.
+// appendKeys prints keys in their written form.
 func appendKeys(b []byte, keys []index.KeyExpr) []byte {
 	all, err := join(keys, ParseKey)
-	if err != nil { // not by this version: as they are
+	if err != nil { // not by this version: keep them as they are
 		all = nil
 		for _, k := range keys {
 			all = append(all, joined{text: k.Expr, desc: []bool{k.Desc}})
@@ -169,7 +169,7 @@ func appendKeys(b []byte, keys []index.KeyExpr) []byte {
 	return append(b, ')')
 }
 
-// flatten reads FLATTEN_KEYS(…).
+// flatten parses FLATTEN_KEYS(…).
 func (p *parser) flatten() (Expr, error) {
 	x, err := p.deeper(func() (Expr, error) {
 		if err := p.advance(); err != nil {
@@ -198,7 +198,7 @@ func (p *parser) flatten() (Expr, error) {
 	return x, err
 }
 
-// flattenPart reads an expression and what may follow it, in either order.
+// flattenPart parses an expression and its direction and INCLUDE MISSING, in either order.
 func (p *parser) flattenPart(first bool) (part FlattenPart, err error) {
 	at := p.tok
 	if part.X, err = p.expression(0); err != nil {
@@ -224,11 +224,11 @@ func (p *parser) flattenPart(first bool) (part FlattenPart, err error) {
 	return part, missing()
 }
 
-// flattenedPlace says where FLATTEN_KEYS stands.
+// flattenedPlace explains where FLATTEN_KEYS is allowed.
 const flattenedPlace = "FLATTEN_KEYS() is the body of the innermost array of an array key: DISTINCT ARRAY " +
 	"FLATTEN_KEYS(v.a, v.b DESC) FOR v IN path END"
 
-// width is how many components an array key has.
+// width returns the number of components of a key.
 func width(x Expr) int {
 	if flat := flattened(x); flat != nil {
 		return len(flat.Parts)
@@ -236,7 +236,7 @@ func width(x Expr) int {
 	return 1
 }
 
-// tuple makes what puts the parts of a Flatten on the stack.
+// tuple returns the spreader that pushes the parts of a Flatten.
 func (c *compiler) tuple(x *Flatten) spreader {
 	parts := make([]evaluator, len(x.Parts))
 	for i, part := range x.Parts {

@@ -31,32 +31,31 @@ type Function struct {
 	Min, Max int    // how many arguments
 	About    string // one sentence, or two
 	Example  Example
-	// constant lists the arguments that have to be written down as strings, so that a wrong one is refused at CREATE
-	// INDEX.
+	// constant lists the arguments that must be string literals, so that an invalid one is refused at CREATE INDEX.
 	constant []int
-	// verify says what is wrong with arguments that are written down, or nothing.
+	// verify returns what is wrong with literal arguments, or "".
 	verify func(args []Expr) string
-	// newly is verify for new definitions alone: one that is stored, of a version that took it, goes on giving what it
-	// gave.
+	// newly is verify for new definitions only: stored definitions of a version that accepted the arguments keep their
+	// results.
 	newly func(args []Expr) string
-	// prepare, for a function with constant arguments, makes the evaluation from them or says what is wrong.
+	// prepare, for a function with constant arguments, makes the evaluation from them, or returns what is wrong with
+	// them.
 	prepare func(constants []string) (evaluation, error)
 	eval    evaluation
-	nulls   bool // it is called with NULL arguments too, of which only MISSING spreads
-	lenient bool // it is called with MISSING and NULL arguments too; otherwise the first MISSING, else NULL, is the value
+	nulls   bool // it is called even if an argument is NULL; only MISSING propagates
+	lenient bool // it is called even if an argument is MISSING or NULL; otherwise MISSING, else NULL, propagates
 }
 
-// Example is an expression over the document {"s": …} of docs/expressions.md and the value that it gives, as JSON text
-// or MISSING.
+// Example is an expression over the document {"s": …} of docs/expressions.md and its value, as JSON text or MISSING.
 type Example struct{ Expr, Value string }
 
-// evaluation computes a function. The arguments are valid until it returns.
+// evaluation computes a function. The arguments are only valid until it returns.
 type evaluation func(s *Scratch, a []value) value
 
-// MaxArgs is the Max of functions that take any number of arguments.
+// MaxArgs is the Max of functions that accept any number of arguments.
 const MaxArgs = MaxList
 
-// Functions lists all functions, by family and name.
+// Functions returns all functions, by family and name.
 func Functions() []*Function {
 	var all []*Function
 	for i := range functionTable {
@@ -65,11 +64,11 @@ func Functions() []*Function {
 	return all
 }
 
-// functionTable has the functions by family.
+// functionTable contains the functions by family.
 var functionTable = [...][]*Function{stringFunctions, patternFunctions, numberFunctions, dateFunctions, arrayFunctions,
 	objectFunctions, typeFunctions, conditionalFunctions, encodingFunctions, bitFunctions}
 
-// functionIndex finds functions by name or alias; it is never written after it was made.
+// functionIndex maps names and aliases to functions; it is read-only.
 var functionIndex = indexFunctions()
 
 func indexFunctions() map[string]*Function {
@@ -85,7 +84,7 @@ func indexFunctions() map[string]*Function {
 
 func functionNamed(name string) *Function { return functionIndex[name] }
 
-// check says what is wrong with the arguments, or nothing.
+// check returns what is wrong with the arguments, or "".
 func (f *Function) check(args []Expr) string {
 	if n := len(args); n < f.Min || n > f.Max {
 		return fmt.Sprintf("%s takes %s, found %d: %s(%s)", f.Name, f.count(), n, f.Name, f.Params)
@@ -106,7 +105,7 @@ func (f *Function) check(args []Expr) string {
 	return ""
 }
 
-// constants returns the arguments that have to be constant strings.
+// constants returns the arguments that must be string literals.
 func (f *Function) constants(args []Expr) (list []string, wrong string) {
 	for _, i := range f.constant {
 		if i >= len(args) {
@@ -134,13 +133,13 @@ func (f *Function) count() string {
 	return fmt.Sprintf("%d to %d arguments", f.Min, f.Max)
 }
 
-// closest returns the function whose name is most like a wrong one, or nothing.
+// closest returns the function whose name is most similar to an unknown one, or "".
 func closest(name string) string {
 	return nearest(name, FunctionNames())
 }
 
-// nearest returns the one of the names that is most like a word, or nothing. With a third of its letters different, or
-// more than two, it is another word.
+// nearest returns the name that is most similar to a word, or "". If a third of the letters, or more than two,
+// differ, it is not similar.
 func nearest(word string, names []string) string {
 	best, at := "", min(3, 1+len(word)/3)
 	for _, n := range names {
@@ -151,7 +150,7 @@ func nearest(word string, names []string) string {
 	return best
 }
 
-// distance is how many letters have to be put in, left out or replaced to make b of a; limit if that many or more.
+// distance returns the edit distance of a and b (insertions, deletions, replacements); limit if it is that or more.
 func distance(a, b string, limit int) int {
 	if d := len(a) - len(b); d >= limit || -d >= limit {
 		return limit
@@ -175,15 +174,15 @@ func distance(a, b string, limit int) int {
 	return min(limit, row[len(b)])
 }
 
-// compile makes the evaluator of a function call.
+// compile returns the evaluator of a function call.
 func (x *Call) compile(c *compiler) evaluator {
 	f, fn := x.fn, x.fn.eval
 	if f.prepare != nil {
-		constants, _ := f.constants(x.Args) // checked by the parser, and so is the error below
+		constants, _ := f.constants(x.Args) // the parser has checked both errors
 		fn, _ = f.prepare(constants)
 	}
 	args := c.compileAll(x.Args)
-	spreads := kindNull // what makes the value without a call; MISSING and NULL are the lowest kinds
+	spreads := kindNull // kinds that make the result without a call; MISSING and NULL are the lowest kinds
 	if f.nulls {
 		spreads = kindMissing
 	} else if f.lenient {
@@ -192,7 +191,7 @@ func (x *Call) compile(c *compiler) evaluator {
 	return func(s *Scratch) value {
 		base := len(s.stack)
 		defer func() { s.stack = s.stack[:base] }()
-		worst, size := kindTrue, 0 // MISSING and NULL spread
+		worst, size := kindTrue, 0 // MISSING and NULL propagate
 		for _, a := range args {
 			v := a(s)
 			if s.err != nil {
@@ -220,7 +219,7 @@ func (c *compiler) compileAll(list []Expr) []evaluator {
 	return out
 }
 
-// FunctionNames returns the names of all functions and aliases in order, for completion and messages.
+// FunctionNames returns the sorted names of all functions and aliases, for completion and messages.
 func FunctionNames() []string {
 	var names []string
 	for _, f := range Functions() {
@@ -234,5 +233,5 @@ func FunctionNames() []string {
 	return slices.Compact(names)
 }
 
-// oneWord makes a family's anchor.
+// String returns the family's name in lower case, which is its anchor in the documentation.
 func (f Family) String() string { return strings.ToLower(string(f)) }

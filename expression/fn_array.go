@@ -6,7 +6,8 @@ import (
 	"slices"
 )
 
-// elements makes a function of an array's elements and the other arguments; what is no array gives NULL.
+// elements makes a function of an array's elements and the other arguments; NULL if the first argument is not an
+// array.
 func elements(f func(s *Scratch, list []value, rest []value) value) evaluation {
 	return func(s *Scratch, a []value) value {
 		if a[0].kind != kindArray {
@@ -220,7 +221,7 @@ var arrayFunctions = []*Function{
 		}},
 }
 
-// place is where a value first stands in a list, by the operator =.
+// place returns the first position of a value in a list, by the operator =; -1 if there is none.
 func (s *Scratch) place(list []value, v value) int {
 	if !s.spend(len(list)) {
 		return -1
@@ -228,7 +229,7 @@ func (s *Scratch) place(list []value, v value) int {
 	return slices.IndexFunc(list, func(o value) bool { return s.equal(o, v).kind == kindTrue })
 }
 
-// collated compares any values; MISSING and NULL are values too.
+// collated compares any two values in collation order, including MISSING and NULL.
 func (s *Scratch) collated(a, b value) int {
 	if a.kind != b.kind || a.kind <= kindTrue {
 		return int(a.kind) - int(b.kind)
@@ -236,7 +237,7 @@ func (s *Scratch) collated(a, b value) int {
 	return s.order(a, b)
 }
 
-// sorted puts values in collation order, each encoded once.
+// sorted sorts values in collation order; each is encoded once.
 func (s *Scratch) sorted(list []value) []value {
 	type keyed struct {
 		key []byte
@@ -257,13 +258,13 @@ func (s *Scratch) sorted(list []value) []value {
 	return list
 }
 
-// distinct returns each different value once, in collation order.
+// distinct returns the distinct values, in collation order.
 func (s *Scratch) distinct(list []value) []value {
 	list = s.sorted(list)
 	return slices.CompactFunc(list, func(a, b value) bool { return s.collated(a, b) == 0 })
 }
 
-// sum adds the numbers of a list.
+// sum adds the numbers of a list and ignores other values.
 func (s *Scratch) sum(list []value) (sum number, count int, ok bool) {
 	sum.isInt = true
 	for _, v := range list {
@@ -334,7 +335,7 @@ func (s *Scratch) flatten(array value, depth int64) bool {
 	return true
 }
 
-// maxDouble is up to where every integer is a float64.
+// maxDouble is the limit up to which every integer is exact as a float64.
 const maxDouble = 1 << 53
 
 func arrayRange(s *Scratch, a []value) value {
@@ -387,7 +388,7 @@ func (s *Scratch) firsts(list []value) []value {
 	return kept
 }
 
-// search is where a value stands in a sorted list; -1 if it does not.
+// search returns the position of a value in a sorted list; -1 if it is not there.
 func (s *Scratch) search(sorted []value, v value) int {
 	at, found := slices.BinarySearchFunc(sorted, v, s.collated)
 	s.spend(1)
@@ -397,8 +398,8 @@ func (s *Scratch) search(sorted []value, v value) int {
 	return at
 }
 
-// arraysCounted makes a function of arrays that gives the different elements, in collation order, of which so many
-// arrays have one.
+// arraysCounted makes a function that returns the distinct elements of arrays, in collation order, that occur in a
+// wanted number of the arrays. With known, NULL is left out.
 func arraysCounted(wanted func(count, arrays int) bool, known bool) evaluation {
 	return func(s *Scratch, a []value) value {
 		base := len(s.stack)
@@ -435,7 +436,7 @@ func arraysCounted(wanted func(count, arrays int) bool, known bool) evaluation {
 	}
 }
 
-// places makes a function of an array and two places in it, counted from its end if negative.
+// places makes a function of an array and two positions in it, counted from the end if negative.
 func places(f func(l []value, i, j int) []value) evaluation {
 	return elements(func(s *Scratch, l, rest []value) value {
 		i, ok := s.whole(rest[0])
@@ -491,7 +492,7 @@ func arrayStar(s *Scratch, l, _ []value) value {
 	return s.build(sortFields(members))
 }
 
-// arrayBinarySearch looks as far as an array is in order; the value may be MISSING or NULL, too.
+// arrayBinarySearch searches correctly as far as the array is sorted; the value may be MISSING or NULL.
 func arrayBinarySearch(s *Scratch, a []value) value {
 	if a[0].kind != kindArray {
 		return value{kind: min(a[0].kind, kindNull)}

@@ -46,8 +46,8 @@ var bitFunctions = []*Function{
 		Example: Example{`BITXOR(6, 3)`, `5`}, eval: bitwise(func(x, y int64) int64 { return x ^ y })},
 }
 
-// firstWrong gives MISSING or NULL, as the first argument says that is MISSING or of a wrong kind: a number, one of
-// these kinds, and a truth value if there is a third. 0: none.
+// firstWrong returns MISSING or NULL for the first argument that is MISSING or of a wrong kind: the first must be a
+// number, the second a number or of one of these kinds, a third a boolean. It returns 0 if none is wrong.
 func firstWrong(a []value, second ...collate.Kind) collate.Kind {
 	for i, v := range a {
 		fine := v.kind == kindNumber
@@ -87,7 +87,7 @@ func bitwise(f func(x, y int64) int64) evaluation {
 	}
 }
 
-// bitsAt makes a function of an integer and positions in it.
+// bitsAt makes a function of an integer and bit positions.
 func bitsAt(f func(s *Scratch, x, at uint64, all bool) value) evaluation {
 	return func(s *Scratch, a []value) value {
 		if wrong := firstWrong(a, kindNumber, kindArray); wrong != 0 {

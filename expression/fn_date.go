@@ -10,12 +10,12 @@ import (
 	"tidemark/collate"
 )
 
-// A date as text is 2006-01-02, 15:04:05, or both with a T or a space between; behind the seconds may stand a fraction,
-// and behind all but a day alone a zone (Z or ±hh:mm), which is UTC if it is not given. A time of day alone is one of
-// the first of January of the year 0. A date as a number is milliseconds since 1970, UTC. What a function gives has the
-// form of what it was given, with a fraction of a second of as many digits as it needs.
+// A date as text is 2006-01-02, 15:04:05, or both with a T or a space between. The seconds may be followed by a
+// fraction, and everything but a day alone by a zone (Z or ±hh:mm), which defaults to UTC. A time of day alone is on
+// January 1 of the year 0. A date as a number is milliseconds since 1970, UTC. A function's result has the form of
+// its argument, with as many digits of a fraction of a second as it needs.
 
-// The forms of dates, as package time writes them.
+// The forms of dates, as layouts of package time.
 const (
 	formFull  = "2006-01-02T15:04:05.999Z07:00"
 	formDay   = "2006-01-02"
@@ -180,8 +180,8 @@ var dateFunctions = []*Function{
 
 func weekday(t time.Time) value { return value{kindString, []byte(t.Weekday().String())} }
 
-// typed makes a function whose first arguments have to be of these kinds before the others are looked at: the first
-// MISSING, else a wrong kind, decides.
+// typed makes a function whose first arguments must have these kinds before the others are checked: the first
+// MISSING, otherwise the first wrong kind, determines the result.
 func typed(f evaluation, kinds ...collate.Kind) evaluation {
 	return func(s *Scratch, a []value) value {
 		n := min(len(kinds), len(a))
@@ -204,14 +204,14 @@ func typed(f evaluation, kinds ...collate.Kind) evaluation {
 	}
 }
 
-// maxDateBytes limits dates as texts, and names of zones and parts.
+// maxDateBytes bounds dates as text, and names of zones and parts.
 const maxDateBytes = 64
 
-// maxMillis keeps dates within what time.Time computes with.
+// maxMillis bounds dates to the range of time.Time.
 const maxMillis = 1 << 63
 
-// parseDate reads a date as text and tells its form. It is strict, and knows no local zone: a date means the same in
-// every process.
+// parseDate parses a date as text and returns its form. It is strict, and does not use the local zone: a date means
+// the same in every process.
 func parseDate(v value) (t time.Time, form string, ok bool) {
 	if v.kind != kindString || len(v.data) > maxDateBytes {
 		return t, "", false
@@ -236,7 +236,7 @@ func parseDate(v value) (t time.Time, form string, ok bool) {
 	return t, form, !r.wrong && r.text == "" && t.Day() == day && t.Month() == time.Month(month)
 }
 
-// made is the form in which a date is written that was computed from one of this form: with a zone it is the full one.
+// made returns the form of a date computed from one of this form: the full form if it has a zone.
 func made(form string) string {
 	if strings.HasSuffix(form, formZone) {
 		return formFull
@@ -244,7 +244,7 @@ func made(form string) string {
 	return form
 }
 
-// dateReader reads a date from left to right.
+// dateReader parses a date from left to right.
 type dateReader struct {
 	text  string
 	wrong bool
@@ -267,13 +267,13 @@ func (r *dateReader) digits(n int) (value int) {
 	return value
 }
 
-// atHour reports whether a time of day comes next, and no date.
+// atHour reports whether a time of day follows, instead of a date.
 func (r *dateReader) atHour() bool {
 	return len(r.text) >= 3 && (r.text[2] == ':' || r.text[1] == ':')
 }
 
-// separator reads what stands between a date and a time of day, and returns the form of both; where the text ends, of
-// the date alone.
+// separator parses the separator of date and time of day, and returns the form of both; at the end of the text, that
+// of the date alone.
 func (r *dateReader) separator() (form string) {
 	switch {
 	case r.wrong || r.text == "":
@@ -290,7 +290,7 @@ func (r *dateReader) separator() (form string) {
 	return form
 }
 
-// clock reads a time of day.
+// clock parses a time of day.
 func (r *dateReader) clock() (hour, minute, second, nanoseconds int) {
 	hour, minute, second = r.hour(), r.mark(":").digits(2), r.mark(":").digits(2)
 	if r.text != "" && strings.ContainsRune(".,", rune(r.text[0])) {
@@ -300,7 +300,7 @@ func (r *dateReader) clock() (hour, minute, second, nanoseconds int) {
 	return hour, minute, second, nanoseconds
 }
 
-// hour reads one digit or two.
+// hour parses one or two digits.
 func (r *dateReader) hour() int {
 	if len(r.text) > 1 && isDigit(r.text[1]) {
 		return r.digits(2)
@@ -308,7 +308,7 @@ func (r *dateReader) hour() int {
 	return r.digits(1)
 }
 
-// fraction reads a point or a comma, and digits, of which those of nanoseconds count.
+// fraction parses a point or comma and digits; digits beyond nanoseconds are ignored.
 func (r *dateReader) fraction() (nanoseconds int) {
 	r.text = r.text[1:]
 	digits := len(r.text) - len(strings.TrimLeft(r.text, "0123456789"))
@@ -323,7 +323,7 @@ func (r *dateReader) fraction() (nanoseconds int) {
 	return nanoseconds
 }
 
-// zone reads Z or ±hh:mm.
+// zone parses Z or ±hh:mm.
 func (r *dateReader) zone() *time.Location {
 	sign := 1
 	switch r.text[0] {
@@ -382,7 +382,7 @@ func onDate(f func(s *Scratch, t time.Time, form string, a []value) value) evalu
 	}
 }
 
-// zoned calls f with the time in the zone, if one is given.
+// zoned calls f with the time converted to the zone, if one is given.
 func (s *Scratch) zoned(t time.Time, zone []value, f func(time.Time) value) value {
 	if len(zone) > 0 {
 		location, ok := s.zoneNamed(zone[0])
@@ -394,7 +394,7 @@ func (s *Scratch) zoned(t time.Time, zone []value, f func(time.Time) value) valu
 	return f(t)
 }
 
-// millis returns a date as a number: whole seconds, and the milliseconds that its fraction is nearest to.
+// millis returns a date as a number of milliseconds: whole seconds, and the fraction rounded to milliseconds.
 func (s *Scratch) millis(t time.Time, ok bool) value {
 	if !ok {
 		return null
@@ -402,12 +402,13 @@ func (s *Scratch) millis(t time.Time, ok bool) value {
 	return s.float(wholeMillis(t))
 }
 
-// wholeMillis is a date as milliseconds. A fraction that is rounded up to a second counts as none, as for Couchbase.
+// wholeMillis returns a date in milliseconds. A fraction that rounds up to a whole second counts as 0, as in
+// Couchbase.
 func wholeMillis(t time.Time) float64 {
 	return float64(t.Unix()*1000) + float64(t.Round(time.Millisecond).Nanosecond()/1_000_000)
 }
 
-// date writes a date in a form.
+// date formats a date.
 func (s *Scratch) date(t time.Time, ok bool) func(form string) value {
 	return func(form string) value {
 		if !ok {
@@ -419,7 +420,7 @@ func (s *Scratch) date(t time.Time, ok bool) func(form string) value {
 	}
 }
 
-// like writes a date in the form of an example; one that is no date stands for the full form.
+// like formats a date in the form of an example; an example that is not a date means the full form.
 func (s *Scratch) like(t time.Time, example value) value {
 	if example.kind != kindString {
 		return null
@@ -431,7 +432,7 @@ func (s *Scratch) like(t time.Time, example value) value {
 	return s.date(t, true)(form)
 }
 
-// fixed returns the length of the parts that always have one.
+// fixed returns the duration of a part that always has the same one; 0 for others.
 func fixed(part string) time.Duration {
 	switch part {
 	case "hour":
@@ -469,7 +470,7 @@ func calendar(part string) (years, months, days int) {
 	return 0, 0, 0
 }
 
-// partName reads the argument that names a part.
+// partName returns the name of a part; "" if the argument cannot be one.
 func partName(v value) string {
 	if v.kind != kindString || len(v.data) > maxDateBytes {
 		return ""
@@ -477,14 +478,14 @@ func partName(v value) string {
 	return strings.ToLower(string(v.data))
 }
 
-// lengths are the parts that a date can be moved by, and partsOfDates those that it has.
+// lengths are the parts by which a date can be moved, partsOfDates those that can be extracted.
 const (
 	lengths      = "millennium, century, decade, year, quarter, month, week, day, hour, minute, second, millisecond"
 	partsOfDates = lengths + ", iso_year, iso_week, day_of_year, doy, day_of_week, dow, iso_dow, timezone, " +
 		"timezone_hour, timezone_minute"
 )
 
-// checkPart makes what says that a part that is written down as an argument is none of those that are known.
+// checkPart returns a check that a literal argument names a known part.
 func checkPart(argument int, known string) func(args []Expr) string {
 	return func(args []Expr) string {
 		l, ok := args[argument].(*Literal)
@@ -495,7 +496,7 @@ func checkPart(argument int, known string) func(args []Expr) string {
 	}
 }
 
-// checkForm says that an example that is written down is no date, or nothing.
+// checkForm checks that a literal example is a date.
 func checkForm(args []Expr) string { return checkFormAt(1)(args) }
 
 func checkFormAt(argument int) func(args []Expr) string {
@@ -516,10 +517,10 @@ func checkFormAt(argument int) func(args []Expr) string {
 	}
 }
 
-// maxYears keeps dates within what time.Time computes with.
+// maxYears bounds dates to the range of time.Time.
 const maxYears = 100_000_000
 
-// later is DATE_ADD.
+// later computes DATE_ADD.
 func (s *Scratch) later(t time.Time, count, part value) (time.Time, bool) {
 	n, ok := s.whole(count)
 	if !ok {
@@ -543,7 +544,7 @@ func move(t time.Time, n int64, part string) (time.Time, bool) {
 	return t.AddDate(years*int(n), months*int(n), days*int(n)), true
 }
 
-// dates is DATE_RANGE; rest is the part, and the step if there is one.
+// dates computes DATE_RANGE; rest is the part, and the step if there is one.
 func (s *Scratch) dates(from, to time.Time, rest []value, f func(time.Time) value) value {
 	step, ok := int64(1), true
 	if len(rest) == 2 {
@@ -592,13 +593,13 @@ func differenceText(absolute bool) func(s *Scratch, t time.Time, form string, a 
 	}
 }
 
-// wall returns what clock and calendar show, as a time in UTC.
+// wall returns the local calendar date and clock time of t, as a time in UTC.
 func wall(t time.Time) time.Time {
 	year, month, day := t.Date()
 	return time.Date(year, month, day, t.Hour(), t.Minute(), t.Second(), t.Nanosecond(), time.UTC)
 }
 
-// difference is DATE_DIFF: of what the clocks and calendars of both places show.
+// difference computes DATE_DIFF, from the local dates and times of both.
 func (s *Scratch) difference(t, u time.Time, part value, absolute bool) value {
 	t, u = wall(t), wall(u)
 	sign := int64(1)
@@ -615,7 +616,7 @@ func (s *Scratch) difference(t, u time.Time, part value, absolute bool) value {
 	return s.integer(n)
 }
 
-// parts is how many parts lie between two dates, each counted from the begin of the part that it lies in.
+// parts returns the number of parts between two dates, each truncated to the part that contains it.
 func parts(t, u time.Time, part string) (int64, bool) {
 	years, days := int64(t.Year()-u.Year()), days(t, u)
 	switch part {
@@ -651,8 +652,8 @@ func parts(t, u time.Time, part string) (int64, bool) {
 	return n*1000 + int64(t.Nanosecond()/1_000_000-u.Nanosecond()/1_000_000), part == "millisecond"
 }
 
-// days is how many days lie between two dates. Between years that are not the same a year has 365 days and those of the
-// leap years before it, by which the year 0 has none more.
+// days returns the number of days between two dates. Between different years, each year has 365 days plus the leap
+// days before it, by a rule in which the year 0 has none.
 func days(t, u time.Time) int64 {
 	n := int64(t.YearDay() - u.YearDay())
 	if t.Year() != u.Year() {
@@ -669,7 +670,7 @@ func leapsBefore(year int) int64 {
 	return y/4 - y/100 + y/400
 }
 
-// part is DATE_PART.
+// part computes DATE_PART.
 func (s *Scratch) part(t time.Time, part value) value {
 	of, known := dateParts[partName(part)]
 	if !known {
@@ -678,7 +679,7 @@ func (s *Scratch) part(t time.Time, part value) value {
 	return s.integer(int64(of(t)))
 }
 
-// dateParts are what DATE_PART knows.
+// dateParts maps the parts of DATE_PART to their values.
 var dateParts = map[string]func(time.Time) int{
 	"millennium":      func(t time.Time) int { return t.Year()/1000 + 1 },
 	"century":         func(t time.Time) int { return t.Year()/100 + 1 },
@@ -709,7 +710,7 @@ func zoneOffset(t time.Time) int {
 	return offset
 }
 
-// truncatedText is DATE_TRUNC_STR: what the clock shows is cut, and the zone stays as it was written.
+// truncatedText computes DATE_TRUNC_STR: it truncates the local time, and keeps the text of the zone.
 func truncatedText(s *Scratch, t time.Time, form string, a []value) value {
 	bare, zoned := strings.CutSuffix(form, formZone)
 	cut, ok := truncate(wall(t), a[1])
@@ -725,7 +726,7 @@ func truncatedText(s *Scratch, t time.Time, form string, a []value) value {
 	return s.fresh(kindString, start)
 }
 
-// truncate is DATE_TRUNC.
+// truncate computes DATE_TRUNC.
 func truncate(t time.Time, part value) (time.Time, bool) {
 	year, month, day := t.Date()
 	hour, minute, second, ns := t.Hour(), t.Minute(), t.Second(), t.Nanosecond()

@@ -62,7 +62,7 @@ var encodingFunctions = []*Function{
 		Example: Example{`POLY_LENGTH([1, 2])`, `2`}, eval: polyLength},
 }
 
-// encoded returns a value as JSON without blanks, names in order, and numbers in one form.
+// encoded returns a value as JSON without blanks, with sorted names and canonical numbers.
 func (s *Scratch) encoded(v value) []byte {
 	text := s.encodeJSON(nil, v)
 	s.heap += len(text)
@@ -88,7 +88,7 @@ func (s *Scratch) encodeJSON(dst []byte, v value) []byte {
 	case v.kind == kindObject:
 		list, _ := s.fields(v)
 		dst = append(dst, '{')
-		for _, f := range slices.Clone(list) { // the members within use the same room
+		for _, f := range slices.Clone(list) { // nested calls of fields reuse the list
 			dst = append(appendText(dst, value{kindString, f.name}), ':')
 			dst = append(s.encodeJSON(dst, s.valueOf(f.text)), ',')
 		}
@@ -97,7 +97,7 @@ func (s *Scratch) encodeJSON(dst []byte, v value) []byte {
 	return appendText(dst, v)
 }
 
-// closed ends an array or object, in the place of the comma behind its last value.
+// closed ends an array or object, replacing the comma after its last value.
 func closed(dst []byte, end byte) []byte {
 	if dst[len(dst)-1] == ',' {
 		dst = dst[:len(dst)-1]
@@ -117,7 +117,7 @@ func jsonDecode(s *Scratch, t []byte) value {
 	return s.valueOf(bytes.Clone(t))
 }
 
-// memberPairs puts the pairs of what is in an array or object on the stack.
+// memberPairs pushes the pairs of everything in an array or object on the stack.
 func (s *Scratch) memberPairs(v value) bool {
 	switch v.kind {
 	case kindArray:
@@ -132,7 +132,7 @@ func (s *Scratch) memberPairs(v value) bool {
 		if !ok {
 			return false
 		}
-		for _, f := range slices.Clone(list) { // the members within use the same room
+		for _, f := range slices.Clone(list) { // nested calls of fields reuse the list
 			inner := s.valueOf(f.text)
 			s.pair(f.name, inner)
 			if inner.kind == kindArray {
@@ -168,5 +168,5 @@ func polyLength(s *Scratch, a []value) value {
 	return null
 }
 
-// plainNumber writes a float64 with all its digits and no exponent.
+// plainNumber formats a float64 with all its digits and no exponent.
 func plainNumber(f float64) []byte { return strconv.AppendFloat(nil, f, 'f', -1, 64) }

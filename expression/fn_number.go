@@ -2,7 +2,7 @@ package expression
 
 import "math"
 
-// number1 makes a function of one number; anything else gives NULL.
+// number1 makes a function of one number; NULL for anything else.
 func number1(f func(s *Scratch, n number) value) evaluation {
 	return func(s *Scratch, a []value) value {
 		if a[0].kind != kindNumber {
@@ -16,7 +16,7 @@ func number1(f func(s *Scratch, n number) value) evaluation {
 	}
 }
 
-// rounded makes a function that gives an integer as it is.
+// rounded makes a function that returns integers unchanged.
 func rounded(f func(float64) float64) evaluation {
 	return func(s *Scratch, a []value) value {
 		return number1(func(s *Scratch, n number) value {
@@ -113,7 +113,7 @@ func extreme(direction int) evaluation {
 	}
 }
 
-// truncated returns a number without its fraction, if that has 64 bits.
+// truncated returns a number without its fraction, if that fits into 64 bits.
 func (n number) truncated() (int64, bool) {
 	if n.isInt {
 		return n.i, true
@@ -124,7 +124,7 @@ func (n number) truncated() (int64, bool) {
 	return 0, false
 }
 
-// integers gives two numbers without their fractions; a divisor of 0 is none.
+// integers returns two numbers without their fractions; ok is false if the divisor is 0.
 func (s *Scratch) integers(a []value) (x, y int64, ok bool) {
 	if a[0].kind != kindNumber || a[1].kind != kindNumber {
 		return 0, 0, false
@@ -161,7 +161,7 @@ func imod(s *Scratch, a []value) value {
 	return s.integer(x % y)
 }
 
-// maxDigits limits the digits of ROUND and TRUNC.
+// maxDigits bounds the digits of ROUND and TRUNC.
 const maxDigits = 300
 
 func roundEven(x float64) float64 {
@@ -174,8 +174,8 @@ func roundEven(x float64) float64 {
 
 func roundAway(x float64) float64 { return math.Floor(float64(x + 0.5)) }
 
-// toDigits makes ROUND and TRUNC out of what they do to the magnitude of a number that was moved by so many digits. An
-// integer is as it is where no digit before the point is lost.
+// toDigits makes ROUND and TRUNC from their effect on a magnitude that was shifted by the number of digits. An
+// integer stays unchanged unless digits before the point are dropped.
 func toDigits(whole func(float64) float64) evaluation {
 	return typed(func(s *Scratch, a []value) value {
 		digits := int64(0)

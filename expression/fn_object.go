@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// membersOf makes a function of an object's members, in the order of their names; what is no object gives NULL.
+// membersOf makes a function of an object's members, sorted by name; NULL if the first argument is not an object.
 func membersOf(f func(s *Scratch, list []field, rest []value) value) evaluation {
 	return func(s *Scratch, a []value) value {
 		if a[0].kind != kindObject {
@@ -19,7 +19,7 @@ func membersOf(f func(s *Scratch, list []field, rest []value) value) evaluation 
 	}
 }
 
-// build makes an object of members.
+// build returns an object of members.
 func (s *Scratch) build(list []field) value {
 	start := len(s.temp)
 	s.temp = append(s.temp, '{')
@@ -33,7 +33,7 @@ func (s *Scratch) build(list []field) value {
 	return s.fresh(kindObject, start)
 }
 
-// collect makes an array of what f gives for each member.
+// collect returns an array of f's results for the members.
 func (s *Scratch) collect(list []field, f func(field) value) value {
 	base := len(s.stack)
 	for _, m := range list {
@@ -127,7 +127,7 @@ var objectFunctions = []*Function{
 		})},
 }
 
-// pairObjects makes an object with name and val of each member.
+// pairObjects returns an array of objects with name and val for each member.
 func (s *Scratch) pairObjects(l []field) value {
 	return s.collect(l, func(f field) value {
 		start := len(s.temp)
@@ -140,7 +140,7 @@ func (s *Scratch) pairObjects(l []field) value {
 	})
 }
 
-// inner replaces arrays of one element by it.
+// inner replaces arrays of one element by that element.
 func (s *Scratch) inner(l []field) []field {
 	if len(l) < 2 {
 		return l

@@ -6,8 +6,8 @@ import (
 	"tidemark/collate"
 )
 
-// OperatorForm is an operator that may be written as a function, as old statements have it. It reads as the operator,
-// and so it is printed.
+// OperatorForm is an operator that may be written as a function, as in older statements. It is parsed as the
+// operator, and printed as such.
 type OperatorForm struct {
 	Name     string
 	Aliases  []string
@@ -17,12 +17,12 @@ type OperatorForm struct {
 	build    func(args []Expr) Expr
 }
 
-// isForm makes x IS [NOT] what.
+// isForm builds x IS [NOT] what.
 func isForm(what collate.Kind, not bool) func([]Expr) Expr {
 	return func(a []Expr) Expr { return &Is{X: a[0], What: what, Not: not} }
 }
 
-// chainForm makes x op y op ….
+// chainForm builds x op y op ….
 func chainForm(op Op) func([]Expr) Expr {
 	return func(a []Expr) Expr {
 		x := a[0]
@@ -37,7 +37,7 @@ func compareForm(op Op) func([]Expr) Expr {
 	return func(a []Expr) Expr { return &Compare{Op: op, L: a[0], R: a[1]} }
 }
 
-// operatorForms are all of them.
+// operatorForms contains all operators that may be written as functions.
 var operatorForms = []*OperatorForm{
 	{Name: "ADD", Params: "number, number, …", Min: 2, Max: MaxArgs, Example: Example{"ADD(n, 1, 2)", "10"},
 		build: chainForm(OpAdd)},
@@ -94,7 +94,7 @@ func operatorFormNamed(name string) *OperatorForm {
 	return operatorForms[i]
 }
 
-// operatorCall reads the arguments of an operator that is written as a function.
+// operatorCall parses the arguments of an operator written as a function.
 func (p *parser) operatorCall(tok token, form *OperatorForm) (Expr, error) {
 	x, err := p.deeper(func() (Expr, error) {
 		if err := p.advance(); err != nil {

@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// RefusedFunctions are functions of N1QL, or of SQL, that no key can have, with the reason and what to write instead.
+// RefusedFunctions are functions of N1QL, or of SQL, that a key cannot contain, with the reason and the alternative.
 type RefusedFunctions struct {
-	Names   []string // one that ends with _ stands for all that begin so
-	Why     string   // behind "NAME() "
-	Instead string   // a sentence without its point, with NAME for the function's
-	never   bool     // nothing that could come: the text is wrong
+	Names   []string // a name that ends with _ is a prefix
+	Why     string   // follows "NAME() "
+	Instead string   // a sentence without its period; NAME is replaced by the function's name
+	never   bool     // wrong in principle, not just unsupported
 }
 
 var refusedFunctions = []RefusedFunctions{
@@ -67,7 +67,7 @@ var refusedFunctions = []RefusedFunctions{
 // RefusedFunctionTable returns a copy of the table.
 func RefusedFunctionTable() []RefusedFunctions { return slices.Clone(refusedFunctions) }
 
-// refused returns why a function is refused; nil if it is not.
+// refused returns the entry of a refused function; nil if it is not refused.
 func refused(name string) *RefusedFunctions {
 	i := slices.IndexFunc(refusedFunctions, func(r RefusedFunctions) bool {
 		return slices.ContainsFunc(r.Names, func(n string) bool {
@@ -80,7 +80,7 @@ func refused(name string) *RefusedFunctions {
 	return &refusedFunctions[i]
 }
 
-// unknownFunction says why a name cannot be called, and what it may have been meant to be.
+// unknownFunction returns the error for a name that cannot be called, with the function that may have been meant.
 func (p *parser) unknownFunction(tok token, name string) error {
 	if name == "FLATTEN_KEYS" {
 		return p.fail(tok, "%s", flattenedPlace)

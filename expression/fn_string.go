@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// text1 makes a function of one string; anything else gives NULL.
+// text1 makes a function of one string; NULL for anything else.
 func text1(f func(s *Scratch, t []byte) value) evaluation {
 	return func(s *Scratch, a []value) value {
 		if a[0].kind != kindString {
@@ -19,7 +19,7 @@ func text1(f func(s *Scratch, t []byte) value) evaluation {
 	}
 }
 
-// text2 makes a function of two strings.
+// text2 makes a function of two strings; NULL for anything else.
 func text2(f func(s *Scratch, t, u []byte) value) evaluation {
 	return func(s *Scratch, a []value) value {
 		if a[0].kind != kindString || a[1].kind != kindString {
@@ -222,7 +222,7 @@ var patternFunctions = []*Function{
 		})},
 }
 
-// cut makes an array of parts of a text.
+// cut returns an array of parts of a text.
 func (s *Scratch) cut(t []byte, parts [][]int) value {
 	base := len(s.stack)
 	for _, part := range parts {
@@ -248,7 +248,7 @@ func patternPosition(first int64) func([]string) (evaluation, error) {
 	})
 }
 
-// tokenPattern makes CONTAINS_TOKEN_REGEXP.
+// tokenPattern prepares CONTAINS_TOKEN_REGEXP.
 func tokenPattern(constants []string) (evaluation, error) {
 	whole, err := wholePattern(constants)
 	if err != nil {
@@ -259,15 +259,15 @@ func tokenPattern(constants []string) (evaluation, error) {
 	}, 0), nil
 }
 
-// What one fit of a pattern takes, or more, and what each group of the pattern adds: FindAllIndex keeps the places of
-// the groups of all fits, too.
+// Upper bounds of the memory of one match of a pattern, and of each group of the pattern: FindAllIndex also keeps the
+// positions of the groups of all matches.
 const (
 	fitBytes   = 64
 	groupBytes = 16
 )
 
-// fits returns where a pattern fits, the first so many times; all if the number is negative. False: these are more than
-// there may be.
+// fits returns the positions of at most times matches of a pattern; of all if times is negative. ok is false if there
+// are more than the budget allows.
 func (s *Scratch) fits(name string, r *regexp.Regexp, text []byte, times int64) ([][]int, bool) {
 	most := int64(max(0, min(s.steps, maxTemp/(fitBytes+groupBytes*r.NumSubexp()))))
 	if times < 0 || times > most {
@@ -281,7 +281,7 @@ func (s *Scratch) fits(name string, r *regexp.Regexp, text []byte, times int64) 
 	return all, s.spend(len(all))
 }
 
-// replaceFits replaces the first so many fits of a pattern; all if the number is negative.
+// replaceFits replaces at most times matches of a pattern; all if times is negative.
 func (s *Scratch) replaceFits(r *regexp.Regexp, text, with []byte, times int64) value {
 	fits, ok := s.fits("REGEXP_REPLACE", r, text, times)
 	if !ok {
@@ -300,11 +300,11 @@ func tooLarge(name string) error {
 	return fmt.Errorf("%w: the result of %s is too large", ErrWork, name)
 }
 
-// maxPattern limits the text of a regular expression.
+// maxPattern bounds the length of a regular expression.
 const maxPattern = 1000
 
-// pattern makes an evaluation with the regular expression that stands in the expression. A match looks at each byte
-// once for each instruction of the pattern at worst.
+// pattern makes an evaluation with a literal regular expression. In the worst case, matching processes each byte once
+// for each instruction of the compiled pattern.
 func pattern(with func(*regexp.Regexp) evaluation) func([]string) (evaluation, error) {
 	return func(constants []string) (evaluation, error) {
 		if len(constants[0]) > maxPattern {
@@ -324,7 +324,7 @@ func pattern(with func(*regexp.Regexp) evaluation) func([]string) (evaluation, e
 	}
 }
 
-// programSize is how many instructions a pattern, which is right, has.
+// programSize returns the number of instructions of a valid pattern.
 func programSize(text string) int {
 	tree, err := syntax.Parse(text, syntax.Perl)
 	if err != nil {
@@ -374,7 +374,7 @@ func isASCII(t []byte) bool {
 func lower(s *Scratch, t []byte) value { return s.letters(t, 'A', 'Z', bytes.ToLower) }
 func upper(s *Scratch, t []byte) value { return s.letters(t, 'a', 'z', bytes.ToUpper) }
 
-// letters changes the case of the letters from first to last; with others than ASCII by all.
+// letters changes the case of the letters from first to last; a text that is not ASCII is converted by all.
 func (s *Scratch) letters(t []byte, first, last byte, all func([]byte) []byte) value {
 	if !isASCII(t) {
 		return s.owned(all(t))
@@ -401,8 +401,8 @@ func initcap(s *Scratch, t []byte) value {
 	return s.fresh(kindString, start)
 }
 
-// betweenWords reports whether a character divides words, as for N1QL: of ASCII all but letters, digits and _, of
-// others white space.
+// betweenWords reports whether a character separates words, as in N1QL: in ASCII all but letters, digits and _;
+// elsewhere white space.
 func betweenWords(r rune) bool {
 	if r < utf8.RuneSelf {
 		return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r)
@@ -410,7 +410,7 @@ func betweenWords(r rune) bool {
 	return unicode.IsSpace(r)
 }
 
-// reverse keeps marks behind the character that they belong to, and leaves out what is no character.
+// reverse reverses a text, keeps combining marks after their character, and leaves out invalid UTF-8.
 func reverse(s *Scratch, t []byte) value {
 	start := len(s.temp)
 	for end := len(t); end > 0; {
@@ -486,7 +486,7 @@ func pad(left bool) evaluation {
 	}
 }
 
-// runesEnd is where the first n characters end.
+// runesEnd returns the end of the first n characters.
 func runesEnd(t []byte, n int) int {
 	i := 0
 	for ; n > 0 && i < len(t); n-- {
@@ -503,7 +503,7 @@ func trim(left, right bool) evaluation {
 				return null
 			}
 			characters = string(a[1].data)
-			if !isASCII(a[1].data) && !s.spend(len(a[0].data)*len(a[1].data)/stepBytes) { // each is looked up among them
+			if !isASCII(a[1].data) && !s.spend(len(a[0].data)*len(a[1].data)/stepBytes) { // each one is looked up there
 				return missing
 			}
 		}
@@ -539,7 +539,7 @@ func repeat(s *Scratch, a []value) value {
 	return s.fresh(kindString, start)
 }
 
-// counted makes a function of three texts, behind which a number may stand.
+// counted makes a function of three texts and an optional number.
 func counted(f evaluation) evaluation {
 	return func(s *Scratch, a []value) value {
 		worst := kindTrue
@@ -594,7 +594,7 @@ func split(s *Scratch, a []value) value {
 	return v
 }
 
-// substr counts bytes, of which each of a character that is cut in two is replaced by U+FFFD, or characters.
+// substr counts characters, or bytes; each byte of a character that is cut is replaced by U+FFFD.
 func substr(first int64, characters bool) evaluation {
 	return func(s *Scratch, a []value) value {
 		from, ok := s.whole(a[1])
@@ -632,7 +632,7 @@ func substr(first int64, characters bool) evaluation {
 	}
 }
 
-// characters is how many characters there are before a byte; -1 stays.
+// characters returns the number of characters before a byte position; -1 stays.
 func characters(t []byte, at int) int64 {
 	if at < 0 {
 		return -1
@@ -640,7 +640,7 @@ func characters(t []byte, at int) int64 {
 	return int64(utf8.RuneCount(t[:at]))
 }
 
-// concatWith is CONCAT2: MISSING anywhere comes before what is no text.
+// concatWith computes CONCAT2: MISSING anywhere takes precedence over a value that is not a string.
 func concatWith(s *Scratch, a []value) value {
 	base := len(s.stack)
 	defer func() { s.stack = s.stack[:base] }()

@@ -10,16 +10,16 @@ import (
 	"tidemark/collate"
 )
 
-// tokenOptions are what the second argument of TOKENS says.
+// tokenOptions are the options of TOKENS, its second argument.
 type tokenOptions struct {
-	change func(s *Scratch, t []byte) value // of the case; nil leaves it
-	names  bool                             // of members are tokens, too
-	// split divides texts into words; specials takes what stands between blanks, too. Without split a text is one token,
-	// trim takes the blanks around it away.
+	change func(s *Scratch, t []byte) value // changes the case; nil keeps it
+	names  bool                             // names of members are tokens, too
+	// split divides texts into words; specials adds the pieces between blanks. Without split a text is one token, and
+	// trim removes the blanks around it.
 	split, specials, trim bool
 }
 
-// tokens is TOKENS(value [, options]).
+// tokens computes TOKENS(value [, options]).
 func tokens(s *Scratch, a []value) value {
 	o, ok := s.tokenOptions(a[1:])
 	if !ok.fine {
@@ -33,7 +33,7 @@ func tokens(s *Scratch, a []value) value {
 	return s.list(s.distinct(s.stack[base:]))
 }
 
-// containsToken makes CONTAINS_TOKEN and its like of what tells whether a word is the one.
+// containsToken makes CONTAINS_TOKEN and similar functions from a predicate on tokens.
 func containsToken(wanted func(s *Scratch, a []value, token value) bool, kind collate.Kind) evaluation {
 	return func(s *Scratch, a []value) value {
 		switch {
@@ -55,7 +55,7 @@ func containsToken(wanted func(s *Scratch, a []value, token value) bool, kind co
 	}
 }
 
-// checkTokens makes what says what is wrong with options that are written down, or nothing.
+// checkTokens returns a check of literal options.
 func checkTokens(argument int) func(args []Expr) string {
 	const known = `known: "case" (lower, upper), "names", "specials", "split" and "trim" (true, false)`
 	return func(args []Expr) string {
@@ -84,13 +84,13 @@ func checkTokens(argument int) func(args []Expr) string {
 	}
 }
 
-// optionsRead reports whether there are options to go on with, or else the value.
+// optionsRead reports whether the options are usable; otherwise kind is the function's result.
 type optionsRead struct {
 	fine bool
 	kind collate.Kind
 }
 
-// tokenOptions reads the options, if there are any. What they say that is not known does nothing.
+// tokenOptions reads the options, if there are any. Unknown ones are ignored.
 func (s *Scratch) tokenOptions(a []value) (o tokenOptions, ok optionsRead) {
 	o = tokenOptions{names: true, split: true, trim: true}
 	if len(a) == 0 {
@@ -133,7 +133,7 @@ func (o *tokenOptions) set(name string, on bool) {
 	}
 }
 
-// tokens puts the words of a value, and of what is in it, on the stack. False: s.err.
+// tokens pushes the words of a value, and of its contents, on the stack. It returns false if s.err is set.
 func (s *Scratch) tokens(v value, o tokenOptions) bool {
 	switch v.kind {
 	case kindString:
@@ -150,7 +150,7 @@ func (s *Scratch) tokens(v value, o tokenOptions) bool {
 		if !ok {
 			return false
 		}
-		for _, f := range slices.Clone(list) { // the members within use the same room
+		for _, f := range slices.Clone(list) { // nested calls of fields reuse the list
 			if o.names && !s.words(f.name, o) || !s.tokens(s.valueOf(f.text), o) {
 				return false
 			}
@@ -167,8 +167,8 @@ func besideSpecials(r rune) bool {
 	return unicode.IsSpace(r) || strings.ContainsRune("()[]{}", r)
 }
 
-// words puts the words of a text on the stack; with specials what stands between blanks and brackets, too, without what
-// is neither letter nor digit at its end.
+// words pushes the words of a text on the stack; with specials, also the pieces between blanks and brackets, without
+// trailing characters that are neither letters nor digits.
 func (s *Scratch) words(text []byte, o tokenOptions) bool {
 	if !o.split {
 		if o.trim {

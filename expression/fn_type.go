@@ -7,7 +7,7 @@ import (
 	"tidemark/collate"
 )
 
-// isKind makes a function that tells whether a value is of one of these kinds.
+// isKind makes a function that reports whether a value is of one of these kinds.
 func isKind(kinds ...collate.Kind) evaluation {
 	return func(_ *Scratch, a []value) value {
 		for _, k := range kinds {
@@ -123,8 +123,8 @@ func toNumber(s *Scratch, a []value) value {
 	return null
 }
 
-// readNumber takes the number that a text is: one of JSON, or one with a plus sign, with zeros in front, or with
-// nothing on one side of the point. What is none is NULL.
+// readNumber parses a number from a text: in JSON's syntax, or with a plus sign, leading zeros, or no digits on one
+// side of the point. The result is NULL if the text is not a number.
 func (s *Scratch) readNumber(text []byte) value {
 	if end, _ := collate.ScanNumber(text, 0); end == len(text) && end > 0 {
 		return value{kindNumber, text}
@@ -230,7 +230,8 @@ var conditionalFunctions = []*Function{
 		}},
 }
 
-// firstNumber returns the first argument if that is a number; MISSING ones may be passed over.
+// firstNumber makes a function that returns the first number, and NULL if another value precedes it; with
+// passMissing, MISSING is skipped.
 func firstNumber(passMissing bool) evaluation {
 	return func(_ *Scratch, a []value) value {
 		for _, v := range a {

@@ -8,23 +8,23 @@ import (
 	"time"
 )
 
-// ZoneData is the version of the IANA time zone database in this binary, whatever the machine has: a zone means the
-// same in every process of a cluster.
+// ZoneData is the version of the IANA time zone database in this binary, which is used instead of the machine's: a
+// zone means the same in every process of a cluster.
 const ZoneData = "2025c"
 
-// zoneArchive is zoneinfo.zip of Go's distribution, made from the database, which is in the public domain.
+// zoneArchive is zoneinfo.zip of the Go distribution, built from the database, which is in the public domain.
 //
 //go:embed zoneinfo/zoneinfo.zip
 var zoneArchive []byte
 
-// zoneFiles finds the files of the archive by their names; it is never written after it was made.
+// zoneFiles maps names to the archive's files; it is read-only.
 var zoneFiles = readZones()
 
-// maxZoneBytes limits the data of one zone.
+// maxZoneBytes bounds the data of one zone.
 const maxZoneBytes = 1 << 20
 
-// zoneNamed returns a time zone by its name in the database, such as Europe/Berlin. A Scratch keeps those that were
-// asked for, which are no more than there are in the archive.
+// zoneNamed returns a time zone by its name in the database, such as Europe/Berlin. The Scratch caches it; the number
+// of names in the archive bounds the cache.
 func (s *Scratch) zoneNamed(v value) (*time.Location, bool) {
 	if v.kind != kindString || len(v.data) > maxDateBytes {
 		return nil, false
@@ -54,7 +54,7 @@ func (s *Scratch) zoneNamed(v value) (*time.Location, bool) {
 func readZones() map[string]*zip.File {
 	archive, err := zip.NewReader(bytes.NewReader(zoneArchive), int64(len(zoneArchive)))
 	if err != nil {
-		panic("the zone data in this binary: " + err.Error()) // it was read by a test
+		panic("the zone data in this binary: " + err.Error()) // a test has read every zone
 	}
 	files := make(map[string]*zip.File, len(archive.File))
 	for _, f := range archive.File {

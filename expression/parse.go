@@ -11,30 +11,31 @@ import (
 )
 
 const (
-	// MaxTextBytes limits a text of one or more statements.
+	// MaxTextBytes bounds a text of one or more statements.
 	MaxTextBytes = 1 << 20
-	// MaxStatementBytes limits one statement, and one expression: what the cluster's limit statement_length may be set to.
+	// MaxStatementBytes bounds one statement, and one expression: the maximum of the cluster's limit statement_length.
 	MaxStatementBytes = 256 << 10
-	// MaxNesting limits how deep operators may be nested, and how deep parentheses: a value of a document, which may be
-	// collate.MaxDepth deep, can be written as a constant within an expression of 64 levels. A split cuts a range at
-	// values of documents.
+	// MaxNesting bounds the nesting of operators, and that of parentheses: a value of a document, which may be
+	// collate.MaxDepth deep, can be written as a constant within an expression of 64 levels. A split, which cuts a range
+	// at values of documents, needs that.
 	MaxNesting = collate.MaxDepth + 64
-	// MaxPathSteps limits the steps of a path.
+	// MaxPathSteps bounds the steps of a path.
 	MaxPathSteps = 64
-	// MaxElement limits the places in arrays that a path may name, from either end.
+	// MaxElement bounds the array positions in a path, from either end.
 	MaxElement = 1 << 20
 )
 
-// ParseExpression reads one expression. The error is a *SyntaxError.
+// ParseExpression parses one expression. The error is a *SyntaxError.
 func ParseExpression(text string) (Expr, error) {
 	return parseWhole(text, (*parser).whole)
 }
 
-// ParseKey reads one key expression, without ASC or DESC: an expression or an *ArrayKey. The error is a *SyntaxError.
+// ParseKey parses one key expression, without ASC or DESC: an expression or an *ArrayKey. The error is a
+// *SyntaxError.
 func ParseKey(text string) (Expr, error) { return parseWhole(text, (*parser).key) }
 
-// parseWhole also makes sure that the canonical text can be read again, since it is what is stored: it may be longer
-// than what was read, and has parentheses of its own.
+// parseWhole parses a text, and checks that its canonical text, which is what is stored, can be parsed again: it may
+// be longer than the input, and has parentheses of its own.
 func parseWhole(text string, read func(*parser) (Expr, error)) (Expr, error) {
 	x, err := parseOnce(text, read)
 	if err != nil {
@@ -49,7 +50,7 @@ func parseWhole(text string, read func(*parser) (Expr, error)) (Expr, error) {
 	return x, nil
 }
 
-// oneLine returns the message of a syntax error without its place, which is one in another text.
+// oneLine returns the message of a syntax error without its position, which refers to another text.
 func oneLine(err error) string {
 	var syntax *SyntaxError
 	if errors.As(err, &syntax) {
@@ -58,7 +59,7 @@ func oneLine(err error) string {
 	return err.Error()
 }
 
-// stored lets an expression of a stored definition be read: of an earlier version, which may have taken what is refused
+// stored makes read parse an expression of a stored definition: an earlier version may have accepted what is refused
 // now.
 func stored(read func(*parser) (Expr, error)) func(*parser) (Expr, error) {
 	return func(p *parser) (Expr, error) {
@@ -67,7 +68,7 @@ func stored(read func(*parser) (Expr, error)) func(*parser) (Expr, error) {
 	}
 }
 
-// whole reads an expression.
+// whole parses an expression.
 func (p *parser) whole() (Expr, error) { return p.expression(0) }
 
 func parseOnce(text string, read func(*parser) (Expr, error)) (Expr, error) {
@@ -88,19 +89,19 @@ func parseOnce(text string, read func(*parser) (Expr, error)) (Expr, error) {
 	return x, nil
 }
 
-// parser holds the token that is looked at. Errors are returned, never thrown.
+// parser holds the current token. Errors are returned, never panicked.
 type parser struct {
 	lex         lexer
 	tok         token
-	operators   int      // how deep operators are nested
-	parentheses int      // and parentheses; apart, so that the canonical text of what was read can be read again
-	scope       []string // the variables that are bound here, innermost last
-	lookahead   int      // how many bodies of ARRAY … FOR are being read ahead
-	nestable    bool     // an array key may stand as the body of an ARRAY … FOR that is read here
-	stored      bool     // it is read from a definition that was accepted once
+	operators   int      // nesting depth of operators
+	parentheses int      // and of parentheses; counted apart, so that canonical text can be parsed again
+	scope       []string // the bound variables, innermost last
+	lookahead   int      // how many bodies of ARRAY … FOR are being parsed ahead
+	nestable    bool     // the ARRAY … FOR being parsed may have an array key as its body
+	stored      bool     // the text is from a stored definition
 }
 
-// newParser looks at the first token. It returns plain error so that no typed nil can be mistaken for one.
+// newParser advances to the first token. It returns plain error so that a typed nil cannot be mistaken for an error.
 func newParser(text string) (*parser, error) {
 	p := &parser{lex: lexer{text: text}}
 	if len(text) > MaxTextBytes {
@@ -129,7 +130,7 @@ func (p *parser) unsupported(tok token, format string, args ...any) error {
 	return errorAt(p.lex.text, tok.pos, true, format, args...)
 }
 
-// unexpected is the error for a token that cannot stand here.
+// unexpected returns the error for a token that is not allowed here.
 func (p *parser) unexpected(wanted string) error {
 	return p.fail(p.tok, "expected %s, found %s", wanted, p.describe(p.tok))
 }
@@ -146,17 +147,17 @@ func (p *parser) describe(tok token) string {
 	return p.lex.text[tok.pos:tok.end]
 }
 
-// maxShown is how many bytes of a token a message repeats.
+// maxShown bounds how many bytes of a token a message repeats.
 const maxShown = 40
 
-// isOp and isWord look at the current token.
+// isOp and isWord check the current token.
 func (p *parser) isOp(op string) bool { return p.tok.kind == tokOp && p.tok.value == op }
 
 func (p *parser) isWord(word string) bool {
 	return p.tok.kind == tokWord && strings.EqualFold(p.tok.value, word)
 }
 
-// acceptOp and acceptWord pass the current token if it is the one.
+// acceptOp and acceptWord consume the current token if it matches.
 func (p *parser) acceptOp(op string) (bool, error) {
 	if !p.isOp(op) {
 		return false, nil
@@ -171,7 +172,7 @@ func (p *parser) acceptWord(word string) (bool, error) {
 	return true, p.advance()
 }
 
-// separated reads items as long as a comma follows.
+// separated parses items as long as a comma follows.
 func (p *parser) separated(item func() error) error {
 	for {
 		if err := item(); err != nil {
@@ -197,7 +198,7 @@ func (p *parser) wantWord(word string) error {
 	return p.unexpected(word)
 }
 
-// binary returns the operator at the current token and how tightly it binds, 0 if there is none.
+// binary returns the operator at the current token and its precedence, 0 if there is none.
 func (p *parser) binary() (op Op, precedence int) {
 	switch p.tok.kind {
 	case tokWord:
@@ -230,13 +231,13 @@ func (p *parser) binary() (op Op, precedence int) {
 	return "", 0
 }
 
-// opTest stands for [NOT] LIKE, IN and BETWEEN, opConcat for ||.
+// opTest stands for [NOT] LIKE, IN, WITHIN and BETWEEN, opConcat for ||.
 const (
 	opTest   Op = "LIKE, IN or BETWEEN"
 	opConcat Op = "||"
 )
 
-// expression reads an operand together with the operators that bind more tightly than above (Pratt).
+// expression parses an operand and the operators with a higher precedence than above (Pratt).
 func (p *parser) expression(above int) (Expr, error) {
 	if p.operators++; p.operators > MaxNesting {
 		return nil, p.fail(p.tok, "operators are nested deeper than %d levels", MaxNesting)
@@ -273,7 +274,7 @@ func (p *parser) operation(above int) (Expr, error) {
 	}
 }
 
-// binaryRest reads what follows the left operand of an operator.
+// binaryRest parses what follows the left operand of an operator.
 func (p *parser) binaryRest(op Op, precedence int, left Expr) (Expr, error) {
 	if err := p.advance(); err != nil {
 		return nil, err
@@ -309,7 +310,7 @@ func concat(left, right Expr) Expr {
 	return joined
 }
 
-// logic joins operands; what is already joined by the same operator becomes part of it.
+// logic joins operands; operands joined by the same operator are merged.
 func logic(op Op, left, right Expr) Expr {
 	joined, ok := left.(*Logic)
 	if !ok || joined.Op != op {
@@ -323,7 +324,7 @@ func logic(op Op, left, right Expr) Expr {
 	return joined
 }
 
-// is reads what follows IS.
+// is parses what follows IS.
 func (p *parser) is(x Expr) (Expr, error) {
 	not, err := p.acceptWord("NOT")
 	if err != nil {
@@ -344,7 +345,7 @@ func (p *parser) is(x Expr) (Expr, error) {
 	return nil, p.unexpected("MISSING, NULL or VALUED after IS")
 }
 
-// prefix reads NOT, a sign, or a primary.
+// prefix parses NOT, a sign, or a primary.
 func (p *parser) prefix() (Expr, error) {
 	if ok, err := p.acceptWord("NOT"); err != nil {
 		return nil, err
@@ -388,7 +389,7 @@ func negate(x Expr) Expr {
 	return &Literal{Kind: collate.Number, Text: "-" + l.Text}
 }
 
-// primary reads a literal, a path, a function, a construct between words, or parentheses, and the path into it.
+// primary parses a literal, a path, a function, a construct, or parentheses, and the path into it.
 func (p *parser) primary() (Expr, error) {
 	tok := p.tok
 	switch tok.kind {
@@ -441,7 +442,7 @@ func (p *parser) parenthesis(tok token) (Expr, error) {
 	return nil, p.unexpected("an expression")
 }
 
-// word reads what begins with a bare word: a literal, a construct, META().id, a call or a path.
+// word parses what begins with a bare word: a literal, a construct, META().id, a call or a path.
 func (p *parser) word(tok token) (Expr, error) {
 	for _, kind := range [...]collate.Kind{collate.Missing, collate.Null, collate.False, collate.True} {
 		if strings.EqualFold(tok.value, kind.String()) {
@@ -468,7 +469,8 @@ func (p *parser) word(tok token) (Expr, error) {
 	return p.call(tok)
 }
 
-// construct reads the construct that a word begins; nil without an error: it begins none here.
+// construct parses the construct that begins with a word; it returns nil without an error if the word begins none
+// here.
 func (p *parser) construct(tok token) (Expr, error) {
 	switch word := strings.ToUpper(tok.value); word {
 	case "SELF":
@@ -494,7 +496,7 @@ func (p *parser) construct(tok token) (Expr, error) {
 	return nil, nil
 }
 
-// meta reads ().id after META.
+// meta parses ().id after META.
 func (p *parser) meta() (Expr, error) {
 	if err := p.wantOp("("); err != nil {
 		return nil, err
@@ -533,7 +535,7 @@ func (p *parser) meta() (Expr, error) {
 	return x, nil
 }
 
-// xattr reads the name of an extended attribute, and the path into it.
+// xattr parses the name of an extended attribute, and the path into it.
 func (p *parser) xattr() (Expr, error) {
 	if err := p.advance(); err != nil {
 		return nil, err
@@ -554,7 +556,7 @@ func (p *parser) xattr() (Expr, error) {
 	return p.into(x)
 }
 
-// path reads the steps after its first name, which may be a variable's.
+// path parses the steps after its first name, which may be a variable's.
 func (p *parser) path(first token) (Expr, error) {
 	if slices.Contains(p.scope, first.value) {
 		return p.into(&Var{Name: first.value})
@@ -562,10 +564,10 @@ func (p *parser) path(first token) (Expr, error) {
 	return p.into(&Path{Steps: []Step{{Name: first.value}}})
 }
 
-// into reads the steps of a path into x, if there are any.
+// into parses the steps of a path into x, if there are any.
 func (p *parser) into(x Expr) (Expr, error) {
 	var steps []Step
-	for taken := pathSteps(x); ; taken++ { // steps are joined to those that stand in parentheses
+	for taken := pathSteps(x); ; taken++ { // steps in parentheses are joined with those that follow
 		if taken > MaxPathSteps {
 			return nil, p.fail(p.tok, "the path has more than %d steps", MaxPathSteps)
 		}
@@ -584,7 +586,7 @@ func (p *parser) into(x Expr) (Expr, error) {
 	}
 }
 
-// memberStep reads .name or .[expression]: one step more into x, or a new x of all that was read.
+// memberStep parses .name or .[expression]: it adds a step, or returns a new x that includes all before.
 func (p *parser) memberStep(x Expr, steps []Step) (Expr, []Step, error) {
 	if err := p.advance(); err != nil {
 		return nil, nil, err
@@ -600,7 +602,7 @@ func (p *parser) memberStep(x Expr, steps []Step) (Expr, []Step, error) {
 	return x, steps, p.advance()
 }
 
-// elementStep reads [*], [number], [expression] or [from:to], as memberStep does.
+// elementStep parses [*], [number], [expression] or [from:to], like memberStep.
 func (p *parser) elementStep(x Expr, steps []Step) (Expr, []Step, error) {
 	if err := p.advance(); err != nil {
 		return nil, nil, err
@@ -616,7 +618,7 @@ func (p *parser) elementStep(x Expr, steps []Step) (Expr, []Step, error) {
 	return x, append(steps, step), nil
 }
 
-// pathSteps counts the steps that stand one behind the other at the end of x.
+// pathSteps returns the number of consecutive steps at the end of x.
 func pathSteps(x Expr) int {
 	switch x := x.(type) {
 	case *Path:
@@ -635,7 +637,7 @@ func pathSteps(x Expr) int {
 	return 0
 }
 
-// navigate adds steps to x.
+// navigate returns x with further steps.
 func navigate(x Expr, steps []Step) Expr {
 	if len(steps) == 0 {
 		return x
@@ -649,8 +651,7 @@ func navigate(x Expr, steps []Step) Expr {
 	return &Nav{X: x, Steps: steps}
 }
 
-// element reads n] after the bracket, which is a step, or an expression or a part of an array, which is a node of its
-// own.
+// element parses n] after the bracket: a constant is a step; an expression or a slice is a node of its own.
 func (p *parser) element(x Expr, steps []Step) (next Expr, step Step, err error) {
 	at := p.tok
 	index, err := p.bracketed()
@@ -675,12 +676,12 @@ func (p *parser) element(x Expr, steps []Step) (next Expr, step Step, err error)
 	return nil, Step{Index: int(n), Element: true}, nil
 }
 
-// bracketed reads an expression within brackets.
+// bracketed parses an expression within brackets.
 func (p *parser) bracketed() (Expr, error) {
 	return p.deeper(func() (Expr, error) { return p.expression(0) })
 }
 
-// slice reads :[high]] behind the low end of a part of an array.
+// slice parses :[high]] after the low end of a slice.
 func (p *parser) slice(x, low Expr) (Expr, error) {
 	if err := p.advance(); err != nil {
 		return nil, err
@@ -695,7 +696,7 @@ func (p *parser) slice(x, low Expr) (Expr, error) {
 	return s, p.wantOp("]")
 }
 
-// computedStep reads [name] behind a point.
+// computedStep parses [name] after a point.
 func (p *parser) computedStep(x Expr) (Expr, error) {
 	if err := p.advance(); err != nil {
 		return nil, err
@@ -707,7 +708,7 @@ func (p *parser) computedStep(x Expr) (Expr, error) {
 	return &At{X: x, Index: name, Member: true}, p.wantOp("]")
 }
 
-// self reads the word that stands for the whole document, and the path into it, which is one of the document.
+// self parses the word for the whole document, and the path into it.
 func (p *parser) self() (Expr, error) {
 	if err := p.advance(); err != nil {
 		return nil, err

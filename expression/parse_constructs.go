@@ -8,11 +8,11 @@ import (
 )
 
 const (
-	// MaxList limits the arguments of a function, and the items of an array or object, that a text may write down.
+	// MaxList bounds the arguments of a function, and the items of an array or object, in a text.
 	MaxList = 1000
 )
 
-// key reads a key expression: one that makes an entry for each element of an array, or a plain one.
+// key parses a key expression: one that makes an entry for each element of an array, or a plain one.
 func (p *parser) key() (Expr, error) {
 	x, err := p.plainKey()
 	if err != nil {
@@ -21,7 +21,7 @@ func (p *parser) key() (Expr, error) {
 	return p.includeMissing(x)
 }
 
-// includeMissing reads INCLUDE MISSING behind a key, if it stands here.
+// includeMissing parses INCLUDE MISSING after a key, if present.
 func (p *parser) includeMissing(x Expr) (Expr, error) {
 	at := p.tok
 	if ok, err := p.acceptWord("INCLUDE"); err != nil || !ok {
@@ -48,7 +48,7 @@ func (p *parser) plainKey() (Expr, error) {
 	return p.expression(0)
 }
 
-// arrayWords passes ALL, DISTINCT or ALL DISTINCT.
+// arrayWords consumes ALL, DISTINCT or ALL DISTINCT.
 func (p *parser) arrayWords() (distinct, isArray bool, err error) {
 	if isArray, err = p.acceptWord("ALL"); err != nil {
 		return false, false, err
@@ -57,7 +57,7 @@ func (p *parser) arrayWords() (distinct, isArray bool, err error) {
 	return distinct, isArray || distinct, err
 }
 
-// arrayKey reads what follows ALL or DISTINCT.
+// arrayKey parses what follows ALL or DISTINCT.
 func (p *parser) arrayKey(at token, distinct bool) (Expr, error) {
 	p.nestable = true
 	x, err := p.expression(0)
@@ -73,7 +73,7 @@ func (p *parser) arrayKey(at token, distinct bool) (Expr, error) {
 	return key, nil
 }
 
-// keyInParentheses reads ( [(…] DISTINCT … ), if that stands here.
+// keyInParentheses parses ( [(…] DISTINCT … ), if present.
 func (p *parser) keyInParentheses(read func() (Expr, error)) (x Expr, ok bool, err error) {
 	if !p.isOp("(") || !p.arrayWordsAhead() {
 		return nil, false, nil
@@ -106,7 +106,7 @@ func (p *parser) arrayWordsAhead() bool {
 	}
 }
 
-// nestedKey reads [ALL|DISTINCT] … as the body of ARRAY … FOR in an array key, if that stands here.
+// nestedKey parses [ALL|DISTINCT] … as the body of ARRAY … FOR in an array key, if present.
 func (p *parser) nestedKey() (x Expr, ok bool, err error) {
 	at := p.tok
 	distinct, isArray, err := p.arrayWords()
@@ -149,10 +149,10 @@ func wellNested(key *ArrayKey) bool {
 	return !has(x, isOfArrayKey)
 }
 
-// isOfArrayKey tells what stands in array keys only.
+// isOfArrayKey reports whether an expression is only allowed in array keys.
 func isOfArrayKey(x Expr) bool { return is[*ArrayKey](x) || is[*Flatten](x) }
 
-// star reads the rest of x[*], which is ARRAY_STAR(x).
+// star parses the rest of x[*], which is ARRAY_STAR(x).
 func (p *parser) star(x Expr) (Expr, error) {
 	if err := p.advance(); err != nil {
 		return nil, err
@@ -160,7 +160,7 @@ func (p *parser) star(x Expr) (Expr, error) {
 	return &Call{Name: "ARRAY_STAR", Args: []Expr{x}, Star: true, fn: functionNamed("ARRAY_STAR")}, p.wantOp("]")
 }
 
-// test reads [NOT] LIKE, IN or BETWEEN and what follows.
+// test parses [NOT] LIKE, IN, WITHIN or BETWEEN and what follows.
 func (p *parser) test(x Expr) (Expr, error) {
 	not, err := p.acceptWord("NOT")
 	if err != nil {
@@ -188,7 +188,7 @@ func (p *parser) test(x Expr) (Expr, error) {
 	return p.upTo(&Between{X: x, Low: right, Not: not})
 }
 
-// upTo reads what follows the lower bound of BETWEEN.
+// upTo parses what follows the lower bound of BETWEEN.
 func (p *parser) upTo(x *Between) (_ Expr, err error) {
 	if err := p.wantWord("AND"); err != nil {
 		return nil, err
@@ -208,7 +208,7 @@ func (p *parser) escape(x *Like) (Expr, error) {
 	return x, err
 }
 
-// list reads expressions up to the closing mark, and passes it.
+// list parses expressions up to the closing mark, and consumes it.
 func (p *parser) list(closing string) (list []Expr, err error) {
 	if ok, err := p.acceptOp(closing); ok || err != nil {
 		return nil, err
@@ -298,7 +298,7 @@ func (p *parser) members() (Expr, error) {
 	return x, p.wantOp("}")
 }
 
-// member reads name: value, or a path alone, whose last name is the member's.
+// member parses name: value, or a path alone, whose last name is the member's.
 func (p *parser) member() (m Member, err error) {
 	at := p.tok
 	name, err := p.expression(0)
@@ -324,7 +324,7 @@ func (p *parser) member() (m Member, err error) {
 	return m, err
 }
 
-// lastName returns the name that a path ends with, or nothing.
+// lastName returns the last name of a path, or "".
 func lastName(x Expr) string {
 	var steps []Step
 	switch x := x.(type) {
@@ -341,7 +341,7 @@ func lastName(x Expr) string {
 	return steps[len(steps)-1].Name
 }
 
-// caseOf reads CASE … END.
+// caseOf parses CASE … END.
 func (p *parser) caseOf() (Expr, error) {
 	x, err := p.deeper(func() (Expr, error) {
 		if err := p.advance(); err != nil {
@@ -373,7 +373,7 @@ func (p *parser) caseOf() (Expr, error) {
 	return p.into(x)
 }
 
-// orElse reads ELSE, if it is there.
+// orElse parses ELSE, if present.
 func (p *parser) orElse(c *Case) error {
 	ok, err := p.acceptWord("ELSE")
 	if err == nil && ok {
@@ -382,7 +382,7 @@ func (p *parser) orElse(c *Case) error {
 	return err
 }
 
-// when reads a branch of a CASE.
+// when parses a branch of a CASE.
 func (p *parser) when(c *Case) (err error) {
 	if err := p.wantWord("WHEN"); err != nil {
 		return err
@@ -403,7 +403,7 @@ func (p *parser) when(c *Case) (err error) {
 	return nil
 }
 
-// satisfies reads ANY v IN x SATISFIES y END, EVERY …, and ANY AND EVERY ….
+// satisfies parses ANY v IN x SATISFIES y END, EVERY …, and ANY AND EVERY ….
 func (p *parser) satisfies(tok token) (Expr, error) {
 	return p.deeper(func() (Expr, error) {
 		x := &Each{Kind: EachKind(strings.ToUpper(tok.value))}
@@ -435,10 +435,10 @@ func (p *parser) satisfies(tok token) (Expr, error) {
 	})
 }
 
-// maxBindings limits the variables of one ANY, EVERY, ARRAY, FIRST or OBJECT.
+// maxBindings bounds the variables of one ANY, EVERY, ARRAY, FIRST or OBJECT.
 const maxBindings = 16
 
-// bindings reads v IN x, i:v IN x or v WITHIN x, one or several of them.
+// bindings parses one or more of v IN x, i:v IN x or v WITHIN x.
 func (p *parser) bindings(x *Each) error {
 	return p.separated(func() error {
 		if len(x.Bindings) == maxBindings {
@@ -474,7 +474,7 @@ func (p *parser) binding() (b Binding, err error) {
 	return b, err
 }
 
-// variable reads the name of a variable.
+// variable parses the name of a variable.
 func (p *parser) variable() (string, error) {
 	if p.tok.kind != tokQuoted && (p.tok.kind != tokWord || !isName(p.tok.value)) {
 		return "", p.unexpected("the name of a variable")
@@ -483,7 +483,7 @@ func (p *parser) variable() (string, error) {
 	return name, p.advance()
 }
 
-// scoped reads an expression in which the variables of an Each are bound.
+// scoped parses an expression in which the variables of an Each are bound.
 func (p *parser) scoped(x *Each) (Expr, error) { return p.scopedBody(x, false) }
 
 func (p *parser) scopedBody(x *Each, nestable bool) (Expr, error) {
@@ -499,7 +499,7 @@ func (p *parser) scopedBody(x *Each, nestable bool) (Expr, error) {
 	return body, err
 }
 
-// body reads an expression or, where one may stand, an array key.
+// body parses an expression or, if allowed, an array key.
 func (p *parser) body(nestable bool) (Expr, error) {
 	if nestable {
 		if p.isWord("FLATTEN_KEYS") && p.followedByParenthesis() {
@@ -513,8 +513,8 @@ func (p *parser) body(nestable bool) (Expr, error) {
 	return p.expression(0)
 }
 
-// comprehension reads ARRAY x FOR v IN y [WHEN z] END. The body stands before its variable is known, so that it is read
-// twice: the first time only to get past it.
+// comprehension parses ARRAY x FOR v IN y [WHEN z] END. The body precedes the declaration of its variable, so it is
+// parsed twice: the first time only to find its end.
 func (p *parser) comprehension(tok token) (Expr, error) {
 	nestable := p.nestable && strings.EqualFold(tok.value, "ARRAY")
 	x, err := p.deeper(func() (Expr, error) {
@@ -554,7 +554,7 @@ func (p *parser) comprehension(tok token) (Expr, error) {
 	return p.into(x)
 }
 
-// onlyWhen reads WHEN, if it is there.
+// onlyWhen parses WHEN, if present.
 func (p *parser) onlyWhen(x *Each) error {
 	ok, err := p.acceptWord("WHEN")
 	if err == nil && ok {
@@ -563,7 +563,7 @@ func (p *parser) onlyWhen(x *Each) error {
 	return err
 }
 
-// mapping reads the body of ARRAY and FIRST, or the name and the body of OBJECT.
+// mapping parses the body of ARRAY and FIRST, or the name and the body of OBJECT.
 func (p *parser) mapping(x *Each, read func() (Expr, error)) (err error) {
 	if x.Kind == EachObject {
 		if x.Name, err = read(); err != nil {
@@ -577,11 +577,11 @@ func (p *parser) mapping(x *Each, read func() (Expr, error)) (err error) {
 	return err
 }
 
-// maxLookahead limits how deep bodies of ARRAY … FOR are nested: each level doubles the work of reading it.
+// maxLookahead bounds the nesting of ARRAY … FOR: each level doubles the cost of parsing.
 const maxLookahead = 6
 
 // followedByExpression reports whether the word FIRST begins FIRST x FOR …: it is a name if an operator or the end
-// follows. No function has this name, so that a parenthesis begins an expression.
+// follows. No function has this name, so a parenthesis begins an expression.
 func (p *parser) followedByExpression() bool {
 	ahead := p.lex
 	next, err := ahead.next()
@@ -603,7 +603,7 @@ func (p *parser) followedByExpression() bool {
 	return true
 }
 
-// arrayBefore reports whether a word follows the bracket that closes the one that was read.
+// arrayBefore reports whether a word follows the bracket that closes the one already scanned.
 func arrayBefore(ahead lexer, word string) bool {
 	for open := 1; open > 0; {
 		next, err := ahead.next()
@@ -634,7 +634,7 @@ func (p *parser) followedByParenthesis() bool {
 	return err == nil && next.kind == tokOp && next.value == "("
 }
 
-// followedBy reports whether these words follow.
+// followedBy reports whether these words follow the current token.
 func (p *parser) followedBy(words ...string) bool {
 	ahead := p.lex
 	for _, word := range words {
@@ -646,7 +646,7 @@ func (p *parser) followedBy(words ...string) bool {
 	return true
 }
 
-// call reads a function's arguments.
+// call parses a function's arguments.
 func (p *parser) call(tok token) (Expr, error) {
 	name := strings.ToUpper(tok.value)
 	fn := functionNamed(name)

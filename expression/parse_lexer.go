@@ -19,8 +19,8 @@ const (
 	tokOp                      // an operator or punctuation mark
 )
 
-// token is one piece of a text. Value is what it means: the word as written, the identifier or string unquoted, the
-// number or operator as written.
+// token is one piece of a text. value is its meaning: a word, number or operator as written, an identifier or string
+// unquoted.
 type token struct {
 	kind     tokenKind
 	value    string
@@ -30,7 +30,7 @@ type token struct {
 // isNamed reports whether the token may be a name: a word, or an identifier in backticks.
 func (t *token) isNamed() bool { return t.kind == tokWord || t.kind == tokQuoted }
 
-// lexer cuts a text into tokens on demand.
+// lexer splits a text into tokens on demand.
 type lexer struct {
 	text string
 	pos  int
@@ -40,7 +40,7 @@ func (l *lexer) fail(pos int, format string, args ...any) *SyntaxError {
 	return errorAt(l.text, pos, false, format, args...)
 }
 
-// skipBlank passes white space and comments: from -- to the end of the line, and between /* and */.
+// skipBlank skips white space and comments: from -- to the end of the line, and between /* and */.
 func (l *lexer) skipBlank() *SyntaxError {
 	for l.pos < len(l.text) {
 		switch rest := l.text[l.pos:]; {
@@ -87,7 +87,7 @@ func (l *lexer) next() (token, *SyntaxError) {
 	return l.operator()
 }
 
-// word reads a bare word.
+// word scans a bare word.
 func (l *lexer) word() (token, *SyntaxError) {
 	start := l.pos
 	for l.pos < len(l.text) && isWordPart(l.text[l.pos]) {
@@ -99,7 +99,7 @@ func (l *lexer) word() (token, *SyntaxError) {
 	return token{tokWord, l.text[start:l.pos], start, l.pos}, nil
 }
 
-// operator reads an operator or a punctuation mark; nothing else is left.
+// operator scans an operator or a punctuation mark, the last possibility.
 func (l *lexer) operator() (token, *SyntaxError) {
 	start, rest := l.pos, l.text[l.pos:]
 	for _, op := range [...]string{"==", "!=", "<>", "<=", ">=", "||"} {
@@ -127,7 +127,7 @@ func (l *lexer) operator() (token, *SyntaxError) {
 	return token{}, l.fail(start, "unexpected character %q", r)
 }
 
-// foreign is the error for a bare word with other letters than A to Z.
+// foreign returns the error for a bare word with letters other than A to Z.
 func (l *lexer) foreign(start int) *SyntaxError {
 	word := strings.IndexFunc(l.text[start:], func(r rune) bool {
 		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '_'
@@ -143,7 +143,7 @@ func isWordStart(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' || c == '_
 func isWordPart(c byte) bool  { return isWordStart(c) || c >= '0' && c <= '9' }
 func isDigit(c byte) bool     { return c >= '0' && c <= '9' }
 
-// accept passes one of these characters, if it stands here.
+// accept consumes one of these characters, if it is next.
 func (l *lexer) accept(one string) bool {
 	if l.pos == len(l.text) || strings.IndexByte(one, l.text[l.pos]) < 0 {
 		return false
@@ -152,7 +152,7 @@ func (l *lexer) accept(one string) bool {
 	return true
 }
 
-// digits passes digits and returns how many.
+// digits consumes digits and returns their number.
 func (l *lexer) digits() (n int) {
 	for ; l.pos < len(l.text) && isDigit(l.text[l.pos]); n++ {
 		l.pos++
@@ -160,7 +160,7 @@ func (l *lexer) digits() (n int) {
 	return n
 }
 
-// number reads what JSON calls a number, without its sign.
+// number scans a number in JSON's syntax, without sign.
 func (l *lexer) number() (token, *SyntaxError) {
 	start := l.pos
 	if l.digits() > 1 && l.text[start] == '0' {
@@ -181,7 +181,7 @@ func (l *lexer) number() (token, *SyntaxError) {
 	return token{tokNumber, l.text[start:l.pos], start, l.pos}, nil
 }
 
-// string reads a string in either quotes. Within it, the quote may be doubled, and the escapes of JSON hold, beside
+// string scans a string in either kind of quotes. The quote may be doubled within it; escapes are those of JSON, and
 // \' for an apostrophe.
 func (l *lexer) string(quote byte) (token, *SyntaxError) {
 	start := l.pos
@@ -227,7 +227,7 @@ func appendStringByte(body []byte, c byte) []byte {
 	return append(body, c)
 }
 
-// quoted reads an identifier in backticks; a backtick within it is doubled.
+// quoted scans an identifier in backticks; a backtick within it is doubled.
 func (l *lexer) quoted() (token, *SyntaxError) {
 	start := l.pos
 	var name []byte
@@ -258,7 +258,7 @@ func (l *lexer) quoted() (token, *SyntaxError) {
 	return token{}, l.fail(start, "this name has no end: expected a backtick")
 }
 
-// reserved are the words that are no identifiers without backticks: those of the language as it is and as it will be.
+// reserved contains the words that need backticks as identifiers: keywords, and words kept for future ones.
 var reserved = [...]string{
 	"ALL", "AND", "ANY", "ARRAY", "ASC", "BETWEEN", "CASE", "DESC", "DISTINCT", "ELSE", "END", "ESCAPE", "EVERY", "EXISTS",
 	"FALSE",

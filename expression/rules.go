@@ -7,23 +7,23 @@ import (
 	"tidemark/index"
 )
 
-// Rules is the version of what expressions mean. It rises whenever some expression gives another value for some
-// document than it did before, and ruleChanges says which. A definition carries the rules under which its entries were
+// Rules is the version of the semantics of expressions. It rises whenever some expression has another value for some
+// document than before; ruleChanges lists the changes. A definition carries the rules under which its entries were
 // made (index.Definition.Rules).
 const Rules = 3
 
-// firstRules are those of definitions that carry none.
+// firstRules is the version of definitions that carry none.
 const firstRules = 1
 
-// RuleChange is a construct that gives other values since a version of the rules.
+// RuleChange is a construct whose value changed with a version of the rules.
 type RuleChange struct {
-	Rules int    // the first version that has it
+	Rules int    // the first version with the change
 	Name  string // of the function or operator
-	What  string // what it gives now
+	What  string // the new behaviour
 	in    func(x Expr) bool
 }
 
-// ruleChanges are all there ever were, oldest first.
+// ruleChanges lists all changes, oldest first.
 var ruleChanges = []RuleChange{
 	{2, "IN", "`NULL IN []` is FALSE; it was NULL", func(x Expr) bool { _, ok := x.(*In); return ok }},
 	{2, "INITCAP", "an underscore does not divide words, nor does what is neither ASCII nor white space",
@@ -68,7 +68,7 @@ var ruleChanges = []RuleChange{
 // RuleChanges returns a copy of the table.
 func RuleChanges() []RuleChange { return slices.Clone(ruleChanges) }
 
-// calls makes what tells a call of one of the functions.
+// calls returns a predicate for calls of one of the functions.
 func calls(names ...string) func(Expr) bool {
 	return func(x Expr) bool {
 		call, ok := x.(*Call)
@@ -76,13 +76,13 @@ func calls(names ...string) func(Expr) bool {
 	}
 }
 
-// is tells an expression of a kind.
+// is reports whether an expression has type T.
 func is[T Expr](x Expr) bool {
 	_, ok := x.(T)
 	return ok
 }
 
-// comparesAny tells a comparison of what both may be an array or an object.
+// comparesAny reports whether an expression compares two values that may both be arrays or objects.
 func comparesAny(x Expr) bool {
 	switch x := x.(type) {
 	case *Compare:
@@ -95,7 +95,7 @@ func comparesAny(x Expr) bool {
 	return false
 }
 
-// datePart tells a function of dates whose part is one that rules 2 have added, or is not written down.
+// datePart reports whether an expression is a date function whose part was added by rules 2, or is not a literal.
 func datePart(x Expr) bool {
 	call, ok := x.(*Call)
 	if !ok {
@@ -114,8 +114,8 @@ func datePart(x Expr) bool {
 		"timezone_minute"}, strings.ToLower(part.Text))
 }
 
-// Changed lists the constructs in an index's definition that give other values under one of two versions of the rules
-// than under the other, in the order of the table. Rules 0 stand for the first. What cannot be read has none.
+// Changed returns the constructs in an index's definition whose value differs between two versions of the rules, in
+// the order of the table. 0 means the first version. Expressions that cannot be parsed are skipped.
 func Changed(d *index.Definition, a, b int) (all []RuleChange) {
 	low, high := max(min(a, b), firstRules), max(a, b)
 	if low >= high {
@@ -140,7 +140,7 @@ func Changed(d *index.Definition, a, b int) (all []RuleChange) {
 	return all
 }
 
-// has reports whether an expression or one within it is such a one.
+// has reports whether an expression, or one within it, satisfies such.
 func has(x Expr, such func(Expr) bool) bool {
 	return such(x) || slices.ContainsFunc(x.operands(), func(o Expr) bool { return has(o, such) })
 }

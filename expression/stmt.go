@@ -11,24 +11,24 @@ import (
 )
 
 const (
-	// MaxStatements limits how many statements one text holds.
+	// MaxStatements bounds the statements of one text.
 	MaxStatements = 1000
-	// MaxKeys limits the components of a secondary key: what the cluster's limit key_expressions may be set to.
+	// MaxKeys bounds the components of a secondary key: the maximum of the cluster's limit key_expressions.
 	MaxKeys = 1000
-	// MaxNameBytes limits the names of indexes and buckets.
+	// MaxNameBytes bounds the names of indexes and buckets.
 	MaxNameBytes = 100
-	// MaxReplicas limits num_replica.
+	// MaxReplicas bounds num_replica.
 	MaxReplicas = 64
-	// MaxNodes limits the list of nodes, and the list of names to build.
+	// MaxNodes bounds the list of nodes, and the list of names to build.
 	MaxNodes = 256
-	// MaxNodeNameBytes limits the name of one node.
+	// MaxNodeNameBytes bounds the name of one node.
 	MaxNodeNameBytes = 256
-	// PrimaryName is the name of a primary index that was given none.
+	// PrimaryName is the name of a primary index created without a name.
 	PrimaryName = "#primary"
 )
 
-// Statement is one of *CreateIndex, *DropIndex, *BuildIndex, *AlterIndex. Its String is the canonical text, which Parse
-// reads as the same again.
+// Statement is one of *CreateIndex, *DropIndex, *BuildIndex, *AlterIndex. String returns the canonical text, which
+// parses to the same statement.
 type Statement interface {
 	String() string
 	statement()
@@ -40,23 +40,23 @@ type CreateIndex struct {
 	Keyspace    index.Keyspace
 	IsPrimary   bool
 	IfNotExists bool
-	PartitionBy index.PartitionBy // as written: HASH(META().id), which is also what happens otherwise, stands here, too
+	PartitionBy index.PartitionBy // as written: HASH(META().id), the default, appears here, too
 	Keys        []index.KeyExpr
 	Where       string
 	With        With
-	added       []string // key expressions that were written behind PARTITION BY only
-	included    []string // and behind INCLUDE
+	added       []string // key expressions that only PARTITION BY contains
+	included    []string // and those of INCLUDE
 }
 
-// With holds the options of CREATE INDEX; nil is "not given".
+// With holds the options of CREATE INDEX; nil means not given.
 type With struct {
 	DeferBuild   *bool
 	NumReplica   *int
 	NumPartition *int
-	NumSlice     *int // another word for NumPartition
+	NumSlice     *int // a synonym of NumPartition
 	Nodes        []string
-	AutoSplit    *bool    // whether it gets more and fewer slices by itself; nil: it does
-	Ignored      []string // options that were given and say nothing here
+	AutoSplit    *bool    // whether the number of slices is adapted automatically; nil: it is
+	Ignored      []string // options that were given and have no effect here
 }
 
 // DropIndex is DROP [PRIMARY] INDEX.
@@ -66,7 +66,7 @@ type DropIndex struct {
 	IfExists bool
 }
 
-// BuildIndex is BUILD INDEX: it starts the deferred indexes of these names together.
+// BuildIndex is BUILD INDEX: it starts building the deferred indexes of these names together.
 type BuildIndex struct {
 	Keyspace index.Keyspace
 	Names    []string
@@ -76,8 +76,8 @@ func (*CreateIndex) statement() {}
 func (*DropIndex) statement()   {}
 func (*BuildIndex) statement()  {}
 
-// Definition returns what the statement says of the index. Partitions is 0 if the statement leaves it open; id, state
-// and all that the coordinator stamps are zero. Statement is the canonical text without IF NOT EXISTS.
+// Definition returns the definition that the statement describes. Partitions is 0 if the statement does not state it;
+// id, state and everything that the coordinator sets are zero. Statement is the canonical text without IF NOT EXISTS.
 func (s *CreateIndex) Definition() index.Definition {
 	d := index.Definition{
 		Name: s.Name, Bucket: s.Keyspace.Bucket, Member: s.Keyspace.Member(),
@@ -110,7 +110,7 @@ func (s *CreateIndex) Definition() index.Definition {
 	return d
 }
 
-// Notices tells of what was written and does nothing.
+// Notices returns notes about options without effect and about key components that the statement implies.
 func (s *CreateIndex) Notices() (all []string) {
 	for _, option := range s.With.Ignored {
 		all = append(all, option+" is ignored: sizes are measured, not guessed")
@@ -146,7 +146,7 @@ func (s *CreateIndex) String() string {
 	return string(s.With.appendTo(b))
 }
 
-// appendTo prints the options that were given, in the order of the table of options.
+// appendTo prints the given options, in the order of the table of options.
 func (w With) appendTo(b []byte) []byte {
 	sep := " WITH {"
 	name := func(key string) {
@@ -208,7 +208,7 @@ func (s *BuildIndex) String() string {
 // isOver reports whether a statement may end here.
 func (p *parser) isOver() bool { return p.tok.kind == tokEnd || p.isOp(";") }
 
-// semicolons passes any number of them.
+// semicolons consumes any number of semicolons.
 func (p *parser) semicolons() error {
 	for p.isOp(";") {
 		if err := p.advance(); err != nil {
@@ -218,7 +218,7 @@ func (p *parser) semicolons() error {
 	return nil
 }
 
-// Parse reads statements separated by semicolons; there is at least one. The error is a *SyntaxError.
+// Parse parses one or more statements separated by semicolons. The error is a *SyntaxError.
 func Parse(text string) ([]Statement, error) {
 	p, err := newParser(text)
 	if err != nil {
@@ -277,7 +277,7 @@ func (p *parser) statement() (Statement, error) {
 	return nil, p.mistyped("CREATE, BUILD, ALTER or DROP", "CREATE", "BUILD", "ALTER", "DROP")
 }
 
-// create reads CREATE [PRIMARY] INDEX and all that follows.
+// create parses CREATE [PRIMARY] INDEX and all that follows.
 func (p *parser) create() (Statement, error) {
 	s := &CreateIndex{}
 	if err := p.indexWords("CREATE", &s.IsPrimary); err != nil {
@@ -308,7 +308,7 @@ func (p *parser) create() (Statement, error) {
 	return s, p.clauses(s)
 }
 
-// clauses reads INCLUDE, PARTITION BY, WHERE, USING and WITH, in this order.
+// clauses parses INCLUDE, PARTITION BY, WHERE, USING and WITH, in this order.
 func (p *parser) clauses(s *CreateIndex) error {
 	if err := p.include(s); err != nil {
 		return err
@@ -332,7 +332,7 @@ func (p *parser) clauses(s *CreateIndex) error {
 	return p.countSlices(s, at)
 }
 
-// countSlices refuses a number of slices beside values that make another one.
+// countSlices refuses a number of slices that contradicts the number of VALUES.
 func (p *parser) countSlices(s *CreateIndex, at token) error {
 	kind, _ := partition.KindBy(s.PartitionBy.Scheme)
 	for _, n := range []*int{s.With.NumPartition, s.With.NumSlice} {
@@ -343,7 +343,7 @@ func (p *parser) countSlices(s *CreateIndex, at token) error {
 	return nil
 }
 
-// where reads WHERE, if it stands here.
+// where parses WHERE, if present.
 func (p *parser) where(s *CreateIndex) error {
 	at := p.tok
 	if ok, err := p.acceptWord("WHERE"); err != nil || !ok {
@@ -359,7 +359,7 @@ func (p *parser) where(s *CreateIndex) error {
 	return err
 }
 
-// indexWords passes the verb, PRIMARY if it is there, and INDEX.
+// indexWords consumes the verb, PRIMARY if present, and INDEX.
 func (p *parser) indexWords(verb string, primary *bool) (err error) {
 	if err := p.wantWord(verb); err != nil {
 		return err
@@ -377,7 +377,7 @@ func (p *parser) indexWords(verb string, primary *bool) (err error) {
 	return p.wantWord("INDEX")
 }
 
-// exists reads IF NOT EXISTS or, without not, IF EXISTS, if it stands here and has not been read.
+// exists parses IF NOT EXISTS or, without not, IF EXISTS, if present and not parsed before.
 func (p *parser) exists(not bool, seen *bool) error {
 	at := p.tok
 	words := []string{"IF", "EXISTS"}
@@ -400,7 +400,7 @@ func (p *parser) exists(not bool, seen *bool) error {
 	return nil
 }
 
-// name reads an identifier and checks it.
+// name parses an identifier and checks it.
 func (p *parser) name(what string) (string, error) {
 	tok := p.tok
 	switch {
@@ -425,7 +425,7 @@ func (p *parser) name(what string) (string, error) {
 	return tok.value, nil
 }
 
-// dashed is what is wrong with a name that goes on with a dash.
+// dashed returns the error for a name that continues with a dash.
 func (p *parser) dashed(tok token) error {
 	whole := p.lex.text[tok.pos:]
 	end := strings.IndexFunc(whole, func(r rune) bool { return r >= utf8.RuneSelf || r != '-' && !isWordPart(byte(r)) })
@@ -436,7 +436,7 @@ func (p *parser) dashed(tok token) error {
 		whole[:min(end, maxShown)])
 }
 
-// keys reads the key expressions; a primary index has none.
+// keys parses the key expressions; a primary index has none.
 func (p *parser) keys(s *CreateIndex) error {
 	if s.IsPrimary {
 		if p.isOp("(") {
@@ -460,7 +460,7 @@ func (p *parser) keys(s *CreateIndex) error {
 	return p.advance()
 }
 
-// keyComponent reads one key expression with its direction, and counts array keys.
+// keyComponent parses one key expression with its direction, and counts array keys.
 func (p *parser) keyComponent(s *CreateIndex, arrays *int) error {
 	at := p.tok
 	x, err := p.key()
@@ -489,7 +489,7 @@ func (p *parser) keyComponent(s *CreateIndex, arrays *int) error {
 	return p.addKey(s, at, x, desc)
 }
 
-// addKey takes a key expression, or the parts of a flattened one.
+// addKey adds a key expression, or the parts of a flattened one.
 func (p *parser) addKey(s *CreateIndex, at token, x Expr, desc bool) error {
 	if len(s.Keys)+width(x) > MaxKeys {
 		return p.fail(at, "a key has at most %d components", MaxKeys)
@@ -524,7 +524,7 @@ func (p *parser) direction() (desc bool, err error) {
 	return desc, err
 }
 
-// drop reads DROP INDEX.
+// drop parses DROP INDEX.
 func (p *parser) drop() (Statement, error) {
 	s := &DropIndex{}
 	var primary bool
@@ -569,7 +569,7 @@ func (p *parser) usingGSI() error {
 	return p.wantWord("GSI")
 }
 
-// build reads BUILD INDEX.
+// build parses BUILD INDEX.
 func (p *parser) build() (Statement, error) {
 	s := &BuildIndex{}
 	var primary bool
@@ -596,7 +596,7 @@ func (p *parser) build() (Statement, error) {
 	return s, p.usingGSI()
 }
 
-// buildNames reads the name of an index to build, or a list of them.
+// buildNames parses the name of an index to build, or a list of them.
 func (p *parser) buildNames(s *BuildIndex) error {
 	list, err := p.acceptOp("[")
 	if err != nil {
@@ -611,7 +611,7 @@ func (p *parser) buildNames(s *BuildIndex) error {
 	return p.wantOp("]")
 }
 
-// buildName reads the name of an index to build. It may be a string, too.
+// buildName parses the name of an index to build, which may be a string.
 func (p *parser) buildName(s *BuildIndex) error {
 	if len(s.Names) == MaxNodes {
 		return p.fail(p.tok, "more than %d indexes at once", MaxNodes)
@@ -633,5 +633,5 @@ func (p *parser) buildName(s *BuildIndex) error {
 	return p.advance()
 }
 
-// maxPartitions is the limit of the layouts.
+// maxPartitions is the maximum of package partition.
 const maxPartitions = partition.MaxPartitions

@@ -14,15 +14,15 @@ import (
 // The actions of ALTER INDEX.
 const (
 	ActionMove         = "move"          // to Nodes
-	ActionReplicaCount = "replica_count" // NumReplica from now on
+	ActionReplicaCount = "replica_count" // sets NumReplica
 	ActionDropReplica  = "drop_replica"  // the one with ReplicaID
-	ActionSplit        = "split"         // at At, or into NumPartition slices, or into twice as many
-	ActionMerge        = "merge"         // the slices on both sides of each value of At
-	ActionCancelSplit  = "cancel_split"  // that is under way, or the merge
-	ActionAutoSplit    = "auto_split"    // AutoSplit from now on
+	ActionSplit        = "split"         // at the values At, into NumPartition slices, or into twice as many
+	ActionMerge        = "merge"         // of the slices on both sides of each value of At
+	ActionCancelSplit  = "cancel_split"  // of the split or merge in progress
+	ActionAutoSplit    = "auto_split"    // sets AutoSplit
 )
 
-// alterOptions are the options of each action, the first of them needed where needs says so.
+// alterOptions lists the options of each action; the first one is required if needs is set.
 var alterOptions = []struct {
 	action  string
 	options []string
@@ -38,7 +38,7 @@ var alterOptions = []struct {
 	{ActionAutoSplit, []string{"auto_split"}, true, `{"action":"auto_split","auto_split":false}`},
 }
 
-// actions are the names of the actions.
+// actions returns the names of the actions.
 func actions() (all []string) {
 	for _, o := range alterOptions {
 		all = append(all, o.action)
@@ -51,13 +51,13 @@ type AlterIndex struct {
 	Name       string
 	Keyspace   index.Keyspace
 	Action     string
-	Nodes      []string // of ActionMove, and where new replicas may be, of ActionReplicaCount
+	Nodes      []string // of ActionMove; of ActionReplicaCount: where new replicas may be placed
 	NumReplica *int     // of ActionReplicaCount
 	ReplicaID  *int     // of ActionDropReplica
-	// At are the values that a range is to be cut at as well, of ActionSplit, or no more, of ActionMerge: JSON.
+	// At holds the values, as JSON, at which ranges are cut (ActionSplit) or no longer cut (ActionMerge).
 	At           []json.RawMessage
-	NumPartition *int  // of ActionSplit: how many slices there are then
-	AutoSplit    *bool // of ActionAutoSplit: whether it gets more and fewer slices by itself
+	NumPartition *int  // of ActionSplit: the resulting number of slices
+	AutoSplit    *bool // of ActionAutoSplit: whether the number of slices is adapted automatically
 }
 
 func (*AlterIndex) statement() {}
@@ -98,7 +98,7 @@ func (s *AlterIndex) String() string {
 	return string(append(b, '}'))
 }
 
-// alter reads ALTER INDEX name ON bucket WITH {…}.
+// alter parses ALTER INDEX name ON bucket WITH {…}.
 func (p *parser) alter() (Statement, error) {
 	s := &AlterIndex{}
 	primary := false
@@ -168,7 +168,7 @@ func (p *parser) alterOption(s *AlterIndex, key token) (err error) {
 	return err
 }
 
-// optionValues reads a list of constants, as VALUES of a range takes them, or one constant that is no list.
+// optionValues parses a list of constants, as in VALUES of a range, or a single constant.
 func (p *parser) optionValues() (all []json.RawMessage, err error) {
 	list, err := p.acceptOp("[")
 	if err != nil {
@@ -198,7 +198,7 @@ func (p *parser) optionValues() (all []json.RawMessage, err error) {
 	}
 }
 
-// actionless is what is wrong with options that name no action.
+// actionless returns the error for options without an action.
 func (p *parser) actionless(at token) error {
 	var examples []string
 	for _, o := range alterOptions {
@@ -208,7 +208,7 @@ func (p *parser) actionless(at token) error {
 		examples[len(examples)-1])
 }
 
-// alterWhole checks that the options are those of the action.
+// alterWhole checks that the options belong to the action.
 func (p *parser) alterWhole(s *AlterIndex, at token) error {
 	if s.Action == "" {
 		return p.actionless(at)
@@ -228,7 +228,8 @@ func (p *parser) alterWhole(s *AlterIndex, at token) error {
 	return nil
 }
 
-// given tells of each option but the action whether it was written, in the order in which they are checked.
+// given iterates over the options except the action, in the order in which they are checked, with whether each was
+// given.
 func (s *AlterIndex) given() func(func(string, bool) bool) {
 	return func(yield func(string, bool) bool) {
 		_ = yield("nodes", s.Nodes != nil) && yield("num_replica", s.NumReplica != nil) &&
@@ -237,7 +238,7 @@ func (s *AlterIndex) given() func(func(string, bool) bool) {
 	}
 }
 
-// actionsWith names the actions that take an option.
+// actionsWith returns text that names the actions that take an option.
 func actionsWith(option string) string {
 	var all []string
 	for _, o := range alterOptions {

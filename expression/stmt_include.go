@@ -6,9 +6,9 @@ import (
 	"tidemark/index"
 )
 
-// include reads INCLUDE (expr, …), if it stands here: what rows of an index show of their documents beside its key.
-// They become the last components of the key, in their order, since that is what an entry has room for: a scan that
-// covers them reads one place, and an entry whose document changes in one of them alone is replaced as by any other
+// include parses INCLUDE (expr, …), if present: values that the index's rows show in addition to its key. They become
+// the last components of the key, in their order, because an entry has no other room for them: a scan that is covered
+// by them reads one place, and if only one of them changes in a document, its entry is replaced as after any other
 // change.
 func (p *parser) include(s *CreateIndex) error {
 	at := p.tok
@@ -31,7 +31,7 @@ func (p *parser) include(s *CreateIndex) error {
 	return p.advance()
 }
 
-// included reads one expression of INCLUDE.
+// included parses one expression of INCLUDE.
 func (p *parser) included(s *CreateIndex) error {
 	at := p.tok
 	if p.isWord("ALL") || p.isWord("DISTINCT") {

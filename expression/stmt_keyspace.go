@@ -8,10 +8,10 @@ import (
 	"tidemark/index"
 )
 
-// defaultNamespace may stand before the path of a keyspace: default:bucket.scope.collection.
+// defaultNamespace may precede the path of a keyspace: default:bucket.scope.collection.
 const defaultNamespace = "default"
 
-// onKeyspace reads ON and a keyspace: a bucket's name, or the path of a collection.
+// onKeyspace parses ON and a keyspace: a bucket's name, or the path of a collection.
 func (p *parser) onKeyspace() (index.Keyspace, error) {
 	if err := p.wantWord("ON"); err != nil {
 		return index.Keyspace{}, err
@@ -24,7 +24,7 @@ func (p *parser) onKeyspace() (index.Keyspace, error) {
 	return p.keyspace(at, names)
 }
 
-// keyspace makes one of the names of its path.
+// keyspace returns the keyspace of the names of a path.
 func (p *parser) keyspace(at token, names []string) (index.Keyspace, error) {
 	switch len(names) {
 	case 1:
@@ -41,7 +41,7 @@ func (p *parser) keyspace(at token, names []string) (index.Keyspace, error) {
 		"in backticks")
 }
 
-// indexPath reads the name of an index, alone or behind its keyspace as old statements have it: bucket.name, and
+// indexPath parses the name of an index, alone or after its keyspace as in older statements: bucket.name, and
 // default:bucket.scope.collection.name.
 func (p *parser) indexPath() (k index.Keyspace, name string, err error) {
 	at := p.tok
@@ -62,10 +62,10 @@ func (p *parser) indexPath() (k index.Keyspace, name string, err error) {
 	return k, names[n], nil
 }
 
-// maxCollectionBytes is the longest name of a scope or collection.
+// maxCollectionBytes bounds the name of a scope or collection.
 const maxCollectionBytes = 251
 
-// wrongCollection says what is wrong with the name of a scope or collection; nothing when it may be one.
+// wrongCollection returns what is wrong with the name of a scope or collection, or "".
 func wrongCollection(name string) string {
 	switch {
 	case name == index.DefaultCollection:
@@ -92,7 +92,7 @@ func appendKeyspace(b []byte, k index.Keyspace) []byte {
 	return appendName(append(b, '.'), k.Collection)
 }
 
-// dotted reads at most so many names between points, behind a namespace if there is one.
+// dotted parses at most so many names separated by points, after an optional namespace.
 func (p *parser) dotted(what string, most int) (names []string, err error) {
 	at := p.tok
 	name, err := p.name(what)
@@ -122,8 +122,8 @@ func (p *parser) dotted(what string, most int) (names []string, err error) {
 	return nil, err
 }
 
-// mistyped is the error for a token that cannot stand here, with the one of these words that it may have been meant to
-// be.
+// mistyped returns the error for a token that is not allowed here, with the one of these words that may have been
+// meant.
 func (p *parser) mistyped(wanted string, words ...string) error {
 	if p.tok.kind == tokWord {
 		like := nearest(p.tok.value, words)
@@ -139,7 +139,7 @@ func (p *parser) mistyped(wanted string, words ...string) error {
 	return p.unexpected(wanted)
 }
 
-// unknown is the error for a name that is none of the known ones.
+// unknown returns the error for a name that is not among the known ones.
 func (p *parser) unknown(tok token, what string, known ...string) error {
 	meant := ""
 	if like := nearest(tok.value, known); like != "" {
@@ -148,7 +148,7 @@ func (p *parser) unknown(tok token, what string, known ...string) error {
 	return p.fail(tok, "unknown %s %q%s; known: %s", what, tok.value, meant, strings.Join(known, ", "))
 }
 
-// behind is the error for what stands behind a whole statement.
+// behind returns the error for text after a complete statement.
 func (p *parser) behind(s Statement) error {
 	const end = "; or the end of the statement"
 	if _, ok := s.(*CreateIndex); !ok {

@@ -9,14 +9,14 @@ import (
 	"tidemark/partition"
 )
 
-// CheckIndexName reports whether an index may have this name: letters, digits and # _ - . but not beginning with a
-// point or a dash. The error wraps ErrDefinition.
+// CheckIndexName returns an error if an index must not have this name: letters, digits and # _ - . are allowed, but
+// not a point or a dash at the beginning. The error wraps ErrDefinition.
 func CheckIndexName(name string) error {
 	return nameError(wrongName("index", name))
 }
 
-// CheckBucketName reports whether a bucket may have this name: letters, digits and _ - . % but not beginning with a
-// point or a dash, as in the KV store. The error wraps ErrDefinition.
+// CheckBucketName returns an error if a bucket must not have this name: letters, digits and _ - . % are allowed, but
+// not a point or a dash at the beginning, as in the KV store. The error wraps ErrDefinition.
 func CheckBucketName(name string) error {
 	return nameError(wrongName("bucket", name))
 }
@@ -28,10 +28,10 @@ func nameError(wrong string) error {
 	return fmt.Errorf("%w: %s", ErrDefinition, wrong)
 }
 
-// isNamePart reports whether a character may stand in every name.
+// isNamePart reports whether a character is allowed in every kind of name.
 func isNamePart(r rune) bool { return r < utf8.RuneSelf && isWordPart(byte(r)) }
 
-// wrongName says what is wrong with a name, or nothing.
+// wrongName returns what is wrong with a name, or "".
 func wrongName(what, name string) string {
 	if name == "" || len(name) > MaxNameBytes {
 		return fmt.Sprintf("the name of the %s has %d bytes, expected 1 to %d", what, len(name), MaxNameBytes)
@@ -51,7 +51,7 @@ func wrongName(what, name string) string {
 	return ""
 }
 
-// withOf are the options that say what a definition says.
+// withOf returns the options that correspond to a definition.
 func withOf(d *index.Definition) (w With) {
 	if d.Deferred {
 		w.DeferBuild = &d.Deferred
@@ -62,7 +62,7 @@ func withOf(d *index.Definition) (w With) {
 	if n := int(d.Replicas); n > 0 {
 		w.NumReplica = &n
 	}
-	// else the values say it
+	// Otherwise the values imply the number.
 	kind, _ := partition.KindBy(d.PartitionBy.Scheme)
 	if n := int(d.Partitions); n > 0 && (!kind.Values || n != len(d.PartitionBy.Values)+1) {
 		w.NumPartition = &n
@@ -73,15 +73,16 @@ func withOf(d *index.Definition) (w With) {
 	return w
 }
 
-// Normalize checks a definition that did not come from Parse (names, counts, expressions), and replaces expressions and
-// Statement by their canonical text. Partitions 0 is "not given". The error wraps ErrDefinition or is a *SyntaxError.
+// Normalize checks a definition that does not come from Parse (names, counts, expressions), and replaces expressions
+// and Statement by their canonical text. Partitions 0 means not given. The error wraps ErrDefinition or is a
+// *SyntaxError.
 func Normalize(d *index.Definition) error {
 	s := CreateIndex{Name: d.Name, Keyspace: index.KeyspaceOf(d.Bucket, d.Member.Scope, d.Member.Collection),
 		IsPrimary: d.IsPrimary, Keys: d.Keys, Where: d.Where, PartitionBy: d.PartitionBy, With: withOf(d)}
 	if err := checkParts(&s); err != nil {
 		return err
 	}
-	// What passed here in parts is read once more as a whole: all rules stand in the parser.
+	// The whole is parsed once more, because all rules are in the parser.
 	all, err := Parse(s.String())
 	if err != nil {
 		return err
@@ -97,7 +98,7 @@ func Normalize(d *index.Definition) error {
 	return nil
 }
 
-// checkKeys is checkParts for the key expressions.
+// checkKeys is the part of checkParts for key expressions.
 func checkKeys(s *CreateIndex) error {
 	switch {
 	case s.IsPrimary && (len(s.Keys) > 0 || s.Where != ""):
@@ -117,8 +118,8 @@ func checkKeys(s *CreateIndex) error {
 	return nil
 }
 
-// checkParts makes sure that each part is what it should be, so that no part can change the meaning of another when
-// they are printed together.
+// checkParts checks that each part is valid on its own, so that no part can change the meaning of another when they
+// are printed together.
 func checkParts(s *CreateIndex) error {
 	if err := CheckIndexName(s.Name); err != nil {
 		return err
@@ -145,7 +146,7 @@ func checkParts(s *CreateIndex) error {
 	return nil
 }
 
-// checkCollection makes sure that a keyspace is a whole bucket, or names both a scope and a collection.
+// checkCollection checks that a keyspace is a whole bucket, or names both a scope and a collection.
 func checkCollection(k index.Keyspace) error {
 	if k.IsDefault() {
 		return nil

@@ -15,7 +15,7 @@ import (
 // docIDText is META().id in canonical form.
 const docIDText = "META().id"
 
-// byDocID tells that PARTITION BY HASH(META().id) was written, which is also what happens without it.
+// byDocID reports whether PARTITION BY HASH(META().id) was written, which is also the default.
 func byDocID(p *index.PartitionBy) bool {
 	return p.Scheme == index.PartitionHash && len(p.Exprs) == 1 && p.Exprs[0] == docIDText
 }
@@ -37,9 +37,9 @@ func appendPartitionBy(b []byte, p *index.PartitionBy) []byte {
 	return append(b, ')')
 }
 
-// partitionBy reads PARTITION BY, if it is there. A row's place follows from its key alone, so that a scan can tell
-// from its bounds which slices it needs, and an entry that a document has no more is looked for where it is: what is
-// partitioned by and stands not among the key expressions becomes the last of them.
+// partitionBy parses PARTITION BY, if present. An entry's slice follows from its key alone, so that a scan can derive
+// the slices it needs from its bounds, and an outdated entry is looked up where it is: an expression that is
+// partitioned by and not a key expression becomes the last key component.
 func (p *parser) partitionBy(s *CreateIndex) error {
 	if ok, err := p.acceptWord("PARTITION"); err != nil || !ok {
 		return err
@@ -69,12 +69,12 @@ func (p *parser) partitionBy(s *CreateIndex) error {
 	return nil
 }
 
-// hasKey reports whether an expression is one of the key.
+// hasKey reports whether an expression is one of the key's.
 func hasKey(s *CreateIndex, text string) bool {
 	return slices.ContainsFunc(s.Keys, func(k index.KeyExpr) bool { return k.Expr == text })
 }
 
-// scheme reads HASH or RANGE.
+// scheme parses HASH or RANGE.
 func (p *parser) scheme() (*partition.Kind, error) {
 	kind, known := partition.KindBy(index.PartitionScheme(strings.ToLower(p.tok.value)))
 	switch {
@@ -86,7 +86,7 @@ func (p *parser) scheme() (*partition.Kind, error) {
 	return nil, p.unexpected("HASH or RANGE")
 }
 
-// partitionExprs reads the expressions in parentheses.
+// partitionExprs parses the expressions in parentheses.
 func (p *parser) partitionExprs(s *CreateIndex, kind *partition.Kind) error {
 	if err := p.wantOp("("); err != nil {
 		return err
@@ -108,7 +108,7 @@ func (p *parser) partitionExprs(s *CreateIndex, kind *partition.Kind) error {
 	}
 }
 
-// addPartitionKey makes what is partitioned by a component of the key, behind all others.
+// addPartitionKey makes an expression that is partitioned by the last component of the key.
 func (p *parser) addPartitionKey(at token, s *CreateIndex, x Expr) error {
 	text := x.String()
 	bare, missing := bareKey(x)
@@ -128,7 +128,7 @@ func (p *parser) addPartitionKey(at token, s *CreateIndex, x Expr) error {
 	return nil
 }
 
-// partitionExpr takes one expression that is partitioned by.
+// partitionExpr adds one expression to partition by.
 func (p *parser) partitionExpr(at token, s *CreateIndex, kind *partition.Kind, x Expr) error {
 	by, text := &s.PartitionBy, x.String()
 	if len(s.Keys) > 0 && s.Keys[0].Expr == text+includeMissing { // it is that key all the same
@@ -155,7 +155,7 @@ func (p *parser) partitionExpr(at token, s *CreateIndex, kind *partition.Kind, x
 	return nil
 }
 
-// leadingKey makes sure that the index is partitioned by its leading key, and by nothing else.
+// leadingKey checks that the index is partitioned by its leading key, and by nothing else.
 func (p *parser) leadingKey(at token, s *CreateIndex, kind *partition.Kind, text string) error {
 	scheme := strings.ToUpper(string(kind.By))
 	switch {
@@ -170,7 +170,7 @@ func (p *parser) leadingKey(at token, s *CreateIndex, kind *partition.Kind, text
 	return nil
 }
 
-// partitionValues reads VALUES and the constants between which the slices lie.
+// partitionValues parses VALUES and the constants that separate the slices.
 func (p *parser) partitionValues(by *index.PartitionBy) error {
 	if err := p.wantWord("VALUES"); err != nil {
 		return err
@@ -228,7 +228,7 @@ func constant(x Expr) (key []byte, text json.RawMessage, err error) {
 	return key, text, err
 }
 
-// checkPartitionBy makes sure that each part is what it should be, as checkParts does, and gives expressions their
+// checkPartitionBy checks that each part is valid on its own, like checkParts, and replaces expressions by their
 // canonical text.
 func checkPartitionBy(s *CreateIndex) error {
 	by := &s.PartitionBy

@@ -13,7 +13,7 @@ type option struct {
 	read func(p *parser, w *With) error
 }
 
-// options lists what WITH knows, in the order in which it is printed.
+// options returns the options of WITH, in the order in which they are printed.
 func options() []option {
 	return []option{
 		{"defer_build", func(p *parser, w *With) (err error) { w.DeferBuild, err = p.optionBool(); return err }},
@@ -29,10 +29,10 @@ func options() []option {
 	}
 }
 
-// hints are options of Couchbase that say how large keys and documents are expected to be. They do nothing.
+// hints are options of Couchbase that state expected sizes of keys and documents. They have no effect.
 var hints = []string{"secKeySize", "docKeySize", "arrSize", "numDoc", "residentRatio"}
 
-// with reads {"key": value, …}.
+// with parses {"key": value, …}.
 func (p *parser) with(w *With) error {
 	at := p.tok
 	if err := p.optionList(func(key token) error { return p.withOption(w, key) }); err != nil {
@@ -45,7 +45,7 @@ func (p *parser) with(w *With) error {
 	return nil
 }
 
-// optionList reads {"key": value, …}; read is called before each value.
+// optionList parses {"key": value, …}; read is called before each value.
 func (p *parser) optionList(read func(key token) error) error {
 	if err := p.wantOp("{"); err != nil {
 		return err
@@ -71,7 +71,7 @@ func (p *parser) optionList(read func(key token) error) error {
 	return p.wantOp("}")
 }
 
-// colon passes an option's name and the colon.
+// colon consumes an option's name and the colon.
 func (p *parser) colon() error {
 	if err := p.advance(); err != nil {
 		return err
@@ -106,7 +106,7 @@ func (p *parser) withOption(w *With, key token) error {
 	return p.unknown(key, "option", known...)
 }
 
-// optionBool reads true or false, bare or as a string.
+// optionBool parses true or false, bare or as a string.
 func (p *parser) optionBool() (*bool, error) {
 	if p.tok.kind == tokWord || p.tok.kind == tokString {
 		for _, v := range []bool{false, true} {
@@ -118,7 +118,7 @@ func (p *parser) optionBool() (*bool, error) {
 	return nil, p.unexpected("true or false")
 }
 
-// optionInt reads an integer, bare or as a string.
+// optionInt parses an integer, bare or as a string.
 func (p *parser) optionInt(low, high int) (*int, error) {
 	tok := p.tok
 	negative := p.isOp("-")
@@ -141,7 +141,7 @@ func (p *parser) optionInt(low, high int) (*int, error) {
 	return &n, p.advance()
 }
 
-// optionNames reads a list of strings, or one string.
+// optionNames parses a list of strings, or one string.
 func (p *parser) optionNames() ([]string, error) {
 	if p.tok.kind == tokString {
 		name, err := p.nodeName()

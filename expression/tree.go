@@ -7,18 +7,18 @@ import (
 	"tidemark/collate"
 )
 
-// Expr is an expression as parsed. Its String is the canonical text.
+// Expr is a parsed expression. String returns the canonical text.
 type Expr interface {
 	String() string
 	appendTo(dst []byte) []byte
 	precedence() int
-	// operands returns the expressions that it is made of.
+	// operands returns the direct subexpressions.
 	operands() []Expr
-	// compile makes its evaluator. Slots have been numbered.
+	// compile returns the evaluator. Slots have been numbered before.
 	compile(c *compiler) evaluator
 }
 
-// How tightly operators bind, loosest first.
+// Precedences of operators, lowest first.
 const (
 	precOr = iota + 1
 	precAnd
@@ -48,13 +48,14 @@ const (
 	OpOr           Op = "OR"
 )
 
-// Literal is a constant: MISSING, NULL, FALSE, TRUE, a number with its JSON text, or a string with its meaning.
+// Literal is a constant: MISSING, NULL, FALSE, TRUE, a number with its JSON text, or a string with its decoded text.
 type Literal struct {
 	Kind collate.Kind
 	Text string
 }
 
-// Step is one step of a path: into a member of an object, or into an element of an array (from its end if negative).
+// Step is one step of a path: to a member of an object, or to an element of an array (counted from its end if
+// negative).
 type Step struct {
 	Name    string
 	Index   int
@@ -146,7 +147,7 @@ func (x *Minus) String() string { return string(x.appendTo(nil)) }
 // String returns the canonical text.
 func (x *Is) String() string { return string(x.appendTo(nil)) }
 
-// appendOperand prints x, in parentheses unless it binds at least as tightly as wanted.
+// appendOperand prints x, in parentheses unless its precedence is at least wanted.
 func appendOperand(dst []byte, x Expr, wanted int) []byte {
 	if x.precedence() >= wanted {
 		return x.appendTo(dst)
@@ -182,7 +183,7 @@ func appendSteps(dst []byte, steps []Step) []byte {
 func (*DocID) appendTo(dst []byte) []byte { return append(dst, "META().id"...) }
 
 func (x *Compare) appendTo(dst []byte) []byte {
-	// Comparisons do not chain, so that an operand has to bind more tightly than any.
+	// Comparisons do not chain, so an operand must have a higher precedence than any of them.
 	dst = appendOperand(dst, x.L, precIs)
 	dst = append(append(append(dst, ' '), x.Op...), ' ')
 	return appendOperand(dst, x.R, precIs)
@@ -215,7 +216,7 @@ func (x *Is) appendTo(dst []byte) []byte {
 	return append(dst, strings.ToUpper(x.What.String())...)
 }
 
-// appendName prints an identifier, in backticks where it needs them.
+// appendName prints an identifier, in backticks if it needs them.
 func appendName(dst []byte, name string) []byte {
 	bare := name != "" && isWordStart(name[0]) && !isReserved(name)
 	for i := 1; i < len(name) && bare; i++ {

@@ -55,20 +55,20 @@ type Case struct {
 // Array is an array of expressions.
 type Array struct{ Items []Expr }
 
-// Member is one member of an Object: of this name, or of the one that Computed gives.
+// Member is one member of an Object, with a fixed or a computed name.
 type Member struct {
 	Name     string
 	Computed Expr // nil: Name
 	Value    Expr
 }
 
-// Object is an object of expressions. Members that are MISSING are left out.
+// Object is an object of expressions. MISSING members are left out.
 type Object struct{ Members []Member }
 
 // Self is the whole document.
 type Self struct{}
 
-// At is X[Index] or, if Member is set, X.[Index], with an expression for the place or name.
+// At is X[Index] or, if Member is set, X.[Index], with a computed position or name.
 type At struct {
 	X, Index Expr
 	Member   bool
@@ -77,19 +77,19 @@ type At struct {
 // Slice is X[Low:High] or, without High, X[Low:].
 type Slice struct{ X, Low, High Expr }
 
-// Within is X [NOT] WITHIN Whole: whether a value is anywhere in an array or object.
+// Within is X [NOT] WITHIN Whole: whether a value occurs anywhere in an array or object.
 type Within struct {
 	X, Whole Expr
 	Not      bool
 }
 
-// Nav is a path into the value of an expression that is no path itself.
+// Nav is a path into the value of an expression that is not a path itself.
 type Nav struct {
 	X     Expr
 	Steps []Step
 }
 
-// Var is the variable of the enclosing Each that has this name.
+// Var is the variable of this name of an enclosing Each.
 type Var struct{ Name string }
 
 // Meta is META().Field other than id: cas, expiration or flags.
@@ -102,33 +102,33 @@ type Xattr struct{ Name string }
 type Call struct {
 	Name string
 	Args []Expr
-	Star bool // ARRAY_STAR(x) that is written x[*]
+	Star bool // written x[*]
 	fn   *Function
 }
 
-// EachKind says what an Each gives.
+// EachKind is the kind of result of an Each.
 type EachKind string
 
 // The kinds of Each.
 const (
-	EachAny      EachKind = "ANY"           // is there an element for which Body holds?
-	EachEvery    EachKind = "EVERY"         // does Body hold for all? Also if there are none.
-	EachAnyEvery EachKind = "ANY AND EVERY" // for all, and there is one
+	EachAny      EachKind = "ANY"           // whether Body holds for an element
+	EachEvery    EachKind = "EVERY"         // whether Body holds for all elements; TRUE if there are none
+	EachAnyEvery EachKind = "ANY AND EVERY" // whether Body holds for all, and there is an element
 	EachArray    EachKind = "ARRAY"         // the array of the Bodies
 	EachFirst    EachKind = "FIRST"         // the first Body
-	EachObject   EachKind = "OBJECT"        // the object of the Bodies under the names that Name gives
+	EachObject   EachKind = "OBJECT"        // the object of the Bodies, with the names from Name
 )
 
-// Binding is [Name:]Var IN Over, or with Within set, WITHIN: Var is each element in turn, Name its place, or in an
-// object its name.
+// Binding is [Name:]Var IN Over, or with Within set, WITHIN: Var is each element in turn, Name its position or, in an
+// object, its name.
 type Binding struct {
 	Name, Var string
 	Over      Expr
-	Within    bool // all that is in it, at any depth
+	Within    bool // everything in it, at any depth
 }
 
-// Each goes through arrays side by side, as far as the shortest: ANY Bindings SATISFIES Body END, or ARRAY Body FOR
-// Bindings [WHEN When] END.
+// Each iterates over arrays in parallel, up to the end of the shortest: ANY Bindings SATISFIES Body END, or ARRAY
+// Body FOR Bindings [WHEN When] END.
 type Each struct {
 	Kind     EachKind
 	Bindings []Binding
@@ -137,7 +137,7 @@ type Each struct {
 	When     Expr // nil: all
 }
 
-// plain reports whether an Each goes through the elements of one array.
+// plain reports whether an Each iterates over the elements of one array.
 func (x *Each) plain() bool {
 	return len(x.Bindings) == 1 && x.Bindings[0].Name == "" && !x.Bindings[0].Within
 }
@@ -151,7 +151,7 @@ type ArrayKey struct {
 	X        Expr
 }
 
-// MissingKey is X INCLUDE MISSING: a leading key component with which documents are indexed that do not have it.
+// MissingKey is X INCLUDE MISSING: a leading key component for which documents without it are indexed, too.
 type MissingKey struct{ X Expr }
 
 func (x *Arith) precedence() int {
@@ -234,7 +234,7 @@ func (x *MissingKey) String() string { return string(x.appendTo(nil)) }
 
 func (x *MissingKey) appendTo(dst []byte) []byte { return append(x.X.appendTo(dst), includeMissing...) }
 
-// includeMissing is what follows a key that may be MISSING.
+// includeMissing is the text after a key that may be MISSING.
 const includeMissing = " INCLUDE MISSING"
 
 // bareKey returns a key without INCLUDE MISSING, and reports whether it had it.
@@ -280,7 +280,7 @@ func (x *Within) appendTo(dst []byte) []byte {
 	return appendOperand(dst, x.Whole, precIs)
 }
 
-// appendInto prints what a path goes into.
+// appendInto prints an expression that is followed by a path.
 func appendInto(dst []byte, x Expr) []byte {
 	switch x.(type) {
 	case *Path, *Nav, *At, *Slice, *Self, *Array, *Object, *Case, *Call, *Var, *Xattr:
@@ -433,8 +433,8 @@ func (x *Each) appendBindings(dst []byte) []byte {
 	return dst
 }
 
-// appendBody prints what stands between ARRAY or FIRST and FOR. After FIRST, which also is a name, a sign, a bracket
-// and NOT would be read as what follows a name.
+// appendBody prints the part between ARRAY or FIRST and FOR. FIRST is also a name, so a sign, a bracket or NOT after
+// it would be parsed as following that name.
 func (x *Each) appendBody(dst []byte) []byte {
 	start := len(dst)
 	dst = x.Body.appendTo(dst)
@@ -514,7 +514,7 @@ func present(list ...Expr) []Expr {
 	return some
 }
 
-// isName reports whether a text is a word that could be a variable's name.
+// isName reports whether a word may be a variable's name.
 func isName(word string) bool {
 	return word != "" && !isReserved(word) && !strings.EqualFold(word, "META")
 }
@@ -533,7 +533,7 @@ func isConstant(x Expr) bool {
 	return true
 }
 
-// Walk calls f for an expression and all that it is made of.
+// Walk calls f for an expression and for all its subexpressions.
 func Walk(x Expr, f func(Expr)) {
 	f(x)
 	for _, o := range x.operands() {

@@ -24,14 +24,14 @@ func minus(v any) any {
 	return nil
 }
 
-// number is what a number computes as: an integer of 64 bits, or a float64.
+// number is a number for arithmetic: a 64-bit integer, or a float64.
 type number struct {
 	i       int64
 	f       float64
 	integer bool
 }
 
-// numeric reads a number: an integer if its text is one of 64 bits, or if its float64 is one.
+// numeric converts a number: to an integer if its text is a 64-bit integer, or if its float64 is one.
 func (m *interpreter) numeric(v json.Number) (n number, ok bool) {
 	if i, err := strconv.ParseInt(string(v), 10, 64); err == nil {
 		return number{i, float64(i), true}, true
@@ -49,7 +49,7 @@ func (m *interpreter) numeric(v json.Number) (n number, ok bool) {
 
 func integer(i int64) any { return json.Number(strconv.FormatInt(i, 10)) }
 
-// float returns a number that computes as f again.
+// float returns a number whose float64 is f again.
 func (m *interpreter) float(f float64) any {
 	switch {
 	case math.IsNaN(f):
@@ -79,7 +79,7 @@ func (m *interpreter) arith(op expression.Op, l, r any) any {
 	return m.compute(op, a, b)
 }
 
-// operations are those of arithmetic: on integers exactly, nil if there is no such integer, and on floats.
+// operations are the arithmetic operators: exact on integers, nil if there is no integer result, and on floats.
 var operations = map[expression.Op]struct {
 	exact  func(z, x, y *big.Int) *big.Int
 	floats func(x, y float64) float64

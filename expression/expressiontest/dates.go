@@ -15,14 +15,14 @@ type date struct {
 	layout string
 }
 
-// layouts are the forms of dates, in which a fraction shows its digits up to milliseconds, if there is one.
+// layouts are the forms of dates. A fraction is printed with up to millisecond digits, if there is one.
 var layouts = []string{
 	"2006-01-02T15:04:05.999Z07:00", "2006-01-02T15:04:05.999", "2006-01-02 15:04:05.999Z07:00", "2006-01-02 15:04:05.999",
 	"2006-01-02",
 	"15:04:05.999Z07:00", "15:04:05.999",
 }
 
-// readDate reads a date in one of the forms, with a comma for the point too, as package time has it.
+// readDate parses a date in one of the forms; a comma may replace the point, as in package time.
 func readDate(v any) (d date, ok bool) {
 	text, ok := v.(string)
 	if !ok || len(text) > 64 {
@@ -66,7 +66,7 @@ func written(t time.Time, layout string, ok bool) any {
 	return t.Format(layout)
 }
 
-// afterwards is the layout of what is computed from a date: the first one if it has a zone.
+// afterwards returns the layout of a date computed from another: the full one if that has a zone.
 func afterwards(layout string) string {
 	if strings.Contains(layout, "Z") {
 		return layouts[0]
@@ -74,7 +74,7 @@ func afterwards(layout string) string {
 	return layout
 }
 
-// example returns the layout of an example, if one is given; of what is no date the first one.
+// example returns the layout of an example date, if one is given; the full one if the example is not a date.
 func example(rest []any) (string, bool) {
 	if len(rest) == 0 {
 		return layouts[0], true
@@ -86,7 +86,7 @@ func example(rest []any) (string, bool) {
 	return layouts[0], ok
 }
 
-// inZone moves a moment into a zone, if one is given.
+// inZone converts a moment to a zone, if one is given.
 func inZone(t time.Time, rest []any) (time.Time, bool) {
 	if len(rest) == 0 {
 		return t, true
@@ -120,8 +120,8 @@ func onMillis(f func(t time.Time, a []any) any) function {
 	}
 }
 
-// inZones makes a function of a moment that the last argument moves into a zone. The first arguments, a number and a
-// text, have to fit before the zone counts.
+// inZones makes a function of a moment whose last argument may be a zone to convert it to. The first arguments, a
+// number and a text, are checked before the zone.
 func inZones(firsts int, f func(t time.Time, a []any) any) function {
 	moved := onMillis(func(t time.Time, a []any) any {
 		if t, ok := inZone(t, a[firsts:]); ok {
@@ -246,7 +246,7 @@ func partNamed(part any) string {
 	return strings.ToLower(name)
 }
 
-// steps is what one part adds: years, months, days or time.
+// steps is the length of each part: years, months, days or time.
 var steps = map[string]struct {
 	years, months, days int
 	time                time.Duration
@@ -282,7 +282,7 @@ func (m *interpreter) dates(from, to time.Time, rest []any, f func(time.Time) an
 		return nil
 	}
 	list := []any{}
-	if n > 0 != from.Before(to) { // what is rounded may still be in order
+	if n > 0 != from.Before(to) { // the rounded results may still be in order
 		return list
 	}
 	number := func(t time.Time) float64 {
@@ -300,7 +300,7 @@ func (m *interpreter) dates(from, to time.Time, rest []any, f func(time.Time) an
 	return list
 }
 
-// difference counts, of what clocks and calendars show, the parts of the later date less those of the earlier one.
+// difference counts the parts of the later date less those of the earlier one, from their local dates and times.
 func difference(t, u time.Time, part any, absolute bool) any {
 	shown := func(t time.Time) string { return t.Format("2006-01-02 15:04:05.000000000") }
 	sign := int64(1)

@@ -7,7 +7,7 @@ import (
 	"tidemark/expression"
 )
 
-// list returns what a binding goes through, with the names; ok is false if it cannot.
+// list returns what a binding iterates over, with the names; ok is false if it cannot iterate.
 func list(b expression.Binding, over any) (names, values []any, ok bool) {
 	array, isArray := over.([]any)
 	object, isObject := over.(map[string]any)
@@ -32,7 +32,7 @@ func list(b expression.Binding, over any) (names, values []any, ok bool) {
 	return names, values, true
 }
 
-// turns returns the variables of a loop, turn by turn; ok is false if it has none, and is unknown instead.
+// turns returns the variables of a loop, turn by turn. If ok is false, the loop has the value unknown instead.
 func (m *interpreter) turns(x *expression.Each) (turns [][]variable, unknown any, ok bool) {
 	ok = true
 	for i, b := range x.Bindings {
@@ -62,7 +62,7 @@ func (m *interpreter) each(x *expression.Each) any {
 	}
 	outer := len(m.vars)
 	defer func() { m.vars = m.vars[:outer] }()
-	taken := func(yield func() bool) { // those that WHEN lets pass
+	taken := func(yield func() bool) { // the turns that satisfy WHEN
 		for _, vars := range turns {
 			m.vars = append(m.vars[:outer], vars...)
 			if (x.When == nil || truth(m.eval(x.When)) == true) && !yield() {
@@ -91,7 +91,7 @@ func (m *interpreter) each(x *expression.Each) any {
 	return result
 }
 
-// anyTurn reports whether there is a turn in which a condition holds, or one in which it does not.
+// anyTurn reports whether in some turn a condition holds, or does not hold if holds is false.
 func (m *interpreter) anyTurn(condition expression.Expr, turns func(func() bool), holds bool) bool {
 	for range turns {
 		if (truth(m.eval(condition)) == true) == holds {
@@ -124,7 +124,7 @@ func (m *interpreter) items(body expression.Expr) []any {
 	switch body := body.(type) {
 	case *expression.ArrayKey:
 		return m.elements(body.X)
-	case *expression.Flatten: // of one part, MISSING or not
+	case *expression.Flatten: // of one part
 		return []any{m.eval(body.Parts[0].X)}
 	}
 	if v := m.eval(body); v != Missing {
@@ -133,7 +133,7 @@ func (m *interpreter) items(body expression.Expr) []any {
 	return nil
 }
 
-// elements are what an array key has entries for, but for an array without elements.
+// elements returns the values that an array key has entries for, except for an array without elements.
 func (m *interpreter) elements(x expression.Expr) []any {
 	switch x := x.(type) {
 	case *expression.Array:
@@ -156,7 +156,7 @@ func (m *interpreter) elements(x expression.Expr) []any {
 	return spread(m.eval(x))
 }
 
-// spread returns the elements of an array, and what is none as one.
+// spread returns the elements of an array; any other value is its own only element.
 func spread(v any) []any {
 	if list, ok := v.([]any); ok {
 		return list

@@ -11,7 +11,7 @@ import (
 	"tidemark/index"
 )
 
-// Entries returns the keys that a document has in an index of these expressions, each as the values of its components:
+// Entries returns the keys of a document in an index with these expressions, each as the values of its components:
 // none, one, or in an array index one for each different element.
 func Entries(d Doc, keys []index.KeyExpr, where string) ([][]any, error) {
 	if where != "" {
@@ -46,8 +46,8 @@ func Entries(d Doc, keys []index.KeyExpr, where string) ([][]any, error) {
 	return entries, nil
 }
 
-// component returns what a document has for the first of the keys, or for the first ones if these are the parts of a
-// flattened array: the different values, each of as many parts.
+// component returns the document's values for the first of the keys, or for the first several if they are the parts
+// of one flattened array: the distinct values, each with as many parts.
 func component(d Doc, keys []index.KeyExpr) (parts [][]any, withMissing bool, err error) {
 	var columns [][]any
 	for i, k := range keys {
@@ -83,7 +83,7 @@ func component(d Doc, keys []index.KeyExpr) (parts [][]any, withMissing bool, er
 	return parts, withMissing, nil
 }
 
-// column returns the value of a key or, of an array key, one for each element: MISSING if it has none.
+// column returns the value of a key or, for an array key, one for each element; MISSING if it has none.
 func column(d Doc, x expression.Expr) (values []any, err error) {
 	m := &interpreter{doc: d}
 	if array, ok := x.(*expression.ArrayKey); ok {
@@ -97,7 +97,7 @@ func column(d Doc, x expression.Expr) (values []any, err error) {
 	return values, m.err
 }
 
-// flattened reports whether a key is an array key that is the part of a flattened one.
+// flattened reports whether a key is an array key with a part of a flattened array.
 func flattened(x expression.Expr) bool {
 	key, ok := x.(*expression.ArrayKey)
 	if !ok {
@@ -124,7 +124,7 @@ func indexOf(list []any, v any) int {
 	return -1
 }
 
-// Encode returns a key as it is stored.
+// Encode returns a key as stored.
 func Encode(entry []any, keys []index.KeyExpr) ([]byte, error) {
 	var parts [][]byte
 	var desc []bool

@@ -18,8 +18,8 @@ import (
 // function computes a function of the language from its arguments.
 type function func(m *interpreter, a []any) any
 
-// lenient are the functions that are about MISSING and NULL; of all others the first of these among the arguments is
-// the value, MISSING before NULL.
+// lenient are the functions that handle MISSING and NULL themselves. For all others the result is MISSING if an
+// argument is, else NULL if an argument is.
 var lenient = []string{"GREATEST", "LEAST", "OBJECT_ADD", "OBJECT_PUT", "OBJECT_REPLACE", "TYPE", "DECODE", "IFMISSING",
 	"IFMISSINGORNULL", "IFNULL", "NVL", "NVL2",
 	"IFINF", "IFNANORINF", "DATE_PART_MILLIS", "WEEKDAY_MILLIS", "ROUND", "ROUND_NEAREST", "TRUNC", "REPLACE",
@@ -27,7 +27,7 @@ var lenient = []string{"GREATEST", "LEAST", "OBJECT_ADD", "OBJECT_PUT", "OBJECT_
 	"CONTAINS_TOKEN_LIKE", "CONTAINS_TOKEN_REGEXP", "ENCODED_SIZE", "JSON_ENCODE", "BITAND", "BITOR", "BITXOR", "BITSHIFT",
 	"BITTEST", "ARRAY_BINARY_SEARCH"}
 
-// nulls are the functions to which NULL is a value like others; MISSING still spreads.
+// nulls are the functions that accept NULL like any other value; MISSING still propagates.
 var nulls = []string{"ARRAY_APPEND", "ARRAY_PREPEND", "ARRAY_INSERT", "ARRAY_REPEAT", "ARRAY_REPLACE", "TOKENS",
 	"BASE64_ENCODE"}
 
@@ -64,7 +64,7 @@ func (m *interpreter) call(x *expression.Call) any {
 	return f(m, args)
 }
 
-// whole returns an argument that has to be an integer of 64 bits; what is none makes the function NULL.
+// whole returns an argument that must be a 64-bit integer; otherwise the function is NULL.
 func whole(v any) (int64, bool) {
 	n, ok := v.(json.Number)
 	if !ok {
@@ -74,7 +74,7 @@ func whole(v any) (int64, bool) {
 	return x.i, ok && x.integer
 }
 
-// wholeOr returns the integer that the last argument has to be where it is given.
+// wholeOr returns the optional last argument, which must be an integer.
 func wholeOr(rest []any, otherwise int64) (int64, bool) {
 	if len(rest) == 0 {
 		return otherwise, true
@@ -82,7 +82,7 @@ func wholeOr(rest []any, otherwise int64) (int64, bool) {
 	return whole(rest[0])
 }
 
-// place reads a number without a fraction as a place in an array; one beyond 64 bits is the last of them.
+// place returns an integral number as a position in an array; one beyond 64 bits is clamped.
 func place(v any) (int64, bool) {
 	if n, ok := whole(v); ok {
 		return n, true
@@ -101,7 +101,7 @@ func place(v any) (int64, bool) {
 	}
 }
 
-// fromStart counts a place below 0 from the start instead of from the end.
+// fromStart converts a negative position, counted from the end, to one from the start.
 func fromStart(place int64, places int) int64 {
 	if place < 0 {
 		return place + int64(places)
@@ -109,7 +109,7 @@ func fromStart(place int64, places int) int64 {
 	return place
 }
 
-// texts gives arguments that all have to be strings.
+// texts returns arguments that must all be strings.
 func texts(a ...any) (list []string, ok bool) {
 	for _, v := range a {
 		s, ok := v.(string)
@@ -132,7 +132,7 @@ func ofTexts(f func(s []string) any) function {
 	}
 }
 
-// mostMade is the limit of what a function may make out of little: bytes, of four in a character.
+// mostMade bounds what a function may make out of a short argument, in bytes; a character counts as four.
 const mostMade = 1 << 20
 
 func textFunctions() map[string]function {
@@ -299,8 +299,8 @@ func substr(first int64) function {
 	}
 }
 
-// span reads what stands behind the text of a SUBSTR: where the part begins and ends in a text of so many places, of
-// which the first has this number.
+// span evaluates the arguments of a SUBSTR after the text: begin and end of the part in a text of so many positions,
+// the first of which has the number first.
 func span(rest []any, first int64, places int) (from, to int64, ok bool) {
 	from, ok = whole(rest[0])
 	length, fine := wholeOr(rest[1:], math.MaxInt32)
@@ -359,7 +359,7 @@ func patternFunctions() map[string]function {
 	}
 }
 
-// counted makes a function of three texts, behind which a number may stand.
+// counted makes a function of three texts and an optional number.
 func counted(f func(s []string, times int64, given bool) any) function {
 	return func(_ *interpreter, a []any) any {
 		if slices.Contains(a[:3], any(Missing)) {
@@ -394,7 +394,7 @@ func characterSubstr(first int64) function {
 	}
 }
 
-// ofNumber makes a function of one number that computes with it.
+// ofNumber makes a function of one number.
 func ofNumber(f func(m *interpreter, v json.Number, n number) any) function {
 	return func(m *interpreter, a []any) any {
 		v, ok := a[0].(json.Number)
@@ -409,7 +409,7 @@ func ofNumber(f func(m *interpreter, v json.Number, n number) any) function {
 	}
 }
 
-// rounded makes a function that makes numbers whole.
+// rounded makes a function that rounds to integers.
 func rounded(f func(float64) float64) function {
 	return ofNumber(func(m *interpreter, v json.Number, n number) any {
 		if n.integer {
@@ -419,7 +419,7 @@ func rounded(f func(float64) float64) function {
 	})
 }
 
-// divided makes a function that divides one number by another, both without their fractions.
+// divided makes a function that divides two numbers without their fractions.
 func divided(f func(z, x, y *big.Int) *big.Int) function {
 	return func(m *interpreter, a []any) any {
 		x, ok := cut(a[0])
@@ -480,7 +480,7 @@ func extreme(list []any, direction int) any {
 	return best
 }
 
-// cut returns a number without its fraction, if that has 64 bits.
+// cut returns a number without its fraction, if that fits into 64 bits.
 func cut(v any) (int64, bool) {
 	n, ok := v.(json.Number)
 	if !ok {
@@ -493,7 +493,7 @@ func cut(v any) (int64, bool) {
 	return int64(x.f), math.Trunc(x.f) >= -1<<63 && x.f < 1<<63
 }
 
-// toDigits makes a function that moves the magnitude of a number by so many digits, makes it whole and moves it back.
+// toDigits makes a function that shifts the magnitude of a number by so many digits, rounds it and shifts it back.
 func toDigits(whole1 func(float64) float64) function {
 	return func(m *interpreter, a []any) any {
 		if _, ok := a[0].(json.Number); !ok && a[0] != Missing {
@@ -520,7 +520,7 @@ func toDigits(whole1 func(float64) float64) function {
 	}
 }
 
-// ofObject makes a function of an object and what stands behind it.
+// ofObject makes a function of an object and further arguments.
 func ofObject(f func(o map[string]any, rest []any) any) function {
 	return func(_ *interpreter, a []any) any {
 		o, ok := a[0].(map[string]any)
@@ -531,7 +531,7 @@ func ofObject(f func(o map[string]any, rest []any) any) function {
 	}
 }
 
-// ofMember makes a function that changes one member of an object, for a value that may be MISSING.
+// ofMember makes a function that changes one member of an object; the value may be MISSING.
 func ofMember(change func(o map[string]any, name string, v any)) function {
 	return func(_ *interpreter, a []any) any {
 		if a[0] == Missing || a[1] == Missing {
@@ -658,7 +658,7 @@ func sortedValues(o map[string]any) []any {
 	return list
 }
 
-// readNumber is the number that a text is in decimal notation, as JSON has it; nil if it is none.
+// readNumber returns the number in a text in decimal notation, in JSON's syntax; nil if it is not one.
 func readNumber(text string) any {
 	part := regexp.MustCompile(`\A([+-]?)0*([0-9]*)(\.([0-9]*))?([eE][+-]?[0-9]+)?\z`).FindStringSubmatch(text)
 	if part == nil || !regexp.MustCompile(`\A[+-]?\.?[0-9]`).MatchString(text) {

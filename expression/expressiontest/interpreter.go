@@ -1,8 +1,8 @@
-// Package expressiontest is the slow and obvious interpreter of the expression language: the document as encoding/json
-// reads it, numbers as exact integers or float64, the syntax tree walked by hand. Tests compare the compiled evaluation
-// with it, and the oracle of the end-to-end tests is made of it. It is for tests only. Of package expression it uses
-// the syntax tree and nothing that evaluates. Of the limits it knows those of single functions only: the others have
-// their own tests.
+// Package expressiontest is a slow and obvious interpreter of the expression language: the document as decoded by
+// encoding/json, numbers as exact integers or float64, and a plain walk over the syntax tree. Tests compare the
+// compiled evaluation with it, and it is the basis of the oracle of the end-to-end tests. It is for tests only. It
+// uses the syntax tree of package expression, but nothing that evaluates. It implements the limits of single
+// functions only; the others have their own tests.
 package expressiontest
 
 import (
@@ -22,19 +22,19 @@ import (
 // Missing is the value MISSING.
 var Missing = collatetest.Missing{}
 
-// ErrEntry is wrapped when a document has no entry: a computation meets or makes a number beyond float64, or a function
-// would make more than it may.
+// ErrEntry is wrapped if a document has no entry: a computation uses or produces a number beyond float64, or a
+// function's result would exceed its limit.
 var ErrEntry = errors.New("no entry: a number beyond float64 or too large a value")
 
-// Doc is a document: its id, what KV keeps of it, and its value as collatetest.Decode gives it.
+// Doc is a document: its id, its KV metadata, and its value as returned by collatetest.Decode.
 type Doc struct {
 	ID    string
 	Meta  expression.DocMeta
 	Value any
 }
 
-// Eval returns the value of an expression: Missing, nil, bool, json.Number, string, []any or map[string]any. A tree
-// that the interpreter does not know is a mistake of the test and panics. The error wraps ErrEntry.
+// Eval returns the value of an expression: Missing, nil, bool, json.Number, string, []any or map[string]any. It
+// panics for a tree that it does not support, which is an error in the test. The error wraps ErrEntry.
 func Eval(x expression.Expr, d Doc) (any, error) {
 	m := &interpreter{doc: d}
 	v := m.eval(x)
@@ -49,7 +49,7 @@ type variable struct {
 type interpreter struct {
 	doc  Doc
 	vars []variable // innermost last
-	err  error      // the first one; the entry is lost then, whatever the value
+	err  error      // the first one; the entry is left out then, whatever the value
 }
 
 func (m *interpreter) fail(format string, args ...any) any {
@@ -212,7 +212,7 @@ func walk(v any, steps []expression.Step) any {
 	return v
 }
 
-// xattr returns an extended attribute; Missing if there is none that can be read.
+// xattr returns an extended attribute; Missing if there is no valid one.
 func xattr(section []byte, name string) any {
 	for len(section) >= 4 {
 		n := int(binary.BigEndian.Uint32(section))

@@ -10,7 +10,7 @@ import (
 	"tidemark/expression"
 )
 
-// compared is a comparison by N1QL's rules.
+// compared evaluates a comparison by N1QL's rules.
 func compared(op expression.Op, l, r any) any {
 	if op == expression.OpEqual || op == expression.OpNotEqual {
 		return negated(op == expression.OpNotEqual, equal(l, r))
@@ -42,8 +42,8 @@ func between(v, low, high any) any {
 	return and(above, below)
 }
 
-// equal is true, false, nil or Missing: what is unknown within arrays and objects is unknown, unless something else
-// differs.
+// equal returns true, false, nil or Missing: NULL within arrays and objects makes the result unknown, unless
+// something else differs.
 func equal(l, r any) any {
 	if l == Missing || r == Missing {
 		return Missing
@@ -79,7 +79,7 @@ func equal(l, r any) any {
 	return collatetest.Compare(l, r) == 0
 }
 
-// compare returns the order of two values, or else what makes it unknown.
+// compare returns the order of two values; if order is nil, unknown is the result.
 func compare(l, r any) (order *int, unknown any) {
 	if l == Missing || r == Missing {
 		return nil, Missing
@@ -111,7 +111,8 @@ func compareArrays(a, b []any) (order *int, unknown any) {
 	return &c, nil
 }
 
-// compareObjects is for those of one size: the first name that only one of them has decides, or else the first value.
+// compareObjects compares objects of the same size: by the first name that only one of them has, or else by the first
+// value that differs.
 func compareObjects(o, p map[string]any) (order *int, unknown any) {
 	c := 0
 	for _, name := range slices.Sorted(maps.Keys(merged(o, p))) {
@@ -184,7 +185,7 @@ func or(l, r any) any {
 	return false
 }
 
-// logic goes from left to right and stops as soon as the answer is clear: what stands behind is not evaluated.
+// logic evaluates operands from left to right and stops at the first one that decides; the rest is not evaluated.
 func (m *interpreter) logic(x *expression.Logic) any {
 	join, clear := and, false
 	if x.Op == expression.OpOr {

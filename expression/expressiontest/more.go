@@ -11,7 +11,7 @@ import (
 	"tidemark/collate/collatetest"
 )
 
-// ofArray makes a function of an array, which it may change, and what stands behind it.
+// ofArray makes a function of an array, which it may modify, and further arguments.
 func ofArray(f func(list, rest []any) any) function {
 	return func(_ *interpreter, a []any) any {
 		list, ok := a[0].([]any)
@@ -22,7 +22,7 @@ func ofArray(f func(list, rest []any) any) function {
 	}
 }
 
-// placed makes a function of an array and places in it.
+// placed makes a function of an array and positions in it.
 func placed(f func(list []any, i, j int) []any) function {
 	return ofArray(func(list, rest []any) any {
 		var at [2]int64
@@ -53,7 +53,7 @@ func ofArrays(f func(lists [][]any) any) function {
 	}
 }
 
-// counting makes a function that gives the values of arrays by how many of them have one.
+// counting makes a function that selects values by the number of arrays that contain them.
 func counting(wanted func(count, arrays int, v any) bool) function {
 	return ofArrays(func(lists [][]any) any {
 		var all []any
@@ -150,7 +150,7 @@ func binarySearch(list []any, v any) int64 {
 	return -1
 }
 
-// columns makes, of an array of objects, an object of arrays.
+// columns converts an array of objects into an object of arrays.
 func columns(list []any) map[string]any {
 	out := map[string]any{}
 	for i, v := range list {
@@ -165,7 +165,7 @@ func columns(list []any) map[string]any {
 	return out
 }
 
-// containsToken makes a function that asks for one of the tokens.
+// containsToken makes a function that looks for a token.
 func containsToken(wanted func(a []any, token any) bool, isText bool) function {
 	return func(m *interpreter, a []any) any {
 		switch _, ok := a[1].(string); {
@@ -185,7 +185,7 @@ func containsToken(wanted func(a []any, token any) bool, isText bool) function {
 	}
 }
 
-// encoded is a value as JSON, with numbers as TOSTRING has them.
+// encoded returns a value as JSON, with numbers formatted as by TOSTRING.
 func encoded(m *interpreter, v any) string {
 	quote := func(s string) string {
 		var b strings.Builder
@@ -285,10 +285,10 @@ func pairsOf(v any) []any {
 	return list
 }
 
-// bitTypes are the types that the arguments of ofBits may have, in their order.
+// bitTypes are the allowed types of the arguments of ofBits, by position.
 var bitTypes = [][]string{{"number"}, {"number", "array"}, {"boolean"}}
 
-// ofBits makes a function of an integer and what stands behind it, whose first wrong argument decides.
+// ofBits makes a function of an integer and further arguments; the first wrong argument determines the result.
 func ofBits(f func(x uint64, rest []any) any) function {
 	return func(_ *interpreter, a []any) any {
 		for i, v := range a {
@@ -307,7 +307,8 @@ func ofBits(f func(x uint64, rest []any) any) function {
 	}
 }
 
-// joined makes a function of integers from a step from left to right; the first argument that is no number decides.
+// joined makes a function that combines integers from left to right; the first argument that is not a number
+// determines the result.
 func joined(f func(x, y int64) int64) function {
 	return func(_ *interpreter, a []any) any {
 		for _, v := range a {
@@ -330,7 +331,7 @@ func joined(f func(x, y int64) int64) function {
 	}
 }
 
-// positions sets the bits of one number or of an array of them, from 1.
+// positions returns a mask with the bits of one number, or of an array of numbers, counted from 1.
 func positions(v any) (mask uint64, ok bool) {
 	for _, e := range spread(v) {
 		n, ok := whole(e)
@@ -342,7 +343,7 @@ func positions(v any) (mask uint64, ok bool) {
 	return mask, true
 }
 
-// masked makes a function of an integer and positions in it.
+// masked makes a function of an integer and bit positions.
 func masked(f func(x, mask uint64, all bool) any) function {
 	return ofBits(func(x uint64, rest []any) any {
 		mask, ok := positions(rest[0])

@@ -17,7 +17,7 @@ func concat(values []any) any {
 	return result
 }
 
-// like is LIKE, true, false, nil or Missing.
+// like evaluates LIKE: true, false, nil or Missing.
 func like(text, pattern, escape any) any {
 	t, tok := text.(string)
 	p, pok := pattern.(string)
@@ -31,7 +31,7 @@ func like(text, pattern, escape any) any {
 	return fits(t, likeParts(p, []rune(e)[0]))
 }
 
-// What stands in the parts of a pattern beside characters.
+// The special parts of a pattern.
 const oneCharacter, anyText = -1, -2
 
 func likeParts(pattern string, escape rune) (parts []rune) {
@@ -51,7 +51,7 @@ func likeParts(pattern string, escape rune) (parts []rune) {
 	return parts
 }
 
-// fits goes by a table: at each place of the text, which parts of the pattern may have been used up.
+// fits uses a table: for each position in the text, the numbers of pattern parts that may be used up there.
 func fits(text string, parts []rune) bool {
 	used := make([]bool, len(parts)+1)
 	used[0] = true

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// tokens is TOKENS, by patterns.
+// tokens computes TOKENS, with regular expressions.
 func tokens(_ *interpreter, a []any) any {
 	options := map[string]any{}
 	if len(a) == 2 {
@@ -20,7 +20,7 @@ func tokens(_ *interpreter, a []any) any {
 
 type tokenizer struct{ options map[string]any }
 
-// all returns the tokens of a value and of all within.
+// all returns the tokens of a value and of its contents.
 func (t tokenizer) all(v any) (list []any) {
 	switch v := v.(type) {
 	case string:

@@ -81,7 +81,7 @@ func arrayFunctions() map[string]function {
 	}
 }
 
-// different leaves out values that were there before.
+// different returns the values without repetitions.
 func different(list []any) []any {
 	out := []any{}
 	for _, v := range list {
@@ -122,7 +122,7 @@ func summed(f func(m *interpreter, sum number, count int64) any) function {
 	}
 }
 
-// sum adds numbers from left to right: exactly while they and the sum are integers of 64 bits, from then on as float64.
+// sum adds numbers from left to right: exactly while they and the sum are 64-bit integers, from then on as float64.
 func (m *interpreter) sum(list []any) (sum number, count int64, ok bool) {
 	sum.integer = true
 	for _, v := range list {
@@ -145,7 +145,7 @@ func (m *interpreter) sum(list []any) (sum number, count int64, ok bool) {
 	return sum, count, true
 }
 
-// placeOf is where the first element stands that equals a value, by the operator.
+// placeOf returns the position of the first element that equals a value, by the operator =; -1 if there is none.
 func placeOf(list []any, v any) int {
 	return slices.IndexFunc(list, func(o any) bool { return equal(o, v) == true })
 }
@@ -316,7 +316,7 @@ func toAtom(v any) any {
 	return v
 }
 
-// toText writes a number with all its digits and no exponent.
+// toText formats a number with all its digits and no exponent.
 func toText(m *interpreter, a []any) any {
 	switch v := a[0].(type) {
 	case string:
