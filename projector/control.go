@@ -205,7 +205,7 @@ func (c *control) state(ctx context.Context) (*kvState, error) {
 // of returns the state of one vbucket.
 func (s *kvState) of(vb uint16) core.At {
 	purge, told := s.purges[vb]
-	return core.At{High: s.highs[vb], Purge: purge, Told: told, Revision: s.revision}
+	return core.At{High: s.highs[vb], Purge: purge, PurgeKnown: told, Revision: s.revision}
 }
 
 // hostNone reports whether KV hosts none of the vbuckets.

@@ -82,7 +82,7 @@ func TestMayRest(t *testing.T) {
 
 // TestCovered: a finite stream covers up to its end, and up to where KV is or was read.
 func TestCovered(t *testing.T) {
-	s := NewStream(index.Incarnation{Counter: 1}, &wire.StreamStart{End: 20}, At{High: 30, Told: true})
+	s := NewStream(index.Incarnation{Counter: 1}, &wire.StreamStart{End: 20}, At{High: 30, PurgeKnown: true})
 	if err := s.BeginsOn(nil); err != nil {
 		t.Fatal(err)
 	}

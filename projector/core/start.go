@@ -12,7 +12,7 @@ import (
 // At is KV's state of a vbucket that it hosts as active.
 type At struct {
 	High, Purge uint64
-	Told        bool                  // whether Purge is known: statistics may lack it
+	PurgeKnown  bool                  // whether Purge is known: statistics may lack it
 	Revision    timestamp.MapRevision // of the cluster map
 }
 
@@ -21,8 +21,8 @@ type At struct {
 // below its purge seqno. But KV always grants 0, and then it may have purged any deletion up to its present high
 // seqno.
 func (a At) lacks(start uint64) (purge uint64, blind bool) {
-	if a.Told || start > 0 {
-		return a.Purge, !a.Told
+	if a.PurgeKnown || start > 0 {
+		return a.Purge, !a.PurgeKnown
 	}
 	return a.High, true
 }

@@ -27,7 +27,7 @@ func (s *Stream) Opened() *Start { return &s.Start }
 type Course struct {
 	Begun    bool                  // BEGIN was sent downstream
 	VBUUID   uint64                // branch that the stream is on
-	Told     timestamp.FailoverLog // failover log that BEGIN carries
+	BeginLog timestamp.FailoverLog // failover log that BEGIN carries
 	Last     uint64                // last seqno that was passed on
 	Complete uint64                // newest seqno that ends a DCP snapshot
 	Window   timestamp.Window      // of Last; Start is the newest complete seqno before it
@@ -49,7 +49,7 @@ func (s *Stream) BeginsOn(log timestamp.FailoverLog) error {
 		return ErrFailedOver
 	}
 	at := s.Want.Seqno
-	s.Course = Course{VBUUID: log.Newest(), Told: log, Last: at, Complete: s.From(),
+	s.Course = Course{VBUUID: log.Newest(), BeginLog: log, Last: at, Complete: s.From(),
 		Window: timestamp.Window{Start: at, End: at}, Reach: s.Want.Window.End, Lacks: s.Purge}
 	return nil
 }
@@ -57,7 +57,7 @@ func (s *Stream) BeginsOn(log timestamp.FailoverLog) error {
 // Downstream returns the stream's present state for an endpoint, without the endpoint's copies.
 func (s *Stream) Downstream() Downstream {
 	return Downstream{VBucket: s.VBucket(), Incarnation: s.Incarnation, VBUUID: s.VBUUID,
-		Opening: keyversion.Begin{Start: s.Want.Seqno, Log: s.Told, Purge: s.Lacks, Revision: s.KV.Revision}}
+		Opening: keyversion.Begin{Start: s.Want.Seqno, Log: s.BeginLog, Purge: s.Lacks, Revision: s.KV.Revision}}
 }
 
 // Marked is what a snapshot marker requires of the caller.

@@ -137,7 +137,7 @@ func (s *streamsScript) ask() {
 	want := wire.StreamStart{VBucket: uint16(s.num("vb")), VBUUID: s.num("vbuuid"), Seqno: s.num("seqno"),
 		End: s.num("end"), Branch: s.num("branch"), Previous: s.num("previous")}
 	want.Window = s.window(want.Seqno)
-	at := At{High: s.num("high"), Purge: s.num("purge"), Told: s.d.HasArg("purge")}
+	at := At{High: s.num("high"), Purge: s.num("purge"), PurgeKnown: s.d.HasArg("purge")}
 	st, r := s.s.Claim(s.incarnation(), &want, at)
 	if st == nil {
 		s.result(r)

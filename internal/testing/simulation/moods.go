@@ -64,7 +64,7 @@ func (s *Sim) at(k *branch) core.At {
 	if s.mix[noStats] {
 		return core.At{High: k.high(), Revision: k.rev}
 	}
-	return core.At{High: k.high(), Purge: k.purge, Told: true, Revision: k.rev}
+	return core.At{High: k.high(), Purge: k.purge, PurgeKnown: true, Revision: k.rev}
 }
 
 // ask is what is to be done when KV has answered a request for a stream, and its last answer.

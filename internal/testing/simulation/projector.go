@@ -488,7 +488,7 @@ func (s *Sim) mark(k *dcp, st *core.Stream) bool {
 	what := st.Mark(k.window.End)
 	if what == core.Asks {
 		at := s.at(k.branch)
-		what, st.Waits = st.Forgot(at.Purge, at.Told), false
+		what, st.Waits = st.Forgot(at.Purge, at.PurgeKnown), false
 	}
 	return what == core.Begins
 }
