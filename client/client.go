@@ -427,7 +427,7 @@ func (c *Client) retry(ctx context.Context, q question, limit time.Duration,
 			return fmt.Errorf("%w: %s %s was asked for again for %v, and its context has no deadline; %s was asked "+
 				"last: %w", ErrUnavailable, q.op, q.of, c.refused, server, err)
 		}
-		before = telling(before, err)
+		before = moreInformative(before, err)
 		c.waits(err)
 		c.next.CompareAndSwap(at, at+1)
 		if attempt%len(c.servers) == len(c.servers)-1 && !pause(ctx, &backoff) { // every server was asked
@@ -436,8 +436,8 @@ func (c *Client) retry(ctx context.Context, q question, limit time.Duration,
 	}
 }
 
-// telling returns the more informative error: the newest one, unless only the one before is a server's answer.
-func telling(before, err error) error {
+// moreInformative returns the more informative error: the newest one, unless only the one before is a server's answer.
+func moreInformative(before, err error) error {
 	if isAnswer(before) && !isAnswer(err) {
 		return before
 	}

@@ -30,7 +30,7 @@ func TestUntrusted(t *testing.T) {
 	strict.TLS = &tls.Config{ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: x509.NewCertPool()}
 	strict.StartTLS()
 	defer strict.Close()
-	stranger := &tls.Config{RootCAs: roots, Certificates: strict.TLS.Certificates}
+	foreign := &tls.Config{RootCAs: roots, Certificates: strict.TLS.Certificates}
 	wrongName := strings.Replace(certified.URL, "127.0.0.1", "localhost", 1)
 	ca, nobody := &tls.Config{RootCAs: roots}, &tls.Config{RootCAs: x509.NewCertPool()}
 	for _, tc := range []struct {
@@ -39,10 +39,10 @@ func TestUntrusted(t *testing.T) {
 		conf    *tls.Config
 		want    []string // in the error; none: there is none
 	}{
-		{"a stranger's CA", []string{certified.URL}, nobody, []string{certified.URL, "unknown authority"}},
+		{"another CA", []string{certified.URL}, nobody, []string{certified.URL, "unknown authority"}},
 		{"another name", []string{wrongName}, ca, []string{wrongName, "localhost"}},
 		{"no TLS", []string{plain}, ca, []string{plain, "HTTP response to HTTPS"}},
-		{"trusts not us", []string{strict.URL}, stranger, []string{strict.URL, "unknown certificate authority"}},
+		{"trusts not us", []string{strict.URL}, foreign, []string{strict.URL, "unknown certificate authority"}},
 		{"wants to know us", []string{strict.URL}, ca, []string{strict.URL, "certificate required"}},
 		{"each its own", []string{wrongName, plain}, ca, []string{wrongName, "localhost", plain, "HTTP response to HTTPS"}},
 		{"the same one twice", []string{certified.URL, certified.URL + "/"}, nobody, []string{"unknown authority"}},

@@ -118,9 +118,9 @@ type changes struct {
 	ids    []index.ID    // ascending
 	signal chan struct{} // capacity 1: one of them has changed
 
-	told    atomic.Bool        // an event stream is connected
-	cancel  context.CancelFunc // nil: not started yet
-	running sync.WaitGroup
+	connected atomic.Bool        // an event stream is connected
+	cancel    context.CancelFunc // nil: not started yet
+	running   sync.WaitGroup
 }
 
 // begin starts watching for changes after a cas, on its first call.
@@ -130,14 +130,14 @@ func (t *changes) begin(ctx context.Context, cas uint64) {
 	}
 	ctx, t.cancel = context.WithCancel(ctx)
 	w := &watching{client: t.client, kinds: string(statecontext.EventIndex), silence: watchSilence, yield: t.note,
-		opened: func() { t.told.Store(true) }}
+		opened: func() { t.connected.Store(true) }}
 	if cas != 0 {
 		w.id = formatUint(cas)
 	}
 	t.running.Go(func() {
 		for ctx.Err() == nil {
 			_ = w.stream(ctx, t.client.servers[int(t.client.next.Load())%len(t.client.servers)])
-			t.told.Store(false)
+			t.connected.Store(false)
 			select {
 			case <-ctx.Done():
 			case <-time.After(lookSlowly):
@@ -163,7 +163,7 @@ func (t *changes) note(e WatchEvent, _ error) bool {
 
 // pause returns how long to wait before the next look.
 func (t *changes) pause() time.Duration {
-	if t.told.Load() {
+	if t.connected.Load() {
 		return lookSlowly
 	}
 	return lookEvery

@@ -142,13 +142,13 @@ func (s *Session) Count(ctx context.Context, c *Client, ref string, req v1.ScanR
 	if err != nil {
 		return v1.CountReply{}, err
 	}
-	told := !named(&req)
+	reported := !named(&req)
 	reply, err := c.count(ctx, ref, req)
 	if err != nil {
 		s.failed(err, sent)
 		return reply, err
 	}
-	s.ended(reply.Session, sent, told)
+	s.ended(reply.Session, sent, reported)
 	return reply, nil
 }
 
@@ -299,7 +299,7 @@ func (s *Session) pending(keyspace string) map[string]writes {
 
 // ended records the token at the end of an answer. The writes sent with the request are part of what was seen now.
 // told: the answer reported what the session has lost.
-func (s *Session) ended(token string, sent map[string]writes, told bool) {
+func (s *Session) ended(token string, sent map[string]writes, reported bool) {
 	if s == nil {
 		return
 	}
@@ -313,7 +313,7 @@ func (s *Session) ended(token string, sent map[string]writes, told bool) {
 		seen := &all[i]
 		s.note(seen)
 		s.forget(seen.Bucket, sent[seen.Bucket])
-		if now := s.seen[seen.Bucket]; told && !mayLose(&now, seen) {
+		if now := s.seen[seen.Bucket]; reported && !mayLose(&now, seen) {
 			s.settle(seen.Bucket)
 		}
 	}

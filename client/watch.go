@@ -148,7 +148,7 @@ func (w *watching) stream(ctx context.Context, server string) error {
 	if w.opened != nil {
 		w.opened()
 	}
-	e := serverEvents{from: bufio.NewReaderSize(&heard{answer.Body, lost, w.silence}, 16<<10)}
+	e := serverEvents{from: bufio.NewReaderSize(&patientReader{answer.Body, lost, w.silence}, 16<<10)}
 	for {
 		if err := e.next(); err != nil {
 			return fmt.Errorf("the event stream of %s has ended: %w", server, err)
@@ -192,15 +192,15 @@ func (e *serverEvents) next() error {
 	}
 }
 
-// heard restarts the timer for a silent stream whenever something is read: a snapshot is one line, and may take
+// patientReader restarts the timer for a silent stream whenever something is read: a snapshot is one line, and may take
 // longer than the timer allows.
-type heard struct {
+type patientReader struct {
 	from    io.Reader
 	lost    *time.Timer
 	silence time.Duration
 }
 
-func (h *heard) Read(p []byte) (int, error) {
+func (h *patientReader) Read(p []byte) (int, error) {
 	n, err := h.from.Read(p)
 	if n > 0 {
 		h.lost.Reset(h.silence)

@@ -44,7 +44,7 @@ func (s *Subscription) note(addr string, req *wire.Subscribe, reply *wire.Subscr
 	}
 	if err == nil {
 		clear(s.missing)
-		delete(s.told, addr)
+		delete(s.logged, addr)
 		outcomes = outcomesOf(reply)
 	}
 	asked := s.requests[req.Counter]
@@ -138,7 +138,7 @@ var final = []errcode.Code{errcode.NotFound, errcode.Forbidden, errcode.Unauthen
 // refused handles a projector's refusal: what it does not have, or refuses, for missingPatience is final, unless
 // every vbucket has a stream or another projector accepts the subscription meanwhile.
 func (s *Subscription) refused(addr string, err error) error {
-	s.tell(addr, "a projector does not take the subscription; trying again", "projector", addr, "error", err)
+	s.logOnce(addr, "a projector does not take the subscription; trying again", "projector", addr, "error", err)
 	var problem *rpc.Problem
 	if s.fed() || !errors.As(err, &problem) || !slices.Contains(final, problem.Code) {
 		delete(s.missing, addr)

@@ -14,7 +14,7 @@ import (
 type loop struct {
 	first  uint64            // its requests have higher counters
 	next   uint64            // counter of the newest request
-	told   map[string]string // last log line about each projector
+	logged map[string]string // last log line about each projector
 	addrs  []string          // of projectors, as last known
 	start  pace              // of requests before the first answer
 	looks  time.Time         // since when Config.Projectors is running; zero: it is not
@@ -100,10 +100,10 @@ func (s *Subscription) unfed() bool {
 	return false
 }
 
-// tell logs what is wrong with a projector ("" for the look-up of projectors), unless it was logged last.
-func (s *Subscription) tell(addr, what string, args ...any) {
-	if now := what + fmt.Sprint(args...); s.told[addr] != now {
-		s.told[addr] = now
+// logOnce logs what is wrong with a projector ("" for the look-up of projectors), unless it was logged last.
+func (s *Subscription) logOnce(addr, what string, args ...any) {
+	if now := what + fmt.Sprint(args...); s.logged[addr] != now {
+		s.logged[addr] = now
 		s.log.Info(what, args...)
 	}
 }
@@ -113,7 +113,7 @@ func (s *Subscription) tell(addr, what string, args ...any) {
 func (s *Subscription) look(ctx context.Context) {
 	if !s.looks.IsZero() {
 		if time.Since(s.looks) >= lookPatience {
-			s.tell("", "it takes long to learn where projectors are; those known last are asked", "projectors", len(s.addrs))
+			s.logOnce("", "it takes long to learn where projectors are; those known last are asked", "projectors", len(s.addrs))
 			s.askAll(ctx)
 		}
 		return
@@ -134,11 +134,11 @@ func (s *Subscription) look(ctx context.Context) {
 // found records the projectors' addresses.
 func (s *Subscription) found(p places) {
 	if p.err != nil || len(p.addrs) > maxProjectors {
-		s.tell("", "cannot learn where projectors are; trying again, and asking those known last", "projectors", len(p.addrs),
+		s.logOnce("", "cannot learn where projectors are; trying again, and asking those known last", "projectors", len(p.addrs),
 			"most", maxProjectors, "error", p.err)
 		return
 	}
-	delete(s.told, "")
+	delete(s.logged, "")
 	s.addrs = p.addrs
 	// The topics that are open and, beside them, those that are being stopped.
 	s.allow(max(minConnections, len(p.addrs)*topicConnections*2*maxTopics))

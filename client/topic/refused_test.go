@@ -35,7 +35,7 @@ func TestRefused(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			var log strings.Builder
-			s := &Subscription{log: hclog.New(&hclog.LoggerOptions{Output: &log}), loop: loop{told: map[string]string{},
+			s := &Subscription{log: hclog.New(&hclog.LoggerOptions{Output: &log}), loop: loop{logged: map[string]string{},
 				missing: map[string]time.Time{}}}
 			for range 2 {
 				if err := s.refused("p1", tc.err); err != nil {

@@ -171,7 +171,7 @@ func Open(cfg Config) (*Subscription, error) {
 	first := uint64(time.Now().UnixNano())
 	return &Subscription{cfg: cfg, listener: l, client: projectorclient.New(4,
 		cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector)), log: cfg.Logger, allow: func(int) {},
-		loop: loop{first: first, next: first, swept: map[string]bool{}, told: map[string]string{},
+		loop: loop{first: first, next: first, swept: map[string]bool{}, logged: map[string]string{},
 			waits: map[string]uint64{}, missing: map[string]time.Time{}},
 		user: newUser(), taking: map[*sink]struct{}{}, known: make(chan struct{}),
 		failed: make(chan error, 1), requests: map[uint64]*request{}, givenUp: map[uint64]*request{},

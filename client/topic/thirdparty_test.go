@@ -229,8 +229,8 @@ func rest(c *cursor, lists *[][]uint64) []uint64 {
 	return (*lists)[no-1]
 }
 
-// stranger is a subscriber that keeps what it is told, and what was not as it is documented.
-type stranger struct {
+// thirdParty is a subscriber that keeps what it is told, and what was not as it is documented.
+type thirdParty struct {
 	t       *testing.T
 	topic   string
 	counter uint64
@@ -255,9 +255,9 @@ type stranger struct {
 
 const strangePath, strangeType = "/tidemark.Data/Stream", "application/grpc+tidemark-frame"
 
-// newStranger listens. Connections in cut are closed at their first batch with a document, before it is acknowledged.
-func newStranger(t *testing.T, topic string, counter uint64, desc map[uint64][]bool, cut ...uint64) *stranger {
-	s := &stranger{t: t, topic: topic, counter: counter, desc: desc, docs: map[string]map[uint64][]string{},
+// newThirdParty listens. Connections in cut are closed at their first batch with a document, before it is acknowledged.
+func newThirdParty(t *testing.T, topic string, counter uint64, desc map[uint64][]bool, cut ...uint64) *thirdParty {
+	s := &thirdParty{t: t, topic: topic, counter: counter, desc: desc, docs: map[string]map[uint64][]string{},
 		handled: map[uint64]uint64{}, complete: map[uint64]uint64{}, cut: map[uint64]bool{}}
 	for _, n := range cut {
 		s.cut[n] = true
@@ -281,7 +281,7 @@ func newStranger(t *testing.T, topic string, counter uint64, desc map[uint64][]b
 	return s
 }
 
-func (s *stranger) complain(format string, args ...any) {
+func (s *thirdParty) complain(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.wrong) < 20 {
@@ -305,7 +305,7 @@ func message(r io.Reader) ([]byte, error) {
 
 // strangeStream is one connection.
 type strangeStream struct {
-	s          *stranger
+	s          *thirdParty
 	mu         sync.Mutex
 	w          http.ResponseWriter
 	acked      uint64
@@ -340,7 +340,7 @@ func (c *strangeStream) acknowledge() {
 }
 
 // ServeHTTP is the gRPC method.
-func (s *stranger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *thirdParty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor != 2 || r.Method != http.MethodPost || r.URL.Path != strangePath ||
 		r.Header.Get("Content-Type") != strangeType {
 		s.complain("%s %s %s of %q", r.Proto, r.Method, r.URL.Path, r.Header.Get("Content-Type"))
@@ -499,7 +499,7 @@ func (c *strangeStream) event(e *strangeEvent) error {
 }
 
 // await waits for a condition that reads s under its lock.
-func (s *stranger) await(what string, ok func() bool) {
+func (s *thirdParty) await(what string, ok func() bool) {
 	s.t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
 		s.mu.Lock()
@@ -521,7 +521,7 @@ func (s *stranger) await(what string, ok func() bool) {
 }
 
 // subscribe is POST /v1/topics in JSON.
-func (s *stranger) subscribe(w *world, id, index string) {
+func (s *thirdParty) subscribe(w *world, id, index string) {
 	s.t.Helper()
 	urls, _ := w.projectors(s.t.Context())
 	body := fmt.Sprintf(`{"id":%q,"bucket":%q,"indexes":[%s],"endpoint":%q,"counter":%d}`, id, bucket, index, s.addr, s.counter)

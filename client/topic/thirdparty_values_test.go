@@ -18,9 +18,9 @@ import (
 
 // A subscriber that was written from the documents alone has every key of every document, of all types and both
 // directions, exactly, whatever connections it loses before it has acknowledged anything.
-func TestAStrangerIsTold(t *testing.T) {
+func TestAThirdPartySubscriber(t *testing.T) {
 	w := newWorld(t)
-	// What f1 is, as JSON, and as the stranger writes it.
+	// What f1 is, as JSON, and as the subscriber prints it.
 	values := map[string]string{
 		`null`: "null", `false`: "false", `true`: "true", `0`: "0", `-0.0`: "0", `1`: "1", `-1`: "-1", `0.5`: "1/2", `-2.75`: "-11/4", `1e3`: "1000",
 		`9007199254740991`: "9007199254740991", `9007199254740992`: "9007199254740992", `9007199254740993`: "9007199254740993", `-9007199254740993`: "-9007199254740993",
@@ -60,7 +60,7 @@ func TestAStrangerIsTold(t *testing.T) {
 	put("text", `no JSON`)
 	want["text"] = map[uint64][]string{1: {}, 3: {}}
 
-	s := newStranger(t, "/backfill/strange", 1<<40+3, map[uint64][]bool{3: {false, true}}, 0, 1)
+	s := newThirdParty(t, "/backfill/strange", 1<<40+3, map[uint64][]bool{3: {false, true}}, 0, 1)
 	s.subscribe(w, "strange", `"by_f1","3"`)
 	has := func() bool {
 		kept := maps.Clone(s.docs)
@@ -112,7 +112,7 @@ func TestAStrangerIsTold(t *testing.T) {
 
 // A subscriber that acknowledges nothing, and says that it lives, is not given up; not more than 8 MiB are on their way
 // to it, and when it takes things again nothing is missing.
-func TestASlowStranger(t *testing.T) {
+func TestASlowThirdPartySubscriber(t *testing.T) {
 	t.Parallel()
 	const documents, size, most, connections = 5000, 4000, 8 << 20, 2
 	w := newWorld(t)
@@ -128,7 +128,7 @@ func TestASlowStranger(t *testing.T) {
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	s := newStranger(t, "/backfill/slow", 5, nil)
+	s := newThirdParty(t, "/backfill/slow", 5, nil)
 	s.hold = true
 	s.subscribe(w, "slow", `"by_f1"`)
 	// each connection has its share of the bound; when that of one is full nothing is read for the others, whose share may

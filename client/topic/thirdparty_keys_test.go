@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// What is in this file knows of keys what docs/protocol.md says.
+// The code in this file decodes keys by docs/protocol.md alone.
 
 // composite writes a key as JSON; MISSING is "?", numbers are exact fractions.
 func composite(key []byte, desc []bool) (string, error) {
