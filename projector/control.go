@@ -204,8 +204,8 @@ func (c *control) state(ctx context.Context) (*kvState, error) {
 
 // of returns the state of one vbucket.
 func (s *kvState) of(vb uint16) core.At {
-	purge, told := s.purges[vb]
-	return core.At{High: s.highs[vb], Purge: purge, PurgeKnown: told, Revision: s.revision}
+	purge, known := s.purges[vb]
+	return core.At{High: s.highs[vb], Purge: purge, PurgeKnown: known, Revision: s.revision}
 }
 
 // hostNone reports whether KV hosts none of the vbuckets.
@@ -244,7 +244,7 @@ func (p *Projector) stateOf(ctx context.Context, conn feed.Feed, bucket string) 
 	if err == nil && len(s.purges) == 0 && len(s.highs) > 0 {
 		err = errNoPurges
 	}
-	p.untold(bucket, err)
+	p.notePurges(bucket, err)
 	return s, nil
 }
 

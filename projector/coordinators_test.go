@@ -17,30 +17,30 @@ import (
 	"tidemark/wire"
 )
 
-// shouter is a coordinator that commands from several goroutines at once, as lanes do.
-type shouter struct {
+// rivalLeader is a coordinator that sends commands from several goroutines at once, as lanes do.
+type rivalLeader struct {
 	w       *world
 	term    uint64
 	making  *sync.Mutex   // of definitions: the world numbers them
 	counter atomic.Uint64 // of fences
 	inc     atomic.Uint64 // of incarnations
 	rev     *atomic.Uint64
-	deposed *atomic.Bool // the newer one has been obeyed
+	deposed *atomic.Bool // the newer leader has been obeyed
 	late    atomic.Int64 // commands that were obeyed although they began after that
 	refused atomic.Int64
 	obeyed  atomic.Int64
 }
 
-func (s *shouter) fence() wire.Fence {
+func (s *rivalLeader) fence() wire.Fence {
 	return wire.Fence{ClusterID: "c1", Epoch: 1, Term: s.term, Counter: s.counter.Add(1)}
 }
 
-func (s *shouter) incarnation(counter uint64) index.Incarnation {
+func (s *rivalLeader) incarnation(counter uint64) index.Incarnation {
 	return index.Incarnation{Epoch: 1, Term: s.term, Counter: counter}
 }
 
-// shout sends one command of any kind.
-func (s *shouter) shout(r *rand.Rand) {
+// command sends one command of any kind.
+func (s *rivalLeader) command(r *rand.Rand) {
 	ctx := context.Background()
 	over := s.deposed.Load()
 	var err error
@@ -73,8 +73,8 @@ func (s *shouter) shout(r *rand.Rand) {
 	}
 }
 
-// start asks for the vbuckets from one to the other under a new incarnation.
-func (s *shouter) start(from, to uint16) (*wire.StreamReply, error) {
+// start requests the vbuckets in a range under a new incarnation.
+func (s *rivalLeader) start(from, to uint16) (*wire.StreamReply, error) {
 	req := &wire.StreamRequest{Topic: wire.MaintenanceTopic, Incarnation: s.incarnation(s.inc.Add(1)), Fence: s.fence(),
 		Buckets: []wire.StreamBucket{{Bucket: testBucket, BucketUUID: testUUID}}}
 	for v := min(from, to); v <= max(from, to); v++ {
@@ -83,9 +83,9 @@ func (s *shouter) start(from, to uint16) (*wire.StreamReply, error) {
 	return s.w.client.Streams(context.Background(), s.w.url, req)
 }
 
-// TestTwoCoordinators: two leaders command one projector at the same time, each believing in itself. From the first
-// command of the newer one that is obeyed on, none of the older one is; what runs in the end is what the newer one has
-// asked for, and nothing of the older one's streams comes after a BEGIN of the newer.
+// TestTwoCoordinators: two leaders command one projector at the same time. Once a command of the newer one has been
+// obeyed, none of the older one is; in the end the streams are those that the newer one requested, and no event of
+// the older one's streams follows a BEGIN of the newer.
 func TestTwoCoordinators(t *testing.T) {
 	t.Parallel()
 	seed := draws.Seed(t)
@@ -95,22 +95,22 @@ func TestTwoCoordinators(t *testing.T) {
 	var deposed atomic.Bool
 	var making sync.Mutex
 	rev.Store(1)
-	older, newer := &shouter{w: w, term: 1, making: &making, rev: &rev, deposed: &deposed},
-		&shouter{w: w, term: 2, making: &making, rev: &rev, deposed: &deposed}
+	older, newer := &rivalLeader{w: w, term: 1, making: &making, rev: &rev, deposed: &deposed},
+		&rivalLeader{w: w, term: 2, making: &making, rev: &rev, deposed: &deposed}
 	older.counter.Store(1)
-	shouters := []*shouter{older, older, older, newer, newer, newer}
+	leaders := []*rivalLeader{older, older, older, newer, newer, newer}
 	var all sync.WaitGroup
-	for i, s := range shouters {
+	for i, s := range leaders {
 		r := rand.New(rand.NewPCG(seed, uint64(i)))
 		all.Go(func() {
-			if s == newer { // the election comes in the middle of the older one's work
+			if s == newer { // the election happens in the middle of the older one's work
 				w.eventually("the older one has streams", func() bool {
 					return older.obeyed.Load() > int64(10+r.IntN(20)) ||
 						older.refused.Load() > 200
 				})
 			}
 			for i := 0; i < 60 || s == older && s.refused.Load() == 0; i++ { // the newer one refuses it in the end
-				s.shout(r)
+				s.command(r)
 			}
 		})
 	}

@@ -143,7 +143,7 @@ type Projector struct {
 	faults   faults
 	assessor *assessor
 	troubles troubles // with KV
-	purges   untold
+	purges   purgeErrors
 	maps     managedMaps
 	log      hclog.Logger
 
@@ -157,7 +157,7 @@ type Projector struct {
 
 	mu        sync.Mutex
 	authority core.Authority
-	unheard   string // why the leader has not received a report lately; empty if it has
+	leaderErr string // why the leader has not received a report lately; empty if it has
 	defs      definitions
 	buckets   map[string]*bucket
 }
@@ -234,7 +234,7 @@ func (p *Projector) Run(ctx context.Context) error {
 	p.runCtx = run
 	g.Go(func() error { return p.serve(run) })
 	g.Go(func() error { return p.report(run) })
-	g.Go(func() error { p.attend(run); return nil })
+	g.Go(func() error { p.openBuckets(run); return nil })
 	err := g.Wait()
 	p.tasks.wait()
 	for _, b := range p.buckets { // no lock: no other goroutine is left
@@ -270,7 +270,7 @@ func (p *Projector) register(ctx context.Context) error {
 		if err == nil {
 			p.cluster.Store(reply.ClusterID)
 			p.mu.Lock()
-			p.authority, p.unheard = p.authority.Register(reply), ""
+			p.authority, p.leaderErr = p.authority.Register(reply), ""
 			p.mu.Unlock()
 			p.log.Info("registered", "cluster", reply.ClusterID, "leader", reply.Leader.ID, "term", reply.Leader.Term)
 			return nil
@@ -278,7 +278,7 @@ func (p *Projector) register(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		p.heard(err)
+		p.noteLeader(err)
 		if failures%25 == 0 {
 			p.log.Warn("registration failed, trying again", "error", err)
 		}

@@ -38,7 +38,7 @@ type purgeDesk struct {
 	waiting []purgeQuestion
 	busy    bool
 
-	told int // vbuckets in the last answer for all; used by run only
+	total int // vbuckets in the last answer for all; used by run only
 }
 
 func newPurgeDesk(ctx context.Context, p *Projector, bucket string,
@@ -107,12 +107,12 @@ func (d *purgeDesk) run() {
 			return
 		}
 		all, err := d.purges(some)
-		told := func(q purgeQuestion) bool { _, told := all[q.s.VBucket()]; return told }
-		if err == nil && !slices.ContainsFunc(some, told) {
+		known := func(q purgeQuestion) bool { _, known := all[q.s.VBucket()]; return known }
+		if err == nil && !slices.ContainsFunc(some, known) {
 			err = errNoPurges
 		}
 		if d.ctx.Err() == nil {
-			d.p.untold(d.bucket, err)
+			d.p.notePurges(d.bucket, err)
 		}
 		for _, q := range some {
 			purge, known := all[q.s.VBucket()]
@@ -142,9 +142,9 @@ func (d *purgeDesk) try(ctx context.Context, some []purgeQuestion) (map[uint16]u
 	if err != nil {
 		return nil, err
 	}
-	if len(some) > 1 && len(some)*fewPurges > d.told {
+	if len(some) > 1 && len(some)*fewPurges > d.total {
 		all, err := conn.Purges(ctx, nil)
-		d.told = len(all)
+		d.total = len(all)
 		return all, err
 	}
 	vbuckets := make([]uint16, len(some))
@@ -154,14 +154,14 @@ func (d *purgeDesk) try(ctx context.Context, some []purgeQuestion) (map[uint16]u
 	return conn.Purges(ctx, vbuckets)
 }
 
-// untold holds the buckets for which KV does not report purge seqnos, and why.
-type untold struct {
+// purgeErrors holds the buckets for which KV does not report purge seqnos, and why.
+type purgeErrors struct {
 	mu  sync.Mutex // leaf
 	all map[string]string
 }
 
 // note records the outcome of a query, and reports whether it differs from the previous one.
-func (u *untold) note(bucket string, err error) (turned bool) {
+func (u *purgeErrors) note(bucket string, err error) (turned bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	_, was := u.all[bucket]
@@ -179,14 +179,14 @@ func (u *untold) note(bucket string, err error) (turned bool) {
 	return !was
 }
 
-func (u *untold) of(bucket string) string {
+func (u *purgeErrors) of(bucket string) string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.all[bucket]
 }
 
-// untold records whether KV reports purge seqnos of a bucket, and logs changes.
-func (p *Projector) untold(bucket string, err error) {
+// notePurges records whether KV reports purge seqnos of a bucket, and logs changes.
+func (p *Projector) notePurges(bucket string, err error) {
 	switch {
 	case !p.purges.note(bucket, err):
 	case err != nil:

@@ -13,12 +13,12 @@ const (
 	reasonKV            = "kv_unavailable"
 )
 
-// heard records whether the leader has received a report or registration of this projector.
-func (p *Projector) heard(err error) {
+// noteLeader records whether the leader has received a report or registration of this projector.
+func (p *Projector) noteLeader(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.unheard = ""; err != nil {
-		p.unheard = err.Error()
+	if p.leaderErr = ""; err != nil {
+		p.leaderErr = err.Error()
 	}
 }
 
@@ -29,13 +29,13 @@ func (p *Projector) reasons() (all []rpc.Reason) {
 	defer p.mu.Unlock()
 	add := func(code, detail string) { all = append(all, rpc.Reason{Code: code, Detail: detail}) }
 	because := ""
-	if p.unheard != "" {
-		because = ": " + p.unheard
+	if p.leaderErr != "" {
+		because = ": " + p.leaderErr
 	}
 	switch {
 	case !p.authority.Registered:
 		add(rpc.ReasonNoCluster, "no manager has registered this projector yet"+because)
-	case p.unheard != "":
+	case p.leaderErr != "":
 		add(rpc.ReasonNoLeader, "the leader cannot be told how this projector is"+because)
 	}
 	if p.authority.Registered && p.defs.newest == nil {

@@ -10,7 +10,8 @@ import (
 	"tidemark/internal/rpc"
 )
 
-// TestReadyz: a projector is ready when it is registered, knows the indexes, KV lets it in, and the leader hears of it.
+// TestReadyz: a projector is ready when it is registered, has definitions, KV accepts it, and its reports reach the
+// leader.
 func TestReadyz(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -56,10 +57,10 @@ func TestReadyz(t *testing.T) {
 	w.eventually("the leader does not hear of it", func() bool { return readyz() == "no_leader " })
 }
 
-// TestNotReadyBeforeRegistered: what is in the way is said with its cause.
+// TestNotReadyBeforeRegistered: the reasons include their cause.
 func TestNotReadyBeforeRegistered(t *testing.T) {
 	p := &Projector{}
-	p.heard(errors.New("connection refused"))
+	p.noteLeader(errors.New("connection refused"))
 	if all := p.reasons(); len(all) != 1 || all[0] != (rpc.Reason{Code: rpc.ReasonNoCluster,
 		Detail: "no manager has registered this projector yet: connection refused"}) {
 		t.Errorf("%+v", all)

@@ -99,8 +99,8 @@ func (p *Projector) stir() {
 	}
 }
 
-// told is the state that the coordinator has once it acknowledges a report.
-type told struct {
+// acked is the state that the coordinator has once it acknowledges a report.
+type acked struct {
 	buckets    map[*bucket]*knowledge
 	faults     uint64 // changes of the faults
 	evaluation *wire.Evaluation
@@ -109,7 +109,7 @@ type told struct {
 // reporter sends reports, one after the other.
 type reporter struct {
 	p      *Projector
-	told   wire.Acked[told]
+	acked  wire.Acked[acked]
 	full   time.Time // when the last full report was acknowledged
 	sent   time.Time // when the newest report was sent
 	calm   bool      // it was acknowledged, and nothing is requested
@@ -126,33 +126,33 @@ func (t *reporter) send(ctx context.Context) error {
 	}
 	t.calm = err == nil && reply.Known && !reply.Full
 	if err != nil {
-		t.told.Lost()
-		p.heard(err)
+		t.acked.Lost()
+		p.noteLeader(err)
 		if t.silent++; t.silent%50 == 1 {
 			p.log.Warn("report failed, trying again", "error", err)
 		}
 		return nil
 	}
-	t.told.Answered(r.Sequence, now, reply)
+	t.acked.Answered(r.Sequence, now, reply)
 	if !reply.Known {
 		return p.register(ctx)
 	}
-	p.heard(nil)
+	p.noteLeader(nil)
 	t.silent = 0
-	if _, base := t.told.Known(); base > 0 && r.Base == 0 {
+	if _, base := t.acked.Known(); base > 0 && r.Base == 0 {
 		t.full = time.Now()
 	}
 	return nil
 }
 
 // make returns the next report, and the state that the coordinator has once it acknowledges it.
-func (t *reporter) make() (*wire.ProjectorReport, told) {
+func (t *reporter) make() (*wire.ProjectorReport, acked) {
 	if time.Since(t.full) > fullInterval {
-		t.told.Lost()
+		t.acked.Lost()
 	}
-	before, base := t.told.Known()
+	before, base := t.acked.Known()
 	r, now := t.p.reportOf(func(string) bool { return true }, before.buckets)
-	next := told{buckets: now, faults: t.p.faults.changes.Load(), evaluation: r.Evaluation}
+	next := acked{buckets: now, faults: t.p.faults.changes.Load(), evaluation: r.Evaluation}
 	if base == 0 || next.faults != before.faults {
 		r.FaultsToo = true
 		r.Faults, r.FaultsOmitted = t.p.faults.list()
@@ -169,9 +169,9 @@ func (p *Projector) currentReport(only string) *wire.ProjectorReport {
 	return r
 }
 
-// reportOf returns the state of some buckets, or what has changed since told, and the state that the coordinator has
+// reportOf returns the state of some buckets, or what has changed since before, and the state that the coordinator has
 // once it acknowledges this.
-func (p *Projector) reportOf(wanted func(string) bool, told map[*bucket]*knowledge) (*wire.ProjectorReport,
+func (p *Projector) reportOf(wanted func(string) bool, before map[*bucket]*knowledge) (*wire.ProjectorReport,
 	map[*bucket]*knowledge) {
 	p.reporting.taking.Lock()
 	defer p.reporting.taking.Unlock()
@@ -190,15 +190,15 @@ func (p *Projector) reportOf(wanted func(string) bool, told map[*bucket]*knowled
 		}
 	}
 	p.mu.Unlock()
-	telling := make(map[*bucket]*knowledge, len(all))
+	next := make(map[*bucket]*knowledge, len(all))
 	for _, b := range all {
 		r.Revision = min(r.Revision, b.applied())
-		states, now := b.states(told[b])
+		states, now := b.states(before[b])
 		b.topic.Urge() // what the report declares complete must be on its way to the indexers
 		r.Buckets = append(r.Buckets, states)
-		telling[b] = now
+		next[b] = now
 	}
-	return r, telling
+	return r, next
 }
 
 // states returns the bucket's streams that KV has granted, or what has changed since before, and the state to

@@ -349,7 +349,7 @@ func (s *side) pumpAll(ctx context.Context) error {
 			asking = false
 			s.endAll(ctx, p, r)
 		}
-		s.tellEarly()
+		s.logBroken()
 		if err != nil {
 			return err
 		}
@@ -400,7 +400,7 @@ func (s *side) sync() {
 
 // block passes a block's events to the router, and returns the streams that have reached their end.
 func (s *side) block(ctx context.Context, p *pump, block *feed.Block) (over []*stream, err error) {
-	defer p.tell()
+	defer p.publish()
 	for i := range block.Events {
 		e := &block.Events[i]
 		st := s.streams[e.Stream]
@@ -425,7 +425,7 @@ func (s *side) block(ctx context.Context, p *pump, block *feed.Block) (over []*s
 
 // answered resumes streams for which KV's purge seqno is known now.
 func (s *side) answered(ctx context.Context, p *pump) (over []*stream, err error) {
-	defer p.tell()
+	defer p.publish()
 	for _, a := range p.answers.take() {
 		s.beats.Add(1)
 		if a.s.Done { // it was dropped meanwhile
@@ -574,9 +574,9 @@ func (s *side) leave(ctx context.Context) {
 	s.from.drop(closing...)
 }
 
-// tellEarly logs the streams that were broken off since the last call, in one line: a KV node that leaves ends all of
+// logBroken logs the streams that were broken off since the last call, in one line: a KV node that leaves ends all of
 // them at once.
-func (s *side) tellEarly() {
+func (s *side) logBroken() {
 	if s.broken.count > 0 {
 		s.p.log.Info("vbuckets of a side stream ended early; their indexer will ask again", "topic", s.key.Topic,
 			"bucket", s.key.Bucket, "vbuckets", s.broken.count, "first", s.broken.first)

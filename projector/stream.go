@@ -96,9 +96,9 @@ func (c *sums) note(e *feed.Event, indexed bool) {
 	}
 }
 
-// tell adds the sums to the shared counters: at the end of a block, and before a stream's new complete seqno is
+// publish adds the sums to the shared counters: at the end of a block, and before a stream's new complete seqno is
 // visible, so that a reader that sees the seqno also finds the documents counted.
-func (p *pump) tell() {
+func (p *pump) publish() {
 	if p.sums == (sums{}) {
 		return
 	}
@@ -126,15 +126,15 @@ func (p *pump) begin(ctx context.Context, s *stream, e *feed.Event, pl *plan) er
 	s.tracker, s.plan = feed.NewTracker(s.start()), pl
 	s.complete.Store(s.Complete)
 	s.seqno.Store(s.Last)
-	if err := p.tellBegin(ctx, s); err != nil {
+	if err := p.sendBegin(ctx, s); err != nil {
 		return err
 	}
 	s.Begun = true
 	return nil
 }
 
-// tellBegin sends BEGIN downstream, and a SYNC with the complete seqno.
-func (p *pump) tellBegin(ctx context.Context, s *stream) error {
+// sendBegin sends BEGIN downstream, and a SYNC with the complete seqno.
+func (p *pump) sendBegin(ctx context.Context, s *stream) error {
 	if err := p.topic.Begin(ctx, s.plan.view, s.Downstream()); err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func (p *pump) marked(ctx context.Context, s *stream, what core.Marked) error {
 		p.desk.ask(s, p.answers)
 	case core.Begins:
 		s.lacks.Store(s.Lacks)
-		return p.tellBegin(ctx, s)
+		return p.sendBegin(ctx, s)
 	}
 	return nil
 }
@@ -171,7 +171,7 @@ func (p *pump) take(ctx context.Context, s *stream, e *feed.Event) (completed bo
 		s.mute = s.mute || m == nil
 	}
 	if progress.Completed {
-		p.tell()
+		p.publish()
 	}
 	switch {
 	case m == nil:

@@ -29,10 +29,10 @@ const (
 // turns rate-limits the log lines about a state that may flip between good and bad: changes that last get a line, the
 // others are counted.
 type turns struct {
-	bad, told bool
-	since     time.Time // of bad
-	said      time.Time // when the last line was logged
-	n         int       // changes since then
+	bad, logged bool
+	since       time.Time // of bad
+	loggedAt    time.Time // when the last line was logged
+	n           int       // changes since then
 }
 
 // note records the present state, and reports whether to log it, with the number of changes since the last line. The
@@ -42,17 +42,17 @@ func (t *turns) note(bad bool, now time.Time) (n int, say bool) {
 		t.bad, t.since = bad, now
 		t.n++
 	}
-	if t.n == 0 || now.Sub(t.said) < turnQuiet && (t.bad == t.told || now.Sub(t.since) < turnLasts) {
+	if t.n == 0 || now.Sub(t.loggedAt) < turnQuiet && (t.bad == t.logged || now.Sub(t.since) < turnLasts) {
 		return 0, false
 	}
 	n = t.n
-	t.told, t.said, t.n = t.bad, now, 0
+	t.logged, t.loggedAt, t.n = t.bad, now, 0
 	return n, true
 }
 
 // rest reports whether the value holds nothing worth keeping.
 func (t *turns) rest(now time.Time) bool {
-	return !t.bad && !t.told && t.n == 0 && now.Sub(t.said) >= turnQuiet
+	return !t.bad && !t.logged && t.n == 0 && now.Sub(t.loggedAt) >= turnQuiet
 }
 
 // troubles holds the failures to reach KV, or to be accepted by it, that no success has followed; one for each

@@ -36,9 +36,9 @@ type sight struct {
 	silence        turns // for the log
 }
 
-// tellSides marks in each side stream of a bucket those of its vbuckets that the KV node did not host at a look that
+// markGone marks in each side stream of a bucket those of its vbuckets that the KV node did not host at a look that
 // began at began.
-func (p *Projector) tellSides(bucket string, began time.Time, active map[uint16]uint64) {
+func (p *Projector) markGone(bucket string, began time.Time, active map[uint16]uint64) {
 	for _, s := range p.sides.all(func(key core.SideKey) bool { return key.Bucket == bucket }) {
 		if since := s.runs.Load(); since == nil || !began.After(*since) {
 			continue // it may have asked KV after KV answered this look
@@ -129,7 +129,7 @@ func (b *bucket) look(silentToo bool) {
 	for _, h := range highs {
 		active[h.VBucket] = h.Seqno
 	}
-	b.p.tellSides(b.name, began, active)
+	b.p.markGone(b.name, began, active)
 	left, looks := 0, 0
 	for i, s := range streams {
 		high, hosted := active[s.VBucket()]

@@ -123,7 +123,7 @@ func (w *worker) sync() {
 }
 
 // news collects what a worker's events require: a report at once, or waking those that wait for complete seqnos.
-type news struct{ tell, moved bool }
+type news struct{ report, moved bool }
 
 // block passes the worker's events of a block to the router.
 func (w *worker) block(ctx context.Context, block *feed.Block) {
@@ -146,7 +146,7 @@ func (w *worker) block(ctx context.Context, block *feed.Block) {
 		}
 		w.event(ctx, s, e, &n)
 	}
-	w.tell(n)
+	w.announce(n)
 }
 
 // event processes one event of a stream.
@@ -154,11 +154,11 @@ func (w *worker) event(ctx context.Context, s *stream, e *feed.Event, n *news) {
 	switch {
 	case e.Kind == feed.StreamBegin:
 		w.begin(ctx, s, e)
-		n.tell, n.moved = true, true
+		n.report, n.moved = true, true
 	case s.ended.Load() || !s.Begun:
 	case e.Kind == feed.StreamEnd:
 		w.end(ctx, s)
-		n.tell = true
+		n.report = true
 	default:
 		if e.EmptiesDefault && s.Complete > 0 { // otherwise no earlier document was sent
 			w.conn.b.collectionEmptied(s.VBucket())
@@ -166,20 +166,20 @@ func (w *worker) event(ctx context.Context, s *stream, e *feed.Event, n *news) {
 		completed, err := w.pump.take(ctx, s, e)
 		if err != nil {
 			w.broken(ctx, s, err)
-			n.tell = true
+			n.report = true
 		}
 		n.moved = n.moved || completed
 	}
 }
 
-// tell carries out n.
-func (w *worker) tell(n news) {
-	w.pump.tell()
+// announce carries out n.
+func (w *worker) announce(n news) {
+	w.pump.publish()
 	if n.moved {
 		w.conn.b.moved()
 		w.conn.b.p.stir()
 	}
-	if n.tell {
+	if n.report {
 		w.conn.b.p.notify()
 	}
 }
@@ -191,12 +191,12 @@ func (w *worker) answered(ctx context.Context) {
 		if !s.Waits || w.current[s.VBucket()] != s {
 			continue // it has ended
 		}
-		n := news{tell: true}
+		n := news{report: true}
 		if err := w.pump.marked(ctx, s, s.Forgot(a.purge, a.known)); err != nil {
 			w.broken(ctx, s, err)
 		}
 		s.release(func(e *feed.Event) { w.event(ctx, s, e, &n) })
-		w.tell(n)
+		w.announce(n)
 	}
 }
 

@@ -35,10 +35,10 @@ func (d *Downstream) Begin(start uint64) keyversion.Event {
 // Switch returns the events that change an endpoint's copies from had to the stream's present ones, between two
 // mutations of which the first had the seqno last: DEACTIVATE for the copies that leave, then ACTIVATE for those that
 // join. So last is the activation timestamp of each copy that joins (docs/architecture.md, "Joining a running
-// stream"). told reports whether the endpoint has received the stream's BEGIN. If not, a BEGIN without copies comes
+// stream"). begun reports whether the endpoint has received the stream's BEGIN. If not, a BEGIN without copies comes
 // first, so that the copies join at last and not where the stream began.
-func (d *Downstream) Switch(had []index.CopyID, told bool, last uint64) (events []keyversion.Event) {
-	if !told {
+func (d *Downstream) Switch(had []index.CopyID, begun bool, last uint64) (events []keyversion.Event) {
+	if !begun {
 		empty := *d
 		empty.Copies = nil
 		events = append(events, empty.Begin(last))

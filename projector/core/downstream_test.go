@@ -13,7 +13,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// script reads a golden script's commands and gathers what they print.
+// script runs a golden script's commands and collects their output.
 type script struct {
 	t      *testing.T
 	d      *datadriven.TestData
@@ -22,7 +22,7 @@ type script struct {
 
 func (s *script) say(format string, args ...any) { fmt.Fprintf(&s.output, format+"\n", args...) }
 
-// nums returns the values of an argument, nil where it is not there.
+// nums returns the values of an argument, nil if it is absent.
 func nums[N ~uint64 | ~uint32 | ~uint16](s *script, key string) (all []N) {
 	for _, a := range s.d.CmdArgs {
 		if a.Key != key {
@@ -39,7 +39,7 @@ func nums[N ~uint64 | ~uint32 | ~uint16](s *script, key string) (all []N) {
 	return all
 }
 
-// num returns the value of an argument, 0 where it is not there.
+// num returns the value of an argument, 0 if it is absent.
 func (s *script) num(key string) uint64 {
 	if all := nums[uint64](s, key); len(all) == 1 {
 		return all[0]
@@ -47,7 +47,7 @@ func (s *script) num(key string) uint64 {
 	return 0
 }
 
-// runScripts runs the scripts of a directory, each with commands of its own; every script begins with why.
+// runScripts runs the scripts of a directory, each with its own commands; every script begins with its reason.
 func runScripts(t *testing.T, dir string, commands func(s *script) func()) {
 	datadriven.Walk(t, dir, func(t *testing.T, path string) {
 		s := &script{t: t}
@@ -61,7 +61,7 @@ func runScripts(t *testing.T, dir string, commands func(s *script) func()) {
 	})
 }
 
-// events prints what an endpoint is told.
+// events prints the events for an endpoint.
 func (s *script) events(all ...keyversion.Event) {
 	if len(all) == 0 {
 		s.say("nothing")
@@ -82,29 +82,29 @@ func (s *script) events(all ...keyversion.Event) {
 	}
 }
 
-// TestDownstream runs testdata/downstream/*.txt: a stream as an endpoint is told of it.
+// TestDownstream runs testdata/downstream/*.txt: the events of a stream for one endpoint.
 func TestDownstream(t *testing.T) {
 	runScripts(t, "testdata/downstream", func(s *script) func() {
 		var d Downstream
-		var told bool
+		var begun bool
 		return func() {
 			switch s.d.Cmd {
 			case "stream": // with inc, vbuuid, purge
-				d, told = Downstream{VBucket: 3, Incarnation: index.Incarnation{Counter: s.num("inc")}, VBUUID: s.num("vbuuid"),
+				d, begun = Downstream{VBucket: 3, Incarnation: index.Incarnation{Counter: s.num("inc")}, VBUUID: s.num("vbuuid"),
 					Opening: keyversion.Begin{Log: timestamp.FailoverLog{{VBUUID: s.num("vbuuid")}}, Purge: s.num("purge")}}, false
 			case "begin": // after a seqno, with copies
-				d.Copies, told = nums[index.CopyID](s, "copies"), true
+				d.Copies, begun = nums[index.CopyID](s, "copies"), true
 				s.events(d.Begin(s.num("after")))
 			case "switch": // to copies, after the last seqno
 				next := d
 				next.Copies = nums[index.CopyID](s, "copies")
-				s.events(next.Switch(d.Copies, told, s.num("last"))...)
-				d, told = next, true
+				s.events(next.Switch(d.Copies, begun, s.num("last"))...)
+				d, begun = next, true
 			case "leave":
 				s.events(d.Leave(s.num("last")))
 			case "sync":
 				s.events(d.Sync(d.VBUUID, s.num("complete")))
-			case "resume": // what was lost first, and after what it goes on
+			case "resume": // the first lost seqno, and the seqno after which it continues
 				s.events(d.Resume(s.num("first"), s.num("at"))...)
 			case "end": // with last, reach; broken
 				d.Ended, d.Broken, d.Reach = true, s.d.HasArg("broken"), s.num("reach")

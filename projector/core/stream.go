@@ -88,10 +88,10 @@ func (s *Stream) Mark(end uint64) Marked {
 	return Asks
 }
 
-// Forgot takes KV's present purge seqno for a stream that waits for it. If KV did not report one (told is false), the
+// Forgot takes KV's present purge seqno for a stream that waits for it. If KV did not report one (known is false), the
 // stream may lack any deletion of its first snapshot, and none above.
-func (s *Stream) Forgot(purge uint64, told bool) Marked {
-	if !told {
+func (s *Stream) Forgot(purge uint64, known bool) Marked {
+	if !known {
 		purge = s.firstEnd
 	}
 	return s.lacking(purge)

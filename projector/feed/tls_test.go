@@ -203,9 +203,9 @@ func TestUserByCertificate(t *testing.T) {
 			if without.TLS, err = (kvclient.TLSFiles{CA: filepath.Join(dir, tlsconf.CAFile)}).Config(); err != nil {
 				t.Fatal(err)
 			}
-			stranger, err := dial(within(t, time.Minute), without)
+			foreign, err := dial(within(t, time.Minute), without)
 			if err == nil {
-				_ = stranger.Close()
+				_ = foreign.Close()
 				t.Error("who shows no certificate is let in")
 			}
 		})

@@ -39,9 +39,9 @@ const (
 	// stepInterval is the time between two decisions if nothing wakes the loop.
 	stepInterval = 500 * time.Millisecond
 	stopGrace    = time.Second
-	// heardKept is how long a process that serves no node, because others serve all of them, relies on the last
+	// defsKept is how long a process that serves no node, because others serve all of them, relies on the last
 	// definitions of its members. After that it registers again, to find out whether the others are still there.
-	heardKept = 5 * time.Minute
+	defsKept = 5 * time.Minute
 )
 
 // Config configures a Fleet.
@@ -67,8 +67,8 @@ type Fleet struct {
 	sharers  atomic.Int64               // of one projector's memory allowance: members, including those about to start
 
 	mu       sync.Mutex
-	heard    *wire.Definitions // the newest definitions of any member
-	heardAt  time.Time
+	defs     *wire.Definitions // the newest definitions of any member
+	defsAt   time.Time
 	plan     core.Fleet
 	members  map[string]*member // by node name
 	seed     core.KVNode
@@ -129,7 +129,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 	server := &route.Server{Handler: f.table().Handler(), TLS: f.cfg.Projector.TLS, Log: f.log,
 		Tracer: f.cfg.Projector.Tracer, Grace: stopGrace}
 	g.Go(func() error { return server.Serve(run, f.listener) })
-	g.Go(func() error { f.takeBack(run); return nil })
+	g.Go(func() error { f.unregister(run); return nil })
 	g.Go(func() error { f.findSeeds(run); return nil })
 	g.Go(func() error { f.steps(run, g); return nil })
 	err := g.Wait()
@@ -189,14 +189,14 @@ func (f *Fleet) step(ctx context.Context, g *errgroup.Group) {
 		var gone []wire.LeaveProjector
 		for _, name := range s.Leave {
 			e := registered[f.idOf(name)]
-			gone = append(gone, wire.LeaveProjector{ClusterID: f.heard.Fence.ClusterID, ID: e.ID, BootID: e.BootID})
+			gone = append(gone, wire.LeaveProjector{ClusterID: f.defs.Fence.ClusterID, ID: e.ID, BootID: e.BootID})
 		}
 		select {
 		case f.leaving <- gone:
 		default: // earlier ones are still being processed
 		}
 	}
-	f.tell(s.Unserved)
+	f.noteUnserved(s.Unserved)
 	f.aside = s.Aside
 }
 
@@ -212,8 +212,8 @@ func (f *Fleet) failed(n core.KVNode, ran time.Duration, err error) {
 		ran.Round(time.Millisecond), "backoff", time.Duration(backoff)*time.Millisecond, "error", why)
 }
 
-// tell records the unserved nodes, and logs new ones.
-func (f *Fleet) tell(unserved []core.KVNode) {
+// noteUnserved records the unserved nodes, and logs new ones.
+func (f *Fleet) noteUnserved(unserved []core.KVNode) {
 	for _, n := range unserved {
 		if !slices.Contains(f.unserved, n) {
 			f.log.Error("a KV node is not served", "kv", n.Name, "error", n.Why)
@@ -257,7 +257,7 @@ func (f *Fleet) idOf(node string) index.ProjectorID {
 }
 
 // registered returns the projectors that the managers list, from the newest definitions of any member, or from the
-// last known ones for heardKept. The caller holds f.mu.
+// last known ones for defsKept. The caller holds f.mu.
 func (f *Fleet) registered() map[index.ProjectorID]wire.ProjectorEndpoint {
 	var newest *wire.Definitions
 	for _, m := range f.members {
@@ -267,16 +267,16 @@ func (f *Fleet) registered() map[index.ProjectorID]wire.ProjectorEndpoint {
 	}
 	switch {
 	case newest != nil:
-		f.heard, f.heardAt = newest, time.Now()
-	case time.Since(f.heardAt) > heardKept:
-		f.heard = nil
+		f.defs, f.defsAt = newest, time.Now()
+	case time.Since(f.defsAt) > defsKept:
+		f.defs = nil
 	}
 	all := map[index.ProjectorID]wire.ProjectorEndpoint{}
-	if f.heard == nil {
+	if f.defs == nil {
 		return all
 	}
-	f.managers.SetManagers(f.heard.Managers)
-	for _, e := range f.heard.Projectors {
+	f.managers.SetManagers(f.defs.Managers)
+	for _, e := range f.defs.Projectors {
 		all[e.ID] = e
 	}
 	return all
@@ -292,9 +292,9 @@ func (f *Fleet) troubled() bool {
 	return true
 }
 
-// takeBack removes registrations until ctx ends. The next step repeats those that fail.
-func (f *Fleet) takeBack(ctx context.Context) {
-	var told troubleLog
+// unregister removes registrations until ctx ends. The next step repeats those that fail.
+func (f *Fleet) unregister(ctx context.Context) {
+	var logged troubleLog
 	for {
 		select {
 		case <-ctx.Done():
@@ -304,7 +304,7 @@ func (f *Fleet) takeBack(ctx context.Context) {
 				err := f.managers.LeaveProjector(ctx, &e)
 				switch {
 				case ctx.Err() != nil:
-				case err != nil && !told.news(time.Now(), err.Error()):
+				case err != nil && !logged.news(time.Now(), err.Error()):
 				case err != nil:
 					f.log.Warn("a projector whose KV node has left is still registered; trying again", "projector", e.ID, "error",
 						err)

@@ -23,7 +23,7 @@ const (
 // findSeeds looks for a node that answers whenever no map is known, until ctx ends. It tries the previous one first,
 // so that the seed stays the same.
 func (f *Fleet) findSeeds(ctx context.Context) {
-	var told troubleLog
+	var logged troubleLog
 	for {
 		select {
 		case <-ctx.Done():
@@ -47,13 +47,13 @@ func (f *Fleet) findSeeds(ctx context.Context) {
 		rest := seedKept
 		if err != nil {
 			rest = seedRest
-			if told.news(time.Now(), err.Error()) {
+			if logged.news(time.Now(), err.Error()) {
 				f.log.Warn("none of the KV nodes that were given answers; trying again, and again", "error", err)
 			}
 		} else if n != have {
 			signal(f.wake)
 		}
-		if err == nil && told.over() {
+		if err == nil && logged.over() {
 			f.log.Info("one of the KV nodes that were given answers", "addr", n.Addr)
 		}
 		select {

@@ -251,7 +251,7 @@ func (l *lane) control(ctx context.Context, s *laneVB, next *core.Downstream, se
 		case l.link.state == gone:
 			return l.errClosed()
 		case s.dropping:
-			l.tellLater(s, next, seqno)
+			l.turnSilently(s, next, seqno)
 			return nil
 		case l.room(l.spare):
 			l.flushSync(s)
@@ -264,11 +264,11 @@ func (l *lane) control(ctx context.Context, s *laneVB, next *core.Downstream, se
 		}
 		lost, again := l.loses()
 		if lost {
-			l.tellLater(s, next, seqno)
+			l.turnSilently(s, next, seqno)
 			return nil
 		}
 		if err := l.stall(ctx, again); err != nil {
-			l.tellLater(s, next, seqno)
+			l.turnSilently(s, next, seqno)
 			l.signal()
 			return err
 		}
@@ -280,8 +280,8 @@ func (l *lane) turn(s *laneVB, next *core.Downstream, seqno uint64) {
 	s.stream, s.seqno, s.dirty = next, seqno, false
 }
 
-// tellLater makes next the stream at the end of the queue without queuing anything; a later StreamBegin conveys it.
-func (l *lane) tellLater(s *laneVB, next *core.Downstream, seqno uint64) {
+// turnSilently makes next the stream at the end of the queue without queuing anything; a later StreamBegin conveys it.
+func (l *lane) turnSilently(s *laneVB, next *core.Downstream, seqno uint64) {
 	l.turn(s, next, seqno)
 	switch {
 	case next == nil:
@@ -304,7 +304,7 @@ func (l *lane) stopDropping(s *laneVB) {
 func (l *lane) forget(s *laneVB) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.tellLater(s, nil, s.seqno)
+	l.turnSilently(s, nil, s.seqno)
 }
 
 // sync records a complete seqno; the loop sends it at its next tick.

@@ -57,7 +57,7 @@ func (tr *truth) rows(vb uint16, c *copyModel, seqno uint64) map[string]string {
 	defer tr.mu.Unlock()
 	rows := make(map[string]string)
 	for _, m := range tr.vbuckets[vb] {
-		if m.seqno <= seqno && c.told(m.doc) {
+		if m.seqno <= seqno && c.receives(m.doc) {
 			c.apply(rows, m)
 		}
 	}
@@ -69,7 +69,7 @@ func (tr *truth) between(vb uint16, c *copyModel, a, b uint64) (uint64, bool) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	for _, m := range tr.vbuckets[vb] {
-		if m.seqno > a && m.seqno < b && c.told(m.doc) {
+		if m.seqno > a && m.seqno < b && c.receives(m.doc) {
 			return m.seqno, true
 		}
 	}
@@ -98,8 +98,8 @@ type copyModel struct {
 	fills int // times that a gap was filled from the truth
 }
 
-// told reports whether the copy hears of every version of a document: where entries lie by key, each slice does.
-func (c *copyModel) told(doc string) bool {
+// receives reports whether the copy gets every version of a document: in an index partitioned by key, each slice does.
+func (c *copyModel) receives(doc string) bool {
 	return c.at.ByKey() || c.at.Slice(partition.KeyVersion{DocID: []byte(doc)}) == c.slice
 }
 
@@ -340,7 +340,7 @@ func (s *nodeSink) data(v *nodeVB, ev *keyversion.Event) {
 	}
 	named, all := make(map[int]bool), ev.Explicit(nil)
 	for id, c := range v.copies {
-		if !c.fed || !c.told(m.doc) {
+		if !c.fed || !c.receives(m.doc) {
 			continue
 		}
 		i := slices.IndexFunc(all, func(s keyversion.Statement) bool {

@@ -38,7 +38,7 @@ type laneKey struct {
 // vbucket is a vbucket's stream, as its worker uses it.
 type vbucket struct {
 	view    *View           // nil: not begun
-	told    core.Downstream // without copies
+	down    core.Downstream // without copies
 	targets []target        // one per endpoint of view
 }
 
@@ -82,7 +82,7 @@ func (t *Topic) Begin(ctx context.Context, v *View, d core.Downstream) error {
 	s := &t.vbuckets[vb]
 	old := *s
 	d.Copies, d.Opening.Log = nil, d.Opening.Log.Clone()
-	*s = vbucket{view: v, told: d}
+	*s = vbucket{view: v, down: d}
 	var first error
 	for i := range v.endpoints {
 		e := &v.endpoints[i]
@@ -202,7 +202,7 @@ func (t *Topic) data(ctx context.Context, kind keyversion.Kind, s *vbucket, vb u
 	w := t.scratch.Get().(*scratch)
 	w.route(v, d.DocID, keys)
 	ev := &w.event
-	ev.VBucket, ev.Incarnation, ev.VBUUID = vb, s.told.Incarnation, d.VBUUID
+	ev.VBucket, ev.Incarnation, ev.VBUUID = vb, s.down.Incarnation, d.VBUUID
 	ev.Seqno, ev.Window, ev.DocID = d.Seqno, d.Window, d.DocID
 	for _, e := range w.touched {
 		ev.Statements, ev.Rest = w.statements[e], w.rest(e)
@@ -296,9 +296,9 @@ func (t *Topic) begun(vb uint16) (*vbucket, error) {
 
 // stream returns the vbucket's stream as an endpoint with these copies sees it.
 func (s *vbucket) stream(copies []index.CopyID) *core.Downstream {
-	told := s.told
-	told.Copies = copies
-	return &told
+	down := s.down
+	down.Copies = copies
+	return &down
 }
 
 // Announce applies a newer view before the workers switch to it one by one: addresses change at once, and an endpoint

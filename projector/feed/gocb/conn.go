@@ -129,7 +129,7 @@ func Dial(ctx context.Context, conf feed.Config) (feed.Feed, error) {
 func (c *Conn) settled(ctx context.Context) bool {
 	for deadline := time.Now().Add(settleTime); time.Now().Before(deadline); {
 		config, err := c.ClusterConfig(ctx)
-		if err != nil || c.others() == config.Rev { // if the node does not answer, owned checks again before each stream
+		if err != nil || c.agentRev() == config.Rev { // if the node does not answer, owned checks again before each stream
 			return true
 		}
 		select {
@@ -139,7 +139,7 @@ func (c *Conn) settled(ctx context.Context) bool {
 		}
 	}
 	c.conf.Logger.Warn("gocbcore does not take the node's map: connecting once more", "kv", c.conf.Addr, "name",
-		c.conf.Name, "gocbcore", c.others())
+		c.conf.Name, "gocbcore", c.agentRev())
 	return false
 }
 
@@ -249,15 +249,15 @@ func (c credentials) Certificate(gocbcore.AuthCertRequest) (*tls.Certificate, er
 }
 
 func (c credentials) Credentials(r gocbcore.AuthCredsRequest) ([]gocbcore.UserPassPair, error) {
-	if r.Service != gocbcore.MemdService && !c.told(r.Endpoint) {
+	if r.Service != gocbcore.MemdService && !c.trusts(r.Endpoint) {
 		return []gocbcore.UserPassPair{{}}, nil // gocbcore asks all managers in a map; this one refuses, and it asks the next
 	}
 	return []gocbcore.UserPassPair{{Username: c.user, Password: c.password}}, nil
 }
 
-// told reports whether a cluster manager, http[s]://host:port, may get the password: managers are configured, and it
+// trusts reports whether a cluster manager, http[s]://host:port, may get the password: managers are configured, and it
 // is one of them or proves its identity.
-func (c credentials) told(endpoint string) bool {
+func (c credentials) trusts(endpoint string) bool {
 	at, err := url.Parse(endpoint)
 	return err == nil && len(c.managers) > 0 && restmap.Options{Managers: c.managers, TLS: c.tls}.Trusts(at.Host)
 }

@@ -24,7 +24,7 @@ func TestWhoIsToldThePassword(t *testing.T) {
 		endpoint string
 		managers []string
 		tls      *tls.Config
-		told     bool
+		gets     bool
 	}{
 		{"a node", gocbcore.MemdService, "10.0.0.2:11210", nil, nil, true},
 		{"who was named", gocbcore.MgmtService, "http://10.0.0.1:8091", []string{"10.0.0.1:8091"}, nil, true},
@@ -38,7 +38,7 @@ func TestWhoIsToldThePassword(t *testing.T) {
 	} {
 		who := credentials{user: "u", password: "secret", tls: tt.tls, managers: tt.managers}
 		got, err := who.Credentials(gocbcore.AuthCredsRequest{Service: tt.service, Endpoint: tt.endpoint})
-		if err != nil || len(got) != 1 || (got[0].Password == "secret") != tt.told || (got[0].Username == "u") != tt.told {
+		if err != nil || len(got) != 1 || (got[0].Password == "secret") != tt.gets || (got[0].Username == "u") != tt.gets {
 			t.Errorf("%s: %+v %v", tt.name, got, err)
 		}
 	}

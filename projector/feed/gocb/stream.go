@@ -136,11 +136,11 @@ func (c *Conn) HasStream(ctx context.Context, vbucket uint16) (bool, error) {
 	if _, err := c.owned(ctx, vbucket); err != nil {
 		return feed.StreamThere(err)
 	}
-	req, nobody := feed.IdleRequest(vbucket), &stream{c: c, vbucket: vbucket, id: c.NewStreamID(), abandoned: true}
+	req, ignored := feed.IdleRequest(vbucket), &stream{c: c, vbucket: vbucket, id: c.NewStreamID(), abandoned: true}
 	err := c.await(ctx, "asking for a stream", func(done func(error)) (gocbcore.PendingOp, error) {
 		return c.agent.OpenStream(vbucket, memd.DcpStreamAddFlag(mcbp.StreamActiveOnly), gocbcore.VbUUID(req.VBUUID),
 			gocbcore.SeqNo(req.Start), gocbcore.SeqNo(req.End),
-			gocbcore.SeqNo(req.SnapStart), gocbcore.SeqNo(req.SnapEnd), nobody, gocbcore.OpenStreamOptions{},
+			gocbcore.SeqNo(req.SnapStart), gocbcore.SeqNo(req.SnapEnd), ignored, gocbcore.OpenStreamOptions{},
 			func(_ []gocbcore.FailoverEntry, err error) { done(err) })
 	})
 	return feed.StreamThere(c.convertError(mcbp.OpDCPStreamReq, vbucket, err))
@@ -195,12 +195,12 @@ func (c *Conn) Branches(ctx context.Context, vbuckets []uint16, known func(uint1
 	got := make(chan answer, len(vbuckets))
 	asked := 0
 	for i, vb := range vbuckets {
-		believed := known(vb)
-		if believed == 0 {
+		expected := known(vb)
+		if expected == 0 {
 			continue
 		}
 		// The same encoding: eight bytes.
-		req := mcbp.Frame{Header: mcbp.Request(mcbp.OpObserveSeqno, vb, 0), Value: mcbp.AppendRollback(nil, believed)}
+		req := mcbp.Frame{Header: mcbp.Request(mcbp.OpObserveSeqno, vb, 0), Value: mcbp.AppendRollback(nil, expected)}
 		err := c.control.Start(ctx, req, func(f mcbp.Frame, err error) { got <- answer{i, observed(f, vb, err)} })
 		if err != nil {
 			answers[i].Err = err
@@ -314,7 +314,7 @@ func (c *Conn) owned(ctx context.Context, vbucket uint16) (node int, err error) 
 		return 0, err
 	}
 	defer m.unlock()
-	if m.config == nil || time.Since(m.asked) > mapAge || c.others() != m.config.Rev {
+	if m.config == nil || time.Since(m.asked) > mapAge || c.agentRev() != m.config.Rev {
 		if err := m.renew(ctx, came, c.ClusterConfig); err != nil {
 			return 0, err
 		}
@@ -323,17 +323,17 @@ func (c *Conn) owned(ctx context.Context, vbucket uint16) (node int, err error) 
 	if owner < 0 || owner != self {
 		return 0, &kvclient.StatusError{Op: mcbp.OpDCPStreamReq, Status: mcbp.StatusNotMyVBucket, Config: m.config}
 	}
-	if rev := c.others(); rev != m.config.Rev {
-		return 0, c.staler(rev)
+	if rev := c.agentRev(); rev != m.config.Rev {
+		return 0, c.staleError(rev)
 	}
 	m.stale = time.Time{}
 	return owner, nil
 }
 
-// staler returns the error for a request while gocbcore's map has another revision than the node's. After
+// staleError returns the error for a request while gocbcore's map has another revision than the node's. After
 // Config.DeadAfter it ends the connection, because nothing else would resolve that: see settled. The caller holds
 // nodeMap's token.
-func (c *Conn) staler(rev int64) error {
+func (c *Conn) staleError(rev int64) error {
 	m := &c.nodeMap
 	if m.stale.IsZero() {
 		m.stale = time.Now()
@@ -347,8 +347,8 @@ func (c *Conn) staler(rev int64) error {
 	return err
 }
 
-// others returns the revision of gocbcore's map; -1 if it has none.
-func (c *Conn) others() int64 {
+// agentRev returns the revision of gocbcore's map; -1 if it has none.
+func (c *Conn) agentRev() int64 {
 	snapshot, err := c.agent.ConfigSnapshot()
 	if err != nil {
 		return -1

@@ -11,40 +11,40 @@ import (
 )
 
 const (
-	// attendMost bounds the pause before opening a bucket is tried again.
-	attendMost = 10 * time.Second
-	// attendAtOnce bounds the buckets that KV is asked about at the same time.
-	attendAtOnce = 64
+	// openPauseMax bounds the pause before opening a bucket is tried again.
+	openPauseMax = 10 * time.Second
+	// openingAtOnce bounds the buckets that KV is asked about at the same time.
+	openingAtOnce = 64
 )
 
-// attention is the state of a bucket that is not open yet.
-type attention struct {
+// openAttempt tracks the attempts to open a bucket.
+type openAttempt struct {
 	busy         bool // KV is being asked about it
 	until, pause time.Duration
 }
 
-// attended is the outcome of an attempt to open a bucket.
-type attended struct {
+// openOutcome is the outcome of an attempt to open a bucket.
+type openOutcome struct {
 	bucket string
 	err    error
 }
 
-// attendant opens the buckets that have indexes and are not open.
-type attendant struct {
+// bucketOpener opens the buckets that have indexes and are not open.
+type bucketOpener struct {
 	p        *Projector
 	began    time.Time
-	all      map[string]*attention
+	all      map[string]*openAttempt
 	busy     int // entries of all
-	outcomes chan attended
+	outcomes chan openOutcome
 	asking   sync.WaitGroup
 }
 
-// attend opens every bucket that has indexes, before any stream of it is requested, until ctx ends. This way a
+// openBuckets opens every bucket that has indexes, before any stream of it is requested, until ctx ends. This way a
 // projector that streams nothing watches its KV node, too: vbuckets may move to that node from one that hangs, and no
 // other component reports that. Buckets are opened independently: if KV does not answer for one of them, the others
 // are still opened.
-func (p *Projector) attend(ctx context.Context) {
-	t := &attendant{p: p, began: time.Now(), all: map[string]*attention{}, outcomes: make(chan attended)}
+func (p *Projector) openBuckets(ctx context.Context) {
+	t := &bucketOpener{p: p, began: time.Now(), all: map[string]*openAttempt{}, outcomes: make(chan openOutcome)}
 	defer t.asking.Wait()
 	tick := time.NewTicker(lookInterval)
 	defer tick.Stop()
@@ -55,13 +55,13 @@ func (p *Projector) attend(ctx context.Context) {
 		case o := <-t.outcomes:
 			t.take(o)
 		case <-tick.C:
-			t.ask(ctx, p.unattended())
+			t.ask(ctx, p.unopened())
 		}
 	}
 }
 
 // take records an outcome.
-func (t *attendant) take(o attended) {
+func (t *bucketOpener) take(o openOutcome) {
 	t.busy--
 	at := t.all[o.bucket]
 	if at.busy = false; o.err == nil {
@@ -70,28 +70,28 @@ func (t *attendant) take(o attended) {
 	}
 	t.p.log.Debug("a bucket of which nothing is streamed cannot be looked at; trying again", "bucket", o.bucket, "error",
 		o.err)
-	at.pause = min(max(2*at.pause, lookInterval), attendMost)
+	at.pause = min(max(2*at.pause, lookInterval), openPauseMax)
 	at.until = time.Since(t.began) + at.pause
 }
 
 // ask starts attempts for the buckets that are due, and drops the state of those that are open or gone.
-func (t *attendant) ask(ctx context.Context, todo []wire.Bucket) {
-	maps.DeleteFunc(t.all, func(name string, at *attention) bool {
+func (t *bucketOpener) ask(ctx context.Context, todo []wire.Bucket) {
+	maps.DeleteFunc(t.all, func(name string, at *openAttempt) bool {
 		return !at.busy && !slices.ContainsFunc(todo, func(b wire.Bucket) bool { return b.Name == name })
 	})
 	for _, b := range todo {
 		at := t.all[b.Name]
 		if at == nil {
-			at = &attention{}
+			at = &openAttempt{}
 			t.all[b.Name] = at
 		}
-		if at.busy || time.Since(t.began) < at.until || t.busy == attendAtOnce {
+		if at.busy || time.Since(t.began) < at.until || t.busy == openingAtOnce {
 			continue
 		}
 		at.busy = true
 		t.busy++
 		t.asking.Go(func() {
-			o := attended{b.Name, t.p.attendTo(ctx, &b)}
+			o := openOutcome{b.Name, t.p.openIndexed(ctx, &b)}
 			select {
 			case t.outcomes <- o:
 			case <-ctx.Done():
@@ -100,8 +100,8 @@ func (t *attendant) ask(ctx context.Context, todo []wire.Bucket) {
 	}
 }
 
-// unattended returns the buckets that have indexes and are not open here.
-func (p *Projector) unattended() (all []wire.Bucket) {
+// unopened returns the buckets that have indexes and are not open here.
+func (p *Projector) unopened() (all []wire.Bucket) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.defs.newest == nil {
@@ -128,8 +128,8 @@ func (p *Projector) unattended() (all []wire.Bucket) {
 	return wanted
 }
 
-// attendTo opens a bucket if KV has it under the same uuid.
-func (p *Projector) attendTo(ctx context.Context, b *wire.Bucket) error {
+// openIndexed opens a bucket if KV has it under the same uuid.
+func (p *Projector) openIndexed(ctx context.Context, b *wire.Bucket) error {
 	info, err := p.bucketInfo(ctx, &wire.BucketRequest{Bucket: b.Name})
 	if err != nil {
 		return err

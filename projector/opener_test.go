@@ -10,8 +10,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestABucketThatHangsHoldsNoOtherUp: of buckets that nothing is streamed of each is asked about by itself. Where KV
-// answers nothing about one, the others are asked about meanwhile.
+// TestABucketThatHangsHoldsNoOtherUp: buckets without streams are opened independently. If KV does not answer for one
+// of them, the others are opened meanwhile.
 func TestABucketThatHangsHoldsNoOtherUp(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -33,7 +33,7 @@ func TestABucketThatHangsHoldsNoOtherUp(t *testing.T) {
 			mu.Lock()
 			open++
 			mu.Unlock()
-			conns.Go(func() { // it reads, and says nothing until the other end gives up
+			conns.Go(func() { // it reads, and does not answer until the other end gives up
 				defer context.AfterFunc(ctx, func() { _ = c.Close() })()
 				for buf := make([]byte, 1024); err == nil; {
 					_, err = c.Read(buf)
