@@ -15,7 +15,7 @@ import (
 	"tidemark/wire"
 )
 
-// begins asks for vbucket 3 at 0 until it begins.
+// begins requests vbucket 3 at 0 until it begins.
 func (w *world) begins(inc uint64) {
 	w.t.Helper()
 	w.eventually("vbucket 3 begins", func() bool {
@@ -24,7 +24,7 @@ func (w *world) begins(inc uint64) {
 	})
 }
 
-// The password is changed at KV, and then in the file: connections that are lost meanwhile come back by themselves.
+// The password is changed at KV, and then in the file: connections that are lost in between are restored.
 func TestPasswordChanged(t *testing.T) {
 	e := newEngine(t)
 	var password atomic.Value
@@ -34,7 +34,7 @@ func TestPasswordChanged(t *testing.T) {
 	})
 	w.define(1, 1)
 	w.begins(1)
-	password.Store("another") // it comes first here: to change a field of a node that is asked would be a race
+	password.Store("another") // it comes first here: changing a node's field while it is in use would be a race
 	e.DropAll()
 	w.expect(3, "1:STREAM_BEGIN@0", "1:STREAM_END@0")
 	reply, err := w.client.Streams(context.Background(), w.url, w.request(2, wire.StreamStart{VBucket: 3, VBUUID: 77}))
@@ -45,12 +45,12 @@ func TestPasswordChanged(t *testing.T) {
 	w.begins(3)
 }
 
-// A right that is withdrawn and given back: engines may keep what they knew of a connection, so the next question goes
-// over a new one.
+// A permission is withdrawn and granted again: an engine may cache the permissions of a connection, so the next query
+// uses a new one.
 func TestRightWithdrawnAndGivenBack(t *testing.T) {
 	e := newEngine(t)
 	var mu sync.Mutex
-	without := map[*kvclienttest.Peer]bool{} // connections that the engine thinks of as without the right
+	without := map[*kvclienttest.Peer]bool{} // connections for which the engine has cached the missing permission
 	withdrawn := false
 	e.Before = func(p *kvclienttest.Peer, f mcbp.Frame) bool {
 		if f.Op != mcbp.OpGetAllVBSeqnos {
@@ -81,8 +81,8 @@ func TestRightWithdrawnAndGivenBack(t *testing.T) {
 	w.expect(3, "2:STREAM_BEGIN@0")
 }
 
-// An engine that hangs up as soon as a connection is open (its name is in use, or it is going down), and one that is
-// short of memory: each is asked again, over the same connection where there is one.
+// One engine closes each connection as soon as it is open (its name is in use, or the engine is shutting down), and
+// one is short of memory: requests are repeated, on the same connection if there still is one.
 func TestOpenedAndHungUp(t *testing.T) {
 	e := newEngine(t)
 	var hangups, short atomic.Int64
@@ -117,7 +117,7 @@ func TestOpenedAndHungUp(t *testing.T) {
 	})
 }
 
-// lines is a log that may be read while it is written.
+// lines is a log that may be read while it is being written.
 type lines struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -135,8 +135,8 @@ func (l *lines) count(text string) int {
 	return strings.Count(l.b.String(), text)
 }
 
-// That the default collection was emptied is not followed, and so it is said: once, and not of what lies before all
-// that was seen.
+// Emptying the default collection is not supported, and is logged: once, and not for what precedes everything that
+// was seen.
 func TestDefaultCollectionEmptied(t *testing.T) {
 	e, log := newEngine(t), &lines{}
 	w := newWorldWith(t, e.Addr(), FeedNative, func(c *Config) { c.Logger = hclog.New(&hclog.LoggerOptions{Output: log}) })

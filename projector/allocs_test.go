@@ -9,7 +9,7 @@ import (
 
 // The race detector makes pools forget at random, so this is for builds without it.
 
-// In the steady state a document allocates nothing on its way from the DCP event into the queues.
+// In the steady state a document causes no allocation on its way from the DCP event into the queues.
 func TestSteadyStateAllocatesNothing(t *testing.T) {
 	t.Run("hash(docid)", func(t *testing.T) { steadyState(t, false) })
 	t.Run("hash(key)", func(t *testing.T) { steadyState(t, true) })
@@ -26,7 +26,7 @@ func steadyState(t *testing.T, keyed bool) {
 				t.Fatal(err)
 			}
 		}
-		// What a queue that the connection has not kept up with takes is not asked here.
+		// A queue that the connection cannot keep up with allocates; this is not tested here.
 		if err := p.topic.Drain(t.Context()); err != nil {
 			t.Fatal(err)
 		}

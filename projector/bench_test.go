@@ -22,7 +22,7 @@ import (
 	"tidemark/wire"
 )
 
-// sinkConn acknowledges at once and throws everything away: a peer that costs nothing.
+// sinkConn acknowledges at once and discards everything: a peer without cost.
 type sinkConn struct {
 	done  chan struct{}
 	onAck func(uint64)
@@ -40,10 +40,10 @@ func (c *sinkConn) Done() <-chan struct{} { return c.done }
 func (c *sinkConn) Err() error            { return context.Canceled }
 func (c *sinkConn) Close() error          { return nil }
 
-// benchFields are the places of the indexes: from the front of the document to its end, one of them nested.
+// benchFields are the indexed fields, from the beginning of the document to its end, one of them nested.
 var benchFields = []string{"`name`", "`iso_country`", "`elevation_ft`", "`location`.`municipality`", "`updated`"}
 
-// benchDocument is a document of 1 KiB with members of all kinds around those that are indexed.
+// benchDocument is a document of 1 KiB with members of all kinds around the indexed ones.
 func benchDocument(i int) []byte {
 	doc := fmt.Sprintf(`{"kind":"airport","ident":"US-%05d","name":"Springfield Field %d","iso_country":"US","elevation_ft":%d,`+
 		`"scheduled_service":true,"keywords":["one","two","three"],"location":{"lat":40.07080078125,"lon":-74.93360137939453,`+
@@ -52,8 +52,8 @@ func benchDocument(i int) []byte {
 	return fmt.Appendf(nil, doc, strings.Repeat("lorem ipsum ", 86)[:1024-len(doc)+2])
 }
 
-// benchPump is a pump with one begun stream: documents evaluated for so many indexes, and routed to three nodes that
-// cost nothing. keyed: each index is partitioned by its key, not by the document's id.
+// benchPump returns a pump with one begun stream: documents are evaluated for so many indexes, and routed to three
+// nodes without cost. keyed: each index is partitioned by key instead of by document id.
 func benchPump(t testing.TB, indexes int, keyed bool) (*pump, *stream) {
 	t.Helper()
 	r, err := router.New(router.Config{ClusterID: func() string { return "c1" }, Projector: "p1", BootID: "b1",
@@ -112,7 +112,7 @@ func benchEvents(n int) []feed.Event {
 	return events
 }
 
-// pumpOne returns the pump its next document, a marker before it where a window begins.
+// pumpOne passes the next document to the pump, preceded by a marker at the beginning of a window.
 func pumpOne(ctx context.Context, p *pump, s *stream, e *feed.Event, seqno uint64) error {
 	if (seqno-1)%benchWindow == 0 {
 		if _, err := p.take(ctx, s, &feed.Event{Kind: feed.SnapshotMarker, SnapStart: seqno - 1, SnapEnd: seqno - 1 +
@@ -131,8 +131,8 @@ func benchCPU() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkProjection is what a document of 1 KiB costs from the DCP event to the connection: tracking, evaluation, and
-// the router with its batches, all goroutines included.
+// BenchmarkProjection measures the cost of a document of 1 KiB from the DCP event to the connection: tracking,
+// evaluation, and the router with its batches, including all goroutines.
 func BenchmarkProjection(b *testing.B) {
 	for _, c := range []struct {
 		indexes int

@@ -17,7 +17,7 @@ import (
 	"tidemark/wire"
 )
 
-// proxy stands between the projector and KV, so that a test can cut all connections.
+// proxy is placed between the projector and KV, so that a test can cut all connections.
 type proxy struct {
 	l     net.Listener
 	to    string
@@ -69,7 +69,7 @@ func (p *proxy) cut() {
 	}
 }
 
-// replica applies what an endpoint got as an indexer would, and complains about what must not be.
+// replica applies what an endpoint received as an indexer would, and reports violations.
 type replica struct {
 	inc  [vbuckets]index.Incarnation
 	open [vbuckets]bool
@@ -128,8 +128,8 @@ func (r *replica) catchUp(t *testing.T, e *endpoint) {
 	}
 }
 
-// check reports whether a document's statements are those of its indexes: field i holds the document's number and 1000
-// i.
+// check verifies that a document's statements are those of its indexes: field i holds the document's number plus
+// 1000 i.
 func (r *replica) check(t *testing.T, name string, ev *keyversion.Event) {
 	t.Helper()
 	number := ""
@@ -148,9 +148,9 @@ func (r *replica) check(t *testing.T, name string, ev *keyversion.Event) {
 	}
 }
 
-// TestChaos runs starts, stops, switches of definitions and cut connections side by side while documents change:
-// nothing of an older stream comes after a newer BEGIN, no stream leaves a gap, activation points are exact, and in the
-// end the replica is the bucket.
+// TestChaos runs starts, stops, changes of definitions and cut connections concurrently while documents change: no
+// event of an older stream follows a newer BEGIN, no stream leaves a gap, activation timestamps are exact, and in the
+// end the replica equals the bucket.
 func TestChaos(t *testing.T) {
 	t.Parallel()
 	addr, _ := startKV(t, t.TempDir(), "127.0.0.1:0")
@@ -193,7 +193,7 @@ func chaos(t *testing.T, addr string, kind FeedKind) {
 		wg.Go(func() {
 			reply, err := w.client.Streams(context.Background(), w.url, req)
 			if err != nil {
-				return // KV was cut off
+				return // KV's connection was cut
 			}
 			for _, result := range reply.Buckets[0].Results {
 				outcomes(result)

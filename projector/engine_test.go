@@ -21,15 +21,15 @@ import (
 	"tidemark/wire"
 )
 
-// engine is a scripted KV node: one that behaves as the real ones do where the embedded one is kinder.
+// engine is a scripted KV node that behaves as real engines do where the embedded one is more lenient.
 type engine struct {
 	kvclienttest.Server
 	mu      sync.Mutex
 	active  map[uint16]bool
 	streams map[uint16]opened   // open now
-	closed  []opened            // END is owed for them
-	holdEnd bool                // END after CLOSE comes when the test says so
-	hangs   chan any            // it answers nothing until this is closed; nil: it does not hang
+	closed  []opened            // whose END has not been sent yet
+	holdEnd bool                // END after CLOSE is sent when the test says so
+	hangs   chan any            // it does not answer until this is closed; nil: it does not hang
 	answer  map[uint16]chan any // STREAM_REQ of these vbuckets waits
 	closes  int
 	value   []byte      // of documents
@@ -42,11 +42,11 @@ type engine struct {
 	log   timestamp.FailoverLog
 	asked []uint64 // branches of stream requests, in order
 	high  uint64   // of every vbucket
-	told  func()   // called under mu when high was told
-	tell  chan any // high is told when this is closed; nil: at once
+	told  func()   // called under mu when high was sent
+	tell  chan any // high is sent when this is closed; nil: at once
 }
 
-// opened is a stream as the engine knows it.
+// opened is a stream from the engine's point of view.
 type opened struct {
 	e      *engine
 	peer   *kvclienttest.Peer
@@ -204,7 +204,7 @@ func (e *engine) set(f func()) {
 	f()
 }
 
-// story lists what the endpoint got of a vbucket, SYNC and BEGIN's repetition left out.
+// story lists what the endpoint received of a vbucket, without SYNC and repeated BEGINs.
 func (e *endpoint) story(vb uint16) (all []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -227,13 +227,13 @@ func (w *world) expect(vb uint16, want ...string) {
 	w.t.Fatalf("vbucket %d got %v, want %v", vb, got, want)
 }
 
-// startAt starts one vbucket.
+// startAt starts one vbucket's stream.
 func (w *world) startAt(vb uint16, inc, seqno uint64) wire.StartResult {
 	w.t.Helper()
 	return w.ask(w.request(inc, wire.StreamStart{VBucket: vb, VBUUID: 77, Seqno: seqno})).Results[0]
 }
 
-// Engines say the END of a closed stream when its turn comes, which may be after the vbucket's next stream has begun.
+// Engines send the END of a closed stream in its turn, which may be after the vbucket's next stream has begun.
 func TestALateEndIsThatOfTheOldStream(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -256,10 +256,10 @@ func TestALateEndIsThatOfTheOldStream(t *testing.T) {
 	w.expect(3, append(want, "2:INSERT@3")...)
 }
 
-// looksAsked is a configuration for tests that look at the KV node themselves: the watch of the bucket is not to.
+// looksAsked is the configuration of tests that call look themselves; the bucket's watch does not look.
 func looksAsked(c *Config) { c.lookEvery = time.Hour }
 
-// After a takeover the old node may say nothing at all.
+// After a takeover the old node may send nothing at all.
 func TestAVBucketThatLeftIsEnded(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -289,7 +289,7 @@ func TestAVBucketThatLeftIsEnded(t *testing.T) {
 	}
 }
 
-// A vbucket that leaves and comes back between two looks is hosted, but KV has forgotten its stream without a word.
+// If a vbucket leaves and comes back between two looks, KV hosts it, but has dropped its stream without any event.
 func TestAVBucketThatCameBackIsEnded(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -299,13 +299,13 @@ func TestAVBucketThatCameBackIsEnded(t *testing.T) {
 		w.startAt(vb, 1, 0)
 		w.expect(vb, "1:STREAM_BEGIN@0")
 	}
-	e.stream(5).write(0, 100) // all that KV has, it says
+	e.stream(5).write(0, 100) // it has sent everything that it has
 	w.eventually("all of vbucket 5", func() bool { return len(w.data.story(5)) == 101 })
 	b := w.p.bucket(testBucket)
 	b.look(true)
 	e.set(func() { delete(e.streams, 3) })
 	asked := e.requests()
-	b.look(true) // 3 and 4 are silent, and only of 3 KV has no stream
+	b.look(true) // 3 and 4 are silent, and KV has no stream of 3 only
 	w.expect(3, "1:STREAM_BEGIN@0", "1:STREAM_END@0")
 	if n := e.requests() - asked; n != 1 {
 		t.Errorf("%d requests were not for a stream that is there, want that for vbucket 3 alone", n)
@@ -317,8 +317,7 @@ func TestAVBucketThatCameBackIsEnded(t *testing.T) {
 	}
 }
 
-// A projector of which nothing is streamed tells what its KV node has as the others do, of the buckets that indexes are
-// on.
+// A projector that streams nothing reports what its KV node has, like the others, for the buckets that have indexes.
 func TestANodeThatStreamsNothingIsLookedAt(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -337,8 +336,8 @@ func TestANodeThatStreamsNothingIsLookedAt(t *testing.T) {
 	w.expect(3, "1:STREAM_BEGIN@0")
 }
 
-// A KV node that has not answered a look is asked by looks alone: whoever has a question is told so, and the node does
-// not hear of it.
+// A KV node that did not answer a look is only asked by further looks: other queries fail at once, without being
+// sent.
 func TestASilentNodeIsNotAsked(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -393,7 +392,7 @@ func TestASilentNodeIsNotAsked(t *testing.T) {
 	}
 }
 
-// A stop that overtakes the answer of KV holds.
+// A stop that overtakes KV's answer is effective.
 func TestStopDuringStart(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
@@ -422,14 +421,14 @@ func TestStopDuringStart(t *testing.T) {
 	w.expect(3, "5:STREAM_BEGIN@0", "5:STREAM_END@0", "6:STREAM_BEGIN@0", "6:INSERT@1")
 }
 
-// Events that contradict each other end their stream here and at KV; its place can be taken at once.
+// A stream with contradictory events ends here and at KV; the next one can be requested at once.
 func TestABrokenStreamIsAskedForAgain(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
 	w.define(1, 1)
 	w.startAt(3, 1, 0)
 	e.stream(3).write(0, 2)
-	e.stream(3).write(0, 1) // back in time
+	e.stream(3).write(0, 1) // a seqno goes backwards
 	w.expect(3, "1:STREAM_BEGIN@0", "1:INSERT@1", "1:INSERT@2", "1:STREAM_END@2")
 	if r := w.startAt(3, 1, 0); r.Outcome != wire.StartFailed {
 		t.Errorf("the incarnation that has ended gives %+v", r)
@@ -445,9 +444,9 @@ func TestABrokenStreamIsAskedForAgain(t *testing.T) {
 	}
 }
 
-// A user who may stream and not read statistics is enough, and an engine that has none of that name or leaves lines
-// out: purge seqnos are what is not known then. A stream from 0, which KV always grants, may lack any deletion of the
-// past, and says so: slices that hold something begin anew.
+// A user who may stream but not read statistics is sufficient, and so is an engine that lacks these statistics or
+// some of their lines: then purge seqnos are unknown. A stream from 0, which KV always grants, may lack any past
+// deletion, and states that: slices with data begin anew.
 func TestAUserWithoutStatistics(t *testing.T) {
 	t.Parallel()
 	for status, lines := range map[mcbp.Status][]string{mcbp.StatusNoAccess: nil, mcbp.StatusKeyNotFound: nil,
@@ -469,7 +468,7 @@ func TestAUserWithoutStatistics(t *testing.T) {
 			t.Errorf("%v: BEGIN says %+v", status, begun)
 		}
 		w.startAt(5, 1, 0)
-		e.stream(5).write(0, 120) // written since, and purged for what is known
+		e.stream(5).write(0, 120) // written since, and possibly purged
 		w.eventually("BEGIN says so", func() bool { return slices.Equal(w.data.purges(5), []uint64{100, 120}) })
 		if s := w.p.state(); s.Buckets[0].PurgesUntold == "" {
 			t.Errorf("%v: the state does not say so", status)
@@ -480,7 +479,7 @@ func TestAUserWithoutStatistics(t *testing.T) {
 	}
 }
 
-// Only the default collection has documents; what else there is moves the seqno, and a window completes by it.
+// Only the default collection has documents here; events of others move the seqno, and may complete a window.
 func TestOtherCollectionsCountAsSeqnos(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
@@ -503,8 +502,8 @@ func TestOtherCollectionsCountAsSeqnos(t *testing.T) {
 	w.expect(3, "1:STREAM_BEGIN@0", "1:INSERT@1", "1:ACTIVATE@4")
 }
 
-// KV has made its vbuckets anew, and the END of their streams is still to come: where KV is is told on its present
-// branch, and with a seqno of that branch, also when it happens between the two questions.
+// KV has recreated its vbuckets, and the END of their streams is still to come: positions are reported on KV's
+// present branch, with a seqno of that branch, even if the change happens between the two queries.
 func TestPositionsOfAFlushThatNoStreamHasHeardOf(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
@@ -537,7 +536,7 @@ func TestPositionsOfAFlushThatNoStreamHasHeardOf(t *testing.T) {
 	}
 }
 
-// An index joins where the stream stands, not where it was complete.
+// An index joins at the stream's last seqno, not at its complete seqno.
 func TestAnIndexJoinsInTheMiddleOfAWindow(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
@@ -559,8 +558,8 @@ func TestAnIndexJoinsInTheMiddleOfAWindow(t *testing.T) {
 	}
 }
 
-// Downstream a window starts where the stream was last complete: below KV's marker where something was de-duplicated,
-// below that of a window which was cut short, above the marker of a backfill that goes over what was sent.
+// Downstream a window starts where the stream was last complete: below KV's marker if something was de-duplicated,
+// below that of a window that was cut short, above the marker of a backfill that repeats what was sent.
 func TestWindowsStartWhereTheStreamWasComplete(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
@@ -586,7 +585,7 @@ func TestWindowsStartWhereTheStreamWasComplete(t *testing.T) {
 	}
 }
 
-// What a lost connection has delivered goes downstream before anything of the connection that follows.
+// What a lost connection has delivered goes downstream before anything of the next connection.
 func TestALostConnectionIsDrainedBeforeTheNextBegins(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -647,7 +646,7 @@ func TestALostConnectionIsDrainedBeforeTheNextBegins(t *testing.T) {
 	}
 }
 
-// TestABucketOfTooManyVBuckets is refused by a name that says so.
+// TestABucketOfTooManyVBuckets is refused with its own code.
 func TestABucketOfTooManyVBuckets(t *testing.T) {
 	e := newEngine(t)
 	e.wide.Store(true)
@@ -678,9 +677,9 @@ func TestDataConnections(t *testing.T) {
 	})
 }
 
-// KV forgets deletions between the reading of its purge seqno, which BEGIN tells, and the snapshot that a stream from 0
-// begins with: BEGIN tells it once more before anything else comes. One that begins above 0 goes on; KV looks itself
-// then.
+// KV purges deletions between the reading of its purge seqno, which BEGIN states, and the first snapshot of a stream
+// from 0: BEGIN is repeated with the new value before anything else. A stream from above 0 continues, because KV
+// checks by itself.
 func TestAPurgeBeforeTheFirstSnapshot(t *testing.T) {
 	e := newEngine(t)
 	e.purged(5, 3)
@@ -721,7 +720,7 @@ func (e *engine) purged(seqno int, vbuckets ...uint16) {
 	})
 }
 
-// purges lists what the BEGINs of a vbucket told.
+// purges lists the purge seqnos in the BEGINs of a vbucket.
 func (e *endpoint) purges(vb uint16) (all []uint64) {
 	for _, b := range e.kinds(keyversion.StreamBegin) {
 		if b.VBucket == vb {
@@ -731,8 +730,8 @@ func (e *endpoint) purges(vb uint16) (all []uint64) {
 	return all
 }
 
-// While KV is asked what it has forgotten, the other vbuckets of a worker go on; those that begin meanwhile share the
-// next question.
+// While KV is asked for purge seqnos, the other vbuckets of a worker continue; those that begin meanwhile share the
+// next query.
 func TestNobodyElseWaitsForPurgeSeqnos(t *testing.T) {
 	e := newEngine(t)
 	all := []uint16{0, 1, 2, 3, 4, 5, 6, 7}
@@ -756,7 +755,7 @@ func TestNobodyElseWaitsForPurgeSeqnos(t *testing.T) {
 	for _, vb := range all[2:] {
 		e.stream(vb).write(0, 2)
 	}
-	e.stream(0).write(20, 21) // behind all of them on the connection
+	e.stream(0).write(20, 21) // after all of them on the connection
 	w.expect(0, "1:STREAM_BEGIN@20", "1:INSERT@21")
 	for _, vb := range all[1:] {
 		w.expect(vb, "1:STREAM_BEGIN@0")
@@ -772,8 +771,8 @@ func TestNobodyElseWaitsForPurgeSeqnos(t *testing.T) {
 	}
 }
 
-// Where KV does not say what it has forgotten, whether it refuses, fails or says nothing, a stream from 0 may lack any
-// deletion of its first snapshot, says so before anything else, and goes on.
+// If KV does not report purge seqnos, because it refuses, fails or does not answer, a stream from 0 may lack any
+// deletion of its first snapshot, states that before anything else, and continues.
 func TestPurgeSeqnosThatCannotBeHad(t *testing.T) {
 	never := make(chan any)
 	t.Cleanup(func() { close(never) })

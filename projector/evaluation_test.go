@@ -11,7 +11,7 @@ import (
 	"tidemark/wire"
 )
 
-// What cannot be evaluated is told in any state, news first, and compiled once.
+// Indexes that cannot be evaluated are reported in any state, new ones first, and parsed once.
 func TestAssess(t *testing.T) {
 	d := &wire.Definitions{Revision: 9, Indexers: []wire.Endpoint{{Node: 1, Maintenance: "h:1"}}}
 	add := func(id index.ID, state index.State, expr string, slice index.SliceID) {
@@ -42,7 +42,7 @@ func TestAssess(t *testing.T) {
 	if !strings.Contains(e.Indexes[0].Error, "LATER") || !strings.Contains(e.Indexes[3].Error, "SOON(a)") {
 		t.Errorf("%+v", e.Indexes)
 	}
-	d.Indexes[1].Keys = []index.KeyExpr{{Expr: "a"}} // not what happens: an index's expressions stay
+	d.Indexes[1].Keys = []index.KeyExpr{{Expr: "a"}} // it does not happen in practice: an index's expressions never change
 	if e := a.assess(d); len(e.Indexes) != 3 {
 		t.Errorf("an expression that changes: %+v", e.Indexes)
 	}

@@ -15,8 +15,8 @@ import (
 )
 
 // Everything a projector does with KV, with either feed: mutations and deletions become statements, a side stream is
-// read to its end, streams of an older incarnation end and are opened again, a KV node that dies ends all and is found
-// again.
+// read to its end, streams of an older incarnation end and are opened again, the death of a KV node ends all streams,
+// and the node is found again.
 func TestEitherFeed(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []FeedKind{FeedNative, FeedGocbcore} {
@@ -42,7 +42,7 @@ func TestEitherFeed(t *testing.T) {
 			w.begun(w.ask(w.sideRequest(7, "boot", 2, []index.CopyID{20}, wire.StreamStart{VBucket: m.VBucket, End: m.Seqno})))
 			w.eventually("END of the side stream", func() bool { return len(w.side.kinds(keyversion.StreamEnd)) == 1 })
 
-			w.begun(w.start(2)) // each stream anew
+			w.begun(w.start(2)) // each stream begins again
 			w.eventually("BEGIN again", func() bool { return len(w.data.kinds(keyversion.StreamBegin)) == 2*vbuckets })
 			ends := len(w.data.kinds(keyversion.StreamEnd))
 			stop()
@@ -81,8 +81,8 @@ func TestUnknownFeed(t *testing.T) {
 	}
 }
 
-// An index on extended attributes is made while streams run: they come again over a connection that brings the
-// attributes, and no document is evaluated without them, neither those written before nor those written meanwhile.
+// An index on extended attributes is created while streams run: they are requested again over a connection that
+// delivers the attributes, and no document is evaluated without them, whenever it was written.
 func TestExtendedAttributes(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []FeedKind{FeedNative, FeedGocbcore} {

@@ -16,8 +16,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestFields: with either feed a projector tells which fields some documents have, in objects too, and of nothing that
-// is no object or was deleted; a bucket that there is not is refused.
+// TestFields: with either feed a projector returns the fields of sampled documents, nested ones too, and ignores
+// deletions and anything but objects; a bucket that does not exist is refused.
 func TestFields(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []FeedKind{FeedNative, FeedGocbcore} {
@@ -61,7 +61,7 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// TestFieldsAreRemembered: KV is not asked again for a while, and then it is.
+// TestFieldsAreRemembered: the result is cached for a while; then KV is asked again.
 func TestFieldsAreRemembered(t *testing.T) {
 	w := newWorld(t)
 	ask := func(want string) {
@@ -91,7 +91,7 @@ func TestFieldsAreRemembered(t *testing.T) {
 	ask("[{[kind] 1} {[name] 1}]")
 }
 
-// TestFieldsAreBounded: no more documents are looked at, and no more fields told of, than is said.
+// TestFieldsAreBounded: the number of documents sampled, and of fields returned, is bounded.
 func TestFieldsAreBounded(t *testing.T) {
 	w := newWorld(t)
 	for i := range fieldsDocuments + 50 {
@@ -123,7 +123,7 @@ func (cutFeed) OpenStreams(_ context.Context, reqs []feed.StreamRequest) []feed.
 }
 func (cutFeed) Next(context.Context) (*feed.Block, error) { return nil, errStreamBroken }
 
-// TestFieldsOfAFeedThatBreaksOff: what was seen is not taken for all.
+// TestFieldsOfAFeedThatBreaksOff: the sample is not taken for complete.
 func TestFieldsOfAFeedThatBreaksOff(t *testing.T) {
 	seen := &fieldCounts{all: map[string]*wire.FieldCount{}}
 	err := look(context.Background(), cutFeed{}, &wire.FieldsRequest{}, seen)

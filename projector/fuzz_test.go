@@ -14,7 +14,7 @@ import (
 	"tidemark/wire"
 )
 
-// adminCalls are all that take a body, with one that is understood.
+// adminCalls are all calls with a body, each with a valid one.
 func adminCalls() []struct {
 	method, path string
 	body         any
@@ -52,8 +52,8 @@ func adminCalls() []struct {
 	}
 }
 
-// FuzzAdmin sends anything to the admin server of a projector whose KV node is not there: it is refused in words, or
-// taken; nothing panics, and nothing is the server's own fault.
+// FuzzAdmin sends arbitrary requests to the admin server of a projector without a KV node: each is refused with a
+// problem, or accepted; nothing panics, and there is no server error.
 func FuzzAdmin(f *testing.F) {
 	calls := adminCalls()
 	for i, c := range calls {
@@ -76,7 +76,7 @@ func FuzzAdmin(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Cleanup(func() { _ = p.listener.Close() })
-	p.runCtx = f.Context() // it commands, but neither reports nor registers
+	p.runCtx = f.Context() // it admits commands, but neither reports nor registers
 	h := p.table().Handler()
 	f.Fuzz(func(t *testing.T, which uint8, body []byte, binary bool) {
 		c := calls[int(which)%len(calls)]

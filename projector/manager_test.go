@@ -24,7 +24,7 @@ import (
 	"tidemark/wire"
 )
 
-// managedKV is a KV node that shows no map itself: its manager alone does.
+// managedKV is a KV node that provides no cluster map itself; only its manager does.
 type managedKV struct {
 	t     *testing.T
 	conf  kv.Config
@@ -55,7 +55,7 @@ func (m *managedKV) start() {
 	m.conf.Admin = n.AdminAddr() // the manager stays where it is
 }
 
-// again stops the node and starts it otherwise.
+// again stops the node and starts it with another configuration.
 func (m *managedKV) again(edit func(*kv.Config)) {
 	m.t.Helper()
 	m.stop()
@@ -80,7 +80,7 @@ func (m *managedKV) post(path string) {
 	}
 }
 
-// untilBegun asks for all streams until each has begun.
+// untilBegun requests all streams until each has begun.
 func (w *world) untilBegun() {
 	w.t.Helper()
 	before := len(w.data.kinds(keyversion.StreamBegin))
@@ -108,7 +108,7 @@ func allVBuckets() []wire.StreamStart {
 	return all
 }
 
-// row writes a document directly at the node, and waits until its key is indexed.
+// row writes a document directly to the node, and waits until its key is indexed.
 func (w *world) row(m *managedKV, key, value string) {
 	w.t.Helper()
 	c, err := kvclient.Connect(w.t.Context(), []string{m.node.Load().MemcachedAddr()}, kvclient.Options{User: "u",
@@ -125,8 +125,8 @@ func (w *world) row(m *managedKV, key, value string) {
 	w.eventually(want, func() bool { return strings.Contains(fmt.Sprint(w.data.rows(1)), want) })
 }
 
-// A projector that knows its node's cluster manager alone, at a node that shows no map itself, lives through what
-// happens to buckets, with either feed.
+// A projector that only knows its node's cluster manager, with a node that provides no map, handles the deletion and
+// recreation of buckets, with either feed.
 func TestByManager(t *testing.T) {
 	for _, kind := range []FeedKind{FeedNative, FeedGocbcore} {
 		t.Run(string(kind), func(t *testing.T) {
@@ -176,8 +176,8 @@ func TestByManager(t *testing.T) {
 	}
 }
 
-// Nodes are failed over and added: the manager's stream of maps says so, and the projector's node has no more vbuckets
-// than map and engine say together.
+// Nodes are failed over and added: the manager's stream of maps reports it, and the projector's node only has the
+// vbuckets that both the map and the engine assign to it.
 func TestByManagerNodesComeAndGo(t *testing.T) {
 	t.Parallel()
 	nodes := []*managedKV{{t: t}, {t: t}}
@@ -232,8 +232,8 @@ func TestByManagerNodesComeAndGo(t *testing.T) {
 	hosts("half of them again", vbuckets/2)
 }
 
-// By a manager inside TLS, whose node's certificate is renewed while the projector runs, and then is of another CA, which
-// the projector's file has by then.
+// The same with a manager inside TLS, while the node's certificate is renewed, and then replaced by one of another CA,
+// which the projector's CA file has by then.
 func TestByManagerInsideTLS(t *testing.T) {
 	for _, kind := range []FeedKind{FeedNative, FeedGocbcore} {
 		t.Run(string(kind), func(t *testing.T) {
@@ -292,7 +292,7 @@ func TestByManagerInsideTLS(t *testing.T) {
 	}
 }
 
-// Buckets that somebody asked for once are not kept for ever, nor more than there is room for; those that are streamed
+// Map sources of buckets that are no longer used are dropped, and their number is bounded; those of streamed buckets
 // stay.
 func TestMapsAreForgotten(t *testing.T) {
 	t.Parallel()

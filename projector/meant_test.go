@@ -8,9 +8,9 @@ import (
 	"tidemark/wire"
 )
 
-// What is asked for by name is the index that has the name, not the one that is being built in its place: a subscriber
-// would be told of every document twice. By whatever id of its an index that was split is asked for, it is known by its
-// first one.
+// A name refers to the index that has it, not to the successor that is being built: otherwise a subscriber would get
+// every document twice. Whichever of its ids an index that was split is requested by, it is identified by its first
+// one.
 func TestASuccessorHasNoName(t *testing.T) {
 	d := &wire.Definitions{Indexes: []index.Definition{
 		{ID: 1, Name: "x", Bucket: "b", State: index.Maintenance},

@@ -11,10 +11,10 @@ import (
 	"tidemark/wire"
 )
 
-// TestChaosWithANastyKV is TestChaos with an engine in all of its moods, for each feed: what comes out for the indexers
-// is the same. With old controls gocbcore itself reads a map that it writes elsewhere (see package gocb).
-// Nothing is purged, and no stream ends by itself: the consumer here asks for what follows what it has, when it likes.
-// No memory lacks: it asks for all streams at once, until all have begun together.
+// TestChaosWithANastyKV is TestChaos with an engine in all of its moods, for each feed: the result for indexers is
+// the same. With old controls gocbcore has a data race on a map (see package gocb). Nothing is purged, and no stream
+// ends by itself, because this test continues streams whenever it likes. Memory does not run short, because it
+// requests all streams at once until all have begun together.
 func TestChaosWithANastyKV(t *testing.T) {
 	t.Parallel()
 	const borne = server.AllMoods &^ (server.Purges | server.PurgeByWindow | server.Eviction | server.SlowEnd |
@@ -37,8 +37,8 @@ func TestChaosWithANastyKV(t *testing.T) {
 	}
 }
 
-// A stream that was closed is on KV's list for a moment longer: the one that follows it is asked for again, and
-// begins with the same request.
+// A closed stream stays on KV's list for a moment: the next one is requested repeatedly, and begins within the same
+// request.
 func TestStreamExistsForAMoment(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []FeedKind{FeedNative, FeedGocbcore} {

@@ -6,7 +6,7 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// TestNodeOf: the coordinator knows by its name that two projectors are at one KV node, whatever they dialled.
+// TestNodeOf: two projectors at one KV node use the same name for it, whatever address they dialled.
 func TestNodeOf(t *testing.T) {
 	port := map[string]int{"kv": 11210, "kvSSL": 11207}
 	for name, tc := range map[string]struct {

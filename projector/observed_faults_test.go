@@ -26,13 +26,13 @@ const (
 	kvReplication = "/v1/cluster/replication"
 )
 
-// kvRemote speaks to the admin interface of KV nodes.
+// kvRemote is a client of the admin interface of KV nodes.
 func kvRemote() kv.Remote {
 	return kv.Remote{User: "u", Password: "secret", HTTP: &http.Client{Timeout: patience,
 		Transport: &http.Transport{DisableKeepAlives: true}}}
 }
 
-// tell sends something to the KV node that takes it: the leader of the cluster.
+// tell sends a request to the KV node that accepts it: the leader of the cluster.
 func (w *observedWorld) tell(ctx context.Context, path string, body any) (err error) {
 	for _, k := range w.nodes {
 		if k.cmd == nil {
@@ -45,8 +45,8 @@ func (w *observedWorld) tell(ctx context.Context, path string, body any) (err er
 	return err
 }
 
-// view returns the newest map that a node tells, and whether the cluster is at rest: no move under way, and every
-// member with its replicas.
+// view returns the newest map of any node, and whether the cluster is at rest: no move in progress, and every member
+// with its replicas.
 func (w *observedWorld) view(ctx context.Context) (m clustermap.Map, rest bool) {
 	for _, k := range w.nodes {
 		var v kv.ClusterView
@@ -62,7 +62,7 @@ func member(m clustermap.Map, id string) bool {
 	return slices.ContainsFunc(m.Nodes, func(n clustermap.Node) bool { return n.ID == id })
 }
 
-// havoc counts what was done to the cluster.
+// havoc counts the faults injected into the cluster.
 type havoc struct {
 	kills, stops, cuts, moves, failovers, lossy int
 }
@@ -72,7 +72,7 @@ func (f havoc) String() string {
 		f.stops, f.cuts, f.moves, f.failovers+f.lossy, f.lossy)
 }
 
-// wait lets the world turn.
+// wait runs the coordinator for a while.
 func (w *observedWorld) wait(ctx context.Context, turns int) {
 	for range turns {
 		w.coordinate(ctx)
@@ -103,8 +103,8 @@ func (w *observedWorld) move(ctx context.Context, r *rand.Rand) bool {
 		kv.RebalanceRequest{Remove: []string{w.nodes[r.IntN(len(w.nodes))].conf.NodeID}}) == nil
 }
 
-// failover promotes the replicas of a node: of one that is up and hands over all of it, or of one that was killed while
-// its replicas lagged behind, so that acknowledged writes are lost and its branch is not KV's any more.
+// failover promotes the replicas of a node: of one that is up and hands over everything, or of one that was killed
+// while its replicas lagged, so that acknowledged writes are lost and its branch is no longer KV's.
 func (w *observedWorld) failover(ctx context.Context, k *kvProcess, lose bool) bool {
 	m, rest := w.view(ctx)
 	if !rest || len(m.Nodes) < 3 || !member(m, k.conf.NodeID) {
@@ -129,7 +129,7 @@ func (w *observedWorld) failover(ctx context.Context, k *kvProcess, lose bool) b
 	return err == nil
 }
 
-// hurt does one thing to the cluster.
+// hurt injects one fault.
 func (w *observedWorld) hurt(ctx context.Context, r *rand.Rand, f *havoc) {
 	k := w.nodes[r.IntN(len(w.nodes))]
 	switch r.IntN(8) {
@@ -157,13 +157,13 @@ func (w *observedWorld) hurt(ctx context.Context, r *rand.Rand, f *havoc) {
 	}
 }
 
-// TestObserver kills, moves and fails over KV nodes and cuts connections while documents change, and holds what an
-// endpoint gets against KV's history: per vbucket ordered, complete between BEGIN and END, nothing of an older
-// incarnation, and in the end the same documents. The nodes are mild, and then as nasty as they can be. -observe 10m
-// lets it go on for longer.
+// TestObserver kills, moves and fails over KV nodes and cuts connections while documents change, and compares what an
+// endpoint receives with KV's history: per vbucket ordered, complete between BEGIN and END, nothing of an older
+// incarnation, and in the end the same documents. The nodes are mild first, then as nasty as possible. -observe 10m
+// extends the run.
 func TestObserver(t *testing.T) {
 	t.Parallel()
-	// Who is behind a purge seqno takes the vbucket again by a side stream, which nobody does here.
+	// A stream behind a purge seqno requires a side stream, which this test does not have.
 	const borne = server.AllMoods &^ (server.Purges | server.PurgeByWindow)
 	for _, part := range []struct {
 		name  string

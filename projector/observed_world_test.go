@@ -38,16 +38,16 @@ import (
 	"tidemark/wire"
 )
 
-// observeFor is how long TestObserver lets things go wrong.
+// observeFor is how long TestObserver injects faults.
 var observeFor = flag.Duration("observe", 4*time.Second, "how long each part of TestObserver lets things go wrong")
 
-// moodSeed is of the moods that are drawn.
+// moodSeed is the seed of the drawn moods.
 var moodSeed = flag.Uint64("moods.seed", 1, "of the moods that are drawn")
 
-// kvChild is the environment variable by which the test's binary becomes a KV node.
+// kvChild is the environment variable that makes the test binary a KV node.
 const kvChild = "TIDEMARK_TEST_KV"
 
-// serveKV is a KV node as a process of its own, so that it can be killed.
+// serveKV runs a KV node as a separate process, so that it can be killed.
 func serveKV(text string) {
 	var conf kv.Config
 	if err := json.Unmarshal([]byte(text), &conf); err != nil {
@@ -76,7 +76,7 @@ type kvProcess struct {
 	cmd  *exec.Cmd
 }
 
-// start runs it; of kv.Config only what is named here travels.
+// start runs it; only the fields of kv.Config listed here are passed on.
 func (k *kvProcess) start() {
 	k.t.Helper()
 	c := k.conf
@@ -107,8 +107,8 @@ func (k *kvProcess) end(s os.Signal) {
 	}
 }
 
-// observedWorld is a KV cluster, a projector for each of its nodes behind a proxy that can cut, the observer as their
-// only subscriber, and the coordinator's ledger.
+// observedWorld is a KV cluster, a projector for each of its nodes behind a proxy that can cut connections, the
+// observer as their only endpoint, and the coordinator's ledger.
 type observedWorld struct {
 	t       *testing.T
 	nodes   []*kvProcess
@@ -182,7 +182,7 @@ func newObservedWorld(t *testing.T, nodes int, moods server.Moods) *observedWorl
 	return w
 }
 
-// serveManager answers what projectors ask of managers.
+// serveManager answers the projectors' requests to managers.
 func (w *observedWorld) serveManager() {
 	fence := wire.Fence{ClusterID: "c1", Epoch: 1, Term: 1}
 	mux := http.NewServeMux()
@@ -225,7 +225,7 @@ func (w *observedWorld) url(p index.ProjectorID) string {
 	return ""
 }
 
-// define tells every projector of one index on f1, whole at the observer.
+// define sends every projector definitions of one index on f1, whole at the observer.
 func (w *observedWorld) define(ctx context.Context) {
 	d := &wire.Definitions{Revision: 1, Buckets: []wire.Bucket{{Name: testBucket, UUID: testUUID, VBuckets: vbuckets,
 		Generation: 1}},
@@ -252,7 +252,7 @@ func (w *observedWorld) define(ctx context.Context) {
 	w.ledger.SetWanted(w.nowMS(), true)
 }
 
-// coordinate is a turn of the coordinator: what was reported goes into the ledger, and what it wants is done.
+// coordinate is one turn of the coordinator: reports go into the ledger, and its actions are carried out.
 func (w *observedWorld) coordinate(ctx context.Context) {
 	w.mu.Lock()
 	reports := w.reports
@@ -320,7 +320,7 @@ func (w *observedWorld) execute(ctx context.Context, a streams.Action) {
 	}
 }
 
-// ask sends an action to a projector and gives what its answer does to the ledger.
+// ask sends an action to a projector and passes the answer to the ledger.
 func (w *observedWorld) ask(ctx context.Context, p index.ProjectorID, f wire.Fence, a streams.Action) func() {
 	switch a.Kind {
 	case streams.FetchLogs:
@@ -360,7 +360,7 @@ func (w *observedWorld) ask(ctx context.Context, p index.ProjectorID, f wire.Fen
 	return nil
 }
 
-// rollBack plays the rollback of a bucket: streams stop, positions that are not on KV's branch are forgotten, streams
+// rollBack performs the rollback of a bucket: streams stop, positions that are not on KV's branch are reset, streams
 // start again.
 func (w *observedWorld) rollBack(ctx context.Context, d streams.Divergence) {
 	w.rollbacks++
@@ -439,8 +439,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// read is the plain reader: one vbucket's whole history from the node that has it, by a DCP connection of its own. Each
-// node has so long: a stream of a vbucket that is taken over silently never ends.
+// read is the plain reader: it reads one vbucket's whole history from its owner over a DCP connection of its own.
+// Each node gets limited time: a stream of a vbucket that was silently taken over never ends.
 func (w *observedWorld) read(ctx context.Context, each time.Duration) (all []map[string]row, err error) {
 	all = make([]map[string]row, vbuckets)
 	for _, k := range w.nodes {
@@ -456,7 +456,7 @@ func (w *observedWorld) read(ctx context.Context, each time.Duration) (all []map
 	return all, nil
 }
 
-// whileTemporary tries again what a node refuses for now.
+// whileTemporary retries what a node refuses temporarily.
 func whileTemporary(ctx context.Context, try func() error) error {
 	for {
 		err := try()
@@ -526,7 +526,7 @@ func readNode(ctx context.Context, patience time.Duration, addr string, all []ma
 	return nil
 }
 
-// settled waits until the replica is what a plain reader finds.
+// settled waits until the replica equals what the plain reader finds.
 func (w *observedWorld) settled(ctx context.Context) error {
 	what := errors.New("nothing was read")
 	each := time.Second
@@ -551,8 +551,7 @@ func (w *observedWorld) settled(ctx context.Context) error {
 	return what
 }
 
-// dump says who has which vbucket at the moment: the nodes, by what they tell of themselves, the projectors, the
-// observer.
+// dump prints which component has which vbucket: the nodes, the projectors, the observer.
 func (w *observedWorld) dump() string {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

@@ -16,11 +16,11 @@ import (
 	"tidemark/timestamp"
 )
 
-// The observer stands where an indexer does: its endpoint takes the maintenance streams of every projector, and it
-// keeps all that comes, by stream. It shares no code with the indexer: what it demands of a stream is written here
-// again.
+// The observer takes the place of an indexer: its endpoint receives the maintenance streams of every projector, and
+// it keeps everything, by stream. It shares no code with the indexer: its requirements on a stream are written here
+// independently.
 
-// observer is what has come so far. Errors are kept, not thrown: connections deliver in goroutines of their own.
+// observer collects what has arrived. Errors are collected, because connections deliver in their own goroutines.
 type observer struct {
 	mu       sync.Mutex
 	streams  map[streamKey]*observed // the newest of each projector and vbucket
@@ -44,13 +44,13 @@ type observed struct {
 	begin     keyversion.Begin
 	vbuuid    uint64
 	data      []seen
-	last      uint64 // seqno that nothing more may come at or below
+	last      uint64 // events at or below this seqno are errors
 	complete  uint64 // highest SYNC
 	ended     bool
 	endedAt   uint64
 }
 
-// seen is one document's version as it came.
+// seen is one version of a document as received.
 type seen struct {
 	key     string
 	seqno   uint64
@@ -114,7 +114,7 @@ func (o *observer) fail(format string, args ...any) {
 	}
 }
 
-// take checks an event against the stream that it says it belongs to.
+// take checks an event against its stream.
 func (o *observer) take(p index.ProjectorID, ev *keyversion.Event) {
 	o.events++
 	key := streamKey{p, ev.VBucket}
@@ -160,7 +160,7 @@ func (o *observer) begin(key streamKey, old *observed, ev *keyversion.Event, nam
 		case order < 0:
 			o.fail("%s after a BEGIN of %v", name, old.inc)
 			return
-		case order == 0: // repeated after a new connection: it goes on from there
+		case order == 0: // repeated after a reconnection: the stream continues from there
 			if ev.Begin.Start > old.last {
 				o.fail("%s leaves a gap, the stream stood at %d", name, old.last)
 			}
@@ -230,7 +230,7 @@ func (o *observer) data(s *observed, ev *keyversion.Event, name string) {
 	}
 }
 
-// hold moves the replica's position when the stream is the accepted one.
+// hold moves the replica's position if the stream is the accepted one.
 func (o *observer) hold(s *observed, vb uint16, seqno, reach uint64) bool {
 	if o.accepted[vb] != s {
 		return false
@@ -240,7 +240,7 @@ func (o *observer) hold(s *observed, vb uint16, seqno, reach uint64) bool {
 	return true
 }
 
-// rollBack forgets a vbucket whose position is not on KV's branch.
+// rollBack resets a vbucket whose position is not on KV's branch.
 func (o *observer) rollBack(vb uint16) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -257,9 +257,9 @@ type written struct {
 	value  string // as the index sees it; "" for a deletion
 }
 
-// check holds every stream against the acknowledged writes: each one that lies on the stream's branch, after its start
-// and at or below what the stream said to be complete, has come, as it was written, or a later version of the document
-// that de-duplication may have put in its place has. What came as a write's seqno is that write.
+// check compares every stream with the acknowledged writes: each write on the stream's branch, after its start and at
+// or below its complete seqno, must have arrived as written, or a later version of the document that may have
+// replaced it by de-duplication. An event with a write's seqno must be that write.
 func (o *observer) check(t *testing.T, history []written) {
 	t.Helper()
 	o.mu.Lock()
@@ -323,7 +323,7 @@ func (o *observer) checkStream(vb uint16, s *observed, writes []written) (checke
 	return checked, hidden
 }
 
-// compare holds the replica against what a plain reader finds in KV.
+// compare compares the replica with what a plain reader finds in KV.
 func (o *observer) compare(vb uint16, kv map[string]row) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()

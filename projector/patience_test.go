@@ -13,7 +13,8 @@ import (
 	"tidemark/wire"
 )
 
-// What is refused for the moment is asked again, alone, and a number of times; everything else stays as it is answered.
+// Temporarily refused queries are repeated, only these, and a limited number of times; other answers stay as they
+// are.
 func TestAskEach(t *testing.T) {
 	t.Parallel()
 	lost := errors.New("lost")
@@ -54,7 +55,7 @@ func TestAskEach(t *testing.T) {
 	}
 }
 
-// Where one in so many vbuckets is always refused for the moment, an answer of all of them comes all the same.
+// If one vbucket among many is always refused temporarily, there still is an answer for all of them.
 func TestLogsOfAllWhereMemoryLacks(t *testing.T) {
 	t.Parallel()
 	const many, tries = 64, 20

@@ -12,7 +12,8 @@ import (
 	"tidemark/wire"
 )
 
-// What is done with a document is a matter of the indexes on its collection alone; they join and leave together.
+// Only indexes on a document's collection determine how it is processed; the indexes of all collections join and
+// leave together.
 func TestPlanByCollection(t *testing.T) {
 	d := &wire.Definitions{Revision: 9}
 	for i, m := range []index.Member{{}, {Scope: "s", Collection: "c", ID: 9}, {Scope: "s", Collection: "c", ID: 9},
@@ -42,8 +43,8 @@ func TestPlanByCollection(t *testing.T) {
 	}
 }
 
-// Documents of two collections with one id, and of a third that no index is on: each index is told of its own, also
-// that one was deleted. One stream carries all.
+// Documents of two collections with the same id, and of a third without an index: each index gets its own documents
+// and deletions. One stream carries all.
 func TestDocumentsOfCollections(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())

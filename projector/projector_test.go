@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// manager answers what a projector asks of the managers, and keeps its reports.
+// manager answers a projector's requests to managers, and keeps its reports.
 type manager struct {
 	*httptest.Server
 	mu      sync.Mutex
@@ -163,7 +163,7 @@ func (e *endpoint) Receive(_ context.Context, b *keyversion.Batch, release func(
 // Closed implements transport.Sink.
 func (e *endpoint) Closed(error) { e.closed.Add(1) }
 
-// rows replays what came: per index the newest statement of each document, by seqno.
+// rows replays the events: per index the newest statement of each document, by seqno.
 func (e *endpoint) rows(id index.ID) map[string]string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -217,7 +217,7 @@ type world struct {
 	counter uint64
 }
 
-// newWorld has the embedded KV node.
+// newWorld uses the embedded KV node.
 func newWorld(t testing.TB) *world {
 	t.Helper()
 	addr, _ := startKV(t, t.TempDir(), "127.0.0.1:0")
@@ -241,7 +241,7 @@ func startKV(t testing.TB, dir, listen string) (addr string, stop func()) {
 	return node.MemcachedAddr(), stop
 }
 
-// connect makes a client of the KV node.
+// connect returns a client of the KV node.
 func (w *world) connect(addr string) {
 	w.t.Helper()
 	c, err := kvclient.Connect(context.Background(), []string{addr}, kvclient.Options{User: "u", Password: "secret",
@@ -256,13 +256,13 @@ func (w *world) connect(addr string) {
 // testConnections is how many data connections projectors have to an endpoint in these tests: not the default.
 const testConnections = 3
 
-// newWorldAt has a KV node of the caller's.
+// newWorldAt uses the caller's KV node.
 func newWorldAt(t testing.TB, kvAddr string) *world {
 	t.Helper()
 	return newWorldWith(t, kvAddr, FeedNative)
 }
 
-// newWorldWith has a projector that consumes as it is told to.
+// newWorldWith uses a projector with the given feed.
 func newWorldWith(t testing.TB, kvAddr string, kind FeedKind, edits ...func(*Config)) *world {
 	t.Helper()
 	w := &world{t: t, manager: newManager(t), data: newEndpoint(t), side: newEndpoint(t),
@@ -293,7 +293,7 @@ func newWorldWith(t testing.TB, kvAddr string, kind FeedKind, edits ...func(*Con
 	return w
 }
 
-// running runs f until the test ends or the function is called.
+// running runs f until the test ends or the returned function is called.
 func running(t testing.TB, f func(context.Context)) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -332,7 +332,7 @@ func (w *world) fence() wire.Fence {
 	return wire.Fence{ClusterID: "c1", Epoch: 1, Term: 1, Counter: w.counter}
 }
 
-// define sends definitions: index n has field "f<n>" as its key and one slice on node 1, its copy is 10*n.
+// define sends definitions: index n has field "f<n>" as its key and one slice on node 1; its copy is 10*n.
 func (w *world) define(revision uint64, ids ...index.ID) {
 	w.t.Helper()
 	d, was := w.definitions(revision, ids...), w.sent
@@ -351,7 +351,7 @@ func (w *world) define(revision uint64, ids ...index.ID) {
 	}
 }
 
-// changeOf tells a list as a change of another one.
+// changeOf returns a list as a change of another one.
 func changeOf(was, is *wire.Definitions) *wire.DefinitionsChange {
 	c := &wire.DefinitionsChange{Fence: is.Fence, Base: was.Revision, Revision: is.Revision, Indexes: is.Indexes,
 		Topologies: is.Topologies, Indexers: is.Indexers,
@@ -364,7 +364,7 @@ func changeOf(was, is *wire.Definitions) *wire.DefinitionsChange {
 	return c
 }
 
-// defineBeside is define without waiting for it; a later command may overtake it.
+// defineBeside is define without waiting for the answer; a later command may overtake it.
 func (w *world) defineBeside(wg *sync.WaitGroup, revision uint64, ids ...index.ID) {
 	d := w.definitions(revision, ids...)
 	wg.Go(func() { _, _ = w.client.Definitions(context.Background(), w.url, d) })
@@ -389,7 +389,7 @@ func incarnation(counter uint64) index.Incarnation {
 	return index.Incarnation{Epoch: 1, Term: 1, Counter: counter}
 }
 
-// request asks for maintenance streams under an incarnation.
+// request returns a request for maintenance streams under an incarnation.
 func (w *world) request(inc uint64, starts ...wire.StreamStart) *wire.StreamRequest {
 	req := &wire.StreamRequest{Fence: w.fence(), Topic: wire.MaintenanceTopic, Incarnation: incarnation(inc),
 		Buckets: []wire.StreamBucket{{Bucket: testBucket, BucketUUID: testUUID}}}
@@ -419,7 +419,7 @@ func (w *world) ask(req *wire.StreamRequest) wire.StreamOutcome {
 	return reply.Buckets[0]
 }
 
-// sideRequest asks for copies of node 1 on a backfill topic.
+// sideRequest returns a request for copies of node 1 on a backfill topic.
 func (w *world) sideRequest(id uint64, boot string, revision uint64, copies []index.CopyID,
 	starts ...wire.StreamStart) *wire.StreamRequest {
 	req := &wire.StreamRequest{Fence: wire.Fence{ClusterID: "c1"}, Topic: "/backfill/1/7",
@@ -529,7 +529,7 @@ func TestAnIndexJoinsBetweenTwoMutations(t *testing.T) {
 	}
 }
 
-// A bucket goes while its router is connecting; the admin server must not wait for what waits for it.
+// A bucket is closed while its router is connecting; the admin server must not be blocked by that.
 func TestBucketsComeAndGo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -548,8 +548,7 @@ func TestBucketsComeAndGo(t *testing.T) {
 	}
 }
 
-// An indexer that starts again gets BEGIN from its router, and must then learn of idle vbuckets how far they are
-// complete.
+// An indexer that restarts gets BEGIN from its router, and must then learn the complete seqnos of idle vbuckets.
 func TestIdleVBucketsSpeakToAnIndexerThatComesBack(t *testing.T) {
 	w := newWorld(t)
 	m := w.set("a", map[string]any{"f1": 1})
@@ -568,7 +567,7 @@ func TestIdleVBucketsSpeakToAnIndexerThatComesBack(t *testing.T) {
 	w.eventually("SYNC of every vbucket at the new address", func() bool { return complete(w.data) == vbuckets })
 }
 
-// A KV node that goes ends its streams; when it is back they can be asked for where they stood.
+// A KV node that dies ends its streams; when it is back they can be requested from where they stood.
 func TestKVNodeRestarts(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -598,7 +597,7 @@ func TestKVNodeRestarts(t *testing.T) {
 	w.expect(m.VBucket, "1:STREAM_BEGIN@0", "1:INSERT@1", "1:STREAM_END@1", "3:STREAM_BEGIN@0", "3:INSERT@1", "3:INSERT@2")
 }
 
-// The newest version at or below A may be gone when the side stream reads: nothing of KV's says then that A was
+// The newest version at or below A may be gone when the side stream reads: then no event of KV shows that A was
 // reached.
 func TestSideStreamReachesAnActivationPointThatWasOverwritten(t *testing.T) {
 	w := newWorld(t)
@@ -663,14 +662,14 @@ func TestOldCommandsAreRefused(t *testing.T) {
 	w.eventually("BEGIN again", func() bool { return len(w.data.kinds(keyversion.StreamBegin)) == 2*vbuckets })
 }
 
-// Reports tell what is new; all of it at first and when asked.
+// Reports contain changes; the first one, and those on request, are full.
 func TestReportsTellWhatChanged(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.define(1, 1)
 	w.start(1)
 	from := 0
-	// after returns the first report that is wanted of those that have come since the last one.
+	// after returns the first matching report since the last one.
 	after := func(what string, wanted func(*wire.StreamStates) bool) *wire.StreamStates {
 		t.Helper()
 		var found *wire.StreamStates
@@ -720,7 +719,7 @@ func TestQuestionsAboutKV(t *testing.T) {
 	}
 	m := w.set("k", map[string]any{"f1": 1})
 	w.define(1, 1)
-	// Without a stream, too, the branch is told: who holds another one has not noticed a failover.
+	// The branch is reported even without a stream: a client that has another one has missed a failover.
 	seqnos, err := w.client.Seqnos(ctx, w.url, &wire.SeqnosRequest{Bucket: testBucket, Map: true})
 	if i := slices.Index(seqnos.VBuckets, m.VBucket); err != nil || i < 0 || seqnos.VBUUIDs[i] != m.VBUUID ||
 		seqnos.Seqnos[i] != m.Seqno || seqnos.Revision.Rev == 0 {

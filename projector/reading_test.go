@@ -15,7 +15,7 @@ import (
 	"tidemark/wire"
 )
 
-// pair is a world with a second indexer: the index is being built on both, each has all of it.
+// pair is a world with a second indexer: the index is being built on both, each of which has all of it.
 type pair struct {
 	*world
 	e     *engine
@@ -42,7 +42,7 @@ const (
 	topicOfTwo = "/backfill/2/7"
 )
 
-// one and two are the requests of the nodes.
+// one and two return the requests of the nodes.
 func (p *pair) one(starts ...wire.StreamStart) *wire.StreamRequest {
 	return p.sideRequest(1, "boot", 1, []index.CopyID{10}, starts...)
 }
@@ -53,7 +53,7 @@ func (p *pair) two(starts ...wire.StreamStart) *wire.StreamRequest {
 	return req
 }
 
-// both asks for both beside each other.
+// both sends both requests concurrently.
 func (p *pair) both(one, two *wire.StreamRequest) {
 	p.t.Helper()
 	for _, asked := range []<-chan error{p.beside(one), p.beside(two)} {
@@ -70,7 +70,7 @@ func (p *pair) stories(vb uint16, one, two string) {
 	})
 }
 
-// readers is how many read together with a topic's side stream.
+// readers returns how many readers share the read of a topic's side stream.
 func (p *pair) readers(topic string) int {
 	r := p.p.sides.get(topic, testBucket).from.reading
 	r.mu.Lock()
@@ -86,8 +86,8 @@ func (p *pair) drop(topic string, vb uint16) {
 	}
 }
 
-// KV is read once for both, over one connection, and each has what it wants up to its own end. A vbucket is closed at
-// KV when nobody wants it any more, the connection when nobody is left.
+// KV is read once for both, over one connection, and each gets its data up to its own end. A vbucket is closed at KV
+// when no reader wants it any more, and the connection with the last reader.
 func TestABuildIsReadOnce(t *testing.T) {
 	p := newPair(t)
 	p.both(p.one(wire.StreamStart{VBucket: 3, End: 10}, wire.StreamStart{VBucket: 4, End: 10}),
@@ -117,7 +117,7 @@ func TestABuildIsReadOnce(t *testing.T) {
 	p.eventually("the connection is closed", func() bool { return !p.e.Connected(peer) }) // the bucket's watch has another
 }
 
-// Who begins elsewhere, and who comes when the others have begun, reads over a connection of its own.
+// A side stream that begins elsewhere, or comes after the others have begun, uses a connection of its own.
 func TestWhoReadsAlone(t *testing.T) {
 	t.Parallel()
 	three, four := wire.StreamStart{VBucket: 3, End: 10}, wire.StreamStart{VBucket: 4, End: 10}
@@ -143,7 +143,7 @@ func TestWhoReadsAlone(t *testing.T) {
 	})
 }
 
-// One whose request ends while KV is asked costs the other one nothing.
+// A reader whose request ends while KV is asked does not affect the other.
 func TestOneThatLeavesWhileKVIsAsked(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
@@ -168,7 +168,7 @@ func TestOneThatLeavesWhileKVIsAsked(t *testing.T) {
 	p.stories(3, "[1:STREAM_BEGIN@0 1:INSERT@1]", "[]")
 }
 
-// One that ends while its streams wait for what KV has forgotten gives back what it holds of the window that it shares.
+// A reader that ends while its streams wait for purge seqnos releases what it holds of the shared window.
 func TestOneThatEndsGivesBackWhatItHolds(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
@@ -203,7 +203,8 @@ func TestOneThatEndsGivesBackWhatItHolds(t *testing.T) {
 	p.eventually("the window is free", func() bool { return r.conn.Held() == 0 })
 }
 
-// Whether one holds up others is judged with what it is at: one large document may fill the window.
+// The block being processed counts when a reader is checked for holding others up: one large document may fill the
+// window.
 func TestWhatIsInHandCounts(t *testing.T) {
 	r := &reading{}
 	slow, fast := &reader{reading: r, ready: make(chan struct{}, 1)}, &reader{reading: r, ready: make(chan struct{}, 1)}
@@ -231,8 +232,8 @@ func TestWhatIsInHandCounts(t *testing.T) {
 	}
 }
 
-// One that takes nothing does not hold up the other: it leaves, with all that it was given before, and is told that
-// nothing more comes.
+// A reader that takes nothing does not hold up the other: it leaves, everything it received is delivered, and its
+// endpoint is notified that nothing more comes.
 func TestOneThatHoldsUpTheOthersLeaves(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)

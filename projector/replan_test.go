@@ -13,7 +13,7 @@ import (
 	"tidemark/wire"
 )
 
-// manyIndexes are the definitions of so many indexes on each of these buckets, in eight slices on three nodes.
+// manyIndexes returns definitions of so many indexes on each of these buckets, in eight slices on three nodes.
 func manyIndexes(n int, buckets ...string) *wire.Definitions {
 	d := &wire.Definitions{Revision: 1}
 	for node := range index.NodeID(3) {
@@ -41,7 +41,7 @@ func addIndex(d *wire.Definitions, bucket string) {
 	d.Topologies = append(d.Topologies, p)
 }
 
-// next is the next revision of definitions; what is changed of it leaves the one before as it is.
+// next returns the next revision of definitions; changing it does not affect the previous one.
 func next(d *wire.Definitions, change func(d *wire.Definitions)) *wire.Definitions {
 	n := *d
 	n.Revision++
@@ -53,7 +53,7 @@ func next(d *wire.Definitions, change func(d *wire.Definitions)) *wire.Definitio
 	return &n
 }
 
-// replanned takes definitions as a projector does, for one of its buckets.
+// replanned applies definitions as a projector does, for one of its buckets.
 func (a *assessor) replanned(t testing.TB, was *plan, d *wire.Definitions) *plan {
 	t.Helper()
 	a.assess(d)
@@ -64,7 +64,7 @@ func (a *assessor) replanned(t testing.TB, was *plan, d *wire.Definitions) *plan
 	return pl
 }
 
-// What has not changed is neither read nor compiled anew, and what is kept does what a plan does that is made of the
+// Unchanged parts are neither parsed nor compiled again, and the result equals a plan that is made from the
 // definitions alone.
 func TestOnlyWhatChangesIsCompiled(t *testing.T) {
 	type change = func(d *wire.Definitions)
@@ -127,7 +127,7 @@ func TestOnlyWhatChangesIsCompiled(t *testing.T) {
 	}
 }
 
-// does is what a plan does, as text.
+// does returns a plan's behaviour as text.
 func (pl *plan) does() string {
 	s := fmt.Sprintf("%d %d %v %d %v", pl.revision, pl.view.Revision(), pl.ids, pl.view.Sources(), pl.view.Nodes())
 	for _, n := range pl.view.Nodes() {
@@ -137,8 +137,8 @@ func (pl *plan) does() string {
 	return s
 }
 
-// A revision in which nothing changes of a bucket is applied to its running streams without a word to the indexers; the
-// streams go on, and the next index joins them as ever.
+// A revision without changes for a bucket is applied to its running streams without any event for the indexers; the
+// streams continue, and the next index joins as usual.
 func TestARevisionWithoutNewsForItsStreams(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -167,7 +167,7 @@ func TestARevisionWithoutNewsForItsStreams(t *testing.T) {
 	w.expect(3, "1:STREAM_BEGIN@0", "1:INSERT@1", "1:INSERT@2", "1:INSERT@3", "1:ACTIVATE@3")
 }
 
-// BenchmarkOneIndexComes is what a projector does for CREATE INDEX beside many others, in the same bucket or not.
+// BenchmarkOneIndexComes measures a projector's work for CREATE INDEX besides many others, in the same bucket or not.
 func BenchmarkOneIndexComes(b *testing.B) {
 	for _, bucket := range []string{"b", "other"} {
 		for _, n := range []int{10, 1000, expression.MaxSources - 1} {

@@ -18,7 +18,7 @@ import (
 	"tidemark/wire"
 )
 
-// post sends JSON text, as a person would, and returns the answer's text.
+// post sends JSON text and returns the answer's text.
 func (w *world) post(path, body string) (status int, answer string) {
 	w.t.Helper()
 	resp, err := http.Post(w.url+path, rpc.MediaJSON, bytes.NewReader([]byte(body)))
@@ -33,7 +33,7 @@ func (w *world) post(path, body string) (status int, answer string) {
 	return resp.StatusCode, string(text)
 }
 
-// get reads JSON.
+// get returns decoded JSON.
 func (w *world) get(path string, into any) {
 	w.t.Helper()
 	resp, err := http.Get(w.url + path)
@@ -46,9 +46,8 @@ func (w *world) get(path string, into any) {
 	}
 }
 
-// The three forms of PR-11 as JSON: a maintenance stream, a backfill for a subscriber that is no indexer, named by
-// indexes, and a catchup of an indexer's copies. Each reply says where its streams stand (PR-12) and the topic's id
-// (PR-14).
+// The three forms of PR-11 as JSON: a maintenance stream, a backfill for an external subscriber, named by indexes,
+// and a catchup of an indexer's copies. Each reply states where its streams stand (PR-12) and the topic's id (PR-14).
 func TestTheThreeRequestForms(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
@@ -109,7 +108,7 @@ func TestTheThreeRequestForms(t *testing.T) {
 	}
 }
 
-// Several buckets in one request: one that is not there costs the others nothing, and its problem is told.
+// Several buckets in one request: one that does not exist does not affect the others, and its problem is returned.
 func TestARequestForSeveralBuckets(t *testing.T) {
 	w := newWorld(t)
 	w.define(1, 1)
@@ -127,8 +126,8 @@ func TestARequestForSeveralBuckets(t *testing.T) {
 	}
 }
 
-// KV fails over between the question for its log and the start: the stream is closed on both sides, nothing of it is
-// said downstream, and the answer has the new log (PR-12).
+// KV fails over between the reading of its log and the start: the stream is closed on both sides, nothing is sent
+// downstream, and the answer has the new log (PR-12).
 func TestAFailoverBetweenLogAndStart(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
@@ -158,8 +157,8 @@ func TestAFailoverBetweenLogAndStart(t *testing.T) {
 	}
 }
 
-// A producer that lost its newest branch answers ROLLBACK to it; the branch before covers the same seqno and is asked
-// for once. What is refused then too goes up with the log.
+// A producer that lost its newest branch answers ROLLBACK; the branch before covers the same seqno and is tried once.
+// If it is refused, too, the answer contains the log.
 func TestROLLBACKIsRetriedWithTheBranchBefore(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
@@ -193,7 +192,7 @@ func TestROLLBACKIsRetriedWithTheBranchBefore(t *testing.T) {
 	}
 }
 
-// A request for a stream that runs restarts that vbucket alone (PR-13).
+// A request for a running stream restarts that vbucket only (PR-13).
 func TestARestartLeavesTheOthersAlone(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
@@ -215,8 +214,8 @@ func TestARestartLeavesTheOthersAlone(t *testing.T) {
 	}
 }
 
-// A lost KV connection ends the streams that came over it, and no others (PR-10): of a side stream also the way to its
-// endpoint; the maintenance streams beside it go on, and the other way round.
+// A lost KV connection ends the streams on it, and no others (PR-10): a side stream's connection to its endpoint
+// ends, too; maintenance streams beside it continue, and vice versa.
 func TestALostKVConnectionEndsItsStreamsAlone(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())

@@ -12,8 +12,8 @@ import (
 	"tidemark/kv/clustermap"
 )
 
-// A projector has enough with the role that docs/couchbase.md names, by node and cluster manager, with either feed; its
-// streams end when the role is taken away, and begin again when it is given back.
+// The role that docs/couchbase.md names is sufficient for a projector, by node and by cluster manager, with either
+// feed; its streams end when the role is revoked, and begin again when it is granted.
 func TestByManagerWithOneRole(t *testing.T) {
 	for _, kind := range []FeedKind{FeedNative, FeedGocbcore} {
 		t.Run(string(kind), func(t *testing.T) {

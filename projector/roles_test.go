@@ -8,11 +8,11 @@ import (
 	"tidemark/internal/tlsconf"
 )
 
-// TestTable: what the port answers is bounded, and docs/protocol.md has it.
+// TestTable: the port's calls are bounded, and docs/protocol.md lists them.
 func TestTable(t *testing.T) { rpctest.Whole(t, "A projector, --admin", newWorld(t).p.table()) }
 
-// TestEveryPathByEveryRole: over TLS each path lets in whom docs/security.md names, and nobody else; indexers open and
-// end side streams, and nothing of the leader's.
+// TestEveryPathByEveryRole: over TLS each path admits the roles in docs/security.md, and no others; indexers may open
+// and end side streams, but send none of the leader's commands.
 func TestEveryPathByEveryRole(t *testing.T) {
 	w := newWorld(t)
 	w.define(1, 1)

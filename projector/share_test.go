@@ -8,7 +8,8 @@ import (
 	"tidemark/wire"
 )
 
-// A projector with a share leaves the rest to others: it neither starts them nor tells their logs or seqnos.
+// A projector with a share leaves the rest to others: it neither starts those streams nor reports their logs or
+// seqnos.
 func TestAShareIsKept(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())

@@ -9,8 +9,8 @@ import (
 	"tidemark/projector/feed"
 )
 
-// TestSideEndsWithItsContext: also when its reader sees the end with a block in its hand, which happens in one of two
-// tries here: a side that did not notice kept its projector from ending.
+// TestSideEndsWithItsContext: even if its reader sees the end while it holds a block, which happens in one of two
+// attempts here; a side that missed this kept its projector from ending.
 func TestSideEndsWithItsContext(t *testing.T) {
 	for range 50 {
 		ctx, end := context.WithCancelCause(t.Context())

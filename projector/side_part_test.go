@@ -30,8 +30,8 @@ const begun = "[1:STREAM_BEGIN@0]"
 // ofSide lists what the side endpoint got of a vbucket.
 func (w *world) ofSide(vb uint16) string { return fmt.Sprint(w.side.story(vb)) }
 
-// Streams of a side topic end one by one, closed at KV and without a word downstream, also one that waits for what KV
-// has forgotten; the others go on, and with the last one the topic ends.
+// Streams of a side topic end one by one, closed at KV and without an event downstream, even one that waits for purge
+// seqnos; the others continue, and with the last one the topic ends.
 func TestStreamsOfATopicAreDropped(t *testing.T) {
 	e := newEngine(t)
 	e.lines = []string{"vb_3:purge_seqno=0", "vb_4:purge_seqno=0"}
@@ -73,7 +73,7 @@ func TestStreamsOfATopicAreDropped(t *testing.T) {
 	}
 }
 
-// KV may say nothing on a stream whose vbucket another node has taken over. A subscriber would wait for it for ever.
+// KV may send nothing on a stream whose vbucket another node has taken over. A subscriber would wait for it forever.
 func TestSideStreamsOfVBucketsThatLeft(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -96,7 +96,7 @@ func TestSideStreamsOfVBucketsThatLeft(t *testing.T) {
 	e.stream(4).end(mcbp.EndOK)
 }
 
-// Subscribers, however many, leave indexers room for what they lack.
+// Subscribers, however many, leave room for indexers.
 func TestSubscribersLeaveRoom(t *testing.T) {
 	t.Parallel()
 	w := newWorldAt(t, newEngine(t).Addr())

@@ -19,13 +19,13 @@ import (
 	"tidemark/wire"
 )
 
-// backfill is a request for vbuckets 3 and 4 up to seqno 10.
+// backfill returns a request for vbuckets 3 and 4 up to seqno 10.
 func (w *world) backfill(id uint64, boot string) *wire.StreamRequest {
 	return w.sideRequest(id, boot, 1, []index.CopyID{10}, wire.StreamStart{VBucket: 3, End: 10},
 		wire.StreamStart{VBucket: 4, End: 10})
 }
 
-// beside opens a side stream beside the test.
+// beside opens a side stream concurrently with the test.
 func (w *world) beside(req *wire.StreamRequest) <-chan error {
 	done := make(chan error, 1)
 	go func() {
@@ -48,7 +48,7 @@ func (w *world) sides() []string {
 	return all
 }
 
-// A request takes the place of one of its topic, in whatever state that is.
+// A request replaces the one of its topic, whatever its state.
 func TestSideStreamsAreReplaced(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
@@ -78,7 +78,7 @@ func TestSideStreamsAreReplaced(t *testing.T) {
 			t.Errorf("BEGIN of request %d", b.Incarnation.Counter)
 		}
 	}
-	// The indexer's next process asks under another topic: what the last one had goes.
+	// The indexer's next process uses another topic: the side stream of the previous one ends.
 	req := w.backfill(3, "boot2")
 	req.Topic = "/backfill/1/8"
 	e.set(func() { clear(e.streams); clear(e.answer) })
@@ -90,7 +90,7 @@ func TestSideStreamsAreReplaced(t *testing.T) {
 	}
 }
 
-// An indexer that has heard of definitions before the projector has is not refused: its request waits for them.
+// A request that is based on definitions newer than the projector's waits for them instead of being refused.
 func TestSideRequestWaitsForDefinitions(t *testing.T) {
 	w := newWorldAt(t, newEngine(t).Addr())
 	w.p.defs.patience = time.Minute
@@ -125,7 +125,8 @@ func TestSideStreamStoppedWhileItOpens(t *testing.T) {
 	e.set(func() { close(e.answer[3]) })
 }
 
-// END says the end that was asked for and how far what was read may reach. Where that cannot be known it is not said.
+// END contains the requested end and how far what was read may reach. If the reach cannot be determined, END is not
+// sent.
 func TestSideStreamsEnd(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
@@ -147,7 +148,8 @@ func TestSideStreamsEnd(t *testing.T) {
 	}
 }
 
-// The end of a side stream says what was evaluated of each vbucket, where that was asked for; it is what arrives.
+// The end of a side stream contains the sums of what was evaluated for each vbucket, if requested; they match what
+// arrives.
 func TestSideStreamPromises(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
@@ -175,8 +177,8 @@ func TestSideStreamPromises(t *testing.T) {
 	}
 }
 
-// An engine ends a finite stream with the snapshot that its end lies in. The first document above the end ends the
-// stream for who asked: it does not wait for, and does not get, what the engine goes on to send.
+// An engine ends a finite stream at the end of the snapshot that contains the requested end. The first document above
+// the end ends the stream for the requester, which neither waits for nor receives what the engine sends afterwards.
 func TestSideStreamGoesBeyondItsEnd(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
@@ -210,9 +212,9 @@ func TestSideStreamGoesBeyondItsEnd(t *testing.T) {
 	}
 }
 
-// TestSideStreamOfASmallCollection: its index has no document in what may be a long window, and each second is told how
-// far the stream has come all the same: an indexer gives up a side stream that brings nothing for 30 s, and asks for
-// all of it again, without end. Documents of its own are told as ever.
+// TestSideStreamOfASmallCollection: the index has no document in what may be a long window, but the stream's position
+// is sent every second: an indexer gives up a side stream that brings nothing for 30 s and requests all of it again,
+// endlessly. Documents of the index are sent as usual.
 func TestSideStreamOfASmallCollection(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -251,8 +253,8 @@ func TestSideStreamOfASmallCollection(t *testing.T) {
 	w.eventually("END", told("SYNC@4", "SYNC@7", "INSERT@5", "STREAM_END@10"))
 }
 
-// As with a maintenance stream: what KV forgets between the answer and the first snapshot BEGIN tells once more, and
-// where KV does not say what it is, it may be anything in the snapshot. Neither ends anything.
+// As with a maintenance stream: what KV purges between its answer and the first snapshot is stated by a second BEGIN,
+// and if KV does not report purge seqnos, it may be anything in the snapshot. Neither ends anything.
 func TestAPurgeBeforeASideStreamsFirstSnapshot(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -288,8 +290,9 @@ func TestAPurgeBeforeASideStreamsFirstSnapshot(t *testing.T) {
 	}
 }
 
-// What ends one vbucket ends that one: KV says END as it moved, contradicts itself, or does not have it any more when
-// its end is reached. Its indexer is told in band, and asks again; the others go on to their end.
+// What ends one vbucket ends only that one: KV sends END because the vbucket moved, contradicts itself, or no longer
+// has the vbucket when its end is reached. Its indexer is notified in band, and requests it again; the others
+// continue to their end.
 func TestWhatEndsOneVBucketOfASideStream(t *testing.T) {
 	t.Parallel()
 	for name, breaks := range map[string]func(w *world, e *engine, s opened){
@@ -322,8 +325,8 @@ func TestWhatEndsOneVBucketOfASideStream(t *testing.T) {
 	}
 }
 
-// While a KV node is slow to say how far it is, the other vbuckets of a side stream go on; those that end meanwhile
-// share the next question. One that does not say at all ends those that wait alone, before their end.
+// While a KV node is slow to report its high seqnos, the other vbuckets of a side stream continue; those that end
+// meanwhile share the next query. If it never answers, only those that wait are broken off.
 func TestNobodyElseWaitsForTheReach(t *testing.T) {
 	t.Parallel()
 	for name, patience := range map[string]time.Duration{"slow": time.Hour, "silent": 100 * time.Millisecond} {
@@ -411,8 +414,8 @@ func TestSideRequestsThatCannotBe(t *testing.T) {
 	}
 }
 
-// TestASubscriberHasAllIndexesOrNone: where one of those that it asks for is not streamed, it is told which, and why;
-// of copies the others are.
+// TestASubscriberHasAllIndexesOrNone: if a requested index cannot be streamed, the error names it and the reason;
+// with copies, the others are streamed.
 func TestASubscriberHasAllIndexesOrNone(t *testing.T) {
 	d := &wire.Definitions{Revision: 9}
 	one := partition.Layout{Scheme: partition.HashDocID, Partitions: 1}

@@ -23,7 +23,7 @@ import (
 	"tidemark/wire"
 )
 
-// GET /v1/state is the ProjectorState (PR-2).
+// GET /v1/state returns the ProjectorState (PR-2).
 func TestStateShowsWhatRuns(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
@@ -73,7 +73,7 @@ func TestStateShowsWhatRuns(t *testing.T) {
 }
 
 // An indexer takes nothing more: router queue, worker queues and the DCP window fill up until nothing moves. State,
-// topics, metrics and every command that does not need the data itself are answered all the same.
+// topics, metrics and every command that does not need the data itself are still answered.
 func TestControlIsNeverBlockedByData(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -165,7 +165,7 @@ func TestControlIsNeverBlockedByData(t *testing.T) {
 	})
 }
 
-// Documents that have no entry because of an error are counted by index, with one of them to look at.
+// Documents without an entry because of an error are counted by index, with one of them as a sample.
 func TestFaultsHaveASample(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -212,7 +212,7 @@ func TestFaultsHaveASample(t *testing.T) {
 	w.eventually("no faults", func() bool { s.Faults = nil; w.get("/v1/state", &s); return len(s.Faults) == 0 })
 }
 
-// The sample of an index with many faults is renewed now and then, at no cost per document.
+// The sample of an index with many faults is replaced now and then, at no cost per document.
 func TestFaultSamplesAreRenewed(t *testing.T) {
 	f := faults{all: map[index.ID]*fault{}}
 	x := f.of([]index.ID{7})[0]
@@ -242,9 +242,9 @@ func TestFaultSamplesAreRenewed(t *testing.T) {
 	}
 }
 
-// BenchmarkStateUnderLoad asks for the state over HTTP while documents stream, with so much of the processors in use,
-// KV and the endpoint included, as the name says: p99 is what PR-2 limits to 10 ms. "cpu-%" is what was really used: on
-// a machine that does other things it stays below.
+// BenchmarkStateUnderLoad requests the state over HTTP while documents stream, at the processor utilization in its
+// name, including KV and the endpoint: PR-2 limits p99 to 10 ms. "cpu-%" is the utilization achieved; on a busy
+// machine it is lower.
 func BenchmarkStateUnderLoad(b *testing.B) {
 	for _, percent := range []int{70, 100} {
 		b.Run(fmt.Sprint("cpu=", percent), func(b *testing.B) { stateUnderLoad(b, float64(percent)/100) })
@@ -267,7 +267,7 @@ func stateUnderLoad(b *testing.B, share float64) {
 			b.Fatal(err)
 		}
 		times = append(times, time.Since(asked))
-		time.Sleep(2 * time.Millisecond) // somebody who looks, not a second load
+		time.Sleep(2 * time.Millisecond) // an occasional reader, not a second load
 	}
 	b.ReportMetric(100*processors(benchCPU()-cpu, time.Since(begun)), "cpu-%")
 	slices.Sort(times)
@@ -277,7 +277,7 @@ func stateUnderLoad(b *testing.B, share float64) {
 	b.ReportMetric(float64(w.p.counters.mutations.n.Load()-taken)/time.Since(begun).Seconds(), "documents/s")
 }
 
-// processors is which part of the processors a time of them is.
+// processors returns a processor time as a fraction of all processors.
 func processors(used, elapsed time.Duration) float64 {
 	return float64(used) / float64(elapsed) / float64(runtime.GOMAXPROCS(0))
 }
@@ -285,8 +285,8 @@ func processors(used, elapsed time.Duration) float64 {
 // stateVBuckets is the most that a bucket has.
 const stateVBuckets = 1024
 
-// wide returns the projector a bucket with as many vbuckets as there can be, all of them streaming, and 20 indexes that
-// have joined one after the other.
+// wide adds a bucket with the maximal number of vbuckets, all of them streaming, and 20 indexes that joined one after
+// the other.
 func wide(t testing.TB, w *world) *bucket {
 	t.Helper()
 	topic, err := w.p.router.Open(router.TopicConfig{Path: "/maintenance", Class: keyversion.ClassMaintenance,
@@ -321,7 +321,7 @@ func wide(t testing.TB, w *world) *bucket {
 	return b
 }
 
-// BenchmarkStateWork is what one answer costs with 1,024 vbuckets, by form: the work alone, without a socket.
+// BenchmarkStateWork measures one answer with 1,024 vbuckets, by encoding, without a socket.
 func BenchmarkStateWork(b *testing.B) {
 	w := newWorldAt(b, newEngine(b).Addr())
 	wide(b, w)
@@ -350,8 +350,8 @@ func BenchmarkStateWork(b *testing.B) {
 	})
 }
 
-// flood writes windows into all streams, a few ahead of what the projector has taken, as long as less than a share of
-// the processors has been used.
+// flood writes windows into all streams, a few ahead of the projector, while the processor time used is below a
+// share.
 func flood(ctx context.Context, e *engine, b *bucket, share float64) {
 	const window, ahead = 200, 600
 	var at [vbuckets]uint64
@@ -376,8 +376,8 @@ func flood(ctx context.Context, e *engine, b *bucket, share float64) {
 	}
 }
 
-// TestDefinitionsAsChanges: a list that is told by what has changed is taken over as a whole one is; a change of
-// another list changes nothing.
+// TestDefinitionsAsChanges: a list sent as a change is applied like a full one; a change of another list has no
+// effect.
 func TestDefinitionsAsChanges(t *testing.T) {
 	w := newWorld(t)
 	have := func() (ids []index.ID) {

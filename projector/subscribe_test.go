@@ -15,15 +15,15 @@ import (
 	"tidemark/wire"
 )
 
-// POST /v1/topics: an external subscriber gets what there is and what comes, without an end, and nobody gives it up
-// while it has taken everything.
+// POST /v1/topics: an external subscriber gets existing documents and later changes, without an end, and is not given
+// up while it has taken everything.
 func TestSubscribe(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.define(1, 1, 2)
 	w.set("k1", map[string]any{"f1": "a", "f2": "b"})
 	external := newEndpoint(t)
-	post := func(body string) (status int, answer string) { // while KV is slow the projector waits for nothing of it
+	post := func(body string) (status int, answer string) { // while KV is slow, the projector waits for nothing of this
 		w.eventually("KV answers", func() bool {
 			status, answer = w.post("/v1/topics", body)
 			return !strings.Contains(answer, string(errcode.KVUnavailable))
@@ -75,8 +75,8 @@ func TestSubscribe(t *testing.T) {
 	}
 }
 
-// A request of whose vbuckets none is hosted here is answered by what there is: while a KV node is away a subscriber
-// asks all projectors for its vbuckets again and again. It takes the place of an earlier one all the same.
+// A request none of whose vbuckets is hosted here is answered from the map: while a KV node is away, a subscriber
+// asks all projectors for its vbuckets repeatedly. It still replaces an earlier one.
 func TestASubscriberOfVBucketsOfOthers(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -110,7 +110,7 @@ func TestASubscriberOfVBucketsOfOthers(t *testing.T) {
 	if got := ask(3, 4); got != "3 begun 4 not_mine " {
 		t.Errorf("of one that is hosted and one that is not: %s", got)
 	}
-	opened := func() string { // of connections, as metrics have it
+	opened := func() string { // of connections, from the metrics
 		for line := range strings.Lines(w.metrics()) {
 			if strings.HasPrefix(line, "tidemark_projector_kv_connections_total ") {
 				return line
@@ -137,7 +137,7 @@ func TestASubscriberOfVBucketsOfOthers(t *testing.T) {
 	}
 }
 
-// Of finite streams a standstill is a failure, unless the request wants them kept for ever (RT-5).
+// A standstill of finite streams is a failure, unless the request asked to retry forever (RT-5).
 func TestWhoIsGivenUp(t *testing.T) {
 	finite := &wire.StreamBucket{Restart: wire.RestartTimestamp{VBuckets: []uint16{1}, VBUUIDs: []uint64{0},
 		Seqnos: []uint64{0}, Ends: []uint64{9}}}
@@ -149,8 +149,8 @@ func TestWhoIsGivenUp(t *testing.T) {
 	}
 }
 
-// When KV has sent all of a finite stream, an endpoint that takes nothing is given up; that of a request which is to be
-// retried for ever is not, and has everything as soon as it can be reached.
+// When KV has sent all of a finite stream, an endpoint that takes nothing is given up; if the request asked to retry
+// forever, it is not, and gets everything as soon as it can be reached.
 func TestWhatIsLeftAtTheEnd(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

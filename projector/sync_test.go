@@ -15,7 +15,7 @@ import (
 	"tidemark/wire"
 )
 
-// completes returns the complete seqno of each vbucket that a report tells of; what moved in the brief form included.
+// completes returns the complete seqno of each vbucket in a report, including the short form of moved ones.
 func completes(t testing.TB, r *wire.ProjectorReport) map[uint16]uint64 {
 	t.Helper()
 	all := map[uint16]uint64{}
@@ -31,8 +31,8 @@ func completes(t testing.TB, r *wire.ProjectorReport) map[uint16]uint64 {
 	return all
 }
 
-// streamed are the vbuckets that a report tells of, and ended whether it says of the stream with that place that it is
-// over.
+// streamed returns the vbuckets in a report, and ended whether the report states that the stream at that position has
+// ended.
 func streamed(r *wire.ProjectorReport) (all []uint16) {
 	for i := range r.Buckets[0].Streams {
 		all = append(all, r.Buckets[0].Streams[i].VBucket)
@@ -42,8 +42,8 @@ func streamed(r *wire.ProjectorReport) (all []uint16) {
 
 func ended(r *wire.ProjectorReport, place int) bool { return r.Buckets[0].Streams[place].Ended }
 
-// TestSyncWaitsForWhatIsWanted: the answer comes when all streams that run are complete up to what is wanted, or when
-// its time is over with what there is; it tells of one bucket, and everything of it.
+// TestSyncWaitsForWhatIsWanted: the answer comes when all running streams are complete up to the wanted seqnos, or
+// with the present state when its time is over; it is a full report of one bucket.
 func TestSyncWaitsForWhatIsWanted(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
@@ -75,18 +75,18 @@ func TestSyncWaitsForWhatIsWanted(t *testing.T) {
 	if got := fmt.Sprint(completes(t, r)); got != "map[3:0 4:0 5:0]" {
 		t.Errorf("at first %s", got)
 	}
-	// Of vbucket 3 what is wanted, of 4 less than that, of 5 nothing is asked.
+	// The wanted seqno of vbucket 3 is its present one, that of 4 lower, and there is none for 5.
 	e.stream(3).write(0, 7)
 	e.stream(4).write(0, 6)
 	for reached := false; !reached; {
 		r, _ := ask(maxSyncWait.Milliseconds(), 0, 0, 0, 7)
-		reached = completes(t, r)[3] == 7 // an overloaded machine may need several
+		reached = completes(t, r)[3] == 7 // a busy machine may need several
 	}
 	r, took := ask(20, 0, 0, 0, 7, 7)
 	if c := completes(t, r); c[3] != 7 || c[4] > 6 || c[5] != 0 || took < 20*time.Millisecond {
 		t.Errorf("%v after %v, although vbucket 4 cannot be complete up to 7", c, took)
 	}
-	// What is awaited comes while the question waits. What has ended, or is not streamed here, nobody waits for.
+	// The wanted seqno arrives during the wait. Streams that have ended or are not here are not waited for.
 	got := make(chan map[uint16]uint64, 1)
 	go func() {
 		defer close(got) // when a question fails, too
@@ -136,9 +136,9 @@ func TestSyncWaitsForWhatIsWanted(t *testing.T) {
 	}
 }
 
-// TestReportNumbers: reports, SYNC answers and answers to a hello share one numbering. No number is given twice, and a
-// later one never shows an earlier state. Between reports each names the one that it goes on from, whatever else was
-// numbered in between.
+// TestReportNumbers: reports, SYNC answers and answers to a hello share one sequence of numbers. No number is used
+// twice, and a later one never goes with an earlier state. Each report names the one that it is based on, whatever
+// was numbered in between.
 func TestReportNumbers(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -232,7 +232,7 @@ func TestReportNumbers(t *testing.T) {
 	}
 }
 
-// TestALostReport: after one that was not answered the next tells everything, so that nothing needs to be asked for.
+// TestALostReport: after a report without an answer, the next one is full, without a request.
 func TestALostReport(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -273,8 +273,8 @@ func TestALostReport(t *testing.T) {
 		func() bool { w.manager.mu.Lock(); defer w.manager.mu.Unlock(); return based() })
 }
 
-// TestWhatIsToldIsOnItsWay: where data gathers for ever, what a report says to be complete comes all the same, and each
-// time that something is complete there is a report.
+// TestWhatIsToldIsOnItsWay: even if data gathers forever, data that a report declares complete is sent, and there is
+// a report whenever something becomes complete.
 func TestWhatIsToldIsOnItsWay(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)

@@ -11,8 +11,9 @@ import (
 	"tidemark/projector/feed"
 )
 
-// TestTroubles: a failure counts from the first one since something succeeded, with its newest error; one that nobody
-// repeats is forgotten; an answer of no is none; a bucket that is closed has none; there are never more than a bound.
+// TestTroubles: a failure counts from the first one after the last success, with its newest error; it expires if it
+// is not repeated; a missing bucket is not a failure; closing a bucket removes its failure; the number of failures is
+// bounded.
 func TestTroubles(t *testing.T) {
 	now := time.UnixMilli(1_000_000)
 	var x troubles
@@ -66,8 +67,8 @@ func TestTroubles(t *testing.T) {
 	shows(fmt.Sprintf("new refused %d", now.UnixMilli()))
 }
 
-// TestTurns: the log is told of a turn at once where it was quiet, else when it lasts; of turns that do not it is told
-// once in a while, with their number.
+// TestTurns: a change is logged at once after a quiet time, otherwise when it has lasted; changes that do not last
+// are logged together from time to time, with their number.
 func TestTurns(t *testing.T) {
 	now := time.UnixMilli(1_000_000)
 	var x troubles

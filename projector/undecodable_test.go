@@ -9,8 +9,8 @@ import (
 	"tidemark/projector/feed"
 )
 
-// TestAValueThatDoesNotDecode: a document whose value KV says is compressed, and is not, has no entry but in indexes of
-// its id alone; of the others it is told, with the document, as of any other error.
+// TestAValueThatDoesNotDecode: a document whose value is flagged as compressed but does not decode has entries only
+// in indexes on its id; for the others it is counted, with the document as a sample, like any other error.
 func TestAValueThatDoesNotDecode(t *testing.T) {
 	p, s := benchPump(t, 2, false)
 	p.faults = &faults{all: map[index.ID]*fault{}}

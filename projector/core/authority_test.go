@@ -12,8 +12,8 @@ func fence(term, counter uint64) wire.Fence {
 	return wire.Fence{ClusterID: "c1", Epoch: 1, Term: term, Counter: counter}
 }
 
-// TestAuthority: a projector obeys nobody before it is registered, then the newest leader in the order of its commands;
-// what only asks may be overtaken, and changes nothing.
+// TestAuthority: a projector refuses commands before it is registered, then obeys the newest leader, in the order of
+// its commands; a read-only request may be overtaken, and changes nothing.
 func TestAuthority(t *testing.T) {
 	var a Authority
 	if _, err := a.Admit("p1", fence(5, 1), false); !errors.Is(err, errcode.Unavailable) {
@@ -42,7 +42,7 @@ func TestAuthority(t *testing.T) {
 		a = next
 	}
 	for _, c := range []struct{ told, then wire.Fence }{
-		{fence(5, 3), fence(6, 1)}, // of a manager that has not heard of the newest leader
+		{fence(5, 3), fence(6, 1)}, // from a manager that does not know the newest leader yet
 		{fence(7, 0), fence(7, 0)},
 	} {
 		if a = a.Register(&wire.RegisterReply{ClusterID: "c1", Fence: c.told}); a.Fence != c.then {
@@ -51,8 +51,8 @@ func TestAuthority(t *testing.T) {
 	}
 }
 
-// TestDefinitions: an older list is refused, whatever its revision is where the epoch is another one; a list of another
-// epoch than the leader's is not told of.
+// TestDefinitions: older definitions are refused, by epoch first and then by revision; a revision of another epoch
+// than the leader's is not reported.
 func TestDefinitions(t *testing.T) {
 	list := func(epoch, revision uint64) *wire.Definitions {
 		return &wire.Definitions{Fence: wire.Fence{Epoch: epoch}, Revision: revision}

@@ -9,8 +9,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestFedBy: a stream carries what is active and placed, to the copies that their hosts have; a side stream what it was
-// asked for, to copies in whatever state; one of a subscriber each index whole.
+// TestFedBy: the maintenance stream carries active, placed indexes to allocated copies; a side stream carries what
+// was requested, to copies in any state; a subscriber's stream carries each index whole.
 func TestFedBy(t *testing.T) {
 	copies := func(node index.NodeID, ids ...index.CopyID) (all []partition.Copy) {
 		for i, id := range ids {

@@ -12,10 +12,10 @@ import (
 	"tidemark/timestamp"
 )
 
-// TestFleet runs the golden file. "map BUCKET REV t=S NODE..." is a map that somebody has seen, a node is NAME,
-// NAME=ADDR, or NAME=- for one without an address; "step t=S" decides, and what it starts and stops runs and has ended
-// at once unless "slow" is said; "failed NODE ran=S t=S" is that a projector has ended by itself; seed=NAME,
-// registered=(IDS) and troubled are facts.
+// TestFleet runs the golden file. "map BUCKET REV t=S NODE..." is a map that was seen; a node is NAME, NAME=ADDR, or
+// NAME=- for one without an address. "step t=S" decides; projectors that it starts or stops run or have ended at
+// once, unless "slow" is given. "failed NODE ran=S t=S": a projector has ended by itself. seed=NAME, registered=(IDS)
+// and troubled are facts.
 func TestFleet(t *testing.T) {
 	datadriven.RunTest(t, "testdata/fleet", func() func(t *testing.T, d *datadriven.TestData) string {
 		w := &fleetWorld{}
@@ -23,7 +23,7 @@ func TestFleet(t *testing.T) {
 	}())
 }
 
-// fleetWorld is a process that does what a Fleet decides.
+// fleetWorld is a process that carries out what a Fleet decides.
 type fleetWorld struct {
 	fleet   Fleet
 	running map[string]FleetMember
@@ -92,7 +92,7 @@ func (w *fleetWorld) run(t *testing.T, d *datadriven.TestData) string {
 	return ""
 }
 
-// nodesOfWord reads a node, or "many:N" for N of them.
+// nodesOfWord parses a node, or "many:N" for N of them.
 func nodesOfWord(word string) (nodes []KVNode) {
 	var n int
 	if _, err := fmt.Sscanf(word, "many:%d", &n); err == nil {

@@ -19,7 +19,8 @@ func wanted(starts ...wire.StreamStart) *wire.RestartTimestamp {
 	return t
 }
 
-// What begins alike is read once, up to the highest end; what does not is refused, and costs those who joined nothing.
+// Streams that begin alike are read once, up to the highest end; a side stream that differs is refused, without
+// effect on the others.
 func TestReadingJoin(t *testing.T) {
 	base := wire.StreamStart{VBucket: 1, VBUUID: 7, Seqno: 5, Window: timestamp.Window{Start: 5, End: 5}, End: 10,
 		Branch: 7}
@@ -86,7 +87,7 @@ func TestShareable(t *testing.T) {
 	}
 }
 
-// Who is awaited has a copy of an index that is being built there; nobody is where an index is whole.
+// Nodes are awaited if they have a copy of an index that is being built; none are for an index that is whole.
 func TestAwaited(t *testing.T) {
 	copyOn := func(id index.CopyID, node index.NodeID, s partition.CopyState) partition.Copy {
 		return partition.Copy{ID: id, Node: node, State: s}
@@ -120,7 +121,8 @@ func TestAwaited(t *testing.T) {
 	}
 }
 
-// One that is slower than the others leaves, however little it is; one that is late once in a while does not.
+// A reader that is always slower than the others leaves, however small the difference; one that is late occasionally
+// stays.
 func TestHold(t *testing.T) {
 	const tick = 25 * time.Millisecond
 	for _, c := range []struct {

@@ -11,7 +11,7 @@ import (
 	"tidemark/wire"
 )
 
-// TestTopics: the topic tells the three request forms apart.
+// TestTopics: the topic distinguishes the three request forms.
 func TestTopics(t *testing.T) {
 	for _, c := range []struct {
 		topic string
@@ -43,7 +43,7 @@ func TestTopics(t *testing.T) {
 	}
 }
 
-// TestRequestsThatCannotBe: what is wrong with a request is said before anything is begun.
+// TestRequestsThatCannotBe: an invalid request is refused before any stream begins.
 func TestRequestsThatCannotBe(t *testing.T) {
 	bucket := func(name string, starts ...wire.StreamStart) wire.StreamBucket {
 		b := wire.StreamBucket{Bucket: name}
@@ -58,7 +58,7 @@ func TestRequestsThatCannotBe(t *testing.T) {
 		topic   string
 		buckets []wire.StreamBucket
 		side    *wire.SideTarget
-		want    string // in the words of the refusal; "": there is none
+		want    string // part of the refusal's text; "": accepted
 	}{
 		{topic: "/maintenance", buckets: []wire.StreamBucket{bucket("a", open), bucket("b", open)}},
 		{topic: "/other/a", buckets: []wire.StreamBucket{bucket("a", open)}, want: "no such class"},

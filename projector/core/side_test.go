@@ -11,7 +11,7 @@ import (
 	"tidemark/wire"
 )
 
-// ofNode is a side stream of an indexer's process.
+// ofNode returns a side stream of an indexer's process.
 func ofNode(topic string, node index.NodeID, boot string) SideStream {
 	return SideStream{SideKey{topic, "b"}, &wire.SideTarget{Node: node, BootID: boot, Copies: []index.CopyID{1}}}
 }
@@ -20,8 +20,8 @@ func subscription(topic string) SideStream {
 	return SideStream{SideKey{topic, "b"}, &wire.SideTarget{Indexes: []index.ID{1}}}
 }
 
-// TestMakeRoom: a request takes the place of what is open under its topic, and of what an earlier process of its
-// indexer has left; subscribers leave room for indexers.
+// TestMakeRoom: a request replaces an open side stream of its topic, and those of an earlier process of its indexer;
+// subscribers leave room for indexers.
 func TestMakeRoom(t *testing.T) {
 	var full, subscribed []SideStream
 	for i := range MaxSideStreams {
@@ -58,7 +58,7 @@ func TestMakeRoom(t *testing.T) {
 	}
 }
 
-// TestMayRest: nothing has to move where nothing is left to come or to be taken, nor on what is to be retried for ever.
+// TestMayRest: nothing has to move if nothing is left to send or to take, or if the stream is to be retried forever.
 func TestMayRest(t *testing.T) {
 	var finite, endless wire.RestartTimestamp
 	endless.Add(wire.StreamStart{VBucket: 1, End: wire.NoEnd})
@@ -80,7 +80,7 @@ func TestMayRest(t *testing.T) {
 	}
 }
 
-// TestCovered: a finite stream covers up to its end, and up to where KV is or was read.
+// TestCovered: a finite stream covers up to its end, and reaches as far as KV is or was read.
 func TestCovered(t *testing.T) {
 	s := NewStream(index.Incarnation{Counter: 1}, &wire.StreamStart{End: 20}, At{High: 30, PurgeKnown: true})
 	if err := s.BeginsOn(nil); err != nil {

@@ -10,7 +10,7 @@ import (
 	"tidemark/wire"
 )
 
-// scripted is a stream as a golden script runs it.
+// scripted is a stream as driven by a golden script.
 type scripted struct {
 	Stream
 	ended bool
@@ -23,15 +23,15 @@ func (s *scripted) Level() Level {
 	return Level{Complete: s.Complete, Lacks: s.Lacks, Ended: s.ended}
 }
 
-// streamsScript is a bucket's streams that a golden script drives.
+// streamsScript holds a bucket's streams, driven by a golden script.
 type streamsScript struct {
 	*script
 	s     *Streams[*scripted]
-	asked map[uint16]*scripted // KV has been asked for, last, by vbucket
+	asked map[uint16]*scripted // the last stream requested from KV, by vbucket
 	known []Known[*scripted]
 }
 
-// TestStreams runs testdata/streams/*.txt; every script begins with why.
+// TestStreams runs testdata/streams/*.txt; every script begins with its reason.
 func TestStreams(t *testing.T) {
 	runScripts(t, "testdata/streams", func(s *script) func() {
 		return (&streamsScript{script: s, s: NewStreams[*scripted](4), asked: map[uint16]*scripted{}}).run
@@ -72,7 +72,7 @@ func (s *streamsScript) run() {
 	}
 }
 
-// args returns the values of an argument, nil where it is not there.
+// args returns the values of an argument, nil if it is absent.
 func (s *streamsScript) args(key string) []string {
 	for _, a := range s.d.CmdArgs {
 		if a.Key == key {
@@ -90,7 +90,7 @@ func (s *streamsScript) parse(text string) uint64 {
 	return u
 }
 
-// window reads "start-end"; without it a seqno ends one.
+// window parses "start-end"; without the argument, the seqno ends a window.
 func (s *streamsScript) window(seqno uint64) timestamp.Window {
 	all := s.args("window")
 	if len(all) == 0 {
@@ -100,7 +100,7 @@ func (s *streamsScript) window(seqno uint64) timestamp.Window {
 	return timestamp.Window{Start: s.parse(from), End: s.parse(to)}
 }
 
-// log reads branches, "vbuuid@seqno", the newest first.
+// log parses branches, "vbuuid@seqno", newest first.
 func (s *streamsScript) log() (log timestamp.FailoverLog) {
 	for _, text := range s.args("log") {
 		branch, seqno, _ := strings.Cut(text, "@")
@@ -113,7 +113,7 @@ func (s *streamsScript) incarnation() index.Incarnation {
 	return index.Incarnation{Epoch: 1, Term: 1, Counter: s.num("inc")}
 }
 
-// stream is the one that KV was asked for last.
+// stream returns the stream that was requested last from KV.
 func (s *streamsScript) stream() *scripted {
 	st := s.asked[uint16(s.num("vb"))]
 	if st == nil {
@@ -122,7 +122,7 @@ func (s *streamsScript) stream() *scripted {
 	return st
 }
 
-// result prints what the asker is told.
+// result prints a start's outcome.
 func (s *streamsScript) result(r wire.StartResult) {
 	s.say("vb%d %s%s", r.VBucket, r.Outcome, strings.TrimRight(": "+r.Detail, ": "))
 	if len(r.Log) > 0 || r.High > 0 {
@@ -131,8 +131,8 @@ func (s *streamsScript) result(r wire.StartResult) {
 	}
 }
 
-// ask is a request for a vbucket that KV hosts: vb, inc, seqno, window, vbuuid, end, branch, previous, and what KV says
-// of it: high, and purge where it tells that.
+// ask is a request for a vbucket that KV hosts: vb, inc, seqno, window, vbuuid, end, branch, previous; and KV's
+// state: high, and purge if it is known.
 func (s *streamsScript) ask() {
 	want := wire.StreamStart{VBucket: uint16(s.num("vb")), VBUUID: s.num("vbuuid"), Seqno: s.num("seqno"),
 		End: s.num("end"), Branch: s.num("branch"), Previous: s.num("previous")}
@@ -147,7 +147,7 @@ func (s *streamsScript) ask() {
 	s.say("KV is asked for vb%d after %d on branch %d, complete at %d", want.VBucket, want.Seqno, st.Asked, st.From())
 }
 
-// answer is KV's: consents, rolls-back, elsewhere, exists or fails.
+// answer is KV's answer: consents, rolls-back, elsewhere, exists or fails.
 func (s *streamsScript) answer() {
 	st := s.stream()
 	a := Answer{Log: s.log(), Rollback: s.num("to"), Detail: "KV says no"}
@@ -177,7 +177,7 @@ func (s *streamsScript) answer() {
 	}
 }
 
-// stop names an incarnation and vbuckets.
+// stop contains an incarnation and vbuckets.
 func (s *streamsScript) stop() {
 	for _, st := range s.s.Stop(nums[uint16](s.script, "vbs"), s.incarnation()) {
 		s.say("vb%d of incarnation %d is to end", st.VBucket(), st.Incarnation.Counter)
@@ -194,7 +194,7 @@ func (s *streamsScript) begins() {
 	s.marked(Begins)
 }
 
-// marked prints what there is to do.
+// marked prints the required action.
 func (s *streamsScript) marked(m Marked) {
 	st := s.stream()
 	switch m {
@@ -208,7 +208,7 @@ func (s *streamsScript) marked(m Marked) {
 	}
 }
 
-// item is one at a seqno, in the window with that end: completed where it is the end.
+// item is an item at a seqno, in the window with this end; it completes the window at the end.
 func (s *streamsScript) item() {
 	st := s.stream()
 	st.Place(s.num("end"))
@@ -218,7 +218,7 @@ func (s *streamsScript) item() {
 	}
 }
 
-// side is what KV sends of a side stream: begins, document with its seqno, moves, ends or breaks.
+// side is an event from KV on a side stream: begins, document with its seqno, moves, ends or breaks.
 func (s *streamsScript) side() {
 	st := s.stream()
 	for what, name := range []string{KVBegins: "begins", KVDocument: "document", KVMoves: "moves", KVEnds: "ends",
@@ -231,8 +231,8 @@ func (s *streamsScript) side() {
 	}
 }
 
-// report prints what the coordinator is told, which it knows then. all: it knows nothing. lost: it does not hear of
-// this.
+// report prints a report, which the coordinator then acknowledges. all: it has acknowledged none before. lost: it
+// does not receive this one.
 func (s *streamsScript) report() {
 	before := s.known
 	if s.d.HasArg("all") {
