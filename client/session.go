@@ -298,7 +298,7 @@ func (s *Session) pending(keyspace string) map[string]writes {
 }
 
 // ended records the token at the end of an answer. The writes sent with the request are part of what was seen now.
-// told: the answer reported what the session has lost.
+// reported: the answer reported what the session has lost.
 func (s *Session) ended(token string, sent map[string]writes, reported bool) {
 	if s == nil {
 		return

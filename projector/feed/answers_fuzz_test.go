@@ -12,7 +12,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// gatedConn is a memoryConn that gives nothing before its gate is open.
+// gatedConn is a memoryConn that returns nothing before its gate is open.
 type gatedConn struct {
 	memoryConn
 	gate chan struct{}
@@ -23,8 +23,8 @@ func (g *gatedConn) Read(p []byte) (int, error) {
 	return g.memoryConn.Read(p)
 }
 
-// asking are the requests that FuzzAnswers has pending, in the order of their opaques from requestOpaque+1 on; the
-// first is for a stream, whose opaque is its id.
+// asking are the pending requests of FuzzAnswers, in the order of their opaques from requestOpaque+1 on; the first
+// one is for a stream, whose opaque is its id.
 func asking(c *Conn) []func() {
 	ctx := context.Background()
 	return []func(){
@@ -42,7 +42,7 @@ func asking(c *Conn) []func() {
 	}
 }
 
-// FuzzAnswers: whatever a node answers to what it was asked, each request ends, and so does the connection.
+// FuzzAnswers: whatever a node answers, each request ends, and so does the connection.
 func FuzzAnswers(f *testing.F) {
 	answer := func(op mcbp.Opcode, opaque uint32, status mcbp.Status, key, value []byte) []byte {
 		b, err := mcbp.Append(nil, mcbp.Frame{Header: mcbp.Response(mcbp.Request(op, 0, opaque), status), Key: key,
@@ -96,7 +96,7 @@ func FuzzAnswers(f *testing.F) {
 		for range ask {
 			<-over
 		}
-		for { // what came of the stream
+		for { // the stream's events
 			b, err := c.Next(t.Context())
 			if err != nil {
 				break

@@ -17,7 +17,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// Each of many requests gets its own answer, in the order of the requests; what is refused leaves the others alone.
+// Each of many requests gets its own answer, in the order of the requests; a refusal does not affect the others.
 func TestOpenStreams(t *testing.T) {
 	either(t, func(t *testing.T, dial feed.Dialer) {
 		n := startNode(t, func(p *kvclienttest.Peer, f mcbp.Frame) bool {
@@ -79,7 +79,7 @@ func TestOpenStreams(t *testing.T) {
 	})
 }
 
-// More requests than are in flight at once, and ids that cannot be: every request has its answer.
+// With more requests than may be in flight, and invalid ids, every request gets its answer.
 func TestOpenManyStreams(t *testing.T) {
 	n := startNode(t, nil)
 	c := dial(t, config(n))
@@ -116,7 +116,7 @@ func TestOpenManyStreams(t *testing.T) {
 	}
 }
 
-// Whoever gives up keeps the answers that have come; a stream that is consented to later is closed again and never
+// A caller that gives up keeps the answers that have come; a stream that is granted later is closed again and never
 // announced.
 func TestOpenStreamsGivenUp(t *testing.T) {
 	t.Parallel()
@@ -179,7 +179,7 @@ func openStreamsGivenUp(t *testing.T, why error) {
 	}
 }
 
-// A consent that cannot be read ends the connection, and with it everybody who waits, at once: also whoever it was for.
+// A malformed consent ends the connection, and with it all waiting callers at once, including its own.
 func TestConsentThatCannotBeRead(t *testing.T) {
 	for _, many := range []bool{false, true} {
 		n := startNode(t, func(p *kvclienttest.Peer, f mcbp.Frame) bool {
@@ -206,7 +206,8 @@ func TestConsentThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// A node that goes on, and answers some requests never, is given up before what is known of them grows without a bound.
+// A node that is not silent, but leaves requests unanswered, is given up before the records of these requests grow
+// without bound.
 func TestANodeThatOwesTooMuch(t *testing.T) {
 	n := startNode(t, func(_ *kvclienttest.Peer, f mcbp.Frame) bool { return f.Op == mcbp.OpDCPFailoverLog })
 	c := dial(t, config(n))
@@ -215,7 +216,7 @@ func TestANodeThatOwesTooMuch(t *testing.T) {
 		vbuckets[i] = uint16(i)
 	}
 	gone, cancel := context.WithCancel(t.Context())
-	cancel() // whoever asks does not wait
+	cancel() // the caller does not wait
 	for rounds := 1; rounds <= 20; rounds++ {
 		for i, a := range c.FailoverLogs(gone, vbuckets) {
 			if a.Err == nil {
@@ -231,8 +232,8 @@ func TestANodeThatOwesTooMuch(t *testing.T) {
 	}
 }
 
-// Many requests at once that need the node's map, which does not tell it, all end: they do not wait for one another's
-// questions one by one.
+// Many concurrent requests that need the node's map, which it does not send, all end: they do not wait for each
+// other's queries one by one.
 func TestTheMapIsAskedForTogether(t *testing.T) {
 	t.Parallel()
 	const many = 64
@@ -243,10 +244,10 @@ func TestTheMapIsAskedForTogether(t *testing.T) {
 	}
 	n.start(t)
 	conf := config(n)
-	conf.RequestTimeout = 3 * time.Second // for all of them it is more than three minutes
+	conf.RequestTimeout = 3 * time.Second // for all of them in sequence it would be more than three minutes
 	c := dialWith(t, gocb.Dial, conf)
 	silent.Store(true)
-	time.Sleep(1100 * time.Millisecond) // so long a map is good for
+	time.Sleep(1100 * time.Millisecond) // the age up to which a map is used
 	ended := make(chan error, many)
 	for vb := range uint16(many) {
 		go func() {

@@ -20,8 +20,8 @@ import (
 	"tidemark/timestamp"
 )
 
-// blastEnv makes the test binary a node in a process of its own, so that its CPU
-// does not count as the consumer's.
+// blastEnv makes the test binary a node in a process of its own, so that its CPU time does not count as the
+// consumer's.
 const blastEnv = "TIDEMARK_FEED_BLAST"
 
 // blastIfAsked runs the node until its standard input ends.
@@ -43,8 +43,7 @@ func blastIfAsked() bool {
 	return true
 }
 
-// blaster sends as many mutations as a stream asks for, from prepared bytes, and
-// honours flow control.
+// blaster sends as many mutations as a stream requests, from prepared bytes, and honours flow control.
 type blaster struct {
 	kvclienttest.Server
 	size    int
@@ -135,16 +134,15 @@ func startBlaster(b *testing.B, size int) string {
 	return strings.TrimSpace(addr)
 }
 
-// cpu is the process's user and system time.
+// cpu returns the process's user and system time.
 func cpu() time.Duration {
 	var u syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkConsume is the consumer alone: CPU of this process (system calls
-// included) per mutation of one stream, with the tracker running and every key
-// and value looked at.
+// BenchmarkConsume measures the consumer alone: CPU time of this process (including system calls) per mutation of one
+// stream, with the tracker running and every key and value read.
 func BenchmarkConsume(b *testing.B) {
 	for _, size := range []int{100, 1024, 16 << 10} {
 		b.Run(fmt.Sprint(size, "B"), func(b *testing.B) {

@@ -7,7 +7,8 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// Whatever a node announces: beyond the memory that a connection reads into, memory is taken for what has come.
+// Beyond the memory that a connection reads into, memory is only allocated for what has arrived, whatever a node
+// announces.
 func TestNoMemoryForClaims(t *testing.T) {
 	compressed := mcbp.Request(mcbp.OpDCPMutation, 1, 2)
 	compressed.Datatype = mcbp.DatatypeSnappy | mcbp.DatatypeXattr
@@ -21,7 +22,7 @@ func TestNoMemoryForClaims(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// A connection has a chunk for what comes and one for what is decompressed, and lists of its own.
+		// A connection has a chunk for received and one for decompressed data, and lists of its own.
 		allocbound.Check(t, 2*chunkBytes+128<<10, func(b []byte) { _, _ = readAll(b, []int{len(b)}) }, b)
 	}
 }

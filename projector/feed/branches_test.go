@@ -10,8 +10,8 @@ import (
 	"tidemark/projector/feed"
 )
 
-// Each vbucket's branch, whatever the caller believed; those that the node does not have are named by the error. After
-// the bucket was emptied all are on others.
+// Branches returns each vbucket's branch, whatever the caller expected; vbuckets that the node does not have get its
+// error. After the bucket was emptied all branches are different.
 func TestBranches(t *testing.T) {
 	w := startCluster(t)
 	either(t, func(t *testing.T, dial feed.Dialer) {
@@ -25,7 +25,7 @@ func TestBranches(t *testing.T) {
 		if err != nil || len(highs) != kvVBuckets/2 {
 			t.Fatal(highs, err)
 		}
-		vbs := make([]uint16, kvVBuckets) // also those of the other node
+		vbs := make([]uint16, kvVBuckets) // including those of the other node
 		for vb := range vbs {
 			vbs[vb] = uint16(vb)
 		}

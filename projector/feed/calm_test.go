@@ -9,8 +9,8 @@ import (
 	"tidemark/projector/feed"
 )
 
-// TestARestEnds: a reader that rests for an hour reads on when an answer of the node is waited for, and when somebody
-// is in a hurry, for as long as that is so.
+// TestARestEnds: a reader that would rest for an hour continues when a request waits for its answer, and while a
+// caller is in a hurry.
 func TestARestEnds(t *testing.T) {
 	opaque := make(chan uint32, 1)
 	n := startNode(t, func(_ *kvclienttest.Peer, f mcbp.Frame) bool {
@@ -49,7 +49,7 @@ func TestARestEnds(t *testing.T) {
 	}
 }
 
-// TestRests: how long the reader rests is what brings few bytes; who brings many never rests.
+// TestRests: how long the reader rests if reads bring few bytes; with many it never rests.
 func TestRests(t *testing.T) {
 	at := time.Unix(1_700_000_000, 0)
 	for _, c := range []struct {
@@ -71,8 +71,8 @@ func TestRests(t *testing.T) {
 	}
 }
 
-// TestReadsAreShared: from a few documents a second on, reads bring what has come for as long as the reader may rest.
-// The one right behind a rest, which brings much at once, does not look like much in no time.
+// TestReadsAreShared: from a few documents a second on, reads bring what has arrived in the longest rest. The read
+// right after a rest, which brings much at once, is not mistaken for a high rate.
 func TestReadsAreShared(t *testing.T) {
 	for _, c := range []struct{ rate, most int }{{30, 300}, {100, 410}, {1000, 410}, {3000, 410}, {5000, 1000},
 		{10_000, 2000}} {

@@ -79,7 +79,7 @@ func TestDialRefuses(t *testing.T) {
 	}
 }
 
-// Each kind of message, in both forms where there are two, as its event.
+// Each kind of message, in both forms if there are two, and its event.
 func TestEvents(t *testing.T) {
 	log := timestamp.FailoverLog{{VBUUID: 77, Seqno: 3}, {VBUUID: 66, Seqno: 0}}
 	n := startNode(t, func(p *kvclienttest.Peer, f mcbp.Frame) bool {
@@ -117,7 +117,7 @@ func TestEvents(t *testing.T) {
 			Extras: mcbp.SystemEvent{Seqno: 8, Event: 1}.AppendExtras(nil), Key: []byte("coll"), Value: []byte("v")})
 		p.Send(mcbp.Frame{Header: request(mcbp.OpDCPSeqnoAdvanced, 9, o), Extras: mcbp.AppendSeqnoAdvanced(nil, 21)})
 		p.Send(mcbp.Frame{Header: request(mcbp.OpDCPOSOSnapshot, 9, o), Extras: mcbp.AppendOSOSnapshot(nil, 2)})
-		p.Send(mcbp.Frame{Header: request(0x5b, 9, o), Extras: []byte{1}}) // SET_VBUCKET_STATE: not for us
+		p.Send(mcbp.Frame{Header: request(0x5b, 9, o), Extras: []byte{1}}) // SET_VBUCKET_STATE: unknown here
 		p.Send(streamEnd(9, o, mcbp.EndStateChanged))
 		return true
 	})
@@ -162,7 +162,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// An answer that refuses a request, as its error.
+// Each refusal of a request, and its error.
 func TestRefusals(t *testing.T) {
 	nmvb := kvclienttest.ClusterMap
 	tests := []struct {
@@ -214,8 +214,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// What is released is acknowledged: the sum never exceeds what was received, each
-// acknowledgement is at least a fifth of the window, noops do not count.
+// What is released is acknowledged: the sum never exceeds what was received, each acknowledgement is at least a fifth
+// of the window, and noops do not count.
 func TestFlowControl(t *testing.T) {
 	const buffer = 100_000
 	n := startNode(t, nil)
@@ -248,7 +248,7 @@ func TestFlowControl(t *testing.T) {
 	blocks[0].Retain(1)
 	releaseAll(blocks)
 	blocks[0].Release()
-	blocks[0].Release() // one too many must not count twice
+	blocks[0].Release() // an extra Release must not count twice
 	eventually(t, "acknowledgements", func() bool { sum, _ := n.acked(); return sum > sent-buffer/5 })
 	sum, each := n.acked()
 	if sum > sent || c.Held() != 0 {
@@ -261,8 +261,8 @@ func TestFlowControl(t *testing.T) {
 	}
 }
 
-// A consumer that takes nothing: noops are answered all the same, and what the
-// node may send ahead is bounded; a node that ignores the window is cut off.
+// A consumer that takes nothing: noops are still answered, and what the node may send ahead is bounded; a node that
+// ignores the window is disconnected.
 func TestConsumerThatDoesNothing(t *testing.T) {
 	n := startNode(t, nil)
 	conf := config(n)
@@ -290,7 +290,7 @@ func TestConsumerThatDoesNothing(t *testing.T) {
 	if err := c.Err(); !errors.Is(err, feed.ErrProtocol) || !strings.Contains(err.Error(), "flow control") {
 		t.Fatal(err)
 	}
-	// What came before is still there, then the error.
+	// Earlier blocks are still there, then comes the error.
 	_, blocks := take(t, c, 101)
 	releaseAll(blocks)
 	for {
@@ -305,7 +305,7 @@ func TestConsumerThatDoesNothing(t *testing.T) {
 	}
 }
 
-// The largest documents pass, also through a window smaller than they are.
+// The largest documents pass, even through a smaller window.
 func TestLargeDocuments(t *testing.T) {
 	n := startNode(t, nil)
 	conf := config(n)
@@ -332,8 +332,8 @@ func TestLargeDocuments(t *testing.T) {
 	eventually(t, "acknowledgements", func() bool { sum, _ := n.acked(); return sum > 3*mcbp.MaxValue })
 }
 
-// Compressed values and extended attributes are undone; what claims to be and is
-// not is handed over as undecodable, never dropped.
+// Values are decompressed and extended attributes split off; a value that is flagged as such but does not decode is
+// delivered as undecodable, never dropped.
 func TestDecoding(t *testing.T) {
 	doc := []byte(`{"a":"` + strings.Repeat("x", 5000) + `"}`)
 	xattrs := append(mcbp.AppendXattrs(nil, []byte("sync\x00{}\x00")), doc...)
@@ -380,8 +380,8 @@ func TestDecoding(t *testing.T) {
 	releaseAll(blocks)
 }
 
-// Memory stays the consumer's until it releases: blocks held while much more
-// flows, some of it compressed, are unchanged at the end.
+// The consumer owns memory until it releases it: blocks that are held while much more data flows, some of it
+// compressed, are unchanged at the end.
 func TestBlocksKeepTheirMemory(t *testing.T) {
 	n := startNode(t, nil)
 	conf := config(n)
@@ -452,8 +452,7 @@ func TestBlocksKeepTheirMemory(t *testing.T) {
 	}
 }
 
-// A node that breaks the protocol is not guessed at: the connection ends and says
-// why.
+// A connection to a node that breaks the protocol ends with an error that states why.
 func TestProtocolViolations(t *testing.T) {
 	enc := func(f mcbp.Frame) []byte { b, _ := mcbp.Append(nil, f); return b }
 	lying := enc(mutation(0, 1, 1, "k", "v"))

@@ -23,7 +23,7 @@ import (
 
 // Both implementations of Feed against a scripted node.
 
-// implementations are what every scenario runs with.
+// implementations lists the implementations that every scenario runs with.
 var implementations = []struct {
 	name string
 	dial feed.Dialer
@@ -40,7 +40,7 @@ func either(t *testing.T, run func(t *testing.T, dial feed.Dialer)) {
 func dialWith(t testing.TB, dial feed.Dialer, conf feed.Config) feed.Feed {
 	t.Helper()
 	if conf.RequestTimeout == 0 {
-		conf.RequestTimeout = time.Minute // on a busy machine the handshake alone takes as long as usual requests may
+		conf.RequestTimeout = time.Minute // on a busy machine the handshake may take as long as requests usually may
 	}
 	var c feed.Feed
 	err := patiently(t, func() (err error) {
@@ -77,7 +77,7 @@ func until(t testing.TB, c feed.Feed, what string, last func(e *feed.Event) bool
 
 func isEnd(e *feed.Event) bool { return e.Kind == feed.StreamEnd }
 
-// tell describes all of an event that consumers may rely on.
+// tell returns all properties of an event that consumers may rely on.
 func tell(e *feed.Event) string {
 	value := string(e.Value)
 	if len(value) > 40 {
@@ -89,7 +89,7 @@ func tell(e *feed.Event) string {
 		e.Key, value, e.Xattrs)
 }
 
-// message is a document's frame with everything chosen.
+// message returns a document's frame with all fields given.
 func message(op mcbp.Opcode, vb uint16, opaque uint32, extras []byte, datatype mcbp.Datatype, cas uint64,
 	collection uint32, key, value []byte) mcbp.Frame {
 	h := request(op, vb, opaque)
@@ -97,7 +97,7 @@ func message(op mcbp.Opcode, vb uint16, opaque uint32, extras []byte, datatype m
 	return mcbp.Frame{Header: h, Extras: extras, Key: mcbp.AppendCollectionKey(nil, collection, key), Value: value}
 }
 
-// everything is a stream with all that an engine may send.
+// everything is a stream with everything that an engine may send.
 func everything(vb uint16, opaque uint32) []mcbp.Frame {
 	json, binary := []byte(`{"a":"`+strings.Repeat("x", 2000)+`"}`), []byte{0, 1, 0xff, 0xfe, 0, 0x80}
 	withXattrs := mcbp.AppendXattrs(nil, []byte{0, 0, 0, 9, '_', 's', 'y', 'n', 'c', 0, '{', '}', 0})
@@ -132,7 +132,7 @@ func everything(vb uint16, opaque uint32) []mcbp.Frame {
 	}
 }
 
-// What both feeds make of everything that an engine may send is the same, and as the table says where it is not
+// Both feeds produce the same from everything that an engine may send, and what the table states where it is not
 // obvious.
 func TestSameEvents(t *testing.T) {
 	told := map[string][]string{}
@@ -183,8 +183,8 @@ func TestSameEvents(t *testing.T) {
 	}
 }
 
-// Every reason that a node may give for an end arrives as it is, and the connection lives on; a stream closed by us
-// ends with one end whether or not the node says it.
+// Every reason of an end is passed on, and the connection stays; a stream closed by the consumer ends with one end
+// whether or not the node sends it.
 func TestEveryEnd(t *testing.T) {
 	either(t, func(t *testing.T, dial feed.Dialer) {
 		for _, silent := range []bool{false, true} {
@@ -210,7 +210,7 @@ func TestEveryEnd(t *testing.T) {
 				}
 				return false
 			})
-			n.refuse[mcbp.ControlEndOnClose] = silent // as an engine does that does not know it
+			n.refuse[mcbp.ControlEndOnClose] = silent // like an engine that does not know it
 			c := dialWith(t, dial, config(n))
 			for reason := mcbp.EndOK; reason <= mcbp.EndPrivilegeLost; reason++ {
 				if _, err := c.OpenStream(within(t, time.Minute), feed.StreamRequest{VBucket: 1, End: mcbp.EndOfTime}); err != nil {
@@ -240,7 +240,7 @@ func TestEveryEnd(t *testing.T) {
 	})
 }
 
-// A node that warms up says so, and is asked again until it is ready; refusals keep their meaning.
+// A node that warms up reports that, and requests are repeated until it is ready; refusals keep their meaning.
 func TestRefusedStreams(t *testing.T) {
 	either(t, func(t *testing.T, dial feed.Dialer) {
 		var mu sync.Mutex
@@ -294,7 +294,7 @@ func TestRefusedStreams(t *testing.T) {
 		if err := open(1); !errors.Is(err, feed.ErrNotMyVBucket) {
 			t.Errorf("not my vbucket: %v", err)
 		}
-		// A request of before may still be repeated by gocbcore: of vbucket 1 it would take the next answer.
+		// An earlier request may still be repeated by gocbcore: for vbucket 1 it would take the next answer.
 		refuse(2, 1, mcbp.StatusKeyExists, nil)
 		if err := open(2); !errors.Is(err, feed.ErrStreamExists) {
 			t.Errorf("stream exists: %v", err)
@@ -305,7 +305,7 @@ func TestRefusedStreams(t *testing.T) {
 	})
 }
 
-// Controls that a node does not know end nothing but what cannot do without them; each essential one is named.
+// Only essential controls that a node does not know end the connection; the error names the control.
 func TestUnknownControls(t *testing.T) {
 	either(t, func(t *testing.T, dial feed.Dialer) {
 		for key, essential := range map[string]bool{mcbp.ControlEndOnClose: false, mcbp.ControlEnableNoop: true} {
@@ -324,7 +324,7 @@ func TestUnknownControls(t *testing.T) {
 	})
 }
 
-// A cluster map of a node says whose a vbucket is, also while it changes.
+// A node's cluster map determines the owner of a vbucket, even while it changes.
 func TestMapChanges(t *testing.T) {
 	t.Parallel()
 	either(t, func(t *testing.T, dial feed.Dialer) {
@@ -387,7 +387,7 @@ func TestMapChanges(t *testing.T) {
 	})
 }
 
-// Where gocbcore keeps another map than its node for good, its connection ends, so that there will be another.
+// If gocbcore permanently keeps another map than its node, its connection ends, so that there will be another.
 func TestAnotherMapForGood(t *testing.T) {
 	t.Parallel()
 	var rev atomic.Int64
@@ -409,7 +409,7 @@ func TestAnotherMapForGood(t *testing.T) {
 	rev.Store(3) // gocbcore takes none that is older than its own
 	refused := false
 	eventually(t, "the connection ends", func() bool {
-		err := open(1) // may work while the map of before is young
+		err := open(1) // may work while the previous map is young
 		refused = refused || errors.Is(err, feed.ErrTemporary)
 		return errors.Is(err, feed.ErrClosed) && strings.Contains(err.Error(), "kept map 5")
 	})
@@ -419,7 +419,7 @@ func TestAnotherMapForGood(t *testing.T) {
 	<-c.Done()
 }
 
-// A node that goes away ends what waits, and the feed; queued events are still there.
+// When a node dies, pending requests and the feed end; queued events are still available.
 func TestNodeGone(t *testing.T) {
 	either(t, func(t *testing.T, dial feed.Dialer) {
 		n := startNode(t, func(p *kvclienttest.Peer, f mcbp.Frame) bool { return f.Op == mcbp.OpDCPFailoverLog })

@@ -19,7 +19,7 @@ import (
 // What engines of the 5.1 and 6.0 lines do, byte by byte, by a scripted node.
 
 // oldNode is an engine of the 5.1 line: few features (no collections, no snappy, no JSON), few controls, a config
-// without an epoch and with placeholders, statistics with more in them than is read.
+// without an epoch and with placeholders, and statistics with additional lines.
 func oldNode(t *testing.T, endOnClose bool) *node {
 	n := startNode(t, nil)
 	n.Features = []mcbp.Feature{mcbp.FeatureTCPNoDelay, mcbp.FeatureMutationToken, mcbp.FeatureXattr, mcbp.FeatureXerror,
@@ -34,29 +34,30 @@ func oldNode(t *testing.T, endOnClose bool) *node {
 	return n
 }
 
-// flexible is an answer with frame extras, as engines give them once tracing was negotiated, or without asking.
+// flexible returns an answer with frame extras, which engines send once tracing is negotiated, or without
+// negotiation.
 func flexible(p *kvclienttest.Peer, f mcbp.Frame, value []byte) {
 	h := mcbp.Response(f.Header, mcbp.StatusOK)
 	h.Magic = mcbp.MagicFlexResponse
 	p.Send(mcbp.Frame{Header: h, FrameExtras: []byte{0x02, 0x00, 0x0f}, Value: value})
 }
 
-// oldMutation is a document without a collection before its key.
+// oldMutation returns a document without a collection prefix.
 func oldMutation(vb uint16, opaque uint32, seqno uint64, key, value string) mcbp.Frame {
 	return mcbp.Frame{Header: request(mcbp.OpDCPMutation, vb, opaque),
 		Extras: mcbp.Mutation{Seqno: seqno, RevSeqno: 1}.AppendExtras(nil), Key: []byte(key), Value: []byte(value)}
 }
 
-// Against an engine of the 5.1 line everything works that a projector needs: map, seqnos, statistics, streams whose
-// snapshots have gaps and do not touch, JSON that is not marked as such, deletions of 18 bytes, answers with frame
-// extras.
+// Everything that a projector needs works with an engine of the 5.1 line: map, seqnos, statistics, streams whose
+// snapshots have gaps and are not contiguous, JSON that is not flagged as such, deletions of 18 bytes, answers with
+// frame extras.
 func TestEngineOfThe51Line(t *testing.T) {
 	for _, x := range []struct {
 		name string
 		dial feed.Dialer
 	}{{"native", feed.DialFeed}, {"gocbcore", implementations[1].dial}} {
 		t.Run(x.name, func(t *testing.T) {
-			n := oldNode(t, x.name == "gocbcore") // which ends the process when that control is refused
+			n := oldNode(t, x.name == "gocbcore") // gocbcore crashes if that control is refused
 			n.request = func(p *kvclienttest.Peer, f mcbp.Frame) bool {
 				switch f.Op {
 				case mcbp.OpNoop:
@@ -138,13 +139,13 @@ func TestEngineOfThe51Line(t *testing.T) {
 	}
 }
 
-// During warmup an engine may refuse any request for now. Each refusal is ErrTemporary and nothing else; dialling
-// again, or asking again on the same connection, then works.
+// During warmup an engine may refuse any request temporarily. Each refusal is ErrTemporary and nothing else; dialling
+// again, or repeating the request on the same connection, then works.
 func TestTemporaryAtEveryStep(t *testing.T) {
 	for _, x := range []struct {
 		name string
 		op   mcbp.Opcode
-		key  string // of a control
+		key  string // name of a control
 		ask  func(c *feed.Conn) error
 	}{
 		{name: "HELLO", op: mcbp.OpHello},
@@ -218,7 +219,7 @@ func TestTemporaryAtEveryStep(t *testing.T) {
 	}
 }
 
-// A user without the right to DCP is told so, not that his password is wrong.
+// A user without the permission for DCP gets that error, not one about the password.
 func TestRightToDCP(t *testing.T) {
 	n := startNode(t, func(p *kvclienttest.Peer, f mcbp.Frame) bool {
 		if f.Op == mcbp.OpDCPOpen {
@@ -233,8 +234,8 @@ func TestRightToDCP(t *testing.T) {
 	}
 }
 
-// The first connection of a name is closed when a second one opens: its streams end with it, and the error says that it
-// was lost.
+// The first connection of a name is closed when a second one opens: its streams end with it, and the error states
+// that it was lost.
 func TestNameOpenedTwice(t *testing.T) {
 	n := startNode(t, nil)
 	var first atomic.Pointer[kvclienttest.Peer]
@@ -257,8 +258,8 @@ func TestNameOpenedTwice(t *testing.T) {
 	}
 }
 
-// Some answers say that the connection has lost its user or its bucket for good: the one who asked has the answer, and
-// the connection ends, so that the next one says again who it is.
+// Some answers mean that the connection has lost its user or its bucket for good: the caller gets the answer, and the
+// connection ends, so that the next one authenticates again.
 func TestLapsedConnections(t *testing.T) {
 	for status, want := range map[mcbp.Status]error{mcbp.StatusAuthStale: feed.ErrAuth,
 		mcbp.StatusNoBucket: feed.ErrNoBucket} {
@@ -295,8 +296,8 @@ func TestLapsedConnections(t *testing.T) {
 	}
 }
 
-// An engine with collections says on a connection without them how far the default collection is, which is less than
-// what the streams bring: both feeds ask on one with them.
+// On a connection without collections, an engine reports the seqno of the default collection only, which is lower
+// than that of the streams: both feeds ask on a connection with collections.
 func TestSeqnosOfAllCollections(t *testing.T) {
 	either(t, func(t *testing.T, dial feed.Dialer) {
 		n := startNode(t, nil)
@@ -318,8 +319,8 @@ func TestSeqnosOfAllCollections(t *testing.T) {
 	})
 }
 
-// That all documents of the default collection are gone is said by one event, in a form that says so of other
-// collections and of scopes as well.
+// One event reports that all documents of the default collection are gone; the same kind of event reports that for
+// other collections and scopes.
 func TestDefaultCollectionEmptied(t *testing.T) {
 	value := func(scope, collection byte) []byte {
 		return []byte{0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, scope, 0, 0, 0, collection}
@@ -369,7 +370,7 @@ func TestDefaultCollectionEmptied(t *testing.T) {
 	releaseAll(blocks)
 }
 
-// Engines of the 7.x line give some sixty statistics of each vbucket: the last one counts as the first.
+// Engines of the 7.x line send some sixty statistics of each vbucket: the last one counts like the first.
 func TestManyStatistics(t *testing.T) {
 	const each, vbuckets = 60, 1024
 	either(t, func(t *testing.T, dial feed.Dialer) {

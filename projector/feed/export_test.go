@@ -2,21 +2,21 @@ package feed
 
 import "time"
 
-// EndlessCalm rests for an hour where others rest for milliseconds.
+// EndlessCalm returns a Calm whose rests last an hour instead of milliseconds.
 func EndlessCalm() *Calm {
 	k := NewCalm()
 	k.least = time.Hour
 	return k
 }
 
-// RestOf is how long the reader rests when it reads so many bytes so long after a rest.
+// RestOf returns how long the reader rests after a read of so many bytes, so long after a rest.
 func RestOf(at time.Time, after time.Duration, bytes int) time.Duration {
 	var r restful
 	r.begin(at)
 	return r.read(bytes, at.Add(after))
 }
 
-// ReadsOf is how often the reader reads in ten seconds in which documents of so many bytes come, so many a second.
+// ReadsOf returns the number of reads in ten seconds, at a rate of documents of so many bytes.
 func ReadsOf(rate, bytes int) (reads int) {
 	const aRead = 5 * time.Microsecond
 	start := time.Unix(1_700_000_000, 0)

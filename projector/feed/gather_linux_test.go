@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// pair is a TCP connection with its gatherer, which waits until the test is over.
+// pair returns a TCP connection with its gatherer; both are closed at the end of the test.
 func pair(t *testing.T) (*gatherer, net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -35,10 +35,11 @@ func pair(t *testing.T) (*gatherer, net.Conn) {
 	return g, to
 }
 
-// TestGather: reads bring what came in many pieces, in order; when our patience or the connection ends nothing is lost.
+// TestGather: reads return data that came in many pieces, in order; nothing is lost when the wait or the connection
+// ends.
 func TestGather(t *testing.T) {
 	g, to := pair(t)
-	g.want = 32 << 10 // what the kernel keeps at least, whatever it spends on each piece beside its bytes
+	g.want = 32 << 10 // the least that the kernel keeps, whatever overhead each piece has
 	const piece, pieces, most = 1000, 2000, 100
 	sent := make([]byte, piece*pieces)
 	for i := range sent {
@@ -57,7 +58,7 @@ func TestGather(t *testing.T) {
 	}()
 	buf := make([]byte, len(sent)+gatherBytes)
 	n, reads := 0, 0
-	for ; n < len(sent)/2; reads++ { // more than is waited for is still to come
+	for ; n < len(sent)/2; reads++ { // more than the wanted amount is still to come
 		k, err := g.Read(buf[n : n+gatherBytes])
 		if err != nil || k == 0 || !g.waiting {
 			t.Fatalf("%d bytes, waiting %v: %v", k, g.waiting, err)
@@ -67,7 +68,7 @@ func TestGather(t *testing.T) {
 	if reads > most {
 		t.Errorf("%d reads for %d pieces", reads, n/piece)
 	}
-	g.wait = time.Nanosecond // less comes in the time than is waited for
+	g.wait = time.Nanosecond // less arrives in time than wanted
 	for g.waiting {
 		k, err := g.Read(buf[n:])
 		if err != nil {
@@ -78,7 +79,7 @@ func TestGather(t *testing.T) {
 	if g.pause != 1 {
 		t.Errorf("after a failure the next %d reads are plain, want 1", g.pause)
 	}
-	for { // and waits again where it is busy, until the end
+	for { // it waits again while the connection is busy, until the end
 		k, err := g.Read(buf[n:])
 		n += k
 		if errors.Is(err, io.EOF) {
@@ -93,7 +94,7 @@ func TestGather(t *testing.T) {
 	}
 }
 
-// TestGatherEndsWithClose: our own end ends the waiting, too.
+// TestGatherEndsWithClose: closing this side ends the wait, too.
 func TestGatherEndsWithClose(t *testing.T) {
 	g, _ := pair(t)
 	if err := g.tell(true); err != nil {
@@ -110,12 +111,12 @@ func TestGatherEndsWithClose(t *testing.T) {
 	}
 }
 
-// refusing is a system that does not say when there is enough.
+// refusing is a system without support for the wait.
 type refusing struct{ syscall.RawConn }
 
 func (refusing) Control(func(uintptr)) error { return errors.ErrUnsupported }
 
-// TestGatherWhereTheSystemRefuses: the connection is read plainly, and lives.
+// TestGatherWhereTheSystemRefuses: plain reads are used, and the connection stays.
 func TestGatherWhereTheSystemRefuses(t *testing.T) {
 	g, to := pair(t)
 	g.wakeup.raw = refusing{g.wakeup.raw}
@@ -131,7 +132,7 @@ func TestGatherWhereTheSystemRefuses(t *testing.T) {
 	}
 }
 
-// TestGatherOnlyWhereItIsBusy: when the kernel is told to wait, by what a read brought and how long it took.
+// TestGatherOnlyWhereItIsBusy: when the kernel is asked to wait, by what a read brought and how long it took.
 func TestGatherOnlyWhereItIsBusy(t *testing.T) {
 	for _, tt := range []struct {
 		name string

@@ -17,15 +17,14 @@ import (
 	"tidemark/projector/feed"
 )
 
-// The embedded KV node on the other side: two nodes that hold one bucket of 16
-// vbuckets together.
+// With the embedded KV node as the producer: two nodes that hold one bucket of 16 vbuckets together.
 
 const (
 	kvUser, kvPassword, kvBucket = "Administrator", "secret", "world"
 	kvVBuckets                   = 16
 )
 
-// cluster is two nodes in this process.
+// cluster is a pair of nodes in this process.
 type cluster struct {
 	t     *testing.T
 	dirs  [2]string
@@ -57,7 +56,7 @@ func (w *cluster) config(i int) kv.Config {
 	}
 }
 
-// open opens and runs a node; its stop waits for it.
+// open opens and runs a node, and returns a function that stops it.
 func (w *cluster) open(i int) {
 	w.t.Helper()
 	n, err := kv.Open(w.config(i))
@@ -77,7 +76,7 @@ func (w *cluster) open(i int) {
 	}
 }
 
-// introduce tells the nodes each other's addresses.
+// introduce exchanges the nodes' addresses.
 func (w *cluster) introduce() {
 	w.t.Helper()
 	peers := []kv.Peer{{ID: "kv1"}, {ID: "kv2"}}
@@ -109,8 +108,8 @@ func (w *cluster) feed(node int, name string) *feed.Conn {
 		Name: name, BufferBytes: 1 << 20})
 }
 
-// mirror applies streams to a map of documents, as an index does: window by
-// window it becomes a state the node once had.
+// mirror applies streams to a map of documents, as an index does: after each window it is a state that the node once
+// had.
 type mirror struct {
 	docs   map[string]string
 	seqnos map[string]uint64
@@ -129,7 +128,7 @@ func newMirror() *mirror {
 		vbuckets: kvVBuckets, ends: map[uint16]mcbp.EndReason{}}
 }
 
-// follow opens the streams of a node's vbuckets from where the mirror stands.
+// follow opens the streams of a node's vbuckets at the mirror's positions.
 func (m *mirror) follow(t testing.TB, c feed.Feed, vbuckets []uint16) {
 	t.Helper()
 	for _, vb := range vbuckets {
@@ -139,12 +138,12 @@ func (m *mirror) follow(t testing.TB, c feed.Feed, vbuckets []uint16) {
 	}
 }
 
-// tryFollow opens a vbucket's stream from where the mirror stands.
+// tryFollow opens a vbucket's stream at the mirror's position.
 func (m *mirror) tryFollow(t testing.TB, c feed.Feed, vb uint16) error {
 	t.Helper()
 	p := m.at[vb].Position
 	id := c.NewStreamID()
-	for m.track[id] != nil { // of another connection
+	for m.track[id] != nil { // of an earlier connection
 		id = c.NewStreamID()
 	}
 	tr := feed.NewTracker(p)
@@ -158,7 +157,7 @@ func (m *mirror) tryFollow(t testing.TB, c feed.Feed, vb uint16) error {
 	})
 }
 
-// patiently tries again what a node that warms up, or whose map lags, refuses for a while.
+// patiently repeats what a node refuses temporarily while it warms up or its map lags.
 func patiently(t testing.TB, try func() error) error {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
@@ -196,7 +195,7 @@ func (m *mirror) read(t testing.TB, c feed.Feed, targets map[uint16]uint64) {
 	}
 }
 
-// goOn opens streams again that the node has ended because they were slow.
+// goOn reopens streams that the node has ended because they were slow.
 func (m *mirror) goOn(t testing.TB, c feed.Feed) {
 	t.Helper()
 	for vb, reason := range m.ends {
@@ -242,7 +241,7 @@ func (m *mirror) apply(t testing.TB, e *feed.Event) {
 	}
 }
 
-// targets are the high seqnos of the vbuckets that a node owns.
+// targets returns the high seqnos of the vbuckets that a node owns.
 func targets(t testing.TB, c feed.Feed) map[uint16]uint64 {
 	t.Helper()
 	var list []mcbp.VBucketSeqno
@@ -268,8 +267,8 @@ func keysOf(m map[uint16]uint64) []uint16 {
 	return out
 }
 
-// Everything written arrives, in two halves, over a reconnect, over an orderly and
-// an unclean restart of a node: the mirror equals what was written.
+// Everything written arrives, in two halves, across a reconnect, an orderly and an unclean restart of a node: the
+// mirror equals what was written.
 func TestMirrorEqualsKV(t *testing.T) {
 	t.Parallel()
 	w := startCluster(t)
@@ -329,7 +328,7 @@ func TestMirrorEqualsKV(t *testing.T) {
 	write(300)
 	catchUp()
 	before := maps.Clone(m.uuid)
-	// An unclean end: opened and left without the marks of an orderly stop.
+	// An unclean end: the store was opened and left without the marks of an orderly stop.
 	w.stop[0]()
 	n, err := kv.Open(w.config(0))
 	if err != nil {
@@ -355,11 +354,11 @@ func TestMirrorEqualsKV(t *testing.T) {
 	}
 }
 
-// errLoaded says that the writer has ended.
+// errLoaded signals that the writer has ended.
 var errLoaded = errors.New("loaded")
 
-// Streams while writing goes on, with a small window: nothing is lost, and every
-// complete state seen on the way is one the node had.
+// Streams during writes, with a small window: nothing is lost, and every complete state on the way is one that the
+// node had.
 func TestMirrorUnderLoad(t *testing.T) {
 	t.Parallel()
 	w := startCluster(t)
@@ -407,7 +406,7 @@ func TestMirrorUnderLoad(t *testing.T) {
 	}
 }
 
-// The node's side of the stream request: the table in kv/store/stream.go.
+// The node's rules for stream requests: the table in kv/store/stream.go.
 func TestStreamRequestsToKV(t *testing.T) {
 	t.Parallel()
 	w := startCluster(t)
@@ -465,7 +464,7 @@ func TestStreamRequestsToKV(t *testing.T) {
 			t.Errorf("%s: %v carries no map", tt.name, err)
 		}
 	}
-	// A finite stream ends with its end.
+	// A finite stream ends at its end.
 	got, err := c.OpenStream(ctx, feed.StreamRequest{VBucket: vb, End: 4})
 	if err != nil || got[0] != log[0] {
 		t.Fatal(got, err)
@@ -498,7 +497,7 @@ func TestStreamRequestsToKV(t *testing.T) {
 	if m, err := c.ClusterConfig(ctx); err != nil || m.NumVBuckets() != kvVBuckets {
 		t.Fatal(m, err)
 	}
-	// The node sends noops and is answered: nobody hangs up.
+	// The node sends noops and gets answers: neither side disconnects.
 	short := feed.Config{Addr: w.nodes[0].MemcachedAddr(), Bucket: kvBucket, User: kvUser, Password: kvPassword,
 		Name: "idle", NoopInterval: time.Second, DeadAfter: time.Minute}
 	idle := dial(t, short)

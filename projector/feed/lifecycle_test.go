@@ -25,7 +25,7 @@ func TestSilentNodeIsDead(t *testing.T) {
 	c := dial(t, conf)
 	failed := make(chan error, 1)
 	go func() { _, err := c.FailoverLog(context.Background(), 0); failed <- err }()
-	// As long as it sends noops it lives.
+	// While it sends noops it is alive.
 	for i, began := 0, time.Now(); time.Since(began) < brief*3/2; i++ {
 		n.to().Send(noop(uint32(i)))
 		time.Sleep(10 * time.Millisecond)
@@ -77,8 +77,7 @@ func TestCloseFailsEverything(t *testing.T) {
 	}
 }
 
-// A stream that is consented to after the caller gave up is closed again, and
-// never announced.
+// A stream that is granted after the caller gave up is closed again, and never announced.
 func TestLateConsent(t *testing.T) {
 	t.Parallel()
 	held := make(chan mcbp.Frame, 1)
@@ -113,8 +112,8 @@ func TestLateConsent(t *testing.T) {
 	}
 }
 
-// Close and reopen: late events of the old stream carry its id, and each stream
-// ends with one StreamEnd whether or not the node sends it.
+// Close and reopen: late events of the old stream carry its id, and each stream ends with one StreamEnd whether or
+// not the node sends it.
 func TestCloseAndReopen(t *testing.T) {
 	for _, sends := range []bool{true, false} {
 		t.Run(fmt.Sprint("node sends the end: ", sends), func(t *testing.T) {

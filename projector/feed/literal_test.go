@@ -17,12 +17,12 @@ import (
 	"tidemark/timestamp"
 )
 
-// The bytes that go between a consumer and an engine, written down from the protocol's tables, not with our own
-// encoder: a mistake that encoder and decoder share shows here and nowhere else.
+// The bytes between a consumer and an engine, written down from the protocol's tables, not with our own encoder: a
+// mistake that encoder and decoder share shows here and nowhere else.
 
-// step is one message: what the consumer must send, or what the engine sends. Bytes are hexadecimal, text is in quotes.
-// In wanted bytes ".." is any byte, "OO" the opaque, which later bytes repeat; "SS" is the opaque of the newest
-// STREAM_REQ.
+// step is one message: what the consumer must send, or what the engine sends. Bytes are hexadecimal, text is in
+// quotes. In wanted bytes ".." is any byte, "OO" the opaque, which later bytes repeat; "SS" is the opaque of the
+// newest STREAM_REQ.
 type step struct {
 	want, send string
 }
@@ -33,8 +33,7 @@ type player struct {
 	opaque, stream string
 }
 
-// play runs a script for the first connection and returns the address; the script's outcome is checked at the test's
-// end.
+// play runs a script for the first connection and returns the address; the result is checked at the end of the test.
 func play(t *testing.T, script []step) (addr string) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -86,7 +85,7 @@ func (p *player) step(s step) error {
 	return err
 }
 
-// take reads as many bytes as are wanted and compares them.
+// take reads as many bytes as wanted and compares them.
 func (p *player) take(want string) error {
 	got := make([]byte, len(want)/2)
 	if n, err := io.ReadFull(p.nc, got); err != nil {
@@ -108,7 +107,7 @@ func (p *player) take(want string) error {
 	return nil
 }
 
-// spell turns quoted text into hexadecimal and takes blanks out.
+// spell converts quoted text to hexadecimal and removes blanks.
 func spell(s string) string {
 	var out strings.Builder
 	for i, part := range strings.Split(s, "'") {
@@ -126,8 +125,8 @@ const (
 	ofThat = " SSSSSSSS 0000000000000000 "
 )
 
-// bootstrap51 is what goes before the first stream with an engine of the 5.1 line: it grants neither collections nor
-// snappy nor JSON and does not know that ends can be asked for. 65536 bytes may be on their way.
+// bootstrap51 is the exchange before the first stream with an engine of the 5.1 line: it grants neither collections
+// nor snappy nor JSON, and does not know the control for stream ends. The window is 65536 bytes.
 func bootstrap51(open string) []step {
 	return []step{
 		// HELLO: magic, opcode, key length, extras length, datatype, vbucket, body length; the client's name; xerror, select
@@ -146,15 +145,14 @@ func bootstrap51(open string) []step {
 	}
 }
 
-// literalConf is the configuration that bootstrap51 knows.
+// literalConf is the configuration that bootstrap51 expects.
 func literalConf(addr string) feed.Config {
 	return feed.Config{Addr: addr, Bucket: "b", User: "u", Password: "p", Name: "test", AllowPlain: true,
 		BufferBytes: 1 << 16, RequestTimeout: time.Minute,
 		NoopInterval: 5 * time.Second, DeadAfter: time.Minute}
 }
 
-// literalEvents collects events until n have come, each in a line, lets trackers observe them, and returns their blocks
-// back.
+// literalEvents collects n events as lines, lets trackers observe them, and also returns their blocks.
 func literalEvents(t *testing.T, c *feed.Conn, n int, trackers ...*feed.Tracker) []string {
 	t.Helper()
 	events, blocks := take(t, c, n)
@@ -232,13 +230,13 @@ func TestBytesOf51(t *testing.T) {
 		// DELETION with extended attributes of the system
 		step{send: `8058 0001 12 04 0201 0000001f SSSSSSSS 0000000000000004 000000000000000e 0000000000000004 0000 'j' 00000008 00000004'_s'0000`},
 		step{send: `8056 0000 14 00 0201 00000014` + ofThat + `000000000000000f 000000000000000f 00000005`},
-		// a message that nobody knows is counted and passed over
+		// An unknown message is counted and ignored.
 		step{send: `805b 0000 01 00 0201 00000001` + ofThat + `01`},
 		step{send: `8057 0001 1f 00 0201 000032e8 SSSSSSSS 0000000000000005` +
 			`000000000000000f 0000000000000001 00000000 00000000 00000000 0000 00 'l'` + large},
-		// BUFFER_ACK of all that came but the noop: 44+76+66+43+55+44+25+13056
+		// BUFFER_ACK of everything except the noop: 44+76+66+43+55+44+25+13056
 		step{want: `805d 0000 04 00 0000 00000004` + opaque + `00003461`},
-		// CLOSE_STREAM: no end follows
+		// CLOSE_STREAM: no end follows.
 		step{`8052 0000 00 00 0201 00000000` + opaque, `8152 0000 00 00 0000 00000000` + opaque},
 	)
 	conf := literalConf(play(t, script))
@@ -345,8 +343,8 @@ func TestBytesOfRefusals(t *testing.T) {
 
 func temporary(err error) bool { return errors.Is(err, feed.ErrTemporary) }
 
-// One conversation with a later engine: JSON, snappy and collections granted, ends on request, the second form of the
-// markers, expirations, and messages about other collections.
+// One conversation with a later engine: JSON, snappy and collections granted, stream ends on close, the second form
+// of the markers, expirations, and messages about other collections.
 func TestBytesOfLaterEngines(t *testing.T) {
 	script := bootstrap51("00000001")
 	script[0].send = `811f 0000 00 00 0000 0000000e` + opaque + `0007 0008 000b 0003 0006 000a 0012`
@@ -370,7 +368,7 @@ func TestBytesOfLaterEngines(t *testing.T) {
 		step{send: `8059 0002 14 00 0001 00000016 SSSSSSSS 0000000000000005 0000000000000005 0000000000000002 5f5e1000 00'k'`},
 		// DELETION of the second form: seqno, revision, time, unused
 		step{send: `8058 0002 15 00 0001 00000017 SSSSSSSS 0000000000000006 0000000000000006 0000000000000003 5f5e1001 00 00'j'`},
-		// MUTATION whose snappy is none: says 2^31 bytes
+		// MUTATION with an invalid snappy value: it announces 2^31 bytes
 		step{send: `8057 0002 1f 02 0001 00000026 SSSSSSSS 0000000000000007` +
 			`0000000000000007 0000000000000001 00000000 00000000 00000000 0000 00 00'm' 8080808008`},
 		// SEQNO_ADVANCED to the window's end

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 // node is a scripted DCP producer.
 type node struct {
 	kvclienttest.Server
-	refuse  map[string]bool // controls that are unknown to it
+	refuse  map[string]bool // controls that it does not know
 	request func(p *kvclienttest.Peer, f mcbp.Frame) bool
 
 	mu       sync.Mutex
@@ -43,8 +43,7 @@ type node struct {
 	peer     *kvclienttest.Peer
 }
 
-// startNode runs a node; request (may be nil) deals with requests first and
-// returns true if it did.
+// startNode runs a node; request (may be nil) gets requests first and returns true if it handled one.
 func startNode(t testing.TB, request func(p *kvclienttest.Peer, f mcbp.Frame) bool) *node {
 	t.Helper()
 	n := newNode(request)
@@ -52,7 +51,7 @@ func startNode(t testing.TB, request func(p *kvclienttest.Peer, f mcbp.Frame) bo
 	return n
 }
 
-// newNode is a node that does not listen yet.
+// newNode returns a node that does not listen yet.
 func newNode(request func(p *kvclienttest.Peer, f mcbp.Frame) bool) *node {
 	n := &node{request: request, controls: map[string]string{}, refuse: map[string]bool{}, noops: make(chan uint32, 1000)}
 	n.User, n.Password, n.Bucket = "u", "p", "b"
@@ -123,7 +122,7 @@ func (n *node) handle(p *kvclienttest.Peer, f mcbp.Frame) bool {
 	return true
 }
 
-// acked is the sum and the list of acknowledgements.
+// acked returns the sum and the list of acknowledgements.
 func (n *node) acked() (sum int, each []uint32) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -133,7 +132,7 @@ func (n *node) acked() (sum int, each []uint32) {
 	return sum, append([]uint32(nil), n.acks...)
 }
 
-// seen counts the requests of one kind.
+// seen returns the number of requests of one kind.
 func (n *node) seen(op mcbp.Opcode) int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -146,7 +145,7 @@ func (n *node) seen(op mcbp.Opcode) int {
 	return c
 }
 
-// brief is the limit of requests where one is to run out of it and others are not.
+// brief is a request timeout for tests in which one request runs into it and others do not.
 const brief = 4 * time.Second
 
 func config(n *node) feed.Config {
@@ -202,8 +201,8 @@ func releaseAll(blocks []*feed.Block) {
 	}
 }
 
-// The frames a producer sends. Keys of documents get the prefix of the default
-// collection, because the node grants collections.
+// The frames a producer sends. Keys of documents have the prefix of the default collection, because the node grants
+// collections.
 
 func request(op mcbp.Opcode, vb uint16, opaque uint32) mcbp.Header {
 	return mcbp.Request(op, vb, opaque)
@@ -241,7 +240,7 @@ func describe(e feed.Event) string {
 	return fmt.Sprintf("%v vb=%d stream=%d seqno=%d key=%s value=%s", e.Kind, e.VBucket, e.Stream, e.Seqno, e.Key, e.Value)
 }
 
-// to is the consumer's connection, as the node sees it.
+// to is the consumer's connection, from the node's side.
 func (n *node) to() *kvclienttest.Peer {
 	n.mu.Lock()
 	defer n.mu.Unlock()

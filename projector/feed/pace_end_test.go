@@ -7,7 +7,7 @@ import (
 )
 
 // TestEndFollowsBlockBeingMade: a user may close a stopped stream while the reader holds events of it in a block that
-// is not in the queue yet. The end that is made for him comes after them.
+// is not in the queue yet. The generated end comes after them.
 func TestEndFollowsBlockBeingMade(t *testing.T) {
 	for name, making := range map[string]bool{"a block is being made": true, "none is": false} {
 		t.Run(name, func(t *testing.T) {

@@ -12,9 +12,9 @@ import (
 	"tidemark/timestamp"
 )
 
-// A node without flow control may leave the feed's own requests unanswered, to close a stream for want of room or to
-// open it again, or say no END of what it has closed, while it sends everything else. The stream ends for its user in
-// the time that any request has, neither sooner nor for good, and what still comes of it is for nobody.
+// A node without flow control may leave the pacer's own requests unanswered, to close a stream or to open it again,
+// or send no END of what it has closed, while it sends everything else. The stream ends for its user within the
+// request timeout, not earlier, and is not lost for good; what still arrives of it is dropped.
 func TestPacedStreamIsGivenUp(t *testing.T) {
 	consent := mcbp.AppendFailoverLog(nil, timestamp.FailoverLog{{VBUUID: 77}})
 	for name, tt := range map[string]struct {
@@ -48,7 +48,7 @@ func TestPacedStreamIsGivenUp(t *testing.T) {
 						t.Error("the end that was asked for is told")
 					}
 					c.mu.Unlock()
-					time.Sleep(10 * c.conf.RequestTimeout) // for want of room it may wait as long as its user likes
+					time.Sleep(10 * c.conf.RequestTimeout) // if only room is missing, it may wait as long as the user likes
 					c.acknowledge(MinBufferBytes)
 				}
 				time.Sleep(c.conf.RequestTimeout - time.Millisecond)
@@ -73,7 +73,7 @@ func TestPacedStreamIsGivenUp(t *testing.T) {
 					answerPaced(t, c, mcbp.OpDCPStreamReq, tt.late)
 				}
 				c.mu.Lock()
-				defer c.mu.Unlock() // the watchdog looks on
+				defer c.mu.Unlock() // the watchdog runs concurrently
 				if c.pausedStream(1) {
 					t.Error("its user cannot ask for it again")
 				}
@@ -96,7 +96,7 @@ func TestPacedStreamIsGivenUp(t *testing.T) {
 	}
 }
 
-// pacedConn is a connection to a node that reads everything and never falls silent, with its pacer.
+// pacedConn returns a connection to a node that reads everything and is never silent, with its pacer.
 func pacedConn() (*Conn, *pacer) {
 	c := &Conn{conf: Config{BufferBytes: MinBufferBytes, RequestTimeout: DefaultRequestTimeout,
 		DeadAfter: DefaultNoopInterval, Logger: hclog.NewNullLogger()}, ready: make(chan struct{}, 1),
@@ -115,7 +115,7 @@ func queued(c *Conn) int {
 	return len(c.queue)
 }
 
-// answerPaced answers the one request that the feed has made of itself.
+// answerPaced answers the pacer's only request.
 func answerPaced(t *testing.T, c *Conn, op mcbp.Opcode, value []byte) {
 	t.Helper()
 	if len(c.requests.pending) != 1 {

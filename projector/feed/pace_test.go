@@ -12,8 +12,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// floodNode is an engine without flow control: it sends the whole of a vbucket's history at once, and starts where it
-// is asked to.
+// floodNode is an engine without flow control: it sends a vbucket's whole history at once, from the requested start.
 type floodNode struct {
 	*node
 	mu      sync.Mutex
@@ -22,7 +21,7 @@ type floodNode struct {
 	opens   map[uint16]int
 	stopped map[uint32]bool // opaques of closed streams
 	opaque  map[uint16]uint32
-	answer  func(vb uint16, opens int) (mcbp.Status, []byte) // of a stream request that is not the first
+	answer  func(vb uint16, opens int) (mcbp.Status, []byte) // of repeated stream requests
 	uuid    uint64
 }
 
@@ -105,8 +104,8 @@ func pacedFeed(t *testing.T, n *floodNode) *feed.Conn {
 	return dial(t, conf)
 }
 
-// With a node that knows no flow control a slow consumer holds little all the same, and gets each event once and in
-// order; that streams were closed and opened again in between is not seen.
+// With a node without flow control a slow consumer still holds little, and gets each event once and in order; it does
+// not notice that streams were closed and reopened.
 func TestWithoutFlowControl(t *testing.T) {
 	t.Parallel()
 	for name, size := range map[string]int{"documents of 1 KiB": 1 << 10,
@@ -173,8 +172,8 @@ func TestWithoutFlowControl(t *testing.T) {
 	}
 }
 
-// A stream that is closed may be on the node's list for a moment, and its memory short: it is asked for again, and
-// its user sees one stream.
+// A closed stream may stay on the node's list for a moment, and the node may be short of memory: the request is
+// repeated, and the user sees one stream.
 func TestWithoutFlowControlLater(t *testing.T) {
 	for name, status := range map[string]mcbp.Status{"exists": mcbp.StatusKeyExists, "temporary": mcbp.StatusTemporary} {
 		t.Run(name, func(t *testing.T) {
@@ -186,7 +185,7 @@ func TestWithoutFlowControlLater(t *testing.T) {
 				return mcbp.StatusOK, nil
 			}
 			conf := config(n.node)
-			conf.BufferBytes, conf.DeadAfter = feed.MinBufferBytes, time.Second // which paces the questions
+			conf.BufferBytes, conf.DeadAfter = feed.MinBufferBytes, time.Second // which determines the interval of the requests
 			c := dial(t, conf)
 			if _, err := c.OpenStream(within(t, time.Minute), feed.StreamRequest{VBucket: 1, End: mcbp.EndOfTime}); err != nil {
 				t.Fatal(err)
@@ -205,7 +204,7 @@ func TestWithoutFlowControlLater(t *testing.T) {
 	}
 }
 
-// What a node answers when a stream is opened again may need its user's decision: the stream ends then, with a reason.
+// A node's answer to reopening a stream may require the user's decision: the stream then ends with a reason.
 func TestWithoutFlowControlRefused(t *testing.T) {
 	for name, tt := range map[string]struct {
 		status mcbp.Status
@@ -237,7 +236,7 @@ func TestWithoutFlowControlRefused(t *testing.T) {
 	}
 }
 
-// A stream that its user closes while the node does not have it ends at once, with its one end.
+// A stream that its user closes while the node does not have it ends at once, with one end.
 func TestWithoutFlowControlClosed(t *testing.T) {
 	n := startFlood(t, 300, 1<<10)
 	c := pacedFeed(t, n)

@@ -9,7 +9,7 @@ import (
 	"tidemark/internal/testing/planted"
 )
 
-// kindEnv names, to a program with planted rules, the one to switch off.
+// kindEnv names the rule to switch off, for a program with planted rules.
 const kindEnv = "TIDEMARK_TEST_KIND"
 
 // switchedOff switches that rule off.
@@ -22,8 +22,8 @@ func switchedOff() {
 	}
 }
 
-// A consumer that expects kind servers does not pass: for each of the rules that real engines ask for there is a
-// test, with a node in the moods that need it, which fails without the rule.
+// A consumer that only works with well-behaved servers fails: for each rule that real engines require there is a
+// test, with a node in the required moods, which fails without the rule.
 func TestKindConsumers(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -12,8 +12,8 @@ import (
 	"tidemark/projector/feed"
 )
 
-// A node is asked for purge seqnos by what costs it little, of the vbuckets that are named one by one; one that has
-// left costs the others nothing.
+// Purge seqnos are read from cheap statistics, for named vbuckets one by one; a vbucket that has moved does not
+// affect the others.
 func TestPurgesCostWhatTheyTell(t *testing.T) {
 	var mu sync.Mutex
 	var asked []string

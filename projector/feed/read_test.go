@@ -17,7 +17,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// memoryConn returns what it holds in the pieces asked for, then ends.
+// memoryConn returns its contents in the requested pieces, then ends.
 type memoryConn struct {
 	net.Conn
 	data   []byte
@@ -59,7 +59,7 @@ func readAll(data []byte, pieces []int) (events []string, end error) {
 		}
 		hold = append(hold, b)
 	}
-	for _, b := range hold { // looked at only when everything has been read
+	for _, b := range hold { // only read when everything has arrived
 		for _, e := range b.Events {
 			events = append(events, fmt.Sprintf("%v %d %d %d %s %d", e.Kind, e.VBucket, e.Stream, e.Seqno, e.Key, len(e.Value)))
 		}
@@ -68,7 +68,7 @@ func readAll(data []byte, pieces []int) (events []string, end error) {
 	return events, end
 }
 
-// However the bytes are cut, the same events come out, none lost, none twice.
+// However the bytes are divided, the same events result, none lost, none twice.
 func TestCutsDoNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var data []byte
@@ -99,8 +99,8 @@ func TestCutsDoNotMatter(t *testing.T) {
 	})
 }
 
-// A trickle of small messages that nobody takes becomes few blocks, not many: the
-// memory they share is filled before more is taken.
+// A trickle of small messages that no one takes becomes few blocks: their shared memory is filled before more is
+// used.
 func TestTrickleSharesMemory(t *testing.T) {
 	var data []byte
 	var pieces []int
@@ -133,7 +133,7 @@ func TestTrickleSharesMemory(t *testing.T) {
 	}
 }
 
-// Whatever a node sends: no panic, no hang, no memory by an unchecked length.
+// Whatever a node sends: no panic, no hang, no allocation by an unchecked length.
 func FuzzRead(f *testing.F) {
 	seed := func(frames ...mcbp.Frame) {
 		var b []byte

@@ -30,8 +30,8 @@ import (
 	"tidemark/projector/feed"
 )
 
-// preloadEnv makes the test binary an embedded KV node with documents in a process of its own, so that its CPU does not
-// count as the consumer's.
+// preloadEnv makes the test binary an embedded KV node with documents in a process of its own, so that its CPU time
+// does not count as the consumer's.
 const preloadEnv = "TIDEMARK_FEED_PRELOAD"
 
 const rivalWindow = feed.DefaultBufferBytes // the same flow-control window for all
@@ -86,7 +86,7 @@ func preload(size, vbuckets, count int, dir string) error {
 	return <-ended
 }
 
-// startPreloaded starts the node's process and gives its address.
+// startPreloaded starts the node's process and returns its address.
 func startPreloaded(b *testing.B, size, vbuckets, count int) string {
 	b.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^$")
@@ -117,15 +117,15 @@ type span struct {
 	end uint64
 }
 
-// consumer takes spans over one connection and looks at every key and value.
+// consumer reads spans over one connection and every key and value in them.
 type consumer struct {
 	name    string
 	connect func(b *testing.B, addr string, spans []span) (take func() (seen, bytes int), done func())
 }
 
-// BenchmarkAgainstRivals is the CPU that consuming costs for each of three consumers in turn: the same documents, the
-// same flow-control window, the node's process and the connecting left out. The kernel's part, mostly the copy out of
-// the socket, is the same for all who read much at a time; so the user part is told beside the whole.
+// BenchmarkAgainstRivals measures the CPU time of three consumers in turn: the same documents, the same flow-control
+// window, without the node's process and connection setup. The kernel's part, mostly the copy out of the socket, is
+// the same for all that read large pieces; so the user part is reported besides the total.
 func BenchmarkAgainstRivals(b *testing.B) {
 	for _, size := range []int{128, 1024} {
 		for _, vbuckets := range []int{64, 1024} {
@@ -145,7 +145,7 @@ func againstRivals(b *testing.B, size, vbuckets, connections int) {
 	})
 }
 
-// BenchmarkStreams is the CPU that a stream costs which brings nothing: the request, the failover log, BEGIN and END.
+// BenchmarkStreams measures the CPU time of a stream without data: the request, the failover log, BEGIN and END.
 func BenchmarkStreams(b *testing.B) {
 	for _, connections := range []int{1, 8} {
 		b.Run(fmt.Sprintf("%dconn", connections), func(b *testing.B) {
@@ -158,8 +158,8 @@ func BenchmarkStreams(b *testing.B) {
 	}
 }
 
-// compare lets each consumer take all of the node twice, the second time counts; figures are per unit, of which a pass
-// has so many.
+// compare lets each consumer read all of the node twice and measures the second time; figures are per unit, of which
+// a pass has so many.
 func compare(b *testing.B, addr string, connections, units int, check func(who string, seen, bytes int)) {
 	c := dial(b, feed.Config{Addr: addr, Bucket: kvBucket, User: kvUser, Password: kvPassword, Name: "ends"})
 	all, err := c.HighSeqnos(within(b, time.Minute))
@@ -183,7 +183,7 @@ func compare(b *testing.B, addr string, connections, units int, check func(who s
 		for i, who := range consumers {
 			take, done := whole(b, who, addr, shares)
 			take()       // to the steady state
-			runtime.GC() // nobody pays for the garbage of another
+			runtime.GC() // no consumer pays for another's garbage
 			user, all, made := userCPU(), cpu(), mallocs()
 			seen, bytes := take()
 			used[i].user += userCPU() - user
@@ -206,7 +206,7 @@ func compare(b *testing.B, addr string, connections, units int, check func(who s
 	b.ReportMetric(0, "ns/op")
 }
 
-// whole is a consumer with a connection for each share, all at once.
+// whole is a consumer with a connection for each share, all concurrent.
 func whole(b *testing.B, who consumer, addr string, shares [][]span) (take func() (seen, bytes int), done func()) {
 	var takes []func() (int, int)
 	var ends []func()
@@ -239,20 +239,20 @@ func mallocs() uint64 {
 	return m.Mallocs
 }
 
-// What BenchmarkQueued lets wait.
+// Sizes of BenchmarkQueued.
 const (
 	queuedDocuments = 100_000
 	queuedSize      = 1024
 	queuedVBuckets  = 64
-	// queuedWindow is larger than all documents together: flow control lets all of them come.
+	// queuedWindow is larger than all documents together, so that flow control does not limit them.
 	queuedWindow = 256 << 20
-	// gocbQueue is how many events the feed on gocbcore lets wait; then it keeps gocbcore waiting, whatever the window.
+	// gocbQueue is the number of events that the feed on gocbcore queues before it blocks gocbcore, whatever the window.
 	gocbQueue = 16 << 10
 )
 
-// BenchmarkQueued is what 100,000 mutations of 1 KiB cost in memory while nobody takes them: what the process has more,
-// of each feed. The native feed has all of them then; the other has the 16,384 events that it lets wait, and gocbcore
-// what fits into its part of the window (2 MiB). How many documents waited is counted afterwards.
+// BenchmarkQueued measures the memory of 100,000 queued mutations of 1 KiB, by the growth of the process, for each
+// feed. The native feed then holds all of them; the other one holds the 16,384 events that it may queue, and gocbcore
+// as much as fits into its part of the window (2 MiB). The number of queued documents is counted afterwards.
 func BenchmarkQueued(b *testing.B) {
 	addr := startPreloaded(b, queuedSize, queuedVBuckets, queuedDocuments)
 	for _, i := range implementations {
@@ -274,7 +274,7 @@ func BenchmarkQueued(b *testing.B) {
 	}
 }
 
-// openAll asks for all that there is of each vbucket, and returns the number of streams.
+// openAll requests everything of each vbucket, and returns the number of streams.
 func openAll(b *testing.B, c feed.Feed) int {
 	b.Helper()
 	all, err := c.HighSeqnos(within(b, time.Minute))
@@ -293,11 +293,11 @@ func openAll(b *testing.B, c feed.Feed) int {
 	return len(all)
 }
 
-// queued waits until all that may wait does: with the native feed every byte that the node sends, with the other as
-// many events as may wait, of which at most four for each stream are no documents.
+// queued waits until everything that may wait does: with the native feed every byte that the node sends, with the
+// other one as many events as may wait, of which at most four for each stream are not documents.
 func queued(b *testing.B, c feed.Feed, native bool, streams int) {
 	b.Helper()
-	const document = mcbp.HeaderSize + 31 + len("?document-000001") + queuedSize // as the node counts it
+	const document = mcbp.HeaderSize + 31 + len("?document-000001") + queuedSize // as counted by the node
 	const marker, end = mcbp.HeaderSize + 20, mcbp.HeaderSize + 4
 	least, most := (gocbQueue-4*streams)*document, gocbQueue*document
 	if native {
@@ -310,7 +310,7 @@ func queued(b *testing.B, c feed.Feed, native bool, streams int) {
 	}
 }
 
-// waiting counts the documents that wait.
+// waiting counts the queued documents.
 func waiting(b *testing.B, c feed.Feed, native bool, streams int) (documents int) {
 	b.Helper()
 	for ends := 0; ends < streams; {
@@ -326,7 +326,7 @@ func waiting(b *testing.B, c feed.Feed, native bool, streams int) (documents int
 				ends++
 			}
 		}
-		if !native { // the next block is of what comes only now
+		if !native { // the next block only contains later events
 			return documents
 		}
 	}
@@ -336,7 +336,7 @@ func waiting(b *testing.B, c feed.Feed, native bool, streams int) (documents int
 	return documents
 }
 
-// resident is the process's memory as the kernel counts it.
+// resident returns the process's resident memory.
 func resident(b *testing.B) int64 {
 	b.Helper()
 	text, err := os.ReadFile("/proc/self/statm")
@@ -350,7 +350,7 @@ func resident(b *testing.B) int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// userCPU is the process's time outside the kernel.
+// userCPU returns the process's user time.
 func userCPU() time.Duration {
 	var u syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
@@ -371,7 +371,7 @@ func native(b *testing.B, addr string, spans []span) (take func() (seen, bytes i
 			track[i+1] = feed.NewTracker(feed.Position{})
 		}
 		opened := make(chan error, 1)
-		go func() { // all at once, as the projector does; blocks are taken meanwhile, as the others do
+		go func() { // concurrently, as the projector does; blocks are taken meanwhile, as with the others
 			reqs := make([]feed.StreamRequest, len(spans))
 			for i, sp := range spans {
 				reqs[i] = feed.StreamRequest{VBucket: sp.vb, ID: c.NewStreamID(), End: sp.end}
@@ -409,7 +409,7 @@ func native(b *testing.B, addr string, spans []span) (take func() (seen, bytes i
 	}, func() { _ = c.Close() }
 }
 
-// gocbObserver counts.
+// gocbObserver counts events.
 type gocbObserver struct {
 	seen, bytes atomic.Int64
 	ended       chan error
@@ -478,7 +478,7 @@ func bareGocbcore(b *testing.B, addr string, spans []span) (take func() (seen, b
 }
 
 func gomem(b *testing.B, addr string, spans []span) (take func() (seen, bytes int), done func()) {
-	logging.SetLogger(nil) // it tells of every stream
+	logging.SetLogger(nil) // it logs every stream
 	c, err := memcached.Connect("tcp", addr)
 	if err == nil {
 		_, err = c.AuthScramSha(kvUser, kvPassword)

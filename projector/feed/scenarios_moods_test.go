@@ -11,7 +11,8 @@ import (
 	"tidemark/kv/kvclient"
 )
 
-// A version that changes extended attributes only is the same document once more; what a deletion keeps is no document.
+// A version that only changes extended attributes is the same document again; the body of a deletion is not a
+// document.
 func changesOfAttributes(s *stage) {
 	m := s.mirror()
 	c := s.feed()
@@ -55,8 +56,8 @@ func evictions(s *stage) {
 	s.compare(m)
 }
 
-// A snapshot that is cut short, and goes on from disk, is no state: who comes back from within it says so by its
-// window. The next one may begin inside what was had.
+// A snapshot that is cut short and continued from disk is not a state: a consumer that resumes within it states so by
+// its window. The next one may begin inside the range already received.
 func cursorDropped(s *stage) {
 	for i := range 40 {
 		s.set(fmt.Sprint("k", i), "before")
@@ -65,7 +66,7 @@ func cursorDropped(s *stage) {
 	c := s.feed()
 	m.follow(s, c, all())
 	for round := range 12 {
-		m.read(s, c, targets(s, c)) // so that what comes now is from memory
+		m.read(s, c, targets(s, c)) // so that later events come from memory
 		var keys []string
 		for i := range 40 {
 			keys = append(keys, fmt.Sprint("k", i))
@@ -84,7 +85,7 @@ func cursorDropped(s *stage) {
 	}
 }
 
-// setAll stores many documents side by side, so that they come in few snapshots.
+// setAll stores many documents concurrently, so that they come in few snapshots.
 func (s *stage) setAll(keys []string, value string) {
 	s.Helper()
 	errs := make(chan error, len(keys))
@@ -106,7 +107,7 @@ func (s *stage) setAll(keys []string, value string) {
 	}
 }
 
-// A node that is killed has lost what it had acknowledged and not stored; who had got it goes back.
+// A killed node has lost what it had acknowledged and not stored; a consumer that received it rolls back.
 func unpersisted(s *stage) {
 	for i := range 100 {
 		s.set(fmt.Sprint("k", i), "1")
@@ -131,7 +132,7 @@ func unpersisted(s *stage) {
 	}
 }
 
-// A connection on which nothing comes but noops lives, and brings what comes after them.
+// A connection with nothing but noops stays open, and delivers what comes after them.
 func idle(s *stage) {
 	s.set("a", "1")
 	conf := s.conf()

@@ -18,7 +18,7 @@ import (
 
 // Scenarios with two nodes: vbuckets move, and fail over.
 
-// join starts a second node beside the first, and adds it to the cluster: half of the vbuckets move to it.
+// join starts a second node besides the first, and adds it to the cluster: half of the vbuckets move to it.
 func (s *stage) join() {
 	s.Helper()
 	conf := kv.Config{NodeID: "kv2", Dir: s.TempDir(), Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", User: kvUser,
@@ -59,7 +59,7 @@ func (s *stage) post(n *kv.Node, what string, body any) {
 		if err == nil {
 			return
 		}
-		if !errors.Is(err, kv.ErrRefused) || ctx.Err() != nil { // what a map that changes meanwhile refuses is asked again
+		if !errors.Is(err, kv.ErrRefused) || ctx.Err() != nil { // refusals while the map changes are repeated
 			s.Fatal(err)
 		}
 	}
@@ -99,7 +99,7 @@ func (s *stage) settle() (moved []uint16) {
 	}
 }
 
-// feedAt is a feed of another node.
+// feedAt returns a feed of another node.
 func (s *stage) feedAt(n *kv.Node) feed.Feed {
 	s.Helper()
 	conf := s.conf()
@@ -107,8 +107,8 @@ func (s *stage) feedAt(n *kv.Node) feed.Feed {
 	return dialWith(s, s.dial, conf)
 }
 
-// Vbuckets move to another node under the stream: it ends; opened at the new owner with the old branch it goes on,
-// nothing rolls back.
+// Vbuckets move to another node during the stream: it ends; opened at the new owner on the old branch it continues,
+// and nothing rolls back.
 func takeover(s *stage) {
 	m, c, moved := s.takeOver()
 	ctx := within60(s)
@@ -130,8 +130,8 @@ func takeover(s *stage) {
 	s.goOn(m, moved)
 }
 
-// The node says nothing when vbuckets leave it: only when it is asked. When they have come back it has them again, but
-// not their streams; opened anew these go on where they stopped.
+// The node sends nothing when vbuckets leave it; it only answers queries. When they have come back it has them again,
+// but not their streams; opened again, these continue where they stopped.
 func silentTakeover(s *stage) {
 	m, c, moved := s.takeOver()
 	gone := func() {
@@ -140,7 +140,7 @@ func silentTakeover(s *stage) {
 			var there bool
 			err := patiently(s, func() (err error) {
 				if there, err = c.HasStream(within60(s), vb); err == nil && there {
-					there, err = c.HasStream(within60(s), vb) // a stream that is gone may be on a list for a moment
+					there, err = c.HasStream(within60(s), vb) // an ended stream may stay on a list for a moment
 				}
 				return err
 			})
@@ -181,8 +181,8 @@ func silentTakeover(s *stage) {
 	s.compare(m)
 }
 
-// takeOver lets a mirror follow all vbuckets and moves half of them to a second node while documents change. The mirror
-// has all of those that stay.
+// takeOver lets a mirror follow all vbuckets and moves half of them to a second node while documents change. The
+// mirror has everything of the vbuckets that stay.
 func (s *stage) takeOver() (m *mirror, c feed.Feed, moved []uint16) {
 	s.Helper()
 	for i := range 100 {
@@ -210,7 +210,7 @@ func (s *stage) takeOver() (m *mirror, c feed.Feed, moved []uint16) {
 	return m, c, moved
 }
 
-// goOn follows what has moved at its new owner.
+// goOn follows moved vbuckets at their new owner.
 func (s *stage) goOn(m *mirror, moved []uint16) {
 	s.Helper()
 	d := s.feedAt(s.second)
@@ -222,8 +222,8 @@ func (s *stage) goOn(m *mirror, moved []uint16) {
 	_ = d.Close()
 }
 
-// A node is failed over to a replica that lagged behind it: two branches diverge, and what only the old owner had is
-// gone from the mirror too.
+// A node is failed over to a replica that lagged: two branches diverge, and what only the old owner had disappears
+// from the mirror, too.
 func failover(s *stage) {
 	for i := range 100 {
 		s.set(fmt.Sprint("k", i), "1")

@@ -24,9 +24,9 @@ import (
 	"tidemark/timestamp"
 )
 
-// Scenarios with the embedded KV node on the other side: each runs with each implementation of Feed, and with a node in
-// each mood. A scenario holds a mirror, which opens, follows and rolls back as the product does, against what was
-// written.
+// Scenarios with the embedded KV node as the producer: each runs with each implementation of Feed, and with a node in
+// each mood. A scenario has a mirror, which opens, follows and rolls back as the product does, and is compared with
+// what was written.
 
 var (
 	manyStreams = flag.Int("streams", 300, "streams that the scenario of many opens and closes")
@@ -49,18 +49,18 @@ var moods = []struct {
 	}},
 }
 
-// bearable are the moods in which a scenario knows what comes, with one of the implementations. With purges a slow
-// machine would turn continuations into rollbacks; evictions are a scenario of their own.
+// bearable returns the moods in which the results of a scenario are known, with one of the implementations. Purges
+// would turn continuations into rollbacks on a slow machine; evictions are a scenario of their own.
 func bearable(implementation string) server.Moods {
 	all := server.AllMoods &^ (server.Purges | server.PurgeByWindow | server.Eviction)
-	// it waits for the end that was promised, races when a control is refused, and needs this one
+	// It waits for the promised end, has a data race if a control is refused, and needs this one
 	if implementation == "gocbcore" {
 		all &^= server.NoCloseEnd | server.OldControls | server.NoFlowControl
 	}
 	return all
 }
 
-// stage is what a scenario plays on: one node with one bucket, a writer, and what must be there in the end.
+// stage is the setting of a scenario: one node with one bucket, a writer, and the expected contents.
 type stage struct {
 	testing.TB
 	dial   feed.Dialer
@@ -82,7 +82,7 @@ const (
 	stageUUID     = "0123456789abcdef0123456789abcdef"
 )
 
-// scenarios by name; edit (may be nil) changes the node's configuration.
+// scenarios lists the scenarios by name; edit (may be nil) changes the node's configuration.
 var scenarios = []struct {
 	name string
 	edit func(*kv.Config)
@@ -125,7 +125,7 @@ func TestScenarios(t *testing.T) {
 			t.Parallel()
 			for _, i := range implementations {
 				for _, m := range moods {
-					if m.name == "drawn" && testing.Short() { // none that nasty does not have, too
+					if m.name == "drawn" && testing.Short() { // no mood that nasty does not have, too
 						continue
 					}
 					t.Run(i.name+"/"+m.name, func(t *testing.T) {
@@ -182,15 +182,15 @@ func (s *stage) open() {
 	}
 }
 
-// warmUp spends most of a nasty node's warmup on dials that it refuses; the rest the scenario meets. The writer, which
-// tries again after longer and longer pauses, would take seconds for it.
+// warmUp uses up most of a nasty node's warmup with dials that it refuses; the scenario gets the rest. The writer,
+// whose retries have growing pauses, would take seconds for it.
 func (s *stage) warmUp(n *kv.Node) {
 	s.Helper()
 	conf := feed.Config{Addr: n.MemcachedAddr(), Bucket: kvBucket, User: kvUser, Password: kvPassword, Name: "early",
 		RequestTimeout: time.Minute}
 	for range warmupSpent {
 		c, err := feed.Dial(within(s, time.Minute), conf)
-		if err == nil { // it is mild
+		if err == nil { // it is a mild node
 			_ = c.Close()
 			return
 		}
@@ -203,7 +203,7 @@ func (s *stage) warmUp(n *kv.Node) {
 func (s *stage) conf() feed.Config {
 	return feed.Config{Addr: s.node.MemcachedAddr(), Bucket: kvBucket, User: kvUser, Password: kvPassword,
 		Name: fmt.Sprint("scenario-", s.names.Add(1)), BufferBytes: 1 << 20,
-		// Far more often than a node in the mood idle-close closes, and with patience, however busy the machine is.
+		// Much more often than a node in the mood idle-close closes, and with patience, however busy the machine is.
 		NoopInterval: time.Second, DeadAfter: time.Minute}
 }
 
@@ -232,14 +232,14 @@ func (s *stage) remove(key string) kvclient.Mutation {
 	return m
 }
 
-// mirror is one whose vbuckets are those of the stage.
+// mirror returns a mirror of the stage's vbuckets.
 func (s *stage) mirror() *mirror {
 	m := newMirror()
 	m.vbuckets = stageVBuckets
 	return m
 }
 
-// all are the stage's vbuckets.
+// all returns the stage's vbuckets.
 func all() (list []uint16) {
 	for v := range uint16(stageVBuckets) {
 		list = append(list, v)
@@ -247,7 +247,7 @@ func all() (list []uint16) {
 	return list
 }
 
-// catchUp brings the mirror to the node's present state, over a new connection, rolling back where it must, and
+// catchUp brings the mirror to the node's present state, over a new connection, rolling back where necessary, and
 // compares.
 func (s *stage) catchUp(m *mirror) (rolledBack int) {
 	s.Helper()
@@ -266,8 +266,8 @@ func (s *stage) compare(m *mirror) {
 	}
 }
 
-// followBack is follow, and does what a rollback demands: everything of the vbucket goes, and the stream begins at 0.
-// The product goes back to a snapshot of its own at or below the seqno; 0 is always one.
+// followBack is follow with rollbacks: the vbucket is cleared, and the stream begins at 0. The product rolls back to
+// a snapshot of its own at or below the seqno; 0 is always a valid one.
 func (m *mirror) followBack(t testing.TB, c feed.Feed, vbuckets []uint16) (rolledBack int) {
 	t.Helper()
 	for _, vb := range vbuckets {
@@ -300,8 +300,8 @@ func (m *mirror) forget(vb uint16) {
 	delete(m.uuid, vb)
 }
 
-// readSome takes events until so many documents have been seen; if cut, what comes with the last of them is dropped, as
-// if the connection had been lost there.
+// readSome reads events until so many documents have been seen; if cut, the rest of the last block is dropped, as if
+// the connection had been lost there.
 func (m *mirror) readSome(t testing.TB, c feed.Feed, documents int, cut bool) {
 	t.Helper()
 	ctx := within(t, 60*time.Second)
@@ -325,7 +325,7 @@ func (m *mirror) readSome(t testing.TB, c feed.Feed, documents int, cut bool) {
 	}
 }
 
-// A consumer that loses its connection within a snapshot goes on from there, with the window it was in.
+// A consumer that loses its connection within a snapshot continues from there, with the window it was in.
 func restartMidSnapshot(s *stage) {
 	for i := range 400 {
 		s.set(fmt.Sprint("k", i), fmt.Sprint(i))
@@ -343,7 +343,7 @@ func restartMidSnapshot(s *stage) {
 	s.catchUp(m)
 }
 
-// Only the newest version of a document comes from a backfill: seqnos have gaps, and the windows cover them.
+// A backfill only contains the newest version of a document: seqnos have gaps, and the windows cover them.
 func deduplication(s *stage) {
 	for round := range 20 {
 		for i := range 20 {
@@ -356,7 +356,7 @@ func deduplication(s *stage) {
 	if n := m.events; n > 200 {
 		s.Errorf("%d documents came for 20 keys", n)
 	}
-	// While a stream is open and nobody reads, versions may go too; the last one never does.
+	// While a stream is open but not read, versions may disappear, too; the last one never does.
 	c := s.feed()
 	m.follow(s, c, all())
 	for round := range 50 {
@@ -381,7 +381,7 @@ func unknownBranch(s *stage) {
 	}
 }
 
-// Who comes back after deletions were forgotten that he has not seen starts over.
+// A consumer that resumes after the purge of deletions that it has not seen starts over.
 func purged(s *stage) {
 	for i := range 50 {
 		s.set(fmt.Sprint("k", i), "1")
@@ -391,7 +391,7 @@ func purged(s *stage) {
 	for i := range 25 {
 		s.remove(fmt.Sprint("k", i))
 	}
-	s.set("k49", "newest") // the newest version of a vbucket is never forgotten
+	s.set("k49", "newest") // the newest version of a vbucket is never purged
 	s.stop()
 	b, _, err := store.Open(store.Options{Dir: filepath.Join(s.dir, "buckets", kvBucket, "log"), Name: kvBucket,
 		UUID: stageUUID, VBuckets: stageVBuckets,
@@ -409,7 +409,7 @@ func purged(s *stage) {
 	}
 }
 
-// copyFolder copies the node's files as they are now.
+// copyFolder copies the node's present files.
 func copyFolder(t testing.TB, from, to string) {
 	t.Helper()
 	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
@@ -423,8 +423,8 @@ func copyFolder(t testing.TB, from, to string) {
 	})
 }
 
-// A replica that lagged is promoted: what the old owner had more is gone, the consumer is ahead of the node, and two
-// branches diverge. The lagging replica is the node's own folder of earlier, left as by a kill.
+// A replica that lagged is promoted: what only the old owner had is gone, the consumer is ahead of the node, and two
+// branches diverge. The lagging replica is an earlier copy of the node's own folder, as left by a kill.
 func failoverWithLoss(s *stage) {
 	for i := range 100 {
 		s.set(fmt.Sprint("k", i), "1")
@@ -452,7 +452,7 @@ func failoverWithLoss(s *stage) {
 	}
 }
 
-// lagging makes a replica that takes no more from now on; the function puts it in the node's place.
+// lagging makes a replica that receives nothing from now on; the function puts it in the node's place.
 func (s *stage) lagging() (promote func()) {
 	s.Helper()
 	kept := maps.Clone(s.truth)
@@ -469,7 +469,7 @@ func (s *stage) lagging() (promote func()) {
 	}
 }
 
-// killed leaves the folder of a node that is stopped as a kill would have.
+// killed leaves the folder of a stopped node as a kill would have.
 func (s *stage) killed() {
 	s.Helper()
 	n, err := kv.Open(kv.Config{NodeID: "kv1", Dir: s.dir, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", User: kvUser,
@@ -485,9 +485,10 @@ func (s *stage) killed() {
 	n.Abandon()
 }
 
-// After a failover that lost something the answer depends on the window that the consumer was in, not on its seqno
-// alone: one that ended where the branches part goes on, one that was complete beyond goes back to where they part, and
-// one that was on common ground within a window that reaches beyond goes back to the beginning of that window.
+// After a failover with losses the answer depends on the window that the consumer was in, not on its seqno alone: a
+// consumer whose window ended where the branches part continues, one that was complete beyond rolls back to that
+// point, and one that was on common ground within a window that extends beyond rolls back to the beginning of that
+// window.
 func byWindow(s *stage) {
 	for i := range 100 {
 		s.set(fmt.Sprint("k", i), "1")
@@ -538,10 +539,10 @@ func byWindow(s *stage) {
 	}
 }
 
-// within60 is within for what should not last.
+// within60 is within for what should not take long.
 func within60(t testing.TB) context.Context { return within(t, 60*time.Second) }
 
-// A node that dies under the stream and comes back is taken up where it was.
+// A stream is resumed at a node that died and came back.
 func producerKilled(s *stage) {
 	for i := range 200 {
 		s.set(fmt.Sprint("k", i), "1")
@@ -577,7 +578,7 @@ func producerKilled(s *stage) {
 	}
 }
 
-// Streams are opened and closed many times on one connection: none is left, and each has one begin and one end.
+// Streams are opened and closed many times on one connection: none remains, and each has one begin and one end.
 func manyOpenedAndClosed(s *stage) {
 	for i := range 40 {
 		s.set(fmt.Sprint("k", i), "1")
@@ -658,7 +659,7 @@ func slowConsumer(s *stage) {
 			s.Fatal(err)
 		}
 	}
-	b, err := c.Next(within(s, time.Minute)) // taken and not released: still no more than the window
+	b, err := c.Next(within(s, time.Minute)) // taken and not released: still within the window
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -674,7 +675,7 @@ func slowConsumer(s *stage) {
 	s.compare(m)
 }
 
-// The largest document, the longest key, bytes that are no text.
+// The largest document, the longest key, and bytes that are not text.
 func oddDocuments(s *stage) {
 	s.set("large", strings.Repeat("0123456789abcdef", 20<<20/16))
 	s.set(strings.Repeat("k", 250), "long")
@@ -684,7 +685,7 @@ func oddDocuments(s *stage) {
 	s.catchUp(s.mirror())
 }
 
-// A document whose time is over goes, as a deletion or an expiration.
+// An expired document disappears, by a deletion or an expiration.
 func expiry(s *stage) {
 	s.set("stays", "1")
 	if _, err := s.writer.Set(within(s, time.Minute), "goes", []byte("1"), kvclient.StoreOptions{Expiry: 1}); err != nil {
@@ -708,8 +709,8 @@ func expiry(s *stage) {
 	s.compare(m)
 }
 
-// A second connection with a name that is in use ends one of the two; names are unique, so it is nobody's but a
-// mistake's.
+// A second connection with a name that is in use ends one of the two; names are unique, so this only happens by
+// mistake.
 func sameName(s *stage) {
 	s.set("a", "1")
 	conf := s.conf()

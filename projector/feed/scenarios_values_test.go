@@ -13,9 +13,9 @@ import (
 	"tidemark/projector/feed"
 )
 
-// Scenarios of what travels with documents: compression, extended attributes, bodies of deletions.
+// Scenarios about what accompanies documents: compression, extended attributes, bodies of deletions.
 
-// raw is a connection for writes that the writer does not make. The node may be warming up.
+// raw is a connection for writes that the writer cannot make. The node may be warming up.
 func (s *stage) raw(features ...mcbp.Feature) func(f mcbp.Frame) {
 	s.Helper()
 	var c *kvclient.Conn
@@ -44,7 +44,7 @@ func (s *stage) raw(features ...mcbp.Feature) func(f mcbp.Frame) {
 	}
 }
 
-// attributes is a section of extended attributes: names and values by turns.
+// attributes returns a section of extended attributes: names and values alternate.
 func attributes(pairs ...string) (section []byte) {
 	for i := 0; i < len(pairs); i += 2 {
 		section = binary.BigEndian.AppendUint32(section, uint32(len(pairs[i])+len(pairs[i+1])+2))
@@ -53,7 +53,7 @@ func attributes(pairs ...string) (section []byte) {
 	return section
 }
 
-// withAttributes is a value with both.
+// withAttributes returns a value with both.
 func withAttributes(section []byte, body string) []byte {
 	return append(mcbp.AppendXattrs(nil, section), body...)
 }
@@ -63,8 +63,8 @@ func storeFrame(key string, datatype mcbp.Datatype, value []byte) mcbp.Frame {
 		Key: []byte(key), Value: value}
 }
 
-// Values that the node compresses, and values that a client stored compressed, come as they were, whatever is in them;
-// on the wire they are small.
+// Values that the node compresses, and values that a client stored compressed, arrive unchanged, whatever they
+// contain; on the wire they are small.
 func compressed(s *stage) {
 	big := `{"a":"` + strings.Repeat("x", 2<<20) + `"}`
 	s.set("big", big)
@@ -86,21 +86,21 @@ func compressed(s *stage) {
 	if e := s.only(conf, "both"); e.xattrs != string(section) || e.value != big || e.bad {
 		s.Errorf("attributes %q, a value of %d bytes, undecodable %t", e.xattrs, len(e.value), e.bad)
 	}
-	// The store has them as they were.
+	// The store has them unchanged.
 	if d, err := s.writer.Get(within(s, time.Minute), "stored compressed"); err != nil || string(d.Value) != big ||
 		d.Datatype.Has(mcbp.DatatypeSnappy) {
 		s.Errorf("the store has %d bytes of datatype %d: %v", len(d.Value), d.Datatype, err)
 	}
 }
 
-// shownEvent is what is compared of a document's event.
+// shownEvent is the part of a document's event that is compared.
 type shownEvent struct {
 	kind          feed.Kind
 	value, xattrs string
 	bad           bool
 }
 
-// only returns the newest event of a key, of its vbucket's whole stream.
+// only returns the newest event of a key, in its vbucket's whole stream.
 func (s *stage) only(conf feed.Config, key string) (last shownEvent) {
 	s.Helper()
 	c := dialWith(s, s.dial, conf)
@@ -132,8 +132,8 @@ func (s *stage) only(conf feed.Config, key string) (last shownEvent) {
 	return last
 }
 
-// A deletion may bring a body, and the extended attributes that outlive the document: those of the system. Whatever it
-// brings, the document is gone; so it is after a restart of the node.
+// A deletion may have a body, and extended attributes that outlive the document: those of the system. In any case the
+// document is gone, also after a restart of the node.
 func deletionsWithBodies(s *stage) {
 	put := s.raw(mcbp.FeatureSnappy, mcbp.FeatureXattr, mcbp.FeatureJSON)
 	system, section := attributes("_sync", `{"rev":2}`), attributes("_sync", `{"rev":2}`, "mine", `"x"`)

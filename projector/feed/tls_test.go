@@ -23,7 +23,7 @@ import (
 	"tidemark/projector/feed/gocb"
 )
 
-// certified makes a CA in dir, and certificate and key of the KV node kv1 at 127.0.0.1.
+// certified creates a CA in dir, and certificate and key of the KV node kv1 at 127.0.0.1.
 func certified(t *testing.T) (dir string, files tlsconf.Files) {
 	t.Helper()
 	dir = t.TempDir()
@@ -38,7 +38,7 @@ func certified(t *testing.T) (dir string, files tlsconf.Files) {
 	return dir, files
 }
 
-// Both feeds consume inside TLS, and trust only whom the CA vouches for.
+// Both feeds consume inside TLS, and accept only certificates of the CA.
 func TestInsideTLS(t *testing.T) {
 	dir, files := certified(t)
 	source, err := tlsconf.OpenNode(files, tlsconf.KV, "kv1", nil)
@@ -74,8 +74,8 @@ func TestInsideTLS(t *testing.T) {
 	})
 }
 
-// onlyCommonName is the configuration of a node whose certificate names it by its common name alone, as older clusters
-// make them, and one that trusts it.
+// onlyCommonName returns the configuration of a node whose certificate names it by its common name alone, as in older
+// clusters, and one of a client that trusts it.
 func onlyCommonName(t *testing.T, name string) (node, trusting *tls.Config) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -99,7 +99,7 @@ func onlyCommonName(t *testing.T, name string) (node, trusting *tls.Config) {
 		&tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}
 }
 
-// The native feed takes such a node for what it is; gocbcore cannot, and the error says what can.
+// The native feed accepts such a node; gocbcore cannot, and the error names the alternative.
 func TestOnlyACommonName(t *testing.T) {
 	n := newNode(nil)
 	var conf feed.Config
@@ -117,11 +117,11 @@ func TestOnlyACommonName(t *testing.T) {
 		t.Errorf("gocbcore: %v", err)
 	}
 	conf.TLS = &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true}
-	dialWith(t, gocb.Dial, conf) // who does not ask is told nothing
+	dialWith(t, gocb.Dial, conf) // without a check there is no error
 }
 
-// A user whose password a directory keeps, so that SCRAM is refused, streams by either feed: inside TLS with a node
-// that has shown who it is, and nowhere else.
+// A user whose password is in a directory, so that SCRAM is refused, can stream with either feed: inside TLS with a
+// verified node, and nowhere else.
 func TestUserOfADirectory(t *testing.T) {
 	dir, files := certified(t)
 	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
@@ -161,8 +161,7 @@ func TestUserOfADirectory(t *testing.T) {
 	})
 }
 
-// A node that knows a user by his certificate lets him say nothing else about himself: both feeds take that for the
-// login.
+// A node that identifies a user by certificate allows no other login: both feeds accept that.
 func TestUserByCertificate(t *testing.T) {
 	dir, files := certified(t)
 	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)

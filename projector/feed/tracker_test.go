@@ -56,10 +56,9 @@ func TestTrackerScripts(t *testing.T) {
 	})
 }
 
-// Against the obvious model: a node with a history of de-duplicated windows, some
-// of them cut short. Complete is always an end of a window all of whose items have
-// arrived, the position is always one that a node accepts (start ≤ seqno ≤ end),
-// and complete never lies beyond what arrived.
+// Against a simple model: a node with a history of de-duplicated windows, some of them cut short. Complete is always
+// the end of a window all of whose items have arrived, the position is always one that a node accepts (start ≤ seqno
+// ≤ end), and complete never exceeds what arrived.
 func TestTrackerProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		start := uint64(rapid.IntRange(0, 50).Draw(t, "start"))
@@ -69,7 +68,7 @@ func TestTrackerProperty(t *testing.T) {
 			first := seqno + uint64(rapid.IntRange(1, 3).Draw(t, "gap"))
 			end := first + uint64(rapid.IntRange(0, 6).Draw(t, "length"))
 			if complete == seqno {
-				since = first // what lies from here on is not complete until the end of a window
+				since = first // from here on nothing is complete until the end of a window
 			}
 			cut := rapid.Bool().Draw(t, "cut short")
 			if _, err := tr.Observe(&feed.Event{Kind: feed.SnapshotMarker, SnapStart: first, SnapEnd: end}); err != nil {

@@ -11,8 +11,8 @@ import (
 	"tidemark/projector/feed"
 )
 
-// An engine sends no noops before it has granted a stream: until then it is asked whether it lives, and any answer will
-// do. From the first stream on its own noops count alone.
+// An engine sends no noops before it has granted a stream: until then it is probed, and any answer counts. From the
+// first stream on, only its own noops count.
 func TestNoNoopsBeforeTheFirstStream(t *testing.T) {
 	t.Parallel()           // it waits most of the time
 	n := startNode(t, nil) // which knows no NOOP
@@ -29,13 +29,13 @@ func TestNoNoopsBeforeTheFirstStream(t *testing.T) {
 	}
 	asked := n.seen(mcbp.OpNoop)
 	<-c.Done()
-	if err := c.Err(); !errors.Is(err, feed.ErrDead) || n.seen(mcbp.OpNoop) > asked+1 { // one may have been on its way
+	if err := c.Err(); !errors.Is(err, feed.ErrDead) || n.seen(mcbp.OpNoop) > asked+1 { // one may have been in flight
 		t.Fatalf("%v; asked %d times, %d before the stream", err, n.seen(mcbp.OpNoop), asked)
 	}
 }
 
-// Engines differ in which intervals of noops they take: one of 3.x takes 20 s at least, later ones what is a multiple
-// of a setting of theirs. The connection is content with what is granted, and waits for it.
+// Engines accept different intervals of noops: one of 3.x requires at least 20 s, later ones a multiple of a setting.
+// The connection uses what is granted, and waits accordingly.
 func TestNoopIntervals(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -51,7 +51,7 @@ func TestNoopIntervals(t *testing.T) {
 		n := startNode(t, nil)
 		n.request = func(p *kvclienttest.Peer, f mcbp.Frame) bool {
 			if f.Op != mcbp.OpDCPControl || string(f.Key) != mcbp.ControlNoopInterval {
-				return f.Op == mcbp.OpNoop // no sign of life beside noops
+				return f.Op == mcbp.OpNoop // no sign of life besides noops
 			}
 			if s, err := strconv.Atoi(string(f.Value)); err != nil || !tt.takes(s) {
 				p.Reply(f, mcbp.StatusInvalid, mcbp.Frame{Value: []byte(`{"error":{"context":"not a multiple"}}`)})
@@ -78,7 +78,7 @@ func TestNoopIntervals(t *testing.T) {
 		if granted != tt.granted {
 			t.Errorf("%s: granted %q, want %q", tt.name, granted, tt.granted)
 		}
-		// What was configured counts where the interval was granted; twice another one's length otherwise.
+		// The configured silence counts if the interval was granted; otherwise twice the granted one.
 		patience := 4 * conf.DeadAfter
 		if tt.granted == "1" {
 			patience = time.Minute

@@ -23,7 +23,7 @@ import (
 	"tidemark/wire"
 )
 
-// TestNodesOf: what a map says of its nodes, by the address through which it came.
+// TestNodesOf: the nodes of a map, depending on the address at which it was read.
 func TestNodesOf(t *testing.T) {
 	config := &mcbp.ClusterConfig{NodesExt: []mcbp.ConfigNodeExt{
 		{Hostname: "10.0.0.1", Services: map[string]int{"kv": 11210, "kvSSL": 11207, "mgmt": 8091},
@@ -72,7 +72,7 @@ func TestNodesOf(t *testing.T) {
 	}
 }
 
-// open makes a process that knows these seeds; it does not run.
+// open returns a process with these seeds; it does not run.
 func open(t *testing.T, c Config) *Fleet {
 	t.Helper()
 	p := &c.Projector
@@ -88,7 +88,7 @@ func open(t *testing.T, c Config) *Fleet {
 	return f
 }
 
-// silent is an address that takes connections and answers nothing.
+// silent returns an address that accepts connections and answers nothing.
 func silent(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -99,8 +99,8 @@ func silent(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// TestSeeds: one that hangs and one that is dead keep nobody from the one that answers; that one is asked first from
-// then on. When none does, readiness says so of each.
+// TestSeeds: a hanging and a dead seed do not keep the process from one that answers, which is tried first from then
+// on. If none does, readiness lists each.
 func TestSeeds(t *testing.T) {
 	server := &kvclienttest.Server{User: "u", Password: "p"}
 	if err := server.Start(); err != nil {
@@ -141,15 +141,15 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// TestAMemberEnds: a projector that ends by itself ends neither the process nor the others; it is told why its node is
-// not served, and there is another one after a while.
+// TestAMemberEnds: a projector that ends by itself ends neither the process nor the others; the reason why its node
+// is not served is reported, and there is another projector after a while.
 func TestAMemberEnds(t *testing.T) {
 	f := open(t, Config{Seeds: []string{"127.0.0.1:1"}})
 	const well, ill = "10.0.0.1:11210", "10.0.0.2:11210"
 	f.plan.Saw(f.nowMS(), "world", timestamp.MapRevision{Rev: 1}, []core.KVNode{{Name: well, Addr: well},
 		{Name: ill, Addr: ill}})
 	began := make(chan string, 8)
-	first := true // only of the one that is ill, of which there is one at a time
+	first := true // only of the failing one, of which there is one at a time
 	f.run = func(ctx context.Context, p *projector.Projector) error {
 		node := strings.TrimPrefix(string(p.ID()), "p1@")
 		began <- node
@@ -194,13 +194,14 @@ func TestAMemberEnds(t *testing.T) {
 	}
 }
 
-// TestTroubleIsToldOnce: the same trouble is a line of the log once in a while, whatever its numbers; another one is.
+// TestTroubleIsToldOnce: a repeated error is logged once in a while, whatever its numbers; a different one is logged
+// at once.
 func TestTroubleIsToldOnce(t *testing.T) {
 	var l troubleLog
 	at := time.Now()
 	for i, tt := range []struct {
 		after time.Duration
-		text  string // empty: it is over
+		text  string // empty: no error any more
 		want  bool
 	}{
 		{0, "", false},
@@ -224,12 +225,12 @@ func TestTroubleIsToldOnce(t *testing.T) {
 	}
 }
 
-// TestTable: what the port of a process answers is bounded, and docs/protocol.md has it.
+// TestTable: the calls of a process's port are bounded, and docs/protocol.md lists them.
 func TestTable(t *testing.T) {
 	rpctest.Whole(t, "A projector process with --kv-all, --admin", open(t, Config{Seeds: []string{"127.0.0.1:1"}}).table())
 }
 
-// TestOnePort: behind one port each node's projector is asked under its node's name; what there is not is said.
+// TestOnePort: behind one port each node's projector is reached under its node's name; unknown paths are refused.
 func TestOnePort(t *testing.T) {
 	f := open(t, Config{Seeds: []string{"127.0.0.1:1"}})
 	for _, name := range []string{"10.0.0.1:11210", "[::1]:11210"} {
@@ -267,7 +268,7 @@ func TestOnePort(t *testing.T) {
 			t.Errorf("%s: %d %s", path, code, got)
 		}
 	}
-	// of a bucket or an index NOT_FOUND would say that there is none
+	// NOT_FOUND would mean that a bucket or an index does not exist.
 	if code, got := ask("/kv/10.0.0.2:11210/v1/state"); code != http.StatusServiceUnavailable ||
 		!strings.Contains(got, `"UNAVAILABLE"`) {
 		t.Errorf("of a node that it does not serve: %d %s", code, got)

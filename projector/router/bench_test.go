@@ -19,7 +19,7 @@ import (
 	"tidemark/projector/router"
 )
 
-// sinkConn acknowledges at once and throws everything away.
+// sinkConn acknowledges at once and discards everything.
 type sinkConn struct {
 	done  chan struct{}
 	onAck func(uint64)
@@ -41,8 +41,8 @@ func sinkDial(_ context.Context, _ string, _ keyversion.Hello, onAck func(uint64
 	return &sinkConn{done: make(chan struct{}), onAck: onAck}, nil
 }
 
-// benchTopic has `indexes` indexes of 8 slices with one replica, spread over three nodes, and 64 vbuckets begun. By
-// key: by a hash of the first component.
+// benchTopic returns a topic with so many indexes of 8 slices with one replica, spread over three nodes, and 64 begun
+// vbuckets. byKey: partitioned by a hash of the first component.
 func benchTopic(t testing.TB, indexes int, keyed bool) (*router.Topic, *router.Doc) {
 	r := newRouter(t, router.Config{Dial: sinkDial})
 	topic, err := r.Open(maintenance(64))
@@ -73,8 +73,8 @@ func benchTopic(t testing.TB, indexes int, keyed bool) (*router.Topic, *router.D
 	return topic, d
 }
 
-// BenchmarkMutation is what the router costs its worker for one mutation: routing, queuing, and, on the lanes' own
-// goroutines, batches to a connection that costs nothing.
+// BenchmarkMutation measures the router's cost for one mutation: routing, queuing, and, in the lanes' goroutines,
+// batches to a connection without cost.
 func BenchmarkMutation(b *testing.B) {
 	for _, c := range []struct {
 		indexes int
@@ -104,7 +104,7 @@ func BenchmarkMutation(b *testing.B) {
 	}
 }
 
-// In the steady state a mutation allocates nothing on its way into the queues (a batch now and then may).
+// In the steady state queuing a mutation allocates nothing (except a batch now and then).
 func TestSteadyStateAllocatesNothing(t *testing.T) {
 	for _, keyed := range []bool{false, true} {
 		t.Run(fmt.Sprint("by key ", keyed), func(t *testing.T) { steadyState(t, keyed) })
@@ -113,7 +113,7 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 
 func steadyState(t *testing.T, keyed bool) {
 	topic, d := benchTopic(t, 5, keyed)
-	if keyed { // one with entries in several slices
+	if keyed { // a document with entries in several slices
 		for i := range 20 {
 			key, err := collate.AppendComposite(nil, [][]byte{fmt.Appendf(nil, `"tag %d"`, i)}, nil)
 			if err != nil {
@@ -136,7 +136,7 @@ func steadyState(t *testing.T, keyed bool) {
 				t.Fatal(err)
 			}
 		}
-		// What a queue that the connection has not kept up with takes is not asked here.
+		// Queues that the connection cannot keep up with are not measured here.
 		if err := topic.Drain(ctx); err != nil {
 			t.Fatal(err)
 		}
@@ -151,8 +151,8 @@ func steadyState(t *testing.T, keyed bool) {
 	}
 }
 
-// BenchmarkToIndexer is a mutation's whole way from the worker's call to a decoded batch at the receiver, over gRPC on
-// loopback, one index on one endpoint. cpu-ns/kv is CPU time of everything in this process.
+// BenchmarkToIndexer measures a mutation's whole way from the worker's call to a decoded batch at the receiver, over
+// gRPC on loopback, with one index on one endpoint. cpu-ns/kv is the CPU time of this whole process.
 func BenchmarkToIndexer(b *testing.B) {
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -208,7 +208,7 @@ func BenchmarkToIndexer(b *testing.B) {
 	topic.Close()
 }
 
-// takeAll is a sink that takes and forgets.
+// takeAll is a sink that discards everything.
 type takeAll struct{}
 
 func (takeAll) Receive(_ context.Context, _ *keyversion.Batch, release func()) error {

@@ -34,7 +34,7 @@ const patience = 3 * time.Minute // hang guard
 
 var chaosSeeds = flag.Uint64("chaos.seeds", 3, "how many seeds TestNothingIsLostSilently tries")
 
-// cutter dials and remembers the connections, so that a test can cut them.
+// cutter dials and tracks the connections, so that a test can cut them.
 type cutter struct {
 	mu    sync.Mutex
 	conns []*transport.Conn
@@ -103,7 +103,7 @@ func topology(id index.ID, partitions uint16, replicas int, nodes []index.NodeID
 	return t
 }
 
-// byKey makes a topology one by key: by a hash of it, or by ranges of what mutate makes.
+// byKey returns a topology partitioned by key: by a hash of it, or by ranges of the values that mutate makes.
 func byKey(t partition.Topology, ranges bool) partition.Topology {
 	t.Layout.Scheme = partition.HashKey
 	if !ranges {
@@ -130,7 +130,7 @@ func streamAt(vb uint16, i index.Incarnation, start uint64) core.Downstream {
 	return core.Downstream{VBucket: vb, Incarnation: i, VBUUID: 77, Opening: beginAt(start)}
 }
 
-// world is a router, its nodes, and the workers that drive it.
+// world is a router, its nodes, and the workers that use it.
 type world struct {
 	t          *testing.T
 	topic      *router.Topic
@@ -146,7 +146,7 @@ type world struct {
 	disturbed  atomic.Int64
 }
 
-// enough disturbances make a run mean something.
+// enough is the number of disturbances that makes a run meaningful.
 const enough = 40
 
 // publish makes a view of the present topologies and addresses.
@@ -178,7 +178,7 @@ func (w *world) current() (*router.View, []index.ID) {
 	return w.view, w.sources
 }
 
-// worker drives some vbuckets: mutations, deletions, Syncs, view switches, ends and new incarnations.
+// worker drives some vbuckets: mutations, deletions, Syncs, changes of view, ends and new incarnations.
 func (w *world) worker(ctx context.Context, seed uint64, vbs []uint16, rounds int) error {
 	r := rand.New(rand.NewPCG(seed, 1))
 	type state struct {
@@ -272,7 +272,7 @@ func (w *world) mutate(ctx context.Context, r *rand.Rand, vb uint16, seqno uint6
 	return w.topic.Mutation(ctx, vb, &d)
 }
 
-// chaos cuts connections, stops nodes and starts them elsewhere, holds them up, and moves copies, until ctx ends.
+// chaos cuts connections, stops nodes and starts them elsewhere, blocks them, and moves copies, until ctx ends.
 func (w *world) chaos(ctx context.Context, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 2))
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -290,7 +290,7 @@ func (w *world) chaos(ctx context.Context, seed uint64) {
 			w.disturbed.Add(1)
 		case 3:
 			n.hold(time.Duration(r.IntN(20)) * time.Millisecond)
-		case 4: // a restart on the same port, with or without what was in memory
+		case 4: // a restart on the same port, with or without the memory's contents
 			n.stop(w.t)
 			if r.IntN(2) == 0 {
 				n.lose(uint64(r.IntN(300)))
@@ -311,7 +311,7 @@ func (w *world) chaos(ctx context.Context, seed uint64) {
 	}
 }
 
-// hold makes the node take nothing for a while.
+// hold blocks a node for a while.
 func (n *node) hold(d time.Duration) {
 	gate := make(chan struct{})
 	n.mu.Lock()
@@ -343,7 +343,7 @@ func (w *world) rearrange(r *rand.Rand) {
 		topologies = append(topologies, top)
 	case len(topologies) > 1 && r.IntN(3) == 0:
 		topologies = slices.Delete(topologies, i, i+1)
-	default: // a copy goes to another node, where the slice is not yet
+	default: // a copy moves to another node, which does not have the slice yet
 		t := topologies[i]
 		t.Copies = slices.Clone(t.Copies)
 		c := &t.Copies[r.IntN(len(t.Copies))]
@@ -359,7 +359,7 @@ func (w *world) rearrange(r *rand.Rand) {
 }
 
 // Whatever happens to connections, nodes and topologies, a receiver that follows StreamBegin, Activate and its own
-// positions misses nothing that it was not told of, and ends with exactly the truth.
+// positions misses nothing without notice, and ends with exactly the truth.
 func TestNothingIsLostSilently(t *testing.T) {
 	t.Parallel()
 	n := *chaosSeeds
@@ -374,8 +374,8 @@ func TestNothingIsLostSilently(t *testing.T) {
 	}
 }
 
-// The same with smart throttling and an impatient judge. However often endpoints are given up and fed again, also of
-// indexes that are partitioned by key none keeps an entry that a dropped event would have taken away (RT-10).
+// The same with smart throttling and an impatient judge. However often endpoints are dropped and resumed, no entry
+// remains that a dropped event would have removed, even of indexes partitioned by key (RT-10).
 func TestSmartThrottlingLosesNothingSilently(t *testing.T) {
 	t.Parallel()
 	for seed := uint64(1); seed <= (*chaosSeeds+1)/2; seed++ {
@@ -386,7 +386,7 @@ func TestSmartThrottlingLosesNothingSilently(t *testing.T) {
 	}
 }
 
-// giveUp stops each node in turn until the router has given it up, and lets it go on.
+// giveUp blocks each node in turn until the router drops its data, and then releases it.
 func (w *world) giveUp(ctx context.Context, t *testing.T, r *router.Router, seed uint64,
 	begin func(vb uint16) (ids []index.ID, err error)) {
 	chance := rand.New(rand.NewPCG(seed, 3))
@@ -400,9 +400,9 @@ func (w *world) giveUp(ctx context.Context, t *testing.T, r *router.Router, seed
 	view, _ := w.current()
 	for _, n := range w.nodes {
 		if len(view.Nodes()) < 2 || len(view.Copies(n.id)) == 0 {
-			continue // nothing goes there, or it is the only one: all of them are slow then
+			continue // nothing is sent there, or it is the only one: then all nodes are slow
 		}
-		// up, as slow, or as gone when the machine stood still for so long that connections broke
+		// Dropped as slow, or as unreachable if the machine stalled for so long that connections broke.
 		given := func() (sum uint64) {
 			for _, s := range r.Stats() {
 				if s.Node == n.id {
@@ -476,7 +476,7 @@ func runChaos(t *testing.T, seed uint64, cfg router.Config) {
 				topic.Switch(ctx, vb, view, w.truth.last(vb))
 		})
 	}
-	for vb := range uint16(vbuckets) { // the last view may have come after a worker's end
+	for vb := range uint16(vbuckets) { // the last view may have come after a worker had ended
 		if err := topic.Switch(ctx, vb, view, w.truth.last(vb)); err != nil {
 			t.Error(err)
 		}

@@ -28,11 +28,11 @@ var (
 const (
 	freshRate = 5000    // documents a second
 	freshKey  = 2 << 10 // bytes of each key
-	freshSlow = 1 << 20 // bytes a second that a slow endpoint takes; ten times as much comes
+	freshSlow = 1 << 20 // bytes a second that a slow endpoint accepts; ten times as much arrives
 	freshTick = 50 * time.Millisecond
 )
 
-// pacedConn takes frames at a rate, and acknowledges what it has taken.
+// pacedConn accepts frames at a rate, and acknowledges what it has accepted.
 type pacedConn struct {
 	rate  int // bytes a second; 0: any
 	taken *atomic.Uint64
@@ -65,8 +65,8 @@ func (c *pacedConn) Done() <-chan struct{} { return c.done }
 func (c *pacedConn) Err() error            { return errors.New("closed") }
 func (c *pacedConn) Close() error          { c.once.Do(func() { close(c.done) }); return nil }
 
-// freshness runs a topic with three endpoints, the first `slow` of them slow, and returns every freshTick for how long
-// the oldest document that an endpoint has not got has been waiting, by endpoint. Documents are made at a steady rate.
+// freshness runs a topic with three endpoints, the first `slow` of them slow. Every freshTick it records for each
+// endpoint the age of the oldest document that has not arrived there. Documents are made at a steady rate.
 func freshness(t *testing.T, smart bool, slow int) (curves [3][]time.Duration, stats []router.EndpointStats) {
 	var taken [3]atomic.Uint64
 	dial := func(_ context.Context, _ string, h keyversion.Hello, onAck func(uint64)) (router.Conn, error) {
@@ -126,8 +126,8 @@ func freshness(t *testing.T, smart bool, slow int) (curves [3][]time.Duration, s
 	return curves, r.Stats()
 }
 
-// A slow minority and a slow majority, with either way to throttle: how fresh the fast endpoints are. The longer run
-// that the plots in docs/performance.md are of is
+// The freshness of the fast endpoints with a slow minority and a slow majority, for both ways to throttle. The longer
+// run behind the plots in docs/performance.md is
 // go test ./projector/router -run TestFreshness -v -fresh.for 20s -fresh.plots ../../docs/plots
 func TestFreshness(t *testing.T) {
 	t.Parallel()
@@ -153,7 +153,7 @@ func TestFreshness(t *testing.T) {
 					sorted[len(sorted)/2].Round(time.Millisecond), sorted[len(sorted)-1].Round(time.Millisecond), stats[n].Held,
 					stats[n].Slow, stats[n].DroppedEvents)
 			}
-			if !c.smart && stats[0].DroppedEvents+stats[0].Slow > 1 { // one: that which the end cut short
+			if !c.smart && stats[0].DroppedEvents+stats[0].Slow > 1 { // one: the one that the end cut short
 				t.Errorf("%+v", stats[0])
 			}
 			if *freshPlot != "" {
@@ -166,7 +166,7 @@ func TestFreshness(t *testing.T) {
 	}
 }
 
-// plot draws curves as SVG: time to the right, waiting up.
+// plot draws curves as SVG: time on the x axis, waiting time on the y axis.
 func plot(title string, curves [3][]time.Duration) []byte {
 	const width, height, left, low, top = 640, 240, 50, 30, 24
 	most := time.Second

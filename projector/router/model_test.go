@@ -20,7 +20,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// change is one mutation as the KV store has it.
+// change is one mutation in the KV store.
 type change struct {
 	seqno  uint64
 	doc    string
@@ -28,7 +28,7 @@ type change struct {
 	delete bool
 }
 
-// truth is the history of every vbucket, written before the router hears of it.
+// truth is the history of every vbucket, recorded before the router gets it.
 type truth struct {
 	mu       sync.Mutex
 	vbuckets [][]change
@@ -51,7 +51,7 @@ func (tr *truth) last(vb uint16) uint64 {
 	return 0
 }
 
-// rows are a slice's rows of one vbucket as of seqno: what a build or a catchup would bring.
+// rows returns a slice's rows of one vbucket as of seqno: what a build or a catchup would deliver.
 func (tr *truth) rows(vb uint16, c *copyModel, seqno uint64) map[string]string {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -64,7 +64,7 @@ func (tr *truth) rows(vb uint16, c *copyModel, seqno uint64) map[string]string {
 	return rows
 }
 
-// between finds the first change of the slice's documents after a and before b.
+// between returns the first change of the slice's documents after a and before b.
 func (tr *truth) between(vb uint16, c *copyModel, a, b uint64) (uint64, bool) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -95,10 +95,11 @@ type copyModel struct {
 	fed   bool
 	main  uint64
 	rows  map[string]string
-	fills int // times that a gap was filled from the truth
+	fills int // number of gaps filled from the truth
 }
 
-// receives reports whether the copy gets every version of a document: in an index partitioned by key, each slice does.
+// receives reports whether the copy gets every version of a document: each slice does if the index is partitioned by
+// key.
 func (c *copyModel) receives(doc string) bool {
 	return c.at.ByKey() || c.at.Slice(partition.KeyVersion{DocID: []byte(doc)}) == c.slice
 }
@@ -125,13 +126,13 @@ type nodeVB struct {
 	copies   map[index.CopyID]*copyModel
 }
 
-// node is an endpoint that follows the receiver's rules and nothing else: accept from the owner of the newest
-// StreamBegin, skip what its position covers, fill from the truth exactly the gaps that StreamBegin and Activate state.
-// Whatever is missing without being stated is an error.
+// node is an endpoint that follows the receiver's rules and nothing else: it accepts events from the owner of the
+// newest StreamBegin, skips what its position covers, and fills from the truth exactly the gaps that StreamBegin and
+// Activate state. Any unannounced gap is an error.
 type node struct {
 	id    index.NodeID
 	truth *truth
-	// placed says what a copy is.
+	// placed holds the properties of copies.
 	placed map[index.CopyID]copyModel
 
 	mu     sync.Mutex
@@ -139,7 +140,7 @@ type node struct {
 	errs   []string
 	begins int
 	drops  int
-	gate   chan struct{} // not nil: batches wait until it is closed
+	gate   chan struct{} // unless nil: batches wait until it is closed
 	srv    *transport.Server
 	served chan error
 	addr   string
@@ -151,7 +152,7 @@ func newNode(id index.NodeID, tr *truth, topologies []partition.Topology) *node 
 	return n
 }
 
-// learn tells what the copies of these topologies are.
+// learn adds the copies of these topologies.
 func (n *node) learn(topologies []partition.Topology) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -186,7 +187,7 @@ func (n *node) start(t testing.TB, addr string) {
 	go func(srv *transport.Server, served chan error) { served <- srv.Serve(lis) }(n.srv, n.served)
 }
 
-// stop ends the process; what was in its memory stays, as if it had been flushed, unless lose is called.
+// stop ends the process; its memory's contents stay, as if flushed, unless lose is called.
 func (n *node) stop(t testing.TB) {
 	t.Helper()
 	n.srv.Stop()
@@ -195,7 +196,7 @@ func (n *node) stop(t testing.TB) {
 	}
 }
 
-// lose takes every copy back to where it was at the last flush before seqno limit.
+// lose resets every copy to its last flush before seqno limit.
 func (n *node) lose(limit uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -257,7 +258,7 @@ func (s *nodeSink) event(ev *keyversion.Event) {
 		return
 	}
 	if v.owner != s || v.inc != ev.Incarnation {
-		return // nothing is accepted before its StreamBegin
+		return // nothing is accepted before the vbucket's StreamBegin
 	}
 	if v.dropping {
 		return
@@ -309,7 +310,7 @@ func (s *nodeSink) begin(v *nodeVB, ev *keyversion.Event) {
 	}
 }
 
-// join feeds a copy from seqno on; what it lacks below is filled as a side stream would.
+// join feeds a copy from seqno on; its gap below is filled as by a side stream.
 func (s *nodeSink) join(v *nodeVB, vb uint16, id index.CopyID, seqno uint64) {
 	c := v.copies[id]
 	if c == nil {
@@ -357,7 +358,7 @@ func (s *nodeSink) data(v *nodeVB, ev *keyversion.Event) {
 		s.statement(v, ev, id, c, m, all[i])
 	}
 	for i, st := range all {
-		// what says that all other slices have nothing may find none left
+		// A statement that all other slices have nothing may find nothing to remove.
 		if !named[i] && (i < len(ev.Statements) || st.Slice != index.AllSlices) {
 			n.fail("vbucket %d seqno %d: index %d slice %d is about no copy here that is fed",
 				ev.VBucket, ev.Seqno, st.Index, st.Slice)
@@ -412,7 +413,7 @@ func (n *node) check(topologies []partition.Topology) []string {
 	return errs
 }
 
-// windowOf is the DCP snapshot that a seqno lies in.
+// windowOf returns the DCP snapshot that contains a seqno.
 func windowOf(seqno uint64) timestamp.Window {
 	return timestamp.Window{Start: seqno - 1 - (seqno-1)%10, End: seqno + 9 - (seqno-1)%10}
 }

@@ -13,7 +13,7 @@ import (
 	"tidemark/keyversion"
 )
 
-// at moves a judge's picture of a node: what holds it from one moment to another.
+// at updates a judge's data about a node: what holds it up between two times.
 func (j *judge) heldAt(node index.NodeID, from, to time.Duration) {
 	p := j.nodes[node]
 	p.count(from, j.slot)
@@ -30,7 +30,7 @@ func testJudge(nodes ...index.NodeID) *judge {
 	return j
 }
 
-// A few are dropped, most are not; what lies outside the window is forgotten.
+// A slow minority is dropped, a slow majority is not; times outside the window do not count.
 func TestVerdicts(t *testing.T) {
 	const ms = time.Millisecond
 	for _, c := range []struct {
@@ -67,7 +67,7 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// When most were slow, nobody is dropped for a while, though those who wait for the slowest look fast.
+// After a majority was slow, no endpoint is dropped for a while, though those that wait for the slowest look fast.
 func TestAMajorityIsRemembered(t *testing.T) {
 	j := testJudge(1, 2, 3)
 	j.heldAt(1, 0, time.Second)
@@ -76,7 +76,7 @@ func TestAMajorityIsRemembered(t *testing.T) {
 		t.Error("dropped while two of three are slow")
 	}
 	p := j.nodes[1]
-	p.holds++ // for ever
+	p.holds++ // forever
 	if yes, _ := j.dropsAt(1, 2*DefaultSlowWindow); yes {
 		t.Error("dropped soon after two of three were slow")
 	}
@@ -85,7 +85,7 @@ func TestAMajorityIsRemembered(t *testing.T) {
 	}
 }
 
-// The window counts what a naive sum over intervals says, give or take the slot at its edge.
+// The window equals a naive sum over intervals, except for the slot at its edge.
 func TestWindowCounts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const slot, window = 10 * time.Millisecond, slowSlots * 10 * time.Millisecond
@@ -117,8 +117,8 @@ func TestWindowCounts(t *testing.T) {
 	})
 }
 
-// TestRoomBehindALargeEvent: a small event that begins a batch leaves room for others, whatever the frame that it is
-// in had to hold before, and what was made for a large event is not kept.
+// TestRoomBehindALargeEvent: a small event that begins a batch leaves room for others, whatever its frame held
+// before, and the memory of a large event is not kept.
 func TestRoomBehindALargeEvent(t *testing.T) {
 	for what, keys := range map[string]int{"a batch": batchBytes/1000 - 1, "a large event": 600} {
 		l := &lane{topic: &Topic{router: &Router{cfg: Config{Sharers: func() int { return 1000 }}}}, limit: 4 << 20,
@@ -139,7 +139,7 @@ func TestRoomBehindALargeEvent(t *testing.T) {
 			t.Errorf("behind %s a frame of %d bytes is kept", what, l.out.kept)
 		}
 		put(1)
-		l.out.seal() // the next frame is what was kept
+		l.out.seal() // the next frame is the kept one
 		put(1)
 		if !l.room(0) {
 			t.Errorf("behind %s two small events leave no room", what)
@@ -147,7 +147,8 @@ func TestRoomBehindALargeEvent(t *testing.T) {
 	}
 }
 
-// TestOneBoundForAll: routers of one process share the bound of an endpoint's queue; each has room for a batch.
+// TestOneBoundForAll: routers of one process share the bound of an endpoint's queue; each has room for at least a
+// batch.
 func TestOneBoundForAll(t *testing.T) {
 	sharers := 1
 	r := &Router{cfg: Config{Sharers: func() int { return sharers }}}

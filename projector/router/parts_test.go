@@ -11,7 +11,7 @@ import (
 	"tidemark/projector/router"
 )
 
-// large returns so many keys of 1 MiB, all different.
+// large returns so many different keys of 1 MiB.
 func large(n int) [][]byte {
 	keys := make([][]byte, n)
 	for i := range keys {
@@ -20,7 +20,7 @@ func large(n int) [][]byte {
 	return keys
 }
 
-// shape draws the data events of the newest connection: seqno, part, and how many bytes of keys each index has.
+// shape describes the data events of the newest connection: seqno, part, and the bytes of keys of each index.
 func (w *wireTap) shape(addr string) (lines []string) {
 	conns := w.at(addr)
 	if len(conns) == 0 {
@@ -51,8 +51,9 @@ func (w *wireTap) expectShape(t *testing.T, addr string, want ...string) {
 	})
 }
 
-// A document whose keys no frame can hold travels in parts, and every index has all of its keys. The endpoint stands at
-// its seqno with the last part: one that acknowledged only some before it was cut gets all of them again.
+// A document whose keys do not fit into a frame is sent in parts, and every index gets all of its keys. The endpoint
+// reaches its seqno with the last part: if the connection is cut after some parts were acknowledged, all are sent
+// again.
 func TestDocumentInParts(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, router.Config{QueueBytes: 1 << 30}, maintenance(1))
@@ -88,7 +89,7 @@ func TestDocumentInParts(t *testing.T) {
 	f.tap.await(t, func() bool { return f.topic.Drain(t.Context()) == nil }, func() string { return "not drained" })
 }
 
-// What the limits of expressions allow a document in one index fits into one frame, whatever slices it lies in.
+// The largest document that the limits of expressions allow in one index fits into one frame, whatever its slices.
 func TestOneIndexFitsAFrame(t *testing.T) {
 	const slices = 1024
 	most := expression.DefaultTotalBytes + expression.DefaultKeys*binary.MaxVarintLen16 + slices*16 +

@@ -21,7 +21,7 @@ import (
 	"tidemark/projector/router"
 )
 
-// One event per mutation and endpoint names every index that is hosted there, also those without a key.
+// One event per mutation and endpoint states every index that is hosted there, even one without a key.
 func TestOneEventPerMutationAndEndpoint(t *testing.T) {
 	f := newFixture(t, router.Config{}, maintenance(4))
 	v := view(t, 1, one(1, 1, 2), one(2, 2), one(3, 1))
@@ -51,7 +51,7 @@ func TestOneEventPerMutationAndEndpoint(t *testing.T) {
 	}
 }
 
-// Each document goes to the endpoints of its own slice, and to nobody else.
+// Each document goes to the endpoints of its own slice, and to no others.
 func TestDocumentsGoToTheirSlices(t *testing.T) {
 	f := newFixture(t, router.Config{}, maintenance(1))
 	var nextCopy index.CopyID
@@ -73,8 +73,8 @@ func TestDocumentsGoToTheirSlices(t *testing.T) {
 	}
 }
 
-// Of an index that is partitioned by key every endpoint hears of every mutation: of the keys in its slices, and that
-// its other slices have none.
+// For an index that is partitioned by key, every endpoint gets every mutation: the keys in its slices, and the
+// statement that its other slices have none.
 func TestKeysMoveBetweenSlices(t *testing.T) {
 	f := newFixture(t, router.Config{}, maintenance(1))
 	var nextCopy index.CopyID
@@ -109,7 +109,7 @@ func TestKeysMoveBetweenSlices(t *testing.T) {
 	}
 }
 
-// A view takes allocated copies on nodes with an address, a side stream exactly the copies it names.
+// A view contains allocated copies on nodes with an address; that of a side stream exactly the copies it names.
 func TestViewChoosesCopies(t *testing.T) {
 	top := one(1, 1, 2, 3)
 	top.Copies[0].State = partition.Placed
@@ -142,7 +142,7 @@ func TestViewChoosesCopies(t *testing.T) {
 	}
 }
 
-// Copies join and leave between two mutations, in band; an endpoint that is new is begun without copies first.
+// Copies join and leave between two mutations, in band; a new endpoint first gets a BEGIN without copies.
 func TestSwitchTellsWhoJoinsAndLeaves(t *testing.T) {
 	f := newFixture(t, router.Config{}, maintenance(1))
 	f.begin(0, 1, view(t, 1, one(1, 1), one(2, 1)), 0)
@@ -166,12 +166,12 @@ func TestSwitchTellsWhoJoinsAndLeaves(t *testing.T) {
 		"INSERT vb0 i1 3 c 3/0=z",
 		"DEACTIVATE vb0 i1 3 [32]")
 	f.tap.expect(t, "n3", "STREAM_BEGIN vb0 i2 3 after 3 [43]")
-	// Connections that nobody uses any more are given up.
+	// Connections that are no longer used are closed.
 	f.tap.await(t, func() bool { return f.tap.ended("n1") && f.tap.ended("n2") && !f.tap.ended("n3") },
 		func() string { return "connections without use stay open" })
 }
 
-// After a broken connection StreamBegin says from where the endpoint has acknowledged, and the rest comes again.
+// After a broken connection, StreamBegin has the position that the endpoint acknowledged, and the rest is sent again.
 func TestReconnectRepeatsFromTheAcknowledged(t *testing.T) {
 	f := newFixture(t, router.Config{}, maintenance(2))
 	v := view(t, 1, one(1, 1))
@@ -207,13 +207,14 @@ func TestReconnectRepeatsFromTheAcknowledged(t *testing.T) {
 	}, func() string { return f.tap.script("n1") })
 }
 
-// big is a document whose event is larger than a batch.
+// big returns a document whose event is larger than a batch.
 func big(seqno uint64) *router.Doc {
 	return &router.Doc{VBUUID: 77, Seqno: seqno, Window: windowOf(seqno), DocID: []byte("big"),
 		Keys: [][][]byte{{bytes.Repeat([]byte("k"), 70<<10)}}}
 }
 
-// An endpoint that is connected and slow holds its vbuckets back until it acknowledges; the worker can give up.
+// An endpoint that is connected and slow holds its vbuckets back until it acknowledges; the worker's context ends the
+// wait.
 func TestSlowEndpointThrottles(t *testing.T) {
 	f := newFixture(t, router.Config{QueueBytes: 128 << 10, ReservedBytes: 32 << 10}, maintenance(2))
 	f.tap.set(f.tap.hold, "n1", true)
@@ -236,11 +237,11 @@ func TestSlowEndpointThrottles(t *testing.T) {
 		}
 	}
 	lost := seqno
-	// Control messages have room of their own.
+	// Control messages have reserved room.
 	f.begin(1, 1, v, 9)
 	f.must(f.topic.Sync(1, 77, 9))
 	f.must(f.topic.End(t.Context(), 1, 9, 0, nil))
-	// The mutation that was given up is named when there is room again, and the stream goes on after it.
+	// The mutation that was abandoned is announced when there is room again, and the stream continues after it.
 	f.tap.ackAll("n1")
 	f.must(f.topic.Drain(t.Context()))
 	f.must(f.topic.Mutation(t.Context(), 0, doc(lost+1, "a", "x")))
@@ -256,8 +257,8 @@ func TestSlowEndpointThrottles(t *testing.T) {
 	}
 }
 
-// An endpoint that cannot be reached holds nobody up: what passes its bound is dropped, and the first connection says
-// so and where each vbucket goes on, whatever has happened to it meanwhile.
+// An unreachable endpoint holds up no other: what exceeds its bound is dropped, and the first connection announces
+// that and where each vbucket continues, whatever has happened to it meanwhile.
 func TestUnreachableEndpointHoldsNobodyUp(t *testing.T) {
 	f := newFixture(t, router.Config{QueueBytes: 64 << 10, ReservedBytes: 1 << 10}, maintenance(5))
 	f.tap.set(f.tap.refuse, "n1", true)
@@ -310,7 +311,7 @@ func TestUnreachableEndpointHoldsNobodyUp(t *testing.T) {
 	}
 }
 
-// A side stream has one endpoint and may not lose anything: it waits, also for an endpoint that is away.
+// A side stream has one endpoint and must not lose anything: it waits even for an unreachable endpoint.
 func TestSideStreamWaitsForItsEndpoint(t *testing.T) {
 	t.Parallel()
 	cfg := maintenance(1)
@@ -344,8 +345,8 @@ func TestSideStreamWaitsForItsEndpoint(t *testing.T) {
 	}
 }
 
-// A side stream that is over before its end says so, however often its connection is cut, and never that it came to
-// its end. The other vbuckets of the connection go on.
+// A side stream that is broken off announces that, however often its connection is cut, and never an END. The other
+// vbuckets of the connection continue.
 func TestASideStreamIsBrokenOff(t *testing.T) {
 	cfg := maintenance(2)
 	cfg.Path, cfg.Class = "/catchup/1/1", keyversion.ClassCatchup
@@ -373,8 +374,8 @@ func TestASideStreamIsBrokenOff(t *testing.T) {
 	}
 }
 
-// One that is broken off while its endpoint takes nothing ends as it should, too: what is queued of it is not lost, and
-// where it had to be told later it is told that way.
+// A stream that is broken off while its endpoint takes nothing ends correctly, too: what is queued is not lost, and a
+// deferred announcement is made.
 func TestASideStreamIsBrokenOffLater(t *testing.T) {
 	t.Parallel()
 	cfg := maintenance(1)
@@ -402,7 +403,7 @@ func TestASideStreamIsBrokenOffLater(t *testing.T) {
 	}
 }
 
-// A view that no longer has an endpoint frees the workers that wait for it, before they switch.
+// A view without an endpoint releases the workers that wait for it, before they switch.
 func TestAnnounceFreesWorkers(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, router.Config{QueueBytes: 64 << 10}, maintenance(1))
@@ -427,7 +428,7 @@ func TestAnnounceFreesWorkers(t *testing.T) {
 		func() string { return "the stuck endpoint is never given up" })
 }
 
-// An endpoint that comes back elsewhere is found by the next view, and gets what it has not acknowledged.
+// An endpoint that moved is found through the next view, and gets everything that it has not acknowledged.
 func TestAddressChanges(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, router.Config{}, maintenance(1))
@@ -441,7 +442,7 @@ func TestAddressChanges(t *testing.T) {
 	f.must(err)
 	f.topic.Announce(moved)
 	f.tap.expect(t, "elsewhere", "STREAM_BEGIN vb0 i1 0 after 0 [11]", "INSERT vb0 i1 1 a 1/0=x")
-	// An older view does not bring the old address back.
+	// An older view does not restore the old address.
 	f.topic.Announce(v)
 	f.must(f.topic.Switch(t.Context(), 0, moved, 1))
 	f.must(f.topic.Mutation(t.Context(), 0, doc(2, "b", "y")))
@@ -449,8 +450,8 @@ func TestAddressChanges(t *testing.T) {
 		"INSERT vb0 i1 2 b 1/0=y")
 }
 
-// Of many Syncs within a tick, 5 ms from the first of them, the newest goes out, after the events it speaks of. Where
-// nobody waits, the tick is Config.CalmLinger.
+// Of many Syncs within a tick, which is 5 ms from the first of them, the newest is sent, after the events it covers.
+// For maintenance streams the tick is Config.CalmLinger.
 func TestSyncsAreGathered(t *testing.T) {
 	side := maintenance(2)
 	side.Path, side.Class = "/catchup/1/1", keyversion.ClassCatchup
@@ -465,12 +466,12 @@ func testSyncsAreGathered(t *testing.T, cfg router.TopicConfig) {
 		v := view(t, 1, one(1, 1))
 		f.begin(0, 1, v, 0)
 		f.begin(1, 1, v, 0)
-		synctest.Wait() // the streams have begun at the endpoint: nothing but Syncs and events is to come
+		synctest.Wait() // the streams have begun at the endpoint: only Syncs and events follow
 		for seqno := uint64(1); seqno <= 30; seqno++ {
 			f.must(f.topic.Mutation(t.Context(), 0, doc(seqno, "a", "x")))
 			f.must(f.topic.Sync(0, 77, seqno))
 			f.must(f.topic.Sync(1, 77, 100+seqno))
-			time.Sleep(700 * time.Microsecond) // no Sync comes at the moment of a tick
+			time.Sleep(700 * time.Microsecond) // no Sync coincides with a tick
 		}
 		f.must(f.topic.Drain(t.Context()))
 		high, syncs := uint64(0), map[string][]uint64{}
@@ -487,7 +488,7 @@ func testSyncsAreGathered(t *testing.T, cfg router.TopicConfig) {
 				}
 			}
 		}
-		// Eight within each tick, for the next one begins with the first Sync after it.
+		// There are eight within each tick, because the next one begins with the first Sync after it.
 		if want := map[string][]uint64{"vb0": {8, 16, 24, 30}, "vb1": {108, 116, 124, 130}}; !maps.EqualFunc(syncs, want,
 			slices.Equal) {
 			t.Fatalf("Syncs %v, want %v\n%s", syncs, want, f.tap.script("n1"))
@@ -495,7 +496,7 @@ func testSyncsAreGathered(t *testing.T, cfg router.TopicConfig) {
 	})
 }
 
-// A key set that no frame can hold is left out and counted; the document's other indexes do not suffer.
+// A key set that does not fit into any frame is left out and counted; the document's other indexes are not affected.
 func TestOversizedKeySet(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, router.Config{}, maintenance(1))
@@ -512,7 +513,7 @@ func TestOversizedKeySet(t *testing.T) {
 	}
 }
 
-// Close ends whoever waits, and what is called afterwards says that it is closed.
+// Close ends pending calls, and later calls return that it is closed.
 func TestCloseEndsWaiting(t *testing.T) {
 	f := newFixture(t, router.Config{QueueBytes: 64 << 10}, maintenance(1))
 	f.tap.set(f.tap.block, "n1", true)
@@ -535,7 +536,7 @@ func TestCloseEndsWaiting(t *testing.T) {
 	if err := f.topic.Begin(t.Context(), v, streamAt(0, inc(2), 0)); !errors.Is(err, router.ErrClosed) {
 		t.Fatal(err)
 	}
-	again, err := f.r.Open(maintenance(1)) // a closed topic may be opened anew
+	again, err := f.r.Open(maintenance(1)) // a closed topic may be opened again
 	f.must(err)
 	f.r.Close()
 	if err := again.Begin(t.Context(), v, streamAt(0, inc(2), 0)); !errors.Is(err, router.ErrClosed) {
@@ -606,9 +607,9 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestWhatGathersIsUrged: data and Syncs of a maintenance stream gather for as long as nobody urges them: whoever
-// tells the leader how far streams are, a message that begins or ends a stream, who waits for room, and who waits
-// until all is delivered. What others than indexers take is not kept back.
+// TestWhatGathersIsUrged: data and Syncs of a maintenance stream gather until something urges them: a report to the
+// leader, a message that begins or ends a stream, a call that waits for room, or Drain. Data of other receivers than
+// indexers is not delayed.
 func TestWhatGathersIsUrged(t *testing.T) {
 	f := newFixture(t, router.Config{CalmLinger: time.Hour, QueueBytes: 16 << 10, ReservedBytes: 1 << 10}, maintenance(2))
 	v := view(t, 1, one(1, 1))
@@ -635,11 +636,11 @@ func TestWhatGathersIsUrged(t *testing.T) {
 	more("INSERT vb0 i1 4 a 1/0=x")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	for seqno := uint64(5); seqno <= 104; seqno++ { // the open frame alone takes all the room before it is full
+	for seqno := uint64(5); seqno <= 104; seqno++ { // the open frame alone uses up the room before it is full
 		f.must(f.topic.Mutation(ctx, 0, doc(seqno, "a", strings.Repeat("x", 1<<10))))
 	}
 	f.must(f.topic.Drain(t.Context()))
-	if n := strings.Count(f.tap.script("n1"), "INSERT"); n != 103 { // 2 was a Sync alone, and nobody has dropped anything
+	if n := strings.Count(f.tap.script("n1"), "INSERT"); n != 103 { // 2 was only a Sync, and nothing was dropped
 		t.Errorf("%d of 103 documents have come", n)
 	}
 

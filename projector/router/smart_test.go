@@ -13,7 +13,7 @@ import (
 	"tidemark/projector/router"
 )
 
-// smartFixture has an index on each of the nodes, over vbuckets that are begun. Queues hold two large documents.
+// smartFixture has an index on each of the nodes, over begun vbuckets. Queues hold two large documents.
 func smartFixture(t *testing.T, vbuckets uint16, nodes ...index.NodeID) (*fixture, *router.View) {
 	f := newFixture(t, router.Config{Smart: true, QueueBytes: 128 << 10, ReservedBytes: 32 << 10},
 		maintenance(int(vbuckets)))
@@ -33,7 +33,7 @@ func (f *fixture) stats(node index.NodeID) (sum router.Stats) {
 	return sum
 }
 
-// settled waits until these nodes have taken everything, so that they never hold anybody up.
+// settled waits until these nodes have taken everything, so that they never hold up others.
 func (f *fixture) settled(nodes ...index.NodeID) {
 	f.t.Helper()
 	f.tap.await(f.t, func() bool {
@@ -44,8 +44,8 @@ func (f *fixture) settled(nodes ...index.NodeID) {
 	}, func() string { return fmt.Sprint(f.topic.Lanes()) })
 }
 
-// One slow endpoint of three is dropped and holds nobody up: the others get all, it is told once for each vbucket what
-// it did not get, and when it has caught up and was in time for a window, where its streams go on.
+// One slow endpoint of three is dropped and holds up no other: the others get everything; it learns once for each
+// vbucket what it missed and, when it has caught up and was in time for a window, where its streams continue.
 func TestSlowMinorityIsDropped(t *testing.T) {
 	t.Parallel()
 	const vbuckets, n = 3, 40
@@ -99,14 +99,14 @@ func TestSlowMinorityIsDropped(t *testing.T) {
 	}
 }
 
-// When more than half are slow, everybody is throttled.
+// If more than half are slow, all are throttled.
 func TestSlowMajorityThrottles(t *testing.T) {
 	t.Parallel()
 	f, _ := smartFixture(t, 1, 1, 2, 3)
 	f.tap.set(f.tap.hold, "n1", true)
 	f.tap.set(f.tap.hold, "n2", true)
 	seqno := uint64(0)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // far more than the judge's patience
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // much more than the judge's patience
 	defer cancel()
 	for ctx.Err() == nil {
 		if seqno++; seqno > 1000 {
@@ -126,7 +126,7 @@ func TestSlowMajorityThrottles(t *testing.T) {
 	f.must(f.topic.Drain(t.Context()))
 	last := fmt.Sprintf("INSERT vb0 i1 %d a 1/0=x\n", seqno+1)
 	for _, addr := range []string{"n1", "n2", "n3"} {
-		f.tap.await(t, func() bool { // the one that was given up is fed again at once: everybody goes at its pace
+		f.tap.await(t, func() bool { // the dropped endpoint is resumed at once: all go at its pace
 			s := f.tap.script(addr)
 			return strings.HasSuffix(s, last) || strings.Contains(s, fmt.Sprintf("STREAM_BEGIN vb0 i1 %d after", seqno+1))
 		}, func() string { return addr + ": " + tailOf(f.tap.script(addr)) })
@@ -135,7 +135,7 @@ func TestSlowMajorityThrottles(t *testing.T) {
 
 func tailOf(s string) string { return s[max(0, len(s)-300):] }
 
-// A stopped endpoint whose vbuckets are forgotten, and one that leaves, count no more.
+// A stopped endpoint whose vbuckets are forgotten, and one that leaves, no longer count.
 func TestSlowEndpointsThatLeaveCountNoMore(t *testing.T) {
 	t.Parallel()
 	f, _ := smartFixture(t, 1, 1, 2)
@@ -152,7 +152,7 @@ func TestSlowEndpointsThatLeaveCountNoMore(t *testing.T) {
 	},
 		func() string { return fmt.Sprint(f.topic.Lanes()) })
 	f.must(f.topic.Drain(t.Context()))
-	// Of one endpoint that is slow now, all are: it throttles.
+	// If there is only one endpoint and it is slow, all of them are: it throttles.
 	f.tap.set(f.tap.hold, "n2", true)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()

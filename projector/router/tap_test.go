@@ -21,7 +21,7 @@ import (
 // wireTap is a Dial whose connections only record. Frames are acknowledged at once unless held.
 type wireTap struct {
 	mu      sync.Mutex
-	refuse  map[string]bool // addresses that cannot be reached
+	refuse  map[string]bool // unreachable addresses
 	hold    map[string]bool // addresses that acknowledge nothing
 	block   map[string]bool // addresses whose Send blocks until the connection ends
 	conns   []*tapConn
@@ -132,7 +132,7 @@ func (w *wireTap) at(addr string) (conns []*tapConn) {
 	return conns
 }
 
-// script draws the events of the connections to addr, oldest connection first, one per line.
+// script describes the events of the connections to addr, oldest connection first, one per line.
 func (w *wireTap) script(addr string) string {
 	var out strings.Builder
 	for i, c := range w.at(addr) {
@@ -169,7 +169,7 @@ func draw(ev *keyversion.Event) string {
 	return s
 }
 
-// expect waits until the script at addr is as wanted.
+// expect waits until the script at addr is the wanted one.
 func (w *wireTap) expect(t *testing.T, addr string, lines ...string) {
 	t.Helper()
 	want := strings.Join(lines, "\n") + "\n"
@@ -234,7 +234,7 @@ func view(t testing.TB, revision uint64, topologies ...partition.Topology) *rout
 	return v
 }
 
-// one is an index of one slice with copies on nodes; copy ids are index*10 + node.
+// one returns an index of one slice with copies on nodes; copy ids are index*10 + node.
 func one(id index.ID, nodes ...index.NodeID) partition.Topology {
 	t := partition.Topology{Index: id, Layout: partition.Layout{Scheme: partition.HashDocID, Partitions: 1}}
 	for r, n := range nodes {

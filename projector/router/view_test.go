@@ -16,7 +16,7 @@ import (
 	"tidemark/partition"
 )
 
-// drawLayout draws a layout of any scheme, of an index on (a, b DESC) with strings.
+// drawLayout draws a layout of any scheme, for an index on (a, b DESC) with strings.
 func drawLayout(t *rapid.T) partition.Layout {
 	d := index.Definition{Keys: []index.KeyExpr{{Expr: "a", Desc: rapid.Bool().Draw(t, "desc")}, {Expr: "b", Desc: true}},
 		Partitions: rapid.Uint16Range(1, 4).Draw(t, "partitions")}
@@ -53,7 +53,7 @@ func drawKey(t *rapid.T, l *partition.Layout) []byte {
 	return key
 }
 
-// said is what an endpoint's statements mean: the keys of each slice that they are about.
+// said returns the meaning of an endpoint's statements: the keys of each slice that they cover.
 func said(statements []keyversion.Statement, hosted map[index.ID][]index.SliceID) map[string][]string {
 	out := make(map[string][]string)
 	for _, st := range statements {
@@ -72,9 +72,9 @@ func said(statements []keyversion.Statement, hosted map[index.ID][]index.SliceID
 	return out
 }
 
-// Whatever the topologies, a document goes to exactly the endpoints that hold an allocated copy of a slice in which it
-// may have an entry: under hash(docid) that of its id, by key any. They are told all of its keys there, each by one
-// statement at most.
+// Whatever the topologies, a document goes to exactly the endpoints that hold an allocated copy of a slice in which
+// it may have an entry: under hash(docid) the slice of its id, by key any. They get all of its keys there, each in at
+// most one statement.
 func TestRouteEqualsTheTopologies(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := ViewConfig{Endpoints: make(map[index.NodeID]string)}
@@ -101,7 +101,7 @@ func TestRouteEqualsTheTopologies(t *testing.T) {
 			t.Fatal(err)
 		}
 		var s scratch
-		for range 5 { // the same working memory again and again
+		for range 5 { // with the same working memory
 			id := rapid.SliceOfN(rapid.Byte(), 0, 12).Draw(t, "docid")
 			var keys [][][]byte // nil: a deletion
 			if rapid.IntRange(0, 4).Draw(t, "deleted") > 0 {
@@ -157,7 +157,7 @@ func TestRouteEqualsTheTopologies(t *testing.T) {
 				event := keyversion.Event{Statements: s.statements[e], Rest: s.rest(e)}
 				statements := event.Explicit(nil)
 				for i, top := range cfg.Topologies {
-					if !families.Provider(&top.Layout).ByKey() { // nothing is said of other slices
+					if !families.Provider(&top.Layout).ByKey() { // other slices are not stated
 						byID[top.Index] = slices.DeleteFunc(byID[top.Index],
 							func(sl index.SliceID) bool {
 								return sl != families.Provider(&top.Layout).Slice(partition.KeyVersion{DocID: id})

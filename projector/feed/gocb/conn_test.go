@@ -14,8 +14,8 @@ import (
 	"tidemark/projector/feed"
 )
 
-// gocbcore tells its password to all managers that a map names: it is given none for those that nobody named, unless
-// they prove who they are, and none at all where no manager was named.
+// gocbcore sends its password to all managers in a map: it gets none for those that were not configured, unless they
+// prove their identity, and none at all if no manager was configured.
 func TestWhoIsToldThePassword(t *testing.T) {
 	checked, anyone := &tls.Config{}, &tls.Config{InsecureSkipVerify: true} //nolint:gosec // only looked at
 	for _, tt := range []struct {
@@ -44,13 +44,13 @@ func TestWhoIsToldThePassword(t *testing.T) {
 	}
 }
 
-// stuck is an agent whose Close waits until it is let go.
+// stuck is an agent whose Close blocks until it is released.
 type stuck chan struct{}
 
 func (s stuck) Close() error { <-s; return nil }
 
-// An agent that does not come to an end is left behind after Config.DeadAfter, and the log says so; nobody waits for
-// gocbcore longer than that.
+// An agent that does not end is abandoned after Config.DeadAfter, which is logged; no caller waits for gocbcore
+// longer than that.
 func TestAgentThatDoesNotClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
