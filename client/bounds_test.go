@@ -8,7 +8,7 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// TestBadBounds: what cannot be bounds is refused before anything is sent; an empty list is not the whole index.
+// TestBadBounds: invalid bounds are refused before anything is sent; an empty list does not mean the whole index.
 func TestBadBounds(t *testing.T) {
 	c := New("127.0.0.1:1")
 	defer c.Close()

@@ -30,7 +30,7 @@ import (
 	"tidemark/wire"
 )
 
-// script answers the calls to a server, one after the other; the last one goes on.
+// script answers a server's calls one after the other; the last answer is repeated.
 type script struct {
 	mu    sync.Mutex
 	calls []*http.Request
@@ -45,7 +45,7 @@ func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	step(w, r)
 }
 
-// asked returns the calls so far; one that nobody waits for any more may come in while they are read.
+// asked returns the calls so far; an abandoned one may arrive while they are read.
 func (s *script) asked() []*http.Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,8 +94,8 @@ func newClient(t testing.TB, servers ...string) *Client {
 	return c
 }
 
-// silent lets these peers of a client be silent, and all others answer probes: what else a test's servers are asked
-// depends on how fast the machine is.
+// silent makes these peers of a client silent, and all others answer probes: otherwise the requests to a test's
+// servers would depend on the machine's speed.
 func silent(c *Client, peers ...string) {
 	probe := func(ctx context.Context, peer string) error {
 		if slices.Contains(peers, peer) {
@@ -111,11 +111,11 @@ func silent(c *Client, peers ...string) {
 	}
 }
 
-// TestASilentServerIsPassedBy: a server that takes requests and says nothing is followed by the next one, for whatever
-// is asked, scans included, and is not asked again.
+// TestASilentServerIsPassedBy: if a server accepts requests and does not answer, the next one is asked, for every
+// kind of call including scans, and the silent one is not asked again.
 func TestASilentServerIsPassedBy(t *testing.T) {
 	stands := func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // the end of the connection is seen only then
+		_, _ = io.Copy(io.Discard, r.Body) // only then is the end of the connection noticed
 		<-r.Context().Done()
 	}
 	scanned := text(`{"key":["x"],"id":"d"}` + "\n" + `{"end":true,"rows":1,"timestamp":{"hash":"h"}}` + "\n")
@@ -153,7 +153,7 @@ func TestASilentServerIsPassedBy(t *testing.T) {
 	}
 }
 
-// TestAWriteIsTriedWithOneKey: whatever may be tried again is, on the other server too, under one key.
+// TestAWriteIsTriedWithOneKey: whatever may be retried is, on the other server too, with one key.
 func TestAWriteIsTriedWithOneKey(t *testing.T) {
 	a, urlA := serve(t, refuse(503, errcode.NoLeader), refuse(504, errcode.OutcomeUnknown), refuse(504, errcode.Timeout),
 		text(accepted))
@@ -220,8 +220,8 @@ func TestWhatIsNotTriedAgain(t *testing.T) {
 	}
 }
 
-// TestTheContextEndsIt: a server that refuses, is gone, or says nothing does not hold a call beyond its context, and is
-// told the caller's patience.
+// TestTheContextEndsIt: a server that refuses, is gone, or is silent does not hold a call beyond its context, and
+// gets the caller's timeout.
 func TestTheContextEndsIt(t *testing.T) {
 	t.Parallel()
 	s, silent := serve(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
@@ -241,7 +241,7 @@ func TestTheContextEndsIt(t *testing.T) {
 	}
 }
 
-// TestGaveUp: what the server said is said, and our own end of the wait is not taken for it.
+// TestGaveUp: the error contains the server's answer, and the end of the context is not mistaken for one.
 func TestGaveUp(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -268,9 +268,9 @@ func TestGaveUp(t *testing.T) {
 	}
 }
 
-// oneEnds: a call of that server ends with its context, and says what was waited for.
+// oneEnds checks that a call of that server ends with its context, and that the error names what it waited for.
 func oneEnds(t *testing.T, server, says string) {
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // in which it is asked, also where the machine is busy
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // long enough to be asked on a busy machine, too
 	defer cancel()
 	_, err := newClient(t, server).Indexes(ctx, "b")
 	if !errors.Is(err, ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
@@ -362,7 +362,7 @@ func TestScansEndOnlyAtTheirEnd(t *testing.T) {
 	}
 }
 
-// TestScansKeepTheirConnection: one scan after another goes over one connection, however its answer comes.
+// TestScansKeepTheirConnection: consecutive scans use one connection, however their answers arrive.
 func TestScansKeepTheirConnection(t *testing.T) {
 	const body = `{"key":["x"],"id":"d"}` + "\n" + `{"end":true,"rows":1,"timestamp":{"hash":"h"}}` + "\n"
 	var chunked, opened atomic.Int64
@@ -449,7 +449,7 @@ func TestWaitReady(t *testing.T) {
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestABackupThatWasCut: half a backup is none; it is asked for again.
+// TestABackupThatWasCut: an incomplete backup is rejected and requested again.
 func TestABackupThatWasCut(t *testing.T) {
 	var whole bytes.Buffer
 	if err := statecontext.WriteBackup(&whole, statecontext.New(), 1, "1.0"); err != nil {
@@ -466,7 +466,7 @@ func TestABackupThatWasCut(t *testing.T) {
 	}
 }
 
-// TestAnAnswerThatIsTooLarge: it is refused by its size, and not asked for again, which would give it again.
+// TestAnAnswerThatIsTooLarge: it is refused by its size, and not requested again, which would return the same.
 func TestAnAnswerThatIsTooLarge(t *testing.T) {
 	s, url := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		for spaces, n := bytes.Repeat([]byte(" "), 1<<20), 0; n <= maxAnswer; n += len(spaces) {

@@ -11,8 +11,8 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// TestCredentialsGoWithEveryCall: each exported method that asks a server shows the user, or the token. A call that is
-// added is called here by itself.
+// TestCredentialsGoWithEveryCall: each exported method that calls a server sends the user, or the token. New methods
+// are covered automatically.
 func TestCredentialsGoWithEveryCall(t *testing.T) {
 	for name, credentials := range map[string]Options{"password": {User: "root", Password: "hunter2hunter2"},
 		"token": {Token: "tmt_x"}} {
@@ -26,7 +26,7 @@ func TestCredentialsGoWithEveryCall(t *testing.T) {
 			called := 0
 			for i := range v.NumMethod() {
 				m := v.Type().Method(i)
-				if m.Type.NumIn() < 2 || m.Type.In(1) != context || m.Name == "WaitReady" { // of no index it asks nobody
+				if m.Type.NumIn() < 2 || m.Type.In(1) != context || m.Name == "WaitReady" { // without an index it calls no server
 					continue
 				}
 				before := len(s.asked())
@@ -48,13 +48,13 @@ func TestCredentialsGoWithEveryCall(t *testing.T) {
 	}
 }
 
-// callWithZeros calls a method with a context and zeros, and takes what it yields.
+// callWithZeros calls a method with a context and zero values, and consumes what it yields.
 func callWithZeros(t *testing.T, name string, f reflect.Value) {
 	in := []reflect.Value{reflect.ValueOf(t.Context())}
 	for i := 1; i < f.Type().NumIn(); i++ {
 		in = append(in, reflect.Zero(f.Type().In(i)))
 	}
-	if name == "Aggregate" { // which asks for something, or nobody
+	if name == "Aggregate" { // which requires a grouping, or calls no server
 		in[2] = reflect.ValueOf(v1.ScanRequest{GroupBy: []int{0}})
 	}
 	call := f.Call

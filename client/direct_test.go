@@ -28,7 +28,7 @@ import (
 	"tidemark/wire"
 )
 
-// TestAClosedDirectScanIsCut: who asks for a row after Close is told so, whatever had come by then.
+// TestAClosedDirectScanIsCut: requesting a row after Close is an error, whatever had arrived by then.
 func TestAClosedDirectScanIsCut(t *testing.T) {
 	head := scanport.AppendHead(nil, nil)
 	for _, tail := range []byte{scanport.More, scanport.End, scanport.Failure} {
@@ -46,7 +46,7 @@ func TestAClosedDirectScanIsCut(t *testing.T) {
 	}
 }
 
-// fakePort is an indexer's scan port that answers from a list, one message for each request.
+// fakePort is an indexer's scan port with a list of answers, one message for each request.
 type fakePort struct {
 	addr    string
 	dials   atomic.Int64
@@ -92,7 +92,7 @@ func problem(code errcode.Code) func() (byte, string) {
 
 func whole() (byte, string) { return scanport.End, `{"end":true,"rows":1}` }
 
-// TestDirectConnections: which answers leave a connection for the next request, and how often a request is asked.
+// TestDirectConnections: which answers keep a connection for the next request, and how often a request is sent.
 func TestDirectConnections(t *testing.T) {
 	for _, c := range []struct {
 		name         string
@@ -116,11 +116,11 @@ func TestDirectConnections(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFakePort(t, c.answers...)
-			cl := New("127.0.0.1:1") // nobody is there: ways that are lost stay lost
+			cl := New("127.0.0.1:1") // no server listens there, so lost routes stay lost
 			defer cl.Close()
 			silent(cl)
 			d := cl.direct
-			// how long a connection takes says nothing
+			// The duration of a connection is irrelevant here.
 			d.dialer.NetDialContext, d.dialer.HandshakeTimeout = new(net.Dialer).DialContext, time.Minute
 			d.routes["b/i"] = &way{route: &v1.ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t",
 				TicketMS: 60_000},
@@ -160,7 +160,7 @@ func TestDirectConnections(t *testing.T) {
 	}
 }
 
-// openPorts counts the connections to scan ports that are pipes of a bubble (testing/synctest), by address.
+// openPorts counts the connections to scan ports, which are pipes in a bubble (testing/synctest), by address.
 type openPorts struct {
 	mu   sync.Mutex
 	open map[string]int
@@ -173,7 +173,7 @@ func (o *openPorts) count(addr string, more int) int {
 	return o.open[addr]
 }
 
-// dial implements the NetDialContext of a websocket.Dialer. The port takes the connection and says nothing.
+// dial implements the NetDialContext of a websocket.Dialer. The port accepts the connection and sends nothing.
 func (o *openPorts) dial(_ context.Context, _, addr string) (net.Conn, error) {
 	ours, port := net.Pipe()
 	o.count(addr, 1)
@@ -193,8 +193,8 @@ func (o *openPorts) dial(_ context.Context, _, addr string) (net.Conn, error) {
 	return ours, nil
 }
 
-// TestIdleConnectionsAreClosed: those that nobody uses are closed after a while, also beside one that is used, and
-// those of an indexer that has left.
+// TestIdleConnectionsAreClosed: idle connections are closed after a while, even besides one in use, and those of an
+// indexer that has left.
 func TestIdleConnectionsAreClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		scanPorts := &openPorts{open: map[string]int{}}
@@ -242,9 +242,9 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 	})
 }
 
-// TestASilentIndexerIsPassedBy: scans that an indexer takes and never answers are answered by another one, which is
-// then asked first; one that cannot be connected to is passed by, too; and when there is no other one the managers are
-// asked.
+// TestASilentIndexerIsPassedBy: scans that an indexer accepts and never answers are answered by another one, which is
+// then asked first; an indexer that cannot be connected to is skipped, too; if there is no other one, the managers
+// are asked.
 func TestASilentIndexerIsPassedBy(t *testing.T) {
 	over := make(chan struct{})
 	stands := newFakePort(t, func() (byte, string) { <-over; return whole() })
@@ -270,7 +270,7 @@ func TestASilentIndexerIsPassedBy(t *testing.T) {
 			route := &way{route: &v1.ScanRoute{Index: 1, ScanPorts: c.ports, Ticket: "t", TicketMS: 60_000}, detour: time.Minute}
 			d.routes["b/i"] = route
 			before := well.asked.Load()
-			for range 10 { // each begins with any of them
+			for range 10 { // each begins with a random one
 				route.at, route.until = time.Now(), time.Time{}
 				s, err := d.begin(t.Context(), question{op: scanport.Scan, of: "b/i"}, []byte("{}"))
 				if !errors.Is(err, c.want) {
@@ -299,7 +299,8 @@ func TestASilentIndexerIsPassedBy(t *testing.T) {
 	}
 }
 
-// TestAScanThatTheContextEnds says what was waited for and who was asked, not that nobody was there.
+// TestAScanThatTheContextEnds: the error names what was waited for and the server asked, and does not claim that no
+// server was reachable.
 func TestAScanThatTheContextEnds(t *testing.T) {
 	never := make(chan struct{})
 	defer close(never)
@@ -333,7 +334,7 @@ func TestAScanThatTheContextEnds(t *testing.T) {
 	}
 }
 
-// TestCountIsOneMessage: an answer to a count that goes on is none.
+// TestCountIsOneMessage: a count whose answer continues is an error.
 func TestCountIsOneMessage(t *testing.T) {
 	f := newFakePort(t, func() (byte, string) { return scanport.More, "" })
 	cl := New("127.0.0.1:1")

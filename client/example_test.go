@@ -14,7 +14,7 @@ import (
 	"tidemark/wire"
 )
 
-// A statement is given to any manager; the index is ready everywhere or nowhere.
+// A statement may be sent to any manager; the index becomes ready everywhere or nowhere.
 func ExampleClient_Statement() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -34,7 +34,7 @@ func ExampleClient_Statement() {
 	}
 }
 
-// Rows of one state that KV really had, with everything that it had when the scan began.
+// Rows of one state that KV really had, with everything it had when the scan began.
 func ExampleClient_Scan() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -52,7 +52,7 @@ func ExampleClient_Scan() {
 	for rows.Next() {
 		fmt.Println(rows.Row().ID)
 	}
-	if err := rows.Err(); err != nil { // a scan that was cut never looks like its end
+	if err := rows.Err(); err != nil { // a scan that was cut off is never mistaken for a complete one
 		log.Fatal(err)
 	}
 }
@@ -81,7 +81,7 @@ func ExampleClient_Aggregate() {
 	}
 }
 
-// An answer page by page, all of one state. Who comes back to it too late goes on in a newer one.
+// An answer page by page, all of one state. A caller that continues too late gets a newer one.
 func ExampleClient_Pages() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
@@ -138,7 +138,7 @@ func ExampleAfter() {
 	// [{"low":[3000],"inclusion":"high"},{"high":[12.5],"inclusion":"both"},{"high":["M"],"inclusion":"low"}]
 }
 
-// A scan that shows a certain write: its token comes from the KV client that made it.
+// A scan that shows a certain write: the token comes from the KV client that made it.
 func ExampleClient_Count() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -160,8 +160,8 @@ func ExampleClient_Count() {
 	}
 }
 
-// Writes that the KV client has acknowledged are shown by all scans of a user's session from then on, and nothing
-// older than what the user has seen.
+// Writes that the KV client has acknowledged are shown by all later scans of a user's session, which never show
+// anything older than the user has seen.
 func ExampleSession() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -180,10 +180,10 @@ func ExampleSession() {
 		fmt.Println("not all that was seen before is there:", reply.SessionLost)
 	}
 	fmt.Println(reply.Count)
-	fmt.Println(session.Token()) // for the user's next request, to whichever process
+	fmt.Println(session.Token()) // for the user's next request, to any process
 }
 
-// Every change of the cluster once, in order, over leader changes and restarts.
+// Every change of the cluster once, in order, across leader changes and restarts.
 func ExampleClient_Watch() {
 	c := client.New()
 	defer c.Close()

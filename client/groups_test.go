@@ -7,7 +7,7 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// TestRowsAreNoGroups: a request for the one is refused by what returns the other, before anybody is asked.
+// TestRowsAreNoGroups: a request for one kind is refused by a method that returns the other, before any call.
 func TestRowsAreNoGroups(t *testing.T) {
 	c := New("127.0.0.1:1")
 	defer c.Close()
@@ -21,7 +21,7 @@ func TestRowsAreNoGroups(t *testing.T) {
 	}
 }
 
-// TestGroupLines: a group that comes as a line has its values where a message of an indexer has them.
+// TestGroupLines: a group sent as a line has its values in the place where an indexer's message has them.
 func TestGroupLines(t *testing.T) {
 	var row v1.Row
 	end, err := (&answerLines{}).read([]byte(`{"key":["FR",null],"values":[18446744073709551615,null]}`), &row)

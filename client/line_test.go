@@ -8,7 +8,7 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// slowRow is what parseRow has to agree with.
+// slowRow is the reference for parseRow.
 func slowRow(line []byte) (row v1.Row, ok bool) {
 	var l struct {
 		Key []json.RawMessage `json:"key"`
@@ -24,7 +24,7 @@ func rowLines() []string {
 	return []string{
 		`{"key":[],"id":"a"}`, `{"key":["x"],"id":"a"}`, `{"key":["x",1,-2.5e+7,null,true,false],"id":"a b"}`, `{"key":["é\u00e9\"\\\n"],"id":"日本"}`,
 		`{"key":[[1,2],{"a":"]"}],"id":"a"}`, `{"key":["x"],"id":"a\"b"}`, `{"key":["x"],"id":""}`, `{"key":["x","y"],"id":"]}"}`,
-		// none of these is a row
+		// None of these is a row.
 		``, `{}`, `{"key":[`, `{"key":["x"],"id":"a"`, `{"key":["x",],"id":"a"}`, `{"key":[,"x"],"id":"a"}`, `{"key":["x" "y"],"id":"a"}`, `{"key":[01],"id":"a"}`,
 		`{"key":[-],"id":"a"}`, `{"key":[tru],"id":"a"}`, `{"key":["\x"],"id":"a"}`, `{"key":["\u12g4"],"id":"a"}`, "{\"key\":[\"\n\"],\"id\":\"a\"}",
 		`{"key":["x"],"id":"a"}}`, `{"key":["x"],"id":"a","id":"b"}`, "{\"key\":[\"\xff\"],\"id\":\"a\"}", "{\"key\":[\"x\"],\"id\":\"\xff\"}", `{"end":true,"rows":1}`,
@@ -32,7 +32,7 @@ func rowLines() []string {
 	}
 }
 
-// TestParseRow: a line that is read the quick way is read as encoding/json reads it.
+// TestParseRow: the fast parser agrees with encoding/json.
 func TestParseRow(t *testing.T) {
 	for i, line := range rowLines() {
 		var got v1.Row

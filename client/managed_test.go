@@ -14,14 +14,14 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// passer is a manager that passes on rows 0 to 19, with a place behind each piece of some rows, and dies behind some.
+// passer is a manager that relays rows 0 to 19, with a place after each group of some rows, and dies after some rows.
 type passer struct {
 	piece int
 	blind bool // without places
 	deaf  bool // it always begins anew
 
 	mu    sync.Mutex
-	kills []int // after so many rows of an answer; none left: not
+	kills []int // after so many rows of an answer; empty: never
 	asked []string
 }
 
@@ -70,13 +70,13 @@ func (p *passer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, `{"end":true,"rows":20,"timestamp":{"id":"1.0.1.2","hash":"2"},"explain":{"attempts":3}}`+"\n")
 }
 
-// TestScansOutliveTheirManager: however often managers die in the middle of an answer, each row is given once, in
-// order, with its end; what would be another answer is cut.
+// TestScansOutliveTheirManager: however often managers die in the middle of an answer, each row is returned once, in
+// order, with the end; if it would become another answer, the scan is cut.
 func TestScansOutliveTheirManager(t *testing.T) {
 	for name, c := range map[string]struct {
 		passer    *passer
 		stability string
-		rows      int // that are given before the scan is cut; 20: with its end
+		rows      int // returned before the scan is cut; 20: with its end
 		asked     string
 	}{
 		"nobody dies":              {passer: &passer{piece: 3}, rows: 20, asked: "[]"},

@@ -20,10 +20,10 @@ import (
 	"tidemark/wire"
 )
 
-// pager is a manager with rows 0 to 6. Its cursors are numbers of rows.
+// pager is a manager with rows 0 to 6. Its cursors are row numbers.
 type pager struct {
-	expire string // the cursor that is not kept any more
-	long   string // the row that no cursor names
+	expire string // the cursor that has expired
+	long   string // the row that does not fit into a cursor
 
 	asked []v1.ScanRequest
 }
@@ -52,7 +52,7 @@ func (p *pager) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(end)
 }
 
-// pagesOf opens a client of p.
+// pagesOf returns a client of p.
 func pagesOf(t *testing.T, p *pager) *Client {
 	t.Helper()
 	srv := httptest.NewServer(p)
@@ -63,7 +63,7 @@ func pagesOf(t *testing.T, p *pager) *Client {
 	return c
 }
 
-// drawn reads pages to their end or error: ids, with | behind each page, and the last cursor.
+// drawn reads pages to their end or error, and returns ids, with | after each page, and the last cursor.
 func drawn(pages iter.Seq2[Page, error]) (text, after string, err error) {
 	var b strings.Builder
 	for page, err := range pages {
@@ -79,8 +79,8 @@ func drawn(pages iter.Seq2[Page, error]) (text, after string, err error) {
 	return b.String(), after, nil
 }
 
-// TestPagesFollowTheirCursors: each page is asked for behind the one before, with the rest of the request unchanged,
-// and an iterator that is read again begins anew.
+// TestPagesFollowTheirCursors: each page is requested after the one before, with the rest of the request unchanged,
+// and a second iteration begins anew.
 func TestPagesFollowTheirCursors(t *testing.T) {
 	p := &pager{}
 	c := pagesOf(t, p)
@@ -96,7 +96,7 @@ func TestPagesFollowTheirCursors(t *testing.T) {
 			t.Errorf("request %d: %+v", i, req)
 		}
 	}
-	for page, err := range pages { // who wants no more is given no more
+	for page, err := range pages { // breaking out ends the requests
 		if err != nil || len(page.Rows) != 3 {
 			t.Fatal(page, err)
 		}
@@ -111,8 +111,8 @@ func TestPagesFollowTheirCursors(t *testing.T) {
 	}
 }
 
-// TestPagesSayHowToGoOn: the error of a state that is gone comes with the place behind the last page, and the request
-// goes on there in the newest state; only the first page of it says so.
+// TestPagesSayHowToGoOn: the error of an expired state contains the place after the last page, and the request
+// continues there in the newest state; only its first page is marked as newer.
 func TestPagesSayHowToGoOn(t *testing.T) {
 	p := &pager{expire: "4"}
 	c := pagesOf(t, p)
@@ -138,7 +138,7 @@ func TestPagesSayHowToGoOn(t *testing.T) {
 	}
 }
 
-// TestPagesEndWithTheirContext: a page that is asked for when it is over is an error, not the end of the pages.
+// TestPagesEndWithTheirContext: a page requested after the context's end is an error, not the end of the pages.
 func TestPagesEndWithTheirContext(t *testing.T) {
 	c := pagesOf(t, &pager{})
 	ctx, cancel := context.WithCancel(t.Context())

@@ -13,12 +13,12 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// virtual answers the requests of a client in a bubble (testing/synctest), where the network's time would be real.
+// virtual answers a client's requests in a bubble (testing/synctest), where network time would be real.
 type virtual func(r *http.Request) (*http.Response, error)
 
 func (v virtual) RoundTrip(r *http.Request) (*http.Response, error) { return v(r) }
 
-// newVirtual makes a client of servers that answer so.
+// newVirtual returns a client of such servers.
 func newVirtual(t *testing.T, answer virtual, servers ...string) *Client {
 	t.Helper()
 	c := Open(Options{Servers: servers, ViaManagers: true})
@@ -28,14 +28,13 @@ func newVirtual(t *testing.T, answer virtual, servers ...string) *Client {
 	return c
 }
 
-// answerOf is a 200 with this body.
+// answerOf returns a 200 with this body.
 func answerOf(media string, body io.Reader) *http.Response {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {media}},
 		Body: io.NopCloser(body)}
 }
 
-// TestAServerIsGivenItsTime: an answer that takes as long as a manager may take is waited for, and the manager is told
-// of no less.
+// TestAServerIsGivenItsTime: the client waits as long as a manager may take, and announces no less to the manager.
 func TestAServerIsGivenItsTime(t *testing.T) {
 	for name, ask := range map[string]func(ctx context.Context, c *Client) error{
 		"statistics": func(ctx context.Context, c *Client) error {

@@ -16,8 +16,8 @@ import (
 	"tidemark/internal/testing/ports"
 )
 
-// TestUntrusted: where no server is trusted, the call ends at once, with what is wrong of each; where one is, that one
-// is asked.
+// TestUntrusted: if no server is trusted, the call fails at once, with the reason for each; if one is, that one is
+// asked.
 func TestUntrusted(t *testing.T) {
 	t.Parallel()
 	certified := httptest.NewTLSServer(text("{}"))
@@ -52,7 +52,7 @@ func TestUntrusted(t *testing.T) {
 			c := Open(Options{Servers: tc.servers, TLS: tc.conf})
 			defer c.Close()
 			silent(c)
-			_, err := c.Indexes(t.Context(), "") // nothing but the client ends it
+			_, err := c.Indexes(t.Context(), "") // only the client ends it
 			if (len(tc.want) == 0) != (err == nil) || err != nil && !errors.Is(err, ErrUntrusted) {
 				t.Fatal(err)
 			}
@@ -61,7 +61,7 @@ func TestUntrusted(t *testing.T) {
 					t.Errorf("%q is not in %v", want, err)
 				}
 			}
-			for _, err := range c.Watch(t.Context(), "") { // nor a watch, whose server says little
+			for _, err := range c.Watch(t.Context(), "") { // nor a watch, whose server sends little
 				if len(tc.want) > 0 && !errors.Is(err, ErrUntrusted) {
 					t.Error(err)
 				}
@@ -92,8 +92,8 @@ func TestUntrustedAmongTheGone(t *testing.T) {
 	}
 }
 
-// TestUnreached: where nobody takes a connection the call ends when ReachFor is over and each was asked; somebody who
-// was ever reached is waited for, and so is everybody by a client that has no such limit.
+// TestUnreached: if no server accepts a connection, the call fails when ReachFor is over and each was asked. A server
+// that was ever reached is waited for, and so is every server by a client without that limit.
 func TestUnreached(t *testing.T) {
 	t.Parallel()
 	a, b := ports.Addr(t), ports.Addr(t)
@@ -133,7 +133,7 @@ func TestUnreached(t *testing.T) {
 	}
 }
 
-// TestUnreachedForHowLong: the time that has passed is told, not the limit: attempts may outlast it.
+// TestUnreachedForHowLong: the error states the time that has passed, not the limit: attempts may exceed it.
 func TestUnreachedForHowLong(t *testing.T) {
 	c := Open(Options{Servers: []string{"a"}, ReachFor: 5 * time.Second})
 	defer c.Close()
@@ -146,7 +146,7 @@ func TestUnreachedForHowLong(t *testing.T) {
 	}
 }
 
-// TestReachedOnce: a server that is gone after it has answered, or has begun to, is waited for.
+// TestReachedOnce: a server that disappears after it has answered, or begun to, is waited for.
 func TestReachedOnce(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]http.HandlerFunc{"answered": text("{}"), "cut": cut,
@@ -172,7 +172,7 @@ func TestReachedOnce(t *testing.T) {
 					t.Fatal(err)
 				}
 				h.Close()
-				c.rpc.Close() // no idle connection tells that there was one
+				c.rpc.Close() // no idle connection shows that there was one
 			}
 			if _, err := c.Indexes(ctx, ""); tries != 5 || errors.Is(err, ErrUnreached) {
 				t.Errorf("after %d tries: %v", tries, err)
@@ -181,8 +181,8 @@ func TestReachedOnce(t *testing.T) {
 	}
 }
 
-// TestTheProblemIsTold: a manager that says why it refuses is heard, also where others that are gone are asked after
-// it, and where it stops answering.
+// TestTheProblemIsTold: a manager's refusal is in the error, even if unreachable servers are asked after it, and if
+// it stops answering.
 func TestTheProblemIsTold(t *testing.T) {
 	t.Parallel()
 	_, busy := serve(t, refuse(503, errcode.NoLeader))

@@ -16,8 +16,8 @@ import (
 	"tidemark/index"
 )
 
-// TestWaitReadyAsksForItsIndexesAlone: of many indexes those that are waited for are asked for, in runs; as long as an
-// event stream tells of their changes, and no longer, this is done once a second, and when one of them has changed.
+// TestWaitReadyAsksForItsIndexesAlone: only the awaited indexes are requested, in runs; while an event stream reports
+// their changes, this happens once a second, and when one of them has changed.
 func TestWaitReadyAsksForItsIndexesAlone(t *testing.T) {
 	const ready = 10*time.Second + 5*lookEvery // in the middle between two looks
 	runs := []string{"after=4&limit=4", "after=18999&limit=1"}
@@ -41,7 +41,7 @@ func TestWaitReadyAsksForItsIndexesAlone(t *testing.T) {
 				}
 				events := inBubble(func(ctx context.Context, _ int, w io.Writer) {
 					for cas := 71; ctx.Err() == nil; cas++ {
-						id := 3 // of somebody else's
+						id := 3 // of an index that is not awaited
 						if time.Since(began) >= ready {
 							id = 6
 						}
@@ -82,7 +82,7 @@ func TestWaitReadyAsksForItsIndexesAlone(t *testing.T) {
 	}
 }
 
-// pageFor is a page of a list without gaps, as of cas 70.
+// pageFor returns a page of a list without gaps, as of cas 70.
 func pageFor(r *http.Request, ready bool) io.Reader {
 	after, _ := strconv.Atoi(r.URL.Query().Get("after"))
 	limit, _ := strconv.Atoi(r.URL.Query().Get("limit"))

@@ -20,18 +20,18 @@ import (
 	"tidemark/wire"
 )
 
-// part is what an indexer sends on one request, before it is killed, stands still, or has told the end.
+// part is what an indexer sends for one request before it is killed, stalls, or has sent the end.
 type part struct {
 	ids   string // of rows, a letter each: a message for each
-	deaf  bool   // it stands still then
+	deaf  bool   // it stalls then
 	tail  string // END, or the code of a failure; "": it is killed
-	blind bool   // its messages do not say where they could be gone on behind
-	saw   string // a bucket, of which its places tell that timestamp 9 was seen
+	blind bool   // its messages have no place to continue after
+	saw   string // a bucket; its places state that timestamp 9 was seen
 	fails string // a token, in a failure
 }
 
-// scripted is an indexer that answers each request by the next part, and notes where it was to go on. The place of a
-// row is its letter.
+// scripted is an indexer that answers each request with the next part, and records where it was to continue. A row's
+// place is its letter.
 type scripted struct {
 	addr string
 	over chan struct{}
@@ -115,17 +115,17 @@ func (s *scripted) answer(conn *websocket.Conn, resume string) bool {
 	return send("", `{"code":"`+p.tail+`","detail":"no","session":"`+p.fails+`"}`, scanport.Failure)
 }
 
-// TestACutAnswerIsGoneOnWith: an indexer that is killed, or stands still, in the middle of its answer is followed by
-// another one, which is told behind which row; and when that cannot be the scan says why.
+// TestACutAnswerIsGoneOnWith: if an indexer is killed or stalls in the middle of its answer, another one continues
+// after the last row; if that is impossible, the scan returns the reason.
 func TestACutAnswerIsGoneOnWith(t *testing.T) {
 	t.Parallel()
 	end := func(ids string) part { return part{ids: ids, tail: "END"} }
 	fails := func(code errcode.Code) part { return part{tail: string(code)} }
 	for _, c := range []struct {
 		name  string
-		parts [3][]part // of the first indexer, which is asked first, and of two others
+		parts [3][]part // of the first indexer asked, and of two others
 		ids   string
-		asked [3]string // where each was to go on; *: from the begin
+		asked [3]string // where each was to continue; *: from the beginning
 		code  errcode.Code
 		cut   bool
 	}{
@@ -194,7 +194,7 @@ func TestACutAnswerIsGoneOnWith(t *testing.T) {
 	}
 }
 
-// inOrder makes a way of several indexers, of which all but the first are asked last, in their order.
+// inOrder makes a route of several indexers that are asked in their order.
 func inOrder(d *direct, addrs ...string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -28,7 +28,7 @@ func saw(bucket string, number uint64) scanport.Seen {
 	return scanport.Seen{Cluster: 1, Epoch: 2, Bucket: bucket, At: timestamp.Ref{Number: number}}
 }
 
-// teller is a manager whose answers are of the timestamps that it is given, and that notes what it is asked.
+// teller is a manager that answers from given timestamps, and records the requests.
 type teller struct {
 	mu      sync.Mutex
 	answers []scanport.Seen
@@ -67,7 +67,7 @@ func (p *teller) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, `{"end":true,"rows":3,"timestamp":{"id":"1.0.1.2","hash":"2"},"session":%q}`+"\n", seen.Token())
 }
 
-// numbers are the timestamps that a request must not be older than, of each bucket.
+// numbers returns the least timestamps that a request requires, for each bucket.
 func numbers(t *testing.T, req *v1.ScanRequest) string {
 	t.Helper()
 	all, err := scanport.ParseSession(req.Session)
@@ -82,8 +82,8 @@ func numbers(t *testing.T, req *v1.ScanRequest) string {
 	return strings.Join(text, ", ")
 }
 
-// TestClientsGoOnFromWhatTheyHaveSeen: by name the bucket's token goes, by id all of them; an answer that comes late
-// takes nothing back; what was read in part was seen as well.
+// TestClientsGoOnFromWhatTheyHaveSeen: a request by name sends the bucket's token, one by id all of them; a late
+// answer does not reset anything; what was read in part counts as seen.
 func TestClientsGoOnFromWhatTheyHaveSeen(t *testing.T) {
 	p := &teller{}
 	srv := httptest.NewServer(p)
@@ -157,7 +157,7 @@ func TestClientsGoOnFromWhatTheyHaveSeen(t *testing.T) {
 	}
 }
 
-// TestWritesAreShown: until an answer has shown them, whatever is asked for; a write that was lost is told once.
+// TestWritesAreShown: until an answer has shown them, whatever the request; the loss of a write is returned once.
 func TestWritesAreShown(t *testing.T) {
 	p := &teller{}
 	srv := httptest.NewServer(p)
@@ -194,8 +194,8 @@ func TestWritesAreShown(t *testing.T) {
 	}{
 		{"v/i", v1.ScanRequest{}, "", none},
 		{"w/i", v1.ScanRequest{Timestamp: "1.0.1.2", Stability: "query"}, "", none},
-		{"w/i", v1.ScanRequest{}, errcode.UnknownIndex, both},              // which says nothing of them
-		{"7", v1.ScanRequest{Consistency: "any"}, errcode.TokenLost, both}, // it does not say which
+		{"w/i", v1.ScanRequest{}, errcode.UnknownIndex, both},              // which has no information about them
+		{"7", v1.ScanRequest{Consistency: "any"}, errcode.TokenLost, both}, // it does not name them
 		{"w/i", v1.ScanRequest{}, "", both},
 		{"w/i", v1.ScanRequest{}, "", none},
 	} {
@@ -217,8 +217,8 @@ func TestWritesAreShown(t *testing.T) {
 	}
 }
 
-// TestWhatIsReadInPartWasSeen: an indexer tells with each message what was seen; who closes the scan then, or loses its
-// indexers, has seen it.
+// TestWhatIsReadInPartWasSeen: each message of an indexer states what was seen; a caller that closes the scan then,
+// or loses its indexers, has seen it.
 func TestWhatIsReadInPartWasSeen(t *testing.T) {
 	twelve := saw("w", 12)
 	newest := twelve.Token()
@@ -258,8 +258,9 @@ func TestWhatIsReadInPartWasSeen(t *testing.T) {
 	}
 }
 
-// TestLossIsAskedForUntilItIsTold: an answer that is not read to its end may be of a state in which something is lost,
-// and has not said so. What was seen before goes with the next questions, until one is answered to its end.
+// TestLossIsAskedForUntilItIsTold: an answer that is not read to its end may be of a state in which something was
+// lost, without having reported it. The earlier state is sent with further requests until an answer was read to its
+// end.
 func TestLossIsAskedForUntilItIsTold(t *testing.T) {
 	at := func(rollback, number uint64) *scanport.Seen {
 		seen := saw("w", number)
@@ -291,9 +292,9 @@ func TestLossIsAskedForUntilItIsTold(t *testing.T) {
 	}
 }
 
-// TestSessionsOfManyBuckets: however many there are, and whatever their names, nothing that was seen is forgotten: a
-// scan of a bucket too many is refused before anything is asked, those of the others go on, and what a session sends
-// and gives is taken.
+// TestSessionsOfManyBuckets: whatever their number and names, nothing that was seen is dropped: a scan of one bucket
+// too many is refused before any call, those of the others continue, and the tokens that a session sends and returns
+// are accepted.
 func TestSessionsOfManyBuckets(t *testing.T) {
 	p := &teller{}
 	srv := httptest.NewServer(p)
@@ -358,8 +359,8 @@ func TestSessionsOfManyBuckets(t *testing.T) {
 	}
 }
 
-// TestScansByIdSendWhatIsOfTheirBucket: the request of an index that is named by its id takes what was seen and written
-// of its bucket only, as all of them may be more than a request is let be.
+// TestScansByIdSendWhatIsOfTheirBucket: a request for an index by id only contains what was seen and written of its
+// bucket, because everything together may exceed the limit of a request.
 func TestScansByIdSendWhatIsOfTheirBucket(t *testing.T) {
 	p := &teller{}
 	lookups := 0
@@ -406,8 +407,8 @@ func TestScansByIdSendWhatIsOfTheirBucket(t *testing.T) {
 	}
 }
 
-// TestWritesOutliveErrors: an error lets go of the writes that it names, and of no others; a write on another branch
-// takes the place of none.
+// TestWritesOutliveErrors: an error removes the writes that it names, and no others; a write on another branch does
+// not replace one.
 func TestWritesOutliveErrors(t *testing.T) {
 	var refusal *rpc.Problem
 	var asked v1.ScanRequest
@@ -465,8 +466,8 @@ func TestWritesOutliveErrors(t *testing.T) {
 	}
 }
 
-// TestAScanIsNotAskedForForEver: who gives no deadline is told after a while what stands in the way; who gives one, and
-// what is no scan, waits for that.
+// TestAScanIsNotAskedForForEver: a scan without a deadline fails after a while, with the cause; one with a deadline,
+// and other calls, continue until then.
 func TestAScanIsNotAskedForForEver(t *testing.T) {
 	var asked atomic.Int64
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -12,9 +12,9 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// TestVerifyIsAskedForLongEnough: a verification that cannot begin is given up with an error that says who refused it
-// and why, long before its caller does; one that waits for another's end, or for a short while only, is asked for
-// again.
+// TestVerifyIsAskedForLongEnough: a verification that cannot begin fails with an error that names the server and the
+// reason, long before the caller's deadline; one that waits for the end of another, or for a short while only, is
+// retried.
 func TestVerifyIsAskedForLongEnough(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -50,7 +50,7 @@ func TestVerifyIsAskedForLongEnough(t *testing.T) {
 	}
 }
 
-// TestAVerificationThatIsCutIsBegunAnew: up to three times, unless it has told a difference.
+// TestAVerificationThatIsCutIsBegunAnew: up to three attempts, unless it has reported a difference.
 func TestAVerificationThatIsCutIsBegunAnew(t *testing.T) {
 	const progress, end = `{"progress":{"percent":7}}` + "\n", `{"end":{"differences":0}}` + "\n"
 	const difference = `{"difference":{"kind":"missing_row","id":"a"}}` + "\n"

@@ -27,7 +27,7 @@ func change(cas int) string {
 		"{\"cas\":%d,\"events\":[{\"cas\":%d,\"kind\":\"index\",\"name\":\"n\",\"was\":\"pending\"}]}\n\n", cas, cas, cas)
 }
 
-// stream answers with these events and ends, or stays silent when hang is set.
+// stream answers with these events and ends, or stays silent if hang is set.
 func stream(hang bool, events ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -39,10 +39,10 @@ func stream(hang bool, events ...string) http.HandlerFunc {
 	}
 }
 
-// TestWatchGoesOn: over ends, errors, refusals, silence and repetitions there is one gapless sequence.
+// TestWatchGoesOn: across ends, errors, refusals, silence and repetitions there is one gapless sequence.
 func TestWatchGoesOn(t *testing.T) {
 	t.Parallel()
-	const silence = 3 * time.Second // longer than a machine that is busy keeps an event back
+	const silence = 3 * time.Second // longer than a busy machine delays an event
 	s, url := serve(t,
 		refuse(503, errcode.Unavailable),
 		stream(false, snap5, change(6), "event: wat\ndata: {}\n\n"),
@@ -91,7 +91,7 @@ func TestWatchEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, url := serve(t, tc.step)
 			patience := time.Minute
-			if errors.Is(tc.want, ErrUnavailable) { // it goes on asking until then
+			if errors.Is(tc.want, ErrUnavailable) { // it retries until then
 				patience = 300 * time.Millisecond
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -131,8 +131,8 @@ func TestWatchEnds(t *testing.T) {
 	}
 }
 
-// inBubble opens connections whose other ends are written to by as many goroutines of a bubble (testing/synctest) as
-// there are requests, each with the number of its connection, from 1.
+// inBubble opens connections whose other ends are served by goroutines of a bubble (testing/synctest), one for each
+// request, with the number of its connection, from 1.
 func inBubble(write func(ctx context.Context, n int, w io.Writer)) virtual {
 	var n atomic.Int64
 	return func(r *http.Request) (*http.Response, error) {
@@ -157,8 +157,8 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// TestALongSnapshotIsNoSilence: a snapshot is one line, and is waited for as long as some of it comes; a stream of
-// which nothing comes in the middle of a line is lost.
+// TestALongSnapshotIsNoSilence: a snapshot is one line, and is waited for while some of it arrives; a stream that
+// stalls in the middle of a line is lost.
 func TestALongSnapshotIsNoSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		head, rest, _ := strings.Cut(snap5, `"indexes"`)
@@ -191,8 +191,8 @@ func TestALongSnapshotIsNoSilence(t *testing.T) {
 	})
 }
 
-// TestALoopBodyMayTakeLong: while the caller is at work on an event nothing is read, and the stream is not lost for
-// that.
+// TestALoopBodyMayTakeLong: while the caller processes an event nothing is read, and the stream is not lost because
+// of that.
 func TestALoopBodyMayTakeLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		connections := 0
@@ -219,14 +219,14 @@ func TestALoopBodyMayTakeLong(t *testing.T) {
 	})
 }
 
-// TestStreamsThatEndAtOnce: servers whose streams end as soon as they have begun are not asked again without a pause,
-// which becomes longer unless something new was told.
+// TestStreamsThatEndAtOnce: servers whose streams end as soon as they have begun are asked again after pauses that
+// grow, unless something new arrived.
 func TestStreamsThatEndAtOnce(t *testing.T) {
 	const servers = 2
 	rare, often := servers*int(time.Minute/mostBackoff), servers*int(time.Minute/firstBackoff)
 	for _, tc := range []struct {
 		name        string
-		of          func(n int) string // what the n-th connection brings
+		of          func(n int) string // what the n-th connection sends
 		least, most int                // connections in a minute
 	}{
 		{"first bytes", func(int) string { return "retry: 1000\n\n" }, rare, rare + 8*servers},
@@ -277,7 +277,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// TestPagesOfStreams: the ledger is read to its end, and what only seems to be the end is an error.
+// TestPagesOfStreams: the ledger is read to its end, and a false end is an error.
 func TestPagesOfStreams(t *testing.T) {
 	first := text(`{"streams":[{"bucket":"b","vbucket":0},{"bucket":"b","vbucket":1}],"next":"b/1"}`)
 	s, url := serve(t, first, text(`{"streams":[{"bucket":"b","vbucket":2}]}`))

@@ -9,7 +9,7 @@ import (
 	"tidemark/index"
 )
 
-// kibibyte is a document of about 1 KiB.
+// kibibyte returns a document of about 1 KiB.
 const kibibyte = `{"id":"user::00012345","type":"user","created":"2024-03-11T09:21:44Z","updated":1718097704123,"name":"Alexandra Fitzgerald","email":"Alexandra.Fitzgerald@Example.COM","phone":"+1-202-555-0147","age":34,"status":"active","verified":true,"referrer":null,"bio":"Senior engineer who likes \"distributed\" systems, long walks & espresso. Moved from Lyon to Berlin in 2019 and has been restoring old radios since then.","address":{"street":"1024 Elm Street","line2":"Apt 7","city":"San Francisco","state":"CA","zip":"94114","geo":{"lat":37.7599,"lon":-122.4383}},"account":{"plan":"pro","balance":1532.75,"currency":"USD","limits":{"daily":5000,"monthly":100000}},"friends":[{"id":"user::00000017","name":"Ben"},{"id":"user::00004711","name":"Chloe"},{"id":"user::00009999","name":"Dmitri"}],"logins":[1718097704,1718011304,1717924904,1717838504],"prefs":{"theme":"dark","lang":"en-US","notify":{"email":true,"sms":false,"push":true}},"tags":["go","databases","radio","coffee","berlin"],"schema":3}`
 
 func keys(texts ...string) expression.Source {
@@ -25,7 +25,7 @@ func where(s expression.Source, predicate string) expression.Source {
 	return s
 }
 
-// cpuTime reports the CPU time per operation beside the wall time, which says little on a busy machine.
+// cpuTime reports the CPU time per operation in addition to the wall time, which is not reliable on a busy machine.
 func cpuTime(b *testing.B) (stop func()) {
 	used := func() int64 {
 		var r syscall.Rusage
@@ -45,7 +45,7 @@ func benchmarkArray(b *testing.B, source expression.Source) {
 	benchmarkKeys(b, 0, source)
 }
 
-// benchmarkKeys wants so many keys of the first index; 0 is any number of them.
+// benchmarkKeys requires so many keys of the first index; 0 means any number.
 func benchmarkKeys(b *testing.B, want int, sources ...expression.Source) {
 	b.Helper()
 	p, err := expression.Compile(sources)
@@ -66,8 +66,8 @@ func benchmarkKeys(b *testing.B, want int, sources ...expression.Source) {
 	}
 }
 
-// BenchmarkEvaluate turns a document of 1 KiB into the keys of some indexes; encoding/json's check alone for
-// comparison.
+// BenchmarkEvaluate turns a document of 1 KiB into the keys of some indexes; validation by encoding/json alone is
+// included for comparison.
 func BenchmarkEvaluate(b *testing.B) {
 	five := []expression.Source{keys("name"), keys("address.city"), keys("age"), keys("email"),
 		keys("account.balance", "name")}

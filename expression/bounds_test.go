@@ -14,8 +14,8 @@ import (
 	_ "tidemark/internal/testing/draws"
 )
 
-// TestBounds: what would cost much time or memory out of a large document, or out of a short text, ends with ErrWork,
-// or is cheap; and costs the other indexes nothing.
+// TestBounds: an expression that would need much time or memory for a large document, or for a short text, ends with
+// ErrWork, or is cheap; other indexes are not affected.
 func TestBounds(t *testing.T) {
 	const mb = 1 << 20
 	numbers := "[" + strings.Repeat("1,", 100_000) + "1]"
@@ -68,7 +68,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestBudgetPerIndex: many indexes that each cost a good part of what one may cost all have their entry.
+// TestBudgetPerIndex: many indexes that each use a large part of their budget all have their entry.
 func TestBudgetPerIndex(t *testing.T) {
 	var sources []expression.Source
 	for i := range 20 {
@@ -104,7 +104,7 @@ func TestNoLocalZone(t *testing.T) {
 	}
 }
 
-// TestPrintedConstructs: the canonical text of all kinds of expressions reads as the same tree.
+// TestPrintedConstructs: the canonical text of all kinds of expressions parses to the same tree.
 func TestPrintedConstructs(t *testing.T) {
 	for _, text := range []string{
 		`(META().id).x`, `("abc")[0]`, `(-1).a`, `(NULL).a`, `(ANY v IN a SATISFIES v END).b`, `(ARRAY v FOR v IN a END)[0].b`, `(a + b).c[-1]`, `((a.b).c)[0]`, `(EXISTS a).b`,
@@ -126,7 +126,7 @@ func TestPrintedConstructs(t *testing.T) {
 		checkPrinted(t, x)
 	})
 	deep := "a"
-	for range 40 { // each level has a pair of parentheses of its own and gets a second one in the canonical text
+	for range 40 { // each level has parentheses and gets a second pair in the canonical text
 		deep = "(" + deep + " < b = c)"
 	}
 	if x, err := expression.ParseExpression(deep); err == nil {
@@ -140,8 +140,8 @@ func TestPrintedConstructs(t *testing.T) {
 	}
 }
 
-// TestTotalBytes: a document is left out of an array index where its keys together are longer than they may be, however
-// short each is, and costs the other indexes nothing.
+// TestTotalBytes: a document is left out of an array index if its keys together exceed the limit, however short each
+// is, and other indexes are not affected.
 func TestTotalBytes(t *testing.T) {
 	const entries, text = 50, 100
 	sources := []expression.Source{keys("ALL a", "b"), keys("b", "DISTINCT a"), keys("ALL a"), keys("b")}

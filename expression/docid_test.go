@@ -10,8 +10,8 @@ import (
 	"tidemark/index"
 )
 
-// An id of any bytes has one text: in a primary index, as META().id, and as JSON shows it; its key is the one that is
-// asked for by what is shown.
+// An arbitrary id has one text: in a primary index, as META().id, and as shown in JSON; its key is found by the
+// displayed text.
 func TestIdOfAnyBytes(t *testing.T) {
 	p, err := expression.Compile([]expression.Source{{IsPrimary: true}, {Keys: []index.KeyExpr{{Expr: "META().id"}}}})
 	if err != nil {

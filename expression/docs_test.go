@@ -12,7 +12,7 @@ import (
 
 var update = flag.Bool("update", false, "write docs/expressions.md anew")
 
-// examples are the lines of docs/expressions.md about what is no function: an expression and its value.
+// examples are the lines of docs/expressions.md about constructs other than functions: an expression and its value.
 var examples = []struct{ title, about, examples string }{
 	{"Paths", "A name is a member, `[n]` an element (from the end if negative), `[a:b]` the elements from a up to b, " +
 		"which is left out, `[*]` is ARRAY_STAR() of an array of objects, `.[x]` the member whose name x gives; `self` is the whole document. What is not there is " +
@@ -54,7 +54,7 @@ var examples = []struct{ title, about, examples string }{
 			`ARRAY v || w.sku FOR v IN tags, w IN items END`},
 }
 
-// TestExpressionsPage: docs/expressions.md says what the tables say, and each of its values is computed.
+// TestExpressionsPage: docs/expressions.md agrees with the tables, and each of its values is computed.
 func TestExpressionsPage(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(`# Expressions
@@ -141,8 +141,8 @@ what it was given, and a fraction of as many digits as it needs, up to milliseco
 	}
 }
 
-// differences are all that is other than Couchbase's evaluator of 6.6 on purpose: what bench/n1ql allows. The kinds are
-// explained there.
+// differences are the intended differences from Couchbase's evaluator of 6.6: those that bench/n1ql allows, which
+// explains the kinds.
 var differences = []struct{ kind, what, why string }{
 	{"order", "`TOKENS` `ARRAY_UNION` `ARRAY_INTERSECT` `ARRAY_SYMDIFF` `ARRAY_SYMDIFFN` `PAIRS`",
 		"The elements stand in collation order (PAIRS: of the names); there in the order of a hash, which changes from run " +
@@ -242,7 +242,7 @@ What old statements write as a function. It reads as the operator and is printed
 	b.WriteString("\n")
 }
 
-// refusedSection lists the functions that no key can have.
+// refusedSection lists the functions that a key cannot contain.
 func refusedSection(b *strings.Builder) {
 	b.WriteString(`## Functions that are refused
 
@@ -264,7 +264,7 @@ The statement is refused with the reason, and with another way where there is on
 	b.WriteString("\n")
 }
 
-// rulesSection says what versions of the rules there are.
+// rulesSection describes the versions of the rules.
 func rulesSection(b *strings.Builder) {
 	fmt.Fprintf(b, `## Rules
 
@@ -285,5 +285,5 @@ counts them. Create it anew under another name, let scans use that one, and drop
 
 func row(b *strings.Builder, x, v string) { fmt.Fprintf(b, "| `%s` | `%s` |\n", cell(x), cell(v)) }
 
-// cell makes a text fit into a table.
+// cell escapes a text for a table.
 func cell(text string) string { return strings.ReplaceAll(text, "|", "\\|") }

@@ -8,8 +8,8 @@ import (
 	"tidemark/expression"
 )
 
-// TestDocumentedForms: docs/ddl.md says of each form that Couchbase's documents show whether it is taken, and else with
-// what words it is refused. What is taken can be evaluated, and its canonical text reads as the same again.
+// TestDocumentedForms: docs/ddl.md states for each form in Couchbase's documentation whether it is accepted, or the
+// text of its refusal. An accepted form can be evaluated, and its canonical text parses to the same again.
 func TestDocumentedForms(t *testing.T) {
 	page, err := os.ReadFile("../docs/ddl.md")
 	if err != nil {

@@ -20,8 +20,8 @@ func TestEnded(t *testing.T) {
 		`... WHERE a = "x\";"`:                false,
 		`... WHERE a = "x\"y";`:               true,
 		`... WHERE a = 'it''s';`:              true,
-		"... WHERE a = 'x\n":                  true, // no string goes over lines: it is told
-		"CREATE INDEX i ON b(x ? y\n":         true, // told
+		"... WHERE a = 'x\n":                  true, // strings do not span lines: an error at once
+		"CREATE INDEX i ON b(x ? y\n":         true, // an error at once
 	} {
 		if got := Ended(text); got != want {
 			t.Errorf("%q: %v, want %v", text, got, want)

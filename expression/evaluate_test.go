@@ -94,7 +94,7 @@ func TestEvaluateModel(t *testing.T) {
 	})
 }
 
-// TestReversedMarks: texts of letters, marks and what is no character, in any order, backwards, against the model.
+// TestReversedMarks: texts of letters, combining marks and invalid UTF-8, in any order, reversed, against the model.
 func TestReversedMarks(t *testing.T) {
 	var s expression.Scratch
 	text := rapid.SliceOfN(rapid.SampledFrom([]string{"A", "⒚", "\U000115b5", "\u0301", "\ufffd", `\ud800`}), 0, 6)
@@ -104,7 +104,7 @@ func TestReversedMarks(t *testing.T) {
 	})
 }
 
-// TestManyPaths asks for many places of one document at once, with duplicate members, against encoding/json.
+// TestManyPaths reads many places of one document at once, with duplicate members, against encoding/json.
 func TestManyPaths(t *testing.T) {
 	var sources []expression.Source
 	names := []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n"}
@@ -129,7 +129,7 @@ func TestManyPaths(t *testing.T) {
 	})
 }
 
-// TestNotJSON: only a primary index has a key for what is no JSON, and none for a deletion.
+// TestNotJSON: only a primary index has a key for a document that is not JSON, and none for a deletion.
 func TestNotJSON(t *testing.T) {
 	p, err := expression.Compile([]expression.Source{{IsPrimary: true}, keys("a"), keys("META().id")})
 	if err != nil {
@@ -160,7 +160,7 @@ func TestNotJSON(t *testing.T) {
 	}
 }
 
-// TestLimits: what is too long or too deep costs that entry alone.
+// TestLimits: an entry that is too long or too deep only costs that entry.
 func TestLimits(t *testing.T) {
 	p, err := expression.CompileLimits([]expression.Source{
 		keys("long"), keys("id"), keys("id", "long"), keys("deep"), where(keys("id"), "deep = deep2"), keys("list"),
@@ -214,7 +214,7 @@ func TestCompileErrors(t *testing.T) {
 	}
 }
 
-// TestScratchServesAll: one Scratch may go from a large Program to a small one and back.
+// TestScratchServesAll: one Scratch may be used for a large Program, then a small one, and back.
 func TestScratchServesAll(t *testing.T) {
 	small, err := expression.Compile([]expression.Source{keys("a")})
 	if err != nil {
@@ -254,8 +254,8 @@ func TestNoAllocation(t *testing.T) {
 	}
 }
 
-// TestSpoiledDocuments: what one changed, lost or added byte makes of a document is JSON exactly if encoding/json says
-// so.
+// TestSpoiledDocuments: a document with one byte changed, removed or added is JSON exactly if encoding/json accepts
+// it.
 func TestSpoiledDocuments(t *testing.T) {
 	p, err := expression.Compile([]expression.Source{keys("a"), keys("b[0].c"), keys("c[-1]"), keys("a.b.c")})
 	if err != nil {
@@ -282,8 +282,8 @@ func TestSpoiledDocuments(t *testing.T) {
 	})
 }
 
-// TestStoredDefinitionsStay: what a new definition may not say any more, one that an earlier version took goes on
-// saying, with the values of then.
+// TestStoredDefinitionsStay: a stored definition that an earlier version accepted keeps its values, even if a new one
+// would be refused.
 func TestStoredDefinitionsStay(t *testing.T) {
 	for _, text := range []string{
 		`DATE_PART_STR("2024-02-29", "decennium")`, `DATE_TRUNC_STR("2024-02-29", NULL)`, `DATE_ADD_STR("2024-02-29", 1, "dow")`,

@@ -10,7 +10,7 @@ import (
 	"tidemark/partition"
 )
 
-// A way to spread entries that somebody adds in a file of his own is read, printed and laid out as those there are.
+// A partitioning scheme that is added in a file of its own is parsed, printed and laid out like the built-in ones.
 func TestAThirdKindOfPartitions(t *testing.T) {
 	const text = `CREATE INDEX i ON b(a) PARTITION BY FAMILY(META().id) WITH {"num_partition": 3}`
 	parsed, err := expression.Parse(text)

@@ -10,7 +10,7 @@ import (
 	"tidemark/internal/testing/raced"
 )
 
-// TestFits: of the fits of a pattern no more are looked for than there may be, and more are told.
+// TestFits: a search for matches stops at the budget, and exceeding it is an error.
 func TestFits(t *testing.T) {
 	r, text := regexp.MustCompile("a"), bytes.Repeat([]byte("a"), 1000)
 	const groups = 90
@@ -27,7 +27,7 @@ func TestFits(t *testing.T) {
 		{r, text, 10, 10, 10}, {r, text, 10, 0, 0}, {r, text, 0, 0, 0}, {r, text, 0, -1, -1},
 		{r, text, maxSteps, 2000, 1000}, {r, text, maxSteps, -1, 1000}, {r, text, 5, 1 << 62, -1},
 		{r, long, maxSteps, -1, len(long)}, {grouped, long[1:], maxSteps, -1, len(long) - 1},
-		{grouped, long, maxSteps, -1, -1}, // each fit keeps where its groups are
+		{grouped, long, maxSteps, -1, -1}, // each match keeps the positions of its groups
 	} {
 		s := Scratch{steps: c.steps}
 		fits, ok := s.fits("REGEXP_MATCHES", c.r, c.text, c.times)

@@ -14,7 +14,7 @@ import (
 // exampleDoc is the document of the examples.
 const exampleDoc = `{"s": "aß c", "n": 7, "tags": ["x", "y", "x"], "items": [{"sku": "p", "qty": 2}, {"sku": "q", "qty": 1}], "none": null}`
 
-// attributes is a section of extended attributes: names and values by turns.
+// attributes returns a section of extended attributes: names and values alternate.
 func attributes(pairs ...string) (section []byte) {
 	for i := 0; i < len(pairs); i += 2 {
 		section = binary.BigEndian.AppendUint32(section, uint32(len(pairs[i])+len(pairs[i+1])+2))
@@ -64,7 +64,7 @@ func TestFunctionExamples(t *testing.T) {
 			}
 			names[n] = true
 		}
-		// MISSING spreads, unless the function is about it.
+		// MISSING propagates, unless the function handles it.
 		if f.Min == 0 {
 			continue
 		}
@@ -99,8 +99,8 @@ func keysOf(exprs ...string) (keys []index.KeyExpr) {
 	return keys
 }
 
-// TestOperatorForms executes the example of every operator that is written as a function, under each of its names; it
-// is printed as the operator.
+// TestOperatorForms executes the example of every operator written as a function, under each of its names; it is
+// printed as the operator.
 func TestOperatorForms(t *testing.T) {
 	for _, f := range expression.OperatorForms() {
 		for _, name := range append([]string{f.Name}, f.Aliases...) {
@@ -120,7 +120,7 @@ func TestOperatorForms(t *testing.T) {
 	}
 }
 
-// TestRefusedFunctions: each is refused with the reason and another way, and none of them is known.
+// TestRefusedFunctions: each is refused with the reason and an alternative, and none of them is a known function.
 func TestRefusedFunctions(t *testing.T) {
 	names := expression.FunctionNames()
 	for _, r := range expression.RefusedFunctionTable() {

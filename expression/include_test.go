@@ -7,8 +7,8 @@ import (
 	"tidemark/expression"
 )
 
-// TestInclude: what stands behind INCLUDE becomes the last components of the key, before what is partitioned by; a
-// notice says so, and the canonical text reads as the same index again.
+// TestInclude: the expressions of INCLUDE become the last components of the key, before those added by PARTITION BY;
+// a notice reports it, and the canonical text parses to the same index again.
 func TestInclude(t *testing.T) {
 	for text, want := range map[string]string{
 		`CREATE INDEX i ON b(x) INCLUDE (y, LOWER(z))`:                                   `CREATE INDEX i ON b(x, y, LOWER(z))`,
@@ -36,7 +36,7 @@ func TestInclude(t *testing.T) {
 	}
 }
 
-// TestIncludeRefused: each with where it stands, and what to do.
+// TestIncludeRefused: each refusal has a position and an alternative.
 func TestIncludeRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		`CREATE PRIMARY INDEX ON b INCLUDE (x)`:                               "column 27: a primary index shows META().id and nothing else",

@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// TestLike: short texts of few characters fit a pattern as they do when each way is tried, and what is looked at is
-// counted, whatever runs of letters are compared at once.
+// TestLike: short texts of few characters match a pattern exactly if an exhaustive search finds a match, and all
+// compared bytes are counted, even if runs of letters are compared at once.
 func TestLike(t *testing.T) {
 	r, fitting := rand.New(rand.NewPCG(1, 2)), 0
 	draw := func(of string, most int) (s string) {
@@ -43,7 +43,7 @@ func TestLike(t *testing.T) {
 	}
 }
 
-// fitsAnyWay is matchLike by trying all.
+// fitsAnyWay is matchLike by exhaustive search.
 func fitsAnyWay(text, pattern, escape string) bool {
 	if pattern == "" {
 		return text == ""

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestAsN1QL holds values against what Couchbase's evaluator was seen to give: testdata/n1ql.txt.
+// TestAsN1QL compares values with recorded results of Couchbase's evaluator: testdata/n1ql.txt.
 func TestAsN1QL(t *testing.T) {
 	text, err := os.ReadFile("testdata/n1ql.txt")
 	if err != nil {

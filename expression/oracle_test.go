@@ -16,18 +16,18 @@ import (
 	"tidemark/index"
 )
 
-// failer is what *testing.T and *rapid.T have in common.
+// failer is the common interface of *testing.T and *rapid.T.
 type failer interface {
 	Helper()
 	Fatalf(format string, args ...any)
 }
 
-// oracleMeta is what KV keeps of every document of the tests against the oracle.
+// oracleMeta is the KV metadata of every document of the tests against the oracle.
 var oracleMeta = expression.DocMeta{CAS: 1<<63 + 5, Expiration: 1_700_000_000, Flags: 7,
 	Xattrs: attributes("a", `{"a": [1, {"b": "\u0041"}]}`, "b", `no JSON`, "ab", ` 7 `, "", `1`)}
 
 // checkDocument evaluates indexes on two expressions and a predicate, plain ones and array indexes, and compares with
-// the slow interpreter. The texts must parse.
+// the slow interpreter. The texts must be valid.
 func checkDocument(t failer, s *expression.Scratch, key, other, where, docID string, doc []byte) {
 	t.Helper()
 	sources := []expression.Source{
@@ -48,7 +48,7 @@ func checkDocument(t failer, s *expression.Scratch, key, other, where, docID str
 		expressiontest.Doc{ID: docID, Meta: oracleMeta}, doc)
 }
 
-// flattenedKeys are those of an array that is flattened into two parts and of a third component.
+// flattenedKeys returns the keys of an array flattened into two parts, and a third component.
 func flattenedKeys(over, one, two, missing string) []index.KeyExpr {
 	const key = "DISTINCT ARRAY FLATTEN_KEYS(%s) FOR v IN %s END%s"
 	return []index.KeyExpr{{Expr: fmt.Sprintf(key, one, over, missing), Desc: true},
@@ -98,7 +98,7 @@ func shown(keys [][]byte, exprs []index.KeyExpr) (all []string) {
 	return all
 }
 
-// wantedKeys returns the keys that the interpreter says.
+// wantedKeys returns the interpreter's keys.
 func wantedKeys(d expressiontest.Doc, src expression.Source) ([][]byte, error) {
 	entries, err := expressiontest.Entries(d, src.Keys, src.Where)
 	if err != nil {
@@ -119,8 +119,8 @@ func wantedKeys(d expressiontest.Doc, src expression.Source) ([][]byte, error) {
 	return keys, nil
 }
 
-// expensive reports whether an expression may go beyond the limits that the interpreter does not know: it makes much
-// out of what another function has made of little.
+// expensive reports whether an expression may exceed limits that the interpreter does not implement: it makes a large
+// value from the large result of another function.
 func expensive(x expression.Expr) bool {
 	makers := 0
 	expression.Walk(x, func(x expression.Expr) {
@@ -133,12 +133,12 @@ func expensive(x expression.Expr) bool {
 	return makers > 1 || len(x.String()) > 1000
 }
 
-// sampled are arguments that fit a parameter of this name (as in Function.Params).
+// sampled are arguments that are valid for a parameter of this name (as in Function.Params).
 var sampled = map[string][]string{
 	"text": {`"banana"`, `"aß c"`, `" \tx y\n"`, `"İIıſK"`, `"ǅungla fi"`, `"日本語"`, `"1.5"`, `""`, "a", "b", "META().id",
 		"META().xattrs.a.a[1].b"},
 	"part": {`"year"`, `"Quarter"`, `"month"`, `"week"`, `"day"`, `"hour"`, `"minute"`, `"second"`, `"millisecond"`, `"decade"`, `"century"`, `"millennium"`,
-		// written down, these would be refused by some functions
+		// As literals, some functions would refuse these.
 		`LOWER("na")`, `LOWER("iso_year")`, `LOWER("iso_week")`, `LOWER("day_of_year")`, `LOWER("dow")`, `LOWER("iso_dow")`, `LOWER("timezone")`, `LOWER("timezone_hour")`, `LOWER("timezone_minute")`, `LOWER("era")`, "b"},
 	"date":    {`"2024-02-29T23:59:59.987-05:00"`, `"2024-01-31"`, `"0000-01-01"`, `"9999-12-31T23:59:59Z"`, `"2023-12-31 10:20"`, `"2021-01-03T00:00:00.5+13:45"`, `"2024-02-30"`, `"2024-1-1"`, `"2024-01-01T5:00:00"`, `"2024-01-01T05:00:00,5Z"`, `"2024-06-01T24:00"`, `"2024-06-01T10:00+24:00"`, `"10:20:30.25"`, `"5:00:00Z"`, `"2024-06-01 10:00:00.123456789+25:00"`, `"2024-06-01 10:00:00.1234567-05:00"`, "c"},
 	"example": {`"1111-11-11"`, `"1111-11-11T11:11:11.111Z"`, `"1111-11-11 11:11:11"`, `LOWER("x")`, "c"},
@@ -179,7 +179,7 @@ var sampled = map[string][]string{
 	"pattern":    {`"n.n"`, `"^a|b$"`, `"(a|(b))+"`, `"[^x]*"`, `"é"`, `""`, `"(?i)A"`, `"\\d+"`},
 }
 
-// callText makes a call of any function, mostly with arguments of the right types.
+// callText returns a call of any function, mostly with arguments of the right types.
 func callText(inner *rapid.Generator[string]) *rapid.Generator[string] {
 	all := expression.Functions()
 	return rapid.Custom(func(t *rapid.T) string {
@@ -194,7 +194,7 @@ func callText(inner *rapid.Generator[string]) *rapid.Generator[string] {
 			fit := sampled[name]
 			if name != "pattern" && name != "options" && (len(fit) == 0 || rapid.IntRange(0, 4).Draw(t, "any") == 0) {
 				arg := inner.Draw(t, "argument")
-				if name == "part" || name == "example" { // one that is written down may be refused
+				if name == "part" || name == "example" { // a literal may be refused
 					arg = "IFMISSINGORNULL(" + arg + ", c)"
 				}
 				args = append(args, arg)
@@ -209,7 +209,7 @@ func callText(inner *rapid.Generator[string]) *rapid.Generator[string] {
 	})
 }
 
-// constructText makes an expression of any kind. Vars are the variables in scope.
+// constructText returns an expression of any kind. vars are the variables in scope.
 func constructText(depth int, vars ...string) *rapid.Generator[string] {
 	leaves := []*rapid.Generator[string]{pathText(), expressionText(0), rapid.SampledFrom([]string{"META().cas", "META().flags", "META().expiration", `"a_%"`, "0.1", "9223372036854775807", "-1e308", "[]", "{}"})}
 	for _, v := range vars {
@@ -263,7 +263,8 @@ func constructText(depth int, vars ...string) *rapid.Generator[string] {
 		form("(?) WITHIN (?)", "(?) NOT WITHIN [?, ?]", "(?)[?:?]", "(?)[1:]", "(?)[-2:-1]", "(?)[NVL(?, 1)]", "(?).[?]", "{?: ?}", `{"a": ?, ?: ?}`, "self", "self.a[NVL(?, 0)]", "[?, ?] = [?, ?]", "[?] < [?, ?]"))
 }
 
-// valueText is a document of all shapes: what documentText makes, and a member d with what only functions look into.
+// valueText returns a document of any shape: that of documentText, and a member d with values that only functions
+// inspect.
 func valueText() *rapid.Generator[string] {
 	member := rapid.SampledFrom([]string{
 		`"2024-02-29T08:07:06Z"`, `"2023-11-05 01:30:00.250-07:00"`, `"year"`, `"banana"`, `"\ud83d\ude00x\ud800"`, "\"\xff\xc3x\"", `["x","y","x",null,1,1.0,[1],[1.0]]`, `[3,1e2,-0.0,2.5e-324,1e-400]`,
@@ -283,8 +284,8 @@ func valueText() *rapid.Generator[string] {
 	})
 }
 
-// TestEvaluateOracle runs random expressions, of all constructs and all functions, on random documents against the slow
-// interpreter: keys of plain and of array indexes.
+// TestEvaluateOracle runs random expressions, of all constructs and all functions, on random documents against the
+// slow interpreter: keys of plain and of array indexes.
 func TestEvaluateOracle(t *testing.T) {
 	var s expression.Scratch
 	rapid.Check(t, func(t *rapid.T) {
@@ -302,7 +303,7 @@ func TestEvaluateOracle(t *testing.T) {
 	})
 }
 
-// TestPlacesBeyondIntegers: a place beyond 64 bits is one that no array has, whatever it is a place in.
+// TestPlacesBeyondIntegers: a position beyond 64 bits is outside every array, wherever it is used.
 func TestPlacesBeyondIntegers(t *testing.T) {
 	var s expression.Scratch
 	for _, place := range []string{"META().cas", "-META().cas", "1e300", "-1e300", "0.5"} {
@@ -313,8 +314,8 @@ func TestPlacesBeyondIntegers(t *testing.T) {
 	}
 }
 
-// TestNumbersBeyondFloats: what a function or an operator makes of a number that no float64 holds, in the place of each
-// of its arguments, and where it fails.
+// TestNumbersBeyondFloats: the result of functions and operators for a number beyond float64, as each of their
+// arguments, and where it is an error.
 func TestNumbersBeyondFloats(t *testing.T) {
 	var texts []string
 	for _, f := range expression.Functions() {
@@ -337,7 +338,7 @@ func TestNumbersBeyondFloats(t *testing.T) {
 	var checked, failed int
 	for _, text := range texts {
 		if _, err := expression.ParseExpression(text); err != nil {
-			continue // a constant that does not fit, or one that has to be there
+			continue // a constant that is invalid, or one that is required
 		}
 		sources := []expression.Source{keys(text)}
 		p, err := expression.Compile(sources)
@@ -356,7 +357,7 @@ func TestNumbersBeyondFloats(t *testing.T) {
 	}
 }
 
-// keyText is an expression that may be a key: not a constant.
+// keyText returns an expression that may be a key: not a constant.
 func keyText(t *rapid.T, label string) string { return keyText2(constructText(1).Draw(t, label)) }
 
 func keyText2(text string) string {

@@ -16,7 +16,7 @@ import (
 	"tidemark/index"
 )
 
-// checkPrinted: what is printed reads as the same tree, and prints the same.
+// checkPrinted: printed text parses to the same tree, and prints the same.
 func checkPrinted(t failer, x expression.Expr) {
 	t.Helper()
 	again, err := expression.ParseExpression(x.String())
@@ -49,7 +49,7 @@ func TestPrintedNames(t *testing.T) {
 	})
 }
 
-// TestNormalize: a definition that came as parts becomes the one that a statement would have given.
+// TestNormalize: a definition built from parts becomes the one that a statement would have given.
 func TestNormalize(t *testing.T) {
 	d := index.Definition{
 		Name: "by-age", Bucket: "users", Keys: []index.KeyExpr{{Expr: " `age`", Desc: true}, {Expr: "meta().id"}}, Where: "(kind=='user')",
@@ -75,12 +75,12 @@ func TestNormalize(t *testing.T) {
 	}
 }
 
-// TestNormalizeAdds: flattened keys are components of their own, and so is what is partitioned by, also in parts.
+// TestNormalizeAdds: flattened keys are separate components, and so are expressions partitioned by, also in parts.
 func TestNormalizeAdds(t *testing.T) {
 	d := index.Definition{Name: "i", Bucket: "b", Keys: []index.KeyExpr{
 		{Expr: "distinct array flatten_keys(v.a, v.b desc) for v in c end"}, {Expr: "x", Desc: true}},
 		PartitionBy: index.PartitionBy{Scheme: index.PartitionHash, Exprs: []string{"lower(y)"}}}
-	for range 2 { // and once more it stays as it is
+	for range 2 { // a second time it is unchanged
 		if err := expression.Normalize(&d); err != nil {
 			t.Fatal(err)
 		}
@@ -92,7 +92,7 @@ func TestNormalizeAdds(t *testing.T) {
 	}
 }
 
-// TestNormalizeErrors: no part may smuggle in another.
+// TestNormalizeErrors: no part can change the meaning of another.
 func TestNormalizeErrors(t *testing.T) {
 	good := index.Definition{Name: "i", Bucket: "b", Keys: []index.KeyExpr{{Expr: "a"}}}
 	for name, spoil := range map[string]func(*index.Definition){
@@ -124,7 +124,7 @@ func TestNormalizeErrors(t *testing.T) {
 	}
 }
 
-// TestTextLimits: every limit has its error, and none costs time.
+// TestTextLimits: every limit has its error, and none is slow.
 func TestTextLimits(t *testing.T) {
 	long := strings.Repeat("a", expression.MaxStatementBytes)
 	for name, text := range map[string]string{
@@ -164,13 +164,13 @@ func TestTextLimits(t *testing.T) {
 	}
 }
 
-// flattened is a CREATE INDEX on an array that is flattened into so many parts, each of which repeats so many bytes.
+// flattened returns a CREATE INDEX on an array flattened into so many parts, each of which repeats so many bytes.
 func flattened(parts, repeated int) string {
 	return "CREATE INDEX i ON b(DISTINCT ARRAY FLATTEN_KEYS(" + strings.Repeat("v.a, ", parts-1) + "v.a) FOR v IN a" +
 		strings.Repeat("b", repeated) + " END)"
 }
 
-// FuzzParse: no text panics; an error points into the text; what parses prints canonically.
+// FuzzParse: no text panics; an error's position is within the text; accepted text prints canonically.
 func FuzzParse(f *testing.F) {
 	for _, text := range []string{
 		"CREATE INDEX `i` ON b(a.b[0] DESC, -c) PARTITION BY HASH(META().id) WHERE a = 'x' AND NOT b IS MISSING WITH {\"nodes\":[\"n\"],\"num_replica\":\"1\"};DROP INDEX i ON b",
@@ -197,7 +197,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// sameStatement reports whether two statements say the same, but for what notices tell of the writing.
+// sameStatement reports whether two statements are equal, except for what notices report about their spelling.
 func sameStatement(a, b expression.Statement) bool {
 	x, ok := a.(*expression.CreateIndex)
 	y, both := b.(*expression.CreateIndex)
@@ -223,7 +223,7 @@ func checkError(t *testing.T, text string, err error) {
 	}
 }
 
-// FuzzEvaluate: any expression on any document as the model says, and JSON is what encoding/json takes.
+// FuzzEvaluate: any expression on any document agrees with the model, and JSON is what encoding/json accepts.
 func FuzzEvaluate(f *testing.F) {
 	for _, c := range [][2]string{
 		{"a.b[-1]", `{"a":{"b":[1,2]},"a":{"b":[3]}}`}, {"a = -b AND c IS NOT MISSING", `{"a":-0,"b":0.0,"c":null}`}, {"a < b OR NOT c", `{"\u0061":"\ud83d\ude00","b":"x","c":[]}`},
@@ -256,8 +256,7 @@ func FuzzEvaluate(f *testing.F) {
 	})
 }
 
-// checkTwice: an evaluation gives the same in a Scratch that was used before and in a new one, and what it gives is a
-// key.
+// checkTwice: an evaluation has the same result in a used Scratch and in a new one, and the result is a valid key.
 func checkTwice(t *testing.T, used *expression.Scratch, text string, doc []byte) {
 	t.Helper()
 	p, err := expression.Compile([]expression.Source{keys("META().id", text), keys("META().id", "b", text)})
@@ -279,8 +278,8 @@ func checkTwice(t *testing.T, used *expression.Scratch, text string, doc []byte)
 	}
 }
 
-// TestValuesOfDocumentsAreConstants: the deepest value that a document can have stands in VALUES, since a split cuts a
-// range there, and in a predicate.
+// TestValuesOfDocumentsAreConstants: the deepest value that a document can have is allowed in VALUES, because a split
+// cuts a range there, and in a predicate.
 func TestValuesOfDocumentsAreConstants(t *testing.T) {
 	for _, around := range [][2]string{{"[", "]"}, {`{"a":`, "}"}, {`[1,{"a":`, "}]"}} {
 		times := collate.MaxDepth / len(around[1])

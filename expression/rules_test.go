@@ -25,9 +25,9 @@ func TestChanged(t *testing.T) {
 		{`DATE_PART_STR(x, "year")`, "", 1, 2, ""},
 		{`DATE_PART_STR(x, "Century")`, "", 1, 2, "DATE_…"},
 		{`DATE_ADD_MILLIS(x, 1, y)`, "", 1, 2, "DATE_…"},
-		{`DATE_PART_STR(x, "never")`, "", 1, 2, ""}, // stored by a version that took it
+		{`DATE_PART_STR(x, "never")`, "", 1, 2, ""}, // stored by a version that accepted it
 		{`FROM_THE_FUTURE(x)`, "", 1, 2, ""},
-		{`OBJECT_ADD(x, "a", 1)`, "", 1, 2, ""}, // was stored as OBJECT_PUT, which is as it was
+		{`OBJECT_ADD(x, "a", 1)`, "", 1, 2, ""}, // was stored as OBJECT_PUT, which is unchanged
 		{"self", "", 2, 3, "self"},
 		{"x", "self.y = 1", 2, 3, "self"},
 		{"x", "`self` = 1", 2, 3, ""},

@@ -15,8 +15,8 @@ import (
 	"tidemark/index"
 )
 
-// TestScratchLetsGo: what one document needs beyond keptBytes is not kept for the next one, and nothing that is kept
-// points into it, or into the document.
+// TestScratchLetsGo: memory beyond keptBytes that one document needs is not kept for the next one, and nothing that
+// is kept points into it, or into the document.
 func TestScratchLetsGo(t *testing.T) {
 	list := func(n int, value string) string { return "[" + strings.Repeat(value+",", n-1) + value + "]" }
 	numbers := func(n int) string {
@@ -74,7 +74,7 @@ func TestScratchLetsGo(t *testing.T) {
 	}
 }
 
-// evaluated evaluates a document, and returns what of it is larger than what is kept.
+// evaluated evaluates a document, and returns which of its memory is larger than what is kept.
 func evaluated(s *Scratch, p *Program, text string) map[string]weak.Pointer[byte] {
 	doc := []byte(text)
 	p.Evaluate(s, nil, doc)
@@ -93,7 +93,7 @@ func evaluated(s *Scratch, p *Program, text string) map[string]weak.Pointer[byte
 	return gone
 }
 
-// checkKept holds that no list of a Scratch has more than keptBytes.
+// checkKept checks that no list of a Scratch has more than keptBytes.
 func checkKept(t *testing.T, s *Scratch) {
 	t.Helper()
 	v := reflect.ValueOf(s).Elem()
@@ -107,8 +107,8 @@ func checkKept(t *testing.T, s *Scratch) {
 	}
 }
 
-// TestLongTextIsNotWritten: a text that is longer than a key may be is found out before it is written, whatever the
-// other indexes of the document have, once and not for each component.
+// TestLongTextIsNotWritten: a text that exceeds the length of a key is detected before it is encoded, whatever the
+// document's other indexes, once and not for each component.
 func TestLongTextIsNotWritten(t *testing.T) {
 	const size = 1 << 20 // less than the keys of the first index
 	sources := []Source{{Keys: []index.KeyExpr{{Expr: "ALL a"}, {Expr: "b"}}}}

@@ -100,7 +100,7 @@ func runExpressions(t *testing.T, lines string) string {
 	return out.String()
 }
 
-// sourceOf reads a line of the keys command by way of the statement parser.
+// sourceOf parses a line of the keys command with the statement parser.
 func sourceOf(t *testing.T, line string) (expression.Source, []bool) {
 	text := "CREATE PRIMARY INDEX ON b"
 	if line != "PRIMARY" {

@@ -6,8 +6,8 @@ import (
 	"tidemark/expression"
 )
 
-// TestXattrs: an attribute is found by its whole name, and a section that cannot be read has none; a Program says
-// whether it asks for any.
+// TestXattrs: an attribute is found by its whole name, and a malformed section has none; a Program reports whether it
+// uses any.
 func TestXattrs(t *testing.T) {
 	p, err := expression.Compile([]expression.Source{
 		{Keys: keysOf("META().xattrs.a")},

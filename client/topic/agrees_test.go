@@ -15,7 +15,7 @@ import (
 	"tidemark/wire"
 )
 
-// asking is a subscription of projectors, of which only asking is tested.
+// asking returns a subscription of which only the requests are tested.
 func asking(t *testing.T, h projectors, addrs func(context.Context) ([]string, error)) *Subscription {
 	t.Helper()
 	s, err := Open(Config{ID: "x", Bucket: "b", Handle: func(context.Context, *keyversion.Event) error { return nil },
@@ -28,12 +28,12 @@ func asking(t *testing.T, h projectors, addrs func(context.Context) ([]string, e
 	return s
 }
 
-// at are projectors that are always known.
+// at returns a Config.Projectors with fixed addresses.
 func at(addrs ...string) func(context.Context) ([]string, error) {
 	return func(context.Context) ([]string, error) { return addrs, nil }
 }
 
-// brings lets the streams that were begun be there, as long as ctx lasts.
+// brings marks begun streams as present, until ctx ends.
 func (s *Subscription) brings(ctx context.Context) {
 	for tick := time.NewTicker(time.Second); ctx.Err() == nil; {
 		s.mu.Lock()
@@ -50,7 +50,7 @@ func (s *Subscription) brings(ctx context.Context) {
 	}
 }
 
-// lagging are projectors of which b has not heard of index 2, unless it is asked for by its id.
+// lagging are projectors of which b does not have index 2 yet, unless it is requested by id.
 type lagging struct {
 	hosts
 	carries map[uint64][]index.ID // by counter of the request
@@ -76,9 +76,9 @@ func (l *lagging) Subscribe(ctx context.Context, addr string, req *wire.Subscrib
 	return r, nil
 }
 
-// TestAllStreamsAreOfTheSameIndexes: while an index is made, projectors do not understand the same by what is asked for
-// first. The first answer says what the subscription is of; a topic of other indexes is stopped, and its projector
-// asked again by their ids. One that names them in another order is taken.
+// TestAllStreamsAreOfTheSameIndexes: while an index is created, projectors interpret the first request differently.
+// The first answer determines the subscription's indexes; a topic of other indexes is stopped, and its projector
+// asked again with their ids. An answer with the same ids in another order is accepted.
 func TestAllStreamsAreOfTheSameIndexes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &lagging{hosts: hosts{begin: map[string][]uint16{"a": {0}, "b": {1}, "c": {2}}, vbuckets: 3,
@@ -107,8 +107,8 @@ func TestAllStreamsAreOfTheSameIndexes(t *testing.T) {
 	})
 }
 
-// TestDataOfOtherIndexes: data of a first request waits for the answer that says of which indexes it is, and does not
-// count when it is of others than the subscription.
+// TestDataOfOtherIndexes: data of a first request waits for the answer that names its indexes, and does not count if
+// they are not those of the subscription.
 func TestDataOfOtherIndexes(t *testing.T) {
 	for _, tc := range []struct {
 		of   []index.ID

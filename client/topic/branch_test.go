@@ -9,9 +9,9 @@ import (
 	"tidemark/timestamp"
 )
 
-// An event that was still being handled when its stream was given up moves the position; a stream that was asked for
-// from before it is taken only if that event is on its branch. Else KV is asked anew, and says to where the vbucket
-// goes back: the new branch may have something else at the same seqno.
+// An event that was still being handled when its stream was given up moves the position; a stream that was requested
+// from an earlier position is only accepted if that event is on its branch. Otherwise KV is asked again, and answers
+// with the seqno to roll back to: the new branch may have something else at the same seqno.
 func TestAnEventOfABranchThatWasLeft(t *testing.T) {
 	for name, tc := range map[string]struct {
 		log   timestamp.FailoverLog

@@ -10,7 +10,7 @@ import (
 	"tidemark/keyversion"
 )
 
-// The keys of every document of a bucket, as documents change. Positions tells where to go on after a restart.
+// The keys of every document of a bucket, as documents change. Positions returns where to continue after a restart.
 func ExampleOpen() {
 	ctx := context.Background()
 	managers := client.New()
@@ -37,7 +37,7 @@ func ExampleOpen() {
 	log.Fatal(sub.Run(ctx))
 }
 
-// Between processes that speak TLS a subscriber shows a certificate with the role indexer.
+// With TLS a subscriber needs a certificate with the role indexer.
 func ExampleTLSFiles() {
 	source, err := topic.TLSFiles("ca.pem", "audit.pem", "audit.key")
 	if err != nil {

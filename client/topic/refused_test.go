@@ -15,8 +15,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestRefused: what projectors do not have, or do not let the subscriber have, ends a subscription when it lasts; all
-// else is tried for ever.
+// TestRefused: a subscription ends if projectors permanently lack, or deny, what it requests; anything else is
+// retried forever.
 func TestRefused(t *testing.T) {
 	for _, tc := range []struct {
 		err   error
@@ -59,8 +59,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestMomentsOfRefusal: what projectors refuse for a moment each time ends nothing, however long one time is after
-// another: while another one takes the subscription, when everything is begun, when they say something else between.
+// TestMomentsOfRefusal: temporary refusals end nothing, however far apart they are: while another projector accepts
+// the subscription, when everything is begun, or with other errors in between.
 func TestMomentsOfRefusal(t *testing.T) {
 	lags := rpc.Refuse(errcode.NotFound, "definitions revision 7")
 	round := func(t *testing.T, s *Subscription, reply *wire.Subscription, by ...string) {
@@ -92,13 +92,13 @@ func TestMomentsOfRefusal(t *testing.T) {
 		s := asking(t, &hosts{}, at("a", "b"))
 		for range 3 {
 			for _, by := range [][]string{{"a", "b"}, {"b", "a"}} {
-				round(t, s, all, by...) // b has not heard of the index yet; a brings the vbuckets
+				round(t, s, all, by...) // b does not have the index yet; a brings the vbuckets
 				time.Sleep(time.Hour)
 				s.vbuckets[0].ended(time.Now())
 				time.Sleep(maxPause)
 			}
 		}
-		for range 10 { // nobody hosts the other vbucket, and b lags for long
+		for range 10 { // no projector hosts the other vbucket, and b lags for long
 			s.vbuckets[1].ended(time.Now())
 			time.Sleep(maxPause)
 			round(t, s, some, "a", "b")
@@ -120,7 +120,7 @@ func TestMomentsOfRefusal(t *testing.T) {
 	})
 }
 
-// recreated are projectors of a bucket that was created again after it was asked for first.
+// recreated are projectors of a bucket that was created again after the first request.
 type recreated struct{ hosts }
 
 func (r *recreated) Subscribe(ctx context.Context, addr string, req *wire.Subscribe) (*wire.Subscription, error) {
@@ -135,8 +135,8 @@ func (r *recreated) Subscribe(ctx context.Context, addr string, req *wire.Subscr
 	return reply, err
 }
 
-// TestABucketThatWasCreatedAgain ends a subscription by name, when projectors refuse it, and when they say so by their
-// answers; nothing of the other bucket counts.
+// TestABucketThatWasCreatedAgain: the subscription ends with ErrRecreated, whether projectors refuse it or their
+// answers show it; nothing of the other bucket counts.
 func TestABucketThatWasCreatedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &recreated{hosts{begin: map[string][]uint16{"a": {0}, "b": {1}}, vbuckets: 2, asked: map[string]int{}}}

@@ -21,7 +21,7 @@ import (
 	"tidemark/wire"
 )
 
-// streams returns the streams of a subscription's topics that projectors have open, by projector.
+// streams returns the open streams of a subscription's topics, by projector.
 func streams(t *testing.T, id string, admins ...string) (open []int) {
 	t.Helper()
 	c := projectorclient.New(1, nil)
@@ -29,7 +29,7 @@ func streams(t *testing.T, id string, admins ...string) (open []int) {
 	open = make([]int, len(admins))
 	for i, admin := range admins {
 		list, err := c.Topics(t.Context(), admin)
-		for began := time.Now(); err != nil; list, err = c.Topics(t.Context(), admin) { // one question has 2 s
+		for began := time.Now(); err != nil; list, err = c.Topics(t.Context(), admin) { // one query may take 2 s
 			if time.Since(began) > patience {
 				t.Fatal(err)
 			}
@@ -56,7 +56,7 @@ func awaitStreams(t *testing.T, id string, want []int, admins ...string) {
 	}
 }
 
-// held is a proxy before a projector's admin server whose requests wait until it is let go.
+// held is a proxy in front of a projector's admin server whose requests wait until it is released.
 func held(t *testing.T, admin string) (url_ string, letGo func()) {
 	t.Helper()
 	target, err := url.Parse(admin)
@@ -77,8 +77,8 @@ func held(t *testing.T, admin string) (url_ string, letGo func()) {
 	return server.URL, letGo
 }
 
-// TestSeveralProjectorsAtOneNode: where two projectors host the same vbuckets, and each begins some first, each vbucket
-// is streamed once; when one ends the other has all, and when the subscription ends nobody has any.
+// TestSeveralProjectorsAtOneNode: if two projectors host the same vbuckets, and each begins some first, each vbucket
+// is streamed once; when one projector ends, the other has all, and when the subscription ends, none has any.
 func TestSeveralProjectorsAtOneNode(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -110,7 +110,7 @@ func TestSeveralProjectorsAtOneNode(t *testing.T) {
 			t.Fatal("the first projector does not answer")
 		}
 	}
-	letGo() // it begins everything, also what the first one brings
+	letGo() // it begins everything, also what the first one delivers
 	seen.await(t, want)
 	awaitStreams(t, "audit", []int{4, 4}, one, two)
 	write(40, 80)
@@ -126,7 +126,7 @@ func TestSeveralProjectorsAtOneNode(t *testing.T) {
 	awaitStreams(t, "audit", []int{0}, two)
 }
 
-// another runs one more projector at the KV node, and tells it of the definitions.
+// another runs one more projector at the KV node, and sends it the definitions.
 func (w *world) another(id index.ProjectorID, share core.Share) (admin string, stop func()) {
 	w.t.Helper()
 	p, err := projector.Open(projector.Config{ID: id, Managers: []string{w.manager.URL}, Admin: "127.0.0.1:0",
@@ -140,8 +140,8 @@ func (w *world) another(id index.ProjectorID, share core.Share) (admin string, s
 	return admin, stop
 }
 
-// TestTopicsOfAKilledSubscriber: what a subscriber that was killed has left, to be retried for ever, ends when the next
-// process of its id is there, at whatever port; topics of others stay.
+// TestTopicsOfAKilledSubscriber: topics that a killed subscriber has left with RetryForever end when the next process
+// of its id runs, at any port; topics of others stay.
 func TestTopicsOfAKilledSubscriber(t *testing.T) {
 	w := newWorld(t)
 	w.set("doc", 1)
@@ -164,11 +164,11 @@ func TestTopicsOfAKilledSubscriber(t *testing.T) {
 	}
 	stop := running(t, sub.Run)
 	seen.await(t, map[string]string{"doc": "[1]"})
-	awaitStreams(t, "audit", []int{2 * vbuckets}, admin) // its own, and audit/x: no process of it made that
+	awaitStreams(t, "audit", []int{2 * vbuckets}, admin) // its own, and audit/x, which is not of this subscription
 	if got := streams(t, "auditor", admin); !slices.Equal(got, []int{vbuckets}) {
 		t.Errorf("another subscription has %v streams", got)
 	}
-	// A projector that could not be asked then shows by what comes of it.
+	// A projector that could not be asked is detected by the data it sends.
 	if _, err := c.Subscribe(t.Context(), admin, &wire.Subscribe{ID: "audit/9", Bucket: bucket, Endpoint: listen,
 		Counter: 9, RetryForever: true}); err != nil {
 		t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 	"tidemark/wire"
 )
 
-// TestDataBeforeTheAnswer: data that is faster than the projector's answer waits for it, and not for ever.
+// TestDataBeforeTheAnswer: data that arrives before the projector's answer waits for it, but not forever.
 func TestDataBeforeTheAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Subscription{user: newUser(), taking: map[*sink]struct{}{}, known: make(chan struct{})}
@@ -44,9 +44,9 @@ func TestDataBeforeTheAnswer(t *testing.T) {
 	})
 }
 
-// TestAStreamBehindWhatIsHandled: while the user's function does not return, the streams that have to begin behind it,
-// on its connection, are not asked for again, and not before they have had their time after it; those of other
-// connections and requests are.
+// TestAStreamBehindWhatIsHandled: while the user's function runs, streams that have to begin after it on its
+// connection are not requested again, nor before they have had their time afterwards; those of other connections and
+// requests are.
 func TestAStreamBehindWhatIsHandled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Subscription{user: newUser(), taking: map[*sink]struct{}{}, known: make(chan struct{}),
@@ -100,8 +100,8 @@ func TestAStreamBehindWhatIsHandled(t *testing.T) {
 	})
 }
 
-// TestAConnectionEndsWhileAnEventIsHandled: a function that gives up with its context has not failed; the event is to
-// come again. Any other error ends the subscription.
+// TestAConnectionEndsWhileAnEventIsHandled: a function that returns its context's error has not failed; it gets the
+// event again. Any other error ends the subscription.
 func TestAConnectionEndsWhileAnEventIsHandled(t *testing.T) {
 	bad := errors.New("bad")
 	for _, tc := range []struct {
@@ -134,8 +134,8 @@ func TestAConnectionEndsWhileAnEventIsHandled(t *testing.T) {
 	}
 }
 
-// TestNothingIsToldAfterAnError: when the function has failed it is called no more, whatever is still on its way by
-// other connections, nor is that of rollbacks.
+// TestNothingIsToldAfterAnError: after the function has failed it is not called any more, whatever arrives on other
+// connections, nor is that for rollbacks.
 func TestNothingIsToldAfterAnError(t *testing.T) {
 	bad := errors.New("bad")
 	for _, rollback := range []bool{false, true} {

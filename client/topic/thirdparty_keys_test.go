@@ -11,7 +11,7 @@ import (
 
 // The code in this file decodes keys by docs/protocol.md alone.
 
-// composite writes a key as JSON; MISSING is "?", numbers are exact fractions.
+// composite returns a key as JSON; MISSING is "?", numbers are exact fractions.
 func composite(key []byte, desc []bool) (string, error) {
 	var parts []string
 	for i := 0; len(key) > 0; i++ {

@@ -15,12 +15,12 @@ import (
 	"time"
 )
 
-// What is in this file knows of subscriptions what docs/projector.md and docs/protocol.md say, and uses nothing of this
-// module: an HTTP/2 server, the frames byte by byte, the keys byte by byte.
+// This subscriber is written from docs/projector.md and docs/protocol.md alone, and uses nothing of this module: an
+// HTTP/2 server, the frames byte by byte, the keys byte by byte.
 
 var errFormat = errors.New("not as docs/protocol.md says")
 
-// cursor reads a body; the first thing that does not fit is in err.
+// cursor reads a body; err holds the first error.
 type cursor struct {
 	b   []byte
 	err error
@@ -74,7 +74,7 @@ func (c *cursor) u64() uint64 {
 	return 0
 }
 
-// opened checks a frame's header.
+// opened checks and removes a frame's header.
 func opened(frame []byte) (kind byte, number uint64, body *cursor, err error) {
 	castagnoli := crc32.MakeTable(crc32.Castagnoli)
 	le := binary.LittleEndian
@@ -91,7 +91,7 @@ func opened(frame []byte) (kind byte, number uint64, body *cursor, err error) {
 	return frame[2], le.Uint64(frame[8:]), &cursor{b: frame[24:]}, nil
 }
 
-// acknowledgement makes one.
+// acknowledgement returns an acknowledgement.
 func acknowledgement(number uint64) []byte {
 	castagnoli := crc32.MakeTable(crc32.Castagnoli)
 	body := append(binary.AppendUvarint(nil, number), 0)
@@ -121,7 +121,7 @@ const (
 	kInsert, kDelete, kSync, kBegin, kEnd, kUpsertDeletion, kDropData, kActivate, kDeactivate = 1, 2, 4, 5, 6, 7, 8, 9, 10
 )
 
-// events takes a batch's body apart.
+// events decodes a batch's body.
 func events(c *cursor, desc map[uint64][]bool) (all []strangeEvent, err error) {
 	var run strangeEvent
 	var lists [][]uint64
@@ -202,7 +202,7 @@ func events(c *cursor, desc map[uint64][]bool) (all []strangeEvent, err error) {
 	return all, c.err
 }
 
-// rest reads which list an event has, and the list where it is new; it returns the indexes of its places.
+// rest reads an event's list, new or by reference; it returns the indexes of its places.
 func rest(c *cursor, lists *[][]uint64) []uint64 {
 	no := c.n()
 	if no == 0 || c.err != nil {
@@ -229,7 +229,7 @@ func rest(c *cursor, lists *[][]uint64) []uint64 {
 	return (*lists)[no-1]
 }
 
-// thirdParty is a subscriber that keeps what it is told, and what was not as it is documented.
+// thirdParty is a subscriber that records what it receives, and what contradicts the documents.
 type thirdParty struct {
 	t       *testing.T
 	topic   string
@@ -244,18 +244,19 @@ type thirdParty struct {
 	complete map[uint64]uint64 // by SYNC
 	begun    int
 	hellos   int
-	bytes    int64 // of batches that were not acknowledged, all connections
-	most     int64 // so many bytes there were at a time, without the newest frame
-	fullest  int64 // so many bytes one connection had at a time
+	bytes    int64 // of unacknowledged batches, all connections
+	most     int64 // largest value of bytes, without the newest frame
+	fullest  int64 // largest value of one connection
 	beats    int
-	pause    time.Duration // the longest between two signs of life of a connection: 0.5 s, but on a busy machine
+	pause    time.Duration // the longest between two signs of life of a connection: 0.5 s, or more on a busy machine
 	hold     bool          // nothing is acknowledged
 	cut      map[uint64]bool
 }
 
 const strangePath, strangeType = "/tidemark.Data/Stream", "application/grpc+tidemark-frame"
 
-// newThirdParty listens. Connections in cut are closed at their first batch with a document, before it is acknowledged.
+// newThirdParty listens. Connections in cut are closed at their first batch with a document, before it is
+// acknowledged.
 func newThirdParty(t *testing.T, topic string, counter uint64, desc map[uint64][]bool, cut ...uint64) *thirdParty {
 	s := &thirdParty{t: t, topic: topic, counter: counter, desc: desc, docs: map[string]map[uint64][]string{},
 		handled: map[uint64]uint64{}, complete: map[uint64]uint64{}, cut: map[uint64]bool{}}
@@ -272,7 +273,7 @@ func newThirdParty(t *testing.T, topic string, counter uint64, desc map[uint64][
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		_ = server.Serve(l) // it ends by being closed
+		_ = server.Serve(l) // it ends when it is closed
 	}()
 	t.Cleanup(func() {
 		_ = server.Close()
@@ -313,10 +314,10 @@ type strangeStream struct {
 	unacked    int64
 	connection uint64
 	begun      map[uint64]bool
-	beat       time.Time // when it said last that it lives
+	beat       time.Time // when it last sent a sign of life
 }
 
-// acknowledge sends what may be acknowledged: a sign of life in any case.
+// acknowledge sends what may be acknowledged: in any case a sign of life.
 func (c *strangeStream) acknowledge() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -334,7 +335,7 @@ func (c *strangeStream) acknowledge() {
 	c.beat = now
 	c.s.mu.Unlock()
 	frame := acknowledgement(c.acked)
-	// the reader meets the error
+	// The reader gets the error.
 	_, _ = c.w.Write(append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(frame))), frame...))
 	_ = http.NewResponseController(c.w).Flush()
 }
@@ -372,7 +373,7 @@ func (s *thirdParty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 	})
-	defer func() { // what was not acknowledged comes again
+	defer func() { // what was not acknowledged is sent again
 		close(done)
 		beats.Wait()
 		s.mu.Lock()
@@ -417,7 +418,7 @@ func (c *strangeStream) hello(frame []byte) error {
 	return nil
 }
 
-// batch takes one; false: the connection is to be closed before it is acknowledged.
+// batch processes a batch; it returns false if the connection is to be closed before acknowledging it.
 func (c *strangeStream) batch(frame []byte) (goOn bool, err error) {
 	kind, number, body, err := opened(frame)
 	if err != nil {
@@ -459,7 +460,7 @@ func (c *strangeStream) batch(frame []byte) (goOn bool, err error) {
 	return true, nil
 }
 
-// event takes one; both locks are held.
+// event processes an event; the caller holds both locks.
 func (c *strangeStream) event(e *strangeEvent) error {
 	s := c.s
 	if e.incarnation != [3]uint64{0, 0, s.counter} {
@@ -520,7 +521,7 @@ func (s *thirdParty) await(what string, ok func() bool) {
 	}
 }
 
-// subscribe is POST /v1/topics in JSON.
+// subscribe sends POST /v1/topics in JSON.
 func (s *thirdParty) subscribe(w *world, id, index string) {
 	s.t.Helper()
 	urls, _ := w.projectors(s.t.Context())

@@ -16,7 +16,7 @@ import (
 	"tidemark/kv/kvclient"
 )
 
-// A subscriber that was written from the documents alone has every key of every document, of all types and both
+// A subscriber that was written from the documents alone gets every key of every document, of all types and both
 // directions, exactly, whatever connections it loses before it has acknowledged anything.
 func TestAThirdPartySubscriber(t *testing.T) {
 	w := newWorld(t)
@@ -64,7 +64,7 @@ func TestAThirdPartySubscriber(t *testing.T) {
 	s.subscribe(w, "strange", `"by_f1","3"`)
 	has := func() bool {
 		kept := maps.Clone(s.docs)
-		for id, keys := range kept { // of a document without keys it may be said or not
+		for id, keys := range kept { // a document without keys may or may not be sent
 			if len(keys[1])+len(keys[3]) == 0 {
 				delete(kept, id)
 			}
@@ -110,8 +110,8 @@ func TestAThirdPartySubscriber(t *testing.T) {
 	}
 }
 
-// A subscriber that acknowledges nothing, and says that it lives, is not given up; not more than 8 MiB are on their way
-// to it, and when it takes things again nothing is missing.
+// A subscriber that acknowledges nothing but sends signs of life is not given up; at most 8 MiB are in flight to it,
+// and when it continues nothing is missing.
 func TestASlowThirdPartySubscriber(t *testing.T) {
 	t.Parallel()
 	const documents, size, most, connections = 5000, 4000, 8 << 20, 2
@@ -131,15 +131,15 @@ func TestASlowThirdPartySubscriber(t *testing.T) {
 	s := newThirdParty(t, "/backfill/slow", 5, nil)
 	s.hold = true
 	s.subscribe(w, "slow", `"by_f1"`)
-	// each connection has its share of the bound; when that of one is full nothing is read for the others, whose share may
-	// be as empty as the order of vbuckets has it
+	// Each connection has its share of the bound; when one share is full, nothing is read for the others, whose shares
+	// may be as empty as the order of vbuckets makes them.
 	s.await("what one connection may be sent", func() bool { return s.fullest > most/connections*3/4 })
 	s.mu.Lock()
 	beats := s.beats
 	s.mu.Unlock()
 	s.await("that it says twelve times that it lives", func() bool { return s.beats >= beats+12 })
 	s.mu.Lock()
-	// One that was silent for seconds, since it had no processor, may be given up.
+	// A connection that was silent for seconds, because the process got no processor time, may be given up.
 	if s.most > most || s.hellos != connections && s.pause < 2*time.Second {
 		t.Errorf("%d bytes were on their way, at most %d may be; %d connections, want %d; %v between signs of life at most",
 			s.most, most, s.hellos, connections, s.pause)
@@ -157,7 +157,7 @@ func TestASlowThirdPartySubscriber(t *testing.T) {
 	}
 }
 
-// The frames that docs/protocol.md shows are what they are said to be.
+// The frames in docs/protocol.md are what the page describes.
 func TestAStrangerReadsTheDocuments(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/protocol.md")
 	if err != nil {

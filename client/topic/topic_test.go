@@ -40,7 +40,7 @@ const (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// world is an embedded KV node, something that answers for the managers, and a projector that can be restarted.
+// world is an embedded KV node, a stand-in for the managers, and a projector that can be restarted.
 type world struct {
 	t       *testing.T
 	kv      *kvclient.Client
@@ -54,7 +54,7 @@ type world struct {
 	origin  index.ID // of by_f1, which has been split if it is not 0
 }
 
-// running runs f until the function that it gives is called, at the latest at the end of the test.
+// running runs f until the returned function is called, at the latest until the end of the test.
 func running(t *testing.T, f func(ctx context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -105,7 +105,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// restart runs another projector, at another port, and tells it of the definitions.
+// restart runs another projector, at another port, and sends it the definitions.
 func (w *world) restart() {
 	w.t.Helper()
 	if w.stop != nil {
@@ -124,7 +124,7 @@ func (w *world) restart() {
 	w.admin = admin
 }
 
-// define tells a projector of indexes 1 and 2 of fields f1 and f2, and 3 of both.
+// define sends a projector indexes 1 and 2 of fields f1 and f2, and 3 of both.
 func (w *world) define(admin string) {
 	w.t.Helper()
 	var err error
@@ -135,7 +135,7 @@ func (w *world) define(admin string) {
 			State: index.Maintenance,
 			Keys:  []index.KeyExpr{{Expr: fmt.Sprintf("`f%d`", id+1)}}})
 	}
-	if w.origin != 0 { // the first is on its way out, the next split has begun
+	if w.origin != 0 { // the first is being dropped, the next split has begun
 		next := defs.Indexes[0]
 		next.ID, next.Origin = 4, w.origin
 		defs.Indexes[0].State = index.Dropping
@@ -147,7 +147,7 @@ func (w *world) define(admin string) {
 		Keys: []index.KeyExpr{{Expr: "`f2`"}, {Expr: "`f1`", Desc: true}}})
 	c := projectorclient.New(1, nil)
 	defer c.Close()
-	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) { // it obeys when it has registered
+	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) { // it accepts commands once registered
 		w.counter++
 		defs.Fence = wire.Fence{ClusterID: "c1", Epoch: 1, Term: 1, Counter: w.counter}
 		if _, err = c.Definitions(w.t.Context(), admin, defs); err == nil {
@@ -172,7 +172,7 @@ func (w *world) set(key string, n int) {
 	}
 }
 
-// subscriber keeps what comes, and says what is wrong with the order.
+// subscriber keeps what arrives, and reports errors in the order.
 type subscriber struct {
 	mu    sync.Mutex
 	docs  map[string]string // key of the first statement by document
@@ -227,8 +227,8 @@ func (s *subscriber) await(t *testing.T, want map[string]string) {
 	}
 }
 
-// A subscription goes on over a split of its index: what it has had does not come again, nothing is lacking, and the
-// index is the one that it was. One that begins after the split knows the index by the same id.
+// A subscription continues across a split of its index: nothing is repeated or missing, and the index keeps its id. A
+// subscription that begins after the split uses the same id.
 func TestASplitIndex(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -279,8 +279,8 @@ func TestASplitIndex(t *testing.T) {
 	}
 }
 
-// A subscriber sees every document in vbucket order, each version once, through restarts of the projector, and goes on
-// from its positions when it comes back itself.
+// A subscriber sees every document in vbucket order, each version once, across restarts of the projector, and
+// continues from its positions after its own restart.
 func TestSubscription(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -335,7 +335,7 @@ func TestSubscription(t *testing.T) {
 	}
 }
 
-// While the function does not return, nothing piles up and nothing is lost; its error ends the subscription by name.
+// While the function does not return, nothing accumulates and nothing is lost; its error ends the subscription.
 func TestBackPressureAndErrors(t *testing.T) {
 	w := newWorld(t)
 	gate, entered := make(chan struct{}), make(chan struct{}, 1)
@@ -385,7 +385,7 @@ func TestBackPressureAndErrors(t *testing.T) {
 	}
 }
 
-// What cannot be is refused before anything is asked for.
+// Invalid configurations are refused before any request.
 func TestBadConfigurations(t *testing.T) {
 	ok := topic.Config{ID: "a", Bucket: "b", Projectors: func(context.Context) ([]string, error) { return nil, nil },
 		Handle: func(context.Context, *keyversion.Event) error { return nil }}
@@ -407,7 +407,7 @@ func TestBadConfigurations(t *testing.T) {
 	}
 }
 
-// A subscription that is not run gives its port back, and one that has ended has.
+// A subscription that is not run releases its port on Close, and one that has ended has released it.
 func TestClose(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -427,8 +427,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// With TLS a subscriber needs a certificate of role indexer: another one, or none, is refused by name before anything
-// is asked for.
+// With TLS a subscriber needs a certificate of role indexer: any other, or none, is refused before any request.
 func TestTheCertificateOfASubscriber(t *testing.T) {
 	dir := t.TempDir()
 	ca, err := tlsconf.CreateCA(dir, "test", time.Hour)

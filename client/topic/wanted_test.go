@@ -23,8 +23,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestTopicsOfVBucketsThatMoveAreJoined: where KV ends vbuckets one by one, each is asked for again, and the projectors
-// do not get a topic, and a connection to KV, for each.
+// TestTopicsOfVBucketsThatMoveAreJoined: if KV ends vbuckets one by one, each is requested again, but projectors do
+// not get a topic, and a connection to KV, for each.
 func TestTopicsOfVBucketsThatMoveAreJoined(t *testing.T) {
 	const vbuckets, one, two = 64, "http://1", "http://2"
 	s := &Subscription{vbuckets: make([]vbucket, vbuckets), requests: map[uint64]*request{}, listener: addressed{}}
@@ -62,13 +62,13 @@ func TestTopicsOfVBucketsThatMoveAreJoined(t *testing.T) {
 	}
 }
 
-// addressed is a listener of which only the address is asked.
+// addressed is a listener of which only the address is used.
 type addressed struct{ net.Listener }
 
 func (addressed) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1} }
 
-// TestAVBucketThatBringsNothing is asked for again after pauses that grow, up to a bound; one that brought something at
-// once.
+// TestAVBucketThatBringsNothing is requested again after growing, bounded pauses; one that delivered something is
+// requested at once.
 func TestAVBucketThatBringsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Subscription{vbuckets: make([]vbucket, 1), requests: map[uint64]*request{}, listener: addressed{}}
@@ -112,12 +112,12 @@ func TestAVBucketThatBringsNothing(t *testing.T) {
 	})
 }
 
-// TestNobodyHostsIt: a vbucket that nobody hosts, as while its KV node is down, and projectors that all refuse, are
-// asked after pauses that grow up to a bound, and so is where projectors are; a topic of which nothing was begun needs
-// no stop. When somebody hosts the vbucket it is begun, and one that has brought something is asked for at once again.
+// TestNobodyHostsIt: a vbucket that no projector hosts, as while its KV node is down, and projectors that all refuse,
+// are asked after growing, bounded pauses, and so is Config.Projectors; a topic without streams needs no stop. When a
+// projector hosts the vbucket it begins, and one that has delivered something is requested again at once.
 func TestNobodyHostsIt(t *testing.T) {
 	const outage = 10 * time.Minute
-	most := int(outage/maxPause) + 10 // some more, while pauses grow
+	most := int(outage/maxPause) + 10 // a few more, while pauses grow
 	synctest.Test(t, func(t *testing.T) {
 		h := &hosts{begin: map[string][]uint16{"a": {0}}, vbuckets: 2, asked: map[string]int{}}
 		looked := 0
@@ -192,8 +192,8 @@ func (r *refusing) Subscribe(_ context.Context, addr string, _ *wire.Subscribe) 
 	return nil, r.err
 }
 
-// hosts are projectors, by address, with the vbuckets that they begin when they are asked; those that hang answer
-// nothing until goOn is closed, or the call's deadline is over.
+// hosts are projectors, by address, with the vbuckets that they begin on request; those that hang answer nothing
+// until goOn is closed, or the call's deadline is over.
 type hosts struct {
 	begin    map[string][]uint16
 	vbuckets int
@@ -250,9 +250,9 @@ func (h *hosts) Topics(context.Context, string) (*wire.TopicList, error) {
 
 func (h *hosts) Close() {}
 
-// TestProjectorsThatHang: those that answer are asked beside those that hang, and what they begin comes at once. What
-// one that hung begins after all counts where nobody else has begun it; of a topic that somebody needs only those
-// streams are stopped that another projector brings.
+// TestProjectorsThatHang: projectors that answer are asked besides those that hang, and their streams begin at once.
+// A stream that a hanging one begins after all counts if no other has begun it; of a topic that is needed, only the
+// streams that another projector delivers are stopped.
 func TestProjectorsThatHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hosts{begin: map[string][]uint16{"a": {0, 1, 2}, "b": {0, 1, 2}, "c": {2, 3}, "d": {4}}, vbuckets: 6,
@@ -273,7 +273,7 @@ func TestProjectorsThatHang(t *testing.T) {
 			for vb := range s.vbuckets {
 				if s.vbuckets[vb].request != 0 {
 					all = append(all, uint16(vb))
-					s.vbuckets[vb].owner = &sink{} // its stream is there
+					s.vbuckets[vb].owner = &sink{} // its stream has begun
 				}
 			}
 			return all
@@ -306,8 +306,8 @@ func TestProjectorsThatHang(t *testing.T) {
 	})
 }
 
-// TestProjectorsCannotBeLearned: while nobody tells where projectors are, or says that it cannot, those that are known
-// are asked for a vbucket that has ended, and the function's error ends the subscription.
+// TestProjectorsCannotBeLearned: while Config.Projectors hangs or fails, the known projectors are asked for a vbucket
+// that has ended, and the function's error ends the subscription.
 func TestProjectorsCannotBeLearned(t *testing.T) {
 	for _, hangs := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -376,8 +376,8 @@ func TestProjectorsCannotBeLearned(t *testing.T) {
 	}
 }
 
-// TestATopicThatIsOpenedLate: a projector that hung opens a topic when its answer is not awaited any more, or goes on
-// with one that it was told to stop meanwhile. When something comes of it it is told again, once at a time.
+// TestATopicThatIsOpenedLate: a projector that hung opens a topic when its answer is no longer awaited, or continues
+// one that it was asked to stop. When data of it arrives it is stopped again, by one request at a time.
 func TestATopicThatIsOpenedLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hosts{begin: map[string][]uint16{"a": {0, 1}, "b": {0, 1}}, vbuckets: 2, hang: map[string]bool{"a": true},
@@ -459,8 +459,8 @@ func TestATopicThatIsOpenedLate(t *testing.T) {
 	})
 }
 
-// TestWhatOfATopicIsStopped: streams that another topic brings, again when the projector has not heard it, and never
-// one that counts, or may yet; one that has ended needs no word.
+// TestWhatOfATopicIsStopped: streams that another topic delivers, again if the stop failed, and never one that
+// counts, or may still count; one that has ended needs no stop.
 func TestWhatOfATopicIsStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hosts{hang: map[string]bool{"b": true}}
@@ -477,7 +477,7 @@ func TestWhatOfATopicIsStopped(t *testing.T) {
 		trim := func(want string) {
 			t.Helper()
 			s.trim(t.Context())
-			s.trim(t.Context()) // it is being told
+			s.trim(t.Context()) // a stop is being sent
 			synctest.Wait()
 			slices.Sort(h.stopped)
 			if got := fmt.Sprint(h.stopped); got != want {
@@ -496,8 +496,8 @@ func TestWhatOfATopicIsStopped(t *testing.T) {
 	})
 }
 
-// TestConnectionsOfAllProjectors: the data port takes the connections of all topics that are open at all projectors,
-// each as many as a router may have; one beyond would be asked for again and again.
+// TestConnectionsOfAllProjectors: the data port accepts the connections of all topics that are open at all
+// projectors, as many for each as a router may have; one that is rejected would be requested again and again.
 func TestConnectionsOfAllProjectors(t *testing.T) {
 	if topicConnections != router.MaxConnections {
 		t.Errorf("a topic of a projector is taken to have at most %d connections, it may have %d", topicConnections,

@@ -53,7 +53,7 @@ var moods = []struct {
 // would turn continuations into rollbacks on a slow machine; evictions are a scenario of their own.
 func bearable(implementation string) server.Moods {
 	all := server.AllMoods &^ (server.Purges | server.PurgeByWindow | server.Eviction)
-	// It waits for the promised end, has a data race if a control is refused, and needs this one
+	// It waits for the promised end, has a data race if a control is refused, and needs flow control.
 	if implementation == "gocbcore" {
 		all &^= server.NoCloseEnd | server.OldControls | server.NoFlowControl
 	}
