@@ -17,42 +17,43 @@ const (
 	MaxBatchBytes = 512 << 20 // of keys and ids in one batch
 )
 
-// Update states the complete set of keys of one document in this slice as of Seqno. No keys: it has no entry.
+// Update states the complete set of keys of one document in this slice as of Seqno. Without keys the document has no
+// entry.
 type Update struct {
 	VBucket uint16
 	DocID   []byte
 	Seqno   uint64
-	Keys    [][]byte // collated composite keys; each delimits itself; duplicates are one
+	Keys    [][]byte // collated composite keys; each is self-delimiting; duplicates count once
 }
 
-// VBPosition is what the slice holds of one vbucket after a batch.
+// VBPosition is the position of a slice in one vbucket after a batch.
 type VBPosition struct {
 	VBucket  uint16
 	Position ingest.Position
 	Log      timestamp.FailoverLog // nil: unchanged
 }
 
-// Batch is what one flush applies, whole or not at all. The slices given belong to the caller again when Flush returns,
-// but for Common, and Timestamp with it, which nobody may change any more.
+// Batch is what one flush applies, whole or not at all. When Flush returns, the caller may reuse the slices of the
+// batch, except Common, and Timestamp together with it: these must not be modified any more.
 type Batch struct {
 	Updates   []Update
 	Positions []VBPosition
-	// Common, when it is set, says where every vbucket stands after the batch, and Positions is not used. Slices share it.
-	// If no update changes anything, nothing is written: the slice stands there in memory, and KeepCommon makes that
-	// durable.
+	// Common, if set, has the positions of all vbuckets after the batch, and Positions is not used. Slices share it.
+	// If no update changes anything, nothing is written: the slice takes these positions in memory, and KeepCommon
+	// makes them durable.
 	Common *ingest.Common
-	// KeepTombstones tells for which vbuckets a document without keys keeps an entry in the back index, so that a late
-	// event of a side stream cannot bring it back. Nil: none.
+	// KeepTombstones reports for which vbuckets a document without keys keeps an entry in the back index, so that a
+	// late event of a side stream cannot bring it back. Nil: none.
 	KeepTombstones func(vbucket uint16) bool
-	// Yields leaves a part of the memory to batches that do not: it waits until one more memtable is written before it
-	// takes that, too.
+	// Yields leaves a part of the memory to batches that do not yield: such a batch uses that part only after one
+	// more memtable has been written.
 	Yields bool
-	// Timestamp is the stability timestamp that the slice holds exactly after this batch, if it does. Its zero value:
-	// the slice stands between two of them.
+	// Timestamp is the stability timestamp that the slice holds exactly after this batch. Its zero value means that
+	// the slice is between two of them.
 	Timestamp timestamp.Vector
 }
 
-// check returns an error wrapping ErrInvalid when something in the batch cannot be stored.
+// check returns an error wrapping ErrInvalid if something in the batch cannot be stored.
 func (b *Batch) check(vbuckets int) error {
 	if err := b.checkUpdates(vbuckets); err != nil {
 		return err
@@ -74,7 +75,7 @@ func (b *Batch) check(vbuckets int) error {
 	return nil
 }
 
-// checkUpdates bounds the documents, their keys, and what all take.
+// checkUpdates checks the limits of documents, keys and the whole batch.
 func (b *Batch) checkUpdates(vbuckets int) error {
 	total := 0
 	for i := range b.Updates {
@@ -99,7 +100,7 @@ func (b *Batch) checkUpdates(vbuckets int) error {
 	return nil
 }
 
-// coalesce orders the updates by (vbucket, document id) and leaves of each document only the newest. order is reused.
+// coalesce sorts the updates by (vbucket, document id) and keeps only the newest of each document. It reuses order.
 func coalesce(order []*Update, updates []Update) []*Update {
 	order = order[:0]
 	for i := range updates {
@@ -119,7 +120,7 @@ func coalesce(order []*Update, updates []Update) []*Update {
 	})
 }
 
-// sortedSet orders keys and drops duplicates, in place where it may: keys is the caller's and is copied before.
+// sortedSet returns the sorted keys without duplicates. It copies keys, which belongs to the caller, into dst.
 func sortedSet(dst, keys [][]byte) [][]byte {
 	dst = append(dst[:0], keys...)
 	if len(dst) < 2 {

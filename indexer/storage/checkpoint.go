@@ -15,12 +15,12 @@ import (
 	"tidemark/timestamp"
 )
 
-// CheckpointMeta is what is known of a checkpoint beside its rows. Slices have one entry per vbucket. Stable and Logs
-// are the slice's own at that moment: what a caller puts there is replaced.
+// CheckpointMeta is the metadata of a checkpoint. Slices have one entry per vbucket. Stable and Logs are the slice's
+// own at that moment: values given by the caller are replaced.
 type CheckpointMeta struct {
 	Stable     timestamp.Vector        `json:"stable"` // newest stability timestamp flushed to
 	Logs       []timestamp.FailoverLog `json:"logs,omitempty"`
-	Number     uint64                  `json:"number"` // of that timestamp, as the caller has it
+	Number     uint64                  `json:"number"` // of that timestamp; set by the caller
 	RollbackID uint64                  `json:"rollback_id"`
 	Windows    []timestamp.Window      `json:"windows,omitempty"`
 	CreatedMS  int64                   `json:"created_ms"` // unix milliseconds
@@ -28,19 +28,20 @@ type CheckpointMeta struct {
 
 // CheckpointInfo describes a stored checkpoint.
 type CheckpointInfo struct {
-	Seq        uint64            `json:"seq"`        // counts the copy's checkpoints; its name
-	Generation uint64            `json:"generation"` // of the data folder, within which numbers of batches mean something
+	Seq uint64 `json:"seq"` // number of the checkpoint within its copy; its name
+	// of the data folder; batch numbers are comparable within one generation
+	Generation uint64            `json:"generation"`
 	Batch      uint64            `json:"batch"`
 	Exact      bool              `json:"exact"` // the rows are exactly those at Stable
 	Positions  []ingest.Position `json:"positions"`
 	CheckpointMeta
 }
 
-// Checkpoint stores a copy of the slice as it is now: everything is written, the files are linked into a folder beside
-// the others, which gets its name last. Batches wait only while what came in meanwhile is written and linked. The
-// oldest beyond Options.KeepCheckpoints goes, or, while it is read, with the next.
+// Checkpoint stores the present state of the slice: it flushes everything and links the files into a new folder,
+// which gets its final name last. Batches wait only while the rest since the first flush is written and linked. The
+// oldest checkpoint beyond Options.KeepCheckpoints is removed; if it is being read, a later call removes it.
 func (s *Slice) Checkpoint(ctx context.Context, m CheckpointMeta) (CheckpointInfo, error) {
-	if err := s.Persist(ctx); err != nil { // most of the work, beside the writer
+	if err := s.Persist(ctx); err != nil { // most of the work, while batches go on
 		return CheckpointInfo{}, err
 	}
 	s.write.Lock()
@@ -59,7 +60,7 @@ func (s *Slice) checkpoint(ctx context.Context, g *generation, cur *state, m Che
 	}
 	kept := s.Checkpoints()
 	m.Stable, m.Logs = cur.stable.Clone(), slices.Clone(cur.logs)
-	s.newestSeq++ // also of one that fails: what is left of it may be in the way
+	s.newestSeq++ // also if it fails: its remains may occupy the name
 	info := CheckpointInfo{Seq: s.newestSeq, Generation: g.number, Batch: cur.number, Exact: cur.exact,
 		Positions: slices.Clone(cur.positions), CheckpointMeta: m}
 	fs, dir := s.store.fs, s.checkpointDir(info.Seq)
@@ -85,7 +86,7 @@ func (s *Slice) checkpoint(ctx context.Context, g *generation, cur *state, m Che
 	return info, nil
 }
 
-// linkTo makes a folder with what a generation holds and what is known of it; everything has been persisted.
+// linkTo creates a folder with the files of a generation, which must be persisted, and the checkpoint's metadata.
 func (s *Slice) linkTo(ctx context.Context, g *generation, dir string, info CheckpointInfo) error {
 	err := s.store.fs.RemoveAll(dir)
 	if err == nil {
@@ -106,8 +107,8 @@ func (s *Slice) setCheckpoints(all []CheckpointInfo) {
 	})
 }
 
-// Mark notes where the copy stands now with the rows of its newest checkpoint, when no batch has changed them since:
-// the checkpoint is good for that, too. Nothing is stored.
+// Mark records the present position of the copy as another past state of its newest checkpoint, if no batch has
+// changed the rows since: the checkpoint's rows are valid for both positions. Marks are kept in memory only.
 func (s *Slice) Mark() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,8 +120,7 @@ func (s *Slice) Mark() {
 	s.marks = append([]CheckpointInfo{m}, s.marks[:min(len(s.marks), s.store.opts.KeepCheckpoints-1)]...)
 }
 
-// Pasts lists what the slice can go back to on disk, newest first: checkpoints, and where else it stood with the rows
-// of one.
+// Pasts returns the states on disk that the slice can be restored to, newest first: checkpoints and marks.
 func (s *Slice) Pasts() []CheckpointInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +129,7 @@ func (s *Slice) Pasts() []CheckpointInfo {
 	return all
 }
 
-// removeCheckpoint renames before it removes, so that no half of one is ever taken for a whole.
+// removeCheckpoint renames the folder before removing it, so that a partly removed checkpoint is never used.
 func (s *Slice) removeCheckpoint(seq uint64) error {
 	fs, dir := s.store.fs, s.checkpointDir(seq)
 	if err := fs.Rename(dir, dir+tmpSuffix); err != nil {
@@ -144,14 +144,14 @@ func (s *Slice) checkpointDir(seq uint64) string {
 	return s.store.fs.PathJoin(s.fsCheckpoints(), strconv.FormatUint(seq, 10))
 }
 
-// Checkpoints lists the stored checkpoints, newest first.
+// Checkpoints returns the stored checkpoints, newest first.
 func (s *Slice) Checkpoints() []CheckpointInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.cps)
 }
 
-// loadCheckpoints reads which checkpoints there are, and removes torn and damaged ones.
+// loadCheckpoints lists the checkpoints on disk and removes torn and damaged ones.
 func (s *Slice) loadCheckpoints() error {
 	fs, dir := s.store.fs, s.fsCheckpoints()
 	if err := fs.MkdirAll(dir, 0o700); err != nil {
@@ -191,8 +191,8 @@ func (s *Slice) loadCheckpoints() error {
 	return nil
 }
 
-// passOver removes a checkpoint that is not used, because it keeps its tables on the disk: but where it could not be
-// read this time, or a newer version of the program may use it.
+// passOver removes a damaged checkpoint, which would keep its tables on the disk. It keeps one that could not be read
+// for another reason, or that a newer version of the program may use.
 func (s *Slice) passOver(seq uint64, why error) {
 	var corrupt *CorruptError
 	if !errors.As(why, &corrupt) {
@@ -212,10 +212,10 @@ func (s *Slice) findCheckpoint(seq uint64) (CheckpointInfo, error) {
 	return CheckpointInfo{}, fmt.Errorf("checkpoint %d of copy %s: %w", seq, s.meta.Copy, ErrNotFound)
 }
 
-// RestoreVBuckets makes vbuckets what they were at a checkpoint, rows and positions, by difference over the back index.
-// Logs and the other vbuckets stay as they are. The checkpoint is opened once for all of them. They are written in
-// batches of bounded size: after an error or a crash each vbucket is restored or as it was, and doing it again ends the
-// same.
+// RestoreVBuckets sets the rows and positions of vbuckets to those of a checkpoint, by difference over the back
+// index. Logs and other vbuckets remain unchanged. The checkpoint is opened once for all vbuckets. They are written
+// in batches of bounded size: after an error or a crash each vbucket is either restored or unchanged, and repeating
+// the call completes it.
 func (s *Slice) RestoreVBuckets(ctx context.Context, vbs []uint16, seq uint64) error {
 	info, err := s.findCheckpoint(seq)
 	if err != nil {
@@ -224,8 +224,8 @@ func (s *Slice) RestoreVBuckets(ctx context.Context, vbs []uint16, seq uint64) e
 	return s.RestoreVBucketsTo(ctx, vbs, info)
 }
 
-// RestoreVBucketsTo is RestoreVBuckets to one of Pasts. A checkpoint that turns out to be damaged is dropped, and the
-// error wraps ErrNotFound: the caller chooses among those that are left.
+// RestoreVBucketsTo is RestoreVBuckets to one of Pasts. If the checkpoint turns out to be damaged, it is dropped and
+// the error wraps ErrNotFound; the caller then chooses another one.
 func (s *Slice) RestoreVBucketsTo(ctx context.Context, vbs []uint16, past CheckpointInfo) error {
 	if _, err := s.findCheckpoint(past.Seq); err != nil {
 		return err
@@ -238,7 +238,7 @@ func (s *Slice) RestoreVBucketsTo(ctx context.Context, vbs []uint16, past Checkp
 	if damaged == nil {
 		return err
 	}
-	s.write.Lock() // nothing makes checkpoints meanwhile
+	s.write.Lock() // no checkpoint is made meanwhile
 	defer s.write.Unlock()
 	s.log.Error("a checkpoint is damaged and is not used any more", "checkpoint", past.Seq, "error", damaged)
 	s.dropCheckpoint(past.Seq)
@@ -246,8 +246,9 @@ func (s *Slice) RestoreVBucketsTo(ctx context.Context, vbs []uint16, past Checkp
 	return fmt.Errorf("checkpoint %d of copy %s: %w: %v", past.Seq, s.meta.Copy, ErrNotFound, damaged)
 }
 
-// replaceFrom makes vbuckets what they were at a checkpoint. damaged is set when that cannot be read, apart from all
-// other errors: the tables of the copy itself may be damaged, too, and are looked at by Recover.
+// replaceFrom sets the rows and positions of vbuckets to those of a checkpoint. damaged is set if the checkpoint
+// cannot be read. It is separate from other errors because the copy's own tables may be damaged instead, which
+// Recover checks.
 func (s *Slice) replaceFrom(ctx context.Context, to []VBPosition, seq uint64) (damaged *CorruptError, err error) {
 	s.readCheckpoint(seq, 1)
 	defer s.readCheckpoint(seq, -1)
@@ -265,8 +266,8 @@ func (s *Slice) replaceFrom(ctx context.Context, to []VBPosition, seq uint64) (d
 	return damaged, errors.Join(err, from.close(), old.close())
 }
 
-// RestoreVBucketsFrom makes vbuckets what they were when the snapshot was taken, as RestoreVBuckets does. The snapshot
-// must be of this slice, and stays the caller's.
+// RestoreVBucketsFrom is RestoreVBuckets to the state of a snapshot. The snapshot must be of this slice. The caller
+// still has to close it.
 func (s *Slice) RestoreVBucketsFrom(ctx context.Context, vbs []uint16, snap *Snapshot) error {
 	if snap.slice != s {
 		return fmt.Errorf("%w: copy %s from a snapshot of copy %s", ErrInvalid, s.meta.Copy, snap.slice.meta.Copy)
@@ -281,7 +282,7 @@ func (s *Slice) RestoreVBucketsFrom(ctx context.Context, vbs []uint16, snap *Sna
 	return errors.Join(s.replace(ctx, to, snap.view), snap.Close())
 }
 
-// positionsAt returns the positions of some vbuckets among those of all.
+// positionsAt returns the positions of the given vbuckets.
 func (s *Slice) positionsAt(vbs []uint16, all []ingest.Position) ([]VBPosition, error) {
 	to := make([]VBPosition, len(vbs))
 	for i, vb := range vbs {
@@ -293,7 +294,7 @@ func (s *Slice) positionsAt(vbs []uint16, all []ingest.Position) ([]VBPosition, 
 	return to, nil
 }
 
-// readCheckpoint counts who reads a checkpoint: it is not removed meanwhile.
+// readCheckpoint changes the number of readers of a checkpoint by n. A checkpoint with readers is not removed.
 func (s *Slice) readCheckpoint(seq uint64, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -311,7 +312,7 @@ func (s *Slice) isRead(seq uint64) bool {
 	return s.reading[seq] > 0
 }
 
-// Restore makes the whole slice what it was at a checkpoint. Snapshots taken before stay as they are.
+// Restore sets the whole slice to the state of a checkpoint. Earlier snapshots remain unchanged.
 func (s *Slice) Restore(seq uint64) error {
 	if _, err := s.findCheckpoint(seq); err != nil {
 		return err
@@ -329,7 +330,8 @@ func (s *Slice) Restore(seq uint64) error {
 	return errors.Join(err, s.release(g))
 }
 
-// fromCheckpoint links a checkpoint's files into a new data folder and opens it. Every file is checked, until ctx ends.
+// fromCheckpoint links a checkpoint's files into a new data folder and opens it. It verifies every file, until ctx
+// ends.
 func (s *Slice) fromCheckpoint(ctx context.Context, seq, number uint64) (*generation, error) {
 	fs, from, dir := s.store.fs, s.checkpointDir(seq), s.generationDir(number)
 	if err := linkFolder(fs, from, dir); err != nil {
@@ -345,7 +347,7 @@ func (s *Slice) fromCheckpoint(ctx context.Context, seq, number uint64) (*genera
 	return &generation{number: number, dir: dir, eng: eng}, nil
 }
 
-// linkFolder makes a folder with the same files: tables never change and are linked, the rest is copied.
+// linkFolder creates a folder with the same files: tables are immutable and linked, other files are copied.
 func linkFolder(fs vfs.FS, from, to string) error {
 	if err := fs.RemoveAll(to); err != nil {
 		return err
@@ -372,7 +374,7 @@ func linkFolder(fs vfs.FS, from, to string) error {
 	return syncDir(fs, to)
 }
 
-// switchTo makes next the present generation, durably; the one before is removed when nobody reads it any more.
+// switchTo durably makes next the current generation. The previous one is removed when it has no readers any more.
 func (s *Slice) switchTo(next *generation) error {
 	err := writeSmall(s.store.fs, s.dir, metaName, metaFile{Meta: s.meta, Generation: next.number, Birth: s.birth})
 	if err != nil {

@@ -12,52 +12,52 @@ import (
 	"tidemark/timestamp"
 )
 
-// A copy for which batches have no rows stands further than it has stored: it says how far when it writes again. So
-// that it does not go back to there after a crash, one file says for all such copies together where they stand
-// (KeepCommon). It speaks of one batch of a copy, durable by then: whatever the copy holds when it is opened, what is
-// said of any other batch, folder or generation of it does not count. So the file may be old, or lost, at any time: a
-// copy is never taken for further than its rows are.
+// When batches have no rows for a copy, the copy's position in memory runs ahead of what it has stored; its next
+// write stores it. So that such a copy does not fall back to the stored position after a crash, one file records the
+// positions of all such copies together (KeepCommon). An entry is valid for one durable batch of a copy: if the copy
+// holds any other batch, folder or generation when it is opened, the entry is ignored. So the file may be outdated or
+// lost at any time; a copy is never considered further than its rows are.
 
-// commonName is that file, in the store's folder.
+// commonName is the name of that file in the store's folder.
 const commonName = "COMMON"
 
-// commonFile is its form: where copies stand, and which copies stand there.
+// commonFile is the content of the file: groups of copies with a common position.
 type commonFile struct {
 	Groups []commonGroup `json:"groups"`
 }
 
 type commonGroup struct {
 	VBuckets  int      `json:"vbuckets"`
-	Positions []byte   `json:"positions"` // by vbucket, as ingest.AppendPosition
-	Logs      []byte   `json:"logs"`      // the same, as timestamp.AppendLog
-	Stable    []byte   `json:"stable"`    // against zero
+	Positions []byte   `json:"positions"` // by vbucket, encoded with ingest.AppendPosition
+	Logs      []byte   `json:"logs"`      // by vbucket, encoded with timestamp.AppendLog
+	Stable    []byte   `json:"stable"`    // as a delta against zero
 	Exact     bool     `json:"exact"`
 	Copies    []rowsOf `json:"copies"`
 }
 
-// rowsOf names what a copy holds after one of its batches.
+// rowsOf identifies what a copy holds after one of its batches.
 type rowsOf struct {
 	Copy       index.CopyID `json:"copy"`
-	Birth      uint64       `json:"birth"` // of its folder: ids come again
+	Birth      uint64       `json:"birth"` // of its folder, because ids are reused
 	Generation uint64       `json:"generation"`
 	Batch      uint64       `json:"batch"`
 }
 
-// ahead is where a copy stands with the rows of a batch.
+// ahead is a position that is valid for a copy with the rows of one batch.
 type ahead struct {
 	rows rowsOf
 	at   *state
 }
 
-// commons is what the file says.
+// commons is the content of the file in memory.
 type commons struct {
-	keep sync.Mutex // one writer at a time
+	keep sync.Mutex // serializes KeepCommon
 
 	mu  sync.Mutex
 	all map[index.CopyID]ahead
 }
 
-// of returns where a copy with these rows stands, nil when nothing is known beyond what it says itself.
+// of returns the recorded position of a copy with these rows, or nil.
 func (c *commons) of(rows rowsOf) *state {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -79,7 +79,7 @@ func (c *commons) set(all map[index.CopyID]ahead) {
 	c.all = all
 }
 
-// standing gives s as it is told by what is ahead of it.
+// standing returns s with the position of at, if that is not nil.
 func (s *state) standing(at *state) state {
 	n := *s
 	if at != nil {
@@ -88,8 +88,8 @@ func (s *state) standing(at *state) state {
 	return n
 }
 
-// KeepCommon makes durable where copies stand beyond what they have stored, those whose rows are durable. It costs one
-// file whatever their number, and nothing when nothing has moved.
+// KeepCommon makes durable the positions of copies that are ahead of what they have stored and whose rows are
+// durable. It writes one file, whatever the number of copies, and nothing if no position has changed.
 func (s *Store) KeepCommon() error {
 	s.common.keep.Lock()
 	defer s.common.keep.Unlock()
@@ -115,19 +115,19 @@ func (s *Store) KeepCommon() error {
 	return nil
 }
 
-// samePlace reports whether two states share their positions, which do not change.
+// samePlace reports whether two states share their position slices, which are never modified.
 func samePlace(a, b *state) bool {
 	return &a.positions[0] == &b.positions[0] && a.stable.Len() > 0 && &a.stable.Seqnos[0] == &b.stable.Seqnos[0] &&
 		a.exact == b.exact
 }
 
-// ahead returns where the copy stands with what of it is durable, when that is further than it has stored.
+// ahead returns the copy's position for its durable rows, if that is ahead of what it has stored.
 func (s *Slice) ahead(was ahead) (ahead, bool) {
 	g, cur, err := s.hold()
 	if err != nil {
-		return was, was.at != nil // it is being opened again
+		return was, was.at != nil // it is being reopened
 	}
-	if was.at != nil && was.rows == s.rows(g.number, cur.number) { // what is durable does not become less
+	if was.at != nil && was.rows == s.rows(g.number, cur.number) { // these rows were durable before, and still are
 		return ahead{was.rows, cur}, s.release(g) == nil
 	}
 	d, err := g.eng.durable()
@@ -139,7 +139,7 @@ func (s *Slice) ahead(was ahead) (ahead, bool) {
 	case d.number == cur.number && !slices.Equal(d.positions, cur.positions):
 		return ahead{rows, cur}, true
 	case was.at != nil && was.rows == rows:
-		return was, true // what came since is not durable yet
+		return was, true // newer batches are not durable yet
 	}
 	return ahead{}, false
 }
@@ -203,7 +203,8 @@ func (g *commonGroup) decode() (*state, error) {
 	return &s, s.stable.Check(g.VBuckets)
 }
 
-// loadCommon reads the file before the copies are opened. Without it, copies stand where they say themselves.
+// loadCommon reads the file before the copies are opened. Without it, copies start at the positions that they have
+// stored.
 func (s *Store) loadCommon() {
 	var f commonFile
 	err := readSmall(s.fs, s.opts.Dir, commonName, &f)

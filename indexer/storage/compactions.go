@@ -8,22 +8,23 @@ import (
 )
 
 const (
-	// maxRest bounds the pause after compactions that failed.
+	// maxRest bounds the pause after failed compactions.
 	maxRest = 5 * time.Second
-	// crowd is how many stores may wait for a slot while a compaction that has one pauses for others' sake.
+	// crowd is the number of stores that must wait for a slot for a running compaction to stop yielding to other
+	// work.
 	crowd = 3
 	// leastMerge is the part of a store that has to lie in level 0, as its divisor, before it is merged with all below.
 	leastMerge = 8
 )
 
-// compactions is the process-wide limit on compactions: the stores of all slices share its slots. When one is free it
-// is granted to the waiting store with the most urgent compaction.
+// compactions is the process-wide limit on compactions, whose slots the stores of all slices share. A free slot goes
+// to the waiting store with the most urgent compaction.
 //
-// A store asks for more than it gains by. Each table with many removed keys is to be merged at once, however small:
-// Pebble calls that tombstone density. Such is nearly every table of an index whose documents are updated, as each
-// update removes a key; and as rows of one table are spread over all keys, the whole copy is written anew for it. So a
-// compaction waits until it is due: a copy that is made durable often, or sent to another indexer, is not written anew
-// each time. What scans pass over meanwhile is at most that part of the copy.
+// Pebble asks for more compactions than are worth it. It wants to compact each table with many removed keys at once,
+// however small (tombstone density). Nearly every table of an index whose documents are updated is like that, because
+// each update removes a key, and because the rows of one table are spread over all keys, the compaction rewrites the
+// whole copy. A compaction therefore waits until it is due (isDue), so that a copy that is made durable often, or sent to
+// another indexer, is not rewritten each time. Until then scans pass over at most that part of the copy.
 type compactions struct {
 	limit int
 
@@ -37,31 +38,34 @@ func newCompactions(limit int) *compactions {
 	return &compactions{limit: limit, members: map[*compactor]struct{}{}}
 }
 
-// compactor is one store's part of it. It implements pebble.CompactionScheduler and the handle of a granted slot.
+// compactor is one store's part of compactions. It implements pebble.CompactionScheduler and the handle of a granted
+// slot.
 type compactor struct {
 	all *compactions
 	// guarded by all.mu:
 	db      pebble.DBForCompaction
-	tables  tables // db, where it says which it has; nil: whatever it asks for is due
-	due     bool   // what it asks for, as of the last look
-	looking bool   // somebody looks, and
-	again   bool   // has to look once more
+	tables  tables // db, if it can list its tables; if nil, every compaction is due
+	due     bool   // the wanted compaction is due, as of the last look
+	looking bool   // looks runs
+	again   bool   // looks has to run once more
 	running int
-	asked   bool // in vain, and not again since
-	calls   int  // calls into db under way
+	asked   bool // the last request was refused: the store waits for a slot
+	calls   int  // calls into db in progress
 	idle    *sync.Cond
-	stopped bool // no more: the store is being closed, or has a damaged file that compactions would meet again and again
+	// no compactions any more: the store is being closed, or has a damaged file that every compaction would read
+	// again
+	stopped bool
 	delay   time.Duration
-	rest    *time.Timer // after a failure: none before it is over; nil: may run
+	rest    *time.Timer // pause after a failure, during which no compaction starts; nil: none
 }
 
-// tables is a store that says which tables it has, by level.
+// tables is a store that lists its tables, by level.
 type tables interface {
 	SSTables(opts ...pebble.SSTablesOption) ([][]pebble.SSTableInfo, error)
 }
 
-// isDue reports whether a compaction of a store with these tables is worth it: level 0 is empty, and a lower level has
-// to be merged, or it has as many tables as scans are to meet at most, or a part of all bytes.
+// isDue reports whether a compaction of a store with these tables is worth it: level 0 is empty, so that a lower level
+// is compacted, or level 0 has half of l0Threshold tables, or at least a leastMerge-th of all bytes.
 func isDue(levels [][]pebble.SSTableInfo) bool {
 	var all, above uint64
 	for i := range levels {
@@ -92,14 +96,14 @@ func (m *compactor) Register(_ int, db pebble.DBForCompaction) {
 	m.all.members[m] = struct{}{}
 }
 
-// look lets a compaction begin that is due. It waits for nothing: the store's lock may be held.
+// look starts a compaction that is due. It does not block, because the caller may hold the store's lock.
 func (m *compactor) look() {
 	m.all.mu.Lock()
 	defer m.all.mu.Unlock()
 	m.wanted()
 }
 
-// wanted has somebody look, once for all who want it meanwhile. The lock is held.
+// wanted starts looks, or makes it run once more. The caller holds all.mu.
 func (m *compactor) wanted() {
 	if m.stopped || m.tables == nil {
 		return
@@ -111,7 +115,7 @@ func (m *compactor) wanted() {
 	}
 }
 
-// looks lets compactions begin for as long as somebody wants it.
+// looks starts compactions that are due, and repeats while wanted is called.
 func (m *compactor) looks() {
 	all := m.all
 	all.mu.Lock()
@@ -119,7 +123,7 @@ func (m *compactor) looks() {
 	for m.again && !m.stopped {
 		m.again = false
 		all.mu.Unlock()
-		waiting, _ := m.db.GetWaitingCompaction() // first: who wanted a look has let go of the store's lock then
+		waiting, _ := m.db.GetWaitingCompaction() // first, because it takes the store's lock, which the caller of wanted may hold
 		levels, err := m.tables.SSTables()
 		all.mu.Lock()
 		m.due = err != nil || isDue(levels)
@@ -152,14 +156,14 @@ func (m *compactor) stop() {
 	m.end()
 }
 
-// end lets no compaction of this store begin any more. The lock is held.
+// end prevents further compactions of this store. The caller holds the lock.
 func (m *compactor) end() {
 	m.stopped = true
 	m.waits(false)
 	m.rested()
 }
 
-// rested ends the pause after a failure. The lock is held.
+// rested ends the pause after a failure. The caller holds the lock.
 func (m *compactor) rested() {
 	if m.rest != nil {
 		m.rest.Stop()
@@ -167,8 +171,8 @@ func (m *compactor) rested() {
 	}
 }
 
-// ended is told how a compaction went: after a failure the store rests, longer each time, because it would try the same
-// again at once. again: so did the one before.
+// ended records the result of a compaction. After a failure the store pauses, longer each time, because it would
+// retry at once. again reports that the previous compaction had failed, too.
 func (m *compactor) ended(ok bool) (again bool) {
 	m.all.mu.Lock()
 	defer m.all.mu.Unlock()
@@ -186,10 +190,10 @@ func (m *compactor) ended(ok bool) (again bool) {
 	return again
 }
 
-// wake lets a store that has rested run again, also where nothing is written to it that would have it ask.
+// wake lets a store compact again after its pause, even if no write makes it ask for a slot.
 func (m *compactor) wake(after **time.Timer) {
 	m.all.mu.Lock()
-	rested := m.rest != nil && m.rest == *after // else another failure came, or the end
+	rested := m.rest != nil && m.rest == *after // false if another failure or the end has come
 	if rested {
 		m.rest = nil
 	}
@@ -198,8 +202,8 @@ func (m *compactor) wake(after **time.Timer) {
 	}
 }
 
-// TrySchedule implements pebble.CompactionScheduler; the store's lock is held. It cannot be asked now what it wants:
-// it gets a slot as one that waits does.
+// TrySchedule implements pebble.CompactionScheduler. Pebble holds its DB lock, so it cannot be asked here which
+// compaction it wants: the store gets its slot as a waiting store.
 func (m *compactor) TrySchedule() (bool, pebble.CompactionGrantHandle) {
 	m.all.mu.Lock()
 	defer m.all.mu.Unlock()
@@ -215,7 +219,7 @@ func (m *compactor) TrySchedule() (bool, pebble.CompactionGrantHandle) {
 	return true, m
 }
 
-// waits notes whether the store waits for a slot.
+// waits records whether the store waits for a slot.
 func (m *compactor) waits(asked bool) {
 	if m.asked == asked {
 		return
@@ -227,7 +231,7 @@ func (m *compactor) waits(asked bool) {
 	}
 }
 
-// mayPause reports whether a compaction of this store that has a slot may keep it longer than it needs it.
+// mayPause reports whether a running compaction of this store may hold its slot longer than necessary.
 func (m *compactor) mayPause() bool {
 	m.all.mu.Lock()
 	defer m.all.mu.Unlock()
@@ -250,7 +254,8 @@ func (m *compactor) giveBack() {
 	m.running--
 }
 
-// UpdateGetAllowedWithoutPermission implements pebble.CompactionScheduler. A store asks again after each flush anyway.
+// UpdateGetAllowedWithoutPermission implements pebble.CompactionScheduler. It does nothing, because a store asks
+// again after each flush.
 func (m *compactor) UpdateGetAllowedWithoutPermission() {}
 
 // Started implements pebble.CompactionGrantHandle.
@@ -262,7 +267,8 @@ func (m *compactor) MeasureCPU(pebble.CompactionGoroutineKind) {}
 // CumulativeStats implements pebble.CompactionGrantHandle.
 func (m *compactor) CumulativeStats(pebble.CompactionGrantHandleStats) {}
 
-// Done implements pebble.CompactionGrantHandle: the slot is free, and whoever waits most urgently gets it.
+// Done implements pebble.CompactionGrantHandle. It frees the slot, which goes to the store with the most urgent
+// compaction.
 func (m *compactor) Done() {
 	m.all.mu.Lock()
 	m.giveBack()
@@ -271,7 +277,7 @@ func (m *compactor) Done() {
 	}
 }
 
-// grant returns one free slot to a waiting store; false when there is no slot or nobody takes it.
+// grant gives one free slot to a waiting store. It returns false if there is no slot, or no store takes it.
 func (c *compactions) grant() bool {
 	c.mu.Lock()
 	var asked []*compactor

@@ -9,8 +9,9 @@ import (
 // Row is a row of the forward index.
 type Row struct{ Key, DocID []byte }
 
-// DiscardRows removes rows from the forward index and nothing from the back index, in one batch: rows that no entry
-// lists, which nothing else would find. Rows that are not there are passed over. It waits and fails as Flush does.
+// DiscardRows removes rows from the forward index, in one batch, without changing the back index. It is for rows that
+// no back entry lists, which nothing else would find. It ignores rows that do not exist. It blocks and fails like
+// Flush.
 func (s *Slice) DiscardRows(ctx context.Context, rows []Row) error {
 	for i := range rows {
 		if r := &rows[i]; len(r.Key) == 0 || len(r.Key) > MaxKey || len(r.DocID) == 0 || len(r.DocID) > MaxDocID {

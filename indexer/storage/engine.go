@@ -2,40 +2,40 @@ package storage
 
 import "context"
 
-// engine is one ordered store in one folder: all that a second kind of store has to offer. A slice calls the writing
-// methods one at a time; reading ones come from any goroutine.
+// engine is one ordered store in one folder, and the complete interface that another kind of store would have to
+// provide. A slice calls the writing methods one at a time; the reading ones may be called from any goroutine.
 type engine interface {
 	// state returns the state of the newest batch that the folder held when the engine was opened.
 	state() state
-	// flush applies a batch whole or not at all; next is the state after it, with items still to be set. idle: when no
-	// update changes anything, nothing is written, and next keeps the number of the batch before.
-	// updates are coalesced: ordered by (vbucket, document id), each document once. A write waits for room in memory at
-	// most as long as ctx; yields: see Batch.Yields. touched is how many entries were written, changed or removed.
+	// flush applies a batch whole or not at all. next is the state after it; flush sets its items. updates must be
+	// coalesced: sorted by (vbucket, document id), each document once. If idle is set and no update changes anything,
+	// nothing is written, and next keeps the number of the previous batch. A write waits for memory at most until ctx
+	// ends; for yields see Batch.Yields. touched is the number of entries written, changed or removed.
 	flush(ctx context.Context, updates []*Update, keep func(uint16) bool, next *state, idle, yields bool) (touched int,
 		err error)
-	// replace makes the rows of vbuckets those of from (none when it is nil), by difference, and sets their positions, in
-	// one batch: of as many of the first as a batch of bounded size takes. It returns the state after it, and how many
-	// they are.
+	// replace makes the rows of vbuckets equal to those of from (none if nil), by difference, and sets their
+	// positions. It does so in one batch of bounded size for as many of the first vbuckets as fit. It returns the
+	// state after the batch, and the number of these vbuckets.
 	replace(ctx context.Context, to []VBPosition, from view, cur *state) (next *state, done int, err error)
-	// discard removes forward rows and gives the state after it.
+	// discard removes forward rows and returns the state after that.
 	discard(ctx context.Context, rows []Row, cur *state) (next *state, err error)
 	// purge removes a vbucket's tombstones.
 	purge(ctx context.Context, vb uint16) error
-	// view pins the present rows.
+	// view pins the current rows.
 	view() view
-	// durable returns the newest state that survives SIGKILL and power loss now. It is the engine's and is not changed.
+	// durable returns the newest state that would survive SIGKILL and power loss now. The caller must not modify it.
 	durable() (state, error)
 	// persist makes everything applied so far durable.
 	persist(ctx context.Context) error
-	// checkpoint makes a copy of everything in a new folder; everything has been persisted.
+	// checkpoint copies everything into a new folder. Everything must be persisted.
 	checkpoint(ctx context.Context, dir string) error
-	// verify reads and checks stored files, all of them when budget is negative, else as long as their sizes fit. It ends
-	// with ctx, whose cause is not damage.
+	// verify reads and checks stored files: all of them if budget is negative, otherwise those whose sizes fit into
+	// budget. It stops when ctx ends, which is not reported as damage.
 	verify(ctx context.Context, budget int64, pace Pace) (read int64, err error)
-	// failing gives why the engine cannot write now, nil when it can.
+	// failing returns why the engine cannot write now, or nil.
 	failing() error
-	// broken gives why the slice is to be recovered, nil when it need not be, or cannot be now for want of room. Both
-	// may be asked of a closed engine.
+	// broken returns why the slice must be recovered, or nil if it need not be, or cannot be now for lack of space.
+	// failing and broken may also be called on a closed engine.
 	broken() error
 	stats() engineStats
 	close() error
@@ -43,35 +43,35 @@ type engine interface {
 
 // view is a consistent state of an engine's rows.
 type view interface {
-	// rows iterates the forward rows with low <= key||docid < high (nil: open), in order or in reverse.
+	// rows iterates over the forward rows with low <= key||docid < high (nil: open), in order or in reverse.
 	rows(low, high []byte, reverse bool) (rowIter, error)
-	// back iterates a vbucket's back entries by document id.
+	// back iterates over a vbucket's back entries by document id.
 	back(vb uint16) (backIter, error)
-	// entry returns one document's back entry; keys are the caller's.
+	// entry returns one document's back entry. The caller owns keys.
 	entry(vb uint16, docID []byte) (seqno uint64, keys [][]byte, found bool, err error)
-	// has reports whether a forward row is there.
+	// has reports whether a forward row exists.
 	has(key, docID []byte) (bool, error)
 	close() error
 }
 
-// rowIter walks over forward rows. Slices are valid until the next call.
+// rowIter iterates over forward rows. Slices are valid until the next call.
 type rowIter interface {
 	next() bool
 	row() (key, docID []byte)
-	close() error // the first error met
+	close() error // returns the first error
 }
 
-// backIter walks over back entries. Slices are valid until the next call. No keys: a tombstone.
+// backIter iterates over back entries. Slices are valid until the next call. An entry without keys is a tombstone.
 type backIter interface {
 	next() bool
 	entry() (docID []byte, seqno uint64, keys [][]byte)
-	// to begins anew with another vbucket.
+	// to restarts the iteration in another vbucket.
 	to(vb uint16)
 	close() error
 }
 
 type engineStats struct {
 	diskBytes   int64
-	liveBytes   int64 // part of diskBytes that is no garbage, estimated
+	liveBytes   int64 // part of diskBytes that is not garbage, estimated
 	memoryBytes int64
 }

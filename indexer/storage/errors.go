@@ -14,51 +14,52 @@ import (
 )
 
 var (
-	// ErrLocked is wrapped when another process (or another Store of this one) has the folder.
+	// ErrLocked is wrapped when another process, or another Store of this process, uses the folder.
 	ErrLocked = errors.New("the index data folder is in use by another process")
-	// ErrDiskFull is wrapped when there is no room for a batch, or when the room ran out below one. Nothing of the
-	// batch is applied; the slice stays readable and takes batches again when there is room.
+	// ErrDiskFull is wrapped when there is no space for a batch, or when the space ran out during one. Nothing of the
+	// batch is applied. The slice stays readable, and accepts batches again when there is space.
 	ErrDiskFull = errors.New("no room on the disk of the index data")
-	// ErrIO is wrapped when the file system fails for another reason than room. The store tries again by itself.
+	// ErrIO is wrapped when the file system fails for another reason than lack of space. The store retries on its
+	// own.
 	ErrIO = errors.New("the file system of the index data fails")
-	// ErrDamaged is wrapped by CorruptError: stored bytes are not what was written.
+	// ErrDamaged is wrapped by CorruptError: stored bytes are not those that were written.
 	ErrDamaged = errors.New("damaged index data")
-	// ErrReopen is wrapped when the engine cannot go on writing: Recover brings the slice back to its last durable
-	// batch. Until then it stays readable.
+	// ErrReopen is wrapped when the engine cannot continue writing. Recover takes the slice back to its last durable
+	// batch; until then it stays readable.
 	ErrReopen = errors.New("the slice must be reopened")
-	// ErrNewer is wrapped when a newer version of the program has written what is to be opened. Nothing is wrong with it,
-	// and nothing is changed.
+	// ErrNewer is wrapped when the data was written by a newer version of the program. The data is not damaged, and
+	// is not changed.
 	ErrNewer = errors.New("index data of a newer version of the program (install it again: the data is whole)")
 	// ErrClosed is wrapped when a slice, a snapshot or the store is closed or dropped.
 	ErrClosed = errors.New("closed")
-	// ErrExists is wrapped when a copy that is to be created is there already.
+	// ErrExists is wrapped when a copy to be created exists already.
 	ErrExists = errors.New("the copy exists already")
 	// ErrNotFound is wrapped when there is no such copy or checkpoint.
 	ErrNotFound = errors.New("not found")
-	// ErrInvalid is wrapped when what the caller gave cannot be stored: it names the value and the limit.
+	// ErrInvalid is wrapped when input cannot be stored. The error names the value and the limit.
 	ErrInvalid = errors.New("invalid for this slice")
 )
 
-// NeedsRecover reports whether an error says that batches are refused until the slice has been recovered.
+// NeedsRecover reports whether an error means that batches are refused until the slice has been recovered.
 func NeedsRecover(err error) bool { return errors.Is(err, ErrReopen) || errors.Is(err, ErrDamaged) }
 
-// CorruptError says which file of which copy is damaged. It wraps ErrDamaged.
+// CorruptError names the damaged file and its copy. It wraps ErrDamaged.
 type CorruptError struct {
 	Copy index.CopyID
 	File string
 	Err  error
 }
 
-// Error names the file and what is wrong with it.
+// Error returns the file and what is wrong with it.
 func (e *CorruptError) Error() string {
-	what, _, _ := strings.Cut(fmt.Sprint(e.Err), "\n") // the engine's errors have details on further lines
+	what, _, _ := strings.Cut(fmt.Sprint(e.Err), "\n") // further lines of the engine's errors are details
 	return fmt.Sprintf("%v: copy %s, file %s: %s", ErrDamaged, e.Copy, e.File, what)
 }
 
-// Unwrap gives ErrDamaged and the cause.
+// Unwrap returns ErrDamaged and the cause.
 func (e *CorruptError) Unwrap() []error { return []error{ErrDamaged, e.Err} }
 
-// classify turns an error of the engine or the file system into one of the package's, with the copy and folder.
+// classify maps an error of the engine or the file system to one of this package's, with the copy and folder.
 func classify(id index.CopyID, folder string, err error) error {
 	var corrupt *CorruptError
 	switch {
@@ -81,8 +82,8 @@ func classify(id index.CopyID, folder string, err error) error {
 	return fmt.Errorf("copy %s in %s: %w: %w", id, folder, ErrIO, err)
 }
 
-// damage turns an error met while opening stored files into a CorruptError, unless it is the file system's: a missing
-// file and bytes that do not parse are damage, "too many open files" and a newer version's are not.
+// damage maps an error from opening stored files to a CorruptError, unless it is the file system's: a missing file
+// and bytes that do not parse are damage; "too many open files" and data of a newer version are not.
 func damage(id index.CopyID, folder string, err error) error {
 	var corrupt *CorruptError
 	if errors.As(err, &corrupt) {

@@ -13,36 +13,39 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// A copy goes to another indexer as the files of a checkpoint (Export), which is made for that alone, and is installed
-// there in the place of what the copy held (Incoming). An export lies beside the copies' folders under a name that Open
-// removes: what a crash leaves of it is gone at the next start. What was received stays in its copy's folder.
+// A copy is sent to another indexer as the files of a checkpoint that is made for this purpose (Export), and is
+// installed there in place of what the copy held (Incoming). An export is stored beside the copies' folders under a
+// name that Open removes, so that remains after a crash are gone at the next start. Received files stay in their
+// copy's folder.
 
-// ExportFormat names what the files of an Export are written by; who has another one cannot install them.
+// ExportFormat identifies the format of an Export's files. An indexer with another format cannot install them.
 var ExportFormat = fmt.Sprintf("%d.%d", fileVersion, formatVersion)
 
 // File is one file of an Export.
 type File struct {
 	Name string
 	Size int64
-	Sum  uint32 // crc32c; of a table of its end alone, see summedEnd
+	Sum  uint32 // CRC-32C; for a table only of its end, see summedEnd
 }
 
-// Export is what a copy held at one moment. It stays as it is, whatever becomes of the copy; close it.
+// Export is the state of a copy at one moment. It is immutable, whatever happens to the copy. The caller must close
+// it.
 type Export struct {
-	// Source names the folder that the tables are of: one of the same name and size there is the same table.
+	// Source identifies the folder of the tables: tables of the same source with the same name and size are
+	// identical.
 	Source string
 	Files  []File
 	store  *Store
 	fs     vfs.FS
 	dir    string
 	open   map[string]vfs.File
-	linked int64 // bytes, as far as Close has not been called
+	linked int64 // in bytes; 0 after Close
 }
 
-// Export makes one of the copy as it is now: everything is written, the files are linked. It waits and fails as
-// Checkpoint does. It calls step whenever it has done something.
+// Export exports the present state of the copy: it flushes everything and links the files. It blocks and fails like
+// Checkpoint. It calls step after each part of the work.
 func (s *Slice) Export(ctx context.Context, step func()) (*Export, error) {
-	if err := s.Persist(ctx); err != nil { // most of the work, beside the writer
+	if err := s.Persist(ctx); err != nil { // most of the work, while batches go on
 		return nil, err
 	}
 	step()
@@ -81,7 +84,7 @@ func (s *Slice) export(ctx context.Context, e *Export) error {
 	return errors.Join(err, s.release(g))
 }
 
-// filesOf lists the files of a folder, the small ones first: what cannot be used is seen early.
+// filesOf returns the files of a folder, smallest first, so that an unusable export is detected early.
 func filesOf(ctx context.Context, fs vfs.FS, dir string, step func()) (all []File, err error) {
 	names, err := fs.List(dir)
 	if err != nil {
@@ -102,10 +105,11 @@ func filesOf(ctx context.Context, fs vfs.FS, dir string, step func()) (all []Fil
 	return all, nil
 }
 
-// summedEnd is how much of a table is summed up: its blocks have sums of their own, and its end tells it from others.
+// summedEnd is the size of the end of a table that is checksummed: its blocks have checksums of their own, and its
+// end distinguishes it from other tables.
 const summedEnd = 64 << 10
 
-// sumOf sums a file up, of a table its end, for as long as ctx lasts.
+// sumOf returns a file's size and the checksum of the file, or of a table's end. It stops when ctx ends.
 func sumOf(ctx context.Context, fs vfs.FS, path string) (size int64, sum uint32, err error) {
 	f, err := openUntil(ctx, fs, path, nil)
 	if err != nil {
@@ -128,14 +132,14 @@ func sumOf(ctx context.Context, fs vfs.FS, path string) (size int64, sum uint32,
 	return size, h.Sum32(), err
 }
 
-// ReadAt reads from one of the files. One goroutine at a time may read.
+// ReadAt reads from one of the files. It must not be called concurrently.
 func (e *Export) ReadAt(name string, p []byte, at int64) (n int, err error) {
 	f := e.open[name]
 	if f == nil {
 		if !slices.ContainsFunc(e.Files, func(o File) bool { return o.Name == name }) {
 			return 0, fmt.Errorf("file %q: %w", name, ErrNotFound)
 		}
-		e.close() // one after the other is read
+		e.close() // files are read one after the other
 		if f, err = e.fs.Open(e.fs.PathJoin(e.dir, name)); err != nil {
 			return 0, err
 		}
@@ -155,7 +159,7 @@ func (e *Export) close() {
 	}
 }
 
-// Close removes it.
+// Close removes the export.
 func (e *Export) Close() error {
 	e.close()
 	e.store.exported.Add(-e.linked)

@@ -11,18 +11,18 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// The end of a table: 41 bytes that say which checksum blocks have and where the first two of them are, four of the
-// format's number, eight that every table ends with. Tables of rows have no checksum over these as later formats do,
-// and need none but for the number: a wrong kind of checksum, and a wrong place of a block, are seen by the checksum of
-// what is read there, wrong last bytes at once; a wrong number would let blocks be read as what they are not. So no
-// other number is let through than that of the format that the product writes.
+// A table ends with 41 bytes that name the kind of the block checksums and the location of two index blocks, followed
+// by four bytes of format number and eight bytes of magic. Tables of row blocks have no checksum over these bytes,
+// unlike later formats, and need one only for the format number: a wrong kind of checksum or a wrong location is
+// detected by the checksum of the block that is read, wrong magic at once; but with a wrong format number, blocks
+// would be misinterpreted. So only the format that this program writes is accepted.
 const (
 	footerTail = 4 + 8
 	tableMagic = "\xf0\x9f\xaa\xb3\xf0\x9f\xaa\xb3"
 	rowsFormat = 4
 )
 
-// checkFooter returns an error that is damage when a table's end is not one that the product writes.
+// checkFooter returns a corruption error if a table's end is not one that this program writes.
 func checkFooter(f vfs.File) error {
 	info, err := f.Stat()
 	if err != nil {

@@ -14,18 +14,18 @@ import (
 )
 
 const (
-	// roomPoll is how often a full disk is looked at again.
+	// roomPoll is the interval at which a full disk is checked again.
 	roomPoll = 100 * time.Millisecond
-	// firstDelay and maxDelay bound the doubling pause after a background write that failed.
+	// firstDelay and maxDelay bound the doubling pause after a failed background write.
 	firstDelay = 10 * time.Millisecond
 	maxDelay   = time.Second
 )
 
-// health says whether an engine's background work goes well. Its error is what writers are told meanwhile.
+// health tracks whether an engine's background writes succeed. While they do not, writers get its error.
 type health struct {
 	mu      sync.Mutex
 	err     error
-	fatal   bool // err stays
+	fatal   bool // err is permanent
 	delay   time.Duration
 	changed chan struct{} // closed and replaced at each change
 	closing chan struct{}
@@ -65,7 +65,7 @@ func (h *health) get() (err error, changed <-chan struct{}) {
 	return h.err, h.changed
 }
 
-// shut lets every wait end: the engine is being closed.
+// shut ends all waits, because the engine is being closed.
 func (h *health) shut() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -75,8 +75,8 @@ func (h *health) shut() {
 	}
 }
 
-// pause waits out the delay after a failure, for as long as the engine is not being closed. After a fatal one it waits
-// for the closing, so that an engine that cannot write does not try in circles.
+// pause waits for the delay after a failure, or until the engine is being closed. After a fatal failure it waits for
+// the latter only, so that an engine that cannot write does not retry in a loop.
 func (h *health) pause() {
 	h.mu.Lock()
 	delay, fatal := h.delay, h.fatal
@@ -89,7 +89,7 @@ func (h *health) pause() {
 	}
 }
 
-// wait returns false when the engine is being closed.
+// wait returns false if the engine is being closed.
 func (h *health) wait(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -101,29 +101,29 @@ func (h *health) wait(d time.Duration) bool {
 	}
 }
 
-// ballast is a file that is given up when a write that must not fail finds no room.
+// The ballast is a file that is removed when a write that must not fail finds no space.
 const (
 	ballastName  = "BALLAST"
 	ballastBytes = 2 << 20
-	// refillPause is how long it is not tried to be made again after that has failed.
+	// refillPause is the least time between attempts to create the ballast.
 	refillPause = time.Second
 )
 
-// space knows how much room a disk has, less what is promised to data that is in memory and not yet written.
+// space tracks the free space of a disk, minus what is promised to data in memory.
 type space struct {
 	fs      vfs.FS
 	dir     string
 	reserve int64
 
-	mu       sync.Mutex // never held over what the disk does: every flush takes it
+	mu       sync.Mutex // never held during disk operations, because every flush takes it
 	promised int64
-	ballast  bool      // it is there
-	filling  bool      // it is being made
-	refill   time.Time // not made again before
+	ballast  bool      // it exists
+	filling  bool      // it is being created or removed
+	refill   time.Time // not created again before this time
 }
 
-// fill makes the ballast when it is missing, unless somebody does, or it failed a moment ago. Without room for it there
-// is none.
+// fill creates the ballast if it is missing, unless another goroutine does, or the last attempt has just failed.
+// Without space for it, there is no ballast.
 func (s *space) fill() {
 	s.mu.Lock()
 	if s.ballast || s.filling || time.Now().Before(s.refill) {
@@ -135,7 +135,7 @@ func (s *space) fill() {
 	path := s.fs.PathJoin(s.dir, ballastName)
 	err := writeSynced(s.fs, path, make([]byte, ballastBytes))
 	if err != nil {
-		_ = s.fs.Remove(path) // nothing is lost without it
+		_ = s.fs.Remove(path) // the ballast is optional
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,12 +144,12 @@ func (s *space) fill() {
 	}
 }
 
-// give gives the ballast up; false when there is none.
+// give removes the ballast; it returns false if there was none.
 func (s *space) give() bool {
 	s.mu.Lock()
 	had := s.ballast
 	if had {
-		s.ballast, s.filling = false, true // it is not made again before it has gone
+		s.ballast, s.filling = false, true // fill must wait until it is removed
 	}
 	s.mu.Unlock()
 	if !had {
@@ -162,8 +162,8 @@ func (s *space) give() bool {
 	return err == nil
 }
 
-// room returns an error wrapping ErrDiskFull unless n more bytes can be written beside the promised ones and the
-// reserve.
+// room returns an error wrapping ErrDiskFull unless n more bytes can be written in addition to the promised bytes and
+// the reserve.
 func (s *space) room(n int64) error {
 	usage, err := s.fs.GetDiskUsage(s.dir)
 	if errors.Is(err, vfs.ErrUnsupported) {
@@ -184,21 +184,21 @@ func (s *space) room(n int64) error {
 	return nil
 }
 
-// promise changes what is in memory and will be written.
+// promise changes the number of bytes in memory that will be written.
 func (s *space) promise(n int64) {
 	s.mu.Lock()
 	s.promised += n
 	s.mu.Unlock()
 }
 
-// guardFS is what an engine writes through. A new table waits while there is no room and after a failure, so that what
-// fails is tried again at a bearable rate. A small file (the manifest) gets the room of the ballast, because an engine
-// cannot go on after one that failed.
+// guardFS is the file system that an engine writes through. Creating a table blocks while there is no space and after
+// a failure, which limits the rate of retries. Small files (the manifest) get the space of the ballast, because an
+// engine cannot continue after a failed write of one.
 type guardFS struct {
 	vfs.FS
 	h     *health
 	space *space
-	merge func(vfs.File) vfs.File // a table that a merge writes
+	merge func(vfs.File) vfs.File // wraps a table that a merge writes
 }
 
 func isTable(name string) bool { return strings.HasSuffix(name, ".sst") }
@@ -223,10 +223,10 @@ func (g *guardFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File,
 	return &guardFile{File: f, g: g}, nil
 }
 
-// compactionCategory is how the store names the files that compactions write.
+// compactionCategory is Pebble's category for files that compactions write.
 const compactionCategory = vfs.DiskWriteCategory("pebble-compaction")
 
-// compactionTable refuses a compaction the room that is promised to data in memory.
+// compactionTable creates a table for a compaction. It refuses to use space that is promised to data in memory.
 func (g *guardFS) compactionTable(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
 	if err := g.space.room(tableBytes); err != nil {
 		return nil, &os.PathError{Op: "create", Path: name, Err: syscall.ENOSPC}
@@ -238,7 +238,7 @@ func (g *guardFS) compactionTable(name string, category vfs.DiskWriteCategory) (
 	return g.merge(f), nil
 }
 
-// waitRoom waits until the disk has its reserve free again or the engine is being closed.
+// waitRoom waits until half of the disk's reserve is free again, or the engine is being closed.
 func (g *guardFS) waitRoom() {
 	var full bool
 	for {
@@ -262,13 +262,13 @@ type guardFile struct {
 	g *guardFS
 }
 
-// mergeFile is a table of a merge, which pauses between its writes as yield wants it, while hardly any other waits for
-// its slot.
+// mergeFile is a table that a merge writes. It pauses between writes as yield decides, unless several stores wait for
+// the merge's slot.
 type mergeFile struct {
 	vfs.File
 	compact *compactor
 	yield   func(worked time.Duration)
-	since   time.Time // of the last pause
+	since   time.Time // end of the last write, including its pause
 }
 
 // Write implements vfs.File.

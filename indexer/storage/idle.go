@@ -10,33 +10,33 @@ import (
 )
 
 const (
-	// maxIdleIters bounds the iterators that one view keeps for its next readers.
+	// maxIdleIters bounds the iterators that one view keeps for reuse.
 	maxIdleIters = 8
-	// maxAllIdle bounds those of all views of a store: each pins a block of a table or two for every level, for which
-	// idleCache of the cache are reckoned.
+	// maxAllIdle bounds the idle iterators of all views of a store. Each pins one or two blocks per level, for which
+	// idleCache bytes of the cache are assumed.
 	maxAllIdle = 512
 	idleCache  = 512 << 10
-	// idleFor is how long one waits for a reader, and iterAge how long it is read with: it pins memtables and tables that
-	// have been written, or compacted, since it was opened.
+	// idleFor is how long an iterator stays idle before it is closed, iterAge the age from which on it is not reused:
+	// it pins memtables and tables that have been written or compacted since it was opened.
 	idleFor = time.Second
 	iterAge = 10 * time.Second
 )
 
-// idleIters keeps iterators over a view's rows that nobody uses: to open one costs more than to read a hundred rows.
-// They end with the view, or sooner.
+// idleIters keeps unused iterators over a view's rows, because opening one costs more than reading a hundred rows.
+// They are closed with the view, or sooner.
 type idleIters struct {
 	mu   sync.Mutex
-	its  []idleIter // that was used last at the end
+	its  []idleIter // last used at the end
 	reap *time.Timer
 }
 
-// idleIter was opened at one time, and used last at another.
+// idleIter is an iterator with the times when it was opened and last used.
 type idleIter struct {
 	*pebble.Iterator
 	born, used time.Time
 }
 
-// take returns one, whose bounds are still to be set.
+// take returns an idle iterator. The caller must set its bounds.
 func (i *idleIters) take(e *pebbleEngine) (it idleIter, ok bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -50,7 +50,8 @@ func (i *idleIters) take(e *pebbleEngine) (it idleIter, ok bool) {
 	return it, true
 }
 
-// give takes one back that has met no error; false when there are enough, or it is too old, and it is to be closed.
+// give stores an iterator without errors for reuse. It returns false if there are enough, or it is too old; the
+// caller must then close it.
 func (i *idleIters) give(e *pebbleEngine, it *pebble.Iterator, born time.Time) bool {
 	now := time.Now()
 	i.mu.Lock()
@@ -69,7 +70,7 @@ func (i *idleIters) give(e *pebbleEngine, it *pebble.Iterator, born time.Time) b
 	return true
 }
 
-// closeUnused closes those that have waited for too long.
+// closeUnused closes iterators that have been idle for too long.
 func (i *idleIters) closeUnused(e *pebbleEngine) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -77,7 +78,7 @@ func (i *idleIters) closeUnused(e *pebbleEngine) {
 	for n < len(i.its) && now.Sub(i.its[n].used) >= idleFor {
 		n++
 	}
-	_ = i.closeFirst(e, n) // none has met an error while it was read
+	_ = i.closeFirst(e, n) // none of them had an error while it was read
 	if len(i.its) > 0 {
 		i.reap.Reset(idleFor)
 	} else {
@@ -85,7 +86,7 @@ func (i *idleIters) closeUnused(e *pebbleEngine) {
 	}
 }
 
-// close closes them all.
+// close closes all idle iterators.
 func (i *idleIters) close(e *pebbleEngine) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -95,7 +96,7 @@ func (i *idleIters) close(e *pebbleEngine) error {
 	return i.closeFirst(e, len(i.its))
 }
 
-// closeFirst closes so many. The lock is held.
+// closeFirst closes the first n iterators. The caller holds the lock.
 func (i *idleIters) closeFirst(e *pebbleEngine, n int) error {
 	var errs []error
 	for _, it := range i.its[:n] {

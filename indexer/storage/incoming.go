@@ -12,35 +12,35 @@ import (
 	"tidemark/timestamp"
 )
 
-// Incoming is an Export of another indexer that is being received. It is not used by several goroutines. What is here
-// of it lies in the copy's own folder, and outlives the process: who receives an export of the same source again goes
-// on with the tables that are whole, as a table never changes.
+// Incoming is an Export of another indexer that is being received. It must not be used concurrently. Its files are in
+// the copy's own folder and outlive the process: receiving an export of the same source again reuses complete tables,
+// because tables are immutable.
 type Incoming struct {
 	s       *Slice
 	dir     string
 	files   []File
-	writing vfs.File // the file that grows, under a name of its own until it is whole
+	writing vfs.File // the incomplete file, which has a temporary name
 	name    string
 	held    map[string]int64
-	whole   bool // Verify has found all good
+	whole   bool // Verify has succeeded
 	info    CheckpointInfo
 }
 
 const (
 	incomingName = "incoming"
 	sourceName   = "SOURCE"
-	// incomingFiles bounds how many files are received, far above what a copy has.
+	// incomingFiles bounds the number of received files, far above what a copy has.
 	incomingFiles = 1 << 20
 )
 
-// sourceFile is the form of the file SOURCE: of which Export.Source the tables beside it are.
+// sourceFile is the content of the file SOURCE: the Export.Source of the tables beside it.
 type sourceFile struct {
 	Source string `json:"source"`
 }
 
-// Receive makes a folder for files that are to be installed in the slice, with those that are empty. What was received
-// for it before of the same source, and is whole and wanted, is kept; all else goes. Errors wrap ErrInvalid,
-// ErrDiskFull, ErrIO.
+// Receive creates a folder for files that are to be installed in the slice, and creates those that are empty. It
+// keeps complete tables that were received earlier from the same source and are still wanted, and removes everything
+// else. Errors wrap ErrInvalid, ErrDiskFull or ErrIO.
 func (s *Slice) Receive(source string, files []File) (*Incoming, error) {
 	fs := s.store.fs
 	total, err := s.store.checkFiles(files)
@@ -64,8 +64,8 @@ func (s *Slice) Receive(source string, files []File) (*Incoming, error) {
 	return in, nil
 }
 
-// checkFiles returns how many bytes the files have that another indexer offers. Names must be such that each is a file
-// of its own in the folder for them, and none of this program's.
+// checkFiles returns the total size of the files that another indexer offers. It refuses names that are not plain
+// files of the folder, or that this program uses itself.
 func (st *Store) checkFiles(files []File) (total int64, err error) {
 	seen := map[string]bool{}
 	for _, f := range files {
@@ -82,7 +82,7 @@ func (st *Store) checkFiles(files []File) (total int64, err error) {
 	return total, nil
 }
 
-// resume keeps the tables that are here whole of the same source, and removes everything else.
+// resume keeps complete tables of the same source and removes everything else.
 func (in *Incoming) resume(source string) (kept int64, err error) {
 	fs := in.s.store.fs
 	var was sourceFile
@@ -93,7 +93,8 @@ func (in *Incoming) resume(source string) (kept int64, err error) {
 		if err == nil {
 			err = writeSmall(fs, in.dir, sourceName, sourceFile{source})
 		}
-		if _, e := fs.Stat(fs.PathJoin(in.s.dir, metaName)); e != nil { // it was dropped meanwhile: nothing is to stay
+		// the copy was dropped meanwhile: nothing may remain
+		if _, e := fs.Stat(fs.PathJoin(in.s.dir, metaName)); e != nil {
 			err = errors.Join(ErrClosed, e, fs.RemoveAll(in.dir), fs.Remove(in.s.dir))
 		}
 		return 0, err
@@ -116,17 +117,17 @@ func (in *Incoming) resume(source string) (kept int64, err error) {
 	return kept, err
 }
 
-// DropIncoming removes what was received for the slice and is not installed.
+// DropIncoming removes files that were received for the slice and are not installed.
 func (s *Slice) DropIncoming() error {
 	s.incoming.Store(0)
 	return s.store.fs.RemoveAll(s.store.fs.PathJoin(s.dir, incomingName))
 }
 
-// Held is how much of a file is here.
+// Held returns how many bytes of a file have been received.
 func (in *Incoming) Held(name string) int64 { return in.held[name] }
 
-// Append adds bytes to a file, each where the last ones ended. A file that is whole is synced, and has its name. Errors
-// wrap ErrInvalid, ErrDiskFull, ErrIO.
+// Append appends bytes to a file; at must be where the previous ones ended. A complete file is synced and gets its
+// final name. Errors wrap ErrInvalid, ErrDiskFull or ErrIO.
 func (in *Incoming) Append(name string, at int64, p []byte) error {
 	i := slices.IndexFunc(in.files, func(f File) bool { return f.Name == name })
 	if i < 0 || len(p) == 0 || at != in.held[name] || at+int64(len(p)) > in.files[i].Size || at > 0 && in.name != name {
@@ -159,7 +160,7 @@ func (in *Incoming) Append(name string, at int64, p []byte) error {
 	return classify(in.s.meta.Copy, path, err)
 }
 
-// Close leaves the rest of the file that grows away. What is here stays for who receives it again.
+// Close discards the incomplete file. Complete tables stay for the next attempt.
 func (in *Incoming) Close() error {
 	f, name := in.writing, in.name
 	if f == nil {
@@ -175,9 +176,9 @@ func (in *Incoming) Close() error {
 	return f.Close()
 }
 
-// Verify reads and checks all that was received. A CorruptError says that it is not what was sent; what it names is not
-// the slice's. It takes as long as reading everything once at that pace, and no longer than ctx, whose cause it wraps
-// then.
+// Verify reads and checks all received files. A CorruptError means that they are not what was sent; it names files of
+// the export, not of the slice. Verify reads everything once at the given pace, and stops when ctx ends, whose cause
+// it then wraps.
 func (in *Incoming) Verify(ctx context.Context, pace Pace) error {
 	fs := in.s.store.fs
 	if err := in.Close(); err != nil {
@@ -214,7 +215,8 @@ func (in *Incoming) Verify(ctx context.Context, pace Pace) error {
 	return classify(in.s.meta.Copy, in.dir, err)
 }
 
-// check reads a small file, and of a table, whose blocks have sums of their own, the end.
+// check verifies a file's size and checksum. For a table, whose blocks have checksums of their own, it checks the end
+// only.
 func (in *Incoming) check(ctx context.Context, f *File) error {
 	id, path := in.s.meta.Copy, in.s.store.fs.PathJoin(in.dir, f.Name)
 	if in.held[f.Name] != f.Size {
@@ -229,7 +231,7 @@ func (in *Incoming) check(ctx context.Context, f *File) error {
 	return nil
 }
 
-// checkInfo: what is said of the rows is of a bucket of so many vbuckets.
+// checkInfo returns an error unless the metadata is for a bucket with the slice's number of vbuckets.
 func (in *Incoming) checkInfo() error {
 	n, v := in.s.meta.VBuckets, in.info.Stable
 	if len(in.info.Positions) != n || len(in.info.Logs) != n {
@@ -238,12 +240,12 @@ func (in *Incoming) checkInfo() error {
 	return v.Check(n)
 }
 
-// Discard removes what was received, unless it was installed.
+// Discard removes the received files, unless they were installed.
 func (in *Incoming) Discard() error { return errors.Join(in.Close(), in.s.DropIncoming()) }
 
-// Install makes the slice what the Export was, rows and positions, in the place of all that it held, checkpoints too.
-// It is durable when it returns; a crash before leaves what was. in has been verified. Snapshots taken before stay as
-// they are.
+// Install replaces everything that the slice holds, including checkpoints, with the rows and positions of the
+// verified export. It is durable when Install returns; after a crash before that, the slice is unchanged. Earlier
+// snapshots remain unchanged.
 func (s *Slice) Install(ctx context.Context, in *Incoming) error {
 	if in.s != s || !in.whole {
 		return fmt.Errorf("%w: copy %s from files that were not verified for it", ErrInvalid, s.meta.Copy)
@@ -256,7 +258,7 @@ func (s *Slice) Install(ctx context.Context, in *Incoming) error {
 	}
 	next, err := s.fromIncoming(in, g.number+1)
 	if err == nil {
-		s.forgetCheckpoints() // the copy goes back to none of them
+		s.forgetCheckpoints() // the copy must not be restored to any of them
 		err = s.switchTo(next)
 	}
 	if err = errors.Join(err, s.release(g)); err != nil {
@@ -265,7 +267,7 @@ func (s *Slice) Install(ctx context.Context, in *Incoming) error {
 	return s.stand(ctx, in)
 }
 
-// fromIncoming opens what was received as a data folder.
+// fromIncoming opens the received files as a data folder.
 func (s *Slice) fromIncoming(in *Incoming, number uint64) (*generation, error) {
 	fs, dir := s.store.fs, s.generationDir(number)
 	err := fs.RemoveAll(dir)
@@ -297,7 +299,8 @@ func (s *Slice) forgetCheckpoints() {
 	}
 }
 
-// stand notes where the copy stood that was exported: further, perhaps, than it had stored with its rows (KeepCommon).
+// stand sets the position of the export, which may be ahead of what the files have stored with their rows (see
+// KeepCommon).
 func (s *Slice) stand(ctx context.Context, in *Incoming) error {
 	g, cur, err := s.hold()
 	if err != nil {
@@ -314,5 +317,5 @@ func (s *Slice) stand(ctx context.Context, in *Incoming) error {
 		return s.finish(g, next, err)
 	}
 	err = g.eng.persist(ctx)
-	return errors.Join(s.finish(g, next, nil), err) // the batch is applied, and counts, also when it is not durable yet
+	return errors.Join(s.finish(g, next, nil), err) // the batch is applied and counts, even if it is not durable yet
 }

@@ -12,17 +12,17 @@ import (
 	"tidemark/partition"
 )
 
-// ErrRecording is wrapped when it is recorded already what of a slice is written and read.
+// ErrRecording is wrapped when the load of a slice is already being recorded.
 var ErrRecording = errors.New("its load is being recorded already")
 
-// load is how much a slice is written and read. Nothing is kept of single keys unless somebody records them.
+// load tracks how much a slice is written and read. Single keys are recorded only during Load.
 type load struct {
-	written, read atomic.Uint64 // entries, since the process began
+	written, read atomic.Uint64 // entries since the process started
 	recording     atomic.Pointer[recording]
 	mu            sync.Mutex // one recording at a time
 }
 
-// wrote counts what a batch has done.
+// wrote counts the entries of a batch.
 func (l *load) wrote(touched int, updates []Update) {
 	if touched > 0 {
 		l.written.Add(uint64(touched))
@@ -38,7 +38,7 @@ func (l *load) wrote(touched int, updates []Update) {
 	}
 }
 
-// reads notes the entry at which a scan is, where that is recorded; it is counted elsewhere.
+// reads records the entry that a scan has reached, if a recording is active. Entries are counted elsewhere.
 func (l *load) reads(it rowIter) {
 	if rec := l.recording.Load(); rec != nil {
 		key, _ := it.row()
@@ -46,7 +46,7 @@ func (l *load) reads(it rowIter) {
 	}
 }
 
-// recording takes leading components of keys that are written and read.
+// recording collects leading components of keys that are written and read.
 type recording struct {
 	desc bool
 
@@ -54,7 +54,7 @@ type recording struct {
 	samples partition.Samples
 	upright []byte
 	seen    int64
-	err     error // the first key that is none
+	err     error // first key that cannot be decoded
 }
 
 func (r *recording) add(key []byte) {
@@ -69,7 +69,8 @@ func (r *recording) add(key []byte) {
 	r.samples.Add(c)
 }
 
-// leading returns the first component of a key, upright; space is what it may be made in.
+// leading returns the first component of a key in ascending encoding. It may use space for that, and returns it as
+// used.
 func leading(key []byte, desc bool, space []byte) (component, used []byte, err error) {
 	c, _, err := collate.Next(key, desc)
 	if err != nil || !desc {
@@ -80,9 +81,9 @@ func leading(key []byte, desc bool, space []byte) (component, used []byte, err e
 	return space, space, nil
 }
 
-// Load records for so long which entries are written and read by scans, and returns leading components of their keys,
-// with how many there were: an entry that is touched twice is two. Keys that documents had before and have no more are
-// not among them. While somebody else records, it is ErrRecording.
+// Load records for the duration d which entries are written, and read by scans. It returns leading components of
+// their keys and the number of entries, where an entry touched twice counts twice. Keys that documents no longer have
+// are not included. If another recording is active, the error wraps ErrRecording.
 func (s *Slice) Load(ctx context.Context, d time.Duration) (*partition.Samples, int64, error) {
 	if !s.load.mu.TryLock() {
 		return nil, 0, fmt.Errorf("copy %s: %w", s.meta.Copy, ErrRecording)
@@ -98,7 +99,8 @@ func (s *Slice) Load(ctx context.Context, d time.Duration) (*partition.Samples, 
 	case <-ctx.Done():
 		return nil, 0, context.Cause(ctx)
 	}
-	s.load.recording.Store(nil) // who still holds it is waited for, or comes too late
+	// a goroutine that still has it either finishes before the lock below is taken, or comes too late
+	s.load.recording.Store(nil)
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
 	if rec.err != nil {

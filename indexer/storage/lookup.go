@@ -7,22 +7,22 @@ import (
 	"github.com/cockroachdb/pebble/v2/bloom"
 )
 
-// lookup finds the back entries of one batch's documents: first among those that stand in memtables, then in the
-// tables. One iterator goes over these, as the keys come in order: the tables and blocks that it has open for one
-// document often have the next one, too.
+// lookup finds the back entries of one batch's documents, first in recent, which covers the memtables, then in the
+// tables. A single iterator reads the tables: the keys come in order, so the tables and blocks that it has open for
+// one document often contain the next one, too.
 type lookup struct {
 	e  *pebbleEngine
-	it *pebble.Iterator // opened by the first document that is not found without
+	it *pebble.Iterator // opened for the first document that recent does not have
 }
 
-// lookup begins one; close it.
+// lookup starts a lookup. The caller must close it.
 func (e *pebbleEngine) lookup() lookup {
 	e.reap()
-	e.forgetWritten() // before the iterator is opened, which then sees the tables that these went to
+	e.forgetWritten() // before the iterator is opened, which then sees the tables that these were written to
 	return lookup{e: e}
 }
 
-// forgetWritten notes what is in tables by now, and lets go of it what there is no room for.
+// forgetWritten records which entries of recent are in tables by now, and evicts what exceeds the memory for them.
 func (e *pebbleEngine) forgetWritten() {
 	e.mem.Lock()
 	written := e.mem.written
@@ -34,7 +34,7 @@ func (e *pebbleEngine) forgetWritten() {
 	}
 }
 
-// charge counts what the engine keeps of written batches: the cache of blocks has so much less.
+// charge reserves the memory of recent's written entries in the block cache, which shrinks by it.
 func (e *pebbleEngine) charge() {
 	size := e.recent.size()
 	if size == e.charged {
@@ -47,14 +47,14 @@ func (e *pebbleEngine) charge() {
 	e.uncharge = e.res.cache.Reserve(int(size))
 }
 
-// rotations is the number under which a batch that is committed now is noted.
+// rotations returns the rotation number that a batch committed now belongs to.
 func (e *pebbleEngine) rotations() uint64 {
 	e.mem.Lock()
 	defer e.mem.Unlock()
 	return e.mem.rotations
 }
 
-// find returns a back entry's value, valid until the next call.
+// find returns the value of a back entry, valid until the next call.
 func (l *lookup) find(key []byte) (value []byte, found bool, err error) {
 	if value, found = l.e.recent.find(key); found {
 		return value, value != nil, nil
@@ -67,7 +67,7 @@ func (l *lookup) find(key []byte) (value []byte, found bool, err error) {
 			return nil, false, err
 		}
 	}
-	found = l.it.SeekPrefixGE(key) // by the tables' filters: a prefix is a whole key here
+	found = l.it.SeekPrefixGE(key) // uses the tables' filters: the prefix is the whole key
 	if err := l.it.Error(); err != nil {
 		return nil, false, err
 	}
@@ -85,8 +85,8 @@ func (l *lookup) close() error {
 	return l.it.Close()
 }
 
-// backFilter is a Bloom filter of the back entries and of what else is looked up by its whole key, but the forward
-// rows, which are two of three keys and are met by ranges.
+// backFilter is a Bloom filter over back entries and other records that are looked up by their whole key. It omits
+// forward rows, which are two of three keys and are read by ranges.
 type backFilter struct{ bloom.FilterPolicy }
 
 // Name implements pebble.FilterPolicy.

@@ -9,8 +9,8 @@ import (
 	"tidemark/index"
 )
 
-// memory is the process-wide bound on batches that are in memory and not yet written. When half of it is taken, the
-// slice that holds most begins to write; when all of it is, batches wait until something has been written.
+// memory is the process-wide limit on batches in memory that are not yet written. When half of it is used, the slice
+// that holds most starts writing; when all of it is, batches wait until something has been written.
 type memory struct {
 	limit int64
 
@@ -18,7 +18,7 @@ type memory struct {
 	total   int64
 	engines map[*pebbleEngine]struct{}
 
-	mostKept int64 // of what has been written, see recent
+	mostKept int64 // limit of kept entries that have been written, see recent
 	kept     int64
 }
 
@@ -26,15 +26,15 @@ func newMemory(limit, kept int64) *memory {
 	return &memory{limit: limit, mostKept: kept, engines: map[*pebbleEngine]struct{}{}}
 }
 
-// keep counts what engines keep of what has been written.
+// keep changes the number of bytes of written entries that engines keep.
 func (m *memory) keep(n int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.kept += n
 }
 
-// tooMuch tells an engine that keeps n bytes of what has been written to give up some: all together keep more than they
-// may, and this one more than its part.
+// tooMuch reports whether an engine that keeps n bytes of written entries should evict some: all engines together
+// keep more than allowed, and this one more than its share.
 func (m *memory) tooMuch(n int64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -42,19 +42,21 @@ func (m *memory) tooMuch(n int64) bool {
 }
 
 const (
-	// firstShares is how many slices of the same size there is room for at first. A slice keeps its size while it is open,
-	// so each that comes later takes as large a part of what is left: all of them together stay near to the limit.
+	// firstShares is the number of equally large slices that fit at first. A slice keeps its memtable size while it
+	// is open, so each later one gets the same fraction of what is left, and all of them together stay near the
+	// limit.
 	firstShares = 8
-	// leastShare is the size that a slice has also when nothing is left, until all together are half as much again: then
-	// it is minMemTable. What they take beyond the limit the cache has less (Cache.Reserve), so that both together stay.
+	// leastShare is the memtable size of a slice when nothing is left, until all together exceed the limit by half;
+	// from then on it is minMemTable. Memory beyond the limit is taken from the cache (Cache.Reserve), so that the
+	// sum of both stays the same.
 	leastShare = 512 << 10
 )
 
-// share returns how large the memtable of one of n slices may be: two of each fit, as the store keeps one that is
+// share returns the memtable size of one of n slices. Two of each fit, because the store keeps one that has been
 // written for the next.
 func (m *memory) share(n int) int64 { return m.limit / int64(2*max(n, firstShares)) }
 
-// next returns how large the memtable of one more slice may be, beside those that are being made.
+// next returns the memtable size of one more slice, taking into account those that are being made.
 func (m *memory) next(making map[index.CopyID]int64) int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -78,7 +80,7 @@ func (m *memory) join(e *pebbleEngine) {
 	m.engines[e] = struct{}{}
 }
 
-// leave takes an engine out; afterwards nobody else begins to write it.
+// leave removes an engine. Afterwards no other engine's writer starts to write it.
 func (m *memory) leave(e *pebbleEngine, held int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -92,18 +94,18 @@ func (m *memory) add(n int64) {
 	m.total += n
 }
 
-// all lists the engines.
+// all returns the engines.
 func (m *memory) all() []*pebbleEngine {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Collect(maps.Keys(m.engines))
 }
 
-// reserved is which part of the limit batches that yield leave to others.
+// reserved is the divisor of the limit that gives the part which yielding batches leave to others.
 const reserved = 8
 
-// admit waits until n bytes more fit, for as long as slices write that can and ctx lasts: one that fails delays no
-// other. Who yields leaves a part of the limit to others until one memtable more is written. The error is ctx's.
+// admit waits until n more bytes fit, as long as some slice can write and ctx lasts; a failing slice delays no other.
+// A yielding batch leaves a part of the limit to others until one more memtable has been written. The error is ctx's.
 func (m *memory) admit(ctx context.Context, n int64, yields bool) error {
 	most := m.limit
 	if yields {
@@ -131,8 +133,8 @@ func (m *memory) admit(ctx context.Context, n int64, yields bool) error {
 			default:
 			}
 			writing = true
-			_ = e.await(ctx, oldest) // its error is its own writer's
-			_, _ = e.reap()          // what has been written counts no more
+			_ = e.await(ctx, oldest) // its error is reported to its own writer
+			_, _ = e.reap()          // written bytes do not count any more
 			most = m.limit
 			break
 		}
@@ -142,13 +144,13 @@ func (m *memory) admit(ctx context.Context, n int64, yields bool) error {
 		m.mu.Lock()
 		began, err := m.writeLargest()
 		m.mu.Unlock()
-		if !began || err != nil { // all that is left belongs to slices that cannot write
+		if !began || err != nil { // everything left belongs to slices that cannot write
 			return nil
 		}
 	}
 }
 
-// shrink lets the largest slice write its memtable when half of the limit is passed.
+// shrink makes the largest slice write its memtable when more than half of the limit is used.
 func (m *memory) shrink() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -159,8 +161,8 @@ func (m *memory) shrink() error {
 	return err
 }
 
-// writeLargest lets the slice write that holds most and is not writing it yet, unless enough is being written. The lock
-// is held.
+// writeLargest makes the slice with the largest memtable write it, unless enough is being written already. The caller
+// holds the lock.
 func (m *memory) writeLargest() (began bool, err error) {
 	var most int64
 	var largest *pebbleEngine
@@ -179,13 +181,13 @@ func (m *memory) writeLargest() (began bool, err error) {
 	return true, err
 }
 
-// MemoryUse is what a store holds in memory.
+// MemoryUse is the memory of a store, in bytes.
 type MemoryUse struct {
-	Used  int64 // blocks in the cache, and what is applied and not yet written
+	Used  int64 // blocks in the cache, and batches that are not yet written
 	Limit int64
 }
 
-// Memory returns how much it is. Memtables are part of the cache's bound.
+// Memory returns the store's use of memory. Memtables are part of the cache's limit.
 func (s *Store) Memory() MemoryUse {
 	for _, e := range s.res.memory.all() {
 		e.settle()

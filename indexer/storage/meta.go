@@ -14,7 +14,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// Meta is what a copy is. It is written once, at creation.
+// Meta identifies a copy. It is written once, at creation.
 type Meta struct {
 	Copy       index.CopyID  `json:"copy"`
 	Index      index.ID      `json:"index"`
@@ -24,11 +24,12 @@ type Meta struct {
 	VBuckets   int           `json:"vbuckets"`
 	Desc       []bool        `json:"desc"`
 	IsPrimary  bool          `json:"is_primary"`
-	// CreatedMS is index.Definition's: with Index it tells indexes apart also where ids began again lower.
+	// CreatedMS is that of index.Definition. Together with Index it distinguishes indexes even if ids started again
+	// lower.
 	CreatedMS int64 `json:"created_ms"`
 }
 
-// descends reports whether the leading component of keys is ordered from high to low.
+// descends reports whether the leading component of keys is in descending order.
 func (m *Meta) descends() bool { return len(m.Desc) > 0 && m.Desc[0] }
 
 func (m Meta) check() error {
@@ -43,16 +44,16 @@ func (m Meta) check() error {
 	return nil
 }
 
-// metaFile is the form of the file META: the copy and the folder that holds its present data.
+// metaFile is the content of the file META: the copy and the folder with its current data.
 type metaFile struct {
 	Meta
-	Generation uint64 `json:"generation"`      // data lies in folder db-<generation>
-	Birth      uint64 `json:"birth,omitempty"` // at random, when the folder is made: tells it from others of the same copy
+	Generation uint64 `json:"generation"`      // data is in folder db-<generation>
+	Birth      uint64 `json:"birth,omitempty"` // random, distinguishes the folder from others of the same copy
 }
 
-// Small files of this package are one line with the magic, their name, the format version and a checksum, then JSON.
-// The checksum is of all but itself, so that a damaged version is not taken for a newer one: newer formats begin with
-// such a line too.
+// Small files of this package consist of one line with the magic, their name, the format version and a checksum,
+// followed by JSON. The checksum covers everything else, so that a damaged version is not mistaken for a newer one:
+// newer formats start with such a line, too.
 const (
 	fileMagic      = "tidemark"
 	fileVersion    = 1
@@ -73,7 +74,8 @@ func smallSum(kind string, version int, body []byte) uint32 {
 	return crc32.Update(sum, castagnoli, body)
 }
 
-// writeSmall replaces a file atomically and durably: beside, synced, renamed, folder synced.
+// writeSmall replaces a file atomically and durably: it writes a temporary file, syncs it, renames it and syncs the
+// folder.
 func writeSmall(fs vfs.FS, dir, name string, content any) error {
 	body, err := json.Marshal(content)
 	if err != nil {
@@ -109,7 +111,7 @@ func syncDir(fs vfs.FS, dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// readSmall reads what writeSmall wrote and checks it. Errors name the file.
+// readSmall reads and checks a file that writeSmall wrote. Errors name the file.
 func readSmall(fs vfs.FS, dir, name string, content any) error {
 	path := fs.PathJoin(dir, name)
 	all, err := readFile(fs, path)

@@ -30,29 +30,29 @@ const (
 	indexBlockBytes = 256 << 10
 	bloomBits       = 10
 	l0Threshold     = 8
-	l0Stop          = 1000 // writers are held back by memory and room, see pebbleEngine.admit
-	memTableStop    = 1000 // the same
+	l0Stop          = 1000 // writers are throttled by memory and disk space instead, see pebbleEngine.admit
+	memTableStop    = 1000 // likewise
 	baseLevelBytes  = 64 << 20
 	tableBytes      = 16 << 20
 	minMemTable     = 256 << 10
 	maxMemTable     = 64 << 20
-	// maxPending is how many full memtables may wait for being written before a flush waits for the oldest.
+	// maxPending is the number of full memtables that may wait to be written before a flush waits for the oldest.
 	maxPending = 2
-	// entryOverhead is what a record costs in memory beside its bytes.
+	// entryOverhead is the memory cost of a record in addition to its bytes.
 	entryOverhead = 48
 )
 
-// resources are what all engines of a process share.
+// resources holds what all engines of a process share.
 type resources struct {
 	fs          vfs.FS
-	tune        func(o *pebble.Options)           // nil: nothing to change
-	yield       func() func(worked time.Duration) // nil: merges pause for nobody
+	tune        func(o *pebble.Options)           // nil: no changes
+	yield       func() func(worked time.Duration) // nil: merges do not pause
 	cache       *pebble.Cache
 	files       *pebble.FileCache
 	compactions *compactions
 	space       *space
 	memory      *memory
-	idle        atomic.Int64 // iterators that wait for their next reader
+	idle        atomic.Int64 // idle iterators
 	mostIdle    int64
 	scratches   scratches
 	logger      hclog.Logger
@@ -72,19 +72,19 @@ type pebbleEngine struct {
 	opened   state
 	readOnly bool
 
-	flushes atomic.Uint64 // memtables written: when it moves, what is durable has moved
+	flushes atomic.Uint64 // memtables written; when it changes, the durable state has changed
 	changes atomic.Uint64 // of the set of tables
 	corrupt atomic.Pointer[CorruptError]
-	overdue atomic.Bool // the merge that began last
+	overdue atomic.Bool // of the merge that began last
 
-	// The writer's own, guarded by the slice's write lock.
-	fresh   bool     // no batch has been written since opening
-	scratch *scratch // while it writes
+	// Owned by the writer, guarded by the slice's write lock.
+	fresh   bool     // no batch has been written since the engine was opened
+	scratch *scratch // set during a write
 
-	// The same, guarded by writing.
+	// Likewise, guarded by writing.
 	recent   recent
-	charged  int64  // what of it is counted
-	uncharge func() // gives it back to the cache
+	charged  int64  // part of it that is charged to the cache
+	uncharge func() // releases that charge
 
 	writing sync.Mutex // held from begin to end of a write; taken before rotation
 
@@ -96,7 +96,7 @@ type pebbleEngine struct {
 		pending   []rotated // memtables that are being written, oldest first
 		rotations uint64    // number of the next rotation, from 1
 		written   uint64    // rotations up to this one are in tables
-		promised  int64     // room on the disk that is kept for active and pending
+		promised  int64     // disk space that is promised to active and pending
 		lost      bool      // they will never be written
 	}
 	cached struct {
@@ -136,7 +136,8 @@ func (r *resources) options(e *pebbleEngine) *pebble.Options {
 		Logger:                      engineLog{e},
 	}
 	o.Experimental.CompactionScheduler = e.compact
-	o.Experimental.EnableColumnarBlocks = func() bool { return false } // see footer.go for what they lack
+	// see footer.go for the checksum that row blocks lack
+	o.Experimental.EnableColumnarBlocks = func() bool { return false }
 	for i := range o.TargetFileSizes {
 		o.TargetFileSizes[i] = tableBytes
 	}
@@ -159,7 +160,7 @@ func (r *resources) options(e *pebbleEngine) *pebble.Options {
 	return o
 }
 
-// openPebble opens a folder, or creates it. Errors of damaged folders are CorruptErrors.
+// openPebble opens or creates a folder. Errors of damaged folders are CorruptErrors.
 func openPebble(res *resources, dir string, meta Meta, memTable int64, readOnly bool) (e *pebbleEngine, err error) {
 	e = &pebbleEngine{
 		id: meta.Copy, dir: dir, res: res, health: newHealth(), compact: res.compactions.member(),
@@ -168,7 +169,7 @@ func openPebble(res *resources, dir string, meta Meta, memTable int64, readOnly 
 	}
 	e.mem.rotations = 1
 	defer func() {
-		// The engine's own decoders may panic on bytes that are not theirs; a damaged file must not end the process.
+		// The engine's decoders may panic on foreign bytes; a damaged file must not end the process.
 		if p := recover(); p != nil {
 			e.health.shut()
 			e, err = nil, &CorruptError{Copy: meta.Copy, File: dir, Err: fmt.Errorf("open: %v", p)}
@@ -201,11 +202,11 @@ func openPebble(res *resources, dir string, meta Meta, memTable int64, readOnly 
 	return e, nil
 }
 
-// formatMarker is the name under which the store keeps a folder's format.
+// formatMarker is the name under which Pebble stores a folder's format.
 const formatMarker = "format-version"
 
-// checkFormat returns an error that wraps ErrNewer when a folder has a newer format than this program writes. What is
-// no format at all is for the store to judge.
+// checkFormat returns an error wrapping ErrNewer if a folder has a newer format than this program writes. It leaves
+// an invalid format to Pebble.
 func checkFormat(fs vfs.FS, dir string) error {
 	is, err := atomicfs.ReadMarker(fs, dir, formatMarker)
 	if errors.Is(err, os.ErrNotExist) {
@@ -217,8 +218,8 @@ func checkFormat(fs vfs.FS, dir string) error {
 	return err
 }
 
-// markFormat says of a folder that is to be made what format it has. The store begins with its oldest one otherwise,
-// and goes through all of them, each a file made, synced and removed: half of what a new copy costs.
+// markFormat writes the format of a new folder. Otherwise Pebble would start with its oldest format and migrate
+// through all of them, each with a file created, synced and removed, which is half of the cost of a new copy.
 func markFormat(fs vfs.FS, dir string) (err error) {
 	if _, err := fs.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -230,12 +231,12 @@ func markFormat(fs vfs.FS, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, m.Close()) }() // it panics where a folder cannot be synced
+	defer func() { err = errors.Join(err, m.Close()) }() // Close panics if a folder cannot be synced
 	return m.Move(formatVersion.String())
 }
 
-// removeLogs removes write-ahead logs. They are empty, but the store would write its manifest because of them, and on a
-// disk that fails try that for ever.
+// removeLogs removes write-ahead logs. They are empty, but because of them Pebble would write its manifest, and on a
+// failing disk retry that for ever.
 func removeLogs(fs vfs.FS, dir string) error {
 	names, err := fs.List(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -264,7 +265,7 @@ func (e *pebbleEngine) readState(durable bool) (state, error) {
 	return s, errors.Join(err, it.Close())
 }
 
-// close ends the engine. A panic of a damaged store is an error here.
+// close closes the engine. A panic of a damaged store becomes an error.
 func (e *pebbleEngine) close() (err error) {
 	e.health.shut()
 	e.compact.stop()
@@ -291,8 +292,8 @@ func (e *pebbleEngine) failing() error {
 	return err
 }
 
-// unwell is health.get, but that an engine which only room can help is not to be opened again before there is some: it
-// stays readable.
+// unwell is health.get, except that an engine that was stopped by a full disk reports the lack of space while it
+// lasts: it stays readable, and should not be reopened before there is space.
 func (e *pebbleEngine) unwell() (err error, changed <-chan struct{}) {
 	err, changed = e.health.get()
 	if errors.Is(err, ErrReopen) && errors.Is(err, ErrDiskFull) {
@@ -303,8 +304,8 @@ func (e *pebbleEngine) unwell() (err error, changed <-chan struct{}) {
 	return err, changed
 }
 
-// broken implements engine. It is asked also where nothing is to be written: what admit refuses beside it, as for want
-// of room, is no reason there.
+// broken implements engine. It does not use admit, whose other refusals, such as lack of space, are no reason to
+// recover.
 func (e *pebbleEngine) broken() error {
 	if err := e.failing(); NeedsRecover(err) {
 		return classify(e.id, e.dir, err)
@@ -329,16 +330,16 @@ func (e *pebbleEngine) onFlush(info pebble.FlushInfo) {
 	}
 }
 
-// overdue reports whether a merge is late: it is due at half of l0Threshold tables of level 0, which are read one
-// beside the other for each scan and each key that changes, and here are four times as many. Large memtables make
-// several tables that do not overlap: where they do, merges pause less.
+// overdue reports whether a merge is late. Merges are due at half of l0Threshold tables in level 0, all of which
+// every scan and every changed key has to read; a merge is late at four times that number. Large memtables produce
+// several tables that do not overlap; in that case merges yield less than they could.
 func overdue(info pebble.CompactionInfo) bool {
 	return slices.ContainsFunc(info.Input, func(l pebble.LevelInfo) bool {
 		return l.Level == 0 && len(l.Tables) >= 2*l0Threshold
 	})
 }
 
-// mergeFile returns what a merge writes a table by: one that is in time pauses for others.
+// mergeFile returns the file that a merge writes a table to. Unless the merge is overdue, it pauses for other work.
 func (e *pebbleEngine) mergeFile(f vfs.File) vfs.File {
 	if e.res.yield == nil || e.overdue.Load() {
 		return f
@@ -355,14 +356,14 @@ func (e *pebbleEngine) onCompaction(info pebble.CompactionInfo) {
 	again := e.compact.ended(info.Err == nil)
 	switch {
 	case info.Err == nil:
-	case again: // all copies on a full disk try again and again
+	case again: // copies on a full disk retry continuously
 		e.res.logger.Debug("a compaction failed again", "copy", e.id, "error", info.Err)
 	default:
 		e.res.logger.Warn("a compaction failed, trying again later", "copy", e.id, "error", info.Err)
 	}
 }
 
-// onCorruption remembers the first damaged file: writes and compactions end, reads elsewhere go on.
+// onCorruption records the first damaged file. Writes and compactions stop, reads of other files continue.
 func (e *pebbleEngine) onCorruption(info pebble.DataCorruptionInfo) {
 	c := &CorruptError{Copy: e.id, File: info.Path, Err: info.Details}
 	if e.corrupt.CompareAndSwap(nil, c) {
@@ -377,9 +378,9 @@ func (e *pebbleEngine) stats() engineStats {
 	return engineStats{diskBytes: disk, liveBytes: live, memoryBytes: active + pending}
 }
 
-// sizes returns the size of the live tables, and an estimate of what in them is no garbage, looked up again only when
-// they have changed. The store's own metrics wait for a manifest that is being written, which may be long on a full
-// disk.
+// sizes returns the size of the live tables, and an estimate of the part that is not garbage. It looks them up again
+// only when they have changed. It does not use Pebble's metrics, which wait for a manifest that is being written,
+// possibly long on a full disk.
 func (e *pebbleEngine) sizes() (disk, live int64) {
 	changes := e.changes.Load()
 	e.cached.Lock()
@@ -399,10 +400,10 @@ func (e *pebbleEngine) sizes() (disk, live int64) {
 	return e.cached.bytes, e.cached.live
 }
 
-// liveBytes estimates what a full compaction would leave: the tables of the lowest level, and those above it that
-// overlap none of them. What the others hold is most often a newer version of what lies below.
+// liveBytes estimates what a full compaction would leave: the tables of the lowest level, and those above it that do
+// not overlap them. The other tables most often hold newer versions of what is below.
 func liveBytes(levels [][]pebble.SSTableInfo) (live int64) {
-	var lowest []pebble.SSTableInfo // ordered, and apart from each other
+	var lowest []pebble.SSTableInfo // sorted and disjoint
 	for i := len(levels) - 1; i >= 0; i-- {
 		if len(levels[i]) > 0 && (len(lowest) == 0 && i > 0) {
 			lowest = levels[i]
@@ -422,7 +423,7 @@ func liveBytes(levels [][]pebble.SSTableInfo) (live int64) {
 	return live
 }
 
-// weights returns what is in memory: of the memtable that takes batches, and of those being written.
+// weights returns the bytes in memory: of the active memtable, and of those being written.
 func (e *pebbleEngine) weights() (active, pending int64) {
 	e.mem.Lock()
 	defer e.mem.Unlock()
@@ -432,8 +433,8 @@ func (e *pebbleEngine) weights() (active, pending int64) {
 	return e.mem.active, pending
 }
 
-// disown returns what weights do together, and lets the engine have nothing in memory from here on: nobody counts it
-// twice. It waits for a rotation under way, during which neither has the bytes that it moves.
+// disown returns the sum of weights and sets them to 0, so that no bytes are counted twice. It waits for a rotation
+// in progress, during which the bytes being moved are in neither.
 func (e *pebbleEngine) disown() (held int64) {
 	e.rotation.Lock()
 	defer e.rotation.Unlock()
@@ -473,8 +474,8 @@ func (e *pebbleEngine) persist(ctx context.Context) error {
 	return e.await(ctx, done)
 }
 
-// newest returns what is closed when everything applied so far is written, nil when it is. It rotates only a memtable
-// that holds something, so that asking again and again piles nothing up.
+// newest returns a channel that is closed when everything applied so far is written, nil if it is. It rotates only a
+// memtable that is not empty, so that repeated calls queue nothing.
 func (e *pebbleEngine) newest() (<-chan struct{}, error) {
 	e.rotation.Lock()
 	defer e.rotation.Unlock()
@@ -513,15 +514,15 @@ func (e *pebbleEngine) await(ctx context.Context, done <-chan struct{}) error {
 	}
 }
 
-// rotate hands the memtable to the background writer.
+// rotate passes the memtable to the background writer.
 func (e *pebbleEngine) rotate() (<-chan struct{}, error) {
 	e.rotation.Lock()
 	defer e.rotation.Unlock()
 	return e.rotateLocked()
 }
 
-// rotateLocked counts as written no more than what the rotated memtable surely holds. Its number rises first: what is
-// noted under a number is in no later memtable than the one that goes with it.
+// rotateLocked counts as written at most what the rotated memtable surely holds. The number is incremented first: an
+// entry noted under a number is never in a later memtable than that of the number's rotation.
 func (e *pebbleEngine) rotateLocked() (<-chan struct{}, error) {
 	e.mem.Lock()
 	n, number := e.mem.active, e.mem.rotations
@@ -564,7 +565,7 @@ func (e *pebbleEngine) reap() (oldest <-chan struct{}, pending int) {
 	return oldest, pending
 }
 
-// promise changes for how much of what is in memory room is kept.
+// promise changes how much disk space is promised to data in memory.
 func (e *pebbleEngine) promise(n int64) {
 	e.mem.Lock()
 	defer e.mem.Unlock()
@@ -574,7 +575,7 @@ func (e *pebbleEngine) promise(n int64) {
 	}
 }
 
-// lose notes that what is in memory will never be written: no room is kept for it.
+// lose records that the data in memory will never be written, and releases the disk space promised to it.
 func (e *pebbleEngine) lose() {
 	e.mem.Lock()
 	defer e.mem.Unlock()
@@ -582,8 +583,8 @@ func (e *pebbleEngine) lose() {
 	e.mem.promised, e.mem.lost = 0, true
 }
 
-// admit refuses or delays a batch of n bytes: while the engine fails, while there is no room, and while too much waits
-// to be written; no longer than ctx lasts.
+// admit refuses or delays a batch of n bytes: it fails while the engine fails or there is no disk space, and waits
+// while too much is not yet written, at most until ctx ends.
 func (e *pebbleEngine) admit(ctx context.Context, n int64, yields bool) error {
 	if err := e.failing(); err != nil {
 		return classify(e.id, e.dir, err)
@@ -604,7 +605,7 @@ func (e *pebbleEngine) admit(ctx context.Context, n int64, yields bool) error {
 	return nil
 }
 
-// applied accounts for a batch, and starts to write memtables when one is full or all of them are too large.
+// applied accounts for a batch, and starts writing memtables when one is full or all together are too large.
 func (e *pebbleEngine) applied(n int64) error {
 	e.mem.Lock()
 	e.mem.active += n
@@ -619,8 +620,8 @@ func (e *pebbleEngine) applied(n int64) error {
 	return e.res.memory.shrink()
 }
 
-// checkpoint implements engine. A store that has written nothing since it was opened has no manifest that could be
-// copied: an empty memtable makes it write one.
+// checkpoint implements engine. A store that has written nothing since it was opened has no manifest to copy;
+// rotating an empty memtable makes Pebble write one.
 func (e *pebbleEngine) checkpoint(ctx context.Context, dir string) error {
 	if e.flushes.Load() == 0 {
 		done, err := e.rotate()
@@ -634,7 +635,7 @@ func (e *pebbleEngine) checkpoint(ctx context.Context, dir string) error {
 	return classify(e.id, e.dir, e.db.Checkpoint(dir))
 }
 
-// verify reads every block of the tables against its checksum.
+// verify reads every block of the tables and checks its checksum.
 func (e *pebbleEngine) verify(ctx context.Context, budget int64, pace Pace) (read int64, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -697,7 +698,7 @@ func (e *pebbleEngine) readerOptions() sstable.ReaderOptions {
 	return o.MakeReaderOptions()
 }
 
-// engineLog passes on what the store has to say. Its fatal errors end the engine, not the process.
+// engineLog forwards Pebble's log. Its fatal errors end the engine, not the process.
 type engineLog struct{ e *pebbleEngine }
 
 // Infof implements pebble.Logger.

@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// maxScratch is the most memory of one flush that is kept for another.
+	// maxScratch bounds the memory of one flush that is kept for reuse.
 	maxScratch = 8 << 20
-	// keptScratches is how many of them are kept, all copies together: about as many as write at once.
+	// keptScratches bounds how many are kept for all copies together: about as many as write concurrently.
 	keptScratches = 4
 )
 
-// scratch is the memory of one flush, kept for the next of any copy: a node has many more copies than writers.
+// scratch is the memory of one flush, reused by later flushes of any copy: a node has many more copies than writers.
 type scratch struct {
 	arena []byte
 	ops   []op // of forward rows
@@ -29,22 +29,22 @@ type scratch struct {
 	old   [][]byte
 	now   [][]byte
 	key   []byte
-	index int64 // what long keys cost once more: they stand in the index of a table, too
-	kept  int64 // bytes of backs: they are kept once more, see recent
+	index int64 // additional cost of long keys, which are also in a table's index
+	kept  int64 // bytes of backs, which are kept a second time, see recent
 
-	touched int // entries that are written, changed or removed
+	touched int // entries written, changed or removed
 }
 
-// longKey is from when on a key weighs in a table's index: a few of them fill a block.
+// longKey is the size from which on a key counts in a table's index: a few such keys fill a block.
 const longKey = 1 << 10
 
-// scratches are those that no flush uses.
+// scratches holds the unused scratches.
 type scratches struct {
 	mu   sync.Mutex
 	free []*scratch
 }
 
-// take returns an empty one. It is given back with put.
+// take returns an empty scratch. The caller returns it with put.
 func (p *scratches) take() *scratch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -57,7 +57,7 @@ func (p *scratches) take() *scratch {
 	return s
 }
 
-// put keeps it for the next, but nothing that it refers to.
+// put keeps a scratch for reuse, without anything that it refers to.
 func (p *scratches) put(s *scratch) {
 	s.reset()
 	clear(s.old[:cap(s.old)])
@@ -69,7 +69,7 @@ func (p *scratches) put(s *scratch) {
 	}
 }
 
-// begin takes the memory for one write; the engine's writer gives it back with end.
+// begin takes the memory for one write. The writer returns it with end.
 func (e *pebbleEngine) begin() {
 	e.writing.Lock()
 	e.scratch = e.res.scratches.take()
@@ -81,7 +81,7 @@ func (e *pebbleEngine) end() {
 	e.writing.Unlock()
 }
 
-// settle gives back what is kept of batches that are in tables by now, which else the next write does.
+// settle releases memory of recent for batches that are in tables by now. Otherwise the next write would do that.
 func (e *pebbleEngine) settle() {
 	e.reap()
 	if !e.writing.TryLock() {
@@ -91,7 +91,7 @@ func (e *pebbleEngine) settle() {
 	e.forgetWritten()
 }
 
-// cost is what the collected changes take in memory and on disk.
+// cost returns the size of the collected changes in memory and on disk.
 func (s *scratch) cost() int64 {
 	return int64(len(s.arena)) + entryOverhead*int64(len(s.ops)+len(s.backs)) + s.index + s.kept
 }
@@ -102,7 +102,7 @@ func (s *scratch) weigh(key []byte) {
 	}
 }
 
-// op is a change of one record; its bytes lie in the arena. All are at most 4 GiB by MaxBatchBytes.
+// op is a change of one record, whose bytes are in the arena. MaxBatchBytes keeps all offsets below 4 GiB.
 type op struct {
 	set              bool
 	from, value, end uint32
@@ -153,7 +153,7 @@ func (s *scratch) addBack(o op) {
 	s.kept += int64(o.end-o.from) + recentWeight
 }
 
-// order sorts the changes by key; those of back entries are made in order.
+// order sorts the changes by key. Those of back entries are usually created in order.
 func (s *scratch) order() {
 	byKey := func(x, y op) int { return bytes.Compare(s.arena[x.from:x.value], s.arena[y.from:y.value]) }
 	slices.SortFunc(s.ops, byKey)
@@ -189,7 +189,7 @@ func (e *pebbleEngine) flush(ctx context.Context, updates []*Update, keep func(u
 	return e.scratch.touched, e.commit(ctx, next, yields)
 }
 
-// stating leaves out what changes nothing in a slice without rows: documents that have no keys. It works in place.
+// stating removes updates that change nothing in a slice without rows: documents without keys. It works in place.
 func stating(updates []*Update, keep func(uint16) bool) []*Update {
 	return slices.DeleteFunc(updates, func(u *Update) bool {
 		return len(u.Keys) == 0 &&
@@ -197,8 +197,8 @@ func stating(updates []*Update, keep func(uint16) bool) []*Update {
 	})
 }
 
-// collect adds what the updates change, and gives by how much the number of rows changes. The updates are in the order
-// of their back entries.
+// collect collects the changes of the updates, and returns by how much the number of rows changes. The updates must
+// be in the order of their back entries.
 func (e *pebbleEngine) collect(updates []*Update, keep func(uint16) bool) (items int64, err error) {
 	if len(updates) == 0 {
 		return 0, nil
@@ -215,7 +215,7 @@ func (e *pebbleEngine) collect(updates []*Update, keep func(uint16) bool) (items
 	return items, nil
 }
 
-// change adds what one update changes, and gives by how much the number of rows changes.
+// change collects the changes of one update, and returns by how much the number of rows changes.
 func (e *pebbleEngine) change(l *lookup, u *Update, keep bool) (int, error) {
 	s := e.scratch
 	s.key = appendBackKey(s.key[:0], u.VBucket, u.DocID)
@@ -245,7 +245,8 @@ func (e *pebbleEngine) change(l *lookup, u *Update, keep bool) (int, error) {
 	return len(s.now) - len(s.old), nil
 }
 
-// diff removes the forward rows of old keys that are not among the new ones, and adds the others. Both are ordered.
+// diff removes the forward rows of old keys that are not among the new ones, and adds those of the other new ones.
+// Both lists must be sorted.
 func diff(s *scratch, docID []byte) {
 	i, j := 0, 0
 	for i < len(s.old) || j < len(s.now) {
@@ -299,7 +300,7 @@ func (e *pebbleEngine) commit(ctx context.Context, next *state, yields bool) err
 	return e.applied(size + int64(n))
 }
 
-// remember keeps the back entries of a batch that is committed.
+// remember keeps the back entries of a committed batch in recent.
 func (e *pebbleEngine) remember() {
 	rotation := e.rotations()
 	for _, o := range e.scratch.backs {
@@ -335,7 +336,8 @@ func (s *scratch) fillOps(b *pebble.Batch, ops []op) error {
 	return nil
 }
 
-// putState adds the state record and the failover logs that are not as they were written last, and returns their size.
+// putState adds the state record and the failover logs that have changed since they were last written, and returns
+// their size.
 func putState(b *pebble.Batch, prev, next *state, full bool) (int, error) {
 	var vbs []uint16
 	size := 0
@@ -359,12 +361,12 @@ func putState(b *pebble.Batch, prev, next *state, full bool) (int, error) {
 	return size + len(record), b.Set([]byte{tagState, stateSlot(next.number, full)}, record, nil)
 }
 
-// sameLog is Equal, and cheap where it is the very same.
+// sameLog is Equal, but fast for identical slices.
 func sameLog(a, b timestamp.FailoverLog) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || a.Equal(b))
 }
 
-// collectState reads logs and state records, in this order of keys.
+// collectState reads logs and then state records, in key order.
 func collectState(s *state, it *pebble.Iterator) error {
 	var full stateRecord
 	var later []stateRecord

@@ -16,10 +16,10 @@ import (
 // purgeStep is how many tombstones one batch removes.
 const purgeStep = 4096
 
-// replaceStep is how many bytes of changes one batch of a restore holds, and one vbucket more.
+// replaceStep is how many bytes of changes one batch of a restore holds, not counting its last vbucket.
 const replaceStep = 4 << 20
 
-// pebbleView is a view on a pebble snapshot.
+// pebbleView is a view on a Pebble snapshot.
 type pebbleView struct {
 	e    *pebbleEngine
 	snap *pebble.Snapshot
@@ -28,7 +28,7 @@ type pebbleView struct {
 
 func (e *pebbleEngine) view() view { return &pebbleView{e: e, snap: e.db.NewSnapshot()} }
 
-// close is called when nobody reads the view any more.
+// close is called when the view has no readers any more.
 func (v *pebbleView) close() error { return errors.Join(v.idle.close(v.e), v.snap.Close()) }
 
 func (v *pebbleView) rows(low, high []byte, reverse bool) (rowIter, error) {
@@ -59,7 +59,7 @@ type pebbleRows struct {
 	e          *pebbleEngine
 	v          *pebbleView
 	it         *pebble.Iterator
-	born       time.Time // of it
+	born       time.Time // when the iterator was opened
 	reverse    bool
 	started    bool
 	key, docID []byte
@@ -105,7 +105,8 @@ func (r *pebbleRows) close() error {
 	return r.e.closeIter(r.it, r.err)
 }
 
-// closeIter returns what was met first: err, or the iterator's own. An unparsable record is damage.
+// closeIter closes an iterator and returns the first error: err, or the iterator's own. An unparsable record is
+// damage.
 func (e *pebbleEngine) closeIter(it *pebble.Iterator, err error) error {
 	if err == nil {
 		err = it.Error()
@@ -128,7 +129,7 @@ func (v *pebbleView) back(vb uint16) (backIter, error) {
 	return &pebbleBack{e: v.e, it: it}, nil
 }
 
-// get reads one record; not there is not an error.
+// get reads one record. A missing record is no error.
 func (v *pebbleView) get(key []byte, use func(value []byte) error) (found bool, err error) {
 	value, closer, err := v.snap.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
@@ -195,7 +196,7 @@ func (b *pebbleBack) entry() (docID []byte, seqno uint64, keys [][]byte) {
 
 func (b *pebbleBack) to(vb uint16) {
 	if err := b.it.Error(); b.err == nil {
-		b.err = err // SetBounds forgets it
+		b.err = err // SetBounds drops it
 	}
 	b.it.SetBounds(backRange(vb))
 	b.started = false
@@ -218,7 +219,8 @@ func (e *pebbleEngine) replace(ctx context.Context, to []VBPosition, from view, 
 	return next, done, e.commit(ctx, next, false)
 }
 
-// collectDifferences collects what turns the rows here of as many vbuckets as one batch takes into those of from.
+// collectDifferences collects the changes that make the rows of as many vbuckets as one batch takes equal to those of
+// from.
 func (e *pebbleEngine) collectDifferences(to []VBPosition, here, from view) (items int64, done int, err error) {
 	mine, err := here.back(to[0].VBucket)
 	if err != nil {
@@ -246,7 +248,7 @@ func (e *pebbleEngine) collectDifferences(to []VBPosition, here, from view) (ite
 	return items, done, nil
 }
 
-// differences collects what turns a vbucket's rows of mine into those of theirs, and gives by how much their number
+// differences collects the changes that make a vbucket's rows equal to theirs, and returns by how much their number
 // changes.
 func (e *pebbleEngine) differences(vb uint16, mine, theirs backIter) (items int64, _ error) {
 	s := e.scratch
@@ -277,7 +279,8 @@ func (e *pebbleEngine) differences(vb uint16, mine, theirs backIter) (items int6
 	return items, nil
 }
 
-// exchange changes one document: c < 0 only mine exists, c > 0 only theirs, else both. It returns the change in rows.
+// exchange changes one document: if c < 0 only mine has it, if c > 0 only theirs, otherwise both. It returns the
+// change in the number of rows.
 func (s *scratch) exchange(vb uint16, c int, mine, theirs backIter) int {
 	s.old, s.now = s.old[:0], s.now[:0]
 	var docID []byte
@@ -289,7 +292,7 @@ func (s *scratch) exchange(vb uint16, c int, mine, theirs backIter) int {
 		docID, was, s.old = mine.entry()
 	}
 	if c == 0 && was == is && slices.EqualFunc(s.old, s.now, bytes.Equal) {
-		return 0 // one seqno of two branches may have different keys
+		return 0 // the keys are compared, too, because a seqno may exist on two branches
 	}
 	diff(s, docID)
 	if c < 0 {
@@ -337,7 +340,7 @@ func (e *pebbleEngine) purge(ctx context.Context, vb uint16) error {
 	return errors.Join(err, it.close(), here.close())
 }
 
-// commitOps writes collected changes that leave the state as it is.
+// commitOps writes collected changes that do not change the state.
 func (e *pebbleEngine) commitOps(ctx context.Context) error {
 	s := e.scratch
 	size := s.cost()
@@ -358,7 +361,7 @@ func (e *pebbleEngine) commitOps(ctx context.Context) error {
 	return e.applied(size)
 }
 
-// verifyTable reads every block of one table against its checksum.
+// verifyTable reads every block of one table and checks its checksum.
 func verifyTable(ctx context.Context, fs vfs.FS, path string, o sstable.ReaderOptions, pace Pace) error {
 	f, err := openUntil(ctx, fs, path, pace)
 	if err != nil {
@@ -378,17 +381,17 @@ func verifyTable(ctx context.Context, fs vfs.FS, path string, o sstable.ReaderOp
 	return errors.Join(r.ValidateBlockChecksums(), r.Close())
 }
 
-// Pace waits until so many bytes more may be read, or ctx ends, whose cause it returns; nil: at once.
+// Pace waits until n more bytes may be read, or returns the cause of ctx's end. A nil Pace does not wait.
 type Pace func(ctx context.Context, n int) error
 
-// untilFile is a file that is read no longer than ctx lasts, and no faster than its pace.
+// untilFile is a file that can be read until ctx ends, at most at the given pace.
 type untilFile struct {
 	vfs.File
 	ctx  context.Context
 	pace Pace
 }
 
-// openUntil opens a file to be read for as long as ctx lasts.
+// openUntil opens a file that can be read until ctx ends.
 func openUntil(ctx context.Context, fs vfs.FS, path string, pace Pace) (vfs.File, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)

@@ -6,24 +6,25 @@ import (
 	"hash/maphash"
 )
 
-// recent holds the newest back entries of documents that were written lately, so that a document's old keys need not be
-// looked for in the store: what is not found here stands in tables or nowhere. It belongs to the writer.
+// recent holds the newest back entries of recently written documents, so that a document's old keys need not be
+// looked up in the store: an entry that is not found here is in tables, or does not exist. It belongs to the writer.
 //
-// All that stands in memtables is here; it is charged with the batch (scratch.cost). What has gone to tables stays
-// until there is no room for it (evict), oldest first: an entry says what a document's newest version is wherever that
-// is stored.
+// Everything in memtables is here, and is charged with its batch (scratch.cost). Entries that have been written to
+// tables stay until their memory is needed, and are then evicted, oldest first. An entry is the document's newest
+// version, wherever that is stored.
 //
-// Entries are noted after their batch is committed, under the number that memtables' rotations have then; as that
-// number rises before the memtable is taken away, everything noted under it is in tables once that rotation is written.
+// Entries are noted after their batch is committed, with the rotation number at that time. That number is incremented
+// before the memtable is rotated, so everything noted under a number is in tables once that rotation has been
+// written.
 type recent struct {
 	seed   maphash.Seed
-	slots  []recentSlot // an open table; a power of two, of which three quarters are used at most
+	slots  []recentSlot // open-addressing hash table; its size is a power of two, at most three quarters are used
 	used   int
 	chunks []recentChunk // oldest first
-	first  uint32        // number of the first
-	stored int           // so many of them are in tables
-	bytes  int64         // of these
-	// While rotations below doubt are not written, memtables may hold something that is not here.
+	first  uint32        // number of the first chunk
+	stored int           // number of chunks whose entries are in tables
+	bytes  int64         // of those chunks
+	// Until the rotations up to doubt are written, memtables may hold entries that are not here; 0: they do not.
 	doubt uint64
 }
 
@@ -33,22 +34,22 @@ type recentChunk struct {
 	arena    []byte
 }
 
-// recentSlot is where an entry is.
+// recentSlot is the location of an entry.
 type recentSlot struct {
-	hash, chunk uint32 // number of its chunk; 0: the slot is free
+	hash, chunk uint32 // chunk is the number of its chunk; 0: the slot is free
 	at          uint32
 }
 
 const (
-	recentSlots  = 256 // at least
+	recentSlots  = 256 // least number of slots
 	slotBytes    = 12
-	chunkBytes   = 256 << 10 // when another one is begun
-	recentWeight = 24        // bytes of an entry beside its key and value, with the free slots
+	chunkBytes   = 256 << 10 // size at which a new chunk is started
+	recentWeight = 24        // bytes of an entry in addition to its key and value, including free slots
 )
 
 func newRecent() recent { return recent{seed: maphash.MakeSeed(), first: 1} }
 
-// written tells that the rotations up to that number are in tables.
+// written records that the rotations up to that number are in tables.
 func (r *recent) written(rotation uint64) {
 	for r.stored < len(r.chunks) && r.chunks[r.stored].rotation <= rotation {
 		c := &r.chunks[r.stored]
@@ -63,10 +64,10 @@ func (r *recent) written(rotation uint64) {
 	}
 }
 
-// size is what it takes beside what is charged with batches.
+// size returns the bytes that are not charged with batches.
 func (r *recent) size() int64 { return r.bytes + int64(len(r.slots))*slotBytes }
 
-// evict forgets the oldest entries; false when all that there are stand in memtables.
+// evict drops the oldest chunk of entries. It returns false if all entries are in memtables.
 func (r *recent) evict() bool {
 	if r.stored == 0 {
 		return false
@@ -91,15 +92,15 @@ func (r *recent) evict() bool {
 	return true
 }
 
-// sure tells that what is not here is in no memtable.
+// sure reports whether entries that are not here are in no memtable either.
 func (r *recent) sure() bool { return r.doubt == 0 }
 
-// forget drops everything; until that rotation is written nothing is sure.
+// forget drops everything. sure then returns false until that rotation is written.
 func (r *recent) forget(rotation uint64) {
 	*r = recent{seed: r.seed, first: r.first + uint32(len(r.chunks)), doubt: rotation}
 }
 
-// find returns the newest value of a key; nil when it was deleted.
+// find returns the newest value of a key; nil if it was deleted.
 func (r *recent) find(key []byte) (value []byte, found bool) {
 	if r.used == 0 {
 		return nil, false
@@ -112,7 +113,7 @@ func (r *recent) find(key []byte) (value []byte, found bool) {
 	return value, true
 }
 
-// note keeps an entry that was committed before the rotations had that number.
+// note adds an entry that was committed when rotation was the current rotation number.
 func (r *recent) note(rotation uint64, key, value []byte, deleted bool) {
 	n := len(r.chunks)
 	if n == 0 || r.chunks[n-1].rotation != rotation || len(r.chunks[n-1].arena) >= chunkBytes {
@@ -144,7 +145,7 @@ func (r *recent) note(rotation uint64, key, value []byte, deleted bool) {
 	r.slots[s] = recentSlot{hash: h, chunk: r.first + uint32(n-1), at: at}
 }
 
-// slot returns where a key is, or would be.
+// slot returns the slot of a key, or the free slot where it would be.
 func (r *recent) slot(h uint32, key []byte) uint32 {
 	mask := uint32(len(r.slots) - 1)
 	for s := h & mask; ; s = (s + 1) & mask {
@@ -161,7 +162,7 @@ func (r *recent) slot(h uint32, key []byte) uint32 {
 	}
 }
 
-// remove frees the slot of an entry, unless a newer one of its key has it.
+// remove frees the slot of an entry, unless a newer entry of its key uses it.
 func (r *recent) remove(h uint32, entry recentSlot) {
 	mask := uint32(len(r.slots) - 1)
 	s := h & mask
@@ -172,7 +173,7 @@ func (r *recent) remove(h uint32, entry recentSlot) {
 		s = (s + 1) & mask
 	}
 	r.used--
-	// who stands behind it only because of it
+	// move up entries that were displaced by this one
 	for next := (s + 1) & mask; r.slots[next].chunk != 0; next = (next + 1) & mask {
 		if (next-r.slots[next].hash)&mask >= (next-s)&mask {
 			r.slots[s] = r.slots[next]
@@ -198,7 +199,7 @@ func (r *recent) resize(n int) {
 	}
 }
 
-// readRecent reads one entry, and returns where the next begins; a nil value is a deletion.
+// readRecent reads one entry, and returns where the next one starts; a nil value is a deletion.
 func readRecent(arena []byte, at int) (key, value []byte, next int) {
 	n, k := binary.Uvarint(arena[at:])
 	at += k

@@ -9,13 +9,14 @@ import (
 	"tidemark/timestamp"
 )
 
-// What is stored under which key. All numbers of keys are big-endian; the order of the keys is the order of the bytes.
+// Keys and values of the stored records. Numbers in keys are big-endian, so that the byte order of keys is their
+// order.
 //
 //	'b' vbucket(2) docid        -> back entry: seqno, number of keys, each key with its length (varints);
 //	                               no keys: tombstone
 //	'f' key docid               -> length of docid (varint)
 //	'l' vbucket(2)              -> failover log
-//	'p' slot                    -> state record, see state.go
+//	'p' slot                    -> state record, see appendStateRecord
 const (
 	tagBack  = 'b'
 	tagFwd   = 'f'
@@ -53,7 +54,7 @@ func appendBackValue(dst []byte, seqno uint64, keys [][]byte) []byte {
 	return dst
 }
 
-// decodeBackValue reads a back entry; keys alias v, and dst is reused for them.
+// decodeBackValue decodes a back entry. keys alias v, and dst is reused for them.
 func decodeBackValue(dst [][]byte, v []byte) (seqno uint64, keys [][]byte, err error) {
 	seqno, n := binary.Uvarint(v)
 	if n <= 0 {
@@ -79,7 +80,7 @@ func decodeBackValue(dst [][]byte, v []byte) (seqno uint64, keys [][]byte, err e
 	return seqno, keys, nil
 }
 
-// splitFwd cuts a forward row into key and document id.
+// splitFwd splits a forward row into key and document id.
 func splitFwd(row, value []byte) (key, docID []byte, err error) {
 	size, n := binary.Uvarint(value)
 	if n <= 0 || len(row) < 1 || row[0] != tagFwd || size > uint64(len(row)-1) {
@@ -89,9 +90,9 @@ func splitFwd(row, value []byte) (key, docID []byte, err error) {
 	return row[1:cut], row[cut:], nil
 }
 
-// state is everything about a slice beside its rows: which batch it is, its positions, the failover logs.
+// state is everything about a slice except its rows: the number of its batch, its positions and the failover logs.
 type state struct {
-	number    uint64 // of the batch; batches count from 1
+	number    uint64 // of the batch, counted from 1
 	items     int64  // forward rows
 	stable    timestamp.Vector
 	exact     bool // the rows are exactly those at stable
@@ -108,8 +109,8 @@ func newState(vbuckets int) state {
 }
 
 // State records: each batch writes one, into one of stateSlots keys in turn. Slot 0 holds a full record, the others
-// what changed against the record before. A store reopens at the newest batch that it holds, so the newest full record
-// and the changes after it, numbered without a gap, give its state.
+// the changes since the previous record. A store is reopened at the newest batch that it holds, so the newest full
+// record and the changes after it, numbered without a gap, yield its state.
 const (
 	stateSlots  = 64
 	stateFormat = 1
@@ -117,8 +118,8 @@ const (
 	flagExact   = 2
 )
 
-// stateSlot returns the slot of a record. Batches whose number stateSlots divides, and the first after opening, are
-// full.
+// stateSlot returns the slot of a record. Records of batches whose number is a multiple of stateSlots, and of the
+// first batch after opening, are full.
 func stateSlot(number uint64, full bool) byte {
 	if full {
 		return 0
@@ -126,7 +127,7 @@ func stateSlot(number uint64, full bool) byte {
 	return byte(number % stateSlots)
 }
 
-// appendStateRecord encodes next; changed lists the vbuckets whose position differs from prev (ignored when full).
+// appendStateRecord encodes next. changed lists the vbuckets whose position differs from prev (ignored if full).
 func appendStateRecord(dst []byte, prev, next *state, changed []uint16, full bool) ([]byte, error) {
 	var flags byte
 	base := prev.stable
@@ -160,7 +161,7 @@ func appendStateRecord(dst []byte, prev, next *state, changed []uint16, full boo
 	return dst, nil
 }
 
-// stateRecord is a record's head; rest is what applies to the state before it.
+// stateRecord is a record's head; rest is encoded against the previous state.
 type stateRecord struct {
 	number uint64
 	flags  byte

@@ -8,14 +8,15 @@ import (
 	"time"
 )
 
-// Outcome says what became of a copy when it was opened or recovered.
+// Outcome is the result of opening or recovering a copy.
 type Outcome uint8
 
-// The outcomes.
+// Outcomes.
 const (
-	Intact         Outcome = iota // at its last durable batch
-	FromCheckpoint                // damaged; it is at the newest checkpoint that is whole
-	Emptied                       // damaged, no checkpoint is whole: all positions are zero, it must be built again
+	Intact         Outcome = iota // the copy is at its last durable batch
+	FromCheckpoint                // it was damaged and is at its newest intact checkpoint
+	// it was damaged and no checkpoint is intact: all positions are zero, it must be built again
+	Emptied
 )
 
 // String returns the word for logs.
@@ -31,15 +32,16 @@ func (o Outcome) String() string {
 	return "unknown"
 }
 
-// Recovery is how a copy was opened.
+// Recovery describes how a copy was opened.
 type Recovery struct {
 	Outcome    Outcome
 	Checkpoint uint64 // of FromCheckpoint
 	Cause      error  // what was damaged; nil when intact
 }
 
-// openSlice opens the copy in dir and gives how much it has read to check it. A CorruptError means that the folder does
-// not even say which copy it is; ErrNewer that it is of a newer version; any other error that the file system fails.
+// openSlice opens the copy in dir and returns how many bytes it has read to verify it. A CorruptError means that the
+// folder does not even identify its copy; ErrNewer that a newer version has written it; any other error that the file
+// system fails.
 func openSlice(store *Store, dir string, memTable, budget int64) (*Slice, int64, error) {
 	var m metaFile
 	if err := readSmall(store.fs, dir, metaName, &m); err != nil {
@@ -61,7 +63,7 @@ func openSlice(store *Store, dir string, memTable, budget int64) (*Slice, int64,
 	return s, read, err
 }
 
-// removeGenerations removes data folders that an interrupted restore left.
+// removeGenerations removes data folders that an interrupted restore left behind.
 func (s *Slice) removeGenerations(but uint64) error {
 	all, err := s.generations()
 	if err != nil {
@@ -75,7 +77,8 @@ func (s *Slice) removeGenerations(but uint64) error {
 	return err
 }
 
-// openOrRecover opens generation number; where that is damaged, the newest whole checkpoint; else an empty folder.
+// openOrRecover opens the given generation; if that is damaged, the newest intact checkpoint; otherwise an empty
+// folder.
 func (s *Slice) openOrRecover(ctx context.Context, number uint64, budget int64) (read int64, err error) {
 	dir := s.generationDir(number)
 	eng, err := openPebble(s.store.res, dir, s.meta, s.memTable, false)
@@ -94,7 +97,7 @@ func (s *Slice) openOrRecover(ctx context.Context, number uint64, budget int64) 
 	return read, s.fallBack(ctx, number+1, corrupt)
 }
 
-// fallBack opens the newest checkpoint that is whole, or an empty folder.
+// fallBack opens the newest intact checkpoint, or an empty folder.
 func (s *Slice) fallBack(ctx context.Context, number uint64, cause *CorruptError) error {
 	s.log.Error("the copy is damaged", "file", cause.File, "error", cause.Err)
 	for _, c := range s.Checkpoints() {
@@ -141,8 +144,8 @@ func (s *Slice) setRecovery(r Recovery) {
 	s.recovery = r
 }
 
-// Broken returns why the slice is to be recovered, also where nothing is to be written: nil when it need not be, or
-// there is no room for that now, as it stays readable.
+// Broken returns why the slice must be recovered, whether or not there is anything to write. It returns nil if it
+// need not be, or if there is no space for that now, because the slice stays readable.
 func (s *Slice) Broken() error {
 	s.mu.Lock()
 	g := s.gen
@@ -153,10 +156,10 @@ func (s *Slice) Broken() error {
 	return g.eng.broken()
 }
 
-// Recover closes the slice and opens it again: at its last durable batch, or as Open does when it is damaged. It is the
-// way out of ErrReopen and ErrDamaged. It waits until all snapshots of the slice are closed, at most for readers.
-// Positions go back; every file is checked, until ctx ends or the slice is closed or dropped. After an error it may be
-// called again; until it succeeds the slice answers ErrClosed.
+// Recover closes the slice and opens it again: at its last durable batch, or like Open if it is damaged. It is the
+// remedy for ErrReopen and ErrDamaged. It waits until all snapshots of the slice are closed, at most for readers.
+// Positions may go back. Every file is verified, until ctx ends or the slice is closed or dropped. After an error it
+// may be called again; until it succeeds, the slice returns ErrClosed.
 func (s *Slice) Recover(ctx context.Context, readers time.Duration) (Recovery, error) {
 	s.write.Lock()
 	defer s.write.Unlock()
@@ -183,7 +186,7 @@ func (s *Slice) Recover(ctx context.Context, readers time.Duration) (Recovery, e
 	return s.Recovery(), nil
 }
 
-// awaitClosed waits until nobody reads a retired generation any more. When that takes too long it is put back.
+// awaitClosed waits until a retired generation has no readers. If that takes too long, the generation is reinstated.
 func (s *Slice) awaitClosed(ctx context.Context, readers time.Duration, g *generation) error {
 	ctx, cancel := context.WithTimeout(ctx, readers)
 	defer cancel()

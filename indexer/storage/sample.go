@@ -6,12 +6,12 @@ import (
 	"tidemark/partition"
 )
 
-// Of a sample: so many entries are enough when most of what is read are tombstones.
+// fewSamples is the number of keys that suffices for a sample if most entries read are tombstones.
 const fewSamples = 4096
 
-// Sample reads entries of whole vbuckets by the back index, until it has as many as are wanted, and returns leading
-// components of their keys. Which vbucket a document belongs to says nothing of its keys: they are a sample of all. One
-// vbucket is read at least, and all when there are no more entries than are wanted.
+// Sample reads entries of whole vbuckets from the back index until it has the wanted number of keys, and returns
+// their leading components. The vbucket of a document is independent of its keys, so they are a sample of all. It
+// reads at least one vbucket, and all if there are no more entries than wanted.
 func (s *Snapshot) Sample(ctx context.Context, wanted int) (*partition.Samples, error) {
 	samples, space := &partition.Samples{}, []byte(nil)
 	err := s.sample(ctx, wanted, func(key []byte) (err error) {
@@ -24,8 +24,8 @@ func (s *Snapshot) Sample(ctx context.Context, wanted int) (*partition.Samples, 
 	return samples, err
 }
 
-// SampleKeys reads entries as Sample does, and returns keys of at most n of them, of at most so many bytes together, as
-// likely those of one as of any other; and of how many they are. Keys are as they are stored.
+// SampleKeys reads entries like Sample and returns a uniform choice of at most n of their keys, with at most `most`
+// bytes together, and the number of keys that they were chosen from. Keys are in stored form.
 func (s *Snapshot) SampleKeys(ctx context.Context, wanted, n, most int) (keys [][]byte, of int, err error) {
 	var samples partition.Samples
 	err = s.sample(ctx, wanted, func(key []byte) error {
@@ -36,7 +36,7 @@ func (s *Snapshot) SampleKeys(ctx context.Context, wanted, n, most int) (keys []
 	return keys, of, err
 }
 
-// sample calls fn for each key of what Sample reads.
+// sample calls fn for each key that Sample reads.
 func (s *Snapshot) sample(ctx context.Context, wanted int, fn func(key []byte) error) error {
 	documents, keysRead := 0, 0
 	take := func(_ []byte, _ uint64, keys [][]byte) error {
@@ -61,7 +61,7 @@ func (s *Snapshot) sample(ctx context.Context, wanted int, fn func(key []byte) e
 	return nil
 }
 
-// spread is a step by which each of n places is met once, far from those before.
+// spread returns a step that visits each of n places once, far from the previous ones.
 func spread(n int) int {
 	step := max(n*5/8, 1)
 	for gcd(step, n) != 1 {

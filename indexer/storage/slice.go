@@ -18,7 +18,7 @@ import (
 )
 
 // Slice is one copy of a slice of an index: rows, back index, positions, checkpoints. Writing methods exclude each
-// other; everything else goes on beside them.
+// other; all other methods may run concurrently.
 type Slice struct {
 	store    *Store
 	meta     Meta
@@ -27,28 +27,29 @@ type Slice struct {
 	log      hclog.Logger
 	memTable int64
 
-	write     sync.Mutex // one writer at a time
-	newestSeq uint64     // of all checkpoints that there ever were, those too that could not be removed; guarded by write
+	write sync.Mutex // one writer at a time
+	// highest number of a checkpoint so far, including those that could not be removed; guarded by write
+	newestSeq uint64
 
-	incoming atomic.Int64 // bytes that were received for it and are not installed
+	incoming atomic.Int64 // bytes received and not installed
 	load     load
 
 	mu        sync.Mutex
 	gen       *generation // nil: closed, or Recover has not succeeded yet
 	number    uint64      // of the newest generation
 	ended     bool        // closed or dropped
-	checking  func(error) // ends the Recover that is, or was, under way; nil: there was none
-	cur       *state      // replaced, never changed
+	checking  func(error) // cancels the current or last Recover; nil: there was none
+	cur       *state      // replaced, never modified
 	recovery  Recovery
 	alive     int // generations that are not closed yet
 	snapshots int
 	dropped   bool
 	cps       []CheckpointInfo // newest first
 	marks     []CheckpointInfo // see Mark; newest first
-	reading   map[uint64]int   // checkpoints that somebody restores from
+	reading   map[uint64]int   // checkpoints that a restore is reading
 }
 
-// generation is one folder with data and its engine. A restore makes a new one; the old one lives until its last
+// generation is one data folder and its engine. A restore creates a new one; the old one lives until its last
 // snapshot is closed.
 type generation struct {
 	number uint64
@@ -56,7 +57,7 @@ type generation struct {
 	eng    engine
 	refs   int // guarded by Slice.mu; the slice itself holds one
 	remove bool
-	done   chan struct{} // closed when the engine is
+	done   chan struct{} // closed when the engine is closed
 }
 
 const (
@@ -75,7 +76,7 @@ func newSlice(store *Store, dir string, m Meta, memTable int64) *Slice {
 	}
 }
 
-// createSlice makes the folder beside and renames it, so that a copy is there whole or not at all.
+// createSlice creates the folder under a temporary name and renames it, so that a copy exists whole or not at all.
 func createSlice(store *Store, dir string, m Meta, memTable int64) (*Slice, error) {
 	fs, tmp := store.fs, dir+tmpSuffix
 	s := newSlice(store, dir, m, memTable)
@@ -104,8 +105,7 @@ func createSlice(store *Store, dir string, m Meta, memTable int64) (*Slice, erro
 	return s, nil
 }
 
-// install makes a generation the present one, in one step, and returns the one before: whoever reads finds one or the
-// other.
+// install makes a generation the current one, atomically for readers, and returns the previous one.
 func (s *Slice) install(g *generation) (old *generation) {
 	written := g.eng.state()
 	st := written.standing(s.store.common.of(s.rows(g.number, written.number)))
@@ -118,25 +118,25 @@ func (s *Slice) install(g *generation) (old *generation) {
 	return old
 }
 
-// Meta returns what the copy is.
+// Meta returns the identity of the copy.
 func (s *Slice) Meta() Meta { return s.meta }
 
-// Ended reports whether the copy was dropped, or its store was closed. One that is closed and has not ended is to be
-// opened by Recover.
+// Ended reports whether the copy was dropped, or its store was closed. A copy that is closed but has not ended must
+// be reopened with Recover.
 func (s *Slice) Ended() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ended
 }
 
-// Recovery says how the copy was opened.
+// Recovery returns how the copy was opened.
 func (s *Slice) Recovery() Recovery {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.recovery
 }
 
-// hold returns the present generation with a reference.
+// hold returns the current generation with a reference.
 func (s *Slice) hold() (*generation, *state, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,7 +147,7 @@ func (s *Slice) hold() (*generation, *state, error) {
 	return s.gen, s.cur, nil
 }
 
-// release returns a reference back and closes the generation with the last one.
+// release releases a reference, and closes the generation with the last one.
 func (s *Slice) release(g *generation) error {
 	s.mu.Lock()
 	g.refs--
@@ -172,8 +172,8 @@ func (s *Slice) release(g *generation) error {
 	return err
 }
 
-// removeAll removes the copy's folder: renamed first, so that what is left after a crash is nobody's. The name is no
-// other copy's: one of the same id may be created from then on.
+// removeAll removes the copy's folder. It renames the folder first, so that remains after a crash belong to no copy.
+// The new name is unique, because from then on a copy of the same id may be created.
 func (s *Slice) removeAll() error {
 	defer s.store.removed(s)
 	fs, tmp := s.store.fs, s.dir+"-"+strconv.FormatUint(s.birth, 16)+tmpSuffix
@@ -187,7 +187,7 @@ func (s *Slice) removeAll() error {
 	return classify(s.meta.Copy, s.dir, err)
 }
 
-// retire takes the present generation away from the slice; nil when it is closed already.
+// retire detaches the current generation from the slice; nil if it is closed already.
 func (s *Slice) retire() *generation {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,7 +196,7 @@ func (s *Slice) retire() *generation {
 	return g
 }
 
-// end closes the slice, writing what is in memory until ctx ends, or drops it.
+// end closes the slice, flushing memory until ctx ends, or drops it.
 func (s *Slice) end(ctx context.Context, drop bool) error {
 	s.mu.Lock()
 	s.ended = true
@@ -228,9 +228,9 @@ func (s *Slice) end(ctx context.Context, drop bool) error {
 	return errors.Join(err, s.release(g))
 }
 
-// Flush applies a batch. It waits while too much is not written yet, at most as long as ctx: on a disk that hangs, for
-// ever otherwise. On an error nothing of it is applied; it wraps ErrInvalid, ErrDiskFull, ErrIO, ErrDamaged, ErrReopen,
-// ErrClosed, or ctx's error.
+// Flush applies a batch. It waits while too much is not yet written, at most until ctx ends: on a hung disk,
+// otherwise for ever. On an error nothing of the batch is applied. Errors wrap ErrInvalid, ErrDiskFull, ErrIO,
+// ErrDamaged, ErrReopen, ErrClosed, or ctx's error.
 func (s *Slice) Flush(ctx context.Context, b Batch) error {
 	if err := b.check(s.meta.VBuckets); err != nil {
 		return err
@@ -271,7 +271,7 @@ func (s *Slice) finish(g *generation, next *state, err error) error {
 	return errors.Join(err, s.release(g))
 }
 
-// next returns the state of the batch after s, sharing with it what does not change.
+// next returns the state of the batch after s. It shares with s what does not change.
 func (s *state) next(changed []VBPosition) *state {
 	n := *s
 	n.number++
@@ -293,13 +293,13 @@ func (s *state) next(changed []VBPosition) *state {
 	return &n
 }
 
-// DeleteVBuckets removes everything of vbuckets and sets their positions, in batches of bounded size as RestoreVBuckets
-// does. It waits and fails as Flush does.
+// DeleteVBuckets removes all rows of vbuckets and sets their positions, in batches of bounded size like
+// RestoreVBuckets. It blocks and fails like Flush.
 func (s *Slice) DeleteVBuckets(ctx context.Context, to ...VBPosition) error {
 	return s.replace(ctx, to, nil)
 }
 
-// replace makes the vbuckets' rows those of from, and their positions these.
+// replace makes the rows of vbuckets equal to those of from, and sets their positions.
 func (s *Slice) replace(ctx context.Context, to []VBPosition, from view) error {
 	if err := (&Batch{Positions: to}).check(s.meta.VBuckets); err != nil {
 		return err
@@ -314,7 +314,7 @@ func (s *Slice) replace(ctx context.Context, to []VBPosition, from view) error {
 	return nil
 }
 
-// replaceSome does as many of the first as one batch takes, one at least.
+// replaceSome does so for as many of the first vbuckets as one batch takes, at least one.
 func (s *Slice) replaceSome(ctx context.Context, to []VBPosition, from view) (done int, err error) {
 	s.write.Lock()
 	defer s.write.Unlock()
@@ -326,8 +326,8 @@ func (s *Slice) replaceSome(ctx context.Context, to []VBPosition, from view) (do
 	return done, s.finish(g, next, err)
 }
 
-// PurgeTombstones forgets the vbucket's deleted documents: its side stream is through. It waits and fails as Flush
-// does, also where there are none, and may have done a part then.
+// PurgeTombstones removes the vbucket's tombstones, because its side stream has ended. It blocks and fails like
+// Flush, even if there are none; after an error some may have been removed.
 func (s *Slice) PurgeTombstones(ctx context.Context, vb uint16) error {
 	s.write.Lock()
 	defer s.write.Unlock()
@@ -354,29 +354,29 @@ func (s *Slice) present() *state {
 	return s.cur
 }
 
-// Positions returns what the slice holds, one per vbucket.
+// Positions returns the slice's positions, one per vbucket.
 func (s *Slice) Positions() []ingest.Position { return slices.Clone(s.present().positions) }
 
-// Logs returns the failover logs, one per vbucket; nil where none has been given.
+// Logs returns the failover logs, one per vbucket; nil where none has been set.
 func (s *Slice) Logs() []timestamp.FailoverLog { return slices.Clone(s.present().logs) }
 
-// Timestamp returns the newest stability timestamp that the slice was flushed to; exact tells that nothing has been
+// Timestamp returns the newest stability timestamp that the slice was flushed to. exact reports that nothing has been
 // applied since.
 func (s *Slice) Timestamp() (stable timestamp.Vector, exact bool) {
 	st := s.present()
 	return st.stable.Clone(), st.exact
 }
 
-// Durable is the state that would be there after SIGKILL or a loss of power now. Nothing of it may be changed.
+// Durable is the state that would exist after SIGKILL or power loss now. The caller must not modify it.
 type Durable struct {
-	Generation uint64 // of the data folder: batches of another one count anew
+	Generation uint64 // of the data folder; batches of another generation are numbered anew
 	Batch      uint64 // number of the newest batch in it, 0 for none
 	Positions  []ingest.Position
 	Stable     timestamp.Vector // newest stability timestamp flushed to
 	Exact      bool             // nothing has been applied since
 }
 
-// Durable reads it; it is cheap while nothing new has been written.
+// Durable returns the durable state. It is cheap while nothing new has been written.
 func (s *Slice) Durable() (Durable, error) {
 	g, _, err := s.hold()
 	if err != nil {
@@ -389,22 +389,22 @@ func (s *Slice) Durable() (Durable, error) {
 		Exact: st.exact}, err
 }
 
-// Stats are a copy's figures for metrics.
+// Stats holds a copy's statistics.
 type Stats struct {
 	Items       int64  // rows of the forward index
 	Batch       uint64 // number of the newest batch
-	Generation  uint64 // of the data folder: batches of another one count anew
+	Generation  uint64 // of the data folder; batches of another generation are numbered anew
 	DiskBytes   int64
 	LiveBytes   int64  // part of DiskBytes that is not overwritten or deleted, estimated
 	MemoryBytes int64  // applied and not yet written
-	Written     uint64 // entries that were written, changed or removed by batches since the process began
+	Written     uint64 // entries that batches have written, changed or removed since the process started
 	Read        uint64 // entries that scans have read since then
-	Snapshots   int    // open ones
+	Snapshots   int    // open snapshots
 	Checkpoints int
-	Failing     error // why batches are refused now, nil when they are not
+	Failing     error // why batches are refused now, or nil
 }
 
-// Stats returns the copy's figures; zero for a closed one.
+// Stats returns the copy's statistics; zero for a closed copy.
 func (s *Slice) Stats() Stats {
 	g, cur, err := s.hold()
 	if err != nil {
@@ -425,14 +425,14 @@ func (s *Slice) Stats() Stats {
 	return st
 }
 
-// Incoming is how many bytes were received for the slice from another indexer and are not installed.
+// Incoming returns how many bytes were received from another indexer and are not installed.
 func (s *Slice) Incoming() int64 { return s.incoming.Load() }
 
 // Items returns the number of entries after the newest batch.
 func (s *Slice) Items() int64 { return s.present().items }
 
-// Counted returns the number of entries, and the newest batch that is in it with its data folder. Unlike Stats it never
-// holds files open that somebody else gives up meanwhile, and so never waits for a disk.
+// Counted returns the number of entries, and the data folder and batch that it belongs to. Unlike Stats it never
+// holds files that another goroutine may release meanwhile, and so never waits for a disk.
 func (s *Slice) Counted() (items int64, generation, batch uint64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -442,7 +442,7 @@ func (s *Slice) Counted() (items int64, generation, batch uint64, err error) {
 	return s.cur.items, s.gen.number, s.cur.number, nil
 }
 
-// generations lists the numbers of the data folders.
+// generations returns the numbers of the data folders.
 func (s *Slice) generations() ([]uint64, error) {
 	names, err := s.store.fs.List(s.dir)
 	if err != nil {

@@ -11,15 +11,15 @@ import (
 	"tidemark/timestamp"
 )
 
-// checkEvery is after how many rows a scan looks whether it is still wanted.
+// checkEvery is the number of rows after which a scan checks its context.
 const checkEvery = 256
 
-// Range selects rows with Low <= key||docid < High in the order of the bytes; nil is open. Keys delimit themselves, so
-// that a bound made of whole components selects by key alone; key||docid followed by a zero byte resumes after a row.
+// Range selects rows with Low <= key||docid < High in byte order; nil is open. Keys are self-delimiting, so a bound
+// of whole components selects by key alone; key||docid followed by a zero byte continues after a row.
 type Range struct{ Low, High []byte }
 
-// Snapshot is a slice as it was when the snapshot was taken. It stays readable until the last reference is closed, also
-// when the slice is restored, dropped or closed meanwhile.
+// Snapshot is the state of a slice when the snapshot was taken. It stays readable until the last reference is closed,
+// even if the slice is restored, dropped or closed meanwhile.
 type Snapshot struct {
 	slice *Slice
 	gen   *generation
@@ -28,9 +28,9 @@ type Snapshot struct {
 	refs  atomic.Int32
 }
 
-// Snapshot pins the present state. It costs no copying; close it.
+// Snapshot pins the present state without copying. The caller must close it.
 func (s *Slice) Snapshot() (*Snapshot, error) {
-	s.write.Lock() // rows and state must be of one batch
+	s.write.Lock() // rows and state must be of the same batch
 	defer s.write.Unlock()
 	g, cur, err := s.hold()
 	if err != nil {
@@ -44,7 +44,7 @@ func (s *Slice) Snapshot() (*Snapshot, error) {
 	return snap, nil
 }
 
-// Retain adds a reference; false when the snapshot is closed already.
+// Retain adds a reference. It returns false if the snapshot is closed already.
 func (s *Snapshot) Retain() bool {
 	for {
 		n := s.refs.Load()
@@ -57,7 +57,7 @@ func (s *Snapshot) Retain() bool {
 	}
 }
 
-// Close returns a reference back; the last one frees what the snapshot pins.
+// Close releases a reference; the last one frees what the snapshot pins.
 func (s *Snapshot) Close() error {
 	if n := s.refs.Add(-1); n > 0 {
 		return nil
@@ -72,29 +72,30 @@ func (s *Snapshot) Close() error {
 	return errors.Join(err, s.slice.release(s.gen))
 }
 
-// Slice returns the slice it was taken of.
+// Slice returns the slice of the snapshot.
 func (s *Snapshot) Slice() *Slice { return s.slice }
 
-// Items is the number of rows.
+// Items returns the number of rows.
 func (s *Snapshot) Items() int64 { return s.at.items }
 
-// Batch is the number of the newest batch in it.
+// Batch returns the number of the newest batch in the snapshot.
 func (s *Snapshot) Batch() uint64 { return s.at.number }
 
-// Positions returns what the slice held, one per vbucket.
+// Positions returns the slice's positions, one per vbucket.
 func (s *Snapshot) Positions() []ingest.Position { return slices.Clone(s.at.positions) }
 
-// At returns what the slice held of one vbucket, and the failover log under which.
+// At returns the slice's position in one vbucket, and the failover log that goes with it.
 func (s *Snapshot) At(vb uint16) (ingest.Position, timestamp.FailoverLog) {
 	return s.at.positions[vb], s.at.logs[vb]
 }
 
-// Timestamp returns the newest stability timestamp that was flushed; exact: the rows are exactly those at it.
+// Timestamp returns the newest stability timestamp that was flushed. exact reports that the rows are exactly those at
+// it.
 func (s *Snapshot) Timestamp() (stable timestamp.Vector, exact bool) {
 	return s.at.stable.Clone(), s.at.exact
 }
 
-// Rows walks over rows of a snapshot. Close it before the snapshot.
+// Rows iterates over rows of a snapshot. It must be closed before the snapshot.
 type Rows struct {
 	ctx  context.Context
 	snap *Snapshot
@@ -102,11 +103,11 @@ type Rows struct {
 	n    int
 	err  error
 	done bool
-	scan bool // what is read counts as load of the slice
-	told int  // of n, what was counted so
+	scan bool // rows read count as load of the slice
+	told int  // part of n that has been counted as load
 }
 
-// Scan starts a walk as Rows does, for who has asked for entries: what is read counts as load of the slice.
+// Scan is Rows for a scan: the rows read count as load of the slice.
 func (s *Snapshot) Scan(ctx context.Context, r Range, reverse bool) (*Rows, error) {
 	rows, err := s.Rows(ctx, r, reverse)
 	if err == nil {
@@ -115,7 +116,7 @@ func (s *Snapshot) Scan(ctx context.Context, r Range, reverse bool) (*Rows, erro
 	return rows, err
 }
 
-// Rows starts a walk over one range, in index order or in reverse. Errors met on the way come from Close.
+// Rows starts an iteration over one range, in index order or in reverse. Close returns errors of the iteration.
 func (s *Snapshot) Rows(ctx context.Context, r Range, reverse bool) (*Rows, error) {
 	if !s.Retain() {
 		return nil, fmt.Errorf("snapshot of copy %s: %w", s.slice.meta.Copy, ErrClosed)
@@ -127,7 +128,7 @@ func (s *Snapshot) Rows(ctx context.Context, r Range, reverse bool) (*Rows, erro
 	return &Rows{ctx: ctx, snap: s, it: it}, nil
 }
 
-// Next moves to the next row; false at the end, on an error, and when the context has ended.
+// Next moves to the next row. It returns false at the end, on an error, and when the context has ended.
 func (r *Rows) Next() bool {
 	if r.done {
 		return false
@@ -149,7 +150,7 @@ func (r *Rows) Next() bool {
 	return true
 }
 
-// count tells what was read since it did so last.
+// count adds the rows read since its last call to the load.
 func (r *Rows) count() {
 	if r.scan {
 		r.snap.slice.load.read.Add(uint64(r.n - r.told))
@@ -160,7 +161,7 @@ func (r *Rows) count() {
 // Row returns the collated key and the document id. They are valid until Next.
 func (r *Rows) Row() (key, docID []byte) { return r.it.row() }
 
-// Close ends the walk and gives the first error met.
+// Close ends the iteration and returns the first error.
 func (r *Rows) Close() error {
 	if r.it == nil {
 		return nil
@@ -171,7 +172,7 @@ func (r *Rows) Close() error {
 	return err
 }
 
-// Iterate calls fn for every row of the range until fn gives an error, which is returned as it is.
+// Iterate calls fn for every row of the range until fn returns an error, which Iterate returns unchanged.
 func (s *Snapshot) Iterate(ctx context.Context, r Range, reverse bool, fn func(key, docID []byte) error) error {
 	rows, err := s.Rows(ctx, r, reverse)
 	if err != nil {
@@ -203,8 +204,8 @@ func (s *Snapshot) Count(ctx context.Context, ranges []Range) (int64, error) {
 	return n, nil
 }
 
-// Back calls fn for every back entry of a vbucket, by document id; no keys: a tombstone. What fn is given is valid
-// until it returns.
+// Back calls fn for every back entry of a vbucket, by document id; an entry without keys is a tombstone. The
+// arguments of fn are valid until it returns.
 func (s *Snapshot) Back(ctx context.Context, vb uint16, fn func(docID []byte, seqno uint64,
 	keys [][]byte) error) error {
 	if !s.Retain() {
@@ -228,7 +229,8 @@ func (s *Snapshot) Back(ctx context.Context, vb uint16, fn func(docID []byte, se
 	return err
 }
 
-// Entry returns a document's back entry: the seqno and the keys of its newest version here; no keys: a tombstone.
+// Entry returns a document's back entry: seqno and keys of its newest version here. An entry without keys is a
+// tombstone.
 func (s *Snapshot) Entry(vb uint16, docID []byte) (seqno uint64, keys [][]byte, found bool, err error) {
 	if !s.Retain() {
 		return 0, nil, false, fmt.Errorf("snapshot of copy %s: %w", s.slice.meta.Copy, ErrClosed)

@@ -1,14 +1,15 @@
-// Package storage holds the index copies of one indexer: an ordered store per copy with a forward index (secondary key,
-// document id) for scans and a back index (vbucket, document id) that knows each document's keys and the seqno they
-// reflect (IX-2, IX-3).
+// Package storage stores the index copies of one indexer: an ordered store per copy with a forward index (secondary
+// key, document id) for scans and a back index (vbucket, document id) with each document's keys and the seqno that
+// they reflect (IX-2, IX-3).
 //
-// It promises: a batch is applied whole or not at all, together with the positions it carries; applying is idempotent,
-// because a version that is older than or equal to the stored one is skipped; after a crash a copy is exactly the state
-// after one of its batches, and says which; a snapshot is consistent and does not change; a damaged file is named and
-// never read as if it were good. There is no log of its own: what a crash takes away is streamed again from KV.
+// It guarantees: a batch is applied whole or not at all, together with the positions it carries; applying is
+// idempotent, because a version that is older than or equal to the stored one is skipped; after a crash a copy is
+// exactly in the state after one of its batches, and identifies which; a snapshot is consistent and does not change;
+// a damaged file is named and never read as if it were good. There is no write-ahead log: what a crash takes away is
+// streamed again from KV.
 //
-// It never decides which positions are right, talks to another process, or evaluates keys: keys are bytes that delimit
-// themselves and whose order is the order of the bytes (package collate).
+// It never decides which positions are right, communicates with another process, or evaluates keys: keys are
+// self-delimiting bytes in byte order (package collate).
 package storage
 
 import (
@@ -43,35 +44,38 @@ const (
 	DefaultOpenFiles       = 512
 )
 
-// keptParts is which part of the cache may be taken by what is kept of written batches, see recent.
+// keptParts is the divisor of the cache size that bounds the memory of recent's written entries.
 const keptParts = 4
 
-// Options of a Store. Dir is required; zero values are the defaults.
+// Options configures a Store. Dir is required; zero values select the defaults.
 type Options struct {
 	Dir string
-	// CacheBytes is the process-wide cache of blocks.
+	// CacheBytes is the size of the process-wide block cache.
 	CacheBytes int64
 	// MemTableBytes bounds what all copies together hold in memory before it is written.
 	MemTableBytes int64
 	// ReserveBytes of the disk (at most 2 % of it) stay free: a batch that would need them is refused.
 	ReserveBytes int64
-	// VerifyBytes of stored files are read and checked at Open, all copies together. The rest is checked when it is read.
+	// VerifyBytes of stored files, all copies together, are read and checked at Open. The rest is checked when it is
+	// read.
 	VerifyBytes int64
 	// KeepCheckpoints is how many checkpoints each copy keeps.
 	KeepCheckpoints int
-	// OpenFiles bounds the table files that are held open.
+	// OpenFiles bounds the table files that are kept open.
 	OpenFiles int
-	// Compactions is how many may run at once, all copies together (default: half of the processors, at least one).
+	// Compactions bounds the concurrent compactions of all copies together (default: half of the processors, at least
+	// one).
 	Compactions int
-	// Yield is asked for each table that a merge writes. What it returns is called after each write, with the time that
-	// has passed since the last one, and may pause it for the sake of others. A merge that is overdue, whose slot others
-	// wait for, or whose copy is being closed pauses for nobody. nil: none does.
+	// Yield is called for each table that a merge writes. The function that it returns is called after each write,
+	// with the time since the previous one, and may pause the merge in favor of other work. It is not called for a
+	// merge that is overdue, whose slot other stores wait for, or whose copy is being closed. nil: merges never
+	// pause.
 	Yield  func() func(worked time.Duration)
 	Logger hclog.Logger
-	FS     vfs.FS // nil: the operating system's. Tests put faults in between
+	FS     vfs.FS // nil: the operating system's. Tests inject faults
 
-	kept         int64                   // benchmarks try others than CacheBytes/keptParts
-	tune         func(o *pebble.Options) // benchmarks try other settings
+	kept         int64                   // benchmarks use other values than CacheBytes/keptParts
+	tune         func(o *pebble.Options) // benchmarks change settings
 	closePersist time.Duration           // tests wait longer
 }
 
@@ -115,39 +119,40 @@ type Store struct {
 	res  *resources
 	lock io.Closer
 
-	making   sync.WaitGroup // creations under way
+	making   sync.WaitGroup // creations in progress
 	common   commons
-	exports  atomic.Uint64 // numbers them
-	exported atomic.Int64  // bytes that they link
+	exports  atomic.Uint64 // numbers the exports
+	exported atomic.Int64  // bytes linked by open exports
 
 	mu       sync.Mutex
 	copies   map[index.CopyID]*Slice
 	creating map[index.CopyID]int64
-	removing map[index.CopyID]*Slice // retired, and not yet removed from the disk
+	removing map[index.CopyID]*Slice // retired, but not yet removed from the disk
 	damaged  []Damage
 	closed   bool
 }
 
-// Damage is a folder that does not say that it is of the copy that it is named after. Create of that copy replaces it.
+// Damage is a folder whose contents do not identify it as the copy that it is named after. Create of that copy
+// replaces it.
 type Damage struct {
 	Folder string
-	Copy   index.CopyID // by its name; 0 where the name is in another form than ours
-	Bytes  uint64       // on disk, as far as that can be known
+	Copy   index.CopyID // from its name; 0 if the name is not that of a copy
+	Bytes  uint64       // on disk, as far as known
 	Err    error
 }
 
 const lockName = "LOCK"
 
 const (
-	// closePersist bounds how long closing the store waits until memory is written.
+	// closePersist bounds how long closing the store waits for memory to be flushed.
 	closePersist = 3 * time.Second
-	// closeAtOnce is how many copies are closed side by side.
+	// closeAtOnce is the number of copies that are closed concurrently.
 	closeAtOnce = 8
 )
 
-// Open opens the folder and every copy in it. Each copy is at the last batch that was durable; a damaged one is at its
-// newest good checkpoint, or empty: see (*Slice).Recovery. An error means that the folder cannot be used at all: it
-// wraps ErrLocked, ErrIO, ErrNewer, or names the copy that cannot be read for a reason other than damage.
+// Open opens the folder and every copy in it. Each copy is at its last durable batch; a damaged one is at its newest
+// intact checkpoint, or empty: see (*Slice).Recovery. An error means that the folder cannot be used at all: it wraps
+// ErrLocked, ErrIO or ErrNewer, or names the copy that cannot be read for a reason other than damage.
 func Open(o Options) (*Store, error) {
 	o = o.withDefaults()
 	if o.Dir == "" {
@@ -164,7 +169,7 @@ func Open(o Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s (stop the other indexer, or give this one its own folder): %w", ErrLocked, o.Dir, err)
 	}
-	// Memtables are charged to the cache, so that it gets their room on top.
+	// Memtables are charged to the cache, so their size is added to it.
 	cache := pebble.NewCache(o.CacheBytes + o.MemTableBytes)
 	s := &Store{
 		opts: o, fs: o.FS, log: o.Logger, lock: lock, copies: map[index.CopyID]*Slice{},
@@ -184,7 +189,7 @@ func Open(o Options) (*Store, error) {
 	return s, nil
 }
 
-// openAll opens the copies, after removing what an interrupted Drop or Create left.
+// openAll opens the copies, after removing what an interrupted Drop or Create left behind.
 func (s *Store) openAll() error {
 	names, err := s.fs.List(s.opts.Dir)
 	if err != nil {
@@ -222,14 +227,14 @@ func (s *Store) openAll() error {
 	return nil
 }
 
-// Damaged lists the folders that Open could not make a copy of.
+// Damaged returns the folders that Open could not use as copies.
 func (s *Store) Damaged() []Damage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.damaged)
 }
 
-// DropDamaged removes the damaged folder that is named after a copy; false when there is none.
+// DropDamaged removes the damaged folder that is named after a copy. It returns false if there is none.
 func (s *Store) DropDamaged(id index.CopyID) (bool, error) {
 	dir, ok := s.keepDamaged(id)
 	if !ok {
@@ -244,7 +249,7 @@ func (s *Store) DropDamaged(id index.CopyID) (bool, error) {
 	return true, nil
 }
 
-// keepDamaged keeps the place of a copy whose folder is damaged: nothing else is done to that meanwhile.
+// keepDamaged reserves the id of a copy whose folder is damaged, so that no other operation touches the folder.
 func (s *Store) keepDamaged(id index.CopyID) (dir string, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -256,7 +261,7 @@ func (s *Store) keepDamaged(id index.CopyID) (dir string, ok bool) {
 	return s.damaged[i].Folder, true
 }
 
-// keepLocked keeps a copy's place, with a share of the memory, until leavePlace. The lock is held.
+// keepLocked reserves a copy's id and a share of the memory until leavePlace. The caller holds the lock.
 func (s *Store) keepLocked(id index.CopyID, share int64) {
 	if s.creating == nil {
 		s.creating = map[index.CopyID]int64{}
@@ -265,7 +270,7 @@ func (s *Store) keepLocked(id index.CopyID, share int64) {
 	s.making.Add(1)
 }
 
-// leavePlace ends what has begun with a copy's place.
+// leavePlace releases a reserved id.
 func (s *Store) leavePlace(id index.CopyID) {
 	s.mu.Lock()
 	delete(s.creating, id)
@@ -273,9 +278,9 @@ func (s *Store) leavePlace(id index.CopyID) {
 	s.making.Done()
 }
 
-// moveAway gives a folder that is no copy's a name under which it is removed at the next start at the latest; it is not
-// listed as damaged any more. The place of its copy is kept: the lock is not, as those who look for other copies would
-// wait for the disk.
+// moveAway renames a folder that is not a copy's to a name that is removed at the next start at the latest, and
+// removes it from the list of damaged folders. The caller has reserved the copy's id. The lock is not held during the
+// renaming, so that operations on other copies do not wait for the disk.
 func (s *Store) moveAway(dir string) (tmp string, err error) {
 	tmp = dir + "-" + strconv.FormatUint(rand.Uint64(), 16) + tmpSuffix
 	if err := s.fs.Rename(dir, tmp); err != nil {
@@ -294,7 +299,7 @@ func (s *Store) removeMoved(tmp string) {
 	}
 }
 
-// copyOf returns the copy whose folder has this name, 0 when none has.
+// copyOf returns the copy whose folder has this name, or 0.
 func copyOf(name string) index.CopyID {
 	n, err := index.ParseID(name)
 	if id := index.CopyID(n); err == nil && id.String() == name {
@@ -303,7 +308,7 @@ func copyOf(name string) index.CopyID {
 	return 0
 }
 
-// bytesBelow sums up the files in a folder.
+// bytesBelow returns the total size of the files in a folder.
 func bytesBelow(fs vfs.FS, dir string) (sum uint64) {
 	names, _ := fs.List(dir)
 	for _, name := range names {
@@ -319,7 +324,7 @@ func bytesBelow(fs vfs.FS, dir string) (sum uint64) {
 	return sum
 }
 
-// Slices lists the copies, ordered by id.
+// Slices returns the copies, sorted by id.
 func (s *Store) Slices() []*Slice {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -331,11 +336,11 @@ func (s *Store) Slices() []*Slice {
 	return all
 }
 
-// Exported is how many bytes exports link that are not closed: of them, what compactions have replaced meanwhile takes
-// room on the disk for them alone.
+// Exported returns the number of bytes linked by open exports. Files of them that compactions have replaced since
+// occupy disk space only for the exports.
 func (s *Store) Exported() int64 { return s.exported.Load() }
 
-// Slice returns one copy.
+// Slice returns a copy.
 func (s *Store) Slice(id index.CopyID) (*Slice, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -343,7 +348,8 @@ func (s *Store) Slice(id index.CopyID) (*Slice, bool) {
 	return c, ok
 }
 
-// Create makes an empty copy. It is durable when Create returns. Errors wrap ErrExists, ErrInvalid, ErrDiskFull, ErrIO.
+// Create creates an empty copy. It is durable when Create returns. Errors wrap ErrExists, ErrInvalid, ErrDiskFull or
+// ErrIO.
 func (s *Store) Create(m Meta) (*Slice, error) {
 	dir, share, err := s.reserve(m)
 	if err != nil {
@@ -368,8 +374,8 @@ func (s *Store) Create(m Meta) (*Slice, error) {
 	return slice, nil
 }
 
-// reserve checks that a copy can be created and keeps its place; several are created at once, as most of it is waiting
-// for the disk. Close waits for making.Done.
+// reserve checks that a copy can be created and reserves its id. Several copies may be created concurrently, because
+// most of the time is spent waiting for the disk. Close waits for making.
 func (s *Store) reserve(m Meta) (dir string, share int64, err error) {
 	if err := m.check(); err != nil {
 		return "", 0, err
@@ -389,7 +395,8 @@ func (s *Store) reserve(m Meta) (dir string, share int64, err error) {
 	return dir, share, nil
 }
 
-// keepPlace notes that a copy is being created; removing: an earlier one of its id is still being removed.
+// keepPlace reserves the id of a copy to be created. removing reports that an earlier copy with the id is still being
+// removed.
 func (s *Store) keepPlace(m Meta) (removing bool, share int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -405,8 +412,8 @@ func (s *Store) keepPlace(m Meta) (removing bool, share int64, err error) {
 	return s.removing[m.Copy] != nil, share, nil
 }
 
-// clear removes the folder that is in the place of a copy which is being created: a damaged one, or what a Create or a
-// removal that failed could not remove. One that is still being removed is waited for by nobody.
+// clear removes the folder that occupies the place of a copy to be created: a damaged one, or the remains of a failed
+// Create or removal. It does not wait for one that is still being removed, but returns an error.
 func (s *Store) clear(id index.CopyID, dir string, removing bool) error {
 	if !exists(s.fs, dir) {
 		return nil
@@ -421,7 +428,7 @@ func (s *Store) clear(id index.CopyID, dir string, removing bool) error {
 	return err
 }
 
-// Drop removes a copy: Retire, and then at once what that leaves to be done.
+// Drop removes a copy: it calls Retire and then the function that Retire returns.
 func (s *Store) Drop(id index.CopyID) error {
 	remove, err := s.Retire(id)
 	if err != nil {
@@ -430,10 +437,10 @@ func (s *Store) Drop(id index.CopyID) error {
 	return remove()
 }
 
-// Retire takes a copy away. When it returns the copy is gone for good, also after a crash. What it gives closes it and
-// makes its room free, which takes longer; while a snapshot of it is open, that is done when the last one is closed.
-// Until then no copy of that id can be created; where it fails, what is left gives way to one. Retiring a copy that is
-// not there is an error wrapping ErrNotFound. Several are retired side by side.
+// Retire removes a copy. When it returns, the copy is gone for good, also after a crash. The function that it returns
+// closes the copy and frees its disk space, which takes longer; with open snapshots, the last one to be closed does
+// that. Until then no copy with the id can be created; if it fails, Create removes the remains. If the copy does not
+// exist, the error wraps ErrNotFound. Copies may be retired concurrently.
 func (s *Store) Retire(id index.CopyID) (remove func() error, err error) {
 	s.mu.Lock()
 	slice, ok := s.copies[id]
@@ -450,7 +457,7 @@ func (s *Store) Retire(id index.CopyID) (remove func() error, err error) {
 		err = syncDir(s.fs, slice.dir)
 	}
 	if err != nil {
-		_ = s.fs.Remove(s.fs.PathJoin(slice.dir, droppedName)) // it stays a copy, also after the next start
+		_ = s.fs.Remove(s.fs.PathJoin(slice.dir, droppedName)) // it remains a copy, also after the next start
 		s.mu.Lock()
 		delete(s.removing, id)
 		s.copies[id] = slice
@@ -460,17 +467,17 @@ func (s *Store) Retire(id index.CopyID) (remove func() error, err error) {
 	return func() error { return slice.end(context.Background(), true) }, nil
 }
 
-// removed notes that nobody removes a retired copy from the disk any more: it is done, or has failed.
+// removed records that the removal of a retired copy from the disk has ended or failed.
 func (s *Store) removed(c *Slice) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.removing[c.meta.Copy] == c { // else another one of that id was retired meanwhile
+	if s.removing[c.meta.Copy] == c { // otherwise another copy with the id was retired meanwhile
 		delete(s.removing, c.meta.Copy)
 	}
 }
 
-// Close closes every copy, writing what is in memory, and returns the folder free. Snapshots that are still open are
-// named in the error; their copies are closed with the last of them.
+// Close closes every copy, flushing memory, and releases the folder. The error names snapshots that are still open;
+// their copies are closed with the last of them.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -483,7 +490,8 @@ func (s *Store) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), s.opts.closePersist)
 	defer cancel()
 	all := s.Slices()
-	if each(all, func(c *Slice) error { return c.Persist(ctx) }) == nil { // else each tells of it when it is closed
+	// otherwise closing the copies reports the errors
+	if each(all, func(c *Slice) error { return c.Persist(ctx) }) == nil {
 		if err := s.KeepCommon(); err != nil {
 			s.log.Warn("where copies stand together is not written: they will go on from what each has stored", "error", err)
 		}
@@ -497,7 +505,7 @@ func (s *Store) Close() error {
 	return errors.Join(err, s.lock.Close())
 }
 
-// each does something with every slice, several side by side, and returns all errors.
+// each calls f for every slice, several concurrently, and returns all errors.
 func each(all []*Slice, f func(*Slice) error) error {
 	errs := make([]error, len(all))
 	var g errgroup.Group
@@ -508,6 +516,6 @@ func each(all []*Slice, f func(*Slice) error) error {
 			return nil
 		})
 	}
-	_ = g.Wait() // the errors are collected, all of them
+	_ = g.Wait() // all errors are collected
 	return errors.Join(errs...)
 }
