@@ -13,7 +13,7 @@ const (
 	// crowd is the number of stores that must wait for a slot for a running compaction to stop yielding to other
 	// work.
 	crowd = 3
-	// leastMerge is the part of a store that has to lie in level 0, as its divisor, before it is merged with all below.
+	// leastMerge: a compaction is due when at least 1/leastMerge of a store's bytes are in level 0.
 	leastMerge = 8
 )
 
