@@ -19,7 +19,7 @@ type scanBook struct {
 	byIndex map[index.ID]*wire.ScanStats
 }
 
-// count notes a scan or count of an index that there is.
+// count counts a scan or count of a defined index.
 func (b *scanBook) count(defs *wire.Definitions, id index.ID, took time.Duration, ended time.Time, rows int64,
 	err error) {
 	b.mu.Lock()
@@ -51,7 +51,8 @@ func (b *scanBook) count(defs *wire.Definitions, id index.ID, took time.Duration
 	}
 }
 
-// failed reports whether a scan that ended so is an error: not one that who asked, or somebody else, has ended.
+// failed reports whether the outcome of a scan is a failure. A scan that was cancelled, by its client or by a user,
+// is not.
 func failed(err error) bool {
 	if err == nil {
 		return false
@@ -60,7 +61,7 @@ func failed(err error) bool {
 	return code != errcode.Cancelled && code != errcode.ScanCancelled
 }
 
-// forget drops what is not defined any more.
+// forget drops indexes that are no longer defined.
 func (b *scanBook) forget(d *wire.Definitions) {
 	for id := range b.byIndex {
 		if !core.Defines(d, id) {

@@ -5,11 +5,11 @@ import (
 	"tidemark/wire"
 )
 
-// claims is what projectors say of where KV is now, vbucket by vbucket.
+// claims collects the current seqnos of KV, by vbucket, as reported by projectors.
 type claims struct {
 	at       timestamp.Vector
 	by       []claim
-	owned    int // vbuckets that somebody claims
+	owned    int // vbuckets that some projector has reported
 	disputes int
 }
 
@@ -20,8 +20,9 @@ type claim struct {
 
 func newClaims(n int) *claims { return &claims{at: timestamp.New(n), by: make([]claim, n)} }
 
-// add takes a projector's answer. Two may ask the same KV node, and say the same branch. Where they are on two
-// branches, one of them asks a node that does not know yet that it was failed over: the newer vbucket map tells which.
+// add adds a projector's answer. Two projectors may query the same KV node and report the same branch. If they report
+// different branches, one of them queries a node that does not know yet that it was failed over; the newer vbucket
+// map then decides.
 func (c *claims) add(r *wire.SeqnosReply) {
 	if len(r.VBUUIDs) != len(r.VBuckets) || len(r.Seqnos) != len(r.VBuckets) {
 		return
@@ -35,7 +36,7 @@ func (c *claims) add(r *wire.SeqnosReply) {
 		switch same := said.VBUUID == had.VBUUID; {
 		case !by.made:
 			c.owned++
-		case same: // the newest map that names it counts, and the highest seqno, whichever answer has them
+		case same: // the newest map that names the branch counts, and the highest seqno of all answers
 			said.Seqno = max(said.Seqno, had.Seqno)
 		case newer < 0:
 			continue
@@ -57,7 +58,7 @@ func (c *claims) add(r *wire.SeqnosReply) {
 	}
 }
 
-// missing lists the vbuckets of which nothing is known.
+// missing returns the vbuckets whose seqno is unknown.
 func (c *claims) missing() (vbs []uint16) {
 	for vb, by := range c.by {
 		if !by.made || by.disputed {

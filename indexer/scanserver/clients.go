@@ -26,32 +26,33 @@ import (
 )
 
 const (
-	// MaxClients bounds the connections of clients that scan here without a manager between.
+	// MaxClients bounds the connections of clients that scan here without going through a manager.
 	MaxClients = 1024
-	// clientIdle is how long one may ask for nothing.
+	// clientIdle is how long a client may send no request.
 	clientIdle = 120 * time.Second
-	// ClientStall is how long one may take nothing before its scan is ended. Managers give theirs as long.
+	// ClientStall is how long a client may accept no data before its scan is ended. Managers use the same limit.
 	ClientStall = 30 * time.Second
-	// watchEvery is how often somebody looks for scans that take long. From the second look on at the same scan its client
-	// is watched: when it goes, the scan ends.
+	// watchEvery is the interval at which the watcher looks for long scans. From the second look at the same scan on,
+	// its client is watched: when the client disconnects, the scan ends.
 	watchEvery = 10 * time.Millisecond
 	// clientFrame is the size of a connection's buffer for requests.
 	clientFrame = 4 << 10
-	// clientRoom is the longest request, and the largest message of an answer, whose room a connection keeps for the next.
+	// clientRoom bounds the buffers for requests and answers that a connection keeps for reuse.
 	clientRoom = 64 << 10
 )
 
-// clients serves connections of package scanport. A connection is served by one goroutine, which reads a request,
-// scans, and writes the answer; while that takes long a second one waits for the next message, so that a client that
-// goes away ends its scan. A timer of its own for each scan would wake a thread each time.
+// clients serves connections of package scanport. One goroutine serves a connection: it reads a request, scans, and
+// writes the answer. During a long scan a second goroutine waits for the next message, so that the scan ends when its
+// client disconnects. One watcher serves all connections, because a timer for each scan would wake a thread each
+// time.
 type clients struct {
 	s       *Server
 	tickets *tickets
-	most    int           // MaxClients
-	stall   time.Duration // ClientStall
+	most    int           // limit of clients, normally MaxClients
+	stall   time.Duration // limit of a stall, normally ClientStall
 
 	mu     sync.Mutex
-	there  int // clients, those whose ticket is being checked too
+	there  int // clients, including those whose ticket is being checked
 	open   map[*clientConn]struct{}
 	closed bool
 	serve  sync.WaitGroup
@@ -80,7 +81,7 @@ func (c *clients) handle(w http.ResponseWriter, r *http.Request) error {
 	}
 	up := websocket.Upgrader{HandshakeTimeout: 5 * time.Second, ReadBufferSize: clientFrame, WriteBufferSize: clientFrame,
 		Subprotocols: []string{scanport.Protocol},
-		CheckOrigin:  func(*http.Request) bool { return true }} // it was checked before
+		CheckOrigin:  func(*http.Request) bool { return true }} // the caller has checked it
 	conn, err := up.Upgrade(hijacker{w}, r, nil)
 	if err != nil {
 		return nil //nolint:nilerr // it has been answered
@@ -92,14 +93,14 @@ func (c *clients) handle(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer c.leave(one)
 	conn.SetReadLimit(rpc.MaxUserBody + scanport.MaxResume + clientFrame)
-	// What ends the connection's life ends what is under way: its certificate has to be shown again.
+	// The end of the request's context also ends the scan in progress: the client must present its certificate again.
 	stop := context.AfterFunc(r.Context(), func() { _ = conn.Close() })
 	defer stop()
 	one.run(r.Context())
 	return nil
 }
 
-// hijacker lets the WebSocket take the connection from whatever is around the writer.
+// hijacker makes the connection available to the WebSocket through any wrappers of the writer.
 type hijacker struct{ http.ResponseWriter }
 
 // Hijack implements http.Hijacker.
@@ -107,8 +108,8 @@ func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return http.NewResponseController(h.ResponseWriter).Hijack()
 }
 
-// enter counts a client, for whom one is nil, or notes its connection; false when there are too many, or the node
-// stops.
+// enter counts a client if one is nil, otherwise it registers its connection. It returns false if there are too many
+// clients, or the node is stopping.
 func (c *clients) enter(one *clientConn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -135,8 +136,8 @@ func (c *clients) leave(one *clientConn) {
 	delete(c.open, one)
 }
 
-// run watches the clients of long scans. It ends every connection when ctx ends, and returns when nothing is served any
-// more.
+// run watches the clients of long scans. When ctx ends, it closes all connections and returns once no client is
+// served any more.
 func (c *clients) run(ctx context.Context) error {
 	c.watch(ctx)
 	c.mu.Lock()
@@ -150,7 +151,7 @@ func (c *clients) run(ctx context.Context) error {
 	return nil
 }
 
-// watch looks for long scans until ctx ends, for as long as there are any scans at all.
+// watch looks for long scans until ctx ends, whenever there are scans.
 func (c *clients) watch(ctx context.Context) {
 	tick := time.NewTimer(watchEvery)
 	defer tick.Stop()
@@ -161,7 +162,8 @@ func (c *clients) watch(ctx context.Context) {
 		case <-tick.C:
 			if c.watchLong() {
 				tick.Reset(watchEvery)
-			} else if c.looking.Store(false); c.watchLong() { // one may have begun before it could see that nobody looks
+				// a scan may have begun before it could see that the watcher paused
+			} else if c.looking.Store(false); c.watchLong() {
 				c.busy()
 			}
 		case <-ctx.Done():
@@ -170,18 +172,18 @@ func (c *clients) watch(ctx context.Context) {
 	}
 }
 
-// busy lets the watcher look, if it does not.
+// busy wakes the watcher if it pauses.
 func (c *clients) busy() {
 	if !c.looking.Load() && c.looking.CompareAndSwap(false, true) {
 		select {
 		case c.look <- struct{}{}:
-		default: // it has not looked yet since it was told last
+		default: // it is about to look already
 		}
 	}
 }
 
-// watchLong begins to watch the clients of scans that it has seen before; false when no scan is under way, nor was
-// since the last time.
+// watchLong starts watching the clients of scans that it has seen before. It returns false if no scan is in progress,
+// nor was one since the last look.
 func (c *clients) watchLong() (some bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -200,19 +202,19 @@ type clientConn struct {
 	ticket  string
 	began   time.Time
 	tls     bool
-	in      []byte    // the request under way
-	room    []byte    // for answers
-	patient time.Time // when the deadline of reading was set
+	in      []byte    // the current request
+	room    []byte    // buffer for answers
+	patient time.Time // when the read deadline was last set
 
 	mu     sync.Mutex
-	number uint64             // of the request under way, or that comes next
-	seen   uint64             // by the watcher when it looked last
-	end    context.CancelFunc // of the request under way; nil: there is none
-	ahead  chan incoming      // what the watcher has begun to wait for
+	number uint64             // number of the current or next request
+	seen   uint64             // number that the watcher saw at its last look
+	end    context.CancelFunc // cancels the current request; nil: there is none
+	ahead  chan incoming      // receives the message that the watcher waits for; nil: it does not
 }
 
-// look begins to wait for the next message when it has seen the same request before; false when there was none since
-// the last time.
+// look starts waiting for the next message if it has seen the same request before. It returns false if there was no
+// request since the last look.
 func (o *clientConn) look() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -223,7 +225,7 @@ func (o *clientConn) look() bool {
 	}
 	ahead, end := make(chan incoming, 1), o.end
 	o.ahead = ahead
-	// the loop sets another one when the scan has ended
+	// run sets another deadline when the scan has ended
 	_ = o.conn.SetReadDeadline(time.Now().Add(scan.DefaultMaxDuration + clientIdle))
 	go func() {
 		_, message, err := o.conn.ReadMessage()
@@ -233,15 +235,15 @@ func (o *clientConn) look() bool {
 	return true
 }
 
-// incoming is a message, or why there is none.
+// incoming is a message, or the error that ended the connection.
 type incoming struct {
 	message []byte
 	err     error
 }
 
-// run serves one request after the other until the client goes.
+// run serves one request after the other until the client disconnects.
 func (o *clientConn) run(ctx context.Context) {
-	var ahead <-chan incoming // somebody waits for the next message already
+	var ahead <-chan incoming // not nil: the watcher waits for the next message already
 	for {
 		if now := time.Now(); ahead != nil || now.Sub(o.patient) >= clientIdle/8 {
 			_ = o.conn.SetReadDeadline(now.Add(clientIdle))
@@ -270,7 +272,7 @@ func (o *clientConn) run(ctx context.Context) {
 			o.room = nil
 		}
 		if o.tls && o.c.s.now().Sub(o.began) >= tlsconf.RenewAfter {
-			break // the client begins another connection, and shows who it is again
+			break // the client reconnects and presents its certificate again
 		}
 	}
 	if ahead != nil {
@@ -279,7 +281,7 @@ func (o *clientConn) run(ctx context.Context) {
 	}
 }
 
-// read takes the next message into the connection's own room.
+// read reads the next message into the connection's own buffer.
 func (o *clientConn) read() error {
 	_, r, err := o.conn.NextReader()
 	if err != nil {
@@ -301,7 +303,7 @@ func (o *clientConn) read() error {
 	}
 }
 
-// write sends a message, for as long as the client takes something now and then.
+// write sends a message. It fails if the client accepts no data for the stall limit.
 func (o *clientConn) write(message []byte) error {
 	if err := o.conn.SetWriteDeadline(time.Now().Add(o.c.stall)); err != nil {
 		return err
@@ -312,8 +314,8 @@ func (o *clientConn) write(message []byte) error {
 	return nil
 }
 
-// answer serves the request in o.in. While that takes long, the next message is waited for: one that comes early ends
-// the scan, and so does the end of the connection.
+// answer serves the request in o.in. If that takes long, the watcher waits for the next message meanwhile; a
+// premature message, or the end of the connection, ends the scan.
 func (o *clientConn) answer(ctx context.Context) (ahead <-chan incoming, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -325,13 +327,13 @@ func (o *clientConn) answer(ctx context.Context) (ahead <-chan incoming, err err
 	err = o.serve(ctx, o.in)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.end = nil; o.ahead != nil { // ahead is the nil of no channel otherwise
+	if o.end = nil; o.ahead != nil { // otherwise ahead must remain a nil channel
 		ahead, o.ahead = o.ahead, nil
 	}
 	return ahead, err
 }
 
-// serve does what a request asks for. The error is that of the connection.
+// serve carries out a request. It returns errors of the connection only.
 func (o *clientConn) serve(ctx context.Context, message []byte) error {
 	req, err := scanport.ParseRequest(message)
 	if err != nil {
@@ -387,7 +389,7 @@ func (o *clientConn) scan(ctx context.Context, req *scanport.Request) error {
 	result, err := s.coordinator.Scan(running, spec, p)
 	s.done(id, began, &spec, result, err)
 	if err != nil && ctx.Err() != nil && p.Begun() {
-		return err // the client has gone, or this node stops: a cut answer is gone on with elsewhere
+		return err // the client has gone, or this node stops: a cut answer is continued elsewhere
 	}
 	if err != nil {
 		return p.Fail(scan.ProblemOf(err))
@@ -404,7 +406,7 @@ func (o *clientConn) tail(kind byte, text []byte) error {
 	return o.write(o.room)
 }
 
-// problemText is an error as REST would tell it.
+// problemText returns an error as the JSON of a REST problem.
 func problemText(err error) []byte {
 	b, _ := json.Marshal(scan.ProblemOf(err)) // a Problem always marshals
 	return b

@@ -15,17 +15,17 @@ import (
 	"tidemark/wire"
 )
 
-// KeepPath is where a node is asked to keep a timestamp for a scan that takes long.
+// KeepPath is the path for requests to keep a timestamp for a long scan.
 const KeepPath = "/v1/slices:keep"
 
 const (
-	// KeepsAsked bounds the connections to each other node on which that is asked.
+	// KeepsAsked bounds the connections to each other node for these requests.
 	KeepsAsked = 4
-	// keepTime is for the question to come in; the answer waits for nothing.
+	// keepTime bounds receiving the request; the reply is immediate.
 	keepTime = route.BodyTime + 5*time.Second
 )
 
-// keepRoute is the call for that.
+// keepRoute returns the route of these requests.
 func (s *Server) keepRoute() route.Route {
 	return route.Route{Method: http.MethodPost, Path: KeepPath, Role: route.Only(tlsconf.Indexer), Body: rpc.MaxUserBody,
 		Limit: keepTime, Handle: rpc.Message(func(_ context.Context, req *scan.KeepRequest) (*wire.OK, error) {
@@ -36,7 +36,7 @@ func (s *Server) keepRoute() route.Route {
 		})}
 }
 
-// keep keeps it on this node.
+// keep keeps the timestamp on this node.
 func (s *Server) keep(req *scan.KeepRequest) error {
 	if err := req.Check(); err != nil {
 		return err
@@ -54,7 +54,7 @@ func (n scanNodes) KeepSlices(ctx context.Context, node index.NodeID, req scan.K
 	code := codeOK
 	if err != nil {
 		if errors.Is(ctx.Err(), context.Canceled) {
-			return err // the scan has ended in the middle of the question: no outcome
+			return err // the scan has ended during the request: there is no outcome
 		}
 		code = string(scan.CodeOf(err))
 	}
@@ -62,7 +62,7 @@ func (n scanNodes) KeepSlices(ctx context.Context, node index.NodeID, req scan.K
 	return err
 }
 
-// ask asks another node.
+// ask sends the request to another node.
 func (n scanNodes) ask(ctx context.Context, node index.NodeID, req *scan.KeepRequest) error {
 	body, err := n.keeps.Post(ctx, node, KeepPath, req)
 	if err != nil {

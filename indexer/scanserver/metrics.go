@@ -9,7 +9,7 @@ import (
 	"tidemark/indexer/scan"
 )
 
-// metrics are the figures of scans.
+// metrics holds the metrics of scans.
 type metrics struct {
 	scans  *prometheus.CounterVec
 	took   *prometheus.HistogramVec
@@ -35,7 +35,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 
 func (m *metrics) scan(consistency string, took, waited time.Duration) {
 	m.took.WithLabelValues(consistency).Observe(took.Seconds())
-	if consistency != string(scan.Any) || waited > 0 { // which waits for what its session has seen only
+	if consistency != string(scan.Any) || waited > 0 { // consistency any waits only for what its session has seen
 		m.waited.WithLabelValues(consistency).Observe(waited.Seconds())
 	}
 }

@@ -13,26 +13,28 @@ import (
 	"tidemark/internal/tlsconf"
 )
 
-// SlicesPath is where a node takes requests of other nodes.
+// SlicesPath is the path for scan requests of other nodes.
 const SlicesPath = "/v1/slices:scan"
 
-// PartMemory is the memory of a node for each part of a scan that it serves. A part takes some 100 KiB, most of it rows
-// that nobody takes yet; the rest is for all else that a node does.
+// PartMemory is the memory of a node per part of a scan that it serves. A part takes about 100 KiB, most of it rows
+// that wait to be sent; the rest is for everything else that a node does.
 const PartMemory = 1 << 20
 
-// MaxAsked bounds the connections to each other node for parts of scans. A scan may read several of one node; how many
-// are served the other node says, at once, and who waited for a connection would wait for scans to end.
+// MaxAsked bounds the connections to each other node for parts of scans. A scan may open several parts on one node.
+// The other node itself limits how many it serves and refuses others at once, whereas waiting for a connection here
+// would mean waiting for scans to end.
 const MaxAsked = 4 * MaxScans
 
 const (
-	// partLook is how often it is looked whether the coordinator of a part that takes long lives.
+	// partLook is the interval at which a long part checks whether its coordinator is alive.
 	partLook = 10 * time.Second
-	// partPatience is how long it may answer nothing until it counts as gone. Who waits for it has left it long before.
+	// partPatience is how long the coordinator may be silent before it counts as gone. Its client has given up long
+	// before that.
 	partPatience = 30 * time.Second
 )
 
-// slicesRoute is the call for parts. They are shared by those who coordinate: that these let in no more scans than they
-// may have, and who of their users has how many, is their affair.
+// slicesRoute returns the route for parts. The places for parts are shared by the coordinating nodes. It is up to
+// these to limit their own scans, and to divide them among their users.
 func (s *Server) slicesRoute() route.Route {
 	asked := route.Only(tlsconf.Indexer)
 	asked.For = func(r *http.Request) string {
@@ -46,8 +48,8 @@ func (s *Server) slicesRoute() route.Route {
 		Places: s.parts, Handle: s.serveSlices}
 }
 
-// serveSlices answers another node: for as long as its scan may take, since the turn of these rows may come when all of
-// another node's have been given, and no longer than the node lives.
+// serveSlices serves a part to another node for as long as its scan may take, because the merge may need these rows
+// only after all rows of another node, but no longer than that node lives.
 func (s *Server) serveSlices(w http.ResponseWriter, r *http.Request) error {
 	var req scan.NodeRequest
 	if err := rpc.Read(r, &req); err != nil {
@@ -73,20 +75,21 @@ func (s *Server) serveSlices(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// partWatch looks now and then whether a part's coordinator lives. One whose connection ends is noticed without it; one
-// that hangs, or whose machine is gone, takes nothing, as one does that has other rows to give first.
+// partWatch periodically checks whether a part's coordinator is alive. A closed connection is noticed without it; but
+// a coordinator that hangs, or whose machine is gone, just accepts no data, like one that needs rows of other nodes
+// first.
 type partWatch struct {
-	silent func() time.Time // since when the coordinator is, zero for not; has it asked
+	silent func() time.Time // since when the coordinator has been silent; zero: it is not. Calling it sends a probe
 	gone   func()
 
 	mu    sync.Mutex
 	timer *time.Timer
-	first time.Time // look
+	first time.Time // first look
 	over  bool
 }
 
-// watchPart begins to look. gone is called, once, when the coordinator has been silent for partPatience, and not any
-// more when end has been called.
+// watchPart starts watching. It calls gone once when the coordinator has been silent for partPatience, unless end was
+// called before.
 func watchPart(silent func() time.Time, gone func()) (end func()) {
 	p := &partWatch{silent: silent, gone: gone}
 	p.mu.Lock()
@@ -106,7 +109,7 @@ func (p *partWatch) look() {
 	if p.first.IsZero() {
 		p.first = now
 	}
-	if since.Before(p.first) && !since.IsZero() { // what was before says nothing
+	if since.Before(p.first) && !since.IsZero() { // silence before the first look does not count
 		since = p.first
 	}
 	if !since.IsZero() && now.Sub(since) >= partPatience {

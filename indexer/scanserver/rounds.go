@@ -8,24 +8,25 @@ import (
 )
 
 const (
-	// roundsAtOnce is how many rounds of a bucket may be under way.
+	// roundsAtOnce bounds the concurrent rounds of a bucket.
 	roundsAtOnce = 2
-	// roundHolds is for how long a round holds up the next one. One that lasts longer may hang, and who has come since has
-	// nothing of it.
+	// roundHolds is how long a round delays the next one. A longer round may hang, and its answer is of no use to
+	// later callers.
 	roundHolds = 50 * time.Millisecond
-	// roundGrace is for how long a round goes on that nobody waits for any more: when its answer comes all the same, its
-	// connections are kept.
+	// roundGrace is how long a round continues when no caller waits for it any more: if its answer still arrives, its
+	// connections can be reused.
 	roundGrace = 100 * time.Millisecond
 )
 
-// rounds ask others, for many at a time, what each would ask alone: who comes while a round of the bucket is under way
-// shares the next one with all who come until that begins, and never the one under way, whose answer may be of before
-// he came. Who leaves ends a round for nobody else.
+// rounds combines equal requests of many callers: a caller that arrives during a round of the bucket shares the next
+// one with everyone who arrives before it begins. It never shares a round in progress, whose answer may predate its
+// call. A caller that gives up does not end the round for others.
 type rounds[Q, A any] struct {
-	ask  func(ctx context.Context, bucket string, q Q) (A, error) // ends with ctx
-	both func(a, b Q) (q Q, ok bool)                              // asks for both; false: nothing does
+	ask func(ctx context.Context, bucket string, q Q) (A, error) // ends with ctx
+	// merges two questions; ok is false if they cannot be merged
+	both func(a, b Q) (q Q, ok bool)
 
-	mu sync.Mutex // leaf
+	mu sync.Mutex // leaf: no other lock is taken under it
 	of map[string]*turns[Q, A]
 }
 
@@ -33,18 +34,18 @@ func newRounds[Q, A any](ask func(context.Context, string, Q) (A, error), both f
 	return &rounds[Q, A]{ask: ask, both: both, of: map[string]*turns[Q, A]{}}
 }
 
-// turns are the rounds of one bucket.
+// turns holds the rounds of one bucket.
 type turns[Q, A any] struct {
 	bucket string
-	next   []*round[Q, A] // have not begun: each asks for what those before it cannot ask for as well
-	under  int            // are under way
-	holds  int            // of these, hold up the next one
+	next   []*round[Q, A] // not begun; each has a question that could not be merged with those before it
+	under  int            // rounds in progress
+	holds  int            // number of these that delay the next one
 }
 
-// round is one question. Question, answer and err may be read when done is closed.
+// round is one request. question, answer and err may be read when done is closed.
 type round[Q, A any] struct {
 	turns       *turns[Q, A]
-	ctx         context.Context // of who made it, without its end
+	ctx         context.Context // of its first caller, without cancellation
 	cancel      context.CancelFunc
 	waiting     int
 	holds, over bool
@@ -55,7 +56,7 @@ type round[Q, A any] struct {
 	err      error
 }
 
-// join returns the round whose answer is for q; leave must follow.
+// join returns the round that will answer q. The caller must call leave.
 func (x *rounds[Q, A]) join(ctx context.Context, bucket string, q Q) *round[Q, A] {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -77,7 +78,7 @@ func (x *rounds[Q, A]) join(ctx context.Context, bucket string, q Q) *round[Q, A
 	return r
 }
 
-// leave takes over that somebody waits for a round no more.
+// leave records that a caller does not wait for a round any more.
 func (x *rounds[Q, A]) leave(r *round[Q, A]) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -104,7 +105,7 @@ func (x *rounds[Q, A]) share(ctx context.Context, bucket string, q Q) (answer A,
 	}
 }
 
-// begin begins the rounds whose turn it is. The lock is held.
+// begin starts the rounds that are due. The caller holds the lock.
 func (x *rounds[Q, A]) begin(t *turns[Q, A]) {
 	for len(t.next) > 0 && t.holds == 0 && t.under < roundsAtOnce {
 		r := t.next[0]
@@ -135,7 +136,7 @@ func (x *rounds[Q, A]) run(r *round[Q, A]) {
 	x.begin(r.turns)
 }
 
-// passed lets the next round begin beside one that has lasted, or is over. The lock is held.
+// passed lets the next round begin, because r has lasted roundHolds or is over. The caller holds the lock.
 func (x *rounds[Q, A]) passed(r *round[Q, A]) {
 	if r.holds {
 		r.holds = false

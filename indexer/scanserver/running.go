@@ -18,27 +18,27 @@ import (
 )
 
 const (
-	// DefaultSlow is from when on a scan is slow.
+	// DefaultSlow is the duration from which on a scan counts as slow.
 	DefaultSlow = time.Second
 	// maxSlow bounds the slow scans that are remembered.
 	maxSlow = 256
-	// maxSlowDetail bounds what is remembered of why one failed, in bytes.
+	// maxSlowDetail bounds the remembered error of a slow scan, in bytes.
 	maxSlowDetail = 300
 )
 
-// running knows the scans that are under way, and the slow ones that have ended.
+// running tracks the scans in progress, and the slow ones that have ended.
 type running struct {
-	name  string        // of the indexer
-	began time.Duration // slow, as the process began
+	name  string        // name of the indexer
+	began time.Duration // value of slow when the process started
 	now   func() time.Time
-	// hurry is told of each that waits for its first rows, and not for a copy to be filled
+	// hurry is called for each scan that waits for its first rows, but not for a copy to be filled
 	hurry func() (over func())
 
 	mu    sync.Mutex
-	slow  time.Duration // from when on a scan is slow; below 0: never
-	next  uint64        // id of the one that begins next; those of a process that begins later are greater
+	slow  time.Duration // duration from which on a scan is slow; below 0: never
+	next  uint64        // id of the next scan; ids of later processes are greater
 	open  map[uint64]*active
-	kept  []wire.SlowScan // in the order in which they ended, from at on
+	kept  []wire.SlowScan // in the order in which they ended, starting at index at
 	at    int
 	total uint64
 }
@@ -52,7 +52,7 @@ func newRunning(name string, slow time.Duration, now func() time.Time, hurry fun
 		next: uint64(now().UnixMicro()), open: map[uint64]*active{}}
 }
 
-// active is a scan or a count that is under way.
+// active is a scan or count in progress.
 type active struct {
 	id        uint64
 	index     index.ID
@@ -66,8 +66,8 @@ type active struct {
 	cancelled atomic.Bool
 }
 
-// begin notes a scan, whose context it returns: it ends when somebody cancels it. The spec has its progress from
-// now on.
+// begin registers a scan and sets the progress of its spec. It returns the scan's context, which ends when the scan
+// is cancelled.
 func (r *running) begin(ctx context.Context, op string, req *scan.Request, spec *scan.Spec) (context.Context, *active) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	a := &active{index: spec.Index, op: op, user: rpc.Principal(ctx), requestID: rpc.RequestID(ctx), began: r.now(),
@@ -81,7 +81,7 @@ func (r *running) begin(ctx context.Context, op string, req *scan.Request, spec 
 	return ctx, a
 }
 
-// end notes that a scan has ended, and keeps it if it was slow.
+// end records the end of a scan, and remembers it if it was slow.
 func (r *running) end(a *active, err error) {
 	a.cancel(nil)
 	a.progress.End()
@@ -112,10 +112,10 @@ func (r *running) asked(a *active) wire.ScanAsked {
 		Bounds: a.request.Brief()}
 }
 
-// idOf is a scan's id: its indexer's name, for those who are to find it, and a number.
+// idOf returns a scan's id: the indexer's name, by which the scan can be located, and a number.
 func (r *running) idOf(n uint64) string { return r.name + "." + strconv.FormatUint(n, 36) }
 
-// list shows at most so many of those that run, the longest first, and of those that were slow, the newest first.
+// list returns at most mostRunning running scans, longest first, and at most mostSlow slow ones, newest first.
 func (r *running) list(mostRunning, mostSlow int) *wire.IndexerScans {
 	now := r.now()
 	r.mu.Lock()
@@ -138,7 +138,7 @@ func (r *running) list(mostRunning, mostSlow int) *wire.IndexerScans {
 	return s
 }
 
-// endFor ends a scan for somebody; false when it is not under way.
+// endFor cancels a scan on behalf of a user. It returns false if the scan is not in progress.
 func (r *running) endFor(id, who string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -152,14 +152,14 @@ func (r *running) endFor(id, who string) bool {
 	return false
 }
 
-// Running shows at most so many scans that are coordinated here, the longest first, and so many of those that were
-// slow, the newest first.
+// Running returns at most mostRunning of the scans that this node coordinates, longest first, and at most mostSlow
+// slow ones, newest first.
 func (s *Server) Running(mostRunning, mostSlow int) *wire.IndexerScans {
 	return s.running.list(mostRunning, mostSlow)
 }
 
-// Cancel ends a scan that is coordinated here. Its client is told who has ended it; one that takes nothing at the
-// moment, as soon as it does.
+// Cancel ends a scan that this node coordinates. The scan's client gets an error that names who cancelled it, as soon
+// as the client accepts data.
 func (s *Server) Cancel(req *wire.CancelScan) error {
 	if !s.running.endFor(req.ID, req.By) {
 		return rpc.Refuse(errcode.UnknownScan, "no scan %.100q is under way on indexer %s", req.ID, s.running.name)
@@ -167,8 +167,8 @@ func (s *Server) Cancel(req *wire.CancelScan) error {
 	return nil
 }
 
-// SetSlow says from when on scans that end from now on are slow, until the process ends; below 0: none is, 0: as the
-// process began.
+// SetSlow sets the duration from which on scans that end from now on count as slow, until the process ends; below 0:
+// none does, 0: the initial value.
 func (s *Server) SetSlow(from time.Duration) {
 	r := s.running
 	r.mu.Lock()
@@ -178,7 +178,7 @@ func (s *Server) SetSlow(from time.Duration) {
 
 func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// sendingWriter writes to who asked, as a part of the scan's progress.
+// sendingWriter writes to the client, and records the time as sending in the scan's progress.
 type sendingWriter struct {
 	io.Writer
 	progress *scan.Progress
@@ -190,7 +190,8 @@ func (s sendingWriter) Write(b []byte) (int, error) {
 	return s.Writer.Write(b)
 }
 
-// sending is f as a part of a scan's progress: how long the client, or the way to it, takes nothing.
+// sending returns f with its time recorded as sending in a scan's progress: how long the client, or the connection to
+// it, accepts no data.
 func sending(p *scan.Progress, f func([]byte) error) func([]byte) error {
 	return func(b []byte) error {
 		defer p.Enter(p.Enter(scan.Sending))

@@ -1,7 +1,7 @@
-// Package scanserver answers scans at an indexer's port: of managers and of clients that come with a ticket, for which
-// it coordinates (package scan), and the parts that other indexers coordinate. It promises that what is under way at
-// once is bounded, that a client that has gone ends its scan, and that nobody scans whom no manager has let in. It
-// decides nothing about what a scan may see.
+// Package scanserver serves scans on an indexer's scan port: those of managers, and of clients with a ticket, which
+// it coordinates (package scan), and parts of scans that other indexers coordinate. It guarantees that the number of
+// concurrent scans is bounded, that a scan ends when its client disconnects, and that only clients admitted by a
+// manager scan. It does not decide what a scan may see.
 package scanserver
 
 import (
@@ -30,54 +30,57 @@ import (
 )
 
 const (
-	// MaxScans bounds the scans that this node coordinates at a time; users share them out (rpc.Places).
+	// MaxScans bounds the scans that this node coordinates concurrently; users share them (rpc.Places).
 	MaxScans = 256
-	// countTime is for a whole count, and what it waits for before.
+	// countTime bounds a complete count, including its waits.
 	countTime = scan.DefaultMaxDuration + time.Minute
 )
 
-// Options of a Server. MaxClients and ClientStall that are 0 take the constants of these names, and MaxParts MaxScans.
+// Options configures a Server. If MaxClients or ClientStall is 0, the constant of that name is used; if MaxParts is
+// 0, MaxScans.
 type Options struct {
-	Name        string        // of the indexer
-	Slow        time.Duration // from when on a scan is kept as a slow one; 0: DefaultSlow, below 0: none is
+	Name        string        // name of the indexer
+	Slow        time.Duration // duration from which on a scan is recorded as slow; 0: DefaultSlow, below 0: none is
 	Catalog     scan.Catalog
 	Truth       scan.Truth
 	Definitions func() wire.Definitions // in force
 	Pins        *snapshots.Pins
 	Nodes       *peers.Nodes
-	Keeps       *peers.Nodes // the same, to have timestamps kept: those who read wait for none of these connections
+	// the same, for requests to keep timestamps, so that reads never wait for these connections
+	Keeps       *peers.Nodes
 	Managers    Managers
 	MaxClients  int
-	MaxParts    int // of scans that other nodes coordinate, at a time
+	MaxParts    int // concurrent parts of scans that other nodes coordinate
 	ClientStall time.Duration
 	Registry    prometheus.Registerer
 	Tracer      trace.Tracer // nil: no spans
 	Log         hclog.Logger
 	Now         func() time.Time
-	// Hurry is told that a scan waits here, until what it returns is called; nil: nobody wants to know.
+	// Hurry is called when a scan starts to wait here; the returned function is called when the wait ends. nil: not
+	// needed.
 	Hurry func() (over func())
 }
 
-// Server serves scans: managers', clients', and the parts that other indexers ask for.
+// Server serves scans of managers and clients, and parts that other indexers request.
 type Server struct {
 	coordinator  *scan.Coordinator
 	definitions  func() wire.Definitions
 	pins         scan.Pins
 	snapshots    *snapshots.Set
-	silent       func(index.NodeID) time.Time // since when, and
-	nameOf       func(index.NodeID) string    // how it is called; see peers.Peers
+	silent       func(index.NodeID) time.Time // since when a node has been silent, see peers.Peers
+	nameOf       func(index.NodeID) string    // its name, see peers.Peers
 	metrics      *metrics
 	tracer       trace.Tracer
 	log          hclog.Logger
 	now          func() time.Time
-	scans, parts *rpc.Places // what is under way
+	scans, parts *rpc.Places // limits of concurrent scans and parts
 	book         scanBook
 	past         *history.Scans
 	running      *running
 	clients      *clients
 }
 
-// New returns a server of which nothing runs.
+// New returns a server. The caller must call Run.
 func New(o Options) *Server {
 	s := &Server{definitions: o.Definitions, pins: o.Pins, snapshots: o.Pins.Snapshots, silent: o.Nodes.SilentSince,
 		nameOf:  o.Nodes.Name,
@@ -98,8 +101,8 @@ func New(o Options) *Server {
 	return s
 }
 
-// Routes are what the server answers at a port. Users come by way of a manager, which knows what they may do, or with
-// a ticket of one; how many of these there are is bounded by clients.
+// Routes returns the server's routes. Users come through a manager, which checks their permissions, or with a ticket
+// of a manager; clients bounds the number of the latter.
 func (s *Server) Routes() []route.Route {
 	asked, ticket := route.Only(tlsconf.Manager, tlsconf.Admin), route.Anybody()
 	asked.For, ticket.Name = scan.AskedFor, "anybody with a ticket"
@@ -114,21 +117,21 @@ func (s *Server) Routes() []route.Route {
 	}
 }
 
-// Run watches the clients of long scans. It ends every connection of clients when ctx ends, and returns when nothing is
-// served to them any more.
+// Run watches the clients of long scans. When ctx ends, it closes all connections of clients and returns once no
+// client is served any more.
 func (s *Server) Run(ctx context.Context) error { return s.clients.run(ctx) }
 
-// Load is how many scans are coordinated here now, and how many clients are connected.
+// Load returns how many scans this node coordinates now, and how many clients are connected.
 func (s *Server) Load() (scans, clients int) {
 	s.clients.mu.Lock()
 	defer s.clients.mu.Unlock()
 	return s.scans.Taken(), s.clients.there
 }
 
-// Stats are the figures of the indexes that were scanned here and are defined.
+// Stats returns the statistics of the defined indexes that were scanned here.
 func (s *Server) Stats(defs *wire.Definitions) []wire.ScanStats { return s.book.list(defs) }
 
-// Past says what is known of scans that have ended here.
+// Past returns the history of scans that have ended here.
 func (s *Server) Past(q wire.HistoryAsked) *wire.History {
 	if q.Bucket == "" {
 		return s.past.Tell(q, nil)
@@ -158,7 +161,8 @@ func (s *Server) prepare(r *http.Request) (scan.Request, scan.Spec, error) {
 	return s.parse(id, body, resume, strings.Join(r.Header.Values(scanport.HeaderSession), ","))
 }
 
-// parse reads a request's body and checks it against the index. session is of a session, beside what the body has.
+// parse parses a request's body and checks it against the index. session has session tokens in addition to those of
+// the body.
 func (s *Server) parse(id index.ID, body, resume []byte, session string) (scan.Request, scan.Spec, error) {
 	req, err := scan.ParseRequest(body)
 	if err == nil {
@@ -210,18 +214,18 @@ func (s *Server) count(w http.ResponseWriter, r *http.Request) error {
 	if err == nil {
 		result, err = s.counted(r.Context(), &req, spec)
 	}
-	s.doneHTTP(r, began, &spec, scan.Result{Waited: result.Waited}, err) // a number is no row
+	s.doneHTTP(r, began, &spec, scan.Result{Waited: result.Waited}, err) // the number is not a row count
 	if err != nil {
 		return scan.ProblemOf(err)
 	}
 	w.Header().Set("Content-Type", rpc.MediaJSON)
 	w.Header().Set(scanport.HeaderSession, result.Seen.Token())
 	rpc.BeginAnswer(w)
-	_, _ = w.Write(scan.AppendCount(nil, result)) // the client has gone: nobody is left to tell
+	_, _ = w.Write(scan.AppendCount(nil, result)) // on an error the client has gone
 	return nil
 }
 
-// seeing tells what a session has seen before the rows come: who reads no further has seen it too.
+// seeing sends what a session has seen before the rows, so that a client that reads no further has it, too.
 type seeing struct {
 	*scan.Encoder
 	out *scan.Answer
@@ -233,7 +237,7 @@ func (s seeing) At(ref wire.StabilityRef, seen scanport.Seen) {
 	s.out.Session(&seen)
 }
 
-// counted counts.
+// counted carries out a count.
 func (s *Server) counted(ctx context.Context, req *scan.Request, spec scan.Spec) (scan.Result, error) {
 	ctx, active := s.running.begin(ctx, scanport.Count, req, &spec)
 	result, err := s.coordinator.Count(ctx, spec)
@@ -241,7 +245,7 @@ func (s *Server) counted(ctx context.Context, req *scan.Request, spec scan.Spec)
 	return result, err
 }
 
-// doneHTTP is done for a request whose path may name no index.
+// doneHTTP is done for a request whose path may not name an index.
 func (s *Server) doneHTTP(r *http.Request, began time.Time, spec *scan.Spec, result scan.Result, err error) {
 	id, bad := index.ParseID(r.PathValue("id"))
 	if bad != nil {
@@ -250,11 +254,11 @@ func (s *Server) doneHTTP(r *http.Request, began time.Time, spec *scan.Spec, res
 	s.done(id, began, spec, result, err)
 }
 
-// codeOK stands for the code of what did not fail.
+// codeOK is the code of success in metrics.
 const codeOK = "OK"
 
-// done counts a scan or a count that has ended, of index 0 as one of none. The spec of one that was refused before it
-// was understood has no consistency.
+// done counts a scan or count that has ended; id is 0 if the index is unknown. The spec of a request that was refused
+// before it was parsed has no consistency.
 func (s *Server) done(id index.ID, began time.Time, spec *scan.Spec, result scan.Result, err error) {
 	code := codeOK
 	if err != nil {
@@ -263,7 +267,7 @@ func (s *Server) done(id index.ID, began time.Time, spec *scan.Spec, result scan
 	s.metrics.scans.WithLabelValues(code).Inc()
 	ended := s.now()
 	took := ended.Sub(began)
-	if spec.Resume != nil { // those before were another indexer's
+	if spec.Resume != nil { // the earlier rows were counted by another indexer
 		result.Rows = max(0, result.Rows-spec.Resume.Rows)
 	}
 	if spec.Consistency != "" {
@@ -276,16 +280,16 @@ func (s *Server) done(id index.ID, began time.Time, spec *scan.Spec, result scan
 	}
 }
 
-// scanNodes reads slices of all indexers.
+// scanNodes implements scan.Nodes for all indexers, including this one.
 type scanNodes struct {
 	*peers.Nodes
 	keeps *peers.Nodes
 	here  scan.Pins
-	keep  func(*scan.KeepRequest) error // here
-	asked *prometheus.CounterVec        // to keep a timestamp, by outcome
+	keep  func(*scan.KeepRequest) error // keeps a timestamp on this node
+	asked *prometheus.CounterVec        // requests to keep a timestamp, by outcome
 }
 
-// OpenSlices implements scan.Nodes. This node's own slices are read here and now, without a network between.
+// OpenSlices implements scan.Nodes. It reads this node's own slices directly, without the network.
 func (n scanNodes) OpenSlices(ctx context.Context, node index.NodeID, others []index.NodeID,
 	req scan.NodeRequest) (scan.RowStream, error) {
 	if n.IsHere(node) {
@@ -308,7 +312,7 @@ func (n scanNodes) OpenSlices(ctx context.Context, node index.NodeID, others []i
 	return rows, nil
 }
 
-// openHere opens slices of this node, with the span that they would have on another one.
+// openHere opens slices of this node, with the same trace span as on another node.
 func openHere(ctx context.Context, req scan.NodeRequest, p scan.Pins) (scan.RowStream, error) {
 	below, span := rpc.StartSpan(ctx, "read slices")
 	rows, err := scan.Open(below, req, p)
@@ -322,7 +326,7 @@ func openHere(ctx context.Context, req scan.NodeRequest, p scan.Pins) (scan.RowS
 	return &tracedRows{rows, func(err error) { rpc.EndSpan(ctx, span, err) }}, nil
 }
 
-// tracedRows ends a span when they are closed.
+// tracedRows ends a span when the stream is closed.
 type tracedRows struct {
 	scan.RowStream
 	end func(error)

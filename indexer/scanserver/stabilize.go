@@ -12,17 +12,19 @@ import (
 	"tidemark/wire"
 )
 
-// pollMost bounds one wait at the leader: where one is in vain, who has come since has his turn within his own time.
+// pollMost bounds one wait at the leader. If a wait is in vain, callers that arrived since get their turn within
+// their own time.
 const pollMost = 5 * time.Second
 
-// poll is what the leader is asked for: a timestamp that meets need, until then. A need has the branches by which it
-// was judged, so that those of before and after a failover, or of two buckets of one name, never go together.
+// poll is a request to the leader: a timestamp that meets need, until the given time. need contains the branches that
+// it was derived with, so that needs from before and after a failover, or of two buckets of the same name, are never
+// merged.
 type poll struct {
 	need  timestamp.Vector
 	until time.Time
 }
 
-// both asks for what two ask for.
+// both returns a poll that covers two.
 func (p poll) both(o poll) (poll, bool) {
 	need, ok := p.need.Both(o.need)
 	if o.until.After(p.until) {
@@ -31,8 +33,8 @@ func (p poll) both(o poll) (poll, bool) {
 	return poll{need, p.until}, ok
 }
 
-// Stabilize implements scan.Truth. It ends when a timestamp is heard of that meets need, whether or not the leader has
-// been asked for that one.
+// Stabilize implements scan.Truth. It returns as soon as this node receives a timestamp that meets need, whether or
+// not the leader was asked for it.
 func (t *Truth) Stabilize(ctx context.Context, bucket string, need timestamp.Vector,
 	wait time.Duration) (wire.BucketStability, error) {
 	p := poll{need, time.Now().Add(wait)}
@@ -54,8 +56,8 @@ func (t *Truth) Stabilize(ctx context.Context, bucket string, need timestamp.Vec
 	}
 }
 
-// stabilize shares a wait at the leader. It returns nil and no error when that was in vain and there is time for
-// another one.
+// stabilize shares a wait at the leader with other callers. It returns nil and no error if the wait was in vain and
+// there is time for another one.
 func (t *Truth) stabilize(ctx context.Context, bucket string, p poll) (*wire.BucketStability, error) {
 	r := t.stable.join(ctx, bucket, p)
 	defer t.stable.leave(r)
@@ -72,7 +74,7 @@ func (t *Truth) stabilize(ctx context.Context, bucket string, p poll) (*wire.Buc
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-r.done:
-			if tokenLost(r.err) && !r.question.need.Equal(p.need) { // whose it is has to be asked apart
+			if tokenLost(r.err) && !r.question.need.Equal(p.need) { // a caller's own request shows whose need is lost
 				return t.poll(ctx, bucket, p)
 			}
 			return r.answer, r.err
@@ -80,8 +82,8 @@ func (t *Truth) stabilize(ctx context.Context, bucket string, p poll) (*wire.Buc
 	}
 }
 
-// poll waits at the leader, for pollMost at most. It returns nil and no error when that was in vain and there is time
-// left.
+// poll waits at the leader, at most for pollMost. It returns nil and no error if the wait was in vain and there is
+// time left.
 func (t *Truth) poll(ctx context.Context, bucket string, p poll) (*wire.BucketStability, error) {
 	began := time.Now()
 	wait := min(p.until.Sub(began), pollMost)
@@ -89,7 +91,7 @@ func (t *Truth) poll(ctx context.Context, bucket string, p poll) (*wire.BucketSt
 	if err != nil {
 		var refusal *rpc.Problem
 		if errors.As(err, &refusal) && refusal.Code == errcode.Timeout && wait == pollMost &&
-			time.Since(began) > pollMost/2 { // it has been waited for
+			time.Since(began) > pollMost/2 { // the leader did wait
 			return nil, nil
 		}
 		return nil, err
@@ -99,13 +101,13 @@ func (t *Truth) poll(ctx context.Context, bucket string, p poll) (*wire.BucketSt
 	return s, nil
 }
 
-// tokenLost reports whether the leader says that what was asked for can never come.
+// tokenLost reports whether the leader refused because the needed seqno can never be reached.
 func tokenLost(err error) bool {
 	var p *rpc.Problem
 	return errors.As(err, &p) && p.Code == errcode.TokenLost
 }
 
-// overdue is the error of a scan whose time is over, or which was given up.
+// overdue returns the error of a scan that timed out or was cancelled.
 func overdue(cause error) error {
 	if errors.Is(cause, context.DeadlineExceeded) {
 		return scan.Errorf(errcode.Timeout, "no stability timestamp covers KV's present in time: %w", cause)
@@ -113,14 +115,14 @@ func overdue(cause error) error {
 	return scan.AsError(cause)
 }
 
-// refused is the error of a scan that the leader has refused a timestamp.
+// refused returns the error of a scan for which the leader refused a timestamp.
 func refused(err error) error {
 	var p *rpc.Problem
 	if errors.As(err, &p) {
 		switch code := p.Code; code {
 		case errcode.Timeout:
 			return scan.Errorf(code, "no stability timestamp covers KV's present: %w", err)
-		case errcode.TokenLost, errcode.IndexInRollback: // the reason is the scan's own
+		case errcode.TokenLost, errcode.IndexInRollback: // the leader's reason applies to the scan itself
 			return scan.Errorf(code, "%s", p.Detail)
 		}
 	}

@@ -15,21 +15,21 @@ import (
 )
 
 const (
-	// TicketTrust is how long a manager's word on a ticket is taken for true: a user or token that is taken away scans no
-	// longer than that.
+	// TicketTrust is how long a manager's verdict on a ticket is cached: a deleted user or token can scan no longer
+	// than that.
 	TicketTrust = 4 * time.Second
-	// ticketRenew is when the manager is asked again, while scans go on.
+	// ticketRenew is the age at which the verdict is renewed in the background.
 	ticketRenew = 2 * time.Second
-	// maxTickets bounds those that are remembered.
+	// maxTickets bounds the cached verdicts.
 	maxTickets = 4096
 )
 
-// Managers say whether a ticket that one of them has issued is good.
+// Managers checks tickets at the managers that have issued them.
 type Managers interface {
 	CheckTicket(ctx context.Context, manager, ticket string) (*scanport.Checked, error)
 }
 
-// tickets knows which tickets are good: the managers that have issued them say so.
+// tickets caches which tickets are valid, as reported by the managers that have issued them.
 type tickets struct {
 	managers Managers
 	now      func() time.Time
@@ -40,7 +40,7 @@ type tickets struct {
 	known map[string]verdict
 }
 
-// verdict is what a manager has said of a ticket.
+// verdict is a manager's answer about a ticket.
 type verdict struct {
 	principal string
 	at        time.Time
@@ -51,8 +51,8 @@ func newTickets(managers Managers, now func() time.Time) *tickets {
 	return &tickets{managers: managers, now: now, known: map[string]verdict{}}
 }
 
-// check gives whose ticket it is. Errors are *rpc.Problem: UNAUTHENTICATED or FORBIDDEN when the manager says no, or
-// none can be asked; the client then goes by way of the managers.
+// check returns the owner of a ticket. Errors are *rpc.Problem: UNAUTHENTICATED or FORBIDDEN if the manager refuses
+// the ticket or cannot be reached; the client then scans through the managers.
 func (t *tickets) check(ctx context.Context, ticket string) (string, error) {
 	if ticket == "" || len(ticket) > scanport.MaxTicket {
 		return "", rpc.Refuse(errcode.Unauthenticated, "the header %s is missing, or too long: a manager issues "+
@@ -69,7 +69,7 @@ func (t *tickets) check(ctx context.Context, ticket string) (string, error) {
 	t.mu.Unlock()
 	switch {
 	case renew:
-		// at most as long as the call's own deadline; who comes later sees what it has found
+		// bounded by the call's own timeout; later callers see its result
 		t.renewals.Go(func() { _, _ = t.ask(ticket) })
 		return v.principal, nil
 	case ok && age < TicketTrust:
@@ -87,7 +87,7 @@ func (t *tickets) check(ctx context.Context, ticket string) (string, error) {
 	}
 }
 
-// ask asks the manager that has issued a ticket.
+// ask sends the ticket to the manager that has issued it.
 func (t *tickets) ask(ticket string) (string, error) {
 	at := t.now()
 	manager, err := auth.TicketIssuer(ticket)
@@ -112,7 +112,8 @@ func (t *tickets) ask(ticket string) (string, error) {
 	return said.Principal, nil
 }
 
-// forget lets those go that count no more, or all: they come back one by one. The lock is held.
+// forget drops expired verdicts, or all if that does not suffice: they are fetched again one by one. The caller holds
+// the lock.
 func (t *tickets) forget() {
 	for k, v := range t.known {
 		if t.now().Sub(v.at) >= TicketTrust {

@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// askAgain is the pause before projectors are asked again for vbuckets that nobody owned.
+	// askAgain is the pause before projectors are asked again for vbuckets without an owner.
 	askAgain = 50 * time.Millisecond
-	// askRest is how long the others may take when every vbucket has an owner: the KV node of one that was failed over may
-	// hang.
+	// askRest is how long further projectors may take once every vbucket has an owner: the KV node of one may hang
+	// because it was failed over.
 	askRest = 250 * time.Millisecond
 )
 
-// Projectors tell where KV is now.
+// Projectors reports KV's current seqnos.
 type Projectors interface {
 	Seqnos(ctx context.Context, base string, req *wire.SeqnosRequest) (*wire.SeqnosReply, error)
 }
@@ -30,17 +30,17 @@ type Leader interface {
 	Stabilize(ctx context.Context, bucket string, req *wire.StabilizeRequest) (*wire.BucketStability, error)
 }
 
-// Stabilities is what is known here of the stability timestamps that the leader has made.
+// Stabilities holds the stability timestamps of the leader that this node has received.
 type Stabilities interface {
 	// Newest returns the newest one of a bucket.
 	Newest(bucket string) (wire.BucketStability, bool)
-	// Changed is closed when Newest may have another answer for a bucket.
+	// Changed returns a channel that is closed when the result of Newest may have changed for a bucket.
 	Changed(bucket string) <-chan struct{}
-	// Published is told of one.
+	// Published records a timestamp.
 	Published(s *wire.BucketStability)
 }
 
-// Sources are whom Truth asks, and what is known here.
+// Sources holds what Truth obtains its answers from.
 type Sources struct {
 	Definitions func() wire.Definitions // in force
 	Projectors  Projectors
@@ -48,14 +48,14 @@ type Sources struct {
 	Stabilities Stabilities
 }
 
-// Truth asks projectors and managers, once for all who want to know the same at the same time.
+// Truth queries projectors and the leader, once for all callers that ask the same at the same time.
 type Truth struct {
 	Sources
-	seqnos *rounds[bool, *claims] // whether maps are wanted
+	seqnos *rounds[bool, *claims] // the question is whether vbucket maps are needed
 	stable *rounds[poll, *wire.BucketStability]
 }
 
-// NewTruth returns one for all scans and verifications of a node.
+// NewTruth returns a Truth for all scans and verifications of a node.
 func NewTruth(s Sources) *Truth {
 	t := &Truth{Sources: s}
 	t.seqnos = newRounds(t.askAll, func(a, b bool) (bool, bool) { return a || b, true })
@@ -63,13 +63,14 @@ func NewTruth(s Sources) *Truth {
 	return t
 }
 
-// CurrentSeqnos implements scan.Truth: each projector tells what its KV nodes host. Nobody may change the vector.
+// CurrentSeqnos implements scan.Truth. Each projector reports the vbuckets that its KV nodes host. The caller must
+// not modify the vector.
 func (t *Truth) CurrentSeqnos(ctx context.Context, bucket string) (timestamp.Vector, error) {
 	var known *claims
-	var why error // of what is not
+	var why error // why the others are missing
 	for disputed := false; ; {
 		said, err := t.seqnos.share(ctx, bucket, disputed)
-		if said != nil { // else patience is over: what is known is of the round before
+		if said != nil { // otherwise ctx has ended, and known is from the previous round
 			if known, why = said, err; len(said.missing()) == 0 {
 				return said.at, nil
 			}
@@ -87,8 +88,7 @@ func (t *Truth) CurrentSeqnos(ctx context.Context, bucket string) (timestamp.Vec
 	}
 }
 
-// unowned is the error of vbuckets of which nobody has said in time where KV is; known is nil where nobody has said
-// anything.
+// unowned returns the error for vbuckets whose seqnos nobody reported in time; known is nil if no projector answered.
 func unowned(bucket string, known *claims, why error) error {
 	if known == nil {
 		return scan.Errorf(errcode.VBucketsUnavailable, "no projector has said in time where KV is with bucket %q", bucket)
@@ -100,7 +100,8 @@ func unowned(bucket string, known *claims, why error) error {
 	return e
 }
 
-// askAll returns what the projectors say of all vbuckets of a bucket; nil and why not, where it is not known here.
+// askAll returns what the projectors report for all vbuckets of a bucket. If this node does not know the bucket, it
+// returns nil and an error.
 func (t *Truth) askAll(ctx context.Context, bucket string, maps bool) (*claims, error) {
 	d := t.Definitions()
 	i := slices.IndexFunc(d.Buckets, func(b wire.Bucket) bool { return b.Name == bucket })
@@ -110,15 +111,15 @@ func (t *Truth) askAll(ctx context.Context, bucket string, maps bool) (*claims, 
 	return t.ask(ctx, d.Projectors, wire.SeqnosRequest{Bucket: bucket, Map: maps}, d.Buckets[i].VBuckets)
 }
 
-// Ask returns what the projectors say now of the n vbuckets of a bucket, and of which of these nobody said anything; an
-// error says why that may be.
+// Ask returns what the projectors report now for the n vbuckets of a bucket, and the vbuckets that none of them
+// reported. err is a possible reason for the missing ones.
 func (t *Truth) Ask(ctx context.Context, bucket string, n int) (at timestamp.Vector, missing []uint16, err error) {
 	said, err := t.ask(ctx, t.Definitions().Projectors, wire.SeqnosRequest{Bucket: bucket}, n)
 	return said.at, said.missing(), err
 }
 
-// ask returns what the projectors say now. When every vbucket has an owner, who has not answered is waited for no
-// longer than askRest.
+// ask returns what the projectors report now. Once every vbucket has an owner, it waits for the remaining projectors
+// at most for askRest.
 func (t *Truth) ask(ctx context.Context, projectors []wire.ProjectorEndpoint, req wire.SeqnosRequest, n int) (*claims,
 	error) {
 	ctx, cancel := context.WithCancel(ctx)
