@@ -9,13 +9,13 @@ import (
 	"tidemark/wire"
 )
 
-// maxRefused bounds the timestamps of which it is remembered that there was no room to keep them.
+// maxRefused bounds the timestamps that are remembered as refused for lack of room.
 const maxRefused = 64
 
-// KeepScan lets snapshots of copies stay for a scan that takes long, be it that others read them: for scan.KeepFor from
-// now on, or until scan.MaxKeep has passed since it was asked first. Scans of one timestamp share them; EndPages ends
-// it. Errors are *scan.Error: BUSY where so much is kept already, SNAPSHOT_TOO_OLD where none of the copies holds the
-// timestamp any more.
+// KeepScan keeps snapshots of copies for a long scan, even if it does not read them here: for scan.KeepFor from now
+// on, but at most until scan.MaxKeep after the first request. Scans at the same timestamp share the snapshots.
+// EndPages releases them. Errors are *scan.Error: BUSY if too much is kept already, SNAPSHOT_TOO_OLD if none of the
+// copies holds the timestamp any more.
 func (s *Set) KeepScan(p scan.Pages, copies []index.CopyID, ref wire.StabilityRef) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -39,14 +39,14 @@ func (s *Set) KeepScan(p scan.Pages, copies []index.CopyID, ref wire.StabilityRe
 	return nil
 }
 
-// isPast reports whether a copy does not hold a timestamp, and will not. The lock is held.
+// isPast reports whether a copy does not hold a timestamp and never will. The caller holds the lock.
 func (s *Set) isPast(c index.CopyID, ref wire.StabilityRef) bool {
 	list := s.copies[c]
 	return len(list) > 0 && list[len(list)-1].Ref.Compare(ref.Ref) > 0 &&
 		!slices.ContainsFunc(list, func(h Held) bool { return h.Ref == ref })
 }
 
-// whyNotKept says what is known of why a timestamp was let go that a scan still wanted; "" for nothing.
+// whyNotKept returns why a timestamp that a scan still needed was released, "" if unknown.
 func (s *Set) whyNotKept(ref wire.StabilityRef) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,7 +56,7 @@ func (s *Set) whyNotKept(ref wire.StabilityRef) string {
 	return ": there was no room on its indexer to keep it for a scan that takes long"
 }
 
-// LongKept is how many snapshots are kept for scans that take long, and how much memory they take, in bytes.
+// LongKept returns how many snapshots are kept for long scans, and their memory in bytes.
 func (s *Set) LongKept() (snapshots int, bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

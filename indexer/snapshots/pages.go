@@ -10,34 +10,36 @@ import (
 	"tidemark/wire"
 )
 
-// What is kept for pages is kept for a minute after each, whatever others ask for: beyond these limits no more is taken
-// on. One user has half of them; where users are not known, all have all. Scans that take long have as much again.
+// Snapshots are kept for a minute after each page, independent of other requests; beyond these limits further
+// requests are refused. One user may use half of each limit, or all of it if users are not known. Long scans have the
+// same limits again.
 const (
-	maxPages = 16 << 10 // answers that come page by page
-	// maxPageBytes bounds the memory of the snapshots that are kept for them: one takes perVBucket for each vbucket.
+	maxPages = 16 << 10 // answers in pages
+	// maxPageBytes bounds the memory of the snapshots that are kept for answers in pages. A snapshot counts
+	// perVBucket bytes for each vbucket.
 	maxPageBytes = 64 << 20
 	perVBucket   = 80
 )
 
-// pages are answers, and what is kept for them. A zero value has none. The Set's lock guards it.
+// pages tracks answers and the snapshots that are kept for them. The zero value is empty. The Set's lock guards it.
 type pages struct {
-	of     string // which answers, for people
-	advice string // for who finds no room
+	of     string // kind of answers, for error messages
+	advice string // advice for a refused client
 	all    map[scan.Pages]*paged
 	held   map[copyAt]heldPage
 	bytes  int64              // of held
-	by     map[string]pagesOf // user
-	number int                // of all that are held
+	by     map[string]pagesOf // by user
+	number int                // answers that are held
 	looked time.Time
 }
 
-// copyAt is a snapshot.
+// copyAt identifies a snapshot.
 type copyAt struct {
 	copy index.CopyID
 	ref  wire.StabilityRef
 }
 
-// heldPage is a snapshot that is kept, by how many answers, what it takes, and whose answer was the first.
+// heldPage is a kept snapshot: the number of answers that it is kept for, its size, and the user of the first answer.
 type heldPage struct {
 	by    int
 	bytes int64
@@ -50,19 +52,19 @@ type pagesOf struct {
 	bytes  int64
 }
 
-// paged is one answer. One that was kept to its greatest age is remembered for a while, so that whoever asks for
-// another page then, before what was held for it is gone, does not begin to keep it anew.
+// paged is one answer. After MaxKeep an answer is remembered for a while, so that a late request for another page,
+// while its snapshots still exist, does not start keeping it anew.
 type paged struct {
 	ref          wire.StabilityRef
 	copies       []index.CopyID
 	since, until time.Time
 	reading      int  // pages that are being read
-	held         bool // else its time is over
+	held         bool // false: its time is over
 }
 
-// KeepPages lets snapshots of copies stay for the pages of an answer: while one is read, and for scan.KeepFor after
-// each, or until scan.MaxKeep has passed since the first. done is to be called when the page was read, or could not be:
-// then read is false. Errors are *scan.Error with the code BUSY.
+// KeepPages keeps snapshots of copies for the pages of an answer: while one is being read, and for scan.KeepFor after
+// each, but at most until scan.MaxKeep after the first. The caller must call done when the page was read, or with
+// read = false if it could not be. Errors are *scan.Error with code BUSY.
 func (s *Set) KeepPages(p scan.Pages, copies []index.CopyID, ref wire.StabilityRef) (done func(read bool), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,8 +89,8 @@ func (s *Set) KeepPages(p scan.Pages, copies []index.CopyID, ref wire.StabilityR
 	}, nil
 }
 
-// keep has copies of an answer held, which may be known already; fresh: it was not. It returns nil for one of a cursor
-// that somebody has forged, or that is too old to be kept any longer.
+// keep holds copies for an answer. fresh reports that the answer is new. It returns nil for an answer of a forged
+// cursor, or one that is too old to be kept any longer.
 func (g *pages) keep(p scan.Pages, copies []index.CopyID, ref wire.StabilityRef, size int64, now time.Time) (a *paged,
 	fresh bool, err error) {
 	if now.Sub(g.looked) >= time.Second {
@@ -109,22 +111,22 @@ func (g *pages) keep(p scan.Pages, copies []index.CopyID, ref wire.StabilityRef,
 	return a, fresh, nil
 }
 
-// read has an answer kept from now on for as long as after a page.
+// read extends the time of an answer as after a page.
 func (a *paged) read(now time.Time) {
 	a.until = minTime(now.Add(scan.KeepFor), a.since.Add(scan.MaxKeep))
 }
 
-// sizeOf is what a snapshot of one of these copies, which are of one index, takes. The lock is held.
+// sizeOf returns the size of a snapshot of these copies, which are of one index. The caller holds the lock.
 func (s *Set) sizeOf(copies []index.CopyID) int64 {
 	for _, c := range copies {
 		if n := len(s.copies[c]); n > 0 {
 			return perVBucket * int64(s.copies[c][n-1].Vector.Len())
 		}
 	}
-	return 0 // there is none
+	return 0 // there is no snapshot
 }
 
-// EndPages lets what is kept for an answer go: none of its pages has another one behind it, or the scan has ended.
+// EndPages releases what is kept for an answer, because it has no further page or the scan has ended.
 func (s *Set) EndPages(p scan.Pages) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,7 +134,7 @@ func (s *Set) EndPages(p scan.Pages) {
 	s.long.end(p)
 }
 
-// PagesKept is how many snapshots are kept for pages, and how much memory they take, in bytes.
+// PagesKept returns how many snapshots are kept for pages, and their memory in bytes.
 func (s *Set) PagesKept() (snapshots int, bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,7 +156,7 @@ func (g *pages) add(p scan.Pages, a *paged) {
 	g.all[p] = a
 }
 
-// room refuses an answer, or further copies of one, for which there is no room; a is what is known of it, or nil.
+// room refuses a new answer, or further copies of one, if the limits are reached. a is the known answer, or nil.
 func (g *pages) room(p scan.Pages, a *paged, copies []index.CopyID, ref wire.StabilityRef, size int64) error {
 	more := int64(0)
 	for _, c := range copies {
@@ -175,7 +177,7 @@ func (g *pages) room(p scan.Pages, a *paged, copies []index.CopyID, ref wire.Sta
 	return nil
 }
 
-// count notes that a user has more, or less.
+// count changes what is kept for a user.
 func (g *pages) count(who string, number int, bytes int64) {
 	is := g.by[who]
 	is.number, is.bytes = is.number+number, is.bytes+bytes
@@ -185,7 +187,7 @@ func (g *pages) count(who string, number int, bytes int64) {
 	}
 }
 
-// hold has copies of an answer held, beside those that are.
+// hold holds further copies for an answer.
 func (g *pages) hold(p scan.Pages, a *paged, copies []index.CopyID, size int64) {
 	if !a.held {
 		a.held = true
@@ -212,7 +214,7 @@ func (g *pages) take(who string, ref wire.StabilityRef, copies []index.CopyID, s
 	}
 }
 
-// letGo is the contrary of hold.
+// letGo undoes hold.
 func (g *pages) letGo(p scan.Pages, a *paged) {
 	if !a.held {
 		return
@@ -238,7 +240,8 @@ func (g *pages) end(p scan.Pages) {
 	}
 }
 
-// expire lets go of what nobody has asked for long enough, and forgets what is older than anything may be kept.
+// expire releases what has not been requested for long enough, and forgets answers beyond any age at which they could
+// be continued.
 func (g *pages) expire(now time.Time) {
 	g.looked = now
 	for p, a := range g.all {
@@ -253,7 +256,7 @@ func (g *pages) expire(now time.Time) {
 	}
 }
 
-// keeps reports whether a copy's snapshot stays. It looks for those whose time is over now and then.
+// keeps reports whether a copy's snapshot is kept. It also expires answers, at most once a second.
 func (g *pages) keeps(c index.CopyID, ref wire.StabilityRef, now time.Time) bool {
 	if len(g.held) == 0 {
 		return false

@@ -12,22 +12,22 @@ import (
 	"tidemark/wire"
 )
 
-// Bucket is a bucket as pins ask it.
+// Bucket is the part of a bucket that Pins uses.
 type Bucket interface {
-	// Flushed is the newest stability timestamp at or below which nothing is still to come; nil: none.
+	// Flushed returns the newest stability timestamp at or below which no snapshot is outstanding; nil: none.
 	Flushed() *wire.StabilityRef
-	// Rollback is the newest rollback that was carried out.
+	// Rollback returns the id of the newest rollback that was carried out.
 	Rollback() uint64
-	// Gone is closed when the bucket has left this node.
+	// Gone returns a channel that is closed when the bucket has left this node.
 	Gone() <-chan struct{}
 }
 
-// Pins gives snapshots to the node's part of scans.
+// Pins provides snapshots to the node's parts of scans.
 type Pins struct {
 	Snapshots *Set
 	Store     *storage.Store
 	Bucket    func(name string) (Bucket, bool)
-	// Wrong says why a copy may lag: what is wrong with it, or with the node; "" is nothing.
+	// Wrong returns why a copy may lag: a problem of the copy or of the node; "": none.
 	Wrong func(index.CopyID) string
 }
 
@@ -53,7 +53,7 @@ func (p *Pins) Pin(ctx context.Context, id index.ID, copies []index.CopyID, ref 
 	for _, c := range copies {
 		h, ok := p.Snapshots.Acquire(c, &ref)
 		if !ok {
-			if !waits { // most scans read what is there, and need no timer
+			if !waits { // most scans read an existing snapshot and need no timer
 				var end context.CancelFunc
 				ctx, end = context.WithTimeout(ctx, wait)
 				defer end()
@@ -84,14 +84,13 @@ func (p *Pins) KeepPages(of scan.Pages, copies []index.CopyID, ref wire.Stabilit
 // EndPages implements scan.Pins.
 func (p *Pins) EndPages(of scan.Pages) { p.Snapshots.EndPages(of) }
 
-// Hold gives a copy's snapshot at ref as soon as there is one, or says why there will not be, as that its bucket k has
-// left: one that is made anew under its name is another.
+// Hold returns a copy's snapshot at ref as soon as it exists, or an error if it never will, for example because its
+// bucket k has left this node: a new bucket of the same name is a different one.
 func (p *Pins) Hold(ctx context.Context, k Bucket, id index.ID, c index.CopyID, ref wire.StabilityRef) (Held, error) {
 	return p.wait(ctx, k, id, c, ref)
 }
 
-// never says why a copy will never have a snapshot at ref that it does not have now, as far as that is known; nil: it
-// may.
+// never returns why a copy will never have a snapshot at ref that it does not have now; nil: it may get one.
 func (p *Pins) never(k Bucket, id index.ID, c index.CopyID, ref wire.StabilityRef) error {
 	s, ok := p.Store.Slice(c)
 	switch {
@@ -107,12 +106,12 @@ func (p *Pins) never(k Bucket, id index.ID, c index.CopyID, ref wire.StabilityRe
 	return nil
 }
 
-// wait waits for a copy's snapshot at ref, or says why it will not come.
+// wait waits for a copy's snapshot at ref, or returns why it will not come.
 func (p *Pins) wait(ctx context.Context, k Bucket, id index.ID, c index.CopyID, ref wire.StabilityRef) (h Held,
 	err error) {
 	for {
 		changed := p.Snapshots.ChangesOf(c)
-		f := k.Flushed() // before the look: what comes after it is not passed over
+		f := k.Flushed() // before Acquire: a snapshot is added before its timestamp counts as flushed
 		passed := p.Snapshots.HasSkipped(c, ref) || f != nil && f.Compare(ref.Ref) >= 0
 		if h, ok := p.Snapshots.Acquire(c, &ref); ok {
 			return h, nil
@@ -134,10 +133,10 @@ func (p *Pins) wait(ctx context.Context, k Bucket, id index.ID, c index.CopyID, 
 	}
 }
 
-// Slice is a snapshot as scans read it.
+// Slice returns a snapshot in the form that scans read.
 func Slice(snap *storage.Snapshot) scan.Slice { return slice{snap} }
 
-// slice is a snapshot as a scan reads it.
+// slice implements scan.Slice on a snapshot.
 type slice struct{ snap *storage.Snapshot }
 
 // Rows implements scan.Slice.
@@ -152,13 +151,13 @@ func (s slice) Rows(ctx context.Context, low, high []byte, reverse bool) (scan.C
 // Items implements scan.Slice.
 func (s slice) Items() int64 { return s.snap.Items() }
 
-// cursor gives storage's errors the codes of scans.
+// cursor maps storage's errors to the codes of scans.
 type cursor struct{ *storage.Rows }
 
 // Close implements scan.Cursor.
 func (c cursor) Close() error { return Coded(c.Rows.Close()) }
 
-// Coded gives an error of package storage the code that scans have for it.
+// Coded maps an error of package storage to the error that scans return for it.
 func Coded(err error) error {
 	if errors.Is(err, storage.ErrDamaged) {
 		return scan.Errorf(errcode.Damaged, "%w", err)

@@ -1,6 +1,6 @@
-// Package snapshots keeps what scans read: per copy its newest few snapshots at stability timestamps, and those that
-// queries have named. It promises that what somebody reads stays for as long as it is read, and that nobody is given
-// what has left KV's branch or is in doubt. It never makes a snapshot.
+// Package snapshots holds the snapshots that scans read: for each copy the newest few at stability timestamps, and
+// those that queries have named. It guarantees that a snapshot stays as long as it is read, and that no scan gets one
+// that has left KV's branch or is in doubt. It never makes a snapshot.
 package snapshots
 
 import (
@@ -23,24 +23,24 @@ type Held struct {
 	Ref    wire.StabilityRef
 	Vector timestamp.Vector
 	Snap   *storage.Snapshot
-	// some vbucket of it is on no branch of KV's any more: no scan may read it, others of its vbuckets may be restored
-	// from it
+	// Some vbucket of it is no longer on any branch of KV: scans must not read it, but its other vbuckets may be
+	// restored from it.
 	parted bool
 }
 
-// maxKept bounds the timestamps that are kept for queries, all buckets together; beyond it the least lately used one
-// goes.
+// maxKept bounds the timestamps that are kept for queries, all buckets together; beyond it the least recently used
+// one is released.
 const maxKept = 32
 
-// keptRef is a timestamp that a query may name again, until then. It is remembered until its greatest age is over, so
-// that whoever names it once more, before what was held for it is gone, does not begin to keep it anew.
+// keptRef is a timestamp that a query may name again, until then. It is remembered beyond MaxKeep, so that a late
+// request, while its snapshots still exist, does not start keeping it anew.
 type keptRef struct {
 	ref          wire.StabilityRef
 	since, until time.Time
 }
 
-// Set keeps, per copy, the newest few snapshots at stability timestamps for scans. A scan holds its own
-// reference, so that what it reads stays as long as it reads.
+// Set holds, for each copy, the newest few snapshots at stability timestamps. A scan has its own reference, so that a
+// snapshot stays as long as the scan reads it.
 type Set struct {
 	keep int
 	log  hclog.Logger
@@ -49,19 +49,20 @@ type Set struct {
 	mu       sync.Mutex
 	versions Versions                           // of what is held
 	copies   map[index.CopyID][]Held            // oldest first
-	doubted  map[index.CopyID]bool              // what is on its way of them is wrong, see doubt
+	doubted  map[index.CopyID]bool              // snapshots that are being made of these copies are wrong, see Doubt
 	hidden   map[index.CopyID]bool              // until Show
-	skipped  map[index.CopyID]wire.StabilityRef // the newest one that a copy could not be made exact at
-	waiting  map[index.CopyID]chan struct{}     // closed when one of a copy is added, or will never be
-	kept     []keptRef                          // for queries, least lately used first
-	pages    pages                              // that come page by page
-	long     pages                              // of scans that take long
-	refused  []wire.StabilityRef                // that there was no room for in long, newest last
-	changed  chan struct{}                      // closed and replaced when all copies have one more, or will never have
-	closed   bool
+	skipped  map[index.CopyID]wire.StabilityRef // newest timestamp at which a copy could not be made exact
+	waiting  map[index.CopyID]chan struct{}     // closed when a snapshot of a copy is added, or will never be
+	kept     []keptRef                          // for queries, least recently used first
+	pages    pages                              // answers in pages
+	long     pages                              // long scans
+	refused  []wire.StabilityRef                // timestamps that long had no room for, newest last
+	// closed and replaced when all copies have a further snapshot, or never will
+	changed chan struct{}
+	closed  bool
 }
 
-// New keeps so many of each copy, and those beside that queries have named.
+// New returns a Set that keeps the given number of snapshots of each copy, and those that queries have named.
 func New(keep int, log hclog.Logger, now func() time.Time) *Set {
 	return &Set{keep: keep, log: log, now: now, copies: map[index.CopyID][]Held{},
 		skipped: map[index.CopyID]wire.StabilityRef{}, doubted: map[index.CopyID]bool{}, hidden: map[index.CopyID]bool{},
@@ -70,21 +71,21 @@ func New(keep int, log hclog.Logger, now func() time.Time) *Set {
 		long:  pages{of: "that take long"}}
 }
 
-// Version is a number that changes whenever what is held of a bucket does, see Versions.
+// Version returns a number that changes whenever the held snapshots of a bucket change, see Versions.
 func (s *Set) Version(bucket string) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.versions.At(bucket)
 }
 
-// noteLocked says that these have come or gone.
+// noteLocked raises the versions of the buckets of these snapshots.
 func (s *Set) noteLocked(all ...Held) {
 	for i := range all {
 		s.versions.Raise(all[i].Ref.Bucket)
 	}
 }
 
-// Add takes over a snapshot; the oldest beyond the limit goes.
+// Add adds a snapshot and takes over the reference. The oldest beyond the limit are closed.
 func (s *Set) Add(id index.CopyID, h Held) {
 	s.mu.Lock()
 	var gone []Held
@@ -109,7 +110,7 @@ func (s *Set) Add(id index.CopyID, h Held) {
 	s.close(gone)
 }
 
-// Skip notes that a copy is no further than beyond a timestamp that it has no snapshot of.
+// Skip records that a copy has passed a timestamp without a snapshot.
 func (s *Set) Skip(id index.CopyID, ref wire.StabilityRef) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,7 +128,7 @@ func (s *Set) HasSkipped(id index.CopyID, ref wire.StabilityRef) bool {
 	return ok && last.Compare(ref.Ref) >= 0
 }
 
-// wakeLocked lets those who wait for a copy look again.
+// wakeLocked wakes those who wait for a copy.
 func (s *Set) wakeLocked(id index.CopyID) {
 	if c := s.waiting[id]; c != nil {
 		close(c)
@@ -135,7 +136,7 @@ func (s *Set) wakeLocked(id index.CopyID) {
 	}
 }
 
-// KeepFor lets the snapshots at a timestamp stay for so long, or until scan.MaxKeep has passed since it was first kept.
+// KeepFor keeps the snapshots at a timestamp for d, but at most until scan.MaxKeep after the first request.
 func (s *Set) KeepFor(ref wire.StabilityRef, d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,7 +165,7 @@ func maxTime(a, b time.Time) time.Time {
 	return a
 }
 
-// expire forgets the timestamps whose time is long over. The lock is held.
+// expire forgets timestamps whose time has long been over. The caller holds the lock.
 func (s *Set) expire() {
 	now := s.now()
 	s.kept = slices.DeleteFunc(s.kept, func(k keptRef) bool {
@@ -173,21 +174,21 @@ func (s *Set) expire() {
 	})
 }
 
-// isKept reports whether snapshots at a timestamp stay; those whose time is over go with the next that comes. The lock
-// is held.
+// isKept reports whether snapshots at a timestamp are kept. Those whose time is over are closed when the next one is
+// added. The caller holds the lock.
 func (s *Set) isKept(ref wire.StabilityRef) bool {
 	now := s.now()
 	return slices.ContainsFunc(s.kept, func(k keptRef) bool { return k.ref == ref && !k.until.Before(now) })
 }
 
-// Changes returns a channel that is closed when the next look at all copies may find something else.
+// Changes returns a channel that is closed when a look at all copies may find something new.
 func (s *Set) Changes() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.changed
 }
 
-// ChangesOf returns a channel that is closed when the next look at a copy may find something else.
+// ChangesOf returns a channel that is closed when a look at a copy may find something new.
 func (s *Set) ChangesOf(id index.CopyID) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,7 +200,7 @@ func (s *Set) ChangesOf(id index.CopyID) <-chan struct{} {
 	return c
 }
 
-// Signal lets all who wait look again.
+// Signal wakes all waiters.
 func (s *Set) Signal() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -212,8 +213,8 @@ func (s *Set) Signal() {
 
 func (s *Set) close(gone []Held) { Gone{s, gone}.Close() }
 
-// Gone are snapshots that nobody is given any more, and that are still to be closed: who closes the last one of files
-// that are not used any more closes and removes those, and waits for the disk.
+// Gone holds snapshots that are no longer available to scans and must be closed by the caller. Closing the last
+// snapshot of unused files closes and removes the files, and waits for the disk.
 type Gone struct {
 	of  *Set
 	all []Held
@@ -222,7 +223,7 @@ type Gone struct {
 // None reports whether there are none.
 func (g Gone) None() bool { return len(g.all) == 0 }
 
-// Close closes them.
+// Close closes the snapshots.
 func (g Gone) Close() {
 	for _, h := range g.all {
 		if err := h.Snap.Close(); err != nil {
@@ -231,7 +232,8 @@ func (g Gone) Close() {
 	}
 }
 
-// Acquire returns the snapshot of a copy at a stability timestamp, or its newest when ref is nil. The caller closes it.
+// Acquire returns the snapshot of a copy at a stability timestamp, or its newest if ref is nil. The caller must close
+// it.
 func (s *Set) Acquire(id index.CopyID, ref *wire.StabilityRef) (Held, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -245,7 +247,7 @@ func (s *Set) Acquire(id index.CopyID, ref *wire.StabilityRef) (Held, bool) {
 	return Held{}, false
 }
 
-// Retain returns all snapshots of a copy, those that parted too; the caller closes each.
+// Retain returns all snapshots of a copy, including parted ones. The caller must close each.
 func (s *Set) Retain(id index.CopyID) (all []*storage.Snapshot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -257,7 +259,7 @@ func (s *Set) Retain(id index.CopyID) (all []*storage.Snapshot) {
 	return all
 }
 
-// Refs lists what is held of a copy, oldest first.
+// Refs returns the timestamps of a copy's snapshots, oldest first.
 func (s *Set) Refs(id index.CopyID) []wire.StabilityRef {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -270,8 +272,8 @@ func (s *Set) Refs(id index.CopyID) []wire.StabilityRef {
 	return out
 }
 
-// Doubt lets all snapshots of a copy go, and whatever writers that are at work, or have their turn before those that
-// mend it, add to them. Those that have gone are the caller's to close.
+// Doubt removes all snapshots of a copy, and drops those that writers still add, until the batch that repairs the
+// copy has been written (Trust). The caller must close the returned snapshots.
 func (s *Set) Doubt(id index.CopyID) Gone { return s.let(id, func(bool) bool { return true }) }
 
 // InDoubt reports whether what a copy holds is known to be wrong.
@@ -281,15 +283,15 @@ func (s *Set) InDoubt(id index.CopyID) bool {
 	return s.doubted[id]
 }
 
-// Trust ends the doubt: a writer that mends the copy has done so, and what comes after it is right.
+// Trust ends the doubt: the batch that repairs the copy has been written, and later snapshots are correct.
 func (s *Set) Trust(id index.CopyID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.doubted, id)
 }
 
-// Hide lets all snapshots of a copy go, and whatever is added to them until Show: it is not the one that is wanted
-// under its id. Those that have gone are the caller's to close.
+// Hide removes all snapshots of a copy and drops those that are added, until Show: another copy is wanted under its
+// id. The caller must close the returned snapshots.
 func (s *Set) Hide(id index.CopyID) Gone {
 	s.mu.Lock()
 	s.hidden[id] = true
@@ -304,10 +306,10 @@ func (s *Set) Show(id index.CopyID) {
 	delete(s.hidden, id)
 }
 
-// Drop lets all snapshots of a copy go, and ends the doubt: it will hold something else.
+// Drop closes all snapshots of a copy and ends the doubt, because the copy will hold something else.
 func (s *Set) Drop(id index.CopyID) { s.let(id, func(bool) bool { return false }).Close() }
 
-// Release lets all snapshots of a copy go. It is in doubt afterwards if it was.
+// Release closes all snapshots of a copy. Its doubt remains.
 func (s *Set) Release(id index.CopyID) { s.let(id, func(was bool) bool { return was }).Close() }
 
 func (s *Set) let(id index.CopyID, doubt func(was bool) bool) Gone {
@@ -326,8 +328,8 @@ func (s *Set) let(id index.CopyID, doubt func(was bool) bool) Gone {
 	return Gone{s, gone}
 }
 
-// Part takes those away from scans that hold something of a vbucket that is not on the branch it is restored to. They
-// stay for restores until dropParted. logs are those of the copy.
+// Part makes snapshots unavailable to scans that hold something of a vbucket beyond the branch that the vbucket is
+// restored to. They remain available to restores until DropParted. logs are the copy's failover logs.
 func (s *Set) Part(id index.CopyID, what []ingest.Restore, logs []timestamp.FailoverLog) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -340,13 +342,13 @@ func (s *Set) Part(id index.CopyID, what []ingest.Restore, logs []timestamp.Fail
 	}
 }
 
-// leaves reports whether what is held of a vbucket is not on the branch that it is restored to.
+// leaves reports whether what the snapshot holds of a vbucket is not on the branch that the vbucket is restored to.
 func (h *Held) leaves(r ingest.Restore, log timestamp.FailoverLog) bool {
 	p, _ := h.Snap.At(uint16(r.VBucket))
 	return p.Content() > ingest.History(p.VBUUID, log).Common(r.Log)
 }
 
-// DropParted lets those of a copy go that part has taken away. They are the caller's to close.
+// DropParted removes the snapshots of a copy that Part has marked. The caller must close them.
 func (s *Set) DropParted(id index.CopyID) Gone {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -363,7 +365,7 @@ func (s *Set) DropParted(id index.CopyID) Gone {
 	return Gone{s, gone}
 }
 
-// CloseAll ends it.
+// CloseAll closes all snapshots, and makes later ones be closed when they are added.
 func (s *Set) CloseAll() {
 	s.mu.Lock()
 	all := s.copies

@@ -1,17 +1,17 @@
 package snapshots
 
-// mostVersions bounds the buckets that have a version of their own, those that are gone included; beyond it all are
-// raised once.
+// mostVersions bounds the buckets with a version of their own, including those that are gone; beyond it the versions
+// of all buckets are raised once.
 const mostVersions = 1024
 
-// Versions are numbers that say when what is known of a bucket has changed. The zero value is of a time before any
+// Versions holds numbers that change whenever the state of a bucket changes. The zero value is the version before any
 // change.
 type Versions struct {
 	last, all uint64
 	of        map[string]uint64
 }
 
-// Raise says that what is known of a bucket has changed.
+// Raise records that the state of a bucket has changed.
 func (v *Versions) Raise(bucket string) {
 	if _, known := v.of[bucket]; !known && len(v.of) >= mostVersions {
 		v.RaiseAll()
@@ -23,12 +23,12 @@ func (v *Versions) Raise(bucket string) {
 	v.of[bucket] = v.last
 }
 
-// RaiseAll says it of all buckets.
+// RaiseAll records that the state of all buckets has changed.
 func (v *Versions) RaiseAll() {
 	v.last++
 	v.all = v.last
 	clear(v.of)
 }
 
-// At is the version of a bucket until it is raised, and never again.
+// At returns the version of a bucket. A version is never returned again once it was raised.
 func (v *Versions) At(bucket string) uint64 { return max(v.all, v.of[bucket]) }
