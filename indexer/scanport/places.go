@@ -6,18 +6,19 @@ import (
 	"fmt"
 )
 
-// Who reads an answer of lines may ask for places in it: behind the lines that are written at once comes a line with
-// the place where another indexer would go on behind them.
+// A client may request places in an answer of lines: each group of lines that is written at once is then followed by
+// a line with the place at which another indexer would continue after them.
 const (
-	HeaderPlaces = "Tidemark-Places" // of a request, "true": lines with places are wanted
-	HeaderResume = "Tidemark-Resume" // of a request: the place behind which the answer goes on
-	// MaxPlace bounds a place in bytes, as it comes back in a header; longer than that a line with none is written.
+	HeaderPlaces = "Tidemark-Places" // request header, "true": the client wants lines with places
+	HeaderResume = "Tidemark-Resume" // request header: the place at which the answer continues
+	// MaxPlace bounds a place in bytes, as it is returned in a header. If the place is longer, the line has an empty
+	// one.
 	MaxPlace  = 32 << 10
 	placeHead = `{"place":"`
 	placeTail = `"}`
 )
 
-// AppendPlace appends a line with a place, its end included.
+// AppendPlace appends a line with a place, including its newline.
 func AppendPlace(dst, place []byte) []byte {
 	if len(place) > MaxPlace {
 		place = nil
@@ -26,8 +27,8 @@ func AppendPlace(dst, place []byte) []byte {
 	return append(append(dst, placeTail...), '\n')
 }
 
-// PlaceLine reads a line with a place, without its end; ok is false of any other line. The place, as HeaderResume takes
-// it, is "" where the answer cannot be gone on with, as the key before it is too long.
+// PlaceLine parses a line with a place, without its newline; ok is false for any other line. The place is in the form
+// of HeaderResume. It is "" if the answer cannot be continued there, because the key before it is too long.
 func PlaceLine(line []byte) (place string, ok bool) {
 	rest, ok := bytes.CutPrefix(line, []byte(placeHead))
 	if !ok {
@@ -37,7 +38,7 @@ func PlaceLine(line []byte) (place string, ok bool) {
 	return string(rest), ok
 }
 
-// ParsePlace reads what HeaderResume has; nothing of "".
+// ParsePlace parses the value of HeaderResume; nil for "".
 func ParsePlace(text string) ([]byte, error) {
 	if text == "" {
 		return nil, nil

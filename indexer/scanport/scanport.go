@@ -1,12 +1,12 @@
-// Package scanport is what a client and an indexer say to each other when the client scans without a manager between:
-// the form of requests, of answers, and of the rows in them.
+// Package scanport is the protocol between a client and an indexer when the client scans without going through a
+// manager: the encoding of requests, of answers, and of the rows in them.
 //
-// A connection is a WebSocket of the subprotocol Protocol on an indexer's scan port. It begins with a ticket that a
-// manager has issued, and serves one request after the other: a message with a request, then messages with rows, the
-// last of which has an end or a failure. Who gives an answer up closes the connection.
+// A connection is a WebSocket with the subprotocol Protocol on an indexer's scan port. It is opened with a ticket
+// that a manager has issued, and serves one request after the other: a message with the request, followed by messages
+// with rows, the last of which ends with an end or a failure. A client that abandons an answer closes the connection.
 //
-// It promises that an answer that was cut is never taken for a whole one, that a message is read without trust in its
-// lengths, and that a row costs no allocation that others share. It never reads or writes itself.
+// It guarantees that a cut answer is never taken for a complete one, that lengths in a message are checked before
+// use, and that rows do not share memory with messages. It does no I/O itself.
 package scanport
 
 import (
@@ -21,55 +21,56 @@ import (
 	"tidemark/collate"
 )
 
-// Where and how a connection begins.
+// Location and setup of a connection.
 const (
-	// Path of the WebSocket.
+	// Path is the path of the WebSocket.
 	Path = "/v1/scans"
-	// Protocol is its subprotocol; another form of messages is another one.
+	// Protocol is its subprotocol. A change of the message format gets another name.
 	Protocol = "tidemark-scan.v2"
-	// HeaderTicket carries the ticket of the client.
+	// HeaderTicket carries the client's ticket.
 	HeaderTicket = "Tidemark-Ticket"
-	// CheckPath is where an indexer asks the manager that has issued a ticket whether it is good.
+	// CheckPath is the path at which an indexer has a ticket checked by the manager that issued it.
 	CheckPath = "/v1/tickets:check"
 	// MaxTicket bounds a ticket, in bytes.
 	MaxTicket = 1024
-	// MaxResume bounds what says where a scan goes on, in bytes.
+	// MaxResume bounds the place at which a scan continues, in bytes.
 	MaxResume = 96 << 10
 )
 
-// Check asks a manager about a ticket that it has issued.
+// Check requests the check of a ticket from the manager that issued it.
 type Check struct {
 	Ticket string `json:"ticket"`
 }
 
-// Checked says whose ticket it is. A ticket that is not good is refused instead.
+// Checked names the owner of a valid ticket. An invalid ticket is refused instead.
 type Checked struct {
 	Principal string `json:"principal"`
 }
 
-// Ops of a request.
+// Values of Request.Op.
 const (
 	Scan  = "scan"
 	Count = "count"
 )
 
-// Request asks for the rows of an index, or for their number.
+// Request is a request for the rows of an index, or for their number.
 type Request struct {
 	Op        string
-	Index     string // its id, in decimal digits
+	Index     string // index id in decimal digits
 	RequestID string // "" for none
 	Parent    string // W3C traceparent, "" for none
-	Resume    []byte // of the last message of an answer that was cut: only what follows it is wanted; none: all
-	Body      []byte // what :scan and :count take, in JSON
+	Resume    []byte // from the last message of a cut answer: only what follows it is wanted; empty: everything
+	Body      []byte // JSON body, as for :scan and :count
 }
 
-// none stands for a field of the first line that is empty.
+// none stands for an empty field in the first line.
 const none = "-"
 
-// ErrMessage is wrapped when a message is not of this protocol.
+// ErrMessage is wrapped when a message does not follow this protocol.
 var ErrMessage = errors.New("bad message on a scan connection")
 
-// AppendRequest appends a request's message: a line with its fields and the length of Resume, Resume, and the body.
+// AppendRequest appends the message of a request: a line with its fields and the length of Resume, then Resume, then
+// the body.
 func AppendRequest(dst []byte, r Request) []byte {
 	for _, field := range [...]string{r.Op, r.Index, r.RequestID, r.Parent} {
 		if field == "" {
@@ -81,7 +82,7 @@ func AppendRequest(dst []byte, r Request) []byte {
 	return append(append(dst, r.Resume...), r.Body...)
 }
 
-// ParseRequest reads a request's message; Resume and Body are parts of it.
+// ParseRequest parses the message of a request. Resume and Body alias it.
 func ParseRequest(message []byte) (Request, error) {
 	line, body, ok := bytes.Cut(message, []byte{'\n'})
 	fields := strings.Split(string(line[:min(len(line), maxLine)]), " ")
@@ -107,20 +108,21 @@ func ParseRequest(message []byte) (Request, error) {
 	return r, nil
 }
 
-// maxLine bounds the first line of a request.
+// maxLine bounds the first line of a request, in bytes.
 const maxLine = 1024
 
-// What stands behind the rows of a message.
+// Kinds of tail, which follows the rows of a message.
 const (
-	More    = 0 // where the answer goes on, should it be cut here, or nothing; another message follows
-	End     = 1 // the last line of a scan, as :scan has it, or the answer of :count
-	Failure = 2 // a problem, as REST has it, and beside its fields session, a token of what was seen with the rows
+	More    = 0 // the place at which the answer continues if it is cut here, or nothing; another message follows
+	End     = 1 // the last line of a scan, in the form of :scan, or the answer of :count
+	Failure = 2 // a REST problem, with the additional field session: a token of what was seen with the rows
 )
 
-// An answer's message: number of components that rows have (uvarint), one byte for each (1: descending), length of
-// the rows (4 bytes, big-endian), the rows, one of More, End, Failure (1 byte), and its text: JSON, but for More.
+// Message of an answer: number of components of the rows (uvarint), one byte for each (1: descending), length of the
+// rows (4 bytes, big-endian), the rows, one of More, End and Failure (1 byte), and its text, which is JSON except for
+// More.
 
-// AppendHead begins a message whose rows have components of these directions.
+// AppendHead starts a message. desc has the directions of the rows' components.
 func AppendHead(dst []byte, desc []bool) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(desc)))
 	for _, d := range desc {
@@ -139,7 +141,7 @@ func AppendRow(dst, key, id []byte) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(id))), id...)
 }
 
-// Finish ends a message whose head takes so many bytes.
+// Finish completes a message; head is the length of its head.
 func Finish(message []byte, head int, tail byte, text []byte) []byte {
 	binary.BigEndian.PutUint32(message[head-4:], uint32(len(message)-head))
 	return append(append(message, tail), text...)
@@ -151,15 +153,15 @@ type Answer struct {
 	Text []byte // of the tail
 
 	desc []bool
-	rows []byte // that are left
+	rows []byte // rows not yet read
 
-	ids   strings.Builder   // room for ids that are given away
-	text  []byte            // and for keys
-	parts []json.RawMessage // and for their components
-	plain []byte            // a component that stands upright
+	ids   strings.Builder   // buffer for ids that are returned
+	text  []byte            // buffer for keys
+	parts []json.RawMessage // buffer for their components
+	plain []byte            // a component in ascending encoding
 }
 
-// Read begins to read a message. The rows are parts of it.
+// Read starts reading a message, which the rows alias.
 func (a *Answer) Read(message []byte) error {
 	n, size := binary.Uvarint(message)
 	if size <= 0 || n > maxComponents || uint64(len(message)-size) < n+5 {
@@ -185,8 +187,8 @@ func (a *Answer) Read(message []byte) error {
 // maxComponents bounds the components of a key.
 const maxComponents = 1024
 
-// Next returns the next row of the message: its key as JSON, component by component, and its document's id, both
-// copies; false when there is none.
+// Next returns the next row of the message: its key as JSON, component by component, and its document's id, both as
+// copies. ok is false if there is none.
 func (a *Answer) Next() (key []json.RawMessage, id string, ok bool, err error) {
 	if len(a.rows) == 0 {
 		return nil, "", false, nil
@@ -203,7 +205,7 @@ func (a *Answer) Next() (key []json.RawMessage, id string, ok bool, err error) {
 // id returns a copy of an id.
 func (a *Answer) id(d []byte) string {
 	if a.ids.Cap()-a.ids.Len() < len(d) {
-		a.ids = strings.Builder{} // the old one belongs to those who have its texts
+		a.ids = strings.Builder{} // the old buffer belongs to the ids that were returned
 		a.ids.Grow(max(textRoom, len(d)))
 	}
 	at := a.ids.Len()
@@ -221,15 +223,15 @@ func (a *Answer) field() ([]byte, bool) {
 	return b, true
 }
 
-// Sizes of the rooms from which keys are given away: a caller that keeps one key keeps no more than that.
+// Sizes of the buffers that returned keys are part of: a caller that keeps one key retains at most one buffer.
 const (
 	textRoom  = 2 << 10
 	partsRoom = 64
 )
 
-// decode writes a key as JSON into the rooms.
+// decode appends a key as JSON to the buffers.
 func (a *Answer) decode(key []byte) ([]json.RawMessage, error) {
-	if most := min(len(a.desc), len(key)); cap(a.parts)-len(a.parts) < most { // a component takes a byte at least
+	if most := min(len(a.desc), len(key)); cap(a.parts)-len(a.parts) < most { // a component has at least one byte
 		a.parts = make([]json.RawMessage, 0, max(partsRoom, most))
 	}
 	from := len(a.parts)
@@ -252,7 +254,7 @@ func (a *Answer) decode(key []byte) ([]json.RawMessage, error) {
 	return a.parts[from:len(a.parts):len(a.parts)], nil
 }
 
-// descending writes the first component of a key, which is upside down, and returns the rest of the key.
+// descending decodes the first component of a key, which is in descending encoding, and returns the rest of the key.
 func (a *Answer) descending(key []byte) (rest []byte, err error) {
 	component, rest, err := collate.Next(key, true)
 	if err != nil {
@@ -264,5 +266,5 @@ func (a *Answer) descending(key []byte) (rest []byte, err error) {
 	return rest, err
 }
 
-// Empty tells that no rows are left in the message.
+// Empty reports whether all rows of the message have been read.
 func (a *Answer) Empty() bool { return len(a.rows) == 0 }

@@ -14,19 +14,20 @@ import (
 	"tidemark/timestamp"
 )
 
-// Seen is what a session has seen of a bucket: the newest stability timestamp that an answer to it was of. As a token
-// it travels with the end of an answer to the client, and back with what is asked next, which shows nothing older.
+// Seen is what a session has seen of a bucket: the newest stability timestamp of its answers. Its token is sent to
+// the client with the end of an answer. The client sends it with its next request, whose answer then shows nothing
+// older.
 type Seen struct {
 	Cluster uint64 // ClusterKey of the cluster's id
-	Epoch   uint64 // of the cluster; another one after a restore, or a recovery without a majority
+	Epoch   uint64 // of the cluster; changes with a restore, or a recovery without a majority
 	Bucket  string
 	At      timestamp.Ref
 }
 
 const (
-	// HeaderSession carries tokens of a session, of a request and of an answer, as the body's field session does.
+	// HeaderSession carries a session's tokens, in requests and answers, like the field session of the body.
 	HeaderSession = "Tidemark-Session"
-	// MaxSession bounds the text of a session's tokens, in bytes, and MaxSeen their number.
+	// MaxSession bounds the text of a session's tokens, in bytes.
 	MaxSession = 64 << 10
 	// MaxSeen bounds the number of a session's tokens.
 	MaxSeen = 1024
@@ -36,24 +37,24 @@ const (
 	maxToken = 2 << 10
 
 	tokenFormat = 1
-	tokenHead   = 1 + 8 + 8 // format, cluster, hash; four numbers (uvarint) and the bucket's name follow
-	tokenSum    = 4         // CRC-32C of all before it
+	tokenHead   = 1 + 8 + 8 // format, cluster, hash; followed by four numbers (uvarint) and the bucket's name
+	tokenSum    = 4         // CRC-32C of everything before it
 	separator   = ","
 )
 
-// ErrSession is wrapped when a text is no session's tokens.
+// ErrSession is wrapped when a text is not a list of session tokens.
 var ErrSession = errors.New("bad session token")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// ClusterKey stands for a cluster's id in tokens.
+// ClusterKey returns a hash of a cluster's id for use in tokens.
 func ClusterKey(id string) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(id)) // it never fails
 	return h.Sum64()
 }
 
-// Compare orders what was seen of one bucket of one cluster: by epoch, then by timestamp.
+// Compare orders tokens of one bucket of one cluster: by epoch, then by timestamp.
 func (s *Seen) Compare(o *Seen) int { return cmp.Or(cmp.Compare(s.Epoch, o.Epoch), s.At.Compare(o.At)) }
 
 // append appends the token's bytes.
@@ -68,15 +69,15 @@ func (s *Seen) append(dst []byte) []byte {
 	return binary.BigEndian.AppendUint32(dst, crc32.Checksum(dst[from:], castagnoli))
 }
 
-// AppendToken appends the token, as text that needs no quoting anywhere.
+// AppendToken appends the token as text that needs no quoting in headers, URLs or JSON.
 func (s *Seen) AppendToken(dst []byte) []byte {
 	return base64.RawURLEncoding.AppendEncode(dst, s.append(nil))
 }
 
-// Token is the token as text.
+// Token returns the token as text.
 func (s *Seen) Token() string { return string(s.AppendToken(nil)) }
 
-// Tokens is the text of several tokens, as ParseSession reads it.
+// Tokens returns the text of several tokens, for ParseSession.
 func Tokens(all []Seen) string {
 	var b []byte
 	for i := range all {
@@ -88,7 +89,7 @@ func Tokens(all []Seen) string {
 	return string(b)
 }
 
-// ParseSession reads a session's tokens, separated by commas; none of "". Errors wrap ErrSession.
+// ParseSession parses a session's tokens, separated by commas; nil for "". Errors wrap ErrSession.
 func ParseSession(text string) ([]Seen, error) {
 	if text == "" {
 		return nil, nil
@@ -127,7 +128,7 @@ func parseSeen(text string) (s Seen, err error) {
 	return s, nil
 }
 
-// readSeen reads a token's bytes.
+// readSeen decodes a token's bytes.
 func readSeen(b []byte) (s Seen, err error) {
 	switch {
 	case len(b) <= tokenHead+tokenSum:
@@ -143,7 +144,7 @@ func readSeen(b []byte) (s Seen, err error) {
 	b = b[tokenHead:]
 	for _, v := range [...]*uint64{&s.Epoch, &s.At.Generation, &s.At.RollbackID, &s.At.Number} {
 		n := 0
-		if *v, n = binary.Uvarint(b); n <= 0 || n > 1 && b[n-1] == 0 { // of several forms of a number the shortest
+		if *v, n = binary.Uvarint(b); n <= 0 || n > 1 && b[n-1] == 0 { // only the shortest form of a number is valid
 			return s, errors.New("a number of it cannot be read")
 		}
 		b = b[n:]
@@ -155,14 +156,14 @@ func readSeen(b []byte) (s Seen, err error) {
 	return s, nil
 }
 
-// AppendSeen begins what is told of a place in an answer, where it could be gone on with, with what a client has seen
-// by then, should it not read on.
+// AppendSeen appends s with its length. It starts the encoded place of an answer: what a client has seen if it reads
+// no further.
 func (s *Seen) AppendSeen(dst []byte) []byte {
 	b := s.append(nil)
 	return append(binary.AppendUvarint(dst, uint64(len(b))), b...)
 }
 
-// CutSeen takes what AppendSeen wrote off a place. Errors wrap ErrSession.
+// CutSeen cuts off what AppendSeen appended. Errors wrap ErrSession.
 func CutSeen(place []byte) (s Seen, rest []byte, err error) {
 	size, n := binary.Uvarint(place)
 	if n <= 0 || size > uint64(len(place)-n) || size > maxToken {
