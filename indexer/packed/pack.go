@@ -1,7 +1,7 @@
-// Package packed holds events between their arrival and their write: in few bytes and few objects (Arena, Interned),
-// read out for one copy at a time (Unpacker), and shared out among the copies of a bucket in one look at each event
-// (Spreader). It promises that a copy gets exactly what an event states for it. It waits for nothing and writes
-// nothing.
+// Package packed holds events between their arrival and their write: encoded in little memory and few objects (Arena,
+// Interned), decoded for one copy at a time (Unpacker), and distributed to the copies of a bucket in one pass over
+// the events (Spreader). It guarantees that a copy gets exactly what an event states for it. It does no I/O and never
+// blocks.
 package packed
 
 import (
@@ -12,25 +12,25 @@ import (
 	"tidemark/keyversion"
 )
 
-// A packed event is the part of a KeyVersions event that is needed when it is written: a flag byte, the document id
-// with its length, then per statement {index 8, slice 2, length of the rest 4, number of keys, keys with their
-// lengths}. Numbers without a size are varints. The event's Rest is kept beside it.
+// A packed event is the part of a KeyVersions event that is needed to write it: a flag byte, the document id with its
+// length, then per statement {index 8, slice 2, length of the rest 4, number of keys, keys with their lengths}.
+// Numbers without a size are varints. The event's Rest is kept separately.
 const (
-	packEverywhere = 1 // a deletion that names nobody: no copy has the document
+	packEverywhere = 1 // a deletion without statements: no copy has the document
 	statementHead  = 8 + 2 + 4
 )
 
-// Arena hands out memory in blocks, so that queued events cost no allocation each. A block lives as long as something
-// in it is referred to.
+// Arena allocates memory in blocks, so that queued events need no allocation each. A block lives as long as something
+// in it is referenced.
 type Arena struct {
 	block []byte
-	// Refused is told of keys that are left out.
+	// Refused is called with each key that is left out.
 	Refused func(*keyversion.Event, *keyversion.Statement, []byte)
 }
 
 const (
 	arenaBlock = 64 << 10
-	arenaLarge = 8 << 10 // from here on an event has its own memory
+	arenaLarge = 8 << 10 // size from which on an event gets its own allocation
 )
 
 func (a *Arena) take(n int) []byte {
@@ -45,8 +45,8 @@ func (a *Arena) take(n int) []byte {
 	return a.block[at : at : at+n]
 }
 
-// Pack keeps an event. Keys that the store would refuse are left out, and refused is told: the projector has its own,
-// lower limits, so that this happens only to what comes from a foreign or damaged one.
+// Pack encodes an event. It leaves out keys that the store would refuse and passes them to Refused. Projectors
+// enforce lower limits, so that this happens only to events of a foreign or damaged projector.
 func (a *Arena) Pack(e *keyversion.Event) []byte {
 	size := 1 + binary.MaxVarintLen32 + len(e.DocID)
 	for i := range e.Statements {
@@ -97,24 +97,24 @@ func (a *Arena) packStatement(b []byte, e *keyversion.Event, s *keyversion.State
 	return b
 }
 
-// storable reports whether the store takes a key.
+// storable reports whether the store accepts a key.
 func storable(k []byte) bool { return len(k) > 0 && len(k) <= storage.MaxKey }
 
-// Unpacker reads packed events for one copy. Keys it gives out stay valid; it reuses only its list of them.
+// Unpacker decodes packed events for one copy. The keys that it returns stay valid; it reuses only the list of them.
 type Unpacker struct {
 	Index index.ID
 	Slice index.SliceID
-	Keys  [][]byte // backing of all keys given out
+	Keys  [][]byte // backing array of all returned keys
 }
 
-// Places of a copy's statement in a packed event, where there is none.
+// Values for the place of a copy's statement in a packed event when there is none.
 const (
-	Unknown = -1 // it has to be looked for
-	inRest  = -2 // it is one of the event's Rest
+	Unknown = -1 // Update must search for the statement
+	inRest  = -2 // the statement is in the event's Rest
 )
 
-// Update returns what the event states for the copy; false when it does not concern it. at is the place of its
-// statement, see share.
+// Update returns what the event states for the copy; false if it does not concern the copy. at is the place of its
+// statement, see Share.Each.
 func (u *Unpacker) Update(b []byte, rest *keyversion.Places, at, vb int, seqno uint64) (storage.Update, bool) {
 	n, k := binary.Uvarint(b[1:])
 	id := b[1+k:][:n:n]
@@ -146,7 +146,7 @@ func (u *Unpacker) Update(b []byte, rest *keyversion.Places, at, vb int, seqno u
 	return up, true
 }
 
-// find looks for the copy's statement from a place on.
+// find returns the place of the copy's statement, searching from at.
 func (u *Unpacker) find(b []byte, at int) int {
 	for len(b)-at >= statementHead {
 		head := b[at:]

@@ -6,22 +6,23 @@ import (
 	"tidemark/keyversion"
 )
 
-// Interned keeps one object for each list of places that events of a bucket have as their Rest, so that those which
-// wait to be written share it, and a batch has few: each frame that is decoded may bring an object of its own.
+// Interned maps equal lists of places, which events have as their Rest, to one object, so that queued events share it
+// and a batch has few of them. Without it each decoded frame would add an object.
 type Interned struct {
-	objects map[*keyversion.Places]*keyversion.Places // that came of late, and what each is
+	objects map[*keyversion.Places]*keyversion.Places // recently seen objects and what they are mapped to
 	byBytes map[string]*keyversion.Places
 	bytes   int
 	key     []byte
 }
 
 const (
-	// mostInterned bounds the bytes of lists, as keys, and mostObjects the objects; when there are more all are forgotten.
+	// mostInterned bounds the bytes of lists, as keys, and mostObjects the number of objects. Beyond a limit all are
+	// dropped.
 	mostInterned = 1 << 20
 	mostObjects  = 1 << 10
 )
 
-// Of returns the object of a list.
+// Of returns the shared object of a list.
 func (i *Interned) Of(p *keyversion.Places) *keyversion.Places {
 	if p == nil {
 		return nil

@@ -12,29 +12,30 @@ import (
 	"tidemark/keyversion"
 )
 
-// Share is which events of a batch concern one copy, so that each copy of a bucket with many slices does not look
-// through the events of all, nor through the statements of others. Nil: all of them have to be looked through.
+// Share holds which events of a batch concern one copy, so that a copy of a bucket with many slices need not search
+// the events or statements of others. If nil, all events must be searched.
 //
-// Those that name the copy are its own; those that concern it by their Rest only are found by it, since most copies
-// need no look at them: see whole.
+// Events with a statement for the copy are in the share itself; those that concern it only by their Rest are in
+// rests, because most copies do not need them: see Whole.
 type Share struct {
-	events   []int32 // numbers of events in their segment, segment by segment
-	at       []int32 // of each: where in it the copy's statement stands
-	segments []int32 // those that have any, ascending
-	from     []int32 // of these: where its numbers begin
-	Stating  int     // events that state keys
+	events   []int32 // event numbers within their segment, segment by segment
+	at       []int32 // parallel to events: place of the copy's statement
+	segments []int32 // segments with events, ascending
+	from     []int32 // parallel to segments: index of their first event in events
+	Stating  int     // number of events that state keys
 	rests    []*Share
-	all      *Share // of whole, kept for the next batch
+	all      *Share // result of Whole, kept for reuse
 }
 
-// maxShare is how many events a share keeps room for, for the next batch.
+// maxShare bounds the events for which a share keeps memory for reuse.
 const maxShare = 1 << 16
 
-// everywhere is the place of the statement in an event that states for all copies that they have nothing of the
+// everywhere is the place of the statement in an event which states for all copies that they have nothing of the
 // document.
 const everywhere = 0
 
-// add notes an event of a segment; events come in order. Of several statements for the copy the first counts.
+// add adds an event of a segment. Events must be added in order. Of several statements for the copy, the first
+// counts.
 func (s *Share) add(segment, number, at int32, keys bool) {
 	if n := len(s.segments); n == 0 || s.segments[n-1] != segment {
 		s.segments, s.from = append(s.segments, segment), append(s.from, int32(len(s.events)))
@@ -56,7 +57,8 @@ func (s *Share) reset() {
 	}
 }
 
-// Whole returns the share with what concerns the copy by Rests. A statement goes before a Rest.
+// Whole returns the share including the events that concern the copy by their Rest. A statement takes precedence over
+// a Rest.
 func (s *Share) Whole() *Share {
 	if s == nil || len(s.rests) == 0 {
 		return s
@@ -72,7 +74,7 @@ func (s *Share) Whole() *Share {
 		}
 	}
 	for len(cursors) > 0 {
-		first := 0 // of those that stand at the same event the statement, which is in the first
+		first := 0 // for equal events, the first cursor, which has the statement
 		for i := 1; i < len(cursors); i++ {
 			if cursors[i].before(cursors[first]) {
 				first = i
@@ -88,7 +90,7 @@ func (s *Share) Whole() *Share {
 	return s.all
 }
 
-// shareCursor stands at an event of a share.
+// shareCursor is a position in a share.
 type shareCursor struct {
 	of             *Share
 	segment, event int
@@ -99,7 +101,7 @@ func (c shareCursor) before(o shareCursor) bool {
 	return a < b || a == b && c.of.events[c.event] < o.of.events[o.event]
 }
 
-// next goes on; false at the end.
+// next advances; it returns false at the end.
 func (c *shareCursor) next() bool {
 	c.event++
 	if c.segment+1 < len(c.of.from) && c.event == int(c.of.from[c.segment+1]) {
@@ -108,8 +110,8 @@ func (c *shareCursor) next() bool {
 	return c.event < len(c.of.events)
 }
 
-// of returns the numbers of the events of a segment that the copy has to look at, and where its statements stand; all:
-// each of them.
+// of returns the numbers of the events of a segment that concern the copy, and the places of its statements. all
+// means that every event must be searched.
 func (s *Share) of(segment int) (numbers, at []int32, all bool) {
 	if s == nil {
 		return nil, nil, true
@@ -125,7 +127,7 @@ func (s *Share) of(segment int) (numbers, at []int32, all bool) {
 	return s.events[s.from[i]:end], s.at[s.from[i]:end], false
 }
 
-// count is how many events of a segment of n the copy has to look at.
+// count returns how many events of a segment with n events the copy has to process.
 func (s *Share) count(segment, n int) int {
 	numbers, _, all := s.of(segment)
 	if all {
@@ -134,7 +136,7 @@ func (s *Share) count(segment, n int) int {
 	return len(numbers)
 }
 
-// Each returns those events of a segment, and what unpacker.update takes for the place of the statement.
+// Each returns the events of a segment that concern the copy, with the place of its statement for Unpacker.Update.
 func (s *Share) Each(segment int, events []ingest.Entry) iter.Seq2[*ingest.Entry, int] {
 	numbers, at, all := s.of(segment)
 	return func(yield func(*ingest.Entry, int) bool) {
@@ -154,7 +156,7 @@ func (s *Share) Each(segment int, events []ingest.Entry) iter.Seq2[*ingest.Entry
 	}
 }
 
-// Sums returns how many events of the parts the copy has to look at, and in which vbuckets tombstones stay.
+// Sums returns how many events of the parts the copy has to process, and in which vbuckets it keeps tombstones.
 func (s *Share) Sums(t *ingest.Batch, parts []ingest.Part) (events int, keep map[uint16]bool) {
 	keep = map[uint16]bool{}
 	for i := range parts {
@@ -170,7 +172,7 @@ func (s *Share) Sums(t *ingest.Batch, parts []ingest.Part) (events int, keep map
 	return events, keep
 }
 
-// Parts returns those parts of a copy that may have rows for it, the others only where they have to be written.
+// Parts returns the parts of a copy that may have rows for it, or all parts if their positions have to be written.
 func (s *Share) Parts(t *ingest.Batch, c *ingest.CopyBatch) []ingest.Part {
 	if s == nil || c.Common == nil {
 		return c.Parts
@@ -189,16 +191,16 @@ func (s *Share) Parts(t *ingest.Batch, c *ingest.CopyBatch) []ingest.Part {
 	return some
 }
 
-// maxFree is how many spreaders are kept: one for each stability timestamp that may be under way.
+// maxFree bounds the spreaders that are kept: one for each stability timestamp that may be in flight.
 const maxFree = 4
 
-// Spreaders are those that no batch uses.
+// Spreaders holds unused spreaders.
 type Spreaders struct {
 	mu   sync.Mutex
 	free []*Spreader
 }
 
-// Take gives one for a batch.
+// Take returns a spreader for a batch.
 func (p *Spreaders) Take() *Spreader {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -211,7 +213,7 @@ func (p *Spreaders) Take() *Spreader {
 	return s
 }
 
-// Give keeps one for another batch; nil is none.
+// Give returns a spreader for reuse; nil is ignored.
 func (p *Spreaders) Give(s *Spreader) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -220,27 +222,27 @@ func (p *Spreaders) Give(s *Spreader) {
 	}
 }
 
-// Spreader makes the shares of a batch in one pass over its events. What it gives is good until the next batch.
+// Spreader computes the shares of a batch in one pass over its events. Its results are valid until the next batch.
 type Spreader struct {
 	shares []Share
 	hosts  map[index.ID]*hosts
-	// guess has the hosts of the index that the statement of that number in an event is of: most often it is the same in
-	// all.
+	// guess holds, by number of a statement within its event, the hosts of the index that it was for last; most often
+	// that is the same in all events.
 	guess []*hosts
-	rests map[*keyversion.Places]*Share // the events that have it
-	last  *keyversion.Places            // and whose share that is
+	rests map[*keyversion.Places]*Share // the events with each Rest
+	last  *keyversion.Places            // the last Rest; of is its share
 	of    *Share
 	free  []*Share
 }
 
-// hosts are the copies of an index in a batch.
+// hosts holds the copies of an index in a batch.
 type hosts struct {
 	index  index.ID
 	slices []index.SliceID
 	copies []int32 // their numbers in the batch
 }
 
-// Spread returns the share of each copy; nil where there is one copy only.
+// Spread returns the share of each copy, or nil if there is only one copy.
 func (s *Spreader) Spread(t *ingest.Batch) []Share {
 	if len(t.Copies) < 2 {
 		return nil
@@ -277,7 +279,7 @@ func (s *Spreader) Spread(t *ingest.Batch) []Share {
 	return shares
 }
 
-// restOf returns the events that have a Rest, and lets the copies that it covers know them.
+// restOf returns the share of the events with a Rest, and adds it to the copies that the Rest covers.
 func (s *Spreader) restOf(shares []Share, rest *keyversion.Places) *Share {
 	if rest == s.last {
 		return s.of
@@ -302,7 +304,7 @@ func (s *Spreader) restOf(shares []Share, rest *keyversion.Places) *Share {
 	return r
 }
 
-// concerns adds events to what the copies at a place know of Rests.
+// concerns adds the events of a Rest to the copies at a place.
 func (s *Spreader) concerns(shares []Share, at keyversion.Place, events *Share) {
 	h := s.hosts[at.Index]
 	if h == nil {
@@ -313,13 +315,13 @@ func (s *Spreader) concerns(shares []Share, at keyversion.Place, events *Share) 
 			continue
 		}
 		mine := &shares[h.copies[i]]
-		if n := len(mine.rests); n == 0 || mine.rests[n-1] != events { // the last ones, where a list names it twice
+		if n := len(mine.rests); n == 0 || mine.rests[n-1] != events { // not twice if the list names the place twice
 			mine.rests = append(mine.rests, events)
 		}
 	}
 }
 
-// event adds an event to the shares of the copies that it names.
+// event adds an event to the shares of the copies that it has statements for.
 func (s *Spreader) event(shares []Share, b []byte, segment, number int32) {
 	if b[0] == packEverywhere {
 		for i := range shares {
@@ -332,7 +334,7 @@ func (s *Spreader) event(shares []Share, b []byte, segment, number int32) {
 	for nth := 0; len(b)-at >= statementHead; nth++ {
 		head := b[at:]
 		no := index.SliceID(binary.LittleEndian.Uint16(head[8:]))
-		keys := head[statementHead] != 0 // their number
+		keys := head[statementHead] != 0 // their number is not 0
 		if h := s.hostsOf(nth, index.ID(binary.LittleEndian.Uint64(head))); h != nil {
 			for i, hosted := range h.slices {
 				if no == hosted || no == index.AllSlices {
@@ -344,7 +346,7 @@ func (s *Spreader) event(shares []Share, b []byte, segment, number int32) {
 	}
 }
 
-// hostsOf returns the copies of the index that the nth statement of an event is of, nil when there are none.
+// hostsOf returns the copies of the index that the nth statement of an event is for, or nil.
 func (s *Spreader) hostsOf(nth int, id index.ID) *hosts {
 	if nth < len(s.guess) && s.guess[nth] != nil && s.guess[nth].index == id {
 		return s.guess[nth]
