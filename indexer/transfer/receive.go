@@ -12,40 +12,40 @@ import (
 )
 
 const (
-	// chunkPatience is how long one chunk may take, and any other answer.
+	// chunkPatience bounds the request for one chunk, and any other request.
 	chunkPatience = 20 * time.Second
-	// AnswerTime is more than that: who has gone ends his question sooner.
+	// AnswerTime exceeds that: a receiver that disconnects ends its request sooner.
 	AnswerTime = 2 * chunkPatience
-	// chunkTries is how often a chunk is asked for, with a growing pause between.
+	// chunkTries is how often a chunk is requested, with growing pauses.
 	chunkTries = 5
 	chunkPause = 200 * time.Millisecond
 )
 
-// Sink takes what is received.
+// Sink stores what is received.
 type Sink interface {
-	// Held is how much of a file is here.
+	// Held returns how many bytes of a file are stored.
 	Held(name string) int64
-	// Append adds to a file what follows what is here.
+	// Append appends to a file; at is its current length.
 	Append(name string, at int64, p []byte) error
 }
 
-// Peer asks another indexer: the body of a good answer, or a problem.
+// Peer sends a request to another indexer. It returns the body of a successful answer, or a problem.
 type Peer func(ctx context.Context, q *Question) (io.ReadCloser, error)
 
-// Receiver receives exports of one peer.
+// Receiver receives exports from one peer.
 type Receiver struct {
-	Name string // who receives
+	Name string // name of the receiving indexer
 	Peer Peer
-	// Begin makes the place for what is offered.
+	// Begin prepares the Sink for an offered export.
 	Begin func(o *Offer) (Sink, error)
-	// Got is told of bytes that have arrived; its error ends the transfer.
+	// Got is called with the number of bytes that have arrived; its error ends the transfer.
 	Got func(n int) error
 
-	pause, patience time.Duration // 0: as above; tests are quicker
+	pause, patience time.Duration // 0: the constants above; tests use shorter ones
 }
 
-// Receive brings a copy here. Errors wrap ErrBusy (a Busy where the peer says more), come from the peer as a Problem,
-// from Begin, Got or the Sink.
+// Receive copies an export here. Errors wrap ErrBusy (as a Busy if the peer gave details), are a Problem from the
+// peer, or come from Begin, Got or the Sink.
 func (r *Receiver) Receive(ctx context.Context, w *Want) (*Offer, Sink, error) {
 	body, err := r.ask(ctx, r.within(chunkPatience), maxOffer, &Question{Op: opOpen, Want: w})
 	var p *rpc.Problem
@@ -75,9 +75,9 @@ func (r *Receiver) Receive(ctx context.Context, w *Want) (*Offer, Sink, error) {
 	return o, sink, nil
 }
 
-// end lets the peer go on to the next, also when ctx has ended.
+// end releases the export at the peer, even if ctx has ended.
 func (r *Receiver) end(ctx context.Context, o *Offer) {
-	// else it waits a while
+	// without it the peer waits for a while
 	_, _ = r.ask(context.WithoutCancel(ctx), r.within(chunkPatience)/4, sumBytes, &Question{Op: opEnd, ID: o.ID})
 }
 
@@ -105,7 +105,7 @@ func (r *Receiver) file(ctx context.Context, o *Offer, i int, sink Sink) error {
 	return nil
 }
 
-// chunk asks until it comes whole. A peer that has let the export go is not asked again.
+// chunk requests a chunk until it arrives intact. It does not retry if the peer has released the export.
 func (r *Receiver) chunk(ctx context.Context, q *Question) (p []byte, err error) {
 	pause := chunkPause
 	if r.pause > 0 {
@@ -131,7 +131,7 @@ func (r *Receiver) chunk(ctx context.Context, q *Question) (p []byte, err error)
 	return nil, err
 }
 
-// ask gives what an answer holds, at most so many bytes.
+// ask sends a request and returns the content of the answer, which may have at most most bytes.
 func (r *Receiver) ask(ctx context.Context, patience time.Duration, most int64, q *Question) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

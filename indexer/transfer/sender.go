@@ -18,7 +18,7 @@ import (
 	"tidemark/internal/rpc"
 )
 
-// Export is what a Sender sends. One goroutine at a time uses it.
+// Export is what a Sender sends. It is not used concurrently.
 type Export interface {
 	Files() []File
 	About() []byte
@@ -26,49 +26,49 @@ type Export interface {
 	Close() error
 }
 
-// Sender answers receivers. Fields are set before it is used.
+// Sender serves receivers. Its fields must be set before use.
 type Sender struct {
-	// Open makes an export of a copy that fits, however long that takes, and says each step that it has done; an error is
-	// told to who asked.
+	// Open makes an export of a matching copy, however long that takes, and calls step after each part of the work.
+	// The receiver gets its error.
 	Open func(ctx context.Context, w *Want, step func()) (Export, error)
-	// Spawn runs what may take long beside everything else, for as long as Run runs.
+	// Spawn runs long work in the background while Run runs.
 	Spawn func(f func(ctx context.Context) error)
-	// Pace waits until so many bytes more may be sent.
+	// Pace waits until n more bytes may be sent.
 	Pace func(ctx context.Context, n int) error
 	Now  func() time.Time
 	Log  hclog.Logger
 
-	patience time.Duration // 0: offerPatience; tests are quicker
+	patience time.Duration // 0: offerPatience; tests use a shorter one
 	moved    atomic.Uint64 // see Busy
 
 	mu  sync.Mutex
 	cur *sending
 }
 
-// sending is an export under way, or one that is being made.
+// sending is an export that is being sent or made.
 type sending struct {
 	id       string
 	receiver string
 	want     Want
-	made     chan struct{} // closed when offer or err is there
-	using    sync.Mutex    // held by who reads or closes it
+	made     chan struct{} // closed when offer or err is set
+	using    sync.Mutex    // held while the export is read or closed
 
 	// guarded by using
 	export Export // nil: being made, or ended
 	files  []File
 
 	// guarded by Sender.mu
-	offer []byte // an Offer, once it is made
-	err   error  // it could not be
-	taken bool   // the offer was given
-	begun bool   // something was read
+	offer []byte // encoded Offer, once the export is made
+	err   error  // why it could not be made
+	taken bool   // the receiver has got the offer
+	begun bool   // the receiver has read something
 	asked time.Time
-	users int // who reads it, and who makes it
-	// of who makes it, until it is made
+	users int // readers, including the goroutine that makes it
+	// cancels making the export, until it is made
 	giveUp context.CancelCauseFunc
 }
 
-// Run lets exports go that nobody asks for or reads, and the last one when ctx ends.
+// Run releases exports that are no longer requested or read, and the last one when ctx ends.
 func (s *Sender) Run(ctx context.Context) error {
 	tick := time.NewTicker(idleAfter / 8)
 	defer tick.Stop()
@@ -86,7 +86,7 @@ func (s *Sender) Run(ctx context.Context) error {
 
 func (s *Sender) idle(c *sending) bool { return s.unused(c, idleAfter) }
 
-// forsaken reports whether an export gives its place to somebody else.
+// forsaken reports whether an export may be replaced by another receiver's.
 func (s *Sender) forsaken(c *sending) bool {
 	if c.begun {
 		return s.unused(c, stalledAfter)
@@ -98,7 +98,7 @@ func (s *Sender) unused(c *sending, since time.Duration) bool {
 	return c.users == 0 && s.Now().Sub(c.asked) > since
 }
 
-// end lets the present export go when it is one of these.
+// end releases the current export if which returns true for it.
 func (s *Sender) end(which func(*sending) bool) {
 	s.mu.Lock()
 	c := s.cur
@@ -115,7 +115,8 @@ func (s *Sender) end(which func(*sending) bool) {
 
 var errAbandoned = errors.New("nobody has asked for the export while it was being made")
 
-// abandon gives up making an export that nobody asks for. Who waits for it asks every few seconds.
+// abandon cancels making an export that nobody has requested for idleAfter. A waiting receiver repeats its request
+// every few seconds.
 func (s *Sender) abandon() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,7 +137,7 @@ func (s *Sender) close(c *sending) {
 	c.export = nil
 }
 
-// Serve answers a question.
+// Serve serves a request.
 func (s *Sender) Serve(w http.ResponseWriter, r *http.Request) error {
 	var q Question
 	if err := rpc.Read(r, &q); err != nil {
@@ -149,13 +150,13 @@ func (s *Sender) Serve(w http.ResponseWriter, r *http.Request) error {
 	frame(answer)
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Content-Length", strconv.Itoa(len(answer)))
-	// a receiver that takes nothing is given up; where that cannot be set the server's own bounds count
+	// give up a receiver that accepts no data; if the deadline cannot be set, the server's own limits apply
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(chunkPatience))
-	_, _ = w.Write(answer) // who asked asks again
+	_, _ = w.Write(answer) // the receiver retries
 	return nil
 }
 
-// answer gives the bytes of an answer behind the room for its checksum.
+// answer returns the content of an answer, preceded by space for its checksum.
 func (s *Sender) answer(ctx context.Context, q *Question) ([]byte, error) {
 	if q.Format != Format {
 		return nil, rpc.Refuse(errcode.UnsupportedFormat, "copies of format %d, this version sends %d", q.Format, Format)
@@ -172,8 +173,9 @@ func (s *Sender) answer(ctx context.Context, q *Question) ([]byte, error) {
 	return nil, rpc.Refuse(errcode.BadRequest, "operation %q: want %s, %s or %s", q.Op, opOpen, opRead, opEnd)
 }
 
-// offer gives an export that is made for who asks, unless another receiver has one. While it is being made who asks is
-// told to come again: he has others to ask, and other copies to fill.
+// offer returns an offer of an export that is made for the receiver, unless another receiver's is in progress. While
+// the export is being made, the receiver gets a busy answer after offerPatience, so that it can try other peers and
+// fill other copies.
 func (s *Sender) offer(ctx context.Context, q *Question) ([]byte, error) {
 	c, old := s.enter(q)
 	if c == nil {
@@ -207,14 +209,14 @@ func (s *Sender) offer(ctx context.Context, q *Question) ([]byte, error) {
 	return append(make([]byte, sumBytes, sumBytes+len(c.offer)), c.offer...), nil
 }
 
-// busy answers that there is no export for who asks now.
+// busy returns the answer that there is no export for the receiver now.
 func (s *Sender) busy(why string) ([]byte, error) {
 	body, err := cbor.Marshal(&Offer{Busy: why, Moved: s.moved.Load()})
 	return append(make([]byte, sumBytes, sumBytes+len(body)), body...), err
 }
 
-// enter returns the export that is made for a question, or begins to make it; nil when another one is under way. old,
-// if any, gives it its place.
+// enter returns the export for a request, and starts making it if necessary. It returns nil if another export is in
+// progress. The caller must close old, which was replaced.
 func (s *Sender) enter(q *Question) (c, old *sending) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -236,7 +238,7 @@ func (s *Sender) enter(q *Question) (c, old *sending) {
 	return c, old
 }
 
-// make makes an export; that it cannot be made is told to who asks next.
+// make makes an export. If that fails, the next request gets the error.
 func (s *Sender) make(ctx context.Context, c *sending) {
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
@@ -246,14 +248,14 @@ func (s *Sender) make(ctx context.Context, c *sending) {
 	defer close(c.made)
 	e, err := s.Open(ctx, &c.want, func() { s.moved.Add(1) })
 	if err != nil && errors.Is(context.Cause(ctx), errAbandoned) {
-		err = rpc.Refuse(errcode.Unavailable, "%v", errAbandoned) // it is made anew when he asks again
+		err = rpc.Refuse(errcode.Unavailable, "%v", errAbandoned) // the next request makes it anew
 	}
 	var body []byte
 	if err == nil {
 		body, err = cbor.Marshal(&Offer{ID: c.id, Files: e.Files(), About: e.About()})
 	}
 	c.using.Lock()
-	if err == nil && !s.present(c) { // the process ends
+	if err == nil && !s.present(c) { // the process is stopping
 		err = rpc.Refuse(errcode.Unavailable, "this indexer is being stopped")
 	}
 	if err == nil {
@@ -270,7 +272,7 @@ func (s *Sender) make(ctx context.Context, c *sending) {
 	s.used(c)
 }
 
-// is reports whether a question is about this export, and comes from who has opened it.
+// is reports whether a request is for this export and comes from the receiver that opened it.
 func (c *sending) is(q *Question) bool { return c.id == q.ID && c.receiver == q.Receiver }
 
 func (s *Sender) present(c *sending) bool {
@@ -286,7 +288,7 @@ func (s *Sender) used(c *sending) {
 	c.asked = s.Now()
 }
 
-// read gives a chunk.
+// read returns a chunk.
 func (s *Sender) read(ctx context.Context, q *Question) ([]byte, error) {
 	s.mu.Lock()
 	c := s.cur

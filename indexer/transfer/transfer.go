@@ -1,11 +1,11 @@
-// Package transfer brings the files of a copy from one indexer to another: who needs a copy asks one that has it for an
-// export, reads it chunk by chunk, and says when it has all (IM-18).
+// Package transfer copies the files of a copy from one indexer to another. An indexer that needs a copy requests an
+// export from one that has it, reads it chunk by chunk, and reports when it has all of it (IM-18).
 //
-// It promises: a chunk arrives as it was sent or not at all; one that is lost is asked for again where the files that
-// are here end; each question has a deadline, so that a peer which hangs is given up, and none waits for an export that
-// takes long to be made; an indexer sends one export at a time, to the one who asked for it and nobody else, at no more
-// than so many bytes a second; an export that nobody asks for or reads any more is let go. It never looks into the
-// files, and does not decide what becomes of them.
+// It guarantees: a chunk arrives as it was sent or not at all; a lost chunk is requested again from the end of the
+// file received so far; each request has a deadline, so that a hung peer is given up, and no request waits for an
+// export that takes long to make; an indexer sends one export at a time, only to the receiver that requested it, at a
+// bounded rate; an export that is no longer requested or read is released. It neither interprets the files nor
+// decides what is done with them.
 package transfer
 
 import (
@@ -18,42 +18,43 @@ import (
 	"tidemark/index"
 )
 
-// Path is where an indexer takes the questions of this package.
+// Path is the path of this package's requests.
 const Path = "/v1/copies:send"
 
-// Format is the version of the messages. Who does not know it refuses.
+// Format is the version of the messages. An indexer with another version refuses the request.
 const Format = 1
 
 const (
-	// ChunkBytes is the most that one question brings.
+	// ChunkBytes is the maximum size of a chunk.
 	ChunkBytes = 1 << 20
-	// MinRate is the fewest bytes a second that an indexer sends: a chunk takes a second.
+	// MinRate is the least rate in bytes per second at which an indexer may be set to send: one chunk per second.
 	MinRate = ChunkBytes
-	// idleAfter is how long an export is kept that nobody reads, longer than a receiver tries for one chunk; and how long
-	// one goes on being made that nobody asks for.
+	// idleAfter is how long an unread export is kept, which is longer than a receiver retries one chunk, and how long
+	// an export continues to be made without a request.
 	idleAfter = 2 * time.Minute
-	// unreadAfter is how long one is kept from others of which nothing was read yet: longer than a receiver lets other
-	// copies go first. Who wanted it may have let the copy go, or have been killed, and says nothing then.
+	// unreadAfter is how long an export of which nothing was read yet keeps other receivers waiting: longer than a
+	// receiver gives precedence to other copies. Its receiver may have dropped the copy or been killed without
+	// notice.
 	unreadAfter = 20 * time.Second
-	// stalledAfter is how long one is kept from others of which something was read: longer than a receiver takes for two
-	// tries for a chunk. One that was killed, or whose disk hangs, does not ask, and one that comes back goes on with the
-	// tables that it has.
+	// stalledAfter is how long an export of which something was read is kept from others while nothing reads it: longer
+	// than a receiver takes for two attempts at a chunk. A receiver that was killed, or whose disk hangs, does not read,
+	// and one that comes back continues with the tables that it has.
 	stalledAfter = 45 * time.Second
-	// offerPatience is how long who asks is kept waiting while an export is being made, for as long as it takes: what is
-	// in memory is written before. Then he asks again, when others had their turn.
+	// offerPatience is how long a request waits for an export to be made, which may take long because memory is
+	// flushed first. The receiver repeats the request after others had their turn.
 	offerPatience = 2 * time.Second
-	// maxOffer bounds what an offer takes.
+	// maxOffer bounds an encoded offer, in bytes.
 	maxOffer = 64 << 20
 )
 
-// ErrBusy is wrapped when an indexer has no export for who asks now: it may be asked again later.
+// ErrBusy is wrapped when an indexer has no export for the receiver now. The receiver may try again later.
 var ErrBusy = errors.New("it sends no such copy now")
 
-// Busy is an ErrBusy that says what the indexer is at.
+// Busy is an ErrBusy with details.
 type Busy struct {
 	Why string
-	// Moved is how many bytes the indexer has sent to anybody, and steps it has done to make exports, since its process
-	// began: it moves while that grows.
+	// Moved is the number of bytes that the indexer has sent to any receiver, plus the steps of making exports, since
+	// its process started. While it grows, the indexer makes progress.
 	Moved uint64
 }
 
@@ -63,34 +64,34 @@ func (b *Busy) Error() string { return ErrBusy.Error() + ": " + b.Why }
 // Is implements the interface of errors.Is.
 func (b *Busy) Is(target error) bool { return target == ErrBusy }
 
-// The operations of a Question.
+// Values of Question.Op.
 const (
 	opOpen = "open"
 	opRead = "read"
 	opEnd  = "end"
 )
 
-// Question is what a receiver asks.
+// Question is a receiver's request.
 type Question struct {
 	Format int    `json:"format"`
 	Op     string `json:"op"`
-	// Receiver is who asks, an indexer: when it opens again, also after a restart, what it read before is not wanted any
-	// more. Nobody else reads or ends what it has opened.
+	// Receiver is the name of the requesting indexer. When it opens again, even after a restart, its previous export
+	// is released. Only the receiver that opened an export can read or end it.
 	Receiver string `json:"receiver"`
 	Want     *Want  `json:"want,omitempty"` // of open
-	ID       string `json:"id,omitempty"`   // of the offer, of read and end
+	ID       string `json:"id,omitempty"`   // of read and end: that of the offer
 	File     int    `json:"file,omitempty"` // number in the offer
 	At       int64  `json:"at,omitempty"`
 	Bytes    int    `json:"bytes,omitempty"`
 }
 
-// Want names the copy that is wanted: any of the slice.
+// Want identifies the wanted copy; any copy of the slice will do.
 type Want struct {
 	Index      index.ID      `json:"index"`
 	CreatedMS  int64         `json:"created_ms"`
 	Slice      index.SliceID `json:"slice"`
 	BucketUUID string        `json:"bucket_uuid"`
-	// Generation and RollbackID of the bucket: files of another history are not wanted.
+	// Generation and RollbackID of the bucket: files of another history are not usable.
 	Generation uint64 `json:"generation"`
 	RollbackID uint64 `json:"rollback_id"`
 }
@@ -102,17 +103,17 @@ type File struct {
 	Sum  uint32 `json:"sum"`
 }
 
-// Offer is an export that may be read. About is what its owner says of it, in a form that this package does not know.
+// Offer is an export that can be read. About is its owner's description, which this package does not interpret.
 type Offer struct {
-	ID    string `json:"id"` // random: no other export, of this process or another one, has it
+	ID    string `json:"id"` // random and unique across exports and processes
 	Files []File `json:"files"`
 	About []byte `json:"about"`
-	// Busy says why there is none now, and all else is empty but Moved, see Busy.
+	// Busy is why there is none now; then all other fields but Moved are empty, see Busy.
 	Busy  string `json:"busy,omitempty"`
 	Moved uint64 `json:"moved,omitempty"`
 }
 
-// Bytes is the size of all files.
+// Bytes returns the total size of the files.
 func (o *Offer) Bytes() (sum int64) {
 	for _, f := range o.Files {
 		sum += f.Size
@@ -120,15 +121,15 @@ func (o *Offer) Bytes() (sum int64) {
 	return sum
 }
 
-// Answers are framed: the checksum of the rest, then the rest.
+// An answer consists of the checksum of its content, followed by the content.
 const sumBytes = 4
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// frame puts the checksum in front of what follows its place.
+// frame writes the checksum of the content into the space before it.
 func frame(b []byte) { binary.BigEndian.PutUint32(b, crc32.Checksum(b[sumBytes:], castagnoli)) }
 
-// errSum says that an answer is not what was sent.
+// errSum means that an answer was changed in transit.
 var errSum = errors.New("an answer's checksum is wrong")
 
 func unframe(b []byte) ([]byte, error) {
