@@ -18,15 +18,15 @@ import (
 	"tidemark/keyversion"
 )
 
-// Options of a client connection.
+// Options configures a client connection.
 type Options struct {
 	TLS *tls.Config // nil: no TLS
-	// OnAck is called with each acknowledged number, in order and not decreasing, from the connection's own goroutine;
-	// it must not block. Numbers may repeat.
+	// OnAck is called with each acknowledged number, in non-decreasing order and possibly repeated, from the
+	// connection's own goroutine. It must not block.
 	OnAck func(number uint64)
 }
 
-// Conn is the router's end of one connection. Send is for one goroutine; the rest is safe for all.
+// Conn is the router's end of one connection. Send must not be called concurrently; the other methods may.
 type Conn struct {
 	addr   string
 	cc     *grpc.ClientConn
@@ -37,11 +37,12 @@ type Conn struct {
 
 	mu    sync.Mutex
 	raw   net.Conn
-	cause error // why it ended, set before done is closed
+	cause error // why the connection ended; set before done is closed
 }
 
-// Dial connects to addr (host:port), says hello and waits for the answer; ctx limits that and nothing after it. Errors
-// wrap ErrRefused when the endpoint answered no. The connection is closed by Close or by Done's cause.
+// Dial connects to addr (host:port), sends the hello and waits for the answer. ctx bounds that, and nothing after it.
+// Errors wrap ErrRefused if the endpoint refused the hello. The connection lasts until Close, or until it fails, which
+// Done signals.
 func Dial(ctx context.Context, addr string, hello keyversion.Hello, opts Options) (*Conn, error) {
 	frame, err := keyversion.AppendHello(nil, &hello)
 	if err != nil {
@@ -84,7 +85,7 @@ func Dial(ctx context.Context, addr string, hello keyversion.Hello, opts Options
 	return c, nil
 }
 
-// dialRaw opens the socket and remembers it, so that it can be cut.
+// dialRaw opens the socket and keeps it, so that cut can close it.
 func (c *Conn) dialRaw(ctx context.Context, addr string) (net.Conn, error) {
 	d := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: SilenceLimit, Interval: HeartbeatInterval,
 		Count: 3}}
@@ -98,7 +99,7 @@ func (c *Conn) dialRaw(ctx context.Context, addr string) (net.Conn, error) {
 	return raw, nil
 }
 
-// greet opens the stream, says hello and takes the answer.
+// greet opens the stream, sends the hello and receives the answer.
 func (c *Conn) greet(ctx context.Context, hello []byte) error {
 	stream, err := c.cc.NewStream(ctx, streamDesc(), fullMethod)
 	if err != nil {
@@ -112,7 +113,7 @@ func (c *Conn) greet(ctx context.Context, hello []byte) error {
 	return err
 }
 
-// receive takes the next acknowledgement; a refusal is an error.
+// receive receives the next acknowledgement. A refusal is an error.
 func (c *Conn) receive() (uint64, error) {
 	var in inbound
 	if err := c.stream.RecvMsg(&in); err != nil {
@@ -133,7 +134,7 @@ func (c *Conn) receive() (uint64, error) {
 	return ack.Number, nil
 }
 
-// run takes acknowledgements until the connection ends.
+// run receives acknowledgements until the connection ends.
 func (c *Conn) run() {
 	silent := time.AfterFunc(SilenceLimit, func() {
 		c.fail(fmt.Errorf("%w for %s", ErrSilent, SilenceLimit))
@@ -163,7 +164,7 @@ func (c *Conn) fail(err error) {
 	}
 }
 
-// cut ends the connection at once, without waiting for what is under way.
+// cut ends the connection at once, without waiting for calls in progress.
 func (c *Conn) cut() {
 	c.mu.Lock()
 	raw := c.raw
@@ -174,15 +175,15 @@ func (c *Conn) cut() {
 	c.cancel()
 }
 
-// Send passes one frame on. It blocks only while the receiver's flow control holds us back, and not beyond the end of
-// the connection. The frame's memory must not be changed before the frame is acknowledged; if the connection ends
-// first, never. An error says that the connection has ended; Err gives the cause.
+// Send sends one frame. It blocks only while the receiver's flow control demands it, and not beyond the end of the
+// connection. The frame's memory must not be changed before the frame is acknowledged; if the connection ends first,
+// never. An error means that the connection has ended; Err returns the cause.
 func (c *Conn) Send(frame []byte) error {
 	err := c.stream.SendMsg(&outbound{frame})
 	if err == nil {
 		return nil
 	}
-	if !errors.Is(err, io.EOF) { // io.EOF: the stream has ended and the reader knows why
+	if !errors.Is(err, io.EOF) { // io.EOF: the stream has ended and the reader has recorded why
 		c.fail(err)
 		c.cut()
 	}
@@ -190,10 +191,10 @@ func (c *Conn) Send(frame []byte) error {
 	return c.Err()
 }
 
-// Done is closed when the connection has ended.
+// Done returns a channel that is closed when the connection has ended.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
-// Err returns the cause of the end, nil before Done is closed.
+// Err returns why the connection ended, nil before Done is closed.
 func (c *Conn) Err() error {
 	select {
 	case <-c.done:
@@ -205,8 +206,8 @@ func (c *Conn) Err() error {
 	return c.cause
 }
 
-// Close ends the connection at once and waits until nothing of it runs any more. Frames that are not acknowledged may
-// or may not have been taken.
+// Close ends the connection at once and waits for its goroutines. Frames that are not acknowledged may or may not
+// have been received.
 func (c *Conn) Close() error {
 	c.fail(fmt.Errorf("%w on this side", ErrClosed))
 	c.cut()

@@ -9,11 +9,11 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// guard counts a server's connections, refuses those above the limit, and names in the log those that ended without a
-// valid hello: a stranger on the port, or a client of another version.
+// guard counts a server's connections, refuses those above the limit, and logs those that ended without a valid
+// hello: foreign programs, or clients of another version.
 type guard struct {
 	log      hclog.Logger
-	stopping atomic.Bool // the server ends its connections by itself
+	stopping atomic.Bool // the server itself ends its connections
 
 	mu    sync.Mutex
 	most  int
@@ -40,7 +40,7 @@ func (g *guard) allow(most int) {
 	g.most = most
 }
 
-// add registers a connection; false when there are the most that there may be.
+// add registers a connection; it returns false if the limit is reached.
 func (g *guard) add(c *guarded) (most int, room bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -59,7 +59,7 @@ func (g *guard) remove(c *guarded) {
 	}
 }
 
-// find returns the connection that a stream's context belongs to; one without a socket when it is already gone.
+// find returns the connection of a stream's context, or one without a socket if it is already gone.
 func (g *guard) find(ctx context.Context) *guarded {
 	addr := remoteAddr(ctx)
 	g.mu.Lock()
@@ -101,11 +101,11 @@ type guarded struct {
 	guard  *guard
 	bytes  atomic.Int64
 	hello  atomic.Bool
-	left   atomic.Bool // its peer went; nothing more comes
+	left   atomic.Bool // the peer has closed the connection
 	closed atomic.Bool
 }
 
-// Read counts what comes in.
+// Read counts the bytes received.
 func (c *guarded) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	c.bytes.Add(int64(n))
@@ -115,8 +115,9 @@ func (c *guarded) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// level returns how much it matters that the connection ended before its hello: nothing when the server itself was
-// stopping, and little when its peer went, as a router does whose projector stops; a stranger is worth a warning.
+// level returns the log level for a connection that ended before its hello: debug while the server itself is
+// stopping, info if the peer closed it, as a router does when its projector stops, otherwise a warning, because the
+// peer does not speak this protocol.
 func (c *guarded) level() hclog.Level {
 	switch {
 	case c.guard.stopping.Load():
@@ -127,7 +128,7 @@ func (c *guarded) level() hclog.Level {
 	return hclog.Warn
 }
 
-// Close closes the socket and takes it out of the count.
+// Close closes the socket and unregisters the connection.
 func (c *guarded) Close() error {
 	if !c.closed.Swap(true) {
 		c.guard.remove(c)
@@ -139,7 +140,7 @@ func (c *guarded) Close() error {
 	return c.Conn.Close()
 }
 
-// abort cuts the connection, whatever it is doing.
+// abort closes the connection, whatever it is doing.
 func (c *guarded) abort() {
 	if c.Conn != nil {
 		c.Close()

@@ -22,26 +22,27 @@ import (
 	"tidemark/keyversion"
 )
 
-// Sink takes the batches of one connection. Its methods are called one at a time, Closed last and once.
+// Sink receives the batches of one connection. Its methods are called one at a time, Closed last and once.
 type Sink interface {
-	// Receive is called with the batches in order. Returning nil takes the batch: it is then acknowledged, and the sink
-	// calls release exactly once, from any goroutine and at any later time, when it no longer needs b or anything in
-	// it (events alias b's frame). While it does not return, the sender is held back. An error refuses the batch: its
-	// text goes to the sender, the connection ends, and release must not be called. ctx ends with the connection.
+	// Receive is called with the batches in order. Returning nil accepts the batch: it is then acknowledged, and the
+	// sink must call release exactly once, from any goroutine and at any later time, when it no longer needs b or
+	// anything in it (events alias b's frame). Until Receive returns, the sender is held back. An error refuses the
+	// batch: its text is sent to the sender, the connection ends, and release must not be called. ctx ends with the
+	// connection.
 	Receive(ctx context.Context, b *keyversion.Batch, release func()) error
-	// Closed says that nothing more comes; err says why and is never nil.
+	// Closed is called when no more batches will come. err is the reason and never nil.
 	Closed(err error)
 }
 
-// Accept decides on a connection by its hello. An error refuses it; its text goes to the client. When a router connects
-// anew (same cluster, projector, topic, bucket and connection number), Closed of the older connection's sink has
-// returned before Accept is called: nothing of an older connection comes after anything of a newer one.
+// Accept accepts or refuses a connection by its hello. The text of an error is sent to the client. When a router
+// reconnects (same cluster, projector, topic, bucket and connection number), Closed of the older connection's sink
+// has returned before Accept is called: nothing of an older connection arrives after anything of a newer one.
 type Accept func(ctx context.Context, hello keyversion.Hello) (Sink, error)
 
 // ServerConfig configures a Server; only Logger is required.
 type ServerConfig struct {
 	Logger         hclog.Logger
-	TLS            *tls.Config // nil: no TLS. With it a connection is closed after RenewAfter
+	TLS            *tls.Config // nil: no TLS. With TLS a connection is closed after RenewAfter
 	MaxConnections int         // 0: DefaultMaxConnections
 }
 
@@ -57,20 +58,20 @@ type Server struct {
 	sessions map[sessionKey]*session
 }
 
-// sessionKey is what only one connection at a time can be.
+// sessionKey identifies what may have only one connection at a time.
 type sessionKey struct {
 	cluster, topic, bucket string
 	projector              index.ProjectorID
 	connection             uint16
 }
 
-// session is a connection whose hello was read.
+// session is a connection whose hello was received.
 type session struct {
 	conn *guarded
-	done chan struct{} // closed after its sink
+	done chan struct{} // closed after its sink was closed
 }
 
-// NewServer returns a server that serves nothing yet.
+// NewServer returns a server. The caller must call Serve.
 func NewServer(cfg ServerConfig, accept Accept) *Server {
 	most := cfg.MaxConnections
 	if most == 0 {
@@ -127,13 +128,13 @@ func (s *Server) Stop() {
 	s.grpc.Stop()
 }
 
-// Allow changes ServerConfig.MaxConnections. Connections that are open stay.
+// Allow changes ServerConfig.MaxConnections. Open connections are not affected.
 func (s *Server) Allow(connections int) { s.guard.allow(connections) }
 
-// Connections is the number of open connections.
+// Connections returns the number of open connections.
 func (s *Server) Connections() int { return s.guard.open() }
 
-// serve is the life of one connection's stream.
+// serve handles the stream of one connection.
 func (s *Server) serve(st grpc.ServerStream) error {
 	conn := s.guard.find(st.Context())
 	log := s.log.With("remote", remoteAddr(st.Context()))
@@ -177,8 +178,8 @@ func (s *Server) serve(st grpc.ServerStream) error {
 	return err
 }
 
-// enter makes the connection the only one of its key: an older one, which its router has given up, is cut, and its sink
-// is closed before the new one is accepted.
+// enter makes the connection the only one with its key: an older one, which its router has abandoned, is closed, and
+// so is its sink, before the new one is accepted.
 func (s *Server) enter(ctx context.Context, h keyversion.Hello, conn *guarded) (leave func(), err error) {
 	key := sessionKey{h.ClusterID, h.Topic, h.Bucket, h.Projector, h.Connection}
 	mine := &session{conn: conn, done: make(chan struct{})}
@@ -221,7 +222,7 @@ func receiveHello(st grpc.ServerStream, conn *guarded) (keyversion.Hello, error)
 	return hello, err
 }
 
-// receive hands batches to the sink until something ends it, and says what.
+// receive passes batches to the sink until the connection ends, and returns why.
 func (s *Server) receive(st grpc.ServerStream, sink Sink, a *acker) error {
 	ctx := st.Context()
 	last := uint64(0)
@@ -250,13 +251,13 @@ func (s *Server) receive(st grpc.ServerStream, sink Sink, a *acker) error {
 	}
 }
 
-// delivery is a decoded batch with the memory it lives in.
+// delivery is a decoded batch with its memory.
 type delivery struct {
 	batch   keyversion.Batch
 	in      inbound
 	held    atomic.Bool
 	pool    *sync.Pool
-	release func() // free, made once
+	release func() // d.free, allocated once
 }
 
 func newDelivery(pool *sync.Pool) *delivery {
@@ -282,7 +283,7 @@ func (d *delivery) receive(st grpc.ServerStream) error {
 	return nil
 }
 
-// free returns the memory back; a second call does nothing.
+// free releases the memory; further calls do nothing.
 func (d *delivery) free() {
 	if !d.held.Swap(false) {
 		return
@@ -292,14 +293,15 @@ func (d *delivery) free() {
 	d.pool.Put(d)
 }
 
-// acker sends the newest acknowledgement, at most one per ackSpacing, one per ackRest of little, and at least one per
-// HeartbeatInterval, so that the sender hears of us also while the sink holds a batch back.
+// acker sends the newest acknowledgement: at most one per ackSpacing, or one per ackRest while there is little to
+// acknowledge, and at least one per HeartbeatInterval, so that the sender gets a sign of life also while the sink
+// blocks.
 type acker struct {
 	stream grpc.ServerStream
 	taken  atomic.Uint64
-	bytes  atomic.Int64  // taken since the newest acknowledgement
-	wake   chan struct{} // capacity 1: something was taken
-	much   chan struct{} // capacity 1: ackBytes were
+	bytes  atomic.Int64  // received since the last acknowledgement
+	wake   chan struct{} // capacity 1: signals a batch
+	much   chan struct{} // capacity 1: signals ackBytes
 	stop   chan struct{}
 	done   chan struct{}
 }
@@ -313,8 +315,8 @@ func poke(ch chan struct{}) {
 	}
 }
 
-// took has a batch acknowledged. One counts as half of what is much, at least: the sender's room is filled by the
-// memory of frames, of which little may be in use.
+// took schedules the acknowledgement of a batch. A batch counts at least ackBytes/2, because the sender's limit is on
+// the memory of frames, of which little may be in use.
 func (a *acker) took(number uint64, size int) {
 	a.taken.Store(number)
 	if a.bytes.Add(int64(max(size, ackBytes/2))) >= ackBytes {
@@ -344,7 +346,7 @@ func (a *acker) run() {
 		a.bytes.Store(0)
 		frame := keyversion.AppendAck(nil, keyversion.Ack{Number: a.taken.Load()})
 		if a.stream.SendMsg(&outbound{frame}) != nil {
-			return // receive sees the broken stream as well
+			return // receive gets the error of the broken stream, too
 		}
 		beat.Reset(HeartbeatInterval)
 		spacing.Reset(ackSpacing)
@@ -356,14 +358,14 @@ func (a *acker) run() {
 		spacing.Reset(ackRest - ackSpacing)
 		select {
 		case <-spacing.C:
-		case <-a.much: // perhaps acknowledged already: then there is one acknowledgement more than needed
+		case <-a.much: // possibly outdated; then one acknowledgement more than needed is sent
 		case <-a.stop:
 			return
 		}
 	}
 }
 
-// PeerCertificate returns the verified certificate of the client, from the context that Accept gets; nil without one.
+// PeerCertificate returns the client's verified certificate from the context that Accept gets, or nil.
 func PeerCertificate(ctx context.Context) *x509.Certificate {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
