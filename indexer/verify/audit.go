@@ -17,36 +17,36 @@ import (
 )
 
 const (
-	// DefaultAuditRate is how many rows and documents a second an indexer compares with KV by itself; MinAuditRate is the
-	// least.
+	// DefaultAuditRate is the default rate of the audit in rows and documents per second.
 	DefaultAuditRate = 500
-	// MinAuditRate is the slowest that makes sense.
+	// MinAuditRate is the lowest useful rate.
 	MinAuditRate = v1.MinVerifyRate
 	// DefaultAuditEvery is the pause between two rounds over all copies.
 	DefaultAuditEvery = 10 * time.Minute
-	// auditShare is how much of one processor comparing takes at most. What makes documents and copies costly to look at
-	// is not all in their number and size, which the rate is of.
+	// auditShare bounds the audit's share of one processor. The cost of comparing documents and copies does not
+	// depend only on their number and size, which the rate bounds.
 	auditShare = 0.05
-	// auditHold is about how long a snapshot is held for the rows that are looked at with it.
+	// auditHold is the approximate time for which a snapshot is held while its rows are read.
 	auditHold = 5 * time.Second
-	// auditFound bounds the documents that are remembered of one comparison, and auditRowBytes their rows: what is beyond
-	// is found in the next round.
+	// auditFound bounds the documents that are remembered of one comparison, and auditRowBytes their rows. The next
+	// round finds the rest.
 	auditFound    = 1000
 	auditRowBytes = 16 << 20
-	// auditNames is how many documents the log names at most of one copy and comparison.
+	// auditNames bounds the documents that the log names per copy and comparison.
 	auditNames = 20
 )
 
-// auditSource begins the name under which the node's health has an index that differs.
+// auditSource is the prefix of the health sources of indexes that differ.
 const auditSource = "index "
 
-// auditor compares the copies here with the KV data, slowly and for ever: what made a copy wrong may have been noticed
-// by nobody. It is a verification (verify.go) of one index after the other, of few vbuckets at a time and at a low
-// rate. What differs is compared a second time, from KV and the copy as they are then; what differs still is counted,
-// named and taken anew: the vbucket of that copy is emptied and streamed again from 0, as after a purge.
+// auditor continuously compares the copies on this node with the data in KV, slowly, because the cause of a wrong
+// copy may have gone unnoticed. It is a verification (verify.go) of one index after the other, of few vbuckets at a
+// time and at a low rate. Differences are compared a second time, with fresh data from KV and the copy. What still
+// differs is counted, logged and retaken: the vbucket of the copy is emptied and streamed again from 0, as after a
+// purge.
 type auditor struct{ *Verifier }
 
-// Audit compares what is here by itself, round after round, until ctx ends.
+// Audit compares the copies here with KV, round after round, until ctx ends.
 func (v *Verifier) Audit(ctx context.Context) error {
 	if v.auditRate < 0 {
 		return nil
@@ -57,7 +57,8 @@ func (v *Verifier) Audit(ctx context.Context) error {
 	return nil
 }
 
-// Round compares what is here once. It counts as a round over all copies only where a leader has told which those are.
+// Round compares the copies here once. It counts as a round over all copies only if a leader has sent the list of
+// copies.
 func (v *Verifier) Round(ctx context.Context) {
 	a := &auditor{v}
 	defs := v.role.Definitions()
@@ -69,7 +70,7 @@ func (v *Verifier) Round(ctx context.Context) {
 	v.metrics.audits.Inc()
 }
 
-// audit compares the copies of one index, as far as they can be.
+// audit compares the copies of one index, as far as possible.
 func (a *auditor) audit(ctx context.Context, d *index.Definition) {
 	log := a.log.With("index", d.Bucket+"/"+d.Name)
 	found, compared, err := a.twice(ctx, d)
@@ -95,8 +96,8 @@ func (a *auditor) audit(ctx context.Context, d *index.Definition) {
 	}
 }
 
-// twice compares the copies of an index that scans read here, and what differs once more. compared are those of which
-// it is known now whether they differ.
+// twice compares the copies of an index that scans read here, and compares differences a second time. compared lists
+// the copies for which the result is conclusive.
 func (a *auditor) twice(ctx context.Context, d *index.Definition) (found []finding,
 	compared []index.CopyID, err error) {
 	copies, err := a.copies(d.ID)
@@ -119,17 +120,17 @@ func (a *auditor) twice(ctx context.Context, d *index.Definition) (found []findi
 type finding struct {
 	copy index.CopyID
 	v1.Difference
-	rows [][]byte // that the copy has of it
+	rows [][]byte // rows of it in the copy
 }
 
-// findings are what one comparison has found, as much of it as is remembered.
+// findings holds what one comparison has found, as far as it is remembered.
 type findings struct {
 	all   []finding
-	bytes int                   // of rows
-	cut   map[index.CopyID]bool // of which more was found than is remembered
+	bytes int                   // in rows
+	cut   map[index.CopyID]bool // copies of which more was found than is remembered
 }
 
-// add reports whether it remembers one more.
+// add adds a finding, and reports whether there was room to remember it.
 func (f *findings) add(x finding) bool {
 	if f.bytes += size(x.rows); len(f.all) < auditFound && f.bytes <= auditRowBytes {
 		f.all = append(f.all, x)
@@ -142,7 +143,7 @@ func (f *findings) add(x finding) bool {
 	return false
 }
 
-// forget takes back what is remembered of a document.
+// forget drops the findings of a document.
 func (f *findings) forget(d document) {
 	f.all = slices.DeleteFunc(f.all, func(x finding) bool {
 		its := x.copy == d.c.place.ID && x.VBucket == d.vb && x.ID == d.id
@@ -153,7 +154,7 @@ func (f *findings) forget(d document) {
 	})
 }
 
-// merge adds others.
+// merge adds the findings of o.
 func (f *findings) merge(o *findings) {
 	for i := range o.all {
 		f.add(o.all[i])
@@ -165,8 +166,8 @@ func (f *findings) merge(o *findings) {
 	}
 }
 
-// decided are the copies of which comparisons tell whether they differ: not those of which something was cut, while
-// nothing that is remembered of them was confirmed.
+// decided returns the copies for which the comparisons are conclusive. A copy of which findings were cut is not among
+// them unless one of its remembered findings was confirmed.
 func decided(copies []index.CopyID, confirmed []finding, all ...findings) []index.CopyID {
 	return slices.DeleteFunc(slices.Clone(copies), func(c index.CopyID) bool {
 		return slices.ContainsFunc(all, func(f findings) bool { return f.cut[c] }) &&
@@ -174,7 +175,7 @@ func decided(copies []index.CopyID, confirmed []finding, all ...findings) []inde
 	})
 }
 
-// compare verifies copies here, in the vbuckets of some findings only unless that is nil.
+// compare verifies copies on this node; if where is not nil, only in the vbuckets of those findings.
 func (a *auditor) compare(ctx context.Context, d *index.Definition, copies []index.CopyID,
 	where []finding) (found findings, err error) {
 	if len(copies) == 0 {
@@ -199,13 +200,14 @@ func (a *auditor) compare(ctx context.Context, d *index.Definition, copies []ind
 	return found, err
 }
 
-// copies are those of an index that scans read here.
+// copies returns the copies of an index that scans read here.
 func (a *auditor) copies(id index.ID) ([]index.CopyID, error) {
 	here, err := a.here(id)
 	return slices.DeleteFunc(here, func(c index.CopyID) bool { return len(a.pins.Snapshots.Refs(c)) == 0 }), err
 }
 
-// here are the copies of an index that are here; an error where that cannot be told now, as in a rollback.
+// here returns the copies of an index on this node. It returns an error if they cannot be determined now, as in a
+// rollback.
 func (a *auditor) here(id index.ID) (ids []index.CopyID, err error) {
 	view, err := a.role.View(id)
 	if err != nil {
@@ -220,7 +222,7 @@ func (a *auditor) here(id index.ID) (ids []index.CopyID, err error) {
 	return ids, nil
 }
 
-// confirmed are the findings that both comparisons have.
+// confirmed returns the findings of second that first has, too.
 func confirmed(first, second []finding) []finding {
 	had := map[string]bool{}
 	for i := range first {
@@ -229,11 +231,11 @@ func confirmed(first, second []finding) []finding {
 	return slices.DeleteFunc(second, func(f finding) bool { return !had[f.place()] })
 }
 
-// place tells what is found apart from what else is: a document of a copy; with LostOnWay, which is of no document, a
-// vbucket.
+// place identifies what a finding is about: a document of a copy, or a vbucket for LostOnWay, which concerns no
+// document.
 func (f *finding) place() string { return fmt.Sprint(f.copy, "/", f.VBucket, "/", f.ID) }
 
-// documents is in how many documents, of each copy, something was found.
+// documents returns the number of documents, per copy, with findings.
 func documents(found []finding) int {
 	all := map[string]bool{}
 	for i := range found {
@@ -242,10 +244,10 @@ func documents(found []finding) int {
 	return len(all)
 }
 
-// mends reports whether taking the vbucket anew from KV mends it: not what the way from there loses.
+// mends reports whether retaking the vbucket from KV repairs the finding. It does not if the path from KV loses data.
 func (f *finding) mends() bool { return f.Kind != wire.LostOnWay && f.Kind != wire.RefusedKey }
 
-// tell counts and names what was found.
+// tell counts and logs the findings, and reports the index as unhealthy.
 func (a *auditor) tell(d *index.Definition, source string, found []finding) {
 	slices.SortFunc(found, func(x, y finding) int {
 		return cmp.Or(cmp.Compare(x.copy, y.copy),
@@ -271,7 +273,8 @@ func (a *auditor) tell(d *index.Definition, source string, found []finding) {
 	a.role.Tell()
 }
 
-// heal lets the vbuckets of the copies be taken anew. Where another indexer has the slice, scans go there meanwhile.
+// heal makes the buckets retake the vbuckets of the copies. If another indexer has the slice, scans use that one
+// meanwhile.
 func (a *auditor) heal(ctx context.Context, d *index.Definition, found []finding) {
 	k, ok := a.role.Bucket(d.Bucket)
 	if !ok {

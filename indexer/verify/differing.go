@@ -11,17 +11,17 @@ import (
 	"tidemark/wire"
 )
 
-// differing is what the comparisons with KV have shown: the copies that differ and were not found to agree since. It is
-// told to the leader, who makes events of what changes.
+// differing holds the results of comparisons with KV: the copies that differed and have not been found equal since.
+// Reports carry it to the leader, which makes events of changes.
 type differing struct {
 	mu  sync.Mutex
 	all map[index.ID]map[index.CopyID]wire.CopyDifference
-	// compared are the copies that were compared at all; replaced, never changed.
+	// compared holds the copies that were compared at all. It is replaced, never modified.
 	compared map[index.CopyID]index.ID
 }
 
-// note takes a comparison of some copies of an index, of those that are here. Whoever is not here any more is
-// forgotten; a copy that was not compared stays as it is. False: nothing has changed.
+// note records the comparison of some of an index's copies; here lists its copies on this node. Copies that are no
+// longer here are forgotten; copies that were not compared keep their state. It reports whether anything has changed.
 func (d *differing) note(id index.ID, compared, here []index.CopyID, found []finding) (changed bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -66,7 +66,7 @@ func (d *differing) has(id index.ID) bool {
 	return len(d.all[id]) > 0
 }
 
-// noteCompared notes that copies of an index were compared; false: that is nothing new. d.mu is held.
+// noteCompared records that copies of an index were compared, and reports whether that is new. The caller holds d.mu.
 func (d *differing) noteCompared(id index.ID, compared, here []index.CopyID) (changed bool) {
 	for _, c := range compared {
 		_, was := d.compared[c]
@@ -90,8 +90,8 @@ func (d *differing) noteCompared(id index.ID, compared, here []index.CopyID) (ch
 	return true
 }
 
-// list returns the first of them by number and how many these leave out, and of all copies which were compared; what is
-// not defined any more is forgotten.
+// list returns the differing copies with the lowest ids, how many it omits, and all copies that were compared. It
+// forgets indexes that are no longer defined.
 func (d *differing) list(defs *wire.Definitions) (first []wire.CopyDifference, omitted int,
 	compared map[index.CopyID]index.ID) {
 	d.mu.Lock()

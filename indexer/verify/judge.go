@@ -17,21 +17,21 @@ type judge struct {
 	c         *verifiedCopy
 	snap      *storage.Snapshot
 	vb        uint16
-	at        uint64 // seqno of the timestamp
-	stability uint64 // its number
+	at        uint64 // seqno of the timestamp in the vbucket
+	stability uint64 // number of the timestamp
 	read      *vbRead
 	open      map[string]bool
 	unpack    packed.Unpacker
 }
 
-// entry is what a copy's back index says of a document.
+// entry is a document's entry in a copy's back index.
 type entry struct {
 	seqno uint64
 	keys  [][]byte
 	found bool
 }
 
-// look reads the entry and judges it.
+// look reads the entry and compares it.
 func (j *judge) look(id string) error {
 	seqno, keys, found, err := j.snap.Entry(j.vb, []byte(id))
 	if err != nil {
@@ -40,8 +40,8 @@ func (j *judge) look(id string) error {
 	return j.document(id, entry{seqno, keys, found && len(keys) > 0})
 }
 
-// expected returns the keys that KV's newest version at or below the timestamp calls for in this slice; false when
-// there is no such version, or it says nothing of this slice.
+// expected returns the keys in this slice according to KV's newest version at or below the timestamp; ok is false if
+// there is no such version, or it does not concern this slice.
 func (j *judge) expected(id string) (keys [][]byte, seqno uint64, ok bool) {
 	d := j.read.docs[id]
 	if d == nil || d.seqno > j.at {
@@ -62,7 +62,7 @@ func sortedKeys(keys [][]byte) [][]byte {
 	return slices.CompactFunc(keys, bytes.Equal)
 }
 
-// document judges one document.
+// document compares one document.
 func (j *judge) document(id string, e entry) error {
 	want, seqno, ok := j.expected(id)
 	if ok {
@@ -75,8 +75,8 @@ func (j *judge) document(id string, e entry) error {
 	}
 	switch {
 	case e.found && (e.seqno > j.at || e.seqno <= j.read.from || j.read.reach <= j.at):
-		// The copy has something that no version which it may reflect calls for: one from beyond its timestamp; one that
-		// KV did not have in the round before, when it was read up to there; or one that KV does not have at all.
+		// The copy has an entry that no version it may reflect accounts for: it is from beyond the copy's timestamp;
+		// or KV did not have it in the previous round, which read up to from; or KV does not have it at all.
 		j.looks(id)
 		return j.settle(id, e, nil, 0)
 	case e.found:
@@ -87,13 +87,13 @@ func (j *judge) document(id string, e entry) error {
 	return nil
 }
 
-// looks notes that it is known what the document should be, so that it is not open any more.
+// looks records that the expected state of the document is known, so that it is no longer open.
 func (j *judge) looks(id string) {
 	delete(j.open, id)
 	j.v.tally.looks(document{j.c, j.vb, id}, j.stability)
 }
 
-// refused tells of keys that KV's version calls for and that were left out of what is compared.
+// refused reports keys that KV's version requires but that are not comparable, because the store would refuse them.
 func (j *judge) refused(id string) error {
 	n := 0
 	for _, slice := range j.read.docs[id].refused {
@@ -109,7 +109,7 @@ func (j *judge) refused(id string) error {
 		Detail:    fmt.Sprintf("%d keys that are empty or longer than %d bytes", n, storage.MaxKey)}, nil, nil)
 }
 
-// way reports whether what was evaluated of the vbucket for the copy's slice has come.
+// way checks that everything the projector evaluated of the vbucket for the copy's slice has arrived.
 func (j *judge) way() error {
 	detail := j.read.lost(j.v.def.ID, j.c.place.Slice)
 	if detail == "" {
@@ -119,7 +119,7 @@ func (j *judge) way() error {
 		nil, nil)
 }
 
-// settle compares a document's rows with what is expected.
+// settle compares a document's rows with the expected ones.
 func (j *judge) settle(id string, e entry, want [][]byte, seqno uint64) error {
 	var rows [][]byte
 	for _, k := range slices.Concat(e.keys, j.v.tally.takeExtra(j.c, id)) {
@@ -149,7 +149,7 @@ func (j *judge) settle(id string, e entry, want [][]byte, seqno uint64) error {
 	return j.v.differ(j.c, d, want, rows)
 }
 
-// lacking reports whether b lacks something of a.
+// lacking reports whether b lacks an element of a.
 func lacking(a, b [][]byte) bool {
 	return slices.ContainsFunc(a, func(k []byte) bool {
 		_, found := slices.BinarySearchFunc(b, k, bytes.Compare)

@@ -6,7 +6,7 @@ import (
 	"tidemark/indexer/meters"
 )
 
-// metrics are the figures of verifications and audits.
+// metrics holds the metrics of verifications and audits.
 type metrics struct {
 	verifies  *prometheus.CounterVec
 	verified  prometheus.Counter

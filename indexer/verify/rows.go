@@ -15,24 +15,26 @@ import (
 )
 
 const (
-	// verifyRows is how many rows, or KiB of them, are looked at with one snapshot: it pins what compactions could free.
+	// verifyRows bounds the rows, or KiB of rows, that are read with one snapshot, because it pins data that
+	// compactions could remove.
 	verifyRows = 1 << 16
-	// verifySuspects bounds the rows, and their bytes, that are held together to be looked up, each document once.
+	// verifySuspects bounds the rows, and their bytes, that are collected before they are looked up, each document
+	// once.
 	verifySuspects      = 1 << 12
 	verifySuspectsBytes = 8 << 20
-	// verifyExtras bounds the rows without an entry that are remembered until their documents are looked at.
+	// verifyExtras bounds the rows without an entry that are remembered until their documents are compared.
 	verifyExtras = 10_000
-	// verifyCells is into how many sums the rows of a copy are divided.
+	// verifyCells is the number of sums that the rows of a copy are distributed to.
 	verifyCells = 1 << 16
-	// verifyUnit is how many bytes count as one row at the rate.
+	// verifyUnit is the number of bytes that count as one row for the rate.
 	verifyUnit = 1 << 10
-	// paceStep is after how many rows the rate is looked at.
+	// paceStep is the number of rows after which the rate is applied.
 	paceStep = 64
 )
 
-// rowSums compares the rows of a copy with what its back index lists, without looking anything up: each row adds to the
-// sum of its document's cell, in whatever order they come, and each key of an entry takes off. What is left in a cell
-// is of rows that differ, or of documents that changed between the two walks.
+// rowSums compares the rows of a copy with the keys in its back index without lookups: each row is added to the sum
+// of its document's cell, in any order, and each key of an entry is subtracted. What remains in a cell belongs to
+// rows that differ, or to documents that changed between the two passes.
 type rowSums struct {
 	seed  maphash.Seed
 	cells []uint64
@@ -42,7 +44,7 @@ func newRowSums() *rowSums {
 	return &rowSums{seed: maphash.MakeSeed(), cells: make([]uint64, verifyCells)}
 }
 
-// row is the cell of a row's document, and what the row adds to it.
+// row returns the cell of a row's document, and the row's contribution to it.
 func (s *rowSums) row(key, docID []byte) (cell, sum uint64) {
 	doc := maphash.Bytes(s.seed, docID)
 	return doc % verifyCells, (doc | 1) * maphash.Bytes(s.seed, key)
@@ -58,7 +60,7 @@ func (s *rowSums) remove(key, docID []byte) {
 	s.cells[cell] -= sum
 }
 
-// differs reports whether something is left in the document's cell.
+// differs reports whether the document's cell is not zero.
 func (s *rowSums) differs(docID []byte) bool {
 	return s.cells[maphash.Bytes(s.seed, docID)%verifyCells] != 0
 }
@@ -67,7 +69,7 @@ func (s *rowSums) equal() bool {
 	return !slices.ContainsFunc(s.cells, func(sum uint64) bool { return sum != 0 })
 }
 
-// size is how many bytes keys have.
+// size returns the total size of keys in bytes.
 func size(keys [][]byte) (n int) {
 	for _, k := range keys {
 		n += len(k)
@@ -75,9 +77,9 @@ func size(keys [][]byte) (n int) {
 	return n
 }
 
-// rows notes the rows of a copy that their document's entry does not list. That takes no look at KV: at any timestamp
-// each row has an entry that lists it. Two walks, over the rows and over the entries, leave sums; only where these
-// differ are rows looked up.
+// rows finds the rows of a copy that their document's entry does not list. This does not need KV, because at any
+// timestamp each row has an entry that lists it. Two passes, over the rows and over the entries, compute sums; rows
+// are looked up only in cells that differ.
 func (v *verification) rows(ctx context.Context, i int) error {
 	c, sums := v.copies[i], newRowSums()
 	share := func(snap *storage.Snapshot) float64 {
@@ -106,7 +108,7 @@ func (v *verification) rows(ctx context.Context, i int) error {
 	}, s.lookUp)
 }
 
-// entries takes what the back index lists off the sums.
+// entries subtracts the keys in the back index from the sums.
 func (v *verification) entries(ctx context.Context, i int, sums *rowSums) error {
 	for vb := range v.k.VBuckets() {
 		f, err := v.newest(ctx)
@@ -120,7 +122,7 @@ func (v *verification) entries(ctx context.Context, i int, sums *rowSums) error 
 			return v.pay(ctx, len(docID)+size(keys))
 		})
 		if err == nil {
-			err = v.owe(ctx, 1) // for the vbucket, which may be empty
+			err = v.owe(ctx, 1) // for the vbucket itself, which may be empty
 		}
 		if err := errors.Join(err, f.release()); err != nil {
 			return snapshots.Coded(err)
@@ -129,7 +131,8 @@ func (v *verification) entries(ctx context.Context, i int, sums *rowSums) error 
 	return nil
 }
 
-// walk returns all rows of a copy to a function, some with each snapshot, of which done is told that it goes.
+// walk calls row for all rows of a copy. It reads some of them with each snapshot, and calls done before it releases
+// a snapshot.
 func (v *verification) walk(ctx context.Context, i int, row func(snap *storage.Snapshot, key, docID []byte) error,
 	done func(context.Context, *storage.Snapshot) error) error {
 	var from []byte
@@ -149,7 +152,7 @@ func (v *verification) walk(ctx context.Context, i int, row func(snap *storage.S
 	return nil
 }
 
-// someRows walks over what is looked at with one snapshot, and says where to go on; nil at the end.
+// someRows reads the rows of one snapshot's share, and returns where to continue; nil at the end.
 func (v *verification) someRows(ctx context.Context, snap *storage.Snapshot, from []byte,
 	row func(snap *storage.Snapshot, key, docID []byte) error) (next []byte, err error) {
 	rows, err := snap.Rows(ctx, storage.Range{Low: from}, false)
@@ -170,13 +173,13 @@ func (v *verification) someRows(ctx context.Context, snap *storage.Snapshot, fro
 	return nil, nil
 }
 
-// pay keeps to the rate: it lets a row or document of so many bytes have its time.
+// pay applies the rate for a row or document of the given size.
 func (v *verification) pay(ctx context.Context, bytes int) error {
 	v.metrics.verified.Inc()
 	return v.owe(ctx, 1+bytes/verifyUnit)
 }
 
-// owe lets so many things have their time, together with what is owed already.
+// owe applies the rate for n units, together with those that are pending.
 func (v *verification) owe(ctx context.Context, n int) error {
 	v.owed += n
 	if v.owed < paceStep {
@@ -185,7 +188,7 @@ func (v *verification) owe(ctx context.Context, n int) error {
 	return v.settle(ctx)
 }
 
-// settle waits until everything that is owed has had its time.
+// settle waits for the pending units.
 func (v *verification) settle(ctx context.Context) error {
 	v.pace.Worked(v.now().Sub(v.resumed))
 	err := v.pace.Wait(ctx, v.owed)
@@ -193,8 +196,8 @@ func (v *verification) settle(ctx context.Context) error {
 	return err
 }
 
-// suspects are rows that may have no entry which lists them. They are looked up document by document, so that a
-// document's entry, which may have thousands of keys, is read once for all of them.
+// suspects collects rows that may not be listed by an entry. They are looked up by document, so that a document's
+// entry, which may have thousands of keys, is read once for all of its rows.
 type suspects struct {
 	v     *verification
 	c     *verifiedCopy
@@ -212,7 +215,7 @@ func (s *suspects) add(ctx context.Context, snap *storage.Snapshot, key, docID [
 	return s.lookUp(ctx, snap)
 }
 
-// lookUp remembers those that no entry lists.
+// lookUp remembers the rows that no entry lists.
 func (s *suspects) lookUp(ctx context.Context, snap *storage.Snapshot) error {
 	for id, rows := range s.rows {
 		listed, err := s.v.listed(snap, []byte(id))
@@ -235,8 +238,8 @@ func (s *suspects) lookUp(ctx context.Context, snap *storage.Snapshot) error {
 	return nil
 }
 
-// listed returns the keys that the back index lists for a document, in order. A document is in the vbucket that its id
-// hashes to; where it is not, the others are looked at, too: an engine may hash otherwise.
+// listed returns the sorted keys that the back index lists for a document. Normally a document is in the vbucket of
+// its id's hash; if it is not there, the others are searched, because an engine may hash differently.
 func (v *verification) listed(snap *storage.Snapshot, docID []byte) ([][]byte, error) {
 	home := mcbp.VBucket(docID, v.k.VBuckets())
 	for n := range v.k.VBuckets() {
@@ -248,8 +251,8 @@ func (v *verification) listed(snap *storage.Snapshot, docID []byte) ([][]byte, e
 	return nil, nil
 }
 
-// remember keeps a document's rows until it is looked at. Where there are too many, the document is counted now, unless
-// some of its rows are kept.
+// remember keeps a document's rows until the document is compared. If there are too many, it counts the document as a
+// difference now, unless some of its rows are kept.
 func (v *verification) remember(c *verifiedCopy, id string, keys [][]byte) error {
 	kept := c.extra[id]
 	for i, k := range keys {

@@ -26,17 +26,18 @@ import (
 )
 
 const (
-	// Path is where a node takes requests to check copies.
+	// Path is the path of requests to check copies of a node.
 	Path = "/v1/copies:verify"
-	// maxVerifies bounds the verifications that this node coordinates at a time. Of the copies here one is checked at a
-	// time: a second one would only make both slower.
+	// maxVerifies bounds the verifications that this node coordinates concurrently. Of the copies on this node, only
+	// one request is checked at a time: a second one would only slow both down.
 	maxVerifies = 4
-	// AtOnce is how many connections to each indexer verifications need: one for each that is coordinated here.
+	// AtOnce is the number of connections to each indexer that verifications need: one for each that this node
+	// coordinates.
 	AtOnce = maxVerifies
 )
 
-// Routes are what is answered at a port: to users who come by way of a manager, and to other indexers. Of these one is
-// served at a time, once it is known what it asks for.
+// Routes returns the routes for users, who come through a manager, and for other indexers. The latter are served one
+// at a time, once their request has been read.
 func (v *Verifier) Routes() []route.Route {
 	asked := route.Only(tlsconf.Manager, tlsconf.Admin)
 	asked.For = scan.AskedFor
@@ -48,8 +49,7 @@ func (v *Verifier) Routes() []route.Route {
 	}
 }
 
-// coordinate answers who wants an index verified: every node checks the copies that it holds, and their lines are
-// passed on.
+// coordinate serves a request to verify an index: every node checks its copies, and coordinate forwards their lines.
 func (v *Verifier) coordinate(w http.ResponseWriter, r *http.Request) error {
 	out := &lines{a: scan.NewAnswer(w)}
 	end, err := v.verifyAll(r, out)
@@ -81,7 +81,7 @@ func (v *Verifier) verified(err error) {
 	v.metrics.verifies.WithLabelValues(code).Inc()
 }
 
-// checkVerify reads a request's numbers and fills in the defaults.
+// checkVerify checks a request's numbers and sets defaults.
 func checkVerify(q *v1.VerifyRequest) error {
 	switch {
 	case q.Rate != 0 && (q.Rate < v1.MinVerifyRate || q.Rate > v1.MaxVerifyRate):
@@ -158,7 +158,7 @@ func readVerify(from io.Reader) (q v1.VerifyRequest, err error) {
 	return q, checkVerify(&q)
 }
 
-// verifyAt lets one node check its copies, and passes its lines on but the last one.
+// verifyAt makes one node check its copies. It forwards the node's lines except the last one, which it returns.
 func (v *Verifier) verifyAt(ctx context.Context, node index.NodeID, q copiesRequest, out *lines) (*v1.VerifyEnd,
 	error) {
 	body, err := v.nodes.Watched(ctx, node, Path, q, nil)
@@ -205,7 +205,7 @@ func (v *Verifier) check(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	err = one.run(r.Context())
-	v.checking.Leave(rpc.Anonymous) // before the last line: who has it may ask for the next one
+	v.checking.Leave(rpc.Anonymous) // before the last line, because its reader may send the next request
 	if err != nil {
 		err = out.line(failure(err))
 	} else {
@@ -217,7 +217,7 @@ func (v *Verifier) check(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// newVerification finds what is asked for.
+// newVerification returns the verification that a request is for.
 func (v *Verifier) newVerification(q *copiesRequest, emit func(*v1.VerifyLine) error) (*verification, error) {
 	if err := checkVerify(&q.VerifyRequest); err != nil {
 		return nil, err
@@ -248,14 +248,14 @@ func (v *Verifier) newVerification(q *copiesRequest, emit func(*v1.VerifyLine) e
 	return n, nil
 }
 
-// lines writes an answer of lines; it may be used by several goroutines.
+// lines writes an answer of lines. It may be used concurrently.
 type lines struct {
 	mu     sync.Mutex
 	a      *scan.Answer
-	listed uint64 // differences
+	listed uint64 // number of differences
 }
 
-// lists counts a difference, and reports whether it is one of the first ones, of all indexers together.
+// lists counts a difference, and reports whether it is within the limit, which covers all indexers together.
 func (l *lines) lists(limit int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -280,11 +280,11 @@ func (l *lines) line(v *v1.VerifyLine) error {
 	return nil
 }
 
-// Verifying reports whether copies here are being checked.
+// Verifying reports whether copies on this node are being checked.
 func (v *Verifier) Verifying() bool { return v.checking.Taken() > 0 }
 
-// copiesRequest asks an indexer to check copies that it holds. POST /v1/copies:verify on its scan port, of the indexer
-// that coordinates; the answer is a v1.VerifyLine per line.
+// copiesRequest asks an indexer to check copies that it holds. The coordinating indexer sends it as POST
+// /v1/copies:verify to the scan port; the answer has one v1.VerifyLine per line.
 type copiesRequest struct {
 	Index  index.ID       `json:"index"`
 	Copies []index.CopyID `json:"copies"`

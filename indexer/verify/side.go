@@ -23,48 +23,46 @@ import (
 )
 
 const (
-	// verifyTopic marks the catchup topics that a verification reads.
+	// verifyTopic marks the catchup topics of verifications.
 	verifyTopic = "/verify-"
-	// MaxBytes bounds what the streams of one verification hold in memory. What a vbucket has more is compared page
-	// by page.
+	// MaxBytes bounds what the streams of one verification hold in memory. A vbucket with more is compared page by
+	// page.
 	MaxBytes = 64 << 20
-	// verifyPatience bounds how long a verification tries to read a vbucket that no projector streams.
+	// verifyPatience bounds how long a verification tries to read vbuckets that no projector streams.
 	verifyPatience = 60 * time.Second
-	// sideSilence is how long a stream may bring nothing before it is given up.
+	// sideSilence is how long a stream may deliver nothing before it is given up.
 	sideSilence = 30 * time.Second
-	// stopTimeout bounds the request that ends what somebody streams for nobody.
+	// stopTimeout bounds the request that stops a stream which is not needed any more.
 	stopTimeout = 100 * time.Millisecond
-	// verifyHeld is for how many seconds one message may hold a stream back because of the rate.
+	// verifyHeld is how many seconds the rate may delay one message of a stream.
 	verifyHeld = 10
 )
 
 var (
-	// errVerifyLarge: what KV holds of some vbuckets is more than may be held in memory.
+	// errVerifyLarge means that KV's data of some vbuckets exceeds the memory.
 	errVerifyLarge = errors.New("more keys than are held in memory")
-	// errVerifyBranch: KV is not on the branch of the timestamp any more.
+	// errVerifyBranch means that KV has left the branch of the timestamp.
 	errVerifyBranch = errors.New("KV has left the branch of the timestamp")
 	errVerifyStream = errors.New("the stream was cut")
 )
 
-// stretch is what a verification wants of a vbucket: the newest versions of the documents, as far as they lie in
-// (from, to].
+// stretch is what a verification needs of a vbucket: the newest versions of documents with seqnos in (from, to].
 type stretch struct {
 	from, to         uint64
 	fromUUID, toUUID uint64
 }
 
-// packedEvent is an event as arena.pack keeps it, and its Rest.
+// packedEvent is an event packed by packed.Arena, and its Rest.
 type packedEvent struct {
 	data []byte
 	rest *keyversion.Places
 }
 
-// kvVersion is what KV's newest version says of a document; more than one event when several slices are told of it
-// apart.
+// kvVersion is KV's newest version of a document. It has several events if slices were sent separate ones.
 type kvVersion struct {
 	seqno   uint64
 	events  []packedEvent
-	refused []index.SliceID // of keys that were not packed, see arena.pack
+	refused []index.SliceID // slices of keys that were not packed, see packed.Arena
 }
 
 // vbRead is what was read of one vbucket.
@@ -74,19 +72,21 @@ type vbRead struct {
 	last  uint64
 	begun bool
 	over  bool
-	// reach: every document that lies in the stretch and was not read has a newer version in (to, reach].
+	// reach bounds what was missed: every document of the stretch that was not read has a newer version in (to,
+	// reach].
 	reach uint64
 	docs  map[string]*kvVersion
 
 	projector index.ProjectorID
-	// arrived sums up what came, each version once: events behind the newest one, and its parts that have not come yet.
+	// arrived sums up the events received, each version once: newest is the last one, and parts the number of its
+	// parts received.
 	arrived  keyversion.Sums
-	newest   uint64 // seqno
-	parts    uint16 // of newest that have come
+	newest   uint64 // a seqno
+	parts    uint16 // parts of newest received so far
 	promised keyversion.Sums
 }
 
-// arrive sums up a data event, unless it is one that was repeated after a reconnection.
+// arrive adds a data event to the sums, unless it was repeated after a reconnection.
 func (v *vbRead) arrive(e *keyversion.Event) {
 	switch {
 	case e.Seqno > v.newest:
@@ -98,7 +98,7 @@ func (v *vbRead) arrive(e *keyversion.Event) {
 	v.arrived.AddEvent(e)
 }
 
-// lost says what of a slice was evaluated and did not arrive, or the other way round; "": nothing.
+// lost describes the difference between what was evaluated for a slice and what arrived; "": none.
 func (v *vbRead) lost(id index.ID, slice index.SliceID) string {
 	promised, arrived := v.promised.Of(id, slice), v.arrived.Of(id, slice)
 	if promised == arrived {
@@ -109,7 +109,7 @@ func (v *vbRead) lost(id index.ID, slice index.SliceID) string {
 		v.projector, promised.Keys, v.vb, v.from, v.to, arrived.Keys, arrived.Hash, promised.Hash)
 }
 
-// sideRead is a side stream to a verification: the same that builds and catchups have, into memory.
+// sideRead is a side stream for a verification, like those of builds and catchups, but read into memory.
 type sideRead struct {
 	now   func() time.Time
 	id    uint64
@@ -119,17 +119,17 @@ type sideRead struct {
 
 	mu      sync.Mutex
 	mem     packed.Arena
-	refused []index.SliceID // of the event that is being packed
+	refused []index.SliceID // slices of keys refused while the current event is packed
 	vbs     map[uint16]*vbRead
 	open    int
 	bytes   *budget
 	err     error
-	cut     error // why the newest vbucket that ended early did
+	cut     error // why the last vbucket that ended early did
 	moved   time.Time
 	done    chan struct{} // closed with the last vbucket, or the first error
 }
 
-// budget is what is left of a bound.
+// budget is what remains of a limit.
 type budget struct {
 	mu   sync.Mutex
 	left int64
@@ -142,7 +142,7 @@ func (b *budget) take(n int64) bool {
 	return b.left >= 0
 }
 
-// expect lets the data port find a side stream; forget ends that.
+// expect registers a side stream with the data port, until forget.
 func (v *Verifier) expect(r *sideRead) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -155,7 +155,7 @@ func (v *Verifier) forget(r *sideRead) {
 	delete(v.reads, r.topic)
 }
 
-// SinkFor returns the verification that a topic of the catchup port is for, see IsTopic.
+// SinkFor returns the sink for a verification's topic on the catchup port, see IsTopic.
 func (v *Verifier) SinkFor(topic string) (transport.Sink, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -165,7 +165,8 @@ func (v *Verifier) SinkFor(topic string) (transport.Sink, error) {
 	return nil, fmt.Errorf("topic %q: no verification wants it", topic)
 }
 
-// Receive implements transport.Sink. It returns as late as the rate wants it: that holds the router back, and KV.
+// Receive implements transport.Sink. It delays its return according to the rate, which slows down the router, and
+// thereby KV.
 func (r *sideRead) Receive(ctx context.Context, b *keyversion.Batch, release func()) error {
 	began := r.now()
 	n, err := r.take(b)
@@ -174,11 +175,11 @@ func (r *sideRead) Receive(ctx context.Context, b *keyversion.Batch, release fun
 	}
 	release()
 	r.pace.Worked(r.now().Sub(began))
-	// longer, and the stream would be given up as silent
+	// with a longer delay the stream would be given up as silent
 	return r.pace.Wait(ctx, min(n, int(min(verifyHeld*r.pace.PerSecond(), 1<<30))))
 }
 
-// Closed implements transport.Sink. The router connects again and repeats what was not acknowledged.
+// Closed implements transport.Sink. The router reconnects and repeats what was not acknowledged.
 func (r *sideRead) Closed(error) {}
 
 func (r *sideRead) take(b *keyversion.Batch) (docs int, err error) {
@@ -202,7 +203,7 @@ func (r *sideRead) take(b *keyversion.Batch) (docs int, err error) {
 	return docs, nil
 }
 
-// eventBytes is how many bytes of keys an event has.
+// eventBytes returns the size of an event's keys in bytes.
 func eventBytes(e *keyversion.Event) (n int) {
 	for i := range e.Statements {
 		n += size(e.Statements[i].Keys)
@@ -210,7 +211,7 @@ func eventBytes(e *keyversion.Event) (n int) {
 	return n
 }
 
-// event takes over one event; the lock is held.
+// event processes one event. The caller holds the lock.
 func (r *sideRead) event(v *vbRead, e *keyversion.Event) error {
 	switch e.Kind {
 	case keyversion.StreamBegin:
@@ -220,7 +221,7 @@ func (r *sideRead) event(v *vbRead, e *keyversion.Event) error {
 		v.begun = true
 	case keyversion.DropData:
 		r.cut = fmt.Errorf("%w: vbucket %d: it ended before seqno %d, want %d", errVerifyStream, e.VBucket, e.Seqno, v.to)
-		r.leave(v.vb) // it is asked for again; the others go on
+		r.leave(v.vb) // it is requested again; the others continue
 	case keyversion.StreamEnd:
 		if !v.begun || e.Seqno < v.to {
 			return fmt.Errorf("%w: it ended at %d, want %d", errVerifyStream, e.Seqno, v.to)
@@ -233,13 +234,13 @@ func (r *sideRead) event(v *vbRead, e *keyversion.Event) error {
 		v.last = max(v.last, e.Seqno)
 		v.arrive(e)
 		return r.data(v, e)
-	case keyversion.Sync, keyversion.DSync: // a router that connects again goes on there
+	case keyversion.Sync, keyversion.DSync: // a router that reconnects continues there
 		v.last = max(v.last, e.Seqno)
 	}
 	return nil
 }
 
-// mapEntry is about what a document costs beside its bytes.
+// mapEntry is the approximate memory of a document in addition to its bytes.
 const mapEntry = 128
 
 func (r *sideRead) data(v *vbRead, e *keyversion.Event) error {
@@ -267,7 +268,7 @@ func (r *sideRead) data(v *vbRead, e *keyversion.Event) error {
 	return nil
 }
 
-// fail and end close done once; the lock is held.
+// fail and end close done once. The caller holds the lock.
 func (r *sideRead) fail(err error) {
 	if r.err == nil && r.open > 0 {
 		r.err = err
@@ -281,14 +282,14 @@ func (r *sideRead) end() {
 	}
 }
 
-// without takes a vbucket off that will not come.
+// without removes a vbucket that will not be streamed.
 func (r *sideRead) without(vb uint16) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.leave(vb)
 }
 
-// leave is without; the lock is held.
+// leave is without for a caller that holds the lock.
 func (r *sideRead) leave(vb uint16) {
 	if v := r.vbs[vb]; v != nil && !v.over {
 		delete(r.vbs, vb)
@@ -298,7 +299,7 @@ func (r *sideRead) leave(vb uint16) {
 	}
 }
 
-// result returns the vbuckets that were read whole, and what went wrong.
+// result returns the vbuckets that were read completely, and the errors.
 func (r *sideRead) result() (map[uint16]*vbRead, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -311,15 +312,15 @@ func (r *sideRead) result() (map[uint16]*vbRead, error) {
 	return got, errors.Join(r.err, r.cut)
 }
 
-// silent reports whether nothing has come for too long.
+// silent reports whether nothing has arrived for too long.
 func (r *sideRead) silent() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.now().Sub(r.moved) > sideSilence
 }
 
-// read returns what KV holds of the stretches: of each vbucket, asked of the projector that owns it, else of the others
-// in turn.
+// read returns KV's data of the stretches. It requests each vbucket from the projector that owns it, and on retries
+// from the others in turn.
 func (v *verification) read(ctx context.Context, want map[uint16]stretch) (map[uint16]*vbRead, error) {
 	got := map[uint16]*vbRead{}
 	room := &budget{left: v.room}
@@ -367,7 +368,7 @@ func (v *verification) read(ctx context.Context, want map[uint16]stretch) (map[u
 	return got, nil
 }
 
-// byProjector says whom to ask for what is still wanted.
+// byProjector returns which vbuckets to request from which projector.
 func (v *verification) byProjector(ctx context.Context, want map[uint16]stretch, got map[uint16]*vbRead,
 	tries int) (map[wire.ProjectorEndpoint]map[uint16]stretch, error) {
 	d := v.role.Definitions()
@@ -393,7 +394,7 @@ func (v *verification) byProjector(ctx context.Context, want map[uint16]stretch,
 	return parts, nil
 }
 
-// readFrom reads from one projector what it streams of the vbuckets.
+// readFrom reads vbuckets from one projector, as far as it streams them.
 func (v *verification) readFrom(ctx context.Context, p wire.ProjectorEndpoint, want map[uint16]stretch,
 	room *budget) (map[uint16]*vbRead, error) {
 	e := v.role.Endpoint()
@@ -434,13 +435,14 @@ func (v *verification) readFrom(ctx context.Context, p wire.ProjectorEndpoint, w
 	got, failed := r.result()
 	if len(got) < len(want) {
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
-		_ = v.projectors.Stop(stop, p.Admin, &wire.StreamStop{Fence: req.Fence, Topic: r.topic}) // it ends by itself, too
+		// the stream also ends on its own
+		_ = v.projectors.Stop(stop, p.Admin, &wire.StreamStop{Fence: req.Fence, Topic: r.topic})
 		cancel()
 	}
 	return got, errors.Join(err, failed)
 }
 
-// begun takes what the projector did not begin off the list, and says why.
+// begun removes the vbuckets that the projector did not start, and returns the reason.
 func begun(r *sideRead, reply *wire.StreamReply) error {
 	if len(reply.Buckets) != 1 {
 		return fmt.Errorf("%w: an answer about %d buckets", errVerifyStream, len(reply.Buckets))
@@ -476,7 +478,7 @@ func begun(r *sideRead, reply *wire.StreamReply) error {
 	return why
 }
 
-// await waits until every vbucket has ended, or nothing comes any more.
+// await waits until every vbucket has ended, or nothing arrives any more.
 func (r *sideRead) await(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -494,5 +496,5 @@ func (r *sideRead) await(ctx context.Context) error {
 	}
 }
 
-// IsTopic reports whether a topic is one that verifications read.
+// IsTopic reports whether a topic is one of a verification.
 func IsTopic(topic string) bool { return strings.Contains(topic, verifyTopic) }

@@ -8,37 +8,39 @@ import (
 	"tidemark/wire"
 )
 
-// differenceEntry is about what a difference that is listed costs beside its keys, foundEntry what each costs.
+// differenceEntry is the approximate memory of a listed difference without its keys, foundEntry that of every
+// difference.
 const differenceEntry, foundEntry = 512, 128
 
-// tally is what the comparison of some vbuckets has come to. It counts when they are through: where they are begun
-// anew, since KV left the branch or they were too many, all that is in it is found again.
+// tally accumulates the result of comparing some vbuckets. It counts only when the comparison is complete: if it
+// starts anew, because KV left the branch or the memory was exceeded, everything in it will be found again.
 type tally struct {
 	documents, differences map[*verifiedCopy]uint64
 	kinds                  map[wire.DifferenceKind]int
 	listed                 []v1.Difference
-	findings               findings // of an auditor, instead
+	findings               findings // of an auditor, instead of listed
 	extra                  []takenExtra
-	// found are the differences of each document: one that is looked at again, at a later timestamp, is counted once.
+	// found holds the differences of each document, so that a document that is compared again at a later timestamp is
+	// counted once.
 	found map[document][]difference
-	bytes int64 // that these take, and what is listed
+	bytes int64 // memory of found and listed
 }
 
-// document is one in a copy; with wire.LostOnWay, of no document, a vbucket.
+// document identifies a document in a copy, or a vbucket for wire.LostOnWay, which concerns no document.
 type document struct {
 	c  *verifiedCopy
 	vb uint16
 	id string
 }
 
-// difference is one that is counted.
+// difference is a counted difference.
 type difference struct {
 	kind wire.DifferenceKind
-	at   int  // in the list; -1: there was no room
-	over bool // the document was looked at since, and was not found so
+	at   int  // index in listed; -1: there was no room
+	over bool // the document was compared again later, without this difference
 }
 
-// takenExtra are rows without an entry whose document has been looked at.
+// takenExtra holds rows without an entry whose document has been compared.
 type takenExtra struct {
 	c    *verifiedCopy
 	id   string
@@ -50,8 +52,8 @@ func newTally() *tally {
 		kinds: map[wire.DifferenceKind]int{}, found: map[document][]difference{}}
 }
 
-// looks begins to judge a document at a stability timestamp: what was found of it before is over, unless it is found
-// again.
+// looks starts the comparison of a document at a stability timestamp. Its earlier differences are considered over
+// unless they are found again.
 func (t *tally) looks(of document, stability uint64) {
 	all := t.found[of]
 	if len(all) == 0 {
@@ -81,15 +83,15 @@ func (t *tally) takeExtra(c *verifiedCopy, id string) [][]byte {
 	return keys
 }
 
-// undo lets everything be found again.
+// undo restores the copies' extra rows, so that they are found again.
 func (t *tally) undo() {
 	for _, x := range t.extra {
 		x.c.extra[x.id] = x.keys
 	}
 }
 
-// take counts a difference, and holds it to be listed while there is room in the list. One that was counted already is
-// listed as it is now. Where memory has no room (errVerifyLarge), fewer documents have to be compared together.
+// take counts a difference, and adds it to the list while there is room. If it was counted before, its list entry is
+// updated. If the memory is exceeded, take returns errVerifyLarge: fewer documents must be compared together.
 func (v *verification) take(t *tally, c *verifiedCopy, d *v1.Difference, want, rows [][]byte) error {
 	of := document{c, d.VBucket, d.ID}
 	i := slices.IndexFunc(t.found[of], func(x difference) bool { return x.kind == d.Kind })
@@ -128,7 +130,7 @@ func (v *verification) take(t *tally, c *verifiedCopy, d *v1.Difference, want, r
 	return nil
 }
 
-// keysBytes is what the keys of a difference take in the list.
+// keysBytes returns the size of a difference's keys in the list.
 func keysBytes(d *v1.Difference) (n int64) {
 	for _, text := range slices.Concat(d.Expected, d.Found) {
 		n += int64(len(text))
@@ -136,7 +138,7 @@ func keysBytes(d *v1.Difference) (n int64) {
 	return n
 }
 
-// through counts what a comparison has come to, and lists its differences.
+// through adds the result of a complete comparison to the totals, and emits the listed differences.
 func (v *verification) through(t *tally) error {
 	for c, n := range t.documents {
 		c.sum.Documents += n

@@ -1,7 +1,7 @@
-// Package verify compares index copies with the KV data: when somebody asks (Route), and slowly by itself
-// (Audit). It promises that what it calls a difference is one, while documents change (docs/scans.md has the argument),
-// that it keeps to its rate, and that what it holds in memory is bounded, whatever a vbucket holds. It writes nothing:
-// what is found wrong it lets the bucket take anew.
+// Package verify compares index copies with the data in KV: on request (Routes), and slowly in the background
+// (Audit). It guarantees that each reported difference is real, although documents change meanwhile (docs/scans.md
+// has the argument), that it keeps to its rate, and that its memory is bounded, whatever a vbucket holds. It does not
+// write: it makes the bucket retake what is wrong.
 package verify
 
 import (
@@ -23,54 +23,54 @@ import (
 	"tidemark/wire"
 )
 
-// Role is the indexer that copies are verified on.
+// Role is the indexer whose copies are verified.
 type Role interface {
-	// Endpoint is how projectors reach it, and ClusterID whose indexer it is.
+	// Endpoint returns the indexer's endpoint for projectors, and ClusterID the id of its cluster.
 	Endpoint() wire.Endpoint
 	ClusterID() string
-	// Definitions are those that are in force.
+	// Definitions returns the definitions in force.
 	Definitions() wire.Definitions
-	// View is what is known of an index, as scans see it.
+	// View returns an index as scans see it.
 	View(id index.ID) (scan.View, error)
-	// Bucket gives one that is held here.
+	// Bucket returns a bucket of this indexer.
 	Bucket(name string) (Bucket, bool)
-	// Stabilize has the leader make a stability timestamp that covers need.
+	// Stabilize makes the leader make a stability timestamp that covers need.
 	Stabilize(ctx context.Context, bucket string, need timestamp.Vector, wait time.Duration) (wire.BucketStability, error)
-	// Unwell notes what is wrong here, by source; "" is well. It reports whether that is new.
+	// Unwell sets the health problem of a source, "" for none, and reports whether that changed anything.
 	Unwell(source, why string) bool
-	// Tell lets the leader be told at once.
+	// Tell triggers a report to the leader.
 	Tell()
 }
 
-// Bucket is a bucket that is held here.
+// Bucket is a bucket of this indexer.
 type Bucket interface {
 	snapshots.Bucket
 	Name() string
 	UUID() string
 	VBuckets() int
-	// Owners are the projectors that own the maintenance streams of vbuckets, as far as that is known.
+	// Owners returns the projectors that own the maintenance streams of the vbuckets, "" where unknown.
 	Owners(ctx context.Context) ([]index.ProjectorID, error)
-	// Retake lets a vbucket of a copy be taken anew from KV, without rows that should not be there. elsewhere: scans have
-	// another copy, and shall see nothing of this one until it is right.
+	// Retake makes a vbucket of a copy be taken from KV anew, and its stray rows be deleted. elsewhere says that
+	// scans have another copy, so that they must not use this one until it is correct.
 	Retake(ctx context.Context, id index.CopyID, vb int, stray []storage.Row, elsewhere bool) error
 }
 
-// Projectors stream what KV holds.
+// Projectors starts and stops streams of KV's data.
 type Projectors interface {
 	Streams(ctx context.Context, base string, req *wire.StreamRequest) (*wire.StreamReply, error)
 	Stop(ctx context.Context, base string, req *wire.StreamStop) error
 }
 
-// Options of a Verifier. Room, AuditRate and AuditEvery that are 0 take defaults.
+// Options configures a Verifier. For Room, AuditRate and AuditEvery, 0 selects the default.
 type Options struct {
-	Name       string // of this indexer
+	Name       string // name of this indexer
 	Role       Role
 	Pins       *snapshots.Pins
 	Projectors Projectors
 	Nodes      *peers.Nodes
-	Room       int64         // bytes that a verification holds of KV's side
-	AuditRate  int64         // rows and documents a second that Audit compares; below 0: none
-	AuditEvery time.Duration // pause between two rounds of it
+	Room       int64         // bytes of KV's data that a verification holds in memory
+	AuditRate  int64         // rows and documents per second that Audit compares; below 0: no audit
+	AuditEvery time.Duration // pause between two rounds of Audit
 	Registry   prometheus.Registerer
 	Log        hclog.Logger
 	Now        func() time.Time
@@ -89,16 +89,16 @@ type Verifier struct {
 	metrics     *metrics
 	log         hclog.Logger
 	now         func() time.Time
-	coordinated *rpc.Places   // of verifications that are coordinated here
-	checking    *rpc.Places   // one: held while copies here are being verified
-	last        atomic.Uint64 // id of a side stream
+	coordinated *rpc.Places   // limits verifications that this node coordinates
+	checking    *rpc.Places   // one place, held while copies on this node are being verified
+	last        atomic.Uint64 // id of the last side stream
 	differing   differing
 
 	mu    sync.Mutex
 	reads map[string]*sideRead // by topic
 }
 
-// New returns what verifies for a role.
+// New returns a Verifier.
 func New(o Options) *Verifier {
 	v := &Verifier{name: o.Name, role: o.Role, pins: o.Pins, projectors: o.Projectors, nodes: o.Nodes, room: o.Room,
 		auditRate: o.AuditRate, auditEvery: o.AuditEvery, metrics: newMetrics(o.Registry), log: o.Log, now: o.Now,
@@ -113,12 +113,12 @@ func New(o Options) *Verifier {
 	if v.auditEvery <= 0 {
 		v.auditEvery = DefaultAuditEvery
 	}
-	v.last.Store(uint64(v.now().UnixNano())) // of another process they are lower
+	v.last.Store(uint64(v.now().UnixNano())) // above the ids of earlier processes
 	return v
 }
 
-// Differing returns the copies that differed from KV when they were compared last, the first of them by number, how
-// many these leave out, and all that were compared; what is not defined any more is forgotten.
+// Differing returns the copies that differed from KV at their last comparison, those with the lowest ids, how many it
+// omits, and all copies that were compared. It forgets indexes that are no longer defined.
 func (v *Verifier) Differing(defs *wire.Definitions) (first []wire.CopyDifference, omitted int,
 	compared map[index.CopyID]index.ID) {
 	return v.differing.list(defs)

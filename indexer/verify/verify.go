@@ -25,61 +25,61 @@ import (
 const (
 	// stableWait bounds the wait for a timestamp that covers what was read from KV.
 	stableWait = 3 * scan.DefaultWait
-	// verifyGroup is how many vbuckets are read from KV at a time.
+	// verifyGroup is the number of vbuckets that are read from KV at a time.
 	verifyGroup = 16
-	// verifyRounds is how often documents that change are looked at again.
+	// verifyRounds bounds how often documents that keep changing are compared again.
 	verifyRounds = 8
-	// verifyRestarts is how often vbuckets are begun again that left the branch of their timestamp.
+	// verifyRestarts bounds how often the comparison of vbuckets that left the branch of their timestamp starts anew.
 	verifyRestarts = 5
-	// verifyStream is as how many documents a stream of one vbucket counts at the rate.
+	// verifyStream is the number of documents that the stream of one vbucket counts as for the rate.
 	verifyStream = 10
-	// verifyKeys is how many keys a difference shows.
+	// verifyKeys bounds the keys that a difference shows.
 	verifyKeys = 16
-	// askAgain is the pause before projectors, or the leader, are asked again; pauseFirst the first before vbuckets are
-	// begun again.
+	// askAgain is the pause before requests to projectors or the leader are repeated, pauseFirst the first pause
+	// before a comparison starts anew.
 	askAgain   = 50 * time.Millisecond
 	pauseFirst = 100 * time.Millisecond
-	// verifyTell is how often progress is told.
+	// verifyTell is the interval of progress lines.
 	verifyTell = time.Second
 )
 
-// verification compares the copies of one index on this node with the KV data (docs/scans.md has the argument why it is
-// exact while documents change). One goroutine uses it.
+// verification compares the copies of one index on this node with the data in KV (docs/scans.md has the argument why
+// it is exact while documents change). It is not used concurrently.
 type verification struct {
 	*Verifier
 	k      Bucket
 	def    index.Definition
 	copies []*verifiedCopy
 	pace   *pace.Pace
-	most   int // differences to list
+	most   int // limit of listed differences
 	emit   func(*v1.VerifyLine) error
 
 	sum     v1.VerifyEnd
 	told    time.Time
 	percent float64
-	owed    int // of the pace
+	owed    int // units of pace that are pending
 	page    page
-	tally   *tally    // of the vbuckets that are being compared; nil: none are
-	resumed time.Time // when it began to work after its last wait
-	atOnce  int       // how much is looked at with one snapshot, see verifyRows
+	tally   *tally    // of the vbuckets that are being compared; nil between groups
+	resumed time.Time // when it resumed work after its last wait
+	atOnce  int       // units to read with one snapshot, see verifyRows
 
-	// Of an auditor: it waits while users verify, looks at one vbucket at a time, at some only unless only is nil, and
-	// remembers what differs.
+	// Of an auditor: it waits while users verify, compares one vbucket at a time, only those in only unless that is
+	// nil, and collects differences in findings.
 	audit    bool
 	only     map[uint16]bool
 	findings *findings
 }
 
-// verifiedCopy is one copy on its way.
+// verifiedCopy is the state of one copy.
 type verifiedCopy struct {
 	place partition.Copy
 	sum   v1.VerifiedCopy
-	// extra are rows that no entry of the back index lists, by document, until the document is looked at.
+	// extra holds rows that no entry of the back index lists, by document, until the document is compared.
 	extra  map[string][][]byte
 	extras int
 }
 
-// frozen is one stability timestamp, held by all copies.
+// frozen is one stability timestamp with the snapshots of all copies.
 type frozen struct {
 	ref    wire.StabilityRef
 	vector timestamp.Vector
@@ -114,7 +114,7 @@ func (v *verification) run(ctx context.Context) error {
 		}
 	}
 	for _, c := range v.copies {
-		for id, keys := range c.extra { // of documents that KV and the back index know nothing of
+		for id, keys := range c.extra { // of documents that neither KV nor the back index has
 			d := v1.Difference{Kind: wire.ExtraRow, ID: id, VBucket: mcbp.VBucket([]byte(id), v.k.VBuckets()),
 				Stability: v.sum.LastStability}
 			if err := v.differ(c, d, nil, keys); err != nil {
@@ -127,7 +127,7 @@ func (v *verification) run(ctx context.Context) error {
 	return v.settle(ctx)
 }
 
-// groups are the vbuckets to be compared, as many as are read from KV at a time.
+// groups returns the vbuckets to be compared, in groups that are read from KV together.
 func (v *verification) groups() (all [][]uint16) {
 	most := verifyGroup
 	if v.audit {
@@ -145,7 +145,7 @@ func (v *verification) groups() (all [][]uint16) {
 	return all
 }
 
-// yield lets what a user asked for go first.
+// yield lets an auditor wait for verifications of users.
 func (v *verification) yield(ctx context.Context) error {
 	for v.audit && v.Verifying() {
 		if err := pace.Sleep(ctx, verifyTell); err != nil {
@@ -173,7 +173,7 @@ func (v *verification) hold(ctx context.Context, ref wire.StabilityRef) (*frozen
 	return f, nil
 }
 
-// heldByAll is the oldest of the newest timestamps of all copies; nil where one has none.
+// heldByAll returns the oldest of the newest timestamps of all copies; nil if some copy has none.
 func (v *verification) heldByAll() (ref *wire.StabilityRef) {
 	for _, c := range v.copies {
 		refs := v.pins.Snapshots.Refs(c.place.ID)
@@ -211,7 +211,7 @@ func (v *verification) newest(ctx context.Context) (*frozen, error) {
 	}
 }
 
-// passing: this timestamp cannot be had, another one can.
+// passing reports whether only this timestamp is unavailable, so that another one may work.
 func passing(err error) bool {
 	code := scan.CodeOf(err)
 	return code == errcode.SnapshotSkipped || code == errcode.SnapshotTooOld
@@ -237,7 +237,7 @@ func (v *verification) atLeast(ctx context.Context, need timestamp.Vector) (*fro
 	}
 }
 
-// tell says how far it is, now and then.
+// tell emits progress, at most once per verifyTell.
 func (v *verification) tell(percent float64) error {
 	v.percent = max(v.percent, percent)
 	now := v.now()
@@ -249,8 +249,8 @@ func (v *verification) tell(percent float64) error {
 		Documents: v.sum.Documents}})
 }
 
-// group compares some vbuckets; when they are too large to be held in memory together, half of them at a time, and half
-// of the documents of a single one. What was found counts when they are through, and not where they are begun anew.
+// group compares some vbuckets. If they exceed the memory, it compares half of them at a time, and of a single
+// vbucket half of the documents. The result counts when the comparison is complete, not if it starts anew.
 func (v *verification) group(ctx context.Context, vbs []uint16) error {
 	for restarts := 0; ; restarts++ {
 		t := newTally()
@@ -282,10 +282,10 @@ func (v *verification) group(ctx context.Context, vbs []uint16) error {
 	}
 }
 
-// vbState is a vbucket between two rounds.
+// vbState is the state of a vbucket between two rounds.
 type vbState struct {
 	from, fromUUID uint64
-	// open are the documents that a copy has and of which it is not known yet whether it should, by copy.
+	// open holds, by copy, the documents that the copy has and for which it is not known yet whether it should.
 	open []map[string]bool
 }
 
@@ -297,7 +297,7 @@ func (s *vbState) unsettled() (n int) {
 }
 
 // compareGroup reads vbuckets up to a timestamp S and compares them with the copies at S. Documents that have changed
-// since are compared at a later timestamp, at or above everything that KV had when it was read.
+// since are compared again at a later timestamp, at or above everything that KV had when it was read.
 func (v *verification) compareGroup(ctx context.Context, vbs []uint16) error {
 	states := map[uint16]*vbState{}
 	for _, vb := range vbs {
@@ -332,7 +332,7 @@ func (v *verification) unsettled(states map[uint16]*vbState) {
 	}
 }
 
-// stretches are what has to be read of vbuckets that are not there yet.
+// stretches returns what has to be read of vbuckets that have not reached the timestamp.
 func (f *frozen) stretches(states map[uint16]*vbState) map[uint16]stretch {
 	want := map[uint16]stretch{}
 	for vb, s := range states {
@@ -344,8 +344,8 @@ func (f *frozen) stretches(states map[uint16]*vbState) map[uint16]stretch {
 	return want
 }
 
-// round compares the vbuckets at f, takes those off the list that are through, and says what the next timestamp must
-// cover.
+// round compares the vbuckets at f, removes those that are complete from states, and returns what the next timestamp
+// must cover.
 func (v *verification) round(ctx context.Context, f *frozen, states map[uint16]*vbState,
 	round int) (need timestamp.Vector, err error) {
 	want := f.stretches(states)
@@ -380,7 +380,7 @@ func (v *verification) round(ctx context.Context, f *frozen, states map[uint16]*
 	return need, nil
 }
 
-// documents looks at all documents that the copy has, and notes which these are.
+// documents compares all documents that the copy has, and adds them to seen.
 func (j *judge) documents(ctx context.Context, seen map[string]bool) error {
 	return j.snap.Back(ctx, j.vb, func(docID []byte, seqno uint64, keys [][]byte) error {
 		if len(keys) == 0 || !j.v.page.has(docID) {
@@ -394,7 +394,7 @@ func (j *judge) documents(ctx context.Context, seen map[string]bool) error {
 	})
 }
 
-// lookOpen looks at the documents that are open and were not read.
+// lookOpen compares the open documents that were not read from KV.
 func (j *judge) lookOpen() error {
 	for id := range j.open {
 		if _, ok := j.read.docs[id]; ok {
@@ -407,15 +407,15 @@ func (j *judge) lookOpen() error {
 	return nil
 }
 
-// compare looks at one vbucket of every copy: at all its documents in the first round, then at those that have changed
-// and those that are open.
+// compare compares one vbucket of every copy: all its documents in the first round, later those that have changed and
+// those that are open.
 func (v *verification) compare(ctx context.Context, f *frozen, vb uint16, s *vbState, r *vbRead, all bool) error {
 	for i, c := range v.copies {
 		j := &judge{v: v, c: c, snap: f.snaps[i], vb: vb, at: f.vector.Seqnos[vb], stability: f.ref.Number, read: r,
 			open:   s.open[i],
 			unpack: packed.Unpacker{Index: v.def.ID, Slice: c.place.Slice}}
 		seen := map[string]bool{}
-		if v.page.n == 0 { // of all pages
+		if v.page.n == 0 { // once for all pages
 			if err := j.way(); err != nil {
 				return err
 			}
@@ -441,7 +441,8 @@ func (v *verification) compare(ctx context.Context, f *frozen, vb uint16, s *vbS
 	return nil
 }
 
-// differ counts a difference, and lists it while there is room: when the vbuckets are through that are being compared.
+// differ counts a difference and lists it while there is room; during the comparison of vbuckets, the difference
+// counts when that is complete.
 func (v *verification) differ(c *verifiedCopy, d v1.Difference, want, rows [][]byte) error {
 	d.Slice, d.Replica, d.Copy, d.Indexer = c.place.Slice, uint8(c.place.Replica), c.place.ID, v.name
 	if v.tally != nil {
@@ -451,13 +452,13 @@ func (v *verification) differ(c *verifiedCopy, d v1.Difference, want, rows [][]b
 	return errors.Join(v.take(t, c, &d, want, rows), v.through(t))
 }
 
-// shown gives keys as people read them; one that is no key of this index is a string of its bytes.
+// shown returns keys in readable form. A key that cannot be decoded is shown as a string of its bytes in hex.
 func (v *verification) shown(keys [][]byte) []json.RawMessage {
 	out := []json.RawMessage{}
 	for _, k := range keys[:min(len(keys), verifyKeys)] {
 		text, err := collate.DecodeComposite(nil, k, v.def.Desc())
 		if err != nil {
-			text, _ = json.Marshal(fmt.Sprintf("%x", k)) // a string can be marshalled
+			text, _ = json.Marshal(fmt.Sprintf("%x", k)) // a string always marshals
 		}
 		out = append(out, text)
 	}
