@@ -1,6 +1,6 @@
-// Package catalog is what a node has been told, and what of it scans may see: definitions, published stability
-// timestamps, who holds what. It promises that a view is never older than what it is made of. It asks nobody, and
-// stores nothing.
+// Package catalog holds what a node has received from the leader and what scans may see of it: definitions, published
+// stability timestamps, and which node holds which timestamps. It guarantees that a view is never older than what it
+// was made from. It sends no requests and stores nothing on disk.
 package catalog
 
 import (
@@ -20,51 +20,51 @@ import (
 	"tidemark/wire"
 )
 
-// Catalog is what a node knows. Its lock is a leaf: nothing else is waited for under it.
+// Catalog is the state that a node has received. Its lock is a leaf: no other wait happens under it.
 type Catalog struct {
 	here      func() index.NodeID
 	snapshots *snapshots.Set
 
 	mu       sync.Mutex
-	versions snapshots.Versions // when scans may have begun to see something else
-	views    map[index.ID]kept  // of the indexes that are scanned
+	versions snapshots.Versions // rise when scans may see something new
+	views    map[index.ID]kept  // cached views of the indexes that are scanned
 	lists    core.Lists
-	making   map[index.CopyID]bool           // see Expect; replaced, not changed
-	newest   map[string]wire.BucketStability // highest published, by bucket
-	heard    map[string]*heard               // when those of a bucket came
-	told     wire.StabilityBases             // by the leader, last, whether or not it is the highest
-	held     []wire.Held                     // ascending by copy
-	changed  map[string]chan struct{}        // by bucket; closed and forgotten with each change of it
+	making   map[index.CopyID]bool           // see Expect; replaced, never modified
+	newest   map[string]wire.BucketStability // highest published timestamp, by bucket
+	heard    map[string]*heard               // when the timestamps of a bucket arrived
+	told     wire.StabilityBases             // what the leader published last, whether or not it is the highest
+	held     []wire.Held                     // sorted by copy
+	changed  map[string]chan struct{}        // by bucket; closed and removed with each change of it
 }
 
-// New returns what a node knows that nobody has told anything. here is its number.
+// New returns an empty Catalog. here returns the node's number.
 func New(here func() index.NodeID, s *snapshots.Set) *Catalog {
 	return &Catalog{here: here, snapshots: s, newest: map[string]wire.BucketStability{},
 		heard: map[string]*heard{}, told: wire.StabilityBases{}, changed: map[string]chan struct{}{}}
 }
 
-// Present returns the definitions that are in force.
+// Present returns the definitions in force.
 func (c *Catalog) Present() wire.Definitions {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.lists.InForce
 }
 
-// InForce returns the definitions that are in force, and the copies that are being made for them.
+// InForce returns the definitions in force, and the copies that are being made for them.
 func (c *Catalog) InForce() (wire.Definitions, map[index.CopyID]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.lists.InForce, c.making
 }
 
-// Judge says what a list of definitions is, see core.Lists.
+// Judge compares a list of definitions with the one in force, see core.Lists.
 func (c *Catalog) Judge(d *wire.Definitions) (core.Judgement, uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.lists.Judge(d)
 }
 
-// NothingNew takes over the revision of a list that says what the one before it said.
+// NothingNew takes over the revision of a list that is otherwise equal to the one in force, see core.Lists.
 func (c *Catalog) NothingNew(d *wire.Definitions) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -78,7 +78,7 @@ func (c *Catalog) Before(d *wire.Definitions) (was wire.Definitions, follows boo
 	return c.lists.InForce, c.lists.Follows(d)
 }
 
-// Resume takes over the list of an earlier run.
+// Resume puts the list of an earlier run in force.
 func (c *Catalog) Resume(d *wire.Definitions) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,9 +86,9 @@ func (c *Catalog) Resume(d *wire.Definitions) {
 	c.signalAllLocked()
 }
 
-// Expect notes which copies are about to be made for a list, until Made: no side stream is asked for them alone before
-// all are here. Each takes its time to be made, and the stream that feeds them may have begun: what came first would
-// have KV read the bucket for itself, and once more for the others.
+// Expect records copies that are about to be made for a list, until Made. No side stream is requested for only some
+// of them: each takes its time to be made, and their maintenance streams may have begun, so that the first copy would
+// make KV read the whole bucket, and the others once more.
 func (c *Catalog) Expect(ids []index.CopyID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -102,7 +102,7 @@ func (c *Catalog) Expect(ids []index.CopyID) {
 	c.making = making
 }
 
-// Made notes that copies are here, or not waited for any more.
+// Made records that copies exist, or are not waited for any more.
 func (c *Catalog) Made(ids []index.CopyID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -112,8 +112,8 @@ func (c *Catalog) Made(ids []index.CopyID) {
 	}
 }
 
-// Take puts a list in force. Timestamps of the buckets that have gone with the list before are forgotten; those of
-// buckets that no list has had stay, as they may come first.
+// Take puts a list in force. It forgets the timestamps of buckets that only the previous list had; those of buckets
+// that no list has had yet stay, because a timestamp may arrive before the list.
 func (c *Catalog) Take(d *wire.Definitions) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -131,21 +131,21 @@ func (c *Catalog) Take(d *wire.Definitions) {
 	c.signalAllLocked()
 }
 
-// Told takes over what the leader has published: all of it, put together from deltas, and the buckets that have to be
-// told anew.
+// Told applies what the leader has published. It returns the full timestamps, assembled from deltas, and the buckets
+// that the leader must send in full.
 func (c *Catalog) Told(req *wire.StabilityRequest) (all []wire.BucketStability, missing []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.told.Decode(req)
 }
 
-// Published notes a stability timestamp for scans. An older one than known is ignored.
+// Published records a stability timestamp for scans. It ignores one that is older than the newest.
 func (c *Catalog) Published(s *wire.BucketStability) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if old, ok := c.newest[s.Bucket]; !ok || s.Compare(old.Ref) > 0 {
 		c.newest[s.Bucket] = *s
-		if c.heard[s.Bucket] == nil { // nobody says how old the first one is
+		if c.heard[s.Bucket] == nil { // the arrival of the first one does not show its age
 			c.heard[s.Bucket] = &heard{}
 		} else {
 			c.heard[s.Bucket].note(s.Ref, time.Now())
@@ -154,7 +154,7 @@ func (c *Catalog) Published(s *wire.BucketStability) {
 	}
 }
 
-// SetHeld takes over what the leader knows of who holds what, ascending by copy.
+// SetHeld replaces the leader's list of which copies hold which timestamps. It must be sorted by copy.
 func (c *Catalog) SetHeld(h []wire.Held) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -166,7 +166,7 @@ func (c *Catalog) SetHeld(h []wire.Held) {
 	}
 }
 
-// differing lists the copies of which two lists do not say the same, ascending as they are.
+// differing returns the copies, sorted, for which two sorted lists differ.
 func differing(a, b []wire.Held) (ids []index.CopyID) {
 	for len(a) > 0 || len(b) > 0 {
 		switch {
@@ -184,8 +184,8 @@ func differing(a, b []wire.Held) (ids []index.CopyID) {
 	return ids
 }
 
-// bucketsOf are those of the indexes that have one of some copies, ascending. Of copies that definitions do not have no
-// view says anything.
+// bucketsOf returns the buckets of the indexes with any of the copies, which must be sorted. Copies that the
+// definitions do not have are in no view.
 func bucketsOf(d *wire.Definitions, copies []index.CopyID) map[string]bool {
 	all := map[string]bool{}
 	for i := range d.Topologies {
@@ -202,14 +202,14 @@ func bucketsOf(d *wire.Definitions, copies []index.CopyID) map[string]bool {
 	return all
 }
 
-// Held is what the leader knows of who holds what.
+// Held returns the leader's list of which copies hold which timestamps.
 func (c *Catalog) Held() []wire.Held {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.held
 }
 
-// Touch lets scans of a bucket that wait look again.
+// Touch wakes the waiting scans of a bucket.
 func (c *Catalog) Touch(bucket string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -224,35 +224,36 @@ func (c *Catalog) signalLocked(bucket string) {
 	}
 }
 
-// signalAllLocked is signalLocked for all buckets: there are other definitions.
+// signalAllLocked is signalLocked for all buckets, because the definitions have changed.
 func (c *Catalog) signalAllLocked() {
 	c.versions.RaiseAll()
 	for _, changed := range c.changed {
 		close(changed)
 	}
 	clear(c.changed)
-	c.views = nil // those of indexes that are gone are not asked for again
+	c.views = nil // also drops views of indexes that are gone
 }
 
-// kept is a view, which is good for as long as nothing has changed of what it was made of.
+// kept is a cached view, which is valid until something that it was made from changes.
 type kept struct {
 	of   viewed
 	view scan.View
 }
 
-// viewed is what a view is made of: what is known of its bucket, definitions included, what is held here of it, and
-// which node that is.
+// viewed identifies what a view was made from: the version of its bucket's state, definitions included, that of the
+// snapshots on this node, and the node's number.
 type viewed struct {
 	known, snapshots uint64
 	node             index.NodeID
 }
 
-// viewedLocked is what a view of an index of a bucket is made of now. What is asked for afterwards is as new.
+// viewedLocked returns the current versions for a view of an index of a bucket. State that is read afterwards is at
+// least as new.
 func (c *Catalog) viewedLocked(bucket string, node index.NodeID) viewed {
 	return viewed{known: c.versions.At(bucket), snapshots: c.snapshots.Version(bucket), node: node}
 }
 
-// keptView is the view that is kept of an index, where it is as new as what it was made of.
+// keptView returns the cached view of an index, if it is up to date.
 func (c *Catalog) keptView(node index.NodeID, id index.ID) (scan.View, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -260,7 +261,7 @@ func (c *Catalog) keptView(node index.NodeID, id index.ID) (scan.View, bool) {
 	return k.view, ok && k.of == c.viewedLocked(k.view.Definition.Bucket, node)
 }
 
-// keep keeps a view, unless there is something newer to see already.
+// keep caches a view, unless it is out of date already.
 func (c *Catalog) keep(id index.ID, k kept) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -273,7 +274,7 @@ func (c *Catalog) keep(id index.ID, k kept) {
 	c.views[id] = k
 }
 
-// View implements scan.Catalog. Of its own copies the node knows best itself what they hold.
+// View implements scan.Catalog. For its own copies, the node uses its own snapshots rather than the leader's list.
 func (c *Catalog) View(id index.ID) (scan.View, error) {
 	node := c.here()
 	if v, ok := c.keptView(node, id); ok {
@@ -287,7 +288,7 @@ func (c *Catalog) View(id index.ID) (scan.View, error) {
 	return v, err
 }
 
-// view puts together what is known now, and says what of.
+// view assembles a view from the current state, and returns what it was made from.
 func (c *Catalog) view(node index.NodeID, id index.ID) (v scan.View, of viewed, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -296,7 +297,7 @@ func (c *Catalog) view(node index.NodeID, id index.ID) (v scan.View, of viewed, 
 		return v, of, scan.Errorf(errcode.IndexNotHosted, "no index has id %s", id)
 	}
 	v.Definition = *def
-	of = c.viewedLocked(def.Bucket, node) // before what is held here is looked at
+	of = c.viewedLocked(def.Bucket, node) // before the snapshots on this node are read
 	if t := core.Topology(&c.lists.InForce, id); t != nil {
 		v.Topology = *t
 	}
@@ -314,7 +315,7 @@ func (c *Catalog) view(node index.NodeID, id index.ID) (v scan.View, of viewed, 
 	if n, ok := c.newest[v.Bucket.Name]; ok && n.Generation == v.Bucket.Generation && n.RollbackID > v.Bucket.RollbackID {
 		v.Bucket.RollbackID = n.RollbackID // the list of definitions is older than the newest rollback
 	}
-	left := c.held // behind the copies that were looked at: both lists are ascending
+	left := c.held // rest of held; both lists are sorted by copy
 	for _, t := range v.Topology.Copies {
 		if t.Node == node {
 			if refs := c.snapshots.Refs(t.ID); len(refs) > 0 {

@@ -6,11 +6,11 @@ import (
 	"tidemark/timestamp"
 )
 
-// mostHeard is of how many timestamps of a bucket is known when they came: those of the last minute, or seconds where
-// session scans hurry them. They take 14 KiB of a bucket.
+// mostHeard bounds the timestamps of a bucket whose arrival times are kept: those of the last minute, or of a few
+// seconds when session scans hurry promotions. They take 14 KiB per bucket.
 const mostHeard = 256
 
-// heard is when the newest timestamps of a bucket came, the oldest overwritten first.
+// heard is a ring of the arrival times of a bucket's newest timestamps.
 type heard struct {
 	refs []timestamp.Ref
 	at   []time.Time
