@@ -1,5 +1,5 @@
-// Package health is what is wrong with a node, by source, for reports and people. It promises to tell who notes
-// something whether that is new, so that it is logged once. It judges nothing.
+// Package health tracks the problems of a node, by source, for reports and people. Setting a problem reports whether
+// that changed anything, so that the caller can log it once. It does not judge problems.
 package health
 
 import (
@@ -9,16 +9,17 @@ import (
 	"time"
 )
 
-// Hangs is how long a write to disk may take until what is wrong says so.
+// Hangs is how long a write to disk may take before it is reported as a problem.
 const Hangs = 30 * time.Second
 
-// Health is what is wrong. The zero value is well.
+// Health holds the current problems. The zero value has none.
 type Health struct {
 	mu  sync.Mutex
 	why map[string]string // by source
 }
 
-// Set notes what is wrong with a source; "" is well. It reports whether that is new.
+// Set sets the problem of a source; "" means none. It reports whether the source has a problem now but had none
+// before, or the reverse.
 func (h *Health) Set(source, why string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -34,8 +35,8 @@ func (h *Health) Set(source, why string) bool {
 	return (was == "") != (why == "")
 }
 
-// Watch does f and notes, when that takes longer than patience, that what is under way: the disk hangs. late is called
-// then. What is noted stays: who calls it says how f has ended.
+// Watch runs f. If f takes longer than patience, Watch sets a problem of the source that says so, and calls late. The
+// problem remains; the caller sets the outcome of f.
 func (h *Health) Watch(source, what string, patience time.Duration, late func(), f func() error) error {
 	var err error
 	Late(patience, func() {
@@ -45,12 +46,12 @@ func (h *Health) Watch(source, what string, patience time.Duration, late func(),
 	return err
 }
 
-// Hanging says that what is under way takes longer than patience.
+// Hanging returns the text for an operation that takes longer than patience.
 func Hanging(what string, patience time.Duration) string {
 	return fmt.Sprintf("%s has been under way for more than %s: the disk hangs, or is far too slow", what, patience)
 }
 
-// Late does f, and calls late when that takes longer than patience. Both have ended when it returns.
+// Late runs f, and calls late if f takes longer than patience. Both have returned when Late returns.
 func Late(patience time.Duration, late, f func()) {
 	said := make(chan struct{})
 	timer := time.AfterFunc(patience, func() {
@@ -63,7 +64,7 @@ func Late(patience time.Duration, late, f func()) {
 	}
 }
 
-// Why is what is wrong with a source, or else with any other; "" is well.
+// Why returns the problem of a source, or else of any other; "" if there is none.
 func (h *Health) Why(source string) string {
 	h.mu.Lock()
 	why := h.why[source]
@@ -74,14 +75,14 @@ func (h *Health) Why(source string) string {
 	return h.First()
 }
 
-// All gives everything that is wrong, by source.
+// All returns all problems, by source.
 func (h *Health) All() map[string]string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return maps.Clone(h.why)
 }
 
-// First is one thing that is wrong, always the same one of several; "" is well.
+// First returns one of the problems, always the same one while they do not change; "" if there is none.
 func (h *Health) First() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
