@@ -1,5 +1,5 @@
-// Package jsonfile keeps small things in files that people can read. It promises that a file that is replaced is the
-// old one or the new one after a crash, and durable when Write has returned.
+// Package jsonfile stores small data in readable files. It guarantees that after a crash a replaced file is either
+// the old or the new one, and that it is durable when Write has returned.
 package jsonfile
 
 import (
@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 )
 
-// Read takes in a file of a folder. Errors wrap fs.ErrNotExist where there is none.
+// Read reads a file of a folder. Its error wraps fs.ErrNotExist if there is none.
 func Read(dir, name string, v any) error {
 	path := filepath.Join(dir, name)
 	b, err := os.ReadFile(path)
@@ -32,7 +32,7 @@ func Write(dir, name string, v any) error {
 	return replace(dir, name, append(b, '\n'))
 }
 
-// replace gives a file other bytes.
+// replace replaces the bytes of a file.
 func replace(dir, name string, b []byte) error {
 	path := filepath.Join(dir, name)
 	tmp := path + ".tmp"

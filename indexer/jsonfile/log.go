@@ -11,27 +11,28 @@ import (
 	"strconv"
 )
 
-// Log keeps what would be written too often as a whole: the first line of its file is the whole, each other one a
-// change of it. A line is the checksum of its JSON, and the JSON. It promises what Write does, at a cost of the change
-// alone: a whole one is due when the changes have become more than twice as long. One goroutine at a time uses it.
+// Log stores data that would be too expensive to write as a whole each time. The first line of its file is the whole
+// data, each further line a change. A line consists of the checksum of its JSON, and the JSON. Log has the guarantees
+// of Write at the cost of the change alone; it writes the whole again when the changes have become more than twice as
+// long. It must not be used concurrently.
 type Log struct {
 	dir, name   string
-	whole, size int64 // bytes of the first line and of all, as far as this Log has written them; size 0: of none
+	whole, size int64 // bytes of the first line and of the file, as written by this Log; size 0: unknown
 }
 
-// NewLog returns a log in a folder. The first that it writes is a whole.
+// NewLog returns a log in a folder. Its first write is a whole.
 func NewLog(dir, name string) *Log { return &Log{dir: dir, name: name} }
 
-// spareBytes is what changes may take where the whole is short.
+// spareBytes is the length of changes that is always permitted, however short the whole is.
 const spareBytes = 64 << 10
 
-// sumDigits and a space stand before the JSON of a line.
+// sumDigits is the number of hex digits of the checksum that precedes the JSON of a line, together with a space.
 const sumDigits = 8
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Write makes the file say what whole gives. change, unless nil, is how that differs from what was written last: it
-// alone is written, unless nothing was written yet, a whole is due, or the change cannot be written.
+// Write makes the file contain what whole returns. change, unless nil, is the difference to what was written last:
+// only it is written, unless nothing was written yet, a whole is due, or writing the change fails.
 func (l *Log) Write(whole func() any, change any) error {
 	if change != nil && !l.due() && l.append(change) == nil {
 		return nil
@@ -48,10 +49,10 @@ func (l *Log) Write(whole func() any, change any) error {
 	return nil
 }
 
-// due reports whether a whole has to be written next.
+// due reports whether the next write must be a whole.
 func (l *Log) due() bool { return l.size == 0 || l.size-l.whole > 2*l.whole+spareBytes }
 
-// append writes a change. After an error the file may have it, and a whole is due.
+// append writes a change. After an error the file may contain it or not, so that a whole is due.
 func (l *Log) append(v any) error {
 	b, err := lineOf(v)
 	if err != nil {
@@ -74,9 +75,9 @@ func (l *Log) append(v any) error {
 	return nil
 }
 
-// Read hands over the whole and then each change, in order; they are not the callee's to keep. cut says that the end of
-// the file is a line which a crash has left unfinished: nobody was told that it was written. Errors wrap fs.ErrNotExist
-// where there is no file.
+// Read calls whole and then change for each change, in order; they must not retain their argument. cut reports that
+// the file ends with a line that a crash left incomplete, whose write was never confirmed. The error wraps
+// fs.ErrNotExist if there is no file.
 func (l *Log) Read(whole, change func(b []byte) error) (cut bool, err error) {
 	path := filepath.Join(l.dir, l.name)
 	rest, err := os.ReadFile(path)
@@ -114,7 +115,7 @@ func lineOf(v any) ([]byte, error) {
 	return append(append(b, text...), '\n'), nil
 }
 
-// check returns what stands behind the checksum of a line.
+// check verifies a line's checksum and returns its JSON.
 func check(line []byte) ([]byte, error) {
 	sum, text, _ := bytes.Cut(line, []byte{' '})
 	want, err := strconv.ParseUint(string(sum), 16, 32)
