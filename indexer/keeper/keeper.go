@@ -1,5 +1,5 @@
-// Package keeper makes durable what copies hold in memory, and stores checkpoints of them. It promises that what a
-// crash takes away is bounded by bytes and by time, and that what a rollback goes back to is not far. It never drops a
+// Package keeper makes durable what copies hold in memory, and stores checkpoints of them. It guarantees that what a
+// crash takes away is bounded by bytes and by time, and that a rollback finds a recent checkpoint. It never drops a
 // copy.
 package keeper
 
@@ -21,75 +21,77 @@ import (
 	"tidemark/timestamp"
 )
 
-// MeasureEvery is how often sizes and what is durable are looked at.
+// MeasureEvery is the interval at which sizes and durable states are measured.
 const MeasureEvery = time.Second
 
-// Options are what a Keeper works with.
+// Options configures a Keeper.
 type Options struct {
 	Store        *storage.Store
 	Snapshots    *snapshots.Set
-	PersistEvery time.Duration              // between a copy's turns to be made durable
-	Memory       int64                      // that copies may have of rows that are not durable, all together
-	Checkpoint   time.Duration              // between checkpoints
-	Skips        func(id index.CopyID) bool // copies that need no checkpoints
-	Measure      func()                     // looks at what costs too much to look at for every report
+	PersistEvery time.Duration              // between attempts to make a copy durable
+	Memory       int64                      // limit of rows in memory that are not durable, all copies together
+	Checkpoint   time.Duration              // between checkpoints of a copy
+	Skips        func(id index.CopyID) bool // copies without checkpoints
+	Measure      func()                     // refreshes figures that are too expensive for every report
 	Log          hclog.Logger
 	Now          func() time.Time
 }
 
-// Keeper makes durable what is in memory, now and then, and stores checkpoints: what a crash takes away is bounded by
-// bytes and by time, and what a rollback goes back to is not far (IX-3).
+// Keeper periodically makes durable what is in memory, and stores checkpoints: what a crash takes away is bounded by
+// bytes and by time, and a rollback finds a recent checkpoint (IX-3).
 //
-// A copy that lacks little of being durable passes its turn, persistTurns times at most: each time costs a file, and
-// its compaction into what the copy has, and little is streamed again in no time. Little is few bytes of its own,
-// and few changes of its bucket, all of which have to be read again. One that is being built, or catches up, never
-// passes: what it lacks is not known.
+// A copy with little undurable data skips its turn, at most persistTurns times: each turn costs a file and its
+// compaction into the copy's other data, whereas little data is streamed again in no time. Little means few bytes of
+// its own and few changes in its bucket, because all of these have to be read again. A copy that is being built, or
+// catches up, never skips, because what it lacks is unknown.
 //
-// Each copy has its turn once in a period, and the turns are spread over it: written together, the memtables of all
-// copies would hold up scans and writes for as long as that takes.
+// Each copy has one turn per period, and the turns are spread over the period: written together, the memtables of all
+// copies would delay scans and writes for the whole time.
 //
-// What makes durable, what stores checkpoints and what measures are loops of their own. A checkpoint waits for whoever
-// writes to its copy, and for a disk: neither what a crash takes away nor what reports say may wait for it.
+// Making durable, storing checkpoints and measuring are separate loops. A checkpoint waits for writers of its copy
+// and for a disk; neither the bound on what a crash takes away nor reports may depend on that.
 type Keeper struct {
 	Options
 
-	// of the loop that makes durable
-	kept    map[index.CopyID]copies.RowsAt // that are durable
-	passed  map[index.CopyID]passed        // turns that were passed since
-	little  int64                          // bytes below which a turn is passed
+	// owned by the loop that makes durable
+	kept    map[index.CopyID]copies.RowsAt // durable contents
+	passed  map[index.CopyID]passed        // skipped turns since then
+	little  int64                          // bytes below which a turn is skipped
 	durable turns
-	common  time.Time // when it is kept next where copies stand together
-	fails   bool      // that could not be done the last time
+	common  time.Time // when KeepCommon is due next
+	fails   bool      // the last KeepCommon failed
 
-	// of the loop that stores checkpoints
-	saved  map[index.CopyID]copies.RowsAt // of the newest checkpoint
+	// owned by the loop that stores checkpoints
+	saved  map[index.CopyID]copies.RowsAt // contents of the newest checkpoint
 	stored turns
 }
 
-// passed are turns that a copy has passed since it was durable, and the changes of its bucket that there were then.
+// passed holds the number of turns that a copy has skipped since it was durable, and the changes of its bucket at
+// that time.
 type passed struct {
 	turns   int
 	changes uint64
 }
 
-// turns says whose turn it is.
+// turns schedules the copies.
 type turns struct {
 	period time.Duration
 	due    map[index.CopyID]time.Time
-	fails  map[index.CopyID]bool // of those that could not be kept safe the last time
-	seen   int                   // copies so far
+	fails  map[index.CopyID]bool // copies whose last turn failed
+	seen   int                   // copies scheduled so far
 }
 
 const (
-	// turnsPer is how often in a period it is looked at most whose turn it is.
+	// turnsPer bounds how often per period the schedule is checked.
 	turnsPer = 64
-	// lookMost is after how long that is done at the latest: a copy that is new has its first turn given then.
+	// lookMost is the longest interval between checks: a new copy is scheduled then.
 	lookMost = time.Second
-	// persistTurns is how many turns a copy may pass that lacks little.
+	// persistTurns bounds the turns that a copy with little undurable data may skip.
 	persistTurns = 5
-	// littleBytes is below how many bytes a copy lacks little, and memoryPart which part of the memory all together may
-	// have of those. littleChanges is the same of the bucket's changes: three seconds of catchup on two processors.
-	// The less often, the fewer times merges write all that a copy has.
+	// littleBytes is the limit of undurable bytes that count as little. The limit is lower if otherwise all copies
+	// together could hold more than 1/memoryPart of the memory that way. littleChanges is the limit of the bucket's
+	// changes: three seconds of catchup on two processors. Skipping turns makes merges rewrite a copy's data less
+	// often.
 	littleBytes   = 4 << 20
 	memoryPart    = 4
 	littleChanges = 60_000
@@ -99,7 +101,7 @@ func newTurns(period time.Duration) turns {
 	return turns{period: period, due: map[index.CopyID]time.Time{}, fails: map[index.CopyID]bool{}}
 }
 
-// look is when it is to be looked whose turn it is: when the next one has its turn, or somebody may be new.
+// look returns when to check the schedule next: when the next turn is due, or a new copy may have appeared.
 func (t *turns) look(now time.Time) time.Duration {
 	pause := max(min(lookMost, t.period), 0)
 	for _, at := range t.due {
@@ -108,8 +110,8 @@ func (t *turns) look(now time.Time) time.Duration {
 	return max(pause, t.period/turnsPer, time.Millisecond)
 }
 
-// its reports whether it is a copy's turn. The first one comes within a period of its first sight; the golden ratio
-// lays the copies' first turns evenly, however many there are.
+// its reports whether a copy's turn is due. The first turn comes within one period after the copy is first seen;
+// steps by the golden ratio spread the first turns evenly, however many copies there are.
 func (t *turns) its(id index.CopyID, now time.Time) bool {
 	at, ok := t.due[id]
 	if !ok {
@@ -121,7 +123,7 @@ func (t *turns) its(id index.CopyID, now time.Time) bool {
 	if now.Before(at) {
 		return false
 	}
-	t.due[id] = at.Add((now.Sub(at)/t.period + 1) * t.period) // turns that were missed do not lie together afterwards
+	t.due[id] = at.Add((now.Sub(at)/t.period + 1) * t.period) // so missed turns do not come in a row
 	return true
 }
 
@@ -135,10 +137,10 @@ func (t *turns) forget(all []*storage.Slice) {
 	}
 }
 
-// New returns one that Run lets work.
+// New returns a Keeper. The caller must call Run.
 func New(o Options) *Keeper { return &Keeper{Options: o} }
 
-// begin knows of no copy yet.
+// begin resets the state: no copy is known yet.
 func (p *Keeper) begin() {
 	p.kept, p.saved = map[index.CopyID]copies.RowsAt{}, map[index.CopyID]copies.RowsAt{}
 	p.passed = map[index.CopyID]passed{}
@@ -176,7 +178,7 @@ func again(ctx context.Context, pause func() time.Duration, f func()) {
 	}
 }
 
-// makeDurable makes the copies durable whose turn it is.
+// makeDurable makes the copies durable whose turns are due.
 func (p *Keeper) makeDurable(ctx context.Context) {
 	p.little = min(littleBytes, p.Memory/memoryPart/int64(max(len(p.durable.due), 1)))
 	p.step(ctx, &p.durable, p.kept, p.persist)
@@ -191,10 +193,11 @@ func (p *Keeper) makeDurable(ctx context.Context) {
 	}
 }
 
-// storeCheckpoints stores checkpoints of the copies whose turn it is.
+// storeCheckpoints stores checkpoints of the copies whose turns are due.
 func (p *Keeper) storeCheckpoints(ctx context.Context) { p.step(ctx, &p.stored, p.saved, p.checkpoint) }
 
-// step keeps the copies safe whose turn it is; done is what is known of those that had one.
+// step calls keep for the copies whose turns are due, and forgets copies that are gone. done is the result of earlier
+// turns.
 func (p *Keeper) step(ctx context.Context, t *turns, done map[index.CopyID]copies.RowsAt,
 	keep func(context.Context, *storage.Slice) error) {
 	all := p.Store.Slices()
@@ -244,8 +247,8 @@ func (p *Keeper) persist(ctx context.Context, s *storage.Slice) error {
 	return nil
 }
 
-// pass lets a copy with few bytes pass a turn, if it may: one that has been made durable by this process, and of whose
-// bucket all changes since are counted.
+// pass skips the turn of a copy with few bytes, if that is allowed: the copy must have been made durable by this
+// process before, and all changes of its bucket since then must be counted.
 func (p *Keeper) pass(s *storage.Slice) bool {
 	id := s.Meta().Copy
 	stable, exact := s.Timestamp()
