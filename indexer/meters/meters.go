@@ -1,5 +1,5 @@
-// Package meters declares the figures of an indexer's rooms alike: each room registers its own, all under one prefix
-// (docs/metrics.md). It promises that a name that is taken stops the program at its start; it shows nothing itself.
+// Package meters registers the metrics of an indexer's packages with a common prefix (docs/metrics.md). A duplicate
+// name stops the program at its start. It does not serve metrics.
 package meters
 
 import (
@@ -9,24 +9,25 @@ import (
 
 const namespace, subsystem = "tidemark", "indexer"
 
-// Counter registers a count.
+// Counter registers a counter.
 func Counter(r prometheus.Registerer, name, help string) prometheus.Counter {
 	return promauto.With(r).NewCounter(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: name,
 		Help: help})
 }
 
-// Counters registers counts by a label.
+// Counters registers counters with a label.
 func Counters(r prometheus.Registerer, name, help, label string) *prometheus.CounterVec {
 	return promauto.With(r).NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: name,
 		Help: help}, []string{label})
 }
 
-// Seconds registers how long something takes: from a first bound on, each of the others is twice the one before it.
+// Seconds registers a histogram of durations in seconds. The first bucket bound is first, each further one twice the
+// previous one.
 func Seconds(r prometheus.Registerer, name, help string, first float64, bounds int) prometheus.Histogram {
 	return promauto.With(r).NewHistogram(seconds(name, help, first, bounds))
 }
 
-// SecondsBy is Seconds by a label.
+// SecondsBy is Seconds with a label.
 func SecondsBy(r prometheus.Registerer, name, help, label string, first float64, bounds int) *prometheus.HistogramVec {
 	return promauto.With(r).NewHistogramVec(seconds(name, help, first, bounds), []string{label})
 }
@@ -36,7 +37,7 @@ func seconds(name, help string, first float64, bounds int) prometheus.HistogramO
 		Buckets: prometheus.ExponentialBuckets(first, 2, bounds)}
 }
 
-// Desc describes a figure that is collected when somebody asks.
+// Desc describes a metric that is collected at the time of a scrape.
 func Desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(prometheus.BuildFQName(namespace, subsystem, name), help, labels, nil)
 }
