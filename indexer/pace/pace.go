@@ -1,5 +1,5 @@
-// Package pace lets things happen so often and no more, for whoever asks. It promises that everybody waits for what was
-// let in before; it never drops anything.
+// Package pace limits the rate of operations. Callers wait for everything that was admitted before them; nothing is
+// dropped.
 package pace
 
 import (
@@ -11,46 +11,46 @@ import (
 // Least is the shortest pause that is worth a timer.
 const Least = 2 * time.Millisecond
 
-// Pace lets so many things happen in a second, whoever does them, and, where it has a share, lets no more than that
-// part of the time go into doing them.
+// Pace limits operations to a number of units per second, for all callers together, and, if it has a share, to that
+// share of the time.
 type Pace struct {
-	share float64 // of one processor; 0: as much as it takes
+	share float64 // of one processor; 0: no limit
 	now   func() time.Time
 
 	mu   sync.Mutex
-	rate int64         // 0 or less: no bound
-	next time.Time     // when everything so far has had its time
-	work time.Duration // that has not been waited for
+	rate int64         // units per second; 0 or less: no limit
+	next time.Time     // when everything admitted so far is paid for
+	work time.Duration // work time that has not been paid for
 }
 
-// New lets rate things happen in a second, 0 or less: as many as come, and, unless share is 0, lets that part of one
-// processor's time go into them.
+// New returns a Pace of rate units per second, without a limit if 0 or less, and, unless share is 0, limited to that
+// share of one processor's time.
 func New(rate int64, share float64, now func() time.Time) *Pace {
 	return &Pace{rate: rate, share: share, now: now}
 }
 
-// PerSecond is the rate.
+// PerSecond returns the rate.
 func (p *Pace) PerSecond() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.rate
 }
 
-// Due is when everything so far has had its time; zero when nothing was done.
+// Due returns when everything so far is paid for; zero if nothing was done.
 func (p *Pace) Due() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.next
 }
 
-// Set changes the rate; who waits has waited by the old one.
+// Set changes the rate. Callers that are waiting wait by the old one.
 func (p *Pace) Set(rate int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.rate = rate
 }
 
-// Worked notes time that was spent: the next who waits lets it have its share.
+// Worked adds work time; the next Wait pays for it according to the share.
 func (p *Pace) Worked(d time.Duration) {
 	if p.share == 0 || d <= 0 {
 		return
@@ -60,7 +60,7 @@ func (p *Pace) Worked(d time.Duration) {
 	p.work += d
 }
 
-// Wait lets n things have their time.
+// Wait waits until n units are admitted.
 func (p *Pace) Wait(ctx context.Context, n int) error {
 	p.mu.Lock()
 	now := p.now()
@@ -84,7 +84,7 @@ func (p *Pace) Wait(ctx context.Context, n int) error {
 	return Sleep(ctx, pause)
 }
 
-// Sleep waits; an error says that ctx has ended first.
+// Sleep waits for d, or returns the cause of ctx's end.
 func Sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
