@@ -1,5 +1,6 @@
-// Package peers asks the indexers of a cluster at their scan ports, for scans, verifications and files. It promises
-// that nobody waits for a node that has fallen silent, be it in the middle of an answer. It never decides whom to ask.
+// Package peers sends requests to the scan ports of a cluster's indexers, for scans, verifications and files. It
+// guarantees that no caller waits for a node that has fallen silent, even in the middle of an answer. It never
+// decides which node to use.
 package peers
 
 import (
@@ -21,11 +22,10 @@ import (
 	"tidemark/wire"
 )
 
-// probesAtOnce bounds the connections to another node that are only used to see whether it lives.
+// probesAtOnce bounds the connections to another node that only check whether it is alive.
 const probesAtOnce = 2
 
-// Peers are the indexers of a cluster, this one among them, as they are reached at their scan ports. It is known of
-// each whether it answers.
+// Peers reaches the indexers of a cluster, including this one, at their scan ports. It tracks which of them answer.
 type Peers struct {
 	tls    *tlsconf.Source
 	here   func() (node index.NodeID, scanPort string)
@@ -34,7 +34,7 @@ type Peers struct {
 	probes *rpc.Client
 }
 
-// New reaches those that known tells of; here is this one.
+// New returns Peers for the endpoints that known returns. here returns this node.
 func New(tls *tlsconf.Source, here func() (node index.NodeID, scanPort string), known func() []wire.Endpoint) *Peers {
 	p := &Peers{tls: tls, here: here, known: known,
 		probes: rpc.NewClient(probesAtOnce, tls.Client(tlsconf.HTTP, tlsconf.Indexer))}
@@ -50,7 +50,7 @@ func (p *Peers) Close() {
 	p.probes.Close()
 }
 
-// Ask returns nodes with so many connections to each, of their own.
+// Ask returns Nodes with up to atOnce connections of its own to each node.
 func (p *Peers) Ask(atOnce int) *Nodes {
 	return &Nodes{Peers: p, http: rpc.NewClient(atOnce, p.tls.Client(tlsconf.HTTP, tlsconf.Indexer)).HTTP()}
 }
@@ -61,20 +61,21 @@ func (p *Peers) IsHere(node index.NodeID) bool {
 	return node == here
 }
 
-// Nodes asks indexers.
+// Nodes sends requests to indexers.
 type Nodes struct {
 	*Peers
 	http *http.Client
 }
 
-// Close gives the connections back that are not used.
+// Close closes idle connections.
 func (n *Nodes) Close() { n.http.CloseIdleConnections() }
 
-// Watched is post for an answer that may take long: it fails when the node falls silent, be it in the middle. instead
-// returns who could be asked in its place; nil: nobody, and it has its time (package detector).
+// Watched is Post for an answer that may take long: it fails when the node falls silent, even in the middle of the
+// answer. instead returns the addresses that could replace the node; if it is nil there is none, and the node gets
+// more time (package detector).
 func (n *Nodes) Watched(ctx context.Context, node index.NodeID, path string, req any,
 	instead func() []string) (io.ReadCloser, error) {
-	// The caller's context ends this one: the answer is closed, or the caller gives everything up.
+	// ctx ends when the answer is closed, or when the caller's context ends.
 	ctx, cancel := context.WithCancel(ctx)
 	addr := n.Addr(node)
 	var wait detector.Wait
@@ -116,8 +117,8 @@ func (p *Peers) Suspect(node index.NodeID) bool {
 	return p.alive.Any() && !p.IsHere(node) && p.alive.Suspect(p.Addr(node))
 }
 
-// SilentSince returns since when a node answers nothing, not even whether it lives, and has it asked; zero: it does, or
-// nobody knows. Who asks again sees what has come of it.
+// SilentSince returns since when a node has not answered, not even probes, and starts a probe. It returns zero if the
+// node answers or its state is unknown. A later call sees the result of the probe.
 func (p *Peers) SilentSince(node index.NodeID) time.Time {
 	addr := p.Addr(node)
 	if addr == "" {
@@ -136,7 +137,7 @@ func (p *Peers) Name(node index.NodeID) string {
 	return fmt.Sprintf("number %d", node)
 }
 
-// Addr returns a node's scan port, "" when it is not known.
+// Addr returns a node's scan port, "" if unknown.
 func (p *Peers) Addr(node index.NodeID) string {
 	for _, e := range p.known() {
 		if e.Node == node {
@@ -146,16 +147,16 @@ func (p *Peers) Addr(node index.NodeID) string {
 	return ""
 }
 
-// HeaderNode of a request says by its number which indexer asks.
+// HeaderNode of a request has the number of the requesting indexer.
 const HeaderNode = "Tidemark-Node"
 
-// Asking returns which indexer asks; false where the request does not say.
+// Asking returns the requesting indexer; false if the request does not name it.
 func Asking(r *http.Request) (index.NodeID, bool) {
 	n, err := strconv.ParseUint(r.Header.Get(HeaderNode), 10, 8)
 	return index.NodeID(n), err == nil
 }
 
-// Post sends a request to another node's scan port and gives the body of its answer.
+// Post sends a request to another node's scan port and returns the body of its answer.
 func (n *Nodes) Post(ctx context.Context, node index.NodeID, path string, req any) (io.ReadCloser, error) {
 	addr := n.Addr(node)
 	here, port := n.here()
