@@ -12,28 +12,28 @@ import (
 	"tidemark/wire"
 )
 
-// Origins is how copies came here: whether they are new to this process, and by which request they were made.
+// Origins tracks where copies come from: whether they are new in this process, and which request made them.
 type Origins struct {
 	traced bool
 
 	mu      sync.Mutex
-	known   map[index.CopyID]bool // that are not new to this process
+	known   map[index.CopyID]bool // copies that are not new in this process
 	parents map[index.CopyID]trace.SpanContext
 }
 
-// NewOrigins returns those of a folder without copies. traced: requests have spans.
+// NewOrigins returns an empty Origins. traced says that requests have spans.
 func NewOrigins(traced bool) *Origins {
 	return &Origins{traced: traced, known: map[index.CopyID]bool{}, parents: map[index.CopyID]trace.SpanContext{}}
 }
 
-// Found notes a copy that was here when the process began, or was placed here and is gone.
+// Found records a copy that existed when the process started, or that was placed here and has disappeared.
 func (o *Origins) Found(id index.CopyID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.known[id] = true
 }
 
-// Made notes by which request a copy was made.
+// Made records which request made a copy.
 func (o *Origins) Made(ctx context.Context, id index.CopyID) {
 	if !o.traced {
 		return
@@ -43,7 +43,7 @@ func (o *Origins) Made(ctx context.Context, id index.CopyID) {
 	o.parents[id] = trace.SpanContextFromContext(ctx)
 }
 
-// Forget drops what is known of a copy that has gone.
+// Forget drops a copy that has gone.
 func (o *Origins) Forget(id index.CopyID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -51,14 +51,14 @@ func (o *Origins) Forget(id index.CopyID) {
 	delete(o.parents, id)
 }
 
-// old reports whether a copy is none that was made by this process for the first time.
+// old reports whether a copy is not new in this process.
 func (o *Origins) old(id index.CopyID) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.known[id]
 }
 
-// parentOf returns the span by which the first of copies that are being built was made.
+// parentOf returns the span that made the first of copies that are being built.
 func (o *Origins) parentOf(copies []index.CopyID, build bool) trace.SpanContext {
 	if !o.traced || !build {
 		return trace.SpanContext{}
@@ -68,9 +68,9 @@ func (o *Origins) parentOf(copies []index.CopyID, build bool) trace.SpanContext 
 	return o.parents[copies[0]]
 }
 
-// comesBack reports whether copies that were never whole are no new ones: they were here when the process began, or are
-// gone though they were, of indexes that are ready elsewhere. Nobody waits for those, so that they catch up at the rate
-// of others that come back. It runs in the bucket's loop.
+// comesBack reports whether copies that were never whole are nevertheless not new: they existed when the process
+// started, or had disappeared, and their indexes are ready elsewhere. Nothing waits for them, so that they catch up
+// at the rate of returning copies. It runs in the bucket's loop.
 func (o *Origins) comesBack(slice func(index.CopyID) *storage.Slice, copies []index.CopyID,
 	d *wire.Definitions) bool {
 	for _, id := range copies {

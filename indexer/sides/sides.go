@@ -1,6 +1,7 @@
-// Package sides asks projectors for what copies lack: side streams, which bring what lies at or below an activation
-// timestamp. It promises that what is wanted is asked for until it comes, of others where one cannot; that a projector
-// that hangs keeps nobody else waiting; that a stream which brings nothing is given up. What comes is not its business.
+// Package sides requests from projectors what copies lack: side streams, which deliver everything at or below an
+// activation timestamp. It guarantees that it requests what is wanted until it arrives, from other projectors if one
+// fails; that a hung projector delays no requests to others; and that a stream which delivers nothing is given up. It
+// does not process what arrives.
 package sides
 
 import (
@@ -25,24 +26,24 @@ import (
 )
 
 const (
-	// sideTick is how often the loop looks when nobody wakes it, while something is wanted or on its way, and restTick
-	// while nothing is: what makes something wanted wakes it.
+	// sideTick is the interval of the loop while something is wanted or in progress, restTick the interval while
+	// nothing is; new wants wake the loop.
 	sideTick = 100 * time.Millisecond
 	restTick = 500 * time.Millisecond
-	// sideGather is how long wants are gathered, so that one request serves many vbuckets.
+	// sideGather is how long the loop waits after it was woken, so that one request serves many vbuckets.
 	sideGather = 10 * time.Millisecond
-	// answersAtOnce is how many vbuckets' answers a call of a bucket's loop takes over: one that refuses deletes the range
-	// of each copy.
+	// answersAtOnce is the number of vbuckets whose answers one call of a bucket's loop processes: a refused start
+	// deletes the range of each copy.
 	answersAtOnce = 32
 )
 
-// Projectors stream what copies lack.
+// Projectors starts and stops side streams.
 type Projectors interface {
 	Streams(ctx context.Context, base string, req *wire.StreamRequest) (*wire.StreamReply, error)
 	Stop(ctx context.Context, base string, req *wire.StreamStop) error
 }
 
-// Options are what a loop has of its indexer.
+// Options holds what a loop uses of its indexer.
 type Options struct {
 	Endpoint   func() wire.Endpoint
 	ClusterID  func() string
@@ -50,15 +51,15 @@ type Options struct {
 	InForce    func() (d wire.Definitions, making map[index.CopyID]bool)
 	Projectors Projectors
 	Origins    *Origins
-	Report     func() // the leader waits for what a request has brought: it is told at once
+	Report     func() // triggers a report, because the leader waits for what a request has delivered
 	Registry   prometheus.Registerer
 	Tracer     trace.Tracer // nil: no spans
 	Log        hclog.Logger
 	Now        func() time.Time
 }
 
-// Loop asks projectors for the side streams that buckets want: for each projector one request with all vbuckets
-// that it is believed to own. What is asked for, of whom, and what is given up is decided by core.Sides.
+// Loop requests the side streams that buckets want: from each projector one request for all vbuckets that the
+// projector is assumed to own. core.Sides decides what is requested, from which projector, and what is given up.
 type Loop struct {
 	Options
 	metrics *prometheus.CounterVec
@@ -66,17 +67,17 @@ type Loop struct {
 	topics  map[uint64]topic
 	calls   errgroup.Group
 
-	mu    sync.Mutex // leaf
+	mu    sync.Mutex // leaf: no other lock is taken under it
 	sides *core.Sides
 }
 
-// topic is a request that may still run at a projector.
+// topic is a request that may still be running at a projector.
 type topic struct {
 	name string
 	span trace.Span
 }
 
-// New returns a loop that Run lets look.
+// New returns a Loop. The caller must call Run.
 func New(o Options) *Loop {
 	return &Loop{Options: o, wake: make(chan struct{}, 1), sides: core.NewSides(uint64(o.Now().UnixNano())),
 		metrics: meters.Counters(o.Registry, "side_streams_total",
@@ -84,7 +85,7 @@ func New(o Options) *Loop {
 		topics: map[uint64]topic{}}
 }
 
-// Wake lets it look at once.
+// Wake wakes the loop.
 func (l *Loop) Wake() {
 	select {
 	case l.wake <- struct{}{}:
@@ -92,10 +93,10 @@ func (l *Loop) Wake() {
 	}
 }
 
-// log is for what concerns a bucket.
+// log returns the logger for a bucket.
 func (l *Loop) log(k *copies.Bucket) hclog.Logger { return l.Log.With("bucket", k.Name()) }
 
-// Run looks and asks until ctx ends.
+// Run runs the loop until ctx ends.
 func (l *Loop) Run(ctx context.Context) error {
 	timer := time.NewTimer(sideTick)
 	defer timer.Stop()
@@ -124,8 +125,8 @@ func (l *Loop) Run(ctx context.Context) error {
 	}
 }
 
-// Look asks for what one bucket wants and gives up what has fallen silent. It reports whether anything is wanted or on
-// its way.
+// Look requests what one bucket wants and gives up silent streams. It reports whether anything is wanted or in
+// progress.
 func (l *Loop) Look(ctx context.Context, k *copies.Bucket) (busy bool) {
 	var streams []ingest.SideProgress
 	var abandoned []uint64
@@ -133,7 +134,7 @@ func (l *Loop) Look(ctx context.Context, k *copies.Bucket) (busy bool) {
 	var d wire.Definitions
 	if err := k.Do(ctx, func(st *core.Bucket) {
 		var making map[index.CopyID]bool
-		d, making = l.InForce() // here: before a copy comes to this loop, it is known that it is being made
+		d, making = l.InForce() // read here, so that a copy is known as being made before its bucket's loop gets it
 		streams = st.SideStreams()
 		l.giveUp(k, st, streams)
 		abandoned = st.Abandoned()
@@ -153,7 +154,7 @@ func (l *Loop) Look(ctx context.Context, k *copies.Bucket) (busy bool) {
 	return busy || len(l.topics) > 0
 }
 
-// giveUp takes streams for failed that bring nothing any more. It runs in the bucket's loop.
+// giveUp marks streams that deliver nothing any more as failed. It runs in the bucket's loop.
 func (l *Loop) giveUp(k *copies.Bucket, st *core.Bucket, streams []ingest.SideProgress) {
 	l.mu.Lock()
 	up := l.sides.Watch(k.Name(), streams, k.SideFull(), l.Now())
@@ -170,7 +171,8 @@ func (l *Loop) giveUp(k *copies.Bucket, st *core.Bucket, streams []ingest.SidePr
 	}
 }
 
-// open opens what is to be asked for now. It runs in the bucket's loop, so that nothing can come before it is expected.
+// open opens the wants of the requests to be sent. It runs in the bucket's loop, so that nothing can arrive before it
+// is expected.
 func (l *Loop) open(k *copies.Bucket, st *core.Bucket, w *core.SideWants) []*core.SideRequest {
 	l.mu.Lock()
 	all := l.sides.Ask(w, l.Now())
@@ -183,7 +185,7 @@ func (l *Loop) open(k *copies.Bucket, st *core.Bucket, w *core.SideWants) []*cor
 	return all
 }
 
-// settle forgets the requests of a bucket that bring nothing any more, and stops those that nobody wants.
+// settle forgets the requests of a bucket that deliver nothing any more, and stops those that are not needed.
 func (l *Loop) settle(ctx context.Context, bucket string, streams []ingest.SideProgress, abandoned []uint64) {
 	l.mu.Lock()
 	is := l.sides.Settle(bucket, streams, abandoned, l.Now())
@@ -191,7 +193,7 @@ func (l *Loop) settle(ctx context.Context, bucket string, streams []ingest.SideP
 	l.settled(ctx, &is)
 }
 
-// forget ends the requests of buckets that are not here any more.
+// forget ends the requests of buckets that are no longer on this node.
 func (l *Loop) forget(ctx context.Context, here map[string]bool) {
 	l.mu.Lock()
 	is := l.sides.Gone(func(bucket string) bool { return here[bucket] }, l.Now())
@@ -199,7 +201,7 @@ func (l *Loop) forget(ctx context.Context, here map[string]bool) {
 	l.settled(ctx, &is)
 }
 
-// settled tells traces, and projectors, what has become of requests.
+// settled records the progress of requests in traces, and sends stops to projectors.
 func (l *Loop) settled(ctx context.Context, is *core.SideSettled) {
 	for _, id := range is.Began {
 		l.topics[id].span.AddEvent("BEGIN of all vbuckets")
@@ -224,7 +226,7 @@ func (l *Loop) settled(ctx context.Context, is *core.SideSettled) {
 	}
 }
 
-// ask sends one request and takes over what the projector says of each vbucket.
+// ask sends one request and processes the answer for each vbucket.
 func (l *Loop) ask(ctx context.Context, k *copies.Bucket, r *core.SideRequest) {
 	e := l.Endpoint()
 	req := r.Message(l.ClusterID(), k.UUID(), &e)
@@ -249,12 +251,14 @@ func (l *Loop) ask(ctx context.Context, k *copies.Bucket, r *core.SideRequest) {
 		all := l.sides.Answered(r, reply, err != nil)
 		l.mu.Unlock()
 		for some := range slices.Chunk(all, answersAtOnce) {
-			_ = k.Do(ctx, func(st *core.Bucket) { l.answered(k, st, r, some) }) // a bucket that goes wants nothing
+			// a bucket that is being removed wants nothing
+			_ = k.Do(ctx, func(st *core.Bucket) { l.answered(k, st, r, some) })
 		}
 	})
 }
 
-// call runs what is under way to a projector beside the loop, and wakes it afterwards where others wait for that.
+// call runs a call to a projector outside the loop. Afterwards it wakes the loop if requests were waiting for the
+// call's end.
 func (l *Loop) call(addr string, f func()) {
 	l.calls.Go(func() error {
 		f()
@@ -268,7 +272,7 @@ func (l *Loop) call(addr string, f func()) {
 	})
 }
 
-// answered runs in the bucket's loop.
+// answered processes the answers for some vbuckets. It runs in the bucket's loop.
 func (l *Loop) answered(k *copies.Bucket, st *core.Bucket, r *core.SideRequest, all []core.SideAnswer) {
 	for i := range all {
 		a := &all[i]
