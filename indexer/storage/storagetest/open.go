@@ -12,7 +12,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// Open opens a store, until the test ends, with copy 1 of two vbuckets.
+// Open opens a store with copy 1, of two vbuckets, for the duration of the test.
 func Open(t testing.TB) (*storage.Store, *storage.Slice) {
 	t.Helper()
 	return OpenOn(t, vfs.Default)
@@ -26,7 +26,7 @@ func OpenOn(t testing.TB, disk vfs.FS) (*storage.Store, *storage.Slice) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		// a disk that stands still is not waited for
+		// a hung disk is not waited for
 		if err := st.Close(); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
@@ -38,7 +38,7 @@ func OpenOn(t testing.TB, disk vfs.FS) (*storage.Store, *storage.Slice) {
 	return st, s
 }
 
-// FlushAt lets vbucket 0 of a copy that Open gave stand at a seqno of a branch.
+// FlushAt sets the position of vbucket 0 of a copy from Open.
 func FlushAt(t testing.TB, s *storage.Slice, uuid, seqno uint64) {
 	t.Helper()
 	v := timestamp.New(2)

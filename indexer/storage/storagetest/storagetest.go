@@ -1,5 +1,5 @@
-// Package storagetest opens copies for tests, and damages the files of a copy on purpose, so that tests see whether it
-// is found.
+// Package storagetest opens copies for tests, and damages the files of a copy on purpose, so that tests can check
+// that the damage is found.
 package storagetest
 
 import (
@@ -16,10 +16,10 @@ import (
 	"tidemark/index"
 )
 
-// Rows changes the records of a copy whose indexer does not run; see records.go of package storage for what they are.
+// Rows changes the records of a copy whose indexer is not running; see records.go of package storage for the records.
 type Rows struct{ db *pebble.DB }
 
-// Edit opens the data of a copy below an indexer's folder of copies, lets f change it, and makes that durable.
+// Edit opens the data of a copy in an indexer's folder of copies, lets f change it, and makes the change durable.
 func Edit(copies string, id index.CopyID, f func(*Rows) error) (err error) {
 	found, err := filepath.Glob(filepath.Join(copies, id.String(), "db-*"))
 	if err != nil || len(found) == 0 {
@@ -32,7 +32,7 @@ func Edit(copies string, id index.CopyID, f func(*Rows) error) (err error) {
 	newest := slices.MaxFunc(found, func(a, b string) int { return number(a) - number(b) })
 	o := &pebble.Options{DisableWAL: true, ErrorIfNotExists: true, FormatMajorVersion: pebble.FormatValueSeparation,
 		Logger: quiet{}}
-	o.Experimental.EnableColumnarBlocks = func() bool { return false } // the store opens tables of no other kind
+	o.Experimental.EnableColumnarBlocks = func() bool { return false } // the store opens only tables of row blocks
 	db, err := pebble.Open(newest, o)
 	if err != nil {
 		return err
@@ -44,17 +44,17 @@ func Edit(copies string, id index.CopyID, f func(*Rows) error) (err error) {
 	return db.Flush()
 }
 
-// Add puts a row into the forward index, and nothing into the back index.
+// Add adds a row to the forward index without changing the back index.
 func (r *Rows) Add(key []byte, docID string) error {
 	return r.db.Set(row(key, docID), binary.AppendUvarint(nil, uint64(len(docID))), pebble.NoSync)
 }
 
-// Remove takes a row out of the forward index.
+// Remove removes a row from the forward index.
 func (r *Rows) Remove(key []byte, docID string) error {
 	return r.db.Delete(row(key, docID), pebble.NoSync)
 }
 
-// SetEntry writes what the back index says of a document.
+// SetEntry writes a document's entry in the back index.
 func (r *Rows) SetEntry(vb uint16, docID string, seqno uint64, keys ...[]byte) error {
 	v := binary.AppendUvarint(binary.AppendUvarint(nil, seqno), uint64(len(keys)))
 	for _, k := range keys {
@@ -63,12 +63,12 @@ func (r *Rows) SetEntry(vb uint16, docID string, seqno uint64, keys ...[]byte) e
 	return r.db.Set(entry(vb, docID), v, pebble.NoSync)
 }
 
-// RemoveEntry lets the back index forget a document.
+// RemoveEntry removes a document's entry from the back index.
 func (r *Rows) RemoveEntry(vb uint16, docID string) error {
 	return r.db.Delete(entry(vb, docID), pebble.NoSync)
 }
 
-// Key returns the key of the first row of a document; nil when it has none.
+// Key returns the key of the first row of a document, or nil.
 func (r *Rows) Key(docID string) (key []byte, err error) {
 	it, err := r.db.NewIter(&pebble.IterOptions{LowerBound: []byte{'f'}, UpperBound: []byte{'g'}})
 	if err != nil {
@@ -90,9 +90,9 @@ func entry(vb uint16, docID string) []byte {
 	return append([]byte{'b', byte(vb >> 8), byte(vb)}, docID...)
 }
 
-// quiet says nothing but what is wrong.
+// quiet is a logger that drops everything but fatal errors.
 type quiet struct{}
 
 func (quiet) Infof(string, ...any)         {}
-func (quiet) Errorf(string, ...any)        {} // comes as an error, too
+func (quiet) Errorf(string, ...any)        {} // also returned as an error
 func (quiet) Fatalf(f string, args ...any) { panic(fmt.Sprintf(f, args...)) }
