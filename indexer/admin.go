@@ -225,7 +225,7 @@ func (x *Indexer) positions(w http.ResponseWriter, r *http.Request) error {
 		return text.String(), nil
 	}) {
 		if _, err := io.WriteString(w, text); err != nil {
-			return nil //nolint:nilerr // the client has gone: nobody is left to tell
+			return nil //nolint:nilerr // the client has gone
 		}
 	}
 	return nil

@@ -423,7 +423,7 @@ func (x *Indexer) try(ctx context.Context, id index.CopyID, t *target) (remove f
 		x.log.Warn("a copy cannot be dropped: it is closed, and kept as an orphan", "copy", id, "error", err)
 		bytes := diskBytes(s)
 		x.places.ifStill(id, t, func() { x.orphans.set(s.Meta(), t.epoch, bytes) })
-		return nil, nil //nolint:nilerr // it is told
+		return nil, nil //nolint:nilerr // it was logged, and the copy is reported as an orphan
 	}
 	x.noteGone(id, s.Meta().Index, t)
 	return remove, nil

@@ -240,7 +240,7 @@ func (k *Bucket) flushCopy(ctx context.Context, t *ingest.Batch, c *ingest.CopyB
 	var parts []ingest.Part
 	var keep map[uint16]bool
 	events := 0
-	// Statements that documents have no keys change nothing in a copy without rows that knows none of them. A copy
+	// Statements that documents have no keys change nothing in a copy without rows. A copy
 	// that shares its positions keeps no tombstones.
 	if c.Common == nil || mine == nil || mine.Stating > 0 || s.Items() > 0 {
 		mine = mine.Whole()

@@ -30,7 +30,7 @@ type compactions struct {
 
 	mu      sync.Mutex
 	running int
-	waiting int // stores that have asked for a slot in vain
+	waiting int // stores that wait for a slot
 	members map[*compactor]struct{}
 }
 
