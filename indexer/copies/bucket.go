@@ -207,7 +207,7 @@ func (k *Bucket) ended(u *underway) {
 }
 
 // tell notifies the leader, scans and side streams of completed batches.
-func (k *Bucket) tell(all []core.Told) {
+func (k *Bucket) tell(all []core.Completion) {
 	for _, w := range all {
 		if w.Acked {
 			k.node.Report()

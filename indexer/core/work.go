@@ -44,9 +44,9 @@ type Step struct {
 	Acks     []ingest.Ack     // acknowledgements of stability timestamps for which nothing has to be written
 }
 
-// Told reports that a batch has been written. Reports on stability timestamps are delivered in the order in which the
-// batches were handed out.
-type Told struct {
+// Completion reports that a batch has been written. Completions of stability timestamps are delivered in the order in
+// which the batches were handed out.
+type Completion struct {
 	Batch *ingest.Batch
 	Shown bool // written to the copies that serve scans; otherwise to all copies
 	Acked bool // an acknowledgement for the leader has been queued
@@ -224,14 +224,14 @@ func (w *Work) Stir(id index.CopyID) {
 
 // Served records that a batch at a stability timestamp has been written to the copies that serve scans, except those
 // that failed. It returns the completions that are due now.
-func (w *Work) Served(h *Handed, failed ...index.CopyID) []Told {
+func (w *Work) Served(h *Handed, failed ...index.CopyID) []Completion {
 	h.served, h.failed = true, failed
 	return w.tell()
 }
 
 // Ended records that a batch or purge has been written, except to the copies that failed. It returns the completions
 // that are due now.
-func (w *Work) Ended(h *Handed, failed ...index.CopyID) []Told {
+func (w *Work) Ended(h *Handed, failed ...index.CopyID) []Completion {
 	if h.Batch == nil {
 		w.purging = false
 		w.unmark[h.Purge.Copy] = true
@@ -244,27 +244,27 @@ func (w *Work) Ended(h *Handed, failed ...index.CopyID) []Told {
 // tell passes completed batches to the bucket's state. Stability timestamps complete in order, because acknowledging
 // one implies that those before it are written to every copy that a scan may wait for. Copies that are still being
 // built hold back none.
-func (w *Work) tell() (all []Told) {
+func (w *Work) tell() (all []Completion) {
 	waits := false
 	w.under = slices.DeleteFunc(w.under, func(h *Handed) bool {
 		at := h.Batch.Kind == ingest.AtStability
 		if at && h.served && !h.shown && !waits {
 			h.shown = true
 			a, ok := w.st.Shown(h.Batch, h.without()...)
-			all = append(all, w.told(Told{Batch: h.Batch, Shown: true, Acked: ok}, a))
+			all = append(all, w.told(Completion{Batch: h.Batch, Shown: true, Acked: ok}, a))
 		}
 		if waits = waits || at && !h.shown; !h.done || at && waits {
 			return false
 		}
 		w.schedulePurges(h.Batch)
 		a, ok := w.st.Done(h.Batch, h.without()...)
-		all = append(all, w.told(Told{Batch: h.Batch, Acked: ok}, a))
+		all = append(all, w.told(Completion{Batch: h.Batch, Acked: ok}, a))
 		return true
 	})
 	return all
 }
 
-func (w *Work) told(t Told, a ingest.Ack) Told {
+func (w *Work) told(t Completion, a ingest.Ack) Completion {
 	if t.Acked {
 		w.st.Acknowledge(a)
 	}

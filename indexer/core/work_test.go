@@ -86,11 +86,11 @@ func TestTimestampsAreToldInOrder(t *testing.T) {
 		t.Fatalf("told before the first is written: %+v", told)
 	}
 	told := w.w.Served(all[0], 10, 11, 20)
-	want := []Told{{all[0].Batch, true, true}, {all[1].Batch, true, true}, {all[1].Batch, false, false}}
+	want := []Completion{{all[0].Batch, true, true}, {all[1].Batch, true, true}, {all[1].Batch, false, false}}
 	if !slices.Equal(told, want) {
 		t.Fatalf("told: %+v, want that the second is shown and written when the first is shown", told)
 	}
-	if told = w.w.Ended(all[0], 10, 11, 20); !slices.Equal(told, []Told{{all[0].Batch, false, false}}) {
+	if told = w.w.Ended(all[0], 10, 11, 20); !slices.Equal(told, []Completion{{all[0].Batch, false, false}}) {
 		t.Fatalf("then told: %+v, want that the first is written", told)
 	}
 	acks := w.st.Acks()

@@ -123,7 +123,7 @@ func (s *Sim) finish(n *node, h *hosted, u *underway) {
 		s.writeCopy(n, u, u.left[0])
 	}
 	u.ended = true
-	s.takeTold(n, h, h.work.Ended(u.Handed))
+	s.takeCompletions(n, h, h.work.Ended(u.Handed))
 }
 
 // writeSome lets copies write what each of them has to write next, and tells of what is written.
@@ -156,12 +156,12 @@ func (s *Sim) writeSome(n *node, h *hosted) {
 // tellServed tells that a batch is written to the copies that serve scans.
 func (s *Sim) tellServed(n *node, h *hosted, u *underway) {
 	u.served = true
-	s.takeTold(n, h, h.work.Served(u.Handed))
+	s.takeCompletions(n, h, h.work.Served(u.Handed))
 }
 
-// takeTold takes over what the state was told: timestamps are acknowledged in their order, when the copies that scans
-// wait for have them.
-func (s *Sim) takeTold(n *node, h *hosted, all []core.Told) {
+// takeCompletions takes over what the state was told: timestamps are acknowledged in their order, when the copies that
+// scans wait for have them.
+func (s *Sim) takeCompletions(n *node, h *hosted, all []core.Completion) {
 	for _, t := range all {
 		i := slices.IndexFunc(h.under, func(u *underway) bool { return u.Batch == t.Batch })
 		if t.Acked {
