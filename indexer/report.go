@@ -174,7 +174,7 @@ func (x *Indexer) tookAcks(ctx context.Context, last map[string]wire.StabilityRe
 		return !is
 	})
 	askEach(all, func(k *copies.Bucket) (struct{}, error) {
-		return struct{}{}, k.Do(ctx, func(st *core.Bucket) { st.Told(last[k.Name()]) })
+		return struct{}{}, k.Do(ctx, func(st *core.Bucket) { st.DropAcks(last[k.Name()]) })
 	})
 }
 

@@ -49,9 +49,9 @@ func (b *Bucket) Acknowledge(a ingest.Ack) {
 // Acks returns the acknowledgements that the leader may not have received yet.
 func (b *Bucket) Acks() []wire.Ack { return append([]wire.Ack(nil), b.acks...) }
 
-// Told drops the acknowledgements up to and including last, which the leader has received. If last is no longer in
+// DropAcks drops the acknowledgements up to and including last, which the leader has received. If last is no longer in
 // the list, MaxAcks pushed it out together with everything before it, and nothing is dropped.
-func (b *Bucket) Told(last wire.StabilityRef) {
+func (b *Bucket) DropAcks(last wire.StabilityRef) {
 	i := slices.IndexFunc(b.acks, func(a wire.Ack) bool { return a.StabilityRef == last })
 	b.acks = append(b.acks[:0], b.acks[i+1:]...)
 }

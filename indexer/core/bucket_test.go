@@ -46,14 +46,14 @@ func TestAcks(t *testing.T) {
 		t.Fatalf("%d are kept, the oldest %+v", len(told), told[0])
 	}
 	b.Acknowledge(ingest.Ack{Ref: timestamp.Ref{Number: 1000}})
-	b.Told(told[len(told)-1].StabilityRef) // the first of those told has gone meanwhile
+	b.DropAcks(told[len(told)-1].StabilityRef) // the first of those told has gone meanwhile
 	if left := b.Acks(); len(left) != 1 || left[0].Number != 1000 || told[0].Number != 3 {
 		t.Errorf("%+v are left", left)
 	}
-	if b.Told(told[0].StabilityRef); len(b.Acks()) != 1 {
+	if b.DropAcks(told[0].StabilityRef); len(b.Acks()) != 1 {
 		t.Errorf("%+v are left behind one that had gone", b.Acks())
 	}
-	if b.Told(b.Ref(timestamp.Ref{Number: 1000})); len(b.Acks()) > 0 {
+	if b.DropAcks(b.Ref(timestamp.Ref{Number: 1000})); len(b.Acks()) > 0 {
 		t.Errorf("%+v are left", b.Acks())
 	}
 }

@@ -174,7 +174,7 @@ func (s *Sim) reportNode(n *node) {
 		n.registered = n.registered && a.Known
 		for _, name := range sortedKeys(acks) {
 			if h := n.buckets[name]; h != nil && a.Took() {
-				h.st.Told(acks[name])
+				h.st.DropAcks(acks[name])
 			}
 		}
 	})
