@@ -75,14 +75,14 @@ func TestLists(t *testing.T) {
 	if !l.NothingNew(list(1, 7, at(10, 0, 1, partition.Allocated))) || l.InForce.Revision != 7 || l.Obeyed != 7 {
 		t.Errorf("revision %d of %d is obeyed, want 7", l.InForce.Revision, l.Obeyed)
 	}
-	if l.Told(1) != 7 || l.Told(2) != 0 {
-		t.Errorf("leaders are told revision %d, and %d", l.Told(1), l.Told(2))
+	if l.RevisionFor(1) != 7 || l.RevisionFor(2) != 0 {
+		t.Errorf("leaders are told revision %d, and %d", l.RevisionFor(1), l.RevisionFor(2))
 	}
 	stored := *first
 	l = Lists{}
 	l.Resume(&stored)
-	if l.Told(1) != 0 || stored.Revision != 5 {
-		t.Errorf("before a leader has spoken revision %d is told, stored is %d", l.Told(1), stored.Revision)
+	if l.RevisionFor(1) != 0 || stored.Revision != 5 {
+		t.Errorf("before a leader has spoken revision %d is told, stored is %d", l.RevisionFor(1), stored.Revision)
 	}
 	judge("the same, of the leader", first, Newer, false)
 	judge("an older one, which takes nothing away", list(1, 4), Newer, false)

@@ -122,7 +122,7 @@ func (s *Sim) nodeHello(n *node, r *wire.HelloRequest) (*wire.IndexerHello, erro
 func (s *Sim) nodeReport(n *node) *wire.IndexerReport {
 	r := &wire.IndexerReport{Node: index.NodeID(max(n.id, 0)), UUID: n.uuid(),
 		BootID: n.bootID(), ClusterID: n.who.Fence.ClusterID}
-	r.Revision = n.lists.Told(n.who.Fence.Epoch)
+	r.Revision = n.lists.RevisionFor(n.who.Fence.Epoch)
 	for _, name := range sortedKeys(n.buckets) {
 		b, copies := n.buckets[name].st.Report(core.Asked{HW: true, Building: n.building, QueueLimit: uint64(s.bound)})
 		s.sized(copies)
