@@ -36,7 +36,7 @@ func writeNow(t testing.TB, k *Bucket, b *ingest.Batch) {
 		k.lanes.lanes = newLanes(runtime.GOMAXPROCS(0), func(n *lane, task task) { k.doTask(t.Context(), n, task) })
 	}
 	k.hand(k.work.Hand(b))
-	for k.work.Under() > 0 {
+	for k.work.InFlight() > 0 {
 		k.finish(<-k.results)
 	}
 	for _, c := range b.Copies {
@@ -247,7 +247,7 @@ func TestLanes(t *testing.T) {
 		w.ends(1)
 		w.ends(2)
 	}
-	for w.k.work.Under() > 0 {
+	for w.k.work.InFlight() > 0 {
 		w.result()
 	}
 	for range 3 {
@@ -414,7 +414,7 @@ func TestLaneRemoved(t *testing.T) {
 	}
 	w.ends(2)
 	w.ends(1)
-	for w.k.work.Under() > 0 {
+	for w.k.work.InFlight() > 0 {
 		w.result()
 	}
 	if got := w.acked(); !slices.Equal(got, []uint64{1}) {
@@ -515,7 +515,7 @@ func TestRetakenCopyHoldsNothing(t *testing.T) {
 		w.ends(1)
 		w.ends(2)
 	}
-	for w.k.work.Under() > 0 {
+	for w.k.work.InFlight() > 0 {
 		w.result()
 		if refs := w.k.node.Snapshots.Refs(1); len(refs) > 0 {
 			t.Fatalf("the copy that is taken anew shows scans %v", refs)
@@ -568,7 +568,7 @@ func TestACopyIsRevived(t *testing.T) {
 			t.Fatalf("told of %+v, want that the ready copy is done", r)
 		}
 		w.ends(2)
-		for w.k.work.Under() > 0 {
+		for w.k.work.InFlight() > 0 {
 			w.result()
 		}
 		if got := w.acked(); len(got) != int(n)+1 {

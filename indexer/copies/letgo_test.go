@@ -53,7 +53,7 @@ func TestToldIsWhatIsAcknowledged(t *testing.T) {
 	}
 	w.ends(1)
 	w.ends(2)
-	for w.k.work.Under() > 0 {
+	for w.k.work.InFlight() > 0 {
 		w.result()
 	}
 	if b, _ := w.k.report(map[index.ID]index.State{}, true); b.Heartbeat.LastNumber != 1 {
@@ -97,7 +97,7 @@ func TestNobodyWaitsForWhatACopyThatWentHasToWrite(t *testing.T) {
 		t.Errorf("removed while it is being written to: %v", err)
 	}
 	under := func() (n int) {
-		if err := w.k.do(t.Context(), func() { n = w.k.work.Under() }); err != nil {
+		if err := w.k.do(t.Context(), func() { n = w.k.work.InFlight() }); err != nil {
 			t.Fatal(err)
 		}
 		return n
@@ -143,7 +143,7 @@ func TestACopyThatComesAgainHoldsNothing(t *testing.T) {
 	}
 	w.ends(2)
 	for under := 1; under > 0; {
-		if err := w.k.do(t.Context(), func() { under = w.k.work.Under() }); err != nil {
+		if err := w.k.do(t.Context(), func() { under = w.k.work.InFlight() }); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -184,11 +184,11 @@ func TestRoundHandsOutABoundedNumber(t *testing.T) {
 			t.Fatalf("copy %d cannot be taken anew", id+1)
 		}
 	}
-	if more := f.k.pump(t.Context()); !more || f.k.work.Under() != handAtOnce {
-		t.Errorf("first %d batches are handed out, and there are more: %v", f.k.work.Under(), more)
+	if more := f.k.pump(t.Context()); !more || f.k.work.InFlight() != handAtOnce {
+		t.Errorf("first %d batches are handed out, and there are more: %v", f.k.work.InFlight(), more)
 	}
-	if more := f.k.pump(t.Context()); more || f.k.work.Under() != copies {
-		t.Errorf("then %d batches are handed out, and there are more: %v", f.k.work.Under(), more)
+	if more := f.k.pump(t.Context()); more || f.k.work.InFlight() != copies {
+		t.Errorf("then %d batches are handed out, and there are more: %v", f.k.work.InFlight(), more)
 	}
 }
 

@@ -37,7 +37,7 @@ func TestACopyKnownToBeWrong(t *testing.T) {
 	stands("being deleted", true)
 	w.ends(1)
 	for under := 1; under > 0; {
-		if err := w.k.do(t.Context(), func() { under = w.k.work.Under() }); err != nil {
+		if err := w.k.do(t.Context(), func() { under = w.k.work.InFlight() }); err != nil {
 			t.Fatal(err)
 		}
 	}

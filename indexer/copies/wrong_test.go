@@ -98,7 +98,7 @@ func newRetakenWorld(t *testing.T) *retakenWorld {
 	w.ends(1)
 	w.result() // that it is shown: after the end of it, it would be taken for another one's
 	w.ends(2)
-	for w.k.work.Under() > 0 {
+	for w.k.work.InFlight() > 0 {
 		w.result()
 	}
 	w.begins()

@@ -60,7 +60,7 @@ type Work struct {
 	look      bool // something may have become possible since Next last found nothing
 	restoring bool
 	pending   []ingest.Work
-	under     []*Handed            // batches in flight, in the order in which they were handed out
+	inFlight  []*Handed            // batches in flight, in the order in which they were handed out
 	purges    []Purge              // useless tombstones, removed when there is nothing else to write
 	purgesOf  map[index.CopyID]int // number of entries of purges per copy
 	purging   bool
@@ -75,8 +75,8 @@ func NewWork(st *Bucket) *Work {
 // Look records that something may have become possible.
 func (w *Work) Look() { w.look = true }
 
-// Under returns the number of batches in flight.
-func (w *Work) Under() int { return len(w.under) }
+// InFlight returns the number of batches in flight.
+func (w *Work) InFlight() int { return len(w.inFlight) }
 
 // Waits reports whether mandatory work is pending or restores are in progress.
 func (w *Work) Waits() bool {
@@ -140,7 +140,7 @@ func (w *Work) first() Step {
 		w.pending = w.pending[1:]
 		return Step{Handed: w.Hand(t)}
 	}
-	if len(w.under) > 0 || w.purging {
+	if len(w.inFlight) > 0 || w.purging {
 		return Step{}
 	}
 	back := make([]ingest.Restore, n)
@@ -154,7 +154,7 @@ func (w *Work) first() Step {
 // Hand records that a batch is handed out. If it has no copy that serves scans, the caller calls Served at once.
 func (w *Work) Hand(t *ingest.Batch) *Handed {
 	h := &Handed{Batch: t}
-	w.under = append(w.under, h)
+	w.inFlight = append(w.inFlight, h)
 	return h
 }
 
@@ -162,7 +162,7 @@ func (w *Work) Hand(t *ingest.Batch) *Handed {
 // flight at a time, so that little is queued for each copy.
 func (w *Work) room(l Limits) ingest.Room {
 	var under [ingest.DeleteRange + 1]int
-	for _, h := range w.under {
+	for _, h := range w.inFlight {
 		under[h.Batch.Kind]++
 	}
 	r := ingest.Room{Stability: w.look && under[ingest.AtStability] < MaxStability, SideLeast: l.Side, SideMost: l.Side,
@@ -182,7 +182,7 @@ func (w *Work) room(l Limits) ingest.Room {
 // purge returns the next removal of tombstones if nothing else is to be written. Tombstones that a side stream needs
 // again stay until that stream has ended.
 func (w *Work) purge() *Handed {
-	for len(w.purges) > 0 && len(w.under) == 0 && !w.purging {
+	for len(w.purges) > 0 && len(w.inFlight) == 0 && !w.purging {
 		p := w.purges[0]
 		w.purges = w.purges[1:]
 		if w.purgesOf[p.Copy]--; w.purgesOf[p.Copy] == 0 {
@@ -246,7 +246,7 @@ func (w *Work) Ended(h *Handed, failed ...index.CopyID) []Completion {
 // built hold back none.
 func (w *Work) tell() (all []Completion) {
 	waits := false
-	w.under = slices.DeleteFunc(w.under, func(h *Handed) bool {
+	w.inFlight = slices.DeleteFunc(w.inFlight, func(h *Handed) bool {
 		at := h.Batch.Kind == ingest.AtStability
 		if at && h.served && !h.shown && !waits {
 			h.shown = true
@@ -289,7 +289,7 @@ func (w *Work) schedulePurges(t *ingest.Batch) {
 // Clean returns the copies that have no tombstones left, once each and sorted, if nothing is in flight that may add
 // some.
 func (w *Work) Clean() (clean []index.CopyID) {
-	if len(w.unmark) == 0 || len(w.under) > 0 || w.purging {
+	if len(w.unmark) == 0 || len(w.inFlight) > 0 || w.purging {
 		return nil
 	}
 	for id := range w.unmark {
@@ -307,7 +307,7 @@ func (w *Work) Restored() { w.restoring = false }
 
 // Deleting reports whether a batch in flight deletes a range of a copy.
 func (w *Work) Deleting(id index.CopyID) bool {
-	return slices.ContainsFunc(w.under, func(h *Handed) bool {
+	return slices.ContainsFunc(w.inFlight, func(h *Handed) bool {
 		return h.Batch.Kind == ingest.DeleteRange &&
 			slices.ContainsFunc(h.Batch.Copies, func(c ingest.CopyBatch) bool { return c.ID == id })
 	})
@@ -328,7 +328,7 @@ func (w *Work) Reopened(id index.CopyID, positions []ingest.Position, logs []tim
 }
 
 func (w *Work) spoil(id index.CopyID) {
-	for _, h := range w.under {
+	for _, h := range w.inFlight {
 		h.spoilt = append(h.spoilt, id)
 	}
 }
