@@ -161,8 +161,8 @@ func (l *Lists) Follows(d *wire.Definitions) bool {
 	return was.Fence.ClusterID == d.Fence.ClusterID && was.Fence.Epoch == d.Fence.Epoch && d.Revision > l.Obeyed
 }
 
-// RevisionFor returns the revision to report to the leader of an epoch: 0 if the list in force is of another epoch, whose
-// revisions mean nothing to that leader.
+// RevisionFor returns the revision to report to the leader of an epoch: 0 if the list in force is of another epoch,
+// whose revisions mean nothing to that leader.
 func (l *Lists) RevisionFor(epoch uint64) uint64 {
 	if l.InForce.Fence.Epoch != epoch {
 		return 0
