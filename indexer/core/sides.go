@@ -42,7 +42,7 @@ type Sides struct {
 	last     uint64                          // id of the newest request
 	attempts map[string]map[int]*sideAttempt // by bucket and vbucket
 	open     map[uint64]*sideOpen            // requests that may still be running at a projector, by id
-	under    map[string]sideCalls            // calls in flight, by the projector's address
+	calls    map[string]sideCalls            // calls in flight, by the projector's address
 	gathers  map[string]time.Time            // when each bucket began to wait for more wants
 }
 
@@ -50,7 +50,7 @@ type Sides struct {
 // node has used, also before a restart.
 func NewSides(last uint64) *Sides {
 	return &Sides{last: last, attempts: map[string]map[int]*sideAttempt{}, open: map[uint64]*sideOpen{},
-		under: map[string]sideCalls{}, gathers: map[string]time.Time{}}
+		calls: map[string]sideCalls{}, gathers: map[string]time.Time{}}
 }
 
 // sideAttempt tracks the requests for one vbucket.
@@ -304,7 +304,7 @@ func (s *Sides) roomy(all []wire.ProjectorEndpoint, owner index.ProjectorID, a *
 		case s.room(p.Admin):
 			a.tries += n
 			return p, true
-		case now.Sub(s.under[p.Admin].moved) <= sidePatience: // it completes calls, so it does not hang
+		case now.Sub(s.calls[p.Admin].moved) <= sidePatience: // it completes calls, so it does not hang
 			return wire.ProjectorEndpoint{}, false
 		}
 	}
@@ -422,7 +422,7 @@ func (s *Sides) Sent(r *SideRequest, now time.Time) {
 // room reports whether another call may be made to a projector, counting the requests in beside, which are about to
 // be sent.
 func (s *Sides) room(addr string, beside ...*SideRequest) bool {
-	n := s.under[addr].n
+	n := s.calls[addr].n
 	for _, r := range beside {
 		if r.Projector.Admin == addr {
 			n++
@@ -432,23 +432,23 @@ func (s *Sides) room(addr string, beside ...*SideRequest) bool {
 }
 
 func (s *Sides) begin(addr string, now time.Time) {
-	c := s.under[addr]
+	c := s.calls[addr]
 	if c.n++; c.n == 1 || c.n == sideRequests { // sidePatience starts when the limit is reached
 		c.moved = now
 	}
-	s.under[addr] = c
+	s.calls[addr] = c
 }
 
 // Ended records that a call to a projector is over, and reports whether other requests may have been waiting for
 // that.
 func (s *Sides) Ended(addr string, now time.Time) (look bool) {
-	c := s.under[addr]
+	c := s.calls[addr]
 	look = c.n >= sideRequests
 	if c.n, c.moved = c.n-1, now; c.n == 0 {
-		delete(s.under, addr)
+		delete(s.calls, addr)
 		return look
 	}
-	s.under[addr] = c
+	s.calls[addr] = c
 	return look
 }
 

@@ -20,13 +20,13 @@ type Purge struct {
 
 // Handed is a batch or purge that was handed out to be written. It is in flight until Work.Ended.
 type Handed struct {
-	Batch  *ingest.Batch // nil for a purge
-	Purge  Purge
-	spoilt []index.CopyID // copies that were restored or removed since; the batch does not count for them
-	failed []index.CopyID // copies to which it could not be written
-	served bool           // nothing is left to write to copies that serve scans
-	shown  bool           // and the bucket's state has recorded it
-	done   bool
+	Batch    *ingest.Batch // nil for a purge
+	Purge    Purge
+	excluded []index.CopyID // copies that were restored or removed since; the batch does not count for them
+	failed   []index.CopyID // copies to which it could not be written
+	served   bool           // nothing is left to write to copies that serve scans
+	shown    bool           // and the bucket's state has recorded it
+	done     bool
 }
 
 // Limits bounds what is handed out, in bytes.
@@ -226,7 +226,7 @@ func (w *Work) Stir(id index.CopyID) {
 // that failed. It returns the completions that are due now.
 func (w *Work) Served(h *Handed, failed ...index.CopyID) []Completion {
 	h.served, h.failed = true, failed
-	return w.tell()
+	return w.complete()
 }
 
 // Ended records that a batch or purge has been written, except to the copies that failed. It returns the completions
@@ -238,33 +238,33 @@ func (w *Work) Ended(h *Handed, failed ...index.CopyID) []Completion {
 		return nil
 	}
 	h.served, h.done, h.failed = true, true, failed
-	return w.tell()
+	return w.complete()
 }
 
-// tell passes completed batches to the bucket's state. Stability timestamps complete in order, because acknowledging
-// one implies that those before it are written to every copy that a scan may wait for. Copies that are still being
-// built hold back none.
-func (w *Work) tell() (all []Completion) {
+// complete passes completed batches to the bucket's state. Stability timestamps complete in order, because
+// acknowledging one implies that those before it are written to every copy that a scan may wait for. Copies that are
+// still being built hold back none.
+func (w *Work) complete() (all []Completion) {
 	waits := false
 	w.inFlight = slices.DeleteFunc(w.inFlight, func(h *Handed) bool {
 		at := h.Batch.Kind == ingest.AtStability
 		if at && h.served && !h.shown && !waits {
 			h.shown = true
 			a, ok := w.st.Shown(h.Batch, h.without()...)
-			all = append(all, w.told(Completion{Batch: h.Batch, Shown: true, Acked: ok}, a))
+			all = append(all, w.acknowledge(Completion{Batch: h.Batch, Shown: true, Acked: ok}, a))
 		}
 		if waits = waits || at && !h.shown; !h.done || at && waits {
 			return false
 		}
 		w.schedulePurges(h.Batch)
 		a, ok := w.st.Done(h.Batch, h.without()...)
-		all = append(all, w.told(Completion{Batch: h.Batch, Acked: ok}, a))
+		all = append(all, w.acknowledge(Completion{Batch: h.Batch, Acked: ok}, a))
 		return true
 	})
 	return all
 }
 
-func (w *Work) told(t Completion, a ingest.Ack) Completion {
+func (w *Work) acknowledge(t Completion, a ingest.Ack) Completion {
 	if t.Acked {
 		w.st.Acknowledge(a)
 	}
@@ -272,7 +272,7 @@ func (w *Work) told(t Completion, a ingest.Ack) Completion {
 }
 
 // without returns the copies for which a batch does not count.
-func (h *Handed) without() []index.CopyID { return append(slices.Clone(h.spoilt), h.failed...) }
+func (h *Handed) without() []index.CopyID { return append(slices.Clone(h.excluded), h.failed...) }
 
 // schedulePurges schedules the removal of the tombstones that a batch has made useless.
 func (w *Work) schedulePurges(t *ingest.Batch) {
@@ -317,19 +317,19 @@ func (w *Work) Deleting(id index.CopyID) bool {
 func (w *Work) Remove(id index.CopyID) {
 	w.st.Remove(id)
 	w.forget(id)
-	w.spoil(id)
+	w.exclude(id)
 }
 
 // Reopened records that a copy has lost its newest batches, including those in flight for it.
 func (w *Work) Reopened(id index.CopyID, positions []ingest.Position, logs []timestamp.FailoverLog) error {
-	w.spoil(id)
+	w.exclude(id)
 	w.forget(id)
 	return w.st.Reopened(id, positions, logs)
 }
 
-func (w *Work) spoil(id index.CopyID) {
+func (w *Work) exclude(id index.CopyID) {
 	for _, h := range w.inFlight {
-		h.spoilt = append(h.spoilt, id)
+		h.excluded = append(h.excluded, id)
 	}
 }
 
