@@ -67,7 +67,7 @@ type Bucket struct {
 	in      *intake
 	calls   calls
 	results chan result
-	told    told
+	shared  shared
 
 	// owned by the loop
 	st        *core.Bucket
@@ -84,8 +84,8 @@ type Bucket struct {
 	beside sync.WaitGroup // functions started by aside
 }
 
-// told holds what goroutines other than the loop may read.
-type told struct {
+// shared holds what goroutines other than the loop may read.
+type shared struct {
 	queueBytes atomic.Int64
 	flushed    atomic.Pointer[wire.StabilityRef] // newest timestamp that was flushed, exactly or not
 	generation atomic.Uint64
@@ -110,7 +110,7 @@ func NewBucket(n *Node, b wire.Bucket) (*Bucket, error) {
 		return nil, err
 	}
 	k.st, k.work = st, core.NewWork(st)
-	k.tellBranch()
+	k.publishBranch()
 	k.in.mem.Refused = func(e *keyversion.Event, s *keyversion.Statement, key []byte) { n.Refused(k.name, e, s, key) }
 	return k, nil
 }
@@ -132,23 +132,23 @@ func (k *Bucket) Run(ctx context.Context) error {
 		k.lanes.close()
 		k.beside.Wait()
 	}()
-	k.lets(ended)
+	k.answerLeaves(ended)
 	return nil
 }
 
 // Flushed implements snapshots.Bucket, as do Rollback and Gone.
-func (k *Bucket) Flushed() *wire.StabilityRef { return k.told.flushed.Load() }
+func (k *Bucket) Flushed() *wire.StabilityRef { return k.shared.flushed.Load() }
 
 // Rollback returns the id of the newest rollback that was carried out.
-func (k *Bucket) Rollback() uint64 { return k.told.rollback.Load() }
+func (k *Bucket) Rollback() uint64 { return k.shared.rollback.Load() }
 
 // Gone returns a channel that is closed when the bucket's loop has ended.
 func (k *Bucket) Gone() <-chan struct{} { return k.calls.over }
 
-// tellBranch publishes the generation and rollback id for readers outside the loop.
-func (k *Bucket) tellBranch() {
-	k.told.generation.Store(k.st.Generation())
-	k.told.rollback.Store(k.st.RollbackID())
+// publishBranch publishes the generation and rollback id for readers outside the loop.
+func (k *Bucket) publishBranch() {
+	k.shared.generation.Store(k.st.Generation())
+	k.shared.rollback.Store(k.st.RollbackID())
 }
 
 // full reports whether the bucket's queue is at its limit.
@@ -165,7 +165,7 @@ func (k *Bucket) finish(r result) {
 	case r.reopened != nil:
 		k.reopened(r.reopened)
 	case r.shown != nil:
-		k.tell(k.work.Served(r.shown.Handed, r.shown.missed()...))
+		k.announce(k.work.Served(r.shown.Handed, r.shown.missed()...))
 	case r.ended != nil:
 		k.ended(r.ended)
 	case r.back != nil:
@@ -203,11 +203,11 @@ func (k *Bucket) ended(u *underway) {
 		}
 	}
 	k.rowsGone(u)
-	k.tell(k.work.Ended(u.Handed, u.missed()...))
+	k.announce(k.work.Ended(u.Handed, u.missed()...))
 }
 
-// tell notifies the leader, scans and side streams of completed batches.
-func (k *Bucket) tell(all []core.Completion) {
+// announce notifies the leader, scans and side streams of completed batches.
+func (k *Bucket) announce(all []core.Completion) {
 	for _, w := range all {
 		if w.Acked {
 			k.node.Report()
@@ -240,8 +240,8 @@ func (k *Bucket) wentBack(n *lane) {
 	}
 }
 
-// tellBack passes the results of restores to the state.
-func (k *Bucket) tellBack(all []restored) {
+// noteRestored passes the results of restores to the state.
+func (k *Bucket) noteRestored(all []restored) {
 	if len(all) == 0 {
 		return
 	}
@@ -270,8 +270,8 @@ func (k *Bucket) lessRestoring() {
 // noteFlushed publishes to scans that nothing at or below a timestamp is outstanding.
 func (k *Bucket) noteFlushed(r timestamp.Ref) {
 	ref := k.ref(r)
-	if f := k.told.flushed.Load(); f == nil || f.Compare(ref.Ref) < 0 {
-		k.told.flushed.Store(&ref)
+	if f := k.shared.flushed.Load(); f == nil || f.Compare(ref.Ref) < 0 {
+		k.shared.flushed.Store(&ref)
 	}
 	k.node.Snapshots.Signal()
 	k.node.Touch(k.name)
@@ -290,10 +290,10 @@ func (k *Bucket) Do(ctx context.Context, f func(st *core.Bucket)) error {
 func (k *Bucket) Slice(id index.CopyID) *storage.Slice { return k.slices[id] }
 
 // QueueBytes returns the memory of events that are not written yet.
-func (k *Bucket) QueueBytes() int64 { return k.told.queueBytes.Load() }
+func (k *Bucket) QueueBytes() int64 { return k.shared.queueBytes.Load() }
 
 // Generation returns the bucket's generation.
-func (k *Bucket) Generation() uint64 { return k.told.generation.Load() }
+func (k *Bucket) Generation() uint64 { return k.shared.generation.Load() }
 
 // Events calls f with each verdict on events that has occurred, and its count.
 func (k *Bucket) Events(f func(v ingest.Verdict, n uint64)) {
@@ -460,7 +460,7 @@ func (k *Bucket) remove(id index.CopyID) (waits []<-chan struct{}) {
 // or in Run after the loop has ended.
 func (k *Bucket) writersOf(id index.CopyID) (waits []<-chan struct{}) {
 	waits = k.lanes.leave(id)
-	if p := k.backs.under; p != nil && p.of[id] != nil {
+	if p := k.backs.current; p != nil && p.of[id] != nil {
 		p.of[id].leave()
 		k.backs.leaving[id] = p.of[id].ended
 	}
@@ -495,7 +495,7 @@ func (k *Bucket) restoredSignal() <-chan struct{} {
 // SetGeneration sets the generation and rollback id that stability timestamps are checked against, effective before
 // any later call. It does not block, however many calls are waiting.
 func (k *Bucket) SetGeneration(generation, rollbackID uint64) {
-	k.told.judged.Store(&judged{generation, rollbackID})
+	k.shared.judged.Store(&judged{generation, rollbackID})
 	select {
 	case k.calls.queue <- func() {}: // wakes the loop; with a full queue the loop is awake
 	default:
@@ -504,7 +504,7 @@ func (k *Bucket) SetGeneration(generation, rollbackID uint64) {
 
 // takeGeneration applies the values that SetGeneration set last. It runs in the loop.
 func (k *Bucket) takeGeneration() {
-	if j := k.told.judged.Swap(nil); j != nil {
+	if j := k.shared.judged.Swap(nil); j != nil {
 		k.st.SetGeneration(j.generation, j.rollbackID)
 	}
 }

@@ -10,7 +10,7 @@ import (
 // ControlInbox bounds the waiting calls. Further callers block.
 const ControlInbox = 64
 
-// calls lets other goroutines run functions in the loop.
+// calls answerLeaves other goroutines run functions in the loop.
 type calls struct {
 	queue   chan func()
 	leaving chan leaving  // served after the loop has ended
@@ -79,8 +79,8 @@ func (k *Bucket) leave(ctx context.Context, id index.CopyID) (waits []<-chan str
 	}
 }
 
-// lets answers leave after the loop has ended, until all writers have ended.
-func (k *Bucket) lets(ended <-chan struct{}) {
+// answerLeaves answers leave after the loop has ended, until all writers have ended.
+func (k *Bucket) answerLeaves(ended <-chan struct{}) {
 	for {
 		select {
 		case l := <-k.calls.leaving:

@@ -46,11 +46,11 @@ type lane struct {
 	lost atomic.Bool
 
 	// guarded by lanes.mu
-	tasks []task // the first one is in progress while under is set
-	under *atWork
-	opens func()        // cancels the reopening of the copy, see revive; nil: none is in progress
-	left  bool          // the copy was removed: it is not reopened any more
-	rest  chan struct{} // closed when neither a writer nor revive uses the copy's files; nil: nothing waits for that
+	tasks  []task // the first one is in progress while writer is set
+	writer *atWork
+	opens  func()        // cancels the reopening of the copy, see revive; nil: none is in progress
+	left   bool          // the copy was removed: it is not reopened any more
+	rest   chan struct{} // closed when neither a writer nor revive uses the copy's files; nil: nothing waits for that
 }
 
 // atWork is the state of a writer that works on a task. lanes.mu guards it.
@@ -123,7 +123,7 @@ func (l *lanes) write(c class) {
 // one does a task. While the task is slow, another writer may take its place. The pause after a build's task happens
 // outside the lane and delays none of its tasks. one reports whether its writer still counts.
 func (l *lanes) one(c class, n *lane, t task) (counts bool) {
-	done, at := false, n.under // done is guarded by mu
+	done, at := false, n.writer // done is guarded by mu
 	var place *Background
 	switch {
 	case l.builds == nil || t.idle:
@@ -173,7 +173,7 @@ func (l *lanes) free(n *lane) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n.tasks[0] = task{}
-	n.tasks, n.under = n.tasks[1:], nil
+	n.tasks, n.writer = n.tasks[1:], nil
 	n.atRest()
 	if len(n.tasks) > 0 {
 		l.wait(n)
@@ -193,13 +193,13 @@ func (l *lanes) next(c class) (*lane, task) {
 	n := l.waiting[c][0]
 	l.waiting[c][0] = nil
 	l.waiting[c] = l.waiting[c][1:]
-	n.under = &atWork{}
+	n.writer = &atWork{}
 	return n, n.tasks[0]
 }
 
 // atRest closes rest when neither a writer nor revive uses the copy's files any more. The caller holds lanes.mu.
 func (n *lane) atRest() {
-	if n.rest != nil && n.under == nil && n.opens == nil {
+	if n.rest != nil && n.writer == nil && n.opens == nil {
 		close(n.rest)
 		n.rest = nil
 	}
@@ -237,14 +237,14 @@ func (l *lanes) lose(n *lane) <-chan struct{} {
 	if n.opens != nil {
 		n.opens()
 	}
-	if n.under == nil && n.opens == nil {
+	if n.writer == nil && n.opens == nil {
 		return nil
 	}
-	if n.under != nil && !n.under.left {
+	if n.writer != nil && !n.writer.left {
 		c := n.tasks[0].class
-		n.under.left = true
+		n.writer.left = true
 		l.writers[c]--
-		if n.under.slow {
+		if n.writer.slow {
 			l.slow[c]--
 		}
 		l.begin(c)
@@ -381,7 +381,7 @@ func (k *Bucket) hand(h *core.Handed) {
 	case len(all) == 0:
 		k.ended(u)
 	case served:
-		k.tell(k.work.Served(h))
+		k.announce(k.work.Served(h))
 	}
 }
 
@@ -446,7 +446,7 @@ func (k *Bucket) giveUp(n *lane) {
 		case ended:
 			k.ended(u)
 		case shown:
-			k.tell(k.work.Served(u.Handed, u.missed()...))
+			k.announce(k.work.Served(u.Handed, u.missed()...))
 		}
 	}
 }

@@ -89,8 +89,8 @@ func (k *Bucket) round(ctx context.Context) (more bool) {
 	more = k.takeSome(&k.in.boxes[0], k.full) || more
 	more = k.takeSome(&k.in.boxes[1], k.SideFull) || more
 	more = k.pump(ctx) || more
-	k.told.queueBytes.Store(int64(k.st.QueueBytes()))
-	k.tellBranch()
+	k.shared.queueBytes.Store(int64(k.st.QueueBytes()))
+	k.publishBranch()
 	return more
 }
 

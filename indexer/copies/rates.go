@@ -31,8 +31,8 @@ func (r rate) since(total uint64, d time.Duration) rate {
 	return rate{total, next}
 }
 
-// told returns the rate for reports, rounded to a sixteenth so that a steady rate causes no news.
-func (r rate) told() uint64 {
+// rounded returns the rate for reports, rounded to a sixteenth so that a steady rate causes no news.
+func (r rate) rounded() uint64 {
 	const steps = 16
 	n := math.Round(r.second)
 	if n < 2*steps {

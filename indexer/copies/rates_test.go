@@ -13,16 +13,16 @@ func TestRates(t *testing.T) {
 	for range 120 {
 		total += 1000
 		r = r.since(total, time.Second)
-		told[r.told()]++
+		told[r.rounded()]++
 	}
-	if got := float64(r.told()); math.Abs(got-1000) > 1000/16 {
+	if got := float64(r.rounded()); math.Abs(got-1000) > 1000/16 {
 		t.Errorf("%v a second, want 1000 or so", got)
 	}
-	if len(told) > 60 || told[r.told()] < 60 {
+	if len(told) > 60 || told[r.rounded()] < 60 {
 		t.Errorf("what goes on as before is news again and again: %v", told)
 	}
 	seconds := 0
-	for ; r.told() > 0 && seconds < 1000; seconds++ {
+	for ; r.rounded() > 0 && seconds < 1000; seconds++ {
 		r = r.since(total, time.Second)
 	}
 	if seconds < 15 || seconds > 300 || r.since(total, time.Second) != (rate{total: total}) {
@@ -32,7 +32,7 @@ func TestRates(t *testing.T) {
 		t.Errorf("a counter that begins anew: %+v", r)
 	}
 	for n := 1.0; n < 1e15; n *= 1.01 {
-		if got := float64(rate{second: n}.told()); math.Abs(got-n) > max(n/16, 0.5) {
+		if got := float64(rate{second: n}.rounded()); math.Abs(got-n) > max(n/16, 0.5) {
 			t.Fatalf("%v is told as %v", n, got)
 		}
 	}

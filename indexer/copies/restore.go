@@ -64,7 +64,7 @@ func newPutBack(what []ingest.Restore, of func(index.CopyID) *lane) *putBack {
 
 // backs tracks the restores of a bucket.
 type backs struct {
-	under   *putBack               // nil: none is in progress
+	current *putBack               // nil: none is in progress
 	changed chan struct{}          // closed when a vbucket was restored
 	shut    map[index.CopyID]*lane // copies in away until they can be reopened
 	// leaving holds the copies that were removed during their restore. The channel is closed when the restore has
@@ -76,7 +76,7 @@ type backs struct {
 // handRestores starts the restore of vbuckets. Nothing else is in flight, and nothing else is started meanwhile.
 func (k *Bucket) handRestores(ctx context.Context, what []ingest.Restore) {
 	p := newPutBack(what, k.lane)
-	k.backs.under = p
+	k.backs.current = p
 	maps.DeleteFunc(k.backs.leaving, func(_ index.CopyID, ended <-chan struct{}) bool {
 		select {
 		case <-ended:
@@ -146,7 +146,7 @@ func (k *Bucket) place(ctx context.Context, turn *turn, id index.CopyID, patienc
 
 // restored passes on the results of copies that were not removed meanwhile.
 func (k *Bucket) restored(p *putBack) {
-	k.backs.under = nil
+	k.backs.current = nil
 	k.work.Restored()
 	var done []restored
 	for _, c := range p.order {
@@ -158,7 +158,7 @@ func (k *Bucket) restored(p *putBack) {
 			done = append(done, c.done...)
 		}
 	}
-	k.tellBack(done)
+	k.noteRestored(done)
 	for _, c := range p.order {
 		// the outcome of a removed copy still belongs to the goroutine that restores it
 		if k.lanes.of[c.lane.copy] == c.lane && c.outcome.again != nil {

@@ -240,7 +240,7 @@ func TestADroppedCopyThatHangsHoldsNoOtherBack(t *testing.T) {
 		t.Error("the rollback waits for a copy that is no more")
 	}
 	if err := f.k.do(ctx, func() {
-		if n := f.k.st.RestoringOf(2); n > 0 || f.k.backs.under != nil {
+		if n := f.k.st.RestoringOf(2); n > 0 || f.k.backs.current != nil {
 			t.Errorf("%d vbuckets of the other copy are still put back", n)
 		}
 	}); err != nil {

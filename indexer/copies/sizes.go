@@ -111,7 +111,7 @@ type measurement struct {
 // ratesOf returns the entries of a copy that are written and read per second, 0 if another slice was measured.
 func (m *measurement) ratesOf(id index.CopyID, s *storage.Slice) (written, read uint64) {
 	if z, ok := m.copies[id]; ok && z.of == s {
-		return z.written.told(), z.read.told()
+		return z.written.rounded(), z.read.rounded()
 	}
 	return 0, 0
 }
