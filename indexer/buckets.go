@@ -119,13 +119,13 @@ func askEach[T any](all []*copies.Bucket, ask func(*copies.Bucket) (T, error)) [
 		})
 	}
 	_ = g.Wait() // no function returns an error
-	told := make([]T, 0, len(all))
+	results := make([]T, 0, len(all))
 	for _, a := range answers {
 		if a.ok {
-			told = append(told, a.is)
+			results = append(results, a.is)
 		}
 	}
-	return told
+	return results
 }
 
 // queueShare returns how many bytes one bucket may hold in memory.

@@ -71,7 +71,7 @@ func (x *Indexer) resume() error {
 	defer cancel()
 	a := x.aim(all)
 	await(within, a.makes)
-	a.alone.Store(true)
+	a.detached.Store(true)
 	x.catalog.Resume(d)
 	return nil
 }
@@ -93,7 +93,7 @@ func (x *Indexer) obey(ctx context.Context, d *wire.Definitions, c *wire.Definit
 	error) {
 	below, span := rpc.StartSpan(ctx, "make copies")
 	a, err := x.takeOver(below, d, c)
-	if err != nil || a.alone == nil { // the list is already in force
+	if err != nil || a.detached == nil { // the list is already in force
 		rpc.EndSpan(ctx, span, err)
 		return &wire.DefinitionsReply{Revision: d.Revision}, err
 	}
@@ -103,7 +103,7 @@ func (x *Indexer) obey(ctx context.Context, d *wire.Definitions, c *wire.Definit
 		within, cancel := context.WithTimeout(inner, x.places.patience)
 		defer cancel()
 		await(within, a.makes)
-		a.alone.Store(true) // before reports include the new copies
+		a.detached.Store(true) // before reports include the new copies
 		rpc.EndSpan(ctx, span, nil)
 		x.catalog.Made(a.making)
 		wake(x.report)

@@ -627,7 +627,7 @@ func TestWhatRestsIsTriedForANewList(t *testing.T) {
 	p := newPlaces(time.Hour)
 	aim := func() { p.aimLocked(1, &target{want: &core.Wanted{Index: &index.Definition{ID: 1}}}) }
 	aim()
-	one := p.under[1]
+	one := p.active[1]
 	aim()
 	select {
 	case <-one.news:

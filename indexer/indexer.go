@@ -410,12 +410,12 @@ func (x *Indexer) sideOptions() sides.Options {
 // Endpoint returns the addresses at which others reach this indexer.
 func (x *Indexer) Endpoint() wire.Endpoint {
 	id := x.identity.get()
-	told := func(l net.Listener) string { return rpc.Advertised(l.Addr(), x.cfg.Advertise) }
+	addr := func(l net.Listener) string { return rpc.Advertised(l.Addr(), x.cfg.Advertise) }
 	return wire.Endpoint{
 		Node: id.Node, UUID: id.UUID, BootID: x.boot, Name: x.cfg.Name, Zone: x.cfg.Zone, Capacity: x.cfg.Capacity,
-		Admin: x.cfg.TLS.BaseURL(told(x.ports.admin)),
-		Scan:  told(x.ports.scan), Maintenance: told(x.ports.maintenance), Backfill: told(x.ports.backfill),
-		Catchup: told(x.ports.catchup),
+		Admin: x.cfg.TLS.BaseURL(addr(x.ports.admin)),
+		Scan:  addr(x.ports.scan), Maintenance: addr(x.ports.maintenance), Backfill: addr(x.ports.backfill),
+		Catchup: addr(x.ports.catchup),
 	}
 }
 

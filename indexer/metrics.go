@@ -45,7 +45,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(queue, prometheus.GaugeValue, float64(k.QueueBytes()), k.Name())
 	}
 	ch <- prometheus.MustNewConstMetric(limit, prometheus.GaugeValue, float64(c.x.queueShare()))
-	_, count, size := c.x.orphans.told()
+	_, count, size := c.x.orphans.report()
 	ch <- prometheus.MustNewConstMetric(meters.Desc("orphans", "Copies in the folder that no definitions name."),
 		prometheus.GaugeValue, float64(count))
 	ch <- prometheus.MustNewConstMetric(meters.Desc("orphan_disk_bytes", "Size of the orphans' files."),

@@ -110,9 +110,9 @@ func (o *orphans) left(one *orphan) int64 {
 	return max(rest.Milliseconds(), 1)
 }
 
-// told returns the orphans for a report, oldest first and at most wire.MaxOrphans, and the count and bytes of all
+// report returns the orphans for a report, oldest first and at most wire.MaxOrphans, and the count and bytes of all
 // orphans.
-func (o *orphans) told() (list []wire.Orphan, count int, bytes uint64) {
+func (o *orphans) report() (list []wire.Orphan, count int, bytes uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for id, one := range o.all {
@@ -146,7 +146,7 @@ func (x *Indexer) dropOrphans(ctx context.Context, req *wire.DropOrphans) (*wire
 	within, cancel := context.WithTimeout(ctx, x.places.patience)
 	defer cancel()
 	await(within, a.others)
-	a.alone.Store(true)
+	a.detached.Store(true)
 	reply := &wire.DropOrphansReply{}
 	for _, r := range req.Copies {
 		if t := due[r.Copy]; t == nil || !t.gone.Load() {

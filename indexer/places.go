@@ -47,10 +47,10 @@ type target struct {
 	drops bool              // drop an orphan whose grace period is over and which the leader does not know
 	by    trace.SpanContext // span of the command that set the target
 
-	once  sync.Once
-	tried chan struct{} // closed after the first attempt, or when another target replaces this one
-	alone *atomic.Bool  // set when the command no longer waits; from then on the reconciler itself reports changes
-	gone  atomic.Bool   // set when the copy was dropped
+	once     sync.Once
+	tried    chan struct{} // closed after the first attempt, or when another target replaces this one
+	detached *atomic.Bool  // set when the command no longer waits; from then on the reconciler itself reports changes
+	gone     atomic.Bool   // set when the copy was dropped
 }
 
 func (t *target) end() { t.once.Do(func() { close(t.tried) }) }
@@ -74,14 +74,14 @@ type places struct {
 	makers   *makers
 	patience time.Duration
 
-	mu    sync.Mutex
-	in    map[index.CopyID]*copies.Bucket // the bucket of each copy that has one
-	under map[index.CopyID]*place         // copies with a reconciler
+	mu     sync.Mutex
+	in     map[index.CopyID]*copies.Bucket // the bucket of each copy that has one
+	active map[index.CopyID]*place         // copies with a reconciler
 }
 
 func newPlaces(patience time.Duration) places {
 	return places{makers: newMakers(), patience: patience, in: map[index.CopyID]*copies.Bucket{},
-		under: map[index.CopyID]*place{}}
+		active: map[index.CopyID]*place{}}
 }
 
 // place is the state of one copy's reconciler.
@@ -113,8 +113,8 @@ func (p *places) give(id index.CopyID, k *copies.Bucket) {
 func (p *places) busy() map[index.CopyID]bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	all := make(map[index.CopyID]bool, len(p.under))
-	for id := range p.under {
+	all := make(map[index.CopyID]bool, len(p.active))
+	for id := range p.active {
 		all[id] = true
 	}
 	return all
@@ -124,7 +124,7 @@ func (p *places) busy() map[index.CopyID]bool {
 func (p *places) ifStill(id index.CopyID, t *target, f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if one := p.under[id]; one != nil && one.target == t {
+	if one := p.active[id]; one != nil && one.target == t {
 		f()
 	}
 }
@@ -139,7 +139,7 @@ func (p *places) still(id index.CopyID, t *target) (is bool) {
 func (p *places) wanted() (ids []index.CopyID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for id, one := range p.under {
+	for id, one := range p.active {
 		if one.target.want != nil {
 			ids = append(ids, id)
 		}
@@ -152,10 +152,10 @@ func (p *places) wanted() (ids []index.CopyID) {
 // attempt covers the target or hangs.
 func (p *places) aimLocked(id index.CopyID, t *target) (begins bool, tried <-chan struct{}) {
 	t.tried = make(chan struct{})
-	one := p.under[id]
+	one := p.active[id]
 	switch {
 	case one == nil:
-		p.under[id] = &place{target: t, news: make(chan struct{}, 1)}
+		p.active[id] = &place{target: t, news: make(chan struct{}, 1)}
 		return true, t.tried
 	case one.target.covers(id, t):
 		if one.began.IsZero() { // it pauses before its next attempt
@@ -189,7 +189,7 @@ func (p *places) tried(id index.CopyID, one *place, t *target, err error) (settl
 	if err != nil || one.target != t {
 		return false
 	}
-	delete(p.under, id)
+	delete(p.active, id)
 	return true
 }
 
@@ -203,13 +203,13 @@ func (x *Indexer) aims(d *wire.Definitions, want, named map[index.CopyID]core.Wa
 	defer p.mu.Unlock()
 	for id, w := range want {
 		k := x.bucketNamed(w.Bucket.Name)
-		if p.under[id] != nil || p.in[id] != k || !x.has(id, &w) {
+		if p.active[id] != nil || p.in[id] != k || !x.has(id, &w) {
 			all[id] = &target{want: &w, bucket: k, epoch: d.Fence.Epoch, by: by}
 		}
 	}
 	lets := func(id index.CopyID) {
 		_, wanted := want[id]
-		if !wanted && id != 0 && (p.under[id] != nil || !x.orphans.of(id, d.Fence.Epoch)) {
+		if !wanted && id != 0 && (p.active[id] != nil || !x.orphans.of(id, d.Fence.Epoch)) {
 			all[id] = &target{named: named, epoch: d.Fence.Epoch, by: by}
 		}
 	}
@@ -219,7 +219,7 @@ func (x *Indexer) aims(d *wire.Definitions, want, named map[index.CopyID]core.Wa
 	for _, c := range x.store.Damaged() {
 		lets(c.Copy)
 	}
-	for id := range p.under {
+	for id := range p.active {
 		lets(id)
 	}
 	return all
@@ -229,7 +229,7 @@ func (x *Indexer) aims(d *wire.Definitions, want, named map[index.CopyID]core.Wa
 type aimed struct {
 	making        []index.CopyID
 	makes, others []<-chan struct{} // closed after the first attempt for each copy
-	alone         *atomic.Bool      // set by the caller when it stops waiting
+	detached      *atomic.Bool      // set by the caller when it stops waiting
 }
 
 // aim sets the targets of copies and starts the reconcilers that are missing.
@@ -237,13 +237,13 @@ func (x *Indexer) aim(all map[index.CopyID]*target) (a aimed) {
 	p := &x.places
 	begin, claimed := map[index.CopyID]*place{}, []*target{}
 	var hidden []snapshots.Gone
-	a.alone = &atomic.Bool{}
+	a.detached = &atomic.Bool{}
 	p.mu.Lock()
 	for id, t := range all {
-		t.alone = a.alone
+		t.detached = a.detached
 		begins, tried := p.aimLocked(id, t)
 		if begins {
-			begin[id] = p.under[id]
+			begin[id] = p.active[id]
 		}
 		if t.want != nil && x.orphans.claim(id) && x.has(id, t.want) {
 			claimed = append(claimed, t)
@@ -333,7 +333,7 @@ func (x *Indexer) reconcile(ctx context.Context, id index.CopyID, one *place) {
 		}
 		changed := x.noteTry(id, t, err)
 		settled := x.places.tried(id, one, t, err)
-		if changed || pause > makeFirst || t.alone.Load() { // otherwise the command reports all of its copies together
+		if changed || pause > makeFirst || t.detached.Load() { // otherwise the command reports all of its copies together
 			wake(x.report)
 			x.sides.Wake()
 		}

@@ -36,11 +36,11 @@ var ErrRemoved = errors.New("this indexer was removed from its cluster")
 // reporter registers with the leader and reports the full state to it (docs/protocol.md, "To the leader, from
 // components"). It finds the leader through package managerclient.
 type reporter struct {
-	x    *Indexer
-	full time.Time // when the next complete report is due; zero: now
-	told wire.ReportSender
-	calm bool   // neither the newest report nor its answer contained anything that matters
-	held uint64 // hash of the list of held timestamps that is in force; 0: none
+	x         *Indexer
+	full      time.Time // when the next complete report is due; zero: now
+	reporting wire.ReportSender
+	calm      bool   // neither the newest report nor its answer contained anything that matters
+	held      uint64 // hash of the list of held timestamps that is in force; 0: none
 }
 
 // Run registers and reports, and registers again when the leader does not know this indexer. It returns ErrRemoved
@@ -139,19 +139,19 @@ func (r *reporter) reports(ctx context.Context) error {
 // send sends one report, complete or of what has changed, and processes the answer.
 func (r *reporter) send(ctx context.Context) (known bool, err error) {
 	x := r.x
-	rep := x.numberedReport(ctx, r.told.WantsHW)
+	rep := x.numberedReport(ctx, r.reporting.WantsHW)
 	rep.HeldHash = r.held
 	acks := rep.LastAcks()
 	// only a complete report can show that a copy is no longer reported
-	full := !x.now().Before(r.full) || slices.ContainsFunc(x.places.wanted(), r.told.LeaderHas)
-	news := r.told.Make(rep, full)
+	full := !x.now().Before(r.full) || slices.ContainsFunc(x.places.wanted(), r.reporting.LeaderHas)
+	news := r.reporting.Make(rep, full)
 	r.calm = false
 	reply, err := x.managers.ReportIndexer(ctx, rep)
 	if err != nil {
-		r.told.Lost()
+		r.reporting.Lost()
 		return false, err
 	}
-	r.told.Answered(reply)
+	r.reporting.Answered(reply)
 	if full {
 		r.full = x.now().Add(fullEvery)
 	}
@@ -211,7 +211,7 @@ func (x *Indexer) fullReport(ctx context.Context, wantsHW func(bucket string) bo
 		rep.Revision = defs.Revision
 	}
 	unsettled := x.unsettled() // after defs, to match its copies
-	rep.Orphans, rep.OrphanCount, _ = x.orphans.told()
+	rep.Orphans, rep.OrphanCount, _ = x.orphans.report()
 	rep.Faults, rep.FaultsOmitted = x.unstorable.list(&defs)
 	var compared map[index.CopyID]index.ID
 	rep.Differing, rep.DifferingOmitted, compared = x.verify.Differing(&defs)
@@ -221,11 +221,11 @@ func (x *Indexer) fullReport(ctx context.Context, wantsHW func(bucket string) bo
 			unready[d.ID] = d.State
 		}
 	}
-	type told struct {
+	type bucketReport struct {
 		bucket wire.BucketReport
 		copies []wire.CopyReport
 	}
-	for _, t := range askEach(x.allBuckets(), func(k *copies.Bucket) (t told, err error) {
+	for _, t := range askEach(x.allBuckets(), func(k *copies.Bucket) (t bucketReport, err error) {
 		t.bucket, t.copies, err = k.Report(ctx, unready, wantsHW(k.Name()))
 		return t, err
 	}) {
