@@ -107,7 +107,7 @@ func (c *Coordinator) atPlus(ctx context.Context, b wire.Bucket, tokens []Token,
 		return wire.BucketStability{}, err
 	}
 	s, ok := c.catalog.Newest(b.Name)
-	if !ok || !knows(&s, &b, tokens) {
+	if !ok || !hasBranches(&s, &b, tokens) {
 		var err error
 		if s, err = c.session(ctx, b.Name, wait); err != nil {
 			return s, err
@@ -141,8 +141,9 @@ func beyond(b *wire.Bucket, tokens []Token) error {
 	return refused
 }
 
-// knows reports whether a timestamp belongs to the bucket in its present state and knows the branches of all tokens.
-func knows(s *wire.BucketStability, b *wire.Bucket, tokens []Token) bool {
+// hasBranches reports whether a timestamp belongs to the bucket in its present state and has the branches of all
+// tokens.
+func hasBranches(s *wire.BucketStability, b *wire.Bucket, tokens []Token) bool {
 	if s.Generation != b.Generation || s.RollbackID != b.RollbackID || s.Vector.Len() != b.VBuckets ||
 		len(s.Logs) != b.VBuckets {
 		return false

@@ -199,7 +199,7 @@ func (r *run) all(ctx context.Context) error {
 func (r *run) end() {
 	r.result.Explain = r.explained()
 	r.result.Seen = r.seen()
-	r.result.SessionLost = r.session.told()
+	r.result.SessionLost = r.session.explanation()
 	if r.result.More {
 		at := r.session.at(r.plan.ref.Ref)
 		r.result.Cursor = r.spec.cursor(&at, r.pages.ID, r.out.last)

@@ -422,8 +422,8 @@ func TestWhatIsKeptForPages(t *testing.T) {
 			t.Errorf("%d are told at a time", got)
 		}
 	}
-	if got := len(c.over.take(1)); got != 0 || len(c.over.told) > 2 {
-		t.Errorf("%d are left, of %d nodes", got, len(c.over.told))
+	if got := len(c.over.take(1)); got != 0 || len(c.over.pending) > 2 {
+		t.Errorf("%d are left, of %d nodes", got, len(c.over.pending))
 	}
 }
 
@@ -477,9 +477,9 @@ func TestWhatIsOverIsToldAgain(t *testing.T) {
 	for range mostOver {
 		o.add(two, []index.NodeID{1})
 	}
-	o.untold(1, slices.Repeat([]Pages{one}, maxOver))
-	o.untold(2, nil)
-	if len(o.told) != 1 || len(o.told[1]) != mostOver || o.told[1][0] != two {
-		t.Errorf("%d nodes, %d for one of them, the first %v", len(o.told), len(o.told[1]), o.told[1][0])
+	o.putBack(1, slices.Repeat([]Pages{one}, maxOver))
+	o.putBack(2, nil)
+	if len(o.pending) != 1 || len(o.pending[1]) != mostOver || o.pending[1][0] != two {
+		t.Errorf("%d nodes, %d for one of them, the first %v", len(o.pending), len(o.pending[1]), o.pending[1][0])
 	}
 }

@@ -305,7 +305,7 @@ func (r *run) ask(ctx context.Context, n *remote) {
 		r.c.load.Refused(n.node, now)
 	}
 	if !errors.As(n.err, new(*Error)) { // otherwise the node has read the request
-		r.c.over.untold(n.node, req.Over)
+		r.c.over.putBack(n.node, req.Over)
 	}
 	if CodeOf(n.err) == errcode.Timeout {
 		n.err = Errorf(errcode.Timeout, "indexer %s: %w", r.c.nodes.Name(n.node), n.err)

@@ -148,7 +148,7 @@ func (k *keeping) look() {
 	case k.asked == nil && !k.isDue():
 		k.timer.Reset(keepLook)
 	default:
-		k.tell()
+		k.request()
 		k.timer.Reset(keepAgain)
 	}
 }
@@ -163,8 +163,8 @@ func (k *keeping) isDue() bool {
 		newest.Number >= k.ref.Number+keepBehind
 }
 
-// tell sends requests to the nodes that now have copies of the slices. The caller holds the lock.
-func (k *keeping) tell() {
+// request sends requests to the nodes that now have copies of the slices. The caller holds the lock.
+func (k *keeping) request() {
 	view, err := k.c.View(k.index)
 	if err != nil { // the next look retries; where it matters, the scan itself reports the error
 		return

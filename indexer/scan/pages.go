@@ -20,47 +20,47 @@ const (
 // last, and long scans that have ended. The next request to a node names them; while a node gets no request, nothing
 // needs the memory.
 type over struct {
-	mu   sync.Mutex
-	told map[index.NodeID][]Pages
+	mu      sync.Mutex
+	pending map[index.NodeID][]Pages
 }
 
 func (o *over) add(p Pages, nodes []index.NodeID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, n := range nodes {
-		o.set(n, append(o.told[n], p))
+		o.set(n, append(o.pending[n], p))
 	}
 }
 
 // set keeps the newest answers to be named to a node. The caller holds the lock.
 func (o *over) set(node index.NodeID, list []Pages) {
-	if o.told == nil {
-		o.told = map[index.NodeID][]Pages{}
+	if o.pending == nil {
+		o.pending = map[index.NodeID][]Pages{}
 	}
-	o.told[node] = list[max(0, len(list)-mostOver):]
+	o.pending[node] = list[max(0, len(list)-mostOver):]
 }
 
-// untold restores the answers of a request that has not reached the node, as far as known, so that the next request
+// putBack restores the answers of a request that has not reached the node, as far as known, so that the next request
 // names them. Naming an answer twice does no harm.
-func (o *over) untold(node index.NodeID, list []Pages) {
+func (o *over) putBack(node index.NodeID, list []Pages) {
 	if len(list) == 0 {
 		return
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.set(node, slices.Concat(list, o.told[node]))
+	o.set(node, slices.Concat(list, o.pending[node]))
 }
 
 // take returns the answers that the next request to a node names.
 func (o *over) take(node index.NodeID) []Pages {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	list := o.told[node]
+	list := o.pending[node]
 	n := min(len(list), maxOver)
 	if n == len(list) {
-		delete(o.told, node)
+		delete(o.pending, node)
 	} else {
-		o.told[node] = slices.Clone(list[n:])
+		o.pending[node] = slices.Clone(list[n:])
 	}
 	return list[:n:n]
 }

@@ -90,8 +90,8 @@ func (s *session) take(spec *Spec, view *View) error {
 	return err
 }
 
-// told returns the explanation of what is lost for the caller, "" if nothing is.
-func (s *session) told() string {
+// explanation returns what is lost, for the caller, "" if nothing is.
+func (s *session) explanation() string {
 	if s.unasked {
 		return s.lost + lostUnasked
 	}
