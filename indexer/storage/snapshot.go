@@ -97,14 +97,14 @@ func (s *Snapshot) Timestamp() (stable timestamp.Vector, exact bool) {
 
 // Rows iterates over rows of a snapshot. It must be closed before the snapshot.
 type Rows struct {
-	ctx  context.Context
-	snap *Snapshot
-	it   rowIter
-	n    int
-	err  error
-	done bool
-	scan bool // rows read count as load of the slice
-	told int  // part of n that has been counted as load
+	ctx     context.Context
+	snap    *Snapshot
+	it      rowIter
+	n       int
+	err     error
+	done    bool
+	scan    bool // rows read count as load of the slice
+	counted int  // part of n that has been counted as load
 }
 
 // Scan is Rows for a scan: the rows read count as load of the slice.
@@ -153,8 +153,8 @@ func (r *Rows) Next() bool {
 // count adds the rows read since its last call to the load.
 func (r *Rows) count() {
 	if r.scan {
-		r.snap.slice.load.read.Add(uint64(r.n - r.told))
-		r.told = r.n
+		r.snap.slice.load.read.Add(uint64(r.n - r.counted))
+		r.counted = r.n
 	}
 }
 
