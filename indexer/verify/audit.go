@@ -88,7 +88,7 @@ func (a *auditor) audit(ctx context.Context, d *index.Definition) {
 	}
 	switch {
 	case len(found) > 0:
-		a.tell(d, source, found)
+		a.report(d, source, found)
 		a.heal(ctx, d, found)
 	case !a.differing.has(d.ID) && a.role.Unwell(source, ""):
 		log.Info("the copies here are as KV has it again")
@@ -247,8 +247,8 @@ func documents(found []finding) int {
 // mends reports whether retaking the vbucket from KV repairs the finding. It does not if the path from KV loses data.
 func (f *finding) mends() bool { return f.Kind != wire.LostOnWay && f.Kind != wire.RefusedKey }
 
-// tell counts and logs the findings, and reports the index as unhealthy.
-func (a *auditor) tell(d *index.Definition, source string, found []finding) {
+// report counts and logs the findings, and reports the index as unhealthy.
+func (a *auditor) report(d *index.Definition, source string, found []finding) {
 	slices.SortFunc(found, func(x, y finding) int {
 		return cmp.Or(cmp.Compare(x.copy, y.copy),
 			cmp.Compare(x.VBucket, y.VBucket))

@@ -91,7 +91,7 @@ func (v *verification) rows(ctx context.Context, i int) error {
 		if c.sum.Rows%paceStep != 0 {
 			return nil
 		}
-		return v.tell(50 * (float64(i) + share(snap)/2) / float64(len(v.copies)))
+		return v.progress(50 * (float64(i) + share(snap)/2) / float64(len(v.copies)))
 	}, nil)
 	if err == nil {
 		err = v.entries(ctx, i, sums)

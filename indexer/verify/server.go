@@ -234,7 +234,7 @@ func (v *Verifier) newVerification(q *copiesRequest, emit func(*v1.VerifyLine) e
 		return nil, scan.Errorf(errcode.IndexNotHosted, "bucket %q is not held on this node", view.Bucket.Name)
 	}
 	n := &verification{Verifier: v, k: k, def: view.Definition, pace: pace.New(q.Rate, 0, v.now), most: q.Limit,
-		emit: emit, told: v.now(),
+		emit: emit, emitted: v.now(),
 		atOnce: verifyRows}
 	for _, id := range q.Copies {
 		i := slices.IndexFunc(view.Topology.Copies, func(c partition.Copy) bool { return c.ID == id })

@@ -39,8 +39,8 @@ const (
 	// before a comparison starts anew.
 	askAgain   = 50 * time.Millisecond
 	pauseFirst = 100 * time.Millisecond
-	// verifyTell is the interval of progress lines.
-	verifyTell = time.Second
+	// verifyProgress is the interval of progress lines.
+	verifyProgress = time.Second
 )
 
 // verification compares the copies of one index on this node with the data in KV (docs/scans.md has the argument why
@@ -55,7 +55,7 @@ type verification struct {
 	emit   func(*v1.VerifyLine) error
 
 	sum     v1.VerifyEnd
-	told    time.Time
+	emitted time.Time
 	percent float64
 	owed    int // units of pace that are pending
 	page    page
@@ -109,7 +109,7 @@ func (v *verification) run(ctx context.Context) error {
 		if err := v.group(ctx, group); err != nil {
 			return err
 		}
-		if err := v.tell(50 + 50*float64(group[len(group)-1]+1)/float64(v.k.VBuckets())); err != nil {
+		if err := v.progress(50 + 50*float64(group[len(group)-1]+1)/float64(v.k.VBuckets())); err != nil {
 			return err
 		}
 	}
@@ -148,7 +148,7 @@ func (v *verification) groups() (all [][]uint16) {
 // yield lets an auditor wait for verifications of users.
 func (v *verification) yield(ctx context.Context) error {
 	for v.audit && v.Verifying() {
-		if err := pace.Sleep(ctx, verifyTell); err != nil {
+		if err := pace.Sleep(ctx, verifyProgress); err != nil {
 			return err
 		}
 	}
@@ -237,14 +237,14 @@ func (v *verification) atLeast(ctx context.Context, need timestamp.Vector) (*fro
 	}
 }
 
-// tell emits progress, at most once per verifyTell.
-func (v *verification) tell(percent float64) error {
+// progress emits a progress line, at most once per verifyProgress.
+func (v *verification) progress(percent float64) error {
 	v.percent = max(v.percent, percent)
 	now := v.now()
-	if now.Sub(v.told) < verifyTell {
+	if now.Sub(v.emitted) < verifyProgress {
 		return nil
 	}
-	v.told = now
+	v.emitted = now
 	return v.emit(&v1.VerifyLine{Progress: &v1.VerifyProgress{Indexer: v.name, Percent: v.percent,
 		Documents: v.sum.Documents}})
 }
@@ -367,7 +367,7 @@ func (v *verification) round(ctx context.Context, f *frozen, states map[uint16]*
 		if err := v.compare(ctx, f, vb, s, r, round == 1); err != nil {
 			return need, err
 		}
-		if err := v.tell(v.percent); err != nil {
+		if err := v.progress(v.percent); err != nil {
 			return need, err
 		}
 		if r.reach <= at.Seqno || round > 1 && s.unsettled() == 0 {
