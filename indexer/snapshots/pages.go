@@ -214,8 +214,8 @@ func (g *pages) take(who string, ref wire.StabilityRef, copies []index.CopyID, s
 	}
 }
 
-// letGo undoes hold.
-func (g *pages) letGo(p scan.Pages, a *paged) {
+// release undoes hold.
+func (g *pages) release(p scan.Pages, a *paged) {
 	if !a.held {
 		return
 	}
@@ -235,7 +235,7 @@ func (g *pages) letGo(p scan.Pages, a *paged) {
 
 func (g *pages) end(p scan.Pages) {
 	if a := g.all[p]; a != nil {
-		g.letGo(p, a)
+		g.release(p, a)
 		delete(g.all, p)
 	}
 }
@@ -249,7 +249,7 @@ func (g *pages) expire(now time.Time) {
 		case a.reading > 0:
 		case !now.After(a.until):
 		case a.until.Equal(a.since.Add(scan.MaxKeep)) && !now.After(a.until.Add(scan.KeepFor)):
-			g.letGo(p, a)
+			g.release(p, a)
 		default:
 			g.end(p)
 		}

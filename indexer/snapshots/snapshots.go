@@ -274,7 +274,7 @@ func (s *Set) Refs(id index.CopyID) []wire.StabilityRef {
 
 // Doubt removes all snapshots of a copy, and drops those that writers still add, until the batch that repairs the
 // copy has been written (Trust). The caller must close the returned snapshots.
-func (s *Set) Doubt(id index.CopyID) Gone { return s.let(id, func(bool) bool { return true }) }
+func (s *Set) Doubt(id index.CopyID) Gone { return s.remove(id, func(bool) bool { return true }) }
 
 // InDoubt reports whether what a copy holds is known to be wrong.
 func (s *Set) InDoubt(id index.CopyID) bool {
@@ -296,7 +296,7 @@ func (s *Set) Hide(id index.CopyID) Gone {
 	s.mu.Lock()
 	s.hidden[id] = true
 	s.mu.Unlock()
-	return s.let(id, func(was bool) bool { return was })
+	return s.remove(id, func(was bool) bool { return was })
 }
 
 // Show ends Hide.
@@ -307,12 +307,12 @@ func (s *Set) Show(id index.CopyID) {
 }
 
 // Drop closes all snapshots of a copy and ends the doubt, because the copy will hold something else.
-func (s *Set) Drop(id index.CopyID) { s.let(id, func(bool) bool { return false }).Close() }
+func (s *Set) Drop(id index.CopyID) { s.remove(id, func(bool) bool { return false }).Close() }
 
 // Release closes all snapshots of a copy. Its doubt remains.
-func (s *Set) Release(id index.CopyID) { s.let(id, func(was bool) bool { return was }).Close() }
+func (s *Set) Release(id index.CopyID) { s.remove(id, func(was bool) bool { return was }).Close() }
 
-func (s *Set) let(id index.CopyID, doubt func(was bool) bool) Gone {
+func (s *Set) remove(id index.CopyID, doubt func(was bool) bool) Gone {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if doubt(s.doubted[id]) {
