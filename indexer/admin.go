@@ -122,7 +122,7 @@ func (x *Indexer) stability(ctx context.Context, req *wire.StabilityRequest) (*w
 	if err := x.admit(req.Fence); err != nil {
 		return nil, err
 	}
-	all, missing := x.catalog.Told(req)
+	all, missing := x.catalog.ApplyStability(req)
 	if err := x.publish(ctx, all); err != nil {
 		return nil, err
 	}

@@ -25,22 +25,22 @@ type Catalog struct {
 	here      func() index.NodeID
 	snapshots *snapshots.Set
 
-	mu       sync.Mutex
-	versions snapshots.Versions // rise when scans may see something new
-	views    map[index.ID]kept  // cached views of the indexes that are scanned
-	lists    core.Lists
-	making   map[index.CopyID]bool           // see Expect; replaced, never modified
-	newest   map[string]wire.BucketStability // highest published timestamp, by bucket
-	heard    map[string]*heard               // when the timestamps of a bucket arrived
-	told     wire.StabilityBases             // what the leader published last, whether or not it is the highest
-	held     []wire.Held                     // sorted by copy
-	changed  map[string]chan struct{}        // by bucket; closed and removed with each change of it
+	mu        sync.Mutex
+	versions  snapshots.Versions // rise when scans may see something new
+	views     map[index.ID]kept  // cached views of the indexes that are scanned
+	lists     core.Lists
+	making    map[index.CopyID]bool           // see Expect; replaced, never modified
+	newest    map[string]wire.BucketStability // highest published timestamp, by bucket
+	heard     map[string]*heard               // when the timestamps of a bucket arrived
+	published wire.StabilityBases             // what the leader published last, whether or not it is the highest
+	held      []wire.Held                     // sorted by copy
+	changed   map[string]chan struct{}        // by bucket; closed and removed with each change of it
 }
 
 // New returns an empty Catalog. here returns the node's number.
 func New(here func() index.NodeID, s *snapshots.Set) *Catalog {
 	return &Catalog{here: here, snapshots: s, newest: map[string]wire.BucketStability{},
-		heard: map[string]*heard{}, told: wire.StabilityBases{}, changed: map[string]chan struct{}{}}
+		heard: map[string]*heard{}, published: wire.StabilityBases{}, changed: map[string]chan struct{}{}}
 }
 
 // Present returns the definitions in force.
@@ -131,12 +131,12 @@ func (c *Catalog) Take(d *wire.Definitions) {
 	c.signalAllLocked()
 }
 
-// Told applies what the leader has published. It returns the full timestamps, assembled from deltas, and the buckets
-// that the leader must send in full.
-func (c *Catalog) Told(req *wire.StabilityRequest) (all []wire.BucketStability, missing []string) {
+// ApplyStability applies what the leader has published. It returns the full timestamps, assembled from deltas, and the
+// buckets that the leader must send in full.
+func (c *Catalog) ApplyStability(req *wire.StabilityRequest) (all []wire.BucketStability, missing []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.told.Decode(req)
+	return c.published.Decode(req)
 }
 
 // Published records a stability timestamp for scans. It ignores one that is older than the newest.
