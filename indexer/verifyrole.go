@@ -38,5 +38,5 @@ func (r verifyRole) Stabilize(ctx context.Context, bucket string, need timestamp
 // Unwell implements verify.Role.
 func (r verifyRole) Unwell(source, why string) bool { return r.health.Set(source, why) }
 
-// Tell implements verify.Role.
-func (r verifyRole) Tell() { wake(r.report) }
+// Report implements verify.Role.
+func (r verifyRole) Report() { wake(r.report) }

@@ -84,7 +84,7 @@ func (a *auditor) audit(ctx context.Context, d *index.Definition) {
 	}
 	source := auditSource + d.ID.String()
 	if a.differing.note(d.ID, compared, here, found) {
-		a.role.Tell()
+		a.role.Report()
 	}
 	switch {
 	case len(found) > 0:
@@ -92,7 +92,7 @@ func (a *auditor) audit(ctx context.Context, d *index.Definition) {
 		a.heal(ctx, d, found)
 	case !a.differing.has(d.ID) && a.role.Unwell(source, ""):
 		log.Info("the copies here are as KV has it again")
-		a.role.Tell()
+		a.role.Report()
 	}
 }
 
@@ -270,7 +270,7 @@ func (a *auditor) report(d *index.Definition, source string, found []finding) {
 	a.role.Unwell(source, fmt.Sprintf("index %s/%s differs from the KV data in %d documents (slice %d, replica %d, "+
 		"vbucket %d, document %q: %s); %s",
 		d.Bucket, d.Name, documents(found), f.Slice, f.Replica, f.VBucket, f.ID, f.Kind, becomes))
-	a.role.Tell()
+	a.role.Report()
 }
 
 // heal makes the buckets retake the vbuckets of the copies. If another indexer has the slice, scans use that one

@@ -38,8 +38,8 @@ type Role interface {
 	Stabilize(ctx context.Context, bucket string, need timestamp.Vector, wait time.Duration) (wire.BucketStability, error)
 	// Unwell sets the health problem of a source, "" for none, and reports whether that changed anything.
 	Unwell(source, why string) bool
-	// Tell triggers a report to the leader.
-	Tell()
+	// Report triggers a report to the leader.
+	Report()
 }
 
 // Bucket is a bucket of this indexer.
