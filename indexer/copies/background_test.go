@@ -11,7 +11,7 @@ import (
 	"tidemark/indexer/core"
 )
 
-// TestBuildsLetScansPass: while somebody waits, builds have a third of a writer's time, and all of it otherwise; what
+// TestBuildsLetScansPass: while a scan waits, builds get a third of a writer's time, and all of it otherwise; what
 // scans wait for is written without a pause.
 func TestBuildsLetScansPass(t *testing.T) {
 	const tasks, each = 100, 300 * time.Microsecond
@@ -47,8 +47,8 @@ func TestBuildsLetScansPass(t *testing.T) {
 	}
 }
 
-// TestMergesPauseForScansAlone: a merge goes on with a third beside a scan, and at full speed beside writers of ready
-// indexes, which are at work most of the time.
+// TestMergesPauseForScansAlone: a merge runs at a third of its speed beside a scan, and at full speed beside writers
+// of ready indexes, which are busy most of the time.
 func TestMergesPauseForScansAlone(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -71,8 +71,7 @@ func TestMergesPauseForScansAlone(t *testing.T) {
 	}
 }
 
-// TestAPauseHoldsUpNoCopy: what scans wait for of a copy that was built on a moment ago is written before the builder's
-// pause is over.
+// TestAPauseHoldsUpNoCopy: a ready copy whose last task was a build's is written before the builder's pause is over.
 func TestAPauseHoldsUpNoCopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -99,15 +98,15 @@ func TestAPauseHoldsUpNoCopy(t *testing.T) {
 	})
 }
 
-// left reports whether a lane has anything to do.
+// left reports whether a lane has tasks.
 func (l *lanes) left(n *lane) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(n.tasks) > 0
 }
 
-// TestBuildsGoOn: a pause ends when nobody waits any more, whatever is owed, and what was owed then is forgotten. Who
-// says twice that a wait is over ends nobody else's.
+// TestBuildsGoOn: a pause ends when nothing waits any more, whatever is owed, and the debt is then dropped. Ending a
+// wait twice does not end another caller's.
 func TestBuildsGoOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &Background{places: semaphore.NewWeighted(1)}
@@ -139,8 +138,8 @@ func TestBuildsGoOn(t *testing.T) {
 	})
 }
 
-// TestPurgesHurryNobody: builds do not pause for the removal of tombstones, which nobody waits for, but for what a copy
-// that serves has to write.
+// TestPurgesHurryNobody: builds do not pause for the removal of tombstones, which nothing waits for, but do for
+// writes to a copy that serves scans.
 func TestPurgesHurryNobody(t *testing.T) {
 	k, b := testBucketLoop(t), NewBackground(2)
 	pauses := make(chan bool, 1)
@@ -161,8 +160,8 @@ func TestPurgesHurryNobody(t *testing.T) {
 	k.lanes.close()
 }
 
-// TestAWriterThatHangsHurriesNobody: builds go on at full speed, also those of other buckets, beside a copy that serves
-// and whose write hangs.
+// TestAWriterThatHangsHurriesNobody: beside a serving copy whose write hangs, builds continue at full speed, also
+// those of other buckets.
 func TestAWriterThatHangsHurriesNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		goOn, hangs := make(chan struct{}), &lane{}

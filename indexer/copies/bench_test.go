@@ -11,7 +11,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// BenchmarkBucket is a mutation's way from the decoded batch through the queue into two copies on the store, with a
+// BenchmarkBucket measures a mutation from the decoded batch through the queue into two copies in the store, with a
 // stability timestamp every 10,000 mutations: updates of 100,000 documents. One operation is one mutation.
 func BenchmarkBucket(b *testing.B) {
 	const docs, every, vbs = 100_000, 10_000, 2

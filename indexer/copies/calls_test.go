@@ -10,9 +10,9 @@ import (
 	"tidemark/keyversion"
 )
 
-// TestABucketThatHasStoppedAnswers: a bucket whose loop has ended, while writers of it hang, says to whoever asks it,
-// or brings it data, that it has gone: what it took was acknowledged, and who asked all buckets of the node waited for
-// the disk. Who lets a copy go waits for its writer, and for no other.
+// TestABucketThatHasStoppedAnswers: a bucket whose loop has ended while its writers hang returns ErrBucketGone to
+// calls and incoming data. Otherwise the data would be acknowledged, and a caller that asks all buckets of the node
+// would wait for the disk. Removing a copy waits for that copy's writer, and for no other.
 func TestABucketThatHasStoppedAnswers(t *testing.T) {
 	k := testBucketLoop(t)
 	ended, begun := make(chan error, 1), make(chan struct{}, 2)
@@ -20,7 +20,7 @@ func TestABucketThatHasStoppedAnswers(t *testing.T) {
 	go func() { ended <- k.Run(t.Context()) }()
 	waited := make(chan error, 1)
 	if err := k.Do(t.Context(), func(*core.Bucket) {
-		k.lanes.do = func(n *lane, _ task) { // as one whose disk hangs
+		k.lanes.do = func(n *lane, _ task) { // like one whose disk hangs
 			begun <- struct{}{}
 			<-hangs[n.copy]
 		}
@@ -31,7 +31,7 @@ func TestABucketThatHasStoppedAnswers(t *testing.T) {
 			<-begun
 		}
 		go func() { waited <- k.do(t.Context(), func() {}) }()
-		for len(k.calls.queue) == 0 { // the one that waits when the bucket goes
+		for len(k.calls.queue) == 0 { // the call that waits when the bucket stops
 			time.Sleep(time.Millisecond)
 		}
 		k.Stop()

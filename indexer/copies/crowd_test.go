@@ -18,8 +18,8 @@ import (
 	"tidemark/wire"
 )
 
-// crowd is a bucket of 1,024 vbuckets with an index of six slices that has a row of each document, and others that have
-// none.
+// crowd is a bucket of 1,024 vbuckets with an index of six slices that has a row of each document, and others that
+// have none.
 type crowd struct {
 	k      *Bucket
 	log    timestamp.FailoverLog
@@ -86,7 +86,7 @@ func (c *crowd) accept(e *keyversion.Event) {
 	c.k.st.Accept(ingest.Source{Connection: 1}, e)
 }
 
-// mutate is one document more, which each index is told of.
+// mutate adds one document, with a statement for each index.
 func (c *crowd) mutate() {
 	doc := c.docs % 50_000
 	c.docs++
@@ -119,8 +119,8 @@ func (c *crowd) promote(t testing.TB) {
 	writeNow(t, c.k, b)
 }
 
-// TestCopiesWithoutRows: a promotion writes nothing to copies for which it has no rows, and each holds a snapshot of
-// it; what they hold is known in one place, durably.
+// TestCopiesWithoutRows: a promotion writes nothing to copies for which it has no rows, and each gets a snapshot at
+// it; their positions are stored durably in one place.
 func TestCopiesWithoutRows(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t, 4)
@@ -175,7 +175,7 @@ func TestCopiesWithoutRows(t *testing.T) {
 	}
 }
 
-// BenchmarkCopies is what a mutation and an idle second cost a bucket of 1,024 vbuckets, with one index and with 40
+// BenchmarkCopies measures a mutation and an idle second of a bucket of 1,024 vbuckets, with one index and with 40
 // more that have no rows: processor time, and bytes given to the file system.
 func BenchmarkCopies(b *testing.B) {
 	for _, indexes := range []int{1, 41} {
@@ -192,7 +192,8 @@ func BenchmarkCopies(b *testing.B) {
 			docs := 0
 			for b.Loop() {
 				work()
-				if docs += 2000; docs%50_000 == 0 { // as the keeper does each five seconds at 10,000 mutations a second
+				// as the keeper does every five seconds, at 10,000 mutations per second
+				if docs += 2000; docs%50_000 == 0 {
 					for _, s := range c.k.slices {
 						if err := s.Persist(b.Context()); err != nil {
 							b.Fatal(err)
@@ -219,7 +220,7 @@ func BenchmarkCopies(b *testing.B) {
 				b.Fatal(err)
 			}
 			cpu, n := used(), 0
-			for b.Loop() { // a second
+			for b.Loop() { // one second
 				for range 10 {
 					c.k.report(map[index.ID]index.State{}, true)
 				}
@@ -236,7 +237,7 @@ func BenchmarkCopies(b *testing.B) {
 	}
 }
 
-// used is the processor time of this process so far.
+// used returns the processor time of this process so far.
 func used() time.Duration {
 	var r syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &r) != nil {
@@ -245,7 +246,7 @@ func used() time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// wrote is how many bytes this process has given to the system to write.
+// wrote returns how many bytes this process has given to the system to write.
 func wrote() (n int64) {
 	all, err := os.ReadFile("/proc/self/io")
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"tidemark/indexer/storage/storagetest"
 )
 
-// TestHealthTellsOfAWriteThatDoesNotEnd: and no more when it has ended.
+// TestHealthTellsOfAWriteThatDoesNotEnd: the node's health reports the write until it has ended.
 func TestHealthTellsOfAWriteThatDoesNotEnd(t *testing.T) {
 	k := testBucketLoop(t)
 	report := make(chan struct{}, 1)

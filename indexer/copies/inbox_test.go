@@ -8,8 +8,8 @@ import (
 	"tidemark/keyversion"
 )
 
-// TestInboxIsBoundedByBytes: batches beyond the bytes that an inbox may hold wait, in order, until there is room, their
-// connection ends, or the bucket goes; one larger than the bound is alone.
+// TestInboxIsBoundedByBytes: batches beyond the bytes of an inbox wait, in order, until there is room, their
+// connection ends, or the bucket stops; a batch larger than the bound is admitted alone.
 func TestInboxIsBoundedByBytes(t *testing.T) {
 	var enc keyversion.Encoder
 	ev := keyversion.Event{Kind: keyversion.Insert, Seqno: 1, DocID: []byte("d"),
@@ -52,8 +52,8 @@ func TestInboxIsBoundedByBytes(t *testing.T) {
 	}
 }
 
-// TestInboxesOfManyBuckets: what waits in all inboxes of a node is a part of what its queue may hold, however many
-// buckets there are, and each has room for one batch of any size.
+// TestInboxesOfManyBuckets: all inboxes of a node together hold a part of what its queue may, however many buckets
+// there are, and each has room for one batch of any size.
 func TestInboxesOfManyBuckets(t *testing.T) {
 	const queue = 256 << 20
 	full, cancel := context.WithCancel(t.Context())

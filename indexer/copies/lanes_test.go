@@ -47,7 +47,7 @@ func writeNow(t testing.TB, k *Bucket, b *ingest.Batch) {
 }
 
 // laneWorld is a bucket of two vbuckets with a ready copy, 1, and one that is being built, 2, both on disk. Each task
-// waits in its writer until the test lets it go.
+// waits in its writer until the test releases it.
 type laneWorld struct {
 	t      *testing.T
 	k      *Bucket
@@ -128,7 +128,7 @@ func (w *laneWorld) accept(side bool, e keyversion.Event) {
 	w.k.work.Look()
 }
 
-// bring lets the side stream bring several pieces.
+// bring makes the side stream deliver several pieces.
 func (w *laneWorld) bring() {
 	key := make([]byte, 4<<10)
 	key[0] = 1
@@ -139,7 +139,7 @@ func (w *laneWorld) bring() {
 	}
 }
 
-// promote publishes the next stability timestamp; everything up to it is there.
+// promote publishes the next stability timestamp; everything up to it has arrived.
 func (w *laneWorld) promote() {
 	w.t.Helper()
 	w.number++
@@ -154,7 +154,7 @@ func (w *laneWorld) promote() {
 	w.k.pump(w.t.Context())
 }
 
-// begins waits until a writer has begun with the next task, and returns it.
+// begins waits until a writer has started the next task, and returns it.
 func (w *laneWorld) begins() task {
 	w.t.Helper()
 	select {
@@ -166,7 +166,7 @@ func (w *laneWorld) begins() task {
 	}
 }
 
-// ends lets the task of a copy end, and waits for what the loop is told of.
+// ends releases the task of a copy, and waits for the result that the loop gets.
 func (w *laneWorld) ends(id index.CopyID) {
 	w.goOn[id] <- struct{}{}
 }
@@ -190,9 +190,9 @@ func (w *laneWorld) acked() (numbers []uint64) {
 	return numbers
 }
 
-// TestLanes: while a copy that is being built is held up in what it writes, the ready copy of its bucket takes
-// stability timestamps, holds them for scans, and they are acknowledged, in order, however many they are: one of them
-// waits for the other copy, which takes the newest when it has that.
+// TestLanes: while the writes of a copy that is being built are held up, the ready copy of its bucket takes stability
+// timestamps and holds them for scans, and they are acknowledged, in order, however many they are. One of them waits
+// for the other copy, which then takes the newest.
 func TestLanes(t *testing.T) {
 	const many = 3 * core.MaxStability
 	w := newLaneWorld(t)
@@ -261,8 +261,8 @@ func TestLanes(t *testing.T) {
 	}
 }
 
-// TestWritersOfBuilds: those that are at work leave a processor to everything else; one whose task takes long counts no
-// more, so that a copy that cannot be written holds up no other.
+// TestWritersOfBuilds: busy writers of builds leave one processor to everything else. A writer whose task takes long
+// does not count, so that a copy that cannot be written holds up no other.
 func TestWritersOfBuilds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -304,8 +304,8 @@ func TestWritersOfBuilds(t *testing.T) {
 	})
 }
 
-// TestBuildersOfTwoBuckets: buckets that build on one node take turns, and neither waits for one of the other's that is
-// slow.
+// TestBuildersOfTwoBuckets: buckets that build on one node take turns, and neither waits for a slow task of the
+// other.
 func TestBuildersOfTwoBuckets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var begun atomic.Int32
@@ -345,8 +345,8 @@ func TestBuildersOfTwoBuckets(t *testing.T) {
 	})
 }
 
-// TestLaneLost: nothing that was handed out for a copy is written after it has gone back, and no timestamp counts as
-// held that it held before.
+// TestLaneLost: nothing that was handed out for a copy is written after the copy was reopened, and timestamps that it
+// held before do not count as held.
 func TestLaneLost(t *testing.T) {
 	w := newLaneWorld(t)
 	w.bring()
@@ -360,7 +360,7 @@ func TestLaneLost(t *testing.T) {
 			w.result()
 		}
 	}
-	n := w.k.lanes.of[1] // its third task is begun
+	n := w.k.lanes.of[1] // its third task has begun
 	n.lost.Store(true)
 	w.k.node.Snapshots.Drop(1)
 	w.k.finish(result{reopened: n})
@@ -389,7 +389,7 @@ func TestLaneLost(t *testing.T) {
 	}
 }
 
-// TestLaneRemoved: a copy is let go when what is being written of it has ended, not what waits.
+// TestLaneRemoved: a copy is released when its write in progress has ended; waiting writes are dropped.
 func TestLaneRemoved(t *testing.T) {
 	w := newLaneWorld(t)
 	w.bring()
@@ -405,7 +405,7 @@ func TestLaneRemoved(t *testing.T) {
 	if rest == nil {
 		t.Fatal("something of it is being written")
 	}
-	w.ends(2) // it is lost by now: nothing is written
+	w.ends(2) // the lane is lost by now: nothing is written
 	w.result()
 	select {
 	case <-rest:
@@ -422,8 +422,8 @@ func TestLaneRemoved(t *testing.T) {
 	}
 }
 
-// TestCopiesThatWereLetGoHaveNoWriters: copies whose writes hang and that were let go hold up no other copy of their
-// bucket, in either class; and there are no more writers than before when they go on.
+// TestCopiesThatWereLetGoHaveNoWriters: removed copies whose writes hang hold up no other copy of their bucket, in
+// either class; and when they continue, there are no more writers than before.
 func TestCopiesThatWereLetGoHaveNoWriters(t *testing.T) {
 	for c := range classes {
 		for _, soon := range []bool{true, false} { // before they count as slow
@@ -458,7 +458,7 @@ func TestCopiesThatWereLetGoHaveNoWriters(t *testing.T) {
 					if !soon {
 						time.Sleep(2 * writerPatience)
 					}
-					for range 2 { // it is asked again
+					for range 2 { // the removal is repeated
 						if l.lose(n) == nil {
 							t.Fatal("it is not being written")
 						}
@@ -489,19 +489,19 @@ func TestCopiesThatWereLetGoHaveNoWriters(t *testing.T) {
 	}
 }
 
-// waits is how many lanes wait for writers of a class.
+// waits returns how many lanes wait for writers of a class.
 func (l *lanes) waits(c class) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.waiting[c])
 }
 
-// TestRetakenCopyHoldsNothing: a copy that is taken anew where it is wrong shows scans nothing that was on its way when
-// that was found: not what it held, nor what writers that had begun before make of it. It shows the next snapshot that
-// is right.
+// TestRetakenCopyHoldsNothing: a copy that is retaken because it is wrong offers scans nothing that was in flight
+// when this was found: neither what it held, nor what writers that had begun before add. It offers the next snapshot
+// that is correct.
 func TestRetakenCopyHoldsNothing(t *testing.T) {
 	w := newLaneWorld(t)
-	for n := range core.MaxStability { // on their way
+	for n := range core.MaxStability { // in flight
 		w.promote()
 		if n == 0 {
 			w.begins()
@@ -534,8 +534,9 @@ func TestRetakenCopyHoldsNothing(t *testing.T) {
 	}
 }
 
-// TestACopyIsRevived: a copy that must be opened again, and cannot be for a time, is opened as soon as it can be; the
-// node's health says so meanwhile. No other copy waits for it, and nothing is written to it behind what it lacks.
+// TestACopyIsRevived: a copy that must be reopened, but temporarily cannot be, is opened as soon as possible;
+// meanwhile the node's health reports it. No other copy waits for it, and nothing is written to it behind what it
+// lacks.
 func TestACopyIsRevived(t *testing.T) {
 	w := newLaneWorld(t)
 	slice := w.k.slices[1]
@@ -564,7 +565,7 @@ func TestACopyIsRevived(t *testing.T) {
 			w.begins()
 		}
 		w.ends(1)
-		if r := w.result(); r.shown == nil { // of the copies that serve the one has no more to do
+		if r := w.result(); r.shown == nil { // of the copies that serve scans, one has no more to do
 			t.Fatalf("told of %+v, want that the ready copy is done", r)
 		}
 		w.ends(2)

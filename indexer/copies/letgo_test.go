@@ -19,7 +19,7 @@ import (
 	"tidemark/wire"
 )
 
-// serve runs what the bucket's loop is told, but for handing out more.
+// serve processes the events of the bucket's loop, but hands out nothing more.
 func (w *laneWorld) serve() {
 	ctx, stop := context.WithCancel(w.t.Context())
 	ended := make(chan struct{})
@@ -61,7 +61,7 @@ func TestToldIsWhatIsAcknowledged(t *testing.T) {
 	}
 }
 
-// TestACopyIsLetGoOfOnce: the removal of a copy waits for what is being written to it, also when it is asked for again.
+// TestACopyIsLetGoOfOnce: the removal of a copy waits for the write in progress, also when it is requested again.
 func TestACopyIsLetGoOfOnce(t *testing.T) {
 	w := newLaneWorld(t)
 	w.promote()
@@ -82,8 +82,8 @@ func TestACopyIsLetGoOfOnce(t *testing.T) {
 	w.ends(2)
 }
 
-// TestNobodyWaitsForWhatACopyThatWentHasToWrite: a copy whose write hangs holds up what is told of its bucket's other
-// copies until it is let go of, and no longer; what it writes at last counts for nothing.
+// TestNobodyWaitsForWhatACopyThatWentHasToWrite: a copy whose write hangs delays completions for its bucket's other
+// copies until it is removed, and no longer; what it writes in the end does not count.
 func TestNobodyWaitsForWhatACopyThatWentHasToWrite(t *testing.T) {
 	w := newLaneWorld(t)
 	w.promote()
@@ -119,8 +119,8 @@ func TestNobodyWaitsForWhatACopyThatWentHasToWrite(t *testing.T) {
 	}
 }
 
-// TestACopyThatComesAgainHoldsNothing: what was under way when a copy was removed is not counted for another one of its
-// id.
+// TestACopyThatComesAgainHoldsNothing: what was in flight when a copy was removed does not count for a later copy of
+// its id.
 func TestACopyThatComesAgainHoldsNothing(t *testing.T) {
 	w := newLaneWorld(t)
 	w.promote()
@@ -159,7 +159,7 @@ func TestACopyThatComesAgainHoldsNothing(t *testing.T) {
 	}
 }
 
-// TestWhoIsLetGoWaitsForNoDisk: a copy that cannot be written is let go of at once.
+// TestWhoIsLetGoWaitsForNoDisk: a copy that cannot be written is removed at once.
 func TestWhoIsLetGoWaitsForNoDisk(t *testing.T) {
 	w := newLaneWorld(t)
 	n := w.k.lane(1)
@@ -175,8 +175,8 @@ func TestWhoIsLetGoWaitsForNoDisk(t *testing.T) {
 	}
 }
 
-// TestACopyThatIsAway: a copy that gets files waits for what is being written to it. Meanwhile lists of definitions
-// find it where it is, and wait for nothing; one that lets it go keeps it from coming back.
+// TestACopyThatIsAway: taking a copy away, to give it files, waits for the write in progress. Meanwhile lists of
+// definitions treat it as present, and wait for nothing; a list that removes it prevents its return.
 func TestACopyThatIsAway(t *testing.T) {
 	w := newLaneWorld(t)
 	w.promote()
@@ -227,8 +227,8 @@ func TestACopyThatIsAway(t *testing.T) {
 	w.ends(2)
 }
 
-// TestAGenerationWaitsForNobody: what stability timestamps are judged by is told to a loop that stands still, however
-// many commands stand before it, and counts before what is told later.
+// TestAGenerationWaitsForNobody: the generation and rollback id that stability timestamps are checked against are
+// passed to a blocked loop without waiting, however many calls wait before them, and take effect before later calls.
 func TestAGenerationWaitsForNobody(t *testing.T) {
 	k := testBucketLoop(t)
 	for range ControlInbox {
@@ -259,8 +259,7 @@ func TestAGenerationWaitsForNobody(t *testing.T) {
 	}
 }
 
-// opening is a copy that is shut and whose files hang while it is being opened, from when it is told to until goOn is
-// closed.
+// opening is a shut copy whose files hang during its reopening, from when that is armed until goOn is closed.
 type opening struct {
 	*fallen
 	s           *storage.Slice
@@ -268,7 +267,7 @@ type opening struct {
 	begun, goOn chan struct{}
 }
 
-// newOpening has copy 1 durable up to 10, written up to 20, and shut.
+// newOpening returns copy 1 durable up to 10, written up to 20, and shut.
 func newOpening(t *testing.T) *opening {
 	o := &opening{begun: make(chan struct{}, 1), goOn: make(chan struct{})}
 	o.fallen = newFallenOn(t, 2, 1, errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
@@ -313,7 +312,7 @@ func start(t *testing.T, k *Bucket) (end func()) {
 	})
 }
 
-// stir has the copy written to.
+// stir makes the bucket write to the copy.
 func (o *opening) stir(t *testing.T, k *Bucket) {
 	t.Helper()
 	if err := k.do(t.Context(), func() { k.work.Stir(1) }); err != nil {
@@ -321,9 +320,9 @@ func (o *opening) stir(t *testing.T, k *Bucket) {
 	}
 }
 
-// TestACopyThatIsBeingOpenedIsWaitedFor: who lets go of a copy that is shut, also one of a bucket that has gone, waits
-// until nothing opens it any more: whoever has it next would take it to stand where it does not any more, and nobody
-// would tell. Nothing is said of its health afterwards.
+// TestACopyThatIsBeingOpenedIsWaitedFor: removing a shut copy, also one of a bucket that has stopped, waits until
+// nothing reopens it any more: its next user would otherwise start from a position that the reopening changes,
+// without being notified. Afterwards its health has no problem.
 func TestACopyThatIsBeingOpenedIsWaitedFor(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -348,7 +347,7 @@ func TestACopyThatIsBeingOpenedIsWaitedFor(t *testing.T) {
 			if err := k.Remove(t.Context(), 1); err != nil {
 				t.Fatal(err)
 			}
-			k.node.Health.Set(CopySource+"1", "") // as who lets go of it does
+			k.node.Health.Set(CopySource+"1", "") // as its removal does
 			if c.gone {
 				end()
 				var err error
@@ -378,9 +377,9 @@ func TestACopyThatIsBeingOpenedIsWaitedFor(t *testing.T) {
 	}
 }
 
-// TestACopyThatIsToBeOpenedAndGoes: a copy that was taken away and is opened anew before it comes back is let go of
-// once nothing opens it any more, which is not tried again then. It does not come back, and nothing is said of its
-// health.
+// TestACopyThatIsToBeOpenedAndGoes: a copy that was taken away and is being reopened before its return is removed
+// once nothing reopens it any more, and no further attempt is made. It does not return, and its health has no
+// problem.
 func TestACopyThatIsToBeOpenedAndGoes(t *testing.T) {
 	o := newOpening(t)
 	o.k.node.Health.Set(CopySource+"1", "")
@@ -416,7 +415,7 @@ func TestACopyThatIsToBeOpenedAndGoes(t *testing.T) {
 	}
 }
 
-// TestACopyThatWasLetGoOfIsNotOpened: what finds a copy shut when that was let go of leaves it so.
+// TestACopyThatWasLetGoOfIsNotOpened: a writer that finds a removed copy shut does not reopen it.
 func TestACopyThatWasLetGoOfIsNotOpened(t *testing.T) {
 	o := newOpening(t)
 	o.hang.Store(false)
@@ -432,8 +431,8 @@ func TestACopyThatWasLetGoOfIsNotOpened(t *testing.T) {
 	}
 }
 
-// TestNothingIsKnownOfACopyWhileWhatWasReceivedForItGoes: the loop has a copy that is taken in once what an earlier
-// process received for it is gone, which may hang.
+// TestNothingIsKnownOfACopyWhileWhatWasReceivedForItGoes: the loop gets an added copy once the files that an earlier
+// process received for it are removed, which may hang.
 func TestNothingIsKnownOfACopyWhileWhatWasReceivedForItGoes(t *testing.T) {
 	begun, goOn, hang := make(chan struct{}, 100), make(chan struct{}), atomic.Bool{}
 	f := newFallenOn(t, 2, 1, errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {

@@ -23,11 +23,11 @@ import (
 	"tidemark/wire"
 )
 
-// flooded is a bucket without a store that one copy is fed of, and that has batches waiting.
+// flooded is a bucket without a store that feeds one copy, and that has waiting batches.
 type flooded struct {
 	k      *Bucket
 	seqno  uint64
-	taken  atomic.Int32 // batches, to their ends
+	taken  atomic.Int32 // batches taken to their ends
 	events atomic.Int32
 	at     func(event int32) // called in the loop, in the middle of taking an event
 }
@@ -48,7 +48,7 @@ func newFlooded(t *testing.T) *flooded {
 	return f
 }
 
-// batch has so many events wait, of so many bytes each.
+// batch queues a batch of so many events, of so many bytes each.
 func (f *flooded) batch(events, bytes int) {
 	b := &keyversion.Batch{}
 	key := make([]byte, min(bytes, storage.MaxKey))
@@ -76,8 +76,8 @@ func (f *flooded) run(t *testing.T) {
 	})
 }
 
-// TestACallWaitsForNoFullInbox: a call that comes while the loop takes data is answered when it has taken a piece of
-// one batch, however many batches wait and however large they are.
+// TestACallWaitsForNoFullInbox: a call that arrives while the loop takes data is answered when the loop has taken a
+// piece of one batch, however many batches wait and however large they are.
 func TestACallWaitsForNoFullInbox(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience) // hang guard
 	defer cancel()
@@ -120,7 +120,7 @@ func TestACallWaitsForNoFullInbox(t *testing.T) {
 	}
 }
 
-// TestCallsThatWaitAreFirst: what waits when a round begins is answered before data is taken.
+// TestCallsThatWaitAreFirst: calls that wait when a round begins are answered before data is taken.
 func TestCallsThatWaitAreFirst(t *testing.T) {
 	f := newFlooded(t)
 	for range dataInbox {
@@ -139,7 +139,7 @@ func TestCallsThatWaitAreFirst(t *testing.T) {
 	}
 }
 
-// TestCallsHoldUpNoData: however many calls come, in each round something is taken of what streams bring.
+// TestCallsHoldUpNoData: however many calls arrive, each round takes some data.
 func TestCallsHoldUpNoData(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience) // hang guard
 	defer cancel()
@@ -154,7 +154,7 @@ func TestCallsHoldUpNoData(t *testing.T) {
 			close(ended)
 			return
 		}
-		f.k.calls.queue <- again // there is always one
+		f.k.calls.queue <- again // there is always a waiting call
 	}
 	f.k.calls.queue <- again
 	f.run(t)
@@ -172,7 +172,7 @@ func TestCallsHoldUpNoData(t *testing.T) {
 	}
 }
 
-// TestRoundHandsOutABoundedNumber: calls have their turn between what is handed out.
+// TestRoundHandsOutABoundedNumber: calls get their turn between batches that are handed out.
 func TestRoundHandsOutABoundedNumber(t *testing.T) {
 	const copies = handAtOnce + 4
 	f := newFallen(t, 2, copies)
@@ -192,7 +192,7 @@ func TestRoundHandsOutABoundedNumber(t *testing.T) {
 	}
 }
 
-// feed lets streams of all vbuckets feed all copies where they stand.
+// feed starts streams of all vbuckets for all copies at their positions.
 func (f *fallen) feed(t testing.TB) {
 	t.Helper()
 	ids := f.k.st.CopyIDs()
@@ -205,7 +205,7 @@ func (f *fallen) feed(t testing.TB) {
 	}
 }
 
-// hanging is a disk on which what is chosen hangs, from when it is told to until it is freed.
+// hanging is a disk on which chosen operations hang, from when that is armed until it is freed.
 type hanging struct {
 	vfs.FS
 	is    func(op errorfs.Op) bool
@@ -231,8 +231,8 @@ func newHangingDisk(t testing.TB, is func(op errorfs.Op) bool) *hanging {
 	return h
 }
 
-// TestSnapshotsAreClosedBesideTheLoop: who lets the last snapshot of a copy's former files go closes and removes those;
-// where that hangs the loop goes on.
+// TestSnapshotsAreClosedBesideTheLoop: closing the last snapshot of a copy's former files closes and removes the
+// files; if that hangs, the loop continues.
 func TestSnapshotsAreClosedBesideTheLoop(t *testing.T) {
 	for what, let := range map[string]func(ctx context.Context, f *fallen) error{
 		"a vbucket is wrong": func(ctx context.Context, f *fallen) error { return f.k.Retake(ctx, 1, 0, nil, true) },
@@ -257,7 +257,7 @@ func TestSnapshotsAreClosedBesideTheLoop(t *testing.T) {
 			}
 			cp, err := s.Checkpoint(ctx, storage.CheckpointMeta{})
 			if err == nil {
-				err = s.Restore(cp.Seq) // the same in other files: those before are the snapshot's alone
+				err = s.Restore(cp.Seq) // the same in other files: only the snapshot uses those before
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -288,8 +288,8 @@ func TestSnapshotsAreClosedBesideTheLoop(t *testing.T) {
 	}
 }
 
-// TestADiskThatHangsHoldsUpItsCopyOnly: whatever of a copy's files hangs, its bucket answers, the other copies are
-// written and let go of, and what waits for it is only its own removal.
+// TestADiskThatHangsHoldsUpItsCopyOnly: whichever of a copy's files hangs, its bucket answers, the other copies are
+// written and removed, and only the copy's own removal waits for it.
 func TestADiskThatHangsHoldsUpItsCopyOnly(t *testing.T) {
 	for what, kinds := range map[string][]errorfs.OpKind{
 		"write":  {errorfs.OpFileWrite},

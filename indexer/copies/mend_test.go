@@ -11,8 +11,8 @@ import (
 	"tidemark/indexer/storage"
 )
 
-// TestDamageWhereNothingChanges: a copy of which a scan has met a bad block is opened again although nothing is written
-// to it, and its bucket goes on from what it holds then; another one stays as it is.
+// TestDamageWhereNothingChanges: a copy in which a scan has found a bad block is reopened although nothing is written
+// to it, and its bucket continues from what the copy holds then; other copies are not affected.
 func TestDamageWhereNothingChanges(t *testing.T) {
 	f := newFallen(t, 2, 2)
 	f.k.node.Marks = noMarks(t)
@@ -57,7 +57,7 @@ func TestDamageWhereNothingChanges(t *testing.T) {
 	}
 }
 
-// damageNewestTable changes a byte in the rows of the table of a copy's data that was written last.
+// damageNewestTable changes a byte in the rows of the newest table of a copy.
 func damageNewestTable(t *testing.T, copy string) {
 	t.Helper()
 	tables, err := filepath.Glob(filepath.Join(copy, "db-1", "*.sst")) // in the order of their numbers

@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
 }
 
-// noMarks are those of an empty folder.
+// noMarks returns the Marks of an empty folder.
 func noMarks(t testing.TB) *Marks {
 	t.Helper()
 	m, err := LoadMarks(t.TempDir(), hclog.NewNullLogger())
@@ -45,14 +45,14 @@ func noMarks(t testing.TB) *Marks {
 	return m
 }
 
-// testNode is one that nobody is told of.
+// testNode returns a node whose callbacks do nothing.
 func testNode(log hclog.Logger) *Node {
 	return &Node{Snapshots: snapshots.New(2, log, time.Now), Health: &health.Health{},
 		Metrics: NewMetrics(prometheus.NewRegistry()), Log: log, Now: time.Now, Queue: func() int64 { return 1 << 20 },
 		Report: func() {}, Sides: func() {}, Touch: func(string) {}}
 }
 
-// testBucketLoop is a bucket that nothing runs.
+// testBucketLoop returns a bucket without a running loop.
 func testBucketLoop(t testing.TB) *Bucket {
 	t.Helper()
 	k, err := NewBucket(testNode(hclog.NewNullLogger()), wire.Bucket{Name: "b", UUID: "u", VBuckets: 2})
@@ -62,7 +62,8 @@ func testBucketLoop(t testing.TB) *Bucket {
 	return k
 }
 
-// TestDiskFull: a write that finds no room is told and tried until there is room; a slice that must be reopened is.
+// TestDiskFull: a write that finds no space is reported and retried until there is space; a slice that must be
+// reopened is reopened.
 func TestDiskFull(t *testing.T) {
 	k := testBucketLoop(t)
 	_, s := storagetest.Open(t)
@@ -93,8 +94,8 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// TestUnreadableCopies: copies of which a block cannot be read are opened again when that has lasted, and let a copy be
-// written that their writers kept waiting.
+// TestUnreadableCopies: copies with an unreadable block are reopened after a while, and a copy that their writers
+// kept waiting is then written.
 func TestUnreadableCopies(t *testing.T) {
 	k := testBucketLoop(t)
 	var tries atomic.Int64
@@ -135,7 +136,7 @@ func TestUnreadableCopies(t *testing.T) {
 	}
 }
 
-// TestUnreadable: only what lasts, of a copy whose engine writes, counts.
+// TestUnreadable: only a lasting failure counts, of a copy whose engine can write.
 func TestUnreadable(t *testing.T) {
 	_, s := storagetest.Open(t)
 	var u unreadable
@@ -154,7 +155,7 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// TestRestore: a vbucket goes back to the newest checkpoint on the branch, or to nothing.
+// TestRestore: a vbucket is restored to the newest checkpoint on the branch, or emptied.
 func TestRestore(t *testing.T) {
 	k := testBucketLoop(t)
 	_, s := storagetest.Open(t)
@@ -175,7 +176,7 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// TestLargeBatch: a batch that is cut holds the same as one that is not.
+// TestLargeBatch: a batch that is split has the same result as one that is not.
 func TestLargeBatch(t *testing.T) {
 	k := testBucketLoop(t)
 	k.node.Piece = 1 << 20
@@ -228,7 +229,7 @@ func TestLargeBatch(t *testing.T) {
 	}
 }
 
-// TestPieceOfABatch: who goes on from a copy of whose batch a piece is written is not exact below the batch's end.
+// TestPieceOfABatch: a copy with a piece of a batch is not exact below the batch's end.
 func TestPieceOfABatch(t *testing.T) {
 	_, s := storagetest.Open(t)
 	log := timestamp.FailoverLog{{VBUUID: 7}}
@@ -271,14 +272,14 @@ func TestPieceOfABatch(t *testing.T) {
 	}
 }
 
-// TestDo: a command that was given up never runs.
+// TestDo: a cancelled call never runs.
 func TestDo(t *testing.T) {
 	k := testBucketLoop(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	ran := false
 	go func() { done <- k.do(ctx, func() { ran = true }) }()
-	f := <-k.calls.queue // the loop has taken it, but not yet begun
+	f := <-k.calls.queue // the loop has taken the call, but not started it
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("given up: %v", err)

@@ -12,12 +12,12 @@ import (
 	"tidemark/keyversion"
 )
 
-// TestCatchupRate: what a catchup stream brings is taken at the rate, over all connections; a backfill is taken at
-// once; a wait ends with its connection, and what waited is not taken.
+// TestCatchupRate: data of a catchup stream is taken at the rate, over all connections; data of a backfill is taken
+// at once; a wait ends with its connection, and its data is not taken.
 func TestCatchupRate(t *testing.T) {
 	t.Parallel()
 	const rate, events, batches = 10_000, 1000, 6
-	still := time.Unix(1000, 0) // the clock of the pace stands: each batch waits for all before it
+	still := time.Unix(1000, 0) // the clock of the pace stands still: each batch waits for all before it
 	n := testNode(hclog.NewNullLogger())
 	n.Catchup = pace.New(rate, 0, func() time.Time { return still })
 	k := &Bucket{node: n, name: "b", vbuckets: 4, in: newIntake(func() int64 { return 1 << 30 }), calls: newCalls()}

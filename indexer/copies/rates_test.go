@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A rate comes near to what happens, is nothing a while after that is over, and is news only when it changes.
+// TestRates: a rate approaches the real one, returns to 0 after a while, and is news only when it changes.
 func TestRates(t *testing.T) {
 	var r rate
 	total, told := uint64(0), map[uint64]int{}

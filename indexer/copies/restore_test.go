@@ -37,7 +37,7 @@ func newFallen(t testing.TB, vbuckets, copies int) *fallen {
 	return newFallenOn(t, vbuckets, copies, nil)
 }
 
-// newFallenOn is newFallen on a disk; nil: the operating system's.
+// newFallenOn is newFallen on a given disk; nil: the operating system's.
 func newFallenOn(t testing.TB, vbuckets, copies int, disk vfs.FS) *fallen {
 	t.Helper()
 	f := &fallen{vbuckets: vbuckets, copies: copies}
@@ -78,7 +78,7 @@ func newFallenOn(t testing.TB, vbuckets, copies int, disk vfs.FS) *fallen {
 	return f
 }
 
-// fill writes a document of each vbucket at a seqno.
+// fill writes a document to each vbucket at a seqno.
 func (f *fallen) fill(t testing.TB, s *storage.Slice, seqno uint64) {
 	t.Helper()
 	var b storage.Batch
@@ -93,7 +93,7 @@ func (f *fallen) fill(t testing.TB, s *storage.Slice, seqno uint64) {
 	}
 }
 
-// rollBack carries out the next rollback, to a branch that was left behind 15: all vbuckets of all copies go back to
+// rollBack carries out the next rollback, to a branch that begins at 15: all vbuckets of all copies are restored to
 // 10.
 func (f *fallen) rollBack(t testing.TB) {
 	t.Helper()
@@ -128,7 +128,7 @@ func (f *fallen) run(t testing.TB) {
 	})
 }
 
-// TestRollbackTogether: all vbuckets of a copy are put back by a few writes, and told of by one line.
+// TestRollbackTogether: all vbuckets of a copy are restored by a few writes, and logged in one line.
 func TestRollbackTogether(t *testing.T) {
 	const vbuckets, copies = 64, 3
 	f := newFallen(t, vbuckets, copies)
@@ -157,8 +157,8 @@ func TestRollbackTogether(t *testing.T) {
 	}
 }
 
-// TestRollbackPastADamagedCheckpoint: a checkpoint that cannot be read is not chosen again: the copy goes back to an
-// older one, or to nothing, and the rollback ends.
+// TestRollbackPastADamagedCheckpoint: an unreadable checkpoint is not chosen again: the copy is restored to an older
+// one, or emptied, and the rollback ends.
 func TestRollbackPastADamagedCheckpoint(t *testing.T) {
 	for what, damage := range map[string]func(t *testing.T, path string) bool{
 		"its list of files": func(t *testing.T, path string) bool {
@@ -181,14 +181,15 @@ func TestRollbackPastADamagedCheckpoint(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			f := newFallen(t, 8, 2)
-			for _, s := range f.k.slices { // a copy that is opened again is not older than 20
+			for _, s := range f.k.slices { // a reopened copy is not older than 20
 				if err := s.Persist(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 			}
 			damaged := 0
 			if err := filepath.WalkDir(f.dir, func(path string, d fs.DirEntry, err error) error {
-				if err == nil && !d.IsDir() && strings.Contains(path, "/1/checkpoints/") && damage(t, path) { // of copy 1
+				// of copy 1
+				if err == nil && !d.IsDir() && strings.Contains(path, "/1/checkpoints/") && damage(t, path) {
 					damaged++
 				}
 				return err
@@ -213,7 +214,8 @@ func TestRollbackPastADamagedCheckpoint(t *testing.T) {
 	}
 }
 
-// TestRollbackBesideAShutCopy: a rollback does not wait for a copy that cannot be opened, which comes back when it can.
+// TestRollbackBesideAShutCopy: a rollback does not wait for a copy that cannot be opened. The copy returns when it
+// can.
 func TestRollbackBesideAShutCopy(t *testing.T) {
 	f := newFallen(t, 8, 2)
 	f.k.node.Marks = noMarks(t)
@@ -257,7 +259,7 @@ func TestRollbackBesideAShutCopy(t *testing.T) {
 	}
 }
 
-// overwritten puts another file in a file's place: it may be one with that of the present tables.
+// overwritten replaces a file by another one, because it may share its data with a current table.
 func overwritten(t *testing.T, path string, content []byte) bool {
 	t.Helper()
 	if err := errors.Join(os.Remove(path), os.WriteFile(path, content, 0o600)); err != nil {
@@ -266,7 +268,7 @@ func overwritten(t *testing.T, path string, content []byte) bool {
 	return true
 }
 
-// BenchmarkRollback is a rollback of all of 1,024 vbuckets of 12 copies, from the command to its answer.
+// BenchmarkRollback measures a rollback of all of 1,024 vbuckets of 12 copies, from the command to its answer.
 func BenchmarkRollback(b *testing.B) {
 	f := newFallen(b, 1024, 12)
 	f.run(b)

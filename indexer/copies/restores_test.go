@@ -19,7 +19,8 @@ import (
 	"tidemark/indexer/health"
 )
 
-// TestRestoresOfANode: no more than so many hold a place, whoever they are; one that does not end loses it.
+// TestRestoresOfANode: the number of places is bounded for all buckets together; a restore that does not end loses
+// its place.
 func TestRestoresOfANode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const patience = ownPlace / 2
@@ -60,8 +61,8 @@ func TestRestoresOfANode(t *testing.T) {
 	})
 }
 
-// TestRestoresOfABucketBesideAnother: where all places are another's for long, a bucket has one of its own, and its
-// copies go back one after the other.
+// TestRestoresOfABucketBesideAnother: if another bucket occupies all places for long, a bucket gets a place of its
+// own, and restores its copies one after the other.
 func TestRestoresOfABucketBesideAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const patience = time.Hour
@@ -92,7 +93,7 @@ func TestRestoresOfABucketBesideAnother(t *testing.T) {
 	})
 }
 
-// TestNoPlaceOfItsOwnWhileOthersGoOn: many buckets that go back at once, none of which hangs, have the node's places
+// TestNoPlaceOfItsOwnWhileOthersGoOn: many buckets that roll back at once, none of which hangs, use the node's places
 // and no more, however long all of them take.
 func TestNoPlaceOfItsOwnWhileOthersGoOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -119,7 +120,8 @@ func TestNoPlaceOfItsOwnWhileOthersGoOn(t *testing.T) {
 	})
 }
 
-// TestHealthTellsWhoWaitsToBePutBack: since when, and behind which copies; and no more when it has its turn.
+// TestHealthTellsWhoWaitsToBePutBack: the node's health reports since when a copy waits for a place, and for which
+// copies, until it gets one.
 func TestHealthTellsWhoWaitsToBePutBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, r := testBucketLoop(t), NewRestores(1)
@@ -164,8 +166,8 @@ func TestHealthTellsWhoWaitsToBePutBack(t *testing.T) {
 	})
 }
 
-// newHanging is a bucket that begins a rollback in which copy 1 hangs until free is called. began is closed when it
-// does, rolled when the rollback has ended.
+// newHanging returns a bucket that begins a rollback in which copy 1 hangs until free is called. began is closed when
+// it does, rolled when the rollback has ended.
 func newHanging(ctx context.Context, t *testing.T, copies int, r *Restores) (f *fallen, free func(),
 	began, rolled chan struct{}) {
 	began, rolled = make(chan struct{}), make(chan struct{})
@@ -194,13 +196,13 @@ func newHanging(ctx context.Context, t *testing.T, copies int, r *Restores) (f *
 
 func yes(*core.Bucket) error { return nil }
 
-// TestADropWaitsForNoPlace: a copy that waits for a place to be put back is let go of at once, and no copy waits for
-// another one's being put back, only for its own.
+// TestADropWaitsForNoPlace: a copy that waits for a place is removed at once, and a removal waits only for the copy's
+// own restore, not for another copy's.
 func TestADropWaitsForNoPlace(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience) // hang guard
 	defer cancel()
 	r := NewRestores(2)
-	r.places <- struct{}{} // somebody else's
+	r.places <- struct{}{} // another bucket's
 	f, free, began, rolled := newHanging(ctx, t, 4, r)
 	<-began
 	for id := index.CopyID(2); id <= 4; id++ {
@@ -222,8 +224,8 @@ func TestADropWaitsForNoPlace(t *testing.T) {
 	}
 }
 
-// TestADroppedCopyThatHangsHoldsNoOtherBack: once a copy whose files hang was let go, the rollback ends for the others
-// of its bucket, which are back, though it hangs still.
+// TestADroppedCopyThatHangsHoldsNoOtherBack: once a copy whose files hang was removed, the rollback ends for the
+// other copies of its bucket, although it still hangs.
 func TestADroppedCopyThatHangsHoldsNoOtherBack(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience) // hang guard
 	defer cancel()
@@ -249,7 +251,8 @@ func TestADroppedCopyThatHangsHoldsNoOtherBack(t *testing.T) {
 	free()
 }
 
-// TestACopyThatComesAgainIsNotTheOneThatWasPutBack: what was put back before it went counts for nothing.
+// TestACopyThatComesAgainIsNotTheOneThatWasPutBack: what was restored before a copy was removed does not count for a
+// later copy of its id.
 func TestACopyThatComesAgainIsNotTheOneThatWasPutBack(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience) // hang guard
 	defer cancel()
@@ -272,7 +275,7 @@ func TestACopyThatComesAgainIsNotTheOneThatWasPutBack(t *testing.T) {
 	}
 	over()
 	<-rolled
-	if err := f.tryRollBack(ctx); err != nil { // it is to be put back again
+	if err := f.tryRollBack(ctx); err != nil { // it has to be restored again
 		t.Fatal(err)
 	}
 	if err := f.k.do(ctx, func() {
@@ -287,7 +290,7 @@ func TestACopyThatComesAgainIsNotTheOneThatWasPutBack(t *testing.T) {
 	free()
 }
 
-// TestRestoreHoldsAPlace: whatever checkpoint is opened in a rollback, its bucket holds a place of the node's for it.
+// TestRestoreHoldsAPlace: whichever checkpoint a rollback opens, its bucket holds one of the node's places for it.
 func TestRestoreHoldsAPlace(t *testing.T) {
 	r := NewRestores(2)
 	var opened, without atomic.Int32

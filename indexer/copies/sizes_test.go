@@ -7,9 +7,9 @@ import (
 	"tidemark/indexer/storage"
 )
 
-// TestSizesAfterACopyWentBack: batches of a copy that went on from an older checkpoint count on from there, in a data
-// folder of its own, so that a later measurement may have a lower number. Neither that nor one of a slice that was here
-// before is taken for another one than it is.
+// TestSizesAfterACopyWentBack: batches of a copy that was restored to an older checkpoint are numbered from there, in
+// a new generation of its data folder, so that a later measurement may have a lower number. Neither that, nor a
+// measurement of a slice that was here before, is mistaken for another one.
 func TestSizesAfterACopyWentBack(t *testing.T) {
 	const id = index.CopyID(1)
 	f := newFallen(t, 1, 1)

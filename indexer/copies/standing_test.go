@@ -6,8 +6,8 @@ import (
 	"tidemark/ingest"
 )
 
-// TestACopyKnownToBeWrong: from when a vbucket is to be taken anew until its rows have gone a copy is wrong, also while
-// they are being deleted; afterwards it can be seen that it was.
+// TestACopyKnownToBeWrong: a copy counts as wrong from when a vbucket is to be retaken until its rows have been
+// deleted, also while they are being deleted; afterwards the count shows that it was.
 func TestACopyKnownToBeWrong(t *testing.T) {
 	w := newLaneWorld(t)
 	s := w.k.slices[1]

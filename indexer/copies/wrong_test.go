@@ -12,9 +12,9 @@ import (
 	"tidemark/wire"
 )
 
-// TestRetakeOutlivesReopening: a vbucket that is to be taken anew is, and its copy stays in doubt until then, also
-// where the copy has to be opened again before what was wrong has gone durably: before that is handed out, while it is
-// under way, or when it was written and the copy has lost it.
+// TestRetakeOutlivesReopening: a vbucket that is to be retaken is retaken, and its copy stays in doubt until then,
+// even if the copy has to be reopened before the deletion is durable: before it is handed out, while it is in flight,
+// or after it was written and lost again.
 func TestRetakeOutlivesReopening(t *testing.T) {
 	const handed, written = 1, 2
 	for what, how := range map[string]int{"before it is handed out": 0, "while it is under way": handed,
@@ -52,7 +52,8 @@ func TestRetakeOutlivesReopening(t *testing.T) {
 	}
 }
 
-// TestRetakenForGood: what has gone durably is forgotten, and nothing is taken anew when the copy is opened again.
+// TestRetakenForGood: strays whose deletion is durable are forgotten, and nothing is retaken when the copy is
+// reopened.
 func TestRetakenForGood(t *testing.T) {
 	for what, measured := range map[string]bool{"measured": true, "not measured": false} {
 		t.Run(what, func(t *testing.T) {
@@ -84,7 +85,7 @@ func TestRetakenForGood(t *testing.T) {
 	}
 }
 
-// retakenWorld has a vbucket of copy 1 that is to be taken anew; what copy 1 held before is durable.
+// retakenWorld has a vbucket of copy 1 that is to be retaken; what copy 1 held before is durable.
 type retakenWorld struct {
 	*laneWorld
 	slice *storage.Slice
@@ -96,7 +97,7 @@ func newRetakenWorld(t *testing.T) *retakenWorld {
 	w.slice = w.k.slices[1]
 	w.promote()
 	w.ends(1)
-	w.result() // that it is shown: after the end of it, it would be taken for another one's
+	w.result() // the shown result: after the end of the batch it would be mistaken for another batch's
 	w.ends(2)
 	for w.k.work.InFlight() > 0 {
 		w.result()
@@ -112,7 +113,7 @@ func newRetakenWorld(t *testing.T) *retakenWorld {
 	return w
 }
 
-// reopen opens copy 1 again, at its last durable batch.
+// reopen reopens copy 1 at its last durable batch.
 func (w *retakenWorld) reopen() {
 	w.t.Helper()
 	n := w.k.lane(1)
@@ -123,7 +124,7 @@ func (w *retakenWorld) reopen() {
 	w.k.finish(result{reopened: n})
 }
 
-// right holds that nothing is known to be wrong in copy 1.
+// right checks that nothing is known to be wrong in copy 1.
 func (w *retakenWorld) right() {
 	w.t.Helper()
 	if wrong, _ := w.k.wrongUntil(1); wrong || w.k.node.Snapshots.InDoubt(1) {
@@ -131,8 +132,8 @@ func (w *retakenWorld) right() {
 	}
 }
 
-// TestWrongIsForgotten: nothing is known of a copy that was let go, and what was under way for it changes nothing of
-// another one of its id.
+// TestWrongIsForgotten: nothing is remembered of a removed copy, and what was in flight for it does not affect a
+// later copy of its id.
 func TestWrongIsForgotten(t *testing.T) {
 	w, now := newWrong(), RowsAt{1, 1}
 	w.found(1, 0, nil, false)
@@ -157,8 +158,8 @@ func TestWrongIsForgotten(t *testing.T) {
 	}
 }
 
-// TestRollbackIsWoken: who waits for a rollback looks again when the last copy that it waits for was opened again, or
-// let go.
+// TestRollbackIsWoken: a waiting rollback call checks again when the last copy that it waits for was reopened or
+// removed.
 func TestRollbackIsWoken(t *testing.T) {
 	for what, end := range map[string]func(k *Bucket){
 		"opened again": func(k *Bucket) { k.wentBack(k.lane(1)) },

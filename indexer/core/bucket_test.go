@@ -20,7 +20,7 @@ func newBucket(t *testing.T) *Bucket {
 	return b
 }
 
-// hosting is a bucket with copies of two indexes that hold vbucket 0 of branch 7 up to a seqno.
+// hosting returns a bucket with copies of two indexes that hold vbucket 0 of branch 7 up to a seqno.
 func hosting(t *testing.T, seqno uint64) *Bucket {
 	t.Helper()
 	b := newBucket(t)
@@ -35,7 +35,8 @@ func hosting(t *testing.T, seqno uint64) *Bucket {
 	return b
 }
 
-// TestAcks: what the leader has is told no more, what it has perhaps not is told again, and no more than some are kept.
+// TestAcks: acknowledgements that the leader has received are not sent again, those that it may not have are, and a
+// bounded number is kept.
 func TestAcks(t *testing.T) {
 	b := newBucket(t)
 	for n := range uint64(MaxAcks + 3) {
@@ -46,7 +47,7 @@ func TestAcks(t *testing.T) {
 		t.Fatalf("%d are kept, the oldest %+v", len(told), told[0])
 	}
 	b.Acknowledge(ingest.Ack{Ref: timestamp.Ref{Number: 1000}})
-	b.DropAcks(told[len(told)-1].StabilityRef) // the first of those told has gone meanwhile
+	b.DropAcks(told[len(told)-1].StabilityRef) // meanwhile the first of them was dropped
 	if left := b.Acks(); len(left) != 1 || left[0].Number != 1000 || told[0].Number != 3 {
 		t.Errorf("%+v are left", left)
 	}
@@ -58,8 +59,8 @@ func TestAcks(t *testing.T) {
 	}
 }
 
-// TestPoll: who does not have the bucket, and who has nothing that a stream feeds, takes no part; older incarnations
-// are refused from then on.
+// TestPoll: a node without the bucket, or whose copies no stream feeds, does not participate; older incarnations are
+// refused from then on.
 func TestPoll(t *testing.T) {
 	req := &wire.PollRequest{Bucket: "b", VBuckets: []uint16{1, 0}, Incarnation: index.Incarnation{Counter: 9}}
 	poll := func(b *Bucket) []wire.PollPosition {
@@ -81,7 +82,8 @@ func TestPoll(t *testing.T) {
 	}
 }
 
-// TestRollback: a copy that left KV's branch is waited for; asked again it is done; an older rollback is refused.
+// TestRollback: the node waits for a copy that left KV's branch; a repeated request finds it done; an older rollback
+// is refused.
 func TestRollback(t *testing.T) {
 	b := hosting(t, 50)
 	req := &wire.RollbackRequest{RollbackID: 3, Incarnation: index.Incarnation{Counter: 1},
@@ -108,7 +110,7 @@ func TestRollback(t *testing.T) {
 	}
 }
 
-// TestReport: the level state as the leader is told it, each index once.
+// TestReport: the report contains the complete state, and each index once.
 func TestReport(t *testing.T) {
 	b := hosting(t, 50)
 	r, copies := b.Report(Asked{HW: true, QueueLimit: 7, Building: func(id index.ID) bool { return id == 2 }})

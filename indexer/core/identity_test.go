@@ -8,7 +8,7 @@ import (
 )
 
 // TestIdentity: a new leader is stored before it is obeyed, a deposed one and one of another cluster are refused, and
-// who was registered once belongs to that cluster.
+// a node that was registered once belongs to that cluster.
 func TestIdentity(t *testing.T) {
 	fence := func(cluster string, epoch, term, counter uint64) wire.Fence {
 		return wire.Fence{ClusterID: cluster, Epoch: epoch, Term: term, Counter: counter}
@@ -41,7 +41,7 @@ func TestIdentity(t *testing.T) {
 		}
 		id = next
 	}
-	// of another process of the same leader: it counts from the beginning
+	// of another process of the same leader, whose counter starts anew
 	if _, store, err := id.Kept().Admit(fence("c", 2, 1, 1)); err != nil || store {
 		t.Errorf("after a restart: %v, %v", store, err)
 	}

@@ -23,8 +23,8 @@ func at(id index.CopyID, slice index.SliceID, node index.NodeID, state partition
 	return partition.Copy{ID: id, Slice: slice, Node: node, State: state}
 }
 
-// TestPlaced: a node's copies are those that a list places on it and that do not leave; of each it is known who else
-// has the slice of an index that is ready.
+// TestPlaced: a node's copies are those that a list places on it and that are not leaving; each comes with the other
+// nodes that have the slice, if its index is ready.
 func TestPlaced(t *testing.T) {
 	d := list(1, 1, at(10, 0, 1, partition.Allocated), at(11, 0, 2, partition.Allocated), at(12, 0, 3, partition.Leaving),
 		at(20, 1, 1, partition.Leaving), at(21, 1, 2, partition.Allocated))
@@ -53,7 +53,7 @@ func TestPlaced(t *testing.T) {
 	}
 }
 
-// TestLists: which list is refused, which is done already, and which takes copies away.
+// TestLists: which list is refused, which is in force already, and which removes copies.
 func TestLists(t *testing.T) {
 	var l Lists
 	judge := func(what string, d *wire.Definitions, want Judgement, follows bool) {
@@ -92,7 +92,7 @@ func TestLists(t *testing.T) {
 	judge("of another cluster", other, Newer, false)
 }
 
-// TestSort: whatever order a list came in, indexes and topologies are found by id.
+// TestSort: whatever order a list has, indexes and topologies are found by id.
 func TestSort(t *testing.T) {
 	d := list(1, 1)
 	slices.Reverse(d.Indexes)

@@ -8,7 +8,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestFates: what a commit took away goes; of what no list names, and of another index under the same id, nobody knows.
+// TestFates: a copy that a commit removed is dropped; a copy that no list contains, or that is of another index under
+// the same id, is an orphan.
 func TestFates(t *testing.T) {
 	at := func(id index.ID, uuid string) map[index.CopyID]Wanted {
 		return map[index.CopyID]Wanted{7: {Index: &index.Definition{ID: id, CreatedMS: 5},
@@ -34,7 +35,7 @@ func TestFates(t *testing.T) {
 	}
 }
 
-// TestGrace: an orphan is dropped when its grace is over, by the leader of its epoch, as what it is.
+// TestGrace: an orphan is dropped when its grace period is over, by a leader of its epoch, as a copy of its index.
 func TestGrace(t *testing.T) {
 	found := time.Unix(1000, 0)
 	o := Orphan{Index: 3, Epoch: 2, Found: found}

@@ -21,11 +21,11 @@ type sidesScript struct {
 	d        *datadriven.TestData
 	s        *Sides
 	now      time.Time
-	streams  map[string][]ingest.SideProgress // as watched last, by bucket
+	streams  map[string][]ingest.SideProgress // as last watched, by bucket
 	requests map[uint64]*SideRequest
 }
 
-// TestSides runs testdata/sides/*.txt; every script begins with why.
+// TestSides runs testdata/sides/*.txt; every script starts with its reason.
 func TestSides(t *testing.T) {
 	datadriven.Walk(t, "testdata/sides", func(t *testing.T, path string) {
 		s := &sidesScript{t: t, s: NewSides(0), now: time.Unix(1000, 0), streams: map[string][]ingest.SideProgress{},
@@ -65,7 +65,7 @@ func (s *sidesScript) run() string {
 	return ""
 }
 
-// arg returns the value of an argument, "" where it is not there.
+// arg returns the value of an argument, "" if it is missing.
 func (s *sidesScript) arg(key string) (value string) {
 	if s.d.HasArg(key) {
 		s.d.ScanArgs(s.t, key, &value)
@@ -111,7 +111,7 @@ func (s *sidesScript) lines() (all []map[string]string) {
 	return all
 }
 
-// watch reads a line for each stream: vb, id, at, to, and what is true of it.
+// watch reads a line for each stream: vb, id, at, to, and its flags.
 func (s *sidesScript) watch() string {
 	var streams []ingest.SideProgress
 	for _, w := range s.lines() {
@@ -133,7 +133,7 @@ func (s *sidesScript) watch() string {
 	return out.String()
 }
 
-// ask reads a line for each want: vb, from, to, the owner, copies with a comma between, and whether it is a build.
+// ask reads a line for each want: vb, from, to, the owner, copies separated by commas, and whether it is a build.
 func (s *sidesScript) ask() string {
 	owners := map[int]index.ProjectorID{}
 	w := &SideWants{Bucket: s.arg("bucket"), Streams: s.streams[s.arg("bucket")], Making: map[index.CopyID]bool{},
@@ -173,7 +173,7 @@ func (s *sidesScript) ask() string {
 	return out.String()
 }
 
-// answer reads a line for each vbucket of which something is said: vb, outcome, purge. none: there is no answer.
+// answer reads a line for each vbucket in the answer: vb, outcome, purge. none: there is no answer.
 func (s *sidesScript) answer() string {
 	r := s.requests[s.num(s.arg("id"))]
 	reply := &wire.StreamReply{Buckets: []wire.StreamOutcome{{Bucket: r.Bucket}}}
@@ -222,7 +222,7 @@ func settled(is *SideSettled) string {
 }
 
 // TestSidePauses: when the owner of a vbucket's stream could not open a side stream for a while, however long and
-// whoever else was asked meanwhile, it is asked again soon after it can.
+// whichever projectors were asked meanwhile, it is asked again soon after it can.
 func TestSidePauses(t *testing.T) {
 	all := make([]wire.ProjectorEndpoint, 64)
 	for i := range all {

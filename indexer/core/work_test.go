@@ -13,7 +13,7 @@ import (
 	"tidemark/wire"
 )
 
-// worked is a bucket whose streams run, and what is written of it.
+// worked is a bucket whose streams run, and its Work.
 type worked struct {
 	t      *testing.T
 	st     *Bucket
@@ -38,7 +38,7 @@ func newWorked(t *testing.T) *worked {
 	return &worked{t: t, st: b, w: NewWork(b)}
 }
 
-// promote publishes the next stability timestamp, up to which everything has come.
+// promote publishes the next stability timestamp, up to which everything has arrived.
 func (w *worked) promote() {
 	w.t.Helper()
 	w.number++
@@ -54,7 +54,7 @@ func (w *worked) promote() {
 	}
 }
 
-// takes hands out what has its turn, which has to be a stability timestamp.
+// takes hands out the next batch, which must be at a stability timestamp.
 func (w *worked) takes() *Handed {
 	w.t.Helper()
 	s := w.w.Next(wide)
@@ -71,8 +71,8 @@ func (w *worked) nothing(when string) {
 	}
 }
 
-// TestTimestampsAreToldInOrder: no more are under way than may be; one that is written before another, which was handed
-// out earlier, is told of after it.
+// TestTimestampsAreToldInOrder: the timestamps in flight are bounded; one that is written before another that was
+// handed out earlier completes after it.
 func TestTimestampsAreToldInOrder(t *testing.T) {
 	w := newWorked(t)
 	var all []*Handed
@@ -101,7 +101,8 @@ func TestTimestampsAreToldInOrder(t *testing.T) {
 	w.takes()
 }
 
-// TestWhatWasRemovedHoldsNothing: what was under way when a copy was let go does not count for another of its id.
+// TestWhatWasRemovedHoldsNothing: what was in flight when a copy was removed does not count for a later copy of its
+// id.
 func TestWhatWasRemovedHoldsNothing(t *testing.T) {
 	w := newWorked(t)
 	w.promote()
@@ -121,7 +122,8 @@ func TestWhatWasRemovedHoldsNothing(t *testing.T) {
 	}
 }
 
-// TestRestoresWaitForWhatIsUnderWay: and nothing is handed out until they are done.
+// TestRestoresWaitForWhatIsUnderWay: restores wait for what is in flight, and nothing is handed out until they are
+// done.
 func TestRestoresWaitForWhatIsUnderWay(t *testing.T) {
 	w := newWorked(t)
 	w.promote()
@@ -148,8 +150,8 @@ func TestRestoresWaitForWhatIsUnderWay(t *testing.T) {
 	}
 }
 
-// TestRangesOfACopyGoTogether: however many ranges of copies are to be deleted, one batch of each copy is under way,
-// which has them in their order; a range that comes behind a restore stays behind it.
+// TestRangesOfACopyGoTogether: however many ranges of copies are to be deleted, one batch per copy is in flight,
+// which has them in order; a range that follows a restore stays behind it.
 func TestRangesOfACopyGoTogether(t *testing.T) {
 	w := newWorked(t)
 	taken := func(of ...Purge) {
@@ -192,8 +194,8 @@ func TestRangesOfACopyGoTogether(t *testing.T) {
 	}
 }
 
-// TestPurges: tombstones are removed when nothing else is to be written, one vbucket at a time, where a copy is whole;
-// it is clean when all have gone.
+// TestPurges: tombstones are removed when nothing else is to be written, one vbucket at a time, if the copy is whole;
+// the copy is clean when all are gone.
 func TestPurges(t *testing.T) {
 	w := newWorked(t)
 	w.w.PurgeAll(10)
@@ -219,8 +221,8 @@ func TestPurges(t *testing.T) {
 	w.nothing("at the end")
 }
 
-// TestStir: a copy that is to be looked at is written to once, when nothing else is, however often that is asked for;
-// one that is not here is not.
+// TestStir: a copy that is to be checked is written to once, when nothing else is, however often that is requested; a
+// copy that is not here is not.
 func TestStir(t *testing.T) {
 	w := newWorked(t)
 	w.promote()
@@ -239,8 +241,8 @@ func TestStir(t *testing.T) {
 	w.nothing("after it")
 }
 
-// TestCleanBesideOthers: a copy is clean when its own purges are done, whatever others have waiting; one that has more
-// of them, as a side stream ended meanwhile, is not.
+// TestCleanBesideOthers: a copy is clean when its own purges are done, whatever other copies have waiting; a copy
+// that got more of them, as a side stream ended meanwhile, is not.
 func TestCleanBesideOthers(t *testing.T) {
 	w := newWorked(t)
 	for _, id := range []index.CopyID{10, 11, 10, 20} {
@@ -266,8 +268,8 @@ func TestCleanBesideOthers(t *testing.T) {
 	}
 }
 
-// BenchmarkPurges is what the removal of a vbucket's tombstones costs the loop, by how many copies have some: as much
-// beside many as beside few.
+// BenchmarkPurges measures what the removal of a vbucket's tombstones costs the loop, by the number of copies that
+// have some: with many as much as with few.
 func BenchmarkPurges(b *testing.B) {
 	const vbuckets = 1024
 	at, logs := make([]ingest.Position, vbuckets), make([]timestamp.FailoverLog, vbuckets)
