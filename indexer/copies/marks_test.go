@@ -15,8 +15,8 @@ import (
 	"tidemark/index"
 )
 
-// TestMarks: what is marked is marked after a restart, what was cleared is not, and a mark has the cost of itself,
-// however many there are.
+// TestMarks: a mark survives a restart, a cleared one does not return, and setting a mark costs the same, however
+// many there are.
 func TestMarks(t *testing.T) {
 	dir := t.TempDir()
 	load := func() *Marks {
@@ -74,7 +74,7 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// stuck lets the next write of marks hang, as on a disk that does, until goOn is called. The file is there.
+// stuck makes the next write of marks hang, as on a hung disk, until goOn is called. The file must exist.
 func stuck(t *testing.T, dir string) (goOn func()) {
 	t.Helper()
 	path := filepath.Join(dir, marksFile)
@@ -82,7 +82,8 @@ func stuck(t *testing.T, dir string) (goOn func()) {
 		t.Fatal(err)
 	}
 	var f *os.File
-	t.Cleanup(func() { _ = f.Close() }) // not before the write has begun: it would wait for the next
+	// not before the write has begun, which would otherwise wait for the next reader
+	t.Cleanup(func() { _ = f.Close() })
 	return func() {
 		var err error
 		if f, err = os.OpenFile(path, os.O_RDWR, 0); err != nil { // it cannot be synced: the file is written anew
@@ -91,7 +92,7 @@ func stuck(t *testing.T, dir string) (goOn func()) {
 	}
 }
 
-// eventually waits until something is so.
+// eventually waits until a condition holds.
 func eventually(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !so(); time.Sleep(time.Millisecond) {
@@ -101,8 +102,8 @@ func eventually(t *testing.T, what string, so func() bool) {
 	}
 }
 
-// TestMarksOnADiskThatHangs: while a mark is being written nobody else waits for it but who sets one, and all that are
-// set meanwhile are in one write.
+// TestMarksOnADiskThatHangs: while a mark is being written only callers that set one wait, and all marks that are set
+// meanwhile share one write.
 func TestMarksOnADiskThatHangs(t *testing.T) {
 	const more = 8
 	dir := t.TempDir()
@@ -148,7 +149,7 @@ func TestMarksOnADiskThatHangs(t *testing.T) {
 	}
 }
 
-// TestLoopBesideADiskThatHangs: a bucket answers while it is being stored that a copy has no tombstones any more.
+// TestLoopBesideADiskThatHangs: a bucket answers while the file of tombstone marks is being written.
 func TestLoopBesideADiskThatHangs(t *testing.T) {
 	f := newFallen(t, 2, 1)
 	dir := t.TempDir()

@@ -17,7 +17,7 @@ import (
 // fullCluster has nodes without room for another part.
 type fullCluster struct {
 	*fakeCluster
-	full    func(node index.NodeID, asked int) bool // asked: how often it was before
+	full    func(node index.NodeID, asked int) bool // asked: number of earlier requests to the node
 	refused int
 	asked   map[index.NodeID]int
 }
@@ -39,14 +39,14 @@ func (f *fullCluster) OpenSlices(ctx context.Context, node index.NodeID, others 
 	return f.fakeCluster.OpenSlices(ctx, node, others, req)
 }
 
-// TestNoRoomForAPart: where a node has no room for a part another copy is read; where there is none, a scan of which
-// nothing was given yet is refused at once, with when to come again, and what it has opened elsewhere is not opened
-// again and again. One that has given rows waits for room.
+// TestNoRoomForAPart: if a node has no room for a part, another copy is read. If there is none, a scan that has
+// returned no row is refused at once, with the time to retry, and the parts it has opened elsewhere are not reopened
+// again and again. A scan that has returned rows waits for room.
 func TestNoRoomForAPart(t *testing.T) {
 	none := func(n index.NodeID, _ int) bool { return n == 0 }
 	cut := func(n index.NodeID, asked int) int {
 		if n == 0 && asked == 1 {
-			return 5000 // bytes, of which the first rows have come
+			return 5000 // bytes, of which the first rows have arrived
 		}
 		return -1
 	}
@@ -61,10 +61,10 @@ func TestNoRoomForAPart(t *testing.T) {
 		replicas int
 		full     func(node index.NodeID, asked int) bool
 		broken   func(node index.NodeID, asked int) int
-		past     bool // others than node 0 hold another timestamp by now
-		named    bool // the timestamp is
+		past     bool // nodes other than 0 hold another timestamp by now
+		named    bool // the request names the timestamp
 		code     errcode.Code
-		waits    bool // else it takes no time
+		waits    bool // otherwise it takes no time
 		refused  int  // at most
 	}{
 		{"nobody else has it", 1, none, nil, false, false, errcode.Busy, false, 1},
@@ -90,7 +90,7 @@ func TestNoRoomForAPart(t *testing.T) {
 				}
 				if c.past {
 					f.rows[6], number = f.rows[3], 6 // rows of its own
-					f.request = func(NodeRequest) {  // who holds what is known a moment later
+					f.request = func(NodeRequest) {  // the catalog is updated a moment later
 						f.mu.Lock()
 						defer f.mu.Unlock()
 						f.view.Held = slices.Clone(f.view.Held)

@@ -9,8 +9,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestOrderOfCopies: who holds the timestamp is asked first, who is far behind another copy last, behind them who is
-// suspect, and turn spreads scans over those that are equally good.
+// TestOrderOfCopies: copies that hold the timestamp come first, those far behind another copy come later, those of
+// suspect nodes last, and turn spreads scans over equally good ones.
 func TestOrderOfCopies(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -32,7 +32,7 @@ const (
 	testVBs    = 4
 )
 
-// vectorOf is the stability timestamp with this number.
+// vectorOf returns the stability timestamp with this number.
 func vectorOf(number uint64) timestamp.Vector {
 	v := timestamp.New(testVBs)
 	for i := range testVBs {
@@ -56,10 +56,10 @@ func stabilityOf(number uint64) wire.BucketStability {
 		Logs: logs}}
 }
 
-// memSlice is a slice in memory: rows in order.
+// memSlice is a slice in memory: sorted rows.
 type memSlice struct {
 	rows []Row
-	ends func() // nil: nobody wants to know when all of them were read
+	ends func() // called when all rows were read; nil: not needed
 }
 
 func (s memSlice) Items() int64 { return int64(len(s.rows)) }
@@ -82,7 +82,7 @@ type memCursor struct {
 	rows []Row
 	i    int
 	ends func()
-	key  [512]byte // reused, so that whoever keeps a row too long sees it change
+	key  [512]byte // reused, so that a reader that retains a row sees it change
 	id   [512]byte
 }
 
@@ -104,20 +104,20 @@ type fakeCluster struct {
 	mu       sync.Mutex
 	view     View
 	rows     map[uint64][][]Row                       // by number, by slice
-	has      map[index.CopyID]map[uint64]errcode.Code // by copy, by number: "" held, else the refusal
+	has      map[index.CopyID]map[uint64]errcode.Code // by copy, by number: "" if held, otherwise the refusal
 	broken   func(node index.NodeID) (cutAt int)      // bytes until the stream is cut; -1 never; -2 refuses to connect
 	request  func(NodeRequest)
-	read     func(index.SliceID) // is told when all rows of a slice were read; nil: nobody is
+	read     func(index.SliceID) // called when all rows of a slice were read; nil: not needed
 	suspects []index.NodeID
 	newest   uint64
 	current  uint64 // KV is at the vector of this number
 	changed  chan struct{}
 	opened   atomic.Int64
 	closed   atomic.Int64
-	asked    atomic.Int64 // Stabilize
+	asked    atomic.Int64 // calls of Stabilize
 	kept     atomic.Uint64
 	refuse   func(asked int64) error // of Stabilize; nil: never
-	emptied  bool                    // KV has made vbucket 0 anew
+	emptied  bool                    // KV has recreated vbucket 0
 
 	keep func(ctx context.Context, node index.NodeID, req KeepRequest) error // nil: everything is kept
 
@@ -142,7 +142,7 @@ func (f *fakeCluster) Newest(string) (wire.BucketStability, bool) {
 	return stabilityOf(f.newest), f.newest > 0
 }
 
-// Heard implements Catalog: the newest one came an hour ago, of the others it is not known.
+// Heard implements Catalog: the newest timestamp arrived an hour ago, for others that is unknown.
 func (f *fakeCluster) Heard(ref wire.StabilityRef) (time.Time, bool) {
 	return time.Now().Add(-time.Hour), ref.Number == 5
 }
@@ -217,7 +217,7 @@ func (c *cutReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// here is the node that the coordinator itself is on: its slices are read without frames.
+// here is the node of the coordinator itself: its slices are read without frames.
 const here index.NodeID = 1
 
 // Name implements Nodes.
@@ -281,12 +281,12 @@ func (c *collect) Row(r Row) error {
 
 func rowText(r Row) string { return fmt.Sprintf("%s|%s", r.Key, r.DocID) }
 
-// newCluster makes an index with rows at numbers 1 to 5, on nodes of which each copy holds some.
+// newCluster returns an index with rows at numbers 1 to 5, on nodes of which each copy holds some.
 func newCluster(partitions, replicas, nodes int) *fakeCluster {
 	return clusterOf(partition.Layout{Scheme: partition.HashDocID, Partitions: uint16(partitions)}, replicas, nodes)
 }
 
-// rangedLayout cuts the keys that clusterOf makes.
+// rangedLayout partitions the keys of clusterOf.
 func rangedLayout(partitions int) partition.Layout {
 	l := partition.Layout{Scheme: partition.RangeKey, Partitions: uint16(partitions)}
 	for i := range partitions - 1 {
@@ -365,8 +365,8 @@ func openSpec() Spec {
 	return Spec{Index: 5, Consistency: Any, Ranges: []Range{{}}, WantTimestamp: true, Desc: []bool{false}}
 }
 
-// TestScanModel: whatever fails, the rows given are the first ones of the index at one timestamp, in order; a scan that
-// succeeds gave all of them; one that had a reliable copy of every slice succeeds.
+// TestScanModel: whatever fails, the rows returned are the first ones of the index at one timestamp, in order; a scan
+// that succeeds returned all of them; one that had a reliable copy of every slice succeeds.
 func TestScanModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		partitions, replicas := rapid.IntRange(1, 4).Draw(t, "partitions"), rapid.IntRange(1, 3).Draw(t, "replicas")
@@ -436,7 +436,7 @@ func TestScanModel(t *testing.T) {
 	})
 }
 
-// A scan asks the slices only that its bounds leave, and does not need the others.
+// TestSlicesAreLeftOut: a scan requests only the slices that its bounds leave, and does not need the others.
 func TestSlicesAreLeftOut(t *testing.T) {
 	f := clusterOf(rangedLayout(4), 1, 2) // below 05, 10, 15 and the rest
 	for i := range f.view.Held {
@@ -444,7 +444,7 @@ func TestSlicesAreLeftOut(t *testing.T) {
 	}
 	for _, c := range []struct {
 		ranges []Range
-		copies int // 0: one is needed that nobody has
+		copies int // 0: a needed slice has no copy
 	}{
 		{[]Range{{Low: []byte("06"), High: []byte("10")}}, 1},
 		{[]Range{{Low: []byte("05"), High: []byte("10.")}}, 2},
@@ -453,7 +453,7 @@ func TestSlicesAreLeftOut(t *testing.T) {
 		{[]Range{{High: []byte("08")}}, 0},
 		{[]Range{{}}, 0},
 	} {
-		var copies atomic.Int64 // nodes are asked side by side
+		var copies atomic.Int64 // nodes are asked concurrently
 		f.request = func(req NodeRequest) { copies.Add(int64(len(req.Copies))) }
 		spec := openSpec()
 		spec.Ranges = c.ranges
@@ -492,7 +492,7 @@ func TestCount(t *testing.T) {
 	}
 }
 
-// TestReplicaReplaced: a stream that is cut behind some rows is taken over by the other replica.
+// TestReplicaReplaced: the other replica takes over a stream that is cut after some rows.
 func TestReplicaReplaced(t *testing.T) {
 	f := newCluster(1, 2, 2)
 	first := true
@@ -514,15 +514,16 @@ func TestReplicaReplaced(t *testing.T) {
 	}
 }
 
-// TestNoCopyInTheMiddle: a scan that has given rows and loses the last copy that it knew of goes on, at its timestamp
-// and behind its last row, with any copy that there is while it may wait. One that no copy can go on with says why.
+// TestNoCopyInTheMiddle: a scan that has returned rows and loses the last copy it knew of continues, at its timestamp
+// and behind its last row, with any copy that appears while it may wait. If no copy can continue, the scan reports
+// why.
 func TestNoCopyInTheMiddle(t *testing.T) {
 	const silent = -2
 	for _, tt := range []struct {
 		name   string
 		begin  func(f *fakeCluster)        // before the scan
 		lost   func(f *fakeCluster) func() // when node 0 was cut off in the middle; the result runs a moment later
-		broken map[index.NodeID][]int      // what each ask of a node comes to, the last for all that follow
+		broken map[index.NodeID][]int      // outcome of each request to a node, the last one for all that follow
 		want   errcode.Code
 	}{
 		{name: "the replica's node is heard of again",
@@ -693,7 +694,7 @@ func TestConsistency(t *testing.T) {
 
 var whoIsAway = regexp.MustCompile(`slice \d+ of index \d+.* i\d \(host:\d\)`)
 
-// TestWaitsForHealth: a scan that finds no healthy copy goes on as soon as there is one.
+// TestWaitsForHealth: a scan that finds no healthy copy continues as soon as there is one.
 func TestWaitsForHealth(t *testing.T) {
 	f := newCluster(2, 1, 2)
 	f.view.Held[0].OK = false
@@ -757,7 +758,7 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
-// lastGasp is nodes of which the first fails when the others have opened their parts and the scan's client has gone.
+// lastGasp is a Nodes whose first node fails when the others have opened their parts and the scan's client has gone.
 type lastGasp struct {
 	*fakeCluster
 	end context.CancelFunc
@@ -776,7 +777,7 @@ func (l lastGasp) OpenSlices(ctx context.Context, node index.NodeID, others []in
 	return nil, ctx.Err()
 }
 
-// TestAnOpenPartIsClosed: what one node has opened is given back, whatever becomes of the others.
+// TestAnOpenPartIsClosed: what one node has opened is closed, whatever happens with the others.
 func TestAnOpenPartIsClosed(t *testing.T) {
 	f := newCluster(2, 1, 2)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -21,7 +21,7 @@ import (
 	"tidemark/internal/rpc"
 )
 
-// pageEnd is what the end of a page says.
+// pageEnd is the end of a page.
 type pageEnd struct {
 	Rows      int    `json:"rows"`
 	More      bool   `json:"more"`
@@ -31,7 +31,7 @@ type pageEnd struct {
 	} `json:"timestamp"`
 }
 
-// take takes a page as a client does, whose indexers are killed after some messages.
+// take takes a page like a client whose indexers are killed after some messages.
 func take(t *rapid.T, f *fakeCluster, req Request, kill func() int) (rows []string, end pageEnd) {
 	var p portion
 	for {
@@ -50,8 +50,8 @@ func take(t *rapid.T, f *fakeCluster, req Request, kill func() int) (rows []stri
 	return p.rows, end
 }
 
-// TestPagesAreOneAnswer: whatever is asked for, and whoever is killed, the pages together are the rows of one answer at
-// the first one's timestamp, while newer ones come; the last one says that there is no more.
+// TestPagesAreOneAnswer: whatever the request is, and whichever indexers are killed, the pages together are the rows
+// of one answer at the first one's timestamp, while newer timestamps appear; the last page has no successor.
 func TestPagesAreOneAnswer(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := arrays(t)
@@ -100,7 +100,7 @@ func TestPagesAreOneAnswer(t *testing.T) {
 				break
 			}
 			req.Cursor, req.WantCursor, req.Limit = end.Cursor, rapid.Bool().Draw(t, "said again"), 1+int64(n)%3
-			for i := range f.view.Held { // the bucket goes on
+			for i := range f.view.Held { // the bucket advances
 				f.view.Held[i].Ref = refOf(5)
 			}
 		}
@@ -110,8 +110,8 @@ func TestPagesAreOneAnswer(t *testing.T) {
 	})
 }
 
-// TestPagesOfGroupsOnThisNode: a page goes on behind the group that its cursor names for as long as it is read, also on
-// the node that coordinates it, which has the request as it is and not a copy that has travelled.
+// TestPagesOfGroupsOnThisNode: a page continues behind the group that its cursor names while it is read, also on the
+// coordinating node, which has the request itself and not a decoded copy.
 func TestPagesOfGroupsOnThisNode(t *testing.T) {
 	f := newCluster(1, 1, 1)
 	f.view.Definition = *definition(false, false)
@@ -165,7 +165,7 @@ func TestPagesOfGroupsOnThisNode(t *testing.T) {
 	}
 }
 
-// cursorOf is the cursor behind the first row of an index, and the request that it came with.
+// cursorOf returns the cursor behind the first row of an index, and the request that it came with.
 func cursorOf(t *testing.T, f *fakeCluster) (Request, string) {
 	t.Helper()
 	for n := range f.rows { // the index has one component, which these rows do not have
@@ -192,8 +192,8 @@ func cursorOf(t *testing.T, f *fakeCluster) (Request, string) {
 	return req, got.Cursor
 }
 
-// TestCursorsEnd: what is not kept any more is named; with newer the scan goes on behind the place in the newest state,
-// never in an older one, and after a rollback in all that KV has.
+// TestCursorsEnd: the error for a state that is no longer kept names it; with newer the scan continues behind the
+// place in the newest state, never in an older one, and after a rollback in everything that KV has.
 func TestCursorsEnd(t *testing.T) {
 	f := parted()
 	f.hold([]index.CopyID{1, 2, 3, 4}, 4)
@@ -227,7 +227,7 @@ func TestCursorsEnd(t *testing.T) {
 	if got, rows, err := scanned(true); err != nil || got.Ref != refOf(5) || len(rows) != 39 {
 		t.Errorf("newer: %+v, %d rows, %v", got, len(rows), err)
 	}
-	// A page leaves the session that asks as it is, and the cursor behind it is of the page, not of that.
+	// A page leaves the client's session unchanged, and its cursor is of the page's timestamp, not the session's.
 	lost := seenAt(f, 9)
 	lost.Epoch--
 	one := Request{Limit: 1, Cursor: cursor, Stability: QueryStability, seen: []scanport.Seen{lost}}
@@ -253,8 +253,8 @@ func TestCursorsEnd(t *testing.T) {
 	}
 }
 
-// TestCursorsOfOthers: a cursor of another index or request, or that is none, is refused by name, and so is what does
-// not go with one.
+// TestCursorsOfOthers: a cursor of another index or request, or an invalid one, is refused with the reason, and so
+// are options that cannot be combined with it.
 func TestCursorsOfOthers(t *testing.T) {
 	f := parted()
 	req, cursor := cursorOf(t, f)
@@ -357,8 +357,8 @@ func FuzzCursor(f *testing.F) {
 }
 
 // TestWhatIsKeptForPages: nodes are asked to keep the copies that they serve, for all pages of an answer under one
-// name, and the same copies are asked for each page; where the first page is the last they are told so with the next
-// question. A node that has no room refuses the page.
+// id, and the same copies serve each page; if the first page is the last, the next request to them says so. A node
+// without room refuses the page.
 func TestWhatIsKeptForPages(t *testing.T) {
 	f := parted()
 	req, cursor := cursorOf(t, f)
@@ -404,7 +404,7 @@ func TestWhatIsKeptForPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, _, err = page(Request{Limit: 1})
-	for _, n := range last { // of both nodes, whichever are asked for the plain scan
+	for _, n := range last { // for both nodes, whichever the plain scan uses
 		other := slices.ContainsFunc(f.pagesOver, func(p Pages) bool { return p != n.of })
 		if err != nil || other || len(f.pagesOver) == 0 {
 			t.Errorf("%v: told %v, kept were %+v", err, f.pagesOver, last)
@@ -427,8 +427,8 @@ func TestWhatIsKeptForPages(t *testing.T) {
 	}
 }
 
-// TestWhatIsOverIsToldAgain: nodes hear of answers for which they need not keep anything, though the question that was
-// to tell them has not come to them; who has read it and refuses is told once.
+// TestWhatIsOverIsToldAgain: a node gets the list of answers that need not be kept even if the request that carried
+// it did not reach the node; a node that has read the request and refuses it gets the list once.
 func TestWhatIsOverIsToldAgain(t *testing.T) {
 	one, two := Pages{ID: 1}, Pages{ID: 2}
 	for _, c := range []struct {

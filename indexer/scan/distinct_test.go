@@ -15,8 +15,8 @@ import (
 	"tidemark/index"
 )
 
-// TestShapeModel: offset, distinct, project and limit together, with nodes that fail, against the plain way of doing it
-// to the sorted list of all rows; a distinct count counts the same rows.
+// TestShapeModel compares offset, distinct, project and limit together, with failing nodes, with the plain method on
+// the sorted list of all rows; a distinct count counts the same rows.
 func TestShapeModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		desc := []bool{rapid.Bool().Draw(t, "first descends"), rapid.Bool().Draw(t, "second descends")}
@@ -83,7 +83,7 @@ func TestShapeModel(t *testing.T) {
 	})
 }
 
-// plainly does to all rows what the request says, and returns them as JSON.
+// plainly applies the request to all rows and returns them as JSON.
 func plainly(all []Row, r Request, desc []bool) (lines []string) {
 	all = slices.Clone(all)
 	slices.SortFunc(all, Row.Compare)

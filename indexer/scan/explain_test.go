@@ -16,12 +16,12 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// TestExplain: every slice that was asked for is there with the rows that were taken of it, what failed says why, and
-// an answer without the wish has nothing of it.
+// TestExplain: every requested slice is listed with the rows taken from it, failures with their errors, and an answer
+// without the option has none of it.
 func TestExplain(t *testing.T) {
 	f := newCluster(4, 1, 3)
 	f.view.Definition.Keys = nil
-	for n := range f.rows { // rows whose keys are the empty one
+	for n := range f.rows { // rows with empty keys
 		for s := range f.rows[n] {
 			for i := range f.rows[n][s] {
 				f.rows[n][s][i].Key = nil
@@ -73,8 +73,8 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// TestExplainTellsWhoWasReplaced: a copy that does not have the timestamp any more is there with its reason, and with
-// the one that was asked instead.
+// TestExplainTellsWhoWasReplaced: a copy that no longer has the timestamp is listed with its error, and so is its
+// replacement.
 func TestExplainTellsWhoWasReplaced(t *testing.T) {
 	f := newCluster(1, 2, 3)
 	c := f.coordinator()
@@ -106,7 +106,7 @@ func TestExplainTellsWhoWasReplaced(t *testing.T) {
 	}
 }
 
-// TestExplainTellsWhy: by what the timestamp was chosen, and which slices nobody was asked for.
+// TestExplainTellsWhy: how the timestamp was chosen, and which slices were not requested.
 func TestExplainTellsWhy(t *testing.T) {
 	f := clusterOf(rangedLayout(4), 1, 2) // below 05, 10, 15 and the rest
 	f.view.Era = Era{Cluster: scanport.ClusterKey("c"), Epoch: 7}
@@ -143,8 +143,8 @@ func TestExplainTellsWhy(t *testing.T) {
 	}
 }
 
-// TestExplainTellsWhatWasLookedAt: entries read and filtered away, by the node here and by others, exactly: of a scan,
-// of a count, of groups, and of a limit that needs no more than one answer; and how old the timestamp was.
+// TestExplainTellsWhatWasLookedAt: entries read and filtered out, on this node and on others, are exact: for a scan,
+// a count, groups, and a limit that one answer satisfies; and the age of the timestamp.
 func TestExplainTellsWhatWasLookedAt(t *testing.T) {
 	for name, x := range map[string]struct {
 		body           string
@@ -199,7 +199,7 @@ func TestExplainTellsWhatWasLookedAt(t *testing.T) {
 	}
 }
 
-// keyed is a row of an index of two components.
+// keyed returns a row of an index of two components.
 func keyed(n int64, s string) Row {
 	return Row{Key: collate.AppendString(collate.AppendInt64(nil, n), []byte(s)), DocID: fmt.Appendf(nil, "%d%s", n, s)}
 }

@@ -65,8 +65,8 @@ func drawRows(t *rapid.T) []Row {
 	return rows
 }
 
-// TestFramesCutAnywhere: the whole stream gives the rows; every other prefix and every flipped bit gives an error, and
-// rows before it only as they were.
+// TestFramesCutAnywhere: the whole stream yields the rows; every other prefix and every flipped bit yields an error,
+// after only correct rows.
 func TestFramesCutAnywhere(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rows := drawRows(t)
@@ -141,7 +141,7 @@ func FuzzReadFrames(f *testing.F) {
 	})
 }
 
-// FuzzRows lets the fuzzer make payloads that have a right checksum.
+// FuzzRows makes the fuzzer produce payloads with a correct checksum.
 func FuzzRows(f *testing.F) {
 	f.Add([]byte{1, 'k', 1, 'd'}, byte(frameRows))
 	f.Add([]byte{1, 3, 0, 4, 1, 4, 0}, byte(frameHeader))
@@ -206,7 +206,7 @@ func TestNDJSON(t *testing.T) {
 	}
 }
 
-// BenchmarkScan is the way of a row from a slice to a line of JSON: node merge, frames, coordinator merge, NDJSON.
+// BenchmarkScan measures a row from a slice to a line of JSON: node merge, frames, coordinator merge, NDJSON.
 func BenchmarkScan(b *testing.B) {
 	f := newCluster(6, 1, 3)
 	const rows = 10_000
@@ -230,7 +230,7 @@ func BenchmarkScan(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/rows, "ns/row")
 }
 
-// TestFrameForm holds the bytes: nodes of different versions speak to each other.
+// TestFrameForm fixes the bytes, because nodes of different versions communicate.
 func TestFrameForm(t *testing.T) {
 	got := fmt.Sprintf("%x", writeFrames(t, []Row{{[]byte("key"), []byte("doc")}}, (*FrameWriter).End))
 	want := "0000000c" + "01" + "01" + "01" + "00" + "04" + // header: format, vector follows, no count, 4 vbuckets
@@ -242,7 +242,7 @@ func TestFrameForm(t *testing.T) {
 	}
 }
 
-// TestDrain: the answer of a node, of which enough rows have come, is read to its end.
+// TestDrain: a node's answer is read to its end after enough rows have arrived.
 func TestDrain(t *testing.T) {
 	var b bytes.Buffer
 	f := NewFrameWriter(&b, nil)
@@ -266,7 +266,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// endSeen knows whether its end has been read.
+// endSeen records whether its end was read.
 type endSeen struct {
 	io.Reader
 	seen, closed bool

@@ -19,7 +19,7 @@ import (
 	"tidemark/indexer/scan/aggregate"
 )
 
-// TestGroupsAreRefused: what is wrong with groups, and where.
+// TestGroupsAreRefused: errors in groups are reported with their place.
 func TestGroupsAreRefused(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"group_by":[2]}`:                                  "group_by[0] is 2: a key of this index has the components 0 to 1",
@@ -49,7 +49,7 @@ func TestGroupsAreRefused(t *testing.T) {
 	}
 }
 
-// TestDocumentsOfRows: documents are told apart by their ids only where one has several rows in a group.
+// TestDocumentsOfRows: documents are distinguished by their ids only if one may have several rows in a group.
 func TestDocumentsOfRows(t *testing.T) {
 	array := definition(false, false)
 	array.Keys[1].Expr = "DISTINCT tags"
@@ -69,7 +69,8 @@ func TestDocumentsOfRows(t *testing.T) {
 	}
 }
 
-// TestOrderOfCells: how far groups come in the order of rows, so that they need no memory and may be gone on behind.
+// TestOrderOfCells: how far groups follow the order of rows, so that they need no memory and a scan can continue
+// behind them.
 func TestOrderOfCells(t *testing.T) {
 	const components = 4
 	for _, c := range []struct {
@@ -89,7 +90,7 @@ func TestOrderOfCells(t *testing.T) {
 		{[]int{0}, 2, 0, 1, false},
 		{[]int{0}, EachDocument, 0, 1, false},
 		{[]int{0, 1, 2, 3}, EachDocument, 0, 4, false},
-		{[]int{1}, EachNone, 1, 2, true}, // the first component is the same of all rows
+		{[]int{1}, EachNone, 1, 2, true}, // the first component is equal in all rows
 		{[]int{1, 0}, EachNone, 1, 2, true},
 		{[]int{2}, EachNone, 1, 1, false},
 		{[]int{2}, 3, 2, 4, true},
@@ -104,7 +105,7 @@ func TestOrderOfCells(t *testing.T) {
 	}
 }
 
-// TestFixedParts: components that all rows of the ranges have.
+// TestFixedParts: components that all rows of the ranges share.
 func TestFixedParts(t *testing.T) {
 	for body, want := range map[string]int{
 		`{}`: 0, `{"equal":[1]}`: 1, `{"equal":[1,2]}`: 2, `{"range":{"low":[1,2],"high":[1,5]}}`: 1,
@@ -126,7 +127,7 @@ func TestFixedParts(t *testing.T) {
 	}
 }
 
-// grouped is what a scan gives in JSON: keys and values.
+// grouped returns the result of a scan as JSON: keys and values.
 func grouped(t *rapid.T, c *Coordinator, spec Spec) (lines []string, err error) {
 	var out bytes.Buffer
 	enc := NewEncoder(&out, nil, nil, spec)
@@ -185,7 +186,7 @@ func TestGroupsModel(t *testing.T) {
 	})
 }
 
-// plainGroups does to all rows what the request says: count, sum, and count of the second component.
+// plainGroups applies the request to all rows: count, sum, and count of the second component.
 func plainGroups(all []Row, r Request, desc []bool) (lines []string) {
 	type group struct {
 		key     []int
@@ -235,7 +236,7 @@ func plainGroups(all []Row, r Request, desc []bool) (lines []string) {
 	return lines
 }
 
-// cellsOf makes the cells of rows by their second component, with so many bytes for a table, and reads them.
+// cellsOf makes the cells of rows by their second component, with that many bytes for a table, and reads them.
 func cellsOf(t testing.TB, rows []Row, req NodeRequest, bytes int64) (keys []string, c *cells, err error) {
 	t.Helper()
 	ranges := req.Ranges
@@ -260,7 +261,7 @@ func cellsOf(t testing.TB, rows []Row, req NodeRequest, bytes int64) (keys []str
 	}
 }
 
-// TestTablesOfAnySize: cells that do not come in the order of rows are the same, whatever fits at once.
+// TestTablesOfAnySize: cells that are not in the order of rows are the same, however many fit at once.
 func TestTablesOfAnySize(t *testing.T) {
 	desc := []bool{false, true, false}
 	rows := grid(t, desc, 3, 40, 2)
@@ -281,7 +282,7 @@ func TestTablesOfAnySize(t *testing.T) {
 			}
 			for _, size := range []int64{1000, 3000, 10_000} { // some cells at a time
 				got, _, err := cellsOf(t, rows, req, size)
-				if by[0] == 2 && size == 1000 { // 80 of them take more passes than there may be
+				if by[0] == 2 && size == 1000 { // 80 of them take more passes than allowed
 					if CodeOf(err) != errcode.LimitExceeded || !strings.Contains(err.Error(), "more groups than 32 passes") ||
 						!slices.Equal(got, want[:len(got)]) {
 						t.Errorf("by %v, %d bytes: %v behind %d", by, size, err, len(got))
@@ -294,8 +295,8 @@ func TestTablesOfAnySize(t *testing.T) {
 	}
 }
 
-// TestTablesAreGivenBack: what scans take together is bounded, a scan that gets no more is BUSY, and what it had is
-// there for others.
+// TestTablesAreGivenBack: the memory of all scans together is bounded, a scan that gets no more returns BUSY, and its
+// memory becomes available to others.
 func TestTablesAreGivenBack(t *testing.T) {
 	desc := []bool{false, false}
 	rows := grid(t, desc, 1, 3000)
@@ -336,7 +337,8 @@ func TestTablesAreGivenBack(t *testing.T) {
 	c.close()
 }
 
-// TestGroupsAreReadNoFurther: groups in the order of rows cost the rows of those that are wanted, also behind others.
+// TestGroupsAreReadNoFurther: groups in the order of rows cost only the rows of the wanted groups, also behind
+// others.
 func TestGroupsAreReadNoFurther(t *testing.T) {
 	desc := []bool{false, false}
 	rows := grid(t, desc, 100, 50)
@@ -366,7 +368,7 @@ func TestGroupsAreReadNoFurther(t *testing.T) {
 	}
 }
 
-// BenchmarkGroups groups 100,000 rows of one slice, in memory, by a component that has 100 values.
+// BenchmarkGroups groups 100,000 rows of one slice, in memory, by a component with 100 values.
 func BenchmarkGroups(b *testing.B) {
 	desc := []bool{false, false}
 	rows := grid(b, desc, 100, 1000)

@@ -17,11 +17,11 @@ import (
 	"tidemark/index"
 )
 
-// keepers are the nodes of a fake cluster that are asked to keep timestamps, and remember when they were.
+// keepers is a fake cluster that records when its nodes are asked to keep timestamps.
 type keepers struct {
 	*fakeCluster
 	began time.Time
-	// answer is what a node says; nil: it keeps everything
+	// answer is a node's answer; nil: it keeps everything
 	answer func(ctx context.Context, node index.NodeID) error
 
 	mu    sync.Mutex
@@ -30,7 +30,7 @@ type keepers struct {
 	kept  []index.CopyID
 }
 
-// newKeepers is an index of three slices with two copies each, on three nodes.
+// newKeepers returns an index of three slices with two copies each, on three nodes.
 func newKeepers() *keepers {
 	k := &keepers{fakeCluster: newCluster(3, 2, 3), began: time.Now(), asked: map[index.NodeID][]time.Duration{},
 		ids: map[Pages]bool{}}
@@ -55,11 +55,11 @@ func newKeepers() *keepers {
 	return k
 }
 
-// pausingSink takes its first row for so long.
+// pausingSink pauses at its first row.
 type pausingSink struct {
 	collect
 	pause time.Duration
-	first func() // after the pause; nil: nothing
+	first func() // called after the pause; nil: nothing
 }
 
 func (s *pausingSink) Row(r Row) error {
@@ -72,16 +72,16 @@ func (s *pausingSink) Row(r Row) error {
 	return s.collect.Row(r)
 }
 
-// TestLongScansAreKept: whoever has copies of a scan's slices is asked to keep its timestamp once the scan has taken
-// keepFrom, or earlier when it is about to be let go, and again before what is kept goes with its time. A short scan
-// asks nobody, and neither does one that takes newer timestamps as it goes on.
+// TestLongScansAreKept: nodes with copies of a scan's slices are asked to keep its timestamp once the scan has taken
+// keepFrom, or earlier when they are about to release it, and again before it expires. A short scan asks no node, and
+// neither does one that moves on to newer timestamps.
 func TestLongScansAreKept(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		takes     time.Duration
 		newer     uint64 // timestamps that follow at once
 		stability RowStability
-		times     int // that each node is asked
+		times     int // requests to each node
 	}{
 		{"short", keepLook / 2, 10, ScanStability, 0},
 		{"not long, and nothing new", keepFrom - keepLook, keepBehind - 1, ScanStability, 0},
@@ -125,8 +125,8 @@ func TestLongScansAreKept(t *testing.T) {
 	}
 }
 
-// TestKeptNoLongerThanTheScan: nodes are told with the next question that a scan whose timestamp they keep has ended,
-// be it by an error that its client was told; not when the client was lost, which may go on elsewhere.
+// TestKeptNoLongerThanTheScan: the next request to a node names a kept scan that has ended, also one that ended with
+// an error for its client; but not if the client was lost, because the scan may continue elsewhere.
 func TestKeptNoLongerThanTheScan(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -151,7 +151,7 @@ func TestKeptNoLongerThanTheScan(t *testing.T) {
 	}
 }
 
-// dying are nodes of which one is lost when the scan has some rows of it.
+// dying is a Nodes that loses a node after the scan has some of its rows.
 type dying struct {
 	*keepers
 	lost atomic.Bool
@@ -180,17 +180,17 @@ func (d *dyingRows) Next() (Row, error) {
 	return d.RowStream.Next()
 }
 
-// TestAScanGoesOnWhereItWasKept: a node is lost in the middle of a scan, when all timestamps are gone but those that
-// nodes keep: the scan goes on at its own, and does not show it. Where none keeps it any more it fails, and the error
-// names a node that had no room, not those whose answer the scan did not wait for as it failed.
+// TestAScanGoesOnWhereItWasKept: a node is lost in the middle of a scan, when nodes hold only kept timestamps: the
+// scan continues at its own, invisibly to the client. If no node keeps it any more, the scan fails, and the error
+// names a node that had no room, not nodes whose answer the scan did not wait for.
 func TestAScanGoesOnWhereItWasKept(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		pause  time.Duration
-		answer func(ctx context.Context, asked int) error // to each node's question of that number; nil: all keep it
-		lost   bool                                       // also what was kept
+		answer func(ctx context.Context, asked int) error // to each node's request of that number; nil: all keep it
+		lost   bool                                       // the kept snapshots, too
 		fails  bool                                       // the scan
-		why    string                                     // what its error says of keeping
+		why    string                                     // its error's text about keeping
 	}{
 		{name: "kept", pause: time.Second},
 		{name: "no room", pause: time.Second, answer: func(context.Context, int) error {
@@ -246,8 +246,8 @@ func TestAScanGoesOnWhereItWasKept(t *testing.T) {
 	}
 }
 
-// TestNobodyWaitsForKeepers: nodes that answer nothing when they are asked to keep a timestamp hold neither the scan
-// nor the others, and are asked again.
+// TestNobodyWaitsForKeepers: nodes that do not answer requests to keep a timestamp delay neither the scan nor other
+// nodes, and are asked again.
 func TestNobodyWaitsForKeepers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKeepers()
@@ -272,7 +272,7 @@ func TestNobodyWaitsForKeepers(t *testing.T) {
 	})
 }
 
-// TestKeepRequests: what no coordinator asks for is refused.
+// TestKeepRequests: requests that no coordinator sends are refused.
 func TestKeepRequests(t *testing.T) {
 	for name, r := range map[string]KeepRequest{
 		"no copies":          {},

@@ -14,8 +14,8 @@ import (
 	"tidemark/index"
 )
 
-// TestSlicesAreOpenedOneBehindTheOther: a scan with a limit opens slices of an index that is partitioned by range only
-// as far as it needs their rows, from the end that it begins at; every other scan opens all of them.
+// TestSlicesAreOpenedOneBehindTheOther: a scan with a limit opens slices of an index that is partitioned by range
+// only as far as it needs their rows, from the end that it starts at; every other scan opens all of them.
 func TestSlicesAreOpenedOneBehindTheOther(t *testing.T) {
 	f := clusterOf(rangedLayout(5), 1, 2) // below 05, 10, 15, 20, and the rest
 	in := func(slice int) int64 { return int64(len(f.rows[5][slice])) }
@@ -44,7 +44,7 @@ func TestSlicesAreOpenedOneBehindTheOther(t *testing.T) {
 		var opened [5]atomic.Int64
 		f.request = func(req NodeRequest) {
 			for _, id := range req.Copies {
-				opened[id-1].Add(1) // one replica: copies count from 1 as slices do from 0
+				opened[id-1].Add(1) // one replica: copies count from 1, slices from 0
 			}
 		}
 		spec := openSpec()
@@ -70,14 +70,14 @@ func TestSlicesAreOpenedOneBehindTheOther(t *testing.T) {
 	}
 }
 
-// TestALaterSliceIsTooLate: when a slice that is opened later does not hold the timestamp any more, the scan begins
-// anew at a newer one, and the client sees rows of that one only.
+// TestALaterSliceIsTooLate: when a slice that is opened later does not hold the timestamp any more, the scan starts
+// anew at a newer one, and the client gets rows of that one only.
 func TestALaterSliceIsTooLate(t *testing.T) {
 	f := clusterOf(rangedLayout(3), 1, 3)
 	f.rows[6] = f.rows[3] // other rows than at 5
 	var asked atomic.Int64
 	f.request = func(NodeRequest) {
-		if asked.Add(1) == 2 { // slice 1 and 2 are asked together, of two nodes
+		if asked.Add(1) == 2 { // slices 1 and 2 are requested together, from two nodes
 			f.mu.Lock()
 			for i := range f.view.Held {
 				f.view.Held[i].Ref = refOf(6)
@@ -96,13 +96,13 @@ func TestALaterSliceIsTooLate(t *testing.T) {
 	}
 }
 
-// TestLaterSlicesAreTooLateAgainAndAgain: reading the first slice takes longer than nodes hold a timestamp, as where
-// few rows meet a condition, or many are passed over, and longer than scans wait. The scan begins anew once, and has
-// all slices opened at once then.
+// TestLaterSlicesAreTooLateAgainAndAgain: reading the first slice takes longer than nodes hold a timestamp, for
+// example because few rows meet a condition or many are skipped, and longer than scans wait. The scan starts anew
+// once, and then opens all slices at once.
 func TestLaterSlicesAreTooLateAgainAndAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := clusterOf(rangedLayout(3), 1, 3)
-		for i := range 2 { // the first two slices are read as the scan goes on
+		for i := range 2 { // the first two slices are read while the scan continues
 			f.view.Topology.Copies[i].Node, f.view.Held[i].Node = here, here
 		}
 		for n := uint64(6); n < 20; n++ {
@@ -132,7 +132,7 @@ func TestLaterSlicesAreTooLateAgainAndAgain(t *testing.T) {
 	})
 }
 
-// slowSink tells, before each row, how many slices were open by then.
+// slowSink records, before each row, how many slices were open.
 type slowSink struct {
 	opened func() int64
 	least  int64
@@ -147,8 +147,8 @@ func (s *slowSink) Row(Row) error {
 	return nil
 }
 
-// TestLittleIsHeldBack: rows beyond maxHeld are not held in memory: the slices that are left are opened, and the client
-// gets its first row when nothing is to be opened any more.
+// TestLittleIsHeldBack: no more than maxHeld bytes of rows are held in memory: then the remaining slices are opened,
+// and the client gets its first row when no slice has to be opened any more.
 func TestLittleIsHeldBack(t *testing.T) {
 	f := clusterOf(rangedLayout(3), 1, 1)
 	f.rows[5] = make([][]Row, 3)
@@ -160,14 +160,14 @@ func TestLittleIsHeldBack(t *testing.T) {
 	var opened atomic.Int64
 	f.request = func(req NodeRequest) { opened.Add(int64(len(req.Copies))) }
 	spec := openSpec()
-	spec.Limit = int64(len(f.rows[5][0])) // the first slice would do
+	spec.Limit = int64(len(f.rows[5][0])) // the first slice would suffice
 	sink := &slowSink{opened: opened.Load}
 	held := 0
 	res, err := f.coordinator().Scan(context.Background(), spec, sink)
 	if err != nil || res.Rows != spec.Limit || int64(sink.rows) != spec.Limit || sink.least != 3 {
 		t.Errorf("%d rows, %d given when %d slices were open, %v", res.Rows, sink.rows, sink.least, err)
 	}
-	// A scan that needs little gives it without opening more.
+	// A scan that needs little returns it without opening more.
 	opened.Store(0)
 	spec.Limit = 10
 	sink = &slowSink{opened: opened.Load}
@@ -175,7 +175,7 @@ func TestLittleIsHeldBack(t *testing.T) {
 		opened.Load() != 1 {
 		t.Errorf("%d slices opened, %v", opened.Load(), err)
 	}
-	// What is held is counted.
+	// Held rows are counted.
 	o := &output{sink: &collect{}}
 	o.held.begin(true)
 	for !o.held.full() {

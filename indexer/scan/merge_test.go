@@ -27,8 +27,8 @@ func (l *listed) next() (Row, error) {
 
 var errBroken = errors.New("broken")
 
-// TestTheMergeIsInOrder: of any number of sources, some of them empty, some joining between a row and the next, some of
-// them breaking: every row comes once, none before one that was there and is smaller, and each failure is told once.
+// TestTheMergeIsInOrder: with any number of sources, some empty, some added between two rows, some failing: every row
+// is returned once, none after a greater one that was available, and each failure is returned once.
 func TestTheMergeIsInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		reverse := rapid.Bool().Draw(t, "reverse")
@@ -72,7 +72,7 @@ func TestTheMergeIsInOrder(t *testing.T) {
 				break
 			}
 			got = append(got, r)
-			// as slices that are opened later: behind all that there is
+			// like slices that are opened later: after everything there is
 			if later > 0 && rapid.IntRange(0, 3).Draw(t, "now") == 0 {
 				later--
 				if behind += 100; reverse {

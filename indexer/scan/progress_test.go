@@ -16,7 +16,7 @@ import (
 	"tidemark/errcode"
 )
 
-// TestProgressAddsUp: a phase that comes again goes on, and all of them together are the scan's time.
+// TestProgressAddsUp: a phase that recurs continues, and all phases together are the scan's time.
 func TestProgressAddsUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := NewProgress(func() {})
@@ -36,8 +36,8 @@ func TestProgressAddsUp(t *testing.T) {
 	})
 }
 
-// TestWhoWaitsForABuildHurriesNobody: a scan finds no copy that serves; what there is is being filled, which goes on
-// more slowly for as long as scans hurry.
+// TestWhoWaitsForABuildHurriesNobody: a scan that finds no serving copy, only copies being filled, does not slow the
+// filling down.
 func TestWhoWaitsForABuildHurriesNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newCluster(2, 1, 2)
@@ -59,11 +59,12 @@ func TestWhoWaitsForABuildHurriesNobody(t *testing.T) {
 	})
 }
 
-// TestProgressSaysWhenRowsAreThere: when the first are read, and of a scan that ends without at its end.
+// TestProgressSaysWhenRowsAreThere: calm is called when the first rows are read, and at the end of a scan without
+// rows.
 func TestProgressSaysWhenRowsAreThere(t *testing.T) {
 	for _, c := range []struct {
 		phases []Phase
-		before int // how often it was said before the end
+		before int // calls before the end
 	}{
 		{nil, 0}, {[]Phase{Opening, Waiting, Opening}, 0},
 		{[]Phase{Waiting, Opening, Reading}, 1}, {[]Phase{Sending}, 1},
@@ -82,7 +83,7 @@ func TestProgressSaysWhenRowsAreThere(t *testing.T) {
 	}
 }
 
-// seen is a sink that looks at its scan's progress.
+// seen is a sink that reads its scan's progress.
 type seen struct {
 	p    *Progress
 	rows []int64
@@ -96,14 +97,14 @@ func (s *seen) Row(Row) error {
 	return nil
 }
 
-// TestProgressOfAScan: it waits for its timestamp, then opens copies, then reads, and its rows are counted as they
-// come.
+// TestProgressOfAScan: a scan waits for its timestamp, then opens copies, then reads, and its rows are counted as
+// they arrive.
 func TestProgressOfAScan(t *testing.T) {
 	f := newCluster(4, 1, 3)
 	c := f.coordinator()
 	p := NewProgress(func() {})
 	waited := Phase(-1)
-	var opened atomic.Int32 // several nodes are asked at once
+	var opened atomic.Int32 // several nodes are asked concurrently
 	opened.Store(-1)
 	f.request = func(NodeRequest) { opened.Store(int32(p.Phase())) }
 	f.newest--
@@ -125,7 +126,7 @@ func TestProgressOfAScan(t *testing.T) {
 	}
 }
 
-// TestBrief: bounds in a line that stays short, whatever the request is.
+// TestBrief: bounds fit in a short line, whatever the request is.
 func TestBrief(t *testing.T) {
 	long := `"` + strings.Repeat("ö", MaxKeyBytes/2) + `"`
 	for body, want := range map[string]string{
@@ -151,7 +152,7 @@ func TestBrief(t *testing.T) {
 	}
 }
 
-// TestACancelledScanSaysWho: what ends a scan's context from outside is what its client is told.
+// TestACancelledScanSaysWho: the error of a scan whose context is cancelled is the cause of the cancellation.
 func TestACancelledScanSaysWho(t *testing.T) {
 	f := newCluster(2, 1, 3)
 	f.current = f.newest + 1

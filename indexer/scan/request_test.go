@@ -97,7 +97,7 @@ func key(t interface{ Fatal(...any) }, text string, desc []bool) []byte {
 	return k
 }
 
-// in reports whether a key with a document id lies in the ranges, as storage decides it.
+// in returns how many of the ranges contain a key with a document id, as storage decides it.
 func in(ranges []Range, key []byte) (times int) {
 	row := string(key) + "doc"
 	for _, r := range ranges {
@@ -169,7 +169,7 @@ func TestInclusion(t *testing.T) {
 	}
 }
 
-// TestRangesModel compares compiled ranges with the rule read word by word on small keys.
+// TestRangesModel compares compiled ranges with the rule applied literally to small keys.
 func TestRangesModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		desc := rapid.SliceOfN(rapid.Bool(), 1, 3).Draw(t, "desc")
@@ -241,8 +241,8 @@ func eachKey(n int, fn func([]int)) {
 	}
 }
 
-// modelIn is the rule: bounds in the order of values; the component where they differ first or one ends decides whether
-// the index runs against it; keys are compared with a bound by its components only.
+// modelIn is the rule: bounds are in value order; the component where they first differ, or where one ends, decides
+// whether the index order is reversed; keys are compared with a bound by its components only.
 func modelIn(k, low, high []int, inclusion Inclusion, desc []bool) bool {
 	decides := -1
 	for i := range desc {
@@ -259,7 +259,7 @@ func modelIn(k, low, high []int, inclusion Inclusion, desc []bool) bool {
 	if decides >= 0 && desc[decides] {
 		low, high, withLow, withHigh = high, low, withHigh, withLow
 	}
-	place := func(bound []int) int { // of the key's first components against the bound, as the index is ordered
+	place := func(bound []int) int { // of the key's first components relative to the bound, in index order
 		for i, v := range bound {
 			c := k[i] - v
 			if desc[i] {
@@ -276,8 +276,8 @@ func modelIn(k, low, high []int, inclusion Inclusion, desc []bool) bool {
 	return above && below
 }
 
-// TestMissing: null in a bound is NULL, and no value stands for MISSING, which comes before it. A range that ends below
-// null has it.
+// TestMissing: null in a bound is NULL, and no value stands for MISSING, which precedes it. A range that ends below
+// null contains it.
 func TestMissing(t *testing.T) {
 	fr := []byte(`"FR"`)
 	for _, desc := range [][]bool{{false, false}, {false, true}} {
@@ -309,7 +309,7 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// TestOneComponent: with one component the direction of the index does not show: low <= value <= high is what is meant.
+// TestOneComponent: with one component the direction of the index does not matter: low <= value <= high.
 func TestOneComponent(t *testing.T) {
 	for _, desc := range []bool{false, true} {
 		for low := -1; low < 5; low++ {

@@ -20,17 +20,17 @@ import (
 	"tidemark/partition"
 )
 
-// errKilled ends the indexer that answers.
+// errKilled ends the answering indexer.
 var errKilled = errors.New("killed")
 
 // portion is what a client has of an answer before its indexer was killed, or all of it.
 type portion struct {
 	rows   []string
-	resume []byte // of the last message that has come
+	resume []byte // of the last message that has arrived
 	end    string
 }
 
-// read takes a message as a client does.
+// read takes a message like a client.
 func (p *portion) read(message []byte) error {
 	var a scanport.Answer
 	if err := a.Read(message); err != nil {
@@ -51,7 +51,7 @@ func (p *portion) read(message []byte) error {
 	}
 }
 
-// answer serves a request as an indexer does, in messages of about so many bytes, and is killed when it has sent some.
+// answer serves a request like an indexer, in messages of about that many bytes, and is killed after some messages.
 func (p *portion) answer(f *fakeCluster, req Request, size, messages int) error {
 	ctx, c := context.Background(), f.coordinator()
 	spec, err := c.Prepare(5, req)
@@ -72,8 +72,8 @@ func (p *portion) answer(f *fakeCluster, req Request, size, messages int) error 
 	return err
 }
 
-// lines is answer for whoever wants an answer of lines with places in it. A line that has no place behind it is not
-// passed on.
+// lines is answer for a client that reads lines with places. It does not pass on lines that are not followed by a
+// place.
 func (p *portion) lines(f *fakeCluster, req Request, size, pieces int) error {
 	ctx, c := context.Background(), f.coordinator()
 	spec, err := c.Prepare(5, req)
@@ -124,8 +124,8 @@ type writer func(b []byte) error
 
 func (w writer) Write(b []byte) (int, error) { return len(b), w(b) }
 
-// arrays are rows as an index on an array and another field has them: a document comes several times, equal keys are
-// those of several documents, one component runs downwards.
+// arrays returns rows like those of an index on an array and another field: a document has several rows, several
+// documents have equal keys, one component is descending.
 func arrays(t *rapid.T) *fakeCluster {
 	replicas := rapid.IntRange(1, 2).Draw(t, "replicas")
 	f := newCluster(rapid.IntRange(1, 4).Draw(t, "partitions"), replicas, replicas+1)
@@ -158,8 +158,9 @@ func arrays(t *rapid.T) *fakeCluster {
 	return f
 }
 
-// TestAnswersAreGoneOnWith: wherever the indexer that answers is killed, and however often, the rows that have come and
-// those of the others together are those of one answer: none twice, none missing, in order, with the same end.
+// TestAnswersAreGoneOnWith: wherever the answering indexer is killed, and however often, the rows that have arrived
+// and those of the other indexers together are those of one answer: none twice, none missing, in order, with the same
+// end.
 func TestAnswersAreGoneOnWith(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := arrays(t)
@@ -195,7 +196,7 @@ func TestAnswersAreGoneOnWith(t *testing.T) {
 			if !errors.Is(err, errKilled) || len(parts.resume) == 0 {
 				t.Fatalf("%v, behind %d rows", err, len(parts.rows))
 			}
-			if f.current < 9 && req.Stability != NoStability { // KV goes on meanwhile; nobody is to see it
+			if f.current < 9 && req.Stability != NoStability { // KV advances meanwhile, which must not be visible
 				f.current++
 			}
 		}
@@ -205,13 +206,13 @@ func TestAnswersAreGoneOnWith(t *testing.T) {
 	})
 }
 
-// TestWhatIsGoneIsNamed: where no other indexer holds the timestamp any more the rest is refused, and so is what is no
-// place in an answer.
+// TestWhatIsGoneIsNamed: if no other indexer holds the timestamp any more, the rest is refused, and so is an invalid
+// place.
 func TestWhatIsGoneIsNamed(t *testing.T) {
 	f := newCluster(2, 2, 3)
 	f.view.Definition.Keys = nil
 	var p portion
-	for n := range f.rows { // rows whose keys are the empty one
+	for n := range f.rows { // rows with empty keys
 		for s := range f.rows[n] {
 			for i := range f.rows[n][s] {
 				f.rows[n][s][i].Key = nil

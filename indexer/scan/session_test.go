@@ -16,19 +16,19 @@ import (
 	"tidemark/wire"
 )
 
-// seenAt is what a session has seen that got rows of a timestamp.
+// seenAt returns what a session has seen that got rows of a timestamp.
 func seenAt(f *fakeCluster, number uint64) scanport.Seen {
 	return scanport.Seen{Cluster: f.view.Era.Cluster, Epoch: f.view.Era.Epoch, Bucket: testBucket, At: refOf(number).Ref}
 }
 
-// parted is a cluster whose index has two slices; both copies of each hold 3 to 5, and nobody more than told.
+// parted is a cluster whose index has two slices; both copies of each hold 3 to 5.
 func parted() *fakeCluster {
 	f := newCluster(2, 2, 3)
 	f.view.Era = Era{Cluster: scanport.ClusterKey("c"), Epoch: 7}
 	return f
 }
 
-// hold has what is known of a copy be of a timestamp.
+// hold sets the timestamp that copies are known to hold.
 func (f *fakeCluster) hold(copies []index.CopyID, number uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -39,8 +39,8 @@ func (f *fakeCluster) hold(copies []index.CopyID, number uint64) {
 	}
 }
 
-// TestASessionNeverGoesBack: a copy of the index lags, on which a scan would take an older timestamp than was seen;
-// with the token the scan waits until it has the newer one, also where that was passed over by then.
+// TestASessionNeverGoesBack: a copy of the index lags, so that a scan would use an older timestamp than was seen;
+// with the token the scan waits for the newer one, even if copies have passed that by then.
 func TestASessionNeverGoesBack(t *testing.T) {
 	f := parted()
 	all := []index.CopyID{1, 2, 3, 4}
@@ -60,7 +60,7 @@ func TestASessionNeverGoesBack(t *testing.T) {
 		!slices.Equal(sink.rows, f.expect(4, spec.Ranges, false, 0)) {
 		t.Errorf("with one: %+v, %v", got, err)
 	}
-	// Nobody has made 4, and 5 comes only after a while.
+	// No copy has made 4, and 5 comes only after a while.
 	for _, id := range all {
 		f.has[id] = map[uint64]errcode.Code{3: "", 4: errcode.SnapshotSkipped, 5: ""}
 	}
@@ -89,7 +89,8 @@ func TestASessionNeverGoesBack(t *testing.T) {
 	}
 }
 
-// TestASessionWaitsNoLongerThanOthers: what it has seen does not come; the error says what is waited for.
+// TestASessionWaitsNoLongerThanOthers: what the session has seen does not arrive; the error names what the scan waits
+// for.
 func TestASessionWaitsNoLongerThanOthers(t *testing.T) {
 	f := parted()
 	for id := range f.has {
@@ -114,7 +115,7 @@ func TestASessionWaitsNoLongerThanOthers(t *testing.T) {
 			t.Errorf("%s that this indexer has not heard of: %v", name, err)
 		}
 	}
-	// It is heard of while the scan waits.
+	// It arrives while the scan waits.
 	spec.Seen = []scanport.Seen{seenAt(f, 5)}
 	spec.Seen[0].Epoch++
 	c = NewCoordinator(f, f, f, Options{Wait: time.Minute})
@@ -128,8 +129,8 @@ func TestASessionWaitsNoLongerThanOthers(t *testing.T) {
 	}
 }
 
-// TestWhatASessionLost: what was seen is undone, made anew or of elsewhere: the scan says so and shows all that KV has,
-// once; the token that it gives is as good as any.
+// TestWhatASessionLost: what was seen was undone, recreated or is of another cluster: the scan reports that and shows
+// everything that KV has, once; its token is as good as any.
 func TestWhatASessionLost(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*scanport.Seen)
@@ -166,7 +167,7 @@ func TestWhatASessionLost(t *testing.T) {
 			})
 		}
 	}
-	// Who names a timestamp wants to see that, and has seen the newer one all the same.
+	// A client that names a timestamp wants to see that, and has nevertheless seen the newer one.
 	f := parted()
 	spec := openSpec()
 	at := refOf(3)
@@ -177,8 +178,8 @@ func TestWhatASessionLost(t *testing.T) {
 	}
 }
 
-// TestSessionsOfRequests: tokens come in the body and beside it; those of other buckets do not count; what is none is
-// named.
+// TestSessionsOfRequests: tokens come in the body and in the header; those of other buckets do not count; invalid
+// ones are named.
 func TestSessionsOfRequests(t *testing.T) {
 	def := &index.Definition{ID: 5, Bucket: testBucket, Keys: []index.KeyExpr{{Expr: "a"}}}
 	mine, other := scanport.Seen{Bucket: testBucket, Epoch: 1}, scanport.Seen{Bucket: "other", Epoch: 2}
@@ -204,11 +205,11 @@ func TestSessionsOfRequests(t *testing.T) {
 	}
 }
 
-// TestEndsTellSessions: in the last line, and with each place.
+// TestEndsTellSessions: the token is in the last line, and in each place.
 func TestEndsTellSessions(t *testing.T) {
 	f := parted()
 	want := seenAt(f, 5)
-	f.view.Definition.Keys = nil // rows whose keys are the empty one
+	f.view.Definition.Keys = nil // rows with empty keys
 	for s := range f.rows[5] {
 		for i := range f.rows[5][s] {
 			f.rows[5][s][i].Key = nil
@@ -222,7 +223,7 @@ func TestEndsTellSessions(t *testing.T) {
 	if got, _, err := scanport.CutSeen(p.resume); err != nil || got != want {
 		t.Errorf("a place tells %+v, %v", got, err)
 	}
-	// What failed tells it, too, where rows may have come.
+	// A failure contains it, too, if rows may have been sent.
 	why := Errorf(errcode.Damaged, "no")
 	why.lose(Token{1, 2, 3})
 	for _, begun := range []bool{false, true} {
@@ -262,7 +263,8 @@ func TestEndsTellSessions(t *testing.T) {
 	}
 }
 
-// TestALossWhileKVIsAway: who is content with what is held gets it, and is told; who wants all that KV has does not.
+// TestALossWhileKVIsAway: a scan that accepts what is held gets it, with a notice; a scan that wants everything KV
+// has fails.
 func TestALossWhileKVIsAway(t *testing.T) {
 	f := parted()
 	f.current = f.newest + 1
@@ -281,7 +283,7 @@ func TestALossWhileKVIsAway(t *testing.T) {
 	}
 }
 
-// TestANamedTimestampLeavesASessionAsItIs: what was lost is said with the next scan that does not name one.
+// TestANamedTimestampLeavesASessionAsItIs: what was lost is reported by the next scan that does not name a timestamp.
 func TestANamedTimestampLeavesASessionAsItIs(t *testing.T) {
 	f := parted()
 	spec := openSpec()
@@ -292,7 +294,7 @@ func TestANamedTimestampLeavesASessionAsItIs(t *testing.T) {
 	if err != nil || got.Ref != at || got.Seen != lost || got.SessionLost != "" {
 		t.Errorf("%+v, %v", got, err)
 	}
-	// Of several tokens the one that has the others in it.
+	// Of several tokens, the one that includes the others counts.
 	elsewhere := seenAt(f, 99)
 	elsewhere.Cluster++
 	spec.Seen = []scanport.Seen{lost, seenAt(f, 5), lost, elsewhere}
@@ -302,8 +304,8 @@ func TestANamedTimestampLeavesASessionAsItIs(t *testing.T) {
 	}
 }
 
-// TestLaggingCopiesLeaveRoom: so many scans wait for copies that lag behind their sessions, from attempt to attempt,
-// and no more; others go on, and so do those that find what they have seen at once.
+// TestLaggingCopiesLeaveRoom: a bounded number of scans waits, from attempt to attempt, for copies that lag behind
+// their sessions; other scans continue, and so do those that find at once what they have seen.
 func TestLaggingCopiesLeaveRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := parted()
@@ -329,12 +331,12 @@ func TestLaggingCopiesLeaveRoom(t *testing.T) {
 			!strings.Contains(fmt.Sprint(err), "lags behind what the") || slices.Max(asked) > lagHurry.Milliseconds() {
 			t.Errorf("%v, nodes could wait %d ms", err, asked)
 		}
-		spec.Seen[0].Epoch++ // of which this indexer has not heard
+		spec.Seen[0].Epoch++ // which this indexer has not received
 		_, err := c.Scan(t.Context(), spec, new(collect))
 		if CodeOf(err) != errcode.Busy || !strings.Contains(fmt.Sprint(err), "has not heard yet") {
 			t.Error(err)
 		}
-		spec.Seen = []scanport.Seen{seenAt(f, 4)} // which nobody has told of yet, and all have
+		spec.Seen = []scanport.Seen{seenAt(f, 4)} // which no node has reported yet, and all have
 		if got, err := c.Scan(t.Context(), spec, new(collect)); err != nil || got.Ref != refOf(4) {
 			t.Errorf("%+v, %v", got, err)
 		}
@@ -375,9 +377,9 @@ func TestLaggingCopiesLeaveRoom(t *testing.T) {
 	})
 }
 
-// TestPagesWithoutStabilityNeverGoBack: what is known of the copies is older after a page, since one of them has gone
-// elsewhere: the pages behind it are of no older timestamp; an indexer that goes on with the answer knows that too.
-// What a rollback between two pages has undone is told with the end.
+// TestPagesWithoutStabilityNeverGoBack: after a page, what is known of the copies is older, because one of them has
+// gone elsewhere: the later pages have no older timestamp; an indexer that continues the answer respects that, too.
+// What a rollback between two pages has undone is reported with the end.
 func TestPagesWithoutStabilityNeverGoBack(t *testing.T) {
 	const rows = 2*PageRows + 500
 	all := []index.CopyID{1, 2, 3, 4}
@@ -427,7 +429,7 @@ func TestPagesWithoutStabilityNeverGoBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for id := range f.has { // the timestamp of before is passed over
+	for id := range f.has { // the previous timestamp is passed over
 		f.has[id] = map[uint64]errcode.Code{3: "", 5: errcode.SnapshotSkipped}
 	}
 	if _, err := f.coordinator().Scan(t.Context(), rest, new(collect)); CodeOf(err) != errcode.Timeout {
@@ -450,8 +452,8 @@ func TestPagesWithoutStabilityNeverGoBack(t *testing.T) {
 	}
 }
 
-// TestARestTellsWhatWasLost: the end of an answer that another indexer has gone on with says what the first one would
-// have said.
+// TestARestTellsWhatWasLost: the end of an answer that another indexer has continued reports what the first one would
+// have reported.
 func TestARestTellsWhatWasLost(t *testing.T) {
 	f := parted()
 	f.view.Definition.Keys = nil
@@ -482,8 +484,8 @@ func TestARestTellsWhatWasLost(t *testing.T) {
 	}
 }
 
-// TestPlacesOfOthers: a place in an answer comes back from a client, who may have changed it, or may ask another
-// cluster: that is the caller's fault, and no row is of another state than those before.
+// TestPlacesOfOthers: a place in an answer is returned by a client, which may have modified it or may ask another
+// cluster: that is the caller's fault, and no row is of another state than the earlier ones.
 func TestPlacesOfOthers(t *testing.T) {
 	f := parted()
 	seen := seenAt(f, 4)
@@ -517,7 +519,7 @@ func TestPlacesOfOthers(t *testing.T) {
 	}
 }
 
-// TestLostWritesAreNamed: all of them at once, so that who has asked can leave them out.
+// TestLostWritesAreNamed: an error names all of them at once, so that the client can leave them out.
 func TestLostWritesAreNamed(t *testing.T) {
 	f := parted()
 	spec := openSpec()

@@ -33,7 +33,7 @@ func (f *fakeCluster) KeepPages(of Pages, copies []index.CopyID, ref wire.Stabil
 	}, nil
 }
 
-// keptPage is what a node was asked to keep for a page.
+// keptPage is a request to a node to keep a page.
 type keptPage struct {
 	of     Pages
 	copies []index.CopyID
@@ -47,8 +47,8 @@ func (f *fakeCluster) EndPages(of Pages) {
 	f.pagesOver = append(f.pagesOver, of)
 }
 
-// TestStabilityQuery: a scan that names the timestamp of an earlier one shows its state again, also when newer ones are
-// there, and lets it be kept; one that is gone, of before a rollback, or no timestamp at all, is refused by name.
+// TestStabilityQuery: a scan that names the timestamp of an earlier one shows its state again, also when newer ones
+// exist, and makes nodes keep it; one that is gone, precedes a rollback, or is invalid, is refused with the reason.
 func TestStabilityQuery(t *testing.T) {
 	f := newCluster(3, 2, 3)
 	spec := openSpec()
@@ -93,15 +93,16 @@ func TestStabilityQuery(t *testing.T) {
 	}
 }
 
-// TestNoStability: pages go on behind each other in order, each at the newest timestamp there is then; rows passed
-// over, repeated and counted are those of all pages together; a timestamp that goes between two pages does no harm.
+// TestNoStability: pages follow each other in order, each at the newest timestamp at that moment; rows skipped,
+// repeated and counted are those of all pages together; a timestamp that expires between two pages does no harm.
 func TestNoStability(t *testing.T) {
 	const rows = 2*PageRows + 500
 	f := newCluster(2, 1, 2)
 	all := func(number uint64) (every []string) {
 		f.rows[number] = make([][]Row, 2)
 		for i := range rows {
-			r := Row{fmt.Appendf(nil, "%06d", i), fmt.Appendf(nil, "doc-%d", 9-number)} // the same rows, of other documents
+			// the same rows, of other documents
+			r := Row{fmt.Appendf(nil, "%06d", i), fmt.Appendf(nil, "doc-%d", 9-number)}
 			f.rows[number][i%2] = append(f.rows[number][i%2], r)
 			every = append(every, rowText(r))
 		}
@@ -110,7 +111,7 @@ func TestNoStability(t *testing.T) {
 	five, six := all(5), all(6)
 	var pages atomic.Int64
 	f.request = func(r NodeRequest) {
-		if pages.Add(1) == 3 { // both nodes have been asked for the first page; the second one is on its way
+		if pages.Add(1) == 3 { // both nodes have been asked for the first page; the second one is in progress
 			f.mu.Lock()
 			for i := range f.view.Held {
 				f.view.Held[i].Ref = refOf(6)
@@ -125,7 +126,7 @@ func TestNoStability(t *testing.T) {
 	spec := openSpec()
 	spec.Stability, spec.Offset, spec.WantTimestamp = NoStability, 3, false
 	var sink collect
-	patient := NewCoordinator(f, f, f, Options{Wait: time.Minute}) // how long an attempt takes says nothing
+	patient := NewCoordinator(f, f, f, Options{Wait: time.Minute}) // how long an attempt takes is irrelevant
 	got, err := patient.Scan(t.Context(), spec, &sink)
 	want := append(slices.Clone(five[3:PageRows]), six[PageRows:]...)
 	if err != nil || got.Ref != refOf(6) || got.Rows != int64(len(want)) || !slices.Equal(sink.rows, want) {
@@ -133,8 +134,8 @@ func TestNoStability(t *testing.T) {
 	}
 }
 
-// TestReadingIsNoWaiting: a scan without stability is read for longer than a scan may wait, and then loses its node. It
-// goes on with another copy, for which it waits as long as any scan.
+// TestReadingIsNoWaiting: a scan without stability reads for longer than a scan may wait, and then loses its node. It
+// continues with another copy, for which it waits as long as any scan.
 func TestReadingIsNoWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newCluster(1, 2, 3)
@@ -175,7 +176,7 @@ func (s *slowly) Row(r Row) error {
 	return s.collect.Row(r)
 }
 
-// TestStabilityRequests: what goes together.
+// TestStabilityRequests: which options can be combined.
 func TestStabilityRequests(t *testing.T) {
 	def := index.Definition{ID: 5, Bucket: testBucket, Keys: []index.KeyExpr{{Expr: "a"}}}
 	for body, want := range map[string]string{

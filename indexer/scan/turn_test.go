@@ -15,8 +15,8 @@ import (
 	"tidemark/internal/testing/pipenet"
 )
 
-// pipedCluster reads other nodes over HTTP, as peers do, by a connection that keeps nothing back: who writes waits
-// until it is read.
+// pipedCluster reads other nodes over HTTP, like peers, over a connection without buffers: a writer blocks until it
+// is read.
 type pipedCluster struct {
 	*fakeCluster
 	l    *pipenet.Listener
@@ -27,7 +27,7 @@ type pipedCluster struct {
 	ended []error       // of the parts
 }
 
-// serve answers until the returned function is called.
+// serve serves until the returned function is called.
 func (p *pipedCluster) serve(t *testing.T) (stop func()) {
 	p.l = pipenet.Listen()
 	p.http.Transport = &http.Transport{DialContext: p.l.Dial}
@@ -86,7 +86,7 @@ func (p *pipedCluster) OpenSlices(ctx context.Context, node index.NodeID, _ []in
 	return s, nil
 }
 
-// steadySink is a client that takes some rows, one every second, before all others.
+// steadySink is a client that takes some rows at one per second, and then all others.
 type steadySink struct {
 	slow, rows int
 	first      func()
@@ -103,11 +103,11 @@ func (s *steadySink) Row(Row) error {
 }
 
 // TestASliceWhoseTurnComesLate: the slices of an index that is partitioned by range are opened at once and read one
-// behind the other. Those of another node stay open until it is their turn, though they can send nothing for minutes
-// and nobody would hold the timestamp any more; and no longer than the scan.
+// after the other. Those of another node stay open until their turn, although they can send nothing for minutes and
+// no node would hold the timestamp any more; and no longer than the scan.
 func TestASliceWhoseTurnComesLate(t *testing.T) {
 	for _, c := range []struct {
-		first int // rows of the slice that comes first, a second each
+		first int // rows of the first slice, one per second
 		code  errcode.Code
 	}{
 		{70, ""},
@@ -126,8 +126,8 @@ func TestASliceWhoseTurnComesLate(t *testing.T) {
 			for i := range 400 { // more than a piece of an answer
 				second = append(second, Row{fmt.Appendf(nil, "b%03d", i), fmt.Appendf(nil, "%0400d", i)})
 			}
-			f.rows[5][0], f.rows[5][1] = second, first         // of node 0, and of the one that coordinates
-			sink := &steadySink{slow: c.first, first: func() { // from here on only who has it open has it
+			f.rows[5][0], f.rows[5][1] = second, first         // of node 0, and of the coordinating node
+			sink := &steadySink{slow: c.first, first: func() { // from here on only open parts have the timestamp
 				f.mu.Lock()
 				defer f.mu.Unlock()
 				for id := range f.has {

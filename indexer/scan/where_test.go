@@ -20,7 +20,7 @@ import (
 	"tidemark/indexer/scan/aggregate"
 )
 
-// TestWhereIsRefused: what is wrong with a condition, and where.
+// TestWhereIsRefused: errors in a condition are reported with their place.
 func TestWhereIsRefused(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"where":[{"component":2,"equal":1}]}`:                                          "where[0] is of component 2: a key of this index has the components 0 to 1",
@@ -48,7 +48,7 @@ func many(n int) string {
 	return strings.TrimSuffix(strings.Repeat("1,", n), ",")
 }
 
-// TestNarrow: a condition on the first component is one of the ranges, and one that nothing meets leaves no row.
+// TestNarrow: a condition on the first component narrows the ranges, and one that no value meets leaves no row.
 func TestNarrow(t *testing.T) {
 	for _, c := range []struct {
 		body           string
@@ -73,7 +73,7 @@ func TestNarrow(t *testing.T) {
 	}
 }
 
-// counted is a slice that counts what is done with it.
+// counted is a slice that counts the operations on it.
 type counted struct {
 	memSlice
 	opened, read *int
@@ -92,7 +92,7 @@ type countedCursor struct {
 
 func (c countedCursor) Next() bool { *c.read++; return c.Cursor.Next() }
 
-// grid is an index of so many values in each component, of all their combinations.
+// grid returns an index with that many values in each component, in all their combinations.
 func grid(t testing.TB, desc []bool, counts ...int) (rows []Row) {
 	t.Helper()
 	keys := [][]byte{nil}
@@ -130,8 +130,8 @@ func drain(t *rapid.T, s *sliceSource) (rows []string) {
 	}
 }
 
-// TestWhereAgainstAll: a walk with conditions gives what a look at each row does, in both directions, whatever way the
-// components run, and reads few rows where long runs of them do not meet the conditions.
+// TestWhereAgainstAll: an iteration with conditions returns what a check of each row does, in both directions,
+// whatever the directions of the components, and reads few rows where long runs fail the conditions.
 func TestWhereAgainstAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		desc := rapid.SliceOfN(rapid.Bool(), 3, 3).Draw(t, "desc")
@@ -201,7 +201,7 @@ func number(t *rapid.T) json.RawMessage {
 	return fmt.Append(nil, rapid.SampledFrom([]int{-1, 0, 1, 2, 3, 7, 50, 99, 149, 200}).Draw(t, "number"))
 }
 
-// meets looks at a row's numbers, not at bytes.
+// meets checks a row's numbers, not its bytes.
 func meets(t *rapid.T, row string, desc []bool, where []Condition) bool {
 	var key []byte
 	if _, err := fmt.Sscanf(strings.SplitN(row, "|", 2)[0], "%x", &key); err != nil {
@@ -240,7 +240,7 @@ func float(t *rapid.T, text []byte) (f float64) {
 	return f
 }
 
-// TestWhereSkips: rows that cannot meet a condition are not read where many of them stand together.
+// TestWhereSkips: rows that cannot meet a condition are not read where many of them are consecutive.
 func TestWhereSkips(t *testing.T) {
 	rows := grid(t, []bool{false, false, false}, 10, 3, 1000)
 	for _, c := range []struct {
@@ -278,7 +278,7 @@ func TestWhereSkips(t *testing.T) {
 	}
 }
 
-// TestWhereInACluster: nodes leave rows out before they count them against the limit, and counts see conditions.
+// TestWhereInACluster: nodes leave rows out before they count them against the limit, and counts respect conditions.
 func TestWhereInACluster(t *testing.T) {
 	f := newCluster(3, 1, 2)
 	f.view.Definition = *definition(false, false)
@@ -314,7 +314,7 @@ func TestWhereInACluster(t *testing.T) {
 	}
 }
 
-// TestRequestsOfOthers: what another node sends is checked, so that nothing of it leads beyond what there is.
+// TestRequestsOfOthers: requests of other nodes are checked, so that none of their values is out of range.
 func TestRequestsOfOthers(t *testing.T) {
 	filters := func(f ...Filter) func(*NodeRequest) { return func(r *NodeRequest) { r.Where = f } }
 	of := func(g Grouping) func(*NodeRequest) { return func(r *NodeRequest) { r.Groups = &g } }

@@ -16,7 +16,7 @@ import (
 	_ "tidemark/internal/testing/draws"
 )
 
-// component encodes a JSON text; "MISSING" is what it says.
+// component encodes a JSON text; "MISSING" stands for that value.
 func component(t testing.TB, text string) []byte {
 	t.Helper()
 	if text == "MISSING" {
@@ -38,7 +38,7 @@ func result(t testing.TB, a *Acc) string {
 	return string(text)
 }
 
-// TestResults is worked out by hand: for rows, count, sum, avg, min and max of the same values.
+// TestResults compares rows, count, sum, avg, min and max of the same values with results worked out by hand.
 func TestResults(t *testing.T) {
 	for _, c := range []struct{ values, want string }{
 		{"", "0 0 null null null null"},
@@ -53,9 +53,9 @@ func TestResults(t *testing.T) {
 		{"0.1 0.2 0.3", "3 3 0.6 0.2 0.1 0.3"}, // added one by one, they are 0.6000000000000001
 		{"1e16 1 -1e16 0.5", "4 4 1.5 0.375 -10000000000000000 10000000000000000"},
 		{"1e308 1e308 -1e308", "3 3 1e+308 3.333333333333333e+307 -1e+308 1e+308"},
-		{"1e308 1e308", "2 2 null 1e+308 1e+308 1e+308"}, // the sum is beyond, the mean is not
+		{"1e308 1e308", "2 2 null 1e+308 1e+308 1e+308"}, // the sum is out of range, the mean is not
 		{"5e-324 5e-324", "2 2 1e-323 5e-324 5e-324 5e-324"},
-		{"5e-324 0", "2 2 5e-324 0 0 5e-324"}, // half of the least number: ties go to the even one
+		{"5e-324 0", "2 2 5e-324 0 0 5e-324"}, // half of the smallest number: ties go to the even one
 		{"5e-324 5e-324 5e-324 0", "4 4 1.5e-323 5e-324 0 5e-324"},
 		{"1e400 1", "2 2 null null 1 1e+400"},
 		{"1e30 -1e30 7", "3 3 7 2.3333333333333335 -1e+30 1e+30"},
@@ -75,7 +75,8 @@ func TestResults(t *testing.T) {
 	}
 }
 
-// exactly computes sum and mean with fractions of any size: every digit of a sum of integers, else the nearest float64.
+// exactly computes sum and mean with fractions of any size: a sum of integers with all digits, otherwise the nearest
+// float64.
 func exactly(values []string) (total, mean string) {
 	x, n, integers := new(big.Rat), int64(0), true
 	for _, v := range values {
@@ -83,14 +84,14 @@ func exactly(values []string) (total, mean string) {
 		switch {
 		case errors.Is(err, strconv.ErrRange):
 			return null, null
-		case err != nil: // no number
+		case err != nil: // not a number
 			continue
 		}
 		n++
 		r := new(big.Rat)
 		if i, err := strconv.ParseInt(v, 10, 64); err == nil {
 			r.SetInt64(i)
-		} else { // what a key has of it
+		} else { // its form in a key
 			r.SetFloat64(f)
 			integers = integers && r.IsInt() && r.Num().IsInt64()
 		}
@@ -113,8 +114,8 @@ func exactly(values []string) (total, mean string) {
 	return text(x), text(new(big.Rat).Quo(x, new(big.Rat).SetInt64(n)))
 }
 
-// TestPartsEqualWhole: however values are spread over parts, and in whatever order they come and are joined, the result
-// is that of all of them, and sums and means are the exact ones, rounded once.
+// TestPartsEqualWhole: however values are distributed over parts, and in whatever order they are added and joined,
+// the result is that of all of them, and sums and means are the exact ones, rounded once.
 func TestPartsEqualWhole(t *testing.T) {
 	value := rapid.OneOf(collatetest.NumberText(), collatetest.NumberText(), collatetest.ValueText(1),
 		rapid.Just("MISSING"), rapid.SampledFrom([]string{"9223372036854775807", "-9223372036854775808", "1e308", "5e-324",
@@ -166,12 +167,12 @@ func order(n int) (all []int) {
 	return all
 }
 
-// TestManyCarries: limbs do not overflow before they carry, nor behind.
+// TestManyCarries: limbs do not overflow before they carry, nor afterwards.
 func TestManyCarries(t *testing.T) {
 	s := sum{}
 	for range 3 {
 		s.add(component(t, "-0.5"))
-		s.wide.adds = manyAdds - 1 // as if so many had come before
+		s.wide.adds = manyAdds - 1 // as if that many had been added before
 		s.add(component(t, "-0.25"))
 		if s.wide.adds != 0 {
 			t.Fatalf("%d additions are open", s.wide.adds)
@@ -182,7 +183,7 @@ func TestManyCarries(t *testing.T) {
 	}
 }
 
-// FuzzJoin: no bytes are read beyond their end, and what is refused says so.
+// FuzzJoin: no bytes are read beyond the end, and a refusal is an error.
 func FuzzJoin(f *testing.F) {
 	for _, op := range Ops {
 		a := Acc{Op: op}
@@ -202,7 +203,7 @@ func FuzzJoin(f *testing.F) {
 			}
 			return
 		}
-		if a.Op == Min || a.Op == Max { // a value is looked at when it is written
+		if a.Op == Min || a.Op == Max { // a value is checked when it is written
 			return
 		}
 		if text := result(t, &a); !json.Valid([]byte(text)) {
