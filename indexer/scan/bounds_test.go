@@ -9,7 +9,8 @@ import (
 	"tidemark/internal/testing/allocbound"
 )
 
-// Lengths of an answer's frames and inside of them, with right checksums: memory is taken for what has come.
+// TestNoMemoryForClaims: whatever lengths frames claim, with correct checksums, memory is allocated only for received
+// data.
 func TestNoMemoryForClaims(t *testing.T) {
 	rows := []Row{{[]byte("key"), []byte("doc")}, {[]byte("key2"), []byte("doc2")}}
 	answers := [][]byte{

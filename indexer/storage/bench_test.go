@@ -42,10 +42,10 @@ func benchBatch(n int, next func() (doc, version uint64)) []Update {
 	return b
 }
 
-// cpu is the processor time of this process so far.
+// cpu returns the processor time of this process so far.
 func cpu() time.Duration { return usage(syscall.RUSAGE_SELF) }
 
-// threadCPU is that of the calling thread.
+// threadCPU returns the processor time of the calling thread.
 func threadCPU() time.Duration { return usage(1) } // RUSAGE_THREAD
 
 func usage(who int) time.Duration {
@@ -61,7 +61,8 @@ const (
 	benchBatchSize = 10_000
 )
 
-// randomUpdates gives documents in a fixed random order, each with a higher version than before.
+// randomUpdates returns a function that yields documents in a fixed random order, each with a higher version than
+// before.
 func randomUpdates() func() (uint64, uint64) {
 	x, v := uint64(88172645463325252), uint64(0)
 	return func() (uint64, uint64) {
@@ -78,8 +79,8 @@ func sequentialDocs() func() (uint64, uint64) {
 	return func() (uint64, uint64) { d++; return (d - 1) % benchDocs, 0 }
 }
 
-// BenchmarkFlush measures batches of 10,000 random updates of 200,000 documents, after these have been built. The CPU
-// figures hold everything that the process does, flushes and compactions included, but not the making of the batches.
+// BenchmarkFlush measures batches of 10,000 random updates of 200,000 existing documents. The CPU figures cover
+// everything that the process does, flushes and compactions included, but not the preparation of the batches.
 func BenchmarkFlush(b *testing.B) {
 	s, err := Open(Options{Dir: b.TempDir(), Logger: hclog.NewNullLogger()})
 	if err != nil {
@@ -103,11 +104,11 @@ func BenchmarkFlush(b *testing.B) {
 	}
 }
 
-// BenchmarkBare does the same writes to bare pebble with the same settings: the old entries that an update removes are
-// known to it, so that it reads nothing.
+// BenchmarkBare does the same writes with bare Pebble and the same settings. It knows the old entries that an update
+// removes, so it reads nothing.
 func BenchmarkBare(b *testing.B) { benchBare(b, false) }
 
-// BenchmarkBareRead also reads the back entry, as anybody must who does not know the old keys.
+// BenchmarkBareRead also reads the back entry, as is necessary without knowing the old keys.
 func BenchmarkBareRead(b *testing.B) { benchBare(b, true) }
 
 func benchBare(b *testing.B, read bool) {
@@ -190,8 +191,8 @@ func benchFlush(b *testing.B, flush func([]Update) error) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(n), "ns/doc")
 }
 
-// BenchmarkManySmall: 24 slices that are each flushed 20 times a second, with 4 or 100 updates (2,000 and 48,000 per
-// second in all), a snapshot taken after each. The figure is the share of one processor that it takes.
+// BenchmarkManySmall flushes 24 slices 20 times a second each, with 4 or 100 updates (2,000 and 48,000 per second in
+// all), and takes a snapshot after each flush. The figure is the share of one processor that this takes.
 func BenchmarkManySmall(b *testing.B) {
 	for _, n := range []int{4, 100} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) { benchSmall(b, n) })
@@ -255,7 +256,8 @@ func benchSmall(b *testing.B, n int) {
 	}
 }
 
-// BenchmarkCreate: sixty copies, as the build of ten indexes with six slices makes on one indexer, so many at once.
+// BenchmarkCreate creates sixty copies, as for the build of ten indexes with six slices on one indexer, several at
+// once.
 func BenchmarkCreate(b *testing.B) {
 	for _, atOnce := range []int{1, 2, 4, 16} {
 		b.Run(fmt.Sprint(atOnce), func(b *testing.B) {

@@ -6,7 +6,8 @@ import (
 	"tidemark/internal/testing/allocbound"
 )
 
-// Counts and lengths in stored records: memory is taken for what is there.
+// TestNoMemoryForClaims: whatever counts and lengths stored records claim, memory is allocated only for what is
+// there.
 func TestNoMemoryForClaims(t *testing.T) {
 	allocbound.Check(t, 0, func(b []byte) { _, _, _ = decodeBackValue(nil, b) },
 		appendBackValue(nil, 300, [][]byte{{0x30, 'a'}, {0x10}}))

@@ -17,14 +17,14 @@ import (
 	"tidemark/timestamp"
 )
 
-// line is a branch of a vbucket: which copy has a document of a seqno, 0 for none.
+// line is a branch of a vbucket: the copy that has the document of each seqno, 0 for none.
 type line []index.CopyID
 
-// commonRun drives two copies that stand together through crashes, and compares each with what it says it holds.
+// commonRun takes two copies with common positions through crashes, and compares each with the position it reports.
 type commonRun struct {
 	fs    *vfs.MemFS
 	store *Store
-	lines [testVBuckets][]line // all branches; the newest is the present one
+	lines [testVBuckets][]line // all branches; the newest is the current one
 }
 
 func newCommonRun(t fataler) *commonRun {
@@ -40,7 +40,7 @@ func (r *commonRun) open(t fataler) {
 	r.store = openTest(t, "data", func(o *Options) { o.FS = r.fs })
 }
 
-// copies gives both, made if they are not there.
+// copies returns both copies, which it creates if they do not exist.
 func (r *commonRun) copies(t fataler) (all []*Slice) {
 	for id := range index.CopyID(2) {
 		s, ok := r.store.Slice(id + 1)
@@ -54,7 +54,7 @@ func (r *commonRun) copies(t fataler) (all []*Slice) {
 	return all
 }
 
-// present returns where a copy stands that has all of every vbucket.
+// present returns the position of a copy that has everything of every vbucket.
 func (r *commonRun) present() *ingest.Common {
 	c := &ingest.Common{Positions: make([]ingest.Position, testVBuckets),
 		Logs: make([]timestamp.FailoverLog, testVBuckets)}
@@ -70,7 +70,8 @@ func commonDoc(vb int, branch, seqno uint64) []byte {
 	return fmt.Appendf(nil, "%d-%d-%d", vb, branch, seqno)
 }
 
-// flush brings both copies to the present: what is not on the branch goes, what lacks comes, all in one batch for each.
+// flush brings both copies up to date: it removes what is not on the branch, and adds what is missing, in one batch
+// each.
 func (r *commonRun) flush(t fataler) {
 	common := r.present()
 	at := timestamp.New(testVBuckets)
@@ -98,7 +99,7 @@ func (r *commonRun) flush(t fataler) {
 	}
 }
 
-// check fails unless each copy has exactly the documents of what it says it holds.
+// check fails unless each copy has exactly the documents of the position it reports.
 func (r *commonRun) check(t fataler) {
 	for i, s := range r.copies(t) {
 		snap, err := s.Snapshot()
@@ -126,9 +127,9 @@ func (r *commonRun) check(t fataler) {
 	}
 }
 
-// TestCommon: whatever crashes, a copy that stands with others beyond what it has stored never says that it is further
-// than its rows are: not when its newest batches are lost, when it has gone back to another branch, or when it is
-// another of the same id.
+// TestCommon: whatever crashes, a copy whose common position is ahead of what it has stored never reports a position
+// beyond its rows: not when its newest batches are lost, when it has moved to another branch, or when it is another
+// copy of the same id.
 func TestCommon(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newCommonRun(t)
@@ -183,8 +184,8 @@ func TestCommon(t *testing.T) {
 	})
 }
 
-// TestCommonIsKept: two copies that stand further than they have stored, as nothing came for them, are there again when
-// the store is opened anew, also after a crash that loses all that was not synced.
+// TestCommonIsKept: two copies whose positions are ahead of what they have stored, because nothing arrived for them,
+// have these positions when the store is reopened, also after a crash that loses everything that was not synced.
 func TestCommonIsKept(t *testing.T) {
 	for name, crash := range map[string]bool{"close": false, "crash": true} {
 		t.Run(name, func(t *testing.T) {
@@ -225,8 +226,8 @@ func TestCommonIsKept(t *testing.T) {
 	}
 }
 
-// TestCommonCostsNothing: promotions that have no rows for a copy write nothing to it, and a crash does not take it
-// back behind what was kept.
+// TestCommonCostsNothing: promotions without rows for a copy write nothing to it, and a crash does not take it behind
+// the kept position.
 func TestCommonCostsNothing(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	r := &commonRun{fs: fs}
@@ -274,8 +275,8 @@ func TestCommonCostsNothing(t *testing.T) {
 	must(t, r.store.Close())
 }
 
-// TestCommonOfAnother: what is kept of a copy that was dropped does not count for one of the same id that is made
-// later, though it has as many batches.
+// TestCommonOfAnother: the kept position of a dropped copy does not count for a later one of the same id, even if
+// that has as many batches.
 func TestCommonOfAnother(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	r := &commonRun{fs: fs}
@@ -306,8 +307,8 @@ func TestCommonOfAnother(t *testing.T) {
 	must(t, r.store.Close())
 }
 
-// TestMark: a copy that stood further with the rows of its checkpoint goes back to there, and not to where the
-// checkpoint was made.
+// TestMark: a copy whose position advanced with the rows of its checkpoint can be restored to the later position, not
+// only to that of the checkpoint.
 func TestMark(t *testing.T) {
 	r := &commonRun{fs: vfs.NewCrashableMem()}
 	for vb := range r.lines {

@@ -50,7 +50,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// historyBatch is batch n of a fixed history: few documents, much overwritten, deletions, several keys, old seqnos.
+// historyBatch returns batch n of a fixed history: few documents, often overwritten, deletions, several keys, old
+// seqnos.
 func historyBatch(n uint64) Batch {
 	r := rand.New(rand.NewPCG(11, n))
 	var b Batch
@@ -87,7 +88,7 @@ func historyBatch(n uint64) Batch {
 	return b
 }
 
-// checkHistory fails unless the slice is exactly at some batch, and returns it.
+// checkHistory fails unless the slice is exactly at some batch, and returns that batch.
 func checkHistory(t fataler, s *Slice) uint64 {
 	t.Helper()
 	n := s.Stats().Batch
@@ -151,8 +152,8 @@ func writeUntilKilled(dir string) error {
 	}
 }
 
-// TestKilled kills a writing process again and again: the store then equals the state after one of its batches, says
-// which, and it is no older than what was said to be durable.
+// TestKilled kills a writing process again and again: the store is then in the state after one of its batches,
+// reports which, and is no older than what was reported as durable.
 func TestKilled(t *testing.T) {
 	dir := t.TempDir()
 	before := uint64(0)
@@ -204,7 +205,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestPowerLoss cuts the power at any moment: what was not synced may be there or not.
+// TestPowerLoss cuts the power at any moment: what was not synced may exist or not.
 func TestPowerLoss(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		fs := vfs.NewCrashableMem()
@@ -261,9 +262,9 @@ func TestPowerLoss(t *testing.T) {
 	})
 }
 
-// TestPowerLossInCreate cuts the power before each thing that making a store and a copy in it writes: the store opens
-// then, without the copy or with it, of which it may say until it is made that it was emptied; and the copy can be
-// made and written, which stays.
+// TestPowerLossInCreate cuts the power before each write that creating a store and a copy in it makes. The store then
+// opens, with or without the copy, which may be reported as emptied while it was incomplete; and the copy can be
+// created and written durably.
 func TestPowerLossInCreate(t *testing.T) {
 	type cut struct {
 		before string
@@ -283,7 +284,7 @@ func TestPowerLossInCreate(t *testing.T) {
 		return openTest(t, "data", func(o *Options) {
 			o.FS = errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
 				if strings.Contains(op.Path, ballastName) {
-					return syscall.ENOSPC // most of what there would be to copy
+					return syscall.ENOSPC // most of what would have to be copied
 				}
 				if op.Kind.ReadOrWrite() == errorfs.OpIsWrite {
 					write(op)
@@ -331,11 +332,11 @@ func TestPowerLossInCreate(t *testing.T) {
 	}
 }
 
-// eng returns the engine of a slice that is open.
+// eng returns the engine of an open slice.
 func (s *Slice) eng() *pebbleEngine { return s.gen.eng.(*pebbleEngine) }
 
-// TestNewCopyIsMadeAtOnce: a new copy's folder has its format from the start. The store's own way there, through each
-// of its formats, makes and syncs a file for each, and sixty copies are made when ten indexes are built.
+// TestNewCopyIsMadeAtOnce: a new copy's folder has its format from the start. Pebble's own way through each of its
+// formats creates and syncs a file for each, and building ten indexes creates sixty copies.
 func TestNewCopyIsMadeAtOnce(t *testing.T) {
 	fs := vfs.NewMem()
 	store := openTest(t, "data", func(o *Options) { o.FS = fs })
@@ -355,7 +356,7 @@ func TestNewCopyIsMadeAtOnce(t *testing.T) {
 	must(t, store.Close())
 }
 
-// build makes a store with a checkpoint at batch 30 and batches up to 60, all written, and closes it.
+// build creates a store with a checkpoint at batch 30 and batches up to 60, all flushed, and closes it.
 func build(t fataler, fs vfs.FS) {
 	store := openTest(t, "data", func(o *Options) { o.FS = fs })
 	slice, err := store.Create(testMeta(1))
@@ -387,8 +388,8 @@ func walk(t fataler, fs vfs.FS, dir string) (files []string) {
 	return files
 }
 
-// TestFlippedBits flips one bit in one file of a store, or cuts the file short, or removes it: opening never panics,
-// and what can be read afterwards is the state after a batch; otherwise the copy says that it is damaged.
+// TestFlippedBits flips one bit in one file of a store, or truncates or removes the file: opening never panics, and
+// the readable data is the state after a batch; otherwise the copy is reported as damaged.
 func TestFlippedBits(t *testing.T) {
 	template := vfs.NewMem()
 	build(t, template)
@@ -405,7 +406,7 @@ func TestFlippedBits(t *testing.T) {
 	t.Log(outcomes)
 }
 
-// TestEachFileGone: the same where each file is gone in turn; each outcome is seen.
+// TestEachFileGone removes each file in turn; each outcome occurs.
 func TestEachFileGone(t *testing.T) {
 	template := vfs.NewMem()
 	build(t, template)
@@ -425,7 +426,7 @@ func TestEachFileGone(t *testing.T) {
 	}
 }
 
-// openSpoilt opens a store with a spoilt file and reads it, or makes the copy anew where its folder was given up.
+// openSpoilt opens a store with a damaged file and reads it, or recreates the copy if its folder was given up.
 func openSpoilt(t fataler, fs vfs.FS, verify int64, drop bool, outcomes map[string]int) {
 	store := openTest(t, "data", func(o *Options) { o.ReserveBytes, o.VerifyBytes, o.FS = 1, verify, fs })
 	defer func() { must(t, store.Close()) }()
@@ -461,7 +462,7 @@ func openSpoilt(t fataler, fs vfs.FS, verify int64, drop bool, outcomes map[stri
 	readOrRecover(t, slice, outcomes)
 }
 
-// readOrRecover reads everything: it is right, or damage is named and Recover repairs it.
+// readOrRecover reads everything: it is correct, or damage is named and Recover repairs it.
 func readOrRecover(t fataler, slice *Slice, outcomes map[string]int) {
 	snap, err := slice.Snapshot()
 	must(t, err)
@@ -487,7 +488,7 @@ func readOrRecover(t fataler, slice *Slice, outcomes map[string]int) {
 	checkHistory(t, slice)
 }
 
-// TestFoundWhenRead: what Open was not allowed to check is found by the first read of it, named, and repaired by
+// TestFoundWhenRead: damage outside the budget of Open is found by the first read of it, named, and repaired by
 // Recover.
 func TestFoundWhenRead(t *testing.T) {
 	template := vfs.NewMem()
@@ -525,7 +526,7 @@ func damagedRead(t *testing.T, fs vfs.FS) (found int) {
 	return readDamaged(t, slice)
 }
 
-// readDamaged reads everything: it is right, or damage is named, found, and repaired.
+// readDamaged reads everything: it is correct, or damage is named, found, and repaired.
 func readDamaged(t *testing.T, slice *Slice) (found int) {
 	snap, err := slice.Snapshot()
 	must(t, err)

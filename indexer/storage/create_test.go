@@ -15,7 +15,7 @@ import (
 	"tidemark/index"
 )
 
-// TestCreateAtOnce: copies are made side by side, one id once; a store that is closed meanwhile leaves none open.
+// TestCreateAtOnce: copies are created concurrently, each id once; a store that is closed meanwhile leaves none open.
 func TestCreateAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	s := openTest(t, dir)
@@ -54,7 +54,7 @@ func TestCreateAtOnce(t *testing.T) {
 		t.Error(err)
 	}
 	all.Wait()
-	s = openTest(t, dir) // nobody holds its lock
+	s = openTest(t, dir) // its lock is free
 	if n := len(s.Slices()); n < copies || n > 2*copies {
 		t.Errorf("%d copies after it was closed, want %d to %d", n, copies, 2*copies)
 	}
@@ -73,7 +73,7 @@ func brokenOps(fails func(errorfs.Op) bool, bad *atomic.Bool) vfs.FS {
 	}))
 }
 
-// TestCreateAfterFailures: what a Create that failed leaves, and a removal that failed, is in nobody's way.
+// TestCreateAfterFailures: the remains of a failed Create or removal do not obstruct a later Create.
 func TestCreateAfterFailures(t *testing.T) {
 	own := index.CopyID(1).String()
 	for _, c := range []struct {
@@ -133,7 +133,7 @@ func TestCreateAfterFailures(t *testing.T) {
 	}
 }
 
-// TestRetireFails: a copy that could not be retired stays one, also after the next start.
+// TestRetireFails: a copy that could not be retired remains a copy, also after the next start.
 func TestRetireFails(t *testing.T) {
 	var bad atomic.Bool
 	own := index.CopyID(1).String()

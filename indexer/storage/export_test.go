@@ -13,7 +13,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// exported makes a copy with some history and what it exports; the model is of that moment, and the copy goes on.
+// exported creates a copy with some history and exports it; the model is of that moment, and the copy continues.
 func exported(t *testing.T, store *Store) (*Slice, *Export, *model) {
 	t.Helper()
 	s, err := store.Create(testMeta(1))
@@ -36,8 +36,7 @@ func exported(t *testing.T, store *Store) (*Slice, *Export, *model) {
 	return s, e, m
 }
 
-// send copies what an export has into an incoming one in chunks; it stops after so many of them, unless that is below
-// 0.
+// send copies an export into an Incoming in chunks; it stops after `most` chunks, unless that is negative.
 func send(t *testing.T, e *Export, in *Incoming, chunk, most int) (sent int) {
 	t.Helper()
 	for _, f := range e.Files {
@@ -56,8 +55,8 @@ func send(t *testing.T, e *Export, in *Incoming, chunk, most int) (sent int) {
 	return sent
 }
 
-// TestExportInstall: what was exported is installed elsewhere as it was, whatever became of its copy and of the copy
-// that it takes the place of; it is durable, and both go on.
+// TestExportInstall: an export is installed elsewhere unchanged, whatever happened to its copy and to the copy that
+// it replaces; it is durable, and both copies continue.
 func TestExportInstall(t *testing.T) {
 	ctx := context.Background()
 	from, to := openTest(t, t.TempDir()), t.TempDir()
@@ -73,7 +72,7 @@ func TestExportInstall(t *testing.T) {
 	items := before.Items()
 	in, err := target.Receive(e.Source, e.Files)
 	must(t, err)
-	must(t, from.Drop(1)) // what is under way stays
+	must(t, from.Drop(1)) // the export in progress stays
 	send(t, e, in, 100, -1)
 	if err := target.Install(ctx, in); !errors.Is(err, ErrInvalid) {
 		t.Fatalf("what was not verified: %v", err)
@@ -109,7 +108,7 @@ func TestExportInstall(t *testing.T) {
 	}
 }
 
-// TestExportStands: a copy that stands further than it has stored with its rows is installed where it stood.
+// TestExportStands: a copy whose position is ahead of what it has stored is installed at that position.
 func TestExportStands(t *testing.T) {
 	store := openTest(t, t.TempDir())
 	s, err := store.Create(testMeta(1))
@@ -143,8 +142,8 @@ func TestExportStands(t *testing.T) {
 	must(t, store.Close())
 }
 
-// TestExportInterrupted: a transfer that ends after any number of chunks leaves the copy as it was and, after a
-// restart, nothing behind; one that goes on is whole.
+// TestExportInterrupted: a transfer that ends after any number of chunks leaves the copy unchanged and, after a
+// restart, nothing behind; one that continues is complete.
 func TestExportInterrupted(t *testing.T) {
 	from := openTest(t, t.TempDir())
 	_, e, m := exported(t, from)
@@ -194,8 +193,8 @@ func TestExportInterrupted(t *testing.T) {
 	must(t, from.Close())
 }
 
-// TestExportFlipped: a byte that is not what was sent is found before anything is installed: each one of the small
-// files and of a table's end, each seventh of the rest.
+// TestExportFlipped: a changed byte is found before anything is installed: each byte of the small files and of a
+// table's end, each seventh of the rest.
 func TestExportFlipped(t *testing.T) {
 	from := openTest(t, t.TempDir())
 	s, err := from.Create(testMeta(1))
@@ -215,7 +214,8 @@ func TestExportFlipped(t *testing.T) {
 		was, err := os.ReadFile(path)
 		must(t, err)
 		for i := range was {
-			if isTable(f.Name) && i < len(was)-200 && i%7 > 0 { // blocks with sums of their own, and opening takes its time
+			// blocks have checksums of their own, and opening takes its time
+			if isTable(f.Name) && i < len(was)-200 && i%7 > 0 {
 				continue
 			}
 			bad := slices.Clone(was)
@@ -234,7 +234,7 @@ func TestExportFlipped(t *testing.T) {
 	must(t, from.Close())
 }
 
-// TestReceiveRefuses: names that lead elsewhere, files that are not asked for, chunks out of order.
+// TestReceiveRefuses: names outside the folder, files that were not requested, chunks out of order.
 func TestReceiveRefuses(t *testing.T) {
 	store := openTest(t, t.TempDir())
 	s, err := store.Create(testMeta(1))
@@ -267,8 +267,8 @@ func TestReceiveRefuses(t *testing.T) {
 	must(t, store.Close())
 }
 
-// TestReceiveGoesOn: what was received whole before a process ended is not asked for again, as long as the source is
-// the same; after each number of chunks. Of another source, and of a copy that was dropped, nothing is kept.
+// TestReceiveGoesOn: tables received completely before a process ended are not requested again if the source is the
+// same; after each number of chunks. Nothing is kept of another source, or of a copy that was dropped.
 func TestReceiveGoesOn(t *testing.T) {
 	const chunk = 3000
 	from := openTest(t, t.TempDir())
@@ -335,7 +335,7 @@ func TestReceiveGoesOn(t *testing.T) {
 	must(t, from.Close())
 }
 
-// TestVerifyIsPaced: what was received is read no faster than it may be, table by table, and no further than that.
+// TestVerifyIsPaced: received files are read no faster than the pace allows, table by table, and no further.
 func TestVerifyIsPaced(t *testing.T) {
 	ctx := t.Context()
 	_, e, _ := exported(t, openTest(t, t.TempDir()))

@@ -22,7 +22,7 @@ import (
 	"tidemark/internal/testing/need"
 )
 
-// faultFS returns an error to the writes of files whose name contains a word, and says how much room there is.
+// faultFS fails writes of files whose name contains a word, and reports a given amount of free space.
 type faultFS struct {
 	vfs.FS
 	err  atomic.Pointer[error]
@@ -53,7 +53,7 @@ func newFaultFS(word string) *faultFS {
 func (f *faultFS) fail(err error) { f.err.Store(&err) }
 func (f *faultFS) heal()          { f.err.Store(nil) }
 
-// hang lets writes wait until the function is called.
+// hang makes writes wait until the returned function is called.
 func (f *faultFS) hang() (goOn func()) {
 	gate := make(chan struct{})
 	f.gate.Store(&gate)
@@ -69,7 +69,7 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// until calls fn until it gives nil, and fails the test when that takes too long.
+// until calls fn until it returns nil, and fails the test when that takes too long.
 func until(t *testing.T, fn func() error) {
 	t.Helper()
 	ctx := within(t, time.Minute)
@@ -115,8 +115,8 @@ func TestDiskFull(t *testing.T) {
 	must(t, store.Close())
 }
 
-// TestIdleIsRefused: what changes nothing is not taken for written by a slice that must be recovered; where room is
-// lacking for a while, it is.
+// TestIdleIsRefused: a slice that must be recovered refuses batches that change nothing; a slice that temporarily
+// lacks space accepts them.
 func TestIdleIsRefused(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -157,8 +157,8 @@ func TestIdleIsRefused(t *testing.T) {
 	}
 }
 
-// TestReadableWhileFull: a copy whose manifest found no room is not to be opened again while there is none, whatever is
-// asked of it: it stays readable, and takes what changes nothing; once there is, it is to be.
+// TestReadableWhileFull: a copy whose manifest found no space must not be reopened while there is none, whatever is
+// requested: it stays readable, and accepts batches that change nothing; once there is space, it must be reopened.
 func TestReadableWhileFull(t *testing.T) {
 	fs := newFaultFS("none")
 	store := openTest(t, "data", func(o *Options) { o.FS = fs })
@@ -186,8 +186,8 @@ func TestReadableWhileFull(t *testing.T) {
 	must(t, store.Close())
 }
 
-// TestLostMemoryNeedsNoRoom: what is in the memory of copies that cannot be written any more is lost. No room is waited
-// for because of it: neither for them to be opened again, nor by others.
+// TestLostMemoryNeedsNoRoom: data in the memory of copies that cannot be written any more is lost, and no space is
+// reserved for it: neither reopening these copies nor other copies wait for that space.
 func TestLostMemoryNeedsNoRoom(t *testing.T) {
 	fs := newFaultFS("none")
 	store := openTest(t, "data", func(o *Options) { o.FS, o.MemTableBytes = fs, 256<<20 })
@@ -227,13 +227,13 @@ func TestLostMemoryNeedsNoRoom(t *testing.T) {
 	}
 }
 
-// commonOf says that a slice stands where it does.
+// commonOf returns a slice's position.
 func commonOf(s *Slice) *ingest.Common {
 	return &ingest.Common{Positions: s.Positions(), Logs: s.Logs()}
 }
 
-// TestDiskHangs: on a disk that neither writes nor fails a batch waits as long as its context and no longer, of this
-// slice and of others, and nothing of it is there; when the disk goes on, so do batches, and nothing is lost.
+// TestDiskHangs: on a disk that neither writes nor fails, a batch of this slice or another waits as long as its
+// context and no longer, and none of it is applied; when the disk continues, so do batches, and nothing is lost.
 func TestDiskHangs(t *testing.T) {
 	fs := newFaultFS(".sst")
 	store := openTest(t, "data", func(o *Options) { o.FS, o.MemTableBytes = fs, 4<<20 })
@@ -274,7 +274,7 @@ func TestDiskHangs(t *testing.T) {
 	must(t, store.Close())
 }
 
-// TestWritesFail lets the background writes of one kind of file fail, behind the back of every check of room.
+// TestWritesFail makes the background writes of one kind of file fail, although every check finds space.
 func TestWritesFail(t *testing.T) {
 	for _, c := range []struct {
 		word string
@@ -308,7 +308,7 @@ func TestWritesFail(t *testing.T) {
 			if d, err := slice.Durable(); err != nil || d.Batch != 10 {
 				t.Fatalf("durable is batch %d (%v), want 10", d.Batch, err)
 			}
-			if c.dead { // again and again, as long as the disk fails
+			if c.dead { // repeatedly, as long as the disk fails
 				if _, err := slice.Recover(t.Context(), time.Minute); err != nil {
 					t.Fatal(err)
 				}
@@ -326,7 +326,7 @@ func TestWritesFail(t *testing.T) {
 				if r, err := slice.Recover(t.Context(), time.Minute); err != nil || r.Outcome != Intact {
 					t.Fatalf("recovered %v: %v", r, err)
 				}
-				if n := checkHistory(t, slice); n != 10 && n != 11 { // the write that failed may have come through
+				if n := checkHistory(t, slice); n != 10 && n != 11 { // the failed write may have succeeded
 					t.Fatalf("recovered to batch %d", n)
 				}
 			}
@@ -338,7 +338,8 @@ func TestWritesFail(t *testing.T) {
 	}
 }
 
-// TestBallast: the room that the manifest needs on a full disk comes from the ballast, which is made again afterwards.
+// TestBallast: the space that the manifest needs on a full disk comes from the ballast, which is created again
+// afterwards.
 func TestBallast(t *testing.T) {
 	mem := vfs.NewMem()
 	there := func() bool { return exists(mem, "data/"+ballastName) }
@@ -392,7 +393,7 @@ func TestCloseWhileFailing(t *testing.T) {
 	}
 }
 
-// TestRealDisk is the same on a small file system of its own, when the machine lets us make one.
+// TestRealDisk is the same on a small file system of its own, if the machine permits creating one.
 func TestRealDisk(t *testing.T) {
 	dir := t.TempDir()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=32m"); err != nil {
@@ -400,7 +401,7 @@ func TestRealDisk(t *testing.T) {
 	}
 	t.Cleanup(func() { must(t, syscall.Unmount(dir, syscall.MNT_DETACH)) })
 	store := openTest(t, dir+"/data")
-	t.Cleanup(func() { _ = store.Close() }) // closed already when all goes well
+	t.Cleanup(func() { _ = store.Close() }) // already closed on success
 	slice, err := store.Create(testMeta(1))
 	must(t, err)
 	const large = 64 << 10
@@ -429,7 +430,7 @@ func TestRealDisk(t *testing.T) {
 	if got := count(); got != int64(applied) {
 		t.Fatalf("%d rows, want %d", got, applied)
 	}
-	// There is room for what was taken, at the latest when compactions have given back what they took.
+	// There is space for accepted batches, at the latest when compactions have released theirs.
 	until(t, func() error { return slice.Persist(within(t, time.Minute)) })
 	must(t, syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_REMOUNT, "size=64m"))
 	until(t, func() error { return grow(applied + 1) })
@@ -455,8 +456,8 @@ func (f *slowTables) Open(name string, opts ...vfs.OpenOption) (vfs.File, error)
 	return f.FS.Open(name, opts...)
 }
 
-// TestRecoverEndsWithItsContext: a copy that is opened again reads all its files, which may take as long as it likes;
-// the end of the process, or of the copy, does not wait for that.
+// TestRecoverEndsWithItsContext: a copy that is reopened reads all its files, which may take very long; the end of
+// the process, or of the copy, does not wait for that.
 func TestRecoverEndsWithItsContext(t *testing.T) {
 	fs := &slowTables{FS: vfs.NewMem()}
 	store := openTest(t, "data", func(o *Options) { o.FS = fs })
@@ -501,10 +502,10 @@ func TestRecoverEndsWithItsContext(t *testing.T) {
 	must(t, store.Close())
 }
 
-// TestUnreadableBlock: a batch that has to read a block which the disk does not give fails with ErrIO, while nothing is
-// wrong with what the engine writes; the copy cannot be opened again until the block can be read.
+// TestUnreadableBlock: a batch that has to read an unreadable block fails with ErrIO, although the engine can write;
+// the copy cannot be reopened until the block can be read.
 func TestUnreadableBlock(t *testing.T) {
-	const docs = 20_000 // of several tables, so that not all is in a cache
+	const docs = 20_000 // in several tables, so that not everything is in a cache
 	var bad atomic.Bool
 	fs := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if reads := op.Kind == errorfs.OpFileReadAt || op.Kind == errorfs.OpFileRead; reads && bad.Load() &&

@@ -9,8 +9,8 @@ import (
 	"tidemark/internal/testing/raced"
 )
 
-// TestFlippedFooter flips bits in the end of a table, which has no checksum: whatever the bit, what is read is right,
-// or the file is named as damaged. Those of the kind of checksum, the format's number and the last bytes are all seen.
+// TestFlippedFooter flips bits in the end of a table, which has no checksum: whichever the bit, reads are correct, or
+// the file is named as damaged. Flips in the kind of checksum, the format number and the last bytes are all detected.
 func TestFlippedFooter(t *testing.T) {
 	const footer = 53
 	template, path, content := largestTable(t)
@@ -28,7 +28,7 @@ func TestFlippedFooter(t *testing.T) {
 	}
 }
 
-// TestFormatNumber: no other number at the end of a table is taken for its format, whichever of the store's formats it
+// TestFormatNumber: no other number at the end of a table is accepted as its format, whichever of Pebble's formats it
 // is.
 func TestFormatNumber(t *testing.T) {
 	template, path, content := largestTable(t)
@@ -62,7 +62,7 @@ func largestTable(t *testing.T) (template *vfs.MemFS, path string, content []byt
 	return template, path, content
 }
 
-// stride is which bits of a byte of the footer are tried: all of the kind of checksum and the format's number.
+// stride returns which bits of a byte of the footer are tried: all of the kind of checksum and the format number.
 func stride(field, footer int) int {
 	switch {
 	case field == 0 || field >= footer-footerTail && field < footer-footerTail+4:
@@ -73,7 +73,7 @@ func stride(field, footer int) int {
 	return 11
 }
 
-// readFlipped reports whether damage was found by opening, or by reading; what was read without is right.
+// readFlipped reports whether damage was found by opening or reading; data that was read without damage is correct.
 func readFlipped(t *testing.T, template *vfs.MemFS, path string, content []byte) bool {
 	fs := vfs.NewMem()
 	if _, err := vfs.Clone(template, fs, "data", "data"); err != nil {

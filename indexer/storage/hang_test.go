@@ -13,8 +13,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 )
 
-// TestDamagedFolderIsRemovedBeside: while a damaged folder's copy is dropped, or made anew, and any step of that hangs,
-// other copies are listed and made, and nothing else is done in its place.
+// TestDamagedFolderIsRemovedBeside: while a damaged folder's copy is dropped, or created anew, and any step of that
+// hangs, other copies are listed and created, and nothing else is done in its place.
 func TestDamagedFolderIsRemovedBeside(t *testing.T) {
 	removes := map[string]func(store *Store) error{
 		"dropped": func(store *Store) error {
@@ -38,7 +38,7 @@ func TestDamagedFolderIsRemovedBeside(t *testing.T) {
 			},
 		} {
 			if what == "dropped" && step == "looked for" {
-				continue // it is known
+				continue // it is listed
 			}
 			t.Run(what+", "+step, func(t *testing.T) { removedBeside(t, remove, is, step == "being erased") })
 		}
@@ -103,8 +103,8 @@ func removedBeside(t *testing.T, remove func(*Store) error, is func(errorfs.Op) 
 	must(t, store.Close())
 }
 
-// TestBallastIsMadeBeside: while the ballast is being made again on a disk that hangs, other copies write; where it
-// cannot be made it is not tried with each batch.
+// TestBallastIsMadeBeside: while the ballast is being created again on a hung disk, other copies write; if it cannot
+// be created, not every batch retries.
 func TestBallastIsMadeBeside(t *testing.T) {
 	var tries atomic.Int32
 	var hang atomic.Bool

@@ -14,8 +14,8 @@ import (
 	"tidemark/timestamp"
 )
 
-// TestVerifyEnds: checking what was received ends with its context, after any number of reads, and says so instead of
-// damage. Checked again, it is whole.
+// TestVerifyEnds: the verification of received files ends with its context, after any number of reads, and does not
+// report damage. A second verification succeeds.
 func TestVerifyEnds(t *testing.T) {
 	from := openTest(t, t.TempDir())
 	_, e, m := exported(t, from)
@@ -61,15 +61,15 @@ func TestVerifyEnds(t *testing.T) {
 	must(t, from.Close())
 }
 
-// TestStandIsApplied: where a copy stands after its files were installed is a batch of its own, also when it cannot be
-// made durable in time: the next one has another number.
+// TestStandIsApplied: setting the position of installed files is a batch of its own, even if it cannot be made
+// durable in time: the next batch has another number.
 func TestStandIsApplied(t *testing.T) {
 	var armed atomic.Bool
 	gate := make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
 	fs := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if armed.Load() && op.Kind == errorfs.OpCreate && strings.HasSuffix(op.Path, ".sst") {
-			cancel() // it is applied, and about to be written
+			cancel() // the batch is applied, and about to be written
 			<-gate
 		}
 		return nil
@@ -98,7 +98,7 @@ func TestStandIsApplied(t *testing.T) {
 	must(t, store.Close())
 }
 
-// TestCheckpointsInTheWay: a checkpoint that cannot be removed is in nobody's way, neither now nor after a restart.
+// TestCheckpointsInTheWay: a checkpoint that cannot be removed obstructs nothing, neither now nor after a restart.
 func TestCheckpointsInTheWay(t *testing.T) {
 	var stuck atomic.Bool
 	fs := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
@@ -133,8 +133,8 @@ func TestCheckpointsInTheWay(t *testing.T) {
 	must(t, store.Close())
 }
 
-// TestMarkOfAnotherGeneration: batches of a copy that went back to a checkpoint count anew: a checkpoint of before is
-// not good for where it stands now, though the number is the same.
+// TestMarkOfAnotherGeneration: batches of a copy that was restored to a checkpoint are numbered anew: an earlier
+// checkpoint is not valid for its present position, even if the number is the same.
 func TestMarkOfAnotherGeneration(t *testing.T) {
 	store := openTest(t, t.TempDir())
 	s, err := store.Create(testMeta(1))

@@ -21,7 +21,7 @@ const (
 	livePersist = 25
 )
 
-// liveStore is a store that gets them.
+// liveStore is a store under such updates.
 type liveStore struct {
 	b         *testing.B
 	store     *Store
@@ -30,11 +30,11 @@ type liveStore struct {
 	positions []VBPosition
 	next      func() (doc, version uint64)
 	rounds    uint64
-	making    time.Duration // of batches, which is not the store's
+	making    time.Duration // of batches, which is not the store's time
 	docs      int
 }
 
-// openLive opens one with all documents in it.
+// openLive opens a store with all documents in it.
 func openLive(b *testing.B, copies int, o Options) *liveStore {
 	b.Helper()
 	o.Dir, o.Logger = b.TempDir(), hclog.NewNullLogger()
@@ -124,7 +124,8 @@ func (l *liveStore) close() {
 	}
 }
 
-// BenchmarkLive: the CPU figure holds all that the process does but the making of the batches.
+// BenchmarkLive measures such updates. The CPU figure covers everything the process does except preparing the
+// batches.
 func BenchmarkLive(b *testing.B) {
 	l := openLive(b, liveCopies, Options{})
 	runtime.LockOSThread()

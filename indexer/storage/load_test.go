@@ -10,8 +10,8 @@ import (
 	"tidemark/collate"
 )
 
-// What batches do to entries and what scans read of them is counted; what else reads is not. While somebody records,
-// the leading components of their keys are kept, upright.
+// TestLoad: the entries that batches change and scans read are counted; other reads are not. During a recording, the
+// leading components of their keys are kept, in ascending encoding.
 func TestLoad(t *testing.T) {
 	for _, desc := range []bool{false, true} {
 		store := openTest(t, t.TempDir())

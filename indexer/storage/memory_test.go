@@ -16,7 +16,8 @@ import (
 	"tidemark/index"
 )
 
-// TestMemTableSizes: however many slices come one after another, their memtables, two of each, stay near to the limit.
+// TestMemTableSizes: however many slices are created one after another, their memtables, two of each, stay near the
+// limit.
 func TestMemTableSizes(t *testing.T) {
 	for _, limit := range []int64{128 << 20, 256 << 20, 4 << 30} {
 		m, sum := newMemory(limit, 0), int64(0)
@@ -50,7 +51,7 @@ func TestMemTableSizes(t *testing.T) {
 }
 
 // TestMemoryLimit: many slices that are written at once wait for one another before they hold more than the limit,
-// whatever each of them holds, and what is kept for writes does not grow with the slices.
+// whatever each of them holds, and what is kept for writes does not grow with the number of slices.
 func TestMemoryLimit(t *testing.T) {
 	const limit, limitKept, writers, copies, batchBytes = 4 << 20, 2 << 20, 4, 16, 200 << 10
 	store := openTest(t, t.TempDir(), func(o *Options) { o.MemTableBytes, o.kept = limit, limitKept })
@@ -98,7 +99,7 @@ func TestMemoryLimit(t *testing.T) {
 	for _, s := range all {
 		must(t, s.Persist(context.Background()))
 	}
-	// No more is kept of batches that are in tables than there is room for, though no slice is written any more.
+	// No more is kept of batches in tables than the limit allows, even if no slice is written any more.
 	used, sizes := store.Memory().Used-store.res.cache.Size(), int64(0)
 	for e := range store.res.memory.engines {
 		if active, pending := e.weights(); active+pending != 0 {
@@ -117,8 +118,8 @@ func TestMemoryLimit(t *testing.T) {
 	}
 }
 
-// TestMemoryOfFailingSlice: a slice that cannot write does not keep others from writing, though it holds all there may
-// be.
+// TestMemoryOfFailingSlice: a slice that cannot write does not prevent others from writing, even if it holds all the
+// memory.
 func TestMemoryOfFailingSlice(t *testing.T) {
 	store := openTest(t, t.TempDir(), func(o *Options) { o.MemTableBytes = 1 << 20 })
 	defer func() { must(t, store.Close()) }()
@@ -140,7 +141,7 @@ func TestMemoryOfFailingSlice(t *testing.T) {
 	store.res.memory.leave(bad, bad.disown())
 }
 
-// waiting is a context that tells when somebody begins to wait with it.
+// waiting is a context that reports when something starts to wait for it.
 type waiting struct {
 	context.Context
 	once  sync.Once
@@ -152,7 +153,7 @@ func (w *waiting) Done() <-chan struct{} {
 	return w.Context.Done()
 }
 
-// TestMemoryYields: a batch that yields leaves a part of the memory to others, though not for ever.
+// TestMemoryYields: a batch that yields leaves a part of the memory to others, but not for ever.
 func TestMemoryYields(t *testing.T) {
 	store := openTest(t, t.TempDir(), func(o *Options) { o.MemTableBytes = 1 << 20 })
 	defer func() { must(t, store.Close()) }()
@@ -183,8 +184,8 @@ func TestMemoryYields(t *testing.T) {
 	m.add(-full)
 }
 
-// TestGoesWhileItIsRotated: what a copy has in memory is counted once, and by nobody afterwards, when it goes while
-// another one's writer lets it write.
+// TestGoesWhileItIsRotated: the memory of a copy that is closed while another copy's writer rotates it is counted
+// once, and not any more afterwards.
 func TestGoesWhileItIsRotated(t *testing.T) {
 	store := openTest(t, "data", func(o *Options) { o.FS = vfs.NewMem() })
 	s, err := store.Create(testMeta(1))
@@ -203,7 +204,7 @@ func TestGoesWhileItIsRotated(t *testing.T) {
 			_, err := e.rotate()
 			rotated <- err
 		}()
-		// Until it has begun, and perhaps not ended; what it fails with is looked at below.
+		// Until the rotation has begun, though perhaps not ended; its error is checked below.
 		for active := int64(bytes); active != 0 && len(rotated) == 0; active, _ = e.weights() {
 			runtime.Gosched()
 		}

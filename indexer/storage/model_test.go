@@ -61,7 +61,7 @@ type modelDoc struct {
 	vb    uint16
 	id    string
 	seqno uint64
-	keys  []string // ordered, each once; none: tombstone
+	keys  []string // sorted, each once; none: tombstone
 }
 
 func newModel() *model { return &model{docs: map[string]modelDoc{}} }
@@ -189,7 +189,7 @@ func (m *model) sameSlice(t fataler, s *Slice) {
 	must(t, snap.Close())
 }
 
-// testKey is a key that delimits itself: two digits and an end.
+// testKey returns a self-delimiting key: two digits and a terminator.
 func testKey(n int) []byte { return fmt.Appendf(nil, "%02d\x00", n) }
 
 func drawUpdate(t *rapid.T) Update {
@@ -220,8 +220,8 @@ func drawBatch(t *rapid.T) Batch {
 	return b
 }
 
-// TestModel drives a slice and a map side by side through flushes, snapshots, checkpoints, restores, deletions of
-// vbuckets and reopening, and compares everything that can be read.
+// TestModel applies flushes, snapshots, checkpoints, restores, deletions of vbuckets and reopening to a slice and a
+// map, and compares everything that can be read.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := &modelRun{fs: vfs.NewMem(), m: newModel(), checkpoints: map[uint64]*model{}}
@@ -327,7 +327,7 @@ func someVBuckets(t *rapid.T) []uint16 {
 	return rapid.SliceOfNDistinct(rapid.Uint16Range(0, testVBuckets-1), 1, testVBuckets, rapid.ID).Draw(t, "vbuckets")
 }
 
-// restoreFrom puts vbuckets back to a snapshot in memory.
+// restoreFrom restores vbuckets from a snapshot in memory.
 func (d *modelRun) restoreFrom(t *rapid.T) {
 	if len(d.held) == 0 {
 		t.Skip("no snapshot yet")
@@ -338,7 +338,7 @@ func (d *modelRun) restoreFrom(t *rapid.T) {
 	d.restored(t, vbs, h.m)
 }
 
-// restored: the vbuckets are now what m has of them.
+// restored records that the vbuckets now have the contents of m.
 func (d *modelRun) restored(t *rapid.T, vbs []uint16, m *model) {
 	at := d.slice.Positions()
 	for _, vb := range vbs {

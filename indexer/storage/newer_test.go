@@ -14,7 +14,7 @@ import (
 	"tidemark/index"
 )
 
-// newer returns what makes a small file one of the next version.
+// newer returns a function that turns a small file into one of the next version.
 func newer(name string) func(content []byte) []byte {
 	return func(content []byte) []byte {
 		_, body, _ := bytes.Cut(content, []byte{'\n'})
@@ -23,9 +23,8 @@ func newer(name string) func(content []byte) []byte {
 	}
 }
 
-// TestNewerIsRefused: a folder in which one copy is of a newer version of the program is not opened, the error names
-// what it is and where, and nothing of it is changed: it is not taken for damaged. The newer version opens it as it
-// was.
+// TestNewerIsRefused: a folder with a copy of a newer version of the program is not opened, the error names what it
+// is and where, and nothing is changed: it is not considered damaged. The newer version opens it unchanged.
 func TestNewerIsRefused(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -83,7 +82,7 @@ func TestNewerIsRefused(t *testing.T) {
 	}
 }
 
-// listing names all files below a folder, with their sizes.
+// listing returns all files in a folder, with their sizes.
 func listing(fs vfs.FS, dir string) string {
 	var all strings.Builder
 	names, _ := fs.List(dir)

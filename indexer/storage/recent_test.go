@@ -7,8 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestRecent: what is found is the newest that was noted, and what is not found was never noted, or is of rotations
-// that are written and has been evicted, or nothing is sure.
+// TestRecent: an entry that is found is the newest that was noted. An entry that is not found was never noted, or
+// belongs to rotations that are written and was evicted; otherwise sure returns false.
 func TestRecent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		type noted struct {
@@ -17,7 +17,7 @@ func TestRecent(t *testing.T) {
 			rotation uint64
 		}
 		r, want, rotation, written := newRecent(), map[string]noted{}, uint64(1), uint64(0)
-		lost := uint64(0) // forgotten under this rotation
+		lost := uint64(0) // rotation under which entries were dropped
 		for range rapid.IntRange(1, 600).Draw(t, "steps") {
 			switch rapid.IntRange(0, 40).Draw(t, "step") {
 			case 0:

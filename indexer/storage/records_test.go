@@ -9,7 +9,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// TestStoredForms holds the bytes of every record: they are on disks, and a change needs a new format version.
+// TestStoredForms fixes the bytes of every record: they are on disks, and a change needs a new format version.
 func TestStoredForms(t *testing.T) {
 	prev, next := newState(2), newState(2)
 	next.number, next.items, next.exact = 7, 3, true

@@ -16,7 +16,7 @@ import (
 	"tidemark/ingest"
 )
 
-// fillVBuckets writes one document of so many bytes in each vbucket, and its position.
+// fillVBuckets writes one document of the given size to each vbucket, and its position.
 func fillVBuckets(t fataler, s *Slice, seqno uint64, size int) {
 	var b Batch
 	for vb := range uint16(s.meta.VBuckets) {
@@ -28,7 +28,7 @@ func fillVBuckets(t fataler, s *Slice, seqno uint64, size int) {
 	must(t, s.Flush(context.Background(), b))
 }
 
-// holds fails unless each vbucket stands at seqno, with its document.
+// holds fails unless each vbucket is at seqno, with its document.
 func holds(t fataler, s *Slice, seqno uint64) {
 	t.Helper()
 	snap, err := s.Snapshot()
@@ -54,8 +54,8 @@ func allVBuckets(s *Slice) (vbs []uint16) {
 	return vbs
 }
 
-// TestRestoreOpensOnce: a checkpoint is opened once, whatever the number of vbuckets that go back to it, and they are
-// written together.
+// TestRestoreOpensOnce: a checkpoint is opened once, whatever the number of vbuckets that are restored from it, and
+// they are written together.
 func TestRestoreOpensOnce(t *testing.T) {
 	var opened atomic.Int32
 	fs := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
@@ -85,8 +85,8 @@ func TestRestoreOpensOnce(t *testing.T) {
 	must(t, store.Close())
 }
 
-// TestRestoreGoesOn: where a crash ends a restore in the middle, each vbucket is as it was or restored, with the
-// position that goes with its rows; done again, it ends as if there had been none.
+// TestRestoreGoesOn: if a crash ends a restore in the middle, each vbucket is unchanged or restored, with the
+// position of its rows; when it is repeated, the result is as without the crash.
 func TestRestoreGoesOn(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	store := openTest(t, "data", func(o *Options) { o.FS = fs })
@@ -123,7 +123,7 @@ func TestRestoreGoesOn(t *testing.T) {
 	must(t, store.Close())
 }
 
-// TestCheckpointStaysWhileRead: what somebody restores from is not removed for a newer one, but with the next.
+// TestCheckpointStaysWhileRead: a checkpoint that a restore reads is not removed for a newer one, but with the next.
 func TestCheckpointStaysWhileRead(t *testing.T) {
 	store := openTest(t, "data", func(o *Options) { o.FS, o.KeepCheckpoints = vfs.NewMem(), 1 })
 	slice, err := store.Create(testMeta(1))
@@ -148,12 +148,12 @@ func TestCheckpointStaysWhileRead(t *testing.T) {
 	must(t, store.Close())
 }
 
-// TestUnreadableCheckpoints: a checkpoint that is damaged goes, with the room that it takes; one of a newer version of
-// the program, and one that cannot be read this time, stay, and are not used.
+// TestUnreadableCheckpoints: a damaged checkpoint is removed, which frees its space; one of a newer version of the
+// program, and one that is temporarily unreadable, stay, and are not used.
 func TestUnreadableCheckpoints(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		spoil func(content []byte) []byte // nil: the file goes
+		spoil func(content []byte) []byte // nil: the file is removed
 		fails bool                        // it cannot be read
 		stays bool
 	}{

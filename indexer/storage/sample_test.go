@@ -12,8 +12,9 @@ import (
 	"tidemark/partition"
 )
 
-// A sample of keys that go with the ids of their documents, most of them near one end, and some of them twice, tells
-// where the exact quantiles are, as well as it says, and reads no more of them than it has to. Tombstones are none.
+// TestSample: a sample of keys that depend on the ids of their documents, most of them near one end, and some of them
+// twice, yields the exact quantiles within its stated accuracy, and reads no more keys than necessary. Tombstones do
+// not count.
 func TestSample(t *testing.T) {
 	const docs, vbuckets, wanted, parts = 60_000, 128, 6_000, 20
 	for _, desc := range []bool{false, true} {

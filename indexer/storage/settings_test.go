@@ -39,7 +39,7 @@ func levels(o *pebble.Options, change func(level int, l *pebble.LevelOptions)) {
 	}
 }
 
-// otherSettings are those that docs/performance.md tells of.
+// otherSettings returns those described in docs/performance.md.
 func otherSettings() []setting {
 	l0 := func(n int) func(o *pebble.Options) { return func(o *pebble.Options) { o.L0CompactionThreshold = n } }
 	blocks := func(n int) func(o *pebble.Options) {
@@ -106,9 +106,9 @@ func otherSettings() []setting {
 	}
 }
 
-// BenchmarkSettings compares settings of the store: each takes one stability timestamp of BenchmarkLive after the other
-// by turns, with everything that it sets off, and some scans, by which each eighth of 100 rows is read from each slice.
-// Then come scans at rest, and those of stores that have been compacted. More than ten lines of results take -v.
+// BenchmarkSettings compares settings of the store: each handles one stability timestamp of BenchmarkLive after the
+// other, by turns, with everything that it causes, and some scans, which read an eighth of 100 rows from each slice.
+// Then follow scans at rest, and those of compacted stores. More than ten lines of results take -v.
 func BenchmarkSettings(b *testing.B) {
 	var all []setting
 	for _, s := range otherSettings() {
@@ -127,7 +127,7 @@ func BenchmarkSettings(b *testing.B) {
 		}
 		for turn := range *settingTurns {
 			for i := range compared {
-				compared[(i+turn)%len(compared)].round() // who comes after the scans has a colder cache
+				compared[(i+turn)%len(compared)].round() // later ones have a colder cache
 			}
 			for _, c := range compared {
 				c.live.scan(&c.busy, c.random, 30)
@@ -180,7 +180,7 @@ func (c *comparedStore) round() {
 	c.spent += cpu() - before - c.live.making
 }
 
-// rest waits until everything is written that has been begun, and nothing is to be compacted.
+// rest waits until all writes have ended, and nothing is to be compacted.
 func (c *comparedStore) rest() {
 	for {
 		busy := false
@@ -210,7 +210,7 @@ type scanCost struct {
 
 func (s *scanCost) each() float64 { return float64(s.cpu.Nanoseconds()) / 1000 / float64(s.n) }
 
-// scan reads 100 rows, as many of each slice, so many times, from its newest snapshot.
+// scan reads 100 rows, equally many from each slice, the given number of times, from its newest snapshot.
 func (l *liveStore) scan(into *scanCost, next func() (uint64, uint64), times int) {
 	rows := (100 + len(l.all) - 1) / len(l.all)
 	var snaps []*Snapshot
@@ -255,7 +255,7 @@ func (l *liveStore) engines() (all []*pebbleEngine) {
 	return all
 }
 
-// shape returns how many sorted runs the first slice has in each level.
+// shape returns the number of sorted runs in each level of the first slice.
 func (l *liveStore) shape() string {
 	m := l.engines()[0].db.Metrics()
 	text := ""
@@ -290,8 +290,8 @@ func (l *liveStore) disk() (sum int64) {
 	return sum
 }
 
-// BenchmarkScan100 is scans of 100 rows, each eighth of a slice: beside updates, of which the newest twelve stability
-// timestamps are in memory, and at rest.
+// BenchmarkScan100 measures scans of 100 rows, an eighth from each slice: during updates, with the newest twelve
+// stability timestamps in memory, and at rest.
 func BenchmarkScan100(b *testing.B) {
 	l := openLive(b, liveCopies, Options{})
 	c := &comparedStore{live: l, random: randomUpdates()}

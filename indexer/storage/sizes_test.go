@@ -6,8 +6,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// TestLiveBytes: what lies above the lowest level and overlaps it counts as garbage, what stands apart from it does
-// not.
+// TestLiveBytes: tables above the lowest level that overlap it count as garbage, others do not.
 func TestLiveBytes(t *testing.T) {
 	table := func(smallest, largest string, size uint64) (s pebble.SSTableInfo) {
 		s.Smallest.UserKey, s.Largest.UserKey, s.Size = []byte(smallest), []byte(largest), size

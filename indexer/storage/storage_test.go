@@ -32,7 +32,8 @@ func TestLock(t *testing.T) {
 	must(t, store.Close())
 }
 
-// TestFoldersAreTheOwnersAlone: what lies in them are the keys of documents, which are nobody else's on the machine.
+// TestFoldersAreTheOwnersAlone: the folders contain keys of documents, which other users of the machine must not
+// read.
 func TestFoldersAreTheOwnersAlone(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new", "copies")
 	store := openTest(t, dir)
@@ -43,7 +44,7 @@ func TestFoldersAreTheOwnersAlone(t *testing.T) {
 	must(t, err)
 	folders := 0
 	must(t, filepath.WalkDir(filepath.Dir(dir), func(path string, d os.DirEntry, err error) error {
-		if err != nil || !d.IsDir() || filepath.Base(filepath.Dir(path)) == checkpointsName { // Pebble makes these
+		if err != nil || !d.IsDir() || filepath.Base(filepath.Dir(path)) == checkpointsName { // Pebble creates these
 			return err
 		}
 		info, err := d.Info()
@@ -58,8 +59,8 @@ func TestFoldersAreTheOwnersAlone(t *testing.T) {
 	must(t, store.Close())
 }
 
-// TestRetire: a copy that is retired is gone at once and for good, whether or not its room is made free; until that is
-// done its id is taken.
+// TestRetire: a retired copy is gone at once and for good, whether or not its space is freed; until that is done its
+// id is in use.
 func TestRetire(t *testing.T) {
 	dir := t.TempDir()
 	store := openTest(t, dir)
@@ -129,7 +130,7 @@ func TestCreateAndDrop(t *testing.T) {
 	if _, err := second.Snapshot(); !errors.Is(err, ErrClosed) {
 		t.Fatalf("a snapshot of a dropped copy: %v, want ErrClosed", err)
 	}
-	m.same(t, snap) // whoever reads goes on
+	m.same(t, snap) // readers continue
 	must(t, snap.Close())
 	if _, err := os.Stat(filepath.Join(dir, "2")); !os.IsNotExist(err) {
 		t.Fatalf("the folder is still there: %v", err)
@@ -222,8 +223,8 @@ func TestInvalidBatches(t *testing.T) {
 	must(t, store.Close())
 }
 
-// TestConcurrent writes, reads, checkpoints and restores side by side; every snapshot is consistent: its rows are those
-// of its back index.
+// TestConcurrent writes, reads, checkpoints and restores concurrently; every snapshot is consistent: its rows are
+// those of its back index.
 func TestConcurrent(t *testing.T) {
 	store := openTest(t, t.TempDir(), func(o *Options) { o.MemTableBytes = 1 << 20 })
 	defer func() { must(t, store.Close()) }()
@@ -335,7 +336,7 @@ func TestContextEndsAWalk(t *testing.T) {
 	must(t, store.Close())
 }
 
-// slowRemoval is a file system whose folders of copies that were dropped take long to be removed.
+// slowRemoval is a file system in which folders of dropped copies take long to be removed.
 type slowRemoval struct {
 	vfs.FS
 	began, goOn chan struct{}
@@ -353,7 +354,8 @@ func (f *slowRemoval) RemoveAll(path string) error {
 	return f.FS.RemoveAll(path)
 }
 
-// TestCreateBesideRemoval: a copy that is created while one of its id is being removed from the disk keeps its folder.
+// TestCreateBesideRemoval: a copy that is created while one of its id is being removed from the disk keeps its
+// folder.
 func TestCreateBesideRemoval(t *testing.T) {
 	fs := &slowRemoval{FS: vfs.NewMem(), began: make(chan struct{}), goOn: make(chan struct{})}
 	store := openTest(t, "data", func(o *Options) { o.FS = fs })

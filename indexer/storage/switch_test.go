@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestSwitchLeavesNoGap: while a slice goes from one generation to the next, again and again, whoever reads it finds
-// one or the other.
+// TestSwitchLeavesNoGap: while a slice switches from one generation to the next, again and again, readers find one or
+// the other.
 func TestSwitchLeavesNoGap(t *testing.T) {
 	s := &Slice{store: &Store{}}
 	s.install(&generation{number: 1, eng: &pebbleEngine{}})

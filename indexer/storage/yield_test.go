@@ -13,7 +13,7 @@ import (
 	"tidemark/index"
 )
 
-// TestMergesYield: who opened the store can let a merge of tables pause, block by block.
+// TestMergesYield: the opener of the store can pause a merge of tables, block by block.
 func TestMergesYield(t *testing.T) {
 	var tables, blocks atomic.Int64
 	store := openTest(t, t.TempDir(), func(o *Options) {
@@ -36,7 +36,7 @@ func TestMergesYield(t *testing.T) {
 	must(t, store.Close())
 }
 
-// TestOverdue: a merge pauses for nobody where scans read too many tables one beside the other.
+// TestOverdue: a merge does not pause while scans read too many tables of level 0.
 func TestOverdue(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -56,7 +56,7 @@ func TestOverdue(t *testing.T) {
 	}
 }
 
-// TestNoPauseForACrowd: a merge pauses while few stores wait for its slot, for none of its writes while a crowd does,
+// TestNoPauseForACrowd: a merge pauses while few stores wait for its slot, for none of its writes while many do,
 // however long that is, and again when they have had it.
 func TestNoPauseForACrowd(t *testing.T) {
 	store := openTest(t, "data", func(o *Options) { o.FS, o.Compactions = vfs.NewMem(), 1 })
