@@ -14,7 +14,7 @@ import (
 	"tidemark/wire"
 )
 
-// TestClaims: vbucket 0 is claimed by two.
+// TestClaims has two projectors claim vbucket 0.
 func TestClaims(t *testing.T) {
 	say := func(uuid, seqno, rev uint64) *wire.SeqnosReply {
 		return &wire.SeqnosReply{VBuckets: []uint16{0}, VBUUIDs: []uint64{uuid}, Seqnos: []uint64{seqno},
@@ -64,9 +64,10 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// TestNobodyWaitsForANodeThatHangs: every vbucket has an owner, and one projector's KV node does not answer.
+// TestNobodyWaitsForANodeThatHangs asks for seqnos where every vbucket has an owner that answers, and another
+// projector gets no answer from its KV node, or does not know of a failover yet.
 func TestNobodyWaitsForANodeThatHangs(t *testing.T) {
-	asked := make(chan bool, 10) // whether the map was asked for
+	asked := make(chan bool, 10) // whether the vbucket map was asked for
 	good := httptest.NewServer(rpc.Message(func(_ context.Context,
 		req *wire.SeqnosRequest) (*wire.SeqnosReply, error) {
 		asked <- req.Map
@@ -98,7 +99,7 @@ func TestNobodyWaitsForANodeThatHangs(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		urls []string
-		maps []bool // what the good one was asked
+		maps []bool // what the good projector was asked
 	}{
 		{"one hangs", []string{hangs.URL, good.URL}, []bool{false}},
 		{"one does not know that it was failed over", []string{stale.URL, good.URL}, []bool{false, true}},
@@ -115,7 +116,7 @@ func TestNobodyWaitsForANodeThatHangs(t *testing.T) {
 			for len(asked) > 0 {
 				maps = append(maps, <-asked)
 			}
-			if took > projectorclient.ReadTimeout && tries < 10 { // the machine may stand still for as long
+			if took > projectorclient.ReadTimeout && tries < 10 { // the machine may have been stalled for as long
 				continue
 			}
 			if err != nil || !slices.Equal(v.Seqnos, []uint64{70, 80}) || !slices.Equal(v.VBUUIDs, []uint64{7, 8}) ||

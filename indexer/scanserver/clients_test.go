@@ -26,7 +26,7 @@ import (
 	"tidemark/wire"
 )
 
-// issuer is a manager's part of a ticket's life.
+// issuer does a manager's part for tickets: it issues and checks them.
 type issuer struct {
 	tickets *auth.Tickets
 
@@ -68,7 +68,7 @@ func (i *issuer) CheckTicket(_ context.Context, manager, ticket string) (*scanpo
 	return &scanport.Checked{Principal: who.Name}, nil
 }
 
-// nothing is a catalog without indexes.
+// nothing is a catalog that contains no indexes.
 type nothing struct{}
 
 func (nothing) View(id index.ID) (scan.View, error) {
@@ -80,7 +80,7 @@ func (nothing) Heard(wire.StabilityRef) (time.Time, bool)  { return time.Time{},
 
 func (nothing) Changed(string) <-chan struct{} { return nil }
 
-// TestConnectionsKeepNoLargeRooms: a long request leaves nothing behind on its connection.
+// TestConnectionsKeepNoLargeRooms checks that a connection does not keep the memory of a long request.
 func TestConnectionsKeepNoLargeRooms(t *testing.T) {
 	managers := newIssuer(t)
 	p := peers.New(nil, func() (index.NodeID, string) { return 1, "" }, func() []wire.Endpoint { return nil })

@@ -12,8 +12,8 @@ import (
 	"tidemark/internal/rpc"
 )
 
-// TestTheLargestHeadersAreTaken: a session's tokens and the place where an answer goes on, each as long as it may be,
-// come in one header beside all that others have.
+// TestTheLargestHeadersAreTaken checks that one request header may contain a session's tokens and the place to
+// continue from, each at its greatest length, along with all other headers.
 func TestTheLargestHeadersAreTaken(t *testing.T) {
 	var session, resume int
 	srv := rpc.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

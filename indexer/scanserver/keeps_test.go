@@ -21,8 +21,9 @@ import (
 	"tidemark/wire"
 )
 
-// TestKeepingOnOtherNodes: a node keeps a timestamp that it is asked to keep, whether it is this one or another; what
-// it refuses comes back by its code, and is counted by it; of a question that the scan's end cuts off nothing is.
+// TestKeepingOnOtherNodes checks that a node keeps a timestamp on request, whether the node is this one or another.
+// An error comes back with its code and is counted under it. A request that ends because the scan ends is not
+// counted.
 func TestKeepingOnOtherNodes(t *testing.T) {
 	const here, there, away = index.NodeID(1), index.NodeID(2), index.NodeID(3)
 	var port string

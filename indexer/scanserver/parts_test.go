@@ -27,10 +27,10 @@ import (
 	"tidemark/wire"
 )
 
-// manyPins has one copy of so many rows, more than a pipe and its readers take.
+// manyPins has one copy with the given number of rows. Tests use more rows than the pipe and its readers can buffer.
 type manyPins struct {
 	rows int
-	left atomic.Int64 // snapshots that were given back
+	left atomic.Int64 // number of snapshots that were released
 }
 
 func (p *manyPins) Pin(context.Context, index.ID, []index.CopyID, wire.StabilityRef, time.Duration) (*scan.Pinned,
@@ -58,7 +58,7 @@ func (c *manyCursor) Row() (key, docID []byte) {
 }
 func (c *manyCursor) Close() error { return nil }
 
-// askPart asks a server for a part over a connection that keeps nothing back, in virtual time.
+// askPart asks a server for a part over a connection that does not buffer, in virtual time.
 func askPart(t *testing.T, s *Server, req scan.NodeRequest) (*scan.FrameReader, error) {
 	t.Helper()
 	s.nameOf = func(index.NodeID) string { return "i7" }
@@ -94,18 +94,18 @@ func askPart(t *testing.T, s *Server, req scan.NodeRequest) (*scan.FrameReader, 
 	return scan.ReadFrames(resp.Body)
 }
 
-// TestPartsLiveAsLongAsTheirScans: a coordinator that takes nothing, since it is not the turn of these rows, gets all
-// of them for as long as its scan may take. It is held for nobody when that is over, or the connection, or when the
-// coordinator has not even answered whether it lives for a while.
+// TestPartsLiveAsLongAsTheirScans checks that a coordinator that does not read, because it needs other rows first,
+// still gets all rows as long as its scan may last. The server releases the snapshot when the scan's time is over,
+// when the connection ends, or when the coordinator has not answered heartbeats for a while.
 func TestPartsLiveAsLongAsTheirScans(t *testing.T) {
 	never := time.Duration(-1)
 	for _, c := range []struct {
 		name   string
 		lasts  time.Duration
-		silent time.Duration // from when on it is; never: it answers
-		again  time.Duration // when it answers again; never: not at all
-		takes  time.Duration // when it reads; never: not at all
-		ends   time.Duration // the snapshots are given back by then, and are held until shortly before
+		silent time.Duration // when it stops answering; never: it always answers
+		again  time.Duration // when it answers again; never: it does not
+		takes  time.Duration // when it reads; never: it does not
+		ends   time.Duration // the snapshot is released at this time, and shortly before it is still held
 	}{
 		{"its turn comes late", 10 * time.Minute, never, never, 9 * time.Minute, 9 * time.Minute},
 		{"the scan is over", 3 * time.Minute, never, never, never, 3 * time.Minute},
@@ -154,7 +154,8 @@ func TestPartsLiveAsLongAsTheirScans(t *testing.T) {
 	}
 }
 
-// TestAPartThatCannotBe: what is wrong with a request is told, also where it says nothing of how long it lasts.
+// TestAPartThatCannotBe checks that the error says what is wrong with a request, also if only its duration is
+// invalid.
 func TestAPartThatCannotBe(t *testing.T) {
 	one := []index.CopyID{1}
 	for _, c := range []struct {

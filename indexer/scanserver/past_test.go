@@ -9,7 +9,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestPastOfOneBucket: the scans of indexes on it, and not of one that is defined no more.
+// TestPastOfOneBucket asks for the history of one bucket: it covers the bucket's indexes, but not an index that is no
+// longer defined.
 func TestPastOfOneBucket(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	s := &Server{past: history.NewScans(now), definitions: func() wire.Definitions {

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// asking are rounds that ask for words, with what becomes of each round.
+// asking has rounds that request strings, and records what happens to each round.
 type asking struct {
 	t *testing.T
 	x *rounds[string, int]
@@ -29,7 +29,7 @@ type answer struct {
 	err error
 }
 
-// newAsking asks for words together unless they begin with different letters.
+// newAsking returns rounds in which two strings are requested together if they begin with the same letter.
 func newAsking(t *testing.T) *asking {
 	a := &asking{t: t, goOn: map[int]chan answer{}}
 	a.x = newRounds(func(ctx context.Context, _ string, q string) (int, error) {
@@ -52,7 +52,7 @@ func newAsking(t *testing.T) *asking {
 	return a
 }
 
-// share asks in the background; the channel has what is answered.
+// share requests q in the background. The channel receives the answer.
 func (a *asking) share(ctx context.Context, q string) <-chan answer {
 	came := make(chan answer, 1)
 	go func() {
@@ -63,7 +63,7 @@ func (a *asking) share(ctx context.Context, q string) <-chan answer {
 	return came
 }
 
-// answer ends a round.
+// answer ends a round with the given answer.
 func (a *asking) answer(round, n int, err error) {
 	a.mu.Lock()
 	goOn := a.goOn[round]
@@ -72,7 +72,7 @@ func (a *asking) answer(round, n int, err error) {
 	synctest.Wait()
 }
 
-// want says which rounds have begun.
+// want checks which rounds have begun.
 func (a *asking) want(rounds ...string) {
 	a.t.Helper()
 	a.mu.Lock()
@@ -82,14 +82,14 @@ func (a *asking) want(rounds ...string) {
 	}
 }
 
-// wasEnded reports whether a round was ended before its answer.
+// wasEnded reports whether a round's context ended before the round was answered.
 func (a *asking) wasEnded(round int) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.ended[round]
 }
 
-// got is what has come, or that nothing has.
+// got returns what the channel has received, or says that there is nothing yet.
 func got(came <-chan answer) string {
 	select {
 	case s := <-came:
@@ -99,7 +99,7 @@ func got(came <-chan answer) string {
 	}
 }
 
-// over checks that nothing is left.
+// over checks that no round is left.
 func (a *asking) over() {
 	a.t.Helper()
 	synctest.Wait()
@@ -110,8 +110,8 @@ func (a *asking) over() {
 	}
 }
 
-// TestRoundsAreShared: who comes while a round is under way gets the answer of the next one, with all who came
-// meanwhile, and an error as they do.
+// TestRoundsAreShared checks that all callers that come during a round share the next one, and get the same answer or
+// the same error.
 func TestRoundsAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAsking(t)
@@ -138,7 +138,8 @@ func TestRoundsAreShared(t *testing.T) {
 	})
 }
 
-// TestRoundsOfTheirOwn: what cannot be asked for together is asked for one after the other; of another bucket, at once.
+// TestRoundsOfTheirOwn checks that requests that cannot be combined run one after the other, and that requests for
+// another bucket run at once.
 func TestRoundsOfTheirOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAsking(t)
@@ -160,7 +161,8 @@ func TestRoundsOfTheirOwn(t *testing.T) {
 	})
 }
 
-// TestARoundThatHangs: it holds up the next one for a moment only, and two of them are under way at most.
+// TestARoundThatHangs checks that a round that hangs delays the next one for a moment only, and that at most two
+// rounds run at a time.
 func TestARoundThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAsking(t)
@@ -175,13 +177,13 @@ func TestARoundThatHangs(t *testing.T) {
 		a3 := a.share(ctx, "a3")
 		time.Sleep(time.Hour)
 		a.want("a1", "a2")
-		a.answer(1, 2, nil) // whichever ends
+		a.answer(1, 2, nil) // whichever of the two rounds ends
 		a.want("a1", "a2", "a3")
 		a.answer(2, 3, nil)
 		if s := got(a3); s != "3 <nil>" {
 			t.Error(s)
 		}
-		a4 := a.share(ctx, "a4") // the first one hangs still, and holds nobody up
+		a4 := a.share(ctx, "a4") // the first round still hangs, but delays nobody
 		a.want("a1", "a2", "a3", "a4")
 		cancel()
 		synctest.Wait()
@@ -193,8 +195,8 @@ func TestARoundThatHangs(t *testing.T) {
 	})
 }
 
-// TestWhoLeavesEndsNothingForOthers: a round goes on while somebody waits for it, and a moment longer; one that nobody
-// waits for any more is not begun.
+// TestWhoLeavesEndsNothingForOthers checks that a round continues while somebody waits for it, and a moment longer. A
+// round for which nobody waits any more is not started.
 func TestWhoLeavesEndsNothingForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAsking(t)
@@ -234,7 +236,8 @@ func TestWhoLeavesEndsNothingForOthers(t *testing.T) {
 	})
 }
 
-// TestRoundsAreOfAfterTheyWereAskedFor: many ask at once, and each sees what was written before.
+// TestRoundsAreOfAfterTheyWereAskedFor checks that each of many concurrent callers sees what was written before it
+// asked.
 func TestRoundsAreOfAfterTheyWereAskedFor(t *testing.T) {
 	var written, asked atomic.Int64
 	x := newRounds(func(_ context.Context, _ string, _ bool) (int64, error) {

@@ -7,8 +7,8 @@ import (
 	"tidemark/indexer/scan"
 )
 
-// TestSlowFrom: scans are slow from the time on that was said last, also those that began before; 0 is what the process
-// began with, and what was remembered stays.
+// TestSlowFrom checks that the newest limit decides which scans are slow, also for scans that began before it was
+// set. 0 is the default of the process. What was recorded before stays.
 func TestSlowFrom(t *testing.T) {
 	now := time.UnixMilli(0)
 	s := &Server{running: newRunning("i1", time.Second, func() time.Time { return now }, nil)}

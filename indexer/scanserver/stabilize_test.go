@@ -19,7 +19,7 @@ import (
 	"tidemark/wire"
 )
 
-// heard is what a node has heard of timestamps.
+// heard contains the timestamps that a node has heard of.
 type heard struct {
 	mu      sync.Mutex
 	newest  map[string]wire.BucketStability
@@ -53,7 +53,7 @@ func (h *heard) Published(s *wire.BucketStability) {
 	}
 }
 
-// vector has a position for each vbucket, all of one branch.
+// vector returns a vector with the given seqnos, one per vbucket, all on one branch.
 func vector(branch uint64, seqnos ...uint64) timestamp.Vector {
 	v := timestamp.New(len(seqnos))
 	for vb, s := range seqnos {
@@ -62,15 +62,15 @@ func vector(branch uint64, seqnos ...uint64) timestamp.Vector {
 	return v
 }
 
-// leader is one that a test answers for.
+// leader is a leader whose answers the test decides.
 type leader struct {
 	*heard
 	truth *Truth
 
-	made  wire.BucketStability // the newest
+	made  wire.BucketStability // the newest timestamp
 	polls []wire.StabilizeRequest
-	goOn  []chan error // by poll: the answer, nil for the newest timestamp
-	ended []bool       // by poll, before its answer
+	goOn  []chan error // by poll: ends the poll with this error, or with the newest timestamp if nil
+	ended []bool       // by poll: whether its context ended before the answer
 }
 
 func newLeader() *leader {
@@ -104,7 +104,7 @@ func (l *leader) Stabilize(ctx context.Context, _ string, req *wire.StabilizeReq
 	}
 }
 
-// reach makes a timestamp that the node has not heard of.
+// reach makes a timestamp, but the node does not hear of it.
 func (l *leader) reach(number uint64, v timestamp.Vector) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -112,7 +112,7 @@ func (l *leader) reach(number uint64, v timestamp.Vector) {
 		Stability: timestamp.Stability{Ref: timestamp.Ref{Number: number}, Vector: v}}
 }
 
-// promote makes a timestamp and publishes it.
+// promote makes a timestamp, and the node hears of it.
 func (l *leader) promote(number uint64, v timestamp.Vector) {
 	l.reach(number, v)
 	l.Published(&l.made)
@@ -128,7 +128,7 @@ func (l *leader) answer(poll int, err error) {
 	synctest.Wait()
 }
 
-// scan waits for a timestamp in the background; the channel has its number, or why there is none.
+// scan waits for a timestamp in the background. The channel receives its number, or the reason for an error.
 func (l *leader) scan(ctx context.Context, need timestamp.Vector, wait time.Duration) <-chan string {
 	came := make(chan string, 1)
 	go func() {
@@ -143,7 +143,7 @@ func (l *leader) scan(ctx context.Context, need timestamp.Vector, wait time.Dura
 	return came
 }
 
-// needs are what the leader was asked for, poll by poll.
+// needs returns what the leader was asked for, poll by poll.
 func (l *leader) needs() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -163,8 +163,8 @@ func said(came <-chan string) string {
 	}
 }
 
-// TestScansWaitTogether: scans that come while one waits at the leader wait there together, as soon as that one is
-// answered, for all that any of them needs.
+// TestScansWaitTogether checks that scans that come while another one waits at the leader share one poll after it,
+// for the maximum of what they need.
 func TestScansWaitTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLeader()
@@ -186,7 +186,7 @@ func TestScansWaitTogether(t *testing.T) {
 		if wait != 2000 {
 			t.Errorf("the leader is to wait %d ms, want as long as the most patient one", wait)
 		}
-		l.promote(3, vector(7, 12, 12)) // it is heard of before the leader answers
+		l.promote(3, vector(7, 12, 12)) // the node hears of it before the leader answers
 		if s := said(second) + said(third); s != "3waits" {
 			t.Error(s)
 		}
@@ -203,8 +203,8 @@ func TestScansWaitTogether(t *testing.T) {
 	})
 }
 
-// TestBranchesAreNotWaitedForTogether: a need of before a failover and one of after it are asked for apart, and what is
-// heard of on another branch answers neither.
+// TestBranchesAreNotWaitedForTogether checks that needs from before and after a failover are polled separately, and
+// that a timestamp on another branch satisfies neither.
 func TestBranchesAreNotWaitedForTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLeader()
@@ -225,8 +225,8 @@ func TestBranchesAreNotWaitedForTogether(t *testing.T) {
 	})
 }
 
-// TestWhoseTokenIsLost: when the leader refuses what several need together, each is asked for apart, and who needs
-// nothing that is lost gets his timestamp.
+// TestWhoseTokenIsLost checks that after the leader has refused a combined need each scan's need is polled
+// separately, and scans whose token is not lost get their timestamp.
 func TestWhoseTokenIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLeader()
@@ -250,9 +250,9 @@ func TestWhoseTokenIsLost(t *testing.T) {
 	})
 }
 
-// TestEachWaitsForItsOwnTime: a scan's time is over when it is, and its end ends nobody else's wait; a bucket of which
-// nothing is promoted keeps two requests at the leader, however many wait, and who needs nothing of what stands still
-// gets what is heard of meanwhile.
+// TestEachWaitsForItsOwnTime checks that each scan has its own timeout and its end does not end the wait of others.
+// In a bucket without promotions at most two requests wait at the leader, however many scans wait, and a scan that
+// does not need the vbuckets that are stuck still gets a timestamp that the node hears of.
 func TestEachWaitsForItsOwnTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLeader()
@@ -295,8 +295,8 @@ func TestEachWaitsForItsOwnTime(t *testing.T) {
 	})
 }
 
-// TestStabilizeRefusals: why a scan that waits for a stability timestamp gets none is told by name where the reason is
-// the scan's own; any other one is worth another try.
+// TestStabilizeRefusals checks the error of a scan that gets no stability timestamp: if the scan itself is the
+// reason, the error has its own code. All other errors can be retried.
 func TestStabilizeRefusals(t *testing.T) {
 	for code, want := range map[errcode.Code]errcode.Code{
 		errcode.Timeout: errcode.Timeout, errcode.TokenLost: errcode.TokenLost,

@@ -12,7 +12,8 @@ import (
 	"tidemark/statecontext"
 )
 
-// TestATicketIsTrustedForAShortTime: the manager is asked once for many scans, and again when its word is old.
+// TestATicketIsTrustedForAShortTime checks that a manager is asked about a ticket once for many scans, and again when
+// its answer has expired.
 func TestATicketIsTrustedForAShortTime(t *testing.T) {
 	managers := newIssuer(t)
 	var clock sync.Mutex

@@ -11,9 +11,10 @@ import (
 	"tidemark/wire"
 )
 
-// projectors is one that a test answers for: it says where KV is at the question, when it may.
+// projectors are projectors whose answers the test decides: they report the KV seqno of the time of the request, once
+// the test lets them answer.
 type projectors struct {
-	at    atomic.Uint64 // where KV is
+	at    atomic.Uint64 // the KV seqno
 	asked atomic.Int64
 	goOn  chan struct{}
 }
@@ -30,9 +31,9 @@ func (p *projectors) Seqnos(ctx context.Context, _ string, _ *wire.SeqnosRequest
 	}
 }
 
-// TestSessionsAskKVTogether: of scans that come while KV is asked how far it is none takes that for an answer, as it
-// may lack what was written before the scan; they ask once more, all together. One that is given up ends nobody else's
-// question.
+// TestSessionsAskKVTogether checks that scans that come while KV is being asked for its seqnos do not use that
+// answer, since it may lack what was written before they came. They share the next request instead. A scan that is
+// cancelled does not end the request of the others.
 func TestSessionsAskKVTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &projectors{goOn: make(chan struct{})}
@@ -54,7 +55,7 @@ func TestSessionsAskKVTogether(t *testing.T) {
 		}
 		p.at.Store(10)
 		ask(t.Context())
-		p.at.Store(20) // written
+		p.at.Store(20) // a client writes
 		givenUp, cancel := context.WithCancel(t.Context())
 		ask(givenUp)
 		const others = 9

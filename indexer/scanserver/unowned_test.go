@@ -27,8 +27,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestUnownedVBuckets: what KV has now cannot be said of a vbucket that nobody owns: a session scan waits until
-// somebody does, and else is told by name, with the vbuckets.
+// TestUnownedVBuckets checks that a session scan waits while a vbucket has no owner, because nobody can tell what KV
+// has. If it waits too long, its error has a code of its own and lists the vbuckets.
 func TestUnownedVBuckets(t *testing.T) {
 	var asked, owned atomic.Int64
 	ctx, cancel := context.WithCancel(t.Context())
@@ -36,7 +36,7 @@ func TestUnownedVBuckets(t *testing.T) {
 	projector := httptest.NewServer(rpc.Message(func(context.Context, *wire.SeqnosRequest) (*wire.SeqnosReply, error) {
 		r := &wire.SeqnosReply{VBuckets: []uint16{0, 2}, VBUUIDs: []uint64{7, 9}, Seqnos: []uint64{70, 90}}
 		switch n, from := asked.Add(1), owned.Load(); {
-		case from == 0 && n == 3: // patience is over in the middle of a round
+		case from == 0 && n == 3: // the time is over in the middle of a round
 			cancel()
 		case from > 0 && n >= from:
 			r.VBuckets, r.VBUUIDs, r.Seqnos = append(r.VBuckets, 1), append(r.VBUUIDs, 8), append(r.Seqnos, 80)
@@ -58,7 +58,7 @@ func TestUnownedVBuckets(t *testing.T) {
 	}
 
 	asked.Store(0)
-	owned.Store(3) // the third time
+	owned.Store(3) // the third request finds an owner
 	v, err := truth.CurrentSeqnos(t.Context(), "b")
 	if err != nil || !slices.Equal(v.Seqnos, []uint64{70, 80, 90}) || !slices.Equal(v.VBUUIDs, []uint64{7, 8, 9}) ||
 		asked.Load() != 3 {
@@ -69,8 +69,8 @@ func TestUnownedVBuckets(t *testing.T) {
 	}
 }
 
-// asked is what the server answers to somebody who asks for a user, or is an indexer of that number; what is let in is
-// answered at once.
+// asked returns the server's answer to a scan of a user, or to a part for the indexer with that number. What is
+// admitted is answered at once.
 func (s *Server) asked(path, user, body string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body))
 	r.Header.Set(scan.HeaderUser, user)
@@ -86,8 +86,8 @@ func (s *Server) asked(path, user, body string) *httptest.ResponseRecorder {
 	return w
 }
 
-// TestScansAreBounded: a node that has as many scans as it takes, or parts of others' scans, says so at once and when
-// to come again; neither takes the other's places.
+// TestScansAreBounded checks that a node with the maximum number of scans, or of parts of other scans, refuses more
+// at once and says when to retry. Scans and parts do not use each other's places.
 func TestScansAreBounded(t *testing.T) {
 	full := func() *rpc.Places {
 		places := rpc.NewPlaces(1, "scans")
@@ -111,8 +111,8 @@ func TestScansAreBounded(t *testing.T) {
 	}
 }
 
-// TestScansAreShared: a user who takes all that he can get leaves places for others, and so does an indexer that
-// coordinates as many scans as it can, whoever asks it for them.
+// TestScansAreShared checks that a user who takes all places that he can get leaves some for others. The same holds
+// for an indexer that coordinates as many scans as it can, whoever the users are.
 func TestScansAreShared(t *testing.T) {
 	s := &Server{scans: rpc.NewPlaces(4, "scans"), parts: rpc.NewPlaces(4, "parts of scans"),
 		nameOf: func(n index.NodeID) string { return fmt.Sprintf("i%d", n) }}
@@ -137,15 +137,16 @@ func TestScansAreShared(t *testing.T) {
 	}
 }
 
-// TestPartsGrowWithIndexers: where each of some indexers coordinates scans that all the others have parts of, each has
-// its share of the others' places, and those that coordinate few have all that they need.
+// TestPartsGrowWithIndexers has each of several indexers coordinate scans in which all others have parts. Each
+// indexer gets its share of the others' places, and an indexer that coordinates only a few scans gets all that it
+// needs.
 func TestPartsGrowWithIndexers(t *testing.T) {
 	for _, c := range []struct {
 		quota             int64
-		many, scans       int // indexers that have so many scans each
-		few, least, fewer int // and those that have fewer; what each of many has at least
+		many, scans       int // that many indexers with that many scans each
+		few, least, fewer int // indexers with fewer scans; the least that each of many gets; the scans of each of few
 	}{
-		{1 << 30, 7, 30, 0, 30, 0}, // of one user, who had 192 on all of them together
+		{1 << 30, 7, 30, 0, 30, 0}, // one user, who got only 192 on all of them together
 		{1 << 30, 3, MaxScans, 0, MaxScans, 0},
 		{512 << 20, 1, MaxScans, 6, MaxScans, 20},
 		{1 << 30, 7, MaxScans, 3, 100, 20},
