@@ -16,8 +16,9 @@ import (
 	"tidemark/wire"
 )
 
-// TestScansThatTakeLongAreKept: what such a scan reads stays for others that may go on with it, of its copies only,
-// until it has ended, or for a minute after it has asked last; scans of one timestamp share it.
+// TestScansThatTakeLongAreKept checks that the snapshots of such a scan stay for other nodes that may continue it,
+// but only of its copies, until the scan has ended or a minute after its last request. Scans at the same timestamp
+// share them.
 func TestScansThatTakeLongAreKept(t *testing.T) {
 	m := newMoving(t)
 	snaps, move := m.Set, m.move
@@ -33,7 +34,7 @@ func TestScansThatTakeLongAreKept(t *testing.T) {
 		m.check(what, ref, want)
 	}
 	other, ref := move(), move()
-	ask(1, other, 2) // which this is not
+	ask(1, other, 2) // a copy other than the one that check looks at
 	ask(2, ref, 1)
 	ask(3, ref, 1)
 	check("of another copy", other, false)
@@ -48,7 +49,7 @@ func TestScansThatTakeLongAreKept(t *testing.T) {
 	check("when both have ended", ref, false)
 
 	next := wire.StabilityRef{Bucket: ref.Bucket, Ref: timestamp.Ref{Number: m.ref + 2, Hash: ref.Hash}}
-	ask(4, next, 1) // before it is there
+	ask(4, next, 1) // before the snapshot is there
 	m.ref += 2
 	next = hold(t, snaps, m.slice, m.ref, 10*m.ref)
 	ask(5, next, 1)
@@ -63,8 +64,8 @@ func TestScansThatTakeLongAreKept(t *testing.T) {
 	}
 }
 
-// TestRoomForScansThatTakeLong: what is kept for them is bounded by itself: pages find the same room as ever, and who
-// asks later for a timestamp that was refused is told that there was no room for it.
+// TestRoomForScansThatTakeLong checks that snapshots for long scans have their own limit: pages have as much room as
+// before, and a later request for a timestamp that was refused says that there was no room for it.
 func TestRoomForScansThatTakeLong(t *testing.T) {
 	const vbuckets = 1024
 	store, s := storagetest.Open(t)
@@ -73,7 +74,8 @@ func TestRoomForScansThatTakeLong(t *testing.T) {
 	at := func(n int) wire.StabilityRef {
 		return wire.StabilityRef{Bucket: s.Meta().Bucket, Ref: timestamp.Ref{Number: uint64(n)}}
 	}
-	snaps.copies[c] = []Held{{Ref: at(0), Vector: timestamp.New(vbuckets)}} // which all others follow
+	// all others are assumed to be as large as this one
+	snaps.copies[c] = []Held{{Ref: at(0), Vector: timestamp.New(vbuckets)}}
 	const most = maxPageBytes / (perVBucket * vbuckets)
 	for i := range most {
 		if err := snaps.KeepScan(scan.Pages{ID: uint64(i)}, []index.CopyID{c}, at(i+1)); err != nil {
@@ -102,7 +104,7 @@ func TestRoomForScansThatTakeLong(t *testing.T) {
 	if len(snaps.refused) != 1 {
 		t.Errorf("%v were refused", snaps.refused)
 	}
-	for i := range 2 * maxRefused { // which is remembered of the newest only
+	for i := range 2 * maxRefused { // only the newest refusals are remembered
 		if err := ask(at(most + 2 + i)); scan.CodeOf(err) != errcode.Busy {
 			t.Fatal(err)
 		}

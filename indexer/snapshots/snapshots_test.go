@@ -20,7 +20,7 @@ import (
 	"tidemark/wire"
 )
 
-// hold adds a snapshot with that number, in which vbucket 0 stands at a seqno of branch 7.
+// hold adds a snapshot with that number, at which vbucket 0 has that seqno on branch 7.
 func hold(t *testing.T, snaps *Set, s *storage.Slice, number, seqno uint64) wire.StabilityRef {
 	t.Helper()
 	storagetest.FlushAt(t, s, 7, seqno)
@@ -33,7 +33,8 @@ func hold(t *testing.T, snaps *Set, s *storage.Slice, number, seqno uint64) wire
 	return ref
 }
 
-// TestSnapshots: the newest few are kept, a reader's stays as long as it reads, and those off the branch go.
+// TestSnapshots checks that the newest few snapshots are kept, that one in use stays until its reader is done, and
+// that those that are not on the branch are removed.
 func TestSnapshots(t *testing.T) {
 	_, s := storagetest.Open(t)
 	snaps := New(3, hclog.NewNullLogger(), time.Now)
@@ -50,7 +51,7 @@ func TestSnapshots(t *testing.T) {
 	if !ok || h.Ref.Number != 5 {
 		t.Fatalf("the newest is %v", h.Ref)
 	}
-	// branch 8 begins at 45: what holds 50 is not on it
+	// Branch 8 begins at 45, so what contains 50 is not on it.
 	snaps.Part(1, []ingest.Restore{{Copy: 1, Log: timestamp.FailoverLog{{VBUUID: 8, Seqno: 45}, {VBUUID: 7}}}}, s.Logs())
 	if refs := snaps.Refs(1); len(refs) != 2 || refs[1].Number != 4 {
 		t.Errorf("on the branch: %v", refs)
@@ -58,7 +59,7 @@ func TestSnapshots(t *testing.T) {
 	if newest, ok := snaps.Acquire(1, nil); !ok || newest.Ref.Number != 4 || newest.Snap.Close() != nil {
 		t.Errorf("a scan gets %v", newest.Ref)
 	}
-	past := snaps.Retain(1) // other vbuckets can still be restored from what has parted
+	past := snaps.Retain(1) // other vbuckets can still be restored from a snapshot that is not on the branch
 	if len(past) != 3 || past[2].Batch() != 5 {
 		t.Errorf("%d snapshots to restore from", len(past))
 	}
@@ -82,8 +83,8 @@ func TestSnapshots(t *testing.T) {
 	}
 }
 
-// TestQueryKeepsItsTimestamp: a timestamp that a query has named stays over many newer ones, for as long as it is used
-// now and then, and goes after that.
+// TestQueryKeepsItsTimestamp checks that a timestamp that a query has named stays over many newer ones as long as it
+// is used from time to time, and is removed after that.
 func TestQueryKeepsItsTimestamp(t *testing.T) {
 	const keep = 6
 	_, s := storagetest.Open(t)
@@ -123,7 +124,8 @@ func TestQueryKeepsItsTimestamp(t *testing.T) {
 	if holds() {
 		t.Error("it is still held when its time is over")
 	}
-	// However often it is used, it goes when its greatest age is over, and using it then does not begin anew.
+	// However often it is used, it is removed when it has reached its maximum age. Using it then does not start a new
+	// time.
 	ref = next
 	for used := time.Duration(0); used <= scan.MaxKeep; used += 50 * time.Second {
 		snaps.KeepFor(ref, time.Minute)
@@ -142,7 +144,7 @@ func TestQueryKeepsItsTimestamp(t *testing.T) {
 	if holds() {
 		t.Error("it is held for ever when it is used again and again")
 	}
-	for i := range uint64(3 * maxKept) { // more than can be kept: the ones used last stay
+	for i := range uint64(3 * maxKept) { // more than can be kept: the most recently used stay
 		r := ref
 		r.Number = 1000 + i
 		snaps.KeepFor(r, time.Minute)
@@ -152,18 +154,19 @@ func TestQueryKeepsItsTimestamp(t *testing.T) {
 	}
 }
 
-// oldBucket is a bucket that leaves.
+// oldBucket is a bucket that has been removed.
 type oldBucket chan struct{}
 
 func (oldBucket) Flushed() *wire.StabilityRef { return nil }
 func (oldBucket) Rollback() uint64            { return 0 }
 func (b oldBucket) Gone() <-chan struct{}     { return b }
 
-// TestHoldOfABucketThatLeaves: who waits for a snapshot of a bucket does not wait for the one that takes its name.
+// TestHoldOfABucketThatLeaves checks that a reader that waits for a snapshot of a removed bucket does not wait for
+// the next bucket of that name.
 func TestHoldOfABucketThatLeaves(t *testing.T) {
 	store, _ := storagetest.Open(t)
 	p := &Pins{Snapshots: New(3, hclog.NewNullLogger(), time.Now), Store: store,
-		Bucket: func(string) (Bucket, bool) { return make(oldBucket), true }} // made anew under the name
+		Bucket: func(string) (Bucket, bool) { return make(oldBucket), true }} // the next one of that name
 	k := make(oldBucket)
 	close(k)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -174,7 +177,8 @@ func TestHoldOfABucketThatLeaves(t *testing.T) {
 	}
 }
 
-// TestALateCopySaysWhy: a scan that waits for a copy in vain is told which one it was, and what is wrong with it.
+// TestALateCopySaysWhy checks that the error of a scan that has waited in vain for a copy names the copy and its
+// problem.
 func TestALateCopySaysWhy(t *testing.T) {
 	store, s := storagetest.Open(t)
 	p := &Pins{Snapshots: New(3, hclog.NewNullLogger(), time.Now), Store: store,
@@ -189,13 +193,13 @@ func TestALateCopySaysWhy(t *testing.T) {
 	}
 }
 
-// moving are the snapshots of one copy, whose timestamps and clock move on by hand.
+// moving has the snapshots of one copy. The test moves its timestamps and its clock.
 type moving struct {
 	*Set
 	t     *testing.T
 	slice *storage.Slice
 	clock time.Time
-	ref   uint64 // the newest
+	ref   uint64 // number of the newest timestamp
 }
 
 // movingKeep is how many of the newest timestamps are kept.
@@ -209,7 +213,7 @@ func newMoving(t *testing.T) *moving {
 	return m
 }
 
-// move holds so many timestamps more that all go which nothing keeps, and returns the newest.
+// move adds as many timestamps as needed to remove all that nothing keeps, and returns the newest.
 func (m *moving) move() (ref wire.StabilityRef) {
 	for range movingKeep + 1 {
 		m.ref++
@@ -218,7 +222,7 @@ func (m *moving) move() (ref wire.StabilityRef) {
 	return ref
 }
 
-// check says whether a timestamp of copy 1 is to be held.
+// check compares whether copy 1 has a snapshot at a timestamp with what is wanted.
 func (m *moving) check(what string, ref wire.StabilityRef, want bool) {
 	m.t.Helper()
 	h, ok := m.Acquire(1, &ref)
@@ -230,8 +234,9 @@ func (m *moving) check(what string, ref wire.StabilityRef, want bool) {
 	}
 }
 
-// TestPagesAreKept: what an answer in pages is of stays, for its copies only, while a page is read and for a minute
-// after each, however many newer ones come and whatever others ask for; and no longer than that.
+// TestPagesAreKept checks that the snapshots of an answer in pages stay, but only of its copies, while a page is read
+// and for a minute after each page, however many newer timestamps come and whatever others request. After that they
+// are removed.
 func TestPagesAreKept(t *testing.T) {
 	m := newMoving(t)
 	snaps, move, check := m.Set, m.move, m.check
@@ -248,7 +253,7 @@ func TestPagesAreKept(t *testing.T) {
 	other := move()
 	ref := move()
 	done := begin(a, ref, 1)
-	begin(b, other, 2)(true) // of another copy
+	begin(b, other, 2)(true) // another copy
 	pass(5 * time.Minute)
 	check("while it is read", ref, true)
 	check("of another copy", other, false)
@@ -292,8 +297,8 @@ func TestPagesAreKept(t *testing.T) {
 	}
 }
 
-// TestRoomForPages: what is kept is bounded, for each caller too; who finds no room is told, and nobody loses what it
-// has.
+// TestRoomForPages checks the limits of what is kept for pages, in total and per caller. A request beyond them gets
+// an error, and nobody loses what is already kept for him.
 func TestRoomForPages(t *testing.T) {
 	clock := time.Unix(1000, 0)
 	snaps := New(3, hclog.NewNullLogger(), func() time.Time { return clock })
@@ -332,12 +337,12 @@ func TestRoomForPages(t *testing.T) {
 	if n, _ := snaps.PagesKept(); n != 1 {
 		t.Errorf("%d snapshots are kept of one timestamp", n)
 	}
-	clock = clock.Add(scan.KeepFor + time.Second) // nobody has asked for them any more
+	clock = clock.Add(scan.KeepFor + time.Second) // all of them have expired
 	const vbuckets, copies = 1024, 8
 	snaps.copies[3] = []Held{{Vector: timestamp.New(vbuckets)}}
 	for _, c := range []struct {
 		who string
-		n   int // timestamps
+		n   int // number of timestamps
 	}{{"joe", maxPageBytes / 2}, {"", maxPageBytes}} {
 		clock = clock.Add(scan.KeepFor + time.Second)
 		n := c.n / (perVBucket * vbuckets * copies)

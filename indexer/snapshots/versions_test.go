@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestVersions: the version of a bucket changes when it is raised, or all are, and not with another one; none comes
-// again, also of a bucket that was forgotten because there are so many.
+// TestVersions checks that a bucket's version changes when it or all versions are raised, but not when another
+// bucket's is. No version comes twice, even after a bucket was dropped because there were too many.
 func TestVersions(t *testing.T) {
 	var v Versions
 	seen := map[string]map[uint64]bool{"a": {}, "b": {}}
