@@ -9,7 +9,7 @@ import (
 	"tidemark/wire"
 )
 
-// TestConfirmed: what is found once only, or of another copy, is no finding.
+// TestConfirmed checks that what is found only once, or in different copies, is no finding.
 func TestConfirmed(t *testing.T) {
 	f := func(copy index.CopyID, id string) finding {
 		return finding{copy: copy, Difference: v1.Difference{ID: id}}
@@ -20,8 +20,8 @@ func TestConfirmed(t *testing.T) {
 	}
 }
 
-// TestAuditCut: a copy of which nothing is remembered, as others have more than that, does not count as compared; one
-// of which all is remembered does, and so does one of which something was confirmed.
+// TestAuditCut checks that a copy does not count as compared if none of its findings could be remembered because
+// others have filled the room. A copy counts if all of its findings were remembered, or one was confirmed.
 func TestAuditCut(t *testing.T) {
 	var first findings
 	for i := range auditFound + 1 {
@@ -53,7 +53,7 @@ func TestAuditCut(t *testing.T) {
 	}
 }
 
-// TestMoreDifferThanAreListed: copies beyond those that the leader is told of one by one are counted.
+// TestMoreDifferThanAreListed checks that copies beyond those in the list for the leader are counted.
 func TestMoreDifferThanAreListed(t *testing.T) {
 	var d differing
 	var copies []index.CopyID
@@ -73,7 +73,8 @@ func TestMoreDifferThanAreListed(t *testing.T) {
 	}
 }
 
-// TestADocumentOfTwoKinds: what is told of a copy is how many documents differ, whatever each is found to lack.
+// TestADocumentOfTwoKinds checks that the report of a copy counts documents that differ, whatever the kinds of their
+// differences.
 func TestADocumentOfTwoKinds(t *testing.T) {
 	f := func(copy index.CopyID, id string, kind wire.DifferenceKind) finding {
 		return finding{copy: copy, Difference: v1.Difference{ID: id, Kind: kind}}
@@ -91,7 +92,8 @@ func TestADocumentOfTwoKinds(t *testing.T) {
 	}
 }
 
-// TestAuditCutByBytes: rows beyond the bound are not remembered, nor forgotten.
+// TestAuditCutByBytes checks that a finding whose rows exceed the limit is not remembered, but its copy is not taken
+// for equal either.
 func TestAuditCutByBytes(t *testing.T) {
 	var f findings
 	row := make([]byte, auditRowBytes)

@@ -12,13 +12,14 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// TestADocumentAtTwoTimestamps: a document that is looked at again, as it has changed in KV, is one difference of each
-// kind, told as it was found last; of a kind that it is of no more the difference says so. What an auditor tells, and
-// has mended, is how the document was found last.
+// TestADocumentAtTwoTimestamps checks documents that are compared again because they have changed in KV. Such a
+// document counts as one difference of each kind, and the list shows what was found last. If a kind no longer
+// applies, its difference says so. An auditor reports and repairs only what was found last.
 func TestADocumentAtTwoTimestamps(t *testing.T) {
 	for _, tc := range []struct {
-		name    string
-		looks   []string // what KV says and the copy does not have: a key, a refused key, both, nothing; "?": not known
+		name string
+		// what KV states and the copy does not contain: a key, a refused key, both, nothing; "?": unknown
+		looks   []string
 		user    string
 		auditor string
 	}{
@@ -76,7 +77,7 @@ func TestADocumentAtTwoTimestamps(t *testing.T) {
 	}
 }
 
-// found is a difference in short.
+// found returns a difference in short form.
 func found(d *v1.Difference) string {
 	s := fmt.Sprintf("%s@%d ", d.Kind, d.Stability)
 	if d.Detail != "" {
@@ -86,7 +87,7 @@ func found(d *v1.Difference) string {
 	return s
 }
 
-// version is what KV says of a document.
+// version returns what KV states for a document.
 func version(look string, seqno uint64) *kvVersion {
 	var refused []index.SliceID
 	ev := &keyversion.Event{Kind: keyversion.Insert, DocID: []byte("d"), Seqno: seqno,

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestPagesHaveHalves: the halves of a page are its documents, each in one.
+// TestPagesHaveHalves checks that each document of a page is in exactly one of its halves.
 func TestPagesHaveHalves(t *testing.T) {
 	for _, p := range []page{{}, {1, 2}, {5, 8}} {
 		had := 0

@@ -15,8 +15,9 @@ import (
 	"tidemark/wire"
 )
 
-// TestVerifyIsLinearInTheKeysOfADocument: what is read to find rows that no entry lists does not grow with the keys of
-// a document for each of its rows: entries are read once beside all rows, and once more where something differs.
+// TestVerifyIsLinearInTheKeysOfADocument checks that the cost of finding rows that no entry lists does not grow with
+// the number of keys for each row of a document: entries are read once along with all rows, and once more where
+// something differs.
 func TestVerifyIsLinearInTheKeysOfADocument(t *testing.T) {
 	const documents, keys, vbuckets = 3, 2000, 4
 	store, err := storage.Open(storage.Options{Dir: t.TempDir()})
@@ -49,7 +50,7 @@ func TestVerifyIsLinearInTheKeysOfADocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer snap.Close()
-	now := time.Unix(1000, 0) // the clock stands: what is due says how much was looked at
+	now := time.Unix(1000, 0) // the clock stands still: the time that is due tells how much was read
 	x := &Verifier{metrics: newMetrics(prometheus.NewRegistry()), now: func() time.Time { return now }}
 	v := &verification{Verifier: x, k: few(vbuckets), atOnce: verifyRows,
 		pace: pace.New(1_000_000_000, 0, x.now)}
@@ -58,14 +59,14 @@ func TestVerifyIsLinearInTheKeysOfADocument(t *testing.T) {
 	if len(lost) != 0 {
 		t.Errorf("%d rows are said to have no entry", len(lost))
 	}
-	units := int(v.pace.Due().Sub(now)) + v.owed // a nanosecond each
+	units := int(v.pace.Due().Sub(now)) + v.owed // one nanosecond per unit
 	if least, most := documents*keys, 2*documents*keys; units < least || units > most {
 		t.Errorf("%d things were looked at for %d rows, want %d to %d", units, documents*keys, least, most)
 	}
 }
 
-// TestRowsBeyondThoseThatAreKept: a document whose rows have no entry is counted once: when it is looked at, if some of
-// them are kept, else at once.
+// TestRowsBeyondThoseThatAreKept checks that a document with rows without an entry is counted once: when the document
+// is compared if some of the rows are kept, and otherwise at once.
 func TestRowsBeyondThoseThatAreKept(t *testing.T) {
 	v, c, listed := tallied(10, 1<<20)
 	v.k, c.extras = few(4), verifyExtras-2
@@ -83,7 +84,7 @@ func TestRowsBeyondThoseThatAreKept(t *testing.T) {
 	}
 }
 
-// few is a bucket of so many vbuckets of which nothing else is asked.
+// few is a bucket with that number of vbuckets. Nothing else of it is used.
 type few int
 
 func (few) Name() string    { return "b" }
@@ -102,7 +103,7 @@ func (few) Retake(context.Context, index.CopyID, int, []storage.Row, bool) error
 	panic("nobody asks")
 }
 
-// looksUp looks up all rows of a snapshot, as where a sum differs, and returns those without an entry.
+// looksUp looks up all rows of a snapshot, as verify does where a sum differs, and returns those without an entry.
 func looksUp(t *testing.T, v *verification, c *verifiedCopy, snap *storage.Snapshot) map[string][][]byte {
 	t.Helper()
 	s := suspects{v: v, c: c, rows: map[string][][]byte{}}

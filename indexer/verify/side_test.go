@@ -8,7 +8,8 @@ import (
 	"tidemark/keyversion"
 )
 
-// TestAVerificationsVBucketEndsEarly: it alone is read anew; what has come of the others counts, and they go on.
+// TestAVerificationsVBucketEndsEarly checks that only the vbucket whose stream ended early is read again. The results
+// of the others count, and they continue.
 func TestAVerificationsVBucketEndsEarly(t *testing.T) {
 	r := &sideRead{now: time.Now, id: 5, vbs: map[uint16]*vbRead{}, open: 2, bytes: &budget{left: 1 << 20},
 		done: make(chan struct{})}
@@ -42,8 +43,9 @@ func TestAVerificationsVBucketEndsEarly(t *testing.T) {
 	}
 }
 
-// TestVerifyGoesOnAfterASync: where a stream's connection is lost its router goes on at the newest SYNC that was taken,
-// behind documents that concern nobody here; that is no gap. What begins above is one.
+// TestVerifyGoesOnAfterASync checks that a router that has lost a stream's connection continues at the newest SYNC
+// that was taken, which may be beyond documents that are not of this index. That is no gap. A stream that begins
+// above it is a gap.
 func TestVerifyGoesOnAfterASync(t *testing.T) {
 	r, v := &sideRead{open: 1}, &vbRead{stretch: stretch{to: 100}}
 	begin := func(start uint64) error {

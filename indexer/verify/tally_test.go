@@ -13,7 +13,7 @@ import (
 	"tidemark/wire"
 )
 
-// tallied is a verification of one copy that lists at most so many differences, and what it has listed.
+// tallied returns a verification of one copy that lists at most that many differences, and the list.
 func tallied(most int, room int64) (v *verification, c *verifiedCopy, listed *[]string) {
 	listed = new([]string)
 	v = &verification{Verifier: &Verifier{room: room, metrics: newMetrics(prometheus.NewRegistry())}, most: most,
@@ -22,13 +22,13 @@ func tallied(most int, room int64) (v *verification, c *verifiedCopy, listed *[]
 	return v, c, listed
 }
 
-// TestTally: what is found of some vbuckets counts when they are through, is listed as far as there is room in the
-// list, and what memory has no room for makes fewer documents be compared together.
+// TestTally checks that findings of a group of vbuckets count when the group is complete, and are listed as far as
+// the list has room. If memory has no room for them, fewer documents are compared at a time.
 func TestTally(t *testing.T) {
 	ids := []string{"a", "b", "c"}
 	for _, c := range []struct {
 		name   string
-		before int // differences that are listed already
+		before int // differences that are already listed
 		most   int
 		room   int64
 		listed []string
@@ -70,7 +70,8 @@ func TestTally(t *testing.T) {
 	}
 }
 
-// TestTallyIsUndone: rows without an entry are looked at once with their document, and again where it is begun anew.
+// TestTallyIsUndone checks that rows without an entry are compared once with their document, and again if the group
+// is started again.
 func TestTallyIsUndone(t *testing.T) {
 	_, c, _ := tallied(1, 1)
 	c.extra["d"] = [][]byte{{1}}
@@ -86,8 +87,8 @@ func TestTallyIsUndone(t *testing.T) {
 	}
 }
 
-// TestFindingsAreMerged: what an auditor has found of some vbuckets comes to the rest, and of which copies more was
-// found than is remembered.
+// TestFindingsAreMerged checks that an auditor's findings of one group of vbuckets are added to the others, including
+// for which copies more was found than is remembered.
 func TestFindingsAreMerged(t *testing.T) {
 	var all, first, second findings
 	first.add(finding{copy: 10})
