@@ -21,8 +21,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestViewsAreAsNewAsWhatTheyAreMadeOf: what is kept of a view is never older than the definitions, what others hold,
-// what is held here, and the newest rollback; and it is kept for as long as none of them changes.
+// TestViewsAreAsNewAsWhatTheyAreMadeOf checks that a cached view is never older than the definitions, what other
+// nodes hold, what this node holds, and the newest rollback, and that it stays cached while none of these changes.
 func TestViewsAreAsNewAsWhatTheyAreMadeOf(t *testing.T) {
 	_, s := storagetest.Open(t)
 	snaps := snapshots.New(2, hclog.NewNullLogger(), time.Now)
@@ -97,8 +97,8 @@ func TestViewsAreAsNewAsWhatTheyAreMadeOf(t *testing.T) {
 	}
 }
 
-// twoBuckets is a node 1 that knows of an index 1 of bucket a and an index 2 of bucket b, each with a copy here (1, 2)
-// and one on node 2 (11, 12).
+// twoBuckets is node 1. It knows index 1 of bucket a and index 2 of bucket b, each with a copy here (1, 2) and one on
+// node 2 (11, 12).
 type twoBuckets struct {
 	*Catalog
 	t     testing.TB
@@ -127,7 +127,7 @@ func newTwoBuckets(t testing.TB) *twoBuckets {
 	return w
 }
 
-// take puts other definitions in force.
+// take gives the catalog changed definitions.
 func (w *twoBuckets) take(change func(*wire.Definitions)) {
 	d := w.defs
 	d.Revision++
@@ -164,21 +164,21 @@ func (w *twoBuckets) show(id index.CopyID, r wire.StabilityRef) {
 	w.snaps.Add(id, snapshots.Held{Ref: r, Snap: snap})
 }
 
-// part takes away what copy 1 has of vbucket 0 beyond a seqno.
+// part parts what copy 1 has of vbucket 0 beyond a seqno.
 func (w *twoBuckets) part(beyond uint64) {
 	s, _ := w.store.Slice(1)
 	w.snaps.Part(1, []ingest.Restore{{Copy: 1, Log: timestamp.FailoverLog{{VBUUID: 8, Seqno: beyond}, {VBUUID: 7}}}},
 		s.Logs())
 }
 
-// held is what node 2 holds of both indexes.
+// held returns what node 2 holds of both indexes.
 func held(a, b uint64) []wire.Held {
 	return []wire.Held{{Copy: 11, Node: 2, OK: true, Ref: at("a", 0, a)},
 		{Copy: 12, Node: 2, OK: true, Ref: at("b", 0, b)}}
 }
 
-// made counts the views of bucket a's and bucket b's index that are not those that there were before; each of them is
-// what a view would be that is made now.
+// made reports for bucket a's and bucket b's index whether the view is a new one. It checks that each view equals one
+// that is made now.
 func (w *twoBuckets) made(was *[2]*wire.Held) (anew [2]bool) {
 	w.t.Helper()
 	for i := range anew {
@@ -193,14 +193,14 @@ func (w *twoBuckets) made(was *[2]*wire.Held) (anew [2]bool) {
 		}
 		var now *wire.Held
 		if len(v.Held) > 0 {
-			now = &v.Held[0] // of its own memory
+			now = &v.Held[0] // each view has its own memory
 		}
 		anew[i], was[i] = now != was[i] || now == nil, now
 	}
 	return anew
 }
 
-// woken reports of which buckets scans that wait look again.
+// woken reports which buckets' waiting scans do wakes.
 func (w *twoBuckets) woken(do func()) (woken [2]bool) {
 	a, b := w.Changed("a"), w.Changed("b")
 	do()
@@ -214,8 +214,8 @@ func (w *twoBuckets) woken(do func()) (woken [2]bool) {
 	return woken
 }
 
-// TestViewsOfABucketAlone: what changes of a bucket makes the views of its indexes anew and wakes scans of it that
-// wait; views and scans of another one are left alone.
+// TestViewsOfABucketAlone checks that a change of a bucket makes new views of its indexes and wakes its waiting
+// scans, but leaves the views and scans of the other bucket alone.
 func TestViewsOfABucketAlone(t *testing.T) {
 	w := newTwoBuckets(t)
 	w.SetHeld(held(1, 1))
@@ -232,7 +232,7 @@ func TestViewsOfABucketAlone(t *testing.T) {
 		{"the same again", func() { w.publish(at("a", 0, 1)) }, none, none},
 		{"a timestamp of b", func() { w.publish(at("b", 0, 1)) }, b, b},
 		{"a timestamp of neither", func() { w.publish(at("c", 0, 1)) }, none, none},
-		{"a snapshot of a", func() { w.show(1, at("a", 0, 1)) }, a, none}, // who adds it says so by Touch
+		{"a snapshot of a", func() { w.show(1, at("a", 0, 1)) }, a, none}, // who adds it calls Touch
 		{"that is told", func() { w.Touch("a") }, a, a},
 		{"snapshots of b", func() { w.show(2, at("b", 0, 1)); w.show(2, at("b", 0, 2)) }, b, none},
 		{"newer ones of a", func() { w.show(1, at("a", 0, 2)); w.show(1, at("a", 0, 3)) }, a, none},
@@ -247,7 +247,7 @@ func TestViewsOfABucketAlone(t *testing.T) {
 		{"its node is away", func() { h := held(3, 3); h[0].OK = false; w.SetHeld(h) }, a, a},
 		{"a copy that is not known", func() {
 			w.SetHeld(append(held(3, 3), wire.Held{Copy: 13, Node: 2, OK: true, Ref: at("b", 0, 3)}))
-		}, a, a}, // as a's node is back
+		}, a, a}, // since a's node is back
 		{"it is told alone", func() { w.SetHeld(held(3, 3)) }, none, none},
 		{"another copy of a", func() {
 			w.take(func(d *wire.Definitions) {
@@ -294,8 +294,8 @@ func TestViewsOfABucketAlone(t *testing.T) {
 	}
 }
 
-// TestBucketsThatAreGone: of a bucket that a list does not have any more no timestamp is known; of one that no list has
-// had yet it is, as a timestamp may come first.
+// TestBucketsThatAreGone checks that the timestamp of a bucket that is no longer in the definitions is unknown. One
+// of a bucket that has not been in them yet is known, since the timestamp may come first.
 func TestBucketsThatAreGone(t *testing.T) {
 	w := newTwoBuckets(t)
 	known := func() (names []string) {
@@ -334,7 +334,8 @@ func TestBucketsThatAreGone(t *testing.T) {
 	}
 }
 
-// TestAViewBesideAChange: a view that was made when something changes is not kept in the place of what is seen then.
+// TestAViewBesideAChange checks that a view that was made while something changes is not cached in place of the view
+// after the change.
 func TestAViewBesideAChange(t *testing.T) {
 	w := newTwoBuckets(t)
 	w.SetHeld(held(1, 1))
@@ -352,7 +353,7 @@ func TestAViewBesideAChange(t *testing.T) {
 			t.Fatal(err)
 		}
 		step.change()
-		for range 2 { // before somebody has looked again, and behind him
+		for range 2 { // before somebody has looked again, and after it
 			w.keep(1, kept{of, v})
 			got, err := w.View(1)
 			want, _, _ := w.view(1, 1)
@@ -364,7 +365,8 @@ func TestAViewBesideAChange(t *testing.T) {
 	}
 }
 
-// manyIndexes are definitions of indexes, each with four copies on other nodes, and what these hold at a number.
+// manyIndexes returns definitions of n indexes, each with four copies on other nodes, and a function that returns
+// what these hold at a timestamp's number.
 func manyIndexes(n int) (wire.Definitions, func(number uint64) []wire.Held) {
 	defs := wire.Definitions{Buckets: []wire.Bucket{{Name: "b", Generation: 1}}}
 	for i := range n {
@@ -389,8 +391,8 @@ func manyIndexes(n int) (wire.Definitions, func(number uint64) []wire.Held) {
 	}
 }
 
-// TestViewsHaveWhatTheirCopiesHold: of a long list each view has what its own copies hold, whichever of them are not
-// in it, and nothing that another node than the copy's says.
+// TestViewsHaveWhatTheirCopiesHold checks that from a long list each view takes what its own copies hold, even if
+// some are not in the list, and nothing that comes from a node other than the copy's.
 func TestViewsHaveWhatTheirCopiesHold(t *testing.T) {
 	snaps := snapshots.New(2, hclog.NewNullLogger(), time.Now)
 	defer snaps.CloseAll()
@@ -402,7 +404,7 @@ func TestViewsHaveWhatTheirCopiesHold(t *testing.T) {
 	told := all[:0]
 	for i, h := range all {
 		switch {
-		case i%7 == 3: // not told of
+		case i%7 == 3: // not in the list
 			continue
 		case i%11 == 5:
 			h.Node = 200
@@ -434,7 +436,7 @@ func TestViewsHaveWhatTheirCopiesHold(t *testing.T) {
 	}
 }
 
-// BenchmarkViews is what it costs to see all indexes once after a promotion, which changes what every copy holds.
+// BenchmarkViews measures one view of every index after a promotion, which changes what every copy holds.
 func BenchmarkViews(b *testing.B) {
 	for _, n := range []int{100, 1000, 4000} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
@@ -456,8 +458,8 @@ func BenchmarkViews(b *testing.B) {
 	}
 }
 
-// BenchmarkViewBesideAnotherBucket is what a scan of an index of 64 slices pays to see it, where nothing changes, where
-// another bucket does, and where its own does.
+// BenchmarkViewBesideAnotherBucket measures one view of an index of 64 slices for a scan, if nothing changes, if
+// another bucket changes, and if its own bucket changes.
 func BenchmarkViewBesideAnotherBucket(b *testing.B) {
 	const count = 64
 	for _, changed := range []string{"none", "other", "own"} {

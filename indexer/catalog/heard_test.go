@@ -7,7 +7,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// TestHeard: the newest are known, older ones make room for them, and of others nothing is said.
+// TestHeard checks that the newest timestamps are known, replace older ones, and that nothing is known of others.
 func TestHeard(t *testing.T) {
 	var h heard
 	ref := func(n int) timestamp.Ref { return timestamp.Ref{Generation: 1, Number: uint64(n)} }

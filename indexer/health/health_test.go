@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestWatch: what takes too long is noted while it does, and what did not is not.
+// TestWatch checks that an operation that takes too long is reported while it runs, and that others are not.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var h Health
@@ -37,7 +37,8 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// TestHealth: what is new is told once, what is well is forgotten, and of several things the same one is named.
+// TestHealth checks that a new problem is logged once, that a solved one is removed, and that of several problems
+// always the same one is named.
 func TestHealth(t *testing.T) {
 	var h Health
 	for _, step := range []struct {

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// readLog gives the whole and the changes of a file as numbers.
+// readLog returns the whole and the changes of a file as numbers.
 func readLog(dir string) (all []int, cut bool, err error) {
 	take := func(b []byte) error {
 		var n int
@@ -32,8 +32,8 @@ func write(t *testing.T, l *Log, v, change any) {
 	}
 }
 
-// TestLog: what was written is read, in order; a log that has written nothing yet, or could not write a change, writes
-// the whole.
+// TestLog checks that what was written is read in order, and that a log that has not written yet, or has failed to
+// write a change, writes the whole.
 func TestLog(t *testing.T) {
 	dir := t.TempDir()
 	if _, _, err := readLog(dir); !errors.Is(err, fs.ErrNotExist) {
@@ -73,7 +73,8 @@ func TestLog(t *testing.T) {
 	}
 }
 
-// TestLogDue: changes take no more room than a few times the whole, and wholes come more and more seldom as it grows.
+// TestLogDue checks that changes take at most a few times the room of the whole, and that wholes become rarer as it
+// grows.
 func TestLogDue(t *testing.T) {
 	for _, bytes := range []int{10, spareBytes, 4 * spareBytes} {
 		dir, whole := t.TempDir(), strings.Repeat("x", bytes)
@@ -95,8 +96,9 @@ func TestLogDue(t *testing.T) {
 	}
 }
 
-// TestLogSpoilt: of a file that ends anywhere the whole and the first changes are there; and a byte that is another one
-// is an error, but in the last line, which may be what a crash has left: then all that is before it is there.
+// TestLogSpoilt checks that the whole and the first changes can be read from a file that is cut anywhere. A changed
+// byte is an error, except in the last line, which may be the result of a crash: then everything before that line is
+// read.
 func TestLogSpoilt(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a.log")

@@ -20,8 +20,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestTurns: each copy has its turn once in a period, the first one within a period of its first sight, and the turns
-// are spread.
+// TestTurns checks that each copy has one turn per period, the first within a period after the copy was first seen,
+// and that the turns are spread.
 func TestTurns(t *testing.T) {
 	const period, rounds = 5 * time.Second, 4
 	for _, copies := range []int{1, 2, 6, 7, 100, 1000} {
@@ -59,7 +59,8 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestTurnLate: copies that could not have a turn for long have one then, and the next ones are spread again.
+// TestTurnLate checks that copies that have missed their turns for long have one at once, and that the next ones are
+// spread again.
 func TestTurnLate(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	turns := newTurns(time.Second)
@@ -88,8 +89,8 @@ func TestTurnLate(t *testing.T) {
 	}
 }
 
-// TestACheckpointThatWaitsHoldsUpNothing: while a checkpoint of a copy does not end, copies are made durable, and
-// what the bucket holds is measured.
+// TestACheckpointThatWaitsHoldsUpNothing checks that while the checkpoint of a copy hangs, copies still become
+// durable, and the size of the bucket is still measured.
 func TestACheckpointThatWaitsHoldsUpNothing(t *testing.T) {
 	t.Parallel()
 	st, one := storagetest.Open(t)
@@ -97,7 +98,7 @@ func TestACheckpointThatWaitsHoldsUpNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A checkpoint asks for the newest snapshot, and somebody is asking already.
+	// A checkpoint waits for the set's lock, which the call below already holds.
 	asking, answer := make(chan struct{}), make(chan struct{})
 	held := snapshots.New(2, hclog.NewNullLogger(), func() time.Time {
 		select {
@@ -135,7 +136,7 @@ func TestACheckpointThatWaitsHoldsUpNothing(t *testing.T) {
 			}
 		}
 	}
-	for round := range uint64(3) { // whose checkpoint waits depends on who has its turn first
+	for round := range uint64(3) { // which copy's checkpoint waits depends on who has its turn first
 		for _, s := range []*storage.Slice{one, two} {
 			storagetest.FlushAt(t, s, 7, round+1)
 			wait("a copy does not become durable", func() bool {
@@ -147,8 +148,8 @@ func TestACheckpointThatWaitsHoldsUpNothing(t *testing.T) {
 	wait("nothing is measured", measured.Load)
 }
 
-// TestLittleWaits: a copy with little that is not durable passes its turns, but not for ever; one with more does not,
-// and nor does any where there is no memory for that.
+// TestLittleWaits checks that a copy with few changes that are not durable skips its turns, but not forever. A copy
+// with more does not skip turns, and neither does any copy if there is no memory for it.
 func TestLittleWaits(t *testing.T) {
 	st, one := storagetest.Open(t)
 	durable := func() bool {
@@ -163,7 +164,7 @@ func TestLittleWaits(t *testing.T) {
 	p := New(Options{Store: st, PersistEvery: time.Second, Memory: 64 << 20, Log: hclog.NewNullLogger(),
 		Now: func() time.Time { return now }})
 	p.begin()
-	turns := func(most int) (n int) { // until it is durable
+	turns := func(most int) (n int) { // turns until it is durable
 		for n = 0; n < most && !durable(); n++ {
 			now = now.Add(p.PersistEvery)
 			p.makeDurable(t.Context())
@@ -183,20 +184,21 @@ func TestLittleWaits(t *testing.T) {
 			t.Errorf("it became durable at turn %d, want %d", n, persistTurns+1)
 		}
 	}
-	for busy := range uint64(3) { // little of its own, much of the bucket's
+	for busy := range uint64(3) { // few changes of its own, many of the bucket's
 		storagetest.FlushAt(t, one, 7, 4+(busy+1)*littleChanges)
 		if n := turns(20); n != 1 {
 			t.Errorf("in a busy bucket it became durable at turn %d", n)
 		}
 	}
 	storagetest.FlushAt(t, one, 7, 10*littleChanges)
-	p.Memory = memoryPart // a byte each
+	p.Memory = memoryPart // one byte each
 	if n := turns(20); n != 1 {
 		t.Errorf("without memory it became durable at turn %d", n)
 	}
 }
 
-// TestLooks: it is looked again when the next copy has its turn, and before anybody new has waited for long.
+// TestLooks checks the time of the next look: when the next copy has its turn, but soon enough that a new copy does
+// not wait long.
 func TestLooks(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	turns := newTurns(64 * time.Second)

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// TestPaceKeepsToItsShare: what takes long has the time that its share is of, however few things it was.
+// TestPaceKeepsToItsShare checks that the pace follows the time that the work took, not only the number of things.
 func TestPaceKeepsToItsShare(t *testing.T) {
 	now := time.Unix(1000, 0)
-	gone, cancel := context.WithCancel(t.Context()) // nobody waits: the next turn says for how long one would
+	gone, cancel := context.WithCancel(t.Context()) // Wait returns at once; p.next says how long it would wait
 	cancel()
 	for _, c := range []struct {
 		share float64
@@ -19,7 +19,7 @@ func TestPaceKeepsToItsShare(t *testing.T) {
 	}{
 		{0, time.Second, 500, time.Second},
 		{0.05, 0, 500, time.Second},
-		{0.05, 20 * time.Millisecond, 500, time.Second}, // less than the rate asks for
+		{0.05, 20 * time.Millisecond, 500, time.Second}, // less than the rate allows
 		{0.05, time.Second, 500, 19 * time.Second},
 		{0.5, time.Second, 1, time.Second},
 	} {

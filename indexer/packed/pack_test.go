@@ -12,7 +12,7 @@ import (
 	"tidemark/keyversion"
 )
 
-// someRests are such as events share; two say the same.
+// someRests are rests that events may share. Two of them have the same content.
 var someRests = []*keyversion.Places{
 	nil,
 	keyversion.NewPlaces([]keyversion.Place{{Index: 1, Slice: 0}, {Index: 2, Slice: index.AllSlices}}),
@@ -21,7 +21,7 @@ var someRests = []*keyversion.Places{
 		{Index: 9, Slice: 1}}),
 }
 
-// TestPack: every copy gets out of a packed event exactly what the event states for it.
+// TestPack checks that every copy unpacks from a packed event exactly what the event states for it.
 func TestPack(t *testing.T) {
 	kinds := []keyversion.Kind{keyversion.Insert, keyversion.Delete, keyversion.UpsertDeletion}
 	var mine Spreader
@@ -88,7 +88,8 @@ func TestPack(t *testing.T) {
 	})
 }
 
-// has reports whether the share of a segment of n events has one of them, once, and where its statement is.
+// has reports whether the share of a segment with n events contains the event with that number, exactly once, and
+// where its statement is.
 func (s *Share) has(segment, number, n int) (at int, has bool) {
 	times := 0
 	events := make([]ingest.Entry, n)
@@ -101,7 +102,7 @@ func (s *Share) has(segment, number, n int) (at int, has bool) {
 	return at, times == 1
 }
 
-// stated is the obvious reading of an event.
+// stated reads an event in the obvious way.
 func stated(e *keyversion.Event, ix index.ID, no index.SliceID) ([][]byte, bool) {
 	if e.Kind == keyversion.Delete && len(e.Statements) == 0 && e.Rest == nil {
 		return nil, true

@@ -7,7 +7,8 @@ import (
 	"tidemark/keyversion"
 )
 
-// TestInterned: lists that say the same are one object, others are not, and what is kept is bounded.
+// TestInterned checks that only lists with the same content become one object, and that the number of kept lists is
+// bounded.
 func TestInterned(t *testing.T) {
 	var i Interned
 	list := func(first index.ID) *keyversion.Places {

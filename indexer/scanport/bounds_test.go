@@ -7,8 +7,9 @@ import (
 	"tidemark/internal/testing/allocbound"
 )
 
-// Counts and lengths in messages, tokens and places: memory is taken for what is there. A row of few bytes takes no
-// room for as many components as the head claims.
+// TestNoMemoryForClaims checks that counts and lengths in messages, tokens and places do not make a reader allocate
+// more memory than their bytes justify. A row of few bytes takes no room for as many components as the head
+// announces.
 func TestNoMemoryForClaims(t *testing.T) {
 	read := func(b []byte) {
 		var a Answer

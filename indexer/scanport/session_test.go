@@ -27,7 +27,7 @@ func TestSessionTokens(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	spaced := strings.ReplaceAll(text, ",", ", ")
-	if got, err := ParseSession(spaced); err != nil || !slices.Equal(got, all) { // as headers are joined
+	if got, err := ParseSession(spaced); err != nil || !slices.Equal(got, all) { // as several headers are joined
 		t.Errorf("with spaces: %+v, %v", got, err)
 	}
 	if got, err := ParseSession(""); err != nil || got != nil {
@@ -37,7 +37,7 @@ func TestSessionTokens(t *testing.T) {
 	if strings.ContainsAny(text, `"\+/=; `) || len(one) > 60 {
 		t.Errorf("%s", text)
 	}
-	for i := range one { // whatever letter is another one
+	for i := range one { // changes one character at a time
 		other := byte('A')
 		if one[i] == other {
 			other = 'B'
@@ -66,7 +66,7 @@ func TestSessionTokens(t *testing.T) {
 	}
 }
 
-// TestSeenIsOrdered: by epoch, generation, rollback and number, in this order.
+// TestSeenIsOrdered checks the order: by epoch, generation, rollback and number.
 func TestSeenIsOrdered(t *testing.T) {
 	list := []Seen{{}, {At: timestamp.Ref{Number: 9}}, {At: timestamp.Ref{RollbackID: 1}},
 		{At: timestamp.Ref{RollbackID: 1, Number: 1}},

@@ -9,8 +9,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestComesBack: a copy that was never whole catches up at the rate of others that come back when it is not new and its
-// index is ready elsewhere. Else a build waits for it.
+// TestComesBack checks that a copy that was never complete catches up at the rate of copies that come back, if it is
+// not new and its index is ready elsewhere. Otherwise a build waits for it.
 func TestComesBack(t *testing.T) {
 	_, s := storagetest.Open(t)
 	m := s.Meta()

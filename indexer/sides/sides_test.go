@@ -16,8 +16,9 @@ import (
 	"tidemark/wire"
 )
 
-// TestAProjectorThatHangsKeepsNoOthersWaiting: the loop does not wait for requests that a projector does not answer,
-// however many, and looks again when one of as many as may be is over. Whom it asks meanwhile: core.TestSides.
+// TestAProjectorThatHangsKeepsNoOthersWaiting checks that the loop does not wait for requests that a projector does
+// not answer, however many there are, and continues when one of the maximum number of requests ends. core.TestSides
+// checks whom it asks meanwhile.
 func TestAProjectorThatHangsKeepsNoOthersWaiting(t *testing.T) {
 	now := time.Unix(1000, 0)
 	l := New(Options{Origins: NewOrigins(false), Registry: prometheus.NewRegistry(), Log: hclog.NewNullLogger(),
@@ -53,7 +54,7 @@ func TestAProjectorThatHangsKeepsNoOthersWaiting(t *testing.T) {
 	}
 }
 
-// told are projectors that tell which requests were stopped.
+// told has projectors that record which requests were stopped.
 type told struct {
 	Projectors
 	stopped chan string
@@ -64,8 +65,8 @@ func (p told) Stop(_ context.Context, _ string, req *wire.StreamStop) error {
 	return nil
 }
 
-// TestSideStreamsOfABucketThatGoes: requests of a bucket that is not here any more end, and their projectors are told.
-// Which: core.TestSides.
+// TestSideStreamsOfABucketThatGoes checks that the requests of a removed bucket end, and that their projectors are
+// told. core.TestSides checks which.
 func TestSideStreamsOfABucketThatGoes(t *testing.T) {
 	now, stopped := time.Unix(1000, 0), make(chan string, 2)
 	l := New(Options{Origins: NewOrigins(false), Registry: prometheus.NewRegistry(), Log: hclog.NewNullLogger(),
@@ -90,8 +91,8 @@ func TestSideStreamsOfABucketThatGoes(t *testing.T) {
 	}
 }
 
-// TestWhatCameIsReportedAtOnce: the leader is told when all that a request was for is written, and only then: a build
-// would wait for the next report.
+// TestWhatCameIsReportedAtOnce checks that the leader gets a report when everything that a request asked for is
+// written, and not before. Otherwise a build would wait for the next report.
 func TestWhatCameIsReportedAtOnce(t *testing.T) {
 	now, reports := time.Unix(1000, 0), 0
 	l := New(Options{Origins: NewOrigins(false), Registry: prometheus.NewRegistry(), Log: hclog.NewNullLogger(),
@@ -106,7 +107,7 @@ func TestWhatCameIsReportedAtOnce(t *testing.T) {
 	l.topics[all[0].ID] = topic{"one", trace.SpanFromContext(t.Context())}
 	for _, streams := range [][]ingest.SideProgress{
 		{{ID: all[0].ID, Begun: true, To: 10}},
-		{{ID: all[0].ID, Begun: true, At: 10, To: 10, Finished: true}}, // and is not written
+		{{ID: all[0].ID, Begun: true, At: 10, To: 10, Finished: true}}, // but is not written
 	} {
 		if l.settle(t.Context(), "b", streams, nil); reports != 0 {
 			t.Fatalf("reported %d times with %+v", reports, streams)

@@ -78,13 +78,13 @@ func (f *folder) Append(name string, at int64, p []byte) error {
 	return nil
 }
 
-// link is a sender, and receivers of it whose questions may be spoilt.
+// link is a sender, with receivers whose answers a test may damage.
 type link struct {
 	t     *testing.T
 	s     *Sender
 	http  *httptest.Server
 	src   []*folder
-	spoil func(q *Question, answer []byte) ([]byte, error) // nil: nothing
+	spoil func(q *Question, answer []byte) ([]byte, error) // nil: damages nothing
 	now   time.Time
 }
 
@@ -148,7 +148,8 @@ func (f *folder) same(t *testing.T, want *folder) {
 	}
 }
 
-// TestReceive: everything arrives, goes on where it was interrupted, and the export is let go.
+// TestReceive checks that all files arrive, that a receiver continues where it was interrupted, and that the export
+// is closed.
 func TestReceive(t *testing.T) {
 	l := newLink(t)
 	half := &folder{files: map[string][]byte{"large": newFolder().files["large"][:ChunkBytes+100]}}
@@ -164,8 +165,8 @@ func TestReceive(t *testing.T) {
 	}
 }
 
-// TestSpoilt: an answer that is cut, lost, or of which any byte is another one is asked for again, and where it always
-// is, given up.
+// TestSpoilt checks that an answer that is cut, is lost or has a changed byte is requested again, and that the
+// receiver fails if this always happens.
 func TestSpoilt(t *testing.T) {
 	l := newLink(t)
 	n := 0
@@ -212,8 +213,8 @@ func TestSpoilt(t *testing.T) {
 	}
 }
 
-// TestOneAtATime: another receiver is refused for as long as somebody reads, and the same one begins anew; who has
-// fallen silent is forgotten.
+// TestOneAtATime checks that a second receiver is refused while another one reads, and that the same receiver may
+// start again. A receiver that makes no requests any more loses its export.
 func TestOneAtATime(t *testing.T) {
 	l := newLink(t)
 	ctx := t.Context()
@@ -256,8 +257,8 @@ func TestOneAtATime(t *testing.T) {
 	}
 }
 
-// TestForsaken: what was made for a receiver that never comes for it, or is killed before it reads, keeps others out
-// for a moment only; what somebody has read is his for longer, but not for as long as where nobody waits.
+// TestForsaken checks that an export whose receiver never comes for it, or is killed before it reads, blocks others
+// only for a short time. An export that was read from stays reserved for longer, but not as long as if nobody waits.
 func TestForsaken(t *testing.T) {
 	for name, c := range map[string]struct {
 		taken, read bool
@@ -278,7 +279,7 @@ func TestForsaken(t *testing.T) {
 			return errors.Is(err, ErrBusy)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		if cancel(); !c.taken { // he has gone when the export is made
+		if cancel(); !c.taken { // the receiver is gone when the export is ready
 			_, _ = l.s.answer(ctx, &Question{Format: Format, Op: opOpen, Receiver: "r", Want: &Want{}})
 			<-l.s.cur.made
 			l.s.cur.taken = false
@@ -301,7 +302,8 @@ func TestForsaken(t *testing.T) {
 	}
 }
 
-// TestRefused: what is not there, means nothing, or cannot be read is refused, and not asked for for ever.
+// TestRefused checks that requests for what does not exist, is invalid or cannot be read are refused and not retried
+// forever.
 func TestRefused(t *testing.T) {
 	l := newLink(t)
 	r := Receiver{Peer: l.peer, Got: got, pause: 1}
@@ -339,7 +341,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestHangs: a peer that does not answer is given up.
+// TestHangs checks that a receiver gives up on a peer that does not answer.
 func TestHangs(t *testing.T) {
 	l := newLink(t)
 	hangs := func(ctx context.Context, q *Question) (io.ReadCloser, error) {
@@ -357,8 +359,8 @@ func TestHangs(t *testing.T) {
 	}
 }
 
-// TestBoundToItsReceiver: what one indexer has opened no other one reads or ends, and no export has the id of another
-// one, of another process either.
+// TestBoundToItsReceiver checks that only the indexer that has opened an export can read or end it, and that no two
+// exports have the same id, not even those of different processes.
 func TestBoundToItsReceiver(t *testing.T) {
 	ids := map[string]bool{}
 	for range 3 {
@@ -393,7 +395,7 @@ func TestBoundToItsReceiver(t *testing.T) {
 	}
 }
 
-// TestGotEnds: who receives may end it in the middle, and the export is let go.
+// TestGotEnds checks that a receiver may stop in the middle, and that the export is then closed.
 func TestGotEnds(t *testing.T) {
 	l := newLink(t)
 	sink, enough := &folder{files: map[string][]byte{}}, errors.New("enough")
@@ -405,12 +407,12 @@ func TestGotEnds(t *testing.T) {
 	}
 }
 
-// TestMadeForLong: an export is made for as long as it takes where its receiver comes again, who sees it move; of one
-// that does not come again it is given up, and made anew should he come after all.
+// TestMadeForLong checks that an export may take as long as it needs while its receiver keeps coming and sees
+// progress. It is abandoned if the receiver does not come any more, and made again if he comes after all.
 func TestMadeForLong(t *testing.T) {
 	for name, c := range map[string]struct {
-		away time.Duration // of the receiver, once
-		made int           // how often it is begun to be made
+		away time.Duration // how long the receiver is away, once
+		made int           // how often making the export starts
 	}{
 		"its receiver comes again":        {made: 1},
 		"away for a while":                {away: idleAfter - time.Minute, made: 1},
@@ -421,7 +423,7 @@ func TestMadeForLong(t *testing.T) {
 }
 
 func madeForLong(t *testing.T, away time.Duration, made int) {
-	const steps = 40 // a minute each
+	const steps = 40 // of a minute each
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -477,8 +479,9 @@ func madeForLong(t *testing.T, away time.Duration, made int) {
 	}
 }
 
-// TestMadeSlowly: who asks for an export that takes long to be made is told to come again, and gets it then; meanwhile
-// nobody else gets one, be it the same receiver for another copy. An export that could not be made is told of once.
+// TestMadeSlowly checks that a receiver of an export that takes long to make is told to come again, and gets it then.
+// Meanwhile nobody else gets one, nor does the same receiver for another copy. The error of an export that could not
+// be made is returned once.
 func TestMadeSlowly(t *testing.T) {
 	l := newLink(t)
 	l.s.patience = time.Millisecond
@@ -497,7 +500,7 @@ func TestMadeSlowly(t *testing.T) {
 		_, _, err := r.Receive(t.Context(), &Want{Slice: slice})
 		return err
 	}
-	for range 2 { // what could not be made is made anew
+	for range 2 { // after the error it is made again
 		for _, w := range []struct {
 			who   string
 			slice index.SliceID

@@ -16,7 +16,7 @@ import (
 	"tidemark/keyversion"
 )
 
-// cpu is the process's CPU time so far, user and system.
+// cpu returns the CPU time of the process so far, user and system.
 func cpu(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -25,8 +25,9 @@ func cpu(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// flood encodes b.N key-versions of one index in batches and sends them; a frame's memory is used again only when
-// acked says so. It ends when the last one is acknowledged, and reports the CPU time of everything in this process.
+// flood encodes b.N key-versions of one index in batches and sends them. It reuses a frame's memory only when acked
+// says that the frame was acknowledged. It returns when the last one is acknowledged, and reports the CPU time of
+// everything in this process.
 func flood(b *testing.B, size int, send func(frame []byte) error, acked *atomic.Uint64) {
 	var one keyversion.Batch
 	if err := keyversion.Decode(frameOf(b, 1, 1, []byte("US\x00Springfield Field\x00")), &one); err != nil {
@@ -62,8 +63,8 @@ func flood(b *testing.B, size int, send func(frame []byte) error, acked *atomic.
 	b.ReportMetric(float64(cpu(b)-start)/float64(b.N), "cpu-ns/kv")
 }
 
-// BenchmarkStream is the whole way of a key-version over loopback, both ends in this process: encode, send, receive,
-// decode, acknowledge. BenchmarkBareTCP is the same without gRPC, as a yardstick in the same run.
+// BenchmarkStream measures the whole path of a key-version over loopback, with both ends in this process: encode,
+// send, receive, decode, acknowledge. BenchmarkBareTCP does the same without gRPC, for comparison.
 func BenchmarkStream(b *testing.B) {
 	for _, size := range []int{1, 8, 64, 256} {
 		b.Run(fmt.Sprintf("batch=%d", size), func(b *testing.B) {
@@ -102,7 +103,7 @@ func BenchmarkBareTCP(b *testing.B) {
 	}
 }
 
-// receiveBare reads frames off a socket by the length in their header and acknowledges in memory.
+// receiveBare reads frames from a socket by the length in their header, and acknowledges them in memory.
 func receiveBare(lis net.Listener, acked *atomic.Uint64) error {
 	conn, err := lis.Accept()
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"tidemark/keyversion"
 )
 
-// framesStream is a stream whose messages are given; what is sent is dropped.
+// framesStream is a stream that receives the given messages and drops what is sent.
 type framesStream struct {
 	grpc.ServerStream
 	frames [][]byte
@@ -35,7 +35,7 @@ func (s *framesStream) RecvMsg(m any) error {
 	return newCodec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(frame[:half]), mem.SliceBuffer(frame[half:])}, m)
 }
 
-// countingSink checks what it is given and lets it go at once.
+// countingSink checks the batches that it gets, and releases them at once.
 type countingSink struct {
 	last   uint64
 	wrong  string
@@ -60,8 +60,8 @@ func (s *countingSink) Closed(err error) {
 	s.closed++
 }
 
-// serveFrames returns a server the frames of one connection, and says what its sink has seen; nil when the hello was
-// refused.
+// serveFrames gives a server the frames of one connection, and returns what its sink has seen, or nil if the hello
+// was refused.
 func serveFrames(s *Server, frames [][]byte) *countingSink {
 	var sink *countingSink
 	s.accept = func(context.Context, keyversion.Hello) (Sink, error) {
@@ -72,7 +72,8 @@ func serveFrames(s *Server, frames [][]byte) *countingSink {
 	return sink
 }
 
-// cutFrames splits fuzzed bytes at lengths of two bytes; sealed makes the checksums right.
+// cutFrames splits fuzzed bytes into frames, by lengths of two bytes each. With sealed it makes their checksums
+// right.
 func cutFrames(b []byte, sealed bool) (frames [][]byte) {
 	table := crc32.MakeTable(crc32.Castagnoli)
 	for len(b) >= 2 {
@@ -95,7 +96,7 @@ func joinFrames(frames ...[]byte) (b []byte) {
 	return b
 }
 
-// connectionSeeds are a hello and batches, as a router sends them.
+// connectionSeeds returns a hello and batches, as a router sends them.
 func connectionSeeds(t testing.TB) (hello []byte, batches [][]byte) {
 	hello, err := keyversion.AppendHello(nil, &keyversion.Hello{Topic: "/maintenance", Bucket: "b", Connections: 2})
 	for n := uint64(1); n <= 2 && err == nil; n++ {
@@ -112,8 +113,8 @@ func connectionSeeds(t testing.TB) (hello []byte, batches [][]byte) {
 	return hello, batches
 }
 
-// FuzzServe: whatever the messages of a connection are, nothing panics, the sink gets batches in order and is closed
-// once, with a reason; the client takes the same bytes for acknowledgements.
+// FuzzServe checks that nothing panics whatever the messages of a connection are, and that the sink gets batches in
+// order and is closed once, with a reason. The client gets the same bytes as acknowledgements.
 func FuzzServe(f *testing.F) {
 	hello, batches := connectionSeeds(f)
 	f.Add(joinFrames(hello, batches[0], batches[1]), true)
@@ -136,7 +137,7 @@ func FuzzServe(f *testing.F) {
 	})
 }
 
-// framesClient is framesStream's other end.
+// framesClient is the other end of a framesStream.
 type framesClient struct {
 	grpc.ClientStream
 	framesStream
@@ -146,7 +147,8 @@ func (s *framesClient) Context() context.Context { return s.framesStream.Context
 func (s *framesClient) RecvMsg(m any) error      { return s.framesStream.RecvMsg(m) }
 func (s *framesClient) SendMsg(m any) error      { return s.framesStream.SendMsg(m) }
 
-// Lengths inside the messages of a connection: memory is taken for what is there.
+// TestNoMemoryForClaims checks that lengths inside messages do not make a reader allocate more memory than their
+// bytes justify.
 func TestNoMemoryForClaims(t *testing.T) {
 	hello, batches := connectionSeeds(t)
 	s := NewServer(ServerConfig{Logger: hclog.NewNullLogger()}, nil)
@@ -158,7 +160,7 @@ func TestNoMemoryForClaims(t *testing.T) {
 	allocbound.Check(t, 0, func(b []byte) { serveFrames(s, cutFrames(joinFrames(hello, b), true)) }, batches[0])
 }
 
-// TestFrameBuffers: a frame that came in pieces is kept in less than twice its size.
+// TestFrameBuffers checks that a frame that came in pieces takes less than twice its size.
 func TestFrameBuffers(t *testing.T) {
 	for _, size := range []int{33 << 10, 70 << 10, 130 << 10, 600 << 10, 3 << 20} {
 		frame, m := make([]byte, size), inbound{}

@@ -13,8 +13,8 @@ import (
 	"tidemark/indexer/transport"
 )
 
-// With certificates on both sides frames travel encrypted; a client that does not trust the server, or speaks without
-// TLS, does not get in.
+// TestTLS checks that frames are encrypted if both sides have certificates, and that a client that does not trust the
+// server, or that does not use TLS, cannot connect.
 func TestTLS(t *testing.T) {
 	web := httptest.NewTLSServer(http.NotFoundHandler()) // for its certificate
 	defer web.Close()

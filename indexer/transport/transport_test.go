@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = 3 * time.Minute // hang guard
 
-// logBuffer is a log that a test can look into.
+// logBuffer is a log that a test can read.
 type logBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -43,7 +43,7 @@ func (l *logBuffer) String() string {
 	return l.b.String()
 }
 
-// sinkFuncs is a Sink made of functions; nil ones take everything.
+// sinkFuncs is a Sink made of functions. A nil function accepts everything.
 type sinkFuncs struct {
 	receive func(ctx context.Context, b *keyversion.Batch, release func()) error
 	closed  func(err error)
@@ -104,7 +104,7 @@ func dial(t testing.TB, addr string, opts transport.Options) *transport.Conn {
 	return dialAs(t, addr, hello(), opts)
 }
 
-// another is the hello of a connection that lives beside hello's.
+// another returns the hello of a connection that can exist along with hello's.
 func another() keyversion.Hello {
 	h := hello()
 	h.Topic = "/other"
@@ -155,8 +155,8 @@ func await(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// Batches of any size up to the limit arrive in order and whole, also while the sink holds on to all of them, and are
-// acknowledged.
+// TestBatchesArriveInOrderAndWhole checks that batches of any size up to the limit arrive in order and complete, and
+// are acknowledged, also while the sink holds all of them.
 func TestBatchesArriveInOrderAndWhole(t *testing.T) {
 	type held struct {
 		seqno   uint64
@@ -235,7 +235,8 @@ func TestRefusals(t *testing.T) {
 	await(t, "Closed", func() bool { return closed.Load() != nil })
 }
 
-// Damage ends exactly the connection that it came on, with a line in the log.
+// TestDamageEndsTheConnection checks that damaged data ends only the connection that it came on, with a line in the
+// log.
 func TestDamageEndsTheConnection(t *testing.T) {
 	flip := func(f []byte) []byte { f[len(f)-1] ^= 1; return f }
 	for name, frames := range map[string]func(t *testing.T) [][]byte{
@@ -270,14 +271,15 @@ func TestDamageEndsTheConnection(t *testing.T) {
 
 const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-// Whatever a stranger says on the port ends his connection, leaves a line, and hurts nobody.
+// TestStrangersOnThePort checks that any other traffic on the port ends its own connection only, and leaves a line in
+// the log.
 func TestStrangersOnThePort(t *testing.T) {
 	f := serve(t, transport.ServerConfig{}, acceptAll(sinkFuncs{}))
 	for _, words := range []string{
 		"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
 		strings.Repeat("\xff", 1<<16),
-		preface + "\xff\xff\xff\x00\x00\x00\x00\x00\x01garbage",             // a frame of 16 MiB by its length
-		preface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00" + "\x00\x00\x09zz", // settings, then rubbish
+		preface + "\xff\xff\xff\x00\x00\x00\x00\x00\x01garbage",             // a frame that announces 16 MiB
+		preface + "\x00\x00\x00\x04\x00\x00\x00\x00\x00" + "\x00\x00\x09zz", // settings, then garbage
 	} {
 		raw, err := net.Dial("tcp", f.addr)
 		if err != nil {
@@ -306,7 +308,8 @@ func TestStrangersOnThePort(t *testing.T) {
 	await(t, "all connections gone", func() bool { return f.srv.Connections() == 0 })
 }
 
-// A router's connection that ends before its hello, as its projector stops or as the server does, is no stranger's.
+// TestNobodyIsWarnedOfWhoStops checks that a router's connection that ends before its hello, because its projector or
+// the server stops, is not reported as a stranger's.
 func TestNobodyIsWarnedOfWhoStops(t *testing.T) {
 	for name, stop := range map[string]func(*fixture, net.Conn){
 		"the router": func(_ *fixture, c net.Conn) { c.Close() },
@@ -323,7 +326,7 @@ func TestNobodyIsWarnedOfWhoStops(t *testing.T) {
 				t.Fatal(err)
 			}
 			raw.SetReadDeadline(time.Now().Add(patience))
-			if _, err := io.ReadFull(raw, make([]byte, 9)); err != nil { // its settings: it has read ours
+			if _, err := io.ReadFull(raw, make([]byte, 9)); err != nil { // the server's settings: it has read ours
 				t.Fatal(err)
 			}
 			stop(f, raw)
@@ -353,8 +356,8 @@ func TestTooManyConnections(t *testing.T) {
 	dialAs(t, f.addr, third, transport.Options{})
 }
 
-// A sink that holds a batch back holds its own sender back, far below the data sent, and no other; heartbeats keep the
-// connection alive meanwhile.
+// TestBackPressure checks that a sink that does not release its batches stops its own sender, long before all data is
+// sent, and no other sender. Heartbeats keep the connection alive meanwhile.
 func TestBackPressure(t *testing.T) {
 	gate := make(chan struct{})
 	var slow, fast atomic.Int64
@@ -416,7 +419,7 @@ func TestBackPressure(t *testing.T) {
 	await(t, "the rest", func() bool { return slow.Load() == batches })
 }
 
-// freezer is a proxy that stops passing anything on when frozen, without closing.
+// freezer is a proxy that, when frozen, passes nothing on but does not close.
 type freezer struct {
 	lis    net.Listener
 	frozen chan struct{}
@@ -465,7 +468,7 @@ func newFreezer(t *testing.T, target string) *freezer {
 	return f
 }
 
-// A peer that neither answers nor closes is noticed by both sides.
+// TestFrozenPeerIsNoticed checks that both sides notice a peer that neither answers nor closes.
 func TestFrozenPeerIsNoticed(t *testing.T) {
 	t.Parallel()
 	closed := make(chan error, 1)
@@ -475,7 +478,7 @@ func TestFrozenPeerIsNoticed(t *testing.T) {
 	close(p.frozen)
 	start := time.Now()
 	sending := make(chan error, 1)
-	go func() { // until the way is full, and longer
+	go func() { // until all buffers are full, and longer
 		for n := uint64(1); ; n++ {
 			if err := c.Send(frameOf(t, n, 1, make([]byte, 32<<10))); err != nil {
 				sending <- err
@@ -496,7 +499,8 @@ func TestFrozenPeerIsNoticed(t *testing.T) {
 	}
 }
 
-// Dial gives up with its context when the other side accepts and says nothing, and at once when nobody listens.
+// TestDialGivesUp checks that Dial returns when its context ends if the other side accepts and says nothing, and at
+// once if nobody listens.
 func TestDialGivesUp(t *testing.T) {
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -516,7 +520,8 @@ func TestDialGivesUp(t *testing.T) {
 	}
 }
 
-// An address with a zone is dialled as it is, with IPv6 on this machine or without: it is not taken for a URL that is none.
+// TestAddressWithAZone checks that an address with a zone is dialed as it is, on machines with and without IPv6, and
+// not parsed as a URL.
 func TestAddressWithAZone(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -526,7 +531,7 @@ func TestAddressWithAZone(t *testing.T) {
 	}
 }
 
-// Stop ends sinks that are busy and tells every one that it is over.
+// TestStopEndsBusySinks checks that Stop ends sinks that are busy, and closes every one.
 func TestStopEndsBusySinks(t *testing.T) {
 	busy := make(chan struct{}, 1)
 	closed := make(chan error, 1)
@@ -550,8 +555,8 @@ func TestStopEndsBusySinks(t *testing.T) {
 	<-c.Done()
 }
 
-// A router that connects anew ends its older connection: that sink is closed, with what it still had, before the new
-// one is accepted.
+// TestNewerConnectionEndsTheOlder checks that a router that connects again ends its older connection: that
+// connection's sink is closed, with what it still had, before the new one is accepted.
 func TestNewerConnectionEndsTheOlder(t *testing.T) {
 	var mu sync.Mutex
 	var story []string
@@ -568,7 +573,7 @@ func TestNewerConnectionEndsTheOlder(t *testing.T) {
 		return sinkFuncs{
 			receive: func(ctx context.Context, _ *keyversion.Batch, release func()) error {
 				if n == 1 {
-					<-ctx.Done() // busy until it is cut
+					<-ctx.Done() // busy until it is cancelled
 					return ctx.Err()
 				}
 				tell(fmt.Sprint("batch ", n))
