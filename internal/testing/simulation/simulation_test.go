@@ -76,7 +76,8 @@ func TestSimulation(t *testing.T) {
 	if sum.Exact == 0 || sum.Restores == 0 || sum.Rollbacks == 0 || sum.Ranges == 0 ||
 		sum.Ahead == 0 || sum.Purges == 0 || sum.Scans == 0 || sum.Leaders == 0 || sum.Filled == 0 ||
 		sum.Merges == 0 || sum.Alone == 0 || sum.Retakes == 0 || sum.Together == 0 || sum.Kept == 0 || sum.Asked == 0 ||
-		sum.Cut == 0 || sum.Busy == 0 || sum.Late == 0 || sum.Partly == 0 || sum.Moved == 0 || sum.Stale == 0 {
+		sum.Cut == 0 || sum.Busy == 0 || sum.Late == 0 || sum.Partly == 0 || sum.Moved == 0 || sum.Stale == 0 ||
+		sum.Evicted == 0 {
 		t.Error("the simulation did not reach everything that it is for")
 	}
 }
