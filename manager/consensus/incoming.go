@@ -23,11 +23,16 @@ type incoming struct {
 	ended chan struct{}
 }
 
-// pass passes calls on until close. covers reports whether this node's state, with its snapshot, ends at a position.
-func (in *incoming) pass(from <-chan raft.RPC, covers func(position) bool) {
+// pass passes calls on until close. covers reports whether this node's state, with its snapshot, ends at a position;
+// contradicts returns why a call is refused.
+func (in *incoming) pass(from <-chan raft.RPC, covers func(position) bool, contradicts func(command any) error) {
 	for {
 		select {
 		case call := <-from:
+			if err := contradicts(call.Command); err != nil {
+				call.Respond(nil, err)
+				continue
+			}
 			if a, ok := call.Command.(*raft.AppendEntriesRequest); ok {
 				amend(a, covers)
 			}

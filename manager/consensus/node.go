@@ -35,7 +35,7 @@ type Node struct {
 }
 
 // Open starts the node: it opens the store, listens, and takes part in elections if it is a member. Errors wrap
-// ErrConfig, ErrInUse or ErrStore.
+// ErrConfig, ErrInUse, ErrStore, ErrRemoved or ErrContradicted.
 func Open(cfg Config, machine StateMachine) (*Node, error) {
 	if err := cfg.withDefaults(); err != nil {
 		return nil, err
@@ -47,6 +47,9 @@ func Open(cfg Config, machine StateMachine) (*Node, error) {
 	n.disk.measure()
 	if err := n.openStore(); err != nil {
 		return nil, err
+	}
+	if err := n.checkContradicted(); err != nil {
+		return nil, errors.Join(err, n.store.Close())
 	}
 	if err := n.openTransport(); err != nil {
 		return nil, errors.Join(err, n.store.Close())
@@ -62,7 +65,7 @@ func Open(cfg Config, machine StateMachine) (*Node, error) {
 		return nil, errors.Join(fmt.Errorf("%w: %w", ErrStore, err), n.trans.Close(), n.store.Close())
 	}
 	n.started.Store(n.raft)
-	n.helpers.Go(func() { n.trans.in.pass(n.trans.NetworkTransport.Consumer(), n.covers) })
+	n.helpers.Go(func() { n.trans.in.pass(n.trans.NetworkTransport.Consumer(), n.covers, n.contradicts) })
 	n.helpers.Go(n.drain)
 	return n, nil
 }
@@ -71,7 +74,8 @@ func Open(cfg Config, machine StateMachine) (*Node, error) {
 func assemble(cfg Config, machine StateMachine) *Node {
 	b := &base{cfg: cfg, fsm: machine, clock: &seenClock{began: time.Now()}, stirs: newStirs(), stop: make(chan struct{}),
 		done: make(chan struct{}), ended: make(chan struct{}), replied: make(chan struct{}, 1)}
-	st := &storage{base: b, disk: newDisk(&b.cfg), cluster: clusterName{unstored: make(chan struct{}, 1)}}
+	st := &storage{base: b, disk: newDisk(&b.cfg), cluster: clusterName{unstored: make(chan struct{}, 1)},
+		contradictions: contradictions{ended: make(chan error, 1)}}
 	l := &links{base: b, storage: st}
 	rs := &reigns{base: b, notify: make(chan bool, notifySlots), notifyEnd: make(chan struct{}),
 		gained: make(chan struct{}, 1), changed: make(chan struct{})}

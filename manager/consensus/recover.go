@@ -104,6 +104,9 @@ func (st *storage) recover(do RecoverOptions) (RecoveryReport, error) {
 		return r, fmt.Errorf("%w: %w", ErrStore, err)
 	}
 	r.Epoch, r.LimitsReset = epoch, do.ResetLimits
+	if err := st.store.Set(contradictedKey, nil); err != nil { // its history is the cluster's now
+		return r, fmt.Errorf("%w: %w", ErrStore, err)
+	}
 	return r, nil
 }
 

@@ -41,7 +41,7 @@ const (
 // Run serves proposals and reads. In every term that this node leads, once LeaderStarted is in the state, it calls
 // onLeader with a context that ends with the term. Calls never overlap: the next term's begins after the previous one
 // has returned. If onLeader returns while the term lasts (a failed set-up), leadership is transferred. Run returns
-// when ctx ends or Close is called, nil in both cases.
+// when ctx ends or Close is called, nil in both cases, and ErrContradicted when a leader lacks what was committed here.
 func (n *Node) Run(ctx context.Context, onLeader func(ctx context.Context, term uint64) error) error {
 	if !n.running.CompareAndSwap(false, true) {
 		return fmt.Errorf("%w: Run was called before", ErrClosed)
@@ -67,6 +67,8 @@ func (n *Node) Run(ctx context.Context, onLeader func(ctx context.Context, term 
 		select {
 		case <-n.stop:
 			cancel()
+		case err := <-n.contradictions.ended:
+			return err
 		case <-ctx.Done():
 		}
 		return nil

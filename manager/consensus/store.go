@@ -43,6 +43,8 @@ type storage struct {
 	member  atomic.Bool   // stored: this server was a member
 	noted   atomic.Uint64 // stored format level
 	epoch   atomic.Uint64 // stored epoch, 0: none
+
+	contradictions contradictions
 }
 
 // openStore examines the stored data, opens the store, and sets the node's server id.
