@@ -11,8 +11,8 @@ import (
 // ErrContradicted is wrapped when a leader lacks what was committed here: managers have lost what they had stored.
 var ErrContradicted = errors.New("the leader's history is not this manager's")
 
-// contradictedKey stores the contradiction until a recovery makes this node's history the cluster's. The node knows what
-// it has committed only while it runs: after a restart it would follow the leader, and lose what was acknowledged.
+// contradictedKey stores the contradiction until a recovery makes this node's history the cluster's. The node knows
+// what it has committed only while it runs: after a restart it would follow the leader, and lose what was acknowledged.
 var contradictedKey = []byte("tidemark-contradicted")
 
 // contradictions holds the first call of a leader that this node has refused to follow.
@@ -21,8 +21,8 @@ type contradictions struct {
 	ended chan error // one slot, for Run
 }
 
-// contradicts returns why a leader's call is not passed on to Raft: it would replace an entry that was committed here. No
-// Raft leader does that unless a server of its majority has lost what it had stored, for example because it was started
+// contradicts returns why a leader's call is not passed on to Raft: it would replace an entry that was committed here.
+// No Raft leader does that unless a server of its majority has lost what it had stored, for example because it was started
 // on an older copy of its folder. The library would replace the entry although the state has applied it, and the state
 // would silently diverge from that of the other managers.
 func (st *storage) contradicts(command any) error {
@@ -44,7 +44,7 @@ func (st *storage) contradicts(command any) error {
 
 // compare compares one entry of a leader with the committed entry at the same index.
 func (st *storage) compare(term uint64, leader []byte, index, theirs uint64) error {
-	if index > st.raft.CommitIndex() || term < st.raft.CurrentTerm() { // not committed here, or a deposed leader, which Raft refuses
+	if index > st.raft.CommitIndex() || term < st.raft.CurrentTerm() { // Raft refuses a deposed leader
 		return nil
 	}
 	var own raft.Log

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
@@ -51,7 +52,12 @@ func TestAFollowerThatForgot(t *testing.T) {
 		rest.propose(projector("p", "3"))
 		h.isolate(has.name, false, all.names(has)...)
 
-		err := <-has.ended
+		var err error
+		select {
+		case err = <-has.ended:
+		case <-time.After(hang):
+			t.Fatal("it follows, with a state of its own")
+		}
 		if !errors.Is(err, consensus.ErrContradicted) || !strings.Contains(err.Error(), has.dir) {
 			t.Fatalf("it ended with %v", err)
 		}
