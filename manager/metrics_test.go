@@ -81,3 +81,45 @@ func TestFollowerDiskIsVisible(t *testing.T) {
 		return status == 200
 	})
 }
+
+// TestManagersThatStartOnFullDisks: without a leader, and with nothing of the state in memory, each manager says that it
+// belongs to a cluster, and that its disk is full; it accuses none of the others of what it cannot know.
+func TestManagersThatStartOnFullDisks(t *testing.T) {
+	t.Parallel()
+	c := newTrio(t)
+	c.until("it is ready", func() bool { return c.leader() >= 0 })
+	for i := range c.nodes {
+		c.stop(i)
+	}
+	c.full = true
+	for i := range c.nodes {
+		c.start(i)
+	}
+	for _, n := range c.nodes {
+		c.until("it says what is wrong", func() bool {
+			var s v1.Status
+			_, _, body := c.call(n, "GET", "/v1/status", "", nil)
+			if err := json.Unmarshal(body, &s); err != nil {
+				t.Fatal(err)
+			}
+			all := strings.Join(s.Reasons, "\n")
+			if strings.Contains(all, "never registered") {
+				t.Errorf("of others it says: %s", all)
+			}
+			status, h, body := c.call(n, "GET", "/readyz", "", nil)
+			return s.Verdict == v1.VerdictNotReady && strings.Contains(all, "is not ready: disk fails") &&
+				status == 503 && strings.Contains(problemOf(t, h, body).Detail, "has a log of its cluster")
+		})
+	}
+	for _, n := range c.nodes {
+		n.full.Store(false)
+	}
+	c.until("all are well again", func() bool {
+		for _, n := range c.nodes {
+			if status, _, _ := c.call(n, "GET", "/readyz", "", nil); status != 200 {
+				return false
+			}
+		}
+		return true
+	})
+}

@@ -38,6 +38,7 @@ type node struct {
 
 // trio is three managers on loopback, without any component.
 type trio struct {
+	full  bool // the disks of those that are started are full
 	t     testing.TB
 	http  *http.Client // that holds every exchange to the contract
 	seen  func() map[string]bool
@@ -107,6 +108,7 @@ func newTrioWith(t testing.TB, change ...func(*Config)) *trio {
 func (c *trio) start(i int) {
 	c.t.Helper()
 	n := &node{url: c.cfgs[i].TLS.BaseURL(c.cfgs[i].REST), done: make(chan error, 1)}
+	n.full.Store(c.full)
 	cfg := c.cfgs[i]
 	cfg.Failpoint = func() error {
 		if g := n.gate.Load(); g != nil {

@@ -353,9 +353,12 @@ func (g health) addManagers(ctx context.Context, s *statecontext.State, st *v1.S
 	voters := map[string]bool{}
 	for _, v := range servers {
 		voters[v.ID] = v.Voter
-		if s.Manager(v.ID) == nil { // it has never registered
-			st.Managers = append(st.Managers, v1.ManagerStatus{ID: v.ID, ServerID: v.ID, Raft: v.Raft,
-				Role: memberRole(v.Voter)})
+		if s.Manager(v.ID) == nil { // it has never registered, or this one's state is empty
+			m := v1.ManagerStatus{ID: v.ID, ServerID: v.ID, Raft: v.Raft, Role: memberRole(v.Voter)}
+			if v.ID == g.cfg.Raft.ID() {
+				m.ID, m.REST = g.cfg.Name, g.cfg.REST
+			}
+			st.Managers = append(st.Managers, m)
 		}
 	}
 	for m := range s.Managers() {

@@ -68,16 +68,14 @@ func (g health) readyz(w http.ResponseWriter, r *http.Request) error {
 // reasons returns why this manager is not ready, as far as it can tell by itself, and the leader.
 func (g health) reasons(s *statecontext.State) (reasons []rpc.Reason, leader wire.Leader) {
 	empty, noLeader := s.ClusterID() == "", false
-	if empty {
-		reasons = append(reasons, rpc.Reason{Code: reasonNoCluster,
-			Detail: "this manager belongs to no cluster yet: it waits for the managers of --bootstrap-expect at the addresses " +
-				"of --join, or to be added"})
-	}
 	for _, r := range g.cfg.Raft.Reasons() {
 		noLeader = noLeader || r.Code == consensus.ReasonNoLeader
 		if !empty || r.Code != consensus.ReasonNoLeader {
 			reasons = append(reasons, rpc.Reason{Code: r.Code, Detail: r.Detail})
 		}
+	}
+	if empty { // behind what is wrong with its disk, which may be the cause
+		reasons = append(reasons, rpc.Reason{Code: reasonNoCluster, Detail: g.noCluster()})
 	}
 	if g.cfg.Raft.HasUsers() && !g.current() {
 		reasons = append(reasons, rpc.Reason{Code: reasonNotCurrent, Detail: g.notCurrent()})
@@ -88,6 +86,17 @@ func (g health) reasons(s *statecontext.State) (reasons []rpc.Reason, leader wir
 			Detail: "the leader has not announced itself in this manager's state yet"})
 	}
 	return reasons, leader
+}
+
+// noCluster describes what a manager waits for whose state is empty.
+func (g health) noCluster() string {
+	members, err := g.cfg.Raft.Servers()
+	if err != nil || len(members) == 0 {
+		return "this manager belongs to no cluster yet: it waits for the managers of --bootstrap-expect at the addresses of " +
+			"--join, or to be added"
+	}
+	return fmt.Sprintf("this manager has a log of its cluster and nothing of its state yet: it waits for a leader, which a "+
+		"majority of its %d members elects, and must be able to store what that sends", len(members))
 }
 
 // behind asks the leader for its log index, and describes what this manager lacks; "" if it has caught up.

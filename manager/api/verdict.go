@@ -137,6 +137,9 @@ func (j verdict) judgeManagers() {
 		case m.Alive:
 		case m.Problem != "":
 			j.bad(v1.VerdictDegraded, "manager %s: %s", m.ID, m.Problem)
+		case m.REST == "" && j.ClusterID == "":
+			j.bad(v1.VerdictDegraded, "manager %s, with the Raft address %s: nothing is known of it here before there is a "+
+				"leader; ask it (--server)", m.ID, m.Raft)
 		case m.REST == "":
 			j.bad(v1.VerdictDegraded, "manager %s, with the Raft address %s, has never registered", m.ID, m.Raft)
 		default:

@@ -22,9 +22,9 @@ type contradictions struct {
 }
 
 // contradicts returns why a leader's call is not passed on to Raft: it would replace an entry that was committed here.
-// No Raft leader does that unless a server of its majority has lost what it had stored, for example because it was started
-// on an older copy of its folder. The library would replace the entry although the state has applied it, and the state
-// would silently diverge from that of the other managers.
+// No Raft leader does that unless a server of its majority has lost what it had stored, for example because that was
+// started on an older copy of its folder. The library would replace the entry although the state has applied it, and
+// the state would silently diverge from that of the other managers.
 func (st *storage) contradicts(command any) error {
 	if err := st.contradictions.found.Load(); err != nil {
 		return *err
