@@ -1,9 +1,11 @@
 package manager
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"sync"
 
 	"gopkg.in/natefinch/lumberjack.v2"
 )
@@ -33,7 +35,8 @@ func (f AuditFile) open() (io.WriteCloser, error) {
 	if err != nil {
 		return nil, fmt.Errorf("audit log: %w", err)
 	}
-	if err := probe.Close(); err != nil {
+	cut, err := isCut(f.Name)
+	if err = errors.Join(err, probe.Close()); err != nil {
 		return nil, fmt.Errorf("audit log: %w", err)
 	}
 	to := &lumberjack.Logger{Filename: f.Name, MaxSize: f.Size, MaxBackups: f.Files}
@@ -43,8 +46,51 @@ func (f AuditFile) open() (io.WriteCloser, error) {
 	if to.MaxBackups == 0 {
 		to.MaxBackups = DefaultAuditFiles
 	}
-	return to, nil
+	return &lines{to: to, cut: cut}, nil
 }
+
+// isCut reports whether a file ends in the middle of a line, as after a full disk.
+func isCut(name string) (bool, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return false, err
+	}
+	last := make([]byte, 1)
+	info, err := f.Stat()
+	if err == nil && info.Size() > 0 {
+		_, err = f.ReadAt(last, info.Size()-1)
+	} else {
+		last[0] = '\n'
+	}
+	return last[0] != '\n', errors.Join(err, f.Close())
+}
+
+// lines writes whole lines. If a line could be written only in part, as on a full disk, the next one still
+// begins on a line of its own.
+type lines struct {
+	to io.WriteCloser
+
+	mu  sync.Mutex
+	cut bool // what is there ends in the middle of a line
+}
+
+// Write implements io.Writer.
+func (l *lines) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := line
+	if l.cut {
+		b = append([]byte{'\n'}, line...)
+	}
+	n, err := l.to.Write(b)
+	if n > 0 {
+		l.cut = b[n-1] != '\n'
+	}
+	return max(0, n-(len(b)-len(line))), err
+}
+
+// Close implements io.Closer.
+func (l *lines) Close() error { return l.to.Close() }
 
 // auditTo returns the writer for the API, nil if there is none.
 func (m *Manager) auditTo() io.Writer {

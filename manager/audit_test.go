@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"tidemark/errcode"
@@ -169,6 +170,81 @@ func TestTokenCheck(t *testing.T) {
 			if status, code := s.known(bearer, n, "GET", path, ""); status != want {
 				t.Errorf("%s, %s: %d %s", name, path, status, code)
 			}
+		}
+	}
+}
+
+// small is a file that is full after some bytes.
+type small struct {
+	bytes.Buffer
+	room int
+}
+
+func (s *small) Write(b []byte) (int, error) {
+	n, err := len(b), error(nil)
+	if n > s.room {
+		n, err = s.room, syscall.ENOSPC
+	}
+	s.room -= n
+	s.Buffer.Write(b[:n])
+	return n, err
+}
+
+func (s *small) Close() error { return nil }
+
+// TestAuditLinesOnAFullDisk: however much of a line could be written, also before a start, lines that are written whole
+// afterwards stand for themselves.
+func TestAuditLinesOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	const line = "{\"a\":1}\n"
+	for room := range 2*len(line) + 2 {
+		to := &small{room: room}
+		l := &lines{to: to}
+		whole := 0
+		write := func() {
+			if n, err := l.Write([]byte(line)); err == nil {
+				if whole++; n != len(line) {
+					t.Errorf("%d bytes are said to be written of %d", n, len(line))
+				}
+			}
+		}
+		write()
+		write()
+		write() // there is no room for this one
+		to.room = 1 << 20
+		write()
+		found := 0
+		for text := range strings.Lines(to.String()) {
+			if text == line {
+				found++
+			}
+		}
+		if found < whole { // one that lacks nothing but its end is whole, too
+			t.Errorf("with room for %d bytes %d whole lines are there, %d were written:\n%s", room, found, whole, to.String())
+		}
+	}
+	name := filepath.Join(t.TempDir(), "audit.log")
+	for text, want := range map[string]bool{"": false, line: false, line + "{\"a\"": true} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w, err := AuditFile{Name: name}.open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte(line)); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		behind := strings.TrimPrefix(string(got), text)
+		if !strings.HasSuffix("\n"+string(got), "\n"+line) || strings.HasPrefix(behind, "\n") != want {
+			t.Errorf("behind %q stands %q", text, got)
 		}
 	}
 }
