@@ -26,7 +26,7 @@ func (s *scripted) Write(p []byte) (int, error) { return len(p), nil }
 func (s *scripted) Close() error                { return nil }
 func (s *scripted) SetDeadline(time.Time) error { return nil }
 
-// sending sends data at once.
+// sending returns a connection to a node that sends data at once.
 func sending(data []byte) *scripted {
 	s := &scripted{Reader: bytes.NewReader(data), gate: make(chan struct{})}
 	close(s.gate)
