@@ -50,8 +50,8 @@ type Copy struct {
 
 // Projector is a projector that is not offline.
 type Projector struct {
-	Knows  bool // it has reported what it can evaluate, under definitions with the current state of the index
-	Cannot bool // it cannot evaluate the index
+	Reported bool // it has reported what it can evaluate, under definitions with the current state of the index
+	Cannot   bool // it cannot evaluate the index
 }
 
 // Facts are the input of a decision about one index.
@@ -182,7 +182,7 @@ func ready(f *Facts) Step {
 // checked definitions that have the index, and can evaluate it.
 func rebuild(f *Facts) Step {
 	if !f.CannotEvaluate || !f.Steady || len(f.Projectors) == 0 ||
-		slices.ContainsFunc(f.Projectors, func(p Projector) bool { return !p.Knows || p.Cannot }) {
+		slices.ContainsFunc(f.Projectors, func(p Projector) bool { return !p.Reported || p.Cannot }) {
 		return Step{}
 	}
 	return Step{Kind: Rebuild, Guard: f.Guard}

@@ -53,7 +53,7 @@ func run(t *testing.T, d *datadriven.TestData) string {
 		case words[0] == "copy":
 			f.Copies = append(f.Copies, copyOf(t, words[1:]))
 		case words[0] == "projector":
-			f.Projectors = append(f.Projectors, Projector{Knows: strings.Contains(line, "knows"),
+			f.Projectors = append(f.Projectors, Projector{Reported: strings.Contains(line, "knows"),
 				Cannot: strings.Contains(line, "cannot")})
 		default:
 			d.Fatalf(t, "unknown line %q", line)

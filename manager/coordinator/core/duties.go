@@ -219,7 +219,7 @@ func (l *lives) evaluators(d *index.Definition) (all []lifecycle.Projector) {
 		}
 		e := p.evaluation
 		knows := e != nil && !e.More && e.Revision >= d.ModifiedCAS
-		all = append(all, lifecycle.Projector{Knows: knows,
+		all = append(all, lifecycle.Projector{Reported: knows,
 			Cannot: knows && slices.ContainsFunc(e.Indexes, func(u wire.Unevaluated) bool { return u.Index == d.ID })})
 	}
 	return all
