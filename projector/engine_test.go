@@ -470,7 +470,7 @@ func TestAUserWithoutStatistics(t *testing.T) {
 		w.startAt(5, 1, 0)
 		e.stream(5).write(0, 120) // written since, and possibly purged
 		w.eventually("BEGIN says so", func() bool { return slices.Equal(w.data.purges(5), []uint64{100, 120}) })
-		if s := w.p.state(); s.Buckets[0].PurgesUntold == "" {
+		if s := w.p.state(); s.Buckets[0].PurgesUnknown == "" {
 			t.Errorf("%v: the state does not say so", status)
 		}
 		if r := w.startAt(4, 1, 7); r.Outcome != wire.StartBegun || r.Purge != 0 {

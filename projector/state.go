@@ -54,7 +54,7 @@ func (p *Projector) state() *wire.ProjectorState {
 // or were set before it was listed.
 func (b *bucket) state() wire.BucketState {
 	s := wire.BucketState{Bucket: b.name, BucketUUID: b.uuid, Revision: b.applied(), Activations: b.joins.activations(),
-		PurgesUntold: b.p.purges.of(b.name)}
+		PurgesUnknown: b.p.purges.of(b.name)}
 	b.mu.Lock()
 	streams, c := b.streams.Newest(), b.conn
 	b.mu.Unlock()

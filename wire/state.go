@@ -48,22 +48,22 @@ type DefinitionState struct {
 // BucketState is the state of one bucket's maintenance streams: {vbno, seqno, vbuuid} of each vbucket, in parallel
 // columns.
 type BucketState struct {
-	Bucket       string                  `json:"bucket"`
-	BucketUUID   string                  `json:"bucket_uuid"`
-	Connected    bool                    `json:"connected"` // to KV; false between a loss and the next start
-	Revision     uint64                  `json:"revision"`  // definitions revision that its workers have in force
-	VBuckets     []uint16                `json:"vbuckets"`
-	VBUUIDs      []uint64                `json:"vbuuids"`
-	Seqnos       []uint64                `json:"seqnos"`   // last seqno evaluated and routed
-	Complete     []uint64                `json:"complete"` // newest seqno that ends a DCP snapshot
-	Incarnations []index.Incarnation     `json:"incarnations"`
-	Ended        []bool                  `json:"ended"`
-	Revisions    []timestamp.MapRevision `json:"revisions"`
-	Activations  []Activation            `json:"activations"` // newest last
-	HeldBytes    int64                   `json:"held_bytes"`  // received from KV and not yet acknowledged
-	BufferBytes  int64                   `json:"buffer_bytes"`
-	Workers      []QueueFill             `json:"workers"`                 // queued blocks of events of each worker
-	PurgesUntold string                  `json:"purges_untold,omitempty"` // why KV's purge seqnos are unknown
+	Bucket        string                  `json:"bucket"`
+	BucketUUID    string                  `json:"bucket_uuid"`
+	Connected     bool                    `json:"connected"` // to KV; false between a loss and the next start
+	Revision      uint64                  `json:"revision"`  // definitions revision that its workers have in force
+	VBuckets      []uint16                `json:"vbuckets"`
+	VBUUIDs       []uint64                `json:"vbuuids"`
+	Seqnos        []uint64                `json:"seqnos"`   // last seqno evaluated and routed
+	Complete      []uint64                `json:"complete"` // newest seqno that ends a DCP snapshot
+	Incarnations  []index.Incarnation     `json:"incarnations"`
+	Ended         []bool                  `json:"ended"`
+	Revisions     []timestamp.MapRevision `json:"revisions"`
+	Activations   []Activation            `json:"activations"` // newest last
+	HeldBytes     int64                   `json:"held_bytes"`  // received from KV and not yet acknowledged
+	BufferBytes   int64                   `json:"buffer_bytes"`
+	Workers       []QueueFill             `json:"workers"`                 // queued blocks of events of each worker
+	PurgesUnknown string                  `json:"purges_untold,omitempty"` // why KV's purge seqnos are unknown
 }
 
 // Columns checks that each column has a row for every vbucket. A receiver must call it before it reads the columns in

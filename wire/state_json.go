@@ -88,8 +88,8 @@ func (b *BucketState) appendJSON(f *fields) {
 		f.value("held_bytes", b.HeldBytes)
 		f.value("buffer_bytes", b.BufferBytes)
 		f.value("workers", b.Workers)
-		if b.PurgesUntold != "" {
-			f.value("purges_untold", b.PurgesUntold)
+		if b.PurgesUnknown != "" {
+			f.value("purges_untold", b.PurgesUnknown)
 		}
 	})
 }

@@ -273,7 +273,7 @@ func tableTroubles(t io.Writer, v *projectorView) {
 	}
 	for i := range st.Buckets {
 		b := &st.Buckets[i]
-		remark(t, b.PurgesUntold, "%s: KV does not tell its purge seqnos of bucket %s, so that copies may take vbuckets "+
+		remark(t, b.PurgesUnknown, "%s: KV does not tell its purge seqnos of bucket %s, so that copies may take vbuckets "+
 			"anew without need", st.ID, b.Bucket)
 	}
 	for _, f := range st.Faults {
