@@ -40,8 +40,8 @@ func audited(t testing.TB, dir string) (all []api.Audited) {
 	return all
 }
 
-// TestAuditLog: each write is one line of the manager that has answered it, wherever it was sent, and one of that which
-// has passed it on; each refused login and each request that the sender may not do is one; reads are none.
+// TestAuditLog: each write has one line from the manager that has answered it, wherever it was sent, and one from the
+// manager that has forwarded it; each refused login and each forbidden request has one; reads have none.
 func TestAuditLog(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -70,7 +70,7 @@ func TestAuditLog(t *testing.T) {
 	ask(root, "DELETE", "/v1/indexes/b/none", "", 404)
 	got := map[string]int{}
 	for _, x := range audited(t, dir) {
-		if x.Outcome == "MANAGER_NOT_CURRENT" || x.Outcome == "NO_LEADER" || x.Outcome == "TIMEOUT" { // asked again
+		if x.Outcome == "MANAGER_NOT_CURRENT" || x.Outcome == "NO_LEADER" || x.Outcome == "TIMEOUT" { // retried
 			continue
 		}
 		if x.Time.IsZero() || x.RequestID == "" || x.Remote == "" || x.Manager == "" || x.Status >= 400 && x.Status != 404 &&
@@ -88,8 +88,8 @@ func TestAuditLog(t *testing.T) {
 	}
 }
 
-// TestAuditFile: a full file goes on under another name, no more are kept than was said, nobody else may read them; one
-// that cannot be written is told at the start.
+// TestAuditFile: a full file is renamed, no more than the configured number are kept, and other users cannot read
+// them; a file that cannot be written is reported at the start.
 func TestAuditFile(t *testing.T) {
 	dir := t.TempDir()
 	to, err := AuditFile{Name: filepath.Join(dir, "audit.log"), Size: 1, Files: 2}.open()
@@ -140,8 +140,8 @@ func TestAuditFile(t *testing.T) {
 	}
 }
 
-// TestTokenCheck: a projector learns from any manager that a token is good for reading metrics, and not of one that
-// there is not; with that token nothing else can be read.
+// TestTokenCheck: any manager confirms to a projector that a token is valid for reading metrics, and rejects an
+// unknown one; with that token nothing else can be read.
 func TestTokenCheck(t *testing.T) {
 	t.Parallel()
 	s := newSecured(t)

@@ -16,9 +16,9 @@ import (
 	"tidemark/statecontext"
 )
 
-// TestAFollowerThatIsBehindVouchesForNobody: an administrator is removed, another one demoted, while a follower cannot
-// store that. By way of it they write nothing from the first moment on, since the leader looks at who they are itself;
-// and what the follower answers by itself it answers no user before long, until it has caught up.
+// TestAFollowerThatIsBehindVouchesForNobody: an administrator is removed and another one demoted while a follower
+// cannot store that. Through the follower they cannot write from the first moment on, since the leader checks them
+// itself; and after a short time the follower answers no user by itself until it has caught up.
 func TestAFollowerThatIsBehindVouchesForNobody(t *testing.T) {
 	t.Parallel()
 	s := newSecured(t, steadfast)
@@ -45,7 +45,7 @@ func TestAFollowerThatIsBehindVouchesForNobody(t *testing.T) {
 	promoted := &who{name: "promoted", basic: [2]string{"promoted", readPassword}}
 	ask(root, leader, "PUT", "/v1/users/promoted", fmt.Sprintf(`{"new":true,"role":"read","password":%q}`, readPassword), 200)
 	ask(promoted, follower, "GET", staleRead, "", 200)
-	for _, w := range append(gone, root) { // passwords that were right are remembered
+	for _, w := range append(gone, root) { // correct passwords are cached
 		ask(w, follower, "PATCH", write, `{}`, 200)
 		ask(w, follower, "GET", staleRead, "", 200)
 	}
@@ -103,7 +103,7 @@ func TestAFollowerThatIsBehindVouchesForNobody(t *testing.T) {
 	}
 }
 
-// get reads an answer whatever its status.
+// get reads an answer with any status.
 func (s *secured) get(n *node, path string, answer any) (int, error) {
 	resp, err := s.clients[""].Get(n.url + path)
 	if err != nil {
@@ -113,9 +113,9 @@ func (s *secured) get(n *node, path string, answer any) (int, error) {
 	return resp.StatusCode, json.NewDecoder(resp.Body).Decode(answer)
 }
 
-// TestAFollowerThatIsBehindDoesNotStayOpen: the first user of an open cluster is made while a follower cannot store
-// that. The leader tells it that there are users, and it lets nobody in any more who shows nothing, though it does not
-// know one of them; a user it cannot know is not called wrong.
+// TestAFollowerThatIsBehindDoesNotStayOpen: the first user of an open cluster is created while a follower cannot
+// store that. The leader announces that there are users, and the follower admits no anonymous client any more,
+// although it has no user; a user that it cannot check is not called wrong.
 func TestAFollowerThatIsBehindDoesNotStayOpen(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t, steadfast)
@@ -148,8 +148,8 @@ func TestAFollowerThatIsBehindDoesNotStayOpen(t *testing.T) {
 	})
 }
 
-// TestNobodyIsLetInAsHeWas: an administrator is removed while a follower can take nothing in; it lets nobody in
-// meanwhile. In the moment in which it can again, it does not take him for what he was.
+// TestNobodyIsLetInAsHeWas: an administrator is removed while a follower can store nothing; it admits nobody
+// meanwhile. At the moment when it can store again, it does not grant that user the former rights.
 func TestNobodyIsLetInAsHeWas(t *testing.T) {
 	t.Parallel()
 	s := newSecured(t, steadfast)

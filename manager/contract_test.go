@@ -20,7 +20,7 @@ import (
 	"tidemark/wire"
 )
 
-// lockedBuffer is a log that several goroutines write.
+// lockedBuffer is a log that several goroutines may write to.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -38,7 +38,7 @@ func (l *lockedBuffer) lines() []string {
 	return strings.Split(l.b.String(), "\n")
 }
 
-// TestOneIDFromClientToLog: a follower is asked, and the leader's log line of the write has the client's id.
+// TestOneIDFromClientToLog: a request goes to a follower, and the leader's log line of the write has the client's id.
 func TestOneIDFromClientToLog(t *testing.T) {
 	t.Parallel()
 	logs := map[string]*lockedBuffer{}
@@ -90,8 +90,8 @@ func TestOneIDFromClientToLog(t *testing.T) {
 	loggingOf(t, c, f, l)
 }
 
-// loggingOf: the level of a component of one manager is changed by way of another one, and back; who does not know the
-// node, the component or the level says so.
+// loggingOf changes the level of a component of one manager through another one, and back; an unknown node, component
+// or level is reported.
 func loggingOf(t *testing.T, c *trio, asked *node, of int) {
 	t.Helper()
 	path := "/v1/cluster/nodes/" + c.cfgs[of].Name + "/logging"
@@ -144,7 +144,7 @@ func alone(t testing.TB, cfg Config) (http.Handler, func()) {
 	}
 }
 
-// handlerTransport asks a handler in this process.
+// handlerTransport sends requests to a handler in this process.
 type handlerTransport struct{ h http.Handler }
 
 func (t handlerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -153,8 +153,8 @@ func (t handlerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-// FuzzBodies: whatever is sent, the answer is never 500, and what is refused is problem JSON; all is as the contract
-// says.
+// FuzzBodies: for any request the answer is never 500, and refusals are problem JSON; every answer conforms to the
+// contract.
 func FuzzBodies(f *testing.F) {
 	calls := []struct{ method, path string }{{"POST", "/v1/statements"}, {"POST", "/v1/indexes"},
 		{"POST", "/v1/indexes:build"},
@@ -167,7 +167,7 @@ func FuzzBodies(f *testing.F) {
 	}
 	cfg := Config{Name: "m1", Dir: f.TempDir(), REST: "127.0.0.1:0", Raft: "127.0.0.1:0", BootstrapExpect: 1,
 		ProjectorWait: time.Millisecond} // there is none
-	// whatever is accepted waits until the log is synced, which costs more than all else
+	// Every accepted request waits for a sync of the log, which costs more than everything else.
 	if memory, err := os.MkdirTemp("/dev/shm", "tidemark"); err == nil {
 		f.Cleanup(func() { _ = os.RemoveAll(memory) })
 		cfg.Dir = memory
@@ -185,7 +185,7 @@ func FuzzBodies(f *testing.F) {
 		r.RequestURI = call.path
 		r.Header = http.Header{"Content-Type": {rpc.MediaJSON}, "If-Match": {ifMatch}, "Idempotency-Key": {key}}
 		resp, err := checker.Transport(handlerTransport{rpc.Identify(h)}, func(err error) {
-			if !strings.Contains(err.Error(), "request was accepted") { // bodies of any kind are what is tried here
+			if !strings.Contains(err.Error(), "request was accepted") { // bodies of any kind are tried here
 				t.Errorf("against the contract: %v", err)
 			}
 		}).RoundTrip(r)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestStopsWhileItsDiskHangs: a manager that is stopped does not wait for its disk, whether it leads or not. The others
-// go on.
+// TestStopsWhileItsDiskHangs: a manager that is stopped does not wait for its disk, whether it leads or not. The
+// other managers continue.
 func TestStopsWhileItsDiskHangs(t *testing.T) {
 	c := newTrio(t)
 	for i, name := range []string{"a follower", "the leader"} {
@@ -18,11 +18,11 @@ func TestStopsWhileItsDiskHangs(t *testing.T) {
 		}
 		n, gate := c.nodes[at], make(chan struct{})
 		n.gate.Store(&gate)
-		// a write that all of them get
+		// A write that all of them get.
 		c.call(c.nodes[(at+1)%len(c.nodes)], "PATCH", "/v1/limits", fmt.Sprintf(`{"indexes_per_bucket":%d}`, 500+i), nil)
 		c.until("a write waits for the disk", func() bool { return n.held.Load() > 0 })
 		c.nodes[at] = nil
-		n.m.cfg.stopPatience = 50 * time.Millisecond // the others have as long as ever
+		n.m.cfg.stopPatience = 50 * time.Millisecond // the others keep the default
 		n.stop()
 		select {
 		case err := <-n.done:

@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-// TestLibraryMetrics: what the Raft library measures is shown as Prometheus has it.
+// TestLibraryMetrics: the measurements of the Raft library are exported by Prometheus' conventions.
 func TestLibraryMetrics(t *testing.T) {
 	r := prometheus.NewRegistry()
 	s := newLibrarySink(r)
@@ -23,7 +23,7 @@ func TestLibraryMetrics(t *testing.T) {
 	s.AddSample([]string{"raft", "thread", "main", "saturation"}, 0.25)
 	s.AddSampleWithLabels([]string{"raft", "replication", "appendEntries", "rpc"}, 2, peer("m2"))
 	s.AddSampleWithLabels([]string{"raft", "replication", "appendEntries", "rpc"}, 3, peer("m3"))
-	s.AddSample([]string{"raft", "replication", "appendEntries", "rpc"}, 3) // the same name without the label: not shown
+	s.AddSample([]string{"raft", "replication", "appendEntries", "rpc"}, 3) // without the label: not exported
 	problems, err := testutil.GatherAndLint(r)
 	if err != nil {
 		t.Fatal(err)

@@ -9,6 +9,6 @@ import (
 
 func TestMain(m *testing.M) {
 	garbage.Rarely()
-	atonce.Tests(12) // most of their time is waiting for elections
+	atonce.Tests(12) // most of their time is spent waiting for elections
 	m.Run()
 }

@@ -27,8 +27,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestJoinAndRemove: a fourth manager joins by --join alone and gets its vote; a removed one ends, and its folder does
-// not start again; a node of another cluster is refused by name.
+// TestJoinAndRemove: a fourth manager joins with --join alone and becomes a voter; a removed one exits, and does not
+// start again on its folder; a node of another cluster is refused by name.
 func TestJoinAndRemove(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t)
@@ -80,7 +80,7 @@ func TestJoinAndRemove(t *testing.T) {
 	}
 }
 
-// teller returns as much of a manager as tells others about itself.
+// teller returns as much of a manager as announces itself to others.
 func teller(t *testing.T) *Manager {
 	t.Helper()
 	m := &Manager{cfg: Config{RESTAdvertise: "m1"}, log: hclog.NewNullLogger(), peers: rpc.NewClient(4, nil)}
@@ -108,8 +108,8 @@ type roundTrip func(r *http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// TestALeaderThatAsksSilentMembersIsWaitedFor: the leader notes an address when it has asked the one before, at which
-// packets vanish. Who tells it waits for that.
+// TestALeaderThatAsksSilentMembersIsWaitedFor: the leader records an address after it has tried the previous one,
+// where packets are lost. An announcement waits for that.
 func TestALeaderThatAsksSilentMembersIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	m := teller(t)
@@ -134,8 +134,8 @@ func TestALeaderThatAsksSilentMembersIsWaitedFor(t *testing.T) {
 	})
 }
 
-// TestTheOthersAreAskedWhileOneIsTold: a manager that finds nobody who takes its registration, as the one that it tells
-// hangs, asks meanwhile for the addresses of the others: without them it may be that nobody is elected.
+// TestTheOthersAreAskedWhileOneIsTold: a manager whose announcement hangs probes the other managers' addresses
+// meanwhile: without them there may be no leader.
 func TestTheOthersAreAskedWhileOneIsTold(t *testing.T) {
 	t.Parallel()
 	m := teller(t)
@@ -163,12 +163,12 @@ func TestTheOthersAreAskedWhileOneIsTold(t *testing.T) {
 	})
 }
 
-// TestOneThatHangsKeepsNoManagerFromTheOthers: the manager that is asked first takes the connection and says nothing,
-// as one that is stopped does. The next one is told all the same.
+// TestOneThatHangsKeepsNoManagerFromTheOthers: the first manager accepts the connection and does not answer, like a
+// stopped process. The next manager gets the announcement nevertheless.
 func TestOneThatHangsKeepsNoManagerFromTheOthers(t *testing.T) {
 	t.Parallel()
 	hangs := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // so that the server sees the client go
+		_, _ = io.Copy(io.Discard, r.Body) // so that the server notices when the client is gone
 		<-r.Context().Done()
 	}))
 	defer hangs.Close()

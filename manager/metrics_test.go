@@ -12,7 +12,7 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// TestMetricsAreDocumented: docs/metrics.md names every metric of ours that a manager shows.
+// TestMetricsAreDocumented: docs/metrics.md lists every metric of ours that a manager exports.
 func TestMetricsAreDocumented(t *testing.T) {
 	t.Parallel()
 	docs, err := os.ReadFile("../docs/metrics.md")
@@ -38,8 +38,8 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 }
 
-// TestFollowerDiskIsVisible: a follower whose log cannot be written is not ready and says why, the leader's status
-// shows it, writes go on, and all is well when its disk is.
+// TestFollowerDiskIsVisible: a follower whose log cannot be written is not ready and reports the reason, the leader's
+// status shows it, writes continue, and everything is well when its disk is.
 func TestFollowerDiskIsVisible(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t)
@@ -54,7 +54,7 @@ func TestFollowerDiskIsVisible(t *testing.T) {
 		if took := time.Since(began); took > patience/2 {
 			t.Errorf("a write took %v while a follower's disk is full", took)
 		}
-		if err := c.nodes[c.leader()].m.raft.TransferLeadership(context.Background()); err != nil { // what it must store
+		if err := c.nodes[c.leader()].m.raft.TransferLeadership(context.Background()); err != nil { // which it has to store
 			t.Log(err)
 		}
 		status, h, body := c.call(f, "GET", "/readyz", "", nil)

@@ -23,7 +23,7 @@ import (
 	"tidemark/statecontext"
 )
 
-// propose does commands, by whoever leads.
+// propose proposes commands on the leader.
 func (c *trio) propose(bodies ...statecontext.Body) {
 	c.t.Helper()
 	for _, b := range bodies {
@@ -33,7 +33,7 @@ func (c *trio) propose(bodies ...statecontext.Body) {
 	}
 }
 
-// proposed does a command that may be done twice, by whoever leads: again where leadership has gone meanwhile.
+// proposed proposes a command that may be applied twice; it retries if leadership was lost.
 func (c *trio) proposed(b statecontext.Body) (err error) {
 	c.t.Helper()
 	c.until("an outcome", func() bool {
@@ -49,7 +49,8 @@ func (c *trio) proposed(b statecontext.Body) (err error) {
 	return err
 }
 
-// furnish makes a bucket and an indexer known, so that indexes can be created and deferred; nobody answers for them.
+// furnish registers a bucket and an indexer, so that indexes can be created deferred; neither has a process behind
+// it.
 func (c *trio) furnish() {
 	c.propose(&statecontext.RegisterIndexer{Indexer: statecontext.Indexer{UUID: "i", Admin: "http://127.0.0.1:1"}},
 		&statecontext.SetBucket{Name: "b", UUID: "u", VBuckets: 4})
@@ -80,13 +81,13 @@ func (c *trio) ready() {
 	})
 }
 
-// newLeader hands leadership on.
+// newLeader transfers leadership.
 func (c *trio) newLeader() {
 	c.t.Helper()
 	l := c.leader()
 	c.until("leadership is handed on", func() bool {
 		if c.leader() == l {
-			_ = c.nodes[l].m.raft.TransferLeadership(context.Background()) // it is tried again
+			_ = c.nodes[l].m.raft.TransferLeadership(context.Background()) // it is retried
 		}
 		return c.leader() != l
 	})
@@ -96,13 +97,13 @@ func (c *trio) newLeader() {
 // written is a write that has had its answer.
 type written struct {
 	method, path, body string
-	other              string // body of another write under the same key
+	other              string // body of another write with the same key
 	header             map[string]string
 	status             int
 	answer             map[string]any
 }
 
-// timeless leaves out of an answer what goes on after the write: a replay shows the index as it is by then.
+// timeless removes from an answer what may change after the write: a replay shows the index in its present state.
 func timeless(t testing.TB, body []byte) map[string]any {
 	t.Helper()
 	m := map[string]any{}
@@ -129,9 +130,9 @@ func timeless(t testing.TB, body []byte) map[string]any {
 	return m
 }
 
-// TestOneOutcomeOfEveryWrite: each kind of write, sent again under its key to every manager: after a change of leaders,
-// state snapshots, a restart of everybody, and when its index is there no more, gives its first outcome, refusals too.
-// Another body under the key is 422. Nothing is done twice.
+// TestOneOutcomeOfEveryWrite: each kind of write, repeated with its key at every manager after a change of leaders,
+// state snapshots, a restart of all managers, and the removal of its index, returns its first outcome, even if that
+// is a refusal. Another body with the key is 422. Nothing is done twice.
 func TestOneOutcomeOfEveryWrite(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t)
@@ -218,7 +219,7 @@ func TestOneOutcomeOfEveryWrite(t *testing.T) {
 	c.call(c.follower(), "DELETE", "/v1/indexes/b/p", "", nil)
 	c.call(c.follower(), "DELETE", "/v1/indexes/b/x", "", nil)
 	c.newLeader()
-	for _, w := range done { // what has become of it since changes no outcome
+	for _, w := range done { // later changes do not affect an outcome
 		code, _, body := c.call(everywhere(), w.method, w.path, w.body, w.header)
 		if code != w.status {
 			t.Errorf("when its index is dropped: %s: %d, at first %d: %s", w.header[api.HeaderKey], code, w.status, body)
@@ -226,8 +227,9 @@ func TestOneOutcomeOfEveryWrite(t *testing.T) {
 	}
 }
 
-// TestOneOutcomeOfUsersAndTokens: what changes users and tokens, sent again under its key to every manager, also after
-// changes of leaders and a restart of everybody, gives its first outcome, refusals too, and is done once.
+// TestOneOutcomeOfUsersAndTokens: a change of users and tokens, repeated with its key at every manager, even after
+// changes of leaders and a restart of all managers, returns its first outcome, even if that is a refusal, and is done
+// once.
 func TestOneOutcomeOfUsersAndTokens(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t)
@@ -256,9 +258,9 @@ func TestOneOutcomeOfUsersAndTokens(t *testing.T) {
 		if w.answer = timeless(t, body); code != w.status {
 			t.Fatalf("%s %s: %d, want %d: %s", w.method, w.path, code, w.status, body)
 		}
-		first["Authorization"] = known.Get("Authorization") // from the first user on everybody says who he is
+		first["Authorization"] = known.Get("Authorization") // once there is a user, every request needs credentials
 		if w.path != "/v1/users/first" && (w.path != "/v1/users/gone" || w.method != "PUT") {
-			done = append(done, &w) // a user who is gone cannot be shown again
+			done = append(done, &w) // a removed user has no valid credentials
 		}
 	}
 	count := func() (u, x int) {
@@ -292,8 +294,8 @@ func TestOneOutcomeOfUsersAndTokens(t *testing.T) {
 	}
 }
 
-// TestIfMatchOverLeaders: a new leader knows each index's modified_cas: the right one is taken, another one is 412 with
-// the right one; 304 for who has it already.
+// TestIfMatchOverLeaders: a new leader has each index's modified_cas: the right one is accepted, another one gets 412
+// with the right one, and a client that has it gets 304.
 func TestIfMatchOverLeaders(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t)
@@ -341,11 +343,11 @@ func TestIfMatchOverLeaders(t *testing.T) {
 	}
 }
 
-// nearly is what a call with a short patience stays below: without it the least that calls may take is 10 s.
+// nearly is an upper bound for a call with a short timeout: otherwise the shortest timeout of a call is 10 s.
 const nearly = 9 * time.Second
 
-// stall makes the disks of all followers wait, so that the leader leads on and nothing is committed, until the function
-// is called.
+// stall makes the disks of all followers block, so that the leader keeps leading and nothing is committed, until
+// release is called.
 func (c *trio) stall() (l int, release func()) {
 	l = c.leader()
 	gate := make(chan struct{})
@@ -369,11 +371,11 @@ func (c *trio) stall() (l int, release func()) {
 	return l, release
 }
 
-// TestUnknownOutcome: a write that is not committed in the caller's time is 504 OUTCOME_UNKNOWN, at the leader and
-// through a follower, no later than the caller wants; sent again it gives its one outcome, here and there, and after a
-// change of leaders.
+// TestUnknownOutcome: a write that is not committed by the caller's deadline returns 504 OUTCOME_UNKNOWN, from the
+// leader and through a follower, no later than the caller wants; repeated, it returns its one outcome, from both and
+// after a change of leaders.
 func TestUnknownOutcome(t *testing.T) {
-	t.Parallel() // it waits for an election most of the time
+	t.Parallel() // it mostly waits for an election
 	c := newTrio(t, steadfast)
 	c.furnish()
 	l, release := c.stall()
@@ -392,7 +394,7 @@ func TestUnknownOutcome(t *testing.T) {
 		if took := time.Since(began); took < time.Second || took > nearly {
 			t.Errorf("%s: the answer took %s, the caller wanted to wait 1.5s", n.m.cfg.Name, took)
 		}
-		code, h, b = c.once(n, "POST", "/v1/indexes", body(i), headers(i)) // at once: still on its way
+		code, h, b = c.once(n, "POST", "/v1/indexes", body(i), headers(i)) // at once: still in progress
 		if p := problemOf(t, h, b); code != 504 || p.Code != errcode.OutcomeUnknown {
 			t.Errorf("%s: again: %d %s", n.m.cfg.Name, code, b)
 		}
@@ -426,9 +428,9 @@ func TestUnknownOutcome(t *testing.T) {
 	}
 }
 
-// TestAWriteOutlivesTheLeader: a leader takes a write with it that a follower has passed on to it. The follower gives
-// one that has a key to the next leader, and it is done once. One whose time was over before there was a next leader
-// says nothing.
+// TestAWriteOutlivesTheLeader: a leader fails with a write that a follower has forwarded to it. The follower sends a
+// write with a key to the next leader, and it is done once. A write whose time is over before there is a next leader
+// reports nothing definite.
 func TestAWriteOutlivesTheLeader(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t, func(c *Config) { c.Heartbeat = heartbeat / 3 })
@@ -457,8 +459,8 @@ func TestAWriteOutlivesTheLeader(t *testing.T) {
 	}
 }
 
-// TestAStopOutlivesDisksThatHang: a leader ends though an entry of its log never comes to its end, as the disks of all
-// others hang, which go on saying that they live.
+// TestAStopOutlivesDisksThatHang: a leader stops although an entry in its log never completes, because the disks of
+// all other managers hang while they still answer.
 func TestAStopOutlivesDisksThatHang(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t)
@@ -482,14 +484,14 @@ func TestAStopOutlivesDisksThatHang(t *testing.T) {
 	c.start(l)
 }
 
-// TestFullQueue: when too much waits for a log that takes nothing, a write is 503 BUSY with Retry-After, on the leader
-// and through a follower, while everything that was taken is done as soon as the log goes on.
+// TestFullQueue: when too many writes wait for a log that accepts nothing, a write returns 503 BUSY with Retry-After,
+// from the leader and through a follower, while all accepted writes complete as soon as the log continues.
 func TestFullQueue(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t, steadfast)
 	var wg sync.WaitGroup
 	ctx, end := context.WithCancel(t.Context())
-	t.Cleanup(func() { end(); wg.Wait() }) // nothing goes on when the test has failed
+	t.Cleanup(func() { end(); wg.Wait() }) // nothing continues after a failure of the test
 	l, release := c.stall()
 	raft := c.nodes[l].m.raft
 	before := raft.State().CAS()
@@ -506,15 +508,15 @@ func TestFullQueue(t *testing.T) {
 				cas[res.CAS] = true
 			case errors.Is(err, consensus.ErrBusy):
 				refused++
-			case !t.Failed(): // the first of thousands
+			case !t.Failed(): // only the first of thousands
 				t.Errorf("%+v, %v", res, err)
 			}
 		})
 	}
-	// What is refused while Raft still takes entries leaves room later: more is sent until the queue stays full.
+	// Writes refused while Raft still accepts entries leave room later: send more until the queue stays full.
 	full := 0
 	c.until("the queue is full", func() bool {
-		if t.Failed() { // who does not lead any more has no queue
+		if t.Failed() { // a manager that lost leadership has no queue
 			t.FailNow()
 		}
 		if _, _, body := c.call(c.nodes[l], "GET", "/metrics", "", nil); bytes.Contains(body,
@@ -553,7 +555,8 @@ func TestFullQueue(t *testing.T) {
 	}
 }
 
-// TestSlowBody: a body that does not come is waited for no longer than the call may take, and is answered.
+// TestSlowBody: a body that does not arrive is waited for no longer than the call may take, and the request is
+// answered.
 func TestSlowBody(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t)
@@ -576,8 +579,8 @@ func TestSlowBody(t *testing.T) {
 	}
 }
 
-// TestManyStatementsAndANewLeader: leadership is handed on amid the statements of one body without a key. Those that
-// are done must not be done again by whoever waits for the next leader.
+// TestManyStatementsAndANewLeader: leadership is transferred between the statements of one body without a key.
+// Statements that are done must not be repeated at the next leader.
 func TestManyStatementsAndANewLeader(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t)

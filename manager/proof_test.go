@@ -10,8 +10,8 @@ import (
 	"tidemark/manager/consensus"
 )
 
-// TestReadsAreProven: whoever answers a read as the leader proves first that he is one, with the read or for several of
-// them together; that he takes himself for it is not enough.
+// TestReadsAreProven: a manager that answers a read as the leader first proves that it leads, for one read or for
+// several together; believing that it leads is not enough.
 func TestReadsAreProven(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t)
@@ -25,7 +25,7 @@ func TestReadsAreProven(t *testing.T) {
 		if rt.Method != http.MethodGet || !rt.Leader {
 			continue
 		}
-		const times = 10 // once a second a manager proves it by itself
+		const times = 10 // each manager proves it once a second by itself
 		var proven float64
 		c.until("ten answers of one leader in one term", func() bool {
 			l := c.nodes[c.leader()]
@@ -46,7 +46,7 @@ func TestReadsAreProven(t *testing.T) {
 	}
 }
 
-// readsOf is how many reads a manager has answered after a check that it leads.
+// readsOf returns how many reads a manager has answered after a leadership check.
 func readsOf(t *testing.T, n *consensus.Node) float64 {
 	t.Helper()
 	registry := prometheus.NewRegistry()

@@ -18,7 +18,7 @@ import (
 	"tidemark/statecontext"
 )
 
-// members are the server ids of Raft's members, as the leader has them.
+// members returns the server ids of Raft's members, from the leader.
 func (c *trio) members() (ids []string) {
 	c.t.Helper()
 	servers, err := c.nodes[c.leader()].m.raft.Servers()
@@ -31,8 +31,8 @@ func (c *trio) members() (ids []string) {
 	return ids
 }
 
-// TestARefusedRemovalIsNone: what is answered as refused is not done. While a restore is staged a removal under a key
-// is refused, and the manager is a member as before; when the restore is over, the same request removes it.
+// TestARefusedRemovalIsNone: a request that is answered as refused is not done. While a restore is staged, a removal
+// with a key is refused, and the manager stays a member; when the restore is over, the same request removes it.
 func TestARefusedRemovalIsNone(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t, steadfast)
@@ -58,7 +58,7 @@ func TestARefusedRemovalIsNone(t *testing.T) {
 	c.removed(goes)
 }
 
-// removed waits until a manager has heard of its removal, and ended.
+// removed waits until a manager has learned of its removal and exited.
 func (c *trio) removed(n *node) {
 	c.t.Helper()
 	select {
@@ -73,15 +73,15 @@ func (c *trio) removed(n *node) {
 	c.nodes[slices.Index(c.nodes, n)] = nil
 }
 
-// removalOf is a request as the API makes it of DELETE /v1/cluster/managers/NAME under a key.
+// removalOf returns the request that the API makes of DELETE /v1/cluster/managers/NAME with a key.
 func removalOf(name, key string) *statecontext.Request {
 	return &statecontext.Request{Principal: rpc.Anonymous, Key: key + ":0",
 		BodyHash: sha256.Sum256(fmt.Appendf(nil, "DELETE /v1/cluster/managers/%s\n\n%s", name, name))}
 }
 
-// TestARemovalOutlivesItsLeader: the leader dies in a removal, before or after Raft's members have changed. The same
-// request at the next leader goes on with it, or is answered as done; and it means whom it meant at first, also when
-// another manager has the name by now.
+// TestARemovalOutlivesItsLeader: the leader dies during a removal, before or after Raft's members have changed. The
+// same request at the next leader continues the removal, or reports it as done; and it means the manager that it
+// first meant, even if another manager has the name by now.
 func TestARemovalOutlivesItsLeader(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t, steadfast)
@@ -110,14 +110,14 @@ func TestARemovalOutlivesItsLeader(t *testing.T) {
 	goes := c.follower()
 	name, id := goes.m.cfg.Name, goes.m.raft.ID()
 
-	begin(name, "of before", name+"-00000001") // of that name once, and no member any more
+	begin(name, "of before", name+"-00000001") // had that name once, and is no longer a member
 	if r := again("one that is gone, of whose name there is another", name, "of before", c.nodes[0]); r.ServerID !=
 		name+"-00000001" || len(c.members()) != 3 {
 		t.Fatalf("%+v; the members are %v", r, c.members())
 	}
 
 	begin(name, "k", id)
-	c.until("Raft's members have changed", func() bool { // and the leader dies before it says so to anybody
+	c.until("Raft's members have changed", func() bool { // and the leader dies before it has answered
 		_, err := c.nodes[c.leader()].m.steward.Remove(t.Context(), id, false, nil)
 		return err == nil || errors.Is(err, consensus.ErrUnknownMember)
 	})

@@ -26,12 +26,12 @@ import (
 	"tidemark/wire"
 )
 
-// secured is three managers with TLS, users and tokens, whose REST interface is asked as anybody.
+// secured is three managers with TLS, users and tokens, whose REST interface is called with all kinds of credentials.
 type secured struct {
 	*trio
 	ca      *tlsconf.CA
 	certs   string
-	clients map[string]*http.Client // by the name of the certificate, "" for none
+	clients map[string]*http.Client // by name of the certificate, "" for none
 }
 
 const (
@@ -40,7 +40,7 @@ const (
 	ddlPassword  = "ddl-password-12"
 )
 
-// certificate makes one and gives the source of a process that holds it.
+// certificate issues one and returns the source of a process that holds it.
 func certificate(t testing.TB, ca *tlsconf.CA, dir string, p tlsconf.Peer) *tlsconf.Source {
 	t.Helper()
 	files, err := ca.Issue(dir, string(p.Role)+"-"+p.ID, tlsconf.Request{Peer: p, Hosts: []string{"127.0.0.1"}})
@@ -54,7 +54,7 @@ func certificate(t testing.TB, ca *tlsconf.CA, dir string, p tlsconf.Peer) *tlsc
 	return source
 }
 
-// newSecured starts the managers with the first administrator's password.
+// newSecured starts the managers with a password for the first administrator.
 func newSecured(t testing.TB, change ...func(*Config)) *secured {
 	t.Helper()
 	s := &secured{certs: t.TempDir(), clients: map[string]*http.Client{}}
@@ -95,18 +95,18 @@ func (s *secured) client(name string, conf *tls.Config) {
 	s.clients[name] = &http.Client{Transport: transport, Timeout: patience}
 }
 
-// who is one that asks.
+// who is a kind of client.
 type who struct {
 	name        string
 	certificate string
 	basic       [2]string
 	header      map[string]string
-	may         api.Role // the most that he may; "" for nothing, component roles by name
+	may         api.Role // its highest role; "" for none, component roles by name
 	node        tlsconf.Role
 }
 
-// known asks as does as, again for as long as the manager cannot tell who asks, nobody leads, or nothing was done in
-// time: on a busy machine a follower may not have heard of its leader for a moment.
+// known is like as, but retries while the manager cannot check credentials, there is no leader, or nothing was done
+// in time: on a busy machine a follower may have lost contact to its leader for a moment.
 func (s *secured) known(w *who, n *node, method, path, body string) (status int, code errcode.Code) {
 	s.t.Helper()
 	s.until("an answer", func() bool {
@@ -116,7 +116,7 @@ func (s *secured) known(w *who, n *node, method, path, body string) (status int,
 	return status, code
 }
 
-// as asks and gives status and code; an error of the connection has status 0.
+// as sends a request with a client's credentials and returns status and code; a connection error has status 0.
 func (s *secured) as(w *who, n *node, method, path, body string) (int, errcode.Code) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -151,7 +151,7 @@ func (s *secured) as(w *who, n *node, method, path, body string) (int, errcode.C
 	return resp.StatusCode, p.Code
 }
 
-// allowed is what each route's role means, apart from how the code finds out.
+// allowed defines what each route's role means, independently of the code.
 func allowed(w *who, route *api.RouteInfo) bool {
 	rank := map[api.Role]int{api.RoleMetrics: 1, api.RoleRead: 2, api.RoleDDL: 3, api.RoleAdmin: 4}
 	switch route.Role {
@@ -171,8 +171,8 @@ func allowed(w *who, route *api.RouteInfo) bool {
 	return rank[w.may] >= rank[route.Role]
 }
 
-// TestEveryRouteByEveryRole: each route of the mux, asked by everybody there may be, on the leader and on a follower:
-// refused with 401 or 403 exactly when the route's role says so.
+// TestEveryRouteByEveryRole: each route of the mux is called by every kind of client, on the leader and on a
+// follower: it is refused with 401 or 403 exactly if the route's role says so.
 func TestEveryRouteByEveryRole(t *testing.T) {
 	t.Parallel()
 	s := newSecured(t)
@@ -246,7 +246,7 @@ func TestEveryRouteByEveryRole(t *testing.T) {
 			t.Errorf("%s: a certificate of another CA: %d %s", where, status, said)
 		}
 	}
-	t.Run("wrong passwords", func(t *testing.T) { // each is a hash: not with every route
+	t.Run("wrong passwords", func(t *testing.T) { // each costs a hash: not for every route
 		for _, basic := range [][2]string{{FirstAdmin, readPassword}, {"reader", rootPassword}, {"nobody", readPassword},
 			{"reader", ""}} {
 			if status, code := s.known(&who{basic: basic}, follower, "GET", "/v1/indexes", ""); status != 401 ||
@@ -258,8 +258,8 @@ func TestEveryRouteByEveryRole(t *testing.T) {
 	t.Run("streams end with the right to them", s.streams)
 }
 
-// TestNewUsersAreKnownEverywhere: who was made a moment ago at the leader is let in by the followers, whether they have
-// heard of him or not, and so is a token.
+// TestNewUsersAreKnownEverywhere: a user created a moment ago at the leader is admitted by the followers, whether
+// they have applied that or not, and so is a token.
 func TestNewUsersAreKnownEverywhere(t *testing.T) {
 	t.Parallel()
 	s := newSecured(t)
@@ -285,14 +285,14 @@ func TestNewUsersAreKnownEverywhere(t *testing.T) {
 	}
 }
 
-// checkRoute asks one route. What is allowed is asked with a body that no handler takes, so that nothing happens: any
-// answer but 401 and 403 will do.
+// checkRoute calls one route. Allowed requests have a body that no handler accepts, so that nothing happens: any
+// answer except 401 and 403 is right.
 func (s *secured) checkRoute(where string, n *node, route *api.RouteInfo, w *who) {
 	s.t.Helper()
 	path := regexp.MustCompile(`\{\w+(:[^}]*\]\+|:[^}]*)?\}`).ReplaceAllString(route.Path, "77")
 	if allowed(w, route) && (route.Path == "/v1/cluster/managers:transfer-leadership" ||
 		route.Path == "/v1/cluster:finalize-upgrade") {
-		return // would be done
+		return // it would take effect
 	}
 	status, code := s.known(w, n, route.Method, path, `{"no such field":1}`)
 	refused := status == http.StatusUnauthorized || status == http.StatusForbidden
@@ -314,7 +314,7 @@ func tokenID(t testing.TB, secret string) string {
 	return statecontext.TokenID(hash)
 }
 
-// streams: a stream of events is cut when its user is removed.
+// streams verifies that a stream of events is cut when its user is removed.
 func (s *secured) streams(t *testing.T) {
 	n := s.follower()
 	req, err := http.NewRequestWithContext(t.Context(), "GET", n.url+"/v1/events?kinds=cluster", nil)
@@ -340,7 +340,7 @@ func (s *secured) streams(t *testing.T) {
 	}
 }
 
-// TestPortsOfASecuredManager: the Raft port takes managers only; neither port speaks without TLS.
+// TestPortsOfASecuredManager: the Raft port accepts only managers; neither port works without TLS.
 func TestPortsOfASecuredManager(t *testing.T) {
 	t.Parallel()
 	s := newSecured(t)
@@ -353,7 +353,7 @@ func TestPortsOfASecuredManager(t *testing.T) {
 		{tlsconf.Peer{Role: tlsconf.User, ID: "u8"}, false}} {
 		source := certificate(t, s.ca, s.certs, tc.peer)
 		conn, err := source.Dial(tlsconf.Raft, tlsconf.Manager)(n.m.cfg.Raft, patience)
-		if err == nil { // TLS 1.3: the refusal comes with the first read
+		if err == nil { // with TLS 1.3 the refusal comes with the first read
 			_ = conn.SetDeadline(time.Now().Add(time.Second))
 			_, err = conn.Read(make([]byte, 1))
 			_ = conn.Close()

@@ -13,7 +13,7 @@ import (
 	"tidemark/statecontext"
 )
 
-// console sends a request as the console's pages do, with a session's cookie, and gives the answer with its body.
+// console sends a request as the console's pages do, with a session's cookie, and returns the answer with its body.
 func (s *secured) console(n *node, method, path string, cookie *http.Cookie,
 	header map[string]string) (*http.Response, v1.WhoAmI) {
 	s.t.Helper()
@@ -41,7 +41,7 @@ func (s *secured) console(n *node, method, path string, cookie *http.Cookie,
 	return resp, who
 }
 
-// login asks for a session.
+// login requests a session.
 func (s *secured) login(n *node, user, password string) (*http.Response, rpc.Problem) {
 	s.t.Helper()
 	req, err := http.NewRequestWithContext(s.t.Context(), "POST", n.url+"/v1/session", nil)
@@ -84,8 +84,8 @@ func (s *secured) enterAs(n *node, user, password string) *http.Cookie {
 	return c
 }
 
-// TestSessions: a session that a follower began is known to all managers; its cookie counts only beside the console's
-// header and on pages of the manager's own; there are eight of a user at most, and one that ended lets nobody in.
+// TestSessions: all managers accept a session that a follower began; its cookie counts only with the console's header
+// and on the manager's own pages; a user has at most eight, and an ended one is not accepted.
 func TestSessions(t *testing.T) {
 	t.Parallel()
 	s := newSecured(t)
@@ -113,7 +113,7 @@ func TestSessions(t *testing.T) {
 		t.Errorf("a page without a session: %d, %q", resp.StatusCode, resp.Header.Get("WWW-Authenticate"))
 	}
 	resp, _ = s.console(follower, "POST", "/v1/session", first, mine)
-	if resp.StatusCode != 400 { // no session out of a session: it would have no end
+	if resp.StatusCode != 400 { // a session cannot begin another one: it would never end
 		t.Errorf("a session by a session: %d", resp.StatusCode)
 	}
 	root := &who{basic: [2]string{FirstAdmin, rootPassword}}
@@ -139,7 +139,7 @@ func TestSessions(t *testing.T) {
 	if resp.StatusCode != 204 || len(resp.Cookies()) != 1 || resp.Cookies()[0].MaxAge >= 0 {
 		t.Errorf("%d %v", resp.StatusCode, resp.Cookies())
 	}
-	for _, n := range []*node{leader, follower} { // a follower hears of it a moment later
+	for _, n := range []*node{leader, follower} { // a follower learns of it a moment later
 		s.until("a session that has ended lets nobody in", func() bool {
 			resp, _ := s.console(n, "GET", "/v1/whoami", last, mine)
 			return resp.StatusCode == 401
@@ -147,9 +147,9 @@ func TestSessions(t *testing.T) {
 	}
 }
 
-// TestSessionsOfThosePasswordsThatCount: a session ends everywhere when the password, or the role, of its user is
-// changed by way of any manager, another user's and other tokens do not; the change has "by", also without an
-// Idempotency-Key; and who begins session after session is held up, and pushes no events of others out.
+// TestSessionsOfThosePasswordsThatCount: a session ends everywhere when its user's password or role is changed
+// through any manager; other users' sessions and other tokens do not. The change has "by", even without an
+// Idempotency-Key. A user who begins session after session has to wait, and displaces no events.
 func TestSessionsOfThosePasswordsThatCount(t *testing.T) {
 	t.Parallel()
 	s := newSecured(t)
@@ -164,7 +164,7 @@ func TestSessionsOfThosePasswordsThatCount(t *testing.T) {
 	}
 	is := func(c *http.Cookie, status int) {
 		t.Helper()
-		for _, n := range s.nodes { // a follower hears of it a moment later
+		for _, n := range s.nodes { // a follower learns of it a moment later
 			s.until("what a session is worth", func() bool {
 				resp, _ := s.console(n, "GET", "/v1/whoami", c, mine)
 				return resp.StatusCode == status
@@ -199,7 +199,7 @@ func TestSessionsOfThosePasswordsThatCount(t *testing.T) {
 		switch pause = p.RetryAfterMS; p.Code {
 		case errcode.Busy:
 			return true
-		case errcode.NoLeader, errcode.OutcomeUnknown, errcode.ManagerNotCurrent, errcode.Timeout: // asked again
+		case errcode.NoLeader, errcode.OutcomeUnknown, errcode.ManagerNotCurrent, errcode.Timeout: // retried
 			return false
 		}
 		t.Fatalf("session %d: %d %+v", begun, resp.StatusCode, p)

@@ -8,8 +8,8 @@ import (
 	"tidemark/internal/tracing"
 )
 
-// TestSpansFromClientToRaft: a write that a follower passes on is one trace: the client's span, the follower, the way
-// to the leader, the leader, Raft.
+// TestSpansFromClientToRaft: a write that a follower forwards is one trace: the client's span, the follower, the
+// forwarding, the leader, Raft.
 func TestSpansFromClientToRaft(t *testing.T) {
 	r := tracingtest.New(t)
 	var providers []*tracing.Provider

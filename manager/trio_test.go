@@ -31,16 +31,16 @@ type node struct {
 	stop context.CancelFunc
 	done chan error
 	full atomic.Bool // its Raft log cannot be written
-	// gate, unless nil, makes each write to its Raft log wait until it is closed.
+	// gate, unless nil, makes each write to its Raft log wait until the gate is closed.
 	gate atomic.Pointer[chan struct{}]
-	held atomic.Int64 // writes that waited for it
+	held atomic.Int64 // number of writes that have waited for gate
 }
 
 // trio is three managers on loopback, without any component.
 type trio struct {
 	full  bool // the disks of those that are started are full
 	t     testing.TB
-	http  *http.Client // that holds every exchange to the contract
+	http  *http.Client // checks every exchange against the contract
 	seen  func() map[string]bool
 	nodes []*node
 	cfgs  []Config
@@ -48,11 +48,11 @@ type trio struct {
 
 const patience = 3 * time.Minute // hang guard
 
-// heartbeat lets a follower wait for its leader for one to two seconds: most tests have the same leader from beginning
-// to end, and those that cannot do with another one wait longer (steadfast).
+// heartbeat makes a follower wait for its leader for one to two seconds: most tests have one leader throughout, and
+// those that need that use a longer one (steadfast).
 const heartbeat = time.Second
 
-// steadfast is for tests that hold up the log of a leader, which has to stay one meanwhile however busy the machine is.
+// steadfast is for tests that block the log of a leader, which has to keep leading however busy the machine is.
 func steadfast(c *Config) { c.Heartbeat = 5 * heartbeat }
 
 func newTrio(t testing.TB, change ...func(*Config)) *trio {
@@ -71,7 +71,7 @@ func newTrio(t testing.TB, change ...func(*Config)) *trio {
 	return c
 }
 
-// newTrioWith waits for a leader only.
+// newTrioWith waits only for a leader.
 func newTrioWith(t testing.TB, change ...func(*Config)) *trio {
 	t.Helper()
 	addrs := ports.Addrs(t, 6)
@@ -87,7 +87,7 @@ func newTrioWith(t testing.TB, change ...func(*Config)) *trio {
 	for i := range 3 {
 		c.cfgs = append(c.cfgs, Config{Name: "m" + string(rune('1'+i)), Dir: need.Memory(t), REST: addrs[i], Raft: addrs[3+i],
 			BootstrapExpect: 3, Join: addrs[:3], Heartbeat: heartbeat,
-			// The components that tests register are made up and never answer.
+			// The components that tests register do not exist and never answer.
 			OfflineAfter: time.Hour})
 		for _, f := range change {
 			f(&c.cfgs[i])
@@ -130,7 +130,7 @@ func (c *trio) start(i int) {
 	c.nodes[i] = n
 }
 
-// stop ends a manager in the orderly way; it must not take longer than what `up` allows.
+// stop stops a manager in order; it must not take longer than `up` allows.
 func (c *trio) stop(i int) {
 	c.t.Helper()
 	n := c.nodes[i]
@@ -159,7 +159,7 @@ func (c *trio) until(what string, ok func() bool) {
 	}
 }
 
-// leader waits for a leader whose coordinator is at its duties, and returns its place among the nodes.
+// leader waits for a leader whose coordinator is running, and returns its position among the nodes.
 func (c *trio) leader() (at int) {
 	c.t.Helper()
 	c.until("a leader", func() bool {
@@ -191,8 +191,8 @@ func (c *trio) follower() *node {
 	return nil
 }
 
-// call asks, again for as long as nobody leads, the outcome is unknown, or a manager cannot make sure who its users
-// are: on a busy machine leadership may go at any time.
+// call sends a request, and retries while there is no leader, the outcome is unknown, or a manager cannot check its
+// users: on a busy machine leadership may be lost at any time.
 func (c *trio) call(n *node, method, path, body string, header map[string]string) (code int, h http.Header, b []byte) {
 	c.t.Helper()
 	if path == "/readyz" {
@@ -207,7 +207,7 @@ func (c *trio) call(n *node, method, path, body string, header map[string]string
 	return code, h, b
 }
 
-// once asks and takes whatever is answered. What is not answered, or not to its end, has code 0 and says why.
+// once sends a request and returns any answer. If there is no complete answer, code is 0 and the body has the reason.
 func (c *trio) once(n *node, method, path, body string, header map[string]string) (int, http.Header, []byte) {
 	c.t.Helper()
 	req, err := http.NewRequest(method, n.url+path, strings.NewReader(body))
@@ -224,7 +224,7 @@ func (c *trio) once(n *node, method, path, body string, header map[string]string
 	}
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
-	if err != nil { // whoever answers was stopped meanwhile
+	if err != nil { // the manager was stopped meanwhile
 		return 0, nil, []byte(err.Error())
 	}
 	return resp.StatusCode, resp.Header, b
@@ -244,7 +244,7 @@ func statement(text string) string {
 	return string(b)
 }
 
-// TestContract is the table of calls: each on the leader and on a follower, with the same answer.
+// TestContract is the table of calls: each is made on the leader and on a follower, with the same answer.
 func TestContract(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t, func(c *Config) { c.ProjectorWait = time.Millisecond })
@@ -405,8 +405,8 @@ func TestContract(t *testing.T) {
 	})
 }
 
-// slowBodies: whoever sends, and whichever manager takes it, a body that does not come within its time is not waited
-// for, and one that is cut off was not written.
+// slowBodies verifies, for any client and manager, that a body that does not arrive in time is not waited for, and
+// that one that is cut off was not written.
 func (c *trio) slowBodies(t *testing.T) {
 	for role, n := range map[string]*node{"leader": c.nodes[c.leader()], "follower": c.follower()} {
 		for _, tc := range []struct {
@@ -454,7 +454,7 @@ func (c *trio) slowBodies(t *testing.T) {
 	}
 }
 
-// TestOneOutcome: the ledger gives the one outcome on any node and after a change of leaders.
+// TestOneOutcome: the ledger returns the same outcome on any node and after a change of leaders.
 func TestOneOutcome(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t)
@@ -473,7 +473,7 @@ func TestOneOutcome(t *testing.T) {
 			if status, _, body := c.call(n, "POST", "/v1/statements", drop, key("a")); status != 202 {
 				t.Errorf("%s: %s: %d %s", when, n.url, status, body)
 			}
-			// A request is its bytes: what they mean may be another thing in another version.
+			// A request is identified by its bytes: their meaning may differ in another version.
 			if status, _, body := c.call(n, "POST", "/v1/statements", " { \"statement\" : \"DROP INDEX IF EXISTS n ON b\" }\n",
 				key("a")); status != 422 {
 				t.Errorf("%s: other bytes: %d %s", when, status, body)
@@ -490,7 +490,7 @@ func TestOneOutcome(t *testing.T) {
 	}
 	check("at first")
 	was := c.leader()
-	c.stop(was) // the orderly way: leadership is handed on
+	c.stop(was) // in order: leadership is transferred
 	if c.leader() == was {
 		t.Fatal("the stopped manager still leads")
 	}
@@ -503,7 +503,7 @@ func TestOneOutcome(t *testing.T) {
 	check("when the old leader is back")
 }
 
-// TestLostQuorum: one manager of three answers everything, within a bound, and never with a lie.
+// TestLostQuorum: one manager of three answers every request within a bound, and never wrongly.
 func TestLostQuorum(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t)
@@ -560,7 +560,7 @@ func TestLostQuorum(t *testing.T) {
 	}
 }
 
-// TestFoldersAndPorts: what cannot be opened says what and where, and lets go of what it had.
+// TestFoldersAndPorts: an error of opening says what and where, and everything opened before is released.
 func TestFoldersAndPorts(t *testing.T) {
 	t.Parallel()
 	addrs := ports.Addrs(t, 4)

@@ -17,9 +17,9 @@ import (
 	"tidemark/wire"
 )
 
-// TestRollingUpgrade: three managers are replaced one by one by a version that knows the next level. What needs it is
-// refused until the upgrade is finalized, which is refused until all are replaced; then it works, and the older version
-// refuses to start over that data, to join, and to read a backup of it, by name.
+// TestRollingUpgrade: three managers are replaced one by one by a version that supports the next level. What needs
+// that level is refused until the upgrade is finalized, which is refused until all are replaced; then it works, and
+// the older version refuses by name to start on that data, to join, and to read a backup of it.
 func TestRollingUpgrade(t *testing.T) {
 	t.Parallel()
 	const newer = statecontext.NextLevel
@@ -111,7 +111,7 @@ func TestRollingUpgrade(t *testing.T) {
 	}
 }
 
-// TestLimitsAreConfiguration: shown, changed by name, refused by name, and in force at once.
+// TestLimitsAreConfiguration: limits are listed, changed and refused by name, and take effect at once.
 func TestLimitsAreConfiguration(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t)
@@ -141,7 +141,7 @@ func TestLimitsAreConfiguration(t *testing.T) {
 	}
 }
 
-// TestLimitsAreChangedAtOnce: changes of different limits at one moment are all kept.
+// TestLimitsAreChangedAtOnce: concurrent changes of different limits are all kept.
 func TestLimitsAreChangedAtOnce(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t)
@@ -174,8 +174,8 @@ func TestLimitsAreChangedAtOnce(t *testing.T) {
 	}
 }
 
-// TestLimitsAreEnforced: each limit of an index is the one that was set, lower or higher than the default, whichever
-// way the index is asked for; the refusal names the limit and how to change it.
+// TestLimitsAreEnforced: each limit of an index is the one that was set, lower or higher than the default, in
+// whichever way the index is requested; the refusal names the limit and how to change it.
 func TestLimitsAreEnforced(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t)

@@ -17,14 +17,14 @@ import (
 	"tidemark/statecontext"
 )
 
-// update changes something, by whoever leads.
+// update makes a change at the leader.
 func (c *trio) update(i int) {
 	c.t.Helper()
 	c.propose(&statecontext.RegisterProjector{
 		Projector: statecontext.Projector{ID: index.ProjectorID(fmt.Sprint("p", i%7)), Admin: fmt.Sprint("http://x", i)}})
 }
 
-// history collects what a watcher sees until a cas comes.
+// history collects what a watcher sees until a given cas.
 type history struct {
 	mu        sync.Mutex
 	cas       uint64
@@ -62,8 +62,8 @@ func (h *history) at() uint64 {
 	return h.cas
 }
 
-// TestWatchOverLeaderChanges: while managers stop and start, watchers of one, of another and of all see the same
-// changes, each once, without a gap and with one snapshot: also those whose manager was away.
+// TestWatchOverLeaderChanges: while managers stop and start, watchers of one manager, of another one and of all see
+// the same changes, each once, without a gap and with one snapshot, even those whose manager was away.
 func TestWatchOverLeaderChanges(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t)
@@ -115,7 +115,7 @@ func TestWatchOverLeaderChanges(t *testing.T) {
 	}
 }
 
-// TestPagesOfIndexes: pages have every index once, and parameters are checked.
+// TestPagesOfIndexes: the pages contain every index once, and parameters are validated.
 func TestPagesOfIndexes(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t)
@@ -179,7 +179,7 @@ func TestPagesOfIndexes(t *testing.T) {
 		"/v1/streams?after=x":                    `"BAD_REQUEST"`,
 		"/v1/buckets/b/timestamps?limit=9999999": `"BAD_REQUEST"`,
 	} {
-		c.until(path+" shows "+want, func() bool { // the leader's picture of a bucket comes a moment later
+		c.until(path+" shows "+want, func() bool { // the leader's view of a bucket comes a moment later
 			_, _, b := c.call(c.follower(), "GET", path, "", nil)
 			return strings.Contains(string(b), want)
 		})
@@ -191,7 +191,7 @@ func TestPagesOfIndexes(t *testing.T) {
 	}
 }
 
-// TestEventsOverHTTP: what a plain HTTP client meets.
+// TestEventsOverHTTP covers what a plain HTTP client sees.
 func TestEventsOverHTTP(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t)
@@ -212,7 +212,7 @@ func TestEventsOverHTTP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header.Set("Last-Event-ID", "7@another.1") // wins over since
+	req.Header.Set("Last-Event-ID", "7@another.1") // takes precedence over since
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)

@@ -65,7 +65,7 @@ func (w *world) password(name, password string) {
 	w.do(&statecontext.PutUser{Mode: statecontext.PutChange, Name: name, Hash: cheapHash(password)})
 }
 
-// cheapHash is HashPassword at the least cost there is: hashes carry their own.
+// cheapHash is HashPassword at the lowest cost: a hash contains its own parameters.
 func cheapHash(password string) string {
 	salt := random(saltBytes)
 	key := argon2.IDKey([]byte(password), salt, 1, 8, 1, keyBytes)
@@ -93,7 +93,7 @@ func shows(r *http.Request, p tlsconf.Peer) *http.Request {
 	return r
 }
 
-// TestWhomACertificateStandsFor: that of a user alone stands for the user of its id.
+// TestWhomACertificateStandsFor: only a user certificate authenticates the user with its id.
 func TestWhomACertificateStandsFor(t *testing.T) {
 	w := newWorld(t)
 	w.user("root", statecontext.UserAdmin, "correct horse")
@@ -181,7 +181,7 @@ func TestPasswordsAndTokens(t *testing.T) {
 	}
 }
 
-// TestARememberedPasswordIsTheUsers: a change of the user is seen at the next request, and so is a removal.
+// TestARememberedPasswordIsTheUsers: a change or removal of the user takes effect at the next request.
 func TestARememberedPasswordIsTheUsers(t *testing.T) {
 	w := newWorld(t)
 	w.user("root", statecontext.UserAdmin, "correct horse")
@@ -208,8 +208,8 @@ func TestARememberedPasswordIsTheUsers(t *testing.T) {
 	say("something new", false)
 }
 
-// TestFailuresAreCounted: too many wrong passwords of a user are answered without a look, and time heals; who is
-// remembered is not kept out by others' failures.
+// TestFailuresAreCounted: too many wrong passwords for a user are rejected without verification, and the count decays
+// with time; a cached password is not locked out by failures of others.
 func TestFailuresAreCounted(t *testing.T) {
 	w := newWorld(t)
 	w.user("root", statecontext.UserAdmin, "correct horse")
@@ -243,7 +243,7 @@ func TestFailuresAreCounted(t *testing.T) {
 	}
 }
 
-// askIn asks by a state that may lag.
+// askIn authenticates with a state that may lag.
 func (w *world) askIn(who string, certain bool, news func()) error {
 	w.t.Helper()
 	_, err := w.a.IdentifyIn(w.request(who), func() bool {
@@ -255,8 +255,8 @@ func (w *world) askIn(who string, certain bool, news func()) error {
 	return err
 }
 
-// TestWhoCannotKnowTellsNoNames: while the state may lack users, a name that it has and one that it does not have are
-// answered, and counted, alike, then and afterwards; tokens, which nobody guesses, are not counted.
+// TestWhoCannotKnowTellsNoNames: while the state may lack users, existing and unknown names are answered and counted
+// alike, then and afterwards; tokens, which cannot be guessed, are not counted.
 func TestWhoCannotKnowTellsNoNames(t *testing.T) {
 	w := newWorld(t)
 	w.user("root", statecontext.UserAdmin, "correct horse")
@@ -285,8 +285,8 @@ func TestWhoCannotKnowTellsNoNames(t *testing.T) {
 	}
 }
 
-// TestANewUserWhoHasTriedForLong: one whom this state did not have, and who asked it again and again, is let in when it
-// has him, however it came to know him.
+// TestANewUserWhoHasTriedForLong: a user whom this state lacked, and who tried again and again, is admitted once the
+// state has the user, however it learned of the user.
 func TestANewUserWhoHasTriedForLong(t *testing.T) {
 	for _, asked := range []bool{false, true} {
 		w := newWorld(t)
@@ -307,8 +307,8 @@ func TestANewUserWhoHasTriedForLong(t *testing.T) {
 	}
 }
 
-// TestWhatIsNewHereIsNotCounted: users, passwords and tokens that the state learns of only when it is asked for them
-// are let in, and have failed as far as anybody counts not once; a token is found however many wrong ones came.
+// TestWhatIsNewHereIsNotCounted: users, passwords and tokens that the state learns of only when they are used are
+// admitted, and no failure is counted for them; a valid token is found however many invalid ones came.
 func TestWhatIsNewHereIsNotCounted(t *testing.T) {
 	w := newWorld(t)
 	w.user("root", statecontext.UserAdmin, "correct horse")
@@ -352,7 +352,7 @@ func TestWhatIsNewHereIsNotCounted(t *testing.T) {
 	}
 }
 
-// from asks from an address.
+// from authenticates from an address.
 func (w *world) from(addr, user, password string) (*Identity, error) {
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	r.RemoteAddr = addr
@@ -360,8 +360,8 @@ func (w *world) from(addr, user, password string) (*Identity, error) {
 	return w.a.Identify(r)
 }
 
-// TestNobodyIsKeptOutByOthers: what is tried from one address is no matter to another one, and wrong tokens are none to
-// passwords, nor to right tokens.
+// TestNobodyIsKeptOutByOthers: attempts from one address do not affect another one, and invalid tokens affect neither
+// passwords nor valid tokens.
 func TestNobodyIsKeptOutByOthers(t *testing.T) {
 	w := newWorld(t)
 	w.user("root", statecontext.UserAdmin, "correct horse")
@@ -409,11 +409,11 @@ func (w *world) addressOf(remote string) string {
 	return address(r)
 }
 
-// TestManyAtOnce: a hundred requests with the right password, before it is remembered, all pass; a hundred guesses at
-// once are no more guesses than the limit.
+// TestManyAtOnce: a hundred concurrent requests with the correct password, before it is cached, all pass; a hundred
+// concurrent guesses count as no more guesses than the limit.
 func TestManyAtOnce(t *testing.T) {
 	w := newWorld(t)
-	hash, err := HashPassword("correct horse") // which takes its time, so that they are looked at beside each other
+	hash, err := HashPassword("correct horse") // expensive, so that the verifications overlap
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -456,7 +456,7 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
-// TestStill: who was let in once is not for ever.
+// TestStill: an identity that was accepted once is not accepted for ever.
 func TestStill(t *testing.T) {
 	w := newWorld(t)
 	w.user("root", statecontext.UserAdmin, "correct horse")
@@ -514,7 +514,7 @@ func TestHashesAreOfTheirForm(t *testing.T) {
 	}
 }
 
-// BenchmarkRemembered is what each request of a user pays.
+// BenchmarkRemembered measures the cost per request of a user.
 func BenchmarkRemembered(b *testing.B) {
 	w := newWorld(&testing.T{})
 	w.user("root", statecontext.UserAdmin, "correct horse")
@@ -527,8 +527,7 @@ func BenchmarkRemembered(b *testing.B) {
 	}
 }
 
-// TestDiffers: another look is worth it when the user or the token that is named is new or changed, and for nobody
-// else.
+// TestDiffers: a second check is needed only if the named user or token is new or changed.
 func TestDiffers(t *testing.T) {
 	w := newWorld(t)
 	w.user("ann", statecontext.UserAdmin, "battery staple")
@@ -564,7 +563,7 @@ func TestDiffers(t *testing.T) {
 	}
 }
 
-// TestNobodysHash: who names a user that there is not waits for a hash of the same cost as all others.
+// TestNobodysHash: a login with an unknown user name takes a hash of the same cost as any other.
 func TestNobodysHash(t *testing.T) {
 	real, err := HashPassword("battery staple")
 	if err != nil {

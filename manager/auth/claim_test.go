@@ -9,8 +9,8 @@ import (
 	"tidemark/statecontext"
 )
 
-// TestClaims: what a manager says of whom it has let in counts only as far as the state of the manager that is told has
-// it now: the one that says it may be behind.
+// TestClaims: a manager's claim counts only as far as the state of the receiving manager confirms it now: the sender
+// may lag.
 func TestClaims(t *testing.T) {
 	w := newWorld(t)
 	w.user("root", statecontext.UserAdmin, "correct horse")

@@ -14,8 +14,8 @@ import (
 	"tidemark/statecontext"
 )
 
-// TestCountsAreSmallAndAge: names as long as a header may be, one after the other, take no room for what they say, and
-// failures of long ago none at all.
+// TestCountsAreSmallAndAge: names of the maximum header length take no memory for their text, and old failures take
+// none at all.
 func TestCountsAreSmallAndAge(t *testing.T) {
 	now := time.UnixMilli(1_000_000)
 	f := newFailures([32]byte{1}, func() time.Time { return now })
@@ -46,7 +46,8 @@ func TestCountsAreSmallAndAge(t *testing.T) {
 	}
 }
 
-// TestSessionsAreHeldUp: who begins session after session waits; others do not, and wrong passwords are counted apart.
+// TestSessionsAreHeldUp: a user who begins session after session has to wait; other users do not, and wrong passwords
+// are counted separately.
 func TestSessionsAreHeldUp(t *testing.T) {
 	w := newWorld(t)
 	w.user("root", statecontext.UserAdmin, "correct horse")
@@ -83,7 +84,7 @@ func TestSessionsAreHeldUp(t *testing.T) {
 	}
 }
 
-// TestTurns: an address with many tries that wait lets another one by; who gives up takes no place with him.
+// TestTurns: an address with many waiting attempts lets another address go first; a cancelled attempt takes no slot.
 func TestTurns(t *testing.T) {
 	q := newTurns(1)
 	if err := q.enter(t.Context(), "first"); err != nil {
@@ -134,7 +135,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestTurnsAreBounded: who finds as many waiting as may is refused at once, from whatever address.
+// TestTurnsAreBounded: when the maximum number of logins wait, the next one is refused at once, from any address.
 func TestTurnsAreBounded(t *testing.T) {
 	q := newTurns(1)
 	if err := q.enter(t.Context(), "first"); err != nil {
@@ -143,7 +144,7 @@ func TestTurnsAreBounded(t *testing.T) {
 	ctx, giveUp := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	for i := range maxWaiting {
-		all.Go(func() { _ = q.enter(ctx, fmt.Sprint(i%100)) }) // it gives up
+		all.Go(func() { _ = q.enter(ctx, fmt.Sprint(i%100)) }) // cancelled
 	}
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		q.mu.Lock()
@@ -168,8 +169,8 @@ func TestTurnsAreBounded(t *testing.T) {
 	}
 }
 
-// TestWhoGivesUpIsCounted: tries that are given up before they are looked at count as failed, or there would be no end
-// to them.
+// TestWhoGivesUpIsCounted: attempts cancelled before verification count as failed; otherwise their number would be
+// unlimited.
 func TestWhoGivesUpIsCounted(t *testing.T) {
 	w := newWorld(t)
 	for range hashesAtOnce {

@@ -43,7 +43,7 @@ func TestPlacesOfMembers(t *testing.T) {
 				open(fmt.Sprintf("192.0.2.%d:1", r.Intn(200)))
 			case 1: // from one address
 				open("198.51.100.1:1")
-			case 2: // strangers that greet
+			case 2: // non-members that greet
 				g := open(fmt.Sprintf("203.0.113.%d:1", r.Intn(20)))
 				drop(p.greeted(g, fmt.Sprint("x", r.Intn(99)), false))
 			case 3: // a member's host opens one, others come, it greets

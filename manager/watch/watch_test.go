@@ -29,7 +29,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// world is a state machine with a hub whose Run is called by hand, and the model: every event there has been.
+// world is a state machine with a hub whose Run is simulated by hand, and the model: all events so far.
 type world struct {
 	t       rapid.TB
 	machine *fsm.FSM
@@ -51,7 +51,7 @@ func newWorld(t rapid.TB) *world {
 	return w
 }
 
-// apply applies one entry, and notes its events as the model of what watchers have to see.
+// apply applies one entry and records its events as the model of what watchers must see.
 func (w *world) apply(bodies ...statecontext.Body) {
 	var commands []statecontext.Command
 	for _, b := range bodies {
@@ -91,7 +91,7 @@ func (w *world) promote() statecontext.Body {
 	return &statecontext.AdvanceStability{Buckets: []statecontext.BucketAdvance{a}}
 }
 
-// replace restores the state from its own snapshot, as a follower that was away for long is given one.
+// replace restores the state from its own snapshot, as on a follower that was away for long.
 func (w *world) replace() {
 	var b bytes.Buffer
 	if err := statecontext.WriteSnapshot(&b, w.machine.State()); err != nil {
@@ -108,7 +108,7 @@ type message struct {
 	data      []byte
 }
 
-// parse reads server-sent events; id goes on from one to the next.
+// parse parses server-sent events; the id carries over from one to the next.
 func parse(t rapid.TB, id string, stream []byte) (messages []message, last string) {
 	m := message{id: id}
 	s := bufio.NewScanner(bytes.NewReader(stream))
@@ -136,13 +136,13 @@ func parse(t rapid.TB, id string, stream []byte) (messages []message, last strin
 	return messages, m.id
 }
 
-// viewer is a watcher that checks what it sees against the model.
+// viewer is a watcher that compares what it sees with the model.
 type viewer struct {
 	w      *world
 	stream *Watcher
 	kinds  Kinds
 	id     string
-	seen   uint64 // everything up to this cas is known
+	seen   uint64 // cas up to which it has seen everything
 }
 
 func (v *viewer) join() {
@@ -165,7 +165,7 @@ func (v *viewer) join() {
 
 func (v *viewer) leave() {
 	v.stream.Close()
-	v.stream.Close() // twice is once
+	v.stream.Close() // closing twice is harmless
 	v.stream = nil
 }
 
@@ -176,7 +176,7 @@ func (v *viewer) step() (more bool) {
 	chunks, err := v.stream.Next(ctx)
 	switch {
 	case errors.Is(err, context.Canceled):
-		chunks = [][]byte{v.stream.heartbeat()} // as if nothing had come for some time
+		chunks = [][]byte{v.stream.heartbeat()} // as after an idle time
 	case errors.Is(err, ErrSlow):
 		messages, _ := parse(v.w.t, v.id, v.stream.Marker("slow", "x"))
 		var marker struct {
@@ -205,7 +205,7 @@ func (v *viewer) step() (more bool) {
 	return len(messages) > 0
 }
 
-// expected returns the model's events of cas values in (from, to] of the viewer's kinds.
+// expected returns the model's events with cas values in (from, to] of the viewer's kinds.
 func (v *viewer) expected(from, to uint64) (events []statecontext.Event) {
 	for _, e := range v.w.history {
 		if e.CAS > from && e.CAS <= to && v.kinds.Has(e.Kind) {
@@ -239,7 +239,7 @@ func (v *viewer) take(m message) {
 		if err := json.Unmarshal(m.data, &c); err != nil {
 			t.Fatalf("change %s: %v", m.data, err)
 		}
-		want, _ := json.Marshal(v.expected(v.seen, c.CAS)) // one unit, whole, and nothing before it left out
+		want, _ := json.Marshal(v.expected(v.seen, c.CAS)) // one whole unit, with nothing before it left out
 		got, _ := json.Marshal(c.Events)
 		if !bytes.Equal(want, got) {
 			t.Fatalf("after cas %d came\n%s\nwant\n%s", v.seen, got, want)
@@ -253,7 +253,7 @@ func (v *viewer) take(m message) {
 	}
 }
 
-// checkSnapshot compares the indexes of a snapshot with what the model's events lead to.
+// checkSnapshot compares the indexes of a snapshot with the result of the model's events.
 func (v *viewer) checkSnapshot(s *v1.WatchState) {
 	if (s.Indexes != nil) != v.kinds.Has(statecontext.EventIndex) ||
 		(s.Stability != nil) != v.kinds.Has(statecontext.EventStability) ||
@@ -282,8 +282,8 @@ func (v *viewer) checkSnapshot(s *v1.WatchState) {
 	}
 }
 
-// TestWatchersSeeTheHistory: whatever happens, and however watchers come, go and lag, what each one sees is a snapshot
-// and the history after it.
+// TestWatchersSeeTheHistory: whatever happens, and however watchers come, go and lag, each one sees a snapshot and
+// the history after it.
 func TestWatchersSeeTheHistory(t *testing.T) {
 	sets := []string{"", "all", "index", "stability", "index,stability", "topology", "leader,manager", "cluster,backfill"}
 	rapid.Check(t, func(t *rapid.T) {
@@ -308,7 +308,7 @@ func TestWatchersSeeTheHistory(t *testing.T) {
 			"remove": func(t *rapid.T) {
 				w.apply(&statecontext.RemoveIndex{ID: index.ID(rapid.IntRange(1, max(1, w.names)).Draw(t, "id"))})
 			},
-			"leader": func(*rapid.T) { // two events of one cas
+			"leader": func(*rapid.T) { // two events with one cas
 				w.index++
 				w.apply(&statecontext.LeaderStarted{Term: w.machine.State().Term() + 1,
 					Manager: statecontext.Manager{ID: "m", Raft: fmt.Sprint(w.index)}})
@@ -350,7 +350,7 @@ func TestWatchersSeeTheHistory(t *testing.T) {
 	})
 }
 
-// TestOverrun: more updates come at once than the state machine keeps: watchers begin anew.
+// TestOverrun: if more updates come at once than the state machine keeps, watchers get a new snapshot.
 func TestOverrun(t *testing.T) {
 	w := newWorld(t)
 	v := &viewer{w: w, kinds: AllKinds()}
@@ -416,7 +416,7 @@ func TestJoin(t *testing.T) {
 		}
 		s.Close()
 	}
-	// The future of who knows not which cluster: after a wait, a snapshot.
+	// A future position without a cluster: after a wait, a snapshot.
 	future := Position{CAS: cas + 5}
 	s, err := w.hub.Join(context.Background(), Request{Since: &future, Kinds: AllKinds()})
 	if err != nil || s.needs == nil || s.needs.code != "future" {
@@ -425,7 +425,7 @@ func TestJoin(t *testing.T) {
 	s.Close()
 }
 
-// TestBehindWaits: who has seen more than this manager is served as soon as it gets there.
+// TestBehindWaits: a watcher with a newer position than this manager is served as soon as the manager has caught up.
 func TestBehindWaits(t *testing.T) {
 	w := newWorld(t)
 	p := Position{CAS: w.machine.State().CAS() + 2, Lineage: Lineage{"c.1", 1}}
@@ -484,8 +484,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestSnapshotsOfSlowWatchers: snapshots count until they are taken, one that several take at the same time once.
-// Beyond the bound nobody is given another one; who resumes needs none, and who has to begin anew stays where he was.
+// TestSnapshotsOfSlowWatchers: snapshots count until they are taken, a shared one once. Beyond the bound no watcher
+// gets another one; a watcher that resumes needs none, and one that has to start again keeps its position.
 func TestSnapshotsOfSlowWatchers(t *testing.T) {
 	w := newWorld(t)
 	clock := time.Now()
@@ -548,7 +548,8 @@ func TestSnapshotsOfSlowWatchers(t *testing.T) {
 	}
 }
 
-// TestSnapshotsOfOneAddress: what the slow watchers of one address hold takes no room from others, and ends with them.
+// TestSnapshotsOfOneAddress: snapshots held by the slow watchers of one address take no room from other addresses,
+// and are released with them.
 func TestSnapshotsOfOneAddress(t *testing.T) {
 	w := newWorld(t)
 	join := func(from string) (*Watcher, error) {
@@ -585,14 +586,14 @@ func TestSnapshotsOfOneAddress(t *testing.T) {
 	}
 }
 
-// canceled returns a context that is over.
+// canceled returns a cancelled context.
 func canceled(t *testing.T) context.Context {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	return ctx
 }
 
-// TestRun: updates arrive while Run runs, quiet watchers are not woken by loud updates, and the end is told.
+// TestRun: updates arrive while Run runs, loud updates do not wake watchers of quiet kinds, and the end is reported.
 func TestRun(t *testing.T) {
 	w := newWorld(t)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -652,7 +653,7 @@ func TestRingBytes(t *testing.T) {
 			t.Fatalf("%d units of %d bytes above %d", n, r.bytes, r.floor)
 		}
 	}
-	r.push(unit{cas: 501, data: make([]byte, 1000)}) // alone too large: kept all the same
+	r.push(unit{cas: 501, data: make([]byte, 1000)}) // too large by itself: kept nevertheless
 	if len(r.live()) != 1 || len(r.units) > 200 {
 		t.Fatalf("%d of %d", len(r.live()), len(r.units))
 	}
