@@ -8,13 +8,13 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// TestWhatSeeingABucketIsEnoughFor: who has any role in a bucket may learn where it is and which collections it has.
-// All else that is answered needs a right of its own: an operation that is added needs one, or stands here.
+// TestWhatSeeingABucketIsEnoughFor: a user with any role in a bucket may learn where it is and which collections it
+// has. Every other operation needs a right of its own: a new operation needs one, or must be listed here.
 func TestWhatSeeingABucketIsEnoughFor(t *testing.T) {
 	open := []mcbp.Opcode{mcbp.OpGetClusterConfig, mcbp.OpGetCollectionsManifest, mcbp.OpGetCollectionID,
 		mcbp.OpGetScopeID, mcbp.OpVerbosity, mcbp.OpSelectBucket}
 	never := []mcbp.Opcode{mcbp.OpDCPStreamEnd, mcbp.OpDCPSnapshotMarker, mcbp.OpDCPMutation, mcbp.OpDCPDeletion,
-		mcbp.OpDCPExpiration, mcbp.OpDCPSystemEvent, mcbp.OpDCPSeqnoAdvanced, mcbp.OpDCPOSOSnapshot} // nodes say these
+		mcbp.OpDCPExpiration, mcbp.OpDCPSystemEvent, mcbp.OpDCPSeqnoAdvanced, mcbp.OpDCPOSOSnapshot} // sent only by nodes
 	anybody := []mcbp.Opcode{mcbp.OpQuit, mcbp.OpQuitQ, mcbp.OpNoop, mcbp.OpVersion, mcbp.OpHello, mcbp.OpGetErrorMap,
 		mcbp.OpSASLList, mcbp.OpSASLAuth, mcbp.OpSASLStep}
 	for n := range 256 {

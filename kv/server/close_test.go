@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// slowly is a connection whose closing takes until that of all others has begun.
+// slowly is a connection whose Close blocks until all others are being closed.
 type slowly struct {
 	net.Conn
 	begun *sync.WaitGroup
@@ -20,7 +20,7 @@ func (s slowly) Close() error {
 }
 
 // TestConnectionsAreClosedSideBySide: at the end of a server no connection waits for the closing of another one, nor
-// does anybody who asks the server for its connections meanwhile.
+// does a caller that lists the server's connections meanwhile.
 func TestConnectionsAreClosedSideBySide(t *testing.T) {
 	t.Parallel()
 	const n = 3
@@ -38,7 +38,7 @@ func TestConnectionsAreClosedSideBySide(t *testing.T) {
 	asked := make(chan struct{})
 	go func() {
 		defer close(asked)
-		s.producers("b") // perhaps while they are being closed
+		s.producers("b") // possibly while they are being closed
 		begun.Done()
 	}()
 	for _, done := range []chan struct{}{asked, closed} {

@@ -26,7 +26,7 @@ import (
 )
 
 // upload sends a request with a body of size bytes, the first 64 KiB at once and the rest in pieces, and returns the
-// server's end of the connection; over is closed when the client has ended. All time is virtual.
+// server's end of the connection; over is closed when the client has finished. All time is virtual.
 func upload(srv *Server, encrypted *tls.Config, size, piece int, every time.Duration) (c *conn, over chan struct{}) {
 	over = make(chan struct{})
 	near, far := net.Pipe()
@@ -59,7 +59,7 @@ func newTestServer() *Server {
 	return New(Options{User: "u", Password: "p", Now: time.Now, Random: func(b []byte) { _, _ = rand.Read(b) }})
 }
 
-// selfSigned is a certificate that nobody vouches for.
+// selfSigned returns a self-signed certificate.
 func selfSigned(t *testing.T) *tls.Config {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -75,8 +75,8 @@ func selfSigned(t *testing.T) *tls.Config {
 		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
 }
 
-// A large frame may come as slowly as it likes while it goes on: it is its standing still that ends a connection, with
-// the window.
+// A large frame may arrive as slowly as the client likes while it progresses: only a stall ends the connection, at
+// the end of the window.
 func TestSlowFrames(t *testing.T) {
 	const kib = 1 << 10
 	for _, tt := range []struct {
@@ -119,8 +119,8 @@ func TestSlowFrames(t *testing.T) {
 	}
 }
 
-// Slow large frames take all the room that there is, for as long as nobody else wants some: then those make room that
-// would not come within the time for a frame.
+// Slow large frames may use the whole budget while no other frame needs it: then those that would not complete within
+// the time for a frame make room.
 func TestSlowFramesMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newTestServer()

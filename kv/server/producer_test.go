@@ -11,7 +11,7 @@ import (
 	"tidemark/kv/store"
 )
 
-// A stream that begins while its connection ends, before or behind it, is not subscribed to its vbucket for ever.
+// A stream that begins while its connection ends, before or after it, does not stay subscribed to its vbucket.
 func TestStreamThatBeginsAtTheEnd(t *testing.T) {
 	t.Parallel()
 	b, _, err := store.Open(store.Options{Dir: t.TempDir(), Name: "b", UUID: "u", VBuckets: 1, Random: rand.Uint64,
@@ -26,7 +26,7 @@ func TestStreamThatBeginsAtTheEnd(t *testing.T) {
 	defer far.Close()
 	var asking sync.WaitGroup
 	over := make(chan struct{})
-	asking.Go(func() { // the vbucket has other users, which make the two wait for each other
+	asking.Go(func() { // other users of the vbucket, which make the two wait for each other
 		for {
 			select {
 			case <-over:
@@ -54,7 +54,7 @@ func TestStreamThatBeginsAtTheEnd(t *testing.T) {
 	}
 }
 
-// A NOOP is sent each interval, none while one has no answer, and one that has none for longer than patience ends the
+// A NOOP is sent each interval, none while one is unanswered, and a NOOP unanswered for longer than patience ends the
 // connection.
 func TestNoops(t *testing.T) {
 	t.Parallel()
@@ -87,7 +87,7 @@ func TestNoops(t *testing.T) {
 	}
 }
 
-// The last message may begin at the last byte of the window, and one more where that is overshot.
+// The last message may begin at the last byte of the window, and one more with the mood Overshoot.
 func TestFlow(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -9,8 +9,8 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// world is a directory of one user with a role for the scope s of bucket w, which has so many collections, from id 9
-// on; uid is that of the manifest of another bucket.
+// world returns a directory with one user with a role for scope s of bucket w, which has the given number of
+// collections, from id 9 on; uid is the manifest uid of another bucket.
 func world(collections int, role string, uid uint64) *access.Directory {
 	m := &mcbp.Manifest{UID: uint64(collections), Scopes: []mcbp.Scope{{Name: mcbp.DefaultName}, {Name: "s", ID: 8}}}
 	for i := range collections {
@@ -25,8 +25,8 @@ func world(collections int, role string, uid uint64) *access.Directory {
 		Buckets: map[string]access.Bucket{"w": {Manifest: m}, "x": {Manifest: &mcbp.Manifest{UID: uid}}}})
 }
 
-// streamsOf are so many streams of one connection of user u in bucket w, each of all these collections; set changes
-// the users that count.
+// streamsOf returns streams of one connection of user u in bucket w, each for the given collections; set changes the
+// present users.
 func streamsOf(streams, collections int) (all []*stream, set func(*access.Directory)) {
 	var now *access.Directory
 	srv := &Server{auth: &authenticator{}, opts: Options{Users: func() *access.Directory { return now }}}
@@ -41,8 +41,8 @@ func streamsOf(streams, collections int) (all []*stream, set func(*access.Direct
 	return all, func(d *access.Directory) { now = d }
 }
 
-// What a user may do is judged once for all streams of a connection, and not again where nothing that counts for it
-// has changed.
+// The rights of a user are computed once for all streams of a connection, and not again unless something relevant has
+// changed.
 func TestRightsOfStreamsAreJudgedOnce(t *testing.T) {
 	if raced.On {
 		t.Skip("it counts allocations")
@@ -51,7 +51,7 @@ func TestRightsOfStreamsAreJudgedOnce(t *testing.T) {
 	judge := func(n int, role string, uids ...uint64) float64 {
 		all, set := streamsOf(n, collections)
 		var ds []*access.Directory
-		for range 2 { // and a warming run's
+		for range 2 { // repeated once the cache is warm
 			for _, uid := range uids {
 				ds = append(ds, world(collections, role, uid))
 			}
@@ -79,7 +79,7 @@ func TestRightsOfStreamsAreJudgedOnce(t *testing.T) {
 	}
 }
 
-// Streams go by the newest users all the same, each of them, and in whichever order they are looked at.
+// Each stream follows the newest users nevertheless, in whichever order they are checked.
 func TestRightsOfStreamsFollow(t *testing.T) {
 	all, set := streamsOf(3, 2)
 	for i, tc := range []struct {
@@ -105,7 +105,7 @@ func TestRightsOfStreamsFollow(t *testing.T) {
 	}
 }
 
-// BenchmarkRejudge is one change of a bucket's collections, for the streams of one connection.
+// BenchmarkRejudge measures one change of a bucket's collections for the streams of one connection.
 func BenchmarkRejudge(b *testing.B) {
 	const streams, collections = 1024, 999
 	all, set := streamsOf(streams, collections)

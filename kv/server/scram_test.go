@@ -12,7 +12,7 @@ import (
 	"tidemark/kv/access"
 )
 
-// client is the other side of a conversation, from the books (RFC 5802) and not from the server's code.
+// client is the client side of an exchange, written from RFC 5802 and not from the server's code.
 type client struct {
 	mech, user, password string
 	gs2, bare            string
@@ -23,7 +23,7 @@ func newClient(mech, user, password, gs2, nonce string) *client {
 		bare: "n=" + strings.NewReplacer("=", "=3D", ",", "=2C").Replace(user) + ",r=" + nonce}
 }
 
-// salts remembers what is dear to compute.
+// salts caches what is expensive to compute.
 type salts map[[3]string][]byte
 
 func (s salts) password(t *testing.T, a *authenticator, mech, password, salt64 string) []byte {
@@ -42,7 +42,7 @@ func (s salts) password(t *testing.T, a *authenticator, mech, password, salt64 s
 	return s[id]
 }
 
-// final answers the server's challenge; signature is what the server must then show.
+// final answers the server's challenge; signature is what the server must then return.
 func (c *client) final(t *testing.T, a *authenticator, known salts, challenge string) (bare string, proof,
 	signature []byte) {
 	t.Helper()
@@ -69,10 +69,10 @@ func (c *client) final(t *testing.T, a *authenticator, known salts, challenge st
 	return bare, proof, sum(sum(salted, "Server Key"), message)
 }
 
-// nobody is a cluster without users of its own.
+// nobody is the directory of a cluster without users.
 func nobody() *access.Directory { return nil }
 
-// script takes an input apart.
+// script splits a fuzz input.
 type script []byte
 
 func (s *script) next() byte {
@@ -91,9 +91,9 @@ func (s *script) take(n int) []byte {
 	return b
 }
 
-// FuzzLogin plays conversations of any kind with the server's side of SASL: right and wrong clients, changed and
-// repeated messages, in any order. Whoever knows user and password and says so as it has to be said is let in and shown
-// the server's proof, and nobody else.
+// FuzzLogin plays exchanges of any kind with the server's side of SASL: right and wrong clients, changed and repeated
+// messages, in any order. Exactly the clients that prove user and password correctly are admitted and get the
+// server's proof.
 func FuzzLogin(f *testing.F) {
 	const user, password = "us,er=1", "pass word"
 	mechanisms := []string{mechSHA512, mechSHA256, mechSHA1, mechPlain, "SCRAM-MD5"}
@@ -110,7 +110,7 @@ func FuzzLogin(f *testing.F) {
 		f.Add([]byte{1, m, 4, 3, 'a', 'b', 'c', 3, 0, 0, 5, 3, 0, 0}, true)            // right, then repeated
 		f.Add([]byte{1, m, 1, 3, 'a', 'b', 'c', 3, 0, 0}, false)                       // another user
 		f.Add([]byte{1, m, 2, 3, 'a', 'b', 'c', 3, 0, 0, 1, m, 0, 1, 'x', 3, 0}, true) // another password, then the right one
-		f.Add([]byte{1, m, 0, 3, 'a', 'b', 'c', 3, 80, 1}, false)                      // a bit of the proof is another
+		f.Add([]byte{1, m, 0, 3, 'a', 'b', 'c', 3, 80, 1}, false)                      // with a flipped bit in the proof
 		f.Add([]byte{1, m, 0, 1, 'x', 0, m, 7, 'n', ',', ',', 'r', '=', 'a', 'b', 3, 0, 0}, false)
 	}
 	f.Add([]byte{4, 0, 0}, true)
@@ -120,7 +120,7 @@ func FuzzLogin(f *testing.F) {
 	f.Fuzz(func(t *testing.T, input []byte, plain bool) {
 		in := script(input)
 		l := login{auth: auth}
-		var open *client // with whom the server is in conversation; nil: nobody that could be let in
+		var open *client // client of the present exchange; nil: one that cannot be admitted
 		var challenge, last string
 		begin := func(c *client, mech string, message []byte) bool {
 			answer, let, err := l.start(mech, message, plain)
@@ -191,10 +191,10 @@ func FuzzLogin(f *testing.F) {
 	})
 }
 
-func randomBytes(b []byte) { _, _ = rand.Read(b) } // which never fails
+func randomBytes(b []byte) { _, _ = rand.Read(b) } // never fails
 
-// TestSaltsTellNobody: the nodes of a cluster, and each over its restarts, show the same salt for a name, whether or
-// not somebody has it, or it is that of the configuration; other names and mechanisms have others.
+// TestSaltsTellNobody: the nodes of a cluster, also across restarts, return the same salt for a name, whether or not
+// a user has it or it is the configured one; other names and mechanisms get other salts.
 func TestSaltsTellNobody(t *testing.T) {
 	keys, err := access.Derive("app's password", randomBytes)
 	if err != nil {
@@ -219,8 +219,8 @@ func TestSaltsTellNobody(t *testing.T) {
 	}
 }
 
-// TestRefusalsKeepSecrets: what a client sent is in no error, which goes to the log: it may be a password, sent under
-// the wrong mechanism.
+// TestRefusalsKeepSecrets: errors, which are logged, contain nothing that the client sent: it may be a password sent
+// with the wrong mechanism.
 func TestRefusalsKeepSecrets(t *testing.T) {
 	auth := newAuthenticator("user", "secret", nobody, func(b []byte) { clear(b) })
 	for _, message := range []string{"\x00user\x00secret,,,", "n,secret,n=user,r=x", "n,,secret,r=x", "n,,n=sec=ret,r=x",
@@ -242,14 +242,14 @@ func TestRefusalsKeepSecrets(t *testing.T) {
 	}
 }
 
-// knows reports whether a message of PLAIN has user and password.
+// knows reports whether a PLAIN message has the user and password.
 func knows(message []byte, user, password string) bool {
 	part := bytes.Split(message, []byte{0})
 	return len(part) == 3 && string(part[1]) == user && string(part[2]) == password
 }
 
-// says reports whether a client's last message has that text and that proof: base64 may write the same bytes in several
-// ways.
+// says reports whether a client's last message has that text and that proof: base64 may encode the same bytes in
+// several ways.
 func says(message, bare string, proof []byte) bool {
 	at := strings.LastIndex(message, ",p=")
 	if at < 0 || message[:at] != bare {

@@ -10,7 +10,7 @@ import (
 	"tidemark/kv/store"
 )
 
-// A snapshot that is overtaken before its next items are taken is not over: what is left of it was not sent.
+// A snapshot that is overtaken before its next items are taken is not finished: the rest of it was not sent.
 func TestCursorOfAnOvertakenSnapshot(t *testing.T) {
 	t.Parallel()
 	const large = 4 << 20

@@ -16,7 +16,7 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// manifest has the default collection, and scopes with collections as "scope/8=name/9".
+// manifest returns a manifest with the default collection, and scopes with collections as "scope/8=name/9".
 func manifest(uid uint64, scopes ...string) *mcbp.Manifest {
 	m := mcbp.DefaultManifest()
 	m.UID = uid
@@ -86,7 +86,8 @@ func (w *world) want(what string) {
 	}
 }
 
-// Collections come and go with versions of their own; their end supersedes what they had, for snapshots of later.
+// Collections are created and dropped by versions of their own; a drop supersedes the collection's documents for
+// later snapshots.
 func TestCollectionsComeAndGo(t *testing.T) {
 	w := newWorld(t, 1)
 	defer func() { _ = w.b.Close() }()
@@ -97,7 +98,7 @@ func TestCollectionsComeAndGo(t *testing.T) {
 	}
 	m := manifest(1, "s/8=a/9=b/10")
 	w.follow(m)
-	w.follow(m) // once only
+	w.follow(m) // has an effect only once
 	w.put(9, "k", "2")
 	w.put(10, "k", "3")
 	const both = "1 0/k=1, 2 event 3 of 8.0 s, 3 event 0 of 8.9 a, 4 event 0 of 8.10 b, 5 9/k=2, 6 a/k=3"
@@ -128,14 +129,15 @@ func TestCollectionsComeAndGo(t *testing.T) {
 			t.Fatalf("after a restart: collection 9 is there: %v, seqno of 10: %d", ok, v.HighOf(10))
 		}
 	}
-	w.follow(manifest(3)) // a scope goes with what is in it
+	w.follow(manifest(3)) // a scope is dropped with its collections
 	w.want("1 0/k=1, 7 event 1 of 8.9, 8 event 1 of 8.10, 9 event 4 of 8.0")
 	if ids, ok := v.CollectionsOf(8); ok || len(ids) > 0 {
 		t.Fatalf("scope 8 has %v", ids)
 	}
 }
 
-// Compaction keeps what collections have, and forgets the end of one with what it had, never before.
+// Compaction keeps the documents of collections, and purges the end of a collection with its documents, never before
+// them.
 func TestCollectionsAndCompaction(t *testing.T) {
 	w := newWorld(t, 1)
 	w.opts.PurgeAfter = time.Hour
@@ -163,7 +165,7 @@ func TestCollectionsAndCompaction(t *testing.T) {
 	}
 }
 
-// What the disk did not take has not happened: neither the end of a collection nor its beginning.
+// What the disk has not stored has not happened: neither the end of a collection nor its creation.
 func TestCollectionsOnAFullDisk(t *testing.T) {
 	w := newWorld(t, 1)
 	defer func() { _ = w.b.Close() }()
@@ -190,8 +192,8 @@ func TestCollectionsOnAFullDisk(t *testing.T) {
 	w.want("4 event 1 of 8.9, 5 event 4 of 8.0, 6 event 3 of 10.0 t, 7 event 0 of 10.11 b, 8 b/k=2")
 }
 
-// A replica follows the events with the documents, and a vbucket that becomes active catches up with the manifest; one
-// that is emptied begins anew with it.
+// A replica applies the events with the documents, and a vbucket that becomes active catches up with the manifest;
+// one that is emptied starts over with it.
 func TestCollectionsOfReplicas(t *testing.T) {
 	w := newWorld(t, 2)
 	defer func() { _ = w.b.Close() }()
@@ -229,8 +231,8 @@ func TestCollectionsOfReplicas(t *testing.T) {
 	}
 }
 
-// A scope's end comes to a replica as an end of each of its collections: one walk finds the documents of all, and is
-// not believed any more when a document has changed.
+// The end of a scope reaches a replica as the end of each of its collections: one pass finds the documents of all of
+// them, and its result is discarded when a document has changed.
 func TestScopeEndsAtAReplicaInOneWalk(t *testing.T) {
 	w := newWorld(t, 2)
 	defer func() { _ = w.b.Close() }()
@@ -267,11 +269,11 @@ func TestScopeEndsAtAReplicaInOneWalk(t *testing.T) {
 		}
 	}
 	ends(9, 2)
-	install(&Doc{Collection: 10, Key: "m", Value: []byte("1")}) // what was found is old now
+	install(&Doc{Collection: 10, Key: "m", Value: []byte("1")}) // the result of the pass is stale now
 	left++
 	ends(10, 3)
 	found := replica.collections.leaving
-	found[0] = nil // which is gone after another walk
+	found[0] = nil // discarded after another pass
 	for id := 11; id < 9+collections; id++ {
 		ends(id, 2)
 	}
@@ -284,8 +286,8 @@ func TestScopeEndsAtAReplicaInOneWalk(t *testing.T) {
 	}
 }
 
-// The newest version of each collection stays, though it is an old tombstone: its seqno is what a stream of the
-// collection is to reach.
+// The newest version of each collection stays, even if it is an old tombstone: its seqno is what a stream of the
+// collection has to reach.
 func TestHighOfACollectionStays(t *testing.T) {
 	w := newWorld(t, 1)
 	w.opts.PurgeAfter = time.Hour
@@ -327,8 +329,8 @@ func TestHighOfACollectionStays(t *testing.T) {
 	w.want("1 event 3 of 8.0 s, 2 event 0 of 8.9 a, 11 event 0 of 8.10 b, 12 9/k=2, 13 0/j=2") // not the newest now
 }
 
-// A write that is taken back leaves each collection the newest seqno that it had; so does the end of a collection
-// whose last versions came into the log before the end was taken back.
+// A write that is taken back leaves each collection its previous newest seqno; so does the end of a collection whose
+// last versions reached the log before the end was taken back.
 func TestHighOfACollectionAfterAFailedWrite(t *testing.T) {
 	w := newWorld(t, 1)
 	defer func() { _ = w.b.Close() }()
@@ -384,7 +386,7 @@ func TestHighOfACollectionAfterAFailedWrite(t *testing.T) {
 	high("its end taken back", 3, 6)
 }
 
-// lacking lists the vbuckets that do not have collection 9.
+// lacking returns the vbuckets that do not have collection 9.
 func (w *world) lacking() (ids []uint16) {
 	for _, v := range w.b.vbs {
 		if _, ok := v.HasCollection(9); !ok {
@@ -394,14 +396,14 @@ func (w *world) lacking() (ids []uint16) {
 	return ids
 }
 
-// A vbucket whose events were taken back by somebody else's write, while others were still to follow, is not taken for
-// one that has the manifest.
+// A vbucket whose events were taken back by another goroutine's write, while other events were still to come, does
+// not count as having the manifest.
 func TestManifestWhoseFirstEventsFail(t *testing.T) {
 	w := newWorld(t, 2)
 	armed := false
 	w.opts.Now = func() time.Time {
 		first := w.b.VBucket(0)
-		if !armed || !first.mu.TryLock() { // it is just telling its events
+		if !armed || !first.mu.TryLock() { // it is writing its events
 			return w.now
 		}
 		told := first.high > first.written
@@ -429,7 +431,7 @@ func TestManifestWhoseFirstEventsFail(t *testing.T) {
 	}
 }
 
-// A vbucket that cannot follow holds up no other.
+// A vbucket that cannot apply the manifest does not block the others.
 func TestManifestWhileAVBucketIsSealed(t *testing.T) {
 	w := newWorld(t, 4)
 	defer func() { _ = w.b.Close() }()
@@ -452,8 +454,8 @@ func TestManifestWhileAVBucketIsSealed(t *testing.T) {
 	}
 }
 
-// What a collection had leaves memory with the write that ends it, also where most of the vbucket stays; a snapshot of
-// before still has it.
+// The documents of a collection leave memory with the write that ends it, even if most of the vbucket stays; an
+// earlier snapshot still contains them.
 func TestEndedCollectionLeavesMemory(t *testing.T) {
 	w := newWorld(t, 1)
 	defer func() { _ = w.b.Close() }()
@@ -476,8 +478,8 @@ func TestEndedCollectionLeavesMemory(t *testing.T) {
 	}
 }
 
-// Property: whatever happens to collections, what is known of each is what its documents say, and nothing of one that
-// has ended stays.
+// Property: whatever happens to collections, the recorded sums of each match its documents, and nothing of an ended
+// one stays.
 func TestSumsOfCollections(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(t, 1)
@@ -510,7 +512,7 @@ func TestSumsOfCollections(t *testing.T) {
 				write()
 			case 4, 5:
 				follow()
-			case 6: // the write is made while more is told
+			case 6: // the write is made while more events are appended
 				w.writing = func() { write(); follow(); write() }
 			case 7:
 				w.full = true
@@ -575,7 +577,7 @@ func (w *world) checkSums(rt *rapid.T) {
 	items := map[uint32]int{}
 	v.CollectionItems(items)
 	for id, s := range said {
-		if s.last = v.HighOf(id); id == 0 { // of the default one versions are not counted
+		if s.last = v.HighOf(id); id == 0 { // versions of the default collection are not counted
 			s.docs, s.items = found[0].docs, uint64(items[0])
 		}
 		said[id] = s
@@ -585,7 +587,7 @@ func (w *world) checkSums(rt *rapid.T) {
 	}
 }
 
-// BenchmarkEndOfCollections drops a scope with 1,000 empty collections, in a vbucket of 10,000 documents.
+// BenchmarkEndOfCollections drops a scope with 1,000 empty collections in a vbucket with 10,000 documents.
 func BenchmarkEndOfCollections(b *testing.B) {
 	text := "s/8"
 	for i := range 1000 {

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// model is the obvious vbucket: every version ever stored, in a slice.
+// model is a simple vbucket: every version ever stored, in a slice.
 type model struct {
 	versions []*modelDoc
 	failover int
@@ -41,7 +41,7 @@ func (m *model) put(d modelDoc) {
 	m.versions = append(m.versions, &d)
 }
 
-// shown is what a stream after from must show: the newest version of each key, if its seqno is in (from, limit].
+// shown returns what a stream after from must show: the newest version of each key, if its seqno is in (from, limit].
 func (m *model) shown(from, limit uint64) []string {
 	newest := map[string]*modelDoc{}
 	for _, d := range m.versions {
@@ -62,8 +62,8 @@ func (m *model) shown(from, limit uint64) []string {
 	return out
 }
 
-// Property: for any changes, unfinished and failed writes, expiries, compactions and stops, the bucket equals the
-// model: what was acknowledged is there, what failed is not, streams show exactly the newest versions.
+// Property: for any changes, pending and failed writes, expiries, compactions and stops, the bucket equals the model:
+// what was acknowledged is there, what failed is not, streams show exactly the newest versions.
 func TestBucketEqualsModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(t, 1)
@@ -94,7 +94,7 @@ func TestBucketEqualsModel(t *testing.T) {
 				if live {
 					m.put(modelDoc{key: key, deleted: true})
 				}
-			case 5: // several writes, then the disk is full: none of them happened
+			case 5: // several writes, then the disk is full: none of them takes effect
 				w.full = true
 				for range rapid.IntRange(1, 3).Draw(rt, "lost") {
 					r, err := w.b.VBucket(0).Apply(Change{Key: []byte(rapid.SampledFrom(keys).Draw(rt, "lost key")),

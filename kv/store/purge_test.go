@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Housekeeping forgets old tombstones also where there is no garbage to compact: in a log of one segment that is not
+// Housekeeping purges old tombstones even if there is no garbage to compact: in a log of one segment that is not
 // full.
 func TestHousekeepingForgetsOldTombstones(t *testing.T) {
 	w := newWorld(t, 2)
@@ -21,7 +21,7 @@ func TestHousekeepingForgetsOldTombstones(t *testing.T) {
 	}
 	w.set(0, "last", "1")
 	w.set(1, "other", "1")
-	w.delete(1, "other") // the newest of its vbucket
+	w.delete(1, "other") // the newest version of its vbucket
 	run := func(until func() bool) {
 		t.Helper()
 		ctx, cancel := context.WithCancel(t.Context())
@@ -38,7 +38,7 @@ func TestHousekeepingForgetsOldTombstones(t *testing.T) {
 		}
 	}
 	w.now = w.now.Add(2 * time.Hour)
-	run(func() bool { // documents are counted before the segment goes that had them
+	run(func() bool { // documents are counted before the segment with them is dropped
 		return w.b.VBucket(0).Info().Tombstones == 0 && len(w.b.log.Sealed()) == 0
 	})
 	if i := w.b.VBucket(0).Info(); i.Purge != 30 || i.Items != 11 {
@@ -53,7 +53,7 @@ func TestHousekeepingForgetsOldTombstones(t *testing.T) {
 	}
 }
 
-// The log is rewritten for tombstones only when some are due, and once in the time that makes them old.
+// The log is rewritten for tombstones only if some are due, and at most once per PurgeAfter.
 func TestPurgeIsRare(t *testing.T) {
 	w := newWorld(t, 1)
 	w.opts.PurgeAfter = time.Hour
@@ -89,7 +89,7 @@ func TestPurgeIsRare(t *testing.T) {
 		t.Fatal("nothing was rewritten")
 	}
 	forgotten(1)
-	w.now = w.now.Add(30 * time.Minute) // the second is due, and not yet looked for
+	w.now = w.now.Add(30 * time.Minute) // the second one is due, but not yet searched for
 	if n := purge(); n != 0 {
 		t.Fatalf("%d segments rewritten too early", n)
 	}

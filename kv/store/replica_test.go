@@ -28,7 +28,7 @@ func replicaWorld(t testing.TB) *world {
 	return w
 }
 
-// take returns the replica a version.
+// take adds a version to the replica.
 func (w *world) take(seqno uint64, key string, start, end uint64) error {
 	t, err := w.b.VBucket(0).Replicate(&Doc{Key: key, Value: fmt.Append(nil, seqno), Seqno: seqno, Rev: 1, Cas: seqno},
 		SnapshotRange{start, end})
@@ -82,7 +82,7 @@ func TestReplicaKeepsItsPlace(t *testing.T) {
 	}
 }
 
-// A snapshot's window whose first write failed is written with the next one: after a crash the replica is still in the
+// A snapshot window whose first write failed is written with the next one: after a crash the replica is still in the
 // middle of the snapshot, not at the end of one.
 func TestWindowOfAFailedWrite(t *testing.T) {
 	w := replicaWorld(t)
@@ -103,7 +103,7 @@ func TestWindowOfAFailedWrite(t *testing.T) {
 	w.position("2 2 9")
 }
 
-// A replica that becomes active in the middle of a snapshot branches off where the last complete one ended.
+// A replica that becomes active in the middle of a snapshot begins its branch where the last complete one ended.
 func TestPromotionBranchesAtASnapshot(t *testing.T) {
 	for _, c := range []struct {
 		last  uint64
@@ -133,14 +133,15 @@ func TestPromotionBranchesAtASnapshot(t *testing.T) {
 		if r := w.set(0, "new", "1"); r.Doc.Seqno != c.last+1 || r.VBUUID != i.Failover[0].VBUUID {
 			t.Fatalf("%+v", r)
 		}
-		if err := v.SetState(Replica); err != nil { // its snapshots are whole again
+		if err := v.SetState(Replica); err != nil { // its snapshots are complete again
 			t.Fatal(err)
 		}
 		w.position(fmt.Sprint(c.last+1, c.last+1, c.last+1))
 	}
 }
 
-// Nothing of before a reset comes back, whatever is written, relocated, compacted, crashed and restarted afterwards.
+// Nothing from before a reset comes back, whatever is written, relocated, compacted, crashed and restarted
+// afterwards.
 func TestResetIsForGood(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := replicaWorld(t)
@@ -196,7 +197,7 @@ func TestResetIsForGood(t *testing.T) {
 	})
 }
 
-// Versions that were taken back before others of the same block are not counted as stored with these.
+// Versions that were taken back before others of the same block do not count as stored with those.
 func TestReplicatedVersionsTakenBack(t *testing.T) {
 	w := newWorld(t, 2)
 	replicate := func(vb uint16, seqno uint64) *Ticket {
@@ -215,7 +216,7 @@ func TestReplicatedVersionsTakenBack(t *testing.T) {
 	}
 	stored := w.b.Replicating()
 	w.full = true
-	if err := replicate(0, 1).Wait(); !errors.Is(err, ErrTemporary) { // somebody else waits for it, too
+	if err := replicate(0, 1).Wait(); !errors.Is(err, ErrTemporary) { // another goroutine waits for it, too
 		t.Fatal(err)
 	}
 	w.full, w.now = false, w.now.Add(time.Minute)
@@ -231,8 +232,8 @@ func TestReplicatedVersionsTakenBack(t *testing.T) {
 	}
 }
 
-// While a vbucket is emptied it takes neither another state nor versions: it would be emptied as the active copy, with
-// writes that were acknowledged.
+// While a vbucket is emptied it accepts neither another state nor versions: otherwise it would be emptied as the
+// active copy, with acknowledged writes.
 func TestNothingBesideAReset(t *testing.T) {
 	w := replicaWorld(t)
 	defer func() { _ = w.b.Close() }()
@@ -269,8 +270,8 @@ func TestNothingBesideAReset(t *testing.T) {
 	}
 }
 
-// Compaction that comes while a vbucket is emptied does not write its state of before behind the reset: it would be
-// empty at its old seqno after a restart.
+// Compaction during a reset does not write the vbucket's old state after the reset: the vbucket would be empty at its
+// old seqno after a restart.
 func TestCompactionBesideAReset(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -332,7 +333,7 @@ func TestSeal(t *testing.T) {
 	if err := v.HoldSeal(1); !errors.Is(err, ErrSealBroken) {
 		t.Fatal(err)
 	}
-	w.now = w.now.Add(2 * time.Minute) // it ends by itself
+	w.now = w.now.Add(2 * time.Minute) // it expires
 	w.set(0, "b", "1")
 	if err := v.HoldSeal(2); !errors.Is(err, ErrSealBroken) {
 		t.Fatal(err)
@@ -346,7 +347,7 @@ func TestSeal(t *testing.T) {
 	if _, err := v.Seal(time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	v.Unseal() // as somebody asks who does not know that it is held
+	v.Unseal() // as a caller does that does not know that the seal is held
 	w.now = w.now.Add(time.Hour)
 	if _, err := w.apply(0, Change{Key: []byte("c")}); !errors.Is(err, ErrSealed) {
 		t.Fatal(err)
@@ -361,7 +362,7 @@ func TestSeal(t *testing.T) {
 	}
 }
 
-// A replica without room takes what makes room: deletions, and the end of a collection with the other events.
+// A replica without memory accepts what frees memory: deletions, and the end of a collection with the other events.
 func TestFullReplicaTakesWhatFreesIt(t *testing.T) {
 	w := replicaWorld(t)
 	w.opts.Quota = NewQuota(10_000)
@@ -401,7 +402,7 @@ func TestFullReplicaTakesWhatFreesIt(t *testing.T) {
 	must(&Doc{Key: "more"})
 }
 
-// A replica deletes nothing on its own.
+// A replica deletes nothing by itself.
 func TestReplicaEvictsNothing(t *testing.T) {
 	w := replicaWorld(t)
 	defer func() { _ = w.b.Close() }()

@@ -24,7 +24,7 @@ type world struct {
 	opts Options
 	b    *Bucket
 	now  time.Time
-	full bool // the disk takes nothing more
+	full bool // the disk accepts nothing more
 
 	writing func() // called once, in the next write
 }
@@ -67,7 +67,7 @@ func (w *world) open() {
 	w.b = b
 }
 
-// restart closes the bucket, in order or as a crash would, and opens it again.
+// restart closes the bucket, in order or as in a crash, and opens it again.
 func (w *world) restart(orderly bool) {
 	w.t.Helper()
 	var err error
@@ -82,7 +82,7 @@ func (w *world) restart(orderly bool) {
 	w.open()
 }
 
-// apply makes a change and waits for the log.
+// apply applies a change and waits for the log.
 func (w *world) apply(vb uint16, c Change) (Result, error) {
 	r, err := w.b.VBucket(vb).Apply(c)
 	if werr := r.Ticket.Wait(); werr != nil {
@@ -109,7 +109,7 @@ func (w *world) delete(vb uint16, key string) Result {
 	return r
 }
 
-// shown lists what a stream after from would show: "seqno key=value" or "seqno key" for a tombstone.
+// shown returns what a stream after from would show: "seqno key=value", or "seqno key" for a tombstone.
 func (w *world) shown(vb uint16, from, limit uint64) []string {
 	s, _ := w.b.VBucket(vb).SnapshotAfter(from, limit)
 	if s == nil {
@@ -180,7 +180,7 @@ func TestChangesAndTheirRules(t *testing.T) {
 	}
 	wantShown(t, w.shown(1, 0, all), "2 a=2", "6 b=5")
 	wantShown(t, w.shown(1, 2, all), "6 b=5")
-	wantShown(t, w.shown(1, 0, 4), "2 a=2") // what de-duplication took away stays away, also in a finite stream
+	wantShown(t, w.shown(1, 0, 4), "2 a=2") // de-duplicated versions stay away, even in a finite stream
 	if s, upTo := w.b.VBucket(1).SnapshotAfter(2, 5); s != nil || upTo != 5 {
 		t.Fatalf("nothing is between 2 and 5: %v %d", s, upTo)
 	}
@@ -253,7 +253,7 @@ func TestOnlyOwnedVBucketsServe(t *testing.T) {
 	if err := w.b.VBucket(3).SetState(Dead); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.b.VBucket(3).SetState(Active); err != nil { // nobody knows what it missed: it begins empty
+	if err := w.b.VBucket(3).SetState(Active); err != nil { // its history is unknown: it begins empty
 		t.Fatal(err)
 	}
 	wantShown(t, w.shown(3, 0, all))
@@ -261,7 +261,7 @@ func TestOnlyOwnedVBucketsServe(t *testing.T) {
 	wantShown(t, w.shown(3, 0, all))
 }
 
-// A snapshot shows the state at its end however the vbucket changes while it is read.
+// A snapshot shows the state at its end, however the vbucket changes while it is read.
 func TestSnapshotIsFixed(t *testing.T) {
 	w := newWorld(t, 1)
 	for i := range 2000 {
@@ -294,7 +294,7 @@ func TestSnapshotIsFixed(t *testing.T) {
 	}
 }
 
-// What has not reached the log is not shown to streams, and a version that it superseded still is.
+// What has not reached the log is not shown to streams; the version that it supersedes still is.
 func TestStreamsShowOnlyWhatIsInTheLog(t *testing.T) {
 	w := newWorld(t, 1)
 	w.set(0, "a", "1")
@@ -343,7 +343,7 @@ func TestFullDiskTakesBackEverything(t *testing.T) {
 		}
 	}
 	after := w.b.VBucket(0).Info()
-	after.MaxCas = before.MaxCas // may rise: it is a lower bound only
+	after.MaxCas = before.MaxCas // may rise: it is only a lower bound
 	if fmt.Sprint(before) != fmt.Sprint(after) {
 		t.Fatalf("before %+v, after %+v", before, after)
 	}
@@ -422,7 +422,7 @@ func TestQuota(t *testing.T) {
 	if !errors.Is(err, ErrNoMemory) || n != 11 {
 		t.Fatalf("after %d documents: %v", n, err)
 	}
-	for i := range 4 { // deletes are allowed and make room (a tombstone keeps some)
+	for i := range 4 { // deletes are allowed and free memory (a tombstone keeps some)
 		w.delete(0, fmt.Sprintf("k%02d", i))
 	}
 	if _, err := w.apply(0, Change{Key: []byte("k99"), Value: make([]byte, 97)}); err != nil {
@@ -430,8 +430,9 @@ func TestQuota(t *testing.T) {
 	}
 }
 
-// Superseded versions are pruned before they are much beside the newest ones, and those that cannot be, as they are not
-// in the log yet, count against the quota. No write is refused for what another vbucket may keep.
+// Superseded versions are pruned before they are much compared with the newest ones; those that cannot be pruned,
+// because they are not in the log yet, count against the quota. No write is refused for the allowance of another
+// vbucket.
 func TestQuotaOfSupersededVersions(t *testing.T) {
 	const limit = 1 << 20
 	held := func(v *VBucket) (bytes int64) {
@@ -443,7 +444,7 @@ func TestQuotaOfSupersededVersions(t *testing.T) {
 	for _, c := range []struct {
 		name         string
 		size, others int
-		most         int64 // that the superseded ones may have
+		most         int64 // maximum of the superseded versions
 	}{
 		{"one large document", 300 << 10, 0, 75<<10 + 300<<10},
 		{"a large one among small ones", 50 << 10, 400, 64<<10 + 50<<10},
@@ -570,7 +571,7 @@ func TestPurgedTombstonesStayPurged(t *testing.T) {
 	w.set(0, "b", "2")
 	w.delete(0, "a")
 	w.set(0, "c", "3")
-	w.delete(0, "c") // the newest version is never forgotten
+	w.delete(0, "c") // the newest version is never purged
 	if err := w.b.PurgeTombstones(context.Background(), time.Hour); err != nil {
 		t.Fatal(err)
 	}
@@ -580,7 +581,7 @@ func TestPurgedTombstonesStayPurged(t *testing.T) {
 	if err := w.b.PurgeTombstones(context.Background(), time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	wantShown(t, drain(held), "2 b=2", "3 a", "5 c") // an open snapshot keeps its promise
+	wantShown(t, drain(held), "2 b=2", "3 a", "5 c") // an open snapshot does not change
 	if err := w.b.PurgeTombstones(context.Background(), time.Hour); err != nil {
 		t.Fatal(err)
 	}
@@ -603,7 +604,7 @@ func decideOn(w *world, r StreamRequest) (Outcome, uint64) {
 	return h.Decide(r)
 }
 
-// hookContext calls hook when it is asked for its error the n-th time.
+// hookContext calls hook at the n-th call of Err.
 type hookContext struct {
 	context.Context
 	n    int
@@ -617,8 +618,8 @@ func (h *hookContext) Err() error {
 	return nil
 }
 
-// A write that fails while a segment is compacted must not cost the version it would have replaced: the compaction saw
-// that version superseded and did not rewrite it.
+// A write that fails during the compaction of a segment must not cost the version that it would have replaced: the
+// compaction saw that version superseded and did not rewrite it.
 func TestCompactionBesideAFailingWrite(t *testing.T) {
 	w := newWorld(t, 1)
 	w.set(0, "a", "kept")
@@ -658,7 +659,7 @@ func (l *countingListener) Notify() {
 	l.mu.Unlock()
 }
 
-// Writers of several goroutines share writes, and every acknowledged change is there after a crash.
+// Concurrent writers share log writes, and every acknowledged change is there after a crash.
 func TestConcurrentWritersAndACrash(t *testing.T) {
 	w := newWorld(t, 8)
 	w.opts.Now = time.Now
@@ -738,8 +739,8 @@ func TestRunKeepsHouseAndStops(t *testing.T) {
 	}
 }
 
-// A consumer that holds a snapshot while everything in it is overwritten is told that it is too slow before its
-// versions fill the memory.
+// A consumer that holds a snapshot while everything in it is overwritten is ended as too slow before its versions
+// fill the memory.
 func TestOvertakenSnapshot(t *testing.T) {
 	w := newWorld(t, 1)
 	w.b.pinLimit = 10_000
@@ -769,8 +770,8 @@ func TestOvertakenSnapshot(t *testing.T) {
 	}
 }
 
-// What one consumer that stands still has kept does not count against another one, whose snapshot is fixed later; and
-// it is given back, though that consumer never looks at its snapshot again.
+// What one stuck consumer holds does not count against another one whose snapshot was fixed later; and it is
+// released, although that consumer never touches its snapshot again.
 func TestOvertakenSnapshotAlone(t *testing.T) {
 	w := newWorld(t, 1)
 	w.b.pinLimit = 10_000

@@ -6,7 +6,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// The producer's rollback decision, row by row: what a consumer may continue with, and where it must go back to.
+// The producer's rollback decision, row by row: where a consumer may continue, and to where it must roll back.
 func TestDecide(t *testing.T) {
 	const newest, older, oldest, unknown = 30, 20, 10, 99
 	h := History{High: 20, Purge: 4, Failover: timestamp.FailoverLog{{VBUUID: newest, Seqno: 16},

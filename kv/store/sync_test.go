@@ -13,11 +13,11 @@ import (
 	"tidemark/kv/seglog"
 )
 
-// platter is a disk below the cache of the kernel: what a crash of the machine leaves. A sync that fails drops what it
-// should have written, as kernels do, and the next one knows nothing of it.
+// platter is the disk below the kernel's cache: what a crash of the machine leaves. A failed sync drops what it
+// should have written, as kernels do, and the next sync does not report it.
 type platter struct {
-	durable map[string]int64 // by path: what is really there of the file
-	holed   map[string]bool  // something was dropped: nothing behind it counts
+	durable map[string]int64 // by path: bytes of the file that are really on disk
+	holed   map[string]bool  // something was dropped: nothing after it counts
 	failing bool
 	syncs   int
 }
@@ -46,14 +46,14 @@ func newPlatter(w *world) *platter {
 	w.opts.WrapFile = func(f seglog.File) seglog.File {
 		path := f.(*os.File).Name()
 		if info, err := os.Stat(path); err == nil && p.durable[path] == 0 && info.Size() > 0 {
-			p.durable[path] = info.Size() // it was there before
+			p.durable[path] = info.Size() // it existed before
 		}
 		return &cached{f, p, path}
 	}
 	return p
 }
 
-// sync is a round of both loops.
+// sync runs a round of both loops.
 func (w *world) sync() error {
 	err := w.b.sync()
 	if err != nil && w.b.renew(w.t.Context()) == nil {
@@ -62,7 +62,7 @@ func (w *world) sync() error {
 	return err
 }
 
-// crash is one of the machine.
+// crash simulates a crash of the machine.
 func (p *platter) crash(w *world) {
 	w.t.Helper()
 	_ = w.b.Abandon()
@@ -78,8 +78,8 @@ func (p *platter) crash(w *world) {
 	w.open()
 }
 
-// A sync that succeeds after one that failed proves nothing. Writes are refused until all that was acknowledged is in
-// other files, which are synced; then a crash of the machine takes none of it.
+// A successful sync after a failed one proves nothing. Writes are refused until everything acknowledged is in other
+// files, which are synced; then a crash of the machine loses none of it.
 func TestAFailedSyncIsMadeGood(t *testing.T) {
 	for _, sealed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("sealed %v", sealed), func(t *testing.T) {
@@ -136,13 +136,13 @@ func TestAFailedSyncIsMadeGood(t *testing.T) {
 	}
 }
 
-// contentsOf is what is stored of a vbucket.
+// contentsOf returns what is stored in a vbucket.
 func contentsOf(w *world, vb uint16) string {
 	i := w.b.VBucket(vb).Info()
 	return fmt.Sprint(i.High, i.Items, i.Tombstones, w.shown(vb, 0, 1<<62))
 }
 
-// A process that ends before everything is written anew leaves that to the next one.
+// A process that ends before everything is rewritten leaves that to the next one.
 func TestAFailedSyncIsRemembered(t *testing.T) {
 	w := newWorld(t, 1)
 	p := newPlatter(w)
@@ -167,7 +167,7 @@ func TestAFailedSyncIsRemembered(t *testing.T) {
 	}
 }
 
-// A disk that goes on failing is not filled with copies.
+// A disk that keeps failing is not filled with copies.
 func TestAFailedSyncDoesNotFillTheDisk(t *testing.T) {
 	w := newWorld(t, 1)
 	p := newPlatter(w)
@@ -188,8 +188,7 @@ func TestAFailedSyncDoesNotFillTheDisk(t *testing.T) {
 	}
 }
 
-// TestSyncsWaitForNothing: while compaction, or what else keeps the house, does not come to an end, what is written is
-// synced.
+// TestSyncsWaitForNothing: what is written is synced even while compaction, or other housekeeping, does not end.
 func TestSyncsWaitForNothing(t *testing.T) {
 	w := newWorld(t, 2)
 	w.opts.Housekeep = time.Millisecond
@@ -201,7 +200,7 @@ func TestSyncsWaitForNothing(t *testing.T) {
 	ended := make(chan error, 1)
 	late := time.After(time.Minute)
 	v := w.b.VBucket(0)
-	v.mu.Lock() // all of it asks for what is in it
+	v.mu.Lock() // all housekeeping needs this lock
 	go func() { ended <- w.b.Run(ctx) }()
 	defer func() {
 		cancel()
@@ -210,7 +209,7 @@ func TestSyncsWaitForNothing(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	for i := range 5 { // the first may be before the others have begun
+	for i := range 5 { // the first may precede the others' beginning
 		select {
 		case <-synced:
 		default:
@@ -224,7 +223,7 @@ func TestSyncsWaitForNothing(t *testing.T) {
 	}
 }
 
-// signalled tells of each sync.
+// signalled signals each sync.
 type signalled struct {
 	seglog.File
 	synced chan struct{}
