@@ -16,10 +16,11 @@ import (
 	"tidemark/kv/clustermap"
 )
 
-// addressOf is a server's host:port.
+// addressOf returns the server's host:port.
 func addressOf(s *httptest.Server) string { return strings.TrimPrefix(s.URL, "http://") }
 
-// TestStatusAsksNodesSideBySide: each node answers when all have been asked, as nodes that hang would have it.
+// TestStatusAsksNodesSideBySide: Status requests all nodes in parallel. Each node answers only when all have been
+// asked, so that requests made one after another would hang.
 func TestStatusAsksNodesSideBySide(t *testing.T) {
 	t.Parallel()
 	const n = 3
@@ -55,7 +56,8 @@ func TestStatusAsksNodesSideBySide(t *testing.T) {
 	}
 }
 
-// TestSilentNodesAreToldInOrder: whoever asks twice reads the same.
+// TestSilentNodesAreToldInOrder: the error lists unreachable nodes in the order of the configured addresses, so that
+// two runs read the same.
 func TestSilentNodesAreToldInOrder(t *testing.T) {
 	t.Parallel()
 	var addresses []string
@@ -74,7 +76,8 @@ func TestSilentNodesAreToldInOrder(t *testing.T) {
 	}
 }
 
-// TestPeersAnswerInOrder: what is told of those that are asked side by side is the same each time, whoever is first.
+// TestPeersAnswerInOrder: the answers of nodes asked in parallel come in the order of the nodes, whichever answers
+// first.
 func TestPeersAnswerInOrder(t *testing.T) {
 	t.Parallel()
 	nodes := []clustermap.Node{{ID: "c"}, {ID: "a"}, {ID: "d"}, {ID: "b"}}
@@ -85,7 +88,7 @@ func TestPeersAnswerInOrder(t *testing.T) {
 	close(next[len(nodes)])
 	answers := (&peers{}).each(t.Context(), nodes, func(_ context.Context, x clustermap.Node) (clustermap.Map, error) {
 		i := slices.Index(nodes, x)
-		<-next[i+1] // the last one answers first
+		<-next[i+1] // the last node answers first
 		defer close(next[i])
 		return clustermap.Map{Rev: int64(i)}, nil
 	})
@@ -96,8 +99,8 @@ func TestPeersAnswerInOrder(t *testing.T) {
 	}
 }
 
-// TestANodeThatHangsIsAskedLast: a command for the cluster is not spent on a node that hangs, wherever in the list that
-// is.
+// TestANodeThatHangsIsAskedLast: the client does not send a command for the cluster to a node that hangs, wherever in
+// the list that node is.
 func TestANodeThatHangsIsAskedLast(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -123,7 +126,7 @@ func TestANodeThatHangsIsAskedLast(t *testing.T) {
 	gone := httptest.NewServer(http.NotFoundHandler())
 	gone.Close()
 	a := NewAdmin([]string{serve("hangs", true), addressOf(gone), serve("lives", false)}, "u", "p", nil)
-	t.Cleanup(cancel) // first
+	t.Cleanup(cancel) // runs before the servers are closed
 	if _, err := a.Failover(ctx, FailoverRequest{Nodes: []string{"hangs"}}); err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +137,8 @@ func TestANodeThatHangsIsAskedLast(t *testing.T) {
 	}
 }
 
-// TestNodesSendNobodyElsewhere: the password and what is ordered go to no other address than the one that was named.
+// TestNodesSendNobodyElsewhere: the client follows no redirect, so that the password and the command reach only the
+// address that was configured.
 func TestNodesSendNobodyElsewhere(t *testing.T) {
 	t.Parallel()
 	var elsewhere atomic.Int64
@@ -149,8 +153,8 @@ func TestNodesSendNobodyElsewhere(t *testing.T) {
 	}
 }
 
-// TestANodeThatBreaksOff: one that begins to answer and does not end has given no answer, as one that hangs: it is
-// asked once, and who reads is told that no node answers.
+// TestANodeThatBreaksOff: a node that begins an answer and does not finish it counts as one that has not answered.
+// The command is sent to it once, and the caller gets ErrSilent.
 func TestANodeThatBreaksOff(t *testing.T) {
 	t.Parallel()
 	var commanded atomic.Int64

@@ -12,7 +12,7 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// benchValue is a JSON document of about n bytes.
+// benchValue returns a JSON document of about n bytes.
 func benchValue(n int) string { return `{"name":"` + strings.Repeat("x", n-12) + `"}` }
 
 // pipeline sends b.N sets over one connection without waiting and reads all answers.
@@ -67,7 +67,7 @@ func BenchmarkSetOneByOne(b *testing.B) {
 	}
 }
 
-// BenchmarkDCPStream streams documents of 100 and 1024 bytes from memory over one connection; an operation is a
+// BenchmarkDCPStream streams documents of 100 and 1,024 bytes from memory over one connection; an operation is one
 // mutation.
 func BenchmarkDCPStream(b *testing.B) {
 	for _, size := range []int{100, 1024} {

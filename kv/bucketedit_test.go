@@ -14,7 +14,7 @@ import (
 	"tidemark/kv/kvclient"
 )
 
-// edit changes a bucket at a node.
+// edit changes a bucket's settings by REST at a node.
 func edit(t *testing.T, n *Node, name string, form ...string) {
 	t.Helper()
 	if status, body := rest(t, n, "POST", pathBuckets+"/"+name, form...); status != http.StatusOK || body != "" {
@@ -22,8 +22,8 @@ func edit(t *testing.T, n *Node, name string, form ...string) {
 	}
 }
 
-// What a form names is changed at once, the rest stays; what cannot be changed may be named as it is, and is refused
-// otherwise, each field by its name. All is as it was after a restart.
+// A form changes the settings that it names and no others. A setting that cannot be changed may be sent with its
+// current value; another value is refused with the field's name. All settings survive a restart.
 func TestBucketIsEditedByREST(t *testing.T) {
 	config := testConfig(t.TempDir())
 	n, stop := runNode(t, config)
@@ -41,7 +41,7 @@ func TestBucketIsEditedByREST(t *testing.T) {
 	if b := detailsOf(t, n, "new"); b.ReplicaNumber != 1 || b.Controllers["flush"] == "" {
 		t.Errorf("%+v", b)
 	}
-	edit(t, n, "world", "flushEnabled", "0") // of those that the node is started with
+	edit(t, n, "world", "flushEnabled", "0") // a bucket of the node's own configuration
 	if status, body := rest(t, n, "POST", pathBuckets+"/world/controller/doFlush"); status != http.StatusBadRequest ||
 		body != `{"_":"Flush is disabled for the bucket"}` {
 		t.Error(status, body)
@@ -88,8 +88,8 @@ func TestBucketIsEditedByREST(t *testing.T) {
 	}
 }
 
-// A bucket's administrator changes its settings, of any member, and nobody's but its. Other replicas are for who may
-// change the cluster.
+// A bucket's administrator changes the settings of that bucket, and of no other, through any member. The number of
+// replicas can be changed only by a role that may change the cluster.
 func TestBucketIsEditedByItsAdmin(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 2, 0)
@@ -111,7 +111,7 @@ func TestBucketIsEditedByItsAdmin(t *testing.T) {
 		words          string
 	}{
 		{"somebody", "1", http.StatusForbidden, `{"errors":{"replicaNumber":"Changing the number of replicas needs a role`},
-		{"somebody", "0", http.StatusOK, ""}, // as it is
+		{"somebody", "0", http.StatusOK, ""}, // the current value
 		{"both", "1", http.StatusOK, ""},
 	} {
 		status, body := u.call(x.user, userPassword, "POST", pathBuckets+"/world", "replicaNumber", x.replicas)
@@ -124,7 +124,7 @@ func TestBucketIsEditedByItsAdmin(t *testing.T) {
 	}
 }
 
-// replicas are the replicas of a bucket that nodes have, by the state of their copies.
+// replicas returns how many replica copies of a bucket each node holds.
 func (g *group) replicas(bucket string) map[string]int {
 	out := map[string]int{}
 	for id, n := range g.nodes {
@@ -137,8 +137,8 @@ func (g *group) replicas(bucket string) map[string]int {
 	return out
 }
 
-// A bucket that gets replicas while it is written to has them on all nodes, and a node that dies loses nothing; one
-// that is to have fewer again loses its copies. The other bucket stays as it is.
+// A bucket that gets replicas while clients write has them spread over all nodes, and a node that dies loses nothing.
+// Once the number of replicas is lowered, the nodes drop the extra copies. The other bucket keeps its copies.
 func TestReplicasAreChanged(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 3, 0)
@@ -162,7 +162,7 @@ func TestReplicasAreChanged(t *testing.T) {
 	}
 	stop()
 	g.same()
-	eventually(t, func() error { // without loss: the replicas are whole
+	eventually(t, func() error { // the failover is refused until the replicas are whole
 		return g.post("kv1", pathFailover, FailoverRequest{Nodes: []string{"kv2"}}, nil)
 	})
 	h.check(t, c)
@@ -183,15 +183,15 @@ func TestReplicasAreChanged(t *testing.T) {
 	}
 }
 
-// While replicas are made nobody begins a rebalance, or changes their number again; other settings may be changed. It
-// is stopped as a rebalance is, and the next rebalance makes what is missing.
+// While replicas are being made, a rebalance and another change of their number are refused; other settings may be
+// changed. The operation can be stopped like a rebalance, and the next rebalance makes the missing replicas.
 func TestReplicasWhileTheyAreMade(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 2, 0)
 	n := g.nodes["kv1"]
 	makeBucket(t, n, "other", "replicaNumber", "0")
 	for _, x := range g.nodes {
-		x.replicator.pause("world", true) // it cannot end meanwhile
+		x.replicator.pause("world", true) // the operation cannot finish meanwhile
 	}
 	c := g.client()
 	for i := range 50 {
@@ -208,7 +208,7 @@ func TestReplicasWhileTheyAreMade(t *testing.T) {
 		!strings.Contains(err.Error(), `a change of the replicas of bucket "world" is under way`) {
 		t.Error(err)
 	}
-	edit(t, n, "world", "replicaNumber", "1", "flushEnabled", "0") // the first is so already
+	edit(t, n, "world", "replicaNumber", "1", "flushEnabled", "0") // replicaNumber is 1 already
 	a := NewAdmin([]string{n.AdminAddr()}, testUser, testPassword, nil)
 	other := clustermap.BucketChange{Name: "other", Edit: &clustermap.BucketEdit{Replicas: new(0)}}
 	same := clustermap.BucketChange{Name: "world", Edit: &clustermap.BucketEdit{Replicas: new(1)}}
@@ -236,8 +236,8 @@ func TestReplicasWhileTheyAreMade(t *testing.T) {
 	}
 }
 
-// Whether a bucket can be flushed is for the node that leads to say: one that has not heard yet that it may be does not
-// refuse it.
+// The leader decides whether a bucket may be flushed: a member that has not received the change of this setting yet
+// does not refuse the flush.
 func TestFlushOfABucketThatAMemberHasNotHeardOf(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 2, 0)

@@ -18,7 +18,7 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// folders are the names of the folders of buckets that a node has.
+// folders returns the names of a node's bucket folders.
 func folders(t *testing.T, n *Node) (out []string) {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Join(n.config.Dir, bucketsName))
@@ -31,7 +31,7 @@ func folders(t *testing.T, n *Node) (out []string) {
 	return out
 }
 
-// bucketDetails is what GET /pools/default/buckets/{name} says.
+// bucketDetails is the answer to GET /pools/default/buckets/{name}.
 type bucketDetails struct {
 	Name, UUID                 string
 	ReplicaNumber, NumVBuckets int
@@ -63,7 +63,7 @@ func dropBucket(t *testing.T, n *Node, name string) {
 	}
 }
 
-// clientOf connects to one bucket of nodes.
+// clientOf returns a client of one bucket, connected through the given nodes.
 func clientOf(t *testing.T, bucket string, nodes ...*Node) *kvclient.Client {
 	t.Helper()
 	var seeds []string
@@ -78,7 +78,7 @@ func clientOf(t *testing.T, bucket string, nodes ...*Node) *kvclient.Client {
 	return c
 }
 
-// The calls of the documentation, and what they refuse: the fields that are wrong are named, all of them.
+// The documented calls work, and an invalid request is refused with all fields that are wrong.
 func TestBucketsByREST(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	b := makeBucket(t, n, "new", "replicaNumber", "2", "bucketType", "membase", "evictionPolicy", "valueOnly")
@@ -135,9 +135,9 @@ func TestBucketsByREST(t *testing.T) {
 	}
 }
 
-// A bucket that is dropped is gone for those who use it, and so are its files; another one of its name has nothing of
-// it; a node without any bucket says what it is, and all is as it was after a restart, also of the bucket that the node
-// is started with.
+// Dropping a bucket closes its clients' connections and removes its files; a new bucket of the same name starts
+// empty. A node without any bucket still reports its services. All of this survives a restart, also for the bucket of
+// the node's own configuration.
 func TestBucketIsDroppedAndMadeAgain(t *testing.T) {
 	config := testConfig(t.TempDir())
 	n, stop := runNode(t, config)
@@ -184,8 +184,8 @@ func TestBucketIsDroppedAndMadeAgain(t *testing.T) {
 	}
 }
 
-// A bucket is made and dropped at any member; its documents have replicas, are failed over and moved as those of others
-// are, and a node that joins has it.
+// A bucket is made and dropped through any member. Its documents have replicas, are failed over and moved like those
+// of other buckets, and a node that joins gets its copies.
 func TestBucketsOfACluster(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 2, 1)
@@ -208,7 +208,7 @@ func TestBucketsOfACluster(t *testing.T) {
 	p := g.join("kv3")
 	var r RebalanceRequest
 	r.Add = []clustermap.Node{{ID: p.ID, Memcached: p.Memcached, Admin: p.Admin}}
-	g.nodes["kv3"].replicator.pause("world", true) // the rebalance cannot end meanwhile
+	g.nodes["kv3"].replicator.pause("world", true) // the rebalance cannot finish meanwhile
 	if err := g.post("kv1", pathRebalance, r, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +222,7 @@ func TestBucketsOfACluster(t *testing.T) {
 	if x := b.BucketOf("new", made.UUID); x == nil || len(g.nodes["kv3"].View().Copies["new"]) == 0 {
 		t.Fatalf("kv3 has nothing of the bucket")
 	}
-	eventually(t, func() error { // without loss: the replicas are whole
+	eventually(t, func() error { // the failover is refused until the replicas are whole
 		return g.post("kv1", pathFailover, FailoverRequest{Nodes: []string{"kv2"}}, nil)
 	})
 	for i := range 60 {
@@ -230,7 +230,7 @@ func TestBucketsOfACluster(t *testing.T) {
 			t.Fatalf("%s: %q %v", fmt.Sprint("k", i), d.Value, err)
 		}
 	}
-	// kv2, which is no member, hears of it too, and of the next one that it has no part in.
+	// kv2 is no member any more. It learns of the drop too, and of the next bucket, of which it has no copies.
 	dropBucket(t, g.nodes["kv3"], "new")
 	again := makeBucket(t, g.nodes["kv3"], "new", "numVBuckets", "8")
 	eventually(t, func() error {
@@ -257,7 +257,7 @@ func TestBucketsOfACluster(t *testing.T) {
 	}
 }
 
-// A node that is down while buckets are dropped and made does both when it is back, before it serves.
+// A node that is down while buckets are dropped and made applies both changes after its restart, before it serves.
 func TestBucketsWhileANodeIsDown(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 3, 1)
@@ -274,7 +274,7 @@ func TestBucketsWhileANodeIsDown(t *testing.T) {
 		ErrRefused) || !strings.Contains(err.Error(), "kv3 must answer") {
 		t.Fatal(err)
 	}
-	// It goes after it has answered: the map is made all the same.
+	// A node may fail after it has answered the leader: the leader commits the map all the same.
 	for _, change := range []clustermap.BucketChange{{Name: "new", Drop: true}, {Name: "world", Drop: true},
 		{Name: "new", UUID: "second", VBuckets: 8, Replicas: 1}, {Name: "world", UUID: "third", VBuckets: 8}} {
 		next, err := leader.current().ChangeBuckets(change)
@@ -306,8 +306,8 @@ func TestBucketsWhileANodeIsDown(t *testing.T) {
 	}
 }
 
-// A node that is killed between the map, which is on its disk, and the files, which are not what the map says yet,
-// makes them so when it starts.
+// A node is killed after it has written a new map to disk and before its files match that map. It changes the files
+// when it starts.
 func TestKilledBetweenMapAndFiles(t *testing.T) {
 	t.Parallel()
 	for what, damage := range map[string]func(t *testing.T, n *Node){
@@ -357,7 +357,7 @@ func TestKilledBetweenMapAndFiles(t *testing.T) {
 	}
 }
 
-// Buckets come and go under writes and streams; nothing is left of them.
+// Buckets made and dropped under writes and streams leave nothing behind.
 func TestBucketsComeAndGoUnderLoad(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 2, 1)
@@ -372,7 +372,7 @@ func TestBucketsComeAndGoUnderLoad(t *testing.T) {
 				for i := 0; ctx.Err() == nil; i++ {
 					_, err := c.Set(ctx, fmt.Sprint(w, "-", i%100), []byte("1"), kvclient.StoreOptions{})
 					if err != nil {
-						return // it was dropped
+						return // the bucket was dropped
 					}
 					if i == 50 {
 						select {
@@ -412,7 +412,7 @@ func TestBucketsComeAndGoUnderLoad(t *testing.T) {
 	}
 }
 
-// What cannot be opened is tried again, and said: a folder that is in the way.
+// A node that cannot open a bucket, because a file is in the way of its folder, reports that and retries.
 func TestBucketThatCannotBeOpened(t *testing.T) {
 	t.Parallel()
 	config := testConfig(t.TempDir())
@@ -447,7 +447,7 @@ func TestBucketThatCannotBeOpened(t *testing.T) {
 	}
 }
 
-// A node that has a bucket of the name still, and not the one of the map, is no source of replicas.
+// A node that still has a former bucket of the same name is no source of replicas.
 func TestReplicasOfAnotherBucketOfTheName(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 2, 1)
@@ -510,8 +510,8 @@ func TestReplicasOfAnotherBucketOfTheName(t *testing.T) {
 	}
 }
 
-// What is removed is what the map says was dropped, and of that as much as it remembers; folders of which it knows
-// nothing stay.
+// A node removes the folders of buckets that the map lists as dropped, as far back as the map keeps them; folders
+// that the map does not name stay.
 func TestSwept(t *testing.T) {
 	m := clustermap.Map{Buckets: []clustermap.Bucket{{Name: "there", UUID: "u1", Made: true}, {Name: "old", UUID: "u2"}},
 		Dropped: []clustermap.Dropped{{Name: "there", UUID: "u0", Made: true}, {Name: "gone", UUID: "u3"}}}

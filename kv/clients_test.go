@@ -14,7 +14,7 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// plainConfig is a node for clients that know neither buckets nor vbuckets.
+// plainConfig returns the configuration of a node for clients that support neither buckets nor vbuckets.
 func plainConfig(t *testing.T) Config {
 	t.Helper()
 	config := testConfig(t.TempDir())
@@ -23,7 +23,7 @@ func plainConfig(t *testing.T) Config {
 	return config
 }
 
-// The tools of libmemcached work, as the script shows that is meant for people.
+// The tools of libmemcached work, as in the script that users run.
 func TestLibmemcachedTools(t *testing.T) {
 	t.Parallel()
 	need.Tool(t, "bash", "bash")
@@ -36,8 +36,8 @@ func TestLibmemcachedTools(t *testing.T) {
 	t.Logf("%s", out)
 }
 
-// memcapable checks a server's answers to the binary protocol one by one. It does not authenticate, so that something
-// in between does it.
+// memcapable checks a server's answers to the binary protocol one by one. It does not authenticate: a proxy does
+// that.
 func TestMemcapable(t *testing.T) {
 	t.Parallel()
 	tool := need.Tool(t, "libmemcached-tools", "memcapable", "memccapable")
@@ -46,8 +46,8 @@ func TestMemcapable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, _ := exec.Command(tool, "-h", host, "-p", port, "-b").CombinedOutput() // it fails for the three below
-	// FLUSH is refused by name, and an answer to DELETE tells the cas of the deletion, as KV engines do.
+	out, _ := exec.Command(tool, "-h", host, "-p", port, "-b").CombinedOutput() // the three tests below fail
+	// The node refuses FLUSH, and its answer to DELETE carries the CAS of the deletion, as with KV engines.
 	for test, want := range map[string]string{"flush": "FAIL", "flushq": "FAIL", "delete": "FAIL", "incr": "pass",
 		"appendq": "pass", "getkq": "pass", "stat": ""} {
 		if !regexp.MustCompile(`binary ` + test + ` +\[?` + want).Match(out) {
@@ -59,7 +59,8 @@ func TestMemcapable(t *testing.T) {
 	}
 }
 
-// authenticating listens and passes every connection on to addr, after it has authenticated there.
+// authenticating runs a proxy that forwards every connection to addr after it has authenticated there, and returns
+// the proxy's address.
 func authenticating(t *testing.T, addr string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -105,7 +106,7 @@ func authenticating(t *testing.T, addr string) string {
 	return l.Addr().String()
 }
 
-// The programs that show Couchbase's own Go clients at work. They need Go only, as this test does.
+// The example programs with Couchbase's own Go clients work. They need only Go, as this test does.
 func TestGoClients(t *testing.T) {
 	t.Parallel()
 	for _, client := range []string{"gomemcached", "gocbcore"} {

@@ -8,8 +8,8 @@ import (
 	"tidemark/kv/kvclient"
 )
 
-// The wall clock of one node of three is moved 26 hours forth and back while clients write: what is acknowledged stays,
-// CAS rises, only what was to expire by that clock does, on the replicas too, and vbuckets change hands.
+// The wall clock of one of three nodes jumps 26 hours forward and back while clients write: acknowledged writes stay,
+// CAS values rise, only documents that expire by that clock expire, also on the replicas, and vbuckets can be moved.
 func TestAClockThatJumps(t *testing.T) {
 	clock := newClock()
 	g := newGroupWith(t, 3, 1, func(c *Config) {
@@ -50,7 +50,7 @@ func TestAClockThatJumps(t *testing.T) {
 			t.Errorf("after %v the CAS is %d, before %d", jump, next, cas)
 		}
 		cas = next
-		if _, err := c.Get(within(t), keys[0]); !errors.Is(err, kvclient.ErrKeyNotFound) { // gone for good
+		if _, err := c.Get(within(t), keys[0]); !errors.Is(err, kvclient.ErrKeyNotFound) { // it stays expired
 			t.Errorf("after %v what was to live for an hour: %v", jump, err)
 		}
 		if _, err := c.Get(within(t), keys[1]); err != nil {

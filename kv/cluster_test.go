@@ -40,7 +40,7 @@ func TestReplicasAreCopies(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, func() error { // expired ones become tombstones on the active copies, and on the others by them
+	eventually(t, func() error { // active copies make tombstones of expired documents, replicas receive them
 		n := 0
 		for _, node := range g.nodes {
 			n += int(node.buckets()[0].store.Counters().Expired.Load())
@@ -51,7 +51,7 @@ func TestReplicasAreCopies(t *testing.T) {
 		return nil
 	})
 	g.same()
-	// A replica that was away goes on where it was; one that lost its files is filled again.
+	// A replica that was away resumes where it was; one that lost its files is filled from the beginning.
 	g.stop("kv3")
 	for i := range 100 {
 		if vb := mcbp.VBucket(fmt.Append(nil, "k", i), 16); g.nodes["kv1"].View().Map.Buckets[0].Chains[vb][0] != "kv3" {
@@ -79,7 +79,7 @@ func TestFailoverWithoutLoss(t *testing.T) {
 		t.Fatal(err)
 	}
 	var a FailoverAnswer
-	if err := g.post("kv2", pathFailover, FailoverRequest{Nodes: []string{"kv1"}}, &a); err != nil { // the leader itself
+	if err := g.post("kv2", pathFailover, FailoverRequest{Nodes: []string{"kv1"}}, &a); err != nil { // kv1 is the leader
 		t.Fatal(err)
 	}
 	if len(a.Promotions) == 0 || a.RevEpoch != 2 {
@@ -91,7 +91,8 @@ func TestFailoverWithoutLoss(t *testing.T) {
 	if v := g.nodes["kv1"].View(); v.Member || len(v.Copies["world"]) != 0 {
 		t.Errorf("the failed over node still has %d vbuckets", len(v.Copies["world"]))
 	}
-	// What is left has no replicas for all; a second failover would lose, and is refused by name.
+	// The remaining nodes do not have a replica of each vbucket: a second failover would lose data and is refused with
+	// the reason.
 	err = g.post("kv2", pathFailover, FailoverRequest{Nodes: []string{"kv3"}}, nil)
 	if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "it has no replica") ||
 		!strings.Contains(err.Error(), "--lose") {
@@ -100,7 +101,7 @@ func TestFailoverWithoutLoss(t *testing.T) {
 	h.check(t, c)
 }
 
-// A failover that ends while it waits for the replicas, as its caller goes, leaves no vbucket that refuses writes.
+// A failover that is cancelled while it waits for the replicas leaves no vbucket sealed against writes.
 func TestFailoverThatComesToNothing(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 3, 1)
@@ -123,7 +124,7 @@ func TestFailoverThatComesToNothing(t *testing.T) {
 		}
 		return err
 	}
-	eventually(t, func() error { // the replicas stay where they are, so that the failover has to wait
+	eventually(t, func() error { // the replicas stay behind, so that the failover has to wait
 		for _, v := range active {
 			if err := write(v); err != nil {
 				t.Fatal(err)
@@ -159,7 +160,7 @@ func TestFailoverThatComesToNothing(t *testing.T) {
 	}
 }
 
-// Who asks for some copies is told of these alone, and nothing of the map that grows with all.
+// A request for some copies gets only those, and no vbucket chains, whose size grows with the number of vbuckets.
 func TestSomeCopiesAskedFor(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	remote := NewRemote(testUser, testPassword, clusterWait, nil)
@@ -206,7 +207,7 @@ func TestSomeCopiesAskedFor(t *testing.T) {
 	}
 }
 
-// Copies are asked for by name, by one bucket or several, as long as they fit into a request.
+// A request names the copies it wants, of one bucket or several, as long as the list fits into a request.
 func TestManyCopiesAskedFor(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	remote := NewRemote(testUser, testPassword, clusterWait, nil)
@@ -277,7 +278,7 @@ func TestFailoverWithLoss(t *testing.T) {
 			highs[v.VBucket] = v.High
 		}
 	}
-	eventually(t, func() error { // the replicas hear that there is more
+	eventually(t, func() error { // the replicas learn the active copy's seqno
 		for _, id := range []string{"kv1", "kv2"} {
 			for _, v := range g.nodes[id].View().Copies["world"] {
 				if high, of := highs[v.VBucket]; of && v.State == "replica" && v.Known != high {
@@ -321,7 +322,7 @@ func TestFailoverWithLoss(t *testing.T) {
 	if lost == 0 {
 		t.Fatal("nothing was lost: the test shows nothing")
 	}
-	// The old owner comes back with all of it, and must not believe that it is still active.
+	// The old owner comes back with all its data, and must not consider itself active.
 	g.again("kv3")
 	ready(t, g.nodes["kv3"])
 	if v := g.nodes["kv3"].View(); v.Member || len(v.Copies["world"]) != 0 {
@@ -332,7 +333,7 @@ func TestFailoverWithLoss(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Added again, its branches are given up where they differ.
+	// When kv3 is added again, it rolls its copies back to where their branches part.
 	n := g.nodes["kv3"]
 	if err := g.post("kv1", pathRebalance, RebalanceRequest{Add: []clustermap.Node{{ID: "kv3",
 		Memcached: n.MemcachedAddr(), Admin: n.AdminAddr()}}}, nil); err != nil {
@@ -386,7 +387,7 @@ func TestRebalanceUnderWrites(t *testing.T) {
 		"kv3")
 	h.count(t, 200)
 	g.settledUnderLoad("kv1", "kv2", "kv3")
-	rebalance(RebalanceRequest{Remove: []string{"kv1"}}, "kv2", "kv3") // the leader
+	rebalance(RebalanceRequest{Remove: []string{"kv1"}}, "kv2", "kv3") // kv1 is the leader
 	h.count(t, 200)
 	stop()
 	h.check(t, c)
@@ -399,7 +400,7 @@ func TestRebalanceUnderWrites(t *testing.T) {
 		ErrRefused) {
 		t.Fatal(err)
 	}
-	// The node that left keeps nothing active after a restart either, and may come back.
+	// The removed node has nothing active after a restart either, and may be added again.
 	g.stop("kv1")
 	g.again("kv1")
 	ready(t, g.nodes["kv1"])
@@ -413,7 +414,7 @@ func TestRebalanceUnderWrites(t *testing.T) {
 	h.check(t, c)
 }
 
-// settledUnderLoad checks that the actives are spread evenly.
+// settledUnderLoad checks that the active vbuckets are spread evenly over the given nodes.
 func (g *group) settledUnderLoad(ids ...string) {
 	g.t.Helper()
 	for _, id := range ids {
@@ -423,7 +424,7 @@ func (g *group) settledUnderLoad(ids ...string) {
 	}
 }
 
-// A rebalance goes on after its leader, its source or its target was away at any point of it.
+// A rebalance resumes after its leader, its source or its target was restarted at any point of it.
 func TestRebalanceResumes(t *testing.T) {
 	t.Parallel()
 	for _, victim := range []string{"kv1", "kv2", "kv3"} {
@@ -444,7 +445,7 @@ func TestRebalanceResumes(t *testing.T) {
 				ready(t, g.nodes[victim])
 				h.count(t, 20)
 			}
-			// asking again is no harm; when it is over, that begins another one
+			// A repeated request does no harm; after the end of the first rebalance it begins another one.
 			eventually(t, func() error { return g.post("kv1", pathRebalance, r, nil) })
 			eventually(t, func() error {
 				if v := g.nodes["kv1"].View(); v.Map.Operation != nil || len(v.Map.Nodes) != 3 {
@@ -468,7 +469,7 @@ func TestANodeDoesNotServeBeforeItHasCompared(t *testing.T) {
 	g.again("kv3")
 	n := g.nodes["kv3"]
 	client := login(t, n.MemcachedAddr())
-	client.want(setFrame(15, "x", "1"), mcbp.StatusTemporary) // alone it may have been failed over
+	client.want(setFrame(15, "x", "1"), mcbp.StatusTemporary) // kv3 may have been failed over
 	client.want(request(mcbp.OpGetClusterConfig, 0, nil, nil, nil), mcbp.StatusOK)
 	eventually(t, func() error {
 		if missing, _ := n.cluster.awaited(); len(missing) != 2 {
@@ -478,7 +479,7 @@ func TestANodeDoesNotServeBeforeItHasCompared(t *testing.T) {
 	})
 	wantUnready(t, n, rpc.Reason{Code: reasonMembers, Detail: "warming up: waiting for a majority of the members, one " +
 		"of which may have a newer map; kv1, kv2 did not answer. If they are lost for good, fail them over"})
-	g.again("kv1") // with one other it is a majority
+	g.again("kv1") // two of three are a majority
 	ready(t, n)
 	ready(t, g.nodes["kv1"])
 	wantUnready(t, n)
@@ -501,7 +502,7 @@ func TestClusterInterfaceNeedsThePassword(t *testing.T) {
 	}
 }
 
-// A node folder of the time when each bucket had its own map, which never changed, keeps its vbuckets where they are.
+// A node folder from the time when each bucket had its own fixed map keeps its vbuckets where they are.
 func TestFolderOfFormerTimes(t *testing.T) {
 	dir := t.TempDir()
 	n, stop := runNode(t, testConfig(dir))
@@ -524,8 +525,8 @@ func TestFolderOfFormerTimes(t *testing.T) {
 	login(t, n.MemcachedAddr()).want(request(mcbp.OpGet, 3, nil, []byte("a"), nil), mcbp.StatusOK)
 }
 
-// A takeover ends the old owner's streams, and the consumer goes on at the new one from where it was, on its old
-// branch.
+// A takeover ends the streams of the old owner, and the consumer resumes at the new owner from its position, with the
+// vbucket UUID of the old branch.
 func TestTakeoverAsAConsumerSeesIt(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 2, 0)

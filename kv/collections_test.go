@@ -20,7 +20,7 @@ import (
 	"tidemark/kv/store"
 )
 
-// rest asks a node's admin interface in a documented way and returns status and body.
+// rest sends a documented request to a node's admin interface and returns the status and the body.
 func rest(t *testing.T, n *Node, method, path string, form ...string) (int, string) {
 	t.Helper()
 	values := url.Values{}
@@ -54,7 +54,7 @@ func restOK(t *testing.T, n *Node, want, method, path string, form ...string) {
 	}
 }
 
-// The calls of the documentation, and what they refuse.
+// The documented calls work, and invalid ones are refused.
 func TestCollectionsByREST(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	const first = `{"uid":"0","scopes":[{"name":"_default","uid":"0","collections":[{"name":"_default","uid":"0"}]}]}`
@@ -63,7 +63,7 @@ func TestCollectionsByREST(t *testing.T) {
 	restOK(t, n, `{"uid":"2"}`, "POST", scopesOf+"/s/collections", "name", "c")
 	restOK(t, n, `{"uid":"3"}`, "POST", scopesOf+"/_default/collections", "name", "d")
 	restOK(t, n, `{"uid":"4"}`, "DELETE", scopesOf+"/s/collections/c")
-	restOK(t, n, `{"uid":"5"}`, "POST", scopesOf+"/s/collections", "name", "c") // another one
+	restOK(t, n, `{"uid":"5"}`, "POST", scopesOf+"/s/collections", "name", "c") // another collection of the name
 	const now = `{"uid":"5","scopes":[{"name":"_default","uid":"0","collections":[{"name":"_default","uid":"0"},` +
 		`{"name":"d","uid":"a"}]},{"name":"s","uid":"8","collections":[{"name":"c","uid":"b"}]}]}`
 	restOK(t, n, now, "GET", scopesOf)
@@ -96,7 +96,7 @@ func withCollection(id uint32, f mcbp.Frame) mcbp.Frame {
 	return f
 }
 
-// eventLine is line for connections with collections.
+// eventLine is line for connections with collections enabled.
 func eventLine(t *testing.T, f mcbp.Frame) string {
 	t.Helper()
 	switch f.Op {
@@ -146,7 +146,7 @@ func filtered(value string, r mcbp.StreamRequest) mcbp.Frame {
 	return f
 }
 
-// Documents of collections, ids of names, and the answers where there is none.
+// Documents in collections, ids of names, and the answers for a missing collection or scope.
 func TestCollectionsOnTheWire(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	restOK(t, n, `{"uid":"1"}`, "POST", scopesOf, "name", "s")
@@ -179,7 +179,7 @@ func TestCollectionsOnTheWire(t *testing.T) {
 		string(m.Value) != "member" {
 		t.Fatalf("%q and %q", d.Value, m.Value)
 	}
-	for _, id := range []uint32{1, 7, 8, 10, 1 << 20} { // reserved, a scope's, nobody's
+	for _, id := range []uint32{1, 7, 8, 10, 1 << 20} { // a reserved id, a scope's id, unused ids
 		if a := c.want(get(id), mcbp.StatusUnknownCollection); string(a.Value) != `{"manifest_uid":"2"}` {
 			t.Fatalf("%q", a.Value)
 		}
@@ -209,7 +209,8 @@ func TestCollectionsOnTheWire(t *testing.T) {
 	c.want(get(10), mcbp.StatusKeyNotFound)
 }
 
-// What a stream shows: everything with events, a collection, a scope, or the default collection alone.
+// Streams with each filter: none (everything with system events), a collection, a scope, or the default collection
+// alone.
 func TestStreamsOfCollections(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	restOK(t, n, `{"uid":"1"}`, "POST", scopesOf, "name", "s")
@@ -251,7 +252,7 @@ func TestStreamsOfCollections(t *testing.T) {
 	expectEvents(t, scope, "snapshot 8-9 1 <nil>", "event 8: 1 of 8.a  uid 5 <nil>", "event 9: 4 of 8.0  uid 5 <nil>",
 		"end filter empty <nil>")
 	c.want(withCollection(0, setFrame(0, "j", "4")), mcbp.StatusOK)
-	var start uint64 // the snapshot begins wherever the stream is that passes over what it does not show
+	var start uint64 // the first snapshot may begin at any seqno that the stream has skipped
 	if got := line(legacy.read()); !matches(got, "snapshot %d-10 1 <nil>", &start) || start < 4 || start > 10 {
 		t.Fatalf("got %q, want a snapshot to 10", got)
 	}
@@ -273,11 +274,11 @@ func TestStreamsOfCollections(t *testing.T) {
 	}
 }
 
-// A finite stream that waits for its consumer while a deletion is made and forgotten does not end as if it had sent
-// it: neither where nothing is left up to its end, nor where only other collections have something there.
+// A finite stream that waits for its consumer while a deletion is made and purged does not end with status ok:
+// neither when nothing is left up to its end, nor when only other collections have items there.
 func TestFiniteStreamLacksADeletion(t *testing.T) {
 	config := testConfig(t.TempDir())
-	config.Nasty = server.ExactEnd // in vbucket 1
+	config.Nasty = server.ExactEnd // applies to vbucket 1
 	n, _ := runNode(t, config)
 	restOK(t, n, `{"uid":"1"}`, "POST", scopesOf, "name", "s")
 	restOK(t, n, `{"uid":"2"}`, "POST", scopesOf+"/s/collections", "name", "c")
@@ -304,7 +305,8 @@ func TestFiniteStreamLacksADeletion(t *testing.T) {
 	}
 }
 
-// A change of collections is answered when the vbuckets have it: not while one is sealed, nor as done when that lasts.
+// A change of collections is answered when all vbuckets have applied it: the answer waits while a vbucket is sealed,
+// and is an error if the caller gives up first.
 func TestCollectionsOfASealedVBucket(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	v := n.vbucket("world", 1)
@@ -349,13 +351,13 @@ func TestCollectionsOfASealedVBucket(t *testing.T) {
 	}
 }
 
-// The nodes of a cluster agree on collections, replicas have their documents, and what one node missed it catches up
-// with, also when it becomes active only then.
+// The nodes of a cluster agree on collections, and replicas have their documents. A node that missed a change catches
+// up, also when it becomes active only then.
 func TestCollectionsOfACluster(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 3, 1)
 	admin := func(id string) *Node { return g.nodes[id] }
-	for i, id := range []string{"kv1", "kv2", "kv3"} { // whichever is asked
+	for i, id := range []string{"kv1", "kv2", "kv3"} { // at every member
 		restOK(t, admin(id), fmt.Sprintf(`{"uid":"%d"}`, i+1), "POST", scopesOf, "name", "s"+id)
 	}
 	restOK(t, admin("kv2"), `{"uid":"4"}`, "POST", scopesOf+"/skv1/collections", "name", "c")

@@ -14,9 +14,9 @@ import (
 	"tidemark/kv/clustermap"
 )
 
-// TestDamagedFolders: a node of a cluster is killed and its folder damaged. It does not serve what is not what was
-// written, says which file it is and what can be done, and the others go on; after what it says, everything that was
-// acknowledged is there.
+// TestDamagedFolders: a node of a cluster is killed and its folder damaged. It refuses to serve damaged data and
+// reports which file is damaged and what to do, and the other nodes go on. After that advice was followed, every
+// acknowledged write is there.
 func TestDamagedFolders(t *testing.T) {
 	t.Parallel()
 	segments := func(t *testing.T, dir string) []string {
@@ -81,7 +81,7 @@ func TestDamagedFolders(t *testing.T) {
 			return filepath.Join(dir, "buckets", "world")
 		}, "would empty the replicas"},
 	}
-	write := func(more int64) { // with clients that go on over whatever happens
+	write := func(more int64) { // clients that continue after errors
 		ctx, stop := context.WithCancel(context.Background())
 		var clients sync.WaitGroup
 		for id := range 3 {
@@ -114,7 +114,7 @@ func TestDamagedFolders(t *testing.T) {
 				t.Fatal(err)
 			}
 			write(100)
-			for _, name := range []string{"buckets", mapName} { // as it was told
+			for _, name := range []string{"buckets", mapName} { // as the error message advised
 				if err := os.RemoveAll(filepath.Join(b.conf.Dir, name)); err != nil {
 					t.Fatal(err)
 				}
@@ -138,8 +138,7 @@ func TestDamagedFolders(t *testing.T) {
 	f.last()
 }
 
-// replicated waits until the replicas have everything: what a node takes with it when it dies is only what they had not
-// heard of.
+// replicated waits until the replicas have everything, so that a node that dies loses only later writes.
 func (f *fire) replicated() {
 	f.t.Helper()
 	eventually(f.t, func() error {
@@ -161,7 +160,7 @@ func (f *fire) replicated() {
 	})
 }
 
-// fails starts the node, which must end by itself with an error, and returns what it says.
+// fails starts the node, which must exit with an error, and returns what it has logged.
 func (b *burning) fails() string {
 	b.t.Helper()
 	path := filepath.Join(b.conf.Dir, "log")

@@ -23,7 +23,7 @@ func (c *rawClient) lines(want ...string) {
 	}
 }
 
-// silent checks that nothing comes for a while.
+// silent checks that the server sends nothing for the time d.
 func (c *rawClient) silent(d time.Duration) {
 	c.t.Helper()
 	_ = c.nc.SetReadDeadline(time.Now().Add(d))
@@ -57,12 +57,12 @@ func TestStreamFromZeroThenLive(t *testing.T) {
 	kv.want(setFrame(2, "d", "6"), mcbp.StatusOK)
 	c.silent(50 * time.Millisecond)
 
-	// From the middle: the first marker begins where the consumer is.
+	// The stream starts in the middle: the first marker begins at the consumer's position.
 	uuid := n.buckets()[0].store.VBucket(2).Info().Failover[0].VBUUID
 	c.want(streamFrame(2, mcbp.StreamRequest{Start: 5, End: mcbp.EndOfTime, VBUUID: uuid, SnapStart: 5, SnapEnd: 5}),
 		mcbp.StatusOK)
 	c.lines("snapshot 5-7 2 <nil>", "mutation 7 d=6 <nil>")
-	// At the present: the first marker is one of memory.
+	// The stream starts at the high seqno: the first marker is one of memory.
 	c.want(streamFrame(3, mcbp.StreamRequest{End: mcbp.EndOfTime}), mcbp.StatusOK)
 	kv.want(setFrame(3, "x", "1"), mcbp.StatusOK)
 	c.lines("snapshot 0-1 1 <nil>", "mutation 1 x=1 <nil>")
@@ -79,7 +79,7 @@ func TestFiniteStreamsEnd(t *testing.T) {
 	ask(0, mcbp.StreamRequest{End: 0})
 	c.lines("end ok <nil>")
 	whole := []string{"snapshot 0-3 2 <nil>", "mutation 2 b=2 <nil>", "mutation 3 a=3 <nil>"}
-	for end := range uint64(3) { // the snapshot that the end lies in is sent to its own end, as engines do
+	for end := range uint64(3) { // a stream ends with the snapshot that contains its end, as with engines
 		ask(0, mcbp.StreamRequest{End: end + 1})
 		c.lines(append(slices.Clone(whole), "end ok <nil>")...)
 	}
@@ -95,11 +95,11 @@ func TestFiniteStreamsEnd(t *testing.T) {
 	}
 	var tail []string
 	for len(tail) == 0 || !strings.HasPrefix(tail[len(tail)-1], "end") {
-		if l := line(c.read()); !strings.HasPrefix(l, "snapshot") { // one window or more
+		if l := line(c.read()); !strings.HasPrefix(l, "snapshot") { // in one window or several
 			tail = append(tail, l)
 		}
 	}
-	got := strings.Replace(strings.Join(tail, "; "), "mutation 6 e=6 <nil>; ", "", 1) // in a window with 5, or in none
+	got := strings.Replace(strings.Join(tail, "; "), "mutation 6 e=6 <nil>; ", "", 1) // in a window with 5, or not sent
 	if got != "mutation 4 c=4 <nil>; mutation 5 d=5 <nil>; end ok <nil>" {
 		t.Fatalf("a stream up to 5 ended with %q", got)
 	}
@@ -183,7 +183,7 @@ func TestConnectionsOfOneNameAndOrderOfRequests(t *testing.T) {
 	}
 }
 
-// The producer never has more than the window and one message on its way; NOOPs are outside of it.
+// The producer never has more bytes in flight than the window and one message; NOOPs do not count.
 func TestFlowControl(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	kv := login(t, n.MemcachedAddr())
@@ -205,7 +205,7 @@ func TestFlowControl(t *testing.T) {
 			if noops%2 == 0 { // the window is full for at least one interval
 				c.send(request(mcbp.OpDCPBufferAck, 0, mcbp.AppendBufferAck(nil, uint32(unacked)), nil, nil))
 				unacked = 0
-				if noops > 4 { // from now on, at once
+				if noops > 4 { // without a window from now on
 					c.send(request(mcbp.OpDCPControl, 0, nil, []byte("connection_buffer_size"), []byte("0")))
 				}
 			}
@@ -225,11 +225,12 @@ func TestFlowControl(t *testing.T) {
 	}
 }
 
-// A consumer whose window is full in the middle of a snapshot is ended as too slow once what was replaced meanwhile is
-// more than a node keeps, which it is told when its window lets it. Other consumers of the vbucket are not ended.
+// A stream whose window is full in the middle of a snapshot is ended as too slow once the versions replaced meanwhile
+// exceed what a node keeps. The consumer receives that end when its window allows it. Other streams of the vbucket go
+// on.
 func TestConsumerThatStandsStill(t *testing.T) {
 	config := testConfig(t.TempDir())
-	config.QuotaBytes = 512 << 20 // no vbucket's share is more than 64 MiB
+	config.QuotaBytes = 512 << 20 // a vbucket's share is at most 64 MiB
 	n, _ := runNode(t, config)
 	kv := login(t, n.MemcachedAddr())
 	for i := range 300 {
@@ -329,7 +330,7 @@ func TestVBucketThatGoesAwayEndsItsStream(t *testing.T) {
 }
 
 // While writers overwrite, delete and re-create a few hot keys in random bursts, streams that are opened and cut at
-// random see, at every snapshot end, exactly the state the vbucket had at that seqno, and always reach the end.
+// random have, at every snapshot end, exactly the state of the vbucket at that seqno, and always reach the end.
 func TestStreamEqualsHistory(t *testing.T) {
 	t.Parallel()
 	n, _ := runNode(t, testConfig(t.TempDir()))
@@ -373,7 +374,7 @@ func TestStreamEqualsHistory(t *testing.T) {
 	state := map[string]string{}
 	var at uint64
 	uuid := n.buckets()[0].store.VBucket(0).Info().Failover[0].VBUUID
-	var events []string // of the present window
+	var events []string // of the current window
 	seen := map[string]string{}
 	var seqnos []uint64
 	for round := 0; at < total; round++ {
@@ -422,7 +423,7 @@ func TestStreamEqualsHistory(t *testing.T) {
 			at, end, events, seqnos = end, 0, events[:0], seqnos[:0]
 			left--
 			clear(seen)
-			for _, h := range history[1 : at+1] { // acknowledged or not yet: the log has them, so has the history
+			for _, h := range history[1 : at+1] { // the log and the history have writes that are not acknowledged yet, too
 				key, value, set := strings.Cut(h, "=")
 				delete(seen, key)
 				if set {

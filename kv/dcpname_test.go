@@ -9,8 +9,8 @@ import (
 	"tidemark/kv/server"
 )
 
-// A name of a DCP connection is its user's: another user's connection of that name ends nothing, a second one of the
-// same user ends the first.
+// DCP connection names are per user: a connection of another user with the same name ends nothing, a second one of
+// the same user ends the first.
 func TestDCPNameIsOfItsUser(t *testing.T) {
 	t.Parallel()
 	n, _ := runNode(t, testConfig(t.TempDir()))
@@ -30,7 +30,8 @@ func TestDCPNameIsOfItsUser(t *testing.T) {
 	}
 }
 
-// What a name of the nodes gives (the attributes of tombstones, and no moods) it gives the nodes' own user alone.
+// A connection with a name of the nodes has its privileges (attributes of tombstones, no moods) only for the nodes'
+// own user.
 func TestDCPNameOfNodesIsOfTheirUser(t *testing.T) {
 	t.Parallel()
 	n := nastyNode(t, server.OldControls)

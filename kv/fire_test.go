@@ -35,33 +35,34 @@ var (
 	fireSeed  = flag.Uint64("fire.seed", 0, "seed of TestClusterUnderFire; 0: -rapid.seed")
 )
 
-// logTail is how much of a node's log is shown after a failure.
+// logTail is how many bytes of a node's log are shown after a failure.
 const logTail = 20_000
 
-// fire is a cluster of processes, and clients that write to it.
+// fire is a cluster of node processes and the clients that write to it.
 type fire struct {
 	t     *testing.T
 	nodes []*burning
 	r     *rand.Rand
 	acks  atomic.Int64
-	told  atomic.Int64 // errors of clients
+	told  atomic.Int64 // errors that clients got
 
 	mu    sync.Mutex
 	keys  map[string]*pledge
 	tally map[string]int
 }
 
-// burning is one node.
+// burning is the process of one node.
 type burning struct {
 	t    *testing.T
 	conf Config
 	cmd  *exec.Cmd
 }
 
-// pledge is what a key must hold: at least acked, at most tried. One client writes it.
+// pledge is the range of values that a key may have: from acked, the newest acknowledged write, to tried, the newest
+// one sent. One client writes each key.
 type pledge struct{ acked, tried int }
 
-// burn is the process of a node.
+// burn runs a node in a child process; text is its Config as JSON.
 func burn(text string) int {
 	var conf Config
 	err := json.Unmarshal([]byte(text), &conf)
@@ -104,14 +105,14 @@ func (b *burning) start() {
 	}
 }
 
-// end sends a signal and waits for the process. An orderly end is one without an error.
+// end sends a signal and waits for the process. A process stopped by SIGTERM must exit without an error.
 func (b *burning) end(s syscall.Signal) {
 	b.t.Helper()
 	_ = b.cmd.Process.Signal(s)
 	b.t.Logf("%s: %s gets %v", time.Now().UTC().Format("15:04:05.000"), b.conf.NodeID, s)
 	guard := time.AfterFunc(testTimeout, func() { _ = b.cmd.Process.Kill() })
 	err := b.cmd.Wait()
-	// below: it had not begun to listen to signals
+	// A negative exit code means that SIGTERM came before the process had installed its handler.
 	if !guard.Stop() || s == syscall.SIGTERM && err != nil && b.cmd.ProcessState.ExitCode() >= 0 {
 		b.t.Errorf("%s ended by %v with %v", b.conf.NodeID, s, err)
 	}
@@ -156,7 +157,7 @@ func (f *fire) remote() Remote {
 		Transport: &http.Transport{DisableKeepAlives: true}}}
 }
 
-// view is the newest map that anybody tells, with what each node says.
+// view returns the newest map that any member has, and the view of each node that answers.
 func (f *fire) view() (m clustermap.Map, views map[string]ClusterView) {
 	views = map[string]ClusterView{}
 	for _, b := range f.nodes {
@@ -172,7 +173,7 @@ func (f *fire) view() (m clustermap.Map, views map[string]ClusterView) {
 	return m, views
 }
 
-// tell asks the leader, whoever it is.
+// tell sends a request to each node in turn until the leader accepts it.
 func (f *fire) tell(path string, body any) (err error) {
 	for _, b := range f.nodes {
 		if err = f.remote().Call(within(f.t), b.conf.Admin, http.MethodPost, path, body, nil); err == nil {
@@ -185,7 +186,8 @@ func (f *fire) tell(path string, body any) (err error) {
 	return err
 }
 
-// whole waits until nothing is under way and every replica has all of its active copy.
+// whole waits until no operation is in progress, all members are ready with the newest map and each vbucket has an
+// active copy. It returns that map.
 func (f *fire) whole() clustermap.Map {
 	f.t.Helper()
 	var m clustermap.Map
@@ -213,7 +215,7 @@ func (f *fire) whole() clustermap.Map {
 	return m
 }
 
-// client writes numbers to its own keys, reads them, and holds what it is told against what it was told before.
+// client writes rising numbers to its own keys and checks what it reads against the writes that were acknowledged.
 func (f *fire) client(ctx context.Context, id int) {
 	var seeds []string
 	for _, b := range f.nodes {
@@ -251,7 +253,7 @@ func (f *fire) client(ctx context.Context, id int) {
 	}
 }
 
-// holds reads a key and compares it with the pledge.
+// holds reads a key and checks that its value is within the pledge.
 func (f *fire) holds(c *kvclient.Client, key string) {
 	f.mu.Lock()
 	p, ok := f.keys[key]
@@ -269,7 +271,7 @@ func (f *fire) holds(c *kvclient.Client, key string) {
 	}
 }
 
-// goesOn waits until clients were told so many more successes.
+// goesOn waits until more writes have been acknowledged to clients.
 func (f *fire) goesOn(more int64) {
 	f.t.Helper()
 	from := f.acks.Load()
@@ -283,7 +285,7 @@ func (f *fire) goesOn(more int64) {
 	})
 }
 
-// hurt does something that must lose nothing.
+// hurt kills, stops, moves or fails over nodes in a way that must lose nothing, and returns what it did.
 func (f *fire) hurt() string {
 	b := f.nodes[f.r.IntN(len(f.nodes))]
 	switch f.r.IntN(7) {
@@ -322,7 +324,7 @@ func (f *fire) hurt() string {
 	return b.conf.NodeID + " failed over"
 }
 
-// move adds a node that is none, or else removes one.
+// move adds a node that is no member, or removes b if all nodes are members.
 func (f *fire) move(b *burning) string {
 	m, _ := f.view()
 	for _, x := range f.nodes {
@@ -340,10 +342,9 @@ func (f *fire) move(b *burning) string {
 	return b.conf.NodeID + " removed"
 }
 
-// TestClusterUnderFire kills, stops, halts, moves and fails over nodes in any order, also while a move is under way,
-// with clients that write and read all the while. Nothing that was acknowledged is lost or comes back older, the
-// cluster always goes on, and in the end every copy that can be made the only one has it all. -fire 500 lets it go on
-// for longer.
+// TestClusterUnderFire kills, stops, pauses, moves and fails over nodes in random order, also during a rebalance,
+// while clients write and read. No acknowledged write is lost or replaced by an older one, the cluster always makes
+// progress, and in the end every copy that can become the only one has all writes. -fire 500 runs more rounds.
 func TestClusterUnderFire(t *testing.T) {
 	t.Parallel()
 	for _, part := range []struct {
@@ -380,7 +381,7 @@ func TestClusterUnderFire(t *testing.T) {
 	}
 }
 
-// last takes nodes away until one is left, which then has everything.
+// last fails over one node after the other until one is left, and checks after each failover that no write is lost.
 func (f *fire) last() {
 	f.t.Helper()
 	var seeds []string
@@ -401,7 +402,7 @@ func (f *fire) last() {
 		if len(m.Nodes) == 1 {
 			return
 		}
-		// With a replica of each vbucket on the others, the failover of a node that answers loses nothing.
+		// With a replica of each vbucket on the other nodes, the failover of a node that answers loses nothing.
 		if err := f.tell(pathRebalance, RebalanceRequest{}); err != nil {
 			f.t.Fatal(err)
 		}

@@ -18,9 +18,9 @@ import (
 	"tidemark/kv/seglog"
 )
 
-// TestFlush: a bucket that was emptied is at seqno 0 everywhere, on branches that share nothing with those before; its
-// streams have ended, also where it was written again at once up to where they stood; replicas follow; and a restart
-// changes nothing of it.
+// TestFlush: a flushed bucket is at seqno 0 in every vbucket, on branches that share nothing with the former ones.
+// Its streams have ended, also in a vbucket that was at once written up to the former seqno again. A restart changes
+// nothing of that.
 func TestFlush(t *testing.T) {
 	config := testConfig(t.TempDir())
 	n, stop := runNode(t, config)
@@ -30,7 +30,7 @@ func TestFlush(t *testing.T) {
 	}
 	before, _ := failoverLogs(t, n.MemcachedAddr())
 	c := openDCP(t, n.MemcachedAddr(), "c", 0)
-	c.want(fromZero(9), mcbp.StatusOK) // it is empty
+	c.want(fromZero(9), mcbp.StatusOK) // vbucket 9 is empty
 	c.want(fromZero(1), mcbp.StatusOK)
 	for c.read().Op != mcbp.OpDCPMutation {
 	}
@@ -73,8 +73,8 @@ func TestFlush(t *testing.T) {
 	check()
 }
 
-// TestFlushOfADiskThatHangs: a node that stands still, here because it is kept from changing, does not keep the right
-// to change the map; and what nobody waits for any more is not emptied when it goes on.
+// TestFlushOfADiskThatHangs: a node whose disk hangs, simulated by holding its lock for changes, does not block the
+// leader's right to change the map. A flush whose caller has given up does not happen later.
 func TestFlushOfADiskThatHangs(t *testing.T) {
 	g := newGroup(t, 2, 0)
 	c := g.client()
@@ -103,7 +103,7 @@ func TestFlushOfADiskThatHangs(t *testing.T) {
 	}
 }
 
-// TestFlushReachesReplicas: replicas of an emptied vbucket are emptied.
+// TestFlushReachesReplicas: replicas of a flushed vbucket become empty.
 func TestFlushReachesReplicas(t *testing.T) {
 	g := newGroup(t, 2, 1)
 	c := g.client()
@@ -131,13 +131,13 @@ func TestFlushReachesReplicas(t *testing.T) {
 	g.same()
 }
 
-// flushed asks a member to empty the bucket, as SDKs do.
+// flushed sends a flush of the bucket to a member by REST, as SDKs do.
 func (g *group) flushed(id string) (status int, body string) {
 	g.t.Helper()
 	return rest(g.t, g.nodes[id], http.MethodPost, "/pools/default/buckets/world/controller/doFlush")
 }
 
-// items are how many documents the members have in active vbuckets, by member.
+// items returns how many documents each member has in its active vbuckets.
 func (g *group) items() map[string]int {
 	out := map[string]int{}
 	for id, n := range g.nodes {
@@ -160,8 +160,8 @@ func (g *group) fill(n int) {
 	}
 }
 
-// flushesWhenWarm empties the bucket with the client of the command line while a node has no documents yet, which comes
-// to have them when it has refused.
+// flushesWhenWarm flushes the bucket with the command line's client while a node is still loading its documents. The
+// node becomes ready after its second refusal.
 func (g *group) flushesWhenWarm(id string) {
 	g.t.Helper()
 	g.fill(20)
@@ -187,7 +187,8 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// TestFlushOfAllOrNone: while a member does not answer, or cannot, no other one is emptied; any member takes the order.
+// TestFlushOfAllOrNone: while a member does not answer or is not ready, no member flushes. The request may be sent to
+// any member.
 func TestFlushOfAllOrNone(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 3, 1)
@@ -200,7 +201,7 @@ func TestFlushOfAllOrNone(t *testing.T) {
 	g.again("kv3")
 	ready(t, g.nodes["kv3"])
 	g.settled()
-	g.nodes["kv3"].serving.Store(false) // it answers, and has no documents yet
+	g.nodes["kv3"].serving.Store(false) // the node answers, but is still loading its documents
 	if status, body := g.flushed("kv1"); status != http.StatusServiceUnavailable ||
 		!strings.Contains(body, "nothing was emptied") || !strings.Contains(body, "kv3") ||
 		!strings.Contains(body, "it reads its documents: ask again when it is ready") {
@@ -223,8 +224,8 @@ func TestFlushOfAllOrNone(t *testing.T) {
 	}
 }
 
-// TestFlushNamesWhatIsEmptied: a node whose disk fails in the middle is named, with those that are emptied, and a
-// repeat empties them all. A node that has another map than the one meant refuses.
+// TestFlushNamesWhatIsEmptied: when a node's disk fails in the middle of a flush, the error names that node and the
+// flushed ones, and a repeated flush completes. A node refuses a flush that was planned for another map.
 func TestFlushNamesWhatIsEmptied(t *testing.T) {
 	t.Parallel()
 	var broken atomic.Bool
@@ -245,7 +246,7 @@ func TestFlushNamesWhatIsEmptied(t *testing.T) {
 	}
 	broken.Store(false)
 	eventually(t, func() error {
-		if status, body := g.flushed("kv1"); status != http.StatusOK { // its log is looked at anew
+		if status, body := g.flushed("kv1"); status != http.StatusOK { // kv2 checks its log again
 			return fmt.Errorf("%d %s", status, body)
 		}
 		return nil
@@ -260,13 +261,13 @@ func TestFlushNamesWhatIsEmptied(t *testing.T) {
 	}
 }
 
-// TestFlushBesideARebalance: while vbuckets change hands nothing is emptied.
+// TestFlushBesideARebalance: a flush during a rebalance is refused and empties nothing.
 func TestFlushBesideARebalance(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 2, 0)
 	g.fill(50)
 	leader := g.nodes["kv1"]
-	end, err := leader.cluster.alone(within(t)) // so that the rebalance makes no step
+	end, err := leader.cluster.alone(within(t)) // the leader's rebalance cannot make a step
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -277,7 +278,7 @@ func TestFlushBesideARebalance(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, n := range g.nodes { // nor after this
+	for _, n := range g.nodes { // nor once end is called
 		n.replicator.pause("", true)
 	}
 	end()

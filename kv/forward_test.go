@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A failover that is asked of a member which does not lead has as long as one that is asked of the leader.
+// A failover sent to another member than the leader has as much time as one sent to the leader.
 func TestAFailoverBySomebodyElseHasItsTime(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 3, 1)
@@ -46,7 +46,7 @@ func TestAFailoverBySomebodyElseHasItsTime(t *testing.T) {
 		t.Errorf("%d %s: while the leader was busy", a.status, a.body)
 		end()
 		return
-	case <-time.After(peerTimeout + time.Second): // longer than a question may take
+	case <-time.After(peerTimeout + time.Second): // other requests between nodes time out earlier
 	}
 	end()
 	if a := <-answered; a.status != http.StatusOK {

@@ -19,9 +19,9 @@ import (
 	"tidemark/kv/kvclient"
 )
 
-const clusterWait = 60 * time.Second // a guard against hanging, not a measure
+const clusterWait = 60 * time.Second // bounds a hang; no test measures it
 
-// group is a cluster of nodes in this process that stop and start on the same addresses.
+// group is a cluster of nodes in this process; nodes can be stopped and started again at the same addresses.
 type group struct {
 	t     *testing.T
 	nodes map[string]*Node
@@ -35,7 +35,7 @@ func newGroup(t *testing.T, n, replicas int) *group {
 	return newGroupWith(t, n, replicas, func(*Config) {})
 }
 
-// newGroupWith is newGroup with other configurations of the nodes.
+// newGroupWith is newGroup with changes to the nodes' configurations.
 func newGroupWith(t *testing.T, n, replicas int, edit func(*Config)) *group {
 	t.Helper()
 	g := &group{t: t, nodes: map[string]*Node{}, stops: map[string]func(){}, confs: map[string]Config{}}
@@ -92,7 +92,7 @@ func (w testWriter) Write(b []byte) (int, error) {
 
 func (g *group) run(id string) { g.stops[id] = start(g.t, g.nodes[id]) }
 
-// stop ends a node in order; again starts it in its place.
+// stop shuts a node down in order; again starts it at the same addresses.
 func (g *group) stop(id string) { g.stops[id]() }
 
 func (g *group) again(id string) {
@@ -101,7 +101,7 @@ func (g *group) again(id string) {
 	g.run(id)
 }
 
-// join starts a node that waits to be added.
+// join starts a node that waits until a rebalance adds it.
 func (g *group) join(id string) Peer {
 	g.t.Helper()
 	config := testConfig(g.t.TempDir())
@@ -115,7 +115,7 @@ func (g *group) join(id string) Peer {
 	return Peer{ID: id, Memcached: n.MemcachedAddr(), Admin: n.AdminAddr()}
 }
 
-// settled waits until all members have the same map and all replicas all of their active copies.
+// settled waits until all members have the same map and every replica is level with its active copy.
 func (g *group) settled() {
 	g.t.Helper()
 	eventually(g.t, func() error {
@@ -185,17 +185,17 @@ func (g *group) client() *kvclient.Client {
 	return c
 }
 
-// acked is one acknowledged write.
+// acked is one acknowledged write of the number n.
 type acked struct {
 	kvclient.Mutation
 	n int
 }
 
-// history is what writers were told.
+// history records the writes that were sent and those that were acknowledged.
 type history struct {
 	mu     sync.Mutex
-	writes map[string][]acked // by key, in order
-	tried  map[string]int     // the newest number that was sent
+	writes map[string][]acked // acknowledged, by key, in order
+	tried  map[string]int     // the newest number that was sent, by key
 }
 
 // write stores numbers under the writer's own keys until stop is closed or n writes are done.
@@ -221,7 +221,7 @@ func (h *history) write(ctx context.Context, c *kvclient.Client, writer, n int, 
 	return nil
 }
 
-// check reads every key: it has the newest acknowledged value, or one that was sent later.
+// check reads every key: its value must be the newest acknowledged one or one sent later.
 func (h *history) check(t *testing.T, c *kvclient.Client) {
 	t.Helper()
 	for key, all := range h.writes {
@@ -235,7 +235,7 @@ func (h *history) check(t *testing.T, c *kvclient.Client) {
 
 func newHistory() *history { return &history{writes: map[string][]acked{}, tried: map[string]int{}} }
 
-// run writes with several writers until stop is called.
+// run writes with several writers until the returned stop is called.
 func (h *history) run(t *testing.T, c *kvclient.Client) (stop func()) {
 	ctx, done := within(t), make(chan struct{})
 	var all sync.WaitGroup
@@ -252,7 +252,7 @@ func (h *history) run(t *testing.T, c *kvclient.Client) (stop func()) {
 	}
 }
 
-// count waits until so many writes more were acknowledged.
+// count waits until that many more writes have been acknowledged.
 func (h *history) count(t *testing.T, more int) {
 	t.Helper()
 	total := func() (n int) {
@@ -272,7 +272,7 @@ func (h *history) count(t *testing.T, more int) {
 	})
 }
 
-// contents is all that a copy of a vbucket has.
+// contents returns all that a node's copy of a vbucket has, as text.
 func contents(n *Node, vb uint16) string {
 	v := n.buckets()[0].store.VBucket(vb)
 	var out strings.Builder
@@ -288,7 +288,7 @@ func contents(n *Node, vb uint16) string {
 	return out.String()
 }
 
-// same checks that each replica is what its active copy is.
+// same checks that each replica equals its active copy.
 func (g *group) same() {
 	g.t.Helper()
 	g.settled()
@@ -300,7 +300,7 @@ func (g *group) same() {
 	}
 	for vb, chain := range m.Buckets[0].Chains {
 		for _, id := range chain[1:] {
-			eventually(g.t, func() error { // documents expire at any time, also between the two looks
+			eventually(g.t, func() error { // a document may expire between the two reads
 				if want, got := contents(g.nodes[chain[0]], uint16(vb)), contents(g.nodes[id], uint16(vb)); got != want {
 					return fmt.Errorf("vbucket %d on %s:\n%s\non %s:\n%s", vb, id, got, chain[0], want)
 				}

@@ -9,8 +9,8 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// The calls of the documentation, and what they refuse; a user is shown with its own roles and those of its groups, and
-// from where it has each.
+// The documented calls work, and invalid ones are refused. A user is shown with its own roles and those of its
+// groups, each with its origins.
 func TestRESTGroups(t *testing.T) {
 	config := testConfig(t.TempDir())
 	n, stop := runNode(t, config)
@@ -76,18 +76,18 @@ func TestRESTGroups(t *testing.T) {
 		"ro_admin") {
 		t.Error(got)
 	}
-	u.ok("PUT", u.path("app"), put...) // which says all of it
+	u.ok("PUT", u.path("app"), put...) // a PUT without groups removes them
 	if got := u.ok("GET", u.path("app")); !strings.Contains(got, `"groups":[]`) {
 		t.Error(got)
 	}
 }
 
-// The roles of a group are those of its users, on all nodes, for the next request of connections that are open, and for
-// the streams of those.
+// A change of a group's roles applies to its users on all nodes: to the next request on open connections, and to
+// their open streams.
 func TestGroupsChangeWhileConnected(t *testing.T) {
 	g := newGroup(t, 2, 0)
 	n := g.nodes["kv1"]
-	u := users{t, g.nodes["kv2"]} // which does not lead
+	u := users{t, g.nodes["kv2"]} // kv2 is not the leader
 	const group = pathGroups + "/team"
 	u.ok("PUT", group, "roles", "data_reader[world],data_dcp_reader[world]")
 	u.ok("PUT", u.path("app"), "roles", "", "groups", "team", "password", userPassword)

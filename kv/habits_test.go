@@ -12,13 +12,13 @@ import (
 	"tidemark/kv/server"
 )
 
-// fromThere asks for a stream from where a consumer stands.
+// fromThere requests a stream from a consumer's position.
 func fromThere(vb uint16, uuid, start, snapStart, snapEnd uint64) mcbp.Frame {
 	return streamFrame(vb, mcbp.StreamRequest{Start: start, End: mcbp.EndOfTime, VBUUID: uuid, SnapStart: snapStart,
 		SnapEnd: snapEnd})
 }
 
-// A drawing of moods is the same for a seed, another one for another, and none is drawn that may not be.
+// Some draws the same moods for the same seed, others for other seeds, and only allowed ones.
 func TestMoodsAreDrawn(t *testing.T) {
 	seen, none := server.NoMoods, server.AllMoods
 	for seed := range uint64(64) {
@@ -33,7 +33,7 @@ func TestMoodsAreDrawn(t *testing.T) {
 	}
 }
 
-// A window that begins below the purge seqno is refused, however far the consumer is.
+// A request whose snapshot begins below the purge seqno is refused, even if its start seqno is above it.
 func TestMoodPurgeByWindow(t *testing.T) {
 	for moods, want := range map[server.Moods]mcbp.Status{server.NoMoods: mcbp.StatusOK,
 		server.PurgeByWindow: mcbp.StatusRollback} {
@@ -55,7 +55,7 @@ func TestMoodPurgeByWindow(t *testing.T) {
 	}
 }
 
-// A stream that has ended is still there for the first request after it, and for no other.
+// After a stream has ended, the first request for it is refused because it still exists; the next one is granted.
 func TestMoodStreamExists(t *testing.T) {
 	n := nastyNode(t, server.StreamExists)
 	c := openDCP(t, n.MemcachedAddr(), "c", 0)
@@ -93,7 +93,7 @@ func TestMoodsOfControls(t *testing.T) {
 	}
 }
 
-// Statistics are refused to clients and consumers, not to the nodes of the cluster.
+// Statistics are refused to clients and consumers, but not to the nodes of the cluster.
 func TestMoodNoStats(t *testing.T) {
 	n := nastyNode(t, server.NoStats)
 	ask := request(mcbp.OpStat, 0, nil, []byte("vbucket-details 0"), nil)
@@ -102,7 +102,7 @@ func TestMoodNoStats(t *testing.T) {
 	openDCP(t, n.MemcachedAddr(), "replication:kv1->kv2:1", 0).want(ask, mcbp.StatusOK)
 }
 
-// The config names its node by the address at which it was asked, and one more that nobody finds.
+// The config names its node by the address that the client used, and an additional node that cannot be reached.
 func TestMoodOddMaps(t *testing.T) {
 	n := nastyNode(t, server.OddMaps)
 	c := login(t, n.MemcachedAddr())
@@ -133,7 +133,7 @@ func TestMoodOddMaps(t *testing.T) {
 	}
 }
 
-// Each eleventh request fails, of those that need memory.
+// Every eleventh request that needs memory fails.
 func TestMoodTemporary(t *testing.T) {
 	n := nastyNode(t, server.Temporary)
 	c := login(t, n.MemcachedAddr())
@@ -158,7 +158,7 @@ func TestMoodTemporary(t *testing.T) {
 	}
 }
 
-// Reads are answered before writes and streams are.
+// Reads are answered during warmup before writes and streams are.
 func TestMoodWarmupReads(t *testing.T) {
 	n := nastyNode(t, server.WarmupReads)
 	kv := login(t, n.MemcachedAddr())
@@ -176,7 +176,7 @@ func TestMoodWarmupReads(t *testing.T) {
 	c.want(fromZero(0), mcbp.StatusOK)
 }
 
-// Backfills come late, a few at a time, and all of them.
+// Backfills start late and a few at a time, but all of them run.
 func TestMoodPauses(t *testing.T) {
 	n := nastyNode(t, server.Pauses)
 	kv := login(t, n.MemcachedAddr())
@@ -204,7 +204,7 @@ func TestMoodPauses(t *testing.T) {
 	}
 }
 
-// The fifth snapshot from memory that is long enough is cut short; what was left out comes from disk, and nothing
+// The fifth snapshot from memory of sufficient length is cut short; the rest comes from disk, and no item comes
 // twice.
 func TestMoodCursorDrop(t *testing.T) {
 	n := nastyNode(t, server.CursorDrop)
@@ -250,7 +250,7 @@ func TestMoodCursorDrop(t *testing.T) {
 	}
 }
 
-// A stream that has begun ends as too slow at a snapshot's beginning, and can be asked for again from where it was.
+// A stream ends as too slow at the beginning of a snapshot, and can be requested again from its position.
 func TestMoodSlowEnd(t *testing.T) {
 	n := nastyNode(t, server.SlowEnd)
 	kv := login(t, n.MemcachedAddr())
@@ -272,7 +272,7 @@ func TestMoodSlowEnd(t *testing.T) {
 	}
 }
 
-// What is written first comes last, where its vbucket is a slow one.
+// The first mutation arrives last if its vbucket is a slow one.
 func TestMoodUneven(t *testing.T) {
 	n := nastyNode(t, server.Uneven)
 	kv := login(t, n.MemcachedAddr())
@@ -307,7 +307,7 @@ func TestMoodInsideWindows(t *testing.T) {
 	}
 }
 
-// A connection that asks nothing is closed sooner than usual (TestTimeouts), unless somebody has said when.
+// An idle connection is closed earlier than by default (see TestTimeouts), unless the configuration has a timeout.
 func TestMoodIdleClose(t *testing.T) {
 	config := testConfig(t.TempDir())
 	config.IdleTimeout = 0
@@ -324,7 +324,7 @@ func TestMoodIdleClose(t *testing.T) {
 	}
 }
 
-// A node that is killed loses what was not synced, and says so by a new branch; one that is stopped loses nothing.
+// A killed node loses what was not synced and begins a new branch; a node that is stopped in order loses nothing.
 func TestMoodUnpersisted(t *testing.T) {
 	config := testConfig(t.TempDir())
 	config.Nasty, config.Housekeep = server.Unpersisted, time.Hour
@@ -353,7 +353,7 @@ func TestMoodUnpersisted(t *testing.T) {
 	}
 }
 
-// A document that nobody deleted is gone, by a deletion like others.
+// A document disappears without a request of a client, by an ordinary deletion.
 func TestMoodEviction(t *testing.T) {
 	n := nastyNode(t, server.Eviction)
 	kv := login(t, n.MemcachedAddr())
@@ -368,8 +368,8 @@ func TestMoodEviction(t *testing.T) {
 	}
 }
 
-// Each third write makes two versions, of which the second has attributes; the client is told of that one, and a
-// deletion keeps them.
+// Every third write makes two versions, the second with attributes. The client gets the mutation token of the second,
+// and a deletion keeps the attributes.
 func TestMoodXattrs(t *testing.T) {
 	n := nastyNode(t, server.Xattrs)
 	kv := login(t, n.MemcachedAddr(), mcbp.FeatureMutationToken, mcbp.FeatureXattr)
@@ -403,7 +403,7 @@ func TestMoodXattrs(t *testing.T) {
 	}
 }
 
-// Always so: what is asked of DCP before OPEN ends the connection, also where it is a mere question.
+// Independent of moods: DCP requests before DCP_OPEN end the connection, even those that only read.
 func TestRequestsBeforeOpen(t *testing.T) {
 	n := nastyNode(t, server.NoMoods)
 	for _, f := range []mcbp.Frame{request(mcbp.OpDCPFailoverLog, 0, nil, nil, nil), fromZero(0),

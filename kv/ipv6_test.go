@@ -13,8 +13,8 @@ import (
 	"tidemark/kv/kvclient/restmap"
 )
 
-// A node that has IPv6 addresses alone is found by its map, by its manager, and by SDKs; also where it does not know
-// its own name ($HOST).
+// A node that has only IPv6 addresses is reachable by its map, by its manager and by SDKs, also when its map has
+// $HOST for its own name.
 func TestIPv6(t *testing.T) {
 	l, err := net.Listen("tcp", "[::1]:0")
 	if err != nil {
@@ -64,10 +64,10 @@ func TestIPv6(t *testing.T) {
 	}
 }
 
-// onLoopback is an address of a listener on all interfaces as this machine reaches it.
+// onLoopback returns the address by which this machine reaches a listener on all interfaces.
 func onLoopback(address string) string { return strings.Replace(address, "[::]", "[::1]", 1) }
 
-// gocbcoreReads has gocbcore read the document a.
+// gocbcoreReads reads the document a with gocbcore.
 func gocbcoreReads(t *testing.T, seed gocbcore.SeedConfig) {
 	t.Helper()
 	agent, err := gocbcore.CreateAgent(&gocbcore.AgentConfig{BucketName: "world", SeedConfig: seed,

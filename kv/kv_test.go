@@ -22,7 +22,7 @@ const (
 // goleakMain runs the tests and fails when goroutines are left.
 func goleakMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// testConfig is a node with one bucket "world" of 16 vbuckets.
+// testConfig returns the configuration of a node with one bucket "world" of 16 vbuckets.
 func testConfig(dir string) Config {
 	return Config{
 		NodeID: "kv1", Dir: dir, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0",
@@ -49,8 +49,8 @@ func serve(t testing.TB, n *Node) func() {
 	return stop
 }
 
-// keepStates lets a test give vbuckets of a node other states than the map does: the node, which else makes them what
-// the map says each second, changes nothing until the test ends.
+// keepStates lets a test set states of a node's vbuckets that differ from the map. Otherwise the node restores the
+// map's states every second; here it changes nothing until the test ends.
 func keepStates(t testing.TB, n *Node) {
 	n.cluster.changing.Lock()
 	t.Cleanup(n.cluster.changing.Unlock)
@@ -65,7 +65,7 @@ func ready(t testing.TB, n *Node) {
 	}
 }
 
-// eventually waits until check has nothing to say.
+// eventually repeats check until it returns no error.
 func eventually(t testing.TB, check func() error) {
 	t.Helper()
 	for deadline := time.Now().Add(testTimeout); ; {
@@ -106,7 +106,7 @@ func start(t testing.TB, n *Node) func() {
 	return stop
 }
 
-// keysOf makes n keys of one vbucket.
+// keysOf returns n keys of one vbucket.
 func keysOf(vb uint16, vbuckets, n int) []string {
 	var out []string
 	for i := 0; len(out) < n; i++ {

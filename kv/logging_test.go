@@ -13,8 +13,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestLoggingOfOneNode: the node that is named logs as it is told, the others as before; who does not know the KV
-// password changes nothing.
+// TestLoggingOfOneNode: a change of log levels applies to the named node alone, and is refused without the KV
+// password.
 func TestLoggingOfOneNode(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 2, 0)
@@ -56,7 +56,7 @@ func TestLoggingOfOneNode(t *testing.T) {
 	}
 }
 
-// TestANodeThatRefusesIsNotSilent: whose password is wrong is told so, and not that no node answers.
+// TestANodeThatRefusesIsNotSilent: a client with a wrong password gets ErrRefused, not ErrSilent.
 func TestANodeThatRefusesIsNotSilent(t *testing.T) {
 	t.Parallel()
 	refuses := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -11,7 +11,7 @@ import (
 	"tidemark/kv/server"
 )
 
-// The page about real engines has a row for each mood, and the tests that it names are there.
+// The page about real engines has a row for each mood, and the tests that it names exist.
 func TestMoodsPage(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join("..", "docs", "couchbase.md"))
@@ -38,7 +38,7 @@ func TestMoodsPage(t *testing.T) {
 	}
 }
 
-// sourcesOfTests is the text of all tests of the module.
+// sourcesOfTests returns the text of all test files of the module.
 func sourcesOfTests(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder

@@ -12,7 +12,7 @@ import (
 	"tidemark/kv/store"
 )
 
-// nastyNode runs a node in the given moods.
+// nastyNode runs a node with the given moods.
 func nastyNode(t *testing.T, moods server.Moods) *Node {
 	t.Helper()
 	config := testConfig(t.TempDir())
@@ -46,7 +46,8 @@ func TestMoodNames(t *testing.T) {
 	}
 }
 
-// The stream of a vbucket that goes away says nothing more; the connection and its other streams go on.
+// The stream of a vbucket that is moved away stays silent, without an end; the connection and its other streams go
+// on.
 func TestMoodSilentTakeover(t *testing.T) {
 	n := nastyNode(t, server.SilentTakeover)
 	kv := login(t, n.MemcachedAddr())
@@ -59,7 +60,7 @@ func TestMoodSilentTakeover(t *testing.T) {
 		t.Fatal(err)
 	}
 	kv.want(setFrame(5, "a", "1"), mcbp.StatusOK)
-	c.lines("snapshot 0-1 1 <nil>", "mutation 1 a=1 <nil>") // and not the end of 4
+	c.lines("snapshot 0-1 1 <nil>", "mutation 1 a=1 <nil>") // no end of the stream of vbucket 4
 	a := streamFrame(4, mcbp.StreamRequest{End: mcbp.EndOfTime, Flags: mcbp.StreamActiveOnly})
 	c.want(a, mcbp.StatusNotMyVBucket)
 	if err := v.SetState(store.Active); err != nil {
@@ -67,7 +68,7 @@ func TestMoodSilentTakeover(t *testing.T) {
 	}
 	kv.want(setFrame(4, "b", "1"), mcbp.StatusOK)
 	kv.want(setFrame(5, "b", "2"), mcbp.StatusOK)
-	c.lines("snapshot 2-2 1 <nil>", "mutation 2 b=2 <nil>") // the old stream of 4 stays silent
+	c.lines("snapshot 2-2 1 <nil>", "mutation 2 b=2 <nil>") // the old stream of vbucket 4 stays silent
 	c.want(a, mcbp.StatusOK)
 	c.lines("snapshot 0-1 2 <nil>", "mutation 1 b=1 <nil>")
 }
@@ -87,7 +88,7 @@ func TestMoodGaps(t *testing.T) {
 		t.Fatalf("seqnos %v, want %v", seqnos, want)
 	}
 	c := openDCP(t, n.MemcachedAddr(), "c", 0)
-	c.want(streamFrame(0, mcbp.StreamRequest{End: 6}), mcbp.StatusOK) // ends in a gap
+	c.want(streamFrame(0, mcbp.StreamRequest{End: 6}), mcbp.StatusOK) // the requested end is in a gap
 	c.lines("snapshot 0-7 2 <nil>", "mutation 1 k0=1 <nil>", "mutation 2 k1=1 <nil>", "mutation 4 k2=1 <nil>",
 		"mutation 5 k3=1 <nil>", "mutation 7 k4=1 <nil>", "end ok <nil>")
 }
@@ -112,7 +113,7 @@ func TestMoodOddBoundaries(t *testing.T) {
 		kv.want(setFrame(0, fmt.Sprint("k", i), "1"), mcbp.StatusOK)
 		c.lines("snapshot "+window+" 1 <nil>", fmt.Sprintf("mutation %d k%d=1 <nil>", i+1, i))
 	}
-	// Not contiguous: what was between the windows is de-duplicated away.
+	// The windows are not contiguous: the items between them are de-duplicated away.
 	uuid := n.buckets()[0].store.VBucket(0).Info().Failover[0].VBUUID
 	kv.want(setFrame(0, "k1", "2"), mcbp.StatusOK)
 	c.lines("snapshot 4-5 1 <nil>", "mutation 5 k1=2 <nil>")
@@ -122,7 +123,7 @@ func TestMoodOddBoundaries(t *testing.T) {
 		"end ok <nil>")
 }
 
-// During warmup documents and streams fail temporarily, the map and the statistics do not.
+// During warmup, requests for documents and streams fail temporarily; the map and the statistics are served.
 func TestMoodWarmup(t *testing.T) {
 	n := nastyNode(t, server.Warmup)
 	c := login(t, n.MemcachedAddr())
@@ -148,7 +149,7 @@ func TestMoodWarmup(t *testing.T) {
 	c.want(open, mcbp.StatusOK)
 }
 
-// A new map is shown late, and then the old one again.
+// A new map is shown late, and after it the old one once more.
 func TestMoodMapLag(t *testing.T) {
 	n := nastyNode(t, server.MapLag)
 	c := login(t, n.MemcachedAddr())
@@ -250,10 +251,10 @@ func TestMoodNoCloseEnd(t *testing.T) {
 	c.want(request(mcbp.OpDCPControl, 0, nil, []byte(mcbp.ControlEndOnClose), []byte("true")), mcbp.StatusInvalid)
 	c.want(fromZero(0), mcbp.StatusOK)
 	c.want(request(mcbp.OpDCPCloseStream, 0, nil, nil, nil), mcbp.StatusOK)
-	c.want(request(mcbp.OpDCPCloseStream, 0, nil, nil, nil), mcbp.StatusKeyNotFound) // the next thing after the answer
+	c.want(request(mcbp.OpDCPCloseStream, 0, nil, nil, nil), mcbp.StatusKeyNotFound) // the next message after the answer
 }
 
-// When messages use the window up to its last byte, one more comes.
+// When messages use the window up to its last byte, one more message is sent.
 func TestMoodOvershoot(t *testing.T) {
 	for moods, want := range map[server.Moods]int{server.NoMoods: 2, server.Overshoot: 3} {
 		n := nastyNode(t, moods)
@@ -269,7 +270,8 @@ func TestMoodOvershoot(t *testing.T) {
 		for i := range want {
 			c.lines(fmt.Sprintf("mutation %d k%d=v <nil>", i+1, i))
 		}
-		// The window is full: the answer to a request comes, no message. An acknowledgement opens it by one message.
+		// The window is full: the node answers requests and sends no message. An acknowledgement makes room for one
+		// message.
 		for range 20 {
 			c.want(request(mcbp.OpNoop, 0, nil, nil, nil), mcbp.StatusOK)
 		}
@@ -278,7 +280,7 @@ func TestMoodOvershoot(t *testing.T) {
 	}
 }
 
-// A replica gives streams to those who do not ask for active vbuckets only: always so, not a mood.
+// A replica grants streams that are not restricted to active vbuckets. This is independent of moods.
 func TestReplicaStreams(t *testing.T) {
 	n := nastyNode(t, server.NoMoods)
 	kv := login(t, n.MemcachedAddr())
@@ -295,7 +297,7 @@ func TestReplicaStreams(t *testing.T) {
 	kv.want(request(mcbp.OpGet, 4, nil, []byte("a"), nil), mcbp.StatusNotMyVBucket)
 }
 
-// Between the nodes of a cluster nothing of a document may be lost.
+// The replication between nodes loses nothing of a document, whatever the moods.
 func TestMoodsSpareReplication(t *testing.T) {
 	n := nastyNode(t, server.OldControls|server.ExpiryAsDeletion|server.RawJSON)
 	kv := login(t, n.MemcachedAddr(), mcbp.FeatureJSON)
@@ -311,7 +313,7 @@ func TestMoodsSpareReplication(t *testing.T) {
 	c.lines("DCP_EXPIRATION 3 b <nil>")
 }
 
-// A deletion that is a second old is gone from the streams, and a start below it is refused.
+// A deletion older than a second is missing from streams, and a start below it is refused.
 func TestMoodPurges(t *testing.T) {
 	t.Parallel()
 	config := testConfig(t.TempDir())
@@ -335,7 +337,7 @@ func TestMoodPurges(t *testing.T) {
 		SnapEnd: 2}), mcbp.StatusRollback)
 }
 
-// Of each four streams from 0 one lacks a deletion that was there when the stream was granted.
+// One of every four streams from 0 lacks a deletion that existed when the stream was granted.
 func TestMoodPurgesBeforeTheFirstSnapshot(t *testing.T) {
 	n := nastyNode(t, server.Purges)
 	kv := login(t, n.MemcachedAddr())

@@ -14,7 +14,7 @@ import (
 	"tidemark/kv/store"
 )
 
-// A cluster whose nodes have every mood rebalances under writes: there and back.
+// A cluster whose nodes have all moods that lose nothing rebalances under writes, to two nodes and back.
 func TestRebalanceOfNastyNodes(t *testing.T) {
 	t.Parallel()
 	g := newGroupWith(t, 3, 1, func(c *Config) { c.Nasty = server.AllMoods &^ server.Losing })
@@ -34,7 +34,7 @@ func TestRebalanceOfNastyNodes(t *testing.T) {
 	h.check(t, c)
 }
 
-// resize rebalances, and waits for so many members.
+// resize rebalances and waits until the cluster has that many members.
 func (g *group) resize(t *testing.T, r RebalanceRequest, members int) {
 	t.Helper()
 	if err := g.post("kv1", pathRebalance, r, nil); err != nil {
@@ -48,8 +48,8 @@ func (g *group) resize(t *testing.T, r RebalanceRequest, members int) {
 	})
 }
 
-// An active copy that was not active for a moment has ended its streams without a word: its replicas notice, and ask
-// again.
+// An active copy that was a replica for a moment has ended its streams without notice: its replicas detect that and
+// request streams again.
 func TestReplicaNoticesASilentEnd(t *testing.T) {
 	t.Parallel()
 	for _, moods := range []server.Moods{server.NoMoods, server.SilentTakeover, server.AllMoods &^ server.Losing} {
@@ -72,7 +72,7 @@ func TestReplicaNoticesASilentEnd(t *testing.T) {
 			if err := v.SetState(store.Replica); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, func() error { // the map says otherwise
+			eventually(t, func() error { // the node restores the map's state
 				if state, _ := v.Status(); state != store.Active {
 					return errors.New("not active")
 				}
@@ -84,8 +84,8 @@ func TestReplicaNoticesASilentEnd(t *testing.T) {
 	}
 }
 
-// A stream that stands still while a deletion that it has not sent is forgotten ends: its consumer would never hear of
-// it.
+// A stream that waits while a deletion that it has not sent is purged ends: its consumer would never receive the
+// deletion.
 func TestStreamThatLacksADeletionEnds(t *testing.T) {
 	config := testConfig(t.TempDir())
 	config.Housekeep = time.Hour
@@ -107,7 +107,7 @@ func TestStreamThatLacksADeletionEnds(t *testing.T) {
 	}
 }
 
-// A node that comes back at another port says so from the first map on.
+// A node that restarts on another port publishes it from the first map on.
 func TestRestartAtAnotherPort(t *testing.T) {
 	config := testConfig(t.TempDir())
 	n, err := Open(config)

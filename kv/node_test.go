@@ -38,12 +38,12 @@ func TestMain(m *testing.M) {
 	} else if what != "" {
 		os.Exit(serveForTest(what))
 	}
-	atonce.Tests(10) // most of their time is waiting
+	atonce.Tests(10) // these tests mostly wait
 	goleakMain(m)
 }
 
-// serveForTest is the body of a child process: a node that says where it serves and runs until it is killed or its
-// input ends.
+// serveForTest is the body of a child process: a node that prints its address once it is ready, and runs until it is
+// killed or its standard input ends.
 func serveForTest(dir string) int {
 	n, err := Open(testConfig(dir))
 	if err != nil {
@@ -66,7 +66,7 @@ func serveForTest(dir string) int {
 	return 0
 }
 
-// child is a node in a process of its own.
+// child is a node in its own process.
 type child struct {
 	t     *testing.T
 	cmd   *exec.Cmd
@@ -134,8 +134,8 @@ func failoverLogs(t *testing.T, addr string) (logs [16]string, highs [16]uint64)
 	return logs, highs
 }
 
-// A node that is killed with SIGKILL in the middle of writes has, after its restart, everything that was acknowledged
-// and everything that was streamed, and a new branch at the high seqno of each vbucket; an orderly stop adds none.
+// A node killed with SIGKILL in the middle of writes has, after its restart, every acknowledged and every streamed
+// write, and a new branch at the high seqno of each vbucket. An orderly stop adds no branch.
 func TestKilledNodeKeepsWhatWasAcknowledgedOrStreamed(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -163,7 +163,7 @@ func TestKilledNodeKeepsWhatWasAcknowledgedOrStreamed(t *testing.T) {
 				}
 			}
 		}()
-		timer := time.NewTimer(0) // of the kill, from when enough is acknowledged
+		timer := time.NewTimer(0) // kills the node; starts once enough writes are acknowledged
 		timer.Stop()
 		for i := 0; ; i++ {
 			if i == 2*leastKeys {
@@ -319,7 +319,8 @@ func TestFlippedBitInADataFile(t *testing.T) {
 	}
 }
 
-// smallDisk mounts a tmpfs of 8 MiB, or, without the right to, gives a folder whose log files fail beyond 6 MiB.
+// smallDisk mounts a tmpfs of 8 MiB for the node's folder. Without the privilege to mount, it injects write errors
+// once the log files have 4 MiB. freeUp makes room for 4 MiB.
 func smallDisk(t *testing.T, config *Config) (freeUp func()) {
 	dir := t.TempDir()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=8m"); err == nil {
@@ -401,7 +402,7 @@ func TestFullDisk(t *testing.T) {
 	stop()
 }
 
-// A node that cannot write what it must before it serves says what to do, and starts when that was done.
+// A node whose disk is full before it serves fails with advice, and starts once there is room.
 func TestStartOnAFullDisk(t *testing.T) {
 	config := testConfig(t.TempDir())
 	room := &atomic.Int64{}
@@ -435,7 +436,8 @@ func httpGet(t *testing.T, n *Node, path string) (int, string) {
 	return r.StatusCode, string(body)
 }
 
-// wantUnready asks /readyz, which gives all these reasons; without any it is ready. /healthz is 200 all the while.
+// wantUnready checks that /readyz reports exactly these reasons, or readiness if there are none, while /healthz is
+// 200.
 func wantUnready(t *testing.T, n *Node, want ...rpc.Reason) {
 	t.Helper()
 	if code, body := httpGet(t, n, "/healthz"); code != http.StatusOK {
@@ -500,7 +502,7 @@ func TestAdmin(t *testing.T) {
 	}
 }
 
-// runCluster runs nodes that together hold the bucket.
+// runCluster runs nodes that share the bucket's vbuckets.
 func runCluster(t *testing.T, dirs ...string) (nodes []*Node, stop func()) {
 	t.Helper()
 	var peers []Peer
@@ -529,7 +531,7 @@ func runCluster(t *testing.T, dirs ...string) (nodes []*Node, stop func()) {
 	for _, n := range nodes {
 		ready(t, n)
 	}
-	eventually(t, func() error { // the leader has told the addresses
+	eventually(t, func() error { // the leader has published the addresses
 		for _, n := range nodes {
 			for i, x := range n.View().Map.Nodes {
 				if x.Memcached != nodes[i].MemcachedAddr() {
@@ -589,7 +591,7 @@ func TestTwoNodesHoldOneBucket(t *testing.T) {
 		t.Fatal("a newer config was not sent")
 	}
 	stop()
-	nodes, stop = runCluster(t, dirs...) // other ports
+	nodes, stop = runCluster(t, dirs...) // on other ports
 	c = login(t, nodes[1].MemcachedAddr())
 	a = c.want(request(mcbp.OpGetClusterConfig, 0, nil, nil, nil), mcbp.StatusOK)
 	later, err := mcbp.ParseClusterConfig(a.Value)

@@ -62,7 +62,7 @@ func TestCounters(t *testing.T) {
 	}
 	c.want(request(mcbp.OpIncrement, 0, make([]byte, 19), []byte("a"), nil), mcbp.StatusInvalid)
 
-	// CAS, and what stays: flags and expiry of the document, not those of the counter's request.
+	// The CAS of the document is honoured, and its flags and expiry stay: those of the counter's request do not apply.
 	s := c.want(request(mcbp.OpSet, 0, mcbp.Store{Flags: 7, Expiry: 100}.AppendExtras(nil), []byte("b"), []byte("1")),
 		mcbp.StatusOK)
 	f := counterFrame(up, "b", mcbp.Arithmetic{Delta: 1, Expiry: 5})
@@ -136,7 +136,7 @@ func TestAppendAndPrepend(t *testing.T) {
 	c.want(request(mcbp.OpAppend, 0, make([]byte, 8), []byte("a"), nil), mcbp.StatusInvalid)
 }
 
-// Every write honours CAS, every answer that made a version tells it.
+// Every write honours CAS, and every answer to a write that made a version carries its CAS.
 func TestCasEverywhere(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	c := login(t, n.MemcachedAddr())
@@ -162,7 +162,7 @@ func TestCasEverywhere(t *testing.T) {
 	}
 	c.want(with(setFrame(0, "a", "2"), cas), mcbp.StatusKeyNotFound)
 	c.want(with(replace, cas), mcbp.StatusKeyNotFound)
-	c.want(with(add, cas), mcbp.StatusInvalid) // what does not exist has none
+	c.want(with(add, cas), mcbp.StatusInvalid) // a missing document has no CAS
 	c.want(with(counterFrame(mcbp.OpIncrement, "a", mcbp.Arithmetic{}), cas), mcbp.StatusKeyNotFound)
 	c.want(add, mcbp.StatusOK)
 	c.want(add, mcbp.StatusKeyExists)
@@ -194,7 +194,7 @@ func TestGetsWithKeys(t *testing.T) {
 	}
 }
 
-// What is not done here is refused by name, with a reason for those who asked for reasons; the connection goes on.
+// Unsupported requests are refused, with a reason for clients that negotiated it, and the connection stays open.
 func TestRefusedByName(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	c := login(t, n.MemcachedAddr(), mcbp.FeatureXerror, mcbp.FeatureJSON)
@@ -249,8 +249,8 @@ func TestRefusedByName(t *testing.T) {
 	c.want(request(mcbp.OpGet, 0, nil, []byte("a"), nil), mcbp.StatusOK)
 }
 
-// A body beyond the protocol's limit is answered and passed over; one far beyond it is answered and ends the
-// connection.
+// A request somewhat beyond the protocol's size limit is answered and its body skipped; one far beyond it is answered
+// and the connection closed.
 func TestOversizedRequests(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	c := login(t, n.MemcachedAddr())
@@ -283,7 +283,7 @@ func TestOversizedRequests(t *testing.T) {
 	c.closed("a body of 2 GiB")
 }
 
-// clock is the real one, moved ahead by hand.
+// clock is the wall clock plus an offset that tests advance.
 type clock struct{ ahead atomic.Int64 }
 
 func newClock() *clock { return &clock{} }
@@ -291,7 +291,7 @@ func newClock() *clock { return &clock{} }
 func (c *clock) now() time.Time      { return time.Now().Add(time.Duration(c.ahead.Load())) }
 func (c *clock) add(d time.Duration) { c.ahead.Add(int64(d)) }
 
-// stats asks for a group of statistics.
+// stats requests a group of statistics.
 func (c *rawClient) stats(group string) map[string]string {
 	c.t.Helper()
 	c.send(request(mcbp.OpStat, 0, nil, []byte(group), nil))
@@ -315,7 +315,7 @@ func TestStatGroups(t *testing.T) {
 		mcbp.StatusOK)
 	one := openDCP(t, n.MemcachedAddr(), "one", 0)
 	one.want(fromZero(3), mcbp.StatusOK)
-	one.lines("snapshot 0-1 2 <nil>", "mutation 1 a b=1 <nil>") // it counts when it sends, which is after the answer
+	one.lines("snapshot 0-1 2 <nil>", "mutation 1 a b=1 <nil>") // the counters change when the item is sent
 	uuid := fmt.Sprint(n.buckets()[0].store.VBucket(3).Info().Failover[0].VBUUID)
 	for group, want := range map[string]map[string]string{
 		"":                  {"curr_items": "1", "vb_active_num": "16", "version": Version},

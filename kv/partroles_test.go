@@ -9,7 +9,7 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// partsOf makes scope s (8) with collections c (9) and d (a), and scope t (b) with e (c), of the bucket world.
+// partsOf creates scope s (8) with collections c (9) and d (a), and scope t (b) with e (c), in the bucket world.
 func partsOf(t *testing.T, n *Node) {
 	t.Helper()
 	for _, x := range [][]string{{"", "s"}, {"/s/collections", "c"}, {"/s/collections", "d"}, {"", "t"},
@@ -20,7 +20,7 @@ func partsOf(t *testing.T, n *Node) {
 	}
 }
 
-// inParts is loginOf with collections.
+// inParts is loginOf with collections and extended errors negotiated.
 func inParts(t *testing.T, n *Node, user string) *rawClient {
 	t.Helper()
 	c := loginOf(t, n, user, mcbp.StatusOK)
@@ -29,15 +29,16 @@ func inParts(t *testing.T, n *Node, user string) *rawClient {
 	return c
 }
 
-// ofStream is a stream from the beginning of what a filter names.
+// ofStream is a stream request from the beginning with a filter.
 func ofStream(vb uint16, filter string) mcbp.Frame {
 	f := fromZero(vb)
 	f.Value = []byte(filter)
 	return f
 }
 
-// Documents are judged by the collection that they are in: NO_ACCESS where there is another right in it, otherwise it
-// is not there, neither for documents nor in what is shown of the collections.
+// A request for a document is permitted by roles for its collection. Without such a role it gets NO_ACCESS if the
+// user has another role in that collection, and otherwise an answer as if the collection did not exist; lists of
+// collections leave it out, too.
 func TestRolesOfCollections(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	partsOf(t, n)
@@ -94,7 +95,7 @@ func TestRolesOfCollections(t *testing.T) {
 			t.Errorf("%s: shown are %q and %q, want %q", tc.roles, namesOf(&over), namesOf(&byREST), tc.shown)
 		}
 	}
-	// Clients that know of no collections are in the default one.
+	// Clients without collections use the default collection.
 	u.set("somebody", "data_reader[world:_default:_default]")
 	loginOf(t, n, "somebody", ok).want(request(mcbp.OpGet, 3, nil, []byte(key), nil), ok)
 	u.set("somebody", "data_reader[world:s:c]")
@@ -102,7 +103,7 @@ func TestRolesOfCollections(t *testing.T) {
 	loginOf(t, n, "somebody", ok).want(request(mcbp.OpGetAllVBSeqnos, 0, nil, nil, nil), no)
 }
 
-// until reads messages of streams up to one that says this.
+// until reads stream messages until one contains words.
 func (c *rawClient) until(words string) {
 	c.t.Helper()
 	for {
@@ -124,8 +125,8 @@ func namesOf(m *mcbp.Manifest) string {
 	return strings.Join(out, " ")
 }
 
-// A stream is judged by what it shows: what is in its filter, or all of the bucket. How far vbuckets are is shown to
-// who may know it of some part, of a collection to who may know it there.
+// A stream is permitted by roles for all that it shows: its filter's collections, or the whole bucket. The vbuckets'
+// seqnos need a role for any part of the bucket, a collection's seqnos one for that collection.
 func TestStreamsOfCollectionsByRole(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	partsOf(t, n)
@@ -137,7 +138,7 @@ func TestStreamsOfCollectionsByRole(t *testing.T) {
 	for _, tc := range []struct {
 		roles string
 		want  map[string]mcbp.Status
-		c, e  mcbp.Status // seqnos of these collections
+		c, e  mcbp.Status // of a request for the seqnos of these collections
 	}{
 		{"data_dcp_reader[world:s:c]", map[string]mcbp.Status{"": no, `{"collections":["9"]}`: ok,
 			`{"collections":["9","a"]}`: none, `{"scope":"8"}`: mcbp.StatusUnknownScope,
@@ -163,21 +164,22 @@ func TestStreamsOfCollectionsByRole(t *testing.T) {
 	u.set("somebody", "data_reader[world:s]")
 	inParts(t, n, "somebody").want(openFrame("c"), no)
 	u.set("somebody", "data_dcp_reader[world:s]")
-	c := loginOf(t, n, "somebody", ok) // without collections: the default one
+	c := loginOf(t, n, "somebody", ok) // without collections: the default collection
 	c.want(openFrame("c"), ok)
 	c.want(fromZero(3), no)
 	u.set("somebody", "data_dcp_reader[world:_default]")
 	c.want(fromZero(3), ok)
 }
 
-// A stream ends when the right to what it shows is gone, and not when another one is; one whose collection is dropped,
-// and the role with it, ends as it does for everybody, and a collection that is made under its name is another one.
+// A stream ends when its user loses the role for what it shows, and not when another role is lost. If its collection
+// is dropped, and the role with it, the stream ends as for every user; a new collection of the same name does not get
+// that role back.
 func TestRolesOfCollectionsChangeWhileConnected(t *testing.T) {
 	g := newGroup(t, 2, 0)
 	n := g.nodes["kv1"]
 	partsOf(t, g.nodes["kv2"])
 	g.settled()
-	u := users{t, g.nodes["kv2"]} // which does not lead
+	u := users{t, g.nodes["kv2"]} // kv2 is not the leader
 	u.set("app", "data_dcp_reader[world:s:c],data_dcp_reader[world:t],data_writer[world:s]")
 	var vb uint16
 	for _, c := range n.View().Copies["world"] {
@@ -191,7 +193,8 @@ func TestRolesOfCollectionsChangeWhileConnected(t *testing.T) {
 	d.until("of 8.9 c")
 	key := keysOf(vb, 16, 1)[0]
 	c := inParts(t, n, "app")
-	u.ok(http.MethodPut, u.path("app"), "roles", "data_dcp_reader[world:s],data_writer[world:s]") // which has it, too
+	// The role for the scope covers the collection, too.
+	u.ok(http.MethodPut, u.path("app"), "roles", "data_dcp_reader[world:s],data_writer[world:s]")
 	c.want(withCollection(9, setFrame(vb, key, "1")), mcbp.StatusOK)
 	d.until("9/" + key + "=1")
 	u.ok(http.MethodPut, u.path("app"), "roles", "data_dcp_reader[world:s:d],data_writer[world:s:c]")
@@ -211,7 +214,7 @@ func TestRolesOfCollectionsChangeWhileConnected(t *testing.T) {
 		t.Error(got)
 	}
 	d.want(ofStream(vb, `{"collections":["d"]}`), mcbp.StatusNoAccess)
-	// A collection that is made later is in the scope that a role is for, at once.
+	// A role for a scope covers collections that are created later.
 	u.ok(http.MethodPut, u.path("app"), "roles", "data_writer[world:s]")
 	if status, body := rest(t, n, "POST", scopesOf+"/s/collections", "name", "f"); status != http.StatusOK {
 		t.Fatal(status, body)
@@ -223,8 +226,9 @@ func TestRolesOfCollectionsChangeWhileConnected(t *testing.T) {
 	}
 }
 
-// Who gives REST a name and a password is judged by them, without TLS too: a wrong password is refused, and nobody is
-// shown what another user is, or more than its own. Who gives none reads, without TLS, all but documents and users.
+// REST requests with a user and a password are judged by that user's roles, also without TLS: a wrong password is
+// refused, and a user sees only what its own roles permit. Without TLS, a request without credentials reads
+// everything but documents and users.
 func TestReadingByRESTIsJudgedByCredentials(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	partsOf(t, n)
@@ -236,7 +240,7 @@ func TestReadingByRESTIsJudgedByCredentials(t *testing.T) {
 		as, password string
 		scopes       int
 		shown        string
-		rest         int // of what is about the cluster
+		rest         int // paths about the whole cluster
 	}{
 		{"", "", http.StatusOK, all, http.StatusOK},
 		{"somebody", userPassword, http.StatusOK, "s.c", http.StatusForbidden},

@@ -13,7 +13,8 @@ import (
 	"tidemark/kv/store"
 )
 
-// TestWhatIsARefusal: of the answers of another node; who has not judged what he was asked has not refused it.
+// TestWhatIsARefusal: which answers of another node count as refusals. An answer that does not judge the request is
+// none.
 func TestWhatIsARefusal(t *testing.T) {
 	told := func(p any) []byte {
 		raw, err := json.Marshal(p)
@@ -26,7 +27,7 @@ func TestWhatIsARefusal(t *testing.T) {
 		name    string
 		status  int
 		raw     []byte
-		is      error // nil: none that is known
+		is      error // nil: no known error
 		refused bool
 		says    string
 	}{

@@ -15,7 +15,7 @@ import (
 	"tidemark/kv/server"
 )
 
-// A consumer that asks for the second form of markers gets it, with the purge seqno when it knows that.
+// A consumer that negotiates version 2 of snapshot markers gets it, from 2.2 on with the purge seqno.
 func TestMarkerForms(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	login(t, n.MemcachedAddr()).want(setFrame(0, "a", "1"), mcbp.StatusOK)
@@ -35,12 +35,12 @@ func TestMarkerForms(t *testing.T) {
 	}
 }
 
-// Deletions have the attributes that were asked for: none, the system's, or all; bodies come always. Values are
-// compressed for those that negotiated it, when they or the node want that.
+// Deletions carry the attributes that the consumer has requested: none, the system's, or all; bodies are always sent.
+// Values are compressed for consumers that negotiated it, if they or the node force compression.
 func TestBodiesOfDeletionsAndCompression(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	kv := login(t, n.MemcachedAddr(), mcbp.FeatureXattr, mcbp.FeatureSnappy)
-	pair := func(name string) []byte { // with the value 1
+	pair := func(name string) []byte { // an attribute with the value 1
 		return append(append(binary.BigEndian.AppendUint32(nil, uint32(len(name)+3)), name...), 0, '1', 0)
 	}
 	system, all := pair("_s"), append(pair("_s"), pair("u")...)
@@ -49,7 +49,7 @@ func TestBodiesOfDeletionsAndCompression(t *testing.T) {
 		snappy.Encode(nil, withBody(all)))
 	bury.Datatype = mcbp.DatatypeXattr | mcbp.DatatypeSnappy
 	kv.want(bury, mcbp.StatusOK)
-	kv.want(bury, mcbp.StatusKeyExists) // the same revision and CAS is there
+	kv.want(bury, mcbp.StatusKeyExists) // a deletion of that revision and CAS exists
 	bury.Extras = mcbp.WithMeta{Rev: 4, CAS: 78}.AppendExtras(nil)
 	kv.want(bury, mcbp.StatusKeyExists)
 	bury.Extras = mcbp.WithMeta{Rev: 4, CAS: 77, Options: mcbp.MetaSkipConflict}.AppendExtras(nil)
@@ -97,7 +97,8 @@ func TestBodiesOfDeletionsAndCompression(t *testing.T) {
 	login(t, n.MemcachedAddr()).want(set, mcbp.StatusInvalid)
 }
 
-// A window that ends where no item is (it was de-duplicated away) is closed by SEQNO_ADVANCED for those who know it.
+// A window that ends at a seqno without an item (de-duplicated away) is closed by SEQNO_ADVANCED for consumers that
+// support it.
 func TestSeqnoAdvanced(t *testing.T) {
 	n := nastyNode(t, server.ExactEnd)
 	kv := login(t, n.MemcachedAddr())
@@ -147,7 +148,7 @@ func TestTenThousandStreams(t *testing.T) {
 		t.Fatalf("%d streams are open, %d were accepted", s.Streams, s.StreamsAccepted)
 	}
 	for vb := range uint16(16) {
-		eventually(t, func() error { // a stream gives its listener back right after its END
+		eventually(t, func() error { // a stream unregisters its listener right after its END
 			if got := n.buckets()[0].store.VBucket(vb).Listeners(); got != 0 {
 				return fmt.Errorf("%d listeners are left on vbucket %d", got, vb)
 			}
@@ -158,7 +159,7 @@ func TestTenThousandStreams(t *testing.T) {
 	c.lines("snapshot 0-1 2 <nil>", "mutation 1 a=1 <nil>")
 }
 
-// Headers that announce much and bring nothing take no memory for it: 64 connections announce 1.3 GB together.
+// Headers that announce large bodies take no memory before the bytes arrive: 64 connections announce 1.3 GB together.
 func TestAnnouncedBodiesTakeNoMemory(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	head, err := mcbp.Append(nil, setFrame(0, "a", ""))
@@ -182,8 +183,7 @@ func TestAnnouncedBodiesTakeNoMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// The node has read a header when it has nothing more in its buffers; another connection's requests show that it goes
-	// on.
+	// By then the node must have read the headers; the requests of another connection show that it makes progress.
 	other := login(t, n.MemcachedAddr())
 	for range 50 {
 		other.want(setFrame(1, "b", "1"), mcbp.StatusOK)

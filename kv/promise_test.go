@@ -14,7 +14,8 @@ import (
 	"tidemark/kv/seglog"
 )
 
-// promised is a cluster of three in which vbucket vb is kv3's and has documents. kv1 leads, kv2 would be the next.
+// promised is a cluster of three nodes in which kv3 is active for vbucket vb and its documents. kv1 leads, kv2 would
+// be next.
 type promised struct {
 	*group
 	c    *kvclient.Client
@@ -46,7 +47,7 @@ func (g *promised) write(value string) {
 	}
 }
 
-// holds checks that what was acknowledged is there, wherever the vbucket is now.
+// holds checks that the acknowledged writes are there, wherever the vbucket is now.
 func (g *promised) holds(value string) {
 	g.t.Helper()
 	g.settled()
@@ -57,7 +58,7 @@ func (g *promised) holds(value string) {
 	}
 }
 
-// takeover is a step of a rebalance that by leads: vbucket vb goes to another owner.
+// takeover moves vbucket vb to another owner, as one step of a rebalance that the node by leads.
 func (g *promised) takeover(by, to string) error {
 	g.t.Helper()
 	ctx, c := within(g.t), g.at(by)
@@ -70,13 +71,14 @@ func (g *promised) takeover(by, to string) error {
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	// where it is not sealed any more
+	// Unseal the vbucket, which is not sealed any more if the map was committed.
 	defer c.peers.seal(ctx, c.contact(from), sealRequest{Bucket: "world", VBuckets: []uint16{g.vb}})
 	_, err = c.commit(ctx, m, from, sealed{"world": {g.vb: highs[0]}})
 	return err
 }
 
-// begun is a failover that by has had promised, and not made yet.
+// begun begins a failover at the node by, up to the promises of its epoch, before there is a map of it. It returns
+// the map before the failover and the epoch.
 func (g *promised) begun(by string, without ...string) (clustermap.Map, int64) {
 	g.t.Helper()
 	g.settled()
@@ -100,7 +102,7 @@ func (g *promised) try(by string, without ...string) (int64, error) {
 	return c.begin(within(g.t), m, views)
 }
 
-// plan is the map of a failover.
+// plan returns the map of a failover.
 func (g *promised) plan(by string, m clustermap.Map, epoch int64, without ...string) clustermap.Map {
 	g.t.Helper()
 	next, _, err := g.at(by).promote(within(g.t), m, FailoverRequest{Nodes: without, Lose: true})
@@ -124,7 +126,7 @@ func (g *promised) restart(ids ...string) {
 	}
 }
 
-// hold keeps a node from settling what a test has begun in its name.
+// hold keeps a node from settling a failover that a test has begun in its name.
 func (g *promised) hold(id string) (release func()) {
 	g.t.Helper()
 	release, err := g.at(id).alone(within(g.t))
@@ -134,8 +136,8 @@ func (g *promised) hold(id string) (release func()) {
 	return release
 }
 
-// What the old leader does while its failover is planned would be undone by the plan, with all that has been written
-// since. Whoever has promised to take no such map keeps to it, whichever nodes are restarted meanwhile.
+// The plan of a failover would undo what the old leader does meanwhile, with all later writes. A node that has
+// promised to take no map of the old leader keeps that promise, whichever nodes are restarted meanwhile.
 func TestAPromiseOutlivesARestart(t *testing.T) {
 	t.Parallel()
 	for _, ids := range [][]string{{"kv3"}, {"kv3", "kv1"}} {
@@ -161,7 +163,7 @@ func TestAPromiseOutlivesARestart(t *testing.T) {
 	}
 }
 
-// The map of a failover that did not reach a node comes to it later; until then it takes none of the old leader's.
+// A node that missed the map of a failover gets it later; until then it takes no map of the old leader.
 func TestAPromiseLastsUntilTheMapComes(t *testing.T) {
 	g := newPromised(t)
 	release := g.hold("kv2")
@@ -171,7 +173,7 @@ func TestAPromiseLastsUntilTheMapComes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g.at("kv2").settle(within(t)) // a map of the epoch may be somewhere: nothing is given up
+	g.at("kv2").settle(within(t)) // a map of the epoch may exist somewhere: the promise stays
 	if err := g.takeover("kv1", "kv1"); !errors.Is(err, errOlder) {
 		t.Errorf("the old leader's takeover: %v", err)
 	}
@@ -179,7 +181,7 @@ func TestAPromiseLastsUntilTheMapComes(t *testing.T) {
 		t.Fatal(err)
 	}
 	release()
-	eventually(t, func() error { // kv3 asks
+	eventually(t, func() error { // kv3 requests the newest map
 		if m := g.at("kv3").current(); m.RevEpoch != epoch {
 			return errors.New("it has not come")
 		}
@@ -188,8 +190,8 @@ func TestAPromiseLastsUntilTheMapComes(t *testing.T) {
 	g.holds("1")
 }
 
-// A failover that is given up before there is a map of it, by a refusal or by the death of its maker, leaves the old
-// leader in its place.
+// A failover that is given up before there is a map of it, because it is refused or its maker dies, leaves the old
+// leader in place.
 func TestAFailoverGivenUp(t *testing.T) {
 	t.Parallel()
 	free := func(t *testing.T, g *promised) {
@@ -238,8 +240,8 @@ func TestAFailoverGivenUp(t *testing.T) {
 	})
 }
 
-// A map that only its dead maker has is passed over by the epoch of the failover of that maker: it does not come back
-// with it.
+// If only a failover's dead maker has its map, the epoch of the maker's own failover is higher: the map does not come
+// back with the maker.
 func TestAMapThatNobodyElseHas(t *testing.T) {
 	g := newPromised(t)
 	hold := g.hold("kv2")
@@ -251,7 +253,7 @@ func TestAMapThatNobodyElseHas(t *testing.T) {
 	}
 	hold()
 	g.stop("kv2")
-	// stored, and told to nobody
+	// The map is stored, and no other node has it.
 	if err := seglog.WriteJSON(filepath.Join(g.confs["kv2"].Dir, mapName), next); err != nil {
 		t.Fatal(err)
 	}
@@ -259,12 +261,12 @@ func TestAMapThatNobodyElseHas(t *testing.T) {
 	if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "kv2 begins epoch 2 at the moment") {
 		t.Fatalf("while kv2 may still be about it: %v", err)
 	}
-	g.restart("kv3") // which takes others' turns off
+	g.restart("kv3") // the restart ends kv2's turn, which kv3 keeps in memory alone
 	var a FailoverAnswer
 	eventually(t, func() error {
 		return g.post("kv1", pathFailover, FailoverRequest{Nodes: []string{"kv2"}, Lose: true}, &a)
 	})
-	// the refused one had been promised kv1's next epoch in part, and could not give it back to kv2
+	// The refused failover could not take its promises back, as kv2 is down: the next one uses the same epoch.
 	if a.RevEpoch != epoch+1 {
 		t.Errorf("it begins epoch %d", a.RevEpoch)
 	}
@@ -277,13 +279,13 @@ func TestAMapThatNobodyElseHas(t *testing.T) {
 	g.holds("2")
 }
 
-// Epochs that were begun one over the other: what is given up leaves the promises before it as they were.
+// Several epochs are promised: giving up one leaves the earlier promises as they were.
 func TestSeveralPromises(t *testing.T) {
 	t.Parallel()
 	g := newPromised(t)
 	defer g.hold("kv2")()
 	m, first := g.begun("kv2", "kv1")
-	if _, err := g.at("kv2").reserve(g.plan("kv2", m, first, "kv1")); err != nil { // it may have been made
+	if _, err := g.at("kv2").reserve(g.plan("kv2", m, first, "kv1")); err != nil { // its map may have been made
 		t.Fatal(err)
 	}
 	if _, err := g.try("kv1", "kv2"); !errors.Is(err, ErrRefused) {
@@ -307,7 +309,8 @@ func TestSeveralPromises(t *testing.T) {
 	g.holds("1")
 }
 
-// A promise before the map that a node has is met; a file that cannot be read is told by name.
+// A promise is kept until the node has a map of its epoch or a later one; an unreadable file of promises is reported
+// by its path.
 func TestPromisesOnDisk(t *testing.T) {
 	config := testConfig(t.TempDir())
 	n, stop := runNode(t, config)

@@ -91,7 +91,7 @@ func TestPlainWhenAllowed(t *testing.T) {
 	c.want(request(mcbp.OpSelectBucket, 0, nil, []byte("world"), nil), mcbp.StatusOK)
 }
 
-// Answers come in request order; quiet requests answer only what is unusual.
+// Answers come in request order; quiet requests are answered only in the unusual case.
 func TestPipelinedAndQuietRequests(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	c := login(t, n.MemcachedAddr())
@@ -100,12 +100,12 @@ func TestPipelinedAndQuietRequests(t *testing.T) {
 	frames := []mcbp.Frame{
 		request(setQ, 0, extras, []byte("a"), []byte("1")),
 		request(getQ, 0, nil, []byte("missing"), nil),
-		request(getKQ, 0, nil, []byte("a"), nil),            // answers
-		request(addQ, 0, extras, []byte("a"), []byte("2")),  // answers: exists
-		request(mcbp.OpGet, 0, nil, []byte("missing"), nil), // answers: not found
+		request(getKQ, 0, nil, []byte("a"), nil),            // answered
+		request(addQ, 0, extras, []byte("a"), []byte("2")),  // answered: exists
+		request(mcbp.OpGet, 0, nil, []byte("missing"), nil), // answered: not found
 		request(deleteQ, 0, nil, []byte("a"), nil),
-		request(deleteQ, 0, nil, []byte("a"), nil), // answers: not found
-		request(mcbp.OpNoop, 0, nil, nil, nil),     // answers
+		request(deleteQ, 0, nil, []byte("a"), nil), // answered: not found
+		request(mcbp.OpNoop, 0, nil, nil, nil),     // answered
 	}
 	for i := range frames {
 		frames[i].Opaque = uint32(i)
@@ -124,7 +124,7 @@ func TestPipelinedAndQuietRequests(t *testing.T) {
 			t.Fatalf("GETKQ: key %q value %q extras %v", f.Key, f.Value, f.Extras)
 		}
 	}
-	// A client that has sent part of its next request still gets the answer to the last one.
+	// A client that has sent part of its next request still gets the answer to the previous one.
 	whole, _ := mcbp.Append(nil, request(mcbp.OpNoop, 0, nil, nil, nil))
 	if _, err := c.nc.Write(append(bytes.Clone(whole), whole[:10]...)); err != nil {
 		t.Fatal(err)
@@ -172,9 +172,9 @@ func TestFeaturesChangeAnswers(t *testing.T) {
 	}
 	f.Value = []byte{0, 0, 0, 99, 1}
 	rich.want(f, mcbp.StatusInvalid)
-	f.Datatype = mcbp.DatatypeSnappy // not asked for by this client
+	f.Datatype = mcbp.DatatypeSnappy // not negotiated by this client
 	rich.want(f, mcbp.StatusInvalid)
-	f.Datatype = mcbp.DatatypeXattr // not asked for by this client
+	f.Datatype = mcbp.DatatypeXattr // not negotiated by this client
 	plain.want(f, mcbp.StatusInvalid)
 
 	h := rich.want(request(mcbp.OpHello, 0, nil, nil, mcbp.AppendFeatures(nil,
@@ -202,7 +202,7 @@ func TestTouchGATAndExpiry(t *testing.T) {
 		t.Fatalf("%q", g.Value)
 	}
 	c.want(request(mcbp.OpTouch, 0, []byte{1}, []byte("a"), nil), mcbp.StatusInvalid)
-	c.want(request(mcbp.OpTouch, 0, mcbp.AppendTouch(nil, 1_000_000_000), []byte("a"), nil), mcbp.StatusOK) // long ago
+	c.want(request(mcbp.OpTouch, 0, mcbp.AppendTouch(nil, 1_000_000_000), []byte("a"), nil), mcbp.StatusOK) // in the past
 	c.want(request(mcbp.OpGet, 0, nil, []byte("a"), nil), mcbp.StatusKeyNotFound)
 }
 
@@ -290,7 +290,7 @@ func TestStatisticsAndSeqnos(t *testing.T) {
 	c.want(request(mcbp.OpGetCollectionsManifest, 0, nil, nil, nil), mcbp.StatusOK)
 }
 
-// Lying lengths and garbage end the connection without taking memory; the node serves on.
+// Wrong lengths and garbage end the connection without taking memory; the node serves on.
 func TestViolationsEndTheConnection(t *testing.T) {
 	t.Parallel()
 	config := testConfig(t.TempDir())
@@ -325,7 +325,7 @@ func TestViolationsEndTheConnection(t *testing.T) {
 		}
 	}
 	login(t, n.MemcachedAddr()).want(setFrame(0, "a", "1"), mcbp.StatusOK)
-	// four in both states, the large body before authentication
+	// Four kinds in both states, and the large body before authentication.
 	if got := n.server.Counters().ProtocolErrors.Load(); got != 9 {
 		t.Errorf("%d protocol errors counted, want 9", got)
 	}
@@ -334,8 +334,8 @@ func TestViolationsEndTheConnection(t *testing.T) {
 // strangerTime is long enough to authenticate on a busy machine.
 const strangerTime = 3 * time.Second
 
-// Who does not say who he is loses his place, however much he asks meanwhile; who authenticates again gets the time
-// anew.
+// A connection that does not authenticate in time is closed, however many requests it sends meanwhile. A connection
+// that authenticates once more gets the time anew.
 func TestStrangersAreSentAway(t *testing.T) {
 	t.Parallel()
 	config := testConfig(t.TempDir())
@@ -383,7 +383,7 @@ func TestTooManyConnections(t *testing.T) {
 	}
 }
 
-// A client that asks for much and reads nothing is given up; its memory is bounded meanwhile.
+// A client that requests much and reads nothing is disconnected; until then the memory for it is bounded.
 func TestSlowReader(t *testing.T) {
 	t.Parallel()
 	config := testConfig(t.TempDir())
@@ -407,11 +407,11 @@ func TestSlowReader(t *testing.T) {
 	}
 }
 
-// FuzzPort sends anything to the port of a running node, before and after authentication; whatever it is, the node
-// answers the next client.
+// FuzzPort sends arbitrary bytes to the port of a running node, before and after authentication; after any input the
+// node answers the next client.
 func FuzzPort(f *testing.F) {
 	config := testConfig(f.TempDir())
-	config.AllowPlain = true // SCRAM takes longer than all else together, and other tests try it
+	config.AllowPlain = true // SCRAM would take most of the time, and other tests cover it
 	n, _ := runNode(f, config)
 	known, _ := mcbp.Append(nil, request(mcbp.OpSASLAuth, 0, nil, []byte("PLAIN"),
 		[]byte("\x00"+testUser+"\x00"+testPassword)))
@@ -446,7 +446,7 @@ func FuzzPort(f *testing.F) {
 		_, _ = nc.Write(b)
 		_ = nc.(*net.TCPConn).CloseWrite()
 		answers := bufio.NewReader(nc)
-		if authed { // one write for all, so each input is tried where it should be
+		if authed { // everything is one write: read the login's answers first
 			for range 3 {
 				if f, err := (&rawClient{t: t, nc: nc, r: answers}).tryRead(); err != nil || f.Status() != mcbp.StatusOK {
 					t.Fatalf("%v before the input is answered %v, %v", f.Op, f.Status(), err)

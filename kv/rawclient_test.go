@@ -16,7 +16,7 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// rawClient speaks frames by hand, so that tests can also say what no client library would.
+// rawClient sends and reads single frames, so that tests can send what no client library would.
 type rawClient struct {
 	t  testing.TB
 	nc net.Conn
@@ -97,7 +97,7 @@ func (c *rawClient) want(f mcbp.Frame, status mcbp.Status) mcbp.Frame {
 	return answer
 }
 
-// scram authenticates with SCRAM-SHA256, written independently of the server's side.
+// scram authenticates with SCRAM-SHA256, implemented independently of the server's side.
 func (c *rawClient) scram(user, password string) mcbp.Status {
 	c.t.Helper()
 	first := "n=" + user + ",r=clientnonce"
@@ -138,7 +138,7 @@ func (c *rawClient) scram(user, password string) mcbp.Status {
 	return a.Status()
 }
 
-// login authenticates, asks for features and selects the bucket.
+// login authenticates, negotiates features and selects the bucket.
 func login(t testing.TB, addr string, features ...mcbp.Feature) *rawClient {
 	t.Helper()
 	c := dialRaw(t, addr)
@@ -154,7 +154,7 @@ func setFrame(vb uint16, key, value string) mcbp.Frame {
 	return request(mcbp.OpSet, vb, mcbp.Store{}.AppendExtras(nil), []byte(key), []byte(value))
 }
 
-// openDCP opens a DCP connection with the given controls.
+// openDCP opens a DCP connection with the given controls, as pairs of key and value.
 func openDCP(t testing.TB, addr, name string, flags mcbp.OpenFlags, controls ...string) *rawClient {
 	t.Helper()
 	c := login(t, addr, mcbp.FeatureJSON)
@@ -174,7 +174,7 @@ func streamFrame(vb uint16, r mcbp.StreamRequest) mcbp.Frame {
 
 func fromZero(vb uint16) mcbp.Frame { return streamFrame(vb, mcbp.StreamRequest{End: mcbp.EndOfTime}) }
 
-// line describes a stream message.
+// line formats a stream message.
 func line(f mcbp.Frame) string {
 	switch f.Op {
 	case mcbp.OpDCPSnapshotMarker:

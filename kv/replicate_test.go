@@ -10,7 +10,8 @@ import (
 	"tidemark/timestamp"
 )
 
-// What a replica keeps of a document is what the active copy sent, byte by byte, attributes or not.
+// A replica keeps a document's value and datatype as the active copy sent them, byte by byte, with attributes or
+// without.
 func TestDocumentOfAReplica(t *testing.T) {
 	for _, value := range []string{"", "\x00\x00\x00\x00", "\x00\x00\x00\x00{}", "\x00\x00\x00\x04attr",
 		"\x00\x00\x00\x04attr{}", "{}"} {
@@ -25,8 +26,8 @@ func TestDocumentOfAReplica(t *testing.T) {
 	}
 }
 
-// replicaOf is a vbucket as a replica with one document, of a node whose map is alone what makes another thing of it,
-// and a session of a source that has another history.
+// replicaOf returns a replica with one document, in a node whose map makes that vbucket active but which does not
+// apply its map, and a session of a source that has another history.
 func replicaOf(t *testing.T, vb uint16) (*session, *replica) {
 	t.Helper()
 	n, err := Open(testConfig(t.TempDir()))
@@ -54,8 +55,8 @@ func replicaOf(t *testing.T, vb uint16) (*session, *replica) {
 	return &session{l: l, b: b, streams: map[feed.StreamID]*replica{1: p}, open: map[uint16]*replica{vb: p}}, p
 }
 
-// A source that has refused a replica's history empties it only while the map has it as the source: the replica may be
-// the active copy in a moment.
+// When a source refuses a replica's history, the replica is emptied only if the map still has that source: otherwise
+// it may become the active copy in a moment.
 func TestAFormerSourceEmptiesNothing(t *testing.T) {
 	s, p := replicaOf(t, 3)
 	if err := s.refused(p, 1, feed.ErrRollback); err != nil {
@@ -66,7 +67,8 @@ func TestAFormerSourceEmptiesNothing(t *testing.T) {
 	}
 }
 
-// A link takes nothing of a vbucket that is its goal no more, also while the stream is still open: another link has it.
+// A link ignores messages of a vbucket that is not its goal any more, even while the stream is open: another link
+// replicates it.
 func TestALinkTakesOnlyItsGoals(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -98,8 +100,8 @@ func TestALinkTakesOnlyItsGoals(t *testing.T) {
 	}
 }
 
-// What is known of a replica's source outlives whoever looks with the map of before, or notes what the source of then
-// has said.
+// What is known of a replica's current source stays when a caller looks it up with the former map, or when the former
+// source's link notes something.
 func TestOnlyTheSourceOfNowIsKnown(t *testing.T) {
 	r := newReplicator(nil)
 	id := bucketID{"world", "u"}
@@ -122,8 +124,8 @@ func TestOnlyTheSourceOfNowIsKnown(t *testing.T) {
 	}
 }
 
-// A copy that is filled from the beginning knows which deletions the active one has forgotten before it has its first
-// document: it may become active at any moment, and whoever streams from it has to be told.
+// A copy that is filled from the beginning takes over the active copy's purge seqno before its first document: it may
+// become active at any moment, and consumers must learn which deletions it lacks.
 func TestAReplicaKnowsWhatIsForgotten(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	kv := login(t, n.MemcachedAddr())

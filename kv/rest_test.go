@@ -18,7 +18,7 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// asSDK asks a node as SDKs ask a cluster manager.
+// asSDK sends a request to a node as SDKs do to a cluster manager.
 func asSDK(t *testing.T, n *Node, method, path, password string, form url.Values) *http.Response {
 	t.Helper()
 	req, err := http.NewRequestWithContext(within(t), method, "http://"+n.AdminAddr()+path,
@@ -38,7 +38,7 @@ func asSDK(t *testing.T, n *Node, method, path, password string, form url.Values
 	return resp
 }
 
-// answered reads an answer of 200 into a value.
+// answered requires status 200 and decodes the body into to.
 func answered(t *testing.T, resp *http.Response, to any) {
 	t.Helper()
 	body, err := io.ReadAll(resp.Body)
@@ -109,7 +109,7 @@ func TestRESTShapes(t *testing.T) {
 	}
 }
 
-// mapsOf opens the stream of maps at a node; next waits for a document of it.
+// mapsOf opens the stream of maps of a node; next waits for its next document.
 func mapsOf(t *testing.T, n *Node) (next func() *mcbp.ClusterConfig) {
 	t.Helper()
 	in := bufio.NewReader(asSDK(t, n, http.MethodGet, "/pools/default/bs/world", testPassword, nil).Body)
@@ -131,8 +131,8 @@ func mapsOf(t *testing.T, n *Node) (next func() *mcbp.ClusterConfig) {
 	}
 }
 
-// The stream shows the map that there is, then each one that replaces it, once, at any member, in the form in which the
-// same member shows it to who asks once.
+// The stream sends the current map, then each map that replaces it, once, through any member, in the same form as
+// that member's answer to a single request.
 func TestRESTStream(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 2, 0)
@@ -162,7 +162,7 @@ func TestRESTStream(t *testing.T) {
 	}
 }
 
-// A node that SDKs fail over is no member any more in the maps that follow, and is not failed over twice.
+// A node failed over by an SDK's request is no member in the following maps, and a repeated request is refused.
 func TestRESTFailover(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 2, 0)
@@ -181,7 +181,7 @@ func TestRESTFailover(t *testing.T) {
 	}
 }
 
-// The streams of a node have a limit, and a client that goes makes room.
+// The number of map streams of a node is limited, and a client that disconnects frees its place.
 func TestRESTStreamsAreBounded(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	for range maxMapStreams {
@@ -207,7 +207,7 @@ func TestRESTStreamsAreBounded(t *testing.T) {
 	}
 }
 
-// gocbcore finds the cluster by the manager alone.
+// gocbcore connects to the cluster with only the manager's address.
 func TestGocbcoreByREST(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	agent, err := gocbcore.CreateAgent(&gocbcore.AgentConfig{

@@ -11,7 +11,7 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// mapless is a node whose maps are with its manager alone.
+// mapless returns a node whose map is available only from its manager: its memcached port serves none.
 func mapless(t *testing.T) *Node {
 	t.Helper()
 	var opened atomic.Pointer[Node]
@@ -23,7 +23,7 @@ func mapless(t *testing.T) *Node {
 	return n
 }
 
-// A client that is given a manager needs no node that shows the map, and goes on when the node's bucket is flushed.
+// A client that gets its maps from a manager needs no node that serves them.
 func TestClientByREST(t *testing.T) {
 	n := mapless(t)
 	source := restmap.New(restmap.Options{Managers: []string{n.AdminAddr()}, Bucket: "world", User: testUser,
@@ -43,7 +43,7 @@ func TestClientByREST(t *testing.T) {
 	if d, err := c.Get(t.Context(), "a"); err != nil || string(d.Value) != `{"n":1}` {
 		t.Fatal(d, err)
 	}
-	// The same node by itself says that it shows no map.
+	// Without the manager, the same node is not enough.
 	_, err = kvclient.Connect(t.Context(), []string{n.config.Nodes[0].Memcached}, kvclient.Options{User: testUser,
 		Password: testPassword, Bucket: "world"})
 	if err == nil {

@@ -13,7 +13,7 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// announced is the head of a SET with the largest body there may be, and the first of its bytes.
+// announced returns the header of a SET with the largest permitted body, and that many bytes of the body.
 func announced(t *testing.T, bytes int) []byte {
 	t.Helper()
 	head, err := mcbp.Append(nil, setFrame(0, "a", strings.Repeat("x", bytes)))
@@ -24,7 +24,8 @@ func announced(t *testing.T, bytes int) []byte {
 	return head
 }
 
-// Clients that announce large documents, more than the node takes at a time, and do not send them keep nobody waiting.
+// Clients that announce large documents, together more than the node accepts at a time, and do not send them delay no
+// other client.
 func TestAnnouncedBodiesHoldNobodyUp(t *testing.T) {
 	config := testConfig(t.TempDir())
 	config.FrameTimeout = time.Hour
@@ -38,11 +39,11 @@ func TestAnnouncedBodiesHoldNobodyUp(t *testing.T) {
 	login(t, n.MemcachedAddr()).want(setFrame(1, "b", strings.Repeat("y", 300<<10)), mcbp.StatusOK)
 }
 
-// A large document that stops coming ends its connection long before the time for the whole of it is over.
+// A large document that stops arriving ends its connection long before the time for the whole frame is over.
 func TestBodyThatStopsComing(t *testing.T) {
 	t.Parallel()
 	config := testConfig(t.TempDir())
-	config.FrameTimeout = time.Minute // a sixth of it is without a byte
+	config.FrameTimeout = time.Minute // the time without a byte is a sixth of it
 	n, _ := runNode(t, config)
 	c := login(t, n.MemcachedAddr())
 	began := time.Now()
@@ -55,7 +56,7 @@ func TestBodyThatStopsComing(t *testing.T) {
 	}
 }
 
-// Clients that ask for large documents and do not read them cost no copies.
+// Clients that request large documents and do not read the answers cost no copies of them.
 func TestAnswersNobodyReads(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	login(t, n.MemcachedAddr()).want(setFrame(0, "a", strings.Repeat("x", 16<<20)), mcbp.StatusOK)
@@ -71,7 +72,7 @@ func TestAnswersNobodyReads(t *testing.T) {
 		c := login(t, n.MemcachedAddr())
 		c.send(request(mcbp.OpGet, 0, nil, []byte("a"), nil), request(mcbp.OpGetK, 0, nil, []byte("a"), nil))
 		head := make([]byte, mcbp.HeaderSize)
-		if _, err := c.r.Read(head[:1]); err != nil { // the answer is on its way
+		if _, err := c.r.Read(head[:1]); err != nil { // the node is sending the answer
 			t.Fatal(err)
 		}
 	}
@@ -80,8 +81,8 @@ func TestAnswersNobodyReads(t *testing.T) {
 	}
 }
 
-// An answer that is written from where the document is kept is the same as any other, between others, also when a
-// producer writes on the same connection.
+// A large answer, which is written from the stored document without a copy, arrives intact between other answers,
+// also while a producer writes on the same connection.
 func TestLargeAnswersBetweenOthers(t *testing.T) {
 	t.Parallel()
 	config := testConfig(t.TempDir())

@@ -13,14 +13,14 @@ import (
 	"tidemark/internal/testing/rpctest"
 )
 
-// TestTable: what the admin port answers is bounded, and docs/protocol.md has it.
+// TestTable: the requests of the admin port are bounded, and docs/protocol.md lists them.
 func TestTable(t *testing.T) {
 	n := &Node{mapStreams: rpc.NewPlaces(maxMapStreams, "streams of maps")}
 	rpctest.Whole(t, "An embedded KV node, --admin", n.adminTable())
 }
 
-// TestAdminRefusals: what cannot be a call of the admin port is refused as on other ports, and a page of another site
-// commands nothing with a password that the browser remembers.
+// TestAdminRefusals: invalid requests to the admin port are refused as on other ports, and a page of another site
+// cannot send commands with a password that the browser remembers.
 func TestAdminRefusals(t *testing.T) {
 	n := &Node{config: Config{User: testUser, Password: testPassword}}
 	h := n.adminTable().Handler()

@@ -20,7 +20,7 @@ import (
 	"tidemark/kv/store"
 )
 
-// runTLSNode runs a node that speaks TLS on a second port, and returns the CA that clients are to trust.
+// runTLSNode runs a node with a second port for TLS, and returns the pool with the CA that its clients must trust.
 func runTLSNode(t *testing.T) (*Node, *x509.CertPool) {
 	t.Helper()
 	dir := t.TempDir()
@@ -61,7 +61,7 @@ func dialTLS(t *testing.T, addr string, pool *x509.CertPool) *rawClient {
 	return &rawClient{t: t, nc: nc, r: bufio.NewReaderSize(nc, 256<<10)}
 }
 
-// Inside TLS a password may travel as it is; beside it, the plain port of the same node wants SCRAM.
+// Inside TLS a client may authenticate with PLAIN; on the plain port of the same node it must use SCRAM.
 func TestTLSPort(t *testing.T) {
 	t.Parallel()
 	n, pool := runTLSNode(t)
@@ -149,7 +149,8 @@ func TestGocbcoreAgentsInsideTLS(t *testing.T) {
 	o.expect(t, "snapshot 0-1 2", "mutation 1 "+key+`={"n":1}`)
 }
 
-// tlsGroup is a cluster of two nodes with certificates; issue makes further ones of its CA.
+// tlsGroup returns a cluster of two nodes with certificates. issue makes further certificates of its CA, and caOnly
+// is a source with the CA alone.
 func tlsGroup(t *testing.T) (g *group, issue func(role tlsconf.Role, id string) *tlsconf.Source,
 	caOnly *tlsconf.Source) {
 	t.Helper()
@@ -187,8 +188,8 @@ func tlsGroup(t *testing.T) (g *group, issue func(role tlsconf.Role, id string) 
 	return g, issue, caOnly
 }
 
-// With a certificate the admin port is HTTPS: what is asked needs a certificate or the password, what changes something
-// the password, what nodes tell each other a node's certificate too. Nodes lead each other over it.
+// With a certificate the admin port is HTTPS. Reads need a certificate or the password, changes the password,
+// requests between nodes a node's certificate too. The nodes coordinate over it.
 func TestAdminInsideTLS(t *testing.T) {
 	t.Parallel()
 	g, issue, caOnly := tlsGroup(t)
@@ -202,7 +203,7 @@ func TestAdminInsideTLS(t *testing.T) {
 		remote       Remote
 		method, path string
 		body         any
-		refused      string // a word of the refusal; empty when it is answered
+		refused      string // a word of the refusal; empty if the request is accepted
 	}{
 		{"status with the password", remote(testPassword, caOnly), http.MethodGet, pathCluster, nil, ""},
 		{"status with a certificate", remote("", admin), http.MethodGet, pathCluster, nil, ""},
@@ -272,7 +273,7 @@ func TestAdminInsideTLS(t *testing.T) {
 	}
 }
 
-// otherCA is the file of a CA that nobody here has a certificate of.
+// otherCA returns the file of a CA that issued no certificate of these nodes.
 func otherCA(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -282,7 +283,7 @@ func otherCA(t *testing.T) string {
 	return filepath.Join(dir, tlsconf.CAFile)
 }
 
-// Nodes that speak TLS replicate inside it, and only from nodes that show a certificate of a KV node.
+// Nodes with TLS replicate over it, and only from nodes with a certificate of a KV node.
 func TestReplicationInsideTLS(t *testing.T) {
 	t.Parallel()
 	g, _, _ := tlsGroup(t)

@@ -26,7 +26,7 @@ import (
 
 const userPassword = "another-secret"
 
-// users are the calls of /settings/rbac/users at a node.
+// users calls /settings/rbac/users at a node.
 type users struct {
 	t *testing.T
 	n *Node
@@ -34,7 +34,7 @@ type users struct {
 
 func (u users) path(id string) string { return pathLocalUsers + "/" + url.PathEscape(id) }
 
-// call asks as somebody; the form is one of name and value by turns.
+// call sends a request with a user's credentials; form alternates names and values.
 func (u users) call(as, password, method, path string, form ...string) (int, string) {
 	u.t.Helper()
 	values := url.Values{}
@@ -62,13 +62,13 @@ func (u users) call(as, password, method, path string, form ...string) (int, str
 	return resp.StatusCode, strings.TrimSpace(string(body))
 }
 
-// set makes a user, or gives it other roles.
+// set creates a user, or replaces its roles.
 func (u users) set(id, roles string) {
 	u.t.Helper()
 	u.ok(http.MethodPut, u.path(id), "roles", roles, "password", userPassword, "name", "A "+id)
 }
 
-// ok asks as the administrator for what has to be done.
+// ok sends a request as the administrator, which must succeed.
 func (u users) ok(method, path string, form ...string) string {
 	u.t.Helper()
 	status, body := u.call(testUser, testPassword, method, path, form...)
@@ -78,7 +78,7 @@ func (u users) ok(method, path string, form ...string) string {
 	return body
 }
 
-// loginOf authenticates as a user, by SCRAM, and selects the bucket.
+// loginOf authenticates as a user with SCRAM and selects the bucket, which must give status.
 func loginOf(t *testing.T, n *Node, user string, status mcbp.Status) *rawClient {
 	t.Helper()
 	c := dialRaw(t, n.MemcachedAddr())
@@ -93,7 +93,7 @@ func openFrame(name string) mcbp.Frame {
 	return request(mcbp.OpDCPOpen, 0, mcbp.Open{Flags: mcbp.OpenProducer}.AppendExtras(nil), []byte(name), nil)
 }
 
-// Each kind of request is answered with NO_ACCESS where the user's roles do not permit it, and only there.
+// Each kind of request gets NO_ACCESS if the user's roles do not permit it, and only then.
 func TestRolesOverMemcached(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	u := users{t, n}
@@ -110,7 +110,7 @@ func TestRolesOverMemcached(t *testing.T) {
 		{"seqnos", request(mcbp.OpGetAllVBSeqnos, 0, nil, nil, nil)},
 		{"stat", request(mcbp.OpStat, 0, nil, []byte("uuid"), nil)},
 		{"config", request(mcbp.OpGetClusterConfig, 0, nil, nil, nil)},
-		{"open", openFrame("c")}, // the last one: the connection is one of DCP then
+		{"open", openFrame("c")}, // the last one: it makes the connection one of DCP
 	}
 	for roles, may := range map[string]string{
 		"admin":                                 "get set increment seqnos stat config open",
@@ -146,7 +146,7 @@ func TestRolesOverMemcached(t *testing.T) {
 	login(t, n.MemcachedAddr()).want(request(mcbp.OpSelectBucket, 0, nil, []byte("nowhere"), nil), mcbp.StatusKeyNotFound)
 }
 
-// Whoever has explanations is told which roles would do.
+// For clients with extended errors, a refusal names the roles that would suffice.
 func TestRefusalNamesRoles(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	users{t, n}.set("reader", "data_reader[world]")
@@ -159,11 +159,10 @@ func TestRefusalNamesRoles(t *testing.T) {
 	}
 }
 
-// Roles change at one node, and are others at each node for the next request of connections that are open, and for the
-// streams of those.
+// Roles changed at one node apply at all nodes: to the next request on open connections, and to their open streams.
 func TestRolesChangeWhileConnected(t *testing.T) {
 	g := newGroup(t, 2, 0)
-	u := users{t, g.nodes["kv2"]} // which does not lead
+	u := users{t, g.nodes["kv2"]} // kv2 is not the leader
 	u.set("app", "data_reader[world],data_dcp_reader[world]")
 	n := g.nodes["kv1"]
 	vb := uint16(0)
@@ -180,7 +179,7 @@ func TestRolesChangeWhileConnected(t *testing.T) {
 	u.ok(http.MethodPut, u.path("app"), "roles", "data_writer[world],data_dcp_reader[world]")
 	c.want(setFrame(vb, key, "1"), mcbp.StatusOK)
 	c.want(request(mcbp.OpGet, vb, nil, []byte(key), nil), mcbp.StatusNoAccess)
-	if got := line(d.read()) + " " + line(d.read()); !strings.Contains(got, "mutation 1") { // it goes on
+	if got := line(d.read()) + " " + line(d.read()); !strings.Contains(got, "mutation 1") { // the stream goes on
 		t.Fatal(got)
 	}
 
@@ -200,11 +199,12 @@ func TestRolesChangeWhileConnected(t *testing.T) {
 	if s := dialRaw(t, n.MemcachedAddr()).scram("app", userPassword); s != mcbp.StatusAuthError {
 		t.Errorf("a user that was removed: %v", s)
 	}
-	u.set("app", "data_writer[world]") // whose name it is now, the connection is of
+	u.set("app", "data_writer[world]") // the open connection belongs to the new user of that name
 	c.want(setFrame(vb, key, "1"), mcbp.StatusOK)
 }
 
-// Another password ends nothing that is authenticated, and counts for who comes next, by each mechanism.
+// A new password leaves authenticated connections open, and is required for every later authentication, by each
+// mechanism.
 func TestPasswordOfUser(t *testing.T) {
 	config := testConfig(t.TempDir())
 	config.AllowPlain = true
@@ -254,11 +254,11 @@ func TestPasswordOfUser(t *testing.T) {
 		_ = agent.Close()
 	}
 	stop()
-	n, _ = runNode(t, config) // it is on disk
+	n, _ = runNode(t, config) // the password is on disk
 	check("changed-it", mcbp.StatusOK)
 }
 
-// A reader reads, a consumer of DCP streams, and neither does more, by Couchbase's own client.
+// With Couchbase's own client, a reader can read, a consumer can stream with DCP, and neither can do more.
 func TestGocbcoreUsers(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	u := users{t, n}
@@ -395,7 +395,7 @@ func TestRESTUsers(t *testing.T) {
 	}
 }
 
-// A change of a user is not told as done before every member judges by it; a member that cannot take the map is named.
+// A change of a user completes only when every member applies it; the error names a member that cannot take the map.
 func TestUserThatAMemberHasNotHeardOf(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 2, 1)
@@ -434,8 +434,8 @@ func TestUserThatAMemberHasNotHeardOf(t *testing.T) {
 	}
 }
 
-// Who may do what is judged by the node that carries it out: by a member that is behind, a user who was removed, or has
-// fewer roles or another password by now, changes nothing.
+// The leader, which carries out a change, checks the user's rights: through a member that is behind, a user who has
+// been removed, or has fewer roles or another password by now, changes nothing.
 func TestAMemberThatIsBehindVouchesForNobody(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 2, 1)
@@ -471,7 +471,7 @@ func TestAMemberThatIsBehindVouchesForNobody(t *testing.T) {
 			{"POST", pathBuckets, "name", "mine", "ramQuotaMB", "100"}, {"DELETE", pathBuckets + "/world"},
 			{"POST", pathBuckets + "/world/scopes", "name", "mine"}, {"POST", pathBuckets + "/world/controller/doFlush"}} {
 			if id == "demoted" && c[1] == pathChangePassword {
-				continue // which is his own to change
+				continue // a user may change its own password
 			}
 			if status, body := by.call(id, userPassword, c[0], c[1], c[2:]...); status != want {
 				t.Errorf("%s %v by a member that is behind: %d %s", id, c, status, body)
@@ -482,7 +482,7 @@ func TestAMemberThatIsBehindVouchesForNobody(t *testing.T) {
 	if u.n.cluster.directory.Load().Find("app") == nil || u.n.cluster.directory.Load().Find("mine") != nil {
 		t.Error("something was changed")
 	}
-	// who may, may by any member
+	// A user with the right to a change may make it through any member.
 	u.set("boss", "admin")
 	if status, body := by.call("boss", userPassword, http.MethodDelete, u.path("app")); status != http.StatusOK {
 		t.Errorf("%d %s", status, body)
@@ -493,7 +493,7 @@ func TestAMemberThatIsBehindVouchesForNobody(t *testing.T) {
 	}
 }
 
-// Who was let in, and is removed before the change begins, changes nothing.
+// A user who is removed after authentication and before the change begins changes nothing.
 func TestWhoGoesMeanwhileChangesNothing(t *testing.T) {
 	t.Parallel()
 	n, _ := runNode(t, testConfig(t.TempDir()))
@@ -510,7 +510,7 @@ func TestWhoGoesMeanwhileChangesNothing(t *testing.T) {
 	}
 	req.ContentLength = int64(len(body))
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	req.Header.Set("Expect", "100-continue") // which the handler answers as it reads
+	req.Header.Set("Expect", "100-continue") // the handler answers it when it reads the body
 	req.SetBasicAuth("boss", userPassword)
 	go func() {
 		select {
@@ -532,7 +532,7 @@ func TestWhoGoesMeanwhileChangesNothing(t *testing.T) {
 	}
 }
 
-// A stream of maps ends when its user may see the bucket no more.
+// A stream of maps ends when its user loses the right to see the bucket.
 func TestRESTStreamOfUser(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	u := users{t, n}
@@ -560,7 +560,7 @@ func TestRESTStreamOfUser(t *testing.T) {
 		}
 	}
 	next()
-	u.ok(http.MethodPut, u.path("app"), "roles", "data_writer[*]") // which shows it, too
+	u.ok(http.MethodPut, u.path("app"), "roles", "data_writer[*]") // this role shows the bucket, too
 	next()
 	u.ok(http.MethodDelete, u.path("app"))
 	if rest, err := io.ReadAll(in); err != nil || len(rest) > 0 {
@@ -568,7 +568,7 @@ func TestRESTStreamOfUser(t *testing.T) {
 	}
 }
 
-// The command line's client has nodes told what was derived of a password, and understands their refusals.
+// The command line's client sends keys derived from the password, and maps refusals to errors.
 func TestAdminUsers(t *testing.T) {
 	g := newGroup(t, 2, 0)
 	a := NewAdmin([]string{g.nodes["kv2"].AdminAddr()}, testUser, testPassword, nil)
@@ -600,7 +600,7 @@ func TestAdminUsers(t *testing.T) {
 	}
 }
 
-// TestRolesPage: docs/couchbase.md has each role, and what it permits.
+// TestRolesPage: docs/couchbase.md lists each role and what it permits.
 func TestRolesPage(t *testing.T) {
 	page, err := os.ReadFile("../docs/couchbase.md")
 	if err != nil {
