@@ -9,7 +9,7 @@ import (
 const (
 	silentPerAddress = 16  // not yet greeted, per remote address
 	silentAtOnce     = 64  // not yet greeted, in total
-	strangersAtOnce  = 16  // greeted, from servers that are not members
+	nonMembersAtOnce = 16  // greeted, from servers that are not members
 	perMember        = 32  // greeted, per member: a pipeline and a few idle ones are usual
 	knownAddresses   = 256 // remote addresses from which members have greeted
 )
@@ -68,7 +68,7 @@ func (p *places) greeted(g *guarded, id string, member bool) (victim *guarded) {
 		return nil
 	}
 	own.greeted = true
-	most := strangersAtOnce
+	most := nonMembersAtOnce
 	if member {
 		own.id, most = id, perMember
 		if len(p.member) >= knownAddresses {

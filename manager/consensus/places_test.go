@@ -58,7 +58,7 @@ func TestPlacesOfMembers(t *testing.T) {
 					fresh = open("10.0.0.0:9")
 				}
 			}
-			if most := silentAtOnce + strangersAtOnce + len(members) + perMember; len(p.of) > most {
+			if most := silentAtOnce + nonMembersAtOnce + len(members) + perMember; len(p.of) > most {
 				t.Fatalf("seed %d: %d connections, at most %d", seed, len(p.of), most)
 			}
 		}

@@ -54,13 +54,13 @@ type roster struct {
 	promoteAfterMS int64
 	members        map[string]*Sighting
 	readySince     map[string]int64
-	strangerSince  map[string]int64
+	nonMemberSince map[string]int64
 }
 
 func newRoster(promoteAfter time.Duration) *roster {
 	return &roster{promoteAfterMS: promoteAfter.Milliseconds(), members: map[string]*Sighting{},
-		readySince:    map[string]int64{},
-		strangerSince: map[string]int64{}}
+		readySince:     map[string]int64{},
+		nonMemberSince: map[string]int64{}}
 }
 
 // step takes the findings of a round and returns what to do. It depends only on v and the earlier rounds.
@@ -89,7 +89,7 @@ func (r *roster) step(v view) (s step) {
 			delete(r.readySince, id)
 		}
 	}
-	s.forget = r.strangers(v, present)
+	s.forget = r.nonMembers(v, present)
 	if s.readdress != nil { // one change at a time
 		s.promote = nil
 	}
@@ -127,21 +127,21 @@ func (r *roster) ready(m Server, a answerOf, v view) bool {
 	return v.nowMS-since >= r.promoteAfterMS
 }
 
-// strangers returns the registered managers that have not been members for some time: left by an interrupted removal
+// nonMembers returns the registered managers that have not been members for some time: left by an interrupted removal
 // or by a recovery.
-func (r *roster) strangers(v view, present map[string]bool) (forget []string) {
-	for id := range r.strangerSince {
+func (r *roster) nonMembers(v view, present map[string]bool) (forget []string) {
+	for id := range r.nonMemberSince {
 		if present[id] || !slices.Contains(v.known, id) {
-			delete(r.strangerSince, id)
+			delete(r.nonMemberSince, id)
 		}
 	}
 	for _, id := range v.known {
 		if present[id] {
 			continue
 		}
-		since, was := r.strangerSince[id]
+		since, was := r.nonMemberSince[id]
 		if !was {
-			r.strangerSince[id] = v.nowMS
+			r.nonMemberSince[id] = v.nowMS
 		} else if v.nowMS-since >= r.promoteAfterMS {
 			forget = append(forget, id)
 		}

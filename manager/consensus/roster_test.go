@@ -45,7 +45,7 @@ func TestRosterStep(t *testing.T) {
 			{at: 3, last: 1, b: answerOf{last: 1}, c: answerOf{last: 1}, aMoved: true},
 			{at: 4, last: 1, b: answerOf{last: 1}, c: answerOf{last: 1}, promote: "b"},
 		},
-		"strangers": {
+		"non-members": {
 			{at: 0, b: answerOf{problem: "x"}, c: answerOf{problem: "x"}, known: []string{"a", "b", "old"}},
 			{at: 2, b: answerOf{problem: "x"}, c: answerOf{problem: "x"}, known: []string{"a", "b", "old"}},
 			{at: 3, b: answerOf{problem: "x"}, c: answerOf{problem: "x"}, known: []string{"a", "b", "old"}, forget: 1},
