@@ -15,16 +15,16 @@ import (
 
 // base holds what all parts of a node share.
 type base struct {
-	cfg     Config
-	id      raft.ServerID
-	fsm     StateMachine
-	clock   *seenClock
-	stirs   *stirs
-	raft    *raft.Raft                // nil until Open has finished
-	started atomic.Pointer[raft.Raft] // raft, for connections accepted while Open still runs
-	stop    chan struct{}             // closed by Close
-	done    chan struct{}             // closed when Run has returned
-	ended   chan struct{}             // closed when Raft has shut down
+	cfg      Config
+	id       raft.ServerID
+	fsm      StateMachine
+	clock    *seenClock
+	activity *activity
+	raft     *raft.Raft                // nil until Open has finished
+	started  atomic.Pointer[raft.Raft] // raft, for connections accepted while Open still runs
+	stop     chan struct{}             // closed by Close
+	done     chan struct{}             // closed when Run has returned
+	ended    chan struct{}             // closed when Raft has shut down
 
 	unanswered atomic.Int64  // calls to Raft whose future has not resolved
 	replied    chan struct{} // capacity 1: signals that a future has resolved

@@ -52,15 +52,15 @@ func (c *termClock) stamp() int64 { return c.clock.Stamp(time.Since(c.began).Mil
 // timed wraps the state machine for Raft: it records each change of the state time as it is applied.
 type timed struct {
 	StateMachine
-	clock *seenClock
-	stirs *stirs
+	clock    *seenClock
+	activity *activity
 }
 
 // Apply implements raft.FSM.
 func (t timed) Apply(entry *raft.Log) any {
 	answer := t.StateMachine.Apply(entry)
 	t.clock.saw(t.State())
-	t.stirs.stir()
+	t.activity.signal()
 	return answer
 }
 

@@ -82,7 +82,7 @@ func (ms *members) member(ctx context.Context, seen []Server, change func() raft
 		<-ms.changing
 		return err
 	}
-	ms.stirs.stir()
+	ms.activity.signal()
 	done := make(chan error, 1)
 	ms.links.asking.Go(func() {
 		err := ms.await(context.Background(), func() raft.Future { return change() })
@@ -141,7 +141,7 @@ func (b *base) transfer(ctx context.Context, give func() raft.Future) error {
 	if b.raft.State() != raft.Leader {
 		return b.notLeader()
 	}
-	b.stirs.stir()
+	b.activity.signal()
 	within, cancel := context.WithTimeout(ctx, transportTimeout(b.cfg.Heartbeat))
 	defer cancel()
 	switch err := b.await(within, give); {

@@ -59,7 +59,7 @@ func Open(cfg Config, machine StateMachine) (*Node, error) {
 		return nil, errors.Join(fmt.Errorf("%w: %w", ErrConfig, err), n.trans.Close(), n.store.Close())
 	}
 	var err error
-	n.raft, err = raft.NewRaft(cfg.raft(n.id, n.notify), timed{machine, n.clock, n.stirs}, n.logs,
+	n.raft, err = raft.NewRaft(cfg.raft(n.id, n.notify), timed{machine, n.clock, n.activity}, n.logs,
 		n.store, n.snaps, n.trans)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%w: %w", ErrStore, err), n.trans.Close(), n.store.Close())
@@ -72,8 +72,8 @@ func Open(cfg Config, machine StateMachine) (*Node, error) {
 
 // assemble creates the parts; nothing is opened yet.
 func assemble(cfg Config, machine StateMachine) *Node {
-	b := &base{cfg: cfg, fsm: machine, clock: &seenClock{began: time.Now()}, stirs: newStirs(), stop: make(chan struct{}),
-		done: make(chan struct{}), ended: make(chan struct{}), replied: make(chan struct{}, 1)}
+	b := &base{cfg: cfg, fsm: machine, clock: &seenClock{began: time.Now()}, activity: newActivity(),
+		stop: make(chan struct{}), done: make(chan struct{}), ended: make(chan struct{}), replied: make(chan struct{}, 1)}
 	st := &storage{base: b, disk: newDisk(&b.cfg), cluster: clusterName{unstored: make(chan struct{}, 1)},
 		contradictions: contradictions{ended: make(chan error, 1)}}
 	l := &links{base: b, storage: st}
@@ -151,7 +151,7 @@ func (n *Node) Stats() Stats {
 // end shuts Raft down once and waits for it.
 func (n *Node) end() error {
 	n.endOnce.Do(func() {
-		n.stirs.stir()
+		n.activity.signal()
 		n.untilReplied()
 		n.endErr = n.raft.Shutdown().Error()
 		close(n.ended)

@@ -191,7 +191,7 @@ func (q *proposals) hand(group []*proposal) {
 		<-q.slots
 		return
 	}
-	q.stirs.stir()
+	q.activity.signal()
 	q.entries <- &entry{future: q.raft.Apply(data, proposeTimeout), proposals: group}
 }
 

@@ -142,6 +142,6 @@ func (rd *reads) committed(began uint64) (uint64, error) {
 // Barrier waits until everything in this leader's log, and an entry of its own after it, is committed and applied
 // here. It waits no longer than leadership lasts.
 func (b *base) Barrier(ctx context.Context) error {
-	b.stirs.stir()
+	b.activity.signal()
 	return b.outcome(b.await(ctx, func() raft.Future { return b.raft.Barrier(proposeTimeout) }))
 }

@@ -42,25 +42,25 @@ func TestRepeats(t *testing.T) {
 // pauses.
 func TestRestsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, began := newStirs(), time.Now()
+		s, began := newActivity(), time.Now()
 		is := func(what string, want time.Duration) {
 			t.Helper()
 			if at := time.Since(began); at != want {
 				t.Errorf("%s at %v, want %v", what, at, want)
 			}
 		}
-		s.rest(repeatPause)
+		s.pause(repeatPause)
 		is("nothing has stirred", repeatPause)
 		go func() {
 			time.Sleep(10 * time.Millisecond)
-			s.stir()
+			s.signal()
 		}()
-		s.rest(repeatPause)
+		s.pause(repeatPause)
 		is("something has", repeatPause+10*time.Millisecond)
-		s.rest(repeatPause)
+		s.pause(repeatPause)
 		is("and nobody rests", repeatPause+10*time.Millisecond)
 		time.Sleep(awakeFor)
-		s.rest(repeatPause)
+		s.pause(repeatPause)
 		is("somebody rests again", 2*repeatPause+10*time.Millisecond+awakeFor)
 	})
 }

@@ -221,7 +221,7 @@ func (q *proposals) command(ctx context.Context, b statecontext.Body) (index uin
 	if err != nil {
 		return 0, err
 	}
-	q.stirs.stir()
+	q.activity.signal()
 	f := q.raft.Apply(data, proposeTimeout)
 	results, err := q.settle(ctx, f, 1)
 	if err != nil {

@@ -48,7 +48,7 @@ type addressed struct {
 	disk     *disk
 	patience time.Duration // how long a pipeline may accept nothing
 	in       *incoming
-	stirs    *stirs
+	activity *activity
 }
 
 // errDiskHangs is returned for calls that a leader with a hung disk does not send.
@@ -64,7 +64,7 @@ func (t addressed) AppendEntriesPipeline(id raft.ServerID, addr raft.ServerAddre
 	if err != nil {
 		return nil, err
 	}
-	return &pipeline{AppendPipeline: p, disk: t.disk, patience: t.patience, stirs: t.stirs}, nil
+	return &pipeline{AppendPipeline: p, disk: t.disk, patience: t.patience, activity: t.activity}, nil
 }
 
 // repeatPause is how long a follower gets no call if nothing is new. The library sends to it again within
@@ -80,7 +80,7 @@ type pipeline struct {
 	raft.AppendPipeline
 	disk     *disk
 	patience time.Duration
-	stirs    *stirs
+	activity *activity
 	last     saidLast
 }
 
@@ -99,7 +99,7 @@ func (p *pipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.App
 		return nil, errDiskHangs
 	}
 	if left := p.last.repeats(args, time.Now()); left > 0 {
-		p.stirs.rest(left)
+		p.activity.pause(left)
 		return nil, nil //nolint:nilnil // the library looks at the error only
 	}
 	cut(args)
