@@ -84,7 +84,7 @@ func (l *audits) begin(b *bucket) {
 			continue
 		}
 		b.audit.asked++
-		l.tell(&p.component, Questions, "audit/"+b.name, AskLogs{Projector: id, Bucket: b.ref(),
+		l.send(&p.component, Questions, "audit/"+b.name, AskLogs{Projector: id, Bucket: b.ref(),
 			For: Purpose{Kind: ForAudit, Audit: b.audit.number}})
 	}
 }

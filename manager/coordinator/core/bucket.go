@@ -121,7 +121,8 @@ func (a *audit) shown(vbuckets int) shown {
 
 // lacks reports whether logs of the vbucket were collected and none of them contains the branch.
 func (s shown) lacks(v int, branch uint64) bool {
-	return len(s[v]) > 0 && !slices.ContainsFunc(s[v], func(log timestamp.FailoverLog) bool { return knows(log, branch) })
+	return len(s[v]) > 0 &&
+		!slices.ContainsFunc(s[v], func(log timestamp.FailoverLog) bool { return hasBranch(log, branch) })
 }
 
 // wait adds a waiting scan.
@@ -265,6 +266,7 @@ func (r *rolling) due(nowMS int64, who string, again int64) bool {
 	return true
 }
 
-func knows(log timestamp.FailoverLog, branch uint64) bool {
+// hasBranch reports whether a failover log contains a branch.
+func hasBranch(log timestamp.FailoverLog, branch uint64) bool {
 	return slices.ContainsFunc(log, func(e timestamp.LogEntry) bool { return e.VBUUID == branch })
 }

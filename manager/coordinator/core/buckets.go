@@ -275,7 +275,7 @@ func (l *ledgers) execute(b *bucket, a streams.Action) {
 		len(a.VBuckets)+len(a.Starts))
 	for _, node := range a.Nodes {
 		if n := l.components.indexers[node]; n != nil {
-			l.tell(&n.component, Commands, "poll/"+b.name, Poll{Node: node, Bucket: b.ref(), VBuckets: a.VBuckets,
+			l.send(&n.component, Commands, "poll/"+b.name, Poll{Node: node, Bucket: b.ref(), VBuckets: a.VBuckets,
 				Incarnation: a.Incarnation})
 		}
 	}
@@ -286,13 +286,13 @@ func (l *ledgers) execute(b *bucket, a streams.Action) {
 		}
 		switch a.Kind {
 		case streams.FetchLogs:
-			l.tell(&p.component, Questions, "logs/"+b.name, AskLogs{Projector: id, Bucket: b.ref(), VBuckets: a.VBuckets,
+			l.send(&p.component, Questions, "logs/"+b.name, AskLogs{Projector: id, Bucket: b.ref(), VBuckets: a.VBuckets,
 				For: Purpose{Kind: ForStreams, Incarnation: a.Incarnation}})
 		case streams.StartStreams:
-			l.tell(&p.component, Commands, "", StartStreams{Projector: id, Bucket: b.ref(), UUID: b.uuid,
+			l.send(&p.component, Commands, "", StartStreams{Projector: id, Bucket: b.ref(), UUID: b.uuid,
 				Incarnation: a.Incarnation, Starts: a.Starts})
 		case streams.StopStreams:
-			l.tell(&p.component, Commands, "", StopStreams{Bucket: b.ref(), VBuckets: a.VBuckets,
+			l.send(&p.component, Commands, "", StopStreams{Bucket: b.ref(), VBuckets: a.VBuckets,
 				Incarnation: a.Incarnation})
 		}
 	}
@@ -354,7 +354,7 @@ func (l *ledgers) checkBuckets() {
 			from = l.liveOwners(b)
 		}
 		if p := l.components.projectors[from[l.checks%len(from)]]; p != nil {
-			l.tell(&p.component, Checks, "bucket/"+b.name, CheckBucket{Projector: p.id, Bucket: b.name, UUID: b.uuid,
+			l.send(&p.component, Checks, "bucket/"+b.name, CheckBucket{Projector: p.id, Bucket: b.name, UUID: b.uuid,
 				Collections: l.onCollections(b.name)})
 		}
 	}

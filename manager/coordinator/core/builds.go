@@ -77,7 +77,7 @@ func (l *builds) stageOf(x *statecontext.Index) int {
 	switch {
 	case d.State == index.Pending:
 		return 0
-	case d.State == index.Maintenance && l.everybodyWorksWith(d.ModifiedCAS):
+	case d.State == index.Maintenance && l.allAcknowledged(d.ModifiedCAS):
 		return len(stages)
 	case d.State == index.Maintenance:
 		return 4
@@ -99,8 +99,8 @@ func (l *builds) filled(c partition.Copy) bool {
 	return has && r.Done >= r.Total && (r.Total > 0 || r.Ready)
 }
 
-// everybodyWorksWith reports whether all live components have acknowledged a definitions revision.
-func (l *builds) everybodyWorksWith(revision uint64) bool {
+// allAcknowledged reports whether all live components have acknowledged a definitions revision.
+func (l *builds) allAcknowledged(revision uint64) bool {
 	for _, p := range l.components.projectors {
 		if p.acked < revision && l.life(&p.component) != liveness.Offline {
 			return false

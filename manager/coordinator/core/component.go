@@ -16,7 +16,7 @@ type component struct {
 	addr, boot string
 	receiver   Receiver
 	contact
-	handing
+	pushState
 }
 
 // contact tracks the leader's contact with a component.
@@ -36,7 +36,7 @@ type contact struct {
 type unreachable struct {
 	sinceMS int64
 	why     string // "": it answers, or was not asked yet
-	told    bool   // it has been logged
+	logged  bool   // a warning that it does not answer has been logged
 }
 
 const (
@@ -76,10 +76,10 @@ func (l *scene) unreached(c *component, err error) {
 		c.sinceMS = l.nowMS
 	}
 	c.why = wire.Cut(err.Error(), maxUnreachable)
-	if c.lasts(l.nowMS) == "" || !c.heard || c.told {
+	if c.lasts(l.nowMS) == "" || !c.heard || c.logged {
 		return
 	}
-	c.told = true
+	c.logged = true
 	l.log.Warn("a component reports, and does not answer at the address that it has given; nothing can be told to it",
 		"addr", c.addr, "error", err)
 }
@@ -108,14 +108,14 @@ var errAnother = errors.New("another process answers at its address")
 
 // reached records that a component has answered.
 func (l *scene) reached(c *component) {
-	if c.told {
+	if c.logged {
 		l.log.Info("a component answers at the address that it has given", "addr", c.addr)
 	}
 	c.unreachable = unreachable{}
 }
 
-// handing tracks which definitions a component has.
-type handing struct {
+// pushState tracks which definitions a component has.
+type pushState struct {
 	acked   uint64 // definitions revision that it works with
 	pushed  uint64 // newest revision that was sent to it
 	push    liveness.Retry
@@ -210,11 +210,11 @@ type indexer struct {
 
 // nodeBucket is an indexer's state for one bucket; its reports of the bucket are in indexer.reports.
 type nodeBucket struct {
-	acked   timestamp.Ref
-	written timestamp.Ref // no write at or below it is pending, not even for copies being built
-	toldMS  int64         // when a stability timestamp was last sent
-	toldRef timestamp.Ref
-	based   bool // a base was sent, so that the first timestamp could be sent as a delta
+	acked        timestamp.Ref
+	written      timestamp.Ref // no write at or below it is pending, not even for copies being built
+	publishedMS  int64         // when a stability timestamp was last sent
+	publishedRef timestamp.Ref
+	based        bool // a base was sent, so that the first timestamp could be sent as a delta
 
 	judgedBy *streams.Ledger // the ledger that has received all streams which the indexer accepts
 	judgedAt uint64          // Ledger.Changes at that time

@@ -121,7 +121,7 @@ func (l *membership) opened(r Receiver) *component {
 func (l *membership) greet(c *component, hello Greet) {
 	if !c.hello && c.retry.Ready(l.nowMS) {
 		c.retry.Begin()
-		l.tell(c, Control, "hello", hello)
+		l.send(c, Control, "hello", hello)
 	}
 }
 

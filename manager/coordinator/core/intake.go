@@ -278,7 +278,7 @@ func (l *intake) indexerGreeted(h *IndexerGreeted) {
 	l.takeIndexerReport(n, r, true)
 	for _, b := range l.buckets.ordered { // at each handshake the newest timestamp is sent, unless the indexer holds it
 		if nb := n.bucket(b.name); nb.acked == b.stable.Ref {
-			nb.toldRef, nb.toldMS = nb.acked, l.nowMS
+			nb.publishedRef, nb.publishedMS = nb.acked, l.nowMS
 		} else {
 			l.promotion.publish(b, n)
 		}

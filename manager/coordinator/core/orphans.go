@@ -20,7 +20,7 @@ func (l *membership) dropOrphans(n *indexer) {
 		return
 	}
 	n.drops.Begin()
-	l.tell(&n.component, Control, "orphans", DropOrphans{Node: n.node, Copies: due})
+	l.send(&n.component, Control, "orphans", DropOrphans{Node: n.node, Copies: due})
 }
 
 // orphansDropped takes an indexer's answer.

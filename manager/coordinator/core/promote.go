@@ -175,8 +175,8 @@ func (l *promotion) publish(b *bucket, n *indexer) {
 		say.Base = []wire.BucketStability{b.first}
 	}
 	nb.based = true
-	nb.toldMS, nb.toldRef = l.nowMS, b.stable.Ref
-	l.tell(&n.component, Publish, "stability", say)
+	nb.publishedMS, nb.publishedRef = l.nowMS, b.stable.Ref
+	l.send(&n.component, Publish, "stability", say)
 }
 
 // lateEvery is the interval at which publishLate looks for indexers that have not acknowledged.
@@ -205,8 +205,8 @@ func (l *promotion) publishLate() {
 // Republish.
 func (l *promotion) isLate(b *bucket, n *indexer) bool {
 	nb := n.bucket(b.name)
-	return nb.toldRef != b.stable.Ref ||
-		nb.acked != nb.toldRef && l.nowMS-nb.toldMS >= l.settings.Republish.Milliseconds()
+	return nb.publishedRef != b.stable.Ref ||
+		nb.acked != nb.publishedRef && l.nowMS-nb.publishedMS >= l.settings.Republish.Milliseconds()
 }
 
 // maxWaiters bounds scans that wait for a stability timestamp.
@@ -277,15 +277,15 @@ func (w *Stabilize) answered(l *scene, b *bucket) bool {
 	return ready
 }
 
-// logKnowing returns the failover log that contains a branch: that of the newest stability timestamp, else that of
+// logWithBranch returns the failover log that contains a branch: that of the newest stability timestamp, else that of
 // the running stream; nil if neither does. streamed reports whether a stream is running.
-func (b *bucket) logKnowing(v int, vbuuid uint64) (log timestamp.FailoverLog, streamed bool) {
+func (b *bucket) logWithBranch(v int, vbuuid uint64) (log timestamp.FailoverLog, streamed bool) {
 	e := b.ledger.At(v)
 	streamed = e.State == streams.Begun
-	if v < len(b.stable.Logs) && knows(b.stable.Logs[v], vbuuid) {
+	if v < len(b.stable.Logs) && hasBranch(b.stable.Logs[v], vbuuid) {
 		return b.stable.Logs[v], streamed
 	}
-	if streamed && knows(e.Log, vbuuid) {
+	if streamed && hasBranch(e.Log, vbuuid) {
 		return e.Log, true
 	}
 	return nil, streamed
@@ -302,7 +302,7 @@ func (w *Stabilize) has(b *bucket, v int) (bool, error) {
 	if nothing || at.VBUUID == 0 || at.VBUUID == s.VBUUID {
 		return s.Seqno >= at.Seqno, nil
 	}
-	log, streamed := b.logKnowing(v, at.VBUUID)
+	log, streamed := b.logWithBranch(v, at.VBUUID)
 	if log == nil {
 		w.unknown = w.unknown || streamed
 		return false, nil
@@ -431,7 +431,7 @@ func (l *promotion) hurry(b *bucket) {
 			continue
 		}
 		p.syncing[b.ref()] = true
-		l.tell(&p.component, Syncs, "", AskSync{Projector: id, Bucket: b.ref(), Want: slices.Clone(want)})
+		l.send(&p.component, Syncs, "", AskSync{Projector: id, Bucket: b.ref(), Want: slices.Clone(want)})
 	}
 }
 

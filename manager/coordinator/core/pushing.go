@@ -42,7 +42,7 @@ func (l *membership) pushDue(c *component) bool {
 func (l *membership) pushTo(c *component) {
 	c.push.Begin()
 	c.pushMS = l.nowMS
-	l.tell(c, Control, "definitions", Push{Base: max(c.pushed, c.acked)})
+	l.send(c, Control, "definitions", Push{Base: max(c.pushed, c.acked)})
 }
 
 // handed takes a component's answer.
@@ -51,7 +51,7 @@ func (l *membership) handed(a *Handed) {
 	if a.Err != nil {
 		if l.log.Debug("definitions", "to", a.Addr, "error", a.Err); c != nil {
 			c.push.Failed(l.nowMS)
-			l.heldBack(c, a)
+			l.pushFailed(c, a)
 		}
 		return
 	}
@@ -68,8 +68,8 @@ func (l *membership) handed(a *Handed) {
 	l.pushDefinitions()
 }
 
-// heldBack records why a push failed: the component did not answer, or refuses the definitions.
-func (l *membership) heldBack(c *component, a *Handed) {
+// pushFailed records why a push failed: the component did not answer, or refuses the definitions.
+func (l *membership) pushFailed(c *component, a *Handed) {
 	var p *wire.Problem
 	switch {
 	case a.Unasked:

@@ -133,14 +133,14 @@ func (l *rollbacks) ask(b *bucket, c *statecontext.RollbackContext, d rollback.D
 	r := b.rolling
 	for _, id := range d.AskLogs {
 		if p := l.components.projectors[id]; p != nil && r.due(l.nowMS, "logs/"+string(id), logsAgain) {
-			l.tell(&p.component, Questions, "rollback/"+b.name, AskLogs{Projector: id, Bucket: b.ref(),
+			l.send(&p.component, Questions, "rollback/"+b.name, AskLogs{Projector: id, Bucket: b.ref(),
 				For: Purpose{Kind: ForRollback, Rollback: r.id}})
 		}
 	}
 	tell := func(nodes []index.NodeID, step string) {
 		for _, node := range nodes {
 			if n := l.components.indexers[node]; n != nil && r.due(l.nowMS, fmt.Sprint(step, "/", node), rollbackAgain) {
-				l.tell(&n.component, Commands, "rollback/"+b.name, RollBack{Node: node, Bucket: b.ref(), ID: r.id, Step: step,
+				l.send(&n.component, Commands, "rollback/"+b.name, RollBack{Node: node, Bucket: b.ref(), ID: r.id, Step: step,
 					Logs: c.Logs, Incarnation: b.ledger.RollbackIncarnation()})
 			}
 		}

@@ -230,8 +230,8 @@ func (l *scene) stateOf(b *bucket) *statecontext.Bucket {
 	return nil
 }
 
-// tell sends a message to a component.
-func (l *scene) tell(c *component, by Lane, key string, say Message) {
+// send sends a message to a component.
+func (l *scene) send(c *component, by Lane, key string, say Message) {
 	l.do(Tell{To: c.receiver, Lane: by, Key: key, Say: say})
 }
 
