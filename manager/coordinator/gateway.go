@@ -264,7 +264,7 @@ func (g *Gateway) askLogs(ctx context.Context, r *receiver, m core.AskLogs) core
 		return g.cfg.Projectors.FailoverLogs(ctx, r.Addr, &wire.FailoverLogsRequest{Fence: f, Bucket: m.Bucket.Name,
 			VBuckets: m.VBuckets})
 	})
-	a := &core.LogsTold{AskLogs: m, Err: err}
+	a := &core.LogsFetched{AskLogs: m, Err: err}
 	if err != nil {
 		g.log.Debug(m.For.Kind.String(), "projector", r.Name, "error", err)
 		return a

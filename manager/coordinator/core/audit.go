@@ -90,7 +90,7 @@ func (l *audits) begin(b *bucket) {
 }
 
 // audited records a projector's answer.
-func (b *bucket) audited(in *LogsTold) {
+func (b *bucket) audited(in *LogsFetched) {
 	a := b.audit
 	if a == nil || a.number != in.For.Audit {
 		return

@@ -305,7 +305,7 @@ func (l *ledgers) polled(a *Polled) {
 	}
 }
 
-func (l *ledgers) logsTold(a *LogsTold) {
+func (l *ledgers) logsFetched(a *LogsFetched) {
 	b := l.find(a.Bucket)
 	if b == nil {
 		return

@@ -138,7 +138,7 @@ type (
 		Projector index.ProjectorID
 		Bucket    string
 	}
-	// AskLogs requests failover logs, of all vbuckets if VBuckets is empty; LogsTold is the answer.
+	// AskLogs requests failover logs, of all vbuckets if VBuckets is empty; LogsFetched is the answer.
 	AskLogs struct {
 		Projector index.ProjectorID
 		Bucket    BucketRef

@@ -96,8 +96,8 @@ type (
 		From    Receiver
 		Refused bool
 	}
-	// LogsTold answers AskLogs.
-	LogsTold struct {
+	// LogsFetched answers AskLogs.
+	LogsFetched struct {
 		AskLogs
 		Logs []streams.Log
 		Err  error
@@ -248,7 +248,7 @@ func (*ProjectorGreeted) input()  {}
 func (*IndexerGreeted) input()    {}
 func (*Handed) input()            {}
 func (*Probed) input()            {}
-func (*LogsTold) input()          {}
+func (*LogsFetched) input()          {}
 func (*StreamsStarted) input()    {}
 func (*BucketChecked) input()     {}
 func (*Synced) input()            {}

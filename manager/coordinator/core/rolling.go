@@ -173,7 +173,7 @@ func rollbackCommand(s *statecontext.Bucket, d rollback.Decision) statecontext.B
 }
 
 // rollbackLogs takes a projector's answer.
-func (b *bucket) rollbackLogs(a *LogsTold) {
+func (b *bucket) rollbackLogs(a *LogsFetched) {
 	r := b.rolling
 	if r == nil || r.id != a.For.Rollback || r.step != statecontext.Started {
 		return

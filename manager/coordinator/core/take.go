@@ -43,8 +43,8 @@ func (l *Leader) takeAnswer(in Input) {
 		l.membership.probed(in)
 	case *OrphansDropped:
 		l.membership.orphansDropped(in)
-	case *LogsTold:
-		l.ledgers.logsTold(in)
+	case *LogsFetched:
+		l.ledgers.logsFetched(in)
 	case *StreamsStarted:
 		l.ledgers.started(in)
 	case *BucketChecked:
