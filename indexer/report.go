@@ -205,7 +205,7 @@ func (x *Indexer) numberedReport(ctx context.Context, wantsHW func(bucket string
 func (x *Indexer) fullReport(ctx context.Context, wantsHW func(bucket string) bool) *wire.IndexerReport {
 	id := x.identity.get()
 	rep := &wire.IndexerReport{Node: id.Node, UUID: id.UUID, BootID: x.boot, ClusterID: id.ClusterID,
-		Health: x.health.First()}
+		Health: x.health.First(healthRegistration, healthManagers)} // the leader that gets this report was reached
 	defs := x.present()
 	if defs.Fence.Epoch == id.Fence.Epoch { // revisions of another epoch mean nothing to the leader
 		rep.Revision = defs.Revision

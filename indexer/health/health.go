@@ -5,6 +5,7 @@ package health
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 )
@@ -82,13 +83,14 @@ func (h *Health) All() map[string]string {
 	return maps.Clone(h.why)
 }
 
-// First returns one of the problems, always the same one while they do not change; "" if there is none.
-func (h *Health) First() string {
+// First returns one of the problems, always the same one while they do not change, and ignores the sources in but; ""
+// if there is none.
+func (h *Health) First(but ...string) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	first := ""
 	for source, why := range h.why {
-		if t := source + ": " + why; first == "" || t < first {
+		if t := source + ": " + why; !slices.Contains(but, source) && (first == "" || t < first) {
 			first = t
 		}
 	}

@@ -54,6 +54,18 @@ func TestHealth(t *testing.T) {
 			t.Errorf("%+v: new %v, %q is wrong", step, news, h.First())
 		}
 	}
+	h.Set("copy 3", "hangs")
+	h.Set("managers", "away")
+	for but, want := range map[string]string{"": "copy 3: hangs", "copy 3": "managers: away"} {
+		if first := h.First(but); first != want {
+			t.Errorf("but for %q: %q is wrong, want %q", but, first, want)
+		}
+	}
+	h.Set("copy 3", "")
+	if first := h.First("managers"); first != "" {
+		t.Errorf("%q is wrong, and does not count", first)
+	}
+	h.Set("managers", "")
 	if len(h.All()) > 0 {
 		t.Errorf("%v are left", h.All())
 	}

@@ -69,17 +69,22 @@ func (l *places) coming() map[index.NodeID]int {
 	return load
 }
 
-// choose places the copies of a new index on live nodes, by their load in the newest state and in statements in
-// progress.
+// choose places the copies of a new index on live nodes, healthy ones if there are enough of them, by their load in the
+// newest state and in statements in progress.
 func (l *places) choose(p *Placing) ([]statecontext.Placement, error) {
 	s, d := p.State, p.Definition
 	if s == nil {
 		s = l.now.newest
 	}
 	load := l.coming()
-	chosen, err := l.among(Living(s, l.away, NoNode), s, d, load)
-	if err != nil { // an indexer that has not answered this leader yet may be alive
-		chosen, err = l.among(Living(s, l.picture.newest.Offline, NoNode), s, d, load)
+	var chosen []rebalance.Placement
+	var err error
+	for _, not := range []func(index.NodeID) bool{
+		l.ailing, l.away, l.picture.newest.Offline, // an indexer that has not answered this leader yet may be alive
+	} {
+		if chosen, err = l.among(Living(s, not, NoNode), s, d, load); err == nil {
+			break
+		}
 	}
 	if err != nil {
 		return nil, err

@@ -227,3 +227,62 @@ func TestStepIsPure(t *testing.T) {
 		})
 	}
 }
+
+// TestPlacedOnWhoIsWell: a new index is placed on indexers that are well, as others may not be able to make its copies:
+// their disks are full, or hang. Where these are too few, or the statement names another, that one is taken, too.
+func TestPlacedOnWhoIsWell(t *testing.T) {
+	now := Now{MS: 1_000_000, WallMS: 1_000_000, State: stateOf(t,
+		&statecontext.BootstrapCluster{ClusterID: "c1", Epoch: 1}, member("i1"), member("i2"), member("i3"))}
+	l, _ := New(DefaultSettings(), wire.Leader{ID: "m1", Term: 2}, hclog.NewNullLogger(), now)
+	tells := func(name, health string) {
+		for id, n := range l.components.indexers {
+			if n.name == name {
+				l.Step(now, &IndexerGreeted{Greet: Greet{Node: id}, From: n.receiver,
+					Answer: &wire.IndexerHello{Report: wire.IndexerReport{BootID: "boot", Health: health}}})
+				if n.health != health {
+					t.Fatalf("of %s is known %q, it told %q", name, n.health, health)
+				}
+			}
+		}
+	}
+	for _, name := range []string{"i1", "i2", "i3"} {
+		tells(name, "")
+	}
+	for _, c := range []struct {
+		full     []string
+		replicas uint8
+		nodes    []string
+		want     string
+	}{
+		{nil, 0, nil, "[i1 i2 i3]"},
+		{[]string{"i1"}, 0, nil, "[i2 i3]"},
+		{[]string{"i1"}, 1, nil, "[i2 i3]"},
+		{[]string{"i1"}, 2, nil, "[i1 i2 i3]"},
+		{[]string{"i1"}, 0, []string{"i1"}, "[i1]"},
+		{[]string{"i1", "i2", "i3"}, 0, nil, "[i1 i2 i3]"},
+	} {
+		for _, name := range c.full {
+			tells(name, "copy 7: no room on the disk")
+		}
+		p := &Placing{Definition: &index.Definition{Name: "x", Bucket: "world", Partitions: 6, Replicas: c.replicas,
+			Nodes: c.nodes}, Reply: make(chan Placed, 1)}
+		for _, e := range l.Step(now, p) {
+			if a, is := e.(Answer); is {
+				a.Deliver(nil)
+			}
+		}
+		a := <-p.Reply
+		l.Step(now, &Settled{Reservation: a.Reservation, Err: ErrTermOver})
+		used := map[string]bool{}
+		for _, x := range a.Placement {
+			used[now.State.Indexer(x.Node).Name] = true
+		}
+		if got := fmt.Sprint(slices.Sorted(maps.Keys(used))); got != c.want || a.Err != nil {
+			t.Errorf("%v are full, %d replicas, nodes %v: placed on %s (%v), want %s", c.full, c.replicas, c.nodes, got, a.Err,
+				c.want)
+		}
+		for _, name := range c.full {
+			tells(name, "")
+		}
+	}
+}
