@@ -595,3 +595,51 @@ func TestAFullDiskIsToldOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestStartOnAFullDisk: a store that cannot be opened for want of room says where room is to be made, takes no file
+// away and leaves none, however often it is tried, and is whole when there is room.
+func TestStartOnAFullDisk(t *testing.T) {
+	var full atomic.Bool
+	mem := vfs.NewMem()
+	fs := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if full.Load() && op.Kind == errorfs.OpFileWrite {
+			return syscall.ENOSPC
+		}
+		return nil
+	}))
+	files := func() int {
+		names, err := mem.List("data/1/db-1")
+		must(t, err)
+		return len(names)
+	}
+	store := openTest(t, "data", func(o *Options) { o.FS = fs })
+	slice, err := store.Create(testMeta(1))
+	must(t, err)
+	must(t, slice.Flush(context.Background(), historyBatch(1)))
+	must(t, slice.Persist(within(t, time.Minute)))
+	must(t, store.Close())
+	must(t, mem.Remove("data/"+ballastName)) // it is used up
+	full.Store(true)
+	had := 0
+	for range 4 {
+		store, err := Open(Options{Dir: "data", FS: fs, CacheBytes: 8 << 20, MemTableBytes: 8 << 20,
+			Logger: hclog.NewNullLogger()})
+		if err == nil {
+			must(t, store.Close())
+			t.Fatal("it is opened")
+		}
+		if !errors.Is(err, ErrDiskFull) || !strings.Contains(err.Error(), "make room on the disk of data and start") {
+			t.Errorf("it says %v", err)
+		}
+		if n := files(); had != 0 && n > had {
+			t.Errorf("there are %d files, %d before", n, had)
+		} else {
+			had = n
+		}
+	}
+	full.Store(false)
+	store = openTest(t, "data", func(o *Options) { o.FS = fs })
+	slice, _ = store.Slice(1)
+	checkHistory(t, slice)
+	must(t, store.Close())
+}

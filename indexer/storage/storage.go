@@ -184,6 +184,9 @@ func Open(o Options) (*Store, error) {
 	s.res.space.fill()
 	s.loadCommon()
 	if err := s.openAll(); err != nil {
+		if errors.Is(err, ErrDiskFull) {
+			err = fmt.Errorf("%w; make room on the disk of %s and start the indexer again: nothing is lost", err, o.Dir)
+		}
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil

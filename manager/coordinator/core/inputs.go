@@ -248,7 +248,7 @@ func (*ProjectorGreeted) input()  {}
 func (*IndexerGreeted) input()    {}
 func (*Handed) input()            {}
 func (*Probed) input()            {}
-func (*LogsFetched) input()          {}
+func (*LogsFetched) input()       {}
 func (*StreamsStarted) input()    {}
 func (*BucketChecked) input()     {}
 func (*Synced) input()            {}
