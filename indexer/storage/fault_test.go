@@ -557,8 +557,8 @@ func TestUnreadableBlock(t *testing.T) {
 	must(t, store.Close())
 }
 
-// TestAFullDiskIsToldOnce: a copy whose memtable cannot be written is told of when that begins and when it ends, and not
-// with each try in between: all copies of a node try once a second.
+// TestAFullDiskIsToldOnce: a copy whose memtable cannot be written is told of when that begins and when it ends, and
+// not with each try in between: all copies of a node try once a second.
 func TestAFullDiskIsToldOnce(t *testing.T) {
 	var full atomic.Bool
 	var tries atomic.Int64
