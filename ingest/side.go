@@ -468,8 +468,8 @@ func (b *Bucket) sidePart(c *slice, vb int, s *sideStream, at uint64, ended bool
 		return Part{}, false
 	}
 	p = b.part(c, vb)
-	// A deletion of a side stream leaves no tombstone: what comes for the document after it is newer, since the stream
-	// is in order and starts again at side, and the maintenance stream's part of the past is newer as a whole.
+	// A deletion on a side stream leaves no tombstone. What arrives later for the document is newer: the side stream is
+	// in order and resumes at side, and what the maintenance stream has delivered is newer as a whole.
 	pt := Part{VBucket: vb, after: p.pos.Side, upTo: p.pos.A}
 	// The effect of de-duplication is known only at the end of the stream: until then, neither A nor the end is reached.
 	was := p.pos.Side

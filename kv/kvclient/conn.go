@@ -78,7 +78,7 @@ func Dial(ctx context.Context, addr string, opt Options) (*Conn, error) {
 	return newConn(s, addr, opt.OpTimeout), nil
 }
 
-// newConn starts the reader and the writer of a session.
+// newConn starts the reader, the writer and the watchdog of a session.
 func newConn(s *Session, addr string, opTimeout time.Duration) *Conn {
 	c := &Conn{
 		session: s, addr: addr, opTimeout: opTimeout,

@@ -29,7 +29,7 @@ var (
 	ErrTooBig = errors.New("kvclient: key or value too long")
 	// ErrClosed: the connection or the client was closed, by us or by the node.
 	ErrClosed = errors.New("kvclient: connection closed")
-	// ErrSilent: the node owed an answer and nothing moved on the connection for Options.OpTimeout. It wraps ErrClosed.
+	// ErrSilent: an answer was due, and nothing moved on the connection for Options.OpTimeout. It wraps ErrClosed.
 	ErrSilent = fmt.Errorf("%w", ErrClosed)
 	// ErrAmbiguous: the answer to a write was lost and its retry was refused, so that the refusal may be the result of
 	// the first attempt.

@@ -141,7 +141,7 @@ func New(opt Options) *Source {
 		Transport: &http.Transport{
 			DisableKeepAlives: true, MaxResponseHeaderBytes: maxHeaders, DialContext: dial,
 			DialTLSContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-				ctx, cancel := context.WithTimeout(ctx, opt.Timeout) // the request's own end does not reach it
+				ctx, cancel := context.WithTimeout(ctx, opt.Timeout) // the cancellation of the request does not reach it
 				defer cancel()
 				conf, err := opt.TLS, error(nil)
 				if opt.ReadTLS != nil {
