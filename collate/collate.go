@@ -3,8 +3,8 @@
 // The order is: missing < null < false < true < numbers < strings < arrays < objects.
 //
 //   - Numbers compare by value. A text without fraction and exponent that is an integer of 64 bits stays exact; any
-//     other text is the nearest float64, as in arithmetic, so that 2^53+1, float64 and int64 values compare exactly with
-//     each other. -0 equals 0; below the smallest denormal is 0. What is beyond float64 (1e400, an integer of 400
+//     other text is the nearest float64, as in arithmetic, so that 2^53+1, float64 and int64 values compare exactly
+//     with each other. -0 equals 0; below the smallest denormal is 0. What is beyond float64 (1e400, an integer of 400
 //     digits) stays exact by its decimal digits; a magnitude of 10^MaxExponent or more is 10^MaxExponent.
 //   - Strings compare by their UTF-8 bytes.
 //   - Arrays compare element by element, the shorter first if it is a prefix of the other.

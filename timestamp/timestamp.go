@@ -121,8 +121,8 @@ func (t Vector) Covers(o Vector) bool {
 }
 
 // Reaches reports whether t is at or above need in every vbucket, and there on the same branch as need. A vbucket in
-// which t has seqno 0 is compatible with any branch. The reverse is not true: where need has seqno 0, t must still be on
-// the branch of need if its seqno is above 0, because the vbucket may have been re-created since.
+// which t has seqno 0 is compatible with any branch. The reverse is not true: where need has seqno 0, t must still be
+// on the branch of need if its seqno is above 0, because the vbucket may have been re-created since.
 func (t Vector) Reaches(need Vector) bool { return t.coversOn(need, false) }
 
 // Meets is Reaches, except that a vbuuid of 0 in need stands for any branch.

@@ -138,9 +138,9 @@ const MaintenanceTopic = "/maintenance"
 
 // StreamRequest opens streams, in one of the three forms of PR-11. POST /v1/streams.
 //
-//  1. Topic /maintenance: {bucket → restart timestamp}, from the leader to all projectors: each starts what it hosts. An
-//     active stream of a listed vbucket with a lower incarnation is shut down and restarted, the others are untouched
-//     (PR-13).
+//  1. Topic /maintenance: {bucket → restart timestamp}, from the leader to all projectors: each starts what it hosts.
+//     An active stream of a listed vbucket with a lower incarnation is shut down and restarted, the others are
+//     untouched (PR-13).
 //  2. Topic /backfill/<id>: {bucket → start and end timestamp, index ids}, to one endpoint.
 //  3. Topic /catchup/<indexer>/<id>: the same, and the indexer's id.
 //
