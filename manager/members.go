@@ -169,7 +169,7 @@ func (m *Manager) managers(leader string) (urls []string) {
 	if l := s.Manager(leader); l != nil {
 		urls = append(urls, l.REST) // even if it is this manager
 	}
-	for _, url := range m.raft.Heard() { // they are, or recently were, reachable
+	for _, url := range m.raft.RecentPeers() { // they are, or recently were, reachable
 		add(url)
 	}
 	for k := range s.Managers() {

@@ -74,14 +74,14 @@ func (l *links) Moved(id, addr string) {
 	l.layer.moved[id] = addr
 }
 
-// Heard returns the REST addresses of the servers that have answered this server's greetings since it started, newest
-// first. These servers belong to its cluster, at least by their own account.
-func (l *links) Heard() []string {
+// RecentPeers returns the REST addresses of the servers that have answered this server's greetings since it started,
+// newest first. These servers belong to its cluster, at least by their own account.
+func (l *links) RecentPeers() []string {
 	l.layer.mu.Lock()
 	defer l.layer.mu.Unlock()
-	heard := slices.Clone(l.layer.heard)
-	slices.Reverse(heard)
-	return heard
+	recent := slices.Clone(l.layer.recentPeers)
+	slices.Reverse(recent)
+	return recent
 }
 
 // renew closes the connections of both directions periodically, each after its current call. The next call opens a

@@ -32,8 +32,8 @@ const (
 	greetingVersion = 1
 	// greetingTimeout bounds how long an accepted connection may be silent.
 	greetingTimeout = 5 * time.Second
-	// maxHeard bounds the number of REST addresses kept of servers that answered.
-	maxHeard = 32
+	// maxRecentPeers bounds the number of REST addresses kept of servers that answered.
+	maxRecentPeers = 32
 	// maxRefused bounds the number of refusals remembered as logged.
 	maxRefused = 32
 )
@@ -186,11 +186,11 @@ type stream struct {
 	member    func(id string) bool // of the newest configuration of this node
 	log       hclog.Logger
 
-	mu       sync.Mutex
-	accepted *places           // nil once closed
-	moved    map[string]string // newest addresses of servers whose configured address is older; see Node.Moved
-	heard    []string          // REST addresses of servers that answered, newest last; at most maxHeard
-	refused  map[string]string // refusals as last logged, by kind and server id; at most maxRefused
+	mu          sync.Mutex
+	accepted    *places           // nil once closed
+	moved       map[string]string // newest addresses of servers whose configured address is older; see Node.Moved
+	recentPeers []string          // REST addresses of servers that answered, newest last; at most maxRecentPeers
+	refused     map[string]string // refusals as last logged, by kind and server id; at most maxRefused
 }
 
 // Close stops listening and closes accepted connections, which the library leaves open.
@@ -307,27 +307,27 @@ func (s *stream) greet(conn net.Conn, id string, timeout time.Duration) error {
 	if err != nil {
 		return fmt.Errorf("no answer to the greeting: %w", err)
 	}
-	s.hear(answer.rest) // even if it refuses: this server may have been removed, and has to find out
+	s.notePeer(answer.rest) // even if it refuses: this server may have been removed, and has to find out
 	if answer.refusal != "" {
 		return fmt.Errorf("%w: %s", ErrRefused, answer.refusal)
 	}
 	return conn.SetDeadline(time.Time{})
 }
 
-// hear records the REST address of a server that answered, if it uses the same scheme (TLS or not) as this server's.
-// The address heard longest ago makes room for it.
-func (s *stream) hear(rest string) {
+// notePeer records the REST address of a server that answered, if it uses the same scheme (TLS or not) as this
+// server's. The address recorded longest ago makes room for it.
+func (s *stream) notePeer(rest string) {
 	if scheme, host, ok := strings.Cut(rest, "://"); !ok || host == "" || !strings.HasPrefix(s.rest, scheme+"://") {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if k := slices.Index(s.heard, rest); k >= 0 {
-		s.heard = slices.Delete(s.heard, k, k+1)
-	} else if len(s.heard) == maxHeard {
-		s.heard = slices.Delete(s.heard, 0, 1)
+	if k := slices.Index(s.recentPeers, rest); k >= 0 {
+		s.recentPeers = slices.Delete(s.recentPeers, k, k+1)
+	} else if len(s.recentPeers) == maxRecentPeers {
+		s.recentPeers = slices.Delete(s.recentPeers, 0, 1)
 	}
-	s.heard = append(s.heard, rest)
+	s.recentPeers = append(s.recentPeers, rest)
 }
 
 // Accept returns connections that check the greeting at their first read, in the goroutine of their handler.

@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// TestHeardAddresses: a caller of the same cluster gets the address of the callee's REST interface, another caller
-// does not; the newest addresses are kept, each once. A caller that is refused gets the address, too.
-func TestHeardAddresses(t *testing.T) {
+// TestRecentPeers: a caller of the same cluster gets the address of the callee's REST interface, another caller does
+// not; the newest addresses are kept, each once. A caller that is refused gets the address, too.
+func TestRecentPeers(t *testing.T) {
 	const rest = "https://m1:9500"
 	for name, c := range map[string]struct {
 		caller, callee string
-		heard          []string
+		recent         []string
 	}{
 		"same cluster":          {"0123456789abcdef", "0123456789abcdef", []string{rest}},
 		"caller has none":       {"", "0123456789abcdef", nil},
@@ -47,22 +47,22 @@ func TestHeardAddresses(t *testing.T) {
 			if refused := strings.HasPrefix(name, "refused"); errors.Is(err, ErrRefused) != refused {
 				t.Errorf("greeted: %v", err)
 			}
-			if !slices.Equal(caller.heard, c.heard) {
-				t.Errorf("heard %q, want %q", caller.heard, c.heard)
+			if !slices.Equal(caller.recentPeers, c.recent) {
+				t.Errorf("recent peers %q, want %q", caller.recentPeers, c.recent)
 			}
 		})
 	}
 	t.Run("bounded", func(t *testing.T) {
 		s := &stream{rest: "http://own"}
-		for i := range 3 * maxHeard {
-			s.hear(fmt.Sprint("http://", i))
-			s.hear("http://often")
-			s.hear("")
-			s.hear("https://other")
+		for i := range 3 * maxRecentPeers {
+			s.notePeer(fmt.Sprint("http://", i))
+			s.notePeer("http://often")
+			s.notePeer("")
+			s.notePeer("https://other")
 		}
-		if len(s.heard) != maxHeard || s.heard[maxHeard-1] != "http://often" ||
-			s.heard[maxHeard-2] != fmt.Sprint("http://", 3*maxHeard-1) {
-			t.Errorf("%d addresses: %q", len(s.heard), s.heard)
+		if len(s.recentPeers) != maxRecentPeers || s.recentPeers[maxRecentPeers-1] != "http://often" ||
+			s.recentPeers[maxRecentPeers-2] != fmt.Sprint("http://", 3*maxRecentPeers-1) {
+			t.Errorf("%d addresses: %q", len(s.recentPeers), s.recentPeers)
 		}
 	})
 }
