@@ -19,7 +19,7 @@ const adminInterval = 500 * time.Millisecond
 func (m *Manager) noteUsers(ctx context.Context) error {
 	tick := time.NewTicker(adminInterval)
 	defer tick.Stop()
-	hash, told := "", ""
+	hash, logged := "", ""
 	for {
 		select {
 		case <-ctx.Done():
@@ -47,8 +47,8 @@ func (m *Manager) noteUsers(ctx context.Context) error {
 		switch {
 		case err == nil:
 			m.log.Info("the first administrator was added", "user", FirstAdmin)
-		case err.Error() != told: // log it once as long as it stays the same
-			told = err.Error()
+		case err.Error() != logged: // log it once as long as it stays the same
+			logged = err.Error()
 			m.log.Warn("the first administrator could not be added; trying again", "error", err)
 		}
 	}

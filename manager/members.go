@@ -95,11 +95,11 @@ func (m *Manager) note() error {
 // addresses of the other managers by probing them. It returns consensus.ErrRemoved if this manager was removed. It
 // probes the others even while an announcement hangs: a leader may need their addresses to be elected.
 func (m *Manager) register(ctx context.Context) error {
-	var telling sync.WaitGroup
-	defer telling.Wait()
+	var announcing sync.WaitGroup
+	defer announcing.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var told chan error // of the announcement in flight
+	var announced chan error // of the announcement in flight
 	tick := time.NewTicker(registerInterval)
 	defer tick.Stop()
 	led, asked := time.Now(), time.Time{}
@@ -107,8 +107,8 @@ func (m *Manager) register(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case err := <-told:
-			if told = nil; err != nil {
+		case err := <-announced:
+			if announced = nil; err != nil {
 				return err
 			}
 			continue
@@ -131,16 +131,16 @@ func (m *Manager) register(ctx context.Context) error {
 			asked = time.Now()
 			ahead = m.meet(ctx, self.ClusterID)
 		}
-		if to := m.toTell(self, ahead, leader.ID, led); told == nil && len(to) > 0 {
+		if to := m.announceTargets(self, ahead, leader.ID, led); announced == nil && len(to) > 0 {
 			answer := make(chan error, 1)
-			told = answer
-			telling.Go(func() { answer <- m.announce(ctx, self, to) })
+			announced = answer
+			announcing.Go(func() { answer <- m.announce(ctx, self, to) })
 		}
 	}
 }
 
-// toTell returns the managers to which this one has to be announced; nil if there is nothing to announce.
-func (m *Manager) toTell(self *wire.RegisterManager, ahead []string, leader string, led time.Time) []string {
+// announceTargets returns the managers to which this one has to be announced; nil if there is nothing to announce.
+func (m *Manager) announceTargets(self *wire.RegisterManager, ahead []string, leader string, led time.Time) []string {
 	if len(ahead) > 0 { // this manager missed a recovery, or lags; they have the newer epoch
 		return ahead
 	}

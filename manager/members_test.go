@@ -80,8 +80,8 @@ func TestJoinAndRemove(t *testing.T) {
 	}
 }
 
-// teller returns as much of a manager as announces itself to others.
-func teller(t *testing.T) *Manager {
+// announcer returns as much of a manager as announces itself to others.
+func announcer(t *testing.T) *Manager {
 	t.Helper()
 	m := &Manager{cfg: Config{RESTAdvertise: "m1"}, log: hclog.NewNullLogger(), peers: rpc.NewClient(4, nil)}
 	machine := fsm.New(m.log, func(err error) { t.Error(err) })
@@ -112,7 +112,7 @@ func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f
 // where packets are lost. An announcement waits for that.
 func TestALeaderThatAsksSilentMembersIsWaitedFor(t *testing.T) {
 	t.Parallel()
-	m := teller(t)
+	m := announcer(t)
 	synctest.Test(t, func(t *testing.T) {
 		answered := false
 		m.peers.Wrap(func(http.RoundTripper) http.RoundTripper {
@@ -138,7 +138,7 @@ func TestALeaderThatAsksSilentMembersIsWaitedFor(t *testing.T) {
 // meanwhile: without them there may be no leader.
 func TestTheOthersAreAskedWhileOneIsTold(t *testing.T) {
 	t.Parallel()
-	m := teller(t)
+	m := announcer(t)
 	m.cfg.Join = []string{"m2"}
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
@@ -172,25 +172,25 @@ func TestOneThatHangsKeepsNoManagerFromTheOthers(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	defer hangs.Close()
-	told := make(chan struct{}, 1)
+	announced := make(chan struct{}, 1)
 	lives := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rpc.Write(w, r, http.StatusOK, wire.OK{})
 		select {
-		case told <- struct{}{}:
+		case announced <- struct{}{}:
 		default:
 		}
 	}))
 	defer lives.Close()
-	m := teller(t)
+	m := announcer(t)
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
 		if err := m.announce(t.Context(), &wire.RegisterManager{}, []string{hangs.URL, lives.URL}); err != nil {
 			t.Fatal(err)
 		}
 		select {
-		case <-told:
+		case <-announced:
 			return
 		default:
 		}
 	}
-	t.Error("the second manager was never told")
+	t.Error("the second manager was sent no announcement")
 }

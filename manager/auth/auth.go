@@ -169,7 +169,7 @@ func counted(name, addr string, u *statecontext.User) string {
 	if u != nil {
 		modified = u.ModifiedCAS
 	}
-	return who + untold + strconv.FormatUint(modified, 10)
+	return who + hiddenMark + strconv.FormatUint(modified, 10)
 }
 
 // Identify returns the sender of a request, or nil for a request without credentials. Errors wrap ErrUnauthenticated,

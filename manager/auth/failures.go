@@ -29,8 +29,8 @@ type bucket struct {
 	at    time.Time
 }
 
-// untold separates the part of a key that must not appear in an error returned to the client.
-const untold = "\x00"
+// hiddenMark separates the part of a key that must not appear in an error returned to the client.
+const hiddenMark = "\x00"
 
 // sweepEvery is the interval at which counts that have leaked to zero are removed.
 const sweepEvery = time.Minute
@@ -68,7 +68,7 @@ func (f *failures) take(who string, burst float64, pause time.Duration) error {
 		f.of[key] = b
 	}
 	if b.leak(now); b.level > burst-1 {
-		who, _, _ = strings.Cut(who, untold)
+		who, _, _ = strings.Cut(who, hiddenMark)
 		return fmt.Errorf("%w: %s; wait %s", ErrTooMany, strings.ToValidUTF8(fmt.Sprintf("%.200s", who), "?"), pause)
 	}
 	b.level++
