@@ -103,7 +103,7 @@ func (c *conn) saslAuth(f mcbp.Frame) error {
 		return nil
 	}
 	if c.authed {
-		c.stranger = c.srv.opts.Now()
+		c.unauthSince = c.srv.opts.Now()
 	}
 	c.authed = false
 	answer, in, err := c.sasl.start(string(f.Key), f.Value, c.plainAllowed())

@@ -69,7 +69,7 @@ type conn struct {
 	sasl         login
 	rights       rights
 	authFailures int
-	stranger     time.Time // since when the connection has been unauthenticated
+	unauthSince  time.Time // when the connection was opened or began to authenticate once more
 
 	// Set by the reading goroutine before a producer exists, read-only afterwards.
 	authed     bool
@@ -96,7 +96,7 @@ type featureSet struct{ tokens, json, xattr, snappy, xerror, collections, dedupN
 type configSeen struct{ epoch, rev int64 }
 
 func newConn(s *Server, nc net.Conn, id uint64) *conn {
-	c := &conn{srv: s, nc: nc, id: id, r: bufio.NewReaderSize(nc, readBufferBytes), stranger: s.opts.Now(),
+	c := &conn{srv: s, nc: nc, id: id, r: bufio.NewReaderSize(nc, readBufferBytes), unauthSince: s.opts.Now(),
 		sasl: login{auth: s.auth}}
 	raw := nc
 	if t, ok := nc.(*tls.Conn); ok {
@@ -211,7 +211,7 @@ func (c *conn) waiting() int {
 func (c *conn) read(ctx context.Context) (f mcbp.Frame, used int, err error) {
 	idle, frame := c.srv.opts.IdleTimeout, c.srv.opts.FrameTimeout
 	if !c.authed { // for all its requests together: an unauthenticated client must not keep a connection
-		idle = max(c.srv.opts.AuthTimeout-c.srv.opts.Now().Sub(c.stranger), 1)
+		idle = max(c.srv.opts.AuthTimeout-c.srv.opts.Now().Sub(c.unauthSince), 1)
 		frame = min(frame, idle)
 	}
 	if c.dcp != nil {

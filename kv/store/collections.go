@@ -359,7 +359,7 @@ func (v *VBucket) follow(m *mcbp.Manifest) (bool, error) {
 	if v.state != Active || v.collections.manifest == m.UID+1 {
 		return false, nil
 	}
-	events, ends := v.collections.news(m)
+	events, ends := v.collections.changesTo(m)
 	v.collections.leaving = v.docsOfLocked(ends...)
 	defer func() { v.collections.leaving = nil }()
 	now := uint32(v.bucket.now().Unix())
@@ -374,30 +374,30 @@ func (v *VBucket) follow(m *mcbp.Manifest) (bool, error) {
 	return true, nil
 }
 
-// news returns the events that lead to a manifest, and the collections that end with them.
-func (c *collections) news(m *mcbp.Manifest) (events []*Doc, ends []uint32) {
-	tell := func(event, scope, collection uint32, name string) {
+// changesTo returns the events that lead to a manifest, and the collections that end with them.
+func (c *collections) changesTo(m *mcbp.Manifest) (events []*Doc, ends []uint32) {
+	add := func(event, scope, collection uint32, name string) {
 		events = append(events, NewEvent(event, mcbp.CollectionEvent{Manifest: m.UID, Scope: scope, Collection: collection},
 			[]byte(name)))
 	}
 	for _, id := range slices.Sorted(maps.Keys(c.members)) {
 		if scope := c.members[id].scope; !has(m, id) {
 			ends = append(ends, id)
-			tell(mcbp.EventCollectionEnds, scope, id, "")
+			add(mcbp.EventCollectionEnds, scope, id, "")
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(c.scopes)) {
 		if !m.HasScope(id) {
-			tell(mcbp.EventScopeEnds, id, 0, "")
+			add(mcbp.EventScopeEnds, id, 0, "")
 		}
 	}
 	for _, s := range m.Scopes {
 		if _, ok := c.scopes[s.ID]; !ok && s.ID != mcbp.DefaultCollection {
-			tell(mcbp.EventScopeBegins, s.ID, 0, s.Name)
+			add(mcbp.EventScopeBegins, s.ID, 0, s.Name)
 		}
 		for _, k := range s.Collections {
 			if c.members[k.ID] == nil && k.ID != mcbp.DefaultCollection {
-				tell(mcbp.EventCollectionBegins, s.ID, k.ID, k.Name)
+				add(mcbp.EventCollectionBegins, s.ID, k.ID, k.Name)
 			}
 		}
 	}
