@@ -68,9 +68,9 @@ func TestSilentNodesAreToldInOrder(t *testing.T) {
 	if !errors.Is(err, ErrSilent) {
 		t.Fatal(err)
 	}
-	told := strings.Split(err.Error(), "\n")
-	for i, line := range told {
-		if len(told) != len(addresses) || !strings.Contains(line, addresses[i]+"/") {
+	lines := strings.Split(err.Error(), "\n")
+	for i, line := range lines {
+		if len(lines) != len(addresses) || !strings.Contains(line, addresses[i]+"/") {
 			t.Errorf("line %d is not of %s: %s", i, addresses[i], line)
 		}
 	}

@@ -513,7 +513,7 @@ func (c *cluster) pollLeaving(ctx context.Context, leaving []string) (missing []
 // learn returns once the node has compared its map with a majority of the members, including itself: a node that was
 // failed over while it was away learns it before it serves. It returns false if ctx has ended.
 func (c *cluster) learn(ctx context.Context) bool {
-	told := false
+	logged := false
 	for {
 		c.poll(ctx)
 		missing := c.poll(ctx) // the first poll may have returned a map with other members
@@ -523,8 +523,8 @@ func (c *cluster) learn(ctx context.Context) bool {
 			return ctx.Err() == nil
 		}
 		c.waits(missing, false)
-		if !told {
-			told = true
+		if !logged {
+			logged = true
 			c.n.config.Logger.Warn("waiting for other members before documents are served: one of them may have a newer map; "+
 				"if they are lost for good, fail them over",
 				"missing", missing, "members", len(m.Nodes))
@@ -606,13 +606,13 @@ func (c *cluster) commitTo(ctx context.Context, m clustermap.Map, first string, 
 	if err := c.adopt(m, expect); err != nil {
 		return m, nil, err
 	}
-	told := c.others(m)
+	targets := c.others(m)
 	for _, x := range before.Nodes { // nodes that are no longer members get the map, too
 		if _, ok := m.Node(x.ID); !ok && x.ID != c.n.config.NodeID {
-			told = append(told, x)
+			targets = append(targets, x)
 		}
 	}
-	for _, a := range c.peers.each(ctx, told, func(ctx context.Context, p clustermap.Node) (clustermap.Map, error) {
+	for _, a := range c.peers.each(ctx, targets, func(ctx context.Context, p clustermap.Node) (clustermap.Map, error) {
 		if _, stays := m.Node(p.ID); !stays {
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithTimeout(ctx, leavingTimeout)

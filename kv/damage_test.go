@@ -110,7 +110,7 @@ func TestDamagedFolders(t *testing.T) {
 			if strings.Contains(said, "panic") || strings.Contains(said, "goroutine ") {
 				t.Errorf("it panics:\n%s", said)
 			}
-			if err := f.tell(pathFailover, FailoverRequest{Nodes: []string{b.conf.NodeID}}); err != nil {
+			if err := f.command(pathFailover, FailoverRequest{Nodes: []string{b.conf.NodeID}}); err != nil {
 				t.Fatal(err)
 			}
 			write(100)
@@ -121,7 +121,7 @@ func TestDamagedFolders(t *testing.T) {
 			}
 			b.start()
 			x := clustermap.Node{ID: b.conf.NodeID, Memcached: b.conf.Listen, Admin: b.conf.Admin}
-			eventually(t, func() error { return f.tell(pathRebalance, RebalanceRequest{Add: []clustermap.Node{x}}) })
+			eventually(t, func() error { return f.command(pathRebalance, RebalanceRequest{Add: []clustermap.Node{x}}) })
 			eventually(t, func() error {
 				if m, _ := f.view(); m.Operation != nil || len(m.Nodes) != 3 {
 					return fmt.Errorf("%d members, operation %v", len(m.Nodes), m.Operation)
@@ -161,7 +161,7 @@ func (f *fire) replicated() {
 }
 
 // fails starts the node, which must exit with an error, and returns what it has logged.
-func (b *burning) fails() string {
+func (b *nodeProcess) fails() string {
 	b.t.Helper()
 	path := filepath.Join(b.conf.Dir, "log")
 	before, err := os.ReadFile(path)

@@ -40,30 +40,30 @@ const logTail = 20_000
 
 // fire is a cluster of node processes and the clients that write to it.
 type fire struct {
-	t     *testing.T
-	nodes []*burning
-	r     *rand.Rand
-	acks  atomic.Int64
-	told  atomic.Int64 // errors that clients got
+	t      *testing.T
+	nodes  []*nodeProcess
+	r      *rand.Rand
+	acks   atomic.Int64
+	failed atomic.Int64 // writes that failed
 
 	mu    sync.Mutex
-	keys  map[string]*pledge
+	keys  map[string]*valueRange
 	tally map[string]int
 }
 
-// burning is the process of one node.
-type burning struct {
+// nodeProcess is the process of one node.
+type nodeProcess struct {
 	t    *testing.T
 	conf Config
 	cmd  *exec.Cmd
 }
 
-// pledge is the range of values that a key may have: from acked, the newest acknowledged write, to tried, the newest
-// one sent. One client writes each key.
-type pledge struct{ acked, tried int }
+// valueRange is the range of values that a key may have: from acked, the newest acknowledged write, to tried, the
+// newest one sent. One client writes each key.
+type valueRange struct{ acked, tried int }
 
-// burn runs a node in a child process; text is its Config as JSON.
-func burn(text string) int {
+// runProcess runs a node in a child process; text is its Config as JSON.
+func runProcess(text string) int {
 	var conf Config
 	err := json.Unmarshal([]byte(text), &conf)
 	conf.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Info, Output: os.Stderr})
@@ -82,7 +82,7 @@ func burn(text string) int {
 	return 0
 }
 
-func (b *burning) start() {
+func (b *nodeProcess) start() {
 	b.t.Helper()
 	c := b.conf
 	text, err := json.Marshal(map[string]any{"NodeID": c.NodeID, "Dir": c.Dir, "Listen": c.Listen, "Admin": c.Admin,
@@ -106,7 +106,7 @@ func (b *burning) start() {
 }
 
 // end sends a signal and waits for the process. A process stopped by SIGTERM must exit without an error.
-func (b *burning) end(s syscall.Signal) {
+func (b *nodeProcess) end(s syscall.Signal) {
 	b.t.Helper()
 	_ = b.cmd.Process.Signal(s)
 	b.t.Logf("%s: %s gets %v", time.Now().UTC().Format("15:04:05.000"), b.conf.NodeID, s)
@@ -125,7 +125,7 @@ func newFire(t *testing.T, n, replicas int, moods server.Moods) *fire {
 		seed = draws.Seed(t)
 	}
 	t.Logf("-fire.seed %d", seed)
-	f := &fire{t: t, r: rand.New(rand.NewPCG(seed, 1)), keys: map[string]*pledge{}, tally: map[string]int{}}
+	f := &fire{t: t, r: rand.New(rand.NewPCG(seed, 1)), keys: map[string]*valueRange{}, tally: map[string]int{}}
 	addrs := ports.Addrs(t, 2*n)
 	var peers []Peer
 	for i := range n {
@@ -135,7 +135,7 @@ func newFire(t *testing.T, n, replicas int, moods server.Moods) *fire {
 		c := testConfig(t.TempDir())
 		c.NodeID, c.Listen, c.Admin, c.Nodes, c.Buckets[0].Replicas, c.Nasty = p.ID, p.Memcached, p.Admin, peers, replicas,
 			moods
-		b := &burning{t: t, conf: c}
+		b := &nodeProcess{t: t, conf: c}
 		b.start()
 		f.nodes = append(f.nodes, b)
 	}
@@ -173,8 +173,8 @@ func (f *fire) view() (m clustermap.Map, views map[string]ClusterView) {
 	return m, views
 }
 
-// tell sends a request to each node in turn until the leader accepts it.
-func (f *fire) tell(path string, body any) (err error) {
+// command sends a request to each node in turn until the leader accepts it.
+func (f *fire) command(path string, body any) (err error) {
 	for _, b := range f.nodes {
 		if err = f.remote().Call(within(f.t), b.conf.Admin, http.MethodPost, path, body, nil); err == nil {
 			return nil
@@ -233,14 +233,14 @@ func (f *fire) client(ctx context.Context, id int) {
 		f.mu.Lock()
 		p := f.keys[key]
 		if p == nil {
-			p = &pledge{}
+			p = &valueRange{}
 			f.keys[key] = p
 		}
 		p.tried = i
 		f.mu.Unlock()
 		if _, err := c.Set(within(f.t), key, []byte(strconv.Itoa(i)+strings.Repeat(" ", 200)),
 			kvclient.StoreOptions{}); err != nil {
-			f.told.Add(1)
+			f.failed.Add(1)
 			continue
 		}
 		f.mu.Lock()
@@ -253,7 +253,7 @@ func (f *fire) client(ctx context.Context, id int) {
 	}
 }
 
-// holds reads a key and checks that its value is within the pledge.
+// holds reads a key and checks that its value is within its range.
 func (f *fire) holds(c *kvclient.Client, key string) {
 	f.mu.Lock()
 	p, ok := f.keys[key]
@@ -318,25 +318,25 @@ func (f *fire) hurt() string {
 	if _, member := m.Node(b.conf.NodeID); !member || len(m.Nodes) < 3 {
 		return f.move(b)
 	}
-	if f.tell(pathFailover, FailoverRequest{Nodes: []string{b.conf.NodeID}}) != nil {
+	if f.command(pathFailover, FailoverRequest{Nodes: []string{b.conf.NodeID}}) != nil {
 		return "failover refused"
 	}
 	return b.conf.NodeID + " failed over"
 }
 
 // move adds a node that is no member, or removes b if all nodes are members.
-func (f *fire) move(b *burning) string {
+func (f *fire) move(b *nodeProcess) string {
 	m, _ := f.view()
 	for _, x := range f.nodes {
 		if _, member := m.Node(x.conf.NodeID); !member && m.Rev > 0 {
-			if f.tell(pathRebalance, RebalanceRequest{Add: []clustermap.Node{{ID: x.conf.NodeID, Memcached: x.conf.Listen,
+			if f.command(pathRebalance, RebalanceRequest{Add: []clustermap.Node{{ID: x.conf.NodeID, Memcached: x.conf.Listen,
 				Admin: x.conf.Admin}}}) != nil {
 				return "addition refused"
 			}
 			return x.conf.NodeID + " added"
 		}
 	}
-	if f.tell(pathRebalance, RebalanceRequest{Remove: []string{b.conf.NodeID}}) != nil {
+	if f.command(pathRebalance, RebalanceRequest{Remove: []string{b.conf.NodeID}}) != nil {
 		return "removal refused"
 	}
 	return b.conf.NodeID + " removed"
@@ -375,7 +375,7 @@ func TestClusterUnderFire(t *testing.T) {
 			f.goesOn(100)
 			stop()
 			clients.Wait()
-			t.Logf("%v; %d acknowledged, %d errors", f.tally, f.acks.Load(), f.told.Load())
+			t.Logf("%v; %d acknowledged, %d errors", f.tally, f.acks.Load(), f.failed.Load())
 			f.last()
 		})
 	}
@@ -403,7 +403,7 @@ func (f *fire) last() {
 			return
 		}
 		// With a replica of each vbucket on the other nodes, the failover of a node that answers loses nothing.
-		if err := f.tell(pathRebalance, RebalanceRequest{}); err != nil {
+		if err := f.command(pathRebalance, RebalanceRequest{}); err != nil {
 			f.t.Fatal(err)
 		}
 		m = f.whole()
@@ -413,6 +413,6 @@ func (f *fire) last() {
 		}
 		slices.Sort(ids)
 		gone := ids[f.r.IntN(len(ids))]
-		eventually(f.t, func() error { return f.tell(pathFailover, FailoverRequest{Nodes: []string{gone}}) })
+		eventually(f.t, func() error { return f.command(pathFailover, FailoverRequest{Nodes: []string{gone}}) })
 	}
 }

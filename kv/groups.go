@@ -29,7 +29,7 @@ func (c *cluster) changeGroup(ctx context.Context, change clustermap.GroupChange
 	}
 	c.n.config.Logger.Info("group changed", "group", change.Group, "removed", change.Remove, "roles_given",
 		change.Roles != nil)
-	return m, c.heard(ctx, m, late)
+	return m, c.awaitMap(ctx, m, late)
 }
 
 func (n *Node) postGroup(ctx context.Context, body []byte) (any, error) {

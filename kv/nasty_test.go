@@ -127,8 +127,8 @@ func TestRestartAtAnotherPort(t *testing.T) {
 	defer again.Abandon()
 	_, port, _ := net.SplitHostPort(again.MemcachedAddr())
 	_, old, _ := net.SplitHostPort(n.MemcachedAddr())
-	if told := string(again.cluster.config("world").JSON); !strings.Contains(told, ":"+port) ||
-		strings.Contains(told, ":"+old) {
-		t.Fatalf("at %s: %s", port, told)
+	if text := string(again.cluster.config("world").JSON); !strings.Contains(text, ":"+port) ||
+		strings.Contains(text, ":"+old) {
+		t.Fatalf("at %s: %s", port, text)
 	}
 }

@@ -34,7 +34,7 @@ const envServe = "TIDEMARK_KV_TEST_SERVE"
 
 func TestMain(m *testing.M) {
 	if what := os.Getenv(envServe); strings.HasPrefix(what, "{") {
-		os.Exit(burn(what))
+		os.Exit(runProcess(what))
 	} else if what != "" {
 		os.Exit(serveForTest(what))
 	}

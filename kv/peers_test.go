@@ -16,7 +16,7 @@ import (
 // TestWhatIsARefusal: which answers of another node count as refusals. An answer that does not judge the request is
 // none.
 func TestWhatIsARefusal(t *testing.T) {
-	told := func(p any) []byte {
+	encoded := func(p any) []byte {
 		raw, err := json.Marshal(p)
 		if err != nil {
 			t.Fatal(err)
@@ -31,17 +31,17 @@ func TestWhatIsARefusal(t *testing.T) {
 		refused bool
 		says    string
 	}{
-		{"refused", 409, told(problem{Code: codeRefused, Detail: "no bucket"}), ErrRefused, true,
+		{"refused", 409, encoded(problem{Code: codeRefused, Detail: "no bucket"}), ErrRefused, true,
 			"refused by n:1: no bucket"},
-		{"the seal", 412, told(problem{Code: codeSealBroken, Detail: "gone"}), store.ErrSealBroken, false, "gone"},
-		{"an older map", 409, told(problem{Code: codeOlder, Detail: "2.1"}), errOlder, false, "2.1"},
-		{"a scope", 409, told(problem{Code: "NO_SCOPE", Detail: "s"}), clustermap.ErrNoScope, true, "s"},
-		{"the password", 401, told(rpc.Refuse(errcode.Unauthenticated, "who are you")), ErrRefused, true, "who are you"},
-		{"a large body", 413, told(rpc.Refuse(errcode.BodyTooLarge, "large")), ErrRefused, true, "large"},
-		{"an unknown path", 404, told(rpc.Refuse(errcode.NotFound, "a KV node has no /x")), nil, false,
+		{"the seal", 412, encoded(problem{Code: codeSealBroken, Detail: "gone"}), store.ErrSealBroken, false, "gone"},
+		{"an older map", 409, encoded(problem{Code: codeOlder, Detail: "2.1"}), errOlder, false, "2.1"},
+		{"a scope", 409, encoded(problem{Code: "NO_SCOPE", Detail: "s"}), clustermap.ErrNoScope, true, "s"},
+		{"the password", 401, encoded(rpc.Refuse(errcode.Unauthenticated, "who are you")), ErrRefused, true, "who are you"},
+		{"a large body", 413, encoded(rpc.Refuse(errcode.BodyTooLarge, "large")), ErrRefused, true, "large"},
+		{"an unknown path", 404, encoded(rpc.Refuse(errcode.NotFound, "a KV node has no /x")), nil, false,
 			"n:1 does not know what it is asked, as a node of another version: a KV node has no /x"},
-		{"an unknown method", 405, told(rpc.Refuse(errcode.MethodNotAllowed, "/x takes GET")), nil, false, "/x takes GET"},
-		{"too much to do", 503, told(rpc.Refuse(errcode.Busy, "4 scrapes")), nil, false,
+		{"an unknown method", 405, encoded(rpc.Refuse(errcode.MethodNotAllowed, "/x takes GET")), nil, false, "/x takes GET"},
+		{"too much to do", 503, encoded(rpc.Refuse(errcode.Busy, "4 scrapes")), nil, false,
 			"n:1: 503 Service Unavailable: 4 scrapes"},
 		{"somebody else", 404, []byte("404 page not found\n"), nil, false, "n:1: 404 Not Found: 404 page not found"},
 		{"TLS", 400, []byte("Client sent an HTTP request to an HTTPS server.\n"), ErrNeedsTLS, false, "name its CA"},
@@ -53,7 +53,7 @@ func TestWhatIsARefusal(t *testing.T) {
 		}
 	}
 	var other *NotLeaderError
-	if err := refusal("n:1", http.StatusMisdirectedRequest, told(problem{Code: codeNotLeader, Detail: "ask",
+	if err := refusal("n:1", http.StatusMisdirectedRequest, encoded(problem{Code: codeNotLeader, Detail: "ask",
 		Leader: "n:2"})); !errors.As(err, &other) || other.Leader != "n:2" {
 		t.Errorf("not the leader: %v", err)
 	}

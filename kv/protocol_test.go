@@ -294,7 +294,7 @@ func TestStatisticsAndSeqnos(t *testing.T) {
 func TestViolationsEndTheConnection(t *testing.T) {
 	t.Parallel()
 	config := testConfig(t.TempDir())
-	config.FrameTimeout, config.AuthTimeout, config.IdleTimeout = 300*time.Millisecond, strangerTime, strangerTime
+	config.FrameTimeout, config.AuthTimeout, config.IdleTimeout = 300*time.Millisecond, authTime, authTime
 	n, _ := runNode(t, config)
 	header := func(change func(h []byte)) []byte {
 		h, _ := mcbp.AppendHeader(nil, request(mcbp.OpSet, 0, nil, nil, nil))
@@ -331,15 +331,15 @@ func TestViolationsEndTheConnection(t *testing.T) {
 	}
 }
 
-// strangerTime is long enough to authenticate on a busy machine.
-const strangerTime = 3 * time.Second
+// authTime is long enough to authenticate on a busy machine.
+const authTime = 3 * time.Second
 
 // A connection that does not authenticate in time is closed, however many requests it sends meanwhile. A connection
 // that authenticates once more gets the time anew.
 func TestStrangersAreSentAway(t *testing.T) {
 	t.Parallel()
 	config := testConfig(t.TempDir())
-	config.AuthTimeout = strangerTime
+	config.AuthTimeout = authTime
 	n, _ := runNode(t, config)
 	known := login(t, n.MemcachedAddr())
 	c := dialRaw(t, n.MemcachedAddr())

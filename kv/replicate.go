@@ -256,12 +256,12 @@ func (l *link) note(vb uint16, change func(*seen)) {
 // Run reconnects as long as there is something to replicate.
 func (l *link) Run(ctx context.Context) error {
 	log := l.r.n.config.Logger.Named("replication").With("bucket", l.id.bucket.name, "source", l.id.source)
-	for told := ""; ctx.Err() == nil; {
+	for logged := ""; ctx.Err() == nil; {
 		pause := time.Duration(0)
 		if len(l.wanted()) > 0 {
 			pause = replicaPause
-			if err := l.session(ctx); err != nil && ctx.Err() == nil && err.Error() != told {
-				told = err.Error()
+			if err := l.session(ctx); err != nil && ctx.Err() == nil && err.Error() != logged {
+				logged = err.Error()
 				log.Warn("replication interrupted; it is tried again", "error", err)
 			}
 		}

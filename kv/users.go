@@ -69,12 +69,12 @@ func (c *cluster) changeUser(ctx context.Context, change clustermap.UserChange) 
 	}
 	c.n.config.Logger.Info("user changed", "user", change.User, "removed", change.Remove, "roles_given",
 		change.Roles != nil, "groups_given", change.Groups != nil, "password_given", change.Keys != nil)
-	return m, c.heard(ctx, m, late)
+	return m, c.awaitMap(ctx, m, late)
 }
 
-// heard waits until members that could not be reached have a map, or a newer one of its epoch. It returns ErrRefused
-// if there is another epoch, whose maker may not have had the map, and an error if ctx ends.
-func (c *cluster) heard(ctx context.Context, m clustermap.Map, late []clustermap.Node) error {
+// awaitMap waits until members that could not be reached have a map, or a newer one of its epoch. It returns
+// ErrRefused if there is another epoch, whose maker may not have had the map, and an error if ctx ends.
+func (c *cluster) awaitMap(ctx context.Context, m clustermap.Map, late []clustermap.Node) error {
 	before := clustermap.Map{RevEpoch: m.RevEpoch, Rev: m.Rev - 1}
 	again := time.NewTicker(followAgain)
 	defer again.Stop()
