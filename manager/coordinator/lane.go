@@ -59,7 +59,7 @@ func (q *lane) take() (core.Tell, bool) {
 func (q *lane) said(t core.Tell) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.queue.Said(t)
+	q.queue.Done(t)
 	if q.queue.Len() > 0 {
 		q.rouse() // the next command of its bucket may be taken now
 	}

@@ -109,7 +109,7 @@ func (t *term) waiting() []*lane {
 func (t *term) say(q *lane) {
 	if next, ok := q.queue.Take(); ok {
 		t.arrive(t.gate.Say(context.Background(), next))
-		q.queue.Said(next)
+		q.queue.Done(next)
 	}
 }
 

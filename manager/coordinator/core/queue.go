@@ -76,7 +76,7 @@ func (q *Queue) supersede(by *StartStreams) {
 }
 
 // Take removes the oldest message, skipping commands of a bucket whose previous command is not done: these stay in
-// order. The caller must pass the message to Said when it is done.
+// order. The caller must pass the message to Done when it is answered or has failed.
 func (q *Queue) Take() (Tell, bool) {
 	i := slices.IndexFunc(q.waiting, func(t *Tell) bool { return !q.inHand[commanded(t.Say)] })
 	if i < 0 {
@@ -94,8 +94,8 @@ func (q *Queue) Take() (Tell, bool) {
 	return t, true
 }
 
-// Said marks a taken message as done.
-func (q *Queue) Said(t Tell) { delete(q.inHand, commanded(t.Say)) }
+// Done marks a taken message as answered or failed.
+func (q *Queue) Done(t Tell) { delete(q.inHand, commanded(t.Say)) }
 
 // commanded returns the bucket of a command, and "" for other messages, which wait for nothing before them.
 func commanded(m Message) string {

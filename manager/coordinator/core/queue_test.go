@@ -76,7 +76,7 @@ func TestCommandsWaitForTheirBucketAlone(t *testing.T) {
 		for what := range strings.FieldsSeq(c.do) {
 			var i int
 			if _, err := fmt.Sscan(what, &i); err == nil {
-				q.Said(taken[i])
+				q.Done(taken[i])
 				continue
 			}
 			if tell, ok := q.Take(); ok {
