@@ -45,7 +45,7 @@ func newGateway(cfg Config, self wire.Leader, log hclog.Logger) *Gateway {
 		receivers: map[core.Receiver]*receiver{}}
 }
 
-// Do carries out an effect that does not block. It does not handle Tell and Propose, for which there are Say and
+// Do carries out an effect that does not block. It does not handle Tell and Propose, for which there are Send and
 // Propose, nor those of the driver, such as Wake and Anew.
 func (g *Gateway) Do(e core.Effect) {
 	switch e := e.(type) {
@@ -127,9 +127,9 @@ func (g *Gateway) holds(body statecontext.Body) bool {
 	return false
 }
 
-// Say sends a message to a receiver, waits for the answer, and returns the input for the Leader; nil if there is
+// Send sends a message to a receiver, waits for the answer, and returns the input for the Leader; nil if there is
 // none.
-func (g *Gateway) Say(ctx context.Context, t core.Tell) core.Input {
+func (g *Gateway) Send(ctx context.Context, t core.Tell) core.Input {
 	r := g.receiver(t.To)
 	if r == nil {
 		return nil

@@ -178,7 +178,7 @@ func (t *term) open(o core.Open) {
 		for range workers {
 			t.begin(func() {
 				q.run(ctx, func(say core.Tell) {
-					if in := t.gate.Say(ctx, say); in != nil {
+					if in := t.gate.Send(ctx, say); in != nil {
 						_ = t.post(ctx, in) // else the receiver is closed
 					}
 				}, t.begin)

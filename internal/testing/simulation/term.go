@@ -108,7 +108,7 @@ func (t *term) waiting() []*lane {
 // say says what waits next in a lane.
 func (t *term) say(q *lane) {
 	if next, ok := q.queue.Take(); ok {
-		t.arrive(t.gate.Say(context.Background(), next))
+		t.arrive(t.gate.Send(context.Background(), next))
 		q.queue.Done(next)
 	}
 }
