@@ -134,7 +134,7 @@ func (g *Gateway) Send(ctx context.Context, t core.Tell) core.Input {
 	if r == nil {
 		return nil
 	}
-	switch m := t.Say.(type) {
+	switch m := t.Message.(type) {
 	case core.Greet:
 		return g.greet(ctx, r, m)
 	case core.Push:

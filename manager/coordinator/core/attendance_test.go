@@ -90,7 +90,7 @@ func (s *terms) carryOut(effects []Effect) {
 		case Show:
 			s.shown = e.Status
 		case Tell:
-			if g, is := e.Say.(Greet); is {
+			if g, is := e.Message.(Greet); is {
 				in := &IndexerGreeted{Greet: g, From: e.To, Err: errors.New("no answer")}
 				if s.there[g.Node] {
 					in.Err, in.Answer = nil, &wire.IndexerHello{Report: *s.report(g.Node)}

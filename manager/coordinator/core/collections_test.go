@@ -103,7 +103,7 @@ func TestEachProjectorIsAskedForBuckets(t *testing.T) {
 		l.ledgers.checkBuckets()
 		for _, e := range l.effects {
 			if told, is := e.(Tell); is {
-				if c, is := told.Say.(CheckBucket); is {
+				if c, is := told.Message.(CheckBucket); is {
 					asked[c.Projector]++
 				}
 			}

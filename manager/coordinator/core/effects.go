@@ -32,10 +32,10 @@ type (
 	// Tell replaces a waiting one with the same key. Messages with the key "" are never replaced, but starts of streams
 	// that still wait are removed if the same vbuckets are started anew.
 	Tell struct {
-		To   Receiver
-		Lane Lane
-		Key  string
-		Say  Message
+		To      Receiver
+		Lane    Lane
+		Key     string
+		Message Message
 	}
 	// Propose submits a command of the coordinator's own; Proposed comes back.
 	Propose struct {

@@ -58,7 +58,7 @@ func (g *greeted) look(effects []Effect) {
 	for _, e := range effects {
 		switch e := e.(type) {
 		case Tell:
-			if m, is := e.Say.(Greet); is && m.Projector != "" {
+			if m, is := e.Message.(Greet); is && m.Projector != "" {
 				g.to[m.Projector] = e.To
 			} else if is {
 				g.at = e.To

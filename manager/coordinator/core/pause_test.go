@@ -86,8 +86,8 @@ func TestLeadersOwnPauseInARepair(t *testing.T) {
 	asked := func() (positions, logs bool) {
 		for _, e := range s.lead.Step(s.now, Tick{}) {
 			told, _ := e.(Tell)
-			_, poll := told.Say.(Poll)
-			ask, is := told.Say.(AskLogs)
+			_, poll := told.Message.(Poll)
+			ask, is := told.Message.(AskLogs)
 			positions, logs = positions || poll, logs || is && ask.For.Kind == ForStreams
 		}
 		return positions, logs

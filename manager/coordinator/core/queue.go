@@ -27,13 +27,13 @@ func (q *Queue) Len() int { return len(q.waiting) }
 // again.
 func (q *Queue) Put(t Tell) {
 	if old := q.keyed[t.Key]; old != nil {
-		if p, is := old.Say.(PublishStable); is {
-			t.Say = p.and(t.Say.(PublishStable))
+		if p, is := old.Message.(PublishStable); is {
+			t.Message = p.and(t.Message.(PublishStable))
 		}
 		*old = t
 		return
 	}
-	if s, is := t.Say.(StartStreams); is {
+	if s, is := t.Message.(StartStreams); is {
 		q.supersede(&s)
 	}
 	if t.Key != "" {
@@ -53,7 +53,7 @@ func (q *Queue) Put(t Tell) {
 func (q *Queue) supersede(by *StartStreams) {
 	var anew map[uint16]bool
 	q.waiting = slices.DeleteFunc(q.waiting, func(t *Tell) bool {
-		old, is := t.Say.(StartStreams)
+		old, is := t.Message.(StartStreams)
 		if !is || old.Bucket.Name != by.Bucket.Name {
 			return false
 		}
@@ -70,7 +70,7 @@ func (q *Queue) supersede(by *StartStreams) {
 			}
 		}
 		old.Starts = left
-		t.Say = old
+		t.Message = old
 		return len(left) == 0
 	})
 }
@@ -78,14 +78,14 @@ func (q *Queue) supersede(by *StartStreams) {
 // Take removes the oldest message, skipping commands of a bucket whose previous command is not done: these stay in
 // order. The caller must pass the message to Done when it is answered or has failed.
 func (q *Queue) Take() (Tell, bool) {
-	i := slices.IndexFunc(q.waiting, func(t *Tell) bool { return !q.inHand[commanded(t.Say)] })
+	i := slices.IndexFunc(q.waiting, func(t *Tell) bool { return !q.inHand[commanded(t.Message)] })
 	if i < 0 {
 		return Tell{}, false
 	}
 	t := *q.waiting[i]
 	q.waiting = slices.Delete(q.waiting, i, i+1)
 	delete(q.keyed, t.Key)
-	if b := commanded(t.Say); b != "" {
+	if b := commanded(t.Message); b != "" {
 		if q.inHand == nil {
 			q.inHand = map[string]bool{}
 		}
@@ -95,7 +95,7 @@ func (q *Queue) Take() (Tell, bool) {
 }
 
 // Done marks a taken message as answered or failed.
-func (q *Queue) Done(t Tell) { delete(q.inHand, commanded(t.Say)) }
+func (q *Queue) Done(t Tell) { delete(q.inHand, commanded(t.Message)) }
 
 // commanded returns the bucket of a command, and "" for other messages, which wait for nothing before them.
 func commanded(m Message) string {

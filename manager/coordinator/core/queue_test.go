@@ -16,20 +16,20 @@ func starting(bucket string, counter uint64, vbuckets ...uint16) Tell {
 	for _, v := range vbuckets {
 		s.Starts = append(s.Starts, streams.Start{VBucket: v})
 	}
-	return Tell{Lane: Commands, Say: s}
+	return Tell{Lane: Commands, Message: s}
 }
 
 func polling(bucket string) Tell {
-	return Tell{Lane: Commands, Key: "poll/" + bucket, Say: Poll{Bucket: BucketRef{Name: bucket}}}
+	return Tell{Lane: Commands, Key: "poll/" + bucket, Message: Poll{Bucket: BucketRef{Name: bucket}}}
 }
 
 func stopping(bucket string) Tell {
-	return Tell{Lane: Commands, Say: StopStreams{Bucket: BucketRef{Name: bucket}}}
+	return Tell{Lane: Commands, Message: StopStreams{Bucket: BucketRef{Name: bucket}}}
 }
 
 // words describes a taken message.
 func words(t Tell) string {
-	switch m := t.Say.(type) {
+	switch m := t.Message.(type) {
 	case StartStreams:
 		s := fmt.Sprint("start ", m.Bucket.Name, " ", m.Incarnation.Counter)
 		for _, v := range m.Starts {
@@ -64,8 +64,8 @@ func TestCommandsWaitForTheirBucketAlone(t *testing.T) {
 			"take take 1 take", "start b 1 1, start a 3 1 2, none"},
 		{"by key in one place", []Tell{polling("a"), polling("b"), polling("a")}, "take take 0 take",
 			"poll a, poll b, none"},
-		{"a question is no command", []Tell{{Lane: Questions, Key: "x", Say: AskLogs{Bucket: BucketRef{Name: "a"}}},
-			{Lane: Questions, Key: "y", Say: AskLogs{Bucket: BucketRef{Name: "a"}}}}, "take take", "x, y"},
+		{"a question is no command", []Tell{{Lane: Questions, Key: "x", Message: AskLogs{Bucket: BucketRef{Name: "a"}}},
+			{Lane: Questions, Key: "y", Message: AskLogs{Bucket: BucketRef{Name: "a"}}}}, "take take", "x, y"},
 	} {
 		var q Queue
 		for _, p := range c.put {
@@ -110,10 +110,10 @@ func TestNoBucketIsDropped(t *testing.T) {
 	const keyed, loose = 2 * LaneLength, LaneLength + 3
 	var q Queue
 	for i := range keyed {
-		q.Put(Tell{Lane: Checks, Key: fmt.Sprint("bucket/", i), Say: CheckBucket{}})
+		q.Put(Tell{Lane: Checks, Key: fmt.Sprint("bucket/", i), Message: CheckBucket{}})
 	}
 	for i := range loose {
-		q.Put(Tell{Lane: Syncs, Say: AskSync{Want: []uint64{uint64(i)}}})
+		q.Put(Tell{Lane: Syncs, Message: AskSync{Want: []uint64{uint64(i)}}})
 	}
 	if q.Len() != keyed+LaneLength {
 		t.Fatal(q.Len())
@@ -126,7 +126,7 @@ func TestNoBucketIsDropped(t *testing.T) {
 	if keys[0] != "bucket/0" || keys[keyed-1] != fmt.Sprint("bucket/", keyed-1) || slices.Contains(keys, "") {
 		t.Error(keys[0], keys[keyed-1])
 	}
-	if tell, _ := q.Take(); tell.Say.(AskSync).Want[0] != loose-LaneLength {
-		t.Errorf("%+v is the oldest that is left", tell.Say)
+	if tell, _ := q.Take(); tell.Message.(AskSync).Want[0] != loose-LaneLength {
+		t.Errorf("%+v is the oldest that is left", tell.Message)
 	}
 }

@@ -239,7 +239,7 @@ func (l *scene) stateOf(b *bucket) *statecontext.Bucket {
 
 // send sends a message to a component.
 func (l *scene) send(c *component, by Lane, key string, say Message) {
-	l.do(Tell{To: c.receiver, Lane: by, Key: key, Say: say})
+	l.do(Tell{To: c.receiver, Lane: by, Key: key, Message: say})
 }
 
 // find returns the bucket of a reference; nil if it was re-created.

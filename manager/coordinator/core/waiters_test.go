@@ -46,7 +46,7 @@ func TestWantIsOfThoseWhoWait(t *testing.T) {
 	var told []uint64
 	for _, e := range c.lead.Step(c.now, needing(7, 9, 9, 9, 9)) {
 		if tell, is := e.(Tell); is && tell.Lane == Syncs {
-			told = tell.Say.(AskSync).Want
+			told = tell.Message.(AskSync).Want
 		}
 	}
 	b.wait(needing(7, 20, 20, 20, 20))
