@@ -105,7 +105,7 @@ type Config struct {
 // HoldForget is passed to Hold before released copies are removed from the state.
 const HoldForget = "forget"
 
-// firstTry is how long a message may take before it yields its worker to others, see tellsAtOnce.
+// firstTry is how long a message may take before it yields its worker to others, see sendsAtOnce.
 const firstTry = time.Second
 
 // Limits. They are constants because they bound memory, not behaviour.
@@ -114,14 +114,14 @@ const (
 	inboxLength = 4096
 	// tick is the interval of timed duties.
 	tick = 20 * time.Millisecond
-	// tellsAtOnce is the number of buckets for which a component carries out commands at once, and of questions about a
+	// sendsAtOnce is the number of buckets for which a component carries out commands at once, and of questions about a
 	// projector's KV node, in addition to hangAtOnce that have taken longer than firstTry: a bucket for which KV does
 	// not answer, or that is being restored, delays the others no longer than that.
-	tellsAtOnce = 4
+	sendsAtOnce = 4
 	hangAtOnce  = 60
 	// CallsAtOnce is the number of calls to one component that a leader may have in flight: commands, questions, and one
 	// per other lane.
-	CallsAtOnce = 2*(tellsAtOnce+hangAtOnce) + 4
+	CallsAtOnce = 2*(sendsAtOnce+hangAtOnce) + 4
 	// commandRetries is how often a command is resent at once after a command of another lane overtook it.
 	commandRetries = 3
 	// mostRehearsals limits concurrent rehearsals: each has a copy of the state.

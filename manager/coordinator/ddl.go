@@ -408,7 +408,7 @@ const agreeWait = time.Second
 // askBucket asks the projectors whose answers count. Once one has found the bucket, the others have agreeWait to
 // contradict it, unless it is the bucket in the state, which needs no confirmation.
 func (c *Coordinator) askBucket(ctx context.Context, req *wire.BucketRequest) (*wire.BucketReply, error) {
-	all := c.speakers()
+	all := c.trustedProjectors()
 	ctx, cancel := context.WithCancel(ctx)
 	var asking sync.WaitGroup
 	defer asking.Wait()
@@ -426,7 +426,7 @@ func (c *Coordinator) askBucket(ctx context.Context, req *wire.BucketRequest) (*
 		select {
 		case a := <-came:
 			answers = append(answers, a)
-			if a.err == nil && c.knows(req.Bucket, a.found.UUID) {
+			if a.err == nil && c.hasBucket(req.Bucket, a.found.UUID) {
 				return a.found, nil
 			}
 			if a.err == nil && late == nil {
@@ -440,16 +440,16 @@ func (c *Coordinator) askBucket(ctx context.Context, req *wire.BucketRequest) (*
 	return judgeBucket(req.Bucket, answers)
 }
 
-// knows reports whether the state has that bucket, and it is not gone.
-func (c *Coordinator) knows(name, uuid string) bool {
+// hasBucket reports whether the state has that bucket, and it is not gone.
+func (c *Coordinator) hasBucket(name, uuid string) bool {
 	b := c.cfg.Consensus.State().Bucket(name)
 	return b != nil && !b.Gone && b.UUID == uuid
 }
 
-// speakers returns the projectors whose answers about buckets count: those that stream some, and live ones whose KV
-// node has vbuckets of a known bucket, because they belong to the indexed KV cluster. If there are none, the live
-// ones that were the last to stream a vbucket; if there are none of these either, all.
-func (c *Coordinator) speakers() []*statecontext.Projector {
+// trustedProjectors returns the projectors whose answers about buckets count: those that stream some, and live ones
+// whose KV node has vbuckets of a known bucket, because they belong to the indexed KV cluster. If there are none, the
+// live ones that were the last to stream a vbucket; if there are none of these either, all.
+func (c *Coordinator) trustedProjectors() []*statecontext.Projector {
 	status, _ := c.Status()
 	of := make(map[index.ProjectorID]*core.ProjectorStatus, len(status.Projectors))
 	for i := range status.Projectors {

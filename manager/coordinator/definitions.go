@@ -102,12 +102,12 @@ func changed(was, is *described) *wire.DefinitionsChange {
 
 func changedIndexes(c *wire.DefinitionsChange, was, is *described) {
 	for x := range is.Indexes() {
-		if id := x.Definition.ID; told(x) && was.Index(id) != x {
+		if id := x.Definition.ID; isListed(x) && was.Index(id) != x {
 			c.Indexes, c.Topologies = append(c.Indexes, x.Definition), append(c.Topologies, x.Topology)
 		}
 	}
 	for x := range was.Indexes() {
-		if y := is.Index(x.Definition.ID); told(x) && (y == nil || !told(y)) {
+		if y := is.Index(x.Definition.ID); isListed(x) && (y == nil || !isListed(y)) {
 			c.GoneIndexes = append(c.GoneIndexes, x.Definition.ID)
 		}
 	}
@@ -133,7 +133,7 @@ func define(s *described) *wire.Definitions {
 	d.Indexes = make([]index.Definition, 0, s.IndexCount())
 	d.Topologies = make([]partition.Topology, 0, s.IndexCount())
 	for x := range s.Indexes() {
-		if told(x) {
+		if isListed(x) {
 			d.Indexes = append(d.Indexes, x.Definition)
 			d.Topologies = append(d.Topologies, x.Topology)
 		}
@@ -144,8 +144,8 @@ func define(s *described) *wire.Definitions {
 	return d
 }
 
-// told reports whether an index is in the lists: hosts have nothing of other indexes, or must drop what they have.
-func told(x *statecontext.Index) bool { return !x.Waits() && x.Definition.State != index.Dropping }
+// isListed reports whether an index is in the lists: hosts have nothing of other indexes, or must drop what they have.
+func isListed(x *statecontext.Index) bool { return !x.Waits() && x.Definition.State != index.Dropping }
 
 func describeIndexer(i *statecontext.Indexer) wire.Endpoint {
 	return wire.Endpoint{Node: i.Node, UUID: i.UUID, BootID: i.BootID, Name: i.Name, Zone: i.Zone, Capacity: i.Capacity,

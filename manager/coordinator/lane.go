@@ -35,11 +35,11 @@ func (q *lane) put(t core.Tell) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.queue.Put(t)
-	q.rouse()
+	q.wakeOne()
 }
 
-// rouse wakes one waiting worker.
-func (q *lane) rouse() {
+// wakeOne wakes one waiting worker.
+func (q *lane) wakeOne() {
 	select {
 	case q.wake <- struct{}{}:
 	default:
@@ -51,33 +51,33 @@ func (q *lane) take() (core.Tell, bool) {
 	defer q.mu.Unlock()
 	t, ok := q.queue.Take()
 	if ok && q.queue.Len() > 0 {
-		q.rouse() // another worker may take the next one
+		q.wakeOne() // another worker may take the next one
 	}
 	return t, ok
 }
 
-func (q *lane) said(t core.Tell) {
+func (q *lane) done(t core.Tell) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.queue.Done(t)
 	if q.queue.Len() > 0 {
-		q.rouse() // the next command of its bucket may be taken now
+		q.wakeOne() // the next command of its bucket may be taken now
 	}
 }
 
-// tell sends a message. In a lane with several workers it returns after firstTry although the message is still being
+// send sends a message. In a lane with several workers it returns after firstTry although the message is still being
 // sent, as soon as there is room in hanging. begin starts a goroutine.
-func (q *lane) tell(t core.Tell, say func(core.Tell), begin func(func())) {
+func (q *lane) send(t core.Tell, say func(core.Tell), begin func(func())) {
 	if q.hanging == nil {
 		say(t)
-		q.said(t)
+		q.done(t)
 		return
 	}
 	over := make(chan struct{})
 	begin(func() {
 		defer close(over)
 		say(t)
-		q.said(t)
+		q.done(t)
 	})
 	first := time.NewTimer(firstTry)
 	defer first.Stop()
@@ -96,7 +96,7 @@ func (q *lane) tell(t core.Tell, say func(core.Tell), begin func(func())) {
 	}
 }
 
-// run sends the queued messages until ctx ends. begin starts goroutines for tell.
+// run sends the queued messages until ctx ends. begin starts goroutines for send.
 func (q *lane) run(ctx context.Context, say func(core.Tell), begin func(func())) {
 	for {
 		for {
@@ -107,7 +107,7 @@ func (q *lane) run(ctx context.Context, say func(core.Tell), begin func(func()))
 			if !ok {
 				break
 			}
-			q.tell(t, say, begin)
+			q.send(t, say, begin)
 		}
 		select {
 		case <-ctx.Done():

@@ -87,7 +87,7 @@ func TestRollbackHoldsNoOtherBucketUp(t *testing.T) {
 func TestManyHangingBucketsHoldNoOtherUp(t *testing.T) {
 	inWorld(t, func(w *world) {
 		var hang []string
-		for i := range 2*tellsAtOnce + 1 {
+		for i := range 2*sendsAtOnce + 1 {
 			hang = append(hang, fmt.Sprint("hangs-", i))
 			w.bucket(hang[i], fmt.Sprint("uuid-hangs-", i))
 		}
@@ -116,7 +116,7 @@ func TestManyHangingBucketsHoldNoOtherUp(t *testing.T) {
 		for _, b := range hang {
 			losesStream(w, b)
 		}
-		w.until("they hang", time.Minute, func() bool { return hung.Load() >= 2*tellsAtOnce })
+		w.until("they hang", time.Minute, func() bool { return hung.Load() >= 2*sendsAtOnce })
 		losesStream(w, "other")
 		w.until("the other bucket streams again", projectorclient.StreamTimeout/2,
 			func() bool { return streamsIt(w, "other") })

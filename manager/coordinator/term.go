@@ -171,7 +171,7 @@ func (t *term) open(o core.Open) {
 	for _, name := range o.Lanes() {
 		workers := 1
 		if name == core.Questions || name == core.Commands {
-			workers = tellsAtOnce
+			workers = sendsAtOnce
 		}
 		q := newLane(workers)
 		r.of[name] = q
