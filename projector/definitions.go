@@ -39,7 +39,7 @@ func (p *Projector) definitionsOf(ctx context.Context, revision uint64) (*wire.D
 		p.mu.Lock()
 		newest, changed := p.defs.newest, p.defs.changed
 		p.mu.Unlock()
-		if core.Knows(newest, revision) {
+		if core.HasRevision(newest, revision) {
 			return newest, nil
 		}
 		select {

@@ -44,8 +44,10 @@ func Feeds(c *partition.Copy, only []index.CopyID) bool {
 	return c.State == partition.Allocated
 }
 
-// Knows reports whether definitions are at least as new as the revision that a request is based on.
-func Knows(d *wire.Definitions, revision uint64) bool { return d != nil && d.Revision >= revision }
+// HasRevision reports whether definitions are at least as new as the revision that a request is based on.
+func HasRevision(d *wire.Definitions, revision uint64) bool {
+	return d != nil && d.Revision >= revision
+}
 
 // SideFeed returns the definitions that a side stream to t works by, derived from d, and the copies that it is
 // limited to: an indexer's stream feeds the copies it names, a subscriber's stream feeds each of its indexes whole.

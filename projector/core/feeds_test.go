@@ -57,7 +57,7 @@ func TestFedBy(t *testing.T) {
 			t.Errorf("%s: %s, want %s", c.what, got, c.want)
 		}
 	}
-	if Knows(nil, 0) || Knows(d, 8) || !Knows(d, 7) || !Knows(d, 6) {
+	if HasRevision(nil, 0) || HasRevision(d, 8) || !HasRevision(d, 7) || !HasRevision(d, 6) {
 		t.Error("definitions know what is of their revision and of older ones")
 	}
 }

@@ -546,7 +546,7 @@ func (s *Sim) offer(h *hosted, p int, req *wire.StreamRequest, q *wire.StreamSta
 	switch {
 	case k == nil:
 		return nil, projects.NotMine(q.VBucket)
-	case !projects.Knows(pr.defs, req.Side.Revision):
+	case !projects.HasRevision(pr.defs, req.Side.Revision):
 		return nil, projects.Failed(q.VBucket, "it works by an older list")
 	}
 	x := &side{p: p, v: v, id: req.Incarnation.Counter, ks: dcp{branch: k, cur: q.Seqno}}
