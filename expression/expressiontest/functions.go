@@ -31,8 +31,8 @@ var lenient = []string{"GREATEST", "LEAST", "OBJECT_ADD", "OBJECT_PUT", "OBJECT_
 var nulls = []string{"ARRAY_APPEND", "ARRAY_PREPEND", "ARRAY_INSERT", "ARRAY_REPEAT", "ARRAY_REPLACE", "TOKENS",
 	"BASE64_ENCODE"}
 
-// Knows reports whether the interpreter has a function.
-func Knows(name string) bool { return functionNamed(name) != nil }
+// HasFunction reports whether the interpreter has a function.
+func HasFunction(name string) bool { return functionNamed(name) != nil }
 
 func functionNamed(name string) function {
 	for _, table := range []map[string]function{textFunctions(), patternFunctions(), numberFunctions(), dateFunctions(),
