@@ -623,9 +623,9 @@ func (s *directScan) more() error {
 	return err
 }
 
-// goOn requests the rest of an answer from another indexer, at the same timestamp, after the last row received. why
+// resume requests the rest of an answer from another indexer, at the same timestamp, after the last row received. why
 // is how the answer ended. The error is, or wraps, a refusal (*wire.Problem).
-func (s *directScan) goOn(why error) error {
+func (s *directScan) resume(why error) error {
 	lost := s.dc.addr
 	s.abort()
 	switch {
@@ -733,7 +733,7 @@ func (s *directScan) abort() {
 func (s *directScan) readOn() error {
 	err := s.more()
 	if err != nil {
-		err = s.goOn(err)
+		err = s.resume(err)
 	}
 	switch p := refusal(err); {
 	case err == nil:

@@ -66,7 +66,7 @@ func (s *managedScan) next(row *v1.Row) (*v1.ScanEnd, error) {
 	for len(s.ready) == 0 {
 		err := s.take()
 		if errors.Is(err, ErrCut) {
-			err = s.goOn(err)
+			err = s.resume(err)
 		}
 		if err != nil {
 			return nil, err
@@ -117,9 +117,9 @@ func isLast(lines []byte) bool {
 	return json.Unmarshal(line, &l) == nil && (l.End || l.Error != nil)
 }
 
-// goOn requests the rest from another manager. If no place has arrived yet, the answer begins anew, which is only
+// resume requests the rest from another manager. If no place has arrived yet, the answer begins anew, which is only
 // correct if nothing of it was returned.
-func (s *managedScan) goOn(why error) error {
+func (s *managedScan) resume(why error) error {
 	if s.lost++; s.ctx.Err() != nil || s.loose || s.lost > mostLost {
 		return why
 	}
@@ -128,7 +128,7 @@ func (s *managedScan) goOn(why error) error {
 	if err != nil {
 		return err
 	}
-	if s.answerLines = next; s.place != "" && !next.goesOn {
+	if s.answerLines = next; s.place != "" && !next.resumed {
 		return fmt.Errorf("%w, and what answered then, a manager or a proxy before it, began anew", why)
 	}
 	return nil

@@ -76,10 +76,10 @@ func (c *Client) scan(ctx context.Context, ref string, req v1.ScanRequest) (*Row
 
 // answerLines is an answer that is sent line by line.
 type answerLines struct {
-	lines  *bufio.Reader
-	body   io.Closer
-	cancel context.CancelFunc
-	goesOn bool // it continues after the requested place
+	lines   *bufio.Reader
+	body    io.Closer
+	cancel  context.CancelFunc
+	resumed bool // it continues after the requested place
 
 	session string // what was seen with its first rows; after a failure, with all of them
 	failed  bool
@@ -119,7 +119,7 @@ func (c *Client) lines(ctx context.Context, q question, path string, header http
 	// Only this server has these rows.
 	watched := &detector.Body{ReadCloser: answer.Body, Detector: c.alive, Peer: from, Silent: end}
 	return &answerLines{lines: bufio.NewReaderSize(watched, size), body: watched, cancel: end,
-		goesOn: answer.Header.Get(scanport.HeaderResume) != "", session: answer.Header.Get(scanport.HeaderSession)}, nil
+		resumed: answer.Header.Get(scanport.HeaderResume) != "", session: answer.Header.Get(scanport.HeaderSession)}, nil
 }
 
 // Count counts the entries that a scan would return.

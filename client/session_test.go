@@ -28,15 +28,15 @@ func saw(bucket string, number uint64) scanport.Seen {
 	return scanport.Seen{Cluster: 1, Epoch: 2, Bucket: bucket, At: timestamp.Ref{Number: number}}
 }
 
-// teller is a manager that answers from given timestamps, and records the requests.
-type teller struct {
+// sessionManager is a manager that answers from given timestamps, and records the requests.
+type sessionManager struct {
 	mu      sync.Mutex
 	answers []scanport.Seen
 	refuse  errcode.Code
 	asked   []v1.ScanRequest
 }
 
-func (p *teller) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (p *sessionManager) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet {
 		fmt.Fprint(w, `{"id":"12","bucket":"w"}`)
 		return
@@ -85,7 +85,7 @@ func numbers(t *testing.T, req *v1.ScanRequest) string {
 // TestClientsGoOnFromWhatTheyHaveSeen: a request by name sends the bucket's token, one by id all of them; a late
 // answer does not reset anything; what was read in part counts as seen.
 func TestClientsGoOnFromWhatTheyHaveSeen(t *testing.T) {
-	p := &teller{}
+	p := &sessionManager{}
 	srv := httptest.NewServer(p)
 	defer srv.Close()
 	cl := Open(Options{Servers: []string{srv.URL}, ViaManagers: true})
@@ -159,7 +159,7 @@ func TestClientsGoOnFromWhatTheyHaveSeen(t *testing.T) {
 
 // TestWritesAreShown: until an answer has shown them, whatever the request; the loss of a write is returned once.
 func TestWritesAreShown(t *testing.T) {
-	p := &teller{}
+	p := &sessionManager{}
 	srv := httptest.NewServer(p)
 	defer srv.Close()
 	cl := Open(Options{Servers: []string{srv.URL}, ViaManagers: true, Sessionless: true})
@@ -296,7 +296,7 @@ func TestLossIsAskedForUntilItIsTold(t *testing.T) {
 // too many is refused before any call, those of the others continue, and the tokens that a session sends and returns
 // are accepted.
 func TestSessionsOfManyBuckets(t *testing.T) {
-	p := &teller{}
+	p := &sessionManager{}
 	srv := httptest.NewServer(p)
 	defer srv.Close()
 	cl := Open(Options{Servers: []string{srv.URL}, ViaManagers: true, Sessionless: true})
@@ -362,7 +362,7 @@ func TestSessionsOfManyBuckets(t *testing.T) {
 // TestScansByIdSendWhatIsOfTheirBucket: a request for an index by id only contains what was seen and written of its
 // bucket, because everything together may exceed the limit of a request.
 func TestScansByIdSendWhatIsOfTheirBucket(t *testing.T) {
-	p := &teller{}
+	p := &sessionManager{}
 	lookups := 0
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet {

@@ -128,7 +128,7 @@ func (p *Program) Deleted(s *Scratch) Result {
 func (s *Scratch) reset(p *Program) {
 	if len(s.text) > keptBytes {
 		s.text = nil
-		s.letGo()
+		s.dropValues()
 	}
 	clear(s.heads) // they point into keys
 	s.keys, s.ends, s.heads, s.name = kept(s.keys), kept(s.ends), kept(s.heads), kept(s.name)
@@ -156,16 +156,16 @@ func kept[T any](list []T) []T {
 // previous one are dropped.
 func (s *Scratch) refill() {
 	if cap(s.temp) > keptBytes || s.heap > keptBytes {
-		s.letGo()
+		s.dropValues()
 	}
 	s.steps, s.heap = maxSteps, 0
 	s.temp, s.stack, s.vars = s.temp[:0], kept(s.stack), s.vars[:0]
 	s.members, s.elems = kept(s.members), kept(s.elems)
 }
 
-// letGo drops the computed values, and everything that may point to one or into the document, including entries
+// dropValues drops the computed values, and everything that may point to one or into the document, including entries
 // beyond the end of a list.
-func (s *Scratch) letGo() {
+func (s *Scratch) dropValues() {
 	s.temp, s.stack, s.vars, s.members, s.elems = nil, nil, nil, nil, nil
 }
 

@@ -32,8 +32,8 @@ func kvRemote() kv.Remote {
 		Transport: &http.Transport{DisableKeepAlives: true}}}
 }
 
-// tell sends a request to the KV node that accepts it: the leader of the cluster.
-func (w *observedWorld) tell(ctx context.Context, path string, body any) (err error) {
+// send sends a request to the KV node that accepts it: the leader of the cluster.
+func (w *observedWorld) send(ctx context.Context, path string, body any) (err error) {
 	for _, k := range w.nodes {
 		if k.cmd == nil {
 			continue
@@ -95,11 +95,11 @@ func (w *observedWorld) move(ctx context.Context, r *rand.Rand) bool {
 	}
 	for _, k := range w.nodes {
 		if !member(m, k.conf.NodeID) {
-			return w.tell(ctx, kvRebalance, kv.RebalanceRequest{Add: []clustermap.Node{{ID: k.conf.NodeID,
+			return w.send(ctx, kvRebalance, kv.RebalanceRequest{Add: []clustermap.Node{{ID: k.conf.NodeID,
 				Memcached: k.conf.Listen, Admin: k.conf.Admin}}}) == nil
 		}
 	}
-	return w.tell(ctx, kvRebalance,
+	return w.send(ctx, kvRebalance,
 		kv.RebalanceRequest{Remove: []string{w.nodes[r.IntN(len(w.nodes))].conf.NodeID}}) == nil
 }
 
@@ -111,14 +111,14 @@ func (w *observedWorld) failover(ctx context.Context, k *kvProcess, lose bool) b
 		return false
 	}
 	if !lose {
-		return w.tell(ctx, kvFailover, kv.FailoverRequest{Nodes: []string{k.conf.NodeID}}) == nil
+		return w.send(ctx, kvFailover, kv.FailoverRequest{Nodes: []string{k.conf.NodeID}}) == nil
 	}
 	for _, n := range w.nodes {
 		_ = kvRemote().Call(ctx, n.conf.Admin, http.MethodPost, kvReplication, kv.PauseRequest{Paused: true}, nil)
 	}
 	w.wait(ctx, 10)
 	k.end(os.Kill)
-	err := w.tell(ctx, kvFailover, kv.FailoverRequest{Nodes: []string{k.conf.NodeID}, Lose: true})
+	err := w.send(ctx, kvFailover, kv.FailoverRequest{Nodes: []string{k.conf.NodeID}, Lose: true})
 	for _, n := range w.nodes {
 		if n.cmd != nil {
 			_ = kvRemote().Call(ctx, n.conf.Admin, http.MethodPost, kvReplication, kv.PauseRequest{}, nil)

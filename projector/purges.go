@@ -225,5 +225,5 @@ func (s *stream) release(each func(e *feed.Event)) {
 	}
 }
 
-// letGo releases the held events without processing them.
-func (s *stream) letGo() { s.release(func(*feed.Event) {}) }
+// dropHeld releases the held events without processing them.
+func (s *stream) dropHeld() { s.release(func(*feed.Event) {}) }

@@ -348,14 +348,14 @@ func (r *reading) judge() {
 		case now := <-tick.C:
 			since := min(now.Sub(last), 2*holdTick) // if judge itself ran late, the readers' state in between is unknown
 			last = now
-			r.closeAtKV(r.putOut(since))
+			r.closeAtKV(r.evict(since))
 		}
 	}
 }
 
-// putOut removes the readers that have held up others for too long, and returns the vbuckets that no reader wants any
+// evict removes the readers that have held up others for too long, and returns the vbuckets that no reader wants any
 // more.
-func (r *reading) putOut(since time.Duration) (unwanted []uint16) {
+func (r *reading) evict(since time.Duration) (unwanted []uint16) {
 	r.mu.Lock()
 	var left []uint16
 	for _, m := range slices.Clone(r.readers) {

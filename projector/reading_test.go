@@ -223,7 +223,7 @@ func TestWhatIsInHandCounts(t *testing.T) {
 	atIt := take(slow)
 	fast.finish(take(fast))
 	fast.waits = true // as it is in next
-	r.putOut(time.Second)
+	r.evict(time.Second)
 	if len(r.readers) != 1 || r.readers[0] != fast {
 		t.Errorf("%d read on", len(r.readers))
 	}

@@ -313,7 +313,7 @@ func (s *side) pumpAll(ctx context.Context) error {
 		stop()
 		_ = beside.Wait()
 		for _, st := range s.streams {
-			st.letGo()
+			st.dropHeld()
 		}
 	}()
 	blocks, failed := make(chan *feed.Block), make(chan error, 1)
@@ -497,7 +497,7 @@ func (s *side) breakOff(ctx context.Context, st *stream, why error) {
 // over unregisters a stream before its end.
 func (s *side) over(st *stream) {
 	st.Done = true // what KV still sends is dropped
-	st.letGo()
+	st.dropHeld()
 	st.ended.Store(true)
 	s.open.Add(-1)
 }

@@ -231,7 +231,7 @@ func (w *worker) end(ctx context.Context, s *stream) {
 // gone unregisters a stream that ended; the bucket keeps it for reports.
 func (w *worker) gone(s *stream) {
 	s.ended.Store(true)
-	s.letGo()
+	s.dropHeld()
 	w.conn.remove(s)
 	if w.current[s.VBucket()] == s {
 		delete(w.current, s.VBucket())

@@ -49,7 +49,7 @@ func (g *gatherer) Read(buf []byte) (int, error) {
 		}
 		g.pause = min(2*g.pause+1, gatherPause)
 		g.skip = g.pause
-		if err := g.tell(false); err != nil {
+		if err := g.setGathering(false); err != nil {
 			return 0, err
 		}
 	}
@@ -64,7 +64,7 @@ func (g *gatherer) Read(buf []byte) (int, error) {
 	case g.skip > 0:
 		g.skip--
 	case busy(n, took, g.want, g.wait):
-		return n, g.tell(true)
+		return n, g.setGathering(true)
 	}
 	return n, nil
 }
@@ -92,9 +92,9 @@ func (g *gatherer) gathered(buf []byte) (int, error) {
 	return n, nil
 }
 
-// tell sets the amount at which the kernel wakes the reader. If the system refuses, plain reads are used from then
-// on.
-func (g *gatherer) tell(waiting bool) error {
+// setGathering sets the amount at which the kernel wakes the reader. If the system refuses, plain reads are used from
+// then on.
+func (g *gatherer) setGathering(waiting bool) error {
 	least := 1
 	if waiting {
 		least = g.want

@@ -45,7 +45,7 @@ func TestGather(t *testing.T) {
 	for i := range sent {
 		sent[i] = byte(i * i >> 8)
 	}
-	if err := g.tell(true); err != nil {
+	if err := g.setGathering(true); err != nil {
 		t.Fatal(err)
 	}
 	go func() {
@@ -97,7 +97,7 @@ func TestGather(t *testing.T) {
 // TestGatherEndsWithClose: closing this side ends the wait, too.
 func TestGatherEndsWithClose(t *testing.T) {
 	g, _ := pair(t)
-	if err := g.tell(true); err != nil {
+	if err := g.setGathering(true); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error)
@@ -120,7 +120,7 @@ func (refusing) Control(func(uintptr)) error { return errors.ErrUnsupported }
 func TestGatherWhereTheSystemRefuses(t *testing.T) {
 	g, to := pair(t)
 	g.wakeup.raw = refusing{g.wakeup.raw}
-	if err := g.tell(true); err != nil || g.waiting || g.wakeup != nil {
+	if err := g.setGathering(true); err != nil || g.waiting || g.wakeup != nil {
 		t.Fatalf("waiting %v, %+v: %v", g.waiting, g.wakeup, err)
 	}
 	if _, err := to.Write([]byte("abc")); err != nil {

@@ -173,7 +173,7 @@ func (p *pacer) reopened(s *paced, b *Block, f *mcbp.Frame) {
 		}
 		return
 	}
-	if errors.Is(err, ErrTemporary) || errors.Is(err, ErrStreamExists) { // the one that was closed is not quite gone
+	if errors.Is(err, ErrTemporary) || errors.Is(err, ErrStreamExists) { // the closed stream is still listed
 		s.state = paused
 		p.paused++ // retried at the watchdog's next step
 		return

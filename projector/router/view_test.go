@@ -53,8 +53,8 @@ func drawKey(t *rapid.T, l *partition.Layout) []byte {
 	return key
 }
 
-// said returns the meaning of an endpoint's statements: the keys of each slice that they cover.
-func said(statements []keyversion.Statement, hosted map[index.ID][]index.SliceID) map[string][]string {
+// statedKeys returns the meaning of an endpoint's statements: the keys of each slice that they cover.
+func statedKeys(statements []keyversion.Statement, hosted map[index.ID][]index.SliceID) map[string][]string {
 	out := make(map[string][]string)
 	for _, st := range statements {
 		for _, slice := range hosted[st.Index] {
@@ -166,7 +166,7 @@ func TestRouteEqualsTheTopologies(t *testing.T) {
 						t.Fatalf("%d statements about %d slices of index %d at node %d", n, len(byID[top.Index]), i, node)
 					}
 				}
-				got[node] = said(statements, byID)
+				got[node] = statedKeys(statements, byID)
 			}
 			if !reflect.DeepEqual(got, want) {
 				t.Fatalf("document %q goes to %v, want %v", id, got, want)
