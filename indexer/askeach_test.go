@@ -23,10 +23,10 @@ import (
 	"tidemark/wire"
 )
 
-// TestAnswersBesideBusyBuckets: whatever tells something of all buckets asks them side by side: it ends when each has
-// been free once, not one after the other.
+// TestAnswersBesideBusyBuckets checks that everything that collects data from all buckets asks them concurrently: it
+// ends when each bucket has been free once, not one after the other.
 func TestAnswersBesideBusyBuckets(t *testing.T) {
-	const first, second = "a", "b" // in their order
+	const first, second = "a", "b" // in this order
 	newNode, _ := aloneNode(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -37,7 +37,7 @@ func TestAnswersBesideBusyBuckets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bare := func() *Indexer { // what answers say something of beside the buckets
+	bare := func() *Indexer { // what the answers contain besides the buckets
 		return &Indexer{identity: id, catalog: noCatalog(), buckets: buckets{named: map[string]*copies.Bucket{}},
 			managers: managerclient.New(nil, nil), ports: ports{admin: l, scan: l, maintenance: l, backfill: l, catchup: l},
 			verify: verify.New(verify.Options{Registry: prometheus.NewRegistry(), Log: hclog.NewNullLogger(), Now: time.Now}),
@@ -57,7 +57,7 @@ func TestAnswersBesideBusyBuckets(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name  string
-		times int // that it asks
+		times int // how often it asks
 		ask   func(context.Context, *testing.T, *Indexer) error
 	}{
 		{"report", 1, func(ctx context.Context, t *testing.T, x *Indexer) error {
@@ -109,7 +109,7 @@ func TestAnswersBesideBusyBuckets(t *testing.T) {
 					x.buckets.named[name] = k
 					defer k.Stop()
 				}
-				busy := func(name string) (free func()) { // from when its loop comes to it
+				busy := func(name string) (free func()) { // once its loop gets to it
 					until, k := make(chan struct{}), x.bucketNamed(name)
 					running.Go(func() { _ = k.Do(t.Context(), func(*core.Bucket) { <-until }) })
 					synctest.Wait()
@@ -121,10 +121,10 @@ func TestAnswersBesideBusyBuckets(t *testing.T) {
 				freeFirst := busy(first)
 				done := make(chan error, 1)
 				running.Go(func() { done <- c.ask(t.Context(), t, x) })
-				synctest.Wait() // the second one has answered, whoever is asked beside it
+				synctest.Wait() // the second bucket has answered, if it was asked
 				for range c.times - 1 {
 					freeSecond := busy(second)
-					next := busy(first) // as soon as it has answered
+					next := busy(first) // as soon as the first one has answered
 					freeFirst()
 					freeSecond()
 					freeFirst = next

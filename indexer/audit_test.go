@@ -32,8 +32,8 @@ func (m *metrics) counted(t testing.TB, name string) (n float64) {
 	return n
 }
 
-// TestAuditHeals: a copy that has lost a row, and has one that it should not have, finds that by itself, is named in
-// the node's health, takes those vbuckets anew and no other, and is right again. The other copies are not touched.
+// TestAuditHeals checks that a copy that has lost a row, and has a surplus one, finds this itself, is reported in the
+// node's health, takes only those vbuckets again, and is then right. The other copies are not touched.
 func TestAuditHeals(t *testing.T) {
 	t.Parallel()
 	w := built(t)
@@ -97,7 +97,8 @@ func TestAuditHeals(t *testing.T) {
 	}
 }
 
-// TestAuditInRollback: while nothing can be compared, a copy that differs is not found to agree, and there is no round.
+// TestAuditInRollback checks that while no comparison is possible, a copy that differs does not count as equal, and
+// no round is counted.
 func TestAuditInRollback(t *testing.T) {
 	w := built(t)
 	w.stopIndexer()
@@ -107,7 +108,7 @@ func TestAuditInRollback(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.tweak = func(c *Config) { c.AuditRate, c.AuditEvery = v1.MaxVerifyRate, time.Hour } // when the test says so
+	w.tweak = func(c *Config) { c.AuditRate, c.AuditEvery = v1.MaxVerifyRate, time.Hour } // the test starts the audit
 	w.again(t)
 	differs := func() bool {
 		defs := w.x.present()
@@ -143,7 +144,7 @@ func TestAuditInRollback(t *testing.T) {
 	})
 }
 
-// TestAuditWithoutDefinitions: before a leader has told what is here, there is nothing to have gone round.
+// TestAuditWithoutDefinitions checks that before a leader has sent definitions no round of the audit is counted.
 func TestAuditWithoutDefinitions(t *testing.T) {
 	w := newWorld(t)
 	w.start()

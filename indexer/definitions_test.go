@@ -16,8 +16,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestDefinitionsAsChanges: a list that is told by what has changed is obeyed as a whole one is; a change of another
-// list changes nothing.
+// TestDefinitionsAsChanges checks that a list sent as changes has the same effect as a whole list, and that changes
+// to a list that the indexer does not have are refused.
 func TestDefinitionsAsChanges(t *testing.T) {
 	w := newWorld(t)
 	w.start()
@@ -26,7 +26,7 @@ func TestDefinitionsAsChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, id := range []index.CopyID{10, 20, 30} {
-			// What is being removed from the disk cannot be made yet.
+			// A copy that is still being removed from the disk cannot be made yet.
 			w.until(fmt.Sprintf("of %v copy %d is there: %v", ids, id, slices.Contains(ids, id)), func() bool {
 				_, has := w.x.store.Slice(id)
 				return has == slices.Contains(ids, id)
@@ -54,8 +54,8 @@ func TestDefinitionsAsChanges(t *testing.T) {
 	}
 }
 
-// TestListBesideBusyBucket: a bucket's loop takes the node's lock at times, so a new list of definitions must not wait
-// for a loop while it holds that lock, however many commands stand before it.
+// TestListBesideBusyBucket checks that a new list of definitions does not wait for a bucket's loop while it holds the
+// node's lock, however many commands are queued for the loop: the loop sometimes takes that lock.
 func TestListBesideBusyBucket(t *testing.T) {
 	x := &Indexer{log: hclog.NewNullLogger(), buckets: buckets{named: map[string]*copies.Bucket{}}, catalog: noCatalog(),
 		node: &copies.Node{Log: hclog.NewNullLogger()}}
@@ -86,5 +86,5 @@ func TestListBesideBusyBucket(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		t.Fatal("the list waits for the loop and holds the lock")
 	}
-	x.catalog.Touch("b") // what the loop does
+	x.catalog.Touch("b") // as the loop does
 }

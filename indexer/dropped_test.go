@@ -16,10 +16,10 @@ import (
 	"tidemark/partition"
 )
 
-// TestCopiesThatGoInTheMiddleOfAScan: a scan whose index is dropped, or whose copy moves away, after its first row goes
-// on to its end on what it holds, all of it in order; one without stability goes on with another copy, or says at its
-// next page that there is no such index; a timestamp that was kept is not one of another index. The files of what was
-// dropped go when nobody reads them any more.
+// TestCopiesThatGoInTheMiddleOfAScan drops the index of a scan, or moves its copy away, after the scan's first row.
+// The scan still returns all rows of its snapshot in order. A scan without stability continues with another copy, or
+// fails at its next page because there is no such index. A timestamp that was kept for the index is not valid for
+// another one. The files are removed when nobody reads them any more.
 func TestCopiesThatGoInTheMiddleOfAScan(t *testing.T) {
 	t.Parallel()
 	const rows = scan.PageRows + 2000
@@ -27,7 +27,7 @@ func TestCopiesThatGoInTheMiddleOfAScan(t *testing.T) {
 		name string
 		stay []index.CopyID // the others are dropped
 		body v1.ScanRequest
-		want errcode.Code // code of the failure
+		want errcode.Code // code of the error
 	}{
 		{"dropped, scan", []index.CopyID{20}, v1.ScanRequest{}, ""},
 		{"dropped, query", []index.CopyID{20}, v1.ScanRequest{Stability: "query"}, ""},
@@ -39,7 +39,7 @@ func TestCopiesThatGoInTheMiddleOfAScan(t *testing.T) {
 			t.Parallel()
 			s := goStraight(t, long(rows), func(s *straight) {
 				s.place = func(c *partition.Copy) { c.Replica = partition.Replica(c.ID % 10) }
-				// the client takes nothing while copies come and go
+				// the client does not read while copies come and go
 				s.tune = func(o *scanserver.Options) { o.ClientStall = time.Hour }
 			})
 			if err := s.define(10, 20); err != nil {

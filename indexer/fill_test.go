@@ -29,25 +29,25 @@ import (
 	"tidemark/wire"
 )
 
-// pair is two indexers of one KV: a has copy 10 of a slice, and b is to have copy 11 of it.
+// pair is two indexers of one KV: a has copy 10 of a slice, and b is given copy 11 of it.
 type pair struct {
 	t    *testing.T
 	a, b *world
-	// what b asks a, before it is answered; true: it was answered here
+	// called with each request of b to a; true: it has answered the request itself
 	between func(w http.ResponseWriter, r *http.Request, n int64) bool
 	asked   atomic.Int64
 	files   atomic.Int64 // of a's newest offer
-	tables  atomic.Int64 // how many of them are tables
+	tables  atomic.Int64 // how many of the files are tables
 }
 
-const pairNode = 4 // of a, as b knows it
+const pairNode = 4 // a's number, as b knows it
 
 func newPair(t *testing.T) *pair {
 	t.Helper()
 	return newPairAt(t, 64*transfer.MinRate)
 }
 
-// newPairAt is newPair with an a that was started to send at a rate.
+// newPairAt is newPair with a transfer rate for a.
 func newPairAt(t *testing.T, rate int64) *pair {
 	t.Helper()
 	p := &pair{t: t, a: newWorld(t), b: newWorld(t)}
@@ -68,7 +68,7 @@ func newPairAt(t *testing.T, rate int64) *pair {
 		proxy.ServeHTTP(w, r)
 	}))
 	t.Cleanup(func() {
-		p.b.stopIndexer() // who asks the server ends before it
+		p.b.stopIndexer() // a client of the server ends before the server
 		s.CloseClientConnections()
 		s.Close()
 	})
@@ -83,7 +83,7 @@ func newPairAt(t *testing.T, rate int64) *pair {
 	return p
 }
 
-// offered counts the files of an offer that a makes.
+// offered counts the files of an offer of a.
 func (p *pair) offered(r *http.Response) error {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -92,7 +92,7 @@ func (p *pair) offered(r *http.Response) error {
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	var o transfer.Offer
 	if r.StatusCode != http.StatusOK || len(body) < 4 || cbor.Unmarshal(body[4:], &o) != nil || len(o.Files) == 0 {
-		return nil // of a question that is none for an offer
+		return nil // the request was not for an offer
 	}
 	tables := 0
 	for _, f := range o.Files {
@@ -121,7 +121,7 @@ func (p *pair) fill() {
 func (p *pair) outcome() (installed bool) {
 	p.t.Helper()
 	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		// not under the lock: what is gathered asks the projector
+		// not under the lock, since gathering metrics asks the projector
 		r := p.b.x.metrics.registry
 		if counted(p.t, r, "tidemark_indexer_fills_total", "installed") > 0 {
 			return true
@@ -134,7 +134,7 @@ func (p *pair) outcome() (installed bool) {
 	return false
 }
 
-// whole waits until the copy of b is exact, and compares it with KV.
+// whole waits until b's copy is exact, and compares it with KV.
 func (p *pair) whole() {
 	p.t.Helper()
 	p.b.promote(p.t.Context())
@@ -165,7 +165,7 @@ func (p *pair) whole() {
 	}
 }
 
-// fromZero counts the vbuckets that b has asked KV for from the beginning.
+// fromZero counts the vbuckets that b has requested from KV from the beginning.
 func (p *pair) fromZero() (n int) {
 	for _, q := range p.b.calls() {
 		for _, seqno := range q.Buckets[0].Restart.Seqnos {
@@ -177,7 +177,8 @@ func (p *pair) fromZero() (n int) {
 	return n
 }
 
-// TestFillByFiles: a new copy gets the files of another indexer's, and from KV only what has come since.
+// TestFillByFiles checks that a new copy gets the files of another indexer's copy, and only the changes since from
+// KV.
 func TestFillByFiles(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
@@ -205,8 +206,8 @@ func TestFillByFiles(t *testing.T) {
 	}
 }
 
-// TestFillFallsBack: where files cannot be had the copy is filled from KV: the source dies at the first question or in
-// the middle, its answers are damaged for good, it has no such copy, it speaks another version.
+// TestFillFallsBack checks that a copy is filled from KV if it cannot get files: the source dies at the first request
+// or in the middle, its answers are permanently damaged, it has no such copy, or it speaks another version.
 func TestFillFallsBack(t *testing.T) {
 	t.Parallel()
 	for name, between := range map[string]func(w http.ResponseWriter, r *http.Request, n int64) bool{
@@ -239,13 +240,13 @@ func fail(w http.ResponseWriter, yes bool) {
 	}
 }
 
-// hang answers nothing until the client is gone, which is seen once the body was read.
+// hang answers nothing until the client is gone, which is noticed only after the body was read.
 func hang(r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body)
 	<-r.Context().Done()
 }
 
-// TestFillGoesOn: a chunk that is lost or damaged now and then is asked for again.
+// TestFillGoesOn checks that a chunk that is sometimes lost or damaged is requested again.
 func TestFillGoesOn(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
@@ -263,12 +264,14 @@ func TestFillGoesOn(t *testing.T) {
 	}
 }
 
-// TestFillBesideARestart: a source that goes in the middle and comes back is asked again for what is not here yet.
+// TestFillBesideARestart checks that a source that stops in the middle and comes back is asked again for what is
+// still missing.
 func TestFillBesideARestart(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
 	p.between = func(w http.ResponseWriter, _ *http.Request, n int64) bool {
-		away := n >= 4 && n < 4+8 // each try of a chunk, the end of the export, and twice the next one's beginning
+		// all tries of one chunk, the end of the export, and two tries of the next export's beginning
+		away := n >= 4 && n < 4+8
 		fail(w, away)
 		return away
 	}
@@ -279,7 +282,7 @@ func TestFillBesideARestart(t *testing.T) {
 	}
 }
 
-// TestSendsNothing: an indexer that is to fill its copies from KV alone does not send them either.
+// TestSendsNothing checks that an indexer that may fill its copies only from KV does not send its own either.
 func TestSendsNothing(t *testing.T) {
 	t.Parallel()
 	p := newPairAt(t, 0)
@@ -290,7 +293,7 @@ func TestSendsNothing(t *testing.T) {
 	}
 }
 
-// TestFillWaits: while the source sends to another receiver the copy waits, and nothing of it is asked of KV.
+// TestFillWaits checks that while the source sends to another receiver the copy waits, and requests nothing from KV.
 func TestFillWaits(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
@@ -310,8 +313,8 @@ func TestFillWaits(t *testing.T) {
 	}
 }
 
-// TestFillAfterCrash: a process that ends in the middle of it leaves nothing behind but the copy as it was, and begins
-// anew.
+// TestFillAfterCrash checks that a crash during a fill leaves nothing but the copy as it was, and that the fill
+// starts again.
 func TestFillAfterCrash(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
@@ -351,7 +354,7 @@ func TestFillAfterCrash(t *testing.T) {
 	}
 }
 
-// TestFillDropped: a copy that is dropped in the middle of it is gone, at once and for good.
+// TestFillDropped checks that a copy that is dropped during its fill is gone at once and does not come back.
 func TestFillDropped(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
@@ -376,7 +379,7 @@ func TestFillDropped(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.b.until("the copy is gone", func() bool { return !p.b.there(11) })
-	if err := p.b.define(10, 11); err != nil { // and comes again
+	if err := p.b.define(10, 11); err != nil { // the copy is wanted again
 		t.Fatal(err)
 	}
 	p.fill()
@@ -385,13 +388,13 @@ func TestFillDropped(t *testing.T) {
 	}
 }
 
-// TestFillRollback: files of before a rollback are not installed while it is known here; where KV left the branch
-// without anybody's knowing, what left it is taken anew.
+// TestFillRollback checks that files from before a rollback are not installed if the rollback is known here. If KV
+// left the branch and nobody knows, what is not on the branch is taken again.
 func TestFillRollback(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
 	p.b.start()
-	// KV failed over at 50: what a has above it is lost, and a does not know
+	// KV failed over at 50: what a has above is lost, and a does not know it
 	p.b.locked(func() {
 		p.b.log = timestamp.FailoverLog{{VBUUID: 78, Seqno: 50}, {VBUUID: 77}}
 		for vb := range p.b.kv {
@@ -404,7 +407,7 @@ func TestFillRollback(t *testing.T) {
 	}
 }
 
-// question is what a request asks; the request can be answered still.
+// question returns the question of a request. The request can still be answered.
 func question(t *testing.T, r *http.Request) (q transfer.Question) {
 	t.Helper()
 	body, err := io.ReadAll(r.Body)
@@ -418,8 +421,8 @@ func question(t *testing.T, r *http.Request) (q transfer.Question) {
 	return q
 }
 
-// TestFillWatchesTheBranch: what is of another generation of the bucket, or of before a rollback, is not sent at all;
-// where that turns out in the middle, it is not sent to its end.
+// TestFillWatchesTheBranch checks that files of another generation of the bucket, or from before a rollback, are not
+// sent at all, and that sending stops if this turns out in the middle.
 func TestFillWatchesTheBranch(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
@@ -455,7 +458,8 @@ func TestFillWatchesTheBranch(t *testing.T) {
 	p.whole()
 }
 
-// TestFillBringsTombstones: tombstones that come with files go when the copy is whole, without a restart.
+// TestFillBringsTombstones checks that tombstones that come with files are removed when the copy is complete, without
+// a restart.
 func TestFillBringsTombstones(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
@@ -466,7 +470,7 @@ func TestFillBringsTombstones(t *testing.T) {
 	if err := p.b.define(10, 11); err != nil {
 		t.Fatal(err)
 	}
-	p.b.write(docs(600, 640, 3)...) // that the files do not have: a side stream comes
+	p.b.write(docs(600, 640, 3)...) // not in the files, so that there is a side stream
 	p.b.begin(nil)
 	if !p.outcome() {
 		t.Fatal("it was filled from KV")
@@ -475,7 +479,7 @@ func TestFillBringsTombstones(t *testing.T) {
 	p.b.until("there are no tombstones left", func() bool { return !p.b.x.node.Marks.Has(11) })
 }
 
-// TestFillGoesOnAfterACrash: tables that were received before the process ended are not sent again.
+// TestFillGoesOnAfterACrash checks that tables that were received before a crash are not sent again.
 func TestFillGoesOnAfterACrash(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
@@ -522,12 +526,12 @@ func TestFillGoesOnAfterACrash(t *testing.T) {
 	if !p.outcome() || p.fromZero() > 0 {
 		t.Error("it was filled from KV")
 	}
-	if p.tables.Load() > 1 && sent.Load() >= total.Load() { // a compaction may have left one, which was not whole
+	if p.tables.Load() > 1 && sent.Load() >= total.Load() { // a compaction may have left one, which was not complete
 		t.Errorf("%d bytes were sent again of %d", sent.Load(), total.Load())
 	}
 }
 
-// TestFillWaitsForOneThatMoves: a source that says that it sends to others is waited for.
+// TestFillWaitsForOneThatMoves checks that a copy waits for a source that says that it is sending to others.
 func TestFillWaitsForOneThatMoves(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
@@ -557,9 +561,9 @@ func answerFramed(t *testing.T, w http.ResponseWriter, o *transfer.Offer) {
 	_, _ = w.Write(append(binary.BigEndian.AppendUint32(nil, sum), body...))
 }
 
-// TestFillOfACopyThatLacksSomething: a copy of which something is missing at the moment is sent as it is, and KV is
-// asked for what is missing; so is one beside another copy that is put back. Of one that has next to nothing the files
-// are of no use.
+// TestFillOfACopyThatLacksSomething checks that a copy that currently lacks something is sent as it is, and KV is
+// asked for the rest. The same holds for a copy in a bucket in which another one is restored. The files of a copy
+// that has next to nothing are not used.
 func TestFillOfACopyThatLacksSomething(t *testing.T) {
 	for name, lacks := range map[string]struct {
 		empty int
@@ -599,8 +603,8 @@ func TestFillOfACopyThatLacksSomething(t *testing.T) {
 	}
 }
 
-// TestTransferRateChanges: an indexer that sends takes over the rate that the leader says, in the middle of it, and
-// goes back to its own.
+// TestTransferRateChanges checks that a sending indexer applies the leader's rate during a transfer, and then returns
+// to its own.
 func TestTransferRateChanges(t *testing.T) {
 	p := newPair(t)
 	stuck, once, free := make(chan struct{}), sync.Once{}, make(chan struct{})
@@ -641,7 +645,7 @@ func TestTransferRateChanges(t *testing.T) {
 	}
 }
 
-// counted is what a registry's counter of a name has under a label's value.
+// counted returns the value of a registry's counter for one value of its label.
 func counted(t testing.TB, r *prometheus.Registry, name, value string) (n float64) {
 	t.Helper()
 	all, err := r.Gather()

@@ -22,11 +22,10 @@ import (
 	"tidemark/wire"
 )
 
-// stuck is a disk on which whatever is done below one folder of copies hangs, from when it is told to until it is
-// freed.
+// stuck is a disk on which every operation below one folder of copies hangs, from hang to free.
 type stuck struct {
 	at    atomic.Pointer[hanging]
-	begun chan struct{} // closed when something hangs
+	begun chan struct{} // closed at the first operation that hangs
 }
 
 type hanging struct {
@@ -38,7 +37,7 @@ func newStuck(w *world) *stuck {
 	d := &stuck{begun: make(chan struct{})}
 	begin := sync.OnceFunc(func() { close(d.begun) })
 	w.tweak = func(c *Config) {
-		c.listWait = 100 * time.Millisecond // each list waits so long for what hangs
+		c.listWait = 100 * time.Millisecond // each list waits that long for what hangs
 		c.disk = errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
 			if h := d.at.Load(); h != nil && strings.HasPrefix(op.Path+"/", h.below) {
 				begin()
@@ -62,7 +61,8 @@ func (d *stuck) free() {
 	}
 }
 
-// lists has a list with these copies taken over, as a leader does: it asks again where there is no answer in time.
+// lists makes the indexer take a list with these copies. Like a leader it sends the list again if there is no answer
+// in time.
 func (w *world) lists(ids ...index.CopyID) {
 	w.t.Helper()
 	for until := time.Now().Add(testTimeout); ; {
@@ -76,7 +76,7 @@ func (w *world) lists(ids ...index.CopyID) {
 	}
 }
 
-// listsAs is lists for one that is changed before it is sent; w.mu is held meanwhile.
+// listsAs is like lists, but change may edit the list before it is sent. It holds w.mu while it calls change.
 func (w *world) listsAs(change func(d *wire.Definitions)) *wire.Definitions {
 	w.t.Helper()
 	for until := time.Now().Add(testTimeout); ; {
@@ -96,7 +96,7 @@ func (w *world) listsAs(change func(d *wire.Definitions)) *wire.Definitions {
 	}
 }
 
-// listsNoBucket is lists for one without the bucket.
+// listsNoBucket is like lists, for a list without the bucket.
 func (w *world) listsNoBucket() {
 	w.t.Helper()
 	w.mu.Lock()
@@ -105,7 +105,7 @@ func (w *world) listsNoBucket() {
 	w.listsAs(func(d *wire.Definitions) { d.Buckets = nil })
 }
 
-// serves waits until copies are filled and their indexes are scanned right.
+// serves waits until the copies are filled, and checks scans of their indexes.
 func (w *world) serves(ids ...index.CopyID) {
 	w.t.Helper()
 	w.begin(nil)
@@ -116,8 +116,8 @@ func (w *world) serves(ids ...index.CopyID) {
 	}
 }
 
-// settles waits until nothing is done with copies any more: exactly these are in buckets and, but for orphans, in the
-// store and in its folder.
+// settles waits until all work on copies is done. Then exactly these copies must be in buckets, and exactly they and
+// the orphans in the store and in its folder.
 func (w *world) settles(ids []index.CopyID, orphans ...index.CopyID) {
 	w.t.Helper()
 	here := w.settled(ids)
@@ -127,8 +127,8 @@ func (w *world) settles(ids []index.CopyID, orphans ...index.CopyID) {
 	w.reported(orphans...)
 }
 
-// settled waits until nothing is done with copies any more: exactly these are in buckets, and there are no folders but
-// of those that are in the store, which it returns.
+// settled waits until all work on copies is done. Then exactly these copies must be in buckets, and only copies of
+// the store may have folders. It returns the copies of the store.
 func (w *world) settled(ids []index.CopyID) (here []index.CopyID) {
 	w.t.Helper()
 	w.until("nothing is to be done any more", func() bool { return len(w.x.places.busy()) == 0 })
@@ -158,13 +158,13 @@ func (w *world) settled(ids []index.CopyID) (here []index.CopyID) {
 	return here
 }
 
-// writing has a copy hang while it is being written to, and something else wait behind that.
+// writing makes a copy hang while it is being written to, with another write waiting behind that.
 func (d *stuck) writing(w *world, id index.CopyID) {
 	w.t.Helper()
 	d.hang(w, id.String()+"/checkpoints")
 	w.write(docs(0, 100, 2)...)
 	w.promote(w.t.Context())
-	<-d.begun // a checkpoint, beside which nothing is written to the copy
+	<-d.begun // a checkpoint, during which nothing is written to the copy
 	w.write(docs(0, 100, 3)...)
 	w.promote(w.t.Context())
 	k := w.x.bucketNamed(testBucket)
@@ -176,16 +176,16 @@ func (d *stuck) writing(w *world, id index.CopyID) {
 	})
 }
 
-// TestACopyThatHangsHoldsUpNoList: a list that drops a copy whose disk hangs, or whose epoch makes an orphan of it,
-// takes effect for everything else: what it has beside is made, filled and served, and so it is with the next lists,
-// also with one that wants the copy again. What was begun with it is done when the disk goes on, and then what is
-// wanted.
+// TestACopyThatHangsHoldsUpNoList sends a list that drops a copy whose disk hangs, or that makes it an orphan since
+// the epoch is another one. The rest of the list takes effect: new copies are made, filled and served. The same holds
+// for the next lists, also for one that wants the copy again. When the disk works again, first the operation that
+// hung is finished, and then the newest list applied.
 func TestACopyThatHangsHoldsUpNoList(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name    string
 		orphans bool
-		written bool // it hangs while it is being written to; else when it is dropped
+		written bool // it hangs while it is being written to; otherwise when it is dropped
 	}{{"dropped", false, false}, {"dropped while it is written", false, true}, {"an orphan", true, true}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -230,8 +230,8 @@ func TestACopyThatHangsHoldsUpNoList(t *testing.T) {
 	}
 }
 
-// TestACopyThatIsWantedAgainWhileItHangs: one that is being let go of, and that a list wants again, is made when the
-// disk goes on, in a folder that nobody else writes.
+// TestACopyThatIsWantedAgainWhileItHangs checks that a copy that hangs while it is being removed, and that a list
+// wants again, is made when the disk works again, in a folder that nobody else writes to.
 func TestACopyThatIsWantedAgainWhileItHangs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -247,8 +247,8 @@ func TestACopyThatIsWantedAgainWhileItHangs(t *testing.T) {
 	w.settles([]index.CopyID{10, 20})
 }
 
-// TestWhatWasReceivedHangs: a copy that is taken in has what was received for it removed: where that hangs, no list
-// waits for it, and the leader is not told that the copy is there.
+// TestWhatWasReceivedHangs checks a copy that is added while the removal of its received files hangs: no list waits
+// for it, and the leader does not hear that the copy is there.
 func TestWhatWasReceivedHangs(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -293,13 +293,13 @@ func TestWhatWasReceivedHangs(t *testing.T) {
 	}
 }
 
-// TestACopyThatIsMadeLate: a copy whose making hangs, and that a list does not have any more when it is made, is
-// dropped, or an orphan where another epoch has begun.
+// TestACopyThatIsMadeLate checks that a copy whose creation hangs, and that is no longer in the list when it is
+// created, is dropped, or becomes an orphan if another epoch has begun.
 func TestACopyThatIsMadeLate(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name    string
-		epoch   int            // which list without it is of another one
+		epoch   int            // which of the two lists without it is of another epoch; 0: neither
 		orphans []index.CopyID // the oldest first
 	}{{"of one epoch", 0, nil}, {"first of another one", 1, []index.CopyID{30}}, {"then of another one", 2,
 		[]index.CopyID{40, 30}}} {
@@ -313,7 +313,8 @@ func TestACopyThatIsMadeLate(t *testing.T) {
 			<-disk.begun
 			w.lists(10, 20, 30, 40)
 			w.serves(10, 20, 40)
-			for i, ids := range [][]index.CopyID{{10, 20, 40}, {10, 20}} { // the second does not know why it is not wanted
+			// the second one does not show why a copy is not wanted
+			for i, ids := range [][]index.CopyID{{10, 20, 40}, {10, 20}} {
 				if i+1 == c.epoch {
 					w.epoch++
 				}
@@ -325,8 +326,8 @@ func TestACopyThatIsMadeLate(t *testing.T) {
 	}
 }
 
-// TestABucketOfManyCopiesOfWhichOneHangs: a bucket goes while a copy of it hangs: the list takes effect, the leader
-// hears of this node, the other copies go, and a bucket of its name that comes is filled and served.
+// TestABucketOfManyCopiesOfWhichOneHangs removes a bucket while one of its copies hangs: the list takes effect, the
+// leader still gets reports, the other copies are removed, and a new bucket of that name is filled and served.
 func TestABucketOfManyCopiesOfWhichOneHangs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -359,7 +360,8 @@ func TestABucketOfManyCopiesOfWhichOneHangs(t *testing.T) {
 	w.settles([]index.CopyID{500})
 }
 
-// TestABucketThatIsMadeAnewWhileACopyHangs: its other copies start empty at once, that one when it can.
+// TestABucketThatIsMadeAnewWhileACopyHangs checks that the other copies of the new bucket start empty at once, and
+// the one that hangs when it can.
 func TestABucketThatIsMadeAnewWhileACopyHangs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -382,8 +384,8 @@ func TestABucketThatIsMadeAnewWhileACopyHangs(t *testing.T) {
 	w.settles([]index.CopyID{10, 20})
 }
 
-// TestADamagedFolderThatHangs: an orphan whose grace is over, and whose disk hangs when it is dropped, holds up no
-// list.
+// TestADamagedFolderThatHangs checks that an orphan whose grace period is over, and whose disk hangs when it is
+// dropped, does not delay lists.
 func TestADamagedFolderThatHangs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -412,8 +414,9 @@ func TestADamagedFolderThatHangs(t *testing.T) {
 	w.settles([]index.CopyID{10, 20, 30})
 }
 
-// TestListsBesideHangs: whatever lists follow each other while the disk hangs here and there, at last there is what the
-// newest one wants, whole, and nothing else; in other epochs there are orphans beside, and they are told.
+// TestListsBesideHangs checks random sequences of lists while the disk hangs at various places: in the end exactly
+// the copies of the newest list exist, and are complete. If the epoch has changed, orphans exist as well and are
+// reported.
 func TestListsBesideHangs(t *testing.T) {
 	t.Parallel()
 	for seed := range int64(4) {
@@ -466,9 +469,10 @@ func TestListsBesideHangs(t *testing.T) {
 	}
 }
 
-// TestAnotherIndexUnderTheIDOfOneThatHangs: where a list has another index under the ids of one that is here, as after
-// a restore, and that one hangs when it is let go of, scans are not given its rows, also not those that it has still
-// written, and the leader is told that it is not here. Then the one that is wanted is made.
+// TestAnotherIndexUnderTheIDOfOneThatHangs sends a list, as after a restore, in which another index has the id of one
+// that is here, and the old one hangs when it is removed. Scans do not get the old one's rows, not even those that
+// are still written to it, and the leader does not hear that the copy is here. When the old one is gone the new one
+// is made.
 func TestAnotherIndexUnderTheIDOfOneThatHangs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -508,7 +512,8 @@ func TestAnotherIndexUnderTheIDOfOneThatHangs(t *testing.T) {
 	w.servesAnother()
 }
 
-// TestADropThatIsOvertaken: what a list took away, and one of a later epoch wants again before it has gone, is kept.
+// TestADropThatIsOvertaken checks that a copy that one list drops, and that a list of a later epoch wants before it
+// is gone, is kept.
 func TestADropThatIsOvertaken(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -527,7 +532,7 @@ func TestADropThatIsOvertaken(t *testing.T) {
 	w.serves(10, 20)
 }
 
-// TestWhatIsStoredIsInForce: of a list that cannot be taken over nothing is stored.
+// TestWhatIsStoredIsInForce checks that nothing is stored of a list that cannot be applied.
 func TestWhatIsStoredIsInForce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -542,17 +547,17 @@ func TestWhatIsStoredIsInForce(t *testing.T) {
 	if _, err := w.admin.Definitions(t.Context(), w.endpoint.Admin, d); err == nil {
 		t.Error("a bucket without vbuckets is taken over")
 	}
-	w.lists(10) // says what is in force
+	w.lists(10) // shows what is in force
 	stored, _, err := newKeptList(w.x.cfg.Dir).load()
 	if err != nil || len(stored.Buckets) != 1 || len(w.x.allBuckets()) != 1 {
 		t.Errorf("stored: %d buckets, %v; here: %d", len(stored.Buckets), err, len(w.x.allBuckets()))
 	}
 }
 
-// heldLog is a log that holds up who says something in it, and remembers its errors.
+// heldLog is a log that blocks a caller with a certain message, and keeps all errors.
 type heldLog struct {
 	hclog.Logger
-	said   string // begins what is held up
+	said   string // the beginning of that message
 	begun  chan struct{}
 	goOn   chan struct{}
 	mu     *sync.Mutex
@@ -580,8 +585,8 @@ func (l *heldLog) Error(msg string, args ...any) {
 func (l *heldLog) With(...any) hclog.Logger  { return l }
 func (l *heldLog) Named(string) hclog.Logger { return l }
 
-// TestACopyIsHiddenNoLongerThanTheOldOneIsHere: another index has the id of a copy, and while that one is let go of
-// comes one more list that wants the same. The new copy is seen by scans.
+// TestACopyIsHiddenNoLongerThanTheOldOneIsHere gives a copy's id to another index, and while the old copy is being
+// removed sends another list that wants the same. Scans then see the new copy.
 func TestACopyIsHiddenNoLongerThanTheOldOneIsHere(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -597,8 +602,8 @@ func TestACopyIsHiddenNoLongerThanTheOldOneIsHere(t *testing.T) {
 	w.servesAnother()
 }
 
-// TestNothingIsToldOfACopyThatNobodyWants: a list makes a bucket anew while a copy is taken in by the old one. That
-// this cannot be done any more is no error.
+// TestNothingIsToldOfACopyThatNobodyWants sends a list without a bucket while that bucket adds a copy. It is no error
+// that this is no longer possible.
 func TestNothingIsToldOfACopyThatNobodyWants(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -621,8 +626,8 @@ func TestNothingIsToldOfACopyThatNobodyWants(t *testing.T) {
 	}
 }
 
-// TestWhatRestsIsTriedForANewList: a list that wants what could not be made ends the pause before the next try, and
-// leaves alone what is being done.
+// TestWhatRestsIsTriedForANewList checks that a list that wants what could not be made ends the pause before the next
+// try, but does not disturb work in progress.
 func TestWhatRestsIsTriedForANewList(t *testing.T) {
 	p := newPlaces(time.Hour)
 	aim := func() { p.aimLocked(1, &target{want: &core.Wanted{Index: &index.Definition{ID: 1}}}) }
@@ -643,7 +648,7 @@ func TestWhatRestsIsTriedForANewList(t *testing.T) {
 	}
 }
 
-// another makes the list one of another index with the id of the first, and so with the ids of its copies.
+// another replaces the first index of a list with another one under the same id, and so with the same ids of copies.
 func another(d *wire.Definitions) {
 	for i := range d.Indexes {
 		if d.Indexes[i].ID == 1 {
@@ -652,7 +657,7 @@ func another(d *wire.Definitions) {
 	}
 }
 
-// servesAnother waits until the copies are those of another, and compares what scans of them give.
+// servesAnother waits until the copies are those of the index that another makes, and checks scans of them.
 func (w *world) servesAnother() {
 	w.t.Helper()
 	w.until("the one that is wanted is here", func() bool {

@@ -8,8 +8,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestHeldIsTakenOver: what leaders say of who holds what is taken over, and what is left out because it is known
-// stays.
+// TestHeldIsTakenOver checks that an indexer stores what leaders tell about which node holds what, and keeps what
+// they omit because the indexer knows it.
 func TestHeldIsTakenOver(t *testing.T) {
 	x := &Indexer{catalog: noCatalog()}
 	r := &reporter{x: x}

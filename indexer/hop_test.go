@@ -16,8 +16,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestHopCarriesTheTrace: what a coordinating indexer asks another one is of the same request and trace, and says who
-// asks.
+// TestHopCarriesTheTrace checks that a request from a coordinating indexer to another one has the same request id and
+// trace, and names the sender.
 func TestHopCarriesTheTrace(t *testing.T) {
 	w := newWorld(t)
 	w.start()

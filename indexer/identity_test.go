@@ -9,8 +9,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestWhoOneIsCanBeReadWhileItIsStored: while a new leader is being stored, which on a disk that hangs does not end,
-// everybody else goes on with whom the indexer has obeyed until then, and the new leader is not obeyed yet.
+// TestWhoOneIsCanBeReadWhileItIsStored checks that while storing a new leader hangs, everybody else sees the leader
+// from before, and the new leader is not obeyed yet.
 func TestWhoOneIsCanBeReadWhileItIsStored(t *testing.T) {
 	begun, ends := make(chan struct{}, 1), make(chan struct{})
 	hangs := false
@@ -52,7 +52,8 @@ func TestWhoOneIsCanBeReadWhileItIsStored(t *testing.T) {
 	}
 }
 
-// TestTheDataFolderIsTheOwnersAlone: the keys of documents lie in it.
+// TestTheDataFolderIsTheOwnersAlone checks that only its owner can read the data folder: it contains the keys of
+// documents.
 func TestTheDataFolderIsTheOwnersAlone(t *testing.T) {
 	w := newWorld(t)
 	w.dir = filepath.Join(w.dir, "new")

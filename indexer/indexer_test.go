@@ -26,8 +26,8 @@ func docs(from, to, value int) []testDoc {
 	return all
 }
 
-// TestBuildThenMaintain: an index of a bucket that holds documents is built by a side stream, becomes ready at a
-// stability timestamp, and follows.
+// TestBuildThenMaintain checks that an index of a bucket with documents is built by a side stream, becomes ready at a
+// stability timestamp, and then follows changes.
 func TestBuildThenMaintain(t *testing.T) {
 	w := newWorld(t)
 	w.write(docs(0, 200, 1)...)
@@ -55,7 +55,7 @@ func TestBuildThenMaintain(t *testing.T) {
 	if got := w.copyReport(10); !got.Ready || got.Total == 0 || got.Done != got.Total {
 		t.Errorf("report %+v", got)
 	}
-	// a second index joins the running bucket
+	// A second index is added to the running bucket.
 	if err := w.define(10, 20); err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestBuildThenMaintain(t *testing.T) {
 	w.check(2)
 }
 
-// TestResume: after an orderly stop the same rows are there without any side stream.
+// TestResume checks that after an orderly stop the same rows are there without any side stream.
 func TestResume(t *testing.T) {
 	w := newWorld(t)
 	w.write(docs(0, 100, 1)...)
@@ -82,7 +82,7 @@ func TestResume(t *testing.T) {
 	w.start()
 	w.promote(t.Context())
 	w.held(10, 20)
-	// what is here is served as the last leader left it
+	// The copies are served as the last leader left them.
 	if rows, err := w.scan(1, `{}`); err != nil || len(rows) != 100 {
 		t.Errorf("a scan before the definitions of a leader gave %d rows, %v", len(rows), err)
 	}
@@ -101,7 +101,8 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// TestGap: a stream that begins above what is held leaves a gap, which a catchup fills; a deletion in the gap counts.
+// TestGap checks that a stream that begins above the held seqnos leaves a gap, and that a catchup fills it, deletions
+// included.
 func TestGap(t *testing.T) {
 	w := newWorld(t)
 	w.write(docs(0, 100, 1)...)
@@ -122,8 +123,8 @@ func TestGap(t *testing.T) {
 	}
 }
 
-// TestSideRefused: a projector that does not own the vbucket is followed by the next one; KV's ROLLBACK makes the
-// vbucket start again from nothing.
+// TestSideRefused checks that if a projector does not own a vbucket the next one is asked, and that after KV's
+// ROLLBACK the vbucket starts again from nothing.
 func TestSideRefused(t *testing.T) {
 	w := newWorld(t)
 	w.write(docs(0, 50, 1)...)
@@ -141,7 +142,7 @@ func TestSideRefused(t *testing.T) {
 		return wire.StartBegun
 	}
 	w.serve(10)
-	// now a gap below the purge seqno
+	// Now a gap below the purge seqno.
 	w.mu.Lock()
 	w.stream.conn.Close()
 	w.stream = nil
@@ -156,8 +157,8 @@ func TestSideRefused(t *testing.T) {
 	w.check(1)
 }
 
-// TestFull: far more events than the queue may hold, and no stability timestamp meanwhile: everything is applied ahead,
-// memory stays within its bound, and the next timestamp is exact.
+// TestFull sends far more events than the queue may contain, without a stability timestamp. All of them are applied
+// ahead, memory stays within its limit, and the next timestamp is exact.
 func TestFull(t *testing.T) {
 	w := newWorld(t)
 	const limit = 64 << 10
@@ -180,7 +181,7 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestFence: what comes from another cluster, a deposed leader or an older list changes nothing.
+// TestFence checks that messages from another cluster, of a deposed leader or with an older list change nothing.
 func TestFence(t *testing.T) {
 	w := newWorld(t)
 	w.start()
@@ -219,7 +220,7 @@ func TestFence(t *testing.T) {
 	if _, ok := w.x.store.Slice(10); !ok {
 		t.Error("a copy was dropped by a list that was refused")
 	}
-	// the fence survives a restart
+	// The fence survives a restart.
 	w.stopIndexer()
 	w.start()
 	if _, err := w.admin.Hello(ctx, w.endpoint.Admin, &wire.HelloRequest{Fence: old}); err == nil {
@@ -227,8 +228,8 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// TestSameList: a list that says the same under a newer revision is taken over without being written; one that says
-// something else is written.
+// TestSameList checks that a list with the same content under a newer revision is taken without being written, and
+// that one with other content is written.
 func TestSameList(t *testing.T) {
 	w := newWorld(t)
 	w.start()
@@ -253,7 +254,7 @@ func TestSameList(t *testing.T) {
 	}
 }
 
-// TestDrop: a copy that the list does not have is gone, folder and all; the others stay.
+// TestDrop checks that a copy that is not in the list is removed along with its folder, and that the others stay.
 func TestDrop(t *testing.T) {
 	w := newWorld(t)
 	w.write(docs(0, 20, 1)...)
@@ -278,7 +279,7 @@ func TestDrop(t *testing.T) {
 	}
 }
 
-// TestHello: connections that do not belong here are refused with a reason.
+// TestHello checks that connections that do not belong here are refused with a reason.
 func TestHello(t *testing.T) {
 	w := newWorld(t)
 	w.start()
@@ -304,7 +305,7 @@ func TestHello(t *testing.T) {
 			}
 		}
 	}
-	// a vbucket on the wrong connection ends it
+	// A vbucket on the wrong connection ends the connection.
 	h := good
 	h.Connections = 2
 	c, err := transport.Dial(t.Context(), w.endpoint.Maintenance, h, transport.Options{})
@@ -329,7 +330,7 @@ func TestHello(t *testing.T) {
 	}
 }
 
-// TestRegisterAgain: a leader that does not know the indexer is registered with again.
+// TestRegisterAgain checks that the indexer registers again with a leader that does not know it.
 func TestRegisterAgain(t *testing.T) {
 	w := newWorld(t)
 	w.start()
@@ -339,12 +340,12 @@ func TestRegisterAgain(t *testing.T) {
 	w.until("second registration", func() bool { return w.known && w.endpoint.Admin != "" })
 }
 
-// TestPoll: positions include the queue, and fence older incarnations.
+// TestPoll checks that positions include the queue, and fence older incarnations.
 func TestPoll(t *testing.T) {
 	w := newWorld(t)
 	w.write(docs(0, 40, 1)...)
 	w.serve(10)
-	w.write(docs(0, 40, 60)...) // stays in the queue: nothing is promoted
+	w.write(docs(0, 40, 60)...) // stays in the queue, since nothing is promoted
 	inc := w.stream.inc
 	poll := func() []wire.PollPosition {
 		w.mu.Lock()
@@ -376,7 +377,7 @@ func TestPoll(t *testing.T) {
 	}
 	inc.Counter++
 	poll()
-	w.write(testDoc{id: "late", value: 3}) // of the incarnation that is refused now
+	w.write(testDoc{id: "late", value: 3}) // from the incarnation that is now refused
 	for range 20 {
 		for _, p := range poll() {
 			if h := w.high(int(p.VBucket)); p.HW >= h && p.VBucket == uint16(('l'+'a'+'t'+'e')%testVBs) {
@@ -387,7 +388,7 @@ func TestPoll(t *testing.T) {
 	}
 }
 
-// TestPages: health, status, metrics, and problem JSON for what does not exist.
+// TestPages checks health, status, metrics, and the problem JSON for what does not exist.
 func TestPages(t *testing.T) {
 	w := newWorld(t)
 	w.serve(10)
@@ -409,9 +410,9 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// TestResumeIsFirst: the definitions of the last run never take the place of those that the leader has sent. Its list
-// was acknowledged, so it would not send it again: nothing would be asked of projectors, and copies that lack something
-// would lack it for ever.
+// TestResumeIsFirst checks that the definitions of the last run never replace those that the leader has sent. The
+// leader's list was acknowledged, so it would not come again: nothing would be requested from projectors, and copies
+// that lack something would lack it forever.
 func TestResumeIsFirst(t *testing.T) {
 	w := newWorld(t)
 	build(t, w)

@@ -21,7 +21,7 @@ import (
 
 var keptFence = wire.Fence{ClusterID: "c", Epoch: 1, Term: 1}
 
-// manyCopies is a list of so many copies, at most four of each index.
+// manyCopies returns a list with that many copies, at most four per index.
 func manyCopies(copies int) *wire.Definitions {
 	d := &wire.Definitions{Fence: keptFence, Revision: 1, Buckets: []wire.Bucket{{Name: "b", UUID: "u", VBuckets: 1024}}}
 	for id := index.ID(1); copies > 0; id++ {
@@ -40,7 +40,7 @@ func manyCopies(copies int) *wire.Definitions {
 	return d
 }
 
-// oneMore changes a list by one index more, or by one less.
+// oneMore returns a change that adds or removes one index.
 func oneMore(base uint64, id index.ID) *wire.DefinitionsChange {
 	c := &wire.DefinitionsChange{Fence: keptFence, Base: base, Revision: base + 1}
 	if base%2 == 0 {
@@ -62,7 +62,8 @@ func sizeOf(t testing.TB, dir string) int64 {
 	return info.Size()
 }
 
-// TestKeptListCostsItsChanges: what is written of a change has the size of the change, however many copies there are.
+// TestKeptListCostsItsChanges checks that the size of what is written for a change depends on the change, not on the
+// number of copies.
 func TestKeptListCostsItsChanges(t *testing.T) {
 	var costs []int64
 	for _, copies := range []int{4, 4000} {
@@ -87,7 +88,7 @@ func TestKeptListCostsItsChanges(t *testing.T) {
 	}
 }
 
-// TestReadListIsWhatChangesMake: a list is read from changes as it was made by them.
+// TestReadListIsWhatChangesMake checks that a list that is read from its changes equals the one that they have made.
 func TestReadListIsWhatChangesMake(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := manyCopies(rapid.IntRange(0, 9).Draw(t, "copies"))
@@ -112,7 +113,7 @@ func TestReadListIsWhatChangesMake(t *testing.T) {
 	})
 }
 
-// anyChange is a change of some of a list.
+// anyChange returns a random change of a list.
 func anyChange(t *rapid.T, d *wire.Definitions) *wire.DefinitionsChange {
 	c := &wire.DefinitionsChange{Fence: d.Fence, Base: d.Revision, Revision: d.Revision + 1}
 	c.Fence.Counter++
@@ -145,17 +146,18 @@ func asJSON(t require, v any) []byte {
 	return b
 }
 
-// require is a test, also one of rapid.
+// require is a test or a check of rapid.
 type require interface {
 	Helper()
 	Fatal(args ...any)
 }
 
-// lists is a text in which a list that is empty is one that is not there.
+// lists replaces null by an empty list, so that texts with either are equal.
 func lists(b []byte) []byte { return bytes.ReplaceAll(b, []byte(":null"), []byte(":[]")) }
 
-// TestKeptListIsTheNewest: what is stored is the newest list, whether it was told whole, or by what has changed of the
-// stored one, of the same one under another revision, or of another one; also of one that could not be stored.
+// TestKeptListIsTheNewest checks that the stored list is the newest one, whether it came whole, or as changes of the
+// stored list, of the same list under another revision, or of another list, and also after a list could not be
+// stored.
 func TestKeptListIsTheNewest(t *testing.T) {
 	dir, d := t.TempDir(), manyCopies(4)
 	k := newKeptList(dir)
@@ -173,7 +175,7 @@ func TestKeptListIsTheNewest(t *testing.T) {
 	}
 	for _, step := range []struct {
 		what    string
-		whole   bool // it is written
+		whole   bool // the whole list is written
 		prepare func() (*wire.Definitions, *wire.DefinitionsChange)
 	}{
 		{"the first one", true, func() (*wire.Definitions, *wire.DefinitionsChange) { return d, nil }},
@@ -239,7 +241,7 @@ func TestKeptListIsTheNewest(t *testing.T) {
 	}
 }
 
-// BenchmarkKeptList is what is written, and how long that takes, when one index more comes or goes.
+// BenchmarkKeptList measures how much is written, and how long that takes, when one index is added or removed.
 func BenchmarkKeptList(b *testing.B) {
 	for _, copies := range []int{1, 1000, 65536} {
 		b.Run(strconv.Itoa(copies), func(b *testing.B) {

@@ -9,8 +9,8 @@ import (
 	"tidemark/stability"
 )
 
-// TestReplicaLag: as many checkpoints are kept as it takes for the oldest to be of before the replicas' lag, at least
-// as many as the configuration says, and no more than the bound.
+// TestReplicaLag checks how many checkpoints are kept: so many that the oldest is from before the replicas' lag, at
+// least as many as configured, and at most the limit.
 func TestReplicaLag(t *testing.T) {
 	for _, c := range []struct {
 		every, lag time.Duration
@@ -18,7 +18,7 @@ func TestReplicaLag(t *testing.T) {
 		keep       int
 		says       string
 	}{
-		{lag: DefaultReplicaLag, keep: storage.DefaultKeepCheckpoints}, // a minute at 30 s: of 0, 30 and 60 s ago
+		{lag: DefaultReplicaLag, keep: storage.DefaultKeepCheckpoints}, // a minute at 30 s: from 0, 30 and 60 s ago
 		{lag: DefaultReplicaLag, every: 10 * time.Second, keep: 7},
 		{lag: 10 * time.Minute, keep: 21},
 		{lag: 61 * time.Second, keep: 4},
@@ -51,8 +51,9 @@ func TestReplicaLag(t *testing.T) {
 	}
 }
 
-// TestMoreSnapshotsThanPromotionsOutstanding: the fastest indexer is as many promotions ahead of the slowest as may be
-// outstanding, and has the one that the slowest is at among those it keeps, together with one that is being made.
+// TestMoreSnapshotsThanPromotionsOutstanding checks that the fastest indexer keeps the snapshot of the slowest one's
+// timestamp, even if the slowest is behind by the maximum number of outstanding promotions and a new snapshot is
+// being made.
 func TestMoreSnapshotsThanPromotionsOutstanding(t *testing.T) {
 	if most := stability.DefaultConfig().MaxOutstanding; DefaultKeepSnapshots < most+2 {
 		t.Errorf("%d snapshots are kept beside %d promotions outstanding", DefaultKeepSnapshots, most)

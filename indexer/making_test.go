@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestMakers: where the disk is fast a few copies are made at once, and nobody else waits for a processor; where each
-// waits for it as many as may be, soon.
+// TestMakers checks that on a fast disk only a few copies are made at once, so that others get a processor, and that
+// on a slow disk the maximum number is soon made at once.
 func TestMakers(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -48,7 +48,8 @@ func TestMakers(t *testing.T) {
 	}
 }
 
-// TestMakersThatHang: one that hangs keeps no other from its place for longer than makerPatience.
+// TestMakersThatHang checks that a maker that hangs does not keep its place from others for longer than
+// makerPatience.
 func TestMakersThatHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, goOn := newMakers(), make(chan struct{})
@@ -62,7 +63,7 @@ func TestMakersThatHang(t *testing.T) {
 			all.Go(func() { m.do(func() {}) })
 		}
 		all.Wait()
-		if took := time.Since(began); took > 6*makerPatience { // of those that hang 2, then 4, 8, 16, 16 have their turn
+		if took := time.Since(began); took > 6*makerPatience { // of those that hang, first 2 run, then 4, 8, 16, 16
 			t.Errorf("others waited %v", took)
 		}
 		close(goOn)

@@ -35,7 +35,8 @@ func TestMemoryQuota(t *testing.T) {
 	}
 }
 
-// TestNearQuota: one warning when the quota is nearly used up, and one message when it has room again.
+// TestNearQuota checks that there is one warning when the quota is nearly used up, and one message when there is room
+// again.
 func TestNearQuota(t *testing.T) {
 	var log bytes.Buffer
 	x := &Indexer{log: hclog.New(&hclog.LoggerOptions{Output: &log}),
@@ -52,7 +53,7 @@ func TestNearQuota(t *testing.T) {
 		{use(10, 300), false, 0}, // a full cache alone is no shortage
 		{use(224, 300), false, 0},
 		{use(226, 300), true, 1}, {use(249, 300), true, 1},
-		{use(210, 300), true, 1}, // between the shares it stays
+		{use(210, 300), true, 1}, // between the two limits nothing changes
 		{use(190, 300), false, 1},
 		{use(10, base+899), false, 1}, {use(10, base+901), true, 2}, {use(10, base+850), true, 2},
 		{use(10, base+700), false, 2},
@@ -67,7 +68,8 @@ func TestNearQuota(t *testing.T) {
 	}
 }
 
-// TestHeapLimit: what lies outside of the Go heap beyond its part is taken from the heap's, to a least size.
+// TestHeapLimit checks that memory outside the Go heap that exceeds its part is taken from the heap's limit, down to
+// a minimum.
 func TestHeapLimit(t *testing.T) {
 	const quota = 512 << 20
 	most := int64(quota)

@@ -13,7 +13,7 @@ import (
 	"tidemark/wire"
 )
 
-// build makes copies of the indexes 1 and 2 and waits until they hold KV's present.
+// build makes copies of indexes 1 and 2 and waits until they hold what KV has now.
 func build(t testing.TB, w *world) {
 	t.Helper()
 	w.write(docs(0, 100, 1)...)
@@ -26,7 +26,7 @@ func build(t testing.TB, w *world) {
 	w.held(10, 20)
 }
 
-// there reports whether a copy's folder is there.
+// there reports whether a copy's folder exists.
 func (w *world) there(id index.CopyID) bool {
 	_, err := os.Stat(filepath.Join(w.dir, copiesDir, id.String()))
 	return err == nil
@@ -62,8 +62,8 @@ func (w *world) reported(ids ...index.CopyID) []wire.Orphan {
 	return all
 }
 
-// TestOrphanAdopted: a copy that the list of a new epoch does not have stays, is reported and not served; the list of a
-// later one that has it takes it over, and only what is new comes from KV.
+// TestOrphanAdopted checks that a copy that is not in the list of a new epoch stays, is reported and is not served.
+// If the list of a later epoch contains it, it is adopted, and only what is new comes from KV.
 func TestOrphanAdopted(t *testing.T) {
 	w := newWorld(t)
 	build(t, w)
@@ -102,7 +102,7 @@ func TestOrphanAdopted(t *testing.T) {
 			}
 		}
 	}
-	// within an epoch what a list does not name any more was taken away
+	// Within one epoch a copy that is no longer in the list was dropped.
 	if err := w.define(20); err != nil {
 		t.Fatal(err)
 	}
@@ -110,8 +110,8 @@ func TestOrphanAdopted(t *testing.T) {
 	w.reported()
 }
 
-// TestAListThatCannotBeStored: nothing of it takes effect; the next one is stored whole, also where it says what was in
-// force before, and after a start that one counts.
+// TestAListThatCannotBeStored checks that such a list has no effect at all. The next list is stored whole, even if it
+// equals the one in force before, and is in force after a restart.
 func TestAListThatCannotBeStored(t *testing.T) {
 	w := newWorld(t)
 	w.start()
@@ -144,7 +144,7 @@ func TestAListThatCannotBeStored(t *testing.T) {
 	}
 }
 
-// TestOrphanDropped: after its grace an orphan is dropped when the present leader says so, and not otherwise.
+// TestOrphanDropped checks that an orphan is dropped after its grace period only if the current leader says so.
 func TestOrphanDropped(t *testing.T) {
 	w := newWorld(t)
 	w.tweak = func(c *Config) { c.OrphanGrace = time.Millisecond }
@@ -163,14 +163,14 @@ func TestOrphanDropped(t *testing.T) {
 		rpc.AsProblem(err).Code != errcode.Fenced || !w.there(10) {
 		t.Errorf("a leader of a past epoch: %v", err)
 	}
-	w.epoch += 2 // its list has not come yet: it may name the copy
+	w.epoch += 2 // its list has not come yet, and may contain the copy
 	if gone, err := w.dropOrphans(wire.OrphanRef{Copy: 10, Index: 1}); err != nil || len(gone) != 0 || !w.there(10) {
 		t.Errorf("before the list of its epoch: dropped %v, %v", gone, err)
 	}
 	if err := w.define(20); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(2 * time.Millisecond) // the grace, which has begun again
+	time.Sleep(2 * time.Millisecond) // the grace period, which has begun again
 	if gone, err := w.dropOrphans(wire.OrphanRef{Copy: 10, Index: 1}); err != nil || len(gone) != 1 {
 		t.Errorf("dropped %v, %v", gone, err)
 	}
@@ -181,9 +181,9 @@ func TestOrphanDropped(t *testing.T) {
 	w.check(2)
 }
 
-// TestFolderOfAForeignNumber: a folder that is not of the copy that its name says is an orphan like others: it is kept
-// and told of, goes when its grace is over and the leader has said so, and makes room for the copy of that number when
-// one is wanted.
+// TestFolderOfAForeignNumber checks that a folder that does not belong to the copy in its name is an orphan like
+// others: it is kept and reported, is removed when its grace period is over and the leader has said so, and makes
+// room for the copy of that number when one is wanted.
 func TestFolderOfAForeignNumber(t *testing.T) {
 	w := newWorld(t)
 	w.tweak = func(c *Config) { c.OrphanGrace = time.Millisecond }
@@ -215,7 +215,7 @@ func TestFolderOfAForeignNumber(t *testing.T) {
 	if err := w.define(10, 20, 40); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(2 * time.Millisecond) // the grace, which has begun again
+	time.Sleep(2 * time.Millisecond) // the grace period, which has begun again
 	if gone, err := w.dropOrphans(wire.OrphanRef{Copy: 30}, wire.OrphanRef{Copy: 40}); err != nil || len(gone) != 1 ||
 		w.there(30) || !w.there(40) {
 		t.Errorf("dropped %v, %v", gone, err)
@@ -227,8 +227,8 @@ func TestFolderOfAForeignNumber(t *testing.T) {
 	w.check(2)
 }
 
-// TestDroppedWhileAway: what was taken away while the indexer was stopped goes at once, because it knows the list
-// before; without that list the copy is an orphan, also after another restart.
+// TestDroppedWhileAway checks that a copy that was dropped while the indexer was stopped is removed at once, since
+// the indexer knows the previous list. Without that list the copy is an orphan, also after another restart.
 func TestDroppedWhileAway(t *testing.T) {
 	t.Parallel()
 	for _, knows := range []bool{true, false} {
@@ -262,8 +262,8 @@ func TestDroppedWhileAway(t *testing.T) {
 	}
 }
 
-// TestMissingFolder: a copy whose folder was removed while the indexer was stopped is filled anew. Until it is whole it
-// is not served; the other copies are.
+// TestMissingFolder checks that a copy whose folder was removed while the indexer was stopped is filled again. It is
+// not served until it is complete; the other copies are.
 func TestMissingFolder(t *testing.T) {
 	w := newWorld(t)
 	build(t, w)
@@ -300,7 +300,7 @@ func TestMissingFolder(t *testing.T) {
 	case a := <-scanned:
 		t.Errorf("a scan of a copy that is not whole gave %d rows, %v", len(a.rows), a.err)
 		scanned <- a
-	case <-time.After(200 * time.Millisecond): // it waits, and nothing tells of that
+	case <-time.After(200 * time.Millisecond): // it waits, which cannot be observed
 	}
 	w.mu.Lock()
 	w.refuse = nil
@@ -311,7 +311,7 @@ func TestMissingFolder(t *testing.T) {
 	w.check(1)
 }
 
-// push hands definitions over as a leader does.
+// push sends definitions as a leader does.
 func (w *world) push(d *wire.Definitions) {
 	w.t.Helper()
 	if _, err := w.admin.Definitions(w.t.Context(), w.endpoint.Admin, d); err != nil {
@@ -319,7 +319,8 @@ func (w *world) push(d *wire.Definitions) {
 	}
 }
 
-// TestOtherIndexUnderTheId: a copy whose id the list gives to another index is never served as that one's.
+// TestOtherIndexUnderTheId checks that if a list gives a copy's id to another index, the old copy is never served as
+// that index's.
 func TestOtherIndexUnderTheId(t *testing.T) {
 	w := newWorld(t)
 	build(t, w)
@@ -327,7 +328,7 @@ func TestOtherIndexUnderTheId(t *testing.T) {
 	w.revision++
 	d := w.definitionsLocked()
 	w.mu.Unlock()
-	d.Indexes[0].CreatedMS = 5 // ids began again lower, and index 1 is another one now
+	d.Indexes[0].CreatedMS = 5 // ids began again at a lower number, and index 1 is another one now
 	d.Indexes[1].CreatedMS = 6
 	s, _ := w.x.store.Slice(10)
 	if s.Meta().CreatedMS != 0 {
@@ -337,7 +338,7 @@ func TestOtherIndexUnderTheId(t *testing.T) {
 	d.Fence.Epoch = 9
 	w.push(d)
 	for id, want := range map[index.CopyID]index.ID{10: 2, 20: 1} {
-		w.until(fmt.Sprintf("copy %d is of index %d", id, want), func() bool { // when nobody reads the one before
+		w.until(fmt.Sprintf("copy %d is of index %d", id, want), func() bool { // when nobody reads the old one any more
 			s, ok := w.x.store.Slice(id)
 			return ok && s.Meta().Index == want && s.Meta().CreatedMS != 0
 		})

@@ -26,13 +26,13 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
 }
 
-// noCatalog is what a node knows that nobody has told anything.
+// noCatalog returns the catalog of a node that has not got any definitions.
 func noCatalog() *catalog.Catalog {
 	return catalog.New(func() index.NodeID { return 0 }, snapshots.New(1, hclog.NewNullLogger(), time.Now))
 }
 
-// aloneNode is a store with one copy, and what makes the node of buckets over it, which nobody else is told of. A test
-// under synctest makes it in its bubble.
+// aloneNode returns a store with one copy, and a function that makes the node of buckets over it, of which no other
+// node knows. A test under synctest calls the function in its bubble.
 func aloneNode(t *testing.T) (node func() *copies.Node, s *storage.Slice) {
 	t.Helper()
 	log := hclog.NewNullLogger()

@@ -15,7 +15,7 @@ import (
 	"tidemark/wire"
 )
 
-// spoilt is a disk on which whatever writes below a folder of copies fails for as long as it is named.
+// spoilt gives a world a disk on which all writes below the named folder of copies fail while it is named.
 func spoilt(w *world) (below *atomic.Pointer[string]) {
 	below = &atomic.Pointer[string]{}
 	below.Store(new(string))
@@ -33,8 +33,9 @@ func spoilt(w *world) (below *atomic.Pointer[string]) {
 	return below
 }
 
-// TestACopyThatCannotBeMade: it holds back nothing else of its list of definitions: the others are made, filled and
-// served, what the list drops goes, and so with the next list. What is wrong names it; as soon as it can be made it is.
+// TestACopyThatCannotBeMade checks that such a copy does not delay the rest of its list: the other copies are made,
+// filled and served, and dropped ones are removed, also with the next list. The problem names the copy. The copy is
+// made as soon as this is possible.
 func TestACopyThatCannotBeMade(t *testing.T) {
 	w := newWorld(t)
 	below := spoilt(w)
@@ -79,7 +80,8 @@ func TestACopyThatCannotBeMade(t *testing.T) {
 	w.untilReadyz("")
 }
 
-// TestACopyThatIsLackingAndDropped: nothing is made, or wrong, any more.
+// TestACopyThatIsLackingAndDropped checks that a copy that could not be made and is dropped is not tried again, and
+// is no problem any more.
 func TestACopyThatIsLackingAndDropped(t *testing.T) {
 	w := newWorld(t)
 	below := spoilt(w)
@@ -98,8 +100,8 @@ func TestACopyThatIsLackingAndDropped(t *testing.T) {
 	}
 }
 
-// TestACopyThatCannotBeDropped: it holds back nothing else of its list: it is closed, and an orphan, which is dropped
-// when that can be done.
+// TestACopyThatCannotBeDropped checks that such a copy does not delay the rest of its list: it is closed and becomes
+// an orphan, which is dropped as soon as this is possible.
 func TestACopyThatCannotBeDropped(t *testing.T) {
 	w := newWorld(t)
 	below := spoilt(w)

@@ -14,8 +14,9 @@ import (
 	"tidemark/wire"
 )
 
-// TestTimestampsBesideABusyBucket: a bucket whose loop is busy, and one that has gone, keep no other one from the
-// timestamp that was told with theirs; the busy one has its own afterwards. Who is given up is told.
+// TestTimestampsBesideABusyBucket checks that a bucket whose loop is busy, and one that was removed, do not keep
+// other buckets from their timestamps of the same message. The busy one gets its own later. A caller whose
+// context ends gets an error.
 func TestTimestampsBesideABusyBucket(t *testing.T) {
 	newNode, _ := aloneNode(t)
 	synctest.Test(t, func(t *testing.T) {

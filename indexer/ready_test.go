@@ -9,7 +9,7 @@ import (
 	"tidemark/internal/rpc"
 )
 
-// readyz returns the codes of what is in the way, and all that is said of it; nothing: it is ready.
+// readyz returns the codes of the reasons why the indexer is not ready, and their details. No codes: it is ready.
 func (w *world) readyz() (codes, detail string) {
 	w.t.Helper()
 	var endpoint string
@@ -33,11 +33,11 @@ func (w *world) readyz() (codes, detail string) {
 	return strings.Join(all, " "), p.Detail
 }
 
-// untilReadyz waits for codes of reasons.
+// untilReadyz waits for these codes.
 func (w *world) untilReadyz(want string) (detail string) {
 	w.t.Helper()
 	w.until("readyz says "+want, func() bool {
-		w.mu.Unlock() // the servers of the test may be asked meanwhile
+		w.mu.Unlock() // the test's servers may get requests meanwhile
 		defer w.mu.Lock()
 		codes, text := w.readyz()
 		detail = text
@@ -46,8 +46,8 @@ func (w *world) untilReadyz(want string) (detail string) {
 	return detail
 }
 
-// TestReadyz: not ready while a copy of a ready index holds no timestamp, which is named; ready then; not ready while
-// no manager hears of it.
+// TestReadyz checks that the indexer is not ready while a copy of a ready index holds no timestamp, and names the
+// copy, is ready then, and is not ready while no manager accepts its reports.
 func TestReadyz(t *testing.T) {
 	w := newWorld(t)
 	w.start()

@@ -7,8 +7,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestRefusedAcknowledgementsAreToldAgain: an acknowledgement in a report that the leader has not taken, as it does not
-// have what the report is a change of, comes with the next one.
+// TestRefusedAcknowledgementsAreToldAgain checks that an acknowledgement in a report that the leader refused, because
+// it does not have the report on which the changes are based, is repeated in the next one.
 func TestRefusedAcknowledgementsAreToldAgain(t *testing.T) {
 	w := newWorld(t)
 	w.write(docs(0, 50, 1)...)
@@ -25,7 +25,7 @@ func TestRefusedAcknowledgementsAreToldAgain(t *testing.T) {
 			return false
 		}
 	})
-	for lost := false; !lost; { // one may come in a report of everything
+	for lost := false; !lost; { // one may come in a full report
 		w.write(docs(50, 60, 2)...)
 		s := w.promote(t.Context())
 		w.until("it is acknowledged", func() bool {

@@ -12,7 +12,7 @@ import (
 	"tidemark/internal/tlsconf"
 )
 
-// TestTable: what both ports answer is bounded, and docs/protocol.md has it.
+// TestTable checks that requests on both ports are limited, and that docs/protocol.md lists them.
 func TestTable(t *testing.T) {
 	w := newWorld(t)
 	w.start()
@@ -20,8 +20,8 @@ func TestTable(t *testing.T) {
 	rpctest.Whole(t, "An indexer, --scan", w.x.scanTable(w.x.scans))
 }
 
-// TestEveryPathByEveryRole: over TLS each path of both ports lets in whom docs/security.md names, and nobody else;
-// without a certificate there are health and, to clients with a ticket, the WebSocket.
+// TestEveryPathByEveryRole checks that over TLS each path of both ports admits exactly the roles that
+// docs/security.md names. Without a certificate there are health and, for clients with a ticket, the WebSocket.
 func TestEveryPathByEveryRole(t *testing.T) {
 	w := newWorld(t)
 	w.start()

@@ -12,13 +12,13 @@ import (
 	"tidemark/wire"
 )
 
-// TestRunningScans: a scan that waits and one whose client is slow are shown with who asked for what, and end when
-// somebody says so; the client is told who. What was slow is remembered, with what it waited for.
+// TestRunningScans checks that a scan that waits and one whose client is slow are shown with their user and request,
+// and can be cancelled. The client is told who has cancelled. A slow scan is recorded, with what it waited for.
 func TestRunningScans(t *testing.T) {
 	asked := make(chan struct{}, 1)
 	s := goStraight(t, long(manyRows), func(s *straight) {
 		s.tune = func(o *scanserver.Options) { o.Slow = time.Nanosecond }
-		s.slow = func(ctx context.Context) { // as long as it is waited for
+		s.slow = func(ctx context.Context) { // for as long as somebody waits
 			asked <- struct{}{}
 			<-ctx.Done()
 		}
@@ -53,7 +53,7 @@ func TestRunningScans(t *testing.T) {
 	if _, err := answered(ws); code(err) != errcode.ScanCancelled || !strings.Contains(err.Error(), "cancelled by root") {
 		t.Errorf("its client is told %v", err)
 	}
-	// its client has the answer a moment before it is struck off the list
+	// The client gets its answer a moment before the scan is removed from the list.
 	s.until("it has ended", func() bool { return s.server.Running(10, 10).Running == 0 })
 	if err := s.server.Cancel(&wire.CancelScan{ID: one.ID, By: "root"}); code(err) != errcode.UnknownScan {
 		t.Errorf("a scan that has ended: %v", err)
@@ -95,8 +95,8 @@ func TestRunningScans(t *testing.T) {
 	}
 }
 
-// TestSlowScansAreBounded: of more than are kept the newest stay, and how many there were is told; no scan of another
-// process has the id of one here.
+// TestSlowScansAreBounded checks that the newest slow scans are kept, and their total number is reported, and that
+// ids of scans differ between processes.
 func TestSlowScansAreBounded(t *testing.T) {
 	s := goStraight(t, long(3), func(s *straight) {
 		s.tune = func(o *scanserver.Options) { o.Slow = time.Nanosecond }

@@ -14,8 +14,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestSample: a copy that serves tells how its keys are spread; one that does not, and one that is not here, are
-// refused, as is who asks for more than there may be. Who waits for its turn waits no longer than it wants to.
+// TestSample checks that a copy that serves returns a sample of its keys, and that one that does not serve, one that
+// is not here, and too large a sample are refused. A request waits for its turn no longer than it wants to.
 func TestSample(t *testing.T) {
 	w := newWorld(t)
 	w.write(docs(0, 200, 1)...)

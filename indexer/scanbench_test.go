@@ -18,9 +18,9 @@ import (
 	"tidemark/partition"
 )
 
-// BenchmarkSmallScan is a scan of 100 rows on one node, from the request to the message, without a connection: 200,000
-// documents whose names are updated once, in one to eight slices. The sub-benchmarks take turns, so that what else the
-// machine does hits all of them.
+// BenchmarkSmallScan measures a scan of 100 rows on one node, from the request to the message, without a connection.
+// There are 200,000 documents whose names are updated once, in one to eight slices. The sub-benchmarks take turns, so
+// that other load on the machine affects all of them.
 func BenchmarkSmallScan(b *testing.B) {
 	const docs, rows, turn = 200_000, 100, 50
 	counts := []int{1, 2, 3, 6, 8}
@@ -115,7 +115,7 @@ func (f *shelf) load(t fataler, docs int, version uint64) {
 	}
 }
 
-// processCPU is the processor time of this process so far.
+// processCPU returns the CPU time of the process so far.
 func processCPU() time.Duration {
 	var r syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {

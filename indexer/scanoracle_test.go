@@ -26,8 +26,8 @@ import (
 	"tidemark/wire"
 )
 
-// shelf is an index whose copies are real slices, of which each node holds some. It implements scan.Catalog,
-// scan.Truth, scan.Nodes and scan.Pins, and projects and routes documents as projectors do.
+// shelf is an index whose copies are real slices, spread over several nodes. It implements scan.Catalog, scan.Truth,
+// scan.Nodes and scan.Pins, and projects and routes documents as projectors do.
 type shelf struct {
 	view    scan.View
 	program *expression.Program
@@ -40,7 +40,7 @@ type shelf struct {
 	docs    map[string][]byte
 }
 
-// shelfNodes is over how many nodes the copies are spread.
+// shelfNodes is the number of nodes.
 const shelfNodes = 3
 
 // fataler is a test, a check of rapid, or a benchmark.
@@ -80,7 +80,7 @@ func newShelf(t fataler, store *storage.Store, statement string) *shelf {
 	return f
 }
 
-// write sets documents, or deletes those without a value, and flushes: each slice is told its keys of every one, or
+// write sets documents, or deletes those without a value, and flushes. Each slice gets its keys of every document, or
 // that it has none.
 func (f *shelf) write(t fataler, ids []string, values map[string][]byte) {
 	batches := map[index.CopyID]*storage.Batch{}
@@ -181,7 +181,7 @@ func (f *shelf) Suspect(index.NodeID) bool { return false }
 
 func (f *shelf) KeepSlices(context.Context, index.NodeID, scan.KeepRequest) error { return nil }
 
-// OpenSlices reads the slices of node 0 as a coordinator's own, those of the others as they come over a network.
+// OpenSlices reads the slices of node 0 as a coordinator's own, and those of other nodes as they come over a network.
 func (f *shelf) OpenSlices(ctx context.Context, node index.NodeID, _ []index.NodeID,
 	req scan.NodeRequest) (scan.RowStream, error) {
 	if node == 0 {
@@ -192,8 +192,7 @@ func (f *shelf) OpenSlices(ctx context.Context, node index.NodeID, _ []index.Nod
 	return scan.ReadFrames(io.NopCloser(&b))
 }
 
-// ask sends a request through everything between its body and the lines of its answer, and returns the rows and the
-// count.
+// ask runs a request through everything from its body to the lines of its answer, and returns the rows and the count.
 func (f *shelf) ask(body []byte) (keys [][]json.RawMessage, ids []string, count int64, err error) {
 	ctx, c := context.Background(), scan.NewCoordinator(f, f, f, scan.Options{})
 	req, err := scan.ParseRequest(body)
@@ -241,14 +240,14 @@ func (f *shelf) answer(ctx context.Context, c *scan.Coordinator, spec scan.Spec)
 			}
 			return keys, ids, res, err
 		}
-		if line.Values != nil { // which stand in the place of the id in messages
+		if line.Values != nil { // in messages they take the place of the id
 			line.ID = string(line.Values)
 		}
 		keys, ids = append(keys, line.Key), append(ids, line.ID)
 	}
 }
 
-// pages asks for the same page by page; size is how many rows the next page has at most.
+// pages runs the same request page by page. size returns the maximum number of rows of the next page.
 func (f *shelf) pages(body []byte, size func() int64) (keys [][]json.RawMessage, ids []string, err error) {
 	ctx, c := context.Background(), scan.NewCoordinator(f, f, f, scan.Options{})
 	var fields map[string]json.RawMessage
@@ -284,7 +283,7 @@ func (f *shelf) pages(body []byte, size func() int64) (keys [][]json.RawMessage,
 	}
 }
 
-// samePacked compares the rows with those that the same scan gives in the messages of scan connections.
+// samePacked checks that the messages of scan connections give the same rows for a scan.
 func samePacked(ctx context.Context, c *scan.Coordinator, spec scan.Spec, keys [][]json.RawMessage,
 	ids []string) error {
 	n := 0
@@ -315,7 +314,7 @@ func samePacked(ctx context.Context, c *scan.Coordinator, spec scan.Spec, keys [
 	return err
 }
 
-// byFamily is the index of a statement under a scheme that this program does not have.
+// byFamily returns the index of a statement under a scheme that the product does not have.
 func byFamily(t fataler, statement string) string {
 	parsed, err := expression.Parse(statement)
 	if err != nil {
@@ -329,9 +328,10 @@ func byFamily(t fataler, statement string) string {
 	return d.Statement
 }
 
-// TestScansEqualOracle: random indexes under each scheme, and under one more that tests add, with several components in
-// both directions, array keys, functions and predicates, over random documents of all shapes that are changed and
-// deleted, in real slices: random scans and counts with every option in any combination give what the oracle says.
+// TestScansEqualOracle compares random scans and counts, with every option in any combination, with the oracle's. The
+// indexes are random as well, under each scheme and one more that tests add, with several components in both
+// directions, array keys, functions and predicates. They are over random documents of all shapes that are changed and
+// deleted, in real slices.
 //
 //	go test ./indexer -run TestScansEqualOracle -rapid.checks 10000
 func TestScansEqualOracle(t *testing.T) {
@@ -424,7 +424,7 @@ func TestScansEqualOracle(t *testing.T) {
 	t.Logf("%d scans, %d of them with %d rows and %d groups", scans, some, rows, grouped)
 }
 
-// pagesDiffer says in what the pages of a scan, as far as its limit, differ from its answer at once.
+// pagesDiffer returns how the pages of a scan, up to its limit, differ from its single answer.
 func pagesDiffer(t *rapid.T, f *shelf, body []byte, limit int, keys [][]json.RawMessage, ids []string) string {
 	size := rapid.Int64Range(1, 9)
 	pageKeys, pageIDs, err := f.pages(body, func() int64 { return size.Draw(t, "rows of a page") })

@@ -20,18 +20,18 @@ import (
 	"tidemark/wire"
 )
 
-// desk is the part of a manager that clients of the scan port meet: it issues tickets, checks them, and answers scans
-// with one row, byManager, when a client takes the detour.
+// desk is the part of a manager that clients of the scan port use: it issues and checks tickets, and answers scans
+// with one row, byManager, when a client scans through the manager.
 type desk struct {
 	mu      sync.Mutex
 	tickets *auth.Tickets
 	port    func() string
 	revoked bool
-	lower   bool // whoever it is may not scan
+	lower   bool // no user may scan
 	located int
 }
 
-// byManager is the row of a scan that took the detour, countedByManager the count.
+// byManager is the row of a scan through the manager, countedByManager the count.
 const (
 	byManager        = "by-manager"
 	countedByManager = 7777
@@ -79,8 +79,8 @@ func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// straightly repeats what reports whether it went straight to the indexer until it does: a client that waits for long
-// to be connected takes the detour for a while.
+// straightly repeats ask until it reports that the request went directly to the indexer: a client that waits long for
+// its connection uses the manager for a while.
 func straightly(t testing.TB, ask func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(testTimeout); !ask(); time.Sleep(5 * time.Millisecond) {
@@ -90,7 +90,7 @@ func straightly(t testing.TB, ask func() bool) {
 	}
 }
 
-// rowsStraight is rowsOf straight from the indexer.
+// rowsStraight is rowsOf directly from the indexer.
 func rowsStraight(t *testing.T, c *client.Client, req v1.ScanRequest) (ids []string, err error) {
 	t.Helper()
 	straightly(t, func() bool {
@@ -113,8 +113,9 @@ func rowsOf(t *testing.T, c *client.Client, req v1.ScanRequest) (ids []string, e
 	return ids, rows.Err()
 }
 
-// TestScansGoStraightToTheIndexer: with a ticket of a manager, over one connection, with the errors of REST; a ticket
-// of nobody is refused; and when the indexer has gone, or comes back, scans go on, by way of the managers meanwhile.
+// TestScansGoStraightToTheIndexer checks scans with a manager's ticket over one connection, with the same errors as
+// REST. A ticket that no manager issued is refused. When the indexer stops or comes back, scans continue, meanwhile
+// through the managers.
 func TestScansGoStraightToTheIndexer(t *testing.T) {
 	w := newWorld(t)
 	tickets, err := auth.NewTickets(w.manager.URL, time.Now)

@@ -32,13 +32,14 @@ import (
 const (
 	// endGuard is a hang guard.
 	endGuard = testTimeout
-	// smallBuffer is the system's for what an indexer writes: a client that takes nothing is noticed soon.
+	// smallBuffer is the size of the system's send buffer of the indexer, so that a client that does not read is
+	// noticed soon.
 	smallBuffer = 4 << 10
-	// manyRows of longID bytes and more are far beyond what the systems' buffers hold together.
+	// manyRows rows with ids of longID bytes are far more than all system buffers hold.
 	manyRows, longID = 8000, 240
 )
 
-// straight is an indexer of a world with another scan port, whose insides a test sees.
+// straight is an indexer of a world with a scan port of its own, whose internals a test can use.
 type straight struct {
 	*world
 	desk   *desk
@@ -116,7 +117,7 @@ func long(n int) []testDoc {
 	return all
 }
 
-// ticket returns one that no other call gave.
+// ticket returns a new ticket.
 func (s *straight) ticket() string {
 	s.t.Helper()
 	s.issued++
@@ -128,7 +129,7 @@ func (s *straight) ticket() string {
 	return ticket
 }
 
-// connect begins a connection as package client does. The error has the port's answer, if it gave one.
+// connect starts a connection as package client does. The error contains the port's answer, if it gave one.
 func (s *straight) connect(ticket string) (*websocket.Conn, error) {
 	dialer := websocket.Dialer{Subprotocols: []string{scanport.Protocol}, HandshakeTimeout: endGuard,
 		NetDialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -168,7 +169,8 @@ func ask(t *testing.T, ws *websocket.Conn, req scanport.Request) {
 	}
 }
 
-// answered reads an answer to its end: the documents' ids and what ended it, a *rpc.Problem for a failure.
+// answered reads an answer to its end. It returns the documents' ids and what ended the answer, a *rpc.Problem for an
+// error.
 func answered(ws *websocket.Conn) (ids []string, err error) {
 	for {
 		_, message, err := ws.ReadMessage()
@@ -199,7 +201,7 @@ func answered(ws *websocket.Conn) (ids []string, err error) {
 	}
 }
 
-// begun returns a scan of index 1 that has given its first row, straight from the indexer.
+// begun returns a scan of index 1 that has returned its first row, directly from the indexer.
 func (s *straight) begun(ctx context.Context, c *client.Client, req v1.ScanRequest) (rows *client.Rows) {
 	s.t.Helper()
 	straightly(s.t, func() bool {
@@ -216,7 +218,7 @@ func (s *straight) begun(ctx context.Context, c *client.Client, req v1.ScanReque
 	return rows
 }
 
-// places waits until so many scans are under way.
+// places waits until that many scans are running.
 func (s *straight) places(want int) {
 	s.t.Helper()
 	s.until(fmt.Sprintf("%d scans under way", want), func() bool {
@@ -225,7 +227,7 @@ func (s *straight) places(want int) {
 	})
 }
 
-// ended checks that so many scans were given up, as they are counted, and that no other one has ended.
+// ended checks that this many scans were counted as cancelled, and that no others have ended.
 func (s *straight) ended(what string, want float64) {
 	s.t.Helper()
 	if by := s.scans(); len(by) != 1 || by[errcode.Cancelled] != want {
@@ -233,7 +235,7 @@ func (s *straight) ended(what string, want float64) {
 	}
 }
 
-// scans counts those that have ended, by code.
+// scans returns how many scans have ended, by code.
 func (s *straight) scans() map[errcode.Code]float64 {
 	s.t.Helper()
 	families, err := s.counts.Gather()
@@ -260,12 +262,12 @@ func code(err error) errcode.Code {
 	return p.Code
 }
 
-// TestAClientThatGoesEndsItsScan: while it waits for a timestamp that does not come, and in the middle of its rows; its
-// place is free again, and the scan is counted as one that was given up, not as one that took too long.
+// TestAClientThatGoesEndsItsScan closes a client while its scan waits for a timestamp that does not come, and in the
+// middle of its rows. The scan's place becomes free, and the scan counts as cancelled, not as timed out.
 func TestAClientThatGoesEndsItsScan(t *testing.T) {
 	asked := make(chan struct{}, 1)
 	s := goStraight(t, long(manyRows), func(s *straight) {
-		s.slow = func(ctx context.Context) { // as long as it is waited for
+		s.slow = func(ctx context.Context) { // for as long as somebody waits
 			asked <- struct{}{}
 			<-ctx.Done()
 		}
@@ -298,7 +300,8 @@ func TestAClientThatGoesEndsItsScan(t *testing.T) {
 	}
 }
 
-// TestAClientThatTakesNothing: its scan is ended, its place is free, and what it reads later is cut.
+// TestAClientThatTakesNothing checks that the scan of a client that does not read is ended, and its place becomes
+// free. What the client reads later is cut.
 func TestAClientThatTakesNothing(t *testing.T) {
 	t.Parallel()
 	s := goStraight(t, long(manyRows), func(s *straight) {
@@ -317,7 +320,7 @@ func TestAClientThatTakesNothing(t *testing.T) {
 	}
 }
 
-// TestAnIndexerThatStopsCutsAnswers: what was begun is never taken for a whole answer.
+// TestAnIndexerThatStopsCutsAnswers checks that a client never takes a partial answer for a complete one.
 func TestAnIndexerThatStopsCutsAnswers(t *testing.T) {
 	t.Parallel()
 	s := goStraight(t, long(manyRows), nil)
@@ -339,8 +342,8 @@ func TestAnIndexerThatStopsCutsAnswers(t *testing.T) {
 	}
 }
 
-// TestAnotherIndexOnAKeptConnection: a request for an index that was dropped, and made anew with another id, is refused
-// on a connection that has served it, and never answered with the other one's rows.
+// TestAnotherIndexOnAKeptConnection checks that on a connection that has served an index, a request for that index is
+// refused after it was dropped and made again with another id, and is never answered with the new one's rows.
 func TestAnotherIndexOnAKeptConnection(t *testing.T) {
 	s := goStraight(t, []testDoc{{id: "a", value: 1}, {id: "b", value: 2}}, nil)
 	ws := s.connected()
@@ -373,8 +376,8 @@ func TestAnotherIndexOnAKeptConnection(t *testing.T) {
 	}
 }
 
-// TestATicketThatIsNoMoreGood: on a connection that is kept, the request after a manager's word is old is refused, by
-// the name the manager gives, and so is a new connection.
+// TestATicketThatIsNoMoreGood checks that on an open connection a request is refused, with the manager's error code,
+// when the manager no longer accepts the ticket and its last answer has expired. A new connection is refused as well.
 func TestATicketThatIsNoMoreGood(t *testing.T) {
 	for _, want := range []errcode.Code{errcode.Forbidden, errcode.Unauthenticated} {
 		t.Run(string(want), func(t *testing.T) {
@@ -415,7 +418,7 @@ func TestATicketThatIsNoMoreGood(t *testing.T) {
 	}
 }
 
-// TestClientsThatWaitCount: among the clients of a node are those whose ticket is being checked.
+// TestClientsThatWaitCount checks that clients whose ticket is being checked count among the clients of a node.
 func TestClientsThatWaitCount(t *testing.T) {
 	s := goStraight(t, []testDoc{{id: "a", value: 1}}, func(s *straight) {
 		s.tune = func(o *scanserver.Options) { o.MaxClients = 2 }
@@ -431,7 +434,7 @@ func TestClientsThatWaitCount(t *testing.T) {
 	there(1)
 	ticket := s.ticket()
 	waiting := make(chan error, 1)
-	s.desk.set(func() { // the manager answers nothing until this ends
+	s.desk.set(func() { // the manager does not answer until this ends
 		go func() {
 			ws, err := s.connect(ticket)
 			if err == nil {
@@ -460,8 +463,8 @@ func TestClientsThatWaitCount(t *testing.T) {
 	there(1)
 }
 
-// TestSpansOfTheScanPort: a request's span is below the client's, whatever connection it came on, and has its request
-// id.
+// TestSpansOfTheScanPort checks that the span of a request is a child of the client's, whatever connection it came
+// on, and has its request id.
 func TestSpansOfTheScanPort(t *testing.T) {
 	seen := tracetest.NewSpanRecorder()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(seen))

@@ -17,7 +17,7 @@ import (
 	"tidemark/wire"
 )
 
-// stats asks the indexer for its figures.
+// stats requests the indexer's figures.
 func (w *world) stats() *wire.IndexerStats {
 	w.t.Helper()
 	s, err := w.admin.Stats(w.t.Context(), w.endpoint.Admin)
@@ -43,7 +43,7 @@ func (w *world) statsOf(id index.CopyID, what string, ok func(c *wire.CopyStats)
 	return found
 }
 
-// silently stores documents in KV without letting the stream carry them.
+// silently stores documents in KV, but the stream does not send them.
 func (w *world) silently(docs ...testDoc) {
 	m := w.stream
 	w.mu.Lock()
@@ -55,9 +55,9 @@ func (w *world) silently(docs ...testDoc) {
 	w.mu.Unlock()
 }
 
-// TestStats: with nothing under way items_count is what a scan counts and no backlog is told; what KV has and has not
-// sent is pending, what has come and is not applied is queued, each to the document; scans are counted, with their
-// rows, errors and time.
+// TestStats checks the figures exactly. If nothing is going on items_count equals what a scan counts and no backlog
+// is reported. What KV has not sent yet is pending, what has come but is not applied is queued. Scans are counted,
+// with their rows, errors and time.
 func TestStats(t *testing.T) {
 	w := newWorld(t)
 	w.write(docs(0, 200, 1)...)
@@ -81,7 +81,7 @@ func TestStats(t *testing.T) {
 
 	w.silently(docs(100, 150, 1000)...) // updates
 	w.statsOf(10, "KV has 50 more", func(c *wire.CopyStats) bool { return c.NumDocsPending == 50 && c.NumDocsQueued == 0 })
-	w.write(testDoc{id: "doc-0000"}) // a deletion, and with it the stream sends all that it has not sent
+	w.write(testDoc{id: "doc-0000"}) // a deletion, which makes the stream send everything that is left
 	w.statsOf(10, "51 have come", func(c *wire.CopyStats) bool {
 		return c.NumDocsPending == 0 && c.NumDocsQueued == 51 && c.ItemsCount == 200
 	})
@@ -118,7 +118,7 @@ func TestStats(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	w.metrics()
-	if err := w.define(20); err != nil { // index 1 is gone, and what was counted with it
+	if err := w.define(20); err != nil { // index 1 is gone, along with its counts
 		t.Fatal(err)
 	}
 	if s = w.stats(); len(s.Scans) != 0 {
@@ -126,7 +126,7 @@ func TestStats(t *testing.T) {
 	}
 }
 
-// metrics looks for the same figures among the metrics.
+// metrics checks that the metrics show the same figures.
 func (w *world) metrics() {
 	w.t.Helper()
 	resp, err := http.Get(w.endpoint.Admin + "/metrics")
@@ -153,7 +153,7 @@ func (w *world) metrics() {
 	}
 }
 
-// TestStatsWithoutKV: when no projector can be asked, it is said that the backlog may be larger.
+// TestStatsWithoutKV checks that the figures say that the backlog may be larger if no projector can be asked.
 func TestStatsWithoutKV(t *testing.T) {
 	w := newWorld(t)
 	w.write(docs(0, 20, 1)...)
@@ -173,7 +173,8 @@ func (hangs) Seqnos(ctx context.Context, _ string, _ *wire.SeqnosRequest) (*wire
 	return nil, context.Cause(ctx)
 }
 
-// TestStatsBesideAProjectorThatHangs: the figures of all buckets take as long as those of one, and all come.
+// TestStatsBesideAProjectorThatHangs checks that the figures of all buckets are complete and take no longer than
+// those of one.
 func TestStatsBesideAProjectorThatHangs(t *testing.T) {
 	newNode, s := aloneNode(t)
 	synctest.Test(t, func(t *testing.T) {

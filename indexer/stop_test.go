@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestStopWithin: an orderly stop waits for what is under way, but not for ever.
+// TestStopWithin checks that an orderly stop waits for work in progress, but not forever.
 func TestStopWithin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failed := errors.New("failed")
@@ -27,13 +27,13 @@ func TestStopWithin(t *testing.T) {
 			ErrHangs) || time.Since(began) != time.Second {
 			t.Errorf("%v after %s, want ErrHangs after 1s", err, time.Since(began))
 		}
-		part, fail := context.WithCancelCause(t.Context()) // a part of the whole has failed, without a signal
+		part, fail := context.WithCancelCause(t.Context()) // a part has failed, without a signal
 		fail(failed)
 		began = time.Now()
 		if err := stopWithin(part, time.Second, func() error { time.Sleep(time.Hour); return nil }); !errors.Is(err,
 			ErrHangs) || !errors.Is(err, failed) || time.Since(began) != time.Second {
 			t.Errorf("%v after %s, want ErrHangs and why after 1s", err, time.Since(began))
 		}
-		time.Sleep(time.Hour) // what was given up ends here, the bubble with it
+		time.Sleep(time.Hour) // what was given up ends here, and so does the bubble
 	})
 }

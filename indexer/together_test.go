@@ -17,9 +17,9 @@ import (
 	"tidemark/wire"
 )
 
-// TestOneSideStreamForWhatIsMadeTogether: copies that one list of definitions brings are made one after the other, and
-// the stream that feeds them may be there before. None of them is asked for, or told of, before all are there: KV is
-// read once for all.
+// TestOneSideStreamForWhatIsMadeTogether checks that KV is read once for all copies that one list brings. They are
+// made one after the other, and the stream that feeds them may be there earlier. None of them is requested or
+// reported before all of them are there.
 func TestOneSideStreamForWhatIsMadeTogether(t *testing.T) {
 	w := newWorld(t)
 	disk := newStuck(w)
@@ -64,7 +64,7 @@ func TestOneSideStreamForWhatIsMadeTogether(t *testing.T) {
 	l.Look(t.Context(), k)
 	ended, end := context.WithCancel(t.Context())
 	end()
-	if err := l.Run(ended); err != nil { // what it has asked is answered
+	if err := l.Run(ended); err != nil { // its requests are answered
 		t.Fatal(err)
 	}
 	disk.free()

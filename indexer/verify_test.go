@@ -110,7 +110,8 @@ func (w *world) seqnoOf(id string) (seqno uint64) {
 	return seqno
 }
 
-// TestVerifyFindsWhatIsWrong: every kind of damage to a copy's files is named, with the document, and nothing else is.
+// TestVerifyFindsWhatIsWrong checks that every kind of damage to a copy's files is found, with its document, and
+// nothing else.
 func TestVerifyFindsWhatIsWrong(t *testing.T) {
 	w := built(t)
 	if found, end, err := w.verify(t.Context(), 1, ``); err != nil || len(found) > 0 || end.Differences != 0 || end.Documents < 199 || end.Rows != 199 || end.Unsettled != 0 {
@@ -121,27 +122,27 @@ func TestVerifyFindsWhatIsWrong(t *testing.T) {
 	err := storagetest.Edit(filepath.Join(w.dir, copiesDir), 10, func(r *storagetest.Rows) error {
 		var errs []error
 		do := func(err error) { errs = append(errs, err) }
-		k, id := at(20) // a row is gone
+		k, id := at(20) // a row is missing
 		do(r.Remove(k, id))
-		do(r.Add(testKey(5000), "nobody")) // a row of a document that there is not
+		do(r.Add(testKey(5000), "nobody")) // a row of a document that does not exist
 		k, id = at(30)                     // a row under another key
 		do(r.Remove(k, id))
 		do(r.Add(testKey(6000), id))
-		k, id = at(40) // a document that was forgotten, rows and entry
+		k, id = at(40) // a document is missing, rows and entry
 		do(r.Remove(k, id))
 		do(r.RemoveEntry(vbOf(id), id))
-		_, id = at(50) // rows right, the entry gone
+		_, id = at(50) // the rows are right, the entry is missing
 		do(r.RemoveEntry(vbOf(id), id))
-		k, id = at(60) // another key, in rows and entry
+		k, id = at(60) // another key, in both row and entry
 		do(r.Remove(k, id))
 		do(r.Add(testKey(7000), id))
 		do(r.SetEntry(vbOf(id), id, w.seqnoOf(id), testKey(7000)))
 		do(r.Add(testKey(8), "doc-0007")) // a deleted document is back
 		do(r.SetEntry(vbOf("doc-0007"), "doc-0007", 1, testKey(8)))
-		do(r.Add(testKey(9000), "ghost")) // a document that KV never had, whole
+		do(r.Add(testKey(9000), "ghost")) // a document that KV never had, rows and entry
 		do(r.SetEntry(vbOf("ghost"), "ghost", 2, testKey(9000)))
 		_, id = at(70)
-		do(r.Add(testKey(7100), id)) // a second row of a document that has one
+		do(r.Add(testKey(7100), id)) // a second row of a document that should have one
 		for _, err := range errs {
 			if err != nil {
 				return err
@@ -194,12 +195,12 @@ func join(keys []json.RawMessage) string {
 	return strings.Join(s, " ")
 }
 
-// TestVerifyWhereThingsStand: a row that lies in another slice than it should, with its entry and without, is missing
-// here and too much there; so is a row that lies in both; an entry without its row is named, whether the document is
-// there or not.
+// TestVerifyWhereThingsStand checks a row that is in another slice than it should be, with or without its entry: it
+// is missing in one and a surplus row in the other. A row that is in both is reported as well, as is an entry without
+// its row, whether the document exists or not.
 func TestVerifyWhereThingsStand(t *testing.T) {
 	w := newWorld(t)
-	w.place = func(c *partition.Copy) { c.Slice = index.SliceID(c.ID % 10) } // all that is written lies in slice 0
+	w.place = func(c *partition.Copy) { c.Slice = index.SliceID(c.ID % 10) } // all that is written belongs to slice 0
 	w.write(docs(0, 100, 1)...)
 	w.start()
 	if err := w.define(10, 11, 20); err != nil {
@@ -230,15 +231,16 @@ func TestVerifyWhereThingsStand(t *testing.T) {
 			do(r.Remove(k, id))
 			do(r.RemoveEntry(vbOf(id), id))
 		}
-		do(r.SetEntry(vbOf("phantom"), "phantom", 1, testKey(1))) // an entry alone, of no document
+		do(r.SetEntry(vbOf("phantom"), "phantom", 1, testKey(1))) // only an entry, for no document
 		_, id := at(50)
-		do(r.SetEntry(vbOf(id), id, w.seqnoOf(id), testKey(51), testKey(5100))) // one that lists a row that is not there
+		// an entry that lists a row that does not exist
+		do(r.SetEntry(vbOf(id), id, w.seqnoOf(id), testKey(51), testKey(5100)))
 	})
 	edit(11, func(do func(error), r *storagetest.Rows) {
-		k, id := at(20) // whole, in the wrong slice
+		k, id := at(20) // row and entry in the wrong slice
 		do(r.Add(k, id))
 		do(r.SetEntry(vbOf(id), id, w.seqnoOf(id), k))
-		k, id = at(30) // the row alone
+		k, id = at(30) // only the row
 		do(r.Add(k, id))
 		k, id = at(40) // in both
 		do(r.Add(k, id))
@@ -270,8 +272,8 @@ func TestVerifyWhereThingsStand(t *testing.T) {
 	}
 }
 
-// TestVerifyKeepsToItsRate: every row, every entry of the back index and every document of KV has its time, however few
-// of them a vbucket has, and the rows and entries are counted.
+// TestVerifyKeepsToItsRate checks that the rate counts every row, every entry of the back index and every document of
+// KV, however few of them a vbucket has, and that the reported numbers of rows and entries are right.
 func TestVerifyKeepsToItsRate(t *testing.T) {
 	t.Parallel()
 	const rate = 1000
@@ -281,7 +283,7 @@ func TestVerifyKeepsToItsRate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	things := 3*end.Rows + end.Documents // each entry once beside the rows, and once beside KV
+	things := 3*end.Rows + end.Documents // each entry once with the rows, and once with KV
 	if took, least := time.Since(began), time.Duration(things)*time.Second/rate-pace.Least; took < least ||
 		things < 4*199 {
 		t.Errorf("%d rows and twice as many entries, %d documents after %s, %s at least at %d a second", end.Rows,
@@ -299,10 +301,12 @@ func TestVerifyKeepsToItsRate(t *testing.T) {
 	}
 }
 
-// TestVerifyListsNoMore: the limit is of all indexers together, and the end says how many were listed; all are counted.
+// TestVerifyListsNoMore checks that the limit applies to all indexers together, and that the end says how many
+// differences were listed. All are counted.
 func TestVerifyListsNoMore(t *testing.T) {
 	w := newWorld(t)
-	other := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { // an indexer that finds 3
+	// an indexer that finds 3
+	other := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		out := json.NewEncoder(rw)
 		for i := range 3 {
 			_ = out.Encode(v1.VerifyLine{Difference: &v1.Difference{Kind: wire.ExtraRow, ID: fmt.Sprint("x", i), Copy: 11}})
@@ -333,8 +337,8 @@ func TestVerifyListsNoMore(t *testing.T) {
 	}
 }
 
-// TestVerifyBesideAnIndexerThatHangs: a verification whose other indexer hangs, at once or in the middle, ends with an
-// error that names it.
+// TestVerifyBesideAnIndexerThatHangs checks that a verification whose other indexer hangs, at once or in the middle,
+// ends with an error that names that indexer.
 func TestVerifyBesideAnIndexerThatHangs(t *testing.T) {
 	t.Parallel()
 	for _, begun := range []bool{false, true} {
@@ -345,7 +349,7 @@ func TestVerifyBesideAnIndexerThatHangs(t *testing.T) {
 				_ = json.NewEncoder(rw).Encode(v1.VerifyLine{Progress: &v1.VerifyProgress{Indexer: "i2"}})
 				_ = http.NewResponseController(rw).Flush()
 			}
-			<-release // whatever it is asked, also whether it lives
+			<-release // for any request, heartbeats included
 		}))
 		t.Cleanup(func() { close(release); other.Close() })
 		w.others = []wire.Endpoint{{Node: 4, UUID: "u4", Name: "i2", Scan: other.Listener.Addr().String()}}
@@ -371,8 +375,8 @@ func TestVerifyBesideAnIndexerThatHangs(t *testing.T) {
 	}
 }
 
-// TestVerifyWhileDocumentsChange: documents that change all the time, some deleted and made again, are no differences;
-// a row that nobody calls for is found among them.
+// TestVerifyWhileDocumentsChange checks that documents that change all the time, some of them deleted and made again,
+// are no differences, and that a surplus row is still found among them.
 func TestVerifyWhileDocumentsChange(t *testing.T) {
 	t.Parallel()
 	w := built(t)
@@ -395,7 +399,7 @@ func TestVerifyWhileDocumentsChange(t *testing.T) {
 			if n%5 == 0 {
 				w.write(testDoc{id: fmt.Sprintf("doc-%04d", n*3%200)})
 			}
-			time.Sleep(time.Millisecond) // a rate, nothing waits for it
+			time.Sleep(time.Millisecond) // the rate of changes; nothing waits for this
 		}
 	})
 	for range 3 {
@@ -411,7 +415,7 @@ func TestVerifyWhileDocumentsChange(t *testing.T) {
 	writer.Wait()
 }
 
-// TestVerifyRefuses: what cannot be done is said by name.
+// TestVerifyRefuses checks that what cannot be verified is refused with its own error code.
 func TestVerifyRefuses(t *testing.T) {
 	w := built(t)
 	for body, want := range map[string]string{`{"rate":5}`: "rate 5", `{"limit":-1}`: "limit -1", `{"rates":1}`: "rates", `[`: "BAD_REQUEST"} {
@@ -422,7 +426,7 @@ func TestVerifyRefuses(t *testing.T) {
 	if _, _, err := w.verify(t.Context(), 9, ``); err == nil || !strings.Contains(err.Error(), "INDEX_NOT_HOSTED") {
 		t.Errorf("no such index: %v", err)
 	}
-	// a client that goes ends it, and the place is free for the next one
+	// A client that disconnects ends its verification, and the next one can start.
 	ctx, gone := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
@@ -441,7 +445,7 @@ func TestVerifyRefuses(t *testing.T) {
 	if _, _, err := w.verify(t.Context(), 1, ``); err != nil {
 		t.Errorf("the next one: %v", err)
 	}
-	// what cannot be scanned is not verified
+	// What cannot be scanned is not verified.
 	w.mu.Lock()
 	w.state = index.Error
 	w.mu.Unlock()

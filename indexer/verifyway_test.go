@@ -19,9 +19,9 @@ import (
 	"tidemark/wire"
 )
 
-// TestVerifySeesWhatIsLostOnTheWay: a document that never arrives, over maintenance streams as over those that
-// verifications read, is missing in the index and in what the index is compared with. The sums of the evaluation are
-// not of that way, so that it is told.
+// TestVerifySeesWhatIsLostOnTheWay loses a document on the streams, both on maintenance streams and on those that
+// verifications read, so that it is missing in the index and in what the index is compared with. The sums of the
+// evaluation do not come over these streams, so the loss is reported.
 func TestVerifySeesWhatIsLostOnTheWay(t *testing.T) {
 	const lost = "doc-0020"
 	w := newWorld(t)
@@ -47,8 +47,8 @@ func TestVerifySeesWhatIsLostOnTheWay(t *testing.T) {
 	}
 }
 
-// TestAuditTellsWhatItCannotMend: what the way from KV loses is told by the node's health, and no vbucket is taken anew
-// for it.
+// TestAuditTellsWhatItCannotMend checks that a loss on the way from KV is reported in the node's health, and that no
+// vbucket is taken again for it.
 func TestAuditTellsWhatItCannotMend(t *testing.T) {
 	w := newWorld(t)
 	w.tweak = func(c *Config) { c.AuditRate, c.AuditEvery = v1.MaxVerifyRate, 10*time.Millisecond }
@@ -69,8 +69,8 @@ func TestAuditTellsWhatItCannotMend(t *testing.T) {
 	}
 }
 
-// TestVerifyPages: a vbucket of which KV holds more than may be in memory is compared page by page, with nothing left
-// out and nothing told twice.
+// TestVerifyPages checks that a vbucket with more documents than fit in memory is compared page by page, without
+// omissions or duplicates.
 func TestVerifyPages(t *testing.T) {
 	t.Parallel()
 	w := built(t)
@@ -97,15 +97,15 @@ func TestVerifyPages(t *testing.T) {
 		}
 	}
 	w.stopIndexer()
-	w.tweak = func(c *Config) { c.verifyRoom = 10 } // no document
+	w.tweak = func(c *Config) { c.verifyRoom = 10 } // less than one document
 	w.again(t)
 	if _, _, err := w.verify(t.Context(), 1, ``); err == nil || !strings.Contains(err.Error(), "one document in 1024") {
 		t.Errorf("no room at all: %v", err)
 	}
 }
 
-// TestRefusedKeysAreShown: a key that no index can store, of a projector that has no limit, is counted and named, and a
-// verification does not call the document that lacks it right.
+// TestRefusedKeysAreShown checks that a key that no index can store, from a projector without a limit, is counted and
+// named, and that a verification reports the document that lacks it.
 func TestRefusedKeysAreShown(t *testing.T) {
 	w := newWorld(t)
 	long := bytes.Repeat([]byte{8}, storage.MaxKey+1)
@@ -135,16 +135,16 @@ func TestRefusedKeysAreShown(t *testing.T) {
 	})
 }
 
-// TestVerifyBeginsAnew: where vbuckets are begun anew behind a round in which documents were compared, as KV has failed
-// over or has more to read than may be in memory, what differs is listed and counted once, as are documents.
+// TestVerifyBeginsAnew restarts vbuckets after a round in which documents were already compared, because KV has
+// failed over or has more to read than fits in memory. Differences and documents are still listed and counted once.
 func TestVerifyBeginsAnew(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name      string
 		room      int64
-		outcomes  []wire.StartOutcome // of second rounds; beyond: they begin
+		outcomes  []wire.StartOutcome // of second rounds; after these they begin
 		more      int                 // documents that are written in the middle of the first round
-		documents uint64              // that are compared, at most
+		documents uint64              // the maximum number of compared documents
 	}{
 		{"KV fails over", 0, []wire.StartOutcome{wire.StartFailover, wire.StartStale, wire.StartRollback}, 1, 204},
 		{"a load goes on", 60 << 10, nil, 1000, 1200},
@@ -170,7 +170,7 @@ func TestVerifyBeginsAnew(t *testing.T) {
 					if !verify.IsTopic(q.Topic) {
 						return wire.StartBegun
 					}
-					if q.Buckets[0].Restart.At(0).Seqno == 0 { // the timestamp is held, and behind KV from here on
+					if q.Buckets[0].Restart.At(0).Seqno == 0 { // the timestamp is held, and from now on older than KV
 						if len(outcomes) > 0 || wrote == 0 {
 							w.write(docs(1000+wrote, 1000+wrote+c.more, 1)...)
 							wrote += c.more

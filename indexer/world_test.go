@@ -38,19 +38,19 @@ const (
 	testTimeout = 3 * time.Minute // hang guard
 )
 
-// world stands in for everything around one indexer: the leader, KV, and a projector. What KV holds is a list of
-// mutations per vbucket; every mutation is a window of its own.
+// world is everything around one indexer: the leader, KV, and a projector. KV's content is a list of mutations per
+// vbucket, and each mutation is a window of its own.
 type world struct {
-	state   index.State // of all indexes; maintenance without it
+	state   index.State // of all indexes; unset: maintenance
 	t       testing.TB
 	dir     string
 	manager *httptest.Server
 	proj    *httptest.Server
 	admin   *indexerclient.Client
 	tweak   func(*Config)
-	users   http.Handler          // what users ask the manager, set before start
-	place   func(*partition.Copy) // nil, or what changes where a copy is and of what, set before define
-	others  []wire.Endpoint       // indexers beside this one, set before define
+	users   http.Handler          // what users ask the manager; set before start
+	place   func(*partition.Copy) // nil, or changes the place and slice of a copy; set before define
+	others  []wire.Endpoint       // other indexers; set before define
 
 	mu        sync.Mutex
 	kv        [testVBs][]testDoc
@@ -58,11 +58,11 @@ type world struct {
 	log       timestamp.FailoverLog
 	copies    []partition.Copy
 	revision  uint64
-	sent      *wire.Definitions // last
-	changes   int               // lists that were told as changes
+	sent      *wire.Definitions // the newest
+	changes   int               // lists that were sent as changes
 	counter   uint64
 	term      uint64
-	epoch     uint64 // above 1
+	epoch     uint64 // added to 1
 	number    uint64
 	last      wire.BucketStability
 	endpoint  wire.Endpoint
@@ -76,18 +76,18 @@ type world struct {
 	sideCalls []wire.StreamRequest
 	refuse    func(*wire.StreamRequest) wire.StartOutcome // nil: begin
 	known     bool
-	forgets   func(*wire.IndexerReport) bool // nil, or whether the leader has lost what it was told before this report
+	forgets   func(*wire.IndexerReport) bool // nil, or whether the leader has lost the reports before this one
 	faults    []wire.IndexFaults
-	lose      func(*keyversion.Event) bool // nil, or what is evaluated and does not arrive, set before start
+	lose      func(*keyversion.Event) bool // nil, or which events are evaluated but do not arrive; set before start
 	key       func(testDoc) []byte         // nil: testKey of the value
-	// nil, or what KV takes its time with when it is asked for a stability timestamp, set before start
+	// nil, or delays KV's answer to a request for a stability timestamp; set before start
 	slow func(context.Context)
 
 	x      *Indexer
 	stop   context.CancelFunc
 	ended  chan error
 	stream *maintenance
-	rate   int64 // of files, that the leader says
+	rate   int64 // rate of files that the leader sets
 }
 
 type testDoc struct {
@@ -111,20 +111,20 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
-// locked does something with what the servers of the test change or read.
+// locked runs f under the lock of what the test's servers change or read.
 func (w *world) locked(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	f()
 }
 
-// calls are the requests for side streams so far.
+// calls returns the requests for side streams so far.
 func (w *world) calls() (all []wire.StreamRequest) {
 	w.locked(func() { all = slices.Clone(w.sideCalls) })
 	return all
 }
 
-// copyReport is what the indexer has last reported of a copy.
+// copyReport returns the indexer's newest report of a copy.
 func (w *world) copyReport(id index.CopyID) (r wire.CopyReport) {
 	w.locked(func() { r = w.report[id] })
 	return r
@@ -219,7 +219,7 @@ func (w *world) high(vb int) uint64 {
 	return 0
 }
 
-// side plays a side stream's part to its end.
+// side runs a side stream to its end.
 func (w *world) side(ctx context.Context, q *wire.StreamRequest) (*wire.StreamReply, error) {
 	w.mu.Lock()
 	w.sideCalls = append(w.sideCalls, *q)
@@ -276,7 +276,7 @@ func (w *world) side(ctx context.Context, q *wire.StreamRequest) (*wire.StreamRe
 	return reply, nil
 }
 
-// newest returns each document's newest version: KV has no other.
+// newest returns each document's newest version, the only one that KV still has.
 func (w *world) newest(vb int) map[string]uint64 {
 	seqnos := map[string]uint64{}
 	for _, d := range w.kv[vb] {
@@ -376,14 +376,14 @@ func (w *world) send(c *testConn, events []keyversion.Event) {
 	}
 }
 
-// maintenance is the one maintenance stream.
+// maintenance is the only maintenance stream.
 type maintenance struct {
 	conn *testConn
 	inc  index.Incarnation
 	sent [testVBs]uint64
 }
 
-// begin starts the maintenance stream of every vbucket at `from` (nil: KV's present).
+// begin starts the maintenance stream of every vbucket at `from` (nil: at what KV has now).
 func (w *world) begin(from func(vb int) uint64) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
@@ -418,7 +418,7 @@ func (w *world) begin(from func(vb int) uint64) {
 	w.pumpLocked()
 }
 
-// pumpLocked sends what the stream has not sent, and a SYNC for every vbucket.
+// pumpLocked sends what the stream has not sent yet, and a SYNC for every vbucket.
 func (w *world) pumpLocked() {
 	m := w.stream
 	if m == nil {
@@ -436,7 +436,7 @@ func (w *world) pumpLocked() {
 	w.send(m.conn, events)
 }
 
-// write stores documents and lets the stream carry them.
+// write stores documents, and the stream sends them.
 func (w *world) write(docs ...testDoc) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -452,7 +452,7 @@ func (w *world) write(docs ...testDoc) {
 	w.pumpLocked()
 }
 
-// define places copies (ids of which the tens are the index) on the indexer.
+// define places copies on the indexer. The tens of a copy's id are its index.
 func (w *world) define(ids ...index.CopyID) error {
 	w.mu.Lock()
 	w.copies = nil
@@ -468,7 +468,7 @@ func (w *world) define(ids ...index.CopyID) error {
 	w.mu.Unlock()
 	was := w.sent
 	w.sent = d
-	if was != nil && d.Revision%2 == 0 { // every other list travels as a change
+	if was != nil && d.Revision%2 == 0 { // every second list is sent as a change
 		reply, err := w.admin.Change(context.Background(), w.endpoint.Admin, changeOf(was, d))
 		if err != nil || !reply.Missing {
 			w.changes++
@@ -482,7 +482,7 @@ func (w *world) define(ids ...index.CopyID) error {
 	return err
 }
 
-// changeOf tells a list as a change of another one.
+// changeOf returns a list as a change of another one.
 func changeOf(was, is *wire.Definitions) *wire.DefinitionsChange {
 	c := &wire.DefinitionsChange{Fence: is.Fence, Base: was.Revision, Revision: is.Revision, Indexes: is.Indexes,
 		Topologies: is.Topologies, Indexers: is.Indexers,
@@ -519,8 +519,8 @@ func (w *world) definitionsLocked() *wire.Definitions {
 	return d
 }
 
-// promote publishes KV's present as a stability timestamp. That it does not arrive is an error, unless ctx has ended:
-// who asked for it has gone and asks anew.
+// promote publishes what KV has now as a stability timestamp. If it does not arrive this is an error, unless ctx has
+// ended: then the requester is gone and asks again.
 func (w *world) promote(ctx context.Context) wire.BucketStability {
 	w.mu.Lock()
 	w.number++
@@ -621,10 +621,10 @@ func (w *world) serve(copy index.CopyID) {
 	w.held(copy)
 }
 
-// held waits until a copy holds the newest promoted timestamp.
+// held waits until the copies hold the newest promoted timestamp.
 func (w *world) held(ids ...index.CopyID) {
 	w.t.Helper()
-	for _, id := range ids { // what is newest may change meanwhile: the indexer asks for timestamps
+	for _, id := range ids { // the newest one may change meanwhile, since the indexer requests timestamps
 		w.until(fmt.Sprintf("copy %d holds the newest", id),
 			func() bool { return w.report[id].Held.Compare(w.last.Ref) == 0 })
 	}
@@ -666,7 +666,7 @@ func (w *world) scan(id index.ID, body string) ([]testRow, error) {
 	}
 }
 
-// check compares a session scan with what KV holds.
+// check compares a session scan with what KV has.
 func (w *world) check(id index.ID) {
 	w.t.Helper()
 	rows, err := w.scan(id, `{"consistency":"session"}`)
