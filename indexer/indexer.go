@@ -98,7 +98,7 @@ type Config struct {
 	Zone     string
 	Capacity uint32
 
-	// OwnProcess says that the process runs this indexer and nothing else. The Go runtime's memory limit and the
+	// OwnProcess is set if the process runs this indexer and nothing else. The Go runtime's memory limit and the
 	// memory that the C library retains then follow the quota, and the operating system schedules its threads
 	// (processors.go).
 	OwnProcess    bool
@@ -134,7 +134,7 @@ type Config struct {
 	processors  int           // processors that the process may use
 	stopMost    time.Duration // bound of an orderly stop. 0: the constant stopMost
 	listWait    time.Duration // how long the reply to a list waits for reconcilers. 0: listPatience
-	OrphanGrace time.Duration // how long an orphaned copy is kept; below 0: for ever
+	OrphanGrace time.Duration // how long an orphaned copy is kept; below 0: forever
 	Logger      hclog.Logger
 	Tracer      trace.Tracer // nil: no spans
 

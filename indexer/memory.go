@@ -23,8 +23,8 @@ const (
 	MinMemoryQuota = 512 << 20
 	// DefaultMemoryQuota is the quota of a Config that sets none.
 	DefaultMemoryQuota = 1 << 30
-	// MemoryBase is what a process needs beside its quota for code, stacks, connections and the runtime itself. The
-	// target for the resident memory is below 1.1 times the quota plus MemoryBase.
+	// MemoryBase is what a process needs in addition to its quota, for code, stacks, connections and the runtime itself.
+	// The target for the resident memory is below 1.1 times the quota plus MemoryBase.
 	MemoryBase = 128 << 20
 )
 

@@ -27,7 +27,7 @@ type orphan struct {
 
 // orphans tracks the orphans on this node.
 type orphans struct {
-	grace time.Duration // below 0: for ever
+	grace time.Duration // below 0: forever
 	log   hclog.Logger
 	now   func() time.Time
 

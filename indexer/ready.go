@@ -9,7 +9,7 @@ import (
 	"tidemark/partition"
 )
 
-// Codes of reasons of /readyz, beside those of package rpc.
+// Codes of reasons of /readyz, in addition to those of package rpc.
 const (
 	reasonCopy    = "copy"     // a copy cannot be written or read
 	reasonNotHeld = "not_held" // copies of ready indexes hold no stability timestamp, so scans cannot use them

@@ -330,7 +330,7 @@ func (k *Bucket) Add(ctx context.Context, s *storage.Slice, deferred bool,
 			later = k.slices[id] == s && k.st.Deferred(id) && !filling(s)
 			return
 		}
-		stable, _ := s.Timestamp() // all zero until the copy was exact once; at an empty bucket it is decided anew
+		stable, _ := s.Timestamp() // all zero until the copy was exact once; in an empty bucket it is decided again
 		if err = k.add(s, stable.Total() > 0); err == nil {
 			later = deferred && Unfilled(s)
 			k.st.Defer(id, later)
@@ -357,7 +357,7 @@ func (k *Bucket) Undefer(ctx context.Context, s *storage.Slice, may func() bool)
 	})
 }
 
-// add adds a copy in the state that its store holds. ready says that it has been exact. It runs in the loop.
+// add adds a copy in the state that its store holds. ready is set if it has been exact. It runs in the loop.
 func (k *Bucket) add(s *storage.Slice, ready bool) error {
 	m := s.Meta()
 	if err := k.st.Add(ingest.Copy{ID: m.Copy, Index: m.Index, Slice: m.Slice, Ready: ready, Positions: s.Positions(),

@@ -20,7 +20,7 @@ import (
 // whose lock is held, whose memory is full or that has much to write delays only what is reported for several copies
 // together, namely the acknowledgement of a stability timestamp by those that serve scans.
 
-// class says which writers do a task. Neither class waits for writers of the other.
+// class determines which writers do a task. Neither class waits for writers of the other.
 type class uint8
 
 const (

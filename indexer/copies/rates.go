@@ -15,7 +15,7 @@ type rate struct {
 }
 
 // since returns the rate after the counter has reached total, d after the last value. A counter that has gone down
-// starts anew.
+// starts over.
 func (r rate) since(total uint64, d time.Duration) rate {
 	if total == r.total && r.second == 0 || d <= 0 {
 		return rate{total, r.second}

@@ -35,7 +35,7 @@ func (k *Bucket) UUID() string { return k.uuid }
 // VBuckets returns the number of its vbuckets.
 func (k *Bucket) VBuckets() int { return k.vbuckets }
 
-// retake makes a vbucket of a copy be taken from KV anew, and the stray rows be deleted with it. elsewhere says that
+// retake makes a vbucket of a copy be taken from KV again, and the stray rows be deleted with it. elsewhere means that
 // scans have another copy, so that they must not use this one until it is correct. retake runs in the loop, and
 // returns false if the vbucket is being restored or is joining; the next verification will find the difference again.
 func (k *Bucket) retake(id index.CopyID, vb int, stray []storage.Row, elsewhere bool) bool {

@@ -125,7 +125,7 @@ func (r *run) step(ctx context.Context, m *merger, todo *later, open *[]*remote)
 		return false, err
 	}
 	r.renewing = time.Time{} // the scan progresses
-	if r.out.held.full() {   // from here on the client may be slow, and nodes do not hold the timestamp for ever
+	if r.out.held.full() {   // from here on the client may be slow, and nodes do not hold the timestamp forever
 		if err := r.openMore(ctx, m, todo.rest(), open); err != nil {
 			return false, err
 		}

@@ -137,7 +137,7 @@ func (s *Spec) checkAggregate(i int, a *Aggregate) error {
 	return nil
 }
 
-// add adds a checked aggregate. rows says that each row of a group is another document.
+// add adds a checked aggregate. rows is set if each row of a group is a different document.
 func (g *groups) add(i int, a *Aggregate, rows bool) error {
 	op, each := aggregate.Op(a.Op), EachNone
 	p := Partial{Op: op}

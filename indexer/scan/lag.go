@@ -26,7 +26,7 @@ type lag struct {
 	hurry  time.Time // end of its wait without a place; zero: it has one, or does not wait
 }
 
-// begin records that the scan has to wait, until end. given says that rows have been returned already; such a scan
+// begin records that the scan has to wait, until end. given is set if rows have already been returned; such a scan
 // continues even without a place.
 func (l *lag) begin(given bool) {
 	now := time.Now()

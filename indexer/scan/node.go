@@ -380,7 +380,7 @@ func pinPages(ctx context.Context, req NodeRequest, pins Pins) (pinned *Pinned, 
 	return pinned, done, nil
 }
 
-// LateError says that a copy has not reached a timestamp in time.
+// LateError reports that a copy has not reached a timestamp in time.
 type LateError struct {
 	Copy index.CopyID
 	Why  string // what is wrong with the copy, if known

@@ -119,7 +119,7 @@ func (o *output) release() error {
 
 // holdback keeps rows from the client until no slice has to be opened any more. How long that takes must not depend
 // on the client, because a node holds a timestamp only for a short time. If it is too late all the same, the client
-// has got no row, and the scan starts anew at a newer timestamp.
+// has got no row, and the scan starts over at a newer timestamp.
 type holdback struct {
 	on    bool
 	rows  []Row

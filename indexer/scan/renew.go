@@ -21,7 +21,7 @@ func askAgain(why error) bool {
 }
 
 // renew searches for copies of slices whose known copies have all failed in the middle of a scan. Rows have been
-// returned by then, so the scan cannot start anew; but every live node that made the timestamp still holds it. So
+// returned by then, so the scan cannot start over; but every live node that made the timestamp still holds it. So
 // renew rechecks the catalog for as long as a scan may wait: a copy may have moved or been made, its node may be
 // reachable again, or it may have been silent only for a moment while another one died. Copies that reported that
 // they do not hold the timestamp are not tried again. A slice that still has no candidate afterwards is left to the

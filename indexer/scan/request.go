@@ -28,7 +28,7 @@ const (
 	MaxKeyBytes = 64 << 10 // of one encoded bound
 )
 
-// Consistency says which stability timestamps a scan may use.
+// Consistency determines which stability timestamps a scan may use.
 type Consistency string
 
 // Consistency levels.
@@ -45,7 +45,7 @@ type Token struct {
 	Seqno   uint64 `json:"seqno"`
 }
 
-// Inclusion says which bounds belong to a range.
+// Inclusion determines which bounds belong to a range.
 type Inclusion string
 
 // Inclusions; an empty one means both.
@@ -86,7 +86,7 @@ type Request struct {
 	// GroupBy and Aggregates request groups instead of rows. Rows with equal components GroupBy form a group.
 	GroupBy    []int       `json:"group_by"`
 	Aggregates []Aggregate `json:"aggregates"`
-	// Stability says what the rows have in common. Timestamp is that of an earlier scan, and goes with
+	// Stability determines what the rows have in common. Timestamp is that of an earlier scan, and goes with
 	// QueryStability.
 	Stability RowStability `json:"stability"`
 	Timestamp string       `json:"timestamp"`

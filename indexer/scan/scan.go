@@ -160,7 +160,7 @@ type Sink interface {
 }
 
 // Dated is a Sink that receives the timestamp of the rows that follow: before the first row, again when an attempt
-// starts anew, and for each page without stability. seen is what a session has seen once it has these rows.
+// starts over, and for each page without stability. seen is what a session has seen once it has these rows.
 type Dated interface {
 	At(ref wire.StabilityRef, seen scanport.Seen)
 }

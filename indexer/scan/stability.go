@@ -8,7 +8,7 @@ import (
 	"tidemark/wire"
 )
 
-// RowStability says what a scan's rows have in common.
+// RowStability determines what a scan's rows have in common.
 type RowStability string
 
 // Kinds of stability.

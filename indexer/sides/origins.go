@@ -21,7 +21,7 @@ type Origins struct {
 	parents map[index.CopyID]trace.SpanContext
 }
 
-// NewOrigins returns an empty Origins. traced says that requests have spans.
+// NewOrigins returns an empty Origins. traced reports whether requests have spans.
 func NewOrigins(traced bool) *Origins {
 	return &Origins{traced: traced, known: map[index.CopyID]bool{}, parents: map[index.CopyID]trace.SpanContext{}}
 }

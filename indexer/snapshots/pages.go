@@ -53,7 +53,7 @@ type pagesOf struct {
 }
 
 // paged is one answer. After MaxKeep an answer is remembered for a while, so that a late request for another page,
-// while its snapshots still exist, does not start keeping it anew.
+// while its snapshots still exist, does not start a new period.
 type paged struct {
 	ref          wire.StabilityRef
 	copies       []index.CopyID

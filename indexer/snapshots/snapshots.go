@@ -33,7 +33,7 @@ type Held struct {
 const maxKept = 32
 
 // keptRef is a timestamp that a query may name again, until then. It is remembered beyond MaxKeep, so that a late
-// request, while its snapshots still exist, does not start keeping it anew.
+// request, while its snapshots still exist, does not start a new period.
 type keptRef struct {
 	ref          wire.StabilityRef
 	since, until time.Time
@@ -128,7 +128,7 @@ func (s *Set) HasSkipped(id index.CopyID, ref wire.StabilityRef) bool {
 	return ok && last.Compare(ref.Ref) >= 0
 }
 
-// wakeLocked wakes those who wait for a copy.
+// wakeLocked wakes everything that waits for a copy.
 func (s *Set) wakeLocked(id index.CopyID) {
 	if c := s.waiting[id]; c != nil {
 		close(c)

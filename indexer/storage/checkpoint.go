@@ -41,7 +41,7 @@ type CheckpointInfo struct {
 // which gets its final name last. Batches wait only while the rest since the first flush is written and linked. The
 // oldest checkpoint beyond Options.KeepCheckpoints is removed; if it is being read, a later call removes it.
 func (s *Slice) Checkpoint(ctx context.Context, m CheckpointMeta) (CheckpointInfo, error) {
-	if err := s.Persist(ctx); err != nil { // most of the work, while batches go on
+	if err := s.Persist(ctx); err != nil { // most of the work, while batches are still written
 		return CheckpointInfo{}, err
 	}
 	s.write.Lock()

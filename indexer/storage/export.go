@@ -14,7 +14,7 @@ import (
 )
 
 // A copy is sent to another indexer as the files of a checkpoint that is made for this purpose (Export), and is
-// installed there in place of what the copy held (Incoming). An export is stored beside the copies' folders under a
+// installed there in place of what the copy held (Incoming). An export is stored next to the copies' folders under a
 // name that Open removes, so that remains after a crash are gone at the next start. Received files stay in their
 // copy's folder.
 
@@ -45,7 +45,7 @@ type Export struct {
 // Export exports the present state of the copy: it flushes everything and links the files. It blocks and fails like
 // Checkpoint. It calls step after each part of the work.
 func (s *Slice) Export(ctx context.Context, step func()) (*Export, error) {
-	if err := s.Persist(ctx); err != nil { // most of the work, while batches go on
+	if err := s.Persist(ctx); err != nil { // most of the work, while batches are still written
 		return nil, err
 	}
 	step()

@@ -33,7 +33,7 @@ const (
 	incomingFiles = 1 << 20
 )
 
-// sourceFile is the content of the file SOURCE: the Export.Source of the tables beside it.
+// sourceFile is the content of the file SOURCE: the Export.Source of the tables in the same folder.
 type sourceFile struct {
 	Source string `json:"source"`
 }

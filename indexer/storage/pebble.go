@@ -236,7 +236,7 @@ func markFormat(fs vfs.FS, dir string) (err error) {
 }
 
 // removeLogs removes write-ahead logs. They are empty, but because of them Pebble would write its manifest, and on a
-// failing disk retry that for ever.
+// failing disk retry that forever.
 func removeLogs(fs vfs.FS, dir string) error {
 	names, err := fs.List(dir)
 	if errors.Is(err, os.ErrNotExist) {

@@ -229,7 +229,7 @@ func (s *Slice) end(ctx context.Context, drop bool) error {
 }
 
 // Flush applies a batch. It waits while too much is not yet written, at most until ctx ends: on a hung disk,
-// otherwise for ever. On an error nothing of the batch is applied. Errors wrap ErrInvalid, ErrDiskFull, ErrIO,
+// otherwise forever. On an error nothing of the batch is applied. Errors wrap ErrInvalid, ErrDiskFull, ErrIO,
 // ErrDamaged, ErrReopen, ErrClosed, or ctx's error.
 func (s *Slice) Flush(ctx context.Context, b Batch) error {
 	if err := b.check(s.meta.VBuckets); err != nil {
@@ -369,7 +369,7 @@ func (s *Slice) Timestamp() (stable timestamp.Vector, exact bool) {
 
 // Durable is the state that would exist after SIGKILL or power loss now. The caller must not modify it.
 type Durable struct {
-	Generation uint64 // of the data folder; batches of another generation are numbered anew
+	Generation uint64 // of the data folder; each generation has batch numbers of its own
 	Batch      uint64 // number of the newest batch in it, 0 for none
 	Positions  []ingest.Position
 	Stable     timestamp.Vector // newest stability timestamp flushed to
@@ -393,7 +393,7 @@ func (s *Slice) Durable() (Durable, error) {
 type Stats struct {
 	Items       int64  // rows of the forward index
 	Batch       uint64 // number of the newest batch
-	Generation  uint64 // of the data folder; batches of another generation are numbered anew
+	Generation  uint64 // of the data folder; each generation has batch numbers of its own
 	DiskBytes   int64
 	LiveBytes   int64  // part of DiskBytes that is not overwritten or deleted, estimated
 	MemoryBytes int64  // applied and not yet written

@@ -248,7 +248,7 @@ func (s *Sender) make(ctx context.Context, c *sending) {
 	defer close(c.made)
 	e, err := s.Open(ctx, &c.want, func() { s.moved.Add(1) })
 	if err != nil && errors.Is(context.Cause(ctx), errAbandoned) {
-		err = rpc.Refuse(errcode.Unavailable, "%v", errAbandoned) // the next request makes it anew
+		err = rpc.Refuse(errcode.Unavailable, "%v", errAbandoned) // the next request makes it again
 	}
 	var body []byte
 	if err == nil {

@@ -13,7 +13,7 @@ import (
 const differenceEntry, foundEntry = 512, 128
 
 // tally accumulates the result of comparing some vbuckets. It counts only when the comparison is complete: if it
-// starts anew, because KV left the branch or the memory was exceeded, everything in it will be found again.
+// starts over, because KV left the branch or the memory was exceeded, everything in it will be found again.
 type tally struct {
 	documents, differences map[*verifiedCopy]uint64
 	kinds                  map[wire.DifferenceKind]int

@@ -50,7 +50,7 @@ type Bucket interface {
 	VBuckets() int
 	// Owners returns the projectors that own the maintenance streams of the vbuckets, "" where unknown.
 	Owners(ctx context.Context) ([]index.ProjectorID, error)
-	// Retake makes a vbucket of a copy be taken from KV anew, and its stray rows be deleted. elsewhere says that
+	// Retake makes a vbucket of a copy be taken from KV again, and its stray rows be deleted. elsewhere means that
 	// scans have another copy, so that they must not use this one until it is correct.
 	Retake(ctx context.Context, id index.CopyID, vb int, stray []storage.Row, elsewhere bool) error
 }

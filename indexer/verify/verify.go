@@ -29,14 +29,14 @@ const (
 	verifyGroup = 16
 	// verifyRounds bounds how often documents that keep changing are compared again.
 	verifyRounds = 8
-	// verifyRestarts bounds how often the comparison of vbuckets that left the branch of their timestamp starts anew.
+	// verifyRestarts bounds how often the comparison of vbuckets that left the branch of their timestamp starts over.
 	verifyRestarts = 5
 	// verifyStream is the number of documents that the stream of one vbucket counts as for the rate.
 	verifyStream = 10
 	// verifyKeys bounds the keys that a difference shows.
 	verifyKeys = 16
 	// askAgain is the pause before requests to projectors or the leader are repeated, pauseFirst the first pause
-	// before a comparison starts anew.
+	// before a comparison starts over.
 	askAgain   = 50 * time.Millisecond
 	pauseFirst = 100 * time.Millisecond
 	// verifyProgress is the interval of progress lines.
@@ -250,7 +250,7 @@ func (v *verification) progress(percent float64) error {
 }
 
 // group compares some vbuckets. If they exceed the memory, it compares half of them at a time, and of a single
-// vbucket half of the documents. The result counts when the comparison is complete, not if it starts anew.
+// vbucket half of the documents. The result counts when the comparison is complete, not if it starts over.
 func (v *verification) group(ctx context.Context, vbs []uint16) error {
 	for restarts := 0; ; restarts++ {
 		t := newTally()
