@@ -49,13 +49,13 @@ func TestAuditHeals(t *testing.T) {
 	before := len(w.calls())
 	w.again(t)
 	said := ""
-	var told []wire.CopyDifference
+	var reported []wire.CopyDifference
 	w.until("the audit names and mends what is wrong", func() bool {
 		if strings.Contains(w.health, "differs from the KV data") {
 			said = w.health
 		}
 		if len(w.differing) > 0 {
-			told = w.differing
+			reported = w.differing
 		}
 		return said != "" && w.x.metrics.counted(t, "tidemark_indexer_retaken_vbuckets_total") >= 2
 	})
@@ -67,9 +67,9 @@ func TestAuditHeals(t *testing.T) {
 		return err == nil && len(found) == 0 && end.Rows == 199
 	})
 	w.until("and said to be", func() bool { return w.health == "" && len(w.differing) == 0 && w.report[10].Compared })
-	if len(told) != 1 || told[0].Index != 1 || told[0].Copy != 10 || told[0].Documents == 0 ||
-		told[0].Documents > 2 || !told[0].TakenAnew {
-		t.Errorf("the leader was told %+v", told)
+	if len(reported) != 1 || reported[0].Index != 1 || reported[0].Copy != 10 || reported[0].Documents == 0 ||
+		reported[0].Documents > 2 || !reported[0].TakenAnew {
+		t.Errorf("the leader was told %+v", reported)
 	}
 	if !strings.Contains(said, lost) && !strings.Contains(said, stray) {
 		t.Errorf("health says %q", said)

@@ -260,11 +260,11 @@ func TestWhatWasReceivedHangs(t *testing.T) {
 			w := newWorld(t)
 			disk := newStuck(w)
 			var since atomic.Int32 // reports
-			var told atomic.Bool
+			var seen atomic.Bool
 			w.forgets = func(r *wire.IndexerReport) bool {
 				since.Add(1)
 				if slices.ContainsFunc(r.Copies, func(r wire.CopyReport) bool { return r.Copy == c.id }) {
-					told.Store(true)
+					seen.Store(true)
 				}
 				return false
 			}
@@ -274,7 +274,7 @@ func TestWhatWasReceivedHangs(t *testing.T) {
 				w.lists(20)
 				w.reported(10)
 			}
-			told.Store(false)
+			seen.Store(false)
 			disk.hang(w, c.id.String()+"/incoming")
 			w.lists(20, c.id)
 			<-disk.begun
@@ -282,7 +282,7 @@ func TestWhatWasReceivedHangs(t *testing.T) {
 			w.reported()
 			n := since.Load()
 			w.until("the leader is told more", func() bool { return since.Load() > n+3 })
-			if told.Load() {
+			if seen.Load() {
 				t.Error("the leader is told that the copy is there")
 			}
 			w.serves(20, 40)
@@ -457,12 +457,12 @@ func TestListsBesideHangs(t *testing.T) {
 				t.Errorf("orphans of one epoch: %v", orphans)
 			}
 			w.until("orphans are told", func() bool {
-				var told []index.CopyID
+				var seen []index.CopyID
 				for _, o := range w.orphans {
-					told = append(told, o.Copy)
+					seen = append(seen, o.Copy)
 				}
-				slices.Sort(told)
-				return slices.Equal(told, orphans)
+				slices.Sort(seen)
+				return slices.Equal(seen, orphans)
 			})
 			w.serves(append(want, 60)...)
 		})
@@ -478,11 +478,11 @@ func TestAnotherIndexUnderTheIDOfOneThatHangs(t *testing.T) {
 	w := newWorld(t)
 	disk := newStuck(w)
 	var revision atomic.Uint64
-	told := make(chan bool, 1)
+	seen := make(chan bool, 1)
 	w.forgets = func(r *wire.IndexerReport) bool {
 		if v := revision.Load(); v > 0 && r.Revision >= v {
 			select {
-			case told <- r.Whole() && !slices.ContainsFunc(r.Copies, func(c wire.CopyReport) bool { return c.Copy == 10 }):
+			case seen <- r.Whole() && !slices.ContainsFunc(r.Copies, func(c wire.CopyReport) bool { return c.Copy == 10 }):
 			default:
 			}
 		}
@@ -501,7 +501,7 @@ func TestAnotherIndexUnderTheIDOfOneThatHangs(t *testing.T) {
 		t.Errorf("a scan of the other index is given %d rows of the one that was here", len(rows))
 	}
 	select {
-	case is := <-told:
+	case is := <-seen:
 		if !is {
 			t.Error("the leader is not told that the copy is not here any more")
 		}
@@ -602,9 +602,9 @@ func TestACopyIsHiddenNoLongerThanTheOldOneIsHere(t *testing.T) {
 	w.servesAnother()
 }
 
-// TestNothingIsToldOfACopyThatNobodyWants sends a list without a bucket while that bucket adds a copy. It is no error
+// TestNoErrorForACopyThatIsNotWanted sends a list without a bucket while that bucket adds a copy. It is no error
 // that this is no longer possible.
-func TestNothingIsToldOfACopyThatNobodyWants(t *testing.T) {
+func TestNoErrorForACopyThatIsNotWanted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	disk, l := newStuck(w), newHeldLog("")

@@ -15,8 +15,8 @@ import (
 	"tidemark/wire"
 )
 
-// spoilt gives a world a disk on which all writes below the named folder of copies fail while it is named.
-func spoilt(w *world) (below *atomic.Pointer[string]) {
+// failingDisk gives a world a disk on which all writes below the named folder of copies fail while it is named.
+func failingDisk(w *world) (below *atomic.Pointer[string]) {
 	below = &atomic.Pointer[string]{}
 	below.Store(new(string))
 	w.tweak = func(c *Config) {
@@ -38,7 +38,7 @@ func spoilt(w *world) (below *atomic.Pointer[string]) {
 // made as soon as this is possible.
 func TestACopyThatCannotBeMade(t *testing.T) {
 	w := newWorld(t)
-	below := spoilt(w)
+	below := failingDisk(w)
 	w.write(docs(0, 50, 1)...)
 	w.start()
 	if err := w.define(10, 40); err != nil {
@@ -84,7 +84,7 @@ func TestACopyThatCannotBeMade(t *testing.T) {
 // is no problem any more.
 func TestACopyThatIsLackingAndDropped(t *testing.T) {
 	w := newWorld(t)
-	below := spoilt(w)
+	below := failingDisk(w)
 	w.start()
 	bad := "20"
 	below.Store(&bad)
@@ -104,7 +104,7 @@ func TestACopyThatIsLackingAndDropped(t *testing.T) {
 // an orphan, which is dropped as soon as this is possible.
 func TestACopyThatCannotBeDropped(t *testing.T) {
 	w := newWorld(t)
-	below := spoilt(w)
+	below := failingDisk(w)
 	build(t, w)
 	bad := "10/DROPPED"
 	below.Store(&bad)

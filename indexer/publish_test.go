@@ -50,8 +50,8 @@ func TestTimestampsBesideABusyBucket(t *testing.T) {
 		busy := make(chan struct{})
 		running.Go(func() { _ = x.bucketNamed("busy").Do(t.Context(), func(*core.Bucket) { <-busy }) })
 		synctest.Wait()
-		told := make(chan error, 1)
-		running.Go(func() { told <- x.publish(t.Context(), of(7)) })
+		published := make(chan error, 1)
+		running.Go(func() { published <- x.publish(t.Context(), of(7)) })
 		synctest.Wait()
 		if got := at("free"); got != 7 {
 			t.Errorf("beside a busy bucket one is at rollback %d", got)
@@ -67,7 +67,7 @@ func TestTimestampsBesideABusyBucket(t *testing.T) {
 			t.Errorf("given up: %v, the other one at rollback %d", err, at("free"))
 		}
 		close(busy)
-		if err := <-told; err != nil || at("busy") != 7 {
+		if err := <-published; err != nil || at("busy") != 7 {
 			t.Errorf("afterwards: %v, the bucket is at rollback %d", err, at("busy"))
 		}
 		x.bucketNamed("busy").Stop()

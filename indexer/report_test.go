@@ -7,9 +7,9 @@ import (
 	"tidemark/wire"
 )
 
-// TestRefusedAcknowledgementsAreToldAgain checks that an acknowledgement in a report that the leader refused, because
+// TestRefusedAcknowledgementsAreSentAgain checks that an acknowledgement in a report that the leader refused, because
 // it does not have the report on which the changes are based, is repeated in the next one.
-func TestRefusedAcknowledgementsAreToldAgain(t *testing.T) {
+func TestRefusedAcknowledgementsAreSentAgain(t *testing.T) {
 	w := newWorld(t)
 	w.write(docs(0, 50, 1)...)
 	w.serve(10)

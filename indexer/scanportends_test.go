@@ -496,14 +496,14 @@ func TestSpansOfTheScanPort(t *testing.T) {
 			t.Errorf("%s: parent %+v in trace %s, want %s in %s", op, got.Parent(), got.SpanContext().TraceID(),
 				span.SpanContext().SpanID(), span.SpanContext().TraceID())
 		}
-		told := ""
+		requestID := ""
 		for _, a := range got.Attributes() {
 			if a.Key == "tidemark.request_id" {
-				told = a.Value.AsString()
+				requestID = a.Value.AsString()
 			}
 		}
-		if told != id {
-			t.Errorf("%s: request id %q, want %q", op, told, id)
+		if requestID != id {
+			t.Errorf("%s: request id %q, want %q", op, requestID, id)
 		}
 	}
 }

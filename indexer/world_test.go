@@ -157,10 +157,10 @@ func (w *world) serveManager(rw http.ResponseWriter, r *http.Request) {
 			}
 			all, err := w.reports.Take(q)
 			for _, b := range all {
-				told := b.Bucket.Report
-				told.Accepted = b.Bucket.Accepted()
-				w.buckets[told.Heartbeat.Bucket] = told
-				w.acks = append(w.acks, told.Acks...)
+				got := b.Bucket.Report
+				got.Accepted = b.Bucket.Accepted()
+				w.buckets[got.Heartbeat.Bucket] = got
+				w.acks = append(w.acks, got.Acks...)
 			}
 			w.health, w.orphans, w.faults = q.Health, q.Orphans, q.Faults
 			w.differing = q.Differing

@@ -323,10 +323,10 @@ func (c *Catalog) view(node index.NodeID, id index.ID) (v scan.View, of viewed, 
 			}
 			continue
 		}
-		at, told := slices.BinarySearchFunc(left, t.ID, func(h wire.Held, id index.CopyID) int {
+		at, found := slices.BinarySearchFunc(left, t.ID, func(h wire.Held, id index.CopyID) int {
 			return cmp.Compare(h.Copy, id)
 		})
-		if left = left[at:]; told && left[0].Node == t.Node {
+		if left = left[at:]; found && left[0].Node == t.Node {
 			v.Held = append(v.Held, left[0])
 		}
 	}

@@ -401,7 +401,7 @@ func TestViewsHaveWhatTheirCopiesHold(t *testing.T) {
 	c.Take(&defs)
 	all := holding(7)
 	want := map[index.CopyID]wire.Held{}
-	told := all[:0]
+	list := all[:0]
 	for i, h := range all {
 		switch {
 		case i%7 == 3: // not in the list
@@ -411,9 +411,9 @@ func TestViewsHaveWhatTheirCopiesHold(t *testing.T) {
 		default:
 			want[h.Copy] = h
 		}
-		told = append(told, h)
+		list = append(list, h)
 	}
-	c.SetHeld(told)
+	c.SetHeld(list)
 	for _, d := range defs.Indexes {
 		v, err := c.View(d.ID)
 		if err != nil {

@@ -138,9 +138,9 @@ func TestBuildsGoOn(t *testing.T) {
 	})
 }
 
-// TestPurgesHurryNobody: builds do not pause for the removal of tombstones, which nothing waits for, but do for
+// TestPurgesDoNotPauseBuilds: builds do not pause for the removal of tombstones, which nothing waits for, but do for
 // writes to a copy that serves scans.
-func TestPurgesHurryNobody(t *testing.T) {
+func TestPurgesDoNotPauseBuilds(t *testing.T) {
 	k, b := testBucketLoop(t), NewBackground(2)
 	pauses := make(chan bool, 1)
 	k.lanes.lanes = newLanes(2, func(*lane, task) {
@@ -160,9 +160,9 @@ func TestPurgesHurryNobody(t *testing.T) {
 	k.lanes.close()
 }
 
-// TestAWriterThatHangsHurriesNobody: beside a serving copy whose write hangs, builds continue at full speed, also
+// TestAWriterThatHangsDoesNotPauseBuilds: beside a serving copy whose write hangs, builds continue at full speed, also
 // those of other buckets.
-func TestAWriterThatHangsHurriesNobody(t *testing.T) {
+func TestAWriterThatHangsDoesNotPauseBuilds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		goOn, hangs := make(chan struct{}), &lane{}
 		l := newLanes(2, func(n *lane, _ task) {

@@ -422,9 +422,9 @@ func TestLaneRemoved(t *testing.T) {
 	}
 }
 
-// TestCopiesThatWereLetGoHaveNoWriters: removed copies whose writes hang hold up no other copy of their bucket, in
+// TestRemovedCopiesHaveNoWriters: removed copies whose writes hang hold up no other copy of their bucket, in
 // either class; and when they continue, there are no more writers than before.
-func TestCopiesThatWereLetGoHaveNoWriters(t *testing.T) {
+func TestRemovedCopiesHaveNoWriters(t *testing.T) {
 	for c := range classes {
 		for _, soon := range []bool{true, false} { // before they count as slow
 			synctest.Test(t, func(t *testing.T) {

@@ -9,17 +9,17 @@ import (
 // TestRates: a rate approaches the real one, returns to 0 after a while, and is news only when it changes.
 func TestRates(t *testing.T) {
 	var r rate
-	total, told := uint64(0), map[uint64]int{}
+	total, times := uint64(0), map[uint64]int{}
 	for range 120 {
 		total += 1000
 		r = r.since(total, time.Second)
-		told[r.rounded()]++
+		times[r.rounded()]++
 	}
 	if got := float64(r.rounded()); math.Abs(got-1000) > 1000/16 {
 		t.Errorf("%v a second, want 1000 or so", got)
 	}
-	if len(told) > 60 || told[r.rounded()] < 60 {
-		t.Errorf("what goes on as before is news again and again: %v", told)
+	if len(times) > 60 || times[r.rounded()] < 60 {
+		t.Errorf("what goes on as before is news again and again: %v", times)
 	}
 	seconds := 0
 	for ; r.rounded() > 0 && seconds < 1000; seconds++ {

@@ -42,16 +42,16 @@ func TestAcks(t *testing.T) {
 	for n := range uint64(MaxAcks + 3) {
 		b.Acknowledge(ingest.Ack{Ref: timestamp.Ref{Number: n}, Made: true})
 	}
-	told := b.Acks()
-	if len(told) != MaxAcks || told[0].Number != 3 || told[0].Bucket != "b" || !told[0].Made {
-		t.Fatalf("%d are kept, the oldest %+v", len(told), told[0])
+	acks := b.Acks()
+	if len(acks) != MaxAcks || acks[0].Number != 3 || acks[0].Bucket != "b" || !acks[0].Made {
+		t.Fatalf("%d are kept, the oldest %+v", len(acks), acks[0])
 	}
 	b.Acknowledge(ingest.Ack{Ref: timestamp.Ref{Number: 1000}})
-	b.DropAcks(told[len(told)-1].StabilityRef) // meanwhile the first of them was dropped
-	if left := b.Acks(); len(left) != 1 || left[0].Number != 1000 || told[0].Number != 3 {
+	b.DropAcks(acks[len(acks)-1].StabilityRef) // meanwhile the first of them was dropped
+	if left := b.Acks(); len(left) != 1 || left[0].Number != 1000 || acks[0].Number != 3 {
 		t.Errorf("%+v are left", left)
 	}
-	if b.DropAcks(told[0].StabilityRef); len(b.Acks()) != 1 {
+	if b.DropAcks(acks[0].StabilityRef); len(b.Acks()) != 1 {
 		t.Errorf("%+v are left behind one that had gone", b.Acks())
 	}
 	if b.DropAcks(b.Ref(timestamp.Ref{Number: 1000})); len(b.Acks()) > 0 {

@@ -71,9 +71,9 @@ func (w *worked) nothing(when string) {
 	}
 }
 
-// TestTimestampsAreToldInOrder: the timestamps in flight are bounded; one that is written before another that was
+// TestTimestampsAreReportedInOrder: the timestamps in flight are bounded; one that is written before another that was
 // handed out earlier completes after it.
-func TestTimestampsAreToldInOrder(t *testing.T) {
+func TestTimestampsAreReportedInOrder(t *testing.T) {
 	w := newWorked(t)
 	var all []*Handed
 	for range MaxStability {
@@ -82,16 +82,16 @@ func TestTimestampsAreToldInOrder(t *testing.T) {
 	}
 	w.promote()
 	w.nothing("with as many as may be")
-	if told := w.w.Ended(all[1]); len(told) > 0 || len(w.st.Acks()) > 0 {
-		t.Fatalf("told before the first is written: %+v", told)
+	if completed := w.w.Ended(all[1]); len(completed) > 0 || len(w.st.Acks()) > 0 {
+		t.Fatalf("told before the first is written: %+v", completed)
 	}
-	told := w.w.Served(all[0], 10, 11, 20)
+	completed := w.w.Served(all[0], 10, 11, 20)
 	want := []Completion{{all[0].Batch, true, true}, {all[1].Batch, true, true}, {all[1].Batch, false, false}}
-	if !slices.Equal(told, want) {
-		t.Fatalf("told: %+v, want that the second is shown and written when the first is shown", told)
+	if !slices.Equal(completed, want) {
+		t.Fatalf("told: %+v, want that the second is shown and written when the first is shown", completed)
 	}
-	if told = w.w.Ended(all[0], 10, 11, 20); !slices.Equal(told, []Completion{{all[0].Batch, false, false}}) {
-		t.Fatalf("then told: %+v, want that the first is written", told)
+	if completed = w.w.Ended(all[0], 10, 11, 20); !slices.Equal(completed, []Completion{{all[0].Batch, false, false}}) {
+		t.Fatalf("then told: %+v, want that the first is written", completed)
 	}
 	acks := w.st.Acks()
 	if len(acks) != 2 || acks[0].Number != 1 || acks[0].Made || acks[1].Number != 2 || !acks[1].Made {

@@ -96,10 +96,10 @@ func TestLogDue(t *testing.T) {
 	}
 }
 
-// TestLogSpoilt checks that the whole and the first changes can be read from a file that is cut anywhere. A changed
+// TestDamagedLog checks that the whole and the first changes can be read from a file that is cut anywhere. A changed
 // byte is an error, except in the last line, which may be the result of a crash: then everything before that line is
 // read.
-func TestLogSpoilt(t *testing.T) {
+func TestDamagedLog(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a.log")
 	l := NewLog(dir, "a.log")

@@ -427,9 +427,9 @@ func TestWhatIsKeptForPages(t *testing.T) {
 	}
 }
 
-// TestWhatIsOverIsToldAgain: a node gets the list of answers that need not be kept even if the request that carried
+// TestEndedPagesAreSentAgain: a node gets the list of answers that need not be kept even if the request that carried
 // it did not reach the node; a node that has read the request and refuses it gets the list once.
-func TestWhatIsOverIsToldAgain(t *testing.T) {
+func TestEndedPagesAreSentAgain(t *testing.T) {
 	one, two := Pages{ID: 1}, Pages{ID: 2}
 	for _, c := range []struct {
 		name  string
@@ -449,10 +449,10 @@ func TestWhatIsOverIsToldAgain(t *testing.T) {
 	} {
 		nowhere := func(index.NodeID, int) bool { return false }
 		f := &fullCluster{fakeCluster: newCluster(2, 1, 2), full: nowhere, asked: map[index.NodeID]int{}}
-		var told []Pages
+		var sent []Pages
 		f.request = func(r NodeRequest) {
 			if r.Copies[0] == 1 {
-				told = append(told, r.Over...)
+				sent = append(sent, r.Over...)
 			}
 		}
 		co := NewCoordinator(f, f, f, Options{Wait: time.Millisecond})
@@ -463,14 +463,14 @@ func TestWhatIsOverIsToldAgain(t *testing.T) {
 		}
 		co.over.add(two, []index.NodeID{0})
 		f.full, f.broken, f.has[1] = nowhere, nil, f.has[2]
-		if c.again != (len(told) == 0) {
-			t.Errorf("%s: told of %v", c.name, told)
+		if c.again != (len(sent) == 0) {
+			t.Errorf("%s: told of %v", c.name, sent)
 		}
 		if _, err := co.Scan(t.Context(), openSpec(), new(collect)); err != nil {
 			t.Fatalf("%s: %v", c.name, err)
 		}
-		if !slices.Equal(told, []Pages{one, two}) {
-			t.Errorf("%s: told of %v", c.name, told)
+		if !slices.Equal(sent, []Pages{one, two}) {
+			t.Errorf("%s: told of %v", c.name, sent)
 		}
 	}
 	var o over

@@ -246,9 +246,9 @@ func TestAScanGoesOnWhereItWasKept(t *testing.T) {
 	}
 }
 
-// TestNobodyWaitsForKeepers: nodes that do not answer requests to keep a timestamp delay neither the scan nor other
-// nodes, and are asked again.
-func TestNobodyWaitsForKeepers(t *testing.T) {
+// TestKeepersThatHangDelayNothing: nodes that do not answer requests to keep a timestamp delay neither the scan nor
+// other nodes, and are asked again.
+func TestKeepersThatHangDelayNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKeepers()
 		k.answer = func(ctx context.Context, node index.NodeID) error {

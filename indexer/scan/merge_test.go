@@ -65,7 +65,7 @@ func TestTheMergeIsInOrder(t *testing.T) {
 			add(500, 600)
 		}
 		var got []Row
-		told, behind, later := 0, 0, rapid.IntRange(0, 3).Draw(t, "later")
+		failures, behind, later := 0, 0, rapid.IntRange(0, 3).Draw(t, "later")
 		for {
 			r, _, ok := m.top()
 			if !ok {
@@ -82,7 +82,7 @@ func TestTheMergeIsInOrder(t *testing.T) {
 				}
 			}
 			if err := m.advance(); errors.Is(err, errBroken) {
-				told++
+				failures++
 			} else if err != nil {
 				t.Fatal(err)
 			}
@@ -91,8 +91,8 @@ func TestTheMergeIsInOrder(t *testing.T) {
 		if reverse {
 			slices.Reverse(want)
 		}
-		if !slices.EqualFunc(got, want, func(a, b Row) bool { return a.Compare(b) == 0 }) || told != broken {
-			t.Fatalf("%d rows, want %d; %d failures of %d were told\n%s\n%s", len(got), len(want), told, broken, got, want)
+		if !slices.EqualFunc(got, want, func(a, b Row) bool { return a.Compare(b) == 0 }) || failures != broken {
+			t.Fatalf("%d rows, want %d; %d failures of %d were told\n%s\n%s", len(got), len(want), failures, broken, got, want)
 		}
 	})
 }

@@ -36,9 +36,9 @@ func TestProgressAddsUp(t *testing.T) {
 	})
 }
 
-// TestWhoWaitsForABuildHurriesNobody: a scan that finds no serving copy, only copies being filled, does not slow the
+// TestWaitingForABuildDoesNotSlowIt: a scan that finds no serving copy, only copies being filled, does not slow the
 // filling down.
-func TestWhoWaitsForABuildHurriesNobody(t *testing.T) {
+func TestWaitingForABuildDoesNotSlowIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newCluster(2, 1, 2)
 		serve := func(ok bool) {

@@ -238,17 +238,17 @@ func TestEndsTellSessions(t *testing.T) {
 			text.Write(a.Text)
 			return nil
 		}, nil, &spec)
-		told := ""
+		token := ""
 		if begun {
 			e.At(refOf(5), want)
 			k.At(refOf(5), want)
-			told = `,"session":"` + want.Token() + `"`
+			token = `,"session":"` + want.Token() + `"`
 		}
 		if err := errors.Join(e.Fail(why), k.Fail(ProblemOf(why))); err != nil {
 			t.Fatal(err)
 		}
 		const lost = `"lost":[{"vbucket":1,"vbuuid":"2","seqno":3}]`
-		if !strings.HasSuffix(line.String(), lost+"}"+told+"}\n") || !strings.HasSuffix(text.String(), lost+told+"}") {
+		if !strings.HasSuffix(line.String(), lost+"}"+token+"}\n") || !strings.HasSuffix(text.String(), lost+token+"}") {
 			t.Errorf("begun %v: %s and %s", begun, &line, &text)
 		}
 	}

@@ -219,8 +219,8 @@ func TestWhoLeavesEndsNothingForOthers(t *testing.T) {
 		}
 		a.want("a1", "a2 a3")
 
-		alone, leave := context.WithCancel(t.Context())
-		a.share(alone, "a4")
+		only, leave := context.WithCancel(t.Context())
+		a.share(only, "a4")
 		leave()
 		time.Sleep(roundGrace - time.Nanosecond)
 		synctest.Wait()

@@ -54,13 +54,13 @@ func TestAProjectorThatHangsKeepsNoOthersWaiting(t *testing.T) {
 	}
 }
 
-// told has projectors that record which requests were stopped.
-type told struct {
+// stops stands for projectors, and records which requests were stopped.
+type stops struct {
 	Projectors
 	stopped chan string
 }
 
-func (p told) Stop(_ context.Context, _ string, req *wire.StreamStop) error {
+func (p stops) Stop(_ context.Context, _ string, req *wire.StreamStop) error {
 	p.stopped <- req.Topic
 	return nil
 }
@@ -71,7 +71,7 @@ func TestSideStreamsOfABucketThatGoes(t *testing.T) {
 	now, stopped := time.Unix(1000, 0), make(chan string, 2)
 	l := New(Options{Origins: NewOrigins(false), Registry: prometheus.NewRegistry(), Log: hclog.NewNullLogger(),
 		Report: func() {},
-		Now:    func() time.Time { return now }, ClusterID: func() string { return "c" }, Projectors: told{stopped: stopped}})
+		Now:    func() time.Time { return now }, ClusterID: func() string { return "c" }, Projectors: stops{stopped: stopped}})
 	for _, bucket := range []string{"b", "other"} {
 		wants := &core.SideWants{Bucket: bucket, Revision: 1, Projectors: []wire.ProjectorEndpoint{{ID: "p1", Admin: "p1"}},
 			Wants: []ingest.Want{{To: 10, Copies: []index.CopyID{1}}}, Owner: func(int) index.ProjectorID { return "p1" }}

@@ -116,11 +116,11 @@ func TestRoomForScansThatTakeLong(t *testing.T) {
 	snaps.copies[c] = []Held{{Ref: at(1 << 20)}}
 	p := &Pins{Snapshots: snaps, Store: store, Bucket: func(string) (Bucket, bool) { return make(oldBucket), true }}
 	for _, x := range []struct {
-		ref  wire.StabilityRef
-		told bool
+		ref    wire.StabilityRef
+		noRoom bool
 	}{{refused, true}, {at(most + 1), false}} {
 		_, err := p.Pin(t.Context(), s.Meta().Index, []index.CopyID{c}, x.ref, time.Minute)
-		if scan.CodeOf(err) != errcode.SnapshotTooOld || strings.Contains(fmt.Sprint(err), "no room") != x.told {
+		if scan.CodeOf(err) != errcode.SnapshotTooOld || strings.Contains(fmt.Sprint(err), "no room") != x.noRoom {
 			t.Errorf("timestamp %d: %v", x.ref.Number, err)
 		}
 	}

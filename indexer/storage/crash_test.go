@@ -400,7 +400,7 @@ func TestFlippedBits(t *testing.T) {
 			t.Fatalf("%v", err)
 		}
 		spoil(t, fs, rapid.SampledFrom(walk(t, fs, "data")).Draw(t, "file"))
-		openSpoilt(t, fs, rapid.SampledFrom([]int64{-1, 1 << 30}).Draw(t, "verify"), rapid.Bool().Draw(t, "drop it"),
+		openDamaged(t, fs, rapid.SampledFrom([]int64{-1, 1 << 30}).Draw(t, "verify"), rapid.Bool().Draw(t, "drop it"),
 			outcomes)
 	})
 	t.Log(outcomes)
@@ -417,7 +417,7 @@ func TestEachFileGone(t *testing.T) {
 			t.Fatal(err)
 		}
 		must(t, fs.Remove(path))
-		openSpoilt(t, fs, 1<<30, i%2 == 0, outcomes)
+		openDamaged(t, fs, 1<<30, i%2 == 0, outcomes)
 	}
 	for _, want := range []string{Intact.String(), FromCheckpoint.String(), "folder given up"} {
 		if outcomes[want] == 0 {
@@ -426,8 +426,8 @@ func TestEachFileGone(t *testing.T) {
 	}
 }
 
-// openSpoilt opens a store with a damaged file and reads it, or recreates the copy if its folder was given up.
-func openSpoilt(t fataler, fs vfs.FS, verify int64, drop bool, outcomes map[string]int) {
+// openDamaged opens a store with a damaged file and reads it, or recreates the copy if its folder was given up.
+func openDamaged(t fataler, fs vfs.FS, verify int64, drop bool, outcomes map[string]int) {
 	store := openTest(t, "data", func(o *Options) { o.ReserveBytes, o.VerifyBytes, o.FS = 1, verify, fs })
 	defer func() { must(t, store.Close()) }()
 	slice, ok := store.Slice(1)

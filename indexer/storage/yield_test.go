@@ -56,9 +56,9 @@ func TestOverdue(t *testing.T) {
 	}
 }
 
-// TestNoPauseForACrowd: a merge pauses while few stores wait for its slot, for none of its writes while many do,
+// TestNoPauseForManyStores: a merge pauses while few stores wait for its slot, for none of its writes while many do,
 // however long that is, and again when they have had it.
-func TestNoPauseForACrowd(t *testing.T) {
+func TestNoPauseForManyStores(t *testing.T) {
 	store := openTest(t, "data", func(o *Options) { o.FS, o.Compactions = vfs.NewMem(), 1 })
 	all := store.res.compactions
 	waiting := func() int {

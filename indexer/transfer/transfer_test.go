@@ -80,12 +80,12 @@ func (f *folder) Append(name string, at int64, p []byte) error {
 
 // link is a sender, with receivers whose answers a test may damage.
 type link struct {
-	t     *testing.T
-	s     *Sender
-	http  *httptest.Server
-	src   []*folder
-	spoil func(q *Question, answer []byte) ([]byte, error) // nil: damages nothing
-	now   time.Time
+	t      *testing.T
+	s      *Sender
+	http   *httptest.Server
+	src    []*folder
+	damage func(q *Question, answer []byte) ([]byte, error) // nil: damages nothing
+	now    time.Time
 }
 
 func newLink(t *testing.T) *link {
@@ -125,8 +125,8 @@ func (l *link) peer(ctx context.Context, q *Question) (io.ReadCloser, error) {
 		return nil, errors.Join(rpc.ReadProblem(resp), resp.Body.Close())
 	}
 	all, err := io.ReadAll(resp.Body)
-	if err = errors.Join(err, resp.Body.Close()); err == nil && l.spoil != nil {
-		all, err = l.spoil(q, all)
+	if err = errors.Join(err, resp.Body.Close()); err == nil && l.damage != nil {
+		all, err = l.damage(q, all)
 	}
 	return io.NopCloser(bytes.NewReader(all)), err
 }
@@ -165,12 +165,12 @@ func TestReceive(t *testing.T) {
 	}
 }
 
-// TestSpoilt checks that an answer that is cut, is lost or has a changed byte is requested again, and that the
+// TestDamagedAnswers checks that an answer that is cut, is lost or has a changed byte is requested again, and that the
 // receiver fails if this always happens.
-func TestSpoilt(t *testing.T) {
+func TestDamagedAnswers(t *testing.T) {
 	l := newLink(t)
 	n := 0
-	l.spoil = func(q *Question, b []byte) ([]byte, error) {
+	l.damage = func(q *Question, b []byte) ([]byte, error) {
 		n++
 		switch {
 		case q.Op != opRead || n%5 == 0:
@@ -191,7 +191,7 @@ func TestSpoilt(t *testing.T) {
 	}
 	sink.same(t, newFolder())
 	for i := range sumBytes + 5 {
-		l.spoil = func(q *Question, b []byte) ([]byte, error) {
+		l.damage = func(q *Question, b []byte) ([]byte, error) {
 			if q.Op == opRead {
 				b[i] ^= 4
 			}
@@ -202,7 +202,7 @@ func TestSpoilt(t *testing.T) {
 			t.Fatalf("byte %d: %v", i, err)
 		}
 	}
-	l.spoil = func(q *Question, b []byte) ([]byte, error) {
+	l.damage = func(q *Question, b []byte) ([]byte, error) {
 		if q.Op == opOpen {
 			b[7]++
 		}

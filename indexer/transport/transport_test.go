@@ -271,9 +271,9 @@ func TestDamageEndsTheConnection(t *testing.T) {
 
 const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-// TestStrangersOnThePort checks that any other traffic on the port ends its own connection only, and leaves a line in
-// the log.
-func TestStrangersOnThePort(t *testing.T) {
+// TestForeignTrafficOnThePort checks that any other traffic on the port ends its own connection only, and leaves a
+// line in the log.
+func TestForeignTrafficOnThePort(t *testing.T) {
 	f := serve(t, transport.ServerConfig{}, acceptAll(sinkFuncs{}))
 	for _, words := range []string{
 		"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -308,9 +308,9 @@ func TestStrangersOnThePort(t *testing.T) {
 	await(t, "all connections gone", func() bool { return f.srv.Connections() == 0 })
 }
 
-// TestNobodyIsWarnedOfWhoStops checks that a router's connection that ends before its hello, because its projector or
+// TestNoWarningForPeersThatStop checks that a router's connection that ends before its hello, because its projector or
 // the server stops, is not reported as a stranger's.
-func TestNobodyIsWarnedOfWhoStops(t *testing.T) {
+func TestNoWarningForPeersThatStop(t *testing.T) {
 	for name, stop := range map[string]func(*fixture, net.Conn){
 		"the router": func(_ *fixture, c net.Conn) { c.Close() },
 		"the server": func(f *fixture, _ net.Conn) { f.stop() },
@@ -560,7 +560,7 @@ func TestStopEndsBusySinks(t *testing.T) {
 func TestNewerConnectionEndsTheOlder(t *testing.T) {
 	var mu sync.Mutex
 	var story []string
-	tell := func(what string) {
+	record := func(what string) {
 		mu.Lock()
 		defer mu.Unlock()
 		story = append(story, what)
@@ -569,18 +569,18 @@ func TestNewerConnectionEndsTheOlder(t *testing.T) {
 	f := serve(t, transport.ServerConfig{}, func(context.Context, keyversion.Hello) (transport.Sink, error) {
 		connections++
 		n := connections
-		tell(fmt.Sprint("accept ", n))
+		record(fmt.Sprint("accept ", n))
 		return sinkFuncs{
 			receive: func(ctx context.Context, _ *keyversion.Batch, release func()) error {
 				if n == 1 {
 					<-ctx.Done() // busy until it is cancelled
 					return ctx.Err()
 				}
-				tell(fmt.Sprint("batch ", n))
+				record(fmt.Sprint("batch ", n))
 				release()
 				return nil
 			},
-			closed: func(error) { tell(fmt.Sprint("closed ", n)) },
+			closed: func(error) { record(fmt.Sprint("closed ", n)) },
 		}, nil
 	})
 	old := dial(t, f.addr, transport.Options{})

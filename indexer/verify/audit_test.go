@@ -63,13 +63,13 @@ func TestMoreDifferThanAreListed(t *testing.T) {
 	}
 	defs := &wire.Definitions{Indexes: []index.Definition{{ID: 1}}}
 	d.note(1, copies, copies, found)
-	if told, omitted, _ := d.list(defs); len(told) != wire.MaxDifferingCopies || omitted != 3 {
-		t.Errorf("%d are told one by one and %d are left out", len(told), omitted)
+	if listed, omitted, _ := d.list(defs); len(listed) != wire.MaxDifferingCopies || omitted != 3 {
+		t.Errorf("%d are told one by one and %d are left out", len(listed), omitted)
 	}
 	d.note(1, copies, copies, found[3:])
-	if told, omitted, _ := d.list(defs); len(told) != wire.MaxDifferingCopies || omitted != 0 || told[0].Copy != 4 {
-		t.Errorf("three are right again: %d are told one by one, from %d on, and %d are left out", len(told),
-			told[0].Copy, omitted)
+	if listed, omitted, _ := d.list(defs); len(listed) != wire.MaxDifferingCopies || omitted != 0 || listed[0].Copy != 4 {
+		t.Errorf("three are right again: %d are told one by one, from %d on, and %d are left out", len(listed),
+			listed[0].Copy, omitted)
 	}
 }
 
@@ -83,9 +83,9 @@ func TestADocumentOfTwoKinds(t *testing.T) {
 		f(11, "a", wire.MissingRow)}
 	var d differing
 	d.note(1, []index.CopyID{10, 11}, []index.CopyID{10, 11}, all)
-	told, _, _ := d.list(&wire.Definitions{Indexes: []index.Definition{{ID: 1}}})
-	if len(told) != 2 || told[0].Documents != 2 || told[1].Documents != 1 || !told[0].TakenAnew {
-		t.Errorf("%+v", told)
+	listed, _, _ := d.list(&wire.Definitions{Indexes: []index.Definition{{ID: 1}}})
+	if len(listed) != 2 || listed[0].Documents != 2 || listed[1].Documents != 1 || !listed[0].TakenAnew {
+		t.Errorf("%+v", listed)
 	}
 	if n := documents(all); n != 3 {
 		t.Errorf("%d documents, in each copy", n)

@@ -38,9 +38,9 @@ func TestADocumentAtTwoTimestamps(t *testing.T) {
 		for _, audit := range []bool{false, true} {
 			v, c, _ := tallied(10, 1<<20)
 			v.tally = newTally()
-			var told string
+			var listed string
 			v.emit = func(l *v1.VerifyLine) error {
-				told += found(l.Difference)
+				listed += found(l.Difference)
 				return nil
 			}
 			if audit {
@@ -63,15 +63,15 @@ func TestADocumentAtTwoTimestamps(t *testing.T) {
 			}
 			want := tc.user
 			if audit {
-				want, told = tc.auditor, ""
+				want, listed = tc.auditor, ""
 				for i := range v.findings.all {
-					told += found(&v.findings.all[i].Difference)
+					listed += found(&v.findings.all[i].Difference)
 				}
 			} else {
-				told = fmt.Sprintf("%d: ", v.sum.Differences) + told
+				listed = fmt.Sprintf("%d: ", v.sum.Differences) + listed
 			}
-			if told != want {
-				t.Errorf("%s, audit %v: %q, want %q", tc.name, audit, told, want)
+			if listed != want {
+				t.Errorf("%s, audit %v: %q, want %q", tc.name, audit, listed, want)
 			}
 		}
 	}

@@ -42,8 +42,8 @@ func (w *laneWorld) serve() {
 	})
 }
 
-// TestToldIsWhatIsAcknowledged: the leader paces promotions by what is written, not by what was handed out.
-func TestToldIsWhatIsAcknowledged(t *testing.T) {
+// TestOnlyWrittenTimestampsAreReported: the leader paces promotions by what is written, not by what was handed out.
+func TestOnlyWrittenTimestampsAreReported(t *testing.T) {
 	w := newLaneWorld(t)
 	w.promote()
 	w.begins()
@@ -61,8 +61,8 @@ func TestToldIsWhatIsAcknowledged(t *testing.T) {
 	}
 }
 
-// TestACopyIsLetGoOfOnce: the removal of a copy waits for the write in progress, also when it is requested again.
-func TestACopyIsLetGoOfOnce(t *testing.T) {
+// TestACopyIsRemovedOnce: the removal of a copy waits for the write in progress, also when it is requested again.
+func TestACopyIsRemovedOnce(t *testing.T) {
 	w := newLaneWorld(t)
 	w.promote()
 	w.begins()
@@ -82,9 +82,9 @@ func TestACopyIsLetGoOfOnce(t *testing.T) {
 	w.ends(2)
 }
 
-// TestNobodyWaitsForWhatACopyThatWentHasToWrite: a copy whose write hangs delays completions for its bucket's other
+// TestWritesOfARemovedCopyDelayNothing: a copy whose write hangs delays completions for its bucket's other
 // copies until it is removed, and no longer; what it writes in the end does not count.
-func TestNobodyWaitsForWhatACopyThatWentHasToWrite(t *testing.T) {
+func TestWritesOfARemovedCopyDelayNothing(t *testing.T) {
 	w := newLaneWorld(t)
 	w.promote()
 	w.begins()
@@ -159,8 +159,8 @@ func TestACopyThatComesAgainHoldsNothing(t *testing.T) {
 	}
 }
 
-// TestWhoIsLetGoWaitsForNoDisk: a copy that cannot be written is removed at once.
-func TestWhoIsLetGoWaitsForNoDisk(t *testing.T) {
+// TestRemovalDoesNotWaitForTheDisk: a copy that cannot be written is removed at once.
+func TestRemovalDoesNotWaitForTheDisk(t *testing.T) {
 	w := newLaneWorld(t)
 	n := w.k.lane(1)
 	tries := 0
@@ -227,9 +227,9 @@ func TestACopyThatIsAway(t *testing.T) {
 	w.ends(2)
 }
 
-// TestAGenerationWaitsForNobody: the generation and rollback id that stability timestamps are checked against are
+// TestAGenerationDoesNotWait: the generation and rollback id that stability timestamps are checked against are
 // passed to a blocked loop without waiting, however many calls wait before them, and take effect before later calls.
-func TestAGenerationWaitsForNobody(t *testing.T) {
+func TestAGenerationDoesNotWait(t *testing.T) {
 	k := testBucketLoop(t)
 	for range ControlInbox {
 		k.calls.queue <- func() {}
@@ -415,8 +415,8 @@ func TestACopyThatIsToBeOpenedAndGoes(t *testing.T) {
 	}
 }
 
-// TestACopyThatWasLetGoOfIsNotOpened: a writer that finds a removed copy shut does not reopen it.
-func TestACopyThatWasLetGoOfIsNotOpened(t *testing.T) {
+// TestARemovedCopyIsNotOpened: a writer that finds a removed copy shut does not reopen it.
+func TestARemovedCopyIsNotOpened(t *testing.T) {
 	o := newOpening(t)
 	o.hang.Store(false)
 	n := o.k.lane(1)
