@@ -79,7 +79,8 @@ func runningOn(t *testing.T, disk vfs.FS) (*Filler, *copies.Bucket, *storage.Sli
 		}
 	})
 	none := func() (d wire.Definitions) { return d }
-	return New(Options{Store: st, Health: &health.Health{}, Snapshots: snaps, Marks: marks, UUID: func() string { return "i" }, Rate: 1 << 20,
+	return New(Options{Store: st, Snapshots: snaps, Marks: marks, UUID: func() string { return "i" }, Rate: 1 << 20,
+		Health: &health.Health{},
 		Bucket: func(string) *copies.Bucket { return k }, Orphan: func(index.CopyID) bool { return false }, Settled: none,
 		Present: none, Sides: func() {}, Registry: r, Log: log, Now: time.Now}), k, s
 }

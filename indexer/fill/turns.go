@@ -14,9 +14,9 @@ import (
 	"tidemark/indexer/storage"
 )
 
-// Copies are filled one at a time: what comes here is written, read again and checked, and more at once would share the
-// same disk. One whose disk hangs loses its turn to the next, and keeps a place among atOnce for as long as it hangs, as
-// it cannot be ended. What has waited too long needs no turn: KV fills it.
+// Copies are filled one at a time: what comes here is written, read again and checked, and more at once would share
+// the same disk. One whose disk hangs loses its turn to the next, and keeps a place among atOnce for as long as it
+// hangs, as it cannot be ended. What has waited too long needs no turn: KV fills it.
 
 // atOnce is how many copies are filled, or left to KV, at once: the one whose turn it is, and others whose disk hangs.
 const atOnce = 16

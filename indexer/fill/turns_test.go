@@ -49,7 +49,8 @@ func offersOnce(t *testing.T, f *Filler, of *storage.Slice) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	offer, err := cbor.Marshal(&transfer.Offer{ID: "1", Files: []transfer.File{{Name: "CHECKPOINT", Size: 1}}, About: said})
+	offer, err := cbor.Marshal(&transfer.Offer{ID: "1", About: said,
+		Files: []transfer.File{{Name: "CHECKPOINT", Size: 1}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,8 +67,8 @@ func offersOnce(t *testing.T, f *Filler, of *storage.Slice) {
 	asksOf(t, f, strings.TrimPrefix(s.URL, "http://"))
 }
 
-// TestAFillWhoseDiskHangs: others are filled while the disk of one hangs, the node's health says so until it goes on, and
-// then it is decided what becomes of that one, too.
+// TestAFillWhoseDiskHangs: others are filled while the disk of one hangs, the node's health says so until it goes on,
+// and then it is decided what becomes of that one, too.
 func TestAFillWhoseDiskHangs(t *testing.T) {
 	goOn, begun := make(chan struct{}), make(chan struct{})
 	free, begin := sync.OnceFunc(func() { close(goOn) }), sync.OnceFunc(func() { close(begun) })

@@ -92,11 +92,11 @@ func (g health) reasons(s *statecontext.State) (reasons []rpc.Reason, leader wir
 func (g health) noCluster() string {
 	members, err := g.cfg.Raft.Servers()
 	if err != nil || len(members) == 0 {
-		return "this manager belongs to no cluster yet: it waits for the managers of --bootstrap-expect at the addresses of " +
-			"--join, or to be added"
+		return "this manager belongs to no cluster yet: it waits for the managers of --bootstrap-expect at the addresses " +
+			"of --join, or to be added"
 	}
-	return fmt.Sprintf("this manager has a log of its cluster and nothing of its state yet: it waits for a leader, which a "+
-		"majority of its %d members elects, and must be able to store what that sends", len(members))
+	return fmt.Sprintf("this manager has a log of its cluster and nothing of its state yet: it waits for a leader, which "+
+		"a majority of its %d members elects, and must be able to store what that sends", len(members))
 }
 
 // behind asks the leader for its log index, and describes what this manager lacks; "" if it has caught up.
