@@ -16,7 +16,7 @@ func TestAnotherAtTheAddress(t *testing.T) {
 		pushed := func(effects []Effect) (to []Receiver) {
 			for _, e := range effects {
 				if tell, is := e.(Tell); is {
-					if _, is := tell.Say.(Push); is {
+					if _, is := tell.Message.(Push); is {
 						to = append(to, tell.To)
 					}
 				}
