@@ -126,8 +126,8 @@ func TestBadBodiesSayWhere(t *testing.T) {
 	}
 }
 
-// TestStrangersAnswer checks answers of other programs, which may be empty.
-func TestStrangersAnswer(t *testing.T) {
+// TestAnswersOfOtherPrograms checks answers of other programs, which may be empty.
+func TestAnswersOfOtherPrograms(t *testing.T) {
 	for _, c := range []struct {
 		body, want string
 	}{{"", "HTTP status 404 and nothing in it"}, {"no such page\n", "INTERNAL: no such page"},
