@@ -48,7 +48,7 @@ func (c *Cluster) makeChildren() {
 	var managers []string
 	for _, e := range m.Managers {
 		scheme, addr, _ := strings.Cut(e.REST, "://")
-		managers = append(managers, scheme+"://"+c.told(addr))
+		managers = append(managers, scheme+"://"+c.advertised(addr))
 	}
 	servers := strings.Join(managers, ",")
 	password := filepath.Join(dir, passwordFile)
@@ -93,7 +93,7 @@ func (c *Cluster) makeChildren() {
 			pid: func(m *Manifest, pid int) { m.Managers[i].PID = pid }, args: append([]string{
 				"manager", "--id", e.ID, "--data", filepath.Join(dir, e.ID), "--rest", hostport(e.REST), "--raft", e.Raft,
 				"--bootstrap-expect", fmt.Sprint(len(m.Managers)), "--join", servers,
-				"--rest-advertise", c.told(hostport(e.REST)), "--raft-advertise", c.told(e.Raft),
+				"--rest-advertise", c.advertised(hostport(e.REST)), "--raft-advertise", c.advertised(e.Raft),
 			}, c.cfg.ManagerArgs...)})
 	}
 	for i, e := range m.Projectors {
@@ -209,7 +209,7 @@ func (c *Cluster) waitReady(ctx context.Context) (missing map[string]error, err 
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer stop()
-	seen := roll{missing: map[string]error{}, up: map[role]int{}}
+	seen := readiness{missing: map[string]error{}, up: map[role]int{}}
 	for _, ch := range c.children {
 		seen.missing[ch.id] = nil
 		all.Go(func() { answers <- childAnswer{ch, ch.answers(waiting, client)} })
@@ -247,13 +247,13 @@ type childAnswer struct {
 	err   error
 }
 
-// roll tracks which children have answered.
-type roll struct {
+// readiness tracks which children have answered.
+type readiness struct {
 	missing map[string]error // by id: the reason, if known
 	up      map[role]int
 }
 
-func (r *roll) take(a childAnswer) {
+func (r *readiness) take(a childAnswer) {
 	if r.missing[a.child.id] = a.err; a.err == nil {
 		delete(r.missing, a.child.id)
 		r.up[a.child.role]++

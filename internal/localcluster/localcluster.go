@@ -340,8 +340,8 @@ func (m *Manifest) addresses() []string {
 	return all
 }
 
-// told returns the host:port under which other children are told an address.
-func (c *Cluster) told(hostport string) string {
+// advertised returns the host:port under which other children reach an address.
+func (c *Cluster) advertised(hostport string) string {
 	_, port, err := net.SplitHostPort(hostport)
 	if c.cfg.Advertise == "" || err != nil {
 		return hostport
