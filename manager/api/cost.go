@@ -13,8 +13,8 @@ import (
 
 // costing estimates the cost of a dry run's statements from the indexers' reports of existing indexes.
 type costing struct {
-	real *statecontext.State // without the statements
-	told map[index.ID]core.Progress
+	real     *statecontext.State // without the statements
+	reported map[index.ID]core.Progress
 }
 
 // of returns the cost of a statement that takes an index from one state to another; nil if it changes nothing.
@@ -34,7 +34,7 @@ func (c *costing) of(before, after *statecontext.State, id index.ID) *v1.Stateme
 
 func (c *costing) dropped(x *statecontext.Index) *v1.StatementCost {
 	cost := &v1.StatementCost{}
-	if t, has := c.told[x.Definition.ID]; has {
+	if t, has := c.reported[x.Definition.ID]; has {
 		cost.Frees = &v1.Estimate{Value: t.Bytes, Bound: v1.About, Source: "its copies have so much"}
 	} else {
 		cost.Unknown = append(cost.Unknown, "what it frees: no indexer has told of its copies")
@@ -94,7 +94,7 @@ func (c *costing) altered(was, is *statecontext.Index, after *statecontext.State
 	if cost.Copies += fresh; cost.Copies+gone == 0 {
 		return nil
 	}
-	t, has := c.told[was.Definition.ID]
+	t, has := c.reported[was.Definition.ID]
 	switch {
 	case !has || t.Copies == 0:
 		cost.Unknown = append(cost.Unknown, "bytes: no indexer has told of its copies")
@@ -125,9 +125,9 @@ func plus(e *v1.Estimate, n uint64, source string) *v1.Estimate {
 func (c *costing) documents(d *index.Definition) (best *v1.Estimate) {
 	for x := range c.real.Indexes() {
 		o := &x.Definition
-		t := c.told[o.ID]
+		t := c.reported[o.ID]
 		switch {
-		case !c.tells(o, d):
+		case !c.isComparable(o, d):
 		case o.IsPrimary && o.Where == "":
 			return &v1.Estimate{Value: t.Items, Bound: v1.About,
 				Source: fmt.Sprintf("primary index %s has so many entries", o.Name)}
@@ -144,7 +144,7 @@ func (c *costing) documents(d *index.Definition) (best *v1.Estimate) {
 func (c *costing) like(d *index.Definition) (best *statecontext.Index) {
 	for x := range c.real.Indexes() {
 		o := &x.Definition
-		if !c.tells(o, d) || o.Where != d.Where || o.IsPrimary != d.IsPrimary {
+		if !c.isComparable(o, d) || o.Where != d.Where || o.IsPrimary != d.IsPrimary {
 			continue
 		}
 		switch {
@@ -165,7 +165,7 @@ func (c *costing) entries(d *index.Definition, like *statecontext.Index, documen
 		if sameKey(o, d) {
 			same = "key"
 		}
-		return &v1.Estimate{Value: c.told[o.ID].Items, Bound: v1.About,
+		return &v1.Estimate{Value: c.reported[o.ID].Items, Bound: v1.About,
 			Source: fmt.Sprintf("index %s, of the same %s and condition, has so many", o.Name, same)}
 	case documents == nil || arrays(d) || documents.Bound == v1.AtLeast:
 		return nil
@@ -185,8 +185,8 @@ func (c *costing) bytes(d *index.Definition, like *statecontext.Index, entries *
 	of := "the indexes of " + d.Keyspace().String() + " take"
 	for x := range c.real.Indexes() {
 		o := &x.Definition
-		if c.tells(o, d) && (like == nil || o.ID == like.Definition.ID) {
-			t := c.told[o.ID]
+		if c.isComparable(o, d) && (like == nil || o.ID == like.Definition.ID) {
+			t := c.reported[o.ID]
 			items, bytes = items+t.Items*(uint64(o.Replicas)+1), bytes+t.Bytes
 		}
 	}
@@ -201,10 +201,10 @@ func (c *costing) bytes(d *index.Definition, like *statecontext.Index, entries *
 		Source: fmt.Sprintf("%s %.0f bytes an entry and copy", of, each)}
 }
 
-// tells reports whether index o is whole, and has the same keyspace as d.
-func (c *costing) tells(o, d *index.Definition) bool {
-	return o.ID != d.ID && o.State == index.Maintenance && o.Keyspace() == d.Keyspace() && c.told[o.ID].Ready > 0 &&
-		c.told[o.ID].Ready == c.told[o.ID].Copies
+// isComparable reports whether index o is whole, and has the same keyspace as d.
+func (c *costing) isComparable(o, d *index.Definition) bool {
+	return o.ID != d.ID && o.State == index.Maintenance && o.Keyspace() == d.Keyspace() && c.reported[o.ID].Ready > 0 &&
+		c.reported[o.ID].Ready == c.reported[o.ID].Copies
 }
 
 func sameKey(a, b *index.Definition) bool {

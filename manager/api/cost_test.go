@@ -26,7 +26,7 @@ func TestCostOfBuilds(t *testing.T) {
 		w.create("half", "(`kind` = 2)", true, "country"):             {Items: 7, Bytes: 7, Copies: 1}, // no copy reports
 		w.create("tags", "", true, "DISTINCT ARRAY x FOR x IN t END"): {Items: 9000, Bytes: 90_000, Ready: 1, Copies: 1},
 	}
-	c := &costing{real: w.s, told: told}
+	c := &costing{real: w.s, reported: told}
 	for name, x := range map[string]struct {
 		where   string
 		keys    []string
@@ -65,7 +65,7 @@ func TestCostOfBuilds(t *testing.T) {
 func TestCostOfDrops(t *testing.T) {
 	w := newWritten(t)
 	id := w.create("ids", "", true)
-	c := &costing{real: w.s, told: map[index.ID]core.Progress{id: {Items: 10, Bytes: 500, Ready: 1, Copies: 1}}}
+	c := &costing{real: w.s, reported: map[index.ID]core.Progress{id: {Items: 10, Bytes: 500, Ready: 1, Copies: 1}}}
 	before := w.s
 	if got := c.of(before, w.s, id); got != nil {
 		t.Errorf("of what is as it was: %+v", got)

@@ -149,7 +149,7 @@ func (g statements) rehearse(w http.ResponseWriter, r *http.Request, list []expr
 	}
 	defer end()
 	reply := v1.StatementReply{DryRun: true, Results: []v1.StatementResult{}}
-	cost := costing{real: c.State(), told: g.progress()}
+	cost := costing{real: c.State(), reported: g.progress()}
 	look := hints{g: g.ground}
 	for i, s := range list {
 		before := c.State()

@@ -30,7 +30,7 @@ const mostResumed = 3
 // reason.
 func (g *scans) passRows(ctx context.Context, w http.ResponseWriter, resp *http.Response, q *question,
 	addrs func(*question) []string) error {
-	p := &passage{w: w, control: http.NewResponseController(w), tells: q.tells, place: q.resume}
+	p := &passage{w: w, control: http.NewResponseController(w), sendsPlaces: q.wantsPlaces, place: q.resume}
 	for tries := 0; ; tries++ {
 		before := q.resume
 		err := p.take(resp)
@@ -90,14 +90,14 @@ func (g *scans) placedNow(q *question) []string {
 
 // passage is an answer in transit to a client.
 type passage struct {
-	w       http.ResponseWriter
-	control *http.ResponseController
-	tells   bool          // the client receives places, too
-	begun   bool          // something was sent
-	midway  bool          // a part of a line was sent
-	place   string        // after what was sent; "": nothing was, or the answer cannot be continued
-	waited  time.Duration // how long the client took to accept the last piece
-	held    []byte        // received and not sent yet
+	w           http.ResponseWriter
+	control     *http.ResponseController
+	sendsPlaces bool          // the client receives places, too
+	begun       bool          // something was sent
+	midway      bool          // a part of a line was sent
+	place       string        // after what was sent; "": nothing was, or the answer cannot be continued
+	waited      time.Duration // how long the client took to accept the last piece
+	held        []byte        // received and not sent yet
 }
 
 // errClientGone means that the client has disconnected.
@@ -159,7 +159,7 @@ func (p *passage) passPlaced(scanned int) (int, error) {
 			continue
 		}
 		rows := p.held[:scanned]
-		if p.tells {
+		if p.sendsPlaces {
 			rows = p.held[:next]
 		}
 		if err := p.send(rows); err != nil {

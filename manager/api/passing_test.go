@@ -203,7 +203,7 @@ func TestAnAnswerOfAnIndexThatIsReplaced(t *testing.T) {
 func TestAnAnswerOfAnIndexThatHasMoved(t *testing.T) {
 	for there, want := range map[bool]string{true: "has moved to other indexers", false: "was dropped or replaced"} {
 		q := &question{index: &statecontext.Index{Definition: index.Definition{ID: 7, Name: "i", Bucket: "b"}},
-			resume: "x", there: func(context.Context) bool { return there }}
+			resume: "x", exists: func(context.Context) bool { return there }}
 		err := q.replaced(t.Context(), rpc.Refuse(errcode.IndexNotHosted, "copy 3 of index 7 is not on this node"))
 		var p *rpc.Problem
 		if !errors.As(err, &p) || p.Code != errcode.SnapshotTooOld || !strings.Contains(p.Detail, want) {

@@ -187,7 +187,7 @@ func (g *scans) passOn(w http.ResponseWriter, r *http.Request, v any) error {
 	ask := &question{index: x, action: action, body: body, places: action == scanAction,
 		session: strings.Join(r.Header.Values(scanport.HeaderSession), ",")}
 	if ask.places { // the client may continue an answer that it got through another manager, or this one
-		ask.resume, ask.tells = r.Header.Get(scanport.HeaderResume), r.Header.Get(scanport.HeaderPlaces) == "true"
+		ask.resume, ask.wantsPlaces = r.Header.Get(scanport.HeaderResume), r.Header.Get(scanport.HeaderPlaces) == "true"
 	}
 	ask.again = func() (*statecontext.Index, error) {
 		// After a split the name may belong to another index, and this manager may be behind. Without a leader, its own
@@ -195,7 +195,7 @@ func (g *scans) passOn(w http.ResponseWriter, r *http.Request, v any) error {
 		_ = g.catchUp(r.Context())
 		return g.ready(r.Context(), r.PathValue("ref"))
 	}
-	ask.there = func(ctx context.Context) bool {
+	ask.exists = func(ctx context.Context) bool {
 		_ = g.catchUp(ctx) // without a leader, this manager's state is used
 		x := g.cfg.Raft.State().Index(ask.index.Definition.ID)
 		return x != nil && x.Definition.State != index.Dropping
@@ -261,14 +261,14 @@ const (
 
 // question is a request to an indexer.
 type question struct {
-	index  *statecontext.Index
-	action string
-	body   []byte
-	places bool   // of an answer of rows: request places at which it can be continued
-	tells  bool   // the client wants the places, too
-	resume string // the place to continue at; "": begin
-	again  func() (*statecontext.Index, error)
-	there  func(context.Context) bool // reports whether the index still exists, under any name
+	index       *statecontext.Index
+	action      string
+	body        []byte
+	places      bool   // of an answer of rows: request places at which it can be continued
+	wantsPlaces bool   // the client wants the places, too
+	resume      string // the place to continue at; "": begin
+	again       func() (*statecontext.Index, error)
+	exists      func(context.Context) bool // reports whether the index still exists, under any name
 	// the client's session tokens, besides those in the body
 	session string
 }
@@ -321,7 +321,7 @@ func (q *question) replaced(ctx context.Context, err error) error {
 	}
 	d := &q.index.Definition
 	what := "was dropped or replaced by a split meanwhile"
-	if q.there != nil && q.there(ctx) {
+	if q.exists != nil && q.exists(ctx) {
 		what = "has moved to other indexers meanwhile, where the timestamp of those rows is not held"
 	}
 	return rpc.Refuse(errcode.SnapshotTooOld, "index %s (%s on %s), of which the rows before were, %s: begin the scan "+
