@@ -86,11 +86,11 @@ func (f *issueFlags) run(s Streams) error {
 	if _, err = fmt.Fprintf(s.Out, "%s\n%s\n", files.Cert, files.Key); err != nil {
 		return err
 	}
-	return tellCap(s, ca, f.req.Validity)
+	return reportCap(s, ca, f.req.Validity)
 }
 
-// tellCap reports when certificates end sooner than requested because their CA does.
-func tellCap(s Streams, ca *tlsconf.CA, validity time.Duration) error {
+// reportCap reports when certificates end sooner than requested because their CA does.
+func reportCap(s Streams, ca *tlsconf.CA, validity time.Duration) error {
 	end, sooner := ca.Cap(validity)
 	if !sooner {
 		return nil

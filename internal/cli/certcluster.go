@@ -103,7 +103,7 @@ func (f *clusterCerts) run(s Streams, args []string) error {
 	if err := f.operator(s, ca, renew); err != nil {
 		return err
 	}
-	return tellCap(s, ca, f.validity)
+	return reportCap(s, ca, f.validity)
 }
 
 // node issues the certificates of one node.

@@ -51,7 +51,7 @@ func (r *kvReach) each() (text string, taken bool) {
 // as unreached; if that is 0, it continues until ctx ends, after limit.
 func (r *kvReach) follow(ctx context.Context, w io.Writer, unreached, limit time.Duration,
 	end context.CancelCauseFunc) {
-	if !pause(ctx, tellAfter) {
+	if !pause(ctx, reportAfter) {
 		return
 	}
 	failed, taken := r.each()
@@ -63,7 +63,7 @@ func (r *kvReach) follow(ctx context.Context, w io.Writer, unreached, limit time
 		failed = " (" + failed + ")"
 	}
 	fmt.Fprintf(w, "tidemark: no answer of KV yet%s; trying for %s\n", failed, within)
-	if unreached == 0 || !pause(ctx, unreached-tellAfter) {
+	if unreached == 0 || !pause(ctx, unreached-reportAfter) {
 		return
 	}
 	if failed, taken = r.each(); !taken {

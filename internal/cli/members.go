@@ -49,8 +49,8 @@ func memberDone(s Streams, as format, what string) func(v1.MemberReply, error) e
 	}
 }
 
-// words adds --yes-lose-data and returns a function for the value to send.
-func words(cmd *cobra.Command, means string) func() string {
+// yesFlag adds --yes-lose-data and returns a function for the value to send.
+func yesFlag(cmd *cobra.Command, means string) func() string {
 	yes := cmd.Flags().Bool("yes-lose-data", false, means)
 	return func() string {
 		if *yes {
@@ -67,8 +67,8 @@ func clusterLeave(s Streams, f *serverFlags) *cobra.Command {
 removed from the voters, and ends. Its folder holds nothing that the cluster needs. TIDEMARK_SERVER does not stand for
 --server here.`,
 		Annotations: map[string]string{typedServer: "yes"}, Example: "  tidemark cluster leave --server 10.0.0.4:9520"}
-	yes := words(cmd, "where a majority of the managers that are left would be missing, remove those that do not answer "+
-		"before it, as few as will do")
+	yes := yesFlag(cmd, "where a majority of the managers that are left would be missing, remove those that do not "+
+		"answer before it, as few as will do")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if len(f.server) != 1 {
 			return usage("cluster leave needs --server with the one manager that is to leave; TIDEMARK_SERVER does not count " +
@@ -147,8 +147,8 @@ command waits for its end. Its folder is never accepted again; delete it.`,
 		"of something")
 	fl.BoolVar(&dry, "dry-run", false, "only tell what the removal of an indexer would mean")
 	fl.BoolVar(&sure, "yes", false, "do not ask on a terminal")
-	yes := words(cmd, "where a majority of the managers that are left would be missing, remove those that do not answer "+
-		"before it, as few as will do")
+	yes := yesFlag(cmd, "where a majority of the managers that are left would be missing, remove those that do not "+
+		"answer before it, as few as will do")
 	complete(cmd, "role", fixed(kindManager, kindProjector, kindIndexer))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := ask(cmd.Context(), s, dry || sure, "remove "+args[0]+" from the cluster for good"); err != nil {
@@ -279,7 +279,7 @@ Then start the manager as before, and others with empty folders and --join.
 			"/var/lib/tidemark/m1 --yes-lose-data"}
 	cmd.Flags().StringVar(&dir, "data", "", "data `FOLDER` of the manager that survived")
 	reset := cmd.Flags().Bool("reset-limits", false, "set all limits to their defaults")
-	yes := words(cmd, "do it")
+	yes := yesFlag(cmd, "do it")
 	addOutput(cmd.Flags(), &as)
 	cmd.RunE = func(*cobra.Command, []string) error {
 		if dir == "" {

@@ -149,7 +149,7 @@ func (f *nodeFlags) run(cmd *cobra.Command, s Streams) error {
 	if err != nil {
 		return err
 	}
-	p.tell(log, cfg.TLS)
+	p.logStart(log, cfg.TLS)
 	ctx, stop := context.WithCancel(cmd.Context())
 	defer stop()
 	go reloads(ctx, hangup, n)
@@ -168,18 +168,18 @@ func reloads(ctx context.Context, hangup <-chan os.Signal, n *node.Node) {
 	}
 }
 
-// tell logs in one line what is started and where.
-func (p *nodePlan) tell(log hclog.Logger, source *tlsconf.Source) {
+// logStart logs in one line what is started and where.
+func (p *nodePlan) logStart(log hclog.Logger, source *tlsconf.Source) {
 	args := []any{"id", p.f.id, "data", p.f.data}
 	if p.manages {
-		args = append(args, "manager", source.Scheme()+"://"+p.told(portREST))
+		args = append(args, "manager", source.Scheme()+"://"+p.advertised(portREST))
 	}
-	args = append(args, "indexer", source.Scheme()+"://"+p.told(portIndexer))
+	args = append(args, "indexer", source.Scheme()+"://"+p.advertised(portIndexer))
 	if p.trails {
-		args = append(args, "projector", source.Scheme()+"://"+p.told(portProjector), "kv", p.f.kv)
+		args = append(args, "projector", source.Scheme()+"://"+p.advertised(portProjector), "kv", p.f.kv)
 	}
 	log.Info("node runs", append(args, "ports", fmt.Sprintf("%d-%d", p.f.port, p.f.port+nodePorts-1), "ready",
-		source.Scheme()+"://"+p.told(portNode)+"/readyz")...)
+		source.Scheme()+"://"+p.advertised(portNode)+"/readyz")...)
 }
 
 // plan evaluates the flags.
@@ -309,9 +309,9 @@ func parsePeer(entry string) (nodePeer, bool) {
 		!strings.ContainsAny(host, "/@= \t") && nodeName(n.name)
 }
 
-// at returns the address on which this node listens; told returns the one announced to others.
-func (p *nodePlan) at(port int) string   { return joinPort(p.listen, p.f.port+port) }
-func (p *nodePlan) told(port int) string { return joinPort(p.advertise, p.f.port+port) }
+// at returns the address on which this node listens; advertised returns the one announced to others.
+func (p *nodePlan) at(port int) string         { return joinPort(p.listen, p.f.port+port) }
+func (p *nodePlan) advertised(port int) string { return joinPort(p.advertise, p.f.port+port) }
 
 // here returns the address for connections from this machine.
 func (p *nodePlan) here(port int) string {
@@ -348,8 +348,8 @@ func (p *nodePlan) config(s Streams) (node.Config, error) {
 	if p.manages {
 		add(newManager(s), tlsconf.Manager, portREST, setting{name: "data", value: filepath.Join(p.f.data, "manager")},
 			setting{name: "rest", value: p.at(portREST)}, setting{name: "raft", value: p.at(portRaft)},
-			setting{name: "rest-advertise", value: p.told(portREST)},
-			setting{name: "raft-advertise", value: p.told(portRaft)},
+			setting{name: "rest-advertise", value: p.advertised(portREST)},
+			setting{name: "raft-advertise", value: p.advertised(portRaft)},
 			setting{name: "bootstrap-expect", value: strconv.Itoa(len(managers))}, setting{name: "join", value: rest})
 	}
 	add(newIndexer(s), tlsconf.Indexer, portIndexer, setting{name: "data", value: filepath.Join(p.f.data, "indexer")},

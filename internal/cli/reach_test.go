@@ -150,7 +150,7 @@ func TestWhatIsWaitedFor(t *testing.T) {
 			if b.Len() > 0 {
 				t.Errorf("told at once: %s", b.String())
 			}
-			time.Sleep(tellAfter + 1)
+			time.Sleep(reportAfter + 1)
 			say(tc.err)
 			say(tc.err)
 			if strings.Count(b.String(), tc.want) != 1 || strings.Count(b.String(), "\n") != 1 {
@@ -175,7 +175,7 @@ func TestWhatHasArrived(t *testing.T) {
 		{errors.New("it cannot be"), false},
 	} {
 		var b strings.Builder
-		tell(&b, tc.err, "abc")
+		printError(&b, tc.err, "abc")
 		if strings.Contains(b.String(), "request_id abc") != tc.want {
 			t.Errorf("%v: %s", tc.err, b.String())
 		}

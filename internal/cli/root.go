@@ -85,7 +85,7 @@ func Main(args []string, s Streams) int {
 		err = interrupted(ctx, err)
 	}
 	if err != nil {
-		tell(s.Err, err, id)
+		printError(s.Err, err, id)
 	}
 	return exitCode(err)
 }
@@ -102,8 +102,8 @@ func detach(s Streams, asJSON bool) {
 	}
 }
 
-// tell prints why an invocation failed.
-func tell(w io.Writer, err error, id string) {
+// printError prints why an invocation failed.
+func printError(w io.Writer, err error, id string) {
 	fmt.Fprintln(w, "tidemark:", err)
 	// if it is not the user's mistake
 	p := new(rpc.Problem)
@@ -406,8 +406,8 @@ func (f *serverFlags) client(ctx context.Context) (*client.Client, context.Conte
 }
 
 const (
-	// tellAfter is how long a command tries before it reports that.
-	tellAfter = 2 * time.Second
+	// reportAfter is how long a command tries before it reports that.
+	reportAfter = 2 * time.Second
 	// reachFor is how long a command tries if no server accepts its connections and no time was set: restarting managers
 	// are back by then, and a user with a wrong address does not wait for long.
 	reachFor = 5 * time.Second
@@ -424,7 +424,7 @@ func (f *serverFlags) waiting(unreached time.Duration) func(error) {
 		if unreached > 0 && errors.Is(err, client.ErrUnreached) {
 			limit = fmt.Sprintf("for %s (longer with --timeout)", unreached)
 		}
-		if time.Since(started) > tellAfter && told.CompareAndSwap(false, true) {
+		if time.Since(started) > reportAfter && told.CompareAndSwap(false, true) {
 			fmt.Fprintf(f.streams.Err, "tidemark: no answer yet (%v); trying %s\n", err, limit)
 		}
 	}

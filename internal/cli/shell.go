@@ -156,9 +156,9 @@ func (sh *shell) askOnce(ctx context.Context, f *serverFlags) error {
 	return nil
 }
 
-// lend sets the environment variables of the secrets for a line about the shell's cluster, until back is called. The
-// credentials of one cluster must not be sent to another.
-func (sh *shell) lend(args []string) (back func()) {
+// lendSecrets sets the environment variables of the secrets for a line about the shell's cluster, until back is called.
+// The credentials of one cluster must not be sent to another.
+func (sh *shell) lendSecrets(args []string) (back func()) {
 	var set []string
 	for name, value := range sh.secrets {
 		if _, other := os.LookupEnv(name); !other && value != "" && !elsewhere(args) {
@@ -176,7 +176,7 @@ func (sh *shell) lend(args []string) (back func()) {
 // elsewhere reports whether a line selects another cluster or user.
 func elsewhere(args []string) bool {
 	return slices.ContainsFunc([]string{"server", "data", "context", "user", "token-file"}, func(name string) bool {
-		return says(args, name, "")
+		return hasFlag(args, name, "")
 	})
 }
 
@@ -204,7 +204,7 @@ func (sh *shell) read(ctx context.Context, lines shellLines) error {
 		case err != nil && !sh.typed:
 			return err
 		case err != nil:
-			tell(sh.streams.Err, err, id)
+			printError(sh.streams.Err, err, id)
 		}
 	}
 }
@@ -283,7 +283,7 @@ func (sh *shell) run(ctx context.Context, args []string) error {
 		return usage("%s runs for itself, not in a shell", cmd.CommandPath())
 	}
 	root.SetArgs(sh.withSettings(root, args))
-	defer sh.lend(args)()
+	defer sh.lendSecrets(args)()
 	if !elsewhere(args) {
 		ctx = context.WithValue(ctx, sessionKey{}, &sh.session)
 	}
@@ -301,7 +301,7 @@ func (sh *shell) withSettings(root *cobra.Command, args []string) []string {
 	cmd.InheritedFlags().VisitAll(func(f *pflag.Flag) { has[f.Name] = f.Shorthand })
 	cmd.NonInheritedFlags().VisitAll(func(f *pflag.Flag) { has[f.Name] = f.Shorthand })
 	for _, name := range sh.settings(rest) {
-		if short, ok := has[name]; ok && !says(rest, name, short) {
+		if short, ok := has[name]; ok && !hasFlag(rest, name, short) {
 			all = append(all, "--"+name+"="+sh.set[name])
 		}
 	}
@@ -312,7 +312,7 @@ func (sh *shell) withSettings(root *cobra.Command, args []string) []string {
 // selects a cluster.
 func (sh *shell) settings(args []string) (names []string) {
 	for _, place := range []string{"server", "data", "context"} {
-		if says(args, place, "") {
+		if hasFlag(args, place, "") {
 			for _, name := range []string{"output", "timeout"} {
 				if _, ok := sh.set[name]; ok {
 					names = append(names, name)
@@ -328,8 +328,8 @@ func (sh *shell) settings(args []string) (names []string) {
 	return names
 }
 
-// says reports whether a command line sets a flag.
-func says(args []string, name, short string) bool {
+// hasFlag reports whether a command line sets a flag.
+func hasFlag(args []string, name, short string) bool {
 	for _, a := range args {
 		switch {
 		case a == "--":
@@ -376,7 +376,7 @@ func (sh *shell) words(line string, at int) (head string, found []string, tail s
 	}
 	var out bytes.Buffer
 	root := newRoot(Streams{In: strings.NewReader(""), Out: &out, Err: io.Discard})
-	defer sh.lend(args)()
+	defer sh.lendSecrets(args)()
 	root.SetArgs(append(append([]string{cobra.ShellCompRequestCmd}, sh.withSettings(root, args)...), typed))
 	if root.ExecuteContext(context.Background()) != nil {
 		return head, nil, tail

@@ -78,7 +78,7 @@ func TestShellSecrets(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		back := sh.lend(args)
+		back := sh.lendSecrets(args)
 		got := os.Getenv(passwordEnv)
 		back()
 		if got != want || os.Getenv(passwordEnv) != "" || os.Getenv(tokenEnv) != "of somebody else" {

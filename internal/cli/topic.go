@@ -99,7 +99,7 @@ client/topic, or by docs/protocol.md.`,
 			conf := cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector)
 			telling, told := context.WithCancel(ctx)
 			var teller sync.WaitGroup
-			teller.Go(func() { tellUnreached(telling, s.Err, sub.Endpoint(), cfg.Projectors, conf) })
+			teller.Go(func() { reportUnreached(telling, s.Err, sub.Endpoint(), cfg.Projectors, conf) })
 			err = sub.Run(ctx)
 			told()
 			teller.Wait()
@@ -181,12 +181,12 @@ func projectorURLs(ctx context.Context, c *client.Client) (urls []string, err er
 	return urls, nil
 }
 
-// tellUnreached reports, once each, the projectors that cannot reach a subscriber at its address, and why. It polls
+// reportUnreached reports, once each, the projectors that cannot reach a subscriber at its address, and why. It polls
 // with growing intervals, because the projectors' state may be large.
-func tellUnreached(ctx context.Context, w io.Writer, address string, projectors func(context.Context) ([]string, error),
-	conf *tls.Config) {
+func reportUnreached(ctx context.Context, w io.Writer, address string,
+	projectors func(context.Context) ([]string, error), conf *tls.Config) {
 	told := map[string]bool{}
-	for wait := tellAfter; pause(ctx, wait); wait = min(2*wait, time.Minute) {
+	for wait := reportAfter; pause(ctx, wait); wait = min(2*wait, time.Minute) {
 		urls, err := projectors(ctx)
 		if err != nil {
 			continue // the subscription reports it

@@ -53,7 +53,7 @@ func (f *watchFlags) run(ctx context.Context, s Streams) error {
 	}
 	// It matters if --timeout ends before a stream has begun: managers delay a stream from a future position although
 	// they can be reached.
-	future := tellFuture(limited, s.Err, c, f.since)
+	future := reportFuture(limited, s.Err, c, f.since)
 	seen := uint64(0)
 	for e, err := range c.Watch(limited, f.since, f.kinds...) {
 		switch {
@@ -100,14 +100,14 @@ times a second, and sessions of the console are shown when --kinds names them, o
 	return cmd
 }
 
-// tellFuture reports that a cas is in the future, and returns whether it is. If no manager returns the newest cas at
+// reportFuture reports that a cas is in the future, and returns whether it is. If no manager returns the newest cas at
 // once, it reports nothing.
-func tellFuture(ctx context.Context, w io.Writer, c *client.Client, since string) bool {
+func reportFuture(ctx context.Context, w io.Writer, c *client.Client, since string) bool {
 	cas, err := strconv.ParseUint(since, 10, 64) // the id of an event is not in the future
 	if err != nil {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, tellAfter)
+	ctx, cancel := context.WithTimeout(ctx, reportAfter)
 	defer cancel()
 	st, err := c.Status(ctx)
 	if err != nil || cas <= st.CAS {

@@ -21,7 +21,7 @@ func TestAPositionOfTheFuture(t *testing.T) {
 	defer c.Close()
 	for since, want := range map[string]bool{"43": true, "42": false, "": false, "43@c.1": false, "x": false} {
 		var b strings.Builder
-		if got := tellFuture(t.Context(), &b, c, since); got != want {
+		if got := reportFuture(t.Context(), &b, c, since); got != want {
 			t.Errorf("%q is in the future: %v", since, got)
 		}
 		told := "the newest cas is 42; after 3s without it the present state is shown"
