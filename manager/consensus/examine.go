@@ -21,11 +21,11 @@ const (
 	confBucket = "conf"
 )
 
-// wayOut tells operators what to do with a damaged store. The server must not vote with it as it is, nor start empty
-// under its old id.
-const wayOut = "this manager does not start on it. Way out: move %s away and start again; the manager joins under a " +
-	"new id and takes" +
-	" everything from the others; remove its old id from the cluster. If no majority is left, restore a backup"
+// damageAdvice tells operators what to do with a damaged store. The server must not vote with it as it is, nor start
+// empty under its old id.
+const damageAdvice = "this manager does not start on it. Way out: move %s away and start again; the manager joins " +
+	"under a new id and takes everything from the others; remove its old id from the cluster. If no majority is " +
+	"left, restore a backup"
 
 // examine verifies a store before it is opened for writing: the length of the file, every page in use, every entry's
 // checksum, that a state snapshot is intact, and that the log continues from it without a gap. It changes nothing.
@@ -47,7 +47,7 @@ func (st *storage) examine() error {
 		err = st.examineSnapshots(first)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %w; "+wayOut, ErrStore, err, st.cfg.Dir)
+		return fmt.Errorf("%w: %w; "+damageAdvice, ErrStore, err, st.cfg.Dir)
 	}
 	return nil
 }

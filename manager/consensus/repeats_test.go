@@ -13,7 +13,7 @@ import (
 func TestRepeats(t *testing.T) {
 	began := time.Now()
 	entries := []*raft.Log{{Index: 7}}
-	var l saidLast
+	var l lastCall
 	for _, c := range []struct {
 		name         string
 		after        time.Duration

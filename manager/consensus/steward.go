@@ -385,7 +385,7 @@ func (s *Steward) remove(ctx context.Context, id string, force bool,
 		case alive < need && !force:
 			return also, fmt.Errorf("%w: without %s there are %d voters, of which %d answer and %d are needed: nothing could "+
 				"be written; %s",
-				ErrQuorumAtRisk, id, voters, alive, need, deadInTheWay(all, id))
+				ErrQuorumAtRisk, id, voters, alive, need, deadVotersAdvice(all, id))
 		case id == s.node.ID(): // the next leader continues the removal
 			s.node.cfg.Logger.Info("this manager is to be removed and hands leadership on first")
 			if err := s.node.TransferLeadership(ctx); err != nil {
@@ -484,8 +484,8 @@ func (s *Steward) Gone(ctx context.Context, id string) (bool, error) {
 	return true, nil
 }
 
-// deadInTheWay returns what to do about voters that do not answer.
-func deadInTheWay(all []Sighting, but string) string {
+// deadVotersAdvice returns what to do about voters that do not answer.
+func deadVotersAdvice(all []Sighting, but string) string {
 	var dead []string
 	for _, m := range all {
 		if m.Voter && !m.Alive && m.ID != but {

@@ -81,11 +81,11 @@ type pipeline struct {
 	disk     *disk
 	patience time.Duration
 	activity *activity
-	last     saidLast
+	last     lastCall
 }
 
-// saidLast is the content of the last call to a follower.
-type saidLast struct {
+// lastCall is the content of the last call to a follower.
+type lastCall struct {
 	term, commit uint64
 	at           time.Time
 }
@@ -110,7 +110,7 @@ func (p *pipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.App
 
 // repeats returns for how long a call without news may be skipped because the same was sent shortly before. It
 // returns 0 if the call has news, and then records it as sent.
-func (l *saidLast) repeats(args *raft.AppendEntriesRequest, now time.Time) time.Duration {
+func (l *lastCall) repeats(args *raft.AppendEntriesRequest, now time.Time) time.Duration {
 	if len(args.Entries) == 0 && args.Term == l.term && args.LeaderCommitIndex == l.commit {
 		if left := repeatPause - now.Sub(l.at); left > 0 {
 			return min(left, repeatPause)
