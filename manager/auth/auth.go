@@ -108,7 +108,7 @@ func New(state func() *statecontext.State, now func() time.Time) (*Authenticator
 		return nil, fmt.Errorf("salt: %w", err)
 	}
 	a.failures, a.begun = newFailures(a.salt, now), newFailures(a.salt, now)
-	a.dummy = nobodysHash()
+	a.dummy = dummyHash()
 	return a, nil
 }
 

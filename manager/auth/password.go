@@ -44,8 +44,8 @@ func HashPassword(password string) (string, error) {
 	return hashText(salt, argon2.IDKey([]byte(password), salt, argonTime, argonMemory, argonThreads, keyBytes)), nil
 }
 
-// nobodysHash returns a hash that matches no password. Verifying against it takes as long as against any other.
-func nobodysHash() string { return hashText(random(saltBytes), random(keyBytes)) }
+// dummyHash returns a hash that matches no password. Verifying against it takes as long as against any other.
+func dummyHash() string { return hashText(random(saltBytes), random(keyBytes)) }
 
 func random(n int) []byte {
 	b := make([]byte, n)
