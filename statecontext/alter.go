@@ -76,7 +76,7 @@ func (c *AlterIndex) apply(t *tx) *Rejection {
 	if rejection := c.admit(t, &x); rejection != nil {
 		return rejection
 	}
-	if rejection := stillAs(f, c.IfPlanned); rejection != nil {
+	if rejection := checkPlanned(f, c.IfPlanned); rejection != nil {
 		return rejection
 	}
 	if rejection := t.s.checkNew(c.Add); rejection != nil {

@@ -219,7 +219,7 @@ func (c *SetFormatLevel) apply(t *tx) *Rejection {
 	if c.Level == t.s.formatLevel {
 		return nil
 	}
-	if rejection := t.s.knownToAll(c.Level); rejection != nil {
+	if rejection := t.s.checkSupported(c.Level); rejection != nil {
 		return rejection
 	}
 	t.s.formatLevel, t.changed = c.Level, true
@@ -227,8 +227,8 @@ func (c *SetFormatLevel) apply(t *tx) *Rejection {
 	return nil
 }
 
-// knownToAll rejects a format level that a registered manager does not support: that manager would stop.
-func (s *State) knownToAll(level uint64) *Rejection {
+// checkSupported rejects a format level that a registered manager does not support: that manager would stop.
+func (s *State) checkSupported(level uint64) *Rejection {
 	for m := range s.Managers() {
 		if m.FormatLevel < level {
 			return reject(errcode.FormatNotAllowed, "manager %s (%s) has registered, and knows format levels up to %d, not %d; "+

@@ -267,12 +267,12 @@ func (c *DropIndex) apply(t *tx) *Rejection {
 		t.endSplit(x, SplitCancelled)
 		return nil
 	}
-	t.letGo(x)
+	t.beginDrop(x)
 	return nil
 }
 
-// letGo begins to drop an index that hosts may have received.
-func (t *tx) letGo(x Index) {
+// beginDrop begins to drop an index that hosts may have received.
+func (t *tx) beginDrop(x Index) {
 	own(&t.s.names, &t.owned.names).Delete(x.key())
 	x.Definition.State, x.Definition.Reason = index.Dropping, ""
 	x.Topology.Copies = slices.Clone(x.Topology.Copies)

@@ -114,8 +114,8 @@ func (c *ByName) planned(t *tx, is, was index.ID, body Body) *Rejection {
 	return body.apply(t)
 }
 
-// stillAs rejects a command that was planned for another version of a definition.
-func stillAs(f *index.Definition, planned uint64) *Rejection {
+// checkPlanned rejects a command that was planned for another version of a definition.
+func checkPlanned(f *index.Definition, planned uint64) *Rejection {
 	if planned == 0 || planned == f.ModifiedCAS {
 		return nil
 	}

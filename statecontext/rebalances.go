@@ -648,7 +648,7 @@ func (c *EndRebalance) apply(t *tx) *Rejection {
 		if !y.State.Over() {
 			return reject(errcode.StepMismatch, "step %d of rebalance %d is in state %s", y.Step, r.ID, y.State)
 		}
-		if y.State == partition.RebalanceGivenUp && t.s.nothingOf(y.Index) {
+		if y.State == partition.RebalanceGivenUp && t.s.nothingToMove(y.Index) {
 			idle++
 		}
 	}
@@ -668,9 +668,9 @@ func (c *EndRebalance) apply(t *tx) *Rejection {
 	return nil
 }
 
-// nothingOf reports whether nothing of an index is left to move: it was dropped, its split has ended, or its bucket
+// nothingToMove reports whether nothing of an index is left to move: it was dropped, its split has ended, or its bucket
 // was deleted.
-func (s *State) nothingOf(id index.ID) bool {
+func (s *State) nothingToMove(id index.ID) bool {
 	x := s.Index(id)
 	if x == nil || x.Definition.State == index.Dropping {
 		return true

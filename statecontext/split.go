@@ -75,7 +75,7 @@ func (c *SplitIndex) apply(t *tx) *Rejection {
 	if rejection := c.admit(&t.s, &f); rejection != nil {
 		return rejection
 	}
-	if rejection := c.asks(&f); rejection != nil {
+	if rejection := c.recordAsked(&f); rejection != nil {
 		return rejection
 	}
 	f.Replaces, f.Origin, f.SplitFailed, f.SplitCause = f.ID, f.First(), "", c.Cause
@@ -102,7 +102,7 @@ func (c *SplitIndex) admit(s *State, f *index.Definition) *Rejection {
 	if rejection := s.MaySplit(f); rejection != nil {
 		return rejection
 	}
-	if rejection := stillAs(f, c.IfPlanned); rejection != nil || c.Cause == "" {
+	if rejection := checkPlanned(f, c.IfPlanned); rejection != nil || c.Cause == "" {
 		return rejection
 	}
 	if rejection := checkText("cause of a split", c.Cause, MaxCauseBytes); rejection != nil {
@@ -111,8 +111,8 @@ func (c *SplitIndex) admit(s *State, f *index.Definition) *Rejection {
 	return s.MaySplitByItself(f)
 }
 
-// asks records the number of slices that the user requested. Automatic merges never leave fewer than that.
-func (c *SplitIndex) asks(f *index.Definition) *Rejection {
+// recordAsked records the number of slices that the user requested. Automatic merges never leave fewer than that.
+func (c *SplitIndex) recordAsked(f *index.Definition) *Rejection {
 	least := f.LeastPartitions()
 	switch {
 	case c.Cause == "" || c.Partitions == least:
@@ -165,7 +165,7 @@ func (c *SetAutoSplit) apply(t *tx) *Rejection {
 	case f.Replaces != 0 || t.s.Successor(f) != nil:
 		return splitting(f)
 	}
-	if rejection := stillAs(f, c.IfPlanned); rejection != nil {
+	if rejection := checkPlanned(f, c.IfPlanned); rejection != nil {
 		return rejection
 	}
 	t.result.Index = f.ID
@@ -211,7 +211,7 @@ func (c *CancelSplit) apply(t *tx) *Rejection {
 
 // endSplit begins to drop a successor and records the reason in the first index, unless that is being dropped too.
 func (t *tx) endSplit(next Index, why string) {
-	t.letGo(next)
+	t.beginDrop(next)
 	if p := t.s.Index(next.Definition.Replaces); p != nil && p.Definition.State != index.Dropping {
 		first := *p
 		first.Definition.SplitFailed = why
@@ -287,7 +287,7 @@ func (t *tx) succeed(x Index) *Rejection {
 	}
 	names := own(&t.s.names, &t.owned.names)
 	names.Delete(x.key())
-	t.letGo(*first)
+	t.beginDrop(*first)
 	x.Definition.Replaces, x.Definition.SplitCause = 0, ""
 	names.Set(x.key(), x.Definition.ID)
 	t.setIndex(x, true, false)
