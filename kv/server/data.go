@@ -271,7 +271,7 @@ func (c *conn) apply(f mcbp.Frame, p place, change store.Change) (store.Result, 
 	r, err := p.v.Apply(change)
 	if err == nil {
 		c.srv.counters.Mutations.Add(1)
-		return c.aside(p.v, r), true
+		return c.sideEffects(p.v, r), true
 	}
 	if f.Op == mcbp.OpGATQ && errors.Is(err, store.ErrNotFound) {
 		c.after(f.Header, r.Ticket, len(c.out))

@@ -23,7 +23,7 @@ func (c *conn) dispatch(ctx context.Context, f mcbp.Frame) error {
 			return nil
 		}
 	}
-	if done, err := c.dispatchAnybody(f); done {
+	if done, err := c.dispatchUnauthenticated(f); done {
 		return err
 	}
 	if !c.authed {
@@ -40,8 +40,8 @@ func (c *conn) dispatch(ctx context.Context, f mcbp.Frame) error {
 	return c.dispatchBucket(ctx, f)
 }
 
-// dispatchAnybody handles requests that need no authentication; it returns false for others.
-func (c *conn) dispatchAnybody(f mcbp.Frame) (done bool, err error) {
+// dispatchUnauthenticated handles requests that need no authentication; it returns false for others.
+func (c *conn) dispatchUnauthenticated(f mcbp.Frame) (done bool, err error) {
 	switch f.Op {
 	case mcbp.OpQuit:
 		c.status(f.Header, mcbp.StatusOK, nil)
@@ -73,7 +73,7 @@ func (c *conn) dispatchBucket(ctx context.Context, f mcbp.Frame) error {
 	if c.bucket.gone.Load() {
 		return errGone
 	}
-	if c.denied(f) || c.unable(f) || c.dispatchDocument(f) || c.dispatchQuestion(f) {
+	if c.denied(f) || c.unable(f) || c.dispatchDocument(f) || c.dispatchBucketQuery(f) {
 		return nil
 	}
 	switch f.Op {
@@ -110,8 +110,8 @@ func (c *conn) unable(f mcbp.Frame) bool {
 	return true
 }
 
-// dispatchQuestion handles requests about a bucket as a whole; it returns false for others.
-func (c *conn) dispatchQuestion(f mcbp.Frame) bool {
+// dispatchBucketQuery handles requests about a bucket as a whole; it returns false for others.
+func (c *conn) dispatchBucketQuery(f mcbp.Frame) bool {
 	switch f.Op {
 	case mcbp.OpGetClusterConfig:
 		c.clusterConfig(f)

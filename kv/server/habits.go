@@ -183,8 +183,8 @@ func (st *stream) cut(flags mcbp.SnapshotFlags) {
 	st.dropping = true
 }
 
-// dropBehind drops the cursor after half of the snapshot's first items, if the snapshot is to be cut.
-func (h *habits) dropBehind(docs []*store.Doc) []*store.Doc {
+// dropCursor drops the cursor after half of the snapshot's first items, if the snapshot is to be cut.
+func (h *habits) dropCursor(docs []*store.Doc) []*store.Doc {
 	if h.dropping && len(docs) > 1 {
 		half := len(docs) / 2
 		clear(docs[half:])
@@ -194,8 +194,8 @@ func (h *habits) dropBehind(docs []*store.Doc) []*store.Doc {
 	return docs
 }
 
-// goOnFromDisk continues from disk after a snapshot whose rest was left out.
-func (h *habits) goOnFromDisk() { h.dropped, h.fromDisk = false, true }
+// resumeFromDisk continues from disk after a snapshot whose rest was left out.
+func (h *habits) resumeFromDisk() { h.dropped, h.fromDisk = false, true }
 
 // window sets the beginning of a snapshot whose first item is first, for a stream that has sent everything up to
 // last.
@@ -221,9 +221,9 @@ func (h *habits) window(moods Moods, marker *mcbp.SnapshotMarker, first, last ui
 	}
 }
 
-// aside does what a real engine does besides a client's write; it returns the result for the newest version of the
-// document.
-func (c *conn) aside(v *store.VBucket, r store.Result) store.Result {
+// sideEffects does what a real engine does besides a client's write; it returns the result for the newest version of
+// the document.
+func (c *conn) sideEffects(v *store.VBucket, r store.Result) store.Result {
 	moods := c.srv.opts.Moods
 	if moods&(Eviction|Xattrs) == 0 {
 		return r

@@ -233,8 +233,8 @@ func (s *Server) warmingRefuses(op mcbp.Opcode) bool {
 	return s.warmup.Add(1) <= warmupRequests
 }
 
-// laggard shows cluster configs as in a cluster whose nodes learn of changes at different times.
-type laggard struct {
+// laggingConfigs shows cluster configs as in a cluster whose nodes learn of changes at different times.
+type laggingConfigs struct {
 	old, now ClusterConfig
 	shown    int // number of times a config was shown since the last change
 }
@@ -246,7 +246,7 @@ const (
 )
 
 // show returns the present config or the previous one.
-func (l *laggard) show(now ClusterConfig) ClusterConfig {
+func (l *laggingConfigs) show(now ClusterConfig) ClusterConfig {
 	if l.now.RevEpoch != now.RevEpoch || l.now.Rev != now.Rev {
 		l.old, l.now, l.shown = l.now, now, 0
 	}
@@ -267,7 +267,7 @@ func (s *Server) clusterConfigOf(b *Bucket) (config ClusterConfig, mayOmit bool)
 	defer s.mu.Unlock()
 	l := s.lagging[b]
 	if l == nil {
-		l = &laggard{}
+		l = &laggingConfigs{}
 		s.lagging[b] = l
 	}
 	return l.show(config), false

@@ -120,7 +120,7 @@ func (a *authenticator) lookup(mech string, hash scram.HashGeneratorFcn, user st
 	case u != nil:
 		key, rounds = keyFor(mech, u.Keys), u.Keys.Iterations
 	default:
-		return a.madeUp(mech, hash, user), false, nil
+		return a.dummyCredentials(mech, hash, user), false, nil
 	}
 	return scram.StoredCredentials{KeyFactors: scram.KeyFactors{Salt: string(key.Salt), Iters: rounds},
 		StoredKey: key.Stored, ServerKey: key.Server}, true, nil
@@ -137,8 +137,9 @@ func keyFor(mech string, keys access.Keys) access.Key {
 	return keys.SHA512
 }
 
-// madeUp returns constant credentials for an unknown user, which no client can prove to have.
-func (a *authenticator) madeUp(mech string, hash scram.HashGeneratorFcn, user string) scram.StoredCredentials {
+// dummyCredentials returns constant credentials for an unknown user, which no client can prove to have.
+func (a *authenticator) dummyCredentials(mech string, hash scram.HashGeneratorFcn,
+	user string) scram.StoredCredentials {
 	return scram.StoredCredentials{KeyFactors: scram.KeyFactors{Salt: string(saltOf(a.secret(), mech, user)),
 		Iters: access.Iterations}, StoredKey: make([]byte, hash().Size()), ServerKey: make([]byte, hash().Size())}
 }

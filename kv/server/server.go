@@ -151,7 +151,7 @@ type Server struct {
 	dcp     map[dcpName]*conn
 	nextID  uint64
 
-	lagging map[*Bucket]*laggard // for the mood MapLag
+	lagging map[*Bucket]*laggingConfigs // for the mood MapLag
 }
 
 // dcpName identifies a DCP connection; only one may have it at a time. Names are per user, so no user can end or keep
@@ -165,7 +165,7 @@ func New(opts Options) *Server {
 		opts:  opts,
 		large: semaphore.NewWeighted(maxLargeBytes), started: opts.Now(), conns: map[*conn]struct{}{},
 		dcp:     map[dcpName]*conn{},
-		buckets: maps.Clone(opts.Buckets), lagging: map[*Bucket]*laggard{},
+		buckets: maps.Clone(opts.Buckets), lagging: map[*Bucket]*laggingConfigs{},
 	}
 	s.auth = newAuthenticator(opts.User, opts.Password, s.users, opts.Random)
 	return s

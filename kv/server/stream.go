@@ -122,7 +122,7 @@ func (st *stream) step(buf []byte, limit int) (out []byte, messages int, more bo
 		}
 		if st.dropped {
 			st.leave()
-			st.goOnFromDisk()
+			st.resumeFromDisk()
 		}
 		if st.snap != nil {
 			if st.snap.Overtaken() {
@@ -202,7 +202,7 @@ func (st *stream) takeItems(buf []byte) (out []byte, messages int) {
 		}
 		st.p.filled(st)
 	}
-	st.docs = st.dropBehind(st.docs)
+	st.docs = st.dropCursor(st.docs)
 	return buf, messages
 }
 
