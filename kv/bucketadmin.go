@@ -63,7 +63,7 @@ func (c *cluster) changeBucketsBy(ctx context.Context, user string, change clust
 		}
 		return answer, nil
 	}
-	if err := c.obeyed(ctx, bucketID{change.Name, change.UUID}, change.Drop); err != nil {
+	if err := c.awaitBucket(ctx, bucketID{change.Name, change.UUID}, change.Drop); err != nil {
 		return nil, err
 	}
 	return bucketAnswer{done: doneWith(m), Name: change.Name, UUID: change.UUID}, nil
@@ -94,8 +94,8 @@ func (c *cluster) named(m clustermap.Map, change clustermap.BucketChange) (clust
 	return change, nil
 }
 
-// obeyed waits until this node has opened a bucket, or removed a dropped one.
-func (c *cluster) obeyed(ctx context.Context, id bucketID, drop bool) error {
+// awaitBucket waits until this node has opened a bucket, or removed a dropped one.
+func (c *cluster) awaitBucket(ctx context.Context, id bucketID, drop bool) error {
 	again := time.NewTicker(followAgain)
 	defer again.Stop()
 	for {
@@ -104,7 +104,8 @@ func (c *cluster) obeyed(ctx context.Context, id bucketID, drop bool) error {
 		case drop && c.n.shelf.leavingOf(id):
 			why = fmt.Sprintf("bucket %q is dropped, and its files are still being removed", id.name)
 		case !drop && c.n.bucketOf(id) == nil && c.current().BucketOf(id.name, id.uuid) != nil:
-			why = fmt.Sprintf("bucket %q is made, and not open yet: %s", id.name, cmp.Or(c.n.troubleOf(id), "it is tried again"))
+			why = fmt.Sprintf("bucket %q is made, and not open yet: %s", id.name,
+				cmp.Or(c.n.openProblemOf(id), "it is tried again"))
 		default:
 			return nil
 		}
@@ -357,11 +358,11 @@ func oneOf(v string, values ...string) string {
 	return fmt.Sprintf("The value must be one of the following: [%s]", strings.Join(values, ","))
 }
 
-// troubleOf returns why a bucket is not open; empty if no reason is known.
-func (n *Node) troubleOf(id bucketID) string {
+// openProblemOf returns why a bucket is not open; empty if no reason is known.
+func (n *Node) openProblemOf(id bucketID) string {
 	for _, b := range n.buckets() {
 		if b.id() == id {
-			return b.whatTrouble()
+			return b.openProblem()
 		}
 	}
 	return ""

@@ -64,8 +64,8 @@ func (b *bucket) enter() bool {
 
 func (b *bucket) leave() { b.use.RUnlock() }
 
-// whatTrouble returns why the bucket is not open; empty if no reason is known.
-func (b *bucket) whatTrouble() string {
+// openProblem returns why the bucket is not open; empty if no reason is known.
+func (b *bucket) openProblem() string {
 	why, _ := b.trouble.Load().(string)
 	return why
 }
@@ -208,7 +208,7 @@ func (n *Node) followBuckets(m clustermap.Map) {
 			continue
 		}
 		if err := n.begin(b, m); err != nil {
-			if b.whatTrouble() != err.Error() {
+			if b.openProblem() != err.Error() {
 				n.config.Logger.Error("a bucket cannot be opened; it is tried again", "bucket", b.name, "error", err)
 			}
 			b.trouble.Store(err.Error())

@@ -438,7 +438,7 @@ func TestBucketThatCannotBeOpened(t *testing.T) {
 	if err := os.Remove(inTheWay); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.cluster.obeyed(within(t), bucketID{"new", "u"}, false); err != nil {
+	if err := n.cluster.awaitBucket(within(t), bucketID{"new", "u"}, false); err != nil {
 		t.Fatal(err)
 	}
 	c.want(request(mcbp.OpGet, 0, nil, []byte("a"), nil), mcbp.StatusKeyNotFound)

@@ -21,7 +21,7 @@ const maxChecks = 16
 
 type judgeKey struct{}
 
-// judged stores the check of the route's role in the request's context, so that stillMay can repeat it.
+// judged stores the check of the route's role in the request's context, so that recheckAccess can repeat it.
 func judged(x route.Route) route.Route {
 	handle := x.Handle
 	x.Handle = func(w http.ResponseWriter, r *http.Request) error {
@@ -31,9 +31,9 @@ func judged(x route.Route) route.Route {
 	return x
 }
 
-// stillMay repeats the access check of the request to which a context belongs, once the newest users are known: this
-// node may have admitted the caller by older ones. It returns nil for the node's own work.
-func stillMay(ctx context.Context) error {
+// recheckAccess repeats the access check of the request to which a context belongs, once the newest users are known:
+// this node may have admitted the caller by older ones. It returns nil for the node's own work.
+func recheckAccess(ctx context.Context) error {
 	if again, is := ctx.Value(judgeKey{}).(func() error); is {
 		return again()
 	}

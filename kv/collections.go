@@ -156,17 +156,17 @@ func (n *Node) changeCollections(w http.ResponseWriter, r *http.Request, change 
 	case n.cluster.current().Bucket(change.Bucket) == nil:
 		return notFound(w)
 	case errors.Is(err, clustermap.ErrNoScope), errors.Is(err, clustermap.ErrNoCollection):
-		return formError(w, http.StatusNotFound, "_", inSDKsWords(err, change))
+		return formError(w, http.StatusNotFound, "_", sdkErrorText(err, change))
 	case errors.Is(err, clustermap.ErrThere):
-		return formError(w, http.StatusBadRequest, "_", inSDKsWords(err, change))
+		return formError(w, http.StatusBadRequest, "_", sdkErrorText(err, change))
 	case errors.Is(err, clustermap.ErrCollections):
 		return formError(w, http.StatusBadRequest, "_", err.Error())
 	}
 	return formError(w, http.StatusServiceUnavailable, "_", err.Error())
 }
 
-// inSDKsWords returns the error text that SDKs expect: they distinguish errors by a few words of the text.
-func inSDKsWords(err error, c clustermap.CollectionChange) string {
+// sdkErrorText returns the error text that SDKs expect: they distinguish errors by a few words of the text.
+func sdkErrorText(err error, c clustermap.CollectionChange) string {
 	what := fmt.Sprintf("Scope with name %q", c.Scope)
 	if c.Collection != "" && !errors.Is(err, clustermap.ErrNoScope) {
 		what = fmt.Sprintf("Collection with name %q in scope %q", c.Collection, c.Scope)

@@ -327,7 +327,7 @@ func (c *cluster) ask(ctx context.Context, without []string) (clustermap.Map, er
 				"it over in the same command", ErrRefused, strings.Join(missing, ", "))
 		}
 		if now := c.current(); now.RevEpoch == m.RevEpoch && now.Rev == m.Rev {
-			return m, stillMay(ctx)
+			return m, recheckAccess(ctx)
 		}
 	}
 }

@@ -39,7 +39,7 @@ func (n *Node) reasons() (all []rpc.Reason) {
 		}
 	}
 	for _, b := range n.buckets() {
-		if why := b.whatTrouble(); why != "" && n.serving.Load() && !b.open.Load() {
+		if why := b.openProblem(); why != "" && n.serving.Load() && !b.open.Load() {
 			add(reasonDisk, "bucket %s cannot be opened; it is tried again: %s", b.name, why)
 		}
 	}
@@ -79,7 +79,7 @@ func (c *cluster) emptied(ctx context.Context) error {
 			continue
 		}
 		for _, x := range c.others(c.current()) {
-			vb, err := c.hasMine(ctx, x, b.id())
+			vb, err := c.replicaElsewhere(ctx, x, b.id())
 			if err != nil {
 				return nil //nolint:nilerr // the node is stopping
 			}
@@ -95,9 +95,9 @@ func (c *cluster) emptied(ctx context.Context) error {
 	return nil
 }
 
-// hasMine returns a replica with documents, on another node, of a vbucket that is active on this node. It waits for a
-// node that still loads its documents; it returns an error if ctx has ended.
-func (c *cluster) hasMine(ctx context.Context, x clustermap.Node, id bucketID) (*CopyView, error) {
+// replicaElsewhere returns a replica with documents, on another node, of a vbucket that is active on this node. It
+// waits for a node that still loads its documents; it returns an error if ctx has ended.
+func (c *cluster) replicaElsewhere(ctx context.Context, x clustermap.Node, id bucketID) (*CopyView, error) {
 	for {
 		var view ClusterView
 		if err := c.peers.Call(ctx, x.Admin, http.MethodGet, pathCluster, nil, &view); err != nil {
