@@ -1,6 +1,7 @@
 package route
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"net/http"
@@ -22,11 +23,18 @@ type Server struct {
 	Grace   time.Duration   // how long requests may take to end at shutdown
 	// Cut cancels the contexts of requests at the beginning of the shutdown, so that they do not use up Grace.
 	Cut bool
+	// Connections is how many may be open at a time; 0: a third of the files that the process may have open.
+	Connections int
 }
 
 // Serve serves on l until ctx ends.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	server := rpc.NewServer(rpc.Traced(s.Tracer, s.Handler))
+	crowd := newCrowd(l, cmp.Or(s.Connections, mostConnections()), s.Log)
+	server := rpc.NewServer(crowd.serving(rpc.Traced(s.Tracer, s.Handler)))
+	stamp := server.ConnContext
+	server.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
+		return crowd.noted(stamp(ctx, conn), conn)
+	}
 	server.ErrorLog = s.Log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Info})
 	base := context.WithoutCancel(ctx)
 	if s.Cut {
@@ -34,5 +42,5 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 	base = rpc.WithPeerCheck(base, s.TLS.Recheck)
 	server.BaseContext = func(net.Listener) context.Context { return base }
-	return rpc.Serve(ctx, server, s.TLS.Listen(l, tlsconf.HTTP), s.Grace)
+	return rpc.Serve(ctx, server, s.TLS.Listen(crowd, tlsconf.HTTP), s.Grace)
 }

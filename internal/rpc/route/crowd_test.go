@@ -1,0 +1,206 @@
+package route
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"tidemark/internal/tlsconf"
+)
+
+// from is a connection from an address, which a listener of them gives.
+type from struct {
+	net.Conn
+	addr string
+	gone atomic.Bool
+}
+
+func (f *from) Close() error         { f.gone.Store(true); return nil }
+func (f *from) RemoteAddr() net.Addr { return f }
+func (f *from) Network() string      { return "tcp" }
+func (f *from) String() string       { return f.addr }
+
+// callers is a listener.
+type callers struct {
+	net.Listener
+	next *from
+}
+
+func (c *callers) Accept() (net.Conn, error) { return c.next, nil }
+func (c *callers) Addr() net.Addr            { return &from{addr: "127.0.0.1:9520"} }
+
+// TestWhoIsClosedForOthers: beyond the bound the oldest connection without a call goes, of the host that has the most. One
+// that has just come is waited for, unless somebody leaves.
+func TestWhoIsClosedForOthers(t *testing.T) { synctest.Test(t, whoIsClosed) }
+
+func whoIsClosed(t *testing.T) {
+	var log bytes.Buffer
+	in := &callers{}
+	c := newCrowd(in, 4, hclog.New(&hclog.LoggerOptions{Output: &log}))
+	var all []*from
+	var conns []*counted
+	connect := func(addr string) {
+		t.Helper()
+		in.next = &from{addr: addr}
+		conn, err := c.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, conns = append(all, in.next), append(conns, conn.(*counted))
+	}
+	later := func() { time.Sleep(2 * freshFor) }
+	closed := func(when string, want ...int) {
+		t.Helper()
+		for i, f := range all {
+			is := false
+			for _, w := range want {
+				is = is || w == i
+			}
+			if f.gone.Load() != is {
+				t.Errorf("%s: connection %d from %s is closed: %t", when, i, f.addr, !is)
+			}
+		}
+	}
+	for _, addr := range []string{"10.0.0.9:1", "10.0.0.1:1", "10.0.0.1:2", "[fe80::1]:3"} {
+		connect(addr)
+		time.Sleep(1) // which of them is the oldest
+	}
+	closed("as many as may be")
+	conns[1].call(1)
+	began := time.Now()
+	connect("10.0.0.9:2")
+	if took := time.Since(began); took == 0 || took > freshFor {
+		t.Errorf("a place was had after %v, all are new", took)
+	}
+	closed("two hosts have two, the older has one without a call", 0)
+	later()
+	conns[1].call(-1) // it is the youngest of its host now
+	connect("10.0.0.1:3")
+	closed("the oldest of the host with three", 0, 2)
+	later()
+	if err := conns[3].Close(); err != nil || c.hosts["fe80::1"] != 0 {
+		t.Errorf("%v, %v", err, c.hosts)
+	}
+	connect("10.0.0.2:1")
+	closed("there is room again", 0, 2, 3)
+	for _, i := range []int{1, 4, 5, 6} {
+		conns[i].call(1)
+	}
+	connect("10.0.0.3:1")
+	closed("all have calls", 0, 2, 3, 7)
+	_ = conns[4].Close()
+	connect("10.0.0.3:2")
+	began = time.Now()
+	time.AfterFunc(freshFor/2, func() { _ = conns[5].Close() })
+	connect("10.0.0.3:3")
+	if took := time.Since(began); took != freshFor/2 {
+		t.Errorf("a place was had after %v, when somebody left", took)
+	}
+	closed("somebody has left", 0, 2, 3, 4, 5, 7)
+	if n := strings.Count(log.String(), "more connections than"); n != 1 || len(c.all) != 4 {
+		t.Errorf("it is logged %d times, %d are open:\n%s", n, len(c.all), log.String())
+	}
+}
+
+// TestAServerKeepsItsConnectionsBounded: whoever connects, and asks nothing more, keeps nobody out, with TLS and without, and
+// what is asked is answered whole.
+func TestAServerKeepsItsConnectionsBounded(t *testing.T) {
+	ca, err := tlsconf.CreateCA(t.TempDir(), "test", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := ca.Issue(t.TempDir(), "x", tlsconf.Request{Peer: tlsconf.Peer{Role: tlsconf.Manager, ID: "m1"},
+		Hosts: []string{"127.0.0.1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	secure, err := tlsconf.OpenNode(files, tlsconf.Manager, "m1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, source := range []*tlsconf.Source{nil, secure} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		began, goOn := make(chan struct{}), make(chan struct{})
+		s := &Server{TLS: source, Log: hclog.NewNullLogger(), Grace: time.Minute, Connections: 3, Handler: http.HandlerFunc(
+			func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/long" {
+					close(began)
+					<-goOn
+				}
+				_, _ = io.WriteString(w, "whole")
+			})}
+		ctx, cancel := context.WithCancel(t.Context())
+		served := make(chan error, 1)
+		go func() { served <- s.Serve(ctx, l) }()
+		ask := func(path string) error {
+			c := &http.Client{Timeout: time.Minute, Transport: &http.Transport{TLSClientConfig: source.UserClient(),
+				DisableKeepAlives: true}}
+			resp, err := c.Get(source.BaseURL(l.Addr().String()) + path)
+			if err != nil {
+				return err
+			}
+			defer resp.Body.Close()
+			if b, err := io.ReadAll(resp.Body); err != nil || string(b) != "whole" {
+				return errors.Join(err, errors.New(string(b)))
+			}
+			return nil
+		}
+		long := make(chan error, 1)
+		go func() { long <- ask("/long") }()
+		<-began
+		var idle []net.Conn
+		for range 4 {
+			conn, err := net.Dial("tcp", l.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if source != nil {
+				conf := source.UserClient()
+				conf.ServerName = "127.0.0.1"
+				conn = tls.Client(conn, conf)
+			}
+			idle = append(idle, conn)
+			if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
+				t.Fatal(err)
+			}
+			if resp, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil || resp.ContentLength != 5 {
+				t.Errorf("beside %d idle connections: %v", len(idle)-1, err)
+			}
+			if err := ask("/"); err != nil {
+				t.Errorf("beside %d idle connections: %v", len(idle), err)
+			}
+		}
+		_ = idle[0].SetReadDeadline(time.Now().Add(time.Minute)) // an idle one lasts for two
+		rest, err := io.Copy(io.Discard, idle[0])
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("the oldest idle connection is open, %d bytes have come", rest)
+		}
+		close(goOn)
+		if err := <-long; err != nil {
+			t.Errorf("a call was under way: %v", err)
+		}
+		for _, c := range idle {
+			_ = c.Close()
+		}
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}
+}
