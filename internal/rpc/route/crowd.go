@@ -63,7 +63,8 @@ type counted struct {
 type countedKey struct{}
 
 func newCrowd(l net.Listener, most int, log hclog.Logger) *crowd {
-	return &crowd{Listener: l, most: most, log: log, left: make(chan struct{}, 1), all: map[*counted]struct{}{}, hosts: map[string]int{}}
+	return &crowd{Listener: l, most: most, log: log, left: make(chan struct{}, 1), all: map[*counted]struct{}{},
+		hosts: map[string]int{}}
 }
 
 // Accept implements net.Listener.

@@ -42,8 +42,8 @@ type callers struct {
 func (c *callers) Accept() (net.Conn, error) { return c.next, nil }
 func (c *callers) Addr() net.Addr            { return &from{addr: "127.0.0.1:9520"} }
 
-// TestWhoIsClosedForOthers: beyond the bound the oldest connection without a call goes, of the host that has the most. One
-// that has just come is waited for, unless somebody leaves.
+// TestWhoIsClosedForOthers checks that beyond the bound the oldest connection without a call is closed, of the host that
+// has the most, and that Accept waits for a new connection to become old enough, unless another one is closed.
 func TestWhoIsClosedForOthers(t *testing.T) { synctest.Test(t, whoIsClosed) }
 
 func whoIsClosed(t *testing.T) {
@@ -115,8 +115,8 @@ func whoIsClosed(t *testing.T) {
 	}
 }
 
-// TestAServerKeepsItsConnectionsBounded: whoever connects, and asks nothing more, keeps nobody out, with TLS and without, and
-// what is asked is answered whole.
+// TestAServerKeepsItsConnectionsBounded checks that clients that connect and send nothing keep no others out, with and
+// without TLS, and that responses arrive completely.
 func TestAServerKeepsItsConnectionsBounded(t *testing.T) {
 	ca, err := tlsconf.CreateCA(t.TempDir(), "test", time.Hour)
 	if err != nil {
