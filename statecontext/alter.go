@@ -11,7 +11,7 @@ import (
 // AlterIndex changes the nodes on which an index may be placed, or its number of replicas. New copies are filled from
 // KV while the existing copies go on serving; copies of dropped replicas leave, and the remaining replicas are
 // renumbered in their order. Rejections: UnknownIndex, CASMismatch, IndexChanged, StateMismatch unless the index is
-// READY or waits for BUILD INDEX, RebalanceIsRunning while slices of it are being moved, InvalidArgument,
+// READY or waits for BUILD INDEX, RebalanceRunning while slices of it are being moved, InvalidArgument,
 // StateMismatch if a slice would be left without an allocated copy, those of placements, and those of StartRebalance
 // (IndexChanged instead of StalePlan).
 type AlterIndex struct {
