@@ -113,7 +113,9 @@ func newDirect(c *Client, conf *tls.Config) *direct {
 		Subprotocols: []string{scanport.Protocol}}
 	d.ctx, d.end = context.WithCancel(context.Background())
 	d.probes = rpc.NewClient(probesAtOnce, conf)
-	d.alive = detector.New(detector.HTTP(d.probes.HTTP(), func(addr string) string { return tlsconf.BaseURL(base, addr) + "/healthz" }))
+	d.alive = detector.New(detector.HTTP(d.probes.HTTP(), func(addr string) string {
+		return tlsconf.BaseURL(base, addr) + "/healthz"
+	}))
 	return d
 }
 
