@@ -11,16 +11,17 @@ import (
 	"tidemark/wire"
 )
 
-// How nodes ask for side streams. In most seeds a node asks some projector for each vbucket and is answered at once. In
-// seeds with askedSides it asks as package indexer does: core.Sides says what of whom and when again, requests and
-// answers are on their way for a while, and a projector that is down answers nothing.
+// This file models how nodes request side streams. In most seeds a node requests each vbucket from a random projector
+// and gets the answer at once. In seeds with askedSides it works as package indexer does: core.Sides decides what to
+// request from which projector and when to retry, requests and answers take time, and a projector that is down does
+// not answer.
 
-// newSides returns that of a node that starts now.
+// newSides returns the side-stream requests of a node that starts now.
 func (s *Sim) newSides() *core.Sides { return core.NewSides(uint64(s.nowMS) << 10) }
 
 func (s *Sim) instant() time.Time { return time.UnixMilli(s.nowMS) }
 
-// onItsWay puts something on its way through the network that must come to an end: where too much is, it does at once.
+// onItsWay puts a message on the network that must not be lost: when the network is full, it arrives at once.
 func (s *Sim) onItsWay(f func()) {
 	if len(s.late) < maxLate {
 		s.later(f)
@@ -29,7 +30,7 @@ func (s *Sim) onItsWay(f func()) {
 	}
 }
 
-// askSides is a look at what a bucket wants, and at what it was sent.
+// askSides compares what a bucket wants with the answers and sends the requests that are due.
 func (s *Sim) askSides(n *node, h *hosted) {
 	streams := h.st.SideStreams()
 	for _, up := range n.sides.Watch(h.name, streams, false, s.instant()) {
@@ -67,7 +68,8 @@ func (s *Sim) endpoints() []wire.ProjectorEndpoint {
 	return all
 }
 
-// sendRequest lets a request come to its projector, and the answer to the node, where that is still the one that asked.
+// sendRequest delivers a request to its projector, and the answer to the node if that is still the process that sent
+// the request.
 func (s *Sim) sendRequest(n *node, h *hosted, r *core.SideRequest) {
 	sides, req := n.sides, s.message(n, h, r)
 	s.onItsWay(func() {
@@ -82,14 +84,14 @@ func (s *Sim) sendRequest(n *node, h *hosted, r *core.SideRequest) {
 	})
 }
 
-// message is a request as it is sent.
+// message returns a request as it is sent.
 func (s *Sim) message(n *node, h *hosted, r *core.SideRequest) *wire.StreamRequest {
 	name := fmt.Sprintf("n%d", n.num)
 	return r.Message(n.who.Fence.ClusterID, s.bucket(h.name).uuid, &wire.Endpoint{Node: index.NodeID(n.id),
 		BootID: n.bootID(), Backfill: name, Catchup: name})
 }
 
-// serveRequest is what a projector does with a request; nil: it is down.
+// serveRequest returns a projector's reply to a request, nil if the projector is down.
 func (s *Sim) serveRequest(n *node, h *hosted, p int, req *wire.StreamRequest) *wire.StreamReply {
 	if p < 0 || !s.proj[p].up {
 		return nil
@@ -111,7 +113,7 @@ func (s *Sim) serveRequest(n *node, h *hosted, p int, req *wire.StreamRequest) *
 	return &wire.StreamReply{TopicID: id, Buckets: []wire.StreamOutcome{{Bucket: h.name, Results: results}}}
 }
 
-// answerRequest takes over what was answered of each vbucket.
+// answerRequest applies the answer for each vbucket.
 func answerRequest(h *hosted, r *core.SideRequest, all []core.SideAnswer) {
 	for _, a := range all {
 		switch a.Fate {

@@ -15,7 +15,7 @@ import (
 	"tidemark/wire"
 )
 
-// What must hold at every step, and at the end.
+// This file holds the invariants that are checked at every step, and at the end.
 
 type refKey struct {
 	bucket                       string
@@ -36,7 +36,7 @@ type endKey struct {
 	seqno  uint64
 }
 
-// noteEnd remembers that a DCP snapshot ended there.
+// noteEnd records that a DCP snapshot ended at a seqno.
 func (s *Sim) noteEnd(b *kvBucket, v int, k *branch, seqno uint64) {
 	for _, e := range k.fl { // on every branch that shares it
 		if seqno <= k.fl.ValidUpTo(e.VBUUID) {
@@ -45,8 +45,8 @@ func (s *Sim) noteEnd(b *kvBucket, v int, k *branch, seqno uint64) {
 	}
 }
 
-// checkCommit: cas rises by one with every update, by more where a recovery passes over some, and stability timestamps
-// never go back but by a rollback, stand on snapshot ends, and have one vector under one number.
+// checkCommit checks that CAS rises by one with every update, or by more where a recovery skips numbers, and that
+// stability timestamps never go back except in a rollback, stand on snapshot ends, and have one vector per number.
 func (s *Sim) checkCommit(old, next *statecontext.State, r statecontext.Result, body statecontext.Body) {
 	if next.CAS() != casAfter(old, r, body) {
 		s.fail("%T: cas went from %d to %d, changed %v", body, old.CAS(), next.CAS(), r.Changed)
@@ -73,7 +73,7 @@ func (s *Sim) checkCommit(old, next *statecontext.State, r statecontext.Result, 
 	}
 }
 
-// casAfter is the cas that has to follow a command.
+// casAfter returns the CAS that must follow a command.
 func casAfter(old *statecontext.State, r statecontext.Result, body statecontext.Body) uint64 {
 	want := old.CAS()
 	if r.Changed {
@@ -85,8 +85,8 @@ func casAfter(old *statecontext.State, r statecontext.Result, body statecontext.
 	return want
 }
 
-// checkName: a name that leads to another index from now on leads to one that is ready, as the one before was: a scan
-// by name goes on.
+// checkName checks that a name that changes from one ready index to another one changes to a ready index, so that
+// scans by name continue.
 func (s *Sim) checkName(old, next *statecontext.State, id index.ID) {
 	x := next.Index(id)
 	was, is := old.IndexByName(x.Definition.Bucket, x.Definition.Name), next.IndexByName(x.Definition.Bucket,
@@ -104,7 +104,7 @@ func (s *Sim) checkName(old, next *statecontext.State, id index.ID) {
 	s.countSplit(was, old.Index(id))
 }
 
-// checkPromotion looks at one bucket's new stability timestamp.
+// checkPromotion checks one bucket's new stability timestamp.
 func (s *Sim) checkPromotion(was, b *statecontext.Bucket) {
 	key := refKey{b.Name, b.Generation, b.Stability.RollbackID, b.Stability.Number}
 	s.oneVector(key, b.Stability.Vector)
@@ -130,26 +130,26 @@ func (s *Sim) checkPromotion(was, b *statecontext.Bucket) {
 	}
 }
 
-// share tells whether two branches have the same history up to a seqno.
+// share reports whether two branches have the same history up to a seqno.
 func (s *Sim) share(a, c uint64, seqno uint64) bool {
 	x, y := s.branches[a], s.branches[c]
 	return x != nil && y != nil && x.fl.Common(y.fl) >= seqno
 }
 
-// ddlState is what the user of an index knows of it.
+// ddlState is the state of an index as its user knows it.
 type ddlState uint8
 
 const (
 	created ddlState = iota // CREATE was acknowledged
-	open                    // DROP was asked for
-	dropped                 // and acknowledged
+	open                    // DROP was requested
+	dropped                 // DROP was acknowledged
 )
 
-// checkDDL: what was acknowledged survives.
+// checkDDL checks that acknowledged commands are not lost.
 func (s *Sim) checkDDL(now *statecontext.State) {
 	for _, name := range sortedKeys(s.acked) {
 		bucket, short, _ := strings.Cut(name, "/")
-		there := now.IndexByName(bucket, short) != nil // of one that is being dropped the name is free
+		there := now.IndexByName(bucket, short) != nil // the name of an index that is being dropped is free
 		switch is := s.acked[name]; {
 		case is == created && !there:
 			s.fail("index %s was created, as acknowledged, and is not there", name)
@@ -161,7 +161,7 @@ func (s *Sim) checkDDL(now *statecontext.State) {
 
 func ddlName(bucket, name string) string { return bucket + "/" + name }
 
-// checkApart: no node has two copies of one slice, so that the loss of a node takes one replica at most.
+// checkApart checks that no node has two copies of one slice, so that the loss of a node costs at most one replica.
 func (s *Sim) checkApart(now *statecontext.State) {
 	type place struct {
 		slice index.SliceID
@@ -182,7 +182,7 @@ func (s *Sim) checkApart(now *statecontext.State) {
 	}
 }
 
-// checkObeyed: a component that has obeyed a term obeys no lower one any more, whatever was restarted meanwhile.
+// checkObeyed checks that a component that has obeyed a term never obeys a lower one, across restarts too.
 func (s *Sim) checkObeyed(who string, f wire.Fence) {
 	f.Counter = 0
 	if was := s.obeyed[who]; f.Less(was) {
@@ -198,7 +198,7 @@ func (s *Sim) ended(b *statecontext.Bucket, v int, seqno uint64) bool {
 	})
 }
 
-// oneVector: a number stands for one vector, for whoever hears of it and when.
+// oneVector checks that a number always stands for the same vector, in every component and at any time.
 func (s *Sim) oneVector(key refKey, t timestamp.Vector) {
 	if was, ok := s.told[key]; ok && !was.Equal(t) {
 		s.fail("two stability timestamps under one name %+v: %v and %v", key, was.Seqnos, t.Seqnos)
@@ -206,7 +206,7 @@ func (s *Sim) oneVector(key refKey, t timestamp.Vector) {
 	s.told[key] = t
 }
 
-// observe looks at what a leader believes, after each thing that may change it.
+// observe checks a leader's view after each action that may change it.
 func (s *Sim) observe(l *leader) {
 	for _, b := range s.kv {
 		s.checkOneOwner(l, b.name)
@@ -214,7 +214,7 @@ func (s *Sim) observe(l *leader) {
 	}
 }
 
-// checkOneOwner: a leader takes one projector for the owner of a vbucket under one incarnation, and never another.
+// checkOneOwner checks that a leader's ledger never has two owners of a vbucket under one incarnation.
 func (s *Sim) checkOneOwner(l *leader, bucket string) {
 	for v, e := range l.step.leader.Entries(bucket) {
 		if e.State != streams.Begun {
@@ -229,15 +229,15 @@ func (s *Sim) checkOneOwner(l *leader, bucket string) {
 	}
 }
 
-// owedKey is an indexer as a leader sees it.
+// owedKey names an indexer in a leader's view.
 type owedKey struct {
 	leader *leader
 	bucket string
 	node   index.NodeID
 }
 
-// checkPaced: who takes part owes no more than the bound, or what it owed already when it came back, and the promotion
-// that was under way then.
+// checkPaced checks that a participant owes at most the bound, or what it owed already when it came back, plus the
+// promotion in progress at that time.
 func (s *Sim) checkPaced(l *leader, bucket string) {
 	for _, p := range l.step.leader.Participants(bucket) {
 		k := owedKey{l, bucket, p.Node}
@@ -255,7 +255,7 @@ func (s *Sim) checkPublished(t *wire.BucketStability) {
 	s.oneVector(refKey{t.Bucket, t.Generation, t.RollbackID, t.Number}, t.Vector)
 }
 
-// checkReady: an index is ready everywhere or nowhere.
+// checkReady checks that an index becomes ready only when all its copies have been exact.
 func (s *Sim) checkReady(x *statecontext.Index) {
 	for _, c := range x.Topology.Copies {
 		if c.State != partition.Leaving && !s.wasExact(c.Node, c.ID) {
@@ -264,13 +264,13 @@ func (s *Sim) checkReady(x *statecontext.Index) {
 	}
 }
 
-// wasExact tells whether a copy has been exact. What was lost since then is made anew.
+// wasExact reports whether a copy has ever been exact. A copy whose folder was lost counts as exact: it is rebuilt.
 func (s *Sim) wasExact(node index.NodeID, id index.CopyID) bool {
 	st := s.nodes[s.nodeAt(node)].stores[id]
 	return s.lost[id] || st != nil && st.ready
 }
 
-// checkOwner: of one incarnation of a vbucket a node takes data of one projector only.
+// checkOwner checks that a node accepts data of a vbucket under one incarnation from one projector only.
 func (s *Sim) checkOwner(to int, b *kvBucket, e *keyversion.Event, src ingest.Source, verdict ingest.Verdict) {
 	if verdict != ingest.Taken || !e.Kind.Data() {
 		return
@@ -282,7 +282,7 @@ func (s *Sim) checkOwner(to int, b *kvBucket, e *keyversion.Event, src ingest.So
 	s.owners[k] = src.Projector
 }
 
-// checkFlushed: an exact snapshot is what KV held at that timestamp, no more and no less.
+// checkFlushed checks that an exact snapshot equals what KV held at its timestamp.
 func (s *Sim) checkFlushed(n *node, id index.CopyID, st *store, t *ingest.Batch) {
 	s.oneVector(refKey{st.bucket, t.Ref.Generation, t.Ref.RollbackID, t.Ref.Number}, t.Vector)
 	s.compare("snapshot", n, id, st, st.live, t.Vector)
@@ -298,7 +298,7 @@ func (s *Sim) compare(what string, n *node, id index.CopyID, st *store, c *conte
 	}
 }
 
-// checkScoped: a rollback takes only what left its branch.
+// checkScoped checks that a rollback restores only vbuckets that have left their branch.
 func (s *Sim) checkScoped(n *node, h *hosted, st *store, r ingest.Restore) {
 	held := ingest.History(st.live.pos[r.VBucket].VBUUID, st.live.logs[r.VBucket])
 	if p, _ := h.st.Position(r.Copy, r.VBucket); p.Content() > 0 && p.WindowEnd != timestamp.Infinity &&
@@ -308,7 +308,7 @@ func (s *Sim) checkScoped(n *node, h *hosted, st *store, r ingest.Restore) {
 	}
 }
 
-// checkDrop: a copy that is placed is never thrown away.
+// checkDrop checks that a placed copy is never dropped.
 func (s *Sim) checkDrop(n *node, id index.CopyID) {
 	for x := range s.state.Indexes() {
 		for _, c := range x.Topology.Copies {
@@ -319,10 +319,11 @@ func (s *Sim) checkDrop(n *node, id index.CopyID) {
 	}
 }
 
-// eventMost is the memory of one event here, at the most.
+// eventMost is the most memory that one event of the simulation takes.
 const eventMost = 256
 
-// checkQueues: memory is bounded by configuration; a queue that is not full yet takes one event more.
+// checkQueues checks that queues stay within their configured bound. A queue that is not full yet takes one more
+// event.
 func (s *Sim) checkQueues(n *node) {
 	for _, h := range n.buckets {
 		if s.bound > 0 && h.st.Queued() > s.bound+eventMost {
@@ -331,7 +332,7 @@ func (s *Sim) checkQueues(n *node) {
 	}
 }
 
-// scan reads an index that is ready at a timestamp that one replica of each slice holds.
+// scan reads a ready index at a timestamp that one replica of each slice holds.
 func (s *Sim) scan() {
 	for x := range s.state.Indexes() {
 		if x.Definition.State != index.Maintenance || s.dice.look.Intn(2) == 0 {
@@ -361,7 +362,7 @@ type holder struct {
 	c  *content
 }
 
-// heldBy gives, by stability timestamp, a holder of each slice.
+// heldBy returns, by stability timestamp, a holder of each slice.
 func (s *Sim) heldBy(x *statecontext.Index) map[timestamp.Ref]map[index.SliceID]holder {
 	all := map[timestamp.Ref]map[index.SliceID]holder{}
 	for _, c := range x.Topology.Copies {
@@ -383,8 +384,8 @@ func (s *Sim) heldBy(x *statecontext.Index) map[timestamp.Ref]map[index.SliceID]
 	return all
 }
 
-// settled says what is still to come, and what explain draws of the bucket, "" when every index equals the oracle at
-// KV's present.
+// settled returns what is still missing, with explain's account of the bucket, or "" when every index equals the
+// oracle at KV's present.
 func (s *Sim) settled(explain func(b *kvBucket) string) string {
 	if s.lead == nil || !s.lead.step.leader.Active() {
 		return "no leader is active"
@@ -442,7 +443,7 @@ func (s *Sim) settledIndex(x *statecontext.Index, explain func(b *kvBucket) stri
 		}
 		held := slices.ContainsFunc(h.st.States(), func(f ingest.CopyState) bool {
 			return f.ID == c.ID && f.Held.Number == k.Stability.Number && f.Held.RollbackID == k.Stability.RollbackID &&
-				f.Catching == 0 // it holds S still while it takes a vbucket anew
+				f.Catching == 0 // while it takes a vbucket again it still holds S
 		})
 		if !held {
 			return fmt.Sprintf("n%d copy %d does not hold S%d: %+v", n.num, c.ID, k.Stability.Number,
@@ -453,7 +454,7 @@ func (s *Sim) settledIndex(x *statecontext.Index, explain func(b *kvBucket) stri
 	return ""
 }
 
-// explain draws what is known of a bucket.
+// explain describes the state of a bucket in all components.
 func (s *Sim) explain(b *kvBucket) string {
 	t := ""
 	if s.lead != nil {

@@ -5,12 +5,12 @@ import (
 	"math/rand/v2"
 )
 
-// dice are a seed's choices of one kind. They begin anew with every step: how many of them a step takes changes nothing
-// in the steps that follow, nor in the choices of another kind. So a seed keeps its schedule of faults, writes and
-// deliveries when a part of the system begins to choose more often, or less.
+// dice draw a seed's choices of one kind. They start again at every step, so the number of choices in a step affects
+// neither later steps nor choices of another kind. A seed thus keeps its schedule of faults, writes and deliveries
+// when a part of the system begins to make more or fewer choices.
 type dice struct {
 	pcg rand.PCG
-	one *sequence.Rand // of Options.OneSequence, else nil
+	one *sequence.Rand // with Options.OneSequence, else nil
 }
 
 // Intn returns a number below n.
@@ -21,23 +21,23 @@ func (d *dice) Intn(n int) int {
 	return rand.New(&d.pcg).IntN(n)
 }
 
-// choices are the dice of a seed, one for each kind.
+// choices are the dice of a seed, one per kind.
 type choices struct {
-	plan      dice // what a step does, where, and what goes wrong by itself
-	load      dice // documents, and the definitions of indexes
-	net       dice // what is lost, late or first
-	kv        dice // ends of DCP snapshots, what a failover loses
+	plan      dice // the actions of a step, their places, and the faults that are events
+	load      dice // documents and the definitions of indexes
+	net       dice // which messages are lost, delayed or reordered
+	kv        dice // ends of DCP snapshots, losses of failovers
 	projector dice
 	node      dice
 	leader    dice
-	look      dice // which scans are made
+	look      dice // which scans run
 }
 
 func (c *choices) all() []*dice {
 	return []*dice{&c.plan, &c.load, &c.net, &c.kv, &c.projector, &c.node, &c.leader, &c.look}
 }
 
-// oneSequence makes all dice draw from one sequence, which no step begins anew.
+// oneSequence makes all dice draw from one sequence, which continues across steps.
 func (c *choices) oneSequence(seed int64) {
 	r := sequence.New(sequence.NewSource(seed))
 	for _, d := range c.all() {
@@ -45,14 +45,14 @@ func (c *choices) oneSequence(seed int64) {
 	}
 }
 
-// begin begins a step.
+// begin starts a step.
 func (c *choices) begin(seed int64, step int) {
 	for kind, d := range c.all() {
 		d.pcg.Seed(mixed(uint64(seed)), mixed(uint64(step)<<8|uint64(kind)))
 	}
 }
 
-// mixed spreads neighbouring numbers over all of them (splitmix64).
+// mixed spreads neighbouring numbers over the whole range (splitmix64).
 func mixed(x uint64) uint64 {
 	x += 0x9E3779B97F4A7C15
 	x = (x ^ x>>30) * 0xBF58476D1CE4E5B9

@@ -1,6 +1,6 @@
 package simulation
 
-// fault lets one of this seed's faults happen.
+// fault triggers one of this seed's faults.
 func (s *Sim) fault(b *kvBucket, v, p int, n *node) {
 	switch e := s.events[s.dice.plan.Intn(len(s.events))]; e {
 	case failovers:
@@ -31,7 +31,7 @@ func (s *Sim) fault(b *kvBucket, v, p int, n *node) {
 	}
 }
 
-// streamFault lets something happen to a stream or a connection.
+// streamFault triggers a fault of a stream or a connection.
 func (s *Sim) streamFault(e fault, b *kvBucket, v, p int, n *node) {
 	switch e {
 	case brokenConnections:
@@ -60,7 +60,7 @@ func (s *Sim) streamFault(e fault, b *kvBucket, v, p int, n *node) {
 	}
 }
 
-// controlFault lets something happen that changes who leads, what indexes there are, or what time it is.
+// controlFault triggers a change of the leader, of indexes or of the time.
 func (s *Sim) controlFault(e fault, b *kvBucket, v int) {
 	switch e {
 	case leaderChanges:

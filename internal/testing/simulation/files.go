@@ -8,34 +8,34 @@ import (
 	"tidemark/partition"
 )
 
-// A new copy of a slice that another node has is filled with that one's files, as package indexer does it: the source
-// pins what it holds at one moment; meanwhile the target takes what its stream brings and asks for no side stream; then
-// it is removed, gets the files in the place of all that it held, and is added with their positions. Nothing here is
-// chosen by chance, so that the other choices of a seed stay where they are.
+// This file models filling a new copy of a slice with the files of another node's copy, as package indexer does. The
+// source pins what it holds at one moment. Meanwhile the target takes what its stream delivers and requests no side
+// stream. The target is then removed, gets the files in place of all that it held, and is added with their positions.
+// Nothing in this file draws from the dice, so the other choices of a seed stay as they are.
 
 const (
 	// fileSteps is how many steps of side streams a transfer takes.
 	fileSteps = 5
-	// fileTries is how often a source is looked for before KV fills the copy.
+	// fileTries is how many times a source is looked for before KV fills the copy.
 	fileTries = 20
-	// filesAnew is how often a copy is asked for again because of a rollback.
+	// filesAnew is how many times a transfer is repeated because of a rollback.
 	filesAnew = 3
 )
 
-// files is a copy that is to be filled by files.
+// files is the state of a transfer that fills a copy.
 type files struct {
 	tries, anew int
-	from        *store // nil: nobody sends yet
+	from        *store // nil: no source yet
 	held        *content
 	generation  uint64
 	rollbackID  uint64
-	steps       int // that are still to come
+	steps       int // steps left
 }
 
-// wantsFiles tells whether new copies of this seed are filled by files, where others have them: two of three.
+// wantsFiles reports whether this seed fills new copies with files where other copies exist: two of three seeds do.
 func (s *Sim) wantsFiles() bool { return s.opt.Seed%3 > 0 }
 
-// fillStep goes on with the copies of a bucket that are to be filled.
+// fillStep advances the transfers of a bucket's copies.
 func (s *Sim) fillStep(n *node, h *hosted) {
 	for _, id := range sortedKeys(n.stores) {
 		st := n.stores[id]
@@ -64,8 +64,7 @@ func (s *Sim) fromKV(h *hosted, id index.CopyID, st *store) {
 	h.st.Defer(id, false)
 }
 
-// hasSource tells whether the slice of a copy is one of an index that is ready, with a copy elsewhere, by the node's
-// list.
+// hasSource reports whether, by the node's list, the copy's index is ready and its slice has a copy elsewhere.
 func (s *Sim) hasSource(n *node, st *store) bool {
 	d := &n.lists.InForce
 	for i := range d.Indexes {
@@ -79,7 +78,7 @@ func (s *Sim) hasSource(n *node, st *store) bool {
 	return false
 }
 
-// pin lets a node that has the slice, on the same branch, write what it holds and keep it for this copy.
+// pin makes a node that has the slice, on the same branch, write what it holds and keep it for this copy.
 func (s *Sim) pin(n *node, h *hosted, id index.CopyID, st *store) {
 	for _, m := range s.nodes {
 		from := m.buckets[h.name]
@@ -101,7 +100,7 @@ func (s *Sim) pin(n *node, h *hosted, id index.CopyID, st *store) {
 	}
 }
 
-// mayBeSent tells whether a copy is not being put back, and most of it is here: KV is asked for what is missing.
+// mayBeSent reports whether a copy is not being restored and holds most of its data; KV provides the rest.
 func (h *hosted) mayBeSent(id index.CopyID) bool {
 	empty := 0
 	for v := range vbuckets {
@@ -112,7 +111,7 @@ func (h *hosted) mayBeSent(id index.CopyID) bool {
 	return 2*empty <= vbuckets && h.st.RestoringOf(id) == 0
 }
 
-// installFiles makes a copy what was sent.
+// installFiles replaces a copy's content by the transferred files.
 func (s *Sim) installFiles(n *node, h *hosted, id index.CopyID, st *store) {
 	if n.full {
 		return
@@ -120,7 +119,7 @@ func (s *Sim) installFiles(n *node, h *hosted, id index.CopyID, st *store) {
 	h.remove(id)
 	f := st.files
 	st.live, st.snaps, st.ckpts, st.files, st.open, st.common = f.held.clone(), nil, nil, nil, false, nil
-	if !s.on(pinned) { // what is said of the rows is of another moment
+	if !s.on(pinned) { // the positions are of another moment than the rows
 		st.live.pos, st.live.logs = f.from.live.pos, f.from.live.logs
 	}
 	s.wrote(st.live)
@@ -135,20 +134,20 @@ func (s *Sim) installFiles(n *node, h *hosted, id index.CopyID, st *store) {
 	s.ev("n%d copy %d has its files, at %v", n.num, id, st.live.pos)
 }
 
-// deferred is called when a copy was added: one that is to be filled by files wants no side streams.
+// deferred is called after a copy was added. A copy that files will fill wants no side streams.
 func (s *Sim) deferred(h *hosted, id index.CopyID, st *store) {
 	if st.files == nil {
 		return
 	}
 	if st.ready || slices.ContainsFunc(st.live.pos[:], func(p ingest.Position) bool { return p.Side > 0 }) {
-		st.files = nil // it has something of what was before
+		st.files = nil // it holds data from before
 		return
 	}
 	st.files = &files{}
 	h.st.Defer(id, true)
 }
 
-// replaced are the copies of a list that another one is to take the place of.
+// replaced returns the copies of a list that other copies are to replace.
 func replaced(all []partition.Copy) map[index.CopyID]bool {
 	old := map[index.CopyID]bool{}
 	for _, c := range all {

@@ -9,7 +9,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// The KV side: branches, failover logs, DCP windows with de-duplication, purge, and the oracle.
+// This file models KV: branches, failover logs, DCP windows with de-duplication, purges, and the oracle.
 
 const (
 	young      = 16
@@ -25,18 +25,18 @@ type item struct {
 	doc, value int
 }
 
-// branch is a whole history: log[i].seqno == i+1.
+// branch is a complete history: log[i].seqno == i+1.
 type branch struct {
 	log   []item
 	fl    timestamp.FailoverLog
 	rev   timestamp.MapRevision
 	purge uint64
-	mute  bool // it says no END when it is left
+	mute  bool // sends no END when a takeover leaves it
 }
 
 func (k *branch) high() uint64 { return uint64(len(k.log)) }
 
-// vbucket is who serves it. A zombie is an old active that does not know that it was failed over.
+// vbucket names its current branch and its owner. A zombie is an old active that has not learned of its failover.
 type vbucket struct {
 	cur       *branch
 	owner     int
@@ -47,9 +47,10 @@ type vbucket struct {
 type kvBucket struct {
 	name, uuid string
 	vb         [vbuckets]vbucket
-	// it is indexed while it is empty: streams begin at 0, and KV purges nothing that is young but when one starts
+	// With early, the bucket is indexed while it is empty: streams begin at 0, and KV purges young deletions only
+	// when a stream starts.
 	early bool
-	waits bool // of early: nothing is written before its streams run
+	waits bool // with early: nothing is written before its streams run
 }
 
 // dcp is one DCP stream.
@@ -60,10 +61,10 @@ type dcp struct {
 	items  []item
 	mid    bool
 
-	silentMS int64 // nothing is sent before
+	silentMS int64 // nothing is sent before this time
 }
 
-// marker fixes the items of the next window: newest versions only, and no purged deletion.
+// marker fixes the items of the next window: the newest version of each document, without purged deletions.
 func (k *dcp) marker(end uint64) {
 	if k.cur < k.branch.purge {
 		end = max(end, k.branch.purge) // a backfill from disk shows one state
@@ -81,8 +82,8 @@ func (k *dcp) marker(end uint64) {
 	}
 }
 
-// admit is KV's answer to a request for a stream after a seqno, in a window, of a branch; false is ROLLBACK. What is
-// purged must not lie above the start: of the stream, or of its window.
+// admit returns KV's answer to a stream request after a seqno, in a window, on a branch; false means ROLLBACK. The
+// purge seqno must not lie above the start of the stream, or of its window with byWindow.
 func (k *branch) admit(start uint64, window timestamp.Window, vbuuid uint64, byWindow bool) bool {
 	from := start
 	if byWindow && start != window.End {
@@ -97,29 +98,29 @@ func (k *branch) admit(start uint64, window timestamp.Window, vbuuid uint64, byW
 	return max(start, window.End) <= k.fl.ValidUpTo(vbuuid)
 }
 
-// keyOf is the definition of an index applied to a value; 0 is no entry.
+// keyOf applies the definition of an index to a value; 0 means no entry.
 func keyOf(kind, value int) int {
 	if kind == 1 {
-		return value % 4 // value 4 has no key there
+		return value % 4 // value 4 has no key in this kind
 	}
 	return value
 }
 
-// spread is what an index is of, and into how many slices it is cut. Of kinds 0 and 1 it is by document, of 2 by key.
+// spread is the kind of an index and its number of slices. Kinds 0 and 1 are partitioned by document, kind 2 by key.
 type spread struct{ kind, slices int }
 
-// spreadOf reads it from a definition, of which the key says the kind. A successor has that of its first.
+// spreadOf returns the spread of a definition; its key names the kind. A successor has the kind of its first index.
 func spreadOf(d *index.Definition) spread {
 	return spread{kind: int(d.Keys[0].Expr[1] - '0'), slices: int(d.Partitions)}
 }
 
-// indexKinds is how many kinds there are.
+// indexKinds is the number of kinds.
 const indexKinds = 3
 
-// keyed is the key of an index of a kind.
+// keyed returns the key expression of an index of a kind.
 func keyed(kind int) []index.KeyExpr { return []index.KeyExpr{{Expr: fmt.Sprintf("k%d", kind)}} }
 
-// sliceOf is where the entry of a document with this key lives.
+// sliceOf returns the slice of the entry of a document with this key.
 func (x spread) sliceOf(doc, key int) index.SliceID {
 	if x.kind == 2 {
 		return index.SliceID(key % x.slices)
@@ -127,7 +128,7 @@ func (x spread) sliceOf(doc, key int) index.SliceID {
 	return index.SliceID(doc / vbuckets % x.slices)
 }
 
-// oracle gives the rows of a slice at a vector: the definition applied to what KV held there.
+// oracle returns the rows of a slice at a vector: the definition applied to what KV held there.
 func (s *Sim) oracle(x spread, no index.SliceID, at timestamp.Vector) (want [docs]int) {
 	for v, seqno := range at.Seqnos {
 		k := s.branches[at.VBUUIDs[v]]
@@ -181,10 +182,10 @@ func (s *Sim) write(b *kvBucket, v int, zombie bool) {
 	s.ev("write %s/%d zombie=%v d%d=%d @%d", b.name, v, zombie, d, value, k.high())
 }
 
-// sparing reports whether a write is left out of a run that has few of them.
+// sparing reports whether to skip a write in a run that has few of them.
 func (s *Sim) sparing() bool { return s.less == classes[fewWrites] && s.dice.load.Intn(8) > 0 }
 
-// streamed tells whether all vbuckets of a bucket are streamed.
+// streamed reports whether all vbuckets of a bucket are streamed.
 func (s *Sim) streamed(b *kvBucket) bool {
 	for v := range vbuckets {
 		if !slices.ContainsFunc(s.proj[:], func(pr *projector) bool { return pr.stream(b, v) != nil }) {
@@ -194,7 +195,7 @@ func (s *Sim) streamed(b *kvBucket) bool {
 	return true
 }
 
-// failover: the tail is lost, a new branch begins; the old active may live on.
+// failover loses the tail of a vbucket and begins a new branch; the old active may live on.
 func (s *Sim) failover(b *kvBucket, v int) {
 	k := &b.vb[v]
 	old, was := k.cur, k.owner
@@ -209,8 +210,8 @@ func (s *Sim) failover(b *kvBucket, v int) {
 	s.ev("FAILOVER %s/%d high %d -> %v owner p%d zombie %v", b.name, v, old.high(), k.cur.fl, k.owner, k.zombie != nil)
 }
 
-// flush: every vbucket is deleted and made again, at seqno 0 on a branch of its own. Streams end, now or when their
-// turn comes.
+// flush deletes and recreates every vbucket, at seqno 0 on a branch of its own. Streams end now or at their next
+// item.
 func (s *Sim) flush(b *kvBucket) {
 	s.ev("FLUSH %s", b.name)
 	for v := range b.vb {
@@ -222,7 +223,7 @@ func (s *Sim) flush(b *kvBucket) {
 	}
 }
 
-// takeover: a clean move; the old stream drains, and then may or may not say END.
+// takeover moves a vbucket cleanly: the old stream drains and then sends END or not.
 func (s *Sim) takeover(b *kvBucket, v int) {
 	k := &b.vb[v]
 	k.cur.mute = s.dice.kv.Intn(3) == 0
@@ -231,7 +232,7 @@ func (s *Sim) takeover(b *kvBucket, v int) {
 	s.ev("TAKEOVER %s/%d %v owner p%d", b.name, v, k.cur.fl, k.owner)
 }
 
-// hosted is the branch that projector p's KV node serves as active.
+// hosted returns the branch that projector p's KV node serves as active, nil if there is none.
 func (b *kvBucket) hosted(p, v int) *branch {
 	if k := &b.vb[v]; k.owner == p {
 		return k.cur
@@ -241,25 +242,25 @@ func (b *kvBucket) hosted(p, v int) *branch {
 	return nil
 }
 
-// lacks tells whether KV ends a stream because of a purge: it had not got so far. One from 0 that has not begun to read
-// goes on with what there is then.
+// lacks reports whether KV ends a stream because of a purge above its position. A stream from 0 that has not begun to
+// read is not affected.
 func (k *dcp) lacks() bool { return k.cur < k.branch.purge && (k.cur > 0 || k.mid) }
 
-// purgeLate: KV forgets deletions between its consent to a stream from 0 and the stream's first snapshot.
+// purgeLate purges deletions between KV's consent to a stream from 0 and the stream's first snapshot.
 func (s *Sim) purgeLate(b *kvBucket, v int, start uint64) {
 	if start == 0 && s.chance(purges, 2) {
 		s.purge(b, v)
 	}
 }
 
-// purge: KV forgets deletions; streams that had not got so far end.
+// purge purges deletions; streams below the purge seqno end.
 func (s *Sim) purge(b *kvBucket, v int) {
 	k := b.vb[v].cur
 	if len(k.log) == 0 {
 		return
 	}
 	k.purge = max(k.purge, 1+uint64(s.dice.kv.Intn(len(k.log))))
-	if s.dice.kv.Intn(2) == 0 { // all that there are
+	if s.dice.kv.Intn(2) == 0 { // everything up to now
 		k.purge = k.high()
 	}
 	s.ev("PURGE %s/%d up to %d", b.name, v, k.purge)
@@ -280,7 +281,7 @@ func (s *Sim) purge(b *kvBucket, v int) {
 	}
 }
 
-// layout is that of every index here; slices of indexes by key are the simulation's own.
+// layout returns the layout of every index of the simulation; how an index by key is sliced is its own.
 func layout(slices int) partition.Layout {
 	return partition.Layout{Scheme: partition.HashDocID, Partitions: uint16(slices)}
 }

@@ -9,20 +9,20 @@ import (
 	"tidemark/timestamp"
 )
 
-// What is handed out to a node is written to each copy in its order, and no copy waits for another. In most seeds one
-// batch at a stability timestamp at most is under way, which copies that are being built have still to write; in seeds
-// with slowCopies there are as many as may be, of all kinds, and the copies write theirs in any order.
+// A batch that core hands out is written to each copy in its order, and no copy waits for another. In most seeds at
+// most one batch at a stability timestamp is in flight, waiting for copies that are being built. In seeds with
+// slowCopies any number of batches of all kinds are in flight, and the copies write them in any order.
 
-// underway is a batch that was handed out and is not written to all copies.
+// underway is a batch in flight: some copy has not written it yet.
 type underway struct {
 	*core.Handed
-	left   []index.CopyID // that it is still to be written to
-	served bool           // it was said that it is written to the copies that serve scans
-	ended  bool           // and that it is to all
-	shown  bool           // the state has been told of the former, in its turn
+	left   []index.CopyID // copies that have not written it yet
+	served bool           // core has been notified that all copies that serve scans have it
+	ended  bool           // core has been notified that all copies have it
+	shown  bool           // and the bucket's state has recorded that the serving copies have it
 }
 
-// begin notes that a batch was handed out.
+// begin records that core has handed out a batch.
 func (h *hosted) begin(t *core.Handed) *underway {
 	u := &underway{Handed: t}
 	for i := range t.Batch.Copies {
@@ -35,21 +35,21 @@ func (h *hosted) begin(t *core.Handed) *underway {
 // atStability reports whether a snapshot of each copy is made after the batch.
 func (u *underway) atStability() bool { return u.Batch.Kind == ingest.AtStability }
 
-// serves reports whether scans may wait for some copy that the batch is still to be written to.
+// serves reports whether some copy that serves scans has not written the batch yet.
 func (u *underway) serves() bool {
 	return slices.ContainsFunc(u.Batch.Copies, func(c ingest.CopyBatch) bool {
 		return c.Serves && slices.Contains(u.left, c.ID)
 	})
 }
 
-// dropUnder forgets what is under way for a copy that has gone, or has gone back.
+// dropUnder discards a copy's batches in flight, after it was removed or rolled back.
 func (h *hosted) dropUnder(id index.CopyID) {
 	for _, u := range h.under {
 		u.left = slices.DeleteFunc(u.left, func(c index.CopyID) bool { return c == id })
 	}
 }
 
-// writesBefore writes something of what is under way. It reports whether that is all for this step.
+// writesBefore writes some of the batches in flight. It reports whether that was the whole step.
 func (s *Sim) writesBefore(n *node, h *hosted) bool {
 	if s.mix[slowCopies] {
 		s.writeSome(n, h)
@@ -62,15 +62,15 @@ func (s *Sim) writesBefore(n *node, h *hosted) bool {
 	return false
 }
 
-// writeMore is what is done when nothing is handed out.
+// writeMore finishes a batch in flight when core hands out nothing.
 func (s *Sim) writeMore(n *node, h *hosted) {
 	if !s.mix[slowCopies] && len(h.under) > 0 {
 		s.finish(n, h, h.under[0])
 	}
 }
 
-// writeOut takes what was handed out. One batch at a stability timestamp may wait for copies that are being built; what
-// else comes for one of these waits for that, and is written at once.
+// writeOut writes a batch that core has handed out. One batch at a stability timestamp may wait for copies that are
+// being built; a later batch for one of these copies first finishes that one and is then written at once.
 func (s *Sim) writeOut(n *node, h *hosted, t *core.Handed) {
 	if s.mix[slowCopies] {
 		h.begin(t)
@@ -92,7 +92,7 @@ func (s *Sim) writeOut(n *node, h *hosted, t *core.Handed) {
 	s.finish(n, h, u)
 }
 
-// before reports whether some copy has to write this batch before another one.
+// before reports whether some copy must write this batch before t.
 func (u *underway) before(t *ingest.Batch) bool {
 	return slices.ContainsFunc(t.Copies, func(c ingest.CopyBatch) bool { return slices.Contains(u.left, c.ID) })
 }
@@ -117,7 +117,7 @@ func (s *Sim) writeCopy(n *node, u *underway, id index.CopyID) {
 	}
 }
 
-// finish writes what is left of a batch, and tells of it.
+// finish writes a batch to the copies that are left, and notifies core.
 func (s *Sim) finish(n *node, h *hosted, u *underway) {
 	for len(u.left) > 0 {
 		s.writeCopy(n, u, u.left[0])
@@ -126,7 +126,7 @@ func (s *Sim) finish(n *node, h *hosted, u *underway) {
 	s.takeCompletions(n, h, h.work.Ended(u.Handed))
 }
 
-// writeSome lets copies write what each of them has to write next, and tells of what is written.
+// writeSome makes random copies write their next batches, and notifies core of each batch that is complete.
 func (s *Sim) writeSome(n *node, h *hosted) {
 	for range 1 + s.dice.node.Intn(2*len(n.stores)+1) {
 		var first []*underway
@@ -153,13 +153,13 @@ func (s *Sim) writeSome(n *node, h *hosted) {
 	}
 }
 
-// tellServed tells that a batch is written to the copies that serve scans.
+// tellServed notifies core that the copies that serve scans have a batch.
 func (s *Sim) tellServed(n *node, h *hosted, u *underway) {
 	u.served = true
 	s.takeCompletions(n, h, h.work.Served(u.Handed))
 }
 
-// takeCompletions takes over what the state was told: timestamps are acknowledged in their order, when the copies that
+// takeCompletions applies completions. Stability timestamps are acknowledged in their order, when the copies that
 // scans wait for have them.
 func (s *Sim) takeCompletions(n *node, h *hosted, all []core.Completion) {
 	for _, t := range all {
@@ -173,7 +173,7 @@ func (s *Sim) takeCompletions(n *node, h *hosted, all []core.Completion) {
 	}
 }
 
-// checkAcked: to acknowledge a stability timestamp says that those before it are shown.
+// checkAcked checks that a stability timestamp is acknowledged only after all earlier ones are shown.
 func (s *Sim) checkAcked(n *node, h *hosted, ref timestamp.Ref) {
 	for _, u := range h.under {
 		if u.atStability() && !u.shown && u.Batch.Ref.Compare(ref) < 0 {

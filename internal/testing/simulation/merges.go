@@ -8,23 +8,23 @@ import (
 	"tidemark/wire"
 )
 
-// Indexes that get more or fewer slices: because somebody asks for it, or, in seeds with sizes, by themselves. The
-// latter is what the product does, from what indexers report of their copies to the command; a copy's size is that of
-// the hour here, and not of its rows.
+// This file gives indexes more or fewer slices: on a user's request or, in seeds with sizes, automatically. The
+// automatic path is the product's, from the indexers' reports of their copies' sizes to the command; the size of a
+// copy is a function of the time, not of its rows.
 
 const (
-	// mostSlices is how many an index has at most.
+	// mostSlices is the highest number of slices of an index.
 	mostSlices = 4
-	// sizeBound is how many bytes a slice may have, and splitAfter for how long one has to have more. An index is left
-	// alone for six times that.
+	// sizeBound is the bytes above which a slice is too large, and splitAfter for how long it must be. An index is
+	// left alone for six times that.
 	sizeBound  = 1000
 	splitAfter = 150 * time.Millisecond
-	// sizeMS is for how long slices are large, and then twice as long small.
+	// sizeMS is for how long slices are large; they are then small for twice as long.
 	sizeMS = 1500
 )
 
-// splitIndex has a successor built for an index, or takes a split back. The successor has more slices, or fewer: then
-// it is a merge, or as many, elsewhere.
+// splitIndex starts building a successor of an index, or cancels a split. The successor has more slices, fewer (a
+// merge), or as many on other nodes.
 func (s *Sim) splitIndex(b *kvBucket) {
 	for x := range s.state.IndexesOf(b.name) {
 		d := &x.Definition
@@ -37,7 +37,8 @@ func (s *Sim) splitIndex(b *kvBucket) {
 			}
 			return
 		}
-		if s.mix[sizes] && s.dice.load.Intn(askedRarely) > 0 { // what is asked for is no longer merged by itself
+		// an index whose slices a user chose no longer merges by itself
+		if s.mix[sizes] && s.dice.load.Intn(askedRarely) > 0 {
 			return
 		}
 		n := 1 + s.dice.load.Intn(mostSlices)
@@ -49,11 +50,11 @@ func (s *Sim) splitIndex(b *kvBucket) {
 	}
 }
 
-// askedRarely is how rarely somebody splits an index that is split by itself, too.
+// askedRarely: one of so many splits by a user is carried out where indexes also split automatically.
 const askedRarely = 32
 
-// sized puts into a report how large copies are: larger than they may be, so small that they are merged, or, when
-// everything heals, neither. It takes no chance from the seed.
+// sized writes sizes of copies into a report: above the bound, small enough for a merge, or, while everything heals,
+// neither. It draws nothing from the dice.
 func (s *Sim) sized(copies []wire.CopyReport) {
 	if !s.mix[sizes] {
 		return
@@ -74,8 +75,8 @@ func (s *Sim) size(id index.ID) uint64 {
 	return 2 * sizeBound
 }
 
-// checkSlices: an index gets more or fewer slices by itself only where nothing else goes on, and never fewer than
-// somebody has asked for.
+// checkSlices checks that an index changes its number of slices automatically only while nothing else goes on, and
+// never to fewer slices than a user requested.
 func (s *Sim) checkSlices(old *statecontext.State, body statecontext.Body, r statecontext.Result) {
 	if !r.Changed || r.Rejection != nil {
 		return
@@ -100,7 +101,7 @@ func (s *Sim) checkSlices(old *statecontext.State, body statecontext.Body, r sta
 	}
 }
 
-// besides says what goes on beside which no index is split by itself.
+// besides returns the activity during which no index splits automatically, "" if there is none.
 func besides(old *statecontext.State, x *statecontext.Index) string {
 	if b := old.Bucket(x.Definition.Bucket); b.Rollback != nil {
 		return "its bucket is being rolled back"
@@ -116,7 +117,7 @@ func besides(old *statecontext.State, x *statecontext.Index) string {
 	return ""
 }
 
-// countSplit counts a successor that has the name now; next is what it was before that.
+// countSplit counts a successor that has taken the name; next is its state before that.
 func (s *Sim) countSplit(was, next *statecontext.Index) {
 	s.Report.Splits++
 	if next.Definition.Partitions < was.Definition.Partitions {
@@ -127,8 +128,8 @@ func (s *Sim) countSplit(was, next *statecontext.Index) {
 	}
 }
 
-// checkSame: the slices of an index and those of its successor have the same rows, all together, at each stability
-// timestamp that all of both hold.
+// checkSame checks that the slices of an index and those of its successor hold the same rows, taken together, at each
+// stability timestamp that all of them hold.
 func (s *Sim) checkSame(was, is *statecontext.Index) {
 	before, after := s.heldBy(was), s.heldBy(is)
 	for ref, of := range after {
@@ -143,11 +144,11 @@ func (s *Sim) checkSame(was, is *statecontext.Index) {
 	}
 }
 
-// rowsOf puts the rows of an index's slices together.
+// rowsOf merges the rows of an index's slices.
 func rowsOf(all map[index.SliceID]holder) (rows [docs]int) {
 	for _, h := range all {
 		for d, r := range h.c.rows {
-			rows[d] += r.key // no document is in two of them
+			rows[d] += r.key // no document is in two slices
 		}
 	}
 	return rows

@@ -2,21 +2,23 @@ package simulation
 
 import "tidemark/projector/core"
 
-// Moods of KV: what engines do and need not, as in kv/server, as far as it is protocol. Flushes, late purges, finite
-// streams that go on, and takeovers without an END are with the faults.
+// Moods of KV are variants of protocol behaviour that some engines show and others do not, as in kv/server. Flushes,
+// late purges, finite streams that continue, and takeovers without an END are faults of their own.
 //
-//   - cutWindows: KV drops a stream's cursor, and goes on with another window in the middle of one, which never ends.
-//   - noStats: KV does not say what it has forgotten.
-//   - oldPurges: a request is judged by where its window begins, not by its seqno, as by engines of the 5.1 line.
-//   - deepLosses: a failover loses any part of a vbucket, all of it too.
-//   - busyStreams: requests are answered that there is a stream already, or with an error, for a moment.
-//   - lateVBuckets: of a vbucket nothing is sent for up to half a second, while others go on.
+//   - cutWindows: KV drops a stream's cursor in the middle of a window and continues with another window; the first one
+//     never ends.
+//   - noStats: KV does not report its purge seqno.
+//   - oldPurges: KV compares the purge seqno with the start of a request's window instead of its seqno, as engines of
+//     the 5.1 line do.
+//   - deepLosses: a failover loses any part of a vbucket, or all of it.
+//   - busyStreams: for a moment KV answers requests with an error, or that the stream exists already.
+//   - lateVBuckets: KV sends nothing of a vbucket for up to half a second, while it sends others.
 //
-// What an ephemeral bucket evicts is deleted like anything else: writes do that already.
+// Evictions of ephemeral buckets are deletions, which the writes cover.
 //
-// drawMoods gives a seed its moods, by its number, so that the choices of the others stay what they were.
+// drawMoods chooses a seed's moods by its number, so that the choices of other seeds stay as they are.
 func (s *Sim) drawMoods() {
-	n := s.opt.Seed / 2 // beside any of the faults that are dealt out by number as well
+	n := s.opt.Seed / 2 // independent of the faults that are chosen by number as well
 	s.mix[cutWindows] = n%3 == 0
 	s.mix[noStats] = n%7 == 2
 	s.mix[oldPurges] = n%5 == 1
@@ -25,7 +27,7 @@ func (s *Sim) drawMoods() {
 	s.mix[lateVBuckets] = n%6 == 4
 }
 
-// maxSilentMS bounds how long KV sends nothing of a vbucket.
+// maxSilentMS is the longest time for which KV sends nothing of a vbucket.
 const maxSilentMS = 500
 
 // silent reports whether KV sends nothing of a stream now.
@@ -38,7 +40,7 @@ func (s *Sim) silent(k *dcp, of *core.Stream) bool {
 	return k.silentMS > s.nowMS && !s.healing
 }
 
-// cut has KV fix another window in the middle of a stream's, and reports whether it has.
+// cut makes KV replace a stream's window in the middle of it, and reports whether it did.
 func (s *Sim) cut(k *dcp, of *core.Stream) bool {
 	if !s.chance(cutWindows, 4) {
 		return false
@@ -51,7 +53,7 @@ func (s *Sim) cut(k *dcp, of *core.Stream) bool {
 	return true
 }
 
-// loses is how many of the newest mutations of a vbucket a failover loses.
+// loses returns how many of the newest mutations of a vbucket a failover loses.
 func (s *Sim) loses(old *branch) int {
 	if s.chance(deepLosses, 3) {
 		return s.dice.kv.Intn(len(old.log) + 1)
@@ -59,7 +61,7 @@ func (s *Sim) loses(old *branch) int {
 	return min(s.dice.kv.Intn(5), len(old.log))
 }
 
-// at is what KV says of a vbucket.
+// at returns KV's account of a vbucket.
 func (s *Sim) at(k *branch) core.At {
 	if s.mix[noStats] {
 		return core.At{High: k.high(), Revision: k.rev}
@@ -67,7 +69,7 @@ func (s *Sim) at(k *branch) core.At {
 	return core.At{High: k.high(), Purge: k.purge, PurgeKnown: true, Revision: k.rev}
 }
 
-// ask is what is to be done when KV has answered a request for a stream, and its last answer.
+// ask sends a stream request to KV until it is decided. It returns the decision and KV's last answer.
 func (s *Sim) ask(k *branch, r *core.Start) (next core.Next, answer core.Answer) {
 	for next = core.AskAgain; next == core.AskAgain || next == core.AskLater; next = r.Answered(answer, true) {
 		answer = s.answer(k, r)
@@ -75,7 +77,7 @@ func (s *Sim) ask(k *branch, r *core.Start) (next core.Next, answer core.Answer)
 	return next, answer
 }
 
-// answer is KV's to a request for a stream.
+// answer returns KV's answer to a stream request.
 func (s *Sim) answer(k *branch, r *core.Start) core.Answer {
 	if s.chance(busyStreams, 3) {
 		s.Report.Busy++

@@ -12,15 +12,15 @@ import (
 	"tidemark/wire"
 )
 
-// Slices that change their place: a rebalance of one step begins, and the leader's duty carries it out.
+// This file moves slices: it starts rebalances, which the leader's duty carries out.
 
-// moveTries is how often a free place is looked for.
+// moveTries is how many times a free place is looked for.
 const moveTries = 8
 
-// movesAtOnce is how many moves concern a node at a time.
+// movesAtOnce is the most moves that concern a node at a time.
 const movesAtOnce = 4
 
-// placeBeside begins a move of some copy of the bucket.
+// placeBeside starts a move of a random copy of the bucket.
 func (s *Sim) placeBeside(b *kvBucket) {
 	if s.mix[stalePlans] {
 		if s.dice.plan.Intn(evictRarely) == 0 {
@@ -51,7 +51,7 @@ func (s *Sim) placeOne(b *kvBucket) bool {
 		r := s.commit(&statecontext.StartRebalance{Cause: s.moveCause(), Sends: movesAtOnce, Receives: movesAtOnce,
 			Steps: []partition.Rebalance{{Index: x.Definition.ID, Slice: c.Slice, Replica: c.Replica, Old: c.ID,
 				Src: partition.Shard{Node: c.Node}, Dst: partition.Shard{Node: index.NodeID(n.id)}}}})
-		if !r.Changed { // there is another one of the slice on the node or on its way, or another rebalance
+		if !r.Changed { // the node has or will have another copy of the slice, or another rebalance runs
 			continue
 		}
 		s.ev("slice %d of index %v, copy %d, is to move to n%d", c.Slice, x.Definition.ID, c.ID, n.num)
@@ -60,8 +60,8 @@ func (s *Sim) placeOne(b *kvBucket) bool {
 	return false
 }
 
-// moveCause is what moves of this seed are for: repairs, of which one more may begin while others are under way, or
-// rebalances, of which none may.
+// moveCause returns the cause of this seed's moves: repairs, which may begin while others are in progress, or
+// rebalances, which may not.
 func (s *Sim) moveCause() string {
 	if s.opt.Seed%4 == 3 {
 		return "simulation"
@@ -69,11 +69,11 @@ func (s *Sim) moveCause() string {
 	return statecontext.RepairCause
 }
 
-// evictRarely is how many plans are made for each node that is removed.
+// evictRarely: one node is removed for so many plans.
 const evictRarely = 4
 
-// planLate plans moves of the bucket's copies, one of each slice at most, and begins them some time later, as somebody
-// does who looks at the plan first. By then other plans may have been carried out.
+// planLate plans moves of the bucket's copies, at most one per slice, and begins them later, as a user does who
+// reviews the plan first. By then other plans may have been carried out.
 func (s *Sim) planLate(b *kvBucket) {
 	var steps []partition.Rebalance
 	for x := range s.state.IndexesOf(b.name) {
@@ -104,11 +104,11 @@ func (s *Sim) planLate(b *kvBucket) {
 	})
 }
 
-// fewestNodes is how many nodes there are at least where one may be removed: each replica still has a node of its own.
+// fewestNodes is the lowest number of nodes at which one may be removed: each replica still has a node of its own.
 const fewestNodes = 3
 
-// evictNode begins to remove a node for good: the leader takes its copies off it, whatever moves meanwhile, and has
-// others made elsewhere.
+// evictNode starts the permanent removal of a node: the leader moves its copies elsewhere, whatever else moves
+// meanwhile.
 func (s *Sim) evictNode() {
 	n := s.nodes[s.dice.plan.Intn(len(s.nodes))]
 	i := s.state.Indexer(index.NodeID(n.id))
@@ -121,7 +121,7 @@ func (s *Sim) evictNode() {
 	}
 }
 
-// evicting is a node that is being removed, nil when none is.
+// evicting returns the node that is being removed, nil if there is none.
 func (s *Sim) evicting() *statecontext.Indexer {
 	for i := range s.state.Indexers() {
 		if i.Evicting {
@@ -131,7 +131,7 @@ func (s *Sim) evicting() *statecontext.Indexer {
 	return nil
 }
 
-// replace puts a new node in the place of one that was removed, with nothing of what that one held.
+// replace puts a new, empty node in the place of one that was removed.
 func (s *Sim) replace(n *node) {
 	if n.id < 0 || s.state.Indexer(index.NodeID(n.id)) != nil {
 		return
@@ -147,25 +147,26 @@ func (s *Sim) replace(n *node) {
 	s.startNode(n)
 }
 
-// cancelEvery is how rarely a move that is under way is cancelled.
+// cancelEvery: one of so many steps with a move in progress cancels it.
 const cancelEvery = 100
 
-// cancelMove cancels the rebalance that is under way, now and then. The leader's duty carries it out and ends it.
+// cancelMove sometimes cancels the rebalance in progress. The leader's duty carries the cancellation out.
 func (s *Sim) cancelMove() {
 	if r := s.state.RebalanceUnderWay(); r != nil && !s.healing && s.dice.plan.Intn(cancelEvery) == 0 {
 		s.commit(&statecontext.CancelRebalance{ID: r.ID})
 	}
 }
 
-// countMove counts slices that have changed their place.
+// countMove counts slices that have moved.
 func (s *Sim) countMove(body statecontext.Body, r statecontext.Result) {
 	if c, is := body.(*statecontext.StepRebalance); is && r.Rejection == nil && c.To == partition.RebalanceDone {
 		s.Report.Moved++
 	}
 }
 
-// checkSteps: each step of a rebalance is carried out once. What is over stays over, and counts once; and what is done
-// has a new copy that has been exact, unless the index is not ready yet: it will not be before all its copies are.
+// checkSteps checks that each step of a rebalance is carried out once: a step that is over stays over and counts
+// once. The new copy of a completed step has been exact, unless the index is not ready yet; it becomes ready only
+// when all its copies have been.
 func (s *Sim) checkSteps(body statecontext.Body, result statecontext.Result) {
 	c, is := body.(*statecontext.StepRebalance)
 	r := s.state.RebalanceUnderWay()
@@ -192,7 +193,7 @@ func (s *Sim) checkSteps(body statecontext.Body, result statecontext.Result) {
 	}
 }
 
-// checkDoubles: a replica of a slice has two copies only while a step moves it from the one to the other.
+// checkDoubles checks that a replica of a slice has two copies only while a step moves it from one to the other.
 func (s *Sim) checkDoubles(now *statecontext.State) {
 	type replica struct {
 		index index.ID
@@ -222,7 +223,7 @@ func (s *Sim) checkDoubles(now *statecontext.State) {
 	}
 }
 
-// raiseEpoch is a recovery: terms begin again.
+// raiseEpoch simulates a recovery: terms begin again.
 func (s *Sim) raiseEpoch() {
 	s.depose()
 	s.commit(&statecontext.RaiseEpoch{Epoch: s.state.Epoch() + 1, SkipNumbers: s.dice.plan.Intn(2) == 0})

@@ -16,23 +16,23 @@ import (
 	"tidemark/wire"
 )
 
-// The indexers: the real core of package indexer, driven by commands of the leader as the role does it, and a store of
-// maps that does its work late and in order.
+// This file models the indexers: the real core of package indexer, driven by the leader's commands as the role drives
+// it, and a store of maps that works late and in order.
 
 type node struct {
 	up, full, registered bool
 	num                  int
-	id                   int // -1 until it is known
+	id                   int // -1 until it is registered
 	boot                 int
-	life                 int           // how many nodes were removed before in its place
-	who                  core.Identity // kept over restarts
+	life                 int           // number of nodes removed before from its place
+	who                  core.Identity // survives restarts
 	lists                core.Lists
-	stored               wire.Definitions // in its folder
+	stored               wire.Definitions // the list in the node's folder
 	buckets              map[string]*hosted
-	stores               map[index.CopyID]*store // in its folder
+	stores               map[index.CopyID]*store // in the node's folder
 	sequence             uint64
 	told                 wire.ReportSender
-	telling              uint64 // the report whose answer is awaited; 0 none
+	telling              uint64 // sequence of the report whose answer is awaited; 0: none
 	reportTo             *leader
 	sides                *core.Sides // with askedSides
 }
@@ -42,9 +42,9 @@ type hosted struct {
 	name  string
 	st    *core.Bucket
 	work  *core.Work
-	backs []ingest.Restore // to be put back before anything else
+	backs []ingest.Restore // restores that come before any other work
 	under []*underway      // oldest first
-	sides map[uint64]*side // by a key: id and vbucket
+	sides map[uint64]*side // by a key of id and vbucket
 }
 
 // side is a side stream that a projector runs for a node.
@@ -54,12 +54,12 @@ type side struct {
 	p, v   int
 	ks     dcp
 	told   bool               // BEGIN was sent
-	on     bool               // KV says where the snapshot ends that its end lies in
-	rest   []keyversion.Event // parts of the present item that are still to come
+	on     bool               // KV reports the end of the snapshot in which the stream ends
+	rest   []keyversion.Event // parts of the current item that are still to be sent
 	copies []fedCopy
 }
 
-// pack keeps the document and the statements.
+// pack encodes an event's document and its statements.
 func pack(e *keyversion.Event) []byte {
 	d := append([]byte(nil), e.DocID...)
 	for _, st := range e.Statements {
@@ -90,10 +90,10 @@ func (s *Sim) registerNode(n *node) {
 	s.ev("n%d registered as %d with term %d", n.num, n.id, s.lead.term)
 }
 
-// bootID tells the node's process from earlier ones.
+// bootID distinguishes the node's process from its earlier ones.
 func (n *node) bootID() string { return "n" + strconv.Itoa(n.num) + "-" + strconv.Itoa(n.boot) }
 
-// uuid tells the node from those that were there before.
+// uuid distinguishes the node from removed nodes that had its place.
 func (n *node) uuid() string { return "u" + strconv.Itoa(n.num) + "-" + strconv.Itoa(n.life) }
 
 func (s *Sim) nodeAt(id index.NodeID) int {
@@ -132,14 +132,14 @@ func (s *Sim) nodeReport(n *node) *wire.IndexerReport {
 	return r
 }
 
-// building tells whether an index is being built, as far as the node knows.
+// building reports whether the node's list says that an index is being built.
 func (n *node) building(id index.ID) bool {
 	builds := func(d index.Definition) bool { return d.ID == id && d.State == index.Backfill }
 	return slices.ContainsFunc(n.lists.InForce.Indexes, builds)
 }
 
-// reportNode sends a report on its way to the leader, and its answer back. As package indexer it sends no other before
-// the answer, unless it gives that up: then the report may still come.
+// reportNode sends a report to the leader and delivers the answer. As in package indexer, the node sends no other
+// report before the answer, unless it gives up waiting; the abandoned report may still arrive.
 func (s *Sim) reportNode(n *node) {
 	if !n.registered || s.lead == nil {
 		return
@@ -224,19 +224,19 @@ func (s *Sim) nodeRollback(n *node, r *wire.RollbackRequest) (*wire.RollbackRepl
 	switch h.st.CarryOut(r) {
 	case core.BackStale:
 		a.Stale = true
-	case core.BackOlder, core.BackWaits: // the answer would come when all is back; the leader asks again
+	case core.BackOlder, core.BackWaits: // the answer would come when all is restored; the leader retries
 		return nil, errNet
 	case core.BackDone, core.BackNow:
 	}
 	return a, nil
 }
 
-// nodeDefinitions makes what is here equal to a list, as package indexer does.
+// nodeDefinitions makes the node's buckets and copies equal to a list, as package indexer does.
 func (s *Sim) nodeDefinitions(n *node, d *wire.Definitions) (*wire.DefinitionsReply, error) {
 	if err := s.admit(n, d.Fence); err != nil {
 		return nil, err
 	}
-	if planted.Off("revisions") { // what was obeyed counts for nothing
+	if planted.Off("revisions") { // the node forgets which revision it has obeyed
 		n.lists.Obeyed = 0
 		if d.Revision < n.lists.InForce.Revision {
 			n.lists.InForce.Revision = 0
@@ -277,7 +277,7 @@ func (s *Sim) nodeDefinitions(n *node, d *wire.Definitions) (*wire.DefinitionsRe
 	return &wire.DefinitionsReply{Revision: d.Revision}, nil
 }
 
-// allocate makes the copies that are wanted and not there.
+// allocate creates the wanted copies that the node lacks.
 func (s *Sim) allocate(n *node, want map[index.CopyID]core.Wanted) {
 	for _, id := range sortedKeys(want) {
 		w := want[id]
@@ -297,7 +297,7 @@ func (s *Sim) allocate(n *node, want map[index.CopyID]core.Wanted) {
 	}
 }
 
-// letGo closes the copies that are not wanted, and drops those of them that the list before named.
+// letGo closes the copies that are not wanted, and drops those of them that the previous list named.
 func (s *Sim) letGo(n *node, want, named map[index.CopyID]core.Wanted) {
 	for _, id := range sortedKeys(n.stores) {
 		st := n.stores[id]
@@ -317,7 +317,7 @@ func (s *Sim) letGo(n *node, want, named map[index.CopyID]core.Wanted) {
 	}
 }
 
-// stored is a copy as it lies in the folder.
+// stored returns the copy's description as its folder holds it.
 func (st *store) stored(id index.CopyID) core.Stored {
 	return core.Stored{Copy: id, Index: st.index, CreatedMS: st.created, BucketUUID: st.uuid, VBuckets: vbuckets}
 }
@@ -361,7 +361,7 @@ func (s *Sim) add(n *node, id index.CopyID, st *store) {
 	s.deferred(h, id, st)
 }
 
-// storeStep does one thing of the store.
+// storeStep does one piece of the store's work.
 func (s *Sim) storeStep(n *node, h *hosted) {
 	if n.full {
 		return
@@ -377,20 +377,20 @@ func (s *Sim) storeStep(n *node, h *hosted) {
 	}
 }
 
-// restored tells when all is back that was to be put back.
+// restored notifies the work queue when no restore is left.
 func (h *hosted) restored() {
 	if len(h.backs) == 0 {
 		h.work.Restored()
 	}
 }
 
-// remove lets a copy go.
+// remove removes a copy.
 func (h *hosted) remove(id index.CopyID) {
 	h.dropBacks(id)
 	h.work.Remove(id)
 }
 
-// dropBacks forgets what was to be put back of a copy, and what is under way for it.
+// dropBacks discards the restores of a copy and its batches in flight.
 func (h *hosted) dropBacks(id index.CopyID) {
 	h.dropUnder(id)
 	if len(h.backs) > 0 {
@@ -399,7 +399,7 @@ func (h *hosted) dropBacks(id index.CopyID) {
 	}
 }
 
-// handOut does what is handed out next.
+// handOut does the work that core hands out next.
 func (s *Sim) handOut(n *node, h *hosted) {
 	if s.writesBefore(n, h) {
 		return
@@ -432,7 +432,7 @@ func (s *Sim) handOut(n *node, h *hosted) {
 	}
 }
 
-// sideMost bounds batches of side streams.
+// sideMost is the limit of batches of side streams, in bytes.
 const sideMost = 300
 
 func (s *Sim) crashNode(n *node) {
@@ -474,11 +474,11 @@ func (s *Sim) startNode(n *node) {
 		}
 	}
 	for p := range s.proj {
-		s.breakAll(p, n.num) // routers find it again
+		s.breakAll(p, n.num) // routers connect again
 	}
 }
 
-// reopen: one slice's files are torn; it comes back with what was durable.
+// reopen damages the files of one slice; the copy reopens with what was durable.
 func (s *Sim) reopen(n *node) {
 	for _, id := range sortedKeys(n.stores) {
 		st := n.stores[id]
@@ -486,7 +486,7 @@ func (s *Sim) reopen(n *node) {
 			continue
 		}
 		h := n.buckets[st.bucket]
-		h.dropBacks(id) // what was in flight for it is gone
+		h.dropBacks(id) // its batches in flight are lost
 		st.crash(s)
 		st.open = true
 		s.ev("n%d copy %d reopened at %+v", n.num, id, st.live.pos)
@@ -518,7 +518,7 @@ func (s *Sim) sideStep(n *node, h *hosted) {
 	}
 }
 
-// openSide asks some projector for a side stream.
+// openSide requests a side stream from a random projector.
 func (s *Sim) openSide(n *node, h *hosted, w ingest.Want) {
 	p := s.dice.node.Intn(projectors)
 	r := &core.SideRequest{Bucket: h.name, ID: s.sideID + 1, Build: w.Build, Revision: n.lists.InForce.Revision}
@@ -539,7 +539,7 @@ func (s *Sim) openSide(n *node, h *hosted, w ingest.Want) {
 	}
 }
 
-// offer is what a projector makes of a request for a vbucket, and the stream where KV consents.
+// offer returns a projector's answer for one vbucket of a request, and the stream if KV consents.
 func (s *Sim) offer(h *hosted, p int, req *wire.StreamRequest, q *wire.StreamStart) (*side, wire.StartResult) {
 	v, pr := int(q.VBucket), s.proj[p]
 	k := s.bucket(h.name).hosted(p, v)
@@ -553,7 +553,7 @@ func (s *Sim) offer(h *hosted, p int, req *wire.StreamRequest, q *wire.StreamSta
 	defs, only := projects.SideFeed(pr.defs, req.Side)
 	for _, c := range s.fed(defs, h.name, only) {
 		if c.node == s.nodeAt(req.Side.Node) {
-			c.before = 0 // what was before comes right also without mergedSlices
+			c.before = 0 // with mergedSlices off, side streams stay correct
 			x.copies = append(x.copies, c)
 		}
 	}
@@ -575,8 +575,8 @@ func (s *Sim) offer(h *hosted, p int, req *wire.StreamRequest, q *wire.StreamSta
 	return x, x.Began(k.high(), x.Lacks)
 }
 
-// partly leaves a copy out of a side stream now and then, as a projector does that cannot evaluate its index, or whose
-// definitions do not have it any more: its BEGIN does not name it, and nothing of it comes.
+// partly sometimes leaves a copy out of a side stream, as a projector does that cannot evaluate the copy's index or
+// whose definitions no longer contain it: BEGIN does not name the copy, and no event is for it.
 func (s *Sim) partly(all []fedCopy) []fedCopy {
 	if len(all) < 2 || !s.chance(partSides, 3) {
 		return all
@@ -587,7 +587,7 @@ func (s *Sim) partly(all []fedCopy) []fedCopy {
 	return slices.Delete(all, i, i+1)
 }
 
-// startSide lets a side stream run.
+// startSide starts a side stream.
 func (s *Sim) startSide(n *node, h *hosted, x *side) {
 	s.ev("n%d side %d %s/%d %d->%d from p%d for %v", n.num, x.id, h.name, x.v, x.Want.Seqno, x.Want.End, x.p,
 		idsAt(x.copies, n.num))
@@ -601,7 +601,7 @@ func (h *hosted) dropSide(id uint64) {
 	maps.DeleteFunc(h.sides, func(_ uint64, x *side) bool { return x.id == id })
 }
 
-// feedWindow moves one item of a window, or ends it. It is false where the indexer has not taken the item.
+// feedWindow sends one item of a window, or ends the window. It returns false if the indexer did not accept the item.
 func (s *Sim) feedWindow(n *node, x *side, send func(keyversion.Event) ingest.Verdict) bool {
 	k, some := &x.ks, len(x.ks.items) > 0
 	switch {
@@ -611,7 +611,7 @@ func (s *Sim) feedWindow(n *node, x *side, send func(keyversion.Event) ingest.Ve
 		return s.feedItem(n, x, send)
 	default:
 		k.mid, k.items, k.cur = false, nil, k.window.End
-		ends := x.Done || !x.on && k.cur >= x.Want.End // the stream's end says it
+		ends := x.Done || !x.on && k.cur >= x.Want.End // the stream's END reports the position instead
 		if !ends && x.Took(k.cur, true) && s.dice.node.Intn(2) == 0 {
 			d := x.Downstream()
 			send(d.Sync(x.VBUUID, x.Complete))
@@ -653,24 +653,25 @@ func (s *Sim) feedSide(n *node, h *hosted, key uint64, x *side) {
 			delete(h.sides, key)
 		}
 	case k.cur >= x.Want.End:
-		// The projector asks KV how far it is, now: that holds for what an earlier stream left out, too, which broke off.
+		// The projector requests KV's high seqno now; it also covers what an earlier stream left out that broke off.
 		x.Side(projects.KVEnds, k.cur)
 		d.Reach = x.Covered(k.branch.high())
 		send(d.End(x.Last))
 		delete(h.sides, key)
 		s.ev("n%d side %d %s/%d ends, reach %d", n.num, id, h.name, x.v, d.Reach)
-	case x.Side(projects.KVBreaks, k.cur) == projects.SideBreaks: // the branch is shorter than A: it can bring no more
+	case x.Side(projects.KVBreaks, k.cur) == projects.SideBreaks: // the branch is shorter than A: no more can come
 		d.Broken = true
 		send(d.End(x.Last))
 		delete(h.sides, key)
 	}
 }
 
-// feedItem sends the first document of a side stream, a part at each call; owned is false if nobody there wants it.
+// feedItem sends the first document of a side stream, one part per call; owned is false if the indexer does not own
+// it.
 func (s *Sim) feedItem(n *node, x *side, send func(keyversion.Event) ingest.Verdict) (owned bool) {
 	it := x.ks.items[0]
 	if len(x.rest) == 0 {
-		x.Place(it.seqno) // as with a finite stream of KV, only the end says how far was read
+		x.Place(it.seqno) // as with a finite stream of KV, only the end reports how far it was read
 		if e, ok := s.statement(n.num, it, x.Window, x.copies); ok {
 			x.rest = s.parts(e)
 		}

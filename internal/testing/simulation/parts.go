@@ -2,7 +2,7 @@ package simulation
 
 import "tidemark/keyversion"
 
-// parts cuts some of the events that are about several indexes, as a router cuts those that no frame can hold.
+// parts splits some of the events about several indexes, as a router splits those that do not fit into a frame.
 func (s *Sim) parts(e keyversion.Event) []keyversion.Event {
 	at := 0
 	for at < len(e.Statements) && e.Statements[at].Index == e.Statements[0].Index {
@@ -17,7 +17,8 @@ func (s *Sim) parts(e keyversion.Event) []keyversion.Event {
 	return []keyversion.Event{head, tail}
 }
 
-// acknowledged takes messages off that the router knows to have arrived: parts of an event only all together.
+// acknowledged removes n delivered messages of which the router has an acknowledgement; the parts of an event are
+// only removed together.
 func acknowledged(unacked []message, n int) []message {
 	for n > 0 && unacked[n-1].e.More {
 		n--

@@ -13,7 +13,7 @@ import (
 	"tidemark/wire"
 )
 
-// The projectors: maintenance streams, what goes down to the indexers, and what the leader asks of them.
+// This file models the projectors: maintenance streams, the events for the indexers, and the leader's requests.
 
 const projectors = 2
 
@@ -24,7 +24,7 @@ type fedCopy struct {
 	no    index.SliceID
 	node  int
 	spread
-	before int // slices of the index that this one is to replace; 0: it replaces none
+	before int // number of slices of the index that this one is to replace; 0: it replaces none
 }
 
 type projector struct {
@@ -39,10 +39,10 @@ type projector struct {
 	sequence  uint64
 	told      wire.Acked[reported]
 	reportTo  *leader
-	telling   uint64 // sequence of the report on its way; 0 none
+	telling   uint64 // sequence of the report whose answer is awaited; 0: none
 }
 
-// reported is what the leader knows by a report, by bucket.
+// reported holds what the leader has learned from a report, by bucket.
 type reported map[string][]core.Known[*mainStream]
 
 // mainStream is a maintenance stream.
@@ -51,23 +51,23 @@ type mainStream struct {
 	ks    dcp
 	topo  []fedCopy
 	drop  map[int]bool
-	mute  map[int]bool // of drop: the node does not know, DropData comes with the BEGIN that ends it
+	mute  map[int]bool // a subset of drop: the node gets DropData only with the BEGIN that ends the drop
 	ended bool
 }
 
-// down is the stream as a node is told of it that has some of these copies.
+// down returns the stream as node to receives it, with those of the copies that are on the node.
 func (st *mainStream) down(to int, topo []fedCopy) *core.Downstream {
 	d := st.Downstream()
 	d.Copies = idsAt(topo, to)
 	return &d
 }
 
-// Level is how far it is.
+// Level returns the stream's progress.
 func (st *mainStream) Level() core.Level {
 	return core.Level{Complete: st.Complete, Lacks: st.Lacks, Ended: st.ended}
 }
 
-// connKey is a connection: a vbucket's events to one node travel in order, others overtake them.
+// connKey names a connection. Events of one vbucket to one node arrive in order; those of different vbuckets do not.
 type connKey struct {
 	node   int
 	bucket string
@@ -77,11 +77,11 @@ type connKey struct {
 type conn struct {
 	id      uint64
 	queue   []message
-	unacked []message // delivered, but the router has not heard so
-	stallMS int64     // nothing arrives before
+	unacked []message // delivered, but not acknowledged to the router
+	stallMS int64     // the time before which nothing arrives
 }
 
-// message is on its way to a node. before and topo are the stream's position and copies ahead of it.
+// message is an event on its way to a node. before and topo are the stream's position and copies ahead of the event.
 type message struct {
 	e      keyversion.Event
 	before uint64
@@ -104,7 +104,7 @@ func (s *Sim) newProjector(p, boot int) *projector {
 
 func (s *Sim) nextConn() uint64 { s.connID++; return s.connID }
 
-// stream is the running stream of a vbucket.
+// stream returns the running stream of a vbucket, nil if there is none.
 func (pr *projector) stream(b *kvBucket, v int) *mainStream {
 	if st := pr.st[b.name].Of(v); st != nil && !st.ended {
 		return st
@@ -112,7 +112,7 @@ func (pr *projector) stream(b *kvBucket, v int) *mainStream {
 	return nil
 }
 
-// projAdmit checks a command's fence.
+// projAdmit checks a command's fence; asks is set for requests that only read.
 func (s *Sim) projAdmit(p int, f wire.Fence, asks bool) error {
 	pr := s.proj[p]
 	next, err := pr.authority.Admit(pr.name, f, asks)
@@ -138,7 +138,8 @@ func (s *Sim) projHello(p int, r *wire.HelloRequest) (*wire.ProjectorHello, erro
 	return &wire.ProjectorHello{Report: *report}, nil
 }
 
-// projReport is the level state, or what of it is news after what the leader knows, and what it knows by this.
+// projReport returns a report of the whole state, or of its changes since known, and what the leader will have
+// learned from it.
 func (s *Sim) projReport(p int, known reported) (*wire.ProjectorReport, reported) {
 	pr := s.proj[p]
 	pr.sequence++
@@ -155,8 +156,8 @@ func (s *Sim) projReport(p int, known reported) (*wire.ProjectorReport, reported
 	return r, now
 }
 
-// hostedBy is what p's KV node says that it has under the newest map which it knows; also where it was failed over and
-// does not know.
+// hostedBy returns the vbuckets that p's KV node claims under its newest map. The node may not have learned of a
+// failover.
 func (s *Sim) hostedBy(p int, b *kvBucket) *wire.Hosted {
 	h := &wire.Hosted{Node: string(s.proj[p].name)}
 	for v := range vbuckets {
@@ -174,7 +175,7 @@ func (s *Sim) hostedBy(p int, b *kvBucket) *wire.Hosted {
 	return h
 }
 
-// dropping lists the nodes to which a projector drops some data of a bucket.
+// dropping lists the nodes for which a projector drops data of a bucket.
 func (s *Sim) dropping(pr *projector, b *kvBucket) (nodes []index.NodeID) {
 	for _, n := range s.nodes {
 		drops := slices.ContainsFunc(pr.st[b.name].Newest(), func(st *mainStream) bool { return !st.ended && st.drop[n.num] })
@@ -185,8 +186,8 @@ func (s *Sim) dropping(pr *projector, b *kvBucket) (nodes []index.NodeID) {
 	return nodes
 }
 
-// reportProjector sends a report on its way to the leader, and its answer back. As package projector it sends no other
-// before the answer, unless it gives that up: then the report may still come.
+// reportProjector sends a report to the leader and delivers the answer. As in package projector, no other report is
+// sent before the answer, unless the projector gives up waiting; the abandoned report may still arrive.
 func (s *Sim) reportProjector(p int) {
 	pr := s.proj[p]
 	if !pr.authority.Registered || s.lead == nil {
@@ -200,7 +201,7 @@ func (s *Sim) reportProjector(p int) {
 		pr.told.Lost()
 	}
 	if s.dice.projector.Intn(20) == 0 {
-		pr.told.Lost() // it is time to tell all
+		pr.told.Lost() // a full report is due
 	}
 	known, base := pr.told.Known()
 	r, now := s.projReport(p, known)
@@ -273,7 +274,7 @@ func (s *Sim) startStream(p int, b *kvBucket, inc index.Incarnation, q *wire.Str
 		return ends
 	}
 	if q.Seqno == 0 && s.chance(purges, 2) {
-		s.purge(b, v) // between what KV says of the vbucket and its consent
+		s.purge(b, v) // between KV's account of the vbucket and its consent
 	}
 	st := &mainStream{Stream: *claimed, ks: dcp{branch: k, cur: q.Seqno}, topo: pr.topo[b.name], drop: map[int]bool{},
 		mute: map[int]bool{}}
@@ -293,7 +294,7 @@ func (s *Sim) startStream(p int, b *kvBucket, inc index.Incarnation, q *wire.Str
 	return st.Began(at.High, st.Lacks)
 }
 
-// beginStream lets a stream run that KV has consented to.
+// beginStream starts a stream to which KV has consented.
 func (s *Sim) beginStream(p int, b *kvBucket, v int, st *mainStream) {
 	k := st.ks.branch
 	if err := st.BeginsOn(k.fl); err != nil {
@@ -322,7 +323,8 @@ func (s *Sim) projStop(p int, r *wire.StreamStop) error {
 	return nil
 }
 
-// endStream: the end is said in band and in reports, or in reports alone, as of a stream that ends before it has begun.
+// endStream ends a stream. With say set, indexers get an END in the stream; the report contains the end in any case.
+// A stream that ends before it has begun has no END.
 func (s *Sim) endStream(p int, b *kvBucket, v int, say bool) {
 	st := s.proj[p].stream(b, v)
 	if st == nil {
@@ -337,8 +339,8 @@ func (s *Sim) endStream(p int, b *kvBucket, v int, say bool) {
 	s.ev("p%d stream %s/%d %v ends (said %v)", p, b.name, v, st.Incarnation, say)
 }
 
-// projDefinitions takes a list over. Each worker takes A of new copies, and the end of removed ones, between two
-// mutations, in band.
+// projDefinitions takes a list over. Each worker records A of new copies, and the end of removed ones, between two
+// mutations, and sends both in the stream.
 func (s *Sim) projDefinitions(p int, d *wire.Definitions) (*wire.DefinitionsReply, error) {
 	if err := s.projAdmit(p, d.Fence, false); err != nil {
 		return nil, err
@@ -359,7 +361,7 @@ func (s *Sim) projDefinitions(p int, d *wire.Definitions) (*wire.DefinitionsRepl
 	return &wire.DefinitionsReply{Revision: d.Revision}, nil
 }
 
-// fed lists the copies of a bucket that routers feed, ascending.
+// fed lists the copies of a bucket that routers feed, in ascending order.
 func (s *Sim) fed(d *wire.Definitions, bucket string, only []index.CopyID) (all []fedCopy) {
 	for _, x := range core.FedBy(d, bucket, only) {
 		before := 0
@@ -378,7 +380,8 @@ func (s *Sim) fed(d *wire.Definitions, bucket string, only []index.CopyID) (all 
 	return all
 }
 
-// retopo tells each node what leaves and what joins; ahead of each message the stream fed what it fed before it.
+// retopo sends each node the copies that leave and those that join. The topology of each message is what the stream
+// fed ahead of it.
 func (s *Sim) retopo(p int, b *kvBucket, v int, st *mainStream) {
 	was, now := st.topo, s.proj[p].topo[b.name]
 	for to := range s.nodes {
@@ -413,7 +416,7 @@ func (s *Sim) emit(p, to int, b *kvBucket, v int, e keyversion.Event, before uin
 	m := message{e: e, before: before}
 	if st := s.proj[p].st[b.name].Of(v); st != nil {
 		if m.topo = st.topo; st.mute[to] && e.Kind != keyversion.StreamBegin {
-			return // it is told with that BEGIN
+			return // DropData comes with that BEGIN
 		}
 	}
 	if e.Kind == keyversion.Sync && !s.on(inOrder) {
@@ -423,7 +426,7 @@ func (s *Sim) emit(p, to int, b *kvBucket, v int, e keyversion.Event, before uin
 	c.queue = append(c.queue, m)
 }
 
-// sync says how far a stream is complete.
+// sync sends up to where a stream is complete.
 func (s *Sim) sync(p int, b *kvBucket, v int) {
 	st := s.proj[p].stream(b, v)
 	if st == nil {
@@ -450,7 +453,7 @@ func (s *Sim) pumpItem(p int, b *kvBucket, v int, st *mainStream) {
 	}
 }
 
-// pump moves one item of a maintenance stream.
+// pump processes one item of a maintenance stream.
 func (s *Sim) pump(p int, b *kvBucket, v int) {
 	st := s.proj[p].stream(b, v)
 	if st == nil || s.silent(&st.ks, &st.Stream) {
@@ -482,8 +485,8 @@ func (s *Sim) pump(p int, b *kvBucket, v int) {
 	}
 }
 
-// mark lets a stream take the marker of the window that KV has fixed, and KV's answer where it is asked for one. It
-// reports whether BEGIN is to be said once more.
+// mark applies the marker of the window that KV has fixed, and requests KV's purge seqno where the stream needs it.
+// It reports whether BEGIN is to be sent again.
 func (s *Sim) mark(k *dcp, st *core.Stream) bool {
 	what := st.Mark(k.window.End)
 	if what == core.Asks {
@@ -493,7 +496,7 @@ func (s *Sim) mark(k *dcp, st *core.Stream) bool {
 	return what == core.Begins
 }
 
-// marked takes a marker, and says BEGIN once more where the stream lacks more than was told.
+// marked applies a marker, and sends BEGIN again if the stream lacks more than the last BEGIN reported.
 func (s *Sim) marked(p int, b *kvBucket, v int, st *mainStream) {
 	k := &st.ks
 	if !s.mark(k, &st.Stream) {
@@ -501,14 +504,14 @@ func (s *Sim) marked(p int, b *kvBucket, v int, st *mainStream) {
 	}
 	s.ev("p%d BEGIN %s/%d %v again, purge %d", p, b.name, v, st.Incarnation, st.Lacks)
 	for to := range s.nodes {
-		if !st.drop[to] { // else the BEGIN that ends it says so
+		if !st.drop[to] { // otherwise the BEGIN that ends the drop reports it
 			s.emit(p, to, b, v, st.down(to, st.topo).Begin(st.Want.Seqno), k.cur)
 		}
 	}
 	s.sync(p, b, v)
 }
 
-// statement is what a mutation says to a node: for each copy there the complete set of keys of the document.
+// statement returns a mutation's event for a node: for each copy on it, all keys of the document.
 func (s *Sim) statement(to int, it item, w timestamp.Window, topo []fedCopy) (keyversion.Event, bool) {
 	e := keyversion.Event{Kind: keyversion.UpsertDeletion, Seqno: it.seqno, Window: w, DocID: []byte{byte(it.doc)}}
 	if it.value == 0 {
@@ -538,7 +541,7 @@ func (s *Sim) statement(to int, it item, w timestamp.Window, topo []fedCopy) (ke
 	return e, len(e.Statements) > 0
 }
 
-// breakConn: what was under way is lost, or sent again over the next connection.
+// breakConn breaks a connection: its events are lost, or sent again over the next connection.
 func (s *Sim) breakConn(p int, key connKey, b *kvBucket) {
 	pr := s.proj[p]
 	c := pr.conn[key]
@@ -570,7 +573,7 @@ func (s *Sim) breakConn(p int, key connKey, b *kvBucket) {
 	c.queue = append(c.queue, again...)
 }
 
-// goingOn returns the last messages, those that say how a stream goes on.
+// goingOn returns the last messages, those that continue a stream.
 func goingOn(all []message, stream index.Incarnation) []message {
 	keep := len(all)
 	for ; keep > 0; keep-- {
@@ -582,7 +585,7 @@ func goingOn(all []message, stream index.Incarnation) []message {
 	return all[keep:]
 }
 
-// resumeSide: of a side stream whose connection was lost the router goes on over the next one, or it is given up.
+// resumeSide continues a side stream over the next connection after its own was lost, or gives the stream up.
 func (s *Sim) resumeSide(h *hosted, x *side) {
 	if s.dice.projector.Intn(2) == 0 {
 		x.told = false
@@ -613,7 +616,7 @@ func (s *Sim) breakAll(p, to int) {
 	}
 }
 
-// deliver hands the next message of a connection to its node.
+// deliver delivers the next message of a connection to its node.
 func (s *Sim) deliver(p, to int, b *kvBucket, v int) {
 	pr := s.proj[p]
 	c := pr.conn[connKey{to, b.name, v}]
@@ -625,7 +628,7 @@ func (s *Sim) deliver(p, to int, b *kvBucket, v int) {
 	if s.stalled(c) {
 		return
 	}
-	if len(c.queue) == 0 || !n.up || h == nil { // a node that does not know the bucket yet takes no connection for it
+	if len(c.queue) == 0 || !n.up || h == nil { // a node without the bucket accepts no connection for it
 		return
 	}
 	m := c.queue[0]
@@ -642,10 +645,10 @@ func (s *Sim) deliver(p, to int, b *kvBucket, v int) {
 	s.checkOwner(to, b, &m.e, src, verdict)
 }
 
-// maxStallMS is how long a connection brings nothing at most.
+// maxStallMS is the longest time in which a connection delivers nothing.
 const maxStallMS = 2000
 
-// stall lets a connection bring nothing for a while: its node falls behind the others.
+// stall stops a connection for a while, so that its node falls behind the others.
 func (s *Sim) stall(p int, key connKey) {
 	s.proj[p].conn[key].stallMS = s.nowMS + 1 + int64(s.dice.projector.Intn(maxStallMS))
 	s.ev("connection p%d->n%d %s/%d stalls", p, key.node, key.bucket, key.v)

@@ -21,20 +21,20 @@ import (
 	"tidemark/wire"
 )
 
-// The managers: one Raft log whose entries are applied by the real state machine, and the leaders over it, of which
-// those that were deposed may not know it yet.
+// This file models the managers: one Raft log, whose entries the real state machine applies, and the leaders over it.
+// Deposed leaders may not have learned yet that they are deposed.
 
-// leader is one term.
+// leader is the leader of one term.
 type leader struct {
 	sim     *Sim
 	term    uint64
 	id      string
 	step    *term
-	frozen  *statecontext.State // what a deposed leader still sees, or one for which caughtUp is off
+	frozen  *statecontext.State // the state that a deposed leader still sees, or a new one if caughtUp is off
 	deposed bool
-	endMS   int64 // when a deposed leader finds out
-	lagsMS  int64 // until when one that has just begun lacks what was committed before, for which caughtUp is off
-	stale   bool  // the state has changed since it last looked
+	endMS   int64 // when a deposed leader learns of it
+	lagsMS  int64 // until when a new leader lacks earlier commits, if caughtUp is off
+	stale   bool  // the state has changed since the leader last read it
 }
 
 var errNet = errors.New("no answer")
@@ -69,18 +69,18 @@ func (l *leader) Propose(_ context.Context, c statecontext.Command) (statecontex
 	}
 	r := s.commit(c.Body)
 	if s.chance(lostProposals, 30) {
-		return statecontext.Result{}, errNet // committed, and the proposer does not hear of it
+		return statecontext.Result{}, errNet // committed, but the proposer gets no answer
 	}
 	return r, nil
 }
 
-// Subscribe implements coordinator.Machine; a term is told by its caller.
+// Subscribe implements coordinator.Machine. It returns nil: the simulation itself notifies a term of changes.
 func (l *leader) Subscribe() *fsm.Subscription { return nil }
 
 const (
-	// lostEntries is how many commands a leader may lack for which newestLog or caughtUp is switched off.
+	// lostEntries is how many commands a leader may lack while newestLog or caughtUp is switched off.
 	lostEntries = 3
-	// lagMS is for how long it lacks them that has them in its log.
+	// lagMS is for how long a leader that has them in its log has not applied them.
 	lagMS = 500
 )
 
@@ -144,7 +144,7 @@ func (s *Sim) evCommit(body statecontext.Body, r statecontext.Result) {
 	}
 }
 
-// settings are the coordinator's, with a patience that fits into a short run.
+// settings returns the coordinator's settings, with timeouts that fit into a short run.
 func (s *Sim) settings() core.Settings {
 	st := stability.DefaultConfig()
 	st.SilentAfter, st.StalledAfter, st.MaxOutstanding = 800*time.Millisecond, 1500*time.Millisecond, s.outstanding
@@ -166,7 +166,7 @@ func (s *Sim) settings() core.Settings {
 			Settled: 20 * time.Millisecond, MaxBytes: 256 << 10},
 		HelloWait: 400 * time.Millisecond, SuspectAfter: 500 * time.Millisecond, OfflineAfter: 1200 * time.Millisecond,
 		BuildAway: 3 * time.Second,
-		ProbeRest: time.Hour, // SYNC, by which projectors are asked whether they live, is not simulated
+		ProbeRest: time.Hour, // SYNC, the projectors' liveness probe, is not simulated
 		Republish: 400 * time.Millisecond, Audit: time.Second,
 	}
 	if s.mix[sizes] {
@@ -179,7 +179,7 @@ func (s *Sim) settings() core.Settings {
 	return c
 }
 
-// depose ends the present leader's term; it may go on for a while without knowing.
+// depose ends the current leader's term; the leader may continue for a while without having learned of it.
 func (s *Sim) depose() {
 	if l := s.lead; l != nil {
 		l.deposed, l.frozen, l.endMS = true, s.state, s.nowMS+int64(s.dice.leader.Intn(1500))
@@ -223,7 +223,7 @@ func (s *Sim) elect() {
 	s.ev("LEADER of term %d: %s", s.term, l.id)
 }
 
-// legendLog puts what a leader logs into the legend.
+// legendLog writes a leader's log lines into the legend.
 type legendLog struct {
 	s *Sim
 	l *leader
@@ -243,7 +243,7 @@ func (s *Sim) logger(l *leader) hclog.Logger {
 
 func (s *Sim) now() time.Time { return time.UnixMilli(s.nowMS) }
 
-// leaderStep lets one leader do a few of the things that it could do now, in any order.
+// leaderStep does up to three of a leader's possible actions, in random order.
 func (s *Sim) leaderStep(l *leader) {
 	for range 3 {
 		switch s.dice.leader.Intn(4) {
@@ -272,7 +272,7 @@ func (s *Sim) laneStep(l *leader) {
 	}
 }
 
-// tick lets time pass for the leaders.
+// tick sends the leaders a tick.
 func (s *Sim) tick() {
 	if s.lead != nil {
 		s.lead.step.step(core.Tick{})
@@ -290,10 +290,11 @@ func (s *Sim) tick() {
 	})
 }
 
-// network carries a leader's requests. The answer is delayed by the leader's own queue of answers.
+// network carries a leader's requests. The leader's own queue of answers delays the answers.
 type network struct{ l *leader }
 
-// call sends a request: it may be lost, its answer may be lost, or it may arrive long after nobody waits any more.
+// call sends a request. The request or its answer may be lost, or the request may arrive long after its sender has
+// given up.
 func call[T any](n network, what string, do func() (T, error)) (T, error) {
 	var none T
 	s := n.l.sim
@@ -351,7 +352,7 @@ func (t toProjectors) Change(_ context.Context, addr string, c *wire.Definitions
 	})
 }
 
-// changed takes a change of a list over as the list.
+// changed applies a change to the list base and passes the resulting list to take.
 func changed(c *wire.DefinitionsChange, base *wire.Definitions, take func(*wire.Definitions) (*wire.DefinitionsReply,
 	error)) (*wire.DefinitionsReply, error) {
 	d, err := c.Apply(base)
@@ -385,7 +386,7 @@ func (t toProjectors) Stop(_ context.Context, addr string, r *wire.StreamStop) e
 }
 
 func (t toProjectors) Sync(_ context.Context, _ string, _ *wire.SyncRequest) (*wire.ProjectorReport, error) {
-	return nil, errNet // only scans that wait ask for it
+	return nil, errNet // only waiting scans send it
 }
 
 type toIndexers struct{ network }
@@ -441,11 +442,11 @@ func (t toIndexers) DropOrphans(context.Context, string, *wire.DropOrphans) (*wi
 	return &wire.DropOrphansReply{}, nil
 }
 
-// careless is one index in so many: those that are proposed with all their copies on one node, which the state refuses
-// where they have replicas.
+// careless: one of so many indexes is proposed with all its copies on one node; the state refuses this if it has
+// replicas.
 const careless = 5
 
-// createIndex places an index at random and makes it known.
+// createIndex creates an index on random nodes.
 func (s *Sim) createIndex(b *kvBucket) {
 	live := 0
 	for range s.state.IndexesOf(b.name) {
@@ -475,7 +476,8 @@ func (s *Sim) createIndex(b *kvBucket) {
 	}
 }
 
-// places puts the copies of an index on the nodes from one on; nil while one of them has no number.
+// places puts the copies of an index on consecutive nodes from the off-th on. It returns nil if one of them is not
+// registered.
 func (s *Sim) places(slices, replicas, off int) (placement []statecontext.Placement) {
 	for no := range slices {
 		for r := range replicas + 1 {
@@ -490,7 +492,8 @@ func (s *Sim) places(slices, replicas, off int) (placement []statecontext.Placem
 	return placement
 }
 
-// ddl is a user's command: it may be lost, or be done without an answer. One that is acknowledged was done.
+// ddl commits a user's command. It may be lost, or be carried out without an answer; an acknowledged command was
+// carried out.
 func (s *Sim) ddl(body statecontext.Body) (acknowledged bool) {
 	if s.chance(lostProposals, 4) {
 		return !s.on(committed)
@@ -503,7 +506,7 @@ func (s *Sim) dropIndex(b *kvBucket) {
 	for x := range s.state.IndexesOf(b.name) {
 		if x.Definition.Replaces == 0 && s.dice.load.Intn(2) == 0 {
 			name := ddlName(b.name, x.Definition.Name)
-			s.acked[name] = open // until it is acknowledged it may be there or not
+			s.acked[name] = open // until DROP is acknowledged the index may exist or not
 			if s.ddl(&statecontext.DropIndex{ID: x.Definition.ID}) {
 				s.acked[name] = dropped
 			}
@@ -512,7 +515,7 @@ func (s *Sim) dropIndex(b *kvBucket) {
 	}
 }
 
-// present is what KV holds now.
+// present returns what KV holds now.
 func (b *kvBucket) present() timestamp.Vector {
 	t := timestamp.New(vbuckets)
 	for v := range b.vb {

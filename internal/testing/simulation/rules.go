@@ -11,26 +11,27 @@ import (
 	"tidemark/statecontext"
 )
 
-// rule is one of those that parts of the system keep which are modelled here.
+// rule is a protocol rule that is kept by a model in this package.
 type rule uint32
 
 const (
-	inOrder        rule = 1 << iota // SYNC does not overtake events
-	upsertDeletion                  // endpoints of an index by key hear of a key that they do not get
-	dropBegin                       // a drop of data ends with a BEGIN
-	memtables                       // a checkpoint holds what was in memtables
-	seqCheck                        // an event that is not newer than what is stored is skipped
-	freshLead                       // what cannot be undone is told after a check of leadership
-	committed                       // DDL is acknowledged when it is committed, not before
-	newestLog                       // who is elected has all that is committed
-	caughtUp                        // and has applied it when it begins to lead
-	bounded                         // a node takes nothing while its queue is full
-	pacedTime                       // the state's time does not follow wall clocks
-	pinned                          // files that are sent stay as they were at one moment
-	wholeFirst                      // a copy that has got files serves when it is exact here, not before
-	dropAfter                       // an old copy is dropped when the list says so, not when its successor is there
-	keptRows                        // where copies stand is kept of rows that are durable, and of no others
-	mergedSlices                    // what comes during a merge goes to the slices that there are to be
+	inOrder rule = 1 << iota // SYNC does not overtake events
+	// endpoints of an index by key also get keys that other slices own, to delete their old entries
+	upsertDeletion
+	dropBegin    // a drop of data ends with a BEGIN
+	memtables    // a checkpoint holds what was in memtables
+	seqCheck     // an event that is not newer than the stored one is skipped
+	freshLead    // commands that cannot be undone are sent after a check of leadership
+	committed    // DDL is acknowledged when it is committed, not before
+	newestLog    // an elected leader has all committed entries
+	caughtUp     // and has applied them when it begins to lead
+	bounded      // a node accepts nothing while its queue is full
+	pacedTime    // the state's time is independent of wall clocks
+	pinned       // files of a transfer are all of one moment
+	wholeFirst   // a copy filled with files serves only after it is exact
+	dropAfter    // an old copy is dropped when the list drops it, not when its successor exists
+	keptRows     // the common file holds positions only of copies whose rows are durable
+	mergedSlices // events during a merge go to the slices of the successor
 )
 
 var ruleNames = map[string]rule{
@@ -41,14 +42,14 @@ var ruleNames = map[string]rule{
 	"keptRows": keptRows, "mergedSlices": mergedSlices,
 }
 
-// allRules lists the names of all rules, ascending: of what is modelled here, and of the product.
+// allRules returns the names of all rules in ascending order: those of the models and those of the product.
 func allRules() []string {
 	all := slices.AppendSeq(planted.Names(), maps.Keys(ruleNames))
 	slices.Sort(all)
 	return all
 }
 
-// split separates the rules of what is modelled here from those of the product.
+// split separates the rules of the models from those of the product.
 func split(names []string) (own rule, product []string) {
 	for _, n := range names {
 		if r := ruleNames[n]; r != 0 {

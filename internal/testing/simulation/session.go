@@ -5,17 +5,18 @@ import (
 	"tidemark/timestamp"
 )
 
-// Scans with session consistency: what KV has is asked for, and then a stability timestamp at or above it.
+// This file runs scans with session consistency: they read KV's seqnos, then wait for a stability timestamp at or
+// above them.
 
-// session is a scan that waits.
+// session is a waiting scan.
 type session struct {
 	lead *leader
 	need timestamp.Vector
 	ask  func() (core.Stabilized, bool)
 }
 
-// session goes on with a bucket's scan, or begins one. As package scan does, it takes the newest timestamp where that
-// reaches what KV has, and asks the leader otherwise.
+// session advances a bucket's scan, or begins one. Like package scan, it uses the newest timestamp if that reaches
+// KV's seqnos, and requests a promotion from the leader otherwise.
 func (s *Sim) session(b *kvBucket) {
 	if a := s.asking[b.name]; a != nil {
 		at, ok := a.ask()
@@ -39,7 +40,7 @@ func (s *Sim) session(b *kvBucket) {
 	s.asking[b.name] = &session{s.lead, need, s.lead.step.stabilize(b.name, need)}
 }
 
-// checkSession: a scan shows all that KV had when it was asked, and nothing that KV had undone by then.
+// checkSession checks that a scan shows all that KV had when the scan began, and nothing that KV had undone by then.
 func (s *Sim) checkSession(b *kvBucket, need, shown timestamp.Vector) {
 	s.Report.Sessions++
 	for v := range need.Seqnos {
@@ -49,7 +50,7 @@ func (s *Sim) checkSession(b *kvBucket, need, shown timestamp.Vector) {
 	}
 }
 
-// continues tells whether a position has everything of an earlier one, and nothing that had been undone there.
+// continues reports whether position to includes everything up to from, and nothing that was undone there.
 func (s *Sim) continues(from, to timestamp.Position) bool {
 	a, z := s.branches[from.VBUUID], s.branches[to.VBUUID]
 	switch {
@@ -57,7 +58,7 @@ func (s *Sim) continues(from, to timestamp.Position) bool {
 		return false
 	case to.Seqno == 0, from.VBUUID == to.VBUUID:
 		return true
-	case z.rev.Compare(a.rev) > 0: // a later branch: it began with what there was
+	case z.rev.Compare(a.rev) > 0: // a later branch: it began with what KV held then
 		return from.Seqno <= z.fl.ValidUpTo(from.VBUUID)
 	}
 	return to.Seqno <= a.fl.ValidUpTo(to.VBUUID)

@@ -1,10 +1,10 @@
-// Package simulation runs the whole system in one thread, in virtual time, from one seed: the real state machine of the
-// managers, the real coordinator, ledger, stability and rollback deciders, and the real state of an indexer, over
-// models of KV, of projectors, of a store, and of a network that delays, loses and reorders.
+// Package simulation runs the whole system in one thread, in virtual time, from one seed: the managers' real state
+// machine, the real coordinator, ledger, stability and rollback deciders, and the real state of an indexer, over
+// models of KV, of projectors, of a store, and of a network that delays, loses and reorders messages.
 //
-// It promises that a seed gives the same run every time, that what must always hold is looked at at every step
-// (docs/simulation.md lists it), and that after the faults have ended every index must equal the oracle: the definition
-// applied to what KV holds. It never starts a goroutine, reads a clock or opens a file.
+// A seed gives the same run every time. The invariants that docs/simulation.md lists are checked at every step, and
+// after the faults have ended every index must equal the oracle: the definition applied to what KV holds. The package
+// never starts a goroutine, reads a clock or opens a file.
 package simulation
 
 import (
@@ -20,38 +20,40 @@ import (
 	"tidemark/wire"
 )
 
-// Options of a run.
+// Options configures a run.
 type Options struct {
 	Seed    int64
-	Steps   int      // with faults, before everything heals; 0: 1500
+	Steps   int      // steps with faults, before everything heals; 0: 1500
 	Without []string // rules that are switched off
-	Faults  []string // these go wrong and no others; none: as the seed says
-	Rate    int      // of Faults, in percent of what seeds have at most; 0: 100, mostRate: faults and no writes
-	Less    string   // of this kind of step there are few, see classes
-	// OneSequence lets all choices follow from those before: for a planted bug that hardly a seed shows, and for which
-	// only such seeds are known.
+	Faults  []string // the only faults of the run; empty: the seed draws them
+	// of Faults, in percent of the highest rate that seeds draw; 0: 100; mostRate: faults and no writes
+	Rate int
+	Less string // the class of steps that are rare in this run, see classes
+	// OneSequence draws all choices from one sequence, so that each depends on those before it. Planted bugs that
+	// hardly any seed exposes need it where their known seeds were found this way.
 	OneSequence bool
 	Trace       bool // keep a line per event
-	// Patient leaders wait for answers and streams for as long as it takes.
+	// With Patient, leaders wait for answers and streams without a limit.
 	Patient bool
 }
 
-// Report is what a run has reached.
+// Report counts what a run has done.
 type Report struct {
 	Steps, Exact, Promotions, Restores, Rollbacks, Ranges, Ahead, Scans, Leaders, Moves, Moved, Evicted, Filled, Sessions,
 	Splits, Purges, Retakes int
-	Merges, Alone int // of Splits: those into fewer slices; and of these those that began by themselves
-	// batches of copies that stood as others did, and how often where one stands was kept in the node's file
+	Merges, Alone int // of Splits: those into fewer slices, and of these the ones that no user requested
+	// Together counts batches of copies whose positions equalled those of other copies; Kept counts how often a
+	// copy's position was written to the node's common file.
 	Together, Kept int
 	Asked          int // requests for side streams, with askedSides
-	Partly         int // side streams that a projector left a copy out of
-	Stale          int // plans that were refused, as they were made of a placement which is no more
-	// windows of streams that KV cut short, requests for streams that it put off, and times in which it sent nothing of
-	// one
+	Partly         int // side streams from which a projector left out a copy
+	Stale          int // plans refused because the placement had changed since they were made
+	// Cut counts windows that KV cut short, Busy stream requests that it put off, and Late periods in which it sent
+	// nothing of a stream.
 	Cut, Busy, Late int
 }
 
-// Add sums reports up.
+// Add adds the counts of o to r.
 func (r *Report) Add(o Report) {
 	r.Steps, r.Exact, r.Promotions = r.Steps+o.Steps, r.Exact+o.Exact, r.Promotions+o.Promotions
 	r.Restores, r.Rollbacks, r.Ranges = r.Restores+o.Restores, r.Rollbacks+o.Rollbacks, r.Ranges+o.Ranges
@@ -81,25 +83,25 @@ type Sim struct {
 	claims
 }
 
-// schedule is what the seed has drawn: what goes wrong in this run, and how often.
+// schedule holds what the seed has drawn: the faults of this run and their rates.
 type schedule struct {
 	dice        choices
-	off         rule // rules of what is modelled here that are switched off
+	off         rule // rules of the models in this package that are switched off
 	trace       bool
 	healing     bool
 	mix         [kinds]bool
-	events      []fault // those of mix that happen by themselves
+	events      []fault // those of mix that are events of their own
 	rate        int
 	starve      int
 	less        class
 	bound       int
 	outstanding int
 	heartbeat   bool
-	patient     bool // nobody notices that an indexer does not receive a stream
-	most        int  // seqno that a vbucket gets at most
+	patient     bool // the leader does not notice that an indexer lacks a stream
+	most        int  // highest seqno of a vbucket
 }
 
-// world is KV, projectors and indexers, and what is between them.
+// world holds the models of KV, projectors and indexers, and the messages between them.
 type world struct {
 	kv       []*kvBucket
 	branches map[uint64]*branch
@@ -114,7 +116,7 @@ type world struct {
 	delayed  []delayed
 }
 
-// control is the replicated state, and its leaders.
+// control holds the replicated state and its leaders.
 type control struct {
 	state     *statecontext.State
 	time      stateTime
@@ -122,26 +124,27 @@ type control struct {
 	term      uint64
 	lead      *leader
 	old       []*leader
-	before    []*statecontext.State // the last few committed, oldest first; only for a leader that lacks some
+	before    []*statecontext.State // the last few committed states, oldest first; only for leaders that lack some
 }
 
-// claims are what was promised or seen, against which what comes later is checked.
+// claims records what components have promised or shown; later steps are checked against it.
 type claims struct {
 	ends   map[endKey]bool
 	owners map[ownerKey]index.ProjectorID
 	told   map[refKey]timestamp.Vector
-	lost   map[index.CopyID]bool // copies whose folder a crash has taken
+	lost   map[index.CopyID]bool // copies whose folder was lost in a crash
 	stable map[refKey]timestamp.Vector
-	ledger map[ownerKey]index.ProjectorID // as leaders believed, who owned a vbucket under an incarnation; node: term
-	owed   map[owedKey]uint64             // see checkPaced
-	obeyed map[string]wire.Fence          // by component: of the highest term that it has obeyed, without the counter
-	asking map[string]*session            // by bucket
-	acked  map[string]ddlState            // by name, which is used once: indexes whose CREATE was acknowledged
-	newest index.ID                       // that was made last
-	wanted map[index.ID]uint16            // how many slices somebody has asked for
+	// owners of vbuckets under an incarnation in the leaders' ledgers; the key's node is the term
+	ledger map[ownerKey]index.ProjectorID
+	owed   map[owedKey]uint64    // see checkPaced
+	obeyed map[string]wire.Fence // by component: the highest fence that it has obeyed, without the counter
+	asking map[string]*session   // by bucket
+	acked  map[string]ddlState   // indexes whose CREATE was acknowledged, by name; a name is used once
+	newest index.ID              // the index created last
+	wanted map[index.ID]uint16   // the number of slices that a user requested
 }
 
-// fault is a kind of thing that goes wrong.
+// fault is a kind of fault.
 type fault int
 
 const (
@@ -160,23 +163,23 @@ const (
 	pauses
 	moves
 	epochs
-	happening // those above happen by themselves, those below beside something
+	happening // the faults above are events of their own, those below affect another action
 	lostProposals
 	lostRequests
 	lateRequests
 	lostSlices
 	tornCheckpoints
-	flushes     // one that happens by itself, too, but seeds do not draw it: see swarm
-	splits      // seeds do not draw it either, and it is tried all the time: indexes are seldom ready
-	sizes       // nor this: slices grow and shrink, and indexes are split and merged by themselves, see merges.go
-	slowCopies  // nor these: a node's copies are written in any order, see lanes.go
-	commonFiles // a node keeps in a file where its copies stand, beyond what each has stored
-	retakes     // an audit has a vbucket of a copy taken anew
-	askedSides  // nodes ask for side streams as package indexer does, see asking.go
-	partSides   // projectors leave copies out of side streams that they were asked for, see partly
-	stalls      // one that happens by itself: a connection brings nothing for a while; see swarm
+	flushes     // an event of its own, but chosen by the seed's number, not drawn: see swarm
+	splits      // chosen by number, too; tried at every opportunity, because indexes are rarely ready
+	sizes       // chosen by number: slices grow and shrink, and indexes split and merge without a user, see merges.go
+	slowCopies  // chosen by number: a node writes its copies in any order, see lanes.go
+	commonFiles // a node keeps in one file the positions of its copies, beyond what each copy has stored
+	retakes     // an audit makes a copy take a vbucket again
+	askedSides  // nodes request side streams as package indexer does, see asking.go
+	partSides   // projectors leave requested copies out of side streams, see partly
+	stalls      // an event of its own: a connection delivers nothing for a while; see swarm
 	stalePlans  // moves begin some time after they were planned, and nodes are removed meanwhile, see planLate
-	// moods of KV, see moods.go; seeds do not draw them either
+	// KV's moods, see moods.go; chosen by the seed's number as well.
 	cutWindows
 	noStats
 	oldPurges
@@ -206,7 +209,7 @@ const (
 	mostRate = 200
 )
 
-// New prepares a run. Errors name rules that do not exist.
+// New prepares a run. It returns an error for rules, faults and classes of steps that do not exist.
 func New(o Options) (*Sim, error) {
 	if o.Steps == 0 {
 		o.Steps = 1500
@@ -266,7 +269,7 @@ func New(o Options) (*Sim, error) {
 	return s, nil
 }
 
-// swarm gives each seed its own set of faults and bounds.
+// swarm draws the seed's set of faults, its rates and its bounds.
 func (s *Sim) swarm() {
 	for len(s.events) == 0 {
 		for k := range flushes {
@@ -288,7 +291,8 @@ func (s *Sim) swarm() {
 		s.events = append(s.events, moves, moves, moves)
 	}
 	s.most = 200
-	if s.mix[flushes] = s.opt.Seed%flushing == 1; s.mix[flushes] { // so that the other seeds stay what they were
+	// by number, not drawn: the choices of other seeds stay what they were
+	if s.mix[flushes] = s.opt.Seed%flushing == 1; s.mix[flushes] {
 		s.events = append(s.events, flushes)
 	}
 	s.mix[splits] = s.opt.Seed%splitting == 2
@@ -308,37 +312,37 @@ func (s *Sim) swarm() {
 	s.drawMoods()
 }
 
-// stalling is one seed in so many: those in which connections bring nothing for a while.
+// stalling: one of so many seeds has connections that deliver nothing for a while.
 const stalling = 4
 
-// asking is among how many seeds two ask for side streams as package indexer does.
+// asking: two of so many seeds request side streams as package indexer does.
 const asking = 7
 
-// parting is among how many seeds projectors of three leave copies out of side streams.
+// parting: in three of so many seeds projectors leave copies out of side streams.
 const parting = 11
 
-// storing is among how many seeds the ways of the store are spread.
+// storing is the number of seeds over which the variants of the store are spread.
 const storing = 5
 
-// replacing is one seed in so many: those whose plans of moves find another placement than they were made of. They have
-// moves in any case, and so many nodes that one may be removed.
+// replacing: in one of so many seeds, plans of moves are carried out on another placement than they were made for.
+// These seeds always have moves, and enough nodes that one may be removed.
 const replacing = 8
 
 func keepsCommon(seed int64) bool { return seed%storing == 1 || seed%storing == 4 }
 
-// splitting is one seed in so many: those whose indexes are split and merged.
+// splitting: in one of so many seeds, indexes are split and merged.
 const splitting = 4
 
-// sizing is one seed in so many: those of splitting whose indexes are split and merged by themselves as well.
+// sizing: in one of so many seeds, a subset of splitting's, indexes also split and merge without a user.
 const sizing = 8
 
-// flushing is one seed in so many: those whose buckets are emptied, and which scans with session consistency look at.
+// flushing: in one of so many seeds, buckets are flushed and scans with session consistency are checked.
 const flushing = 4
 
-// byItself tells whether a fault happens by itself, not beside something else.
+// byItself reports whether a fault is an event of its own rather than affecting another action.
 func (k fault) byItself() bool { return k < happening || k == flushes || k == stalls }
 
-// choose takes the faults that are asked for instead of the seed's.
+// choose replaces the seed's faults by the named ones.
 func (s *Sim) choose(names []string) error {
 	if len(names) == 0 {
 		return nil
@@ -359,8 +363,8 @@ func (s *Sim) choose(names []string) error {
 	return nil
 }
 
-// chance tells whether something goes wrong now, one time in n, when this seed has that fault. Requests are still lost
-// when the last writes were made: nothing newer tells what was in them.
+// chance reports whether fault k strikes now, one time in n, if this seed has it. Requests are still lost while the
+// last writes are made: no newer message repeats their content.
 func (s *Sim) chance(k fault, n int) bool {
 	on := !s.healing || k == lostRequests && s.step < s.opt.Steps+2*healWrites
 	return s.mix[k] && on && s.dice.net.Intn(n) == 0
@@ -380,13 +384,13 @@ func (s *Sim) ev(form string, a ...any) {
 	}
 }
 
-// delayed is a request that arrives when its sender has long given it up.
+// delayed is a request that arrives long after its sender has given it up.
 type delayed struct {
 	atMS int64
 	do   func()
 }
 
-// maxDelayMS is how late a request may be.
+// maxDelayMS is the longest delay of a request.
 const maxDelayMS = 4000
 
 func (s *Sim) delay(f func()) {
@@ -395,7 +399,7 @@ func (s *Sim) delay(f func()) {
 	}
 }
 
-// later puts something on its way through the network.
+// later puts a message on the network.
 func (s *Sim) later(f func()) {
 	if len(s.late) < maxLate {
 		s.late = append(s.late, f)
@@ -411,7 +415,7 @@ func (s *Sim) bucket(name string) *kvBucket {
 	return nil
 }
 
-// pass lets time go on.
+// pass advances the time by ms.
 func (s *Sim) pass(ms int64) {
 	s.nowMS += ms
 	if s.nowMS-s.tickMS >= tickMS {
@@ -420,22 +424,22 @@ func (s *Sim) pass(ms int64) {
 	}
 }
 
-// class is a kind of step: numbers from first to below end.
+// class is a kind of step: the numbers from first to below end.
 type class struct{ first, end int }
 
-// classes are the kinds of steps that a run may have few of, as act draws them.
+// classes are the kinds of steps, as act draws them, of which a run may have few.
 var classes = map[string]class{
 	"": {}, "pumps": {0, 14}, "deliveries": {14, 34}, "flushing": {34, 58},
 	"sideSteps": {58, 66}, "leading": {66, 80}, "syncs": {80, 84}, fewWrites: {86, 100},
 }
 
-// fewWrites is a run in which a document keeps its value for long: what a bug has made of it is not written over before
-// a copy is exact.
+// fewWrites is the class of a run whose documents keep their values for long, so that a bug's effect is not
+// overwritten before a copy is exact.
 const fewWrites = "writes"
 
 func (c class) has(x int) bool { return c.first <= x && x < c.end }
 
-// act does one random thing; faults only while nothing heals.
+// act does one random action. There are no faults while everything heals.
 func (s *Sim) act() {
 	s.step++
 	s.dice.begin(s.opt.Seed, s.step)
@@ -472,7 +476,7 @@ func (s *Sim) act() {
 	s.regular(b, v, n)
 }
 
-// regular does what is due at a step whatever else happens in it.
+// regular does the work that every step does, whatever else happens in it.
 func (s *Sim) regular(b *kvBucket, v int, n *node) {
 	if s.step%20 == 0 {
 		s.cancelMove()
@@ -495,10 +499,10 @@ func (s *Sim) regular(b *kvBucket, v int, n *node) {
 	}
 }
 
-// retakeEvery is how rarely an audit finds something.
+// retakeEvery: one of so many audits finds wrong rows.
 const retakeEvery = 100
 
-// retake lets a copy take a vbucket anew, as an audit does that has found rows to be wrong there.
+// retake makes a copy take a vbucket again, as after an audit that has found wrong rows there.
 func (s *Sim) retake(b *kvBucket, v int, n *node) {
 	h := n.buckets[b.name]
 	if !n.up || h == nil {
@@ -513,7 +517,7 @@ func (s *Sim) retake(b *kvBucket, v int, n *node) {
 	}
 }
 
-// moveData brings documents a step on, on their way from KV to the stores; x below 66 says where.
+// moveData moves documents one stage on, between KV and the stores; x, below 66, chooses the stage.
 func (s *Sim) moveData(x int, b *kvBucket, v, p int, n *node) {
 	h := n.buckets[b.name]
 	switch {
@@ -536,7 +540,7 @@ func (s *Sim) moveData(x int, b *kvBucket, v, p int, n *node) {
 	}
 }
 
-// lively brings more documents a step on than one, so that indexes are built in the time that a seed has.
+// lively moves several documents a stage on, so that indexes are built in the time that a seed has.
 func (s *Sim) lively() {
 	for range livelier {
 		b, n := s.kv[s.dice.load.Intn(len(s.kv))], s.nodes[s.dice.load.Intn(len(s.nodes))]
@@ -545,7 +549,7 @@ func (s *Sim) lively() {
 	s.leaders()
 }
 
-// livelier is how many such steps there are beside each.
+// livelier is the number of such moves at each step.
 const livelier = 3
 
 // spared reports whether a step that could be a fault is a write.
@@ -570,7 +574,7 @@ func (s *Sim) leaders() {
 	}
 }
 
-// network lets something arrive that was on its way.
+// network delivers one of the messages under way.
 func (s *Sim) network() {
 	for i := range s.delayed {
 		if d := s.delayed[i]; d.atMS <= s.nowMS {
@@ -599,7 +603,7 @@ func (s *Sim) report(p int, n *node) {
 	}
 }
 
-// start brings back what is down.
+// start restarts what is down.
 func (s *Sim) start(p int, n *node) {
 	if !n.up {
 		s.startNode(n)
@@ -636,7 +640,7 @@ func (s *Sim) heal(b *kvBucket, v int, n *node) {
 // resume ends a drop of data.
 func (s *Sim) resume(p int, b *kvBucket, v int, n *node) {
 	st := s.proj[p].stream(b, v)
-	first := uint64(0) // that the node is to be told of
+	first := uint64(0) // the lowest seqno that the node needs
 	if st.mute[n.num] {
 		first = st.ks.cur + 1
 	}
@@ -649,7 +653,7 @@ func (s *Sim) resume(p int, b *kvBucket, v int, n *node) {
 	s.ev("p%d resumes %s/%d for n%d at %d", p, b.name, v, n.num, st.ks.cur)
 }
 
-// Run gives what went wrong, "" for nothing.
+// Run runs the simulation and returns the first violation, "" if there was none.
 func (s *Sim) Run() string {
 	for i := 0; i < s.opt.Steps && s.err == ""; i++ {
 		s.act()
@@ -673,5 +677,5 @@ func (s *Sim) Run() string {
 
 const (
 	healSteps  = 12000
-	healWrites = 500 // so many of them are written in
+	healWrites = 500 // the number of steps that write while everything heals
 )

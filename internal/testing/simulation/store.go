@@ -10,8 +10,8 @@ import (
 	"tidemark/timestamp"
 )
 
-// The store of an indexer: an ordered map per copy, with memtables that a crash takes, snapshots in memory, and
-// checkpoints of which a crash may tear the newest.
+// This file models the store of an indexer: an ordered map per copy, memtables that a crash loses, snapshots in
+// memory, and checkpoints, of which a crash may tear the newest.
 
 type row struct {
 	seqno uint64
@@ -24,13 +24,13 @@ type content struct {
 	logs   [vbuckets]timestamp.FailoverLog
 	ref    timestamp.Ref // of a snapshot
 	exact  bool          // at ref
-	number uint64        // counts the states of a copy that were kept
-	parted bool          // some vbucket left its branch: for restores only
-	batch  uint64        // which rows these are: no two batches of a run have one number
-	stored standing      // by that batch; pos and logs may have moved on without rows
+	number uint64        // ascends over the kept states of a copy
+	parted bool          // some vbucket has left its branch: usable for restores only
+	batch  uint64        // identifies the rows: no two batches of a run share a number
+	stored standing      // the positions of that batch; pos and logs may be newer without new rows
 }
 
-// standing is where a copy stands.
+// standing is the positions of a copy.
 type standing struct {
 	pos  [vbuckets]ingest.Position
 	logs [vbuckets]timestamp.FailoverLog
@@ -51,13 +51,12 @@ type store struct {
 	live, dur    *content
 	snaps, ckpts []*content // newest last
 	ready, open  bool
-	states       uint64 // kept so far
-	files        *files // nil: it is not to be filled by files
+	states       uint64 // states kept so far
+	files        *files // nil: no files will fill it
 	common       *common
 }
 
-// common is what the file of a node's store says of a copy: where it stands, beyond what it has stored, with the rows
-// of one batch.
+// common is a copy's entry in the node's common file: its positions beyond those stored with the rows of one batch.
 type common struct {
 	batch uint64
 	standing
@@ -70,7 +69,7 @@ const (
 
 func newStore(p place) *store { return &store{place: p, live: &content{}, dur: &content{}} }
 
-// crash takes what was in memory.
+// crash loses what was in memory.
 func (st *store) crash(s *Sim) {
 	if len(st.ckpts) > 0 && s.chance(tornCheckpoints, 3) {
 		st.ckpts = st.ckpts[:len(st.ckpts)-1]
@@ -84,13 +83,13 @@ func (st *store) crash(s *Sim) {
 	st.dur = st.live.clone()
 }
 
-// wrote notes that a batch was stored, with where the copy stands.
+// wrote records that a batch was stored with the copy's positions.
 func (s *Sim) wrote(c *content) {
 	s.batches++
 	c.batch, c.stored = s.batches, standing{c.pos, c.logs}
 }
 
-// keepCommon writes the file that says where copies stand, of those whose rows are durable.
+// keepCommon writes the node's common file: the positions of copies whose rows are durable.
 func (s *Sim) keepCommon(n *node) {
 	for _, st := range n.stores {
 		switch {
@@ -103,14 +102,14 @@ func (s *Sim) keepCommon(n *node) {
 	}
 }
 
-// older lists what a vbucket could go back to, newest first: snapshots in memory and checkpoints.
+// older returns the states that a vbucket could be restored to, newest first: snapshots in memory and checkpoints.
 func (st *store) older() []*content {
 	all := append(slices.Clone(st.ckpts), st.snaps...)
 	slices.SortFunc(all, func(a, b *content) int { return cmp.Compare(b.number, a.number) })
 	return all
 }
 
-// keep gives the present state its place among those that were kept.
+// keep returns a clone of the live state, numbered after the states kept so far.
 func (st *store) keep() *content {
 	st.states++
 	c := st.live.clone()
@@ -146,7 +145,7 @@ func (s *Sim) writeBatch(n *node, t *ingest.Batch, c *ingest.CopyBatch, st *stor
 	if c.Common != nil {
 		s.Report.Together++
 	}
-	if c.Common == nil || st.live.rows != before || !s.mix[commonFiles] { // else nothing needs to be stored
+	if c.Common == nil || st.live.rows != before || !s.mix[commonFiles] { // otherwise nothing needs to be stored
 		s.wrote(st.live)
 	}
 	if t.Kind == ingest.AtStability {
@@ -165,7 +164,7 @@ func (s *Sim) writeBatch(n *node, t *ingest.Batch, c *ingest.CopyBatch, st *stor
 	}
 }
 
-// keepFlushed makes the snapshot at a stability timestamp that a copy has reached.
+// keepFlushed keeps the snapshot at a stability timestamp that a copy has reached.
 func (s *Sim) keepFlushed(n *node, t *ingest.Batch, c *ingest.CopyBatch, st *store) {
 	s.ev("n%d copy %d flushes S%d %v exact %v: %v", n.num, c.ID, t.Ref.Number, t.Vector.Seqnos, c.Exact, st.live.pos)
 	snap := st.keep()
@@ -179,7 +178,7 @@ func (s *Sim) keepFlushed(n *node, t *ingest.Batch, c *ingest.CopyBatch, st *sto
 	}
 }
 
-// dropTombstones removes those of a vbucket of a copy.
+// dropTombstones removes the tombstones of a vbucket of a copy.
 func (s *Sim) dropTombstones(n *node, h *hosted, p core.Purge) {
 	st := n.stores[p.Copy]
 	if st == nil || !st.open {
@@ -194,7 +193,7 @@ func (s *Sim) dropTombstones(n *node, h *hosted, p core.Purge) {
 	}
 }
 
-// checkpoint: memtables are flushed first, because a checkpoint without the log does not hold them.
+// checkpoint flushes memtables first, because a checkpoint excludes the log and would lack them.
 func (s *Sim) checkpoint(st *store) {
 	c := st.keep()
 	if s.on(memtables) {
@@ -207,7 +206,7 @@ func (s *Sim) checkpoint(st *store) {
 	}
 }
 
-// apply: the newest version of each document in the segment, unless a newer one is stored.
+// apply stores the newest version of each document in the segment, unless a newer one is stored.
 func (s *Sim) apply(events []ingest.Entry, p *ingest.Part, st *store) {
 	var newest [docs]*ingest.Entry
 	var keys [docs]int
@@ -237,7 +236,7 @@ func (s *Sim) apply(events []ingest.Entry, p *ingest.Part, st *store) {
 	}
 }
 
-// keyIn gives the key that an event states for a copy's slice; false when it says nothing of it.
+// keyIn returns the key that an event has for a copy's slice; false if the event does not name the slice.
 func keyIn(data []byte, st *store) (int, bool) {
 	for i := 1; i+2 < len(data); i += 3 {
 		if data[i] == byte(st.index) && index.SliceID(data[i+1]) == st.no {
@@ -247,7 +246,7 @@ func keyIn(data []byte, st *store) (int, bool) {
 	return 0, false
 }
 
-// restore: the newest older state that is valid for the vbucket, or nothing.
+// restore restores a vbucket to its newest valid older state, or empties it.
 func (s *Sim) restore(n *node, h *hosted, r ingest.Restore) {
 	st := n.stores[r.Copy]
 	if st == nil || !st.open {

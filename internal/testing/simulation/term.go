@@ -11,22 +11,22 @@ import (
 	"tidemark/wire"
 )
 
-// term drives the coordinator of one term, as the product's loop does, but does nothing by itself: the seed says when
-// time passes, when an answer comes in, when a lane says what waits next and when a proposal is made.
+// term drives the coordinator of one term, as the product's loop does, but does nothing by itself: the seed decides
+// when time passes, when an answer arrives, when a lane sends its next message and when a proposal is made.
 type term struct {
 	lead      *leader
 	leader    *core.Leader
 	gate      *coordinator.Gateway
 	split     func(context.Context, core.BeginSplit) *core.SplitTried
-	lanes     []*lane // as they were opened
+	lanes     []*lane // in the order of their opening
 	wait      []*lane // see waiting
 	proposals []core.Propose
 	splits    []core.BeginSplit // that wait
-	arrived   []core.Input      // answers that have come and were not taken
+	arrived   []core.Input      // answers that have arrived and were not processed
 	ended     bool
 }
 
-// lane is one of a receiver's.
+// lane is a queue of messages to one receiver.
 type lane struct {
 	to    core.Open
 	name  core.Lane
@@ -46,7 +46,7 @@ func (t *term) step(in core.Input) {
 	t.carryOut(t.leader.Step(core.Now{MS: now, WallMS: now, StateMS: t.lead.StateTimeMS(), State: t.lead.State()}, in))
 }
 
-// carryOut does what takes no time, and keeps the rest until the seed asks for it.
+// carryOut carries out immediate effects and queues the others until the seed chooses them.
 func (t *term) carryOut(effects []core.Effect) {
 	for _, e := range effects {
 		switch e := e.(type) {
@@ -78,7 +78,7 @@ func (t *term) close(r core.Receiver) {
 	t.lanes = slices.DeleteFunc(t.lanes, func(q *lane) bool { return q.to.To == r })
 }
 
-// end ends the term: nothing more is done.
+// end ends the term: later answers are dropped.
 func (t *term) end() { t.ended = true }
 
 func (t *term) arrive(in core.Input) {
@@ -87,14 +87,14 @@ func (t *term) arrive(in core.Input) {
 	}
 }
 
-// take takes the i-th of the answers that have come.
+// take processes the i-th arrived answer.
 func (t *term) take(i int) {
 	in := t.arrived[i]
 	t.arrived = slices.Delete(t.arrived, i, i+1)
 	t.step(in)
 }
 
-// waiting lists the lanes by which something waits to be said. The list is valid until the next call.
+// waiting returns the lanes with queued messages. The list is valid until the next call.
 func (t *term) waiting() []*lane {
 	t.wait = t.wait[:0]
 	for _, q := range t.lanes {
@@ -105,7 +105,7 @@ func (t *term) waiting() []*lane {
 	return t.wait
 }
 
-// say says what waits next in a lane.
+// say sends the next message of a lane.
 func (t *term) say(q *lane) {
 	if next, ok := q.queue.Take(); ok {
 		t.arrive(t.gate.Send(context.Background(), next))
@@ -113,7 +113,7 @@ func (t *term) say(q *lane) {
 	}
 }
 
-// propose makes the i-th of the proposals that wait; behind these come the splits that are to begin.
+// propose makes the i-th waiting proposal; the waiting splits are numbered after the proposals.
 func (t *term) propose(i int) {
 	if k := i - len(t.proposals); k >= 0 {
 		e := t.splits[k]
@@ -152,7 +152,8 @@ func (t *term) registered(r *core.Registered) *wire.RegisterReply {
 	return <-r.Reply
 }
 
-// stabilize asks for a stability timestamp at or above need. The answer is there when ask says so.
+// stabilize requests a stability timestamp at or above need. ask returns the answer, and reports whether there is
+// one.
 func (t *term) stabilize(bucket string, need timestamp.Vector) (ask func() (core.Stabilized, bool)) {
 	in := &core.Stabilize{Bucket: bucket, Need: need, Reply: make(chan core.Stabilized, 1)}
 	t.step(in)

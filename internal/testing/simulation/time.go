@@ -2,22 +2,21 @@ package simulation
 
 import "tidemark/statecontext"
 
-// stateTime is what is known of the state's time. All managers apply a command at once; each term's leader has a wall
-// clock of its own.
+// stateTime tracks the state's time. All managers apply a command at once; each term's leader has its own wall clock.
 type stateTime struct {
 	seen, term      statecontext.Clock
-	terms           int64 // that began; a recovery counts Raft's anew
+	terms           int64 // terms begun; a recovery restarts Raft's count, not this one
 	looked          bool
-	fromMS, beganMS int64 // the state's time, and the true one, when it was looked at first
+	fromMS, beganMS int64 // the state's time and the true time at the first check
 }
 
 const (
-	wallsOffMS  = 48 * 3600 * 1000 // by so much wall clocks are wrong, either way
-	timeSlackMS = 1000             // by so much the state's time may be behind: nobody has stamped it since
+	wallsOffMS  = 48 * 3600 * 1000 // the largest error of wall clocks in either direction
+	timeSlackMS = 1000             // by which the state's time may lag: no command has stamped it since
 )
 
-// wallMS is the wall clock of this term's leader: right in one seed of four, else off by hours, and set anew when
-// another one leads. It takes no chance from the seed.
+// wallMS returns the wall clock of this term's leader: correct in one of four seeds, otherwise off by hours and
+// different in each term. It draws nothing from the dice.
 func (s *Sim) wallMS() int64 {
 	if s.opt.Seed%4 == 0 {
 		return s.nowMS
@@ -26,7 +25,7 @@ func (s *Sim) wallMS() int64 {
 	return s.nowMS + int64(mixed>>32)%(2*wallsOffMS) - wallsOffMS
 }
 
-// stampMS is what a command is stamped with.
+// stampMS returns the time with which a command is stamped.
 func (s *Sim) stampMS() int64 {
 	if !s.on(pacedTime) {
 		return s.wallMS()
@@ -34,8 +33,8 @@ func (s *Sim) stampMS() int64 {
 	return s.time.term.Stamp(s.nowMS)
 }
 
-// checkTime: the state's time never stands still and never runs, whoever leads: it goes as true time does, and no
-// faster but for a millisecond that each term adds.
+// checkTime checks that the state's time follows true time under all leaders: it neither stops nor gets ahead by more
+// than a millisecond per term.
 func (s *Sim) checkTime() {
 	t := &s.time
 	if !t.looked {
