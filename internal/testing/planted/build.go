@@ -11,14 +11,14 @@ import (
 	"testing"
 )
 
-// Build makes a program of a package's tests, with all patches, and returns its path. The test's folder is where the
-// package is. It fails the test where a patch no longer applies or the program does not compile.
+// Build builds a program of a package's tests, with all patches, and returns its path. The package is that of the
+// test's folder. Build fails the test if a patch no longer applies or the program does not compile.
 func Build(t testing.TB) (program string) {
 	t.Helper()
 	return BuildIn(t, t.TempDir())
 }
 
-// BuildIn is Build into a folder, for a program that several tests run.
+// BuildIn is Build into dir, for a program that several tests run.
 func BuildIn(t testing.TB, dir string) (program string) {
 	t.Helper()
 	overlay, err := writeOverlay(dir)
@@ -26,7 +26,8 @@ func BuildIn(t testing.TB, dir string) (program string) {
 		t.Fatal(err)
 	}
 	program = filepath.Join(dir, "planted.test")
-	// Without tables for debuggers, as go test itself links what it runs: they are a third of the linker's work.
+	// Omit the debugger tables, as go test itself does for the programs that it runs: they take a third of the
+	// linking time.
 	cmd := exec.CommandContext(t.Context(), "go", "test", "-c", "-ldflags=-s -w", "-overlay", overlay, "-o", program, ".")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("building with planted rules: %v\n%s", err, out)
@@ -34,13 +35,13 @@ func BuildIn(t testing.TB, dir string) (program string) {
 	return program
 }
 
-// Run runs a program that Build made, in the test's folder, and returns what it printed.
+// Run runs a program that Build has built, in the test's folder, and returns its output.
 func Run(t testing.TB, program string, args ...string) (string, error) {
 	t.Helper()
 	return RunWith(t, nil, program, args...)
 }
 
-// RunWith is Run with more variables in the environment, each NAME=VALUE.
+// RunWith is Run with additional environment variables, each NAME=VALUE.
 func RunWith(t testing.TB, env []string, program string, args ...string) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
@@ -51,8 +52,8 @@ func RunWith(t testing.TB, env []string, program string, args ...string) (string
 	return out.String(), err
 }
 
-// Again runs what this test program was asked for once more, in a program with the patches. For tests that are told by
-// a flag which rules to switch off.
+// Again runs the current test command a second time, in a program with the patches. It is for tests that get the
+// rules to switch off from a flag.
 func Again(t testing.TB) {
 	t.Helper()
 	args := []string{"-test.v"}
@@ -68,7 +69,8 @@ func Again(t testing.TB) {
 	}
 }
 
-// writeOverlay writes the patched files to dir, and the file that go test -overlay takes.
+// writeOverlay writes the patched files and the overlay file for go test -overlay to dir, and returns the overlay's
+// path.
 func writeOverlay(dir string) (string, error) {
 	root, err := moduleRoot()
 	if err != nil {
@@ -105,7 +107,7 @@ func writeOverlay(dir string) (string, error) {
 	return to, os.WriteFile(to, text, 0o600)
 }
 
-// moduleRoot returns the folder with go.mod, from the test's folder upwards.
+// moduleRoot returns the folder of go.mod, searched from the test's folder upwards.
 func moduleRoot() (string, error) {
 	dir, err := os.Getwd()
 	for ; err == nil; dir = filepath.Dir(dir) {

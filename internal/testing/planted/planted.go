@@ -1,9 +1,9 @@
-// Package planted makes the product wrong on purpose, from outside: the product's own code holds no switch for it.
+// Package planted plants bugs in the product from outside: the product's own code contains no switch for them.
 //
-// The files in rules name rules of the protocol and, for each, the places of the product that keep it: lines as they
-// are, and as they are in a program in which the rule can be switched off. Build makes such a program of a package's
-// tests with go test -overlay; the files of the tree stay as they are. A place that is no longer there, or is there
-// twice, is an error: whoever changes such a line changes it here as well.
+// The files in rules name rules of the protocol and, for each, the places of the product that keep it: the original
+// lines, and their replacement in a program in which the rule can be switched off. Build builds such a program of a
+// package's tests with go test -overlay; the files of the tree stay as they are. A place that is missing or ambiguous
+// is an error, so a change of such a line needs a change of the patch.
 package planted
 
 import (
@@ -19,14 +19,14 @@ import (
 //go:embed rules
 var rulesFS embed.FS
 
-// off holds the rules that are switched off. It is one set for the whole process, so one run at a time.
+// off holds the rules that are switched off. The set is global to the process, so only one run may use it at a time.
 var off = map[string]bool{}
 
-// Off reports whether the rule is switched off. Only patched lines call it.
+// Off reports whether a rule is switched off. Only patched lines call it.
 func Off(rule string) bool { return off[rule] }
 
-// Switch switches these rules off and all others on. Errors name a rule that does not exist, or any rule where the
-// program was built without the patches.
+// Switch switches the given rules off and all others on. It returns an error for a rule that does not exist, and for
+// any rule if the program was built without the patches.
 func Switch(rules ...string) error {
 	if len(rules) == 0 && len(off) == 0 {
 		return nil
@@ -45,7 +45,7 @@ func Switch(rules ...string) error {
 	return nil
 }
 
-// Rules returns all rules, and what each says.
+// Rules returns the description of each rule, by name.
 func Rules() map[string]string {
 	rules := map[string]string{}
 	for _, p := range patches() {
@@ -57,12 +57,12 @@ func Rules() map[string]string {
 // patch is one place of the product that keeps a rule.
 type patch struct {
 	rule, says string
-	file       string // within the module
+	file       string // path relative to the module
 	old, new   []string
 	at         string // file and line of the patch, for errors
 }
 
-// patches reads the files in rules. It panics at a line it cannot read.
+// patches reads the files in rules. It panics at a malformed line.
 func patches() []patch {
 	entries, err := rulesFS.ReadDir("rules")
 	if err != nil {
@@ -79,8 +79,8 @@ func patches() []patch {
 	return all
 }
 
-// parse reads lines "rule NAME: WHAT", "in FILE", and for each place its lines with a minus, then those instead with a
-// plus. Other lines must be empty or begin with #.
+// parse reads lines "rule NAME: WHAT" and "in FILE", and for each place its original lines with a minus, followed by
+// the replacement lines with a plus. Other lines must be empty or begin with #.
 func parse(name, text string) []patch {
 	var all []patch
 	var now patch
@@ -120,7 +120,7 @@ func parse(name, text string) []patch {
 	return all
 }
 
-// apply returns the file's text with all its patches. Lines are compared without the space around them.
+// apply returns a file's text with all its patches. Leading and trailing space of lines is ignored in comparisons.
 func apply(file, text string, all []patch) (string, error) {
 	lines := strings.Split(text, "\n")
 	bare := make([]string, len(lines))
@@ -134,7 +134,7 @@ func apply(file, text string, all []patch) (string, error) {
 				strings.Join(p.old, "\n"))
 		}
 		for i := range p.old {
-			lines[at+i], bare[at+i] = "", "\x00" // no other patch may match it; line numbers stay
+			lines[at+i], bare[at+i] = "", "\x00" // no other patch can match this line; line numbers stay
 		}
 		lines[at] = strings.Join(p.new, "\n")
 	}
@@ -178,10 +178,10 @@ func byFile() map[string][]patch {
 	return files
 }
 
-// Names returns the names of all rules, ascending.
+// Names returns the names of all rules in ascending order.
 func Names() []string { return slices.Sorted(maps.Keys(Rules())) }
 
-// In returns the names of the rules that files of a folder keep, ascending.
+// In returns, in ascending order, the names of the rules with a place in files of a folder.
 func In(folder string) []string {
 	rules := map[string]bool{}
 	for _, p := range patches() {

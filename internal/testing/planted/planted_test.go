@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// TestPatchesApply: every place that a patch names is there once, what comes of it is Go, and it asks for its rule.
+// TestPatchesApply checks that each patch matches one place, that the result is valid Go, and that it queries its
+// rule.
 func TestPatchesApply(t *testing.T) {
 	if len(patches()) < 50 {
 		t.Fatalf("%d patches", len(patches()))
@@ -37,7 +38,7 @@ func TestPatchesApply(t *testing.T) {
 	}
 }
 
-// TestPatchThatNoLongerApplies: lines that are gone, or are there twice, are named.
+// TestPatchThatNoLongerApplies checks the errors for lines that are missing or ambiguous.
 func TestPatchThatNoLongerApplies(t *testing.T) {
 	const rules = "# one\nrule r: it holds\nin x.go\n-\tif a {\n-\t\tb()\n+\tif a && !planted.Off(\"r\") {\n+\t\tb()\n"
 	for text, want := range map[string]string{
@@ -56,7 +57,7 @@ func TestPatchThatNoLongerApplies(t *testing.T) {
 	}
 }
 
-// TestOnlyTestsPlant: the product does not know this package.
+// TestOnlyTestsPlant checks that no product file imports this package.
 func TestOnlyTestsPlant(t *testing.T) {
 	looked := 0
 	err := filepath.WalkDir("../../..", func(path string, d fs.DirEntry, err error) error {
@@ -76,7 +77,7 @@ func TestOnlyTestsPlant(t *testing.T) {
 	}
 }
 
-// TestSwitch: a program without the patches keeps all rules.
+// TestSwitch checks that a program without the patches has all rules on.
 func TestSwitch(t *testing.T) {
 	if err := Switch(); err != nil {
 		t.Error(err)
