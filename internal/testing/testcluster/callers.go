@@ -18,18 +18,18 @@ import (
 
 const tcpTable = "/proc/net/tcp"
 
-// callers finds out which child of `up` a connection comes from: the kernel tells the inode of the other end, and the
-// process that has it open is the caller. No privilege is needed for processes of the same user. One look serves all
-// that wait for one: on a busy machine many connections come at once.
+// callers finds out from which child of `up` a connection comes: the kernel reports the inode of the other end, and
+// the process that has it open is the caller. Processes of the same user need no privilege for this. One scan of the
+// children's open files serves all waiting lookups, because many connections arrive at once on a busy machine.
 type callers struct {
-	parent atomic.Int64 // `up`
+	parent atomic.Int64 // pid of `up`
 
 	mu      sync.Mutex
-	holders map[string]string // child by inode, as the newest look found them
+	holders map[string]string // child by inode, from the newest scan
 	names   map[int]string    // child by pid
 }
 
-// usable returns why callers cannot be found out here.
+// usable returns an error with the reason if callers cannot be identified on this machine.
 func (k *callers) usable() error {
 	if _, err := os.Stat(tcpTable); err != nil {
 		return err
@@ -38,7 +38,7 @@ func (k *callers) usable() error {
 	return err
 }
 
-// who returns the name of the child that a connection comes from, empty for anybody else.
+// who returns the name of the child that a connection comes from, empty for any other caller.
 func (k *callers) who(c *net.TCPConn) string {
 	inode, err := inodeOf(c.RemoteAddr(), c.LocalAddr())
 	if err != nil {
@@ -52,7 +52,7 @@ func (k *callers) who(c *net.TCPConn) string {
 	return k.holders[inode]
 }
 
-// look finds what each child of `up` has open.
+// look finds the sockets that each child of `up` has open.
 func (k *callers) look() {
 	k.holders = map[string]string{}
 	known := k.names
@@ -66,7 +66,7 @@ func (k *callers) look() {
 		dir := fmt.Sprintf("/proc/%d/fd", pid)
 		open, err := os.ReadDir(dir)
 		if err != nil {
-			continue // it has ended
+			continue // the process has ended
 		}
 		for _, e := range open {
 			to, err := os.Readlink(filepath.Join(dir, e.Name()))
@@ -77,12 +77,12 @@ func (k *callers) look() {
 	}
 }
 
-// diagnoses tells that the kernel has told of a single socket. One that cannot says as it does of one that is not
-// there.
+// diagnoses is set once the kernel has answered a request for a single socket. A kernel without that ability returns
+// the same error as for a missing socket.
 var diagnoses atomic.Bool
 
-// inodeOf returns the inode of the socket with these two ends. The table of all sockets, which is long where many
-// connections have just ended, is read where the kernel tells of no single one.
+// inodeOf returns the inode of the socket with these two ends. It reads the table of all sockets, which is long after
+// many connections have ended, only if the kernel does not answer requests for a single socket.
 func inodeOf(own, peer net.Addr) (string, error) {
 	var ends [2]netip.AddrPort
 	for i, a := range []net.Addr{own, peer} {
@@ -113,13 +113,14 @@ func inodeOf(own, peer net.Addr) (string, error) {
 	return "", syscall.ENOENT
 }
 
-// inTable writes an address as the kernel's table does: the IPv4 address as a word of the host, the port.
+// inTable formats an address as the kernel's table does: the IPv4 address as a word in host byte order, then the
+// port.
 func inTable(a netip.AddrPort) string {
 	ip := a.Addr().As4()
 	return fmt.Sprintf("%08X:%04X", binary.NativeEndian.Uint32(ip[:]), a.Port())
 }
 
-// children returns the pids of those that `up` has started.
+// children returns the pids of the child processes of `up`.
 func (k *callers) children() (pids []int) {
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", k.parent.Load()))
 	if err != nil {

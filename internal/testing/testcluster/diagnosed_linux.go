@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A request for one socket by its ends (linux/inet_diag.h, inet_diag_req_v2), and where its answer has the port of the
-// other end and the inode.
+// Offsets and constants of a request for one socket by its ends (linux/inet_diag.h, inet_diag_req_v2), and of the
+// answer's peer port and inode.
 const (
 	diagByFamily = 20 // SOCK_DIAG_BY_FAMILY
 	diagRequest  = unix.SizeofNlMsghdr + 56
@@ -18,7 +18,7 @@ const (
 	diagInode    = unix.SizeofNlMsghdr + 68
 )
 
-// diagnosed asks the kernel for one socket. The error wraps unix.ENOENT where there is none.
+// diagnosed requests one socket from the kernel. The error wraps unix.ENOENT if there is no such socket.
 func diagnosed(own, peer netip.AddrPort) (string, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
@@ -31,13 +31,13 @@ func diagnosed(own, peer netip.AddrPort) (string, error) {
 	binary.NativeEndian.PutUint16(b[6:], unix.NLM_F_REQUEST)
 	r := b[unix.SizeofNlMsghdr:]
 	r[0], r[1] = unix.AF_INET, unix.IPPROTO_TCP
-	binary.NativeEndian.PutUint32(r[4:], ^uint32(0)) // in any state
+	binary.NativeEndian.PutUint32(r[4:], ^uint32(0)) // any state
 	binary.BigEndian.PutUint16(r[8:], own.Port())
 	binary.BigEndian.PutUint16(r[10:], peer.Port())
 	ownIP, peerIP := own.Addr().As4(), peer.Addr().As4()
 	copy(r[12:], ownIP[:])
 	copy(r[28:], peerIP[:])
-	for i := range 8 { // whatever its cookie
+	for i := range 8 { // any cookie
 		r[48+i] = 0xff
 	}
 	if err := unix.Sendto(fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
@@ -54,7 +54,7 @@ func diagnosed(own, peer netip.AddrPort) (string, error) {
 	if n < diagInode+4 {
 		return "", fmt.Errorf("an answer of %d bytes", n)
 	}
-	if binary.BigEndian.Uint16(answer[diagPeer:]) != peer.Port() { // who listens there, as nobody is connected so
+	if binary.BigEndian.Uint16(answer[diagPeer:]) != peer.Port() { // a listening socket: none is connected to the peer
 		return "", unix.ENOENT
 	}
 	return strconv.FormatUint(uint64(binary.NativeEndian.Uint32(answer[diagInode:])), 10), nil

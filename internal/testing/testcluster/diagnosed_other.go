@@ -7,5 +7,5 @@ import (
 	"net/netip"
 )
 
-// diagnosed is not known here.
+// diagnosed is not supported on this system.
 func diagnosed(_, _ netip.AddrPort) (string, error) { return "", errors.ErrUnsupported }

@@ -12,11 +12,11 @@ import (
 	"tidemark/kv/kvclient"
 )
 
-// readers read documents side by side.
+// readers is how many goroutines read documents.
 const readers = 32
 
-// Documents reads what KV has of these keys now, one by one, so that writes whose outcome was unknown count as what
-// they became.
+// Documents reads the current values of these keys from KV, one by one, so that writes with an unknown outcome count
+// as what KV holds.
 func Documents(ctx context.Context, kv *kvclient.Client, keys []string) (map[string][]byte, error) {
 	docs := map[string][]byte{}
 	var mu sync.Mutex

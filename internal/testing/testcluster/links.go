@@ -20,27 +20,28 @@ import (
 // Limits of the proxies.
 const (
 	chunkBytes  = 32 << 10
-	chunksAhead = 16 // on their way in one direction of a connection
+	chunksAhead = 16 // chunks in flight in one direction of a connection
 	dialTarget  = 2 * time.Second
 	planPoll    = 5 * time.Millisecond
 )
 
-// Links are the network between the processes of a cluster: a proxy in this process stands before every address that
-// they tell each other, finds out who calls, and passes bytes on as the rules say. Names are those of the manifest
-// (m1, p1, kv1, i1).
+// Links are the network between the processes of a cluster: a proxy in this process stands in front of every address
+// that they publish to each other, identifies the caller, and forwards bytes as the rules say. Names are those of the
+// manifest (m1, p1, kv1, i1).
 //
-// A cut link is silent: what is on its way is held, as TCP would send it again, and nobody sees a closed connection
-// before it is healed; a new connection needs both directions. Callers outside the cluster use the addresses of the
-// manifest, which no proxy stands before; here a caller that is no process of the cluster (any more) is reset.
+// A cut link is silent: bytes in flight are held, as TCP would retransmit them, and neither side sees a closed
+// connection before the link is healed; a new connection needs both directions. Callers outside the cluster use the
+// addresses of the manifest, which have no proxy; a proxy resets a caller that is not, or no longer, a process of the
+// cluster.
 type Links struct {
 	host      string
-	who       func(c *net.TCPConn) string // the caller's name, empty for one that is none of the cluster's
+	who       func(c *net.TCPConn) string // returns the caller's name, empty if it is no process of the cluster
 	rules     atomic.Pointer[rules]
-	changing  sync.Mutex // one change of the rules at a time
+	changing  sync.Mutex // serializes changes of the rules
 	closed    chan struct{}
 	ending    sync.Once
 	tasks     sync.WaitGroup
-	passed    atomic.Int64 // connections
+	passed    atomic.Int64 // connections forwarded
 	mu        sync.Mutex
 	listeners []net.Listener
 	pipes     map[*pipe]struct{}
@@ -48,21 +49,21 @@ type Links struct {
 
 type link struct{ from, to string }
 
-// rule is what happens on the way from one to another.
+// rule is what happens to bytes from one process to another.
 type rule struct {
 	cut    bool
 	refuse bool // connections are reset
 	delay  time.Duration
 }
 
-// rules are replaced as a whole.
+// rules is an immutable set of rules; a change replaces it as a whole.
 type rules struct {
 	by      map[link]rule
-	changed chan struct{} // closed when these do not hold any more
+	changed chan struct{} // closed when newer rules replace these
 }
 
-// newLinks makes links on a loopback host of their own; the same for the same folder, whose members keep their
-// addresses.
+// newLinks makes links on a loopback host of their own. The host depends on dir alone, because the members in dir
+// keep their addresses.
 func newLinks(dir string, who func(c *net.TCPConn) string) *Links {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(dir)) // never fails
@@ -72,7 +73,7 @@ func newLinks(dir string, who func(c *net.TCPConn) string) *Links {
 	return l
 }
 
-// change replaces the rules.
+// change replaces the rules by a changed copy.
 func (l *Links) change(f func(by map[link]rule)) {
 	l.changing.Lock()
 	defer l.changing.Unlock()
@@ -96,7 +97,7 @@ func (l *Links) both(a, b string, f func(r *rule)) {
 // Cut silences the link between two processes in both directions.
 func (l *Links) Cut(a, b string) { l.both(a, b, func(r *rule) { r.cut = true }) }
 
-// CutOneWay silences the way from one process to another.
+// CutOneWay silences the link from one process to another in that direction only.
 func (l *Links) CutOneWay(from, to string) {
 	l.change(func(by map[link]rule) {
 		r := by[link{from, to}]
@@ -105,7 +106,7 @@ func (l *Links) CutOneWay(from, to string) {
 	})
 }
 
-// Refuse resets the connections between two processes, those that are there and new ones.
+// Refuse resets the existing and all new connections between two processes.
 func (l *Links) Refuse(a, b string) {
 	l.both(a, b, func(r *rule) { r.refuse = true })
 	l.mu.Lock()
@@ -117,7 +118,7 @@ func (l *Links) Refuse(a, b string) {
 	}
 }
 
-// Delay lets bytes between two processes take longer, in each direction.
+// Delay delays bytes between two processes by d in each direction.
 func (l *Links) Delay(a, b string, d time.Duration) { l.both(a, b, func(r *rule) { r.delay = d }) }
 
 // Partition cuts every link between members of different groups.
@@ -137,16 +138,16 @@ func (l *Links) Partition(groups ...[]string) {
 	})
 }
 
-// Heal makes the link between two processes whole.
+// Heal removes all rules of the link between two processes.
 func (l *Links) Heal(a, b string) { l.both(a, b, func(r *rule) { *r = rule{} }) }
 
-// HealAll makes all links whole.
+// HealAll removes all rules.
 func (l *Links) HealAll() { l.change(func(by map[link]rule) { clear(by) }) }
 
-// Passed returns how many connections between processes have gone through.
+// Passed returns how many connections between processes were forwarded.
 func (l *Links) Passed() int64 { return l.passed.Load() }
 
-// open puts a proxy before an address.
+// open puts a proxy in front of an address.
 func (l *Links) open(callee, address string) error {
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -171,7 +172,7 @@ func (l *Links) open(callee, address string) error {
 	return nil
 }
 
-// Close ends all proxies and connections; a second one does nothing. The end of the test does it too.
+// Close closes all proxies and connections. It may be called again, and is called at the end of the test.
 func (l *Links) Close() {
 	l.ending.Do(func() { close(l.closed) })
 	l.mu.Lock()
@@ -185,13 +186,13 @@ func (l *Links) Close() {
 	l.tasks.Wait()
 }
 
-// pipe is a connection that was passed on.
+// pipe is a forwarded connection.
 type pipe struct {
 	caller, callee string
 	near, far      *net.TCPConn
 }
 
-// reset ends both halves at once, so that either side sees an error.
+// reset resets both halves at once, so that either side sees an error.
 func (p *pipe) reset() {
 	for _, c := range []*net.TCPConn{p.near, p.far} {
 		_ = c.SetLinger(0)
@@ -199,7 +200,7 @@ func (p *pipe) reset() {
 	}
 }
 
-// serve passes one connection on once both directions are whole.
+// serve forwards one connection once both directions are open.
 func (l *Links) serve(near *net.TCPConn, callee, address string) {
 	caller := l.who(near)
 	p := &pipe{caller: caller, callee: callee, near: near}
@@ -242,7 +243,7 @@ func (l *Links) serve(near *net.TCPConn, callee, address string) {
 	l.mu.Unlock()
 }
 
-// await returns when the way is open; false when it never will be for this connection.
+// await waits until the direction is open. It returns false if it never will be for this connection.
 func (l *Links) await(p *pipe, from, to string) bool {
 	for {
 		now := l.rules.Load()
@@ -261,14 +262,14 @@ func (l *Links) await(p *pipe, from, to string) bool {
 	}
 }
 
-// chunk is what was read at once; err is the end.
+// chunk is the result of one read; err is set at the end.
 type chunk struct {
 	data []byte
 	due  time.Time
 	err  error
 }
 
-// pass moves bytes in one direction until that ends.
+// pass forwards bytes in one direction until it ends.
 func (l *Links) pass(p *pipe, dst, src *net.TCPConn, from, to string) {
 	ahead := make(chan chunk, chunksAhead)
 	ctx, stop := context.WithCancel(context.Background())
@@ -321,7 +322,7 @@ func (l *Links) pass(p *pipe, dst, src *net.TCPConn, from, to string) {
 	}
 }
 
-// StartLinked is Start with proxies between all processes. Where callers cannot be told apart the test is skipped.
+// StartLinked is Start with proxies between all processes. It skips the test where callers cannot be identified.
 func StartLinked(t testing.TB, dir string, args ...string) (*Cluster, *Links) {
 	t.Helper()
 	known := &callers{}
@@ -350,7 +351,7 @@ func StartLinked(t testing.TB, dir string, args ...string) (*Cluster, *Links) {
 	return c, l
 }
 
-// before puts proxies before all addresses of a plan.
+// before puts proxies in front of all addresses of a plan.
 func (l *Links) before(t testing.TB, plan *localcluster.Manifest) {
 	t.Helper()
 	open := func(callee string, addresses ...string) {

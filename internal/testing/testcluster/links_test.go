@@ -16,7 +16,7 @@ import (
 	"tidemark/internal/testing/need"
 )
 
-// echoed is a link from "a" to "b", who answers each line, and a connection over it.
+// echoed returns a link from "a" to "b", which answers each line, a function that connects over it, and b's listener.
 func echoed(t *testing.T) (*Links, func() *bufio.ReadWriter, net.Listener) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -60,7 +60,7 @@ func echoed(t *testing.T) (*Links, func() *bufio.ReadWriter, net.Listener) {
 	}, listener
 }
 
-// ask sends a line and gives the answer on a channel.
+// ask sends a line; the channel receives the result once the answer has arrived.
 func ask(c *bufio.ReadWriter, text string) <-chan error {
 	answer := make(chan error, 1)
 	_, err := c.WriteString(text + "\n")
@@ -101,8 +101,8 @@ func answered(t *testing.T, what string, answer <-chan error) {
 	}
 }
 
-// TestCutLinks: a cut is silence in its direction, healing it delivers what was sent meanwhile, a new connection needs
-// both directions, a refused link resets, a delayed one takes its time in each direction.
+// TestCutLinks checks that a cut silences its direction, that healing delivers what was sent meanwhile, that a new
+// connection needs both directions, that a refused link resets, and that a delayed link delays each direction.
 func TestCutLinks(t *testing.T) {
 	l, dial, _ := echoed(t)
 	old := dial()
@@ -138,7 +138,7 @@ func TestCutLinks(t *testing.T) {
 	if err := <-ask(old, "4"); err == nil {
 		t.Error("a refused link answers")
 	}
-	if c, err := net.Dial("tcp", l.listeners[0].Addr().String()); err == nil { // it may be reset that early
+	if c, err := net.Dial("tcp", l.listeners[0].Addr().String()); err == nil { // it may be reset this early
 		if _, err := c.Read(make([]byte, 1)); err == nil {
 			t.Error("a refused link takes a new connection")
 		}
@@ -148,8 +148,8 @@ func TestCutLinks(t *testing.T) {
 	answered(t, "all healed", ask(dial(), "6"))
 }
 
-// TestEndsArePassedOn: the end of what one side says arrives as such, and a server that has gone is a refused
-// connection, not silence.
+// TestEndsArePassedOn checks that one side's end of stream arrives at the other, and that a stopped server is a
+// refused connection, not silence.
 func TestEndsArePassedOn(t *testing.T) {
 	l, _, listener := echoed(t)
 	c, err := net.Dial("tcp", l.listeners[0].Addr().String())
@@ -167,7 +167,7 @@ func TestEndsArePassedOn(t *testing.T) {
 	_ = listener.Close()
 	gone, err := net.Dial("tcp", l.listeners[0].Addr().String())
 	if err != nil {
-		return // reset that early
+		return // reset this early
 	}
 	defer gone.Close()
 	if err := gone.SetDeadline(time.Now().Add(time.Minute)); err != nil {
@@ -178,7 +178,8 @@ func TestEndsArePassedOn(t *testing.T) {
 	}
 }
 
-// TestCallers: a connection's caller is found by what a child of the parent has open: here none is a child.
+// TestCallers checks that the caller of a connection is identified by the open files of the parent's children; here
+// no caller is a child.
 func TestCallers(t *testing.T) {
 	k := &callers{}
 	if err := k.usable(); err != nil {
@@ -202,7 +203,7 @@ func TestCallers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file, err := c.(*net.TCPConn).File() // another descriptor of the same socket
+	file, err := c.(*net.TCPConn).File() // a second descriptor of the same socket
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,10 +13,10 @@ import (
 	"tidemark/internal/leash"
 )
 
-// endTimeout is how long a process that was told to end, or that is to end by itself, may take.
+// endTimeout is how long a process may take to end, after a signal or by itself.
 const endTimeout = 30 * time.Second
 
-// Process is one process of the product on its own, as an operator starts it, without `up`.
+// Process is one process of the product, started on its own as an operator starts it, without `up`.
 type Process struct {
 	t     testing.TB
 	Name  string
@@ -26,14 +26,14 @@ type Process struct {
 	ended chan struct{}
 }
 
-// Spawn starts the product with args; what it prints is appended to DIR/NAME.log. It is killed at the end of the test
-// unless it has ended.
+// Spawn starts the product with args and appends its output to DIR/NAME.log. The process is killed at the end of the
+// test if it still runs.
 func Spawn(t testing.TB, dir, name string, args ...string) *Process {
 	t.Helper()
 	return SpawnCommand(t, dir, name, Binary(t), args...)
 }
 
-// SpawnCommand is Spawn for a command that becomes the product, as one that enters a network namespace first.
+// SpawnCommand is Spawn for a command that executes the product, such as one that enters a network namespace first.
 func SpawnCommand(t testing.TB, dir, name, command string, args ...string) *Process {
 	t.Helper()
 	p := &Process{t: t, Name: name, Args: args, log: filepath.Join(dir, name+".log"), ended: make(chan struct{})}
@@ -53,7 +53,7 @@ func SpawnCommand(t testing.TB, dir, name, command string, args ...string) *Proc
 		t.Fatal(err)
 	}
 	go func() {
-		_ = p.cmd.Wait() // its exit code is asked for by Wait
+		_ = p.cmd.Wait() // callers get the exit code from Wait
 		held.Close()
 		close(p.ended)
 	}()
@@ -67,7 +67,7 @@ func SpawnCommand(t testing.TB, dir, name, command string, args ...string) *Proc
 	return p
 }
 
-// Log returns what processes of that name have printed so far.
+// Log returns the output so far of all processes of that name.
 func (p *Process) Log() string {
 	b, err := os.ReadFile(p.log)
 	if err != nil {
@@ -76,35 +76,35 @@ func (p *Process) Log() string {
 	return string(b)
 }
 
-// PID returns its process id.
+// PID returns the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Signal sends a signal; one that has ended takes none.
+// Signal sends a signal; it does nothing after the process has ended.
 func (p *Process) Signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
 
-// Kill ends it with SIGKILL.
+// Kill ends the process with SIGKILL.
 func (p *Process) Kill() {
 	p.Signal(syscall.SIGKILL)
 	<-p.ended
 }
 
-// Stop ends it with SIGTERM and gives its exit code.
+// Stop ends the process with SIGTERM and returns its exit code.
 func (p *Process) Stop() int {
 	p.t.Helper()
 	p.Signal(syscall.SIGTERM)
 	return p.Wait()
 }
 
-// Ended is closed when it has ended.
+// Ended returns a channel that is closed when the process has ended.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
-// Wait waits until it ends by itself and gives its exit code, -1 when it was killed.
+// Wait waits until the process ends by itself and returns its exit code, -1 if a signal killed it.
 func (p *Process) Wait() int {
 	p.t.Helper()
 	select {
 	case <-p.ended:
 	case <-time.After(endTimeout):
-		p.Signal(syscall.SIGQUIT) // its log shows what it does
+		p.Signal(syscall.SIGQUIT) // the goroutine dump goes to its log
 		select {
 		case <-p.ended:
 		case <-time.After(stackTime):

@@ -1,5 +1,5 @@
 // Package testcluster runs the product as users do, from its own binary and `tidemark up`, for tests with real
-// processes: start, kill, stop, look.
+// processes. It starts, kills, stops and inspects them.
 package testcluster
 
 import (
@@ -27,16 +27,16 @@ import (
 	"tidemark/kv/kvclient"
 )
 
-// Limits of waiting.
+// Timeouts.
 const (
 	upTimeout   = 3 * time.Minute
-	stopTimeout = time.Minute // hang guard
+	stopTimeout = time.Minute // detects a hang
 	poll        = 20 * time.Millisecond
 	logTail     = 4 << 10
 	longTail    = 96 << 10
 	stackTime   = time.Second
 
-	restartTimeout = 2 * time.Minute // for a process that was told to end to be there again
+	restartTimeout = 2 * time.Minute // until `up` has restarted a process that was ended
 )
 
 var build struct {
@@ -45,9 +45,9 @@ var build struct {
 	err  error
 }
 
-// Binary makes the product for a test process, with the flags for faults (-tags failpoints), and returns its path.
-// TIDEMARK_TEST_BINARY names another one, built likewise. With -short it skips the test: such tests take the longest,
-// and the race detector sees nothing of the processes that they start.
+// Binary builds the product, with failpoints (-tags failpoints), for a test process, and returns its path.
+// TIDEMARK_TEST_BINARY names an existing binary instead, which must be built likewise. With -short it skips the test:
+// such tests take longest, and the race detector does not see the processes that they start.
 func Binary(t testing.TB) string {
 	t.Helper()
 	if testing.Short() {
@@ -63,8 +63,8 @@ func Binary(t testing.TB) string {
 			return
 		}
 		build.path = filepath.Join(dir, "tidemark")
-		// Unlike `go build`, `go run` links once for all packages of a test run: what it runs stays in the build cache. It
-		// runs `cp PRODUCT PATH` here.
+		// `go run` keeps the executable in the build cache, so all packages of a test run link it once; `go build`
+		// links each time. -exec makes it run `cp PRODUCT PATH`.
 		out, err := exec.Command("go", "run", "-tags", "failpoints", "-exec", "cp", "tidemark/cmd/tidemark", build.path).
 			CombinedOutput()
 		if err != nil {
@@ -77,7 +77,7 @@ func Binary(t testing.TB) string {
 	return build.path
 }
 
-// Cleanup removes the binary; call it from TestMain.
+// Cleanup removes the binary. TestMain calls it.
 func Cleanup() {
 	if build.path != "" {
 		_ = os.RemoveAll(filepath.Dir(build.path))
@@ -92,11 +92,11 @@ type Cluster struct {
 	out     *syncBuffer
 	ended   chan struct{}
 	waitErr error
-	tail    int // bytes of each log that a failure shows
+	tail    int // bytes of each log that a failed test prints
 }
 
-// Start runs `tidemark up --data dir` with more arguments, waits until all children answer, and stops it at the end of
-// the test.
+// Start runs `tidemark up --data dir` with additional arguments, waits until all children answer, and stops it at the
+// end of the test.
 func Start(t testing.TB, dir string, args ...string) *Cluster {
 	t.Helper()
 	c := Launch(t, dir, args...)
@@ -104,7 +104,7 @@ func Start(t testing.TB, dir string, args ...string) *Cluster {
 	return c
 }
 
-// waitManifest waits until `up` says that all children answer.
+// waitManifest waits until `up` reports that all children answer.
 func (c *Cluster) waitManifest() {
 	c.t.Helper()
 	deadline := time.Now().Add(upTimeout)
@@ -123,7 +123,7 @@ func (c *Cluster) waitManifest() {
 	}
 }
 
-// StartWith is Start with more variables in the environment, each NAME=VALUE.
+// StartWith is Start with additional environment variables, each NAME=VALUE.
 func StartWith(t testing.TB, env []string, dir string, args ...string) *Cluster {
 	t.Helper()
 	c := launch(t, env, dir, args...)
@@ -145,7 +145,7 @@ func launch(t testing.TB, env []string, dir string, args ...string) *Cluster {
 	c.cmd.Env = append(os.Environ(), env...)
 	c.cmd.Stdout, c.cmd.Stderr = c.out, c.out
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	held, err := leash.New(c.cmd) // a test that is killed, or runs into its time limit, leaves nothing behind
+	held, err := leash.New(c.cmd) // a test that is killed or times out leaves no process behind
 	if err == nil {
 		err = c.cmd.Start()
 		held.Started()
@@ -163,7 +163,7 @@ func launch(t testing.TB, env []string, dir string, args ...string) *Cluster {
 			c.dump()
 		}
 		c.Stop()
-		used := c.cmd.ProcessState // its children's too, as it has waited for them
+		used := c.cmd.ProcessState // includes the children, which it has waited for
 		t.Logf("the cluster took %s of CPU", (used.UserTime() + used.SystemTime()).Round(10*time.Millisecond))
 	})
 	return c
@@ -179,7 +179,7 @@ func (c *Cluster) Manifest() *localcluster.Manifest {
 	return m
 }
 
-// Client returns a client of all managers, closed at the end of the test.
+// Client returns a client of all managers. It is closed at the end of the test.
 func (c *Cluster) Client() *client.Client {
 	m := c.Manifest()
 	conf, err := m.UserTLS()
@@ -187,7 +187,7 @@ func (c *Cluster) Client() *client.Client {
 		c.t.Fatal(err)
 	}
 	cl := client.Open(client.Options{Servers: m.Servers(), TLS: conf, RetryFor: -1})
-	if os.Getenv("TIDEMARK_CONTRACT") != "" { // every exchange is held to the OpenAPI document
+	if os.Getenv("TIDEMARK_CONTRACT") != "" { // check every exchange against the OpenAPI document
 		checker, err := contract.New()
 		if err != nil {
 			c.t.Fatal(err)
@@ -200,7 +200,7 @@ func (c *Cluster) Client() *client.Client {
 	return cl
 }
 
-// KV returns a client of the KV nodes, closed at the end of the test.
+// KV returns a client of the KV nodes. It is closed at the end of the test.
 func (c *Cluster) KV(ctx context.Context) *kvclient.Client {
 	c.t.Helper()
 	m := c.Manifest()
@@ -217,16 +217,16 @@ func (c *Cluster) KV(ctx context.Context) *kvclient.Client {
 	return k
 }
 
-// Output returns what `up` has printed so far.
+// Output returns the output of `up` so far.
 func (c *Cluster) Output() string { return c.out.String() }
 
-// Ended is closed when `up` has ended.
+// Ended returns a channel that is closed when `up` has ended.
 func (c *Cluster) Ended() <-chan struct{} { return c.ended }
 
-// PID is that of `up` itself.
+// PID returns the process id of `up` itself.
 func (c *Cluster) PID() int { return c.cmd.Process.Pid }
 
-// Stop ends `up` with SIGTERM and gives how long that took. It fails the test when it takes longer than stopTimeout.
+// Stop ends `up` with SIGTERM and returns how long that took. It fails the test after stopTimeout.
 func (c *Cluster) Stop() time.Duration {
 	started := time.Now()
 	_ = c.cmd.Process.Signal(syscall.SIGTERM)
@@ -240,7 +240,8 @@ func (c *Cluster) Stop() time.Duration {
 	return time.Since(started)
 }
 
-// Kill sends SIGKILL to a child and waits until the manifest has another pid in its place. pid reads it.
+// Kill sends SIGKILL to a child, whose pid the function pid reads from the manifest, and waits until the manifest has
+// a new pid for it.
 func (c *Cluster) Kill(pid func(m *localcluster.Manifest) int) {
 	c.t.Helper()
 	old := pid(c.Manifest())
@@ -260,15 +261,15 @@ func (c *Cluster) WaitRestart(old int, pid func(m *localcluster.Manifest) int) {
 			c.t.Fatalf("up ended before pid %d was replaced: %v\n%s", old, c.waitErr, c.out)
 		case <-over:
 			c.tail = longTail
-			_ = syscall.Kill(old, syscall.SIGQUIT) // its log shows what it does
+			_ = syscall.Kill(old, syscall.SIGQUIT) // the goroutine dump goes to its log
 			<-time.After(stackTime)
 			c.t.Fatalf("pid %d was not replaced within %s", old, restartTimeout)
 		}
 	}
 }
 
-// Leader asks a manager who leads and gives that one's place in the manifest, -1 when it does not know. It compares
-// ports: processes may know each other under another host than the manifest's.
+// Leader requests the leader from a manager and returns the leader's position in the manifest, -1 if that manager
+// knows none. It compares ports, because processes may use another host for each other than the manifest.
 func (c *Cluster) Leader(ctx context.Context, asked int) int {
 	c.t.Helper()
 	managers := c.Manifest().Managers
@@ -282,7 +283,7 @@ func (c *Cluster) Leader(ctx context.Context, asked int) int {
 
 func port(address string) string { return address[strings.LastIndexByte(address, ':')+1:] }
 
-// GetJSON reads an URL's JSON.
+// GetJSON decodes the JSON at a URL into v.
 func GetJSON(ctx context.Context, url string, v any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -303,7 +304,7 @@ func GetJSON(ctx context.Context, url string, v any) error {
 	return json.Unmarshal(b, v)
 }
 
-// dump shows the ends of the logs of a failed test.
+// dump prints the ends of the logs of a failed test.
 func (c *Cluster) dump() {
 	c.t.Logf("up printed:\n%s", c.out)
 	logs, _ := filepath.Glob(filepath.Join(c.Dir, "logs", "*.log"))
@@ -315,7 +316,7 @@ func (c *Cluster) dump() {
 	}
 }
 
-// syncBuffer is a buffer that the process writes while a test reads.
+// syncBuffer is a buffer that a test may read while the process writes.
 type syncBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
