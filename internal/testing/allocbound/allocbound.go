@@ -1,6 +1,6 @@
-// Package allocbound is for the tests of decoders: it makes inputs whose length fields claim far more than there is and
-// measures what a decoder allocates for them. It promises to call the decoder with every variant and to name the first
-// that is answered with more memory than its size allows; it never looks at what the decoder returns.
+// Package allocbound serves tests of decoders: it makes inputs whose length fields claim far more data than the input
+// has, and measures what a decoder allocates for them. It calls the decoder with every variant and reports the first
+// one for which the decoder allocates more than the input's size allows; it never looks at what the decoder returns.
 package allocbound
 
 import (
@@ -16,24 +16,25 @@ import (
 
 const (
 	// PerByte is how many bytes a decoder may allocate for each byte of its input: a list of one-byte items becomes a
-	// slice of structs, doubled as it grows.
+	// slice of structs, which doubles as it grows.
 	PerByte = 128
-	// Fixed is what a decoder may allocate whatever its input.
+	// Fixed is how many bytes a decoder may allocate for any input.
 	Fixed = 16 << 10
 
-	// dense is how far from its beginning every offset of an input is tried; beyond, as many again, evenly spread.
+	// dense is the number of offsets from the start of an input that are all tried. Behind them, as many more are
+	// tried, evenly spread.
 	dense = 64
 	// together is the most variants that are measured at once.
 	together = 64
-	// tries is how often one is measured: other goroutines allocate too, the least counts.
+	// tries is how many times a variant is measured. Other goroutines allocate too, so the minimum counts.
 	tries = 5
-	// gcPercent is GOGC while decoders are measured, unless the environment says otherwise: all they make is garbage, and
-	// collecting it takes longer than making it.
+	// gcPercent is GOGC while decoders are measured, unless the environment sets it: everything they allocate is
+	// garbage, and collecting it takes longer than allocating it.
 	gcPercent = 1000
 )
 
-// claims are what is written over an input: lengths in fixed and variable width, of either end, and the heads of
-// MessagePack and CBOR values with 32-bit and 64-bit lengths.
+// claims returns the bytes to write over an input: lengths of fixed and variable width, in both byte orders, and the
+// heads of MessagePack and CBOR values with 32-bit and 64-bit lengths.
 func claims() [][]byte {
 	c := [][]byte{
 		{0xff}, {0xff, 0xff}, {0xff, 0xff, 0xff, 0xff}, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff},
@@ -50,8 +51,8 @@ func claims() [][]byte {
 	return c
 }
 
-// Variants calls yield with valid and with all its variants: each claim over the bytes of each offset, and each claim
-// in the place of one byte, with the rest behind it. The slice is yield's to change and to keep.
+// Variants calls yield with valid and with all its variants: each claim written over the bytes at each offset, and
+// each claim inserted in place of one byte. yield owns the slice and may change it.
 func Variants(valid []byte, yield func(b []byte)) {
 	yield(append([]byte(nil), valid...))
 	step := max(1, (len(valid)-dense)/dense)
@@ -72,19 +73,19 @@ func Variants(valid []byte, yield func(b []byte)) {
 	}
 }
 
-// Check decodes each valid input and all its variants. extra is what the decoder may allocate beyond Fixed in any case,
-// for a buffer of its own, and decode does whatever makes a checksum right. With the race detector it decodes the valid
-// inputs alone.
+// Check decodes each valid input and all its variants. extra is what the decoder may allocate beyond Fixed in any
+// case, for a buffer of its own. decode must correct checksums itself. With the race detector Check decodes only the
+// valid inputs.
 func Check(t testing.TB, extra int, decode func(b []byte), valid ...[]byte) {
 	t.Helper()
 	variants := Variants
-	if raced.On { // decoding takes several times as long, and the detector sees nothing in it
+	if raced.On { // decoding takes several times as long, and has no data races
 		variants = func(valid []byte, yield func(b []byte)) { yield(valid) }
 	}
 	check(t, extra, decode, variants, valid...)
 }
 
-// check decodes what variants makes of each valid input.
+// check decodes the variants of each valid input.
 func check(t testing.TB, extra int, decode func(b []byte), variants func(valid []byte, yield func(b []byte)),
 	valid ...[]byte) {
 	t.Helper()
@@ -114,12 +115,13 @@ type measure struct {
 	errorf func(format string, args ...any)
 }
 
-// limit is what an input may be answered with.
+// limit returns how many bytes the decoder may allocate for an input.
 func (m *measure) limit(b []byte) int { return PerByte*len(b) + Fixed + m.extra }
 
-// all reports whether none of these is answered with more than it may; the first that is fails the test. A look at what
-// was allocated stops all that runs, and takes longer than most variants: if all together take no more than one of them
-// may, none does; if they take more, as many are looked at together as are likely not to.
+// all reports whether the decoder stays within its limit for each input of a batch; the first that exceeds it fails
+// the test. Reading the allocation counters stops the world and takes longer than decoding most variants: if the
+// whole batch allocates no more than one input may, none exceeds its limit; otherwise all tries smaller batches, of a
+// size that is likely to stay below that.
 func (m *measure) all(batch [][]byte) bool {
 	if len(batch) <= 1 {
 		return len(batch) == 0 || m.one(batch[0])
@@ -141,7 +143,7 @@ func (m *measure) all(batch [][]byte) bool {
 	return true
 }
 
-// one is all of a single input.
+// one measures a single input.
 func (m *measure) one(b []byte) bool {
 	limit, least := m.limit(b), 0
 	for try := range tries {
@@ -157,7 +159,7 @@ func (m *measure) one(b []byte) bool {
 	return false
 }
 
-// allocated is how many bytes f allocates, with those of whoever runs beside it.
+// allocated returns how many bytes were allocated while f ran, by other goroutines too.
 func allocated(f func()) int {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// complaints counts what Check says.
+// complaints counts the failures that Check reports.
 type complaints struct {
 	testing.TB
 	said []string
@@ -19,9 +19,10 @@ func (c *complaints) Errorf(format string, args ...any) {
 	c.said = append(c.said, fmt.Sprintf(format, args...))
 }
 
-var kept []byte // keeps the compiler from leaving the allocation out
+var kept []byte // keeps the compiler from removing the allocation
 
-// A decoder that believes a length is found out, whatever the length's form; one that looks first is not.
+// TestCheck checks that a decoder that allocates a claimed length without checking it is reported, for every form of
+// a length, and that one that checks lengths is not.
 func TestCheck(t *testing.T) {
 	valid := append([]byte("head"), 0, 0, 0, 3, 'a', 'b', 'c')
 	forms := map[string]func(b []byte) uint64{
@@ -50,8 +51,8 @@ func TestCheck(t *testing.T) {
 	kept = nil
 }
 
-// One input that is answered with too much is found among many that are answered with nearly as much as they may be,
-// wherever it stands; without it nothing is said.
+// TestOneAmongMany checks that one input with an excessive allocation is found at any position among many that
+// allocate nearly as much as they may, and that nothing is reported without it.
 func TestOneAmongMany(t *testing.T) {
 	inputs := make([][]byte, 2*together+1)
 	for i := range inputs {

@@ -1,5 +1,5 @@
-// Package atonce says how many tests of a package run beside each other. go test takes the number of cores, which is
-// right for tests that compute; those that wait (for a timer, a disk, another process) leave the cores idle.
+// Package atonce sets how many tests of a package run in parallel. The default of go test, the number of cores, is
+// right for tests that compute; tests that wait (for a timer, a disk, another process) leave the cores idle.
 package atonce
 
 import (
@@ -9,10 +9,9 @@ import (
 	"tidemark/internal/testing/raced"
 )
 
-// Tests lets n tests that call t.Parallel run beside each other, unless the command line says how many (go test
-// -parallel). With the race detector, under which tests compute most of their time, as many run as there are cores,
-// unless the command line says how many, as .ci/run does. Call it from TestMain, before the tests run. It panics if n
-// is not positive.
+// Tests lets n tests that call t.Parallel run in parallel, unless the command line sets a number (go test -parallel).
+// With the race detector, under which tests compute most of the time, the default remains the number of cores, unless
+// the command line sets one, as .ci/run does. TestMain calls it before the tests run. It panics if n is not positive.
 func Tests(n int) {
 	if n <= 0 {
 		panic("atonce: no tests at once")
@@ -27,6 +26,6 @@ func Tests(n int) {
 		return
 	}
 	if err := flag.Set(parallel, strconv.Itoa(n)); err != nil {
-		panic(err) // the flag is a number
+		panic(err) // cannot fail: the flag is a number
 	}
 }

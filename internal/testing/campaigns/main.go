@@ -22,12 +22,12 @@ import (
 // campaign is one command.
 type campaign struct {
 	name  string
-	about string // what it does, in a few words
+	about string // a short description
 	test  string // the arguments of `go test`
-	needs string // of the machine; such a one is not among all
+	needs string // what the machine must have; such a campaign is not part of "all"
 }
 
-// campaigns are listed as docs/campaigns.md lists them.
+// campaigns is in the order of docs/campaigns.md.
 var campaigns = []campaign{
 	{"namespaces", "DDL while hosts in network namespaces are cut, stopped and replaced",
 		"./internal/testing/ddlhistory -run TestNamespaces -ddl.namespaces 300 -timeout 3h", "root and iproute2"},
@@ -114,7 +114,7 @@ func main() {
 	}
 }
 
-// choose returns the campaigns of these names, all that every machine can run for "all".
+// choose returns the campaigns of these names; "all" means those that every machine can run.
 func choose(names []string) (chosen []campaign, err error) {
 	for _, name := range names {
 		i := slices.IndexFunc(campaigns, func(c campaign) bool { return c.name == name })
@@ -131,7 +131,7 @@ func choose(names []string) (chosen []campaign, err error) {
 	return chosen, nil
 }
 
-// run runs one and prints its row.
+// run runs one campaign and prints its row.
 func run(ctx context.Context, c campaign, logs string) error {
 	path := filepath.Join(logs, c.name+".log")
 	out, err := os.Create(path)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestPage: docs/campaigns.md has the command of every campaign.
+// TestPage checks that docs/campaigns.md has the command of every campaign.
 func TestPage(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/campaigns.md")
 	if err != nil {

@@ -1,8 +1,8 @@
-// Package contract holds requests and answers to the OpenAPI document that managers serve: for tests only. It wraps a
-// transport, so that every exchange that a test makes is checked beside what the test itself looks at.
+// Package contract checks requests and answers against the OpenAPI document that managers serve: for tests only. It
+// wraps a transport, so that every exchange of a test is checked in addition to what the test itself checks.
 //
-// It promises to report an answer with a status, header, media type, field or code that the document does not have, and
-// a request that was accepted although the document does not allow it. It never changes an exchange.
+// It reports an answer with a status, header, media type, field or code that the document lacks, and a request that
+// was accepted although the document does not allow it. It never changes an exchange.
 package contract
 
 import (
@@ -23,10 +23,10 @@ import (
 	"tidemark/manager/api"
 )
 
-// maxChecked is the most bytes of an answer that are checked; more is passed on unread.
+// maxChecked is the most bytes of an answer that are checked; a longer body is forwarded unread.
 const maxChecked = 4 << 20
 
-// Checker knows the document.
+// Checker checks exchanges against the document.
 type Checker struct {
 	router routers.Router
 
@@ -43,7 +43,7 @@ func New() (*Checker, error) {
 	return &Checker{router: router, seen: map[string]bool{}}, nil
 }
 
-// documented reads the document, once for all: it takes longer than many a test.
+// documented parses the document once per process, because that takes longer than many tests.
 var documented = sync.OnceValues(func() (routers.Router, error) {
 	doc, err := openapi3.NewLoader().LoadFromData(api.OpenAPI())
 	if err != nil {
@@ -57,7 +57,7 @@ var documented = sync.OnceValues(func() (routers.Router, error) {
 	return router, nil
 })
 
-// Seen lists what was exchanged, as "POST /v1/indexes 202".
+// Seen returns the exchanges so far, as "POST /v1/indexes 202".
 func (c *Checker) Seen() map[string]bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -68,7 +68,8 @@ func (c *Checker) Seen() map[string]bool {
 	return all
 }
 
-// Transport returns a transport that checks what goes through next, and reports what the document does not allow.
+// Transport returns a transport that checks the exchanges of next, and calls report for each violation of the
+// document.
 func (c *Checker) Transport(next http.RoundTripper, report func(error)) http.RoundTripper {
 	return &transport{c: c, next: next, report: report}
 }
@@ -84,7 +85,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	var sent []byte
 	if r.Body != nil && r.GetBody != nil {
 		if b, err := r.GetBody(); err == nil {
-			sent, _ = io.ReadAll(b) // a request whose body cannot be read fails below
+			sent, _ = io.ReadAll(b) // a request with an unreadable body fails below
 			_ = b.Close()
 		}
 	}
@@ -98,14 +99,14 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// ErrUndocumented is wrapped when the document does not have what was seen.
+// ErrUndocumented is wrapped by errors about something that the document lacks.
 var ErrUndocumented = errors.New("not in openapi.json")
 
 func (c *Checker) check(r *http.Request, sent []byte, resp *http.Response) error {
 	media := resp.Header.Get("Content-Type")
 	route, vars, err := c.router.FindRoute(r)
 	if err != nil {
-		if r.Method == http.MethodHead { // wherever GET is
+		if r.Method == http.MethodHead { // allowed wherever GET is
 			return nil
 		}
 		if resp.StatusCode == http.StatusNotFound || resp.StatusCode == http.StatusMethodNotAllowed ||
@@ -126,11 +127,11 @@ func (c *Checker) check(r *http.Request, sent []byte, resp *http.Response) error
 		}
 	}
 	if strings.HasPrefix(media, "text/event-stream") {
-		return nil // it has no end
+		return nil // the stream does not end
 	}
 	body, whole, err := peek(resp)
 	if err != nil || !whole {
-		return nil // a cut answer is the test's to judge
+		return nil // the test decides about a truncated answer
 	}
 	if strings.HasPrefix(media, "application/x-ndjson") {
 		return lines(route, resp, media, body)
@@ -144,7 +145,7 @@ func (c *Checker) check(r *http.Request, sent []byte, resp *http.Response) error
 	return nil
 }
 
-// internalPath tells what components say to each other; docs/protocol.md has it.
+// internalPath reports whether a path is of the protocol between components, which docs/protocol.md describes.
 func internalPath(path string) bool {
 	for _, p := range []string{"/v1/components/", "/v1/buckets/", "/v1/readindex", "/v1/history/own",
 		"/v1/bootstrap", "/v1/cluster/"} {
@@ -164,7 +165,7 @@ func copyRequest(r *http.Request, sent []byte) *http.Request {
 	return c
 }
 
-// peek reads a body and puts it back.
+// peek reads a body, restores it for the caller, and reports whether it was read to its end.
 func peek(resp *http.Response) (body []byte, whole bool, err error) {
 	was := resp.Body
 	body, err = io.ReadAll(io.LimitReader(was, maxChecked))
@@ -175,7 +176,7 @@ func peek(resp *http.Response) (body []byte, whole bool, err error) {
 	return body, len(body) < maxChecked, err
 }
 
-// rest reads on, or fails as the reading before it did.
+// rest continues a body, or returns the error of an earlier read.
 type rest struct {
 	io.Reader
 	err error
@@ -189,7 +190,7 @@ func (r *rest) Read(b []byte) (int, error) {
 	return r.Reader.Read(b)
 }
 
-// lines holds each line to the schema of its media type.
+// lines checks each line against the schema of its media type.
 func lines(route *routers.Route, resp *http.Response, media string, body []byte) error {
 	answer := route.Operation.Responses.Status(resp.StatusCode)
 	if answer == nil || answer.Value.Content.Get(media) == nil {
@@ -197,7 +198,7 @@ func lines(route *routers.Route, resp *http.Response, media string, body []byte)
 	}
 	schema := answer.Value.Content.Get(media).Schema.Value
 	for i, line := range bytes.Split(bytes.TrimRight(body, "\n"), []byte("\n")) {
-		if i > 20 && i < bytes.Count(body, []byte("\n"))-1 { // rows are alike
+		if i > 20 && i < bytes.Count(body, []byte("\n"))-1 { // the rows between are alike
 			continue
 		}
 		var v any
@@ -211,7 +212,7 @@ func lines(route *routers.Route, resp *http.Response, media string, body []byte)
 	return nil
 }
 
-// CloseIdleConnections passes on what http.Client asks of its transport.
+// CloseIdleConnections forwards http.Client's call to the wrapped transport.
 func (t *transport) CloseIdleConnections() {
 	if c, ok := t.next.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()

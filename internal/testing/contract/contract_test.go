@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestTheCheckerSees: what the document does not have is reported, and what it has is not.
+// TestTheCheckerSees checks that what the document lacks is reported, and what it has is not.
 func TestTheCheckerSees(t *testing.T) {
 	c, err := New()
 	if err != nil {
@@ -20,7 +20,7 @@ func TestTheCheckerSees(t *testing.T) {
 		name, method, path, sent string
 		status                   int
 		media, body              string
-		want                     string // in the report; none when empty
+		want                     string // in the report; empty: no report
 	}{
 		{"fine", "GET", "/v1/indexes", "", 200, list, `{"cas":1,"indexes":[]}`, ""},
 		{"undocumented field", "GET", "/v1/indexes", "", 200, list, `{"cas":1,"indexes":[],"extra":1}`, "extra"},
