@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestRetriesByName: BUILD and DROP by name, sent again with their key at every manager, keep their outcome and touch
-// nothing when the name has gone, or has come to another index.
+// TestRetriesByName checks that BUILD and DROP by name, retried with their key at every manager, keep their outcome
+// and change nothing after the name has gone or belongs to another index.
 func TestRetriesByName(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -43,7 +43,7 @@ func TestRetriesByName(t *testing.T) {
 	everywhere(http.StatusNotFound, drop, "")
 	ask(http.StatusAccepted, first, createText, "create")
 	everywhere(http.StatusAccepted, build, "build")
-	everywhere(http.StatusNotFound, build, "early") // what it was told once
+	everywhere(http.StatusNotFound, build, "early") // the outcome of the first attempt
 	ask(http.StatusAccepted, first, drop, "drop")
 	everywhere(http.StatusAccepted, build, "build")
 	everywhere(http.StatusNotFound, build, "late")
@@ -62,7 +62,7 @@ func TestRetriesByName(t *testing.T) {
 		t.Fatalf("%d %s, %v", status, answer, err)
 	}
 	for i, x := range slices.Backward(l.Indexes) {
-		if x.State == "dropping" { // on its way out
+		if x.State == "dropping" { // being dropped
 			l.Indexes = slices.Delete(l.Indexes, i, i+1)
 		}
 	}

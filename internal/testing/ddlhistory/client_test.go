@@ -13,22 +13,22 @@ import (
 	"time"
 )
 
-// The three things that an attempt may come to.
+// verdict is what the client knows after an attempt.
 type verdict uint8
 
 const (
-	known   verdict = iota // an answer that stands
-	refused                // nothing was done by this attempt
-	lost                   // it may have been done
+	known   verdict = iota // the answer is final
+	refused                // this attempt did nothing
+	lost                   // it may have been carried out
 )
 
-// answer of one attempt.
+// answer is the answer to one attempt.
 type answer struct {
 	verdict verdict
 	out     outcome
 }
 
-// request is a write as it is sent, again and again the same.
+// request is a write in the form in which every attempt sends it.
 type request struct {
 	in           input
 	key          string
@@ -37,7 +37,7 @@ type request struct {
 	statement    bool // through /v1/statements
 }
 
-// newRequest chooses between the two forms of the same write.
+// newRequest chooses one of the two forms of a write.
 func newRequest(in input, bucket, key string, statement bool) request {
 	r := request{in: in, key: key, method: http.MethodPost, path: "/v1/statements", statement: statement}
 	var body any
@@ -53,14 +53,14 @@ func newRequest(in input, bucket, key string, statement bool) request {
 		body = map[string]any{"name": in.name, "bucket": bucket, "is_primary": true, "defer_build": true,
 			"if_not_exists": in.kind == ensure}
 	}
-	r.body, _ = json.Marshal(body) // strings and booleans
+	r.body, _ = json.Marshal(body) // cannot fail: strings and booleans
 	return r
 }
 
-// parts reports whether the index of a name is built, in slices by ranges, so that it can be split.
+// parts reports whether the index of a name is built in slices by ranges, so that it can be split.
 func parts(name string) bool { return strings.HasPrefix(name, "n0_") }
 
-// text is the statement of a write.
+// text returns the statement of a write.
 func text(in input, bucket string) string {
 	how := `WITH {"defer_build":true}`
 	if parts(in.name) {
@@ -80,7 +80,7 @@ func text(in input, bucket string) string {
 	return fmt.Sprintf(`CREATE PRIMARY INDEX %s ON %s %s`, in.name, bucket, how)
 }
 
-// refusals are answers that say that nothing was done, and why.
+// refusals maps the error codes of requests that did nothing to the reason.
 var refusals = map[kind]map[string]outcome{
 	create: {"NAME_EXISTS": {found: true}},
 	drop:   {"UNKNOWN_INDEX": {}},
@@ -113,7 +113,7 @@ func (r *request) send(ctx context.Context, c *http.Client, server string, patie
 		body)
 }
 
-// done reads what a write says that it has done.
+// done decodes the outcome of a successful write.
 func (r *request) done(status int, body []byte) (answer, error) {
 	type result struct {
 		ID      string
@@ -141,7 +141,7 @@ func (r *request) done(status int, body []byte) (answer, error) {
 	return answer{out: outcome{id: id, found: one.Existed || r.in.kind == drop || r.in.kind == cancel}}, nil
 }
 
-// list reads the ids of the bucket's indexes by name; those that are being dropped have lost theirs.
+// list returns the ids of the bucket's indexes by name. An index that is being dropped no longer has its name.
 func list(ctx context.Context, c *http.Client, server, bucket, query string, patience time.Duration) (map[string]uint64,
 	bool, error) {
 	status, body, err := call(ctx, c, http.MethodGet, server+"/v1/indexes?bucket="+bucket+query, "", nil, patience)
@@ -160,7 +160,7 @@ func list(ctx context.Context, c *http.Client, server, bucket, query string, pat
 		switch {
 		case err != nil:
 			return nil, false, fmt.Errorf("%w: listing at %s: id %q", errUnexpected, server, i.ID)
-		case i.State == "dropping", i.Replaces != "": // no name leads to it
+		case i.State == "dropping", i.Replaces != "": // has no name
 		case ids[i.Name] != 0:
 			return nil, false, fmt.Errorf("%w: listing at %s: %d and %d are both called %s", errUnexpected, server, ids[i.Name],
 				id, i.Name)
@@ -171,7 +171,7 @@ func list(ctx context.Context, c *http.Client, server, bucket, query string, pat
 	return ids, true, nil
 }
 
-// get reads the id of one index.
+// get returns the id of one index.
 func get(ctx context.Context, c *http.Client, server, bucket, name string, patience time.Duration) (out outcome,
 	ok bool, err error) {
 	status, body, err := call(ctx, c, http.MethodGet, server+"/v1/indexes/"+bucket+"/"+name, "", nil, patience)
@@ -192,11 +192,11 @@ func get(ctx context.Context, c *http.Client, server, bucket, name string, patie
 
 func problemCode(body []byte) string {
 	var p struct{ Code string }
-	_ = json.Unmarshal(body, &p) // no problem: no code
+	_ = json.Unmarshal(body, &p) // no problem document: no code
 	return p.Code
 }
 
-// call makes one request. The error says that there was no whole answer.
+// call sends one request. It returns an error if no complete answer arrived.
 func call(ctx context.Context, c *http.Client, method, url, key string, body []byte,
 	patience time.Duration) (status int, answer []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)

@@ -13,7 +13,7 @@ import (
 	"tidemark/internal/testing/testcluster"
 )
 
-// The pace of the faults.
+// Times and counts of the faults.
 const (
 	firstFault  = 500 * time.Millisecond
 	betweenLow  = 300 * time.Millisecond
@@ -26,19 +26,19 @@ const (
 	askLeader   = 300 * time.Millisecond
 )
 
-// faults kills and stops managers and cuts the links between them. Never is more than one of them away, but for the
-// short time in which no majority is there.
+// faults kills and stops managers and cuts the links between them. At most one manager is away at a time, except for
+// the short faults without a majority.
 type faults struct {
 	t     testing.TB
 	up    *testcluster.Cluster
 	links *testcluster.Links
 	rand  *rand.Rand
-	deck  []int // places in kinds that are still to come before any comes again
+	deck  []int // places in kinds that come before any kind is repeated
 	done  map[string]int
-	all   atomic.Bool // each kind has come
+	all   atomic.Bool // each kind has come once
 }
 
-// kinds of faults; l leads, a and b do not.
+// kinds are the kinds of faults; l is the leader, a and b are followers.
 var kinds = []struct {
 	name string
 	f    func(f *faults, l, a, b int)
@@ -77,7 +77,7 @@ var kinds = []struct {
 	}},
 }
 
-// run makes faults until ctx ends; nothing is stopped or cut when it returns.
+// run makes faults until ctx ends. When it returns, nothing is stopped or cut.
 func (f *faults) run(ctx context.Context) {
 	wait(ctx, firstFault)
 	for ctx.Err() == nil {
@@ -109,13 +109,13 @@ func (f *faults) names(all ...int) (names []string) {
 	return names
 }
 
-// heal makes the links whole after a while. Clients reach every manager all the time.
+// heal removes the cuts after a while. Clients can reach every manager throughout.
 func (f *faults) heal() {
 	time.Sleep(cutLow + time.Duration(f.rand.Int64N(int64(cutMore))))
 	f.links.HealAll()
 }
 
-// roles finds the leader's place in the manifest, -1 when nobody says; the others come in random order.
+// roles returns the leader's place in the manifest, -1 if no manager knows it, and the others in random order.
 func (f *faults) roles(ctx context.Context) (leader int, others []int) {
 	managers := f.up.Manifest().Managers
 	leader = -1
@@ -139,7 +139,7 @@ func (f *faults) kill(i int) {
 	f.up.Kill(func(m *localcluster.Manifest) int { return m.Managers[i].PID })
 }
 
-// stop stops managers together for a while; they do not know when they go on.
+// stop stops managers together for a while; they have not noticed when they resume.
 func (f *faults) stop(which ...int) {
 	for _, i := range which {
 		pid := f.up.Manifest().Managers[i].PID

@@ -1,9 +1,9 @@
 // Package ddlhistory checks that DDL is exactly-once and linearizable (IM-12, IM-13): clients of all managers create,
 // drop, split and read a few names while managers are killed and stopped and the links between them are cut, and
-// porcupine judges the history that they have seen.
+// porcupine checks the history of their requests and answers.
 //
-// A write whose answer is lost is sent again with its Idempotency-Key, at once, much later, or never: then it may have
-// happened at any time until the end. Writes that were answered are sent again too, and have to keep their answer.
+// A write whose answer is lost is retried with its Idempotency-Key, at once, much later, or never; in the last case
+// it may take effect at any time until the end. Writes with an answer are repeated too, and must get the same answer.
 package ddlhistory
 
 import (
@@ -28,7 +28,7 @@ var (
 )
 
 const (
-	readyWithin = 90 * time.Second // of managers, after the last fault
+	readyWithin = 90 * time.Second // for the managers, after the last fault
 	staleTries  = 100
 )
 
@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// start runs a cluster with as little data way as DDL needs.
+// start runs a cluster with the smallest data path that DDL needs.
 func start(t *testing.T) (up *testcluster.Cluster, links *testcluster.Links,
 	newWorker func(r *recorder, n uint64) *worker) {
 	t.Helper()
@@ -53,7 +53,7 @@ func start(t *testing.T) (up *testcluster.Cluster, links *testcluster.Links,
 	}
 }
 
-// TestHistory: what clients see of DDL is linearizable while managers are killed, stopped and go on.
+// TestHistory checks that DDL is linearizable for its clients while managers are killed, stopped and resumed.
 func TestHistory(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -78,7 +78,7 @@ func TestHistory(t *testing.T) {
 	faulty.Wait()
 	settled, done := context.WithTimeout(ctx, readyWithin+patienceOfAll)
 	defer done()
-	for _, w := range all { // what is still open, and a last look
+	for _, w := range all { // retry what is still open, and read once more
 		working.Go(func() {
 			for p, ok := w.takeDue(true); ok && w.failed() == nil; p, ok = w.takeDue(true) {
 				w.again(settled, p)
@@ -109,8 +109,8 @@ func TestHistory(t *testing.T) {
 	t.Logf("judged in %s", time.Since(began).Round(time.Millisecond))
 }
 
-// TestStaleReadsAreCaught: the same check finds the violation when reads may be stale: a follower that was stopped
-// while an index was created does not know it when it goes on.
+// TestStaleReadsAreCaught checks that the same check finds the violation when stale reads are allowed: a follower
+// that was stopped while an index was created does not list it when it resumes.
 func TestStaleReadsAreCaught(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -133,8 +133,8 @@ func TestStaleReadsAreCaught(t *testing.T) {
 		w.write(ctx, input{kind: ensure, name: w.names()[0]})
 		var looked sync.WaitGroup
 		w.servers = []string{follower.REST}
-		looked.Go(func() { w.list(ctx, w.names()) })        // it waits at the follower's door
-		wait(ctx, time.Duration(try+1)*10*time.Millisecond) // longer each time: the machine may be slow
+		looked.Go(func() { w.list(ctx, w.names()) })        // it waits in the follower's listen queue
+		wait(ctx, time.Duration(try+1)*10*time.Millisecond) // longer at each try: the machine may be slow
 		f.signal(follower.PID, syscall.SIGCONT)
 		looked.Wait()
 		w.servers = []string{managers[leader].REST}

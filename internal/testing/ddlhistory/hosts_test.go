@@ -19,8 +19,8 @@ import (
 	"tidemark/internal/tlsconf"
 )
 
-// The network of the hosts. The bridge lies in the namespace of the test, so that clients reach every host whatever is
-// cut between hosts.
+// The network of the hosts. The bridge is in the namespace of the test, so clients reach every host whatever is cut
+// between hosts.
 const (
 	subnet   = "10.77.0."
 	bridge   = "tmd-br"
@@ -30,21 +30,21 @@ const (
 	diskSize = "192m"
 )
 
-// host is one machine of the campaign: a network namespace with an address of its own, a disk of limited size, and at
-// most one manager.
+// host is one machine of the campaign: a network namespace with its own address, a disk of limited size, and at most
+// one manager.
 type host struct {
 	net   *network
-	place int    // from 1: its address is subnet + place
-	ns    string // of the network
+	place int    // from 1: the address is subnet + place
+	ns    string // the network namespace
 	disk  string // mount point
 
 	mu   sync.Mutex
-	name string // of its manager, "" where there is none
+	name string // of its manager, "" if it has none
 	proc *testcluster.Process
-	born int // managers that it has had: a new one has an empty folder
+	born int // number of managers started on it; each began with an empty folder
 }
 
-// network is the hosts, their certificates and their clocks.
+// network holds the hosts, their certificates and their clocks.
 type network struct {
 	t       testing.TB
 	dir     string
@@ -52,10 +52,10 @@ type network struct {
 	faults  failpoint.Dir
 	hosts   []*host
 	next    int  // number of the next manager
-	running bool // ip and mount have made something
+	running bool // ip and mount have changed the system
 }
 
-// newNetwork makes n hosts. It needs the rights of root, and the commands ip and tc of iproute2.
+// newNetwork makes n hosts. It needs root, and the commands ip and tc of iproute2.
 func newNetwork(t testing.TB, n int) *network {
 	t.Helper()
 	w := &network{t: t, dir: t.TempDir(), next: 1}
@@ -73,7 +73,7 @@ func newNetwork(t testing.TB, n int) *network {
 	}
 	t.Cleanup(w.remove)
 	w.running = true
-	try("ip", "link", "del", bridge) // of a campaign that was killed; two at once would share addresses
+	try("ip", "link", "del", bridge) // left by a campaign that was killed; two at once would share addresses
 	for place := 1; place <= n; place++ {
 		try("ip", "link", "del", outer(place))
 		try("ip", "netns", "del", fmt.Sprintf("tmd%d", place))
@@ -87,7 +87,7 @@ func newNetwork(t testing.TB, n int) *network {
 		w.hosts = append(w.hosts, h)
 		h.create()
 	}
-	// neighbours are told, never asked for: a cut is a neighbour with an address that nobody has
+	// neighbour entries are static, without ARP: a cut is an entry with an unused link address
 	for _, h := range w.hosts {
 		for _, o := range w.hosts {
 			if o != h {
@@ -105,16 +105,16 @@ func (w *network) must(name string, args ...string) {
 	}
 }
 
-// try runs a command whose failure tells nothing: what it undoes may not be there.
+// try runs a command and ignores its failure: what the command undoes may not exist.
 func try(name string, args ...string) { _ = exec.Command(name, args...).Run() }
 
-// remove takes everything down that newNetwork has made. Processes have ended: their cleanups run before.
+// remove removes everything that newNetwork has made. The processes have ended, as their cleanups run first.
 func (w *network) remove() {
 	if !w.running {
 		return
 	}
 	for _, h := range w.hosts {
-		try("ip", "link", "del", outer(h.place)) // a namespace ends some time after its name
+		try("ip", "link", "del", outer(h.place)) // a namespace ends some time after its name is deleted
 		try("ip", "netns", "del", h.ns)
 		try("umount", h.disk)
 	}
@@ -137,22 +137,22 @@ func (h *host) create() {
 	w.must("ip", "-n", h.ns, "link", "set", "eth0", "up")
 }
 
-// outer is the end of a host's link that lies on the bridge.
+// outer returns the name of a host's link on the bridge.
 func outer(place int) string { return fmt.Sprintf("tmd-v%d", place) }
 
 func (h *host) ip() string   { return fmt.Sprint(subnet, h.place) }
 func (h *host) mac() string  { return fmt.Sprintf("02:74:6d:00:00:%02x", h.place) }
 func (h *host) rest() string { return net.JoinHostPort(h.ip(), fmt.Sprint(restPort)) }
 
-// neighbour says under which link address h reaches another host.
+// neighbour sets the link address under which h reaches another host.
 func (h *host) neighbour(o *host, mac string) {
 	h.net.must("ip", "-n", h.ns, "neigh", "replace", o.ip(), "lladdr", mac, "dev", "eth0", "nud", "permanent")
 }
 
-// nobody is a link address that no host has: what is sent there is lost without a word.
+// nobody is a link address that no host has: packets to it are lost silently.
 const nobody = "02:74:6d:00:ff:ff"
 
-// mute cuts the way from h to others; what they send still arrives.
+// mute drops what h sends to others; what they send still arrives.
 func (h *host) mute(others ...*host) {
 	for _, o := range others {
 		if o != h {
@@ -161,7 +161,7 @@ func (h *host) mute(others ...*host) {
 	}
 }
 
-// part cuts both ways between every host of a and every host of b.
+// part cuts both directions between every host of a and every host of b.
 func part(a, b []*host) {
 	for _, h := range a {
 		h.mute(b...)
@@ -171,7 +171,7 @@ func part(a, b []*host) {
 	}
 }
 
-// heal makes every link whole and every disk empty of what fills it.
+// heal removes all cuts and empties the disks that were filled.
 func (w *network) heal() {
 	for _, h := range w.hosts {
 		for _, o := range w.hosts {
@@ -184,7 +184,7 @@ func (w *network) heal() {
 	}
 }
 
-// narrow bounds what h sends, "" lifts the bound.
+// narrow limits the rate at which h sends; "" removes the limit.
 func (h *host) narrow(rate string) {
 	if rate == "" {
 		try("ip", "netns", "exec", h.ns, "tc", "qdisc", "del", "dev", "eth0", "root")
@@ -196,7 +196,7 @@ func (h *host) narrow(rate string) {
 
 func (h *host) filler() string { return filepath.Join(h.disk, "filler") }
 
-// fill leaves no byte free on h's disk.
+// fill fills h's disk to the last byte.
 func (h *host) fill() {
 	f, err := os.Create(h.filler())
 	if err != nil {
@@ -206,15 +206,15 @@ func (h *host) fill() {
 	defer f.Close()
 	for block := make([]byte, 1<<20); len(block) > 0; {
 		if _, err := f.Write(block); err != nil {
-			block = block[:len(block)/2] // until the last byte
+			block = block[:len(block)/2] // down to single bytes
 		}
 	}
 }
 
 func (h *host) free() { _ = os.Remove(h.filler()) }
 
-// start starts a new manager with an empty folder and a name that never was, which asks the managers at join to take it
-// in; expect is the number of managers of a new cluster.
+// start starts a new manager with an empty folder and an unused name, which requests membership from the managers in
+// join; expect is the number of managers of a new cluster.
 func (h *host) start(expect int, join []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -241,7 +241,7 @@ func (h *host) start(expect int, join []string) {
 	h.proc = testcluster.SpawnCommand(w.t, w.dir, h.name, "ip", args...)
 }
 
-// again starts the manager that was there before once more.
+// again restarts the host's last manager.
 func (h *host) again() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -259,7 +259,7 @@ func (h *host) end() {
 	}
 }
 
-// clear ends the manager for good and empties its disk.
+// clear ends the manager permanently and empties its disk.
 func (h *host) clear() {
 	h.end()
 	h.mu.Lock()
@@ -278,7 +278,7 @@ func (h *host) signal(s syscall.Signal) {
 	}
 }
 
-// occupied lists the hosts that have a manager, those that stand in a random order.
+// occupied returns the hosts with a manager, in a random order drawn from r.
 func (w *network) occupied(r *rand.Rand) (all []*host) {
 	for _, i := range r.Perm(len(w.hosts)) {
 		h := w.hosts[i]
@@ -291,7 +291,7 @@ func (w *network) occupied(r *rand.Rand) (all []*host) {
 	return all
 }
 
-// empty is a host without a manager, nil when there is none.
+// empty returns a host without a manager, nil if there is none.
 func (w *network) empty() *host {
 	for _, h := range w.hosts {
 		h.mu.Lock()
@@ -304,7 +304,7 @@ func (w *network) empty() *host {
 	return nil
 }
 
-// waitUntil asks again and again until f has no error, and fails the test when that takes longer than limit.
+// waitUntil retries f until it returns no error, and fails the test after limit.
 func waitUntil(ctx context.Context, t testing.TB, limit time.Duration, what string, f func(ctx context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, limit)

@@ -11,9 +11,10 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// linearizable judges each name by itself and gives the first verdict that is not Ok, with what it is about. Porcupine
-// looks at every order of what overlaps, and writes that were sent again much later overlap with a lot; two things that
-// change no verdict keep that small: tighten, and that what is unknown is left out first. It may stand behind all else.
+// linearizable checks each name on its own and returns the first verdict that is not Ok, with its details. Porcupine
+// tries every order of overlapping operations, and writes that were retried much later overlap with many. Two steps
+// that change no verdict keep the search small: tighten, and leaving out unknown operations at first, as they may
+// come after all others.
 func linearizable(history []porcupine.Operation) (porcupine.CheckResult, porcupine.LinearizationInfo) {
 	m := model()
 	for _, part := range m.Partition(history) {
@@ -29,9 +30,8 @@ func linearizable(history []porcupine.Operation) (porcupine.CheckResult, porcupi
 	return porcupine.Ok, porcupine.LinearizationInfo{}
 }
 
-// tighten narrows the time of one name's operations to what their ids say: an index is created before the last moment
-// of whoever has seen it first, it is dropped after the first moment of whoever has seen it last, and it is seen
-// between.
+// tighten narrows the times of one name's operations by means of their ids: an index was created before the end of
+// the first operation that saw it, was dropped after the start of the last one that saw it, and existed in between.
 func tighten(part []porcupine.Operation) []porcupine.Operation {
 	part = slices.Clone(part)
 	made, gone := map[uint64]int{}, map[uint64]int{}
@@ -45,7 +45,8 @@ func tighten(part []porcupine.Operation) []porcupine.Operation {
 		}
 	}
 	narrow := func(i int, call, end int64) {
-		if call = max(call, part[i].Call); call <= min(end, part[i].Return) { // else it is a violation: left as it is
+		// otherwise it is a violation, which stays as it is
+		if call = max(call, part[i].Call); call <= min(end, part[i].Return) {
 			part[i].Call, part[i].Return = call, min(end, part[i].Return)
 		}
 	}
@@ -67,7 +68,7 @@ func tighten(part []porcupine.Operation) []porcupine.Operation {
 	return part
 }
 
-// judge fails the test when the history is not linearizable, and keeps a drawing.
+// judge fails the test if the history is not linearizable, and saves a drawing of it.
 func judge(t *testing.T, history []porcupine.Operation) {
 	t.Helper()
 	result, info := linearizable(history)
@@ -83,8 +84,8 @@ func judge(t *testing.T, history []porcupine.Operation) {
 	t.Logf("drawn in %s", path)
 }
 
-// TestShortCutsChangeNothing: of random histories, most of them nearly right, porcupine says the same with and without
-// what linearizable does to them.
+// TestShortCutsChangeNothing checks on random histories, most of them nearly correct, that porcupine's verdict is the
+// same with and without the steps of linearizable.
 func TestShortCutsChangeNothing(t *testing.T) {
 	t.Parallel()
 	var good, bad int
@@ -107,7 +108,7 @@ func TestShortCutsChangeNothing(t *testing.T) {
 	}
 }
 
-// randomHistory runs the model one after the other, spreads the operations in time, and spoils some answers.
+// randomHistory runs the model sequentially, spreads the operations in time, and falsifies some answers.
 func randomHistory(r *rand.Rand) (history []porcupine.Operation) {
 	var s nameState
 	next := uint64(1)

@@ -10,7 +10,7 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// kind of an operation on one name.
+// kind is the kind of an operation on one name.
 type kind uint8
 
 const (
@@ -18,8 +18,8 @@ const (
 	ensure      // CREATE INDEX IF NOT EXISTS
 	drop        // by name
 	read        // of a listing, or of the one index
-	split       // ALTER INDEX at a further value
-	merge       // at a value less
+	split       // ALTER INDEX with one more boundary
+	merge       // with one boundary less
 	cancel      // of a split
 )
 
@@ -27,51 +27,52 @@ func (k kind) String() string {
 	return [...]string{"create", "ensure", "drop", "read", "split", "merge", "cancel"}[k]
 }
 
-// input is what was asked.
+// input is a request.
 type input struct {
 	kind kind
 	name string
-	at   string // the value of split and merge
+	at   string // the boundary of split and merge
 }
 
-// why something was refused that has changed nothing.
+// why is the reason of a refusal; a refused request changes nothing.
 type why uint8
 
 const (
 	absent  why = iota + 1 // no index has the name
-	unready                // the index is not ready, so that it cannot be split
+	unready                // the index is not ready and cannot be split
 	busy                   // it is being split
 	unsplit                // it is not being split
-	unfit                  // it is not cut at that value
+	unfit                  // it has no such boundary, or has it already
 )
 
-// outcome is what was answered. It is comparable: a retry has to give the same one.
+// outcome is an answer. It is comparable: a retry must return an equal one.
 type outcome struct {
-	unknown bool // it may or may not have happened, or happen until the end
-	// found is of create: the name was taken; of ensure, drop, read and cancel: it was there; of split: it is cut so.
+	unknown bool // it may have happened, may happen until the end, or never
+	// For create: the name was taken; for ensure, drop, read and cancel: the index existed; for split: it has the
+	// boundary already.
 	found bool
 	id    uint64 // of the index that was created, found, dropped or read, that a split builds or a cancel drops; 0: none
 	why   why
 }
 
-// passing reports whether an outcome is one that no ledger remembers: the same request may be done when it is sent
-// again, or when it was sent before and comes late.
+// passing reports whether the ledger does not record an outcome: a retry may then be carried out, and so may an
+// earlier attempt that arrives late.
 func (o outcome) passing(k kind) bool {
 	return o.why == unready || o.why == busy || o.why == unfit || (k == split || k == merge) && o.found
 }
 
-// nameState is what is known of a name. Ids rise, so that an index that has gone never comes back.
+// nameState is a possible state of a name. Ids rise, so a dropped index never returns.
 type nameState struct {
 	present bool
-	id      uint64 // 0: of a creation whose answer nobody has seen
+	id      uint64 // 0: created by a request whose answer was lost
 	low     uint64 // id is above it
 	last    uint64 // highest id that the name has had
-	ready   bool   // it has been split, or come of a split
-	split   bool   // it is being split, or the split has ended: next has its name then
-	next    uint64 // 0: of a split whose answer nobody has seen
+	ready   bool   // it has been split, or is the result of a split
+	split   bool   // it is being split, or the split has ended and next has its name
+	next    uint64 // 0: of a split whose answer was lost
 }
 
-// ways are what a name may have become by itself: a split ends when it likes.
+// ways returns the states that a name may reach without a request: a split may end at any time.
 func (s nameState) ways() []nameState {
 	if !s.split {
 		return []nameState{s}
@@ -90,7 +91,7 @@ func (s nameState) leads(id uint64) (all []nameState) {
 	return all
 }
 
-// without keeps those states that hold a condition.
+// without returns the states that do not satisfy no.
 func without(all []nameState, no func(nameState) bool) []nameState { return slices.DeleteFunc(all, no) }
 
 func (s nameState) created(id uint64) []nameState {
@@ -100,7 +101,7 @@ func (s nameState) created(id uint64) []nameState {
 	return []nameState{{present: true, id: id, low: s.last, last: id}}
 }
 
-// gone returns the states without the index, and without what it was to become.
+// gone returns the states without the index and without its successor.
 func gone(all ...nameState) []nameState {
 	for i, s := range all {
 		all[i] = nameState{last: max(s.last, s.id, s.next)}
@@ -108,8 +109,8 @@ func gone(all ...nameState) []nameState {
 	return all
 }
 
-// mayBe returns what comes of an operation whose outcome nobody has learnt. It fits everywhere: it returns at the end
-// of time, so that one that did not happen is put behind everything else.
+// mayBe returns the states after an operation with an unknown outcome. Such an operation is always consistent: it
+// returns at the end of time, so one that did not happen is ordered after all others.
 func (s nameState) mayBe(k kind) []nameState {
 	switch {
 	case k == drop:
@@ -133,7 +134,8 @@ func (s nameState) mayBe(k kind) []nameState {
 	return []nameState{s}
 }
 
-// step is the sequential specification: the states that an operation may leave, none when it cannot be.
+// step is the sequential specification: it returns the states that an operation may leave, none if the operation is
+// impossible.
 func step(s nameState, in input, out outcome) []nameState {
 	if out.unknown {
 		return s.mayBe(in.kind)
@@ -175,7 +177,7 @@ func step(s nameState, in input, out outcome) []nameState {
 	return nil
 }
 
-// parted begins a split.
+// parted returns the states after a split has begun.
 func (s nameState) parted(id uint64) (all []nameState) {
 	for _, v := range s.ways() {
 		if v.present && !v.split && id > v.last {
@@ -186,7 +188,7 @@ func (s nameState) parted(id uint64) (all []nameState) {
 	return all
 }
 
-// refused are the states in which something is refused for a reason.
+// refused returns the states in which an operation is refused for a reason.
 func (s nameState) refused(w why) []nameState {
 	if w == absent {
 		return without([]nameState{s}, func(s nameState) bool { return s.present })
@@ -196,7 +198,7 @@ func (s nameState) refused(w why) []nameState {
 	})
 }
 
-// forever is when an operation returns whose outcome nobody has learnt.
+// forever is the return time of an operation with an unknown outcome.
 const forever = math.MaxInt64
 
 func model() porcupine.Model {
@@ -233,7 +235,7 @@ func model() porcupine.Model {
 	return all.ToModel()
 }
 
-// byName takes a history apart.
+// byName splits a history by name.
 func byName(history []porcupine.Operation) [][]porcupine.Operation {
 	var names []string
 	parts := map[string][]porcupine.Operation{}
@@ -251,10 +253,10 @@ func byName(history []porcupine.Operation) [][]porcupine.Operation {
 	return all
 }
 
-// checkTimeout is for porcupine; what it has not decided by then counts as a failure of the test.
+// checkTimeout is the limit for porcupine; an undecided check fails the test.
 const checkTimeout = 2 * time.Minute
 
-// TestModel: the checker accepts what may be and refuses what may not.
+// TestModel checks that the model accepts possible histories and rejects impossible ones.
 func TestModel(t *testing.T) {
 	type op struct {
 		call, end int64

@@ -36,14 +36,14 @@ const (
 	ddlPassword   = "whoever-creates-indexes"
 	bucketName    = "world"
 
-	// pace is between two operations of a client: what the ledger remembers of one user in a day has to last for 300
-	// faults.
+	// pace is the time between two operations of a client. The number of requests that the ledger keeps per user and
+	// day must last for 300 faults.
 	pace         = 200 * time.Millisecond
-	calm         = 2 * time.Second // without a new fault, so that not only retries are seen
-	memberWithin = 2 * time.Minute // a change of members, under faults
+	calm         = 2 * time.Second // without a new fault, so that not only retries are observed
+	memberWithin = 2 * time.Minute // for a change of members, under faults
 )
 
-// campaign makes faults on hosts, and lets members come and go under them.
+// campaign makes faults on hosts, and adds and removes members meanwhile.
 type campaign struct {
 	t     *testing.T
 	net   *network
@@ -52,8 +52,8 @@ type campaign struct {
 	done  map[string]int
 }
 
-// misfortune is one kind of fault on the leader and the others, who come in random order. It returns when it is over;
-// the network is healed after it.
+// misfortune is one kind of fault, on the leader and the others, which come in random order. It returns when the
+// fault is over; the network is healed afterwards.
 type misfortune struct {
 	name string
 	f    func(ctx context.Context, c *campaign, leader *host, others []*host)
@@ -88,7 +88,7 @@ var misfortunes = []misfortune{
 		l.mute(o[len(o)-1])
 		c.hold(ctx)
 	}},
-	{"ring", func(ctx context.Context, c *campaign, l *host, o []*host) { // each hears one neighbour less
+	{"ring", func(ctx context.Context, c *campaign, l *host, o []*host) { // each is cut off from one neighbour
 		all := append(slices.Clone(o), l)
 		for i, h := range all {
 			h.mute(all[(i+1)%len(all)])
@@ -121,7 +121,7 @@ var misfortunes = []misfortune{
 	}},
 }
 
-// hold waits as long as a fault lasts.
+// hold waits for the length of a fault.
 func (c *campaign) hold(ctx context.Context) {
 	wait(ctx, cutLow+time.Duration(c.rand.Int64N(int64(cutMore))))
 }
@@ -155,8 +155,9 @@ func (c *campaign) flap(ctx context.Context, h *host, others []*host) {
 	}
 }
 
-// step kills a manager and starts it with a clock that is hours away from the others', or right again. Two clocks may
-// be further apart than the ledger remembers requests (24 h): it does not ask them.
+// step kills a manager and restarts it with a clock that differs by hours from the others', or with a correct one
+// again. Two clocks may differ by more than the time for which the ledger keeps requests (24 h), because the ledger
+// does not use them.
 func (c *campaign) step(ctx context.Context, h *host) {
 	ahead := []time.Duration{0, time.Hour, -time.Hour, *namespaceSkew, -*namespaceSkew, 700 * time.Millisecond}
 	h.end()
@@ -167,7 +168,7 @@ func (c *campaign) step(ctx context.Context, h *host) {
 	c.hold(ctx)
 }
 
-// replace takes a manager out for good and a new one in on a free host.
+// replace removes a manager permanently and adds a new one on a free host.
 func (c *campaign) replace(ctx context.Context, old *host) {
 	fresh := c.net.empty()
 	fresh.start(0, c.rests())
@@ -185,14 +186,14 @@ func (c *campaign) replace(ctx context.Context, old *host) {
 		defer cancel()
 		_, err := c.admin.RemoveManager(ask, gone, "")
 		if role, asked := c.role(ctx, gone); asked == nil && role == "" {
-			return nil // whatever the answer was: it is no member
+			return nil // whatever the answer was, it is no member
 		}
 		return err
 	})
 	old.clear()
 }
 
-// role tells what a manager is in the cluster, "" where it is no member.
+// role returns a manager's role in the cluster, "" if it is no member.
 func (c *campaign) role(ctx context.Context, name string) (string, error) {
 	ask, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -211,7 +212,7 @@ func (c *campaign) role(ctx context.Context, name string) (string, error) {
 	return "", nil
 }
 
-// rests are the REST addresses of all hosts; those without a manager refuse.
+// rests returns the REST addresses of all hosts; hosts without a manager refuse connections.
 func (c *campaign) rests() (all []string) {
 	for _, h := range c.net.hosts {
 		all = append(all, h.rest())
@@ -219,7 +220,7 @@ func (c *campaign) rests() (all []string) {
 	return all
 }
 
-// places finds the leader's host, nil when nobody says, and the other hosts with managers in random order.
+// places returns the leader's host, nil if no manager knows it, and the other hosts with managers in random order.
 func (c *campaign) places(ctx context.Context) (leader *host, others []*host) {
 	ask, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -234,7 +235,7 @@ func (c *campaign) places(ctx context.Context) (leader *host, others []*host) {
 	return leader, others
 }
 
-// run makes n faults, every kind before any comes again.
+// run makes n faults; no kind is repeated before every kind has come.
 func (c *campaign) run(ctx context.Context, n int) {
 	var deck []int
 	for made := 0; made < n && ctx.Err() == nil; {
@@ -258,7 +259,7 @@ func (c *campaign) run(ctx context.Context, n int) {
 	}
 }
 
-// bearer sends each request with a user's password.
+// bearer adds a user's password to each request.
 type bearer struct {
 	user, password string
 	next           http.RoundTripper
@@ -270,12 +271,13 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.next.RoundTrip(r)
 }
 
-// data starts one KV node, its projector and an indexer on the host of the test: as little as DDL needs.
+// data starts one KV node, its projector and an indexer on the host of the test: the smallest data path that DDL
+// needs.
 func (w *network) data(managers []string) {
 	w.t.Helper()
 	base := ports.Range(w.t)
 	at := func(n int) string { return fmt.Sprintf("127.0.0.1:%d", base+n) }
-	open := func(n int) string { return fmt.Sprintf("%s:%d", gateway, base+n) } // managers have to reach it
+	open := func(n int) string { return fmt.Sprintf("%s:%d", gateway, base+n) } // managers must reach it
 	pair := func(role tlsconf.Role, id string) []string {
 		files, err := w.ca.Issue(filepath.Join(w.dir, "certs"), id, tlsconf.Request{Peer: tlsconf.Peer{Role: role, ID: id},
 			Hosts: []string{gateway}})
@@ -301,9 +303,9 @@ func (w *network) data(managers []string) {
 		pair(tlsconf.Indexer, "i1")...)...)
 }
 
-// TestNamespaces: what clients see of DDL is linearizable, with TLS and users, while the hosts of the managers, each in
-// a network namespace of its own, are cut one way and both ways, flap, fill their disks, get other clocks, are killed
-// and stopped, and are replaced by new members meanwhile. A campaign: -ddl.namespaces 300.
+// TestNamespaces checks that DDL is linearizable for its clients, with TLS and users, while the managers' hosts, each
+// in a network namespace of its own, are cut in one and both directions, flap, fill their disks, get other clocks,
+// are killed and stopped, and are replaced by new members. It is a campaign: -ddl.namespaces 300.
 func TestNamespaces(t *testing.T) {
 	if *namespaceFaults == 0 {
 		t.Skip("a campaign: go test ./internal/testing/ddlhistory -run TestNamespaces -ddl.namespaces 300 -timeout 3h, as " +
@@ -359,7 +361,7 @@ func TestNamespaces(t *testing.T) {
 			http: &http.Client{Transport: bearer{user: "ddl", password: ddlPassword, next: transport}}}
 		working.Go(func() {
 			all[i].run(ctx, func() bool { return trouble.Err() != nil })
-			calmed() // at the first failure there is nothing more to be learnt
+			calmed() // after the first failure the rest adds nothing
 		})
 	}
 	over.Wait()

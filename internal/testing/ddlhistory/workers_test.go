@@ -13,19 +13,19 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// The shape of the load.
+// Parameters of the load.
 const (
 	workers        = 8
 	slots          = 3  // names in use at once
-	opsPerName     = 60 // operations before a slot takes its next name
-	mostUnknown    = 2  // operations on one name whose outcome is never asked for again
-	mostOpen       = 3  // operations on one name whose outcome is asked for much later
+	opsPerName     = 60 // operations before a slot takes a new name
+	mostUnknown    = 2  // operations on one name that are never retried after a lost answer
+	mostOpen       = 3  // operations on one name that are retried much later
 	leastPatience  = 300 * time.Millisecond
 	morePatience   = 1500 * time.Millisecond
 	replayPatience = 5 * time.Second
 	pause          = 10 * time.Millisecond // after a refusal
-	patienceOfAll  = 90 * time.Second      // for one operation to be answered
-	keptForLater   = 200                   // writes that wait to be sent once more
+	patienceOfAll  = 90 * time.Second      // for one operation, until it has an answer
+	keptForLater   = 200                   // writes that wait to be repeated
 )
 
 // recorder collects the history.
@@ -42,7 +42,7 @@ type recorder struct {
 	requests, retries, replays, hedges, givenUp, refusals, reads atomic.Int64
 }
 
-// pending is a write that is sent once more: to learn its outcome, or to see that it has kept it.
+// pending is a write that is sent again: to learn its outcome, or to check that it has kept it.
 type pending struct {
 	req     request
 	call    int64
@@ -63,8 +63,8 @@ func (r *recorder) add(in input, call, end int64, out outcome) {
 	r.history = append(r.history, porcupine.Operation{Input: in, Output: out, Call: call, Return: end})
 }
 
-// splits counts the splits that the history has: those that have begun, were cancelled, and ended with the name led to
-// what they had built.
+// splits counts the splits in the history: those begun, those cancelled, and those that ended with the name on the
+// successor.
 func (r *recorder) splits() (begun, cancelled, ended int) {
 	built, seen := map[uint64]bool{}, map[uint64]bool{}
 	for _, o := range r.history {
@@ -100,7 +100,7 @@ func (r *recorder) failed() error {
 	return r.failure
 }
 
-// keep puts a write aside for later; a settled one only while there is room.
+// keep stores a write for later; one with a known outcome only while there is room.
 func (r *recorder) keep(p pending) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -109,7 +109,7 @@ func (r *recorder) keep(p pending) {
 	}
 }
 
-// takeDue returns a write that is to be sent once more; all of them count as due at the end.
+// takeDue returns a write that is due to be sent again. With all set, every write is due.
 func (r *recorder) takeDue(all bool) (pending, bool) {
 	now := r.now()
 	r.mu.Lock()
@@ -124,7 +124,7 @@ func (r *recorder) takeDue(all bool) (pending, bool) {
 	return pending{}, false
 }
 
-// may reports whether a name may have one more of what is counted: each doubles what porcupine may have to look at.
+// may reports whether a name may have one more operation of a counted sort: each doubles porcupine's search.
 func (r *recorder) may(counts map[string]int, name string, most int) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -135,7 +135,7 @@ func (r *recorder) may(counts map[string]int, name string, most int) bool {
 	return true
 }
 
-// worker is one client. It chooses a manager anew for each attempt.
+// worker is one client. It chooses a manager for each attempt.
 type worker struct {
 	*recorder
 	rand    *mathrand.Rand
@@ -152,7 +152,7 @@ func (w *worker) patience() time.Duration {
 	return leastPatience + time.Duration(w.rand.Int64N(int64(morePatience)))
 }
 
-// names are those in use now.
+// names returns the names in use.
 func (w *worker) names() [slots]string {
 	var names [slots]string
 	for i := range names {
@@ -161,7 +161,7 @@ func (w *worker) names() [slots]string {
 	return names
 }
 
-// run makes operations until there are enough, and the faults are over.
+// run makes operations until enough returns true, ctx ends, or an operation fails.
 func (w *worker) run(ctx context.Context, enough func() bool) {
 	for ctx.Err() == nil && w.failed() == nil && !enough() {
 		if p, ok := w.takeDue(false); ok {
@@ -175,7 +175,7 @@ func (w *worker) run(ctx context.Context, enough func() bool) {
 	}
 }
 
-// one operation, chosen at random.
+// one makes one random operation.
 func (w *worker) one(ctx context.Context) {
 	names := w.names()
 	name := names[w.rand.IntN(slots)]
@@ -196,8 +196,8 @@ func (w *worker) one(ctx context.Context) {
 	}
 }
 
-// part chooses among writes to an index that can be split, so that most live long enough to be ready; n is below 60.
-// Some values were cut at before.
+// part chooses a write to an index that can be split. Most such indexes must live long enough to be ready; n is below
+// 60. Some boundaries were used before.
 func (w *worker) part(name string, n int) input {
 	in := input{name: name}
 	switch {
@@ -246,16 +246,16 @@ func (w *worker) get(ctx context.Context, name string) {
 	}
 }
 
-// write sends a write until it has an answer, now or later, or it is given up with its outcome unknown.
+// write sends a write until it has an answer, leaves it for later, or gives it up with its outcome unknown.
 func (w *worker) write(ctx context.Context, in input) {
 	p := pending{req: newRequest(in, w.bucket, rand.Text(), w.rand.IntN(3) == 0), call: w.now()}
-	maybe := false // an attempt may have done it
+	maybe := false // an earlier attempt may have been carried out
 	for limit := time.Now().Add(patienceOfAll); ; {
 		a := w.attempt(ctx, &p.req)
 		end := w.now()
 		switch a.verdict {
 		case known:
-			if maybe && a.out.passing(in.kind) { // this attempt did nothing; another one may yet
+			if maybe && a.out.passing(in.kind) { // this attempt did nothing, but another one may still be carried out
 				w.givenUp.Add(1)
 				end, a.out = forever, outcome{unknown: true}
 			}
@@ -266,7 +266,7 @@ func (w *worker) write(ctx context.Context, in input) {
 		case refused:
 			w.refusals.Add(1)
 			if !maybe && w.rand.IntN(10) == 0 {
-				return // nothing was done: no part of the history, and no index may come of it
+				return // nothing was done: the write is not part of the history
 			}
 		}
 		switch {
@@ -279,7 +279,8 @@ func (w *worker) write(ctx context.Context, in input) {
 			w.givenUp.Add(1)
 			w.add(in, p.call, forever, outcome{unknown: true})
 			return
-		case maybe && w.rand.IntN(2) == 0 && w.may(w.open, in.name, mostOpen): // its time goes on; others work meanwhile
+		// the operation stays open while others run
+		case maybe && w.rand.IntN(2) == 0 && w.may(w.open, in.name, mostOpen):
 			p.due = w.now() + w.rand.Int64N(int64(3*time.Second))
 			w.keep(p)
 			return
@@ -289,7 +290,7 @@ func (w *worker) write(ctx context.Context, in input) {
 	}
 }
 
-// settle notes an outcome, and now and then has the write sent again later.
+// settle records an outcome, and sometimes has the write repeated later.
 func (w *worker) settle(p pending, end int64, out outcome) {
 	w.add(p.req.in, p.call, end, out)
 	if !out.unknown && !out.passing(p.req.in.kind) && w.rand.IntN(5) == 0 {
@@ -298,7 +299,7 @@ func (w *worker) settle(p pending, end int64, out outcome) {
 	}
 }
 
-// again sends a write once more, with the same key, to any manager.
+// again repeats a write with the same key at any manager.
 func (w *worker) again(ctx context.Context, p pending) {
 	for limit := time.Now().Add(patienceOfAll); ; wait(ctx, pause) {
 		a := w.attempt(ctx, &p.req)
@@ -328,7 +329,7 @@ func (w *worker) again(ctx context.Context, p pending) {
 	}
 }
 
-// attempt sends a write to one manager, or now and then to two at once, which have to agree.
+// attempt sends a write to one manager, or sometimes to two at once, whose answers must agree.
 func (w *worker) attempt(ctx context.Context, r *request) answer {
 	if w.rand.IntN(20) != 0 {
 		a, err := r.send(ctx, w.http, w.server(), w.patience())
@@ -360,7 +361,7 @@ func (w *worker) attempt(ctx context.Context, r *request) answer {
 	switch {
 	case passes(a) && b.verdict == refused:
 		return a
-	case passes(a): // the other one was done, or may be, or says the same
+	case passes(a): // the other attempt was or may be carried out, or has the same answer
 		return b
 	case a.verdict == known && b.verdict == known && a.out != b.out:
 		w.fail(fmt.Errorf("%w: %s %s, sent twice at once, was answered %+v and %+v", errUnexpected, r.in.kind, r.in.name,
