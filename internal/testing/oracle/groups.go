@@ -15,24 +15,24 @@ import (
 	"tidemark/collate/collatetest"
 )
 
-// Aggregate is one of a scan's groups.
+// Aggregate is one aggregate of a scan of groups.
 type Aggregate struct {
 	Op        string // count, sum, avg, min, max or documents
 	Component int    // below 0: none
 	Distinct  bool
 }
 
-// Group is what a scan must give of one: the components that its rows agree in, and its aggregates: nil, a *big.Int, a
-// float64, or, of min and max, a value.
+// Group is one group of a scan's expected result: the key components that its rows share, and its aggregates: nil, a
+// *big.Int, a float64, or, for min and max, a value.
 type Group struct {
 	Key    []any
 	Values []any
 }
 
-// Grouped reports whether groups are asked for instead of rows.
+// Grouped reports whether the scan returns groups instead of rows.
 func (q Query) Grouped() bool { return q.GroupBy != nil }
 
-// Groups returns the groups that a scan must give, in the order of their keys. Limit and offset are of groups.
+// Groups returns the expected groups of a scan, in key order. Limit and offset count groups.
 func (def Index) Groups(rows []Row, q Query) ([]Group, error) {
 	of := q
 	of.Limit, of.Offset, of.Distinct, of.Project = 0, 0, false, nil
@@ -75,7 +75,7 @@ func (def Index) Groups(rows []Row, q Query) ([]Group, error) {
 	return page(q, groups), nil
 }
 
-// of computes an aggregate of some rows.
+// of computes the aggregate over rows.
 func (a Aggregate) of(rows []Row) any {
 	if a.Op == "documents" {
 		ids := map[string]bool{}
@@ -110,7 +110,7 @@ func (a Aggregate) of(rows []Row) any {
 	return slices.MaxFunc(all, collatetest.Compare)
 }
 
-// addUp adds the numbers as fractions of any size.
+// addUp adds numbers exactly, as fractions of any size; with mean set it divides by their number.
 func addUp(values []any, mean bool) any {
 	x, n, integers := new(big.Rat), int64(0), true
 	for _, v := range values {
@@ -147,7 +147,7 @@ func addUp(values []any, mean bool) any {
 	return f
 }
 
-// DiffGroups compares what a scan gave with what the oracle says and describes the first difference, "" when equal.
+// DiffGroups compares a scan's groups with the oracle's and describes the first difference, "" if they are equal.
 func DiffGroups(want []Group, keys, values [][]json.RawMessage) string {
 	if len(keys) != len(want) {
 		return fmt.Sprintf("%d groups, want %d", len(keys), len(want))
@@ -178,14 +178,14 @@ func sameValue(raw json.RawMessage, want any) bool {
 		f, err := strconv.ParseFloat(string(raw), 64)
 		return err == nil && f == want
 	}
-	if IsMissing(want) { // JSON has none
+	if IsMissing(want) { // JSON has no MISSING
 		want = nil
 	}
 	v, ok := decode(raw)
 	return ok && collatetest.Compare(v, want) == 0
 }
 
-// grouping draws groups of a scan.
+// grouping draws the grouping of a scan.
 func (def Index) grouping(t *rapid.T, q *Query) {
 	q.Project, q.Distinct = nil, false
 	all := rapid.Permutation(numbers(len(def.Desc))).Draw(t, "group by")
@@ -200,7 +200,7 @@ func (def Index) grouping(t *rapid.T, q *Query) {
 		switch rapid.IntRange(0, 4).Draw(t, "kind") {
 		case 0:
 			a = Aggregate{Op: "count", Component: -1}
-		case 1, 2: // all are of the same ones, and documents are as well
+		case 1, 2: // all over the same components, and so are documents
 			if a.Distinct = each < len(def.Desc); a.Distinct {
 				a.Component = each
 			} else {
@@ -214,7 +214,7 @@ func (def Index) grouping(t *rapid.T, q *Query) {
 	}
 }
 
-// groupsBody adds what asks for the groups to a request.
+// groupsBody adds the grouping to a request.
 func (q Query) groupsBody(body map[string]any) {
 	if !q.Grouped() {
 		return

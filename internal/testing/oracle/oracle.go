@@ -1,8 +1,9 @@
-// Package oracle computes what indexes must hold, straight from the documents: the sample's by their idea written out
-// by hand, any other by its definition and the slow interpreter of expressions; and what scans of them must give. It
-// makes random definitions, documents and scans, too. Beside the syntax tree of a definition, and the length of an
-// encoded key, it shares no code with the product beyond the standard library's JSON parser: values are compared by the
-// model of package collatetest. Tests compare scans with it, row by row, in order.
+// Package oracle computes the expected contents of indexes, straight from the documents, and the expected results of
+// scans. The sample indexes are written out by hand; any other index comes from its definition and the slow
+// interpreter of expressions. The package also generates random definitions, documents and scans. Apart from the
+// syntax tree of a definition, and the length of an encoded key, it shares no code with the product beyond the
+// standard library's JSON parser: package collatetest's model compares values. Tests compare scans with it row by
+// row, in order.
 package oracle
 
 import (
@@ -19,37 +20,37 @@ import (
 	"tidemark/index"
 )
 
-// Op is one write: a document's value as of a sequence number; nil is a deletion.
+// Op is one write: a document's value at a sequence number; nil is a deletion.
 type Op struct {
 	Seqno uint64
 	Key   string
 	Value []byte
 }
 
-// History is every write of a bucket, by vbucket. It is safe for use by several goroutines.
+// History holds every write of a bucket, by vbucket. It is safe for concurrent use.
 type History struct {
 	mu  sync.Mutex
 	ops [][]Op
 }
 
-// NewHistory makes one of n vbuckets.
+// NewHistory returns an empty history of n vbuckets.
 func NewHistory(n int) *History { return &History{ops: make([][]Op, n)} }
 
-// Record adds a write that the KV store has acknowledged.
+// Record adds an acknowledged write.
 func (h *History) Record(vbucket uint16, op Op) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.ops[vbucket] = append(h.ops[vbucket], op)
 }
 
-// At returns the documents as of a timestamp: per vbucket every write at or below the seqno.
+// At returns the documents at a timestamp: per vbucket the effect of every write at or below the seqno.
 func (h *History) At(seqnos []uint64) map[string][]byte {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	docs := map[string][]byte{}
 	for v, ops := range h.ops {
 		bySeqno := func(a, b Op) int { return cmp.Compare(a.Seqno, b.Seqno) }
-		if !slices.IsSortedFunc(ops, bySeqno) { // as it is after writes whose answers came in another order
+		if !slices.IsSortedFunc(ops, bySeqno) { // after writes whose answers came in another order
 			slices.SortFunc(ops, bySeqno)
 		}
 		for _, op := range ops {
@@ -85,18 +86,18 @@ type Row struct {
 	ID  string
 }
 
-// Index is an index by hand: the direction of each component, and the key of a document (nil: not indexed). Keys, where
-// it is set, is used instead of Key, for indexes in which a document has several keys or need not be an object.
+// Index is an index written by hand: the direction of each component, and the key of a document (nil: not indexed).
+// Keys, if set, replaces Key, for indexes in which a document has several keys or need not be an object.
 type Index struct {
 	Desc []bool
 	Key  func(id string, doc map[string]any) []any
 	Keys func(id string, doc any) [][]any
-	// Primary tells that documents that are no JSON have an entry as well; Keys is given nil for them.
+	// Primary reports that documents that are not JSON have an entry as well; Keys gets nil for them.
 	Primary bool
 }
 
-// OfDefinition returns the index of any definition, array keys and functions included. A document on which an
-// expression fails, or of which a key is too long or too deep, has no entry.
+// OfDefinition returns the index of any definition, including array keys and functions. A document has no entry if an
+// expression fails on it, or if a key is too long or too deep.
 func OfDefinition(d *index.Definition) Index {
 	if d.IsPrimary {
 		return Index{Primary: true, Desc: []bool{false}, Keys: func(id string,
@@ -137,7 +138,7 @@ func (def Index) keysOf(id string, value any) ([][]any, error) {
 	return nil, nil
 }
 
-// Field returns a field of a document, with a value of its own when it is not there.
+// Field returns a field of a document, or a special value if the field is missing, see IsMissing.
 func Field(doc map[string]any, name string) any {
 	v, ok := doc[name]
 	if !ok {
@@ -146,10 +147,10 @@ func Field(doc map[string]any, name string) any {
 	return v
 }
 
-// IsMissing reports whether Field has found nothing.
+// IsMissing reports whether v is Field's value for a missing field.
 func IsMissing(v any) bool { return v == expressiontest.Missing }
 
-// defs are the sample indexes.
+// defs returns a sample index by name.
 func defs(name string) (Index, bool) {
 	switch name {
 	case "world_ids":
@@ -215,14 +216,14 @@ func (def Index) Rows(docs map[string][]byte) ([]Row, error) {
 	return rows, nil
 }
 
-// Bounds of what is remembered.
+// Limits of the cache of decoded values.
 const (
-	mostDecoded    = 64 << 20 // bytes of texts
-	longestDecoded = 8 << 10  // of one text
+	mostDecoded    = 64 << 20 // bytes of cached texts
+	longestDecoded = 8 << 10  // bytes of the longest cached text
 )
 
-// decoded has values that were decoded before: hundreds of scans are compared with states that differ in few documents,
-// and to decode all of them for each took most of the time of the tests that do so. Nobody changes a value.
+// decoded caches decoded values: hundreds of scans are compared with states that differ in few documents, and
+// decoding them all for each scan took most of the time of such tests. The values must not be modified.
 var decoded struct {
 	sync.Mutex
 	values map[string]decodedValue
@@ -234,7 +235,7 @@ type decodedValue struct {
 	ok bool
 }
 
-// decode is collatetest.Decode.
+// decode is collatetest.Decode with the cache.
 func decode(text []byte) (any, bool) {
 	if len(text) > longestDecoded {
 		return collatetest.Decode(text)
@@ -253,8 +254,8 @@ func decode(text []byte) (any, bool) {
 	return v, ok
 }
 
-// Diff compares what a scan gave with what the oracle says and describes the first difference, "" when equal. got is
-// the scan's keys and ids in the order in which they came.
+// Diff compares a scan's rows with the oracle's and describes the first difference, "" if they are equal. keys and
+// ids are the scan's, in their order.
 func Diff(want []Row, keys [][]json.RawMessage, ids []string) string {
 	for i := range max(len(want), len(ids)) {
 		switch {

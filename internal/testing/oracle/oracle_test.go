@@ -43,7 +43,8 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// TestOfDefinition: the interpreter says of the sample's definitions what is written out by hand, and knows array keys.
+// TestOfDefinition checks that the interpreter agrees with the handwritten keys on the sample's definitions, and
+// supports array keys.
 func TestOfDefinition(t *testing.T) {
 	all := maps.Clone(docs)
 	all["f"] = []byte(`{"kind":"airport","tags":["x","y","x",1,1.0],"name":"é"}`)

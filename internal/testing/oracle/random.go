@@ -12,14 +12,14 @@ import (
 	"tidemark/expression"
 )
 
-// expressions are what the keys of random indexes are made of, beside the examples of all functions.
+// expressions are the expressions of random indexes' keys, in addition to the examples of all functions.
 var expressions = []string{"a", "b", "c", "a.x", "b[0]", "b[-1].a", "s", "n", "items[0].sku", "tags", "d", "META().id",
 	"{\"x\": a, \"y\": b}", "[a, c]",
 	"n + 1", "a || s", "a = b", "n BETWEEN 1 AND c", "s LIKE \"a%\"", "CASE WHEN n > 3 THEN a ELSE b END", "LOWER(s)",
 	"TYPE(a)", "ARRAY_LENGTH(tags)",
 	"ANY v IN tags SATISFIES v = a END", "FIRST v.sku FOR v IN items WHEN v.qty < 2 END"}
 
-// arrays are those that make several entries of a document.
+// arrays are expressions with several entries per document.
 var arrays = []string{"ALL tags", "DISTINCT tags", "ALL ARRAY t FOR t IN tags WHEN t != 1 END",
 	"DISTINCT ARRAY i.sku FOR i IN items END", "DISTINCT b",
 	"ALL ARRAY TYPE(t) FOR t IN tags END", "DISTINCT OBJECT_NAMES(a)", "DISTINCT SPLIT(s, \" \")"}
@@ -28,12 +28,14 @@ var predicates = []string{"c IS NOT MISSING", "a != 2", "b > 0 OR a IS NULL", "N
 	"TYPE(a) = \"string\" OR n IS NOT VALUED", "ANY v IN tags SATISFIES v IS NOT NULL END",
 	"s NOT LIKE \"%a_\"", "META().id > \"e\"", "n IN [1, 2.5, 7, null]"}
 
-// constants ascend in collation order: between them lie the slices of ranges, and among them values of documents.
+// constants ascend in collation order. Range slices have their boundaries among them, and documents have values
+// between them.
 var constants = []string{"null", "false", "true", "-1e308", "-7", "0", "5e-324", "1", "2.5", "3", "9007199254740992",
 	"9007199254740993", "1.7976931348623157e308",
 	`""`, `"A"`, `"a\u0000"`, `"b"`, `"ü"`, `"😀"`, `[]`, `[1]`, `[1,null]`, `{}`, `{"x":1}`, `{"x":1,"y":[]}`}
 
-// keyable are the expressions that may be keys: those above and every example of a function that looks at the document.
+// keyable returns the expressions that may be keys: those above and every example of a function that depends on the
+// document.
 func keyable() (all []string) {
 	for _, f := range expression.Functions() {
 		all = append(all, f.Example.Expr)
@@ -44,20 +46,20 @@ func keyable() (all []string) {
 	})
 }
 
-// Scheme is how the statements of random indexes partition.
+// Scheme is a partitioning scheme of random indexes.
 type Scheme int
 
-// The schemes.
+// The schemes of random indexes.
 const (
 	ByID Scheme = iota
 	ByHash
 	ByRange
-	Schemes // how many there are
+	Schemes // number of schemes
 )
 
-// Statements generates statements that make one random index each, the same but for how it is partitioned: of name_0 by
-// the document's id, of name_1 by a hash of components, of name_2 by ranges. exprs are what its keys are made of; none:
-// every construct and function over documents as Documents makes them. ranges are the values between slices, ascending.
+// Statements generates statements that create one random index each, equal except for the partitioning: name_0 by
+// document id, name_1 by a hash of components, name_2 by ranges. exprs are the expressions of the keys; none: every
+// construct and function over documents of Documents. ranges are the boundaries between slices, ascending.
 func Statements(bucket, name string, exprs, where, ranges []string) *rapid.Generator[[Schemes]string] {
 	single, several := exprs, []string(nil)
 	if exprs == nil {
@@ -102,9 +104,9 @@ func statements(t *rapid.T, bucket, name string, parts, hashed []string, leading
 	return all
 }
 
-// Documents generates documents of all shapes: mostly objects with the members that random indexes look at, with values
-// of every type, of every character and number, deeply nested now and then, members twice; other values, and what is no
-// JSON.
+// Documents generates documents of all shapes: mostly objects with the members that random indexes use, with values
+// of every type, every character and number, sometimes deeply nested or with duplicate members; also other values,
+// and texts that are not JSON.
 func Documents() *rapid.Generator[[]byte] {
 	value := rapid.OneOf(rapid.SampledFrom(constants), rapid.SampledFrom(constants), collatetest.ValueText(2), nested())
 	list := rapid.Map(rapid.SliceOfN(value, 0, 5), func(all []string) string { return "[" + strings.Join(all, ",") + "]" })
@@ -139,7 +141,7 @@ func Documents() *rapid.Generator[[]byte] {
 	})
 }
 
-// nested generates a value deep inside of arrays and objects; deeper than an index takes, too.
+// nested generates a value deep inside arrays and objects, some deeper than an index accepts.
 func nested() *rapid.Generator[string] {
 	return rapid.Custom(func(t *rapid.T) string {
 		depth := rapid.SampledFrom([]int{3, 8, 30, 63, 64, 65, 100}).Draw(t, "depth")
@@ -155,8 +157,8 @@ func nested() *rapid.Generator[string] {
 	})
 }
 
-// Scans generates scans of an index that holds these rows: with bounds that are keys of rows, beginnings of them, and
-// other values; in all inclusions, several at once, upside down; with every other option in any combination.
+// Scans generates scans of an index with these rows: bounds that are keys of rows, prefixes of them, and other
+// values; with all inclusions, several ranges, inverted ranges, and every combination of the other options.
 func (def Index) Scans(rows []Row) *rapid.Generator[Query] {
 	return rapid.Custom(func(t *rapid.T) Query {
 		q := Query{Reverse: rapid.Bool().Draw(t, "reverse")}
@@ -212,7 +214,7 @@ func (def Index) ranges(t *rapid.T, rows []Row) (all []Range) {
 
 var inclusion = rapid.SampledFrom([]string{"both", "low", "high", "neither"})
 
-// conditions draws ones on some components, of values that rows have there and of others.
+// conditions draws conditions on some components, with values that rows have there and others.
 func (def Index) conditions(t *rapid.T, rows []Row) (all []Condition) {
 	for n := range def.Desc {
 		if rapid.Bool().Draw(t, "conditioned") {
@@ -240,7 +242,7 @@ func (def Index) conditions(t *rapid.T, rows []Row) (all []Condition) {
 	return all
 }
 
-// value is one that a row has in a component, if it can be said in JSON, or another one.
+// value returns a value that a row has in a component, if JSON can express it, or another one.
 func value(t *rapid.T, rows []Row, component int) string {
 	if len(rows) > 0 && rapid.IntRange(0, 3).Draw(t, "other") > 0 {
 		v := rapid.SampledFrom(rows).Draw(t, "row").Key[component]
@@ -258,7 +260,7 @@ func numbers(n int) (all []int) {
 	return all
 }
 
-// bound takes the first components of a row's key, as many as can be said in JSON, now and then with another last one.
+// bound returns leading components of a row's key, as many as JSON can express, sometimes with another last one.
 func (def Index) bound(t *rapid.T, rows []Row) []string {
 	var texts []string
 	if len(rows) > 0 {
@@ -281,7 +283,7 @@ func (def Index) bound(t *rapid.T, rows []Row) []string {
 	return texts
 }
 
-// Body is the request for the scan (docs/scans.md).
+// Body returns the request of the scan (docs/scans.md).
 func (q Query) Body() ([]byte, error) {
 	body := map[string]any{}
 	for name, v := range map[string]int{"limit": q.Limit, "offset": q.Offset} {
@@ -330,7 +332,7 @@ func (q Query) rangesBody(body map[string]any) {
 	}
 }
 
-// body is the condition in a request.
+// body returns the condition as it is in a request.
 func (c Condition) body() map[string]any {
 	body := map[string]any{"component": c.Component}
 	for name, text := range map[string]string{"low": c.Low, "high": c.High} {

@@ -7,14 +7,14 @@ import (
 	"tidemark/collate/collatetest"
 )
 
-// Range is one range of a scan: bounds as JSON texts, nil when open. A bound with fewer components than the key stands
-// for all keys that begin with it.
+// Range is one range of a scan. Bounds are JSON texts, nil if open. A bound with fewer components than the key stands
+// for all keys with that prefix.
 type Range struct {
 	Low, High []string
 	Inclusion string // both, low, high or neither
 }
 
-// Condition is one on a component of the key: it is one of In or, without, lies between Low and High.
+// Condition is a condition on one component of the key: equal to one of In or, without In, between Low and High.
 type Condition struct {
 	Component int
 	In        []string
@@ -22,21 +22,21 @@ type Condition struct {
 	Inclusion string
 }
 
-// Query is what a scan asks for (docs/scans.md).
+// Query is a scan (docs/scans.md).
 type Query struct {
-	Ranges   []Range // none: everything
+	Ranges   []Range // none: all rows
 	Reverse  bool
-	Distinct bool  // one row, the first, of those with the same key, or the same components of Project
-	Project  []int // components of the key that rows have; nil: all; empty: none
-	Offset   int   // rows that are passed over
+	Distinct bool  // only the first of the rows with equal keys, or equal components of Project
+	Project  []int // components of the key that rows contain; nil: all; empty: none
+	Offset   int   // rows that are skipped
 	Limit    int   // 0: none
 	Where    []Condition
-	// GroupBy asks for groups instead of rows, see Groups; nil: rows.
+	// GroupBy requests groups instead of rows, see Groups; nil: rows.
 	GroupBy    []int
 	Aggregates []Aggregate
 }
 
-// Select returns the rows that a scan must give of all rows of the index, which are in index order.
+// Select returns the expected rows of a scan, given all rows of the index in index order.
 func (def Index) Select(rows []Row, q Query) ([]Row, error) {
 	var out []Row
 	for i := range rows {
@@ -54,7 +54,7 @@ func (def Index) Select(rows []Row, q Query) ([]Row, error) {
 		if q.Project != nil {
 			row.Key = componentsOf(row, q.Project)
 		}
-		// those with the same leading components stand together
+		// rows with the same leading components are adjacent
 		if n := len(out); q.Distinct && n > 0 && sameKey(out[n-1].Key, row.Key) {
 			continue
 		}
@@ -63,7 +63,7 @@ func (def Index) Select(rows []Row, q Query) ([]Row, error) {
 	return page(q, out), nil
 }
 
-// selects reports whether a row is in one of the ranges and fulfils all conditions.
+// selects reports whether a row is in one of the ranges and satisfies all conditions.
 func (def Index) selects(q Query, row Row) (bool, error) {
 	in := len(q.Ranges) == 0
 	for _, r := range q.Ranges {
@@ -91,7 +91,7 @@ func componentsOf(r Row, components []int) []any {
 	return key
 }
 
-// page leaves of all rows or groups those between offset and limit.
+// page returns the rows or groups between offset and limit.
 func page[T any](q Query, all []T) []T {
 	all = all[min(q.Offset, len(all)):]
 	if q.Limit > 0 && len(all) > q.Limit {
@@ -100,7 +100,7 @@ func page[T any](q Query, all []T) []T {
 	return all
 }
 
-// Count returns what a count must give: the rows without limit and offset.
+// Count returns the expected count of a scan: its rows without limit and offset.
 func (def Index) Count(rows []Row, q Query) (int, error) {
 	q.Limit, q.Offset = 0, 0
 	if q.Grouped() {
@@ -115,8 +115,8 @@ func sameKey(a, b []any) bool {
 	return slices.EqualFunc(a, b, func(x, y any) bool { return collatetest.Compare(x, y) == 0 })
 }
 
-// contains looks at one row. Bounds are given in the order of values; an index that runs downwards in the component in
-// which they part meets the high one first.
+// contains reports whether a row is in a range. Bounds are in the order of values; if the index descends in the
+// component in which they differ, the high bound comes first.
 func (def Index) contains(row Row, r Range) (bool, error) {
 	low, err := values(r.Low)
 	if err != nil {
@@ -138,13 +138,14 @@ func (def Index) contains(row Row, r Range) (bool, error) {
 		(len(high) == 0 || within(-def.against(row, high), withHigh)), nil
 }
 
-// includes reports whether an inclusion takes what equals the bound, low or high.
+// includes reports whether an inclusion includes the bound "low" or "high".
 func includes(inclusion, bound string) bool { return inclusion == "both" || inclusion == bound }
 
-// within reports whether what stands so to a bound, above 0 on the inner side, is on the inner side or included.
+// within reports whether a position relative to a bound, above 0 on the inner side, is on the inner side or included.
 func within(order int, included bool) bool { return order > 0 || order == 0 && included }
 
-// holds looks at one component, in the order of values whatever the index's order is.
+// holds reports whether a component's value satisfies the condition. Values compare in collation order, also in a
+// descending index.
 func (c Condition) holds(value any) (bool, error) {
 	in, err := values(c.In)
 	if err != nil {
@@ -172,7 +173,7 @@ func (c Condition) holds(value any) (bool, error) {
 	return true, nil
 }
 
-// against returns where a row stands to a bound in index order: 0 for every key that begins with it.
+// against compares a row with a bound in index order: 0 for every key with that prefix.
 func (def Index) against(row Row, bound []any) int {
 	for i, b := range bound {
 		c := collatetest.Compare(row.Key[i], b)

@@ -9,7 +9,7 @@ import (
 	"tidemark/expression/expressiontest"
 )
 
-// TestSelect is worked out by hand: rows of (country ASC, height DESC).
+// TestSelect compares with results worked out by hand: rows of (country ASC, height DESC).
 func TestSelect(t *testing.T) {
 	def := Index{Desc: []bool{false, true}}
 	rows := []Row{
@@ -50,7 +50,7 @@ func TestSelect(t *testing.T) {
 	}
 }
 
-// TestSelectShape is worked out by hand, too: what is left of rows, and which of them.
+// TestSelectShape compares with results worked out by hand: which rows are returned, and which of their components.
 func TestSelectShape(t *testing.T) {
 	def := Index{Desc: []bool{false, false}}
 	rows := []Row{
@@ -88,7 +88,7 @@ func TestSelectShape(t *testing.T) {
 	}
 }
 
-// TestGroups is worked out by hand: rows of (country ASC, height DESC), and values of every kind.
+// TestGroups compares with results worked out by hand: rows of (country ASC, height DESC), with values of every type.
 func TestGroups(t *testing.T) {
 	def := Index{Desc: []bool{false, true}}
 	rows := []Row{
