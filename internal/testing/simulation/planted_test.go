@@ -18,19 +18,18 @@ import (
 var hunt = flag.Int64("hunt", 0,
 	"count the seeds that show each planted bug, among so many, and write testdata/planted.txt")
 
-// plant is a bug: rules of the protocol switched off.
+// plant is a planted bug: rules of the protocol that are switched off.
 type plant struct {
 	bug, rules, faults string
-	rate, steps        int    // 0: as usual
-	less               string // of this kind of step there are few
-	one                bool   // Options.OneSequence: hardly a seed shows it
-	says               string // in what is seen, where one check is meant and no other
-	// backs are those of the rules that repair what comes of the others' absence: without them alone the seed does not
-	// show it.
+	rate, steps        int    // 0: the default
+	less               string // a class of steps that are rare, see Options.Less
+	one                bool   // Options.OneSequence: hardly any seed shows the bug
+	says               string // part of the expected violation, if only one check should find the bug
+	// backs are rules that repair the effects of the bug: the seed must show nothing when only these are off.
 	backs string
 }
 
-// bugs must each be seen within reach seeds.
+// bugs must each be found within reach seeds.
 var bugs = []plant{
 	{bug: "a stability timestamp in the middle of a snapshot", rules: "snapshotEnds", faults: "streamEnds"},
 	{bug: "a stability timestamp published before its commit", rules: "commitFirst", faults: "leaderChanges"},
@@ -116,8 +115,8 @@ var bugs = []plant{
 	{bug: "promotion that waits for nobody", rules: "paced", faults: "pauses", says: "does not wait"},
 }
 
-// reach is how many seeds are tried for a planted bug, from the one on that seedsFile names. Most bugs show in the
-// first few, so that who changes what a seed does need not find new ones.
+// reach is how many seeds are tried for a planted bug, from the seed in seedsFile on. The first few seeds show most
+// bugs, so a change of what a seed does needs no new search.
 const reach = 3000
 
 var built struct {
@@ -126,7 +125,7 @@ var built struct {
 	path string
 }
 
-// program returns the program of these tests whose rules can be switched off. It is built once.
+// program returns the program of these tests in which rules can be switched off. It is built once.
 func program(t *testing.T) string {
 	t.Helper()
 	built.once.Do(func() {
@@ -152,8 +151,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// TestPlantedBugs: the simulation sees what it is for. Each bug is looked for in a process of its own, of a program
-// whose rules can be switched off (package planted).
+// TestPlantedBugs checks that the simulation finds each planted bug. Each search runs in a process of its own, of a
+// program in which rules can be switched off (package planted).
 func TestPlantedBugs(t *testing.T) {
 	if planted.Built {
 		for _, p := range bugs {
@@ -162,7 +161,7 @@ func TestPlantedBugs(t *testing.T) {
 		return
 	}
 	program, lines := program(t), make([]string, len(bugs))
-	t.Cleanup(func() { // all have been looked for
+	t.Cleanup(func() { // after all searches
 		if *hunt == 0 || slices.Contains(lines, "") {
 			return
 		}
@@ -185,10 +184,10 @@ func TestPlantedBugs(t *testing.T) {
 	}
 }
 
-// found stands before what the other process has to say.
+// found precedes the result in the other process's output.
 const found = "found: "
 
-// search looks for the bug in one seed after the other, or, for a hunt, in all of them.
+// search tries one seed after the other until one shows the bug or, for a hunt, all of them.
 func (p *plant) search(t *testing.T) {
 	begin := max(readSeeds(t)[p.name()], 1)
 	if *hunt > 0 {
@@ -204,7 +203,7 @@ func (p *plant) search(t *testing.T) {
 	t.Errorf("without %s nothing was seen in %d seeds", p.rules, reach)
 }
 
-// count makes the bug's line of seedsFile.
+// count writes the bug's line of seedsFile.
 func (p *plant) count(t *testing.T, before int64) {
 	first, shown := int64(0), 0
 	for n := *from; n < *from+*hunt; n++ {
@@ -219,7 +218,7 @@ func (p *plant) count(t *testing.T, before int64) {
 
 func (p *plant) name() string { return strings.ReplaceAll(p.bug, " ", "-") }
 
-// shows runs a seed without the rules. It returns what was seen, if that is the lack of these rules.
+// shows runs a seed without the rules. It returns the violation if the lack of these rules explains it.
 func (p *plant) shows(t *testing.T, seed int64) (step int, why string) {
 	s, why := p.run(t, seed, p.rules)
 	if !strings.Contains(why, p.says) || why == "" {
@@ -241,7 +240,7 @@ func (p *plant) run(t *testing.T, seed int64, without string) (*Sim, string) {
 		Less: p.less, OneSequence: p.one})
 }
 
-// seedsFile has a line for each planted bug: a seed that shows it, how many do of how many, its name.
+// seedsFile has a line for each planted bug: a seed that shows it, how many of how many seeds show it, and its name.
 const seedsFile = "testdata/planted.txt"
 
 func readSeeds(t *testing.T) map[string]int64 {
@@ -262,7 +261,7 @@ func readSeeds(t *testing.T) map[string]int64 {
 	return first
 }
 
-// TestEveryRuleIsPlanted: there is no rule that nothing shows the need of.
+// TestEveryRuleIsPlanted checks that each rule has a planted bug that shows why the rule is needed.
 func TestEveryRuleIsPlanted(t *testing.T) {
 	shown := map[string]bool{}
 	for _, p := range bugs {
@@ -271,7 +270,7 @@ func TestEveryRuleIsPlanted(t *testing.T) {
 		}
 	}
 	for _, r := range allRules() {
-		elsewhere := strings.HasPrefix(r, "consumer") || r == sharing // projector/feed, and TestSharedAsAlone
+		elsewhere := strings.HasPrefix(r, "consumer") || r == sharing // covered by projector/feed and TestSharedAsAlone
 		if !shown[r] && !elsewhere {
 			t.Errorf("no planted bug switches %s off", r)
 		}

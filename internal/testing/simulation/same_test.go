@@ -7,7 +7,7 @@ import (
 	"tidemark/internal/testing/planted"
 )
 
-// TestSameSeed: a seed gives the same run every time, or a failure could not be looked at again.
+// TestSameSeed checks that a seed gives the same run every time; otherwise no failure could be reproduced.
 func TestSameSeed(t *testing.T) {
 	for n := int64(1); n <= 12; n++ {
 		a, whyA := run(t, Options{Seed: n, Trace: true})
@@ -36,11 +36,11 @@ func line(s *Sim, i int) string {
 	return "(ended)"
 }
 
-// sharing is the rule without which nothing is different.
+// sharing is a rule that changes no behaviour.
 const sharing = "shared"
 
-// TestSharedAsAlone: copies that share one list of positions are told, and do, what they would with lists of their own.
-// Seeds in which the store writes less for copies that share are left out.
+// TestSharedAsAlone checks that copies that share one list of positions receive and do the same as with lists of
+// their own. It leaves out seeds in which the store writes less for copies that share.
 func TestSharedAsAlone(t *testing.T) {
 	if !planted.Built {
 		if out, err := planted.Run(t, program(t), "-test.run=^TestSharedAsAlone$"); err != nil {
@@ -66,7 +66,7 @@ func TestSharedAsAlone(t *testing.T) {
 	}
 }
 
-// TestLeaderChangesRestartNothing: streams that run are taken over by every new leader.
+// TestLeaderChangesRestartNothing checks that every new leader takes over the running streams.
 func TestLeaderChangesRestartNothing(t *testing.T) {
 	leaders := 0
 	for n := int64(1); n <= min(60, usual()/5); n++ {

@@ -42,7 +42,8 @@ func run(t *testing.T, o Options) (*Sim, string) {
 	return s, s.Run()
 }
 
-// TestSimulation: whatever goes wrong, every exact snapshot is what KV held, and in the end all indexes are.
+// TestSimulation checks that, under all faults, every exact snapshot equals what KV held, and that in the end all
+// indexes equal the oracle.
 func TestSimulation(t *testing.T) {
 	if _, product := split(names(*offs)); len(product) > 0 && !planted.Built {
 		planted.Again(t)
