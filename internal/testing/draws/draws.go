@@ -1,8 +1,9 @@
-// Package draws makes what tests draw by chance the same in each run: whether a change is good must not hang on what
-// happened to be drawn beside it. Whoever looks for more gives another seed.
+// Package draws makes random tests repeatable: every run draws the same, so that the verdict on a change does not
+// depend on chance. Another seed searches further.
 //
-// A package whose tests use rapid imports it for that alone; internal/layers holds them to it. RAPID_SEED=7 in the
-// environment gives all packages another seed, -rapid.seed 7 one of them, -rapid.seed 0 a new one in each run.
+// A package whose tests use rapid imports this package for its side effect, which internal/layers enforces.
+// RAPID_SEED=7 in the environment sets the seed of all packages, -rapid.seed 7 that of one, and -rapid.seed 0 takes a
+// new one in each run.
 package draws
 
 import (
@@ -11,18 +12,18 @@ import (
 	"strconv"
 	"testing"
 
-	_ "pgregory.net/rapid" // has the flag
+	_ "pgregory.net/rapid" // defines the flag
 )
 
-// usual is the seed where nobody asks for one.
+// usual is the default seed.
 const usual = 1
 
-// The flag stands before the command line is read, so that it has the last word.
+// The initializer sets the flag before the command line is parsed, so the command line overrides it.
 var _ = fix()
 
 func fix() error {
 	f := flag.Lookup("rapid.seed")
-	if f.Value.String() != "0" { // from the environment
+	if f.Value.String() != "0" { // set from the environment
 		return nil
 	}
 	return f.Value.Set(strconv.Itoa(usual))

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestSame: two runs of a property draw the same, unless a new seed in each was asked for.
+// TestSame checks that two runs of a property draw the same values, unless a new seed per run was requested.
 func TestSame(t *testing.T) {
 	if flag.Lookup("rapid.seed").Value.String() == "0" {
 		t.Skip("-rapid.seed 0")

@@ -1,6 +1,7 @@
-// Package families is a third way to spread an index over slices, as somebody outside would add one: this file is all
-// of it. Documents whose ids begin alike, up to the first "::", are a family and share a slice. Tests of what asks a
-// partition.TopologyProvider (the parser, routers, scans, the replicated state) import it and draw it among the others.
+// Package families is a third partitioning scheme, in the way in which an outside package would add one: this file is
+// all of it. Documents whose ids are equal up to the first "::" are a family and share a slice. Tests of the users of
+// partition.TopologyProvider (the parser, routers, scans, the replicated state) import it and draw it among the other
+// schemes.
 package families
 
 import (
@@ -12,10 +13,10 @@ import (
 	"tidemark/partition"
 )
 
-// Scheme is its number, PARTITION BY FAMILY(META().id) its text.
+// Scheme is the scheme's number; its text is PARTITION BY FAMILY(META().id).
 const Scheme partition.Scheme = 200
 
-// By is the word of PARTITION BY.
+// By is the keyword in PARTITION BY.
 const By index.PartitionScheme = "family"
 
 var _ = partition.Register(partition.Kind{Scheme: Scheme, Name: "family(docid)", By: By,
@@ -32,7 +33,7 @@ var _ = partition.Register(partition.Kind{Scheme: Scheme, Name: "family(docid)",
 		return families(l.Partitions), nil
 	}})
 
-// families is of so many slices.
+// families is the provider for a number of slices.
 type families uint16
 
 func (families) ByKey() bool   { return false }
@@ -51,7 +52,7 @@ func (families) MayHold(marked []bool, _, _ []byte) {
 	}
 }
 
-// Provider is that of a layout that a test has made.
+// Provider returns the provider of a layout that a test has made.
 func Provider(l *partition.Layout) partition.TopologyProvider {
 	p, err := l.Provider()
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package garbage says how often the memory of a package's tests is collected.
+// Package garbage sets how often the garbage of a package's tests is collected.
 package garbage
 
 import (
@@ -6,9 +6,9 @@ import (
 	"runtime/debug"
 )
 
-// Rarely is for tests that keep little and make much, a quarter to two fifths of whose time goes to collecting it
-// otherwise: it is collected when there is five times as much as is kept, unless GOGC says otherwise. Call it from
-// TestMain, before the tests run.
+// Rarely is for tests that retain little and allocate much, and would otherwise spend a quarter to two fifths of
+// their time on collections: the heap may grow to five times the live memory, unless GOGC is set. TestMain calls it
+// before the tests run.
 func Rarely() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(400)

@@ -1,5 +1,5 @@
-// Package need is for tests that want something of the machine: a tool, a right. Without it they are skipped on a
-// developer's machine, and fail in CI, so that a green run there never hides a part that nobody tried.
+// Package need serves tests that need something of the machine: a tool, a privilege. Without it they are skipped on a
+// developer's machine and fail in CI, so that a green CI run has run every test.
 package need
 
 import (
@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// Missing skips the test, or fails it where the environment variable CI is "true". It says what is missing.
+// Missing skips the test, or fails it if the environment variable CI is "true". The arguments describe what is
+// missing.
 func Missing(t testing.TB, format string, args ...any) {
 	t.Helper()
 	if os.Getenv("CI") == "true" {
@@ -18,7 +19,7 @@ func Missing(t testing.TB, format string, args ...any) {
 	t.Skipf(format, args...)
 }
 
-// Tool returns the path of the first of the programs that is installed; pkg is Debian's package that has them.
+// Tool returns the path of the first installed program of names; pkg is the Debian package that contains them.
 func Tool(t testing.TB, pkg string, names ...string) string {
 	t.Helper()
 	for _, name := range names {
@@ -30,11 +31,12 @@ func Tool(t testing.TB, pkg string, names ...string) string {
 	return ""
 }
 
-// memoryBytes is how much a file system in memory must have free, so that no test takes it for a full disk.
+// memoryBytes is how many bytes a file system in memory must have free, so that no test fills it.
 const memoryBytes = 2 << 30
 
-// Memory returns a folder in memory where the system has one, else one as t.TempDir does. It is for tests that sync
-// often, which proves nothing while the machine stays up, and that take a disk that others keep busy for a bad one.
+// Memory returns a folder on a file system in memory if the system has one, otherwise one as t.TempDir does. It is
+// for tests that sync often, which proves nothing while the machine stays up, and that would take a disk busy with
+// other work for a failing one.
 func Memory(t testing.TB) string {
 	const shm = "/dev/shm"
 	var free syscall.Statfs_t

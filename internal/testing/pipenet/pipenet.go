@@ -1,5 +1,5 @@
-// Package pipenet is a network of pipes for tests in virtual time: a bubble of testing/synctest may wait for a pipe and
-// not for a socket.
+// Package pipenet is a network of pipes for tests in virtual time: a bubble of testing/synctest counts waiting for a
+// pipe as idle, but not waiting for a socket.
 package pipenet
 
 import (
@@ -8,14 +8,14 @@ import (
 	"sync"
 )
 
-// Listener accepts what Dial begins. A pipe has no buffer: who writes waits for the reader.
+// Listener accepts the connections of its Dial. A pipe has no buffer: a writer waits for the reader.
 type Listener struct {
 	conns chan net.Conn
 	done  chan struct{}
 	once  sync.Once
 }
 
-// Listen returns a listener that nothing but its own Dial reaches.
+// Listen returns a listener that only its own Dial reaches.
 func Listen() *Listener { return &Listener{conns: make(chan net.Conn), done: make(chan struct{})} }
 
 // Accept implements net.Listener.
@@ -37,7 +37,7 @@ func (l *Listener) Close() error {
 // Addr implements net.Listener.
 func (l *Listener) Addr() net.Addr { return addr{} }
 
-// Dial connects to the listener, whatever address is named: the form that http.Transport and others want.
+// Dial connects to the listener and ignores the address. Its form is that of http.Transport and others.
 func (l *Listener) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	ours, theirs := net.Pipe()
 	select {

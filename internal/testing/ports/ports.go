@@ -1,6 +1,6 @@
-// Package ports gives tests TCP ports of the loopback interface that nobody else on this machine uses, and that stay
-// theirs while nobody listens on them: between the end of a process that was killed and its next start, a port that was
-// merely free a moment ago may be taken by another test's.
+// Package ports gives tests TCP ports of the loopback interface that no other process on this machine uses, and keeps
+// them for the test while no process listens on them. A port that was merely free a moment ago may be taken by
+// another test between the end of a killed process and its restart.
 package ports
 
 import (
@@ -13,18 +13,18 @@ import (
 	"testing"
 )
 
-// The ranges. They lie below the ports that systems give to connections (32,768 and up, or 49,152 and up).
+// The ranges are below the ports that systems use for outgoing connections (from 32,768 or 49,152 on).
 const (
 	lowest = 10_000
 	ranges = 200
-	size   = 100 // ports of a range
+	size   = 100 // ports per range
 
-	// Size is how many ports of a range a test may use: all but the last, on which the process that has the range listens,
-	// so that the system itself takes it back when that process ends, however it ends.
+	// Size is how many ports of a range a test may use: all but the last. The process that owns the range listens on
+	// the last one, so that the system releases the range when the process ends, however it ends.
 	Size = size - 1
 )
 
-// Range returns the first of Size ports that are the test's until it ends.
+// Range returns the first of Size ports that the test owns until it ends.
 func Range(t testing.TB) int {
 	t.Helper()
 	base, guard, err := reserve()
@@ -35,13 +35,13 @@ func Range(t testing.TB) int {
 	return base
 }
 
-// reserve returns the first port of a range that this process has until guard is closed.
+// reserve returns the first port of a range that this process owns until guard is closed.
 func reserve() (base int, guard net.Listener, err error) {
 	first := rand.IntN(ranges)
 	for i := range ranges {
 		base = lowest + size*((first+i)%ranges)
 		if guard, err = net.Listen("tcp", address(base+Size)); err != nil {
-			continue // another process has it
+			continue // another process owns it
 		}
 		if err = allFree(base); err == nil {
 			return base, guard, nil
@@ -51,8 +51,8 @@ func reserve() (base int, guard net.Listener, err error) {
 	return 0, nil, fmt.Errorf("none of %d ranges of %d ports from %d on is free: %w", ranges, size, lowest, err)
 }
 
-// allFree returns nil if nobody listens on a port of a range: neither a program that knows nothing of ranges, nor what
-// a killed test left behind for a moment.
+// allFree returns nil if no process listens on a port of a range: neither a program that does not use this package,
+// nor one that a killed test has left for a moment.
 func allFree(base int) error {
 	for p := base; p < base+Size; p++ {
 		l, err := net.Listen("tcp", address(p))
@@ -68,14 +68,14 @@ func allFree(base int) error {
 
 func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// pool has the ranges of this process from which single addresses are taken. They are kept until it ends.
+// pool holds the ranges of this process from which single addresses are taken. The process keeps them until it ends.
 var pool struct {
 	sync.Mutex
-	free   []int          // that which was given back last comes last
-	guards []net.Listener // held, so that the collector does not close them
+	free   []int          // in the order of their release
+	guards []net.Listener // references that keep the collector from closing them
 }
 
-// Addrs returns n addresses (127.0.0.1:port) that are the test's until it ends.
+// Addrs returns n addresses (127.0.0.1:port) that the test owns until it ends.
 func Addrs(t testing.TB, n int) []string {
 	t.Helper()
 	pool.Lock()
@@ -104,7 +104,7 @@ func Addrs(t testing.TB, n int) []string {
 	return all
 }
 
-// Addr returns one address that is the test's until it ends.
+// Addr returns one address that the test owns until it ends.
 func Addr(t testing.TB) string {
 	t.Helper()
 	return Addrs(t, 1)[0]

@@ -10,10 +10,10 @@ import (
 	"testing"
 )
 
-// TestRangesAreNotShared: neither two tests of a process nor two processes have one range; it is free again when the
-// test that had it is over, or its process has been killed.
+// TestRangesAreNotShared checks that two tests of a process, or two processes, never share a range, and that a range
+// is free again after its test has ended or its process was killed.
 func TestRangesAreNotShared(t *testing.T) {
-	if os.Getenv("TIDEMARK_TEST_RANGE") != "" { // the other process: it says its range and waits to be killed
+	if os.Getenv("TIDEMARK_TEST_RANGE") != "" { // the other process prints its range and waits to be killed
 		_, _ = os.Stdout.WriteString("range " + strconv.Itoa(Range(t)) + "\n")
 		_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
 		return
@@ -64,11 +64,11 @@ func TestRangesAreNotShared(t *testing.T) {
 			t.Errorf("range %d is still held: %v", base, err)
 			continue
 		}
-		_ = l.Close() // it may be one range for both
+		_ = l.Close() // both may be the same range
 	}
 }
 
-// TestPortInUse: a range in which somebody listens who knows nothing of ranges is not given.
+// TestPortInUse checks that a range is not given out while a program that does not use this package listens in it.
 func TestPortInUse(t *testing.T) {
 	base := Range(t)
 	if err := allFree(base); err != nil {
@@ -84,7 +84,7 @@ func TestPortInUse(t *testing.T) {
 	}
 }
 
-// TestAddrs: no address is given twice at a time, and those of a test that is over come back.
+// TestAddrs checks that no address is given out twice at a time, and that those of a finished test are reused.
 func TestAddrs(t *testing.T) {
 	seen := map[string]bool{}
 	t.Run("first", func(t *testing.T) {

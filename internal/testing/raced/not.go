@@ -1,6 +1,6 @@
 //go:build !race
 
-// Package raced says whether the race detector is on.
+// Package raced reports whether the race detector is on.
 package raced
 
 // On reports whether the race detector is on.

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestPathValues: what a handler asks of a path by its name is in a path of the same package; of one that is in none it
-// would get "", without a word.
+// TestPathValues checks that every path value that a handler reads is in a path of the same package; r.PathValue
+// would otherwise return "" silently.
 func TestPathValues(t *testing.T) {
 	asked, named := regexp.MustCompile(`\.PathValue\("(\w+)"\)`), regexp.MustCompile(`\{(\w+)[:}]`)
 	asks, names := map[string]map[string]string{}, map[string]map[string]bool{}

@@ -1,5 +1,5 @@
-// Package rpctest asks handlers as processes of each role do, for tests of who may do what. It makes no connections:
-// what it says of a certificate is what the TLS of a port has verified.
+// Package rpctest calls handlers as processes of each role would, for tests of authorization. It makes no
+// connections: the certificates that it attaches count as verified by a port's TLS.
 package rpctest
 
 import (
@@ -16,12 +16,13 @@ import (
 	"tidemark/internal/tlsconf"
 )
 
-// Certificate returns one of a role.
+// Certificate returns a certificate of a role.
 func Certificate(role tlsconf.Role) *x509.Certificate {
 	return &x509.Certificate{URIs: []*url.URL{{Scheme: "tidemark", Host: string(role), Path: "/x"}}}
 }
 
-// As returns the status with which a handler answers a request over TLS; cert is nil when the sender has shown none.
+// As returns the status with which a handler answers a request over TLS; cert is nil for a sender without a
+// certificate.
 func As(h http.Handler, cert *x509.Certificate, method, path, body string) int {
 	r := httptest.NewRequest(method, path, strings.NewReader(body))
 	r.Header.Set("Content-Type", "application/json")
@@ -34,8 +35,9 @@ func As(h http.Handler, cert *x509.Certificate, method, path, body string) int {
 	return w.Code
 }
 
-// Roles asks each call of a table as each role, and as nobody, with an empty body. want has, by method and path as the
-// table has it, who is not answered 403; nil: everybody, whoever he is. It returns the table's handler.
+// Roles calls each route of a table as each role, and without a certificate, with an empty body. want has, by method
+// and path as the table has it, the roles that do not get a 403; nil: every caller, with or without a role. It
+// returns the table's handler.
 func Roles(t testing.TB, table *route.Table, want map[string][]tlsconf.Role) http.Handler {
 	t.Helper()
 	seen := map[string]bool{}

@@ -13,23 +13,23 @@ import (
 	"tidemark/internal/rpc/route"
 )
 
-// With -write-ports the test of a port's table, TestTable of its role, writes docs/protocol.md; for all of them, one
-// after the other since all write one file:
+// With -write-ports the test of a port's table, TestTable of its role, writes docs/protocol.md. For all ports (one after
+// the other, because all write one file):
 //
 //	go test -p 1 ./indexer ./internal/node ./kv ./projector ./projector/fleet -run TestTable -write-ports
 var write = flag.Bool("write-ports", false, "write what ports answer into docs/protocol.md")
 
-// page is where the tables of ports stand, from the root of the tree.
+// page is the page with the tables of ports, relative to the root of the tree.
 const page = "docs/protocol.md"
 
-// Whole tests that a port's table says all there is to say of each route, and that docs/protocol.md has it below a
-// heading; with -write-ports it is written there.
+// Whole tests that a port's table documents each route completely, and that docs/protocol.md contains the table below
+// a heading; with -write-ports it writes it there.
 func Whole(t testing.TB, heading string, table *route.Table) {
 	t.Helper()
 	if !strings.Contains(table.Lacks, "%s") {
 		t.Errorf("%q does not say which path there is not", table.Lacks)
 	}
-	_ = table.Handler() // panics where a path is none, or is there twice
+	_ = table.Handler() // panics if a path is malformed or duplicate
 	for _, rt := range table.Routes {
 		name := call(&rt)
 		takes := rt.Method != http.MethodGet && rt.Method != http.MethodDelete
@@ -85,7 +85,7 @@ func documented(t testing.TB, heading string, table *route.Table) {
 	}
 }
 
-// rows are a table as a page has it.
+// rows formats a table for the page.
 func rows(table *route.Table) string {
 	var b strings.Builder
 	b.WriteString("| call | who | body | time | at a time |\n|---|---|---|---|---|\n")

@@ -1,4 +1,4 @@
-// Package tracingtest is a collector of spans for tests.
+// Package tracingtest provides a collector of spans for tests.
 package tracingtest
 
 import (
@@ -22,7 +22,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Collector takes what processes send by OTLP over HTTP.
+// Collector receives spans by OTLP over HTTP.
 type Collector struct {
 	URL string
 
@@ -30,9 +30,9 @@ type Collector struct {
 	spans map[string]Span
 }
 
-// Span is one of them.
+// Span is a received span.
 type Span struct {
-	ID, Trace, Parent string // Parent is "" for the first of a trace
+	ID, Trace, Parent string // Parent is "" for the first span of a trace
 	Service           string // the name of the process
 	Name              string
 	Began, Ended      time.Time
@@ -40,13 +40,13 @@ type Span struct {
 	Events            []Event
 }
 
-// Event is a moment in a span.
+// Event is an event of a span.
 type Event struct {
 	Name string
 	At   time.Time
 }
 
-// New starts a collector, which stops with the test.
+// New starts a collector, which stops at the end of the test.
 func New(t testing.TB) *Collector {
 	c := &Collector{spans: map[string]Span{}}
 	s := httptest.NewServer(c)
@@ -55,7 +55,7 @@ func New(t testing.TB) *Collector {
 	return c
 }
 
-// ServeHTTP takes spans.
+// ServeHTTP receives spans.
 func (c *Collector) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	var body io.Reader = req.Body
 	if req.Header.Get("Content-Encoding") == "gzip" {
@@ -105,17 +105,17 @@ func (c *Collector) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 
 func when(ns uint64) time.Time { return time.Unix(0, int64(ns)) }
 
-// Begin returns a context whose requests are part of a new trace, and that trace's id.
+// Begin returns a context whose requests belong to a new trace, and the trace's id.
 func Begin(ctx context.Context) (context.Context, string) {
 	var c trace.SpanContextConfig
 	binary.BigEndian.PutUint64(c.TraceID[:8], rand.Uint64())
-	binary.BigEndian.PutUint64(c.TraceID[8:], rand.Uint64()|1) // all zero is none
+	binary.BigEndian.PutUint64(c.TraceID[8:], rand.Uint64()|1) // all zero is invalid
 	binary.BigEndian.PutUint64(c.SpanID[:], rand.Uint64()|1)
 	c.TraceFlags = trace.FlagsSampled
 	return trace.ContextWithSpanContext(ctx, trace.NewSpanContext(c)), c.TraceID.String()
 }
 
-// Trace returns the spans of a trace that have come so far, by their beginning.
+// Trace returns the spans received so far of a trace, by their start.
 func (c *Collector) Trace(id string) (all []Span) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -128,14 +128,14 @@ func (c *Collector) Trace(id string) (all []Span) {
 	return all
 }
 
-// about leaves out what a line of a timeline says anyway.
+// about removes attributes that a line of a timeline shows anyway.
 func about(attributes string) string {
 	return strings.Join(slices.DeleteFunc(strings.Fields(attributes), func(a string) bool {
 		return !strings.HasPrefix(a, "tidemark.") || strings.HasPrefix(a, "tidemark.request_id=")
 	}), " ")
 }
 
-// Timeline draws a trace as lines: when each span began and how long it took, in milliseconds, each below its parent.
+// Timeline formats a trace as lines: the start and duration of each span in milliseconds, each below its parent.
 func Timeline(spans []Span) string {
 	if len(spans) == 0 {
 		return "no spans"
