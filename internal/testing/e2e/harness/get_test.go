@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// noted is a test that notes that it has failed.
+// noted is a testing.TB that records failures.
 type noted struct {
 	testing.TB
 	failed bool
@@ -17,7 +17,7 @@ func (n *noted) Helper() {}
 
 func (n *noted) Error(...any) { n.failed = true }
 
-// TestGetCutsNothing: a body that is longer than what is read of it fails the test, and none of it is returned.
+// TestGetCutsNothing checks that a body longer than the limit fails the test, and that none of it is returned.
 func TestGetCutsNothing(t *testing.T) {
 	for _, size := range []int{0, maxBody, maxBody + 1} {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

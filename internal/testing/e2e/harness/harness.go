@@ -1,7 +1,7 @@
-// Package harness is what the tests of whole clusters share: a workload that remembers every acknowledged write, scans
-// that are compared with the oracle at their own timestamp, and small steps over the product's client and commands. It
-// promises that a helper that takes a *testing.T fails that test with the reason. It never starts a cluster and holds
-// no state of its own; clusters are package testcluster's.
+// Package harness has what the tests of whole clusters share: a workload that records every acknowledged write, scans
+// that are compared with the oracle at their own timestamp, and small steps over the product's client and commands. A
+// helper that takes a *testing.T fails that test with the reason. The package never starts a cluster and holds no
+// state of its own; package testcluster runs clusters.
 package harness
 
 import (
@@ -27,15 +27,15 @@ import (
 	"tidemark/wire"
 )
 
-// Main is the TestMain of a package that starts clusters: it runs the tests, removes the built binary, and exits.
+// Main is the TestMain of a package that starts clusters: it runs the tests, removes the product's binary, and exits.
 func Main(m *testing.M) {
-	garbage.Rarely() // what scans and the oracle return is compared, and gone
+	garbage.Rarely() // results of scans and of the oracle are short-lived
 	code := m.Run()
 	testcluster.Cleanup()
 	os.Exit(code)
 }
 
-// SampleIndexes returns the names of the sample's indexes, all of which the oracle knows.
+// SampleIndexes returns the names of the sample's indexes; the oracle has them all.
 func SampleIndexes() []string {
 	return []string{"world_ids", "airports_by_country", "places_by_name", "airports_by_elevation"}
 }
@@ -46,7 +46,7 @@ func CreateSampleIndexes(ctx context.Context, t *testing.T, c *client.Client, bu
 	Create(ctx, t, c, sample.Statements(bucket)...)
 }
 
-// Create runs CREATE INDEX statements, one after the other, and waits until the indexes are ready.
+// Create runs CREATE INDEX statements one after the other, and waits until the indexes are ready.
 func Create(ctx context.Context, t testing.TB, c *client.Client, statements ...string) {
 	t.Helper()
 	var ids []index.ID
@@ -78,7 +78,7 @@ func WaitReady(ctx context.Context, t testing.TB, c *client.Client, bucket strin
 	}
 }
 
-// Tidemark runs a command of the product against a cluster and gives all that it prints.
+// Tidemark runs a command of the product against a cluster and returns its output.
 func Tidemark(ctx context.Context, t *testing.T, up *testcluster.Cluster, args ...string) (out string, err error) {
 	t.Helper()
 	cmd := exec.CommandContext(ctx, testcluster.Binary(t), append(args, "--data", up.Dir)...)
@@ -86,7 +86,7 @@ func Tidemark(ctx context.Context, t *testing.T, up *testcluster.Cluster, args .
 	return string(b), err
 }
 
-// MustRun runs a command that must work, and returns what it prints.
+// MustRun runs a command, fails the test if the command fails, and returns its output.
 func MustRun(ctx context.Context, t *testing.T, up *testcluster.Cluster, args ...string) string {
 	t.Helper()
 	out, err := Tidemark(ctx, t, up, args...)
@@ -96,25 +96,26 @@ func MustRun(ctx context.Context, t *testing.T, up *testcluster.Cluster, args ..
 	return out
 }
 
-// RefusedAs reports whether err is an answer of the API with that code.
+// RefusedAs reports whether err is an answer of the API with this code.
 func RefusedAs(err error, code errcode.Code) bool {
 	var p *wire.Problem
 	return errors.As(err, &p) && p.Code == code
 }
 
-// Hang is how long a test waits, at the least, for what must come before it gives up: a machine that is slow, or stands
-// still for seconds, is not the product's fault. What the product promises in seconds is measured by package bench.
+// Hang is the shortest time after which a test gives up waiting: a machine that is slow, or stalls for seconds, is
+// not the product's fault. Package bench measures what the product promises in seconds.
 const Hang = 3 * time.Minute
 
-// How often Eventually looks: first soon, then as seldom as leaves the cores to what it waits for.
+// The intervals at which Eventually polls: short at first, then long enough to leave the cores to the processes that
+// it waits for.
 const (
 	lookEvery  = 100 * time.Millisecond
 	looksOften = 20
 	lookRarely = 300 * time.Millisecond
 )
 
-// Eventually waits for a condition, and fails the test when it does not hold within limit, or Hang when that is longer.
-// f also tells what is seen, which Eventually gives back, or says when it fails.
+// Eventually waits for a condition, and fails the test if it does not hold within limit, or within Hang if that is
+// longer. f also describes what it saw; Eventually returns the last description, or prints it on failure.
 func Eventually(t testing.TB, limit time.Duration, what string, f func() (bool, string)) string {
 	t.Helper()
 	limit = max(limit, Hang)
@@ -137,19 +138,19 @@ func Eventually(t testing.TB, limit time.Duration, what string, f func() (bool, 
 	}
 }
 
-// maxBody is the most that Get and GetBy read of a body.
+// maxBody is the most bytes that Get and GetBy read of a body.
 const maxBody = 1 << 20
 
-// Get makes one GET request without credentials; a request that fails has status 0, and its error for a body. A
-// body of more than maxBody fails the test, and counts as such a request.
+// Get sends one GET request without credentials. A request that fails has status 0 and its error as body. A body of
+// more than maxBody fails the test and counts as a failed request.
 func Get(ctx context.Context, t testing.TB, url string) (status int, body string) {
 	t.Helper()
 	status, body, _ = GetBy(ctx, t, http.DefaultClient, url)
 	return status, body
 }
 
-// GetBy is Get by a client of one's own, as one that trusts the cluster's CA; state is that of the TLS of the answer's
-// connection, nil without any.
+// GetBy is Get with the caller's client, such as one that trusts the cluster's CA; state is that of the answer's TLS
+// connection, nil without TLS.
 func GetBy(ctx context.Context, t testing.TB, c *http.Client, url string) (status int, body string,
 	state *tls.ConnectionState) {
 	t.Helper()
@@ -173,7 +174,7 @@ func GetBy(ctx context.Context, t testing.TB, c *http.Client, url string) (statu
 	return resp.StatusCode, string(b), resp.TLS
 }
 
-// Quote gives s as a JSON string.
+// Quote returns s as a JSON string.
 func Quote(s string) string {
 	b, _ := json.Marshal(s)
 	return string(b)

@@ -12,7 +12,7 @@ import (
 	"tidemark/kv"
 )
 
-// KVAdmin is a client of the KV nodes' admin interface.
+// KVAdmin returns a client of the KV nodes' admin interface.
 func KVAdmin(up *testcluster.Cluster) *kv.Admin {
 	m := up.Manifest()
 	var addresses []string
@@ -22,15 +22,15 @@ func KVAdmin(up *testcluster.Cluster) *kv.Admin {
 	return kv.NewAdmin(addresses, m.KVUser, m.KVPassword, nil)
 }
 
-// AdminAddress is the host and port of a KV node's admin interface.
+// AdminAddress returns the host and port of a KV node's admin interface.
 func AdminAddress(e localcluster.KVEntry) string { return strings.TrimPrefix(e.Admin, "http://") }
 
-// Addition names a KV node as `kv rebalance --add` wants it.
+// Addition formats a KV node for `kv rebalance --add`.
 func Addition(e localcluster.KVEntry) string {
 	return e.ID + "=" + e.Memcached + "=" + AdminAddress(e)
 }
 
-// WaitFor waits until check has nothing to say.
+// WaitFor waits until check returns nil.
 func WaitFor(ctx context.Context, t *testing.T, check func() error) {
 	t.Helper()
 	for {
@@ -46,8 +46,8 @@ func WaitFor(ctx context.Context, t *testing.T, check func() error) {
 	}
 }
 
-// Settled waits until all replicas have what their active copies have, nothing is under way, and so many vbuckets are
-// active.
+// Settled waits until all replicas have what their active copies have, no operation is in progress, and active
+// vbuckets are active.
 func Settled(ctx context.Context, t *testing.T, a *kv.Admin, active int) {
 	t.Helper()
 	WaitFor(ctx, t, func() error {

@@ -15,8 +15,8 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// Scanned is what one scan gave: for each row its key and its document's id, in order, and the timestamp it was made
-// at, a seqno per vbucket.
+// Scanned is the result of one scan: for each row its key and its document's id, in order, and the scan's timestamp,
+// one seqno per vbucket.
 type Scanned struct {
 	Index  string
 	Keys   [][]json.RawMessage
@@ -25,12 +25,12 @@ type Scanned struct {
 	Took   time.Duration
 }
 
-// Scan reads a whole index under a consistency of docs/scans.md: any, session.
+// Scan reads a whole index with a consistency of docs/scans.md: any or session.
 func Scan(ctx context.Context, c *client.Client, bucket, name, consistency string) (Scanned, error) {
 	return Collect(ctx, c, bucket, name, v1.ScanRequest{Consistency: consistency})
 }
 
-// Collect makes any scan of an index, and reads all of it.
+// Collect runs any scan of an index and reads all its rows.
 func Collect(ctx context.Context, c *client.Client, bucket, name string, req v1.ScanRequest) (Scanned, error) {
 	s := Scanned{Index: name}
 	started := time.Now()
@@ -58,14 +58,14 @@ func Collect(ctx context.Context, c *client.Client, bucket, name string, req v1.
 	return s, nil
 }
 
-// ScanSoon tries a session scan until it works, for limit.
+// ScanSoon retries a session scan until it succeeds, for limit.
 func ScanSoon(ctx context.Context, c *client.Client, bucket, name string, limit time.Duration) (Scanned, error) {
 	return CollectSoon(ctx, c, bucket, name, v1.ScanRequest{Consistency: "session"}, limit)
 }
 
-// CollectSoon is Collect, again until it works, for limit: where nothing is wrong but the machine may have stood still,
-// so that connections broke and processes were taken for gone. A failure that came before the end of limit is what it
-// gives.
+// CollectSoon retries Collect until it succeeds, for limit. It is for scans without a fault, on a machine that may
+// have stalled so that connections broke and processes were taken for dead. If no try succeeds it returns the last
+// failure before the end of limit.
 func CollectSoon(ctx context.Context, c *client.Client, bucket, name string, req v1.ScanRequest,
 	limit time.Duration) (s Scanned, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -87,7 +87,7 @@ func CollectSoon(ctx context.Context, c *client.Client, bucket, name string, req
 }
 
 // Check compares a scan of a whole sample index with the oracle at the scan's own timestamp, and returns the first
-// difference, or nothing.
+// difference, "" if there is none.
 func (s Scanned) Check(h *oracle.History) string {
 	want, err := oracle.Rows(s.Index, h.At(s.Seqnos))
 	if err != nil {
@@ -96,8 +96,8 @@ func (s Scanned) Check(h *oracle.History) string {
 	return oracle.Diff(want, s.Keys, s.IDs)
 }
 
-// CheckFinal compares every sample index, or those that are named, with the documents that KV has now. Documents are
-// read one by one, so that writes whose outcome was unknown count as what they became.
+// CheckFinal compares every sample index, or the named ones, with the documents that KV has now. It reads documents
+// one by one, so that writes with an unknown outcome count as what KV holds.
 func CheckFinal(ctx context.Context, t *testing.T, c *client.Client, w *Workload, bucket string, indexes ...string) {
 	t.Helper()
 	if len(indexes) == 0 {

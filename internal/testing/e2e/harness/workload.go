@@ -23,23 +23,23 @@ import (
 	"tidemark/kv/kvclient"
 )
 
-// Workload writes documents of the sample and remembers every acknowledged write by its token.
+// Workload writes documents of the sample and records every acknowledged write by its token.
 type Workload struct {
 	KV       *kvclient.Client
 	History  *oracle.History
 	Keys     []string
 	original map[string][]field
 	Writes   atomic.Int64 // acknowledged
-	Failed   atomic.Int64 // writes without an answer: their outcome is unknown
+	Failed   atomic.Int64 // writes without an answer: the outcome is unknown
 }
 
-// NewWorkload stores the sample documents one by one, so that each one's token is known.
+// NewWorkload stores the sample's documents one by one, so that each one's token is known.
 func NewWorkload(ctx context.Context, t *testing.T, kv *kvclient.Client) *Workload {
 	t.Helper()
 	return NewWorkloadOf(ctx, t, kv, 1)
 }
 
-// NewWorkloadOf stores one of every so many sample documents.
+// NewWorkloadOf stores every n-th document of the sample, where n is every.
 func NewWorkloadOf(ctx context.Context, t *testing.T, kv *kvclient.Client, every int) *Workload {
 	t.Helper()
 	w := &Workload{KV: kv, History: oracle.NewHistory(kv.Config().NumVBuckets()), original: map[string][]field{}}
@@ -83,7 +83,7 @@ func NewWorkloadOf(ctx context.Context, t *testing.T, kv *kvclient.Client, every
 	return w
 }
 
-// Set writes one document and remembers it.
+// Set writes one document and records the write.
 func (w *Workload) Set(ctx context.Context, key string, value []byte) error {
 	_, err := w.Store(ctx, key, value)
 	return err
@@ -100,23 +100,23 @@ func (w *Workload) Store(ctx context.Context, key string, value []byte) (kvclien
 	return m, nil
 }
 
-// Writers of a load: few, which send what is due together, so that the load costs the machine little beside what it
-// loads.
+// The writers of a load are few, and each sends its due writes together, so that the load itself takes little of the
+// machine.
 const (
-	// loadWriters is how many there are.
+	// loadWriters is the number of writers.
 	loadWriters = 8
-	// loadTick is how often each looks what is due.
+	// loadTick is the interval at which each writer looks for due writes.
 	loadTick = 10 * time.Millisecond
-	// mostTogether bounds what a writer has under way.
+	// mostTogether is the most writes that a writer has in flight.
 	mostTogether = 64
-	// mostBehind is how much of its time a writer makes up for when answers were late; what is older is left out.
+	// mostBehind is the most time for which a writer makes up after late answers; older writes are left out.
 	mostBehind = time.Second
 )
 
-// Run makes random updates, deletions and re-creations at a rate per second until ctx ends. What was not written while
-// answers were late is made up for, so that the rate is that of the whole time, but for waits of more than mostBehind.
-// Each writer owns its keys and has one write of a key under way, so that a key's writes are acknowledged in their
-// order.
+// Run makes random updates, deletions and re-creations at a rate per second until ctx ends. Writes that fell due
+// while answers were late are made up for, so that the average rate holds, except for delays of more than mostBehind.
+// Each writer owns its keys and has one write per key in flight, so that the writes of a key are acknowledged in
+// their order.
 func (w *Workload) Run(ctx context.Context, seed uint64, perSecond int) {
 	var wg sync.WaitGroup
 	for n := range loadWriters {
@@ -128,7 +128,7 @@ func (w *Workload) Run(ctx context.Context, seed uint64, perSecond int) {
 	wg.Wait()
 }
 
-// writer is one of a load's.
+// writer is one writer of a load.
 type writer struct {
 	w    *Workload
 	n    int
@@ -136,9 +136,9 @@ type writer struct {
 	gone map[string]bool
 }
 
-// Paced has one of a load's writers write once in every so long until ctx ends: what is due together is written
-// together, at most mostTogether at once, and what was not written while answers were late is made up for, but for
-// waits of more than mostBehind. The context that write is given does not end with ctx.
+// Paced lets a writer of a load write once per interval each until ctx ends. Writes that are due together are sent
+// together, at most mostTogether at once, and writes that fell due while answers were late are made up for, except
+// for delays of more than mostBehind. The context of write does not end with ctx.
 func Paced(ctx context.Context, each time.Duration, write func(ctx context.Context, due int)) {
 	tick := time.NewTicker(min(loadTick, each))
 	defer tick.Stop()
@@ -159,7 +159,7 @@ func Paced(ctx context.Context, each time.Duration, write func(ctx context.Conte
 	}
 }
 
-// together makes so many writes of different keys at once and waits for their answers.
+// together sends due writes of different keys at once and waits for their answers.
 func (l *writer) together(ctx context.Context, due int) {
 	var wg sync.WaitGroup
 	mine := len(l.w.Keys) / loadWriters
@@ -181,14 +181,14 @@ func (l *writer) together(ctx context.Context, due int) {
 	}
 }
 
-// randomWrite is a write that was drawn, and its outcome. A deletion has no value.
+// randomWrite is a random write and its outcome. A deletion has no value.
 type randomWrite struct {
 	key   string
 	value []byte
 	err   error
 }
 
-// choose draws a write. gone are the keys that the caller's writes have deleted.
+// choose draws a write. gone holds the keys that the caller's writes have deleted.
 func (w *Workload) choose(r *rand.Rand, key string, gone map[string]bool) randomWrite {
 	if !gone[key] && r.IntN(5) == 0 {
 		return randomWrite{key: key}
@@ -197,7 +197,7 @@ func (w *Workload) choose(r *rand.Rand, key string, gone map[string]bool) random
 	return randomWrite{key: key, value: w.Mutated(r, key)}
 }
 
-// do tries the write for at most a minute: a KV node may be on its way back.
+// do tries the write for at most a minute, because a KV node may be restarting.
 func (o *randomWrite) do(ctx context.Context, w *Workload) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -213,7 +213,7 @@ func (o *randomWrite) do(ctx context.Context, w *Workload) error {
 	return nil
 }
 
-// settle notes what the write has made of its document.
+// settle records the write's effect on its document.
 func (o *randomWrite) settle(gone map[string]bool) error {
 	switch {
 	case o.value != nil:
@@ -226,23 +226,23 @@ func (o *randomWrite) settle(gone map[string]bool) error {
 	return o.err
 }
 
-// One is a single random write. gone are the keys that the caller's writes have deleted.
+// One makes a single random write. gone holds the keys that the caller's writes have deleted.
 func (w *Workload) One(ctx context.Context, r *rand.Rand, key string, gone map[string]bool) error {
 	o := w.choose(r, key, gone)
 	o.err = o.do(ctx, w)
 	return o.settle(gone)
 }
 
-// Mutated is the sample document of a key, changed at random.
+// Mutated returns the sample document of a key, changed at random.
 func (w *Workload) Mutated(r *rand.Rand, key string) []byte { return mutate(r, w.original[key]) }
 
-// field is one of a document, its value as JSON.
+// field is one field of a document, its value as JSON.
 type field struct {
 	name  string
 	value []byte
 }
 
-// fieldsOf takes a document, an object, apart.
+// fieldsOf splits a document, which must be an object, into its fields.
 func fieldsOf(value []byte) ([]field, error) {
 	var doc map[string]json.RawMessage
 	if err := json.Unmarshal(value, &doc); err != nil {
@@ -255,12 +255,12 @@ func fieldsOf(value []byte) ([]field, error) {
 	return fields, nil
 }
 
-// mutate returns a document changed at random: fields that the indexes look at come, go and change their types.
+// mutate returns a document changed at random: fields that the indexes use are added, removed and change their types.
 func mutate(r *rand.Rand, original []field) []byte {
 	name, value := "", ""
 	switch r.IntN(8) {
 	case 0:
-		name = "name" // goes
+		name = "name" // removed
 	case 1:
 		name, value = "name", fmt.Sprintf(`"renamed %d"`, r.IntN(1000))
 	case 2:
