@@ -31,8 +31,8 @@ var hangMost = flag.Duration("hang-most", hangLimit,
 	"how long a duty may take beside a process that hangs: a campaign on an idle machine holds the table by it")
 
 const (
-	hangFor   = 8 * time.Second  // a process is stopped at least, longer than the 5 s after which it counts as silent
-	hangLimit = 60 * time.Second // hang guard of each duty
+	hangFor   = 8 * time.Second  // shortest stop of a process: longer than the 5 s after which it counts as silent
+	hangLimit = 60 * time.Second // detects a hang of a duty
 	probeGap  = 50 * time.Millisecond
 	hungIndex = "airports_by_country" // with a replica of each slice
 	rest      = "as long as it hangs"
@@ -42,7 +42,7 @@ const (
 type role struct {
 	name string
 	pid  func(w *world, m *localcluster.Manifest) int
-	// not are the duties that cannot be done while it hangs, whoever waits for whom, and why.
+	// not maps the duties that cannot be done while the role hangs, whichever process waits, to the reason.
 	not map[string]string
 }
 
@@ -72,10 +72,10 @@ func roleNames() (names []string) {
 	return names
 }
 
-// duty is what is done beside a process that hangs.
+// duty is an operation that is done while a process hangs.
 type duty struct {
 	name string
-	// again tells that it is done again and again, beside others; else it is done once, with a hang of its own.
+	// With again the duty is repeated, in parallel with others; otherwise it is done once, with a hang of its own.
 	again bool
 	do    func(ctx context.Context, h *hang) error
 }
@@ -99,20 +99,20 @@ func duties() []duty {
 	}
 }
 
-// hang is one process that is stopped, and who is at work beside it.
+// hang is one stopped process, and the clients at work meanwhile.
 type hang struct {
 	*world
 	role   *role
-	via    *client.Client // by way of the managers
+	via    *client.Client // a client that reads by way of the managers
 	awake  []*client.Client
 	sub    *subscriber
-	number int // of what was made
+	number int // of indexes and documents made
 	struck time.Time
 }
 
-// TestHangs: each role of -hangs is stopped (SIGSTOP: it neither answers nor ends) beside each duty, and the longest
-// that one of them took is told. The verdict is that each is done while the process is stopped, but for those that need
-// it; the table is for docs/campaigns.md.
+// TestHangs stops each role of -hangs (SIGSTOP: it neither answers nor ends) during each duty and logs the longest
+// time that the duty took. It checks that each duty is done while the process is stopped, except those that need the
+// process; the table is for docs/campaigns.md.
 func TestHangs(t *testing.T) {
 	t.Parallel()
 	up := testcluster.Start(t, t.TempDir(), "--kv", "3", "--kv-replicas", "2")
@@ -146,7 +146,7 @@ func TestHangs(t *testing.T) {
 	t.Log(hangTable(table))
 }
 
-// batches are the duties that can be done, those that go on and on together.
+// batches returns the possible duties; all that are repeated form one batch.
 func batches(not map[string]string) (all [][]duty) {
 	all = append(all, nil)
 	for _, d := range duties() {
@@ -161,7 +161,7 @@ func batches(not map[string]string) (all [][]duty) {
 	return all
 }
 
-// beside stops the process and lets duties be done, then waits until all is well.
+// beside stops the process, does the duties, and waits until the cluster is healthy.
 func (h *hang) beside(batch []duty, table map[[2]string]string) {
 	m := h.up.Manifest()
 	h.turn++
@@ -187,7 +187,7 @@ func (h *hang) beside(batch []duty, table map[[2]string]string) {
 			table[[2]string{d.name, h.role.name}] = fmt.Sprintf("%.1f", longest.Seconds())
 			h.t.Logf("%s beside the %s that hangs: %s at the longest (%v)", d.name, h.role.name, longest.Round(time.Millisecond),
 				why)
-			if most := min(*hangMost, hangLimit); longest >= most { // longer than hangLimit nothing is waited for
+			if most := min(*hangMost, hangLimit); longest >= most { // nothing waits longer than hangLimit
 				h.t.Errorf("%s beside the %s that hangs: not done in %s: %v", d.name, h.role.name, most, why)
 			}
 		})
@@ -208,8 +208,8 @@ func (h *hang) beside(batch []duty, table map[[2]string]string) {
 	}
 }
 
-// longest does a duty, again and again if it is one of those, and returns the longest that it took until it was done,
-// tries that failed included, and what the last failure of that time was.
+// longest does a duty, repeatedly if it is one of those, and returns the longest time until it was done, including
+// failed tries, and the last failure of that time.
 func (h *hang) longest(d *duty) (longest time.Duration, why error) {
 	for {
 		began := time.Now()
@@ -250,7 +250,7 @@ func (h *hang) scan(ctx context.Context, c *client.Client, consistency string) e
 	return err
 }
 
-// promoted waits until what is written now is at or below a stability timestamp.
+// promoted waits until a stability timestamp covers what is written now.
 func promoted(ctx context.Context, h *hang) error {
 	before, err := h.c.Timestamps(ctx, h.bucket, 0, 1)
 	if err != nil {
@@ -298,8 +298,8 @@ func buildOne(ctx context.Context, h *hang) error {
 	return h.c.WaitReady(ctx, []index.ID{all[0].ID}, nil)
 }
 
-// verifyIndex is done with an answer, whatever it is: what cannot be looked at is said. The client would ask again
-// until that has changed.
+// verifyIndex is done when it has an answer of any kind: the answer names what cannot be verified. The client would
+// retry until that has changed.
 func verifyIndex(ctx context.Context, h *hang) error {
 	m := h.up.Manifest().Managers[(h.leader()+2)%3]
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, m.REST+"/v1/indexes/"+h.bucket+"/"+hungIndex+":verify", strings.NewReader(`{"rate":1000000}`))
@@ -315,7 +315,7 @@ func verifyIndex(ctx context.Context, h *hang) error {
 	return err
 }
 
-// startAnother kills an indexer, which is started again after a second, and waits until it is at work.
+// startAnother kills an indexer, which is restarted after a second, and waits until it is active.
 func startAnother(ctx context.Context, h *hang) error {
 	h.kill(func(m *localcluster.Manifest) int { return m.Indexers[0].PID })()
 	for {
@@ -330,7 +330,7 @@ func startAnother(ctx context.Context, h *hang) error {
 	}
 }
 
-// failOver fails kv2 over without what its replicas lack, and waits for a session scan of what is left.
+// failOver fails kv2 over without what its replicas lack, and waits for a session scan of the remaining data.
 func failOver(ctx context.Context, h *hang) error {
 	h.out["kv2"] = true
 	if _, err := h.admin.Failover(ctx, kv.FailoverRequest{Nodes: []string{"kv2"}, Lose: true}); err != nil {
@@ -340,7 +340,7 @@ func failOver(ctx context.Context, h *hang) error {
 	return err
 }
 
-// subscriber is told of each document, and knows the newest ones.
+// subscriber receives each document's keys, and keeps the newest.
 type subscriber struct {
 	mu   sync.Mutex
 	seen map[string]bool
@@ -376,7 +376,7 @@ func subscribe(w *world) *subscriber {
 	return s
 }
 
-// subscribed writes a document and waits until the subscriber is told of it.
+// subscribed writes a document and waits until the subscriber has received it.
 func subscribed(ctx context.Context, h *hang) error {
 	key := h.w.Keys[int(time.Now().UnixNano()/1000)%len(h.w.Keys)]
 	value := fmt.Appendf(nil, `{"kind":"airport","name":"at %d","iso_country":"CH"}`, time.Now().UnixNano())
@@ -397,7 +397,7 @@ func subscribed(ctx context.Context, h *hang) error {
 	}
 }
 
-// hangTable is the table of docs/campaigns.md.
+// hangTable formats the table of docs/campaigns.md.
 func hangTable(table map[[2]string]string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seconds at the longest\n| beside it | %s |\n|---|%s\n", strings.Join(roleNames(), " | "),

@@ -1,6 +1,7 @@
-// Package matrix kills every kind of process, and takes KV's data away from its places, while a cluster rests, works,
-// builds and rolls back: each case must end with all indexes equal to the oracle, without a hand. It has the table of
-// recovery times too, changes of the leader under load, and the rollback of one vbucket of a large bucket.
+// Package matrix kills every kind of process, and makes KV lose data and move it, while a cluster is idle, under
+// load, building and rolling back: in each case all indexes must end up equal to the oracle without manual steps. It
+// also has the table of recovery times, changes of the leader under load, and the rollback of one vbucket of a large
+// bucket.
 package matrix
 
 import (
@@ -30,19 +31,19 @@ var cellFlag = flag.String("matrix", "leader/load,indexer/build,rebalance/load",
 
 const (
 	loadRate   = 300 // writes a second
-	lostWrites = 300 // that no replica has when a node is failed over
-	probeKeys  = 64  // documents written after the fault, that scans must show
+	lostWrites = 300 // that no replica has at a failover
+	probeKeys  = 64  // documents written after the fault that scans must show
 	recoverIn  = 2 * time.Minute
-	cellIn     = 4 * time.Minute // for each try to bring the cluster into the state
+	cellIn     = 4 * time.Minute // for each attempt to bring the cluster into the state
 	stateTries = 5
-	reportTime = 150 * time.Millisecond // an indexer that goes on reports within this
-	// an indexer is stopped at a time, of the 5 s of silence after which nobody waits for it
+	reportTime = 150 * time.Millisecond // the time within which a resumed indexer reports
+	// an indexer is stopped for this long at a time, of the 5 s of silence after which it is ignored
 	holdFor = 2 * time.Second
 )
 
 func TestMain(m *testing.M) { harness.Main(m) }
 
-// world is a cluster and what is done to it.
+// world is a cluster and the faults made on it.
 type world struct {
 	t      *testing.T
 	ctx    context.Context
@@ -52,11 +53,11 @@ type world struct {
 	w      *harness.Workload
 	bucket string
 	out    map[string]bool // KV nodes that were taken out
-	turn   int             // who is hit goes round
+	turn   int             // the victims rotate
 	held   []int           // pids that are stopped
 }
 
-// fault is a row of the matrix. strike gives what has to be waited for besides readiness.
+// fault is a row of the matrix. strike returns the further condition to wait for besides readiness.
 type fault struct {
 	name   string
 	loses  bool // needs writes that no replica has
@@ -81,7 +82,7 @@ func faults() []fault {
 		{name: "kv", strike: func(w *world) func() { return w.kill(func(m *localcluster.Manifest) int { return m.KV[0].PID }) }},
 		{name: "lose", loses: true, strike: func(w *world) func() {
 			node := "kv2"
-			if w.out[node] { // a rollback is under way already
+			if w.out[node] { // a rollback is in progress already
 				node = "kv3"
 			}
 			w.lose(node)
@@ -104,13 +105,12 @@ func manager(n int) func(m *localcluster.Manifest) int {
 	return func(m *localcluster.Manifest) int { return m.Managers[n].PID }
 }
 
-// state is a column of the matrix: what the cluster is at when it is hit. get brings it there.
+// state is a column of the matrix: the cluster's activity at the time of the fault. get starts it.
 type state struct {
 	name string
 	load bool
 	get  func(w *world, f *fault)
-	// still, if it is set, tells whether the cluster is in the state at this moment; when it is not, it is brought there
-	// again.
+	// still, if set, reports whether the cluster is in the state at this moment; if it is not, get is called again.
 	still func(w *world) bool
 }
 
@@ -137,7 +137,7 @@ func stateNames() (names []string) {
 	return names
 }
 
-// cells returns what -matrix asks for.
+// cells returns the cells that -matrix selects.
 func cells(t *testing.T) (all [][2]string) {
 	t.Helper()
 	if *cellFlag == "all" {
@@ -158,13 +158,14 @@ func cells(t *testing.T) (all [][2]string) {
 	return all
 }
 
-// figures are a cell's recovery times, from the fault.
+// figures are a cell's recovery times after the fault.
 type figures struct {
 	scans time.Duration // until session scans of all indexes that were ready show what was written after the fault
-	ready time.Duration // until all processes are back, all vbuckets are streamed, and all indexes are ready and scanned
+	// until all processes are back, all vbuckets are streamed, and all indexes are ready and were scanned
+	ready time.Duration
 }
 
-// TestKillMatrix: each cell of -matrix, one after the other on one cluster.
+// TestKillMatrix runs each cell of -matrix, one after the other on one cluster.
 func TestKillMatrix(t *testing.T) {
 	t.Parallel()
 	todo := cells(t)
@@ -193,7 +194,7 @@ func TestKillMatrix(t *testing.T) {
 	t.Log(render(table))
 }
 
-// render is the table of docs/campaigns.md.
+// render formats the table of docs/campaigns.md.
 func render(table map[[2]string]figures) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seconds until scans / until all is ready\n| hit | %s |\n|---|%s\n", strings.Join(stateNames(), " | "),
@@ -212,7 +213,8 @@ func render(table map[[2]string]figures) string {
 	return b.String()
 }
 
-// cell brings the cluster into a state, lets the fault strike, waits until all is well, and compares.
+// cell brings the cluster into a state, makes the fault, waits until the cluster has recovered, and compares the
+// indexes.
 func (w *world) cell(f *fault, s *state) (x figures) {
 	t, name := w.t, f.name+"/"+s.name
 	load, stop := context.WithCancel(w.ctx)
@@ -270,8 +272,8 @@ func (w *world) cell(f *fault, s *state) (x figures) {
 	return x
 }
 
-// bring has the cluster in the state that the fault is to strike it in, and returns the indexes that can be scanned
-// now, and the newest rollback. Nothing slow lies between the last look at the state and the end.
+// bring brings the cluster into the state in which the fault is to strike, and returns the indexes that can be
+// scanned now, and the newest rollback. Nothing slow happens between the last check of the state and the return.
 func (w *world) bring(f *fault, s *state) (usable []string, rollbacks uint64) {
 	for try := 1; ; try++ {
 		s.get(w, f)
@@ -289,7 +291,7 @@ func (w *world) bring(f *fault, s *state) (usable []string, rollbacks uint64) {
 	}
 }
 
-// leader waits until a manager knows who leads, and returns that one's place.
+// leader waits until a manager knows the leader, and returns the leader's place.
 func (w *world) leader() (n int) {
 	harness.Eventually(w.t, harness.Hang, "a leader", func() (bool, string) {
 		for asked := range w.up.Manifest().Managers {
@@ -305,7 +307,7 @@ func (w *world) leader() (n int) {
 	return n
 }
 
-// kill ends a process at once; back waits until `up` has started it again.
+// kill kills a process immediately; back waits until `up` has restarted it.
 func (w *world) kill(pid func(m *localcluster.Manifest) int) (back func()) {
 	old := pid(w.up.Manifest())
 	if err := syscall.Kill(old, syscall.SIGKILL); err != nil {
@@ -329,7 +331,7 @@ func (w *world) release() {
 	w.held = nil
 }
 
-// written waits until the load has written n documents more.
+// written waits until the load has written n more documents.
 func (w *world) written(n int64) {
 	from := w.w.Writes.Load()
 	harness.WaitFor(w.ctx, w.t, func() error {
@@ -347,7 +349,7 @@ func (w *world) write(n int) {
 	}
 }
 
-// probe writes documents of many vbuckets, which scans that begin later must show.
+// probe writes documents of many vbuckets; scans that begin later must show them.
 func (w *world) probe() {
 	for i := range probeKeys {
 		w.set(w.w.Keys[i*len(w.w.Keys)/probeKeys], w.turn)
@@ -381,7 +383,7 @@ func (w *world) lose(node string) {
 	harness.MustRun(w.ctx, w.t, w.up, "kv", "failover", node, "--lose")
 }
 
-// building has two indexes built anew, held up by a projector that stands still until the fault has struck.
+// building starts the builds of two indexes, and stops a projector to hold them up until the fault has struck.
 func (w *world) building(*fault) {
 	for _, name := range []string{"airports_by_country", "places_by_name"} {
 		if err := w.c.Drop(w.ctx, client.Ref(w.bucket, name), 0); err != nil {
@@ -404,9 +406,9 @@ func (w *world) building(*fault) {
 	})
 }
 
-// rollingBack has the bucket rolled back, held up by an indexer that stands still until the fault has struck. Before
-// the rollback begins, which takes as long as the machine is slow, the indexer goes on for a moment now and then, so
-// that it does not count as silent, and is not left out of the rollback.
+// rollingBack starts a rollback of the bucket, and stops an indexer to hold the rollback up until the fault has
+// struck. Before the rollback begins, which takes long on a slow machine, the indexer resumes for short moments, so
+// that it does not count as silent and is not left out of the rollback.
 func (w *world) rollingBack(f *fault) {
 	w.beyondReplicas()
 	pid, before := w.up.Manifest().Indexers[2].PID, w.rollbackID()
@@ -416,7 +418,7 @@ func (w *world) rollingBack(f *fault) {
 	if _, err := w.admin.Failover(w.ctx, kv.FailoverRequest{Nodes: []string{"kv2"}, Lose: true}); err != nil {
 		w.t.Fatalf("failover: %v\n%s", err, w.picture())
 	}
-	if f.loses { // what kv3 is to lose
+	if f.loses { // the writes that kv3 will lose
 		w.write(lostWrites)
 	}
 	harness.WaitFor(w.ctx, w.t, func() error {
@@ -436,7 +438,7 @@ func (w *world) rollingBack(f *fault) {
 	}
 }
 
-// inRollback reports whether a rollback is under way at this moment.
+// inRollback reports whether a rollback is in progress at this moment.
 func (w *world) inRollback() bool {
 	list, err := w.c.Rollbacks(w.ctx)
 	if err != nil {
@@ -459,7 +461,7 @@ func (w *world) readyIndexes() (names []string) {
 	return names
 }
 
-// rollbackID is that of the bucket's newest rollback.
+// rollbackID returns the id of the bucket's newest rollback.
 func (w *world) rollbackID() uint64 {
 	ts, err := w.c.Timestamps(w.ctx, w.bucket, 0, 1)
 	if err != nil {
@@ -468,7 +470,7 @@ func (w *world) rollbackID() uint64 {
 	return ts.RollbackID
 }
 
-// moved waits until no KV operation is under way.
+// moved waits until no KV operation is in progress.
 func (w *world) moved() {
 	harness.WaitFor(w.ctx, w.t, func() error {
 		s, err := w.admin.Status(w.ctx)
@@ -479,7 +481,7 @@ func (w *world) moved() {
 	})
 }
 
-// ready waits until everything is, and says what is not when ctx ends.
+// ready waits until everything is ready; when ctx ends it returns what is not.
 func (w *world) ready(ctx context.Context) (why string) {
 	for {
 		if why = w.wanting(ctx); why == "" || ctx.Err() != nil {
@@ -492,7 +494,7 @@ func (w *world) ready(ctx context.Context) (why string) {
 	}
 }
 
-// wanting returns what is not as it should be, empty for nothing.
+// wanting returns what is not ready, "" if everything is.
 func (w *world) wanting(ctx context.Context) string {
 	s, err := w.c.Status(ctx)
 	if err != nil {
@@ -537,7 +539,7 @@ func (w *world) wanting(ctx context.Context) string {
 	return ""
 }
 
-// whole brings the KV nodes back that were taken out.
+// whole adds the KV nodes back that were taken out.
 func (w *world) whole() {
 	args := []string{"kv", "rebalance"}
 	for _, e := range w.up.Manifest().KV {
@@ -555,7 +557,7 @@ func (w *world) whole() {
 	}
 }
 
-// picture is what an operator would look at.
+// picture returns the state of the cluster as an operator would inspect it.
 func (w *world) picture() string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.ctx), 20*time.Second)
 	defer cancel()
