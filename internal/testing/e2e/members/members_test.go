@@ -16,7 +16,7 @@ import (
 	"tidemark/internal/testing/testcluster"
 )
 
-// others returns the numbers of managers but one.
+// others returns the numbers of all managers but one.
 func others(all []int, but int) []int {
 	return slices.DeleteFunc(slices.Clone(all), func(n int) bool { return n == but })
 }
@@ -37,7 +37,7 @@ func (w *town) stopAndWipe(n int) {
 	}
 }
 
-// ended waits until a removed manager has ended, and sees that it never starts on that folder again.
+// ended waits until a removed manager has ended, and checks that it never starts on that folder again.
 func (w *town) ended(n int) {
 	w.t.Helper()
 	p := w.procs[fmt.Sprintf("m%d", n)]
@@ -50,10 +50,11 @@ func (w *town) ended(n int) {
 	}
 }
 
-// TestMembers: under DDL and writes a fourth manager joins, the leader is removed, another one joins for it, one
-// leaves, a removed machine comes back with an empty folder. What would end the living majority is refused; with
-// --yes-lose-data those that are in the way of a majority are removed first; one that was away meanwhile hears of it,
-// though its --join names only gone ones. No DDL fails, nothing acknowledged is lost, indexes equal the oracle.
+// TestMembers changes members under DDL and writes: a fourth manager joins, the leader is removed, a manager joins in
+// its place, one leaves, and a removed machine comes back with an empty folder. What would leave the living members
+// without a majority is refused; with --yes-lose-data the dead members that prevent a majority are removed first; a
+// manager that was away meanwhile learns of its removal, although its --join names only managers that are gone. No
+// DDL fails, nothing acknowledged is lost, indexes equal the oracle.
 func TestMembers(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -81,7 +82,7 @@ func TestMembers(t *testing.T) {
 	w.voters(ctx, c, ids(three...)...)
 	w.ended(led)
 
-	w.manager(5, "--join", w.join(three...)) // replace: the new one first
+	w.manager(5, "--join", w.join(three...)) // replace: the new one joins first
 	w.voters(ctx, c, append(ids(three...), "m5")...)
 	leaves := others(three, w.leader(ctx, c))[0]
 	w.does(ctx, 0, w.join(leaves), []string{"cluster", "leave"}, "left")
@@ -105,8 +106,8 @@ func TestMembers(t *testing.T) {
 	wg.Wait()
 	w.equal(ctx, c, "one of three is dead", both)
 
-	// Done all the same: the dead one is removed first, so that what is left is a majority, and writes go on. Both end for
-	// good.
+	// Done with --yes-lose-data: the dead one is removed first, so that the remaining ones are a majority and writes
+	// continue. Both removed managers end permanently.
 	w.does(ctx, errcode.ExitOK, servers, []string{"cluster", "remove", fmt.Sprintf("m%d", asked), "--yes-lose-data"},
 		"removed: ", "do not answer: "+fmt.Sprintf("m%d-", dead))
 	w.voters(ctx, c, fmt.Sprintf("m%d", led))
@@ -115,7 +116,7 @@ func TestMembers(t *testing.T) {
 	w.ended(dead)
 	w.create(ctx, c, `CREATE INDEX after ON world(name) WITH {"num_partition":2}`)
 
-	back := leaves // a removed machine, its folder deleted, by the command it always had
+	back := leaves // a removed machine with its folder deleted, started by its old command
 	w.stopAndWipe(back)
 	w.manager(back, "--bootstrap-expect", "3", "--join", w.join(1, 2, 3, 4, 5))
 	w.until(ctx, "the removed machine has a vote as a new one", func() (bool, string) {
@@ -127,8 +128,8 @@ func TestMembers(t *testing.T) {
 		"places_by_name": "places_by_name", "after": "places_by_name"})
 }
 
-// TestLostMajority: two folders of three are gone. The survivor recovers alone, with everything acknowledged; indexes
-// go on serving, new ones are built, and two new managers join.
+// TestLostMajority loses the folders of two of three managers. The survivor recovers alone, with everything
+// acknowledged; indexes continue to serve, new ones are built, and two new managers join.
 func TestLostMajority(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -155,7 +156,7 @@ func TestLostMajority(t *testing.T) {
 	w.afterRecovery(ctx, survivor, d)
 }
 
-// recover does what the runbook says to the only manager that is left, and starts it again.
+// recover runs the runbook's command on the only manager that is left, and restarts it.
 func (w *town) recover(ctx context.Context, n int) {
 	w.t.Helper()
 	id := fmt.Sprintf("m%d", n)
@@ -191,9 +192,10 @@ func (w *town) afterRecovery(ctx context.Context, survivor int, d *ddl) {
 		"places_by_name": "places_by_name", "anew": "airports_by_country"})
 }
 
-// TestIndexers: a dead indexer with the only copies is removed by force, and others fill them; its folder is refused. A
-// copy of a living one's folder is refused while that one lives, a node of another cluster is refused by name, and one
-// that moved is taken over, a projector too.
+// TestIndexers checks that a dead indexer with the only copies is removed by force, that others rebuild them, and
+// that its folder is refused afterwards. A copy of a living indexer's folder is refused while that indexer lives, a
+// node of another cluster is refused with the cluster's name, and a node that has moved to another address is
+// accepted, a projector too.
 func TestIndexers(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -234,7 +236,7 @@ func TestIndexers(t *testing.T) {
 	before := registered(w.procs["i1"])
 	first := w.indexer(1)
 	w.until(ctx, "the living one has registered", func() (bool, string) {
-		return registered(first) > before, first.Log() // until then the copy would be the living one
+		return registered(first) > before, first.Log() // before this report the copy would pass for the living indexer
 	})
 	w.active(ctx, c, 1, 2)
 	second := w.indexerAt("i9", "copy", 75)
@@ -244,7 +246,7 @@ func TestIndexers(t *testing.T) {
 	w.equal(ctx, c, "beside a copied folder", both)
 	second.Kill()
 
-	w.procs["i2"].Stop() // moved
+	w.procs["i2"].Stop() // it moves
 	w.indexerAt("i2", "i2", 80)
 	w.procs["p1"].Stop()
 	w.projector(43)
@@ -269,7 +271,7 @@ func TestIndexers(t *testing.T) {
 	w.voters(ctx, c, ids(1, 2, 3)...)
 }
 
-// foreign makes another cluster and lets its nodes come to this one.
+// foreign makes another cluster whose nodes register with this one.
 func (w *town) foreign(ctx context.Context, t *testing.T) {
 	b := newTown(t)
 	b.manager(1)
@@ -297,7 +299,8 @@ func (w *town) foreign(ctx context.Context, t *testing.T) {
 	})
 }
 
-// TestNames: managers know each other by names, one comes back at other ports, then all of them at once.
+// TestNames checks managers that know each other by host names: one restarts with other ports, then all of them at
+// once.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)

@@ -13,7 +13,7 @@ import (
 
 type status = v1.ManagerStatus
 
-// atOnce is how many small clusters start beside each other.
+// atOnce is how many small clusters run in parallel.
 const atOnce = 3
 
 // permutations returns all orders of a list.
@@ -30,8 +30,8 @@ func permutations(all []string) (orders [][]string) {
 	return orders
 }
 
-// TestOrders: managers, KV, projector and indexer are started one after the other, each when the one before answers, in
-// every order. Each time the cluster becomes ready without a hand, and builds an index.
+// TestOrders starts managers, KV, projector and indexer one after the other, each when the one before answers, in
+// every order. Each time the cluster becomes ready without manual steps, and builds an index.
 func TestOrders(t *testing.T) {
 	t.Parallel()
 	turns := make(chan struct{}, atOnce)

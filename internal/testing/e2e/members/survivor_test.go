@@ -10,8 +10,9 @@ import (
 	"tidemark/internal/testing/testcluster"
 )
 
-// TestStaleSurvivor: the only survivor was away for a while: numbers of stability timestamps, indexes and copies that
-// were given away meanwhile are given away again. What the indexers hold under them is not taken for what is meant now.
+// TestStaleSurvivor checks a recovery from a survivor that missed the last commits: numbers of stability timestamps,
+// indexes and copies that were assigned meanwhile are assigned again. What indexers hold under the old numbers must
+// not pass for the new.
 func TestStaleSurvivor(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -26,7 +27,7 @@ func TestStaleSurvivor(t *testing.T) {
 	args := w.procs[fmt.Sprintf("m%d", survivor)].Args
 	w.procs[fmt.Sprintf("m%d", survivor)].Kill()
 
-	load, stop := context.WithCancel(ctx) // many stability timestamps, and indexes that nobody will remember
+	load, stop := context.WithCancel(ctx) // many stability timestamps, and indexes that will be lost
 	var wg sync.WaitGroup
 	wg.Go(func() { w.writes(load, 4) })
 	w.create(ctx, c, `CREATE INDEX forgotten ON world(name, iso_country) WITH {"num_partition":4}`, `CREATE INDEX forgotten_too ON world(iso_country)`)

@@ -1,6 +1,6 @@
-// Package members tests who belongs to a cluster, with real processes that are started as an operator does, without
+// Package members tests membership of clusters, with real processes that are started as an operator does, without
 // `up`: managers that join, leave, are removed, replaced and moved, a lost majority, indexers that do not come back,
-// roles in every order. Rows are compared with the oracle.
+// and roles started in every order. Rows are compared with the oracle.
 package members
 
 import (
@@ -38,18 +38,18 @@ const (
 	bucket    = "world"
 	vbuckets  = 64
 	documents = 1500            // of the sample: enough for rows in every slice, and quick
-	patience  = 3 * time.Minute // hang guard
+	patience  = 3 * time.Minute // detects a hang
 	poll      = 50 * time.Millisecond
 )
 
-// statements create indexes that the oracle knows by the names, in slices of which each indexer gets some.
+// statements create indexes that the oracle has under the same names, with slices on every indexer.
 var statements = []string{
 	`CREATE INDEX airports_by_country ON world(iso_country, name) WHERE kind = "airport" WITH {"num_partition":4}`,
 	`CREATE INDEX places_by_name ON world(name) WITH {"num_partition":4}`,
 }
 
 func TestMain(m *testing.M) {
-	atonce.Tests(4) // a part of their time is waiting
+	atonce.Tests(4) // tests wait part of their time
 	harness.Main(m)
 }
 
@@ -58,7 +58,7 @@ type town struct {
 	t     *testing.T
 	dir   string
 	base  int
-	host  string // under which managers know each other
+	host  string // under which managers reach each other
 	procs map[string]*testcluster.Process
 	keys  []string
 	kv    *kvclient.Client
@@ -82,7 +82,7 @@ func (w *town) spawn(name string, args ...string) *testcluster.Process {
 
 func (w *town) addr(offset int) string { return fmt.Sprintf("127.0.0.1:%d", w.base+offset) }
 
-// rest is the address of manager n as others are told it.
+// rest returns the address of manager n as other processes get it.
 func (w *town) rest(n int) string { return fmt.Sprintf("%s:%d", w.host, w.base+n) }
 
 // manager starts manager n: REST on port n of the range, Raft on port 20+n.
@@ -158,7 +158,7 @@ func (w *town) everything(indexers int) {
 	}
 }
 
-// client asks managers by their places.
+// client returns a client of the managers at these places.
 func (w *town) client(managers ...int) *client.Client {
 	w.t.Helper()
 	var urls []string
@@ -170,7 +170,7 @@ func (w *town) client(managers ...int) *client.Client {
 	return c
 }
 
-// run runs a command of the product against managers and gives what it prints and its exit code.
+// run runs a command of the product against managers and returns its output and exit code.
 func (w *town) run(ctx context.Context, servers string, args ...string) (out string, exit int) {
 	w.t.Helper()
 	if servers != "" {
@@ -186,7 +186,7 @@ func (w *town) run(ctx context.Context, servers string, args ...string) (out str
 	return string(b), cmd.ProcessState.ExitCode()
 }
 
-// does runs a command that must end with an exit code and print texts.
+// does runs a command that must end with an exit code and print the texts.
 func (w *town) does(ctx context.Context, exit int, servers string, args []string, texts ...string) string {
 	w.t.Helper()
 	out, got := w.run(ctx, servers, args...)
@@ -201,7 +201,7 @@ func (w *town) does(ctx context.Context, exit int, servers string, args []string
 	return out
 }
 
-// until waits for what must come.
+// until waits for a condition.
 func (w *town) until(ctx context.Context, what string, f func() (bool, string)) {
 	w.t.Helper()
 	began, last := time.Now(), ""
@@ -216,7 +216,7 @@ func (w *town) until(ctx context.Context, what string, f func() (bool, string)) 
 	}
 }
 
-// roles tells the role of each manager that the leader knows, by name; one that does not answer is "dead".
+// roles returns the role of each manager in the leader's status, by name; "dead" for one that does not answer.
 func roles(s *v1.Status) map[string]string {
 	all := map[string]string{}
 	for _, m := range s.Managers {
@@ -227,7 +227,7 @@ func roles(s *v1.Status) map[string]string {
 	return all
 }
 
-// voters waits until exactly these managers are members, all with a vote, and answer.
+// voters waits until exactly these managers are members, all with a vote, and all answer.
 func (w *town) voters(ctx context.Context, c *client.Client, want ...string) {
 	w.t.Helper()
 	w.until(ctx, fmt.Sprintf("voters %v", want), func() (bool, string) {
@@ -245,7 +245,7 @@ func (w *town) voters(ctx context.Context, c *client.Client, want ...string) {
 	})
 }
 
-// leader returns the number of the manager that leads.
+// leader returns the number of the leading manager.
 func (w *town) leader(ctx context.Context, c *client.Client) (n int) {
 	w.t.Helper()
 	w.until(ctx, "a leader", func() (bool, string) {
@@ -264,7 +264,7 @@ func (w *town) leader(ctx context.Context, c *client.Client) (n int) {
 	return n
 }
 
-// active waits until so many projectors and indexers are active and nobody else is known.
+// active waits until exactly this many projectors and indexers are known and active.
 func (w *town) active(ctx context.Context, c *client.Client, projectors, indexers int) {
 	w.t.Helper()
 	w.until(ctx, "projectors and indexers are active", func() (bool, string) {
@@ -308,7 +308,7 @@ func (w *town) load(ctx context.Context) {
 		if err != nil {
 			w.t.Fatal(err)
 		}
-		if n%5 != 0 { // of all kinds
+		if n%5 != 0 { // keys of all kinds
 			continue
 		}
 		key, value := d.Key, bytes.Clone(d.Value)
@@ -356,7 +356,7 @@ func (w *town) create(ctx context.Context, c *client.Client, statements ...strin
 	harness.Create(limited, w.t, c, statements...)
 }
 
-// equal compares session scans of indexes, by the names that the oracle knows, with what KV has. Nobody writes
+// equal compares session scans of indexes, by their names in the oracle, with what KV has. No writes may run
 // meanwhile.
 func (w *town) equal(ctx context.Context, c *client.Client, when string, named map[string]string) {
 	w.t.Helper()
@@ -386,20 +386,20 @@ func (w *town) equal(ctx context.Context, c *client.Client, when string, named m
 	}
 }
 
-// both are the indexes of statements.
+// both maps the indexes of statements to their names in the oracle.
 var both = map[string]string{"airports_by_country": "airports_by_country", "places_by_name": "places_by_name"}
 
-// ddl creates and drops indexes, one after the other, and remembers what was acknowledged.
+// ddl creates and drops indexes, one after the other, and records what was acknowledged.
 type ddl struct {
 	kept, dropped []string
 	unknown       int
 	acknowledged  atomic.Int64
 }
 
-// ddlEnough is how many acknowledged writes prove something.
+// ddlEnough is how many acknowledged writes make the test meaningful.
 const ddlEnough = 10
 
-// enough waits for so many acknowledged writes.
+// enough waits for that many acknowledged writes.
 func (d *ddl) enough(ctx context.Context, w *town) {
 	w.t.Helper()
 	w.until(ctx, "DDL that proves something", func() (bool, string) {
@@ -408,7 +408,7 @@ func (d *ddl) enough(ctx context.Context, w *town) {
 	})
 }
 
-// run goes on until ctx ends. A request may take its time while leadership moves; it may not fail.
+// run creates and drops indexes until ctx ends. A request may take long while leadership moves, but must not fail.
 func (d *ddl) run(ctx context.Context, t *testing.T, c *client.Client) {
 	for n := 0; ctx.Err() == nil; n++ {
 		name := fmt.Sprintf("ddl_%d", n)
