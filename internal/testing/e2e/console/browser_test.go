@@ -20,11 +20,11 @@ import (
 	"tidemark/internal/testing/need"
 )
 
-// patience is how long anything in a browser may take: a hang guard.
+// patience is the longest that any action in a browser may take; it detects hangs.
 const patience = 2 * time.Minute
 
-// browser is a real Chromium without a screen, spoken to by its DevTools protocol over pipes: it ends with the test's
-// process, however that ends.
+// browser is a real headless Chromium, driven by the DevTools protocol over pipes: it ends with the test's process,
+// however that ends.
 type browser struct {
 	t   *testing.T
 	in  *bufio.Reader // messages end with a zero byte
@@ -35,7 +35,7 @@ type browser struct {
 	next    int
 	waiting map[int]chan reply
 	session string
-	// said is what pages complained of: exceptions, errors of the console, what the policy refused.
+	// said holds complaints of pages: exceptions, errors of the console, and violations of the policy.
 	said []string
 	lost error
 }
@@ -79,7 +79,7 @@ func newBrowser(t *testing.T) *browser {
 	b := &browser{t: t, ctx: t.Context(), in: bufio.NewReaderSize(ourIn, 1<<20), out: ourOut,
 		waiting: map[int]chan reply{}}
 	t.Cleanup(func() {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // its own group
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // its own process group
 		_ = cmd.Wait()
 		_, _ = ourOut.Close(), ourIn.Close()
 		if t.Failed() {
@@ -91,7 +91,7 @@ func newBrowser(t *testing.T) *browser {
 	return b
 }
 
-// open makes the page that the test works in.
+// open opens the page in which the test works.
 func (b *browser) open() {
 	b.t.Helper()
 	var target struct {
@@ -112,7 +112,7 @@ func (b *browser) open() {
 	b.size(1280, 860)
 }
 
-// read takes what Chromium says until it is gone.
+// read reads Chromium's messages until its end.
 func (b *browser) read() {
 	for {
 		var m reply
@@ -140,8 +140,8 @@ func (b *browser) read() {
 	}
 }
 
-// complained keeps what a page should not have said. Answers that are refusals are no fault of the page's. b.mu is
-// held.
+// complained records a page's complaint. An answer with an error status is not the page's fault. The caller holds
+// b.mu.
 func (b *browser) complained(m *reply) {
 	switch m.Method {
 	case "Runtime.exceptionThrown":
@@ -165,7 +165,7 @@ func (b *browser) complained(m *reply) {
 	}
 }
 
-// complaints returns what pages have complained of since it was last asked.
+// complaints returns the pages' complaints since the last call.
 func (b *browser) complaints() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -174,7 +174,7 @@ func (b *browser) complaints() []string {
 	return said
 }
 
-// call does one call of the protocol.
+// call makes one call of the protocol.
 func (b *browser) call(method string, params, result any) error {
 	answer := make(chan reply, 1)
 	b.mu.Lock()
@@ -225,7 +225,8 @@ func (b *browser) must(method string, params, result any) {
 	}
 }
 
-// eval gives the value of an expression in the page, as JSON; err when it throws, or the page is on its way.
+// eval evaluates an expression in the page and decodes its JSON value. It returns an error if the expression throws
+// or the page is loading.
 func (b *browser) eval(expression string, into any) error {
 	var out struct {
 		Result struct {
@@ -285,15 +286,15 @@ func (b *browser) shows(text string) {
 	b.until("the page shows "+text, "document.body.innerText.includes("+string(quoted)+")")
 }
 
-// visit goes to an address.
+// visit loads an address.
 func (b *browser) visit(url string) {
 	b.t.Helper()
 	b.must("Page.navigate", map[string]any{"url": url}, nil)
 	b.until("the page is there", "document.readyState === 'complete' && location.href.startsWith('http')")
 }
 
-// typeIn writes into a field, in place of what it holds. Keys come as events of the page: a real key is lost while a
-// window of the browser itself (as "save the password?") has the focus.
+// typeIn replaces a field's text. It sends key events inside the page: a real key is lost while one of the browser's
+// own windows (such as "save the password?") has the focus.
 func (b *browser) typeIn(selector, text string) {
 	b.t.Helper()
 	where, _ := json.Marshal(selector)
@@ -303,7 +304,7 @@ func (b *browser) typeIn(selector, text string) {
 		"n.dispatchEvent(new Event('input', {bubbles: true})); })()")
 }
 
-// click clicks the first button or link that says text.
+// click clicks the first button or link with the text.
 func (b *browser) click(text string) {
 	b.t.Helper()
 	quoted, _ := json.Marshal(text)
@@ -313,7 +314,7 @@ func (b *browser) click(text string) {
 	b.do(find + ".click()")
 }
 
-// press presses a key; Enter sends the form of a field.
+// press presses a key; Enter submits the form of a field.
 func (b *browser) press(key string, ctrl bool) {
 	b.t.Helper()
 	quoted, _ := json.Marshal(key)
@@ -322,7 +323,7 @@ func (b *browser) press(key string, ctrl bool) {
 		if (on && %s === 'Enter' && !%t && n.form) n.form.requestSubmit(); })()`, quoted, ctrl, quoted, ctrl))
 }
 
-// size sets the window's, and light or dark is what the user likes.
+// size sets the window's size and the preferred colour scheme, light or dark.
 func (b *browser) size(width, height int) {
 	b.t.Helper()
 	b.must("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1,
@@ -335,7 +336,7 @@ func (b *browser) scheme(name string) {
 		"value": name}}}, nil)
 }
 
-// shot takes a picture of the window as PNG, or of the whole page.
+// shot returns a screenshot of the window, or of the whole page, as PNG.
 func (b *browser) shot(whole bool) []byte {
 	b.t.Helper()
 	var out struct {

@@ -1,5 +1,5 @@
-// Package console looks at the console as people do: in a real browser, at a real cluster, with TLS and users and
-// without.
+// Package console tests the console as users see it: in a real browser, with a real cluster, with and without TLS and
+// users.
 package console
 
 import (
@@ -29,7 +29,7 @@ import (
 	"tidemark/wire"
 )
 
-// pictures makes the pictures of docs/console.md anew.
+// pictures makes the tests write the pictures of docs/console.md.
 var pictures = flag.Bool("pictures", false, "write the pictures of docs/console.md")
 
 const (
@@ -39,11 +39,11 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	atonce.Tests(2) // each has a browser, which takes as much memory as the cluster it looks at
+	atonce.Tests(2) // each has a browser, which takes as much memory as the cluster
 	harness.Main(m)
 }
 
-// TestOpen: a cluster without users, with the sample data: every view, read and written.
+// TestOpen uses every view, for reading and writing, of a cluster without users, with the sample data.
 func TestOpen(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t)
@@ -92,7 +92,7 @@ func TestOpen(t *testing.T) {
 	quiet(b)
 }
 
-// scans: by the form, what a scan gives, and that it was all.
+// scans tests a scan by the form: its rows, and the note that these are all.
 func scans(b *browser) {
 	b.t.Helper()
 	b.press("Escape", false)
@@ -120,7 +120,7 @@ func scans(b *browser) {
 	picture(b, "scan")
 }
 
-// pages: one behind the other by their cursors, and how to go on where the state of them is gone.
+// pages tests paging with cursors, and how to continue after a cursor's snapshot is gone.
 func pages(b *browser) {
 	b.t.Helper()
 	ids := `[...document.querySelectorAll('[aria-label=Rows] tbody tr')].map((r) => r.lastChild.textContent)`
@@ -142,7 +142,8 @@ func pages(b *browser) {
 		return all.length === 141 && new Set(all).size === 141; })()`)
 }
 
-// groups: of an index's entries, counted and summed up by the indexers, and the same on the command line.
+// groups tests groups of an index's entries, which the indexers count and sum, and the equal result on the command
+// line.
 func groups(b *browser) {
 	b.t.Helper()
 	b.do(`document.querySelector('[data-group="0"]').click()`)
@@ -170,8 +171,8 @@ func groups(b *browser) {
 	b.until("rows again", "!document.querySelector('#distinct').disabled")
 }
 
-// expire has the next question be answered as it is a minute later, when the state of a cursor is kept no more; that it
-// is, TestCursorsEnd of package scan shows.
+// expire makes the next request get the answer of a minute later, when the cursor's snapshot is no longer kept. That
+// the snapshot does expire is tested by TestCursorsEnd of package scan.
 func expire(b *browser) {
 	b.t.Helper()
 	b.do(`(() => { const real = window.fetch;
@@ -184,8 +185,7 @@ func expire(b *browser) {
 	})()`)
 }
 
-// formCancels: a scan of the form that waits is ended by the form's own button, at the indexers too, and the next one
-// works.
+// formCancels tests that the form's button cancels a waiting scan, at the indexers too, and that the next scan works.
 func formCancels(b *browser, up *testcluster.Cluster) {
 	b.t.Helper()
 	at := unwritten(b, up)
@@ -206,7 +206,7 @@ func formCancels(b *browser, up *testcluster.Cluster) {
 	b.shows("How it went")
 }
 
-// statements: a caret at what is wrong, a word completed, an index made.
+// statements tests the caret at an error, a completed word, and an index created.
 func statements(b *browser) {
 	b.t.Helper()
 	b.do("document.activeElement.blur()")
@@ -241,7 +241,7 @@ func statements(b *browser) {
 		![...document.querySelectorAll('tr')].some((r) => r.textContent.includes('by_type'))`)
 }
 
-// happened: what was done is there, with who did it.
+// happened tests that the view of events shows what was done and by which user.
 func happened(b *browser) {
 	b.t.Helper()
 	b.press("9", false)
@@ -253,7 +253,8 @@ func happened(b *browser) {
 	picture(b, "timeline")
 }
 
-// split: an index that is being split is one line. The answer is the real one, but for what a split would add to it.
+// split tests that an index that is being split is one line. The answer is the real one, with what a split adds to
+// it.
 func split(b *browser) {
 	b.t.Helper()
 	b.do(`(() => { window.real = window.fetch;
@@ -277,7 +278,7 @@ func split(b *browser) {
 	b.do("window.fetch = window.real")
 }
 
-// loaded: what was scanned before the view was opened is there at once, and scans while it looks show as rates.
+// loaded tests that the view shows earlier scans at once, and scans made while it is open as rates.
 func loaded(b *browser) {
 	b.t.Helper()
 	b.press("0", false)
@@ -298,12 +299,13 @@ func loaded(b *browser) {
 	picture(b, "load")
 }
 
-// cancelled: a scan that waits for a write that nobody has made is ended by a button, and told so.
+// cancelled tests that a button cancels a scan that waits for a write that does not exist, and that the scan's client
+// gets the reason.
 func cancelled(b *browser, up *testcluster.Cluster) {
 	b.t.Helper()
 	at := unwritten(b, up)
 	ended := make(chan error, 1)
-	go func() { // asked for again and again: each time it waits for 10 s
+	go func() { // repeated: each scan waits for 10 s
 		_, err := up.Client().Count(b.t.Context(), client.Ref("world", "world_ids"), v1.ScanRequest{Consistency: "at_plus",
 			Tokens: []v1.Token{at}})
 		ended <- err
@@ -325,7 +327,7 @@ func cancelled(b *browser, up *testcluster.Cluster) {
 	}
 }
 
-// unwritten is the token of a write to vbucket 0 that nobody has made: a scan waits for it for 10 s.
+// unwritten returns the token of a write to vbucket 0 that does not exist: a scan waits for it for 10 s.
 func unwritten(b *browser, up *testcluster.Cluster) v1.Token {
 	b.t.Helper()
 	rows, err := up.Client().Scan(b.t.Context(), client.Ref("world", "world_ids"), v1.ScanRequest{Limit: 1,
@@ -344,7 +346,7 @@ func unwritten(b *browser, up *testcluster.Cluster) v1.Token {
 	return v1.Token{VBUUID: at.VBUUID, Seqno: at.Seqno + 1_000_000}
 }
 
-// narrow: nothing is wider than a telephone, in any view, light and dark.
+// narrow tests that no view is wider than a telephone, light and dark.
 func narrow(b *browser) {
 	b.t.Helper()
 	b.size(400, 800)
@@ -364,7 +366,7 @@ func narrow(b *browser) {
 	b.until("the user's choice counts more", "getComputedStyle(document.body).backgroundColor === 'rgb(245, 246, 248)'")
 }
 
-// everyView goes to each view there is, and waits until it shows something.
+// everyView visits each view, and waits until it shows something.
 func everyView(b *browser, then func(view string)) {
 	b.t.Helper()
 	var views []string
@@ -381,7 +383,8 @@ func everyView(b *browser, then func(view string)) {
 	}
 }
 
-// TestSecured: TLS and users: nobody gets in without a password, a session does what its user may, and ends.
+// TestSecured tests TLS and users: no access without a password, a session has its user's permissions, and sessions
+// end.
 func TestSecured(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t)
@@ -457,7 +460,7 @@ func TestSecured(t *testing.T) {
 	quiet(b)
 }
 
-// login fills the form in and sends it.
+// login fills in and submits the form.
 func login(b *browser, user, password string) {
 	b.t.Helper()
 	b.typeIn("#name", user)
@@ -465,7 +468,7 @@ func login(b *browser, user, password string) {
 	b.press("Enter", false)
 }
 
-// cookie: how the browser keeps the session.
+// cookie tests the attributes of the session's cookie.
 func cookie(b *browser) {
 	b.t.Helper()
 	var out struct {
@@ -486,16 +489,16 @@ func cookie(b *browser) {
 	}
 }
 
-// policy: what somebody manages to have a page do, it does not do. That a cookie alone is nobody's, TestSessions of
-// package manager shows: a browser that is answered 401 without the console's header asks the user for a password.
+// policy tests that the policy blocks injected code. TestSessions of package manager tests that a cookie alone gives
+// no access: a browser that gets a 401 without the console's header prompts for a password.
 func policy(b *browser) {
 	b.t.Helper()
 	b.until("the policy lets nothing be written into the page", `(() => {
 		try { document.body.innerHTML = '<b>x</b>'; return false; } catch (e) { return e instanceof TypeError; } })()`)
-	b.complaints() // of that
+	b.complaints() // discard the complaint about that
 }
 
-// quiet: no page has thrown, written an error, or been refused something by the policy.
+// quiet checks that no page has thrown an exception, logged an error, or violated the policy.
 func quiet(b *browser) {
 	b.t.Helper()
 	if said := b.complaints(); len(said) > 0 {
@@ -503,7 +506,7 @@ func quiet(b *browser) {
 	}
 }
 
-// see keeps a picture for whoever wants to look, in the folder that TIDEMARK_PICTURES names.
+// see saves a screenshot in the folder that TIDEMARK_PICTURES names, for inspection.
 func see(b *browser, name string) {
 	b.t.Helper()
 	if dir := os.Getenv("TIDEMARK_PICTURES"); dir != "" {
@@ -513,7 +516,7 @@ func see(b *browser, name string) {
 	}
 }
 
-// picture writes one of docs/console.md, in few colours.
+// picture writes a picture of docs/console.md, with few colours.
 func picture(b *browser, name string) {
 	b.t.Helper()
 	see(b, name)
@@ -536,7 +539,7 @@ func picture(b *browser, name string) {
 	}
 }
 
-// fewColours takes the 64 colours that are most of a picture, and for the others the nearest of them.
+// fewColours keeps a picture's 64 most frequent colours, and replaces every other one by the nearest of them.
 func fewColours(img image.Image) image.Image {
 	seen, box := map[color.RGBA]int{}, img.Bounds()
 	at := func(x, y int) color.RGBA { return color.RGBAModel.Convert(img.At(x, y)).(color.RGBA) }

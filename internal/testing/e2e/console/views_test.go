@@ -11,8 +11,8 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// readable is what is wrong with what a page shows: words that are a program's mistake, text that can hardly be read
-// upon what is behind it (WCAG: 4.5 to 1), and text that is cut off.
+// readable returns the faults of what a page shows: words that show a program's mistake, text with too little
+// contrast to its background (WCAG: 4.5 to 1), and truncated text.
 const readable = `(() => {
 	const wrong = [];
 	const bad = document.body.innerText.match(/.*(\bundefined\b|\bNaN\b|\[object |Invalid Date|\bInfinity\b).*/g);
@@ -48,8 +48,8 @@ const readable = `(() => {
 	return [...new Set(wrong)];
 })()`
 
-// TestEveryViewWhileSlicesMove: while a rebalance is under way each view can be read, on a telephone and on a desk,
-// light and dark, and those that tell of moves tell of it.
+// TestEveryViewWhileSlicesMove checks during a rebalance that each view is readable, on a telephone and on a desktop,
+// light and dark, and that the views about moves show the moves.
 func TestEveryViewWhileSlicesMove(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t)
@@ -93,7 +93,7 @@ func TestEveryViewWhileSlicesMove(t *testing.T) {
 	quiet(b)
 }
 
-// moving is what views say while slices move away from i2.
+// moving maps views to what they show while slices move away from i2.
 var moving = map[string]string{
 	"overview": "0 of 8 moves done", "placement": "i2 → i", "processes": "leaving",
 }
