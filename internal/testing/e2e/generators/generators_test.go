@@ -1,6 +1,6 @@
-// Package generators lets the generators that people use make clients of manager/api/openapi.json, and runs programs
-// with these clients against a cluster: what they generate compiles, and does what a program needs. Tests are skipped
-// without the flag, and where a generator cannot be had.
+// Package generators makes common generators generate clients of manager/api/openapi.json, and runs programs with
+// these clients against a cluster: the clients must compile and do what a program needs. Tests are skipped without
+// the flag, and where a generator cannot be fetched.
 package generators
 
 import (
@@ -19,7 +19,7 @@ import (
 
 var wanted = flag.Bool("generators", false, "generate clients of the API, and run programs with them")
 
-// What is generated with. The Go module comes by the module proxy, the packages of npm by its registry.
+// Versions of the generators. The Go module comes from the module proxy, the npm packages from the npm registry.
 const (
 	oapiCodegen = "github.com/oapi-codegen/oapi-codegen/v2@v2.8.2"
 	oapiRuntime = "github.com/oapi-codegen/runtime@v1.8.0"
@@ -27,7 +27,7 @@ const (
 
 var npmPackages = []string{"openapi-typescript@7.13.0", "openapi-fetch@0.17.0", "typescript@5.9.3"}
 
-// fetchTime bounds what comes over the network, patience everything else: guards against hangs.
+// fetchTime limits downloads, patience everything else; both detect hangs.
 const (
 	fetchTime = 5 * time.Minute
 	patience  = 10 * time.Minute
@@ -35,7 +35,7 @@ const (
 
 func TestMain(m *testing.M) { harness.Main(m) }
 
-// workshop is a folder in which a client is made.
+// workshop is a folder in which a client is generated.
 type workshop struct {
 	t   *testing.T
 	dir string
@@ -70,7 +70,7 @@ func (w *workshop) try(limit time.Duration, args ...string) (out string, err err
 	return string(b), err
 }
 
-// fetch skips the test where something cannot be had, as without a network.
+// fetch downloads something, and skips the test where that is impossible, as without a network.
 func (w *workshop) fetch(args ...string) {
 	w.t.Helper()
 	if out, err := w.try(fetchTime, args...); err != nil {
@@ -87,8 +87,8 @@ func (w *workshop) run(args ...string) string {
 	return out
 }
 
-// against runs a program with a cluster's manager and bucket as its last arguments, and checks what it prints: how many
-// documents have a name, and the row of one.
+// against runs a program with a cluster's manager and bucket as its last arguments, and checks its output: the number
+// of documents with a name, and the row of one of them.
 func (w *workshop) against(args ...string) {
 	w.t.Helper()
 	up := testcluster.Start(w.t, filepath.Join(w.dir, "cluster"), "--managers", "1", "--kv", "1", "--indexers", "1",
@@ -101,7 +101,7 @@ func (w *workshop) against(args ...string) {
 	}
 }
 
-// TestGo: oapi-codegen.
+// TestGo tests oapi-codegen.
 func TestGo(t *testing.T) {
 	w := newWorkshop(t, "main.go.txt", "main.go", "GOFLAGS=-mod=mod", "GOWORK=off")
 	w.run("go", "mod", "init", "example.com/program")
@@ -114,7 +114,7 @@ func TestGo(t *testing.T) {
 	w.against(filepath.Join(w.dir, "program"))
 }
 
-// TestTypeScript: openapi-typescript.
+// TestTypeScript tests openapi-typescript.
 func TestTypeScript(t *testing.T) {
 	w := newWorkshop(t, "main.ts", "main.ts")
 	if err := os.WriteFile(filepath.Join(w.dir, "package.json"), []byte(`{"type":"module","private":true}`),

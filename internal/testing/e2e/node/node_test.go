@@ -1,6 +1,6 @@
-// Package node tests `tidemark node` as an operator starts it: the commands of docs/operations.md, against three
-// machines that are folders and loopback addresses, with a KV node on each. What scp and systemctl do is done here, as
-// the unit of deploy/ says; all else is run as it stands on the page.
+// Package node tests `tidemark node` as an operator starts it: the commands of docs/operations.md, on three machines
+// that are folders and loopback addresses, with a KV node on each. The tests replace scp and systemctl by
+// equivalents, following the unit of deploy/; all other commands run as the page has them.
 package node
 
 import (
@@ -30,7 +30,7 @@ import (
 )
 
 const (
-	patience  = 3 * time.Minute // hang guard
+	patience  = 3 * time.Minute // detects a hang
 	poll      = 50 * time.Millisecond
 	machines  = 3
 	documents = 300
@@ -43,12 +43,12 @@ func TestMain(m *testing.M) { harness.Main(m) }
 // site is three machines.
 type site struct {
 	t     *testing.T
-	dir   string // of whoever types the commands
+	dir   string // of the operator
 	net   string // the first three numbers of the machines' addresses
 	unit  string // the arguments of the unit's program
 	nodes map[string]*testcluster.Process
-	page  []string // its commands
-	made  int      // settings of the page's file
+	page  []string // the page's commands
+	made  int      // number of settings in the page's file
 }
 
 var block = regexp.MustCompile("(?ms)^```(yaml)?\n(.*?)^```$")
@@ -119,7 +119,7 @@ func (s *site) kv() {
 	}
 }
 
-// follow runs the commands of the page.
+// follow runs the page's commands.
 func (s *site) follow() {
 	s.t.Helper()
 	for _, line := range s.page {
@@ -141,8 +141,8 @@ func (s *site) follow() {
 	}
 }
 
-// run runs a command of the product in the operator's folder. What the terminal would be asked for stands in the
-// environment.
+// run runs a command of the product in the operator's folder. Passwords, which a terminal would prompt for, are in
+// the environment.
 func (s *site) run(args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 	defer cancel()
@@ -153,7 +153,7 @@ func (s *site) run(args ...string) (string, error) {
 	return string(out), err
 }
 
-// copy is scp FILE... root@HOST:/etc/tidemark/.
+// copy replaces scp FILE... root@HOST:/etc/tidemark/.
 func (s *site) copy(words []string) {
 	s.t.Helper()
 	to, ok := strings.CutPrefix(words[len(words)-1], "root@")
@@ -174,13 +174,14 @@ func (s *site) copy(words []string) {
 			text := strings.ReplaceAll(string(b), "10.0.0.", s.net)
 			text = strings.ReplaceAll(text, "127.0.0.1:11210", host+":11210")
 			text = strings.ReplaceAll(text, "/etc/tidemark", filepath.Join(s.dir, host, "etc"))
-			text = strings.ReplaceAll(text, "memory-quota: 4GiB", "memory-quota: 512MiB") // three of them on one machine
+			// three nodes share one machine
+			text = strings.ReplaceAll(text, "memory-quota: 4GiB", "memory-quota: 512MiB")
 			s.write(filepath.Join(host, "etc", filepath.Base(f)), text)
 		}
 	}
 }
 
-// start is ssh root@HOST systemctl enable --now tidemark-node.
+// start replaces ssh root@HOST systemctl enable --now tidemark-node.
 func (s *site) start(line string) {
 	s.t.Helper()
 	host, command, _ := strings.Cut(strings.TrimPrefix(line, "ssh root@"), " ")
@@ -196,7 +197,7 @@ func (s *site) launch(host string) {
 	s.nodes[host] = testcluster.Spawn(s.t, s.dir, "node"+host, args...)
 }
 
-// client is somebody with a browser who trusts the CA.
+// client returns an HTTP client that trusts the CA, as a user's browser does.
 func (s *site) client() *http.Client {
 	ca, err := os.ReadFile(filepath.Join(s.dir, "certs", "ca.pem"))
 	if err != nil {
@@ -208,7 +209,7 @@ func (s *site) client() *http.Client {
 		TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, DisableKeepAlives: true}}
 }
 
-// ready asks a node; it returns the reasons why not, nil when it is.
+// ready requests a node's readiness; it returns the reasons why it is not ready, nil if it is.
 func (s *site) ready(host string) ([]string, error) {
 	resp, err := s.client().Get("https://" + host + ":9522/readyz")
 	if err != nil {
@@ -232,7 +233,7 @@ func (s *site) ready(host string) ([]string, error) {
 	return all, nil
 }
 
-// until polls.
+// until polls f until it returns nil.
 func (s *site) until(what string, f func() error) {
 	s.t.Helper()
 	var last error
@@ -266,7 +267,7 @@ func (s *site) children(host string) map[string]int {
 		s.t.Skipf("needs /proc: %v", err)
 	}
 	for _, list := range lists {
-		b, _ := os.ReadFile(list) // the thread may be gone
+		b, _ := os.ReadFile(list) // the thread may have ended
 		for _, text := range strings.Fields(string(b)) {
 			line, err := os.ReadFile("/proc/" + text + "/cmdline")
 			if words := bytes.Split(line, []byte{0}); err == nil && len(words) > 1 {
@@ -279,7 +280,7 @@ func (s *site) children(host string) map[string]int {
 	return all
 }
 
-// gone waits until nobody listens on a node's ports and none of its processes is left.
+// gone waits until no process listens on a node's ports and none of its processes is left.
 func (s *site) gone(host string, children map[string]int) {
 	s.t.Helper()
 	for role, pid := range children {
@@ -302,8 +303,8 @@ func (s *site) gone(host string, children map[string]int) {
 	}
 }
 
-// TestTheCommandsOfThePage: three nodes with TLS and users, by at most nine commands and a file of at most six settings
-// that is the same on all; and what the page says of a role, a node and a stop.
+// TestTheCommandsOfThePage starts three nodes with TLS and users, by at most nine commands and a file of at most six
+// settings that is the same on all, and checks what the page says about a role, a node and a stop.
 func TestTheCommandsOfThePage(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -325,7 +326,7 @@ func TestTheCommandsOfThePage(t *testing.T) {
 		}
 	}
 
-	// Users, and nobody else.
+	// Users have access, and no other client.
 	as := []string{"--server", s.host(1) + ":9520", "--tls-ca", "certs/operator/ca.pem"}
 	if out, err := s.run(append([]string{"index", "list"}, as...)...); err == nil {
 		t.Errorf("who shows nothing is let in: %s", out)
@@ -349,7 +350,7 @@ func TestTheCommandsOfThePage(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// Each role comes back when it is killed; the node says which one is away.
+	// Each role is restarted when it is killed; the node's readiness names the missing role.
 	for _, role := range []string{"manager", "indexer", "projector"} {
 		pid := s.children(s.host(2))[role]
 		if pid == 0 {
@@ -376,7 +377,7 @@ func TestTheCommandsOfThePage(t *testing.T) {
 		t.Error(err)
 	}
 
-	// SIGTERM stops all, SIGKILL leaves nobody, and both come back.
+	// SIGTERM stops all roles, SIGKILL leaves no process behind, and both nodes come back.
 	stopped, killed := s.host(0), s.host(1)
 	children := s.children(stopped)
 	if code := s.nodes[stopped].Stop(); code != 0 || len(children) != 3 {
@@ -398,7 +399,7 @@ func TestTheCommandsOfThePage(t *testing.T) {
 		t.Error(err)
 	}
 
-	// A role that cannot run is named, with what it says, while the others serve.
+	// A role that cannot run is named with its error, while the others serve.
 	s.write(filepath.Join(s.host(2), "etc", "projector.pem"), "no certificate")
 	_ = syscall.Kill(s.children(s.host(2))["projector"], syscall.SIGKILL)
 	s.until("readiness names the projector", func() error {
@@ -417,7 +418,7 @@ func TestTheCommandsOfThePage(t *testing.T) {
 		return err
 	})
 
-	// All certificates are made anew; the page's scp brings them there, and the role comes back.
+	// All certificates are replaced; the page's scp installs them, and the role comes back.
 	if out, err := s.run("cert", "cluster", "--out", "certs", "--replace"); err != nil {
 		t.Fatal(err, out)
 	}
