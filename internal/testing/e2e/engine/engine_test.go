@@ -1,7 +1,7 @@
-// Package engine runs the product beside a real KV engine of the 6.0 line, of which nothing is in this repository: the
-// environment variable ENGINE_DIR names a folder where one was built (docs/couchbase.md); without it every test here is
-// skipped. The tests do what a cluster manager would (bucket, states of vbuckets, map, compaction) and compare indexes
-// with KV, document for document.
+// Package engine runs the product with a real KV engine of the 6.0 line, no part of which is in this repository: the
+// environment variable ENGINE_DIR names the folder of a build (docs/couchbase.md); without it every test of the
+// package is skipped. The tests do the work of a cluster manager (bucket, states of vbuckets, map, compaction) and
+// compare indexes with KV, document by document.
 package engine
 
 import (
@@ -46,7 +46,7 @@ const (
 
 func TestMain(m *testing.M) { harness.Main(m) }
 
-// town is an engine, a manager, a projector beside the engine, and two indexers.
+// town is an engine, a manager, a projector of the engine's node, and two indexers.
 type town struct {
 	*node
 	dir     string
@@ -57,11 +57,11 @@ type town struct {
 	r       *rand.Rand
 	version atomic.Uint64
 
-	other *node                  // where the bucket is not
-	pad   string                 // of each document
-	spans *tracingtest.Collector // nil: nothing is traced
+	other *node                  // an engine without the bucket
+	pad   string                 // filler of each document
+	spans *tracingtest.Collector // nil: no tracing
 	rough bool                   // writes may fail
-	// seqnos that kills have cost, in all, and the most of a vbucket at a time
+	// seqnos that kills have lost, in all, and the most of one vbucket at a time
 	seqnos, most uint64
 }
 
@@ -73,7 +73,7 @@ func newTown(ctx context.Context, t testing.TB, feed string, settings ...string)
 	return w
 }
 
-// engineDir is the folder with the engine.
+// engineDir returns the folder of the engine's build.
 func engineDir(t testing.TB) string {
 	t.Helper()
 	dir := os.Getenv("ENGINE_DIR")
@@ -83,7 +83,7 @@ func engineDir(t testing.TB) string {
 	return dir
 }
 
-// emptyTown is newTown before anything of it has been started.
+// emptyTown is newTown without starting anything.
 func emptyTown(t testing.TB) *town {
 	t.Helper()
 	w := &town{node: &node{t: t}, dir: t.TempDir(), base: ports.Range(t), procs: map[string]*testcluster.Process{},
@@ -94,7 +94,7 @@ func emptyTown(t testing.TB) *town {
 	return w
 }
 
-// engine starts the engine and makes the bucket.
+// engine starts the engine and creates the bucket.
 func (w *town) engine(ctx context.Context, vbuckets int, settings ...string) {
 	w.t.Helper()
 	dir, folder := engineDir(w.t), filepath.Join(w.dir, "engine")
@@ -106,7 +106,7 @@ func (w *town) engine(ctx context.Context, vbuckets int, settings ...string) {
 	w.create(ctx, bucket, vbuckets)
 }
 
-// product starts a manager, a projector beside a KV node, two indexers, and the clients of both.
+// product starts a manager, a projector for a KV node, two indexers, and the clients of both.
 func (w *town) product(ctx context.Context, kv, feed string) {
 	w.t.Helper()
 	w.spawn("m1", "manager", "--id", "m1", "--data", filepath.Join(w.dir, "m1"), "--rest", w.at(0), "--raft", w.at(1),
@@ -148,11 +148,11 @@ func (w *town) set(ctx context.Context, n int) error {
 	return err
 }
 
-// try is change where writes may fail: the engine is away, or the vbucket is.
+// try is change for writes that may fail, because the engine or the vbucket is away.
 func (w *town) try(ctx context.Context, writer int, r *rand.Rand) error {
 	one, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	_ = w.change(one, writer, r) // what became of it is read in the end
+	_ = w.change(one, writer, r) // the outcome shows when the documents are read in the end
 	return nil
 }
 
@@ -181,7 +181,7 @@ func (w *town) load(ctx context.Context) {
 	})
 }
 
-// side runs f for each writer, side by side.
+// side runs f for each writer in parallel.
 func (w *town) side(f func(writer int) error) {
 	w.t.Helper()
 	var wg sync.WaitGroup
@@ -195,7 +195,7 @@ func (w *town) side(f func(writer int) error) {
 	wg.Wait()
 }
 
-// writing runs what f does under writes and deletions.
+// writing runs f under writes and deletions.
 func (w *town) writing(ctx context.Context, f func()) {
 	w.t.Helper()
 	load, stop := context.WithCancel(ctx)
@@ -226,10 +226,10 @@ func (w *town) writing(ctx context.Context, f func()) {
 	wg.Wait()
 }
 
-// some waits for a random time: the rounds differ by what has come when something happens.
+// some waits for a random time, so that rounds differ in what has arrived when a fault strikes.
 func (w *town) some(most time.Duration) { time.Sleep(time.Duration(w.r.Int64N(int64(most)))) }
 
-// purgeAll has deletions forgotten until every vbucket has forgotten some.
+// purgeAll purges deletions until every vbucket has purged some.
 func (w *town) purgeAll(ctx context.Context) {
 	w.t.Helper()
 	harness.Eventually(w.t, harness.Hang, "each vbucket has a purge seqno", func() (bool, string) {
@@ -244,7 +244,7 @@ func (w *town) purgeAll(ctx context.Context) {
 	})
 }
 
-// check compares an index with KV, now that nothing is written.
+// check compares an index with KV; no writes run meanwhile.
 func (w *town) check(ctx context.Context, round int, name string) {
 	w.t.Helper()
 	keys := make([]string, documents)
@@ -286,8 +286,8 @@ func (w *town) check(ctx context.Context, round int, name string) {
 	w.t.Logf("round %d: %s: %d documents as in KV", round, name, len(docs))
 }
 
-// explain says of documents that an index lacks what KV sends of their vbuckets, and whether the index has them later:
-// what was lost at KV, on the way, or by the choice of the timestamp.
+// explain reports, for documents that an index lacks, what KV sends of their vbuckets, and whether the index has them
+// later. It distinguishes losses at KV, losses on the way, and a wrong choice of the timestamp.
 func (w *town) explain(ctx context.Context, name string, missing []string, at []uint64) {
 	w.t.Helper()
 	for _, id := range missing[:min(len(missing), 3)] {
@@ -314,7 +314,7 @@ func (w *town) explain(ctx context.Context, name string, missing []string, at []
 	w.t.Errorf("%s: scanned again it lacks %.300q, %v", name, still, err)
 }
 
-// sends lists what KV sends of a document when its vbucket is read from the beginning, within its windows.
+// sends returns what KV sends of a document when its vbucket is streamed from the beginning, with the windows.
 func (w *town) sends(ctx context.Context, c *feed.Conn, vb uint16, id string) (all []string, high uint64, err error) {
 	highs, err := c.HighSeqnos(ctx)
 	if err != nil {
@@ -356,7 +356,7 @@ func joined(key []json.RawMessage) string {
 	return strings.Join(parts, ",")
 }
 
-// begun stores the documents, deletes some, and has the engine forget these deletions.
+// begun stores the documents, deletes some, and purges these deletions.
 func (w *town) begun(ctx context.Context) {
 	w.t.Helper()
 	w.load(ctx)
@@ -364,8 +364,8 @@ func (w *town) begun(ctx context.Context) {
 	w.purgeAll(ctx)
 }
 
-// TestCreateUnderWrites: an index that is created while documents are written, where deletions have been purged and,
-// each second time, are being purged, has every document.
+// TestCreateUnderWrites checks that an index created while documents are written has every document, after deletions
+// were purged and, in every second round, while they are being purged.
 func TestCreateUnderWrites(t *testing.T) {
 	for _, feed := range []string{"native", "gocbcore"} {
 		t.Run(feed, func(t *testing.T) {
@@ -392,8 +392,8 @@ func TestCreateUnderWrites(t *testing.T) {
 	}
 }
 
-// TestIndexerKilled: an indexer that was away while deletions were purged takes its vbuckets again from 0, is killed
-// while it does, and has every document in the end.
+// TestIndexerKilled checks that an indexer that was away while deletions were purged takes its vbuckets again from 0,
+// is killed meanwhile, and has every document in the end.
 func TestIndexerKilled(t *testing.T) {
 	for _, feed := range []string{"native", "gocbcore"} {
 		t.Run(feed, func(t *testing.T) {

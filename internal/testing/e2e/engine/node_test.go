@@ -31,7 +31,7 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// What a cluster manager tells an engine; no client has a use for these.
+// Opcodes that a cluster manager sends to an engine; no client uses them.
 const (
 	opCreateBucket mcbp.Opcode = 0x85
 	opSetVBucket   mcbp.Opcode = 0x3d
@@ -51,18 +51,18 @@ const (
 	dead     = 4
 )
 
-// node is one engine process and what a cluster manager would do for it.
+// node is one engine process, with the operations of a cluster manager on it.
 type node struct {
 	t     testing.TB
-	built string // folder of the build
+	built string // folder of the engine's build
 	dir   string
 	port  int
 	cmd   *exec.Cmd
-	rev   int      // of the map
+	rev   int      // revision of the map
 	extra []string // settings of the bucket
 }
 
-// startNode writes the files that an engine reads at its start, and starts it.
+// startNode writes the engine's configuration files and starts it.
 func startNode(t testing.TB, engineDir, dir string, port int) *node {
 	t.Helper()
 	n := newNode(t, engineDir, dir, port)
@@ -113,7 +113,7 @@ func (n *node) write(name string, v any) {
 	}
 }
 
-// credentials are what an engine's file of passwords holds of a user.
+// credentials returns a user's entry in an engine's password file.
 func credentials(t testing.TB, name string) map[string]any {
 	t.Helper()
 	const rounds = 4000
@@ -193,7 +193,7 @@ func (n *node) dial(ctx context.Context, bucket string) *kvclient.Conn {
 	return c
 }
 
-// tell sends a request that must be answered with success.
+// tell sends a request that must succeed.
 func (n *node) tell(ctx context.Context, c *kvclient.Conn, f mcbp.Frame) {
 	n.t.Helper()
 	a, err := c.Do(ctx, f)
@@ -205,13 +205,13 @@ func (n *node) tell(ctx context.Context, c *kvclient.Conn, f mcbp.Frame) {
 	}
 }
 
-// kill ends the engine as a crash does: what it has acknowledged and not stored is lost.
+// kill kills the engine as a crash does: it loses what it has acknowledged but not stored.
 func (n *node) kill() {
 	_ = n.cmd.Process.Kill()
 	_ = n.cmd.Wait() // killed on purpose
 }
 
-// flush empties the bucket as a cluster manager does it: each vbucket dies, is deleted, and is made again.
+// flush empties the bucket as a cluster manager does: each vbucket is set dead, deleted, and created again.
 func (n *node) flush(ctx context.Context, bucket string, vbuckets int) {
 	n.t.Helper()
 	c := n.dial(ctx, bucket)
@@ -227,8 +227,8 @@ func (n *node) flush(ctx context.Context, bucket string, vbuckets int) {
 	}
 }
 
-// create makes a bucket whose vbuckets are all active here, with what its folder has of them, and shows clients the
-// map.
+// create creates a bucket whose vbuckets are all active on this node, with the data in its folder, and publishes the
+// map to clients.
 func (n *node) create(ctx context.Context, bucket string, vbuckets int) {
 	n.t.Helper()
 	c := n.dial(ctx, "")
@@ -271,13 +271,13 @@ func (n *node) create(ctx context.Context, bucket string, vbuckets int) {
 	n.tell(ctx, c, mcbp.Frame{Header: mcbp.Request(opSetConfig, 0, 0), Value: shown})
 }
 
-// purge has the engine forget all deletions that it has stored.
+// purge makes the engine purge all stored deletions.
 func (n *node) purge(ctx context.Context, bucket string, vbuckets int) {
 	n.t.Helper()
 	c := n.dial(ctx, bucket)
 	defer c.Close()
 	extras := make([]byte, 24)
-	extras[16] = 1 // all of them, however young
+	extras[16] = 1 // all deletions of any age
 	for vb := range vbuckets {
 		n.tell(ctx, c, mcbp.Frame{Header: mcbp.Request(opCompact, uint16(vb), 0), Extras: extras})
 	}
@@ -295,7 +295,7 @@ func (n *node) highs(ctx context.Context, bucket string) map[string]uint64 {
 	return n.details(ctx, bucket, ":high_seqno")
 }
 
-// details returns one of the numbers that an engine tells of each vbucket.
+// details returns one of an engine's per-vbucket statistics.
 func (n *node) details(ctx context.Context, bucket, name string) map[string]uint64 {
 	n.t.Helper()
 	c := n.dial(ctx, bucket)

@@ -16,18 +16,18 @@ import (
 
 const pageRows = 700
 
-// reader is somebody who reads an index in a session of his own, again and again: scans of all of it, and all of it
-// page by page. Each version of a document is greater than those before, of whatever document.
+// reader reads an index in a session of its own, repeatedly: whole scans, and the whole index page by page. Each
+// version of a document is greater than all earlier versions of all documents.
 type reader struct {
 	w       *town
 	name    string
 	session client.Session
-	seen    map[string]uint64 // the version of each document that was read last
-	// what was told and seen
+	seen    map[string]uint64 // the version of each document at its last read
+	// counts of scans and answers, and of lost and refused ones
 	scans, answers, lost, refused int
 }
 
-// version is that of the document that a row is of.
+// version returns the version of a row's document.
 func version(row v1.Row) (uint64, error) {
 	if len(row.Key) != 1 {
 		return 0, fmt.Errorf("row %s has %d components", row.ID, len(row.Key))
@@ -35,7 +35,7 @@ func version(row v1.Row) (uint64, error) {
 	return strconv.ParseUint(string(row.Key[0]), 10, 64)
 }
 
-// take holds an answer against what the session has seen.
+// take checks an answer against what the session has seen.
 func (r *reader) take(rows []v1.Row) error {
 	once := map[string]bool{}
 	last := uint64(0)
@@ -55,14 +55,14 @@ func (r *reader) take(rows []v1.Row) error {
 		last, once[row.ID] = v, true
 	}
 	for _, row := range rows {
-		v, _ := version(row) // it was read above
+		v, _ := version(row) // already decoded above
 		r.seen[row.ID] = v
 	}
 	return nil
 }
 
-// told takes what an answer, or a page of one, says of what the session has seen: some of it is there no more. It is
-// said once, also where the answer comes to nothing after it.
+// told records that an answer, or a page of one, reports the loss of something that the session has seen. The loss is
+// reported once, also if the answer fails after that.
 func (r *reader) told(lost string) {
 	if lost != "" {
 		r.lost++
@@ -70,7 +70,7 @@ func (r *reader) told(lost string) {
 	}
 }
 
-// scan reads the index at once.
+// scan reads the index with one scan.
 func (r *reader) scan(ctx context.Context) (all []v1.Row, err error) {
 	rows, err := r.session.Scan(ctx, r.w.client, client.Ref(bucket, r.name), v1.ScanRequest{})
 	if err != nil {
@@ -86,7 +86,7 @@ func (r *reader) scan(ctx context.Context) (all []v1.Row, err error) {
 	return all, err
 }
 
-// pages reads it page by page, which takes its time.
+// pages reads the index page by page, with pauses.
 func (r *reader) pages(ctx context.Context) (all []v1.Row, err error) {
 	req := v1.ScanRequest{Limit: pageRows}
 	for page, err := range r.session.Pages(ctx, r.w.client, client.Ref(bucket, r.name), req) {
@@ -95,12 +95,12 @@ func (r *reader) pages(ctx context.Context) (all []v1.Row, err error) {
 		}
 		all = append(all, page.Rows...)
 		r.told(page.End.SessionLost)
-		time.Sleep(20 * time.Millisecond) // writes come in between
+		time.Sleep(20 * time.Millisecond) // writes happen in between
 	}
 	return all, nil
 }
 
-// run reads until ctx ends. An answer that fails is none, but what was said with it counts.
+// run reads until ctx ends. A failed answer does not count, but a loss that it reports does.
 func (r *reader) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		read := r.scan
@@ -121,8 +121,8 @@ func (r *reader) run(ctx context.Context) error {
 	return nil
 }
 
-// TestSessions: who reads in a session sees no past, and pages are of one state, while the engine is killed, failed
-// over with loss and emptied under writes; what is lost is said. In the end the pages have what KV has.
+// TestSessions checks that a session never sees the past, and that pages are of one state, while the engine is
+// killed, failed over with loss and flushed under writes; losses are reported. In the end the pages have what KV has.
 func TestSessions(t *testing.T) {
 	for _, feed := range []string{"native", "gocbcore"} {
 		t.Run(feed, func(t *testing.T) {
@@ -171,7 +171,7 @@ func TestSessions(t *testing.T) {
 			}
 			for n, r := range readers {
 				t.Logf("reader %d: %d answers, %d refused, %d say that something is lost", n, r.answers, r.refused, r.lost)
-				if *rounds > len(troubles) && r.lost == 0 { // it has seen something before the second flush
+				if *rounds > len(troubles) && r.lost == 0 { // it has seen rows before the second flush
 					t.Errorf("reader %d was never told that something is lost", n)
 				}
 			}
@@ -180,7 +180,7 @@ func TestSessions(t *testing.T) {
 	}
 }
 
-// lastPages compares the pages of a reader with a scan, now that nothing is written.
+// lastPages compares a reader's pages with a scan; no writes run any more.
 func (w *town) lastPages(ctx context.Context, r *reader) {
 	w.t.Helper()
 	var rows []v1.Row

@@ -26,10 +26,10 @@ var (
 	speedTraced    = flag.Bool("speed.traced", false, "show the trace of each build")
 )
 
-// BenchmarkBuild builds the first index of a bucket that is full, on indexers, from CREATE INDEX until it is there:
-// beside an engine, beside the embedded KV, and beside the embedded KV with backfills as an engine has them. Before
-// and after each build a bare DCP client reads the same documents over one connection; "of-bare" is the build's rate
-// as a part of the client's, "reads" how often KV has sent each document. Bars: 0.6; 1.1, on any number of indexers.
+// BenchmarkBuild builds the first index of a full bucket, from CREATE INDEX until it is ready: with an engine, with
+// the embedded KV, and with the embedded KV with backfills like an engine's. Before and after each build a bare DCP
+// client reads the same documents over one connection; "of-bare" is the build's rate as a fraction of the client's,
+// "reads" is how many times KV has sent each document. Bars: 0.6; 1.1, with any number of indexers.
 func BenchmarkBuild(b *testing.B) {
 	for _, kv := range []struct {
 		name  string
@@ -71,7 +71,7 @@ func BenchmarkBuild(b *testing.B) {
 	}
 }
 
-// builds measures.
+// builds runs the measurements.
 func (w *town) builds(ctx context.Context, b *testing.B, addr string) {
 	var bare, built time.Duration
 	cpu := map[string]time.Duration{}
@@ -93,7 +93,7 @@ func (w *town) builds(ctx context.Context, b *testing.B, addr string) {
 		after := w.bare(ctx, addr)
 		b.Logf("round %d: built in %v, read in %v and %v", round, took, before, after)
 		if w.spans != nil {
-			b.Log(tracingtest.Timeline(w.spans.Trace(trace))) // the build has ended before KV was read
+			b.Log(tracingtest.Timeline(w.spans.Trace(trace))) // the build ended before the bare read: its spans are here
 		}
 		built, bare, before = built+took, bare+(before+after)/2, after
 	}
@@ -107,7 +107,7 @@ func (w *town) builds(ctx context.Context, b *testing.B, addr string) {
 	b.ReportMetric(bare.Seconds()/built.Seconds(), "of-bare")
 }
 
-// read is how many versions of documents the projector has had from KV.
+// read returns how many versions of documents the projector has received from KV.
 func (w *town) read(ctx context.Context) (n float64) {
 	w.t.Helper()
 	status, page := harness.Get(ctx, w.t, "http://"+w.at(2)+"/metrics")
@@ -126,8 +126,8 @@ func (w *town) read(ctx context.Context) (n float64) {
 	return n
 }
 
-// stored waits until the KV node has on disk what it acknowledged, where it says so: what it has to write it has to do
-// beside what is measured.
+// stored waits until the KV node has stored on disk what it acknowledged, if it reports that: its writes would
+// otherwise compete with the measurement.
 func (w *town) stored(ctx context.Context, addr string) {
 	w.t.Helper()
 	c, err := kvclient.Dial(ctx, addr, kvclient.Options{User: user, Password: password, Bucket: bucket})
@@ -146,7 +146,7 @@ func (w *town) stored(ctx context.Context, addr string) {
 	})
 }
 
-// embedded starts an embedded KV node in some moods and returns its address.
+// embedded starts an embedded KV node with the moods and returns its address.
 func (w *town) embedded(moods string) string {
 	w.t.Helper()
 	addr := w.at(40)
@@ -156,7 +156,7 @@ func (w *town) embedded(moods string) string {
 	return addr
 }
 
-// bare reads every document over one DCP connection, and returns how long that takes, from the dialling on.
+// bare reads every document over one DCP connection, and returns how long that takes, including the dialling.
 func (w *town) bare(ctx context.Context, addr string) time.Duration {
 	w.t.Helper()
 	began := time.Now()
@@ -197,7 +197,7 @@ func (w *town) bare(ctx context.Context, addr string) time.Duration {
 	return time.Since(began)
 }
 
-// processorTime is what the processes have taken so far, by role.
+// processorTime returns the CPU time of the processes so far, by role.
 func (w *town) processorTime() map[string]time.Duration {
 	all := map[string]time.Duration{}
 	for name, p := range w.procs {
@@ -209,7 +209,7 @@ func (w *town) processorTime() map[string]time.Duration {
 	return all
 }
 
-// cpuOf is the processor time of a process, 0 where it cannot be read.
+// cpuOf returns the CPU time of a process, 0 if it cannot be read.
 func cpuOf(pid int) time.Duration {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// twoEngines gives the town a second engine, without the bucket, and a projector beside it.
+// twoEngines adds a second engine, without the bucket, and its projector.
 func (w *town) twoEngines(ctx context.Context, feed string) {
 	w.t.Helper()
 	folder := filepath.Join(w.dir, "engine2")
@@ -35,7 +35,7 @@ func (w *town) twoEngines(ctx context.Context, feed string) {
 	w.kv = kv
 }
 
-// crash kills the engine and starts it again: it has lost what it had not stored.
+// crash kills and restarts the engine, which loses what it had not stored.
 func (w *town) crash(ctx context.Context) {
 	w.t.Helper()
 	had := w.highs(ctx, bucket)
@@ -46,7 +46,7 @@ func (w *town) crash(ctx context.Context) {
 	w.lost(had, w.highs(ctx, bucket))
 }
 
-// lost notes how many seqnos a kill has cost; writes go on before and after, so that they were more.
+// lost records how many seqnos a kill has lost; writes run before and after, so the true number is higher.
 func (w *town) lost(had, has map[string]uint64) {
 	most := uint64(0)
 	for vb, seqno := range had {
@@ -58,7 +58,7 @@ func (w *town) lost(had, has map[string]uint64) {
 	w.most = max(w.most, most)
 }
 
-// failover kills the engine; the other one goes on with what it had stored.
+// failover kills the engine; the other one takes over with what the first had stored.
 func (w *town) failover(ctx context.Context) {
 	w.t.Helper()
 	had := w.highs(ctx, bucket)
@@ -77,7 +77,7 @@ func (w *town) failover(ctx context.Context) {
 	w.lost(had, w.highs(ctx, bucket))
 }
 
-// forgetful has the engine store nothing for some time.
+// forgetful makes the engine store nothing for some time.
 func (w *town) forgetful(ctx context.Context) {
 	w.t.Helper()
 	c := w.dial(ctx, bucket)
@@ -86,22 +86,22 @@ func (w *town) forgetful(ctx context.Context) {
 	w.some(5 * time.Second)
 }
 
-// halt stops the engine for some time: nothing answers.
+// halt stops the engine for some time: it does not answer.
 func (w *town) halt() {
 	_ = w.cmd.Process.Signal(syscall.SIGSTOP)
 	w.some(12 * time.Second)
 	_ = w.cmd.Process.Signal(syscall.SIGCONT)
 }
 
-// restart kills one of the product's processes and starts it again.
+// restart kills and restarts one of the product's processes.
 func (w *town) restart(name string, again func()) {
 	w.procs[name].Kill()
 	w.some(time.Second)
 	again()
 }
 
-// TestTrouble: an index follows an engine that is killed with writes that it had not stored, emptied, stopped for a
-// time, and failed over to another one, in any order, under writes, while deletions are purged, indexes are made and
+// TestTrouble checks that indexes follow an engine that is killed with unstored writes, flushed, stopped for a time,
+// and failed over to another engine, in any order, under writes, while deletions are purged, indexes are created and
 // an indexer is killed. After each round every index has what KV has.
 func TestTrouble(t *testing.T) {
 	for _, feed := range []string{"native", "gocbcore"} {
@@ -158,8 +158,8 @@ func TestTrouble(t *testing.T) {
 	}
 }
 
-// TestOverQuota: the bucket's documents do not fit into its memory: values, or whole documents, are on disk alone,
-// writes fail for lack of memory, and what an index is built of comes from disk.
+// TestOverQuota tests a bucket whose documents exceed its memory: values, or whole documents, are on disk only,
+// writes fail for lack of memory, and index builds read from disk.
 func TestOverQuota(t *testing.T) {
 	for _, feed := range []string{"native", "gocbcore"} {
 		for _, policy := range []string{"value_only", "full_eviction"} {
@@ -169,7 +169,7 @@ func TestOverQuota(t *testing.T) {
 				w.pad = `,"pad":"` + strings.Repeat("x", 4000) + `"`
 				w.load(ctx)
 				w.rough = true
-				w.writing(ctx, func() { w.purgeAll(ctx) }) // few deletions a second: as many as each vbucket needs one
+				w.writing(ctx, func() { w.purgeAll(ctx) }) // few deletions a second: only until each vbucket has one
 				harness.Create(ctx, t, w.client, fmt.Sprintf(statement, "kept"))
 				for round := range max(1, *rounds/4) {
 					made := fmt.Sprint("made", round)
