@@ -23,7 +23,7 @@ import (
 
 var restoreRounds = flag.Int("restore.rounds", 2, "leaders killed in TestLeaderKilledInRestore")
 
-// names are the indexes of a bucket that are not being dropped, in order.
+// names returns the indexes of a bucket that are not being dropped, in order.
 func names(ctx context.Context, c *client.Client, bucket string) ([]string, error) {
 	list, err := c.Indexes(ctx, bucket)
 	var all []string
@@ -36,9 +36,9 @@ func names(ctx context.Context, c *client.Client, bucket string) ([]string, erro
 	return all, err
 }
 
-// TestBackupAndRestore: a backup that was taken under load brings dropped indexes back in place, and all of them into
-// another cluster; both times they equal the oracle. A damaged file, one that was cut and one of a newer version are
-// refused, and nothing changes.
+// TestBackupAndRestore checks that a backup taken under load restores dropped indexes in place, and all indexes in
+// another cluster; both times they equal the oracle. A damaged file, a truncated one and one of a newer version are
+// refused and change nothing.
 func TestBackupAndRestore(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -84,7 +84,7 @@ func TestBackupAndRestore(t *testing.T) {
 	began := time.Now()
 	t.Log(strings.TrimSpace(harness.MustRun(ctx, t, up, "cluster", "restore", file, "--yes")))
 	if x, err := c.Index(ctx, client.Ref(bucket, altered)); err != nil || x.State != index.Maintenance || x.Replicas != 1 {
-		t.Errorf("an index that was altered since the backup is %+v, %v", x, err) // it never was out of service
+		t.Errorf("an index that was altered since the backup is %+v, %v", x, err) // it never went out of service
 	}
 	harness.WaitReady(ctx, t, c, bucket)
 	t.Logf("all indexes are ready %s after the restore in place began", time.Since(began).Round(time.Millisecond))
@@ -94,7 +94,7 @@ func TestBackupAndRestore(t *testing.T) {
 	stop()
 	wg.Wait()
 	harness.CheckFinal(ctx, t, c, w, bucket)
-	harness.Create(ctx, t, c, fmt.Sprintf("CREATE INDEX after_restore ON %s(name)", bucket)) // DDL goes on
+	harness.Create(ctx, t, c, fmt.Sprintf("CREATE INDEX after_restore ON %s(name)", bucket)) // DDL continues
 
 	t.Run("new cluster", func(t *testing.T) {
 		other := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "2", "--vbuckets",
@@ -113,7 +113,7 @@ func TestBackupAndRestore(t *testing.T) {
 	})
 }
 
-// refusedFiles sends files that are no backups.
+// refusedFiles sends files that are not valid backups.
 func refusedFiles(ctx context.Context, t *testing.T, c *client.Client, good []byte) {
 	t.Helper()
 	flipped, newer := bytes.Clone(good), bytes.Clone(good)
@@ -130,8 +130,8 @@ func refusedFiles(ctx context.Context, t *testing.T, c *client.Client, good []by
 	}
 }
 
-// TestLeaderKilledInRestore: the leader is killed while it restores, again and again. Whoever reads meanwhile sees the
-// indexes of before or those of the backup, never a mixture; and the restore is done in the end.
+// TestLeaderKilledInRestore kills the leader repeatedly during a restore. Readers see the old indexes or those of the
+// backup, never a mixture, and the restore completes in the end.
 func TestLeaderKilledInRestore(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute+time.Duration(*restoreRounds)*time.Minute)

@@ -20,7 +20,7 @@ import (
 	"tidemark/wire"
 )
 
-// problem sends a request and reads the error it must give.
+// problem sends a request and decodes the error that it must return.
 func problem(ctx context.Context, t *testing.T, method, url, body string) (int, wire.Problem) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
@@ -44,7 +44,7 @@ func problem(ctx context.Context, t *testing.T, method, url, body string) (int, 
 	return resp.StatusCode, p
 }
 
-// TestBadInput: a clear error that says what and where; no panic, no hang, nothing lost.
+// TestBadInput checks that bad input gets a clear error that names what and where, without a panic, a hang or a loss.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -63,7 +63,7 @@ func TestBadInput(t *testing.T) {
 	for _, tc := range []struct {
 		name, method, path, body string
 		status                   int
-		want                     string // in code or detail
+		want                     string // part of code or detail
 	}{
 		{"unknown bucket", "POST", "/v1/statements", statement("CREATE INDEX i ON nowhere(a)"), 404, "nowhere"},
 		{"duplicate name", "POST", "/v1/statements", statement("CREATE INDEX places_by_name ON world(a)"), 409,
@@ -90,7 +90,8 @@ func TestBadInput(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			var status int
 			var p wire.Problem
-			harness.Eventually(t, harness.Hang, "an answer", func() (bool, string) { // not while a leader is being elected
+			// not while an election is in progress
+			harness.Eventually(t, harness.Hang, "an answer", func() (bool, string) {
 				status, p = problem(ctx, t, tc.method, rest+tc.path, tc.body)
 				return status != http.StatusServiceUnavailable && status != http.StatusGatewayTimeout, p.Detail
 			})
@@ -107,7 +108,7 @@ func TestBadInput(t *testing.T) {
 			t.Errorf("it says: %s", out)
 		}
 	})
-	// Everything still runs, under the same pids, and answers right.
+	// All processes still run, under the same pids, and answer correctly.
 	now := up.Manifest()
 	if fmt.Sprint(allPIDs(now)) != fmt.Sprint(allPIDs(m)) {
 		t.Errorf("a process died of bad input: %v, then %v", allPIDs(m), allPIDs(now))
@@ -128,7 +129,7 @@ func TestBadInput(t *testing.T) {
 	})
 }
 
-// runUp runs an `up` that must fail, and returns what it says.
+// runUp runs an `up` that must fail, and returns its output.
 func runUp(ctx context.Context, t *testing.T, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
@@ -142,8 +143,8 @@ func runUp(ctx context.Context, t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// lyingFrames sends to every port what is no request of its protocol, among them lengths far beyond what follows. Each
-// connection must be closed or answered within seconds.
+// lyingFrames sends invalid requests to every port, some with lengths far beyond their data. Each connection must be
+// closed or answered within seconds.
 func lyingFrames(t *testing.T, m *localcluster.Manifest) {
 	huge := bytes.Repeat([]byte{0xff}, 64)
 	memcached := append([]byte{0x80, 0x01, 0xff, 0xff, 0xff, 0, 0, 0, 0xff, 0xff, 0xff, 0xff}, make([]byte, 12)...)
@@ -172,7 +173,7 @@ func lyingFrames(t *testing.T, m *localcluster.Manifest) {
 				t.Errorf("%s: %v", name, err)
 				continue
 			}
-			_, _ = conn.Write(frame) // it may be closed already
+			_, _ = conn.Write(frame) // the connection may be closed already
 			if tc, ok := conn.(*net.TCPConn); ok {
 				_ = tc.CloseWrite()
 			}

@@ -23,7 +23,7 @@ import (
 	"tidemark/wire"
 )
 
-// asked counts what a client asks managers for: what goes straight to an indexer is not among it.
+// asked counts a client's requests to managers; requests straight to an indexer are not among them.
 type asked struct{ locates, scans atomic.Int64 }
 
 func (a *asked) watch(c *client.Client) {
@@ -44,8 +44,8 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// direct counts an index's rows and scans them until both have gone straight to an indexer: a machine that stands still
-// may send one of them by way of a manager.
+// direct counts an index's rows and scans them until both have gone straight to an indexer: on a machine that stalls,
+// one of them may go by way of a manager.
 func (a *asked) direct(ctx context.Context, t *testing.T, who string, c *client.Client, ref string, want int) {
 	t.Helper()
 	harness.Eventually(t, harness.Hang, who+" scans without a manager between", func() (bool, string) {
@@ -73,7 +73,7 @@ func (a *asked) direct(ctx context.Context, t *testing.T, who string, c *client.
 	})
 }
 
-// certified: a process shows when the certificate ends that it shows.
+// certified checks that a process reports the expiry of the certificate that it presents.
 func certified(ctx context.Context, t *testing.T, at string, conf *tls.Config) {
 	t.Helper()
 	by := &http.Client{Transport: &http.Transport{TLSClientConfig: conf, DisableKeepAlives: true}}
@@ -92,9 +92,9 @@ func certified(ctx context.Context, t *testing.T, at string, conf *tls.Config) {
 	}
 }
 
-// TestScansGoStraightWithTLS: with TLS and users a scan goes straight to an indexer, for an administrator's
-// certificate, a user's password and a token alike; nobody is refused, and a token and a user that are taken away scan
-// no more, over connections that are open as well.
+// TestScansGoStraightWithTLS checks that with TLS and users a scan goes straight to an indexer, with an
+// administrator's certificate, a user's password and a token alike, and that none is refused. A revoked token and a
+// deleted user scan no more, over open connections too.
 func TestScansGoStraightWithTLS(t *testing.T) {
 	t.Parallel()
 	up := testcluster.Start(t, t.TempDir(), "--tls", "--managers", "1", "--kv", "1", "--indexers", "1", "--vbuckets", "16")
@@ -175,8 +175,8 @@ func refused(ctx context.Context, t *testing.T, who string, c *client.Client, re
 	}
 }
 
-// ends counts until that is refused. An indexer trusts a manager's word for 4 s, its own tests say with a clock of
-// theirs.
+// ends repeats a count until it is refused. An indexer caches a manager's answer for 4 s, which its own tests check
+// with a fake clock.
 func ends(ctx context.Context, t *testing.T, who string, c *client.Client, ref string) {
 	t.Helper()
 	harness.Eventually(t, harness.Hang, who+" is refused", func() (bool, string) {

@@ -25,7 +25,7 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// smallDisk moves a folder onto a tmpfs of its own. Where nothing may be mounted the test is skipped, except in CI.
+// smallDisk moves a folder onto a tmpfs of its own. Where mounting is not permitted it skips the test, except in CI.
 func smallDisk(ctx context.Context, t *testing.T, dir, size string) {
 	t.Helper()
 	old := dir + ".old"
@@ -51,7 +51,7 @@ func smallDisk(ctx context.Context, t *testing.T, dir, size string) {
 	}
 }
 
-// fill takes all the room that is left; the function it gives back makes room again.
+// fill takes all free space; free releases it.
 func fill(t *testing.T, dir string) (free func()) {
 	t.Helper()
 	path := filepath.Join(dir, "filler")
@@ -75,8 +75,9 @@ func fill(t *testing.T, dir string) (free func()) {
 	}
 }
 
-// TestFullDisk: the disk of an indexer, of a KV node, of the leading manager is full for a while. What cannot be done
-// is told in words, nothing that was acknowledged is lost, the others go on, and all recovers when there is room.
+// TestFullDisk fills the disk of an indexer, of a KV node, and of the leading manager for a while. Operations that
+// are impossible fail with a clear error, nothing acknowledged is lost, the other processes continue, and everything
+// recovers when there is space.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -92,9 +93,9 @@ func TestFullDisk(t *testing.T) {
 	c, bucket := up.Client(), up.Manifest().Bucket
 	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 8)
 	harness.CreateSampleIndexes(ctx, t, c, bucket)
-	defer up.Stop() // before the disks go
+	defer up.Stop() // before the disks are unmounted
 
-	full := false // one after the other, and none where one has failed
+	full := false // one disk after the other, and none after a failure
 	t.Run("indexer", func(t *testing.T) { full = fullIndexer(ctx, t, up, c, w, bucket, filepath.Join(dir, "i1")) })
 	if full {
 		t.Run("KV node", func(t *testing.T) { full = fullKV(ctx, t, up, w, filepath.Join(dir, "kv1")) })
@@ -135,7 +136,7 @@ func fullIndexer(ctx context.Context, t *testing.T, up *testcluster.Cluster, c *
 		t.Errorf("readyz of the indexer whose disk is full is %d, want 503", status)
 	}
 	limited, done := context.WithTimeout(ctx, 5*time.Second)
-	_, err := harness.Scan(limited, c, bucket, "world_ids", "session") // may work, or fail by name
+	_, err := harness.Scan(limited, c, bucket, "world_ids", "session") // may succeed, or fail with a named error
 	done()
 	t.Logf("a session scan meanwhile: %v", err)
 	if s, err := harness.Scan(ctx, c, bucket, "airports_by_country", "any"); err == nil {
@@ -178,7 +179,7 @@ func fullKV(ctx context.Context, t *testing.T, up *testcluster.Cluster, w *harne
 		mut, err := w.KV.Set(limited, key, []byte(value), kvclient.StoreOptions{})
 		done()
 		if err != nil && !errors.Is(err, kvclient.ErrTemporary) && time.Now().Before(stands) {
-			n-- // 3 s may pass on a machine that stands still
+			n-- // 3 s may pass on a machine that stalls
 			continue
 		}
 		if err != nil {

@@ -30,15 +30,15 @@ var (
 )
 
 const (
-	// readyAfterFault bounds how long after a fault's end the next DDL and the next session scan may take.
+	// readyAfterFault is the longest time after a fault's end for the next DDL and the next session scan.
 	readyAfterFault = harness.Hang
 	faultLasts      = 900 * time.Millisecond
-	clockOff        = 26 * time.Hour // beyond the age at which requests are forgotten
+	clockOff        = 26 * time.Hour // beyond the age at which the ledger drops requests
 	slowWrite       = 700 * time.Millisecond
 	pagesOfDDL      = 100 * time.Millisecond // between two rounds of a DDL client
 )
 
-// faultRun is a cluster under load, and what is done to it.
+// faultRun is a cluster under load and the faults made on it.
 type faultRun struct {
 	t     *testing.T
 	ctx   context.Context
@@ -46,10 +46,10 @@ type faultRun struct {
 	links *testcluster.Links
 	fail  failpoint.Dir
 	rand  *rand.Rand
-	disks bool // folders lie on small disks
+	disks bool // folders are on small disks
 }
 
-// faultKind is one way in which things go wrong. It returns who was hit, after the fault is over.
+// faultKind is one kind of fault. It returns the victim's name after the fault is over.
 type faultKind struct {
 	name string
 	f    func(r *faultRun) string
@@ -176,12 +176,12 @@ func (r *faultRun) indexers() (ids []string) {
 	return ids
 }
 
-// everyone but the KV nodes, whose only link is to their projector.
+// everyone returns all processes but the KV nodes, whose only link is to their projector.
 func (r *faultRun) everyone() []string {
 	return slices.Concat(r.managers(), r.projectors(), r.indexers())
 }
 
-// anyone of all processes, KV nodes included.
+// anyone returns a random process, KV nodes included.
 func (r *faultRun) anyone() string {
 	all := r.everyone()
 	for _, e := range r.up.Manifest().KV {
@@ -190,7 +190,7 @@ func (r *faultRun) anyone() string {
 	return r.pick(all)
 }
 
-// leader waits until one manager knows who leads.
+// leader waits until a manager knows the leader.
 func (r *faultRun) leader() string {
 	for range 1800 {
 		for n := range r.up.Manifest().Managers {
@@ -232,7 +232,7 @@ func processPID(id string) func(m *localcluster.Manifest) int {
 	}
 }
 
-// signal ends a process; `up` starts it again.
+// signal ends a process; `up` restarts it.
 func (r *faultRun) signal(id string, s syscall.Signal) string {
 	old := processPID(id)(r.up.Manifest())
 	r.must(syscall.Kill(old, s))
@@ -264,13 +264,13 @@ func (r *faultRun) full(id string) string {
 	return id
 }
 
-// clock starts a manager that will lead with a clock that is wrong: the others stop for a moment, so that it is
+// clock restarts a manager with a wrong clock and makes it the leader: the others stop for a moment, so that it is
 // elected.
 func (r *faultRun) clock(off time.Duration) string {
 	id := r.leader()
 	r.must(r.fail.SetClock(id, off))
 	r.signal(id, syscall.SIGKILL)
-	r.must(r.fail.SetClock(id, 0)) // the next start has the right one
+	r.must(r.fail.SetClock(id, 0)) // the next start has the correct clock
 	for range 6 {                  // until it leads
 		l := r.leader()
 		if l == id {
@@ -281,7 +281,7 @@ func (r *faultRun) clock(off time.Duration) string {
 	return id + " (never elected)"
 }
 
-// ddlClient creates and drops indexes of its own, one after the other, and remembers what was acknowledged.
+// ddlClient creates and drops its own indexes, one after the other, and records what was acknowledged.
 type ddlClient struct {
 	name    string
 	present map[string]bool // acknowledged; false: dropped
@@ -301,7 +301,8 @@ func (d *ddlClient) run(ctx context.Context, t *testing.T, c *client.Client, buc
 			d.present[name] = true
 			d.writes.Add(1)
 		}
-		list, err := c.Indexes(limited, bucket) // linearizable: it sees what this client was told
+		// linearizable: it includes what this client's answers have acknowledged
+		list, err := c.Indexes(limited, bucket)
 		if err != nil {
 			t.Errorf("a listing under faults: %v", err)
 		} else if diff := d.missing(list); diff != "" {
@@ -321,7 +322,7 @@ func (d *ddlClient) run(ctx context.Context, t *testing.T, c *client.Client, buc
 	}
 }
 
-// missing compares a listing with what was acknowledged to this client.
+// missing compares a listing with what this client's answers have acknowledged.
 func (d *ddlClient) missing(list v1.IndexList) string {
 	have := map[string]int{}
 	for _, i := range list.Indexes {
@@ -341,9 +342,10 @@ func (d *ddlClient) missing(list v1.IndexList) string {
 	return ""
 }
 
-// TestHundredFaults: under load (writes, scans, DDL) one fault after the other hits the processes, their links, disks
-// and clocks. After each the cluster is ready again without a hand; at the end no acknowledged write is lost, and every
-// index equals the oracle. `-faults 100` is the long form, `-faults.seed` repeats an order.
+// TestHundredFaults makes one fault after the other on the processes, their links, disks and clocks, under load
+// (writes, scans, DDL). After each one the cluster becomes ready again without manual steps; at the end no
+// acknowledged write is lost, and every index equals the oracle. `-faults 100` is the long form, `-faults.seed`
+// repeats an order.
 func TestHundredFaults(t *testing.T) {
 	if *faultCount == 0 {
 		t.Skip("a campaign: -faults 100")
@@ -362,7 +364,7 @@ func TestHundredFaults(t *testing.T) {
 			smallDisk(ctx, t, filepath.Join(dir, id), "160m")
 		}
 		up, links = testcluster.StartLinked(t, dir, args...)
-		defer up.Stop() // before the disks go
+		defer up.Stop() // before the disks are unmounted
 	}
 	r.up, r.links = up, links
 	c, bucket := up.Client(), up.Manifest().Bucket
@@ -402,7 +404,7 @@ func TestHundredFaults(t *testing.T) {
 	harness.CheckFinal(ctx, t, c, w, bucket)
 }
 
-// all makes the faults and tells how long the cluster took after each.
+// all makes the faults and returns how long the cluster took after each.
 func (r *faultRun) all(c *client.Client, w *harness.Workload, bucket string) string {
 	var deck []int
 	indexes := harness.SampleIndexes()
@@ -446,7 +448,7 @@ func (r *faultRun) all(c *client.Client, w *harness.Workload, bucket string) str
 		len(kinds), slowestDDL.Round(time.Millisecond), slowest.Round(time.Millisecond))
 }
 
-// mayMount reports whether a tmpfs can be mounted here; in CI it has to be.
+// mayMount reports whether a tmpfs can be mounted here; in CI it must be possible.
 func mayMount(t *testing.T) bool {
 	t.Helper()
 	dir := t.TempDir()

@@ -15,7 +15,7 @@ import (
 	"tidemark/wire"
 )
 
-// fenced is a component that obeys leaders: a projector or an indexer.
+// fenced is a component that checks leaders' fences: a projector or an indexer.
 type fenced struct{ id, admin, view, metric string }
 
 // obedient returns every projector and indexer of a cluster.
@@ -29,7 +29,7 @@ func obedient(up *testcluster.Cluster) (all []fenced) {
 	return all
 }
 
-// fence returns the newest fence that it has heard.
+// fence returns the highest fence that the component has received.
 func (f fenced) fence(ctx context.Context, t *testing.T) wire.Fence {
 	t.Helper()
 	var s struct {
@@ -41,7 +41,7 @@ func (f fenced) fence(ctx context.Context, t *testing.T) wire.Fence {
 	return s.Fence
 }
 
-// refusals returns how many commands it has refused for their fences, by its metrics.
+// refusals returns how many commands it has refused because of their fences, from its metrics.
 func (f fenced) refusals(ctx context.Context, t *testing.T) int {
 	t.Helper()
 	status, text := harness.Get(ctx, t, f.admin+"/metrics")
@@ -70,9 +70,9 @@ func fencesOf(ctx context.Context, t *testing.T, all []fenced) (fences []wire.Fe
 	return fences, refusals
 }
 
-// refuseOld waits until every component has heard a leader of a later term than old says, then sends it the next
-// command of the leader of then, deposed since: refused as FENCED, counted, and nothing changes. It logs how many late
-// commands of the deposed leader itself were refused before.
+// refuseOld waits until every component has received a fence of a later term than in old, then sends each one the
+// next command of the old, deposed leader: it must be refused as FENCED, counted, and change nothing. refuseOld logs
+// how many late commands of the deposed leader itself were refused before.
 func refuseOld(ctx context.Context, t *testing.T, all []fenced, old []wire.Fence, before []int) {
 	t.Helper()
 	for i, f := range all {
@@ -84,7 +84,7 @@ func refuseOld(ctx context.Context, t *testing.T, all []fenced, old []wire.Fence
 			time.Sleep(50 * time.Millisecond)
 		}
 		late := old[i]
-		late.Counter += 1000 // more than it can have sent meanwhile
+		late.Counter += 1000 // more commands than it can have sent meanwhile
 		body, err := json.Marshal(wire.HelloRequest{Fence: late, Leader: wire.Leader{ID: "deposed", Term: late.Term}})
 		if err != nil {
 			t.Fatal(err)

@@ -1,6 +1,6 @@
-// Package e2e tests the product as users run it: real processes on loopback, killed with SIGKILL, paused, cut off, out
-// of disk, compared with an oracle that shares no code with them. Package e2e/data has the tests of the data plane,
-// package e2e/members those of membership.
+// Package e2e tests the product as users run it: real processes on loopback, killed with SIGKILL, paused,
+// partitioned, out of disk space, and compared with an oracle that shares no code with them. Package e2e/data has the
+// tests of the data plane, package e2e/members those of membership.
 package e2e
 
 import (
@@ -32,13 +32,13 @@ var (
 const ddlLimit = harness.Hang // the bench asserts 1 s
 
 func TestMain(m *testing.M) {
-	atonce.Tests(4) // a part of their time is waiting
+	atonce.Tests(4) // tests wait part of their time
 	harness.Main(m)
 }
 
-// streamCounters reads, from every KV node, how many DCP connections it has seen, how many streams it has opened or
-// wanted rolled back, and how many items it has sent. Requests for streams that are there do not count: on a slow
-// machine a projector asks so whether KV still has a stream that brings nothing.
+// streamCounters reads, from every KV node, how many DCP connections it has accepted, how many streams it has opened
+// or answered with a rollback, and how many items it has sent. Requests for existing streams do not count: on a slow
+// machine a projector checks in this way whether KV still has a silent stream.
 func streamCounters(ctx context.Context, t *testing.T, up *testcluster.Cluster) (opens, streams, items int64) {
 	t.Helper()
 	for _, e := range up.Manifest().KV {
@@ -59,7 +59,7 @@ func streamCounters(ctx context.Context, t *testing.T, up *testcluster.Cluster) 
 	return opens, streams, items
 }
 
-// leaderPID finds the leader's process.
+// leaderPID returns the leader's name and process id.
 func leaderPID(ctx context.Context, t *testing.T, up *testcluster.Cluster, c *client.Client) (id string, pid int) {
 	t.Helper()
 	for deadline := time.Now().Add(harness.Hang); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
@@ -77,8 +77,8 @@ func leaderPID(ctx context.Context, t *testing.T, up *testcluster.Cluster, c *cl
 	return "", 0
 }
 
-// freshness is how long a session scan takes from its first try on: so old may what is seen be at most. It is asked
-// again when the manager that passed it on was killed.
+// freshness returns how long a session scan takes from its first try on, which bounds the age of its rows. It retries
+// when the manager that forwarded the scan was killed.
 func freshness(ctx context.Context, c *client.Client, bucket string) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, harness.Hang)
 	defer cancel()
@@ -102,19 +102,19 @@ func managerPID(id string) func(m *localcluster.Manifest) int {
 	}
 }
 
-// How often TestLeaderKilled scans meanwhile: a whole index twice a second, all rows compared with the oracle later,
-// and ten session scans a second, each of which hurries a stability timestamp.
+// Scans during TestLeaderKilled: of a whole index twice a second, whose rows are compared with the oracle later, and
+// ten session scans a second, each of which hurries a stability timestamp.
 const (
 	fullEvery    = 500 * time.Millisecond
 	sessionEvery = 100 * time.Millisecond
 )
 
-// TestLeaderKilled: with a DDL client, a writer and scanners running, the leader is killed again and again. The next
-// DDL is accepted, every acknowledged DDL is there, no vbucket's stream was restarted, scans go on. It says how long
-// session scans took, those included that a killed manager cut and that were asked again.
+// TestLeaderKilled kills the leader repeatedly while a DDL client, a writer and scanners run. The next DDL is
+// accepted, every acknowledged DDL is present, no vbucket's stream is restarted, and scans continue. It logs how long
+// session scans took, including those that a killed manager interrupted and that were retried.
 func TestLeaderKilled(t *testing.T) {
 	t.Parallel()
-	// Who is killed again within 10 s is started again after up to 30.
+	// A process killed again within 10 s restarts after up to 30 s.
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute+time.Duration(*leaderKills)*30*time.Second)
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir(), "--vbuckets", "32")
@@ -131,14 +131,14 @@ func TestLeaderKilled(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() { w.Run(load, 2, *killWrites) })
 	var scans, cut atomic.Int64
-	var kept []harness.Scanned // checked when all writes are known; the scanner's until it ends
+	var kept []harness.Scanned // compared once all writes are recorded; owned by the scanner until it ends
 	wg.Go(func() {
 		for load.Err() == nil {
 			s, err := harness.Scan(load, c, bucket, "airports_by_country", "any")
 			switch {
 			case load.Err() != nil:
 			case err != nil:
-				cut.Add(1) // the manager that passed it on was killed in the middle; the next one must work
+				cut.Add(1) // the manager that forwarded the scan was killed meanwhile; the next one must work
 			default:
 				scans.Add(1)
 				kept = append(kept, s)
@@ -146,7 +146,7 @@ func TestLeaderKilled(t *testing.T) {
 			<-full.C
 		}
 	})
-	var fresh []time.Duration // the prober's until it ends
+	var fresh []time.Duration // owned by the prober until it ends
 	began, written := time.Now(), w.Writes.Load()
 	wg.Go(func() {
 		for load.Err() == nil {
@@ -195,7 +195,7 @@ func TestLeaderKilled(t *testing.T) {
 	stop()
 	wg.Wait()
 	rate := float64(w.Writes.Load()-written) / time.Since(began).Seconds()
-	// A connection more may be of a question that KV was too slow to answer, or of a look at documents.
+	// An additional connection may come from a request that KV answered too late, or from a read of documents.
 	if o, r, _ := streamCounters(ctx, t, up); r != streams {
 		t.Errorf("streams went from %d to %d: leader kills restarted streams (DCP connections from %d to %d)", streams, r,
 			opens, o)
@@ -215,8 +215,8 @@ func TestLeaderKilled(t *testing.T) {
 	harness.CheckFinal(ctx, t, c, w, bucket)
 }
 
-// TestOthersKilled: an indexer, a projector and a KV node are killed, one after the other, under load. All indexes end
-// up equal to the oracle, the other nodes are not disturbed, nothing starts again from zero that need not.
+// TestOthersKilled kills an indexer, a projector and a KV node, one after the other, under load. All indexes end up
+// equal to the oracle, the other processes are not disturbed, and nothing restarts from zero without need.
 func TestOthersKilled(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -272,9 +272,9 @@ func TestOthersKilled(t *testing.T) {
 	harness.CheckFinal(ctx, t, c, w, bucket)
 }
 
-// TestStopAndResume: after an orderly stop and another `up` on the same folder everything is there without a rebuild;
-// and a SIGKILL of `up` itself leaves no child behind, so that another one at once has their ports, and everything is
-// there again.
+// TestStopAndResume checks that after an orderly stop and another `up` on the same folder everything is present
+// without a rebuild; and that a SIGKILL of `up` itself leaves no child behind, so that the next `up` gets the same
+// ports at once and has everything again.
 func TestStopAndResume(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -322,7 +322,7 @@ func TestStopAndResume(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-up.Ended()
-	resume() // while the children of before are still stopping
+	resume() // while the old children are still stopping
 	noneAlive(t, pids)
 }
 
@@ -342,7 +342,7 @@ func allPIDs(m *localcluster.Manifest) (pids []int) {
 	return pids
 }
 
-// noneAlive waits until no process of the list is left.
+// noneAlive waits until no process of the list exists.
 func noneAlive(t *testing.T, pids []int) {
 	t.Helper()
 	for deadline := time.Now().Add(harness.Hang); ; time.Sleep(20 * time.Millisecond) {
@@ -361,8 +361,8 @@ func noneAlive(t *testing.T, pids []int) {
 	}
 }
 
-// TestDeferredIndexHoldsNothingUp: an index that waits to be built has copies that no stream feeds; stability
-// timestamps and scans of the others go on, and BUILD makes it ready.
+// TestDeferredIndexHoldsNothingUp checks that the copies of a deferred index, which no stream feeds, do not delay the
+// stability timestamps and scans of other indexes, and that BUILD makes it ready.
 func TestDeferredIndexHoldsNothingUp(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)

@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	minorityPatience = 4 * time.Second  // of the caller
-	minorityLimit    = 45 * time.Second // hang guard: for a manager without a majority to say so
+	minorityPatience = 4 * time.Second  // the caller's timeout
+	minorityLimit    = 45 * time.Second // detects a hang: for a manager without a majority to answer
 )
 
-// request makes one request at one manager, without trying again.
+// request sends one request to one manager, without a retry.
 func request(ctx context.Context, t *testing.T, method, url, body string) (status int, header http.Header,
 	answer string, took time.Duration) {
 	t.Helper()
@@ -48,9 +48,9 @@ func request(ctx context.Context, t *testing.T, method, url, body string) (statu
 	return resp.StatusCode, resp.Header, string(b), time.Since(began)
 }
 
-// TestIsolatedLeader: the leader is cut off from the other managers, and what it has told the projectors and indexers
-// is held on its way until another leads. It answers in bounded time: no write, no linearizable read, stale reads with
-// their age; the others go on. When the links are whole again its late commands change nothing.
+// TestIsolatedLeader cuts the leader off from the other managers, and holds its messages to projectors and indexers
+// until another manager leads. It answers within bounded time: no write, no linearizable read, stale reads with their
+// age; the others continue. After the links are healed its late commands change nothing.
 func TestIsolatedLeader(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -71,7 +71,7 @@ func TestIsolatedLeader(t *testing.T) {
 			others, majority = append(others, e.ID), append(majority, e.REST)
 		}
 	}
-	for _, e := range m.Projectors { // what it says to them is on its way until the links are whole
+	for _, e := range m.Projectors { // its messages to them are held until the links are healed
 		links.CutOneWay(leader.ID, e.ID)
 	}
 	for _, e := range m.Indexers {
@@ -84,7 +84,7 @@ func TestIsolatedLeader(t *testing.T) {
 		DeferBuild: true}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Build(ctx, bucket, name); err != nil { // definitions go out, and do not arrive
+	if _, err := c.Build(ctx, bucket, name); err != nil { // definitions are sent, and do not arrive
 		t.Fatal(err)
 	}
 	links.Partition([]string{leader.ID}, others)
@@ -111,7 +111,8 @@ func TestIsolatedLeader(t *testing.T) {
 		status, _, answer, took := request(ctx, t, tc.method, leader.REST+tc.path, tc.body)
 		t.Logf("%s at the one cut off: %d after %s: %.160q", tc.what, status, took.Round(time.Millisecond), answer)
 		if status != http.StatusServiceUnavailable && status != http.StatusGatewayTimeout {
-			if tc.what != "a session scan" || status != http.StatusOK { // indexers are there, and may know KV's seqnos
+			// indexers are reachable, and may have KV's seqnos
+			if tc.what != "a session scan" || status != http.StatusOK {
 				t.Errorf("%s at the one cut off: %d %.200s; want 503 or 504", tc.what, status, answer)
 			}
 		}

@@ -16,7 +16,7 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// pause stops a process for a while, as a long garbage collection or a suspended virtual machine does.
+// pause stops a process for a while, like a long garbage collection or a suspended virtual machine.
 func pause(t *testing.T, pid int, d time.Duration, during func()) {
 	t.Helper()
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
@@ -33,9 +33,9 @@ func pause(t *testing.T, pid int, d time.Duration, during func()) {
 	time.Sleep(time.Until(began.Add(d + 100*time.Millisecond)))
 }
 
-// TestPausesAndOutages: with a writer, a scanner and a DDL client at work, processes stand still for seconds and go on,
-// the managers all die at once, and at last everything does. What was acknowledged is there, streams are not started
-// again that need not be, and every index equals the oracle after each step.
+// TestPausesAndOutages stops processes for seconds and resumes them, kills all managers at once, and finally all
+// processes, with a writer, a scanner and a DDL client at work. What was acknowledged is present, streams restart
+// only where they must, and every index equals the oracle after each step.
 func TestPausesAndOutages(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -60,7 +60,7 @@ func TestPausesAndOutages(t *testing.T) {
 	}
 	present := func(after string) {
 		t.Helper()
-		for _, e := range up.Manifest().Managers { // every manager shows the same
+		for _, e := range up.Manifest().Managers { // every manager lists the same
 			one := client.New(e.REST)
 			list, err := one.Indexes(ctx, bucket)
 			one.Close()
@@ -142,7 +142,7 @@ func TestPausesAndOutages(t *testing.T) {
 	unchanged("the leader's pause", func() {
 		step("the leader stood still for 3 s", func() {
 			id, pid := leaderPID(ctx, t, up, c)
-			var others []string // a client that hangs on the one that stands still learns nothing
+			var others []string // a client of the stopped manager would get no answer
 			for _, e := range up.Manifest().Managers {
 				if e.ID != id {
 					others = append(others, e.REST)
@@ -159,7 +159,7 @@ func TestPausesAndOutages(t *testing.T) {
 				}
 			})
 			ddl(c, "after_the_pause", ddlLimit)
-			refuseOld(ctx, t, obey, old, refused) // what the deposed leader still sends changes nothing
+			refuseOld(ctx, t, obey, old, refused) // late commands of the deposed leader change nothing
 		})
 	})
 	step("an indexer stood still for 5 s", func() { pause(t, up.Manifest().Indexers[1].PID, 5*time.Second, nil) })
@@ -184,10 +184,11 @@ func TestPausesAndOutages(t *testing.T) {
 		t.Errorf("the managers' outage: streams went from %d to %d: running streams were not adopted", streams, r)
 	}
 
-	// Everything at once, `up` included. Writes in flight at that moment have no known outcome, so the load stops first.
+	// All processes at once, `up` included. Writes in flight at that moment have no known outcome, so the load stops
+	// first.
 	pids := append(allPIDs(up.Manifest()), up.PID())
 	for _, pid := range pids {
-		_ = syscall.Kill(pid, syscall.SIGKILL) // each may have gone with another
+		_ = syscall.Kill(pid, syscall.SIGKILL) // a process may have ended with another one
 	}
 	<-up.Ended()
 	noneAlive(t, pids)

@@ -17,9 +17,9 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// TestScansOutliveTheirIndexer: many scans that go to one of two indexers, straight or by way of the manager, are in
-// the middle of their answers, and their timestamp is old, as much was written since, when one of these is killed.
-// Every one of them has each row once, in order, and its end.
+// TestScansOutliveTheirIndexer kills one of two indexers while many scans, straight to it or by way of the manager,
+// are in the middle of their answers and their timestamp is old, because much was written since. Every scan must
+// return each row once, in order, and complete.
 func TestScansOutliveTheirIndexer(t *testing.T) {
 	t.Parallel()
 	const docs, scans = 24_000, 8
@@ -28,7 +28,7 @@ func TestScansOutliveTheirIndexer(t *testing.T) {
 	defer cancel()
 	c, m := up.Client(), up.Manifest()
 	kv := up.KV(ctx)
-	// more than fits between an indexer and a client that does not read
+	// more than the buffers between an indexer and a client that does not read can hold
 	pad := strings.Repeat("x", 600)
 	n := -1
 	if _, err := kv.Load(ctx, func() (string, []byte, bool, error) {
@@ -68,7 +68,7 @@ func TestScansOutliveTheirIndexer(t *testing.T) {
 		n := keeps(ctx, t, m) - kept
 		return n >= scans*len(m.Indexers), fmt.Sprintf("%d were asked", n)
 	})
-	// Far more timestamps follow than an indexer holds unless it is asked to.
+	// Far more timestamps follow than an indexer retains without a request to keep one.
 	first := number(ctx, t, c, ref)
 	for i := 0; number(ctx, t, c, ref) < first+20; i++ {
 		if _, err := kv.Set(ctx, fmt.Sprintf("e%05d", i), fmt.Appendf(nil, `{"a":"%05d%s"}`, i, pad),
@@ -88,7 +88,7 @@ func TestScansOutliveTheirIndexer(t *testing.T) {
 	readers.Wait()
 }
 
-// wholeScan reads what follows the first row of a scan, which is to have so many in all: each once, in order.
+// wholeScan reads the rows after the first one of a scan with want rows in all: each once, in order.
 func wholeScan(rows *client.Rows, last string, upwards bool, want int) error {
 	n, seen := 1, map[string]bool{last: true}
 	for ; rows.Next(); n++ {
@@ -109,7 +109,7 @@ func wholeScan(rows *client.Rows, last string, upwards bool, want int) error {
 	return nil
 }
 
-// keeps is how often indexers were asked to keep the timestamp of a scan that takes long, and did.
+// keeps returns how many requests to keep the timestamp of a long scan indexers have granted.
 func keeps(ctx context.Context, t *testing.T, m *localcluster.Manifest) (n int) {
 	t.Helper()
 	for _, x := range m.Indexers {
@@ -127,7 +127,7 @@ func keeps(ctx context.Context, t *testing.T, m *localcluster.Manifest) (n int) 
 	return n
 }
 
-// number is that of the newest timestamp that scans are shown.
+// number returns the number of the newest timestamp that scans use.
 func number(ctx context.Context, t *testing.T, c *client.Client, ref string) (n int) {
 	t.Helper()
 	count, err := c.Count(ctx, ref, v1.ScanRequest{Consistency: "any"})

@@ -17,10 +17,10 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// readyAgain bounds how long a restarted process may take until it is ready.
+// readyAgain is the longest time that a restarted process may take until it is ready.
 const readyAgain = harness.Hang
 
-// gaps remembers the longest time between two answers.
+// gaps tracks the longest time between two answers.
 type gaps struct {
 	mu      sync.Mutex
 	last    time.Time
@@ -38,7 +38,7 @@ func (g *gaps) answered() {
 	g.answers++
 }
 
-// take returns what was longest since the last take.
+// take returns the longest gap since the last call.
 func (g *gaps) take() (longest time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -46,12 +46,13 @@ func (g *gaps) take() (longest time.Duration) {
 	return longest
 }
 
-// rollingPause is between two writes, and two listings, of TestRollingRestart: many while each process is away.
+// rollingPause is the time between two writes, and two listings, of TestRollingRestart: many happen while each
+// process is away.
 const rollingPause = 100 * time.Millisecond
 
-// TestRollingRestart: managers, projectors and indexers are restarted one after the other with SIGTERM, each when the
-// one before is ready again, while clients write documents, create and drop indexes, and list and scan. No write fails
-// and no linearizable listing; the longest time without an answer is told for each step.
+// TestRollingRestart restarts managers, projectors and indexers one after the other with SIGTERM, each when the one
+// before is ready again, while clients write documents, create and drop indexes, list and scan. No write and no
+// linearizable listing fails; the longest time without an answer is logged for each step.
 func TestRollingRestart(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -69,7 +70,7 @@ func TestRollingRestart(t *testing.T) {
 	wg.Go(func() { w.Run(load, 12, 200) })
 	d := &ddlClient{name: "rolling", present: map[string]bool{}, unknown: map[string]bool{}}
 	wg.Go(func() { d.run(load, t, c, bucket) })
-	wg.Go(func() { // its writes are counted there; this one times them
+	wg.Go(func() { // the load counts its writes; this goroutine times them
 		for n := 0; load.Err() == nil; n++ {
 			name := fmt.Sprintf("timed_%d", n)
 			_, err := c.Create(context.WithoutCancel(load), v1.CreateRequest{Bucket: bucket, Name: name, IsPrimary: true,
@@ -120,7 +121,7 @@ func TestRollingRestart(t *testing.T) {
 	for _, e := range m.Indexers {
 		ids, urls = append(ids, e.ID), append(urls, e.Admin+"/readyz")
 	}
-	if leader := up.Leader(ctx, 0); leader > 0 { // last of the managers, as the runbook says
+	if leader := up.Leader(ctx, 0); leader > 0 { // the leader comes last of the managers, as in the runbook
 		last := len(m.Managers) - 1
 		ids[leader], ids[last], urls[leader], urls[last] = ids[last], ids[leader], urls[last], urls[leader]
 	}
@@ -169,7 +170,7 @@ func TestRollingRestart(t *testing.T) {
 	harness.CheckFinal(ctx, t, c, w, bucket)
 }
 
-// everybodyActive reports whether the leader counts all projectors and indexers as active.
+// everybodyActive reports whether the leader lists all projectors and indexers as active.
 func everybodyActive(ctx context.Context, c *client.Client, m *localcluster.Manifest) (bool, string) {
 	s, err := c.Status(ctx)
 	if err != nil {

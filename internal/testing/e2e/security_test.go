@@ -77,7 +77,7 @@ func issue(t *testing.T, ca *tlsconf.CA, dir, name string, role tlsconf.Role, id
 	return files
 }
 
-// startGuarded starts it with certificates of a CA in DIR/certs.
+// startGuarded starts a manager with certificates of a CA in DIR/certs.
 func startGuarded(t *testing.T, ca *tlsconf.CA, certs string) *guarded {
 	t.Helper()
 	g := &guarded{t: t, dir: t.TempDir(), certs: certs, rest: ports.Addr(t), raft: ports.Addr(t)}
@@ -107,7 +107,7 @@ func startGuarded(t *testing.T, ca *tlsconf.CA, certs string) *guarded {
 	return g
 }
 
-// client returns one that trusts the CAs in a file.
+// client returns a client that trusts the CAs in a file.
 func (g *guarded) client(files tlsconf.Files, o client.Options) *client.Client {
 	g.t.Helper()
 	source, err := tlsconf.Open(files, nil)
@@ -129,7 +129,7 @@ func (g *guarded) until(what string, ok func() bool) {
 	}
 }
 
-// may reports whether a client's listing of users is answered.
+// may returns nil if the client is permitted to list users.
 func may(c *client.Client, patience time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -137,7 +137,7 @@ func may(c *client.Client, patience time.Duration) error {
 	return err
 }
 
-// hangUp sends SIGHUP and waits until the process says that it has read its files.
+// hangUp sends SIGHUP and waits until the process has logged that it has read its files.
 func (g *guarded) hangUp() {
 	g.t.Helper()
 	before := bytes.Count(readFile(g.t, g.log), []byte("TLS certificate in use"))
@@ -150,15 +150,15 @@ func (g *guarded) hangUp() {
 	})
 }
 
-// TestGuardedManager: a manager process with TLS: its first administrator, its ports by certificate, a new CA without a
-// stop, and no secret in what it writes, is started with, or answers.
+// TestGuardedManager tests a manager process with TLS: its first administrator, the certificates that its ports
+// require, a new CA without a stop, and that no secret is in its files, its command line or its answers.
 func TestGuardedManager(t *testing.T) {
 	t.Parallel()
 	oldDir, newDir := filepath.Join(t.TempDir(), "old"), filepath.Join(t.TempDir(), "new")
 	before, after := newCA(t, oldDir), newCA(t, newDir)
 	oldCA, newPEM := readFile(t, filepath.Join(oldDir, tlsconf.CAFile)), readFile(t, filepath.Join(newDir, tlsconf.CAFile))
 	g := startGuarded(t, before, oldDir)
-	only := tlsconf.Files{CA: filepath.Join(newDir, "trusted.pem")} // what the clients trust: both
+	only := tlsconf.Files{CA: filepath.Join(newDir, "trusted.pem")} // what the clients trust: both CAs
 	writeFile(t, only.CA, oldCA, newPEM)
 
 	first := g.client(only, client.Options{User: "admin", Password: firstPassword})
@@ -169,7 +169,7 @@ func TestGuardedManager(t *testing.T) {
 	t.Run("no secrets", func(t *testing.T) { g.noSecrets(t, said) })
 }
 
-// ports: the Raft port hears managers only.
+// ports tests that the Raft port accepts managers only.
 func (g *guarded) ports(t *testing.T) {
 	ca, err := tlsconf.LoadCA(g.certs)
 	if err != nil {
@@ -182,7 +182,7 @@ func (g *guarded) ports(t *testing.T) {
 			t.Fatal(err)
 		}
 		conn, err := source.Dial(tlsconf.Raft, tlsconf.Manager)(g.raft, harness.Hang)
-		if err == nil { // with TLS 1.3 the refusal comes with the first read
+		if err == nil { // with TLS 1.3 the refusal arrives with the first read
 			patience := harness.Hang
 			if want {
 				patience = time.Second
@@ -211,7 +211,7 @@ func (g *guarded) ports(t *testing.T) {
 	}
 }
 
-// useSecrets sends secrets in every way, right and wrong, and returns all that was answered.
+// useSecrets sends secrets in every way, valid and invalid, and returns all answers.
 func (g *guarded) useSecrets(trust tlsconf.Files, first *client.Client) (said []byte) {
 	g.t.Helper()
 	ctx, cancel := context.WithTimeout(g.t.Context(), 5*time.Minute)
@@ -273,7 +273,7 @@ func (g *guarded) useSecrets(trust tlsconf.Files, first *client.Client) (said []
 	return said
 }
 
-// rotate takes the process from one CA to another one by files and signals.
+// rotate moves the process from one CA to another by files and signals.
 func (g *guarded) rotate(before, after *tlsconf.CA, trust tlsconf.Files, oldCA, newCA []byte) {
 	t := g.t
 	oldAdmin := issue(t, before, t.TempDir(), "op", tlsconf.Admin, "operator")
@@ -282,7 +282,7 @@ func (g *guarded) rotate(before, after *tlsconf.CA, trust tlsconf.Files, oldCA, 
 	say := func(when string, files tlsconf.Files, ok bool) {
 		t.Helper()
 		patience := harness.Hang
-		if !ok { // who is refused tries again until then
+		if !ok { // refused clients retry until then
 			patience = 2 * time.Second
 		}
 		if err := may(g.client(files, client.Options{}), patience); (err == nil) != ok {
@@ -323,7 +323,7 @@ func (g *guarded) rotate(before, after *tlsconf.CA, trust tlsconf.Files, oldCA, 
 	say("with files that cannot be used", newAdmin, true)
 }
 
-// noSecrets looks for what must not be in the log, the command line, the data folder and what was answered.
+// noSecrets checks that no secret is in the log, the command line, the data folder or the answers.
 func (g *guarded) noSecrets(t *testing.T, said []byte) {
 	args, err := os.ReadFile("/proc/" + strconv.Itoa(g.cmd.Process.Pid) + "/cmdline")
 	if err != nil {
@@ -358,7 +358,7 @@ func (g *guarded) noSecrets(t *testing.T, said []byte) {
 	}
 }
 
-// TestNoPortBeyondLoopback: without TLS no role listens where others reach it, on any of its ports.
+// TestNoPortBeyondLoopback checks that without TLS no role listens beyond loopback on any of its ports.
 func TestNoPortBeyondLoopback(t *testing.T) {
 	t.Parallel()
 	binary := testcluster.Binary(t)

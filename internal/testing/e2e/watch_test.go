@@ -20,20 +20,20 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// seen is what one watcher of all kinds was told.
+// seen holds what one watcher of all kinds has received.
 type seen struct {
 	name string
 
 	mu        sync.Mutex
-	first     uint64 // cas of its first snapshot
+	first     uint64 // CAS of its first snapshot
 	cas       uint64
 	changes   map[uint64]string
 	snapshots int
-	starts    int // connections, of a reader that makes its own
+	starts    int // connections, of readers that make their own
 	faults    []string
 }
 
-// take notes a snapshot, or all changes of one update: the next one after what was there.
+// take records a snapshot, or all changes of one update, which must be the next one.
 func (s *seen) take(cas uint64, snapshot bool, changes string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,7 +58,7 @@ func (s *seen) at() uint64 {
 	return s.cas
 }
 
-// watch is client.Watch.
+// watch receives events with client.Watch.
 func (s *seen) watch(ctx context.Context, servers []string) {
 	c := client.New(servers...)
 	defer c.Close()
@@ -76,7 +76,7 @@ func (s *seen) watch(ctx context.Context, servers []string) {
 	}
 }
 
-// read reads event streams as any HTTP client may: from one manager after the other, with Last-Event-ID.
+// read reads event streams as any HTTP client can: from one manager after the other, with Last-Event-ID.
 func (s *seen) read(ctx context.Context, servers []string) {
 	last := ""
 	for i := 0; ctx.Err() == nil; i++ {
@@ -119,7 +119,7 @@ func (s *seen) stream(ctx context.Context, server string, last *string) {
 			event = value
 		case "data":
 			data = value
-		case "": // the end of an event: only now has it been seen
+		case "": // the end of an event: only now it counts as received
 			var what struct {
 				CAS    uint64      `json:"cas"`
 				Events []v1.Change `json:"events"`
@@ -136,10 +136,11 @@ func (s *seen) stream(ctx context.Context, server string, last *string) {
 	}
 }
 
-// TestWatchersOverKills: while indexes are created and dropped, the leader is killed and both followers are, one after
-// the other; one is cut off from the rest. Watchers of the Go client and plain readers of the event streams that go on
-// with Last-Event-ID see one history: every cas once, without a gap, without a second snapshot, the same everywhere,
-// with all that was acknowledged in it. The manager that is cut off refuses linearizable reads by name in bounded time.
+// TestWatchersOverKills kills the leader and then both followers, one after the other, and cuts one manager off from
+// the rest, while indexes are created and dropped. Watchers of the Go client, and plain readers of the event streams
+// that resume with Last-Event-ID, see one history: every CAS once, without a gap or a second snapshot, the same
+// everywhere, with all that was acknowledged. The manager that is cut off refuses linearizable reads with a named
+// error within bounded time.
 func TestWatchersOverKills(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -244,7 +245,7 @@ func TestWatchersOverKills(t *testing.T) {
 		}
 	}
 	links.Partition([]string{cut.ID}, rest)
-	for range 2 { // when it still thinks that there is a leader, and when it knows
+	for range 2 { // before and after it notices that it has no leader
 		status, _, answer, took := request(ctx, t, http.MethodGet, cut.REST+"/v1/indexes", "")
 		t.Logf("a linearizable listing at %s, cut off from the others: %d after %s", cut.ID, status,
 			took.Round(time.Millisecond))
@@ -276,7 +277,7 @@ func TestWatchersOverKills(t *testing.T) {
 	t.Logf("%d indexes created, history up to cas %d", len(created), list.CAS)
 }
 
-// checkSeen holds what all have seen against each other.
+// checkSeen compares what all watchers have received.
 func checkSeen(t *testing.T, all []*seen, cas uint64) {
 	t.Helper()
 	for _, s := range all {

@@ -42,8 +42,8 @@ func usage(t *testing.T, pid int) (cpu time.Duration, rss int64) {
 	return time.Duration(number(14)+number(15)) * time.Second / ticksPerSecond, number(24) * int64(os.Getpagesize())
 }
 
-// TestManyWatchers measures what watchers of one follower cost it: at rest, and while indexes are created. Every one of
-// them is told of every index.
+// TestManyWatchers measures the cost of watchers for one follower: at rest, and while indexes are created. Every
+// watcher must receive every index.
 func TestManyWatchers(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
