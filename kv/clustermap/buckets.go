@@ -7,79 +7,82 @@ import (
 	"strings"
 )
 
-// ErrBuckets means that a bucket is not made, changed or dropped; the message says why.
+// ErrBuckets means that a bucket cannot be created, changed or dropped; the message gives the reason.
 var ErrBuckets = errors.New("buckets cannot be changed so")
 
-// What a change of buckets is refused for; all are ErrBuckets.
+// Reasons for refusing a change of buckets; each wraps ErrBuckets.
 var (
-	// ErrNoBucket names a bucket that there is none of.
+	// ErrNoBucket means that the named bucket does not exist.
 	ErrNoBucket = fmt.Errorf("%w: there is no such bucket", ErrBuckets)
-	// ErrBucketThere says that there is a bucket of that name.
+	// ErrBucketThere means that a bucket of that name already exists.
 	ErrBucketThere = fmt.Errorf("%w: a bucket of that name exists already", ErrBuckets)
-	// ErrTooManyBuckets says that there are MaxBuckets.
+	// ErrTooManyBuckets means that the cluster already has MaxBuckets buckets.
 	ErrTooManyBuckets = fmt.Errorf("%w: there are as many buckets as there may be", ErrBuckets)
-	// ErrKeepReplicas says that whoever asks may not change the number of replicas.
+	// ErrKeepReplicas means that the caller is not permitted to change the number of replicas.
 	ErrKeepReplicas = fmt.Errorf("%w: its number of replicas is not this user's to change", ErrBuckets)
-	// ErrFixed says that a bucket keeps what was asked to be changed.
+	// ErrFixed means that the change concerns a setting that is fixed when the bucket is created.
 	ErrFixed = fmt.Errorf("%w: that stays as it was made", ErrBuckets)
-	// ErrRebalancing says that vbuckets change hands.
+	// ErrRebalancing means that a rebalance is moving vbuckets.
 	ErrRebalancing = fmt.Errorf("%w: a rebalance is under way: wait for it, or stop it with kv rebalance --stop",
 		ErrBuckets)
 )
 
 const (
-	// MaxBuckets is the most buckets that a cluster has by making more: what Couchbase allows.
+	// MaxBuckets is the most buckets that a cluster may have when one more is created at run time: Couchbase's limit.
 	MaxBuckets = 30
-	// MaxVBuckets is the most vbuckets of a bucket.
+	// MaxVBuckets is the maximum number of vbuckets of a bucket.
 	MaxVBuckets = 1024
-	// MaxBucketName is the length of the longest name of a bucket.
+	// MaxBucketName is the maximum length of a bucket's name.
 	MaxBucketName = 100
 )
 
-// maxDropped is how many of the buckets that were made and dropped again are remembered, the newest.
+// maxDropped bounds how many buckets that were created at run time and dropped again the map remembers; it keeps the
+// newest.
 const maxDropped = 256
 
-// Dropped is a bucket that is dropped: nodes remove what they have of it. With one that is configured nodes are still
-// started: it is not made again.
+// Dropped is a bucket that was dropped: nodes remove its data. A configured bucket stays listed, so that it is not
+// created again when a node starts with a configuration that still names it.
 type Dropped struct {
 	Name string `json:"name"`
 	UUID string `json:"uuid"`
-	// Made is one that was made while the cluster ran.
+	// Made means that the bucket was created while the cluster ran.
 	Made bool `json:"made,omitempty"`
 }
 
-// HasDropped reports whether a bucket was dropped, as far as the map remembers.
+// HasDropped reports whether the map records that bucket as dropped; it forgets the oldest (maxDropped).
 func (m Map) HasDropped(name, uuid string) bool {
 	return slices.ContainsFunc(m.Dropped, func(d Dropped) bool { return d.Name == name && d.UUID == uuid })
 }
 
-// BucketChange makes a bucket, changes one, or drops one.
+// BucketChange creates, edits or drops a bucket.
 type BucketChange struct {
 	Name string `json:"name"`
-	// UUID of the bucket that is made is the leader's to give; with Drop or Edit it is, unless empty, that of the bucket
-	// meant.
+	// UUID of a new bucket is assigned by the leader; with Drop or Edit a non-empty UUID must be that of the existing
+	// bucket.
 	UUID string `json:"uuid,omitempty"`
-	// VBuckets, with Edit and unless 0, has to be the number that the bucket has.
+	// VBuckets, with Edit and unless 0, must equal the bucket's number of vbuckets.
 	VBuckets int `json:"vbuckets,omitempty"`
 	Replicas int `json:"replicas,omitempty"`
-	// NoFlush makes a bucket that cannot be flushed.
+	// NoFlush creates a bucket that cannot be flushed.
 	NoFlush bool `json:"no_flush,omitempty"`
 	Drop    bool `json:"drop,omitempty"`
-	// Edit changes the bucket that there is.
+	// Edit changes the existing bucket.
 	Edit *BucketEdit `json:"edit,omitempty"`
 }
 
-// BucketEdit are settings of a bucket that may change; what is nil stays as it is.
+// BucketEdit holds the settings of a bucket that may change; a nil field leaves the setting as it is.
 type BucketEdit struct {
 	Replicas *int  `json:"replicas,omitempty"`
 	NoFlush  *bool `json:"no_flush,omitempty"`
-	// KeepReplicas refuses other Replicas than the bucket has, with ErrKeepReplicas, and makes none that are missing.
+	// KeepReplicas refuses Replicas that differ from the bucket's, with ErrKeepReplicas, and creates no missing
+	// replicas.
 	KeepReplicas bool `json:"-"`
-	// Operation is the id of the rebalance that follows from Replicas, the leader's to give.
+	// Operation is the id of the rebalance that a change of Replicas starts; the leader assigns it.
 	Operation string `json:"operation,omitempty"`
 }
 
-// BucketOf finds the part of the bucket with this name and uuid; nil when there is none, or another one of that name.
+// BucketOf returns the bucket with this name and uuid; nil if there is none, or if the bucket of that name has
+// another uuid.
 func (m Map) BucketOf(name, uuid string) *Bucket {
 	if b := m.Bucket(name); b != nil && b.UUID == uuid {
 		return b
@@ -87,8 +90,8 @@ func (m Map) BucketOf(name, uuid string) *Bucket {
 	return nil
 }
 
-// ChangeBuckets makes a change. A new bucket's vbuckets are spread over the members as in the first map. A change that
-// changes nothing gives the map unchanged. Error: ErrBuckets.
+// ChangeBuckets applies a change. A new bucket's vbuckets are spread over the members as in the first map. A change
+// without effect returns the map unchanged. Error: ErrBuckets.
 func (m Map) ChangeBuckets(c BucketChange) (Map, error) {
 	have, old := m.Bucket(c.Name), c.Drop || c.Edit != nil
 	switch {
@@ -112,7 +115,7 @@ func (m Map) ChangeBuckets(c BucketChange) (Map, error) {
 	return n, nil
 }
 
-// mayMake checks what is asked of a new bucket.
+// mayMake checks the request for a new bucket.
 func (m Map) mayMake(c BucketChange) error {
 	switch {
 	case !ValidBucketName(c.Name):
@@ -134,10 +137,11 @@ func (m Map) mayMake(c BucketChange) error {
 	return nil
 }
 
-// ValidBucketName reports whether a bucket may have this name.
+// ValidBucketName reports whether name is a valid bucket name.
 func ValidBucketName(name string) bool { return Plain(name, MaxBucketName, "._%-") && name[0] != '.' }
 
-// Plain reports whether a text is made of 1 to most ASCII letters, digits and those of others, which are ASCII too.
+// Plain reports whether text consists of 1 to most characters, each an ASCII letter, a digit or one of others (also
+// ASCII).
 func Plain(text string, most int, others string) bool {
 	return text != "" && len(text) <= most && !strings.ContainsFunc(text, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune(others, r)
@@ -152,7 +156,7 @@ func wrongReplicas(bucket string, n int) error {
 	return fmt.Errorf("%w: bucket %q: %d replicas: want 0 to %d", ErrBuckets, bucket, n, MaxReplicas)
 }
 
-// editBucket is the map with other settings of a bucket that there is.
+// editBucket returns the map with changed settings of an existing bucket.
 func (m Map) editBucket(c BucketChange) (Map, error) {
 	n, e := m.next(), c.Edit
 	b := n.Bucket(c.Name)
@@ -176,9 +180,9 @@ func (m Map) editBucket(c BucketChange) (Map, error) {
 	return n, nil
 }
 
-// setReplicas gives a bucket its number of replicas, and reports whether that changes something. It begins an operation
-// that makes or removes them, where there are the nodes for it: also for the number that the bucket has where vbuckets
-// have another one, as an operation was stopped, or given up by a failover.
+// setReplicas sets a bucket's number of replicas, and reports whether that changes anything. It begins an operation
+// that creates or removes replicas, as far as there are nodes for them. It does so for an unchanged number, too, if
+// some vbuckets have a different number of copies because an earlier operation was stopped, or aborted by a failover.
 func (m *Map) setReplicas(b *Bucket, e *BucketEdit) (changed bool, err error) {
 	same, copies := *e.Replicas == b.Replicas, min(*e.Replicas+1, len(m.Nodes))
 	has := !slices.ContainsFunc(b.Chains, func(chain []string) bool { return len(chain) != copies })
@@ -197,7 +201,7 @@ func (m *Map) setReplicas(b *Bucket, e *BucketEdit) (changed bool, err error) {
 	return true, nil
 }
 
-// dropBucket is the map without a bucket, and without the roles for it: one that is made under its name is another one.
+// dropBucket returns the map without the bucket and its roles: a later bucket of that name is a different one.
 func (m Map) dropBucket(b *Bucket) Map {
 	n := m.next()
 	n.Dropped = append(slices.Clone(n.Dropped), Dropped{Name: b.Name, UUID: b.UUID, Made: b.Made})
@@ -217,7 +221,7 @@ func (m Map) dropBucket(b *Bucket) Map {
 	return n
 }
 
-// checkSpecs refuses a map that does not have the buckets that are configured, or has others that were not made later.
+// checkSpecs refuses a map that lacks a configured bucket, or has another bucket that was not created at run time.
 func (m Map) checkSpecs(specs []Spec) error {
 	configured := 0
 	for _, b := range m.Buckets {

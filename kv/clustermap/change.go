@@ -8,7 +8,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// join adds nodes that are no members yet.
+// join adds those nodes that are not yet members.
 func (m *Map) join(add []Node) error {
 	for _, a := range add {
 		at := slices.IndexFunc(m.Nodes, func(x Node) bool { return x.ID == a.ID })
@@ -23,8 +23,9 @@ func (m *Map) join(add []Node) error {
 	return nil
 }
 
-// StartRebalance plans a rebalance: add joins, remove leaves, every vbucket gets an even place. The new map names the
-// nodes that join; what is to move, Moves tells. Asking for what is under way already gives the map unchanged.
+// StartRebalance plans a rebalance: nodes in add join, nodes in remove leave, and all vbuckets are spread evenly. The
+// new map lists the joining nodes; Moves lists the vbuckets to move. A request that equals the operation in progress
+// returns the map unchanged.
 func (m Map) StartRebalance(id string, add []Node, remove []string) (Map, error) {
 	n := m.next()
 	if err := n.join(add); err != nil {
@@ -59,7 +60,7 @@ func (m Map) StartRebalance(id string, add []Node, remove []string) (Map, error)
 	return n, nil
 }
 
-// operation is what brings all vbuckets to those nodes.
+// operation returns the operation that brings all vbuckets to the nodes in stay.
 func (m Map) operation(id string, stay []string) (*Operation, error) {
 	op := &Operation{ID: id, Nodes: stay}
 	for _, b := range m.Buckets {
@@ -74,8 +75,8 @@ func (m Map) operation(id string, stay []string) (*Operation, error) {
 	return op, nil
 }
 
-// replicate is what gives one bucket as many replicas as it is to have, if there are the nodes; nil where it has them.
-// Its active copies stay where they are, and so do other buckets.
+// replicate returns the operation that brings one bucket to its configured number of replicas, as far as there are
+// nodes; nil if no vbucket changes. The bucket's active copies and all other buckets stay where they are.
 func (m Map) replicate(id string, b *Bucket) *Operation {
 	op := &Operation{ID: id, Nodes: m.ids(), Bucket: b.Name, Targets: make([][][]string, len(m.Buckets))}
 	active := make([]string, len(b.Chains))
@@ -94,7 +95,7 @@ func (m Map) replicate(id string, b *Bucket) *Operation {
 	return op
 }
 
-// differ counts the vbuckets that do not have their targets.
+// differ counts the vbuckets whose chain differs from its target.
 func differ(chains, targets [][]string) (n int) {
 	for v, to := range targets {
 		if !slices.Equal(chains[v], to) {
@@ -118,21 +119,21 @@ func (m Map) ids() (out []string) {
 	return out
 }
 
-// Move is a vbucket that has not reached its target. Missing are the nodes that need a copy first.
+// Move is a vbucket that has not reached its target. Missing lists the nodes that need a copy before the switch.
 type Move struct {
 	Bucket  int // place in Map.Buckets
 	VBucket uint16
 	From    []string
 	To      []string
 	Missing []string
-	// Filling says that Missing are told so already.
+	// Filling means that the map already lists Missing as incoming.
 	Filling bool
 }
 
-// Takeover reports whether the move changes the owner.
+// Takeover reports whether the move changes the active node.
 func (v Move) Takeover() bool { return v.From[0] != v.To[0] }
 
-// Moves lists up to limit vbuckets that the operation has not brought to their targets, those under way first.
+// Moves lists up to limit vbuckets that have not reached the operation's targets, those being filled first.
 func (m Map) Moves(limit int) []Move {
 	if m.Operation == nil {
 		return nil
@@ -162,7 +163,7 @@ func (m Map) Moves(limit int) []Move {
 	return all[:min(limit, len(all))]
 }
 
-// Left is how many vbuckets the operation has still to bring to their targets.
+// Left returns how many vbuckets have not reached the operation's targets.
 func (m Map) Left() (n int) {
 	if m.Operation == nil {
 		return 0
@@ -173,7 +174,7 @@ func (m Map) Left() (n int) {
 	return n
 }
 
-// Fill tells the missing nodes of the moves to take a copy.
+// Fill marks the missing nodes of the moves as incoming, so that they take a copy.
 func (m Map) Fill(moves []Move) Map {
 	n := m.next()
 	for _, v := range moves {
@@ -189,7 +190,7 @@ func (m Map) Fill(moves []Move) Map {
 	return n
 }
 
-// Switch brings the vbuckets of the moves to their targets.
+// Switch sets the vbuckets of the moves to their target chains.
 func (m Map) Switch(moves []Move) Map {
 	n := m.next()
 	for _, v := range moves {
@@ -200,8 +201,8 @@ func (m Map) Switch(moves []Move) Map {
 	return n
 }
 
-// Finish ends an operation: at its end the nodes that were to leave are no members any more; stopped before it, they
-// stay. Copies that were being filled are given up.
+// Finish ends an operation. If it is complete, the leaving nodes are removed from the members; if it is stopped
+// early, they stay. Copies that were being filled are abandoned.
 func (m Map) Finish() Map {
 	n := m.next()
 	if m.Operation == nil {
@@ -224,7 +225,7 @@ func (m *Map) lead(id string) {
 	m.Rev = 1
 }
 
-// abort forgets what is under way.
+// abort removes the operation and all incoming copies.
 func (m *Map) abort() {
 	m.Operation = nil
 	for i := range m.Buckets {
@@ -232,26 +233,26 @@ func (m *Map) abort() {
 	}
 }
 
-// Copy is what a surviving node has of a vbucket. Log is its failover log, newest first.
+// Copy is a surviving node's copy of a vbucket. Log is its failover log, newest first.
 type Copy struct {
 	Node string
 	Log  timestamp.FailoverLog
 	High uint64
-	// Whole says that it ends with a complete snapshot, Joined that its history was checked against that of the active
+	// Whole means that the copy ends with a complete snapshot, Joined that its history was checked against the active
 	// copy.
 	Whole, Joined bool
-	// Known is the highest seqno of the active copy that the node has heard of.
+	// Known is the highest seqno of the active copy that the node has learned of.
 	Known uint64
 }
 
-// better reports whether a is to be preferred to b: the newer branch, then the longer history.
+// better reports whether a is preferable to b: the newer branch wins, then the longer history.
 func (a Copy) better(b Copy) bool {
 	switch {
 	case len(a.Log) == 0 || len(b.Log) == 0:
 		return len(a.Log) > len(b.Log)
 	case a.Log[0].VBUUID == b.Log[0].VBUUID:
 		return a.High > b.High
-	case has(b.Log, a.Log[0].VBUUID): // what a is on, b has left behind
+	case has(b.Log, a.Log[0].VBUUID): // b has a's branch in its history and has moved on to a newer one
 		return false
 	case has(a.Log, b.Log[0].VBUUID):
 		return true
@@ -265,20 +266,20 @@ func has(log timestamp.FailoverLog, vbuuid uint64) bool {
 	return slices.ContainsFunc(log, func(b timestamp.LogEntry) bool { return b.VBUUID == vbuuid })
 }
 
-// Promotion is a vbucket that a failover gives another owner.
+// Promotion is a vbucket to which a failover assigns a new active node.
 type Promotion struct {
 	Bucket  string `json:"bucket"`
 	VBucket uint16 `json:"vbucket"`
-	// Node is the new owner, Seqno what its copy reaches; Empty says that no copy was left and it begins without
-	// documents.
+	// Node is the new active node, Seqno the highest seqno of its copy. Empty means that no copy was left and the
+	// vbucket starts without documents.
 	Node  string `json:"node"`
 	Seqno uint64 `json:"seqno"`
 	Empty bool   `json:"empty,omitempty"`
 }
 
-// Failover takes nodes out of the map and promotes the best copies that are left. copies tells what the other nodes
-// have of a vbucket. Without lose it refuses (ErrMap) as soon as one vbucket would lose what is known to have been
-// written. An operation that is under way is given up.
+// Failover removes nodes from the map and promotes the best remaining copies. copies returns the surviving copies of
+// a vbucket. Unless lose is set, it refuses (ErrMap) as soon as one vbucket would lose writes that are known of. An
+// operation in progress is aborted.
 func (m Map) Failover(nodes []string, copies func(bucket string, vb uint16) []Copy, lose bool) (Map, []Promotion,
 	error) {
 	n := m.next()
@@ -316,7 +317,7 @@ func (m Map) Failover(nodes []string, copies func(bucket string, vb uint16) []Co
 	return n, all, nil
 }
 
-// bestOf returns the best of the copies on these nodes, nil for none, and the highest seqno that any copy knows of.
+// bestOf returns the best copy on these nodes, nil for none, and the highest seqno that any copy knows of.
 func bestOf(copies []Copy, nodes []string) (best *Copy, known uint64) {
 	for i, c := range copies {
 		known = max(known, c.Known, c.High)
@@ -327,7 +328,7 @@ func bestOf(copies []Copy, nodes []string) (best *Copy, known uint64) {
 	return best, known
 }
 
-// promote chooses the new owner of a vbucket among the nodes that are left in its chain.
+// promote chooses the new active node of a vbucket from the nodes left in its chain.
 func (m Map) promote(bucket string, vb uint16, copies []Copy, left []string, lose bool) (Promotion, error) {
 	p := Promotion{Bucket: bucket, VBucket: vb}
 	best, known := bestOf(copies, left)
@@ -355,5 +356,5 @@ func (m Map) promote(bucket string, vb uint16, copies []Copy, left []string, los
 	return p, nil
 }
 
-// errLoss is why a failover without --lose is refused.
+// errLoss is the reason why a failover without --lose is refused.
 var errLoss = fmt.Errorf("writes would be lost")

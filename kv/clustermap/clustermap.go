@@ -1,12 +1,12 @@
-// Package clustermap says which node of a KV cluster holds which vbucket of which bucket, and plans how that changes.
+// Package clustermap holds which node of a KV cluster has which copies of which vbuckets, and plans changes of that.
 //
-// It promises that every node derives the same first map from the same list of nodes; that a map is replaced only by
-// one with a higher (RevEpoch, Rev), of which every change makes one; that a plan leaves each vbucket with one owner
-// and distinct copies, moves as few vbuckets as an even spread needs, and is a pure function of the map. Within an
-// epoch one node, the leader, makes the revisions; an epoch begins when the leader changes, or when a map may be
-// somewhere that must be passed over (Promises).
+// Every node derives the same first map from the same list of nodes. A map is replaced only by one with a higher
+// (RevEpoch, Rev), and every change produces such a map. A plan leaves each vbucket with one active copy and with
+// copies on distinct nodes, moves as few vbuckets as an even spread needs, and is a pure function of the map. Within
+// an epoch one node, the leader, makes the revisions; an epoch begins when the leader changes, or when a map that may
+// exist on some node must be superseded (Promises).
 //
-// It never speaks to a node, knows no clock and stores nothing.
+// The package does no I/O: it contacts no node, reads no clock and stores nothing.
 package clustermap
 
 import (
@@ -22,31 +22,32 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// ErrMap means that a map cannot be used: it does not fit the configuration, or what was asked of it is impossible.
+// ErrMap means that a map is unusable: it does not fit the configuration, or a requested change is impossible.
 var ErrMap = errors.New("unusable vbucket map")
 
-// ErrNoMember names a node that there is none of in the cluster; it is ErrMap.
+// ErrNoMember means that the cluster has no node of that name; it wraps ErrMap.
 var ErrNoMember = fmt.Errorf("%w: there is no such member", ErrMap)
 
-// ErrNewer means that a newer version has made a map; it is ErrMap.
+// ErrNewer means that a newer version of the program wrote the map; it wraps ErrMap.
 var ErrNewer = fmt.Errorf("%w: a newer version has made it", ErrMap)
 
 const (
-	// Format is the version of the stored form, which each revision gets. In oldestFormat there are no roles for parts of
-	// buckets, no groups and no operations of one bucket. Whoever adds what this program could not read raises it.
+	// Format is the version of the stored form, written with each revision. oldestFormat has no roles for parts of
+	// buckets, no groups and no operations of a single bucket. Raise Format with every addition that this version
+	// could not read.
 	Format       = 3
 	oldestFormat = 2
-	// MaxReplicas is the most copies of a vbucket beside the active one.
+	// MaxReplicas is the maximum number of copies of a vbucket beside the active one.
 	MaxReplicas = mcbp.MaxChain - 1
-	// MaxNodes bounds the nodes of a cluster.
+	// MaxNodes is the maximum number of nodes of a cluster.
 	MaxNodes = 64
 )
 
-// capabilities are what clients may ask of a bucket.
+// capabilities are the bucket capabilities that the cluster config advertises to clients.
 var capabilities = [...]string{"collections", "tombstonedUserXAttrs", "dcp", "cbhello", "touch", "cccp",
 	"xdcrCheckpointing", "nodesExt", "xattr"}
 
-// Node is one member of the cluster. Addresses are host:port; MemcachedTLS is empty where TLS is not spoken.
+// Node is one member of the cluster. Addresses are host:port; MemcachedTLS is empty on a node without TLS.
 type Node struct {
 	ID           string `json:"id"`
 	Memcached    string `json:"memcached"`
@@ -54,7 +55,7 @@ type Node struct {
 	Admin        string `json:"admin"`
 }
 
-// Spec is what is configured of a bucket.
+// Spec is the configuration of a bucket.
 type Spec struct {
 	Name, UUID         string
 	VBuckets, Replicas int
@@ -69,47 +70,48 @@ type Map struct {
 	Leader  string   `json:"leader"`
 	Nodes   []Node   `json:"nodes"`
 	Buckets []Bucket `json:"buckets"`
-	// Dropped are buckets that are there no more: all that were configured, and the newest of the others.
+	// Dropped lists dropped buckets: all that were configured, and the newest of those created at run time.
 	Dropped []Dropped `json:"dropped,omitempty"`
-	// Operation is what is under way; nil when nothing is.
+	// Operation is the operation in progress; nil if there is none.
 	Operation *Operation `json:"operation,omitempty"`
-	// Users are those that were made at run time, in order of their names; the slice is replaced, never changed.
+	// Users are those created at run time, ordered by name. The slice is replaced, never modified.
 	Users []access.User `json:"users,omitempty"`
-	// Groups are those of users; as they, they are replaced, never changed.
+	// Groups are the groups of users. The slice is replaced, never modified.
 	Groups []access.Group `json:"groups,omitempty"`
-	// Secret is one that all nodes have since the first user was made (access.Directory).
+	// Secret is shared by all nodes since the first user was created (access.Directory).
 	Secret []byte `json:"secret,omitempty"`
 }
 
 // Bucket is a bucket's part of the map. Chains[v][0] is the id of the node with the active copy of vbucket v, the
-// others have replicas. Incoming names nodes that are being filled with a vbucket; clients do not see them.
+// other ids are those of replicas. Incoming lists the nodes that are being filled with a vbucket; clients do not see
+// them.
 type Bucket struct {
 	Name     string `json:"name"`
 	UUID     string `json:"uuid"`
 	Replicas int    `json:"replicas"`
-	// Made says that it was made while the cluster ran, and is configured nowhere; NoFlush that it cannot be flushed.
+	// Made means that the bucket was created at run time and is not configured; NoFlush that it cannot be flushed.
 	Made     bool                `json:"made,omitempty"`
 	NoFlush  bool                `json:"no_flush,omitempty"`
 	Chains   [][]string          `json:"chains"`
 	Incoming map[uint16][]string `json:"incoming,omitempty"`
-	// Collections are the bucket's; nil for those that every bucket has.
+	// Collections are the bucket's collections; nil for the default ones.
 	Collections *Collections `json:"collections,omitempty"`
 }
 
-// Operation is a rebalance that is under way: Nodes are the ids that remain, Targets the chains to reach, by bucket in
-// the map's order; those of a bucket that stays as it is are left out.
+// Operation is a rebalance in progress. Nodes are the ids of the nodes that remain, Targets the chains to reach, by
+// bucket in the map's order; a bucket that does not change has no targets.
 type Operation struct {
 	ID    string   `json:"id"`
 	Nodes []string `json:"nodes"`
-	// Bucket is the one whose replicas alone are made or removed; empty where all buckets are spread.
+	// Bucket is the only bucket whose replicas are created or removed; empty if all buckets are spread.
 	Bucket  string       `json:"bucket,omitempty"`
 	Targets [][][]string `json:"targets"`
-	// Vbuckets is how many had to change when it began.
+	// VBuckets is the number of vbuckets that had to change when the operation began.
 	VBuckets int `json:"vbuckets"`
 }
 
-// Derive makes the first map: of each bucket, node i of n gets the i-th of n equal runs of vbuckets, and the replicas
-// of a run are spread over the others.
+// Derive returns the first map: of each bucket, node i of n gets the i-th of n equal runs of vbuckets, and the
+// replicas of a run are spread over the other nodes.
 func Derive(nodes []Node, specs []Spec) Map {
 	m := Map{Format: Format, RevEpoch: 1, Rev: 1, Leader: nodes[0].ID, Nodes: slices.Clone(nodes)}
 	for _, s := range specs {
@@ -119,7 +121,7 @@ func Derive(nodes []Node, specs []Spec) Map {
 	return m
 }
 
-// chains spreads the vbuckets of a new bucket over nodes.
+// chains spreads the vbuckets of a new bucket over the nodes.
 func chains(nodes []Node, vbuckets, replicas int) (out [][]string) {
 	n := len(nodes)
 	for v := range vbuckets {
@@ -133,7 +135,8 @@ func chains(nodes []Node, vbuckets, replicas int) (out [][]string) {
 	return out
 }
 
-// Alone is the map of a node that waits to be added to a cluster: nobody has a vbucket. Every other map replaces it.
+// Alone returns the map of a node that waits to be added to a cluster: no vbucket has a copy. Every other map
+// replaces it.
 func Alone(node Node, specs []Spec) Map {
 	m := Map{Format: Format, Leader: node.ID, Nodes: []Node{node}}
 	for _, s := range specs {
@@ -143,7 +146,7 @@ func Alone(node Node, specs []Spec) Map {
 	return m
 }
 
-// Clone is a copy that shares nothing that changes.
+// Clone returns a copy that shares no mutable data with m.
 func (m Map) Clone() Map {
 	m.Nodes, m.Buckets = slices.Clone(m.Nodes), slices.Clone(m.Buckets)
 	for i := range m.Buckets {
@@ -153,7 +156,7 @@ func (m Map) Clone() Map {
 	return m
 }
 
-// next is a copy with the next revision.
+// next returns a clone with the next revision.
 func (m Map) next() Map {
 	n := m.Clone()
 	n.Format = Format
@@ -161,7 +164,7 @@ func (m Map) next() Map {
 	return n
 }
 
-// UnmarshalJSON is part of json.Unmarshaler. Error: ErrNewer where a newer form is why it cannot be read.
+// UnmarshalJSON implements json.Unmarshaler. It returns ErrNewer if decoding fails and the text has a newer format.
 func (m *Map) UnmarshalJSON(text []byte) error {
 	type plain Map
 	err := json.Unmarshal(text, (*plain)(m))
@@ -190,7 +193,7 @@ func (m Map) Newer(o Map) bool {
 	return m.Rev > o.Rev
 }
 
-// Node finds a member.
+// Node returns the member with this id.
 func (m Map) Node(id string) (Node, bool) {
 	i := slices.IndexFunc(m.Nodes, func(n Node) bool { return n.ID == id })
 	if i < 0 {
@@ -199,7 +202,7 @@ func (m Map) Node(id string) (Node, bool) {
 	return m.Nodes[i], true
 }
 
-// Bucket finds a bucket's part; nil when there is none.
+// Bucket returns the bucket with this name; nil if there is none.
 func (m Map) Bucket(name string) *Bucket {
 	for i := range m.Buckets {
 		if m.Buckets[i].Name == name {
@@ -209,8 +212,8 @@ func (m Map) Bucket(name string) *Bucket {
 	return nil
 }
 
-// WithAddresses returns the map other addresses of its members; ids that it does not have, and addresses that are empty
-// or have no port, are passed over. The revision rises when something differs.
+// WithAddresses returns the map with other addresses of its members. Unknown ids, and addresses that are empty or
+// have no port, are ignored. If an address differs, the revision rises and the result is true.
 func (m Map) WithAddresses(nodes []Node) (Map, bool) {
 	n := m.next()
 	for i, have := range n.Nodes {
@@ -234,13 +237,13 @@ func (m Map) WithAddresses(nodes []Node) (Map, bool) {
 	return n, true
 }
 
-// usable tells an address from a placeholder.
+// usable reports whether an address has a port; a placeholder has none.
 func usable(address string) bool {
 	_, port, err := split(address)
 	return err == nil && port > 0
 }
 
-// Check refuses a map that cannot be used, or does not have the buckets that are configured.
+// Check refuses a map that is unusable, or lacks buckets that are configured.
 func (m Map) Check(specs []Spec) error {
 	switch {
 	case m.Format > Format:
@@ -271,7 +274,7 @@ func (m Map) Check(specs []Spec) error {
 	return nil
 }
 
-// checkBucket looks at the bucket at that place.
+// checkBucket checks the bucket at index i.
 func (m Map) checkBucket(i int) error {
 	b := &m.Buckets[i]
 	switch {
@@ -307,20 +310,20 @@ func (m Map) checkChain(chain []string) error {
 	return nil
 }
 
-// Role is what a node is to a vbucket.
+// Role is a node's role for a vbucket.
 type Role int
 
 // Roles of a node.
 const (
-	// None: it has no copy.
+	// None: the node has no copy.
 	None Role = iota
-	// Active: it owns the vbucket.
+	// Active: the node has the active copy.
 	Active
-	// Replica: it has, or is being filled with, a copy.
+	// Replica: the node has a replica, or is being filled with one.
 	Replica
 )
 
-// Role of node id for vbucket vb, and the node with the active copy.
+// Role returns the role of node id for vbucket vb, and the id of the node with the active copy.
 func (b *Bucket) Role(vb uint16, id string) (role Role, active string) {
 	chain := b.Chains[vb]
 	switch {
@@ -334,7 +337,7 @@ func (b *Bucket) Role(vb uint16, id string) (role Role, active string) {
 	return None, chain[0]
 }
 
-// Config is the cluster config of a bucket that node self gives to clients.
+// Config returns the cluster config of a bucket that node self sends to clients.
 func (m Map) Config(bucket, self string) (*mcbp.ClusterConfig, error) {
 	b := m.Bucket(bucket)
 	if b == nil {
@@ -364,14 +367,14 @@ func (m Map) Config(bucket, self string) (*mcbp.ClusterConfig, error) {
 	return c, c.Validate()
 }
 
-// Services says which services the members have; self is the node that says it.
+// Services returns the services of all members, as node self reports them.
 func (m Map) Services(self string) ([]mcbp.ConfigNodeExt, error) {
 	var c mcbp.ClusterConfig
 	err := m.addNodes(&c, self)
 	return c.NodesExt, err
 }
 
-// addNodes adds the members to a cluster config that self shows.
+// addNodes adds the members to a cluster config that node self reports.
 func (m Map) addNodes(c *mcbp.ClusterConfig, self string) error {
 	for _, n := range m.Nodes {
 		host, port, err := split(n.Memcached)
@@ -398,7 +401,7 @@ func (m Map) addNodes(c *mcbp.ClusterConfig, self string) error {
 		c.Nodes = append(c.Nodes, mcbp.ConfigNode{Hostname: net.JoinHostPort(host, strconv.Itoa(mgmt)),
 			Ports: map[string]int{"direct": port}})
 		name := host
-		if name == mcbp.HostPlaceholder { // in this list it is said by leaving it out
+		if name == mcbp.HostPlaceholder { // this list expresses it by an absent hostname
 			name = ""
 		}
 		c.NodesExt = append(c.NodesExt, mcbp.ConfigNodeExt{Hostname: name, ThisNode: n.ID == self, Services: services})

@@ -9,39 +9,39 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// ErrCollections means that a change of a bucket's collections is refused; the message says why.
+// ErrCollections means that a change of a bucket's collections is refused; the message gives the reason.
 var ErrCollections = errors.New("collections cannot be changed so")
 
-// ErrNoScope and ErrNoCollection name what there is none of; both are ErrCollections.
+// ErrNoScope and ErrNoCollection mean that the named scope or collection does not exist; both wrap ErrCollections.
 var (
 	ErrNoScope      = fmt.Errorf("%w: there is no such scope", ErrCollections)
 	ErrNoCollection = fmt.Errorf("%w: there is no such collection", ErrCollections)
-	// ErrThere says that there is a scope or collection of that name.
+	// ErrThere means that a scope or collection of that name already exists.
 	ErrThere = fmt.Errorf("%w: the name exists already", ErrCollections)
 )
 
-// MaxCollections bounds the collections of a bucket, and its scopes.
+// MaxCollections is the maximum number of collections of a bucket, and of its scopes.
 const MaxCollections = 1000
 
 const (
-	// idsOfEpoch are left out for each epoch that has begun since the last change: a map of any of them may have been
-	// passed over, and have given some away.
+	// idsOfEpoch is how many ids are skipped for each epoch that has begun since the last change: a superseded map of
+	// such an epoch may have assigned some of them.
 	idsOfEpoch = 1 << 12
-	// firstEpoch is that of the first map.
+	// firstEpoch is the epoch of the first map.
 	firstEpoch = 1
-	// lastID is the highest number that is given to a collection or scope.
+	// lastID bounds the ids of collections and scopes.
 	lastID = math.MaxUint32
 )
 
-// Collections are a bucket's manifest, and what numbers come next: none is given twice.
+// Collections holds a bucket's manifest and the next id; no id is assigned twice.
 type Collections struct {
 	Manifest *mcbp.Manifest `json:"manifest"`
 	NextID   uint32         `json:"next_id"`
-	// Epoch is that in which the last change was made.
+	// Epoch is the epoch of the last change.
 	Epoch int64 `json:"epoch"`
 }
 
-// Manifest is the bucket's manifest of collections.
+// Manifest returns the bucket's manifest of collections.
 func (b *Bucket) Manifest() *mcbp.Manifest {
 	if b == nil || b.Collections == nil {
 		return mcbp.DefaultManifest()
@@ -49,7 +49,7 @@ func (b *Bucket) Manifest() *mcbp.Manifest {
 	return b.Collections.Manifest
 }
 
-// CollectionChange makes or drops a scope, or a collection when Collection is given.
+// CollectionChange creates or drops a collection or, if Collection is empty, a scope.
 type CollectionChange struct {
 	Bucket     string `json:"bucket"`
 	Scope      string `json:"scope"`
@@ -57,8 +57,8 @@ type CollectionChange struct {
 	Drop       bool   `json:"drop,omitempty"`
 }
 
-// ChangeCollections makes a change; roles go with what they are for. The manifest's uid rises by one, more when
-// epochs have begun. Error: ErrCollections.
+// ChangeCollections applies a change. Dropping a scope or collection also removes the roles for it. The manifest's
+// uid rises by one, and by more if epochs have begun since the last change. Error: ErrCollections.
 func (m Map) ChangeCollections(c CollectionChange) (Map, error) {
 	n := m.next()
 	b := n.Bucket(c.Bucket)

@@ -2,13 +2,14 @@ package clustermap
 
 import "slices"
 
-// place spreads the vbuckets of one bucket over nodes: actives evenly (their numbers differ by one at most), replicas
-// as evenly as keeping copies apart allows. A copy stays where it is as long as its node has not more than its share.
+// place spreads the vbuckets of one bucket over nodes: active copies evenly (the counts of two nodes differ by at
+// most one), replicas as evenly as distinct nodes for each vbucket's copies allow. A copy stays in place unless its
+// node has more than its share.
 func place(chains [][]string, nodes []string, replicas int) [][]string {
 	return placeReplicas(chains, placeActive(chains, nodes), nodes, replicas)
 }
 
-// placeReplicas is place where the owner of each vbucket is decided.
+// placeReplicas places the replicas of vbuckets whose active nodes are already decided.
 func placeReplicas(chains [][]string, active, nodes []string, replicas int) [][]string {
 	copies := min(replicas+1, len(nodes))
 	out := make([][]string, len(chains))
@@ -20,7 +21,7 @@ func placeReplicas(chains [][]string, active, nodes []string, replicas int) [][]
 	}
 	share := (len(chains)*(copies-1) + len(nodes) - 1) / len(nodes)
 	load := map[string]int{}
-	for v, chain := range chains { // what may stay
+	for v, chain := range chains { // keep replicas that may stay
 		for _, id := range chain {
 			if len(out[v]) < copies && slices.Contains(nodes, id) && !slices.Contains(out[v], id) && load[id] < share {
 				out[v] = append(out[v], id)
@@ -39,7 +40,7 @@ func placeReplicas(chains [][]string, active, nodes []string, replicas int) [][]
 	return out
 }
 
-// level moves replicas from nodes with many to nodes with at least two less, as long as there is one to move. Each move
+// level moves replicas from nodes to others that have at least two fewer, until there is none to move. Each move
 // makes the loads more even, so it ends.
 func level(chains [][]string, nodes []string, load map[string]int) {
 	for moved := true; moved; {
@@ -58,14 +59,14 @@ func level(chains [][]string, nodes []string, load map[string]int) {
 	}
 }
 
-// placeActive returns each vbucket its owner.
+// placeActive returns the active node of each vbucket.
 func placeActive(chains [][]string, nodes []string) []string {
 	share, extra := len(chains)/len(nodes), len(chains)%len(nodes)
 	had := map[string]int{}
 	for _, chain := range chains {
 		had[chain[0]]++
 	}
-	order := slices.Clone(nodes) // the odd ones go to those that have most
+	order := slices.Clone(nodes) // the remainder goes to the nodes that have most
 	slices.SortStableFunc(order, func(a, b string) int { return had[b] - had[a] })
 	room := map[string]int{}
 	for i, id := range order {
@@ -85,7 +86,7 @@ func placeActive(chains [][]string, nodes []string) []string {
 	for v, chain := range chains {
 		take(v, chain[0])
 	}
-	for v, chain := range chains { // a replica that becomes active moves nothing
+	for v, chain := range chains { // promoting a replica moves no data
 		for _, id := range chain[1:] {
 			take(v, id)
 		}
@@ -98,7 +99,7 @@ func placeActive(chains [][]string, nodes []string) []string {
 	return out
 }
 
-// least is the first of the nodes with the smallest load that may be used.
+// least returns the first of the permitted nodes with the smallest load; "" if none is permitted.
 func least(nodes []string, load map[string]int, may func(id string) bool) string {
 	best := ""
 	for _, id := range nodes {

@@ -5,18 +5,18 @@ import (
 	"slices"
 )
 
-// Promise is a node's word, given to Maker, to take no map of an epoch before RevEpoch any more. Maker plans the first
-// map of that epoch from the newest one that those who promised have. A promise is met by a map of its epoch or a later
-// one; else it holds until Maker takes it back, which it does only when it has made no map of that epoch.
+// Promise is a node's promise to Maker that it accepts no more maps of epochs before RevEpoch. Maker plans the first
+// map of that epoch from the newest map of all nodes that promised. A map of that epoch or a later one fulfils the
+// promise. Until then it holds, unless Maker withdraws it, which it does only if it has made no map of that epoch.
 type Promise struct {
 	RevEpoch int64  `json:"rev_epoch"`
 	Maker    string `json:"maker"`
 }
 
-// Promises are those of one node that are not met, ascending by epoch. A node must not forget one.
+// Promises are the unfulfilled promises of one node, ascending by epoch. The node must store them durably.
 type Promises []Promise
 
-// Against is a promise that a map of this epoch would break.
+// Against returns a promise that accepting a map of this epoch would break.
 func (p Promises) Against(epoch int64) (Promise, bool) {
 	if n := len(p); n > 0 && p[n-1].RevEpoch > epoch {
 		return p[n-1], true
@@ -24,13 +24,13 @@ func (p Promises) Against(epoch int64) (Promise, bool) {
 	return Promise{}, false
 }
 
-// Beyond leaves out what a map of this epoch meets.
+// Beyond returns the promises that a map of this epoch does not fulfil.
 func (p Promises) Beyond(epoch int64) Promises {
 	return slices.DeleteFunc(slices.Clone(p), func(x Promise) bool { return x.RevEpoch <= epoch })
 }
 
-// With adds a promise; the node's map is of epoch have. An epoch is promised to one maker only, and none before one
-// that is promised: ErrMap.
+// With adds a promise; have is the epoch of the node's map. An epoch is promised to one maker only, and after a
+// promise no lower epoch can be promised: ErrMap.
 func (p Promises) With(q Promise, have int64) (Promises, error) {
 	if q.RevEpoch <= have {
 		return p, fmt.Errorf("%w: epoch %d is not after %d, which has begun", ErrMap, q.RevEpoch, have)
@@ -46,13 +46,13 @@ func (p Promises) With(q Promise, have int64) (Promises, error) {
 	}
 }
 
-// Without is what is left when the maker takes a promise back.
+// Without returns the promises that remain when the maker withdraws q.
 func (p Promises) Without(q Promise) Promises {
 	return slices.DeleteFunc(slices.Clone(p), func(x Promise) bool { return x == q })
 }
 
-// Next is the first epoch that a node with these promises and a map of epoch have can promise anew. unused is a promise
-// that whoever asks was given before and has made no map for: it can be given again.
+// Next returns the first epoch that a node with these promises and a map of epoch have can promise. unused is an
+// earlier promise to the caller for which it has made no map: it can be given again.
 func (p Promises) Next(have int64, unused Promise) int64 {
 	last, ok := p.Against(have)
 	switch {

@@ -7,25 +7,25 @@ import (
 	"tidemark/kv/access"
 )
 
-// ErrNoUser says that there is no user of that name; it is an access.ErrAccess.
+// ErrNoUser means that there is no user of that name; it wraps access.ErrAccess.
 var ErrNoUser = fmt.Errorf("%w: there is no such user", access.ErrAccess)
 
-// ErrNoGroup says that there is no group of that name; it is an access.ErrAccess.
+// ErrNoGroup means that there is no group of that name; it wraps access.ErrAccess.
 var ErrNoGroup = fmt.Errorf("%w: there is no such group", access.ErrAccess)
 
-// UserChange makes, changes or removes a user. What is nil stays as it is; a user that is made has Roles
-// or Groups, and Keys.
+// UserChange creates, changes or removes a user. A nil field leaves the value as it is; a new user needs Keys, and
+// Roles or Groups.
 type UserChange struct {
 	User   string         `json:"user"`
 	Remove bool           `json:"remove,omitempty"`
 	Name   *string        `json:"name,omitempty"`
 	Roles  *[]access.Role `json:"roles,omitempty"`
-	// Groups are the names of all that the user is to be in.
+	// Groups are the names of all groups of the user.
 	Groups *[]string    `json:"groups,omitempty"`
 	Keys   *access.Keys `json:"keys,omitempty"`
 }
 
-// GroupChange makes, changes or removes a group. What is nil stays as it is; a group that is made has Roles.
+// GroupChange creates, changes or removes a group. A nil field leaves the value as it is; a new group needs Roles.
 type GroupChange struct {
 	Group       string         `json:"group"`
 	Remove      bool           `json:"remove,omitempty"`
@@ -33,8 +33,8 @@ type GroupChange struct {
 	Roles       *[]access.Role `json:"roles,omitempty"`
 }
 
-// ChangeGroup makes a change. Nobody is in a group any more that is removed. Errors: access.ErrAccess, and with it
-// ErrNoGroup.
+// ChangeGroup applies a change. Removing a group also removes it from all users. Errors: access.ErrAccess, and with
+// it ErrNoGroup.
 func (m Map) ChangeGroup(c GroupChange) (Map, error) {
 	n := m.next()
 	n.Groups = slices.Clone(m.Groups)
@@ -68,8 +68,8 @@ func (m Map) ChangeGroup(c GroupChange) (Map, error) {
 	return n, nil
 }
 
-// ChangeUser makes a change. A role is for a bucket, scope or collection that there is, and goes with it; so is a
-// group. Errors: access.ErrAccess, and with it ErrNoUser and ErrNoGroup.
+// ChangeUser applies a change. A role must be for an existing bucket, scope or collection and is removed together
+// with it; the same holds for groups. Errors: access.ErrAccess, and with it ErrNoUser and ErrNoGroup.
 func (m Map) ChangeUser(c UserChange) (Map, error) {
 	n := m.next()
 	n.Users = slices.Clone(m.Users)
@@ -101,7 +101,7 @@ func (m Map) ChangeUser(c UserChange) (Map, error) {
 	return n, nil
 }
 
-// setUser puts in what a change names.
+// setUser sets the fields that the change contains.
 func (m Map) setUser(u *access.User, c UserChange) error {
 	u.ID = c.User
 	if c.Name != nil {
@@ -136,7 +136,7 @@ func (m Map) checkAllRoles(roles []access.Role) error {
 	return nil
 }
 
-// checkRole refuses a role for what there is not.
+// checkRole refuses a role for a bucket, scope or collection that does not exist.
 func (m Map) checkRole(r access.Role) error {
 	if r.Bucket == "" || r.Bucket == access.Any {
 		return nil
@@ -157,7 +157,7 @@ func (m Map) checkRole(r access.Role) error {
 	return nil
 }
 
-// takeRoles takes from users and groups their roles for a bucket, or a scope or a collection of it.
+// takeRoles removes all roles for a bucket, or for a scope or collection of it, from users and groups.
 func (m *Map) takeRoles(bucket, scope, collection string) {
 	without := func(roles []access.Role) []access.Role {
 		return slices.DeleteFunc(slices.Clone(roles), func(r access.Role) bool { return r.Within(bucket, scope, collection) })
@@ -171,7 +171,7 @@ func (m *Map) takeRoles(bucket, scope, collection string) {
 	}
 }
 
-// WithoutUsers is the map for those who may not have what is kept of passwords.
+// WithoutUsers returns the map without users, groups and secret, for recipients that must not see password keys.
 func (m Map) WithoutUsers() Map {
 	m.Users, m.Groups, m.Secret = nil, nil, nil
 	return m
