@@ -1,7 +1,7 @@
-// Package fill fills new copies with other indexers' files, and sends files of copies here. It promises that a copy
-// which cannot be filled so is filled from KV, as if nobody had had files; that what was installed is of the bucket's
-// present branch, and has no rows that are known to be wrong; that copies take turns, and those who wait are not
-// forgotten. It never says which copies there are.
+// Package fill fills new copies with files from other indexers, and sends files of this indexer's copies to them. A
+// copy that cannot be filled this way is filled from KV, as if no indexer had files. Installed files are of the
+// bucket's current branch and contain no rows known to be wrong. Copies take turns, and a waiting copy is never
+// forgotten. The package does not decide which copies exist.
 package fill
 
 import (
@@ -36,93 +36,95 @@ import (
 	"tidemark/wire"
 )
 
-// A new copy of a slice that another indexer has is filled with that one's files. It joins the running streams at once,
-// as every newcomer does, but asks for no side streams (ingest.Bucket.Defer). When all files are here and good, it is
-// what an indexer is that starts again with them on its disk: it is taken away from its bucket, gets them in the place
-// of what it had, and is added anew with their positions, from which the joining rule makes it whole. Whatever goes
-// wrong leaves a copy that asks KV for everything, as if nobody had had files.
+// A new copy of a slice that another indexer holds is filled with that indexer's files. The copy joins the running
+// streams at once, like every newcomer, but requests no side streams (ingest.Bucket.Defer). Once all files are
+// received and checked, it is treated like a copy of an indexer that restarts with these files on its disk: it is
+// removed from its bucket, the files replace its contents, and it is added again with their positions, from which the
+// joining rule completes it. After any failure the copy requests everything from KV, as if no indexer had files.
 
 const (
-	// fillPause is how long is waited at first when all who could send are sending to others; fillMost later on.
+	// fillPause is the first pause while all sources are busy sending to others; it grows up to fillMost.
 	fillPause = time.Second
 	fillMost  = 8 * time.Second
-	// fillPatience is how long a copy waits for its turn while nothing moves, neither here nor at who could send it; KV
-	// fills it then, and in any case when it has waited fillLongest, without the time in which files of copies came here:
-	// of each copy fillPatience at most, so that one whose files come slowly does not hold the others up for days.
+	// fillPatience bounds how long a copy waits for its turn without progress, either here or at its sources; then KV
+	// fills it. KV also fills it after it has waited fillLongest in total. That time excludes time in which files of
+	// other copies arrived here, up to fillPatience for each of them, so that one slow transfer does not delay the
+	// others for days.
 	fillPatience = 10 * time.Minute
 	fillLongest  = 6 * time.Hour
-	// fillShare is which part of a processor's time goes into checking what was received.
+	// fillShare is the fraction of one processor's time spent checking received files.
 	fillShare = 0.5
-	// CheckFactor is how many times as fast as files are sent they are read again, so that the check takes little beside.
+	// CheckFactor is how much faster received files are read again than files are sent, so that the check adds little
+	// time.
 	CheckFactor = 4
-	// A transfer that brings less than fillLeast bytes a second, after fillWarm, is given up.
+	// A transfer slower than fillLeast bytes per second after fillWarm is abandoned.
 	fillLeast = 256 << 10
 	fillWarm  = time.Minute
-	// fillsAnew is how often a copy is asked for again because its bucket was rolled back meanwhile.
+	// fillsAnew bounds how often a fill is retried because its bucket was rolled back meanwhile.
 	fillsAnew = 3
-	// fillsAway is how often a source that does not answer, or went in the middle, is asked again.
+	// fillsAway bounds how often a source that does not answer, or disappeared during a transfer, is retried.
 	fillsAway = 4
 )
 
 var (
-	// errNobody: it is of what each of them has answered.
+	// errNobody is joined with the answer of each source.
 	errNobody = errors.New("no indexer could send it")
-	// errAnew: what was sent is of before a rollback.
+	// errAnew: the received files precede a rollback.
 	errAnew = errors.New("the bucket was rolled back meanwhile")
-	// errOtherBranch: who has the slice has not heard of a rollback that is known here, or the other way round.
+	// errOtherBranch: one of the two indexers has not yet learned of a rollback that the other has learned of.
 	errOtherBranch = errors.New("the bucket is not rolled back there as it is here")
-	// errSlow: a transfer is given up.
+	// errSlow: the transfer was too slow and is abandoned.
 	errSlow = fmt.Errorf("files come at less than %d bytes a second", fillLeast)
-	// errAway: the source does not answer, or went when it had sent something, as one does that is started again.
+	// errAway: the source does not answer, or disappeared during the transfer, as in a restart.
 	errAway = errors.New("it is away")
-	// errLater: it is to be tried again, when others had their turn.
+	// errLater: retry after other copies have had their turn.
 	errLater = errors.New("later")
-	// errLate: it has waited too long.
+	// errLate: the copy has waited too long.
 	errLate = errors.New("it has waited too long for files")
-	// errHalf: the copy was taken from its bucket and could not be given the files. Nothing else is tried: streams may be
-	// open that know where it stood.
+	// errHalf: the copy was removed from its bucket and the files could not be installed. There is no fallback: open
+	// streams may rely on its former position.
 	errHalf = errors.New("the files could not be installed")
 )
 
-// Options are what a filler has of its indexer.
+// Options are a filler's settings and its access to the indexer.
 type Options struct {
 	Store     *storage.Store
 	Snapshots *snapshots.Set
 	Marks     *copies.Marks
 	Nodes     *peers.Nodes
 	UUID      func() string // of this indexer
-	// Rate bounds the bytes a second that are sent to others. 0: nothing is sent, and copies are filled from KV alone.
-	// Below 0: no bound.
+	// Rate bounds the bytes per second that are sent to others. 0: nothing is sent, and copies are filled from KV
+	// alone. Below 0: no bound.
 	Rate     int64
 	Bucket   func(name string) *copies.Bucket
 	Orphan   func(id index.CopyID) bool
-	Settled  func() wire.Definitions // that are in force, when no list is being taken over
-	Present  func() wire.Definitions // that are in force
+	Settled  func() wire.Definitions // the definitions in force; waits until no list is being applied
+	Present  func() wire.Definitions // the definitions in force
 	Spawn    func(func(context.Context) error)
-	Sides    func()         // side streams may be wanted
-	Health   *health.Health // of the node
+	Sides    func()         // notifies the indexer that side streams may be needed
+	Health   *health.Health // the node's health
 	Registry prometheus.Registerer
 	Log      hclog.Logger
 	Now      func() time.Time
 }
 
-// Filler fills copies from other indexers, by turns, and sends files of copies here to others.
+// Filler fills copies from other indexers, one at a time, and sends files of this indexer's copies to others.
 type Filler struct {
 	Options
 	fills   *prometheus.CounterVec // by outcome
 	bytes   *prometheus.CounterVec // by direction
 	sender  *transfer.Sender
-	Sending *pace.Pace    // of files to other indexers
-	Checked *pace.Pace    // of files that were received, while they are checked
+	Sending *pace.Pace    // rate of sending files to other indexers
+	Checked *pace.Pace    // rate of checking received files
 	wake    chan struct{} // capacity 1
 
 	mu    sync.Mutex
 	queue []*fill
-	under []*fill // taken from it: the one whose turn it is, and others, see atOnce
-	turn  *fill   // nil: the next one may begin
+	under []*fill // taken from the queue: the fill whose turn it is, and others, see atOnce
+	turn  *fill   // nil: the next fill may begin
 }
 
-// New returns one that Run lets fill.
+// New returns a Filler; Run does the filling.
 func New(o Options) *Filler {
 	f := &Filler{Options: o, wake: make(chan struct{}, 1), Sending: pace.New(o.Rate, 0, o.Now),
 		Checked: pace.New(CheckFactor*o.Rate, fillShare, o.Now),
@@ -135,10 +137,10 @@ func New(o Options) *Filler {
 	return f
 }
 
-// Sender sends files of copies here.
+// Sender returns the sender of this indexer's files.
 func (f *Filler) Sender() *transfer.Sender { return f.sender }
 
-// Take gives a copy to its bucket. Where nothing is in it, and others have it, it is filled from one of them.
+// Take adds a copy to its bucket. An empty copy that other indexers hold is queued to be filled from one of them.
 func (f *Filler) Take(ctx context.Context, k *copies.Bucket, s *storage.Slice, others []index.NodeID) error {
 	later, err := k.Add(ctx, s, f.Rate != 0 && len(others) > 0, f.filling)
 	if later {
@@ -147,14 +149,14 @@ func (f *Filler) Take(ctx context.Context, k *copies.Bucket, s *storage.Slice, o
 	return err
 }
 
-// fromKV lets side streams be wanted for a copy. Of one that is gone nothing is here; one that was installed is wanted
-// already.
+// fromKV lets a copy request side streams. It does nothing for a copy that is gone, nor for an installed one, which
+// requests them already.
 func (f *Filler) fromKV(ctx context.Context, o *fill) {
 	_ = o.k.Undefer(ctx, o.s, func() bool { return !o.gone.Load() })
 	f.Sides()
 }
 
-// one fills a copy, or lets KV do it; true: it was put back into the queue.
+// one fills a copy, or leaves it to KV. again means that the fill was put back into the queue.
 func (f *Filler) one(ctx context.Context, o *fill) (again bool) {
 	m, began := o.s.Meta(), f.Now()
 	node, err := f.fill(ctx, o)
@@ -175,7 +177,7 @@ func (f *Filler) one(ctx context.Context, o *fill) (again bool) {
 	}
 	f.fills.WithLabelValues(outcome).Inc()
 	if ended := ctx.Err() != nil && !o.gone.Load(); ended {
-		return false // the process: the next one goes on with what is here
+		return false // the process is ending: its successor continues with what is on disk
 	}
 	if err := f.onDisk(o, "removing what was received", o.s.DropIncoming); err != nil {
 		f.Log.Warn("files that were received for a copy stay for now", "copy", m.Copy, "error", err)
@@ -184,12 +186,12 @@ func (f *Filler) one(ctx context.Context, o *fill) (again bool) {
 	return false
 }
 
-// isOurs reports whether an error is of this node, so that no other one can send what is missing.
+// isOurs reports whether an error is caused by this node, so that trying other sources is pointless.
 func isOurs(err error) bool {
 	return errors.Is(err, copies.ErrUnwanted) || errors.Is(err, errHalf) || errors.Is(err, storage.ErrDiskFull)
 }
 
-// fill asks one after the other who has the slice. Errors wrap errLater when one of them may send it later.
+// fill tries the sources one after the other. Errors wrap errLater if one of them may be able to send the copy later.
 func (f *Filler) fill(ctx context.Context, o *fill) (from index.NodeID, err error) {
 	if o.late {
 		return 0, errors.Join(errLate, o.why())
@@ -219,9 +221,9 @@ func (f *Filler) fill(ctx context.Context, o *fill) (from index.NodeID, err erro
 	return 0, fmt.Errorf("%w: %w", errLater, busy)
 }
 
-// sources brings the list of who is asked to the definitions of now: a copy may have waited for hours, in which others
-// have come to have its slice. Who said that it has no files of it is asked again, as it may have some since; who
-// failed otherwise is not.
+// sources updates the list of sources to the current definitions: a copy may have waited for hours, in which other
+// indexers may have acquired its slice. A source that answered that it has no files is tried again, as it may have
+// some by now; a source that failed otherwise is not.
 func (o *fill) sources(d *wire.Definitions) {
 	m := o.s.Meta()
 	for _, n := range core.Others(d, m.Index, m.Copy) {
@@ -237,7 +239,7 @@ func (o *fill) sources(d *wire.Definitions) {
 	})
 }
 
-// why says why those that have failed cannot send it.
+// why returns the errors of the sources that have failed.
 func (o *fill) why() error {
 	var all []error
 	for _, n := range slices.Sorted(maps.Keys(o.failed)) {
@@ -246,12 +248,12 @@ func (o *fill) why() error {
 	return errors.Join(all...)
 }
 
-// again reports whether a node that could not send a copy now may be asked again.
+// again reports whether a source that could not send a copy now may be tried again.
 func (f *Filler) again(o *fill, node index.NodeID, err error) bool {
 	switch {
 	case errors.Is(err, errAnew) && o.anew < fillsAnew:
 		o.anew++
-		o.moved = f.Now() // however long it was receiving
+		o.moved = f.Now() // restart the patience, however long it was receiving
 	case errors.Is(err, errAway) && o.away[node] < fillsAway:
 		o.away[node]++
 		o.moved = f.Now()
@@ -267,17 +269,18 @@ func (f *Filler) again(o *fill, node index.NodeID, err error) bool {
 	return true
 }
 
-// about is what an indexer says of a copy that it sends.
+// about describes a copy whose files are sent.
 type about struct {
 	Meta       storage.Meta `json:"meta"`
-	Format     string       `json:"format"` // of the files
+	Format     string       `json:"format"` // format of the files
 	Source     string       `json:"source"` // see storage.Export
 	Generation uint64       `json:"generation"`
 	RollbackID uint64       `json:"rollback_id"`
-	Tombstones bool         `json:"tombstones"` // there may be some of a side stream
+	Tombstones bool         `json:"tombstones"` // the files may contain tombstones of a side stream
 }
 
-// fits: files are of the same slice of the same index and bucket, and of a form that is known here.
+// fits returns an error unless the files are of the same slice of the same index and bucket, and in a format that is
+// known here.
 func (a *about) fits(m storage.Meta) error {
 	theirs := a.Meta
 	theirs.Copy = m.Copy
@@ -290,14 +293,14 @@ func (a *about) fits(m storage.Meta) error {
 	return nil
 }
 
-// same reports whether files are of the bucket as it is here now, after the same rollbacks.
+// same reports whether files are of the bucket's current generation, after the same rollbacks.
 func (f *Filler) same(k *copies.Bucket, said *about) bool {
 	return k.Generation() == said.Generation && k.Rollback() == said.RollbackID && !f.inRollback(k.Name())
 }
 
-// from brings a copy here from one node, and installs it.
+// from transfers a copy from one node, and installs it.
 func (f *Filler) from(ctx context.Context, o *fill, node index.NodeID) (err error) {
-	if f.Nodes.Suspect(node) { // others have waited for it already
+	if f.Nodes.Suspect(node) { // another transfer has found it silent already
 		return fmt.Errorf("%w: %w", errAway, detector.ErrSilent)
 	}
 	m, began, got := o.s.Meta(), f.Now(), 0.0
@@ -313,7 +316,8 @@ func (f *Filler) from(ctx context.Context, o *fill, node index.NodeID) (err erro
 	r := transfer.Receiver{
 		Name: f.UUID(),
 		Peer: func(ctx context.Context, q *transfer.Question) (io.ReadCloser, error) {
-			// Each question has a deadline of its own, for links of any length; a node is silent where it is that alone.
+			// Each request has its own deadline, for links of any length; the detector finds out whether the node is
+			// silent.
 			return f.Nodes.Watched(ctx, node, transfer.Path, q, nil)
 		},
 		Begin: func(offer *transfer.Offer) (transfer.Sink, error) {
@@ -359,7 +363,7 @@ func (f *Filler) from(ctx context.Context, o *fill, node index.NodeID) (err erro
 		return o.isAway(err, offered)
 	}
 	if err := f.onDisk(o, checking, func() error { return in.Verify(ctx, f.checkPace(o)) }); err != nil {
-		if errors.Is(err, storage.ErrDamaged) { // nothing of it is gone on with
+		if errors.Is(err, storage.ErrDamaged) { // do not resume a transfer whose files are damaged
 			err = errors.Join(err, f.onDisk(o, "removing what was received", in.Discard))
 		}
 		return err
@@ -367,10 +371,10 @@ func (f *Filler) from(ctx context.Context, o *fill, node index.NodeID) (err erro
 	return f.onDisk(o, "installing what was received", func() error { return f.install(ctx, o, in, &said) })
 }
 
-// checking is what is done with the disk while received files are read again.
+// checking is the disk step in which received files are read again.
 const checking = "checking what was received"
 
-// receiving is a transfer.Sink of which it is known whether its disk hangs.
+// receiving is a transfer.Sink whose disk writes are watched for hanging.
 type receiving struct {
 	f *Filler
 	o *fill
@@ -382,7 +386,7 @@ func (r receiving) Append(name string, at int64, p []byte) error {
 	return r.f.onDisk(r.o, "writing what is received", func() error { return r.Incoming.Append(name, at, p) })
 }
 
-// isAway returns an error of a transfer, as errAway where the node has gone: offered says that it had begun to answer.
+// isAway wraps an error of a transfer in errAway if the node has gone; offered means that it had begun to answer.
 func (o *fill) isAway(err error, offered bool) error {
 	if !errors.Is(err, transfer.ErrBusy) && (o.had && lost(err) || !offered && silent(err)) {
 		return fmt.Errorf("%w: %w", errAway, err)
@@ -390,7 +394,8 @@ func (o *fill) isAway(err error, offered bool) error {
 	return err
 }
 
-// SetRate takes over what the cluster has set, 0: nothing. An indexer that sends no files goes on so.
+// SetRate applies the cluster's setting; 0 means that there is none. An indexer that was started to send no files
+// keeps to that.
 func (f *Filler) SetRate(rate int64) {
 	if rate == 0 {
 		rate = f.Rate
@@ -399,7 +404,7 @@ func (f *Filler) SetRate(rate int64) {
 	f.Checked.Set(CheckFactor * rate)
 }
 
-// checkPace lets the check of what was received go no faster than files are sent, and take no more than its share.
+// checkPace limits the check of received files to the checking rate, and to fillShare of a processor.
 func (f *Filler) checkPace(o *fill) func(ctx context.Context, n int) error {
 	resumed := f.Now()
 	return func(ctx context.Context, n int) error {
@@ -412,15 +417,15 @@ func (f *Filler) checkPace(o *fill) func(ctx context.Context, n int) error {
 	}
 }
 
-// silent reports whether the first question has come to no answer of an indexer, as nobody is there, or something is
-// in between.
+// silent reports whether the first request got no answer from an indexer: it is unreachable, or something between the
+// two answered.
 func silent(err error) bool {
 	var refused *rpc.Problem
 	return !errors.As(err, &refused) ||
 		refused.Code == errcode.Internal && refused.Status >= http.StatusInternalServerError
 }
 
-// lost reports whether a transfer ended because the source does not answer, or does not know of it any more.
+// lost reports whether a transfer ended because the source does not answer, or no longer knows the transfer.
 func lost(err error) bool {
 	var refused *rpc.Problem
 	if errors.As(err, &refused) {
@@ -430,7 +435,7 @@ func lost(err error) bool {
 		!errors.Is(err, storage.ErrDiskFull) && !errors.Is(err, storage.ErrInvalid)
 }
 
-// mayInstall is an error where the copy is not to have the files any more, or not these.
+// mayInstall returns an error if the copy must no longer get files, or not these files.
 func (f *Filler) mayInstall(o *fill, st *core.Bucket, said *about) error {
 	id := o.s.Meta().Copy
 	switch s, ok := f.Store.Slice(id); {
@@ -442,8 +447,9 @@ func (f *Filler) mayInstall(o *fill, st *core.Bucket, said *about) error {
 	return nil
 }
 
-// install gives a copy the files. Nothing is written to a copy that was taken away from its bucket; added again, it is
-// as after a restart of the process. Meanwhile lists of definitions are taken over that leave it where it is.
+// install gives a copy the files. Nothing is written to the copy while it is removed from its bucket; when it is
+// added again, it is as after a restart of the process. In the meantime, lists of definitions are applied only if
+// they leave the copy where it is.
 func (f *Filler) install(ctx context.Context, o *fill, in *storage.Incoming, said *about) error {
 	id := o.s.Meta().Copy
 	done, err := f.putting(o)
@@ -459,7 +465,7 @@ func (f *Filler) install(ctx context.Context, o *fill, in *storage.Incoming, sai
 	if err := o.k.TakeAway(ctx, o.s, func(st *core.Bucket) error { return f.mayInstall(o, st, said) }); err != nil {
 		return err
 	}
-	// from here on it is not left in the middle: ctx may end, the bucket has the copy again
+	// no cancellation from here on: it would leave the installation half done, and the bucket without the copy
 	ctx = context.WithoutCancel(ctx)
 	f.Snapshots.Drop(id)
 	if err := o.s.Install(ctx, in); err != nil {
@@ -473,7 +479,7 @@ func (f *Filler) inRollback(bucket string) bool {
 	return slices.ContainsFunc(d.Buckets, func(b wire.Bucket) bool { return b.Name == bucket && b.InRollback })
 }
 
-// export makes what another indexer wants of a copy here that was exact once, and lacks little now.
+// export prepares files of a copy that was exact before and lacks little now, for another indexer.
 func (f *Filler) export(ctx context.Context, w *transfer.Want, step func()) (transfer.Export, error) {
 	if f.Rate == 0 {
 		return nil, rpc.Refuse(errcode.NotFound, "this indexer sends no files: it was started with --transfer-rate 0")
@@ -491,13 +497,13 @@ func (f *Filler) export(ctx context.Context, w *transfer.Want, step func()) (tra
 	return nil, rpc.Refuse(errcode.NotFound, "no copy of slice %d of index %s is here", w.Slice, w.Index)
 }
 
-// sendable is a copy as it stands when somebody wants its files.
+// sendable is the state of a copy at a request for its files.
 type sendable struct {
 	about
 	copies.Standing
 }
 
-// refusal says why a copy is not sent to who wants it; nil: it is.
+// refusal returns why a copy is not sent to the requesting indexer; nil if it is sent.
 func (c *sendable) refusal(s *storage.Slice, w *transfer.Want) error {
 	m := c.Meta
 	stable, _ := s.Timestamp()
@@ -509,7 +515,7 @@ func (c *sendable) refusal(s *storage.Slice, w *transfer.Want) error {
 			m.Index)
 	case c.Wrong:
 		return errWrongRows(m)
-	case 2*c.Empty > m.VBuckets: // of others KV is asked for what is missing, as after a restart with them
+	case 2*c.Empty > m.VBuckets: // below that, the receiver requests the missing vbuckets from KV, as after a restart
 		return rpc.Refuse(errcode.Unavailable, "copy %s of index %s lacks %d of %d vbuckets here now", m.Copy, m.Index,
 			c.Empty, m.VBuckets)
 	case c.about.Generation != w.Generation || c.about.RollbackID != w.RollbackID:
@@ -519,7 +525,7 @@ func (c *sendable) refusal(s *storage.Slice, w *transfer.Want) error {
 	return nil
 }
 
-// exportFrom makes what is wanted of one copy.
+// exportFrom prepares the export of one copy.
 func (f *Filler) exportFrom(ctx context.Context, k *copies.Bucket, s *storage.Slice, w *transfer.Want,
 	step func()) (transfer.Export, error) {
 	m := s.Meta()
@@ -546,7 +552,7 @@ func (f *Filler) exportFrom(ctx context.Context, k *copies.Bucket, s *storage.Sl
 }
 
 // errWrongRows refuses to send files that have, or may have, rows of a vbucket that is being taken anew. Their
-// positions say that it is whole: who got them would never ask KV for it.
+// positions claim that the vbucket is whole: a receiver would never request it from KV.
 func errWrongRows(m storage.Meta) error {
 	return rpc.Refuse(errcode.Unavailable, "copy %s of index %s is taking vbuckets anew here now", m.Copy, m.Index)
 }
@@ -557,7 +563,7 @@ func (f *Filler) exportOf(ctx context.Context, s *storage.Slice, said *about, st
 	if err != nil {
 		return nil, err
 	}
-	// marked before the first one is written
+	// the mark is set before the first tombstone is written
 	said.Source, said.Tombstones = e.Source, said.Tombstones || f.Marks.Has(said.Meta.Copy)
 	text, err := json.Marshal(said)
 	if err != nil {
@@ -568,7 +574,7 @@ func (f *Filler) exportOf(ctx context.Context, s *storage.Slice, said *about, st
 	return &exported{Export: e, about: text, sent: f.bytes.WithLabelValues("sent")}, nil
 }
 
-// exported is an export as package transfer sends it.
+// exported adapts an export to transfer.Export.
 type exported struct {
 	*storage.Export
 	about []byte

@@ -14,45 +14,45 @@ import (
 	"tidemark/indexer/storage"
 )
 
-// Copies are filled one at a time: what comes here is written, read again and checked, and more at once would share
-// the same disk. One whose disk hangs loses its turn to the next, and keeps a place among atOnce for as long as it
-// hangs, as it cannot be ended. What has waited too long needs no turn: KV fills it.
+// Copies are filled one at a time: received data is written, read again and checked, and several fills would compete
+// for the same disk. A fill whose disk hangs loses its turn to the next one, but counts towards atOnce for as long as
+// it hangs, because it cannot be ended. A copy that has waited too long needs no turn: KV fills it.
 
-// atOnce is how many copies are filled, or left to KV, at once: the one whose turn it is, and others whose disk hangs.
+// atOnce bounds the fills in progress: the one whose turn it is, those left to KV, and those whose disk hangs.
 const atOnce = 16
 
-// fillingSource begins the names under which the node's health has a copy that is filled and whose disk hangs.
+// fillingSource is the prefix of the health sources of copies whose disk hangs while they are filled.
 const fillingSource = "filling copy "
 
-// fill is a copy that is to be filled.
+// fill is the filling of one copy.
 type fill struct {
 	s      *storage.Slice
 	k      *copies.Bucket
-	from   []index.NodeID          // who has the slice, by the definitions, and may be able to send it
-	waited time.Duration           // in the queue, while no files came here, or those of one copy for long
-	moved  time.Time               // when something that it waits for, or it itself, was seen moving
-	late   bool                    // of filler.mu: it has waited too long
-	taken  time.Time               // of filler.mu: from the queue, the last time
-	sent   map[index.NodeID]uint64 // of filler.mu: what busy sources have moved, as they said last
+	from   []index.NodeID          // sources left to try: nodes that hold the slice by the definitions
+	waited time.Duration           // time in the queue, see fillLongest
+	moved  time.Time               // when the copy or one of its sources was last seen making progress
+	late   bool                    // of Filler.mu: it has waited too long
+	taken  time.Time               // of Filler.mu: when it was last taken from the queue
+	sent   map[index.NodeID]uint64 // of Filler.mu: the progress that busy sources reported last
 	cancel context.CancelFunc
-	failed map[index.NodeID]error // why those that have gone from the list cannot send it
-	anew   int                    // of fillsAnew
-	away   map[index.NodeID]int   // of fillsAway
-	had    bool                   // something has come
+	failed map[index.NodeID]error // the errors of sources that were removed from the list
+	anew   int                    // retries, see fillsAnew
+	away   map[index.NodeID]int   // retries, see fillsAway
+	had    bool                   // some files have been received
 	pause  time.Duration
-	after  time.Time     // it is not to be tried before
-	gone   atomic.Bool   // the copy was let go: another one of its id is none of this fill's business
-	puts   chan struct{} // of filler.mu; closed when its files are not being installed any more; nil: they are not yet
-	// expected is how many bytes the files are that are being received
+	after  time.Time     // no retry before this time
+	gone   atomic.Bool   // the copy was dropped: a later copy with its id is not affected by this fill
+	puts   chan struct{} // of Filler.mu; nil before the files are installed, closed when installing has ended
+	// expected is the size in bytes of the files being received
 	expected atomic.Int64
-	disk     diskStep // of filler.mu
+	disk     diskStep // of Filler.mu
 }
 
-// diskStep is what a fill does with its copy's disk now.
+// diskStep is the disk operation of a fill in progress.
 type diskStep struct {
 	what  string
-	since time.Time // zero: nothing
-	hangs bool      // the node's health says so
+	since time.Time // zero: none
+	hangs bool      // reported to the node's health
 }
 
 func (o *fill) id() index.CopyID { return o.s.Meta().Copy }
@@ -66,7 +66,7 @@ func (f *Filler) add(k *copies.Bucket, s *storage.Slice, from []index.NodeID) {
 	f.look()
 }
 
-// look lets Run look whose turn it is.
+// look wakes Run to choose the next fill.
 func (f *Filler) look() {
 	select {
 	case f.wake <- struct{}{}:
@@ -74,7 +74,7 @@ func (f *Filler) look() {
 	}
 }
 
-// filling reports whether something is under way, or waits, for a copy.
+// filling reports whether a fill of the copy is in progress or queued.
 func (f *Filler) filling(s *storage.Slice) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -82,24 +82,25 @@ func (f *Filler) filling(s *storage.Slice) bool {
 		slices.ContainsFunc(f.queue, func(o *fill) bool { return o.s == s })
 }
 
-// patient reports whether it may still wait for its turn.
+// patient reports whether the copy may continue to wait for its turn.
 func (o *fill) patient(now time.Time) bool {
 	return now.Sub(o.moved) <= fillPatience && o.waited <= fillLongest
 }
 
-// saw notes what a busy source has moved since its process began.
+// saw records the progress that a busy source reports, counted since its process began.
 func (o *fill) saw(node index.NodeID, moved uint64, now time.Time) {
 	if was, heard := o.sent[node]; !heard || was != moved {
 		o.sent[node], o.moved = moved, now
 	}
 }
 
-// Drop ends what is under way for a copy that goes. After it nothing is installed in it, or added to its bucket.
+// Drop ends the fill of a copy that is being removed. After it returns, nothing is installed in the copy, and the
+// copy is not added to its bucket.
 func (f *Filler) Drop(ctx context.Context, id index.CopyID) error {
 	f.mu.Lock()
 	f.queue = slices.DeleteFunc(f.queue, func(o *fill) bool { return o.id() == id })
 	var puts chan struct{}
-	for _, o := range f.under { // one at most
+	for _, o := range f.under { // at most one
 		if o.id() == id {
 			o.gone.Store(true)
 			o.cancel()
@@ -118,7 +119,7 @@ func (f *Filler) Drop(ctx context.Context, id index.CopyID) error {
 	}
 }
 
-// UnderWay returns what is here of the files that a copy receives, and how much they are; 0 when none are sent.
+// UnderWay returns how many bytes of a copy's files have been received, of how many; 0 if no transfer is in progress.
 func (f *Filler) UnderWay(id index.CopyID) (received, expected uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -130,8 +131,8 @@ func (f *Filler) UnderWay(id index.CopyID) (received, expected uint64) {
 	return 0, 0
 }
 
-// putting notes that files are being installed in a copy, unless it was let go. done is called when they are, or are
-// not.
+// putting records that files are being installed in a copy, unless the copy was dropped. The caller must call done
+// when installing has ended, successfully or not.
 func (f *Filler) putting(o *fill) (done func(), err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -142,8 +143,8 @@ func (f *Filler) putting(o *fill) (done func(), err error) {
 	return func() { close(o.puts) }, nil
 }
 
-// Watch looks after the fills until ctx ends: what has waited too long for a source is left to KV, and one whose disk
-// hangs loses its turn.
+// Watch monitors the fills until ctx ends: a copy that has waited too long for a source is left to KV, and a fill
+// whose disk hangs loses its turn.
 func (f *Filler) Watch(ctx context.Context) error {
 	for last := f.Now(); pace.Sleep(ctx, fillPause) == nil; {
 		now := f.Now()
@@ -154,7 +155,7 @@ func (f *Filler) Watch(ctx context.Context) error {
 	return nil
 }
 
-// expire notes what has waited too long; past is the time since it was looked at last.
+// expire marks the copies that have waited too long; past is the time since the last call.
 func (f *Filler) expire(now time.Time, past time.Duration) (late int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -177,14 +178,14 @@ func (f *Filler) expire(now time.Time, past time.Duration) (late int) {
 	return late
 }
 
-// onDisk does what may hang with the disk of a copy.
+// onDisk runs a disk operation of a fill, which may hang.
 func (f *Filler) onDisk(o *fill, what string, do func() error) error {
 	f.begins(o, what)
 	defer f.begins(o, "")
 	return do()
 }
 
-// begins notes what is done with a copy's disk from now on, "": nothing.
+// begins records a fill's disk operation in progress; what is empty when it has ended.
 func (f *Filler) begins(o *fill, what string) {
 	now := f.Now()
 	f.mu.Lock()
@@ -201,7 +202,7 @@ func (f *Filler) begins(o *fill, what string) {
 	}
 }
 
-// hung takes the turn from one whose disk hangs, and tells of each.
+// hung takes the turn from fills whose disk hangs, and logs each of them.
 func (f *Filler) hung(now time.Time) {
 	for _, o := range f.findHung(now) {
 		f.Log.Error("the disk of a copy that is filled hangs, or is far too slow: others are filled meanwhile",
@@ -254,7 +255,7 @@ func (f *Filler) Run(ctx context.Context) error {
 	return nil
 }
 
-// next takes the first that may be tried now; where there is none, pause is how long that may stay so.
+// next takes the first fill that may run now; if there is none, pause is the longest time to wait for one.
 func (f *Filler) next(ctx context.Context) (below context.Context, o *fill, pause time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -266,7 +267,7 @@ func (f *Filler) next(ctx context.Context) (below context.Context, o *fill, paus
 	for i, o := range f.queue {
 		wait := o.after.Sub(now)
 		switch {
-		case f.isUnderLocked(o.id()): // another one of its id, which was let go, is not done with the folder yet
+		case f.isUnderLocked(o.id()): // an earlier fill of this id, whose copy was dropped, still uses the folder
 		case o.late:
 			o.taken = now
 			return f.takeLocked(ctx, i), o, 0
@@ -281,12 +282,12 @@ func (f *Filler) next(ctx context.Context) (below context.Context, o *fill, paus
 	return ctx, nil, pause
 }
 
-// isUnderLocked reports whether a copy of this id is under way.
+// isUnderLocked reports whether a fill of this copy id is in progress.
 func (f *Filler) isUnderLocked(id index.CopyID) bool {
 	return slices.ContainsFunc(f.under, func(u *fill) bool { return u.id() == id })
 }
 
-// takeLocked takes one from the queue.
+// takeLocked takes the fill at index i from the queue.
 func (f *Filler) takeLocked(ctx context.Context, i int) (below context.Context) {
 	o := f.queue[i]
 	below, o.cancel = context.WithCancel(ctx)
@@ -294,7 +295,7 @@ func (f *Filler) takeLocked(ctx context.Context, i int) (below context.Context) 
 	return below
 }
 
-// endLocked notes that nothing is under way for one any more.
+// endLocked removes a fill from those in progress.
 func (f *Filler) endLocked(o *fill) {
 	f.under = slices.DeleteFunc(f.under, func(u *fill) bool { return u == o })
 	if f.turn == o {
@@ -309,7 +310,7 @@ func (f *Filler) ended(o *fill) {
 	f.endLocked(o)
 }
 
-// putBack lets a fill be tried again later, behind others; false when its copy was let go.
+// putBack puts a fill at the end of the queue; it returns false if the copy was dropped.
 func (f *Filler) putBack(o *fill) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -1,11 +1,12 @@
-// Package access says what users of a KV cluster may do: roles, by the names that Couchbase has for them, what each of
-// them permits, and the users who have them.
+// Package access defines what users of a KV cluster may do: the roles, named as in Couchbase, the permissions of each
+// role, and the users who have them.
 //
-// It promises that a role permits the same wherever it is asked, that what is not in its table is permitted to nobody,
-// and that a password cannot be had from what is kept of it (Keys). The set of roles is small on purpose: those that
-// have a meaning for documents and for the cluster; those for documents are for a bucket, a scope or a collection.
+// A role has the same permissions wherever it is checked, a permission that is not in the table of roles is granted
+// to no user, and a password cannot be recovered from what is stored of it (Keys). The set of roles is small on
+// purpose: only those that have a meaning for documents and for the cluster. Roles for documents are for a bucket, a
+// scope or a collection.
 //
-// It decides from what it is given: it knows no connection, keeps nothing, and has no chance of its own.
+// The package does no I/O and stores nothing; callers supply the random bytes.
 package access
 
 import (
@@ -17,46 +18,46 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// ErrAccess means that a user, a group, a role or a password cannot be as it was given; the message says why.
+// ErrAccess means that a user, a group, a role or a password is invalid; the message gives the reason.
 var ErrAccess = errors.New("unusable user or group")
 
-// Permission is one thing that somebody may do, in the cluster or in a bucket.
+// Permission is one kind of access, to the cluster or to a bucket.
 type Permission uint8
 
 // Permissions in the cluster.
 const (
-	// Enter is to see that there is a cluster, and where its nodes are.
+	// Enter permits seeing that there is a cluster, and the addresses of its nodes.
 	Enter Permission = iota
-	// ReadCluster is to see how nodes are, and how much they log.
+	// ReadCluster permits reading the state of nodes, and their log levels.
 	ReadCluster
-	// ManageCluster is to change who is a member, and what nodes do.
+	// ManageCluster permits changing the members, and what nodes do.
 	ManageCluster
-	// ReadUsers and ManageUsers are about users and their roles.
+	// ReadUsers and ManageUsers permit reading and changing users and their roles.
 	ReadUsers
 	ManageUsers
 )
 
 // Permissions in a bucket.
 const (
-	// See is to select the bucket, and to see its map and its collections.
+	// See permits selecting the bucket, and reading its map and its collections.
 	See Permission = iota + ManageUsers + 1
-	// Read and Write are of documents.
+	// Read and Write permit reading and writing documents.
 	Read
 	Write
-	// ReadMeta is to see how far vbuckets are, WriteMeta to write deletions with the meta data of somebody else.
+	// ReadMeta permits reading the seqnos of vbuckets, WriteMeta writing deletions with metadata from elsewhere.
 	ReadMeta
 	WriteMeta
-	// Stream is DCP.
+	// Stream permits DCP.
 	Stream
-	// Stats are a bucket's statistics.
+	// Stats permits reading the bucket's statistics.
 	Stats
-	// ManageBucket is to change its collections and settings, but for its number of replicas, and to empty it.
+	// ManageBucket permits changing its collections and settings, except its number of replicas, and flushing it.
 	ManageBucket
 
 	permissions
 )
 
-// purposes say what each permission is for, as the end of "may".
+// purposes describes each permission as the end of a sentence that begins "may".
 var purposes = [permissions]string{
 	Enter: "see the cluster", ReadCluster: "see how nodes are", ManageCluster: "change the cluster",
 	ReadUsers: "see users", ManageUsers: "change users", See: "see the bucket", Read: "read documents",
@@ -71,16 +72,16 @@ func (p Permission) String() string {
 	return purposes[p]
 }
 
-// inBucket says whether a permission is about a bucket.
+// inBucket reports whether a permission concerns a bucket.
 func (p Permission) inBucket() bool { return p >= See }
 
 // Set is a set of permissions.
 type Set uint32
 
-// All is everything.
+// All is the set of all permissions.
 const All Set = 1<<permissions - 1
 
-// SetOf is the set of those permissions.
+// SetOf returns the set of the given permissions.
 func SetOf(all ...Permission) (s Set) {
 	for _, p := range all {
 		s |= 1 << p
@@ -91,10 +92,10 @@ func SetOf(all ...Permission) (s Set) {
 // Has reports whether a permission is in the set.
 func (s Set) Has(p Permission) bool { return s.HasAll(SetOf(p)) }
 
-// HasAll reports whether all of those are in the set.
+// HasAll reports whether all permissions of o are in the set.
 func (s Set) HasAll(o Set) bool { return s&o == o }
 
-// Lacks are the permissions of o that are not in the set.
+// Lacks returns the permissions of o that are not in the set.
 func (s Set) Lacks(o Set) (out []Permission) {
 	for p := range permissions {
 		if (o &^ s).Has(p) {
@@ -104,13 +105,13 @@ func (s Set) Lacks(o Set) (out []Permission) {
 	return out
 }
 
-// Kind is a role as one chooses it.
+// Kind is a kind of role that can be granted.
 type Kind struct {
-	// Name is Couchbase's, Title what its pages call it, What what it permits, in a sentence.
+	// Name is Couchbase's name, Title its title in Couchbase's pages, What a phrase that describes what it permits.
 	Name, Title, What string
-	// OfBucket says that the role is for one bucket, or for all: "*".
+	// OfBucket means that the role is granted for one bucket, or for all: "*".
 	OfBucket bool
-	// OfScope says that it is for a bucket, or for a scope or a collection of one.
+	// OfScope means that the role may also be granted for a scope or a collection of a bucket.
 	OfScope bool
 
 	cluster, bucket Set
@@ -121,7 +122,7 @@ var (
 	enters = SetOf(Enter)
 )
 
-// kinds is the one table of what roles permit.
+// kinds is the only table of the roles' permissions.
 var kinds = []Kind{
 	{Name: "admin", Title: "Full Admin", What: "everything", cluster: All, bucket: All},
 	{Name: "ro_admin", Title: "Read-Only Admin", What: "see the cluster, its buckets, statistics and users; no documents",
@@ -144,13 +145,14 @@ var kinds = []Kind{
 		What: "read statistics"},
 }
 
-// Kinds are the roles that there are.
+// Kinds returns all kinds of roles.
 func Kinds() []Kind { return slices.Clone(kinds) }
 
-// Permits is what the role permits in a bucket that it is for, or, of the cluster, in any.
+// Permits returns what the role permits in a bucket for which it is granted, together with what it permits in the
+// cluster.
 func (k Kind) Permits() Set { return k.cluster | k.bucket }
 
-// kindOf finds a role by its name; nil when there is none.
+// kindOf returns the role of that name; nil if there is none.
 func kindOf(name string) *Kind {
 	for i := range kinds {
 		if kinds[i].Name == name {
@@ -160,7 +162,7 @@ func kindOf(name string) *Kind {
 	return nil
 }
 
-// Granting names the roles that permit all of those, for messages: "admin, data_reader[world]".
+// Granting lists the roles that permit all of need, for messages: "admin, data_reader[world]".
 func Granting(need Set, bucket string) string {
 	var out []string
 	for _, k := range kinds {
@@ -176,14 +178,14 @@ func Granting(need Set, bucket string) string {
 	return strings.Join(out, ", ")
 }
 
-// Any stands for all buckets in a role; in texts, too, for all scopes, or all collections of one.
+// Any stands for all buckets in a role; in a role's text also for all scopes, or all collections of a scope.
 const Any = "*"
 
-// Role is a role that somebody has. Bucket is empty where the role is for the cluster, Scope where it is for the whole
-// bucket, Collection where it is for the whole scope.
+// Role is a granted role. Bucket is empty if the role is for the cluster, Scope if it is for the whole bucket,
+// Collection if it is for the whole scope.
 type Role struct{ Name, Bucket, Scope, Collection string }
 
-// String writes it as Couchbase does: admin, data_reader[world], data_reader[world:shop:carts].
+// String returns the role as Couchbase writes it: admin, data_reader[world], data_reader[world:shop:carts].
 func (r Role) String() string {
 	switch {
 	case r.Bucket == "":
@@ -196,25 +198,25 @@ func (r Role) String() string {
 	return r.Name + "[" + r.Bucket + ":" + r.Scope + ":" + r.Collection + "]"
 }
 
-// Within reports whether a role is for that, or for a part of it: a bucket, with a scope one of its scopes, with a
-// collection that one.
+// Within reports whether the role is for the given bucket, scope (unless empty) and collection (unless empty), or for
+// a part of it.
 func (r Role) Within(bucket, scope, collection string) bool {
 	return r.Bucket == bucket && (scope == "" || r.Scope == scope) && (collection == "" || r.Collection == collection)
 }
 
-// MarshalText is part of encoding.TextMarshaler.
+// MarshalText implements encoding.TextMarshaler.
 func (r Role) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
-// UnmarshalText is part of encoding.TextUnmarshaler. Error: ErrAccess.
+// UnmarshalText implements encoding.TextUnmarshaler. Error: ErrAccess.
 func (r *Role) UnmarshalText(text []byte) (err error) {
 	*r, err = ParseRole(string(text))
 	return err
 }
 
-// maxBucketName bounds a bucket's name in a role.
+// maxBucketName is the maximum length of a bucket's name in a role.
 const maxBucketName = 100
 
-// ParseRole reads a role as String writes it. Error: ErrAccess.
+// ParseRole parses a role as String writes it. Error: ErrAccess.
 func ParseRole(text string) (Role, error) {
 	name, rest, bracket := strings.Cut(text, "[")
 	place, closed := strings.CutSuffix(rest, "]")
@@ -239,16 +241,16 @@ func ParseRole(text string) (Role, error) {
 	return r, r.parse(inside, k.OfScope, text)
 }
 
-// barred are in no name of a bucket, a scope or a collection.
+// barred are the characters that no name of a bucket, a scope or a collection contains.
 const barred = "[], \t"
 
-// parse reads what is behind the bucket of a role: a scope, and perhaps a collection. Error: ErrAccess.
+// parse parses what follows the bucket of a role: a scope, and perhaps a collection. Error: ErrAccess.
 func (r *Role) parse(inside string, may bool, text string) error {
 	scope, collection, named := strings.Cut(inside, ":")
 	if !named {
 		collection = Any
 	}
-	if scope == Any && collection == Any { // all of it
+	if scope == Any && collection == Any { // the whole bucket
 		return nil
 	}
 	switch {
@@ -268,7 +270,7 @@ func (r *Role) parse(inside string, may bool, text string) error {
 	return nil
 }
 
-// Form is how a role is given: admin, data_reader[BUCKET].
+// Form returns the syntax of the role: admin, data_reader[BUCKET].
 func (k *Kind) Form() string {
 	if k.OfBucket {
 		return k.Name + "[BUCKET]"
@@ -276,7 +278,7 @@ func (k *Kind) Form() string {
 	return k.Name
 }
 
-// names lists the roles that there are, for messages.
+// names lists all roles, for messages.
 func names() string {
 	var out []string
 	for _, k := range kinds {
@@ -285,7 +287,7 @@ func names() string {
 	return strings.Join(out, ", ")
 }
 
-// cut bounds what is repeated of a text in a message.
+// cut shortens a text that is repeated in a message.
 func cut(text string) string {
 	const most = 150
 	if len(text) > most {
@@ -294,8 +296,8 @@ func cut(text string) string {
 	return text
 }
 
-// ParseRoles reads a list, divided by commas, and returns it in order, each role once. An empty text is no role. Error:
-// ErrAccess.
+// ParseRoles parses a comma-separated list and returns the roles in order, without duplicates; none for an empty
+// text. Error: ErrAccess.
 func ParseRoles(text string) (out []Role, err error) {
 	out = []Role{}
 	if strings.TrimSpace(text) == "" {
@@ -314,15 +316,15 @@ func ParseRoles(text string) (out []Role, err error) {
 	return Ordered(out), nil
 }
 
-// Ordered returns roles in the order in which they are kept, each once.
+// Ordered returns roles in the order in which they are stored, without duplicates.
 func Ordered(roles []Role) []Role {
 	out := slices.Clone(roles)
 	slices.SortFunc(out, func(a, b Role) int { return strings.Compare(a.String(), b.String()) })
 	return slices.Compact(out)
 }
 
-// Permitted is what roles permit in a whole bucket; with an empty name, in the cluster. One for a part of the bucket
-// permits to see it.
+// Permitted returns what roles permit in a whole bucket or, if bucket is empty, in the cluster. A role for a part of
+// the bucket permits only See in the bucket as a whole.
 func Permitted(roles []Role, bucket string) (s Set) {
 	for _, r := range roles {
 		k := kindOf(r.Name)
@@ -344,7 +346,7 @@ func Permitted(roles []Role, bucket string) (s Set) {
 	return s
 }
 
-// cluster are the permissions that are about no bucket.
+// cluster is the set of the permissions that concern no bucket.
 var cluster = func() (s Set) {
 	for p := range permissions {
 		if !p.inBucket() {

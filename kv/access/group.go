@@ -11,20 +11,20 @@ import (
 
 // Limits of groups.
 const (
-	// MaxGroups of a cluster, and MaxGroupsOfUser of one user.
+	// MaxGroups bounds the groups of a cluster, MaxGroupsOfUser those of one user.
 	MaxGroups       = 256
 	MaxGroupsOfUser = 32
 )
 
-// Group is a group of users as it is kept: its users have its roles beside their own.
+// Group is a group of users as it is stored: its users have its roles in addition to their own.
 type Group struct {
 	ID string `json:"id"`
-	// Description is for people.
+	// Description is free text for people.
 	Description string `json:"description,omitempty"`
 	Roles       []Role `json:"roles"`
 }
 
-// Check refuses a group that cannot be one. Error: ErrAccess.
+// Check reports why a group is invalid. Error: ErrAccess.
 func (g *Group) Check() error {
 	if err := checkName("group", g.ID); err != nil {
 		return err
@@ -37,7 +37,7 @@ func (g *Group) Check() error {
 	return checkRoles("group", g.ID, g.Roles)
 }
 
-// CheckGroups refuses groups that cannot be kept together: in order of their names, each once. Error: ErrAccess.
+// CheckGroups refuses an invalid list of groups: they must be ordered by name, without duplicates. Error: ErrAccess.
 func CheckGroups(groups []Group) error {
 	if len(groups) > MaxGroups {
 		return fmt.Errorf("%w: %d groups, which are more than %d", ErrAccess, len(groups), MaxGroups)
@@ -53,12 +53,12 @@ func CheckGroups(groups []Group) error {
 	return nil
 }
 
-// PlaceGroup finds where a group is, or would have to be, among groups in order.
+// PlaceGroup returns the index at which a group is, or would be inserted, in ordered groups, and whether it is there.
 func PlaceGroup(groups []Group, id string) (int, bool) {
 	return slices.BinarySearchFunc(groups, id, func(g Group, id string) int { return cmp.Compare(g.ID, id) })
 }
 
-// ParseGroups reads a list of names, divided by commas, and returns it in order, each name once.
+// ParseGroups parses a comma-separated list of names and returns them in order, without duplicates.
 func ParseGroups(text string) []string {
 	out := []string{}
 	for part := range strings.SplitSeq(text, ",") {
@@ -70,10 +70,10 @@ func ParseGroups(text string) []string {
 	return slices.Compact(out)
 }
 
-// Groups are the groups, which nobody may change.
+// Groups returns the groups; the caller must not modify the result.
 func (d *Directory) Groups() []Group { return d.kept.Groups }
 
-// Group finds a group; nil when there is none of that name.
+// Group returns the group of that name; nil if there is none.
 func (d *Directory) Group(id string) *Group {
 	at, ok := PlaceGroup(d.kept.Groups, id)
 	if !ok {
@@ -82,7 +82,7 @@ func (d *Directory) Group(id string) *Group {
 	return &d.kept.Groups[at]
 }
 
-// rolesOf are the roles of a user, and of the groups that it is in.
+// rolesOf returns the roles of a user and of its groups.
 func (d *Directory) rolesOf(u *User) []Role {
 	out := u.Roles
 	for _, id := range u.Groups {

@@ -2,22 +2,22 @@ package access
 
 import "tidemark/kv/mcbp"
 
-// Rights are what a user may do in a bucket, by the roles and the collections of one moment. They are for one goroutine
-// at a time.
+// Rights are what a user may do in a bucket, evaluated for the roles and collections at one moment. They are not safe
+// for concurrent use.
 type Rights struct {
-	// Whole is what is permitted in all of it, and of the bucket itself.
+	// Whole is what is permitted in the whole bucket, and on the bucket itself.
 	Whole Set
-	// scopes and collections are what is permitted there beyond that, by their ids; somewhere is all of it together.
+	// scopes and collections, by id, are what is permitted there in addition; somewhere is the union of both.
 	scopes, collections map[uint32]Set
 	somewhere           Set
 	manifest            *mcbp.Manifest
-	there               map[uint32]bool // the collections of the manifest, once somebody asks; nil: nobody has
+	there               map[uint32]bool // the ids of the manifest's collections; nil until first used
 }
 
-// Everything are the rights of who may do everything.
+// Everything returns unlimited rights.
 func Everything() Rights { return Rights{Whole: All} }
 
-// rightsIn are the rights by roles in a bucket of those collections; nil: none that are known.
+// rightsIn evaluates roles in a bucket with manifest m; if m is nil, its collections are unknown.
 func rightsIn(roles []Role, bucket string, m *mcbp.Manifest) Rights {
 	r := Rights{Whole: Permitted(roles, bucket), manifest: m}
 	if m == nil {
@@ -35,7 +35,7 @@ func rightsIn(roles []Role, bucket string, m *mcbp.Manifest) Rights {
 	return r
 }
 
-// add adds what a role permits in a scope.
+// add adds the permissions of a role in a scope.
 func (r *Rights) add(role Role, s *mcbp.Scope, set Set) {
 	if r.scopes == nil {
 		r.scopes, r.collections = map[uint32]Set{}, map[uint32]Set{}
@@ -52,19 +52,19 @@ func (r *Rights) add(role Role, s *mcbp.Scope, set Set) {
 	}
 }
 
-// Somewhere is what is permitted in some part of the bucket at least.
+// Somewhere returns what is permitted in at least one part of the bucket.
 func (r *Rights) Somewhere() Set { return r.Whole | r.somewhere }
 
-// InScope is what is permitted in a scope, and in whatever will be in it.
+// InScope returns what is permitted in a scope and in all its collections, also in later ones.
 func (r *Rights) InScope(id uint32) Set { return r.Whole | r.scopes[id] }
 
-// In is what is permitted in a collection.
+// In returns what is permitted in a collection.
 func (r *Rights) In(id uint32) Set { return r.Whole | r.collections[id] }
 
-// HasScope and HasCollection report whether there was one when the rights were judged.
+// HasScope reports whether the scope existed when the rights were evaluated.
 func (r *Rights) HasScope(id uint32) bool { return r.manifest != nil && r.manifest.HasScope(id) }
 
-// HasCollection is HasScope of a collection.
+// HasCollection reports whether the collection existed when the rights were evaluated.
 func (r *Rights) HasCollection(id uint32) bool {
 	if r.there == nil && r.manifest != nil {
 		r.there = map[uint32]bool{}
@@ -77,11 +77,11 @@ func (r *Rights) HasCollection(id uint32) bool {
 	return r.there[id]
 }
 
-// Unseen reports whether a set is of who does not learn that a scope or collection is there: to see the cluster and the
-// bucket is no right in it.
+// Unseen reports whether a user with these permissions must not learn that a scope or collection exists: to see the
+// cluster and the bucket is no right in it.
 func (s Set) Unseen() bool { return s&^(cluster|SetOf(See)) == 0 }
 
-// Shown is what the user is shown of a manifest: scopes and collections in which there is a right.
+// Shown returns the part of a manifest that the user may see: scopes and collections in which the user has a right.
 func (r *Rights) Shown(m *mcbp.Manifest) *mcbp.Manifest {
 	if !r.Whole.Unseen() {
 		return m

@@ -22,39 +22,39 @@ import (
 
 // Limits of users.
 const (
-	// MaxUsers of a cluster, which all nodes keep and tell each other.
+	// MaxUsers bounds the users of a cluster, all of which every node stores and sends to the others.
 	MaxUsers = 256
-	// MaxRoles of a user.
+	// MaxRoles bounds the roles of a user, and of a group.
 	MaxRoles = 32
-	// MaxID and MaxName bound a user's two names, in characters.
+	// MaxID and MaxName bound a user's id and full name, in characters.
 	MaxID   = 128
 	MaxName = 256
-	// MinPassword and MaxPassword bound a password, in characters and in bytes.
+	// MinPassword (in characters) and MaxPassword (in bytes) bound a password.
 	MinPassword = 6
 	MaxPassword = 256
 
-	// Iterations is how often a password is hashed for what is kept of it; nobody may ask for more than MaxIterations,
-	// which cost a node time whenever a password is shown to it.
+	// Iterations is how often a password is hashed for its keys. MaxIterations bounds that number, since each check
+	// of a password costs a node that time.
 	Iterations    = 4096
 	MaxIterations = 1 << 16
 
-	// SaltBytes is the length of a salt.
+	// SaltBytes is the length of a salt in bytes.
 	SaltBytes = 16
 )
 
-// User is a user as it is kept: everything but the password.
+// User is a user as it is stored: everything but the password.
 type User struct {
 	ID string `json:"id"`
-	// Name is for people.
+	// Name is the full name, for people.
 	Name  string `json:"name,omitempty"`
 	Roles []Role `json:"roles"`
-	// Groups are the names of those that it is in, in order; one that there is not gives nothing.
+	// Groups are the names of the user's groups, in order; one that does not exist has no effect.
 	Groups []string `json:"groups,omitempty"`
 	Keys   Keys     `json:"keys"`
 }
 
-// Keys are what is kept of a password (RFC 5802): they check a proof that somebody knows it, and prove to him that they
-// are kept here.
+// Keys are what is stored of a password (RFC 5802): they verify a client's proof that it knows the password, and
+// prove to the client that the server has them.
 type Keys struct {
 	Iterations int `json:"iterations"`
 	SHA1       Key `json:"sha1"`
@@ -62,14 +62,14 @@ type Keys struct {
 	SHA512     Key `json:"sha512"`
 }
 
-// Key is one of these, for SCRAM with one hash.
+// Key is the key for SCRAM with one hash.
 type Key struct {
 	Salt   []byte `json:"salt"`
 	Stored []byte `json:"stored"`
 	Server []byte `json:"server"`
 }
 
-// Derive makes the keys of a password that a user is given; random fills a slice with random bytes. Error: ErrAccess.
+// Derive returns the keys of a password; random fills a slice with random bytes. Error: ErrAccess.
 func Derive(password string, random func([]byte)) (k Keys, err error) {
 	if err := CheckPassword(password); err != nil {
 		return k, err
@@ -85,8 +85,8 @@ func Derive(password string, random func([]byte)) (k Keys, err error) {
 	return k, nil
 }
 
-// DeriveOne makes the key of any password for one hash, by Iterations rounds: names and passwords count as they are,
-// without SASLprep. Error: none but those of the hash.
+// DeriveOne returns the key of any password for one hash, by Iterations rounds. Names and passwords are used as they
+// are, without SASLprep. It fails only if the hash does.
 func DeriveOne(h func() hash.Hash, password string, salt []byte) (Key, error) {
 	salted, err := pbkdf2.Key(h, password, salt, Iterations, h().Size())
 	if err != nil {
@@ -95,7 +95,7 @@ func DeriveOne(h func() hash.Hash, password string, salt []byte) (Key, error) {
 	return Key{Salt: salt, Stored: stored(h, salted), Server: mac(h, salted, "Server Key")}, nil
 }
 
-// hashed is a key, and its hash.
+// hashed is a key with its hash.
 type hashed struct {
 	key  *Key
 	hash func() hash.Hash
@@ -111,20 +111,20 @@ func mac(h func() hash.Hash, key []byte, text string) []byte {
 	return m.Sum(nil)
 }
 
-// stored is the key by which a client's proof is checked.
+// stored returns the key that verifies a client's proof.
 func stored(h func() hash.Hash, salted []byte) []byte {
 	s := h()
 	s.Write(mac(h, salted, "Client Key"))
 	return s.Sum(nil)
 }
 
-// Know reports whether they are of that password. It takes as long as a hash of all iterations takes.
+// Know reports whether the keys are those of password. It always takes as long as hashing with all iterations.
 func (k *Keys) Know(password string) bool {
 	salted, err := pbkdf2.Key(sha512.New, password, k.SHA512.Salt, max(k.Iterations, 1), sha512.Size)
 	return err == nil && hmac.Equal(stored(sha512.New, salted), k.SHA512.Stored) && len(password) <= MaxPassword
 }
 
-// CheckPassword refuses a password that cannot be one. The error, ErrAccess, has nothing of it.
+// CheckPassword refuses an invalid password. The error, ErrAccess, contains no part of it.
 func CheckPassword(password string) error {
 	switch {
 	case utf8.RuneCountInString(password) < MinPassword:
@@ -137,10 +137,10 @@ func CheckPassword(password string) error {
 	return nil
 }
 
-// CheckID refuses what cannot be a user's name. Error: ErrAccess.
+// CheckID refuses an invalid user name. Error: ErrAccess.
 func CheckID(id string) error { return checkName("user", id) }
 
-// checkName refuses what cannot be a name of a user, or of a group. Error: ErrAccess.
+// checkName refuses an invalid name of a user or a group. Error: ErrAccess.
 func checkName(what, id string) error {
 	const barred = `()<>@,;:\"/[]?={} `
 	n := utf8.RuneCountInString(id)
@@ -152,7 +152,7 @@ func checkName(what, id string) error {
 	return nil
 }
 
-// Check refuses a user that cannot be one. Error: ErrAccess.
+// Check reports why a user is invalid. Error: ErrAccess.
 func (u *User) Check() error {
 	if err := CheckID(u.ID); err != nil {
 		return err
@@ -176,7 +176,7 @@ func (u *User) Check() error {
 	return u.Keys.check(u.ID)
 }
 
-// checkRoles refuses roles that cannot be those of a user, or of a group.
+// checkRoles refuses invalid roles of a user or a group.
 func checkRoles(what, id string, roles []Role) error {
 	if len(roles) > MaxRoles {
 		return tooManyRoles()
@@ -207,7 +207,7 @@ func (k *Keys) check(id string) error {
 	return nil
 }
 
-// CheckAll refuses users that cannot be kept together: in order of their names, each once. Error: ErrAccess.
+// CheckAll refuses an invalid list of users: they must be ordered by name, without duplicates. Error: ErrAccess.
 func CheckAll(users []User) error {
 	if len(users) > MaxUsers {
 		return fmt.Errorf("%w: %d users, which are more than %d", ErrAccess, len(users), MaxUsers)
@@ -223,11 +223,11 @@ func CheckAll(users []User) error {
 	return nil
 }
 
-// Directory are the users of a cluster at one moment; it does not change.
+// Directory holds the users of a cluster at one moment; it is immutable.
 type Directory struct{ kept Kept }
 
-// Kept is what a directory is made of: users and groups in order (CheckAll, CheckGroups), the secret that all nodes
-// have (nil: they have none yet), and the buckets by their names.
+// Kept is the content of a directory: users and groups in order (CheckAll, CheckGroups), the secret that all nodes
+// share (nil: there is none yet), and the buckets by name.
 type Kept struct {
 	Users   []User
 	Groups  []Group
@@ -235,28 +235,28 @@ type Kept struct {
 	Buckets map[string]Bucket
 }
 
-// Bucket is a bucket that users have rights in, as it was at that moment.
+// Bucket is a bucket as it was when the directory was made.
 type Bucket struct {
 	UUID     string
 	Manifest *mcbp.Manifest
 }
 
-// NewDirectory makes one.
+// NewDirectory returns a directory of k.
 func NewDirectory(k Kept) *Directory { return &Directory{kept: k} }
 
-// Same reports whether all is judged by it as by another one of that.
+// Same reports whether a directory of k would decide everything as d does.
 func (d *Directory) Same(k Kept) bool {
 	return d != nil && reflect.DeepEqual(d.kept.Users, k.Users) && reflect.DeepEqual(d.kept.Groups, k.Groups) &&
 		bytes.Equal(d.kept.Secret, k.Secret) && maps.EqualFunc(d.kept.Buckets, k.Buckets, sameBucket)
 }
 
-// sameBucket reports whether two are one bucket, with the same collections.
+// sameBucket reports whether a and b are the same bucket with the same collections.
 func sameBucket(a, b Bucket) bool {
 	return a.UUID == b.UUID && (a.Manifest == b.Manifest || a.Manifest != nil && b.Manifest != nil &&
 		a.Manifest.UID == b.Manifest.UID)
 }
 
-// Secret is what salts of names are made from that nobody has; nil when there is none.
+// Secret returns the cluster's secret, from which salts for unknown user names are derived; nil if there is none.
 func (d *Directory) Secret() []byte {
 	if d == nil {
 		return nil
@@ -264,10 +264,10 @@ func (d *Directory) Secret() []byte {
 	return d.kept.Secret
 }
 
-// Users are those, which nobody may change.
+// Users returns the users; the caller must not modify the result.
 func (d *Directory) Users() []User { return d.kept.Users }
 
-// Find finds a user; nil when there is none of that name.
+// Find returns the user of that name; nil if there is none.
 func (d *Directory) Find(id string) *User {
 	if d == nil {
 		return nil
@@ -279,13 +279,13 @@ func (d *Directory) Find(id string) *User {
 	return &d.kept.Users[at]
 }
 
-// Permitted is what a user may do in a bucket, or with an empty name in the cluster; nothing when there is none of that
-// name.
+// Permitted returns what a user may do in a bucket or, if bucket is empty, in the cluster; nothing for an unknown
+// user.
 func (d *Directory) Permitted(id, bucket string) Set {
 	return Permitted(d.roles(id), bucket)
 }
 
-// Rights are what a user may do in a bucket, all of it and in parts.
+// Rights returns what a user may do in a bucket, in all of it and in parts of it.
 func (d *Directory) Rights(id, bucket string) Rights {
 	if d == nil {
 		return Rights{}
@@ -293,8 +293,8 @@ func (d *Directory) Rights(id, bucket string) Rights {
 	return rightsIn(d.roles(id), bucket, d.kept.Buckets[bucket].Manifest)
 }
 
-// JudgesAs reports whether a user may do the same in a bucket by it as by another directory: the roles are the same,
-// and the bucket and its collections are.
+// JudgesAs reports whether d and o give a user the same rights in a bucket: the same roles, for the same bucket with
+// the same collections.
 func (d *Directory) JudgesAs(o *Directory, id, bucket string) bool {
 	if d == nil || o == nil {
 		return d == o
@@ -302,7 +302,7 @@ func (d *Directory) JudgesAs(o *Directory, id, bucket string) bool {
 	return sameBucket(d.kept.Buckets[bucket], o.kept.Buckets[bucket]) && slices.Equal(d.roles(id), o.roles(id))
 }
 
-// roles are those of a user of that name; none when there is no such user.
+// roles returns the roles of a user; none for an unknown user.
 func (d *Directory) roles(id string) []Role {
 	if u := d.Find(id); u != nil {
 		return d.rolesOf(u)
@@ -310,7 +310,7 @@ func (d *Directory) roles(id string) []Role {
 	return nil
 }
 
-// Place finds where a user is, or would have to be, among users in order.
+// Place returns the index at which a user is, or would be inserted, in ordered users, and whether it is there.
 func Place(users []User, id string) (int, bool) {
 	return slices.BinarySearchFunc(users, id, func(u User, id string) int { return cmp.Compare(u.ID, id) })
 }

@@ -1,5 +1,6 @@
-// Package connstr reads how the nodes of a KV cluster are named: addresses, or a connection string as Couchbase's SDKs
-// take it. It only reads: whoever connects asks the DNS, and chooses the port by whether TLS is spoken.
+// Package connstr parses how the nodes of a KV cluster are named: a list of addresses, or a connection string as
+// Couchbase's SDKs accept it. It only parses: the caller looks up names in the DNS, and chooses the port by whether
+// it uses TLS.
 package connstr
 
 import (
@@ -11,61 +12,61 @@ import (
 	"strings"
 )
 
-// ErrString is wrapped when a text names no nodes; the message says what is wrong and what is wanted.
+// ErrString is wrapped if a text names no nodes; the message says what is wrong and what is expected.
 var ErrString = errors.New("no connection string")
 
-// Schemes. Without one, TLS is as it was asked for otherwise.
+// The schemes. Without a scheme, another setting decides about TLS.
 const (
 	Scheme    = "couchbase"
 	SchemeTLS = "couchbases"
-	// SchemeREST and SchemeRESTTLS name cluster managers, who say where the documents are.
+	// SchemeREST and SchemeRESTTLS name cluster managers, which return the addresses of the nodes.
 	SchemeREST    = "http"
 	SchemeRESTTLS = "https"
 )
 
-// Ports of the memcached protocol that count where none is given.
+// Default ports of the memcached protocol.
 const (
 	Port    = 11210
 	PortTLS = 11207
-	// PortREST and PortRESTTLS are those of a cluster manager.
+	// PortREST and PortRESTTLS are the default ports of a cluster manager.
 	PortREST    = 8091
 	PortRESTTLS = 18091
 )
 
 // Limits.
 const (
-	// MaxBytes bounds the text, MaxHosts the hosts that it names.
+	// MaxBytes bounds the text in bytes, MaxHosts the number of hosts in it.
 	MaxBytes = 4096
 	MaxHosts = 64
-	// maxHostBytes is the longest name that the DNS has.
+	// maxHostBytes is the length of the longest DNS name.
 	maxHostBytes = 253
 )
 
-// wanted ends the messages.
+// wanted is the end of each error message.
 const wanted = "want host:port, host,host2, couchbase[s]://host,host2[/bucket][?network=default|external|auto], or " +
 	"http[s]:// before cluster managers"
 
-// Host is one of the nodes.
+// Host is one of the named nodes.
 type Host struct {
-	Name string // or an address, IPv6 without brackets
-	Port int    // 0: none was given
+	Name string // or an address; IPv6 without brackets
+	Port int    // 0: not given
 }
 
-// Spec is what a text says.
+// Spec is a parsed text.
 type Spec struct {
-	// Scheme is one of those above, or empty where there was none.
+	// Scheme is one of the schemes above, or empty.
 	Scheme string
 	Hosts  []Host // at least one
 	Bucket string
-	// Network is whose addresses of the cluster map count; empty to find out.
+	// Network selects which addresses of the cluster map are used; empty to detect it.
 	Network string
 }
 
-// Parse reads a text. Error: ErrString.
+// Parse parses a text. Error: ErrString.
 func Parse(text string) (Spec, error) {
 	s, err := parse(text)
 	if err != nil {
-		if at := strings.LastIndexByte(text, '@'); at >= 0 { // what is before it may be a password
+		if at := strings.LastIndexByte(text, '@'); at >= 0 { // the part before the @ may contain a password
 			text = "…" + text[at:]
 		}
 		if len(text) > maxHostBytes {
@@ -107,7 +108,7 @@ func parse(text string) (s Spec, err error) {
 	return s, err
 }
 
-// network reads the options, of which there is one.
+// network parses the options, of which there is only one.
 func network(options string) (name string, err error) {
 	values, err := url.ParseQuery(options)
 	if err != nil {
@@ -127,7 +128,7 @@ func network(options string) (name string, err error) {
 	return name, nil
 }
 
-// hosts reads a list; rest says that it is one of cluster managers.
+// hosts parses a list of hosts; rest means that they are cluster managers.
 func hosts(list string, rest bool) (out []Host, err error) {
 	for _, one := range strings.FieldsFunc(list+",", func(r rune) bool { return r == ',' || r == ';' }) {
 		if len(out) == MaxHosts {
@@ -145,7 +146,7 @@ func hosts(list string, rest bool) (out []Host, err error) {
 	return out, nil
 }
 
-// host reads one: a name, an address, an IPv6 address in brackets or without, and perhaps a port.
+// host parses one host: a name, an address, or an IPv6 address with or without brackets, with an optional port.
 func host(text string, rest bool) (h Host, err error) {
 	name, port, err := split(text)
 	if err == nil {
@@ -161,7 +162,7 @@ func host(text string, rest bool) (h Host, err error) {
 	return h, err
 }
 
-// split parts a host from its port, which is empty where there is none.
+// split separates the host from its port, which is empty if it is not given.
 func split(text string) (name, port string, err error) {
 	if strings.HasPrefix(text, "[") {
 		return splitBrackets(text)
@@ -198,7 +199,7 @@ func splitBrackets(text string) (name, port string, err error) {
 	return name, port, nil
 }
 
-// portOf reads a port at which there may be documents, or a cluster manager.
+// portOf parses a port of a node or, with rest, of a cluster manager.
 func portOf(text string, rest bool) (int, error) {
 	n, err := strconv.ParseUint(text, 10, 16)
 	switch {
@@ -218,7 +219,7 @@ func isAlphanumeric(r rune) bool {
 	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
 }
 
-// checkName refuses what is neither a name nor an address.
+// checkName refuses a text that is neither a name nor an address.
 func checkName(name string) error {
 	if _, err := netip.ParseAddr(name); err == nil {
 		return nil
@@ -242,7 +243,7 @@ func shortened(text string) string {
 	return text
 }
 
-// TLS reports whether TLS is spoken; asked is what counts where the text does not say.
+// TLS reports whether to use TLS; asked is the answer if there is no scheme.
 func (s Spec) TLS(asked bool) bool {
 	return s.Scheme == SchemeTLS || s.Scheme == SchemeRESTTLS || s.Scheme == "" && asked
 }
@@ -250,7 +251,7 @@ func (s Spec) TLS(asked bool) bool {
 // REST reports whether the hosts are cluster managers.
 func (s Spec) REST() bool { return s.Scheme == SchemeREST || s.Scheme == SchemeRESTTLS }
 
-// Managers are the cluster managers that are named, host:port; none where the hosts have documents.
+// Managers returns the cluster managers as host:port; none if the hosts are nodes.
 func (s Spec) Managers() (out []string) {
 	if !s.REST() {
 		return nil
@@ -266,7 +267,7 @@ func (s Spec) Managers() (out []string) {
 	return out
 }
 
-// Addrs are the hosts with their ports, for a dialer.
+// Addrs returns the hosts with their ports, for a dialer.
 func (s Spec) Addrs(tls bool) []string {
 	out := make([]string, len(s.Hosts))
 	for i, h := range s.Hosts {
@@ -275,7 +276,7 @@ func (s Spec) Addrs(tls bool) []string {
 	return out
 }
 
-// Addr is the host with its port, for a dialer.
+// Addr returns the host with its port, for a dialer.
 func (h Host) Addr(tls bool) string {
 	port := h.Port
 	switch {
@@ -292,8 +293,8 @@ func (h Host) Addr(tls bool) string {
 	return name + ":" + strconv.Itoa(port)
 }
 
-// SRV is the name under which the DNS may have the nodes, service and host: of one host that is no address and has no
-// port, behind a scheme. Not ok: the hosts are the nodes.
+// SRV returns service and host of the DNS SRV record that may list the nodes. There is one only for a single host
+// name without a port, behind a scheme; otherwise ok is false, and the hosts are the nodes.
 func (s Spec) SRV() (service, name string, ok bool) {
 	if s.Scheme == "" || s.REST() || len(s.Hosts) != 1 || s.Hosts[0].Port != 0 {
 		return "", "", false

@@ -1,14 +1,15 @@
 // Package seglog is an append-only log of checksummed records in numbered segment files: the durable half of a KV
 // bucket.
 //
-// It promises that what Write accepted is read back by the next Open in the same order, also when the process is killed
-// at any moment; that an unfinished record at the very end (a torn tail) is cut off; that any other damage refuses the
-// start with the file, the offset and what can be done; and that a failed write leaves the log as it was before. It
-// tells an orderly stop from a crash by a marker that names the exact end of the log. A file whose sync has failed is
-// not synced again, since that may succeed without what the kernel has dropped: the log says so until the owner has
-// written all that is needed anew.
+// What Write accepted is read back by the next Open in the same order, even if the process is killed at any moment.
+// An unfinished record at the very end (a torn tail) is cut off. Any other damage makes Open fail with the file, the
+// offset and what can be done. A failed write leaves the log as it was before. A marker that contains the exact end
+// of the log distinguishes an orderly stop from a crash. A file whose sync has failed is not synced again, since a
+// second sync may succeed without the data that the kernel has dropped: the log reports ErrUnsynced until the owner
+// has rewritten everything that is still needed.
 //
-// It never interprets a payload, never rewrites a record in place, and never syncs on its own: the owner decides when.
+// The package never interprets a payload, never rewrites a record in place, and never syncs on its own: the owner
+// decides when.
 package seglog
 
 import (
@@ -39,11 +40,12 @@ const (
 
 // Errors of this package; test with errors.Is.
 var (
-	// ErrCorrupt means that the stored bytes are not what was written. Nothing was changed on disk.
+	// ErrCorrupt means that the stored bytes differ from those written. Nothing was changed on disk.
 	ErrCorrupt = errors.New("log is damaged")
-	// ErrBroken means that a failed write could not be undone: the log accepts nothing more until it is opened again.
+	// ErrBroken means that a failed write could not be undone: the log accepts no more writes until it is opened
+	// again.
 	ErrBroken = errors.New("log is broken until the next start")
-	// ErrUnsynced means that a sync has failed: what was written may not be on disk, until it is written anew.
+	// ErrUnsynced means that a sync has failed: data may not be on disk until the owner has written it again.
 	ErrUnsynced = errors.New("log may not be on disk")
 )
 
@@ -58,9 +60,9 @@ type File interface {
 
 // Options of a log.
 type Options struct {
-	// Dir holds the segments; it is made when missing.
+	// Dir holds the segments; it is created if missing.
 	Dir string
-	// Identity says whose log this is (a bucket's uuid); a folder with another identity is refused.
+	// Identity identifies the log's owner (a bucket's uuid); a folder with another identity is refused.
 	Identity string
 	// SegmentBytes seals a segment once it is this large; 0 means DefaultSegmentBytes.
 	SegmentBytes int64
@@ -68,41 +70,42 @@ type Options struct {
 	Wrap func(File) File
 }
 
-// Record is one stored record as Open and ReadSegment show it. Payload is valid during the call only.
+// Record is one stored record as passed to the callbacks of Open and ReadSegment. Payload is valid only during the
+// call.
 type Record struct {
 	Segment uint64
 	Offset  int64
 	Payload []byte
 }
 
-// Report says what Open found.
+// Report describes what Open found.
 type Report struct {
-	// Fresh is true when there was no log.
+	// Fresh means that there was no log.
 	Fresh bool
-	// Clean is true when the last stop was an orderly one and nothing was added or lost since.
+	// Clean means that the last stop was orderly and nothing was added or lost since.
 	Clean bool
 	// TornBytes is the length of the unfinished tail that was cut off.
 	TornBytes int64
-	// Records and Bytes count what was read.
+	// Records and Bytes count the records read.
 	Records, Bytes int64
 }
 
-// Log is an open log. Write, Rotate and Close must not run at the same time (the owner's commit lock); the other
-// methods may be called from any goroutine.
+// Log is an open log. The owner must serialize Write, Rotate and Close (its commit lock); the other methods are safe
+// for concurrent use.
 type Log struct {
 	opts Options
 
-	syncing  sync.Mutex // held by who syncs: what one that is under way is about is not synced before that ends
-	dropping sync.Mutex // held by who drops segments; taken before mu
+	syncing  sync.Mutex // held during a sync, so that a second sync waits for the files of the first
+	dropping sync.Mutex // held while segments are dropped; taken before mu
 
-	size     atomic.Int64 // of all segments; who asks for it does not wait for a write
-	mu       sync.Mutex   // guards the fields below; held while the disk is written
+	size     atomic.Int64 // of all segments; atomic, so that Size does not wait for a write
+	mu       sync.Mutex   // guards the fields below; held during disk writes
 	segments []segment    // ascending by number; the last one is open for writing
 	file     File
-	unsynced []sealedFile // still need a sync
+	unsynced []sealedFile // not yet synced
 	dirty    bool
 	broken   error
-	lost     uint64 // segments up to this one are not all synced, and never will be
+	lost     uint64 // not all segments up to this one are synced, and they never will be
 	lostBy   error
 }
 
@@ -127,8 +130,8 @@ type cleanMarker struct {
 	Size    int64  `json:"size"`
 }
 
-// Open opens or creates the log in opts.Dir and calls replay for every stored record, oldest first. An error of replay
-// ends the opening and is returned with the record's place.
+// Open opens or creates the log in opts.Dir and calls replay for every stored record, oldest first. If replay fails,
+// Open returns its error with the record's place.
 func Open(opts Options, replay func(Record) error) (*Log, Report, error) {
 	if opts.SegmentBytes <= 0 {
 		opts.SegmentBytes = DefaultSegmentBytes
@@ -156,7 +159,7 @@ func Open(opts Options, replay func(Record) error) (*Log, Report, error) {
 	return log, report, log.counted(log.openLast())
 }
 
-// counted notes how many bytes there are when the log is open.
+// counted sets size once the log is open.
 func (l *Log) counted(err error) error {
 	for _, s := range l.segments {
 		l.size.Add(s.size)
@@ -164,7 +167,7 @@ func (l *Log) counted(err error) error {
 	return err
 }
 
-// Exists says whether there is a log in a folder.
+// Exists reports whether a folder contains a log.
 func Exists(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, manifestName))
 	return err == nil
@@ -200,8 +203,8 @@ func (l *Log) readManifest() (manifest, bool, error) {
 	return m, false, nil
 }
 
-// onlyUnfinished is true for the leftovers of a start that was killed before its manifest was written: one segment that
-// holds no more than a header.
+// onlyUnfinished reports whether the files are what a start leaves that was killed before its manifest was written:
+// one segment with no more than a header.
 func onlyUnfinished(names []string) bool {
 	info, err := os.Stat(names[0])
 	return len(names) == 1 && err == nil && info.Size() <= segmentHeaderBytes
@@ -221,8 +224,8 @@ func (l *Log) writeManifest(first uint64) error {
 		First: first})
 }
 
-// findSegments lists the segment files from the manifest's first one on; a gap is damage, files below it are leftovers
-// of an interrupted drop and are removed.
+// findSegments lists the segment files from the manifest's first one on. A gap is damage; files below the first are
+// left over from an interrupted drop and are removed.
 func (l *Log) findSegments(m manifest) error {
 	names, err := filepath.Glob(filepath.Join(l.opts.Dir, "*"+segmentSuffix))
 	if err != nil {
@@ -296,8 +299,8 @@ func (l *Log) takeCleanMarker() bool {
 	return ok && syncDir(l.opts.Dir) == nil
 }
 
-// recallUnsynced reads what a run before has left unsynced. It is noted where syncs fail, so it may be missing, or
-// nonsense.
+// recallUnsynced reads which segment an earlier run could not sync. That run wrote the file while its syncs failed,
+// so it may be missing or garbled.
 func (l *Log) recallUnsynced() {
 	raw, err := os.ReadFile(filepath.Join(l.opts.Dir, unsyncedName))
 	var m cleanMarker
@@ -309,7 +312,7 @@ func (l *Log) recallUnsynced() {
 
 func (l *Log) openLast() error {
 	last := &l.segments[len(l.segments)-1]
-	if last.size < segmentHeaderBytes { // killed while it was being made
+	if last.size < segmentHeaderBytes { // killed while the segment was created
 		if err := os.Remove(l.path(last.number)); err != nil {
 			return fmt.Errorf("remove unfinished segment: %w", err)
 		}

@@ -114,7 +114,7 @@ func (s *scanner) next() ([]byte, error) {
 	if length == 0 || length > MaxPayload {
 		return nil, s.damage(fmt.Sprintf("a record of %d bytes (at most %d are written)", length, MaxPayload))
 	}
-	if int64(length) > s.size-s.offset-FrameOverhead { // no memory for what is not there
+	if int64(length) > s.size-s.offset-FrameOverhead { // do not allocate for a payload that is not there
 		return nil, s.torn(io.ErrUnexpectedEOF)
 	}
 	if uint32(cap(s.buf)) < length {
@@ -141,8 +141,7 @@ func (s *scanner) torn(err error) error {
 	return s.damage("a record is cut short although a later segment exists")
 }
 
-// onlyZeros says whether the file holds nothing but zeros from here on: space that a crashed machine had given the
-// file.
+// onlyZeros reports whether the rest of the file is zeros: space that was allocated to it before the machine crashed.
 func (s *scanner) onlyZeros(seen []byte) bool {
 	for _, b := range seen {
 		if b != 0 {

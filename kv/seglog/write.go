@@ -8,9 +8,9 @@ import (
 	"slices"
 )
 
-// Write appends whole frames (BeginFrame, FinishFrame) with one write to the current segment, after beginning a new one
-// if this one is full, and returns the segment's number. When it fails nothing was added, and it may be tried again;
-// when even that cannot be ensured the error is ErrBroken.
+// Write appends whole frames (BeginFrame, FinishFrame) to the current segment with one write, after starting a new
+// segment if the current one is full, and returns the segment's number. If it fails, nothing was added and the caller
+// may retry; if even that cannot be ensured, the error is ErrBroken.
 func (l *Log) Write(frames []byte) (uint64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -38,7 +38,7 @@ func (l *Log) Write(frames []byte) (uint64, error) {
 	return last.number, nil
 }
 
-// rotateLocked seals the current segment and begins the next one.
+// rotateLocked seals the current segment and starts the next one.
 func (l *Log) rotateLocked() error {
 	number := l.segments[len(l.segments)-1].number + 1
 	old := l.file
@@ -52,7 +52,7 @@ func (l *Log) rotateLocked() error {
 	return nil
 }
 
-// createSegment makes the file of a segment with its header and opens it for appending.
+// createSegment creates the file of a segment with its header and opens it for appending.
 func (l *Log) createSegment(number uint64) error {
 	f, err := os.OpenFile(l.path(number), os.O_RDWR|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
 	if err != nil {
@@ -71,8 +71,8 @@ func (l *Log) createSegment(number uint64) error {
 	return nil
 }
 
-// Sync makes everything written so far durable against a crash of the machine. It may run beside Write. ErrUnsynced
-// when it could not: it stays until DropThrough has dropped what may not be on disk.
+// Sync makes everything written so far durable against a crash of the machine. It may run concurrently with Write.
+// After a failure it returns ErrUnsynced until DropThrough has dropped the segments that may not be on disk.
 func (l *Log) Sync() error {
 	err := l.sync()
 	l.mu.Lock()
@@ -83,7 +83,7 @@ func (l *Log) Sync() error {
 	return err
 }
 
-// sync syncs what can be synced: not what has failed to be.
+// sync syncs all files except those whose sync has failed before.
 func (l *Log) sync() error {
 	l.syncing.Lock()
 	defer l.syncing.Unlock()
@@ -108,7 +108,7 @@ func (l *Log) sync() error {
 			first, failed = err, number
 		}
 	}
-	if len(files) > 0 && first == nil { // segments were begun: their names must last, too
+	if len(files) > 0 && first == nil { // there are new segments: their directory entries must be durable, too
 		if first = syncDir(l.opts.Dir); first != nil {
 			failed = number
 		}
@@ -119,15 +119,15 @@ func (l *Log) sync() error {
 	l.mu.Lock()
 	l.lost, l.lostBy = failed, first
 	l.mu.Unlock()
-	// as well as it can on such a disk
+	// best effort on such a disk
 	_ = WriteJSON(filepath.Join(l.opts.Dir, unsyncedName), cleanMarker{Segment: failed})
 	return fmt.Errorf("%w: %s and what is before it: %w", ErrUnsynced, l.path(failed), first)
 }
 
-// Size is the number of bytes on disk. It is told also while the disk hangs.
+// Size returns the number of bytes on disk. It does not block while the disk hangs.
 func (l *Log) Size() int64 { return l.size.Load() }
 
-// Sealed lists the numbers of the segments that take no more records, oldest first.
+// Sealed lists the numbers of the segments that accept no more records, oldest first.
 func (l *Log) Sealed() []uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -144,10 +144,10 @@ func (l *Log) ReadSegment(number uint64, each func(Record) error) error {
 	return err
 }
 
-// DropFirst forgets the oldest segment, which must be the sealed segment with this number. The caller has written
-// whatever of it is still needed to later segments; DropFirst syncs those first.
+// DropFirst removes the oldest segment, which must be sealed and have this number. The caller has copied the records
+// that are still needed to later segments; DropFirst syncs those first.
 func (l *Log) DropFirst(number uint64) error {
-	if err := l.Sync(); err != nil { // nothing is dropped while what has replaced it may not be on disk
+	if err := l.Sync(); err != nil { // keep the old records until their replacements are on disk
 		return err
 	}
 	l.dropping.Lock()
@@ -159,8 +159,8 @@ func (l *Log) DropFirst(number uint64) error {
 	return l.drop(1)
 }
 
-// Renew begins a segment that is synced, so that what is written from now on is not with what could not be. ErrUnsynced
-// when it cannot be either.
+// Renew starts a synced segment, so that later records do not share a segment with those that could not be synced. It
+// returns ErrUnsynced if that cannot be synced either.
 func (l *Log) Renew() error {
 	number, err := l.renew()
 	if err != nil {
@@ -169,15 +169,15 @@ func (l *Log) Renew() error {
 	return l.renewed(number)
 }
 
-// renewed makes the segment that was begun durable.
+// renewed makes the new segment durable.
 func (l *Log) renewed(number uint64) error {
 	if err := l.sync(); err != nil {
 		return err
 	}
-	return l.Lost(number - 1) // another sync may have failed on it meanwhile
+	return l.Lost(number - 1) // another sync may have failed on it in the meantime
 }
 
-// renew begins a segment and returns its number.
+// renew starts a segment and returns its number.
 func (l *Log) renew() (number uint64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -189,8 +189,8 @@ func (l *Log) renew() (number uint64, err error) {
 	return l.segments[len(l.segments)-1].number, err
 }
 
-// Lost returns ErrUnsynced when a segment above this number could not be synced: what was written since to take the
-// place of those up to it does not.
+// Lost returns ErrUnsynced if a segment above this number could not be synced: then the records written since do not
+// yet replace those in the segments up to it.
 func (l *Log) Lost(number uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -200,8 +200,9 @@ func (l *Log) Lost(number uint64) error {
 	return fmt.Errorf("%w: %s and what is before it: %w", ErrUnsynced, l.path(l.lost), l.lostBy)
 }
 
-// DropThrough forgets all segments up to the sealed one with this number. The caller has written what of them is still
-// needed to later ones; DropThrough syncs those first. Syncs that have failed do not count any more then.
+// DropThrough removes all segments up to the sealed one with this number. The caller has copied the records that are
+// still needed to later segments; DropThrough syncs those first. After it, earlier failures of syncs in the removed
+// segments no longer count.
 func (l *Log) DropThrough(number uint64) error {
 	if err := l.sync(); err != nil {
 		return err
@@ -224,12 +225,13 @@ func (l *Log) DropThrough(number uint64) error {
 	defer l.mu.Unlock()
 	if l.lost > 0 && l.lost < l.segments[0].number {
 		l.lost, l.lostBy = 0, nil
-		_ = os.Remove(filepath.Join(l.opts.Dir, unsyncedName)) // it means nothing any more
+		_ = os.Remove(filepath.Join(l.opts.Dir, unsyncedName)) // it has no meaning any more
 	}
 	return nil
 }
 
-// drop forgets the first n segments, which are sealed. Writes do not wait for the disk meanwhile: they add to the end.
+// drop removes the first n segments, which are sealed. Writes append to the end and do not wait for the disk
+// meanwhile.
 func (l *Log) drop(n int) error {
 	l.mu.Lock()
 	gone, first := slices.Clone(l.segments[:n]), l.segments[n].number
@@ -251,7 +253,7 @@ func (l *Log) drop(n int) error {
 	return nil
 }
 
-// Close syncs and closes the log. With clean set it leaves the marker of an orderly stop.
+// Close syncs and closes the log. With clean it leaves the marker of an orderly stop.
 func (l *Log) Close(clean bool) error {
 	err := l.Sync()
 	l.mu.Lock()
@@ -272,7 +274,7 @@ func (l *Log) Close(clean bool) error {
 	return WriteJSON(filepath.Join(l.opts.Dir, cleanName), cleanMarker{Segment: last.number, Size: last.size})
 }
 
-// Rotate seals the current segment and begins the next one, unless it is empty.
+// Rotate seals the current segment and starts the next one, unless the current one is empty.
 func (l *Log) Rotate() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
