@@ -1,7 +1,7 @@
-// Package errcode is the one table of what a request may be refused with: typed codes, and for each of them the status
-// of HTTP, whether the same request may be sent again, the exit code of the command line, and words for people. Who
-// refuses names a code of this package; no other package writes one down as a string. The texts are part of the
-// interface: programs compare them, and the request ledger of the replicated state stores them.
+// Package errcode is the only table of the reasons for which a request may be refused: typed codes and, for each of
+// them, the HTTP status, whether the same request may be retried, the exit code of the command line, and a text for
+// people. Every refusal names a code of this package; no other package spells a code out as a string. The texts are
+// part of the interface: programs compare them, and the request ledger of the replicated state stores them.
 package errcode
 
 // Code is the machine-readable reason of a refusal. It is an error, so that errors.Is(rejection, UnknownIndex) holds.
@@ -10,9 +10,9 @@ type Code string
 // Error returns the code's text.
 func (c Code) Error() string { return string(c) }
 
-// The codes, by status. Each is named as its text is; Lookup says what it means.
+// The codes, by status. Each constant is named like its text; Lookup returns its description.
 const (
-	// 400: what was sent means nothing, or cannot be done.
+	// 400: the request is malformed, or cannot be carried out.
 	BadRequest          Code = "BAD_REQUEST"
 	SyntaxError         Code = "SYNTAX_ERROR"
 	BadDefinition       Code = "BAD_DEFINITION"
@@ -24,11 +24,11 @@ const (
 	BadIdempotencyKey   Code = "BAD_IDEMPOTENCY_KEY"
 	UnsupportedFormat   Code = "UNSUPPORTED_FORMAT"
 
-	// 401, 403: who asks.
+	// 401, 403: authentication and authorization.
 	Unauthenticated Code = "UNAUTHENTICATED"
 	Forbidden       Code = "FORBIDDEN"
 
-	// 404, 405: there is no such thing.
+	// 404, 405: the object or method does not exist.
 	NotFound          Code = "NOT_FOUND"
 	UnknownUser       Code = "UNKNOWN_USER"
 	UnknownToken      Code = "UNKNOWN_TOKEN"
@@ -43,10 +43,10 @@ const (
 	UnknownCopy       Code = "UNKNOWN_COPY"
 	MethodNotAllowed  Code = "METHOD_NOT_ALLOWED"
 
-	// 408: it does not come.
+	// 408: the body does not arrive.
 	BodyTooSlow Code = "BODY_TOO_SLOW"
 
-	// 409: it does not fit what is there.
+	// 409: the request conflicts with the present state.
 	UserExists            Code = "USER_EXISTS"
 	TokenExists           Code = "TOKEN_EXISTS"
 	LastAdmin             Code = "LAST_ADMIN"
@@ -94,18 +94,18 @@ const (
 	BodyTooLarge         Code = "BODY_TOO_LARGE"
 	UnsupportedMediaType Code = "UNSUPPORTED_MEDIA_TYPE"
 
-	// 422, 429: understood, and not taken.
+	// 422, 429: understood, but refused.
 	RequestMismatch Code = "REQUEST_MISMATCH"
 	BackupUnusable  Code = "BACKUP_UNUSABLE"
 	TooManyFailures Code = "TOO_MANY_FAILURES"
 	TooManyWatchers Code = "TOO_MANY_WATCHERS"
 
-	// 499, 500: nobody is left, or something is broken.
+	// 499, 500: the client has gone, or the server is defective.
 	Cancelled Code = "CANCELLED"
 	Internal  Code = "INTERNAL"
 	Damaged   Code = "DAMAGED"
 
-	// 503: not now.
+	// 503: temporarily unavailable.
 	NoLeader            Code = "NO_LEADER"
 	NotReady            Code = "NOT_READY"
 	ManagerNotCurrent   Code = "MANAGER_NOT_CURRENT"
@@ -119,7 +119,7 @@ const (
 	KVUnavailable       Code = "KV_UNAVAILABLE"
 	VBucketsUnavailable Code = "VBUCKETS_UNAVAILABLE"
 
-	// 504: not in time.
+	// 504: timed out.
 	OutcomeUnknown Code = "OUTCOME_UNKNOWN"
 	Timeout        Code = "TIMEOUT"
 )
@@ -133,8 +133,8 @@ const (
 	ExitConflict    = 4
 	ExitUnavailable = 5
 	ExitTimeout     = 6
-	ExitRemoved     = 7 // of a role: its node was removed from the cluster for good
+	ExitRemoved     = 7 // of a role: its node was permanently removed from the cluster
 )
 
-// StatusClientGone is the status of requests whose client has gone; it is seen in logs only.
+// StatusClientGone is the status of requests whose client has disconnected; it appears in logs only.
 const StatusClientGone = 499

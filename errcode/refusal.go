@@ -2,14 +2,14 @@ package errcode
 
 import "fmt"
 
-// Refusal is a code and what is wrong here, for those who decide and know of no HTTP: package internal/rpc makes the
-// problem of it.
+// Refusal is a code with the details of one case, for packages that do not deal with HTTP: package internal/rpc
+// converts it to a problem document.
 type Refusal struct {
 	Code   Code
 	Detail string
 }
 
-// Refuse returns the refusal of a code; detail says what was wrong here, what was expected, what to do.
+// Refuse returns a refusal with this code; detail states what was wrong, what was expected, and what to do.
 func Refuse(code Code, format string, args ...any) *Refusal {
 	return &Refusal{Code: code, Detail: fmt.Sprintf(format, args...)}
 }

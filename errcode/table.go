@@ -2,24 +2,24 @@ package errcode
 
 import "slices"
 
-// CodeInfo is all there is to know of a code: docs/errors.md, the OpenAPI document, the exit code of the command line
-// and what clients try again come from here.
+// CodeInfo describes a code. docs/errors.md, the OpenAPI document, the command line's exit codes and the clients'
+// retries are derived from it.
 type CodeInfo struct {
 	Code    Code   `json:"code"`
-	Status  int    `json:"status"`    // of HTTP
-	Title   string `json:"title"`     // of the problem: the same for each occurrence
+	Status  int    `json:"status"`    // HTTP status
+	Title   string `json:"title"`     // title of the problem: the same for each occurrence
 	Exit    int    `json:"exit_code"` // of the command line
-	Retry   bool   `json:"retry"`     // clients send the same request again by themselves, to any manager
-	Between bool   `json:"between"`   // only components see it, not users
+	Retry   bool   `json:"retry"`     // clients retry the same request automatically, at any manager
+	Between bool   `json:"between"`   // seen only between components, not by users
 	WayOut  string `json:"way_out"`   // what to do
 }
 
-// All returns the table, by status. A new code is a constant and a line here.
+// All returns the table, by status. To add a code, add a constant and a line here.
 func All() []CodeInfo {
 	return slices.Concat(refused(), conflicts(), outdated(), failures())
 }
 
-// Lookup returns what there is to know of a code; false for one that only a newer version has.
+// Lookup returns the description of a code; false for a code that only a newer version has.
 func Lookup(code Code) (CodeInfo, bool) {
 	all := All()
 	if i := slices.IndexFunc(all, func(c CodeInfo) bool { return c.Code == code }); i >= 0 {
@@ -28,7 +28,7 @@ func Lookup(code Code) (CodeInfo, bool) {
 	return CodeInfo{}, false
 }
 
-// refused are what the request itself is wrong about, who sends it included.
+// refused returns the codes for requests that are wrong in themselves, including their sender.
 func refused() []CodeInfo {
 	return []CodeInfo{
 		{Code: BadRequest, Status: 400, Exit: ExitFailed, Title: "The request means nothing",
@@ -87,7 +87,7 @@ func refused() []CodeInfo {
 	}
 }
 
-// conflicts are requests that do not fit what is there.
+// conflicts returns the codes for requests that conflict with the present state.
 func conflicts() []CodeInfo {
 	return []CodeInfo{
 		{Code: UserExists, Status: 409, Exit: ExitConflict, Title: "There is a user of that name",
@@ -165,7 +165,7 @@ func conflicts() []CodeInfo {
 	}
 }
 
-// outdated are requests for what is gone, changed or too much.
+// outdated returns the codes for requests for something that is gone, changed or too large.
 func outdated() []CodeInfo {
 	return []CodeInfo{
 		{Code: NodeRemoved, Status: 410, Exit: ExitNotFound, Title: "The node was removed for good",
@@ -196,7 +196,7 @@ func outdated() []CodeInfo {
 	}
 }
 
-// failures are those that no other request would have been spared.
+// failures returns the codes for failures that are not the request's fault.
 func failures() []CodeInfo {
 	return []CodeInfo{
 		{Code: Cancelled, Status: StatusClientGone, Exit: ExitFailed, Title: "The client has gone",

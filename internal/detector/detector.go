@@ -1,15 +1,15 @@
-// Package detector tells which of several peers that could serve a request has fallen silent, so that another one is
-// asked instead.
+// Package detector finds out which of several peers that could serve a request has fallen silent, so that another
+// peer is asked instead.
 //
-// Who waits for a peer's answer says so. A wait that lasts is looked at: the peer is probed, again and again, and when
-// it does not answer, so are those that could be asked in its place. A peer is silent when another one answers probes
-// and it does not: on a machine where everything is slow nobody is, and nothing is asked twice. When nobody could take
-// its place, or nobody answers, it is silent after a longer time. A silent peer counts as suspect for a while: it is
+// A caller registers each wait for a peer's answer. If a wait lasts, the peer is probed repeatedly, and if it does
+// not answer, so are the peers that could be asked instead. A peer is silent if another one answers probes and it
+// does not: on a machine where everything is slow no peer is silent, and no request is sent twice. If there is no
+// other peer, or none answers, the peer is silent after a longer time. A silent peer is suspect for a while: it is
 // asked last.
 //
-// It promises that a peer that answers probes is waited for, however long its answer takes; that whoever waits is told
-// once, or never; and that nothing is sent for answers that come soon. A link is measured by the probes that were
-// answered: on a long one a peer has longer to answer the next. It never asks anything but probes.
+// A peer that answers probes is waited for, however long its answer takes; a caller is notified at most once; and
+// nothing is sent for answers that arrive soon. The answered probes measure a link: on a long one a peer has more
+// time to answer the next. The detector sends nothing but probes.
 package detector
 
 import (
@@ -24,60 +24,61 @@ import (
 )
 
 const (
-	// lookEvery is how often waits are looked at, while there are any. The first look at a wait only notes it.
+	// lookEvery is the interval of checking the waits, while there are any. The first check of a wait only records
+	// its time.
 	lookEvery = 20 * time.Millisecond
 	// patience is how long a probe may go unanswered while another peer answers.
 	patience = 2 * lookEvery
-	// alonePatience is the same when no other peer does. A process that writes a core dump, a machine that is being moved:
-	// it is not yet given up.
+	// alonePatience is the same if no other peer answers: a process that writes a core dump, or a machine that is
+	// being migrated, is not yet given up.
 	alonePatience = 5 * time.Second
-	// probeLimit bounds one probe.
+	// probeLimit is the timeout of one probe.
 	probeLimit = time.Second
-	// A peer that has answered a probe is probed again after a pause, which doubles for as long as the wait lasts.
+	// After an answer, the next probe of a peer follows after a pause, which doubles for as long as the wait lasts.
 	firstProbePause = 40 * time.Millisecond
 	mostProbePause  = 320 * time.Millisecond
-	// A silent peer is suspect for firstRest; when it is silent again soon after that, for twice as long.
+	// A silent peer is suspect for firstRest; if it is silent again soon after that, for twice as long.
 	firstRest = time.Second
 	mostRest  = 16 * time.Second
-	// maxPeers bounds those of which something is remembered.
+	// maxPeers bounds the peers that are remembered.
 	maxPeers = 1024
 )
 
-// Detector watches over waits. Its methods may be called from any goroutine.
+// Detector monitors waits. Its methods are safe for concurrent use.
 type Detector struct {
 	probe func(ctx context.Context, peer string) error
 	ctx   context.Context // of probes
 	end   context.CancelFunc
 	works sync.WaitGroup
-	rests atomic.Int64 // until when somebody is suspect, in ns since began; 0: nobody ever was
+	rests atomic.Int64 // end of the last suspicion, in ns since began; 0: there was none
 	began time.Time
 
 	mu      sync.Mutex
-	first   *Wait // of those that are looked at
-	fresh   bool  // one has come since the last look
+	first   *Wait // of the list of waits
+	fresh   bool  // a wait has begun since the last check
 	looking bool
 	peers   map[string]*peer
 }
 
-// peer is what is known of one.
+// peer is the state of one peer.
 type peer struct {
 	probing  bool
-	silent   time.Time     // since when a probe has no answer; zero: the last one had
-	answered time.Time     // when the last probe began that was answered
-	trip     time.Duration // how long an answer to a probe takes, see measured; 0: it is not known
-	until    time.Time     // it is suspect
-	rest     time.Duration // how long it was the last time
+	silent   time.Time     // since when a probe is unanswered; zero: the last one was answered
+	answered time.Time     // start of the last probe that was answered
+	trip     time.Duration // round trip of a probe, see measured; 0: unknown
+	until    time.Time     // end of the suspicion
+	rest     time.Duration // length of the last suspicion
 }
 
-// New makes a detector. A probe gives nil when the peer has answered anything; it ends with its context.
+// New returns a detector. A probe returns nil if the peer has answered anything; it must end with its context.
 func New(probe func(ctx context.Context, peer string) error) *Detector {
 	d := &Detector{probe: probe, began: time.Now(), peers: map[string]*peer{}}
 	d.ctx, d.end = context.WithCancel(context.Background())
 	return d
 }
 
-// HTTP is a probe that gets a URL. Any answer will do. The client should have connections of its own: those of requests
-// may all be taken.
+// HTTP returns a probe that requests a URL; any answer counts. The client should have its own connections: those for
+// requests may all be in use.
 func HTTP(client *http.Client, url func(peer string) string) func(ctx context.Context, peer string) error {
 	return func(ctx context.Context, peer string) error {
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, url(peer), nil)
@@ -92,7 +93,7 @@ func HTTP(client *http.Client, url func(peer string) string) func(ctx context.Co
 	}
 }
 
-// Close ends probes, and waits for that. Waits that are under way are not looked at any more.
+// Close ends all probes, and waits for them. Waits in progress are no longer monitored.
 func (d *Detector) Close() {
 	d.mu.Lock()
 	d.end()
@@ -100,7 +101,7 @@ func (d *Detector) Close() {
 	d.works.Wait()
 }
 
-// Wait is a wait for a peer's answer. It may be used again when it has ended.
+// Wait is a wait for a peer's answer. It may be reused after it has ended.
 type Wait struct {
 	d          *Detector
 	peer       string
@@ -109,14 +110,14 @@ type Wait struct {
 	prev, next *Wait
 	in         bool
 
-	since  time.Time // of the first look; zero: there was none
+	since  time.Time // time of the first check; zero: there was none
 	due    time.Time // of the next probe
 	pause  time.Duration
-	called chan struct{} // silent was called; closed when it has returned
+	called chan struct{} // nil until silent is called; closed when it has returned
 }
 
-// Begin begins a wait for peer. When it is silent, silent is called, once; it must not block. others gives the peers
-// that could be asked instead, nil for none; it is called only when the wait lasts.
+// Begin begins a wait for peer. If the peer falls silent, silent is called, once; it must not block. others returns
+// the peers that could be asked instead; it may be nil, and is called only if the wait lasts.
 func (d *Detector) Begin(w *Wait, peer string, others func() []string, silent func()) {
 	*w = Wait{d: d, peer: peer, others: others, silent: silent, in: true}
 	d.mu.Lock()
@@ -131,7 +132,7 @@ func (d *Detector) Begin(w *Wait, peer string, others func() []string, silent fu
 	}
 }
 
-// End ends a wait: silent will not be called any more. It reports whether it was.
+// End ends a wait: silent will not be called any more. It reports whether it was called.
 func (w *Wait) End() bool {
 	w.d.mu.Lock()
 	called := w.called
@@ -146,7 +147,7 @@ func (w *Wait) End() bool {
 	return true
 }
 
-// remove takes a wait out of the list. The lock is held.
+// remove removes a wait from the list. The caller holds the lock.
 func (w *Wait) remove() {
 	if !w.in {
 		return
@@ -173,8 +174,9 @@ func (d *Detector) Suspect(name string) bool {
 	return p != nil && time.Now().Before(p.until)
 }
 
-// SilentSince has a peer probed, unless it is being probed, and returns since when it has answered no probe; zero: it
-// has answered the last one, or there was none. It is for whoever holds something for a peer and asks it for nothing.
+// SilentSince starts a probe of a peer, unless one is in progress, and returns since when probes are unanswered; zero
+// if the last one was answered, or there was none. It is for a caller that keeps data for a peer but sends it no
+// requests.
 func (d *Detector) SilentSince(name string) time.Time {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -184,13 +186,13 @@ func (d *Detector) SilentSince(name string) time.Time {
 	return since
 }
 
-// Any reports whether a peer may be suspect: when not, nobody has to be asked for by name.
+// Any reports whether any peer may be suspect; if not, callers need not check each.
 func (d *Detector) Any() bool {
 	rests := d.rests.Load()
 	return rests != 0 && time.Since(d.began) < time.Duration(rests)
 }
 
-// Order puts those that are suspect behind the others; both keep their order.
+// Order moves suspect peers behind the others; both groups keep their order.
 func (d *Detector) Order(names []string) []string {
 	if !d.Any() {
 		return names
@@ -207,14 +209,14 @@ func (d *Detector) Order(names []string) []string {
 	return append(ordered, last...)
 }
 
-// Failed notes that a peer could not be reached, or has broken off: it is suspect, too.
+// Failed records that a peer was unreachable, or broke off: it becomes suspect, too.
 func (d *Detector) Failed(name string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.suspect(d.peer(name), time.Now())
 }
 
-// look looks at the waits for as long as there are any.
+// look checks the waits for as long as there are any.
 func (d *Detector) look() {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -249,7 +251,7 @@ func (d *Detector) look() {
 	}
 }
 
-// late reports whether a wait's peer is silent, and sends the probes from which that is known. The lock is held.
+// late reports whether a wait's peer is silent, and sends the probes that show it. The caller holds the lock.
 func (w *Wait) late(now time.Time) bool {
 	d := w.d
 	if w.since.IsZero() {
@@ -267,7 +269,7 @@ func (w *Wait) late(now time.Time) bool {
 	}
 	d.ask(w.peer, p, now)
 	since := p.silent
-	if since.Before(w.since) { // what was before the wait says nothing
+	if since.Before(w.since) { // probes from before the wait do not count
 		since = w.since
 	}
 	lasts := now.Sub(since)
@@ -288,12 +290,12 @@ func (w *Wait) late(now time.Time) bool {
 	return silent && d.suspect(p, now)
 }
 
-// peer returns what is known of a peer. The lock is held.
+// peer returns the state of a peer. The caller holds the lock.
 func (d *Detector) peer(name string) *peer {
 	p := d.peers[name]
 	if p == nil {
 		if len(d.peers) >= maxPeers {
-			clear(d.peers) // they come back one by one
+			clear(d.peers) // the peers are added again one by one
 		}
 		p = &peer{}
 		d.peers[name] = p
@@ -301,7 +303,7 @@ func (d *Detector) peer(name string) *peer {
 	return p
 }
 
-// suspect makes a peer suspect; it returns true. The lock is held.
+// suspect makes a peer suspect; it returns true. The caller holds the lock.
 func (d *Detector) suspect(p *peer, now time.Time) bool {
 	if now.Before(p.until) {
 		return true
@@ -318,7 +320,7 @@ func (d *Detector) suspect(p *peer, now time.Time) bool {
 	return true
 }
 
-// ask sends a probe unless one is under way. The lock is held.
+// ask sends a probe unless one is in progress. The caller holds the lock.
 func (d *Detector) ask(name string, p *peer, now time.Time) {
 	if p.probing || d.ctx.Err() != nil {
 		return
@@ -340,8 +342,8 @@ func (d *Detector) ask(name string, p *peer, now time.Time) {
 	})
 }
 
-// measured notes how long an answer took. The shortest counts, as any other may have waited for a peer that was slow
-// for a while; it is let go slowly, as links change.
+// measured records the round trip of a probe. The shortest one counts, since a longer one may include a time in which
+// the peer was slow; it is forgotten slowly, as links change.
 func (p *peer) measured(took time.Duration) {
 	if took = max(took, 1); p.trip == 0 || took < p.trip {
 		p.trip = took
@@ -350,17 +352,17 @@ func (p *peer) measured(took time.Duration) {
 	}
 }
 
-// patience is how long a probe of this peer may go unanswered while another peer answers: twice what an answer takes on
-// its link, and one look.
+// patience returns how long a probe of this peer may go unanswered while another peer answers: twice the round trip
+// on its link, and one check.
 func (p *peer) patience() time.Duration {
 	return min(max(patience, 2*p.trip+lookEvery), alonePatience)
 }
 
-// ErrSilent is wrapped when who was asked is silent.
+// ErrSilent is wrapped if the peer is silent.
 var ErrSilent = errors.New("it does not answer, not even whether it lives")
 
-// Body is an answer's body whose peer is waited for in each read. Silent is called when it is silent, and has to end
-// the read.
+// Body is an answer's body that waits for its peer in each read. If the peer is silent, Silent is called, and must
+// end the read.
 type Body struct {
 	io.ReadCloser
 	Detector *Detector
@@ -370,7 +372,7 @@ type Body struct {
 	wait     Wait
 }
 
-// Read implements io.Reader. The error wraps ErrSilent when the peer was silent.
+// Read implements io.Reader. The error wraps ErrSilent if the peer was silent.
 func (b *Body) Read(p []byte) (int, error) {
 	b.Detector.Begin(&b.wait, b.Peer, b.Others, b.Silent)
 	n, err := b.ReadCloser.Read(p)

@@ -6,30 +6,30 @@ import (
 )
 
 const (
-	// quickest is how long an answer counts at least: differences below that say nothing.
+	// quickest is the minimum that an answer's time counts as: smaller differences are noise.
 	quickest = time.Millisecond
-	// forgotten is after how long a measured time counts half: who was slow is tried again.
+	// forgotten is the half-life of a measured time, so that a slow peer is tried again.
 	forgotten = 2 * time.Second
-	// refused is what a refusal counts as: it comes sooner than any answer, and says nothing good.
+	// refused is the time that a refusal counts as: it arrives sooner than any answer, but must not attract requests.
 	refused = 100 * time.Millisecond
 )
 
-// Load remembers of each peer how many requests are under way and how soon it has begun to answer, so that of two peers
-// that are equally good the one is asked that has less to do. The zero value knows nothing. Its methods may be called
-// from any goroutine.
+// Load tracks for each peer how many requests are in progress and how soon it begins to answer, so that of two
+// equally good peers the one with less work is asked. The zero value is empty. Its methods are safe for concurrent
+// use.
 type Load[P comparable] struct {
 	mu    sync.Mutex
 	peers map[P]work
 }
 
-// work is what is known of one peer.
+// work is the load of one peer.
 type work struct {
-	under int           // requests under way
-	took  time.Duration // until the begin of an answer, a moving average
-	at    time.Time     // when that was measured last
+	under int           // requests in progress
+	took  time.Duration // time until an answer begins, a moving average
+	at    time.Time     // time of the last measurement
 }
 
-// Begin notes a request. End has to follow.
+// Begin records the start of a request. The caller must call End.
 func (l *Load[P]) Begin(peer P) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -44,7 +44,7 @@ func (l *Load[P]) Begin(peer P) {
 	l.peers[peer] = w
 }
 
-// forget lets go of all peers that nothing is asked of now.
+// forget removes all peers without a request in progress.
 func (l *Load[P]) forget() {
 	for p, w := range l.peers {
 		if w.under == 0 {
@@ -53,7 +53,7 @@ func (l *Load[P]) forget() {
 	}
 }
 
-// Answered notes after how long a request's answer has begun.
+// Answered records how long a request waited until its answer began.
 func (l *Load[P]) Answered(peer P, took time.Duration, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -65,10 +65,10 @@ func (l *Load[P]) Answered(peer P, took time.Duration, now time.Time) {
 	l.peers[peer] = w
 }
 
-// Refused notes that the peer has not taken a request, however soon it said so.
+// Refused records that the peer refused a request; how soon does not count.
 func (l *Load[P]) Refused(peer P, now time.Time) { l.Answered(peer, refused, now) }
 
-// measure takes a time into the average.
+// measure adds a time to the average.
 func (w *work) measure(took time.Duration, now time.Time) {
 	if w.at.IsZero() {
 		w.took = took
@@ -78,7 +78,7 @@ func (w *work) measure(took time.Duration, now time.Time) {
 	w.at = now
 }
 
-// End notes that a request is over.
+// End records that a request is over.
 func (l *Load[P]) End(peer P) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -88,22 +88,22 @@ func (l *Load[P]) End(peer P) {
 	}
 }
 
-// Busier reports whether a has so much more to do than b that b is asked in its place.
+// Busier reports whether a has so much more work than b that b is asked instead.
 func (l *Load[P]) Busier(a, b P, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.peers[a].busier(l.peers[b], now)
 }
 
-// busier compares what another request would wait for: a little more is nothing.
+// busier compares the expected waits of another request; a small difference does not count.
 func (w work) busier(o work, now time.Time) bool { return 2*w.cost(now) > 3*o.cost(now) }
 
-// cost is as long as a request waits behind those that are under way, if each takes as long as the last ones did.
+// cost returns how long a request waits behind those in progress, if each takes as long as recent ones did.
 func (w work) cost(now time.Time) time.Duration {
 	return time.Duration(w.under+1) * max(w.aged(now), quickest)
 }
 
-// aged is the measured time, halved for each while that has passed since.
+// aged returns the measured time, halved for each interval forgotten that has passed since.
 func (w work) aged(now time.Time) time.Duration {
 	took := w.took
 	for age := now.Sub(w.at); took > quickest && age >= forgotten; age -= forgotten {

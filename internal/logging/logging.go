@@ -1,8 +1,8 @@
-// Package logging makes a role's logger, whose levels can be changed while it runs: for all of its components, or for
-// one of them, for good or for some time.
+// Package logging creates a role's logger, whose levels can be changed at run time: for all of its components or for
+// one, permanently or for some time.
 //
-// It is hclog's Logger to everybody who logs; a component is what has a name of its own (Named), as "manager.raft". A
-// component's level is that of the longest name above it that was given one, and the role's without any.
+// Callers see hclog's Logger. A component is a named logger (Named), such as "manager.raft". Its level is that of the
+// longest prefix of its name that has a level of its own, otherwise the role's.
 package logging
 
 import (
@@ -26,47 +26,47 @@ import (
 )
 
 const (
-	// MaxFor is the longest time after which a level goes back by itself.
+	// MaxFor is the maximum time for which a temporary level lasts.
 	MaxFor = 24 * time.Hour
-	// maxComponents bounds the names that are kept; what has another one logs as what it is part of.
+	// maxComponents bounds the tracked components; a further one logs with the level of its parent.
 	maxComponents = 256
 )
 
-// Levels are how much the components of one process log. Its methods may be called from anywhere.
+// Levels are the log levels of one process, by component. Its methods are safe for concurrent use.
 type Levels struct {
 	mu      sync.Mutex
 	began   hclog.Level
 	base    given
-	own     map[string]given // by component: those that were given a level
+	own     map[string]given // by component: the levels that were set
 	parts   map[string]*part
-	changes uint64 // so far; a revert that comes after a later change of the same one does nothing
+	changes uint64 // number of changes so far; a revert does nothing if its component was changed later
 }
 
-// given is a level that was set, and when it goes back.
+// given is a level that was set, and the end of it.
 type given struct {
 	level  hclog.Level
 	until  time.Time // zero: never
 	change uint64
-	back   *given // what was set for good before; nil: nothing
+	back   *given // the last permanent setting, restored at the end; nil: none
 	timer  *time.Timer
 }
 
-// part is a component's level, which its loggers look at before each line.
+// part is a component's level, which its loggers check before each line.
 type part struct{ level atomic.Int32 }
 
-// New makes a logger that writes to out, as text or as one JSON object per line with the keys time, level, logger and
-// message.
+// New returns a logger that writes to out, as text or as one JSON object per line with the keys time, level, logger
+// and message.
 func New(out io.Writer, name string, level hclog.Level, asJSON bool) hclog.Logger {
 	if asJSON {
 		out = plainKeys{out}
 	}
-	// What passes the levels here passes below.
+	// The levels are checked here, so the logger below lets everything pass.
 	below := hclog.New(&hclog.LoggerOptions{Name: name, Level: hclog.Trace, Output: out, JSONFormat: asJSON})
 	l := &Levels{began: level, base: given{level: level}, own: map[string]given{}, parts: map[string]*part{}}
 	return &logger{Logger: below, levels: l, part: l.part(name, nil), asJSON: asJSON}
 }
 
-// Of returns the levels of a logger of New; nil of any other.
+// Of returns the levels of a logger created by New; nil for any other.
 func Of(l hclog.Logger) *Levels {
 	if own, ok := l.(*logger); ok {
 		return own.levels
@@ -74,7 +74,8 @@ func Of(l hclog.Logger) *Levels {
 	return nil
 }
 
-// Answer returns the levels of a logger of New, after a change if there is one; its errors are problems.
+// Answer applies a change, unless it is nil, and returns the levels of a logger created by New; its errors are
+// problems.
 func Answer(ctx context.Context, of hclog.Logger, change *wire.LogChange) (*wire.LogLevels, error) {
 	l := Of(of)
 	if l == nil {
@@ -84,7 +85,7 @@ func Answer(ctx context.Context, of hclog.Logger, change *wire.LogChange) (*wire
 		if err := l.Change(change); err != nil {
 			return nil, rpc.Refuse(errcode.InvalidArgument, "%v", err)
 		}
-		// Whatever the level is now: a log that ends has to say why.
+		// Logged whatever the level is now: a log that stops must contain the reason.
 		of.(*logger).Logger.Info("log levels were changed", "component", change.Component, "to", change.Level, "for_ms",
 			change.ForMS, "principal", rpc.Principal(ctx), "request_id", rpc.RequestID(ctx))
 	}
@@ -103,7 +104,7 @@ func Put(of hclog.Logger) rpc.HandlerFunc {
 	})
 }
 
-// part returns the component of that name; above, if there are too many names.
+// part returns the component of that name, or above if there are too many.
 func (l *Levels) part(name string, above *part) *part {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -120,7 +121,7 @@ func (l *Levels) part(name string, above *part) *part {
 	return p
 }
 
-// of returns the level that counts for a component.
+// of returns the effective level of a component.
 func (l *Levels) of(name string) hclog.Level {
 	for {
 		if g, ok := l.own[name]; ok {
@@ -154,9 +155,9 @@ func untilMS(g given) int64 {
 	return g.until.UnixMilli()
 }
 
-// Change sets the level of a component, or without one of all that have none of their own. Without a level the
-// component goes back to that of what it is part of, and all go back to what the process began with. It returns why it
-// cannot be.
+// Change sets the level of a component or, without a component, of all that have no level of their own. Without a
+// level, the component returns to its parent's level, or all return to the level at the start of the process. The
+// error is the reason why the change is invalid.
 func (l *Levels) Change(c *wire.LogChange) error {
 	level := hclog.LevelFromString(c.Level)
 	if c.Level != "" && level == hclog.NoLevel {
@@ -191,7 +192,7 @@ func (l *Levels) Change(c *wire.LogChange) error {
 	return nil
 }
 
-// forGood returns what was set for a component last that does not go back by itself.
+// forGood returns the last permanent setting of a component.
 func (l *Levels) forGood(component string) *given {
 	g, ok := l.own[component]
 	if component == "" {
@@ -206,7 +207,7 @@ func (l *Levels) forGood(component string) *given {
 	return g.back
 }
 
-// revert takes a change back, unless there was a later one.
+// revert undoes a change, unless there was a later one.
 func (l *Levels) revert(component string, change uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -233,7 +234,7 @@ func (l *Levels) set(component string, g given) {
 	l.apply()
 }
 
-// cease stops the timer of what is replaced.
+// cease stops the timer of a setting that is replaced.
 func (l *Levels) cease(component string) {
 	g := l.own[component]
 	if component == "" {
@@ -263,7 +264,7 @@ func (l *Levels) apply() {
 	}
 }
 
-// logger is hclog's, with levels that may change.
+// logger is hclog's logger with levels that may change.
 type logger struct {
 	hclog.Logger
 	levels *Levels
@@ -271,7 +272,7 @@ type logger struct {
 	asJSON bool
 }
 
-// fields returns what a line says beside its message. In JSON none of them is called as one of the line's own keys.
+// fields returns the fields of a line. In JSON, those named like one of the line's own keys are renamed.
 func (l *logger) fields(args []any) []any {
 	if !l.asJSON {
 		return args
@@ -294,12 +295,12 @@ func (l *logger) passes(level hclog.Level) bool {
 	return least != hclog.Off && level >= least
 }
 
-// GetLevel returns the component's level of now.
+// GetLevel returns the component's current level.
 func (l *logger) GetLevel() hclog.Level { return hclog.Level(l.part.level.Load()) }
 
-// SetLevel sets the component's level for good.
+// SetLevel sets the component's level permanently.
 func (l *logger) SetLevel(level hclog.Level) {
-	_ = l.levels.Change(&wire.LogChange{Component: l.Name(), Level: level.String()}) // hclog's has no error
+	_ = l.levels.Change(&wire.LogChange{Component: l.Name(), Level: level.String()}) // hclog's method has no error
 }
 
 func (l *logger) IsTrace() bool { return l.passes(hclog.Trace) }
@@ -308,7 +309,7 @@ func (l *logger) IsInfo() bool  { return l.passes(hclog.Info) }
 func (l *logger) IsWarn() bool  { return l.passes(hclog.Warn) }
 func (l *logger) IsError() bool { return l.passes(hclog.Error) }
 
-// Log writes a line if the component's level lets it through.
+// Log writes a line if the component's level permits it.
 func (l *logger) Log(level hclog.Level, msg string, args ...any) {
 	if l.passes(level) {
 		l.Logger.Log(level, msg, l.fields(args)...)
@@ -321,27 +322,27 @@ func (l *logger) Info(msg string, args ...any)  { l.Log(hclog.Info, msg, args...
 func (l *logger) Warn(msg string, args ...any)  { l.Log(hclog.Warn, msg, args...) }
 func (l *logger) Error(msg string, args ...any) { l.Log(hclog.Error, msg, args...) }
 
-// With adds to each line; the component stays.
+// With adds fields to each line; the component stays the same.
 func (l *logger) With(args ...any) hclog.Logger {
 	return &logger{Logger: l.Logger.With(l.fields(args)...), levels: l.levels, part: l.part, asJSON: l.asJSON}
 }
 
-// Named is a part of this component.
+// Named returns a logger for a part of this component.
 func (l *logger) Named(name string) hclog.Logger { return l.as(l.Logger.Named(name)) }
 
-// ResetNamed is another component.
+// ResetNamed returns a logger for another component.
 func (l *logger) ResetNamed(name string) hclog.Logger { return l.as(l.Logger.ResetNamed(name)) }
 
 func (l *logger) as(below hclog.Logger) hclog.Logger {
 	return &logger{Logger: below, levels: l.levels, part: l.levels.part(below.Name(), l.part), asJSON: l.asJSON}
 }
 
-// StandardLogger is a log.Logger whose lines have the level that is forced, info without one.
+// StandardLogger returns a log.Logger whose lines have the forced level, or info without one.
 func (l *logger) StandardLogger(opts *hclog.StandardLoggerOptions) *log.Logger {
 	return log.New(l.StandardWriter(opts), "", 0)
 }
 
-// StandardWriter is the same as a writer of lines.
+// StandardWriter returns a writer of such lines.
 func (l *logger) StandardWriter(opts *hclog.StandardLoggerOptions) io.Writer {
 	level := hclog.Info
 	if opts != nil && opts.ForceLevel != hclog.NoLevel {
@@ -360,8 +361,8 @@ func (w lines) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// plainKeys gives hclog's own keys of a JSON line names without the at sign. They come first, as fields are sorted; the
-// text of a field cannot have an unescaped quote.
+// plainKeys removes the at sign from hclog's own keys of a JSON line. These keys come first, since fields are sorted;
+// the text of a field cannot contain an unescaped quote.
 type plainKeys struct{ to io.Writer }
 
 func (w plainKeys) Write(b []byte) (int, error) {

@@ -12,16 +12,16 @@ import (
 
 // Limits of a Sink.
 const (
-	maxWaiting = 1 << 20 // bytes that wait for the reader; what is more is lost
-	// A write waits so long for the reader, so that what a process says last before it crashes is out. After one that
-	// was not read in this time none waits, until all is read.
+	maxWaiting = 1 << 20 // bytes that wait for the reader; further writes are dropped
+	// A write waits this long for the reader, so that the last lines before a crash get out. After one timeout no
+	// write waits, until the buffer is empty.
 	sinkPatience = 50 * time.Millisecond
 )
 
-// Sink passes on what is written. Once it is detached, nobody who writes waits for the reader, who may be a full pipe
-// to a process that is stopped: what the reader does not take in time waits in a bounded buffer; what is more is lost
-// by whole writes, and their lines are counted in a line of its own when the reader is back. Its methods may be called
-// from anywhere.
+// Sink forwards writes. Once it is detached, writers do not wait for the reader, which may be a full pipe to a
+// stopped process: data that the reader does not take in time waits in a bounded buffer. When the buffer is full,
+// whole writes are dropped, and their lines are counted in an extra line once the reader continues. Its methods are
+// safe for concurrent use.
 type Sink struct {
 	to io.Writer
 
@@ -29,25 +29,25 @@ type Sink struct {
 	detached bool
 	asJSON   bool
 	waiting  []byte
-	lost     int           // lines since the reader was told last
-	idle     chan struct{} // while a goroutine passes on: closed when all is
-	slow     bool          // a write was not passed on in time, and not all is since
+	lost     int           // lines dropped since the last note
+	idle     chan struct{} // non-nil while a goroutine forwards: closed when the buffer is empty
+	slow     bool          // a write timed out, and the buffer was not empty since
 }
 
-// NewSink returns one that is not detached: it writes through.
+// NewSink returns a Sink that is not detached: it writes through.
 func NewSink(to io.Writer) *Sink { return &Sink{to: to} }
 
-// Under returns the writer below.
+// Under returns the underlying writer.
 func (s *Sink) Under() io.Writer { return s.to }
 
-// Detach lets nobody wait any more; asJSON is how it is told that lines were lost.
+// Detach ends the waiting of writers; asJSON selects the form of the line about dropped lines.
 func (s *Sink) Detach(asJSON bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.detached, s.asJSON = true, asJSON
 }
 
-// Write implements io.Writer. Detached, it returns no error: what is lost stops nobody.
+// Write implements io.Writer. If detached, it returns no error: a dropped line must not stop the writer.
 func (s *Sink) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	if !s.detached {
@@ -74,7 +74,7 @@ func (s *Sink) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Flush waits until all is passed on, or the time is over; it reports which.
+// Flush waits until the buffer is empty or limit is over; it reports whether the buffer is empty.
 func (s *Sink) Flush(limit time.Duration) bool {
 	s.mu.Lock()
 	idle := s.idle
@@ -92,7 +92,7 @@ func (s *Sink) Flush(limit time.Duration) bool {
 	}
 }
 
-// pass writes what waits until nothing does.
+// pass forwards the buffer until it is empty.
 func (s *Sink) pass() {
 	var buf []byte
 	s.mu.Lock()
@@ -114,7 +114,7 @@ func (s *Sink) pass() {
 	s.idle, s.slow = nil, false
 }
 
-// note tells of lines that were lost between what stands above it and below.
+// note returns the line about dropped lines, which is written at their place.
 func (s *Sink) note(lost int) string {
 	now := time.Now().Format(hclog.TimeFormat)
 	if s.asJSON {

@@ -1,9 +1,9 @@
-// Package node runs the roles of one machine as supervised children of one process: what `tidemark node` is.
+// Package node runs the roles of one machine as supervised children of one process: the command `tidemark node`.
 //
-// It promises that a role that ends is started again with growing pauses and named in the log and in readiness until it
-// is back, that an orderly stop stops all of them, each within its own limit, that none outlives this process (each
-// watches a pipe to it), and that whole lines of all of them go to one log. One role that was removed from the cluster
-// does not keep the others from running. It never looks into what the roles do.
+// A role that ends is restarted with growing pauses, and named in the log and in readiness until it runs again. An
+// orderly stop stops all roles, each within its own limit. No role outlives this process (each watches a pipe to it),
+// and whole lines of all roles go to one log. A role that was removed from the cluster does not keep the others from
+// running. The package does not depend on what the roles do.
 package node
 
 import (
@@ -33,45 +33,45 @@ import (
 
 // Times and limits.
 const (
-	// StopGrace is how long a role may take to stop: an indexer gives a hanging disk up after 15 s by itself.
+	// StopGrace is how long a role may take to stop: an indexer itself gives up on a hanging disk after 15 s.
 	StopGrace  = 20 * time.Second
 	drainGrace = time.Second
 	askTimeout = time.Second            // for a role's readiness
-	askEvery   = 250 * time.Millisecond // at most
-	maxLine    = 64 << 10               // bytes of a line of the log; what is longer comes in parts
-	keptOutput = 4 << 10                // of a role, for why it ended
+	askEvery   = 250 * time.Millisecond // minimum interval
+	maxLine    = 64 << 10               // bytes of a log line; a longer one is split
+	keptOutput = 4 << 10                // bytes of a role's last output, for the reason of its end
 )
 
-// Reasons of readiness that only nodes have.
+// Reasons of readiness that only this command has.
 const (
 	reasonDown    = "role_down"    // a role does not run, or does not answer
 	reasonRemoved = "role_removed" // a role was removed from the cluster
 )
 
-// ErrRemoved is what Run ends with when all roles were removed from the cluster.
+// ErrRemoved is returned by Run if all roles were removed from the cluster.
 var ErrRemoved = errors.New("every role of this node was removed from the cluster")
 
 // Role is one role to run.
 type Role struct {
 	Name  tlsconf.Role
 	Args  []string // of the program
-	Admin string   // host:port at which this machine asks for its readiness
+	Admin string   // host:port of its readiness, reachable from this machine
 }
 
-// Config says what to run.
+// Config configures a node.
 type Config struct {
 	ID       string
-	Exe      string // the program
+	Exe      string // path of the program
 	Dir      string // data folder, locked
-	Listen   string // host:port of readiness
+	Listen   string // host:port of the node's readiness
 	Insecure bool
 	Roles    []Role
-	TLS      *tlsconf.Source // of Listen, and to ask the roles; nil without TLS
-	Out      io.Writer       // what roles print: whole lines, from several goroutines
+	TLS      *tlsconf.Source // for Listen, and for requests to the roles; nil without TLS
+	Out      io.Writer       // output of the roles: whole lines, from several goroutines
 	Logger   hclog.Logger
 }
 
-// Node is a node that listens.
+// Node is a listening node.
 type Node struct {
 	cfg      Config
 	log      hclog.Logger
@@ -84,14 +84,14 @@ type Node struct {
 	reasons []rpc.Reason
 }
 
-// child is a role that is kept running.
+// child is a supervised role.
 type child struct {
 	role   Role
 	proc   *supervise.Child
 	client *http.Client
 
 	mu   sync.Mutex
-	down string // why it does not run, empty while it does
+	down string // why it does not run; empty while it does
 }
 
 // Open locks the data folder and listens; no role runs before Run. The error wraps filelock.ErrHeld when another
@@ -158,8 +158,8 @@ func (c *child) set(down string) {
 	c.down = down
 }
 
-// Run runs the roles until ctx ends, and stops all. It ends by itself only when no role is left to run, or its own port
-// fails.
+// Run runs the roles until ctx ends, then stops all. It returns earlier only if no role is left to run, or the node's
+// own port fails.
 func (n *Node) Run(ctx context.Context) error {
 	defer n.lock.Release()
 	run, stop := context.WithCancel(ctx)
@@ -179,7 +179,7 @@ func (n *Node) Run(ctx context.Context) error {
 			return nil
 		})
 	}
-	_ = roles.Wait() // what each has to say is in the log
+	_ = roles.Wait() // the log has each role's error
 	n.log.Info("every role has ended")
 	all := ctx.Err() == nil && run.Err() == nil
 	stop()
@@ -192,20 +192,20 @@ func (n *Node) Run(ctx context.Context) error {
 	return nil
 }
 
-// Reload lets every role read its certificates again.
+// Reload makes every role reload its certificates.
 func (n *Node) Reload() {
 	for _, c := range n.children {
 		c.proc.Signal(syscall.SIGHUP)
 	}
 }
 
-// table is what the node's port answers.
+// table returns the routes of the node's port.
 func (n *Node) table() *route.Table {
 	return &route.Table{Lacks: "a node of several roles has no %s itself", Routes: []route.Route{route.Alive(),
 		route.Ready(n.ready)}}
 }
 
-// ready asks every role, side by side; who asks within a short time of another is given the same answer.
+// ready asks all roles concurrently. A request shortly after another one gets the same answer.
 func (n *Node) ready() []rpc.Reason {
 	n.asking.Lock()
 	defer n.asking.Unlock()
@@ -213,7 +213,7 @@ func (n *Node) ready() []rpc.Reason {
 		all := make([][]rpc.Reason, len(n.children))
 		var g sync.WaitGroup
 		for i, c := range n.children {
-			g.Go(func() { all[i] = c.reasons(context.Background(), n.cfg.TLS.Scheme()) }) // the answer is others' too
+			g.Go(func() { all[i] = c.reasons(context.Background(), n.cfg.TLS.Scheme()) }) // the answer is shared
 		}
 		g.Wait()
 		n.reasons = nil
@@ -225,7 +225,7 @@ func (n *Node) ready() []rpc.Reason {
 	return append([]rpc.Reason(nil), n.reasons...)
 }
 
-// reasons says what keeps a role from serving, with the role's name before its own words.
+// reasons returns why a role is not ready, each prefixed with the role's name.
 func (c *child) reasons(ctx context.Context, scheme string) []rpc.Reason {
 	name := string(c.role.Name)
 	c.mu.Lock()
@@ -264,14 +264,15 @@ func (c *child) reasons(ctx context.Context, scheme string) []rpc.Reason {
 	return all
 }
 
-// lines passes whole lines on, so that those of several roles do not mix.
+// lines forwards whole lines, so that the output of several roles does not mix.
 type lines struct {
 	to   io.Writer
 	tail *tail
-	part []byte // of a line that has not ended
+	part []byte // an unfinished line
 }
 
-// Write implements io.Writer; only one goroutine writes. What the log cannot take is lost, and stops nobody.
+// Write implements io.Writer; only one goroutine writes. It never fails: lines that the log does not take are
+// dropped.
 func (l *lines) Write(p []byte) (int, error) {
 	l.part = append(l.part, p...)
 	end := bytes.LastIndexByte(l.part, '\n') + 1
@@ -291,7 +292,7 @@ func (l *lines) pass(b []byte) {
 	_, _ = l.to.Write(b)
 }
 
-// Close passes on what is left.
+// Close forwards an unfinished line.
 func (l *lines) Close() error {
 	if len(l.part) > 0 {
 		l.pass(append(l.part, '\n'))
@@ -300,7 +301,7 @@ func (l *lines) Close() error {
 	return nil
 }
 
-// tail is the last that a role has printed.
+// tail holds the end of a role's output.
 type tail struct {
 	mu   sync.Mutex
 	text []byte
@@ -321,7 +322,7 @@ func (t *tail) reset() {
 	t.text = t.text[:0]
 }
 
-// String returns it.
+// String returns the text.
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

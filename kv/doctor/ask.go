@@ -20,42 +20,43 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// Bounds of the questions.
+// Limits of the requests.
 const (
-	// DefaultTimeout is the deadline of a question.
+	// DefaultTimeout is the default deadline of a request.
 	DefaultTimeout = 5 * time.Second
-	// atOnce nodes are asked side by side: all of a usual cluster.
+	// atOnce bounds the nodes that are asked concurrently; it covers a whole cluster of usual size.
 	atOnce = 64
-	// nodeQuestions bounds what a node that is slow with each of them takes, in deadlines.
+	// nodeQuestions bounds the total time for a node that answers every request slowly, in deadlines.
 	nodeQuestions = 4
-	// tries are made of what is refused for the moment.
+	// tries bounds the attempts of a request that is refused temporarily.
 	tries = 5
-	// firstPause is between the first two of them, and doubles.
+	// firstPause is the pause after the first attempt; it doubles with each further one.
 	firstPause = 20 * time.Millisecond
-	// pings measure the latency.
+	// pings is the number of requests that measure the latency.
 	pings = 5
-	// keyDraws bounds the search for a key of a vbucket that the node has.
+	// keyDraws bounds the search for a key in a vbucket that the node has.
 	keyDraws = 20000
 )
 
-// Options say whom to ask, and how.
+// Options select the cluster, and set how to examine it.
 type Options struct {
 	// Seeds are addresses of some nodes, host:port.
 	Seeds []string
-	// Managers are addresses of cluster managers, host:port, that name the nodes instead.
+	// Managers are addresses of cluster managers, host:port; if given, their map provides the seeds.
 	Managers []string
-	// KV says how to connect; Bucket is needed.
+	// KV holds the connection options; Bucket is required.
 	KV kvclient.Options
-	// Timeout is the deadline of each question; 0: DefaultTimeout.
+	// Timeout is the deadline of each request; 0: DefaultTimeout.
 	Timeout time.Duration
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
 }
 
-// facts are what one node has answered.
+// facts are the answers of one node.
 type facts struct {
 	addr string
-	// err is why nothing more could be asked: of the connection, of the login, or of the question named silent.
+	// err is the reason why the examination of the node stopped: an error of the connection, of the login, or of the
+	// request named silent, which had no answer.
 	err    error
 	silent string
 	dial   time.Duration
@@ -79,32 +80,32 @@ type facts struct {
 	dcp dcpFacts
 }
 
-// tlsFacts are of the connection's TLS.
+// tlsFacts describe the connection's TLS.
 type tlsFacts struct {
-	state     *tls.ConnectionState // nil: there is none
-	certs     []*x509.Certificate  // also of one that was refused
+	state     *tls.ConnectionState // nil: the connection has no TLS
+	certs     []*x509.Certificate  // also those of a rejected certificate
 	unchecked bool
 }
 
-// names reports whether the certificate names the host that was dialled, also by its common name alone.
+// names reports whether the certificate is valid for the dialled host, also by its common name alone.
 func (t *tlsFacts) names(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	return err == nil && !t.unchecked &&
 		(t.certs[0].VerifyHostname(host) == nil || strings.EqualFold(t.certs[0].Subject.CommonName, host))
 }
 
-// statFacts are of the statistics.
+// statFacts hold the statistics.
 type statFacts struct {
-	general     map[string]string // some of them
+	general     map[string]string // only the needed ones
 	generalErr  error
-	clock       time.Duration // by how much the node's is ahead; counts if the statistic was there
+	clock       time.Duration // the node's clock minus ours; valid if the statistic was there
 	clocked     bool
 	details     details
 	detailsErr  error
 	failoverErr error
 }
 
-// err is the first refusal.
+// err returns the first refusal.
 func (s *statFacts) err() error {
 	for _, err := range []error{s.detailsErr, s.generalErr, s.failoverErr} {
 		if err != nil {
@@ -114,7 +115,7 @@ func (s *statFacts) err() error {
 	return nil
 }
 
-// details are a summary of STAT vbucket-details.
+// details summarize STAT vbucket-details.
 type details struct {
 	active, other int
 	purged        int // vbuckets with a purge seqno
@@ -122,23 +123,23 @@ type details struct {
 	maxCAS        uint64
 }
 
-// dcpFacts are of the DCP connection.
+// dcpFacts describe the DCP connection.
 type dcpFacts struct {
 	asked     bool
 	openErr   error
 	controls  []control
 	logErr    error
-	streamed  bool // a stream was asked for
+	streamed  bool // a stream was requested
 	streamErr error
 }
 
-// control is what became of a DCP_CONTROL.
+// control is a DCP_CONTROL and its result.
 type control struct {
 	key, value string
 	err        error
 }
 
-// Examine asks all nodes of the cluster that the seeds lead to.
+// Examine examines all nodes of the cluster to which the seeds belong.
 func Examine(ctx context.Context, o Options) *Report {
 	if o.Timeout <= 0 {
 		o.Timeout = DefaultTimeout
@@ -161,7 +162,7 @@ func Examine(ctx context.Context, o Options) *Report {
 	return r
 }
 
-// askAll asks nodes side by side.
+// askAll examines nodes concurrently.
 func (o Options) askAll(ctx context.Context, addrs []string) []*facts {
 	out := make([]*facts, len(addrs))
 	var g errgroup.Group
@@ -177,7 +178,7 @@ func (o Options) askAll(ctx context.Context, addrs []string) []*facts {
 	return out
 }
 
-// ask fills in what one node says.
+// ask examines one node and fills in f.
 func (o Options) ask(ctx context.Context, f *facts) {
 	ctx, cancel := context.WithTimeout(ctx, nodeQuestions*o.Timeout)
 	defer cancel()
@@ -215,7 +216,7 @@ func (o Options) ask(ctx context.Context, f *facts) {
 	}
 }
 
-// again repeats what is refused for the moment, a few times.
+// again retries a request that is refused temporarily, up to tries times.
 func again(ctx context.Context, what func() error) error {
 	pause := firstPause
 	for n := 1; ; n++ {
@@ -232,14 +233,14 @@ func again(ctx context.Context, what func() error) error {
 	}
 }
 
-// questions are asked one after the other over one connection; none is after one that had no answer.
+// questions sends requests one after the other over one connection; after one without an answer it sends no more.
 type questions struct {
 	o    Options
 	f    *facts
 	conn *kvclient.Conn
 }
 
-// question asks one, and notes when the node has fallen silent or hung up.
+// question runs one request, and records if the node did not answer or closed the connection.
 func (q *questions) question(ctx context.Context, name string, what func(ctx context.Context) error) error {
 	if q.f.err != nil {
 		return q.f.err
@@ -255,7 +256,7 @@ func (q *questions) question(ctx context.Context, name string, what func(ctx con
 	return err
 }
 
-// answered reports whether an error is a node's answer.
+// answered reports whether err is an answer of the node.
 func answered(err error) bool {
 	var se *kvclient.StatusError
 	return errors.As(err, &se) || errors.Is(err, mcbp.ErrConfig) || errors.Is(err, mcbp.ErrMalformed)
@@ -301,7 +302,7 @@ func (q *questions) all(ctx context.Context) {
 	q.get(ctx)
 }
 
-// value asks for one and returns the body of the answer.
+// value sends a request and returns the body of the answer.
 func (q *questions) value(ctx context.Context, name string, req mcbp.Frame) (body []byte, err error) {
 	err = q.question(ctx, name, func(ctx context.Context) (err error) {
 		body, err = q.do(ctx, req)
@@ -318,7 +319,7 @@ func (q *questions) do(ctx context.Context, req mcbp.Frame) ([]byte, error) {
 	return f.Value, err
 }
 
-// statistics asks for the groups that matter and keeps of them what is judged.
+// statistics requests the needed groups and keeps the values that are judged.
 func (q *questions) statistics(ctx context.Context) {
 	f := &q.f.stats
 	began := q.o.Now()
@@ -345,8 +346,8 @@ func (q *questions) statistics(ctx context.Context) {
 	f.failoverErr = q.stat(ctx, "failovers", func([]byte) bool { return false }, nil)
 }
 
-// stat reads a group, and hands on what is kept of it when all of it has come: who is told of an error may still be
-// sent entries.
+// stat reads a group and calls each for the kept entries only after the whole group has arrived: after an error, the
+// node may still send entries.
 func (q *questions) stat(ctx context.Context, group string, keep func(key []byte) bool,
 	each func(key, value string)) error {
 	type entry struct{ key, value string }
@@ -378,7 +379,7 @@ func (q *questions) stat(ctx context.Context, group string, keep func(key []byte
 	return err
 }
 
-// maxStats bounds the entries of a group that are kept: three of each vbucket, where a map may have most of them.
+// maxStats bounds the entries of a group that are kept: three for each vbucket of the largest map.
 const maxStats = 3 * mcbp.MaxVBuckets
 
 // The statistics.
@@ -391,12 +392,12 @@ const (
 	statWarmup            = "ep_warmup_thread"
 	statPurgeAge          = "ep_persistent_metadata_purge_age"
 	statEphemeralPurgeAge = "ep_ephemeral_metadata_purge_age"
-	// of a vbucket
+	// of each vbucket
 	statPurge  = "purge_seqno"
 	statMaxCAS = "max_cas"
 )
 
-// take reads an entry of vbucket-details.
+// take records an entry of vbucket-details.
 func (d *details) take(key, value string) {
 	name, field, ok := strings.Cut(key, ":")
 	if !strings.HasPrefix(name, "vb_") {
@@ -425,11 +426,11 @@ func (d *details) take(key, value string) {
 	}
 }
 
-// get asks for a document that there is not, of a vbucket that the node has.
+// get requests a document that does not exist, in a vbucket that the node has.
 func (q *questions) get(ctx context.Context) {
 	f := q.f
 	if len(f.seqnos) == 0 || f.config == nil {
-		f.getErr = kvclient.ErrNotMyVBucket // there is none to ask for
+		f.getErr = kvclient.ErrNotMyVBucket // the node has no vbucket to request from
 		return
 	}
 	key := keyOf(f.seqnos[0].VBucket, f.config.NumVBuckets())
@@ -442,7 +443,7 @@ func (q *questions) get(ctx context.Context) {
 	}
 }
 
-// keyOf makes a key of a vbucket that nobody uses.
+// keyOf returns an unused key of a vbucket.
 func keyOf(vb uint16, vbuckets int) string {
 	prefix := "tidemark-doctor::" + rand.Text()
 	for n := range keyDraws {
@@ -450,5 +451,5 @@ func keyOf(vb uint16, vbuckets int) string {
 			return key
 		}
 	}
-	return prefix // the node will say that it is not its own
+	return prefix // no key found: the node will answer that the vbucket is not its own
 }

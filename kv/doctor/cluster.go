@@ -12,28 +12,28 @@ import (
 	"tidemark/timestamp"
 )
 
-// cluster is what the nodes say of it together.
+// cluster is the combined view of all nodes.
 type cluster struct {
-	config  *mcbp.ClusterConfig // the newest that anybody showed
-	via     string              // host of whoever did
+	config  *mcbp.ClusterConfig // the newest map that any node showed
+	via     string              // host of the node that showed it
 	network string
 	tls     bool
 	nodes   []member
 	asked   []*facts
-	// managers are those that were named, shown the newest map that one of them has shown.
+	// managers are the cluster managers that the caller named, shown the newest map that one of them returned.
 	managers []managed
 	shown    *managed
 }
 
 // member is a node of the map.
 type member struct {
-	name   string // address, or what it is called where there is none
-	err    error  // it has no address
-	active int    // vbuckets that the map says it has
-	facts  *facts // nil until it was asked
+	name   string // address, or a description of a node without one
+	err    error  // the node has no address
+	active int    // active vbuckets by the map
+	facts  *facts // nil until the node was asked
 }
 
-// newCluster finds the nodes in the newest of the maps that were shown.
+// newCluster takes the nodes from the newest of the maps.
 func newCluster(asked []*facts, managers []managed, network string, tls bool) *cluster {
 	c := &cluster{asked: asked, managers: managers, shown: newestOf(managers), network: network, tls: tls}
 	seed := ""
@@ -62,7 +62,7 @@ func newCluster(asked []*facts, managers []managed, network string, tls bool) *c
 	return c
 }
 
-// addresses are those of the nodes of the map.
+// addresses returns the addresses of the map's nodes.
 func (c *cluster) addresses() (out []string) {
 	for _, m := range c.nodes {
 		if m.err == nil && !slices.Contains(out, m.name) {
@@ -72,7 +72,7 @@ func (c *cluster) addresses() (out []string) {
 	return out
 }
 
-// take notes what the nodes of the map have answered. Without a map everybody who was asked counts.
+// take records the answers of the map's nodes. Without a map, all nodes that were asked count.
 func (c *cluster) take(asked []*facts) {
 	c.asked = asked
 	for i := range c.nodes {
@@ -83,7 +83,7 @@ func (c *cluster) take(asked []*facts) {
 	}
 }
 
-// examined are the nodes that are judged: those of the map, and seeds that are none of them and do not answer.
+// examined returns the nodes to judge: those of the map, and seeds outside it that do not answer.
 func (c *cluster) examined() (out []*facts) {
 	for _, f := range c.asked {
 		member := slices.ContainsFunc(c.nodes, func(m member) bool { return m.facts == f })
@@ -94,7 +94,7 @@ func (c *cluster) examined() (out []*facts) {
 	return out
 }
 
-// judge makes the report.
+// judge returns the report.
 func (c *cluster) judge(o Options) *Report {
 	all := c.examined()
 	r := &Report{Network: c.network, Nodes: len(all), Result: OK}
@@ -108,7 +108,7 @@ func (c *cluster) judge(o Options) *Report {
 	c.reach(p, all)
 	var answering []*facts
 	for _, f := range all {
-		if f.err == nil || f.features != nil { // it has let us in
+		if f.err == nil || f.features != nil { // the node accepted the login
 			answering = append(answering, f)
 		}
 	}
@@ -133,7 +133,7 @@ func (c *cluster) judge(o Options) *Report {
 	return r
 }
 
-// reach judges who answers.
+// reach judges which nodes are reachable.
 func (c *cluster) reach(p *reporter, all []*facts) {
 	for _, f := range all {
 		active, of := c.has(f)
@@ -164,7 +164,7 @@ func (c *cluster) reach(p *reporter, all []*facts) {
 	}
 }
 
-// otherNetworks is advice where the map has addresses that are not dialled.
+// otherNetworks returns advice if the map has addresses of other networks, which are not dialled.
 func (c *cluster) otherNetworks() string {
 	if c.config == nil {
 		return ""
@@ -185,7 +185,7 @@ func (c *cluster) otherNetworks() string {
 		strings.Join(names[:min(len(names), maxNamed)], " or "))
 }
 
-// has is how many vbuckets a node has by the map, and whether it is a node of it.
+// has returns how many active vbuckets a node has by the map, and whether the map contains the node.
 func (c *cluster) has(f *facts) (active int, of bool) {
 	for _, m := range c.nodes {
 		if m.facts == f {
@@ -195,7 +195,7 @@ func (c *cluster) has(f *facts) (active int, of bool) {
 	return active, of
 }
 
-// maps judges the cluster map, and what the nodes say of it.
+// maps judges the cluster map, and the nodes' views of it.
 func (c *cluster) maps(p *reporter, all []*facts) {
 	p.each(checkMap, all, func(f *facts) (finding, bool) { return c.mapOf(f) })
 	if c.config == nil {
@@ -226,7 +226,7 @@ func (c *cluster) maps(p *reporter, all []*facts) {
 	c.actives(p)
 }
 
-// actives judges whether nodes have as many active vbuckets as the map says.
+// actives judges whether each node has as many active vbuckets as the map assigns to it.
 func (c *cluster) actives(p *reporter) {
 	for _, m := range c.nodes {
 		if m.facts == nil || m.facts.seqnosErr != nil || m.facts.err != nil {
@@ -241,7 +241,7 @@ func (c *cluster) actives(p *reporter) {
 	}
 }
 
-// mapOf judges the map that one node shows.
+// mapOf judges the map of one node.
 func (c *cluster) mapOf(f *facts) (finding, bool) {
 	switch {
 	case f.err != nil:
@@ -266,7 +266,7 @@ func (c *cluster) mapOf(f *facts) (finding, bool) {
 	return finding{}, false
 }
 
-// nameless reports whether a node of several calls itself by no name.
+// nameless reports whether a node of a cluster of several nodes has no hostname for itself in its map.
 func (c *cluster) nameless(f *facts) bool {
 	n := f.config.ThisNode()
 	if n < 0 || f.config.NumNodes() < 2 {

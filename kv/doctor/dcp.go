@@ -10,7 +10,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// askDCP opens a DCP connection as a projector does, and asks for one stream that ends where it begins.
+// askDCP opens a DCP connection as a projector does, and requests one stream that ends at its start.
 func (o Options) askDCP(ctx context.Context, f *facts, opt kvclient.Options) {
 	f.dcp.asked = true
 	one, cancel := context.WithTimeout(ctx, o.Timeout)
@@ -37,14 +37,14 @@ func (o Options) askDCP(ctx context.Context, f *facts, opt kvclient.Options) {
 	}
 }
 
-// dcpConn is a connection for one question after the other.
+// dcpConn is a connection for one request at a time.
 type dcpConn struct {
 	o       Options
 	f       *facts
 	session *kvclient.Session
 }
 
-// ask sends a request. After an error that is no answer the session is of no use.
+// ask sends a request. After an error other than an answer, the session is unusable.
 func (c *dcpConn) ask(ctx context.Context, req mcbp.Frame) (a mcbp.Frame, err error) {
 	err = again(ctx, func() (err error) {
 		one, cancel := context.WithTimeout(ctx, c.o.Timeout)
@@ -70,7 +70,7 @@ func (c *dcpConn) open(ctx context.Context) error {
 	return err
 }
 
-// stream reads a failover log, and asks for a stream of nothing.
+// stream reads a failover log, and requests an empty stream.
 func (c *dcpConn) stream(ctx context.Context, vb uint16, high uint64) {
 	d := &c.f.dcp
 	d.streamed = true
@@ -90,12 +90,12 @@ func (c *dcpConn) stream(ctx context.Context, vb uint16, high uint64) {
 		Extras: req.AppendExtras(nil)})
 	var se *kvclient.StatusError
 	if errors.As(d.streamErr, &se) && (se.Status == mcbp.StatusRollback || se.Status == mcbp.StatusNotMyVBucket) {
-		d.streamErr = nil // it moved since, or lost something: it may be streamed all the same
+		d.streamErr = nil // the vbucket moved meanwhile, or lost mutations: streaming may work all the same
 	}
 }
 
-// wantedControls are those that the native feed sends, with the intervals that older engines take: the longest one is
-// the last, so that no noop comes while this connection lasts.
+// wantedControls returns the controls that the native feed sends, with the noop intervals that older engines accept.
+// The longest interval is the last, so that no noop arrives while this connection lasts.
 func wantedControls() []control {
 	return []control{{key: mcbp.ControlNoopInterval, value: "5"}, {key: mcbp.ControlNoopInterval, value: "20"},
 		{key: mcbp.ControlNoopInterval, value: "120"}, {key: mcbp.ControlBufferSize, value: "10485760"},

@@ -17,7 +17,7 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// Where warnings begin.
+// Thresholds of warnings.
 const (
 	expiresSoon = 30 * 24 * time.Hour
 	clockApart  = 5 * time.Second
@@ -25,10 +25,10 @@ const (
 	shortPurge  = time.Hour
 )
 
-// rightsPage is where rights stand.
+// rightsPage is the section of the docs on rights.
 const rightsPage = "docs/couchbase.md, \"Rights of the user\""
 
-// judgeEach judges what each node says of itself.
+// judgeEach judges the answers of each node by itself.
 func judgeEach(p *reporter, all []*facts, o Options) {
 	judges := []struct {
 		check string
@@ -47,13 +47,13 @@ func judgeEach(p *reporter, all []*facts, o Options) {
 	latencies(p, all)
 }
 
-// refused reports whether a node has answered that it will not: it is reached.
+// refused reports whether err is a refusal by the node, so that the node is reachable.
 func refused(err error) bool {
 	return errors.Is(err, kvclient.ErrAuth) || errors.Is(err, kvclient.ErrNoBucket) ||
 		errors.Is(err, kvclient.ErrNotSupported) || errors.Is(err, kvclient.ErrTemporary) || answered(err) || untrusted(err)
 }
 
-// untrusted reports whether TLS failed with a node that is there.
+// untrusted reports whether TLS failed with a node that is reachable.
 func untrusted(err error) bool {
 	var bad *tls.CertificateVerificationError
 	var alert tls.AlertError
@@ -61,7 +61,7 @@ func untrusted(err error) bool {
 	return errors.As(err, &bad) || errors.As(err, &alert) || errors.As(err, &record)
 }
 
-// said is an error in one sentence, without what differs from node to node.
+// said returns an error as one sentence, without parts that differ from node to node.
 func (f *facts) said(err error) string {
 	var se *kvclient.StatusError
 	if errors.As(err, &se) {
@@ -74,7 +74,7 @@ func (f *facts) said(err error) string {
 		}
 		return text
 	}
-	text, _, _ := strings.Cut(err.Error(), " (node "+f.addr) // and what all have in common: user and bucket
+	text, _, _ := strings.Cut(err.Error(), " (node "+f.addr) // also drops what all nodes share: user and bucket
 	text = strings.ReplaceAll(text, f.addr, "the node")
 	if host, _, err := net.SplitHostPort(f.addr); err == nil && len(host) > 1 {
 		text = strings.ReplaceAll(text, host, "the node")
@@ -82,7 +82,7 @@ func (f *facts) said(err error) string {
 	return text
 }
 
-// unreachable says how a node does not answer; encrypted: TLS was to be spoken.
+// unreachable describes why a node is unreachable; encrypted means that TLS was requested.
 func (f *facts) unreachable(encrypted bool) string {
 	op := &net.OpError{}
 	switch {
@@ -107,7 +107,7 @@ func timedOut(err error) bool {
 	return errors.As(err, &ne) && ne.Timeout() || errors.Is(err, kvclient.ErrSilent)
 }
 
-// login judges who may come in.
+// login judges the login.
 func login(user string) func(*facts) (finding, bool) {
 	return func(f *facts) (finding, bool) {
 		switch {
@@ -134,13 +134,13 @@ func login(user string) func(*facts) (finding, bool) {
 	}
 }
 
-// isThisMachine reports whether an address is one of loopback.
+// isThisMachine reports whether an address is a loopback address.
 func isThisMachine(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	return err == nil && (host == "localhost" || net.ParseIP(host).IsLoopback())
 }
 
-// encryption judges TLS: the certificate's dates and names, and its absence.
+// encryption judges TLS: the dates and names of the certificate, and whether TLS is missing.
 func encryption(now time.Time) func(*facts) (finding, bool) {
 	return func(f *facts) (finding, bool) {
 		switch {
@@ -173,7 +173,7 @@ func encryption(now time.Time) func(*facts) (finding, bool) {
 	}
 }
 
-// named lists whom a certificate names.
+// named lists the names in a certificate.
 func named(certs []*x509.Certificate) string {
 	if len(certs) == 0 {
 		return ""
@@ -189,7 +189,7 @@ func named(certs []*x509.Certificate) string {
 		certs[0].NotAfter.UTC().Format(time.DateOnly)))
 }
 
-// configFails judges a node that shows no map.
+// configFails judges a node that returned no map.
 func configFails(f *facts) finding {
 	switch err := f.configErr; {
 	case errors.Is(err, mcbp.ErrNoVBuckets):
@@ -205,7 +205,7 @@ func configFails(f *facts) finding {
 	}
 }
 
-// bucketKind judges what a bucket keeps.
+// bucketKind judges the type of the bucket.
 func bucketKind(f *facts) (finding, bool) {
 	if f.err != nil || errors.Is(f.configErr, mcbp.ErrNoVBuckets) || f.stats.generalErr != nil {
 		return finding{}, false
@@ -225,7 +225,7 @@ func bucketKind(f *facts) (finding, bool) {
 	return finding{result: OK, seen: strings.TrimSuffix(kind+", eviction "+policy, ", eviction ")}, true
 }
 
-// warmup judges whether the node has its documents.
+// warmup judges whether the node has loaded its documents.
 func warmup(f *facts) (finding, bool) {
 	switch {
 	case f.err != nil || f.stats.generalErr != nil:
@@ -237,7 +237,7 @@ func warmup(f *facts) (finding, bool) {
 	return finding{result: OK, seen: "it has its documents"}, true
 }
 
-// versionOf judges the line of the engine.
+// versionOf judges the version of the engine.
 func versionOf(f *facts) (finding, bool) {
 	switch {
 	case f.err != nil:
@@ -259,7 +259,7 @@ func versionOf(f *facts) (finding, bool) {
 	return finding{result: OK, seen: cut(f.version)}, true
 }
 
-// features judges what HELLO granted.
+// features judges the features that HELLO granted.
 func features(f *facts) (finding, bool) {
 	if f.features == nil {
 		return finding{}, false
@@ -322,7 +322,7 @@ func dcp(f *facts) (finding, bool) {
 	return finding{result: OK, seen: "opened, a failover log read, a stream granted"}, true
 }
 
-// controls judges how DCP connections are kept alive and bounded.
+// controls judges keepalive and flow control of DCP connections.
 func controls(p *reporter, f *facts) {
 	if f.dcp.openErr != nil || len(f.dcp.controls) == 0 || f.err != nil {
 		return
@@ -353,7 +353,8 @@ func controls(p *reporter, f *facts) {
 	}
 }
 
-// lacks is what is so without a control; not ok where it was taken, and for intervals, of which one is enough.
+// lacks returns the consequence of a rejected control. It is false for an accepted one, and for a noop interval, of
+// which one accepted value is enough.
 func (f *facts) lacks(c control) (finding, bool) {
 	switch {
 	case c.err == nil || c.key == mcbp.ControlNoopInterval:
@@ -372,7 +373,7 @@ func (f *facts) lacks(c control) (finding, bool) {
 	return finding{}, false
 }
 
-// seqnos judges whether a node says how far it is.
+// seqnos judges whether a node returns its seqnos.
 func seqnos(f *facts) (finding, bool) {
 	switch {
 	case f.seqnosErr == nil:
@@ -387,7 +388,7 @@ func seqnos(f *facts) (finding, bool) {
 	return finding{Fails, f.said(f.seqnosErr), "give the user a role that reads DCP: " + rightsPage}, true
 }
 
-// statistics judges the right to them.
+// statistics judges the right to read statistics.
 func statistics(f *facts) (finding, bool) {
 	if f.err != nil {
 		return finding{}, false
@@ -403,7 +404,7 @@ func statistics(f *facts) (finding, bool) {
 	return finding{result: OK, seen: "permitted"}, true
 }
 
-// purge judges for how long deletions are remembered.
+// purge judges for how long tombstones are kept.
 func purge(f *facts) (finding, bool) {
 	if f.err != nil || f.stats.detailsErr != nil || f.stats.generalErr != nil {
 		return finding{}, false
@@ -431,10 +432,10 @@ func purge(f *facts) (finding, bool) {
 	return finding{result: OK, seen: fmt.Sprintf("%s; they are kept for %v", seen, kept)}, true
 }
 
-// casTime is what a CAS says of the time it was made at: nanoseconds in its upper 48 bits.
+// casTime returns the time encoded in a CAS: nanoseconds in its upper 48 bits.
 func casTime(cas uint64) time.Time { return time.Unix(0, int64(cas&^0xffff)) }
 
-// clocks judges the node's clock, and the one in its CAS values, against ours.
+// clocks compares the node's clock, and the clock in its CAS values, with ours.
 func clocks(now time.Time) func(*facts) (finding, bool) {
 	return func(f *facts) (finding, bool) {
 		s := &f.stats
@@ -464,7 +465,7 @@ func clocks(now time.Time) func(*facts) (finding, bool) {
 	}
 }
 
-// collections judges whether a bucket has them.
+// collections judges whether a bucket supports collections.
 func collections(f *facts) (finding, bool) {
 	switch {
 	case f.err != nil:
@@ -484,7 +485,7 @@ func collections(f *facts) (finding, bool) {
 		true
 }
 
-// reads judges the right to documents.
+// reads judges the right to read documents.
 func reads(f *facts) (finding, bool) {
 	switch {
 	case f.err != nil || errors.Is(f.getErr, kvclient.ErrNotMyVBucket):
@@ -495,7 +496,7 @@ func reads(f *facts) (finding, bool) {
 	return finding{result: OK, seen: "permitted"}, true
 }
 
-// latencies judges all nodes together: one line, and one for those that are slow.
+// latencies judges all nodes together: one finding, and one for the slow nodes.
 func latencies(p *reporter, all []*facts) {
 	var fast []*facts
 	for _, f := range all {

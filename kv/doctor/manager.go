@@ -13,14 +13,14 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// managed is what a cluster manager has answered.
+// managed is the answer of a cluster manager.
 type managed struct {
 	addr   string
 	answer restmap.Answer
 	err    error
 }
 
-// askManagers asks each of the managers for the bucket's map, side by side.
+// askManagers requests the bucket's map from all managers concurrently.
 func (o Options) askManagers(ctx context.Context) []managed {
 	out := make([]managed, len(o.Managers))
 	var g errgroup.Group
@@ -41,7 +41,7 @@ func (o Options) askManagers(ctx context.Context) []managed {
 	return out
 }
 
-// newestOf is the newest map that a manager has shown; nil when none has.
+// newestOf returns the newest map of the managers; nil if none returned one.
 func newestOf(all []managed) *managed {
 	var newest *managed
 	for i := range all {
@@ -52,7 +52,7 @@ func newestOf(all []managed) *managed {
 	return newest
 }
 
-// seeds are the nodes with documents by the newest map of the managers.
+// seeds returns the nodes with documents by the managers' newest map.
 func (o Options) seeds(managers []managed) (out []string) {
 	m := newestOf(managers)
 	if m == nil {
@@ -67,7 +67,7 @@ func (o Options) seeds(managers []managed) (out []string) {
 	return out
 }
 
-// judgeManagers says what became of the managers that were named.
+// judgeManagers judges the managers that the caller named.
 func (c *cluster) judgeManagers(p *reporter, o Options) {
 	for _, m := range c.managers {
 		p.add(checkManager, c.managerOf(m), m.addr)
@@ -79,7 +79,7 @@ func (c *cluster) judgeManagers(p *reporter, o Options) {
 	}
 }
 
-// shownMap judges the map that a manager shows.
+// shownMap judges the map of a manager.
 func (c *cluster) shownMap(its *mcbp.ClusterConfig) finding {
 	switch {
 	case c.config != nil && c.config.UUID != its.UUID:
@@ -109,13 +109,13 @@ func (c *cluster) managerOf(m managed) finding {
 	}
 	result := Fails
 	if newestOf(c.managers) != nil {
-		result = Warning // another one has said what is needed
+		result = Warning // another manager has returned the map
 	}
 	return finding{result, m.err.Error(), "see that a cluster manager listens there (8091, with TLS 18091), or name the " +
 		"nodes themselves (couchbase://)"}
 }
 
-// causeOfManagers is causeOf where no manager has shown a map.
+// causeOfManagers is causeOf if no manager has returned a map.
 func causeOfManagers(all []managed) error {
 	for _, m := range all {
 		for _, known := range []error{kvclient.ErrNoBucket, kvclient.ErrAuth} {

@@ -1,6 +1,7 @@
-// Package doctor asks the nodes of a KV cluster everything that tidemark hangs on, and says what works, what will not,
-// and why. It changes nothing at the nodes: it reads, opens DCP connections of its own, and asks for a stream that ends
-// where it begins. Every question has a deadline; a node that hangs is named, and holds nobody up.
+// Package doctor checks everything that tidemark needs of the nodes of a KV cluster, and reports what works, what
+// will not, and why. It changes nothing on the nodes: it reads, opens DCP connections of its own, and requests a
+// stream that ends at its start. Every request has a deadline; a hanging node is named in the report, and does not
+// delay the others.
 package doctor
 
 import (
@@ -13,13 +14,13 @@ import (
 	"tidemark/kv/kvclient"
 )
 
-// Result is what became of a check.
+// Result is the result of a check.
 type Result string
 
 // The results, from the best to the worst.
 const (
 	OK      Result = "ok"
-	Warning Result = "warning"       // it works, with something to know
+	Warning Result = "warning"       // works, with a caveat
 	Fails   Result = "will not work" // indexes of the bucket, or of some vbuckets, cannot be kept
 )
 
@@ -28,43 +29,44 @@ func (r Result) worse(other Result) bool { return r.rank() > other.rank() }
 
 func (r Result) rank() int { return slices.Index([]Result{OK, Warning, Fails}, r) }
 
-// Bounds of a report: the nodes that a check names, and the findings that it has, whatever the cluster's size.
+// Limits of a report, whatever the cluster's size: the nodes that a check names, and the findings of a check.
 const (
 	maxNamed    = 8
 	maxFindings = 6
-	maxSeen     = 400 // bytes of a sentence that a node has a part in
+	maxSeen     = 400 // bytes of a sentence that contains text from a node
 )
 
 // ErrFails is wrapped by Report.Err.
 var ErrFails = errors.New("something will not work")
 
-// Report is what was found.
+// Report is the result of an examination.
 type Report struct {
 	Bucket   string  `json:"bucket"`
 	UUID     string  `json:"bucket_uuid,omitempty"`
-	Network  string  `json:"network,omitempty"` // whose addresses were dialled
-	Nodes    int     `json:"nodes"`             // that were asked
+	Network  string  `json:"network,omitempty"` // the network whose addresses were dialled
+	Nodes    int     `json:"nodes"`             // number of nodes asked
 	VBuckets int     `json:"vbuckets,omitempty"`
 	TookMS   int64   `json:"took_ms"`
-	Result   Result  `json:"result"` // the worst
+	Result   Result  `json:"result"` // the worst result of all checks
 	Checks   []Check `json:"checks"`
 
 	cause error
 }
 
-// Check is one finding, of all nodes that it is true of.
+// Check is one finding, with all nodes that it applies to.
 type Check struct {
 	Check  string `json:"check"`
 	Result Result `json:"result"`
 	Seen   string `json:"seen"`
-	Why    string `json:"why"` // why it is asked
+	Why    string `json:"why"` // why the check is made
 	Do     string `json:"do,omitempty"`
-	// Nodes are named up to maxNamed of them; NodesCount is how many they are.
+	// Nodes lists at most maxNamed nodes; NodesCount is the number of all.
 	Nodes      []string `json:"nodes,omitempty"`
 	NodesCount int      `json:"nodes_count"`
 }
 
-// Err is nil unless something fails. It wraps ErrFails and, where one thing keeps everything from working, its reason.
+// Err returns nil unless a check fails. It wraps ErrFails and, if one cause keeps everything from working, that
+// cause.
 func (r *Report) Err() error {
 	if r.Result != Fails {
 		return nil
@@ -75,18 +77,18 @@ func (r *Report) Err() error {
 	return fmt.Errorf("%w: %w", ErrFails, r.cause)
 }
 
-// finding is what one node, or the cluster, has to do with a check.
+// finding is a check's result for one node, or for the cluster.
 type finding struct {
 	result   Result
 	seen, do string
 }
 
-// reporter gathers findings.
+// reporter collects findings.
 type reporter struct {
 	checks []Check
 }
 
-// add notes a finding of some nodes; one that is there already gets them too.
+// add adds a finding of some nodes; if the same finding exists, it adds the nodes to it.
 func (p *reporter) add(check string, f finding, nodes ...string) {
 	f.seen = cut(f.seen)
 	at := slices.IndexFunc(p.checks, func(c Check) bool {
@@ -101,7 +103,7 @@ func (p *reporter) add(check string, f finding, nodes ...string) {
 	c.Nodes = append(c.Nodes, nodes[:min(len(nodes), maxNamed-min(maxNamed, len(c.Nodes)))]...)
 }
 
-// each adds what judge finds of each node that it has something to say about.
+// each adds the findings of judge for all nodes for which it returns true.
 func (p *reporter) each(check string, all []*facts, judge func(*facts) (finding, bool)) {
 	for _, f := range all {
 		if found, ok := judge(f); ok {
@@ -110,8 +112,8 @@ func (p *reporter) each(check string, all []*facts, judge func(*facts) (finding,
 	}
 }
 
-// bounded gives the checks in their order, of each the worst findings first and no more than maxFindings: what there is
-// beyond is one more that says so.
+// bounded returns the checks in their order, the worst findings of each first and at most maxFindings of them; one
+// more finding gives the number of those left out.
 func (p *reporter) bounded() (out []Check) {
 	for _, t := range topics() {
 		var mine []Check
@@ -138,7 +140,7 @@ func (p *reporter) bounded() (out []Check) {
 	return out
 }
 
-// cut bounds a text, at a rune.
+// cut shortens a text at a rune boundary.
 func cut(text string) string {
 	if len(text) > maxSeen {
 		text = strings.ToValidUTF8(text[:maxSeen], "") + "…"
@@ -146,12 +148,12 @@ func cut(text string) string {
 	return text
 }
 
-// causeOf picks, of what kept the nodes from being asked, the reason that the caller should end with.
+// causeOf returns the common reason why no node could be examined, with which the caller should end.
 func causeOf(all []*facts) error {
 	var last error
 	for _, f := range all {
 		if f.err == nil {
-			return nil // somebody could be asked
+			return nil // at least one node could be examined
 		}
 		for _, known := range []error{kvclient.ErrNoBucket, kvclient.ErrAuth, kvclient.ErrNotSupported} {
 			if errors.Is(f.err, known) {
@@ -165,7 +167,7 @@ func causeOf(all []*facts) error {
 
 type topic struct{ name, why string }
 
-// topics are the checks in their order, and why each is made.
+// topics returns the checks in their order, with the reason for each.
 func topics() []topic {
 	return []topic{
 		{checkManager, "it was named to say where the nodes are (http://, https://)"},
