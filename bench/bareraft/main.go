@@ -1,8 +1,8 @@
-// Command bareraft is the yardstick for DDL: the least program that replicates what it is POSTed over hashicorp/raft
-// and raft-boltdb, with the settings of package consensus, and answers 200 when a majority has it. Its state machine
-// counts.
+// Command bareraft is the baseline for DDL: the smallest program that replicates what is POSTed to it over
+// hashicorp/raft and raft-boltdb, with the settings of package consensus, and answers 200 once a majority has stored
+// it. Its state machine counts.
 //
-// It promises nothing else: no batching of its own, no ledger, no reads, no duties. Only the benchmarks run it.
+// It does nothing else: no batching of its own, no ledger, no reads, no duties. Only the benchmarks run it.
 //
 //	bareraft --id 1 --data DIR --http 127.0.0.1:8001 --raft 127.0.0.1:9001 [--peers 1=127.0.0.1:9001,2=…]
 //
@@ -169,7 +169,7 @@ func (c *counter) Restore(r io.ReadCloser) error {
 	return nil
 }
 
-// count is a snapshot of a counter.
+// count is the snapshot of a counter.
 type count uint64
 
 func (c count) Persist(sink raft.SnapshotSink) error {

@@ -1,6 +1,6 @@
 // Command profiled is the product's binary with a CPU profiler: SIGUSR1 starts a profile, SIGUSR2 ends it and writes
-// the file TIDEMARK_PROFILE_DIR/<role>-<id>-<pid>.pprof. The benchmarks run it in the product's place when they are
-// asked for profiles; the product itself carries no profiler.
+// the file TIDEMARK_PROFILE_DIR/<role>-<id>-<pid>.pprof. The benchmarks run it instead of the product when profiles
+// are requested; the product itself contains no profiler.
 package main
 
 import (
@@ -23,7 +23,7 @@ func main() {
 	os.Exit(cli.Main(os.Args[1:], cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
 }
 
-// name is role and id of the process, of its command line.
+// name returns role and id of the process, from its command line.
 func name(args []string) string {
 	for i, a := range args[:len(args)-1] {
 		if a == "--id" {
@@ -33,7 +33,7 @@ func name(args []string) string {
 	return args[0]
 }
 
-// profile writes the last profile that was asked for to path.
+// profile writes the last requested profile to path.
 func profile(path string, signals <-chan os.Signal) {
 	var file *os.File
 	for s := range signals {

@@ -1,7 +1,8 @@
-// Package scale measures what one leading manager costs when many components report to it: real managers (processes of
-// their own, Raft on disk) and simulated projectors and indexers that speak the product's protocol over HTTP, each with
-// a listener and connections of its own. It has tests only; docs/scale.md says how to run them and what they showed.
+// Package scale measures the cost of one leading manager when many components report to it: real managers (separate
+// processes, Raft on disk) and simulated projectors and indexers that speak the product's protocol over HTTP, each
+// with its own listener and connections. It contains only tests; docs/scale.md describes how to run them, and the
+// results.
 //
-// It promises that the managers are the product's own and that the components report as often and as much as real ones.
-// It never moves a document: KV, streams and indexes are counters.
+// The managers are the product's own, and the components report as often and as much as real ones. No documents are
+// moved: KV, streams and indexes are counters.
 package scale

@@ -1,8 +1,8 @@
-// Package config gives flags their values from, in this order, the command line, the environment (TIDEMARK_…), a YAML
-// file and the default, and remembers where each came from.
+// Package config sets flags from, in this order, the command line, the environment (TIDEMARK_…), a YAML file and the
+// defaults, and records the source of each value.
 //
-// It promises that an unknown key in the file and a value that does not fit are errors that name the key, its source
-// and the key that was probably meant, and that Settings never shows a secret.
+// An unknown key in the file, or an invalid value, is an error that names the key, its source and the key that was
+// probably meant. Settings never shows a secret.
 package config
 
 import (
@@ -19,29 +19,30 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// FileFlag names the flag that holds the YAML file's path.
+// FileFlag is the name of the flag with the YAML file's path.
 const FileFlag = "config"
 
-// maxFile is the most bytes that a configuration file may have.
+// maxFile is the maximum size of a configuration file in bytes.
 const maxFile = 1 << 20
 
-// Redacted stands for the value of a secret.
+// Redacted is shown instead of a secret.
 const Redacted = "(secret)"
 
-// Origins returns where each flag's value came from: "flag", "env TIDEMARK_X", "file PATH" or "default".
+// Origins maps each flag to the source of its value: "flag", "env TIDEMARK_X", "file PATH" or "default".
 type Origins map[string]string
 
-// Source is where values come from besides the command line.
+// Source describes the sources of values besides the command line.
 type Source struct {
-	Lookup func(string) (string, bool) // os.LookupEnv but for tests
-	Role   string                      // whose section of the file counts; "" none
-	// OnlySection leaves the keys at the top of the file to somebody else: they neither count nor are they checked.
+	Lookup func(string) (string, bool) // os.LookupEnv except in tests
+	Role   string                      // the role whose section of the file applies; "" for none
+	// OnlySection ignores the keys at the top of the file, which belong to another process: they are not even
+	// checked.
 	OnlySection bool
-	// Sections are the keys of each role, so that the sections of other roles in a shared file are checked too.
+	// Sections lists the keys of each role, so that other roles' sections of a shared file are checked, too.
 	Sections map[string][]string
 }
 
-// Resolve fills flags that the command line has not set.
+// Resolve sets the flags that the command line has not set.
 func Resolve(flags *pflag.FlagSet, from Source) (Origins, error) {
 	origins := Origins{}
 	flags.VisitAll(func(f *pflag.Flag) {
@@ -81,7 +82,7 @@ func fromEnv(flags *pflag.FlagSet, lookup func(string) (string, bool), origins O
 	return err
 }
 
-// hide keeps the value of a secret out of an error.
+// hide removes the value of a secret from an error.
 func hide(flag string, err error) error {
 	if Secret(flag) {
 		return errors.New("the value does not fit")
@@ -89,8 +90,8 @@ func hide(flag string, err error) error {
 	return err
 }
 
-// file reads keys at the top level, which are the flags' names, and then the role's own section, which wins over them.
-// A section is a key with keys below it, named as the role.
+// file applies the keys at the top level, which are flag names, and the role's own section, which takes precedence. A
+// section is a key named after the role, with keys below it.
 func (from Source) file(flags *pflag.FlagSet, path string, origins Origins) error {
 	values, err := readFile(path)
 	if err != nil {
@@ -163,7 +164,7 @@ func check(path, section string, values map[string]any, keys []string) error {
 	return nil
 }
 
-// apply sets flags that nothing has set before.
+// apply sets the flags that have no value yet.
 func apply(flags *pflag.FlagSet, path string, values map[string]any, origins Origins) error {
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		if origins[key] != "default" {
@@ -177,7 +178,7 @@ func apply(flags *pflag.FlagSet, path string, values map[string]any, origins Ori
 	return nil
 }
 
-// text writes a YAML value the way the command line would.
+// text formats a YAML value as the command line would take it.
 func text(v any) string {
 	list, ok := v.([]any)
 	if !ok {
@@ -205,7 +206,7 @@ func known(flags *pflag.FlagSet) (names []string) {
 // Key reports whether a flag can be set by a file.
 func Key(f *pflag.Flag) bool { return f.Name != FileFlag && f.Name != "help" }
 
-// Secret reports whether a flag's value must never be shown. The name of a file that holds one may be.
+// Secret reports whether a flag's value must never be shown. The name of a file with a secret may be shown.
 func Secret(flag string) bool {
 	for _, word := range []string{"password", "token", "secret"} {
 		if flag == word || strings.HasSuffix(flag, "-"+word) {
@@ -215,16 +216,16 @@ func Secret(flag string) bool {
 	return false
 }
 
-// Setting is a flag with its value and where that comes from.
+// Setting is a flag with its value and the value's source.
 type Setting struct {
-	Key    string `json:"key"`    // of the YAML file, and the flag's name
-	Value  string `json:"value"`  // Redacted for a secret that is set
+	Key    string `json:"key"`    // in the YAML file; also the flag's name
+	Value  string `json:"value"`  // Redacted if it is a secret that is set
 	Origin string `json:"origin"` // flag, env NAME, file PATH, default
 	Env    string `json:"env"`
 	Usage  string `json:"usage"`
 }
 
-// Settings lists the flags in the order of their names, without those that skip names.
+// Settings lists the flags ordered by name, without those named in skip.
 func Settings(flags *pflag.FlagSet, origins Origins, skip ...string) (all []Setting) {
 	flags.VisitAll(func(f *pflag.Flag) {
 		if f.Name == "help" || f.Hidden || slices.Contains(skip, f.Name) {
@@ -239,7 +240,7 @@ func Settings(flags *pflag.FlagSet, origins Origins, skip ...string) (all []Sett
 	return all
 }
 
-// Text writes a flag's value the way the command line takes it: lists with commas and no brackets.
+// Text formats a flag's value as the command line takes it: lists with commas and no brackets.
 func Text(v pflag.Value) string {
 	if list, ok := v.(pflag.SliceValue); ok {
 		return strings.Join(list.GetSlice(), ",")

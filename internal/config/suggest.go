@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// suggest names the nearest of the known words, and all of them.
+// suggest returns a text with the nearest of the known words, and all of them.
 func suggest(word string, known []string, what string) string {
 	all := "; known " + what + ": " + strings.Join(known, ", ")
 	if n := Nearest(word, known); n != "" {
@@ -14,19 +14,19 @@ func suggest(word string, known []string, what string) string {
 	return all
 }
 
-// Nearest returns the word that differs least from a mistyped one; "" when none is near. Case and the choice between -
-// and _ make no difference.
+// Nearest returns the known word closest to a mistyped one; "" if none is close. Case, and - instead of _, do not
+// count.
 func Nearest(word string, known []string) string {
-	best, least := "", len(word)/3+2 // so many edits are no slip of the finger any more
+	best, least := "", len(word)/3+2 // more edits than that are no typing error
 	w := normal(word)
 	for _, k := range known {
 		n := normal(k)
 		switch d := 1; {
-		case len(w) > 2 && strings.HasPrefix(n, w): // cut short
+		case len(w) > 2 && strings.HasPrefix(n, w): // abbreviated
 			if d < least {
 				best, least = k, d
 			}
-		case max(len(w)-len(n), len(n)-len(w)) < least: // else it is further away than that
+		case max(len(w)-len(n), len(n)-len(w)) < least: // otherwise the distance is at least that
 			if d = distance(w, n); d < least {
 				best, least = k, d
 			}
@@ -37,7 +37,7 @@ func Nearest(word string, known []string) string {
 
 func normal(s string) string { return strings.ReplaceAll(strings.ToLower(s), "_", "-") }
 
-// distance counts the insertions, deletions and replacements that make b of a.
+// distance returns the number of insertions, deletions and replacements that turn a into b.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -8,7 +8,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Explain says what a flag on the command line wants, where its value does not fit; other errors stay as they are.
+// Explain returns an error that states what a flag expects if err is about its value; other errors are returned
+// unchanged.
 func Explain(err error) error {
 	var bad *pflag.InvalidValueError
 	if !errors.As(err, &bad) {
@@ -17,7 +18,7 @@ func Explain(err error) error {
 	return fmt.Errorf("--%s %w", bad.GetFlag().Name, inWords(err))
 }
 
-// inWords returns the error of a flag's value without the flag's name, as the value and what is wanted.
+// inWords returns the error of a flag's value without the flag's name: the value, and what is expected.
 func inWords(err error) error {
 	var bad *pflag.InvalidValueError
 	if !errors.As(err, &bad) {
@@ -36,7 +37,7 @@ func inWords(err error) error {
 	case "stringSlice":
 		want = "a list with commas; a value that has a quotation mark or a comma " +
 			"stands in quotation marks, and its own are doubled"
-	default: // of this product, and worded so
+	default: // from this product, already in the right form
 		return fmt.Errorf("%q: %w", bad.GetValue(), errors.Unwrap(bad))
 	}
 	return fmt.Errorf("%q: want %s", bad.GetValue(), want)

@@ -1,5 +1,5 @@
-// Package documents reads documents and their keys out of files as people have them: lines of JSON, a JSON array, or a
-// table (CSV, TSV), compressed by gzip or not. What is wrong is told with its line.
+// Package documents reads documents and their keys from files in common formats: lines of JSON, a JSON array, or a
+// table (CSV, TSV), optionally compressed by gzip. Errors name the line.
 package documents
 
 import (
@@ -16,10 +16,11 @@ import (
 	"unicode/utf8"
 )
 
-// MaxSize is the longest document of a file that is read, in bytes: the largest one KV takes, with its key and quotes.
+// MaxSize is the maximum size of a document in a file, in bytes: the largest that KV accepts, with its key and
+// quotes.
 const MaxSize = 24 << 20
 
-// maxKey is the longest key that KV takes, in bytes.
+// maxKey is the maximum length of a key in bytes, as in KV.
 const maxKey = 250
 
 // Document is a key and a JSON value.
@@ -28,40 +29,40 @@ type Document struct {
 	Value json.RawMessage `json:"value"`
 }
 
-// Format is how a file holds its documents.
+// Format is the format of a file.
 type Format string
 
 // The formats.
 const (
-	Auto  Format = "auto"  // by the first character: [ is a list, { are lines, anything else is csv
+	Auto  Format = "auto"  // by the first character: list for [, lines for {, otherwise csv
 	Lines Format = "lines" // a JSON object on each line
 	List  Format = "list"  // a JSON array of objects
-	CSV   Format = "csv"   // names of fields in the first line, a document in each that follows
+	CSV   Format = "csv"   // field names in the first line, then one document per line
 	TSV   Format = "tsv"   // the same with tabs
 )
 
-// Formats are all of them.
+// Formats lists all formats.
 var Formats = []string{string(Auto), string(Lines), string(List), string(CSV), string(TSV)}
 
-// Options say how a file is read.
+// Options set how a file is read.
 type Options struct {
-	Format Format // "" is Auto
-	// KeyField names the field with a document's key, with dots between the names of nested ones. Without it, each object
+	Format Format // "" means Auto
+	// KeyField is the field with a document's key; dots separate the names of nested fields. Without it, each object
 	// is {"key", "value"}.
 	KeyField  string
-	KeyPrefix string // goes before each key
-	// InferTypes makes numbers, true and false of the cells of a table that look like them, and leaves empty ones out;
-	// else each is a string.
+	KeyPrefix string // prepended to each key
+	// InferTypes converts the cells of a table that look like numbers, true or false, and omits empty cells;
+	// otherwise each cell is a string.
 	InferTypes bool
 }
 
 // Reader reads the documents of a file.
 type Reader struct {
 	o    Options
-	next func() (where string, value []byte, err error) // one object; where it is
+	next func() (where string, value []byte, err error) // returns one object and its place
 }
 
-// New reads from r, which may be compressed by gzip.
+// New returns a Reader of r, which may be compressed by gzip.
 func New(r io.Reader, o Options) (*Reader, error) {
 	in, err := plain(r)
 	if err != nil {
@@ -90,7 +91,7 @@ func New(r io.Reader, o Options) (*Reader, error) {
 	return d, nil
 }
 
-// Next returns the next document, io.EOF at the end. Errors name the line.
+// Next returns the next document; io.EOF at the end. Errors name the line.
 func (r *Reader) Next() (Document, error) {
 	where, value, err := r.next()
 	if err != nil {
@@ -119,7 +120,7 @@ func (r *Reader) Next() (Document, error) {
 	return d, nil
 }
 
-// short returns the beginning of a text, whole characters.
+// short returns the beginning of a text, cut at a character boundary.
 func short(s string) string {
 	const most = 40
 	for i := range s {
@@ -130,7 +131,7 @@ func short(s string) string {
 	return s
 }
 
-// keyOf returns the text of a field: a string that is not empty, or a number as it is written.
+// keyOf returns the key in a field: a non-empty string, or the digits of a number as they are written.
 func keyOf(value []byte, field string) (string, error) {
 	rest := json.RawMessage(value)
 	for _, name := range strings.Split(field, ".") {
@@ -159,10 +160,10 @@ func keyOf(value []byte, field string) (string, error) {
 	return "", fmt.Errorf("the field %q for the key is %s: want a string or a number", field, short(string(rest)))
 }
 
-// plain returns what r has, without gzip and without a mark of byte order.
+// plain returns the contents of r, decompressed and without a byte order mark.
 func plain(r io.Reader) (*bufio.Reader, error) {
 	in := bufio.NewReaderSize(r, 64<<10)
-	if magic, _ := in.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) { // an error comes again at the first read
+	if magic, _ := in.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) { // the first read returns the error again
 		z, err := gzip.NewReader(in)
 		if err != nil {
 			return nil, fmt.Errorf("gzip: %w", err)
@@ -177,7 +178,7 @@ func plain(r io.Reader) (*bufio.Reader, error) {
 	return in, nil
 }
 
-// detect returns the format by the first character that is no space; lines for a file that has none.
+// detect returns the format by the first non-space character; lines for a file that has none.
 func detect(in *bufio.Reader) (Format, error) {
 	for n := 1; ; n++ {
 		head, err := in.Peek(n)
@@ -199,7 +200,7 @@ func detect(in *bufio.Reader) (Format, error) {
 	}
 }
 
-// lines gives the object of each line; blank lines are passed over.
+// lines returns a function that reads one object per line and skips blank lines.
 func lines(in io.Reader) func() (string, []byte, error) {
 	s := bufio.NewScanner(in)
 	s.Buffer(make([]byte, 0, 64<<10), MaxSize)
@@ -228,7 +229,7 @@ func lines(in io.Reader) func() (string, []byte, error) {
 	}
 }
 
-// object returns nil if a text is one JSON object.
+// object returns an error unless a text is one JSON object.
 func object(text []byte) error {
 	if text[0] != '{' {
 		return fmt.Errorf("want a JSON object, found %s", short(string(text)))
@@ -237,7 +238,7 @@ func object(text []byte) error {
 	return json.Unmarshal(text, &v)
 }
 
-// list gives the elements of a JSON array.
+// list returns a function that reads the elements of a JSON array.
 func list(in io.Reader) func() (string, []byte, error) {
 	at := &lineReader{bounded: bounded{in: in}}
 	dec := json.NewDecoder(at)
@@ -283,11 +284,11 @@ func list(in io.Reader) func() (string, []byte, error) {
 	}
 }
 
-// bounded reads no further than it may.
+// bounded is a reader that fails once it has read more than most bytes.
 type bounded struct {
 	in   io.Reader
-	read int64 // bytes
-	most int64 // that may be read now
+	read int64 // bytes read
+	most int64 // bytes that may be read so far
 }
 
 // Read implements io.Reader.
@@ -300,11 +301,11 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// lineReader remembers where lines end, of what a decoder has read ahead.
+// lineReader tracks the line ends in what a decoder has read ahead.
 type lineReader struct {
 	bounded
-	ends   []int64 // offsets of line ends that are not behind the last place that was asked for
-	before int     // line ends before those
+	ends   []int64 // offsets of line ends at or after the last requested offset
+	before int     // number of line ends before those
 }
 
 // Read implements io.Reader.
@@ -319,14 +320,14 @@ func (l *lineReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// line returns the line of a byte. Later bytes are asked for later.
+// line returns the line number of a byte. Offsets must not decrease between calls.
 func (l *lineReader) line(offset int64) int {
 	n, _ := slices.BinarySearch(l.ends, offset)
 	l.before, l.ends = l.before+n, l.ends[n:]
 	return l.before + 1
 }
 
-// table gives an object for each line of a table.
+// table returns a function that reads one object per line of a table.
 func table(in io.Reader, tabs, infer bool) func() (string, []byte, error) {
 	at := &bounded{in: in}
 	r := csv.NewReader(at)
@@ -335,7 +336,7 @@ func table(in io.Reader, tabs, infer bool) func() (string, []byte, error) {
 		r.Comma = '\t'
 		r.LazyQuotes = true
 	}
-	var names []string // as JSON
+	var names []string // JSON strings
 	return func() (string, []byte, error) {
 		at.most = r.InputOffset() + MaxSize
 		if names == nil {
@@ -379,7 +380,7 @@ func table(in io.Reader, tabs, infer bool) func() (string, []byte, error) {
 	}
 }
 
-// tableError names the line once; io.EOF stays what it is.
+// tableError returns an error that names the line only once; io.EOF is returned unchanged.
 func tableError(err error) error {
 	var p *csv.ParseError
 	if errors.As(err, &p) {
@@ -388,7 +389,7 @@ func tableError(err error) error {
 	return err
 }
 
-// header returns the names of a table's columns, as JSON.
+// header returns the names of a table's columns, as JSON strings.
 func header(names []string) ([]string, error) {
 	all := make([]string, len(names))
 	for i, n := range names {
@@ -406,7 +407,7 @@ func header(names []string) ([]string, error) {
 	return all, nil
 }
 
-// scalar reports whether a cell is a JSON number, true or false as it stands.
+// scalar reports whether a cell is a valid JSON number, true or false.
 func scalar(cell string) bool {
 	if cell == "true" || cell == "false" {
 		return true
@@ -419,6 +420,6 @@ func quoted(s string) []byte {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	_ = enc.Encode(s) // a string can always be encoded
+	_ = enc.Encode(s) // encoding a string never fails
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }

@@ -1,9 +1,9 @@
-// Package failpoint lets tests with real processes spoil what a process takes from its machine, the clock, and the disk
-// under the Raft log, and hold the steps of a rebalance back. A process looks into a folder that `tidemark up
-// --failpoints` names; there is one file for each fault and process.
+// Package failpoint injects faults into real processes for tests: a wrong clock, a slow disk under the Raft log, and
+// steps of a rebalance that are held back. A process reads the faults from the folder given by `tidemark up
+// --failpoints`, one file for each fault and process.
 //
-// What is shipped does not have it: only a program built with -tags failpoints knows the flag. Where no folder is named
-// nothing is read and nothing is slower.
+// Release builds do not contain it: only a program built with -tags failpoints has the flag. Without a folder nothing
+// is read and nothing is slower.
 package failpoint
 
 import (
@@ -16,23 +16,23 @@ import (
 	"time"
 )
 
-// Dir is the folder; empty: there are no faults.
+// Dir is the folder; empty means no faults.
 type Dir string
 
-// Names of the files, after the process's and a dot; each holds a duration.
+// Names of the files, after the process's name and a dot; each holds a duration.
 const (
-	clockFile = "clock" // the wall clock is that much ahead; read when the process starts
-	writeFile = "write" // every write to the Raft log's store takes that much longer; read at every write
+	clockFile = "clock" // offset of the wall clock; read when the process starts
+	writeFile = "write" // delay of each write to the Raft log's store; read at each write
 )
 
-// Names of the files that concern all processes: what is held back, and what somebody has held back since.
+// Names of the files for all processes: the transition to hold back, and the one that a process has held back since.
 const (
 	holdFile = "moves.hold"
 	heldFile = "moves.held"
 )
 
-// Clock gives the clock of a process: the machine's, or one that is ahead or behind. The error names a file that holds
-// no duration.
+// Clock returns the clock of a process: the machine's, or one with an offset. The error names a file that holds no
+// duration.
 func (d Dir) Clock(process string) (func() time.Time, error) {
 	offset, err := d.duration(process, clockFile)
 	if err != nil || offset == 0 {
@@ -41,7 +41,7 @@ func (d Dir) Clock(process string) (func() time.Time, error) {
 	return func() time.Time { return time.Now().Add(offset) }, nil
 }
 
-// Write gives what goes before each write to the Raft log's store of a process, nil where there are no faults.
+// Write returns a function to call before each write to a process's Raft log store; nil without faults.
 func (d Dir) Write(process string) func() error {
 	if d == "" {
 		return nil
@@ -57,7 +57,7 @@ func (d Dir) Write(process string) func() error {
 	}
 }
 
-// Hold gives what says of a transition whether it is held back now, nil where there are no faults.
+// Hold returns a function that reports whether a transition is held back now; nil without faults.
 func (d Dir) Hold() func(what string) bool {
 	if d == "" {
 		return nil
@@ -67,12 +67,12 @@ func (d Dir) Hold() func(what string) bool {
 		if err != nil || string(b) != what {
 			return false
 		}
-		_ = os.WriteFile(filepath.Join(string(d), heldFile), b, 0o600) // else the test waits in vain, and says so
+		_ = os.WriteFile(filepath.Join(string(d), heldFile), b, 0o600) // on failure, the test times out and reports it
 		return true
 	}
 }
 
-// SetHold is the test's side of Hold: that transition is held back from now on, "" for none.
+// SetHold is the test's side of Hold: it holds that transition back from now on, "" for none.
 func (d Dir) SetHold(what string) error {
 	if err := os.Remove(filepath.Join(string(d), heldFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -90,7 +90,7 @@ func (d Dir) Held(what string) bool {
 	return err == nil && string(b) == what
 }
 
-// SetClock is the test's side of Clock: the process has that clock from its next start on.
+// SetClock is the test's side of Clock: the process has that offset from its next start on.
 func (d Dir) SetClock(process string, ahead time.Duration) error {
 	return d.set(process, clockFile, ahead)
 }
@@ -120,7 +120,7 @@ func (d Dir) duration(process, what string) (time.Duration, error) {
 	return v, nil
 }
 
-// set replaces the file as a whole, so that a reader never sees half of it; zero removes it.
+// set replaces the file atomically, so that a reader never sees half of it; zero removes it.
 func (d Dir) set(process, what string, v time.Duration) error {
 	path := d.path(process, what)
 	if v == 0 {

@@ -1,4 +1,4 @@
-// Package filelock gives a folder to one process.
+// Package filelock locks a folder for one process.
 package filelock
 
 import (
@@ -10,14 +10,15 @@ import (
 	"syscall"
 )
 
-// ErrHeld is wrapped when another process has a lock, or another holder in this one.
+// ErrHeld is wrapped if another process, or another holder in this process, has the lock.
 var ErrHeld = errors.New("in use")
 
-// Lock is a lock that is held.
+// Lock is a held lock.
 type Lock struct{ file *os.File }
 
-// Acquire takes the lock of the file at path, which is made where it is missing and says who has it. The lock is held
-// until Release, or until the process ends, however it does. Errors wrap ErrHeld or are those of the operating system.
+// Acquire locks the file at path, creates it if it is missing, and writes the holder's process id to it. The lock is
+// held until Release, or until the process ends for whatever reason. Errors wrap ErrHeld or are those of the
+// operating system.
 func Acquire(path string) (*Lock, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -28,7 +29,7 @@ func Acquire(path string) (*Lock, error) {
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
 			return nil, fmt.Errorf("locking %s: %w", path, err)
 		}
-		b, _ := io.ReadAll(io.LimitReader(f, 32)) // who has it is a courtesy
+		b, _ := io.ReadAll(io.LimitReader(f, 32)) // best effort: only for the message
 		return nil, fmt.Errorf("%w by pid %s", ErrHeld, strings.TrimSpace(string(b)))
 	}
 	l := &Lock{file: f}
@@ -41,8 +42,8 @@ func Acquire(path string) (*Lock, error) {
 	return l, nil
 }
 
-// Release gives the lock up. The lock is one of the open file, which a process that is being started at this moment has
-// too until it runs its program: closing the file here would leave it held for as long.
+// Release releases the lock. The lock belongs to the open file, which a process being started shares until it
+// executes its program: merely closing the file here would leave it locked until then.
 func (l *Lock) Release() {
 	_ = syscall.Flock(int(l.file.Fd()), syscall.LOCK_UN)
 	_ = l.file.Close()

@@ -11,7 +11,7 @@ import (
 	"tidemark/wire"
 )
 
-// Query is a question as it stands in an address.
+// Query encodes a query for history as the query string of a URL.
 func Query(q wire.HistoryAsked) string {
 	text := fmt.Sprintf("?from=%d&each=%d&points=%d", q.From, q.Each, q.Points)
 	if q.Bucket != "" {
@@ -20,7 +20,7 @@ func Query(q wire.HistoryAsked) string {
 	return text
 }
 
-// ParseQuery reads what Query has made.
+// ParseQuery parses the result of Query.
 func ParseQuery(r *http.Request) (q wire.HistoryAsked, err error) {
 	number := func(name string, most int64) int64 {
 		n, bad := strconv.ParseInt(r.URL.Query().Get(name), 10, 64)

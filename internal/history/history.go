@@ -1,5 +1,5 @@
-// Package history keeps the last hour of what a process has done in its memory, in slots of ten seconds, for those who
-// look on. It promises that what it keeps is bounded, and that what did not fit is counted. It ends with the process.
+// Package history keeps the last hour of a process's activity in its memory, in slots of ten seconds, for monitoring.
+// Its size is bounded, and whatever exceeds the bounds is counted. It is lost when the process ends.
 package history
 
 import (
@@ -13,17 +13,17 @@ import (
 	"tidemark/wire"
 )
 
-// SlotOf is the number of the slot of a moment.
+// SlotOf returns the number of the slot that contains t.
 func SlotOf(t time.Time) int64 { return t.UnixNano() / int64(wire.HistorySlot) }
 
-// ring has what was noted of the newest slots.
+// ring holds the records of the newest slots.
 type ring[T any] [wire.HistorySlots]struct {
 	slot int64
 	have T
 }
 
-// at is what is noted of a slot: nothing yet where its place was an older one's. A slot that is older than what has its
-// place, by a clock that was set back, takes it.
+// at returns the record of a slot, a new one if its place holds another slot. That other slot is usually older; it is
+// newer after the clock was set back, and is replaced all the same.
 func (r *ring[T]) at(slot int64) *T {
 	e := &r[slot%wire.HistorySlots]
 	if e.slot != slot {
@@ -33,7 +33,7 @@ func (r *ring[T]) at(slot int64) *T {
 	return &e.have
 }
 
-// points calls f for each slot that is wanted and noted, with the number of its point, in their order.
+// points calls f for each recorded slot of the query, in order, with the number of its point.
 func (r *ring[T]) points(q wire.HistoryAsked, f func(point int, have *T)) {
 	for i := range q.Points * q.Each {
 		slot := q.From + int64(i)
@@ -43,34 +43,34 @@ func (r *ring[T]) points(q wire.HistoryAsked, f func(point int, have *T)) {
 	}
 }
 
-// maxNamed is how many indexes are noted by name in a slot.
+// maxNamed bounds the indexes that are recorded individually in a slot.
 const maxNamed = 256
 
-// load is how much an index was scanned in a slot or a point.
+// load counts the scans of an index in a slot or a point.
 type load struct{ scans, rows, errors, nanos uint64 }
 
 func (l *load) add(o load) {
 	l.scans, l.rows, l.errors, l.nanos = l.scans+o.scans, l.rows+o.rows, l.errors+o.errors, l.nanos+o.nanos
 }
 
-// scanned is what a slot has of scans.
+// scanned is a slot's record of scans.
 type scanned struct {
 	took   map[string]*Latencies // by consistency
 	loads  map[index.ID]*load
 	beyond uint64
 }
 
-// Scans remembers the scans that an indexer has coordinated.
+// Scans records the scans that an indexer has coordinated.
 type Scans struct {
 	began time.Time
 	mu    sync.Mutex
 	ring  ring[scanned]
 }
 
-// NewScans remembers from now on.
+// NewScans returns an empty record that begins now.
 func NewScans(now time.Time) *Scans { return &Scans{began: now} }
 
-// Note notes a scan that has ended. Of consistencies there are as many as requests can name.
+// Note records a scan that has ended. The number of consistencies is bounded by what requests can name.
 func (s *Scans) Note(ended time.Time, id index.ID, consistency string, took time.Duration, rows int64, failed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,7 +99,7 @@ func (s *Scans) Note(ended time.Time, id index.ID, consistency string, took time
 	}
 }
 
-// Tell says what is known of the points that are asked for, of the indexes that are wanted; nil: of all.
+// Tell returns the records for the requested points, of the indexes for which wanted returns true; nil means all.
 func (s *Scans) Tell(q wire.HistoryAsked, wanted func(index.ID) bool) *wire.History {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,7 +149,7 @@ func toldLoad(id index.ID, points []load) wire.LoadPast {
 	return w
 }
 
-// appendTold appends those points of which something is known.
+// appendTold appends the points that have any records.
 func appendTold(to []wire.LatencyPast, of string, points []Latencies) []wire.LatencyPast {
 	for at := range points {
 		if w, some := points[at].told(of, at); some {
@@ -159,16 +159,16 @@ func appendTold(to []wire.LatencyPast, of string, points []Latencies) []wire.Lat
 	return to
 }
 
-// maxBuckets is how many buckets are noted of a slot.
+// maxBuckets bounds the buckets that are recorded in a slot.
 const maxBuckets = 64
 
-// led is what a slot has of the time in which a manager led.
+// led is a slot's record of the time in which a manager led.
 type led struct {
 	buckets map[string]*wire.BucketPast
 	unnoted int
 }
 
-// Cluster remembers what a manager has changed, and how buckets were while it led.
+// Cluster records the changes that a manager has made, and the state of buckets while it led.
 type Cluster struct {
 	began   time.Time
 	mu      sync.Mutex
@@ -176,17 +176,17 @@ type Cluster struct {
 	led     ring[led]
 }
 
-// NewCluster remembers from now on.
+// NewCluster returns an empty record that begins now.
 func NewCluster(now time.Time) *Cluster { return &Cluster{began: now} }
 
-// Changed notes a change of indexes that was answered.
+// Changed records a change of indexes that was answered.
 func (c *Cluster) Changed(ended time.Time, took time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.changes.at(SlotOf(ended)).Note(took)
 }
 
-// Buckets notes how all buckets are, in the order in which they are given: the first ones of a slot that fit.
+// Buckets records the state of all buckets, in the given order: up to maxBuckets for each slot.
 func (c *Cluster) Buckets(now time.Time, all []wire.BucketPast) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -210,7 +210,7 @@ func (c *Cluster) Buckets(now time.Time, all []wire.BucketPast) {
 	have.unnoted = max(have.unnoted, unnoted)
 }
 
-// Tell says what is known of the points that are asked for.
+// Tell returns the records for the requested points.
 func (c *Cluster) Tell(q wire.HistoryAsked) *wire.History {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -239,8 +239,8 @@ func (c *Cluster) Tell(q wire.HistoryAsked) *wire.History {
 	return h
 }
 
-// Worse makes of what is known of a bucket in a point, and of what was seen later in it, one: of the leader with the
-// newest term, the worst that it saw, and the newest timestamp.
+// Worse merges into p a later record of the same bucket and point. It keeps the records of the leader with the newest
+// term: the worst values, and the newest timestamp.
 func Worse(p, later *wire.BucketPast) {
 	switch {
 	case later.Term < p.Term:

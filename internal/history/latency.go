@@ -7,16 +7,16 @@ import (
 	"tidemark/wire"
 )
 
-// Durations are counted by bounds that lie a factor of 2^¼ apart, so that a percentile is at most 19 % off.
+// Durations are counted in intervals whose bounds grow by a factor of 2^¼, so that a percentile is at most 19 % off.
 const (
 	firstBound = 100 * time.Microsecond
-	bounds     = 89 // the last one is 419 s; what took longer counts there
+	bounds     = 89 // the last one is 419 s; longer durations count there, too
 )
 
-// bound is the upper end of a count.
+// bound returns the upper bound of an interval.
 func bound(i int) float64 { return float64(firstBound) * math.Exp2(float64(i)/4) }
 
-// boundOf is the first one that is not below a duration.
+// boundOf returns the interval that contains a duration.
 func boundOf(took time.Duration) int {
 	if took <= firstBound {
 		return 0
@@ -24,7 +24,7 @@ func boundOf(took time.Duration) int {
 	return min(int(math.Ceil(4*math.Log2(float64(took)/float64(firstBound)))), bounds-1)
 }
 
-// Latencies are counts of durations, and their sum.
+// Latencies holds counts of durations, and their sum.
 type Latencies struct {
 	counts [bounds]uint64
 	nanos  uint64
@@ -43,7 +43,7 @@ func (l *Latencies) add(o *Latencies) {
 	l.nanos += o.nanos
 }
 
-// Add counts what another process has told.
+// Add adds the counts that another process has reported.
 func (l *Latencies) Add(w *wire.LatencyPast) {
 	for i, n := range w.Counts {
 		if at := w.First + i; at >= 0 && at < bounds {
@@ -53,7 +53,7 @@ func (l *Latencies) Add(w *wire.LatencyPast) {
 	l.nanos += w.Nanos
 }
 
-// Count is how many there are.
+// Count returns the number of durations.
 func (l *Latencies) Count() (n uint64) {
 	for _, c := range l.counts {
 		n += c
@@ -61,12 +61,12 @@ func (l *Latencies) Count() (n uint64) {
 	return n
 }
 
-// Mean is 0 where there are none.
+// Mean returns the mean duration; 0 if there are none.
 func (l *Latencies) Mean() time.Duration {
 	return time.Duration(l.nanos / max(l.Count(), 1))
 }
 
-// Percentile is the duration below which a share of them lies; 0 where there are none.
+// Percentile returns the duration below which the given share of durations lies; 0 if there are none.
 func (l *Latencies) Percentile(share float64) time.Duration {
 	want := share * float64(l.Count())
 	if want <= 0 {
@@ -75,7 +75,7 @@ func (l *Latencies) Percentile(share float64) time.Duration {
 	below := 0.0
 	for i, n := range l.counts {
 		if n > 0 && below+float64(n) >= want {
-			// Between two bounds they are taken to lie evenly on the scale of the bounds.
+			// Durations are assumed to be spread evenly between two bounds on their logarithmic scale.
 			return time.Duration(bound(i) * math.Exp2(((want-below)/float64(n)-1)/4))
 		}
 		below += float64(n)
@@ -83,7 +83,7 @@ func (l *Latencies) Percentile(share float64) time.Duration {
 	return time.Duration(bound(bounds - 1))
 }
 
-// told is how it travels; false where there are none.
+// told returns the encoded counts; false if there are none.
 func (l *Latencies) told(of string, at int) (wire.LatencyPast, bool) {
 	first, last := -1, -1
 	for i, n := range l.counts {

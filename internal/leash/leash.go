@@ -1,10 +1,10 @@
-// Package leash lets child processes end with the process that started them, however that one ends: SIGKILL and the
-// power of the out-of-memory killer included.
+// Package leash makes child processes end when the process that started them ends, for whatever reason, including
+// SIGKILL and the out-of-memory killer.
 //
 // The parent holds the write end of a pipe for each child and never writes; the child inherits the read end, and Env
-// names its number. When the parent is gone the kernel closes the write end, and the child's context ends as it does
-// with SIGTERM. It promises that a child stops in order, and that one that does not within Grace ends all the same.
-// It never changes anything for a process that was started without Env.
+// contains its number. When the parent is gone the kernel closes the write end, and the child's context ends as with
+// SIGTERM. The child stops in an orderly way; if that takes longer than Grace, it ends all the same. A process that
+// was started without Env is not affected.
 package leash
 
 import (
@@ -20,26 +20,26 @@ import (
 	"time"
 )
 
-// Env names, in a child's environment, the file descriptor that it watches.
+// Env is the environment variable with the number of the file descriptor that a child watches.
 const Env = "TIDEMARK_PARENT_FD"
 
-// Grace is how long a child may take to stop in order when its parent is gone: nobody is left to kill it. It is shorter
-// than the next `tidemark up` waits for the ports.
+// Grace bounds how long a child may take to stop when its parent is gone, since no process is left to kill it. It is
+// shorter than the time for which the next `tidemark up` waits for the ports.
 const Grace = 4 * time.Second
 
-// ErrGone is the cause of a context of Watch that ended because the parent has.
+// ErrGone is the cause of a context of Watch that ended because the parent ended.
 var ErrGone = errors.New("the process that started this one has ended")
 
 // firstExtra is the descriptor of the first of exec.Cmd's ExtraFiles.
 const firstExtra = 3
 
-// Leash is what a parent holds of one child.
+// Leash is the parent's side of the pipe to one child.
 type Leash struct {
 	child, held *os.File
 }
 
-// New returns a command that has not been started a leash. Started must be called after its start, Close when it has
-// ended; Close before that ends it. Errors: those of the operating system.
+// New adds a leash to a command that has not been started. The caller must call Started after the start, and Close
+// when the child has ended; an earlier Close ends the child. Errors are those of the operating system.
 func New(cmd *exec.Cmd) (*Leash, error) {
 	child, held, err := os.Pipe()
 	if err != nil {
@@ -53,14 +53,14 @@ func New(cmd *exec.Cmd) (*Leash, error) {
 	return &Leash{child: child, held: held}, nil
 }
 
-// Started gives up the parent's copy of the child's end, whether or not the start succeeded.
+// Started closes the parent's copy of the child's end; call it whether or not the start succeeded.
 func (l *Leash) Started() { _ = l.child.Close() }
 
-// Close lets go: a child that runs ends.
+// Close closes the parent's end; a running child then ends.
 func (l *Leash) Close() { _ = l.held.Close() }
 
-// Watch returns a context that ends, with the cause ErrGone, when the parent has; hopeless is called when this process
-// is still there after Grace. Without Env it is ctx itself. What this process starts itself does not inherit Env.
+// Watch returns a context that ends, with the cause ErrGone, when the parent is gone. hopeless is called if this
+// process still runs after Grace. Without Env, Watch returns ctx. Child processes of this process do not inherit Env.
 func Watch(ctx context.Context, hopeless func()) (context.Context, error) {
 	text, ok := os.LookupEnv(Env)
 	if !ok {
@@ -74,11 +74,11 @@ func Watch(ctx context.Context, hopeless func()) (context.Context, error) {
 		return nil, err
 	}
 	syscall.CloseOnExec(int(fd))
-	if err := syscall.SetNonblock(int(fd), true); err != nil { // waiting takes no thread
+	if err := syscall.SetNonblock(int(fd), true); err != nil { // waiting occupies no thread
 		return nil, fmt.Errorf("environment %s=%d: %w", Env, fd, err)
 	}
-	// What is printed may go to the parent: its end is no reason to stop out of order. And a terminal that is closed is
-	// the parent's concern: SIGHUP counts for who asks for it, from then on.
+	// Output may go to the parent: after its end, a broken pipe must not kill this process before its orderly stop. A
+	// closed terminal is the parent's concern; code that registers for SIGHUP later still receives it.
 	signal.Ignore(syscall.SIGPIPE, syscall.SIGHUP)
 	return watch(ctx, os.NewFile(uintptr(fd), "pipe to the parent"), Grace, hopeless), nil
 }

@@ -1,6 +1,6 @@
-// Command modulepath gives a fork its module path: go.mod of the root has it, and everything that names a package
-// follows. `go get` takes a path whose first element is a host, which the project has none of until it has a public
-// home (docs/decisions.md).
+// Command modulepath sets the module path of a fork: in the root's go.mod and everywhere a package is named. `go get`
+// accepts only paths whose first element is a host; the project has none until it has a public home
+// (docs/decisions.md).
 //
 //	go run ./internal/modulepath forge.example.org/me/tidemark
 package main
@@ -41,7 +41,7 @@ func run(args []string) error {
 	return nil
 }
 
-// rootOf returns the folder of the module that a folder is in.
+// rootOf returns the root folder of the module that contains a folder.
 func rootOf(dir string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -57,13 +57,13 @@ func rootOf(dir string) (string, error) {
 	}
 }
 
-// fetchable is what go get takes: a host with a dot, and where on it the repository is.
+// fetchable matches the paths that go get accepts: a host with a dot, and the repository's path on it.
 var fetchable = regexp.MustCompile(`^[a-z0-9-]+(\.[a-z0-9-]+)+(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+$`)
 
 var moduleLine = regexp.MustCompile(`(?m)^module\s+(\S+)\s*$`)
 
-// rename makes path the module path of everything below root. It returns the one before, and how many files have
-// changed.
+// rename makes path the module path of everything below root. It returns the old path, and the number of changed
+// files.
 func rename(root, path string) (old string, changed int, err error) {
 	if !fetchable.MatchString(path) {
 		return "", 0, fmt.Errorf("%q: want HOST/PATH of the repository, as in forge.example.org/me/tidemark", path)
@@ -103,7 +103,7 @@ func rename(root, path string) (old string, changed int, err error) {
 	return old, changed, err
 }
 
-// packageFolders are the folders of the root that have Go files somewhere: import paths begin with them.
+// packageFolders returns the root's folders that contain Go files at any depth: import paths begin with them.
 func packageFolders(root string) ([]string, error) {
 	var found []string
 	entries, err := os.ReadDir(root)
@@ -131,14 +131,14 @@ func packageFolders(root string) ([]string, error) {
 	return found, nil
 }
 
-// renamer puts one module path in the place of another one.
+// renamer replaces one module path by another.
 type renamer struct {
 	packages, prefix, module *regexp.Regexp
 	old, path                []byte
 }
 
-// newRenamer makes one that knows a package by the folder that follows the module path: a folder of users
-// (/etc/tidemark/certs) is none.
+// newRenamer returns a renamer that recognizes a package by the folder after the module path: a folder of the file
+// system (/etc/tidemark/certs) is no package.
 func newRenamer(old, path string, folders []string) *renamer {
 	quoted := make([]string, len(folders))
 	for i, f := range folders {
@@ -151,7 +151,7 @@ func newRenamer(old, path string, folders []string) *renamer {
 		module:   regexp.MustCompile(`(?m)(^|[\s])` + o + `((?:/\S+)?(?:\s|$))`)}
 }
 
-// text returns the text of a file with the new path.
+// text returns the contents of a file with the new path.
 func (r *renamer) text(name string, b []byte) []byte {
 	with := append(append([]byte("${1}"), r.path...), "${2}"...)
 	if filepath.Ext(name) == ".mod" {
@@ -161,7 +161,7 @@ func (r *renamer) text(name string, b []byte) []byte {
 		return b
 	}
 	now := make([]byte, 0, len(b)+len(b)/8)
-	for line := range bytes.Lines(b) { // of most nothing has to be looked at
+	for line := range bytes.Lines(b) { // most lines need no check
 		if bytes.Contains(line, r.old) {
 			line = r.packages.ReplaceAll(line, with)
 			if filepath.Ext(name) == ".go" {
@@ -173,7 +173,8 @@ func (r *renamer) text(name string, b []byte) []byte {
 	return now
 }
 
-// file writes a file anew if it names the old path. Go files are formatted: their imports may have another order.
+// file rewrites a file if it contains the old path. Go files are formatted, since the order of their imports may
+// change.
 func (r *renamer) file(name string) (changed bool, err error) {
 	b, err := os.ReadFile(name)
 	if err != nil || bytes.IndexByte(b, 0) >= 0 {

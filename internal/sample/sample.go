@@ -35,7 +35,7 @@ func IndexName(statement string) string {
 	return name
 }
 
-// Open reads the embedded sample.
+// Open returns a reader of the embedded sample.
 func Open() (*documents.Reader, error) {
 	r, err := documents.New(bytes.NewReader(world), documents.Options{Format: documents.Lines})
 	if err != nil {

@@ -1,9 +1,9 @@
-// Package supervise keeps a child process of this program running: what `tidemark up` and `tidemark node` are made of.
+// Package supervise keeps a child process of this program running, for `tidemark up` and `tidemark node`.
 //
-// It promises that a child that ends, by itself or killed, or cannot be started, is started again, after a second, and
-// later and later (30 s at most) while it does not live long; that one whose node was removed from the cluster is not;
-// that an orderly stop ends it with SIGTERM, and with SIGKILL after its grace; and that it ends by itself when this
-// process is gone, however that happened (package leash). It never starts a child twice at a time.
+// A child that ends, by itself or killed, or that cannot be started, is restarted after a second, and after growing
+// delays (30 s at most) while it keeps ending soon. A child whose node was removed from the cluster is not restarted.
+// An orderly stop sends SIGTERM, and SIGKILL after the grace. A child ends by itself when this process is gone, for
+// whatever reason (package leash). At most one process of a child runs at a time.
 package supervise
 
 import (
@@ -27,35 +27,35 @@ import (
 // Times and limits.
 const (
 	restartDelay = time.Second
-	mostDelay    = 30 * time.Second // between starts of a child that does not live long
+	mostDelay    = 30 * time.Second // between starts of a child that keeps ending soon
 	shortLife    = 10 * time.Second
-	hopelessEnds = 3               // so often a child has ended that nobody waits for any more
-	outputGrace  = 2 * time.Second // for what a child that has ended had written
+	hopelessEnds = 3               // after this many early ends the child is hopeless
+	outputGrace  = 2 * time.Second // for the last output of a child that has ended
 )
 
-// Child is one process that is kept running. Its fields are set before Run.
+// Child is a supervised process. Its fields must be set before Run.
 type Child struct {
 	ID   string
-	Path string // of the program
+	Path string // path of the program
 	Args []string
-	Env  []string // of the process, whole
-	// Open returns where standard output and error of one life of the process go; it is closed when that has ended.
+	Env  []string // the complete environment
+	// Open returns the writer for standard output and error of one run of the process; it is closed after that run.
 	Open func() (io.WriteCloser, error)
-	// LastWords, if set, returns why the process says that it has ended, empty when it says nothing.
+	// LastWords, if set, returns the reason that the process gave for its end; empty if it gave none.
 	LastWords func() string
-	Grace     time.Duration // after SIGTERM
-	// Started is called with each life's process id, before anything waits for it.
+	Grace     time.Duration // between SIGTERM and SIGKILL
+	// Started is called with the process id of each run, before anything waits for it.
 	Started func(pid int)
-	// Died is called when the process has ended without being asked to; it is started again after the delay.
+	// Died is called when the process has ended unexpectedly; it is restarted after the delay.
 	Died func(err error, delay time.Duration)
-	// Removed is called when it has ended because its node was removed from the cluster: it is not started again.
+	// Removed is called when it has ended because its node was removed from the cluster: it is not restarted.
 	Removed func(err error)
 
 	ends atomic.Int32 // how often it has ended by itself soon after its start
 	gone atomic.Bool
 
 	mu      sync.Mutex
-	process *os.Process // while it runs
+	process *os.Process // non-nil while it runs
 }
 
 // Gone reports whether the child's node was removed from the cluster.
@@ -64,20 +64,20 @@ func (c *Child) Gone() bool { return c.gone.Load() }
 // Ended reports whether the child has ended by itself soon after a start.
 func (c *Child) Ended() bool { return c.ends.Load() > 0 }
 
-// Hopeless reports whether it has done so again and again.
+// Hopeless reports whether that has happened at least hopelessEnds times.
 func (c *Child) Hopeless() bool { return c.ends.Load() >= hopelessEnds }
 
-// Signal sends a signal to the process, if it runs.
+// Signal sends a signal to the process if it runs.
 func (c *Child) Signal(s syscall.Signal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.process != nil {
-		_ = c.process.Signal(s) // it may have gone already
+		_ = c.process.Signal(s) // it may have ended already
 	}
 }
 
-// Run starts the process again and again until ctx ends, then ends it: SIGTERM, and SIGKILL after the grace. The error
-// is that of the last life, when it did not end as it was asked to.
+// Run restarts the process until ctx ends, then stops it: SIGTERM, and SIGKILL after the grace. The error is that of
+// the last run, unless it ended as requested.
 func (c *Child) Run(ctx context.Context) error {
 	var delay time.Duration
 	for {
@@ -94,7 +94,7 @@ func (c *Child) Run(ctx context.Context) error {
 			return nil
 		}
 		short := time.Since(started) <= shortLife
-		// It was stopped or killed by somebody; all else is its own, a start that fails, too.
+		// A signal from outside stopped it; any other end, and a failed start, is its own.
 		others := err == nil || errors.As(err, &exit) && !exit.Exited()
 		if short && !others {
 			c.ends.Add(1)
@@ -109,8 +109,9 @@ func (c *Child) Run(ctx context.Context) error {
 	}
 }
 
-// pause returns how long a child waits for its next start, after the pause before its last one. Who kills it, a machine
-// short of memory as well, does so again where nothing has changed: it counts as one that ends by itself.
+// pause returns the delay before the next start, given the delay before the last one. A child that is killed early
+// counts like one that ends by itself: if nothing has changed, whatever killed it, such as the out-of-memory killer,
+// will do so again.
 func pause(last time.Duration, short bool) time.Duration {
 	if last == 0 || !short {
 		return restartDelay
@@ -118,7 +119,7 @@ func pause(last time.Duration, short bool) time.Duration {
 	return min(2*last, mostDelay)
 }
 
-// once runs the process to its end.
+// once runs the process until it ends.
 func (c *Child) once(ctx context.Context) error {
 	out, err := c.Open()
 	if err != nil {
@@ -129,8 +130,8 @@ func (c *Child) once(ctx context.Context) error {
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.Env = slices.Clone(c.Env)
 	cmd.WaitDelay = outputGrace
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is this process's to handle
-	held, err := leash.New(cmd)                           // it ends when this process is gone
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // this process handles Ctrl-C
+	held, err := leash.New(cmd)                           // the child ends when this process is gone
 	if err != nil {
 		return err
 	}
@@ -153,7 +154,7 @@ func (c *Child) once(ctx context.Context) error {
 		return err
 	case <-ctx.Done():
 	}
-	_ = cmd.Process.Signal(syscall.SIGTERM) // it may have gone already
+	_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended already
 	select {
 	case err = <-ended:
 	case <-time.After(c.Grace):
@@ -176,7 +177,8 @@ func (c *Child) lastWords() string {
 	return c.LastWords()
 }
 
-// Error returns what a process said when it ended by itself: the last line of its output when that is its error.
+// Error returns the reason that a process gave when it ended by itself: the last line of its output, if that is an
+// error.
 func Error(output string) string {
 	text := strings.TrimSpace(output)
 	why, ok := strings.CutPrefix(text[strings.LastIndexByte(text, '\n')+1:], "tidemark: ")
@@ -186,8 +188,9 @@ func Error(output string) string {
 	return why
 }
 
-// Environment is this process's without the configuration file, whose keys are those of the parent and no role's,
-// without where the parent itself listens, and without what is for client commands: credentials and certificates.
+// Environment returns this process's environment without the configuration file, whose keys are those of the parent
+// and of no role, without the parent's own listen addresses, and without credentials and certificates for client
+// commands.
 func Environment() []string {
 	return slices.DeleteFunc(os.Environ(), func(e string) bool {
 		for _, p := range []string{"CONFIG=", "LISTEN=", "PORT=", "TLS_", "CERTS_DIR=", "USER=", "TOKEN", "PASSWORD"} {

@@ -9,22 +9,22 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// tellEvery is the pause between two lines of the log on spans that are lost.
+// tellEvery is the minimum interval between two log lines about lost spans.
 const tellEvery = time.Minute
 
-// losses counts the spans that no collector gets, and tells of them in the log: the library keeps silent about those
-// for which there is no room, and writes to standard error about those that the collector refuses.
+// losses counts the spans that do not reach a collector, and logs the number: the library does not report spans that
+// it drops for lack of room, and reports those that the collector refuses on standard error only.
 type losses struct {
 	log hclog.Logger
 
 	mu      sync.Mutex
-	waiting int // spans that wait to be sent, or are being sent
-	lost    int // since the log was told last
+	waiting int // spans that are waiting or being sent
+	lost    int // since the last log line
 	why     error
 	told    time.Time
 }
 
-// enter takes a place for one more span that waits; without one it is lost.
+// enter reserves a place in the queue for one span; it returns false if the queue is full, and the span is lost.
 func (l *losses) enter() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -36,7 +36,7 @@ func (l *losses) enter() bool {
 	return true
 }
 
-// sent gives the places of spans back; why they are lost, nil if they are not.
+// sent frees the places of spans; why is the reason if they are lost, otherwise nil.
 func (l *losses) sent(spans int, why error) {
 	l.mu.Lock()
 	l.waiting -= spans
@@ -50,7 +50,7 @@ func (l *losses) sent(spans int, why error) {
 	}
 }
 
-// tell tells of what was lost since the last time.
+// tell logs the losses since the last log line.
 func (l *losses) tell() {
 	l.mu.Lock()
 	lost, why := l.lost, l.why
@@ -68,19 +68,19 @@ func (l *losses) tell() {
 	}
 }
 
-// exporter is one whose losses are counted.
+// exporter wraps an exporter and counts its losses.
 type exporter struct {
 	sdk.SpanExporter
 	losses *losses
 }
 
-// ExportSpans implements sdk.SpanExporter. What was not taken is told here, and to nobody else.
+// ExportSpans implements sdk.SpanExporter. It reports failures to losses, and returns none to the library.
 func (e exporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
 	e.losses.sent(len(spans), e.SpanExporter.ExportSpans(ctx, spans))
 	return nil
 }
 
-// queue is one that has room for whatever it is given.
+// queue is a span processor that drops spans before its own queue could overflow.
 type queue struct {
 	sdk.SpanProcessor
 	losses *losses

@@ -1,8 +1,8 @@
 // Package tracing sends spans to an OpenTelemetry collector (OTLP over HTTP) when one is configured.
 //
-// It promises that nothing is traced, allocated or sent when no endpoint is given. There is no global provider: who
-// starts a request has a tracer, and everything below finds it in the context (rpc.StartSpan). Spans are sent in
-// batches beside the work; a collector that does not answer costs spans, never requests.
+// Without an endpoint nothing is traced, allocated or sent. There is no global provider: the code that starts a
+// request has a tracer, and everything below finds it in the context (rpc.StartSpan). Spans are sent in batches in
+// the background; if a collector does not answer, spans are lost, but requests are not affected.
 package tracing
 
 import (
@@ -24,20 +24,20 @@ import (
 
 // Limits.
 const (
-	flushPatience = 2 * time.Second // for what is not sent yet, at the end
-	maxQueue      = 4096            // spans that wait to be sent; what is more is lost, and told
+	flushPatience = 2 * time.Second // for the remaining spans, in Close
+	maxQueue      = 4096            // spans waiting to be sent; further ones are lost and logged
 )
 
-// Provider makes the spans of one process. The zero value and nil make none.
+// Provider creates the spans of one process. The zero value and nil create none.
 type Provider struct {
 	spans  *sdk.TracerProvider
 	losses *losses
 }
 
-// Open makes a provider for a role ("manager") and the name of this process. The endpoint is a base URL of a collector
-// ("http://127.0.0.1:4318"); when it is empty the standard environment counts (OTEL_EXPORTER_OTLP_ENDPOINT and its
-// kin, which also set headers, sampling and limits), and without that the provider is off. What no collector gets is
-// told to the log.
+// Open returns a provider for a role ("manager") and the name of this process. The endpoint is the base URL of a
+// collector ("http://127.0.0.1:4318"). If it is empty, the standard environment applies (OTEL_EXPORTER_OTLP_ENDPOINT
+// and related variables, which also set headers, sampling and limits); without that, the provider is off. Lost spans
+// are logged.
 func Open(ctx context.Context, role, name, endpoint string, log hclog.Logger) (*Provider, error) {
 	var options []otlptracehttp.Option
 	switch {
@@ -59,7 +59,7 @@ func Open(ctx context.Context, role, name, endpoint string, log hclog.Logger) (*
 	}
 	about, err := resource.Merge(resource.NewSchemaless(attribute.String("service.name", "tidemark-"+role),
 		attribute.String("service.instance.id", name),
-		attribute.String("service.version", version.Number)), resource.Environment()) // the environment counts more
+		attribute.String("service.version", version.Number)), resource.Environment()) // overrides the others
 	if err != nil {
 		return nil, fmt.Errorf("OTLP resource: %w", err)
 	}
@@ -69,7 +69,7 @@ func Open(ctx context.Context, role, name, endpoint string, log hclog.Logger) (*
 		losses: l}, nil
 }
 
-// Tracer returns the tracer for requests that come in; nil when the provider is off.
+// Tracer returns the tracer for incoming requests; nil if the provider is off.
 func (p *Provider) Tracer() trace.Tracer {
 	if p == nil || p.spans == nil {
 		return nil
@@ -77,13 +77,13 @@ func (p *Provider) Tracer() trace.Tracer {
 	return p.spans.Tracer("tidemark")
 }
 
-// Close sends what is left, for a bounded time.
+// Close sends the remaining spans, for a bounded time.
 func (p *Provider) Close() {
 	if p == nil || p.spans == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), flushPatience)
 	defer cancel()
-	_ = p.spans.Shutdown(ctx) // a collector that is gone gets nothing
+	_ = p.spans.Shutdown(ctx) // fails if the collector is gone
 	p.losses.tell()
 }

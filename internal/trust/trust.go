@@ -1,7 +1,7 @@
-// Package trust reads the certificates of CAs out of PEM text.
+// Package trust reads the certificates of CAs from PEM text.
 //
-// It promises all of them or none: crypto/x509 passes over what is cut or damaged, and a file that is half written,
-// with the second CA of a rotation missing, would be taken for one that takes the trust in that CA back.
+// It accepts all of them or none: crypto/x509 skips certificates that are cut or damaged, and a half-written file
+// that lacks the second CA of a rotation would look like one that withdraws the trust in that CA.
 package trust
 
 import (
@@ -12,10 +12,10 @@ import (
 	"fmt"
 )
 
-// ErrPEM is wrapped when a text does not hold certificates, or not whole.
+// ErrPEM is wrapped if a text contains no certificates, or damaged ones.
 var ErrPEM = errors.New("no usable certificates in PEM form")
 
-// Pool returns the certificates of a text in PEM form; beside them it may hold blocks of other kinds, and words.
+// Pool returns the certificates in a PEM text; the text may also contain blocks of other kinds, and plain text.
 func Pool(text []byte) (*x509.CertPool, error) {
 	pool, blocks, certs := x509.NewCertPool(), 0, 0
 	for rest := text; ; blocks++ {

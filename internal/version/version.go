@@ -1,4 +1,4 @@
-// Package version tells which version this binary is.
+// Package version returns the version of this binary.
 package version
 
 import (
@@ -9,17 +9,17 @@ import (
 // Number is the version of the product.
 const Number = "0.1.0"
 
-// Info is all that a binary knows of its making.
+// Info describes how a binary was built.
 type Info struct {
 	Version  string `json:"version"`
-	Revision string `json:"revision,omitempty"` // of the source; empty when the build does not know it
+	Revision string `json:"revision,omitempty"` // source revision; empty if the build does not record it
 	Modified bool   `json:"modified,omitempty"` // the source differed from the revision
 	Go       string `json:"go"`
 	OS       string `json:"os"`
 	Arch     string `json:"arch"`
 }
 
-// Get tells what this binary is.
+// Get returns the description of this binary.
 func Get() Info {
 	i := Info{Version: Number, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
 	if build, ok := debug.ReadBuildInfo(); ok {
@@ -35,7 +35,7 @@ func Get() Info {
 	return i
 }
 
-// Full gives version, revision where the build knows it, and the Go version.
+// Full returns the version, the revision if the build records it, and the Go version.
 func Full() string {
 	i := Get()
 	s := i.Version

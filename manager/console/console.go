@@ -1,9 +1,9 @@
-// Package console is the web page that every manager serves at /console/: files that are part of the program, which
-// ask the manager's own REST interface and nothing else.
+// Package console is the web page that every manager serves at /console/: files embedded in the program, which use
+// only the manager's own REST interface.
 //
-// It promises that no page runs a script or style of another origin or written into the page (a strict content security
-// policy), that nothing but GET and HEAD is answered here, and that it opens nothing that package api keeps closed: who
-// is not let in there sees the form to log in. It never looks at credentials.
+// No page runs a script or style of another origin or one inline in the page (a strict content security policy). Only
+// GET and HEAD are answered. The console opens nothing that package api protects: a user without access sees the
+// login form. It never handles credentials itself.
 package console
 
 import (
@@ -20,31 +20,32 @@ import (
 	"time"
 )
 
-// Path is where the console is.
+// Path is the console's path.
 const Path = "/console/"
 
 //go:embed static
 var embedded embed.FS
 
-// Policy is the content security policy of all pages: files of this manager alone, no script or style within a page, no
-// frame around it, no form that is sent by the browser itself, no text that becomes HTML.
+// Policy is the content security policy of all pages: only files of this manager, no inline scripts or styles, no
+// frames around it, no forms submitted by the browser, and no text converted to HTML.
 const Policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
-// mediaTypes of the files there are.
+// mediaTypes returns the media types of the embedded files, by extension.
 func mediaTypes() map[string]string {
 	return map[string]string{".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
 		".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 }
 
-// file is one that is served.
+// file is an embedded file.
 type file struct {
 	media string
 	etag  string
 	body  []byte
 }
 
-// Handler serves the console at Path; the other paths are those of next. Browsers that ask for / are led to it.
+// Handler serves the console at Path, and next at all other paths. Browsers that request / are redirected to the
+// console.
 func Handler(next http.Handler) (http.Handler, error) {
 	files, err := load()
 	if err != nil {
@@ -62,7 +63,7 @@ func Handler(next http.Handler) (http.Handler, error) {
 	}), nil
 }
 
-// load reads the files that are part of the program.
+// load reads the embedded files.
 func load() (map[string]*file, error) {
 	files, types := map[string]*file{}, mediaTypes()
 	err := fs.WalkDir(embedded, "static", func(name string, d fs.DirEntry, err error) error {
@@ -88,7 +89,7 @@ func load() (map[string]*file, error) {
 	return files, err
 }
 
-// asksForPage reports whether a person's browser asks.
+// asksForPage reports whether the request comes from a person's browser.
 func asksForPage(r *http.Request) bool {
 	return r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html")
 }
@@ -100,7 +101,7 @@ func serve(w http.ResponseWriter, r *http.Request, files map[string]*file, name 
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
-	h.Set("Cache-Control", "no-cache") // asked for again each time: another version of the program has other files
+	h.Set("Cache-Control", "no-cache") // revalidated at each request: another version of the program has other files
 	if name == "" {
 		name = "index.html"
 	}

@@ -1,7 +1,7 @@
-// Package statistics tells from a sample of an index's entries how the values of its components are spread: how many
-// there are, which are common, and a histogram. It is pure. It promises that a sample of everything gives exact
-// numbers; that bins follow each other and have all values but MISSING and NULL between them; that a value which the
-// sample has only the beginning of is counted, and never shown.
+// Package statistics estimates from a sample of an index's entries how the values of its components are distributed:
+// the number of distinct values, the most common ones, and a histogram. It is pure. A sample of all entries gives
+// exact numbers. The bins are adjacent and contain all values except MISSING and NULL. A value of which the sample
+// has only the beginning is counted, but never shown.
 package statistics
 
 import (
@@ -21,19 +21,19 @@ import (
 const (
 	// MaxBins bounds the bins of a histogram.
 	MaxBins = 256
-	// DefaultBins are those of who asks for none.
+	// DefaultBins is the number of bins unless a request sets it.
 	DefaultBins = 32
-	// mostCommon bounds the common values.
+	// mostCommon bounds the number of common values.
 	mostCommon = 10
-	// common is how many times the mean entries of a value a common one has.
+	// common is the factor by which a common value has more entries than the mean value.
 	common = 1.25
-	// doubt is how likely it may be that a place is further off than it is said to be.
+	// doubt is the probability that an estimated place is further off than the reported error.
 	doubt = 1e-6
 )
 
-// Of returns the statistics of an index with these components, with at most so many bins of a histogram (1 to MaxBins),
-// from the sample of each of its slices (SampleRequest.Whole). Index is left to the caller. An error says that an entry
-// of the sample is none, or a value of it.
+// Of returns the statistics of an index with these components, with at most bins bins (1 to MaxBins) in each
+// histogram, from the sample of each of its slices (SampleRequest.Whole). The caller sets Index. It fails if the
+// sample contains an invalid entry or value.
 func Of(expressions []string, samples []*wire.SampleReply, bins int) (*v1.IndexStatistics, error) {
 	s := &v1.IndexStatistics{Exact: true, Components: make([]v1.ComponentStatistics, len(expressions))}
 	for _, of := range samples {
@@ -59,22 +59,22 @@ func Of(expressions []string, samples []*wire.SampleReply, bins int) (*v1.IndexS
 	return s, nil
 }
 
-// value is one of a component, with the entries of the sample that have it.
+// value is a distinct value of a component, with the number of sampled entries that have it.
 type value struct {
 	collated []byte
 	hash     uint64
 	seen     int
-	items    float64 // entries of the index that these stand for
+	items    float64 // entries of the index that the sampled ones represent
 }
 
-// cut reports whether no more of it is known than its beginning.
+// cut reports whether only the beginning of the value is known.
 func (v *value) cut() bool { return len(v.collated) >= partition.MaxBound }
 
 func (v *value) compare(o *value) int {
 	return cmp.Or(bytes.Compare(v.collated, o.collated), cmp.Compare(v.hash, o.hash))
 }
 
-// valuesOf returns the different values of a component, ascending.
+// valuesOf returns the distinct values of a component, in ascending order.
 func valuesOf(of []*wire.SampleReply, component int) ([]value, error) {
 	var all []value
 	for _, slice := range of {
@@ -99,7 +99,7 @@ func valuesOf(of []*wire.SampleReply, component int) ([]value, error) {
 	return different, nil
 }
 
-// component returns the statistics of one component, of its different values, ascending.
+// component returns the statistics of one component from its distinct values, in ascending order.
 func component(values []value, bins int, exact bool) (c v1.ComponentStatistics, err error) {
 	c.Common, c.Histogram = []v1.CommonValue{}, []v1.Bin{}
 	for len(values) > 0 && collate.Kind(values[0].collated[0]) <= collate.Null {
@@ -134,8 +134,8 @@ func component(values []value, bins int, exact bool) (c v1.ComponentStatistics, 
 	return c, err
 }
 
-// distinct estimates how many different values the entries have of which a sample has so many, once of them once, by
-// what Haas and Stokes call Duj1.
+// distinct estimates the number of distinct values of total entries. Of the seen sampled entries, values are
+// distinct, once of them seen only once. It uses the estimator Duj1 of Haas and Stokes.
 func distinct(values, once, seen int, total float64, exact bool) uint64 {
 	d, n := float64(values), float64(seen)
 	if exact || n >= total {
@@ -144,8 +144,8 @@ func distinct(values, once, seen int, total float64, exact bool) uint64 {
 	return whole(min(max(n*d/(n-float64(once)+float64(once)*n/total), d), total))
 }
 
-// mostOf returns the values that have most entries: of those more than the mean, and which a sample has met by more
-// than chance.
+// mostOf returns the values with the most entries: more than common times the mean, and seen more than once unless
+// the sample is exact.
 func mostOf(values []value, mean float64, exact bool) ([]v1.CommonValue, error) {
 	var some []value
 	for _, v := range values {
@@ -166,11 +166,11 @@ func mostOf(values []value, mean float64, exact bool) ([]v1.CommonValue, error) 
 	return out, nil
 }
 
-// histogram returns bins of as many entries each, about; a value is in one bin, and one that cannot be shown ends none
-// but the last.
+// histogram returns bins with about equal numbers of entries. Each value is in one bin, and a value that cannot be
+// shown ends no bin except the last.
 func histogram(values []value, total float64, bins int) ([]v1.Bin, error) {
 	out := []v1.Bin{}
-	before, given, next := 0.0, uint64(0), 1 // next: the bin whose share of the entries ends at or behind the value
+	before, given, next := 0.0, uint64(0), 1 // next: the bin whose share of the entries ends at the value or after it
 	for i := range values {
 		v := &values[i]
 		before += v.items
@@ -182,15 +182,15 @@ func histogram(values []value, total float64, bins int) ([]v1.Bin, error) {
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, v1.Bin{To: to, Items: whole(before) - given}) // rounded so that no entry is lost between two
+		out = append(out, v1.Bin{To: to, Items: whole(before) - given}) // rounded so that bins lose no entry
 		for given = whole(before); next < bins && before >= total*float64(next)/float64(bins); {
-			next++ // past all shares that a common value fills
+			next++ // skips all shares that a common value fills
 		}
 	}
 	return out, nil
 }
 
-// shown returns the JSON text of a value, nil of one that is not whole.
+// shown returns a value as JSON; nil if only its beginning is known.
 func shown(v *value) (json.RawMessage, error) {
 	if v.cut() {
 		return nil, nil
