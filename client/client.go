@@ -394,7 +394,7 @@ func (e *ended) Unwrap() []error { return []error{ErrUnavailable, e.by} }
 // isAnswer reports whether an error is a server's answer, in contrast to an unreachable server.
 func isAnswer(err error) bool { return errors.As(err, new(*wire.Problem)) }
 
-// ownEnd reports whether an error is the end of the caller's own context, which tells nothing about the server.
+// ownEnd reports whether an error is the end of the caller's own context, which means nothing about the server.
 func ownEnd(ctx context.Context, err error) bool {
 	return err == nil || errors.Is(err, net.ErrClosed) || ctx.Err() != nil && errors.Is(err, ctx.Err())
 }
@@ -514,7 +514,7 @@ func (r *refusals) over() bool {
 	return !now.Before(r.until)
 }
 
-// send sends every request of the client, with credentials; a body is JSON unless the header says otherwise.
+// send sends every request of the client, with credentials; a body is JSON unless the header has another content type.
 func (c *Client) send(ctx context.Context, method, url string, header http.Header, body []byte) (*http.Response,
 	error) {
 	r, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))

@@ -17,7 +17,7 @@ import (
 
 // orphan is a copy on this node that no list of the present epoch has contained. Its index may have been removed by a
 // restore, or its folder may have been copied here from elsewhere; then it may be damaged, or hold another copy than
-// its name says. It is kept, but neither served nor fed nor checkpointed, until a list contains it again, or until
+// its name states. It is kept, but neither served nor fed nor checkpointed, until a list contains it again, or until
 // its grace period is over and the leader has confirmed that the StateContext does not place it here (IM-8).
 type orphan struct {
 	core.Orphan

@@ -89,7 +89,7 @@ func (x *Indexer) transferBytes() (exported, incoming uint64) {
 	return uint64(max(x.store.Exported(), 0)), incoming
 }
 
-// seqnos returns KV's current seqnos of a bucket; unknown says of how many vbuckets they are unknown, and why.
+// seqnos returns KV's current seqnos of a bucket; unknown states for how many vbuckets they are unknown, and why.
 func (x *Indexer) seqnos(ctx context.Context, k *copies.Bucket) (at []uint64, unknown string) {
 	kv, missing, err := x.truth.Ask(ctx, k.Name(), k.VBuckets())
 	if len(missing) > 0 {

@@ -252,8 +252,8 @@ func (n *Node) keep(b *bucket) bool {
 }
 
 // drop closes a bucket that is not in the map, and ends its connections. It removes the bucket's files if the map
-// says that the bucket was dropped. If the map is another one that never had the bucket, the files stay, so that
-// their content can be recovered.
+// lists the bucket as dropped. If the map is another one that never had the bucket, the files stay, so that their
+// content can be recovered.
 func (n *Node) drop(b *bucket, remove bool) {
 	if remove {
 		n.config.Logger.Info("bucket dropped", "bucket", b.name, "uuid", b.uuid)

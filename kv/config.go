@@ -15,7 +15,7 @@ import (
 	"tidemark/kv/store"
 )
 
-// ErrConfig is wrapped if a Config cannot be used; the message says why.
+// ErrConfig is wrapped if a Config cannot be used; the message gives the reason.
 var ErrConfig = errors.New("kv configuration")
 
 // Peer is a member of the KV cluster. Addresses are host:port; those of this node may be empty (they are set when its

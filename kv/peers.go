@@ -45,7 +45,7 @@ const (
 	pathFlushAll  = "/v1/cluster/flush/all"
 )
 
-// ErrRefused means that a node refused a request; the message says why.
+// ErrRefused means that a node refused a request; the message gives the reason.
 var ErrRefused = errors.New("refused")
 
 // pushRequest sends a map to another node. Sealed: bucket → vbucket → seqno.
@@ -99,7 +99,7 @@ func (e *NotLeaderError) Error() string { return "another node leads the cluster
 // Is makes errors.Is(err, ErrRefused) true.
 func (e *NotLeaderError) Is(target error) bool { return target == ErrRefused }
 
-// Errors for a wrong scheme of the admin interface; the message says what to do.
+// Errors for a wrong scheme of the admin interface; the message states what to do.
 var (
 	// ErrNeedsTLS means that a node's admin port requires TLS, and the request came without.
 	ErrNeedsTLS = errors.New("the KV node's admin port speaks TLS")

@@ -86,7 +86,7 @@ func (m *Manager) registration() *wire.RegisterManager {
 		Raft: m.raft.Addr(), FormatLevel: m.raft.FormatLevel(), New: m.raft.New(), Epoch: m.raft.Epoch()}
 }
 
-// note records beside the log what the state says about this manager.
+// note records beside the log what the state contains about this manager.
 func (m *Manager) note() error {
 	return errors.Join(m.raft.NoteFormatLevel(), m.raft.NoteEpoch(), m.raft.NoteMember())
 }

@@ -121,7 +121,7 @@ func (p *Projector) change(ctx context.Context, c *wire.DefinitionsChange) (*wir
 	p.mu.Unlock()
 	d, err := c.Apply(base)
 	if err != nil {
-		return &wire.DefinitionsReply{Missing: true}, nil //nolint:nilerr // the answer says it
+		return &wire.DefinitionsReply{Missing: true}, nil //nolint:nilerr // the reply reports it
 	}
 	return p.definitions(ctx, d)
 }

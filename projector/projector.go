@@ -77,8 +77,8 @@ type Config struct {
 	// map are used (mcbp.NetworkDefault, mcbp.NetworkExternal); if empty, it is detected. Only FeedGocbcore connects by
 	// the map.
 	KVTLS *tls.Config
-	// ReadKVTLS, if not nil, returns the configuration for each connection instead of KVTLS, so that a new CA needs no
-	// restart. KVTLS still says whether TLS is used.
+	// ReadKVTLS, if not nil, returns the configuration for each connection instead of KVTLS, so that a new CA needs
+	// no restart. KVTLS still decides whether TLS is used.
 	ReadKVTLS func() (*tls.Config, error)
 	KVNetwork string
 	// Feed selects the implementation of the DCP consumer; empty means FeedNative.

@@ -110,7 +110,7 @@ func (b *bucket) look(silentToo bool) {
 	b.mu.Unlock()
 	var streams []*stream
 	if c != nil {
-		streams = c.all() // before KV is asked: the answer says nothing about streams that begin later
+		streams = c.all() // before KV is asked: the answer does not cover streams that begin later
 	}
 	stood := make([]uint64, len(streams)) // read before KV is asked: KV's seqno on this branch is not lower
 	for i, s := range streams {

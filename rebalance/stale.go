@@ -19,7 +19,7 @@ func (p *Plan) Stale(c *Cluster) error {
 	return nil
 }
 
-// Done reports whether a step has already been taken. The error says why it cannot be taken at all.
+// Done reports whether a step has already been taken. The error is the reason why it cannot be taken at all.
 func (y *Step) Done(c *Cluster) (bool, error) {
 	i := slices.IndexFunc(c.Indexes, func(x Index) bool { return x.ID == y.Index })
 	if i < 0 {

@@ -271,8 +271,8 @@ func (c *RaiseEpoch) apply(t *tx) *Rejection {
 	return nil
 }
 
-// skipNumbers skips numbers that a lost history may have assigned. It runs only in a recovery, when nobody watches
-// the events.
+// skipNumbers skips numbers that a lost history may have assigned. It runs only in a recovery, when there are no
+// subscribers to the events.
 func (t *tx) skipNumbers() {
 	t.cas += SkippedUpdates
 	t.s.nextIndexID += SkippedIDs

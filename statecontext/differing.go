@@ -114,7 +114,7 @@ func (c *NoteDifference) apply(t *tx) *Rejection {
 	return nil
 }
 
-// Matches reports whether d already records what the command says.
+// Matches reports whether d already records the command's contents.
 func (c *NoteDifference) Matches(d *DifferingCopy) bool {
 	return d.Documents == c.Documents && d.Kind == c.Kind && d.TakenAnew == c.TakenAnew && d.Node == c.Node
 }

@@ -25,7 +25,7 @@ const (
 	EventRebalance EventKind = "rebalance" // Number is its id; Rebalance, or RebalanceStep
 	// Index, Name, Bucket, Node; Difference; Removed: the copy is right again, or is no more
 	EventDifference EventKind = "difference"
-	// Name is the user who has begun a session of the console; Removed: one of his has ended
+	// Name is the user of a console session that has begun; Removed: that has ended
 	EventSession EventKind = "session"
 )
 

@@ -405,7 +405,7 @@ func (t *tx) forgetRebalances() {
 	}
 }
 
-// fits rejects a step that cannot begin. Its old copy must be where the step says and have no other copy beside it,
+// fits rejects a step that cannot begin. Its old copy must be on the step's source and have no other copy beside it,
 // and its target must have no copy of the slice. copies holds the copies of that slice.
 func (s *State) fits(y *partition.Rebalance, copies []partition.Copy) *Rejection {
 	x := s.Index(y.Index)

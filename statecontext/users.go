@@ -103,8 +103,8 @@ const (
 	PutFirst  PutMode = 3 // there is no user at all, otherwise nothing changes: creates the first administrator
 )
 
-// PutUser adds or changes a user. A change ends the user's sessions, so that nobody keeps one opened with an old
-// password.
+// PutUser adds or changes a user. A change ends the user's sessions, so that none opened with the old password
+// remains.
 type PutUser struct {
 	Mode PutMode
 	Name string
@@ -112,8 +112,8 @@ type PutUser struct {
 	Hash string
 }
 
-// RemoveUser removes a user and all tokens of that user. The last administrator cannot be removed, since nobody could
-// create another one.
+// RemoveUser removes a user and all tokens of that user. The last administrator cannot be removed, since no user
+// could create another one.
 type RemoveUser struct{ Name string }
 
 // PutToken adds a token; Apply assigns ID and ModifiedCAS, and CreatedMS is the proposer's wall clock. For a session,

@@ -16,7 +16,7 @@ type request struct {
 	addr, topic string
 	failed      bool // the projector has not answered what it has begun: it may still begin it
 	stopping    bool // a stop is being sent
-	// known is closed when the projector has answered, if only that answer tells which indexes its streams are of; if
+	// known is closed when the projector has answered, if only that answer identifies the indexes of its streams; if
 	// nil, they are those of the subscription.
 	known chan struct{}
 	// streams are the vbuckets that it has begun and not ended, whether or not they count.

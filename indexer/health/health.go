@@ -36,7 +36,7 @@ func (h *Health) Set(source, why string) bool {
 	return (was == "") != (why == "")
 }
 
-// Watch runs f. If f takes longer than patience, Watch sets a problem of the source that says so, and calls late. The
+// Watch runs f. If f takes longer than patience, Watch sets a problem of the source (Hanging), and calls late. The
 // problem remains; the caller sets the outcome of f.
 func (h *Health) Watch(source, what string, patience time.Duration, late func(), f func() error) error {
 	var err error

@@ -42,7 +42,7 @@ func (r *run) truth(ctx context.Context, view *View) error {
 		deadline = soon
 	}
 	err := r.askKV(ctx, view, deadline)
-	if err != nil && ctx.Err() == nil { // the scan runs at what is held, and the answer says so
+	if err != nil && ctx.Err() == nil { // the scan uses the state held here, and the answer reports that
 		r.session.unasked = true
 		return nil
 	}

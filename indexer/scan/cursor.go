@@ -178,7 +178,7 @@ func (s *Spec) readCursor(text string, def *index.Definition) (seen scanport.See
 // later reports whether this is a page after the first.
 func (s *Spec) later() bool { return s.Page != nil && s.Page.after != nil }
 
-// expired maps errors that a page's timestamp is no longer available to one that tells the caller what to do.
+// expired maps errors about a page's timestamp that is no longer available to an error with advice for the caller.
 func (s *Spec) expired(err error) error {
 	switch CodeOf(err) {
 	case errcode.SnapshotSkipped, errcode.SnapshotTooOld, errcode.IndexInRollback:

@@ -56,7 +56,8 @@ type groups struct {
 	results []outcome // one for each requested aggregate
 }
 
-// outcome says how to compute the result of an aggregate: from a partial of the cells, or over their distinct values.
+// outcome defines how to compute the result of an aggregate: from a partial of the cells, or over their distinct
+// values.
 type outcome struct {
 	partial int          // index into Grouping.Of; below 0: over distinct values
 	op      aggregate.Op // for distinct values

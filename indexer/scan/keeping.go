@@ -92,7 +92,7 @@ func (r *run) keep(ctx context.Context) *keeping {
 }
 
 // end stops keeping the timestamp. If the client or the connection to it was lost, the scan may continue elsewhere,
-// so the nodes keep the timestamp until it expires. If err says that the timestamp is gone, end adds why it was not
+// so the nodes keep the timestamp until it expires. If err means that the timestamp is gone, end adds why it was not
 // kept.
 func (k *keeping) end(ctx context.Context, err error) error {
 	if k == nil {
@@ -213,7 +213,7 @@ func (k *keeping) ask(node index.NodeID, t *keepingThere, copies []index.CopyID)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	t.asking, t.due = false, time.Now().Add(keepEvery)
-	if k.ctx.Err() != nil { // the scan has ended, so a missing answer says nothing about the node
+	if k.ctx.Err() != nil { // the scan has ended, so a missing answer means nothing about the node
 		return
 	}
 	if t.trouble = err; err != nil && CodeOf(err) != errcode.SnapshotTooOld { // that timestamp will not return

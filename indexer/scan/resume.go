@@ -103,7 +103,7 @@ func (s *Spec) checkPlace(what string, key []byte) error {
 	return nil
 }
 
-// gone maps errors that the scan's fixed timestamp is no longer available to one that tells the caller what to do.
+// gone maps errors about a scan's fixed timestamp that is no longer available to an error with advice for the caller.
 func (s *Spec) gone(err error) error {
 	if s.later() {
 		return s.expired(err)

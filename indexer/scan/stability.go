@@ -61,7 +61,7 @@ func (r *Request) checkStability() error {
 	return nil
 }
 
-// tooOld maps errors that a named timestamp is not available to one that tells the caller what to do.
+// tooOld maps errors about a named timestamp that is not available to an error with advice for the caller.
 func tooOld(at *wire.StabilityRef, err error) error {
 	switch CodeOf(err) {
 	case errcode.SnapshotSkipped, errcode.SnapshotTooOld, errcode.IndexInRollback:

@@ -88,7 +88,7 @@ func (t *Truth) CurrentSeqnos(ctx context.Context, bucket string) (timestamp.Vec
 	}
 }
 
-// unowned returns the error for vbuckets whose seqnos nobody reported in time; known is nil if no projector answered.
+// unowned returns the error for vbuckets whose seqnos no projector reported in time; known is nil if none answered.
 func unowned(bucket string, known *claims, why error) error {
 	if known == nil {
 		return scan.Errorf(errcode.VBucketsUnavailable, "no projector has said in time where KV is with bucket %q", bucket)

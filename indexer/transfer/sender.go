@@ -115,8 +115,8 @@ func (s *Sender) end(which func(*sending) bool) {
 
 var errAbandoned = errors.New("nobody has asked for the export while it was being made")
 
-// abandon cancels making an export that nobody has requested for idleAfter. A waiting receiver repeats its request
-// every few seconds.
+// abandon cancels making an export that no receiver has requested for idleAfter. A waiting receiver repeats its
+// request every few seconds.
 func (s *Sender) abandon() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,8 +17,8 @@ import (
 // errInterrupted is wrapped when a command was ended by Ctrl-C or an equivalent signal.
 var errInterrupted = errors.New("interrupted")
 
-// interrupted converts the error of a command (not of a role) that was ended by the end of ctx: the text says that it
-// was interrupted, and keeps the rest. Other errors are returned unchanged.
+// interrupted converts the error of a command (not of a role) that was ended by the end of ctx: it adds that the
+// command was interrupted, and keeps the text. Other errors are returned unchanged.
 func interrupted(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() == nil || !errors.Is(err, context.Canceled) {
 		return err

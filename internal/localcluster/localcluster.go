@@ -77,8 +77,8 @@ type Config struct {
 	FirstREST  int // first port to try
 	LogLevel   string
 	LogFormat  string // text or json; text when empty
-	// Advertise is the host under which children are told of each other instead of the one they listen on, for tests
-	// that place a proxy between them; the ports are the same.
+	// Advertise is the host under which children reach each other instead of the one they listen on, for tests that
+	// place a proxy between them; the ports are the same.
 	Advertise string
 	TLS       bool   // on every port; KV nodes keep a memcached port without TLS besides the one with it
 	Feed      string // --feed of the projectors; native if empty

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// ErrString is wrapped if a text names no nodes; the message says what is wrong and what is expected.
+// ErrString is wrapped if a text names no nodes; the message states what is wrong and what is expected.
 var ErrString = errors.New("no connection string")
 
 // The schemes. Without a scheme, another setting decides about TLS.

@@ -165,8 +165,8 @@ func (p *producer) has(vb uint16) bool {
 	return p.streams[vb] != nil
 }
 
-// begin adds a stream and makes it ready. The stream is subscribed first, so that whoever removes it, possibly at
-// once, can release it.
+// begin adds a stream and makes it ready. The stream is subscribed first, so that the code that removes it, possibly
+// at once, can release it.
 func (p *producer) begin(st *stream) {
 	st.vb.Subscribe(st)
 	p.mu.Lock()

@@ -74,9 +74,9 @@ type Options struct {
 	Version string
 	// Buckets holds the initial buckets; see Add and Remove.
 	Buckets map[string]*Bucket
-	// User and Password are the credentials of the configured user, who has all rights; Users returns the cluster's
-	// other users; nil: there are none. AllowPlain offers PLAIN in addition to SCRAM even without TLS, and selects the
-	// only bucket for clients that select none.
+	// User and Password are the credentials of the configured user, which has all rights; Users returns the cluster's
+	// other users; nil: there are none. AllowPlain offers PLAIN in addition to SCRAM even without TLS, and selects
+	// the only bucket for clients that select none.
 	User, Password string
 	Users          func() *access.Directory
 	AllowPlain     bool

@@ -35,7 +35,7 @@ func (g components) componentRoutes() []route {
 	}
 }
 
-// checkToken tells a projector or an indexer whether a token presented to it permits reading metrics.
+// checkToken reports to a projector or an indexer whether a token presented to it permits reading metrics.
 func (g components) checkToken(w http.ResponseWriter, r *http.Request) error {
 	var req wire.TokenCheck
 	if err := rpc.Read(r, &req); err != nil {

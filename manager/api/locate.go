@@ -16,7 +16,7 @@ import (
 // ticketLife is how long a ticket for the indexers is valid. Clients request a new one long before.
 const ticketLife = 10 * time.Minute
 
-// locateRoute tells clients how to scan at an indexer directly.
+// locateRoute returns the route by which clients find out how to scan at an indexer directly.
 func (g *scans) locateRoute() route {
 	return route{method: "POST", path: "/v1/indexes/{ref:.+}:locate", handle: g.locate, role: RoleRead,
 		limit: v1.ReadTimeout,
@@ -54,7 +54,7 @@ func (g *scans) locate(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// checkTicket tells an indexer whether a ticket of this manager is still that of a user who may scan.
+// checkTicket reports to an indexer whether a ticket of this manager still belongs to a user who may scan.
 func (g components) checkTicket(w http.ResponseWriter, r *http.Request) error {
 	var req scanport.Check
 	if err := rpc.Read(r, &req); err != nil {

@@ -255,7 +255,7 @@ func (g members) removeManager(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if _, known := g.cfg.Raft.State().Outcome(req); req != nil && !known { // it could not be stored before
-		_ = note(r.Context()) // the removal is done, whether a retry is told so or not
+		_ = note(r.Context()) // the removal is done, even if a retry cannot return its outcome
 	}
 	g.forgetManager(r.Context(), m.ID)
 	rpc.Write(w, r, http.StatusOK, reply)

@@ -196,7 +196,7 @@ func (p *passage) send(b []byte) error {
 	return nil
 }
 
-// seen returns a session token for what was seen up to the place; "" if that cannot be told.
+// seen returns a session token for the rows seen up to the place; "" if it cannot be determined.
 func (p *passage) seen() string {
 	place, err := scanport.ParsePlace(p.place)
 	if err != nil {

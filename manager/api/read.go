@@ -517,7 +517,7 @@ type readIndexReply struct {
 	Users bool   `json:"users,omitempty"` // the cluster has or had users
 }
 
-// bootstrap tells other managers of a new cluster about this one.
+// bootstrap describes this manager to other managers of a new cluster.
 func (g components) bootstrap(w http.ResponseWriter, r *http.Request) error {
 	answer, err := g.cfg.Raft.Describe(g.cfg.Expect)
 	if err != nil {

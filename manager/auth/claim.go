@@ -10,10 +10,10 @@ import (
 	"tidemark/statecontext"
 )
 
-// A claim is a query string by which a manager tells another one whom it has authenticated. A certificate is named by
-// its URI and trusted, since a process with the role manager has verified it. For a user the claim contains the kind
-// of credentials, so that the other manager can check them against its own state, which may be newer; it never
-// contains the role.
+// A claim is a query string in which a manager sends another one the identity that it has authenticated. A
+// certificate is named by its URI and trusted, since a process with the role manager has verified it. For a user the
+// claim contains the kind of credentials, so that the other manager can check them against its own state, which may
+// be newer; it never contains the role.
 const (
 	claimPeer        = "peer"        // URI of a certificate of a node or administrator
 	claimUser        = "user"        // name

@@ -38,7 +38,7 @@ type Disk struct {
 	FreeBytes  uint64        `json:"free_bytes"` // 0, with TotalBytes, if the system does not report it
 	TotalBytes uint64        `json:"total_bytes"`
 	LastWrite  time.Duration `json:"last_write"` // duration of the newest write, or so far of a pending one that hangs
-	// Faults says why this node should not lead; it is empty if the disk is healthy.
+	// Faults lists the reasons why this node should not lead; it is empty if the disk is healthy.
 	Faults []string `json:"faults,omitempty"`
 }
 

@@ -21,7 +21,7 @@ const (
 	confBucket = "conf"
 )
 
-// damageAdvice tells operators what to do with a damaged store. The server must not vote with it as it is, nor start
+// damageAdvice is the advice to operators for a damaged store. The server must not vote with it as it is, nor start
 // empty under its old id.
 const damageAdvice = "this manager does not start on it. Way out: move %s away and start again; the manager joins " +
 	"under a new id and takes everything from the others; remove its old id from the cluster. If no majority is " +

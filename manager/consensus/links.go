@@ -63,8 +63,8 @@ func (l *links) openTransport() error {
 	return nil
 }
 
-// Moved records the address at which a server, by its own report, is to be dialled from now on, whatever the
-// configuration says. The greeting verifies that it is that server.
+// Moved records the address at which a server, by its own report, is to be dialled from now on, in place of that of
+// the configuration. The greeting verifies that it is that server.
 func (l *links) Moved(id, addr string) {
 	l.layer.mu.Lock()
 	defer l.layer.mu.Unlock()

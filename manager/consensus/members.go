@@ -46,8 +46,8 @@ func (b *base) Servers() ([]Server, error) {
 
 // AddNonvoter adds a server that receives the log and has no vote, which is how every new server enters. seen, unless
 // nil, is the result of Servers for which the decision was made; if it has changed, the error is ErrMembersChanged.
-// As with the other changes, if ctx ends first, the error says what is known: ErrBusy that nothing was done,
-// ErrUnknownOutcome that Raft has the change.
+// As with the other changes, if ctx ends first, ErrBusy means that nothing was done, ErrUnknownOutcome that Raft has
+// the change.
 func (ms *members) AddNonvoter(ctx context.Context, s Server, seen []Server) error {
 	return ms.member(ctx, seen, func() raft.IndexFuture {
 		return ms.raft.AddNonvoter(raft.ServerID(s.ID), raft.ServerAddress(s.Raft), 0, memberTimeout)

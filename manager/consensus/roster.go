@@ -28,7 +28,7 @@ type Sighting struct {
 // view holds the findings of one round.
 type view struct {
 	nowMS   int64  // by a monotonic clock
-	self    Server // this node, with its actual address, whatever the configuration says
+	self    Server // this node, with its actual address, even if the configuration differs
 	last    uint64 // last index of the leader's log before the survey
 	servers []Server
 	answers map[string]answerOf // of the others, by server id

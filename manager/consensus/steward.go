@@ -352,8 +352,7 @@ func (s *Steward) Find(idOrName string) (Server, error) {
 // member; an error of note refuses the removal. If no majority stores it in time, it was proposed, and the removal
 // continues.
 //
-// If ctx ends, the error says what is known: ErrUnknownOutcome that the removal may be done, any other error that it
-// is not.
+// If ctx ends, ErrUnknownOutcome means that the removal may be done, any other error that it is not.
 func (s *Steward) Remove(ctx context.Context, id string, force bool,
 	note func(context.Context) error) (also []string, err error) {
 	if err := s.take(ctx); err != nil {

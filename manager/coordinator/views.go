@@ -40,10 +40,10 @@ func (c *Coordinator) Copies(ctx context.Context, all []partition.Copy) (map[ind
 }
 
 // Stabilize returns a committed stability timestamp of the bucket at or above need, as soon as there is one (IX-7,
-// session and at_plus), and fails when ctx ends. A vbuuid of 0 in need stands for any branch. A timestamp is valid
-// whoever leads; a refusal is returned only by a leader that has verified its leadership. Errors wrap ErrNotLeading,
-// ErrUnknownBucket, ErrInRollback, ErrNoStreams, ErrBucketGone, ErrTokenLost, ErrBusy, timestamp.ErrLength, or ctx's
-// error.
+// session and at_plus), and fails when ctx ends. A vbuuid of 0 in need stands for any branch. A timestamp stays valid
+// when the leader changes; a refusal is returned only by a leader that has verified its leadership. Errors wrap
+// ErrNotLeading, ErrUnknownBucket, ErrInRollback, ErrNoStreams, ErrBucketGone, ErrTokenLost, ErrBusy,
+// timestamp.ErrLength, or ctx's error.
 func (c *Coordinator) Stabilize(ctx context.Context, bucket string,
 	need timestamp.Vector) (wire.BucketStability, error) {
 	l, err := c.leading()

@@ -182,7 +182,7 @@ func (o *Role) admit(r *http.Request) error {
 	if err == nil {
 		return nil
 	}
-	if p, ok := err.(*rpc.Problem); ok { //nolint:errorlint // what has one in its chain says more than it
+	if p, ok := err.(*rpc.Problem); ok { //nolint:errorlint // an error that wraps a Problem has more text than it
 		return p
 	}
 	return rpc.Refuse(errcode.Forbidden, "%s: %v", r.URL.Path, err)

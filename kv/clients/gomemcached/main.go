@@ -30,7 +30,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: gomemcached HOST:PORT USER PASSWORD BUCKET")
 		os.Exit(2)
 	}
-	logging.SetLogger(nil) // it tells of every stream
+	logging.SetLogger(nil) // it logs every stream
 	c, err := connect(os.Args[1], os.Args[2], os.Args[3], os.Args[4])
 	if err == nil {
 		err = errors.Join(documents(c), counters(c), statistics(c))

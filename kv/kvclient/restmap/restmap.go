@@ -72,8 +72,8 @@ type Options struct {
 	// Password is called for each request, so that a new password takes effect; nil: there is none.
 	Password func() (string, error)
 	TLS      *tls.Config
-	// ReadTLS, if not nil, returns the TLS configuration for each connection instead of TLS, which still says whether TLS
-	// is used and whether managers are verified.
+	// ReadTLS, if not nil, returns the TLS configuration for each connection instead of TLS, which still decides
+	// whether TLS is used and whether managers are verified.
 	ReadTLS func() (*tls.Config, error)
 	// Network is the network of the addresses of other managers; if empty it is determined from the map.
 	Network string

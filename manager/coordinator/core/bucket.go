@@ -58,7 +58,7 @@ type takers struct {
 // drops tracks which indexers are not sent some of a bucket's data.
 type drops struct {
 	dropping map[index.ProjectorID][]index.NodeID // by projector, as last reported; only projectors that drop data
-	leftOut  map[index.NodeID][]bool              // vbuckets that the decider was told an indexer is left out of
+	leftOut  map[index.NodeID][]bool              // vbuckets that an indexer does not get, as the decider has them
 	// leftOut was computed at droppedAt (Ledger.Changes) and is current unless dropsDue is set: then another of its
 	// inputs has changed.
 	droppedAt uint64
@@ -85,7 +85,7 @@ type rolling struct {
 	id      uint64
 	step    statecontext.RollbackStep
 	sinceMS int64
-	// pausedMS is how long the leader itself has stood still since sinceMS; nobody could answer it in that time.
+	// pausedMS is how long the leader itself has stood still since sinceMS; no answer could reach it in that time.
 	pausedMS int64
 	answers  rollback.Answers
 	askedMS  map[string]int64

@@ -217,7 +217,7 @@ func (l *membership) watchProjectors() {
 	}
 }
 
-// projectorGone tells the ledgers that a projector's process has ended.
+// projectorGone notifies the ledgers that a projector's process has ended.
 func (l *membership) projectorGone(id index.ProjectorID) {
 	rest := slices.DeleteFunc(slices.Clone(l.components.alive), func(o index.ProjectorID) bool { return o == id })
 	for _, b := range l.buckets.ordered {
@@ -226,7 +226,7 @@ func (l *membership) projectorGone(id index.ProjectorID) {
 	l.components.alive = rest
 }
 
-// spoke tells the ledgers that a projector has reported all its streams.
+// spoke notifies the ledgers that a projector has reported all its streams.
 func (l *membership) spoke(id index.ProjectorID) {
 	for _, b := range l.buckets.ordered {
 		b.ledger.Heard(l.nowMS, id)
