@@ -247,11 +247,15 @@ func (w *world) side(ctx context.Context, q *wire.StreamRequest) (*wire.StreamRe
 	}
 	var events []keyversion.Event
 	w.mu.Lock()
+	// Like a projector, the stream carries only copies that the newest definitions still have, and says so.
+	carried := slices.DeleteFunc(slices.Clone(q.Side.Copies), func(id index.CopyID) bool {
+		return !slices.ContainsFunc(w.copies, func(c partition.Copy) bool { return c.ID == id })
+	})
 	for i := range restart.Len() {
 		s, inc := restart.At(i), q.Incarnation
 		events = append(events, keyversion.Event{Kind: keyversion.StreamBegin, VBucket: s.VBucket, Incarnation: inc,
 			VBUUID: w.log.Newest(),
-			Begin:  &keyversion.Begin{Start: s.Seqno, Log: w.log, Purge: w.purge[s.VBucket], Copies: q.Side.Copies}})
+			Begin:  &keyversion.Begin{Start: s.Seqno, Log: w.log, Purge: w.purge[s.VBucket], Copies: carried}})
 		newest := w.newest(int(s.VBucket))
 		var sums keyversion.Sums
 		for _, d := range w.kv[s.VBucket] {
@@ -452,9 +456,11 @@ func (w *world) write(docs ...testDoc) {
 	w.pumpLocked()
 }
 
-// define places copies on the indexer. The tens of a copy's id are its index.
+// define places copies on the indexer. The tens of a copy's id are its index. Like a router, the stream says which
+// copies it has from then on, and which no more.
 func (w *world) define(ids ...index.CopyID) error {
 	w.mu.Lock()
+	before := w.copies
 	w.copies = nil
 	for _, id := range ids {
 		c := partition.Copy{ID: id, Node: 3, State: partition.Allocated}
@@ -463,6 +469,8 @@ func (w *world) define(ids ...index.CopyID) error {
 		}
 		w.copies = append(w.copies, c)
 	}
+	w.streamLocked(keyversion.Deactivate, before, w.copies)
+	w.streamLocked(keyversion.Activate, w.copies, before)
 	w.revision++
 	d := w.definitionsLocked()
 	w.mu.Unlock()
@@ -480,6 +488,26 @@ func (w *world) define(ids ...index.CopyID) error {
 	}
 	_, err := w.admin.Definitions(context.Background(), w.endpoint.Admin, d)
 	return err
+}
+
+// streamLocked sends an event about the copies of all that are not among but, if there are any and a stream runs.
+func (w *world) streamLocked(kind keyversion.Kind, all, but []partition.Copy) {
+	var ids []index.CopyID
+	for _, c := range all {
+		if !slices.ContainsFunc(but, func(o partition.Copy) bool { return o.ID == c.ID }) {
+			ids = append(ids, c.ID)
+		}
+	}
+	m := w.stream
+	if m == nil || len(ids) == 0 {
+		return
+	}
+	var events []keyversion.Event
+	for vb := range testVBs {
+		events = append(events, keyversion.Event{Kind: kind, VBucket: uint16(vb), Incarnation: m.inc,
+			VBUUID: w.log.Newest(), Seqno: m.sent[vb], Copies: ids})
+	}
+	w.send(m.conn, events)
 }
 
 // changeOf returns a list as a change of another one.
