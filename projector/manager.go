@@ -65,7 +65,8 @@ func (p *Projector) holdMaps(bucket string) (source *restmap.Source, release fun
 
 func (p *Projector) newSource(bucket string) *restmap.Source {
 	return restmap.New(restmap.Options{Managers: []string{p.cfg.KVManager}, Pinned: true, Bucket: bucket, User: p.cfg.User,
-		Password: p.kvPassword, TLS: p.cfg.KVTLS, ReadTLS: p.cfg.ReadKVTLS, Network: p.cfg.KVNetwork, Logger: p.log.Named("maps")})
+		Password: p.kvPassword, TLS: p.cfg.KVTLS, ReadTLS: p.cfg.ReadKVTLS, Network: p.cfg.KVNetwork,
+		Logger: p.log.Named("maps")})
 }
 
 // of returns the source of a bucket, and creates it if necessary. It evicts sources that were not used for mapsAge

@@ -250,8 +250,8 @@ type SetCopyStates struct {
 	Copies   []CopyChange
 }
 
-// ForgetCopies forgets copies of one index that are leaving: their hosts have deleted them, or will drop them as orphans
-// when they are back. All or none. Rejections: UnknownIndex, StateMismatch (the index is being dropped, or a copy is
+// ForgetCopies forgets copies of one index that are leaving: their hosts have deleted them, or will drop them as
+// orphans when they are back. All or none. Rejections: UnknownIndex, StateMismatch (the index is being dropped, or a copy is
 // not leaving), CASMismatch, UnknownCopy.
 type ForgetCopies struct {
 	ID index.ID

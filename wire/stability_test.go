@@ -17,8 +17,8 @@ func stabilityOf(number uint64, seqnos ...uint64) BucketStability {
 	return s
 }
 
-// TestStabilityDeltas checks that a delta decodes to the full timestamp, and that a receiver with another base, or none,
-// reports it as missing.
+// TestStabilityDeltas checks that a delta decodes to the full timestamp, and that a receiver with another base, or
+// none, reports it as missing.
 func TestStabilityDeltas(t *testing.T) {
 	first, second, third := stabilityOf(1, 10, 20, 0), stabilityOf(2, 10, 25, 3), stabilityOf(3, 11, 25, 3)
 	third.Logs = slices.Clone(second.Logs)
@@ -66,8 +66,8 @@ func TestStabilityDeltas(t *testing.T) {
 	}
 }
 
-// TestStabilityDeltasThatCannotBe checks that there is no delta across a rollback, a generation, a bucket or a change of
-// the number of vbuckets, and that a delta whose result does not match its hash is refused.
+// TestStabilityDeltasThatCannotBe checks that there is no delta across a rollback, a generation, a bucket or a change
+// of the number of vbuckets, and that a delta whose result does not match its hash is refused.
 func TestStabilityDeltasThatCannotBe(t *testing.T) {
 	base := stabilityOf(5, 10, 20)
 	for name, change := range map[string]func(*BucketStability){

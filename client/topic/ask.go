@@ -134,7 +134,8 @@ func (s *Subscription) look(ctx context.Context) {
 // found records the projectors' addresses.
 func (s *Subscription) found(p places) {
 	if p.err != nil || len(p.addrs) > maxProjectors {
-		s.logOnce("", "cannot learn where projectors are; trying again, and asking those known last", "projectors", len(p.addrs),
+		s.logOnce("", "cannot learn where projectors are; trying again, and asking those known last",
+			"projectors", len(p.addrs),
 			"most", maxProjectors, "error", p.err)
 		return
 	}

@@ -23,8 +23,8 @@ const (
 // Pebble asks for more compactions than are worth it. It wants to compact each table with many removed keys at once,
 // however small (tombstone density). Nearly every table of an index whose documents are updated is like that, because
 // each update removes a key, and because the rows of one table are spread over all keys, the compaction rewrites the
-// whole copy. A compaction therefore waits until it is due (isDue), so that a copy that is made durable often, or sent to
-// another indexer, is not rewritten each time. Until then scans pass over at most that part of the copy.
+// whole copy. A compaction therefore waits until it is due (isDue), so that a copy that is made durable often, or sent
+// to another indexer, is not rewritten each time. Until then scans pass over at most that part of the copy.
 type compactions struct {
 	limit int
 
@@ -123,7 +123,8 @@ func (m *compactor) looks() {
 	for m.again && !m.stopped {
 		m.again = false
 		all.mu.Unlock()
-		waiting, _ := m.db.GetWaitingCompaction() // first, because it takes the store's lock, which the caller of wanted may hold
+		// First, because it takes the store's lock, which the caller of wanted may hold.
+		waiting, _ := m.db.GetWaitingCompaction()
 		levels, err := m.tables.SSTables()
 		all.mu.Lock()
 		m.due = err != nil || isDue(levels)

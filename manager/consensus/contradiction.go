@@ -51,8 +51,8 @@ func (st *storage) compare(term uint64, leader []byte, index, theirs uint64) err
 	if err := st.logs.GetLog(index, &own); err != nil || own.Term == theirs { // usually it is only in the state snapshot
 		return nil
 	}
-	err := st.contradictedError(fmt.Sprintf("%s leads in term %d and has an entry of term %d at %d of its log, where one of "+
-		"term %d was committed here", leader, term, theirs, index, own.Term))
+	err := st.contradictedError(fmt.Sprintf("%s leads in term %d and has an entry of term %d at %d of its log, where one "+
+		"of term %d was committed here", leader, term, theirs, index, own.Term))
 	if stored := st.store.Set(contradictedKey, []byte(err.Error())); stored != nil {
 		err = fmt.Errorf("%w (that could not be noted in %s: keep it stopped: %w)", err, st.cfg.Dir, stored)
 	}

@@ -17,9 +17,10 @@ import (
 	"tidemark/manager/consensus"
 )
 
-// TestAFollowerThatForgot: of three servers one goes on from an older copy of its folder, and elects another one that
-// never had what those two had committed. The third, which has it in its state, does not take the others' entries in its
-// place: it ends, says why, and is not started again, until a recovery makes its history the cluster's.
+// TestAFollowerThatForgot checks three servers of which one continues from an older copy of its folder, and elects
+// another one that never had what these two had committed. The third server, which has it in its state, does not
+// accept the others' entries in its place: it ends with the reason, and cannot be started again until a recovery makes
+// its history the cluster's.
 func TestAFollowerThatForgot(t *testing.T) {
 	dir := need.Memory(t)
 	synctest.Test(t, func(t *testing.T) {

@@ -84,9 +84,9 @@ func (l *scene) unreached(c *component, err error) {
 		"addr", c.addr, "error", err)
 }
 
-// greetedBy takes the answer to a component's hello and reports whether the component itself has answered, judged by its
-// boot id. An answer of another process at its address is no sign of its life: nothing is sent to that process, and the
-// component is greeted again.
+// greetedBy takes the answer to a component's hello and reports whether the component itself has answered, judged by
+// its boot id. An answer of another process at its address is no sign of its life: nothing is sent to that process, and
+// the component is greeted again.
 func (l *scene) greetedBy(c *component, boot, what, id string) bool {
 	if boot == c.boot {
 		c.retry.Succeeded(0)

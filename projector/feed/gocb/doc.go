@@ -15,8 +15,8 @@
 //     that gocbcore does not know are passed on as their number.
 //   - If an engine does not report that a stream was closed (it refuses send_stream_end_on_client_close_stream, as
 //     old ones do), gocbcore v10.8.1 looks up a closed stream without holding its lock: the process may crash.
-//   - A message that is too short for its kind crashes the process, because gocbcore does not check. Against a node that
-//     is not trusted, use the native feed.
+//   - A message that is too short for its kind crashes the process, because gocbcore does not check. Against a node
+//     that is not trusted, use the native feed.
 //
 // It never reconnects for its user, never reopens a stream, and does not decide what a rollback means.
 package gocb
