@@ -31,11 +31,11 @@ var (
 	snapshotSize  = flag.Int("snapshot.documents", 8000, "documents of TestLargeDiskSnapshots, in four snapshots")
 )
 
-// routerQueues is more than what a projector's queues and sockets hold for one indexer: the rest is a gap.
+// routerQueues is more bytes than a projector's queues and sockets hold for one indexer: further events leave a gap.
 const routerQueues = 20 << 20
 
-// absent ends a process in order, so that it loses nothing that it had, and keeps it away, since the `up` that would
-// start it again stands still, until the function is called.
+// absent ends a process in order, so that it loses nothing, and keeps it away by stopping the `up` that would restart
+// it. back resumes `up`.
 func absent(t *testing.T, up *testcluster.Cluster, pid func(m *localcluster.Manifest) int) (back func()) {
 	t.Helper()
 	old := pid(up.Manifest())
@@ -50,7 +50,8 @@ func absent(t *testing.T, up *testcluster.Cluster, pid func(m *localcluster.Mani
 	}
 	harness.Eventually(t, harness.Hang, "the process ends", func() (bool, string) {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", old))
-		return err != nil || strings.Contains(string(b), ") Z "), string(b) // nobody has taken its end yet
+		// its exit status has not been collected yet
+		return err != nil || strings.Contains(string(b), ") Z "), string(b)
 	})
 	return func() {
 		t.Helper()
@@ -59,7 +60,7 @@ func absent(t *testing.T, up *testcluster.Cluster, pid func(m *localcluster.Mani
 	}
 }
 
-// store writes documents n to n+count-1, each with its number and so much text, pipelined.
+// store writes documents n to n+count-1, each with its number and text bytes of filler, pipelined.
 func store(ctx context.Context, t *testing.T, kv *kvclient.Client, n, count, text int) {
 	t.Helper()
 	i := n
@@ -71,7 +72,7 @@ func store(ctx context.Context, t *testing.T, kv *kvclient.Client, n, count, tex
 	}
 }
 
-// processorTime reads how much of the machine's time has been idle, and all of it.
+// processorTime returns the machine's idle and total processor time.
 func processorTime(t *testing.T) (idle, all uint64) {
 	t.Helper()
 	b, err := os.ReadFile("/proc/stat")
@@ -87,20 +88,20 @@ func processorTime(t *testing.T) (idle, all uint64) {
 		if i == 3 {
 			idle = n
 		}
-		if i < 8 { // what follows is part of these
+		if i < 8 { // the later fields are parts of these
 			all += n
 		}
 	}
 	return idle, all
 }
 
-// probePause leaves the cores to the cluster between two scans.
+// probePause is the time between two scans, which leaves the cores to the cluster.
 const probePause = 30 * time.Millisecond
 
-// probed is how long session scans took, and how much of the processors was idle meanwhile.
+// probed is how long session scans took, and how much processor time was idle meanwhile.
 type probed struct {
-	took  []time.Duration // from the first try on
-	again int             // tries that failed
+	took  []time.Duration // including failed tries
+	again int             // failed tries
 	idle  float64
 }
 
@@ -112,7 +113,7 @@ func (p probed) String() string {
 		p.idle)
 }
 
-// probe asks for one key of an index by session scans until over is closed, at least once.
+// probe makes session scans for one key of an index until over is closed, at least one.
 func probe(ctx context.Context, t *testing.T, c *client.Client, bucket, name string, over <-chan struct{}) (p probed) {
 	t.Helper()
 	idle, all := processorTime(t)
@@ -140,9 +141,9 @@ func probe(ctx context.Context, t *testing.T, c *client.Client, bucket, name str
 	return p
 }
 
-// An indexer that was away takes what it lacks at its rate and not faster, while scans of what others hold go on. With
-// more documents, and on a machine with nothing else to do, it shows what that costs the others: session scans before,
-// and while it catches up.
+// TestCatchupLeavesOthersTheirShare checks that an indexer that was away catches up at its limited rate, while scans
+// of the others' indexes continue. With more documents, and on an idle machine, it also measures what that costs the
+// others: session scans before and during the catchup.
 func TestCatchupLeavesOthersTheirShare(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
@@ -175,7 +176,7 @@ func TestCatchupLeavesOthersTheirShare(t *testing.T) {
 	})
 	back := absent(t, up, func(m *localcluster.Manifest) int { return m.Indexers[0].PID })
 	store(ctx, t, kv, 1000, *catchupDocuments, max(200, routerQueues / *catchupDocuments))
-	// the leader no longer waits for the one that is gone when a scan of the other index is answered
+	// once a scan of the other index is answered, the leader no longer waits for the absent indexer
 	if _, err := harness.ScanSoon(ctx, c, bucket, "there", harness.Hang); err != nil {
 		t.Fatal(err)
 	}
@@ -220,9 +221,10 @@ func TestCatchupLeavesOthersTheirShare(t *testing.T) {
 	t.Log(harness.MustRun(ctx, t, up, "index", "verify", bucket+"/gone", "--rate", "1000000"))
 }
 
-// A projector that was away finds far more than the queue of a stability timestamp in one DCP snapshot of each vbucket,
-// of which no part is a state that KV had. Stability timestamps go on meanwhile or after, scans that take any timestamp
-// are answered all the time, session scans are answered or say why not, and in the end the index equals KV.
+// TestLargeDiskSnapshots brings a projector back that was away and finds in each vbucket one DCP snapshot far larger
+// than the queue of a stability timestamp, no part of which is a state that KV had. Stability timestamps continue
+// meanwhile or afterwards, scans at any timestamp are answered all the time, session scans are answered or fail with
+// a reason, and in the end the index equals KV.
 func TestLargeDiskSnapshots(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
@@ -244,7 +246,7 @@ func TestLargeDiskSnapshots(t *testing.T) {
 	first := number()
 	back := absent(t, up, func(m *localcluster.Manifest) int { return m.Projectors[0].PID })
 	store(ctx, t, kv, 100, *snapshotSize, 200)
-	store(ctx, t, kv, 0, 50, 200) // again: their first versions are left out
+	store(ctx, t, kv, 0, 50, 200) // again: the snapshot leaves out the first versions
 	began := time.Now()
 	back()
 	refusals := map[string]int{}
@@ -270,7 +272,7 @@ func TestLargeDiskSnapshots(t *testing.T) {
 	if number() <= first {
 		t.Errorf("the stability timestamp is %d as before", first)
 	}
-	for i := range 3 { // and it goes on
+	for i := range 3 { // and the cluster continues to work
 		if _, err := kv.Set(ctx, "after", fmt.Appendf(nil, `{"k":"after %d"}`, i), kvclient.StoreOptions{}); err != nil {
 			t.Fatal(err)
 		}

@@ -17,10 +17,10 @@ import (
 	"tidemark/kv/kvclient"
 )
 
-// TestBucketDroppedAndMade: a bucket is made and dropped by the calls that Couchbase documents, while the KV cluster
-// runs, and made again under its name, at once or after its indexes were told. Those of the bucket that is gone say
-// BUCKET_GONE; CREATE INDEX on the new one works, and BUILD INDEX makes the old ones anew: all have what the new bucket
-// has, and nothing of the one before.
+// TestBucketDroppedAndMade drops a bucket and creates another one of its name with the calls that Couchbase
+// documents, while the KV cluster runs, before or after the indexers have learned of the drop. Scans of the old
+// bucket's indexes fail with BUCKET_GONE; CREATE INDEX on the new bucket works, and BUILD INDEX rebuilds the old
+// indexes: all have what the new bucket has, and nothing of the old one.
 func TestBucketDroppedAndMade(t *testing.T) {
 	t.Parallel()
 	for _, feed := range []string{"native", "gocbcore"} {
@@ -30,7 +30,8 @@ func TestBucketDroppedAndMade(t *testing.T) {
 			up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "2", "--kv-replicas", "1", "--indexers", "1",
 				"--feed", feed, "--vbuckets", "16")
 			b := &bucketLife{t: t, up: up, c: up.Client(), name: "shop"}
-			other := &bucketLife{t: t, up: up, c: b.c, name: "kiosk"} // beside it, as its indexes are told no sooner
+			// a second bucket in parallel, because its indexes learn of the drop no sooner
+			other := &bucketLife{t: t, up: up, c: b.c, name: "kiosk"}
 			for _, b := range []*bucketLife{b, other} {
 				b.create(ctx)
 				b.write(ctx, 1)
@@ -38,11 +39,11 @@ func TestBucketDroppedAndMade(t *testing.T) {
 				b.shows(ctx, "by_n", 1)
 			}
 
-			b.drop(ctx) // and the indexes are told
+			b.drop(ctx) // and the indexes learn of it
 			other.drop(ctx)
 			b.gone(ctx, "by_n", "the bucket was deleted")
 			other.gone(ctx, "by_n", "the bucket was deleted")
-			harness.Eventually(t, 0, "scans are refused", func() (bool, string) { // indexers hear of it a moment later
+			harness.Eventually(t, 0, "scans are refused", func() (bool, string) { // indexers learn of it a moment later
 				_, err := harness.Scan(ctx, b.c, "shop", "by_n", "any")
 				return harness.RefusedAs(err, errcode.IndexNotReady) && strings.Contains(err.Error(), "BUCKET_GONE"),
 					fmt.Sprint(err)
@@ -55,7 +56,7 @@ func TestBucketDroppedAndMade(t *testing.T) {
 			b.build(ctx, "by_n")
 			b.shows(ctx, "by_n", 2)
 
-			other.create(ctx) // BUILD INDEX is the first that asks for it
+			other.create(ctx) // BUILD INDEX is the first request that uses the new bucket
 			other.write(ctx, 2)
 			other.build(ctx, "by_n")
 			harness.Create(ctx, t, other.c, "CREATE INDEX by_m ON "+other.name+"(n)")
@@ -63,7 +64,7 @@ func TestBucketDroppedAndMade(t *testing.T) {
 			other.shows(ctx, "by_m", 2)
 			other.drop(ctx)
 
-			b.drop(ctx) // and made anew before anybody was told
+			b.drop(ctx) // and recreated before any component has noticed
 			b.create(ctx)
 			b.write(ctx, 3)
 			b.gone(ctx, "by_n", "the bucket was re-created")
@@ -72,7 +73,7 @@ func TestBucketDroppedAndMade(t *testing.T) {
 			b.shows(ctx, "by_n", 3)
 			b.shows(ctx, "by_m", 3)
 
-			other.gone(ctx, "by_n", "the bucket was deleted") // indexes that were built anew are told, too
+			other.gone(ctx, "by_n", "the bucket was deleted") // indexes that were rebuilt learn of it, too
 			other.gone(ctx, "by_m", "the bucket was deleted")
 			other.create(ctx)
 			other.write(ctx, 4)
@@ -85,7 +86,7 @@ func TestBucketDroppedAndMade(t *testing.T) {
 
 const bucketDocs = 100
 
-// bucketLife is a bucket of a cluster, which comes and goes.
+// bucketLife is a bucket that is dropped and recreated.
 type bucketLife struct {
 	t  *testing.T
 	up *testcluster.Cluster
@@ -94,7 +95,7 @@ type bucketLife struct {
 	name string
 }
 
-// ask sends a request to the KV node that does not lead.
+// ask sends a request to the KV node that is not the leader.
 func (b *bucketLife) ask(ctx context.Context, method, path string, form url.Values, want int) {
 	b.t.Helper()
 	m := b.up.Manifest()
@@ -125,7 +126,7 @@ func (b *bucketLife) drop(ctx context.Context) {
 	b.ask(ctx, http.MethodDelete, "/pools/default/buckets/"+b.name, nil, http.StatusOK)
 }
 
-// write stores documents whose n is the round: fewer in each, so that some of the former ones are missing.
+// write stores documents whose n is the round: fewer in each round, so that some of the earlier ones are missing.
 func (b *bucketLife) write(ctx context.Context, round int) {
 	b.t.Helper()
 	m := b.up.Manifest()
@@ -156,7 +157,7 @@ func (b *bucketLife) shows(ctx context.Context, name string, round int) {
 	}
 }
 
-// gone waits until an index says what has become of its bucket.
+// gone waits until an index reports what has happened to its bucket.
 func (b *bucketLife) gone(ctx context.Context, name, why string) {
 	b.t.Helper()
 	harness.Eventually(b.t, 0, name+" says BUCKET_GONE", func() (bool, string) {

@@ -36,11 +36,11 @@ var (
 	buildRate = flag.Int("build.rate", 1000, "updates a second while TestBuildWithKill builds")
 )
 
-// hotShare: every so many documents one is hot, and is updated during the build. The others are cold.
+// hotShare: one of so many documents is hot, and is updated during the build. The others are cold.
 const hotShare = 10
 
-// buildIndexes are built together. The first one's entries are the cold documents, one each: how many of them there are
-// tells how far the build is, whatever is written meanwhile.
+// buildIndexes returns the indexes that are built together. The first one has one entry per cold document: its number
+// of entries is the progress of the build, whatever is written meanwhile.
 func buildIndexes(t *testing.T, bucket string) (all []schemeIndex) {
 	t.Helper()
 	for _, text := range []string{
@@ -67,14 +67,14 @@ func buildDocument(i int, version uint64) []byte {
 
 func buildKey(i int) string { return fmt.Sprintf("build::%07d", i) }
 
-// sampled is what was seen at one moment of a build, in percent of the cold documents: what the copies held just before
-// and just after the progress was asked for.
+// sampled is a sample of a build, in percent of the cold documents: what the copies held just before and just after
+// the request for the progress.
 type sampled struct {
 	at                      time.Time
 	before, progress, after float64
 }
 
-// off is how far the progress was from the truth, in percent points; above 0: it promised too much.
+// off returns the error of the reported progress in percentage points, above 0 if it was too high.
 func (s sampled) off() float64 {
 	switch {
 	case s.progress < s.before:
@@ -97,8 +97,8 @@ type buildRun struct {
 	samples []sampled
 }
 
-// load stores the documents, pipelined. Each key's first version is older than every later one, which is all that the
-// history has to know of it.
+// load stores the documents, pipelined. Each key's first version is older than every later one; the history needs no
+// more.
 func (r *buildRun) load(ctx context.Context) {
 	began, vbuckets, i := time.Now(), r.w.KV.Config().NumVBuckets(), 0
 	_, err := r.w.KV.Load(ctx, func() (string, []byte, bool, error) {
@@ -116,12 +116,12 @@ func (r *buildRun) load(ctx context.Context) {
 	r.t.Logf("%d documents stored in %s", r.docs, time.Since(began).Round(time.Millisecond))
 }
 
-// updateWriters is how many writers update at once; each owns its keys.
+// updateWriters is how many writers update in parallel; each owns its keys.
 const updateWriters = 8
 
-// update changes, deletes and makes again hot documents at a rate until ctx ends. What is due together goes out
-// together: a writer that waited for each answer would write as many a second as answers come, which are late while a
-// build takes all processors.
+// update changes, deletes and recreates hot documents at a rate until ctx ends. Writes that are due together are sent
+// together: a writer that waited for each answer would be limited by the latency, which is high while a build takes
+// all processors.
 func (r *buildRun) update(ctx context.Context, perSecond int) {
 	var wg sync.WaitGroup
 	for n := range updateWriters {
@@ -137,8 +137,8 @@ func (r *buildRun) update(ctx context.Context, perSecond int) {
 	wg.Wait()
 }
 
-// together writes different documents of one writer at once, so that each document's writes are acknowledged in their
-// order.
+// together writes different documents of one writer in parallel, so that each document's writes are acknowledged in
+// their order.
 func (r *buildRun) together(ctx context.Context, random *rand.Rand, writer, due int) error {
 	mine := r.docs / hotShare / updateWriters
 	var chosen []int
@@ -160,7 +160,7 @@ func (r *buildRun) together(ctx context.Context, random *rand.Rand, writer, due 
 	return g.Wait()
 }
 
-// one writes a document, or deletes it; one that is not there is made again.
+// one writes a document, or deletes it; a document that does not exist is recreated.
 func (r *buildRun) one(ctx context.Context, i int, version uint64, remove bool) error {
 	if remove {
 		m, err := r.w.KV.Delete(ctx, buildKey(i), 0)
@@ -176,7 +176,7 @@ func (r *buildRun) one(ctx context.Context, i int, version uint64, remove bool) 
 	return r.w.Set(ctx, buildKey(i), buildDocument(i, version))
 }
 
-// metricSum adds up a metric of pages, over all lines that hold what is wanted. False: some page cannot be had.
+// metricSum sums a metric over all lines of all pages that contain holds. ok is false if a page cannot be read.
 func metricSum(ctx context.Context, t *testing.T, urls []string, name, holds string) (sum float64, ok bool) {
 	t.Helper()
 	for _, url := range urls {
@@ -205,7 +205,7 @@ func indexerURLs(m *localcluster.Manifest) (urls []string) {
 	return urls
 }
 
-// sent is how many versions of documents KV has sent so far.
+// sent returns how many versions of documents KV has sent so far.
 func (r *buildRun) sent(ctx context.Context) float64 {
 	var urls []string
 	for _, e := range r.up.Manifest().KV {
@@ -218,7 +218,7 @@ func (r *buildRun) sent(ctx context.Context) float64 {
 	return n
 }
 
-// received is how many versions of documents the projectors have taken from KV so far, by class of stream.
+// received returns how many versions of documents the projectors have received from KV so far, by class of stream.
 func (r *buildRun) received(ctx context.Context) (byClass [3]float64) {
 	var urls []string
 	for _, e := range r.up.Manifest().Projectors {
@@ -235,7 +235,7 @@ func (r *buildRun) received(ctx context.Context) (byClass [3]float64) {
 	return byClass
 }
 
-// look takes one sample of the first index. building is false once it is READY.
+// look takes a sample of the first index. building is false once it is READY.
 func (r *buildRun) look(ctx context.Context) (s sampled, whole, building bool) {
 	info, err := r.c.Index(ctx, client.Ref(r.bucket, r.indexes[0].name))
 	if err != nil {
@@ -256,7 +256,7 @@ func (r *buildRun) look(ctx context.Context) (s sampled, whole, building bool) {
 	return s, has && still, info.State != index.Maintenance
 }
 
-// start begins the build of all indexes together, and returns their ids.
+// start starts the builds of all indexes together, and returns their ids.
 func (r *buildRun) start(ctx context.Context) (ids []index.ID) {
 	var names []string
 	for _, x := range r.indexes {
@@ -275,7 +275,7 @@ func (r *buildRun) start(ctx context.Context) (ids []index.ID) {
 	return ids
 }
 
-// middle looks on until the build is well under way; false when it was too fast to be met there.
+// middle takes samples until the build is well advanced. It returns false if the build ended before that was seen.
 func (r *buildRun) middle(ctx context.Context) bool {
 	for {
 		s, whole, building := r.look(ctx)
@@ -291,7 +291,7 @@ func (r *buildRun) middle(ctx context.Context) bool {
 	}
 }
 
-// drop takes the indexes away for another try.
+// drop drops the indexes before another try.
 func (r *buildRun) drop(ctx context.Context) {
 	for _, name := range []string{r.indexes[0].name, r.indexes[1].name, r.indexes[2].name, "doomed"} {
 		if err := r.c.Drop(ctx, client.Ref(r.bucket, name), 0); err != nil {
@@ -301,7 +301,7 @@ func (r *buildRun) drop(ctx context.Context) {
 	r.samples = nil
 }
 
-// kill takes an indexer away in the middle of the build, and drops one of the indexes meanwhile. It returns how many
+// kill kills an indexer in the middle of the build, and drops one of the indexes meanwhile. It returns how many
 // entries of the first index the victim held before, and with how many it came back.
 func (r *buildRun) kill(ctx context.Context, id index.ID) (held, kept float64) {
 	const victim = 0
@@ -331,8 +331,8 @@ func (r *buildRun) kill(ctx context.Context, id index.ID) (held, kept float64) {
 	return held, kept
 }
 
-// truth compares the progress that was told with what the copies held. Samples of the seconds around the kill do not
-// count: until the indexer reports again, its last report does.
+// truth compares the reported progress with what the copies held. Samples between the kill and the indexer's return
+// do not count, because its last report stays in force until it reports again.
 func (r *buildRun) truth(killed, back, ready time.Time) {
 	var worst sampled
 	sum, n := 0.0, 0
@@ -356,11 +356,11 @@ func (r *buildRun) truth(killed, back, ready time.Time) {
 	}
 }
 
-// stepDocuments is more than what the indexers have under way at once in batches of side streams, of which some copies
-// are written already and none is told.
+// stepDocuments is more than the documents in batches of side streams in flight on the indexers, which some copies
+// have written and no report includes yet.
 const stepDocuments = 10_000
 
-// allowed is how far progress may be from the truth, in percent points.
+// allowed returns the highest error of the progress, in percentage points.
 func (r *buildRun) allowed() float64 {
 	if r.docs >= 500_000 {
 		return 5
@@ -368,10 +368,10 @@ func (r *buildRun) allowed() float64 {
 	return 5 + 100*stepDocuments/float64(r.docs)
 }
 
-// TestBuildWithKill: three indexes, built together over documents that are stored, while others of them are updated and
-// one of the indexers is killed in the middle, are exact from the moment they say READY; an index that was dropped in
-// the middle leaves nothing. KV sends the bucket once to each indexer, for all indexes, and what the killed one had
-// lost. -build.documents 1000000 -build.rate 5000 is the run of docs/performance.md.
+// TestBuildWithKill builds three indexes together over stored documents, while others are updated and one indexer is
+// killed in the middle. The indexes are exact from READY on; an index dropped in the middle leaves nothing. KV sends
+// the bucket once to each indexer, for all indexes together, and again what the killed one had lost. -build.documents
+// 1000000 -build.rate 5000 is the run of docs/performance.md.
 func TestBuildWithKill(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute+time.Duration(*buildDocuments)*time.Millisecond)
@@ -433,8 +433,8 @@ func TestBuildWithKill(t *testing.T) {
 	t.Logf("KV sent the bucket %.2f times, beside the updates, to %.0f indexers: %.0f versions on maintenance streams, "+
 		"%.2f times the bucket on backfills, %.2f on catchups",
 		streamed, indexers, received[0], received[1]/float64(r.docs), received[2]/float64(r.docs))
-	// Once to each, once more at most to the one that was killed; updates above are counted once and may be sent again by
-	// each side stream.
+	// Once to each indexer, and at most once more to the killed one. The updates were subtracted once, but each side
+	// stream may send them again.
 	if most := indexers + 1 + (indexers+1)*float64(writes)/float64(r.docs); streamed > most {
 		t.Errorf("KV sent the bucket %.2f times, want at most %.2f", streamed, most)
 	}

@@ -15,9 +15,9 @@ import (
 	"tidemark/kv/kvclient"
 )
 
-// TestByREST: all that knows the KV cluster knows it by the REST interface of its cluster managers: projectors, with
-// either feed, the commands, and the doctor. Through a node that is failed over and added again, and a flush, by the
-// calls that Couchbase documents, the index has what KV has.
+// TestByREST checks that projectors, with either feed, the commands and the doctor work with the REST interface of
+// the KV cluster's managers alone. After the failover and re-addition of a node, and a flush, by the calls that
+// Couchbase documents, the index has what KV has.
 func TestByREST(t *testing.T) {
 	t.Parallel()
 	for _, feed := range []string{"native", "gocbcore"} {
@@ -70,7 +70,7 @@ func TestByREST(t *testing.T) {
 			harness.Settled(ctx, t, admin, m.VBuckets)
 			follows(1, docs)
 
-			harness.WaitFor(ctx, t, func() error { // refused while replicas lag behind
+			harness.WaitFor(ctx, t, func() error { // refused while replicas lag
 				node := url.Values{"otpNode": {"ns_1@" + m.KV[1].ID}}
 				if status, said := post("/controller/startGracefulFailover", node); status != http.StatusOK {
 					return fmt.Errorf("%d %s", status, said)

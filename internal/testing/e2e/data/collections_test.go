@@ -20,7 +20,7 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// sdk writes documents as applications do.
+// sdk writes documents with Couchbase's client, as applications do.
 type sdk struct {
 	t     *testing.T
 	agent *gocbcore.Agent
@@ -94,14 +94,14 @@ func (s *sdk) remove(scope, collection, key string) {
 	}
 }
 
-// TestCollections: indexes of one name on three collections of a bucket, whose documents have the same ids, through one
-// stream of each vbucket. Documents are written by Couchbase's client. When a collection is dropped its index says so;
-// one that is made again under the name is another one.
+// TestCollections has indexes of one name on three collections of a bucket, whose documents have equal ids, over one
+// stream per vbucket. Couchbase's client writes the documents. When a collection is dropped its index reports that; a
+// collection recreated under the name is a different one.
 func TestCollections(t *testing.T) {
 	t.Parallel()
 	for _, feed := range []string{"native", "gocbcore"} {
 		t.Run(feed, func(t *testing.T) {
-			t.Parallel() // most of it waits for managers to be sure that a collection is gone
+			t.Parallel() // most of the time it waits for managers to confirm that a collection is gone
 			testCollections(t, feed)
 		})
 	}
@@ -147,13 +147,13 @@ func testCollections(t *testing.T, feed string) {
 		}
 	}
 	for _, p := range places {
-		write(p, 0, 8) // before there is an index
+		write(p, 0, 8) // before the index exists
 	}
 	for _, p := range places {
 		harness.Create(ctx, t, c, "CREATE INDEX by_n ON "+p.keyspace+"(n)")
 	}
 	harness.WaitReady(ctx, t, c, bucket)
-	sorted := func(n int) (all []string) { // by key, which is by number
+	sorted := func(n int) (all []string) { // by key, and thus by number
 		for i := range n {
 			all = append(all, fmt.Sprint("d", i))
 		}
@@ -179,7 +179,7 @@ func testCollections(t *testing.T, feed string) {
 	for _, p := range places {
 		run("index", "verify", p.keyspace+"/by_n")
 	}
-	for _, x := range up.Manifest().Indexers { // one name in several collections is no name twice
+	for _, x := range up.Manifest().Indexers { // one name in several collections is not a duplicate
 		resp, err := http.Get(x.Admin + "/metrics")
 		if err != nil {
 			t.Fatal(err)
@@ -197,7 +197,7 @@ func testCollections(t *testing.T, feed string) {
 		}
 	}
 
-	// What KV lacks, and what the bucket has by another path.
+	// Collections that KV lacks, and a collection's index under another path.
 	if _, err := c.Statement(ctx, "CREATE INDEX x ON "+bucket+".shop.none(n)"); !harness.RefusedAs(err,
 		errcode.UnknownCollection) {
 		t.Fatalf("an index on a collection that is not there: %v", err)
@@ -220,12 +220,13 @@ func testCollections(t *testing.T, feed string) {
 	}
 	gone(places[1].keyspace)
 	rows(places[0], sorted(10)...)
-	harness.Eventually(t, harness.Hang, "scans are refused", func() (bool, string) { // indexers hear of it a moment later
+	// indexers learn of it a moment later
+	harness.Eventually(t, harness.Hang, "scans are refused", func() (bool, string) {
 		_, err := harness.Scan(ctx, c, places[1].keyspace, "by_n", "any")
 		return harness.RefusedAs(err, errcode.IndexNotReady) && strings.Contains(err.Error(), "COLLECTION_GONE"),
 			fmt.Sprint(err)
 	})
-	kv("create", bucket, "shop.orders") // another one
+	kv("create", bucket, "shop.orders") // a different collection
 	write(places[1], 0, 3)
 	if _, err := c.Statement(ctx, "BUILD INDEX ON "+places[1].keyspace+"(by_n)"); !harness.RefusedAs(err,
 		errcode.CollectionGone) {

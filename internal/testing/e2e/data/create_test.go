@@ -28,10 +28,10 @@ var (
 	createKV   = flag.Int("create.kv", 2, "KV nodes of TestCreateAndDrop, each with its projector")
 )
 
-// TestCreateAndDrop creates an index, waits until it is ready and drops it, again and again. Each is ready without
-// having been asked for twice: a side stream that a projector refuses, or does not answer for, costs pauses that a user
-// feels. The entries that the list of indexes shows are those of the moment in which it was ready. The life of each is
-// one trace, and that of the slowest is shown.
+// TestCreateAndDrop creates an index, waits until it is ready and drops it, repeatedly. No request for a stream may
+// need a retry: a side stream that a projector refuses, or does not answer for, costs pauses that a user notices. The
+// number of entries in the list of indexes is that of the moment of readiness. Each index's life is one trace, and
+// the slowest is logged.
 func TestCreateAndDrop(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute+time.Duration(*createRounds)**createMost)
@@ -106,11 +106,11 @@ func TestCreateAndDrop(t *testing.T) {
 	}
 }
 
-// lifeOfIndex returns the trace of a CREATE INDEX, from the statement until everybody knows the index as ready.
+// lifeOfIndex returns the trace of a CREATE INDEX, from the statement until all components have the index as ready.
 func lifeOfIndex(t *testing.T, spans *tracingtest.Collector, id string) (all []tracingtest.Span) {
 	t.Helper()
 	stages := []string{"POST /v1/statements", "build index", "build: hosts make copies", "build: streams begin",
-		"build: everybody is told that it is ready"} // what may be too short to be seen is left out
+		"build: everybody is told that it is ready"} // without spans that may be too short to be recorded
 	parts := append(slices.Clone(stages), "side stream ", "connect to KV", "ask KV for the streams")
 	harness.Eventually(t, harness.Hang, "the whole trace of a CREATE INDEX", func() (bool, string) {
 		all = spans.Trace(id)
@@ -122,7 +122,7 @@ func lifeOfIndex(t *testing.T, spans *tracingtest.Collector, id string) (all []t
 		return true, ""
 	})
 	at := 0
-	for _, s := range all { // ordered by their beginning
+	for _, s := range all { // ordered by their start
 		if at < len(stages) && s.Name == stages[at] {
 			at++
 		}
@@ -133,11 +133,11 @@ func lifeOfIndex(t *testing.T, spans *tracingtest.Collector, id string) (all []t
 	return all
 }
 
-// promoted is in a bucket's timestamps when there has been a stability timestamp.
+// promoted matches a bucket's timestamps once there is a stability timestamp.
 var promoted = regexp.MustCompile(`"stability_number": [1-9]`)
 
-// TestReadyHasEverything: a projector is away while the first index of a bucket is created. The index is not ready
-// without the documents of that projector's KV node; it is when the projector is back.
+// TestReadyHasEverything stops a projector while the first index of a bucket is created. The index must not become
+// ready without the documents of that projector's KV node; it does when the projector is back.
 func TestReadyHasEverything(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)

@@ -34,7 +34,7 @@ func largest(t *testing.T, dir, pattern string) string {
 	return slices.MaxFunc(all, func(a, b string) int { return int(size(a) - size(b)) })
 }
 
-// component is the folder of the role that a file below dir belongs to: i1, kv2, m3.
+// component returns the folder of the role that owns a file below dir: i1, kv2, m3.
 func component(dir, path string) string {
 	rel, _ := filepath.Rel(dir, path)
 	return strings.Split(rel, string(filepath.Separator))[0]
@@ -42,8 +42,8 @@ func component(dir, path string) string {
 
 var everyFlip = flag.Bool("flips", false, "TestFlippedBits damages every kind of file")
 
-// TestFlippedBits: after an orderly stop one bit of a data file is wrong. The next `up` names the file in the log of
-// the role that has it, or serves right answers; it never panics and never gives a wrong row.
+// TestFlippedBits flips one bit of a data file after an orderly stop. The next `up` names the file in the log of its
+// role, or returns correct answers; it never panics and never returns a wrong row.
 func TestFlippedBits(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -62,10 +62,10 @@ func TestFlippedBits(t *testing.T) {
 	for _, tc := range []struct {
 		name, pattern string
 		flip          func(b []byte)
-		named         bool // the file must be named: what was flipped is certainly read
+		named         bool // the log must name the file: the damaged bytes are certainly read
 		usual         bool // without -flips, too
 	}{
-		{"Raft log entry", "m2/raft/raft.db", func(b []byte) { // in each page that has had it
+		{"Raft log entry", "m2/raft/raft.db", func(b []byte) { // in each page that contains it
 			for from := 0; ; {
 				i := bytes.Index(b[from:], []byte("airports_by_country"))
 				if i < 0 {
@@ -119,10 +119,10 @@ func afterFlip(ctx context.Context, t *testing.T, w *harness.Workload, bucket, d
 	t.Helper()
 	who := component(dir, path)
 	logged := func() string {
-		b, _ := os.ReadFile(filepath.Join(dir, "logs", who+".log")) // not there yet
+		b, _ := os.ReadFile(filepath.Join(dir, "logs", who+".log")) // does not exist yet
 		return string(b)
 	}
-	line := func() string { // the first that names the file
+	line := func() string { // the first line that names the file
 		for _, l := range strings.Split(logged(), "\n") {
 			if (strings.Contains(l, "[ERROR]") || strings.Contains(l, "[WARN]") || strings.HasPrefix(l, "tidemark:")) &&
 				strings.Contains(l, filepath.Base(path)) {
@@ -138,7 +138,7 @@ func afterFlip(ctx context.Context, t *testing.T, w *harness.Workload, bucket, d
 		time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		ready = strings.Contains(up.Output(), "\nready;")
 		if !ready && strings.HasPrefix(who, "kv") && line() != "" && strings.Contains(up.Output(), who+": ") {
-			break // it refuses, and says why; the others do not serve without it
+			break // the role refuses to start, with a reason; the others do not serve without it
 		}
 	}
 	answers := 0
@@ -147,9 +147,9 @@ func afterFlip(ctx context.Context, t *testing.T, w *harness.Workload, bucket, d
 		docs := w.History.At(w.History.High())
 		limit := 20 * time.Second
 		if strings.Contains(up.Output(), "the others serve without "+who) {
-			limit = time.Second // it refuses: what only it has cannot be scanned
+			limit = time.Second // the role refuses to start: what only it has cannot be scanned
 		} else if line() == "" {
-			limit = harness.Hang // nothing says why a scan should not work
+			limit = harness.Hang // no log names the file, so scans must work
 		}
 		for _, name := range harness.SampleIndexes() {
 			s, err := harness.ScanSoon(ctx, c, bucket, name, limit)

@@ -20,10 +20,10 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// createLimit is for the build of an index of the sample's size under a light load on a busy machine.
+// createLimit is the longest build of an index of the sample's size, under a light load on a busy machine.
 const createLimit = harness.Hang
 
-// kept is a scan to be compared with the oracle once all writes are known.
+// kept is a scan that is compared with the oracle once all writes are recorded.
 type kept struct {
 	what   string
 	oracle oracle.Index
@@ -38,10 +38,10 @@ func (k kept) check(h *oracle.History) string {
 	return oracle.Diff(want, k.s.Keys, k.s.IDs)
 }
 
-// TestCreateUnderLoad: an index that is created while 2,000 writes/s run is exact from the moment it says READY, for a
-// session scan and for one at any timestamp. The same name, created, built or half built, and dropped again and again
-// with another definition each time, always gives its present definition's rows; and the disks of the indexers hold no
-// copy of a dropped index.
+// TestCreateUnderLoad checks that an index created under 2,000 writes/s is exact from READY on, for a session scan
+// and for one at any timestamp. A name that is created, built fully or halfway, and dropped repeatedly, each time
+// with another definition, always returns the rows of its current definition; and the indexers' disks hold no copy of
+// a dropped index.
 func TestCreateUnderLoad(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -54,7 +54,7 @@ func TestCreateUnderLoad(t *testing.T) {
 	defer stop()
 	var wg sync.WaitGroup
 	wg.Go(func() { w.Run(load, 4, 2000) })
-	harness.WaitFor(ctx, t, func() error { // the load runs when the first index is created
+	harness.WaitFor(ctx, t, func() error { // the load is running when the first index is created
 		if n := w.Writes.Load(); n < int64(len(w.Keys))+200 {
 			return fmt.Errorf("%d writes", n)
 		}
@@ -80,7 +80,7 @@ func TestCreateUnderLoad(t *testing.T) {
 	}
 	stop()
 	wg.Wait()
-	load, stop = context.WithCancel(ctx) // less from here on: what counts is the order of DDL
+	load, stop = context.WithCancel(ctx) // less load from here on: the order of DDL matters now
 	defer stop()
 	wg.Go(func() { w.Run(load, 6, 300) })
 	const rounds = 6

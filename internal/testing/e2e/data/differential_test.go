@@ -33,8 +33,8 @@ var (
 
 const (
 	differentialKeys = 1500
-	beyondReplicas   = 200             // writes that a failover loses, at least
-	roundPatience    = 4 * time.Minute // for indexes to be ready, and for a scan, after the faults of a round
+	beyondReplicas   = 200             // lower bound of the writes that a failover loses
+	roundPatience    = 4 * time.Minute // for indexes to become ready, and for a scan, after the faults of a round
 )
 
 // differential is one run of the campaign.
@@ -51,15 +51,15 @@ type differential struct {
 	faults map[string]int
 	rows   int
 	writes atomic.Int64
-	// KV forgets deletions within a second: who is behind by that begins anew, so that under writes an index may never
-	// be ready
+	// KV purges deletions within a second: a component that lags by more starts again, so under writes an index may
+	// never become ready
 	purges bool
 }
 
-// TestDifferential: rounds of random indexes of every scheme over documents of all shapes, built while documents change
-// and processes are killed and stopped, KV nodes are failed over with the loss of what no replica has, and come back by
-// a rebalance. When a round's faults are over, every index equals what its definition makes of the documents that KV
-// has then. A campaign: -differential.rounds 100.
+// TestDifferential runs rounds of random indexes of every scheme over documents of all shapes. They are built while
+// documents change, processes are killed and stopped, and KV nodes are failed over with the loss of what no replica
+// has and added again by a rebalance. After a round's faults, every index equals its definition applied to the
+// documents that KV has then. It is a campaign: -differential.rounds 100.
 func TestDifferential(t *testing.T) {
 	if *differentialRounds == 0 {
 		t.Skip("a campaign: go test ./internal/testing/e2e/data -run TestDifferential -differential.rounds 100 -timeout 3h")
@@ -94,7 +94,7 @@ func TestDifferential(t *testing.T) {
 	t.Logf("%d writes, %d rows equal the oracle's; faults %v", d.writes.Load(), d.rows, d.faults)
 }
 
-// differentialNasty are the moods of the KV nodes.
+// differentialNasty returns the moods of the KV nodes.
 func differentialNasty() string {
 	switch *differentialMoods {
 	case "none":
@@ -110,7 +110,7 @@ func differentialNasty() string {
 	return all.Some(*differentialSeed).String()
 }
 
-// round makes indexes before and during faults, and compares all of them after it.
+// round creates indexes before and during faults, and compares all of them afterwards.
 func (d *differential) round(ctx context.Context, round int) {
 	seed := int(*differentialSeed%1_000_000) + 10*round
 	load, stop := context.WithCancel(ctx)
@@ -145,7 +145,7 @@ func (d *differential) round(ctx context.Context, round int) {
 	}
 }
 
-// write makes random updates and deletions until ctx ends. What becomes of a write that has no answer shows at the end,
+// write makes random updates and deletions until ctx ends. The outcome of a write without an answer shows at the end,
 // when the documents are read.
 func (d *differential) write(ctx context.Context, seed uint64) {
 	const writers = 8
@@ -212,7 +212,7 @@ func (d *differential) compare(ctx context.Context, x schemeIndex, docs map[stri
 	d.rows += len(want)
 }
 
-// fault makes one; every third round loses writes.
+// fault makes one fault; every third round loses writes.
 func (d *differential) fault(ctx context.Context, round, n int) {
 	m := d.up.Manifest()
 	kinds := []struct {
@@ -258,7 +258,7 @@ func (d *differential) stopped(ctx context.Context, pid int) {
 	}
 }
 
-// failover fails a KV node over without what its replicas lack, and adds it again. Now and then the node hangs
+// failover fails a KV node over without what its replicas lack, and adds it again. In some cases the node hangs
 // meanwhile.
 func (d *differential) failover(ctx context.Context, e localcluster.KVEntry) {
 	harness.Settled(ctx, d.t, d.admin, d.up.Manifest().VBuckets)

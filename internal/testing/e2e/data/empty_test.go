@@ -12,8 +12,8 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// TestEmptyBucket: indexes on a bucket in which nothing was ever written become ready, answer scans with no rows, and
-// show the first document that comes.
+// TestEmptyBucket checks that indexes on a bucket that was never written become ready, answer scans with no rows, and
+// show the first document written.
 func TestEmptyBucket(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)

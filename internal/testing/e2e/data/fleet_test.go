@@ -18,7 +18,7 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// served waits until the projectors of the process p1 are those of these KV nodes, and stream every vbucket.
+// served waits until the process p1 has projectors for exactly these KV nodes, and streams every vbucket.
 func served(ctx context.Context, t *testing.T, c *client.Client, vbuckets int, nodes ...localcluster.KVEntry) {
 	t.Helper()
 	var want []string
@@ -41,8 +41,8 @@ func served(ctx context.Context, t *testing.T, c *client.Client, vbuckets int, n
 	})
 }
 
-// TestOneProjectorProcessForAllNodes: KV nodes leave, join, and die and are failed over, while writes go on. Nobody
-// starts or removes a projector; nothing that was written is missing, and none is reported as lost.
+// TestOneProjectorProcessForAllNodes adds and removes KV nodes, and fails dead ones over, under writes, without
+// starting or removing a projector. No write is missing, and no projector is reported as lost.
 func TestOneProjectorProcessForAllNodes(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -76,8 +76,8 @@ func TestOneProjectorProcessForAllNodes(t *testing.T) {
 	harness.CheckFinal(ctx, t, c, w, m.Bucket)
 }
 
-// TestANodeThatHangsHoldsNoOtherUp: what is written to the other nodes of a process is in the indexes while one hangs,
-// and when that is failed over session scans go on, though it hangs still.
+// TestANodeThatHangsHoldsNoOtherUp checks that the indexes get the writes to a process's other nodes while one node
+// hangs, and that session scans continue after its failover, while it still hangs.
 func TestANodeThatHangsHoldsNoOtherUp(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)

@@ -20,9 +20,9 @@ const (
 	flushDocs   = 256
 )
 
-// TestFlushedBucket: a bucket is emptied, and then written anew as often as before, so that the vbuckets come to the
-// same seqnos. No session scan that begins after that shows a row of before; those that are answered meanwhile say by
-// name why not.
+// TestFlushedBucket flushes a bucket and writes it again as often as before, so that the vbuckets reach the same
+// seqnos. No session scan that begins afterwards shows a row of before; those that are answered meanwhile fail with a
+// named error.
 func TestFlushedBucket(t *testing.T) {
 	t.Parallel()
 	for _, feed := range []string{"native", "gocbcore"} {
@@ -35,17 +35,18 @@ func TestFlushedBucket(t *testing.T) {
 			harness.Create(ctx, t, c, "CREATE INDEX by_n ON "+bucket+"(n)")
 			harness.WaitReady(ctx, t, c, bucket)
 
-			var least atomic.Int64 // what a scan may show that begins now
+			var least atomic.Int64 // the lowest version that a scan beginning now may show
 			scans, stop := context.WithCancel(ctx)
 			var wg sync.WaitGroup
 			var answered atomic.Int64
 			for range 2 {
 				wg.Go(func() {
-					for ; scans.Err() == nil; time.Sleep(10 * time.Millisecond) { // leave the cores to the cluster
+					// the pause leaves the cores to the cluster
+					for ; scans.Err() == nil; time.Sleep(10 * time.Millisecond) {
 						from := least.Load()
 						s, err := harness.Scan(scans, c, bucket, "by_n", "session")
 						if err != nil {
-							continue // which of them are right is no matter here
+							continue // which of them are correct does not matter here
 						}
 						answered.Add(1)
 						for i, key := range s.Keys {
@@ -84,7 +85,7 @@ func TestFlushedBucket(t *testing.T) {
 	}
 }
 
-// number is the key of a row of by_n.
+// number returns the key of a row of by_n.
 func number(key []json.RawMessage) int64 {
 	n, err := strconv.ParseInt(string(key[0]), 10, 64)
 	if err != nil {

@@ -20,8 +20,7 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// forms are keys of every form of arrays and dates, and of what else a key may be; behind a bar what they are
-// partitioned by.
+// forms are keys of every form of arrays and dates, and of other expressions; the partitioning follows a bar.
 var forms = []string{
 	"DISTINCT tags", "ALL DISTINCT tags", "(ALL (tags)), n", "tags[*], n DESC", "legs[*].stops", "ALL legs[*].day, n",
 	"DISTINCT ARRAY v FOR v IN tags WHEN ISSTRING(v) END DESC",
@@ -57,7 +56,7 @@ var forms = []string{
 		`ARRAY_SYMDIFF(tags, [0, 1]), ARRAY_SYMDIFFN(tags, [0, 1], [1]), ARRAY_UNION(tags, [0, 1])`,
 }
 
-// formDocument is one of the documents; turn 1 is what they become.
+// formDocument returns a document; turn 1 is its changed form.
 func formDocument(n, turn int) []byte {
 	times := []string{`"2024-01-31T10:20:30.120Z"`, `"2023-12-31"`, `"2024-02-29 23:59:59-05:00"`, `"10:20:30"`, `"no date"`, `1`}
 	if n%9 == 8 {
@@ -67,8 +66,8 @@ func formDocument(n, turn int) []byte {
 		n+turn, times[(n+turn)%len(times)], n%7, n%5, n%3, 1+(n+turn)%5, 1+n%3, n%4, n%6, (n+turn)%5, []string{"[]", "7", "null", `["b","c"]`}[(n+turn)%4])
 }
 
-// TestForms: an index of each form of arrays and dates, built over documents and kept as they change, has the rows that
-// the slow interpreter says, and verification finds no difference.
+// TestForms checks that an index of each form, built over documents and maintained as they change, has the rows of
+// the slow interpreter, and that verification finds no difference.
 func TestForms(t *testing.T) {
 	t.Parallel()
 	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "1", "--vbuckets", "16")
@@ -161,8 +160,8 @@ func TestForms(t *testing.T) {
 	})
 }
 
-// findBig: a bound finds a number beyond 64 bits as it was written, and as the index shows it, whether the key computes
-// with it or not.
+// findBig checks that a bound finds a number beyond 64 bits as it was written, and as the index shows it, whether or
+// not the key is computed from it.
 func findBig(ctx context.Context, t *testing.T, c *client.Client, name string) {
 	t.Helper()
 	const written, shown = "18446744073709551616", "1.8446744073709552e+19"

@@ -38,7 +38,7 @@ type grower struct {
 	bucket string
 
 	mu    sync.Mutex
-	took  map[string][]time.Duration // of scans by consistency, since it was asked last
+	took  map[string][]time.Duration // of scans by consistency, since the last call of scans
 	wrong map[string]int
 }
 
@@ -64,7 +64,7 @@ func (g *grower) update(ctx context.Context, kv *kvclient.Client) (done int) {
 	r := rand.New(rand.NewPCG(1, 2))
 	harness.Paced(ctx, time.Second/time.Duration(*growRate), func(ctx context.Context, due int) {
 		end := done + due
-		_, _ = kv.Load(ctx, func() (string, []byte, bool, error) { // the end of ctx ends it
+		_, _ = kv.Load(ctx, func() (string, []byte, bool, error) { // it ends with ctx
 			done++
 			n := r.IntN(*growDocs)
 			return growKey(n), growDoc(n, done), done <= end, nil
@@ -74,7 +74,7 @@ func (g *grower) update(ctx context.Context, kv *kvclient.Client) (done int) {
 	return done
 }
 
-// scan reads a few rows of one index after the other until ctx ends, each time with this consistency.
+// scan reads a few rows of one index after the other until ctx ends, always with this consistency.
 func (g *grower) scan(ctx context.Context, seed uint64, consistency string) {
 	r := rand.New(rand.NewPCG(seed, 3))
 	for ctx.Err() == nil {
@@ -93,7 +93,7 @@ func (g *grower) scan(ctx context.Context, seed uint64, consistency string) {
 	}
 }
 
-// scans says how scans went since it was asked last.
+// scans formats the durations and errors of scans since the last call.
 func (g *grower) scans() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -115,8 +115,8 @@ func (g *grower) scans() string {
 	return strings.Join(told, ", ")
 }
 
-// received returns the bytes of files that each indexer has received. How they do is no matter: a leader that has just
-// begun knows of none that it is active.
+// received returns the bytes of files that each indexer has received. It includes indexers that are not active: a new
+// leader has not seen any of them yet.
 func (g *grower) received() map[string]float64 {
 	st, err := g.c.Status(g.ctx)
 	if err != nil {
@@ -135,10 +135,10 @@ func (g *grower) received() map[string]float64 {
 	return bytes
 }
 
-// lookFor is for how long scans are looked at before a rebalance and behind it.
+// lookFor is for how long scans are measured before and after a rebalance.
 const lookFor = 15 * time.Second
 
-// change runs a rebalance and tells what it took.
+// change runs a rebalance and logs its cost.
 func (g *grower) change(what string, req v1.RebalanceRequest) {
 	g.t.Helper()
 	g.scans()
@@ -159,15 +159,15 @@ func (g *grower) change(what string, req v1.RebalanceRequest) {
 		moved += now - had[id]
 	}
 	during := g.scans()
-	time.Sleep(lookFor) // as many indexers as during it, and nothing moves
+	time.Sleep(lookFor) // with as many indexers as during the rebalance, without moves
 	g.t.Logf("%s: %d copies of %.1f MiB in %v; files of %.1f MiB arrived: %.2f of that; scans before: %s; during: %s; "+
 		"after: %s",
 		what, r.Done, float64(r.Bytes)/(1<<20), took.Round(time.Millisecond),
 		moved/(1<<20), moved/max(float64(r.Bytes), 1), before, during, g.scans())
 }
 
-// foretold notes what is said of the time that a rebalance still takes until it is over; report then tells how far
-// that was off. It is no verdict: how long the rest takes hangs on what else the machine does.
+// foretold records the estimates of a rebalance's remaining time until it is over; report then logs their error. It
+// does not fail the test, because the remaining time depends on the machine's other load.
 func (g *grower) foretold(began time.Time, id uint64) (report func(what string, took time.Duration)) {
 	type said struct{ at, left time.Duration }
 	var all []said
@@ -201,7 +201,7 @@ func (g *grower) foretold(began time.Time, id uint64) (report func(what string, 
 	}
 }
 
-// oneMore starts an indexer beside those of `up`, in a folder of dir.
+// oneMore starts an indexer in addition to those of `up`, in a folder of dir.
 func oneMore(t *testing.T, up *testcluster.Cluster, dir, id string) *testcluster.Process {
 	t.Helper()
 	var managers []string
@@ -215,7 +215,8 @@ func oneMore(t *testing.T, up *testcluster.Cluster, dir, id string) *testcluster
 	return testcluster.Spawn(t, dir, id, args...)
 }
 
-// verify compares an index with KV; the client begins anew what is cut off, as the machine is too busy.
+// verify compares an index with KV; the client resumes a verification that is cut off because the machine is too
+// busy.
 func (g *grower) verify(up *testcluster.Cluster, name string) {
 	g.t.Helper()
 	if out, err := harness.Tidemark(g.ctx, g.t, up, "index", "verify", name); err != nil {
@@ -223,9 +224,9 @@ func (g *grower) verify(up *testcluster.Cluster, name string) {
 	}
 }
 
-// TestGrow: a cluster of three indexers gets two more and loses one, with updates and scans all the time. It tells how
-// many bytes moved beside those that had to, how long it took, and what scans took before, during and behind it; with
-// -grow.kv the same from KV. No scan fails, and in the end every index is right.
+// TestGrow adds two indexers to a cluster of three and removes one, under updates and scans. It logs how many bytes
+// moved beyond the necessary ones, how long it took, and how long scans took before, during and after it; with
+// -grow.kv the same for copies filled from KV. No scan fails, and in the end every index is correct.
 func TestGrow(t *testing.T) {
 	if *growDocs == 0 {
 		t.Skip("a campaign: -grow.docs")

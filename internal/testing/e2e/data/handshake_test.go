@@ -22,12 +22,12 @@ import (
 	"tidemark/partition"
 )
 
-// testGrace is how long the indexers of TestHandshake keep orphans: long enough for a busy machine to see them.
+// testGrace is the grace period of orphans on the indexers of TestHandshake: long enough for a busy machine to
+// observe them.
 const testGrace = 45 * time.Second
 
-// TestHandshake: what lies in an indexer's folder is compared with the StateContext when it comes back (IM-8). A slice
-// that is missing is filled anew and never served by halves; one that nobody knows is told of, kept for its grace and
-// then dropped.
+// TestHandshake checks that a returning indexer compares its folder with the StateContext (IM-8). A missing slice is
+// rebuilt and never served incomplete; an unknown slice is reported, kept for its grace period and then dropped.
 func TestHandshake(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -37,8 +37,8 @@ func TestHandshake(t *testing.T) {
 	t.Run("copied slice", func(t *testing.T) { h.t = t; h.copied(ctx) })
 }
 
-// TestRestoreTakesSlicesOver: a slice whose index a restore took away is taken over as it is by the restore of a later
-// backup (IM-8), within its grace, which is that of users here.
+// TestRestoreTakesSlicesOver checks that the restore of a later backup adopts slices whose index an earlier restore
+// removed (IM-8), within the grace period, which is the users' default here.
 func TestRestoreTakesSlicesOver(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -71,7 +71,7 @@ func (h *handshake) must(err error) {
 	}
 }
 
-// copies are those of an index on the indexer with that place in the manifest.
+// copies returns the copies of an index on the indexer at that place of the manifest.
 func (h *handshake) copies(ctx context.Context, name string, indexer int) (all []partition.Copy) {
 	h.t.Helper()
 	info, err := h.c.Index(ctx, client.Ref(h.bucket, name))
@@ -89,7 +89,7 @@ func (h *handshake) status(ctx context.Context, indexer int) v1.IndexerStatus {
 	h.t.Helper()
 	id, at := h.up.Manifest().Indexers[indexer].ID, -1
 	var st v1.Status
-	// after a restore its duties begin anew
+	// after a restore the leader's duties begin anew
 	harness.Eventually(h.t, harness.Hang, "the leader knows "+id, func() (bool, string) {
 		var err error
 		st, err = h.c.Status(ctx)
@@ -108,7 +108,7 @@ func (h *handshake) kill(indexer int) {
 	h.up.Kill(func(m *localcluster.Manifest) int { return m.Indexers[indexer].PID })
 }
 
-// missing takes a slice's folder away under an indexer that is killed in the same moment.
+// missing deletes a slice's folder while its indexer is killed.
 func (h *handshake) missing(ctx context.Context) {
 	name := harness.SampleIndexes()[2]
 	one := h.copies(ctx, name, 0)[0]
@@ -121,7 +121,7 @@ func (h *handshake) missing(ctx context.Context) {
 	began := time.Now()
 	h.kill(0)
 	refused := 0
-	var scans []harness.Scanned // compared when all writes are recorded
+	var scans []harness.Scanned // compared once all writes are recorded
 	for deadline := time.Now().Add(harness.Hang); len(scans) < 3; {
 		one, done := context.WithTimeout(ctx, 15*time.Second)
 		s, err := harness.Scan(one, h.c, h.bucket, name, "session")
@@ -163,11 +163,11 @@ func (h *handshake) missing(ctx context.Context) {
 	}
 }
 
-// copied puts a slice of one indexer into the folder of another.
+// copied copies a slice of one indexer into the folder of another.
 func (h *handshake) copied(ctx context.Context) {
 	foreign := h.copies(ctx, harness.SampleIndexes()[0], 1)[0]
 	pid := h.up.Manifest().Indexers[1].PID
-	h.must(syscall.Kill(pid, syscall.SIGSTOP)) // its files stand still, as after a crash
+	h.must(syscall.Kill(pid, syscall.SIGSTOP)) // its files do not change, as after a crash
 	to := h.folder(0, foreign.ID)
 	out, err := exec.CommandContext(ctx, "cp", "-a", h.folder(1, foreign.ID), to).CombinedOutput()
 	h.must(syscall.Kill(pid, syscall.SIGCONT))
@@ -206,7 +206,7 @@ func (h *handshake) copied(ctx context.Context) {
 	harness.CheckFinal(ctx, h.t, h.c, h.w, h.bucket)
 }
 
-// restored restores a backup that lacks an index, and then one that has it.
+// restored restores a backup that lacks an index, and then one that contains it.
 func (h *handshake) restored(ctx context.Context) {
 	without, err := h.c.Backup(ctx)
 	h.must(err)

@@ -15,13 +15,14 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// TestHotRangesAreSplit: a range of which some leading keys are read all the time is cut among these keys, by itself,
-// and nowhere else; where one single key is read, that is told, and nothing is cut. It is shown how much is read.
+// TestHotRangesAreSplit checks that a range with some frequently read leading keys is split automatically, between
+// these keys and nowhere else; a single frequently read key is reported, and no range is split for it. The read rates
+// are visible.
 func TestHotRangesAreSplit(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
 	defer cancel()
-	const above = 300 // entries a second: one scan of those below
+	const above = 300 // entries per second: one of the scans below
 	up := testcluster.StartWith(t, []string{fmt.Sprintf("TIDEMARK_SPLIT_ABOVE_RATE=%d", above),
 		"TIDEMARK_SPLIT_AFTER=2s"}, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "2", "--vbuckets", "32")
 	c, bucket := up.Client(), up.Manifest().Bucket

@@ -18,8 +18,8 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// TestFailoverThatLoses: the indexes have followed writes that no replica has when their KV node is failed over. The
-// bucket is rolled back to the branch that is left, and every index equals what KV has then, while writes go on.
+// TestFailoverThatLoses fails a KV node over when the indexes already have writes that no replica has. The bucket is
+// rolled back to the remaining branch, and every index equals what KV has then, while writes continue.
 func TestFailoverThatLoses(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -45,7 +45,7 @@ func TestFailoverThatLoses(t *testing.T) {
 		}
 		return nil
 	})
-	before, err := harness.ScanSoon(ctx, c, m.Bucket, "world_ids", harness.Hang) // the indexes have them, too
+	before, err := harness.ScanSoon(ctx, c, m.Bucket, "world_ids", harness.Hang) // the indexes have these writes, too
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,15 +82,15 @@ func TestFailoverThatLoses(t *testing.T) {
 	if ts.RollbackID == 0 {
 		t.Error("the bucket was never rolled back: nothing that the indexes had was lost, so the test shows nothing")
 	}
-	// The node that was failed over is added again, by the way of a rebalance.
+	// A rebalance adds the failed-over node again.
 	e := m.KV[1]
 	harness.MustRun(ctx, t, up, "kv", "rebalance", "--add", harness.Addition(e))
 	harness.Settled(ctx, t, admin, m.VBuckets)
 	harness.CheckFinal(ctx, t, c, w, m.Bucket)
 
-	// It hangs, and is failed over without what its replicas lack. Its projector can ask it nothing; the others go on, and
-	// the first session scan that is answered, while it still hangs, shows what is left. How long that takes is bounded in
-	// virtual time (coordinator, TestRollbackWithoutANode); here it is measured.
+	// The node hangs, and is failed over without what its replicas lack. Its projector gets no answers from it; the
+	// others continue, and the first session scan that is answered, while the node still hangs, shows what is left.
+	// How long that takes is bounded in virtual time (coordinator, TestRollbackWithoutANode); here it is measured.
 	if err := admin.Pause(ctx, kv.PauseRequest{Paused: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -133,8 +133,8 @@ func TestFailoverThatLoses(t *testing.T) {
 	}
 }
 
-// TestRebalanceUnderLoad: a KV node leaves and comes back while writes and scans run and one of the others is killed in
-// the middle. Nothing that was acknowledged is lost, and every scan is one state of KV.
+// TestRebalanceUnderLoad removes a KV node and adds it again under writes and scans, and kills one of the others in
+// the middle. No acknowledged write is lost, and every scan shows one state of KV.
 func TestRebalanceUnderLoad(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)

@@ -14,9 +14,9 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// TestDocumentLargerThanAFrame: a document within all limits, whose keys in four indexes together are more than any
-// message between projector and indexer holds, has all its entries in each of them, whichever neighbours that has:
-// built after it, and fed while it changes.
+// TestDocumentLargerThanAFrame checks that a document within all limits, whose keys in four indexes exceed any
+// message between projector and indexer, has all its entries in each index: in one built after it, and in those
+// maintained while it changes, with any other indexes beside them.
 func TestDocumentLargerThanAFrame(t *testing.T) {
 	t.Parallel()
 	const entries, text, indexes = 3500, 3900, 4

@@ -26,12 +26,12 @@ import (
 var memoryDocuments = flag.Int("memory.documents", 600, "documents of TestMemoryQuota; 18 KB of keys each, so that "+
 	"60,000 are twice the quota")
 
-// memoryKeyBytes is how long a key of the large indexes is: near to the limit of 4096.
+// memoryKeyBytes is the length of the large indexes' keys, close to the limit of 4096.
 const memoryKeyBytes = 3 << 10
 
-// TestMemoryQuota: the resident memory of an indexer with the least quota stays below 1.1 times the quota and the base
-// that docs/operations.md says, at its peak, while indexes with long keys and many slices are written, built and
-// scanned at once.
+// TestMemoryQuota checks that the peak resident memory of an indexer with the smallest quota stays below 1.1 times
+// the quota plus the base of docs/operations.md, while indexes with long keys and many slices are written, built and
+// scanned in parallel.
 func TestMemoryQuota(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*harness.Hang)
@@ -66,7 +66,7 @@ func TestMemoryQuota(t *testing.T) {
 	if err := write(0, half)(); err != nil {
 		t.Fatal(err)
 	}
-	// Writes, builds and scans at once.
+	// Writes, builds and scans in parallel.
 	var written, rows atomic.Int64
 	g, work := errgroup.WithContext(ctx)
 	g.Go(func() error {
@@ -91,7 +91,7 @@ func TestMemoryQuota(t *testing.T) {
 			for first := true; first || written.Load() < 2; first = false {
 				n, err := scanned(work, c, client.Ref(m.Bucket, fmt.Sprintf("large_%d", s%(indexes/2))))
 				var refused *wire.Problem
-				if err != nil && !errors.As(err, &refused) { // it may be too busy for the moment
+				if err != nil && !errors.As(err, &refused) { // the indexer may be too busy at the moment
 					return err
 				}
 				rows.Add(n)
@@ -119,7 +119,7 @@ func TestMemoryQuota(t *testing.T) {
 	}
 }
 
-// scanned reads a whole index and gives how many rows came.
+// scanned reads a whole index and returns the number of its rows.
 func scanned(ctx context.Context, c *client.Client, ref string) (n int64, err error) {
 	rows, err := c.Scan(ctx, ref, v1.ScanRequest{})
 	if err != nil {
@@ -133,7 +133,7 @@ func scanned(ctx context.Context, c *client.Client, ref string) (n int64, err er
 	return n, err
 }
 
-// peakMemory is the most that a process has had resident, in bytes.
+// peakMemory returns a process's peak resident memory in bytes.
 func peakMemory(t *testing.T, pid int) int64 {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -29,14 +29,14 @@ var movesFlag = flag.String("moves",
 	"cells of TestMoves, TRANSITION/VICTIM, or all: "+strings.Join(moveTransitions, ", ")+" with "+
 		strings.Join(moveVictims, ", "))
 
-// Transitions of a slice that moves: the state that follows; forget is that the old copy goes for good. Victims are who
-// is killed before it.
+// Transitions of a moving slice, named by the state that follows; forget is the removal of the old copy. Victims are
+// the processes that are killed before a transition.
 var (
 	moveTransitions = []string{"pending", "catchup", "done", "forget"}
 	moveVictims     = []string{"source", "target", "third", "leader", "projector", "kv"}
 )
 
-// movesCells returns what -moves asks for.
+// movesCells returns the cells that -moves selects.
 func movesCells(t *testing.T) (all [][2]string) {
 	t.Helper()
 	if *movesFlag == "all" {
@@ -65,7 +65,7 @@ type breaker struct {
 	bucket string
 }
 
-// victim gives the pid of who is to be killed at a step.
+// victim returns the pid of the process to kill at a step.
 func (b *breaker) victim(who string, y partition.Rebalance) func(f *localcluster.Manifest) int {
 	switch who {
 	case "leader":
@@ -106,7 +106,7 @@ func (b *breaker) victim(who string, y partition.Rebalance) func(f *localcluster
 	}
 }
 
-// before is the state of a step that waits for a transition.
+// before returns the state of a step that waits for a transition.
 func before(what string) partition.RebalanceState {
 	switch what {
 	case "pending":
@@ -135,7 +135,7 @@ func (b *breaker) held(id uint64, what string) (y partition.Rebalance) {
 				y = r.Moves[i].Rebalance
 			}
 		}
-		if r.Phase.Over() { // what is forgotten is no step any more
+		if r.Phase.Over() { // steps of a finished rebalance are gone
 			at := slices.IndexFunc(b.steps, func(p rebalance.Step) bool { return p.Old != 0 && p.From != nil })
 			y = partition.Rebalance{Old: b.steps[at].Old, Src: partition.Shard{Node: *b.steps[at].From},
 				Dst: partition.Shard{Node: b.steps[at].To}}
@@ -145,7 +145,7 @@ func (b *breaker) held(id uint64, what string) (y partition.Rebalance) {
 	return y
 }
 
-// settled waits until each slice has its copies, whole, and no other one.
+// settled waits until each slice has exactly its copies, all whole.
 func (b *breaker) settled() {
 	b.t.Helper()
 	folders := map[string]string{}
@@ -155,8 +155,8 @@ func (b *breaker) settled() {
 	settled(b.ctx, b.t, b.up, folders)
 }
 
-// settled waits until each slice has two copies, whole, and no other one, and nothing else is left in the data folders
-// of indexers, by their ids.
+// settled waits until each slice has exactly two copies, both whole, and the data folders of the indexers, given by
+// their ids, contain nothing else.
 func settled(ctx context.Context, t *testing.T, up *testcluster.Cluster, folders map[string]string) {
 	t.Helper()
 	harness.Eventually(t, harness.Hang, "all copies are whole, and nothing is left of others", func() (bool, string) {
@@ -212,7 +212,8 @@ func foldersIn(dir string) (names []string, err error) {
 	return names, err
 }
 
-// cell holds a transition back, kills somebody there, and lets it go on: at once, or when the process is there again.
+// cell holds a transition back, kills a process there, and releases the transition: at once, or when the process is
+// back.
 func (b *breaker) cell(what, who string, req v1.RebalanceRequest, atOnce bool) {
 	b.t.Helper()
 	hold := func(what string) {
@@ -239,16 +240,16 @@ func (b *breaker) cell(what, who string, req v1.RebalanceRequest, atOnce bool) {
 	b.settled()
 }
 
-// TestMoves: slices with a replica move while documents change, filled with the files of those that have them, and at
-// each of their transitions each kind of process is killed (-moves all). No scan fails, none shows a wrong row, and in
-// the end every slice is where the plan wants it.
+// TestMoves moves slices with a replica while documents change, filled with the files of other copies, and kills each
+// kind of process at each transition (-moves all). No scan fails, none shows a wrong row, and in the end every slice
+// is where the plan has it.
 func TestMoves(t *testing.T) {
 	t.Parallel()
 	cells := movesCells(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(len(cells)+2)*3*time.Minute)
 	defer cancel()
 	fail := failpoint.Dir(t.TempDir())
-	// What matters of a cell is the slice that is held.
+	// A cell is about the slice whose transition is held back.
 	size, every, slices, names := []string{"--kv", "1", "--vbuckets", "32"}, 16, 2,
 		[]string{"places_by_name", "airports_by_elevation"}
 	if *movesFlag == "all" {
@@ -266,7 +267,7 @@ func TestMoves(t *testing.T) {
 	defer stop()
 	var writers sync.WaitGroup
 	writers.Go(func() { w.Run(load, 1, 200) })
-	s := scanner{names: names, pause: 150 * time.Millisecond} // so that some are under way at each kill
+	s := scanner{names: names, pause: 150 * time.Millisecond} // so that scans are in progress at each kill
 	s.run(load, c, bucket)
 	leave := v1.RebalanceRequest{Remove: []string{"i3"}, Receives: 2, Sends: 2}
 	come := v1.RebalanceRequest{Keep: []string{"i3"}, Receives: 2, Sends: 2}

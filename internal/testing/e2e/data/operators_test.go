@@ -29,17 +29,17 @@ var (
 
 const (
 	operatorsKeys    = 20_000
-	operatorsIndexes = 8               // from so many on none is created
-	operatorsJoining = 2               // indexers that come and go beside those of `up`
-	operatorPatience = 3 * time.Minute // for one thing that an operator asks for
+	operatorsIndexes = 8               // with so many, no more are created
+	operatorsJoining = 2               // indexers that come and go, in addition to those of `up`
+	operatorPatience = 3 * time.Minute // for one operation
 )
 
-// wanted is what is known of whether an index is there.
+// wanted is whether an index must exist.
 type wanted uint8
 
 const (
 	mustNot wanted = iota + 1
-	must           // the newest that was asked for was acknowledged
+	must           // the newest operation on it was acknowledged
 	mayBe          // it was not
 )
 
@@ -47,22 +47,22 @@ const (
 type operators struct {
 	differential
 	dir      string
-	backup   string                 // file of the newest backup; none
-	made     map[string]schemeIndex // by name, of all that were ever asked for
+	backup   string                 // file of the newest backup; "" before the first
+	made     map[string]schemeIndex // all indexes ever requested, by name
 	want     map[string]wanted
-	backedUp map[string]wanted               // when the backup was made
+	backedUp map[string]wanted               // as of the backup
 	joined   map[string]*testcluster.Process // indexers, by id
-	next     int                             // of their numbers, and of those of indexes
+	next     int                             // next number of an indexer or index
 	outcomes map[string]int
 }
 
-// TestOperators: what operators of a cluster do, in any order and beside faults of every role and writes: indexes are
-// made, dropped, split, moved, given more and fewer replicas; indexers come, and go for good; copies are rebalanced,
-// and that is cancelled; the state is backed up, and restored; KV nodes are taken out, added, failed over with loss,
-// the bucket is flushed, or made anew; the leader is asked to hand over. After each round, when the faults are over,
-// all comes to rest by itself: the indexes that were acknowledged are there, all are ready, none else is, and each
-// equals what its definition makes of the documents that KV has then. A campaign: -operators.rounds 50;
-// -differential.moods and -differential.feed count here, too.
+// TestOperators runs the operations of a cluster's operators in any order, under writes and faults of every role:
+// indexes are created, dropped, split, moved, and given more and fewer replicas; indexers join, and leave for good;
+// copies are rebalanced, and rebalances cancelled; the state is backed up and restored; KV nodes are removed, added
+// and failed over with loss; the bucket is flushed or recreated; leadership is transferred. After each round's faults
+// the cluster settles by itself: exactly the acknowledged indexes exist, all are ready, and each equals its
+// definition applied to the documents that KV has then. It is a campaign: -operators.rounds 50; -differential.moods
+// and -differential.feed apply here, too.
 func TestOperators(t *testing.T) {
 	if *operatorsRounds == 0 {
 		t.Skip("a campaign: go test ./internal/testing/e2e/data -run TestOperators -operators.rounds 50 -timeout 3h")
@@ -98,7 +98,7 @@ func TestOperators(t *testing.T) {
 	}
 }
 
-// there are the indexes that were acknowledged.
+// there returns the indexes that must exist.
 func (o *operators) there() (names []string) {
 	for _, name := range slices.Sorted(maps.Keys(o.want)) {
 		if o.want[name] == must {
@@ -108,7 +108,7 @@ func (o *operators) there() (names []string) {
 	return names
 }
 
-// round lets operators do some things, beside writes and faults, and compares everything after it.
+// round makes some operations, under writes and faults, and compares everything afterwards.
 func (o *operators) round(ctx context.Context, round int) {
 	load, stop := context.WithCancel(ctx)
 	defer stop()
@@ -142,8 +142,8 @@ func (o *operators) round(ctx context.Context, round int) {
 	}
 }
 
-// operation is what an operator does. Its error is told and counted: it may be refused, or not be answered, while
-// something else is under way.
+// operation is an operation of an operator. Its errors are logged and counted: it may be refused, or remain
+// unanswered, while another one is in progress.
 type operation struct {
 	name string
 	f    func(ctx context.Context) error
@@ -176,7 +176,7 @@ func (o *operators) draw() operation {
 	return all[o.rand.IntN(len(all))]
 }
 
-// do does it, for operatorPatience at most.
+// do runs an operation, for operatorPatience at most.
 func (o *operators) do(ctx context.Context, what operation) {
 	began := time.Now()
 	one, cancel := context.WithTimeout(ctx, operatorPatience)
@@ -194,13 +194,13 @@ func (o *operators) do(ctx context.Context, what operation) {
 	o.t.Logf("%s: %v (%v)", what.name, err, time.Since(began).Round(time.Millisecond))
 }
 
-// someFault draws one of any role, or a failover with loss.
+// someFault makes a random fault of any role, or a failover with loss.
 func (o *operators) someFault(ctx context.Context) func() {
-	round := 1 + o.rand.IntN(2) // of these rounds none has to lose writes
+	round := 1 + o.rand.IntN(2) // these rounds need not lose writes
 	return func() { o.fault(ctx, round, 1) }
 }
 
-// make asks for indexes of every scheme.
+// make creates indexes of every scheme.
 func (o *operators) make(ctx context.Context) { o.do(ctx, operation{"CREATE INDEX", o.createSome}) }
 
 func (o *operators) createSome(ctx context.Context) error {
@@ -223,7 +223,7 @@ func (o *operators) createSome(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// some is the name of an index that is there, "" of none.
+// some returns the name of an existing index, "" if there is none.
 func (o *operators) some() string {
 	names := o.there()
 	if len(names) == 0 {
@@ -256,7 +256,7 @@ func (o *operators) alter(with func() string) func(context.Context) error {
 	}
 }
 
-// indexers are the ids of those that run.
+// indexers returns the ids of the running indexers.
 func (o *operators) indexers() (ids []string) {
 	for _, e := range o.up.Manifest().Indexers {
 		ids = append(ids, e.ID)
@@ -264,7 +264,7 @@ func (o *operators) indexers() (ids []string) {
 	return append(ids, slices.Sorted(maps.Keys(o.joined))...)
 }
 
-// rebalance begins one, and waits for its end now and then.
+// rebalance starts a rebalance, and sometimes waits for its end.
 func (o *operators) rebalance(ctx context.Context) error {
 	r, err := o.c.Rebalance(ctx, v1.RebalanceRequest{}, false)
 	if err != nil || r.ID == 0 || o.rand.IntN(2) == 0 {
@@ -297,7 +297,7 @@ func (o *operators) cancelRebalance(ctx context.Context) error {
 	return err
 }
 
-// join starts one more indexer, which gets copies by a rebalance.
+// join starts one more indexer, which a rebalance fills with copies.
 func (o *operators) join(ctx context.Context) error {
 	if len(o.joined) >= operatorsJoining {
 		return o.leave(ctx)
@@ -318,7 +318,7 @@ func (o *operators) join(ctx context.Context) error {
 	}
 }
 
-// leave takes one of them out, for good.
+// leave removes one of the joined indexers for good.
 func (o *operators) leave(ctx context.Context) error {
 	if len(o.joined) == 0 {
 		return nil
@@ -362,7 +362,7 @@ func (o *operators) restore(ctx context.Context) error {
 		o.want[name] = mayBe
 	}
 	out, err := harness.Tidemark(ctx, o.t, o.up, "cluster", "restore", o.backup, "--yes")
-	if err != nil { // what became of it shows when all has come to rest
+	if err != nil { // its outcome shows after the cluster has settled
 		return fmt.Errorf("%s: %w", out, err)
 	}
 	for name := range o.made {
@@ -378,7 +378,7 @@ func (o *operators) transfer(ctx context.Context) error {
 	return err
 }
 
-// outAndIn takes a KV node out of its cluster, and adds it again.
+// outAndIn removes a KV node from its cluster, and adds it again.
 func (o *operators) outAndIn(ctx context.Context) error {
 	all := o.up.Manifest().KV
 	e := all[o.rand.IntN(len(all))]
@@ -405,8 +405,7 @@ func (o *operators) flush(ctx context.Context) error {
 	return nil
 }
 
-// anew drops the bucket and makes one of its name, which is another one: its indexes are built anew when they are asked
-// to.
+// anew drops the bucket and creates another one of its name; its indexes are rebuilt on request.
 func (o *operators) anew(ctx context.Context) error {
 	if out, err := harness.Tidemark(ctx, o.t, o.up, "kv", "bucket", "drop", o.bucket, "--yes"); err != nil {
 		return fmt.Errorf("%s: %w", out, err)
@@ -422,8 +421,8 @@ func (o *operators) anew(ctx context.Context) error {
 	return nil
 }
 
-// load gives every key a document, so that what is built and moved takes a while. What is not stored, as a node is
-// away, is none.
+// load gives every key a document, so that builds and moves take a while. A document that cannot be stored, because a
+// node is away, is left out.
 func (o *operators) load(ctx context.Context) {
 	n := 0
 	_, err := o.kv.Load(ctx, func() (string, []byte, bool, error) {
@@ -437,8 +436,8 @@ func (o *operators) load(ctx context.Context) {
 	}
 }
 
-// rests waits until nothing is under way, the indexes are those that were asked for, and the cluster says that it is
-// ready. What was not acknowledged is as it is found.
+// rests waits until no operation is in progress, the indexes are those that must exist, and the cluster is ready. For
+// an unacknowledged operation it accepts either outcome.
 func (o *operators) rests(ctx context.Context) {
 	o.t.Helper()
 	harness.Eventually(o.t, roundPatience, "all has come to rest", func() (bool, string) {
@@ -452,7 +451,7 @@ func (o *operators) rests(ctx context.Context) {
 		}
 		for i := range list.Indexes {
 			if x := &list.Indexes[i]; x.State != index.Maintenance {
-				if x.State == index.Error { // its bucket is another one
+				if x.State == index.Error { // its bucket was recreated
 					_, err = o.c.Build(ctx, o.bucket, x.Name)
 				}
 				return false, fmt.Sprintf("%s is %s %s %v; %v", x.Name, x.State, x.Reason, x.WaitingFor, err)

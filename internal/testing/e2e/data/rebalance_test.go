@@ -18,16 +18,16 @@ import (
 	"tidemark/rebalance"
 )
 
-// mover moves slices to and fro.
+// mover moves slices back and forth.
 type mover struct {
 	t   *testing.T
 	ctx context.Context
 	c   *client.Client
-	// steps of the newest plan that has begun
+	// steps of the newest plan that was started
 	steps []rebalance.Step
 }
 
-// begin starts a rebalance; it is tried again where no leader answers.
+// begin starts a rebalance; it retries where no leader answers.
 func (m *mover) begin(req v1.RebalanceRequest) (id uint64) {
 	m.t.Helper()
 	harness.Eventually(m.t, harness.Hang, "a rebalance begins", func() (bool, string) {
@@ -56,7 +56,7 @@ func (m *mover) over(id uint64) (r v1.RebalanceInfo) {
 	return r
 }
 
-// sampleStatements makes the sample's indexes of these names.
+// sampleStatements returns the statements that create the sample's indexes of these names.
 func sampleStatements(bucket string, names []string) (all []string) {
 	for _, statement := range sample.Statements(bucket) {
 		if slices.ContainsFunc(names, func(name string) bool { return strings.Contains(statement, " "+name+" ") }) {
@@ -66,7 +66,7 @@ func sampleStatements(bucket string, names []string) (all []string) {
 	return all
 }
 
-// scanner scans all sample indexes, or those that are named, until it is told to stop, and keeps what came.
+// scanner scans all sample indexes, or the named ones, until it is stopped, and keeps the results.
 type scanner struct {
 	mu       sync.Mutex
 	scans    []harness.Scanned
@@ -102,7 +102,7 @@ func (s *scanner) run(ctx context.Context, c *client.Client, bucket string) {
 	}
 }
 
-// wrong lists how often scans failed since it was asked last.
+// wrong returns how many times scans failed since the last call, by error.
 func (s *scanner) wrong() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +111,7 @@ func (s *scanner) wrong() map[string]int {
 	return f
 }
 
-// fills counts the copies that were filled with another indexer's files, and those that were to be and were not.
+// fills counts the copies that were filled with another indexer's files, and the failed attempts.
 func fills(ctx context.Context, t *testing.T, up *testcluster.Cluster) (installed, failed int) {
 	t.Helper()
 	for _, e := range up.Manifest().Indexers {

@@ -14,9 +14,9 @@ import (
 	"tidemark/statecontext"
 )
 
-// TestRepairByItself: one of three indexers dies while documents change, and stays away. Nobody does anything: what it
-// held is made anew on the other two, no scan fails meanwhile, none shows a wrong row, and nothing is left behind; not
-// in its folder either when it comes back at last.
+// TestRepairByItself kills one of three indexers for good while documents change. Without manual steps the other two
+// rebuild its copies, no scan fails meanwhile or shows a wrong row, and nothing is left behind, not in its folder
+// either when it comes back at last.
 func TestRepairByItself(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -26,7 +26,7 @@ func TestRepairByItself(t *testing.T) {
 		"--indexers", "2", "--vbuckets", "16")
 	m := up.Manifest()
 	c, bucket := up.Client(), m.Bucket
-	// The third is none of the cluster's, which would start it again.
+	// The third indexer is not started by `up`, which would restart it.
 	const lost = "i3"
 	folder := filepath.Join(t.TempDir(), lost)
 	args := []string{"indexer", "--id", lost, "--data", folder, "--managers", strings.Join(m.Servers(), ",")}

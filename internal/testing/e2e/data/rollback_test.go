@@ -25,20 +25,21 @@ var (
 )
 
 const (
-	// rollbackWrites are made in one vbucket before and after replication stops: the first are kept, the others are lost.
+	// rollbackWrites are made in one vbucket both before and after replication stops: the first are kept, the others
+	// are lost.
 	rollbackWrites = 60
-	// rollbackShare is the most of the bucket that KV may send for a rollback, in percent (docs/performance.md has what it
-	// sends).
+	// rollbackShare is the highest share of the bucket that KV may send for a rollback, in percent
+	// (docs/performance.md has the measured share).
 	rollbackShare = 20
 )
 
-// moved is what went through the cluster so far.
+// moved is how much has gone through the cluster so far.
 type moved struct {
 	items, bytes  float64 // that KV has sent to projectors
-	events        float64 // that indexers took
-	began         float64 // streams that indexers have got
-	restored      float64 // vbuckets of copies that were put back
-	rolls, rolled float64 // rollbacks of a bucket that indexers have carried out, and the seconds they took
+	events        float64 // that indexers have received
+	began         float64 // streams that indexers have received
+	restored      float64 // restored vbuckets of copies
+	rolls, rolled float64 // rollbacks that indexers have carried out, and their seconds
 }
 
 func (a moved) since(b moved) moved {
@@ -56,8 +57,8 @@ type rollbackRun struct {
 	bucket string
 	oracle oracle.Index
 	docs   map[string][]byte
-	vb     uint16   // the one that diverges
-	keys   []string // of it
+	vb     uint16   // the vbucket that diverges
+	keys   []string // its keys
 }
 
 func (r *rollbackRun) moved(ctx context.Context) (m moved) {
@@ -91,7 +92,7 @@ func (r *rollbackRun) moved(ctx context.Context) (m moved) {
 	return m
 }
 
-// vbucketOf returns the first vbucket whose active copy a KV node has.
+// vbucketOf returns the first vbucket that is active on a KV node.
 func (r *rollbackRun) vbucketOf(node int) uint16 {
 	config, address := r.w.KV.Config(), r.up.Manifest().KV[node].Memcached
 	for vb := range uint16(*rollbackVBuckets) {
@@ -147,7 +148,7 @@ func (r *rollbackRun) write(ctx context.Context, version uint64) {
 	}
 }
 
-// build creates the index and gives how long it took until the first scan.
+// build creates the index and returns the time until the first scan.
 func (r *rollbackRun) build(ctx context.Context) time.Duration {
 	began := time.Now()
 	harness.Create(ctx, r.t, r.c, "CREATE INDEX by_name ON "+r.bucket+`(name) WITH {"num_partition": 4}`)
@@ -157,7 +158,7 @@ func (r *rollbackRun) build(ctx context.Context) time.Duration {
 	return time.Since(began)
 }
 
-// settled waits until replicas and the index have all.
+// settled waits until replicas and the index have all writes.
 func (r *rollbackRun) settled(ctx context.Context) {
 	harness.Settled(ctx, r.t, r.admin, r.up.Manifest().VBuckets)
 	if _, err := r.c.Count(ctx, client.Ref(r.bucket, "by_name"), v1.ScanRequest{Consistency: "session", Equal: []json.RawMessage{[]byte(`"x"`)}}); err != nil {
@@ -165,8 +166,8 @@ func (r *rollbackRun) settled(ctx context.Context) {
 	}
 }
 
-// lose fails the node over and gives how long the bucket was being rolled back and how long until it was scanned again,
-// both from the moment that the failover was asked for.
+// lose fails the node over. It returns how long the rollback of the bucket took, and how long until it was scanned
+// again, both from the request for the failover on.
 func (r *rollbackRun) lose(ctx context.Context) (rollback, scanned time.Duration) {
 	began := time.Now()
 	done := make(chan time.Duration, 1)
@@ -182,7 +183,7 @@ func (r *rollbackRun) lose(ctx context.Context) (rollback, scanned time.Duration
 	return rollback, time.Since(began)
 }
 
-// watch looks at the rollback until it is over, and returns how long it was seen.
+// watch polls the rollback until it is over, and returns for how long it was seen.
 func (r *rollbackRun) watch(ctx context.Context, began time.Time) time.Duration {
 	var first, step time.Time
 	last := ""
@@ -246,10 +247,10 @@ func (r *rollbackRun) check(ctx context.Context) {
 	r.t.Logf("%d rows equal the oracle's; %d documents are older than what was acknowledged", len(s.IDs), lost)
 }
 
-// TestRollbackOfOneVBucket: writes of one vbucket are lost in a failover when the index has them already. Its copies
-// put back that vbucket and nothing else, KV sends a small part of the bucket again, and the index equals the oracle.
-// What it took is logged beside DROP and CREATE of the same index; -rollback.documents 1000000 -rollback.vbuckets 1024
-// is the run of docs/performance.md.
+// TestRollbackOfOneVBucket loses writes of one vbucket in a failover when the index already has them. Its copies
+// restore that vbucket and nothing else, KV sends a small part of the bucket again, and the index equals the oracle.
+// The cost is logged next to that of DROP and CREATE of the same index; -rollback.documents 1000000
+// -rollback.vbuckets 1024 is the run of docs/performance.md.
 func TestRollbackOfOneVBucket(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute+time.Duration(*rollbackDocuments)*time.Millisecond)
@@ -277,7 +278,8 @@ func TestRollbackOfOneVBucket(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.write(ctx, 2)
-	if _, err := harness.ScanSoon(ctx, r.c, r.bucket, "by_name", harness.Hang); err != nil { // the index has them
+	// the index has these writes
+	if _, err := harness.ScanSoon(ctx, r.c, r.bucket, "by_name", harness.Hang); err != nil {
 		t.Fatal(err)
 	}
 	before = r.moved(ctx)

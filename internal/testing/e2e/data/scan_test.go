@@ -23,7 +23,7 @@ import (
 	"tidemark/wire"
 )
 
-// handMade are indexes beside the sample's, with what they must hold written out by hand.
+// handMade are indexes in addition to the sample's, with their contents written out by hand.
 var handMade = []struct {
 	name, statement string
 	oracle          oracle.Index
@@ -58,7 +58,7 @@ func raw(texts []string) (all []json.RawMessage) {
 	return all
 }
 
-// bound takes the first components of a random row's key, now and then with another value in the last one.
+// bound returns leading components of a random row's key, sometimes with another value in the last one.
 func bound(r *rand.Rand, rows []oracle.Row) []string {
 	odd := []string{"null", "true", "false", "0", "-1e3", "291.0", `""`, `"A"`, `"\u00e9"`, "[]", `["a",1]`, "{}", "9007199254740993"}
 	for range 100 {
@@ -85,7 +85,7 @@ func bound(r *rand.Rand, rows []oracle.Row) []string {
 	return []string{"null"}
 }
 
-// randomScan makes a scan with bounds around the rows there are, and says it to the oracle.
+// randomScan returns a random scan with bounds around existing rows, as a request and for the oracle.
 func randomScan(r *rand.Rand, all []oracle.Row) (req v1.ScanRequest, ranges []oracle.Range) {
 	inclusion := func() string { return []string{"both", "low", "high", "neither"}[r.IntN(4)] }
 	req.Reverse = r.IntN(2) == 0
@@ -119,8 +119,8 @@ func randomScan(r *rand.Rand, all []oracle.Row) (req v1.ScanRequest, ranges []or
 
 var scansEach = flag.Int("scans.each", 20, "random scans of each index in TestScansAgainstOracle")
 
-// TestScansAgainstOracle: limits, both directions, one range and several with every inclusion, prefixes, ascending and
-// descending components, values of every type: each scan equals what the oracle selects.
+// TestScansAgainstOracle checks that scans with limits, both directions, one and several ranges with every inclusion,
+// prefixes, ascending and descending components, and values of every type, equal the oracle's.
 func TestScansAgainstOracle(t *testing.T) {
 	t.Parallel()
 	perIndex := *scansEach
@@ -177,8 +177,8 @@ func TestScansAgainstOracle(t *testing.T) {
 	t.Run("tokens", func(t *testing.T) { tokens(ctx, t, up, c, w) })
 }
 
-// tokens: an at_plus scan with the token of a write shows it, waits for one that does not exist yet, gives up on one
-// that never comes with TIMEOUT, and says TOKEN_LOST to one of an unknown branch.
+// tokens tests at_plus scans: with the token of a write a scan shows it; a scan waits for a write that does not exist
+// yet, fails with TIMEOUT if it never comes, and with TOKEN_LOST for a token of an unknown branch.
 func tokens(ctx context.Context, t *testing.T, up *testcluster.Cluster, c *client.Client, w *harness.Workload) {
 	bucket := up.Manifest().Bucket
 	equal := func(v string) []json.RawMessage { return []json.RawMessage{json.RawMessage(harness.Quote(v))} }
@@ -196,7 +196,7 @@ func tokens(ctx context.Context, t *testing.T, up *testcluster.Cluster, c *clien
 			t.Fatalf("write %d: %v, %v: an at_plus scan does not show it", n, s.IDs, err)
 		}
 	}
-	key := "token::1" // a key of a vbucket whose next seqno is awaited
+	key := "token::1" // a key of a vbucket whose next seqno a scan waits for
 	m, err := w.KV.Set(ctx, key, []byte(`{"kind":"before"}`), kvclient.StoreOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -32,14 +32,14 @@ var (
 	schemeSeed = flag.Uint64("schemes.seed", 1, "of TestPartitionSchemes")
 )
 
-// schemeIndex is one of the random indexes.
+// schemeIndex is one random index.
 type schemeIndex struct {
 	name, statement string
 	oracle          oracle.Index
 	by              index.PartitionBy
 }
 
-// worldExpressions, worldPredicates and worldValues are what the indexes over the sample are made of.
+// worldExpressions, worldPredicates and worldValues make up the indexes over the sample.
 var (
 	worldExpressions = []string{"kind", "name", "iso_country", "elevation_ft", "scheduled_service", "lat", "LOWER(name)",
 		"META().id", "SUBSTR(name, 0, 1)", "ROUND(lat, 0)",
@@ -48,7 +48,7 @@ var (
 	worldValues     = []string{"false", "true", "-100", "0", "50.5", "1200", `"AU"`, `"FR"`, `"M"`, `"US"`, `"airport"`, `"country"`, `"ä"`, `["DE"]`, `["FR","small_airport"]`}
 )
 
-// schemeIndexes makes the definitions of one random index under each scheme.
+// schemeIndexes returns one random index under each scheme.
 func schemeIndexes(t *testing.T, statements [oracle.Schemes]string) (all []schemeIndex) {
 	t.Helper()
 	for _, text := range statements {
@@ -66,20 +66,20 @@ func schemeIndexes(t *testing.T, statements [oracle.Schemes]string) (all []schem
 type schemeRun struct {
 	t      *testing.T
 	c      *client.Client
-	via    *client.Client // by way of the managers
+	via    *client.Client // reads by way of the managers
 	bucket string
 	w      *harness.Workload
-	// statements makes random indexes of these names, document a random value of a key.
+	// statements generates random indexes of a name, and document draws a random value of a key.
 	statements func(name string) *rapid.Generator[[oracle.Schemes]string]
 	document   func(r *rand.Rand, key string) []byte
-	describe   bool // what is said of the indexes is looked at, too
+	describe   bool // check the descriptions of the indexes, too
 	rows       atomic.Int64
 	scans      atomic.Int64
 	grouped    atomic.Int64
 }
 
-// write makes random updates, deletions and re-creations, so many by each writer, which owns its keys, and more at a
-// lower rate until until is closed. half is closed in the middle of the first.
+// write makes random updates, deletions and re-creations: each writer, which owns its keys, makes each of them, and
+// more at a lower rate until until is closed. half is closed in the middle of the first part.
 func (s *schemeRun) write(ctx context.Context, seed uint64, each int, half chan struct{}, until <-chan struct{}) {
 	const writers = 4
 	var wg sync.WaitGroup
@@ -92,7 +92,7 @@ func (s *schemeRun) write(ctx context.Context, seed uint64, each int, half chan 
 					select {
 					case <-until:
 						return
-					case <-time.After(2 * time.Millisecond): // a rate
+					case <-time.After(2 * time.Millisecond): // limits the rate
 					}
 				}
 				key := s.w.Keys[n+writers*r.IntN(len(s.w.Keys)/writers)]
@@ -121,7 +121,7 @@ func (s *schemeRun) write(ctx context.Context, seed uint64, each int, half chan 
 	wg.Wait()
 }
 
-// read scans all of an index.
+// read scans a whole index.
 func (s *schemeRun) read(ctx context.Context, x schemeIndex) (got harness.Scanned, ok bool) {
 	got, err := harness.ScanSoon(ctx, s.c, s.bucket, x.name, harness.Hang)
 	if err != nil {
@@ -130,8 +130,8 @@ func (s *schemeRun) read(ctx context.Context, x schemeIndex) (got harness.Scanne
 	return got, err == nil
 }
 
-// compare compares a scan of all of an index with the oracle, at the scan's own timestamp, when nothing is written:
-// what KV has done already may not be recorded yet.
+// compare compares a scan of a whole index with the oracle, at the scan's own timestamp. No writes may run: KV may
+// have applied some that are not recorded yet.
 func (s *schemeRun) compare(x schemeIndex, got harness.Scanned) ([]oracle.Row, bool) {
 	want, err := x.oracle.Rows(s.w.History.At(got.Seqnos))
 	if err != nil {
@@ -147,7 +147,7 @@ func (s *schemeRun) compare(x schemeIndex, got harness.Scanned) ([]oracle.Row, b
 	return want, true
 }
 
-// some compares random scans and counts with what the oracle selects, when nothing is written.
+// some compares random scans and counts with the oracle's; no writes may run.
 func (s *schemeRun) some(ctx context.Context, seed uint64, x schemeIndex, all []oracle.Row) {
 	scans := x.oracle.Scans(all)
 	for n := range 12 {
@@ -191,7 +191,7 @@ func (s *schemeRun) some(ctx context.Context, seed uint64, x schemeIndex, all []
 	}
 }
 
-// groups compares the groups of a scan with the oracle's: straight from an indexer, and by way of the managers.
+// groups compares the groups of a scan with the oracle's: read straight from an indexer, and by way of the managers.
 func (s *schemeRun) groups(ctx context.Context, x schemeIndex, q oracle.Query, all []oracle.Row,
 	req v1.ScanRequest) (string, error) {
 	want, err := x.oracle.Groups(all, q)
@@ -218,13 +218,13 @@ func (s *schemeRun) groups(ctx context.Context, x schemeIndex, q oracle.Query, a
 	return "", nil
 }
 
-// pool is how many different random documents there are in a campaign.
+// pool is the number of different random documents of a campaign.
 const pool = 3000
 
-// TestPartitionSchemes: random indexes, each partitioned by the document's id, by a hash of components and by ranges,
-// built before and during random updates that move entries between slices, while an indexer and a projector are killed:
-// every scan, and every count, equals the oracle's answer at its own timestamp. The documents are of all shapes, and
-// then the sample's.
+// TestPartitionSchemes checks random indexes, each partitioned by document id, by a hash of components and by ranges,
+// built before and during random updates that move entries between slices, while an indexer and a projector are
+// killed: every scan, and every count, equals the oracle's answer at its own timestamp. The documents are of all
+// shapes first, then the sample's.
 func TestPartitionSchemes(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute+time.Duration(*schemeRows)*4*time.Millisecond)
@@ -253,7 +253,7 @@ func TestPartitionSchemes(t *testing.T) {
 			return oracle.Statements(bucket, name, nil, nil, nil)
 		}
 		s.run(ctx, up)
-		for _, key := range s.w.Keys { // the next run's oracle does not know them
+		for _, key := range s.w.Keys { // the next run's oracle does not have them
 			if _, err := kv.Delete(ctx, key, 0); err != nil && !errors.Is(err, kvclient.ErrKeyNotFound) {
 				t.Fatal(err)
 			}
@@ -273,7 +273,7 @@ func TestPartitionSchemes(t *testing.T) {
 	})
 }
 
-// run does one round, and more until there were rows enough.
+// run runs one round, and more until there were enough rows.
 func (s *schemeRun) run(ctx context.Context, up *testcluster.Cluster) {
 	for round := uint64(0); (round == 0 || s.rows.Load() < int64(*schemeRows)) && !s.t.Failed(); round++ {
 		s.round(ctx, up, round, 3*len(s.w.Keys))
@@ -352,7 +352,8 @@ func (s *schemeRun) round(ctx context.Context, up *testcluster.Cluster, round ui
 	}
 }
 
-// described: how an index is partitioned is told as it was said, and makes the same index when it is sent again.
+// described checks that an index's partitioning is reported as in its statement, and that the reported statement
+// creates the same index again.
 func (s *schemeRun) described(ctx context.Context, up *testcluster.Cluster, all []schemeIndex) {
 	for _, x := range all {
 		info, err := s.c.Index(ctx, client.Ref(s.bucket, x.name))

@@ -14,9 +14,9 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// TestSessionsSeeNoPast: of two indexers one gets a tenth of its time, so that its index lags behind the other's.
-// What a client has seen of the one index it sees of the other, too, whatever it asks for; so does another session
-// that is given the token, by way of the manager; and a write is seen by who has made it.
+// TestSessionsSeeNoPast slows one of two indexers down to a tenth of the time, so that its index lags behind the
+// other's. What a client has seen in one index it also sees in the other, at any consistency; so does another session
+// that gets the token, by way of the manager; and a client sees its own write.
 func TestSessionsSeeNoPast(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)

@@ -18,9 +18,9 @@ import (
 
 var silentScans = flag.Int("silent.scans", 25, "scans that each of TestSilentIndexer's four callers makes of each kind")
 
-// TestSilentIndexer: while one of three indexers is stopped, or gets a tenth of its time, scans that it would
-// coordinate are coordinated by another one, and the slices that it would read are read by another one: every scan is
-// answered. How long they take is told.
+// TestSilentIndexer stops one of three indexers, or slows it down to a tenth of the time, and checks that another
+// indexer coordinates the scans that it would coordinate and reads the slices that it would read: every scan is
+// answered. The durations are logged.
 func TestSilentIndexer(t *testing.T) {
 	t.Parallel()
 	const documents = 300
@@ -78,7 +78,7 @@ func TestSilentIndexer(t *testing.T) {
 	}
 }
 
-// scanAll scans from four goroutines, and tells how long each scan took, in order.
+// scanAll scans from four goroutines, and returns the durations of the scans in ascending order.
 func scanAll(ctx context.Context, t *testing.T, c *client.Client, bucket, consistency string,
 	rows int) []time.Duration {
 	var mu sync.Mutex
@@ -87,7 +87,7 @@ func scanAll(ctx context.Context, t *testing.T, c *client.Client, bucket, consis
 	for range 4 {
 		crew.Go(func() {
 			for range *silentScans {
-				one, cancel := context.WithTimeout(ctx, 45*time.Second) // a guard: who waits for a stopped process waits for ever
+				one, cancel := context.WithTimeout(ctx, 45*time.Second) // hang guard: a stopped process never answers
 				began := time.Now()
 				s, err := harness.Scan(one, c, bucket, "some", consistency)
 				cancel()

@@ -31,10 +31,10 @@ var (
 	slowDocuments = flag.Int("slow.documents", 2000, "documents that it writes over and over")
 )
 
-// TestSlowIndexer: KV is written to as fast as it goes while one of three indexers gets a tenth of its time (SIGSTOP
-// and SIGCONT in turn), with smart throttling. Nobody's queue and memory grows beyond its bound, however long it lasts;
-// while the slow one's data is dropped stability timestamps are promoted without it; afterwards it catches up by
-// itself, and each copy equals KV. How long session scans take meanwhile is told.
+// TestSlowIndexer writes to KV at full speed while one of three indexers runs a tenth of the time (SIGSTOP and
+// SIGCONT in turn), with smart throttling. No queue and no process's memory exceeds its bound, however long that
+// lasts; while the slow indexer's data is dropped, stability timestamps are promoted without it; afterwards it
+// catches up by itself, and each copy equals KV. The durations of session scans are logged.
 func TestSlowIndexer(t *testing.T) {
 	const quota = 512 << 20
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute+2**slowFor)
@@ -86,7 +86,7 @@ func TestSlowIndexer(t *testing.T) {
 			t.Errorf("%s: %d bytes, want at most %d", name, f[0], f[1])
 		}
 	}
-	// A collector that runs when as much has been made as there is doubles what queues hold.
+	// The collector runs when the heap has doubled, so queued bytes count twice.
 	projector := int64(2*(3*(router.DefaultQueueBytes+router.DefaultReservedBytes)+feed.DefaultBufferBytes) +
 		projectorBase)
 	for i, pid := range o.pids {
@@ -103,10 +103,10 @@ func TestSlowIndexer(t *testing.T) {
 	t.Log(harness.MustRun(ctx, t, up, "index", "verify", m.Bucket+"/big", "--rate", "1000000"))
 }
 
-// projectorBase is what a projector needs beside its queues: its code, stacks, connections, and evaluators.
+// projectorBase is what a projector needs in addition to its queues: code, stacks, connections, and evaluators.
 const projectorBase = 96 << 20
 
-// pulse lets a process run a tenth of the time, until ctx ends; then it runs.
+// pulse lets a process run a tenth of the time until ctx ends, and resumes it then.
 func pulse(ctx context.Context, pid int) {
 	defer func() { _ = syscall.Kill(pid, syscall.SIGCONT) }()
 	for ctx.Err() == nil {
@@ -126,7 +126,7 @@ func pulse(ctx context.Context, pid int) {
 	}
 }
 
-// overload is what is seen of a cluster meanwhile.
+// overload holds the measurements of a cluster under overload.
 type overload struct {
 	t                       *testing.T
 	c                       *client.Client
@@ -134,11 +134,11 @@ type overload struct {
 	indexers                []string
 	pids                    []int
 
-	fills    map[string][2]int64 // the most of each queue, and what it may be
-	resident map[int][]int64     // MiB, the most of each tenth second of the run so far
+	fills    map[string][2]int64 // the highest level of each queue, and its bound
+	resident map[int][]int64     // MiB, the highest of each tenth second of the run so far
 	number   uint64
-	without  uint64 // promotions while the slow one was dropped or late
-	held     int    // looks at which it held promotion back
+	without  uint64 // promotions while the slow indexer was dropped or late
+	held     int    // samples in which it delayed a promotion
 	looks    int
 
 	scans atomic.Int64
@@ -146,7 +146,7 @@ type overload struct {
 	took  []time.Duration
 }
 
-// scan counts the index again and again, each time as it is at that moment.
+// scan counts the index repeatedly, with session consistency.
 func (o *overload) scan(ctx context.Context) {
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -164,11 +164,11 @@ func (o *overload) fill(name string, filled, limit int64) {
 	o.fills[name] = [2]int64{max(f[0], filled), limit}
 }
 
-// look notes how full everything is.
+// look samples the levels of all queues.
 func (o *overload) look(ctx context.Context) {
 	o.looks++
-	// What is looked at before something is put into a queue may exceed the bound by that: a batch, or what control
-	// messages have for themselves.
+	// A queue may exceed its bound by what is added after the check: a batch, or the space reserved for control
+	// messages.
 	const more = 2 << 20
 	var s wire.ProjectorState
 	if err := testcluster.GetJSON(ctx, o.projector+"/v1/state", &s); err != nil {
@@ -216,7 +216,7 @@ func (o *overload) look(ctx context.Context) {
 	o.number = v.Number
 }
 
-// String tells what was seen.
+// String formats the measurements.
 func (o *overload) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -244,7 +244,7 @@ func sortedNames(m map[string][2]int64) []string {
 	return names
 }
 
-// gauge reads the first sample of a metric; 0 without one.
+// gauge returns the first sample of a metric, 0 if there is none.
 func gauge(text, name string) int64 {
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, name) {
@@ -256,7 +256,7 @@ func gauge(text, name string) int64 {
 	return 0
 }
 
-// residentMiB is the resident memory of a process now.
+// residentMiB returns the current resident memory of a process.
 func residentMiB(t *testing.T, pid int) int64 {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	fields := strings.Fields(string(b))

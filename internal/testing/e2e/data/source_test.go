@@ -13,8 +13,8 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// TestStabilitySource: what moves the stability timestamps is chosen per bucket while everything runs (IM-16): indexes
-// are built, scanned and kept under heartbeats as under SYNC, and going from one to the other loses and repeats
+// TestStabilitySource changes the source of the stability timestamps of a running bucket (IM-16): indexes are built,
+// scanned and maintained under heartbeats as under SYNC, and switching from one to the other loses and repeats
 // nothing.
 func TestStabilitySource(t *testing.T) {
 	t.Parallel()
@@ -41,7 +41,7 @@ func TestStabilitySource(t *testing.T) {
 			return err == nil && v.Source == r.InForce.StabilitySource, v.Source
 		})
 	}
-	harness.Create(ctx, t, c, "CREATE PRIMARY INDEX first ON "+bucket) // makes the bucket known
+	harness.Create(ctx, t, c, "CREATE PRIMARY INDEX first ON "+bucket) // registers the bucket
 	if err := c.Drop(ctx, client.Ref(bucket, "first"), 0); err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestStabilitySource(t *testing.T) {
 	var writers sync.WaitGroup
 	writers.Go(func() { w.Run(load, 21, 500) })
 	indexes := harness.SampleIndexes()
-	scans := map[string][]harness.Scanned{} // compared when all writes are recorded
+	scans := map[string][]harness.Scanned{} // compared once all writes are recorded
 	for n, source := range []string{"heartbeat", "sync", "heartbeat", "", "heartbeat"} {
 		set(source)
 		for range 3 {

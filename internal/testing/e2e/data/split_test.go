@@ -17,7 +17,7 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// splitter gives indexes other slices, by name.
+// splitter changes the slices of indexes, by name.
 type splitter struct {
 	t      *testing.T
 	ctx    context.Context
@@ -25,7 +25,8 @@ type splitter struct {
 	bucket string
 }
 
-// alter begins what WITH says of an index, and returns the successor; it is tried again where no leader answers.
+// alter starts a change of an index's slices by ALTER INDEX … WITH, and returns the successor's id; it retries where
+// no leader answers.
 func (s *splitter) alter(name, with string) (next index.ID) {
 	s.t.Helper()
 	text := fmt.Sprintf("ALTER INDEX %s ON %s WITH {%s}", name, s.bucket, with)
@@ -40,7 +41,7 @@ func (s *splitter) alter(name, with string) (next index.ID) {
 	return next
 }
 
-// over waits until the name is the successor's and the first is gone for good.
+// over waits until the name belongs to the successor and the first index is gone.
 func (s *splitter) over(name string, first, next index.ID) (x v1.IndexInfo) {
 	s.t.Helper()
 	harness.Eventually(s.t, 3*time.Minute, "the split of "+name+" is over", func() (bool, string) {
@@ -66,8 +67,8 @@ func (s *splitter) over(name string, first, next index.ID) (x v1.IndexInfo) {
 	return x
 }
 
-// whole waits until every copy is whole: the indexer that was killed catches up with what was written meanwhile, and a
-// verification waits for its copies as a scan does, for 10 s.
+// whole waits until every copy is whole: the indexer that was killed catches up with the writes of the meantime, and
+// a verification waits for its copies only 10 s, as a scan does.
 func (s *splitter) whole() {
 	s.t.Helper()
 	began := time.Now()
@@ -86,7 +87,7 @@ func (s *splitter) whole() {
 	s.t.Logf("every copy is whole after %v", time.Since(began).Round(time.Millisecond))
 }
 
-// id is the index that has a name.
+// id returns the id of the index with a name.
 func (s *splitter) id(name string) index.ID {
 	s.t.Helper()
 	x, err := s.c.Index(s.ctx, client.Ref(s.bucket, name))
@@ -96,9 +97,9 @@ func (s *splitter) id(name string) index.ID {
 	return x.ID
 }
 
-// TestSplitsByThemselves: managers are told how many bytes a slice may have at most, and indexes of more get more
-// slices, one index after the other, while documents change and scans go on by name: none fails, and each equals the
-// oracle's answer at its own timestamp. Who watches is told why.
+// TestSplitsByThemselves sets the managers' limit of bytes per slice, and checks that indexes above it get more
+// slices, one index after the other, while documents change and scans by name continue: none fails, and each equals
+// the oracle's answer at its own timestamp. Watchers receive the cause.
 func TestSplitsByThemselves(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
@@ -107,7 +108,7 @@ func TestSplitsByThemselves(t *testing.T) {
 		"--managers", "1", "--kv", "1", "--vbuckets", "32")
 	c, bucket := up.Client(), up.Manifest().Bucket
 	w := harness.NewWorkloadOf(ctx, t, up.KV(ctx), 4)
-	var causes sync.Map // by index, of those that are split, as events tell
+	var causes sync.Map // causes of splits in events, by index
 	load, stop := context.WithCancel(ctx)
 	defer stop()
 	var others sync.WaitGroup
@@ -165,9 +166,10 @@ func TestSplitsByThemselves(t *testing.T) {
 	harness.CheckFinal(ctx, t, c, w, bucket, names...)
 }
 
-// TestSplit: indexes get other slices while documents change and scans go on by name, of the Go client straight to the
-// indexers and by way of the managers. None fails, and each equals the oracle's answer at its own timestamp; also when
-// the leader, a projector or an indexer is killed in the middle. In the end every copy equals what KV has.
+// TestSplit changes the slices of indexes while documents change and scans by name continue, of the Go client
+// straight to the indexers and by way of the managers. None fails, and each equals the oracle's answer at its own
+// timestamp; also when the leader, a projector or an indexer is killed in the middle. In the end every copy equals
+// what KV has.
 func TestSplit(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
@@ -188,7 +190,7 @@ func TestSplit(t *testing.T) {
 	defer stop()
 	var writers sync.WaitGroup
 	writers.Go(func() { w.Run(load, 1, 300) })
-	const often = 250 * time.Millisecond // so that scans of both ways meet each switch
+	const often = 250 * time.Millisecond // so that scans of both ways coincide with each switch
 	direct, passed := scanner{pause: often}, scanner{pause: often}
 	direct.run(load, c, bucket)
 	byManagers := client.Open(client.Options{Servers: up.Manifest().Servers(), ViaManagers: true})

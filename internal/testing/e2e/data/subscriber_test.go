@@ -39,10 +39,11 @@ import (
 	"tidemark/wire"
 )
 
-// keysOf are the keys of documents: by document, then by index, each key as JSON. One without keys is not there.
+// keysOf holds the keys of documents: by document, then by index, each key as JSON. It omits documents without keys.
 type keysOf map[string]map[string][]string
 
-// listener is a subscriber that keeps what it is told. It reads nothing until gate is closed, unless that is nil.
+// listener is a subscriber that records the events that it receives. It reads nothing until gate is closed, unless
+// gate is nil.
 type listener struct {
 	gate  chan struct{}
 	names map[index.ID]string
@@ -111,7 +112,7 @@ func (l *listener) called() int {
 	return l.calls
 }
 
-// await waits until it has heard the keys of these documents and of no others, each vbucket's in order.
+// await waits until the listener has received the keys of exactly these documents, each vbucket's in order.
 func (l *listener) await(t *testing.T, what string, want keysOf) {
 	t.Helper()
 	harness.Eventually(t, harness.Hang, what, func() (bool, string) {
@@ -128,7 +129,7 @@ func (l *listener) await(t *testing.T, what string, want keysOf) {
 
 func sameKeys(a, b map[string][]string) bool { return maps.EqualFunc(a, b, slices.Equal[[]string]) }
 
-// differ names the first document that is not as wanted.
+// differ describes the first document that differs from want.
 func (k keysOf) differ(want keysOf) string {
 	for _, d := range slices.Sorted(maps.Keys(want)) {
 		if !sameKeys(k[d], want[d]) {
@@ -157,12 +158,12 @@ func (l *listener) subscribe(t *testing.T, cfg topic.Config, admin string) {
 	})
 }
 
-// told reads the lines of `tidemark topic tail`; want says how many there are to be.
+// told decodes the lines of `tidemark topic tail`; want is the expected number.
 func told(t *testing.T, out []byte, want int) keysOf {
 	t.Helper()
 	docs, last, n := keysOf{}, map[uint16]uint64{}, 0
 	for line := range bytes.Lines(out) {
-		if line[0] != '{' { // of its log
+		if line[0] != '{' { // a line of its log
 			continue
 		}
 		var l struct {
@@ -193,9 +194,9 @@ func told(t *testing.T, out []byte, want int) keysOf {
 	return docs
 }
 
-// TestSubscriberOverTLS: in a cluster with TLS a subscriber with a certificate of role indexer is told every key of the
-// documents that there are, and of those that change; with one of another role, or without one, it is refused by name,
-// by projectors and by the command.
+// TestSubscriberOverTLS checks, in a cluster with TLS, that a subscriber with a certificate of role indexer receives
+// every key of existing and of changing documents; projectors and the command refuse one with a certificate of
+// another role, or without one, with a named error.
 func TestSubscriberOverTLS(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
@@ -272,8 +273,8 @@ func TestSubscriberOverTLS(t *testing.T) {
 	l.await(t, "what came after others were refused", want)
 }
 
-// refusedAsSubscriber asks a projector for a topic with these files: it answers with the code, and says whose they are
-// and what it wants.
+// refusedAsSubscriber requests a topic from a projector with these files: the answer must have the code, and name the
+// certificate's role and the required one.
 func refusedAsSubscriber(ctx context.Context, t *testing.T, m *localcluster.Manifest, files tlsconf.Files,
 	name string, code errcode.Code) {
 	t.Helper()
@@ -287,7 +288,7 @@ func refusedAsSubscriber(ctx context.Context, t *testing.T, m *localcluster.Mani
 		reply, err := p.Subscribe(ctx, m.Projectors[0].Admin, &wire.Subscribe{ID: "other", Bucket: m.Bucket,
 			Endpoint: "127.0.0.1:1", Counter: 1})
 		var problem *rpc.Problem
-		if err != nil && !errors.As(err, &problem) { // the machine stood still
+		if err != nil && !errors.As(err, &problem) { // the machine stalled
 			return false, err.Error()
 		}
 		if err == nil || problem.Code != code || !strings.Contains(problem.Detail, name) ||
@@ -298,13 +299,13 @@ func refusedAsSubscriber(ctx context.Context, t *testing.T, m *localcluster.Mani
 	})
 }
 
-// TestSubscriberThatReadsNothing: beside smart throttling, a subscriber whose function does not return, and the process
-// of one that is stopped, hold nobody but themselves up: what is on its way to them is bounded, every document goes to
-// the indexers, and session scans show it. Nothing of theirs is dropped: when they read again they are told all, once
-// and in order.
+// TestSubscriberThatReadsNothing checks, with smart throttling, that a subscriber whose function does not return, and
+// a stopped process of one, delay nothing but themselves: the data in flight to them is bounded, every document
+// reaches the indexers, and session scans show it. None of the subscribers' data is dropped: when they read again
+// they receive everything, once and in order.
 func TestSubscriberThatReadsNothing(t *testing.T) {
 	t.Parallel()
-	const documents, size = 4000, 3 << 10 // more than queues hold for one subscriber
+	const documents, size = 4000, 3 << 10 // more than the queues of one subscriber hold
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "2", "--vbuckets", "16",
@@ -370,9 +371,9 @@ func TestSubscriberThatReadsNothing(t *testing.T) {
 	}
 }
 
-// heldBack reports whether the queues of a subscription's topic are full, or nearly: a batch that was closed may be
-// smaller than its memory. Nothing of it may be dropped. Where a topic takes the place of another, what is still queued
-// for that one is dropped, and does not count.
+// heldBack reports whether the queues of a subscription's topic are full, or nearly so, because a closed batch may be
+// smaller than the memory reserved for it. None of its data may be dropped. When a topic replaces another one, what
+// is still queued for the old one is dropped, and does not count.
 func heldBack(ctx context.Context, t *testing.T, admin, topics string) (full bool, seen string) {
 	t.Helper()
 	var s wire.ProjectorState
@@ -416,7 +417,7 @@ type tailing struct {
 	err  error
 }
 
-// startTail starts one that ends by itself after so many lines, and waits for the first.
+// startTail starts a tail that ends by itself after a number of lines, and waits for the first one.
 func startTail(ctx context.Context, t *testing.T, up *testcluster.Cluster, lines int) *tailing {
 	t.Helper()
 	p := &tailing{out: filepath.Join(t.TempDir(), "tail"), done: make(chan struct{})}
@@ -457,7 +458,7 @@ func (p *tailing) signal(t *testing.T, s syscall.Signal) {
 	}
 }
 
-// wait returns what it printed when it has ended.
+// wait waits for the process's end and returns its output.
 func (p *tailing) wait(ctx context.Context, t *testing.T) []byte {
 	t.Helper()
 	select {

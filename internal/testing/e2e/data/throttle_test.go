@@ -16,8 +16,8 @@ import (
 	"tidemark/wire"
 )
 
-// With smart throttling an indexer that is stopped (SIGSTOP) holds nobody up: while it stands still, every document
-// goes to the others. When it goes on it catches up by itself, and each copy of the index equals KV.
+// TestStoppedIndexer checks, with smart throttling, that a stopped indexer (SIGSTOP) delays no other one: meanwhile
+// the others receive every document. When it resumes it catches up by itself, and each copy of the index equals KV.
 func TestStoppedIndexer(t *testing.T) {
 	t.Parallel()
 	const documents, bytes = 6000, 3 << 10 // more than queues and sockets hold for one indexer

@@ -1,6 +1,6 @@
 // Package data tests the data plane as users run it: real processes on loopback, scans under load, builds, partition
-// schemes, verification, moves of KV's data, damaged and foreign files; all compared with an oracle that shares no code
-// with them.
+// schemes, verification, moves of KV's data, damaged and foreign files. It compares all results with an oracle that
+// shares no code with them.
 package data
 
 import (
@@ -17,16 +17,16 @@ import (
 
 var truthFor = flag.Duration("truth.for", 2*time.Second, "how long TestTruth writes and scans at least")
 
-// leastScans is how often TestTruth scans each index at least, however slow the machine is.
+// leastScans is the lowest number of scans of each index by TestTruth, on machines of any speed.
 const leastScans = 5
 
 func TestMain(m *testing.M) {
-	atonce.Tests(4) // a part of their time is waiting
+	atonce.Tests(4) // tests wait part of their time
 	harness.Main(m)
 }
 
-// TestTruth: while 2,000 random updates, deletions and re-creations per second run, each session-consistent
-// scan equals the oracle's answer at the scan's own timestamp, and at the end every index equals the oracle.
+// TestTruth checks, under 2,000 random updates, deletions and re-creations per second, that each session-consistent
+// scan equals the oracle's answer at the scan's own timestamp, and that at the end every index equals the oracle.
 func TestTruth(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute+2**truthFor)
@@ -62,7 +62,7 @@ func TestTruth(t *testing.T) {
 				mu.Lock()
 				scans = append(scans, s)
 				mu.Unlock()
-				time.Sleep(300 * time.Millisecond) // leave the cores to the cluster
+				time.Sleep(300 * time.Millisecond) // leaves the cores to the cluster
 			}
 		})
 	}

@@ -22,13 +22,13 @@ import (
 )
 
 const (
-	verifyTime = 10 * time.Minute // hang guard
+	verifyTime = 10 * time.Minute // detects a hang
 	hotKeys    = 1000
 
-	restingDocuments = 1000 // which do not change meanwhile, and have no key
+	restingDocuments = 1000 // documents that do not change meanwhile, and have no key
 )
 
-// verified runs a verification and gives what it lists.
+// verified runs a verification and returns the differences that it lists.
 func verified(ctx context.Context, t *testing.T, c *client.Client, name string) (found []v1.Difference,
 	end v1.VerifyEnd) {
 	t.Helper()
@@ -39,7 +39,7 @@ func verified(ctx context.Context, t *testing.T, c *client.Client, name string) 
 	return found, end
 }
 
-// verify is verified for goroutines that are not the test's.
+// verify is verified for goroutines other than the test's.
 func verify(ctx context.Context, c *client.Client, name string) (found []v1.Difference, end v1.VerifyEnd,
 	err error) {
 	end, err = c.Verify(ctx, client.Ref("world", name), v1.VerifyRequest{Rate: 1_000_000},
@@ -52,9 +52,9 @@ func verify(ctx context.Context, c *client.Client, name string) (found []v1.Diff
 	return found, end, err
 }
 
-// TestVerify: an index over real processes, whose rows move from slice to slice as documents change, has no difference
-// while 1,000 documents change all the time, in any copy; with one row of one copy removed, one added, or one under
-// another key, it names the document and the copy, and the command fails.
+// TestVerify checks, with real processes, that an index whose rows move between slices has no difference in any copy
+// while 1,000 documents change all the time; with one row of one copy removed, one added, or one under another key,
+// the verification names the document and the copy, and the command fails.
 func TestVerify(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -77,7 +77,7 @@ func TestVerify(t *testing.T) {
 	slice, replica := -1, uint8(1)
 	damaged := ""
 	up.Stop()
-	for _, p := range info.Copies { // the copy of the victim's slice that replica 1 is
+	for _, p := range info.Copies { // the copy that is replica 1 of the victim's slice
 		if uint8(p.Replica) != replica {
 			continue
 		}
@@ -130,7 +130,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// underLoad verifies both indexes again and again while documents change.
+// underLoad verifies both indexes repeatedly while documents change.
 func underLoad(ctx context.Context, t *testing.T, up *testcluster.Cluster, c *client.Client) {
 	t.Helper()
 	kv := up.KV(ctx)
@@ -148,9 +148,9 @@ func underLoad(ctx context.Context, t *testing.T, up *testcluster.Cluster, c *cl
 				} else {
 					_, err = kv.Set(writing, id, fmt.Appendf(nil, `{"name":"%d","hot":{"n":%d,"tags":[%d,%d]}}`, n%17, n, n%5, n%7), kvclient.StoreOptions{})
 				}
-				_ = err // a deletion of what is not there, or the end
+				_ = err // a deletion of a missing document, or the end of ctx
 				changed.Add(1)
-				time.Sleep(2 * time.Millisecond) // a rate, nothing waits for it
+				time.Sleep(2 * time.Millisecond) // limits the rate; nothing waits for it
 			}
 		})
 	}
@@ -168,7 +168,7 @@ func underLoad(ctx context.Context, t *testing.T, up *testcluster.Cluster, c *cl
 	}
 	stop()
 	writers.Wait()
-	for n := range 10 { // known ones for what follows
+	for n := range 10 { // documents with known values for the next steps
 		if _, err := kv.Set(ctx, fmt.Sprintf("hot::%d", n), fmt.Appendf(nil, `{"name":"last","hot":{"n":%d,"tags":["x"]}}`, -n), kvclient.StoreOptions{}); err != nil {
 			t.Fatal(err)
 		}
