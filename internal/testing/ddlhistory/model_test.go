@@ -42,7 +42,7 @@ const (
 	unready                // the index is not ready and cannot be split
 	busy                   // it is being split
 	unsplit                // it is not being split
-	unfit                  // it has no such boundary, or has it already
+	unfit                  // it has no boundary at that value
 )
 
 // outcome is an answer. It is comparable: a retry must return an equal one.

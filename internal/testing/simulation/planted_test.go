@@ -203,7 +203,7 @@ func (p *plant) search(t *testing.T) {
 	t.Errorf("without %s nothing was seen in %d seeds", p.rules, reach)
 }
 
-// count writes the bug's line of seedsFile.
+// count counts the seeds that show the bug, and logs the bug's line of seedsFile.
 func (p *plant) count(t *testing.T, before int64) {
 	first, shown := int64(0), 0
 	for n := *from; n < *from+*hunt; n++ {

@@ -640,7 +640,7 @@ func (s *Sim) heal(b *kvBucket, v int, n *node) {
 // resume ends a drop of data.
 func (s *Sim) resume(p int, b *kvBucket, v int, n *node) {
 	st := s.proj[p].stream(b, v)
-	first := uint64(0) // the lowest seqno that the node needs
+	first := uint64(0) // the first lost seqno that the node has not been notified of; 0: none
 	if st.mute[n.num] {
 		first = st.ks.cur + 1
 	}

@@ -21,8 +21,7 @@ const (
 )
 
 // TestFlushedBucket flushes a bucket and writes it again as often as before, so that the vbuckets reach the same
-// seqnos. No session scan that begins afterwards shows a row of before; those that are answered meanwhile fail with a
-// named error.
+// seqnos. No session scan that begins afterwards shows a row of before; a scan that fails meanwhile has a named error.
 func TestFlushedBucket(t *testing.T) {
 	t.Parallel()
 	for _, feed := range []string{"native", "gocbcore"} {

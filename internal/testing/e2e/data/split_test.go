@@ -25,8 +25,7 @@ type splitter struct {
 	bucket string
 }
 
-// alter starts a change of an index's slices by ALTER INDEX … WITH, and returns the successor's id; it retries where
-// no leader answers.
+// alter runs ALTER INDEX with these WITH options, and returns the successor's id; it retries where no leader answers.
 func (s *splitter) alter(name, with string) (next index.ID) {
 	s.t.Helper()
 	text := fmt.Sprintf("ALTER INDEX %s ON %s WITH {%s}", name, s.bucket, with)
