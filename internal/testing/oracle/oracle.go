@@ -92,7 +92,7 @@ type Index struct {
 	Desc []bool
 	Key  func(id string, doc map[string]any) []any
 	Keys func(id string, doc any) [][]any
-	// Primary reports that documents that are not JSON have an entry as well; Keys gets nil for them.
+	// Primary is set if documents that are not JSON have an entry as well; Keys gets nil for them.
 	Primary bool
 }
 

@@ -57,7 +57,7 @@ type world struct {
 	held   []int           // pids that are stopped
 }
 
-// fault is a row of the matrix. strike returns the further condition to wait for besides readiness.
+// fault is a row of the matrix. strike makes the fault; back waits until the victim is back or the operation is over.
 type fault struct {
 	name   string
 	loses  bool // needs writes that no replica has
