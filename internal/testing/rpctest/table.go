@@ -13,8 +13,8 @@ import (
 	"tidemark/internal/rpc/route"
 )
 
-// With -write-ports the test of a port's table, TestTable of its role, writes docs/protocol.md. For all ports (one after
-// the other, because all write one file):
+// With -write-ports the test of a port's table, TestTable of its role, writes docs/protocol.md. For all ports (one
+// after the other, because all write one file):
 //
 //	go test -p 1 ./indexer ./internal/node ./kv ./projector ./projector/fleet -run TestTable -write-ports
 var write = flag.Bool("write-ports", false, "write what ports answer into docs/protocol.md")
