@@ -177,7 +177,7 @@ func (x *Indexer) change(ctx context.Context, c *wire.DefinitionsChange) (*wire.
 	base := x.present()
 	d, err := c.Apply(&base)
 	if err != nil {
-		return &wire.DefinitionsReply{Revision: base.Revision, Missing: true}, nil //nolint:nilerr // the reply reports it
+		return &wire.DefinitionsReply{Revision: base.Revision, Missing: true}, nil //nolint:nilerr // it is in the reply
 	}
 	return x.obey(ctx, d, c)
 }

@@ -94,7 +94,7 @@ func (c *Child) Run(ctx context.Context) error {
 			return nil
 		}
 		short := time.Since(started) <= shortLife
-		// A signal from outside stopped it; any other end, and a failed start, is its own.
+		// It was stopped (err is nil) or killed from outside; any other end, and a failed start, is its own.
 		others := err == nil || errors.As(err, &exit) && !exit.Exited()
 		if short && !others {
 			c.ends.Add(1)
