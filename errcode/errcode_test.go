@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// constants returns the constants of this package that are codes: text by name.
+// constants returns the codes among this package's constants: text by name.
 func constants(t *testing.T) map[string]Code {
 	t.Helper()
 	tree, err := parser.ParseFile(token.NewFileSet(), "errcode.go", nil, 0)
@@ -38,7 +38,7 @@ func constants(t *testing.T) map[string]Code {
 	return codes
 }
 
-// TestTable: each code has one line, which is whole; each is named as its text is.
+// TestTable checks that each code has one complete line, and that each constant is named like its text.
 func TestTable(t *testing.T) {
 	named := constants(t)
 	if len(named) < 80 {
@@ -77,8 +77,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestNoCodeElsewhere: no other package writes a code as a string. KV's own statuses (kv/mcbp) have some of the words;
-// tests may, as they hold what users see.
+// TestNoCodeElsewhere checks that no other package contains a code as a string. KV's own statuses (kv/mcbp) share
+// some of the words; tests may contain codes, as they check what users see.
 func TestNoCodeElsewhere(t *testing.T) {
 	seen := 0
 	err := filepath.WalkDir("..", func(path string, d os.DirEntry, err error) error {

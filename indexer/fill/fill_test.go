@@ -37,7 +37,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// created is one more copy of a store.
+// created returns a new copy in a store.
 func created(t *testing.T, st *storage.Store, id index.CopyID) *storage.Slice {
 	t.Helper()
 	s, err := st.Create(storage.Meta{Copy: id, Index: 1, Bucket: "b", BucketUUID: "u", VBuckets: 2, Desc: []bool{false}})
@@ -47,13 +47,13 @@ func created(t *testing.T, st *storage.Store, id index.CopyID) *storage.Slice {
 	return s
 }
 
-// running is what fills copy 1, which is new, of a bucket that runs.
+// running returns a filler, with a new copy 1 of a running bucket.
 func running(t *testing.T) (*Filler, *copies.Bucket, *storage.Slice) {
 	t.Helper()
 	return runningOn(t, vfs.Default)
 }
 
-// runningOn is running on a disk.
+// runningOn is running with a given disk.
 func runningOn(t *testing.T, disk vfs.FS) (*Filler, *copies.Bucket, *storage.Slice) {
 	t.Helper()
 	log := hclog.NewNullLogger()
@@ -85,14 +85,14 @@ func runningOn(t *testing.T, disk vfs.FS) (*Filler, *copies.Bucket, *storage.Sli
 		Present: none, Sides: func() {}, Registry: r, Log: log, Now: time.Now}), k, s
 }
 
-// waiting is what waits to be filled.
+// waiting returns the number of queued fills.
 func (f *Filler) waiting() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.queue)
 }
 
-// TestFillsTakeTurns: a copy whose sources are busy keeps no other one waiting, and is tried again after it.
+// TestFillsTakeTurns checks that a copy with busy sources does not delay another one, and is tried again after it.
 func TestFillsTakeTurns(t *testing.T) {
 	st, _ := storagetest.Open(t)
 	now := time.Unix(1000, 0)
@@ -121,8 +121,8 @@ func TestFillsTakeTurns(t *testing.T) {
 	}
 }
 
-// TestFillOfAnotherRollback: files of before a rollback of the bucket, or of a bucket that was made anew, are not
-// installed.
+// TestFillOfAnotherRollback checks that files from before a rollback of the bucket, or of an earlier bucket of the
+// same name, are not installed.
 func TestFillOfAnotherRollback(t *testing.T) {
 	f, k, s := running(t)
 	if err := f.Take(t.Context(), k, s, []index.NodeID{4}); err != nil {
@@ -140,7 +140,8 @@ func TestFillOfAnotherRollback(t *testing.T) {
 	o.cancel()
 }
 
-// TestWhoIsLetGoWaitsForFiles: a copy is let go of when its files are installed, or are not, and gets none afterwards.
+// TestWhoIsLetGoWaitsForFiles checks that a drop of a copy waits until the installation of its files has ended, and
+// that it gets none afterwards.
 func TestWhoIsLetGoWaitsForFiles(t *testing.T) {
 	_, s := storagetest.Open(t)
 	f := New(Options{Registry: prometheus.NewRegistry(), Now: time.Now})
@@ -169,8 +170,8 @@ func TestWhoIsLetGoWaitsForFiles(t *testing.T) {
 	}
 }
 
-// TestFillPatience: a copy waits for its turn for as long as something moves, here or at a source that is busy, but not
-// for ever.
+// TestFillPatience checks that a copy waits for its turn as long as there is progress, here or at a busy source, but
+// not forever.
 func TestFillPatience(t *testing.T) {
 	began := time.Unix(1000, 0)
 	fresh := func() *fill {
@@ -190,7 +191,7 @@ func TestFillPatience(t *testing.T) {
 	if waited := at.Sub(began); waited < fillLongest || waited > fillLongest+fillPatience {
 		t.Errorf("where its source moves it waits for %s, want %s", waited, fillLongest)
 	}
-	// While the files of others come here, ahead of it, its time does not begin.
+	// While the files of other copies are received first, the time does not count.
 	o = fresh()
 	ahead := &fill{}
 	ahead.expected.Store(1)
@@ -203,7 +204,7 @@ func TestFillPatience(t *testing.T) {
 			t.Fatalf("it is given up after %s, and others are filled before it", at.Sub(began))
 		}
 	}
-	// Unless those of one take long.
+	// Unless one of them takes long.
 	slow := fresh()
 	f.queue = []*fill{slow}
 	for slow.moved, ahead.taken = at, at; f.expire(at, time.Minute) == 0; at = at.Add(time.Minute) {
@@ -232,7 +233,8 @@ func TestFillPatience(t *testing.T) {
 	}
 }
 
-// TestFillAfterADropGivenUp: a copy whose removal was given up half-way, and that is wanted again, gets its files.
+// TestFillAfterADropGivenUp checks that a copy whose removal was aborted half-way, and that is wanted again, gets its
+// files.
 func TestFillAfterADropGivenUp(t *testing.T) {
 	f, k, s := running(t)
 	others := []index.NodeID{4}
@@ -240,7 +242,7 @@ func TestFillAfterADropGivenUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, o, _ := f.next(t.Context())
-	done, err := f.putting(o) // its files are being installed for longer than the leader waits
+	done, err := f.putting(o) // installing its files takes longer than the leader waits
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,7 +259,7 @@ func TestFillAfterADropGivenUp(t *testing.T) {
 		t.Error("it is filled while the fill before is not done with its folder")
 	}
 	f.ended(o)
-	for range 2 { // once more it is on its way already
+	for range 2 { // the second time it is queued already
 		if err := f.Take(t.Context(), k, s, others); err != nil || f.waiting() != 1 {
 			t.Fatalf("wanted again: %v, %d wait to be filled", err, f.waiting())
 		}
@@ -269,8 +271,8 @@ func TestFillAfterADropGivenUp(t *testing.T) {
 	}
 }
 
-// TestABusySourceThatMoves: what a busy source says that it has sent is remembered, and who waits for it has patience
-// for as long as that grows.
+// TestABusySourceThatMoves checks that the progress of a busy source is recorded, and that a copy waits for it
+// patiently as long as there is progress.
 func TestABusySourceThatMoves(t *testing.T) {
 	now := time.Unix(1000, 0)
 	f := &Filler{Options: Options{Now: func() time.Time { return now }}}
@@ -287,8 +289,8 @@ func TestABusySourceThatMoves(t *testing.T) {
 	}
 }
 
-// TestNoFilesOfACopyKnownToBeWrong: while a vbucket is to be taken anew and its rows have not gone, no files of the
-// copy are sent: they say that the vbucket is whole.
+// TestNoFilesOfACopyKnownToBeWrong checks that no files of a copy are sent while a vbucket is to be taken anew and
+// its rows are still there: the files would claim that the vbucket is whole.
 func TestNoFilesOfACopyKnownToBeWrong(t *testing.T) {
 	_, s := storagetest.Open(t)
 	storagetest.FlushAt(t, s, 7, 50)
@@ -310,7 +312,7 @@ func TestNoFilesOfACopyKnownToBeWrong(t *testing.T) {
 	}
 }
 
-// asksOf lets a filler ask node 4 at an address; what is asked there is not.
+// asksOf lets a filler send requests to node 4 at an address.
 func asksOf(t *testing.T, f *Filler, addr string) {
 	t.Helper()
 	asks(t, f, func() (d wire.Definitions) {
@@ -319,7 +321,7 @@ func asksOf(t *testing.T, f *Filler, addr string) {
 	})
 }
 
-// asks lets a filler ask the indexers of definitions.
+// asks lets a filler send requests to the indexers of definitions.
 func asks(t *testing.T, f *Filler, defs func() wire.Definitions) {
 	t.Helper()
 	p := peers.New(nil, func() (index.NodeID, string) { return 3, "127.0.0.1:2" },
@@ -331,8 +333,8 @@ func asks(t *testing.T, f *Filler, defs func() wire.Definitions) {
 	})
 }
 
-// TestASourceThatIsAway: while nobody is where a source was, as while it is started again, all copies that wait for it
-// go on waiting, and who asks next does not ask again at once; in the end KV fills them.
+// TestASourceThatIsAway checks that all copies that wait for a source that is away, as during its restart, continue
+// to wait, and that the next one does not request from it again at once; in the end KV fills them.
 func TestASourceThatIsAway(t *testing.T) {
 	f, k, _ := running(t)
 	var asked atomic.Int64
@@ -340,7 +342,7 @@ func TestASourceThatIsAway(t *testing.T) {
 		if r.URL.Path == transfer.Path {
 			asked.Add(1)
 		}
-		panic(http.ErrAbortHandler) // it goes
+		panic(http.ErrAbortHandler) // the source goes away
 	}))
 	t.Cleanup(s.Close)
 	asksOf(t, f, strings.TrimPrefix(s.URL, "http://"))
@@ -357,7 +359,7 @@ func TestASourceThatIsAway(t *testing.T) {
 			if later := errors.Is(err, errLater); later != (n < fillsAway) || !errors.Is(err, errAway) {
 				t.Errorf("copy %s: time %d: %v", o.s.Meta().Copy, n, err)
 			}
-			if suspect && f.Nodes.Suspect(4) && asked.Load() > was { // it was all the time
+			if suspect && f.Nodes.Suspect(4) && asked.Load() > was { // it was suspect all the time
 				t.Errorf("copy %s: time %d: it is asked though it has just gone", o.s.Meta().Copy, n)
 			}
 		}
@@ -369,9 +371,9 @@ func TestASourceThatIsAway(t *testing.T) {
 	}
 }
 
-// TestSourcesOfAPresentList: a copy that waits for a busy source asks also who has its slice by the definitions of now:
-// when the source has let the slice go, another one that has come to have it is asked, also one that could not send it
-// before; one whose files were no good, or which sends others than are read here, is not asked again.
+// TestSourcesOfAPresentList checks that a copy that waits for a busy source also tries the holders of its slice by
+// the current definitions. If the source has released the slice, a new holder is tried, also one that could not send
+// it before; one whose files were invalid, or of an unknown format, is not tried again.
 func TestSourcesOfAPresentList(t *testing.T) {
 	f, k, s := running(t)
 	busy := rpc.Refuse(errcode.Unavailable, "it is put back now")
@@ -433,8 +435,8 @@ func TestSourcesOfAPresentList(t *testing.T) {
 	}
 }
 
-// TestWhatASourceSaysIsNotAway: an answer that something is not there, or cannot be now, is none of a source that is
-// away.
+// TestWhatASourceSaysIsNotAway checks that an answer that something does not exist, or is not possible now, does not
+// mean that the source is away.
 func TestWhatASourceSaysIsNotAway(t *testing.T) {
 	for what, c := range map[string]struct {
 		err  error

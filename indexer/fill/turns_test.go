@@ -31,7 +31,7 @@ import (
 
 const testTimeout = time.Minute
 
-// until waits until something is so.
+// until waits until a condition holds.
 func until(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(testTimeout); !is(); time.Sleep(5 * time.Millisecond) {
@@ -41,7 +41,8 @@ func until(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// offersOnce lets a filler ask node 4, which offers a file of a copy to the first who asks, and has nothing else.
+// offersOnce lets a filler send requests to node 4, which offers a file of a copy to the first request, and nothing
+// else.
 func offersOnce(t *testing.T, f *Filler, of *storage.Slice) {
 	t.Helper()
 	said, err := json.Marshal(about{Meta: of.Meta(), Format: storage.ExportFormat, Source: "s", Generation: 3,
@@ -67,8 +68,8 @@ func offersOnce(t *testing.T, f *Filler, of *storage.Slice) {
 	asksOf(t, f, strings.TrimPrefix(s.URL, "http://"))
 }
 
-// TestAFillWhoseDiskHangs: others are filled while the disk of one hangs, the node's health says so until it goes on,
-// and then it is decided what becomes of that one, too.
+// TestAFillWhoseDiskHangs checks that other copies are filled while the disk of one hangs, that the node's health
+// reports it until the disk continues, and that this fill is completed, too.
 func TestAFillWhoseDiskHangs(t *testing.T) {
 	goOn, begun := make(chan struct{}), make(chan struct{})
 	free, begin := sync.OnceFunc(func() { close(goOn) }), sync.OnceFunc(func() { close(begun) })
@@ -113,8 +114,8 @@ func TestAFillWhoseDiskHangs(t *testing.T) {
 	}
 }
 
-// TestFillsThatHangAreBounded: each copy whose disk hangs lets one more be filled, up to a bound; what has waited too
-// long has no turn, and counts for the bound.
+// TestFillsThatHangAreBounded checks that each copy whose disk hangs lets one more be filled, up to a bound; a copy
+// that has waited too long has no turn, and counts towards the bound.
 func TestFillsThatHangAreBounded(t *testing.T) {
 	st, _ := storagetest.Open(t)
 	now := time.Unix(1000, 0)
@@ -141,14 +142,14 @@ func TestFillsThatHangAreBounded(t *testing.T) {
 	}
 	for range atOnce {
 		takes(true)
-		takes(false) // it is one's turn
+		takes(false) // this copy has the turn
 		now = now.Add(health.Hangs)
 		f.hung(now)
 		takes(false) // it may be slow
 		now = now.Add(1)
 		f.hung(now)
 	}
-	takes(false) // as so many hang
+	takes(false) // the bound is reached
 	f.ended(under[0])
 	takes(true)
 	if f.ended(under[1]); f.turn != under[atOnce] {

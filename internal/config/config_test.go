@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// source is the environment and the sections of a file for three roles.
+// source returns the environment and the sections of a file for three roles.
 func source(lookup func(string) (string, bool)) Source {
 	return Source{Lookup: lookup, Role: "manager", Sections: map[string][]string{"manager": nil,
 		"indexer": {"scan", "log-level"}}}
@@ -91,7 +91,8 @@ func TestMistakesAreNamed(t *testing.T) {
 	}
 }
 
-// TestSections: a role's section wins over the top level, other roles' sections are for them.
+// TestSections checks that a role's section takes precedence over the top level, and that other roles' sections do
+// not apply.
 func TestSections(t *testing.T) {
 	path := write(t, "log-level: warn\nexpect: 2\nmanager:\n  expect: 3\nindexer:\n  log-level: trace\n  scan: a:1\n")
 	f := flagSet(path)

@@ -65,7 +65,7 @@ func in(t *testing.T, takes map[string]time.Duration, f func(t *testing.T, n *to
 	})
 }
 
-// wait waits for peer so long, and tells after which time it was found silent, 0 for not.
+// wait waits at most that long for peer, and returns after which time it was found silent, 0 if it was not.
 func wait(d *Detector, peer string, others []string, most time.Duration) time.Duration {
 	var w Wait
 	began, silent := time.Now(), make(chan struct{})
@@ -82,8 +82,8 @@ func wait(d *Detector, peer string, others []string, most time.Duration) time.Du
 	return after
 }
 
-// TestLongLink: a peer on a link that is longer than the patience with others is found out once, when nothing is known
-// of it, and waited for from then on; when it does stop, it is found soon for such a link.
+// TestLongLink checks a peer on a link that is longer than the patience with others: it is found silent once, while
+// the link is unknown, and waited for from then on. When it does stop, it is found soon for such a link.
 func TestLongLink(t *testing.T) {
 	const far = 150 * time.Millisecond
 	in(t, map[string]time.Duration{"a": far, "b": time.Millisecond}, func(t *testing.T, n *town, d *Detector) {
@@ -98,7 +98,7 @@ func TestLongLink(t *testing.T) {
 		if got := wait(d, "a", []string{"b"}, 10*time.Second); got < 2*far || got > time.Second {
 			t.Errorf("stopped, it is found silent after %v", got)
 		}
-		n.set("a", time.Millisecond) // another way to it
+		n.set("a", time.Millisecond) // a shorter link to it
 		for range 60 {
 			wait(d, "a", []string{"b"}, time.Second)
 		}
@@ -109,15 +109,15 @@ func TestLongLink(t *testing.T) {
 	})
 }
 
-// TestWhoIsSilent: who does not answer probes while another one does is silent soon; who answers, however slowly the
-// rest of the machine does, is not; and nobody is waited for without an end.
+// TestWhoIsSilent checks that a peer that does not answer probes while another one does is found silent soon; that
+// one that answers, however slow the machine is, is not; and that every wait has an end.
 func TestWhoIsSilent(t *testing.T) {
 	const soon = 150 * time.Millisecond
 	for _, c := range []struct {
 		name             string
-		a, b             time.Duration // after which they answer probes
+		a, b             time.Duration // time until they answer probes
 		others           []string
-		least, most      time.Duration // when a is found silent; 0: never
+		least, most      time.Duration // time until a is found silent; 0: never
 		probesA, probesB int           // at most, in ten seconds
 	}{
 		{name: "both answer", a: time.Millisecond, b: time.Millisecond, others: []string{"b"}, probesA: 40, probesB: 0},
@@ -149,8 +149,8 @@ func TestWhoIsSilent(t *testing.T) {
 	}
 }
 
-// TestSilentSince: whoever holds something for a peer learns since when it is silent by asking again, one probe for
-// each time.
+// TestSilentSince checks that a caller that keeps data for a peer finds out since when it is silent by repeated
+// calls, with one probe for each.
 func TestSilentSince(t *testing.T) {
 	in(t, map[string]time.Duration{"a": time.Millisecond}, func(t *testing.T, n *town, d *Detector) {
 		for range 2 {
@@ -178,7 +178,7 @@ func TestSilentSince(t *testing.T) {
 	})
 }
 
-// TestShortWaitsCostNothing: answers that come soon are no reason for a probe, however many there are.
+// TestShortWaitsCostNothing checks that answers that arrive soon cause no probe, however many there are.
 func TestShortWaitsCostNothing(t *testing.T) {
 	in(t, map[string]time.Duration{}, func(t *testing.T, n *town, d *Detector) {
 		for range 1000 {
@@ -192,8 +192,8 @@ func TestShortWaitsCostNothing(t *testing.T) {
 	})
 }
 
-// TestStopsInTheMiddle: a peer that was answering, and then is not any more, is found silent as soon as at the begin,
-// but for the pause between two probes.
+// TestStopsInTheMiddle checks that a peer that stops answering is found silent as soon as one that never answered,
+// except for the pause between two probes.
 func TestStopsInTheMiddle(t *testing.T) {
 	in(t, map[string]time.Duration{"a": time.Millisecond, "b": time.Millisecond},
 		func(t *testing.T, n *town, d *Detector) {
@@ -212,7 +212,7 @@ func TestStopsInTheMiddle(t *testing.T) {
 		})
 }
 
-// TestEveryWaitIsTold: all who wait for a silent peer are told, each once, and nobody who waits for another one.
+// TestEveryWaitIsTold checks that all waits for a silent peer are notified, each once, and no wait for another peer.
 func TestEveryWaitIsTold(t *testing.T) {
 	in(t, map[string]time.Duration{"a": never, "b": time.Millisecond}, func(t *testing.T, _ *town, d *Detector) {
 		var told atomic.Int64
@@ -235,8 +235,8 @@ func TestEveryWaitIsTold(t *testing.T) {
 	})
 }
 
-// TestRest: who is silent again and again is asked last for longer and longer; who was not for a while begins anew.
-// What was silent before a wait says nothing about it.
+// TestRest checks that a peer that is silent again and again is asked last for longer and longer, and that this
+// starts again after a while without silence. Silence before a wait does not count for it.
 func TestRest(t *testing.T) {
 	in(t, map[string]time.Duration{"a": never, "b": time.Millisecond}, func(t *testing.T, n *town, d *Detector) {
 		var rests []time.Duration
@@ -276,7 +276,7 @@ func TestRest(t *testing.T) {
 	})
 }
 
-// TestClose: Close ends probes; waits that are under way or begin afterwards are never told.
+// TestClose checks that Close ends probes, and that waits in progress or begun later are never notified.
 func TestClose(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	in(t, map[string]time.Duration{"a": never, "b": never}, func(t *testing.T, _ *town, d *Detector) {
@@ -292,7 +292,8 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// TestBody: a body whose peer falls silent in the middle ends with ErrSilent, and one that comes to its end does not.
+// TestBody checks that a body whose peer falls silent in the middle ends with ErrSilent, and that one that is
+// complete does not.
 func TestBody(t *testing.T) {
 	var stopped atomic.Bool
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// TestBusier: more requests, or slower answers, are more to do; a little more is nothing, and old news counts less.
+// TestBusier checks that more requests, or slower answers, count as more work; small differences do not count, and
+// old times count less.
 func TestBusier(t *testing.T) {
 	now := time.Unix(1000, 0)
 	of := func(under int, took, age time.Duration) work {
@@ -38,8 +39,8 @@ func TestBusier(t *testing.T) {
 	}
 }
 
-// TestLoadSpreads: of peers in turns, each with another one beside, the quick ones are asked more often and the slow
-// ones still are; no request is forgotten.
+// TestLoadSpreads checks that, among pairs of peers, the quick ones get more requests and the slow ones still get
+// some, and that no request is left uncounted.
 func TestLoadSpreads(t *testing.T) {
 	r := rand.New(rand.NewSource(17))
 	var l Load[int]
@@ -96,8 +97,8 @@ func TestLoadSpreads(t *testing.T) {
 	}
 }
 
-// TestRefusalsAreNoQuickAnswers: who refuses at once is not taken for one that has nothing to do; after a while it is
-// tried again.
+// TestRefusalsAreNoQuickAnswers checks that a peer that refuses at once is not taken for an idle one; after a while
+// it is tried again.
 func TestRefusalsAreNoQuickAnswers(t *testing.T) {
 	var l Load[string]
 	now := time.Unix(1000, 0)

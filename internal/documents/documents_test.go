@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// readAll returns "key=value" of each document, and what ended it.
+// readAll returns "key=value" of each document, and the error that ended reading.
 func readAll(in io.Reader, o Options) (all []string, err error) {
 	r, err := New(in, o)
 	if err != nil {
@@ -105,7 +105,7 @@ func TestErrorsNameTheLine(t *testing.T) {
 	}
 }
 
-// endless is a list with one string that never ends, or a line that never does.
+// endless is a list with one endless string, or an endless line.
 type endless struct{ head string }
 
 func (e *endless) Read(p []byte) (int, error) {
@@ -117,7 +117,7 @@ func (e *endless) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestTooLong: no document makes a reader hold more than the longest one takes.
+// TestTooLong checks that no document makes a reader hold more than the longest document takes.
 func TestTooLong(t *testing.T) {
 	for _, head := range []string{`[{"id":"`, `{"id":"`, "id\n\""} {
 		_, err := readAll(&endless{head: head}, Options{KeyField: "id"})

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestHold: one transition is held back, which the test sees, until another one or none is.
+// TestHold checks that one transition is held back, which the test sees, until it sets another one or none.
 func TestHold(t *testing.T) {
 	if Dir("").Hold() != nil {
 		t.Error("without a folder something is asked")
@@ -30,7 +30,8 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// TestFaults: each file is of one process and one fault, none is no fault, nonsense is an error that names the file.
+// TestFaults checks that each file is for one process and one fault, that no file means no fault, and that an invalid
+// one is an error that names the file.
 func TestFaults(t *testing.T) {
 	d := Dir(t.TempDir())
 	ahead := func(process string) time.Duration {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestOneHolder: a second one hears who has the lock; it is free again when it was released, though a process that is
-// just being started still has the open file.
+// TestOneHolder checks that a second holder is refused with the first one's pid, and that the lock is free once it is
+// released, although a process that is just being started still has the open file.
 func TestOneHolder(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "LOCK")

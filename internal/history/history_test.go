@@ -12,13 +12,13 @@ import (
 
 var began = time.Unix(1_700_000_000, 0)
 
-// hour asks for all that is kept up to a moment, by points of so many slots.
+// hour returns a query for everything kept up to a moment, with points of that many slots.
 func hour(now time.Time, each int) wire.HistoryAsked {
 	points := wire.HistorySlots / each
 	return wire.HistoryAsked{From: SlotOf(now) - wire.HistorySlots + 1, Each: each, Points: points}
 }
 
-// TestPercentiles: of durations over six decades, each percentile is within what is promised.
+// TestPercentiles checks over durations of six decades that each percentile has the promised accuracy.
 func TestPercentiles(t *testing.T) {
 	for _, from := range []time.Duration{200 * time.Microsecond, 3 * time.Millisecond, 700 * time.Millisecond,
 		40 * time.Second} {
@@ -47,7 +47,7 @@ func TestPercentiles(t *testing.T) {
 	}
 }
 
-// TestLatenciesTravel: what is told and added again is the same; what cannot be is left out.
+// TestLatenciesTravel checks that encoded counts, added again, are the same, and that invalid ones are ignored.
 func TestLatenciesTravel(t *testing.T) {
 	var l, back Latencies
 	for _, took := range []time.Duration{0, time.Millisecond, time.Second, time.Hour} {
@@ -65,8 +65,8 @@ func TestLatenciesTravel(t *testing.T) {
 	}
 }
 
-// TestScansAreForgotten: after an hour, and not before; a clock that is set back takes nothing along but the slots that
-// it writes.
+// TestScansAreForgotten checks that scans are forgotten after an hour, and not before; a clock that is set back loses
+// only the slots that it overwrites.
 func TestScansAreForgotten(t *testing.T) {
 	s := NewScans(began)
 	scan := func(at time.Time) { s.Note(at, 1, "any", time.Millisecond, 2, false) }
@@ -93,7 +93,8 @@ func TestScansAreForgotten(t *testing.T) {
 	}
 }
 
-// TestPointsOfSlots: a point has what its slots have, the busiest indexes are told, and what was too much is counted.
+// TestPointsOfSlots checks that a point contains its slots, that the busiest indexes are listed, and that the rest is
+// counted.
 func TestPointsOfSlots(t *testing.T) {
 	s := NewScans(began)
 	for slot := range 6 {
@@ -121,7 +122,8 @@ func TestPointsOfSlots(t *testing.T) {
 	}
 }
 
-// TestIndexesOfOneBucket: the others' are left out before the busiest are told, and are not among what is too much.
+// TestIndexesOfOneBucket checks that indexes of other buckets are removed before the busiest are selected, and are
+// not counted in the rest.
 func TestIndexesOfOneBucket(t *testing.T) {
 	s := NewScans(began)
 	for id := range index.ID(200) {
@@ -140,7 +142,7 @@ func TestIndexesOfOneBucket(t *testing.T) {
 	}
 }
 
-// TestQuestionsTravel: whatever a bucket is called.
+// TestQuestionsTravel checks queries with any bucket name.
 func TestQuestionsTravel(t *testing.T) {
 	for _, bucket := range []string{"", "world", "a&each=9 %"} {
 		q := wire.HistoryAsked{From: 7, Each: 2, Points: 5, Bucket: bucket}
@@ -150,8 +152,8 @@ func TestQuestionsTravel(t *testing.T) {
 	}
 }
 
-// TestBucketsOfLeaders: of two who took themselves for the leader at once the newer one counts, of a point the worst;
-// where there are too many buckets those that come first are noted, and the others counted.
+// TestBucketsOfLeaders checks that of two managers that both led, the newer term counts, and of a point the worst
+// values; with too many buckets the first ones are recorded, and the others counted.
 func TestBucketsOfLeaders(t *testing.T) {
 	c := NewCluster(began)
 	c.Changed(began, time.Millisecond)
@@ -178,7 +180,7 @@ func TestBucketsOfLeaders(t *testing.T) {
 	}
 }
 
-// TestQuery: what is asked is read as it was meant, and nobody can ask for more than is kept.
+// TestQuery checks that a query is decoded as it was encoded, and cannot request more than is kept.
 func TestQuery(t *testing.T) {
 	q := wire.HistoryAsked{From: 17, Each: 3, Points: 120}
 	got, err := ParseQuery(httptest.NewRequest("GET", "/x"+Query(q), nil))

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// parent starts a child and waits to be killed. What the child prints goes to its own standard output.
+// parent starts a child and waits to be killed. The child prints to the parent's standard output.
 func parent() {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), roleEnv+"=child")
@@ -50,7 +50,7 @@ func parent() {
 	_ = cmd.Wait()
 }
 
-// child says when its parent has gone.
+// child prints a line when its parent is gone.
 func child() {
 	ctx, err := Watch(context.Background(), func() {})
 	if err != nil {
@@ -63,7 +63,7 @@ func child() {
 	fmt.Println("gone", context.Cause(ctx))
 }
 
-// TestAChildEndsWithItsParent: killed with SIGKILL, or letting go.
+// TestAChildEndsWithItsParent ends the parent with SIGKILL, or closes the leash.
 func TestAChildEndsWithItsParent(t *testing.T) {
 	for what, end := range map[string]func(p *os.Process, stdin io.Closer){
 		"SIGKILL": func(p *os.Process, _ io.Closer) { _ = p.Signal(syscall.SIGKILL) },
@@ -104,7 +104,7 @@ func TestAChildEndsWithItsParent(t *testing.T) {
 			if err := lines.Err(); err != nil {
 				t.Error(err)
 			}
-			_ = cmd.Wait() // killed, or not
+			_ = cmd.Wait() // killed or not
 		})
 	}
 }
@@ -124,7 +124,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestOneThatDoesNotStop: what goes on after the grace is ended.
+// TestOneThatDoesNotStop checks that a child that continues after the grace is ended.
 func TestOneThatDoesNotStop(t *testing.T) {
 	r, w := io.Pipe()
 	hopeless := make(chan struct{})

@@ -14,7 +14,7 @@ import (
 	"tidemark/wire"
 )
 
-// TestLevels: which lines are written as levels change, of loggers that were made before.
+// TestLevels checks which lines are written as levels change, by loggers created before.
 func TestLevels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -98,7 +98,7 @@ func TestLevels(t *testing.T) {
 	})
 }
 
-// TestNamesAreBounded: loggers with names beyond the bound log as what they are part of.
+// TestNamesAreBounded checks that loggers with names beyond the bound log with the level of their parent.
 func TestNamesAreBounded(t *testing.T) {
 	root := New(&bytes.Buffer{}, "r", hclog.Info, false)
 	for i := range 2 * maxComponents {
@@ -116,7 +116,7 @@ func TestNamesAreBounded(t *testing.T) {
 	}
 }
 
-// TestPlainKeys: a JSON line has keys that log stores take as they are, whatever the texts are.
+// TestPlainKeys checks that a JSON line has keys that log stores accept as they are, whatever the texts are.
 func TestPlainKeys(t *testing.T) {
 	var out bytes.Buffer
 	l := New(&out, "manager", hclog.Info, true).Named("api")

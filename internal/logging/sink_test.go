@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// TestSinkWithoutAReader: who writes into a pipe that nobody reads goes on; the reader who comes back gets whole lines
-// in order and the number of those that are missing, at the place where they are.
+// TestSinkWithoutAReader checks that a writer to an unread pipe does not block. A reader that continues gets whole
+// lines in order, and the number of missing ones at their place.
 func TestSinkWithoutAReader(t *testing.T) {
 	for _, asJSON := range []bool{false, true} {
 		r, w, err := os.Pipe()
@@ -65,8 +65,8 @@ func TestSinkWithoutAReader(t *testing.T) {
 	}
 }
 
-// TestSinkWithAReader: what was written is out when Write returns, detached or not; and an error is the writer's own
-// before only.
+// TestSinkWithAReader checks that data is forwarded when Write returns, detached or not, and that Write returns the
+// underlying writer's error only before Detach.
 func TestSinkWithAReader(t *testing.T) {
 	var b bytes.Buffer
 	s := NewSink(&b)
@@ -94,7 +94,7 @@ type broken struct{}
 
 func (broken) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
-// TestSinkTogether: writers side by side lose nothing while it is read.
+// TestSinkTogether checks that concurrent writers lose nothing while the reader reads.
 func TestSinkTogether(t *testing.T) {
 	var b bytes.Buffer
 	s := NewSink(&b)

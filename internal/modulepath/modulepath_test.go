@@ -51,8 +51,8 @@ func TestPathsThatNobodyCanFetch(t *testing.T) {
 	}
 }
 
-// TestFork: a copy under another path has all of its packages, formatted, and go get finds it there: all that a program
-// of another module with its client is built of, and no package of the old path is left.
+// TestFork checks that a copy under another path has all of its packages, formatted, and that go get finds there
+// everything that a program of another module with its client needs, and that no package of the old path is left.
 func TestFork(t *testing.T) {
 	t.Parallel()
 	root, err := rootOf(".")
@@ -100,7 +100,7 @@ func TestFork(t *testing.T) {
 	command(t, user, env, "go", "list", "-deps", ".") // every package that it is built of is found
 }
 
-// copySource copies what is no history and no data of the repository.
+// copySource copies the repository without its history and data.
 func copySource(to, from string) error {
 	return filepath.WalkDir(from, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -125,7 +125,7 @@ func copySource(to, from string) error {
 	})
 }
 
-// publish makes a version of a module that a folder, as a Go module proxy has them, gives.
+// publish stores a version of a module in a folder, in the layout of a Go module proxy.
 func publish(t *testing.T, proxy, root, version string) {
 	t.Helper()
 	dir := filepath.Join(proxy, fork, "@v")

@@ -34,8 +34,8 @@ func (b *buffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestLines: what a role prints is passed on by whole lines, a very long one in parts, an unfinished one at the
-// end.
+// TestLines checks that a role's output is forwarded by whole lines, a very long one in parts, an unfinished one at
+// the end.
 func TestLines(t *testing.T) {
 	var out buffer
 	var last tail
@@ -68,7 +68,7 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// open makes a node whose roles are programs that end at once, or do not exist.
+// open opens a node whose roles are programs that end at once, or do not exist.
 func open(t *testing.T, exe string, roles ...Role) (*Node, *bytes.Buffer) {
 	t.Helper()
 	var log bytes.Buffer
@@ -81,7 +81,7 @@ func open(t *testing.T, exe string, roles ...Role) (*Node, *bytes.Buffer) {
 	return n, &log
 }
 
-// TestReadiness: a node is ready when all its roles are; else it says which is not and why, each with its name.
+// TestReadiness checks that a node is ready if all its roles are; otherwise the reasons name the roles that are not.
 func TestReadiness(t *testing.T) {
 	answer := func(reasons ...rpc.Reason) Role {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -98,7 +98,7 @@ func TestReadiness(t *testing.T) {
 	for i := range many {
 		many[i] = rpc.Reason{Code: "copy", Detail: "c"}
 	}
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and never answers
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and never answers
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,8 +132,8 @@ func TestReadiness(t *testing.T) {
 	}
 }
 
-// TestKilledAgain: the readiness of a node says why a role is down, and after which pause it is started again; that
-// grows for one that is killed again and again.
+// TestKilledAgain checks that the readiness of a node contains why a role is down, and the pause before its restart,
+// which grows for a role that is killed repeatedly.
 func TestKilledAgain(t *testing.T) {
 	exe := filepath.Join(t.TempDir(), "role")
 	if err := os.WriteFile(exe, []byte("#!/bin/sh\nkill -9 $$\n"), 0o700); err != nil {
@@ -158,8 +158,8 @@ func TestKilledAgain(t *testing.T) {
 	}
 }
 
-// TestRemoved: a node whose roles were all removed from the cluster ends by itself and says so; its folder is free
-// again.
+// TestRemoved checks that a node whose roles were all removed from the cluster ends with ErrRemoved, and unlocks its
+// folder.
 func TestRemoved(t *testing.T) {
 	exe := filepath.Join(t.TempDir(), "role")
 	script := "#!/bin/sh\necho 'tidemark: it was removed' >&2\nexit 7\n"

@@ -6,5 +6,5 @@ import (
 	"tidemark/internal/testing/rpctest"
 )
 
-// TestTable: what the port answers is bounded, and docs/protocol.md has it.
+// TestTable checks that the port's requests are bounded, and that docs/protocol.md lists them.
 func TestTable(t *testing.T) { rpctest.Whole(t, "A node of several roles", (&Node{}).table()) }

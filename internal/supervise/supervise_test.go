@@ -25,12 +25,12 @@ const (
 	modeEnv = "TIDEMARK_SUPERVISE_TEST"
 )
 
-// TestMain makes the test binary the child too.
+// TestMain lets the test binary also act as the child.
 func TestMain(m *testing.M) {
 	switch mode := os.Getenv(modeEnv); mode {
 	case "":
 		os.Exit(m.Run())
-	case "stubborn": // takes no SIGTERM
+	case "stubborn": // ignores SIGTERM
 		ignore := make(chan os.Signal, 1)
 		signal.Notify(ignore, syscall.SIGTERM)
 		_, _ = os.Stdout.WriteString("runs\n")
@@ -38,14 +38,14 @@ func TestMain(m *testing.M) {
 	case "waits":
 		_, _ = os.Stdout.WriteString("runs\n")
 		time.Sleep(2 * guard) // select {} would be a deadlock, which ends it
-	default: // says why, and ends with that code
+	default: // prints a reason, and ends with that code
 		_, _ = os.Stderr.WriteString("first\ntidemark: it cannot be\n")
 		code, _ := strconv.Atoi(mode)
 		os.Exit(code)
 	}
 }
 
-// output is where a child writes, and is told to whoever waits.
+// output is a writer for a child, and notifies the waiting test.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -107,7 +107,8 @@ func next[T any](t *testing.T, c <-chan T) T {
 	}
 }
 
-// TestAChildThatEnds comes back, says why it ended, and is left alone longer when it ends at once again.
+// TestAChildThatEnds checks that a child is restarted, that its reason is reported, and that the delay grows if it
+// ends at once again.
 func TestAChildThatEnds(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -129,8 +130,8 @@ func TestAChildThatEnds(t *testing.T) {
 	}
 }
 
-// TestAChildThatIsKilled comes back after a second, later when it is killed again, as a new process, and stops when it
-// is told to.
+// TestAChildThatIsKilled checks that a child is restarted as a new process after a second, later if it is killed
+// again, and stops on request.
 func TestAChildThatIsKilled(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -154,10 +155,11 @@ func TestAChildThatIsKilled(t *testing.T) {
 	if err := next(t, done); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGTERM {
 		t.Errorf("it was ended with %v", err)
 	}
-	c.Signal(syscall.SIGKILL) // nobody is there
+	c.Signal(syscall.SIGKILL) // there is no process
 }
 
-// TestPause: the pause grows up to its bound while the child does not live long, and begins anew when it did.
+// TestPause checks that the pause grows up to its bound while the child ends soon, and starts again after it has
+// lived longer.
 func TestPause(t *testing.T) {
 	var got []time.Duration
 	for i := range 9 {
@@ -175,7 +177,7 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// TestAChildThatDoesNotStop is killed after its grace, and that is told.
+// TestAChildThatDoesNotStop checks that a child is killed after its grace, and that this is reported.
 func TestAChildThatDoesNotStop(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -189,7 +191,7 @@ func TestAChildThatDoesNotStop(t *testing.T) {
 	}
 }
 
-// TestAChildThatWasRemoved is not started again.
+// TestAChildThatWasRemoved checks that a removed child is not restarted.
 func TestAChildThatWasRemoved(t *testing.T) {
 	t.Parallel()
 	c := child(strconv.Itoa(errcode.ExitRemoved))
@@ -204,7 +206,7 @@ func TestAChildThatWasRemoved(t *testing.T) {
 	}
 }
 
-// TestAProgramThatIsNotThere is tried later and later, too.
+// TestAProgramThatIsNotThere checks that a missing program is also retried with growing delays.
 func TestAProgramThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -228,7 +230,7 @@ func TestError(t *testing.T) {
 	}
 }
 
-// TestEnvironment: children do not read what is for the parent or for client commands.
+// TestEnvironment checks that children do not get what is for the parent or for client commands.
 func TestEnvironment(t *testing.T) {
 	for _, e := range []string{"CONFIG", "HEARTBEAT", "LISTEN", "PORT", "PORTION", "TLS_CA", "TOKEN", "CERTS_DIR"} {
 		t.Setenv("TIDEMARK_"+e, "x")

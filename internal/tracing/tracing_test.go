@@ -16,8 +16,8 @@ import (
 	"tidemark/internal/testing/tracingtest"
 )
 
-// TestLostSpansAreTold: while a collector hangs spans wait, as many as there may; each of those that are more, and of
-// those that it refuses, is told to the log.
+// TestLostSpansAreTold checks that spans wait, up to the limit, while a collector hangs, and that those beyond the
+// limit, and those that it refuses, are counted in the log.
 func TestLostSpansAreTold(t *testing.T) {
 	for name, status := range map[string]int{"it takes them late": http.StatusOK,
 		"it refuses them": http.StatusBadRequest} {
@@ -68,7 +68,8 @@ func TestLostSpansAreTold(t *testing.T) {
 	}
 }
 
-// TestOffCostsNothing: without an endpoint there is no tracer, and what looks for one in a context allocates nothing.
+// TestOffCostsNothing checks that without an endpoint there is no tracer, and that looking for one in a context
+// allocates nothing.
 func TestOffCostsNothing(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "")
 	t.Setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "")

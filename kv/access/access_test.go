@@ -19,8 +19,8 @@ func parse(t *testing.T, text string) []Role {
 	return roles
 }
 
-// TestPermitted is the table of what roles permit, permission by permission, in the bucket that the roles are for, in
-// another one, and in the cluster.
+// TestPermitted lists what roles permit, permission by permission, in the bucket that the roles are for, in another
+// one, and in the cluster.
 func TestPermitted(t *testing.T) {
 	none := SetOf()
 	for _, tc := range []struct {
@@ -61,7 +61,8 @@ func TestPermitted(t *testing.T) {
 	}
 }
 
-// What roles for parts of a bucket permit there, beside one for all of it; and who is shown what.
+// TestRights checks what roles for parts of a bucket permit there, combined with a role for all of it, and what a
+// user sees.
 func TestRights(t *testing.T) {
 	m := &mcbp.Manifest{UID: 7, Scopes: []mcbp.Scope{{Name: mcbp.DefaultName, Collections: []mcbp.Collection{
 		{Name: mcbp.DefaultName}}},
@@ -152,7 +153,7 @@ func TestParseRoles(t *testing.T) {
 	}
 }
 
-// counted fills slices with other bytes each time.
+// counted returns a function that fills slices with different bytes each time.
 func counted() func([]byte) {
 	var n byte
 	return func(b []byte) {
@@ -253,8 +254,8 @@ func TestCheckAll(t *testing.T) {
 	}
 }
 
-// A directory judges as another one does where the user's roles, its own and those of its groups, and the bucket with
-// its collections are the same.
+// TestJudgesAs checks that two directories decide alike if the user's roles, its own and those of its groups, and the
+// bucket with its collections are the same.
 func TestJudgesAs(t *testing.T) {
 	roles := func(text string) []Role {
 		out, err := ParseRoles(text)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What a map refuses of a change, and says so.
+// TestBucketChangesRefused checks which changes a map refuses, and with what error.
 func TestBucketChangesRefused(t *testing.T) {
 	t.Parallel()
 	m := Derive(nodes(3), specs(8, 1))
@@ -67,7 +67,8 @@ func TestBucketChangesRefused(t *testing.T) {
 	}
 }
 
-// What has nothing to do with copies is changed at any time, and what is so already is no change.
+// TestBucketIsEdited checks that settings other than replicas can change at any time, and that setting the present
+// value is no change.
 func TestBucketIsEdited(t *testing.T) {
 	t.Parallel()
 	m := Derive(nodes(3), specs(8, 1))
@@ -92,8 +93,8 @@ func TestBucketIsEdited(t *testing.T) {
 	}
 }
 
-// The number that the bucket has makes what is missing of it after an operation that was stopped, and nothing where
-// nothing is missing, or where something is under way.
+// TestBucketIsEditedAgain sets the present number of replicas: that creates the replicas that a stopped operation has
+// left out, and does nothing if none is missing or an operation is in progress.
 func TestBucketIsEditedAgain(t *testing.T) {
 	t.Parallel()
 	m := Derive(nodes(3), specs(8, 0))
@@ -110,7 +111,7 @@ func TestBucketIsEditedAgain(t *testing.T) {
 	if n := change(m, "b"); n.Newer(m) {
 		t.Errorf("while they are made: %+v", n.Operation)
 	}
-	m = m.Finish() // as a stop, and a failover
+	m = m.Finish() // like a stop, and a failover
 	if n, err := m.ChangeBuckets(BucketChange{Name: m.Buckets[0].Name,
 		Edit: &BucketEdit{Replicas: new(2), KeepReplicas: true}}); err != nil || n.Newer(m) {
 		t.Errorf("by who may not: %+v %v", n.Operation, err)
@@ -128,8 +129,8 @@ func TestBucketIsEditedAgain(t *testing.T) {
 	}
 }
 
-// Buckets that were dropped are remembered: all that are configured, and the newest of the others; a map fits the
-// configuration through all of it, and one with a bucket that nobody made does not.
+// TestBucketsThatComeAndGo checks that a map remembers dropped buckets: all configured ones, and the newest of the
+// others. The map fits the configuration throughout; a map with a bucket that was never created does not.
 func TestBucketsThatComeAndGo(t *testing.T) {
 	t.Parallel()
 	configured := specs(8, 1)
@@ -185,7 +186,7 @@ func TestBucketsThatComeAndGo(t *testing.T) {
 	}
 }
 
-// TestBucketNames: each ASCII character, at the beginning and behind it, is in a name or not; others never are.
+// TestBucketNames checks each ASCII character, at the start and after it; other characters are never valid.
 func TestBucketNames(t *testing.T) {
 	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_%-"
 	for c := range 256 {

@@ -13,8 +13,8 @@ import (
 	"tidemark/timestamp"
 )
 
-// A rebalance ends, from any map, after any order of steps, with an even spread; in between every vbucket has one owner
-// and every copy that takes over has been filled.
+// TestRebalanceReachesAnEvenSpread checks that a rebalance ends, from any map and after any order of steps, with an
+// even spread. In between, every vbucket has one active copy, and every copy that takes over has been filled.
 func TestRebalanceReachesAnEvenSpread(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		vbuckets := 1 << rapid.IntRange(3, 7).Draw(t, "vbuckets")
@@ -39,7 +39,7 @@ func TestRebalanceReachesAnEvenSpread(t *testing.T) {
 	})
 }
 
-// rebalance carries a rebalance out as the leader does.
+// rebalance carries out a rebalance as the leader does.
 func rebalance(t *rapid.T, m Map, add []Node, remove []string, replicas int) Map {
 	before := m
 	next, err := m.StartRebalance("op", add, remove)
@@ -65,13 +65,13 @@ func rebalance(t *rapid.T, m Map, add []Node, remove []string, replicas int) Map
 	return m
 }
 
-// carryOut brings an operation to its end as the leader does, and looks at the first bucket.
+// carryOut carries out an operation as the leader does, and checks the first bucket.
 func carryOut(t *rapid.T, m Map) Map {
 	var all []Spec
 	for _, b := range m.Buckets {
 		all = append(all, Spec{Name: b.Name, UUID: b.UUID, VBuckets: len(b.Chains)})
 	}
-	holders := make([]map[string]bool, len(m.Buckets[0].Chains)) // who has documents
+	holders := make([]map[string]bool, len(m.Buckets[0].Chains)) // nodes that have documents
 	for v, chain := range m.Buckets[0].Chains {
 		holders[v] = map[string]bool{}
 		for _, id := range chain {
@@ -122,8 +122,8 @@ func carryOut(t *rapid.T, m Map) Map {
 	return m
 }
 
-// Another number of replicas of one bucket begins what a rebalance is, by the same steps: it gets them, evenly, its
-// active copies stay where they are, and the other bucket as it was.
+// TestReplicasAreChanged changes the number of replicas of one bucket, by the steps of a rebalance: the bucket gets
+// them, evenly spread, its active copies stay where they are, and the other bucket is unchanged.
 func TestReplicasAreChanged(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		vbuckets := 1 << rapid.IntRange(3, 7).Draw(t, "vbuckets")
@@ -163,7 +163,7 @@ func TestReplicasAreChanged(t *testing.T) {
 	})
 }
 
-// underWay carries out a change of the replicas of bucket b, during which nothing else begins.
+// underWay carries out a change of the replicas of bucket b, during which no other operation begins.
 func underWay(t *rapid.T, m Map, replicas int) Map {
 	_, all := m.StartRebalance("other", nil, nil)
 	other := (replicas + 1) % 4
@@ -175,7 +175,8 @@ func underWay(t *rapid.T, m Map, replicas int) Map {
 	return carryOut(t, m)
 }
 
-// What is even already stays where it is; one node more takes over its share and nothing else.
+// TestRebalanceMovesLittle checks that an even spread stays as it is, and that one more node takes over its share and
+// nothing else.
 func TestRebalanceMovesLittle(t *testing.T) {
 	m := Derive(nodes(3), specs(128, 1))
 	same, err := m.StartRebalance("op", nil, nil)
@@ -217,7 +218,7 @@ func TestRebalanceRefuses(t *testing.T) {
 	}
 }
 
-// copiesOf returns what each node of the chains has: by default everything.
+// copiesOf returns the copies on each node of the chains: by default complete ones.
 func copiesOf(m Map, change func(vb uint16, c *Copy)) func(string, uint16) []Copy {
 	return func(_ string, vb uint16) (out []Copy) {
 		for _, id := range m.Buckets[0].Chains[vb] {
@@ -297,7 +298,7 @@ func TestFailover(t *testing.T) {
 	}
 }
 
-// The newer branch wins over the longer one; on one branch the longer one.
+// TestBestCopy checks that the newer branch wins over the longer one, and on one branch the longer copy.
 func TestBestCopy(t *testing.T) {
 	old := Copy{Node: "old", Log: timestamp.FailoverLog{{VBUUID: 1}}, High: 900, Joined: true}
 	short := Copy{Node: "short", Log: timestamp.FailoverLog{{VBUUID: 2, Seqno: 50}, {VBUUID: 1}}, High: 60, Joined: true}

@@ -30,7 +30,7 @@ func ids(nodes []Node) (out []string) {
 	return out
 }
 
-// spread checks that every vbucket has distinct copies on these nodes, and says how far the loads are apart.
+// spread checks that every vbucket has copies on distinct nodes of these, and returns how far the loads differ.
 func spread(t interface{ Fatalf(string, ...any) }, chains [][]string, nodes []string, replicas int) (actives,
 	copies int) {
 	active, all := map[string]int{}, map[string]int{}
@@ -58,7 +58,7 @@ func spread(t interface{ Fatalf(string, ...any) }, chains [][]string, nodes []st
 	return between(active), between(all)
 }
 
-// Every node derives the same map, and every node gets its fair share.
+// TestDeriveIsFair checks that every node derives the same map, and gets its fair share.
 func TestDeriveIsFair(t *testing.T) {
 	for _, vbuckets := range []int{1, 16, 128, 1024} {
 		for n := 1; n <= min(7, vbuckets); n++ {
@@ -113,8 +113,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestANewerMap: a map that a newer version has made says so, whether or not it can be read here, and is told from one
-// that is damaged. Every revision has the form of who makes it; one of the form before is read.
+// TestANewerMap checks that a map of a newer version is recognized, whether or not it can be read here, and is
+// distinguished from a damaged one. Every revision has the format of its maker; a map of the format before is read.
 func TestANewerMap(t *testing.T) {
 	users := `[{"name":"ann","roles":["of_another_time[b:s:c]"]}]`
 	for _, x := range []struct {

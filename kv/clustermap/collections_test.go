@@ -9,16 +9,16 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Property: no id and no uid is given twice to different manifests, whichever maps of former epochs are passed over: a
-// map is passed over when the next one is made of what was before it, in a later epoch.
+// TestNoIDIsGivenTwice checks that no id and no uid is assigned to two different manifests, whichever maps of earlier
+// epochs are superseded: a map is superseded if the next one, of a later epoch, is based on an earlier map.
 func TestNoIDIsGivenTwice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		seen := []Map{Derive(nodes(3), specs(8, 1))} // all that were made, in any epoch
+		seen := []Map{Derive(nodes(3), specs(8, 1))} // all maps made, in any epoch
 		ids, uids := map[uint32]string{}, map[uint64]string{}
 		for i := range rapid.IntRange(1, 12).Draw(t, "changes") {
 			m := seen[len(seen)-1]
 			if rapid.Bool().Draw(t, "an epoch begins") {
-				epoch := m.RevEpoch // no map is taken after one of a later epoch
+				epoch := m.RevEpoch // no map is accepted after one of a later epoch
 				m = rapid.SampledFrom(seen).Draw(t, "from")
 				m.RevEpoch, m.Rev = epoch+rapid.Int64Range(1, 3).Draw(t, "epochs"), 1
 			}
@@ -42,7 +42,7 @@ func TestNoIDIsGivenTwice(t *testing.T) {
 	})
 }
 
-// A bucket that has no ids left says so, and does not begin anew with the first.
+// TestIDsEnd checks that a bucket without ids left returns an error, and does not start again with the first id.
 func TestIDsEnd(t *testing.T) {
 	m := Derive(nodes(1), specs(8, 0))
 	change := CollectionChange{Bucket: m.Buckets[0].Name, Scope: "s"}

@@ -12,7 +12,7 @@ func TestPromises(t *testing.T) {
 	a, b := Promise{2, "kv2"}, Promise{3, "kv1"}
 	p, err := Promises(nil).With(a, 1)
 	if err == nil {
-		p, err = p.With(a, 1) // asked again
+		p, err = p.With(a, 1) // requested again
 	}
 	if err != nil || len(p) != 1 {
 		t.Fatalf("%v %v", p, err)
@@ -48,14 +48,14 @@ func TestPromises(t *testing.T) {
 	}
 }
 
-// believer is a node of the model: what it has on disk. It may be restarted at any moment.
+// believer is a node of the model: the state on its disk. It may be restarted at any moment.
 type believer struct {
 	have     *version
 	promises Promises
 	reserved int64 // epoch
 }
 
-// version is a map of the model, with the one from which it was planned.
+// version is a map of the model, with the map from which it was planned.
 type version struct {
 	epoch, rev int64
 	maker      int
@@ -69,7 +69,7 @@ func (v *version) newer(o *version) bool {
 
 func (v *version) String() string { return fmt.Sprintf("%d.%d of %d", v.epoch, v.rev, v.maker) }
 
-// after says whether v was planned from o, or from one that was.
+// after reports whether v was planned from o, directly or indirectly.
 func (v *version) after(o *version) bool {
 	for ; v != nil; v = v.base {
 		if v == o {
@@ -79,9 +79,9 @@ func (v *version) after(o *version) bool {
 	return false
 }
 
-// What a node has taken is never undone by a map that was planned without it, in whatever order nodes are asked, maps
-// arrive or get lost, and nodes die. Of five nodes three always remain: halves that fail each other over are two
-// clusters.
+// TestNothingTakenIsUndone checks that a map that was planned without a map that a node has accepted never replaces
+// it, in whatever order nodes are asked, maps arrive or get lost, and nodes die. Of five nodes three always remain:
+// halves that fail each other over would be two clusters.
 func TestNothingTakenIsUndone(t *testing.T) {
 	made := 0
 	for seed := range uint64(15000) {
@@ -96,13 +96,13 @@ func TestNothingTakenIsUndone(t *testing.T) {
 	}
 }
 
-// world is a model of the nodes, walked by chance.
+// world is a model of the nodes, driven by random choices.
 type world struct {
 	t     *testing.T
 	r     *rand.Rand
 	seed  uint64
 	nodes []*believer
-	plans map[int]*plan // failovers that are being made, by who makes them; in memory
+	plans map[int]*plan // failovers being planned, by maker; in memory
 	sent  []message
 	made  int
 }
@@ -169,7 +169,7 @@ func (w *world) step() {
 			delete(w.plans, i)
 			v := &version{epoch: p.promise.RevEpoch, rev: 1, maker: i, base: p.base, members: p.members}
 			n.reserved = v.epoch
-			if w.r.IntN(3) > 0 && w.take(p.gone, v) && w.r.IntN(3) == 0 { // who is to go takes it first, and the maker dies
+			if w.r.IntN(3) > 0 && w.take(p.gone, v) && w.r.IntN(3) == 0 { // its node accepts first, the maker dies
 				w.tell(v)
 			} else if w.take(i, v) {
 				w.made++
@@ -179,7 +179,7 @@ func (w *world) step() {
 	}
 }
 
-// revise: the leader makes a map. Who gives something up by it takes it before the leader does.
+// revise makes a map at the leader. A node that gives something up by that map accepts it before the leader does.
 func (w *world) revise(i int) {
 	n := w.nodes[i]
 	if _, promised := n.promises.Against(n.have.epoch); promised || n.have.maker != i ||
@@ -239,7 +239,7 @@ func (w *world) unused(i int) Promises {
 	})
 }
 
-// settle gives back what no map was made for. Some may not be told.
+// settle withdraws promises for which no map was made. Some withdrawals may not arrive.
 func (w *world) settle(i int) {
 	for _, p := range w.unused(i) {
 		all := true
@@ -256,11 +256,11 @@ func (w *world) settle(i int) {
 	}
 }
 
-// plan is a failover of the model that is being made.
+// plan is a failover of the model in progress.
 type plan struct {
 	base    *version
 	promise Promise
 	gone    int
-	members []int // that remain
+	members []int // the remaining members
 	asked   int
 }

@@ -91,7 +91,8 @@ func TestChangeUser(t *testing.T) {
 	}
 }
 
-// partRoles: a role for a scope or a collection is for one that there is, and goes with it, and with what it is in.
+// partRoles checks that a role for a scope or a collection requires that it exists, and is removed with it or with
+// what contains it.
 func partRoles(t *testing.T, m Map, bucket string) {
 	t.Helper()
 	collect := func(m Map, c CollectionChange) Map {
@@ -143,7 +144,7 @@ func partRoles(t *testing.T, m Map, bucket string) {
 	}
 }
 
-// Groups are made, changed and removed; who is in one is so by its name, until it is removed.
+// TestChangeGroup creates, changes and removes groups; a user is in a group by its name, until the group is removed.
 func TestChangeGroup(t *testing.T) {
 	m := Derive(nodes(2), specs(8, 1))
 	bucket := m.Buckets[0].Name

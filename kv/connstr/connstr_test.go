@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// shown is a Spec as one line.
+// shown returns a Spec as one line.
 func shown(s Spec) string {
 	service, name, _ := s.SRV()
 	return fmt.Sprintf("%s %s %s %q %q %s %s", s.Scheme, strings.Join(s.Addrs(false), ","),
@@ -43,7 +43,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// Managers are named by a scheme of their own.
+// TestManagers checks that managers have schemes of their own.
 func TestManagers(t *testing.T) {
 	for text, want := range map[string]string{
 		"http://a":                      "a:8091",
@@ -74,7 +74,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// What is refused says why, in words, and never repeats a password.
+// TestRefused checks that an error gives its reason in words, and never repeats a password.
 func TestRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                      "names no host",
@@ -115,7 +115,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// FuzzParse: what is read is written again as addresses that mean the same.
+// FuzzParse checks that a parsed text, written as addresses, has the same meaning.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{"a", "couchbases://a,[::1]:7/b?network=external", "[fe80::1%eth0]", "a:1;b", "::1"} {
 		f.Add(s)

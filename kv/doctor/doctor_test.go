@@ -22,7 +22,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// patience is the deadline of a question to nodes that are to answer: never the reason of a verdict.
+// patience is the deadline of requests to nodes that are expected to answer: it never decides a verdict.
 const patience = 3 * time.Minute
 
 // node runs an embedded node with a bucket.
@@ -52,7 +52,7 @@ func options(addr ...string) doctor.Options {
 	return doctor.Options{Seeds: addr, KV: kvclient.Options{User: "u", Password: "p", Bucket: "b"}, Timeout: patience}
 }
 
-// expect looks for findings, each "check result: text", and for nothing else that is not ok.
+// expect checks for findings, each "check result: text", and that no other finding is worse than ok.
 func expect(t *testing.T, r *doctor.Report, want ...string) {
 	t.Helper()
 	var others []string
@@ -76,7 +76,7 @@ func expect(t *testing.T, r *doctor.Report, want ...string) {
 	}
 }
 
-// TestMoods: what an engine is like is seen, and what can be lived with is no failure.
+// TestMoods checks that the properties of an engine are found, and that tolerable ones are no failure.
 func TestMoods(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -106,7 +106,7 @@ func TestMoods(t *testing.T) {
 		t.Run(tt.moods.String(), func(t *testing.T) {
 			n := node(t, func(c *kv.Config) { c.Nasty = tt.moods })
 			r := doctor.Examine(t.Context(), options(n.MemcachedAddr()))
-			for range 10 { // who comes first is refused while the node warms up
+			for range 10 { // the first requests are refused while the node warms up
 				if text := fmt.Sprint(r); tt.moods.Has(server.Warmup) && strings.Contains(text, "warm") {
 					r = doctor.Examine(t.Context(), options(n.MemcachedAddr()))
 				}
@@ -119,7 +119,8 @@ func TestMoods(t *testing.T) {
 	}
 }
 
-// TestNobodyIsLetIn: what keeps everything from working is named, and is what the command's exit code comes from.
+// TestNobodyIsLetIn checks that a cause that keeps everything from working is named, and determines the command's
+// exit code.
 func TestNobodyIsLetIn(t *testing.T) {
 	n := node(t, func(*kv.Config) {})
 	for _, tt := range []struct {
@@ -149,7 +150,7 @@ func TestNobodyIsLetIn(t *testing.T) {
 	}
 }
 
-// TestEncryption: certificates are looked at, also those that are not trusted.
+// TestEncryption checks that certificates are examined, also untrusted ones.
 func TestEncryption(t *testing.T) {
 	dir := t.TempDir()
 	authority, err := tlsconf.CreateCA(dir, "test", 2*tlsconf.LeafValidity) // no certificate outlives it
@@ -194,7 +195,8 @@ func TestEncryption(t *testing.T) {
 	}
 }
 
-// TestHungNodes: a node that falls silent, at whatever question, is named, and the other is judged all the same.
+// TestHungNodes checks that a node that stops answering, at any request, is named, and that the other node is judged
+// all the same.
 func TestHungNodes(t *testing.T) {
 	t.Parallel()
 	const deadline = 10 * time.Second
@@ -234,7 +236,7 @@ func TestHungNodes(t *testing.T) {
 	beside.Wait()
 }
 
-// answers is a node that has one vbucket and refuses nothing.
+// answers is a node that has one vbucket and refuses no request.
 func answers(vb uint16) func(p *kvclienttest.Peer, f mcbp.Frame) bool {
 	return func(p *kvclienttest.Peer, f mcbp.Frame) bool {
 		switch f.Op {
@@ -254,7 +256,8 @@ func answers(vb uint16) func(p *kvclienttest.Peer, f mcbp.Frame) bool {
 	}
 }
 
-// TestWrongKind: a bucket without vbuckets is named as one, and a cluster that has lost a node says which.
+// TestWrongKind checks that a bucket without vbuckets is reported as such, and that a cluster that has lost a node
+// names it.
 func TestWrongKind(t *testing.T) {
 	s := &kvclienttest.Server{User: "u", Password: "p", Bucket: "b", Config: func(*kvclienttest.Server) []byte {
 		return []byte(`{"rev":3,"name":"b","nodeLocator":"ketama","nodes":[{"hostname":"$HOST:8091","ports":{"direct":1}}],` +
@@ -297,7 +300,8 @@ func TestWrongKind(t *testing.T) {
 	}
 }
 
-// TestEndlessStatistics: a node that never stops telling is cut, and said to be.
+// TestEndlessStatistics checks that a node that sends statistics without end is cut off, and that the report contains
+// that.
 func TestEndlessStatistics(t *testing.T) {
 	t.Parallel()
 	const told = 1 << 17
@@ -323,8 +327,8 @@ func TestEndlessStatistics(t *testing.T) {
 	t.Errorf("%+v", r)
 }
 
-// TestManagers: a cluster that is named by its managers is examined as one that is named by its nodes, whoever of them
-// hangs or is gone; and a node need not show a map then.
+// TestManagers checks that a cluster given by its managers is examined like one given by its nodes, even if some
+// managers hang or are gone; a node then need not return a map.
 func TestManagers(t *testing.T) {
 	var opened atomic.Pointer[kv.Node]
 	n := node(t, func(c *kv.Config) {

@@ -20,7 +20,7 @@ import (
 // now is the time of these tests.
 var now = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 
-// healthy is a node that has nothing wrong.
+// healthy returns a node without faults.
 func healthy() *facts {
 	f := &facts{addr: "kv1:11210", mechanism: "SCRAM-SHA512", features: mcbp.Features(), latency: time.Millisecond,
 		version: "6.0.4-3082", seqnos: make([]mcbp.VBucketSeqno, 1), manifestErr: kvclient.ErrNotSupported,
@@ -36,7 +36,7 @@ func status(op mcbp.Opcode, s mcbp.Status) error {
 		VBucketOrStatus: uint16(s)}})
 }
 
-// TestJudgements: each thing that may be wrong with one node is found, is called what it is, and says what to do.
+// TestJudgements checks that each possible fault of a node is found and named, with advice.
 func TestJudgements(t *testing.T) {
 	refused := status(mcbp.OpDCPControl, mcbp.StatusInvalid)
 	denied := func(op mcbp.Opcode) error { return status(op, mcbp.StatusNoAccess) }
@@ -204,7 +204,7 @@ func TestJudgements(t *testing.T) {
 	}
 }
 
-// An ephemeral bucket has an interval of its own.
+// TestPurgeOfEphemeral checks that an ephemeral bucket has a purge interval of its own.
 func TestPurgeOfEphemeral(t *testing.T) {
 	f := healthy()
 	f.stats.general = map[string]string{statBucketType: "ephemeral", statEviction: "value_only", statPurgeAge: "86400",
@@ -214,7 +214,7 @@ func TestPurgeOfEphemeral(t *testing.T) {
 	}
 }
 
-// mapOfOne is the map of a node that has one vbucket and no name.
+// mapOfOne returns the map of a node that has one vbucket and no name.
 func mapOfOne() *mcbp.ClusterConfig {
 	return &mcbp.ClusterConfig{Rev: 1, UUID: "u", NodesExt: []mcbp.ConfigNodeExt{{Services: map[string]int{"kv": 11210}}},
 		VBucketServerMap: mcbp.VBucketServerMap{VBucketMap: [][]int{{0}}}}
@@ -228,7 +228,7 @@ func shown(r *Report) string {
 	return b.String()
 }
 
-// manyNodes makes a map of n nodes, each with an equal part of 1,024 vbuckets, and healthy nodes.
+// manyNodes returns a map of n nodes, each with an equal part of 1,024 vbuckets, and healthy nodes.
 func manyNodes(n int) (config *mcbp.ClusterConfig, all []*facts) {
 	config = &mcbp.ClusterConfig{Rev: 7, UUID: "u"}
 	for i := range n {
@@ -255,7 +255,7 @@ func judged(all []*facts, network string) *Report {
 	return c.judge(Options{Now: func() time.Time { return now }})
 }
 
-// TestJudgementsOfTheCluster: what only several nodes together show.
+// TestJudgementsOfTheCluster checks the findings that need several nodes.
 func TestJudgementsOfTheCluster(t *testing.T) {
 	for _, tt := range []struct {
 		name, check string
@@ -329,7 +329,7 @@ func TestJudgementsOfTheCluster(t *testing.T) {
 	}
 }
 
-// TestBounded: a report does not grow with the cluster, and says of how many nodes each finding is.
+// TestBounded checks that a report does not grow with the cluster, and that each finding has its number of nodes.
 func TestBounded(t *testing.T) {
 	_, all := manyNodes(512)
 	for i, f := range all {

@@ -9,7 +9,8 @@ import (
 	"tidemark/kv/doctor"
 )
 
-// TestRights: users with the roles that docs/couchbase.md names can be worked with, and what others lack is named.
+// TestRights checks that users with the roles in docs/couchbase.md have all rights, and that missing rights of others
+// are named.
 func TestRights(t *testing.T) {
 	n := node(t, func(*kv.Config) {})
 	a := kv.NewAdmin([]string{n.AdminAddr()}, "u", "p", nil)

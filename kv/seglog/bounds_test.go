@@ -8,7 +8,8 @@ import (
 	"tidemark/internal/testing/allocbound"
 )
 
-// Whatever a record's header claims, a right checksum beside the length included: memory is taken for what is there.
+// TestNoMemoryForClaims checks that memory is allocated only for bytes that exist, whatever a record's header claims,
+// even with a correct checksum beside the length.
 func TestNoMemoryForClaims(t *testing.T) {
 	r := bufio.NewReaderSize(nil, readBufferBytes)
 	scan := func(content []byte) {

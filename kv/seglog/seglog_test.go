@@ -101,7 +101,8 @@ func TestReopenAfterEveryKindOfStop(t *testing.T) {
 	_ = l.Close(false)
 }
 
-// Whatever byte the process is killed at, the records before are there and the unfinished one is gone.
+// TestTornTailAtEveryByte checks that after a kill at any byte the earlier records are there and the unfinished one
+// is gone.
 func TestTornTailAtEveryByte(t *testing.T) {
 	dir := t.TempDir()
 	l, _, _ := mustOpen(t, dir)
@@ -137,7 +138,8 @@ func TestTornTailAtEveryByte(t *testing.T) {
 	}
 }
 
-// A flipped bit anywhere is named with file, offset and what to do, and the file is left alone.
+// TestFlippedBitRefusesTheStart checks that any flipped bit is reported with file, offset and advice, and that the
+// file is not changed.
 func TestFlippedBitRefusesTheStart(t *testing.T) {
 	dir := t.TempDir()
 	l, _, _ := mustOpen(t, dir)
@@ -274,7 +276,7 @@ func (f faulty) Truncate(size int64) error {
 	return f.File.Truncate(size)
 }
 
-// stuck hangs in each write of more than a header from when it is told to.
+// stuck hangs in each write of more than a header once it is switched on.
 type stuck struct {
 	File
 	begun, goOn chan struct{}
@@ -288,7 +290,8 @@ func (s stuck) Write(b []byte) (int, error) {
 	return s.File.Write(b)
 }
 
-// The size of the log is told while a write hangs, and is that of its files over segments, drops and a start.
+// TestSizeIsToldWhileAWriteHangs checks that Size returns while a write hangs, and equals the size of the files over
+// new segments, drops and a restart.
 func TestSizeIsToldWhileAWriteHangs(t *testing.T) {
 	dir := t.TempDir()
 	begun, goOn := make(chan struct{}), make(chan struct{})
@@ -382,8 +385,8 @@ func TestFullDiskLeavesTheLogAsItWas(t *testing.T) {
 	}
 }
 
-// Property: for any writes, sizes, stops and cuts, the log shows a prefix of what was written, and all of it when
-// nothing was cut off.
+// TestPrefixProperty checks for any writes, sizes, stops and cuts that the log contains a prefix of what was written,
+// and all of it if nothing was cut off.
 func TestPrefixProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		dir, err := os.MkdirTemp("", "seglog") //nolint:usetesting // one for each drawn case
@@ -463,7 +466,7 @@ func FuzzOpenSegment(f *testing.F) {
 	})
 }
 
-// deaf counts syncs and fails them while it is told to.
+// deaf counts syncs, and fails them while it is switched on.
 type deaf struct {
 	File
 	syncs *int
@@ -478,8 +481,8 @@ func (d deaf) Sync() error {
 	return d.File.Sync()
 }
 
-// After a failed sync the file is not synced again, nor written to, and the log says by name what may not be on disk
-// until that is dropped; the next Open says it, too.
+// TestAFailedSyncIsNotTriedAgain checks that after a failed sync the file is neither synced nor written again, and
+// that the log names what may not be on disk until that is dropped; the next Open does so, too.
 func TestAFailedSyncIsNotTriedAgain(t *testing.T) {
 	dir := t.TempDir()
 	syncs, fails := 0, false
@@ -536,8 +539,8 @@ func TestAFailedSyncIsNotTriedAgain(t *testing.T) {
 	}
 }
 
-// Another loop's sync that fails on the segment which Renew has just begun leaves Renew nothing to sync: it says so all
-// the same, before anything is written there for nothing.
+// TestRenewHearsOfAnothersFailedSync checks that Renew returns an error if another goroutine's sync of the new
+// segment has failed, although nothing is left to sync: before the caller rewrites records in vain.
 func TestRenewHearsOfAnothersFailedSync(t *testing.T) {
 	syncs, fails := 0, false
 	l, _, err := Open(Options{Dir: t.TempDir(), Identity: "b/1", SegmentBytes: 4096,

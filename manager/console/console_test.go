@@ -25,7 +25,7 @@ func ask(t *testing.T, method, target string, header map[string]string) *httptes
 	return w
 }
 
-// TestServed: what is served how, and that everything else is left to the API.
+// TestServed checks how files are served, and that all other requests are left to the API.
 func TestServed(t *testing.T) {
 	page := map[string]string{"Accept": "text/html,*/*"}
 	for _, tc := range []struct {
@@ -64,7 +64,8 @@ func TestServed(t *testing.T) {
 	}
 }
 
-// TestNothingIsInline: no file has what the policy refuses, or asks another server for anything.
+// TestNothingIsInline checks that no file contains anything that the policy refuses, or requests anything from
+// another server.
 func TestNothingIsInline(t *testing.T) {
 	files, err := load()
 	if err != nil {

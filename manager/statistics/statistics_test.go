@@ -16,7 +16,7 @@ import (
 	"tidemark/wire"
 )
 
-// sampled makes an entry of JSON texts; "" is MISSING.
+// sampled returns an entry of JSON texts; "" is MISSING.
 func sampled(t interface{ Fatal(...any) }, texts ...string) (e []wire.SampledValue) {
 	for _, text := range texts {
 		c, err := collate.AppendMissing(nil), error(nil)
@@ -88,7 +88,8 @@ func TestComponents(t *testing.T) {
 	}
 }
 
-// TestHistograms: bins ascend, have all entries between them, and none has more than its share and its last value's.
+// TestHistograms checks that bins ascend and contain all entries, and that none has more than its share and its last
+// value's entries.
 func TestHistograms(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		values := rapid.SliceOfN(rapid.IntRange(0, 40), 1, 200).Draw(t, "values")
