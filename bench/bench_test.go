@@ -114,7 +114,7 @@ func newCaller(connections int) *caller {
 
 func (c *caller) close() { c.http.CloseIdleConnections() }
 
-// call sends one request and gives the answer's body; another status than 2xx is an error.
+// call sends one request and returns the answer's body; a status other than 2xx is an error.
 func (c *caller) call(ctx context.Context, method, url, key string, body []byte) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
 	if err != nil {
@@ -236,9 +236,9 @@ func usageOf(m *localcluster.Manifest) usage {
 	return u
 }
 
-// report returns the processor time of each role since before, for each of n operations, in µs (n = seconds x 10,000:
-// in per cent of one processor); and what everybody else on this machine took meanwhile, in per cent of one processor:
-// where that is much, latencies say little.
+// report reports the processor time of each role since before, for each of n operations, in µs (n = seconds x 10,000:
+// in percent of one processor), and that of all other processes on this machine, in percent of one processor: if that
+// is much, latencies mean little.
 func (u usage) report(b *testing.B, before usage, n int, unit string) {
 	others := u.host - before.host
 	for role, d := range u.role {

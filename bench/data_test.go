@@ -121,8 +121,8 @@ func paced(ctx context.Context, perSecond, size int) kvclient.Source {
 	}
 }
 
-// probes writes a document with a name of its own again and again, and asks for it by a session-consistent scan as soon
-// as the write is acknowledged: the time from there to the scan's end. A scan that does not show it is wrong.
+// probes repeatedly writes a document with a unique name, and requests it by a session-consistent scan as soon as the
+// write is acknowledged. It returns the times from there to the scan's end. A scan without the document is an error.
 func probes(ctx context.Context, b *testing.B, who int, kv *kvclient.Client, c *client.Client) (took []time.Duration) {
 	r := rand.New(rand.NewPCG(3, uint64(who)))
 	key := fmt.Sprintf("probe::%d", who)

@@ -133,7 +133,7 @@ func (d *ddl) op(ctx context.Context, c *caller) error {
 	})
 }
 
-// run repeats op from n clients for a time and gives how long each took.
+// run repeats op from n clients for a time and returns how long each took.
 func run(ctx context.Context, b *testing.B, n int, d time.Duration,
 	op func(i int) func(context.Context, *caller) error) []time.Duration {
 	b.Helper()

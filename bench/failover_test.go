@@ -68,7 +68,7 @@ func pidOf(id string) func(m *localcluster.Manifest) int {
 	}
 }
 
-// nextDDL asks the survivors in turn, again and again with one Idempotency-Key, until one accepts the CREATE.
+// nextDDL sends a CREATE to the survivors in turn, with the same Idempotency-Key, until one accepts it.
 func nextDDL(ctx context.Context, c *caller, survivors []string, name string) error {
 	body := mustJSON(createRequest(name))
 	tick := time.NewTicker(askEvery)
@@ -88,9 +88,9 @@ func nextDDL(ctx context.Context, c *caller, survivors []string, name string) er
 	}
 }
 
-// BenchmarkFailover kills the leader with SIGKILL, ten times: the time until a survivor accepts the next DDL (bar: max
-// < 1 s), and until a user's client has its answer, which asks all managers, the dead one too. An index is there and
-// the KV nodes count DCP connections and streams: none may be opened anew.
+// BenchmarkFailover kills the leader with SIGKILL, ten times: the time until a survivor accepts the next DDL (bar:
+// max < 1 s), and until a user's client, which tries all managers including the dead one, has its answer. There is an
+// index, and the KV nodes count DCP connections and streams: none may be opened again.
 func BenchmarkFailover(b *testing.B) {
 	ctx := within(b, 10*time.Minute)
 	up, c := start(ctx, b, b.TempDir())
@@ -134,7 +134,7 @@ func BenchmarkFailover(b *testing.B) {
 }
 
 // BenchmarkStop ends the leader with SIGTERM, ten times: the longest time without an accepted DDL, from a client that
-// asks a survivor without pause. Bar: < 250 ms.
+// sends to a survivor without pause. Bar: < 250 ms.
 func BenchmarkStop(b *testing.B) {
 	ctx := within(b, 10*time.Minute)
 	up, c := start(ctx, b, b.TempDir())

@@ -12,8 +12,8 @@ import (
 	"tidemark/kv/kvclient"
 )
 
-// sessionScans writes a document and asks for it by a session-consistent scan, again and again until ctx ends: the time
-// of each scan. failed are those that got an error or did not show the document.
+// sessionScans repeatedly writes a document and requests it by a session-consistent scan, until ctx ends. It returns
+// the time of each scan; failed counts the scans with an error or without the document.
 func sessionScans(ctx context.Context, b *testing.B, kv *kvclient.Client, c *client.Client) (took []time.Duration,
 	failed int) {
 	b.Helper()

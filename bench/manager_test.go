@@ -97,8 +97,8 @@ func BenchmarkStart(b *testing.B) {
 	b.ReportMetric(float64(most)/1e6, "manager-RSS-MB")
 }
 
-// BenchmarkIdle is the processor time of a cluster that nobody uses, with one empty index: reports, heartbeats,
-// stability timestamps, by role in per cent of one processor. No bar.
+// BenchmarkIdle is the processor time of an unused cluster with one empty index: reports, heartbeats, stability
+// timestamps, by role in per cent of one processor. No bar.
 func BenchmarkIdle(b *testing.B) {
 	ctx := within(b, 3*time.Minute)
 	up, c := start(ctx, b, b.TempDir())

@@ -94,7 +94,7 @@ func (m *measure) command() []string {
 	return append([]string{"go", "test", "../" + m.pkg, "-run", "^$", "-count", "1", "-bench", m.run}, m.args...)
 }
 
-// verdict says whether a value meets the bar.
+// verdict returns whether a value meets the bar, as text.
 func (m *measure) verdict(v float64) string {
 	switch {
 	case m.atMost > 0 && v > m.atMost:

@@ -192,7 +192,7 @@ func largestIn(v any) (most float64) {
 	return most
 }
 
-// kindOf says in what way two answers differ, or nothing.
+// kindOf returns in what way two answers differ, or nothing.
 func kindOf(r request, here, there reply) string {
 	switch {
 	case here.Parse != "" && there.Parse != "":

@@ -18,7 +18,7 @@ type request struct {
 	Desc   []bool          `json:"-"` // the directions of the parts of a flattened key
 }
 
-// reply is what an evaluator says of it.
+// reply is an evaluator's answer.
 type reply struct {
 	Value    json.RawMessage `json:"value,omitempty"`
 	Missing  bool            `json:"missing,omitempty"`

@@ -36,7 +36,7 @@ var (
 	pgClients   = flag.String("postgres.connections", "1,8,64", "numbers of connections that scan, separated by commas")
 )
 
-// scanRows is how many rows a scan asks for.
+// scanRows is how many rows a scan requests.
 const scanRows = 100
 
 // rival runs the comparison.
@@ -49,7 +49,7 @@ type rival struct {
 	docs int
 }
 
-// document has a name that says nothing about its key, of its version.
+// document returns a version of a document, with a name that is unrelated to its key.
 func document(i int, version uint64) []byte {
 	head := fmt.Sprintf(`{"kind":"bench","name":"name %016x","iso_country":"CH","elevation_ft":1416,"tags":["a","b"],"fill":"`, (uint64(i)+1)*0x9e3779b97f4a7c15^version*0xbf58476d1ce4e5b9)
 	return []byte(head + strings.Repeat("x", max(0, 256-len(head)-2)) + `"}`)
@@ -102,10 +102,11 @@ func (r *rival) measured(name string, n int, cpu func() time.Duration, f func())
 	r.b.ReportMetric(float64(n)/took.Seconds(), name+"-docs/s")
 }
 
-// scanner scans by range on a connection of its own and gives the number of rows.
+// scanner scans by range on a connection of its own and returns the number of rows.
 type scanner func(ctx context.Context, from string) (int, error)
 
-// side is who scans: a metric's name, the processor time of its server, and how a connection is opened.
+// side is one side of the comparison: a metric's name, the processor time of its server, and a function that
+// connects.
 type side struct {
 	name string
 	cpu  func() time.Duration

@@ -32,7 +32,7 @@ func blocks(info fs.FileInfo) int64 {
 // clockTick is the unit of /proc/PID/stat (USER_HZ, 100 on every Linux that Go runs on).
 const clockTick = 10 * time.Millisecond
 
-// process is what /proc tells of one.
+// process is what /proc reports of a process.
 type process struct {
 	parent   int
 	own      time.Duration // user and system

@@ -21,7 +21,7 @@ import (
 const (
 	reportEvery   = 100 * time.Millisecond // as the product's
 	reportSpacing = 5 * time.Millisecond
-	fullEvery     = 300 // reports of an indexer; a projector tells all every 5 s
+	fullEvery     = 300 // reports of an indexer; a projector reports everything every 5 s
 	projectorFull = 5 * time.Second
 )
 
@@ -90,7 +90,7 @@ func (c *component) definitions(_ context.Context, req *wire.Definitions) (*wire
 	return &wire.DefinitionsReply{Revision: req.Revision}, nil
 }
 
-// change is definitions told by what has changed; the list is nil when another one is here.
+// change applies definitions sent as a change; the list is nil if the change does not fit the present one.
 func (c *component) change(ctx context.Context, req *wire.DefinitionsChange) (*wire.Definitions, *wire.DefinitionsReply,
 	error) {
 	c.mu.Lock()
@@ -98,7 +98,7 @@ func (c *component) change(ctx context.Context, req *wire.DefinitionsChange) (*w
 	c.mu.Unlock()
 	d, err := req.Apply(base)
 	if err != nil {
-		return nil, &wire.DefinitionsReply{Missing: true}, nil //nolint:nilerr // the answer says it
+		return nil, &wire.DefinitionsReply{Missing: true}, nil //nolint:nilerr // it is in the reply
 	}
 	reply, err := c.definitions(ctx, d)
 	return d, reply, err
@@ -364,7 +364,8 @@ func (p *projector) start(_ context.Context, req *wire.StreamRequest) (*wire.Str
 	return reply, nil
 }
 
-// indexer hosts the copies that the definitions place on it, and holds each stability timestamp as soon as it hears it.
+// indexer hosts the copies that the definitions place on it, and holds each stability timestamp as soon as it
+// receives it.
 type indexer struct {
 	component
 	name string
@@ -565,7 +566,7 @@ func (n *indexer) state(wantsHW func(bucket string) bool) *wire.IndexerReport {
 	return r
 }
 
-// accept takes over who streams what.
+// accept takes over which projector streams which vbucket.
 func (h *hosted) accept(streams []stream, version uint64) {
 	h.version, h.accepted = version, wire.Accepted{}
 	for v, s := range streams {

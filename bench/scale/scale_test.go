@@ -74,7 +74,7 @@ func TestLeader(t *testing.T) {
 	}
 }
 
-// components starts all of them and waits until the leader knows them.
+// components starts all components and waits until they are registered with the leader.
 func (r *run) components() {
 	r.t.Helper()
 	running, stop := context.WithCancel(context.WithoutCancel(r.ctx))
@@ -108,7 +108,7 @@ func (r *run) components() {
 		time.Since(began).Round(time.Millisecond))
 }
 
-// until asks for the status until it is as wanted.
+// until requests the status until it is as expected.
 func (r *run) until(what string, ok func(*v1.Status) bool) v1.Status {
 	r.t.Helper()
 	for {
@@ -206,7 +206,7 @@ func (r *run) measure(rate float64) {
 	})
 	r.w.latency.take()
 	began := time.Now()
-	first := r.commits(l) // what is told between is of commits that are counted
+	first := r.commits(l) // timestamps sent from here on are of counted commits
 	u, c := r.usage(l), r.counts()
 	select {
 	case <-time.After(*window): // the measurement itself
@@ -225,8 +225,8 @@ func (r *run) measure(rate float64) {
 		float64(v.in-u.in)/took/1e6, float64(v.out-u.out)/took/1e6,
 		per(c.reports, d.reports), per(c.refused, d.refused), float64(commits)/whole, per(c.stabilities, d.stabilities),
 		per(c.requests, d.requests), q[0], q[1], q[2], n)
-	// Whatever the rate, five commands a second promote, and each tells each host of a bucket once; what is not
-	// acknowledged is told again after a second.
+	// At any rate, five commands a second promote, and each is sent to each host of a bucket once; a timestamp that
+	// is not acknowledged is sent again after a second.
 	if most := int64(5*whole) + 2; commits > most {
 		r.t.Errorf("at %.0f mutations/s the leader committed %d times in %.1f s, want at most %d", rate, commits, whole, most)
 	}

@@ -11,7 +11,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// world is what the simulated components share: KV's sequence numbers, and who streams what.
+// world is what the simulated components share: KV's seqnos, and which projector streams which vbucket.
 type world struct {
 	buckets  []*kvBucket
 	byName   map[string]*kvBucket
@@ -19,7 +19,7 @@ type world struct {
 	began    time.Time
 
 	requests, stabilities atomic.Int64 // commands of the leader; those with stability timestamps
-	reports, refused      atomic.Int64 // answered by a leader that knows the component; others
+	reports, refused      atomic.Int64 // answered by a leader that has the component registered; others
 	reopened              atomic.Int64 // streams that were begun
 	latency               histogram    // from the mutation to the stability timestamp that covers it, at each indexer
 }
@@ -90,7 +90,7 @@ func (b *kvBucket) hw(total uint64) timestamp.Vector {
 	return hw
 }
 
-// age returns how long ago the bucket had had so many mutations; negative when that cannot be told.
+// age returns how long ago the bucket had had that many mutations; negative if that is unknown.
 func (b *kvBucket) age(total uint64) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -108,7 +108,7 @@ func (b *kvBucket) begin(p index.ProjectorID, v int, inc index.Incarnation) {
 	b.version++
 }
 
-// present returns a copy of who streams what, unless the caller has that version already.
+// present returns a copy of the streams, unless the caller has that version already.
 func (b *kvBucket) present(version uint64) ([]stream, uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -130,7 +130,7 @@ func (h *histogram) add(d time.Duration) {
 	h.ms = append(h.ms, float64(d.Microseconds())/1000)
 }
 
-// take gives quantiles of what was added since the last call.
+// take returns quantiles of the durations added since the last call.
 func (h *histogram) take(qs ...float64) (out []float64, n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
