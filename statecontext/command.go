@@ -251,8 +251,8 @@ type SetCopyStates struct {
 }
 
 // ForgetCopies forgets copies of one index that are leaving: their hosts have deleted them, or will drop them as
-// orphans when they are back. All or none. Rejections: UnknownIndex, StateMismatch (the index is being dropped, or a copy is
-// not leaving), CASMismatch, UnknownCopy.
+// orphans when they are back. All or none. Rejections: UnknownIndex, StateMismatch (the index is being dropped, or a
+// copy is not leaving), CASMismatch, UnknownCopy.
 type ForgetCopies struct {
 	ID index.ID
 	// IfTopology, unless 0, must equal the index's TopologyCAS.
