@@ -71,7 +71,7 @@ func TestSideStreamsOfABucketThatGoes(t *testing.T) {
 	now, stopped := time.Unix(1000, 0), make(chan string, 2)
 	l := New(Options{Origins: NewOrigins(false), Registry: prometheus.NewRegistry(), Log: hclog.NewNullLogger(),
 		Report: func() {},
-		Now: func() time.Time { return now }, ClusterID: func() string { return "c" },
+		Now:    func() time.Time { return now }, ClusterID: func() string { return "c" },
 		Projectors: stops{stopped: stopped}})
 	for _, bucket := range []string{"b", "other"} {
 		wants := &core.SideWants{Bucket: bucket, Revision: 1, Projectors: []wire.ProjectorEndpoint{{ID: "p1", Admin: "p1"}},
