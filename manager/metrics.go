@@ -90,7 +90,7 @@ func (g *gauges) components(status *core.Status) {
 		troubles += len(status.Projectors[i].KV)
 	}
 	for i := range status.Indexers {
-		indexers[status.Indexers[i].Life]++
+		indexers[status.Indexers[i].Seen()]++
 	}
 	all := []liveness.Life{liveness.Active, liveness.Suspect, liveness.Offline}
 	counts(g, "projectors", "Projectors, by what their leader believes of them.", "state", all, liveness.Life.String,

@@ -67,8 +67,8 @@ func absentHosts(x *statecontext.Index, now *core.Status) (all []string) {
 		n := &now.Indexers[i]
 		switch {
 		case !hosts[n.Node]:
-		case n.Life != liveness.Active:
-			all = append(all, fmt.Sprintf("indexer %s at %s is %v", n.Name, n.Admin, n.Life))
+		case n.Seen() != liveness.Active:
+			all = append(all, fmt.Sprintf("indexer %s at %s is %v", n.Name, n.Admin, n.Seen()))
 		case n.Health != "":
 			all = append(all, fmt.Sprintf("indexer %s: %s", n.Name, n.Health))
 		}

@@ -162,11 +162,13 @@ type moving struct {
 func (l *lives) moving() *moving {
 	m := &moving{map[index.CopyID]bool{}, map[index.CopyID]bool{}}
 	for y := range l.now.state.RebalanceSteps() {
-		if y.New == 0 || y.State.Over() {
+		if y.State.Over() {
 			continue
 		}
-		m.arriving[y.New] = l.isReachable(l.components.indexers[y.Src.Node])
 		m.replaced[y.Old] = l.isReachable(l.components.indexers[y.Dst.Node])
+		if y.New != 0 { // otherwise the step waits for its turn
+			m.arriving[y.New] = l.isReachable(l.components.indexers[y.Src.Node])
+		}
 	}
 	return m
 }

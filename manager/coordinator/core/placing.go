@@ -2,6 +2,7 @@ package core
 
 import (
 	"fmt"
+	"slices"
 
 	"tidemark/index"
 	"tidemark/rebalance"
@@ -69,8 +70,17 @@ func (l *places) coming() map[index.NodeID]int {
 	return load
 }
 
-// choose places the copies of a new index on live nodes, healthy ones if there are enough of them, by their load in the
-// newest state and in statements in progress.
+// zones returns the number of zones of nodes.
+func zones(nodes []rebalance.Node) int {
+	all := map[string]bool{}
+	for _, n := range nodes {
+		all[n.Zone] = true
+	}
+	return len(all)
+}
+
+// choose places the copies of a new index on live nodes, by their load in the newest state and in statements in
+// progress: on healthy nodes if there are enough of them, and if replicas do not lose a zone by that.
 func (l *places) choose(p *Placing) ([]statecontext.Placement, error) {
 	s, d := p.State, p.Definition
 	if s == nil {
@@ -79,9 +89,11 @@ func (l *places) choose(p *Placing) ([]statecontext.Placement, error) {
 	load := l.coming()
 	var chosen []rebalance.Placement
 	var err error
-	for _, not := range []func(index.NodeID) bool{
-		l.ailing, l.away, l.picture.newest.Offline, // an indexer that has not answered this leader yet may be alive
-	} {
+	avoided := []func(index.NodeID) bool{l.away, l.picture.newest.Offline} // one that has not answered may be alive
+	if d.Replicas == 0 || zones(Living(s, l.ailing, NoNode)) == zones(Living(s, l.away, NoNode)) {
+		avoided = slices.Insert(avoided, 0, l.ailing)
+	}
+	for _, not := range avoided {
 		if chosen, err = l.among(Living(s, not, NoNode), s, d, load); err == nil {
 			break
 		}

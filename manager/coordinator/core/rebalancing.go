@@ -97,7 +97,26 @@ func (l *moves) see(y *partition.Rebalance) (e rebalance.Seen) {
 	e.Allocated = c.State == partition.Allocated
 	n, b := l.components.indexers[c.Node], l.now.state.Bucket(x.Definition.Bucket)
 	e.Whole = l.whole(x, c) && l.life(&n.component) == liveness.Active && (b == nil || b.Rollback == nil)
+	if !e.Whole && x.Definition.State.ToBeReady() {
+		e.Gone = l.needless(y)
+	}
 	return e
+}
+
+// needless returns why a step of a repair is given up that builds a copy of an index that is not ready: the indexer of
+// the old copy is back and continues its build, or that of the new one is away too, and the copy is to be placed again.
+// Otherwise it returns "".
+func (l *moves) needless(y *partition.Rebalance) string {
+	src := l.components.indexers[y.Src.Node]
+	switch r := l.now.state.RebalanceUnderWay(); {
+	case r == nil || r.Cause != statecontext.RepairCause:
+		return ""
+	case stays(l.now.state.Indexer(y.Src.Node)) && src != nil && src.full && l.life(&src.component) == liveness.Active:
+		return fmt.Sprintf("node %d is back and continues its build", y.Src.Node)
+	case l.awayFor(y.Dst.Node) >= l.settings.BuildAway.Milliseconds():
+		return fmt.Sprintf("node %d, which was to build it, is away", y.Dst.Node)
+	}
+	return ""
 }
 
 // lacks returns why a step that has not begun never can, "" if it can.

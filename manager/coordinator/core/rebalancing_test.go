@@ -226,3 +226,77 @@ func TestACancelledRepairOfWhatWasNeverMade(t *testing.T) {
 		t.Errorf("%d repairs began in all", len(s.began))
 	}
 }
+
+// TestABuildThatIsQueuedElsewhere checks that a build does not fail while copies of it wait for their turn to be built
+// on other indexers, which takes as long as the copies before them take.
+func TestABuildThatIsQueuedElsewhere(t *testing.T) {
+	s := buildersOf(t, 3)
+	s.exact = func(partition.Copy) bool { return false }
+	var on []statecontext.Placement
+	for i := range 60 {
+		on = append(on, statecontext.Placement{Slice: index.SliceID(i), Node: index.NodeID(i % 3)})
+	}
+	id := s.state.do(&statecontext.CreateIndex{Placement: on, Layout: partition.Layout{Scheme: partition.HashDocID,
+		Partitions: 60}, Definition: index.Definition{Name: "y", Bucket: "b", BucketUUID: "u",
+		Keys: []index.KeyExpr{{Expr: "a"}}, Partitions: 60}}).Index
+	s.step(Changed{})
+	s.pass(20 * time.Second)
+	s.there[2] = false
+	s.pass(15 * time.Minute)
+	waiting := 0
+	for y := range s.state.state.RebalanceSteps() {
+		if y.State == partition.RebalanceStart {
+			waiting++
+		}
+	}
+	if d := s.state.state.Definition(id); d.State != index.Backfill || waiting == 0 {
+		t.Errorf("%d steps wait, and the index is %s: %s", waiting, d.State, d.Reason)
+	}
+}
+
+// TestABuilderThatComesBack checks that a build continues where it was when its indexer is back, although another
+// indexer has begun to build what it had.
+func TestABuilderThatComesBack(t *testing.T) {
+	s := buildersOf(t, 4)
+	exact := map[index.CopyID]bool{}
+	s.exact = func(c partition.Copy) bool { return exact[c.ID] }
+	s.pass(20 * time.Second)
+	s.there[2] = false
+	s.pass(45 * time.Second)
+	if len(s.began) != 1 {
+		t.Fatalf("%d repairs began", len(s.began))
+	}
+	s.there[2] = true
+	for _, c := range s.state.state.Topology(1).Copies[:4] {
+		exact[c.ID] = true
+	}
+	s.pass(10 * time.Second)
+	if d := s.state.state.Definition(1); d.State != index.Maintenance {
+		t.Errorf("the index is %s", d.State)
+	}
+	if r := s.state.state.RebalanceUnderWay(); r != nil {
+		t.Errorf("the repair goes on: %+v", r)
+	}
+}
+
+// TestABuilderThatGoesToo checks that a copy of a build is placed once more if the indexer that builds it in the place
+// of a lost one is lost as well.
+func TestABuilderThatGoesToo(t *testing.T) {
+	s := buildersOf(t, 4)
+	s.exact = func(partition.Copy) bool { return false }
+	s.pass(20 * time.Second)
+	s.there[2] = false
+	s.pass(time.Minute)
+	for y := range s.state.state.RebalanceSteps() {
+		s.there[y.Dst.Node] = false
+	}
+	s.pass(13 * time.Minute)
+	if d := s.state.state.Definition(1); d.State != index.Backfill {
+		t.Errorf("the index is %s: %s", d.State, d.Reason)
+	}
+	for y := range s.state.state.RebalanceSteps() {
+		if !y.State.Over() && !s.there[y.Dst.Node] {
+			t.Errorf("step %+v waits for an indexer that is away", y)
+		}
+	}
+}
