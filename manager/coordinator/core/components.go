@@ -82,6 +82,9 @@ func (l *membership) open(o Open, boot string) component {
 	l.displace(o.Addr)
 	l.components.opened++
 	o.To, o.Fence = l.components.opened, l.fence()
+	// Above everything that was sent to an earlier component at this address: the state has the newer registration. The
+	// process there refuses lower commands, and may have received some that were meant for the other component.
+	o.Fence.Counter = firstCounter(l.now.newest)
 	l.do(o)
 	return component{addr: o.Addr, boot: boot, receiver: o.To, contact: contact{seenMS: l.nowMS}}
 }

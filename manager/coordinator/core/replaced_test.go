@@ -68,3 +68,24 @@ func TestAnotherAtTheAddress(t *testing.T) {
 		}
 	}
 }
+
+// TestCommandsAreNewerAtAnAddressThatIsTakenOver checks that commands to a component are newer than everything that was
+// sent in this term to an earlier one at its address: its process may have received some of that, and refuses older ones.
+func TestCommandsAreNewerAtAnAddressThatIsTakenOver(t *testing.T) {
+	s := indexersOf(t, 1)
+	var opened []Open
+	for _, uuid := range []string{"new1", "new2"} {
+		s.commit(&statecontext.RegisterIndexer{Indexer: statecontext.Indexer{UUID: uuid, Name: uuid, BootID: uuid,
+			Admin: "http://same"}})
+		s.now.MS, s.now.State = s.now.MS+2*syncEvery, s.state.state
+		for _, e := range s.lead.Step(s.now, Changed{}) {
+			if o, is := e.(Open); is {
+				opened = append(opened, o)
+			}
+		}
+	}
+	if len(opened) != 2 || opened[0].Addr != opened[1].Addr ||
+		opened[1].Fence.Counter < opened[0].Fence.Counter+1<<counterBits {
+		t.Errorf("opened %+v", opened)
+	}
+}
