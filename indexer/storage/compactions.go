@@ -13,18 +13,10 @@ const (
 	// crowd is the number of stores that must wait for a slot for a running compaction to stop yielding to other
 	// work.
 	crowd = 3
-	// leastMerge: a compaction is due when at least 1/leastMerge of a store's bytes are in level 0.
-	leastMerge = 8
 )
 
 // compactions is the process-wide limit on compactions, whose slots the stores of all slices share. A free slot goes
-// to the waiting store with the most urgent compaction.
-//
-// Pebble asks for more compactions than are worth it. It wants to compact each table with many removed keys at once,
-// however small (tombstone density). Nearly every table of an index whose documents are updated is like that, because
-// each update removes a key, and because the rows of one table are spread over all keys, the compaction rewrites the
-// whole copy. A compaction therefore waits until it is due (isDue), so that a copy that is made durable often, or sent
-// to another indexer, is not rewritten each time. Until then scans pass over at most that part of the copy.
+// to the first store that asks; a slot that becomes free goes to the waiting store with the most urgent compaction.
 type compactions struct {
 	limit int
 
@@ -44,10 +36,6 @@ type compactor struct {
 	all *compactions
 	// guarded by all.mu:
 	db      pebble.DBForCompaction
-	tables  tables // db, if it can list its tables; if nil, every compaction is due
-	due     bool   // the wanted compaction is due, as of the last look
-	looking bool   // looks runs
-	again   bool   // looks has to run once more
 	running int
 	asked   bool // the last request was refused: the store waits for a slot
 	calls   int  // calls into db in progress
@@ -59,30 +47,6 @@ type compactor struct {
 	rest    *time.Timer // pause after a failure, during which no compaction starts; nil: none
 }
 
-// tables is a store that lists its tables, by level.
-type tables interface {
-	SSTables(opts ...pebble.SSTablesOption) ([][]pebble.SSTableInfo, error)
-}
-
-// isDue reports whether a compaction of a store with these tables is worth it: level 0 is empty, so that a lower level
-// is compacted, or level 0 has half of l0Threshold tables, or at least a leastMerge-th of all bytes.
-func isDue(levels [][]pebble.SSTableInfo) bool {
-	var all, above uint64
-	for i := range levels {
-		for j := range levels[i] {
-			all += levels[i][j].Size
-		}
-		if i == 0 {
-			above = all
-		}
-	}
-	n := 0
-	if len(levels) > 0 {
-		n = len(levels[0])
-	}
-	return n == 0 || n >= l0Threshold/2 || above >= all/leastMerge
-}
-
 func (c *compactions) member() *compactor {
 	return &compactor{all: c, idle: sync.NewCond(&c.mu)}
 }
@@ -92,51 +56,7 @@ func (m *compactor) Register(_ int, db pebble.DBForCompaction) {
 	m.all.mu.Lock()
 	defer m.all.mu.Unlock()
 	m.db = db
-	m.tables, _ = db.(tables)
 	m.all.members[m] = struct{}{}
-}
-
-// look starts a compaction that is due. It does not block, because the caller may hold the store's lock.
-func (m *compactor) look() {
-	m.all.mu.Lock()
-	defer m.all.mu.Unlock()
-	m.wanted()
-}
-
-// wanted starts looks, or makes it run once more. The caller holds all.mu.
-func (m *compactor) wanted() {
-	if m.stopped || m.tables == nil {
-		return
-	}
-	if m.again = true; !m.looking {
-		m.looking = true
-		m.calls++ // until there is no store any more
-		go m.looks()
-	}
-}
-
-// looks starts compactions that are due, and repeats while wanted is called.
-func (m *compactor) looks() {
-	all := m.all
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	for m.again && !m.stopped {
-		m.again = false
-		all.mu.Unlock()
-		// First, because it takes the store's lock, which the caller of wanted may hold.
-		waiting, _ := m.db.GetWaitingCompaction()
-		levels, err := m.tables.SSTables()
-		all.mu.Lock()
-		m.due = err != nil || isDue(levels)
-		m.waits(waiting && m.due && !m.stopped && m.rest == nil && m.running == 0 && all.running >= all.limit)
-		all.mu.Unlock()
-		for waiting && all.grant() {
-		}
-		all.mu.Lock()
-	}
-	m.looking = false
-	m.calls--
-	m.idle.Broadcast()
 }
 
 // Unregister implements pebble.CompactionScheduler.
@@ -203,15 +123,10 @@ func (m *compactor) wake(after **time.Timer) {
 	}
 }
 
-// TrySchedule implements pebble.CompactionScheduler. Pebble holds its DB lock, so it cannot be asked here which
-// compaction it wants: the store gets its slot as a waiting store.
+// TrySchedule implements pebble.CompactionScheduler. Pebble holds its DB lock.
 func (m *compactor) TrySchedule() (bool, pebble.CompactionGrantHandle) {
 	m.all.mu.Lock()
 	defer m.all.mu.Unlock()
-	if m.tables != nil {
-		m.wanted()
-		return false, nil
-	}
 	if !m.mayRun() {
 		m.waits(!m.stopped && m.rest == nil && m.running == 0)
 		return false, nil
@@ -240,8 +155,7 @@ func (m *compactor) mayPause() bool {
 }
 
 func (m *compactor) mayRun() bool {
-	return !m.stopped && m.rest == nil && (m.tables == nil || m.due) && m.all.running < m.all.limit &&
-		m.running < m.db.GetAllowedWithoutPermission()
+	return !m.stopped && m.rest == nil && m.all.running < m.all.limit && m.running < m.db.GetAllowedWithoutPermission()
 }
 
 func (m *compactor) take() {

@@ -324,7 +324,6 @@ func (e *pebbleEngine) onFlush(info pebble.FlushInfo) {
 	}
 	e.flushes.Add(1)
 	e.changes.Add(1)
-	e.compact.look()
 	if e.health.ok() {
 		e.res.logger.Info("memtables are written again", "copy", e.id)
 	}
@@ -349,7 +348,6 @@ func (e *pebbleEngine) mergeFile(f vfs.File) vfs.File {
 
 func (e *pebbleEngine) onCompaction(info pebble.CompactionInfo) {
 	e.changes.Add(1)
-	e.compact.look()
 	if errors.Is(info.Err, pebble.ErrCancelledCompaction) {
 		return
 	}
