@@ -88,7 +88,7 @@ func newTrioWith(t testing.TB, change ...func(*Config)) *trio {
 		c.cfgs = append(c.cfgs, Config{Name: "m" + string(rune('1'+i)), Dir: need.Memory(t), REST: addrs[i], Raft: addrs[3+i],
 			BootstrapExpect: 3, Join: addrs[:3], Heartbeat: heartbeat,
 			// The components that tests register do not exist and never answer.
-			OfflineAfter: time.Hour})
+			OfflineAfter: time.Hour, stopPatience: patience})
 		for _, f := range change {
 			f(&c.cfgs[i])
 		}

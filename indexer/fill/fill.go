@@ -202,7 +202,11 @@ func (f *Filler) fill(ctx context.Context, o *fill) (from index.NodeID, err erro
 	d := f.Settled()
 	o.sources(&d)
 	var busy error
-	for i := 0; i < len(o.from); i++ {
+	for i, asked := 0, false; i < len(o.from); i++ {
+		if asked && f.overtaken(o) {
+			return 0, fmt.Errorf("%w: another copy has its turn since a disk hung", errLater)
+		}
+		asked = true
 		err := f.from(ctx, o, o.from[i])
 		switch {
 		case err == nil || ctx.Err() != nil || isOurs(err):
@@ -219,6 +223,14 @@ func (f *Filler) fill(ctx context.Context, o *fill) (from index.NodeID, err erro
 		return 0, errors.Join(o.why(), busy, errNobody)
 	}
 	return 0, fmt.Errorf("%w: %w", errLater, busy)
+}
+
+// overtaken reports whether another copy has the turn: o has lost it while a disk hung. A request of o would end what
+// the source sends to that copy, because a source sends one copy at a time to an indexer.
+func (f *Filler) overtaken(o *fill) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.turn != nil && f.turn != o
 }
 
 // sources updates the list of sources to the current definitions: a copy may have waited for hours, in which other

@@ -33,7 +33,7 @@ func Pool(text []byte) (*x509.CertPool, error) {
 		}
 		pool.AddCert(cert)
 	}
-	switch begun := bytes.Count(text, []byte("-----BEGIN ")); {
+	switch begun := bytes.Count(append([]byte{'\n'}, text...), []byte("\n-----BEGIN ")); {
 	case begun != blocks:
 		return nil, fmt.Errorf("%w: of %d that begin %d are whole; the file is cut or damaged", ErrPEM, begun, blocks)
 	case certs == 0:

@@ -29,6 +29,8 @@ type crowd struct {
 }
 
 const (
+	// maxConnections is the highest bound: to make room takes time that grows with the number of connections.
+	maxConnections = 1 << 14
 	// leastConnections is the least bound, however few files the process may have.
 	leastConnections = 64
 	// connectionsPart divides the files that a process may have open: that many may be connections of one server. A role
@@ -44,9 +46,9 @@ const (
 func mostConnections() int {
 	files, known := openFiles()
 	if !known {
-		return 1 << 14
+		return maxConnections
 	}
-	return int(min(max(files/connectionsPart, leastConnections), 1<<20))
+	return int(min(max(files/connectionsPart, leastConnections), maxConnections))
 }
 
 // counted is a connection of a crowd. Its fields are guarded by the crowd's mu.
