@@ -69,8 +69,9 @@ func TestAnotherAtTheAddress(t *testing.T) {
 	}
 }
 
-// TestCommandsAreNewerAtAnAddressThatIsTakenOver checks that commands to a component are newer than everything that was
-// sent in this term to an earlier one at its address: its process may have received some of that, and refuses older ones.
+// TestCommandsAreNewerAtAnAddressThatIsTakenOver checks that commands to a component are newer than everything that
+// was sent in this term to an earlier one at its address: its process may have received some of that, and refuses older
+// ones.
 func TestCommandsAreNewerAtAnAddressThatIsTakenOver(t *testing.T) {
 	s := indexersOf(t, 1)
 	var opened []Open
