@@ -410,22 +410,30 @@ func TestSourcesOfAPresentList(t *testing.T) {
 		said   [2]error // by nodes 4 and 5
 		later  bool
 		asked  []index.NodeID
+		turn   *fill // of another copy
 	}{
 		{"as when it was queued", []partition.Copy{copyOf(4, partition.Allocated)}, [2]error{busy, none}, true,
-			[]index.NodeID{4}},
+			[]index.NodeID{4}, nil},
 		{"others that have none yet", []partition.Copy{copyOf(4, partition.Allocated), copyOf(5, partition.Allocated),
-			copyOf(6, partition.Allocated), copyOf(7, partition.Allocated)}, [2]error{busy, none}, true, []index.NodeID{4, 5}},
+			copyOf(6, partition.Allocated), copyOf(7, partition.Allocated)}, [2]error{busy, none}, true,
+			[]index.NodeID{4, 5}, nil},
 		{"the first has let it go", []partition.Copy{copyOf(5, partition.Allocated), copyOf(6, partition.Allocated)},
-			[2]error{none, busy}, true, []index.NodeID{4, 5}},
+			[2]error{none, busy}, true, []index.NodeID{4, 5}, nil},
 		{"from then on", []partition.Copy{copyOf(5, partition.Allocated), copyOf(6, partition.Allocated)},
-			[2]error{none, busy}, true, []index.NodeID{5}},
-		{"nobody can", []partition.Copy{copyOf(5, partition.Allocated)}, [2]error{none, none}, false, []index.NodeID{5}},
+			[2]error{none, busy}, true, []index.NodeID{5}, nil},
+		{"nobody can", []partition.Copy{copyOf(5, partition.Allocated)}, [2]error{none, none}, false, []index.NodeID{5}, nil},
+		{"another copy has the turn by then", []partition.Copy{copyOf(4, partition.Allocated),
+			copyOf(5, partition.Allocated)},
+			[2]error{none, busy}, true, []index.NodeID{4}, &fill{}},
 	} {
 		mu.Lock()
 		said[4], said[5] = step.said[0], step.said[1]
 		clear(asked)
 		mu.Unlock()
 		d.Topologies = []partition.Topology{{Index: 1, Copies: append([]partition.Copy{here}, step.copies...)}}
+		f.mu.Lock()
+		f.turn = step.turn
+		f.mu.Unlock()
 		_, err := f.fill(below, o)
 		mu.Lock()
 		if got := slices.Sorted(maps.Keys(asked)); errors.Is(err, errLater) != step.later || !slices.Equal(got, step.asked) {

@@ -286,3 +286,39 @@ func TestPlacedOnWhoIsWell(t *testing.T) {
 		}
 	}
 }
+
+// TestReplicasKeepTheirZones checks that replicas are spread over all zones, although the only indexer of a zone
+// reports a problem: to lose a zone would be worse.
+func TestReplicasKeepTheirZones(t *testing.T) {
+	var commands []statecontext.Body
+	commands = append(commands, &statecontext.BootstrapCluster{ClusterID: "c1", Epoch: 1})
+	for name, zone := range map[string]string{"i1": "a", "i2": "a", "i3": "b"} {
+		commands = append(commands, &statecontext.RegisterIndexer{Indexer: statecontext.Indexer{UUID: name, Name: name,
+			Zone: zone, Admin: "http://" + name, BootID: "boot"}})
+	}
+	now := Now{MS: 1_000_000, WallMS: 1_000_000, State: stateOf(t, commands...)}
+	l, _ := New(DefaultSettings(), wire.Leader{ID: "m1", Term: 2}, hclog.NewNullLogger(), now)
+	for id, n := range l.components.indexers {
+		health := ""
+		if n.name == "i3" {
+			health = "copy 7: no room on the disk"
+		}
+		l.Step(now, &IndexerGreeted{Greet: Greet{Node: id}, From: n.receiver,
+			Answer: &wire.IndexerHello{Report: wire.IndexerReport{BootID: "boot", Health: health}}})
+	}
+	p := &Placing{Definition: &index.Definition{Name: "x", Bucket: "world", Partitions: 1, Replicas: 1},
+		Reply: make(chan Placed, 1)}
+	for _, e := range l.Step(now, p) {
+		if a, is := e.(Answer); is {
+			a.Deliver(nil)
+		}
+	}
+	a := <-p.Reply
+	zones := map[string]bool{}
+	for _, x := range a.Placement {
+		zones[now.State.Indexer(x.Node).Zone] = true
+	}
+	if a.Err != nil || len(a.Placement) != 2 || len(zones) != 2 {
+		t.Errorf("placed as %+v: %v", a.Placement, a.Err)
+	}
+}
