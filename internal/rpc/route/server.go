@@ -29,11 +29,11 @@ type Server struct {
 
 // Serve serves on l until ctx ends.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	crowd := newCrowd(l, cmp.Or(s.Connections, mostConnections()), s.Log)
-	server := rpc.NewServer(crowd.serving(rpc.Traced(s.Tracer, s.Handler)))
+	limit := newConnLimit(l, cmp.Or(s.Connections, mostConnections()), s.Log)
+	server := rpc.NewServer(limit.serving(rpc.Traced(s.Tracer, s.Handler)))
 	stamp := server.ConnContext
 	server.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
-		return crowd.noted(stamp(ctx, conn), conn)
+		return limit.noted(stamp(ctx, conn), conn)
 	}
 	server.ErrorLog = s.Log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Info})
 	base := context.WithoutCancel(ctx)
@@ -42,5 +42,5 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 	base = rpc.WithPeerCheck(base, s.TLS.Recheck)
 	server.BaseContext = func(net.Listener) context.Context { return base }
-	return rpc.Serve(ctx, server, s.TLS.Listen(crowd, tlsconf.HTTP), s.Grace)
+	return rpc.Serve(ctx, server, s.TLS.Listen(limit, tlsconf.HTTP), s.Grace)
 }

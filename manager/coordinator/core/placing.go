@@ -90,8 +90,8 @@ func (l *places) choose(p *Placing) ([]statecontext.Placement, error) {
 	var chosen []rebalance.Placement
 	var err error
 	avoided := []func(index.NodeID) bool{l.away, l.picture.newest.Offline} // one that has not answered may be alive
-	if d.Replicas == 0 || zones(Living(s, l.ailing, NoNode)) == zones(Living(s, l.away, NoNode)) {
-		avoided = slices.Insert(avoided, 0, l.ailing)
+	if d.Replicas == 0 || zones(Living(s, l.unhealthy, NoNode)) == zones(Living(s, l.away, NoNode)) {
+		avoided = slices.Insert(avoided, 0, l.unhealthy)
 	}
 	for _, not := range avoided {
 		if chosen, err = l.among(Living(s, not, NoNode), s, d, load); err == nil {

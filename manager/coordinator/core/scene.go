@@ -208,9 +208,9 @@ func (l *scene) away(node index.NodeID) bool {
 	return l.offline(node) || n != nil && !n.hello && l.life(&n.component) == liveness.Suspect
 }
 
-// ailing reports whether a new index should rather be placed elsewhere: the indexer is away or reports a problem, such
-// as a full disk.
-func (l *scene) ailing(node index.NodeID) bool {
+// unhealthy reports whether a new index should rather be placed elsewhere: the indexer is away or reports a problem,
+// such as a full disk.
+func (l *scene) unhealthy(node index.NodeID) bool {
 	n := l.components.indexers[node]
 	return l.away(node) || n != nil && n.health != ""
 }

@@ -49,9 +49,9 @@ func TestWhoIsClosedForOthers(t *testing.T) { synctest.Test(t, whoIsClosed) }
 func whoIsClosed(t *testing.T) {
 	var log bytes.Buffer
 	in := &callers{}
-	c := newCrowd(in, 4, hclog.New(&hclog.LoggerOptions{Output: &log}))
+	c := newConnLimit(in, 4, hclog.New(&hclog.LoggerOptions{Output: &log}))
 	var all []*from
-	var conns []*counted
+	var conns []*limitedConn
 	connect := func(addr string) {
 		t.Helper()
 		in.next = &from{addr: addr}
@@ -59,7 +59,7 @@ func whoIsClosed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		all, conns = append(all, in.next), append(conns, conn.(*counted))
+		all, conns = append(all, in.next), append(conns, conn.(*limitedConn))
 	}
 	later := func() { time.Sleep(2 * freshFor) }
 	closed := func(when string, want ...int) {

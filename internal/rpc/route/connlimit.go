@@ -10,11 +10,11 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// crowd bounds the open connections of a server, so that clients that only connect cannot use up the files that the
+// connLimit bounds the open connections of a server, so that clients that only connect cannot use up the files that the
 // process needs for its disk and for other clients. Beyond the bound the oldest connection without a call is closed, of
 // the host that has the most; clients reconnect. A new connection has freshFor to send a request, and Accept waits for
 // that long, so that a client among many others still gets an answer. If all others have calls, the newest is closed.
-type crowd struct {
+type connLimit struct {
 	net.Listener
 	most int
 	log  hclog.Logger
@@ -22,7 +22,7 @@ type crowd struct {
 	left chan struct{} // signals that a connection was closed; one slot
 
 	mu     sync.Mutex
-	all    map[*counted]struct{}
+	all    map[*limitedConn]struct{}
 	hosts  map[string]int
 	closed uint64    // connections closed since the last log line
 	said   time.Time // time of the last log line
@@ -38,8 +38,8 @@ const (
 	connectionsPart = 3
 	// freshFor is how long a connection without a call yet is not closed to make room.
 	freshFor = time.Second / 2
-	// crowdSaid is the least time between two log lines about closed connections.
-	crowdSaid = time.Minute
+	// limitLogged is the least time between two log lines about closed connections.
+	limitLogged = time.Minute
 )
 
 // mostConnections returns the bound for a server that has none of its own.
@@ -51,37 +51,37 @@ func mostConnections() int {
 	return int(min(max(files/connectionsPart, leastConnections), maxConnections))
 }
 
-// counted is a connection of a crowd. Its fields are guarded by the crowd's mu.
-type counted struct {
+// limitedConn is a connection of a connLimit. Its fields are guarded by the connLimit's mu.
+type limitedConn struct {
 	net.Conn
-	crowd *crowd
+	limit *connLimit
 	host  string
 	since time.Time // when it was accepted, or its last call began or ended
 	calls int       // calls in progress
 	asked bool      // it has had a call
 }
 
-// countedKey is the context key of a request's connection.
-type countedKey struct{}
+// connKey is the context key of a request's connection.
+type connKey struct{}
 
-func newCrowd(l net.Listener, most int, log hclog.Logger) *crowd {
-	return &crowd{Listener: l, most: most, log: log, left: make(chan struct{}, 1), all: map[*counted]struct{}{},
+func newConnLimit(l net.Listener, most int, log hclog.Logger) *connLimit {
+	return &connLimit{Listener: l, most: most, log: log, left: make(chan struct{}, 1), all: map[*limitedConn]struct{}{},
 		hosts: map[string]int{}}
 }
 
 // Accept implements net.Listener.
-func (c *crowd) Accept() (net.Conn, error) {
+func (c *connLimit) Accept() (net.Conn, error) {
 	conn, err := c.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	n := &counted{Conn: conn, crowd: c}
+	n := &limitedConn{Conn: conn, limit: c}
 	if n.host, _, err = net.SplitHostPort(conn.RemoteAddr().String()); err != nil {
 		n.host = conn.RemoteAddr().String()
 	}
 	c.enter(n)
 	for {
-		gone, wait := c.crowded(n)
+		gone, wait := c.excess(n)
 		switch {
 		case gone != nil:
 			_ = gone.Close() // its server goroutine sees the error
@@ -99,7 +99,7 @@ func (c *crowd) Accept() (net.Conn, error) {
 }
 
 // enter adds a connection.
-func (c *crowd) enter(n *counted) {
+func (c *connLimit) enter(n *limitedConn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n.since = time.Now()
@@ -107,9 +107,9 @@ func (c *crowd) enter(n *counted) {
 	c.hosts[n.host]++
 }
 
-// crowded returns the connection to close for the newest one, or how long to wait until one may be closed; neither if
+// excess returns the connection to close for the newest one, or how long to wait until one may be closed; neither if
 // there is room.
-func (c *crowd) crowded(newest *counted) (gone *counted, wait time.Duration) {
+func (c *connLimit) excess(newest *limitedConn) (gone *limitedConn, wait time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.all) <= c.most {
@@ -132,24 +132,24 @@ func (c *crowd) crowded(newest *counted) (gone *counted, wait time.Duration) {
 		gone = newest
 	}
 	if gone != nil {
-		c.tell(gone.host)
+		c.logClosed(gone.host)
 	}
 	return gone, wait
 }
 
 // before reports whether a is to be closed rather than b.
-func (c *crowd) before(a, b *counted) bool {
+func (c *connLimit) before(a, b *limitedConn) bool {
 	if of, than := c.hosts[a.host], c.hosts[b.host]; of != than {
 		return of > than
 	}
 	return a.since.Before(b.since)
 }
 
-// tell logs that connections were closed, at most once in crowdSaid. The caller holds mu.
-func (c *crowd) tell(host string) {
+// logClosed logs that connections were closed, at most once in limitLogged. The caller holds mu.
+func (c *connLimit) logClosed(host string) {
 	c.closed++
 	now := time.Now()
-	if now.Sub(c.said) < crowdSaid {
+	if now.Sub(c.said) < limitLogged {
 		return
 	}
 	c.log.Warn("more connections than this process has files for: the oldest without a call is closed, of the host that "+
@@ -159,8 +159,8 @@ func (c *crowd) tell(host string) {
 }
 
 // Close implements net.Conn.
-func (n *counted) Close() error {
-	c := n.crowd
+func (n *limitedConn) Close() error {
+	c := n.limit
 	c.mu.Lock()
 	if _, is := c.all[n]; is {
 		delete(c.all, n)
@@ -178,7 +178,7 @@ func (n *counted) Close() error {
 
 // CloseWrite closes the sending side, if the connection supports that: net/http does so before it closes, so that a
 // response arrives completely.
-func (n *counted) CloseWrite() error {
+func (n *limitedConn) CloseWrite() error {
 	if half, can := n.Conn.(interface{ CloseWrite() error }); can {
 		return half.CloseWrite()
 	}
@@ -186,17 +186,17 @@ func (n *counted) CloseWrite() error {
 }
 
 // noted returns the context of a connection's requests, in which serving finds it. conn may be a TLS connection.
-func (c *crowd) noted(ctx context.Context, conn net.Conn) context.Context {
+func (c *connLimit) noted(ctx context.Context, conn net.Conn) context.Context {
 	if inner, is := conn.(interface{ NetConn() net.Conn }); is {
 		conn = inner.NetConn()
 	}
-	return context.WithValue(ctx, countedKey{}, conn)
+	return context.WithValue(ctx, connKey{}, conn)
 }
 
 // serving tracks which connections have calls.
-func (c *crowd) serving(h http.Handler) http.Handler {
+func (c *connLimit) serving(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if n, is := r.Context().Value(countedKey{}).(*counted); is {
+		if n, is := r.Context().Value(connKey{}).(*limitedConn); is {
 			n.call(1)
 			defer n.call(-1)
 		}
@@ -205,9 +205,9 @@ func (c *crowd) serving(h http.Handler) http.Handler {
 }
 
 // call counts a call that begins or ends.
-func (n *counted) call(more int) {
-	n.crowd.mu.Lock()
-	defer n.crowd.mu.Unlock()
+func (n *limitedConn) call(more int) {
+	n.limit.mu.Lock()
+	defer n.limit.mu.Unlock()
 	n.calls += more
 	n.since, n.asked = time.Now(), true
 }
