@@ -60,7 +60,8 @@ type Config struct {
 	QuotaBytes int64
 	Logger     hclog.Logger
 
-	// MaxConnections bounds the connections to the memcached address.
+	// MaxConnections bounds the connections to the memcached address. They are never more than a third of the files that
+	// the process may have open.
 	MaxConnections int
 	// Timeouts of the memcached server: for an idle client, one that does not authenticate, one that sends an incomplete
 	// frame, one that reads no answers, and a DCP consumer that reads nothing or answers no NOOP.

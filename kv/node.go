@@ -15,6 +15,7 @@
 package kv
 
 import (
+	"cmp"
 	"context"
 	cryptorand "crypto/rand"
 	"encoding/binary"
@@ -119,7 +120,8 @@ func (n *Node) open() error {
 		NodeID: n.config.NodeID, Version: Version, Buckets: served,
 		User: n.config.User, Password: n.config.Password, Users: n.cluster.directory.Load,
 		AllowPlain: n.config.AllowPlain, Moods: n.config.Nasty,
-		MaxConnections: n.config.MaxConnections, IdleTimeout: n.config.IdleTimeout, AuthTimeout: n.config.AuthTimeout,
+		MaxConnections: min(cmp.Or(n.config.MaxConnections, server.DefaultMaxConnections), route.MostConnections()),
+		IdleTimeout:    n.config.IdleTimeout, AuthTimeout: n.config.AuthTimeout,
 		FrameTimeout: n.config.FrameTimeout, WriteTimeout: n.config.WriteTimeout, DCPTimeout: n.config.DCPTimeout,
 		Now: n.config.Now, Random: randomBytes, Logger: n.config.Logger.Named("memcached"),
 	})

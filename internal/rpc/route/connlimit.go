@@ -11,21 +11,23 @@ import (
 )
 
 // connLimit bounds the open connections of a server, so that clients that only connect cannot use up the files that the
-// process needs for its disk and for other clients. Beyond the bound the oldest connection without a call is closed, of
-// the host that has the most; clients reconnect. A new connection has freshFor to send a request, and Accept waits for
-// that long, so that a client among many others still gets an answer. If all others have calls, the newest is closed.
+// process needs for its disk and for other clients. Beyond the bound a connection without a call is closed: the oldest
+// of the host that has the most of them, so that a client that connects again and again only closes its own. Clients
+// reconnect. A connection has freshFor to send a request and for the rest of a response, and Accept waits for that
+// long, so that a client among many others still gets an answer. If all others have calls, the newest is closed.
 type connLimit struct {
 	net.Listener
 	most int
 	log  hclog.Logger
 
-	left chan struct{} // signals that a connection was closed; one slot
+	left chan struct{} // signals that a connection was closed or has become idle; one slot
 
 	mu     sync.Mutex
 	all    map[*limitedConn]struct{}
-	hosts  map[string]int
-	closed uint64    // connections closed since the last log line
-	said   time.Time // time of the last log line
+	idle   map[string]int // connections without a call, by host
+	awaits string         // host of whose connections Accept waits for one that may be closed; "": any
+	closed uint64         // connections closed since the last log line
+	logged time.Time      // time of the last log line
 }
 
 const (
@@ -36,14 +38,16 @@ const (
 	// connectionsPart divides the files that a process may have open: that many may be connections of one server. A role
 	// has at most two servers, and connects to others for scans and commands.
 	connectionsPart = 3
-	// freshFor is how long a connection without a call yet is not closed to make room.
+	// freshFor is how long a connection without a call is not closed to make room once it was accepted, a request began
+	// to arrive or its handler returned; a connection whose response was sent has no such time.
 	freshFor = time.Second / 2
 	// limitLogged is the least time between two log lines about closed connections.
 	limitLogged = time.Minute
 )
 
-// mostConnections returns the bound for a server that has none of its own.
-func mostConnections() int {
+// MostConnections returns how many connections a port may have open at a time in this process: a third of the files that
+// it may have open, within bounds.
+func MostConnections() int {
 	files, known := openFiles()
 	if !known {
 		return maxConnections
@@ -56,9 +60,9 @@ type limitedConn struct {
 	net.Conn
 	limit *connLimit
 	host  string
-	since time.Time // when it was accepted, or its last call began or ended
+	since time.Time // when it was accepted, or its last request began to arrive or ended
 	calls int       // calls in progress
-	asked bool      // it has had a call
+	quiet bool      // its last response was sent, and no further request has begun to arrive
 }
 
 // connKey is the context key of a request's connection.
@@ -66,7 +70,7 @@ type connKey struct{}
 
 func newConnLimit(l net.Listener, most int, log hclog.Logger) *connLimit {
 	return &connLimit{Listener: l, most: most, log: log, left: make(chan struct{}, 1), all: map[*limitedConn]struct{}{},
-		hosts: map[string]int{}}
+		idle: map[string]int{}}
 }
 
 // Accept implements net.Listener.
@@ -82,11 +86,12 @@ func (c *connLimit) Accept() (net.Conn, error) {
 	c.enter(n)
 	for {
 		gone, wait := c.excess(n)
-		switch {
-		case gone != nil:
+		if gone != nil {
+			c.logClosed(gone)
 			_ = gone.Close() // its server goroutine sees the error
 			return n, nil
-		case wait <= 0:
+		}
+		if wait <= 0 {
 			return n, nil
 		}
 		ripe := time.NewTimer(wait)
@@ -104,7 +109,7 @@ func (c *connLimit) enter(n *limitedConn) {
 	defer c.mu.Unlock()
 	n.since = time.Now()
 	c.all[n] = struct{}{}
-	c.hosts[n.host]++
+	c.idle[n.host]++
 }
 
 // excess returns the connection to close for the newest one, or how long to wait until one may be closed; neither if
@@ -117,45 +122,55 @@ func (c *connLimit) excess(newest *limitedConn) (gone *limitedConn, wait time.Du
 	}
 	now := time.Now()
 	for x := range c.all {
-		if x.calls > 0 || x == newest {
-			continue
-		}
-		if left := freshFor - now.Sub(x.since); left > 0 && !x.asked {
-			if wait == 0 || left < wait {
-				wait = left
-			}
-		} else if gone == nil || c.before(x, gone) {
+		if x.calls == 0 && x != newest && (gone == nil || c.before(x, gone, now)) {
 			gone = x
 		}
 	}
-	if gone == nil && wait == 0 {
-		gone = newest
-	}
 	if gone != nil {
-		c.logClosed(gone.host)
+		c.awaits = gone.host
+	} else {
+		gone, c.awaits = newest, "" // a call of any host may end before the newest one is closed
 	}
-	return gone, wait
+	if wait = gone.fresh(now); wait > 0 {
+		return nil, wait
+	}
+	return gone, 0
+}
+
+// fresh returns for how long n may not be closed yet.
+func (n *limitedConn) fresh(now time.Time) time.Duration {
+	if n.quiet {
+		return 0
+	}
+	return max(0, freshFor-now.Sub(n.since))
 }
 
 // before reports whether a is to be closed rather than b.
-func (c *connLimit) before(a, b *limitedConn) bool {
-	if of, than := c.hosts[a.host], c.hosts[b.host]; of != than {
+func (c *connLimit) before(a, b *limitedConn, now time.Time) bool {
+	if of, than := c.idle[a.host], c.idle[b.host]; of != than {
 		return of > than
+	}
+	if of, than := a.fresh(now) > 0, b.fresh(now) > 0; of != than {
+		return than
 	}
 	return a.since.Before(b.since)
 }
 
-// logClosed logs that connections were closed, at most once in limitLogged. The caller holds mu.
-func (c *connLimit) logClosed(host string) {
+// logClosed logs that connections are closed, at most once in limitLogged.
+func (c *connLimit) logClosed(gone *limitedConn) {
+	c.mu.Lock()
 	c.closed++
-	now := time.Now()
-	if now.Sub(c.said) < limitLogged {
-		return
+	now, count, idle := time.Now(), c.closed, c.idle[gone.host]
+	due := now.Sub(c.logged) >= limitLogged
+	if due {
+		c.logged, c.closed = now, 0
 	}
-	c.log.Warn("more connections than this process has files for: the oldest without a call is closed, of the host that "+
-		"has the most; allow it more files (ulimit -n, LimitNOFILE=), or see who connects", "listens", c.Addr().String(),
-		"limit", c.most, "host", host, "of_it", c.hosts[host], "closed", c.closed)
-	c.said, c.closed = now, 0
+	c.mu.Unlock()
+	if due {
+		c.log.Warn("more connections than this process has files for: the oldest without a call is closed, of the host "+
+			"that has the most; allow it more files (ulimit -n, LimitNOFILE=), or see who connects", "listens",
+			c.Addr().String(), "limit", c.most, "host", gone.host, "of_it", idle, "closed", count)
+	}
 }
 
 // Close implements net.Conn.
@@ -164,16 +179,28 @@ func (n *limitedConn) Close() error {
 	c.mu.Lock()
 	if _, is := c.all[n]; is {
 		delete(c.all, n)
-		if c.hosts[n.host]--; c.hosts[n.host] == 0 {
-			delete(c.hosts, n.host)
+		if n.calls == 0 {
+			c.without(n.host, -1)
 		}
 	}
 	c.mu.Unlock()
+	c.wake()
+	return n.Conn.Close()
+}
+
+// without adds more to the connections of host without a call. The caller holds mu.
+func (c *connLimit) without(host string, more int) {
+	if c.idle[host] += more; c.idle[host] == 0 {
+		delete(c.idle, host)
+	}
+}
+
+// wake lets Accept look again.
+func (c *connLimit) wake() {
 	select {
 	case c.left <- struct{}{}:
 	default:
 	}
-	return n.Conn.Close()
 }
 
 // CloseWrite closes the sending side, if the connection supports that: net/http does so before it closes, so that a
@@ -185,18 +212,24 @@ func (n *limitedConn) CloseWrite() error {
 	return nil
 }
 
-// noted returns the context of a connection's requests, in which serving finds it. conn may be a TLS connection.
-func (c *connLimit) noted(ctx context.Context, conn net.Conn) context.Context {
+// limited returns the connLimit's part of conn, which may be a TLS connection; nil: none.
+func limited(conn net.Conn) *limitedConn {
 	if inner, is := conn.(interface{ NetConn() net.Conn }); is {
 		conn = inner.NetConn()
 	}
-	return context.WithValue(ctx, connKey{}, conn)
+	n, _ := conn.(*limitedConn)
+	return n
+}
+
+// noted returns the context of a connection's requests, in which serving finds it.
+func (c *connLimit) noted(ctx context.Context, conn net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, limited(conn))
 }
 
 // serving tracks which connections have calls.
 func (c *connLimit) serving(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if n, is := r.Context().Value(connKey{}).(*limitedConn); is {
+		if n, is := r.Context().Value(connKey{}).(*limitedConn); is && n != nil {
 			n.call(1)
 			defer n.call(-1)
 		}
@@ -204,10 +237,35 @@ func (c *connLimit) serving(h http.Handler) http.Handler {
 	})
 }
 
-// call counts a call that begins or ends.
+// call counts a call that begins or ends. A call may end after its connection was closed.
 func (n *limitedConn) call(more int) {
-	n.limit.mu.Lock()
-	defer n.limit.mu.Unlock()
+	c := n.limit
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	had := n.calls > 0
 	n.calls += more
-	n.since, n.asked = time.Now(), true
+	n.since = time.Now()
+	if _, is := c.all[n]; !is || had == (n.calls > 0) {
+		return
+	}
+	if had {
+		c.without(n.host, 1)
+	} else {
+		c.without(n.host, -1)
+	}
+}
+
+// changed is the ConnState of the server: it tracks which connections have sent their response, or receive a request.
+func (c *connLimit) changed(conn net.Conn, state http.ConnState) {
+	n := limited(conn)
+	if n == nil || state != http.StateActive && state != http.StateIdle {
+		return
+	}
+	c.mu.Lock()
+	n.quiet, n.since = state == http.StateIdle, time.Now()
+	awaited := n.quiet && (c.awaits == "" || c.awaits == n.host)
+	c.mu.Unlock()
+	if awaited {
+		c.wake()
+	}
 }

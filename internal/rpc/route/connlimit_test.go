@@ -60,6 +60,7 @@ func whoIsClosed(t *testing.T) {
 			t.Fatal(err)
 		}
 		all, conns = append(all, in.next), append(conns, conn.(*limitedConn))
+		time.Sleep(time.Nanosecond) // makes it older than the next
 	}
 	later := func() { time.Sleep(2 * freshFor) }
 	closed := func(when string, want ...int) {
@@ -74,42 +75,80 @@ func whoIsClosed(t *testing.T) {
 			}
 		}
 	}
+	wait := func(when string, from time.Time, want time.Duration) {
+		t.Helper()
+		if took := time.Since(from).Round(time.Microsecond); took != want {
+			t.Errorf("%s: Accept returned after %v, not %v", when, took, want)
+		}
+	}
 	for _, addr := range []string{"10.0.0.9:1", "10.0.0.1:1", "10.0.0.1:2", "[fe80::1]:3"} {
 		connect(addr)
-		time.Sleep(time.Nanosecond) // makes one of them the oldest
 	}
 	closed("as many as may be")
 	conns[1].call(1)
 	began := time.Now()
 	connect("10.0.0.9:2")
-	if took := time.Since(began); took == 0 || took > freshFor {
-		t.Errorf("a place was had after %v, all are new", took)
-	}
-	closed("two hosts have two, the older has one without a call", 0)
+	wait("all are fresh", began, freshFor)
+	closed("the host with two without a call", 0)
 	later()
-	conns[1].call(-1) // it is the youngest of its host now
+	conns[1].call(-1)
+	began = time.Now()
 	connect("10.0.0.1:3")
+	wait("one of three is old", began, 0)
 	closed("the oldest of the host with three", 0, 2)
 	later()
-	if err := conns[3].Close(); err != nil || c.hosts["fe80::1"] != 0 {
-		t.Errorf("%v, %v", err, c.hosts)
+	if err := conns[3].Close(); err != nil || c.idle["fe80::1"] != 0 {
+		t.Errorf("%v, %v", err, c.idle)
 	}
 	connect("10.0.0.2:1")
 	closed("there is room again", 0, 2, 3)
-	for _, i := range []int{1, 4, 5, 6} {
+
+	later()
+	for i := range 3 { // they are 1 and 5 of 10.0.0.1, 4 of 10.0.0.9 and 6 of 10.0.0.2 so far
+		began = time.Now()
+		connect("10.0.0.1:9")
+		wait("the first finds old ones of its host, others wait for those before them", began, []time.Duration{0, 0,
+			freshFor}[i])
+	}
+	closed("a host that connects again and again closes its own", 0, 1, 2, 3, 5, 7)
+	c.changed(conns[9], http.StateActive) // it is the older one of two
+	c.changed(conns[8], http.StateActive)
+	c.changed(conns[8], http.StateIdle)
+	began = time.Now()
+	connect("10.0.0.1:9")
+	wait("the response of one is sent", began, 0)
+	closed("the one whose response is sent", 0, 1, 2, 3, 5, 7, 8)
+	c.changed(conns[9], http.StateActive)
+	conns[9].call(1)
+	conns[9].call(-1)
+	time.AfterFunc(freshFor/2, func() { c.changed(conns[9], http.StateIdle) })
+	began = time.Now()
+	connect("10.0.0.1:9")
+	wait("a response is sent soon", began, freshFor/2)
+	closed("the one whose response was sent", 0, 1, 2, 3, 5, 7, 8, 9)
+
+	for _, i := range []int{4, 6, 10, 11} {
 		conns[i].call(1)
 	}
+	began = time.Now()
 	connect("10.0.0.3:1")
-	closed("all have calls", 0, 2, 3, 7)
+	wait("all have calls", began, freshFor)
+	closed("all have calls", 0, 1, 2, 3, 5, 7, 8, 9, 12)
 	_ = conns[4].Close()
+	conns[4].call(-1)
 	connect("10.0.0.3:2")
 	began = time.Now()
-	time.AfterFunc(freshFor/2, func() { _ = conns[5].Close() })
+	time.AfterFunc(freshFor/2, func() { _ = conns[10].Close() })
 	connect("10.0.0.3:3")
-	if took := time.Since(began); took != freshFor/2 {
-		t.Errorf("a place was had after %v, when somebody left", took)
+	wait("one has closed", began, freshFor/2)
+	closed("one has closed", 0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 12)
+	sum := 0
+	for _, n := range c.idle {
+		sum += n
 	}
-	closed("somebody has left", 0, 2, 3, 4, 5, 7)
+	if sum != 2 {
+		t.Errorf("%v, not two connections without a call", c.idle)
+	}
 	if n := strings.Count(log.String(), "more connections than"); n != 1 || len(c.all) != 4 {
 		t.Errorf("it is logged %d times, %d are open:\n%s", n, len(c.all), log.String())
 	}

@@ -29,12 +29,13 @@ type Server struct {
 
 // Serve serves on l until ctx ends.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	limit := newConnLimit(l, cmp.Or(s.Connections, mostConnections()), s.Log)
+	limit := newConnLimit(l, cmp.Or(s.Connections, MostConnections()), s.Log)
 	server := rpc.NewServer(limit.serving(rpc.Traced(s.Tracer, s.Handler)))
 	stamp := server.ConnContext
 	server.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
 		return limit.noted(stamp(ctx, conn), conn)
 	}
+	server.ConnState = limit.changed
 	server.ErrorLog = s.Log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Info})
 	base := context.WithoutCancel(ctx)
 	if s.Cut {
