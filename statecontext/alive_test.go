@@ -192,10 +192,10 @@ func (h *history) build() {
 	if x == nil {
 		return
 	}
-	made := &SetCopyStates{Revision: h.n.state.DefinitionsRevision()}
+	made := &AllocateCopies{ID: id, Revision: h.n.state.DefinitionsRevision()}
 	for _, c := range x.Topology.Copies {
 		if c.State == partition.Placed {
-			made.Copies = append(made.Copies, CopyChange{Index: id, Copy: c.ID, State: partition.Allocated})
+			made.Copies = append(made.Copies, c.ID)
 		}
 	}
 	h.n.do(made)
@@ -248,8 +248,8 @@ func (h *history) move() {
 	}
 	for _, y := range h.n.steps() {
 		if y.New != 0 {
-			h.n.do(&SetCopyStates{Revision: h.n.state.DefinitionsRevision(),
-				Copies: []CopyChange{{Index: y.Index, Copy: y.New, State: partition.Allocated}}})
+			h.n.do(&AllocateCopies{ID: y.Index, Revision: h.n.state.DefinitionsRevision(),
+				Copies: []index.CopyID{y.New}})
 		}
 		to := rapid.SampledFrom([]partition.RebalanceState{partition.RebalancePending, partition.RebalanceCatchup,
 			partition.RebalanceDone, partition.RebalanceGivenUp}).Draw(h.rt, "to")

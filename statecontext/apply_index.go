@@ -357,92 +357,39 @@ func (c *SetIndexState) checkBucket(t *tx, f *index.Definition) *Rejection {
 	return nil
 }
 
-func (c *SetCopyStates) apply(t *tx) *Rejection {
-	var changed []*changedCopies // one new version per index, however many of its copies change
-	of := map[index.ID]*changedCopies{}
-	for _, h := range c.Copies {
-		x := of[h.Index]
-		if x == nil {
-			p, rejection := t.index(h.Index)
-			if rejection != nil {
-				return rejection
-			}
-			x = &changedCopies{Index: *p}
-			of[h.Index], changed = x, append(changed, x)
-		}
-		if rejection := x.set(h, c.Revision); rejection != nil {
-			return rejection
-		}
+func (c *AllocateCopies) apply(t *tx) *Rejection {
+	p, rejection := t.index(c.ID)
+	if rejection != nil {
+		return rejection
 	}
-	for _, x := range changed {
-		if x.leaves {
-			if rejection := t.s.checkPlacement(x.Topology.Layout, x.Definition.Replicas, x.Topology.Copies); rejection != nil {
-				return rejection
-			}
-		}
-		if x.owned {
-			t.setIndex(x.Index, false, true)
-		}
-	}
-	return nil
-}
-
-// changedCopies is an index some of whose copies change.
-type changedCopies struct {
-	Index
-	owned  bool // the list of copies is this version's own; false until the first change
-	leaves bool // at least one of the copies leaves
-}
-
-// goesOn reports whether a copy may move from one state to another.
-func goesOn(from, to partition.CopyState) bool {
-	switch to {
-	case partition.Allocated:
-		return from == partition.Placed
-	case partition.Leaving:
-		return from == partition.Placed || from == partition.Allocated
-	}
-	return false
-}
-
-// set changes the state of a copy.
-func (x *changedCopies) set(h CopyChange, revision uint64) *Rejection {
-	at, is := x.Topology.Place(h.Copy)
-	if !is {
-		return reject(errcode.UnknownCopy, "index %d (%s) has no copy %d", x.Definition.ID, x.Definition.Name, h.Copy)
-	}
-	if revision < x.PlacedCAS {
+	x := *p
+	if c.Revision < x.PlacedCAS {
 		return reject(errcode.StaleRevision, "copies of index %d (%s) were placed at revision %d, the report was "+
-			"made under %d", x.Definition.ID, x.Definition.Name, x.PlacedCAS, revision)
+			"made under %d", x.Definition.ID, x.Definition.Name, x.PlacedCAS, c.Revision)
 	}
-	from := x.Topology.Copies[at].State
-	if from == h.State {
-		return nil
+	var copies []partition.Copy // this version's own; nil until the first change
+	for _, id := range c.Copies {
+		at, is := x.Topology.Place(id)
+		if !is {
+			return reject(errcode.UnknownCopy, "index %d (%s) has no copy %d", x.Definition.ID, x.Definition.Name, id)
+		}
+		switch from := x.Topology.Copies[at].State; from {
+		case partition.Allocated:
+			continue
+		case partition.Placed:
+		default:
+			return reject(errcode.IllegalTransition, "copy %d: from %s to %s", id, from, partition.Allocated)
+		}
+		if copies == nil {
+			copies = slices.Clone(x.Topology.Copies)
+		}
+		copies[at].State = partition.Allocated
 	}
-	if !goesOn(from, h.State) {
-		return reject(errcode.IllegalTransition, "copy %d: from %s to %s", h.Copy, from, h.State)
-	}
-	if !x.owned {
-		x.Topology.Copies, x.owned = slices.Clone(x.Topology.Copies), true
-	}
-	x.Topology.Copies[at].State = h.State
-	if h.State != partition.Leaving {
-		return nil
-	}
-	x.leaves = true
-	if from == partition.Allocated && !hasPeer(x.Topology.Copies, at) {
-		return reject(errcode.PlacementInconsistent, "copy %d is the only one of slice %d, replica %d that is "+
-			"allocated; another one has to be in first", h.Copy, x.Topology.Copies[at].Slice, x.Topology.Copies[at].Replica)
+	if copies != nil {
+		x.Topology.Copies = copies
+		t.setIndex(x, false, true)
 	}
 	return nil
-}
-
-// hasPeer reports whether another copy of the same slice and replica is allocated.
-func hasPeer(copies []partition.Copy, at int) bool {
-	own := copies[at]
-	return slices.ContainsFunc(copies, func(o partition.Copy) bool {
-		return o.ID != own.ID && o.Slice == own.Slice && o.Replica == own.Replica && o.State == partition.Allocated
-	})
 }
 
 // checkTopology refuses what was decided when the copies were elsewhere, unless at is 0.

@@ -155,7 +155,6 @@ func TestRestoreKeepsAutoSplit(t *testing.T) {
 	n.ready(1)
 	x := n.must(byItself(t, n.state.Index(1), "10", "20")).Index
 	n.ready(x)
-	n.must(&SetCopyStates{Revision: n.state.DefinitionsRevision()})
 	n.must(&RemoveIndex{ID: 1})
 	n.must(&SetAutoSplit{ID: x, Off: true, Statement: "CREATE INDEX off"})
 	b := n.backup()

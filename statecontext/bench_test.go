@@ -14,7 +14,6 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"tidemark/index"
-	"tidemark/partition"
 )
 
 func newReader(b []byte) *bufio.Reader { return bufio.NewReader(bytes.NewReader(b)) }
@@ -130,7 +129,7 @@ func BenchmarkAllocated(b *testing.B) {
 
 // created returns a state with an index of the given number of slices and three replicas, and the command that
 // records all of its copies as allocated.
-func created(t testing.TB, slices int) (*State, *SetCopyStates) {
+func created(t testing.TB, slices int) (*State, *AllocateCopies) {
 	t.Helper()
 	s, at := New(), uint64(0)
 	apply := func(body Body) {
@@ -151,10 +150,11 @@ func created(t testing.TB, slices int) (*State, *SetCopyStates) {
 		nodes = append(nodes, index.NodeID(n/slices))
 	}
 	apply(create("i", 3, nodes...))
-	made := &SetCopyStates{Revision: s.DefinitionsRevision()}
+	made := &AllocateCopies{Revision: s.DefinitionsRevision()}
 	for x := range s.Indexes() {
+		made.ID = x.Definition.ID
 		for _, o := range x.Topology.Copies {
-			made.Copies = append(made.Copies, CopyChange{Index: x.Definition.ID, Copy: o.ID, State: partition.Allocated})
+			made.Copies = append(made.Copies, o.ID)
 		}
 	}
 	return s, made

@@ -2,7 +2,6 @@ package statecontext
 
 import (
 	"tidemark/index"
-	"tidemark/partition"
 )
 
 func (*BootstrapCluster) kind() kind     { return kindBootstrapCluster }
@@ -20,7 +19,7 @@ func (*CreateIndex) kind() kind          { return kindCreateIndex }
 func (*BuildIndexes) kind() kind         { return kindBuildIndexes }
 func (*DropIndex) kind() kind            { return kindDropIndex }
 func (*SetIndexState) kind() kind        { return kindSetIndexState }
-func (*SetCopyStates) kind() kind        { return kindSetCopyStates }
+func (*AllocateCopies) kind() kind       { return kindAllocateCopies }
 func (*ForgetCopies) kind() kind         { return kindForgetCopies }
 func (*RemoveIndex) kind() kind          { return kindRemoveIndex }
 func (*AdvanceStability) kind() kind     { return kindAdvanceStability }
@@ -87,11 +86,7 @@ func (c *CreateIndex) append(dst []byte) []byte {
 }
 
 func (c *BuildIndexes) append(dst []byte) []byte {
-	dst = appendUint(dst, uint64(len(c.IDs)))
-	for _, id := range c.IDs {
-		dst = appendUint(dst, uint64(id))
-	}
-	return appendUint(appendUint(dst, c.IfMatch), uint64(c.Rules))
+	return appendUint(appendUint(appendIDs(dst, c.IDs), c.IfMatch), uint64(c.Rules))
 }
 
 func (c *DropIndex) append(dst []byte) []byte {
@@ -105,25 +100,16 @@ func (c *SetIndexState) append(dst []byte) []byte {
 	return appendUint(appendUint(appendUint(dst, c.Guard.Generation), c.Guard.RollbackID), c.IfTopology)
 }
 
-func (c *SetCopyStates) append(dst []byte) []byte {
+func (c *AllocateCopies) append(dst []byte) []byte {
+	dst = appendUint(dst, uint64(c.ID))
 	dst = appendUint(dst, c.Revision)
-	dst = appendUint(dst, uint64(len(c.Copies)))
-	for _, h := range c.Copies {
-		dst = appendUint(dst, uint64(h.Index))
-		dst = appendUint(dst, uint64(h.Copy))
-		dst = append(dst, byte(h.State))
-	}
-	return dst
+	return appendIDs(dst, c.Copies)
 }
 
 func (c *ForgetCopies) append(dst []byte) []byte {
 	dst = appendUint(dst, uint64(c.ID))
 	dst = appendUint(dst, c.IfTopology)
-	dst = appendUint(dst, uint64(len(c.Copies)))
-	for _, id := range c.Copies {
-		dst = appendUint(dst, uint64(id))
-	}
-	return dst
+	return appendIDs(dst, c.Copies)
 }
 
 func (c *RemoveIndex) append(dst []byte) []byte { return appendUint(dst, uint64(c.ID)) }
@@ -279,8 +265,8 @@ func decodeIndexBody(k kind, d *decoder) Body {
 			ID: index.ID(d.uint()), From: index.State(d.byte()), To: index.State(d.byte()), Reason: d.string(),
 			Guard: Guard{Generation: d.uint(), RollbackID: d.uint()}, IfTopology: d.uint(),
 		}
-	case kindSetCopyStates:
-		return decodeSetCopyStates(d)
+	case kindAllocateCopies:
+		return &AllocateCopies{ID: index.ID(d.uint()), Revision: d.uint(), Copies: ids[index.CopyID](d)}
 	case kindForgetCopies:
 		return &ForgetCopies{ID: index.ID(d.uint()), IfTopology: d.uint(), Copies: ids[index.CopyID](d)}
 	case kindRemoveIndex:
@@ -293,16 +279,6 @@ func decodeIndexBody(k kind, d *decoder) Body {
 		}
 	}
 	return decodeRestoreBody(k, d)
-}
-
-func decodeSetCopyStates(d *decoder) Body {
-	c := &SetCopyStates{Revision: d.uint()}
-	for n := d.count(); n > 0 && d.err == nil; n-- {
-		c.Copies = append(c.Copies, CopyChange{
-			Index: index.ID(d.uint()), Copy: index.CopyID(d.uint()), State: partition.CopyState(d.byte()),
-		})
-	}
-	return c
 }
 
 // decodeTimestampBody reads commands about a bucket's timestamps and rollbacks.

@@ -55,7 +55,7 @@ const (
 	kindBuildIndexes         kind = 12
 	kindDropIndex            kind = 13
 	kindSetIndexState        kind = 14
-	kindSetCopyStates        kind = 15
+	kindAllocateCopies       kind = 15
 	kindForgetCopies         kind = 16
 	kindRemoveIndex          kind = 17
 	kindAdvanceStability     kind = 18
@@ -234,20 +234,14 @@ type SetIndexState struct {
 	IfTopology uint64
 }
 
-// CopyChange moves one copy to another state.
-type CopyChange struct {
-	Index index.ID
-	Copy  index.CopyID
-	State partition.CopyState
-}
-
-// SetCopyStates changes the states of copies: placed → allocated → leaving, or placed → leaving. An allocated copy
-// may leave only if another copy of its slice and replica is allocated. The command applies to all copies or to none.
-type SetCopyStates struct {
+// AllocateCopies records that hosts have made copies of one index that were placed on them. Copies that are allocated
+// stay so. All or none. Rejections: UnknownIndex, UnknownCopy, StaleRevision, IllegalTransition (a copy is leaving).
+type AllocateCopies struct {
+	ID index.ID
 	// Revision is the definitions revision at which the hosts reported; it must not be below the commit that placed any
 	// of the copies.
 	Revision uint64
-	Copies   []CopyChange
+	Copies   []index.CopyID
 }
 
 // ForgetCopies forgets copies of one index that are leaving: their hosts have deleted them, or will drop them as

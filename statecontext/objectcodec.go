@@ -225,6 +225,14 @@ func (d *decoder) topology() partition.Topology {
 	return t
 }
 
+func appendIDs[T index.ID | index.CopyID](dst []byte, all []T) []byte {
+	dst = appendUint(dst, uint64(len(all)))
+	for _, id := range all {
+		dst = appendUint(dst, uint64(id))
+	}
+	return dst
+}
+
 func ids[T index.ID | index.CopyID](d *decoder) (all []T) {
 	for n := d.count(); n > 0 && d.err == nil; n-- {
 		all = append(all, T(d.uint()))

@@ -26,8 +26,7 @@ func (n *node) steps() (all []partition.Rebalance) {
 
 func (n *node) allocate(id index.ID, c index.CopyID) {
 	n.t.Helper()
-	n.must(&SetCopyStates{Revision: n.state.DefinitionsRevision(),
-		Copies: []CopyChange{{Index: id, Copy: c, State: partition.Allocated}}})
+	n.must(&AllocateCopies{ID: id, Revision: n.state.DefinitionsRevision(), Copies: []index.CopyID{c}})
 }
 
 // One slice moves: each state follows only the preceding one, and the old copy leaves once the new one is whole.
@@ -320,11 +319,11 @@ func TestRebalancesAreSound(t *testing.T) {
 			case 2:
 				body = &EndRebalance{ID: r}
 			case 3:
-				var c SetCopyStates
+				c := AllocateCopies{ID: id}
 				c.Revision = n.state.DefinitionsRevision()
 				for _, o := range x.Topology.Copies {
 					if o.State == partition.Placed {
-						c.Copies = append(c.Copies, CopyChange{Index: id, Copy: o.ID, State: partition.Allocated})
+						c.Copies = append(c.Copies, o.ID)
 					}
 				}
 				body = &c
@@ -478,8 +477,8 @@ func TestRebalanceOfAnIndexThatGoes(t *testing.T) {
 		} else {
 			n.must(&StepRebalance{ID: r, Step: 2, From: partition.RebalanceStart, To: partition.RebalancePending})
 			x := n.state.Index(3)
-			n.must(&SetCopyStates{Revision: n.state.DefinitionsRevision(), Copies: []CopyChange{{Index: 3,
-				Copy: x.Topology.Copies[len(x.Topology.Copies)-1].ID, State: partition.Allocated}}})
+			n.must(&AllocateCopies{ID: 3, Revision: n.state.DefinitionsRevision(),
+				Copies: []index.CopyID{x.Topology.Copies[len(x.Topology.Copies)-1].ID}})
 			n.must(&StepRebalance{ID: r, Step: 2, From: partition.RebalancePending, To: partition.RebalanceCatchup})
 			n.must(&StepRebalance{ID: r, Step: 2, From: partition.RebalanceCatchup, To: partition.RebalanceDone})
 		}

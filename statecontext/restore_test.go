@@ -18,11 +18,11 @@ import (
 func (n *node) ready(id index.ID) {
 	n.t.Helper()
 	x := n.state.Index(id)
-	var changes []CopyChange
+	var changes []index.CopyID
 	for _, c := range x.Topology.Copies {
-		changes = append(changes, CopyChange{Index: id, Copy: c.ID, State: partition.Allocated})
+		changes = append(changes, c.ID)
 	}
-	n.must(&SetCopyStates{Revision: x.PlacedCAS, Copies: changes})
+	n.must(&AllocateCopies{ID: id, Revision: x.PlacedCAS, Copies: changes})
 	n.must(&SetIndexState{ID: id, From: index.Pending, To: index.Backfill})
 	n.must(&SetIndexState{ID: id, From: index.Backfill, To: index.Maintenance})
 }

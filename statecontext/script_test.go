@@ -213,14 +213,10 @@ func parseBody(t *testing.T, n *node, verb string, w *words) Body {
 			}
 		}
 		return c
-	case "copies":
-		c := &SetCopyStates{Revision: opt("revision")}
+	case "allocate": // allocate revision=N INDEX COPY [COPY ...]
+		c := &AllocateCopies{Revision: opt("revision"), ID: index.ID(w.num())}
 		for len(w.plain) > 0 {
-			h := CopyChange{Index: index.ID(w.num()), Copy: index.CopyID(w.num())}
-			if err := h.State.UnmarshalText([]byte(w.next())); err != nil {
-				t.Fatal(err)
-			}
-			c.Copies = append(c.Copies, h)
+			c.Copies = append(c.Copies, index.CopyID(w.num()))
 		}
 		return c
 	}

@@ -99,7 +99,6 @@ func TestSplit(t *testing.T) {
 		t.Fatalf("subscribers know the first as %d, the next as %d", f.First(), x.First())
 	}
 	n.must(split(t, next, "10", "20", "30")) // again, while the first index is still being dropped
-	n.must(&SetCopyStates{Revision: n.state.DefinitionsRevision()})
 	n.must(&RemoveIndex{ID: 1})
 	if n.state.Successor(&n.state.Index(2).Definition) == nil {
 		t.Fatal("the end of the first's drop took the next split along")
@@ -114,11 +113,11 @@ func TestSplit(t *testing.T) {
 func TestTheSwitchIsGuarded(t *testing.T) {
 	n := splittingNode(t)
 	x := n.state.Index(2)
-	var made []CopyChange
+	var made []index.CopyID
 	for _, c := range x.Topology.Copies {
-		made = append(made, CopyChange{Index: 2, Copy: c.ID, State: partition.Allocated})
+		made = append(made, c.ID)
 	}
-	n.must(&SetCopyStates{Revision: x.PlacedCAS, Copies: made})
+	n.must(&AllocateCopies{ID: 2, Revision: x.PlacedCAS, Copies: made})
 	n.must(&SetIndexState{ID: 2, From: index.Pending, To: index.Backfill, Guard: Guard{Generation: 1}})
 	done := &SetIndexState{ID: 2, From: index.Backfill, To: index.Maintenance, Guard: Guard{Generation: 1}}
 	other := *done
@@ -247,11 +246,11 @@ func TestSplitsAreSound(t *testing.T) {
 			case 0, 1:
 				body = split(t, x, []string{"5", "7", "9"}[:rapid.IntRange(0, 3).Draw(rt, "values")]...)
 			case 2:
-				var made []CopyChange
+				var made []index.CopyID
 				for _, c := range x.Topology.Copies {
-					made = append(made, CopyChange{Index: id, Copy: c.ID, State: partition.Allocated})
+					made = append(made, c.ID)
 				}
-				body = &SetCopyStates{Revision: n.state.DefinitionsRevision(), Copies: made}
+				body = &AllocateCopies{ID: id, Revision: n.state.DefinitionsRevision(), Copies: made}
 			case 3, 4:
 				body = &SetIndexState{ID: id, From: x.Definition.State, To: index.State(rapid.IntRange(1, 5).Draw(rt, "to")),
 					Reason: "why"}
@@ -419,11 +418,11 @@ func TestNoSplitOfWhatCannotBeReadAgain(t *testing.T) {
 func TestCancelOfASplit(t *testing.T) {
 	cancel := &CancelSplit{ID: 1}
 	n := splittingNode(t)
-	var made []CopyChange
+	var made []index.CopyID
 	for _, c := range n.state.Index(2).Topology.Copies {
-		made = append(made, CopyChange{Index: 2, Copy: c.ID, State: partition.Allocated})
+		made = append(made, c.ID)
 	}
-	n.must(&SetCopyStates{Revision: n.state.DefinitionsRevision(), Copies: made})
+	n.must(&AllocateCopies{ID: 2, Revision: n.state.DefinitionsRevision(), Copies: made})
 	n.must(&SetIndexState{ID: 2, From: index.Pending, To: index.Backfill, Guard: Guard{Generation: 1}})
 	if r := n.must(cancel); r.Index != 2 {
 		t.Fatalf("%+v", r)

@@ -232,12 +232,12 @@ func TestLifeOfAnIndex(t *testing.T) {
 	if r := n.must(again); r.Changed || r.Index != id {
 		t.Fatalf("IF NOT EXISTS: %+v", r)
 	}
-	changes := make([]CopyChange, 0, 4)
+	changes := make([]index.CopyID, 0, 4)
 	for _, c := range x.Topology.Copies {
-		changes = append(changes, CopyChange{Index: id, Copy: c.ID, State: partition.Allocated})
+		changes = append(changes, c.ID)
 	}
-	n.refuse(&SetCopyStates{Revision: x.PlacedCAS - 1, Copies: changes}, errcode.StaleRevision)
-	n.must(&SetCopyStates{Revision: x.PlacedCAS, Copies: changes})
+	n.refuse(&AllocateCopies{ID: id, Revision: x.PlacedCAS - 1, Copies: changes}, errcode.StaleRevision)
+	n.must(&AllocateCopies{ID: id, Revision: x.PlacedCAS, Copies: changes})
 	n.refuse(&SetIndexState{ID: id, From: index.Backfill, To: index.Maintenance}, errcode.StateMismatch)
 	n.refuse(&SetIndexState{ID: id, From: index.Pending, To: index.Maintenance}, errcode.IllegalTransition)
 	n.must(&SetIndexState{ID: id, From: index.Pending, To: index.Backfill, Guard: Guard{Generation: 1}})
@@ -331,19 +331,16 @@ func TestMovingACopy(t *testing.T) {
 	n := cluster(t)
 	id := n.must(create("x", 0, 0)).Index
 	old := n.state.Topology(id).Copies[0].ID
-	set := func(c index.CopyID, st partition.CopyState) *SetCopyStates {
-		return &SetCopyStates{Revision: n.state.DefinitionsRevision(), Copies: []CopyChange{{Index: id, Copy: c, State: st}}}
-	}
-	n.must(set(old, partition.Allocated))
-	n.refuse(set(old, partition.Leaving), errcode.PlacementInconsistent)
+	n.allocate(id, old)
 	r := n.must(&StartRebalance{Cause: "test", Sends: 1, Receives: 1,
 		Steps: []partition.Rebalance{{Index: id, Old: old, Dst: partition.Shard{Node: 1}}}}).Number
 	n.must(&StepRebalance{ID: r, Step: 1, From: partition.RebalanceStart, To: partition.RebalancePending})
 	moved := n.state.Topology(id).Copies[1].ID
-	n.refuse(set(old, partition.Leaving), errcode.PlacementInconsistent) // the new copy is not allocated
-	n.must(set(moved, partition.Allocated))
-	n.must(set(old, partition.Leaving))
-	n.refuse(set(moved, partition.Leaving), errcode.PlacementInconsistent)
+	n.allocate(id, moved)
+	n.must(&StepRebalance{ID: r, Step: 1, From: partition.RebalancePending, To: partition.RebalanceCatchup})
+	n.must(&StepRebalance{ID: r, Step: 1, From: partition.RebalanceCatchup, To: partition.RebalanceDone})
+	n.refuse(&AllocateCopies{ID: id, Revision: n.state.DefinitionsRevision(), Copies: []index.CopyID{moved, old}},
+		errcode.IllegalTransition) // the old one leaves
 	n.refuse(&ForgetCopies{ID: id, Copies: []index.CopyID{old, moved}}, errcode.StateMismatch) // that one stays
 	n.refuse(&ForgetCopies{ID: id, Copies: []index.CopyID{99}}, errcode.UnknownCopy)
 	n.refuse(&ForgetCopies{ID: id, IfTopology: 1, Copies: []index.CopyID{old}}, errcode.CASMismatch)
@@ -680,8 +677,7 @@ func populated(t testing.TB) *node {
 	n.must(deferred)
 	n.must(&BuildIndexes{IDs: []index.ID{3}})
 	n.must(&DropIndex{ID: 2})
-	n.must(&SetCopyStates{Revision: n.state.DefinitionsRevision(),
-		Copies: []CopyChange{{Index: 1, Copy: 1, State: partition.Allocated}}})
+	n.must(&AllocateCopies{ID: 1, Revision: n.state.DefinitionsRevision(), Copies: []index.CopyID{1}})
 	n.must(&StartRebalance{Cause: "test", Sends: 1, Receives: 1, Steps: []partition.Rebalance{{Index: 3,
 		Old: n.state.Topology(3).Copies[0].ID, Src: partition.Shard{Node: 1}}}})
 	n.must(&StepRebalance{ID: 1, Step: 1, From: partition.RebalanceStart, To: partition.RebalancePending})

@@ -45,8 +45,8 @@ func TestRunningSplits(t *testing.T) {
 		id := must(&statecontext.CreateIndex{Definition: index.Definition{Name: fmt.Sprintf("x%d", i), Bucket: "b",
 			BucketUUID: "bu", Using: index.UsingOrdered, ExprType: index.ExprN1QL, IsPrimary: true, Partitions: 1},
 			Layout: layout(1), Placement: []statecontext.Placement{{}}}).Index
-		must(&statecontext.SetCopyStates{Revision: b.s.DefinitionsRevision(), Copies: []statecontext.CopyChange{{Index: id,
-			Copy: b.s.Topology(id).Copies[0].ID, State: partition.Allocated}}})
+		must(&statecontext.AllocateCopies{ID: id, Revision: b.s.DefinitionsRevision(),
+			Copies: []index.CopyID{b.s.Topology(id).Copies[0].ID}})
 		must(&statecontext.SetIndexState{ID: id, From: index.Pending, To: index.Backfill})
 		must(&statecontext.SetIndexState{ID: id, From: index.Backfill, To: index.Maintenance})
 		if i > 0 {

@@ -35,8 +35,8 @@ func (w *written) create(name, where string, ready bool, keys ...string) index.I
 	id := w.must(&statecontext.CreateIndex{Definition: d, Layout: partition.Layout{Scheme: partition.HashDocID,
 		Partitions: 1}, Placement: []statecontext.Placement{{}}}).Index
 	if ready {
-		w.must(&statecontext.SetCopyStates{Revision: w.s.DefinitionsRevision(), Copies: []statecontext.CopyChange{
-			{Index: id, Copy: w.s.Topology(id).Copies[0].ID, State: partition.Allocated}}})
+		w.must(&statecontext.AllocateCopies{ID: id, Revision: w.s.DefinitionsRevision(),
+			Copies: []index.CopyID{w.s.Topology(id).Copies[0].ID}})
 		w.must(&statecontext.SetIndexState{ID: id, From: index.Pending, To: index.Backfill})
 		w.must(&statecontext.SetIndexState{ID: id, From: index.Backfill, To: index.Maintenance})
 	}

@@ -131,7 +131,7 @@ func (s *Sim) evCommit(body statecontext.Body, r statecontext.Result) {
 		s.ev("commit cas %d: ROLLBACK %d of %s: %v -> %v (%v)", r.CAS, c.ID, c.Bucket, c.From, c.To, r.Err())
 	case *statecontext.SetIndexState:
 		s.ev("commit cas %d: index %v %v -> %v (%v)", r.CAS, c.ID, c.From, c.To, r.Err())
-	case *statecontext.SetCopyStates:
+	case *statecontext.AllocateCopies:
 		s.ev("commit cas %d: copies %v (%v)", r.CAS, c.Copies, r.Err())
 	case *statecontext.CreateIndex:
 		s.ev("commit cas %d: CREATE %v in %s at %v (%v)", r.CAS, r.Index, c.Definition.Bucket, c.Placement, r.Err())

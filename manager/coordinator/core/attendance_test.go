@@ -62,9 +62,9 @@ func buildersOf(t *testing.T, n int) *terms {
 	a.do(&statecontext.CreateIndex{Placement: on, Layout: partition.Layout{Scheme: partition.HashDocID,
 		Partitions: uint16(n)}, Definition: index.Definition{Name: "x", Bucket: "b", BucketUUID: "u",
 		Keys: []index.KeyExpr{{Expr: "a"}}, Partitions: uint16(n)}})
-	made := &statecontext.SetCopyStates{Revision: a.state.DefinitionsRevision()}
+	made := &statecontext.AllocateCopies{ID: 1, Revision: a.state.DefinitionsRevision()}
 	for _, c := range a.state.Topology(1).Copies {
-		made.Copies = append(made.Copies, statecontext.CopyChange{Index: 1, Copy: c.ID, State: partition.Allocated})
+		made.Copies = append(made.Copies, c.ID)
 	}
 	a.do(made)
 	a.do(&statecontext.SetIndexState{ID: 1, From: index.Pending, To: index.Backfill,

@@ -26,8 +26,8 @@ func TestEveryBackfillTimestampHasItsTurn(t *testing.T) {
 			Layout: partition.Layout{Scheme: partition.HashDocID, Partitions: 1}, Definition: index.Definition{Name: "x",
 				Bucket: name, BucketUUID: "u", Keys: []index.KeyExpr{{Expr: "a"}}, Partitions: 1}})
 		x := s.state.state.Index(made.Index)
-		s.commit(&statecontext.SetCopyStates{Revision: x.PlacedCAS, Copies: []statecontext.CopyChange{{Index: made.Index,
-			Copy: x.Topology.Copies[0].ID, State: partition.Allocated}}})
+		s.commit(&statecontext.AllocateCopies{ID: made.Index, Revision: x.PlacedCAS,
+			Copies: []index.CopyID{x.Topology.Copies[0].ID}})
 		s.commit(&statecontext.SetIndexState{ID: made.Index, From: index.Pending, To: index.Backfill})
 	}
 	s.step(Changed{})

@@ -39,8 +39,8 @@ func newCrowd(t *testing.T, many int) *crowd {
 	for x := range a.state.Indexes() {
 		if x.Definition.Name == "x0" {
 			id := x.Definition.ID
-			a.do(&statecontext.SetCopyStates{Revision: x.PlacedCAS, Copies: []statecontext.CopyChange{
-				{Index: id, Copy: x.Topology.Copies[0].ID, State: partition.Allocated}}})
+			a.do(&statecontext.AllocateCopies{ID: id, Revision: x.PlacedCAS,
+				Copies: []index.CopyID{x.Topology.Copies[0].ID}})
 			a.do(&statecontext.SetIndexState{ID: id, From: index.Pending, To: index.Backfill})
 			break
 		}

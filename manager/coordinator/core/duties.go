@@ -119,11 +119,7 @@ func (l *lives) carryOut(x *statecontext.Index, s lifecycle.Step) {
 	key := indexKey(d.ID)
 	switch s.Kind {
 	case lifecycle.Allocate:
-		c := &statecontext.SetCopyStates{Revision: s.Revision}
-		for _, id := range s.Copies {
-			c.Copies = append(c.Copies, statecontext.CopyChange{Index: d.ID, Copy: id, State: partition.Allocated})
-		}
-		l.propose(key, c, nil)
+		l.propose(key, &statecontext.AllocateCopies{ID: d.ID, Revision: s.Revision, Copies: s.Copies}, nil)
 	case lifecycle.Build:
 		move.To = index.Backfill
 		l.propose(key, move, l.logged("index is being built", d))
