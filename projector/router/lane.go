@@ -129,6 +129,11 @@ func (l *lane) broadcast() {
 	l.changed = make(chan struct{})
 }
 
+// tryKey identifies attempts to connect at the present address. The caller holds the lock.
+func (l *lane) tryKey() tryKey {
+	return tryKey{node: l.key.node, addr: l.link.addr, bucket: l.topic.cfg.Bucket, connection: l.key.connection}
+}
+
 func (l *lane) errClosed() error {
 	return fmt.Errorf("%w: %s of bucket %s, node %d", ErrClosed, l.topic.cfg.Path, l.topic.cfg.Bucket, l.key.node)
 }
@@ -453,7 +458,10 @@ func (l *lane) acknowledged(epoch, number uint64) {
 	if l.out.acknowledged(number) == 0 {
 		return
 	}
-	l.link.progress = epoch
+	if l.link.progress != epoch {
+		l.link.progress = epoch
+		l.topic.router.tries.drop(l.tryKey())
+	}
 	l.broadcast()
 	if len(l.dropped) > 0 || l.need.idle || l.slow.slow {
 		l.signal()
@@ -482,7 +490,9 @@ func (l *lane) moveTo(addr string, revision uint64) {
 		return
 	}
 	l.link.revision, l.need.unwanted = revision, false
+	before := l.tryKey()
 	if l.link.moveTo(addr) {
+		l.topic.router.tries.drop(before)
 		l.signal()
 	}
 }
@@ -495,6 +505,7 @@ func (l *lane) leaving(revision uint64) {
 		return
 	}
 	l.link.revision, l.need.unwanted = revision, true
+	l.topic.router.tries.drop(l.tryKey())
 	l.broadcast()
 	l.signal()
 }
@@ -505,7 +516,10 @@ func (l *lane) unused(dropped bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.need.idle = true
-	l.need.unwanted = l.need.unwanted || dropped
+	if dropped && !l.need.unwanted {
+		l.need.unwanted = true
+		l.topic.router.tries.drop(l.tryKey())
+	}
 	if l.need.unwanted && l.need.leave == nil && l.link.state != gone {
 		l.need.leave = time.AfterFunc(leaveTimeout, l.expire)
 	}

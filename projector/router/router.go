@@ -106,6 +106,7 @@ type Config struct {
 type Router struct {
 	cfg   Config
 	judge *judge
+	tries tries
 	mu    sync.Mutex
 	open  map[topicKey]*Topic
 	done  bool

@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -84,15 +85,22 @@ func (l *lane) connect(ctx context.Context) (worked bool, addr string, err error
 	return worked, addr, err
 }
 
+// errNoAnswer is the cause of a failed attempt during which the endpoint neither accepted nor refused.
+var errNoAnswer = fmt.Errorf("no answer within %v", dialTimeout)
+
 func (l *lane) dial(ctx context.Context, addr string, epoch uint64) (Conn, error) {
 	cfg, topic := &l.topic.router.cfg, &l.topic.cfg
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoAnswer)
 	defer cancel()
-	return cfg.Dial(ctx, addr, keyversion.Hello{
+	conn, err := cfg.Dial(ctx, addr, keyversion.Hello{
 		ClusterID: cfg.ClusterID(), Projector: cfg.Projector, BootID: cfg.BootID,
 		Topic: topic.Path, Bucket: topic.Bucket, BucketUUID: topic.BucketUUID,
 		Node: l.key.node, Connection: uint16(l.key.connection), Connections: uint16(cfg.Connections),
 	}, func(number uint64) { l.acknowledged(epoch, number) })
+	if errors.Is(err, errNoAnswer) { // the rest of the error says only what the end of the attempt interrupted
+		return nil, fmt.Errorf("connect to %s: %w", addr, errNoAnswer)
+	}
+	return conn, err
 }
 
 // begin marks the lane as connected and returns the frames to send first: a StreamBegin of every vbucket, at the
@@ -101,6 +109,7 @@ func (l *lane) begin() (frames [][]byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.link.state, l.link.failed = connected, ""
+	l.topic.router.tries.connected(l.tryKey(), time.Now())
 	l.stats.Connects++
 	var enc keyversion.Encoder
 	for _, s := range l.vbuckets {
@@ -256,6 +265,9 @@ func (l *lane) unreachable(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.link.state, l.link.failed, l.link.hangUp = down, err.Error(), nil
+	if !l.need.unwanted {
+		l.topic.router.tries.failed(l.tryKey(), err, time.Now())
+	}
 	l.stats.Failures++
 	l.broadcast()
 }

@@ -1,0 +1,147 @@
+package router
+
+import (
+	"cmp"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"tidemark/index"
+	"tidemark/wire"
+)
+
+const (
+	// unreachedAfter is how long attempts to reach an endpoint must have failed before it is listed: a process that was
+	// restarted answers before.
+	unreachedAfter = 5 * time.Second
+	// triesKept is how long a failure counts if no other one follows. A lane tries again at least every 3 s (dialTimeout
+	// and backoffMax); a side stream that does not arrive is requested again, and has no lane for a moment.
+	triesKept = 10 * time.Second
+	maxTries  = 4096
+	maxTry    = 300 // bytes of the error
+)
+
+// Unreached is an endpoint to which no connection works.
+type Unreached struct {
+	Node    index.NodeID
+	Address string
+	Error   string // of the last attempt, without what differs between attempts
+	Since   time.Time
+}
+
+// tries holds the failures to connect that no success has followed. They are not part of a lane, because each request
+// for a side stream has lanes of its own, and is repeated before one of these has failed for long.
+type tries struct {
+	mu  sync.Mutex // leaf
+	all map[tryKey]*try
+}
+
+type tryKey struct {
+	node       index.NodeID
+	addr       string
+	bucket     string
+	connection int
+}
+
+type try struct {
+	err         string
+	since, last time.Time // of the failures
+	up          time.Time // when a connection was made after the last one; zero: there was none
+}
+
+// over reports whether the failures no longer count: a connection has stood for a while since, or there was no other
+// attempt.
+func (x *try) over(now time.Time) bool {
+	return !x.up.IsZero() && now.Sub(x.up) > backoffMax || now.Sub(x.last) > triesKept
+}
+
+// failed records a failed attempt, or the end of a connection that was of no use.
+func (t *tries) failed(key tryKey, err error, now time.Time) {
+	text := wire.Cut(steady(err.Error(), key.addr), maxTry)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	x := t.all[key]
+	if x == nil || x.over(now) {
+		if len(t.all) >= maxTries {
+			t.forget(now)
+		}
+		if len(t.all) >= maxTries {
+			return
+		}
+		if t.all == nil {
+			t.all = map[tryKey]*try{}
+		}
+		x = &try{since: now}
+		t.all[key] = x
+	}
+	x.err, x.last, x.up = text, now, time.Time{}
+}
+
+// connected records a connection that has not been of use yet.
+func (t *tries) connected(key tryKey, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if x := t.all[key]; x != nil {
+		x.up = now
+	}
+}
+
+// drop removes the failures of an endpoint that has acknowledged something, or is not needed any more.
+func (t *tries) drop(key tryKey) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.all, key)
+}
+
+func (t *tries) forget(now time.Time) {
+	maps.DeleteFunc(t.all, func(_ tryKey, x *try) bool { return x.over(now) })
+}
+
+// list returns the endpoints that attempts have failed to reach for unreachedAfter, ascending by node and address. Of
+// several connections to one, the first that failed counts.
+func (t *tries) list(now time.Time) (all []Unreached) {
+	t.mu.Lock()
+	t.forget(now)
+	keys := slices.Collect(maps.Keys(t.all))
+	keys = slices.DeleteFunc(keys, func(k tryKey) bool { return now.Sub(t.all[k].since) < unreachedAfter })
+	slices.SortFunc(keys, func(a, b tryKey) int {
+		return cmp.Or(cmp.Compare(a.node, b.node), cmp.Compare(a.addr, b.addr), t.all[a].since.Compare(t.all[b].since),
+			cmp.Compare(a.bucket, b.bucket), cmp.Compare(a.connection, b.connection))
+	})
+	for _, k := range keys {
+		if n := len(all); n > 0 && all[n-1].Node == k.node && all[n-1].Address == k.addr {
+			continue
+		}
+		x := t.all[k]
+		all = append(all, Unreached{Node: k.node, Address: k.addr, Error: x.err, Since: x.since})
+	}
+	t.mu.Unlock()
+	return all
+}
+
+// Unreached returns the endpoints to which no connection has worked for 5 seconds, ascending by node and address. It
+// does not block. It lists no endpoint that was never tried, or that the newest view does not contain.
+func (r *Router) Unreached() []Unreached { return r.tries.list(time.Now()) }
+
+var (
+	// quoted matches the text that gRPC wraps, in quotes, into an error of its own.
+	quoted = regexp.MustCompile(`connection error: desc = ("(?:[^"\\]|\\.)*")`)
+	// wrapping matches what gRPC says of itself, and the local address of a connection, another one for each attempt.
+	wrapping = regexp.MustCompile(`rpc error: code = \w+ desc = |transport: |Error while dialing: |[][%.:\w]+:\d+->`)
+)
+
+// steady returns the text of an error without what differs between two attempts that fail for the same reason, and
+// without the address, which is listed beside it.
+func steady(text, addr string) string {
+	text = quoted.ReplaceAllStringFunc(text, func(all string) string {
+		if inner, err := strconv.Unquote(quoted.FindStringSubmatch(all)[1]); err == nil {
+			return inner
+		}
+		return all
+	})
+	return strings.TrimPrefix(wrapping.ReplaceAllString(text, ""), "connect to "+addr+": ")
+}
