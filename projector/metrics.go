@@ -85,6 +85,11 @@ func (p *Projector) registerGauges(r prometheus.Registerer) {
 	g("kv_troubles", "Buckets about which the KV node cannot be asked now.", func() float64 {
 		return float64(len(p.troubles.list(p.cfg.KV, time.Now())))
 	})
+	g("unreached_ports", "Data ports of indexers to which no connection has worked for 5 s.", func() float64 {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return float64(len(p.unreachedPorts()))
+	})
 	g("buckets", "Buckets with a maintenance topic.", func() float64 {
 		p.mu.Lock()
 		defer p.mu.Unlock()

@@ -21,7 +21,7 @@ type knowledge struct {
 // coordinator's request or a lost report are full; the others contain changes. A report is sent at once after notify,
 // ReportInterval after the last one if there is news (stir) or the last one was not acknowledged, and otherwise after
 // restInterval: that one is a sign of life and carries what no event announces (counters, troubles with KV, which
-// indexers data is dropped for).
+// indexers cannot be reached, or lose data).
 func (p *Projector) report(ctx context.Context) error {
 	if err := p.register(ctx); err != nil {
 		return nil //nolint:nilerr // only the end of ctx
@@ -74,6 +74,8 @@ type reporting struct {
 
 	taking   sync.Mutex // state and number belong together: a later number never goes with an earlier state
 	sequence uint64
+
+	unreached unreached
 }
 
 func newReporting() reporting {
@@ -179,6 +181,8 @@ func (p *Projector) reportOf(wanted func(string) bool, before map[*bucket]*knowl
 	p.mu.Lock()
 	r := &wire.ProjectorReport{ID: p.cfg.ID, BootID: p.bootID, ClusterID: p.authority.Fence.ClusterID,
 		Sequence: p.reporting.sequence, Counters: p.counters.all(), KV: p.troubles.list(p.cfg.KV, time.Now())}
+	ports := p.unreachedPorts()
+	r.Unreached, r.UnreachedOmitted = reportedPorts(ports)
 	var known bool
 	if r.Revision, known = core.Revision(p.defs.newest, p.authority.Fence); known {
 		r.Evaluation = p.defs.evaluation
@@ -190,6 +194,7 @@ func (p *Projector) reportOf(wanted func(string) bool, before map[*bucket]*knowl
 		}
 	}
 	p.mu.Unlock()
+	p.reporting.unreached.log(p.log, ports)
 	next := make(map[*bucket]*knowledge, len(all))
 	for _, b := range all {
 		r.Revision = min(r.Revision, b.applied())
