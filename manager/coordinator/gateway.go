@@ -68,14 +68,22 @@ func (g *Gateway) Do(e core.Effect) {
 	}
 }
 
+// open opens a receiver. Receivers at one address share their fences: one process answers there, whosever it is, and
+// refuses what is older than the newest command that it has received.
 func (g *Gateway) open(o core.Open) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	r := &receiver{Open: o, fences: &fences{last: o.Fence}}
+	r := &receiver{Open: o, fences: &fences{}}
 	if old := g.receivers[o.Instead]; old != nil {
 		r.fences = old.fences
 		delete(g.receivers, o.Instead)
 	}
+	for _, other := range g.receivers {
+		if other.Addr == o.Addr {
+			r.fences = other.fences
+		}
+	}
+	r.fences.raise(o.Fence)
 	g.receivers[o.To] = r
 }
 

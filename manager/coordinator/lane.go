@@ -130,6 +130,15 @@ func (f *fences) next() wire.Fence {
 	return f.last
 }
 
+// raise makes all fences from now on newer than first.
+func (f *fences) raise(first wire.Fence) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.last.Less(first) {
+		f.last = first
+	}
+}
+
 // present returns the newest issued fence.
 func (f *fences) present() wire.Fence {
 	f.mu.Lock()

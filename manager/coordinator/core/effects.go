@@ -18,8 +18,8 @@ import (
 type Effect interface{ effect() }
 
 type (
-	// Open introduces a receiver: one process of a projector or an indexer, at one address. Its fences continue those of
-	// Instead, which is closed; they begin with Fence if Instead is 0.
+	// Open introduces a receiver: one process of a projector or an indexer, at one address. Its fences are newer than
+	// Fence, than those of Instead, which is closed, and than those of other receivers at the address.
 	Open struct {
 		To, Instead Receiver
 		Projector   bool
