@@ -48,6 +48,9 @@ func (l *membership) pushTo(c *component) {
 // handed takes a component's answer.
 func (l *membership) handed(a *Handed) {
 	c := l.opened(a.From)
+	if c != nil && !c.hello {
+		return // another process at its address may have answered; its hello, which follows, begins anew
+	}
 	if a.Err != nil {
 		if l.log.Debug("definitions", "to", a.Addr, "error", a.Err); c != nil {
 			c.push.Failed(l.nowMS)
@@ -56,9 +59,7 @@ func (l *membership) handed(a *Handed) {
 		return
 	}
 	if c != nil { // nil if it has registered again meanwhile
-		if c.hello { // otherwise another process at its address may have answered
-			c.seenMS = l.nowMS
-		}
+		c.seenMS = l.nowMS
 		c.pushed, c.acked = max(c.pushed, a.Handed), max(c.acked, a.Acked)
 		c.push.Succeeded(l.nowMS + repush)
 		c.refusal = ""

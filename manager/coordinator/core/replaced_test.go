@@ -69,6 +69,62 @@ func TestAnotherAtTheAddress(t *testing.T) {
 	}
 }
 
+// TestAnswersOfAnotherAreNotItsOwn checks that definitions that another process at a component's address has accepted,
+// before it registered there or after, do not count as this component's: it is handed them when it answers there itself.
+func TestAnswersOfAnotherAreNotItsOwn(t *testing.T) {
+	for _, before := range []bool{true, false} {
+		g := greeting(t)
+		g.helloIndexer(1, 0)
+		g.hello("p1", 1, nil)
+		g.hello("p2", 1, nil)
+		p, n := g.lead.components.projectors["p1"], g.lead.components.indexers[0]
+		accepted := func() {
+			for _, to := range []Receiver{g.to["p1"], g.at} {
+				g.step(&Handed{From: to, Handed: g.lead.now.revision, Acked: g.lead.now.revision})
+			}
+		}
+		if before {
+			accepted()
+		}
+		a := &applied{t: t, state: g.now.State, index: g.now.State.AppliedIndex()}
+		a.do(&statecontext.RegisterIndexer{Indexer: statecontext.Indexer{UUID: "u1", Name: "i1", BootID: "boot1",
+			Admin: "http://i0"}})
+		a.do(&statecontext.RegisterProjector{Projector: statecontext.Projector{ID: "p3", Admin: "http://p1",
+			BootID: "boot3"}})
+		to, at := g.to["p1"], g.at
+		g.now.MS, g.now.State = g.now.MS+2*syncEvery, a.state
+		g.step(Changed{})
+		g.to["p1"], g.at = to, at
+		p.why, n.why = "no route", "no route"
+		if !before {
+			accepted()
+		}
+		for name, c := range map[string]*component{"indexer": &n.component, "projector": &p.component} {
+			if c.acked != 0 || c.why == "" {
+				t.Errorf("before %t: the %s counts as having revision %d, and is unreachable because of %q", before, name,
+					c.acked, c.why)
+			}
+		}
+		g.now.MS += showEvery
+		g.hello("p1", 2, nil)
+		g.helloIndexer(2, 0)
+		pushed := map[Receiver]bool{}
+		for range 2 {
+			g.now.MS += showEvery
+			for _, e := range g.lead.Step(g.now, Tick{}) {
+				if tell, is := e.(Tell); is {
+					if _, is := tell.Message.(Push); is {
+						pushed[tell.To] = true
+					}
+				}
+			}
+		}
+		if !pushed[to] || !pushed[at] {
+			t.Errorf("before %t: the definitions are handed to %v, want to %d and %d", before, pushed, to, at)
+		}
+	}
+}
+
 // TestCommandsAreNewerAtAnAddressThatIsTakenOver checks that commands to a component are newer than everything that
 // was sent in this term to an earlier one at its address: its process may have received some of that, and refuses older
 // ones.
