@@ -123,29 +123,52 @@ func (g *access) still(id *auth.Identity) bool {
 	return g.cfg.Auth.Still(id)
 }
 
-// whileMay returns a context that ends, with a problem as its cause, when who was let in would be let in no longer by
-// what this manager knows: for calls that take hours. release is to be called at their end.
-func (g *access) whileMay(ctx context.Context) (whole context.Context, release func()) {
-	id, ok := ctx.Value(identityKey{}).(*auth.Identity)
+// whileMay makes a call that may take hours. Its context ends, with a problem as its cause, when its sender would be
+// admitted no longer, or when this manager has not been able to tell at unsureLooks looks in a row: who was removed must
+// not go on for as long as this manager is cut off. A call that has not begun its answer returns that problem.
+func (g *access) whileMay(r *http.Request, call func(*http.Request) error) error {
+	id, ok := r.Context().Value(identityKey{}).(*auth.Identity)
 	if !ok {
-		return ctx, func() {}
+		return call(r)
 	}
-	whole, end := context.WithCancelCause(ctx)
+	ctx, end := context.WithCancelCause(r.Context())
+	defer end(nil)
 	go func() {
 		tick := time.NewTicker(mayLag)
 		defer tick.Stop()
-		for g.still(id) {
+		for unsure := 0; ; {
+			switch {
+			case !g.still(id):
+				end(rpc.Refuse(errcode.Unauthenticated, "the user, his password or role, or the token of %s has changed or "+
+					"ended since this was begun, or users were added; what was told until now counts", id.Name))
+				return
+			case !id.OfUser() || g.current():
+				unsure = 0
+			default:
+				if unsure++; unsure == unsureLooks {
+					end(rpc.Refuse(errcode.ManagerNotCurrent, "%s; what was told until now counts, begin it again at another "+
+						"manager", g.notCurrent()))
+					return
+				}
+			}
 			select {
-			case <-whole.Done():
+			case <-ctx.Done():
 				return
 			case <-tick.C:
 			}
 		}
-		end(rpc.Refuse(errcode.Unauthenticated, "the user, his password or role, or the token of %s has changed or ended "+
-			"since this was begun, or users were added; what was told until now counts", id.Name))
 	}()
-	return whole, func() { end(nil) }
+	err := call(r.WithContext(ctx))
+	if p := (*rpc.Problem)(nil); err != nil && errors.As(context.Cause(ctx), &p) {
+		return p
+	}
+	return err
 }
+
+// unsureLooks is the number of looks, one each mayLag, after which a long call ends because this manager's user data
+// may be outdated: a minute. The election of a leader, or the restart of this manager's disk, must not end what has run
+// for hours. Looks are counted, as a process that was stopped has to find out first what is so now.
+const unsureLooks = 12
 
 func roleName(id *auth.Identity) string {
 	if id.Role == 0 {

@@ -122,19 +122,27 @@ func vouchFor(t *testing.T, a *API) (ticket, token func() errcode.Code) {
 		ask(wire.TokenCheckPath, wire.TokenCheck{Token: secret, Remote: "10.0.0.9:1"}, g.checkToken)
 }
 
-// TestALongCallEndsWithTheRight checks that a long call ends, with the reason, when its user is changed or removed or
-// its token ends; that the call of an unchanged user continues, and that it leaves nothing behind at its end.
+// TestALongCallEndsWithTheRight checks that a long call ends, with the reason, when its user is changed or removed, or
+// when its manager can tell no longer for a minute; that the call of an unchanged user continues, and that it leaves
+// nothing behind at its end.
 func TestALongCallEndsWithTheRight(t *testing.T) {
 	hash := "$argon2id$" // nobody asks for it
 	for _, tc := range []struct {
-		name string
-		c    statecontext.Body // nil: nothing happens
+		name  string
+		c     statecontext.Body // nil: nothing happens
+		cut   time.Duration     // how long the manager is cut off
+		admin bool              // by certificate, which needs no state
+		want  errcode.Code      // "": the call continues
 	}{
 		{name: "nothing happens"},
 		{name: "he is demoted", c: &statecontext.PutUser{Mode: statecontext.PutChange, Name: "bob",
-			Role: statecontext.UserReads}},
-		{name: "another password", c: &statecontext.PutUser{Mode: statecontext.PutChange, Name: "bob", Hash: "$argon2id$new"}},
-		{name: "he is removed", c: &statecontext.RemoveUser{Name: "bob"}},
+			Role: statecontext.UserReads}, want: errcode.Unauthenticated},
+		{name: "another password", c: &statecontext.PutUser{Mode: statecontext.PutChange, Name: "bob",
+			Hash: "$argon2id$new"}, want: errcode.Unauthenticated},
+		{name: "he is removed", c: &statecontext.RemoveUser{Name: "bob"}, want: errcode.Unauthenticated},
+		{name: "a leader is elected", cut: 40 * time.Second},
+		{name: "the manager is cut off", cut: 80 * time.Second, want: errcode.ManagerNotCurrent},
+		{name: "it is cut off from an administrator's view", cut: time.Hour, admin: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -148,30 +156,49 @@ func TestALongCallEndsWithTheRight(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				uri := &url.URL{Scheme: "tidemark", Host: "user", Path: "/bob"}
+				if tc.admin {
+					uri = &url.URL{Scheme: "tidemark", Host: "admin", Path: "/root"}
+				}
 				r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil)
-				shown := []*x509.Certificate{{URIs: []*url.URL{{Scheme: "tidemark", Host: "user", Path: "/bob"}}}}
+				shown := []*x509.Certificate{{URIs: []*url.URL{uri}, NotAfter: time.Now().Add(24 * time.Hour)}}
 				r.TLS = &tls.ConnectionState{PeerCertificates: shown, VerifiedChains: [][]*x509.Certificate{shown}}
 				bob, err := users.Identify(r)
-				if err != nil {
-					t.Fatal(err)
+				if err != nil || bob.OfUser() == tc.admin {
+					t.Fatal(bob, err)
 				}
-				g := access{ground: &ground{cfg: Config{Auth: users}}}
-				ctx, release := g.whileMay(context.WithValue(t.Context(), identityKey{}, bob))
-				defer release()
-				time.Sleep(time.Hour)
-				if ctx.Err() != nil {
-					t.Fatal("it ended at once:", context.Cause(ctx))
+				g := over(&ground{cfg: Config{Auth: users, Name: "m"}, now: time.Now}).access
+				run := func(d time.Duration) { // in which the state is current
+					for range d / currentEvery {
+						g.noteCurrent(time.Now())
+						time.Sleep(currentEvery)
+					}
 				}
-				if tc.c == nil {
-					return // the bubble waits for what is left behind
+				g.noteCurrent(time.Now().Add(1))
+				done, ended := make(chan error, 1), make(chan struct{})
+				go func() {
+					done <- g.whileMay(r.WithContext(context.WithValue(t.Context(), identityKey{}, bob)),
+						func(r *http.Request) error {
+							select {
+							case <-ended:
+								return nil
+							case <-r.Context().Done():
+								return r.Context().Err()
+							}
+						})
+				}()
+				run(time.Hour)
+				time.Sleep(tc.cut)
+				if tc.c != nil {
+					w.must(tc.c)
+					state.Store(w.s)
 				}
-				w.must(tc.c)
-				state.Store(w.s)
-				time.Sleep(mayLag + 1)
-				if got := cutShort(ctx, ctx.Err()); ctx.Err() == nil || got.Code != errcode.Unauthenticated {
-					t.Fatalf("%v, %v: want %s", ctx.Err(), got, errcode.Unauthenticated)
+				run(2 * mayLag)
+				close(ended)
+				if err := <-done; tc.want == "" && err != nil || tc.want != "" && rpc.AsProblem(err).Code != tc.want {
+					t.Errorf("it ends with %v, want %q", err, tc.want)
 				}
-			})
+			}) // the bubble waits for what is left behind
 		})
 	}
 }

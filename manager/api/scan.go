@@ -166,9 +166,7 @@ func (g *scans) scan(w http.ResponseWriter, r *http.Request) error {
 
 // verify ends with the right of who asked for it, as it may take a day.
 func (g *scans) verify(w http.ResponseWriter, r *http.Request) error {
-	ctx, release := g.whileMay(r.Context())
-	defer release()
-	return g.passOn(w, r.WithContext(ctx), &v1.VerifyRequest{})
+	return g.whileMay(r, func(r *http.Request) error { return g.passOn(w, r, &v1.VerifyRequest{}) })
 }
 
 // passOn forwards a request, whose body must decode into v, to an indexer, which coordinates its execution, and
