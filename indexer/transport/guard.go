@@ -5,8 +5,11 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
+
+	"tidemark/internal/seldom"
 )
 
 // guard counts a server's connections, refuses those above the limit, and logs those that ended without a valid
@@ -18,10 +21,21 @@ type guard struct {
 	mu    sync.Mutex
 	most  int
 	conns map[string]*guarded // by remote address
+	said  seldom.Lines
 }
 
 func newGuard(log hclog.Logger, most int) *guard {
 	return &guard{log: log, most: most, conns: make(map[string]*guarded)}
+}
+
+// say logs what a connection did that was not admitted yet: anyone can cause it, see package seldom.
+func (g *guard) say(level hclog.Level, what, addr string, args ...any) {
+	g.mu.Lock()
+	leftOut, due := g.said.Due(level.String()+what, addr, time.Now())
+	g.mu.Unlock()
+	if due {
+		g.log.Log(level, what, append([]any{"remote", addr, "left_out", leftOut}, args...)...)
+	}
 }
 
 func (g *guard) listen(lis net.Listener) net.Listener {
@@ -89,7 +103,7 @@ func (l *guardedListener) Accept() (net.Conn, error) {
 		if room {
 			return c, nil
 		}
-		l.guard.log.Warn("connection refused: too many connections", "remote", c.addr, "limit", most)
+		l.guard.say(hclog.Warn, "connection refused: too many connections", c.addr, "limit", most)
 		raw.Close()
 	}
 }
@@ -133,8 +147,8 @@ func (c *guarded) Close() error {
 	if !c.closed.Swap(true) {
 		c.guard.remove(c)
 		if n := c.bytes.Load(); !c.hello.Load() && n > 0 {
-			c.guard.log.Log(c.level(), "connection closed: it never said a valid hello; only routers of the same version "+
-				"belong on this port", "remote", c.addr, "bytes", n)
+			c.guard.say(c.level(), "connection closed: it never said a valid hello; only routers of the same version belong "+
+				"on this port", c.addr, "bytes", n)
 		}
 	}
 	return c.Conn.Close()

@@ -140,7 +140,7 @@ func (s *Server) serve(st grpc.ServerStream) error {
 	log := s.log.With("remote", remoteAddr(st.Context()))
 	hello, err := receiveHello(st, conn)
 	if err != nil {
-		log.Log(conn.level(), "connection closed: no valid hello", "error", err)
+		s.guard.say(conn.level(), "connection closed: no valid hello", remoteAddr(st.Context()), "error", err)
 		conn.abort()
 		return err
 	}

@@ -16,7 +16,7 @@ const module = "tidemark/"
 
 // floor is the one table of the architecture.
 var floor = map[string]int{
-	"index": 0, "timestamp": 0, "collate": 0, "errcode": 0,
+	"index": 0, "timestamp": 0, "collate": 0, "errcode": 0, "internal/seldom": 0,
 	"kv/mcbp": 1, "kv/access": 2, "partition": 1, "keyversion": 1, "indexer/scanport": 1, "kv/connstr": 1,
 	"stability": 2, "rollback": 2, "rebalance": 2, "streams": 2, "lifecycle": 2, "liveness": 2, "ingest": 2,
 	"expression": 2, "wire": 2,

@@ -148,7 +148,7 @@ func (c *conn) admitted() {
 func (c *conn) authFailed(f mcbp.Frame, err error) error {
 	c.srv.counters.AuthFailures.Add(1)
 	c.authFailures++
-	c.srv.opts.Logger.Warn("authentication failed", "remote", c.nc.RemoteAddr(), "error", err)
+	c.warn("authentication failed", "error", err)
 	c.status(f.Header, mcbp.StatusAuthError, nil)
 	if c.authFailures >= maxAuthFailures {
 		return fmt.Errorf("%d failed authentications", c.authFailures)

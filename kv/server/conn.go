@@ -111,6 +111,17 @@ func newConn(s *Server, nc net.Conn, id uint64) *conn {
 
 func (c *conn) close() { _ = c.nc.Close() }
 
+// warn logs what a client did wrong. It needs no permission to do so: see package seldom.
+func (c *conn) warn(what string, args ...any) {
+	addr := c.nc.RemoteAddr().String()
+	c.srv.mu.Lock()
+	leftOut, due := c.srv.warned.Due(what, addr, c.srv.opts.Now())
+	c.srv.mu.Unlock()
+	if due {
+		c.srv.opts.Logger.Warn(what, append([]any{"remote", addr, "left_out", leftOut}, args...)...)
+	}
+}
+
 // serve reads and answers requests until the connection ends.
 func (c *conn) serve(ctx context.Context, group *errgroup.Group) {
 	c.group = group
@@ -129,10 +140,9 @@ func (c *conn) serve(ctx context.Context, group *errgroup.Group) {
 	case errors.Is(err, mcbp.ErrMagic), errors.Is(err, mcbp.ErrTooLarge), errors.Is(err, mcbp.ErrLengths),
 		errors.Is(err, mcbp.ErrMalformed):
 		c.srv.counters.ProtocolErrors.Add(1)
-		c.srv.opts.Logger.Warn("connection closed: protocol violation", "remote", c.nc.RemoteAddr(), "error", err)
+		c.warn("connection closed: protocol violation", "error", err)
 	case errors.Is(err, errUnfinished), errors.Is(err, errStalled), errors.Is(err, errMakeRoom):
-		c.srv.opts.Logger.Warn("connection closed: a request stays half sent", "remote", c.nc.RemoteAddr(), "user", c.user,
-			"error", err)
+		c.warn("connection closed: a request stays half sent", "user", c.user, "error", err)
 	default:
 		c.srv.opts.Logger.Debug("connection closed", "remote", c.nc.RemoteAddr(), "error", err)
 	}

@@ -10,10 +10,12 @@ import (
 	"crypto/x509"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"math/big"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -222,6 +224,53 @@ func TestHalfSentRequestsEndWithAWord(t *testing.T) {
 					}
 				}
 			})
+		})
+	}
+}
+
+// TestStrangersDoNotFillTheLog checks that what anyone can do to a node, without a permission, leaves a line a minute
+// for each kind and host, with the number of those left out.
+func TestStrangersDoNotFillTheLog(t *testing.T) {
+	login, err := mcbp.Append(nil, mcbp.Frame{Header: mcbp.Request(mcbp.OpSASLAuth, 0, 0), Key: []byte("PLAIN"),
+		Value: []byte("\x00u\x00wrong")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, sends := range map[string][]byte{"a request stays half sent": login[:5], "authentication failed": login,
+		"protocol violation": bytes.Repeat([]byte{0xff}, mcbp.HeaderSize)} {
+		synctest.Test(t, func(t *testing.T) {
+			var said bytes.Buffer
+			srv := New(Options{User: "u", Password: "p", AllowPlain: true, Now: time.Now,
+				Random: func(b []byte) { _, _ = rand.Read(b) },
+				Logger: hclog.New(&hclog.LoggerOptions{Output: &said, Level: hclog.Info})})
+			var ended sync.WaitGroup
+			connect := func(times int) {
+				for range times {
+					near, far := net.Pipe()
+					ended.Go(func() { newConn(srv, far, 1).serve(context.Background(), &errgroup.Group{}) })
+					go func() { // what is answered is read
+						_, _ = io.Copy(io.Discard, near)
+					}()
+					if _, err := near.Write(sends); err != nil {
+						t.Fatal(err)
+					}
+				}
+				ended.Wait() // a connection that says no more ends in time
+			}
+			const times = 20
+			connect(times)
+			time.Sleep(time.Minute)
+			connect(1)
+			var lines []string
+			for line := range strings.Lines(said.String()) {
+				if strings.Contains(line, what) {
+					lines = append(lines, line)
+				}
+			}
+			if len(lines) != 2 || !strings.Contains(lines[0], "left_out=0") ||
+				!strings.Contains(lines[1], fmt.Sprintf("left_out=%d", times-1)) {
+				t.Errorf("%q: of %d and one more, the log is told: %q", what, times, lines)
+			}
 		})
 	}
 }

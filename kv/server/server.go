@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
+	"tidemark/internal/seldom"
 	"tidemark/kv/access"
 	"tidemark/kv/mcbp"
 	"tidemark/kv/store"
@@ -150,6 +151,7 @@ type Server struct {
 	buckets map[string]*Bucket
 	dcp     map[dcpName]*conn
 	nextID  uint64
+	warned  seldom.Lines
 
 	lagging map[*Bucket]*laggingConfigs // for the mood MapLag
 }

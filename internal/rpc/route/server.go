@@ -3,14 +3,18 @@ package route
 import (
 	"cmp"
 	"context"
+	"log"
 	"net"
 	"net/http"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"go.opentelemetry.io/otel/trace"
 
 	"tidemark/internal/rpc"
+	"tidemark/internal/seldom"
 	"tidemark/internal/tlsconf"
 )
 
@@ -36,7 +40,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		return limit.noted(stamp(ctx, conn), conn)
 	}
 	server.ConnState = limit.changed
-	server.ErrorLog = s.Log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Info})
+	server.ErrorLog = log.New(&handshakes{to: s.Log}, "", 0)
 	base := context.WithoutCancel(ctx)
 	if s.Cut {
 		base = ctx
@@ -44,4 +48,31 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	base = rpc.WithPeerCheck(base, s.TLS.Recheck)
 	server.BaseContext = func(net.Listener) context.Context { return base }
 	return rpc.Serve(ctx, server, s.TLS.Listen(limit, tlsconf.HTTP), s.Grace)
+}
+
+// handshakes logs the messages of net/http. Anyone can make a TLS handshake fail: see package seldom.
+type handshakes struct {
+	to hclog.Logger
+
+	mu   sync.Mutex
+	said seldom.Lines
+}
+
+// Write implements io.Writer.
+func (h *handshakes) Write(b []byte) (int, error) {
+	const failed = "http: TLS handshake error from "
+	line := strings.TrimSpace(string(b))
+	rest, is := strings.CutPrefix(line, failed)
+	if !is {
+		h.to.Info(line)
+		return len(b), nil
+	}
+	addr, _, _ := strings.Cut(rest, ": ")
+	h.mu.Lock()
+	leftOut, due := h.said.Due(failed, addr, time.Now())
+	h.mu.Unlock()
+	if due {
+		h.to.Info(line, "left_out", leftOut)
+	}
+	return len(b), nil
 }
