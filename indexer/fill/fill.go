@@ -133,7 +133,8 @@ func New(o Options) *Filler {
 		bytes: meters.Counters(o.Registry, "fill_bytes_total",
 			"Bytes of copies' files that were sent to other indexers and received from them.", "direction")}
 	f.sender = &transfer.Sender{Open: f.export, Now: o.Now, Log: o.Log, Pace: f.Sending.Wait,
-		Spawn: func(run func(context.Context) error) { o.Spawn(run) }}
+		Trouble: func(why string) { o.Health.Set("sending copies", why) },
+		Spawn:   func(run func(context.Context) error) { o.Spawn(run) }}
 	return f
 }
 
@@ -179,7 +180,9 @@ func (f *Filler) one(ctx context.Context, o *fill) (again bool) {
 	if ended := ctx.Err() != nil && !o.gone.Load(); ended {
 		return false // the process is ending: its successor continues with what is on disk
 	}
-	if err := f.onDisk(o, "removing what was received", o.s.DropIncoming); err != nil {
+	if o.shares { // it has received nothing
+		f.Log.Warn("files that were received for an earlier copy stay for now: the disk hangs", "copy", m.Copy)
+	} else if err := f.onDisk(o, "removing what was received", o.s.DropIncoming); err != nil {
 		f.Log.Warn("files that were received for a copy stay for now", "copy", m.Copy, "error", err)
 	}
 	f.fromKV(context.WithoutCancel(ctx), o)
@@ -380,8 +383,12 @@ func (f *Filler) from(ctx context.Context, o *fill, node index.NodeID) (err erro
 		}
 		return err
 	}
-	return f.onDisk(o, "installing what was received", func() error { return f.install(ctx, o, in, &said) })
+	return f.install(ctx, o, in, &said)
 }
+
+// installing is the disk step in which received files replace what a copy holds. It does not include waits for the
+// copy's bucket.
+const installing = "installing what was received"
 
 // checking is the disk step in which received files are read again.
 const checking = "checking what was received"
@@ -470,7 +477,7 @@ func (f *Filler) install(ctx context.Context, o *fill, in *storage.Incoming, sai
 	}
 	defer done()
 	if said.Tombstones {
-		if err := f.Marks.Set(id); err != nil {
+		if err := f.onDisk(o, installing, func() error { return f.Marks.Set(id) }); err != nil {
 			return err
 		}
 	}
@@ -480,7 +487,7 @@ func (f *Filler) install(ctx context.Context, o *fill, in *storage.Incoming, sai
 	// no cancellation from here on: it would leave the installation half done, and the bucket without the copy
 	ctx = context.WithoutCancel(ctx)
 	f.Snapshots.Drop(id)
-	if err := o.s.Install(ctx, in); err != nil {
+	if err := f.onDisk(o, installing, func() error { return o.s.Install(ctx, in) }); err != nil {
 		return errors.Join(errHalf, err, o.k.BringBackOpen(ctx, o.s))
 	}
 	return o.k.BringBack(ctx, o.s)

@@ -271,6 +271,46 @@ func TestFillAfterADropGivenUp(t *testing.T) {
 	}
 }
 
+// TestALaterFillOfACopyWhoseDiskHangs checks that a copy whose id another one had before, whose fill still hangs, is
+// left to KV in time, and touches no received files.
+func TestALaterFillOfACopyWhoseDiskHangs(t *testing.T) {
+	f, k, s := running(t)
+	others := []index.NodeID{4}
+	if err := f.Take(t.Context(), k, s, others); err != nil {
+		t.Fatal(err)
+	}
+	_, o, _ := f.next(t.Context())
+	defer o.cancel()
+	f.begins(o, "writing what is received")
+	if err := f.Drop(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Take(t.Context(), k, s, others); err != nil {
+		t.Fatal(err)
+	}
+	f.hung(f.Now().Add(health.Hangs + time.Second))
+	if _, again, _ := f.next(t.Context()); again != nil {
+		t.Fatal("it uses the folder of a fill that hangs")
+	}
+	f.expire(f.Now(), fillLongest+1)
+	below, late, _ := f.next(t.Context())
+	if late == nil {
+		t.Fatal("it waits without an end for the fill before")
+	}
+	defer late.cancel()
+	if f.one(below, late) {
+		t.Error("it is not left to KV")
+	}
+	f.ended(late)
+	if later, err := k.Add(t.Context(), s, true, f.filling); later || err != nil {
+		t.Errorf("it still waits for files: %v, %v", later, err)
+	}
+	if why := f.Health.First(); !strings.HasPrefix(why, "filling copy 1: writing") {
+		t.Errorf("what is wrong: %q", why)
+	}
+	f.ended(o)
+}
+
 // TestABusySourceThatMoves checks that the progress of a busy source is recorded, and that a copy waits for it
 // patiently as long as there is progress.
 func TestABusySourceThatMoves(t *testing.T) {

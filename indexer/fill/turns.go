@@ -32,6 +32,7 @@ type fill struct {
 	waited time.Duration           // time in the queue, see fillLongest
 	moved  time.Time               // when the copy or one of its sources was last seen making progress
 	late   bool                    // of Filler.mu: it has waited too long
+	shares bool                    // late, and an earlier fill of this id still uses the folder
 	taken  time.Time               // of Filler.mu: when it was last taken from the queue
 	sent   map[index.NodeID]uint64 // of Filler.mu: the progress that busy sources reported last
 	cancel context.CancelFunc
@@ -100,11 +101,13 @@ func (f *Filler) Drop(ctx context.Context, id index.CopyID) error {
 	f.mu.Lock()
 	f.queue = slices.DeleteFunc(f.queue, func(o *fill) bool { return o.id() == id })
 	var puts chan struct{}
-	for _, o := range f.under { // at most one
+	for _, o := range f.under { // of which at most one installs files: a later one is left to KV, see next
 		if o.id() == id {
 			o.gone.Store(true)
 			o.cancel()
-			puts = o.puts
+			if o.puts != nil {
+				puts = o.puts
+			}
 		}
 	}
 	f.mu.Unlock()
@@ -267,11 +270,10 @@ func (f *Filler) next(ctx context.Context) (below context.Context, o *fill, paus
 	for i, o := range f.queue {
 		wait := o.after.Sub(now)
 		switch {
-		case f.isUnderLocked(o.id()): // an earlier fill of this id, whose copy was dropped, still uses the folder
 		case o.late:
-			o.taken = now
+			o.taken, o.shares = now, f.isUnderLocked(o.id())
 			return f.takeLocked(ctx, i), o, 0
-		case f.turn != nil:
+		case f.turn != nil || f.isUnderLocked(o.id()):
 		case wait > 0:
 			pause = min(pause, wait)
 		default:
@@ -282,7 +284,8 @@ func (f *Filler) next(ctx context.Context) (below context.Context, o *fill, paus
 	return ctx, nil, pause
 }
 
-// isUnderLocked reports whether a fill of this copy id is in progress.
+// isUnderLocked reports whether a fill of this copy id is in progress: of an earlier copy, which was dropped. It still
+// uses the folder, possibly for as long as the disk hangs.
 func (f *Filler) isUnderLocked(id index.CopyID) bool {
 	return slices.ContainsFunc(f.under, func(u *fill) bool { return u.id() == id })
 }

@@ -167,3 +167,42 @@ func TestFillsThatHangAreBounded(t *testing.T) {
 	takes(true)
 	takes(false)
 }
+
+// TestInstallingThatWaitsIsNoHungDisk checks that a fill that waits for its bucket to let the copy go keeps its turn,
+// and is not reported as one whose disk hangs.
+func TestInstallingThatWaitsIsNoHungDisk(t *testing.T) {
+	f, k, source := running(t)
+	storagetest.FlushAt(t, source, 7, 50)
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	f.Orphan = func(id index.CopyID) bool { // the bucket's loop asks it before the files are installed
+		if id == 20 {
+			close(begun)
+			<-goOn
+		}
+		return false
+	}
+	var all sync.WaitGroup
+	f.sender.Spawn = func(run func(context.Context) error) { all.Go(func() { _ = run(t.Context()) }) }
+	s := httptest.NewServer(rpc.HandlerFunc(f.sender.Serve))
+	defer s.Close()
+	asksOf(t, f, strings.TrimPrefix(s.URL, "http://"))
+	if err := f.Take(t.Context(), k, source, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Take(t.Context(), k, created(t, f.Store, 20), []index.NodeID{4}); err != nil {
+		t.Fatal(err)
+	}
+	below, o, _ := f.next(t.Context())
+	var err error
+	all.Go(func() { _, err = f.fill(below, o) })
+	<-begun
+	f.hung(f.Now().Add(health.Hangs + time.Minute))
+	if why := f.Health.First(); why != "" || f.turn != o {
+		t.Errorf("it has its turn: %v, and is reported: %q", f.turn == o, why)
+	}
+	close(goOn)
+	all.Wait()
+	if o.cancel(); err != nil {
+		t.Error(err)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -37,6 +38,8 @@ type Sender struct {
 	Pace func(ctx context.Context, n int) error
 	Now  func() time.Time
 	Log  hclog.Logger
+	// Trouble is told what is wrong with the disk of the export; "" when it goes on. It may be nil.
+	Trouble func(why string)
 
 	patience time.Duration // 0: offerPatience; tests use a shorter one
 	moved    atomic.Uint64 // see Busy
@@ -64,6 +67,9 @@ type sending struct {
 	begun bool   // the receiver has read something
 	asked time.Time
 	users int // readers, including the goroutine that makes it
+	// since when the present piece of work on disk is under way: a step of making it, or a chunk that is read; zero: none
+	disk time.Time
+	hung bool // that took too long, and was reported
 	// cancels making the export, until it is made
 	giveUp context.CancelCauseFunc
 }
@@ -80,6 +86,7 @@ func (s *Sender) Run(ctx context.Context) error {
 		case <-tick.C:
 			s.end(s.idle)
 			s.abandon()
+			s.watch()
 		}
 	}
 }
@@ -122,6 +129,54 @@ func (s *Sender) abandon() {
 	defer s.mu.Unlock()
 	if c := s.cur; c != nil && c.giveUp != nil && s.Now().Sub(c.asked) > idleAfter {
 		c.giveUp(errAbandoned)
+	}
+}
+
+var errHangs = errors.New("the disk of an export hung while it was being made")
+
+// hangs reports whether the disk of an export takes too long. The caller holds the lock.
+func (s *Sender) hangs(c *sending) bool {
+	return c != nil && !c.disk.IsZero() && s.Now().Sub(c.disk) > stalledAfter
+}
+
+// watch reports an export whose disk hangs, and gives it up if it is being made. It keeps its place until the disk
+// goes on, because another export would meet the same disk; who asks meanwhile is refused, see enter.
+func (s *Sender) watch() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.cur
+	if c.told() || !s.hangs(c) {
+		return
+	}
+	c.hung = true
+	if c.giveUp != nil {
+		c.giveUp(errHangs)
+	}
+	s.Log.Error("the disk of a copy that is sent to another indexer hangs, or is far too slow: nothing is sent meanwhile",
+		"index", c.want.Index, "slice", c.want.Slice, "for", stalledAfter)
+	s.trouble(fmt.Sprintf("files of slice %d of index %s have not been read for %v: the disk hangs, or is far too slow",
+		c.want.Slice, c.want.Index, stalledAfter))
+}
+
+func (c *sending) told() bool { return c != nil && c.hung }
+
+func (s *Sender) trouble(why string) {
+	if s.Trouble != nil {
+		s.Trouble(why)
+	}
+}
+
+// onDisk records that a piece of work on the disk of an export begins, or has ended.
+func (s *Sender) onDisk(c *sending, begins bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.hung {
+		c.hung = false
+		s.Log.Info("the disk of a copy that is sent goes on", "took", s.Now().Sub(c.disk))
+		s.trouble("")
+	}
+	if c.disk = (time.Time{}); begins {
+		c.disk = s.Now()
 	}
 }
 
@@ -177,7 +232,10 @@ func (s *Sender) answer(ctx context.Context, q *Question) ([]byte, error) {
 // the export is being made, the receiver gets a busy answer after offerPatience, so that it can try other peers and
 // fill other copies.
 func (s *Sender) offer(ctx context.Context, q *Question) ([]byte, error) {
-	c, old := s.enter(q)
+	c, old, err := s.enter(q)
+	if err != nil {
+		return nil, err
+	}
 	if c == nil {
 		return s.busy("it sends another copy, one at a time")
 	}
@@ -216,18 +274,22 @@ func (s *Sender) busy(why string) ([]byte, error) {
 }
 
 // enter returns the export for a request, and starts making it if necessary. It returns nil if another export is in
-// progress. The caller must close old, which was replaced.
-func (s *Sender) enter(q *Question) (c, old *sending) {
+// progress, and an error if the disk hangs. The caller must close old, which was replaced.
+func (s *Sender) enter(q *Question) (c, old *sending, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old = s.cur
 	switch {
 	case old == nil:
+	case s.hangs(old):
+		return nil, nil, rpc.Refuse(errcode.Unavailable, "this indexer's disk hangs, or is far too slow: files of slice %d of "+
+			"index %s have been awaited for %v; it sends nothing until the disk goes on", old.want.Slice, old.want.Index,
+			s.Now().Sub(old.disk).Round(time.Second))
 	case old.receiver == q.Receiver && old.want == *q.Want && !old.taken:
 		old.asked = s.Now()
-		return old, nil
+		return old, nil, nil
 	case old.err == nil && !(old.receiver == q.Receiver && old.taken && old.users == 0) && !s.forsaken(old):
-		return nil, nil
+		return nil, nil, nil
 	}
 	c = &sending{id: rand.Text(), receiver: q.Receiver, want: *q.Want, made: make(chan struct{}), asked: s.Now(), users: 1}
 	s.cur = c
@@ -235,7 +297,7 @@ func (s *Sender) enter(q *Question) (c, old *sending) {
 		s.make(ctx, c)
 		return nil
 	})
-	return c, old
+	return c, old, nil
 }
 
 // make makes an export. If that fails, the next request gets the error.
@@ -246,9 +308,14 @@ func (s *Sender) make(ctx context.Context, c *sending) {
 	c.giveUp = giveUp
 	s.mu.Unlock()
 	defer close(c.made)
-	e, err := s.Open(ctx, &c.want, func() { s.moved.Add(1) })
-	if err != nil && errors.Is(context.Cause(ctx), errAbandoned) {
-		err = rpc.Refuse(errcode.Unavailable, "%v", errAbandoned) // the next request makes it again
+	s.onDisk(c, true)
+	e, err := s.Open(ctx, &c.want, func() {
+		s.moved.Add(1)
+		s.onDisk(c, true)
+	})
+	s.onDisk(c, false)
+	if why := context.Cause(ctx); err != nil && (errors.Is(why, errAbandoned) || errors.Is(why, errHangs)) {
+		err = rpc.Refuse(errcode.Unavailable, "%v", why) // the next request makes it again
 	}
 	var body []byte
 	if err == nil {
@@ -315,6 +382,8 @@ func (s *Sender) read(ctx context.Context, q *Question) ([]byte, error) {
 		return nil, rpc.Refuse(errcode.BadRequest, "%d bytes at %d of file %d of %d", q.Bytes, q.At, q.File, len(c.files))
 	}
 	answer := make([]byte, sumBytes+q.Bytes)
+	s.onDisk(c, true)
+	defer s.onDisk(c, false)
 	if n, err := c.export.ReadAt(c.files[q.File].Name, answer[sumBytes:], q.At); n < q.Bytes {
 		return nil, errors.Join(io.ErrUnexpectedEOF, err)
 	}

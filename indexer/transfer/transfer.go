@@ -38,7 +38,8 @@ const (
 	unreadAfter = 20 * time.Second
 	// stalledAfter is how long an export of which something was read is kept from others while nothing reads it: longer
 	// than a receiver takes for two attempts at a chunk. A receiver that was killed, or whose disk hangs, does not read,
-	// and one that comes back continues with the tables that it has.
+	// and one that comes back continues with the tables that it has. It is also how long the source's disk may take for
+	// one step of making an export, or for one chunk.
 	stalledAfter = 45 * time.Second
 	// offerPatience is how long a request waits for an export to be made, which may take long because memory is
 	// flushed first. The receiver repeats the request after others had their turn.

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -423,7 +424,7 @@ func TestMadeForLong(t *testing.T) {
 }
 
 func madeForLong(t *testing.T, away time.Duration, made int) {
-	const steps = 40 // of a minute each
+	const steps = 60 // of 40 s each
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -435,7 +436,7 @@ func madeForLong(t *testing.T, away time.Duration, made int) {
 			opened++
 			for range steps {
 				select {
-				case <-time.After(time.Minute):
+				case <-time.After(40 * time.Second):
 					step()
 				case <-ctx.Done():
 					return nil, ctx.Err()
@@ -534,4 +535,117 @@ func TestMadeSlowly(t *testing.T) {
 	if n := len(opened); n != 3 {
 		t.Errorf("%d exports were begun, want 3", n)
 	}
+}
+
+// TestSourceWhoseDiskHangs checks that an export whose disk hangs while it is made, or read, is reported after
+// stalledAfter, and that everybody is refused by name until the disk goes on, and gets an export then.
+func TestSourceWhoseDiskHangs(t *testing.T) {
+	for _, reading := range []bool{false, true} {
+		t.Run(fmt.Sprintf("reading %v", reading), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { sourceHangs(t, reading) })
+		})
+	}
+}
+
+// gated is an Export whose reads wait.
+type gated struct {
+	*folder
+	wait func()
+}
+
+func (g gated) ReadAt(name string, p []byte, at int64) (int, error) {
+	g.wait()
+	return g.folder.ReadAt(name, p, at)
+}
+
+func sourceHangs(t *testing.T, reading bool) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	goOn := make(chan struct{})
+	wait := func() { <-goOn }
+	var said atomic.Value
+	said.Store("")
+	trouble := func() string { return said.Load().(string) }
+	s := &Sender{Now: time.Now, Log: hclog.NewNullLogger(), Pace: func(context.Context, int) error { return nil },
+		Trouble: func(why string) { said.Store(why) },
+		Spawn:   func(f func(context.Context) error) { running.Go(func() { _ = f(ctx) }) },
+		Open: func(ctx context.Context, _ *Want, step func()) (Export, error) {
+			time.Sleep(stalledAfter)
+			step()
+			time.Sleep(stalledAfter)
+			step()
+			if !reading {
+				wait()
+			}
+			return gated{newFolder(), wait}, context.Cause(ctx)
+		}}
+	running.Go(func() { _ = s.Run(ctx) })
+	ask := func(who string) (*Offer, error) {
+		b, err := s.answer(ctx, &Question{Format: Format, Op: opOpen, Receiver: who, Want: &Want{Slice: 7, Index: 5}})
+		if err != nil {
+			return nil, err
+		}
+		o := &Offer{}
+		if err := rpc.Unmarshal(b[sumBytes:], o); err != nil {
+			t.Fatal(err)
+		}
+		return o, nil
+	}
+	made := func(who string) (o *Offer) {
+		t.Helper()
+		for range 100 {
+			o, err := ask(who)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if o.Busy == "" {
+				return o
+			}
+			time.Sleep(time.Second)
+		}
+		t.Fatal("it is not made")
+		return nil
+	}
+	if reading {
+		o := made("r")
+		running.Go(func() {
+			_, _ = s.answer(ctx, &Question{Format: Format, Op: opRead, Receiver: "r", ID: o.ID, File: 1, Bytes: 1})
+		})
+	} else {
+		if o, err := ask("r"); err != nil || o.Busy == "" {
+			t.Fatalf("%+v, %v", o, err)
+		}
+		time.Sleep(2 * stalledAfter) // both steps are done, each in time
+		if _, err := ask("r"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(stalledAfter - 2*offerPatience)
+	if o, err := ask("other"); err != nil || o.Busy == "" || trouble() != "" {
+		t.Fatalf("before it is known: %+v, %v, trouble %q", o, err, trouble())
+	}
+	time.Sleep(stalledAfter)
+	for _, who := range []string{"r", "other"} {
+		_, err := ask(who)
+		if p := (*rpc.Problem)(nil); !errors.As(err, &p) || p.Code != errcode.Unavailable ||
+			!strings.Contains(err.Error(), "disk hangs") || !strings.Contains(err.Error(), "slice 7 of index 5") {
+			t.Errorf("while it hangs, %s gets: %v", who, err)
+		}
+	}
+	if !strings.Contains(trouble(), "the disk hangs") {
+		t.Errorf("trouble that is reported: %q", trouble())
+	}
+	close(goOn)
+	synctest.Wait()
+	if trouble() != "" {
+		t.Errorf("it goes on, and still %q", trouble())
+	}
+	if reading {
+		time.Sleep(stalledAfter + 1) // its receiver has its time to go on
+	} else if _, err := ask("r"); err == nil || !strings.Contains(err.Error(), errHangs.Error()) {
+		t.Errorf("who has waited for it is told: %v", err)
+	}
+	made("other")
 }
