@@ -2,6 +2,7 @@ package storage
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -13,32 +14,47 @@ const (
 	// crowd is the number of stores that must wait for a slot for a running compaction to stop yielding to other
 	// work.
 	crowd = 3
+	// patience is how long a compaction holds its slot without progress.
+	patience = 5 * time.Second
+	// spare bounds the compactions without progress that run beside the limit.
+	spare = 4
 )
 
 // compactions is the process-wide limit on compactions, whose slots the stores of all slices share. A free slot goes
 // to the first store that asks; a slot that becomes free goes to the waiting store with the most urgent compaction.
+//
+// A store whose disk hangs must not stop the others: each store is called by a goroutine of its own only (run), which
+// records what the store wants, and grant chooses among what is recorded. A slot whose holder has not moved for
+// patience is not counted.
 type compactions struct {
 	limit int
+	since time.Time
 
 	mu      sync.Mutex
 	running int
 	waiting int // stores that wait for a slot
 	members map[*compactor]struct{}
+	check   *time.Timer // grants again after patience; nil: no store waits
 }
 
 func newCompactions(limit int) *compactions {
-	return &compactions{limit: limit, members: map[*compactor]struct{}{}}
+	return &compactions{limit: limit, since: time.Now(), members: map[*compactor]struct{}{}}
 }
 
 // compactor is one store's part of compactions. It implements pebble.CompactionScheduler and the handle of a granted
 // slot.
 type compactor struct {
-	all *compactions
+	all   *compactions
+	moved atomic.Int64 // when its compactions were last seen making progress, since all.since
 	// guarded by all.mu:
 	db      pebble.DBForCompaction
 	running int
-	asked   bool // the last request was refused: the store waits for a slot
-	calls   int  // calls into db in progress
+	asked   bool                      // the last request was refused: the store waits for a slot
+	want    *pebble.WaitingCompaction // what it waits for, as far as it is known
+	calling bool                      // run is in progress
+	inside  bool                      // run is in a call of db
+	stale   bool                      // want is to be asked for
+	granted bool                      // a slot is taken for it that it has not been told of
 	idle    *sync.Cond
 	// no compactions any more: the store is being closed, or has a damaged file that every compaction would read
 	// again
@@ -65,7 +81,7 @@ func (m *compactor) Unregister() {
 	defer m.all.mu.Unlock()
 	delete(m.all.members, m)
 	m.end()
-	for m.calls > 0 {
+	for m.calling {
 		m.idle.Wait()
 	}
 }
@@ -114,12 +130,10 @@ func (m *compactor) ended(ok bool) (again bool) {
 // wake lets a store compact again after its pause, even if no write makes it ask for a slot.
 func (m *compactor) wake(after **time.Timer) {
 	m.all.mu.Lock()
-	rested := m.rest != nil && m.rest == *after // false if another failure or the end has come
-	if rested {
+	defer m.all.mu.Unlock()
+	if m.rest != nil && m.rest == *after { // not if another failure or the end has come
 		m.rest = nil
-	}
-	m.all.mu.Unlock()
-	for rested && m.all.grant() {
+		m.ask()
 	}
 }
 
@@ -129,6 +143,7 @@ func (m *compactor) TrySchedule() (bool, pebble.CompactionGrantHandle) {
 	defer m.all.mu.Unlock()
 	if !m.mayRun() {
 		m.waits(!m.stopped && m.rest == nil && m.running == 0)
+		m.ask()
 		return false, nil
 	}
 	m.take()
@@ -155,10 +170,29 @@ func (m *compactor) mayPause() bool {
 }
 
 func (m *compactor) mayRun() bool {
-	return !m.stopped && m.rest == nil && m.all.running < m.all.limit && m.running < m.db.GetAllowedWithoutPermission()
+	return !m.stopped && m.rest == nil && m.running < m.db.GetAllowedWithoutPermission() && m.all.free()
 }
 
+// free reports whether there is a slot. The caller holds the lock.
+func (c *compactions) free() bool {
+	if c.running < c.limit {
+		return true
+	}
+	hung := 0
+	for m := range c.members {
+		if m.running > 0 && time.Since(c.since)-time.Duration(m.moved.Load()) > patience {
+			hung += m.running
+		}
+	}
+	return c.running-min(hung, spare) < c.limit
+}
+
+// moves records progress of the store's compactions.
+func (m *compactor) moves() { m.moved.Store(int64(time.Since(m.all.since))) }
+
 func (m *compactor) take() {
+	m.moves()
+	m.want = nil
 	m.waits(false)
 	m.all.running++
 	m.running++
@@ -174,73 +208,139 @@ func (m *compactor) giveBack() {
 func (m *compactor) UpdateGetAllowedWithoutPermission() {}
 
 // Started implements pebble.CompactionGrantHandle.
-func (m *compactor) Started() {}
+func (m *compactor) Started() { m.moves() }
 
-// MeasureCPU implements pebble.CompactionGrantHandle.
-func (m *compactor) MeasureCPU(pebble.CompactionGoroutineKind) {}
+// MeasureCPU implements pebble.CompactionGrantHandle. Pebble calls it every few keys.
+func (m *compactor) MeasureCPU(pebble.CompactionGoroutineKind) { m.moves() }
 
 // CumulativeStats implements pebble.CompactionGrantHandle.
 func (m *compactor) CumulativeStats(pebble.CompactionGrantHandleStats) {}
 
 // Done implements pebble.CompactionGrantHandle. It frees the slot, which goes to the store with the most urgent
-// compaction.
+// compaction once this one has said what it wants next.
 func (m *compactor) Done() {
 	m.all.mu.Lock()
+	defer m.all.mu.Unlock()
 	m.giveBack()
-	m.all.mu.Unlock()
-	for m.all.grant() {
+	if m.ask(); !m.calling {
+		m.all.grant()
 	}
 }
 
-// grant gives one free slot to a waiting store. It returns false if there is no slot, or no store takes it.
-func (c *compactions) grant() bool {
-	c.mu.Lock()
-	var asked []*compactor
-	for m := range c.members {
-		if m.mayRun() {
-			m.calls++
-			asked = append(asked, m)
-		}
+// changed lets a store that waits say again how urgent its compaction is, because its tables have changed.
+func (m *compactor) changed() {
+	m.all.mu.Lock()
+	defer m.all.mu.Unlock()
+	if m.want != nil {
+		m.ask()
 	}
-	c.mu.Unlock()
-	var best *compactor
-	var urgent pebble.WaitingCompaction
-	var content []*compactor
-	for _, m := range asked {
-		switch waiting, w := m.db.GetWaitingCompaction(); {
-		case !waiting:
-			content = append(content, m)
-		case best == nil || moreUrgent(w, urgent):
-			best, urgent = m, w
-		}
+}
+
+// ask has the store asked what it wants. The caller holds the lock.
+func (m *compactor) ask() {
+	m.stale = true
+	m.call()
+	m.all.later()
+}
+
+// call starts run if it is not in progress, and the store is open. The caller holds the lock.
+func (m *compactor) call() {
+	if !m.calling && !m.stopped && m.db != nil {
+		m.calling = true
+		go m.run()
 	}
-	granted := false
-	if best != nil {
-		c.mu.Lock()
-		reserved := best.mayRun()
-		if reserved {
-			best.take()
-		}
-		c.mu.Unlock()
-		if reserved {
-			granted = best.db.Schedule(best)
-			if !granted {
-				c.mu.Lock()
-				best.giveBack()
-				c.mu.Unlock()
+}
+
+// run calls the store until there is nothing to ask and nothing to tell it. Each call may hang with the disk.
+func (m *compactor) run() {
+	m.all.mu.Lock()
+	defer m.all.mu.Unlock()
+	for m.granted || m.stale && !m.stopped {
+		switch {
+		case m.granted && m.stopped:
+			m.granted = false
+			m.giveBack()
+		case m.granted:
+			m.granted = false
+			if !m.schedule() {
+				m.giveBack()
+			}
+		default:
+			m.stale = false
+			if m.want = m.waiting(); m.want == nil {
+				m.waits(false)
 			}
 		}
+		m.all.grant()
 	}
+	m.calling = false
+	m.idle.Broadcast()
+}
+
+// schedule tells the store of its slot, and reports whether it takes it. The caller holds the lock.
+func (m *compactor) schedule() (taken bool) {
+	defer m.leave()()
+	return m.db.Schedule(m)
+}
+
+// waiting asks the store what it wants. The caller holds the lock.
+func (m *compactor) waiting() *pebble.WaitingCompaction {
+	defer m.leave()()
+	if waits, want := m.db.GetWaitingCompaction(); waits {
+		return &want
+	}
+	return nil
+}
+
+// leave frees the lock for a call of the store.
+func (m *compactor) leave() (enter func()) {
+	m.inside = true
+	m.all.mu.Unlock()
+	return func() {
+		m.all.mu.Lock()
+		m.inside = false
+	}
+}
+
+// grant gives free slots to the stores with the most urgent compactions, as far as they are known. The caller holds
+// the lock.
+func (c *compactions) grant() {
+	for {
+		var best *compactor
+		for m := range c.members {
+			if m.want != nil && !m.inside && m.mayRun() && (best == nil || moreUrgent(*m.want, *best.want)) {
+				best = m
+			}
+		}
+		if best == nil {
+			break
+		}
+		best.take()
+		best.granted = true
+		best.call()
+	}
+	c.later()
+}
+
+// later lets grant look again after patience if a store waits: by then the one that has the slot, or that was asked
+// first, may prove to hang. The caller holds the lock.
+func (c *compactions) later() {
+	if c.check != nil {
+		return
+	}
+	for m := range c.members {
+		if m.want != nil {
+			c.check = time.AfterFunc(patience, c.look)
+			return
+		}
+	}
+}
+
+func (c *compactions) look() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, m := range content {
-		m.waits(false)
-	}
-	for _, m := range asked {
-		m.calls--
-		m.idle.Broadcast()
-	}
-	return granted
+	c.check = nil
+	c.grant()
 }
 
 func moreUrgent(a, b pebble.WaitingCompaction) bool {

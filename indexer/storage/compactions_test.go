@@ -53,7 +53,8 @@ func TestMergesRest(t *testing.T) {
 		rests(maxRest)
 		before := d.granted.Load()
 		d.m.ended(true)
-		if d.m.Done(); d.granted.Load() != before+1 {
+		d.m.Done()
+		if synctest.Wait(); d.granted.Load() != before+1 {
 			t.Error("it rests after a merge that went well")
 		}
 		rests(firstDelay)
@@ -66,5 +67,128 @@ func TestMergesRest(t *testing.T) {
 			t.Error("one that was stopped tries again")
 		}
 		d.m.Unregister()
+	})
+}
+
+// hanging is a store that wants to merge, whose calls and merges end when the test says so.
+type hanging struct {
+	m      *compactor
+	want   pebble.WaitingCompaction
+	idle   atomic.Bool                   // nothing is to be merged any more
+	hang   atomic.Pointer[chan struct{}] // calls wait for it
+	merges atomic.Int32                  // in progress
+}
+
+func newHanging(all *compactions, score float64) *hanging {
+	h := &hanging{m: all.member(), want: pebble.WaitingCompaction{Score: score}}
+	h.m.Register(1, h)
+	return h
+}
+
+func (h *hanging) wait() {
+	if gate := h.hang.Load(); gate != nil {
+		<-*gate
+	}
+}
+
+func (h *hanging) GetAllowedWithoutPermission() int { return 1 }
+
+func (h *hanging) GetWaitingCompaction() (bool, pebble.WaitingCompaction) {
+	h.wait()
+	return !h.idle.Load(), h.want
+}
+
+func (h *hanging) Schedule(pebble.CompactionGrantHandle) bool {
+	h.wait()
+	h.merges.Add(1)
+	return true
+}
+
+func (h *hanging) ask() {
+	if ok, _ := h.m.TrySchedule(); ok {
+		h.merges.Add(1)
+	}
+	synctest.Wait()
+}
+
+func (h *hanging) done() {
+	h.merges.Add(-1)
+	h.m.Done()
+	synctest.Wait()
+}
+
+// TestHungStores: a slot goes to the most urgent store; one that hangs when it is asked or told loses its turn after
+// patience, and so does a merge without progress, but not more than spare of them at a time.
+func TestHungStores(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := newCompactions(1)
+		first := newHanging(all, 0)
+		first.idle.Store(true)
+		first.ask()
+		var stores []*hanging // the most urgent first
+		for n := range spare + 3 {
+			h := newHanging(all, float64(100-n))
+			stores = append(stores, h)
+			h.ask()
+		}
+		running := func(want int) {
+			t.Helper()
+			for n, h := range stores {
+				if got := int(h.merges.Load()); got != 0 && n != want || got != 1 && n == want {
+					t.Fatalf("store %d has %d merges in progress, want one of store %d alone", n, got, want)
+				}
+			}
+		}
+		running(-1)
+		time.Sleep(patience - 1)
+		first.m.MeasureCPU(pebble.CompactionGoroutinePrimary)
+		time.Sleep(patience)
+		synctest.Wait()
+		running(-1) // the first one makes progress
+		first.done()
+		running(0)
+		stores[0].idle.Store(true)
+
+		gate := make(chan struct{})
+		stores[1].hang.Store(&gate) // it hangs when it is told
+		stores[0].done()
+		running(-1)
+		time.Sleep(2 * patience)
+		synctest.Wait()
+		running(2)
+		for n := 2; n < 1+spare; n++ { // these hang in their merges
+			time.Sleep(2 * patience)
+			synctest.Wait()
+			if stores[n+1].merges.Load() != 1 {
+				t.Fatalf("store %d does not merge while %d others hang", n+1, n)
+			}
+		}
+		time.Sleep(10 * patience)
+		synctest.Wait()
+		if last := stores[spare+2]; last.merges.Load() != 0 {
+			t.Error("merges that hang have no bound")
+		}
+		stores[1].hang.Store(nil)
+		close(gate)
+		synctest.Wait()
+		for _, h := range stores[1 : spare+2] {
+			if h.merges.Load() != 1 {
+				t.Error("a store that answers late does not merge")
+			}
+			h.idle.Store(true)
+			h.done()
+		}
+		last := stores[spare+2]
+		if last.merges.Load() != 1 {
+			t.Error("the last store never merges")
+		}
+		last.idle.Store(true)
+		last.done()
+		if all.running != 0 || all.waiting != 0 {
+			t.Errorf("%d slots are taken, %d stores wait at the end", all.running, all.waiting)
+		}
+		for _, h := range append(stores, first) {
+			h.m.Unregister()
+		}
 	})
 }

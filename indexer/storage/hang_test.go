@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"tidemark/index"
 )
 
 // TestDamagedFolderIsRemovedBeside: while a damaged folder's copy is dropped, or created anew, and any step of that
@@ -157,5 +160,73 @@ func TestBallastIsMadeBeside(t *testing.T) {
 	if n := tries.Load(); n != 2 || !space.give() {
 		t.Errorf("tried %d times, want that it is made after the pause", n)
 	}
+	must(t, store.Close())
+}
+
+// TestMergesBesideAHungManifest: a copy that waits for its merge while its manifest hangs does not keep other copies
+// from merging.
+func TestMergesBesideAHungManifest(t *testing.T) {
+	var hang atomic.Bool
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	fs := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+		syncs := op.Kind == errorfs.OpFileSync || op.Kind == errorfs.OpFileSyncData
+		if syncs && strings.Contains(op.Path, "data/1/") && strings.Contains(op.Path, "MANIFEST") && hang.Swap(false) {
+			close(begun)
+			<-goOn
+		}
+		return nil
+	}))
+	store := openTest(t, "data", func(o *Options) { o.FS, o.Compactions = fs, 1 })
+	all := store.res.compactions
+	holder := &mergeable{m: all.member()}
+	holder.m.db = holder // not a member: it takes a slot, and is given none
+	if ok, _ := holder.m.TrySchedule(); !ok {
+		t.Fatal("no slot is free")
+	}
+	var copies []*Slice
+	for id := range index.CopyID(2) {
+		s, err := store.Create(testMeta(id + 1))
+		must(t, err)
+		copies = append(copies, s)
+		for n := range uint64(l0Threshold) {
+			must(t, s.Flush(t.Context(), historyBatch(n+1)))
+			must(t, s.Persist(t.Context()))
+		}
+	}
+	until(t, func() error {
+		all.mu.Lock()
+		defer all.mu.Unlock()
+		if all.waiting != len(copies) {
+			return fmt.Errorf("%d copies wait for a merge, want %d", all.waiting, len(copies))
+		}
+		return nil
+	})
+	ended := make(chan error, 2)
+	go func() {
+		hang.Store(true)
+		ended <- errors.Join(copies[0].Flush(t.Context(), historyBatch(100)), copies[0].Persist(t.Context()))
+	}()
+	<-begun
+	go func() {
+		holder.m.Done()
+		ended <- nil
+	}()
+	level0 := func() int {
+		levels, err := copies[1].gen.eng.(*pebbleEngine).db.SSTables()
+		must(t, err)
+		return len(levels[0])
+	}
+	deadline := time.After(time.Minute)
+	for level0() >= l0Threshold {
+		select {
+		case <-deadline:
+			close(goOn)
+			t.Fatal("a copy is not merged while the manifest of another hangs")
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	close(goOn)
+	must(t, <-ended)
+	must(t, <-ended)
 	must(t, store.Close())
 }

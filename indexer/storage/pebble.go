@@ -324,6 +324,7 @@ func (e *pebbleEngine) onFlush(info pebble.FlushInfo) {
 	}
 	e.flushes.Add(1)
 	e.changes.Add(1)
+	e.compact.changed()
 	if e.health.ok() {
 		e.res.logger.Info("memtables are written again", "copy", e.id)
 	}
