@@ -58,7 +58,7 @@ func (n scanNodes) KeepSlices(ctx context.Context, node index.NodeID, req scan.K
 		}
 		code = string(scan.CodeOf(err))
 	}
-	n.asked.WithLabelValues(code).Inc()
+	n.count.keeps.WithLabelValues(code).Inc()
 	return err
 }
 

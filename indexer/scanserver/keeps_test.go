@@ -39,7 +39,7 @@ func TestKeepingOnOtherNodes(t *testing.T) {
 	server := httptest.NewServer((&route.Table{Lacks: "no %s", Routes: []route.Route{s.keepRoute()}}).Handler())
 	defer server.Close()
 	port = strings.TrimPrefix(server.URL, "http://")
-	nodes := scanNodes{p.Ask(1), asks, nil, s.keep, s.metrics.keeps}
+	nodes := scanNodes{p.Ask(1), asks, nil, s.keep, s.metrics}
 	for n, node := range []index.NodeID{here, there} {
 		req := scan.KeepRequest{Scan: scan.Pages{ID: uint64(n)}, Copies: []index.CopyID{index.CopyID(n + 1)},
 			Ref: wire.StabilityRef{Bucket: "b", Ref: timestamp.Ref{Number: 7}}}

@@ -14,10 +14,16 @@ type metrics struct {
 	scans  *prometheus.CounterVec
 	took   *prometheus.HistogramVec
 	waited *prometheus.HistogramVec
+	parts  *prometheus.CounterVec
 	keeps  *prometheus.CounterVec
 }
 
 const scanFirst, scanBounds = 0.00025, 16 // to 8 s
+
+// Values of the label of parts.
+const (
+	partHere, partOther = "this", "other"
+)
 
 func newMetrics(r prometheus.Registerer) *metrics {
 	return &metrics{
@@ -27,6 +33,8 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		waited: meters.SecondsBy(r, "scan_wait_seconds",
 			"Part of it until a stability timestamp was known, and for any held, that is new enough.",
 			"consistency", scanFirst, scanBounds),
+		parts: meters.Counters(r, "scan_parts_total",
+			"Parts of scans coordinated here that were asked for, by whether another indexer has them.", "indexer"),
 		keeps: meters.Counters(r, "scan_keeps_total",
 			"Times that an indexer was asked to keep the timestamp of a scan coordinated here that takes long, by outcome.",
 			"code"),

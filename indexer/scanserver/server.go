@@ -89,7 +89,7 @@ func New(o Options) *Server {
 		scans: rpc.NewPlaces(MaxScans, "scans"), parts: rpc.NewPlaces(cmp.Or(o.MaxParts, MaxScans), "parts of scans"),
 		running: newRunning(o.Name, o.Slow, o.Now, o.Hurry),
 	}
-	s.coordinator = scan.NewCoordinator(o.Catalog, o.Truth, scanNodes{o.Nodes, o.Keeps, o.Pins, s.keep, s.metrics.keeps},
+	s.coordinator = scan.NewCoordinator(o.Catalog, o.Truth, scanNodes{o.Nodes, o.Keeps, o.Pins, s.keep, s.metrics},
 		scan.Options{Logger: o.Log.Named("scan")})
 	s.clients = newClients(s, o.Managers)
 	if o.MaxClients > 0 {
@@ -286,15 +286,17 @@ type scanNodes struct {
 	keeps *peers.Nodes
 	here  scan.Pins
 	keep  func(*scan.KeepRequest) error // keeps a timestamp on this node
-	asked *prometheus.CounterVec        // requests to keep a timestamp, by outcome
+	count *metrics
 }
 
 // OpenSlices implements scan.Nodes. It reads this node's own slices directly, without the network.
 func (n scanNodes) OpenSlices(ctx context.Context, node index.NodeID, others []index.NodeID,
 	req scan.NodeRequest) (scan.RowStream, error) {
 	if n.IsHere(node) {
+		n.count.parts.WithLabelValues(partHere).Inc()
 		return openHere(ctx, req, n.here)
 	}
+	n.count.parts.WithLabelValues(partOther).Inc()
 	instead := func() (addrs []string) {
 		for _, o := range others {
 			addrs = append(addrs, n.Addr(o))

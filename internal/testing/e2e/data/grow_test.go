@@ -115,24 +115,45 @@ func (g *grower) scans() string {
 	return strings.Join(told, ", ")
 }
 
-// received returns the bytes of files that each indexer has received. It includes indexers that are not active: a new
-// leader has not seen any of them yet.
-func (g *grower) received() map[string]float64 {
+// Counters of an indexer that TestGrow tells.
+const (
+	growBytes = `tidemark_indexer_fill_bytes_total{direction="received"}`
+	growParts = `tidemark_indexer_scan_parts_total{indexer="other"}`
+	growScans = `tidemark_indexer_scans_total{code="OK"}`
+)
+
+// figures returns the counters of each indexer. It includes indexers that are not active: a new leader has not seen
+// any of them yet.
+func (g *grower) figures() map[string]map[string]float64 {
 	st, err := g.c.Status(g.ctx)
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	bytes := map[string]float64{}
+	all := map[string]map[string]float64{}
 	for _, i := range st.Indexers {
 		_, page := harness.Get(g.ctx, g.t, i.Admin+"/metrics")
+		all[i.ID] = map[string]float64{}
 		for line := range strings.Lines(page) {
-			if n, ok := strings.CutPrefix(line, `tidemark_indexer_fill_bytes_total{direction="received"} `); ok {
-				b, _ := strconv.ParseFloat(strings.TrimSpace(n), 64)
-				bytes[i.ID] = b
+			name, n, _ := strings.Cut(strings.TrimSpace(line), " ")
+			if name == growBytes || name == growParts || name == growScans {
+				all[i.ID][name], _ = strconv.ParseFloat(n, 64)
 			}
 		}
 	}
-	return bytes
+	return all
+}
+
+// grown returns by how much a counter of all indexers together has grown.
+func grown(from, to map[string]map[string]float64, name string) (by float64) {
+	for id := range to {
+		by += to[id][name] - from[id][name]
+	}
+	return by
+}
+
+// others returns how many other indexers a scan has asked on average between two times.
+func others(from, to map[string]map[string]float64) string {
+	return fmt.Sprintf("%.2f others asked", grown(from, to, growParts)/max(grown(from, to, growScans), 1))
 }
 
 // lookFor is for how long scans are measured before and after a rebalance.
@@ -141,9 +162,11 @@ const lookFor = 15 * time.Second
 // change runs a rebalance and logs its cost.
 func (g *grower) change(what string, req v1.RebalanceRequest) {
 	g.t.Helper()
+	first := g.figures()
 	g.scans()
 	time.Sleep(lookFor)
-	before, had := g.scans(), g.received()
+	had := g.figures()
+	before := g.scans() + ", " + others(first, had)
 	m := &mover{t: g.t, ctx: g.ctx, c: g.c}
 	began := time.Now()
 	id := m.begin(req)
@@ -154,16 +177,14 @@ func (g *grower) change(what string, req v1.RebalanceRequest) {
 	if r.Phase != statecontext.RebalanceFinished {
 		g.t.Errorf("%s: %+v", what, r)
 	}
-	moved := 0.0
-	for id, now := range g.received() {
-		moved += now - had[id]
-	}
-	during := g.scans()
+	has := g.figures()
+	moved := grown(had, has, growBytes)
+	during := g.scans() + ", " + others(had, has)
 	time.Sleep(lookFor) // with as many indexers as during the rebalance, without moves
 	g.t.Logf("%s: %d copies of %.1f MiB in %v; files of %.1f MiB arrived: %.2f of that; scans before: %s; during: %s; "+
-		"after: %s",
+		"after: %s, %s",
 		what, r.Done, float64(r.Bytes)/(1<<20), took.Round(time.Millisecond),
-		moved/(1<<20), moved/max(float64(r.Bytes), 1), before, during, g.scans())
+		moved/(1<<20), moved/max(float64(r.Bytes), 1), before, during, g.scans(), others(has, g.figures()))
 }
 
 // foretold records the estimates of a rebalance's remaining time until it is over; report then logs their error. It
