@@ -274,7 +274,7 @@ func TestLossIsAskedForUntilItIsTold(t *testing.T) {
 		do   func()
 		want string
 	}{
-		{"nothing was seen before", func() { s.cut(at(1, 3)) }, "w 3"},
+		{"no position was given", func() { s.cut(at(1, 3)) }, "w 3"},
 		{"nothing can be lost", func() { s.cut(at(1, 5)) }, "w 5"},
 		{"a rollback", func() { s.cut(at(2, 4)) }, "w 4, w 5"},
 		{"another one", func() { s.cut(at(3, 6)) }, "w 5, w 6"},

@@ -91,7 +91,7 @@ func printSources(w io.Writer, results []v1.StatementResult) {
 			of   *v1.Estimate
 		}{{"documents", c.Documents}, {"entries", c.Entries}, {"bytes", c.Bytes}, {"freed bytes", c.Frees}} {
 			if e.of != nil {
-				fmt.Fprintf(w, "%s: %s: %s, as %s\n", results[i].Name, e.what, estimateWord(e.of), e.of.Source)
+				fmt.Fprintf(w, "%s: %s: %s (%s)\n", results[i].Name, e.what, estimateWord(e.of), e.of.Source)
 			}
 		}
 		for _, why := range c.Unknown {

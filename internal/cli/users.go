@@ -92,7 +92,7 @@ func userList(s Streams, f *serverFlags) *cobra.Command {
 
 func userRemove(s Streams, f *serverFlags) *cobra.Command {
 	var sure bool
-	cmd := &cobra.Command{Use: "remove NAME", Short: "Remove a user and his tokens", Args: exactArgs("NAME"),
+	cmd := &cobra.Command{Use: "remove NAME", Short: "Remove a user and the user's tokens", Args: exactArgs("NAME"),
 		ValidArgsFunction: f.users(),
 		Example:           "  tidemark user remove alice",
 		RunE: func(cmd *cobra.Command, args []string) error {

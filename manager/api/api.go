@@ -250,7 +250,7 @@ func (a *API) router(serve func(route) http.Handler) http.Handler {
 	for _, rt := range routes {
 		m.Handle(rt.method, rt.path, serve(rt))
 	}
-	return m.Handler("there is no %s; the calls are listed in docs/api.md")
+	return m.Handler("the API has no call %s; docs/api.md lists the calls")
 }
 
 // serve returns a handler that authenticates a call, limits its time, answers it here or at the leader, writes its
@@ -403,10 +403,11 @@ func (a *API) checkCluster(r *http.Request) error {
 		return nil
 	}
 	if last := a.foreign.Swap(&theirs); last == nil || *last != theirs { // once per foreign cluster in a row
-		a.cfg.Logger.Warn("a node of another cluster was refused", "from", r.RemoteAddr, "cluster", theirs, "this", own,
+		a.cfg.Logger.Warn("a request from a node of another cluster was "+
+			"refused", "from", r.RemoteAddr, "cluster", theirs, "this", own,
 			"call", r.Method+" "+rpc.WithoutSecrets(r.URL.Path))
 	}
-	return fmt.Errorf("%w: the caller is of cluster %.60s, manager %s is of cluster %s", wire.ErrForeignCluster, theirs,
+	return fmt.Errorf("%w: the caller belongs to cluster %.60s, manager %s to cluster %s", wire.ErrForeignCluster, theirs,
 		a.cfg.Name, own)
 }
 
@@ -418,7 +419,7 @@ func (rt *route) checkQuery(r *http.Request) error {
 	}
 	given, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return rpc.Refuse(errcode.BadRequest, "the query of %s cannot be read: %v", r.URL.Path, err)
+		return rpc.Refuse(errcode.BadRequest, "the query of %s is malformed: %v", r.URL.Path, err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		at := slices.IndexFunc(rt.doc.params, func(p param) bool { return p.name == name })
@@ -426,7 +427,8 @@ func (rt *route) checkQuery(r *http.Request) error {
 			return rt.unknownParam(r, name)
 		}
 		if len(given[name]) > 1 {
-			return rpc.Refuse(errcode.BadRequest, "%s is given %d times; %s %s takes it once", name, len(given[name]), r.Method,
+			return rpc.Refuse(errcode.BadRequest, "parameter %s is given %d times; %s %s accepts it "+
+				"once", name, len(given[name]), r.Method,
 				r.URL.Path)
 		}
 		if p := rt.doc.params[at]; len(p.enum) > 0 && !slices.Contains(p.enum, given.Get(name)) {
@@ -440,7 +442,8 @@ func (rt *route) checkQuery(r *http.Request) error {
 // repeated: it must not be treated as absent. It also rejects a compressed body.
 func (rt *route) checkHeaders(r *http.Request) error {
 	if how := r.Header.Get("Content-Encoding"); how != "" && !strings.EqualFold(how, "identity") {
-		return rpc.Refuse(errcode.UnsupportedMediaType, "content encoding %.40q: send the body as it is", how)
+		return rpc.Refuse(errcode.UnsupportedMediaType, "content encoding %.40q is not supported: send the body without "+
+			"encoding", how)
 	}
 	for _, name := range []string{HeaderKey, headerIfMatch} {
 		given := r.Header.Values(name)
@@ -452,16 +455,16 @@ func (rt *route) checkHeaders(r *http.Request) error {
 			code = errcode.BadIdempotencyKey
 		}
 		if len(given) > 1 {
-			return rpc.Refuse(code, "the header %s is there %d times; send it once", name, len(given))
+			return rpc.Refuse(code, "the header %s is given %d times; send it once", name, len(given))
 		}
-		return rpc.Refuse(code, "the header %s is empty; leave it out, or give it a value", name)
+		return rpc.Refuse(code, "the header %s is empty; omit it, or give it a value", name)
 	}
 	return nil
 }
 
 func (rt *route) unknownParam(r *http.Request, name string) error {
 	if len(rt.doc.params) == 0 {
-		return rpc.Refuse(errcode.BadRequest, "unknown parameter %.40q; %s %s takes none in the query", name, r.Method,
+		return rpc.Refuse(errcode.BadRequest, "unknown parameter %.40q; %s %s has no query parameters", name, r.Method,
 			r.URL.Path)
 	}
 	known := make([]string, len(rt.doc.params))
@@ -472,7 +475,7 @@ func (rt *route) unknownParam(r *http.Request, name string) error {
 	if like := config.Nearest(name, known); like != "" {
 		meant = "; did you mean " + like + "?"
 	}
-	return rpc.Refuse(errcode.BadRequest, "unknown parameter %.40q%s; %s %s knows %s", name, meant, r.Method, r.URL.Path,
+	return rpc.Refuse(errcode.BadRequest, "unknown parameter %.40q%s; %s %s accepts %s", name, meant, r.Method, r.URL.Path,
 		strings.Join(known, ", "))
 }
 
@@ -500,7 +503,7 @@ func (g *ground) leaderOf(s *statecontext.State) (wire.Leader, bool) {
 // leaderless returns the error while no leader is known: an election is over in a moment; otherwise the text names
 // the managers that must come back.
 func (g *ground) leaderless() *rpc.Problem {
-	return noLeader("no leader is known at the moment, try again; %s", majorityText(g.voters()))
+	return noLeader("this manager knows no leader at the moment, try again; %s", majorityText(g.voters()))
 }
 
 // voters returns the names of the voting managers, in brackets.

@@ -61,7 +61,7 @@ func TestFewOf(t *testing.T) {
 		if len(few) != min(n, namedTroubles+1) {
 			t.Errorf("%d of %d", len(few), n)
 		}
-		if n == namedTroubles+2 && few[namedTroubles] != "and 2 more, see the status" {
+		if n == namedTroubles+2 && few[namedTroubles] != "and 2 more; see tidemark cluster status" {
 			t.Errorf("%q", few)
 		}
 	}

@@ -69,8 +69,8 @@ func (g *access) authorize(r *http.Request, rt *route) (*http.Request, error) {
 	case err != nil:
 		return r, unauthenticated(err)
 	case id.Role < rt.role.needs():
-		return r, rpc.Refuse(errcode.Forbidden, "%s %s is %s for %s; the call needs role %s", r.Method, r.URL.Path,
-			roleName(id), id.Name, rt.role)
+		return r, rpc.Refuse(errcode.Forbidden, "%s has %s; %s %s needs role %s", id.Name, roleName(id), r.Method,
+			r.URL.Path, rt.role)
 	}
 	ctx := context.WithValue(rpc.WithPrincipal(r.Context(), id.Name), identityKey{}, id)
 	if h := r.Header.Get("Authorization"); h != "" {
@@ -139,15 +139,15 @@ func (g *access) whileMay(r *http.Request, call func(*http.Request) error) error
 		for unsure := 0; ; {
 			switch {
 			case !g.still(id):
-				end(rpc.Refuse(errcode.Unauthenticated, "the user, his password or role, or the token of %s has changed or "+
-					"ended since this was begun, or users were added; what was told until now counts", id.Name))
+				end(rpc.Refuse(errcode.Unauthenticated, "the user, password, role or token of %s was changed or removed, or "+
+					"users were added, since this request began; what was sent until now is valid", id.Name))
 				return
 			case !id.OfUser() || g.current():
 				unsure = 0
 			default:
 				if unsure++; unsure == unsureLooks {
-					end(rpc.Refuse(errcode.ManagerNotCurrent, "%s; what was told until now counts, begin it again at another "+
-						"manager", g.notCurrent()))
+					end(rpc.Refuse(errcode.ManagerNotCurrent, "%s; what was sent until now is valid; repeat the request at "+
+						"another manager", g.notCurrent()))
 					return
 				}
 			}
@@ -172,9 +172,9 @@ const unsureLooks = 12
 
 func roleName(id *auth.Identity) string {
 	if id.Role == 0 {
-		return "not allowed"
+		return "no role"
 	}
-	return "beyond role " + id.Role.String()
+	return "role " + id.Role.String()
 }
 
 func unauthenticated(err error) error {
@@ -267,7 +267,7 @@ func errNobody() error {
 }
 
 func errNoCredentials() error {
-	return rpc.Refuse(errcode.Unauthenticated, "this cluster has users: give user and password, or a token")
+	return rpc.Refuse(errcode.Unauthenticated, "this cluster requires credentials: give a user and password, or a token")
 }
 
 // authRequired reports whether requests without credentials are refused.
@@ -330,10 +330,12 @@ func (g *access) nodeMay(r *http.Request, rt *route) error {
 	p, ok := g.node(r)
 	switch {
 	case !ok:
-		return rpc.Refuse(errcode.Unauthenticated, "%s is between components: it needs the certificate of one of %v",
+		return rpc.Refuse(errcode.Unauthenticated, "%s is a call between components: it needs a certificate of one of the "+
+			"roles %v",
 			r.URL.Path, roles)
 	case !slices.Contains(roles, p.Role):
-		return rpc.Refuse(errcode.Forbidden, "%s is not for %s: it needs the certificate of one of %v", r.URL.Path, p, roles)
+		return rpc.Refuse(errcode.Forbidden, "%s is not open to %s: it needs a certificate of one of the roles "+
+			"%v", r.URL.Path, p, roles)
 	}
 	return nil
 }
@@ -344,7 +346,8 @@ func (g *access) speaksFor(r *http.Request, role tlsconf.Role, id string) error 
 		return nil
 	}
 	if p, _ := g.node(r); p.Role != tlsconf.Manager && !p.Is(role, id) {
-		return rpc.Refuse(errcode.Forbidden, "%s speaks for %s", p, tlsconf.Peer{Role: role, ID: id})
+		return rpc.Refuse(errcode.Forbidden, "the certificate of %s does not allow a request on behalf of "+
+			"%s", p, tlsconf.Peer{Role: role, ID: id})
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ func (g backups) clusterRoutes() []route {
 					{name: "mode", required: true, enum: []string{"in-place", "new-cluster"},
 						means: "in-place: into the cluster it was made of. new-cluster: into another one without indexes; all indexes " +
 							"are built"},
-					{name: paramDryRun, enum: []string{"true", "false"}, means: "true: only say what would be done"}},
+					{name: paramDryRun, enum: []string{"true", "false"}, means: "true: only report what would be done"}},
 				headers: []string{HeaderKey}, upload: mediaBinary,
 				answers: []answer{{status: 200, means: "restored, or what would be done", body: v1.RestoreReply{}}},
 				codes: []errcode.Code{errcode.BackupUnusable, errcode.BackupOfOther,
@@ -45,8 +45,8 @@ func (g backups) clusterRoutes() []route {
 					errcode.NoProjector}}},
 		{method: "POST", path: "/v1/cluster:finalize-upgrade", handle: g.finalizeUpgrade, role: RoleAdmin, leader: true,
 			limit: v1.WriteTimeout, doc: operation{
-				id: "finalizeUpgrade", tag: tagCluster, summary: "Allow what needs the newest format level, for good: no older " +
-					"version can take part from then on",
+				id: "finalizeUpgrade", tag: tagCluster, summary: "Allow what needs the newest format level, permanently: no " +
+					"older version can take part from then on",
 				headers: []string{HeaderKey},
 				answers: []answer{{status: 200, means: "the format level from now on", body: v1.FormatReply{}}},
 				codes:   []errcode.Code{errcode.FormatNotAllowed}}},
@@ -98,7 +98,7 @@ func (g backups) restore(w http.ResponseWriter, r *http.Request) error {
 	}
 	b, err := statecontext.ReadBackupUpTo(g.cfg.Raft.FormatLevel(), data)
 	if err != nil {
-		return rpc.Refuse(errcode.BackupUnusable, "nothing was done: %v", err)
+		return rpc.Refuse(errcode.BackupUnusable, "nothing was changed: %v", err)
 	}
 	req, err := request(r, 0, []byte(q.Get("mode")))
 	if err != nil {
@@ -150,9 +150,8 @@ func (g backups) finalizeUpgrade(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	if behind := behindLevel(s, servers, level); len(behind) > 0 {
-		return rpc.Refuse(errcode.FormatNotAllowed, "format level %d is not known to %s: install the version "+
-			"of tidemark that the others run, and start it", level,
-			strings.Join(behind, ", "))
+		return rpc.Refuse(errcode.FormatNotAllowed, "managers %s do not support format level %d: install the version "+
+			"of tidemark that the others run, and restart them", strings.Join(behind, ", "), level)
 	}
 	if level > s.FormatLevel() {
 		if err := g.write(r, &statecontext.SetFormatLevel{Level: level}); err != nil {
@@ -202,7 +201,7 @@ func (g backups) setLimits(w http.ResponseWriter, r *http.Request) error {
 	}
 	l := change.Apply(g.cfg.Raft.State().Limits())
 	if err := l.Check(); err != nil {
-		return rpc.Refuse(errcode.InvalidArgument, "nothing was done: %v", err)
+		return rpc.Refuse(errcode.InvalidArgument, "nothing was changed: %v", err)
 	}
 	if err := g.write(r, &statecontext.SetLimits{Limits: l}); err != nil {
 		return err

@@ -42,7 +42,7 @@ func (g components) checkToken(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if g.cfg.Auth == nil {
-		return rpc.Refuse(errcode.Unauthenticated, "this manager knows no tokens")
+		return rpc.Refuse(errcode.Unauthenticated, "this manager has no users and tokens")
 	}
 	if err := g.ensureCurrent(r.Context()); err != nil { // first: a token that was revoked meanwhile is invalid
 		return err
@@ -54,7 +54,7 @@ func (g components) checkToken(w http.ResponseWriter, r *http.Request) error {
 		return unauthenticated(err)
 	}
 	if id == nil || id.Role < RoleMetrics.needs() {
-		return rpc.Refuse(errcode.Forbidden, "the token is of nobody who may read metrics")
+		return rpc.Refuse(errcode.Forbidden, "the token's user has no role that may read metrics")
 	}
 	rpc.Write(w, r, http.StatusOK, wire.TokenChecked{Principal: id.Name})
 	return nil

@@ -35,9 +35,9 @@ func (c *costing) of(before, after *statecontext.State, id index.ID) *v1.Stateme
 func (c *costing) dropped(x *statecontext.Index) *v1.StatementCost {
 	cost := &v1.StatementCost{}
 	if t, has := c.reported[x.Definition.ID]; has {
-		cost.Frees = &v1.Estimate{Value: t.Bytes, Bound: v1.About, Source: "its copies have so much"}
+		cost.Frees = &v1.Estimate{Value: t.Bytes, Bound: v1.About, Source: "size of its copies"}
 	} else {
-		cost.Unknown = append(cost.Unknown, "what it frees: no indexer has told of its copies")
+		cost.Unknown = append(cost.Unknown, "what it frees: no indexer has reported the size of its copies")
 	}
 	return cost
 }
@@ -47,16 +47,16 @@ func (c *costing) built(x *statecontext.Index) *v1.StatementCost {
 	cost := &v1.StatementCost{Copies: len(x.Topology.Copies)}
 	d := &x.Definition
 	if cost.Documents = c.documents(d); cost.Documents == nil {
-		cost.Unknown = append(cost.Unknown, fmt.Sprintf("how many documents %s has: no index of it that is ready tells; a "+
-			"primary one would", d.Keyspace()))
+		cost.Unknown = append(cost.Unknown, fmt.Sprintf("how many documents %s has: no ready index gives the number; a "+
+			"primary index would", d.Keyspace()))
 	}
 	like := c.like(d)
 	if cost.Entries = c.entries(d, like, cost.Documents); cost.Entries == nil {
-		cost.Unknown = append(cost.Unknown, "how many entries it will have: no index that is ready has the same first "+
+		cost.Unknown = append(cost.Unknown, "how many entries it will have: no ready index has the same first "+
 			"component and condition")
 	}
 	if cost.Bytes = c.bytes(d, like, cost.Entries); cost.Bytes == nil {
-		cost.Unknown = append(cost.Unknown, "how many bytes it will take")
+		cost.Unknown = append(cost.Unknown, "how many bytes it will occupy")
 	}
 	return cost
 }
@@ -88,8 +88,8 @@ func (c *costing) altered(was, is *statecontext.Index, after *statecontext.State
 	fresh, gone := changedCopies(&was.Topology, &is.Topology)
 	for _, y := range after.RebalancesOf(is.Definition.ID) {
 		cost.Copies++
-		cost.Bytes = plus(cost.Bytes, y.Bytes, "the copies that move have so much; they come as files, or from KV where "+
-			"that cannot be")
+		cost.Bytes = plus(cost.Bytes, y.Bytes, "size of the copies that move; they are sent as files, or rebuilt from KV "+
+			"where files cannot be sent")
 	}
 	if cost.Copies += fresh; cost.Copies+gone == 0 {
 		return nil
@@ -97,15 +97,15 @@ func (c *costing) altered(was, is *statecontext.Index, after *statecontext.State
 	t, has := c.reported[was.Definition.ID]
 	switch {
 	case !has || t.Copies == 0:
-		cost.Unknown = append(cost.Unknown, "bytes: no indexer has told of its copies")
+		cost.Unknown = append(cost.Unknown, "bytes: no indexer has reported the size of its copies")
 	default:
 		if fresh > 0 {
-			cost.Bytes = plus(cost.Bytes, t.Bytes/uint64(t.Copies)*uint64(fresh), "its copies have so much on the average; new "+
-				"ones come as files of these, or from KV where that cannot be")
+			cost.Bytes = plus(cost.Bytes, t.Bytes/uint64(t.Copies)*uint64(fresh), "average size of its copies; new "+
+				"copies are made of files of these, or from KV where files cannot be sent")
 		}
 		if gone > 0 {
 			cost.Frees = &v1.Estimate{Value: t.Bytes / uint64(t.Copies) * uint64(gone), Bound: v1.About,
-				Source: "its copies have so much on the average"}
+				Source: "average size of its copies"}
 		}
 	}
 	return cost
@@ -130,10 +130,10 @@ func (c *costing) documents(d *index.Definition) (best *v1.Estimate) {
 		case !c.isComparable(o, d):
 		case o.IsPrimary && o.Where == "":
 			return &v1.Estimate{Value: t.Items, Bound: v1.About,
-				Source: fmt.Sprintf("primary index %s has so many entries", o.Name)}
+				Source: fmt.Sprintf("entries of primary index %s", o.Name)}
 		case !arrays(o) && (best == nil || t.Items > best.Value):
 			best = &v1.Estimate{Value: t.Items, Bound: v1.AtLeast,
-				Source: fmt.Sprintf("index %s has entries of so many", o.Name)}
+				Source: fmt.Sprintf("documents with entries in index %s", o.Name)}
 		}
 	}
 	return best
@@ -166,13 +166,13 @@ func (c *costing) entries(d *index.Definition, like *statecontext.Index, documen
 			same = "key"
 		}
 		return &v1.Estimate{Value: c.reported[o.ID].Items, Bound: v1.About,
-			Source: fmt.Sprintf("index %s, of the same %s and condition, has so many", o.Name, same)}
+			Source: fmt.Sprintf("entries of index %s, which has the same %s and condition", o.Name, same)}
 	case documents == nil || arrays(d) || documents.Bound == v1.AtLeast:
 		return nil
 	case d.IsPrimary && d.Where == "":
-		return &v1.Estimate{Value: documents.Value, Bound: v1.About, Source: "one of each document: " + documents.Source}
+		return &v1.Estimate{Value: documents.Value, Bound: v1.About, Source: "one entry per document: " + documents.Source}
 	}
-	return &v1.Estimate{Value: documents.Value, Bound: v1.AtMost, Source: "no more than one of each document: " +
+	return &v1.Estimate{Value: documents.Value, Bound: v1.AtMost, Source: "at most one entry per document: " +
 		documents.Source}
 }
 
@@ -198,7 +198,7 @@ func (c *costing) bytes(d *index.Definition, like *statecontext.Index, entries *
 	}
 	each := float64(bytes) / float64(items)
 	return &v1.Estimate{Value: uint64(each * float64(entries.Value) * float64(d.Replicas+1)), Bound: entries.Bound,
-		Source: fmt.Sprintf("%s %.0f bytes an entry and copy", of, each)}
+		Source: fmt.Sprintf("%s %.0f bytes per entry and copy", of, each)}
 }
 
 // isComparable reports whether index o is whole, and has the same keyspace as d.

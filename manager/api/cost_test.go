@@ -35,11 +35,14 @@ func TestCostOfBuilds(t *testing.T) {
 		source  string
 		bytes   uint64
 	}{
-		"same key":       {"(`kind` = 1)", []string{"country"}, 600, v1.About, "by_country, of the same key", 60_000},
-		"same first":     {"(`kind` = 1)", []string{"country", "x"}, 600, v1.About, "of the same first component", 60_000},
-		"primary":        {"", nil, 1000, v1.About, "ids, of the same key", 50_000},
-		"another":        {"", []string{"name"}, 1000, v1.AtMost, "no more than one of each", 1000 * 200_000 / 10_600},
-		"nobody answers": {"(`kind` = 2)", []string{"country"}, 1000, v1.AtMost, "no more", 1000 * 200_000 / 10_600},
+		"same key": {"(`kind` = 1)", []string{"country"}, 600, v1.About, "by_country, which has the same key", 60_000},
+		"same " +
+			"first": {"(`kind` = " +
+			"1)", []string{"country", "x"}, 600, v1.About, "which has the same first " +
+			"component", 60_000},
+		"primary":        {"", nil, 1000, v1.About, "ids, which has the same key", 50_000},
+		"another":        {"", []string{"name"}, 1000, v1.AtMost, "at most one entry per document", 1000 * 200_000 / 10_600},
+		"nobody answers": {"(`kind` = 2)", []string{"country"}, 1000, v1.AtMost, "at most one", 1000 * 200_000 / 10_600},
 		"an array":       {"", []string{"ALL ARRAY x FOR x IN u END"}, 0, "", "", 0},
 	} {
 		before := w.s

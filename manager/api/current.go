@@ -89,9 +89,9 @@ func (g *currency) catchUpTo(ctx context.Context, came time.Time) func() bool {
 
 // refuseUnsure returns the error for credentials that may be newer than this manager's data.
 func (g *currency) refuseUnsure() error {
-	const what = "manager %s does not know these credentials and cannot make sure that they are not new: the leader is " +
-		"out of its reach, or its disk " +
-		"takes nothing; try again, or another manager"
+	const what = "manager %s has no such credentials and cannot check whether they are new: the leader is " +
+		"not reachable from it, or writes to its disk " +
+		"fail; try again, or use another manager"
 	return rpc.Refuse(errcode.ManagerNotCurrent, what, g.cfg.Name)
 }
 
@@ -110,9 +110,8 @@ func (g *currency) ensureCurrent(ctx context.Context) error {
 
 // notCurrent describes why users are not admitted.
 func (g *currency) notCurrent() string {
-	const what = "manager %s has not been able to make sure for %s that it knows all users, passwords and tokens as " +
-		"they are now, and lets no user in until it has: " +
-		"the leader is out of its reach, or its disk takes nothing"
+	const what = "manager %s could not check for %s that its users, passwords and tokens are up to date, and accepts no " +
+		"user until it has: the leader is not reachable from it, or writes to its disk fail"
 	return fmt.Sprintf(what, g.cfg.Name, g.currentFor().Round(time.Second))
 }
 

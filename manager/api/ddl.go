@@ -30,7 +30,7 @@ func request(r *http.Request, part int, sent []byte) (*statecontext.Request, err
 	case key == "":
 		return nil, nil
 	case len(key) > maxKeyBytes:
-		return nil, rpc.Refuse(errcode.BadIdempotencyKey, "%s has %d bytes, at most %d are taken", HeaderKey, len(key),
+		return nil, rpc.Refuse(errcode.BadIdempotencyKey, "%s has %d bytes; the limit is %d", HeaderKey, len(key),
 			maxKeyBytes)
 	}
 	return &statecontext.Request{Principal: rpc.Principal(r.Context()), Key: key + ":" + strconv.Itoa(part),
@@ -52,8 +52,8 @@ func (g statements) ddlRoutes() []route {
 		{method: "POST", path: "/v1/statements", handle: g.statements, role: RoleDDL, leader: true, limit: v1.WriteTimeout,
 			doc: operation{
 				id: "runStatements", tag: tagDDL, summary: "Run DDL text: one or more statements separated by semicolons, in order",
-				params: []param{{name: paramDryRun, enum: []string{"true", "false"}, means: "true: only say what each would do, " +
-					"where its copies would lie and what it would cost, after those before it"}},
+				params: []param{{name: paramDryRun, enum: []string{"true", "false"}, means: "true: only report what each would " +
+					"do, where its copies would lie and what it would cost, after those before it"}},
 				headers: []string{HeaderKey}, body: v1.StatementRequest{},
 				answers: []answer{{status: 202, means: "done; builds go on", body: v1.StatementReply{}},
 					{status: 200, means: "what would be done (dry_run)", body: v1.StatementReply{}}},
@@ -130,12 +130,12 @@ func (g statements) endedBy(err error, i, of int, keyed bool) error {
 	if i > 0 && p.Code == errcode.NoLeader && !keyed { // NO_LEADER would mean that nothing was done, and permit a retry
 		p = rpc.Refuse(errcode.OutcomeUnknown, "%s", p.Detail)
 	}
-	done := " (those before it are done)"
+	done := " (the statements before it were executed)"
 	switch {
 	case i == 0 && p.Code == errcode.OutcomeUnknown:
 		done = ""
 	case i == 0:
-		done = " (nothing was done)"
+		done = " (nothing was changed)"
 	}
 	p.Detail = fmt.Sprintf("statement %d of %d: %s%s", i+1, of, p.Detail, done)
 	return p
@@ -158,7 +158,7 @@ func (g statements) rehearse(w http.ResponseWriter, r *http.Request, list []expr
 		if err != nil {
 			p := g.problem(err)
 			if len(list) > 1 {
-				p.Detail = fmt.Sprintf("statement %d of %d: %s (a dry run: nothing was done)", i+1, len(list), p.Detail)
+				p.Detail = fmt.Sprintf("statement %d of %d: %s (a dry run: nothing was changed)", i+1, len(list), p.Detail)
 			}
 			return p
 		}

@@ -35,7 +35,7 @@ func (g *ground) errorRoutes() []route {
 				code := r.PathValue("code")
 				info, ok := errcode.Lookup(errcode.Code(code))
 				if !ok {
-					return rpc.Refuse(errcode.NotFound, "no code is called %q; GET /v1/errors lists them", code)
+					return rpc.Refuse(errcode.NotFound, "there is no error code %q; GET /v1/errors lists the codes", code)
 				}
 				rpc.Write(w, r, http.StatusOK, info)
 				return nil
@@ -46,8 +46,8 @@ func (g *ground) errorRoutes() []route {
 // sentinels maps errors of lower floors to codes: the first match is used. Package errcode describes the codes.
 func sentinels() []sentinel {
 	return []sentinel{
-		{consensus.ErrUnknownOutcome, errcode.OutcomeUnknown, "the write may or may not be done; send it again with the " +
-			"same " + HeaderKey + " to learn which: %v"},
+		{consensus.ErrUnknownOutcome, errcode.OutcomeUnknown, "the write may or may not have been done; send it again with " +
+			"the same " + HeaderKey + " to learn which: %v"},
 		{consensus.ErrNotLeader, errcode.NoLeader, "no leader can serve this now: %v"},
 		{coordinator.ErrNotLeading, errcode.NoLeader, "no leader can serve this now: %v"},
 		{consensus.ErrClosed, errcode.NoLeader, "no leader can serve this now: %v"},
@@ -56,10 +56,10 @@ func sentinels() []sentinel {
 		{consensus.ErrQuorumAtRisk, errcode.QuorumAtRisk, "%v"},
 		{consensus.ErrMemberConflict, errcode.MemberConflict, "%v"},
 		{consensus.ErrNoOther, errcode.TransferFailed, "%v"},
-		{consensus.ErrFormatTooOld, errcode.FormatTooOld, "nothing was done: %v"},
-		{consensus.ErrCommand, errcode.InvalidArgument, "nothing was done: %v"},
-		{consensus.ErrBusy, errcode.Busy, "too much waits already, nothing was done: %v"},
-		{core.ErrBusy, errcode.Busy, "too much waits already, nothing was done: %v"},
+		{consensus.ErrFormatTooOld, errcode.FormatTooOld, "nothing was changed: %v"},
+		{consensus.ErrCommand, errcode.InvalidArgument, "nothing was changed: %v"},
+		{consensus.ErrBusy, errcode.Busy, "too many requests are waiting, nothing was changed: %v"},
+		{core.ErrBusy, errcode.Busy, "too many requests are waiting, nothing was changed: %v"},
 		{core.ErrUnknownBucket, errcode.BucketNotInKV, "%v"},
 		{coordinator.ErrUnknownCollection, errcode.UnknownCollection, "%v"},
 		{coordinator.ErrVBuckets, errcode.TooManyVBuckets, "%v"},
@@ -121,7 +121,7 @@ func (g *ground) translate(err error) *rpc.Problem {
 	case errors.As(err, &p):
 		return p
 	case errors.As(err, &rejected) && rejected.Code == errcode.RequestMismatch:
-		return rpc.Refuse(rejected.Code, "this %s was used for another request; take a new key for a new request",
+		return rpc.Refuse(rejected.Code, "this %s was used for another request; use a new key for a new request",
 			HeaderKey)
 	case errors.As(err, &rejected):
 		return rpc.Refuse(rejected.Code, "%s", rejected.Message)
@@ -137,7 +137,7 @@ func (g *ground) translate(err error) *rpc.Problem {
 		return p
 	}
 	if p = rpc.AsProblem(err); p.Code == errcode.Internal {
-		g.cfg.Logger.Error("a call failed for a reason that has no code", "error", err)
+		g.cfg.Logger.Error("call failed with an error that has no code", "error", err)
 	}
 	return p
 }

@@ -34,11 +34,11 @@ func (g events) watchRoutes() []route {
 				id: "watchEvents", tag: tagReads, summary: "Watch the replicated state: a snapshot, then every change in cas " +
 					"order, as server-sent events",
 				params: []param{
-					{name: "since", means: "the id of the newest event seen, or a cas; the header Last-Event-ID counts " +
-						"more. Without it, a snapshot comes first"},
+					{name: "since", means: "the id of the newest event received, or a cas; the header Last-Event-ID takes " +
+						"precedence. Without either, a snapshot comes first"},
 					{name: "kinds", means: "a list of kinds separated by commas, or all; the default is all but " +
 						"stability, backfill and session"},
-					{name: "consistency", enum: []string{"linearizable", "stale"}, means: "no matter here: the stream is this " +
+					{name: "consistency", enum: []string{"linearizable", "stale"}, means: "has no effect here: the stream is this " +
 						"manager's own"},
 				},
 				answers: []answer{{status: 200, means: "events snapshot, change and end", media: mediaEvents,
@@ -80,8 +80,8 @@ func (g events) events(w http.ResponseWriter, r *http.Request) error {
 			return nil
 		}
 		if !g.stillMay(r.Context()) {
-			_ = out.send(markerPatience, stream.Marker("refused", "the user, his password or role, or the token has changed, "+
-				"or users were added, or this manager cannot tell at present; connect again"))
+			_ = out.send(markerPatience, stream.Marker("refused", "the user, password, role or token has changed, "+
+				"users were added, or this manager cannot check that at present; connect again"))
 			return nil
 		}
 		if !out.send(watchPatience, chunks...) {
@@ -129,9 +129,9 @@ func whyEnded(err error) (reason, detail string, ok bool) {
 	case errors.Is(err, watch.ErrFull), errors.Is(err, watch.ErrAddressFull):
 		return "busy", err.Error() + "; connect again later", true
 	case errors.Is(err, watch.ErrClosed):
-		return "stopping", "this manager stops; connect to another one", true
+		return "stopping", "this manager is stopping; connect to another one", true
 	case errors.Is(err, context.DeadlineExceeded):
-		return "age", "connect again: a stream has a longest time", true
+		return "age", "the stream has reached its maximum age; connect again", true
 	case errors.Is(err, context.Canceled):
 		return "", "", false
 	}

@@ -25,7 +25,7 @@ const (
 )
 
 // errLeaderGone ends a request to a manager that no longer leads.
-var errLeaderGone = errors.New("it has been replaced, or lost, as the leader")
+var errLeaderGone = errors.New("the manager is no longer the leader, or no longer reachable as such")
 
 // forward sends a request to the leader and its answer back: one hop, never two.
 func (g *ground) forward(w http.ResponseWriter, r *http.Request, rt *route) (err error) {
@@ -34,7 +34,7 @@ func (g *ground) forward(w http.ResponseWriter, r *http.Request, rt *route) (err
 		return g.leaderless()
 	}
 	if r.Header.Get(HeaderForwarded) != "" {
-		p := noLeader("this manager does not lead, although it was asked as the leader; try again")
+		p := noLeader("the request was forwarded to this manager as the leader, which it is not; try again")
 		p.Leader = &leader
 		return p
 	}
@@ -204,14 +204,14 @@ func harmless(r *http.Request, rt *route) bool {
 func forwardFailed(r *http.Request, rt *route, sent bool, err error) error {
 	again := harmless(r, rt)
 	if again && errors.Is(err, context.DeadlineExceeded) {
-		return rpc.Refuse(errcode.Timeout, "the leader gave no answer in time")
+		return rpc.Refuse(errcode.Timeout, "the leader did not answer in time")
 	}
 	if !sent || again {
 		return noLeader("the leader could not be reached: %v; try again", err)
 	}
 	return rpc.Refuse(errcode.OutcomeUnknown,
-		"the leader gave no answer (%v): the write may or may not be done; send it again with the same %s to learn which; "+
-			"without one, look before you repeat it", err, HeaderKey)
+		"the leader did not answer (%v): the write may or may not have been done; send it again with the same %s to learn "+
+			"which; without a key, check the state before you repeat it", err, HeaderKey)
 }
 
 // paramDryRun makes a write report what it would do, and do nothing.

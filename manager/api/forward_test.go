@@ -206,7 +206,7 @@ func TestQuestionsDoNotWaitBehindForwards(t *testing.T) {
 		<-arrived
 	}
 	for what, ask := range map[string]func() error{
-		"how far its log goes": func() error {
+		"its log index": func() error {
 			_, err := a.howFar(t.Context(), wire.Leader{ID: "m1", REST: leader.URL})
 			return err
 		},
@@ -238,13 +238,14 @@ func TestVigil(t *testing.T) {
 		seen    []consensus.Leader
 		gone    bool
 	}{
-		"it leads":                     {false, []consensus.Leader{m1, m1, m1}, false},
-		"another one leads":            {false, []consensus.Leader{m1, m2}, true},
-		"an election":                  {false, append(slices.Repeat([]consensus.Leader{none}, patience), m1), false},
-		"nobody leads":                 {false, slices.Repeat([]consensus.Leader{none}, patience+1), true},
-		"leadership was handed on":     {true, []consensus.Leader{m1, none, m2, m2, m2}, false},
-		"handed on, and nobody leads":  {true, slices.Repeat([]consensus.Leader{none}, patience+1), true},
-		"two elections, not in a line": {true, append(slices.Repeat([]consensus.Leader{none}, patience), m2, none), false},
+		"it leads":                 {false, []consensus.Leader{m1, m1, m1}, false},
+		"another one leads":        {false, []consensus.Leader{m1, m2}, true},
+		"an election":              {false, append(slices.Repeat([]consensus.Leader{none}, patience), m1), false},
+		"nobody leads":             {false, slices.Repeat([]consensus.Leader{none}, patience+1), true},
+		"leadership was handed on": {true, []consensus.Leader{m1, none, m2, m2, m2}, false},
+		"transferred, but no new leader is known": {true, slices.Repeat([]consensus.Leader{none}, patience+1), true},
+		"two elections, not in a " +
+			"line": {true, append(slices.Repeat([]consensus.Leader{none}, patience), m2, none), false},
 	} {
 		v := vigil{was: "m1", handsOn: c.handsOn}
 		gone := false

@@ -73,7 +73,8 @@ func (g *ground) sampleFields(ctx context.Context, req *wire.FieldsRequest) *wir
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
-				g.cfg.Logger.Debug("a projector tells of no documents", "projector", p.ID, "bucket", req.Bucket, "error", err)
+				g.cfg.Logger.Debug("projector did not report fields of "+
+					"documents", "projector", p.ID, "bucket", req.Bucket, "error", err)
 				sum.Whole = false
 				return
 			}

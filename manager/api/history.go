@@ -30,13 +30,13 @@ const (
 func (a *API) historyRoutes() []route {
 	return []route{
 		{method: "GET", path: "/v1/history", handle: a.history, role: RoleRead, limit: v1.ReadTimeout, doc: operation{
-			id: "getHistory", tag: tagReads, summary: "How scans, changes of indexes and buckets did in the last hour, asked " +
-				"of all managers and indexers at once: each remembers its own part, in memory",
+			id: "getHistory", tag: tagReads, summary: "Times and rates of scans, index changes and buckets in the last hour, " +
+				"asked of all managers and indexers at once: each remembers its own part, in memory",
 			params: []param{
-				{name: "minutes", number: true, means: "how far back, 1 to 60; 60 without it"},
-				{name: "step", number: true, means: "length of a point in seconds, a multiple of 10, at most 600; 30 without it"},
+				{name: "minutes", number: true, means: "how many minutes back, 1 to 60; the default is 60"},
+				{name: "step", number: true, means: "seconds per point, a multiple of 10, at most 600; the default is 30"},
 				{name: "bucket", means: "only this bucket, and indexes on it; times of scans and changes are of all of them"},
-				{name: "limit", number: true, means: "indexes, 1 to 64; 12 without it"}},
+				{name: "limit", number: true, means: "number of indexes, 1 to 64; the default is 12"}},
 			answers: []answer{{status: 200, means: "what is remembered", body: v1.History{}}}}},
 		{method: "GET", path: ownHistoryPath, handle: a.ownHistory, role: RoleComponent, limit: v1.ReadTimeout},
 	}

@@ -21,8 +21,8 @@ func (g *scans) locateRoute() route {
 	return route{method: "POST", path: "/v1/indexes/{ref:.+}:locate", handle: g.locate, role: RoleRead,
 		limit: v1.ReadTimeout,
 		doc: operation{
-			id: "locateIndex", tag: tagScans, summary: "Tell which indexers hold an index, with a ticket for scans on their " +
-				"own ports",
+			id: "locateIndex", tag: tagScans, summary: "List the indexers that hold an index, with a ticket for scans on " +
+				"their own ports",
 			answers: []answer{{status: 200, means: "the indexers' scan ports, and the ticket", body: v1.ScanRoute{}}},
 			codes:   []errcode.Code{errcode.UnknownIndex, errcode.IndexNotReady}}}
 }
@@ -73,10 +73,11 @@ func (g components) checkTicket(w http.ResponseWriter, r *http.Request) error {
 	case err != nil:
 		return rpc.Refuse(errcode.Unauthenticated, "%v", err)
 	case !g.still(who):
-		return rpc.Refuse(errcode.Unauthenticated, "the user or token of %s has changed or ended since the ticket was issued",
+		return rpc.Refuse(errcode.Unauthenticated, "the user or token of %s was changed or removed since the ticket was "+
+			"issued",
 			who.Name)
 	case who.Role < RoleRead.needs():
-		return rpc.Refuse(errcode.Forbidden, "%s is %s: a scan needs role %s", who.Name, roleName(who), RoleRead)
+		return rpc.Refuse(errcode.Forbidden, "%s has %s; a scan needs role %s", who.Name, roleName(who), RoleRead)
 	}
 	rpc.Write(w, r, http.StatusOK, scanport.Checked{Principal: who.Name})
 	return nil

@@ -16,7 +16,7 @@ import (
 )
 
 func (g logs) loggingRoutes() []route {
-	role := param{name: "role", enum: nodeRoles(), means: "where nodes of several roles have that name: which"}
+	role := param{name: "role", enum: nodeRoles(), means: "the role, where nodes of several roles have that name"}
 	return []route{
 		{method: "GET", path: "/v1/cluster/nodes/{id}/logging", handle: g.logging, role: RoleRead, limit: v1.ReadTimeout,
 			doc: operation{
@@ -26,8 +26,8 @@ func (g logs) loggingRoutes() []route {
 				codes:   []errcode.Code{errcode.UnknownNode, errcode.Unavailable}}},
 		{method: "PUT", path: "/v1/cluster/nodes/{id}/logging", handle: g.logging, role: RoleAdmin, limit: v1.ReadTimeout,
 			doc: operation{
-				id: "setLogging", tag: tagCluster, summary: "Change how much a node, or a component of it, logs while it runs: " +
-					"for some time, or until it ends",
+				id: "setLogging", tag: tagCluster, summary: "Change how much a running node, or a component of it, logs: " +
+					"for some time, or until the process ends",
 				params: []param{role}, body: v1.LogChange{},
 				answers: []answer{{status: 200, means: "its levels from now on", body: v1.Logging{}}},
 				codes:   []errcode.Code{errcode.UnknownNode, errcode.Unavailable, errcode.InvalidArgument}}},
@@ -102,12 +102,13 @@ func (g logs) loggingNode(id, role string) (loggingAt, error) {
 	}
 	switch len(found) {
 	case 0:
-		return loggingAt{}, rpc.Refuse(errcode.UnknownNode, "no manager, projector or indexer is called %q; GET /v1/status "+
+		return loggingAt{}, rpc.Refuse(errcode.UnknownNode, "there is no manager, projector or indexer %q; GET /v1/status "+
 			"lists them", id)
 	case 1:
 		return found[0], nil
 	}
-	return loggingAt{}, rpc.Refuse(errcode.BadRequest, "a %s and a %s are called %q: say which by role", found[0].role,
+	return loggingAt{}, rpc.Refuse(errcode.BadRequest, "a %s and a %s are both named %q: select one with the parameter "+
+		"role", found[0].role,
 		found[1].role, id)
 }
 
@@ -123,7 +124,7 @@ func (g logs) levelsAt(ctx context.Context, at loggingAt, change *wire.LogChange
 	}
 	var p *rpc.Problem
 	if err != nil && !errors.As(err, &p) {
-		return nil, rpc.Refuse(errcode.Unavailable, "the %s at %s gives no answer: %v", at.role, at.addr, err)
+		return nil, rpc.Refuse(errcode.Unavailable, "the %s at %s does not answer: %v", at.role, at.addr, err)
 	}
 	return levels, err
 }
@@ -131,7 +132,8 @@ func (g logs) levelsAt(ctx context.Context, at loggingAt, change *wire.LogChange
 // toManager forwards a request about another manager to it, one hop, and sends its answer back.
 func (g logs) toManager(w http.ResponseWriter, r *http.Request, addr string) error {
 	if r.Header.Get(HeaderForwarded) != "" {
-		return rpc.Refuse(errcode.UnknownNode, "manager %s was asked for another one, at %s", g.cfg.Name, addr)
+		return rpc.Refuse(errcode.UnknownNode, "manager %s received a forwarded request for the manager at "+
+			"%s", g.cfg.Name, addr)
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), statusTimeout)
 	defer cancel()
@@ -141,7 +143,7 @@ func (g logs) toManager(w http.ResponseWriter, r *http.Request, addr string) err
 	}
 	resp, err := g.rpc.HTTP().Do(req)
 	if err != nil {
-		return rpc.Refuse(errcode.Unavailable, "the manager at %s gives no answer: %v", addr, err)
+		return rpc.Refuse(errcode.Unavailable, "the manager at %s does not answer: %v", addr, err)
 	}
 	defer resp.Body.Close()
 	copyAnswer(w, resp)

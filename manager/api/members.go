@@ -27,10 +27,10 @@ const (
 
 // memberRoutes change the members of the cluster.
 func (g members) memberRoutes() []route {
-	yes := param{name: "yes", enum: []string{loseData}, means: "lose-data: where a majority of those that are left " +
-		"would be missing, remove managers that do not answer before it"}
-	force := param{name: "force", enum: []string{"true", "false"}, means: "true: also a node that lives, or that has " +
-		"the only copies"}
+	yes := param{name: "yes", enum: []string{loseData}, means: "lose-data: if a majority of the remaining managers " +
+		"would be missing, first remove managers that do not answer"}
+	force := param{name: "force", enum: []string{"true", "false"}, means: "true: also a node that is running, or that " +
+		"holds the only copies"}
 	return []route{
 		{method: "POST", path: "/v1/cluster/managers:join", handle: g.joinManager, role: RoleAdmin, leader: true,
 			limit: max(v1.JoinTimeout, v1.ReadTimeout+g.cfg.JoinTimeout), doc: operation{
@@ -40,39 +40,39 @@ func (g members) memberRoutes() []route {
 				codes: []errcode.Code{errcode.MemberConflict, errcode.NodeRemoved, errcode.ForeignCluster}}},
 		{method: "POST", path: "/v1/cluster/managers:transfer-leadership", handle: g.transferAny, role: RoleAdmin,
 			leader: true, handsOn: true, limit: v1.MemberTimeout, doc: operation{
-				id: "transferLeadership", tag: tagCluster, summary: "Hand leadership to the voter that is furthest",
+				id: "transferLeadership", tag: tagCluster, summary: "Transfer leadership to the most up-to-date voter",
 				answers: []answer{{status: 200, means: "another manager leads", body: v1.MemberReply{}}},
 				codes:   []errcode.Code{errcode.TransferFailed}}},
 		{method: "POST", path: "/v1/cluster/managers/{id}:transfer-leadership", handle: g.transferTo, role: RoleAdmin,
 			leader: true, handsOn: true, limit: v1.MemberTimeout, doc: operation{
-				id: "transferLeadershipTo", tag: tagCluster, summary: "Hand leadership to one manager, by its name or server id",
+				id: "transferLeadershipTo", tag: tagCluster, summary: "Transfer leadership to a manager, by its name or server id",
 				answers: []answer{{status: 200, means: "it leads", body: v1.MemberReply{}}},
 				codes:   []errcode.Code{errcode.UnknownNode, errcode.TransferFailed, errcode.MemberConflict}}},
 		{method: "DELETE", path: "/v1/cluster/managers/{id:[^/:]+}", handle: g.removeManager, role: RoleAdmin, leader: true,
 			handsOn: true, limit: v1.MemberTimeout, doc: operation{
-				id: "removeManager", tag: tagCluster, summary: "Remove a manager for good, by its name or server id; the leader " +
-					"hands leadership on first",
+				id: "removeManager", tag: tagCluster, summary: "Remove a manager permanently, by its name or server id; the " +
+					"leader transfers leadership first",
 				params: []param{yes}, headers: []string{HeaderKey},
-				answers: []answer{{status: 200, means: "it is no member any more", body: v1.MemberReply{}}},
+				answers: []answer{{status: 200, means: "it is no longer a member", body: v1.MemberReply{}}},
 				codes: []errcode.Code{errcode.UnknownNode, errcode.QuorumAtRisk, errcode.MemberConflict, errcode.TransferFailed,
 					errcode.OutcomeUnknown}}},
 		{method: "DELETE", path: "/v1/cluster/indexers/{id}", handle: g.removeIndexer, role: RoleAdmin, leader: true,
 			limit: v1.MemberTimeout, doc: operation{
-				id: "removeIndexer", tag: tagCluster, summary: "Remove an indexer for good, by its name, node number or uuid; " +
-					"what it held is placed on others",
+				id: "removeIndexer", tag: tagCluster, summary: "Remove an indexer permanently, by its name, node number or uuid; " +
+					"its copies are placed on other indexers",
 				params: []param{force, {name: paramDryRun, enum: []string{"true", "false"},
-					means: "true: only say what would be done"}}, headers: []string{HeaderKey},
-				answers: []answer{{status: 200, means: "it is removed, or with dry_run would be, and what that means",
+					means: "true: only report what would be done"}}, headers: []string{HeaderKey},
+				answers: []answer{{status: 200, means: "it is removed, or with dry_run would be, with the consequences",
 					body: v1.IndexerRemoval{}},
-					{status: 202, means: "its removal is decided and goes on by itself; the same call waits for it",
+					{status: 202, means: "its removal is stored and continues in the background; the same call waits for its end",
 						body: v1.IndexerRemoval{}}},
 				codes: []errcode.Code{errcode.UnknownNode, errcode.NodeAlive, errcode.LastCopies, errcode.Unavailable,
 					errcode.PlacementImpossible, errcode.MemberConflict, errcode.IndexChanged, errcode.FormatTooOld}}},
 		{method: "DELETE", path: "/v1/cluster/projectors/{id}", handle: g.removeProjector, role: RoleAdmin, leader: true,
 			limit: v1.MemberTimeout, doc: operation{
-				id: "removeProjector", tag: tagCluster, summary: "Forget a projector, by its id",
+				id: "removeProjector", tag: tagCluster, summary: "Remove a projector, by its id",
 				params: []param{force}, headers: []string{HeaderKey},
-				answers: []answer{{status: 200, means: "it is forgotten, and what that means", body: v1.MemberReply{}}},
+				answers: []answer{{status: 200, means: "it is removed, with the consequences", body: v1.MemberReply{}}},
 				codes:   []errcode.Code{errcode.UnknownNode, errcode.NodeAlive}}},
 	}
 }
@@ -90,7 +90,7 @@ func (g members) joinManager(w http.ResponseWriter, r *http.Request) error {
 	}
 	peer, err := g.askPeer(r.Context(), req.Address)
 	if err != nil {
-		return rpc.Refuse(errcode.Unavailable, "the manager at %s does not say who it is: %v", req.Address, err)
+		return rpc.Refuse(errcode.Unavailable, "the manager at %s did not report its identity: %v", req.Address, err)
 	}
 	m := wire.RegisterManager{ClusterID: peer.ClusterID, ID: peer.ID, Name: peer.Name, REST: peer.REST, Raft: peer.Raft,
 		FormatLevel: peer.NewestFormat, New: peer.New, Epoch: peer.Epoch}
@@ -98,7 +98,7 @@ func (g members) joinManager(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	rpc.Write(w, r, http.StatusOK, v1.MemberReply{ID: m.Name, ServerID: m.ID,
-		Detail: "it gets its vote when it has caught up and stayed for some seconds"})
+		Detail: "it becomes a voter once it has caught up and been stable for some seconds"})
 	return nil
 }
 
@@ -135,7 +135,7 @@ func (g components) registerManager(w http.ResponseWriter, r *http.Request) erro
 		return err
 	}
 	if err := g.members.admitManager(r.Context(), &m); err != nil {
-		g.cfg.Logger.Warn("a manager was refused", "manager", m.ID, "rest", m.REST, "error", err)
+		g.cfg.Logger.Warn("registration of a manager was refused", "manager", m.ID, "rest", m.REST, "error", err)
 		return err
 	}
 	rpc.Write(w, r, http.StatusOK, wire.OK{})
@@ -144,7 +144,8 @@ func (g components) registerManager(w http.ResponseWriter, r *http.Request) erro
 
 func (g members) admitManager(ctx context.Context, m *wire.RegisterManager) error {
 	if own := g.cfg.Raft.ClusterID(); m.ClusterID != "" && m.ClusterID != own {
-		return fmt.Errorf("%w: manager %s is of cluster %s, this is cluster %s", wire.ErrForeignCluster, m.ID, m.ClusterID,
+		return fmt.Errorf("%w: manager %s belongs to cluster %s, this is cluster "+
+			"%s", wire.ErrForeignCluster, m.ID, m.ClusterID,
 			own)
 	}
 	if _, _, err := net.SplitHostPort(m.Raft); err != nil {
@@ -171,7 +172,7 @@ func (g members) transferTo(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if m.ID == g.cfg.Raft.ID() {
-		rpc.Write(w, r, http.StatusOK, v1.MemberReply{ID: g.cfg.Name, ServerID: m.ID, Detail: "it leads already"})
+		rpc.Write(w, r, http.StatusOK, v1.MemberReply{ID: g.cfg.Name, ServerID: m.ID, Detail: "it is already the leader"})
 		return nil
 	}
 	if err := g.cfg.Raft.TransferLeadershipTo(r.Context(), m); err != nil {
@@ -186,7 +187,8 @@ func (g members) handedOn(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	reply := v1.MemberReply{ID: l.ID, ServerID: l.ID, Detail: "it leads now"} // it may not have registered its name yet
+	reply := v1.MemberReply{ID: l.ID, ServerID: l.ID, Detail: "it is the leader " +
+		"now"} // it may not have registered its name yet
 	if m := g.cfg.Raft.State().Manager(l.ID); m != nil {
 		reply.ID = m.Name
 	}
@@ -205,7 +207,8 @@ func (g members) nextLeader(ctx context.Context) (consensus.Leader, error) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return consensus.Leader{}, noLeader("leadership was handed on, and nobody leads yet: %v; try again", ctx.Err())
+			return consensus.Leader{}, noLeader("leadership was transferred, but no new leader is known yet: %v; try "+
+				"again", ctx.Err())
 		}
 	}
 }
@@ -216,7 +219,7 @@ func (g members) nextLeader(ctx context.Context) (consensus.Leader, error) {
 func (g members) removeManager(w http.ResponseWriter, r *http.Request) error {
 	words := r.URL.Query().Get("yes")
 	if words != "" && words != loseData {
-		return rpc.Refuse(errcode.BadRequest, "yes=%s: the words are yes=%s", words, loseData)
+		return rpc.Refuse(errcode.BadRequest, "yes=%s: the only allowed value is yes=%s", words, loseData)
 	}
 	id := r.PathValue("id")
 	req, err := request(r, 0, []byte(id))
@@ -227,8 +230,8 @@ func (g members) removeManager(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	reply := v1.MemberReply{ID: m.ID, ServerID: m.ID, Detail: "it ends by itself when it hears of it; its folder " +
-		"holds nothing that the cluster needs"}
+	reply := v1.MemberReply{ID: m.ID, ServerID: m.ID, Detail: "its process ends once it learns of the removal; its " +
+		"folder has no data that the cluster needs"}
 	if known := g.cfg.Raft.State().Manager(m.ID); known != nil {
 		reply.ID = known.Name
 	}
@@ -241,8 +244,8 @@ func (g members) removeManager(w http.ResponseWriter, r *http.Request) error {
 	note := g.noteRemoval(req, m.ID)
 	also, err := g.cfg.Steward.Remove(r.Context(), m.ID, words == loseData, note)
 	if len(also) > 0 {
-		reply.Detail += "; removed before it, because they do not answer: " + strings.Join(also, ", ") +
-			" (each ends by itself when it hears of it; to come back, it needs an empty folder)"
+		reply.Detail += "; first removed, because they do not answer: " + strings.Join(also, ", ") +
+			" (each process ends once it learns of the removal; to join again, it needs an empty folder)"
 	}
 	if m.ID == g.cfg.Raft.ID() && isNotLeader(err) { // leadership was transferred: the next leader removes it
 		if _, err := g.nextLeader(r.Context()); err != nil {
@@ -285,7 +288,7 @@ func (g members) toRemove(ctx context.Context, req *statecontext.Request, id str
 }
 
 // doneBefore is the detail for a repeated request.
-const doneBefore = "it was removed by this request before"
+const doneBefore = "an earlier attempt of this request removed it"
 
 // doneBefore reports whether a request was executed before.
 func (g members) doneBefore(req *statecontext.Request) bool {
@@ -318,7 +321,8 @@ func (g members) forgetManager(ctx context.Context, id string) {
 	}
 	_, err := g.cfg.Raft.Propose(ctx, statecontext.Command{Body: &statecontext.RemoveManager{ID: id}})
 	if err != nil {
-		g.cfg.Logger.Info("a manager that was removed is not forgotten yet", "server", id, "error", err)
+		g.cfg.Logger.Info("removed manager is still registered; the removal of its registration is "+
+			"retried", "server", id, "error", err)
 	}
 }
 
@@ -386,8 +390,8 @@ func (g members) removeProjector(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	reply := v1.MemberReply{ID: string(id), Detail: fmt.Sprintf("%d vbuckets that it streamed go to other "+
-		"projectors of their KV nodes; without one they are not streamed", streams)}
+	reply := v1.MemberReply{ID: string(id), Detail: fmt.Sprintf("the %d vbuckets that it streamed move to other "+
+		"projectors of their KV nodes; a KV node without a projector is not streamed", streams)}
 	if alive {
 		reply.Detail += "; it still runs, and registers again until it is stopped"
 	}

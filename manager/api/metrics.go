@@ -19,11 +19,11 @@ type metrics struct {
 func newMetrics(r *prometheus.Registry) metrics {
 	m := metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "manager",
-			Name: "requests_total", Help: "Calls that this manager has answered, by route and outcome."},
+			Name: "requests_total", Help: "Calls answered by this manager, by route and outcome."},
 			[]string{"route", "outcome"}),
 		writes: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "tidemark", Subsystem: "manager",
 			Name:    "write_seconds",
-			Help:    "Time of changes of indexes and of the cluster that this manager has made, from request to answer.",
+			Help:    "Duration of changes of indexes and of the cluster made by this manager, from request to answer.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 15)}, []string{"route"}),
 		unaudited: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "manager",
 			Name: "unaudited_total", Help: "Lines of the audit log that could not be written."}),

@@ -104,21 +104,21 @@ type header struct {
 // requestHeaders explains the headers that calls use.
 func requestHeaders() map[string]header {
 	return map[string]header{
-		HeaderKey: {most: maxKeyBytes, means: "The write is done once however often it is sent with this key, to " +
-			"whichever manager, for 24 hours; each time the answer is the first one."},
+		HeaderKey: {most: maxKeyBytes, means: "The write is executed once, however often it is sent with this key, to " +
+			"any manager, within 24 hours; every attempt gets the answer of the first."},
 		headerIfMatch: {pattern: `^(\*|"?[0-9]+"?)$`, means: "The ETag that the index must have; else 412 with the " +
 			"present modified_cas. * or none: any."},
 		headerIfNoneMatch: {means: "ETags that the client has; when the index has one of them, the answer is 304 without " +
 			"a body."},
-		rpc.HeaderRequestID: {means: "The id under which logs have this request: letters, digits and ._:/+=-. At most 64 " +
-			"of them; another one is made when it cannot be one."},
-		HeaderTimeout: {number: true, means: "How many milliseconds the caller waits; the most is 10 s for a write, " +
+		rpc.HeaderRequestID: {means: "The id of this request in logs: letters, digits and ._:/+=-, at most 64 " +
+			"characters; the manager makes another id if it is not valid."},
+		HeaderTimeout: {number: true, means: "How many milliseconds the caller waits; the limit is 10 s for a write, " +
 			"5 s for a read, 10 min for a scan."},
-		HeaderPrefer: {means: "wait=N: for how many seconds the call may wait for a leader where none is known, as in the " +
-			"moments after one has died; 2 if nothing is said, at most 10 and no longer than the call may take; " +
+		HeaderPrefer: {means: "wait=N: how many seconds the call may wait for a leader while none is known, as in the " +
+			"moments after one has died; 2 by default, at most 10 and no longer than the call may take; " +
 			"with 0 the answer is NO_LEADER at once."},
-		scanport.HeaderSession: {most: scanport.MaxSession, means: "Tokens of a session, separated by commas, beside those " +
-			"of the body's field session: what earlier answers had in this header. Nothing older is shown."},
+		scanport.HeaderSession: {most: scanport.MaxSession, means: "Tokens of a session, separated by commas, in addition " +
+			"to those of the body's field session: values of this header in earlier answers. The answer shows nothing older."},
 	}
 }
 
@@ -136,13 +136,14 @@ func responseHeaders() map[string]header {
 	return map[string]header{
 		headerETag: {pattern: `^"[0-9]+"$`, means: "modified_cas of the index, in quotes."},
 		headerRetryAfter: {number: true, means: "Seconds after which the request may be sent again; retry_after_ms of " +
-			"the body says it finer."},
+			"the body is finer."},
 		HeaderCAS: {number: true, means: "cas of the state that was read."},
-		HeaderAge: {number: true, means: "Of a stale read: milliseconds since this manager heard of the leader."},
-		scanport.HeaderSession: {means: "The token of what the session has seen with the first rows; the field session of " +
-			"the end has it too, and with stability none a newer one."},
-		rpc.HeaderLeader:    {means: "Base URL of the leader, when one is known."},
-		rpc.HeaderRequestID: {most: rpc.MaxRequestID, means: "The id of this request, as logs and problems have it."},
+		HeaderAge: {number: true, means: "Of a stale read: milliseconds since this manager received a message of the " +
+			"leader."},
+		scanport.HeaderSession: {means: "The session's token as of the first rows; the field session of " +
+			"the last line has it too, with stability none a newer one."},
+		rpc.HeaderLeader:    {means: "Base URL of the leader, if one is known."},
+		rpc.HeaderRequestID: {most: rpc.MaxRequestID, means: "The id of this request in logs and problems."},
 	}
 }
 

@@ -50,7 +50,7 @@ func (g *scans) passRows(ctx context.Context, w http.ResponseWriter, resp *http.
 		}
 		why := err
 		if resp, err = g.askRest(ctx, q, addrs, lost); err != nil {
-			return p.end(cutShort(ctx, fmt.Errorf("%w; another one was to go on: %w", why, err)))
+			return p.end(cutShort(ctx, fmt.Errorf("%w; another indexer was to continue the scan: %w", why, err)))
 		}
 		if resp.StatusCode != http.StatusOK {
 			err := rpc.ReadProblem(resp)
@@ -101,7 +101,7 @@ type passage struct {
 }
 
 // errClientGone means that the client has disconnected.
-var errClientGone = errors.New("the client takes no more rows")
+var errClientGone = errors.New("the client has disconnected")
 
 // takeHeader copies the relevant headers of the answer.
 func (p *passage) takeHeader(from http.Header) {

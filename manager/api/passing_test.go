@@ -201,7 +201,9 @@ func TestAnAnswerOfAnIndexThatIsReplaced(t *testing.T) {
 
 // TestAnAnswerOfAnIndexThatHasMoved checks that moved copies are not reported as a missing index.
 func TestAnAnswerOfAnIndexThatHasMoved(t *testing.T) {
-	for there, want := range map[bool]string{true: "has moved to other indexers", false: "was dropped or replaced"} {
+	for there, want := range map[bool]string{true: "has meanwhile moved to other " +
+		"indexers", false: "was meanwhile " +
+		"dropped or replaced"} {
 		q := &question{index: &statecontext.Index{Definition: index.Definition{ID: 7, Name: "i", Bucket: "b"}},
 			resume: "x", exists: func(context.Context) bool { return there }}
 		err := q.replaced(t.Context(), rpc.Refuse(errcode.IndexNotHosted, "copy 3 of index 7 is not on this node"))

@@ -21,11 +21,11 @@ func (g statements) patchRoutes() []route {
 		{method: "PATCH", path: "/v1/indexes/{ref:.+}", handle: g.patch, role: RoleDDL, leader: true, limit: v1.WriteTimeout,
 			doc: operation{
 				id: "changeIndex", tag: tagDDL, summary: "Change an index: {\"deferred\": false} starts its build. The detail of " +
-					"a refusal says what cannot be changed, and what to do instead",
+					"a refusal names what cannot be changed, and what to do instead",
 				headers: []string{HeaderKey, headerIfMatch}, body: v1.PatchRequest{},
 				answers: []answer{
-					{status: 202, means: "changed; its build goes on", body: v1.IndexInfo{}, headers: []string{headerETag}},
-					{status: 200, means: "it was so already", body: v1.IndexInfo{}, headers: []string{headerETag}}},
+					{status: 202, means: "changed; its build continues", body: v1.IndexInfo{}, headers: []string{headerETag}},
+					{status: 200, means: "it already had this value", body: v1.IndexInfo{}, headers: []string{headerETag}}},
 				codes: []errcode.Code{errcode.Unsupported, errcode.UnknownIndex, errcode.CASMismatch,
 					errcode.StateMismatch,
 					errcode.UnknownBucket, errcode.BucketGone, errcode.GenerationMismatch, errcode.NoProjector,
@@ -112,31 +112,31 @@ func checkPatch(fields map[string]json.RawMessage) error {
 		switch name {
 		case "deferred", "defer_build":
 		case "num_replica", "nodes", "copies", "num_partition", "partition_by":
-			return rpc.Refuse(errcode.Unsupported, "%s is not changed here: ALTER INDEX does it (POST /v1/statements), and a "+
-				"rebalance moves what has to move", name)
+			return rpc.Refuse(errcode.Unsupported, "%s cannot be changed by this call: use ALTER INDEX (POST /v1/statements), "+
+				"or a rebalance to move copies", name)
 		case "name", "bucket", "keys", "where", "is_primary", "definition":
-			return rpc.Refuse(errcode.Unsupported, "%s cannot be changed: it says what the entries of the index are; create "+
+			return rpc.Refuse(errcode.Unsupported, "%s cannot be changed, because it defines the entries of the index; create "+
 				"another index, then drop this one", name)
 		case "id", "state", "reason", "progress", "items", "disk_bytes", "created_ms", "modified_cas":
 			return rpc.Refuse(errcode.BadRequest,
-				`%s is told and cannot be set; {"deferred": false} starts a build, DELETE drops the index`, name)
+				`%s is read-only; {"deferred": false} starts a build, DELETE drops the index`, name)
 		default:
 			return rpc.Refuse(errcode.BadRequest,
-				`unknown field %q; what can be changed: {"deferred": false} starts the build`, name)
+				`unknown field %q; the only possible change is {"deferred": false}, which starts the build`, name)
 		}
 	}
 	deferred, ok := fields["deferred"]
 	switch {
 	case fields["defer_build"] != nil:
-		return rpc.Refuse(errcode.BadRequest, `defer_build is of CREATE; send {"deferred": false}`)
+		return rpc.Refuse(errcode.BadRequest, `defer_build belongs to CREATE INDEX; send {"deferred": false}`)
 	case !ok:
 		return rpc.Refuse(errcode.BadRequest,
 			`nothing to change: send {"deferred": false}, which starts the build of a deferred index`)
 	case string(deferred) == "true":
-		return rpc.Refuse(errcode.Unsupported, "deferred cannot be set: a build cannot be put off once the index is there; "+
-			"drop it, and create it with defer_build")
+		return rpc.Refuse(errcode.Unsupported, "deferred cannot be set to true: the build of an existing index cannot be "+
+			"deferred; drop the index, and create it again with defer_build")
 	case string(deferred) != "false":
-		return rpc.Refuse(errcode.BadRequest, "deferred takes false, not %s", deferred)
+		return rpc.Refuse(errcode.BadRequest, "deferred accepts false, not %s", deferred)
 	}
 	return nil
 }

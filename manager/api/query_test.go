@@ -20,7 +20,7 @@ func TestUnknownParameters(t *testing.T) {
 		for _, query := range []string{"wat=1", "wat", "%77at=2"} {
 			refused(t, call+"?"+query, check(query), free, `unknown parameter "wat"`)
 		}
-		refused(t, call+" with half an escape", check("a=%z"), free, "cannot be read")
+		refused(t, call+" with half an escape", check("a=%z"), free, "is malformed")
 		for _, p := range rt.doc.params {
 			value := "1"
 			if len(p.enum) > 0 {
@@ -53,7 +53,7 @@ func TestHeadersThatCount(t *testing.T) {
 				code = ""
 			}
 			refusedAs(t, call+" with an empty "+name, check(name, ""), code, name+" is empty")
-			refusedAs(t, call+" with two of "+name, check(name, "1", "1"), code, name+" is there 2 times")
+			refusedAs(t, call+" with two of "+name, check(name, "1", "1"), code, name+" is given 2 times")
 			refusedAs(t, call+" with "+name, check(name, "1"), "", "")
 			refusedAs(t, call+" without "+name, check(name), "", "")
 		}

@@ -31,7 +31,7 @@ import (
 // consistencyParam is the parameter of reads of the state.
 func consistencyParam() param {
 	return param{name: "consistency", enum: []string{"linearizable", "stale"},
-		means: "linearizable (default): all that was acknowledged before the question. stale: what this manager has, also " +
+		means: "linearizable (default): all that was acknowledged before the request. stale: what this manager has, also " +
 			"without a leader"}
 }
 
@@ -41,23 +41,23 @@ func (g indexes) readRoutes() []route {
 		{method: "GET", path: "/v1/indexes", handle: g.list, role: RoleRead, leader: true,
 			limit: v1.ReadTimeout, doc: operation{
 				id: "listIndexes", tag: tagReads, summary: "List indexes",
-				params: []param{{name: "bucket", means: "only those on this bucket"}, consistency,
-					{name: "limit", number: true, means: "the most indexes of a page, 1 to 5000; 1000 without it"},
-					{name: "after", means: "next of the page before; an index that is created meanwhile comes at the end, none " +
-						"comes twice"}},
+				params: []param{{name: "bucket", means: "only indexes on this bucket"}, consistency,
+					{name: "limit", number: true, means: "indexes per page, 1 to 5000; the default is 1000"},
+					{name: "after", means: "the field next of the previous page; an index that is created meanwhile comes at the " +
+						"end, none comes twice"}},
 				answers: []answer{{status: 200, means: "the indexes, by id", body: v1.IndexList{}, headers: readHeaders()}}}},
 		{method: "GET", path: "/v1/indexes/{ref:.+}", handle: g.describe, role: RoleRead, leader: true, limit: v1.ReadTimeout,
 			doc: operation{
 				id: "getIndex", tag: tagReads, summary: "Describe an index", params: []param{consistency},
 				headers: []string{headerIfNoneMatch},
 				answers: []answer{{status: 200, means: "the index", body: v1.IndexInfo{}, headers: readHeaders(headerETag)},
-					{status: 304, means: "the client has this definition and state (items, disk_bytes, progress, waiting_for " +
-						"and faults may be others)", headers: readHeaders(headerETag)}},
+					{status: 304, means: "the client already has this definition and state (items, disk_bytes, progress, " +
+						"waiting_for and faults may differ)", headers: readHeaders(headerETag)}},
 				codes: []errcode.Code{errcode.UnknownIndex, errcode.MethodNotAllowed}}},
 		{method: "GET", path: "/v1/state", handle: g.state, role: RoleRead, leader: true,
 			limit: v1.ReadTimeout, doc: operation{
 				id: "getState", tag: tagReads, summary: "The replicated StateContext",
-				params:  []param{consistency, {name: "format", means: "text: as a person reads it. Else JSON"}},
+				params:  []param{consistency, {name: "format", means: "text: for people; the default is JSON"}},
 				answers: []answer{{status: 200, means: "the state", body: v1.StateView{}, orText: true, headers: readHeaders()}}}},
 	}
 }
@@ -70,16 +70,16 @@ func (g health) nodeRoutes() []route {
 	metrics := tables.Metrics(tables.Anybody(), promhttp.HandlerFor(g.cfg.Registry, promhttp.HandlerOpts{}))
 	return []route{
 		{method: "GET", path: "/v1/status", handle: g.status, role: RoleRead, limit: v1.ReadTimeout, doc: operation{
-			id: "getStatus", tag: tagReads, summary: "Who there is and how they do; with the leader's knowledge if there is one",
+			id: "getStatus", tag: tagReads, summary: "The cluster's components and their state, from the leader if there is one",
 			params: []param{{name: "consistency", enum: []string{"linearizable", "stale"}, means: "linearizable (default): " +
-				"the leader's status where it answers. stale: this manager's. Neither waits for a check of leadership"}},
+				"the leader's status if it answers. stale: this manager's. Neither waits for a check of leadership"}},
 			answers: []answer{{status: 200, means: "the status", body: v1.Status{}}}}},
 		{method: "GET", path: "/healthz", handle: g.healthz, role: RoleNone, limit: v1.ReadTimeout, doc: operation{
-			id: "getHealth", tag: tagNode, summary: "Whether the process lives",
+			id: "getHealth", tag: tagNode, summary: "Whether the process is running",
 			answers: []answer{{status: 200, means: "it lives", body: v1.Health{}}}}},
 		{method: "GET", path: "/readyz", handle: g.readyz, role: RoleNone, limit: v1.ReadTimeout, doc: operation{
-			id: "getReadiness", tag: tagNode, summary: "Whether this manager can serve: it belongs to a cluster, knows a " +
-				"leader, has caught up, and its disk is well; else why not, in reasons",
+			id: "getReadiness", tag: tagNode, summary: "Whether this manager can serve: it belongs to a cluster, has a " +
+				"leader, has caught up, and its disk works; otherwise reasons has the causes",
 			answers: []answer{{status: 200, means: "it can serve", body: v1.Health{}}},
 			codes:   []errcode.Code{errcode.NoLeader, errcode.NotReady}}},
 		{method: "GET", path: metricsPath, handle: metrics.Handle, role: RoleMetrics, places: metrics.Places,
@@ -143,7 +143,7 @@ func (g indexes) list(w http.ResponseWriter, r *http.Request) error {
 	var after index.ID
 	if text := r.URL.Query().Get("after"); text != "" {
 		if after, err = index.ParseID(text); err != nil {
-			return rpc.Refuse(errcode.BadRequest, "after=%s: want what next was in the page before", text)
+			return rpc.Refuse(errcode.BadRequest, "after=%s: want the value of next of the previous page", text)
 		}
 	}
 	s, err := g.read(w, r)
@@ -281,7 +281,7 @@ func (g *ground) find(s *statecontext.State, ref string) (*statecontext.Index, e
 	if x := s.Index(id); x != nil {
 		return x, nil
 	}
-	return nil, rpc.Refuse(errcode.UnknownIndex, "there is no index with id %s", id)
+	return nil, rpc.Refuse(errcode.UnknownIndex, "there is no index with the id %s", id)
 }
 
 func (g *ground) byName(s *statecontext.State, bucket, name string) (*statecontext.Index, error) {
@@ -408,8 +408,8 @@ func (g health) addSightings(st *v1.Status) {
 			o.Lag = last - m.LastIndex
 		} else {
 			o.Alive = false
-			o.Problem = fmt.Sprintf("it does not answer as %s (%s); if it will not come back: tidemark cluster remove %s, and "+
-				"start another with an empty folder and --join",
+			o.Problem = fmt.Sprintf("it does not answer as %s (%s); if it will not return: tidemark cluster remove %s, and "+
+				"start another manager with an empty folder and --join",
 				m.ID, m.Problem, m.ID)
 		}
 	}

@@ -83,7 +83,7 @@ func (g health) reasons(s *statecontext.State) (reasons []rpc.Reason, leader wir
 	leader, ok := g.leaderOf(s)
 	if !ok && !noLeader && !empty {
 		reasons = append(reasons, rpc.Reason{Code: consensus.ReasonNoLeader,
-			Detail: "the leader has not announced itself in this manager's state yet"})
+			Detail: "this manager's state does not name the leader yet"})
 	}
 	return reasons, leader
 }
@@ -92,11 +92,11 @@ func (g health) reasons(s *statecontext.State) (reasons []rpc.Reason, leader wir
 func (g health) noCluster() string {
 	members, err := g.cfg.Raft.Servers()
 	if err != nil || len(members) == 0 {
-		return "this manager belongs to no cluster yet: it waits for the managers of --bootstrap-expect at the addresses " +
-			"of --join, or to be added"
+		return "this manager belongs to no cluster yet: it waits for the --bootstrap-expect managers at the addresses " +
+			"of --join, or for tidemark cluster add"
 	}
-	return fmt.Sprintf("this manager has a log of its cluster and nothing of its state yet: it waits for a leader, which "+
-		"a majority of its %d members elects, and must be able to store what that sends", len(members))
+	return fmt.Sprintf("this manager has a log of its cluster but no state yet: it waits for a leader, which "+
+		"a majority of its %d members elects, and must be able to store the leader's entries", len(members))
 }
 
 // behind asks the leader for its log index, and describes what this manager lacks; "" if it has caught up.
@@ -105,7 +105,7 @@ func (g health) behind(ctx context.Context, leader wire.Leader) string {
 	defer cancel()
 	reply, err := getJSON[readIndexReply](ctx, g.ground, g.readIndex, leader.REST+"/v1/readindex")
 	if err != nil {
-		return "the leader does not tell how far the log goes: " + err.Error()
+		return "the leader did not report its log index: " + err.Error()
 	}
 	if have := g.cfg.Raft.State().AppliedIndex(); have+readyLag < reply.Index {
 		return fmt.Sprintf("this manager is catching up: it is at log entry %d of %d", have, reply.Index)

@@ -24,30 +24,30 @@ func (g rebalances) rebalanceRoutes() []route {
 		{method: "POST", path: "/v1/rebalances", handle: g.startRebalance, role: RoleAdmin, leader: true,
 			limit: v1.WriteTimeout,
 			body:  maxPlanBytes, upload: true, doc: operation{
-				id: "startRebalance", tag: tagCluster, summary: "Spread the copies of slices over the indexers that are there: " +
-					"plan it, and begin",
+				id: "startRebalance", tag: tagCluster, summary: "Spread the copies of slices over the present indexers: " +
+					"plan it, and start it",
 				params:  []param{{name: paramDryRun, enum: []string{"true", "false"}, means: "true: only plan"}},
 				headers: []string{HeaderKey}, body: v1.RebalanceRequest{},
 				answers: []answer{{status: 202, means: "it has begun", body: v1.RebalanceReply{}},
-					{status: 200, means: "the plan alone, or nothing has to move", body: v1.RebalanceReply{}}},
+					{status: 200, means: "the plan alone, or no copy has to move", body: v1.RebalanceReply{}}},
 				codes: []errcode.Code{errcode.RebalanceRunning, errcode.StalePlan,
 					errcode.UnknownNode, errcode.MemberConflict, errcode.PlacementImpossible,
 					errcode.OutcomeUnknown}}},
 		{method: "GET", path: "/v1/rebalances", handle: g.listRebalances, role: RoleRead, leader: true, limit: v1.ReadTimeout,
 			doc: operation{
 				id: "listRebalances", tag: tagCluster, summary: "The newest rebalances",
-				answers: []answer{{status: 200, means: "at most the newest 17, by id, and the splits that are under way",
+				answers: []answer{{status: 200, means: "at most the newest 17, by id, and the running splits",
 					body: v1.RebalanceList{}}}}},
 		{method: "GET", path: "/v1/rebalances/{id}", handle: g.getRebalance, role: RoleRead, leader: true,
 			limit: v1.ReadTimeout,
 			doc: operation{
-				id: "getRebalance", tag: tagCluster, summary: "A rebalance: how far it is, and each slice that changes its place",
+				id: "getRebalance", tag: tagCluster, summary: "A rebalance: its progress, and each slice that changes its place",
 				answers: []answer{{status: 200, means: "as it stands", body: v1.RebalanceInfo{}}},
 				codes:   []errcode.Code{errcode.UnknownRebalance}}},
 		{method: "DELETE", path: "/v1/rebalances/{id}", handle: g.cancelRebalance, role: RoleAdmin, leader: true,
 			limit: v1.WriteTimeout, doc: operation{
-				id: "cancelRebalance", tag: tagCluster, summary: "Cancel a rebalance: steps that are done stay done, those under " +
-					"way are taken back",
+				id: "cancelRebalance", tag: tagCluster, summary: "Cancel a rebalance: finished steps stay, those under " +
+					"way are undone",
 				answers: []answer{{status: 202, means: "it ends as soon as it can", body: v1.RebalanceInfo{}}},
 				codes:   []errcode.Code{errcode.UnknownRebalance, errcode.OutcomeUnknown}}},
 	}
@@ -130,7 +130,7 @@ func (g rebalances) writeRebalance(w http.ResponseWriter, r *http.Request, statu
 	}
 	x := s.Rebalance(id)
 	if x == nil {
-		return rpc.Refuse(errcode.UnknownRebalance, "there is no rebalance %d, or it is forgotten", id)
+		return rpc.Refuse(errcode.UnknownRebalance, "there is no rebalance %d, or it is too old to be remembered", id)
 	}
 	info := g.rebalanceInfo(x)
 	if !x.Phase.Over() {

@@ -25,24 +25,24 @@ const (
 )
 
 func (g running) runningRoutes() []route {
-	limit := param{name: "limit", number: true, means: "scans, 1 to 1000; 200 without it"}
+	limit := param{name: "limit", number: true, means: "number of scans, 1 to 1000; the default is 200"}
 	return []route{
 		{method: "GET", path: "/v1/scans", handle: g.runningScans, role: RoleRead, limit: v1.ReadTimeout, doc: operation{
-			id: "listScans", tag: tagScans, summary: "Scans and counts that are under way, asked of all indexers at once",
+			id: "listScans", tag: tagScans, summary: "Running scans and counts, asked of all indexers at once",
 			params:  []param{limit},
-			answers: []answer{{status: 200, means: "the scans, the longest first", body: v1.RunningScans{}}}}},
+			answers: []answer{{status: 200, means: "the scans, longest first", body: v1.RunningScans{}}}}},
 		{method: "GET", path: "/v1/slow-scans", handle: g.slowScans, role: RoleRead, limit: v1.ReadTimeout, doc: operation{
 			id: "listSlowScans", tag: tagScans, summary: "Scans and counts that took long, asked of all indexers at once",
 			params:  []param{limit},
-			answers: []answer{{status: 200, means: "the scans, that ended last first", body: v1.SlowScans{}}}}},
+			answers: []answer{{status: 200, means: "the scans, newest first", body: v1.SlowScans{}}}}},
 		{method: "PUT", path: "/v1/slow-scans", handle: g.slowFrom, role: RoleAdmin, limit: v1.ReadTimeout, doc: operation{
-			id: "setSlowScans", tag: tagScans, summary: "Say from when on scans are slow, on all indexers until their " +
-				"processes end",
-			body: v1.SlowFromRequest{}, answers: []answer{{status: 200, means: "who remembers them so from now on",
+			id: "setSlowScans", tag: tagScans, summary: "Set the duration from which scans count as slow, on all indexers " +
+				"until their processes end",
+			body: v1.SlowFromRequest{}, answers: []answer{{status: 200, means: "the indexers that apply it from now on",
 				body: v1.SlowFromReply{}}}, codes: []errcode.Code{errcode.InvalidArgument, errcode.Unavailable}}},
 		{method: "DELETE", path: "/v1/scans/{id}", handle: g.cancelScan, role: RoleDDL, limit: v1.ReadTimeout, doc: operation{
-			id: "cancelScan", tag: tagScans, summary: "End a scan that is under way; who asked for it is told so",
-			answers: []answer{{status: 204, means: "it ends, as soon as its client takes something"}},
+			id: "cancelScan", tag: tagScans, summary: "End a running scan; its caller gets an error",
+			answers: []answer{{status: 204, means: "it ends as soon as its client reads something"}},
 			codes:   []errcode.Code{errcode.UnknownScan, errcode.Unavailable}}},
 	}
 }
@@ -113,8 +113,8 @@ func (g running) slowFrom(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if req.FromMS < -1 || req.FromMS > maxSlowFrom {
-		return rpc.Refuse(errcode.InvalidArgument, "from_ms %d: want 1 to %d, -1 for none, or 0 for what the indexers "+
-			"began with", req.FromMS, maxSlowFrom)
+		return rpc.Refuse(errcode.InvalidArgument, "from_ms %d: want 1 to %d, -1 for none, or 0 for the indexers' "+
+			"configured value", req.FromMS, maxSlowFrom)
 	}
 	indexers := indexersOf(g.cfg.Raft.State())
 	reply := v1.SlowFromReply{Indexers: []string{}}
@@ -127,7 +127,7 @@ func (g running) slowFrom(w http.ResponseWriter, r *http.Request) error {
 		reply.Indexers = append(reply.Indexers, i.name)
 	}
 	if len(reply.Indexers) == 0 && len(indexers) > 0 {
-		return rpc.Refuse(errcode.Unavailable, "no indexer answers: %v", errors.Join(errs...))
+		return rpc.Refuse(errcode.Unavailable, "no indexer answered: %v", errors.Join(errs...))
 	}
 	slices.Sort(reply.Indexers)
 	slices.SortFunc(reply.Unheard, func(a, b v1.UnheardIndexer) int { return strings.Compare(a.Indexer, b.Indexer) })
@@ -213,7 +213,7 @@ func (g running) cancelScan(w http.ResponseWriter, r *http.Request) error {
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}
-	return rpc.Refuse(errcode.UnknownScan, "no scan has the id %.100q: it begins with its indexer's name, as GET "+
+	return rpc.Refuse(errcode.UnknownScan, "there is no scan %.100q: an id begins with the indexer's name, as GET "+
 		"/v1/scans shows it", id)
 }
 
@@ -228,7 +228,7 @@ func (g running) cancelAt(ctx context.Context, named []indexerAt, req *wire.Canc
 		go func() {
 			err := g.indexers.CancelScan(ctx, i.admin, req)
 			if p := new(rpc.Problem); err != nil && !errors.As(err, &p) {
-				err = rpc.Refuse(errcode.Unavailable, "indexer %s at %s, which may have the scan, gives no answer: %v", i.name,
+				err = rpc.Refuse(errcode.Unavailable, "indexer %s at %s, which may run the scan, does not answer: %v", i.name,
 					i.admin, err)
 			}
 			errs <- err

@@ -49,14 +49,14 @@ func (g *scans) scanRoutes() []route {
 				summary: "Read the rows of an index, or aggregates of groups of them, in order, all of one timestamp",
 				body:    v1.ScanRequest{}, optional: true, headers: session,
 				answers: []answer{{status: 200,
-					means: "rows, or groups where these are asked for, a line each, and a last line that says whether they are all",
+					means: "rows, or groups if requested, a line each, and a last line that states whether they are complete",
 					media: mediaLines, headers: session,
 					lines: []any{v1.Row{}, v1.Group{}, v1.ScanEnd{}, v1.ScanFailure{}}}},
 				codes: codes}},
 		{method: "POST", path: "/v1/indexes/{ref:.+}:verify", handle: g.verify, role: RoleDDL,
 			places: g.places, limit: v1.VerifyTimeout, lasts: true,
 			doc: operation{
-				id: "verifyIndex", tag: tagScans, summary: "Compare every copy of an index with the KV data, while both are used",
+				id: "verifyIndex", tag: tagScans, summary: "Compare every copy of an index with the KV data, while both are in use",
 				body: v1.VerifyRequest{}, optional: true,
 				answers: []answer{{status: 200, means: "differences and progress, a line each, and a last line with the result",
 					media: mediaLines,
@@ -65,7 +65,7 @@ func (g *scans) scanRoutes() []route {
 		{method: "POST", path: "/v1/indexes/{ref:.+}:count", handle: g.scan, role: RoleRead,
 			places: g.places, limit: v1.ScanTimeout,
 			doc: operation{
-				id: "countIndex", tag: tagScans, summary: "Count the rows that a scan would give",
+				id: "countIndex", tag: tagScans, summary: "Count the rows that a scan would return",
 				body: v1.ScanRequest{}, optional: true, headers: session,
 				answers: []answer{{status: 200, means: "the count", body: v1.CountReply{}, headers: session}},
 				codes:   codes}},
@@ -105,7 +105,7 @@ func getJSON[T any](ctx context.Context, g *ground, c *rpc.Client, url string) (
 func (g *ground) howFar(ctx context.Context, leader wire.Leader) (*readIndexReply, error) {
 	reply, err := getJSON[readIndexReply](ctx, g, g.readIndex, leader.REST+"/v1/readindex")
 	if err != nil && ctx.Err() == nil && !errors.As(err, new(*rpc.Problem)) {
-		return nil, noLeader("the leader %s could not be asked how far its log goes: %v; try again", leader.ID, err)
+		return nil, noLeader("the leader %s did not report its log index: %v; try again", leader.ID, err)
 	}
 	return reply, err
 }
@@ -150,7 +150,7 @@ func (g *scans) ready(ctx context.Context, ref string) (*statecontext.Index, err
 	switch {
 	case d.Deferred:
 		build := expression.BuildIndex{Keyspace: d.Keyspace(), Names: []string{d.Name}}
-		what = "waits to be built: run " + build.String()
+		what = "is deferred: run " + build.String()
 	case d.State == index.Dropping:
 		what = "is being dropped"
 	case d.State == index.Error:
@@ -296,8 +296,8 @@ func (g *scans) askOne(ctx context.Context, q *question, addrs []string) (*http.
 			}
 			return nil, ctx.Err()
 		case err != nil && !refused:
-			last = rpc.Refuse(errcode.Unavailable, "no indexer that holds index %s can be reached, asked last was %s: %v: see "+
-				"cluster status", name, addr, err)
+			last = rpc.Refuse(errcode.Unavailable, "no indexer that holds index %s can be reached, the last attempt was at "+
+				"%s: %v: see cluster status", name, addr, err)
 		case err != nil: // the answer of one that was reached is more useful
 		case resp.StatusCode == http.StatusServiceUnavailable,
 			q.resume != "" && isBehind(resp):
@@ -318,12 +318,12 @@ func (q *question) replaced(ctx context.Context, err error) error {
 		return err
 	}
 	d := &q.index.Definition
-	what := "was dropped or replaced by a split meanwhile"
+	what := "was meanwhile dropped or replaced by a split"
 	if q.exists != nil && q.exists(ctx) {
-		what = "has moved to other indexers meanwhile, where the timestamp of those rows is not held"
+		what = "has meanwhile moved to other indexers, which do not hold the timestamp of those rows"
 	}
-	return rpc.Refuse(errcode.SnapshotTooOld, "index %s (%s on %s), of which the rows before were, %s: begin the scan "+
-		"anew: %v", d.ID, d.Name, d.Keyspace(), what, err)
+	return rpc.Refuse(errcode.SnapshotTooOld, "index %s (%s on %s), which the previous rows came from, %s: start the "+
+		"scan again: %v", d.ID, d.Name, d.Keyspace(), what, err)
 }
 
 // scanBody reads a body and checks it against v; an empty one means the whole index.
@@ -485,7 +485,7 @@ func cutShort(ctx context.Context, err error) *rpc.Problem {
 		return rpc.Refuse(errcode.Timeout, "the answer was cut off before its end: %v", context.Cause(ctx))
 	}
 	return rpc.Refuse(errcode.Unavailable,
-		"the answer was cut off before its end, ask again: the indexer that gave it: %v", err)
+		"the indexer's answer was cut off before its end, ask again: %v", err)
 }
 
 // pieceOfAnswer is the number of bytes forwarded at a time.

@@ -27,17 +27,17 @@ const SessionTime = 8 * time.Hour
 func (g sessions) sessionRoutes() []route {
 	return []route{
 		{method: "GET", path: "/v1/whoami", handle: g.whoami, role: RoleRead, limit: v1.ReadTimeout, doc: operation{
-			id: "whoAmI", tag: tagUsers, summary: "As whom the cluster knows the caller, and what he may do",
+			id: "whoAmI", tag: tagUsers, summary: "The caller's identity and rights",
 			answers: []answer{{status: 200, means: "the caller", body: v1.WhoAmI{}}}}},
 		{method: "POST", path: "/v1/session", handle: g.beginSession, role: RoleRead, leader: true, again: true,
 			limit: v1.WriteTimeout, doc: operation{
-				id: "beginSession", tag: tagUsers, summary: "Begin a session of the console, with the password of a user: the " +
-					"answer sets a cookie, which counts beside the header " + HeaderConsole,
+				id: "beginSession", tag: tagUsers, summary: "Begin a console session with a user's password: the " +
+					"answer sets a cookie, which is valid in addition to the header " + HeaderConsole,
 				answers: []answer{{status: 201, means: "it has begun", body: v1.WhoAmI{}}},
 				codes:   []errcode.Code{errcode.LimitExceeded, errcode.UnknownUser, errcode.Busy}}},
 		{method: "DELETE", path: "/v1/session", handle: g.endSession, role: RoleRead, leader: true, again: true,
 			limit: v1.WriteTimeout, doc: operation{
-				id: "endSession", tag: tagUsers, summary: "End the caller's session, if he has one",
+				id: "endSession", tag: tagUsers, summary: "End the caller's session, if there is one",
 				answers: []answer{{status: 204, means: "it has ended"}}}},
 	}
 }
@@ -104,11 +104,11 @@ func (g sessions) whoIs(ctx context.Context) v1.WhoAmI {
 func (g sessions) beginSession(w http.ResponseWriter, r *http.Request) error {
 	id, ok := r.Context().Value(identityKey{}).(*auth.Identity)
 	if !ok || !id.ByPassword() {
-		return rpc.Refuse(errcode.InvalidArgument, "a session begins with a user's password (HTTP Basic); who shows a "+
-			"token or a certificate, or speaks to a cluster without users, needs none")
+		return rpc.Refuse(errcode.InvalidArgument, "a session begins with a user's password (HTTP Basic); a caller with a "+
+			"token or a certificate, or of a cluster without users, needs no session")
 	}
 	if wait := g.cfg.Auth.BeginSession(id); wait > 0 {
-		p := rpc.Refuse(errcode.Busy, "%s has begun many sessions of late: one more may begin in %s", id.Name,
+		p := rpc.Refuse(errcode.Busy, "%s has begun too many sessions recently: wait %s before the next one", id.Name,
 			wait.Round(time.Second))
 		p.RetryAfterMS = wait.Milliseconds()
 		return p

@@ -48,8 +48,8 @@ func (a *API) Quantiles(ctx context.Context, x *statecontext.Index, n int,
 	of, err := s.all(ctx, x)
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return partition.Cuts{}, rpc.Refuse(errcode.Timeout, "the indexers of index %s on %s could not tell within %v "+
-			`where to cut it: say where with "at": %v`, x.Definition.Name, x.Definition.Keyspace(), within, err)
+		return partition.Cuts{}, rpc.Refuse(errcode.Timeout, "the indexers of index %s on %s did not report within %v "+
+			`where to split it: give the split values with "at": %v`, x.Definition.Name, x.Definition.Keyspace(), within, err)
 	case err != nil:
 		return partition.Cuts{}, err
 	}
@@ -98,7 +98,7 @@ func (a *API) Loads(ctx context.Context, x *statecontext.Index, hot []rebalance.
 		})
 	}
 	if err := g.Wait(); err != nil {
-		return nil, fmt.Errorf("what is written to and read from index %s: %w", x.Definition.Name, err)
+		return nil, fmt.Errorf("load of the slices of index %s: %w", x.Definition.Name, err)
 	}
 	for i := range hot {
 		var err error
@@ -173,7 +173,7 @@ func (s *sampling) one(ctx context.Context, copies []partition.Copy) (*wire.Samp
 		<-wait.Done()
 		over()
 		if ctx.Err() != nil || time.Until(s.until) <= 0 {
-			return nil, rpc.Refuse(errcode.Unavailable, "no copy of it serves at the moment: %s", p.Detail)
+			return nil, rpc.Refuse(errcode.Unavailable, "no copy of the slice serves at the moment: %s", p.Detail)
 		}
 	}
 }
@@ -182,7 +182,7 @@ func (s *sampling) one(ctx context.Context, copies []partition.Copy) (*wire.Samp
 func (s *sampling) round(ctx context.Context, copies []partition.Copy) (*wire.SampleReply, error) {
 	rand.Shuffle(len(copies), func(i, j int) { copies[i], copies[j] = copies[j], copies[i] })
 	slices.SortStableFunc(copies, func(a, b partition.Copy) int { return s.last(a.Node) - s.last(b.Node) })
-	var last error = rpc.Refuse(errcode.Unavailable, "no indexer holds it")
+	var last error = rpc.Refuse(errcode.Unavailable, "no indexer holds the slice")
 	for i, c := range copies {
 		if ctx.Err() != nil {
 			break

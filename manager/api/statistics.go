@@ -22,8 +22,8 @@ const (
 func (g *scans) statisticsRoute() route {
 	return route{method: "POST", path: "/v1/indexes/{ref:.+}:statistics", handle: g.statistics, role: RoleRead,
 		places: g.places, limit: v1.StatisticsTimeout, doc: operation{
-			id: "indexStatistics", tag: tagScans, summary: "Tell how the values of an index's components are spread, by a " +
-				"sample of its entries: distinct ones, common ones, histograms",
+			id: "indexStatistics", tag: tagScans, summary: "Estimate the distribution of the values of an index's components, " +
+				"by a sample of its entries: distinct values, common values, histograms",
 			body: v1.StatisticsRequest{}, optional: true,
 			answers: []answer{{status: 200, means: "the statistics", body: v1.IndexStatistics{}}},
 			codes: []errcode.Code{errcode.UnknownIndex, errcode.IndexNotReady, errcode.Busy, errcode.IndexNotHosted,
@@ -37,8 +37,8 @@ func (g *scans) statistics(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if req.Bins < 0 || req.Bins > statistics.MaxBins || req.Sample < 0 || req.Sample > maxSample {
-		return rpc.Refuse(errcode.BadRequest, "%d bins of a sample of %d entries: want at most %d and %d; 0, or left out, "+
-			"is %d and %d", req.Bins, req.Sample, statistics.MaxBins, maxSample, statistics.DefaultBins, sampleWanted)
+		return rpc.Refuse(errcode.BadRequest, "%d bins of a sample of %d entries: want at most %d and %d; 0, or omitted, "+
+			"means %d and %d", req.Bins, req.Sample, statistics.MaxBins, maxSample, statistics.DefaultBins, sampleWanted)
 	}
 	if req.Bins == 0 {
 		req.Bins = statistics.DefaultBins
@@ -69,7 +69,8 @@ func (g *scans) statisticsOf(ctx context.Context, x *statecontext.Index,
 	of, err := s.all(ctx, x)
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return nil, rpc.Refuse(errcode.Timeout, "the indexers of index %s on %s gave no entries of each slice within %v: %v",
+		return nil, rpc.Refuse(errcode.Timeout, "the indexers of index %s on %s did not send entries of every slice within "+
+			"%v: %v",
 			x.Definition.Name, x.Definition.Keyspace(), v1.StatisticsPatience, err)
 	case err != nil:
 		return nil, err

@@ -20,7 +20,7 @@ import (
 
 func (g stats) statsRoutes() []route {
 	consistency := param{name: "consistency", enum: []string{"linearizable", "stale"},
-		means: "linearizable (default): by the leader, with faults. stale: by this manager, also without a leader"}
+		means: "linearizable (default): from the leader, with faults. stale: from this manager, also without a leader"}
 	bucket := param{name: "bucket", means: "only indexes on this bucket"}
 	return []route{
 		{method: "GET", path: "/v1/stats", handle: g.stats, role: RoleRead, leader: true,
@@ -31,13 +31,13 @@ func (g stats) statsRoutes() []route {
 				answers: []answer{{status: 200, means: "the figures", body: v1.Stats{}, headers: readHeaders()}}}},
 		{method: "GET", path: "/stats", handle: g.flatStats, role: RoleRead, leader: true,
 			limit: v1.ReadTimeout, doc: operation{
-				id: "getFlatStats", tag: tagReads, summary: "The figures of /v1/stats as tools for such indexes read them: one " +
-					"object, with names as bucket:index:items_count",
+				id: "getFlatStats", tag: tagReads, summary: "The figures of /v1/stats in the format of existing index tools: one " +
+					"object, with names like bucket:index:items_count",
 				params:  []param{bucket, consistency},
 				answers: []answer{{status: 200, means: "the figures", body: map[string]any{}, headers: readHeaders()}}}},
 		{method: "GET", path: "/getIndexStatus", handle: g.indexStatus, role: RoleRead, leader: true, limit: v1.ReadTimeout,
 			doc: operation{
-				id: "getIndexStatus", tag: tagReads, summary: "Indexes and their states, as tools for such indexes read them",
+				id: "getIndexStatus", tag: tagReads, summary: "Indexes and their states, in the format of existing index tools",
 				params:  []param{consistency},
 				answers: []answer{{status: 200, means: "the indexes, by id", body: v1.IndexStatusList{}, headers: readHeaders()}}}},
 		{method: "GET", path: "/getIndexStatement", handle: g.indexStatements, role: RoleRead, leader: true,
@@ -91,7 +91,7 @@ func (g stats) askIndexers(ctx context.Context, s *statecontext.State) map[index
 		asked.Go(func() {
 			one, err := g.indexers.Stats(ctx, addr)
 			if err != nil {
-				g.cfg.Logger.Debug("an indexer gives no figures", "indexer", uuid, "error", err)
+				g.cfg.Logger.Debug("indexer did not report figures", "indexer", uuid, "error", err)
 				return
 			}
 			mu.Lock()
@@ -156,7 +156,7 @@ func indexStats(x *statecontext.Index, p core.Progress, told map[index.NodeID]*w
 		t := &x.Topology.Copies[i]
 		c := copies[t.ID]
 		if c == nil {
-			st.PendingUnknown = joinReason(st.PendingUnknown, fmt.Sprintf("copy %s is not heard of", t.ID))
+			st.PendingUnknown = joinReason(st.PendingUnknown, fmt.Sprintf("no indexer has reported copy %s", t.ID))
 			continue
 		}
 		st.CopiesHeard++

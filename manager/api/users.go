@@ -25,13 +25,13 @@ func (g users) userRoutes() []route {
 			doc: operation{
 				id: "putUser", tag: tagUsers, summary: "Add a user, or change the role or password of one",
 				headers: []string{HeaderKey}, body: v1.UserRequest{},
-				answers: []answer{{status: 200, means: "the user as he is now", body: v1.UserInfo{}}},
+				answers: []answer{{status: 200, means: "the user after the change", body: v1.UserInfo{}}},
 				codes: []errcode.Code{errcode.UserExists, errcode.UnknownUser, errcode.LastAdmin,
 					errcode.LimitExceeded}}},
 		{method: "DELETE", path: "/v1/users/{name}", handle: g.removeUser, role: RoleAdmin, leader: true,
 			limit: v1.WriteTimeout,
 			doc: operation{
-				id: "removeUser", tag: tagUsers, summary: "Remove a user and his tokens", headers: []string{HeaderKey},
+				id: "removeUser", tag: tagUsers, summary: "Remove a user and the user's tokens", headers: []string{HeaderKey},
 				answers: []answer{{status: 204, means: "removed"}},
 				codes:   []errcode.Code{errcode.UnknownUser, errcode.LastAdmin}}},
 		{method: "GET", path: "/v1/tokens", handle: g.listTokens, role: RoleAdmin, leader: true, limit: v1.ReadTimeout,
@@ -40,7 +40,7 @@ func (g users) userRoutes() []route {
 				answers: []answer{{status: 200, means: "the tokens by id", body: v1.TokenList{}}}}},
 		{method: "POST", path: "/v1/tokens", handle: g.createToken, role: RoleAdmin, leader: true, limit: v1.WriteTimeout,
 			doc: operation{
-				id: "createToken", tag: tagUsers, summary: "Make a token of a secret that the caller has chosen: tmt_ and 32 " +
+				id: "createToken", tag: tagUsers, summary: "Create a token from a secret that the caller has chosen: tmt_ and 32 " +
 					"random bytes in base64url",
 				headers: []string{HeaderKey}, body: v1.TokenRequest{},
 				answers: []answer{{status: 201, means: "made", body: v1.TokenInfo{}}},
@@ -113,7 +113,7 @@ func (g users) putUser(w http.ResponseWriter, r *http.Request) error {
 	}
 	name := r.PathValue("name")
 	if name == rpc.Anonymous {
-		return rpc.Refuse(errcode.InvalidArgument, "user name %q: it stands for those who show no credentials",
+		return rpc.Refuse(errcode.InvalidArgument, "user name %q is reserved for requests without credentials",
 			name)
 	}
 	c := &statecontext.PutUser{Mode: statecontext.PutChange, Name: name}
@@ -137,7 +137,7 @@ func (g users) putUser(w http.ResponseWriter, r *http.Request) error {
 	}
 	u := g.cfg.Raft.State().User(name)
 	if u == nil {
-		return rpc.Refuse(errcode.UnknownUser, "user %q was removed since", name)
+		return rpc.Refuse(errcode.UnknownUser, "user %q was removed meanwhile", name)
 	}
 	rpc.Write(w, r, http.StatusOK, userInfo(u))
 	return nil
@@ -166,7 +166,8 @@ func (g users) createToken(w http.ResponseWriter, r *http.Request) error {
 		return rpc.Refuse(errcode.UnknownUser, "there is no user %q", body.User)
 	}
 	if body.Note == statecontext.SessionNote {
-		return rpc.Refuse(errcode.BadRequest, "note: %q stands for sessions, which end when there are many", body.Note)
+		return rpc.Refuse(errcode.BadRequest, "note: %q is reserved for sessions, the oldest of which end when there are "+
+			"many", body.Note)
 	}
 	c := &statecontext.PutToken{Token: statecontext.Token{User: body.User, Role: u.Role, Hash: hash, Note: body.Note,
 		CreatedMS: g.now().UnixMilli(),
@@ -181,7 +182,7 @@ func (g users) createToken(w http.ResponseWriter, r *http.Request) error {
 	}
 	x := g.cfg.Raft.State().TokenByHash(hash)
 	if x == nil {
-		return rpc.Refuse(errcode.UnknownToken, "the token was revoked since")
+		return rpc.Refuse(errcode.UnknownToken, "the token was revoked meanwhile")
 	}
 	rpc.Write(w, r, http.StatusCreated, tokenInfo(x))
 	return nil
@@ -190,8 +191,8 @@ func (g users) createToken(w http.ResponseWriter, r *http.Request) error {
 func (g users) removeToken(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	if strings.HasPrefix(id, statecontext.TokenPrefix) {
-		return rpc.Refuse(errcode.BadRequest, "this is a token's secret, which is known to others now; GET /v1/tokens tells "+
-			"the ids of all tokens: revoke it by its id")
+		return rpc.Refuse(errcode.BadRequest, "this is a token's secret, which is now in logs and no longer secret; GET "+
+			"/v1/tokens lists the ids of all tokens: revoke it by its id")
 	}
 	if err := g.propose(r, id, &statecontext.RemoveToken{ID: id}); err != nil {
 		return err

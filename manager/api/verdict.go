@@ -90,7 +90,8 @@ func nameLacking(named []v1.LackingIndex, unavailable int, a lifecycle.Availabil
 
 // majorityText returns what a cluster without a leader needs, and the remedy; they lists the managers in question.
 func majorityText(they string) string {
-	return "a majority of the managers" + they + " must run and reach each other; if they are lost for good: tidemark " +
+	return "a majority of the managers" + they + " must run and reach each other; if they are lost permanently: " +
+		"tidemark " +
 		"cluster recover"
 }
 
@@ -108,7 +109,7 @@ func judge(st *v1.Status, stale, meantAlone bool) {
 	case st.Node.Role == "leader" && st.Coordinator != "active":
 		j.bad(v1.VerdictNotReady, "%s has just become leader and is taking over", st.Leader.ID)
 	case st.Node.Role != "leader" && !stale:
-		j.bad(v1.VerdictNotReady, "the leader, %s at %s, does not answer: what only it knows is missing here",
+		j.bad(v1.VerdictNotReady, "the leader, %s at %s, does not answer: this status lacks what only the leader has",
 			st.Leader.ID, st.Leader.REST)
 	}
 	j.judgeManagers()
@@ -138,8 +139,8 @@ func (j verdict) judgeManagers() {
 		case m.Problem != "":
 			j.bad(v1.VerdictDegraded, "manager %s: %s", m.ID, m.Problem)
 		case m.REST == "" && j.ClusterID == "":
-			j.bad(v1.VerdictDegraded, "manager %s, with the Raft address %s: nothing is known of it here before there is a "+
-				"leader; ask it (--server)", m.ID, m.Raft)
+			j.bad(v1.VerdictDegraded, "manager %s, with the Raft address %s: its state is unknown here until there is a "+
+				"leader; ask that manager (--server)", m.ID, m.Raft)
 		case m.REST == "":
 			j.bad(v1.VerdictDegraded, "manager %s, with the Raft address %s, has never registered", m.ID, m.Raft)
 		default:
@@ -160,8 +161,8 @@ func (j verdict) judgeVoters() {
 		}
 	}
 	if len(voters) == 1 && voters[0] == j.Leader.ID {
-		j.bad(v1.VerdictDegraded, "manager %s is the only voter: no failure of a manager is survived; add two: tidemark "+
-			"manager with an empty folder and --join %s", voters[0], j.Leader.REST)
+		j.bad(v1.VerdictDegraded, "manager %s is the only voter: the cluster survives no failure of a manager; add two: "+
+			"tidemark manager with an empty folder and --join %s", voters[0], j.Leader.REST)
 	}
 }
 
@@ -175,7 +176,7 @@ func (j verdict) judgeProjectors() {
 				j.bad(v1.VerdictDegraded, "%s", kvTrouble(p.ID, wire.KVTrouble(t)))
 			}
 			if more := len(p.KV) - namedTroubles; more > 0 {
-				j.bad(v1.VerdictDegraded, "projector %s cannot ask KV about %d buckets more", p.ID, more)
+				j.bad(v1.VerdictDegraded, "projector %s cannot ask KV about %d more buckets", p.ID, more)
 			}
 			continue
 		}
@@ -183,7 +184,7 @@ func (j verdict) judgeProjectors() {
 	}
 	switch {
 	case len(j.Projectors) == 0:
-		j.bad(v1.VerdictNotReady, "no projector has registered: start one next to each KV node (tidemark node has one "+
+		j.bad(v1.VerdictNotReady, "no projector has registered: start one next to each KV node (tidemark node starts one "+
 			"with --kv)")
 	case active == 0:
 		j.bad(v1.VerdictNotReady, "no projector is active: start one next to each KV node")
@@ -215,8 +216,8 @@ func (j verdict) judgeIndexers() {
 // judgeReachable adds a reason if a component reports but the leader cannot reach it.
 func (j verdict) judgeReachable(role, id, admin, unreachable string) {
 	if unreachable != "" {
-		j.bad(v1.VerdictDegraded, "%s %s reports, and does not answer the leader at %s: it hangs, or managers cannot reach "+
-			"it there (--admin, --advertise): %s", role, id, admin, unreachable)
+		j.bad(v1.VerdictDegraded, "%s %s sends reports but does not answer the leader at %s: it hangs, or managers cannot "+
+			"reach that address (--admin, --advertise): %s", role, id, admin, unreachable)
 	}
 }
 
@@ -228,11 +229,11 @@ func (j verdict) instead(i *v1.IndexerStatus) string {
 	}
 	for n := range j.Indexers {
 		if o := &j.Indexers[n]; o.ID == i.ID && o.UUID != i.UUID {
-			return fmt.Sprintf(" (uuid %s), and another one of that name (uuid %s) has another data folder: unless the first "+
-				"folder comes back, tidemark cluster remove %s --force has its slices filled anew", i.UUID, o.UUID, i.UUID)
+			return fmt.Sprintf(" (uuid %s), and another indexer of that name (uuid %s) has another data folder: if the first "+
+				"folder is lost, tidemark cluster remove %s --force has its slices rebuilt", i.UUID, o.UUID, i.UUID)
 		}
 	}
-	return fmt.Sprintf("; if it will not come back: tidemark cluster remove %s --role indexer", i.ID)
+	return fmt.Sprintf("; if it will not return: tidemark cluster remove %s --role indexer", i.ID)
 }
 
 // leftOf describes what is left on an indexer that is being removed, and why the removal is stuck.
@@ -273,10 +274,10 @@ func (j verdict) judgeIndexes() {
 		if told++; rolling[x.Bucket] {
 			continue
 		}
-		j.bad(v1.VerdictNotReady, "index %s/%s cannot be scanned whole: %s", x.Bucket, x.Name, x.Why)
+		j.bad(v1.VerdictNotReady, "index %s/%s cannot be scanned completely: %s", x.Bucket, x.Name, x.Why)
 	}
 	if more := j.Indexes.Unavailable - told; more > 0 {
-		j.bad(v1.VerdictNotReady, "%d indexes more cannot be scanned whole: tidemark index list", more)
+		j.bad(v1.VerdictNotReady, "%d more indexes cannot be scanned completely: tidemark index list", more)
 	}
 	if n := j.Indexes.Degraded; n > 0 {
 		j.judgeDegraded(n)
@@ -298,7 +299,7 @@ func (j verdict) judgeDegraded(n int) {
 	if len(names) < n {
 		names = append(names, "…")
 	}
-	j.bad(v1.VerdictDegraded, "%d of the indexes %s fewer copies than asked for: %s", n, text,
+	j.bad(v1.VerdictDegraded, "%d of the indexes %s fewer copies than requested: %s", n, text,
 		strings.Join(names, ", "))
 }
 

@@ -36,16 +36,16 @@ func TestStatusSaysWhyItWaits(t *testing.T) {
 	judge(&st, false, true)
 	all := strings.Join(st.Reasons, "\n")
 	for _, want := range []string{
-		"projector p1 reports, and does not answer the leader at http://p1: it hangs, or managers cannot reach it there " +
-			"(--admin, --advertise): no route",
-		"indexer i3 reports, and does not answer the leader at http://i3: ",
+		"projector p1 sends reports but does not answer the leader at http://p1: it hangs, or managers cannot reach that " +
+			"address (--admin, --advertise): no route",
+		"indexer i3 sends reports but does not answer the leader at http://i3: ",
 		"projector p2 at http://p2 is offline",
 		"indexer i1: copy 7: no space left on device",
 		"indexer i2 at http://i2 is suspect",
 		"bucket world: 64 of 128 vbuckets are not streamed; vbucket 65 for 12s: no projector hosts it",
 		"bucket orders is being rolled back: prepare: waiting for indexers: i2, for 2.3s",
-		"index world/by_name cannot be scanned whole: slice 3 has 0 of 1 copies (i2 is suspect)",
-		"2 of the indexes have fewer copies than asked for: world/by_kind, …",
+		"index world/by_name cannot be scanned completely: slice 3 has 0 of 1 copies (i2 is suspect)",
+		"2 of the indexes have fewer copies than requested: world/by_kind, …",
 	} {
 		if !strings.Contains(all, want) {
 			t.Errorf("%q is not among\n%s", want, all)
@@ -110,8 +110,8 @@ func TestVerdictSaysHowManyMore(t *testing.T) {
 		judge(&st, false, true)
 		all := strings.Join(st.Reasons, "\n")
 		for what, want := range map[string]int{"index world/": namedLacking - rolling, "index orders/": 0,
-			"4 indexes more cannot be scanned whole": 1, "cannot ask KV node kv1": namedTroubles,
-			"projector p1 cannot ask KV about 3 buckets more": 1} {
+			"4 more indexes cannot be scanned completely": 1, "cannot ask KV node kv1": namedTroubles,
+			"projector p1 cannot ask KV about 3 more buckets": 1} {
 			if got := strings.Count(all, what); got != want {
 				t.Errorf("%d of the named are of a bucket that rolls back: %q is told %d times, want %d:\n%s", rolling, what, got,
 					want, all)
@@ -130,9 +130,9 @@ func TestVerdictOnWhoIsAway(t *testing.T) {
 		{ID: "i6", UUID: "u6", Admin: "http://i6", State: "offline", Evicting: true, Placed: 2}}}
 	verdict{&st}.judgeIndexers()
 	want := []string{
-		"indexer i1 at http://i1 is offline; if it will not come back: tidemark cluster remove i1 --role indexer",
-		"indexer i3 at http://i3 is offline (uuid u3), and another one of that name (uuid u4) has another data folder: " +
-			"unless the first folder comes back, tidemark cluster remove u3 --force has its slices filled anew",
+		"indexer i1 at http://i1 is offline; if it will not return: tidemark cluster remove i1 --role indexer",
+		"indexer i3 at http://i3 is offline (uuid u3), and another indexer of that name (uuid u4) has another data folder: " +
+			"if the first folder is lost, tidemark cluster remove u3 --force has its slices rebuilt",
 		"indexer i5 at http://i5 is suspect",
 		"indexer i6 is being removed: 2 slices are still placed on it",
 		"indexer i6 at http://i6 is offline",

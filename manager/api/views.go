@@ -30,15 +30,15 @@ const (
 
 func (g views) viewRoutes() []route {
 	consistency := param{name: "consistency", enum: []string{"linearizable", "stale"},
-		means: "linearizable (default): of the leader. stale: what this manager has; what only the leader knows is absent"}
+		means: "linearizable (default): from the leader. stale: what this manager has, without what only the leader has"}
 	limit := func(means string) param { return param{name: "limit", number: true, means: means} }
-	after := param{name: "after", means: "next of the page before"}
+	after := param{name: "after", means: "the field next of the previous page"}
 	return []route{
 		{method: "GET", path: "/v1/topology", handle: g.topology, role: RoleRead, leader: true, limit: v1.ReadTimeout,
 			doc: operation{
-				id: "listTopology", tag: tagReads, summary: "Where each index lives",
-				params: []param{{name: "bucket", means: "only its indexes"}, consistency,
-					limit("indexes of a page, 1 to 5000; 1000 without it"), after},
+				id: "listTopology", tag: tagReads, summary: "The placement of each index",
+				params: []param{{name: "bucket", means: "only the indexes of this bucket"}, consistency,
+					limit("indexes per page, 1 to 5000; the default is 1000"), after},
 				answers: []answer{{status: 200, means: "the topology, by index id", body: v1.TopologyList{},
 					headers: readHeaders()}}}},
 		{method: "GET", path: "/v1/rollbacks", handle: g.rollbacks, role: RoleRead, leader: true, limit: v1.ReadTimeout,
@@ -48,25 +48,26 @@ func (g views) viewRoutes() []route {
 					headers: readHeaders()}}}},
 		{method: "GET", path: "/v1/streams", handle: g.streams, role: RoleRead, leader: true, limit: v1.ReadTimeout,
 			doc: operation{
-				id: "listStreams", tag: tagReads, summary: "The vbucket ledger: who streams which vbucket, and what waits",
+				id: "listStreams", tag: tagReads, summary: "The vbucket ledger: which projector streams which vbucket, and which " +
+					"vbuckets wait",
 				params: []param{{name: "bucket", means: "only this one"}, consistency,
-					limit("vbuckets of a page, 1 to 8192; 1024 without it"), after},
+					limit("vbuckets per page, 1 to 8192; the default is 1024"), after},
 				answers: []answer{{status: 200, means: "the streams, by bucket and vbucket", body: v1.StreamList{},
 					headers: readHeaders()}}}},
 		{method: "GET", path: "/v1/buckets/{bucket}/timestamps", handle: g.timestamps, role: RoleRead, leader: true,
 			limit: v1.ReadTimeout, doc: operation{
-				id: "getTimestamps", tag: tagReads, summary: "A bucket's timestamps, and what holds the stability timestamp back",
-				params:  []param{consistency, limit("vbuckets of a page, 1 to 4096; 128 without it"), after},
+				id: "getTimestamps", tag: tagReads, summary: "A bucket's timestamps, and what delays its stability timestamp",
+				params:  []param{consistency, limit("vbuckets per page, 1 to 4096; the default is 128"), after},
 				answers: []answer{{status: 200, means: "the timestamps", body: v1.Timestamps{}, headers: readHeaders()}},
 				codes:   []errcode.Code{errcode.UnknownBucket}}},
 		{method: "GET", path: "/v1/buckets/{bucket}/settings", handle: g.bucketSettings, role: RoleRead, leader: true,
 			limit: v1.ReadTimeout, doc: operation{
-				id: "getBucketSettings", tag: tagReads, summary: "What is set of a bucket, and what is in force",
+				id: "getBucketSettings", tag: tagReads, summary: "A bucket's settings, and the values in force",
 				answers: []answer{{status: 200, means: "the settings", body: v1.BucketSettingsReply{}, headers: readHeaders()}},
 				codes:   []errcode.Code{errcode.UnknownBucket}}},
 		{method: "PUT", path: "/v1/buckets/{bucket}/settings", handle: g.setBucketSettings, role: RoleAdmin, leader: true,
 			limit: v1.WriteTimeout, doc: operation{
-				id: "setBucketSettings", tag: tagCluster, summary: "Replace what is set of a bucket; it is in force at once",
+				id: "setBucketSettings", tag: tagCluster, summary: "Replace a bucket's settings; they take effect at once",
 				headers: []string{HeaderKey}, body: v1.BucketSettings{},
 				answers: []answer{{status: 200, means: "the settings from now on", body: v1.BucketSettingsReply{}}},
 				codes:   []errcode.Code{errcode.UnknownBucket, errcode.InvalidArgument}}},
@@ -78,7 +79,7 @@ func bucketOf(r *http.Request, s *statecontext.State) (*statecontext.Bucket, err
 	name := r.PathValue("bucket")
 	b := s.Bucket(name)
 	if b == nil {
-		return nil, rpc.Refuse(errcode.UnknownBucket, "no index is, or was, on a bucket %q", name)
+		return nil, rpc.Refuse(errcode.UnknownBucket, "there is no index on a bucket %q, and there never was", name)
 	}
 	return b, nil
 }
@@ -200,7 +201,7 @@ func (g views) addReported(ctx context.Context, list []v1.IndexTopology) {
 }
 
 func badAfter(text string) error {
-	return rpc.Refuse(errcode.BadRequest, "after=%s: want what next was in the page before", text)
+	return rpc.Refuse(errcode.BadRequest, "after=%s: want the value of next of the previous page", text)
 }
 
 func vectorInfo(v timestamp.Vector, from, to int) *v1.VectorInfo {

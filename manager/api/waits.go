@@ -81,7 +81,8 @@ func fewOf(all []string) []string {
 	if len(all) <= namedTroubles {
 		return all
 	}
-	return append(all[:namedTroubles:namedTroubles], fmt.Sprintf("and %d more, see the status", len(all)-namedTroubles))
+	return append(all[:namedTroubles:namedTroubles], fmt.Sprintf("and %d more; see tidemark cluster "+
+		"status", len(all)-namedTroubles))
 }
 
 // The texts of troubles, as in the reasons of a status.

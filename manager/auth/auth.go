@@ -48,7 +48,7 @@ var (
 	// ErrTooMany is wrapped if a user or an address has failed too often.
 	ErrTooMany = errors.New("too many failed logins")
 	// ErrUnsure is wrapped if the credentials may be newer than the state of this manager.
-	ErrUnsure = errors.New("credentials that are not known here, and may be new")
+	ErrUnsure = errors.New("unknown credentials, which may be newer than this manager's state")
 )
 
 // Identity is the authenticated sender of a request.
@@ -186,22 +186,22 @@ func (a *Authenticator) Identify(r *http.Request) (*Identity, error) {
 	case strings.EqualFold(scheme, "Basic"):
 		name, password, ok := r.BasicAuth()
 		if !ok {
-			return nil, fmt.Errorf("%w: the Authorization header is no HTTP Basic", ErrUnauthenticated)
+			return nil, fmt.Errorf("%w: the Authorization header is not valid HTTP Basic", ErrUnauthenticated)
 		}
 		return a.password(r.Context(), address(r), name, password)
 	case scheme != "":
-		return nil, fmt.Errorf("%w: Authorization wants Basic or Bearer", ErrUnauthenticated)
+		return nil, fmt.Errorf("%w: the Authorization header needs Basic or Bearer", ErrUnauthenticated)
 	case !shown:
 		return nil, nil //nolint:nilnil // anonymous
 	case peer.Role == tlsconf.Admin:
 		return administrator(peer), nil
 	case peer.Role != tlsconf.User:
-		return nil, fmt.Errorf("%w: the certificate is for %s, and no user's", ErrUnauthenticated, peer)
+		return nil, fmt.Errorf("%w: the certificate is for %s, not for a user", ErrUnauthenticated, peer)
 	}
 	if u := a.state().User(peer.ID); u != nil {
 		return known(u), nil
 	}
-	return nil, fmt.Errorf("%w: the certificate is for user %q, whom this cluster does not have", ErrUnauthenticated,
+	return nil, fmt.Errorf("%w: the certificate is for user %q, which this cluster does not have", ErrUnauthenticated,
 		peer.ID)
 }
 
@@ -284,7 +284,7 @@ func address(r *http.Request) string {
 
 // errWrong returns the same error for every reason, so that it does not reveal which names exist.
 func errWrong() error {
-	return fmt.Errorf("%w: user, password or token is wrong or has ended", ErrUnauthenticated)
+	return fmt.Errorf("%w: the user, password or token is wrong or has expired", ErrUnauthenticated)
 }
 
 // token looks up a token. A valid one is never locked out: 32 random bytes cannot be guessed. Invalid tokens, for

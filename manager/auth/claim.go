@@ -57,7 +57,7 @@ func digest(hash string) string {
 func (a *Authenticator) Accept(claim string) (*Identity, error) {
 	v, err := url.ParseQuery(claim)
 	if err != nil {
-		return nil, fmt.Errorf("%w: a manager's claim %.100q: %w", ErrUnauthenticated, claim, err)
+		return nil, fmt.Errorf("%w: a manager's claim of an identity %.100q: %w", ErrUnauthenticated, claim, err)
 	}
 	if v.Has(claimPeer) {
 		return acceptPeer(v.Get(claimPeer))
@@ -88,7 +88,7 @@ func (a *Authenticator) Accept(claim string) (*Identity, error) {
 func acceptPeer(uri string) (*Identity, error) {
 	p, err := tlsconf.ParsePeer(uri)
 	if err != nil {
-		return nil, fmt.Errorf("%w: a manager's claim: %w", ErrUnauthenticated, err)
+		return nil, fmt.Errorf("%w: a manager's claim of an identity: %w", ErrUnauthenticated, err)
 	}
 	switch p.Role {
 	case tlsconf.Admin:
@@ -96,7 +96,7 @@ func acceptPeer(uri string) (*Identity, error) {
 	case tlsconf.Manager, tlsconf.Projector, tlsconf.Indexer:
 		return component(p), nil
 	}
-	return nil, fmt.Errorf("%w: a manager's claim for %s", ErrUnauthenticated, p)
+	return nil, fmt.Errorf("%w: a manager's claim of identity %s", ErrUnauthenticated, p)
 }
 
 // administrator returns the identity of the holder of an administrator's certificate.

@@ -26,7 +26,7 @@ type Tickets struct {
 func NewTickets(issuer string, now func() time.Time) (*Tickets, error) {
 	t := &Tickets{issuer: issuer, now: now}
 	if _, err := rand.Read(t.key[:]); err != nil {
-		return nil, fmt.Errorf("key of tickets: %w", err)
+		return nil, fmt.Errorf("making the key of tickets: %w", err)
 	}
 	return t, nil
 }
@@ -68,9 +68,10 @@ func (t *Tickets) Open(ticket string) (*Identity, error) {
 	case err != nil:
 		return nil, err
 	case !hmac.Equal(sum, t.sign(b)):
-		return nil, fmt.Errorf("%w: the ticket is not of this manager, or of its last run", ErrUnauthenticated)
+		return nil, fmt.Errorf("%w: the ticket was issued by another manager, or before this one "+
+			"restarted", ErrUnauthenticated)
 	case c.EndsMS <= t.now().UnixMilli():
-		return nil, fmt.Errorf("%w: the ticket has ended", ErrUnauthenticated)
+		return nil, fmt.Errorf("%w: the ticket has expired", ErrUnauthenticated)
 	}
 	return &Identity{Name: c.Name, Role: c.Role, user: c.User, modified: c.Modified, token: c.Token}, nil
 }
@@ -92,7 +93,7 @@ func readTicket(ticket string) (c claim, signed, sum []byte, err error) {
 		}
 	}
 	if !ok || err != nil {
-		return c, nil, nil, fmt.Errorf("%w: the ticket is none", ErrUnauthenticated)
+		return c, nil, nil, fmt.Errorf("%w: the ticket is malformed", ErrUnauthenticated)
 	}
 	return c, signed, sum, nil
 }

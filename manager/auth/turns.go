@@ -32,7 +32,7 @@ func (q *turns) enter(ctx context.Context, address string) error {
 	}
 	if q.waiting >= maxWaiting {
 		q.mu.Unlock()
-		return fmt.Errorf("%w: %d logins wait already", ErrTooMany, maxWaiting)
+		return fmt.Errorf("%w: %d logins are already waiting", ErrTooMany, maxWaiting)
 	}
 	granted := make(chan struct{})
 	if len(q.queues[address]) == 0 {

@@ -76,7 +76,7 @@ func load() (map[string]*file, error) {
 		}
 		media, ok := types[path.Ext(name)]
 		if !ok {
-			return fmt.Errorf("console: %s: no media type is known for it", name)
+			return fmt.Errorf("console: file %s has no known media type", name)
 		}
 		sum := sha256.Sum256(body)
 		files[strings.TrimPrefix(name, "static/")] = &file{media: media, body: body,
@@ -109,9 +109,9 @@ func serve(w http.ResponseWriter, r *http.Request, files map[string]*file, name 
 	switch {
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		h.Set("Allow", "GET, HEAD")
-		http.Error(w, "the console is only read", http.StatusMethodNotAllowed)
+		http.Error(w, "the console accepts only GET and HEAD", http.StatusMethodNotAllowed)
 	case f == nil:
-		http.Error(w, "the console has no such file", http.StatusNotFound)
+		http.Error(w, "the console has no file of this name", http.StatusNotFound)
 	default:
 		h.Set("Content-Type", f.media)
 		h.Set("ETag", f.etag)

@@ -81,7 +81,8 @@ func valuesOf(of []*wire.SampleReply, component int) ([]value, error) {
 		weight := float64(slice.Rows) / float64(max(len(slice.Entries), 1))
 		for _, e := range slice.Entries {
 			if component >= len(e) || len(e[component].Value) == 0 {
-				return nil, fmt.Errorf("an entry of the sample has %d components, and none of number %d", len(e), component)
+				return nil, fmt.Errorf("an entry of the sample has %d components, but component %d was "+
+					"requested", len(e), component)
 			}
 			all = append(all, value{e[component].Value, e[component].Hash, 1, weight})
 		}

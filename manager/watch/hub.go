@@ -53,11 +53,11 @@ const (
 
 var (
 	// ErrClosed is wrapped if the hub has ended.
-	ErrClosed = errors.New("this manager stops")
+	ErrClosed = errors.New("this manager is stopping")
 	// ErrSlow is wrapped if a watcher needs updates that are no longer kept.
-	ErrSlow = errors.New("the watcher is too slow")
+	ErrSlow = errors.New("the watcher reads too slowly")
 	// ErrBehind is wrapped if this manager has not seen everything that the watcher has.
-	ErrBehind = errors.New("this manager is behind")
+	ErrBehind = errors.New("this manager is behind the watcher")
 	// ErrFull is wrapped if there are MaxWatchers watchers, or MaxLent bytes are lent to them.
 	ErrFull = errors.New("too many watchers")
 	// ErrAddressFull is wrapped if there are MaxPerAddress watchers from one address.
@@ -132,15 +132,15 @@ func (h *Hub) pull() {
 	lineage := Lineage{Cluster: feed.State.ClusterID(), Epoch: feed.State.Epoch()}
 	switch {
 	case feed.Restores != h.restores:
-		h.reset(feed, lineage, reason{"restored", "the state of this manager was replaced as a whole"})
+		h.reset(feed, lineage, reason{"restored", "this manager's state was replaced by a snapshot"})
 		return
 	// otherwise the cluster has just got its id, and earlier updates belong to its history
 	case lineage != h.lineage && h.lineage.Cluster != "":
-		h.reset(feed, lineage, reason{"epoch", fmt.Sprintf("the cluster is %s in epoch %d now", lineage.Cluster,
+		h.reset(feed, lineage, reason{"epoch", fmt.Sprintf("the cluster is now %s in epoch %d", lineage.Cluster,
 			lineage.Epoch)})
 		return
 	case !feed.Held:
-		h.reset(feed, lineage, reason{"overrun", "more changes came at once than this manager keeps"})
+		h.reset(feed, lineage, reason{"overrun", "more changes came at once than this manager buffers"})
 		return
 	case len(feed.Events) == 0:
 		return
@@ -159,7 +159,7 @@ func (h *Hub) pull() {
 		}
 		u, err := newUnit(events[:n], lineage)
 		if err != nil { // should not happen; but no update may be skipped silently
-			h.log.Error("an update cannot be encoded; watchers begin anew", "cas", events[0].CAS, "error", err)
+			h.log.Error("update cannot be encoded; watchers start again from a snapshot", "cas", events[0].CAS, "error", err)
 			h.reset(feed, lineage, reason{"overrun", err.Error()})
 			return
 		}
@@ -250,9 +250,9 @@ func (h *Hub) admit(from string) error {
 	defer h.mu.Unlock()
 	switch {
 	case h.watchers >= MaxWatchers:
-		return fmt.Errorf("%w: %d watch this manager, the most it takes", ErrFull, h.watchers)
+		return fmt.Errorf("%w: this manager has %d watchers, its limit", ErrFull, h.watchers)
 	case h.from[from] >= MaxPerAddress:
-		return fmt.Errorf("%w: %d watch from %s, the most that is taken", ErrAddressFull, h.from[from], from)
+		return fmt.Errorf("%w: %d watchers are from %s, the limit per address", ErrAddressFull, h.from[from], from)
 	}
 	h.watchers++
 	h.from[from]++
@@ -286,8 +286,8 @@ func (h *Hub) place(ctx context.Context, w *Watcher, since *Position) error {
 			if since == nil || since.Cluster != "" || h.lineage.Cluster == "" {
 				return behind
 			}
-			w.needs = &reason{"future", fmt.Sprintf("cas %d is beyond cas %d, which cluster %s has here: it is of another "+
-				"cluster, or this manager is behind",
+			w.needs = &reason{"future", fmt.Sprintf("cas %d is beyond cas %d of this manager in cluster %s: it comes from "+
+				"another cluster, or this manager is behind",
 				since.CAS, h.state.CAS(), h.lineage.Cluster)}
 			return nil
 		}
@@ -298,16 +298,17 @@ func (h *Hub) place(ctx context.Context, w *Watcher, since *Position) error {
 func (h *Hub) behind(since *Position) error {
 	switch {
 	case h.lineage.Cluster == "":
-		return fmt.Errorf("%w: it does not know its cluster yet", ErrBehind)
+		return fmt.Errorf("%w: it belongs to no cluster yet", ErrBehind)
 	case since == nil || since.Cluster != "" && since.Cluster != h.lineage.Cluster:
 		return nil
 	case since.Cluster != "" && since.Epoch > h.lineage.Epoch:
-		return fmt.Errorf("%w: it is in epoch %d, the watcher has seen %d; ask another manager", ErrBehind, h.lineage.Epoch,
+		return fmt.Errorf("%w: it is in epoch %d, the watcher is in epoch %d; use another "+
+			"manager", ErrBehind, h.lineage.Epoch,
 			since.Epoch)
 	case since.Cluster != "" && since.Epoch < h.lineage.Epoch:
 		return nil
 	case since.CAS > h.state.CAS():
-		return fmt.Errorf("%w: it is at cas %d, the watcher has seen %d; ask another manager", ErrBehind, h.state.CAS(),
+		return fmt.Errorf("%w: it is at cas %d, the watcher is at %d; use another manager", ErrBehind, h.state.CAS(),
 			since.CAS)
 	}
 	return nil
@@ -318,15 +319,15 @@ func (h *Hub) begin(w *Watcher, since *Position) {
 	w.generation, w.lineage = h.generation, h.lineage
 	switch {
 	case since == nil || since.CAS == 0:
-		w.needs = &reason{"start", "nothing was seen before"}
+		w.needs = &reason{"start", "no position was given"}
 	case since.Cluster != "" && since.Cluster != h.lineage.Cluster:
-		w.needs = &reason{"other_cluster", fmt.Sprintf("the position is of cluster %s, this is %s", since.Cluster,
+		w.needs = &reason{"other_cluster", fmt.Sprintf("the position belongs to cluster %s, this is %s", since.Cluster,
 			h.lineage.Cluster)}
 	case since.Cluster != "" && since.Epoch != h.lineage.Epoch:
-		w.needs = &reason{"epoch", fmt.Sprintf("the position is of epoch %d, the cluster is in epoch %d", since.Epoch,
+		w.needs = &reason{"epoch", fmt.Sprintf("the position belongs to epoch %d, the cluster is in epoch %d", since.Epoch,
 			h.lineage.Epoch)}
 	case since.CAS < h.floor(w.kinds):
-		w.needs = &reason{"not_held", fmt.Sprintf("changes after cas %d are not all held any more, only those after %d",
+		w.needs = &reason{"not_held", fmt.Sprintf("not all changes after cas %d are kept, only those after %d",
 			since.CAS, h.floor(w.kinds))}
 	default:
 		w.cas = since.CAS

@@ -52,7 +52,7 @@ func ParseKinds(text string) (set Kinds, err error) {
 			bit = AllKinds()
 		}
 		if bit == 0 {
-			return 0, fmt.Errorf("%w: kinds=%s: %q is none of all, %s", ErrRequest, text, name, kindNames())
+			return 0, fmt.Errorf("%w: kinds=%s: %q is unknown; want all or some of %s", ErrRequest, text, name, kindNames())
 		}
 		set |= bit
 	}
@@ -94,7 +94,7 @@ const maxPosition = 300
 // ParsePosition parses the result of String. Errors wrap ErrRequest.
 func ParsePosition(text string) (p Position, err error) {
 	bad := func() (Position, error) {
-		return Position{}, fmt.Errorf("%w: position %.40q: want a cas as 87, or an event's id as 87@cluster.epoch",
+		return Position{}, fmt.Errorf("%w: position %.40q: want a cas like 87, or an event's id like 87@cluster.epoch",
 			ErrRequest, text)
 	}
 	if len(text) > maxPosition {

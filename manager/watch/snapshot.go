@@ -45,11 +45,11 @@ func (h *Hub) lend(w *Watcher, e *encoded) error {
 // room returns an error if bytes more of a snapshot would exceed MaxLent or MaxLentPerAddress. The caller holds h.mu.
 func (h *Hub) room(from string, bytes int) error {
 	if h.lent > 0 && h.lent+bytes > MaxLent {
-		return fmt.Errorf("%w: those that are slow have %d MiB of snapshots yet to take, and %d MiB is the most", ErrFull,
+		return fmt.Errorf("%w: slow watchers have %d MiB of snapshots still to read; the limit is %d MiB", ErrFull,
 			h.lent>>20, MaxLent>>20)
 	}
 	if had := h.lentAt[from]; had > 0 && had+bytes > MaxLentPerAddress {
-		return fmt.Errorf("%w: those at %s that are slow have %d MiB of snapshots yet to take, and %d MiB is the most",
+		return fmt.Errorf("%w: slow watchers at %s have %d MiB of snapshots still to read; the limit is %d MiB",
 			ErrAddressFull, from, had>>20, MaxLentPerAddress>>20)
 	}
 	return nil

@@ -69,7 +69,7 @@ func (w *Watcher) Next(ctx context.Context) ([][]byte, error) {
 		}
 		if floor := h.floor(w.kinds); w.cas < floor {
 			h.mu.Unlock()
-			return nil, fmt.Errorf("%w: it is at cas %d, what is held begins after %d", ErrSlow, w.cas, floor)
+			return nil, fmt.Errorf("%w: it is at cas %d, the kept changes begin after %d", ErrSlow, w.cas, floor)
 		}
 		out := w.collect()
 		changed := h.every

@@ -26,7 +26,7 @@ func Equal(values ...any) Range { return From(values...).To(values...) }
 // string.
 func Prefix(values ...any) Range {
 	if len(values) == 0 {
-		return Range{err: fmt.Errorf("%w: Prefix takes at least the beginning of a string", ErrBounds)}
+		return Range{err: fmt.Errorf("%w: Prefix needs at least the beginning of a string", ErrBounds)}
 	}
 	last := len(values) - 1
 	text, ok := values[last].(string)
@@ -141,7 +141,7 @@ func ComponentIn(n int, values ...any) Condition {
 	r := From(values...)
 	c := Condition{Component: n, In: r.Low, err: r.err}
 	if len(values) == 0 { // an empty list must not mean no condition
-		c.err = fmt.Errorf("%w: component %d: ComponentIn takes at least one value", ErrBounds, n)
+		c.err = fmt.Errorf("%w: component %d: ComponentIn needs at least one value", ErrBounds, n)
 	}
 	return c
 }
@@ -151,7 +151,7 @@ func ComponentIn(n int, values ...any) Condition {
 func (r ScanRequest) In(ranges ...Range) ScanRequest {
 	r.Equal, r.Range, r.Ranges = nil, nil, slices.Clone(ranges)
 	if len(ranges) == 0 { // a list that happens to be empty must not mean the whole index
-		r.Ranges = []Range{{err: fmt.Errorf("%w: In takes at least one range", ErrBounds)}}
+		r.Ranges = []Range{{err: fmt.Errorf("%w: In needs at least one range", ErrBounds)}}
 	}
 	return r
 }
