@@ -84,10 +84,11 @@ func flag(b bool) float64 {
 
 // components counts projectors, indexers and the problems that they report.
 func (g *gauges) components(status *core.Status) {
-	projectors, indexers, troubles := map[liveness.Life]int{}, map[liveness.Life]int{}, 0
+	projectors, indexers, troubles, unreached := map[liveness.Life]int{}, map[liveness.Life]int{}, 0, 0
 	for i := range status.Projectors {
 		projectors[status.Projectors[i].Life]++
 		troubles += len(status.Projectors[i].KV)
+		unreached += len(status.Projectors[i].Unreached) + status.Projectors[i].UnreachedOmitted
 	}
 	for i := range status.Indexers {
 		indexers[status.Indexers[i].Seen()]++
@@ -98,6 +99,8 @@ func (g *gauges) components(status *core.Status) {
 	counts(g, "indexers", "Indexers, by what their leader believes of them.", "state", all, liveness.Life.String, indexers)
 	g.set("kv_troubles", "Buckets about which some projector cannot ask its KV node, of all projectors.",
 		float64(troubles))
+	g.set("unreached_ports", "Data ports of live indexers that some projector cannot reach, of all projectors.",
+		float64(unreached))
 }
 
 // indexes counts indexes by state and availability.

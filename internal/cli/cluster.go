@@ -165,7 +165,7 @@ func printStatus(w io.Writer, as format, st v1.Status) error {
 			fmt.Fprintf(t, "manager\t%s\t%s\t%s\traft %s, %s\n", m.ID, state, m.REST, m.Raft, m.ServerID)
 		}
 		for _, p := range st.Projectors {
-			fmt.Fprintf(t, "projector\t%s\t%s\t%s\t%d streams\n", p.ID, p.State, p.Admin, p.Streams)
+			fmt.Fprintf(t, "projector\t%s\t%s\t%s\t%s\n", p.ID, p.State, p.Admin, projectorDetail(&p))
 		}
 		for i := range st.Indexers {
 			tableIndexer(t, &st.Indexers[i])
@@ -174,6 +174,16 @@ func printStatus(w io.Writer, as format, st v1.Status) error {
 			tableBucket(t, &st.Buckets[i])
 		}
 	})
+}
+
+// projectorDetail returns the streams of a projector, and how many data ports of indexers it cannot reach; the reasons
+// say which.
+func projectorDetail(p *v1.ProjectorStatus) string {
+	detail := fmt.Sprintf("%d streams", p.Streams)
+	if n := len(p.Unreached) + p.UnreachedOmitted; n > 0 && p.State == stateActive {
+		detail += fmt.Sprintf(", cannot reach %d data ports of indexers", n)
+	}
+	return detail
 }
 
 // tableIndexer prints one indexer and its orphans.

@@ -431,9 +431,12 @@ func addKnown(c *core.Status, st *v1.Status) {
 	for _, p := range c.Projectors {
 		one := v1.ProjectorStatus{ID: p.ID, Admin: p.Admin, BootID: p.BootID, State: p.Life.String(),
 			Streams: p.Streams, Revision: p.Revision, Mutations: p.Counters.Mutations, Deletions: p.Counters.Deletions,
-			Errors: p.Counters.Errors, Unreachable: p.Unreachable}
+			Errors: p.Counters.Errors, Unreachable: p.Unreachable, UnreachedOmitted: p.UnreachedOmitted}
 		for _, t := range p.KV {
 			one.KV = append(one.KV, v1.KVTrouble(t))
+		}
+		for i := range p.Unreached {
+			one.Unreached = append(one.Unreached, unreachedPort(&p.Unreached[i]))
 		}
 		st.Projectors = append(st.Projectors, one)
 	}

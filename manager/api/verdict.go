@@ -178,6 +178,7 @@ func (j verdict) judgeProjectors() {
 			if more := len(p.KV) - namedTroubles; more > 0 {
 				j.bad(v1.VerdictDegraded, "projector %s cannot ask KV about %d more buckets", p.ID, more)
 			}
+			j.judgeUnreached(&p)
 			continue
 		}
 		j.bad(v1.VerdictDegraded, "projector %s at %s is %s", p.ID, p.Admin, p.State)
@@ -188,6 +189,19 @@ func (j verdict) judgeProjectors() {
 			"with --kv)")
 	case active == 0:
 		j.bad(v1.VerdictNotReady, "no projector is active: start one next to each KV node")
+	}
+}
+
+// judgeUnreached lists live indexers that a projector cannot reach.
+func (j verdict) judgeUnreached(p *v1.ProjectorStatus) {
+	told := min(len(p.Unreached), namedTroubles)
+	for i := range told {
+		u := &p.Unreached[i]
+		j.bad(v1.VerdictDegraded, "%s; no data gets there: check its --%s and --advertise, firewalls in between, and the "+
+			"certificates of both", cannotReach(p.ID, u), u.Port)
+	}
+	if more := len(p.Unreached) - told + p.UnreachedOmitted; more > 0 {
+		j.bad(v1.VerdictDegraded, "projector %s cannot reach %d more data ports of indexers", p.ID, more)
 	}
 }
 

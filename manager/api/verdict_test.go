@@ -14,7 +14,9 @@ import (
 // reason.
 func TestStatusSaysWhyItWaits(t *testing.T) {
 	st := v1.Status{
-		Projectors: []v1.ProjectorStatus{{ID: "p1", Admin: "http://p1", State: "active", Unreachable: "no route"},
+		Projectors: []v1.ProjectorStatus{{ID: "p1", Admin: "http://p1", State: "active", Unreachable: "no route",
+			Unreached: []v1.UnreachedPort{
+				{Node: 1, Indexer: "i1", Port: "backfill", Address: "i1:9543", SinceMS: 1_000, Error: "no answer within 2s"}}},
 			{ID: "p2", Admin: "http://p2", State: "offline"}},
 		Indexers: []v1.IndexerStatus{{ID: "i1", State: "active", Health: "copy 7: no space left on device"},
 			{ID: "i2", Admin: "http://i2", State: "suspect"},
@@ -40,6 +42,8 @@ func TestStatusSaysWhyItWaits(t *testing.T) {
 			"address (--admin, --advertise): no route",
 		"indexer i3 sends reports but does not answer the leader at http://i3: ",
 		"projector p2 at http://p2 is offline",
+		"projector p1 cannot reach the backfill port of indexer i1 at i1:9543, since 1970-01-01T00:00:01Z: no answer within " +
+			"2s; no data gets there: check its --backfill and --advertise, firewalls in between, and the certificates of both",
 		"indexer i1: copy 7: no space left on device",
 		"indexer i2 at http://i2 is suspect",
 		"bucket world: 64 of 128 vbuckets are not streamed; vbucket 65 for 12s: no projector hosts it",
@@ -95,7 +99,9 @@ func TestVerdictSaysHowManyMore(t *testing.T) {
 		Buckets:  []v1.BucketStatus{{Name: "orders", Rollback: "prepare"}}}
 	for i := range namedTroubles + 3 {
 		st.Projectors[0].KV = append(st.Projectors[0].KV, v1.KVTrouble{Node: "kv1", Bucket: fmt.Sprint("b", i)})
+		st.Projectors[0].Unreached = append(st.Projectors[0].Unreached, v1.UnreachedPort{Indexer: "i1"})
 	}
+	st.Projectors[0].UnreachedOmitted = 7
 	st.Leader.ID, st.Node.Role, st.Coordinator = "m1", "leader", "active"
 	for rolling := range namedLacking + 1 {
 		st.Indexes = &v1.IndexSummary{Unavailable: 20}
@@ -111,7 +117,8 @@ func TestVerdictSaysHowManyMore(t *testing.T) {
 		all := strings.Join(st.Reasons, "\n")
 		for what, want := range map[string]int{"index world/": namedLacking - rolling, "index orders/": 0,
 			"4 more indexes cannot be scanned completely": 1, "cannot ask KV node kv1": namedTroubles,
-			"projector p1 cannot ask KV about 3 more buckets": 1} {
+			"projector p1 cannot ask KV about 3 more buckets": 1, "port of indexer i1": namedTroubles,
+			"projector p1 cannot reach 10 more data ports of indexers": 1} {
 			if got := strings.Count(all, what); got != want {
 				t.Errorf("%d of the named are of a bucket that rolls back: %q is told %d times, want %d:\n%s", rolling, what, got,
 					want, all)

@@ -30,11 +30,14 @@ func projectorTroubles(bucket string, now *core.Status) (all []string) {
 	return all
 }
 
-// waitsOf returns what prevents an index from becoming ready, as seen by this leader; nil for an index that is not
-// being built, and for a build that proceeds.
+// waitsOf returns what prevents an index from becoming ready, or from being kept up to date, as seen by this leader;
+// nil if it proceeds. What else a ready index lacks is its availability.
 func waitsOf(x *statecontext.Index, now *core.Status) (all []string) {
 	d := &x.Definition
-	if d.State != index.Backfill && (d.State != index.Pending || d.Deferred) {
+	switch {
+	case d.State == index.Maintenance:
+		return fewOf(unreachedHosts(x, now))
+	case d.State != index.Backfill && (d.State != index.Pending || d.Deferred):
 		return nil
 	}
 	all = fewOf(projectorTroubles(d.Bucket, now))
@@ -43,7 +46,8 @@ func waitsOf(x *statecontext.Index, now *core.Status) (all []string) {
 			all = append(all, bucketTroubles(b)...)
 		}
 	}
-	return append(all, absentHosts(x, now)...)
+	all = append(all, absentHosts(x, now)...)
+	return append(all, fewOf(unreachedHosts(x, now))...)
 }
 
 // bucketTroubles returns why streams of a bucket are missing.
@@ -57,12 +61,43 @@ func bucketTroubles(b *core.BucketStatus) (all []string) {
 	return all
 }
 
-// absentHosts returns the indexers that should have copies of an index and are away, or report a problem.
-func absentHosts(x *statecontext.Index, now *core.Status) (all []string) {
+// hostsOf returns the indexers that are to have copies of an index.
+func hostsOf(x *statecontext.Index) map[index.NodeID]bool {
 	hosts := map[index.NodeID]bool{}
 	for _, c := range x.Topology.Copies {
 		hosts[c.Node] = c.State != partition.Leaving || hosts[c.Node]
 	}
+	return hosts
+}
+
+// unreachedHosts returns, for each projector, which live indexers with copies of an index get nothing from it, because
+// it cannot reach them.
+func unreachedHosts(x *statecontext.Index, now *core.Status) (all []string) {
+	hosts := hostsOf(x)
+	for i := range now.Projectors {
+		p := &now.Projectors[i]
+		if p.Life != liveness.Active {
+			continue
+		}
+		for k := range p.Unreached {
+			if hosts[p.Unreached[k].Node] {
+				u := unreachedPort(&p.Unreached[k])
+				all = append(all, cannotReach(p.ID, &u))
+			}
+		}
+	}
+	return all
+}
+
+// unreachedPort returns the API's form of a port.
+func unreachedPort(u *core.UnreachedPort) v1.UnreachedPort {
+	return v1.UnreachedPort{Indexer: u.Indexer, Node: u.Node, Port: u.Port, Address: u.Address, Error: u.Error,
+		SinceMS: u.SinceMS}
+}
+
+// absentHosts returns the indexers that should have copies of an index and are away, or report a problem.
+func absentHosts(x *statecontext.Index, now *core.Status) (all []string) {
+	hosts := hostsOf(x)
 	for i := range now.Indexers {
 		n := &now.Indexers[i]
 		switch {
@@ -90,6 +125,11 @@ func fewOf(all []string) []string {
 func kvTrouble(projector index.ProjectorID, t wire.KVTrouble) string {
 	return fmt.Sprintf("projector %s cannot ask KV node %s about bucket %s, since %s: %s", projector, t.Node, t.Bucket,
 		time.UnixMilli(t.SinceMS).UTC().Format(time.RFC3339), t.Error)
+}
+
+func cannotReach(projector index.ProjectorID, u *v1.UnreachedPort) string {
+	return fmt.Sprintf("projector %s cannot reach the %s port of indexer %s at %s, since %s: %s", projector, u.Port,
+		u.Indexer, u.Address, time.UnixMilli(u.SinceMS).UTC().Format(time.RFC3339), u.Error)
 }
 
 func missingStreams(bucket string, missing, of int, stuck []v1.StuckVBucket) string {

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -20,8 +21,9 @@ func TestWaitsOf(t *testing.T) {
 		Projectors: []core.ProjectorStatus{
 			{ID: "p1", Life: liveness.Active, KV: []wire.KVTrouble{
 				{Bucket: "b", Node: "kv1:11210", Error: "connection refused", SinceMS: 1_000},
-				{Bucket: "other", Node: "kv1:11210", Error: "no access"}}},
-			{ID: "p2", Admin: "http://p2", Life: liveness.Offline}},
+				{Bucket: "other", Node: "kv1:11210", Error: "no access"}},
+				Unreached: []core.UnreachedPort{unreachedAt(0), unreachedAt(2), unreachedAt(5)}},
+			{ID: "p2", Admin: "http://p2", Life: liveness.Offline, Unreached: []core.UnreachedPort{unreachedAt(0)}}},
 		Indexers: []core.IndexerStatus{{Node: 0, Name: "i0", Life: liveness.Active},
 			{Node: 1, Name: "i1", Admin: "http://i1", Life: liveness.Offline}, {Node: 2, Name: "i2", Life: liveness.Offline},
 			{Node: 3, Name: "i3", Life: liveness.Offline},
@@ -43,9 +45,14 @@ func TestWaitsOf(t *testing.T) {
 		"bucket b is being rolled back: prepare, for 2.3s",
 		"indexer i1 at http://i1 is offline",
 		"indexer i4: copies: the disk hangs",
+		"projector p1 cannot reach the maintenance port of indexer i0 at i0:9542, since 1970-01-01T00:00:01Z: refused",
 	}
 	if got := waitsOf(x, now); strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("a build waits for\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	x.Definition.State = index.Maintenance
+	if got := waitsOf(x, now); len(got) != 1 || got[0] != want[6] {
+		t.Errorf("when it is ready it waits for %q, want %q", got, want[6])
 	}
 	for _, d := range []index.Definition{{Bucket: "b", State: index.Maintenance}, {Bucket: "b", State: index.Error},
 		{Bucket: "b", State: index.Pending, Deferred: true}, {Bucket: "c", State: index.Backfill}} {
@@ -57,4 +64,10 @@ func TestWaitsOf(t *testing.T) {
 			t.Errorf("%s in state %v waits for %q", d.Bucket, d.State, got)
 		}
 	}
+}
+
+// unreachedAt is the maintenance port of indexer iN.
+func unreachedAt(n index.NodeID) core.UnreachedPort {
+	return core.UnreachedPort{Port: "maintenance", Indexer: fmt.Sprint("i", n), Unreached: wire.Unreached{Node: n,
+		Address: fmt.Sprintf("i%d:9542", n), Error: "refused", SinceMS: 1_000}}
 }

@@ -21,7 +21,8 @@ type IndexInfo struct {
 	Reason       string      `json:"reason,omitempty"` // of state error
 	Progress     float64     `json:"progress"`         // of the build in percent, 0 to 100
 	// WaitingFor lists what prevents an index that is being built from becoming ready: which component cannot be
-	// reached, why, and since when. Absent: the build proceeds, the index is not being built, or no leader was asked.
+	// reached, why, and since when. Of a ready index it lists which of its indexers a projector cannot reach, so that
+	// they fall behind. Absent: nothing does, or no leader was asked.
 	WaitingFor []string `json:"waiting_for,omitempty"`
 	// Availability is how much of a ready index can be scanned; absent if it is not ready, or if no leader was asked.
 	Availability *Availability   `json:"availability,omitempty"`

@@ -76,7 +76,7 @@ func (l *picture) draw() {
 				Life:  l.life(&c.component),
 				AgeMS: l.nowMS - c.seenMS, Streams: n, Streamed: streamed, Here: len(c.hosts) > 0,
 				Revision: c.acked, Hello: c.hello, Unreachable: l.whyUnreachable(&c.component),
-				Counters: c.counters, KV: c.kv})
+				Counters: c.counters, KV: c.kv, UnreachedOmitted: c.unreachedOmitted})
 		}
 	}
 	for i := range l.now.state.Indexers() {
@@ -84,8 +84,36 @@ func (l *picture) draw() {
 			s.Indexers = append(s.Indexers, l.indexerStatus(i, n))
 		}
 	}
+	for i := range s.Projectors {
+		p := &s.Projectors[i]
+		p.Unreached = l.unreachedPorts(s, l.components.projectors[p.ID].unreached)
+	}
 	l.newest = s
 	l.do(Show{Status: s})
+}
+
+// unreachedPorts returns those of the reported ports that are an indexer's that is up: one that is away is shown as
+// such, and one may have left, or have moved.
+func (l *picture) unreachedPorts(s *Status, reported []wire.Unreached) (all []UnreachedPort) {
+	for _, u := range reported {
+		at := slices.IndexFunc(s.Indexers, func(n IndexerStatus) bool { return n.Node == u.Node })
+		if at < 0 || s.Indexers[at].Seen() != liveness.Active {
+			continue
+		}
+		port := UnreachedPort{Unreached: u, Indexer: s.Indexers[at].Name}
+		switch data := l.now.state.Indexer(u.Node).Data; u.Address {
+		case data.Maintenance:
+			port.Port = "maintenance"
+		case data.Backfill:
+			port.Port = "backfill"
+		case data.Catchup:
+			port.Port = "catchup"
+		default:
+			continue
+		}
+		all = append(all, port)
+	}
+	return all
 }
 
 // stableAge returns the age of the newest stability timestamp, in milliseconds of state time; nil if there is none.

@@ -3,11 +3,13 @@ package core
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
 
+	"tidemark/statecontext"
 	"tidemark/wire"
 )
 
@@ -87,4 +89,73 @@ func TestComponentsThatAreNotReached(t *testing.T) {
 	pass()
 	silent()
 	check("when only answers to the newest are lost", "", 0, "")
+}
+
+// TestUnreachedPorts checks that the status shows the ports that a projector's newest report says it cannot reach, with
+// the indexer's name and what the port serves, as long as the indexer is up and has them.
+func TestUnreachedPorts(t *testing.T) {
+	g := greeting(t)
+	a := &applied{t: t, state: g.now.State, index: 1000}
+	do := func(b statecontext.Body) {
+		a.do(b)
+		g.now.State = a.state
+		g.now.MS += syncEvery
+		g.step(Changed{})
+	}
+	register := func(boot string, data statecontext.DataAddrs) {
+		do(&statecontext.RegisterIndexer{Indexer: statecontext.Indexer{UUID: "u1", Name: "i1", BootID: boot,
+			Admin: "http://i1", Data: data}})
+	}
+	register("boot", statecontext.DataAddrs{Maintenance: "i1:1", Backfill: "i1:2", Catchup: "i1:3"})
+	node, sent := a.state.IndexerByUUID("u1").Node, uint64(0)
+	report := func(omitted int, addresses ...string) {
+		t.Helper()
+		sent++
+		r := &wire.ProjectorReport{ID: "p1", BootID: "boot", Base: sent - 1, Sequence: sent, UnreachedOmitted: omitted}
+		for _, a := range addresses {
+			r.Unreached = append(r.Unreached, wire.Unreached{Node: node, Address: a, Error: "refused", SinceMS: 7})
+		}
+		g.step(&ProjectorReported{Report: r, Reply: make(chan *wire.ReportReply, 1)})
+	}
+	shows := func(when, want string) {
+		t.Helper()
+		g.now.MS += showEvery
+		g.step(Tick{})
+		got := ""
+		for _, p := range g.lead.picture.newest.Projectors {
+			for _, u := range p.Unreached {
+				got += fmt.Sprintf("%s: %s of %s at %s since %d: %s, ", p.ID, u.Port, u.Indexer, u.Address, u.SinceMS, u.Error)
+			}
+			if p.UnreachedOmitted > 0 {
+				got += fmt.Sprintf("%s: %d more", p.ID, p.UnreachedOmitted)
+			}
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", when, got, want)
+		}
+	}
+	shows("at first", "")
+	report(3, "i1:1", "i1:2", "i1:3")
+	shows("three ports", "p1: maintenance of i1 at i1:1 since 7: refused, p1: backfill of i1 at i1:2 since 7: refused, "+
+		"p1: catchup of i1 at i1:3 since 7: refused, p1: 3 more")
+	report(0, "i1:2")
+	shows("one is left", "p1: backfill of i1 at i1:2 since 7: refused, ")
+	register("again", statecontext.DataAddrs{Maintenance: "i1:1", Backfill: "i1:22", Catchup: "i1:3"})
+	shows("it has moved", "")
+	report(0, "i1:22")
+	shows("its new port", "p1: backfill of i1 at i1:22 since 7: refused, ")
+	for range 100 {
+		g.now.MS, g.now.StateMS = g.now.MS+showEvery, g.now.StateMS+showEvery
+		g.step(Tick{})
+	}
+	report(0, "i1:22")
+	shows("it is silent", "")
+	g.step(&IndexerReported{Report: &wire.IndexerReport{Node: node, UUID: "u1", BootID: "again", Sequence: 1},
+		Reply: make(chan *wire.ReportReply, 1)})
+	shows("it is heard of", "p1: backfill of i1 at i1:22 since 7: refused, ")
+	report(0)
+	shows("it is reached", "")
+	report(0, "i1:22")
+	do(&statecontext.RemoveIndexer{Node: node, UUID: "u1"})
+	shows("it has left", "")
 }
