@@ -51,8 +51,8 @@ func (x *unreached) log(log hclog.Logger, all []router.Unreached) {
 	for _, u := range all {
 		port := dataPort{u.Node, u.Address}
 		if now[port] = true; !(*x)[port] {
-			log.Warn("an indexer's data port cannot be reached; it is tried again", "node", u.Node, "address", u.Address, "since",
-				u.Since, "error", u.Error)
+			log.Warn("an indexer's data port cannot be reached; it is tried again", "node", u.Node, "address", u.Address,
+				"since", u.Since, "error", u.Error)
 		}
 	}
 	for port := range *x {
