@@ -49,15 +49,18 @@ type termClock struct {
 
 func (c *termClock) stamp() int64 { return c.clock.Stamp(time.Since(c.began).Milliseconds()) }
 
-// timed wraps the state machine for Raft: it records each change of the state time as it is applied.
+// timed wraps the state machine for Raft: it records each change of the state time as it is applied, and that the
+// entry is committed before the state, or a caller, shows what it does.
 type timed struct {
 	StateMachine
-	clock    *seenClock
-	activity *activity
+	clock     *seenClock
+	activity  *activity
+	committed *committed
 }
 
 // Apply implements raft.FSM.
 func (t timed) Apply(entry *raft.Log) any {
+	t.committed.note(byMachine, position{entry.Index, entry.Term})
 	answer := t.StateMachine.Apply(entry)
 	t.clock.saw(t.State())
 	t.activity.signal()

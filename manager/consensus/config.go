@@ -56,7 +56,7 @@ const (
 // Config describes a node. Zero fields have the defaults named below.
 type Config struct {
 	Name string // first part of the server id; a random suffix stored with the log follows
-	Dir  string // holds raft.db and snapshots
+	Dir  string // holds raft.db, committed and snapshots
 	// REST is the base URL that LeaderStarted announces.
 	REST string
 	// RaftAddr is host:port to listen on; ignored when Listener is set.
@@ -141,6 +141,8 @@ func (c *Config) raft(id raft.ServerID, notify chan<- bool) *raft.Config {
 }
 
 func (c *Config) database() string { return filepath.Join(c.Dir, "raft.db") }
+
+func (c *Config) committed() string { return filepath.Join(c.Dir, "committed") }
 
 // StateMachine is the state machine to which a node applies committed entries; package fsm implements it.
 type StateMachine interface {

@@ -11,48 +11,147 @@ import (
 // ErrContradicted is wrapped when a leader lacks what was committed here: managers have lost what they had stored.
 var ErrContradicted = errors.New("the leader's history is not this manager's")
 
-// contradictedKey stores the contradiction until a recovery makes this node's history the cluster's. The node knows
-// what it has committed only while it runs: after a restart it would follow the leader, and lose what was acknowledged.
+// contradictedKey stores the contradiction until a recovery makes this node's history the cluster's.
 var contradictedKey = []byte("tidemark-contradicted")
 
 // contradictions holds the first call of a leader that this node has refused to follow.
 type contradictions struct {
-	found atomic.Pointer[error]
-	ended chan error // one slot, for Run
+	claimed atomic.Bool // by who stores it: calls are checked in more than one goroutine
+	found   atomic.Pointer[error]
+	ended   chan error // one slot, for Run
 }
 
 // contradicts returns why a leader's call is not passed on to Raft: it would replace an entry that was committed here.
 // No Raft leader does that unless a server of its majority has lost what it had stored, for example because that was
 // started on an older copy of its folder. The library would replace the entry although the state has applied it, and
 // the state would silently diverge from that of the other managers.
+//
+// More may be committed before Raft comes to the call. So Raft is checked again where it would do it, in the goroutine
+// that commits: removable, and snapshots.Create. Here it is seen before Raft takes over the leader's term.
 func (st *storage) contradicts(command any) error {
 	if err := st.contradictions.found.Load(); err != nil {
 		return *err
 	}
 	switch c := command.(type) {
 	case *raft.AppendEntriesRequest:
+		if c.Term < st.raft.CurrentTerm() { // Raft refuses a deposed leader
+			return nil
+		}
 		for _, e := range c.Entries {
-			if err := st.compare(c.Term, c.ID, e.Index, e.Term); err != nil {
-				return err
+			if ours := st.instead(position{e.Index, e.Term}); ours.index > 0 {
+				return st.refuse(string(c.ID), c.Term, position{e.Index, e.Term}, ours)
 			}
 		}
 	case *raft.InstallSnapshotRequest:
-		return st.compare(c.Term, c.ID, c.LastLogIndex, c.LastLogTerm)
+		end := position{c.LastLogIndex, c.LastLogTerm}
+		if ours := st.instead(end); ours.index > 0 && c.Term >= st.raft.CurrentTerm() {
+			return st.refuse(string(c.ID), c.Term, end, ours)
+		}
 	}
 	return nil
 }
 
-// compare compares one entry of a leader with the committed entry at the same index.
-func (st *storage) compare(term uint64, leader []byte, index, theirs uint64) error {
-	if index > st.raft.CommitIndex() || term < st.raft.CurrentTerm() { // Raft refuses a deposed leader
+// instead returns an entry that was committed here and cannot be in the log of a leader that has theirs; index 0: none
+// is known. Of entries that are only in the state snapshot, or come after all that is known here, the terms are known
+// to rise along a log, and no more.
+func (st *storage) instead(theirs position) position {
+	for _, ours := range [...]position{st.store.committed.end(), st.snaps.end()} {
+		if !together(ours, theirs) {
+			return ours
+		}
+	}
+	var own raft.Log
+	if theirs.index > st.known() || st.logs.GetLog(theirs.index, &own) != nil || own.Term == theirs.term {
+		return position{}
+	}
+	return position{own.Index, own.Term}
+}
+
+// together reports whether one log may have both entries. An entry with index 0 is none.
+func together(a, b position) bool {
+	if a.index > b.index {
+		a, b = b, a
+	}
+	return a.index == 0 || a.term == b.term || a.term < b.term && a.index < b.index
+}
+
+// known returns the index of the newest entry that is known here to be committed. The log has no other entry up to it.
+func (st *storage) known() uint64 {
+	index := max(st.store.committed.end().index, st.snaps.end().index)
+	if r := st.started.Load(); r != nil {
+		index = max(index, r.CommitIndex())
+	}
+	return index
+}
+
+// noteCommitted notes the newest committed entry, also one that the state machine is not told of: a change of members,
+// or the first of a term.
+func (st *storage) noteCommitted(by int) {
+	var l raft.Log
+	if index := st.known(); st.logs.GetLog(index, &l) == nil { // otherwise it is the end of the state snapshot
+		st.store.committed.note(by, position{l.Index, l.Term})
+	}
+}
+
+// removable returns why Raft may not remove log entries: one of them was committed here, and is in no state snapshot.
+// The end of the log is what Raft removes to make room for a leader's entries; it does so in the goroutine that
+// advances its commit index, so nothing is committed between this check and the removal.
+func (st *storage) removable(low, high uint64) error {
+	first, err := st.store.FirstIndex()
+	if err != nil {
+		return err
+	}
+	if low <= first { // from the first on it may be what a state snapshot has
+		low = max(low, st.snaps.placed.Load().index+1)
+	}
+	if low > min(high, st.known()) {
 		return nil
 	}
 	var own raft.Log
-	if err := st.logs.GetLog(index, &own); err != nil || own.Term == theirs { // usually it is only in the state snapshot
+	if err := st.logs.GetLog(low, &own); errors.Is(err, raft.ErrLogNotFound) {
 		return nil
+	} else if err != nil {
+		return err
 	}
-	err := st.contradictedError(fmt.Sprintf("%s leads in term %d and has an entry of term %d at %d of its log, where one "+
-		"of term %d was committed here", leader, term, theirs, index, own.Term))
+	return st.refuseLeader(position{low, 0}, position{low, own.Term})
+}
+
+// replaced returns why a state snapshot is not taken from a leader: it stands for another history.
+func (st *storage) replaced(end position) error {
+	if ours := st.instead(end); ours.index > 0 {
+		return st.refuseLeader(end, ours)
+	}
+	return nil
+}
+
+// refuseLeader refuses what Raft's present leader wants.
+func (st *storage) refuseLeader(theirs, ours position) error {
+	leader, term := "the leader", uint64(0)
+	if r := st.started.Load(); r != nil {
+		_, id := r.LeaderWithID()
+		leader, term = string(id), r.CurrentTerm()
+	}
+	return st.refuse(leader, term, theirs, ours)
+}
+
+// refuse stores that a leader contradicts what was committed here, and ends Run. theirs has term 0 if that is not
+// known.
+func (st *storage) refuse(leader string, term uint64, theirs, ours position) error {
+	what := fmt.Sprintf("%s leads in term %d and has ", leader, term)
+	if theirs.term == 0 {
+		what += fmt.Sprintf("another entry at %d of its log, ", theirs.index)
+	} else {
+		what += fmt.Sprintf("an entry of term %d at %d of its log, ", theirs.term, theirs.index)
+	}
+	if ours.index == theirs.index {
+		what += fmt.Sprintf("where one of term %d was committed here", ours.term)
+	} else {
+		what += fmt.Sprintf("and so not entry %d of term %d, which was committed here", ours.index, ours.term)
+	}
+	err := st.contradictedError(what)
+	if !st.contradictions.claimed.CompareAndSwap(false, true) {
+		return err
+	}
 	if stored := st.store.Set(contradictedKey, []byte(err.Error())); stored != nil {
 		err = fmt.Errorf("%w (that could not be noted in %s: keep it stopped: %w)", err, st.cfg.Dir, stored)
 	}

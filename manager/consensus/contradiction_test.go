@@ -3,6 +3,7 @@ package consensus_test
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -48,50 +49,128 @@ func TestAFollowerThatForgot(t *testing.T) {
 		h.isolate(has.name, true, all.names(has)...)
 		forgets.stop()
 		past{now: term}.put(t, forgets, before, raft.Configuration{}, nil)
+		if err := os.Remove(filepath.Join(forgets.dir, "committed")); err != nil { // it says what was in the log
+			t.Fatal(err)
+		}
 		h.isolate(lacks.name, false, forgets.name)
 		forgets.start()
 		rest.propose(projector("p", "3"))
 		h.isolate(has.name, false, all.names(has)...)
 
-		var err error
-		select {
-		case err = <-has.ended:
-		case <-time.After(hang):
-			t.Fatal("it follows, with a state of its own")
-		}
-		if !errors.Is(err, consensus.ErrContradicted) || !strings.Contains(err.Error(), has.dir) {
-			t.Fatalf("it ended with %v", err)
-		}
-		if p := has.fsm.State().Projector("p"); p.Admin != "2" {
-			t.Errorf("its state has %q in place of what was committed", p.Admin)
-		}
-		if err := has.node.Close(); err != nil {
-			t.Error(err)
-		}
-		has.cancel()
-		has.node = nil
-		cfg := consensus.Config{Name: has.name, Dir: has.dir, REST: "http://" + has.name, Heartbeat: heartbeat,
-			Logger: hclog.NewNullLogger()}
-		cfg.Listener, cfg.Dial = has.listen()
-		machine := fsm.New(cfg.Logger, func(err error) { t.Error(err) })
-		if n, again := consensus.Open(cfg, machine); again == nil || again.Error() != err.Error() ||
-			!errors.Is(again, consensus.ErrContradicted) {
-			if again == nil {
-				_ = n.Close()
+		has.refuses(rest, func(error) {
+			if p := has.fsm.State().Projector("p"); p.Admin != "2" {
+				t.Errorf("its state has %q in place of what was committed", p.Admin)
 			}
-			t.Fatalf("started again: %v, want %v", again, err)
-		}
-		if _, err := consensus.Recover(cfg, machine, consensus.RecoverOptions{Act: true}); err != nil {
-			t.Fatal(err)
-		}
-		for _, s := range rest {
-			s.stop()
-		}
-		has.start()
-		servers{has}.propose(projector("q", "4"))
-		if p := has.fsm.State().Projector("p"); p.Admin != "2" {
-			t.Errorf("after the recovery its state has %q", p.Admin)
-		}
-		has.stop()
+		})
 	})
+}
+
+// TestWhatWasCommittedBeforeARestart checks three servers that all stop after a write that one of them missed. Another
+// one continues from an older copy of its folder and elects that one, and what these two commit is not what was
+// acknowledged. The server that has it was killed or stopped meanwhile, and still does not accept theirs in its place.
+func TestWhatWasCommittedBeforeARestart(t *testing.T) {
+	for _, killed := range []bool{true, false} {
+		t.Run(map[bool]string{true: "killed", false: "stopped"}[killed], func(t *testing.T) {
+			dir := need.Memory(t)
+			synctest.Test(t, func(t *testing.T) {
+				h, all := newHub(), make(servers, 3)
+				for i := range all {
+					name := fmt.Sprintf("m%d", i+1)
+					all[i] = &server{t: t, name: name, dir: filepath.Join(dir, name), addr: name, hub: h}
+					all[i].start()
+				}
+				all.bootstrap()
+				all.propose(projector("p", "1"))
+				all.agree()
+				has, forgets, rest := all[0], all[1], all[1:]
+				all[2].stop()
+				forgets.stop()
+				older := filepath.Join(dir, "older")
+				if err := os.CopyFS(older, os.DirFS(forgets.dir)); err != nil {
+					t.Fatal(err)
+				}
+				forgets.start()
+				all[:2].propose(projector("p", "2"))
+				eventually(t, "it has applied the write", func() bool { return has.fsm.State().Projector("p").Admin == "2" })
+				entry := has.fsm.State().AppliedIndex()
+				record := filepath.Join(has.dir, "committed")
+				atKill, err := os.ReadFile(record)
+				if err != nil {
+					t.Fatal(err)
+				}
+				all[:2].part(h)
+				if killed { // what an orderly stop notes last is not there
+					if err := os.WriteFile(record, atKill, 0o600); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := os.RemoveAll(forgets.dir); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.Rename(older, forgets.dir); err != nil {
+					t.Fatal(err)
+				}
+				for _, s := range rest {
+					s.start()
+				}
+				rest.propose(projector("p", "3"))
+				was := has.logged(t)[entry]
+				has.start()
+				has.refuses(rest, func(err error) {
+					if !strings.Contains(err.Error(), fmt.Sprintf("at %d of its log, where one of term %d was committed here", entry,
+						was)) {
+						t.Errorf("it does not name entry %d of term %d: %v", entry, was, err)
+					}
+				})
+			})
+		})
+	}
+}
+
+// refuses checks that a server ends because it has in its log, as committed, that p is 2, which the rest lack; that it
+// refuses to start again, and that a recovery makes its history the cluster's.
+func (s *server) refuses(rest servers, says func(error)) {
+	t := s.t
+	t.Helper()
+	var err error
+	select {
+	case err = <-s.ended:
+	case <-time.After(hang):
+		t.Fatal("it follows, with a state of its own")
+	}
+	if !errors.Is(err, consensus.ErrContradicted) || !strings.Contains(err.Error(), s.dir) {
+		t.Fatalf("it ended with %v", err)
+	}
+	says(err)
+	if p := s.fsm.State().Projector("p"); p != nil && p.Admin == "3" {
+		t.Errorf("its state has %q in place of what was committed", p.Admin)
+	}
+	if err := s.node.Close(); err != nil {
+		t.Error(err)
+	}
+	s.cancel()
+	s.node = nil
+	cfg := consensus.Config{Name: s.name, Dir: s.dir, REST: "http://" + s.name, Heartbeat: heartbeat,
+		Logger: hclog.NewNullLogger()}
+	cfg.Listener, cfg.Dial = s.listen()
+	machine := fsm.New(cfg.Logger, func(err error) { t.Error(err) })
+	if n, again := consensus.Open(cfg, machine); again == nil || again.Error() != err.Error() ||
+		!errors.Is(again, consensus.ErrContradicted) {
+		if again == nil {
+			_ = n.Close()
+		}
+		t.Fatalf("started again: %v, want %v", again, err)
+	}
+	if _, err := consensus.Recover(cfg, machine, consensus.RecoverOptions{Act: true}); err != nil {
+		t.Fatal(err)
+	}
+	for _, other := range rest {
+		other.stop()
+	}
+	s.start()
+	servers{s}.propose(projector("q", "4"))
+	if p := s.fsm.State().Projector("p"); p.Admin != "2" {
+		t.Errorf("after the recovery its state has %q", p.Admin)
+	}
+	s.stop()
 }

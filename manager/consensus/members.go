@@ -86,6 +86,9 @@ func (ms *members) member(ctx context.Context, seen []Server, change func() raft
 	done := make(chan error, 1)
 	ms.links.asking.Go(func() {
 		err := ms.await(context.Background(), func() raft.Future { return change() })
+		if err == nil {
+			ms.storage.noteCommitted(byMembers) // the state machine is not told of it
+		}
 		<-ms.changing
 		done <- err
 	})

@@ -59,7 +59,7 @@ func Open(cfg Config, machine StateMachine) (*Node, error) {
 		return nil, errors.Join(fmt.Errorf("%w: %w", ErrConfig, err), n.trans.Close(), n.store.Close())
 	}
 	var err error
-	n.raft, err = raft.NewRaft(cfg.raft(n.id, n.notify), timed{machine, n.clock, n.activity}, n.logs,
+	n.raft, err = raft.NewRaft(cfg.raft(n.id, n.notify), timed{machine, n.clock, n.activity, n.store.committed}, n.logs,
 		n.store, n.snaps, n.trans)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%w: %w", ErrStore, err), n.trans.Close(), n.store.Close())
@@ -171,7 +171,9 @@ func (n *Node) Close() error {
 		if n.running.Load() {
 			<-n.done
 		}
-		n.closeErr = errors.Join(n.end(), n.trans.Close(), n.store.Close())
+		ended := n.end()
+		n.noteCommitted(byClose)
+		n.closeErr = errors.Join(ended, n.trans.Close(), n.store.Close())
 		close(n.notifyEnd)
 		n.helpers.Wait()
 		n.asking.Wait() // as Raft waits for its own calls

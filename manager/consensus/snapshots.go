@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 )
@@ -20,19 +21,25 @@ type position struct{ index, term uint64 }
 // A snapshot is written only once. The library names snapshots by term, index and millisecond, so one sent twice
 // within a millisecond gets the name of the first: it cannot be put into place, the first is removed with it, and the
 // node lacks the log between them.
+//
+// None is written that stands for another history than what was committed here (refused).
 type snapshots struct {
 	raft.SnapshotStore
-	log raft.LogStore
+	log     raft.LogStore
+	refused func(position) error // nil before Raft runs
 
-	mu      sync.Mutex
-	newest  position
+	mu      sync.Mutex // held while the log is trimmed
 	writing map[position]bool
+	placed  atomic.Pointer[position] // end of the newest one in place: the log need not keep what is before it
+	newest  atomic.Pointer[position] // placed, once the log before it has nothing else than it any more
 }
 
 // openSnapshots wraps a store and trims the log to the newest snapshot in it, because the process may have ended
 // between storing a snapshot and trimming the log.
 func openSnapshots(store raft.SnapshotStore, log raft.LogStore) (*snapshots, error) {
 	s := &snapshots{SnapshotStore: store, log: log, writing: map[position]bool{}}
+	s.placed.Store(&position{})
+	s.newest.Store(&position{})
 	all, err := store.List()
 	if err != nil || len(all) == 0 {
 		return s, err
@@ -45,6 +52,11 @@ func openSnapshots(store raft.SnapshotStore, log raft.LogStore) (*snapshots, err
 func (s *snapshots) Create(version raft.SnapshotVersion, index, term uint64, conf raft.Configuration, confIndex uint64,
 	trans raft.Transport) (raft.SnapshotSink, error) {
 	end := position{index, term}
+	if s.refused != nil {
+		if err := s.refused(end); err != nil {
+			return nil, err
+		}
+	}
 	s.mu.Lock()
 	busy := s.writing[end]
 	s.writing[end] = true
@@ -81,16 +93,17 @@ func (s *snapshots) written(end position) {
 func (s *snapshots) follow(end position) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if end.index < s.newest.index {
+	if end.index < s.end().index {
 		return nil // a newer one from a leader came first
 	}
+	s.placed.Store(&end)
 	var last raft.Log
 	if err := s.log.GetLog(end.index, &last); err != nil || last.Term != end.term {
 		if err := s.forget(end.index); err != nil {
 			return err
 		}
 	}
-	s.newest = end
+	s.newest.Store(&end)
 	return nil
 }
 
@@ -103,12 +116,8 @@ func (s *snapshots) forget(index uint64) error {
 	return s.log.DeleteRange(first, index)
 }
 
-// endAt reports whether the newest snapshot ends at p.
-func (s *snapshots) endAt(p position) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.newest == p
-}
+// end returns where the newest snapshot ends to which the log is trimmed.
+func (s *snapshots) end() position { return *s.newest.Load() }
 
 // followed is a snapshot being written; closing it trims the log.
 type followed struct {

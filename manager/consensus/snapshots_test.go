@@ -112,13 +112,54 @@ func TestLogFollowsSnapshot(t *testing.T) {
 			}
 			first, _ := log.FirstIndex() // this store returns no errors
 			last, _ := log.LastIndex()
-			if first != tc.wantFirst || last != tc.wantEnd || !store.endAt(end) {
+			if first != tc.wantFirst || last != tc.wantEnd || store.end() != end {
 				t.Errorf("%s, opened %v: the log has %d to %d, want %d to %d", tc.name, opened, first, last, tc.wantFirst,
 					tc.wantEnd)
 			}
-			if err := store.follow(position{1, 1}); err != nil || !store.endAt(end) {
+			if err := store.follow(position{1, 1}); err != nil || store.end() != end {
 				t.Errorf("%s: an older snapshot is followed: %v", tc.name, err)
 			}
 		}
+	}
+}
+
+// trimmed is a log that calls back before it removes entries.
+type trimmed struct {
+	*raft.InmemStore
+	removing func(low, high uint64)
+}
+
+func (l trimmed) DeleteRange(low, high uint64) error {
+	l.removing(low, high)
+	return l.InmemStore.DeleteRange(low, high)
+}
+
+// TestWhatTheLogHasMeanwhile: while entries that a snapshot does not continue are still in the log, they do not pass
+// for what was committed, but may be removed.
+func TestWhatTheLogHasMeanwhile(t *testing.T) {
+	var store *snapshots
+	end, calls := position{7, 4}, 0
+	log := trimmed{raft.NewInmemStore(), func(low, high uint64) {
+		calls++
+		if low != 3 || high != 7 || store.end() != (position{}) || *store.placed.Load() != end {
+			t.Errorf("%d to %d are removed, the newest snapshot ends at %+v, the one in place at %+v", low, high, store.end(),
+				*store.placed.Load())
+		}
+	}}
+	for i := uint64(3); i <= 9; i++ {
+		if err := log.StoreLog(&raft.Log{Index: i, Term: 2}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var err error
+	if store, err = openSnapshots(raft.NewInmemSnapshotStore(), log); err != nil {
+		t.Fatal(err)
+	}
+	sink, err := store.Create(raft.SnapshotVersionMax, end.index, end.term, raft.Configuration{}, 1, nil)
+	if err == nil {
+		err = sink.Close()
+	}
+	if err != nil || calls != 1 || store.end() != end {
+		t.Errorf("%v, removed %d times, the newest snapshot ends at %+v", err, calls, store.end())
 	}
 }

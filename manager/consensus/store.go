@@ -82,18 +82,22 @@ func (st *storage) openStore() error {
 	if err == nil {
 		err = errors.Join(st.checkLevel(), st.openIdentity())
 	}
+	if err == nil {
+		err = st.openCommitted()
+	}
 	if err != nil {
 		if !errors.Is(err, ErrRemoved) {
 			err = fmt.Errorf("%w: %s: %w", ErrStore, st.cfg.Dir, err)
 		}
-		return errors.Join(err, store.Close())
+		return errors.Join(err, st.store.Close())
 	}
+	st.store.removable, st.snaps.refused = st.removable, st.replaced
 	return nil
 }
 
 // covers reports whether this node's state contains everything up to p, and its newest state snapshot ends there.
 func (st *storage) covers(p position) bool {
-	return st.snaps.endAt(p) && st.raft.AppliedIndex() >= p.index
+	return st.snaps.end() == p && st.raft.AppliedIndex() >= p.index
 }
 
 func inUse(path string) error {
@@ -128,12 +132,24 @@ func (st *storage) serverID() (raft.ServerID, error) {
 // it succeeds, since a node that cannot store its term must not take part, but need not die. The library stores a
 // vote in two writes, the term first; recorder stores it in one. Otherwise a disk that fills up between them would
 // leave the new term with the candidate of the previous vote, and the library would take that candidate for the one
-// it has voted for, without a check of the candidate's log.
+// it has voted for, without a check of the candidate's log. It removes no entry that was committed here and is in no
+// state snapshot (removable).
 type recorder struct {
 	*raftboltdb.BoltStore
-	voteTerm uint64 // of the vote about to be stored; owned by Raft's goroutine
-	disk     *disk
-	stop     <-chan struct{}
+	voteTerm  uint64 // of the vote about to be stored; owned by Raft's goroutine
+	disk      *disk
+	stop      <-chan struct{}
+	committed *committed                   // nil before openCommitted
+	removable func(low, high uint64) error // nil before Raft runs
+}
+
+// Close closes the store and the record of what is committed.
+func (r *recorder) Close() error {
+	var err error
+	if r.committed != nil {
+		err = r.committed.close()
+	}
+	return errors.Join(err, r.BoltStore.Close())
 }
 
 // StoreLog implements raft.LogStore.
@@ -164,6 +180,11 @@ func (r *recorder) GetLog(index uint64, log *raft.Log) error {
 
 // DeleteRange implements raft.LogStore.
 func (r *recorder) DeleteRange(low, high uint64) error {
+	if r.removable != nil {
+		if err := r.removable(low, high); err != nil {
+			return err
+		}
+	}
 	return r.disk.write(func() error { return r.BoltStore.DeleteRange(low, high) })
 }
 

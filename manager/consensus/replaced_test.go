@@ -1,0 +1,125 @@
+package consensus
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// TestTogether: which two entries one log may have.
+func TestTogether(t *testing.T) {
+	for _, tc := range []struct {
+		a, b position
+		want bool
+	}{
+		{position{}, position{7, 3}, true},
+		{position{7, 3}, position{7, 3}, true},
+		{position{7, 3}, position{7, 4}, false},
+		{position{7, 3}, position{9, 3}, true},
+		{position{7, 3}, position{9, 4}, true},
+		{position{7, 3}, position{9, 2}, false},
+	} {
+		if got := together(tc.a, tc.b); got != tc.want || together(tc.b, tc.a) != tc.want {
+			t.Errorf("%+v and %+v: %v", tc.a, tc.b, got)
+		}
+	}
+}
+
+// call passes a call to Raft as one that was checked before: what it contradicts has been committed since, while the
+// process was stopped.
+func call(t *testing.T, n *Node, command any, content io.Reader) raft.RPCResponse {
+	t.Helper()
+	answer := make(chan raft.RPCResponse, 1)
+	n.trans.in.calls <- raft.RPC{Command: command, Reader: content, RespChan: answer}
+	return <-answer
+}
+
+// contradicted checks that Run would end, and that no call is passed on any more.
+func contradicted(t *testing.T, n *Node, names string) {
+	t.Helper()
+	select {
+	case err := <-n.contradictions.ended:
+		if !errors.Is(err, ErrContradicted) || !strings.Contains(err.Error(), names) ||
+			!strings.Contains(err.Error(), n.cfg.Dir) {
+			t.Errorf("it ends with %v, want %s", err, names)
+		}
+	default:
+		t.Fatal("it does not end")
+	}
+	if err := n.contradicts(&raft.RequestVoteRequest{}); !errors.Is(err, ErrContradicted) {
+		t.Errorf("calls are still passed on: %v", err)
+	}
+	if err := n.checkContradicted(); !errors.Is(err, ErrContradicted) {
+		t.Errorf("it would start again: %v", err)
+	}
+}
+
+// TestCommittedMeanwhile: a leader's call that was checked before what it contradicts was committed replaces nothing:
+// no entry in the log, nor the state.
+func TestCommittedMeanwhile(t *testing.T) {
+	header := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte("m2-00000000"),
+		Addr: []byte("127.0.0.1:1")}
+	begun := func(t *testing.T) (*Node, position) {
+		n := led(t, t.TempDir())
+		var last reign
+		for range 3 {
+			var err error
+			if last, err = n.beginTerm(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		never := n.raft.ReloadableConfig() // it must not elect itself between two calls of the test
+		never.HeartbeatTimeout, never.ElectionTimeout = time.Hour, time.Hour
+		if err := n.raft.ReloadConfig(never); err != nil {
+			t.Fatal(err)
+		}
+		return n, position{last.began, last.term}
+	}
+	t.Run("entries", func(t *testing.T) {
+		n, end := begun(t)
+		term := end.term + 1
+		r := call(t, n, &raft.AppendEntriesRequest{RPCHeader: header, Term: term, PrevLogEntry: end.index - 1,
+			PrevLogTerm: end.term, LeaderCommitIndex: end.index,
+			Entries: []*raft.Log{{Index: end.index, Term: term, Type: raft.LogNoop}}}, nil)
+		if a, ok := r.Response.(*raft.AppendEntriesResponse); !ok || a.Success {
+			t.Errorf("answered %+v, %v", r.Response, r.Error)
+		}
+		var l raft.Log
+		if err := n.logs.GetLog(end.index, &l); err != nil || l.Term != end.term {
+			t.Errorf("the log has %+v, %v at %d", l, err, end.index)
+		}
+		contradicted(t, n, fmt.Sprintf("m2-00000000 leads in term %d and has another entry at %d of its log, where one of "+
+			"term %d was committed here", term, end.index, end.term))
+	})
+	t.Run("a state snapshot", func(t *testing.T) {
+		n, end := begun(t)
+		cas := n.State().CAS()
+		var state bytes.Buffer
+		state.WriteString("never read")
+		r := call(t, n, &raft.InstallSnapshotRequest{RPCHeader: header, SnapshotVersion: raft.SnapshotVersionMax,
+			Term: end.term + 1, LastLogIndex: end.index + 5, LastLogTerm: end.term - 1, Size: int64(state.Len()),
+			Configuration: raft.EncodeConfiguration(raft.Configuration{}), ConfigurationIndex: 1}, &state)
+		if r.Error == nil || n.State().CAS() != cas {
+			t.Errorf("answered %+v, %v", r.Response, r.Error)
+		}
+		contradicted(t, n, fmt.Sprintf("and so not entry %d of term %d", end.index, end.term))
+	})
+	t.Run("uncommitted entries", func(t *testing.T) {
+		n, end := begun(t)
+		replace := func(term uint64) bool {
+			r := call(t, n, &raft.AppendEntriesRequest{RPCHeader: header, Term: term, PrevLogEntry: end.index,
+				PrevLogTerm: end.term, Entries: []*raft.Log{{Index: end.index + 1, Term: term, Type: raft.LogNoop}}}, nil)
+			a, ok := r.Response.(*raft.AppendEntriesResponse)
+			return ok && a.Success
+		}
+		if !replace(end.term+1) || !replace(end.term+2) {
+			t.Error("what was not committed is not replaced")
+		}
+	})
+}
