@@ -1,6 +1,7 @@
 package consensus
 
 import (
+	"io"
 	"sync"
 
 	"github.com/hashicorp/raft"
@@ -30,7 +31,7 @@ func (in *incoming) pass(from <-chan raft.RPC, covers func(position) bool, contr
 		select {
 		case call := <-from:
 			if err := contradicts(call.Command); err != nil {
-				call.Respond(nil, err)
+				refuse(call, err)
 				continue
 			}
 			if a, ok := call.Command.(*raft.AppendEntriesRequest); ok {
@@ -45,6 +46,16 @@ func (in *incoming) pass(from <-chan raft.RPC, covers func(position) bool, contr
 			return
 		}
 	}
+}
+
+// refuse answers a call with an error. The content of a state snapshot is read first, as Raft does: the caller reads no
+// answer before it has sent everything, and the connection would be closed on what is left of it. It ends with the
+// content or, when the caller stops sending, with the connection.
+func refuse(call raft.RPC, why error) {
+	if call.Reader != nil {
+		_, _ = io.Copy(io.Discard, call.Reader) // who has not sent everything reads no answer
+	}
+	call.Respond(nil, why)
 }
 
 // amend corrects a call before the library sees it.

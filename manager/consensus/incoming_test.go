@@ -1,9 +1,15 @@
 package consensus
 
 import (
+	"bytes"
+	"fmt"
+	"strings"
 	"testing"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+
+	"tidemark/fsm"
 )
 
 // TestAmendedCalls: entries that continue the snapshot have no predecessor for the library, others keep theirs, and
@@ -35,4 +41,33 @@ func TestAmendedCalls(t *testing.T) {
 				tc.wantCommit)
 		}
 	}
+}
+
+// TestARefusedSnapshotIsAnswered: a leader whose state snapshot is refused learns why, however long the snapshot is.
+func TestARefusedSnapshotIsAnswered(t *testing.T) {
+	n := led(t, t.TempDir())
+	r, err := n.beginTerm(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := Open(Config{Name: "m2", Dir: t.TempDir(), RaftAddr: "127.0.0.1:0"},
+		fsm.New(hclog.NewNullLogger(), func(error) {}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if err := n.AddNonvoter(t.Context(), Server{ID: other.ID(), Raft: "127.0.0.1:1"}, nil); err != nil {
+		t.Fatal(err) // as a member it is talked to
+	}
+	state := make([]byte, 32<<20) // more than the sockets hold
+	var answer raft.InstallSnapshotResponse
+	err = other.trans.InstallSnapshot(raft.ServerID(n.ID()), raft.ServerAddress(n.Addr()), &raft.InstallSnapshotRequest{
+		RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(other.ID()),
+			Addr: []byte(other.Addr())},
+		SnapshotVersion: raft.SnapshotVersionMax, Term: r.term + 1, LastLogIndex: r.began, LastLogTerm: r.term + 1,
+		Size: int64(len(state))}, &answer, bytes.NewReader(state))
+	if err == nil || !strings.Contains(err.Error(), ErrContradicted.Error()) {
+		t.Errorf("its leader is told: %v", err)
+	}
+	contradicted(t, n, fmt.Sprintf("an entry of term %d at %d of its log", r.term+1, r.began))
 }
