@@ -34,10 +34,11 @@ func TestGroupsAreRefused(t *testing.T) {
 		`{"aggregates":[{"op":"documents","component":0}]}`: "documents takes neither component nor distinct",
 		`{"aggregates":[{"op":"count","component":0,"distinct":true},{"op":"sum","component":1,"distinct":true}]}`: "different values of component 1, and one before it of those of component 0",
 		`{"aggregates":[` + strings.TrimSuffix(strings.Repeat(`{"op":"count"},`, MaxAggregates+1), ",") + `]}`:     "33 aggregates, want at most 32",
-		`{"group_by":[0],"distinct":true}`:       "distinct and project are about rows",
-		`{"group_by":[0],"project":[0]}`:         "distinct and project are about rows",
-		`{"group_by":[0],"stability":"none"}`:    "leave out stability none",
-		`{"aggregates":[{"op":"count","of":1}]}`: `unknown field "of"`,
+		`{"group_by":[0],"distinct":true}`:           "distinct and project are about rows",
+		`{"group_by":[0],"project":[0]}`:             "distinct and project are about rows",
+		`{"group_by":[0],"stability":"none"}`:        "leave out stability none",
+		`{"aggregates":[{"op":"count","of":1}]}`:     `unknown field "of"`,
+		`{"aggregates":[{"op":"count","op":"max"}]}`: `field "aggregates[0].op" is there twice`,
 	} {
 		r, err := ParseRequest([]byte(body))
 		if err == nil {

@@ -219,7 +219,7 @@ func (sf *scanFlags) given() (names []string) {
 	return names
 }
 
-// strictJSON parses one JSON value without unknown fields.
+// strictJSON parses one JSON value without unknown fields, and without one that is there twice.
 func strictJSON(text string, to any) error {
 	dec := json.NewDecoder(strings.NewReader(text))
 	dec.DisallowUnknownFields()
@@ -228,6 +228,9 @@ func strictJSON(text string, to any) error {
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("something follows it")
+	}
+	if twice := rpc.Repeated([]byte(text)); twice != "" {
+		return errors.New(twice)
 	}
 	return nil
 }

@@ -177,8 +177,8 @@ func Sent(r *http.Request) ([]byte, error) {
 	return body, err
 }
 
-// ReadJSON decodes JSON strictly: one value, no unknown field, nothing after it. The error is a *Problem with the
-// line and column or the field.
+// ReadJSON decodes JSON strictly: one value, no unknown field, none twice, nothing after it. The error is a *Problem
+// with the line and column or the field.
 func ReadJSON(body []byte, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
@@ -189,6 +189,9 @@ func ReadJSON(body []byte, v any) error {
 		line, column := place(body, dec.InputOffset())
 		return Refuse(errcode.BadRequest, "JSON body: something follows the value at line %d column %d; send one value", line,
 			column)
+	}
+	if twice := Repeated(body); twice != "" {
+		return Refuse(errcode.BadRequest, "JSON body: %s", twice)
 	}
 	return nil
 }

@@ -93,6 +93,7 @@ func TestBadBodiesSayWhere(t *testing.T) {
 		{"text that is a number", MediaJSON, `{"id": 7}`, 400, `field "id" is a number, want a string`},
 		{"no object", MediaJSON, `[]`, 400, `it is an array, want an object`},
 		{"unknown field", MediaJSON, `{"idd": "x"}`, 400, `unknown field "idd"`},
+		{"a field twice", MediaJSON, `{"id": "x", "sequence": 1, "id": "y"}`, 400, `field "id" is there twice, again at line 1 column 28`},
 		{"two values", MediaJSON, `{"id":"x"} {}`, 400, "something follows the value"},
 		{"too large", MediaJSON, `{"id":"` + strings.Repeat("x", 1<<17) + `"}`, 413, "more than 65536 bytes"},
 		{"media", "text/html", `x`, 415, "send application/json"},
