@@ -34,8 +34,9 @@ type SeenNode struct {
 // Bounds limits the work of a rebalance in progress.
 type Bounds struct {
 	Sends, Receives int
-	// Patience is how long a receiving node may be away before its steps are given up, in milliseconds.
-	Patience int64
+	// Patience is how long a receiving node may be away before its steps are given up, in milliseconds; Unbegun is that
+	// of steps that have not begun, with which nothing is lost.
+	Patience, Unbegun int64
 	// AtOnce is the maximum number of transitions to propose at a time.
 	AtOnce int
 }
@@ -141,7 +142,7 @@ func (w *work) begins(y *partition.Rebalance) (to partition.RebalanceState, reas
 	switch {
 	case w.cancelled != "":
 		return partition.RebalanceGivenUp, w.cancelled
-	case away > w.bounds.Patience:
+	case away > w.bounds.Unbegun:
 		return partition.RebalanceGivenUp, awayFor(y, away)
 	case away > 0, !from.Lost && w.sends[y.Src.Node] >= w.bounds.Sends, w.receives[y.Dst.Node] >= w.bounds.Receives:
 		return 0, ""

@@ -72,7 +72,7 @@ func TestAdvance(t *testing.T) {
 			if tc.want != 0 {
 				want = []Transition{{Step: 1, From: tc.state, To: tc.want, Reason: tc.reason}}
 			}
-			got := w.advance(Bounds{Sends: 1, Receives: 1, Patience: 12_000, AtOnce: 9}, tc.cancel)
+			got := w.advance(Bounds{Sends: 1, Receives: 1, Patience: 12_000, Unbegun: 12_000, AtOnce: 9}, tc.cancel)
 			if !slices.Equal(got, want) {
 				t.Errorf("%+v, want %+v", got, want)
 			}
@@ -87,7 +87,7 @@ func TestWhatIsLostSendsNothing(t *testing.T) {
 		w.add(partition.Rebalance{State: partition.RebalanceStart, Src: partition.Shard{Node: 9},
 			Dst: partition.Shard{Node: index.NodeID(i % 3)}}, Seen{})
 	}
-	b := Bounds{Sends: 1, Receives: 1, Patience: 100, AtOnce: 9}
+	b := Bounds{Sends: 1, Receives: 1, Patience: 100, Unbegun: 100, AtOnce: 9}
 	if got := w.advance(b, ""); len(got) != 1 {
 		t.Errorf("of a node that lives: %+v", got)
 	}
@@ -108,7 +108,7 @@ func TestStepsThatWaitAreNotLookedAt(t *testing.T) {
 	for i := range MaxBegun {
 		w.add(partition.Rebalance{State: partition.RebalanceStart, Dst: partition.Shard{Node: index.NodeID(1 + i%2)}}, Seen{})
 	}
-	b := Bounds{Sends: 2, Receives: 2, Patience: 100, AtOnce: 16}
+	b := Bounds{Sends: 2, Receives: 2, Patience: 100, Unbegun: 100, AtOnce: 16}
 	for _, n := range w.advance(b, "") {
 		w.steps[n.Step-1].State = n.To
 	}
@@ -124,7 +124,7 @@ func TestStepsThatWaitAreNotLookedAt(t *testing.T) {
 func TestAdvanceKeepsToBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := Bounds{Sends: rapid.IntRange(1, 2).Draw(t, "sends"), Receives: rapid.IntRange(1, 2).Draw(t, "receives"),
-			Patience: 100, AtOnce: rapid.IntRange(1, 4).Draw(t, "at once")}
+			Patience: 100, Unbegun: 100, AtOnce: rapid.IntRange(1, 4).Draw(t, "at once")}
 		w := &world{}
 		node := rapid.IntRange(0, 3)
 		for range rapid.IntRange(1, 12).Draw(t, "steps") {

@@ -50,8 +50,12 @@ func (l *moves) step() {
 			})
 		return
 	}
-	bounds := rebalance.Bounds{Sends: int(r.Sends), Receives: int(r.Receives),
-		Patience: l.settings.BuildPatience.Milliseconds(), AtOnce: stepsAtOnce}
+	patience := l.settings.BuildPatience.Milliseconds()
+	bounds := rebalance.Bounds{Sends: int(r.Sends), Receives: int(r.Receives), Patience: patience, Unbegun: patience,
+		AtOnce: stepsAtOnce}
+	if r.Cause == statecontext.RepairCause { // what is given up is planned anew, without that node
+		bounds.Unbegun = l.settings.BuildAway.Milliseconds()
+	}
 	cancelled := ""
 	if r.Phase == statecontext.RebalanceCancelling {
 		cancelled = statecontext.Cancelled

@@ -2,6 +2,7 @@ package core
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -297,6 +298,69 @@ func TestABuilderThatGoesToo(t *testing.T) {
 	for y := range s.state.state.RebalanceSteps() {
 		if !y.State.Over() && !s.there[y.Dst.Node] {
 			t.Errorf("step %+v waits for an indexer that is away", y)
+		}
+	}
+}
+
+// TestStepsThatHaveNotBegunGoElsewhere checks that steps of a repair that wait for their turn are given up when their
+// target goes, with the reason, and that their copies are planned anew on others at once, while what the target has
+// begun waits for it.
+func TestStepsThatHaveNotBegunGoElsewhere(t *testing.T) {
+	s := indexersOf(t, 4)
+	s.exact = func(partition.Copy) bool { return true }
+	var on []statecontext.Placement
+	for i := range 60 {
+		on = append(on, statecontext.Placement{Slice: index.SliceID(i)})
+	}
+	id := s.state.do(&statecontext.CreateIndex{Placement: on, Layout: partition.Layout{Scheme: partition.HashDocID,
+		Partitions: 60}, Definition: index.Definition{Name: "y", Bucket: "b", BucketUUID: "u",
+		Keys: []index.KeyExpr{{Expr: "a"}}, Partitions: 60}}).Index
+	s.step(Changed{})
+	s.pass(20 * time.Second)
+	if d := s.state.state.Definition(id); d.State != index.Maintenance {
+		t.Fatalf("the index is %s", d.State)
+	}
+	lost := map[index.CopyID]bool{}
+	for _, c := range s.state.state.Topology(id).Copies {
+		lost[c.ID] = true
+	}
+	s.exact = func(c partition.Copy) bool { return lost[c.ID] || s.state.state.Topology(1).Copies[0].ID == c.ID }
+	s.there[0] = false
+	s.pass(17 * time.Minute)
+	begun, waiting := 0, 0
+	for y := range s.state.state.RebalanceSteps() {
+		if y.Dst.Node == 1 && y.State == partition.RebalanceStart {
+			waiting++
+		} else if y.Dst.Node == 1 {
+			begun++
+		}
+	}
+	if begun == 0 || waiting == 0 {
+		t.Fatalf("%d steps to a node have begun, and %d wait: %+v", begun, waiting, s.state.state.RebalanceUnderWay())
+	}
+	s.there[1] = false
+	s.pass(2 * time.Minute)
+	var stay, reasoned int
+	planned := map[index.CopyID]bool{}
+	for y := range s.state.state.RebalanceSteps() {
+		switch to := y.Dst.Node; {
+		case y.State == partition.RebalanceGivenUp && to == 1 && strings.Contains(y.Reason, "node 1 has been away"):
+			reasoned++
+		case y.State == partition.RebalanceStart && to == 1:
+			t.Errorf("step %+v waits for an indexer that is away", y)
+		case !y.State.Over():
+			planned[y.Old] = true
+			if to == 1 {
+				stay++
+			}
+		}
+	}
+	if stay != begun || reasoned != waiting {
+		t.Errorf("%d steps to the node stay, want %d that had begun; %d are given up, want %d", stay, begun, reasoned, waiting)
+	}
+	for old := range lost {
+		if !planned[old] {
+			t.Errorf("copy %d is not made anew", old)
 		}
 	}
 }

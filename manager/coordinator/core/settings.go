@@ -22,8 +22,8 @@ type Settings struct {
 	ProbeRest time.Duration
 	// BuildPatience is how long a build may lack a host before its index goes to error.
 	BuildPatience time.Duration
-	// BuildAway is how long an indexer may be away before the copies that it was building are built elsewhere. An
-	// indexer that restarts sooner resumes them.
+	// BuildAway is how long an indexer may be away before the copies that it was building, and those that a repair was to
+	// make there and has not begun, are built elsewhere. An indexer that restarts sooner resumes them.
 	BuildAway time.Duration
 	// RepairAfter is how long an indexer may be away before its copies are made anew elsewhere; below 0: forever.
 	RepairAfter time.Duration
