@@ -43,7 +43,7 @@ type Links struct {
 	tasks     sync.WaitGroup
 	passed    atomic.Int64 // connections forwarded
 	mu        sync.Mutex
-	listeners []net.Listener
+	listeners map[string]net.Listener // by the address that each stands before; a shut one is not there
 	pipes     map[*pipe]struct{}
 }
 
@@ -68,7 +68,7 @@ func newLinks(dir string, who func(c *net.TCPConn) string) *Links {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(dir)) // never fails
 	l := &Links{host: fmt.Sprintf("127.77.%d.%d", h.Sum32()>>8&0xff, 1+h.Sum32()%254), who: who,
-		closed: make(chan struct{}), pipes: map[*pipe]struct{}{}}
+		closed: make(chan struct{}), listeners: map[string]net.Listener{}, pipes: map[*pipe]struct{}{}}
 	l.rules.Store(&rules{by: map[link]rule{}, changed: make(chan struct{})})
 	return l
 }
@@ -158,7 +158,7 @@ func (l *Links) open(callee, address string) error {
 		return fmt.Errorf("a proxy before %s: %w", callee, err)
 	}
 	l.mu.Lock()
-	l.listeners = append(l.listeners, listener)
+	l.listeners[address] = listener
 	l.mu.Unlock()
 	l.tasks.Go(func() {
 		for {
@@ -170,6 +170,30 @@ func (l *Links) open(callee, address string) error {
 		}
 	})
 	return nil
+}
+
+// Shut closes one address of a process for all others: connections there are reset, and new ones find nobody that
+// listens, until Reopen.
+func (l *Links) Shut(address string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if listener := l.listeners[address]; listener != nil {
+		_ = listener.Close()
+		delete(l.listeners, address)
+	}
+	for p := range l.pipes {
+		if p.address == address {
+			p.reset()
+		}
+	}
+}
+
+// Reopen ends Shut.
+func (l *Links) Reopen(t testing.TB, callee, address string) {
+	t.Helper()
+	if err := l.open(callee, address); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // Close closes all proxies and connections. It may be called again, and is called at the end of the test.
@@ -186,9 +210,19 @@ func (l *Links) Close() {
 	l.tasks.Wait()
 }
 
+func (l *Links) isClosed() bool {
+	select {
+	case <-l.closed:
+		return true
+	default:
+		return false
+	}
+}
+
 // pipe is a forwarded connection.
 type pipe struct {
 	caller, callee string
+	address        string
 	near, far      *net.TCPConn
 }
 
@@ -203,7 +237,7 @@ func (p *pipe) reset() {
 // serve forwards one connection once both directions are open.
 func (l *Links) serve(near *net.TCPConn, callee, address string) {
 	caller := l.who(near)
-	p := &pipe{caller: caller, callee: callee, near: near}
+	p := &pipe{caller: caller, callee: callee, address: address, near: near}
 	refused := func() {
 		_ = near.SetLinger(0)
 		_ = near.Close()
@@ -224,12 +258,10 @@ func (l *Links) serve(near *net.TCPConn, callee, address string) {
 	}
 	p.far = far.(*net.TCPConn)
 	l.mu.Lock()
-	select {
-	case <-l.closed:
+	if l.listeners[address] == nil || l.isClosed() {
 		l.mu.Unlock()
 		p.reset()
 		return
-	default:
 	}
 	l.pipes[p] = struct{}{}
 	l.mu.Unlock()

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -51,13 +52,19 @@ func echoed(t *testing.T) (*Links, func() *bufio.ReadWriter, net.Listener) {
 		goleak.VerifyNone(t)
 	})
 	return l, func() *bufio.ReadWriter {
-		c, err := net.Dial("tcp", l.listeners[0].Addr().String())
+		c, err := net.Dial("tcp", before(l, listener))
 		if err != nil {
 			t.Fatal(err)
 		}
 		open = append(open, c)
 		return bufio.NewReadWriter(bufio.NewReader(c), bufio.NewWriter(c))
 	}, listener
+}
+
+// before returns the address of the proxy before a listener.
+func before(l *Links, listener net.Listener) string {
+	_, port, _ := net.SplitHostPort(listener.Addr().String())
+	return net.JoinHostPort(l.host, port)
 }
 
 // ask sends a line; the channel receives the result once the answer has arrived.
@@ -104,7 +111,7 @@ func answered(t *testing.T, what string, answer <-chan error) {
 // TestCutLinks checks that a cut silences its direction, that healing delivers what was sent meanwhile, that a new
 // connection needs both directions, that a refused link resets, and that a delayed link delays each direction.
 func TestCutLinks(t *testing.T) {
-	l, dial, _ := echoed(t)
+	l, dial, listener := echoed(t)
 	old := dial()
 	answered(t, "before", ask(old, "1"))
 	l.Cut("a", "c") // another link
@@ -138,7 +145,7 @@ func TestCutLinks(t *testing.T) {
 	if err := <-ask(old, "4"); err == nil {
 		t.Error("a refused link answers")
 	}
-	if c, err := net.Dial("tcp", l.listeners[0].Addr().String()); err == nil { // it may be reset this early
+	if c, err := net.Dial("tcp", before(l, listener)); err == nil { // it may be reset this early
 		if _, err := c.Read(make([]byte, 1)); err == nil {
 			t.Error("a refused link takes a new connection")
 		}
@@ -148,11 +155,33 @@ func TestCutLinks(t *testing.T) {
 	answered(t, "all healed", ask(dial(), "6"))
 }
 
+// TestShut checks that an address that is shut resets its connections and has nobody that listens, until it is open
+// again, and that others are not affected.
+func TestShut(t *testing.T) {
+	l, dial, listener := echoed(t)
+	old := dial()
+	answered(t, "before", ask(old, "1"))
+	l.Shut("127.0.0.1:1")
+	answered(t, "another address is shut", ask(old, "2"))
+	l.Shut(listener.Addr().String())
+	if err := <-ask(old, "3"); err == nil {
+		t.Error("a connection to an address that is shut answers")
+	}
+	if c, err := net.Dial("tcp", before(l, listener)); !errors.Is(err, syscall.ECONNREFUSED) {
+		if err == nil {
+			_ = c.Close()
+		}
+		t.Errorf("a new connection to an address that is shut: %v, want that it is refused", err)
+	}
+	l.Reopen(t, "b", listener.Addr().String())
+	answered(t, "open again", ask(dial(), "4"))
+}
+
 // TestEndsArePassedOn checks that one side's end of stream arrives at the other, and that a stopped server is a
 // refused connection, not silence.
 func TestEndsArePassedOn(t *testing.T) {
 	l, _, listener := echoed(t)
-	c, err := net.Dial("tcp", l.listeners[0].Addr().String())
+	c, err := net.Dial("tcp", before(l, listener))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +194,7 @@ func TestEndsArePassedOn(t *testing.T) {
 		t.Errorf("%q %v", b, err)
 	}
 	_ = listener.Close()
-	gone, err := net.Dial("tcp", l.listeners[0].Addr().String())
+	gone, err := net.Dial("tcp", before(l, listener))
 	if err != nil {
 		return // reset this early
 	}
