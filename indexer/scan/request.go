@@ -131,8 +131,8 @@ type Spec struct {
 	Progress      *Progress          // nil: not observed
 }
 
-// ParseRequest parses a request strictly: one JSON object, no unknown field, none twice, nothing after it. An empty body
-// selects all rows. Errors are *Error with code BAD_REQUEST and name the field or the position.
+// ParseRequest parses a request strictly: one JSON object, no unknown field, none twice, nothing after it. An empty
+// body selects all rows. Errors are *Error with code BAD_REQUEST and name the field or the position.
 func ParseRequest(body []byte) (Request, error) {
 	r := Request{Consistency: Any}
 	if len(bytes.TrimSpace(body)) == 0 {

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Repeated says which field an object of body, at any depth, has twice, and where; "" if there is none. Decoders let the
-// last one count and tell nobody. body is valid JSON.
+// Repeated says which field an object of body, at any depth, has twice, and where; "" if there is none. Decoders let
+// the last one count and tell nobody. body is valid JSON.
 func Repeated(body []byte) string {
 	var at path
 	for i := 0; i < len(body); i++ {

@@ -3,6 +3,7 @@ package rpc
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -55,7 +56,7 @@ func FuzzRepeated(f *testing.F) {
 		var value func()
 		value = func() {
 			token, err := dec.Token()
-			if err != nil && err != io.EOF {
+			if err != nil && !errors.Is(err, io.EOF) {
 				t.Skip(err) // nested too deep
 			}
 			delim, is := token.(json.Delim)

@@ -124,8 +124,8 @@ func (g *access) still(id *auth.Identity) bool {
 }
 
 // whileMay makes a call that may take hours. Its context ends, with a problem as its cause, when its sender would be
-// admitted no longer, or when this manager has not been able to tell at unsureLooks looks in a row: who was removed must
-// not go on for as long as this manager is cut off. A call that has not begun its answer returns that problem.
+// admitted no longer, or when this manager has not been able to tell at unsureLooks looks in a row: who was removed
+// must not go on for as long as this manager is cut off. A call that has not begun its answer returns that problem.
 func (g *access) whileMay(r *http.Request, call func(*http.Request) error) error {
 	id, ok := r.Context().Value(identityKey{}).(*auth.Identity)
 	if !ok {

@@ -68,7 +68,7 @@ func (g *Gateway) Do(e core.Effect) {
 	}
 }
 
-// open opens a receiver. Receivers at one address share their fences: one process answers there, whosever it is, and
+// open opens a receiver. Receivers at one address share their fences: one process answers there, whichever it is, and
 // refuses what is older than the newest command that it has received.
 func (g *Gateway) open(o core.Open) {
 	g.mu.Lock()

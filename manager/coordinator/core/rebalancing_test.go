@@ -356,7 +356,8 @@ func TestStepsThatHaveNotBegunGoElsewhere(t *testing.T) {
 		}
 	}
 	if stay != begun || reasoned != waiting {
-		t.Errorf("%d steps to the node stay, want %d that had begun; %d are given up, want %d", stay, begun, reasoned, waiting)
+		t.Errorf("%d steps to the node stay, want %d that had begun; %d are given up, want %d", stay, begun, reasoned,
+			waiting)
 	}
 	for old := range lost {
 		if !planned[old] {

@@ -70,7 +70,8 @@ func TestAnotherAtTheAddress(t *testing.T) {
 }
 
 // TestAnswersOfAnotherAreNotItsOwn checks that definitions that another process at a component's address has accepted,
-// before it registered there or after, do not count as this component's: it is handed them when it answers there itself.
+// before it registered there or after, do not count as this component's: it is handed them when it answers there
+// itself.
 func TestAnswersOfAnotherAreNotItsOwn(t *testing.T) {
 	for _, before := range []bool{true, false} {
 		g := greeting(t)
