@@ -596,50 +596,61 @@ func TestAFullDiskIsToldOnce(t *testing.T) {
 	}
 }
 
-// TestStartOnAFullDisk: a store that cannot be opened for want of room says where room is to be made, takes no file
-// away and leaves none, however often it is tried, and is whole when there is room.
+// TestStartOnAFullDisk: a store starts on a full disk, however often, even if its ballast is used up: copies can be
+// read, refuse batches by the disk's name, and leave no files behind. They are recovered once there is space.
 func TestStartOnAFullDisk(t *testing.T) {
-	var full atomic.Bool
-	mem := vfs.NewMem()
-	fs := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
-		if full.Load() && op.Kind == errorfs.OpFileWrite {
-			return syscall.ENOSPC
-		}
-		return nil
-	}))
-	files := func() int {
-		names, err := mem.List("data/1/db-1")
-		must(t, err)
-		return len(names)
-	}
-	store := openTest(t, "data", func(o *Options) { o.FS = fs })
+	fs := newFaultFS("data/1/")
+	open := func() *Store { return openTest(t, "data", func(o *Options) { o.FS = fs }) }
+	store := open()
 	slice, err := store.Create(testMeta(1))
 	must(t, err)
 	must(t, slice.Flush(context.Background(), historyBatch(1)))
 	must(t, slice.Persist(within(t, time.Minute)))
 	must(t, store.Close())
-	must(t, mem.Remove("data/"+ballastName)) // it is used up
-	full.Store(true)
+	must(t, fs.Remove("data/"+ballastName)) // it is used up
+	fs.fail(syscall.ENOSPC)
+	fs.free.Store(0)
 	had := 0
 	for range 4 {
-		store, err := Open(Options{Dir: "data", FS: fs, CacheBytes: 8 << 20, MemTableBytes: 8 << 20,
-			Logger: hclog.NewNullLogger()})
-		if err == nil {
-			must(t, store.Close())
-			t.Fatal("it is opened")
+		store = open()
+		slice, _ = store.Slice(1)
+		checkHistory(t, slice)
+		if err := slice.Broken(); err != nil {
+			t.Errorf("it is to be recovered without space: %v", err)
 		}
-		if !errors.Is(err, ErrDiskFull) || !strings.Contains(err.Error(), "make room on the disk of data and start") {
-			t.Errorf("it says %v", err)
+		if err := slice.Flush(t.Context(), historyBatch(2)); !errors.Is(err, ErrDiskFull) || NeedsRecover(err) {
+			t.Errorf("a batch is refused with %v", err)
 		}
-		if n := files(); had != 0 && n > had {
-			t.Errorf("there are %d files, %d before", n, had)
-		} else {
-			had = n
+		if err := slice.Stats().Failing; !errors.Is(err, ErrDiskFull) {
+			t.Errorf("reported: %v", err)
 		}
+		must(t, store.Close())
+		names, err := fs.List("data/1/db-1")
+		must(t, err)
+		if had != 0 && len(names) > had {
+			t.Errorf("there are %d files, %d before", len(names), had)
+		}
+		had = len(names)
 	}
-	full.Store(false)
-	store = openTest(t, "data", func(o *Options) { o.FS = fs })
+	store = open()
 	slice, _ = store.Slice(1)
-	checkHistory(t, slice)
+	fs.free.Store(1 << 40)
+	if err := slice.Broken(); !NeedsRecover(err) {
+		t.Errorf("with space it is not to be recovered: %v", err)
+	}
+	for range 2 { // the space is gone again
+		if _, err := slice.Recover(t.Context(), time.Minute); !errors.Is(err, ErrDiskFull) {
+			t.Errorf("recovered without space: %v", err)
+		}
+		checkHistory(t, slice)
+	}
+	fs.heal()
+	if _, err := slice.Recover(t.Context(), time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	must(t, slice.Flush(t.Context(), historyBatch(2)))
+	if got := checkHistory(t, slice); got != 2 {
+		t.Errorf("at batch %d, want 2", got)
+	}
 	must(t, store.Close())
 }

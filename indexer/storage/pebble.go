@@ -202,6 +202,18 @@ func openPebble(res *resources, dir string, meta Meta, memTable int64, readOnly 
 	return e, nil
 }
 
+// openToRead opens a folder for reading alone, because the disk has no space for what opening it writes. It refuses
+// batches with cause, like an engine that a full disk has stopped: see unwell.
+func openToRead(res *resources, dir string, meta Meta, memTable int64, cause error) (*pebbleEngine, error) {
+	e, err := openPebble(res, dir, meta, memTable, true)
+	if err != nil {
+		return nil, errors.Join(cause, err)
+	}
+	e.health.die(fmt.Errorf("%w: it can only be read: %w", ErrReopen, cause))
+	res.logger.Error("a copy can only be read: there is no space to open it for writing", "copy", meta.Copy, "error", cause)
+	return e, nil
+}
+
 // formatMarker is the name under which Pebble stores a folder's format.
 const formatMarker = "format-version"
 
@@ -463,6 +475,9 @@ func (e *pebbleEngine) durable() (state, error) {
 }
 
 func (e *pebbleEngine) persist(ctx context.Context) error {
+	if e.readOnly {
+		return nil // there is nothing in memory
+	}
 	if err, _ := e.unwell(); err != nil {
 		return classify(e.id, e.dir, err)
 	}

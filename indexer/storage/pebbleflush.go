@@ -168,6 +168,7 @@ func (e *pebbleEngine) flush(ctx context.Context, updates []*Update, keep func(u
 	if err := e.broken(); err != nil {
 		return 0, err
 	}
+	idle = idle || len(updates) == 0 && e.full()
 	if idle && next.items == 0 {
 		updates = stating(updates, keep)
 	}
@@ -187,6 +188,13 @@ func (e *pebbleEngine) flush(ctx context.Context, updates []*Update, keep func(u
 	}
 	next.items += items
 	return e.scratch.touched, e.commit(ctx, next, yields)
+}
+
+// full reports whether there is no space for a batch. Positions alone are then taken in memory, as those of a batch of
+// Common are: what they follow is stored, and after a crash they follow it again. So a copy that starts on a full disk
+// gets to the present timestamp, and can be read, if it lacks no rows.
+func (e *pebbleEngine) full() bool {
+	return errors.Is(e.failing(), ErrDiskFull) || errors.Is(e.res.space.room(minMemTable), ErrDiskFull)
 }
 
 // stating removes updates that change nothing in a slice without rows: documents without keys. It works in place.

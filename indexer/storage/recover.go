@@ -77,11 +77,14 @@ func (s *Slice) removeGenerations(but uint64) error {
 	return err
 }
 
-// openOrRecover opens the given generation; if that is damaged, the newest intact checkpoint; otherwise an empty
-// folder.
+// openOrRecover opens the given generation, for reading alone if the disk is full; if that is damaged, the newest
+// intact checkpoint; otherwise an empty folder.
 func (s *Slice) openOrRecover(ctx context.Context, number uint64, budget int64) (read int64, err error) {
 	dir := s.generationDir(number)
 	eng, err := openPebble(s.store.res, dir, s.meta, s.memTable, false)
+	if errors.Is(err, ErrDiskFull) {
+		eng, err = openToRead(s.store.res, dir, s.meta, s.memTable, err)
+	}
 	if err == nil {
 		if read, err = eng.verify(ctx, budget, nil); err == nil {
 			s.install(&generation{number: number, dir: dir, eng: eng})
@@ -159,7 +162,7 @@ func (s *Slice) Broken() error {
 // Recover closes the slice and opens it again: at its last durable batch, or like Open if it is damaged. It is the
 // remedy for ErrReopen and ErrDamaged. It waits until all snapshots of the slice are closed, at most for readers.
 // Positions may go back. Every file is verified, until ctx ends or the slice is closed or dropped. After an error it
-// may be called again; until it succeeds, the slice returns ErrClosed.
+// may be called again; until it succeeds, the slice returns ErrClosed, or is readable if only the disk is full.
 func (s *Slice) Recover(ctx context.Context, readers time.Duration) (Recovery, error) {
 	s.write.Lock()
 	defer s.write.Unlock()
@@ -183,7 +186,7 @@ func (s *Slice) Recover(ctx context.Context, readers time.Duration) (Recovery, e
 	if _, err := s.openOrRecover(ctx, number, -1); err != nil {
 		return Recovery{}, err
 	}
-	return s.Recovery(), nil
+	return s.Recovery(), s.gen.eng.failing()
 }
 
 // awaitClosed waits until a retired generation has no readers. If that takes too long, the generation is reinstated.
