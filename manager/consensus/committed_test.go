@@ -1,12 +1,14 @@
 package consensus
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -285,6 +287,40 @@ func TestARecordThatHangs(t *testing.T) {
 	}
 	if n.disk.hangs() || n.store.committed.end().index != n.State().AppliedIndex() {
 		t.Errorf("afterwards: %v, noted %v, applied %d", n.Disk(), n.store.committed.end(), n.State().AppliedIndex())
+	}
+}
+
+// full is a file on a disk that is full.
+type full struct{}
+
+func (full) WriteAt([]byte, int64) (int, error) { return 0, syscall.ENOSPC }
+
+// TestARecordThatCannotBeWritten: on a full disk what is committed is known until the process ends; that is said once.
+// The next note after that makes up for all.
+func TestARecordThatCannotBeWritten(t *testing.T) {
+	var said bytes.Buffer
+	path := filepath.Join(t.TempDir(), "committed")
+	c, _, err := openCommitted(path, "m1", newDisk(&Config{}), hclog.New(&hclog.LoggerOptions{Output: &said}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.note(byMachine, position{1, 1})
+	c.to = full{}
+	c.note(byMachine, position{2, 1})
+	c.note(byMachine, position{3, 1})
+	if n := strings.Count(said.String(), "cannot be noted"); n != 1 || !strings.Contains(said.String(), path) {
+		t.Errorf("it is said %d times:\n%s", n, &said)
+	}
+	if again, _ := openRecord(t, path); c.end().index != 3 || again.end().index != 1 || again.file.Close() != nil {
+		t.Errorf("known is %+v, noted %+v", c.end(), again.end())
+	}
+	c.to = c.file
+	c.note(byMachine, position{4, 1})
+	if err := c.close(); err != nil {
+		t.Fatal(err)
+	}
+	if again, _ := openRecord(t, path); again.end().index != 4 || again.file.Close() != nil {
+		t.Errorf("noted is %+v", again.end())
 	}
 }
 
