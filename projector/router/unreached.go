@@ -105,6 +105,7 @@ func (t *tries) forget(now time.Time) {
 // several connections to one, the first that failed counts.
 func (t *tries) list(now time.Time) (all []Unreached) {
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.forget(now)
 	keys := slices.Collect(maps.Keys(t.all))
 	keys = slices.DeleteFunc(keys, func(k tryKey) bool { return now.Sub(t.all[k].since) < unreachedAfter })
@@ -119,7 +120,6 @@ func (t *tries) list(now time.Time) (all []Unreached) {
 		x := t.all[k]
 		all = append(all, Unreached{Node: k.node, Address: k.addr, Error: x.err, Since: x.since})
 	}
-	t.mu.Unlock()
 	return all
 }
 
