@@ -607,14 +607,14 @@ func TestALostConnectionIsDrainedBeforeTheNextBegins(t *testing.T) {
 	e.stream(3).write(0, n)
 	w.eventually("the worker waits", func() bool { return stalls() > 0 })
 	b := w.p.bucket(testBucket)
-	e.DropAll()
+	dropped := e.DropAll()
 	w.eventually("the loss is seen", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		return b.conn == nil ||
 			!b.conn.alive()
 	})
-	w.eventually("the engine has forgotten", func() bool { return e.Peers() == 0 })
+	w.eventually("the engine has forgotten them", func() bool { return !slices.ContainsFunc(dropped, e.Connected) })
 	e.set(func() { clear(e.streams) })
 	var reply *wire.StreamReply
 	w.eventually("an answer: the loss of the control connection may be seen only by a request that fails", func() bool {

@@ -114,20 +114,16 @@ func (s *Server) Stop() {
 	s.wg.Wait()
 }
 
-// DropAll closes all connections, but not the listener.
-func (s *Server) DropAll() {
+// DropAll closes all connections, but not the listener. It returns those that it closed; their last frames may still be
+// processed until they are no longer Connected.
+func (s *Server) DropAll() (dropped []*Peer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for p := range s.peers {
 		_ = p.Close()
+		dropped = append(dropped, p)
 	}
-}
-
-// Peers returns the number of connections.
-func (s *Server) Peers() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.peers)
+	return dropped
 }
 
 // Connected reports whether a connection is open.
