@@ -177,6 +177,8 @@ func (f *shelf) Pin(_ context.Context, _ index.ID, copies []index.CopyID, _ wire
 
 func (f *shelf) Name(node index.NodeID) string { return fmt.Sprint(node) }
 
+func (f *shelf) IsHere(node index.NodeID) bool { return node == 0 }
+
 func (f *shelf) Suspect(index.NodeID) bool { return false }
 
 func (f *shelf) KeepSlices(context.Context, index.NodeID, scan.KeepRequest) error { return nil }

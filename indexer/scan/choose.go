@@ -159,22 +159,27 @@ func (s *sliceplan) order(ref wire.StabilityRef, turn uint64, suspect func(index
 		return
 	}
 	rotated := make([]candidate, 0, n)
-	var newest wire.StabilityRef
 	for i := range n {
 		c := s.candidates[(i+turn)%n]
+		c.last = suspect(c.node)
 		rotated = append(rotated, c)
-		if c.held.Compare(newest.Ref) > 0 {
-			newest = c.held
-		}
 	}
-	for i := range rotated {
-		rotated[i].last = suspect(rotated[i].node)
-	}
+	newest := newestHeld(rotated)
 	slices.SortStableFunc(rotated, func(a, b candidate) int { return a.rank(ref, newest) - b.rank(ref, newest) })
 	if a, b := rotated[0], rotated[1]; a.rank(ref, newest) == b.rank(ref, newest) && busier(a.node, b.node) {
 		rotated[0], rotated[1] = b, a
 	}
 	s.candidates = rotated
+}
+
+// newestHeld returns the newest timestamp that one of the copies holds.
+func newestHeld(all []candidate) (ref wire.StabilityRef) {
+	for _, c := range all {
+		if c.held.Compare(ref.Ref) > 0 {
+			ref = c.held
+		}
+	}
+	return ref
 }
 
 // farBehind is the number of promotions from which on a copy counts as far behind. Other nodes' positions arrive a

@@ -50,9 +50,6 @@ type Coordinator struct {
 	over    over
 }
 
-// busier reports whether node b should be used instead of a, which has an equally good copy.
-func (c *Coordinator) busier(a, b index.NodeID) bool { return c.load.Busier(a, b, time.Now()) }
-
 // NewCoordinator returns a coordinator.
 func NewCoordinator(catalog Catalog, truth Truth, nodes Nodes, o Options) *Coordinator {
 	if o.Wait == 0 {
@@ -339,6 +336,9 @@ func (r *run) choose(view *View) (err error) {
 	r.pages.begin(&r.spec, &r.c.over)
 	turn, busier := r.turn()
 	r.plan, err = choose(view, r.spec.Ranges, r.least, r.spec.At, turn, r.c.nodes, busier)
+	if err == nil && r.spec.small() {
+		r.plan.together(turn, r.c.nodes.IsHere, busier)
+	}
 	switch {
 	case err != nil && r.spec.At != nil && r.spec.later():
 		return r.spec.expired(err)
@@ -354,5 +354,6 @@ func (r *run) turn() (uint64, func(a, b index.NodeID) bool) {
 	if r.spec.Page != nil {
 		return r.pages.ID, func(_, _ index.NodeID) bool { return false }
 	}
-	return r.c.turn.Add(1), r.c.busier
+	now := time.Now()
+	return r.c.turn.Add(1), func(a, b index.NodeID) bool { return r.c.load.Busier(a, b, now) }
 }

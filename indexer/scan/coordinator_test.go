@@ -223,6 +223,9 @@ const here index.NodeID = 1
 // Name implements Nodes.
 func (f *fakeCluster) Name(node index.NodeID) string { return fmt.Sprintf("i%d (host:%d)", node, node) }
 
+// IsHere implements Nodes.
+func (f *fakeCluster) IsHere(node index.NodeID) bool { return node == here }
+
 // Suspect implements Nodes.
 func (f *fakeCluster) Suspect(node index.NodeID) bool { return slices.Contains(f.suspects, node) }
 

@@ -148,6 +148,8 @@ type Nodes interface {
 	OpenSlices(ctx context.Context, node index.NodeID, others []index.NodeID, req NodeRequest) (RowStream, error)
 	// KeepSlices asks a node to keep a timestamp for a scan that takes long. Its errors are like those of OpenSlices.
 	KeepSlices(ctx context.Context, node index.NodeID, req KeepRequest) error
+	// IsHere reports whether a node is the coordinating one, which is read without a request.
+	IsHere(node index.NodeID) bool
 	// Suspect reports whether a node was recently unreachable or silent, so that another one is preferred.
 	Suspect(node index.NodeID) bool
 	// Name returns a node's name and address, for people.
