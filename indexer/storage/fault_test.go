@@ -19,6 +19,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/ingest"
+	"tidemark/internal/room"
 	"tidemark/internal/testing/need"
 )
 
@@ -112,6 +113,30 @@ func TestDiskFull(t *testing.T) {
 	if got := checkHistory(t, slice); got != 20 {
 		t.Fatalf("at batch %d, want 20", got)
 	}
+	must(t, store.Close())
+}
+
+// TestNoFilesLeft: a file system that has bytes and no inodes counts as full, and is named.
+func TestNoFilesLeft(t *testing.T) {
+	fs := newFaultFS("none")
+	store := openTest(t, "data", func(o *Options) { o.FS = fs })
+	slice, err := store.Create(testMeta(1))
+	must(t, err)
+	if n := store.Room(); n < 1<<39 {
+		t.Errorf("room for %d bytes", n)
+	}
+	has := room.Room{Free: 1 << 40, Total: 1 << 40, AllFiles: 1 << 20}
+	store.res.space.files = func(string) (room.Room, error) { return has, nil }
+	for _, err := range []error{slice.Flush(t.Context(), historyBatch(1)), store.res.space.room(1)} {
+		if !errors.Is(err, ErrDiskFull) || !strings.Contains(err.Error(), "0 of 1048576 files (inodes) are left under data") {
+			t.Errorf("without inodes: %v", err)
+		}
+	}
+	if n := store.Room(); n != 1 {
+		t.Errorf("room for %d bytes without inodes", n)
+	}
+	has.FreeFiles = 1 << 19
+	must(t, slice.Flush(t.Context(), historyBatch(1)))
 	must(t, store.Close())
 }
 

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"tidemark/internal/room"
 )
 
 const (
@@ -114,6 +116,7 @@ type space struct {
 	fs      vfs.FS
 	dir     string
 	reserve int64
+	files   func(dir string) (room.Room, error)
 
 	mu       sync.Mutex // never held during disk operations, because every flush takes it
 	promised int64
@@ -172,16 +175,37 @@ func (s *space) room(n int64) error {
 	if err != nil {
 		return fmt.Errorf("%w: how much room there is in %s: %w", ErrIO, s.dir, err)
 	}
-	s.mu.Lock()
-	promised := s.promised
-	s.mu.Unlock()
-	reserve := min(s.reserve, int64(usage.TotalBytes/50))
-	if free := int64(min(usage.AvailBytes, 1<<62)); free < promised+n+reserve {
+	if free, promised, reserve := s.of(&usage); free < promised+n+reserve {
 		return fmt.Errorf("%w: %s has %d bytes free, need %d and %d for data in memory and %d in reserve: make room",
 			ErrDiskFull, s.dir, free, n, promised, reserve)
 	}
+	if few := s.few(); few != "" {
+		return fmt.Errorf("%w: %s", ErrDiskFull, few)
+	}
 	s.fill()
 	return nil
+}
+
+// few says that the file system has too few files left; "" if not, or if that is not known.
+func (s *space) few() string {
+	r, err := s.files(s.dir)
+	if err != nil {
+		return ""
+	}
+	return r.FewFiles(s.dir)
+}
+
+// of returns the free bytes of the disk, and the parts of them that are promised and in reserve.
+func (s *space) of(usage *vfs.DiskUsage) (free, promised, reserve int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return int64(min(usage.AvailBytes, 1<<62)), s.promised, min(s.reserve, int64(usage.TotalBytes/50))
+}
+
+// left returns how many bytes are neither used, promised nor in reserve.
+func (s *space) left(usage *vfs.DiskUsage) int64 {
+	free, promised, reserve := s.of(usage)
+	return free - promised - reserve
 }
 
 // promise changes the number of bytes in memory that will be written.

@@ -32,6 +32,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/index"
+	"tidemark/internal/room"
 )
 
 // Defaults of Options.
@@ -178,7 +179,7 @@ func Open(o Options) (*Store, error) {
 			fs: o.FS, tune: o.tune, yield: o.Yield, cache: cache, files: pebble.NewFileCache(max(1, o.Compactions), o.OpenFiles),
 			compactions: newCompactions(o.Compactions), memory: newMemory(o.MemTableBytes, o.kept), logger: o.Logger,
 			mostIdle: min(maxAllIdle, o.CacheBytes/idleCache),
-			space:    &space{fs: o.FS, dir: o.Dir, reserve: o.ReserveBytes},
+			space:    &space{fs: o.FS, dir: o.Dir, reserve: o.ReserveBytes, files: room.Of},
 		},
 	}
 	s.res.space.fill()
@@ -337,6 +338,19 @@ func (s *Store) Slices() []*Slice {
 	}
 	slices.SortFunc(all, func(a, b *Slice) int { return int(int64(a.meta.Copy - b.meta.Copy)) })
 	return all
+}
+
+// Room returns how many bytes new copies may occupy, beyond the reserve and what is promised to data in memory, and at
+// least 1; 0 if that is not known.
+func (s *Store) Room() uint64 {
+	usage, err := s.fs.GetDiskUsage(s.opts.Dir)
+	switch {
+	case err != nil:
+		return 0
+	case s.res.space.few() != "":
+		return 1
+	}
+	return uint64(max(s.res.space.left(&usage), 1))
 }
 
 // Exported returns the number of bytes linked by open exports. Files of them that compactions have replaced since

@@ -58,6 +58,7 @@ type disk struct {
 	failure  error // error of the newest write
 	free     uint64
 	total    uint64
+	few      string // that too few files can be made; ""
 }
 
 func newDisk(cfg *Config) *disk {
@@ -159,19 +160,22 @@ func (d *disk) state() Disk {
 		s.Faults = append(s.Faults, fmt.Sprintf("disk low: %d bytes are free under %s, want at least %d (--min-free-bytes)",
 			d.free, d.cfg.Dir, d.cfg.MinFree))
 	}
+	if d.few != "" && d.cfg.MinFree > 0 {
+		s.Faults = append(s.Faults, "disk low: "+d.few)
+	}
 	return s
 }
 
 // measure measures the free space. If the system does not report it, total stays 0.
 func (d *disk) measure() {
-	free, total, err := space(d.cfg.Dir)
+	r, err := d.cfg.room(d.cfg.Dir)
 	if err != nil {
 		d.cfg.Logger.Debug("free space is not known", "dir", d.cfg.Dir, "error", err)
 		return
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.free, d.total = free, total
+	d.free, d.total, d.few = r.Free, r.Total, r.FewFiles(d.cfg.Dir)
 }
 
 // Disk returns the health of the storage under the Raft log.

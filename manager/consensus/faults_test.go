@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"tidemark/index"
+	"tidemark/internal/room"
 	"tidemark/manager/consensus"
 )
 
@@ -338,6 +339,19 @@ func TestBadDiskOfAFollower(t *testing.T) {
 		f.disk(nil)
 		well(t, f)
 		w.settled(50, 50)
+	})
+}
+
+// TestNoFilesLeft: a leader whose file system has bytes and no inodes says so, and transfers leadership.
+func TestNoFilesLeft(t *testing.T) {
+	virtual(t, 3, func(c *consensus.Config) {
+		if c.MinFree = 1 << 20; c.Name == "m1" {
+			consensus.Full(c, room.Room{Free: 1 << 40, Total: 1 << 41, AllFiles: 1 << 20})
+		}
+	}, func(t *testing.T, _ *hub, all servers) {
+		all.propose(projector("p", "x"))
+		eventually(t, "another one leads", func() bool { return all.leader() != all[0] })
+		faulty(t, all[0], "0 of 1048576 files (inodes) are left")
 	})
 }
 

@@ -1,0 +1,24 @@
+// Package room measures what a file system has left, in bytes and in files: one without inodes refuses new files,
+// however many bytes are free. It does not decide what is done about it.
+package room
+
+import "fmt"
+
+// leastFiles is how many files should be left; on a small file system a fiftieth of all is enough.
+const leastFiles = 256
+
+// Room is what a file system has, for a user without privileges.
+type Room struct {
+	Free, Total         uint64 // in bytes
+	FreeFiles, AllFiles uint64 // AllFiles is 0 where files have no limit of their own
+}
+
+// FewFiles says that too few files can be made in a folder of the file system; "" if that is not so.
+func (r *Room) FewFiles(dir string) string {
+	least := min(leastFiles, r.AllFiles/50)
+	if r.AllFiles == 0 || r.FreeFiles >= max(least, 1) {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d files (inodes) are left under %s, want at least %d: remove files that are not needed, or "+
+		"make the file system anew with more inodes", r.FreeFiles, r.AllFiles, dir, max(least, 1))
+}
