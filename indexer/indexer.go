@@ -261,6 +261,7 @@ type Indexer struct {
 
 	report     chan struct{} // capacity 1: a report is due at once
 	health     health.Health
+	room       atomic.Uint64 // see wire.IndexerReport
 	began      time.Time
 	unstorable refusedKeys
 	nearQuota  atomic.Bool // the memory quota is nearly used up

@@ -205,6 +205,7 @@ func (x *Indexer) numberedReport(ctx context.Context, wantsHW func(bucket string
 func (x *Indexer) fullReport(ctx context.Context, wantsHW func(bucket string) bool) *wire.IndexerReport {
 	id := x.identity.get()
 	rep := &wire.IndexerReport{Node: id.Node, UUID: id.UUID, BootID: x.boot, ClusterID: id.ClusterID,
+		Room:   x.room.Load(),
 		Health: x.health.First(healthRegistration, healthManagers)} // the leader that gets this report was reached
 	defs := x.present()
 	if defs.Fence.Epoch == id.Fence.Epoch { // revisions of another epoch mean nothing to the leader
@@ -258,4 +259,5 @@ func (x *Indexer) measure() {
 	buckets := x.allBuckets()
 	copies.Measure(all, buckets, x.now())
 	copies.MendBroken(all, buckets)
+	x.room.Store(x.store.Room())
 }

@@ -91,6 +91,14 @@ type Short struct {
 	Usable int      `json:"usable"`
 }
 
+// Shut is a serving node that should get no copies.
+type Shut struct {
+	Node   index.NodeID `json:"node"`
+	Name   string       `json:"name"`
+	Why    string       `json:"why"`
+	Copies int          `json:"copies"` // that it gets all the same, because no other node can take them
+}
+
 // Plan lists the steps to take, in an order that respects the options.
 type Plan struct {
 	Revision uint64  `json:"revision"` // definitions revision for which it was made
@@ -103,6 +111,9 @@ type Plan struct {
 	Nodes        []Share `json:"nodes"`
 	Short        []Short `json:"short,omitempty"`
 	Balanced     bool    `json:"balanced"` // nothing has to move
+	// Shut lists what is wrong with nodes that get no copies although they serve, or only those that no other node can
+	// take.
+	Shut []Shut `json:"shut,omitempty"`
 	// Left lists indexes of which nothing moves: each is being split, and the plan covers its successor instead.
 	Left []string `json:"left_out,omitempty"`
 	// Remove and Keep are the indexers named in the request for the plan; running the plan marks them accordingly.
@@ -144,12 +155,41 @@ func (o Options) withDefaults() (Options, error) {
 // Check rejects options that Make would not accept. Errors wrap ErrInput.
 func (o Options) Check() error { _, err := o.withDefaults(); return err }
 
-// Make returns a plan for c, which does not change. Errors wrap ErrTooFewNodes, ErrInput or ErrCertificate.
+// Make returns a plan for c, which does not change. Errors wrap ErrTooFewNodes, ErrInput or ErrCertificate. If a plan
+// brings a node more than it has room for, the node is shut and the next plan is made: each is the best for the nodes
+// that are not shut.
 func Make(c *Cluster, o Options) (*Plan, error) {
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err
 	}
+	roomy := *c
+	roomy.Nodes = slices.Clone(c.Nodes)
+	for {
+		p, err := makeOnce(&roomy, o)
+		if err != nil || !shutFull(&roomy, p) {
+			return p, err
+		}
+	}
+}
+
+// shutFull shuts the nodes that have no room for what a plan brings them, and reports whether there are new ones.
+func shutFull(c *Cluster, p *Plan) (some bool) {
+	brings := map[index.NodeID]int64{}
+	for i := range p.Steps {
+		brings[p.Steps[i].To] += p.Steps[i].Bytes
+	}
+	for i := range c.Nodes {
+		n := &c.Nodes[i]
+		if need := brings[n.ID] + brings[n.ID]/4; n.Shut == "" && n.Free > 0 && need > n.Free { // merges need room, too
+			n.Shut = fmt.Sprintf("its share needs %d MiB with what merges need, and it has %d MiB of room", need>>20, n.Free>>20)
+			some = true
+		}
+	}
+	return some
+}
+
+func makeOnce(c *Cluster, o Options) (*Plan, error) {
 	m, err := newMaker(c)
 	if err != nil {
 		return nil, err
@@ -164,8 +204,49 @@ func Make(c *Cluster, o Options) (*Plan, error) {
 	m.sources(p.Steps)
 	schedule(p)
 	m.shares(p)
+	m.listShut(p)
 	p.Balanced = len(p.Steps) == 0
 	return p, nil
+}
+
+// listShut lists the shut nodes.
+func (m *maker) listShut(p *Plan) {
+	gets := map[index.NodeID]int{}
+	for i := range p.Steps {
+		gets[p.Steps[i].To]++
+	}
+	for i := range m.nodes {
+		if n := &m.nodes[i]; n.Shut != "" && n.Role == Serving {
+			p.Shut = append(p.Shut, Shut{Node: n.ID, Name: n.label(), Why: n.Shut, Copies: gets[n.ID]})
+		}
+	}
+}
+
+// open returns the nodes that a slice may have copies on: the usable ones of its index without shut ones that hold
+// none of it, unless there are too few others, or replicas would lose a zone by that, which is worse (as for a new
+// index).
+func (m *maker) open(s *sliceOf) []int {
+	usable := m.usable[s.index]
+	shut := func(at int) bool { return m.nodes[at].Shut != "" && !s.holds(m.nodes[at].ID) }
+	if !slices.ContainsFunc(usable, shut) {
+		return usable
+	}
+	open := slices.DeleteFunc(slices.Clone(usable), shut)
+	if len(open) < s.want || m.zonesFor(s, open) < m.zonesFor(s, usable) {
+		return usable
+	}
+	return open
+}
+
+// zonesFor returns over how many zones a slice's copies can be spread on some nodes.
+func (m *maker) zonesFor(s *sliceOf, nodes []int) int {
+	var all []int
+	for _, at := range nodes {
+		if z := m.zoneOf[at]; !slices.Contains(all, z) {
+			all = append(all, z)
+		}
+	}
+	return min(len(all), s.want)
 }
 
 // maker holds the cluster with positions in lists in place of ids.

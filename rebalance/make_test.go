@@ -24,7 +24,8 @@ func draw(t *rapid.T) *Cluster {
 		c.Nodes = append(c.Nodes, Node{ID: index.NodeID(i + 1), Name: fmt.Sprint("i", i+1),
 			Zone:     rapid.SampledFrom([]string{"", "", "a", "b"}).Draw(t, "zone"),
 			Capacity: rapid.SampledFrom([]uint32{0, 1, 1, 2, 3}).Draw(t, "capacity"),
-			Role:     rapid.SampledFrom([]Role{0, 0, 0, Going, Lost}).Draw(t, "role")})
+			Role:     rapid.SampledFrom([]Role{0, 0, 0, Going, Lost}).Draw(t, "role"),
+			Shut:     rapid.SampledFrom([]string{"", "", "", "full"}).Draw(t, "shut")})
 	}
 	next := index.CopyID(1)
 	for i := range rapid.IntRange(1, 2).Draw(t, "indexes") {
@@ -101,13 +102,33 @@ func choices(c *Cluster) (all [][]int) {
 			}
 		}
 		want := min(x.Replicas+1, count(usable))
-		var of []int
-		for set := range 1 << len(c.Nodes) {
-			if set&^usable == 0 && count(set) == want {
-				of = append(of, set)
+		for s := range x.Slices {
+			open := usable
+			for k, n := range c.Nodes {
+				if n.Shut != "" && !slices.ContainsFunc(x.Copies, func(o Copy) bool {
+					return o.Slice == index.SliceID(s) && o.Node == n.ID
+				}) {
+					open &^= 1 << k
+				}
 			}
-		}
-		for range x.Slices {
+			zones := func(set int) int {
+				all := map[string]bool{}
+				for k, n := range c.Nodes {
+					if set>>k&1 != 0 {
+						all[n.Zone] = true
+					}
+				}
+				return min(len(all), want)
+			}
+			if count(open) < want || zones(open) < zones(usable) {
+				open = usable
+			}
+			var of []int
+			for set := range 1 << len(c.Nodes) {
+				if set&^open == 0 && count(set) == want {
+					of = append(of, set)
+				}
+			}
 			all = append(all, of)
 		}
 	}
@@ -569,5 +590,60 @@ func BenchmarkPlan(b *testing.B) {
 				b.ReportMetric(float64(len(p.Steps)), "steps")
 			}
 		})
+	}
+}
+
+// TestShutNodes checks that a node in trouble, or without room for its share, gets nothing while others can take it,
+// that the plan names it, and that it gets what no other node can take.
+func TestShutNodes(t *testing.T) {
+	cluster := func(nodes ...Node) *Cluster {
+		c := &Cluster{Nodes: []Node{{ID: 1, Name: "i1"}}}
+		for i, n := range nodes {
+			n.ID, n.Name = index.NodeID(i+2), fmt.Sprint("i", i+2)
+			c.Nodes = append(c.Nodes, n)
+		}
+		x := Index{ID: 1, Bucket: "b", Name: "x", Slices: 12}
+		for s := range x.Slices {
+			x.Copies = append(x.Copies, Copy{ID: index.CopyID(s + 1), Slice: index.SliceID(s), Node: 1, Bytes: 100 << 20})
+		}
+		c.Indexes = []Index{x}
+		return c
+	}
+	for _, d := range []struct {
+		name  string
+		nodes []Node
+		role  Role // of i1
+		gets  []int
+		shut  string
+	}{
+		{"nothing is wrong", []Node{{Free: 500 << 20}, {}}, Serving, []int{4, 4}, ""},
+		{"a disk in trouble", []Node{{Shut: "its disk hangs"}, {}}, Serving, []int{0, 6}, "i2 its disk hangs 0"},
+		{"no room for the share", []Node{{Free: 499 << 20}, {}}, Serving, []int{0, 6},
+			"i2 its share needs 500 MiB with what merges need, and it has 499 MiB of room 0"},
+		{"no room for what another has no room for", []Node{{Free: 499 << 20}, {Free: 749 << 20}}, Serving, []int{0, 0},
+			"i2 its share needs 500 MiB with what merges need, and it has 499 MiB of room 0; " +
+				"i3 its share needs 750 MiB with what merges need, and it has 749 MiB of room 0"},
+		{"nobody else can take it", []Node{{Shut: "its disk hangs"}}, Going, []int{12}, "i2 its disk hangs 12"},
+	} {
+		c := cluster(d.nodes...)
+		c.Nodes[0].Role = d.role
+		p, err := Make(c, Options{})
+		if err != nil {
+			t.Fatal(d.name, err)
+		}
+		gets := make([]int, len(d.nodes))
+		for _, y := range p.Steps {
+			gets[y.To-2]++
+		}
+		var shut []string
+		for _, s := range p.Shut {
+			shut = append(shut, fmt.Sprint(s.Name, " ", s.Why, " ", s.Copies))
+		}
+		if got := strings.Join(shut, "; "); !slices.Equal(gets, d.gets) || got != d.shut {
+			t.Errorf("%s: they get %v, want %v; shut are %q, want %q", d.name, gets, d.gets, got, d.shut)
+		}
+		if c.Nodes[1].Shut != d.nodes[0].Shut {
+			t.Errorf("%s: the input has changed", d.name)
+		}
 	}
 }

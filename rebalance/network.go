@@ -154,7 +154,7 @@ func (m *maker) each() []row {
 	rows := make([]row, len(m.slices))
 	for i := range m.slices {
 		s := &m.slices[i]
-		rows[i] = row{slice: s, of: s.index, usable: m.usable[s.index], want: s.want, count: 1, parent: m.kind[s.index]}
+		rows[i] = row{slice: s, of: s.index, usable: m.open(s), want: s.want, count: 1, parent: m.kind[s.index]}
 		if m.c.Indexes[s.index].Slices < 2 {
 			rows[i].of = -1
 		}

@@ -80,6 +80,13 @@ func printPlan(s Streams, as format, p *rebalance.Plan) error {
 			fmt.Fprintf(t, "\n%s is to have %d copies of each slice; indexers that may hold them: %d\n", x.Name, x.Want,
 				x.Usable)
 		}
+		for _, n := range p.Shut {
+			if n.Copies > 0 {
+				fmt.Fprintf(t, "\nwarning: %s gets %d copies that no other indexer can take: %s\n", n.Name, n.Copies, n.Why)
+			} else {
+				fmt.Fprintf(t, "\n%s gets no copies: %s\n", n.Name, n.Why)
+			}
+		}
 		for _, name := range p.Left {
 			fmt.Fprintf(t, "\n%s is being split: what is built in its place is moved, it is not\n", name)
 		}

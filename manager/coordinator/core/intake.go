@@ -2,6 +2,7 @@ package core
 
 import (
 	"errors"
+	"math"
 
 	"tidemark/index"
 	"tidemark/streams"
@@ -115,7 +116,7 @@ func (l *intake) takeIndexerReport(n *indexer, r *wire.IndexerReport, hello bool
 	} else if err != nil {
 		l.log.Warn("report", "indexer", n.name, "error", err)
 	}
-	n.health = r.Health
+	n.health, n.room = r.Health, int64(min(r.Room, math.MaxInt64))
 	n.faults, n.faultsOmitted = r.Faults[:min(len(r.Faults), wire.MaxIndexFaults)], r.FaultsOmitted
 	n.differing, n.differingOmitted = r.Differing[:min(len(r.Differing), wire.MaxDifferingCopies)], r.DifferingOmitted
 	n.orphans, n.orphanCount = r.Orphans[:min(len(r.Orphans), wire.MaxOrphans)], r.OrphanCount

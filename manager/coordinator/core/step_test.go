@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"tidemark/index"
+	"tidemark/rebalance"
 	"tidemark/statecontext"
 	"tidemark/wire"
 )
@@ -320,5 +321,39 @@ func TestReplicasKeepTheirZones(t *testing.T) {
 	}
 	if a.Err != nil || len(a.Placement) != 2 || len(zones) != 2 {
 		t.Errorf("placed as %+v: %v", a.Placement, a.Err)
+	}
+}
+
+// TestPlansSeeHealthAndRoom checks that what a plan is made of has the trouble and the room that indexers report.
+func TestPlansSeeHealthAndRoom(t *testing.T) {
+	var commands []statecontext.Body
+	commands = append(commands, &statecontext.BootstrapCluster{ClusterID: "c1", Epoch: 1})
+	for _, name := range []string{"i1", "i2"} {
+		commands = append(commands, &statecontext.RegisterIndexer{Indexer: statecontext.Indexer{UUID: name, Name: name,
+			Admin: "http://" + name, BootID: "boot"}})
+	}
+	now := Now{MS: 1_000_000, WallMS: 1_000_000, State: stateOf(t, commands...)}
+	l, _ := New(DefaultSettings(), wire.Leader{ID: "m1", Term: 2}, hclog.NewNullLogger(), now)
+	for id, n := range l.components.indexers {
+		r := wire.IndexerReport{BootID: "boot", Room: 7 << 30}
+		if n.name == "i2" {
+			r.Health, r.Room = "copy 7: no room on the disk", 1
+		}
+		l.Step(now, &IndexerGreeted{Greet: Greet{Node: id}, From: n.receiver, Answer: &wire.IndexerHello{Report: r}})
+	}
+	q := &ClusterQuery{Reply: make(chan *rebalance.Cluster, 1)}
+	for _, e := range l.Step(now, q) {
+		if a, is := e.(Answer); is {
+			a.Deliver(nil)
+		}
+	}
+	for _, n := range (<-q.Reply).Nodes {
+		shut, free := "", int64(7<<30)
+		if n.Name == "i2" {
+			shut, free = "copy 7: no room on the disk", 1
+		}
+		if n.Shut != shut || n.Free != free {
+			t.Errorf("%s: shut %q, %d bytes free", n.Name, n.Shut, n.Free)
+		}
 	}
 }
