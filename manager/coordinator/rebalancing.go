@@ -170,7 +170,7 @@ func (c *Coordinator) begin(ctx context.Context, cluster *rebalance.Cluster, p *
 		return 0, fmt.Errorf("%w: what else would is being split: %.1000q", ErrBalanced, p.Left)
 	}
 	if len(start.Steps) == 0 {
-		return 0, fmt.Errorf("%w: each indexer that serves has its share", ErrBalanced)
+		return 0, fmt.Errorf("%w: %.1000s", ErrBalanced, whyBalanced(p))
 	}
 	res, err := c.cfg.Consensus.Propose(ctx, statecontext.Command{Request: req.Request, Body: start})
 	if err == nil {
@@ -181,6 +181,18 @@ func (c *Coordinator) begin(ctx context.Context, cluster *rebalance.Cluster, p *
 			"for_the_next", left)
 	}
 	return res.Number, err
+}
+
+// whyBalanced says why a plan moves nothing.
+func whyBalanced(p *rebalance.Plan) string {
+	why := "each indexer that serves has its share"
+	if len(p.Shut) > 0 {
+		why = "each indexer that may get copies has its share"
+	}
+	for _, n := range p.Shut {
+		why += "; " + n.Name + " gets none: " + n.Why
+	}
+	return why
 }
 
 // starting returns the command that begins a plan, without its steps.

@@ -657,3 +657,15 @@ func TestRebalanceBesideASplit(t *testing.T) {
 		}
 	})
 }
+
+// TestNothingMovesByName checks that a rebalance that has nothing to move names the indexers that get no copies.
+func TestNothingMovesByName(t *testing.T) {
+	if why := whyBalanced(&rebalance.Plan{}); why != "each indexer that serves has its share" {
+		t.Error(why)
+	}
+	p := &rebalance.Plan{Shut: []rebalance.Shut{{Name: "i2", Why: "its disk hangs"}, {Name: "i3", Why: "no room"}}}
+	want := "each indexer that may get copies has its share; i2 gets none: its disk hangs; i3 gets none: no room"
+	if why := whyBalanced(p); why != want {
+		t.Errorf("%q, want %q", why, want)
+	}
+}
