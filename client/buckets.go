@@ -36,7 +36,7 @@ func (c *Client) bucketOf(ctx context.Context, id string) (string, error) {
 	}
 	info, err := c.Index(ctx, id)
 	if err != nil {
-		return "", fmt.Errorf("the bucket of index %s, for what the session has seen of it: %w", id, err)
+		return "", fmt.Errorf("finding the bucket of index %s for the session's state: %w", id, err)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -155,7 +155,7 @@ func (o *Options) servers() (all []string, bad error) {
 func checkServer(server string) error {
 	u, err := url.Parse(server)
 	if err != nil && strings.Count(server, ":") > 2 && !strings.Contains(server, "[") {
-		return fmt.Errorf("%w: %w; an IPv6 address stands in brackets, as [::1]:9520", ErrServer, err)
+		return fmt.Errorf("%w: %w; put an IPv6 address in brackets, like [::1]:9520", ErrServer, err)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrServer, err)
@@ -200,7 +200,8 @@ func (c *Client) Rehearse(ctx context.Context, text string) ([]v1.StatementResul
 	var reply v1.StatementReply
 	err := c.call(ctx, http.MethodPost, rehearsals, nil, v1.StatementRequest{Statement: text}, &reply)
 	if err == nil && !reply.DryRun {
-		err = fmt.Errorf("%w: the manager knows no dry run: the statements WERE done; is it of another version?", ErrAnswer)
+		err = fmt.Errorf("%w: the manager does not support dry runs: the statements WERE executed; does it have another "+
+			"version?", ErrAnswer)
 	}
 	return reply.Results, err
 }
@@ -226,7 +227,7 @@ func pageOf(bucket, after string) string {
 // follows reports whether another page follows the page that was requested with after.
 func follows(after, next string) (bool, error) {
 	if next != "" && next == after {
-		return false, fmt.Errorf("%w: the page after %s says that it is followed by itself", ErrAnswer, after)
+		return false, fmt.Errorf("%w: the page after %s names itself as the next page", ErrAnswer, after)
 	}
 	return next != "", nil
 }
@@ -424,8 +425,8 @@ func (c *Client) retry(ctx context.Context, q question, limit time.Duration,
 		case ctx.Err() != nil:
 			return q.gaveUp(ctx, server, err, before)
 		case ends.over():
-			return fmt.Errorf("%w: %s %s was asked for again for %v, and its context has no deadline; %s was asked "+
-				"last: %w", ErrUnavailable, q.op, q.of, c.refused, server, err)
+			return fmt.Errorf("%w: %s %s was repeated for %v, and its context has no deadline; the last attempt was at "+
+				"%s: %w", ErrUnavailable, q.op, q.of, c.refused, server, err)
 		}
 		before = moreInformative(before, err)
 		c.waits(err)

@@ -256,7 +256,7 @@ func TestGaveUp(t *testing.T) {
 		head + " last: s: connection refused":                                      {last: refused},
 		head + " and had not answered yet":                                         {last: closed},
 		head + " and had not answered yet; before that: EOF":                       {own, io.EOF},
-		head + ": no server was reached":                                           {last: unreached},
+		head + ": no server could be reached":                                      {last: unreached},
 		answered + " last: " + problem.Error():                                     {problem, problem},
 		answered + " last: s: connection refused; before that: " + problem.Error(): {refused, problem},
 		answered + " and had not answered yet; before that: " + problem.Error():    {own, problem},

@@ -230,7 +230,7 @@ func (d *direct) ask(ctx context.Context, ref string, route *v1.ScanRoute) error
 	}
 	defer answer.Body.Close()
 	if err = read(answer, route); err == nil && (route.Index == 0 || route.Ticket == "" || len(route.ScanPorts) == 0) {
-		err = fmt.Errorf("%w: no way to index %s", ErrAnswer, ref)
+		err = fmt.Errorf("%w: no indexer serves index %s", ErrAnswer, ref)
 	}
 	return err
 }
@@ -402,7 +402,7 @@ const slowReader = 20 * time.Second
 const probesAtOnce = 2
 
 // errDetour means that a scan has to go through the managers.
-var errDetour = errors.New("by way of the managers")
+var errDetour = errors.New("through the managers")
 
 // firstAsked returns the indexers that a scan may ask.
 func firstAsked(addrs []string) []string { return addrs[:min(len(addrs), mostAsked)] }
@@ -636,7 +636,7 @@ func (s *directScan) resume(why error) error {
 	case len(s.place) == 0:
 		return why
 	case s.idle > slowReader:
-		why = fmt.Errorf("nothing was taken for %v: %w", s.idle.Round(time.Second), why)
+		why = fmt.Errorf("the caller read nothing for %v: %w", s.idle.Round(time.Second), why)
 	case !errors.Is(why, detector.ErrSilent):
 		s.d.alive.Failed(lost)
 	}
@@ -657,7 +657,7 @@ func (s *directScan) resume(why error) error {
 		if s.ctx.Err() != nil {
 			return fmt.Errorf("%w (%w)", context.Cause(s.ctx), why)
 		}
-		why = fmt.Errorf("%w; %s was to go on: %w", why, addr, err)
+		why = fmt.Errorf("%w; %s was to continue: %w", why, addr, err)
 	}
 	return why
 }
@@ -712,7 +712,7 @@ func (s *directScan) failure() error {
 		Session string `json:"session"` // a token of what was seen with the rows before
 	}{}
 	if err := json.Unmarshal(s.answer.Text, &p); err != nil || p.Code == "" {
-		return fmt.Errorf("%w: a failure that cannot be read", ErrCut)
+		return fmt.Errorf("%w: an unreadable failure message", ErrCut)
 	}
 	if saw := lastSeen(p.Session); saw != nil {
 		s.saw = saw
@@ -785,7 +785,7 @@ func readEnd(a *scanport.Answer) (*v1.ScanEnd, error) {
 		return end, nil
 	}
 	if err := json.Unmarshal(a.Text, end); err != nil {
-		return nil, fmt.Errorf("%w: an end that cannot be read: %w", ErrCut, err)
+		return nil, fmt.Errorf("%w: an unreadable end: %w", ErrCut, err)
 	}
 	return end, nil
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // ErrGroups is wrapped if a request for groups is passed to a method that returns rows, or the other way round.
-var ErrGroups = errors.New("rows and groups are different answers")
+var ErrGroups = errors.New("the request and the method do not match")
 
 // Groups is a running scan whose rows are aggregated into groups. Use: for groups.Next() { groups.Group() }; then
 // groups.Err(); always Close.

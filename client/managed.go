@@ -129,7 +129,7 @@ func (s *managedScan) resume(why error) error {
 		return err
 	}
 	if s.answerLines = next; s.place != "" && !next.resumed {
-		return fmt.Errorf("%w, and what answered then, a manager or a proxy before it, began anew", why)
+		return fmt.Errorf("%w, and the manager or proxy that answered next started the answer again", why)
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 
 // ErrNoCursor is wrapped if more rows follow a page but its last row, larger than 32 KiB, does not fit into a cursor.
 // With another Limit, pages end at other rows.
-var ErrNoCursor = errors.New("the page ends behind a row that no cursor names")
+var ErrNoCursor = errors.New("the page ends after a row that no cursor can name")
 
 // Page is one page of an answer.
 type Page struct {
@@ -49,7 +49,7 @@ func (s *Session) Pages(ctx context.Context, c *Client, ref string, req v1.ScanR
 				return
 			}
 			if page.End.Cursor == "" {
-				yield(Page{After: req.Cursor}, fmt.Errorf("%w: ask for %s with another limit than %d rows",
+				yield(Page{After: req.Cursor}, fmt.Errorf("%w: request %s with another limit than %d rows",
 					ErrNoCursor, ref, req.Limit))
 				return
 			}

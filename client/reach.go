@@ -18,10 +18,10 @@ import (
 
 var (
 	// ErrUnreached is wrapped while no server has accepted a connection of this client: no server has received the call.
-	ErrUnreached = errors.New("no server was reached")
+	ErrUnreached = errors.New("no server could be reached")
 	// ErrUntrusted is wrapped if every server has an untrusted certificate, does not use TLS although it was configured,
 	// or rejects the certificate of this client: no server has received the call.
-	ErrUntrusted = errors.New("no server is trusted, or trusts this client")
+	ErrUntrusted = errors.New("no server is trusted, or none trusts this client")
 )
 
 // reach tracks a call from server to server and decides when retrying is useless: no server is trusted, or none was
@@ -67,8 +67,8 @@ func (r *reach) failed(server string, err error) (_ error, over bool) {
 		delete(r.untrusted, server)
 	}
 	if len(r.untrusted) == len(r.c.servers) {
-		return fmt.Errorf("%w: %s; the CA that is trusted has to be the cluster's, an address one that the server's "+
-			"certificate has, and a certificate that is shown one of that CA", ErrUntrusted, r.each(r.untrusted)), true
+		return fmt.Errorf("%w: %s; the trusted CA must be the cluster's, the address one that the server's "+
+			"certificate has, and the client's certificate must be issued by that CA", ErrUntrusted, r.each(r.untrusted)), true
 	}
 	if r.connected.Load() && !untrusted {
 		r.c.reached.Store(true)
@@ -79,7 +79,7 @@ func (r *reach) failed(server string, err error) (_ error, over bool) {
 	r.unreached[server] = err
 	// An attempt may take longer than the time that was left.
 	if took := time.Since(r.began); r.c.unreached > 0 && r.attempts >= len(r.c.servers) && took >= r.c.unreached {
-		return fmt.Errorf("%w: %w in %v: %s; are they managers of the cluster, and does it run?", ErrUnavailable,
+		return fmt.Errorf("%w: %w in %v: %s; check that these are managers of the cluster and that it runs", ErrUnavailable,
 			ErrUnreached, took.Round(100*time.Millisecond), r.each(r.unreached)), true
 	}
 	return fmt.Errorf("%w: %w", ErrUnreached, err), false

@@ -141,7 +141,7 @@ func TestUnreachedForHowLong(t *testing.T) {
 	r.began = r.began.Add(-90 * time.Minute)
 	r.attempt(t.Context())
 	err, over := r.failed("a", errors.New("i/o timeout"))
-	if !over || !strings.Contains(err.Error(), "no server was reached in 1h3") {
+	if !over || !strings.Contains(err.Error(), "no server could be reached in 1h3") {
 		t.Error(err)
 	}
 }

@@ -108,7 +108,7 @@ func waitsOf(i *v1.IndexInfo) string {
 	if len(i.WaitingFor) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("; index %s on %s waits: %s", i.Name, i.Bucket, strings.Join(i.WaitingFor, "; "))
+	return fmt.Sprintf("; index %s on %s is waiting: %s", i.Name, i.Bucket, strings.Join(i.WaitingFor, "; "))
 }
 
 // changes signals changes of some indexes while it is connected to a server's event stream: WaitReady can then look

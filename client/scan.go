@@ -137,7 +137,7 @@ func (c *Client) count(ctx context.Context, ref string, req v1.ScanRequest) (v1.
 		s, err := c.direct.begin(ctx, question{op: scanport.Count, of: ref, consistency: req.Consistency}, body)
 		if err == nil && s.answer.Tail == scanport.More {
 			s.abort()
-			return reply, fmt.Errorf("%w: rows where a number was asked for", ErrCut)
+			return reply, fmt.Errorf("%w: rows instead of the requested number", ErrCut)
 		}
 		if err == nil {
 			var unread error
@@ -202,7 +202,7 @@ func (r *answerLines) read(line []byte, row *v1.Row) (*v1.ScanEnd, error) {
 	}
 	switch err := json.Unmarshal(line, &l); {
 	case err != nil:
-		return nil, fmt.Errorf("%w: a line is no JSON: %w", ErrCut, err)
+		return nil, fmt.Errorf("%w: a line is not JSON: %w", ErrCut, err)
 	case l.Error != nil:
 		if l.Session != "" {
 			r.session = l.Session

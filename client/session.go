@@ -39,7 +39,7 @@ type Session struct {
 
 // ErrSessionFull is wrapped if a session would exceed its limits. It does not drop anything to make room: use another
 // Session for other buckets.
-var ErrSessionFull = errors.New("the session keeps as much in mind as it can")
+var ErrSessionFull = errors.New("the session has reached its limit of remembered writes")
 
 // writes holds the newest writes to a bucket, by vbucket and branch, that no answer has shown yet.
 type writes map[branch]uint64
@@ -105,7 +105,7 @@ func (s *Session) Take(token string) error {
 		}
 	}
 	if number > len(s.seen)+len(s.owed) && (number > scanport.MaxSeen || size > scanport.MaxSession) {
-		return fmt.Errorf("%w: what it has seen of %d buckets, and the token of others", ErrSessionFull, len(s.seen))
+		return fmt.Errorf("%w: the states of %d buckets, and the token of others", ErrSessionFull, len(s.seen))
 	}
 	for i := range all {
 		s.note(&all[i])
@@ -257,7 +257,7 @@ func (s *Session) room(keyspace string) error {
 	if len(s.seen)+len(s.owed) < scanport.MaxSeen && s.size+tokenSize(&bound) <= scanport.MaxSession {
 		return nil
 	}
-	return fmt.Errorf("%w, what was seen of %d buckets: scan %s in another Session", ErrSessionFull, len(s.seen),
+	return fmt.Errorf("%w, the states of %d buckets: scan %s in another Session", ErrSessionFull, len(s.seen),
 		keyspace)
 }
 

@@ -472,7 +472,7 @@ func TestAScanIsNotAskedForForEver(t *testing.T) {
 	var asked atomic.Int64
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		asked.Add(1)
-		rpc.WriteProblem(w, rpc.Refuse(errcode.Timeout, "the session has seen timestamp 6"))
+		rpc.WriteProblem(w, rpc.Refuse(errcode.Timeout, "the session has already read timestamp 6"))
 	}))
 	defer srv.Close()
 	cl := Open(Options{Servers: []string{srv.URL}, ViaManagers: true, RetryFor: time.Millisecond})

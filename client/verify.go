@@ -16,7 +16,7 @@ import (
 )
 
 // errEnough is wrapped to stop retrying, although the answer may be different later.
-var errEnough = errors.New("asked often enough")
+var errEnough = errors.New("the limit of attempts is reached")
 
 // patience bounds the retries of a request that is refused all the time. It is used by one call.
 type patience struct {
@@ -97,7 +97,7 @@ func (c *Client) verify(ctx context.Context, ref string, body []byte, v *verifyi
 		switch err := json.Unmarshal(text, &l); {
 		case err != nil:
 			v.cut = cut != nil
-			return v1.VerifyEnd{}, fmt.Errorf("%w: a line is no JSON: %w", ErrCut, err)
+			return v1.VerifyEnd{}, fmt.Errorf("%w: a line is not JSON: %w", ErrCut, err)
 		case l.End != nil:
 			rows.drain()
 			return *l.End, nil

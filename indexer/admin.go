@@ -45,7 +45,7 @@ func (x *Indexer) adminTable() *route.Table {
 	}
 	sample := take(http.MethodPost, "/v1/samples", small, sampleTime, rpc.Message(x.sample))
 	sample.Places = rpc.NewPlaces(samplesMost, "samples")
-	return &route.Table{Lacks: "an indexer's admin port has no %s", Routes: []route.Route{
+	return &route.Table{Lacks: "the admin port of an indexer has no call %s", Routes: []route.Route{
 		take(http.MethodPut, "/v1/hello", small, callTime, rpc.Message(x.hello)),
 		take(http.MethodPut, "/v1/definitions", large, callTime, rpc.Message(x.definitions)),
 		take(http.MethodPost, "/v1/definitions:change", large, callTime, rpc.Message(x.change)),
@@ -82,7 +82,7 @@ func (x *Indexer) admit(f wire.Fence) error {
 // storesIdentity runs f, which stores the fence of the leader that this indexer obeys. If f takes too long, the
 // node's health reports it until f returns.
 func (x *Indexer) storesIdentity(f func() error) error {
-	err := x.watched(healthIdentity, "storing whom this indexer obeys", f)
+	err := x.watched(healthIdentity, "storing the term of the leader that this indexer obeys", f)
 	if x.health.Set(healthIdentity, "") {
 		wake(x.report)
 	}

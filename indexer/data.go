@@ -33,7 +33,8 @@ func (x *Indexer) dataServer(p port) *transport.Server {
 		if cert := transport.PeerCertificate(ctx); err == nil && cert != nil {
 			var peer tlsconf.Peer
 			if peer, err = tlsconf.PeerOf(cert); err == nil && !peer.Is(tlsconf.Projector, string(h.Projector)) {
-				err = fmt.Errorf("%w: %s speaks for projector %q", tlsconf.ErrRole, peer, h.Projector)
+				err = fmt.Errorf("%w: the certificate of %s does not allow a stream of projector "+
+					"%q", tlsconf.ErrRole, peer, h.Projector)
 			}
 		}
 		if err != nil {
@@ -52,13 +53,13 @@ func (x *Indexer) acceptConnection(p port, h keyversion.Hello) (transport.Sink, 
 	case id.ClusterID == "":
 		return nil, fmt.Errorf("this indexer is not registered yet: try again")
 	case h.ClusterID != id.ClusterID:
-		return nil, fmt.Errorf("cluster %q: this indexer belongs to %q", h.ClusterID, id.ClusterID)
+		return nil, fmt.Errorf("the router is of cluster %q, this indexer belongs to %q", h.ClusterID, id.ClusterID)
 	case h.Node != id.Node:
-		return nil, fmt.Errorf("node %d is meant: this is node %d", h.Node, id.Node)
+		return nil, fmt.Errorf("the connection is for node %d, this is node %d", h.Node, id.Node)
 	case !strings.HasPrefix(h.Topic, p.topic()) && !(p == portCatchup && verify.IsTopic(h.Topic)):
-		return nil, fmt.Errorf("topic %q: this port is for %s", h.Topic, p.topic())
+		return nil, fmt.Errorf("topic %q: this port accepts %s", h.Topic, p.topic())
 	case k == nil || k.UUID() != h.BucketUUID:
-		return nil, fmt.Errorf("bucket %q (%s) is not known here yet: try again", h.Bucket, h.BucketUUID)
+		return nil, fmt.Errorf("this indexer does not have bucket %q (%s) yet: try again", h.Bucket, h.BucketUUID)
 	case h.Connections == 0 || h.Connection >= h.Connections:
 		return nil, fmt.Errorf("connection %d of %d", h.Connection, h.Connections)
 	}

@@ -47,8 +47,8 @@ func (x *Indexer) resume() error {
 		return err
 	}
 	if cut {
-		x.log.Warn("the newest change of definitions was not stored to its end: what it changed is as before, until the "+
-			"leader has spoken", "file", definitionsFile, "revision", d.Revision)
+		x.log.Warn("last change of the definitions was not stored completely: the definitions before it are in force until "+
+			"the leader sends new ones", "file", definitionsFile, "revision", d.Revision)
 	}
 	node, ok := x.nodeOf(d)
 	if !ok || x.present().Revision > 0 {
@@ -123,11 +123,11 @@ func (x *Indexer) takeOver(ctx context.Context, d *wire.Definitions, c *wire.Def
 	defer x.applying.Unlock()
 	judged, have := x.catalog.Judge(d)
 	if judged == core.Older {
-		return a, rpc.Refuse(errcode.Fenced, "definitions revision %d is older than %d, which is here", d.Revision, have)
+		return a, rpc.Refuse(errcode.Fenced, "definitions revision %d is older than the present one, %d", d.Revision, have)
 	}
 	node, ok := x.nodeOf(d)
 	if !ok {
-		return a, rpc.Refuse(errcode.Unavailable, "this indexer is not registered yet and not in the list")
+		return a, rpc.Refuse(errcode.Unavailable, "this indexer is not registered yet, or the list lacks it")
 	}
 	if judged == core.Known {
 		return a, nil
@@ -163,7 +163,7 @@ func (x *Indexer) takeOver(ctx context.Context, d *wire.Definitions, c *wire.Def
 // clears that source.
 func (x *Indexer) watched(source, what string, f func() error) error {
 	return x.health.Watch(source, what, health.Hangs, func() {
-		x.log.Error("a write does not end: the disk hangs, or is far too slow", "what", what, "for", health.Hangs)
+		x.log.Error("write does not end: the disk hangs, or is far too slow", "what", what, "for", health.Hangs)
 		wake(x.report)
 	}, f)
 }
@@ -204,7 +204,8 @@ func (x *Indexer) ensureCopy(ctx context.Context, id index.CopyID, t *target) er
 		if !x.places.still(id, t) {
 			return nil // by now this very copy may be wanted
 		}
-		x.log.Warn("a copy is of another index, or its bucket was made anew; it starts empty", "copy", id, "bucket", m.Bucket,
+		x.log.Warn("copy belongs to another index, or its bucket was created again; it starts "+
+			"empty", "copy", id, "bucket", m.Bucket,
 			"index", m.Index, "want", w.Index.ID)
 		remove, err := x.retireCopy(s)
 		if err == nil {
@@ -245,7 +246,7 @@ func (x *Indexer) makeCopy(ctx context.Context, id index.CopyID, t *target) (*st
 	x.origins.Made(trace.ContextWithSpanContext(ctx, t.by), id)
 	if w.Copy.State == partition.Allocated {
 		x.origins.Found(id)
-		x.log.Warn("a copy that was here is missing; it is filled from KV anew", "copy", id, "index", w.Index.ID, "slice",
+		x.log.Warn("files of a copy are missing; it is filled from KV again", "copy", id, "index", w.Index.ID, "slice",
 			w.Copy.Slice)
 	}
 	x.log.Info("copy allocated", "copy", id, "index", w.Index.ID, "slice", w.Copy.Slice, "bucket", w.Bucket.Name)

@@ -590,7 +590,7 @@ func (l *heldLog) Named(string) hclog.Logger { return l }
 func TestACopyIsHiddenNoLongerThanTheOldOneIsHere(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	l := newHeldLog("a copy is of another index")
+	l := newHeldLog("copy belongs to another index")
 	w.tweak = func(c *Config) { c.Logger = l }
 	build(t, w)
 	done := make(chan struct{})
@@ -620,7 +620,7 @@ func TestNoErrorForACopyThatIsNotWanted(t *testing.T) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, e := range *l.errors {
-		if strings.HasPrefix(e, "a copy cannot be made") {
+		if strings.HasPrefix(e, "copy cannot be made") {
 			t.Error(e)
 		}
 	}

@@ -49,9 +49,9 @@ func loadIdentity(dir string, watched func(store func() error) error) (*identity
 		id.st = identityState{Format: identityFormat, UUID: uuid}
 		return id, jsonfile.Write(dir, identityFile, id.st)
 	case err != nil:
-		return nil, fmt.Errorf("who this indexer is: %w", err)
+		return nil, fmt.Errorf("identity of this indexer: %w", err)
 	case id.st.Format != identityFormat || id.st.UUID == "":
-		return nil, fmt.Errorf("%s: format %d, this program knows %d", filepath.Join(dir, identityFile), id.st.Format,
+		return nil, fmt.Errorf("%s: format %d, this program supports %d", filepath.Join(dir, identityFile), id.st.Format,
 			identityFormat)
 	}
 	return id, nil

@@ -428,7 +428,7 @@ func (x *Indexer) Run(ctx context.Context) error {
 	g, inner := errgroup.WithContext(ctx)
 	x.spawn = func(f func(context.Context) error) { g.Go(func() error { return f(inner) }) }
 	if err := x.resume(); err != nil {
-		x.log.Error("the definitions of the last run cannot be used; waiting for the leader", "error", err)
+		x.log.Error("stored definitions cannot be used; waiting for the leader's", "error", err)
 	}
 	servers := []*transport.Server{ // from here on the leader may send commands
 		x.dataServer(portMaintenance), x.dataServer(portBackfill), x.dataServer(portCatchup),
@@ -480,7 +480,7 @@ func (x *Indexer) Run(ctx context.Context) error {
 const stopMost = 15 * time.Second
 
 // ErrHangs is wrapped by Run's error when the process could not stop in order.
-var ErrHangs = errors.New("the indexer does not come to an end; its disk hangs")
+var ErrHangs = errors.New("indexer does not stop; its disk hangs")
 
 // stopWithin waits for f, but no longer than most after ctx has ended. The error then includes the cause of ctx's
 // end, unless it is a plain cancellation.
@@ -498,7 +498,7 @@ func stopWithin(ctx context.Context, most time.Duration, f func() error) error {
 	case err := <-done:
 		return err
 	case <-t.C:
-		err := fmt.Errorf("%w: given up after %s; what was in memory comes from KV again", ErrHangs, most)
+		err := fmt.Errorf("%w: gave up after %s; data in memory will be streamed from KV again", ErrHangs, most)
 		if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
 			err = errors.Join(cause, err)
 		}

@@ -131,8 +131,8 @@ func (x *Indexer) memoryUse() memoryUse {
 func (u memoryUse) near(queueLimit int64, percent uint64) (why string) {
 	switch {
 	case u.queue >= uint64(queueLimit)/100*percent:
-		return fmt.Sprintf("the queue holds %s of the %s it may: beyond them the indexer takes no more and its projectors "+
-			"wait",
+		return fmt.Sprintf("the queue holds %s, its limit is %s: at the limit the indexer accepts no more and its "+
+			"projectors wait",
 			mebibytes(int64(min(u.queue, math.MaxInt64))), mebibytes(queueLimit))
 	case u.rss >= MemoryBase+u.quota/100*percent:
 		return fmt.Sprintf("the process holds %s, its quota is %s", mebibytes(int64(min(u.rss, math.MaxInt64))),
@@ -169,10 +169,10 @@ func (x *Indexer) lookAtMemory(u memoryUse) {
 	why := u.near(x.cfg.QueueBytes, share)
 	switch was := x.nearQuota.Swap(why != ""); {
 	case why != "" && !was:
-		x.log.Warn("the memory quota is nearly used up; a larger --memory-quota, more indexers or fewer indexes help", "why",
+		x.log.Warn("memory quota is nearly used up; use a larger --memory-quota, more indexers or fewer indexes", "why",
 			why, "quota", u.quota, "rss", u.rss, "queue", u.queue, "storage", u.storage)
 	case why == "" && was:
-		x.log.Info("the memory quota has room again", "quota", u.quota, "rss", u.rss)
+		x.log.Info("memory quota has room again", "quota", u.quota, "rss", u.rss)
 	}
 }
 

@@ -20,9 +20,9 @@ func newMetrics() *metrics {
 	return &metrics{
 		registry: r,
 		refused: meters.Counter(r, "connections_refused_total",
-			"Connections to the data ports that were refused by their hello."),
+			"Connections to the data ports refused because of their hello."),
 		fenced: meters.Counter(r, "commands_fenced_total",
-			"Commands refused because a newer leader or a newer command had been heard."),
+			"Commands refused because a newer leader or a newer command had been accepted."),
 		reports: meters.Counters(r, "reports_total", "Reports to the leader, by outcome.", "outcome"),
 	}
 }
@@ -35,8 +35,8 @@ func (c collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
-	events := meters.Desc("events_total", "Events taken from routers, by what became of them.", "bucket", "verdict")
-	queue := meters.Desc("queue_bytes", "Memory held by events that are not written.", "bucket")
+	events := meters.Desc("events_total", "Events received from routers, by result.", "bucket", "verdict")
+	queue := meters.Desc("queue_bytes", "Memory of events that are not yet written.", "bucket")
 	limit := meters.Desc("queue_limit_bytes", "Bound of queue_bytes, per bucket.")
 	for _, k := range c.x.allBuckets() {
 		k.Events(func(v ingest.Verdict, n uint64) {
@@ -46,31 +46,31 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	ch <- prometheus.MustNewConstMetric(limit, prometheus.GaugeValue, float64(c.x.queueShare()))
 	_, count, size := c.x.orphans.report()
-	ch <- prometheus.MustNewConstMetric(meters.Desc("orphans", "Copies in the folder that no definitions name."),
+	ch <- prometheus.MustNewConstMetric(meters.Desc("orphans", "Copies in the folder that the definitions do not have."),
 		prometheus.GaugeValue, float64(count))
 	ch <- prometheus.MustNewConstMetric(meters.Desc("orphan_disk_bytes", "Size of the orphans' files."),
 		prometheus.GaugeValue, float64(size))
 	exported, incoming := c.x.transferBytes()
 	ch <- prometheus.MustNewConstMetric(meters.Desc("export_disk_bytes",
-		"Files linked for another indexer, which is sent them."), prometheus.GaugeValue, float64(exported))
+		"Bytes of files linked for sending to another indexer."), prometheus.GaugeValue, float64(exported))
 	ch <- prometheus.MustNewConstMetric(meters.Desc("incoming_disk_bytes",
-		"Files received from other indexers and not installed."), prometheus.GaugeValue, float64(incoming))
+		"Bytes of files received from other indexers and not yet installed."), prometheus.GaugeValue, float64(incoming))
 	verifying := 0
 	if c.x.verify.Verifying() {
 		verifying = 1
 	}
 	ch <- prometheus.MustNewConstMetric(meters.Desc("verifying",
-		"1 while copies here are being compared with the KV data."), prometheus.GaugeValue, float64(verifying))
+		"1 while this indexer compares copies with the KV data."), prometheus.GaugeValue, float64(verifying))
 	kept, bytesKept := c.x.snapshots.PagesKept()
 	ch <- prometheus.MustNewConstMetric(meters.Desc("page_snapshots",
-		"Snapshots that are kept for the next pages of scans."), prometheus.GaugeValue, float64(kept))
+		"Snapshots kept for the next pages of scans."), prometheus.GaugeValue, float64(kept))
 	ch <- prometheus.MustNewConstMetric(meters.Desc("page_snapshot_bytes",
-		"Memory that they take, of 64 MiB."), prometheus.GaugeValue, float64(bytesKept))
+		"Memory of these snapshots, of 64 MiB."), prometheus.GaugeValue, float64(bytesKept))
 	kept, bytesKept = c.x.snapshots.LongKept()
 	ch <- prometheus.MustNewConstMetric(meters.Desc("scan_snapshots",
-		"Snapshots that are kept for scans that take long."), prometheus.GaugeValue, float64(kept))
+		"Snapshots kept for long scans."), prometheus.GaugeValue, float64(kept))
 	ch <- prometheus.MustNewConstMetric(meters.Desc("scan_snapshot_bytes",
-		"Memory that they take, of 64 MiB."), prometheus.GaugeValue, float64(bytesKept))
+		"Memory of these snapshots, of 64 MiB."), prometheus.GaugeValue, float64(bytesKept))
 	c.x.collectStats(ch)
 	items := meters.Desc("copy_items", "Entries of a copy.", "bucket", "index", "copy")
 	bytes := meters.Desc("copy_disk_bytes", "Size of a copy's files.", "bucket", "index", "copy")

@@ -57,7 +57,7 @@ func (o *orphans) set(m storage.Meta, epoch, bytes uint64) {
 	}
 	o.all[m.Copy] = &orphan{meta: m, bytes: bytes,
 		Orphan: core.Orphan{Index: m.Index, Epoch: epoch, Found: o.now()}}
-	o.log.Warn("a copy is here that the definitions do not have: an orphan, kept for now", "copy", m.Copy, "index",
+	o.log.Warn("copy is not in the definitions: kept as an orphan for now", "copy", m.Copy, "index",
 		m.Index, "slice", m.Slice,
 		"bucket", m.Bucket, "bytes", bytes, "grace", o.grace)
 }

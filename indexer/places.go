@@ -33,7 +33,7 @@ const (
 // copies are written and served meanwhile.
 const (
 	makingSource = "making copy "
-	goingSource  = "letting go of copy "
+	goingSource  = "closing copy "
 )
 
 // target is the wanted state of a copy. It is immutable but for its synchronization fields.
@@ -278,7 +278,8 @@ func (x *Indexer) aim(all map[index.CopyID]*target) (a aimed) {
 		})
 	}
 	for _, t := range claimed {
-		x.log.Info("an orphan is wanted again: it is taken over as it is", "copy", t.want.Copy.ID, "index", t.want.Index.ID,
+		x.log.Info("orphaned copy is in the definitions again: it is used as it "+
+			"is", "copy", t.want.Copy.ID, "index", t.want.Index.ID,
 			"slice", t.want.Copy.Slice)
 	}
 	return a
@@ -325,7 +326,7 @@ func (x *Indexer) reconcile(ctx context.Context, id index.CopyID, one *place) {
 		if remove != nil { // the caller does not wait for the space to be freed
 			t.end()
 			if err := x.watched(goingSource+id.String(), "removing its files", remove); err != nil {
-				x.log.Warn("a copy that was dropped leaves something on disk until the next start", "copy", id, "error", err)
+				x.log.Warn("files of a dropped copy stay on disk until the next start", "copy", id, "error", err)
 			}
 		}
 		if ctx.Err() != nil {
@@ -365,14 +366,14 @@ func (x *Indexer) noteTry(id index.CopyID, t *target, err error) (changed bool) 
 	}
 	changed = x.health.Set(makingSource+id.String(), why)
 	if changed && why != "" {
-		x.log.Error("a copy cannot be made; trying again", "copy", id, "error", err)
+		x.log.Error("copy cannot be made; trying again", "copy", id, "error", err)
 	}
 	return x.health.Set(goingSource+id.String(), "") || changed
 }
 
 // watchedTry is try with the node's health reporting an attempt that takes too long.
 func (x *Indexer) watchedTry(ctx context.Context, id index.CopyID, t *target) (remove func() error, err error) {
-	source, what := goingSource+id.String(), "to let go of it"
+	source, what := goingSource+id.String(), "closing it"
 	if t.want != nil {
 		source, what = makingSource+id.String(), "making it"
 	}
@@ -396,7 +397,7 @@ func (x *Indexer) try(ctx context.Context, id index.CopyID, t *target) (remove f
 	case !here && t.drops:
 		gone, err := x.store.DropDamaged(id)
 		if err != nil {
-			x.log.Warn("a folder that is no copy's cannot be dropped: it is kept as an orphan", "copy", id, "error", err)
+			x.log.Warn("folder without a readable copy cannot be dropped: it is kept as an orphan", "copy", id, "error", err)
 			return nil, nil //nolint:nilerr // the leader asks again
 		}
 		x.orphans.claim(id)
@@ -420,7 +421,7 @@ func (x *Indexer) try(ctx context.Context, id index.CopyID, t *target) (remove f
 	}
 	if remove, err = x.retireCopy(s); err != nil {
 		// the failure blocks nothing else, and the copy is dropped when its grace period is over
-		x.log.Warn("a copy cannot be dropped: it is closed, and kept as an orphan", "copy", id, "error", err)
+		x.log.Warn("copy cannot be dropped: it is closed, and kept as an orphan", "copy", id, "error", err)
 		bytes := diskBytes(s)
 		x.places.ifStill(id, t, func() { x.orphans.set(s.Meta(), t.epoch, bytes) })
 		return nil, nil //nolint:nilerr // it was logged, and the copy is reported as an orphan
@@ -432,7 +433,8 @@ func (x *Indexer) try(ctx context.Context, id index.CopyID, t *target) (remove f
 // noteGone records that a copy was dropped, whether or not the command still waits for it.
 func (x *Indexer) noteGone(id index.CopyID, of index.ID, t *target) {
 	if t.gone.Store(true); t.drops {
-		x.log.Warn("an orphan's grace is over and the leader does not know it: it is dropped", "copy", id, "index", of)
+		x.log.Warn("grace period of an orphaned copy is over and the leader does not have it: it is "+
+			"dropped", "copy", id, "index", of)
 	}
 }
 

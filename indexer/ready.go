@@ -42,8 +42,8 @@ func (x *Indexer) reasons() (all []rpc.Reason) {
 		if n := len(waiting); n > maxNamed {
 			waiting, more = waiting[:maxNamed], fmt.Sprintf(" and %d more", n-maxNamed)
 		}
-		all = append(all, rpc.Reason{Code: reasonNotHeld, Detail: fmt.Sprintf("copies of ready indexes hold no stability "+
-			"timestamp yet (of %d here): %s%s", of, strings.Join(waiting, ", "), more)})
+		all = append(all, rpc.Reason{Code: reasonNotHeld, Detail: fmt.Sprintf("copies of ready indexes have no stability "+
+			"timestamp yet (of %d on this indexer): %s%s", of, strings.Join(waiting, ", "), more)})
 	}
 	return all
 }

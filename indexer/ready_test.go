@@ -55,7 +55,7 @@ func TestReadyz(t *testing.T) {
 	if err := w.define(10, 21); err != nil {
 		t.Fatal(err)
 	}
-	if detail := w.untilReadyz("not_held"); !strings.Contains(detail, "of 2 here") ||
+	if detail := w.untilReadyz("not_held"); !strings.Contains(detail, "of 2 on this indexer") ||
 		!strings.Contains(detail, "copy 21 (slice 0 of world/i2)") {
 		t.Errorf("%s", detail)
 	}

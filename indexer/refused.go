@@ -41,9 +41,10 @@ func (x *Indexer) refuse(bucket string, e *keyversion.Event, s *keyversion.State
 	}
 	f.TooLong++
 	f.Sample = wire.FaultSample{DocID: strings.ToValidUTF8(string(e.DocID), "\ufffd"), VBucket: e.VBucket, Seqno: e.Seqno,
-		Error: fmt.Sprintf("indexer %s: a key of %d bytes, an index stores 1 to %d", x.cfg.Name, len(key), storage.MaxKey)}
+		Error: fmt.Sprintf("indexer %s: a key of %d bytes; an index stores keys of 1 to "+
+			"%d", x.cfg.Name, len(key), storage.MaxKey)}
 	if f.TooLong&(f.TooLong-1) == 0 {
-		x.log.Error("a key that cannot be stored was left out", "bucket", bucket, "index", s.Index, "slice", s.Slice,
+		x.log.Error("key that cannot be stored was left out", "bucket", bucket, "index", s.Index, "slice", s.Slice,
 			"vbucket", e.VBucket, "document", f.Sample.DocID,
 			"seqno", e.Seqno, "bytes", len(key), "most", storage.MaxKey, "so_far", f.TooLong)
 	}

@@ -107,7 +107,7 @@ func (r *reporter) reports(ctx context.Context) error {
 			return nil
 		case err != nil:
 			if r.x.health.Set(healthManagers, err.Error()) {
-				r.x.log.Warn("the leader cannot be told; trying again", "error", err)
+				r.x.log.Warn("report to the leader failed; trying again", "error", err)
 			}
 			r.x.metrics.reports.WithLabelValues("error").Inc()
 		case !known:

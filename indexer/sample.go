@@ -32,8 +32,8 @@ const (
 func (x *Indexer) sample(ctx context.Context, req *wire.SampleRequest) (r *wire.SampleReply, err error) {
 	if min(req.Wanted, req.Keys, req.Bytes) < 1 || req.Wanted > wire.MaxSampled || req.Keys > wire.MaxSampleKeys ||
 		req.Bytes > wire.MaxSampleBytes {
-		return nil, rpc.Refuse(errcode.BadRequest, "a sample of %d entries with %d keys of %d bytes: want at most %d, "+
-			"%d and %d, and at least one", req.Wanted, req.Keys, req.Bytes, wire.MaxSampled, wire.MaxSampleKeys,
+		return nil, rpc.Refuse(errcode.BadRequest, "a sample of %d entries with %d keys of %d bytes; the limits are %d, "+
+			"%d and %d, the minimum is one entry", req.Wanted, req.Keys, req.Bytes, wire.MaxSampled, wire.MaxSampleKeys,
 			wire.MaxSampleBytes)
 	}
 	if req.LoadMS != 0 {
@@ -97,10 +97,10 @@ func (x *Indexer) sampleLoad(ctx context.Context, req *wire.SampleRequest) (*wir
 	s, ok := x.store.Slice(req.Copy)
 	switch {
 	case req.LoadMS < 0 || req.LoadMS > wire.MaxLoadMS:
-		return nil, rpc.Refuse(errcode.BadRequest, "a sample of what comes in %d ms: want at most %d", req.LoadMS,
+		return nil, rpc.Refuse(errcode.BadRequest, "a sample of the entries of %d ms; the limit is %d", req.LoadMS,
 			wire.MaxLoadMS)
 	case !ok:
-		return nil, rpc.Refuse(errcode.IndexNotHosted, "copy %s is not on indexer %s", req.Copy, x.cfg.Name)
+		return nil, rpc.Refuse(errcode.IndexNotHosted, "indexer %s has no copy %s", req.Copy, x.cfg.Name)
 	}
 	samples, seen, err := s.Load(ctx, time.Duration(req.LoadMS)*time.Millisecond)
 	if errors.Is(err, storage.ErrRecording) {

@@ -47,7 +47,8 @@ func (x *Indexer) newTruth() *scanserver.Truth {
 
 // scanTable returns the routes of the scan port: scans, verifications, and files of copies.
 func (x *Indexer) scanTable(scans *scanserver.Server) *route.Table {
-	return &route.Table{Lacks: "an indexer's scan port has no %s", Routes: slices.Concat(scans.Routes(), x.verify.Routes(),
+	return &route.Table{Lacks: "the scan port of an indexer has no call " +
+		"%s", Routes: slices.Concat(scans.Routes(), x.verify.Routes(),
 		[]route.Route{{Method: http.MethodPost, Path: transfer.Path, Role: route.Only(tlsconf.Indexer),
 			Body: rpc.MaxUserBody, Limit: transfer.AnswerTime, Handle: x.fills.Sender().Serve}, route.Alive()})}
 }
@@ -81,12 +82,12 @@ func (x *Indexer) history(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (x *Indexer) cancelScan(_ context.Context, req *wire.CancelScan) (*wire.OK, error) {
-	x.log.Info("a scan is cancelled", "id", req.ID, "by", req.By)
+	x.log.Info("scan cancelled", "id", req.ID, "by", req.By)
 	return &wire.OK{}, x.scans.Cancel(req)
 }
 
 func (x *Indexer) slowFrom(_ context.Context, req *wire.SlowFrom) (*wire.OK, error) {
-	x.log.Info("scans are slow from another time on", "from_ms", req.FromMS, "by", req.By)
+	x.log.Info("duration from which scans count as slow changed", "from_ms", req.FromMS, "by", req.By)
 	x.scans.SetSlow(time.Duration(req.FromMS) * time.Millisecond)
 	return &wire.OK{}, nil
 }

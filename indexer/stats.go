@@ -170,8 +170,8 @@ func (x *Indexer) collectStats(ch chan<- prometheus.Metric) {
 		name, help string
 		v          float64
 	}{
-		{"memory_quota_bytes", "What the node was given: --memory-quota.", float64(s.MemoryQuota)},
-		{"memory_used_bytes", "Part of the quota in queues, cache and what is not yet written.", float64(s.MemoryUsed)},
+		{"memory_quota_bytes", "Memory quota of the node: --memory-quota.", float64(s.MemoryQuota)},
+		{"memory_used_bytes", "Part of the quota used by queues, cache and unwritten data.", float64(s.MemoryUsed)},
 		{"memory_near_quota", "1 while the queue or the process is at 90 % of its bound.", near},
 	} {
 		ch <- prometheus.MustNewConstMetric(meters.Desc(f.name, f.help), prometheus.GaugeValue, f.v)
@@ -181,41 +181,41 @@ func (x *Indexer) collectStats(ch chan<- prometheus.Metric) {
 func collectCopies(send func(name, help string, v float64, labels ...string), d *index.Definition, t *indexSum) {
 	labels := []string{d.Keyspace().String(), d.Name}
 	send("items", "Entries of the copies here.", t.items, labels...)
-	send("docs_pending", "Seqnos that KV has and that have not come, of the copy that lacks most.", t.pending, labels...)
-	send("docs_queued", "Seqnos that have come and are not applied, of the copy that lacks most.", t.queued, labels...)
-	send("data_bytes", "Bytes of the copies here that are no garbage, estimated.", t.data, labels...)
+	send("docs_pending", "Seqnos of KV that were not yet received, of the copy that lacks most.", t.pending, labels...)
+	send("docs_queued", "Seqnos that were received but not yet applied, of the copy that lacks most.", t.queued, labels...)
+	send("data_bytes", "Bytes of the copies here without garbage, estimated.", t.data, labels...)
 	send("disk_bytes", "Bytes of the files of the copies here.", t.disk, labels...)
 	send("fragmentation_ratio", "Share of the files that is garbage, estimated, 0 to 1.", fragPercent(t.live, t.disk)/100,
 		labels...)
-	send("unwritten_bytes", "Bytes that are applied and not yet written.", t.memory, labels...)
-	send("write_rate", "Entries of the copies here that are written, changed or removed in a second.", t.written,
+	send("unwritten_bytes", "Bytes that are applied but not yet written.", t.memory, labels...)
+	send("write_rate", "Entries of the copies here written, changed or removed per second.", t.written,
 		labels...)
-	send("read_rate", "Entries of the copies here that scans read in a second.", t.read, labels...)
-	send("hottest_slice_rate", "Both together, of the copy here of which they are the most.", t.hottest, labels...)
+	send("read_rate", "Entries of the copies here read by scans per second.", t.read, labels...)
+	send("hottest_slice_rate", "Sum of both, of the copy here with the highest sum.", t.hottest, labels...)
 	progress := 1.0
 	if d.State != index.Maintenance {
 		if progress = 0; t.total > 0 {
 			progress = 0.99 * t.done / t.total
 		}
 	}
-	send("build_progress_ratio", "Of the build, 0 to 1.", progress, labels...)
+	send("build_progress_ratio", "Progress of the build, 0 to 1.", progress, labels...)
 	ready := 0.0
 	if d.State == index.Maintenance && t.ready == t.copies {
 		ready = 1
 	}
-	send("ready", "1 when the index is ready and every copy here is exact.", ready, labels...)
+	send("ready", "1 if the index is ready and every copy here is exact.", ready, labels...)
 }
 
 func collectScans(send func(name, help string, v float64, labels ...string), d *index.Definition, s *wire.ScanStats) {
 	labels := []string{d.Keyspace().String(), d.Name}
 	send("scans_total", "Scans and counts coordinated here that have ended.", float64(s.NumRequests), labels...)
-	send("scan_rows_total", "Rows that they gave.", float64(s.NumRowsReturned), labels...)
-	send("scan_errors_total", "Those that failed.", float64(s.NumScanErrors), labels...)
-	send("scan_timeouts_total", "Those that failed because something did not come in time.", float64(s.NumScanTimeouts),
+	send("scan_rows_total", "Rows returned by them.", float64(s.NumRowsReturned), labels...)
+	send("scan_errors_total", "Scans and counts that failed.", float64(s.NumScanErrors), labels...)
+	send("scan_timeouts_total", "Scans and counts that failed because of a timeout.", float64(s.NumScanTimeouts),
 		labels...)
-	send("scan_seconds_total", "Time that they took, the clients' slowness included.",
+	send("scan_seconds_total", "Total duration of scans and counts, including the time that clients take to read.",
 		time.Duration(s.TotalScanDuration).Seconds(), labels...)
-	send("last_scan_timestamp_seconds", "When the last one ended, Unix time.", float64(s.LastKnownScanTime)/1e9,
+	send("last_scan_timestamp_seconds", "End of the last scan or count, Unix time.", float64(s.LastKnownScanTime)/1e9,
 		labels...)
 }
 

@@ -42,7 +42,7 @@ func TestVerifySeesWhatIsLostOnTheWay(t *testing.T) {
 	says := fmt.Sprintf("projector %s evaluated %d keys of vbucket %d for this slice", "p", 25, vbOf(lost))
 	if d.Kind != wire.LostOnWay || d.VBucket != vbOf(lost) || d.Copy != 10 || !strings.HasPrefix(d.Detail, says[:10]) ||
 		!strings.Contains(d.Detail, says[12:]) ||
-		!strings.Contains(d.Detail, "24 came here") {
+		!strings.Contains(d.Detail, "24 were received") {
 		t.Errorf("%+v", d)
 	}
 }
@@ -62,7 +62,7 @@ func TestAuditTellsWhatItCannotMend(t *testing.T) {
 	w.promote(t.Context())
 	w.held(10, 20)
 	w.until("the audit tells it", func() bool {
-		return strings.Contains(w.health, "would not mend") && strings.Contains(w.health, "came here")
+		return strings.Contains(w.health, "would not repair") && strings.Contains(w.health, "were received")
 	})
 	if n := w.x.metrics.counted(t, "tidemark_indexer_retaken_vbuckets_total"); n != 0 {
 		t.Errorf("%v vbuckets were taken anew", n)

@@ -194,7 +194,7 @@ type Copy struct {
 // BEGIN or ACTIVATE lists it.
 func (b *Bucket) Add(c Copy) error {
 	if b.find(c.ID) != nil {
-		return fmt.Errorf("%w: copy %v is there already", ErrCopy, c.ID)
+		return fmt.Errorf("%w: copy %v already exists", ErrCopy, c.ID)
 	}
 	if err := b.checkStored(c.ID, c.Positions, c.Logs); err != nil {
 		return err

@@ -195,7 +195,7 @@ func (n *Node) adminTable() *route.Table {
 			routes[i] = judged(x)
 		}
 	}
-	return &route.Table{Lacks: "a KV node has no %s", Fail: n.fail, Routes: routes}
+	return &route.Table{Lacks: "the admin port of a KV node has no call %s", Fail: n.fail, Routes: routes}
 }
 
 func (n *Node) getStatus(w http.ResponseWriter, _ *http.Request) error {

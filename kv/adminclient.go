@@ -39,7 +39,7 @@ type Admin struct {
 }
 
 // ErrSilent is wrapped if no node answered, or not the one that was addressed.
-var ErrSilent = errors.New("no KV node answers")
+var ErrSilent = errors.New("no KV node answered")
 
 // NewAdmin returns a client for a cluster with these admin addresses (host:port); it finds the other nodes through
 // the map. With a TLS configuration it uses HTTPS for all nodes.
@@ -111,7 +111,7 @@ func (a *Admin) answers(ctx context.Context) (*answers, error) {
 		}
 		err, at := errors.Join(all...), strings.Join(a.addresses, ", ")
 		if errors.Is(err, ErrRefused) || errors.Is(err, ErrNeedsTLS) || errors.Is(err, ErrNoTLS) { // a node answers
-			return nil, fmt.Errorf("no KV node at %s tells its state: %w", at, err)
+			return nil, fmt.Errorf("no KV node at %s reported its state: %w", at, err)
 		}
 		return nil, fmt.Errorf("%w at %s: %w", ErrSilent, at, err)
 	}
@@ -250,11 +250,11 @@ func (a *Admin) Flush(ctx context.Context, bucket string) error {
 		case !errors.Is(err, errWarming):
 			return err
 		case time.Now().After(until):
-			return fmt.Errorf("%w; it was waited for %v", err, warmPatience)
+			return fmt.Errorf("%w; waited for %v", err, warmPatience)
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w; nobody waits for it any more: %w", err, context.Cause(ctx))
+			return fmt.Errorf("%w; the caller no longer waits: %w", err, context.Cause(ctx))
 		case <-time.After(warmPause):
 		}
 	}
@@ -352,7 +352,7 @@ func (a *Admin) lead(ctx context.Context, path string, body, answer any) error {
 			err = a.remote.Call(ctx, address, http.MethodPost, path, body, answer)
 			var none *url.Error
 			if errors.As(err, &none) {
-				silent[address] = fmt.Errorf("%s leads, and gives no answer: %w", address, err)
+				silent[address] = fmt.Errorf("leader %s does not answer: %w", address, err)
 			}
 			var other *NotLeaderError
 			if !errors.As(err, &other) || other.Leader == "" {

@@ -104,8 +104,8 @@ func (c *cluster) awaitBucket(ctx context.Context, id bucketID, drop bool) error
 		case drop && c.n.shelf.leavingOf(id):
 			why = fmt.Sprintf("bucket %q is dropped, and its files are still being removed", id.name)
 		case !drop && c.n.bucketOf(id) == nil && c.current().BucketOf(id.name, id.uuid) != nil:
-			why = fmt.Sprintf("bucket %q is made, and not open yet: %s", id.name,
-				cmp.Or(c.n.openProblemOf(id), "it is tried again"))
+			why = fmt.Sprintf("bucket %q is created but not open yet: %s", id.name,
+				cmp.Or(c.n.openProblemOf(id), "trying again"))
 		default:
 			return nil
 		}

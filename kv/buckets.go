@@ -209,7 +209,7 @@ func (n *Node) followBuckets(m clustermap.Map) {
 		}
 		if err := n.begin(b, m); err != nil {
 			if b.openProblem() != err.Error() {
-				n.config.Logger.Error("a bucket cannot be opened; it is tried again", "bucket", b.name, "error", err)
+				n.config.Logger.Error("bucket cannot be opened; trying again", "bucket", b.name, "error", err)
 			}
 			b.trouble.Store(err.Error())
 		}
@@ -222,14 +222,14 @@ func (n *Node) followBuckets(m clustermap.Map) {
 // begin opens a bucket that was created while the node runs.
 func (n *Node) begin(b *bucket, m clustermap.Map) error {
 	if n.shelf.isClosing(b.dir) { // created again while its folder is removed
-		return fmt.Errorf("%s is being removed, since it was dropped before", b.dir)
+		return fmt.Errorf("%s is still being removed after an earlier drop", b.dir)
 	}
 	if err := n.load(b, m); err != nil {
 		return err
 	}
 	if !n.keep(b) {
 		b.open.Store(false)
-		return errors.Join(errors.New("the node stops"), b.store.Abandon())
+		return errors.Join(errors.New("the node is stopping"), b.store.Abandon())
 	}
 	return nil
 }
@@ -258,7 +258,7 @@ func (n *Node) drop(b *bucket, remove bool) {
 	if remove {
 		n.config.Logger.Info("bucket dropped", "bucket", b.name, "uuid", b.uuid)
 	} else {
-		n.config.Logger.Warn("a bucket is in the map no more, and was not dropped: its files stay", "bucket", b.name, "uuid",
+		n.config.Logger.Warn("bucket is no longer in the map but was not dropped: its files stay", "bucket", b.name, "uuid",
 			b.uuid, "folder", b.dir)
 	}
 	n.replicator.resume(b.name)
@@ -299,10 +299,10 @@ func (n *Node) bury(b *bucket, remove bool) {
 	}
 	switch {
 	case err != nil && remove:
-		n.config.Logger.Error("files of a dropped bucket are not removed yet; it is tried again", "folder", b.dir, "error",
+		n.config.Logger.Error("files of a dropped bucket cannot be removed yet; trying again", "folder", b.dir, "error",
 			err)
 	case err != nil:
-		n.config.Logger.Error("a bucket was not closed in order", "folder", b.dir, "error", err)
+		n.config.Logger.Error("bucket was not closed cleanly", "folder", b.dir, "error", err)
 	}
 	n.shelf.closed(b.dir, remove && err != nil)
 }
@@ -391,13 +391,13 @@ func (n *Node) sweep(m clustermap.Map) {
 		}
 		err := os.RemoveAll(path)
 		if err == nil {
-			n.config.Logger.Info("files of a dropped bucket are removed", "folder", path)
+			n.config.Logger.Info("files of a dropped bucket removed", "folder", path)
 		}
 		all = append(all, err)
 	}
 	err = errors.Join(all...)
 	if n.shelf.left(err != nil || waits) && err != nil {
-		n.config.Logger.Error("files of dropped buckets are not removed yet; it is tried again", "error", err)
+		n.config.Logger.Error("files of dropped buckets cannot be removed yet; trying again", "error", err)
 	}
 }
 
@@ -445,7 +445,7 @@ func (n *Node) load(b *bucket, m clustermap.Map) error {
 	case errors.Is(err, syscall.ENOSPC): // after a crash each vbucket begins a new branch, which must be written first
 		return fmt.Errorf("%w; make room on the disk of %s and start the node again: nothing is lost", err, b.dir)
 	case errors.Is(err, seglog.ErrCorrupt) && len(m.Nodes) > 1:
-		return fmt.Errorf("%w. Where other nodes have replicas, the way without loss is: tidemark kv failover %s, move %s "+
+		return fmt.Errorf("%w. If other nodes have replicas, nothing is lost with: tidemark kv failover %s, move %s "+
 			"away, start the node, tidemark kv rebalance --add", err, n.config.NodeID, b.dir)
 	case err != nil:
 		return err

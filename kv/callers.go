@@ -48,7 +48,7 @@ func (n *Node) known(need access.Permission) route.Role {
 		none := certified.Check(r)
 		if _, _, shown := r.BasicAuth(); !shown {
 			if none != nil {
-				return rpc.Refuse(errcode.Unauthenticated, "a certificate or the KV user and password are needed: %v", none)
+				return rpc.Refuse(errcode.Unauthenticated, "a certificate or the KV user and password are required: %v", none)
 			}
 			return nil
 		}
@@ -93,7 +93,7 @@ func (n *Node) anyUser() route.Role {
 func (n *Node) own() route.Role {
 	return route.Role{Name: "the nodes' own KV user", Check: func(r *http.Request) error {
 		if !n.hasPassword(r) {
-			return rpc.Refuse(errcode.Unauthenticated, "the KV user and password of the nodes' configuration are needed")
+			return rpc.Refuse(errcode.Unauthenticated, "the KV user and password of the nodes' configuration are required")
 		}
 		return nil
 	}}
@@ -124,7 +124,7 @@ func (n *Node) caller(r *http.Request) (string, error) {
 	case n.hasPassword(r):
 		return user, nil
 	case !shown:
-		return "", rpc.Refuse(errcode.Unauthenticated, "the KV user and password are needed")
+		return "", rpc.Refuse(errcode.Unauthenticated, "the KV user and password are required")
 	}
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {

@@ -159,8 +159,8 @@ func (c *cluster) loadPromises(have int64) error {
 	}
 	var all clustermap.Promises
 	if err := json.Unmarshal(raw, &all); err != nil {
-		return fmt.Errorf("%w: %s: %w; it says which failovers this node waits for: restore it from a copy, or, when no "+
-			"failover has been begun and not finished, remove it",
+		return fmt.Errorf("%w: %s: %w; it lists the failovers that this node waits for: restore it from a copy, or, if no "+
+			"failover was begun and not finished, remove it",
 			clustermap.ErrMap, path, err)
 	}
 	c.promises = all.Beyond(have)
@@ -313,7 +313,7 @@ func (c *cluster) adopt(m clustermap.Map, expect sealed) error {
 		return fmt.Errorf("%w: %d.%d, have %d.%d", errOlder, m.RevEpoch, m.Rev, have.RevEpoch, have.Rev)
 	}
 	if p, ok := c.promised().Against(m.RevEpoch); ok {
-		return fmt.Errorf("%w: %d.%d, and %s has the promise that its epoch %d comes next", errOlder, m.RevEpoch, m.Rev,
+		return fmt.Errorf("%w: %d.%d, but this node promised %s that its epoch %d is next", errOlder, m.RevEpoch, m.Rev,
 			p.Maker, p.RevEpoch)
 	}
 	if err := m.Check(c.n.config.specs()); err != nil {
@@ -360,7 +360,7 @@ func (c *cluster) give(p clustermap.Promise, turn time.Duration) (clustermap.Map
 		return have, nil
 	}
 	if last, ok := all.Against(have.RevEpoch); ok && last.Maker != p.Maker && now.Before(c.turn) {
-		return have, fmt.Errorf("%w: %s begins epoch %d at the moment", ErrRefused, last.Maker, last.RevEpoch)
+		return have, fmt.Errorf("%w: %s is beginning epoch %d", ErrRefused, last.Maker, last.RevEpoch)
 	}
 	all, err := all.With(p, have.RevEpoch)
 	if err != nil {
@@ -379,7 +379,7 @@ func (c *cluster) alone(ctx context.Context) (func(), error) {
 	case c.making <- struct{}{}:
 		return func() { <-c.making }, nil
 	case <-ctx.Done():
-		return nil, fmt.Errorf("%w: another change of the map is under way: %w", ErrRefused, context.Cause(ctx))
+		return nil, fmt.Errorf("%w: another change of the map is running: %w", ErrRefused, context.Cause(ctx))
 	}
 }
 
@@ -389,7 +389,7 @@ func (c *cluster) hold(expect sealed) (held []*store.VBucket, err error) {
 		for vb, high := range vbuckets {
 			v := c.n.vbucket(name, vb)
 			if v == nil {
-				return held, fmt.Errorf("%w: bucket %q vbucket %d is not there", store.ErrSealBroken, name, vb)
+				return held, fmt.Errorf("%w: there is no vbucket %[3]d of bucket %[2]q", store.ErrSealBroken, name, vb)
 			}
 			if err := v.HoldSeal(high); err != nil {
 				return held, err
@@ -429,11 +429,12 @@ func (c *cluster) applyLocked() {
 			// The vbucket has the state in memory, and the map on disk has it. A vbucket that is being emptied gets it at the
 			// next call.
 			if err := v.SetState(want); err != nil {
-				c.n.config.Logger.Warn("state of a vbucket not stored", "bucket", b.name, "vbucket", i, "state", want, "error", err)
+				c.n.config.Logger.Warn("state of a vbucket could not be "+
+					"stored", "bucket", b.name, "vbucket", i, "state", want, "error", err)
 			}
 		}
 		if err := b.store.SetManifest(part.Manifest()); err != nil { // retried at the next look at the map
-			c.n.config.Logger.Warn("collections of a bucket not stored yet", "bucket", b.name, "error", err)
+			c.n.config.Logger.Warn("collections of a bucket could not be stored yet", "bucket", b.name, "error", err)
 		}
 	}
 	c.n.replicator.kick()
@@ -504,7 +505,7 @@ func (c *cluster) pollLeaving(ctx context.Context, leaving []string) (missing []
 	}
 	if newest.Newer(have) {
 		if err := c.adopt(newest, nil); err != nil && !errors.Is(err, errOlder) {
-			c.n.config.Logger.Error("a newer map cannot be used", "rev_epoch", newest.RevEpoch, "rev", newest.Rev, "error", err)
+			c.n.config.Logger.Error("newer map cannot be used", "rev_epoch", newest.RevEpoch, "rev", newest.Rev, "error", err)
 		}
 	}
 	return missing
@@ -525,8 +526,8 @@ func (c *cluster) learn(ctx context.Context) bool {
 		c.waits(missing, false)
 		if !logged {
 			logged = true
-			c.n.config.Logger.Warn("waiting for other members before documents are served: one of them may have a newer map; "+
-				"if they are lost for good, fail them over",
+			c.n.config.Logger.Warn("waiting for other members before serving documents: one of them may have a newer map; "+
+				"if they are lost permanently, fail them over",
 				"missing", missing, "members", len(m.Nodes))
 		}
 		select {
@@ -591,7 +592,7 @@ func (c *cluster) commitTo(ctx context.Context, m clustermap.Map, first string, 
 	made clustermap.Map, late []clustermap.Node, err error) {
 	before := c.current()
 	if p, ok := c.promised().Against(m.RevEpoch); ok { // checked before any other node takes the map
-		return m, nil, fmt.Errorf("%w: this node has promised that epoch %d of %s comes next: ask again for the failover "+
+		return m, nil, fmt.Errorf("%w: this node has promised that epoch %d of %s is next: repeat the failover "+
 			"that was begun", ErrRefused, p.RevEpoch, p.Maker)
 	}
 	if m, err = c.reserve(m); err != nil {
@@ -621,7 +622,7 @@ func (c *cluster) commitTo(ctx context.Context, m clustermap.Map, first string, 
 		return m, c.peers.push(ctx, p, m, nil)
 	}) {
 		if a.err != nil {
-			c.n.config.Logger.Info("a node was not told the new map; it asks for it", "node", a.id, "rev_epoch", m.RevEpoch,
+			c.n.config.Logger.Info("node did not receive the new map; it will ask for it", "node", a.id, "rev_epoch", m.RevEpoch,
 				"rev", m.Rev, "error", a.err)
 			if _, stays := m.Node(a.id); stays {
 				late = append(late, c.contact(a.id))

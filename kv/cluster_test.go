@@ -478,7 +478,7 @@ func TestANodeDoesNotServeBeforeItHasCompared(t *testing.T) {
 		return nil
 	})
 	wantUnready(t, n, rpc.Reason{Code: reasonMembers, Detail: "warming up: waiting for a majority of the members, one " +
-		"of which may have a newer map; kv1, kv2 did not answer. If they are lost for good, fail them over"})
+		"of which may have a newer map; kv1, kv2 did not answer. If they are lost permanently, fail them over"})
 	g.again("kv1") // two of three are a majority
 	ready(t, n)
 	ready(t, g.nodes["kv1"])

@@ -134,7 +134,7 @@ func parseCopies(q url.Values) (copies, error) {
 		for id := range strings.SplitSeq(ids, ",") {
 			vb, err := strconv.ParseUint(id, 10, 16)
 			if !ok || err != nil {
-				return nil, rpc.Refuse(errcode.BadRequest, "%s=%q: want a bucket and its vbuckets, as world:0,17", copiesQuery,
+				return nil, rpc.Refuse(errcode.BadRequest, "%s=%q: want a bucket and its vbuckets, like world:0,17", copiesQuery,
 					text)
 			}
 			out[bucket] = append(out[bucket], uint16(vb))
@@ -260,7 +260,7 @@ func command(handle func(context.Context, []byte) (any, error)) rpc.HandlerFunc 
 			return err
 		}
 		if err := json.Unmarshal(body, new(json.RawMessage)); err != nil {
-			return rpc.Refuse(errcode.BadRequest, "the body is no JSON: %v", err)
+			return rpc.Refuse(errcode.BadRequest, "the body is not JSON: %v", err)
 		}
 		answer, err := handle(r.Context(), body)
 		if err != nil {
@@ -323,7 +323,7 @@ func (n *Node) postSeal(ctx context.Context, body []byte) (any, error) {
 	for _, id := range r.VBuckets {
 		v := n.vbucket(r.Bucket, id)
 		if v == nil {
-			return nil, fmt.Errorf("%w: bucket %q vbucket %d is not there", ErrRefused, r.Bucket, id)
+			return nil, fmt.Errorf("%w: there is no vbucket %[3]d of bucket %[2]q", ErrRefused, r.Bucket, id)
 		}
 		vbuckets = append(vbuckets, v)
 	}
@@ -404,8 +404,8 @@ func (n *Node) postRebalance(w http.ResponseWriter, r *http.Request) error {
 			return nil, err
 		}
 		if user := callerOf(r); len(q.Add) > 0 && !n.permitted(user, "").Has(access.ManageUsers) {
-			return nil, rpc.Refuse(errcode.Forbidden, "user %q may not add nodes, which are told the nodes' own password: that "+
-				"needs a role of %s", user, access.Granting(access.SetOf(access.ManageUsers), ""))
+			return nil, rpc.Refuse(errcode.Forbidden, "user %q may not add nodes, because a new node gets the nodes' own "+
+				"password: that needs a role of %s", user, access.Granting(access.SetOf(access.ManageUsers), ""))
 		}
 		return n.cluster.rebalance(ctx, q)
 	})(w, r)

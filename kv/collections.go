@@ -45,7 +45,7 @@ func (c *cluster) changeCollections(ctx context.Context, change clustermap.Colle
 	}
 	uid := m.Bucket(change.Bucket).Manifest().UID
 	if err := c.followed(ctx, change.Bucket); err != nil {
-		return nil, fmt.Errorf("manifest %x is made, but not all vbuckets have it yet, which follow as soon as they can: %w",
+		return nil, fmt.Errorf("manifest %x is stored, but some vbuckets do not have it yet and will get it later: %w",
 			uid, err)
 	}
 	return collectionsAnswer{UID: strconv.FormatUint(uid, 16)}, nil

@@ -92,15 +92,15 @@ func (c *Config) check() error {
 		return fmt.Errorf("%w: node id %q: want 1 to %d letters, digits, '.', '_', '%%' or '-'", ErrConfig, c.NodeID,
 			maxNodeID)
 	case c.Dir == "":
-		return fmt.Errorf("%w: no folder given", ErrConfig)
+		return fmt.Errorf("%w: no folder is given", ErrConfig)
 	case c.ListenTLS != "" && c.TLS == nil:
 		return fmt.Errorf("%w: a memcached address with TLS (%s) needs a certificate and its key", ErrConfig, c.ListenTLS)
 	case c.User == "" || c.Password == "":
-		return fmt.Errorf("%w: user and password are needed: clients always authenticate", ErrConfig)
+		return fmt.Errorf("%w: user and password are required: clients always authenticate", ErrConfig)
 	case !slices.ContainsFunc(c.Nodes, func(p Peer) bool { return p.ID == c.NodeID }):
 		return fmt.Errorf("%w: node %q is not in its own list of %d nodes", ErrConfig, c.NodeID, len(c.Nodes))
 	case len(c.Buckets) == 0:
-		return fmt.Errorf("%w: no bucket given", ErrConfig)
+		return fmt.Errorf("%w: no bucket is given", ErrConfig)
 	}
 	for i, p := range c.Nodes {
 		if slices.ContainsFunc(c.Nodes[:i], func(q Peer) bool { return q.ID == p.ID }) {

@@ -20,7 +20,7 @@ var (
 	// errNoFlush means that flushing is disabled for the bucket.
 	errNoFlush = fmt.Errorf("%w: flush is disabled", ErrRefused)
 	// errWarming means that a node is still loading its documents.
-	errWarming = fmt.Errorf("%w: it reads its documents: ask again when it is ready", ErrRefused)
+	errWarming = fmt.Errorf("%w: it is still reading its documents: try again when it is ready", ErrRefused)
 )
 
 // flushAtOnce is how many vbuckets are recreated concurrently, so that they share writes to the log.
@@ -43,10 +43,10 @@ func (c *cluster) flush(ctx context.Context, r FlushRequest) error {
 	c.changing.Lock()
 	defer c.changing.Unlock()
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("%w: nobody waits for it any more: %w", ErrRefused, err)
+		return fmt.Errorf("%w: the caller no longer waits: %w", ErrRefused, err)
 	}
 	if m := c.current(); r.RevEpoch != 0 && (m.RevEpoch != r.RevEpoch || m.Rev != r.Rev) {
-		return fmt.Errorf("%w: the node has map %d.%d, not %d.%d: vbuckets have changed hands", ErrRefused, m.RevEpoch,
+		return fmt.Errorf("%w: the node has map %d.%d, not %d.%d: vbuckets have moved", ErrRefused, m.RevEpoch,
 			m.Rev, r.RevEpoch, r.Rev)
 	}
 	for _, b := range c.n.loadedBuckets() {
@@ -101,7 +101,7 @@ func (c *cluster) flushAll(ctx context.Context, bucket string) (clustermap.Map, 
 	case m.Bucket(bucket).NoFlush:
 		return m, fmt.Errorf("%w for bucket %q: tidemark kv bucket edit %s --flush on enables it", errNoFlush, bucket, bucket)
 	case m.Operation != nil:
-		return m, fmt.Errorf("%w: nothing was emptied: vbuckets change hands in a rebalance: wait for it, or stop it",
+		return m, fmt.Errorf("%w: nothing was emptied: a rebalance is moving vbuckets: wait for it, or stop it",
 			ErrRefused)
 	}
 	r := FlushRequest{Bucket: bucket, RevEpoch: m.RevEpoch, Rev: m.Rev, Check: true}
@@ -114,7 +114,7 @@ func (c *cluster) flushAll(ctx context.Context, bucket string) (clustermap.Map, 
 	}
 	r.Check = false
 	if emptied, failed := c.flushAt(ctx, m, r); len(failed) > 0 {
-		return m, fmt.Errorf("bucket %q was emptied on %s alone; ask again, which empties it on all nodes: %w", bucket,
+		return m, fmt.Errorf("bucket %q was emptied only on %s; try again to empty it on all nodes: %w", bucket,
 			cmp.Or(strings.Join(emptied, ", "), "no node"), errors.Join(failed...))
 	}
 	return m, nil
@@ -140,7 +140,7 @@ func (c *cluster) flushAt(ctx context.Context, m clustermap.Map, r FlushRequest)
 		case r.Check:
 			failed = append(failed, fmt.Errorf("%s cannot: %w", a.id, a.err))
 		default:
-			failed = append(failed, fmt.Errorf("%s, of which a part may be emptied: %w", a.id, a.err))
+			failed = append(failed, fmt.Errorf("%s, where part of it may be emptied: %w", a.id, a.err))
 		}
 	}
 	return done, failed

@@ -204,7 +204,7 @@ func TestFlushOfAllOrNone(t *testing.T) {
 	g.nodes["kv3"].serving.Store(false) // the node answers, but is still loading its documents
 	if status, body := g.flushed("kv1"); status != http.StatusServiceUnavailable ||
 		!strings.Contains(body, "nothing was emptied") || !strings.Contains(body, "kv3") ||
-		!strings.Contains(body, "it reads its documents: ask again when it is ready") {
+		!strings.Contains(body, "it is still reading its documents: try again when it is ready") {
 		t.Errorf("%d %s", status, body)
 	}
 	g.nodes["kv3"].serving.Store(true)

@@ -26,7 +26,7 @@ func readForm(r *http.Request) error {
 	case errors.As(err, &unread):
 		return unread
 	}
-	return rpc.Refuse(errcode.BadRequest, "the body is no form: %v", err)
+	return rpc.Refuse(errcode.BadRequest, "the body is not a form: %v", err)
 }
 
 // formError answers with an error in the format that SDKs read.

@@ -105,7 +105,7 @@ func (n *Node) putGroup(w http.ResponseWriter, r *http.Request) error {
 	change := clustermap.GroupChange{Group: r.PathValue("group"), Description: &description}
 	switch {
 	case r.PostForm.Get("ldap_group_ref") != "":
-		return formError(w, http.StatusBadRequest, "ldap_group_ref", "there is no LDAP here")
+		return formError(w, http.StatusBadRequest, "ldap_group_ref", "LDAP is not supported")
 	case !r.PostForm.Has("roles"):
 		return formError(w, http.StatusBadRequest, "roles", "The value must be supplied")
 	}

@@ -60,7 +60,7 @@ func (c *cluster) lead(ctx context.Context, missing []string) bool {
 	case m.Operation == nil:
 		c.report(Progress{})
 	case len(missing) > 0:
-		err = fmt.Errorf("%s to answer: a member that has a newer map must not be passed over", strings.Join(missing, ", "))
+		err = fmt.Errorf("%s to answer: a member that has a newer map must not be skipped", strings.Join(missing, ", "))
 	default:
 		more, err = c.step(ctx, m)
 	}
@@ -72,7 +72,7 @@ func (c *cluster) lead(ctx context.Context, missing []string) bool {
 		c.report(p)
 	}
 	if err != nil && ctx.Err() == nil {
-		c.n.config.Logger.Warn("the cluster's operation waits", "for", err)
+		c.n.config.Logger.Warn("operation of the cluster waits", "for", err)
 	}
 	return more && err == nil
 }
@@ -106,7 +106,7 @@ func (c *cluster) step(ctx context.Context, m clustermap.Map) (more bool, err er
 	}
 	for _, v := range views {
 		if p, ok := v.Promises.Against(m.RevEpoch); ok {
-			return false, fmt.Errorf("%s, to which %s has promised that its epoch %d comes next: have that failover made "+
+			return false, fmt.Errorf("%s, to which %s has promised that its epoch %d is next: run that failover "+
 				"again, or fail %s over", p.Maker, v.Node, p.RevEpoch, p.Maker)
 		}
 	}
@@ -314,7 +314,7 @@ func (c *cluster) ask(ctx context.Context, without []string) (clustermap.Map, er
 		}
 		switch {
 		case m.RevEpoch == 0:
-			return m, fmt.Errorf("%w: node %q is in no cluster yet: ask a member", ErrRefused, c.n.config.NodeID)
+			return m, fmt.Errorf("%w: node %q belongs to no cluster yet: ask a member", ErrRefused, c.n.config.NodeID)
 		case leader != c.n.config.NodeID:
 			return m, &NotLeaderError{Leader: c.contact(leader).Admin}
 		}
@@ -323,7 +323,7 @@ func (c *cluster) ask(ctx context.Context, without []string) (clustermap.Map, er
 				id)
 		})
 		if len(missing) > 0 {
-			return m, fmt.Errorf("%w: %s must answer first: without it nobody knows the newest map; if it is lost, too, fail "+
+			return m, fmt.Errorf("%w: %s must answer first: only it may have the newest map; if it is lost, too, fail "+
 				"it over in the same command", ErrRefused, strings.Join(missing, ", "))
 		}
 		if now := c.current(); now.RevEpoch == m.RevEpoch && now.Rev == m.Rev {
@@ -382,7 +382,7 @@ func (c *cluster) known(ctx context.Context, add []clustermap.Node) error {
 			return fmt.Errorf("%w: node %q does not answer at its admin address: %w", ErrRefused, x.ID, err)
 		}
 		if view.Node != x.ID {
-			return fmt.Errorf("%w: at %s is node %q, not %q", ErrRefused, x.Admin, view.Node, x.ID)
+			return fmt.Errorf("%w: node %[3]q is at %[2]s, not %[4]q", ErrRefused, x.Admin, view.Node, x.ID)
 		}
 		have := c.current()
 		for _, s := range c.n.config.specs() {
@@ -404,7 +404,7 @@ func (c *cluster) failover(ctx context.Context, r FailoverRequest) (any, error) 
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
 	if len(r.Nodes) == 0 {
-		return nil, fmt.Errorf("%w: no node named", ErrRefused)
+		return nil, fmt.Errorf("%w: no node is given", ErrRefused)
 	}
 	end, err := c.alone(ctx)
 	if err != nil {
@@ -514,7 +514,7 @@ func (c *cluster) begin(ctx context.Context, m clustermap.Map, views []ClusterVi
 		changed = changed || a.value.Newer(m)
 	}
 	if changed {
-		return 0, fmt.Errorf("%w: the map has changed meanwhile: ask again", ErrRefused)
+		return 0, fmt.Errorf("%w: the map has changed meanwhile: try again", ErrRefused)
 	}
 	return epoch, nil
 }
@@ -548,10 +548,10 @@ func (c *cluster) settle(ctx context.Context) {
 			}
 		}
 		if len(missing) > 0 {
-			c.n.config.Logger.Info("an epoch that is not begun after all is not given up everywhere yet", "epoch", p.RevEpoch,
+			c.n.config.Logger.Info("abandoned epoch is not yet withdrawn on all nodes", "epoch", p.RevEpoch,
 				"missing", missing)
 		} else if _, err := c.give(p, 0); err != nil {
-			c.n.config.Logger.Warn("an epoch that is not begun after all is not given up yet", "epoch", p.RevEpoch, "error", err)
+			c.n.config.Logger.Warn("abandoned epoch is not yet withdrawn", "epoch", p.RevEpoch, "error", err)
 		}
 	}
 }
@@ -635,7 +635,7 @@ func (s survey) toSeal(m clustermap.Map, id string) (sealed, error) {
 	for _, b := range m.Buckets {
 		for vb, chain := range b.Chains {
 			if _, ok := out[b.Name][uint16(vb)]; chain[0] == id && !ok {
-				return nil, fmt.Errorf("%w: %s does not have vbucket %d of bucket %q, which is its own by the map: ask again",
+				return nil, fmt.Errorf("%w: %s does not have vbucket %d of bucket %q, which it owns by the map: try again",
 					ErrRefused, id, vb, b.Name)
 			}
 		}

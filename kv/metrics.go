@@ -29,9 +29,9 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	count("connections_total", "Client connections accepted or refused.", s.ConnectionsTotal.Load())
 	count("connections_refused_total", "Client connections refused because there were too many.",
 		s.ConnectionsRefused.Load())
-	count("requests_total", "Requests of clients.", s.Requests.Load())
+	count("requests_total", "Requests from clients.", s.Requests.Load())
 	count("mutations_total", "Changes of documents by clients.", s.Mutations.Load())
-	count("gets_total", "Documents asked for.", s.Gets.Load())
+	count("gets_total", "Documents requested.", s.Gets.Load())
 	count("auth_failures_total", "Failed authentications.", s.AuthFailures.Load())
 	count("protocol_errors_total", "Connections closed for violating the protocol.", s.ProtocolErrors.Load())
 	count("not_my_vbucket_total", "Requests for vbuckets of other nodes.", s.NotMyVBucket.Load())
@@ -45,7 +45,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	count("dcp_items_total", "Versions of documents sent.", s.DCPItems.Load())
 	count("dcp_bytes_total", "Bytes of DCP messages sent.", s.DCPBytes.Load())
 	gauge("memory_used_bytes", "Memory of documents.", float64(c.n.quota.Used()))
-	gauge("memory_quota_bytes", "Memory documents may use.", float64(c.n.quota.Limit()))
+	gauge("memory_quota_bytes", "Memory that documents may use.", float64(c.n.quota.Limit()))
 	m := c.n.cluster.current()
 	gauge("map_rev_epoch", "Epoch of the cluster map.", float64(m.RevEpoch))
 	gauge("map_rev", "Revision of the cluster map in its epoch.", float64(m.Rev))
@@ -53,11 +53,11 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	for _, b := range c.n.loadedBuckets() {
 		st, totals := c.n.bucketStatus(b), b.store.Counters()
 		gauge("bucket_replica_vbuckets", "Replica vbuckets.", float64(st.ReplicaVBuckets), st.Name)
-		gauge("bucket_replica_lag", "Seqnos of their active copies that the replicas here are known to lack.",
+		gauge("bucket_replica_lag", "Seqnos of active copies that the replicas here lack.",
 			float64(st.ReplicaLag), st.Name)
-		gauge("bucket_replica_unjoined", "Replicas that have not been connected to their active copy.",
+		gauge("bucket_replica_unjoined", "Replicas that are not yet connected to their active copy.",
 			float64(st.ReplicaUnjoined), st.Name)
-		count("bucket_replicated_total", "Versions taken over from active copies.", totals.Replicated.Load(), st.Name)
+		count("bucket_replicated_total", "Versions replicated from active copies.", totals.Replicated.Load(), st.Name)
 		count("bucket_resets_total", "Vbuckets that were emptied.", totals.Resets.Load(), st.Name)
 		gauge("bucket_items", "Documents in active vbuckets.", float64(st.Items), st.Name)
 		gauge("bucket_tombstones", "Tombstones in active vbuckets.", float64(st.Tombstones), st.Name)
@@ -69,7 +69,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		count("bucket_write_bytes_total", "Bytes written to the log.", totals.WriteBytes.Load(), st.Name)
 		count("bucket_write_errors_total", "Writes to the log that failed.", totals.WriteErrors.Load(), st.Name)
 		count("bucket_expired_total", "Documents expired.", totals.Expired.Load(), st.Name)
-		count("bucket_purged_total", "Tombstones forgotten.", totals.Purged.Load(), st.Name)
+		count("bucket_purged_total", "Tombstones purged.", totals.Purged.Load(), st.Name)
 		count("bucket_segments_dropped_total", "Log segments removed by compaction.", totals.SegmentsDropped.Load(), st.Name)
 	}
 }

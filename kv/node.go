@@ -159,7 +159,7 @@ func (n *Node) Ready() <-chan struct{} { return n.ready }
 // itself.
 func (n *Node) SetPeers(peers []Peer) error {
 	if !slices.EqualFunc(peers, n.config.Nodes, func(a, b Peer) bool { return a.ID == b.ID }) {
-		return fmt.Errorf("%w: another list of members than the node was opened with", ErrConfig)
+		return fmt.Errorf("%w: the list of members differs from the one the node was opened with", ErrConfig)
 	}
 	n.cluster.setAddresses(n.mapNodes(peers))
 	return nil

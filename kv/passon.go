@@ -29,7 +29,7 @@ func (n *Node) passOn(w http.ResponseWriter, r *http.Request, err error) (answer
 	}
 	if by := r.Header.Get(passedOn); by != "" {
 		_ = formError(w, http.StatusServiceUnavailable, "_", fmt.Sprintf("the lead of the cluster is changing: node %s "+
-			"takes this one for the leader, and this one %s: ask again", by, other.Leader))
+			"considers this node the leader, and this node %s: try again", by, other.Leader))
 		return true
 	}
 	// The caller may go away: what has begun is carried out.
@@ -37,8 +37,8 @@ func (n *Node) passOn(w http.ResponseWriter, r *http.Request, err error) (answer
 	defer cancel()
 	status, media, body, err := n.askAs(ctx, r, other.Leader)
 	if err != nil {
-		_ = formError(w, http.StatusServiceUnavailable, "_", fmt.Sprintf("%s, which leads the cluster, was asked, and did "+
-			"not answer: look whether it is done, and ask again: %v", other.Leader, err))
+		_ = formError(w, http.StatusServiceUnavailable, "_", fmt.Sprintf("%s, the leader of the cluster, did "+
+			"not answer: check whether the change was made, and try again: %v", other.Leader, err))
 		return true
 	}
 	if media != "" {

@@ -102,9 +102,9 @@ func (e *NotLeaderError) Is(target error) bool { return target == ErrRefused }
 // Errors for a wrong scheme of the admin interface; the message states what to do.
 var (
 	// ErrNeedsTLS means that a node's admin port requires TLS, and the request came without.
-	ErrNeedsTLS = errors.New("the KV node's admin port speaks TLS")
+	ErrNeedsTLS = errors.New("the KV node's admin port requires TLS")
 	// ErrNoTLS means that a node's admin port does not support TLS, and the request used it.
-	ErrNoTLS = errors.New("the KV node's admin port speaks no TLS")
+	ErrNoTLS = errors.New("the KV node's admin port has no TLS")
 )
 
 // Remote calls the admin interface of KV nodes, as their user.
@@ -203,9 +203,9 @@ func (r Remote) Call(ctx context.Context, admin, method, path string, body, answ
 	}
 	resp, err := r.HTTP.Do(req)
 	if errors.Is(err, http.ErrSchemeMismatch) {
-		return fmt.Errorf("%w, and it was asked with TLS: %s: either all nodes have --tls-ca, --tls-cert and --tls-key, or "+
+		return fmt.Errorf("%w, but the request used TLS: %s: either all nodes have --tls-ca, --tls-cert and --tls-key, or "+
 			"none; "+
-			"commands leave --tls-ca out, or say http:// before the address", ErrNoTLS, admin)
+			"commands must omit --tls-ca, or put http:// before the address", ErrNoTLS, admin)
 	}
 	if err != nil {
 		return err
@@ -247,9 +247,8 @@ func (r Remote) url(admin, path string) string {
 func refusal(admin string, status int, raw []byte) error {
 	var p problem
 	if bytes.Contains(raw, []byte("HTTP request to an HTTPS server")) { // net/http's own answer
-		return fmt.Errorf("%w, and it was asked without: %s: either all nodes have --tls-ca, --tls-cert and --tls-key, or "+
-			"none; "+
-			"commands name its CA (--tls-ca)", ErrNeedsTLS, admin)
+		return fmt.Errorf("%w, but the request did not use it: %s: either all nodes have --tls-ca, --tls-cert and "+
+			"--tls-key, or none; commands must give its CA (--tls-ca)", ErrNeedsTLS, admin)
 	}
 	if json.Unmarshal(raw, &p) != nil || p.Detail == "" {
 		return fmt.Errorf("%s: %d %s: %.200s", admin, status, http.StatusText(status), bytes.TrimSpace(raw))
@@ -267,7 +266,7 @@ func refusal(admin string, status int, raw []byte) error {
 	}
 	switch {
 	case status == http.StatusNotFound, status == http.StatusMethodNotAllowed:
-		return fmt.Errorf("%s does not know what it is asked, as a node of another version: %s", admin, p.Detail)
+		return fmt.Errorf("%s does not support the request, because it has another version: %s", admin, p.Detail)
 	case status >= http.StatusInternalServerError:
 		return fmt.Errorf("%s: %d %s: %s", admin, status, http.StatusText(status), p.Detail)
 	}

@@ -39,7 +39,7 @@ func TestWhatIsARefusal(t *testing.T) {
 		{"the password", 401, encoded(rpc.Refuse(errcode.Unauthenticated, "who are you")), ErrRefused, true, "who are you"},
 		{"a large body", 413, encoded(rpc.Refuse(errcode.BodyTooLarge, "large")), ErrRefused, true, "large"},
 		{"an unknown path", 404, encoded(rpc.Refuse(errcode.NotFound, "a KV node has no /x")), nil, false,
-			"n:1 does not know what it is asked, as a node of another version: a KV node has no /x"},
+			"n:1 does not support the request, because it has another version: a KV node has no /x"},
 		{"an unknown method", 405, encoded(rpc.Refuse(errcode.MethodNotAllowed, "/x takes GET")), nil, false, "/x takes GET"},
 		{"too much to do", 503, encoded(rpc.Refuse(errcode.Busy, "4 scrapes")), nil, false,
 			"n:1: 503 Service Unavailable: 4 scrapes"},

@@ -147,7 +147,7 @@ func TestAPromiseOutlivesARestart(t *testing.T) {
 			m, epoch := g.begun("kv2", "kv1")
 			g.restart(ids...)
 			if err := g.takeover("kv1", "kv1"); !errors.Is(err, errOlder) ||
-				!strings.Contains(err.Error(), "kv2 has the promise that its epoch 2 comes next") {
+				!strings.Contains(err.Error(), "kv2 that its epoch 2 comes next") {
 				t.Errorf("the old leader's takeover: %v", err)
 			}
 			g.write("2")

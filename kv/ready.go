@@ -33,21 +33,21 @@ func (n *Node) reasons() (all []rpc.Reason) {
 			add(reasonMembers, "warming up: the map is being compared with the other members'")
 		case !learnt:
 			add(reasonMembers, "warming up: waiting for a majority of the members, one of which may have a newer map; %s did "+
-				"not answer. If they are lost for good, fail them over", strings.Join(missing, ", "))
+				"not answer. If they are lost permanently, fail them over", strings.Join(missing, ", "))
 		default:
 			add(reasonWarmup, "warming up: the documents are being read")
 		}
 	}
 	for _, b := range n.buckets() {
 		if why := b.openProblem(); why != "" && n.serving.Load() && !b.open.Load() {
-			add(reasonDisk, "bucket %s cannot be opened; it is tried again: %s", b.name, why)
+			add(reasonDisk, "bucket %s cannot be opened, further attempts follow: %s", b.name, why)
 		}
 	}
 	for _, b := range n.loadedBuckets() {
 		switch {
 		case b.store.Unsynced():
 			add(reasonDisk, "a sync of bucket %s has failed, and writes are refused until all its documents are in new files: "+
-				"look after the disk; the node's log names the file", b.name)
+				"check the disk; the node's log names the file", b.name)
 		case b.store.Failing():
 			add(reasonDisk, "bucket %s cannot be written: make room on the disk", b.name)
 		}
@@ -85,9 +85,8 @@ func (c *cluster) emptied(ctx context.Context) error {
 			}
 			if vb != nil {
 				return fmt.Errorf("%w: bucket %q has no documents here, while %s has %d of vbucket %d, whose active copy is this "+
-					"node's by the map: %s was lost or moved away, "+
-					"and to serve it empty would empty the replicas. tidemark kv failover %s, start the node, tidemark kv rebalance "+
-					"--add",
+					"node's by the map: %s was lost or moved away, and an empty active copy would empty the replicas. Run tidemark "+
+					"kv failover %s, start the node, tidemark kv rebalance --add",
 					clustermap.ErrMap, b.name, x.ID, vb.Items, vb.VBucket, b.dir, c.n.config.NodeID)
 			}
 		}

@@ -262,7 +262,7 @@ func (l *link) Run(ctx context.Context) error {
 			pause = replicaPause
 			if err := l.session(ctx); err != nil && ctx.Err() == nil && err.Error() != logged {
 				logged = err.Error()
-				log.Warn("replication interrupted; it is tried again", "error", err)
+				log.Warn("replication interrupted; trying again", "error", err)
 			}
 		}
 		var timer <-chan time.Time
@@ -487,7 +487,7 @@ func (s *session) refill(p *replica, seqno uint64, reason error) error {
 	if role, source := b.Role(p.vb, n.config.NodeID); role != clustermap.Replica || source != id.source {
 		return nil
 	}
-	n.config.Logger.Warn("a replica's history is not that of the active copy; it is filled again", "bucket",
+	n.config.Logger.Warn("history of a replica differs from the active copy's; the replica is filled again", "bucket",
 		id.bucket.name, "vbucket", p.vb, "seqno", seqno, "source", id.source, "reason", reason)
 	s.l.r.note(id.bucket, p.vb, id.source, func(x *seen) { *x = seen{source: x.source} })
 	return p.v.Reset()

@@ -54,7 +54,7 @@ func (c *cluster) changeUser(ctx context.Context, change clustermap.UserChange) 
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
 	if change.User == c.n.config.User {
-		return clustermap.Map{}, fmt.Errorf("%w: user %q stands in the nodes' configuration, with all rights: change it "+
+		return clustermap.Map{}, fmt.Errorf("%w: user %q is in the nodes' configuration, with all rights: change it "+
 			"there (--kv-user, --kv-password-file), on all nodes, and start them again", access.ErrAccess, change.User)
 	}
 	m, late, err := c.revise(ctx, func(m clustermap.Map) (clustermap.Map, error) {
@@ -82,12 +82,12 @@ func (c *cluster) awaitMap(ctx context.Context, m clustermap.Map, late []cluster
 		select {
 		case <-again.C:
 		case <-ctx.Done():
-			return fmt.Errorf("the users are changed, and %s judges by those of before until it has heard of it: %w",
+			return fmt.Errorf("the users are changed, but %s uses the previous ones until it receives the change: %w",
 				late[0].ID, context.Cause(ctx))
 		}
 		now := c.current()
 		if now.RevEpoch != m.RevEpoch {
-			return fmt.Errorf("%w: a failover came between: look whether the users are changed", ErrRefused)
+			return fmt.Errorf("%w: a failover intervened: check whether the users are changed", ErrRefused)
 		}
 		has := c.peers.each(ctx, late, func(ctx context.Context, x clustermap.Node) (clustermap.Map, error) {
 			return c.peers.newerMap(ctx, x, before)

@@ -366,8 +366,8 @@ func TestRESTUsers(t *testing.T) {
 		{"PUT", "new", []string{"roles", "data_reader[world:s:c]", "password", userPassword}, 400, "there is no scope"},
 		{"PUT", "new", []string{"roles", "", "groups", "g", "password", userPassword}, 400, "no such group"},
 		{"PUT", "a b", []string{"roles", "", "password", userPassword}, 400, `"username":`},
-		{"PUT", testUser, []string{"roles", ""}, 400, "stands in the nodes' configuration"},
-		{"DELETE", testUser, nil, 400, "stands in the nodes' configuration"},
+		{"PUT", testUser, []string{"roles", ""}, 400, "is in the nodes' configuration"},
+		{"DELETE", testUser, nil, 400, "is in the nodes' configuration"},
 		{"DELETE", "new", nil, 404, "Unknown user"},
 		{"GET", "new", nil, 404, "Unknown user"},
 	} {
@@ -421,7 +421,7 @@ func TestUserThatAMemberHasNotHeardOf(t *testing.T) {
 		t.Fatal("kv2 has heard of it")
 	}
 	cancel()
-	if err := <-done; err == nil || !strings.Contains(err.Error(), "kv2 judges by those of before") {
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "kv2 uses the previous ones") {
 		t.Errorf("a member that has not heard of it: %v", err)
 	}
 	goesOn()

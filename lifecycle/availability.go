@@ -80,7 +80,7 @@ func Assess(slicesOf, asked int, copies []Serving) (Availability, string) {
 		why = append(why, text)
 	}
 	if more := len(lacking) - namedSlices; more > 0 {
-		why = append(why, fmt.Sprintf("%d slices more", more))
+		why = append(why, fmt.Sprintf("%d more slices", more))
 	}
 	return a, strings.Join(why, "; ")
 }

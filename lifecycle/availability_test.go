@@ -28,7 +28,7 @@ func TestAssess(t *testing.T) {
 		"a move has more than enough":  {1, 1, copies("", "i2 is filling it"), Available, ""},
 		"a slice that was merged away": {1, 1, copies("", "", "i1 is offline"), Available, ""},
 		"many": {5, 1, nil, Unavailable, "slice 0 has 0 of 1 copies; slice 1 has 0 of 1 copies; slice 2 has 0 of 1 " +
-			"copies; 2 slices more"},
+			"copies; 2 more slices"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got, why := Assess(c.slices, c.asked, c.copies); got != c.want || why != c.why {

@@ -118,8 +118,8 @@ func Away(state index.State, copies []Copy) (name string) {
 // Next returns the next step for an index.
 func Next(f *Facts) Step {
 	if away := Away(f.State, f.Copies); away != "" && !f.Waits && f.Lacking >= f.Enough {
-		return Step{Kind: Fail, Reason: fmt.Sprintf("HOST_AWAY: indexer %s has been away for %v; bring it back and BUILD "+
-			"INDEX, or drop the index", away, f.Enough)}
+		return Step{Kind: Fail, Reason: fmt.Sprintf("HOST_AWAY: indexer %s has been offline for %v; restart it and run "+
+			"BUILD INDEX, or drop the index", away, f.Enough)}
 	}
 	if f.State == index.Dropping {
 		return dropping(f)

@@ -71,7 +71,7 @@ func newKeyHash(l *Layout) (TopologyProvider, error) {
 	}
 	for i, c := range l.Components {
 		if i > 0 && c <= l.Components[i-1] {
-			return nil, fmt.Errorf("%w: components %v, want each once and ascending", ErrLayout, l.Components)
+			return nil, fmt.Errorf("%w: components %v must be ascending and unique", ErrLayout, l.Components)
 		}
 	}
 	if n := len(l.Components); n == 0 || len(l.Desc) != int(l.Components[n-1])+1 {

@@ -75,7 +75,7 @@ var kinds [256]*Kind
 // same ones.
 func Register(k Kind) Kind {
 	if _, taken := KindBy(k.By); taken || kinds[k.Scheme] != nil {
-		panic(fmt.Sprintf("partition: scheme %d or %q of %s is taken", k.Scheme, k.By, k.Name))
+		panic(fmt.Sprintf("partition: scheme %d or %q of %s is already registered", k.Scheme, k.By, k.Name))
 	}
 	kinds[k.Scheme] = &k
 	return k
@@ -126,7 +126,8 @@ type Layout struct {
 func LayoutOf(d *index.Definition) (Layout, error) {
 	k, known := KindBy(d.PartitionBy.Scheme)
 	if !known {
-		return Layout{}, fmt.Errorf("%w: scheme %q, known: %s", ErrDefinition, d.PartitionBy.Scheme, words())
+		return Layout{}, fmt.Errorf("%w: scheme %q is unknown; supported are "+
+			"%s", ErrDefinition, d.PartitionBy.Scheme, words())
 	}
 	l := Layout{Scheme: k.Scheme, Partitions: d.Partitions}
 	err := k.LayOut(&l, d)
@@ -153,7 +154,7 @@ func (l *Layout) Provider() (TopologyProvider, error) {
 	}
 	k := kinds[l.Scheme]
 	if k == nil {
-		return nil, fmt.Errorf("%w: scheme %d is not known to this version", ErrLayout, l.Scheme)
+		return nil, fmt.Errorf("%w: this version does not support scheme %d", ErrLayout, l.Scheme)
 	}
 	return k.Provider(l)
 }

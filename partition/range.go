@@ -51,7 +51,7 @@ func newKeyRange(l *Layout) (TopologyProvider, error) {
 			return nil, fmt.Errorf("%w: bound %d has %d bytes, want 1 to %d", ErrLayout, i, len(b), MaxBound)
 		}
 		if i > 0 && bytes.Compare(l.Bounds[i-1], b) >= 0 {
-			return nil, fmt.Errorf("%w: bound %d is not above the one before", ErrLayout, i)
+			return nil, fmt.Errorf("%w: bound %d is not above the previous one", ErrLayout, i)
 		}
 	}
 	return keyRange{l.Bounds}, nil

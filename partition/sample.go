@@ -187,7 +187,7 @@ func Quantiles(of []Sample, n int) (c Cuts, err error) {
 		}
 		text, err := collate.Decode(nil, all[at].key)
 		if err != nil {
-			return Cuts{}, fmt.Errorf("%w: a key to cut at: %w", ErrDefinition, err)
+			return Cuts{}, fmt.Errorf("%w: a split value: %w", ErrDefinition, err)
 		}
 		from := sort.Search(at, func(i int) bool { return bytes.Equal(all[i].key, all[at].key) })
 		most, first = max(most, all[from].before-first), all[from].before

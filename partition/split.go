@@ -24,7 +24,7 @@ func With(values, further []json.RawMessage) ([]json.RawMessage, error) {
 	for _, v := range more {
 		at, there := slices.BinarySearchFunc(all, v, cut.compare)
 		if there {
-			return nil, fmt.Errorf("%w: it is cut at %s already, or that stands here twice", ErrDefinition, v.text)
+			return nil, fmt.Errorf("%w: %s is already a split value, or is given twice", ErrDefinition, v.text)
 		}
 		all = slices.Insert(all, at, v)
 	}
@@ -45,7 +45,7 @@ func Without(values, gone []json.RawMessage) ([]json.RawMessage, error) {
 	for _, v := range less {
 		at, there := slices.BinarySearchFunc(all, v, cut.compare)
 		if !there {
-			return nil, fmt.Errorf("%w: it is not cut at %s, but at %s", ErrDefinition, v.text, shown(values))
+			return nil, fmt.Errorf("%w: %s is not a split value; the split values are %s", ErrDefinition, v.text, shown(values))
 		}
 		all = slices.Delete(all, at, at+1)
 	}
@@ -58,7 +58,7 @@ func shown(values []json.RawMessage) string {
 	if len(values) <= most {
 		return string(bytes.Join(toBytes(values), []byte(", ")))
 	}
-	return fmt.Sprintf("%s and %d further values", bytes.Join(toBytes(values[:most]), []byte(", ")), len(values)-most)
+	return fmt.Sprintf("%s and %d more values", bytes.Join(toBytes(values[:most]), []byte(", ")), len(values)-most)
 }
 
 func toBytes(values []json.RawMessage) [][]byte {
@@ -106,7 +106,7 @@ func Joined(d *index.Definition, joins []index.SliceID) ([]json.RawMessage, erro
 	gone := make([]json.RawMessage, 0, len(joins))
 	for i, slice := range joins {
 		if slice == 0 || int(slice) > n || i > 0 && slice <= joins[i-1] {
-			return nil, fmt.Errorf("%w: %d slices, of which %v are to become one with the one before", ErrDefinition, n+1,
+			return nil, fmt.Errorf("%w: %d slices, of which %v are to be merged with the previous slice", ErrDefinition, n+1,
 				joins)
 		}
 		at := int(slice) - 1

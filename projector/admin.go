@@ -36,7 +36,7 @@ func (p *Projector) table() *route.Table {
 	show := func(path string, who route.Role, handle rpc.HandlerFunc) route.Route {
 		return route.Route{Method: http.MethodGet, Path: path, Role: who, Limit: callTime, Handle: handle}
 	}
-	return &route.Table{Lacks: "a projector has no %s", Routes: []route.Route{
+	return &route.Table{Lacks: "the admin port of a projector has no call %s", Routes: []route.Route{
 		take(http.MethodPut, "/v1/hello", manager, small, rpc.Message(p.hello)),
 		take(http.MethodPut, "/v1/definitions", manager, large, rpc.Message(p.definitions)),
 		take(http.MethodPost, "/v1/definitions:change", manager, large, rpc.Message(p.change)),
@@ -135,7 +135,7 @@ func (p *Projector) bucket(name string) *bucket {
 
 func (p *Projector) bucketInfo(ctx context.Context, req *wire.BucketRequest) (*wire.BucketReply, error) {
 	if req.Bucket == "" {
-		return nil, rpc.Refuse(errcode.BadRequest, "no bucket named")
+		return nil, rpc.Refuse(errcode.BadRequest, "no bucket is given")
 	}
 	if b := p.bucket(req.Bucket); b != nil && b.control.silent.Load() {
 		return nil, kvProblem(req.Bucket, errKVSilent)
@@ -171,7 +171,8 @@ func (p *Projector) bucketInfo(ctx context.Context, req *wire.BucketRequest) (*w
 }
 
 func tooManyVBuckets(bucket string, n int) error {
-	return rpc.Refuse(errcode.TooManyVBuckets, "bucket %q has %d vbuckets, an index can be on one of at most %d", bucket,
+	return rpc.Refuse(errcode.TooManyVBuckets, "bucket %q has %d vbuckets; a bucket with indexes may have at most "+
+		"%d", bucket,
 		n, timestamp.MaxVBuckets)
 }
 
@@ -237,7 +238,7 @@ func (p *Projector) failoverLogs(ctx context.Context, req *wire.FailoverLogsRequ
 // checkCluster refuses requests from another cluster's indexer.
 func (p *Projector) checkCluster(id string) error {
 	if own := p.clusterID(); own == "" || own != id {
-		return fmt.Errorf("%w: request from %q, this projector belongs to %q", wire.ErrForeignCluster, id, own)
+		return fmt.Errorf("%w: the request is from cluster %q, this projector belongs to %q", wire.ErrForeignCluster, id, own)
 	}
 	return nil
 }
@@ -314,7 +315,7 @@ func (p *Projector) positions(ctx context.Context, bucket string, conn feed.Feed
 			return nil
 		}
 	}
-	return rpc.Refuse(errcode.KVUnavailable, "KV of bucket %q changes the branches of its vbuckets too fast: ask again",
+	return rpc.Refuse(errcode.KVUnavailable, "KV of bucket %q changes the branches of its vbuckets too fast: try again",
 		bucket)
 }
 

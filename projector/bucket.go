@@ -63,7 +63,7 @@ func (p *Projector) openBucket(name, uuid string, vbuckets int) (*bucket, error)
 		old.close() // re-created under the same name
 	}
 	if full {
-		return nil, rpc.Refuse(errcode.Unavailable, "projector %s streams %d buckets, the most it can", p.cfg.ID,
+		return nil, rpc.Refuse(errcode.Unavailable, "projector %s streams %d buckets, which is its limit", p.cfg.ID,
 			core.MaxBuckets)
 	}
 	if defs == nil {
@@ -122,7 +122,8 @@ func (b *bucket) replan(d *wire.Definitions) error {
 	}
 	pl, bad, err := b.p.assessor.plan(b.plan.Load(), d, b.name, keyversion.ClassMaintenance, maintenanceEndpoints(d), nil)
 	for _, e := range bad {
-		b.p.log.Error("an index cannot be evaluated and is left out; the coordinator is told", "bucket", b.name, "error", e)
+		b.p.log.Error("index cannot be evaluated and is left out; reporting it to the "+
+			"coordinator", "bucket", b.name, "error", e)
 	}
 	if err != nil {
 		return err
@@ -157,8 +158,8 @@ func (b *bucket) applied() uint64 {
 // collectionEmptied logs, once, that documents are gone for which KV sends no deletions.
 func (b *bucket) collectionEmptied(vb uint16) {
 	b.emptied.Do(func() {
-		b.p.log.Error("the default collection was dropped or emptied, which is not followed: its documents stay in the "+
-			"bucket's indexes until these are dropped and made anew",
+		b.p.log.Error("default collection was dropped or emptied, which indexes do not follow: its documents stay in the "+
+			"bucket's indexes until these are dropped and created again",
 			"bucket", b.name, "vbucket", vb)
 	})
 }

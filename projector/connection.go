@@ -83,7 +83,7 @@ func (c *connection) alive() bool {
 // streams again, and they come over a connection that does. Until then the plan is not applied.
 func (c *connection) renew() {
 	c.renewal.Do(func() {
-		c.b.p.log.Info("an index needs the extended attributes of documents: the DCP connection is made anew", "bucket",
+		c.b.p.log.Info("index needs the extended attributes of documents: reopening the DCP connection", "bucket",
 			c.b.name)
 		c.b.p.tasks.Go(func() { _ = c.feed.Close() })
 	})

@@ -96,18 +96,18 @@ func kvProblem(bucket string, err error) error {
 		return rpc.Refuse(errcode.KVUnavailable, "the KV store refuses the projector's user; check --kv-user and "+
 			"--kv-password-file: %v", err)
 	case errors.Is(err, feed.ErrNotSupported), errors.Is(err, mcbp.ErrNoVBuckets):
-		return rpc.Refuse(errcode.KVUnavailable, "the KV node of bucket %q is no engine that can be streamed from, or is "+
+		return rpc.Refuse(errcode.KVUnavailable, "the KV node of bucket %q is no engine with DCP, or is "+
 			"too old: %v", bucket, err)
 	}
-	return rpc.Refuse(errcode.KVUnavailable, "KV of bucket %q cannot be asked now: %v", bucket, err)
+	return rpc.Refuse(errcode.KVUnavailable, "KV of bucket %q does not answer now: %v", bucket, err)
 }
 
 // errBucketClosed is wrapped when the bucket is no longer streamed here.
-var errBucketClosed = errors.New("the bucket was closed here")
+var errBucketClosed = errors.New("this projector has closed the bucket")
 
 // errKVSilent is wrapped when the KV node did not answer the watch's newest look. Requests fail at once until it
 // does.
-var errKVSilent = errors.New("the KV node did not answer the last time that it was asked")
+var errKVSilent = errors.New("the KV node did not answer the last request")
 
 // control is a DCP connection without streams, for queries about a bucket. It ends with its context.
 type control struct {

@@ -35,7 +35,7 @@ type assessed struct {
 var errTooMany = errors.New("too many indexes")
 
 func tooMany(bucket string) error {
-	return fmt.Errorf("%w: bucket %s has more than %d, the most that are evaluated", errTooMany, bucket,
+	return fmt.Errorf("%w: bucket %s has more than %d, which is the limit", errTooMany, bucket,
 		expression.MaxSources)
 }
 

@@ -102,8 +102,8 @@ func (x *fault) count(counter *atomic.Uint64, e *feed.Event, err error) {
 
 // errUndecodable is the reason why a document has no keys if KV flags its value as compressed, or as containing
 // attributes, but the value does not decode that way.
-var errUndecodable = errors.New("the value does not decode as KV says that it is encoded; the document counts as no " +
-	"JSON")
+var errUndecodable = errors.New("the value cannot be decoded with the encoding that KV reports; the document counts " +
+	"as no JSON")
 
 // undecodable counts a document whose value does not decode, for each index in which it has no keys, and returns
 // their number.
@@ -124,6 +124,6 @@ func (f *faults) refused(id index.ID, ev *keyversion.Event) {
 	x.tooLong.Add(1)
 	x.sample.Store(&wire.FaultSample{DocID: strings.ToValidUTF8(string(ev.DocID), "\ufffd"), VBucket: ev.VBucket,
 		Seqno: ev.Seqno,
-		Error: "all its keys together are more than can be carried"})
+		Error: "all its keys together exceed the limit of a message"})
 	f.changes.Add(1)
 }

@@ -33,13 +33,13 @@ const (
 // many requests cost KV little.
 func (p *Projector) fields(ctx context.Context, req *wire.FieldsRequest) (*wire.FieldsReply, error) {
 	if req.Bucket == "" {
-		return nil, rpc.Refuse(errcode.BadRequest, "no bucket named")
+		return nil, rpc.Refuse(errcode.BadRequest, "no bucket is given")
 	}
 	if b := p.bucket(req.Bucket); b != nil && b.control.silent.Load() {
 		return nil, kvProblem(req.Bucket, errKVSilent)
 	}
 	if !p.looks.busy.TryLock() {
-		return nil, rpc.Refuse(errcode.Busy, "other documents are being looked at")
+		return nil, rpc.Refuse(errcode.Busy, "another request is sampling documents")
 	}
 	defer p.looks.busy.Unlock()
 	if known := p.looks.newest[*req]; known.reply != nil && time.Since(known.at) < fieldsAge {

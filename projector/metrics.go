@@ -56,8 +56,8 @@ func newCounters(r prometheus.Registerer) counters {
 				Name: name, Help: help,
 				ConstLabels: prometheus.Labels{"class": class.String()}}, func() float64 { return float64(m.n.Load()) }))
 		}
-		labeled("received_versions_total", "Versions of documents that KV has sent, by class of stream.", &t.versions)
-		labeled("received_bytes_total", "Bytes of keys and values of documents that KV has sent, by class of stream.",
+		labeled("received_versions_total", "Versions of documents received from KV, by class of stream.", &t.versions)
+		labeled("received_bytes_total", "Bytes of keys and values of documents received from KV, by class of stream.",
 			&t.bytes)
 	}
 	return counters{
@@ -67,9 +67,10 @@ func newCounters(r prometheus.Registerer) counters {
 		errors: c("expression_errors_total", "Index entries left out because an expression failed or a key was too "+
 			"long."),
 		begun:       c("streams_begun_total", "Maintenance streams begun, one for each vbucket and incarnation."),
-		ended:       c("streams_ended_total", "Maintenance streams ended, for whatever reason."),
+		ended:       c("streams_ended_total", "Maintenance streams ended, for any reason."),
 		connections: c("kv_connections_total", "DCP connections opened."),
-		fenced:      c("commands_fenced_total", "Commands refused because a newer leader or a newer command had been heard."),
+		fenced: c("commands_fenced_total", "Commands refused because a newer leader or a newer command had been "+
+			"accepted."),
 	}
 }
 
@@ -82,7 +83,7 @@ func (p *Projector) registerGauges(r prometheus.Registerer) {
 	}
 	r.MustRegister(newFaultCollector(&p.faults))
 	route.RegisterCertificate(r, p.cfg.TLS)
-	g("kv_troubles", "Buckets about which the KV node cannot be asked now.", func() float64 {
+	g("kv_troubles", "Buckets for which the KV node does not answer now.", func() float64 {
 		return float64(len(p.troubles.list(p.cfg.KV, time.Now())))
 	})
 	g("unreached_ports", "Data ports of indexers to which no connection has worked for 5 s.", func() float64 {
@@ -117,16 +118,16 @@ func (p *Projector) registerGauges(r prometheus.Registerer) {
 	}
 	sum("kv_held_bytes", "Bytes of maintenance streams received from KV and not acknowledged.",
 		func(c *connection) int64 { return c.feed.Held() })
-	sum("kv_window_bytes", "The DCP windows that kv_held_bytes fills: beyond them KV sends nothing.",
+	sum("kv_window_bytes", "Limit of kv_held_bytes, the DCP windows: beyond it KV sends nothing.",
 		func(c *connection) int64 { return int64(c.window) })
-	sum("worker_queue_blocks", "Blocks of events of maintenance streams that wait for a worker.",
+	sum("worker_queue_blocks", "Blocks of events of maintenance streams waiting for a worker.",
 		func(c *connection) (n int64) {
 			for _, w := range c.workers {
 				n += int64(len(w.blocks))
 			}
 			return n
 		})
-	sum("worker_queue_limit_blocks", "Blocks that may wait for workers: beyond it a connection is not read.",
+	sum("worker_queue_limit_blocks", "Limit of blocks waiting for workers: beyond it a connection is not read.",
 		func(c *connection) (n int64) {
 			for _, w := range c.workers {
 				n += int64(cap(w.blocks))
@@ -147,7 +148,7 @@ func newFaultCollector(f *faults) faultCollector {
 			"Entries left out of an index, by kind: an expression failed, or a key was too long. At most 64 indexes, those "+
 				"with most.", []string{"index", "kind"}, nil),
 		omitted: prometheus.NewDesc("tidemark_projector_index_faults_omitted",
-			"Indexes with entries left out that index_faults_total leaves out.", nil, nil)}
+			"Indexes with left-out entries that index_faults_total does not show.", nil, nil)}
 }
 
 // Describe implements prometheus.Collector.

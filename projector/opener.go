@@ -68,7 +68,7 @@ func (t *bucketOpener) take(o openOutcome) {
 		delete(t.all, o.bucket)
 		return
 	}
-	t.p.log.Debug("a bucket of which nothing is streamed cannot be looked at; trying again", "bucket", o.bucket, "error",
+	t.p.log.Debug("bucket without streams cannot be inspected; trying again", "bucket", o.bucket, "error",
 		o.err)
 	at.pause = min(max(2*at.pause, lookInterval), openPauseMax)
 	at.until = time.Since(t.began) + at.pause

@@ -176,7 +176,7 @@ func (pl *plan) hasAll(ids []index.ID, bad []error) error {
 		return fmt.Errorf("indexes %v are not active", lacks)
 	}
 	why := strings.Fields(errors.Join(bad...).Error())
-	return fmt.Errorf("indexes %v cannot be streamed here: %s", lacks, wire.Cut(strings.Join(why, " "), maxFaultText))
+	return fmt.Errorf("this projector cannot stream indexes %v: %s", lacks, wire.Cut(strings.Join(why, " "), maxFaultText))
 }
 
 // maintenanceEndpoints returns the address at which each indexer accepts maintenance streams.

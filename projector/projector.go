@@ -166,9 +166,9 @@ type Projector struct {
 func Open(cfg Config) (*Projector, error) {
 	switch {
 	case cfg.ID == "":
-		return nil, errors.New("projector: an id is needed")
+		return nil, errors.New("projector: an id is required")
 	case len(cfg.Managers) == 0:
-		return nil, errors.New("projector: the address of a manager is needed")
+		return nil, errors.New("projector: the address of a manager is required")
 	case cfg.Logger == nil:
 		cfg.Logger = hclog.NewNullLogger()
 	}

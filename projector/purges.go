@@ -190,10 +190,10 @@ func (p *Projector) notePurges(bucket string, err error) {
 	switch {
 	case !p.purges.note(bucket, err):
 	case err != nil:
-		p.log.Warn("KV does not tell its purge seqnos: a stream from 0 counts as if it lacked every deletion of its first "+
-			"snapshot, and copies that hold less take their vbuckets anew", "bucket", bucket, "error", err)
+		p.log.Warn("KV does not report its purge seqnos: a stream from 0 is treated as if it lacked every deletion of its "+
+			"first snapshot, and copies that hold less stream their vbuckets again from 0", "bucket", bucket, "error", err)
 	default:
-		p.log.Info("KV tells its purge seqnos", "bucket", bucket)
+		p.log.Info("KV reports its purge seqnos", "bucket", bucket)
 	}
 }
 

@@ -25,7 +25,7 @@ const (
 )
 
 // errHoldsUp is why a side stream continues on its own.
-var errHoldsUp = errors.New("it holds up others that read with it")
+var errHoldsUp = errors.New("it delays other streams that share its connection")
 
 // reading is one DCP connection that side streams of a bucket share, each as if it were its own: KV sends each
 // version once, and every block goes to all readers. The connection's window bounds what may be queued for them. A

@@ -36,14 +36,14 @@ func (p *Projector) reasons() (all []rpc.Reason) {
 	case !p.authority.Registered:
 		add(rpc.ReasonNoCluster, "no manager has registered this projector yet"+because)
 	case p.leaderErr != "":
-		add(rpc.ReasonNoLeader, "the leader cannot be told how this projector is"+because)
+		add(rpc.ReasonNoLeader, "reports to the leader fail"+because)
 	}
 	if p.authority.Registered && p.defs.newest == nil {
-		add(reasonNoDefinitions, "the leader has not told this projector the indexes yet")
+		add(reasonNoDefinitions, "the leader has not sent this projector the definitions yet")
 	}
 	now := time.Now()
 	for _, t := range p.troubles.list(p.cfg.KV, now) {
-		add(reasonKV, fmt.Sprintf("KV node %s cannot be asked about bucket %q for %v: %s", t.Node, t.Bucket,
+		add(reasonKV, fmt.Sprintf("KV node %s has not answered about bucket %q for %v: %s", t.Node, t.Bucket,
 			now.Sub(time.UnixMilli(t.SinceMS)).Round(time.Second), t.Error))
 	}
 	return all

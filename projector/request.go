@@ -70,7 +70,7 @@ func (p *Projector) streams(ctx context.Context, req *wire.StreamRequest) (*wire
 // command admits a command that only the leader may send.
 func (p *Projector) command(ctx context.Context, f wire.Fence) error {
 	if err, _ := ctx.Value(leaderKey{}).(error); err != nil {
-		return rpc.Refuse(errcode.Forbidden, "%s is the leader's: %v", wire.MaintenanceTopic, err)
+		return rpc.Refuse(errcode.Forbidden, "%s may only be requested by the leader: %v", wire.MaintenanceTopic, err)
 	}
 	return p.admit(f, false)
 }

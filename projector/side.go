@@ -58,9 +58,9 @@ const (
 
 // Causes for which a side stream is closed.
 var (
-	errSideReplaced = errors.New("a later request takes its place")
-	errSideStopped  = errors.New("its indexer has stopped it")
-	errSideIdle     = fmt.Errorf("nothing has moved for %v", sideIdleLimit)
+	errSideReplaced = errors.New("a later request replaces it")
+	errSideStopped  = errors.New("its indexer stopped it")
+	errSideIdle     = fmt.Errorf("it made no progress for %v", sideIdleLimit)
 )
 
 // openSide handles forms 2 and 3 for one bucket.
@@ -127,8 +127,8 @@ func (p *Projector) newSide(ctx context.Context, req *wire.StreamRequest, want *
 	}
 	pl.countFaults(&p.faults)
 	if err := pl.hasAll(t.Indexes, bad); err != nil {
-		return nil, rpc.Refuse(errcode.Unavailable, "topic %q: definitions revision %d, bucket %q: %v; ask without it, or "+
-			"try again when that is mended", req.Topic, defs.Revision, want.Bucket, err)
+		return nil, rpc.Refuse(errcode.Unavailable, "topic %q: definitions revision %d, bucket %q: %v; omit it, or "+
+			"try again when the cause is fixed", req.Topic, defs.Revision, want.Bucket, err)
 	}
 	if len(pl.view.Copies(t.Node)) == 0 {
 		return nil, rpc.Refuse(errcode.Unavailable, "topic %q: definitions revision %d has none of indexes %v, copies %v "+
@@ -227,7 +227,7 @@ func (s *side) run() {
 		err = s.drain()
 	}
 	if err != nil && s.p.runCtx.Err() == nil {
-		s.p.log.Info("a side stream ended early; its indexer will ask again if it still wants it", "topic", s.key.Topic,
+		s.p.log.Info("side stream ended early; its indexer will request it again if needed", "topic", s.key.Topic,
 			"bucket", s.key.Bucket, "error", err)
 	}
 }
@@ -567,7 +567,7 @@ func (s *side) leave(ctx context.Context) {
 	var closing []uint16
 	for _, st := range s.streams {
 		if gone[st.VBucket()] && !st.Done {
-			s.breakOff(ctx, st, fmt.Errorf("%w: vbucket %d has left this KV node", errStreamBroken, st.VBucket()))
+			s.breakOff(ctx, st, fmt.Errorf("%w: vbucket %d is no longer on this KV node", errStreamBroken, st.VBucket()))
 			closing = append(closing, st.VBucket())
 		}
 	}
@@ -578,7 +578,7 @@ func (s *side) leave(ctx context.Context) {
 // them at once.
 func (s *side) logBroken() {
 	if s.broken.count > 0 {
-		s.p.log.Info("vbuckets of a side stream ended early; their indexer will ask again", "topic", s.key.Topic,
+		s.p.log.Info("vbuckets of a side stream ended early; their indexer will request them again", "topic", s.key.Topic,
 			"bucket", s.key.Bucket, "vbuckets", s.broken.count, "first", s.broken.first)
 		s.broken = brokenOff{}
 	}
@@ -636,11 +636,13 @@ func (s *side) endAll(ctx context.Context, p *pump, r reach) {
 		high, hosted := r.highs[st.VBucket()]
 		switch {
 		case r.err != nil:
-			s.breakOff(ctx, st, fmt.Errorf("%w: vbucket %d: KV does not say how far it is: %w", errStreamBroken, st.VBucket(),
+			s.breakOff(ctx, st, fmt.Errorf("%w: vbucket %d: KV does not report its present seqno: "+
+				"%w", errStreamBroken, st.VBucket(),
 				r.err))
 			continue
 		case !hosted:
-			s.breakOff(ctx, st, fmt.Errorf("%w: vbucket %d left this KV node before its reach was known", errStreamBroken,
+			s.breakOff(ctx, st, fmt.Errorf("%w: vbucket %d moved away from this KV node before it reported its present "+
+				"seqno", errStreamBroken,
 				st.VBucket()))
 			continue
 		}

@@ -132,7 +132,7 @@ func (m *starts) startTogether(ctx context.Context, c *connection, all []start) 
 
 // recreated returns the refusal for a bucket whose uuid is not the requested one.
 func recreated(name, have, want string) error {
-	return rpc.Refuse(errcode.BucketGone, "bucket %q has uuid %s here, the request means %s: it was "+
+	return rpc.Refuse(errcode.BucketGone, "bucket %q has uuid %s, the request is for %s: it was "+
 		"deleted and created again", name, have, want)
 }
 
@@ -259,7 +259,7 @@ func (b *bucket) stop(ctx context.Context, vbuckets []uint16, inc index.Incarnat
 		g.Go(func() error { return c.discard(ctx, s) })
 	}
 	if err := g.Wait(); err != nil {
-		b.p.log.Warn("KV has not heard that streams are stopped; what they bring counts no more", "bucket", b.name,
+		b.p.log.Warn("KV did not receive the stop of streams; their data is ignored", "bucket", b.name,
 			"vbuckets", len(closing), "error", err)
 	}
 }

@@ -139,7 +139,7 @@ func indexesOf(d *wire.Definitions, bucket string, words []string) (ids []index.
 	for _, w := range words {
 		before := len(ids)
 		if w == "" || !find(w) || len(ids) == before {
-			return nil, rpc.Refuse(errcode.NotFound, "bucket %q has no active index %q beside those named before it, at "+
+			return nil, rpc.Refuse(errcode.NotFound, "bucket %q has no active index %q apart from those named before it, at "+
 				"definitions revision %d; want ids or names, each once", bucket, w, d.Revision)
 		}
 	}

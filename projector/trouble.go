@@ -166,10 +166,10 @@ func (p *Projector) asked(bucket string, err error) {
 	switch {
 	case !say:
 	case bad:
-		p.log.Warn("KV cannot be asked; it is tried again", "kv", p.cfg.KV, "bucket", bucket, "error", err, "turns", n)
+		p.log.Warn("KV does not answer; trying again", "kv", p.cfg.KV, "bucket", bucket, "error", err, "turns", n)
 	case n > 1:
-		p.log.Warn("KV can be asked again, and could by turns only", "kv", p.cfg.KV, "bucket", bucket, "turns", n)
+		p.log.Warn("KV answers again, after answering intermittently", "kv", p.cfg.KV, "bucket", bucket, "turns", n)
 	default:
-		p.log.Info("KV can be asked again", "kv", p.cfg.KV, "bucket", bucket)
+		p.log.Info("KV answers again", "kv", p.cfg.KV, "bucket", bucket)
 	}
 }

@@ -146,7 +146,7 @@ func (b *bucket) look(silentToo bool) {
 		}
 	}
 	if left > 0 {
-		b.p.log.Warn("vbuckets have left the KV node, or were away for a time; their streams are ended", "bucket", b.name,
+		b.p.log.Warn("vbuckets have left the KV node, or were away for a time; ending their streams", "bucket", b.name,
 			"vbuckets", left)
 		c.kick()
 	}
@@ -170,10 +170,10 @@ func (b *bucket) judge(ctx context.Context, err error) {
 	switch n, say := b.sight.silence.note(silent, time.Now()); {
 	case !say:
 	case silent:
-		b.p.log.Warn("the KV node does not answer; nobody waits for it until it does", "bucket", b.name, "kv", b.p.cfg.KV,
+		b.p.log.Warn("KV node does not answer; requests fail at once until it does", "bucket", b.name, "kv", b.p.cfg.KV,
 			"waited", waited, "turns", n)
 	default:
-		b.p.log.Info("the KV node answers again", "bucket", b.name, "kv", b.p.cfg.KV, "error", err, "turns", n)
+		b.p.log.Info("KV node answers again", "bucket", b.name, "kv", b.p.cfg.KV, "error", err, "turns", n)
 	}
 }
 

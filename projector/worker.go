@@ -248,7 +248,7 @@ func (w *worker) broken(ctx context.Context, s *stream, err error) {
 		w.gone(s)
 		return
 	}
-	w.conn.b.p.log.Error("a stream is given up; the coordinator will ask for it again", "bucket", w.conn.b.name, "vbucket",
+	w.conn.b.p.log.Error("stream abandoned; the coordinator will request it again", "bucket", w.conn.b.name, "vbucket",
 		s.VBucket(),
 		"incarnation", s.Incarnation, "seqno", s.Last, "error", err)
 	if s.Begun {

@@ -80,7 +80,7 @@ func (l *lane) enter(ctx context.Context, addr string) (leave func(), err error)
 		return func() { <-x.room; over() }, nil
 	case <-ctx.Done():
 		over()
-		return nil, fmt.Errorf("%s: %d calls of this kind are under way: %w", addr, l.limit, ctx.Err())
+		return nil, fmt.Errorf("%s: %d calls of this kind are already running: %w", addr, l.limit, ctx.Err())
 	}
 }
 

@@ -132,7 +132,7 @@ func (w *work) goesOn(y *partition.Rebalance) (to partition.RebalanceState, reas
 }
 
 func awayFor(y *partition.Rebalance, away int64) string {
-	return fmt.Sprintf("node %d has been away for %d s", y.Dst.Node, away/1000)
+	return fmt.Sprintf("node %d has been offline for %d s", y.Dst.Node, away/1000)
 }
 
 // begins returns the next state of a step that has not begun: it begins when its nodes answer and have capacity, and

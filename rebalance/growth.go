@@ -101,8 +101,8 @@ func (g *Growing) Look(nowMS int64, bounds GrowthBounds, all []Sizes, busy strin
 		s := &all[i]
 		since, over := before[s.Index]
 		if !s.Known && over { // temporary: a copy is being filled, or its indexer is away
-			g.overMS[s.Index], waits[s.Index] = since, "some slice of it has no whole copy on an indexer that answers: "+
-				"nobody knows how large it is"
+			g.overMS[s.Index], waits[s.Index] = since, "one of its slices has no complete copy on an indexer that answers: "+
+				"its size is unknown"
 			continue
 		}
 		if bytes, rate := bounds.Over(s); !s.Known || max(bytes, rate) <= 1 {
@@ -129,7 +129,7 @@ func (g *Growing) Look(nowMS int64, bounds GrowthBounds, all []Sizes, busy strin
 }
 
 func (s *Split) first() string {
-	return fmt.Sprintf("index %d, which has a slice further above its bound, comes first", s.Index)
+	return fmt.Sprintf("index %d, which has a slice further above its bound, is split first", s.Index)
 }
 
 // judge returns what an index with a slice above its bounds becomes, or why it stays as it is.
@@ -150,12 +150,12 @@ func (b *GrowthBounds) judge(s *Sizes, forMS int64, steady bool, busy string) (s
 	case s.Blocked != "":
 		return nil, s.Blocked
 	case s.Rests:
-		return nil, fmt.Sprintf("its newest split came to nothing; the next one begins %s later at the earliest",
+		return nil, fmt.Sprintf("its last split failed; the next one starts %s later at the earliest",
 			duration(b.Rest))
 	case s.AgeMS >= 0 && s.AgeMS < b.Rest:
 		return nil, fmt.Sprintf("it was made or split less than %s ago", duration(b.Rest))
 	case !steady || forMS < b.After:
-		return nil, fmt.Sprintf("%s: it is split when that is so for %s", split.Cause, duration(b.After))
+		return nil, fmt.Sprintf("%s: it is split once that has lasted for %s", split.Cause, duration(b.After))
 	case busy != "":
 		return nil, busy
 	}
@@ -191,12 +191,12 @@ func (b *GrowthBounds) byBytes(s *Sizes, split *Split) (why string) {
 // byRate sets what an index with a too busy slice becomes, or returns why more slices do not help. Ranges are cut
 // only within the busy slices.
 func (b *GrowthBounds) byRate(s *Sizes, split *Split) (why string) {
-	const unit = "entries written and read in a second"
+	const unit = "entries written and read per second"
 	slice, most, _ := largest(s.Rates)
 	split.Cause = fmt.Sprintf("slice %d of %d has %d %s, more than the %d of --split-above-rate", slice, len(s.Rates),
 		most, unit, b.Rate)
 	if !s.Ranges {
-		split.Partitions, why = double(s.Rates, b.Rate, unit, "what is written and read")
+		split.Partitions, why = double(s.Rates, b.Rate, unit, "the writes and reads")
 		return why
 	}
 	for i, rate := range s.Rates {
@@ -224,7 +224,7 @@ func (b *GrowthBounds) byRate(s *Sizes, split *Split) (why string) {
 }
 
 func tooMany(most uint64, unit string, wanted uint64) string {
-	return fmt.Sprintf("its largest slice has %d %s, and it would have %d slices then: at most %d", most, unit, wanted,
+	return fmt.Sprintf("its largest slice has %d %s, but it would need %d slices; the limit is %d", most, unit, wanted,
 		partition.MaxPartitions)
 }
 
@@ -240,7 +240,7 @@ func double(of []uint64, bound uint64, unit, what string) (n uint16, why string)
 	case wanted > partition.MaxPartitions:
 		return 0, tooMany(most, unit, wanted)
 	case slices >= uneven && most >= uneven*(total/slices):
-		return 0, fmt.Sprintf("its largest slice has %d %s, %d times the mean or more: few keys have most of %s, and more "+
+		return 0, fmt.Sprintf("its largest slice has %d %s, at least %d times the mean: few keys have most of %s, so more "+
 			"slices do not help; partition it by another key", most, unit, uneven, what)
 	}
 	for total/wanted > bound && 2*wanted <= partition.MaxPartitions {

@@ -146,8 +146,8 @@ func (o Options) withDefaults() (Options, error) {
 	o.BytesPerSecond, o.StepMS = cmp.Or(o.BytesPerSecond, DefaultRate), cmp.Or(o.StepMS, 2000)
 	if o.Sends < 0 || o.Sends > MaxParallel || o.Receives < 0 || o.Receives > MaxParallel || o.BytesPerSecond < 0 ||
 		o.StepMS < 0 {
-		return o, fmt.Errorf("%w: sends %d, receives %d, %d bytes per second, %d ms per step; want at most %d sends and "+
-			"receives, and nothing below 0", ErrInput, o.Sends, o.Receives, o.BytesPerSecond, o.StepMS, MaxParallel)
+		return o, fmt.Errorf("%w: sends %d, receives %d, %d bytes per second, %d ms per step; the limit is %d for sends and "+
+			"receives, and no value may be negative", ErrInput, o.Sends, o.Receives, o.BytesPerSecond, o.StepMS, MaxParallel)
 	}
 	return o, nil
 }
@@ -423,14 +423,14 @@ func (m *maker) role(n index.NodeID) Role { return m.nodes[m.at[n]].Role }
 func (m *maker) why(s *sliceOf, y *Step) string {
 	x, to := &m.c.Indexes[s.index], &m.nodes[m.at[y.To]]
 	if y.Kind == Add {
-		return fmt.Sprintf("%s is to have %d replicas", x.label(), x.Replicas)
+		return fmt.Sprintf("%s needs %d replicas", x.label(), x.Replicas)
 	}
 	from := &m.nodes[m.at[*y.From]]
 	switch {
 	case from.Role != Serving:
 		return fmt.Sprintf("%s is %s", from.label(), from.Role)
 	case !slices.Contains(m.usable[s.index], m.at[from.ID]):
-		return fmt.Sprintf("%s is not to lie on %s", x.label(), from.label())
+		return fmt.Sprintf("%s may not be placed on %s", x.label(), from.label())
 	case m.inZone(s, to.ID) == 0 && m.inZone(s, from.ID) > 1:
 		return fmt.Sprintf("zone %q has no copy of this slice, %q has %d", to.Zone, from.Zone, m.inZone(s, from.ID))
 	}

@@ -195,9 +195,9 @@ func checkInput(nodes []Node, sliceCount, replicas int) error {
 	case sliceCount < 1 || sliceCount > partition.MaxPartitions || replicas < 0 || sliceCount*copies > MaxCopies:
 		return fmt.Errorf("%w: %d slices with %d replicas", ErrInput, sliceCount, replicas)
 	case len(nodes) == 0:
-		return fmt.Errorf("%w: none is active", ErrTooFewNodes)
+		return fmt.Errorf("%w: no indexer is active", ErrTooFewNodes)
 	case copies > len(nodes):
-		return fmt.Errorf("%w: num_replica %d needs %d indexers, %d may be used; lower num_replica or add indexers",
+		return fmt.Errorf("%w: num_replica %d needs %d indexers, but only %d may be used; lower num_replica or add indexers",
 			ErrTooFewNodes, replicas, copies, len(nodes))
 	}
 	for i, n := range nodes {

@@ -120,8 +120,8 @@ func TestErrors(t *testing.T) {
 		want             error
 		text             string
 	}{
-		{nil, 1, 0, ErrTooFewNodes, "none is active"},
-		{nodes(0, 0, 0), 1, 3, ErrTooFewNodes, "num_replica 3 needs 4 indexers, 3 may be used"},
+		{nil, 1, 0, ErrTooFewNodes, "no indexer is active"},
+		{nodes(0, 0, 0), 1, 3, ErrTooFewNodes, "num_replica 3 needs 4 indexers, but only 3 may be used"},
 		{nodes(0), 0, 0, ErrInput, "0 slices"},
 		{nodes(0), 5000, 0, ErrInput, "5000 slices"},
 		{nodes(0), 1, -1, ErrInput, "-1 replicas"},

@@ -63,7 +63,7 @@ func (g *Growing) Shrink(nowMS int64, bounds GrowthBounds, all []Sizes, busy str
 }
 
 func (s *Split) before() string {
-	return fmt.Sprintf("index %d, of which more slices are to be merged, comes first", s.Index)
+	return fmt.Sprintf("index %d, of which more slices are to be merged, is merged first", s.Index)
 }
 
 // look adds an observation; it returns nil if the index cannot be merged or its sizes are unknown.
@@ -101,8 +101,8 @@ func (b *GrowthBounds) merged(s *Sizes, c *calm) *Split {
 		return nil
 	}
 	_, m.Largest, m.Total = largest(s.Bytes)
-	m.Cause = fmt.Sprintf("%d slices are enough instead of %d: of those that are merged none would have had more for %s "+
-		"than a quarter of what a slice may have", m.Partitions, len(s.Bytes), duration(b.Calm))
+	m.Cause = fmt.Sprintf("%d slices are enough instead of %d: for %s no merged slice would have had more "+
+		"than a quarter of a slice's bounds", m.Partitions, len(s.Bytes), duration(b.Calm))
 	return m
 }
 
@@ -142,7 +142,7 @@ func (b *GrowthBounds) mayMerge(s *Sizes, busy string) string {
 	case s.Blocked != "":
 		return s.Blocked
 	case s.Rests:
-		return fmt.Sprintf("its newest split or merge came to nothing; the next one begins %s later at the earliest",
+		return fmt.Sprintf("its last split or merge failed; the next one starts %s later at the earliest",
 			duration(b.Rest))
 	case s.AgeMS >= 0 && s.AgeMS < b.Rest:
 		return fmt.Sprintf("it was made, split or merged less than %s ago", duration(b.Rest))

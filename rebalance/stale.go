@@ -23,7 +23,7 @@ func (p *Plan) Stale(c *Cluster) error {
 func (y *Step) Done(c *Cluster) (bool, error) {
 	i := slices.IndexFunc(c.Indexes, func(x Index) bool { return x.ID == y.Index })
 	if i < 0 {
-		return false, fmt.Errorf("index %s (%d) is gone", y.Name, y.Index)
+		return false, fmt.Errorf("index %s (%d) no longer exists", y.Name, y.Index)
 	}
 	x := &c.Indexes[i]
 	if int(y.Slice) >= x.Slices || int(y.Replica) > x.Replicas {
@@ -37,7 +37,7 @@ func (y *Step) Done(c *Cluster) (bool, error) {
 	case y.Old != 0 && (old == nil || y.From == nil || old.Node != *y.From || old.Slice != y.Slice):
 		return false, fmt.Errorf("copy %d of slice %d of %s is no longer on %s", y.Old, y.Slice, y.Name, c.nodeName(y.From))
 	case held == nil && y.Old == 0 && doubled:
-		return false, fmt.Errorf("replica %d of slice %d of %s lies elsewhere already", y.Replica, y.Slice, y.Name)
+		return false, fmt.Errorf("replica %d of slice %d of %s is already on another node", y.Replica, y.Slice, y.Name)
 	}
 	return false, y.fits(c, x)
 }
@@ -63,14 +63,14 @@ func (y *Step) find(x *Index) (old, held *Copy, doubled bool) {
 func (y *Step) fits(c *Cluster, x *Index) error {
 	n := slices.IndexFunc(c.Nodes, func(n Node) bool { return n.ID == y.To })
 	if n < 0 || c.Nodes[n].Role != Serving {
-		return fmt.Errorf("%s takes no copies: it is gone, leaving or lost", c.nodeName(&y.To))
+		return fmt.Errorf("%s accepts no copies: it is gone, leaving or lost", c.nodeName(&y.To))
 	}
 	if len(x.Nodes) > 0 && !slices.Contains(x.Nodes, y.To) {
-		return fmt.Errorf("%s is not to lie on %s", y.Name, c.nodeName(&y.To))
+		return fmt.Errorf("%s may not be placed on %s", y.Name, c.nodeName(&y.To))
 	}
 	for _, o := range x.Copies {
 		if o.Slice == y.Slice && o.Node == y.To && o.Replica != y.Replica {
-			return fmt.Errorf("%s has replica %d of slice %d of %s already", c.nodeName(&y.To), o.Replica, y.Slice, y.Name)
+			return fmt.Errorf("%s already has replica %d of slice %d of %s", c.nodeName(&y.To), o.Replica, y.Slice, y.Name)
 		}
 	}
 	return nil

@@ -33,7 +33,8 @@ func Substitute(nodes []Node, on []index.NodeID, held, lost []Placement) ([]Plac
 			}
 		}
 		if best < 0 {
-			return nil, fmt.Errorf("%w: no other indexer lives that may hold the index and has no copy of slice %d; add one",
+			return nil, fmt.Errorf("%w: no other running indexer may hold the index and lacks a copy of slice %d; add an "+
+				"indexer",
 				ErrTooFewNodes, l.Slice)
 		}
 		nodes[best].Load++

@@ -199,8 +199,8 @@ func (c Context) started(a Answers) (Decision, error) {
 	}
 	if v := older(revisions); len(d.AskLogs) > 0 && !a.Late && v >= 0 {
 		// Under one map each vbucket has one owner; across two maps the absent projector may own it by now.
-		d.Reason = fmt.Sprintf("vbucket %d is known under an older vbucket map than others, and a projector's KV node does "+
-			"not answer", v)
+		d.Reason = fmt.Sprintf("vbucket %d was reported under an older vbucket map than others, and a projector's KV node "+
+			"does not answer", v)
 		d.AskLogs = a.Projectors
 		return d, nil
 	}
@@ -249,7 +249,7 @@ func (c Context) prepare(a Answers) (Decision, error) {
 	d, again := wait(a.Nodes, a.Prepared)
 	d.AskPrepare, d.AskDo = d.AskDo, nil
 	if again {
-		return Decision{Advance: true, To: Started, Reason: "an indexer knows a newer failover log"}, nil
+		return Decision{Advance: true, To: Started, Reason: "an indexer has a newer failover log"}, nil
 	}
 	if len(d.AskPrepare) > 0 && !a.Late {
 		return d, nil
@@ -279,7 +279,7 @@ func lowest(answers map[index.NodeID]Reply, v int) uint64 {
 func (c Context) restart(a Answers) (Decision, error) {
 	d, again := wait(a.Nodes, a.Done)
 	if again {
-		return Decision{Advance: true, To: Started, Reason: "an indexer knows a newer failover log"}, nil
+		return Decision{Advance: true, To: Started, Reason: "an indexer has a newer failover log"}, nil
 	}
 	if len(d.AskDo) > 0 && !a.Late {
 		return d, nil

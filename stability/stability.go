@@ -58,7 +58,7 @@ var (
 	// ErrConfig is wrapped if a configuration is invalid.
 	ErrConfig = errors.New("bad stability configuration")
 	// ErrTimestamp is wrapped if a committed timestamp does not fit the bucket.
-	ErrTimestamp = errors.New("stability timestamp does not fit the bucket")
+	ErrTimestamp = errors.New("stability timestamp does not match the bucket")
 )
 
 // Config has the parameters of a Bucket.

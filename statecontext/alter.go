@@ -131,10 +131,10 @@ func (c *AlterIndex) admit(t *tx, x *Index) *Rejection {
 	case f.State != index.Maintenance && !x.Waits():
 		return reject(errcode.StateMismatch, "index %d (%s) is in state %s; wait until it is ready", f.ID, f.Name, f.State)
 	case len(t.s.RebalancesOf(f.ID)) > 0:
-		return reject(errcode.RebalanceRunning, "slices of index %d (%s) are changing their place; wait for the end "+
+		return reject(errcode.RebalanceRunning, "slices of index %d (%s) are being moved; wait for the end "+
 			"of that, or cancel it", f.ID, f.Name)
 	case !c.countsUp(int(f.Replicas)):
-		return reject(errcode.InvalidArgument, "index %d (%s) has %d replicas; %d cannot be dropped so that %d stay", f.ID,
+		return reject(errcode.InvalidArgument, "index %d (%s) has %d replicas; dropping %d of them does not leave %d", f.ID,
 			f.Name, f.Replicas, len(c.Drop), c.Replicas)
 	}
 	return c.admitDrop(f)
@@ -183,8 +183,8 @@ func (c *AlterIndex) keeps(x *Index) *Rejection {
 		}
 	}
 	if at := slices.Index(made, false); at >= 0 {
-		return reject(errcode.StateMismatch, "index %d (%s) would have no copy of slice %d that has been made; wait "+
-			"until the other replicas are there", x.Definition.ID, x.Definition.Name, at)
+		return reject(errcode.StateMismatch, "index %d (%s) would be left without an allocated copy of slice %d; wait "+
+			"until the other replicas are allocated", x.Definition.ID, x.Definition.Name, at)
 	}
 	return nil
 }

@@ -119,7 +119,7 @@ func (t *tx) admit(c *Command) *Rejection {
 	}
 	if need := RequiredFormat(c); need > t.s.formatLevel {
 		return reject(errcode.FormatNotAllowed,
-			"it needs format level %d, the cluster is at %d; finalize the upgrade first", need,
+			"the command needs format level %d, the cluster is at %d; finalize the upgrade first", need,
 			t.s.formatLevel)
 	}
 	if t.s.clusterID != "" {
@@ -216,7 +216,7 @@ func (t *tx) index(id index.ID) (*Index, *Rejection) {
 	if x := t.s.Index(id); x != nil {
 		return x, nil
 	}
-	return nil, reject(errcode.UnknownIndex, "no index has id %d; it may have been dropped", id)
+	return nil, reject(errcode.UnknownIndex, "there is no index with id %d; it may have been dropped", id)
 }
 
 // bucket returns a bucket that is not gone and has the expected generation (0: any).
@@ -224,12 +224,12 @@ func (t *tx) bucket(name string, generation uint64) (*Bucket, *Rejection) {
 	b := t.s.Bucket(name)
 	switch {
 	case b == nil:
-		return nil, reject(errcode.UnknownBucket, "no bucket %q is known; a projector has to report it first", name)
+		return nil, reject(errcode.UnknownBucket, "bucket %q is not registered; a projector must report it first", name)
 	case b.Gone:
 		return nil, reject(errcode.BucketGone, "bucket %q (uuid %s) was deleted", name, b.UUID)
 	case generation != 0 && generation != b.Generation:
-		return nil, reject(errcode.GenerationMismatch, "bucket %q is of generation %d, the command was made for %d; "+
-			"decide again from the present state",
+		return nil, reject(errcode.GenerationMismatch, "bucket %q has generation %d, the command was made for %d; "+
+			"repeat the decision with the present state",
 			name, b.Generation, generation)
 	}
 	return b, nil

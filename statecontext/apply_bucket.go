@@ -26,7 +26,8 @@ func (c *SetBucket) apply(t *tx) *Rejection {
 			"a projector was asked", c.Name, seen.Generation, seen.Gone, c.Seen.Generation, c.Seen.Gone)
 	}
 	if old == nil && t.s.buckets.Len() >= int(t.s.limits.Buckets) {
-		return reject(errcode.LimitExceeded, "%d buckets are known; at most %d", t.s.buckets.Len(), t.s.limits.Buckets)
+		return reject(errcode.LimitExceeded, "%d buckets are registered; the limit is "+
+			"%d", t.s.buckets.Len(), t.s.limits.Buckets)
 	}
 	return t.putBucket(c)
 }
@@ -49,7 +50,8 @@ func (t *tx) putBucket(c *SetBucket) *Rejection {
 		t.result.Number = old.Generation
 		if old.UUID == c.UUID && !old.Gone {
 			if old.VBuckets != c.VBuckets {
-				return reject(errcode.InvalidArgument, "bucket %q has %d vbuckets; %d of the same uuid cannot be", c.Name,
+				return reject(errcode.InvalidArgument, "bucket %q has %d vbuckets, but %d were reported under the same "+
+					"uuid", c.Name,
 					old.VBuckets, c.VBuckets)
 			}
 			return nil
@@ -83,10 +85,10 @@ func (t *tx) putBucket(c *SetBucket) *Rejection {
 func (c *BucketGone) apply(t *tx) *Rejection {
 	old := t.s.Bucket(c.Name)
 	if old == nil {
-		return reject(errcode.UnknownBucket, "no bucket %q is known", c.Name)
+		return reject(errcode.UnknownBucket, "bucket %q is not registered", c.Name)
 	}
 	if old.UUID != c.UUID {
-		return reject(errcode.GenerationMismatch, "bucket %q has uuid %s by now, not %s", c.Name, old.UUID, c.UUID)
+		return reject(errcode.GenerationMismatch, "bucket %q now has uuid %s, not %s", c.Name, old.UUID, c.UUID)
 	}
 	t.result.Number = old.Generation
 	if old.Gone {
@@ -143,7 +145,7 @@ func (c *AdvanceStability) apply(t *tx) *Rejection {
 		size += len(c.Buckets[i].Stability) + len(c.Buckets[i].Mutation)
 	}
 	if size > MaxStabilityBytes {
-		return reject(errcode.LimitExceeded, "stability timestamps of %d bytes in one command; at most %d: promote "+
+		return reject(errcode.LimitExceeded, "stability timestamps of %d bytes in one command; the limit is %d: promote "+
 			"fewer buckets at a time", size, MaxStabilityBytes)
 	}
 	var first *Rejection
@@ -178,7 +180,7 @@ func (a *BucketAdvance) follows(old *Bucket) *Rejection {
 			a.Bucket, old.lastRollback(), old.step(), a.RollbackID)
 	}
 	if a.Number != old.Stability.Number+1 {
-		return reject(errcode.StabilityNotMonotone, "bucket %q: promotion %d after %d", a.Bucket, a.Number,
+		return reject(errcode.StabilityNotMonotone, "bucket %q: promotion %d follows %d", a.Bucket, a.Number,
 			old.Stability.Number)
 	}
 	return nil
@@ -256,8 +258,8 @@ func (b *Bucket) mergeLogs(logs []timestamp.FailoverLog, revisions []timestamp.M
 				b.VBuckets)
 		}
 		if l.Revision.Compare(revisions[v]) < 0 {
-			return false, reject(errcode.StaleRevision, "bucket %q vbucket %d: a failover log of map revision %d.%d, that "+
-				"of %d.%d is known",
+			return false, reject(errcode.StaleRevision, "bucket %q vbucket %d: a failover log of map revision %d.%d, but that "+
+				"of %d.%d is already stored",
 				b.Name, v, l.Revision.Epoch, l.Revision.Rev, revisions[v].Epoch, revisions[v].Rev)
 		}
 		changed = changed || !l.Log.Equal(logs[v]) || l.Revision != revisions[v]
@@ -324,7 +326,7 @@ func (c *RollbackLogs) apply(t *tx) *Rejection {
 		return rejection
 	}
 	if old.step() != Started {
-		return reject(errcode.StepMismatch, "bucket %q: the rollback is in step %s; it takes failover logs in step %s",
+		return reject(errcode.StepMismatch, "bucket %q: the rollback is in step %s; it accepts failover logs in step %s",
 			c.Bucket, old.step(), Started)
 	}
 	if c.ID != old.Rollback.ID {

@@ -11,7 +11,7 @@ import (
 
 func (c *BootstrapCluster) apply(t *tx) *Rejection {
 	if t.s.clusterID != "" {
-		return reject(errcode.AlreadyBootstrapped, "the cluster is %s already", t.s.clusterID)
+		return reject(errcode.AlreadyBootstrapped, "the cluster already has the id %s", t.s.clusterID)
 	}
 	if rejection := checkIdentity("cluster id", c.ClusterID); rejection != nil {
 		return rejection
@@ -21,7 +21,7 @@ func (c *BootstrapCluster) apply(t *tx) *Rejection {
 	}
 	level := max(c.FormatLevel, 1)
 	if level > NextLevel {
-		return reject(errcode.FormatNotAllowed, "format level %d is not known", level)
+		return reject(errcode.FormatNotAllowed, "format level %d is not supported", level)
 	}
 	t.s.clusterID, t.s.epoch, t.s.formatLevel, t.s.limits = c.ClusterID, c.Epoch, level, c.Limits.withDefaults()
 	t.changedDefinitions()
@@ -49,7 +49,7 @@ func (c *RegisterManager) apply(t *tx) *Rejection {
 		return rejection
 	}
 	if level := t.s.formatLevel; level > 1 && c.Manager.FormatLevel < level {
-		return reject(errcode.FormatNotAllowed, "manager %s knows format levels up to %d, the cluster is at %d; "+
+		return reject(errcode.FormatNotAllowed, "manager %s supports format levels up to %d, the cluster is at %d; "+
 			"install a newer version of tidemark on it",
 			c.Manager.ID, c.Manager.FormatLevel, level)
 	}
@@ -114,7 +114,7 @@ func (c *RegisterIndexer) apply(t *tx) *Rejection {
 		return rejection
 	}
 	if t.s.Removed(i.UUID) {
-		return reject(errcode.NodeRemoved, "indexer %s was removed from the cluster; wipe its data folder, it then "+
+		return reject(errcode.NodeRemoved, "indexer %s was removed from the cluster; delete its data folder, it then "+
 			"joins as a new one", i.UUID)
 	}
 	if old := t.s.IndexerByUUID(i.UUID); old != nil {
@@ -162,7 +162,7 @@ func (s *State) nodesWithCopies() (held [256]bool) {
 
 func (c *RemoveManager) apply(t *tx) *Rejection {
 	if t.s.Manager(c.ID) == nil {
-		return reject(errcode.UnknownNode, "no manager has id %q", c.ID)
+		return reject(errcode.UnknownNode, "there is no manager with id %q", c.ID)
 	}
 	own(&t.s.managers, &t.owned.managers).Delete(c.ID)
 	t.changed = true
@@ -182,9 +182,10 @@ func (c *RemoveProjector) apply(t *tx) *Rejection {
 	p := t.s.Projector(c.ID)
 	switch {
 	case p == nil:
-		return reject(errcode.UnknownNode, "no projector has id %q", c.ID)
+		return reject(errcode.UnknownNode, "there is no projector with id %q", c.ID)
 	case c.BootID != "" && c.BootID != p.BootID:
-		return reject(errcode.NodeAlive, "projector %s has another process by now (boot %s, it was %s); nothing was done",
+		return reject(errcode.NodeAlive, "projector %s has meanwhile another process (boot %s, before %s); nothing was "+
+			"changed",
 			c.ID, p.BootID, c.BootID)
 	}
 	own(&t.s.projectors, &t.owned.projectors).Delete(c.ID)
@@ -196,7 +197,7 @@ func (c *RemoveProjector) apply(t *tx) *Rejection {
 func (c *RemoveIndexer) apply(t *tx) *Rejection {
 	i := t.s.Indexer(c.Node)
 	if i == nil || i.UUID != c.UUID {
-		return reject(errcode.UnknownNode, "no indexer %d with uuid %q", c.Node, c.UUID)
+		return reject(errcode.UnknownNode, "there is no indexer %d with uuid %q", c.Node, c.UUID)
 	}
 	if held := t.s.nodesWithCopies(); held[c.Node] {
 		return reject(errcode.NodeInUse, "indexer %d (%s) still has copies of indexes; move or drop them first", c.Node,
@@ -213,8 +214,8 @@ func (c *RemoveIndexer) apply(t *tx) *Rejection {
 
 func (c *SetFormatLevel) apply(t *tx) *Rejection {
 	if c.Level < t.s.formatLevel || c.Level > NextLevel {
-		return reject(errcode.FormatNotAllowed, "format level %d; the cluster is at %d, a level never falls, and one "+
-			"that is not known cannot be set", c.Level, t.s.formatLevel)
+		return reject(errcode.FormatNotAllowed, "format level %d; the cluster is at %d, the level cannot be lowered, and a "+
+			"level that this version does not support cannot be set", c.Level, t.s.formatLevel)
 	}
 	if c.Level == t.s.formatLevel {
 		return nil
@@ -231,8 +232,8 @@ func (c *SetFormatLevel) apply(t *tx) *Rejection {
 func (s *State) checkSupported(level uint64) *Rejection {
 	for m := range s.Managers() {
 		if m.FormatLevel < level {
-			return reject(errcode.FormatNotAllowed, "manager %s (%s) has registered, and knows format levels up to %d, not %d; "+
-				"install a newer version of tidemark on it, or remove it", m.Name, m.ID, m.FormatLevel, level)
+			return reject(errcode.FormatNotAllowed, "manager %s (%s) is registered and supports format levels up to %d, not "+
+				"%d; install a newer version of tidemark on it, or remove it", m.Name, m.ID, m.FormatLevel, level)
 		}
 	}
 	return nil
@@ -241,7 +242,7 @@ func (s *State) checkSupported(level uint64) *Rejection {
 func (c *SetLimits) apply(t *tx) *Rejection {
 	l := c.Limits.withDefaults()
 	if l.LedgerMaxAgeMS < l.LedgerMinAgeMS || l.LedgerMinAgeMS < 0 {
-		return reject(errcode.InvalidArgument, "requests are remembered at most %d ms and at least %d ms; the first "+
+		return reject(errcode.InvalidArgument, "requests are remembered for at most %d ms and at least %d ms; the first "+
 			"must not be smaller", l.LedgerMaxAgeMS, l.LedgerMinAgeMS)
 	}
 	if l == t.s.limits {
@@ -306,7 +307,7 @@ func checkText(what, name string, most int) *Rejection {
 		return reject(errcode.InvalidArgument, "%s of %d bytes; want 1 to %d", what, len(name), most)
 	}
 	if strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\uFFFD' }) {
-		return reject(errcode.InvalidArgument, "%s %q holds control characters or is not UTF-8", what, name)
+		return reject(errcode.InvalidArgument, "%s %q has control characters or is not UTF-8", what, name)
 	}
 	return nil
 }
@@ -322,7 +323,7 @@ func checkAddresses(texts ...string) *Rejection { return checkLengths(maxAddress
 func checkLengths(most int, texts []string) *Rejection {
 	for _, s := range texts {
 		if len(s) > most {
-			return reject(errcode.LimitExceeded, "a text of %d bytes; at most %d", len(s), most)
+			return reject(errcode.LimitExceeded, "a text of %d bytes; the limit is %d", len(s), most)
 		}
 	}
 	return nil

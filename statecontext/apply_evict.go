@@ -73,7 +73,7 @@ func (c *EvictIndexer) apply(t *tx) *Rejection {
 	old := t.s.Indexer(c.Node)
 	switch {
 	case old == nil || old.UUID != c.UUID:
-		return reject(errcode.UnknownNode, "no indexer %d with uuid %q", c.Node, c.UUID)
+		return reject(errcode.UnknownNode, "there is no indexer %d with uuid %q", c.Node, c.UUID)
 	case old.Evicting:
 		return nil
 	case c.Revision != t.s.revision:
@@ -91,7 +91,7 @@ func (c *EvictIndexer) apply(t *tx) *Rejection {
 func (c *EvictCopies) apply(t *tx) *Rejection {
 	switch i := t.s.Indexer(c.Node); {
 	case i == nil || i.UUID != c.UUID:
-		return reject(errcode.UnknownNode, "no indexer %d with uuid %q", c.Node, c.UUID)
+		return reject(errcode.UnknownNode, "there is no indexer %d with uuid %q", c.Node, c.UUID)
 	case !i.Evicting:
 		return reject(errcode.StateMismatch, "indexer %d (%s) is not being removed", c.Node, i.Name)
 	}

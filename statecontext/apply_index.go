@@ -12,10 +12,10 @@ import (
 // unsplit rejects a definition with fields that only SplitIndex sets.
 func unsplit(f *index.Definition) *Rejection {
 	if f.Replaces != 0 || f.Origin != 0 || f.SplitFailed != "" || f.SplitCause != "" {
-		return reject(errcode.InvalidArgument, "index %q: a new index replaces none and has no split that failed", f.Name)
+		return reject(errcode.InvalidArgument, "index %q: a new index replaces no other and has no failed split", f.Name)
 	}
 	if f.AskedPartitions != 0 {
-		return reject(errcode.InvalidArgument, "index %q: a new index has as many slices as were asked for", f.Name)
+		return reject(errcode.InvalidArgument, "index %q: a new index must have the requested number of slices", f.Name)
 	}
 	return nil
 }
@@ -37,11 +37,11 @@ func (c *CreateIndex) apply(t *tx) *Rejection {
 		if c.IfNotExists {
 			return nil
 		}
-		return reject(errcode.NameExists, "bucket %q has an index %q already (id %d, %s); drop it first or choose "+
+		return reject(errcode.NameExists, "bucket %q already has an index %q (id %d, %s); drop it first or choose "+
 			"another name", f.Keyspace().String(), f.Name, old.Definition.ID, old.Definition.State)
 	}
 	if f.BucketUUID != b.UUID {
-		return reject(errcode.BucketGone, "the definition was made for bucket %q of uuid %q, the bucket is %q by now",
+		return reject(errcode.BucketGone, "the definition was made for bucket %q of uuid %q, but the bucket now has uuid %q",
 			f.Bucket, f.BucketUUID, b.UUID)
 	}
 	if rejection := t.checkNewDefinition(&f); rejection != nil {
@@ -101,7 +101,7 @@ func (t *tx) checkNewDefinition(f *index.Definition) *Rejection {
 // checkMember rejects a collection of which only some fields are set.
 func checkMember(m index.Member) *Rejection {
 	if !m.IsZero() && (m.Scope == "" || m.Collection == "" || m.ID == 0) {
-		return reject(errcode.InvalidArgument, "collection %q of scope %q with id %d: want all of them", m.Collection,
+		return reject(errcode.InvalidArgument, "collection %q of scope %q with id %d: all three are required", m.Collection,
 			m.Scope, m.ID)
 	}
 	return checkAddresses(m.Scope, m.Collection)
@@ -122,7 +122,7 @@ func (t *tx) placeCopies(copies []partition.Copy, placement []Placement) []parti
 func (s *State) checkCounts(f *index.Definition) *Rejection {
 	l := s.limits
 	if s.indexes.Len() >= int(l.Indexes) {
-		return reject(errcode.LimitExceeded, "the cluster has %d indexes; at most %d", s.indexes.Len(), l.Indexes)
+		return reject(errcode.LimitExceeded, "the cluster has %d indexes; the limit is %d", s.indexes.Len(), l.Indexes)
 	}
 	if s.indexes.Len() < int(l.IndexesPerBucket) { // no bucket has more indexes than the cluster
 		return nil
@@ -132,7 +132,7 @@ func (s *State) checkCounts(f *index.Definition) *Rejection {
 		here++
 	}
 	if here >= int(l.IndexesPerBucket) {
-		return reject(errcode.LimitExceeded, "bucket %q has %d indexes; at most %d", f.Bucket, here, l.IndexesPerBucket)
+		return reject(errcode.LimitExceeded, "bucket %q has %d indexes; the limit is %d", f.Bucket, here, l.IndexesPerBucket)
 	}
 	return nil
 }
@@ -140,14 +140,14 @@ func (s *State) checkCounts(f *index.Definition) *Rejection {
 func (t *tx) checkDefinition(f *index.Definition) *Rejection {
 	l := t.s.limits
 	if len(f.Keys) > int(l.KeyExpressions) {
-		return reject(errcode.LimitExceeded, "%d key expressions; at most %d", len(f.Keys), l.KeyExpressions)
+		return reject(errcode.LimitExceeded, "%d key expressions; the limit is %d", len(f.Keys), l.KeyExpressions)
 	}
 	if f.IsPrimary != (len(f.Keys) == 0) {
 		return reject(errcode.InvalidArgument, "a primary index has no key expressions and every other index at "+
 			"least one; this one has %d", len(f.Keys))
 	}
 	if len(f.Nodes) > int(index.MaxNodeID)+1 {
-		return reject(errcode.LimitExceeded, "%d nodes named; at most %d", len(f.Nodes), int(index.MaxNodeID)+1)
+		return reject(errcode.LimitExceeded, "%d nodes named; the limit is %d", len(f.Nodes), int(index.MaxNodeID)+1)
 	}
 	for _, k := range f.Keys {
 		if k.Expr == "" || len(k.Expr) > int(l.StatementLength) {
@@ -224,7 +224,8 @@ func placesOf(copies []partition.Copy) []Placement {
 // matches rejects a request that was made for another version of the index; ifMatch 0 matches any version.
 func matches(f *index.Definition, ifMatch uint64) *Rejection {
 	if ifMatch != 0 && ifMatch != f.ModifiedCAS {
-		return reject(errcode.CASMismatch, "index %d (%s) was modified at cas %d, the request wants %d; read it again", f.ID,
+		return reject(errcode.CASMismatch, "index %d (%s) was modified at cas %d, the request expects %d; read it "+
+			"again", f.ID,
 			f.Name, f.ModifiedCAS, ifMatch)
 	}
 	return nil
@@ -238,8 +239,8 @@ func collectionGone(f *index.Definition, moved bool) *Rejection {
 		return reject(errcode.CollectionGone, "collection %s of index %d (%s) was dropped; drop the index and create it "+
 			"again", f.Keyspace(), f.ID, f.Name)
 	case moved && !f.Member.IsZero():
-		return reject(errcode.CollectionGone, "collection %s of index %d (%s) went with its bucket; drop the index and "+
-			"create it again", f.Keyspace(), f.ID, f.Name)
+		return reject(errcode.CollectionGone, "collection %s of index %d (%s) was deleted with its bucket; drop the index "+
+			"and create it again", f.Keyspace(), f.ID, f.Name)
 	}
 	return nil
 }
@@ -347,7 +348,8 @@ func (c *SetIndexState) checkBucket(t *tx, f *index.Definition) *Rejection {
 		return rejection
 	}
 	if f.BucketUUID != b.UUID {
-		return reject(errcode.BucketGone, "index %d (%s) is of an older bucket %q; BUILD makes it anew", f.ID, f.Name,
+		return reject(errcode.BucketGone, "index %d (%s) belongs to a former bucket %q; BUILD INDEX rebuilds "+
+			"it", f.ID, f.Name,
 			f.Bucket)
 	}
 	if c.Guard.Generation != 0 && (c.Guard.RollbackID != b.Stability.RollbackID || b.Rollback != nil) {
@@ -420,7 +422,7 @@ func (c *ForgetCopies) apply(t *tx) *Rejection {
 		case !slices.Contains(c.Copies, o.ID):
 			kept = append(kept, o)
 		case o.State != partition.Leaving:
-			return reject(errcode.StateMismatch, "copy %s of index %d (%s) is %s; only one that is leaving can be "+
+			return reject(errcode.StateMismatch, "copy %s of index %d (%s) is %s; only a leaving copy can be "+
 				"forgotten", o.ID, f.ID, f.Name, o.State)
 		}
 	}
@@ -443,7 +445,7 @@ func (c *RemoveIndex) apply(t *tx) *Rejection {
 	f := &x.Definition
 	if f.State != index.Dropping {
 		return reject(errcode.StateMismatch,
-			"index %d (%s) is in state %s; only one that is being dropped can be removed", f.ID,
+			"index %d (%s) is in state %s; only an index that is being dropped can be removed", f.ID,
 			f.Name, f.State)
 	}
 	t.removeIndex(x)

@@ -80,17 +80,18 @@ func ReadBackupUpTo(level uint64, data []byte) (*Backup, error) {
 		return nil, err
 	}
 	if sum := sha256.Sum256(data[:len(data)-sha256.Size]); !bytes.Equal(sum[:], data[len(data)-sha256.Size:]) {
-		return nil, corruptBackup("the SHA-256 of its %d bytes is not the one at its end: it was cut or damaged", len(data))
+		return nil, corruptBackup("the SHA-256 of its %d bytes does not match the one at its end: the file is truncated or "+
+			"damaged", len(data))
 	}
 	if b.FormatLevel > level {
-		return nil, fmt.Errorf("%w: format level %d, this program knows up to %d: install tidemark %s, which took it, or a "+
-			"newer version", ErrBackupVersion, b.FormatLevel, level, b.Version)
+		return nil, fmt.Errorf("%w: format level %d, this program supports up to %d: install tidemark %s, which wrote it, "+
+			"or a newer version", ErrBackupVersion, b.FormatLevel, level, b.Version)
 	}
 	if b.State, err = ReadSnapshotUpTo(level, bytes.NewReader(b.Snapshot)); err != nil {
 		return nil, corruptBackup("%w", err)
 	}
 	if s := b.State; s.clusterID != b.ClusterID || s.epoch != b.Epoch || s.cas != b.CAS || s.formatLevel != b.FormatLevel {
-		return nil, corruptBackup("it says cluster %s, epoch %d, cas %d, format level %d; its state is of cluster %s, "+
+		return nil, corruptBackup("its header has cluster %s, epoch %d, cas %d, format level %d; its state has cluster %s, "+
 			"epoch %d, cas %d, format level %d",
 			b.ClusterID, b.Epoch, b.CAS, b.FormatLevel, s.clusterID, s.epoch, s.cas, s.formatLevel)
 	}
@@ -107,28 +108,29 @@ func readBackupHead(data []byte) (*Backup, error) {
 	case len(data) > MaxBackupBytes:
 		return nil, corruptBackup("%d bytes, at most %d", len(data), MaxBackupBytes)
 	case len(data) < len(backupMagic)+1 || [8]byte(data[:8]) != backupMagic:
-		return nil, corruptBackup("it does not begin with %q: this is no backup, or not its beginning", backupMagic[:])
+		return nil, corruptBackup("the file does not begin with %q: it is no backup, or not the beginning of "+
+			"one", backupMagic[:])
 	}
 	form := data[8]
 	if form > BackupVersion {
-		return nil, fmt.Errorf("%w: form %d, this program knows up to %d: install the version of tidemark that took it",
+		return nil, fmt.Errorf("%w: form %d, this program supports up to %d: install the version of tidemark that wrote it",
 			ErrBackupVersion, form, BackupVersion)
 	}
 	d := decoder{b: data[9:]}
 	p := d.bytes()
 	at := len(data) - len(d.b)
 	if d.err != nil || len(d.b) < 4+sha256.Size {
-		return nil, corruptBackup("it has %d bytes and ends too early", len(data))
+		return nil, corruptBackup("the file has only %d bytes and is truncated", len(data))
 	}
 	if got, want := crc32.Checksum(data[:at], castagnoli), binary.LittleEndian.Uint32(data[at:]); got != want {
-		return nil, corruptBackup("its beginning has checksum %08x, want %08x", got, want)
+		return nil, corruptBackup("its header has checksum %08x, want %08x", got, want)
 	}
 	b := &Backup{BackupInfo: BackupInfo{Form: int(form)}, Snapshot: data[at+4 : len(data)-sha256.Size]}
 	d = decoder{b: p}
 	b.ClusterID, b.Epoch, b.CAS, b.FormatLevel, b.TimeMS, b.Version = d.string(), d.uint(), d.uint(), d.uint(), d.int(),
 		d.string()
 	if err := d.end(); err != nil || form == 0 {
-		return nil, corruptBackup("its beginning: %v, form %d", err, form)
+		return nil, corruptBackup("its header: %v, form %d", err, form)
 	}
 	return b, nil
 }

@@ -403,7 +403,7 @@ func checkStabilitySteps(before, after *State) error {
 			return broken("bucket %q: stability timestamp went back without a rollback", b.Name)
 		}
 		if b.Stability.Number < old.Stability.Number {
-			return broken("bucket %q: promotion %d after %d", b.Name, b.Stability.Number, old.Stability.Number)
+			return broken("bucket %q: promotion %d follows %d", b.Name, b.Stability.Number, old.Stability.Number)
 		}
 	}
 	return nil

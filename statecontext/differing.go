@@ -98,7 +98,7 @@ func (c *NoteDifference) apply(t *tx) *Rejection {
 		return reject(errcode.InvalidArgument, "a kind of difference of %d bytes, want 1 to %d",
 			len(c.Kind), maxDifferenceKind)
 	case was == nil && t.s.differences.Len() >= MaxDifferences:
-		return reject(errcode.LimitExceeded, "%d copies are known to differ, the most that are remembered", MaxDifferences)
+		return reject(errcode.LimitExceeded, "%d differing copies are stored, which is the limit", MaxDifferences)
 	}
 	y := x.Topology.Copies[i]
 	d := &DifferingCopy{Index: c.Index, Copy: c.Copy, Slice: y.Slice, Replica: y.Replica, Node: c.Node, Indexer: node.Name,

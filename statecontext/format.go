@@ -119,7 +119,7 @@ func DecodeUpTo(level uint64, data []byte) ([]Command, error) {
 		d.fail("version of %d bytes, at most %d", len(version), maxVersionBytes)
 	}
 	if format > level {
-		return nil, fmt.Errorf("%w: %w: command format %d, this program knows up to %d: install %s", ErrUndecodable,
+		return nil, fmt.Errorf("%w: %w: command format %d, this program supports up to %d: install %s", ErrUndecodable,
 			ErrFormatLevel, format, level, versionOr(version))
 	}
 	if format == 0 {
@@ -149,7 +149,7 @@ func (d *decoder) commands(format uint64, version string) ([]Command, error) {
 		}
 		c, err := decodeCommand(raw)
 		if err == nil && entryFormat(c.Body) > format {
-			err = fmt.Errorf("command type %d needs format %d and stands in an entry of format %d", c.Body.kind(),
+			err = fmt.Errorf("command type %d needs format %d but is in an entry of format %d", c.Body.kind(),
 				entryFormat(c.Body), format)
 		}
 		if err != nil {

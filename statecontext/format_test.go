@@ -66,7 +66,7 @@ func TestKindsNeedTheirFormat(t *testing.T) {
 	for _, b := range []Body{&Reserved{}, &SetFormatLevel{Level: NextLevel}} {
 		raw := appendCommand(nil, &Command{Body: b})
 		if _, err := Decode(seal(appendBytes([]byte{0, 1}, raw))); !errors.Is(err, ErrUndecodable) ||
-			!strings.Contains(err.Error(), "stands in an entry of format 1") {
+			!strings.Contains(err.Error(), "is in an entry of format 1") {
 			t.Errorf("%T in an entry of format 1: %v", b, err)
 		}
 	}

@@ -113,7 +113,7 @@ func (s *State) Outcome(r *Request) (out Result, known bool) {
 func (s *State) recall(r *Request) (Result, bool) {
 	if len(r.Principal) > MaxKeyBytes || len(r.Key) > MaxKeyBytes {
 		return Result{CAS: s.cas,
-			Rejection: reject(errcode.InvalidArgument, "idempotency key of %d and principal of %d bytes; "+
+			Rejection: reject(errcode.InvalidArgument, "an idempotency key of %d and a principal of %d bytes; "+
 				"want at most %d each",
 				len(r.Key), len(r.Principal), MaxKeyBytes)}, true
 	}
@@ -173,9 +173,9 @@ func (s *State) makeRoom(c *Command) *Rejection {
 			return nil
 		}
 		if old := s.timeMS - e.timeMS; old < s.limits.LedgerMinAgeMS {
-			return reject(errcode.LedgerFull, "%d requests are remembered, %d of them of %q, and there is room for no "+
-				"more of these: the oldest that may go is %d s old; "+
-				"none is forgotten before %d s: try again later", s.ledger.len(), own, principal, old/1000,
+			return reject(errcode.LedgerFull, "%d requests are remembered, %d of them of %q, and there is no room for "+
+				"more of these: the oldest removable one is %d s old; "+
+				"a request is remembered for at least %d s: try again later", s.ledger.len(), own, principal, old/1000,
 				s.limits.LedgerMinAgeMS/1000)
 		}
 		if s.forget(key, e); s.ledger.len() < most {

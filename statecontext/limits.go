@@ -90,8 +90,8 @@ func (l Limits) Check() error {
 			l.LedgerMinAgeMS)
 	}
 	if l.TransferRate != 0 && l.TransferRate < LeastTransferRate {
-		return fmt.Errorf("%w: transfer_rate %d; want at least %d bytes a second, or 0 for what each indexer was started "+
-			"with", ErrLimits, l.TransferRate, LeastTransferRate)
+		return fmt.Errorf("%w: transfer_rate %d; want at least %d bytes a second, or 0 for the rate each indexer was "+
+			"started with", ErrLimits, l.TransferRate, LeastTransferRate)
 	}
 	return nil
 }
@@ -189,9 +189,9 @@ func (s *State) WithinLimits(f *index.Definition) *Rejection {
 		value int64
 		what  string
 	}{
-		"buckets":            {buckets, "buckets with indexes, with this one"},
-		"indexes":            {int64(s.indexes.Len()) + 1, "indexes of all buckets, with this one"},
-		"indexes_per_bucket": {here + 1, "indexes of the bucket, with this one"},
+		"buckets":            {buckets, "buckets with indexes, including this one"},
+		"indexes":            {int64(s.indexes.Len()) + 1, "indexes of all buckets, including this one"},
+		"indexes_per_bucket": {here + 1, "indexes of the bucket, including this one"},
 		"key_expressions":    {int64(len(f.Keys)), "key expressions"},
 		"name_length":        {int64(len(f.Name)), "bytes in the index's name"},
 		"statement_length":   {int64(text), "bytes in the statement, or in one of its expressions"},

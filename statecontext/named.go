@@ -108,7 +108,7 @@ func (c *ByName) apply(t *tx) *Rejection {
 // planned applies a command that was planned for one index, unless the name now refers to another index.
 func (c *ByName) planned(t *tx, is, was index.ID, body Body) *Rejection {
 	if is != was {
-		return reject(errcode.IndexChanged, "the name %q leads to index %d by now, and it was looked up as index %d; try "+
+		return reject(errcode.IndexChanged, "the name %q now belongs to index %d, but was looked up as index %d; try "+
 			"again", c.Names[0].Name, is, was)
 	}
 	return body.apply(t)

@@ -330,7 +330,7 @@ func (c *StartRebalance) apply(t *tx) *Rejection {
 			return rejection
 		}
 		if !taken.take(&y) {
-			return reject(errcode.InvalidArgument, "two steps put slice %d of index %d on node %d, or concern its replica %d",
+			return reject(errcode.InvalidArgument, "two steps place slice %d of index %d on node %d, or its replica %d",
 				y.Slice, y.Index, y.Dst.Node, y.Replica)
 		}
 		r.Bytes += min(y.Bytes, math.MaxUint64-r.Bytes)
@@ -411,7 +411,7 @@ func (s *State) fits(y *partition.Rebalance, copies []partition.Copy) *Rejection
 	x := s.Index(y.Index)
 	switch {
 	case x == nil || x.Definition.State == index.Dropping:
-		return reject(errcode.StalePlan, "index %d is gone", y.Index)
+		return reject(errcode.StalePlan, "index %d no longer exists", y.Index)
 	case y.Slice >= index.SliceID(x.Topology.Layout.Partitions) || uint8(y.Replica) > x.Definition.Replicas:
 		return reject(errcode.StalePlan, "index %d (%s) has no slice %d of replica %d", y.Index, x.Definition.Name, y.Slice,
 			y.Replica)
@@ -426,7 +426,7 @@ func (s *State) fits(y *partition.Rebalance, copies []partition.Copy) *Rejection
 		}
 		switch {
 		case o.Node == y.Dst.Node:
-			return reject(errcode.StalePlan, "index %d (%s): node %d has a copy of slice %d already", y.Index,
+			return reject(errcode.StalePlan, "index %d (%s): node %d already has a copy of slice %d", y.Index,
 				x.Definition.Name, o.Node, y.Slice)
 		case o.ID == y.Old:
 			old = o
@@ -447,7 +447,7 @@ func (t *tx) underWay(id uint64) (*RebalanceJob, *Rejection) {
 	if r := t.s.Rebalance(id); r != nil && !r.Phase.Over() {
 		return r, nil
 	}
-	return nil, reject(errcode.UnknownRebalance, "rebalance %d is not under way", id)
+	return nil, reject(errcode.UnknownRebalance, "rebalance %d is not running", id)
 }
 
 func (c *StepRebalance) apply(t *tx) *Rejection {
@@ -534,7 +534,7 @@ func (t *tx) newCopy(y *partition.Rebalance) (*Index, int, *Rejection) {
 	}
 	at, is := x.Topology.Place(y.New)
 	if !is || x.Topology.Copies[at].State == partition.Leaving {
-		return nil, 0, reject(errcode.UnknownCopy, "index %d (%s) has no copy %d any more", x.Definition.ID,
+		return nil, 0, reject(errcode.UnknownCopy, "index %d (%s) no longer has a copy %d", x.Definition.ID,
 			x.Definition.Name, y.New)
 	}
 	return x, at, nil
@@ -547,7 +547,7 @@ func (t *tx) stepPending(id uint64, y *partition.Rebalance) *Rejection {
 		return reject(errcode.StateMismatch, "rebalance %d is %s", id, r.Phase)
 	}
 	if t.s.rebalances.going[y.Dst.Node] {
-		return reject(errcode.StalePlan, "node %d is to leave", y.Dst.Node)
+		return reject(errcode.StalePlan, "node %d is to be emptied", y.Dst.Node)
 	}
 	var copies []partition.Copy
 	if x := t.s.Index(y.Index); x != nil {
@@ -682,7 +682,7 @@ func (s *State) nothingToMove(id index.ID) bool {
 func (c *SetIndexerGoing) apply(t *tx) *Rejection {
 	i := t.s.Indexer(c.Node)
 	if i == nil || i.UUID != c.UUID {
-		return reject(errcode.UnknownNode, "no indexer %d with uuid %q", c.Node, c.UUID)
+		return reject(errcode.UnknownNode, "there is no indexer %d with uuid %q", c.Node, c.UUID)
 	}
 	if t.s.rebalances.going[c.Node] == c.Going {
 		return nil

@@ -168,9 +168,9 @@ func (c *BeginRestore) apply(t *tx) *Rejection {
 	}
 	switch old := t.s.staging; {
 	case old != nil && old.ID == c.ID:
-		return reject(errcode.Restoring, "this restore is under way already")
+		return reject(errcode.Restoring, "this restore is already running")
 	case old != nil && t.s.timeMS-old.SinceMS < RestorePatienceMS:
-		return reject(errcode.Restoring, "another restore is under way; wait for its end")
+		return reject(errcode.Restoring, "another restore is running; wait for its end")
 	case c.Mode != RestoreInPlace && c.Mode != RestoreNewCluster:
 		return reject(errcode.InvalidArgument, "restore mode %d", c.Mode)
 	case c.Bytes == 0 || c.Bytes > MaxRestoreBytes:
@@ -187,8 +187,8 @@ func (t *tx) under(id string) (*Staging, *Rejection) {
 	if g := t.s.staging; g != nil && g.ID == id {
 		return g, nil
 	}
-	return nil, reject(errcode.RestoreMismatch, "the restore is no longer under way: it was given up, or the leader has "+
-		"changed; begin again")
+	return nil, reject(errcode.RestoreMismatch, "the restore has ended: it was abandoned, or the leader has "+
+		"changed; start it again")
 }
 
 func (c *RestoreChunk) apply(t *tx) *Rejection {
@@ -202,7 +202,7 @@ func (c *RestoreChunk) apply(t *tx) *Rejection {
 	case end <= old.Received:
 		return nil // a duplicate
 	case c.Offset != old.Received:
-		return reject(errcode.RestoreMismatch, "a piece at %d, the next one begins at %d", c.Offset, old.Received)
+		return reject(errcode.RestoreMismatch, "a piece at %d, but the next one begins at %d", c.Offset, old.Received)
 	}
 	g := *old
 	g.chunks = append(slices.Clip(g.chunks), bytes.Clone(c.Data))
@@ -231,7 +231,8 @@ func (c *FinishRestore) apply(t *tx) *Rejection {
 		data = append(data, b...)
 	}
 	if uint64(len(data)) != g.Bytes || sha256.Sum256(data) != g.Sum {
-		return reject(errcode.RestoreMismatch, "%d of %d bytes have come, or others than were announced", len(data), g.Bytes)
+		return reject(errcode.RestoreMismatch, "%d of %d bytes were received, or their checksum differs from the announced "+
+			"one", len(data), g.Bytes)
 	}
 	// The leader has verified the backup, and the state that results from it, with all checks of its version
 	// (PlanRestore). Apply makes only checks that every version of the format level makes in the same way: a check that
@@ -303,10 +304,10 @@ func (m *merger) admit() *Rejection {
 	s, b := &m.t.s, m.backup
 	switch {
 	case m.mode == RestoreInPlace && b.clusterID != s.clusterID:
-		return reject(errcode.BackupOfOther, "the backup is of cluster %s, this is %s; to bring its indexes up here, "+
-			"restore it as into a new cluster", b.clusterID, s.clusterID)
+		return reject(errcode.BackupOfOther, "the backup is of cluster %s, this is %s; to create its indexes here, "+
+			"restore it with mode new-cluster", b.clusterID, s.clusterID)
 	case m.mode == RestoreNewCluster && b.clusterID == s.clusterID:
-		return reject(errcode.BackupOfOther, "the backup is of this very cluster %s; restore it in place", b.clusterID)
+		return reject(errcode.BackupOfOther, "the backup is of this cluster %s; restore it in place", b.clusterID)
 	case m.mode == RestoreNewCluster && s.indexes.Len() > 0:
 		return reject(errcode.BackupOfOther, "this cluster has %d indexes of its own; drop them, or restore into an "+
 			"empty cluster", s.indexes.Len())
@@ -386,7 +387,7 @@ func (m *merger) mergeIndexes() *Rejection {
 			continue
 		}
 		if missing[f.First()] != nil {
-			return reject(errcode.BackupUnusable, "index %d is in it twice, once after a split", f.First())
+			return reject(errcode.BackupUnusable, "the backup has index %d twice, once after a split", f.First())
 		}
 		missing[f.First()] = x
 	}
@@ -565,8 +566,8 @@ func (m *merger) place(x *Index, held []partition.Copy) *Rejection {
 			}
 			free := slices.DeleteFunc(slices.Clone(all), onNode[slice].has)
 			if len(free) == 0 {
-				return reject(errcode.PlacementImpossible, "index %q on %q has %d replicas and needs %d indexers; %d are there "+
-					"that stay: start more", f.Name, f.Bucket,
+				return reject(errcode.PlacementImpossible, "index %q on %q has %d replicas and needs %d indexers; only %d are "+
+					"present and not being removed: start more", f.Name, f.Bucket,
 					f.Replicas, each, len(all))
 			}
 			best := slices.MinFunc(free, func(a, b index.NodeID) int { return cmp.Compare(load[a], load[b]) })

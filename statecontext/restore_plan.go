@@ -111,7 +111,7 @@ func (m *merger) planKept(x, b *Index) {
 func (m *merger) planDropped(f *index.Definition) {
 	note := ""
 	if m.backup.IndexIn(f.Keyspace(), f.Name) != nil {
-		note = "another one of that name is in the backup"
+		note = "the backup has another index of that name"
 	}
 	m.plan.note(f, FateDropped, note)
 }
@@ -126,7 +126,7 @@ func (m *merger) planBrought(x *Index) {
 			made++
 		}
 	}
-	note := fmt.Sprintf("%d of %d copies are made anew", made, len(x.Topology.Copies))
+	note := fmt.Sprintf("%d of %d copies are rebuilt", made, len(x.Topology.Copies))
 	if made == 0 {
 		note = ""
 	}
@@ -172,7 +172,7 @@ func differences(now, then *index.Definition) string {
 	case now.Partitions != then.Partitions:
 		differs("num_partition", now.Partitions, then.Partitions)
 	case !now.PartitionBy.Equal(&then.PartitionBy):
-		all = append(all, "cut at other values than in the backup")
+		all = append(all, "its split values differ from the backup's")
 	}
 	if now.AutoSplitOff != then.AutoSplitOff {
 		differs("auto_split", !now.AutoSplitOff, !then.AutoSplitOff)

@@ -79,8 +79,8 @@ func TestRestoreInPlace(t *testing.T) {
 	want := RestorePlan{Kept: 1, Rebuilt: 1, Waiting: 1, Dropped: 2, Named: []PlannedIndex{
 		{ID: stays, Keyspace: "b", Name: "stays", Fate: FateKept},
 		{ID: later, Keyspace: "b", Name: "later", Fate: FateDropped},
-		{ID: again, Keyspace: "b", Name: "gone", Fate: FateDropped, Note: "another one of that name is in the backup"},
-		{ID: gone, Keyspace: "b", Name: "gone", Fate: FateRebuilt, Note: "4 of 4 copies are made anew"},
+		{ID: again, Keyspace: "b", Name: "gone", Fate: FateDropped, Note: "the backup has another index of that name"},
+		{ID: gone, Keyspace: "b", Name: "gone", Fate: FateRebuilt, Note: "4 of 4 copies are rebuilt"},
 		{ID: waiting, Keyspace: "b", Name: "deferred", Fate: FateWaiting},
 	}}
 	if err != nil || !reflect.DeepEqual(plan, want) {
@@ -163,7 +163,7 @@ func TestRestoreLeavesWhatIsThere(t *testing.T) {
 		{"split, the first one forgotten", func(n *node, x *Index) {
 			n.ready(n.must(split(n.t, x, "20")).Index)
 			n.must(&RemoveIndex{ID: x.Definition.ID})
-		}, "cut at other values than in the backup"},
+		}, "its split values differ from the backup's"},
 		{"built on a bucket that was made again", func(n *node, x *Index) {
 			n.must(&SetBucket{Name: "b", UUID: "bu2", VBuckets: 4})
 			n.must(&BuildIndexes{IDs: []index.ID{x.Definition.ID}})
@@ -218,10 +218,10 @@ func TestRestorePlanTellsWhatIsBuilt(t *testing.T) {
 		note string
 	}{
 		{"all", []int{0, 1, 2, 3}, FateAdopted, ""},
-		{"one of each slice", []int{0, 3}, FateAdopted, "2 of 4 copies are made anew"},
-		{"both of one slice", []int{0, 2}, FateRebuilt, "2 of 4 copies are made anew"},
-		{"one", []int{0}, FateRebuilt, "3 of 4 copies are made anew"},
-		{"none", nil, FateRebuilt, "4 of 4 copies are made anew"},
+		{"one of each slice", []int{0, 3}, FateAdopted, "2 of 4 copies are rebuilt"},
+		{"both of one slice", []int{0, 2}, FateRebuilt, "2 of 4 copies are rebuilt"},
+		{"one", []int{0}, FateRebuilt, "3 of 4 copies are rebuilt"},
+		{"none", nil, FateRebuilt, "4 of 4 copies are rebuilt"},
 	} {
 		orphans := make(map[index.CopyID]bool)
 		for _, at := range c.held {

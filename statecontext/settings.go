@@ -36,10 +36,11 @@ func decodeSetBucketSettings(d *decoder) *SetBucketSettings {
 func (c *SetBucketSettings) apply(t *tx) *Rejection {
 	b, old := t.s.Bucket(c.Bucket), t.s.BucketSettings(c.Bucket)
 	if b == nil {
-		return reject(errcode.UnknownBucket, "no bucket %q is known; a bucket is known from its first index on", c.Bucket)
+		return reject(errcode.UnknownBucket, "bucket %q is not registered; a bucket is registered with its first "+
+			"index", c.Bucket)
 	}
 	if _, err := stability.ParseSource(c.StabilitySource); c.StabilitySource != "" && err != nil {
-		return reject(errcode.InvalidArgument, "%v; empty for what the configuration of the managers says", err)
+		return reject(errcode.InvalidArgument, "%v; empty for the value in the managers' configuration", err)
 	}
 	if c.StabilitySource == old.StabilitySource {
 		return nil

@@ -247,9 +247,9 @@ func readHead(r io.Reader, level uint64) (form uint64, err error) {
 	}
 	switch form = uint64(head[8]); {
 	case form == 0:
-		return 0, fmt.Errorf("%w 0, this program knows 1 to %d", ErrSnapshotVersion, level)
+		return 0, fmt.Errorf("%w 0, this program supports 1 to %d", ErrSnapshotVersion, level)
 	case form > level:
-		return 0, fmt.Errorf("%w %d: %w: this program knows up to %d: install the version of tidemark that wrote it",
+		return 0, fmt.Errorf("%w %d: %w: this program supports up to %d: install the version of tidemark that wrote it",
 			ErrSnapshotVersion, form, ErrFormatLevel, level)
 	}
 	return form, nil

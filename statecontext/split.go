@@ -54,7 +54,7 @@ func decodeSplitIndex(d *decoder) *SplitIndex {
 	for n := d.count(); n > 0 && d.err == nil; n-- {
 		v := d.string()
 		if !json.Valid([]byte(v)) { // a definition with it could not be read again
-			d.fail("a value to split at that is no JSON")
+			d.fail("a split value is not JSON")
 		}
 		c.Values = append(c.Values, v)
 	}
@@ -118,7 +118,8 @@ func (c *SplitIndex) recordAsked(f *index.Definition) *Rejection {
 	case c.Cause == "" || c.Partitions == least:
 		f.AskedPartitions = 0
 	case c.Partitions < least:
-		return reject(errcode.InvalidArgument, "index %d (%s) was asked to have %d slices; it gets no %d by itself", f.ID,
+		return reject(errcode.InvalidArgument, "index %d (%s): %d slices were requested, so it does not get %d "+
+			"automatically", f.ID,
 			f.Name, least, c.Partitions)
 	default:
 		f.AskedPartitions = least
@@ -224,15 +225,15 @@ func (t *tx) endSplit(next Index, why string) {
 func checkValues(f *index.Definition) error {
 	for i, v := range f.PartitionBy.Values {
 		if !json.Valid(v) {
-			return fmt.Errorf("partition value %d of %d bytes is no JSON", i+1, len(v))
+			return fmt.Errorf("partition value %d of %d bytes is not JSON", i+1, len(v))
 		}
 	}
 	values := len(f.PartitionBy.Values)
 	switch kind, _ := partition.KindBy(f.PartitionBy.Scheme); {
 	case kind.Values && values+1 != int(f.Partitions):
-		return fmt.Errorf("%d partitions, cut at %d values; want one value less than partitions", f.Partitions, values)
+		return fmt.Errorf("%d partitions with %d split values; want one value less than partitions", f.Partitions, values)
 	case !kind.Values && values > 0:
-		return fmt.Errorf("%d values to be cut at, which partitions by %q do not have", values, f.PartitionBy.Scheme)
+		return fmt.Errorf("%d split values, but partitions by %q have none", values, f.PartitionBy.Scheme)
 	}
 	return nil
 }
@@ -245,7 +246,7 @@ func (s *State) MaySplit(f *index.Definition) *Rejection {
 	case f.State != index.Maintenance:
 		return reject(errcode.StateMismatch, "index %d (%s) is in state %s; wait until it is ready", f.ID, f.Name, f.State)
 	case len(s.RebalancesOf(f.ID)) > 0:
-		return reject(errcode.RebalanceRunning, "slices of index %d (%s) are changing their place; wait for the end "+
+		return reject(errcode.RebalanceRunning, "slices of index %d (%s) are being moved; wait for the end "+
 			"of that, or cancel it", f.ID, f.Name)
 	}
 	return nil
@@ -273,7 +274,7 @@ func (s *State) MaySplitByItself(f *index.Definition) *Rejection {
 
 // splitting returns the rejection for commands on an index that is being split, or on its successor.
 func splitting(f *index.Definition) *Rejection {
-	return reject(errcode.SplitRunning, "index %d (%s) is being split; wait for the end of that, or cancel it", f.ID,
+	return reject(errcode.SplitRunning, "index %d (%s) is being split; wait for the end of the split, or cancel it", f.ID,
 		f.Name)
 }
 

@@ -241,9 +241,9 @@ func (c *PutUser) apply(t *tx) *Rejection {
 	}
 	switch {
 	case old == nil && t.s.users.Len() >= MaxUsers:
-		return reject(errcode.LimitExceeded, "%d users, the most there may be", MaxUsers)
+		return reject(errcode.LimitExceeded, "the cluster has %d users, which is the limit", MaxUsers)
 	case u.Role != UserAdmin && !t.s.otherAdmin(c.Name):
-		return reject(errcode.LastAdmin, "%q: somebody has to be an administrator; add one first", c.Name)
+		return reject(errcode.LastAdmin, "%q is the last administrator; add another one first", c.Name)
 	case old != nil && old.Role == u.Role && old.Hash == u.Hash:
 		return nil
 	}
@@ -258,7 +258,7 @@ func (c *PutUser) apply(t *tx) *Rejection {
 func (c *PutUser) checkMode(old *User) *Rejection {
 	switch {
 	case c.Mode == PutNew && old != nil:
-		return reject(errcode.UserExists, "there is a user %q already", c.Name)
+		return reject(errcode.UserExists, "user %q already exists", c.Name)
 	case c.Mode == PutChange && old == nil:
 		return reject(errcode.UnknownUser, "there is no user %q", c.Name)
 	case c.Mode < PutNew || c.Mode > PutFirst:
@@ -287,7 +287,7 @@ func (u *User) check() *Rejection {
 	case !u.Role.known():
 		return reject(errcode.InvalidArgument, "user %q: role %d", u.Name, u.Role)
 	case u.Hash == "" || len(u.Hash) > maxHashBytes:
-		return reject(errcode.InvalidArgument, "user %q: a password's hash of %d bytes, want 1 to %d", u.Name, len(u.Hash),
+		return reject(errcode.InvalidArgument, "user %q: a password hash of %d bytes, want 1 to %d", u.Name, len(u.Hash),
 			maxHashBytes)
 	}
 	return nil
@@ -298,7 +298,7 @@ func (c *RemoveUser) apply(t *tx) *Rejection {
 		return reject(errcode.UnknownUser, "there is no user %q", c.Name)
 	}
 	if !t.s.otherAdmin(c.Name) {
-		return reject(errcode.LastAdmin, "%q is the only administrator; add another one first", c.Name)
+		return reject(errcode.LastAdmin, "%q is the last administrator; add another one first", c.Name)
 	}
 	own(&t.s.users, &t.owned.users).Delete(c.Name)
 	for x := range t.s.Tokens() {
@@ -321,7 +321,7 @@ func (c *PutToken) apply(t *tx) *Rejection {
 	}
 	t.forgetTokens(x.CreatedMS)
 	if t.s.tokens.Len() >= MaxTokens {
-		return reject(errcode.LimitExceeded, "%d tokens, the most there may be; revoke some", MaxTokens)
+		return reject(errcode.LimitExceeded, "the cluster has %d tokens, which is the limit; revoke some", MaxTokens)
 	}
 	own(&t.s.tokens, &t.owned.tokens).Set(x.ID, &x)
 	t.changedToken(&x, false)
@@ -335,14 +335,14 @@ func (s *State) admitToken(x *Token, seen uint64) *Rejection {
 	case u == nil:
 		return reject(errcode.UnknownUser, "there is no user %q", x.User)
 	case x.Session() && seen != u.ModifiedCAS:
-		return reject(errcode.CASMismatch, "user %q was changed since his password was looked at: log in again", x.User)
+		return reject(errcode.CASMismatch, "user %q was changed after the check of the password: log in again", x.User)
 	case x.Role < UserMetrics || x.Role > u.Role:
-		return reject(errcode.InvalidArgument, "token of role %s for user %q, who is %s", x.Role, x.User, u.Role)
+		return reject(errcode.InvalidArgument, "a token of role %s for user %q, whose role is %s", x.Role, x.User, u.Role)
 	case len(x.Note) > maxNoteBytes || x.ExpiresMS < 0 || x.ExpiresMS != 0 && x.ExpiresMS <= x.CreatedMS:
 		return reject(errcode.InvalidArgument, "token with a note of %d bytes (at most %d) that ends at %d (now is %d)",
 			len(x.Note), maxNoteBytes, x.ExpiresMS, x.CreatedMS)
 	case s.Token(x.ID) != nil:
-		return reject(errcode.TokenExists, "this token exists already; make another one")
+		return reject(errcode.TokenExists, "this token already exists; create another one")
 	}
 	return nil
 }

@@ -56,7 +56,7 @@ func (l *Ledger) deal(nowMS int64) {
 		}
 		loads[e.Owner], loads[to] = loads[e.Owner].with(-1, -weight), loads[to].with(1, weight)
 		e.move.to = to
-		l.set(v, nowMS, Lost, "it moves to projector "+string(to)+", which streams less")
+		l.set(v, nowMS, Lost, "it moves to projector "+string(to)+", which has fewer streams")
 		if room--; room == 0 {
 			return
 		}

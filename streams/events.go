@@ -65,7 +65,7 @@ func adoptReason(owners int) string {
 	case 0:
 		return "no projector streams it"
 	case 1:
-		return "its failover log is not known"
+		return "its failover log is unknown"
 	}
 	return "more than one projector streams it"
 }
@@ -312,7 +312,7 @@ func (l *Ledger) accepted(v int, nowMS int64, n *participant, a Acceptance) {
 	}
 	switch order := a.Incarnation.Compare(e.Incarnation); {
 	case order > 0:
-		l.set(v, nowMS, Lost, "an indexer insists on a newer incarnation")
+		l.set(v, nowMS, Lost, "an indexer requires a newer incarnation")
 	case order == 0 && a.Open && a.Projector != e.Owner:
 		l.set(v, nowMS, Lost, "an indexer accepts another projector under the same incarnation")
 	case order == 0 && a.Open:
@@ -421,7 +421,7 @@ func (e *Entry) doubt(h hosting, still bool, at uint64) string {
 	case h.projector == e.Owner && h.log.Log.Newest() != e.Log.Newest():
 		return "its stream is on an older branch than KV"
 	case h.projector == e.Owner && still && at < h.log.High:
-		return "its stream stands still below KV's high seqno"
+		return "its stream makes no progress below KV's high seqno"
 	}
 	return ""
 }
@@ -438,7 +438,7 @@ func (l *Ledger) Minimum(nowMS int64, incs []index.Incarnation) {
 	for v := range min(len(incs), len(l.vbs)) {
 		l.raiseFence(v, incs[v])
 		if e := &l.vbs[v]; e.State == Begun && e.Incarnation.Compare(e.fence) < 0 {
-			l.set(v, nowMS, Lost, "an indexer insists on a newer incarnation")
+			l.set(v, nowMS, Lost, "an indexer requires a newer incarnation")
 		}
 	}
 }

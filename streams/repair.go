@@ -183,7 +183,7 @@ func (l *Ledger) expire(nowMS int64) {
 		due := e.SinceMS + l.patience(l.cfg.BeginWait, e.tries-1)
 		l.expireMS = min(l.expireMS, due+1)
 		if nowMS > due {
-			reason := "no BEGIN came"
+			reason := "no BEGIN arrived"
 			if e.Reason != waiting {
 				reason = e.Reason
 			}
@@ -283,7 +283,7 @@ func (l *Ledger) decide(nowMS int64, r *repair) {
 		}
 		for _, h := range holders {
 			if max(h.HW, h.Reach) > h.Log.Common(log.Log) {
-				l.mustRollBack(nowMS, r, v, "an indexer holds what is not on KV's branch")
+				l.mustRollBack(nowMS, r, v, "an indexer holds data that is not on KV's branch")
 				return
 			}
 		}

@@ -139,7 +139,7 @@ func TestWhatATableCannotSay(t *testing.T) {
 			_, err := UnpackHeld(row(kind(1), 0xd8, 4))
 			return err
 		}},
-		{"a flag that is none", "cut short or damaged in the row of key 0", func() error {
+		{"a flag that is none", "truncated or damaged in the row of key 0", func() error {
 			_, err := UnpackHeld(row(kind(2), 2))
 			return err
 		}},
@@ -155,7 +155,7 @@ func TestWhatATableCannotSay(t *testing.T) {
 			_, err := expandMoved([]byte{rowsFormat, 1, 0, 0})
 			return err
 		}},
-		{"a position that says nothing", "says nothing", func() error {
+		{"an empty position", "an empty position", func() error {
 			_, err := positions([]byte{rowsFormat, 1, 1, 0, 0, 0, 0, 0, 0, 0})
 			return err
 		}},

@@ -260,7 +260,7 @@ func (t *ReportReceiver) change(c *BucketChange) (taken Taken, err error) {
 	b := t.Buckets[c.Bucket]
 	switch {
 	case b != nil && b.taken == t.taken:
-		return taken, fmt.Errorf("%w: bucket %q is told twice", ErrChange, c.Bucket)
+		return taken, fmt.Errorf("%w: bucket %q is reported twice", ErrChange, c.Bucket)
 	case c.Whole:
 		b = &ReportedBucket{}
 	case b == nil:

@@ -377,11 +377,12 @@ func TestReportsThatAreRefused(t *testing.T) {
 		want    string
 	}{
 		{"a bucket twice", []BucketChange{{Bucket: "b", Whole: true}, {Bucket: "b", Whole: true}}, ErrChange,
-			`bucket "b" is told twice`},
-		{"a bucket twice, as changes", []BucketChange{{Bucket: "a"}, {Bucket: "a"}}, ErrChange, `bucket "a" is told twice`},
+			`bucket "b" is reported twice`},
+		{"a bucket twice, as " +
+			"changes", []BucketChange{{Bucket: "a"}, {Bucket: "a"}}, ErrChange, `bucket "a" is reported twice`},
 		{"too many buckets", many, ErrChange, "10001 buckets, want at most 10000"},
 		{"accepted streams that are cut", []BucketChange{{Bucket: "a", Accepted: packed[:len(packed)-1]}}, ErrRows,
-			`bucket "a": packed rows: cut short behind 3 rows`},
+			`bucket "a": packed rows: truncated after 3 rows`},
 		{"a bucket that nobody knows", []BucketChange{{Bucket: "c"}}, ErrBase, `bucket "c"`},
 		{"too many vbuckets", []BucketChange{{Bucket: "a", VBuckets: 4097}}, ErrChange,
 			`bucket "a": change of a bucket in a report: 4097 vbuckets, want at most 4096`},

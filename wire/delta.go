@@ -12,12 +12,12 @@ import (
 // instead, so that correctness depends on no single message or answer.
 
 // ErrBase is wrapped if the receiver does not have the base of a delta. The sender has to send the full state.
-var ErrBase = errors.New("a change of what is not here")
+var ErrBase = errors.New("a change to an unknown report")
 
 // onBase refuses a delta whose base is not the state that the receiver has; have is 0 if it has none.
 func onBase(want, have uint64) error {
 	if want != have || have == 0 {
-		return fmt.Errorf("%w: number %d is wanted, %d is here", ErrBase, want, have)
+		return fmt.Errorf("%w: it is based on number %d, the stored one is %d", ErrBase, want, have)
 	}
 	return nil
 }

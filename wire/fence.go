@@ -28,7 +28,7 @@ type Fence struct {
 
 var (
 	// ErrFenced is wrapped if a command comes from a deposed leader or was overtaken by a later one.
-	ErrFenced = errors.New("fenced: a newer leader or a newer command was seen")
+	ErrFenced = errors.New("fenced: a newer leader or a newer command was already accepted")
 	// ErrForeignCluster is wrapped if a command comes from another cluster.
 	ErrForeignCluster = errors.New("command of another cluster")
 )
@@ -37,7 +37,8 @@ var (
 // value of h accepts any cluster. Errors wrap ErrForeignCluster or ErrFenced.
 func (h Fence) Admit(f Fence) (Fence, error) {
 	if f.ClusterID == "" || h.ClusterID != "" && h.ClusterID != f.ClusterID {
-		return h, fmt.Errorf("%w: from %q, this one belongs to %q", ErrForeignCluster, f.ClusterID, h.ClusterID)
+		return h, fmt.Errorf("%w: the command is from cluster %q, this component belongs to "+
+			"%q", ErrForeignCluster, f.ClusterID, h.ClusterID)
 	}
 	if f.Less(h) {
 		return h, fmt.Errorf("%w: got epoch %d term %d counter %d, highest epoch %d term %d counter %d", ErrFenced,

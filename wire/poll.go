@@ -53,7 +53,7 @@ func (a *PollReply) Positions() (all []PollPosition, err error) {
 		p := *kind
 		p.VBucket, p.HW, p.Reach = uint16(vb), values[0], values[0]+values[1]
 		if p.nothing() {
-			return errors.New("a position that says nothing")
+			return errors.New("an empty position")
 		}
 		all = append(all, p)
 		return nil

@@ -96,9 +96,9 @@ func (t rowReader[K]) read(src []byte, each func(key uint64, kind *K, values [2]
 		gap := r.uvarint()
 		switch {
 		case r.bad:
-			return fmt.Errorf("%w: cut short behind %d rows", ErrRows, rows)
+			return fmt.Errorf("%w: truncated after %d rows", ErrRows, rows)
 		case gap == 0 && len(r.b) > 0:
-			return fmt.Errorf("%w: %d bytes behind the end of %d rows", ErrRows, len(r.b), rows)
+			return fmt.Errorf("%w: %d bytes after the end of %d rows", ErrRows, len(r.b), rows)
 		case gap == 0:
 			return nil
 		case gap > t.keys-least:
@@ -118,7 +118,7 @@ func (t rowReader[K]) read(src []byte, each func(key uint64, kind *K, values [2]
 			}
 		}
 		if r.bad {
-			return fmt.Errorf("%w: cut short or damaged in the row of key %d", ErrRows, key)
+			return fmt.Errorf("%w: truncated or damaged in the row of key %d", ErrRows, key)
 		}
 		if err := each(key, kind, values); err != nil {
 			return fmt.Errorf("%w: key %d: %w", ErrRows, key, err)
@@ -131,7 +131,7 @@ func (t rowReader[K]) kind(r *unpacker, kinds *[]K, key uint64) (*K, error) {
 	number, known := r.uvarint(), uint64(len(*kinds))
 	switch {
 	case number > known+1:
-		return nil, fmt.Errorf("%w: key %d is of kind %d, %d came before", ErrRows, key, number, known)
+		return nil, fmt.Errorf("%w: key %d has kind %d after kind %d", ErrRows, key, number, known)
 	case number == 0 && !t.gone && !r.bad:
 		return nil, fmt.Errorf("%w: key %d has no row in a table of everything", ErrRows, key)
 	case number == 0:

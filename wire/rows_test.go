@@ -73,19 +73,19 @@ func TestRows(t *testing.T) {
 		want string // of the error
 	}{
 		{"no format", nil, "format 0, want 2"}, {"another format", []byte{1, 0}, "format 1, want 2"},
-		{"a kind that is not the next one", []byte{2, 1, 2, 1, 'a', 0, 0, 0}, "key 0 is of kind 2, 0 came before"},
-		{"a kind longer than all", []byte{2, 1, 1, 9, 'a', 0}, "cut short or damaged in the row of key 0"},
-		{"no kind", []byte{2, 1, 1}, "cut short or damaged in the row of key 0"},
-		{"no value", []byte{2, 1, 1, 1, 'a', 0}, "cut short or damaged in the row of key 0"},
-		{"no end", []byte{2, 6, 0}, "cut short behind 1 rows"}, {"no row and no end", []byte{2}, "cut short behind 0 rows"},
+		{"a kind that is not the next one", []byte{2, 1, 2, 1, 'a', 0, 0, 0}, "key 0 has kind 2 after kind 0"},
+		{"a kind longer than all", []byte{2, 1, 1, 9, 'a', 0}, "truncated or damaged in the row of key 0"},
+		{"no kind", []byte{2, 1, 1}, "truncated or damaged in the row of key 0"},
+		{"no value", []byte{2, 1, 1, 1, 'a', 0}, "truncated or damaged in the row of key 0"},
+		{"no end", []byte{2, 6, 0}, "truncated after 1 rows"}, {"no row and no end", []byte{2}, "truncated after 0 rows"},
 		{"a key too high", []byte{2, 0x81, 0x80, 0x40, 0, 0}, "row 1 is 1048576 above key 0, want keys up to 1048575"},
-		{"a number that does not end", []byte{2, 0x80}, "cut short behind 0 rows"},
+		{"a number that does not end", []byte{2, 0x80}, "truncated after 0 rows"},
 		{"keys beyond a number", []byte{2, 6, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 0, 0},
 			"row 2 is 18446744073709551614 above key 6"},
 		{"a key twice", packText([]textRow{{9, "a", [2]uint64{}}, {9, "a", [2]uint64{}}}),
-			"4 bytes behind the end of 1 rows"},
+			"4 bytes after the end of 1 rows"},
 		{"keys that fall", packText([]textRow{{9, "-", [2]uint64{}}, {8, "-", [2]uint64{}}}), "row 2 is"},
-		{"bytes behind the end", []byte{2, 1, 0, 0, 0}, "1 bytes behind the end of 1 rows"},
+		{"bytes behind the end", []byte{2, 1, 0, 0, 0}, "1 bytes after the end of 1 rows"},
 	} {
 		if got, err := unpackText(c.b); !errors.Is(err, ErrRows) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, %v; want %q", c.name, got, err, c.want)

@@ -87,7 +87,7 @@ func (t *RestartTimestamp) At(i int) StreamStart {
 func (t *RestartTimestamp) Check() error {
 	n := len(t.VBuckets)
 	if n > timestamp.MaxVBuckets {
-		return fmt.Errorf("%w: %d vbuckets, the most is %d", timestamp.ErrLength, n, timestamp.MaxVBuckets)
+		return fmt.Errorf("%w: %d vbuckets; the limit is %d", timestamp.ErrLength, n, timestamp.MaxVBuckets)
 	}
 	for _, c := range [...]struct {
 		name   string
@@ -97,7 +97,8 @@ func (t *RestartTimestamp) Check() error {
 		{"snap_ends", len(t.SnapEnds), false},
 		{"ends", len(t.Ends), false}, {"branches", len(t.Branches), false}, {"previous", len(t.Previous), false}} {
 		if c.length != n && (c.must || c.length > 0) {
-			return fmt.Errorf("%w: %d %s for %d vbuckets; each column has one for each, or is left out where it may be",
+			return fmt.Errorf("%w: %d %s for %d vbuckets; each column needs one value per vbucket, or may be omitted if it is "+
+				"optional",
 				timestamp.ErrLength, c.length, c.name, n)
 		}
 	}
@@ -106,15 +107,15 @@ func (t *RestartTimestamp) Check() error {
 		s := t.At(i)
 		switch {
 		case int(s.VBucket) >= timestamp.MaxVBuckets:
-			return fmt.Errorf("%w: vbucket %d, the highest there can be is %d", timestamp.ErrLength, s.VBucket,
+			return fmt.Errorf("%w: vbucket %d, the highest is %d", timestamp.ErrLength, s.VBucket,
 				timestamp.MaxVBuckets-1)
 		case seen[s.VBucket]:
-			return fmt.Errorf("%w: vbucket %d is named twice", timestamp.ErrLength, s.VBucket)
+			return fmt.Errorf("%w: vbucket %d is given twice", timestamp.ErrLength, s.VBucket)
 		case s.Seqno < s.Window.Start || s.Seqno > s.Window.End:
 			return fmt.Errorf("%w: vbucket %d: seqno %d lies outside its snapshot %d to %d", timestamp.ErrCorrupt, s.VBucket,
 				s.Seqno, s.Window.Start, s.Window.End)
 		case s.End != 0 && s.End < s.Seqno:
-			return fmt.Errorf("%w: vbucket %d: it ends at %d, before its start %d", timestamp.ErrCorrupt, s.VBucket, s.End,
+			return fmt.Errorf("%w: vbucket %d: its end %d is before its start %d", timestamp.ErrCorrupt, s.VBucket, s.End,
 				s.Seqno)
 		}
 		seen[s.VBucket] = true

@@ -18,7 +18,7 @@ import (
 func (s *Subscription) answered(ctx context.Context, addr string, req *wire.Subscribe, reply *wire.Subscription,
 	err error) error {
 	if err == nil && (reply.VBuckets < 1 || reply.VBuckets > timestamp.MaxVBuckets) {
-		err = fmt.Errorf("an answer that says of bucket %s that it has %d vbuckets", s.cfg.Bucket, reply.VBuckets)
+		err = fmt.Errorf("an answer that gives bucket %s %d vbuckets", s.cfg.Bucket, reply.VBuckets)
 	}
 	back, err := s.note(addr, req, reply, err)
 	if err != nil {
@@ -59,7 +59,8 @@ func (s *Subscription) note(addr string, req *wire.Subscribe, reply *wire.Subscr
 			if r.Outcome == wire.StartRollback && v.begins(req.Counter) {
 				back = append(back, r)
 			} else {
-				s.log.Debug("a vbucket is not begun", "projector", addr, "vbucket", vb, "outcome", r.Outcome, "detail", r.Detail)
+				s.log.Debug("stream of a vbucket cannot be "+
+					"started", "projector", addr, "vbucket", vb, "outcome", r.Outcome, "detail", r.Detail)
 			}
 			v.refuse(req.Counter)
 		default:
@@ -107,12 +108,13 @@ func (s *Subscription) agrees(reply *wire.Subscription) error {
 	}
 	s.cluster = reply.ClusterID
 	if s.uuid != reply.BucketUUID {
-		return rpc.Refuse(errcode.BucketGone, "bucket %s has uuid %s there, %s elsewhere", s.cfg.Bucket, reply.BucketUUID,
+		return rpc.Refuse(errcode.BucketGone, "bucket %s has uuid %s at this projector, %s at "+
+			"others", s.cfg.Bucket, reply.BucketUUID,
 			s.uuid)
 	}
 	if !slices.Equal(slices.Sorted(slices.Values(reply.Indexes)), slices.Sorted(slices.Values(s.indexes))) {
-		return fmt.Errorf("its streams are of indexes %v, the subscription is of %v: they do not count, and these are "+
-			"asked for", reply.Indexes, s.indexes)
+		return fmt.Errorf("its streams are for indexes %v, the subscription is for %v: the streams are ignored, and new "+
+			"ones are requested", reply.Indexes, s.indexes)
 	}
 	return nil
 }
@@ -138,7 +140,7 @@ var final = []errcode.Code{errcode.NotFound, errcode.Forbidden, errcode.Unauthen
 // refused handles a projector's refusal: what it does not have, or refuses, for missingPatience is final, unless
 // every vbucket has a stream or another projector accepts the subscription meanwhile.
 func (s *Subscription) refused(addr string, err error) error {
-	s.logOnce(addr, "a projector does not take the subscription; trying again", "projector", addr, "error", err)
+	s.logOnce(addr, "projector refuses the subscription; trying again", "projector", addr, "error", err)
 	var problem *rpc.Problem
 	if s.fed() || !errors.As(err, &problem) || !slices.Contains(final, problem.Code) {
 		delete(s.missing, addr)

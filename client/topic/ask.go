@@ -113,7 +113,7 @@ func (s *Subscription) logOnce(addr, what string, args ...any) {
 func (s *Subscription) look(ctx context.Context) {
 	if !s.looks.IsZero() {
 		if time.Since(s.looks) >= lookPatience {
-			s.logOnce("", "it takes long to learn where projectors are; those known last are asked", "projectors", len(s.addrs))
+			s.logOnce("", "looking up projectors takes long; using the last known addresses", "projectors", len(s.addrs))
 			s.askAll(ctx)
 		}
 		return
@@ -134,7 +134,7 @@ func (s *Subscription) look(ctx context.Context) {
 // found records the projectors' addresses.
 func (s *Subscription) found(p places) {
 	if p.err != nil || len(p.addrs) > maxProjectors {
-		s.logOnce("", "cannot learn where projectors are; trying again, and asking those known last",
+		s.logOnce("", "cannot look up projectors; trying again, and using the last known addresses",
 			"projectors", len(p.addrs),
 			"most", maxProjectors, "error", p.err)
 		return

@@ -32,7 +32,7 @@ func (s *Subscription) accept(_ context.Context, h keyversion.Hello) (transport.
 		s.mu.Lock()
 		s.earlier = true
 		s.mu.Unlock()
-		return nil, fmt.Errorf("topic %q is of an earlier process of subscription %s; it is stopped", h.Topic, s.cfg.ID)
+		return nil, fmt.Errorf("topic %q belongs to an earlier process of subscription %s; it is stopped", h.Topic, s.cfg.ID)
 	}
 	return &sink{s: s, hello: h, request: request}, nil
 }
@@ -155,7 +155,7 @@ func (k *sink) admit(ctx context.Context, ev *keyversion.Event) (wanted bool, er
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if int(ev.VBucket) >= len(s.vbuckets) {
-		return false, fmt.Errorf("vbucket %d: bucket %s has %d", ev.VBucket, s.cfg.Bucket, len(s.vbuckets))
+		return false, fmt.Errorf("vbucket %d: bucket %s has only %d", ev.VBucket, s.cfg.Bucket, len(s.vbuckets))
 	}
 	v := &s.vbuckets[ev.VBucket]
 	request := ev.Incarnation.Counter
@@ -189,7 +189,8 @@ func (p Position) isBehind(ev *keyversion.Event) bool {
 func (k *sink) begin(v *vbucket, ev *keyversion.Event) error {
 	if ev.Begin.Start > v.at.Seqno {
 		v.none()
-		return fmt.Errorf("%w: vbucket %d goes on after %d, %d was handled", errGap, ev.VBucket, ev.Begin.Start,
+		return fmt.Errorf("%w: vbucket %d continues after %d, but the last handled seqno is "+
+			"%d", errGap, ev.VBucket, ev.Begin.Start,
 			v.at.Seqno)
 	}
 	if ev.Begin.Start < v.at.Seqno && ev.VBUUID != v.at.VBUUID && !ev.Begin.Log.Valid(v.at.VBUUID, v.at.Seqno) {

@@ -41,7 +41,7 @@ func (s *Subscription) cut(ctx context.Context, r *request, spare []uint16) {
 	defer cancel()
 	err := s.client.Stop(ctx, r.addr, &wire.StreamStop{Fence: s.fence(), Topic: r.topic, Bucket: s.cfg.Bucket,
 		VBuckets: spare})
-	s.log.Debug("streams that another projector brings were stopped", "projector", r.addr, "topic", r.topic, "vbuckets",
+	s.log.Debug("stopped streams that another projector already sends", "projector", r.addr, "topic", r.topic, "vbuckets",
 		len(spare), "error", err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,7 +80,8 @@ func (s *Subscription) sweep(ctx context.Context) {
 				err = s.stopEarlier(ctx, addr, list)
 			}
 			if err != nil && ctx.Err() == nil {
-				s.log.Info("topics of an earlier process of this subscription may go on", "projector", addr, "error", err)
+				s.log.Info("topics of an earlier process of this subscription could not be "+
+					"stopped", "projector", addr, "error", err)
 			}
 			return nil
 		})
@@ -99,7 +100,7 @@ func (s *Subscription) stopEarlier(ctx context.Context, addr string, list *wire.
 	if len(old) == 0 {
 		return nil
 	}
-	s.log.Info("topics of an earlier process of this subscription are stopped", "projector", addr, "topics", len(old))
+	s.log.Info("topics of an earlier process of this subscription were stopped", "projector", addr, "topics", len(old))
 	return s.stop(ctx, old)
 }
 

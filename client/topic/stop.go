@@ -90,7 +90,7 @@ func (s *Subscription) stray(ctx context.Context, request uint64) {
 		return
 	}
 	r.stopping = true
-	s.log.Info("a topic that nobody needs was opened late; it is stopped", "projector", r.addr, "topic", r.topic)
+	s.log.Info("topic that is no longer needed was opened late; stopping it", "projector", r.addr, "topic", r.topic)
 	s.calls.Go(func() error { s.giveUp(ctx, []uint64{request}); return nil })
 }
 
@@ -121,7 +121,7 @@ func (s *Subscription) stopOf(ctx context.Context, cluster string, all []*reques
 		g.Go(func() error {
 			err := s.client.Stop(ctx, r.addr, &wire.StreamStop{Fence: wire.Fence{ClusterID: cluster},
 				Topic: r.topic})
-			s.log.Debug("a topic was stopped", "topic", r.topic, "error", err) // topics also end by themselves
+			s.log.Debug("topic stopped", "topic", r.topic, "error", err) // topics also end by themselves
 			return err
 		})
 	}

@@ -50,9 +50,9 @@ const (
 
 var (
 	// ErrBucketGone is wrapped when a call finds that the bucket's loop has ended.
-	ErrBucketGone = errors.New("the bucket is not held here any more")
+	ErrBucketGone = errors.New("this indexer no longer holds the bucket")
 	// ErrUnwanted is wrapped when TakeAway finds that the copy is not in the bucket, or must not be taken away.
-	ErrUnwanted = errors.New("the copy is whole or gone")
+	ErrUnwanted = errors.New("the copy is already complete, or gone")
 )
 
 // Bucket is one bucket on this node: a loop that owns the ingest state, and lanes that write the batches it hands
@@ -183,7 +183,7 @@ func (k *Bucket) finish(r result) {
 // keepMarks stores which copies no longer have tombstones. The node's health reports it while it takes too long.
 func (k *Bucket) keepMarks() {
 	_ = k.node.Health.Watch(marksFile, "a write", health.Hangs, func() {
-		k.log.Error("a write does not end: the disk hangs, or is far too slow", "file", marksFile, "for", health.Hangs)
+		k.log.Error("write does not end: the disk hangs, or is far too slow", "file", marksFile, "for", health.Hangs)
 		k.node.Report()
 	}, func() error {
 		k.node.Marks.Keep()
@@ -230,7 +230,7 @@ func (k *Bucket) wentBack(n *lane) {
 	delete(k.sizes.seen, n.copy)
 	restoring := k.st.RestoringOf(n.copy) > 0
 	if err := k.work.Reopened(n.copy, n.slice.Positions(), n.slice.Logs()); err != nil {
-		k.log.Error("a recovered copy cannot be used", "copy", n.copy, "error", err)
+		k.log.Error("recovered copy cannot be used", "copy", n.copy, "error", err)
 	}
 	k.fellBack(n.copy, k.holds(n.copy))
 	k.retakeAgain()
@@ -321,7 +321,7 @@ func (k *Bucket) Add(ctx context.Context, s *storage.Slice, deferred bool,
 	// copy before.
 	if !here && !(deferred && Unfilled(s)) {
 		if err := s.DropIncoming(); err != nil {
-			k.log.Warn("files that were received for a copy stay for now", "copy", id, "error", err)
+			k.log.Warn("files received for a copy cannot be removed yet", "copy", id, "error", err)
 		}
 	}
 	if e := k.do(ctx, func() {

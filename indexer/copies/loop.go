@@ -158,7 +158,7 @@ func (k *Bucket) handNext(ctx context.Context) bool {
 		k.handPurge(s.Handed)
 	default:
 		if t := s.Handed.Batch; t.Kind == ingest.Ahead {
-			k.log.Debug("the queue is full: applying ahead", "bytes", t.Bytes())
+			k.log.Debug("queue is full: applying events before the next stability timestamp", "bytes", t.Bytes())
 			k.node.Metrics.ahead.Inc()
 		}
 		k.hand(s.Handed)

@@ -66,10 +66,10 @@ func LoadMarks(dir string, log hclog.Logger) (*Marks, error) {
 		return err
 	})
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("which copies hold tombstones: %w", err)
+		return nil, fmt.Errorf("reading which copies hold tombstones: %w", err)
 	}
 	if cut {
-		log.Warn("the newest change of which copies hold tombstones was not stored to its end", "file", marksFile)
+		log.Warn("last change of the list of copies with tombstones was not stored completely", "file", marksFile)
 	}
 	return m, nil
 }

@@ -32,17 +32,17 @@ type Metrics struct {
 func NewMetrics(r prometheus.Registerer) *Metrics {
 	return &Metrics{
 		ahead: meters.Counter(r, "applied_ahead_total",
-			"Times a full queue was written without waiting for a stability timestamp."),
+			"How often a full queue was written without waiting for a stability timestamp."),
 		batches: meters.SecondsBy(r, "batch_seconds",
 			"Time from handing out a batch until the last copy of the bucket has written it.", "kind", 0.0005, 16),
 		catchup: meters.Counter(r, "catchup_held_seconds_total",
 			"Time that connections of catchup streams have waited for --catchup-rate."),
 		rolls: meters.Seconds(r, "rollback_seconds",
-			"Time to take a bucket's copies back to the branch that KV has left.", 0.0005, 18),
+			"Time to roll a bucket's copies back from a branch that KV has left.", 0.0005, 18),
 		restores: meters.Counters(r, "restored_vbuckets_total",
-			"Vbuckets of copies that left KV's branch, by what they were put back to.", "to"),
+			"Vbuckets of copies that left KV's branch, by the state they were restored to.", "to"),
 		retaken: meters.Counter(r, "retaken_vbuckets_total",
-			"Vbuckets of copies that were taken anew from KV because of such a difference."),
+			"Vbuckets of copies that were streamed again from KV because of such a difference."),
 	}
 }
 

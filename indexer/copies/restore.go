@@ -131,10 +131,10 @@ func (k *Bucket) place(ctx context.Context, turn *turn, id index.CopyID, patienc
 	source, since, said := CopySource+id.String(), k.node.Now(), false
 	health.Late(health.Hangs, func() {
 		said = true
-		why := fmt.Sprintf("it waits since %s to be put back to what it held before a rollback, behind %s",
+		why := fmt.Sprintf("it waits since %s to be restored to its state before a rollback, after %s",
 			since.UTC().Format(time.RFC3339), turn.ahead())
 		if k.node.Health.Set(source, why) {
-			k.log.Warn("a copy waits to be put back", "copy", id, "behind", turn.ahead())
+			k.log.Warn("copy waits to be restored after a rollback", "copy", id, "behind", turn.ahead())
 			k.node.Report()
 		}
 	}, func() { leave, err = turn.enter(ctx, k.name, id, k.node.Now(), patience) })
@@ -191,7 +191,7 @@ func (k *Bucket) reopened(n *lane) {
 		delete(k.backs.shut, n.copy)
 		delete(k.away, n.copy)
 		if err := k.add(n.slice, false); err != nil {
-			k.log.Error("a recovered copy cannot be used", "copy", n.copy, "error", err)
+			k.log.Error("recovered copy cannot be used", "copy", n.copy, "error", err)
 		}
 		k.node.Sides()
 	}
@@ -222,7 +222,7 @@ func (k *Bucket) restoreCopy(ctx context.Context, c *copyBack, patience time.Dur
 	for to, n := range count {
 		k.node.Metrics.restores.WithLabelValues(to).Add(float64(n))
 	}
-	k.log.Warn("vbuckets left their branch and were put back", "copy", n.copy, "vbuckets", len(what),
+	k.log.Warn("vbuckets that left KV's branch were restored", "copy", n.copy, "vbuckets", len(what),
 		"first", what[0].VBucket, "to_snapshot", count["snapshot"], "to_checkpoint", count["checkpoint"],
 		"to_nothing", count["nothing"])
 }

@@ -152,7 +152,7 @@ func TestHealthTellsWhoWaitsToBePutBack(t *testing.T) {
 		time.Sleep(2 * time.Millisecond)
 		synctest.Wait()
 		at := since.UTC().Format(time.RFC3339)
-		want := "it waits since " + at + " to be put back to what it held before a rollback, behind copy " +
+		want := "it waits since " + at + " to be restored to its state before a rollback, after copy " +
 			index.CopyID(0).String() + " of bucket other (since " + at + "), copy " + index.CopyID(1).String() +
 			" of bucket other (since " + at + ")"
 		if got := k.node.Health.All()[CopySource+index.CopyID(7).String()]; got != want {

@@ -33,7 +33,7 @@ func (k *Bucket) CarryOut(ctx context.Context, req *wire.RollbackRequest, reply 
 			reply.Stale = true
 			return nil
 		case core.BackOlder:
-			return rpc.Refuse(errcode.Fenced, "rollback %d is older than one carried out", req.RollbackID)
+			return rpc.Refuse(errcode.Fenced, "rollback %d is older than one that was already executed", req.RollbackID)
 		case core.BackDone, core.BackNow:
 			if waited || back == core.BackNow { // not for a rollback that was carried out by an earlier call
 				k.node.Metrics.rolls.Observe(k.node.Now().Sub(began).Seconds())

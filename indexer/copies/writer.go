@@ -62,13 +62,13 @@ func (k *Bucket) persistentlyWithin(ctx context.Context, s *storage.Slice, patie
 	var fails unreadable
 	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
 		err := k.node.Health.Watch(source, "a write", patience, func() {
-			k.log.Error("a write does not end: the disk hangs, or is far too slow", "copy", s.Meta().Copy, "for", patience)
+			k.log.Error("write does not end: the disk hangs, or is far too slow", "copy", s.Meta().Copy, "for", patience)
 			k.node.Report()
 		}, f)
 		switch {
 		case err == nil:
 			if k.node.Health.Set(source, "") {
-				k.log.Info("writing again", "copy", s.Meta().Copy)
+				k.log.Info("writes succeed again", "copy", s.Meta().Copy)
 				k.node.Report()
 			}
 			return outcome{}
@@ -125,13 +125,13 @@ func (k *Bucket) reopen(ctx context.Context, s *storage.Slice) error {
 		k.node.Health.Set(source, "")
 	case ctx.Err() != nil: // it was removed: its next user reports the error
 	case err != nil:
-		if k.node.Health.Set(source, fmt.Sprintf("it cannot be opened again, which is tried again and again: %v", err)) {
-			k.log.Error("a copy cannot be opened again; trying again", "copy", id, "error", err)
+		if k.node.Health.Set(source, fmt.Sprintf("it cannot be reopened; further attempts follow: %v", err)) {
+			k.log.Error("copy cannot be reopened; trying again", "copy", id, "error", err)
 			k.node.Report()
 		}
 	default:
 		k.node.Health.Set(source, "")
-		k.log.Warn("a copy was opened again; what it lacks is streamed again", "copy", id, "outcome", r.Outcome,
+		k.log.Warn("copy was reopened; missing changes are streamed again", "copy", id, "outcome", r.Outcome,
 			"cause", r.Cause)
 		k.node.Report()
 	}

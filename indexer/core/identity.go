@@ -23,7 +23,8 @@ func (id Identity) Admit(f wire.Fence) (next Identity, store bool, err error) {
 		return id, false, err
 	}
 	if id.ClusterID != "" && f.ClusterID != id.ClusterID {
-		return id, false, fmt.Errorf("%w: from %q, this one belongs to %q", wire.ErrForeignCluster, f.ClusterID,
+		return id, false, fmt.Errorf("%w: the command is from cluster %q, this indexer belongs to "+
+			"%q", wire.ErrForeignCluster, f.ClusterID,
 			id.ClusterID)
 	}
 	old := id.Fence
@@ -35,7 +36,7 @@ func (id Identity) Admit(f wire.Fence) (next Identity, store bool, err error) {
 // Registered returns the identity that a leader has assigned. store reports whether it differs from id.
 func (id Identity) Registered(r *wire.RegisterReply) (next Identity, store bool, err error) {
 	if id.ClusterID != "" && id.ClusterID != r.ClusterID {
-		return id, false, fmt.Errorf("%w: the managers are of cluster %q, this data folder belongs to %q",
+		return id, false, fmt.Errorf("%w: the managers belong to cluster %q, this data folder to %q",
 			wire.ErrForeignCluster, r.ClusterID, id.ClusterID)
 	}
 	next = id

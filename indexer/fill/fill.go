@@ -72,15 +72,15 @@ var (
 	// errAnew: the received files precede a rollback.
 	errAnew = errors.New("the bucket was rolled back meanwhile")
 	// errOtherBranch: one of the two indexers has not yet learned of a rollback that the other has learned of.
-	errOtherBranch = errors.New("the bucket is not rolled back there as it is here")
+	errOtherBranch = errors.New("the bucket has another rollback state there")
 	// errSlow: the transfer was too slow and is abandoned.
-	errSlow = fmt.Errorf("files come at less than %d bytes a second", fillLeast)
+	errSlow = fmt.Errorf("files arrive at less than %d bytes a second", fillLeast)
 	// errAway: the source does not answer, or disappeared during the transfer, as in a restart.
-	errAway = errors.New("it is away")
+	errAway = errors.New("the sender is offline")
 	// errLater: retry after other copies have had their turn.
 	errLater = errors.New("later")
 	// errLate: the copy has waited too long.
-	errLate = errors.New("it has waited too long for files")
+	errLate = errors.New("it waited too long for files")
 	// errHalf: the copy was removed from its bucket and the files could not be installed. There is no fallback: open
 	// streams may rely on its former position.
 	errHalf = errors.New("the files could not be installed")
@@ -129,9 +129,9 @@ func New(o Options) *Filler {
 	f := &Filler{Options: o, wake: make(chan struct{}, 1), Sending: pace.New(o.Rate, 0, o.Now),
 		Checked: pace.New(CheckFactor*o.Rate, fillShare, o.Now),
 		fills: meters.Counters(o.Registry, "fills_total",
-			"New copies that were to be filled with another indexer's files, by outcome.", "outcome"),
+			"Attempts to fill new copies with another indexer's files, by outcome.", "outcome"),
 		bytes: meters.Counters(o.Registry, "fill_bytes_total",
-			"Bytes of copies' files that were sent to other indexers and received from them.", "direction")}
+			"Bytes of copies' files sent to other indexers and received from them.", "direction")}
 	f.sender = &transfer.Sender{Open: f.export, Now: o.Now, Log: o.Log, Pace: f.Sending.Wait,
 		Trouble: func(why string) { o.Health.Set("sending copies", why) },
 		Spawn:   func(run func(context.Context) error) { o.Spawn(run) }}
@@ -167,13 +167,13 @@ func (f *Filler) one(ctx context.Context, o *fill) (again bool) {
 	outcome := "installed"
 	switch {
 	case err == nil:
-		f.Log.Info("a copy was filled with another indexer's files", "copy", m.Copy, "index", m.Index, "slice", m.Slice,
+		f.Log.Info("copy was filled with another indexer's files", "copy", m.Copy, "index", m.Index, "slice", m.Slice,
 			"node", node, "took", f.Now().Sub(began))
 	case ctx.Err() != nil || errors.Is(err, copies.ErrUnwanted) || errors.Is(err, errLater):
 		outcome = "unwanted"
 	default:
 		outcome = "failed"
-		f.Log.Warn("a copy cannot be filled with another indexer's files: it is filled from KV", "copy", m.Copy, "index",
+		f.Log.Warn("copy cannot be filled with another indexer's files; it is filled from KV", "copy", m.Copy, "index",
 			m.Index, "slice", m.Slice, "error", err)
 	}
 	f.fills.WithLabelValues(outcome).Inc()
@@ -181,9 +181,9 @@ func (f *Filler) one(ctx context.Context, o *fill) (again bool) {
 		return false // the process is ending: its successor continues with what is on disk
 	}
 	if o.shares { // it has received nothing
-		f.Log.Warn("files that were received for an earlier copy stay for now: the disk hangs", "copy", m.Copy)
-	} else if err := f.onDisk(o, "removing what was received", o.s.DropIncoming); err != nil {
-		f.Log.Warn("files that were received for a copy stay for now", "copy", m.Copy, "error", err)
+		f.Log.Warn("files received for an earlier copy cannot be removed yet: the disk hangs", "copy", m.Copy)
+	} else if err := f.onDisk(o, "removing received files", o.s.DropIncoming); err != nil {
+		f.Log.Warn("files received for a copy cannot be removed yet", "copy", m.Copy, "error", err)
 	}
 	f.fromKV(context.WithoutCancel(ctx), o)
 	return false
@@ -207,7 +207,7 @@ func (f *Filler) fill(ctx context.Context, o *fill) (from index.NodeID, err erro
 	var busy error
 	for i, asked := 0, false; i < len(o.from); i++ {
 		if asked && f.overtaken(o) {
-			return 0, fmt.Errorf("%w: another copy has its turn since a disk hung", errLater)
+			return 0, fmt.Errorf("%w: the disk hung, so another copy is filled first", errLater)
 		}
 		asked = true
 		err := f.from(ctx, o, o.from[i])
@@ -324,7 +324,7 @@ func (f *Filler) from(ctx context.Context, o *fill, node index.NodeID) (err erro
 	defer func() {
 		o.expected.Store(0)
 		if in != nil {
-			err = errors.Join(err, f.onDisk(o, "closing what was received", in.Close))
+			err = errors.Join(err, f.onDisk(o, "closing received files", in.Close))
 		}
 	}()
 	var said about
@@ -338,7 +338,7 @@ func (f *Filler) from(ctx context.Context, o *fill, node index.NodeID) (err erro
 		Begin: func(offer *transfer.Offer) (transfer.Sink, error) {
 			offered = true
 			if err := json.Unmarshal(offer.About, &said); err != nil {
-				return nil, fmt.Errorf("what is said of the files: %w", err)
+				return nil, fmt.Errorf("description of the files: %w", err)
 			}
 			if err := said.fits(m); err != nil {
 				return nil, err
@@ -351,7 +351,7 @@ func (f *Filler) from(ctx context.Context, o *fill, node index.NodeID) (err erro
 			for i, file := range offer.Files {
 				files[i] = storage.File(file)
 			}
-			if err := f.onDisk(o, "making place for files", func() (err error) {
+			if err := f.onDisk(o, "creating the folder for received files", func() (err error) {
 				in, err = o.s.Receive(said.Source, files)
 				return err
 			}); err != nil {
@@ -379,7 +379,7 @@ func (f *Filler) from(ctx context.Context, o *fill, node index.NodeID) (err erro
 	}
 	if err := f.onDisk(o, checking, func() error { return in.Verify(ctx, f.checkPace(o)) }); err != nil {
 		if errors.Is(err, storage.ErrDamaged) { // do not resume a transfer whose files are damaged
-			err = errors.Join(err, f.onDisk(o, "removing what was received", in.Discard))
+			err = errors.Join(err, f.onDisk(o, "removing received files", in.Discard))
 		}
 		return err
 	}
@@ -388,10 +388,10 @@ func (f *Filler) from(ctx context.Context, o *fill, node index.NodeID) (err erro
 
 // installing is the disk step in which received files replace what a copy holds. It does not include waits for the
 // copy's bucket.
-const installing = "installing what was received"
+const installing = "installing received files"
 
 // checking is the disk step in which received files are read again.
-const checking = "checking what was received"
+const checking = "checking received files"
 
 // receiving is a transfer.Sink whose disk writes are watched for hanging.
 type receiving struct {
@@ -402,7 +402,7 @@ type receiving struct {
 
 // Append implements transfer.Sink.
 func (r receiving) Append(name string, at int64, p []byte) error {
-	return r.f.onDisk(r.o, "writing what is received", func() error { return r.Incoming.Append(name, at, p) })
+	return r.f.onDisk(r.o, "writing received files", func() error { return r.Incoming.Append(name, at, p) })
 }
 
 // isAway wraps an error of a transfer in errAway if the node has gone; offered means that it had begun to answer.
@@ -513,7 +513,7 @@ func (f *Filler) export(ctx context.Context, w *transfer.Want, step func()) (tra
 			return f.exportFrom(ctx, k, s, w, step)
 		}
 	}
-	return nil, rpc.Refuse(errcode.NotFound, "no copy of slice %d of index %s is here", w.Slice, w.Index)
+	return nil, rpc.Refuse(errcode.NotFound, "this indexer has no copy of slice %d of index %s", w.Slice, w.Index)
 }
 
 // sendable is the state of a copy at a request for its files.
@@ -528,17 +528,18 @@ func (c *sendable) refusal(s *storage.Slice, w *transfer.Want) error {
 	stable, _ := s.Timestamp()
 	switch {
 	case stable.Total() == 0:
-		return rpc.Refuse(errcode.NotFound, "copy %s of index %s is not filled here", m.Copy, m.Index)
+		return rpc.Refuse(errcode.NotFound, "copy %s of index %s is not complete on this indexer", m.Copy, m.Index)
 	case !c.Fit:
-		return rpc.Refuse(errcode.Unavailable, "copy %s of index %s is put back to an earlier state here now", m.Copy,
+		return rpc.Refuse(errcode.Unavailable, "copy %s of index %s is being restored to an earlier state on this "+
+			"indexer", m.Copy,
 			m.Index)
 	case c.Wrong:
 		return errWrongRows(m)
 	case 2*c.Empty > m.VBuckets: // below that, the receiver requests the missing vbuckets from KV, as after a restart
-		return rpc.Refuse(errcode.Unavailable, "copy %s of index %s lacks %d of %d vbuckets here now", m.Copy, m.Index,
+		return rpc.Refuse(errcode.Unavailable, "copy %s of index %s lacks %d of %d vbuckets on this indexer", m.Copy, m.Index,
 			c.Empty, m.VBuckets)
 	case c.about.Generation != w.Generation || c.about.RollbackID != w.RollbackID:
-		return rpc.Refuse(errcode.Unavailable, "copy %s is of generation %d and rollback %d of its bucket, not of %d and %d",
+		return rpc.Refuse(errcode.Unavailable, "copy %s has generation %d and rollback %d of its bucket, not %d and %d",
 			m.Copy, c.about.Generation, c.about.RollbackID, w.Generation, w.RollbackID)
 	}
 	return nil
@@ -573,7 +574,8 @@ func (f *Filler) exportFrom(ctx context.Context, k *copies.Bucket, s *storage.Sl
 // errWrongRows refuses to send files that have, or may have, rows of a vbucket that is being taken anew. Their
 // positions claim that the vbucket is whole: a receiver would never request it from KV.
 func errWrongRows(m storage.Meta) error {
-	return rpc.Refuse(errcode.Unavailable, "copy %s of index %s is taking vbuckets anew here now", m.Copy, m.Index)
+	return rpc.Refuse(errcode.Unavailable, "copy %s of index %s is streaming vbuckets again on this "+
+		"indexer", m.Copy, m.Index)
 }
 
 func (f *Filler) exportOf(ctx context.Context, s *storage.Slice, said *about, step func()) (transfer.Export, error) {
@@ -588,7 +590,7 @@ func (f *Filler) exportOf(ctx context.Context, s *storage.Slice, said *about, st
 	if err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
-	f.Log.Info("a copy's files are sent to another indexer", "copy", said.Meta.Copy, "index", said.Meta.Index, "slice",
+	f.Log.Info("sending a copy's files to another indexer", "copy", said.Meta.Copy, "index", said.Meta.Index, "slice",
 		said.Meta.Slice, "files", len(e.Files))
 	return &exported{Export: e, about: text, sent: f.bytes.WithLabelValues("sent")}, nil
 }

@@ -201,14 +201,15 @@ func (f *Filler) begins(o *fill, what string) {
 	}
 	f.mu.Unlock()
 	if was.hangs {
-		f.Log.Info("the disk of a copy that is filled goes on", "copy", o.id(), "what", was.what, "took", now.Sub(was.since))
+		f.Log.Info("disk of a copy that is being filled responds "+
+			"again", "copy", o.id(), "what", was.what, "took", now.Sub(was.since))
 	}
 }
 
 // hung takes the turn from fills whose disk hangs, and logs each of them.
 func (f *Filler) hung(now time.Time) {
 	for _, o := range f.findHung(now) {
-		f.Log.Error("the disk of a copy that is filled hangs, or is far too slow: others are filled meanwhile",
+		f.Log.Error("disk of a copy that is being filled hangs, or is far too slow; other copies are filled meanwhile",
 			"copy", o.id(), "for", health.Hangs)
 	}
 }

@@ -49,7 +49,7 @@ func (h *Health) Watch(source, what string, patience time.Duration, late func(),
 
 // Hanging returns the text for an operation that takes longer than patience.
 func Hanging(what string, patience time.Duration) string {
-	return fmt.Sprintf("%s has been under way for more than %s: the disk hangs, or is far too slow", what, patience)
+	return fmt.Sprintf("%s has been pending for more than %s: the disk hangs, or is far too slow", what, patience)
 }
 
 // Late runs f, and calls late if f takes longer than patience. Both have returned when Late returns.

@@ -19,7 +19,7 @@ func TestWatch(t *testing.T) {
 		}{{Hangs - 1, nil, 0}, {Hangs - 1, errors.New("full"), 0}, {Hangs + 1, nil, 1}, {Hangs + 1, errors.New("full"), 2}} {
 			err := h.Watch("copy 3", "a write", Hangs, func() {
 				lates++
-				want := "a write has been under way for more than 30s: the disk hangs, or is far too slow"
+				want := "a write has been pending for more than 30s: the disk hangs, or is far too slow"
 				if why := h.Why("copy 3"); why != want {
 					t.Errorf("%q is wrong, want %q", why, want)
 				}

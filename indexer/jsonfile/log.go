@@ -120,7 +120,7 @@ func check(line []byte) ([]byte, error) {
 	sum, text, _ := bytes.Cut(line, []byte{' '})
 	want, err := strconv.ParseUint(string(sum), 16, 32)
 	if is := crc32.Checksum(text, castagnoli); err != nil || uint32(want) != is {
-		return nil, fmt.Errorf("its checksum is %08x, it says %.10q", is, sum)
+		return nil, fmt.Errorf("its checksum is %08x, the file has %.10q", is, sum)
 	}
 	return text, nil
 }

@@ -187,7 +187,7 @@ func (p *Keeper) makeDurable(ctx context.Context) {
 		p.common = now.Add(p.durable.period)
 		err := p.Store.KeepCommon()
 		if err != nil && !p.fails {
-			p.Log.Warn("keeping where copies stand; trying again until it succeeds", "error", err)
+			p.Log.Warn("positions of copies cannot be stored; trying again until it succeeds", "error", err)
 		}
 		p.fails = err != nil
 	}
@@ -214,7 +214,7 @@ func (p *Keeper) step(ctx context.Context, t *turns, done map[index.CopyID]copie
 			err = nil
 		}
 		if err != nil && !t.fails[id] { // all copies on a full disk fail at each of their turns
-			p.Log.Warn("keeping a copy safe; trying again until it succeeds", "copy", id, "error", err)
+			p.Log.Warn("checkpoint of a copy cannot be stored; trying again until it succeeds", "copy", id, "error", err)
 		}
 		if err != nil {
 			t.fails[id] = true

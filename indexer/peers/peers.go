@@ -164,7 +164,7 @@ func (n *Nodes) Post(ctx context.Context, node index.NodeID, path string, req an
 		addr = port
 	}
 	if addr == "" {
-		return nil, fmt.Errorf("node %d has no address here", node)
+		return nil, fmt.Errorf("this indexer has no address of node %d", node)
 	}
 	body, err := cbor.Marshal(req)
 	if err != nil {

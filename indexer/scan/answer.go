@@ -57,7 +57,7 @@ func (a *Answer) Write(p []byte) (int, error) {
 	}
 	n, err := a.w.Write(p)
 	if err != nil {
-		err = Errorf(errcode.Cancelled, "writing to who asked: %w", err)
+		err = Errorf(errcode.Cancelled, "writing the answer: %w", err)
 	}
 	return n, err
 }

@@ -80,7 +80,7 @@ func choose(v *View, ranges []Range, least, at *wire.StabilityRef, turn uint64, 
 	}
 	if at != nil {
 		if at.Generation != v.Bucket.Generation || at.RollbackID != v.Bucket.RollbackID {
-			return p, Errorf(errcode.SnapshotTooOld, "timestamp %s is of before bucket %q was rolled back or made anew",
+			return p, Errorf(errcode.SnapshotTooOld, "timestamp %s is older than the rollback or re-creation of bucket %q",
 				TimestampID(*at), v.Bucket.Name)
 		}
 		p.ref = *at
@@ -97,7 +97,7 @@ func begin(v *View, ranges []Range) (plan, error) {
 		v.Prepare()
 	}
 	if v.provider == nil {
-		return plan{}, Errorf(errcode.Unavailable, "index %s (%s) is partitioned in a way that this indexer does not know: "+
+		return plan{}, Errorf(errcode.Unavailable, "index %s (%s) has a partitioning that this indexer does not support: "+
 			"%v; is it of an older version?", v.Definition.ID, v.Definition.Name, v.Topology.Layout.Check())
 	}
 	marked := needed(v.provider, len(v.healthy), ranges)
@@ -118,9 +118,9 @@ func (v *View) unheld(s index.SliceID, nodes Nodes) error {
 			on = append(on, nodes.Name(c.Node))
 		}
 	}
-	return Errorf(errcode.Unavailable, "slice %d of index %s (%s) is on %s, and no copy of it can be read now: that "+
-		"indexer is away, not well, or not caught up: see cluster status, start it again; an index with num_replica goes "+
-		"on without it", s, v.Definition.ID, v.Definition.Name, strings.Join(on, ", "))
+	return Errorf(errcode.Unavailable, "slice %d of index %s (%s) is on %s, and no copy of it can be read: the "+
+		"indexer is offline, unhealthy or not caught up: see cluster status, and restart it; an index with num_replica "+
+		"survives that", s, v.Definition.ID, v.Definition.Name, strings.Join(on, ", "))
 }
 
 // Prepare computes what all scans of a view share. The view must not be modified afterwards.

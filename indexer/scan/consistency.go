@@ -94,7 +94,8 @@ func (c *Coordinator) session(ctx context.Context, bucket string, wait time.Dura
 	s, err := c.truth.Stabilize(ctx, bucket, need, wait)
 	// not a write of the caller: KV failed over after it had been asked
 	if err != nil && CodeOf(err) == errcode.TokenLost {
-		return s, Errorf(errcode.Unavailable, "KV of bucket %q failed over while it was asked how far it is: %w", bucket, err)
+		return s, Errorf(errcode.Unavailable, "KV of bucket %q failed over while it was asked for its present seqnos: "+
+			"%w", bucket, err)
 	}
 	return s, err
 }
@@ -113,7 +114,7 @@ func (c *Coordinator) atPlus(ctx context.Context, b wire.Bucket, tokens []Token,
 			return s, err
 		}
 		if len(s.Logs) != b.VBuckets || s.Vector.Len() != b.VBuckets {
-			return s, Errorf(errcode.Unavailable, "timestamp %d of bucket %q comes without failover logs", s.Number, b.Name)
+			return s, Errorf(errcode.Unavailable, "timestamp %d of bucket %q has no failover logs", s.Number, b.Name)
 		}
 	}
 	need, err := asked(&s, tokens)
@@ -131,7 +132,8 @@ func beyond(b *wire.Bucket, tokens []Token) error {
 			continue
 		}
 		if refused == nil {
-			refused = Errorf(errcode.BadRequest, "token of vbucket %d: bucket %q has %d", t.VBucket, b.Name, b.VBuckets)
+			refused = Errorf(errcode.BadRequest, "token of vbucket %d: bucket %q has only %d "+
+				"vbuckets", t.VBucket, b.Name, b.VBuckets)
 		}
 		refused.lose(t)
 	}

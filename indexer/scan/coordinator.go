@@ -62,7 +62,7 @@ func NewCoordinator(catalog Catalog, truth Truth, nodes Nodes, o Options) *Coord
 		o.Logger = hclog.NewNullLogger()
 	}
 	return &Coordinator{catalog: catalog, truth: truth, nodes: nodes, opts: o,
-		lagging: rpc.NewPlaces(maxLagging, "scans that wait for copies"),
+		lagging: rpc.NewPlaces(maxLagging, "scans waiting for copies"),
 		tooLong: Errorf(errcode.Timeout, "the scan took longer than %s", o.MaxDuration)}
 }
 
@@ -101,7 +101,7 @@ func (c *Coordinator) Scan(ctx context.Context, spec Spec, sink Sink) (Result, e
 // Count counts the rows, regardless of limit and offset. Distinct rows and groups have to be read one by one.
 func (c *Coordinator) Count(ctx context.Context, spec Spec) (Result, error) {
 	if spec.Page != nil {
-		return Result{}, Errorf(errcode.BadRequest, "a count has no pages: leave out want_cursor and cursor")
+		return Result{}, Errorf(errcode.BadRequest, "a count has no pages: omit want_cursor and cursor")
 	}
 	spec.Limit, spec.Offset = 0, 0
 	return c.run(ctx, spec, spec.Distinct == 0 && spec.Groups == nil, discard{})
@@ -213,7 +213,7 @@ func contextError(ctx context.Context, err error) error {
 	if errors.As(cause, &e) {
 		return e
 	}
-	err = fmt.Errorf("the scan was given up: %w (%w)", cause, err)
+	err = fmt.Errorf("the scan was abandoned: %w (%w)", cause, err)
 	return &Error{Code: CodeOf(cause), Detail: err.Error(), Err: err}
 }
 
@@ -287,7 +287,8 @@ func (r *run) late(err error) error {
 	}
 	e.Detail = fmt.Sprintf("%s (waited %s)", e.Detail, r.c.opts.Wait)
 	if r.floored && r.session.floor != nil {
-		e.Detail += fmt.Sprintf("; the session has seen timestamp %d, and gets nothing older", r.session.floor.Number)
+		e.Detail += fmt.Sprintf("; the session has already read timestamp %d, and may not read an older "+
+			"one", r.session.floor.Number)
 	}
 	return &e
 }

@@ -75,14 +75,14 @@ func (r *Request) checkPages() error {
 	case !r.WantCursor && r.Cursor == "" && !r.Newer:
 		return nil
 	case r.Newer && r.Cursor == "":
-		return Errorf(errcode.BadRequest, "newer goes with a cursor, behind which the scan goes on")
+		return Errorf(errcode.BadRequest, "newer requires a cursor, after which the scan continues")
 	case len(r.Cursor) > MaxCursor:
-		return Errorf(errcode.BadRequest, "cursor: it has %d bytes, want at most %d", len(r.Cursor), MaxCursor)
+		return Errorf(errcode.BadRequest, "the cursor has %d bytes; the limit is %d", len(r.Cursor), MaxCursor)
 	case r.Limit == 0:
-		return Errorf(errcode.BadRequest, "want_cursor and cursor go with a limit: the rows of a page")
+		return Errorf(errcode.BadRequest, "want_cursor and cursor require a limit: the number of rows per page")
 	case r.Stability == NoStability || r.Timestamp != "":
-		return Errorf(errcode.BadRequest, "want_cursor and cursor go neither with stability none nor with a timestamp: "+
-			"all pages are of one, which the cursor names")
+		return Errorf(errcode.BadRequest, "want_cursor and cursor cannot be combined with stability none or a timestamp: "+
+			"all pages have the timestamp in the cursor")
 	}
 	r.Stability = QueryStability
 	return nil
@@ -135,27 +135,28 @@ func appendSum(b []byte) []byte {
 // readCursor parses a cursor. It refuses cursors of another index or request.
 func (s *Spec) readCursor(text string, def *index.Definition) (seen scanport.Seen, after *Row, err error) {
 	bad := func(what string) error {
-		return Errorf(errcode.BadRequest, "cursor %.40q: %s: send it as the end of the page before had it", text, what)
+		return Errorf(errcode.BadRequest, "cursor %.40q: %s: send it unchanged as in the last line of the previous "+
+			"page", text, what)
 	}
 	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
 	switch {
 	case err != nil:
 		return seen, nil, bad(err.Error())
 	case len(b) <= cursorSum:
-		return seen, nil, bad("it is cut")
+		return seen, nil, bad("it is truncated")
 	case b[0] != cursorFormat:
-		return seen, nil, bad("it is of a form that is not known")
+		return seen, nil, bad("its format is unknown")
 	}
 	sum := binary.BigEndian.Uint32(b[len(b)-cursorSum:])
 	if b = b[:len(b)-cursorSum]; crc32.Checksum(b, castagnoli) != sum {
-		return seen, nil, bad("its checksum does not agree")
+		return seen, nil, bad("its checksum does not match")
 	}
 	if seen, b, err = scanport.CutSeen(b[1:]); err != nil {
 		return seen, nil, bad(err.Error())
 	}
 	id, n := binary.Uvarint(b)
 	if n <= 0 || len(b) < n+16 {
-		return seen, nil, bad("it is cut")
+		return seen, nil, bad("it is truncated")
 	}
 	asked := binary.BigEndian.Uint64(b[n:])
 	s.Page.id = binary.BigEndian.Uint64(b[n+8:])
@@ -163,13 +164,13 @@ func (s *Spec) readCursor(text string, def *index.Definition) (seen scanport.See
 	key, n := binary.Uvarint(b)
 	switch {
 	case n <= 0 || key > uint64(len(b)-n):
-		return seen, nil, bad("it is cut")
+		return seen, nil, bad("it is truncated")
 	case id != uint64(s.Index) || seen.Bucket != def.Bucket:
-		return seen, nil, Errorf(errcode.BadRequest, "the cursor is of index %d on bucket %q, this is index %s (%s on %s): "+
-			"after a split, or a drop, begin anew", id, seen.Bucket, s.Index, def.Name, def.Keyspace())
+		return seen, nil, Errorf(errcode.BadRequest, "the cursor belongs to index %d on bucket %q, this is index %s (%s on "+
+			"%s): after a split or a drop, start the scan again", id, seen.Bucket, s.Index, def.Name, def.Keyspace())
 	case asked != s.Page.asked:
-		return seen, nil, Errorf(errcode.BadRequest, "the cursor is of another request: equal, range, ranges, reverse, "+
-			"distinct, where, project, group_by and aggregates have to be those that it came with")
+		return seen, nil, Errorf(errcode.BadRequest, "the cursor belongs to another request: equal, range, ranges, reverse, "+
+			"distinct, where, project, group_by and aggregates must be those of the first page")
 	}
 	b = b[n:]
 	return seen, &Row{Key: bytes.Clone(b[:key]), DocID: bytes.Clone(b[key:])}, nil
@@ -182,9 +183,9 @@ func (s *Spec) later() bool { return s.Page != nil && s.Page.after != nil }
 func (s *Spec) expired(err error) error {
 	switch CodeOf(err) {
 	case errcode.SnapshotSkipped, errcode.SnapshotTooOld, errcode.IndexInRollback:
-		return Errorf(errcode.CursorExpired, "the state that the cursor is of, timestamp %s, is not kept any more (it is "+
-			"for %s after its last page, for %s in all): send the cursor with newer to go on behind it in the newest state, or "+
-			"begin anew: %w", TimestampID(*s.At), KeepFor, MaxKeep, err)
+		return Errorf(errcode.CursorExpired, "the state of the cursor, timestamp %s, is no longer kept (it is kept for %s "+
+			"after its last page, for %s in all): send the cursor with newer to continue after it in the newest state, or "+
+			"start again: %w", TimestampID(*s.At), KeepFor, MaxKeep, err)
 	}
 	return err
 }

@@ -272,9 +272,9 @@ func TestCursorsOfOthers(t *testing.T) {
 		def  *index.Definition
 		want string
 	}{
-		{"the same", req, &def, ""}, {"another index", req, &other, "is of index 5 on bucket"},
-		{"reverse", reversed, &def, "of another request"}, {"project", projected, &def, "of another request"},
-		{"bounds", ranged, &def, "of another request"},
+		{"the same", req, &def, ""}, {"another index", req, &other, "belongs to index 5 on bucket"},
+		{"reverse", reversed, &def, "belongs to another request"}, {"project", projected, &def, "belongs to another request"},
+		{"bounds", ranged, &def, "belongs to another request"},
 	} {
 		_, err := c.req.Compile(c.def)
 		refused := err != nil && CodeOf(err) == errcode.BadRequest && strings.Contains(err.Error(), c.want)
@@ -283,14 +283,14 @@ func TestCursorsOfOthers(t *testing.T) {
 		}
 	}
 	for body, want := range map[string]string{
-		`{"want_cursor":true}`: "go with a limit",
-		`{"cursor":"abc"}`:     "go with a limit",
-		`{"newer":true}`:       "newer goes with a cursor",
-		`{"limit":3,"want_cursor":true,"stability":"none"}`:              "neither with stability none",
-		`{"limit":3,"cursor":"` + strings.Repeat("A", MaxCursor) + `A"}`: "at most 65536",
+		`{"want_cursor":true}`: "require a limit",
+		`{"cursor":"abc"}`:     "require a limit",
+		`{"newer":true}`:       "newer requires a cursor",
+		`{"limit":3,"want_cursor":true,"stability":"none"}`:              "cannot be combined with stability none",
+		`{"limit":3,"cursor":"` + strings.Repeat("A", MaxCursor) + `A"}`: "limit is 65536",
 		`{"limit":3,"cursor":"a b"}`:                                     "illegal base64",
-		`{"limit":3,"cursor":"abcd"}`:                                    "it is cut",
-		`{"limit":3,"cursor":"abcdabcd"}`:                                "not known",
+		`{"limit":3,"cursor":"abcd"}`:                                    "it is truncated",
+		`{"limit":3,"cursor":"abcdabcd"}`:                                "format is unknown",
 		`{"limit":3,"cursor":"` + cursor[:len(cursor)/4*4-8] + `"}`:      "checksum",
 	} {
 		r, err := ParseRequest([]byte(body))

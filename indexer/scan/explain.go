@@ -96,23 +96,23 @@ func (r *run) leftOut() (slices []index.SliceID) {
 
 // why returns how the scan's timestamp was chosen.
 func (r *run) why() string {
-	text := "the newest that a copy of every slice was known to hold"
+	text := "the newest timestamp held by a copy of every slice"
 	switch {
 	case r.spec.At != nil && r.spec.later():
-		return "that of the rows before: the answer is gone on with"
+		return "the timestamp of the previous rows: the scan continues"
 	case r.spec.At != nil:
-		return "the one that the request names"
+		return "the timestamp of the request"
 	case r.floored:
-		text += ", at or above what the session has seen"
+		text += ", at or above the session's last timestamp"
 	case r.least != nil && r.spec.Consistency == AtPlus:
 		text += ", at or above the tokens"
 	case r.least != nil && r.spec.Consistency == Session:
-		text += ", at or above what KV had when the question came"
+		text += ", at or above KV's state at the request"
 	case r.least != nil:
-		text += ", at or above what is left of what the session has seen"
+		text += ", at or above the rest of the session's last timestamp"
 	}
 	if r.plan.behind {
-		text += "; none was known to hold that yet, and it was waited for"
+		text += "; no copy held such a timestamp yet, so the scan waited"
 	}
 	return text
 }

@@ -116,13 +116,13 @@ func TestExplainTellsWhy(t *testing.T) {
 		chosen string
 		left   []index.SliceID
 	}{
-		"any": {func(*Spec) {}, "the newest that a copy of every slice was known to hold", nil},
+		"any": {func(*Spec) {}, "the newest timestamp held by a copy of every slice", nil},
 		"bounded": {func(s *Spec) { s.Ranges = []Range{{Low: []byte("06"), High: []byte("07")}} }, "the newest",
 			[]index.SliceID{0, 2, 3}},
-		"session": {func(s *Spec) { s.Consistency = Session }, "at or above what KV had when the question came", nil},
-		"seen": {func(s *Spec) { s.Seen = []scanport.Seen{seenAt(f, 5)} }, "at or above what the session has seen",
+		"session": {func(s *Spec) { s.Consistency = Session }, "at or above KV's state at the request", nil},
+		"seen": {func(s *Spec) { s.Seen = []scanport.Seen{seenAt(f, 5)} }, "at or above the session's last timestamp",
 			nil},
-		"named": {func(s *Spec) { at := refOf(4); s.At = &at }, "the one that the request names", nil},
+		"named": {func(s *Spec) { at := refOf(4); s.At = &at }, "the timestamp of the request", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := openSpec()

@@ -89,7 +89,7 @@ func (f *FrameWriter) Header(vector timestamp.Vector, count int64) error {
 // Row adds a row and sends the frame when it is full.
 func (f *FrameWriter) Row(r Row) error {
 	if n := len(r.Key) + len(r.DocID) + 2*binary.MaxVarintLen64; n > MaxFrame {
-		return Errorf(errcode.Internal, "a row of %d bytes, a frame has at most %d", n, MaxFrame)
+		return Errorf(errcode.Internal, "a row has %d bytes; the limit of a frame is %d", n, MaxFrame)
 	} else if len(f.buf)-5+n > MaxFrame {
 		if err := f.sendRows(); err != nil {
 			return err
@@ -205,7 +205,7 @@ func ReadFrames(body io.ReadCloser) (*FrameReader, error) {
 		case frameError:
 			err = f.failure()
 		default:
-			err = fmt.Errorf("%w: it begins with type %d", ErrFrame, kind)
+			err = fmt.Errorf("%w: the first frame has type %d", ErrFrame, kind)
 		}
 	}
 	if err != nil {
@@ -291,7 +291,7 @@ func (f *FrameReader) header() error {
 func (f *FrameReader) failure() error {
 	e := &Error{}
 	if err := json.Unmarshal(f.rest, e); err != nil || e.Code == "" {
-		return fmt.Errorf("%w: an error that cannot be read", ErrFrame)
+		return fmt.Errorf("%w: unreadable error frame", ErrFrame)
 	}
 	return e
 }
@@ -335,7 +335,7 @@ func (f *FrameReader) advance() error {
 	case frameEnd:
 		n, size := binary.Uvarint(f.rest)
 		if size != len(f.rest) || n != uint64(f.rows) {
-			return fmt.Errorf("%w: the end says %d rows, %d have come", ErrFrame, n, f.rows)
+			return fmt.Errorf("%w: the end reports %d rows, %d were received", ErrFrame, n, f.rows)
 		}
 		f.rest = nil
 		return io.EOF
@@ -346,11 +346,11 @@ func (f *FrameReader) advance() error {
 func (f *FrameReader) takeLooked() error {
 	read, n := binary.Uvarint(f.rest)
 	if n <= 0 {
-		return fmt.Errorf("%w: what was looked at", ErrFrame)
+		return fmt.Errorf("%w: unreadable counts of examined entries", ErrFrame)
 	}
 	filtered, m := binary.Uvarint(f.rest[n:])
 	if m <= 0 || n+m != len(f.rest) || read > 1<<62 || filtered > read {
-		return fmt.Errorf("%w: what was looked at", ErrFrame)
+		return fmt.Errorf("%w: unreadable counts of examined entries", ErrFrame)
 	}
 	f.looked, f.rest = Looked{int64(read), int64(filtered)}, nil
 	return nil

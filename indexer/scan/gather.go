@@ -166,7 +166,7 @@ func (r *run) replace(ctx context.Context, m *merger, n *remote, why error, open
 	if ctx.Err() != nil {
 		return why
 	}
-	r.c.opts.Logger.Info("a node failed in the middle of a scan", "node", n.node, "index", r.spec.Index, "error", why)
+	r.c.opts.Logger.Info("indexer failed in the middle of a scan", "node", n.node, "index", r.spec.Index, "error", why)
 	defer r.spec.Progress.Enter(r.spec.Progress.Enter(Opening))
 	r.explain.lost(n, why)
 	r.failed(n, why)
@@ -242,7 +242,7 @@ func (r *run) away(s index.SliceID, node index.NodeID, why error) error {
 			AsError(why).Detail)
 	}
 	return Errorf(errcode.Unavailable, "slice %d of index %s: indexer %s does not answer: %w: see cluster "+
-		"status, start it again; an index with num_replica goes on without it",
+		"status, and restart it; an index with num_replica survives that",
 		s, r.spec.Index, r.c.nodes.Name(node), why)
 }
 

@@ -72,14 +72,14 @@ func (r *Request) checkGroups() error {
 	case !r.grouped():
 		return nil
 	case len(r.GroupBy) == 0 && len(r.Aggregates) == 0:
-		return Errorf(errcode.BadRequest, "group_by names no component and there are no aggregates: give one of them")
+		return Errorf(errcode.BadRequest, "neither group_by nor aggregates is given: give one of them")
 	case len(r.Aggregates) > MaxAggregates:
 		return Errorf(errcode.BadRequest, "%d aggregates, want at most %d", len(r.Aggregates), MaxAggregates)
 	case r.Distinct || r.Project != nil:
-		return Errorf(errcode.BadRequest, "distinct and project are about rows: groups have the components of group_by, and "+
+		return Errorf(errcode.BadRequest, "distinct and project apply to rows: groups have the components of group_by, and "+
 			"an aggregate has a distinct of its own")
 	case r.Stability == NoStability:
-		return Errorf(errcode.BadRequest, "aggregates are of one timestamp: leave out stability none")
+		return Errorf(errcode.BadRequest, "aggregates need one timestamp: omit stability none")
 	}
 	return nil
 }
@@ -124,7 +124,7 @@ func (s *Spec) checkAggregate(i int, a *Aggregate) error {
 	op := aggregate.Op(a.Op)
 	switch {
 	case a.Op == Documents && (a.Component != nil || a.Distinct):
-		return Errorf(errcode.BadRequest, "%s: documents takes neither component nor distinct", name)
+		return Errorf(errcode.BadRequest, "%s: documents accepts neither component nor distinct", name)
 	case a.Op == Documents:
 		return nil
 	case op == aggregate.Rows || !op.Valid():
@@ -132,7 +132,7 @@ func (s *Spec) checkAggregate(i int, a *Aggregate) error {
 	case a.Component != nil:
 		return s.checkComponent(name+".component", *a.Component)
 	case op != aggregate.Count || a.Distinct:
-		return Errorf(errcode.BadRequest, "%s: %s is of a component: name it, from 0; count without one counts rows", name,
+		return Errorf(errcode.BadRequest, "%s: %s needs a component, counted from 0; count without one counts rows", name,
 			strings.TrimSpace(a.Op+" "+map[bool]string{true: "distinct"}[a.Distinct]))
 	}
 	return nil
@@ -158,8 +158,8 @@ func (g *groups) add(i int, a *Aggregate, rows bool) error {
 		return nil
 	}
 	if g.Each != EachNone && g.Each != each {
-		return Errorf(errcode.BadRequest, "aggregates[%d] is of the different values of %s, and one before it of those of "+
-			"%s: a request takes those of one; ask once for each, at one state with stability query and timestamp", i,
+		return Errorf(errcode.BadRequest, "aggregates[%d] is over the distinct values of %s, and an earlier one over those "+
+			"of %s: a request allows one of them; send one request for each, at one state with stability query and timestamp", i,
 			eachName(each), eachName(g.Each))
 	}
 	g.Each = each

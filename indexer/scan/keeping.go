@@ -47,7 +47,7 @@ func (r *KeepRequest) Check() error {
 	case len(r.Copies) == 0 || len(r.Copies) > MaxCopies:
 		return Errorf(errcode.BadRequest, "%d copies, want 1 to %d", len(r.Copies), MaxCopies)
 	case len(r.Scan.For) > maxUser:
-		return Errorf(errcode.BadRequest, "a scan of a user of %d bytes, want at most %d", len(r.Scan.For), maxUser)
+		return Errorf(errcode.BadRequest, "a user name of %d bytes; the limit is %d", len(r.Scan.For), maxUser)
 	}
 	return nil
 }
@@ -134,7 +134,7 @@ func (k *keeping) explain(err error) error {
 	}
 	slices.Sort(which)
 	e := *AsError(err)
-	e.Detail = fmt.Sprintf("%s; of the indexers that were asked to keep it %d did not, %s: %s", e.Detail, len(which),
+	e.Detail = fmt.Sprintf("%s; %d of the indexers did not keep it on request, %s: %s", e.Detail, len(which),
 		k.c.nodes.Name(which[0]), AsError(k.asked[which[0]].trouble).Detail)
 	return &e
 }
@@ -208,7 +208,7 @@ func (k *keeping) ask(node index.NodeID, t *keepingThere, copies []index.CopyID)
 	defer cancel()
 	err := k.c.nodes.KeepSlices(ctx, node, KeepRequest{Scan: k.scan, Ref: k.ref, Copies: copies})
 	if err != nil && k.ctx.Err() == nil {
-		k.c.opts.Logger.Debug("an indexer does not keep a scan's timestamp", "node", node, "index", k.index, "error", err)
+		k.c.opts.Logger.Debug("indexer does not keep a scan's timestamp", "node", node, "index", k.index, "error", err)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()

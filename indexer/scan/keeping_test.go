@@ -195,7 +195,7 @@ func TestAScanGoesOnWhereItWasKept(t *testing.T) {
 		{name: "kept", pause: time.Second},
 		{name: "no room", pause: time.Second, answer: func(context.Context, int) error {
 			return Errorf(errcode.Busy, "no room for it")
-		}, fails: true, why: "of the indexers that were asked to keep it 3 did not, i0 (host:0): no room for it"},
+		}, fails: true, why: "3 of the indexers did not keep it on request, i0 (host:0): no room for it"},
 		{name: "asked again at its end", pause: keepFrom + keepEvery + keepPatience/2,
 			answer: func(ctx context.Context, asked int) error {
 				if asked == 1 {

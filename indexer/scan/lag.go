@@ -50,8 +50,8 @@ func (l *lag) crowded(of index.ID, why error) error {
 	if l.hurry.IsZero() || time.Now().Before(l.hurry) {
 		return nil
 	}
-	return Errorf(errcode.Busy, "index %s lags behind what the session has seen, and %d scans wait for it or others "+
-		"already, %d at most and fewer of one user: try again: %w", of, l.places.Taken(), maxLagging, why)
+	return Errorf(errcode.Busy, "index %s is behind the session's last timestamp, and %d scans already wait for this or "+
+		"other indexes, the limit is %d and less per user: try again: %w", of, l.places.Taken(), maxLagging, why)
 }
 
 // until returns until when nodes may wait for the timestamp, at most deadline.

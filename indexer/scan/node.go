@@ -65,11 +65,11 @@ func (r *NodeRequest) check() error {
 	case r.Distinct < 0 || r.Distinct > len(r.Desc):
 		return Errorf(errcode.BadRequest, "distinct in %d of %d components", r.Distinct, len(r.Desc))
 	case len(r.Over) > maxOver:
-		return Errorf(errcode.BadRequest, "%d answers are over, want at most %d at a time", len(r.Over), maxOver)
+		return Errorf(errcode.BadRequest, "%d finished answers; the limit is %d at a time", len(r.Over), maxOver)
 	case r.Limit < 0:
 		return Errorf(errcode.BadRequest, "limit %d", r.Limit)
 	case r.Pages != nil && len(r.Pages.For) > maxUser:
-		return Errorf(errcode.BadRequest, "pages for a user of %d bytes, want at most %d", len(r.Pages.For), maxUser)
+		return Errorf(errcode.BadRequest, "a user name of %d bytes; the limit is %d", len(r.Pages.For), maxUser)
 	}
 	if err := r.checkTimes(); err != nil {
 		return err
@@ -102,7 +102,7 @@ func (r *NodeRequest) checkGroups() error {
 	case r.Groups == nil:
 		return nil
 	case r.Distinct > 0 || r.CountOnly:
-		return Errorf(errcode.BadRequest, "groups of rows that are distinct, or only counted")
+		return Errorf(errcode.BadRequest, "groups cannot be combined with distinct rows or counts")
 	}
 	return r.Groups.check(len(r.Desc))
 }
@@ -202,7 +202,7 @@ func open(ctx context.Context, req NodeRequest, pins Pins) (p *part, err error) 
 		}
 	}()
 	if (req.Named || req.KeepMS > 0 || req.Pages != nil) && pinned.Vector.Hash() != req.Ref.Hash {
-		return nil, Errorf(errcode.SnapshotTooOld, "timestamp %d is another one here", req.Ref.Number)
+		return nil, Errorf(errcode.SnapshotTooOld, "timestamp %d differs from this indexer's", req.Ref.Number)
 	}
 	if req.KeepMS > 0 {
 		pins.Keep(req.Ref, time.Duration(req.KeepMS)*time.Millisecond)
@@ -389,7 +389,7 @@ type LateError struct {
 
 // Error returns the copy and what is wrong with it.
 func (e *LateError) Error() string {
-	text := fmt.Sprintf("copy %s is not there yet", e.Copy)
+	text := fmt.Sprintf("copy %s does not exist yet", e.Copy)
 	if e.Why != "" {
 		text += ": " + e.Why
 	}

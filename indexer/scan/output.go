@@ -133,5 +133,5 @@ func (h *holdback) full() bool { return h.on && h.bytes >= maxHeld }
 // sinkError marks an error of the sink, which a further attempt cannot help.
 type sinkError struct{ err error }
 
-func (e *sinkError) Error() string { return "the client takes no more rows: " + e.err.Error() }
+func (e *sinkError) Error() string { return "the client has disconnected: " + e.err.Error() }
 func (e *sinkError) Unwrap() error { return e.err }

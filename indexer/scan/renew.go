@@ -68,7 +68,7 @@ func (r *run) stillHeld(v *View, err error) error {
 	case err != nil && CodeOf(err) == errcode.IndexNotHosted:
 		return err
 	case err == nil && (v.Bucket.Generation != r.plan.ref.Generation || v.Bucket.RollbackID != r.plan.ref.RollbackID):
-		return Errorf(errcode.SnapshotTooOld, "bucket %q was rolled back or made anew in the middle of the scan: begin it "+
+		return Errorf(errcode.SnapshotTooOld, "bucket %q was rolled back or created again during the scan: start it "+
 			"anew", v.Bucket.Name)
 	}
 	return nil

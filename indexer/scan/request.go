@@ -144,7 +144,7 @@ func ParseRequest(body []byte) (Request, error) {
 		return r, badJSON(err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return r, Errorf(errcode.BadRequest, "something follows the JSON object at byte %d", dec.InputOffset())
+		return r, Errorf(errcode.BadRequest, "the body has more data after the JSON object, at byte %d", dec.InputOffset())
 	}
 	if twice := rpc.Repeated(body); twice != "" {
 		return r, Errorf(errcode.BadRequest, "JSON body: %s", twice)
@@ -175,11 +175,11 @@ func badJSON(err error) *Error {
 	}
 	text := strings.TrimPrefix(err.Error(), "json: ")
 	if strings.Contains(text, ",string struct tag") {
-		text = "a vbuuid is not a string of decimal digits, up to 18446744073709551615: ids are strings, because they may " +
-			"pass 2^53"
+		text = "a vbuuid must be a string of decimal digits, up to 18446744073709551615: ids are strings, because they may " +
+			"exceed 2^53"
 	}
 	if strings.HasPrefix(text, "unknown field") {
-		text += ": known are limit, consistency, tokens, equal, range {low, high, inclusion}, ranges, reverse, " +
+		text += ": allowed are limit, consistency, tokens, equal, range {low, high, inclusion}, ranges, reverse, " +
 			"want_timestamp, explain, offset, distinct, project, where [{component, equal, in, low, high, inclusion}], " +
 			"group_by, aggregates [{op, component, distinct}], stability, timestamp, scan_vectors, session, want_cursor, " +
 			"cursor, newer"
@@ -239,13 +239,13 @@ func (r *Request) checkConsistency() error {
 	case r.Consistency != Any && r.Consistency != AtPlus && r.Consistency != Session:
 		return Errorf(errcode.BadRequest, "consistency %q: want any, at_plus or session", r.Consistency)
 	case len(r.ScanVectors) > 0 && len(r.Tokens) > 0:
-		return Errorf(errcode.BadRequest, "tokens and scan_vectors say the same: give one of them")
+		return Errorf(errcode.BadRequest, "tokens and scan_vectors exclude each other: give one of them")
 	case len(r.ScanVectors) > 0 && r.Consistency != AtPlus:
-		return Errorf(errcode.BadRequest, "scan_vectors go with consistency at_plus, not with %s", r.Consistency)
+		return Errorf(errcode.BadRequest, "scan_vectors require consistency at_plus, not %s", r.Consistency)
 	case r.Consistency == AtPlus && len(r.Tokens) == 0 && len(r.ScanVectors) == 0:
 		return Errorf(errcode.BadRequest, "consistency at_plus needs tokens or scan_vectors")
 	case r.Consistency != AtPlus && len(r.Tokens) > 0:
-		return Errorf(errcode.BadRequest, "tokens go with consistency at_plus, not with %s", r.Consistency)
+		return Errorf(errcode.BadRequest, "tokens require consistency at_plus, not %s", r.Consistency)
 	case len(r.Tokens) > MaxTokens:
 		return Errorf(errcode.BadRequest, "%d tokens, want at most %d", len(r.Tokens), MaxTokens)
 	}
@@ -354,7 +354,7 @@ func (r *Request) ranges(desc []bool) ([]Range, error) {
 	var bounds []Bounds
 	switch {
 	case len(r.Equal) > len(desc):
-		return nil, Errorf(errcode.BadRequest, "equal has %d values, a key of this index has %d components", len(r.Equal),
+		return nil, Errorf(errcode.BadRequest, "equal has %d values, but a key of this index has %d components", len(r.Equal),
 			len(desc))
 	case r.Equal != nil:
 		bounds = []Bounds{{Low: r.Equal, High: r.Equal}}
@@ -400,8 +400,8 @@ func (s *Spec) project(distinct bool) error {
 		s.Distinct = len(s.Project)
 	}
 	if !leading || s.Distinct == 0 {
-		return Errorf(errcode.BadRequest, "distinct goes with the leading components of the key: project [0], [0,1] "+
-			"and so on, or none given")
+		return Errorf(errcode.BadRequest, "distinct requires the leading components of the key: project [0], [0,1] "+
+			"and so on, or no project")
 	}
 	return nil
 }

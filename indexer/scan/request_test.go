@@ -38,13 +38,13 @@ func TestParseRequest(t *testing.T) {
 		{`{"limit":99999999999999999999}`, `field "limit" is 99999999999999999999, want a whole number up to 9223372036854775807`},
 		{`{"project":[0,1.5]}`, `is 1.5, want a whole number`},
 		{`{"reverse":1}`, `field "reverse" is a number, want true or false`},
-		{`{"limit":1} {}`, "follows"},
+		{`{"limit":1} {}`, "more data after"},
 		{`{"limit":1`, "ends in the middle"},
 		{`{"limit":}`, "at byte"},
 		{`[]`, "array"},
 		{`{"consistency":"at_plus"}`, "needs tokens"},
 		{`{"tokens":[{"vbucket":3,"vbuuid":"1","seqno":9}]}`, "at_plus"},
-		{`{"consistency":"at_plus","tokens":[{"vbucket":3,"vbuuid":7,"seqno":9}]}`, "vbuuid is not a string of decimal digits, up to"},
+		{`{"consistency":"at_plus","tokens":[{"vbucket":3,"vbuuid":7,"seqno":9}]}`, "vbuuid must be a string of decimal digits, up to"},
 		{`{"consistency":"at_plus","tokens":[{"vbucket":70000,"vbuuid":"7","seqno":9}]}`, `vbucket" is 70000, want a whole number from 0 to 65535`},
 		{`{"equal":[1],"range":{}}`, "exclude each other"},
 	} {
@@ -60,7 +60,7 @@ func TestParseRequest(t *testing.T) {
 
 func TestCompileErrors(t *testing.T) {
 	for _, c := range []struct{ body, want string }{
-		{`{"equal":["a","b","c"]}`, "equal has 3 values, a key of this index has 2 components"},
+		{`{"equal":["a","b","c"]}`, "equal has 3 values, but a key of this index has 2 components"},
 		{`{"range":{"low":[1,2,3]}}`, "low has 3 values"},
 		{`{"range":{"inclusion":"all"}}`, "want both, low, high or neither"},
 		{`{"offset":-1}`, "offset -1"},

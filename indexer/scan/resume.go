@@ -46,27 +46,28 @@ func parseResume(def *index.Definition, b []byte) (*Resume, error) {
 	r := &Resume{Ref: wire.StabilityRef{Bucket: def.Bucket}}
 	var err error
 	if r.seen, b, err = scanport.CutSeen(b); err != nil {
-		return nil, Errorf(errcode.BadRequest, "where the scan is to go on cannot be read: %w", err)
+		return nil, Errorf(errcode.BadRequest, "the position to continue at is unreadable: %w", err)
 	}
 	var of, rows, key uint64
 	for _, v := range [...]*uint64{&of, &r.Ref.Generation, &r.Ref.RollbackID, &r.Ref.Number, &r.Ref.Hash, &rows, &key} {
 		n := 0
 		if *v, n = binary.Uvarint(b); n <= 0 {
-			return nil, Errorf(errcode.BadRequest, "where the scan is to go on cannot be read")
+			return nil, Errorf(errcode.BadRequest, "the position to continue at is unreadable")
 		}
 		b = b[n:]
 	}
 	if rows == 0 || rows > MaxLimit || key > uint64(len(b)) {
-		return nil, Errorf(errcode.BadRequest, "the scan is to go on behind %d rows, the last with a key of %d bytes in %d",
+		return nil, Errorf(errcode.BadRequest, "the position to continue at has %d rows, the last with a key of %d bytes "+
+			"in %d",
 			rows, key, len(b))
 	}
 	if r.Index = index.ID(of); r.Index != def.ID {
-		return nil, Errorf(errcode.SnapshotTooOld, "the rows before are of index %s, which was dropped or replaced by "+
-			"a split meanwhile; %s on %s is index %s now: begin the scan anew", r.Index, def.Name, def.Keyspace(),
+		return nil, Errorf(errcode.SnapshotTooOld, "the previous rows are of index %s, which was dropped or replaced by "+
+			"a split meanwhile; %s on %s is index %s now: start the scan again", r.Index, def.Name, def.Keyspace(),
 			def.ID)
 	}
 	if r.seen.Bucket != def.Bucket {
-		return nil, Errorf(errcode.BadRequest, "where the scan is to go on is of bucket %q, the index is on %q",
+		return nil, Errorf(errcode.BadRequest, "the position to continue at is of bucket %q, but the index is on %q",
 			r.seen.Bucket, def.Bucket)
 	}
 	r.Rows = int64(rows)
@@ -79,7 +80,7 @@ func (s *Spec) resume(def *index.Definition, token []byte) (err error) {
 	if s.Resume, err = parseResume(def, token); err != nil {
 		return err
 	}
-	if err := s.checkPlace("where the scan is to go on", s.Resume.Last.Key); err != nil {
+	if err := s.checkPlace("the position to continue at", s.Resume.Last.Key); err != nil {
 		return err
 	}
 	if s.Stability == NoStability { // no page has an older timestamp than its predecessors
@@ -98,7 +99,7 @@ func (s *Spec) checkPlace(what string, key []byte) error {
 		parts, desc = len(g.By), g.desc(s.Desc)
 	}
 	if _, err := leadingParts(key, parts, desc); err != nil {
-		return Errorf(errcode.BadRequest, "%s has a key that none of index %s can be: %w", what, s.Index, err)
+		return Errorf(errcode.BadRequest, "%s has a key that is not valid in index %s: %w", what, s.Index, err)
 	}
 	return nil
 }
@@ -113,8 +114,8 @@ func (s *Spec) gone(err error) error {
 	}
 	switch CodeOf(err) {
 	case errcode.SnapshotSkipped, errcode.SnapshotTooOld, errcode.IndexInRollback:
-		return Errorf(errcode.SnapshotTooOld, "the indexer that answered was lost after %d rows, and timestamp %s is not "+
-			"held by the others any more: begin the scan anew: %w", s.Resume.Rows, TimestampID(s.Resume.Ref), err)
+		return Errorf(errcode.SnapshotTooOld, "the indexer of this scan failed after %d rows, and the others no longer hold "+
+			"timestamp %s: start the scan again: %w", s.Resume.Rows, TimestampID(s.Resume.Ref), err)
 	}
 	return err
 }

@@ -227,7 +227,8 @@ func TestWhatIsGoneIsNamed(t *testing.T) {
 	f.has = map[index.CopyID]map[uint64]errcode.Code{}
 	req.Resume = p.resume
 	err := new(portion).answer(f, req, 50, 100)
-	want := fmt.Sprintf("lost after %d rows, and timestamp %s is not held", len(p.rows), TimestampID(refOf(5)))
+	want := fmt.Sprintf("failed after %d rows, and the others no longer hold timestamp "+
+		"%s", len(p.rows), TimestampID(refOf(5)))
 	if CodeOf(err) != errcode.SnapshotTooOld || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v, want %q", err, want)
 	}

@@ -13,17 +13,17 @@ import (
 
 // Reasons why something that a session has seen no longer exists. What remains of it, KV has now.
 const (
-	lostCluster  = "what was seen is of another cluster"
-	lostEpoch    = "the cluster was restored, or recovered without a majority, since"
-	lostBucket   = "the bucket was made anew, or restored, since"
-	lostRollback = "the bucket was rolled back since: a failover of KV has undone writes"
+	lostCluster  = "the session's state is of another cluster"
+	lostEpoch    = "the cluster was since restored, or recovered without a majority"
+	lostBucket   = "the bucket was since created again, or restored"
+	lostRollback = "the bucket was since rolled back: a failover of KV has undone writes"
 )
 
 // lostPatience bounds the wait for KV and the leader to provide everything that exists, when the request itself would
 // accept less had nothing been lost. The answer contains lostUnasked if they did not reply.
 const (
 	lostPatience = 2 * time.Second
-	lostUnasked  = "; KV or the leader could not be asked for all that is there, so that some of it may be missing here"
+	lostUnasked  = "; KV or the leader did not report all present writes, so some of them may be missing here"
 )
 
 // floor evaluates a session's tokens for the view's bucket. floor is the oldest timestamp that may be shown (nil:
@@ -40,8 +40,8 @@ func (v *View) floor(seen []scanport.Seen) (floor *wire.StabilityRef, lost strin
 			cmp.Compare(s.At.RollbackID, v.Bucket.RollbackID))
 		switch {
 		case order > 0:
-			err = Errorf(errcode.Unavailable, "the session has seen timestamp %d of bucket %q after rollback %d in "+
-				"generation %d (epoch %d of the cluster), of which this indexer has not heard yet", s.At.Number, v.Bucket.Name,
+			err = Errorf(errcode.Unavailable, "the session has read timestamp %d of bucket %q after rollback %d in "+
+				"generation %d (epoch %d of the cluster), which this indexer does not have yet", s.At.Number, v.Bucket.Name,
 				s.At.RollbackID,
 				s.At.Generation, s.Epoch)
 		case s.Epoch != v.Era.Epoch:

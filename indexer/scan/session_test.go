@@ -100,7 +100,7 @@ func TestASessionWaitsNoLongerThanOthers(t *testing.T) {
 	spec.Seen = []scanport.Seen{seenAt(f, 6)}
 	c := NewCoordinator(f, f, f, Options{Wait: 120 * time.Millisecond})
 	_, err := c.Scan(t.Context(), spec, new(collect))
-	if CodeOf(err) != errcode.Timeout || !strings.Contains(fmt.Sprint(err), "the session has seen timestamp 6") {
+	if CodeOf(err) != errcode.Timeout || !strings.Contains(fmt.Sprint(err), "the session has already read timestamp 6") {
 		t.Error(err)
 	}
 	for name, newer := range map[string]func(*scanport.Seen){
@@ -111,7 +111,7 @@ func TestASessionWaitsNoLongerThanOthers(t *testing.T) {
 		spec.Seen = []scanport.Seen{seenAt(f, 5)}
 		newer(&spec.Seen[0])
 		if _, err := c.Scan(t.Context(), spec, new(collect)); CodeOf(err) != errcode.Unavailable ||
-			!strings.Contains(fmt.Sprint(err), "has not heard yet") {
+			!strings.Contains(fmt.Sprint(err), "does not have yet") {
 			t.Errorf("%s that this indexer has not heard of: %v", name, err)
 		}
 	}
@@ -328,12 +328,12 @@ func TestLaggingCopiesLeaveRoom(t *testing.T) {
 			asked = append(asked, r.WaitMS)
 		}
 		if _, err := c.Scan(t.Context(), spec, new(collect)); CodeOf(err) != errcode.Busy ||
-			!strings.Contains(fmt.Sprint(err), "lags behind what the") || slices.Max(asked) > lagHurry.Milliseconds() {
+			!strings.Contains(fmt.Sprint(err), "is behind the session") || slices.Max(asked) > lagHurry.Milliseconds() {
 			t.Errorf("%v, nodes could wait %d ms", err, asked)
 		}
 		spec.Seen[0].Epoch++ // which this indexer has not received
 		_, err := c.Scan(t.Context(), spec, new(collect))
-		if CodeOf(err) != errcode.Busy || !strings.Contains(fmt.Sprint(err), "has not heard yet") {
+		if CodeOf(err) != errcode.Busy || !strings.Contains(fmt.Sprint(err), "does not have yet") {
 			t.Error(err)
 		}
 		spec.Seen = []scanport.Seen{seenAt(f, 4)} // which no node has reported yet, and all have

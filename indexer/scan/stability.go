@@ -54,9 +54,9 @@ func (r *Request) checkStability() error {
 	}
 	switch {
 	case r.Timestamp != "" && r.Stability != QueryStability:
-		return Errorf(errcode.BadRequest, "timestamp goes with stability query, not with %s", r.Stability)
+		return Errorf(errcode.BadRequest, "timestamp requires stability query, not %s", r.Stability)
 	case r.Timestamp != "" && r.Consistency != Any:
-		return Errorf(errcode.BadRequest, "the timestamp says what is seen: leave out consistency %s", r.Consistency)
+		return Errorf(errcode.BadRequest, "a timestamp determines the state: omit consistency %s", r.Consistency)
 	}
 	return nil
 }
@@ -65,8 +65,8 @@ func (r *Request) checkStability() error {
 func tooOld(at *wire.StabilityRef, err error) error {
 	switch CodeOf(err) {
 	case errcode.SnapshotSkipped, errcode.SnapshotTooOld, errcode.IndexInRollback:
-		return Errorf(errcode.SnapshotTooOld, "timestamp %s is not kept any more (it is for %s after its last use, for "+
-			"%s in all); begin the query anew: %w", TimestampID(*at), KeepFor,
+		return Errorf(errcode.SnapshotTooOld, "timestamp %s is no longer kept (it is kept for %s after its last use, for "+
+			"%s in all); start the query again: %w", TimestampID(*at), KeepFor,
 			MaxKeep, err)
 	}
 	return err

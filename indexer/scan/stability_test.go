@@ -180,12 +180,14 @@ func (s *slowly) Row(r Row) error {
 func TestStabilityRequests(t *testing.T) {
 	def := index.Definition{ID: 5, Bucket: testBucket, Keys: []index.KeyExpr{{Expr: "a"}}}
 	for body, want := range map[string]string{
-		`{"stability":"some"}`:                                                                                             `stability "some"`,
-		`{"timestamp":"1.2.3.4"}`:                                                                                          "timestamp goes with stability query",
-		`{"timestamp":"1.2.3.4","stability":"none"}`:                                                                       "timestamp goes with stability query",
+		`{"stability":"some"}`: `stability "some"`,
+		`{"timestamp":"1.2.3.4"}`: "timestamp " +
+			"requires stability query",
+		`{"timestamp":"1.2.3.4","stability":"none"}`: "timestamp " +
+			"requires stability query",
 		`{"timestamp":"1.2.3","stability":"query"}`:                                                                        "want the id",
 		`{"timestamp":"1.2.3.4","stability":"query"}`:                                                                      "",
-		`{"timestamp":"1.2.3.4","stability":"query","consistency":"session"}`:                                              "leave out consistency session",
+		`{"timestamp":"1.2.3.4","stability":"query","consistency":"session"}`:                                              "omit consistency session",
 		`{"scan_vectors":{"world":{"1":[5,"7"]}}}`:                                                                         "at_plus",
 		`{"scan_vectors":{"world":{"1":[5,"7"]}},"consistency":"at_plus"}`:                                                 "",
 		`{"scan_vectors":{"world":{"1":[5]}},"consistency":"at_plus"}`:                                                     `vbucket "1": want {"vbucket":[seqno,"vbuuid"]}`,
@@ -194,7 +196,7 @@ func TestStabilityRequests(t *testing.T) {
 		`{"scan_vectors":{"world":{"1":[-5,"7"]}},"consistency":"at_plus"}`:                                                `"1": want {"vbucket":[seqno,"vbuuid"]}`,
 		`{"scan_vectors":{"world":{"1":[5,"y"]}},"consistency":"at_plus"}`:                                                 `"1": want {"vbucket":[seqno,"vbuuid"]}`,
 		`{"scan_vectors":{"world":{"1":[5,7]}},"consistency":"at_plus"}`:                                                   "scan_vectors",
-		`{"scan_vectors":{"world":{"1":[5,"7"]}},"tokens":[{"vbucket":1,"vbuuid":"7","seqno":5}],"consistency":"at_plus"}`: "say the same",
+		`{"scan_vectors":{"world":{"1":[5,"7"]}},"tokens":[{"vbucket":1,"vbuuid":"7","seqno":5}],"consistency":"at_plus"}`: "exclude each other",
 	} {
 		r, err := ParseRequest([]byte(body))
 		if err == nil {

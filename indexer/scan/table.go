@@ -91,11 +91,10 @@ func (t *table) reset() {
 // tooMany returns the error for cells that did not fit after all passes.
 func (t *table) tooMany() error {
 	if t.refused {
-		return Errorf(errcode.Busy, "the aggregates that are under way on this indexer take %d MiB, the most there are: try "+
-			"again", MaxTables>>20)
+		return Errorf(errcode.Busy, "running aggregates on this indexer use %d MiB, its limit: try again", MaxTables>>20)
 	}
-	return Errorf(errcode.LimitExceeded, "there are more groups than %d passes with %d KiB of them give: group by the "+
-		"first components of the key, which takes no memory, or give a limit, or narrower bounds", maxPasses, t.most>>10)
+	return Errorf(errcode.LimitExceeded, "there are more groups than %d passes of %d KiB can return: group by the "+
+		"first components of the key, which needs no memory, or set a limit or narrower bounds", maxPasses, t.most>>10)
 }
 
 // isRecent reports whether a key is that of the cell found last.

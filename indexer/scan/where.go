@@ -36,7 +36,7 @@ func (s *Spec) where(all []Condition) error {
 	for i := range all {
 		c := &all[i]
 		if c.Component < 0 || c.Component >= len(s.Desc) {
-			return Errorf(errcode.BadRequest, "where[%d] is of component %d: a key of this index has the components 0 to %d", i,
+			return Errorf(errcode.BadRequest, "where[%d] has component %d: a key of this index has the components 0 to %d", i,
 				c.Component, len(s.Desc)-1)
 		}
 		for _, f := range s.Where {
@@ -76,9 +76,9 @@ func (s *Spec) narrow() {
 func (c *Condition) compile(desc bool) ([]Range, error) {
 	switch given := howMany(c.Equal != nil, c.In != nil, c.Low != nil || c.High != nil); {
 	case given != 1:
-		return nil, Errorf(errcode.BadRequest, "want one of equal, in, and low with high; %d are given", given)
+		return nil, Errorf(errcode.BadRequest, "want one of equal, in, or low with high; %d are given", given)
 	case c.Inclusion != "" && c.Low == nil && c.High == nil:
-		return nil, Errorf(errcode.BadRequest, "inclusion goes with low and high")
+		return nil, Errorf(errcode.BadRequest, "inclusion requires low and high")
 	case len(c.In) > MaxIn:
 		return nil, Errorf(errcode.BadRequest, "%d values in in, want at most %d", len(c.In), MaxIn)
 	}

@@ -23,16 +23,17 @@ import (
 // TestWhereIsRefused: errors in a condition are reported with their place.
 func TestWhereIsRefused(t *testing.T) {
 	for body, want := range map[string]string{
-		`{"where":[{"component":2,"equal":1}]}`:                                          "where[0] is of component 2: a key of this index has the components 0 to 1",
-		`{"where":[{"component":-1,"equal":1}]}`:                                         "where[0] is of component -1",
-		`{"where":[{"component":1,"equal":1},{"component":1,"low":1}]}`:                  "two conditions on component 1",
-		`{"where":[{"component":1}]}`:                                                    "where[0]: want one of equal, in, and low with high; 0 are given",
+		`{"where":[{"component":2,"equal":1}]}`:                         "where[0] has component 2: a key of this index has the components 0 to 1",
+		`{"where":[{"component":-1,"equal":1}]}`:                        "where[0] has component -1",
+		`{"where":[{"component":1,"equal":1},{"component":1,"low":1}]}`: "two conditions on component 1",
+		`{"where":[{"component":1}]}`: "where[0]: want one of equal, " +
+			"in, or low with high; 0 are given",
 		`{"where":[{"component":1,"equal":1,"high":1}]}`:                                 "2 are given",
-		`{"where":[{"component":1,"equal":1,"inclusion":"low"}]}`:                        "inclusion goes with low and high",
+		`{"where":[{"component":1,"equal":1,"inclusion":"low"}]}`:                        "inclusion requires low and high",
 		`{"where":[{"component":1,"low":1,"inclusion":"all"}]}`:                          `inclusion "all"`,
 		`{"where":[{"component":1,"in":[` + many(MaxIn+1) + `]}]}`:                       "1025 values in in, want at most 1024",
 		`{"where":[{"component":1,"equal":"` + strings.Repeat("x", MaxKeyBytes) + `"}]}`: "longer than",
-		`{"where":[{"of":1}]}`:                                                           `unknown field "of"`,
+		`{"where":[{"of":1}]}`: `unknown field "of"`,
 	} {
 		r, err := ParseRequest([]byte(body))
 		if err == nil {

@@ -92,7 +92,7 @@ func ParseRequest(message []byte) (Request, error) {
 	}
 	resume, err := strconv.ParseUint(fields[4], 10, 32)
 	if err != nil || resume > MaxResume || resume > uint64(len(body)) {
-		return Request{}, fmt.Errorf("%w: %.20q bytes of where it is to go on: want at most %d", ErrMessage, fields[4],
+		return Request{}, fmt.Errorf("%w: %.20q bytes of a position to continue at; the limit is %d", ErrMessage, fields[4],
 			MaxResume)
 	}
 	for i := range fields {
@@ -103,7 +103,7 @@ func ParseRequest(message []byte) (Request, error) {
 	r := Request{Op: fields[0], Index: fields[1], RequestID: fields[2], Parent: fields[3], Resume: body[:resume],
 		Body: body[resume:]}
 	if r.Op != Scan && (r.Op != Count || resume > 0) {
-		return r, fmt.Errorf("%w: op %q: want %s or %s, which is of all rows", ErrMessage, r.Op, Scan, Count)
+		return r, fmt.Errorf("%w: op %q: want %s or %s, which covers all rows", ErrMessage, r.Op, Scan, Count)
 	}
 	return r, nil
 }
@@ -165,7 +165,7 @@ type Answer struct {
 func (a *Answer) Read(message []byte) error {
 	n, size := binary.Uvarint(message)
 	if size <= 0 || n > maxComponents || uint64(len(message)-size) < n+5 {
-		return fmt.Errorf("%w: its head is cut", ErrMessage)
+		return fmt.Errorf("%w: its head is truncated", ErrMessage)
 	}
 	message = message[size:]
 	a.desc = a.desc[:0]

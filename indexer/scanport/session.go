@@ -95,12 +95,12 @@ func ParseSession(text string) ([]Seen, error) {
 		return nil, nil
 	}
 	if len(text) > MaxSession {
-		return nil, fmt.Errorf("%w: %d bytes, want at most %d: one token for each bucket is enough", ErrSession, len(text),
+		return nil, fmt.Errorf("%w: %d bytes; the limit is %d: one token per bucket is enough", ErrSession, len(text),
 			MaxSession)
 	}
 	parts := strings.Split(text, separator)
 	if len(parts) > MaxSeen {
-		return nil, fmt.Errorf("%w: %d tokens, want at most %d: one for each bucket is enough", ErrSession, len(parts),
+		return nil, fmt.Errorf("%w: %d tokens; the limit is %d: one per bucket is enough", ErrSession, len(parts),
 			MaxSeen)
 	}
 	all := make([]Seen, 0, len(parts))
@@ -116,14 +116,15 @@ func ParseSession(text string) ([]Seen, error) {
 
 func parseSeen(text string) (s Seen, err error) {
 	if len(text) > maxToken {
-		return s, fmt.Errorf("%w: it has %d bytes, want at most %d", ErrSession, len(text), maxToken)
+		return s, fmt.Errorf("%w: it has %d bytes; the limit is %d", ErrSession, len(text), maxToken)
 	}
 	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
 	if err != nil {
-		return s, fmt.Errorf("%w %.60q: %w: send it as the end of an answer had it", ErrSession, text, err)
+		return s, fmt.Errorf("%w %.60q: %w: send it unchanged as in the last line of an answer", ErrSession, text, err)
 	}
 	if s, err = readSeen(b); err != nil {
-		return s, fmt.Errorf("%w %.60q: %w: send it as the end of an answer had it, or leave it out", ErrSession, text, err)
+		return s, fmt.Errorf("%w %.60q: %w: send it unchanged as in the last line of an answer, or omit "+
+			"it", ErrSession, text, err)
 	}
 	return s, nil
 }
@@ -132,25 +133,25 @@ func parseSeen(text string) (s Seen, err error) {
 func readSeen(b []byte) (s Seen, err error) {
 	switch {
 	case len(b) <= tokenHead+tokenSum:
-		return s, errors.New("it is cut")
+		return s, errors.New("it is truncated")
 	case b[0] != tokenFormat:
-		return s, fmt.Errorf("it is of form %d, known is %d", b[0], tokenFormat)
+		return s, fmt.Errorf("its format is %d, this version supports %d", b[0], tokenFormat)
 	}
 	sum := b[len(b)-tokenSum:]
 	if b = b[:len(b)-tokenSum]; crc32.Checksum(b, castagnoli) != binary.BigEndian.Uint32(sum) {
-		return s, errors.New("its checksum does not agree")
+		return s, errors.New("its checksum does not match")
 	}
 	s.Cluster, s.At.Hash = binary.BigEndian.Uint64(b[1:]), binary.BigEndian.Uint64(b[9:])
 	b = b[tokenHead:]
 	for _, v := range [...]*uint64{&s.Epoch, &s.At.Generation, &s.At.RollbackID, &s.At.Number} {
 		n := 0
 		if *v, n = binary.Uvarint(b); n <= 0 || n > 1 && b[n-1] == 0 { // only the shortest form of a number is valid
-			return s, errors.New("a number of it cannot be read")
+			return s, errors.New("a number in it is malformed")
 		}
 		b = b[n:]
 	}
 	if len(b) == 0 || !utf8.Valid(b) {
-		return s, errors.New("it names no bucket")
+		return s, errors.New("it has no bucket")
 	}
 	s.Bucket = string(b)
 	return s, nil

@@ -52,11 +52,11 @@ func TestSessionTokens(t *testing.T) {
 	newer := all[0].append(nil)
 	newer[0] = 9
 	for bad, want := range map[string]string{
-		"hello world": "illegal base64", "aGVsbG8": "it is cut", one + ",": "it is cut", one + "=": "illegal base64",
-		base64.RawURLEncoding.EncodeToString(newer): "of form 9",
-		token(""):                           "names no bucket",
-		token("\xff"):                       "names no bucket",
-		strings.Repeat("A", maxToken+1):     "at most 2048",
+		"hello world": "illegal base64", "aGVsbG8": "it is truncated", one + ",": "it is truncated", one + "=": "illegal base64",
+		base64.RawURLEncoding.EncodeToString(newer): "format is 9",
+		token(""):                           "has no bucket",
+		token("\xff"):                       "has no bucket",
+		strings.Repeat("A", maxToken+1):     "limit is 2048",
 		strings.Repeat(one+",", 1024) + one: "1025 tokens",
 		strings.Repeat("A", 64<<10+1):       "65537 bytes",
 	} {

@@ -69,8 +69,8 @@ func newClients(s *Server, managers Managers) *clients {
 // handle serves a connection.
 func (c *clients) handle(w http.ResponseWriter, r *http.Request) error {
 	if !c.enter(nil) {
-		p := rpc.Refuse(errcode.Unavailable, "%d clients are connected to this node, the most it takes, or it is stopping: "+
-			"go by way of a manager", c.most)
+		p := rpc.Refuse(errcode.Unavailable, "%d clients are connected to this indexer, its limit, or it is stopping: "+
+			"scan through a manager", c.most)
 		p.RetryAfterMS = 1000
 		return p
 	}
@@ -262,7 +262,7 @@ func (o *clientConn) run(ctx context.Context) {
 		}
 		var err error
 		if ahead, err = o.answer(ctx); err != nil {
-			o.c.s.log.Debug("a scan's client is gone", "error", err)
+			o.c.s.log.Debug("client of a scan has disconnected", "error", err)
 			break
 		}
 		if cap(o.in) > clientRoom {

@@ -29,14 +29,15 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	return &metrics{
 		scans: meters.Counters(r, "scans_total", "Scans and counts coordinated here, by outcome.", "code"),
 		took: meters.SecondsBy(r, "scan_seconds",
-			"Time of scans and counts coordinated here, the clients' slowness included.", "consistency", scanFirst, scanBounds),
+			"Duration of scans and counts coordinated here, including the time that clients take to "+
+				"read.", "consistency", scanFirst, scanBounds),
 		waited: meters.SecondsBy(r, "scan_wait_seconds",
-			"Part of it until a stability timestamp was known, and for any held, that is new enough.",
+			"Part of that duration until a new enough stability timestamp was known, or held with consistency any.",
 			"consistency", scanFirst, scanBounds),
 		parts: meters.Counters(r, "scan_parts_total",
 			"Parts of scans coordinated here that were asked for, by whether another indexer has them.", "indexer"),
 		keeps: meters.Counters(r, "scan_keeps_total",
-			"Times that an indexer was asked to keep the timestamp of a scan coordinated here that takes long, by outcome.",
+			"Requests to indexers to keep the timestamp of a long scan coordinated here, by outcome.",
 			"code"),
 	}
 }

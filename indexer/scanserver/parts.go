@@ -63,14 +63,14 @@ func (s *Server) serveSlices(w http.ResponseWriter, r *http.Request) error {
 	defer cancel()
 	if node, ok := peers.Asking(r); ok {
 		end := watchPart(func() time.Time { return s.silent(node) }, func() {
-			s.log.Debug("a part of a scan ends: the indexer that coordinates it answers nothing", "node", node)
+			s.log.Debug("part of a scan ends: the indexer that coordinates the scan does not answer", "node", node)
 			cancel()
 			out.Cut()
 		})
 		defer end()
 	}
 	if err := scan.Serve(ctx, out, out.Flush, req, s.pins); err != nil {
-		s.log.Debug("a part of a scan ended early", "index", req.Index, "timestamp", req.Ref.Number, "error", err)
+		s.log.Debug("part of a scan ended early", "index", req.Index, "timestamp", req.Ref.Number, "error", err)
 	}
 	return nil
 }

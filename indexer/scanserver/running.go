@@ -162,7 +162,7 @@ func (s *Server) Running(mostRunning, mostSlow int) *wire.IndexerScans {
 // as the client accepts data.
 func (s *Server) Cancel(req *wire.CancelScan) error {
 	if !s.running.endFor(req.ID, req.By) {
-		return rpc.Refuse(errcode.UnknownScan, "no scan %.100q is under way on indexer %s", req.ID, s.running.name)
+		return rpc.Refuse(errcode.UnknownScan, "there is no running scan %.100q on indexer %s", req.ID, s.running.name)
 	}
 	return nil
 }

@@ -105,7 +105,7 @@ func New(o Options) *Server {
 // of a manager; clients bounds the number of the latter.
 func (s *Server) Routes() []route.Route {
 	asked, ticket := route.Only(tlsconf.Manager, tlsconf.Admin), route.Anybody()
-	asked.For, ticket.Name = scan.AskedFor, "anybody with a ticket"
+	asked.For, ticket.Name = scan.AskedFor, "any client with a ticket"
 	const path = "/v1/indexes/{id:[0-9]+}"
 	return []route.Route{
 		{Method: http.MethodPost, Path: path + ":scan", Role: asked, Body: rpc.MaxUserBody, Stream: true, Places: s.scans,
@@ -202,7 +202,7 @@ func (s *Server) scan(w http.ResponseWriter, r *http.Request) error {
 		gone = enc.Fail(err)
 	}
 	if gone != nil {
-		s.log.Debug("a scan's client is gone", "index", spec.Index, "error", gone)
+		s.log.Debug("client of a scan has disconnected", "index", spec.Index, "error", gone)
 	}
 	return nil
 }

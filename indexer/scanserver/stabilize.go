@@ -110,7 +110,7 @@ func tokenLost(err error) bool {
 // overdue returns the error of a scan that timed out or was cancelled.
 func overdue(cause error) error {
 	if errors.Is(cause, context.DeadlineExceeded) {
-		return scan.Errorf(errcode.Timeout, "no stability timestamp covers KV's present in time: %w", cause)
+		return scan.Errorf(errcode.Timeout, "no stability timestamp covered KV's present state in time: %w", cause)
 	}
 	return scan.AsError(cause)
 }
@@ -121,10 +121,10 @@ func refused(err error) error {
 	if errors.As(err, &p) {
 		switch code := p.Code; code {
 		case errcode.Timeout:
-			return scan.Errorf(code, "no stability timestamp covers KV's present: %w", err)
+			return scan.Errorf(code, "no stability timestamp covers KV's present state: %w", err)
 		case errcode.TokenLost, errcode.IndexInRollback: // the leader's reason applies to the scan itself
 			return scan.Errorf(code, "%s", p.Detail)
 		}
 	}
-	return scan.Errorf(errcode.Unavailable, "the leader could not be asked for a stability timestamp: %w", err)
+	return scan.Errorf(errcode.Unavailable, "asking the leader for a stability timestamp failed: %w", err)
 }

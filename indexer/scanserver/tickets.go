@@ -103,7 +103,7 @@ func (t *tickets) ask(ticket string) (string, error) {
 		if errors.As(err, &p) && (p.Code == errcode.Unauthenticated || p.Code == errcode.Forbidden) {
 			return "", p
 		}
-		return "", rpc.Refuse(errcode.Unauthenticated, "the manager that has issued the ticket cannot be asked: %v", err)
+		return "", rpc.Refuse(errcode.Unauthenticated, "the manager that issued the ticket does not answer: %v", err)
 	}
 	if len(t.known) >= maxTickets {
 		t.forget()

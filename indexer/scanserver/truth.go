@@ -91,10 +91,11 @@ func (t *Truth) CurrentSeqnos(ctx context.Context, bucket string) (timestamp.Vec
 // unowned returns the error for vbuckets whose seqnos no projector reported in time; known is nil if none answered.
 func unowned(bucket string, known *claims, why error) error {
 	if known == nil {
-		return scan.Errorf(errcode.VBucketsUnavailable, "no projector has said in time where KV is with bucket %q", bucket)
+		return scan.Errorf(errcode.VBucketsUnavailable, "no projector reported KV's present seqnos of bucket %q in "+
+			"time", bucket)
 	}
 	missing := known.missing()
-	e := scan.Errorf(errcode.VBucketsUnavailable, "%d of %d vbuckets of bucket %q have no owner that could be asked (%v)",
+	e := scan.Errorf(errcode.VBucketsUnavailable, "the owners of %d of %d vbuckets of bucket %q did not answer (%v)",
 		len(missing), known.at.Len(), bucket, why)
 	e.VBuckets = missing
 	return e
@@ -106,7 +107,7 @@ func (t *Truth) askAll(ctx context.Context, bucket string, maps bool) (*claims, 
 	d := t.Definitions()
 	i := slices.IndexFunc(d.Buckets, func(b wire.Bucket) bool { return b.Name == bucket })
 	if i < 0 {
-		return nil, scan.Errorf(errcode.IndexNotHosted, "bucket %q is not known here", bucket)
+		return nil, scan.Errorf(errcode.IndexNotHosted, "this indexer does not have bucket %q", bucket)
 	}
 	return t.ask(ctx, d.Projectors, wire.SeqnosRequest{Bucket: bucket, Map: maps}, d.Buckets[i].VBuckets)
 }

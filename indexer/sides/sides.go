@@ -81,7 +81,7 @@ type topic struct {
 func New(o Options) *Loop {
 	return &Loop{Options: o, wake: make(chan struct{}, 1), sides: core.NewSides(uint64(o.Now().UnixNano())),
 		metrics: meters.Counters(o.Registry, "side_streams_total",
-			"Side streams asked for, by vbucket, by what the projector answered.", "outcome"),
+			"Requested side streams, per vbucket, by the projector's answer.", "outcome"),
 		topics: map[uint64]topic{}}
 }
 
@@ -162,9 +162,9 @@ func (l *Loop) giveUp(k *copies.Bucket, st *core.Bucket, streams []ingest.SidePr
 	for i := range up {
 		p := &up[i]
 		if p.Silent {
-			l.log(k).Warn("a side stream brings nothing; asking again", "vbucket", p.VBucket, "at", p.At, "to", p.To)
+			l.log(k).Warn("side stream delivers nothing; requesting it again", "vbucket", p.VBucket, "at", p.At, "to", p.To)
 		} else {
-			l.log(k).Info("the connection of a side stream was lost and does not come back; asking again", "vbucket",
+			l.log(k).Info("connection of a side stream is lost; requesting the stream again", "vbucket",
 				p.VBucket, "at", p.At, "to", p.To)
 		}
 		st.SideFailed(p.VBucket, p.ID)
@@ -214,7 +214,7 @@ func (l *Loop) settled(ctx context.Context, is *core.SideSettled) {
 		l.call(s.Addr, func() {
 			err := l.Projectors.Stop(ctx, s.Addr, &wire.StreamStop{Fence: wire.Fence{ClusterID: l.ClusterID()},
 				Topic: name})
-			l.Log.Debug("a side stream was stopped", "topic", name, "error", err)
+			l.Log.Debug("side stream stopped", "topic", name, "error", err)
 		})
 	}
 	for _, id := range is.Over {
@@ -238,7 +238,7 @@ func (l *Loop) ask(ctx context.Context, k *copies.Bucket, r *core.SideRequest) {
 	l.mu.Lock()
 	l.sides.Sent(r, l.Now())
 	l.mu.Unlock()
-	l.log(k).Debug("asking for a side stream", "topic", name, "projector", r.Projector.ID, "vbuckets", r.Restart.Len(),
+	l.log(k).Debug("requesting a side stream", "topic", name, "projector", r.Projector.ID, "vbuckets", r.Restart.Len(),
 		"copies", r.Copies)
 	l.call(addr, func() {
 		reply, err := l.Projectors.Streams(ctx, addr, req)
@@ -282,7 +282,7 @@ func (l *Loop) answered(k *copies.Bucket, st *core.Bucket, r *core.SideRequest, 
 		switch a.Fate {
 		case core.SideBegins:
 		case core.SideRefused:
-			l.log(k).Warn("KV refuses the start of a side stream: the vbucket is taken from 0", "vbucket", a.VBucket, "from",
+			l.log(k).Warn("KV refuses the start of a side stream: streaming the vbucket from 0", "vbucket", a.VBucket, "from",
 				a.From, "purge", a.Result.Purge)
 			st.SideRefused(a.VBucket, r.ID, a.Result.Purge)
 		case core.SideFails:

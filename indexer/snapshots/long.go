@@ -21,7 +21,7 @@ func (s *Set) KeepScan(p scan.Pages, copies []index.CopyID, ref wire.StabilityRe
 	defer s.mu.Unlock()
 	copies = slices.DeleteFunc(slices.Clone(copies), func(c index.CopyID) bool { return s.isPast(c, ref) })
 	if len(copies) == 0 {
-		return scan.Errorf(errcode.SnapshotTooOld, "timestamp %d is not held here any more", ref.Number)
+		return scan.Errorf(errcode.SnapshotTooOld, "timestamp %d is no longer held on this indexer", ref.Number)
 	}
 	now := s.now()
 	a, _, err := s.long.keep(p, copies, ref, s.sizeOf(copies), now)
@@ -53,7 +53,7 @@ func (s *Set) whyNotKept(ref wire.StabilityRef) string {
 	if !slices.Contains(s.refused, ref) {
 		return ""
 	}
-	return ": there was no room on its indexer to keep it for a scan that takes long"
+	return ": its indexer had no room to keep it for a long scan"
 }
 
 // LongKept returns how many snapshots are kept for long scans, and their memory in bytes.

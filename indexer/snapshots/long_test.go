@@ -87,7 +87,7 @@ func TestRoomForScansThatTakeLong(t *testing.T) {
 		id++
 		return snaps.KeepScan(scan.Pages{ID: id}, []index.CopyID{c}, ref)
 	}
-	if err := ask(at(most + 1)); scan.CodeOf(err) != errcode.Busy || !strings.Contains(err.Error(), "that take long") {
+	if err := ask(at(most + 1)); scan.CodeOf(err) != errcode.Busy || !strings.Contains(err.Error(), "that are long") {
 		t.Errorf("more than there is room for: %v", err)
 	}
 	if err := ask(at(1)); err != nil {

@@ -167,12 +167,12 @@ func (g *pages) room(p scan.Pages, a *paged, copies []index.CopyID, ref wire.Sta
 	begins, mine := a == nil || !a.held, g.by[p.For]
 	switch {
 	case more > 0 && (g.bytes+more > maxPageBytes || p.For != "" && mine.bytes+more > maxPageBytes/2):
-		return scan.Errorf(errcode.Busy, "%d snapshots are kept for scans %s on this indexer, and take %d bytes, "+
-			"those of this user %d; it has %d bytes for them, half of them for a user%s", len(g.held), g.of, g.bytes,
+		return scan.Errorf(errcode.Busy, "%d snapshots are kept for scans %s on this indexer and use %d bytes, "+
+			"those of this user %d; the limit is %d bytes, half of that per user%s", len(g.held), g.of, g.bytes,
 			mine.bytes, maxPageBytes, g.advice)
 	case begins && (g.number >= maxPages || len(g.all) >= 2*maxPages || p.For != "" && mine.number >= maxPages/2):
-		return scan.Errorf(errcode.Busy, "this indexer keeps the state of %d scans %s, %d of them of this user, and of %d "+
-			"at most, half of them for a user%s", g.number, g.of, mine.number, maxPages, g.advice)
+		return scan.Errorf(errcode.Busy, "this indexer keeps the state of %d scans %s, %d of them of this user; the limit "+
+			"is %d, half of that per user%s", g.number, g.of, mine.number, maxPages, g.advice)
 	}
 	return nil
 }

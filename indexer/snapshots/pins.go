@@ -36,7 +36,7 @@ func (p *Pins) Pin(ctx context.Context, id index.ID, copies []index.CopyID, ref 
 	wait time.Duration) (*scan.Pinned, error) {
 	k, ok := p.Bucket(ref.Bucket)
 	if !ok {
-		return nil, scan.Errorf(errcode.IndexNotHosted, "bucket %q is not held on this node", ref.Bucket)
+		return nil, scan.Errorf(errcode.IndexNotHosted, "this node does not hold bucket %q", ref.Bucket)
 	}
 	got := make([]*storage.Snapshot, 0, len(copies))
 	release := func() error {
@@ -100,7 +100,7 @@ func (p *Pins) never(k Bucket, id index.ID, c index.CopyID, ref wire.StabilityRe
 		return scan.Errorf(errcode.IndexInRollback, "bucket %q was rolled back after timestamp %d", ref.Bucket, ref.Number)
 	}
 	if refs := p.Snapshots.Refs(c); len(refs) > 0 && refs[0].Compare(ref.Ref) > 0 {
-		return scan.Errorf(errcode.SnapshotTooOld, "copy %s holds timestamps %d to %d, not %d any more%s", c,
+		return scan.Errorf(errcode.SnapshotTooOld, "copy %s holds timestamps %d to %d, no longer %d%s", c,
 			refs[0].Number, refs[len(refs)-1].Number, ref.Number, p.Snapshots.whyNotKept(ref))
 	}
 	return nil
@@ -126,7 +126,7 @@ func (p *Pins) wait(ctx context.Context, k Bucket, id index.ID, c index.CopyID, 
 		select {
 		case <-changed:
 		case <-k.Gone():
-			return Held{}, scan.Errorf(errcode.IndexNotHosted, "bucket %q has left this node", ref.Bucket)
+			return Held{}, scan.Errorf(errcode.IndexNotHosted, "this node no longer holds bucket %q", ref.Bucket)
 		case <-ctx.Done():
 			return Held{}, &scan.LateError{Copy: c, Why: p.Wrong(c), Err: context.Cause(ctx)}
 		}

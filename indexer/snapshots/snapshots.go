@@ -67,8 +67,8 @@ func New(keep int, log hclog.Logger, now func() time.Time) *Set {
 	return &Set{keep: keep, log: log, now: now, copies: map[index.CopyID][]Held{},
 		skipped: map[index.CopyID]wire.StabilityRef{}, doubted: map[index.CopyID]bool{}, hidden: map[index.CopyID]bool{},
 		waiting: map[index.CopyID]chan struct{}{}, changed: make(chan struct{}),
-		pages: pages{of: "that come page by page", advice: ": try again, or ask without want_cursor"},
-		long:  pages{of: "that take long"}}
+		pages: pages{of: "with pages", advice: ": try again, or scan without want_cursor"},
+		long:  pages{of: "that are long"}}
 }
 
 // Version returns a number that changes whenever the held snapshots of a bucket change, see Versions.

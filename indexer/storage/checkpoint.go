@@ -78,7 +78,7 @@ func (s *Slice) checkpoint(ctx context.Context, g *generation, cur *state, m Che
 	kept = append([]CheckpointInfo{info}, kept...)
 	for len(kept) > s.store.opts.KeepCheckpoints && !s.isRead(kept[len(kept)-1].Seq) {
 		if err := s.removeCheckpoint(kept[len(kept)-1].Seq); err != nil {
-			s.log.Warn("an old checkpoint stays for now", "checkpoint", kept[len(kept)-1].Seq, "error", err)
+			s.log.Warn("old checkpoint cannot be removed yet", "checkpoint", kept[len(kept)-1].Seq, "error", err)
 		}
 		kept = kept[:len(kept)-1]
 	}
@@ -178,7 +178,7 @@ func (s *Slice) loadCheckpoints() error {
 		var info CheckpointInfo
 		if err = readSmall(fs, path, checkpointName, &info); err == nil &&
 			(info.Seq != seq || len(info.Positions) != s.meta.VBuckets) {
-			err = fmt.Errorf("%w: it is not of this place", errSmallFile)
+			err = fmt.Errorf("%w: it does not belong to this copy", errSmallFile)
 		}
 		if err != nil {
 			s.passOver(seq, damage(s.meta.Copy, fs.PathJoin(path, checkpointName), err))
@@ -196,10 +196,10 @@ func (s *Slice) loadCheckpoints() error {
 func (s *Slice) passOver(seq uint64, why error) {
 	var corrupt *CorruptError
 	if !errors.As(why, &corrupt) {
-		s.log.Error("a checkpoint cannot be read and is not used; it keeps its room", "checkpoint", seq, "error", why)
+		s.log.Error("checkpoint cannot be read and is not used; its files are kept", "checkpoint", seq, "error", why)
 		return
 	}
-	s.log.Error("a checkpoint is damaged and is removed", "checkpoint", seq, "error", why)
+	s.log.Error("checkpoint is damaged and is removed", "checkpoint", seq, "error", why)
 	s.dropCheckpoint(seq)
 }
 
@@ -240,7 +240,7 @@ func (s *Slice) RestoreVBucketsTo(ctx context.Context, vbs []uint16, past Checkp
 	}
 	s.write.Lock() // no checkpoint is made meanwhile
 	defer s.write.Unlock()
-	s.log.Error("a checkpoint is damaged and is not used any more", "checkpoint", past.Seq, "error", damaged)
+	s.log.Error("checkpoint is damaged and no longer used", "checkpoint", past.Seq, "error", damaged)
 	s.dropCheckpoint(past.Seq)
 	//nolint:errorlint // the copy is not damaged
 	return fmt.Errorf("checkpoint %d of copy %s: %w: %v", past.Seq, s.meta.Copy, ErrNotFound, damaged)

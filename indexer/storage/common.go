@@ -222,7 +222,7 @@ func (s *Store) loadCommon() {
 		}
 	}
 	if err != nil {
-		s.log.Error("where copies stand together cannot be read: they go on from what each has stored", "error", err)
+		s.log.Error("shared file of positions cannot be read: each copy continues from its own positions", "error", err)
 	}
 	s.common.set(all)
 }

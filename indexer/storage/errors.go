@@ -29,11 +29,11 @@ var (
 	ErrReopen = errors.New("the slice must be reopened")
 	// ErrNewer is wrapped when the data was written by a newer version of the program. The data is not damaged, and
 	// is not changed.
-	ErrNewer = errors.New("index data of a newer version of the program (install it again: the data is whole)")
+	ErrNewer = errors.New("index data of a newer version of the program (install that version again: the data is intact)")
 	// ErrClosed is wrapped when a slice, a snapshot or the store is closed or dropped.
 	ErrClosed = errors.New("closed")
 	// ErrExists is wrapped when a copy to be created exists already.
-	ErrExists = errors.New("the copy exists already")
+	ErrExists = errors.New("the copy already exists")
 	// ErrNotFound is wrapped when there is no such copy or checkpoint.
 	ErrNotFound = errors.New("not found")
 	// ErrInvalid is wrapped when input cannot be stored. The error names the value and the limit.

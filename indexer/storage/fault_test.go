@@ -614,7 +614,7 @@ func TestAFullDiskIsToldOnce(t *testing.T) {
 	full.Store(false)
 	until(t, func() error { return slice.Persist(within(t, time.Minute)) })
 	must(t, store.Close())
-	for _, text := range []string{"writing a memtable failed", "memtables are written again"} {
+	for _, text := range []string{"writing a memtable failed", "memtables can be written again"} {
 		if n := strings.Count(said.String(), text); n != 1 {
 			t.Errorf("%q is said %d times:\n%s", text, n, said.String())
 		}

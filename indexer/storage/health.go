@@ -173,7 +173,7 @@ func (s *space) room(n int64) error {
 		usage.AvailBytes, err = math.MaxInt64, nil
 	}
 	if err != nil {
-		return fmt.Errorf("%w: how much room there is in %s: %w", ErrIO, s.dir, err)
+		return fmt.Errorf("%w: free space of %s: %w", ErrIO, s.dir, err)
 	}
 	if free, promised, reserve := s.of(&usage); free < promised+n+reserve {
 		return fmt.Errorf("%w: %s has %d bytes free, need %d and %d for data in memory and %d in reserve: make room",

@@ -202,7 +202,7 @@ func (in *Incoming) Verify(ctx context.Context, pace Pace) error {
 	_, err = eng.verify(ctx, -1, pace)
 	if written := eng.state(); err == nil && written.number != in.info.Batch {
 		err = &CorruptError{Copy: in.s.meta.Copy, File: in.dir,
-			Err: fmt.Errorf("its rows are of batch %d, its positions of %d", written.number, in.info.Batch)}
+			Err: fmt.Errorf("its rows are from batch %d, its positions from %d", written.number, in.info.Batch)}
 	}
 	err = errors.Join(err, eng.close())
 	switch {
@@ -220,7 +220,8 @@ func (in *Incoming) Verify(ctx context.Context, pace Pace) error {
 func (in *Incoming) check(ctx context.Context, f *File) error {
 	id, path := in.s.meta.Copy, in.s.store.fs.PathJoin(in.dir, f.Name)
 	if in.held[f.Name] != f.Size {
-		return &CorruptError{Copy: id, File: path, Err: fmt.Errorf("%d bytes of %d are here", in.held[f.Name], f.Size)}
+		return &CorruptError{Copy: id, File: path, Err: fmt.Errorf("%d of %d bytes have been "+
+			"received", in.held[f.Name], f.Size)}
 	}
 	switch _, sum, err := sumOf(ctx, in.s.store.fs, path); {
 	case ctx.Err() != nil:

@@ -13,7 +13,7 @@ import (
 )
 
 // ErrRecording is wrapped when the load of a slice is already being recorded.
-var ErrRecording = errors.New("its load is being recorded already")
+var ErrRecording = errors.New("its load is already being recorded")
 
 // load tracks how much a slice is written and read. Single keys are recorded only during Load.
 type load struct {

@@ -130,10 +130,10 @@ func readSmall(fs vfs.FS, dir, name string, content any) error {
 		return fmt.Errorf("read %s: %w: checksum %08x, want %08x", path, errSmallFile, got, sum)
 	}
 	if version > fileVersion {
-		return fmt.Errorf("read %s: %w: format version %d, this one knows %d", path, ErrNewer, version, fileVersion)
+		return fmt.Errorf("read %s: %w: format version %d, this program supports %d", path, ErrNewer, version, fileVersion)
 	}
 	if version != fileVersion {
-		return fmt.Errorf("read %s: format version %d, this program knows %d", path, version, fileVersion)
+		return fmt.Errorf("read %s: format version %d, this program supports %d", path, version, fileVersion)
 	}
 	if err := json.Unmarshal(body, content); err != nil {
 		return fmt.Errorf("read %s: %w", path, err)

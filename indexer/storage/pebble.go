@@ -225,7 +225,7 @@ func checkFormat(fs vfs.FS, dir string) error {
 		return nil
 	}
 	if n, e := strconv.ParseUint(is, 10, 64); err == nil && e == nil && n > uint64(formatVersion) {
-		return fmt.Errorf("%s: %w: format %d, this one knows %d", dir, ErrNewer, n, formatVersion)
+		return fmt.Errorf("%s: %w: format %d, this program supports %d", dir, ErrNewer, n, formatVersion)
 	}
 	return err
 }
@@ -338,7 +338,7 @@ func (e *pebbleEngine) onFlush(info pebble.FlushInfo) {
 	e.changes.Add(1)
 	e.compact.changed()
 	if e.health.ok() {
-		e.res.logger.Info("memtables are written again", "copy", e.id)
+		e.res.logger.Info("memtables can be written again", "copy", e.id)
 	}
 }
 
@@ -368,9 +368,9 @@ func (e *pebbleEngine) onCompaction(info pebble.CompactionInfo) {
 	switch {
 	case info.Err == nil:
 	case again: // copies on a full disk retry continuously
-		e.res.logger.Debug("a compaction failed again", "copy", e.id, "error", info.Err)
+		e.res.logger.Debug("compaction failed again", "copy", e.id, "error", info.Err)
 	default:
-		e.res.logger.Warn("a compaction failed, trying again later", "copy", e.id, "error", info.Err)
+		e.res.logger.Warn("compaction failed, trying again later", "copy", e.id, "error", info.Err)
 	}
 }
 
@@ -735,7 +735,7 @@ func (l engineLog) Fatalf(format string, args ...any) {
 			err = fmt.Errorf("%w: %w", err, ErrDiskFull)
 		}
 	}
-	l.e.res.logger.Error("the store cannot go on writing", "copy", l.e.id, "error", err)
+	l.e.res.logger.Error("the store cannot continue to write", "copy", l.e.id, "error", err)
 	l.e.lose()
 	l.e.health.die(err)
 }

@@ -417,7 +417,7 @@ func collectState(s *state, it *pebble.Iterator) error {
 			continue
 		}
 		if r.number != s.number+1 {
-			return fmt.Errorf("%w: state %d follows %d", errRecord, r.number, s.number)
+			return fmt.Errorf("%w: state %d comes after %d", errRecord, r.number, s.number)
 		}
 		if err := s.apply(r); err != nil {
 			return err

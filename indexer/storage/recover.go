@@ -51,7 +51,7 @@ func openSlice(store *Store, dir string, memTable, budget int64) (*Slice, int64,
 		return nil, 0, &CorruptError{Copy: m.Copy, File: store.fs.PathJoin(dir, metaName), Err: err}
 	}
 	if store.fs.PathBase(dir) != m.Copy.String() {
-		err := fmt.Errorf("it is of copy %s", m.Copy)
+		err := fmt.Errorf("it belongs to copy %s", m.Copy)
 		return nil, 0, &CorruptError{Copy: m.Copy, File: store.fs.PathJoin(dir, metaName), Err: err}
 	}
 	s := newSlice(store, dir, m.Meta, memTable)
@@ -102,12 +102,12 @@ func (s *Slice) openOrRecover(ctx context.Context, number uint64, budget int64) 
 
 // fallBack opens the newest intact checkpoint, or an empty folder.
 func (s *Slice) fallBack(ctx context.Context, number uint64, cause *CorruptError) error {
-	s.log.Error("the copy is damaged", "file", cause.File, "error", cause.Err)
+	s.log.Error("copy is damaged", "file", cause.File, "error", cause.Err)
 	for _, c := range s.Checkpoints() {
 		next, err := s.fromCheckpoint(ctx, c.Seq, number)
 		var corrupt *CorruptError
 		if errors.As(err, &corrupt) {
-			s.log.Error("a checkpoint is damaged, too", "checkpoint", c.Seq, "file", corrupt.File, "error", corrupt.Err)
+			s.log.Error("checkpoint is damaged, too", "checkpoint", c.Seq, "file", corrupt.File, "error", corrupt.Err)
 			s.dropCheckpoint(c.Seq)
 			continue
 		}
@@ -117,7 +117,7 @@ func (s *Slice) fallBack(ctx context.Context, number uint64, cause *CorruptError
 		if err := s.switchTo(next); err != nil {
 			return err
 		}
-		s.log.Warn("the copy goes on from a checkpoint", "checkpoint", c.Seq, "batch", c.Batch)
+		s.log.Warn("copy continues from a checkpoint", "checkpoint", c.Seq, "batch", c.Batch)
 		s.setRecovery(Recovery{Outcome: FromCheckpoint, Checkpoint: c.Seq, Cause: cause})
 		return s.removeGenerations(number)
 	}
@@ -129,14 +129,14 @@ func (s *Slice) fallBack(ctx context.Context, number uint64, cause *CorruptError
 	if err := s.switchTo(&generation{number: number, dir: dir, eng: eng}); err != nil {
 		return err
 	}
-	s.log.Error("no checkpoint of the copy is whole: it is empty and must be built again")
+	s.log.Error("copy has no intact checkpoint: it is empty and must be built again")
 	s.setRecovery(Recovery{Outcome: Emptied, Cause: cause})
 	return s.removeGenerations(number)
 }
 
 func (s *Slice) dropCheckpoint(seq uint64) {
 	if err := s.removeCheckpoint(seq); err != nil {
-		s.log.Warn("a damaged checkpoint stays for now", "checkpoint", seq, "error", err)
+		s.log.Warn("damaged checkpoint cannot be removed yet", "checkpoint", seq, "error", err)
 	}
 	s.setCheckpoints(slices.DeleteFunc(s.Checkpoints(), func(c CheckpointInfo) bool { return c.Seq == seq }))
 }

@@ -218,7 +218,8 @@ func (s *Store) openAll() error {
 		budget -= read
 		var corrupt *CorruptError
 		if errors.As(err, &corrupt) {
-			s.log.Error("a copy's folder is damaged beyond its name; it must be built again", "folder", dir, "error", err)
+			s.log.Error("folder of a copy is unreadable except for its name; the copy must be built "+
+				"again", "folder", dir, "error", err)
 			s.damaged = append(s.damaged, Damage{Folder: dir, Copy: copyOf(s.fs.PathBase(dir)), Bytes: bytesBelow(s.fs, dir),
 				Err: err})
 			continue
@@ -299,7 +300,7 @@ func (s *Store) moveAway(dir string) (tmp string, err error) {
 // removeMoved removes a folder that was moved away.
 func (s *Store) removeMoved(tmp string) {
 	if err := s.fs.RemoveAll(tmp); err != nil {
-		s.log.Warn("something of a folder that is no copy's is left until the next start", "folder", tmp, "error", err)
+		s.log.Warn("rest of a folder without a readable copy stays until the next start", "folder", tmp, "error", err)
 	}
 }
 
@@ -510,7 +511,7 @@ func (s *Store) Close() error {
 	// otherwise closing the copies reports the errors
 	if each(all, func(c *Slice) error { return c.Persist(ctx) }) == nil {
 		if err := s.KeepCommon(); err != nil {
-			s.log.Warn("where copies stand together is not written: they will go on from what each has stored", "error", err)
+			s.log.Warn("shared file of positions was not written: each copy will continue from its own positions", "error", err)
 		}
 	}
 	s.mu.Lock()

@@ -57,7 +57,7 @@ func (r *Receiver) Receive(ctx context.Context, w *Want) (*Offer, Sink, error) {
 	}
 	o := &Offer{}
 	if err := rpc.Unmarshal(body, o); err != nil {
-		return nil, nil, fmt.Errorf("an offer: %w", err)
+		return nil, nil, fmt.Errorf("offer of files: %w", err)
 	}
 	if o.Busy != "" {
 		return nil, nil, &Busy{Why: o.Busy, Moved: o.Moved}

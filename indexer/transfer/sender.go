@@ -120,7 +120,7 @@ func (s *Sender) end(which func(*sending) bool) {
 	}
 }
 
-var errAbandoned = errors.New("nobody has asked for the export while it was being made")
+var errAbandoned = errors.New("no indexer asked for the export while it was being made")
 
 // abandon cancels making an export that no receiver has requested for idleAfter. A waiting receiver repeats its
 // request every few seconds.
@@ -187,7 +187,7 @@ func (s *Sender) close(c *sending) {
 		return
 	}
 	if err := c.export.Close(); err != nil {
-		s.Log.Warn("what was sent of a copy stays on disk until the next start", "error", err)
+		s.Log.Warn("export of a copy stays on disk until the next start", "error", err)
 	}
 	c.export = nil
 }
@@ -214,7 +214,8 @@ func (s *Sender) Serve(w http.ResponseWriter, r *http.Request) error {
 // answer returns the content of an answer, preceded by space for its checksum.
 func (s *Sender) answer(ctx context.Context, q *Question) ([]byte, error) {
 	if q.Format != Format {
-		return nil, rpc.Refuse(errcode.UnsupportedFormat, "copies of format %d, this version sends %d", q.Format, Format)
+		return nil, rpc.Refuse(errcode.UnsupportedFormat, "copies of format %d are requested, this version sends "+
+			"%d", q.Format, Format)
 	}
 	switch {
 	case q.Op == opOpen && q.Want != nil:
@@ -237,7 +238,7 @@ func (s *Sender) offer(ctx context.Context, q *Question) ([]byte, error) {
 		return nil, err
 	}
 	if c == nil {
-		return s.busy("it sends another copy, one at a time")
+		return s.busy("it is sending another copy, and sends one at a time")
 	}
 	if old != nil {
 		s.close(old)
@@ -361,7 +362,7 @@ func (s *Sender) read(ctx context.Context, q *Question) ([]byte, error) {
 	c := s.cur
 	if c == nil || !c.is(q) {
 		s.mu.Unlock()
-		return nil, rpc.Refuse(errcode.NotFound, "no export %q is being sent to %q", q.ID, q.Receiver)
+		return nil, rpc.Refuse(errcode.NotFound, "there is no export %q for %q", q.ID, q.Receiver)
 	}
 	c.users++
 	c.begun = true

@@ -49,7 +49,7 @@ const (
 )
 
 // ErrBusy is wrapped when an indexer has no export for the receiver now. The receiver may try again later.
-var ErrBusy = errors.New("it sends no such copy now")
+var ErrBusy = errors.New("it is not sending this copy")
 
 // Busy is an ErrBusy with details.
 type Busy struct {
@@ -131,7 +131,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 func frame(b []byte) { binary.BigEndian.PutUint32(b, crc32.Checksum(b[sumBytes:], castagnoli)) }
 
 // errSum means that an answer was changed in transit.
-var errSum = errors.New("an answer's checksum is wrong")
+var errSum = errors.New("checksum of an answer does not match")
 
 func unframe(b []byte) ([]byte, error) {
 	if len(b) < sumBytes {

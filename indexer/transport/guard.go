@@ -147,8 +147,8 @@ func (c *guarded) Close() error {
 	if !c.closed.Swap(true) {
 		c.guard.remove(c)
 		if n := c.bytes.Load(); !c.hello.Load() && n > 0 {
-			c.guard.say(c.level(), "connection closed: it never said a valid hello; only routers of the same version belong "+
-				"on this port", c.addr, "bytes", n)
+			c.guard.say(c.level(), "connection closed: it never sent a valid hello; only routers of the same version "+
+				"may use this port", c.addr, "bytes", n)
 		}
 	}
 	return c.Conn.Close()

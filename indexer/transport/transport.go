@@ -62,7 +62,7 @@ var (
 	// ErrRefused is wrapped when the other side ended the connection with a reason.
 	ErrRefused = errors.New("refused by the receiver")
 	// ErrSilent is wrapped when the other side gave no sign of life for SilenceLimit.
-	ErrSilent = errors.New("no sign of life from the receiver")
+	ErrSilent = errors.New("no message from the receiver in time")
 	// ErrClosed is wrapped when the connection was closed on this side.
 	ErrClosed = errors.New("connection closed")
 )

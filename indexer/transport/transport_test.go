@@ -299,7 +299,7 @@ func TestForeignTrafficOnThePort(t *testing.T) {
 			if addr := raw.LocalAddr().String(); i == 0 {
 				await(t, "log line for "+addr, func() bool {
 					log := f.log.String()
-					return strings.Contains(log, "never said a valid hello") && strings.Contains(log, addr)
+					return strings.Contains(log, "never sent a valid hello") && strings.Contains(log, addr)
 				})
 			}
 		}
@@ -310,7 +310,7 @@ func TestForeignTrafficOnThePort(t *testing.T) {
 		}
 		c.Close()
 		await(t, "all connections gone", func() bool { return f.srv.Connections() == 0 })
-		if n := strings.Count(f.log.String(), "never said a valid hello"); n > 2 {
+		if n := strings.Count(f.log.String(), "never sent a valid hello"); n > 2 {
 			t.Errorf("%d connections of a host cause %d lines within a minute: %s", times, n, f.log.String())
 		}
 	}
@@ -339,7 +339,7 @@ func TestNoWarningForPeersThatStop(t *testing.T) {
 			}
 			stop(f, raw)
 			await(t, "the line of its end", func() bool {
-				return strings.Contains(f.log.String(), "never said a valid hello")
+				return strings.Contains(f.log.String(), "never sent a valid hello")
 			})
 			if log := f.log.String(); strings.Contains(log, "[WARN]") {
 				t.Error(log)

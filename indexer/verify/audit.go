@@ -79,7 +79,7 @@ func (a *auditor) audit(ctx context.Context, d *index.Definition) {
 		here, err = a.here(d.ID)
 	}
 	if err != nil {
-		log.Debug("an index could not be compared with KV; it has its turn again", "error", err)
+		log.Debug("index could not be compared with KV; it is compared again later", "error", err)
 		return
 	}
 	source := auditSource + d.ID.String()
@@ -91,7 +91,7 @@ func (a *auditor) audit(ctx context.Context, d *index.Definition) {
 		a.report(d, source, found)
 		a.heal(ctx, d, found)
 	case !a.differing.has(d.ID) && a.role.Unwell(source, ""):
-		log.Info("the copies here are as KV has it again")
+		log.Info("copies on this indexer agree with KV again")
 		a.role.Report()
 	}
 }
@@ -257,15 +257,15 @@ func (a *auditor) report(d *index.Definition, source string, found []finding) {
 		f := &found[i]
 		a.metrics.audited.WithLabelValues(string(f.Kind)).Inc()
 		if i < auditNames {
-			a.log.Error("a copy differs from the KV data", "index", d.Bucket+"/"+d.Name, "slice", f.Slice, "replica",
+			a.log.Error("copy differs from the KV data", "index", d.Bucket+"/"+d.Name, "slice", f.Slice, "replica",
 				f.Replica, "copy", f.copy,
 				"vbucket", f.VBucket, "document", f.ID, "kind", f.Kind, "detail", f.Detail, "taken_anew", f.mends(), "of",
 				len(found))
 		}
 	}
-	f, becomes := &found[0], "they are taken anew"
+	f, becomes := &found[0], "they are streamed again"
 	if !slices.ContainsFunc(found, func(f finding) bool { return f.mends() }) {
-		becomes = "taking them anew would not mend that: " + f.Detail
+		becomes = "streaming them again would not repair that: " + f.Detail
 	}
 	a.role.Unwell(source, fmt.Sprintf("index %s/%s differs from the KV data in %d documents (slice %d, replica %d, "+
 		"vbucket %d, document %q: %s); %s",

@@ -25,15 +25,15 @@ func TestADocumentAtTwoTimestamps(t *testing.T) {
 	}{
 		{"once", []string{"key"}, "1: missing_row@1 ", "missing_row@1 "},
 		{"again", []string{"key", "key", "key"}, "1: missing_row@3 ", "missing_row@3 "},
-		{"healed", []string{"key", "nothing"}, "1: missing_row@1 not so any more at stability timestamp 2 ", ""},
+		{"healed", []string{"key", "nothing"}, "1: missing_row@1 no longer so at stability timestamp 2 ", ""},
 		{"healed, then open", []string{"key", "nothing", "?"},
-			"1: missing_row@1 not so any more at stability timestamp 2 ", ""},
+			"1: missing_row@1 no longer so at stability timestamp 2 ", ""},
 		{"open", []string{"key", "?"}, "1: missing_row@1 ", "missing_row@1 "},
 		{"back", []string{"key", "nothing", "key"}, "1: missing_row@3 ", "missing_row@3 "},
-		{"deleted in both", []string{"key", "gone"}, "1: missing_row@1 not so any more at stability timestamp 2 ", ""},
+		{"deleted in both", []string{"key", "gone"}, "1: missing_row@1 no longer so at stability timestamp 2 ", ""},
 		{"both kinds", []string{"both", "both"}, "2: refused_key@2 lost missing_row@2 ", "refused_key@2 lost missing_row@2 "},
 		{"one kind, then the other", []string{"refused", "key"},
-			"2: refused_key@1 lost; not so any more at stability timestamp 2 missing_row@2 ", "missing_row@2 "},
+			"2: refused_key@1 lost; no longer so at stability timestamp 2 missing_row@2 ", "missing_row@2 "},
 	} {
 		for _, audit := range []bool{false, true} {
 			v, c, _ := tallied(10, 1<<20)

@@ -19,12 +19,12 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	return &metrics{
 		verifies: meters.Counters(r, "verifications_total", "Verifications coordinated here, by outcome.", "code"),
 		verified: meters.Counter(r, "verified_rows_total",
-			"Rows, entries and documents of copies here that verifications have looked at."),
+			"Rows, entries and documents of copies here examined by verifications."),
 		different: meters.Counters(r, "verify_differences_total",
-			"Documents of which a copy here did not hold what it should, by kind.", "kind"),
+			"Documents whose entries in a copy here were wrong, by kind.", "kind"),
 		audits: meters.Counter(r, "audit_rounds_total",
-			"Times that all copies here have been compared with the KV data by themselves."),
+			"How often all copies here were compared with the KV data automatically."),
 		audited: meters.Counters(r, "audit_differences_total",
-			"Documents of which a copy here was found, twice, not to hold what it should, by kind.", "kind"),
+			"Documents whose entries in a copy here were found wrong twice, by kind.", "kind"),
 	}
 }

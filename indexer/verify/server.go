@@ -63,7 +63,7 @@ func (v *Verifier) coordinate(w http.ResponseWriter, r *http.Request) error {
 		err = out.line(failure(err))
 	}
 	if err != nil {
-		v.log.Debug("a verification's client is gone", "error", err)
+		v.log.Debug("client of a verification has disconnected", "error", err)
 	}
 	return nil
 }
@@ -212,7 +212,7 @@ func (v *Verifier) check(w http.ResponseWriter, r *http.Request) error {
 		err = out.line(&v1.VerifyLine{End: &one.sum})
 	}
 	if err != nil {
-		v.log.Debug("nobody takes the result of a verification", "index", q.Index, "error", err)
+		v.log.Debug("client of a verification does not read its result", "index", q.Index, "error", err)
 	}
 	return nil
 }
@@ -231,7 +231,7 @@ func (v *Verifier) newVerification(q *copiesRequest, emit func(*v1.VerifyLine) e
 	}
 	k, ok := v.role.Bucket(view.Bucket.Name)
 	if !ok {
-		return nil, scan.Errorf(errcode.IndexNotHosted, "bucket %q is not held on this node", view.Bucket.Name)
+		return nil, scan.Errorf(errcode.IndexNotHosted, "this node does not hold bucket %q", view.Bucket.Name)
 	}
 	n := &verification{Verifier: v, k: k, def: view.Definition, pace: pace.New(q.Rate, 0, v.now), most: q.Limit,
 		emit: emit, emitted: v.now(),

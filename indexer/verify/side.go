@@ -40,7 +40,7 @@ const (
 
 var (
 	// errVerifyLarge means that KV's data of some vbuckets exceeds the memory.
-	errVerifyLarge = errors.New("more keys than are held in memory")
+	errVerifyLarge = errors.New("more keys than fit in memory")
 	// errVerifyBranch means that KV has left the branch of the timestamp.
 	errVerifyBranch = errors.New("KV has left the branch of the timestamp")
 	errVerifyStream = errors.New("the stream was cut")
@@ -104,8 +104,8 @@ func (v *vbRead) lost(id index.ID, slice index.SliceID) string {
 	if promised == arrived {
 		return ""
 	}
-	return fmt.Sprintf("projector %s evaluated %d keys of vbucket %d for this slice in seqnos %d to %d, %d came here, "+
-		"of hash %x instead of %x: lost between its router and this indexer",
+	return fmt.Sprintf("projector %s evaluated %d keys of vbucket %d for this slice in seqnos %d to %d, %d were "+
+		"received, with hash %x instead of %x: lost between its router and this indexer",
 		v.projector, promised.Keys, v.vb, v.from, v.to, arrived.Keys, arrived.Hash, promised.Hash)
 }
 
@@ -162,7 +162,7 @@ func (v *Verifier) SinkFor(topic string) (transport.Sink, error) {
 	if r := v.reads[topic]; r != nil {
 		return r, nil
 	}
-	return nil, fmt.Errorf("topic %q: no verification wants it", topic)
+	return nil, fmt.Errorf("topic %q: no verification uses it", topic)
 }
 
 // Receive implements transport.Sink. It delays its return according to the rate, which slows down the router, and
@@ -216,7 +216,7 @@ func (r *sideRead) event(v *vbRead, e *keyversion.Event) error {
 	switch e.Kind {
 	case keyversion.StreamBegin:
 		if e.Begin.Start > max(v.from, v.last) {
-			return fmt.Errorf("%w: it goes on after %d, %d was the last", errVerifyStream, e.Begin.Start, v.last)
+			return fmt.Errorf("%w: it continues after %d, the last was %d", errVerifyStream, e.Begin.Start, v.last)
 		}
 		v.begun = true
 	case keyversion.DropData:
@@ -373,8 +373,7 @@ func (v *verification) byProjector(ctx context.Context, want map[uint16]stretch,
 	tries int) (map[wire.ProjectorEndpoint]map[uint16]stretch, error) {
 	d := v.role.Definitions()
 	if len(d.Projectors) == 0 || d.Revision == 0 {
-		return nil, scan.Errorf(errcode.Unavailable, "this indexer has not heard of any projector from the leader yet: try "+
-			"again")
+		return nil, scan.Errorf(errcode.Unavailable, "the leader has not sent this indexer any projector yet: try again")
 	}
 	owners, err := v.k.Owners(ctx)
 	if err != nil {
@@ -490,7 +489,7 @@ func (r *sideRead) await(ctx context.Context) error {
 			return context.Cause(ctx)
 		case <-tick.C:
 			if r.silent() {
-				return fmt.Errorf("%w: nothing has come for %s", errVerifyStream, sideSilence)
+				return fmt.Errorf("%w: nothing was received for %s", errVerifyStream, sideSilence)
 			}
 		}
 	}

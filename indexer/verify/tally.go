@@ -67,7 +67,7 @@ func (t *tally) looks(of document, stability uint64) {
 			if *detail != "" {
 				*detail += "; "
 			}
-			*detail += fmt.Sprintf("not so any more at stability timestamp %d", stability)
+			*detail += fmt.Sprintf("no longer so at stability timestamp %d", stability)
 		}
 		d.over = true
 	}

@@ -204,7 +204,7 @@ func (v *verification) newest(ctx context.Context) (*frozen, error) {
 		select {
 		case <-changed:
 		case <-v.k.Gone():
-			return nil, scan.Errorf(errcode.IndexNotHosted, "bucket %q has left this node", v.k.Name())
+			return nil, scan.Errorf(errcode.IndexNotHosted, "this node no longer holds bucket %q", v.k.Name())
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}

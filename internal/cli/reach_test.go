@@ -30,7 +30,7 @@ func TestNobodyIsThere(t *testing.T) {
 	if code != errcode.ExitUnavailable || out != "" {
 		t.Errorf("exit code %d, out %q", code, out)
 	}
-	for _, want := range []string{"no server was reached in ", "http://" + a, "http://" + b, "connection refused"} {
+	for _, want := range []string{"no server could be reached in ", "http://" + a, "http://" + b, "connection refused"} {
 		if !strings.Contains(talk, want) {
 			t.Errorf("%q is not in %q", want, talk)
 		}

@@ -224,15 +224,15 @@ func ParseRole(text string) (Role, error) {
 	k := kindOf(name)
 	switch {
 	case k == nil:
-		return Role{}, fmt.Errorf("%w: there is no role %q here: want one of %s", ErrAccess, cut(name), names())
+		return Role{}, fmt.Errorf("%w: there is no role %q: want one of %s", ErrAccess, cut(name), names())
 	case bracket && !closed:
 		return Role{}, fmt.Errorf("%w: role %q: want %s[BUCKET]", ErrAccess, cut(text), name)
 	case !k.OfBucket && bracket:
-		return Role{}, fmt.Errorf("%w: role %q: %s is for the cluster, and names no bucket", ErrAccess, cut(text), name)
+		return Role{}, fmt.Errorf("%w: role %q: %s applies to the cluster and takes no bucket", ErrAccess, cut(text), name)
 	case k.OfBucket && bucket == "":
 		return Role{}, fmt.Errorf("%w: role %q: want %s[BUCKET], or %s[*] for all buckets", ErrAccess, cut(text), name, name)
 	case len(bucket) > maxBucketName || strings.ContainsAny(bucket, barred):
-		return Role{}, fmt.Errorf("%w: role %q: no bucket has that name", ErrAccess, cut(text))
+		return Role{}, fmt.Errorf("%w: role %q: this is not a valid bucket name", ErrAccess, cut(text))
 	}
 	r := Role{Name: name, Bucket: bucket}
 	if !parted {
@@ -255,13 +255,13 @@ func (r *Role) parse(inside string, may bool, text string) error {
 	}
 	switch {
 	case !may:
-		return fmt.Errorf("%w: role %q: %s is for whole buckets here: want %s[BUCKET]", ErrAccess, cut(text), r.Name, r.Name)
+		return fmt.Errorf("%w: role %q: %s applies to whole buckets: want %s[BUCKET]", ErrAccess, cut(text), r.Name, r.Name)
 	case r.Bucket == Any || scope == Any || scope == "" || collection == "" || strings.Contains(collection, ":"):
 		return fmt.Errorf("%w: role %q: want %s[BUCKET:SCOPE] or %s[BUCKET:SCOPE:COLLECTION]", ErrAccess, cut(text), r.Name,
 			r.Name)
 	case len(scope) > mcbp.MaxCollectionName || len(collection) > mcbp.MaxCollectionName ||
 		strings.ContainsAny(inside, barred):
-		return fmt.Errorf("%w: role %q: no scope and no collection has that name", ErrAccess, cut(text))
+		return fmt.Errorf("%w: role %q: this is not a valid scope or collection name", ErrAccess, cut(text))
 	}
 	r.Scope = scope
 	if collection != Any {

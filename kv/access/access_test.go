@@ -136,15 +136,15 @@ func TestParseRoles(t *testing.T) {
 	}
 	for text, says := range map[string]string{
 		"root": "there is no role", "data_reader": "want data_reader[BUCKET]", "data_reader[]": "want data_reader[BUCKET]",
-		"admin[world]": "names no bucket", "data_reader[world": "want data_reader[BUCKET]",
-		"data_reader[w]]":           "no bucket has that name",
-		"data_monitoring[w:s]":      "is for whole buckets here",
-		"bucket_full_access[w:s:c]": "is for whole buckets here",
+		"admin[world]": "takes no bucket", "data_reader[world": "want data_reader[BUCKET]",
+		"data_reader[w]]":           "not a valid bucket name",
+		"data_monitoring[w:s]":      "applies to whole buckets",
+		"bucket_full_access[w:s:c]": "applies to whole buckets",
 		"data_reader[w:]":           "want data_reader[BUCKET:SCOPE]", "data_reader[w:s:]": "want data_reader[BUCKET:SCOPE]",
 		"data_reader[w:*:c]": "want data_reader[BUCKET:SCOPE]", "data_reader[*:s]": "want data_reader[BUCKET:SCOPE]",
-		"data_reader[w:s:c:d]": "or data_reader[BUCKET:SCOPE:COLLECTION]", "data_reader[w:s c]": "no scope and no collection",
-		"data_reader[w:" + strings.Repeat("s", 252) + "]": "no scope and no collection",
-		"data_reader[" + strings.Repeat("w", 101) + "]":   "no bucket has that name", ",": "there is no role",
+		"data_reader[w:s:c:d]": "or data_reader[BUCKET:SCOPE:COLLECTION]", "data_reader[w:s c]": "not a valid scope or collection name",
+		"data_reader[w:" + strings.Repeat("s", 252) + "]": "not a valid scope or collection name",
+		"data_reader[" + strings.Repeat("w", 101) + "]":   "not a valid bucket name", ",": "there is no role",
 		strings.Repeat("data_reader[w],", MaxRoles) + "admin": "at most",
 	} {
 		if _, err := ParseRoles(text); !errors.Is(err, ErrAccess) || !strings.Contains(err.Error(), says) {

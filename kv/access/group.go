@@ -40,7 +40,7 @@ func (g *Group) Check() error {
 // CheckGroups refuses an invalid list of groups: they must be ordered by name, without duplicates. Error: ErrAccess.
 func CheckGroups(groups []Group) error {
 	if len(groups) > MaxGroups {
-		return fmt.Errorf("%w: %d groups, which are more than %d", ErrAccess, len(groups), MaxGroups)
+		return fmt.Errorf("%w: %d groups; the limit is %d", ErrAccess, len(groups), MaxGroups)
 	}
 	for i := range groups {
 		if err := groups[i].Check(); err != nil {

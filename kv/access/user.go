@@ -163,7 +163,7 @@ func (u *User) Check() error {
 		return fmt.Errorf("%w: user %q: the full name must have at most %d characters, and no control characters", ErrAccess,
 			u.ID, MaxName)
 	case len(u.Groups) > MaxGroupsOfUser:
-		return fmt.Errorf("%w: user %q: a user is in at most %d groups", ErrAccess, u.ID, MaxGroupsOfUser)
+		return fmt.Errorf("%w: user %q: a user may be in at most %d groups", ErrAccess, u.ID, MaxGroupsOfUser)
 	}
 	for _, id := range u.Groups {
 		if err := checkName("group", id); err != nil {
@@ -190,18 +190,18 @@ func checkRoles(what, id string, roles []Role) error {
 }
 
 func tooManyRoles() error {
-	return fmt.Errorf("%w: a user, or a group, has at most %d roles: name all buckets by [*]", ErrAccess, MaxRoles)
+	return fmt.Errorf("%w: a user or a group may have at most %d roles: use [*] for all buckets", ErrAccess, MaxRoles)
 }
 
 func (k *Keys) check(id string) error {
 	if k.Iterations < Iterations || k.Iterations > MaxIterations {
-		return fmt.Errorf("%w: user %q: a password is hashed %d to %d times, not %d", ErrAccess, id, Iterations,
+		return fmt.Errorf("%w: user %q: a password must be hashed %d to %d times, not %d", ErrAccess, id, Iterations,
 			MaxIterations, k.Iterations)
 	}
 	for _, x := range k.all() {
 		size := x.hash().Size()
 		if len(x.key.Salt) != SaltBytes || len(x.key.Stored) != size || len(x.key.Server) != size {
-			return fmt.Errorf("%w: user %q: the keys of the password are damaged, or there are none", ErrAccess, id)
+			return fmt.Errorf("%w: user %q: the keys of the password are damaged or missing", ErrAccess, id)
 		}
 	}
 	return nil
@@ -210,7 +210,7 @@ func (k *Keys) check(id string) error {
 // CheckAll refuses an invalid list of users: they must be ordered by name, without duplicates. Error: ErrAccess.
 func CheckAll(users []User) error {
 	if len(users) > MaxUsers {
-		return fmt.Errorf("%w: %d users, which are more than %d", ErrAccess, len(users), MaxUsers)
+		return fmt.Errorf("%w: %d users; the limit is %d", ErrAccess, len(users), MaxUsers)
 	}
 	for i := range users {
 		if err := users[i].Check(); err != nil {

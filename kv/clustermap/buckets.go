@@ -8,22 +8,22 @@ import (
 )
 
 // ErrBuckets means that a bucket cannot be created, changed or dropped; the message gives the reason.
-var ErrBuckets = errors.New("buckets cannot be changed so")
+var ErrBuckets = errors.New("invalid change of buckets")
 
 // Reasons for refusing a change of buckets; each wraps ErrBuckets.
 var (
 	// ErrNoBucket means that the named bucket does not exist.
 	ErrNoBucket = fmt.Errorf("%w: there is no such bucket", ErrBuckets)
 	// ErrBucketThere means that a bucket of that name already exists.
-	ErrBucketThere = fmt.Errorf("%w: a bucket of that name exists already", ErrBuckets)
+	ErrBucketThere = fmt.Errorf("%w: a bucket of that name already exists", ErrBuckets)
 	// ErrTooManyBuckets means that the cluster already has MaxBuckets buckets.
-	ErrTooManyBuckets = fmt.Errorf("%w: there are as many buckets as there may be", ErrBuckets)
+	ErrTooManyBuckets = fmt.Errorf("%w: the limit of buckets is reached", ErrBuckets)
 	// ErrKeepReplicas means that the caller is not permitted to change the number of replicas.
-	ErrKeepReplicas = fmt.Errorf("%w: its number of replicas is not this user's to change", ErrBuckets)
+	ErrKeepReplicas = fmt.Errorf("%w: this user may not change its number of replicas", ErrBuckets)
 	// ErrFixed means that the change concerns a setting that is fixed when the bucket is created.
-	ErrFixed = fmt.Errorf("%w: that stays as it was made", ErrBuckets)
+	ErrFixed = fmt.Errorf("%w: this setting cannot be changed", ErrBuckets)
 	// ErrRebalancing means that a rebalance is moving vbuckets.
-	ErrRebalancing = fmt.Errorf("%w: a rebalance is under way: wait for it, or stop it with kv rebalance --stop",
+	ErrRebalancing = fmt.Errorf("%w: a rebalance is running: wait for it, or stop it with kv rebalance --stop",
 		ErrBuckets)
 )
 
@@ -244,7 +244,8 @@ func (m Map) checkSpecs(specs []Spec) error {
 		}
 	}
 	if configured != wanted {
-		return fmt.Errorf("%w: the cluster has %d buckets, configured are %d: name the same buckets on every node", ErrMap,
+		return fmt.Errorf("%w: the cluster has %d buckets, %d are configured: configure the same buckets on every "+
+			"node", ErrMap,
 			configured, wanted)
 	}
 	return nil

@@ -13,7 +13,7 @@ func (m *Map) join(add []Node) error {
 	for _, a := range add {
 		at := slices.IndexFunc(m.Nodes, func(x Node) bool { return x.ID == a.ID })
 		if at >= 0 && m.Nodes[at] != a {
-			return fmt.Errorf("%w: node %q is a member at %s (%s) already", ErrMap, a.ID, m.Nodes[at].Memcached,
+			return fmt.Errorf("%w: node %q is already a member at %s (%s)", ErrMap, a.ID, m.Nodes[at].Memcached,
 				m.Nodes[at].Admin)
 		}
 		if at < 0 {
@@ -41,11 +41,11 @@ func (m Map) StartRebalance(id string, add []Node, remove []string) (Map, error)
 		if m.Operation.Bucket == "" && slices.Equal(m.Operation.Nodes, stay) {
 			return m, nil
 		}
-		return m, fmt.Errorf("%w: %s is under way: wait for it, or stop it with kv rebalance --stop", ErrMap, m.Operation)
+		return m, fmt.Errorf("%w: %s is running: wait for it, or stop it with kv rebalance --stop", ErrMap, m.Operation)
 	}
 	for _, r := range remove {
 		if _, ok := n.Node(r); !ok {
-			return m, fmt.Errorf("%w: node %q, which is to be removed (members: %s)", ErrNoMember, r,
+			return m, fmt.Errorf("%w: node %q is to be removed but is no member (members: %s)", ErrNoMember, r,
 				strings.Join(n.ids(), ", "))
 		}
 	}
@@ -302,8 +302,8 @@ func (m Map) Failover(nodes []string, copies func(bucket string, vb uint16) []Co
 			if gone(chain[0]) {
 				p, err := n.promote(b.Name, uint16(v), copies(b.Name, uint16(v)), left, lose)
 				if err != nil {
-					return m, nil, fmt.Errorf("%w: vbucket %d of bucket %q on node %q: %w; wait, or say --lose to give up what is "+
-						"not replicated", ErrMap, v, b.Name, chain[0], err)
+					return m, nil, fmt.Errorf("%w: vbucket %d of bucket %q on node %q: %w; wait, or use --lose to give up writes "+
+						"that are not replicated", ErrMap, v, b.Name, chain[0], err)
 				}
 				all = append(all, p)
 				left = append([]string{p.Node}, slices.DeleteFunc(left, func(id string) bool { return id == p.Node })...)
@@ -346,7 +346,7 @@ func (m Map) promote(bucket string, vb uint16, copies []Copy, left []string, los
 	switch {
 	case lose:
 	case !best.Joined:
-		return p, fmt.Errorf("%w: the replica on %q has not joined it", errLoss, best.Node)
+		return p, fmt.Errorf("%w: the replica on %q has not connected to it", errLoss, best.Node)
 	case !best.Whole:
 		return p, fmt.Errorf("%w: the replica on %q is in the middle of a snapshot, at seqno %d", errLoss, best.Node,
 			best.High)

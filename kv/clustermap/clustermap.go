@@ -29,7 +29,7 @@ var ErrMap = errors.New("unusable vbucket map")
 var ErrNoMember = fmt.Errorf("%w: there is no such member", ErrMap)
 
 // ErrNewer means that a newer version of the program wrote the map; it wraps ErrMap.
-var ErrNewer = fmt.Errorf("%w: a newer version has made it", ErrMap)
+var ErrNewer = fmt.Errorf("%w: it was written by a newer version", ErrMap)
 
 const (
 	// Format is the version of the stored form, written with each revision. oldestFormat has no roles for parts of
@@ -258,7 +258,7 @@ func (m Map) Check(specs []Spec) error {
 			len(m.Buckets))
 	}
 	if _, ok := m.Node(m.Leader); !ok {
-		return fmt.Errorf("%w: its leader %q is no member", ErrMap, m.Leader)
+		return fmt.Errorf("%w: its leader %q is not a member", ErrMap, m.Leader)
 	}
 	if err := errors.Join(access.CheckAll(m.Users), access.CheckGroups(m.Groups)); err != nil {
 		return fmt.Errorf("%w: %w", ErrMap, err)
@@ -304,7 +304,7 @@ func (m Map) checkChain(chain []string) error {
 	}
 	for i, id := range chain {
 		if _, ok := m.Node(id); !ok || slices.Contains(chain[:i], id) {
-			return fmt.Errorf("%w: a copy on node %q, which is no member or has one already", ErrMap, id)
+			return fmt.Errorf("%w: a copy on node %q, which is not a member or already has one", ErrMap, id)
 		}
 	}
 	return nil

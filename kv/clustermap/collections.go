@@ -10,14 +10,14 @@ import (
 )
 
 // ErrCollections means that a change of a bucket's collections is refused; the message gives the reason.
-var ErrCollections = errors.New("collections cannot be changed so")
+var ErrCollections = errors.New("invalid change of collections")
 
 // ErrNoScope and ErrNoCollection mean that the named scope or collection does not exist; both wrap ErrCollections.
 var (
 	ErrNoScope      = fmt.Errorf("%w: there is no such scope", ErrCollections)
 	ErrNoCollection = fmt.Errorf("%w: there is no such collection", ErrCollections)
 	// ErrThere means that a scope or collection of that name already exists.
-	ErrThere = fmt.Errorf("%w: the name exists already", ErrCollections)
+	ErrThere = fmt.Errorf("%w: the name already exists", ErrCollections)
 )
 
 // MaxCollections is the maximum number of collections of a bucket, and of its scopes.
@@ -115,7 +115,7 @@ func addScope(m *mcbp.Manifest, c CollectionChange, id uint32) error {
 	case m.Scope(c.Scope) != nil:
 		return fmt.Errorf("%w: scope %q", ErrThere, c.Scope)
 	case len(m.Scopes) >= MaxCollections:
-		return fmt.Errorf("%w: the bucket has %d scopes, which is the most", ErrCollections, MaxCollections)
+		return fmt.Errorf("%w: the bucket has %d scopes, which is the limit", ErrCollections, MaxCollections)
 	}
 	m.Scopes = append(m.Scopes, mcbp.Scope{Name: c.Scope, ID: id})
 	return nil
@@ -124,7 +124,7 @@ func addScope(m *mcbp.Manifest, c CollectionChange, id uint32) error {
 func dropScope(m *mcbp.Manifest, c CollectionChange) error {
 	switch {
 	case c.Scope == mcbp.DefaultName:
-		return fmt.Errorf("%w: the default scope stays", ErrCollections)
+		return fmt.Errorf("%w: the default scope cannot be dropped", ErrCollections)
 	case m.Scope(c.Scope) == nil:
 		return fmt.Errorf("%w: %q", ErrNoScope, c.Scope)
 	}
@@ -143,7 +143,7 @@ func addCollection(m *mcbp.Manifest, s *mcbp.Scope, c CollectionChange, id uint3
 	case s.Collection(c.Collection) != nil:
 		return fmt.Errorf("%w: collection %q of scope %q", ErrThere, c.Collection, c.Scope)
 	case all >= MaxCollections:
-		return fmt.Errorf("%w: the bucket has %d collections, which is the most", ErrCollections, MaxCollections)
+		return fmt.Errorf("%w: the bucket has %d collections, which is the limit", ErrCollections, MaxCollections)
 	}
 	s.Collections = append(slices.Clip(s.Collections), mcbp.Collection{Name: c.Collection, ID: id})
 	return nil
@@ -152,7 +152,7 @@ func addCollection(m *mcbp.Manifest, s *mcbp.Scope, c CollectionChange, id uint3
 func dropCollection(s *mcbp.Scope, c CollectionChange) error {
 	switch {
 	case c.Collection == mcbp.DefaultName:
-		return fmt.Errorf("%w: the default collection stays", ErrCollections)
+		return fmt.Errorf("%w: the default collection cannot be dropped", ErrCollections)
 	case s.Collection(c.Collection) == nil:
 		return fmt.Errorf("%w: %q in scope %q", ErrNoCollection, c.Collection, c.Scope)
 	}

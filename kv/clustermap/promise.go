@@ -33,7 +33,7 @@ func (p Promises) Beyond(epoch int64) Promises {
 // promise no lower epoch can be promised: ErrMap.
 func (p Promises) With(q Promise, have int64) (Promises, error) {
 	if q.RevEpoch <= have {
-		return p, fmt.Errorf("%w: epoch %d is not after %d, which has begun", ErrMap, q.RevEpoch, have)
+		return p, fmt.Errorf("%w: epoch %d is not after the present epoch %d", ErrMap, q.RevEpoch, have)
 	}
 	switch n := len(p); {
 	case n == 0 || p[n-1].RevEpoch < q.RevEpoch:
@@ -41,7 +41,7 @@ func (p Promises) With(q Promise, have int64) (Promises, error) {
 	case p[n-1] == q:
 		return p, nil
 	default:
-		return p, fmt.Errorf("%w: epoch %d is promised to %s, which epoch %d would pass over", ErrMap, p[n-1].RevEpoch,
+		return p, fmt.Errorf("%w: epoch %d is promised to %s, and epoch %d would skip it", ErrMap, p[n-1].RevEpoch,
 			p[n-1].Maker, q.RevEpoch)
 	}
 }

@@ -85,7 +85,7 @@ func (m Map) ChangeUser(c UserChange) (Map, error) {
 		n.Users = slices.Delete(n.Users, at, at+1)
 		return n, nil
 	case !there && c.Keys == nil:
-		return m, fmt.Errorf("%w: user %q is new, and needs a password", access.ErrAccess, c.User)
+		return m, fmt.Errorf("%w: user %q is new and needs a password", access.ErrAccess, c.User)
 	}
 	if err := m.setUser(&u, c); err != nil {
 		return m, err

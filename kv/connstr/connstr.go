@@ -44,7 +44,7 @@ const (
 
 // wanted is the end of each error message.
 const wanted = "want host:port, host,host2, couchbase[s]://host,host2[/bucket][?network=default|external|auto], or " +
-	"http[s]:// before cluster managers"
+	"http[s]://host for cluster managers"
 
 // Host is one of the named nodes.
 type Host struct {
@@ -79,7 +79,7 @@ func Parse(text string) (Spec, error) {
 
 func parse(text string) (s Spec, err error) {
 	if len(text) > MaxBytes {
-		return s, fmt.Errorf("it has %d bytes, at most %d are read", len(text), MaxBytes)
+		return s, fmt.Errorf("it has %d bytes; the limit is %d", len(text), MaxBytes)
 	}
 	rest := text
 	if scheme, after, ok := strings.Cut(text, "://"); ok {
@@ -87,11 +87,11 @@ func parse(text string) (s Spec, err error) {
 		switch s.Scheme = strings.ToLower(scheme); s.Scheme {
 		case Scheme, SchemeTLS, SchemeREST, SchemeRESTTLS:
 		default:
-			return s, fmt.Errorf("the scheme %q is not known", scheme)
+			return s, fmt.Errorf("the scheme %q is unknown", scheme)
 		}
 	}
 	if strings.Contains(rest, "@") {
-		return s, errors.New("user and password are no part of it; they have flags")
+		return s, errors.New("user and password may not be in it; use their flags")
 	}
 	rest, options, _ := strings.Cut(rest, "?")
 	rest, s.Bucket, _ = strings.Cut(rest, "/")
@@ -99,7 +99,7 @@ func parse(text string) (s Spec, err error) {
 		return s, errors.New("a bucket or an option needs a scheme before it")
 	}
 	if s.Bucket, err = url.PathUnescape(s.Bucket); err != nil || strings.Contains(s.Bucket, "/") {
-		return s, errors.New("what follows the hosts is no name of a bucket")
+		return s, errors.New("the part after the hosts is not a bucket name")
 	}
 	if s.Network, err = network(options); err != nil {
 		return s, err
@@ -112,12 +112,12 @@ func parse(text string) (s Spec, err error) {
 func network(options string) (name string, err error) {
 	values, err := url.ParseQuery(options)
 	if err != nil {
-		return "", fmt.Errorf("the options cannot be read: %w", err)
+		return "", fmt.Errorf("the options are malformed: %w", err)
 	}
 	for key, v := range values {
 		switch {
 		case key != "network":
-			return "", fmt.Errorf("the option %q is not known here: network is the only one, the others are flags", key)
+			return "", fmt.Errorf("the option %q is not supported: network is the only one, the others are flags", key)
 		case len(v) != 1 || v[0] == "":
 			return "", errors.New("the option network is given without a value, or twice")
 		}
@@ -132,7 +132,7 @@ func network(options string) (name string, err error) {
 func hosts(list string, rest bool) (out []Host, err error) {
 	for _, one := range strings.FieldsFunc(list+",", func(r rune) bool { return r == ',' || r == ';' }) {
 		if len(out) == MaxHosts {
-			return nil, fmt.Errorf("it names more than %d hosts; a few are enough, the cluster names the others", MaxHosts)
+			return nil, fmt.Errorf("it has more than %d hosts; a few are enough, the cluster reports the others", MaxHosts)
 		}
 		h, err := host(strings.TrimSpace(one), rest)
 		if err != nil {
@@ -141,7 +141,7 @@ func hosts(list string, rest bool) (out []Host, err error) {
 		out = append(out, h)
 	}
 	if len(out) == 0 {
-		return nil, errors.New("it names no host")
+		return nil, errors.New("it has no host")
 	}
 	return out, nil
 }
@@ -169,13 +169,13 @@ func split(text string) (name, port string, err error) {
 	}
 	if strings.Count(text, ":") > 1 {
 		if a, err := netip.ParseAddr(text); err != nil || !a.Is6() {
-			return "", "", fmt.Errorf("%q is no host: an IPv6 address with a port stands in brackets", text)
+			return "", "", fmt.Errorf("%q is not a host: put an IPv6 address with a port in brackets", text)
 		}
 		return text, "", nil
 	}
 	name, port, colon := strings.Cut(text, ":")
 	if colon && port == "" {
-		return "", "", fmt.Errorf("%q has a colon and no port", text)
+		return "", "", fmt.Errorf("%q has a colon but no port", text)
 	}
 	return name, port, nil
 }
@@ -187,14 +187,14 @@ func splitBrackets(text string) (name, port string, err error) {
 		return "", "", fmt.Errorf("the bracket of %q is not closed", text)
 	}
 	if a, err := netip.ParseAddr(name); err != nil || !a.Is6() {
-		return "", "", fmt.Errorf("%q is no IPv6 address", name)
+		return "", "", fmt.Errorf("%q is not an IPv6 address", name)
 	}
 	port, colon := strings.CutPrefix(after, ":")
 	switch {
 	case after != "" && !colon:
 		return "", "", fmt.Errorf("%q follows an address", after)
 	case colon && port == "":
-		return "", "", fmt.Errorf("%q has a colon and no port", text)
+		return "", "", fmt.Errorf("%q has a colon but no port", text)
 	}
 	return name, port, nil
 }
@@ -204,9 +204,9 @@ func portOf(text string, rest bool) (int, error) {
 	n, err := strconv.ParseUint(text, 10, 16)
 	switch {
 	case err != nil || n == 0:
-		return 0, fmt.Errorf("%q is no port", text)
+		return 0, fmt.Errorf("%q is not a port", text)
 	case rest && (n == Port || n == PortTLS):
-		return 0, fmt.Errorf("%d is a port of documents; a cluster manager (REST) is at %d, with TLS at %d", n, PortREST,
+		return 0, fmt.Errorf("%d is a port for documents; a cluster manager (REST) is at %d, with TLS at %d", n, PortREST,
 			PortRESTTLS)
 	case !rest && (n == PortREST || n == PortRESTTLS):
 		return 0, fmt.Errorf("%d is the port of a cluster manager (REST): write http://HOST:%d or https://HOST:%d; documents "+
@@ -229,7 +229,7 @@ func checkName(name string) error {
 	}
 	for _, r := range name {
 		if !isAlphanumeric(r) && !strings.ContainsRune(".-_", r) {
-			return fmt.Errorf("%q is in no host's name", r)
+			return fmt.Errorf("%q is not allowed in a host name", r)
 		}
 	}
 	return nil

@@ -142,11 +142,11 @@ func (c *cluster) reach(p *reporter, all []*facts) {
 		case f.err == nil || refused(f.err):
 		case of && active == 0:
 			found = finding{Warning, "it has no vbucket, and " + f.unreachable(c.tls),
-				"nothing waits for it; if it has left the cluster the map lags behind, else see that it runs"}
+				"no stream needs it; if it has left the cluster, the map is out of date, otherwise check that it runs"}
 		default:
 			found = finding{Fails, f.unreachable(c.tls),
-				"see that the node runs and that its memcached port is open from here (" +
-					"11210, with TLS 11207); if it is gone for good, fail it over" + c.otherNetworks()}
+				"check that the node runs and that its memcached port is open from here (" +
+					"11210, with TLS 11207); if it is lost permanently, fail it over" + c.otherNetworks()}
 		}
 		p.add(checkReach, found, f.addr)
 	}
@@ -155,7 +155,7 @@ func (c *cluster) reach(p *reporter, all []*facts) {
 			continue
 		}
 		found := finding{Fails, m.err.Error(),
-			"name another network (--kv-network), or give the node an address in this one; " +
+			"choose another network (--kv-network), or give the node an address in this one; " +
 				"with TLS it needs the service kvSSL"}
 		if m.active == 0 {
 			found.result = Warning
@@ -210,11 +210,11 @@ func (c *cluster) maps(p *reporter, all []*facts) {
 	}
 	switch {
 	case v > timestamp.MaxVBuckets:
-		p.add(checkMap, finding{Fails, fmt.Sprintf("%d vbuckets", v), fmt.Sprintf("an index is on a bucket of at most %d",
+		p.add(checkMap, finding{Fails, fmt.Sprintf("%d vbuckets", v), fmt.Sprintf("a bucket with indexes may have at most %d",
 			timestamp.MaxVBuckets)})
 	case nobody > 0:
-		p.add(checkMap, finding{Fails, fmt.Sprintf("nobody has %d of %d vbuckets", nobody, v),
-			"fail over or add back the node that had them; scans wait until somebody has them"})
+		p.add(checkMap, finding{Fails, fmt.Sprintf("%d of %d vbuckets have no node", nobody, v),
+			"fail over or add back the node that had them; scans wait until a node has them"})
 	}
 	nodes := fmt.Sprintf("%d vbuckets with %s on %s, revision %d.%d", v, many(copies, "replica"), many(len(c.nodes),
 		"node"),
@@ -234,10 +234,10 @@ func (c *cluster) actives(p *reporter) {
 		}
 		if got := len(m.facts.seqnos); got != m.active {
 			p.add(checkActive, finding{Warning, fmt.Sprintf("it has %d active, %d by the newest map", got, m.active),
-				"while vbuckets move this passes; if it stays, look at the rebalance or failover of the cluster"}, m.name)
+				"this is temporary while vbuckets move; if it persists, check the rebalance or failover of the cluster"}, m.name)
 			continue
 		}
-		p.add(checkActive, finding{result: OK, seen: "as many active as the map says"}, m.name)
+		p.add(checkActive, finding{result: OK, seen: "as many active as in the map"}, m.name)
 	}
 }
 
@@ -247,20 +247,20 @@ func (c *cluster) mapOf(f *facts) (finding, bool) {
 	case f.err != nil:
 		return finding{}, false
 	case f.configErr != nil && c.shown != nil && errors.Is(f.configErr, kvclient.ErrNotSupported):
-		return finding{Warning, "it shows no map itself: the cluster manager's counts", "nothing, as long as its manager " +
-			"answers"}, true
+		return finding{Warning, "it returns no map itself; the cluster manager's map is used",
+			"nothing, as long as its manager answers"}, true
 	case f.configErr != nil:
 		return configFails(f), true
 	case c.config != nil && c.config.Newer(f.config):
 		return finding{Warning,
 			fmt.Sprintf("its map is older: revision %d.%d, not %d.%d", f.config.RevEpoch, f.config.Rev,
-				c.config.RevEpoch, c.config.Rev), "a moment later it should have the newest; if not, the node has lost its " +
+				c.config.RevEpoch, c.config.Rev), "it should soon have the newest; if not, the node has lost its " +
 				"cluster manager"}, true
 	case c.config != nil && f.config.UUID != c.config.UUID:
 		return finding{Fails, fmt.Sprintf("its bucket has the uuid %s, not %s", f.config.UUID, c.config.UUID),
-			"the nodes are of two clusters, or the bucket was just made anew: name nodes of one"}, true
+			"the nodes are of two clusters, or the bucket was just created again: name nodes of one cluster"}, true
 	case c.nameless(f):
-		return finding{Warning, "it does not know its own name ($HOST): who reads the map elsewhere dials himself",
+		return finding{Warning, "it does not know its own host name ($HOST): a client on another machine connects to itself",
 			"with more than one node set the nodes' host names in the cluster manager"}, true
 	}
 	return finding{}, false

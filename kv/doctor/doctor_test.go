@@ -343,17 +343,17 @@ func TestManagers(t *testing.T) {
 		return doctor.Examine(t.Context(), o)
 	}
 	r := byManager(func(*doctor.Options) {})
-	expect(t, r, "map warning: shows no map itself")
+	expect(t, r, "map warning: returns no map itself")
 	if r.Err() != nil || r.VBuckets != 64 || r.Nodes != 1 || !slices.ContainsFunc(r.Checks, func(c doctor.Check) bool {
 		return c.Check == "manager" && c.Result == doctor.OK
 	}) {
 		t.Errorf("%+v %v", r, r.Err())
 	}
 	r = byManager(func(o *doctor.Options) { o.Managers = append(o.Managers, "127.0.0.1:1") })
-	expect(t, r, "map warning: shows no map itself", "manager warning: refused")
+	expect(t, r, "map warning: returns no map itself", "manager warning: refused")
 	stranger := node(t, func(c *kv.Config) { c.Buckets[0].UUID = "77" })
 	r = byManager(func(o *doctor.Options) { o.Managers = append(o.Managers, stranger.AdminAddr()) })
-	expect(t, r, "map warning: shows no map itself", "manager will not work: another bucket of the name")
+	expect(t, r, "map warning: returns no map itself", "manager will not work: another bucket of the name")
 	for _, tt := range []struct {
 		edit func(*doctor.Options)
 		want string

@@ -87,13 +87,13 @@ func (f *facts) unreachable(encrypted bool) string {
 	op := &net.OpError{}
 	switch {
 	case f.silent != "" && (errors.Is(f.err, context.DeadlineExceeded) || timedOut(f.err)):
-		return "it hangs: it was logged in to, and " + f.silent + " had no answer"
+		return "it hangs: the login succeeded, but " + f.silent + " got no answer"
 	case f.silent != "":
-		return "it hung up at " + f.silent + ": " + f.said(f.err)
+		return "it closed the connection at " + f.silent + ": " + f.said(f.err)
 	case errors.As(f.err, &op) && op.Op == "dial":
-		return "there is no connection: " + f.said(op.Err)
+		return "no connection: " + f.said(op.Err)
 	case errors.Is(f.err, context.DeadlineExceeded) || timedOut(f.err):
-		return "it hangs: it takes connections and does not answer, or nothing comes through"
+		return "it hangs: it accepts connections but does not answer, or the network drops its answers"
 	case encrypted:
 		return "it does not speak TLS at this port (11207 is the usual one with it, 11210 the one without): " +
 			f.said(f.err)
@@ -120,15 +120,15 @@ func login(user string) func(*facts) (finding, bool) {
 		case errors.Is(f.err, kvclient.ErrNoBucket):
 			return finding{Fails, "there is no such bucket for this user: " + f.said(f.err),
 				"check the bucket's name and that the user has a role for it (" + rightsPage +
-					"): a node tells no difference"}, true
+					"): a node does not distinguish the two"}, true
 		case errors.Is(f.err, kvclient.ErrAuth):
 			return finding{Fails, "refused: " + f.said(f.err),
 				"check --kv-user and the password; where only PLAIN is offered, as with LDAP, use TLS"}, true
 		case errors.Is(f.err, kvclient.ErrNotSupported):
-			return finding{Fails, f.said(f.err), "take an engine of 5.0 or later"}, true
+			return finding{Fails, f.said(f.err), "use an engine of 5.0 or later"}, true
 		case errors.Is(f.err, kvclient.ErrTemporary):
 			return finding{Warning, "not now: " + f.said(f.err),
-				"the node warms up or is short of memory: ask again later"}, true
+				"the node is warming up or short of memory: try again later"}, true
 		}
 		return finding{}, false
 	}
@@ -152,7 +152,7 @@ func encryption(now time.Time) func(*facts) (finding, bool) {
 			return finding{}, false
 		case f.tls.state == nil:
 			if isThisMachine(f.addr) {
-				return finding{result: OK, seen: "none; it is this machine"}, true
+				return finding{result: OK, seen: "none; the node is on this machine"}, true
 			}
 			return finding{Warning, "none: documents travel in the clear (the password does not)",
 				"couchbases:// where the cluster has TLS (port 11207; Enterprise Edition); else one trusted network"}, true
@@ -164,10 +164,10 @@ func encryption(now time.Time) func(*facts) (finding, bool) {
 		switch {
 		case left < expiresSoon || now.Before(leaf.NotBefore):
 			return finding{Warning, fmt.Sprintf("%s, from %s on", until, leaf.NotBefore.UTC().Format(time.DateOnly)),
-				"have it renewed before; connections last beyond it, new ones fail"}, true
+				"renew it before; open connections continue after it, new ones fail"}, true
 		case len(f.tls.state.VerifiedChains) == 0 && !f.tls.names(f.addr):
 			return finding{Warning, until + "; it does not name the host dialled, or was not checked" + named(f.tls.certs),
-				"leave out --kv-tls-skip-verify and give the CA: whoever stands between can read everything"}, true
+				"omit --kv-tls-skip-verify and give the CA: otherwise anyone on the path can read all data"}, true
 		}
 		return finding{result: OK, seen: until}, true
 	}
@@ -194,10 +194,10 @@ func configFails(f *facts) finding {
 	switch err := f.configErr; {
 	case errors.Is(err, mcbp.ErrNoVBuckets):
 		return finding{Fails, "the bucket is of type Memcached: it has no vbuckets",
-			"take a bucket of type Couchbase or Ephemeral"}
+			"use a bucket of type Couchbase or Ephemeral"}
 	case errors.Is(err, kvclient.ErrTemporary):
 		return finding{Warning, "it has no map yet: " + f.said(err),
-			"the node has not heard from its cluster manager: wait"}
+			"the node has not received it from its cluster manager: wait"}
 	case errors.Is(err, kvclient.ErrAuth):
 		return finding{Fails, f.said(err), "the user has no right to the map: see " + rightsPage}
 	default:
@@ -220,7 +220,7 @@ func bucketKind(f *facts) (finding, bool) {
 		return finding{Warning, "ephemeral: nothing is on disk",
 			"a node that restarts has lost its documents, and its indexes are rolled back with it"}, true
 	case kind == "":
-		return finding{result: OK, seen: "its kind is not told"}, true
+		return finding{result: OK, seen: "its type is not reported"}, true
 	}
 	return finding{result: OK, seen: strings.TrimSuffix(kind+", eviction "+policy, ", eviction ")}, true
 }
@@ -231,7 +231,7 @@ func warmup(f *facts) (finding, bool) {
 	case f.err != nil || f.stats.generalErr != nil:
 		return finding{}, false
 	case f.stats.general[statDegraded] == "true" || f.stats.general[statWarmup] == "running":
-		return finding{Warning, "it still reads its documents", "wait: streams begin by themselves when it has them"},
+		return finding{Warning, "it is still reading its documents", "wait: streams start automatically when it is done"},
 			true
 	}
 	return finding{result: OK, seen: "it has its documents"}, true
@@ -243,18 +243,18 @@ func versionOf(f *facts) (finding, bool) {
 	case f.err != nil:
 		return finding{}, false
 	case f.versionErr != nil:
-		return finding{result: OK, seen: "not told: " + f.said(f.versionErr)}, true
+		return finding{result: OK, seen: "not reported: " + f.said(f.versionErr)}, true
 	}
 	major, _, _ := strings.Cut(f.version, ".")
 	switch n, err := strconv.Atoi(major); {
 	case err != nil:
-		return finding{result: OK, seen: fmt.Sprintf("%.40q: no line that is known; what matters is asked for below",
+		return finding{result: OK, seen: fmt.Sprintf("%.40q: unknown engine line; its features are checked below",
 			f.version)}, true
 	case n < 5:
-		return finding{Fails, f.version, "take 5.0 or later"}, true
+		return finding{Fails, f.version, "use 5.0 or later"}, true
 	case n > 8:
-		return finding{Warning, f.version + ": newer than this version of tidemark has heard of",
-			"read what is new in its DCP, and run with --feed gocbcore if the native feed does not get along with it"}, true
+		return finding{Warning, f.version + ": newer than the versions that this tidemark knows",
+			"check the changes of its DCP, and use --feed gocbcore if the native feed fails with it"}, true
 	}
 	return finding{result: OK, seen: cut(f.version)}, true
 }
@@ -279,9 +279,9 @@ func features(f *facts) (finding, bool) {
 	switch {
 	case slices.Contains(lacks, mcbp.FeatureXattr.String()):
 		return finding{Warning, seen + "; not granted: " + strings.Join(lacks, ", "),
-			"META().xattrs is missing in indexes; they need 5.0 or later, and xattrs switched on"}, true
+			"META().xattrs is missing in indexes; it needs 5.0 or later, with xattrs enabled"}, true
 	case len(lacks) > 0:
-		return finding{result: OK, seen: seen + "; not granted, and not needed: " + strings.Join(lacks, ", ")}, true
+		return finding{result: OK, seen: seen + "; not granted, but not needed: " + strings.Join(lacks, ", ")}, true
 	}
 	return finding{result: OK, seen: seen}, true
 }
@@ -303,12 +303,11 @@ func dcp(f *facts) (finding, bool) {
 		case err == nil:
 		case errors.Is(err, kvclient.ErrTemporary):
 			return finding{Warning, "not now: " + f.said(err),
-				"the node warms up or is short of memory; it is asked again until " +
-					"it consents"}, true
+				"the node is warming up or short of memory; the request is repeated until it succeeds"}, true
 		case !answered(err):
-			return finding{Fails, step.what + f.said(err), "see that the node answers"}, true
+			return finding{Fails, step.what + f.said(err), "check that the node answers"}, true
 		case errors.Is(err, kvclient.ErrNotSupported):
-			return finding{Fails, step.what + f.said(err), "take a bucket of type Couchbase or Ephemeral"}, true
+			return finding{Fails, step.what + f.said(err), "use a bucket of type Couchbase or Ephemeral"}, true
 		default:
 			return finding{Fails, step.what + f.said(err), step.do}, true
 		}
@@ -317,7 +316,7 @@ func dcp(f *facts) (finding, bool) {
 	case !d.asked || f.err != nil:
 		return finding{}, false
 	case !d.streamed:
-		return finding{result: OK, seen: "opened; no vbucket is active there to stream"}, true
+		return finding{result: OK, seen: "opened; the node has no active vbucket to stream"}, true
 	}
 	return finding{result: OK, seen: "opened, a failover log read, a stream granted"}, true
 }
@@ -343,10 +342,10 @@ func controls(p *reporter, f *facts) {
 	}
 	switch {
 	case len(intervals) == 0:
-		add(finding{Fails, "every interval of noops is refused (5, 20 and 120 s)", "report it with the engine's version"})
+		add(finding{Fails, "all intervals of noops are refused (5, 20 and 120 s)", "report it with the engine's version"})
 	case intervals[0] != "5":
-		add(finding{Warning, "noops come every " + intervals[0] + " s at the most",
-			"nothing; a node that hangs is noticed after twice that time"})
+		add(finding{Warning, "noops come every " + intervals[0] + " s at most",
+			"nothing; a hanging node is noticed after twice that time"})
 	}
 	if fine {
 		p.add(checkControls, finding{result: OK, seen: "noops every 5 s, flow control, ends of closed streams"}, f.addr)
@@ -359,10 +358,10 @@ func (f *facts) lacks(c control) (finding, bool) {
 	switch {
 	case c.err == nil || c.key == mcbp.ControlNoopInterval:
 	case errors.Is(c.err, kvclient.ErrTemporary):
-		return finding{Warning, c.key + " not now: " + f.said(c.err), "it is asked again with each connection"}, true
+		return finding{Warning, c.key + " not now: " + f.said(c.err), "the request is repeated with each connection"}, true
 	case c.key == mcbp.ControlEnableNoop:
 		return finding{Fails, "noops are refused: " + f.said(c.err),
-			"take an engine that has them: a node that hangs is not noticed without"}, true
+			"use an engine that supports them: without noops a hanging node is not noticed"}, true
 	case c.key == mcbp.ControlBufferSize:
 		return finding{Warning, "no flow control: " + f.said(c.err), "use the native feed (--feed native): it ends " +
 			"streams and opens them again to bound its memory; gocbcore cannot"}, true
@@ -382,7 +381,7 @@ func seqnos(f *facts) (finding, bool) {
 		return finding{}, false
 	case errors.Is(f.seqnosErr, kvclient.ErrTemporary):
 		return finding{Warning, "not now: " + f.said(f.seqnosErr),
-				"the node warms up or is short of memory: ask again later"},
+				"the node is warming up or short of memory: try again later"},
 			true
 	}
 	return finding{Fails, f.said(f.seqnosErr), "give the user a role that reads DCP: " + rightsPage}, true
@@ -394,10 +393,10 @@ func statistics(f *facts) (finding, bool) {
 		return finding{}, false
 	}
 	if err := f.stats.err(); err != nil {
-		do := "give the user Data Monitor (data_monitoring) if you like; nothing else waits for it. Bucket type, warm-up, " +
-			"purges and clocks cannot be looked at here without"
+		do := "optionally give the user Data Monitor (data_monitoring). Without it, bucket type, warm-up, " +
+			"purges and clocks cannot be checked here"
 		if errors.Is(err, kvclient.ErrTemporary) {
-			do = "the node is busy: ask again later"
+			do = "the node is busy: try again later"
 		}
 		return finding{Warning, f.said(err), do}, true
 	}
@@ -420,14 +419,14 @@ func purge(f *facts) (finding, bool) {
 	seconds, err := strconv.ParseInt(age, 10, 64)
 	if err != nil {
 		return finding{result: OK, seen: seen +
-			"; the interval is not told here (cluster manager: Metadata Purge Interval, " +
+			"; the interval is not reported here (cluster manager: Metadata Purge Interval, " +
 			"3 days unless changed)"}, true
 	}
 	kept := time.Duration(seconds) * time.Second
 	if kept < shortPurge {
 		return finding{Warning, fmt.Sprintf("%s; they are kept for %v", seen, kept),
 			"set the Metadata Purge Interval to a day or " +
-				"more: whoever is away longer, and builds that take longer, begin vbuckets anew"}, true
+				"more: indexers that are offline longer, and longer builds, stream their vbuckets again from 0"}, true
 	}
 	return finding{result: OK, seen: fmt.Sprintf("%s; they are kept for %v", seen, kept)}, true
 }
@@ -449,17 +448,17 @@ func clocks(now time.Time) func(*facts) (finding, bool) {
 			}
 			return finding{Warning,
 				fmt.Sprintf("its clock is %v %s this machine's", s.clock.Abs().Round(time.Second), side),
-				"run a time service (NTP) on all machines: expiry, CAS and logs are off by as much"}, true
+				"run a time service (NTP) on all machines: expiry, CAS and logs differ by that much"}, true
 		}
 		ahead := casTime(s.details.maxCAS).Sub(now)
 		if cas := s.details.maxCAS; cas>>63 != 0 || cas > 0 && ahead > clockApart {
 			return finding{Warning, fmt.Sprintf("CAS values are of %s, %v ahead of now", casTime(cas&(1<<63-1)).UTC().
 				Format(time.DateTime), ahead.Round(time.Second)),
-				"something was written under a clock that was ahead, here or in " +
+				"documents were written under a clock that was ahead, here or in " +
 					"a cluster that replicates to this one: META().cas is no time of day until then"}, true
 		}
 		if !s.clocked {
-			return finding{result: OK, seen: "CAS values are not ahead; its own clock is not told"}, true
+			return finding{result: OK, seen: "CAS values are not ahead; its own clock is not reported"}, true
 		}
 		return finding{result: OK, seen: fmt.Sprintf("within %v of this machine's", clockApart)}, true
 	}
@@ -491,7 +490,7 @@ func reads(f *facts) (finding, bool) {
 	case f.err != nil || errors.Is(f.getErr, kvclient.ErrNotMyVBucket):
 		return finding{}, false
 	case f.getErr != nil:
-		return finding{result: OK, seen: "refused, and not needed: " + f.said(f.getErr)}, true
+		return finding{result: OK, seen: "refused, but not needed: " + f.said(f.getErr)}, true
 	}
 	return finding{result: OK, seen: "permitted"}, true
 }
@@ -503,7 +502,7 @@ func latencies(p *reporter, all []*facts) {
 		switch {
 		case f.latency == 0:
 		case f.latency > slowAnswer:
-			p.add(checkLatency, finding{Warning, fmt.Sprintf("more than %v for an answer", slowAnswer),
+			p.add(checkLatency, finding{Warning, fmt.Sprintf("an answer takes more than %v", slowAnswer),
 				"place projectors beside " +
 					"their nodes: each session-consistent scan waits for such an answer"}, f.addr)
 		default:

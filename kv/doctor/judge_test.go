@@ -67,7 +67,7 @@ func TestJudgements(t *testing.T) {
 		edit        func(*facts)
 	}{
 		{"nothing", "", OK, "", func(*facts) {}},
-		{"hangs at STAT", checkReach, Fails, "STAT had no answer", func(f *facts) {
+		{"hangs at STAT", checkReach, Fails, "STAT got no answer", func(f *facts) {
 			f.err, f.silent = context.DeadlineExceeded, "STAT"
 		}},
 		{"hangs at once", checkReach, Fails,
@@ -84,7 +84,7 @@ func TestJudgements(t *testing.T) {
 		{"no bucket", checkLogin, Fails, "no such bucket", func(f *facts) {
 			f.err, f.features = status(mcbp.OpSelectBucket, mcbp.StatusKeyNotFound), nil
 		}},
-		{"no SELECT_BUCKET", checkLogin, Fails, "lacks something", func(f *facts) {
+		{"no SELECT_BUCKET", checkLogin, Fails, "lacks a required feature", func(f *facts) {
 			f.err, f.features = kvclient.ErrNotSupported, nil
 		}},
 		{"busy at the login", checkLogin, Warning,
@@ -123,12 +123,12 @@ func TestJudgements(t *testing.T) {
 		{"full eviction", checkBucket, OK, "full_eviction", func(f *facts) {
 			f.stats.general[statEviction] = "full_eviction"
 		}},
-		{"warms up", checkWarmup, Warning, "still reads", func(f *facts) { f.stats.general[statDegraded] = "true" }},
+		{"warms up", checkWarmup, Warning, "still reading", func(f *facts) { f.stats.general[statDegraded] = "true" }},
 		{"warms up, told otherwise", checkWarmup, Warning,
-			"still reads", func(f *facts) { f.stats.general[statWarmup] = "running" }},
+			"still reading", func(f *facts) { f.stats.general[statWarmup] = "running" }},
 		{"old", checkVersion, Fails, "4.6.5", func(f *facts) { f.version = "4.6.5-4742" }},
 		{"of the future", checkVersion, Warning, "newer than", func(f *facts) { f.version = "9.0.0-1" }},
-		{"odd version", checkVersion, OK, "no line that is known", func(f *facts) { f.version = "unknown" }},
+		{"odd version", checkVersion, OK, "unknown engine line", func(f *facts) { f.version = "unknown" }},
 		{"version not told", checkVersion, OK, "NO_ACCESS", func(f *facts) { f.versionErr = denied(mcbp.OpVersion) }},
 		{"no xattrs", checkFeatures, Warning, "not granted: xattrs", func(f *facts) {
 			f.features = []mcbp.Feature{mcbp.FeatureSelectBucket, mcbp.FeatureSnappy, mcbp.FeatureMutationToken,
@@ -147,9 +147,9 @@ func TestJudgements(t *testing.T) {
 			"failover logs", func(f *facts) { f.dcp.logErr = denied(mcbp.OpDCPFailoverLog) }},
 		{"no streams", checkDCP, Fails,
 			"streams are refused", func(f *facts) { f.dcp.streamErr = denied(mcbp.OpDCPStreamReq) }},
-		{"nothing active", checkDCP, OK, "no vbucket is active", func(f *facts) { f.dcp.streamed = false }},
+		{"nothing active", checkDCP, OK, "no active vbucket", func(f *facts) { f.dcp.streamed = false }},
 		{"no noops", checkControls, Fails, "noops are refused", controlFails(mcbp.ControlEnableNoop)},
-		{"no interval", checkControls, Fails, "every interval", controlFails(mcbp.ControlNoopInterval)},
+		{"no interval", checkControls, Fails, "all intervals", controlFails(mcbp.ControlNoopInterval)},
 		{"long intervals", checkControls, Warning, "every 20 s", controlFails(mcbp.ControlNoopInterval + "=5")},
 		{"longer intervals", checkControls, Warning, "every 120 s", controlFails(mcbp.ControlNoopInterval+"=5",
 			mcbp.ControlNoopInterval+"=20")},
@@ -169,7 +169,7 @@ func TestJudgements(t *testing.T) {
 			f.stats.details.maxCAS = uint64(now.Add(time.Hour).UnixNano())
 		}},
 		{"a CAS of no time", checkClock, Warning, "CAS values", func(f *facts) { f.stats.details.maxCAS = 1<<64 - 1 }},
-		{"no clock", checkClock, OK, "not told", func(f *facts) { f.stats.clocked = false }},
+		{"no clock", checkClock, OK, "not reported", func(f *facts) { f.stats.clocked = false }},
 		{"collections", checkCollections, OK, "1 collection in 1 scope", func(f *facts) {
 			f.manifest, f.manifestErr = mcbp.DefaultManifest(), nil
 		}},
@@ -277,7 +277,7 @@ func TestJudgementsOfTheCluster(t *testing.T) {
 			other.UUID = "other"
 			all[2].config = &other
 		}},
-		{"no owner", checkMap, Fails, "nobody has 2 of 1024", 0, "", func(c *mcbp.ClusterConfig, _ []*facts) {
+		{"no owner", checkMap, Fails, "2 of 1024 vbuckets have no node", 0, "", func(c *mcbp.ClusterConfig, _ []*facts) {
 			c.VBucketServerMap.VBucketMap[5], c.VBucketServerMap.VBucketMap[9] = []int{-1}, []int{-1}
 		}},
 		{"moving", checkActive, Warning, "it has 255 active, 256 by the newest map", 1, "",
@@ -285,7 +285,7 @@ func TestJudgementsOfTheCluster(t *testing.T) {
 		{"one is dead", checkReach, Fails, "connection refused", 1, "", func(_ *mcbp.ClusterConfig, all []*facts) {
 			*all[3] = facts{addr: all[3].addr, err: &net.OpError{Op: "dial", Err: errors.New("connection refused")}}
 		}},
-		{"one is gone", checkReach, Warning, "it has no vbucket, and there is no connection", 1, "",
+		{"one is gone", checkReach, Warning, "it has no vbucket, and no connection", 1, "",
 			func(c *mcbp.ClusterConfig, all []*facts) {
 				for vb, chain := range c.VBucketServerMap.VBucketMap {
 					if chain[0] == 3 {
@@ -302,7 +302,7 @@ func TestJudgementsOfTheCluster(t *testing.T) {
 				}
 				c.NodesExt[1].AlternateAddresses = nil
 			}},
-		{"$HOST", checkMap, Warning, "does not know its own name", 1, "", func(c *mcbp.ClusterConfig, all []*facts) {
+		{"$HOST", checkMap, Warning, "does not know its own host name", 1, "", func(c *mcbp.ClusterConfig, all []*facts) {
 			own := *c
 			own.NodesExt = append([]mcbp.ConfigNodeExt(nil), c.NodesExt...)
 			own.NodesExt[2].Hostname, own.NodesExt[2].ThisNode = "", true

@@ -73,8 +73,8 @@ func (c *cluster) judgeManagers(p *reporter, o Options) {
 		p.add(checkManager, c.managerOf(m), m.addr)
 		if host, _, err := net.SplitHostPort(m.addr); o.KV.TLS == nil && o.KV.User != "" && m.err == nil && err == nil &&
 			host != "localhost" && !net.ParseIP(host).IsLoopback() {
-			p.add(checkManager, finding{Warning, "it is told the password in the clear, and so is whoever listens",
-				"https:// where the cluster has TLS; else couchbase://, by which the password stays here"}, m.addr)
+			p.add(checkManager, finding{Warning, "the password is sent to it unencrypted",
+				"use https:// if the cluster has TLS, otherwise couchbase://, which does not send the password"}, m.addr)
 		}
 	}
 }
@@ -83,16 +83,16 @@ func (c *cluster) judgeManagers(p *reporter, o Options) {
 func (c *cluster) shownMap(its *mcbp.ClusterConfig) finding {
 	switch {
 	case c.config != nil && c.config.UUID != its.UUID:
-		return finding{Fails, fmt.Sprintf("it shows another bucket of the name: uuid %.40q, not %.40q", its.UUID,
-			c.config.UUID), "name managers of one cluster; if the bucket was just made anew, ask again"}
+		return finding{Fails, fmt.Sprintf("it returns another bucket of the name: uuid %.40q, not %.40q", its.UUID,
+			c.config.UUID), "name managers of one cluster; if the bucket was just created again, try again"}
 	case c.config != nil && c.config.Newer(its):
 		return finding{Warning, fmt.Sprintf("its map is older: revision %d.%d, not %d.%d", its.RevEpoch, its.Rev,
-			c.config.RevEpoch, c.config.Rev), "a moment later it should have the newest"}
+			c.config.RevEpoch, c.config.Rev), "it should soon have the newest"}
 	case its.ThisNode() < 0:
-		return finding{Warning, "it shows the map, and its own node has no documents of the bucket",
+		return finding{Warning, "it returns the map, but its own node has no vbuckets of the bucket",
 			"a projector names the manager of the node whose vbuckets it streams"}
 	}
-	return finding{result: OK, seen: "it shows the map"}
+	return finding{result: OK, seen: "it returns the map"}
 }
 
 func (c *cluster) managerOf(m managed) finding {
@@ -101,7 +101,7 @@ func (c *cluster) managerOf(m managed) finding {
 		return c.shownMap(m.answer.Config)
 	case errors.Is(m.err, mcbp.ErrNoVBuckets):
 		return finding{Fails, "the bucket is of type Memcached: it has no vbuckets",
-			"take a bucket of type Couchbase or Ephemeral"}
+			"use a bucket of type Couchbase or Ephemeral"}
 	case errors.Is(m.err, kvclient.ErrAuth):
 		return finding{Fails, m.err.Error(), "see --kv-user and --kv-password-file, and " + rightsPage}
 	case errors.Is(m.err, kvclient.ErrNoBucket):
@@ -111,8 +111,8 @@ func (c *cluster) managerOf(m managed) finding {
 	if newestOf(c.managers) != nil {
 		result = Warning // another manager has returned the map
 	}
-	return finding{result, m.err.Error(), "see that a cluster manager listens there (8091, with TLS 18091), or name the " +
-		"nodes themselves (couchbase://)"}
+	return finding{result, m.err.Error(), "check that a cluster manager listens there (8091, with TLS 18091), or name " +
+		"the nodes themselves (couchbase://)"}
 }
 
 // causeOfManagers is causeOf if no manager has returned a map.

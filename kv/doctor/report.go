@@ -37,7 +37,7 @@ const (
 )
 
 // ErrFails is wrapped by Report.Err.
-var ErrFails = errors.New("something will not work")
+var ErrFails = errors.New("some features will not work")
 
 // Report is the result of an examination.
 type Report struct {
@@ -127,8 +127,8 @@ func (p *reporter) bounded() (out []Check) {
 		})
 		if len(mine) > maxFindings {
 			rest := mine[maxFindings-1:]
-			more := Check{Check: t.name, Result: rest[0].Result, Why: t.why, Do: "ask these nodes alone, each with --kv",
-				Seen: "something else at each of more nodes, as: " + rest[0].Seen}
+			more := Check{Check: t.name, Result: rest[0].Result, Why: t.why, Do: "check these nodes alone, each with --kv",
+				Seen: "other problems at each of more nodes, such as: " + rest[0].Seen}
 			for _, c := range rest {
 				more.NodesCount += c.NodesCount
 				more.Nodes = append(more.Nodes, c.Nodes[:min(len(c.Nodes), maxNamed-len(more.Nodes))]...)
@@ -170,26 +170,26 @@ type topic struct{ name, why string }
 // topics returns the checks in their order, with the reason for each.
 func topics() []topic {
 	return []topic{
-		{checkManager, "it was named to say where the nodes are (http://, https://)"},
+		{checkManager, "it was given to find the nodes (http://, https://)"},
 		{checkReach,
-			"a projector streams from each node; the vbuckets of one that does not answer get no index, and scans " +
+			"a projector streams from each node; the vbuckets of a node that does not answer are not indexed, and scans " +
 				"wait for it"},
 		{checkLogin, "projectors log in to each node with this user"},
 		{checkTLS,
-			"an expired or foreign certificate ends all connections to KV; without TLS documents travel in the clear"},
+			"an expired or foreign certificate ends all connections to KV; without TLS documents are sent unencrypted"},
 		{checkBucket,
-			"indexes follow the vbuckets of a bucket; what a bucket forgets when a node restarts is rolled back in " +
+			"indexes follow the vbuckets of a bucket; documents that a bucket loses at a restart of a node are rolled back in " +
 				"its indexes"},
-		{checkWarmup, "a node that reads its documents refuses streams until it has them"},
+		{checkWarmup, "a node that is still reading its documents refuses streams"},
 		{checkVersion, "lines of engines behave differently (docs/couchbase.md)"},
 		{checkFeatures, "they are negotiated on each connection"},
-		{checkMap, "it says which node has which vbucket, and where it is"},
+		{checkMap, "it lists which node has which vbucket, and the node's address"},
 		{checkActive, "a vbucket is streamed from the node that has it active"},
-		{checkDCP, "all that is indexed comes by DCP"},
-		{checkControls, "noops show that a silent node lives, flow control bounds memory"},
+		{checkDCP, "all indexed data comes by DCP"},
+		{checkControls, "noops show that a silent node is alive, flow control limits memory"},
 		{checkSeqnos, "scans with session consistency wait for the seqnos that KV has"},
-		{checkStats, "purge seqnos come from statistics: without them copies may be read anew without need"},
-		{checkPurge, "an indexer that was away for longer than deletions are kept takes its vbuckets anew"},
+		{checkStats, "purge seqnos come from statistics: without them copies may be streamed again unnecessarily"},
+		{checkPurge, "an indexer that was offline for longer than deletions are kept streams its vbuckets again from 0"},
 		{checkClock, "CAS, expiry and logs follow the nodes' clocks"},
 		{checkCollections, "CREATE INDEX … ON bucket.scope.collection needs them"},
 		{checkReads, "indexes read no documents by key; tidemark kv get does"},

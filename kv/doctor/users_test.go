@@ -20,7 +20,7 @@ func TestRights(t *testing.T) {
 		fails bool
 		want  []string
 	}{
-		{"data_dcp_reader[b],data_monitoring[b]", false, []string{"reads ok: refused, and not needed", "dcp ok: opened",
+		{"data_dcp_reader[b],data_monitoring[b]", false, []string{"reads ok: refused, but not needed", "dcp ok: opened",
 			"statistics ok: ", "login ok: SCRAM-SHA512"}},
 		{"data_dcp_reader[*]", false, []string{"dcp ok: opened", "seqnos ok: ", "statistics warning: NO_ACCESS"}},
 		{"bucket_full_access[b]", false, []string{"dcp ok: opened", "reads ok: permitted",

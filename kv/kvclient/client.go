@@ -363,7 +363,7 @@ func (c *Client) dial(addr string, n *node, a *attempt) {
 }
 
 // errNoOwner is returned if the map has no owner for a vbucket: wait for a newer map.
-var errNoOwner = fmt.Errorf("%w: nobody owns the vbucket at the moment", ErrNotMyVBucket)
+var errNoOwner = fmt.Errorf("%w: no node owns the vbucket at the moment", ErrNotMyVBucket)
 
 // route returns the connection for a vbucket.
 func (c *Client) route(ctx context.Context, vbucket uint16) (*Conn, error) {

@@ -330,7 +330,7 @@ func (c *Conn) answer(f mcbp.Frame) error {
 	last := !moreFollows(f)
 	if k == nil || f.Op != k.op { // the call gets the error
 		c.mu.Unlock()
-		return fmt.Errorf("%w: %v answers the opaque %d, for which nobody waits", ErrProtocol, f.Op, f.Opaque)
+		return fmt.Errorf("%w: %v has the opaque %d, which no request has", ErrProtocol, f.Op, f.Opaque)
 	}
 	if last {
 		delete(c.pending, f.Opaque)
@@ -373,7 +373,7 @@ func (c *Conn) watchLoop() error {
 			continue
 		}
 		if silent++; silent >= watchSteps {
-			c.fail(fmt.Errorf("%w: %s owes %d answers and takes and sends nothing for %v", ErrSilent, c.addr, owed,
+			c.fail(fmt.Errorf("%w: %s owes %d answers and has neither read nor sent data for %v", ErrSilent, c.addr, owed,
 				c.opTimeout))
 		}
 	}

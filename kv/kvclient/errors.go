@@ -37,7 +37,7 @@ var (
 	// ErrNoMap: no node returned a usable cluster map.
 	ErrNoMap = errors.New("kvclient: no cluster map")
 	// ErrNotSupported: the engine lacks a required feature.
-	ErrNotSupported = errors.New("kvclient: the engine lacks something essential")
+	ErrNotSupported = errors.New("kvclient: the engine lacks a required feature")
 	// ErrProtocol: the node sent something that the protocol does not permit.
 	ErrProtocol = errors.New("kvclient: protocol violation")
 )
@@ -88,7 +88,7 @@ func (e *StatusError) Error() string {
 func (e *StatusError) advice() string {
 	switch {
 	case e.Is(ErrAuth) && e.Status == mcbp.StatusNoAccess:
-		return "the user lacks the right to it: for DCP and statistics see docs/couchbase.md"
+		return "the user lacks the right: for DCP and statistics see docs/couchbase.md"
 	case e.Is(ErrAuth):
 		return "check the user and the password"
 	case e.Is(ErrNoBucket):
@@ -96,9 +96,9 @@ func (e *StatusError) advice() string {
 	case e.Is(ErrNoCollection):
 		return "check the names of scope and collection, and that they were not dropped"
 	case e.Is(ErrTemporary) && e.Status != mcbp.StatusLocked:
-		return "the node warms up, is short of memory or cannot write its disk: trying again helps"
+		return "the node is warming up, is short of memory or cannot write its disk: try again"
 	case e.Is(ErrNotSupported):
-		return "the engine is older than this needs, or does not do it"
+		return "the engine is too old, or does not support it"
 	}
 	return ""
 }

@@ -160,7 +160,7 @@ func (s *scram) verify(serverFinal string) error {
 		return fmt.Errorf("%w: the node claims to know the password before it was asked", ErrAuth)
 	}
 	if _, err := s.talk.Step(serverFinal); err != nil {
-		return fmt.Errorf("%w: the node could not prove that it knows the password: %s", ErrAuth,
+		return fmt.Errorf("%w: the node did not prove that it knows the password: %s", ErrAuth,
 			printable([]byte(err.Error())))
 	}
 	return nil

@@ -51,6 +51,6 @@ func Seeds(ctx context.Context, spec connstr.Spec, tls bool, resolver Resolver) 
 	case errors.As(err, &missing) && missing.IsNotFound:
 		return spec.Addrs(tls), ""
 	}
-	return spec.Addrs(tls), fmt.Sprintf("the DNS was asked for %s in vain (%v): %s itself is taken for a node", record,
-		cmp.Or(err, errors.New("it names no node")), name)
+	return spec.Addrs(tls), fmt.Sprintf("the DNS has no record %s (%v): %s itself is used as a node", record,
+		cmp.Or(err, errors.New("it has no node")), name)
 }

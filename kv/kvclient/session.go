@@ -151,7 +151,7 @@ func (s *Session) login(ctx context.Context, opt Options) error {
 		return nil
 	}
 	if !s.Granted(mcbp.FeatureSelectBucket) {
-		return fmt.Errorf("%w: it does not grant the feature to select a bucket; Couchbase Server 5.0 and later do",
+		return fmt.Errorf("%w: it does not support selecting a bucket; Couchbase Server 5.0 and later do",
 			ErrNotSupported)
 	}
 	f, err := s.RoundTrip(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpSelectBucket, 0, 0), Key: []byte(opt.Bucket)})

@@ -42,7 +42,8 @@ func (f TLSFiles) Config() (*tls.Config, error) {
 	case (f.Cert == "") != (f.Key == ""):
 		return nil, fmt.Errorf("%w: a client certificate needs its key, and the key its certificate", ErrTLS)
 	case f.SkipVerify && f.CA != "":
-		return nil, fmt.Errorf("%w: a CA is given (%s), and that nodes are not verified: leave one of them out", ErrTLS, f.CA)
+		return nil, fmt.Errorf("%w: a CA (%s) and the option not to verify nodes are both given: omit one of "+
+			"them", ErrTLS, f.CA)
 	}
 	conf := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: f.SkipVerify} //nolint:gosec // asked for by name
 	if f.CA != "" {
@@ -104,7 +105,7 @@ func verify(conf *tls.Config, certs []*x509.Certificate) error {
 	}
 	chains, err := leaf.Verify(opts)
 	if err == nil && opts.DNSName == "" && !slices.ContainsFunc(chains, anyName) {
-		return fmt.Errorf("%w: it is known by its common name alone, and a certificate above it limits names", ErrTLS)
+		return fmt.Errorf("%w: it has only a common name, and a certificate above it limits names", ErrTLS)
 	}
 	return err
 }

@@ -197,7 +197,7 @@ func (l *Log) readManifest() (manifest, bool, error) {
 			"wrote it", path, m.Format, formatName)
 	}
 	if m.Identity != l.opts.Identity {
-		return manifest{}, false, fmt.Errorf("%s belongs to %q, wanted %q: point the node at its own folder", path,
+		return manifest{}, false, fmt.Errorf("%s belongs to %q, not to %q: give the node its own folder", path,
 			m.Identity, l.opts.Identity)
 	}
 	return m, false, nil
@@ -324,7 +324,7 @@ func (l *Log) openLast() error {
 	}
 	if err := f.Truncate(last.size); err != nil {
 		_ = f.Close()
-		return fmt.Errorf("cut off the torn tail of %s: %w", f.Name(), err)
+		return fmt.Errorf("truncating the torn tail of %s: %w", f.Name(), err)
 	}
 	l.file = l.wrap(f)
 	return nil

@@ -72,7 +72,7 @@ type scanner struct {
 func (s *scanner) damage(what string) error {
 	advice := "restore the file from a copy, or move the bucket's folder away to start it empty"
 	if s.last {
-		advice = fmt.Sprintf("restore the file from a copy, or give up everything from there on with: truncate -s %d %s",
+		advice = fmt.Sprintf("restore the file from a copy, or discard all data after the offset with: truncate -s %d %s",
 			s.offset, s.path)
 	}
 	return fmt.Errorf("%w: %s at offset %d: %s; %s", ErrCorrupt, s.path, s.offset, what, advice)
@@ -85,10 +85,10 @@ func (s *scanner) header(number uint64, identity string) (done bool, err error) 
 		if s.last && (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)) {
 			return true, nil
 		}
-		return false, s.damage("the segment header is cut short")
+		return false, s.damage("the segment header is truncated")
 	}
 	if string(got) != string(segmentHeader(number, identity)) {
-		return false, s.damage(fmt.Sprintf("the segment header is not that of segment %d of this bucket", number))
+		return false, s.damage(fmt.Sprintf("the segment header does not belong to segment %d of this bucket", number))
 	}
 	s.offset = segmentHeaderBytes
 	return false, nil
@@ -112,7 +112,7 @@ func (s *scanner) next() ([]byte, error) {
 		return nil, s.damage("the length of a record does not match its checksum")
 	}
 	if length == 0 || length > MaxPayload {
-		return nil, s.damage(fmt.Sprintf("a record of %d bytes (at most %d are written)", length, MaxPayload))
+		return nil, s.damage(fmt.Sprintf("a record of %d bytes; the limit is %d", length, MaxPayload))
 	}
 	if int64(length) > s.size-s.offset-FrameOverhead { // do not allocate for a payload that is not there
 		return nil, s.torn(io.ErrUnexpectedEOF)
@@ -138,7 +138,7 @@ func (s *scanner) torn(err error) error {
 	if s.last {
 		return io.EOF
 	}
-	return s.damage("a record is cut short although a later segment exists")
+	return s.damage("a record is truncated although a later segment exists")
 }
 
 // onlyZeros reports whether the rest of the file is zeros: space that was allocated to it before the machine crashed.

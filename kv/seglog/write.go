@@ -78,7 +78,7 @@ func (l *Log) Sync() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err == nil && l.lost > 0 {
-		err = fmt.Errorf("%w: %s and what is before it: %w", ErrUnsynced, l.path(l.lost), l.lostBy)
+		err = fmt.Errorf("%w: %s and the segments before it: %w", ErrUnsynced, l.path(l.lost), l.lostBy)
 	}
 	return err
 }
@@ -121,7 +121,7 @@ func (l *Log) sync() error {
 	l.mu.Unlock()
 	// best effort on such a disk
 	_ = WriteJSON(filepath.Join(l.opts.Dir, unsyncedName), cleanMarker{Segment: failed})
-	return fmt.Errorf("%w: %s and what is before it: %w", ErrUnsynced, l.path(failed), first)
+	return fmt.Errorf("%w: %s and the segments before it: %w", ErrUnsynced, l.path(failed), first)
 }
 
 // Size returns the number of bytes on disk. It does not block while the disk hangs.
@@ -197,7 +197,7 @@ func (l *Log) Lost(number uint64) error {
 	if l.lost <= number {
 		return nil
 	}
-	return fmt.Errorf("%w: %s and what is before it: %w", ErrUnsynced, l.path(l.lost), l.lostBy)
+	return fmt.Errorf("%w: %s and the segments before it: %w", ErrUnsynced, l.path(l.lost), l.lostBy)
 }
 
 // DropThrough removes all segments up to the sealed one with this number. The caller has copied the records that are
@@ -213,7 +213,7 @@ func (l *Log) DropThrough(number uint64) error {
 	n := slices.IndexFunc(l.segments, func(s segment) bool { return s.number > number })
 	l.mu.Unlock()
 	if n < 1 {
-		return fmt.Errorf("segment %d is no sealed one of %s", number, l.opts.Dir)
+		return fmt.Errorf("segment %d is not a sealed segment of %s", number, l.opts.Dir)
 	}
 	if err := l.Lost(number); err != nil {
 		return err

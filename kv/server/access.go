@@ -168,7 +168,7 @@ func (c *conn) deny(h mcbp.Header, need access.Set) {
 		c.refuse(h, mcbp.StatusNoAccess, "")
 		return
 	}
-	why := "the user " + c.user + " may not do it"
+	why := "the user " + c.user + " lacks the right"
 	if roles := access.Granting(need, c.bucketName); roles != "" {
 		why += ": it needs a role of " + roles
 	}

@@ -70,20 +70,21 @@ func (c *conn) errorMap(f mcbp.Frame) {
 		{mcbp.StatusTooBig, "the value is too large", []string{"item-only", "invalid-input"}},
 		{mcbp.StatusInvalid, "the request is malformed", []string{"internal", "invalid-input"}},
 		{mcbp.StatusNotStored, "there is no document to append to", []string{"item-only"}},
-		{mcbp.StatusBadDelta, "the document is no number", []string{"item-only", "invalid-input"}},
+		{mcbp.StatusBadDelta, "the document is not a number", []string{"item-only", "invalid-input"}},
 		{mcbp.StatusNotMyVBucket, "another node has the vbucket", []string{"fetch-config", "invalid-input"}},
 		{mcbp.StatusNoBucket, "no bucket is selected", []string{"conn-state-invalidated"}},
 		{mcbp.StatusAuthError, "not authenticated", []string{"conn-state-invalidated", "auth"}},
-		{mcbp.StatusNoAccess, "the user lacks the right to it", []string{"auth"}},
-		{mcbp.StatusUnknownFrameInfo, "a frame extra is not known", []string{"support", "invalid-input"}},
-		{mcbp.StatusUnknownCommand, "the command is not known", []string{"support"}},
+		{mcbp.StatusNoAccess, "the user lacks the right", []string{"auth"}},
+		{mcbp.StatusUnknownFrameInfo, "a frame extra is unknown", []string{"support", "invalid-input"}},
+		{mcbp.StatusUnknownCommand, "the command is unknown", []string{"support"}},
 		{mcbp.StatusNoMemory, "the memory quota is used up", []string{"temp", "retry-later"}},
 		{mcbp.StatusNotSupported, "the command is not supported here", []string{"support"}},
 		{mcbp.StatusInternal, "internal error", []string{"internal", "conn-state-invalidated"}},
 		{mcbp.StatusTemporary, "cannot be done now", []string{"temp", "retry-now"}},
 		{mcbp.StatusUnknownCollection, "the collection does not exist", []string{"item-only"}},
 		{mcbp.StatusUnknownScope, "the scope does not exist", []string{"item-only"}},
-		{mcbp.StatusManifestAhead, "the manifest of collections is not known here yet", []string{"temp", "retry-later"}},
+		{mcbp.StatusManifestAhead, "this node does not have the manifest of collections " +
+			"yet", []string{"temp", "retry-later"}},
 		{mcbp.StatusDurabilityInvalid, "there is no such durability level", []string{"item-only", "invalid-input"}},
 		{mcbp.StatusDurabilityImpossible, "durability levels are not supported here", []string{"item-only", "support"}},
 	} {
@@ -184,7 +185,7 @@ func (c *conn) clusterConfig(f mcbp.Frame) {
 	}
 	config, mayOmit := c.srv.clusterConfigOf(c.bucket)
 	if config.JSON == nil {
-		c.refuse(f.Header, mcbp.StatusTemporary, "the bucket is in no map now")
+		c.refuse(f.Header, mcbp.StatusTemporary, "no map has the bucket now")
 		return
 	}
 	if ok && mayOmit && (known.RevEpoch > config.RevEpoch || known.RevEpoch == config.RevEpoch &&

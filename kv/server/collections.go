@@ -76,7 +76,7 @@ func (c *conn) unknown(h mcbp.Header, status mcbp.Status) {
 func (c *conn) noCollection(h mcbp.Header, id uint32) {
 	if _, ok := c.bucket.Manifest().ScopeOf(id); ok {
 		c.srv.counters.TemporaryFailures.Add(1)
-		c.refuse(h, mcbp.StatusTemporary, "the vbucket has not come to the bucket's manifest yet")
+		c.refuse(h, mcbp.StatusTemporary, "the vbucket does not have the bucket's manifest yet")
 		return
 	}
 	c.unknown(h, mcbp.StatusUnknownCollection)

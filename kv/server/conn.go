@@ -46,9 +46,9 @@ var (
 	// errQuit ends a connection at the client's request.
 	errQuit = errors.New("client quits")
 	// errUnfinished ends a connection whose request stays incomplete.
-	errUnfinished = errors.New("a request stays half sent")
+	errUnfinished = errors.New("a request is incomplete")
 	// errSkipped means that a request was too large, and that it has been answered and skipped.
-	errSkipped = errors.New("request passed over")
+	errSkipped = errors.New("request ignored")
 )
 
 // conn is one client connection. One goroutine (serve) reads requests and answers them; a DCP producer has a second
@@ -142,7 +142,7 @@ func (c *conn) serve(ctx context.Context, group *errgroup.Group) {
 		c.srv.counters.ProtocolErrors.Add(1)
 		c.warn("connection closed: protocol violation", "error", err)
 	case errors.Is(err, errUnfinished), errors.Is(err, errStalled), errors.Is(err, errMakeRoom):
-		c.warn("connection closed: a request stays half sent", "user", c.user, "error", err)
+		c.warn("connection closed: incomplete request", "user", c.user, "error", err)
 	default:
 		c.srv.opts.Logger.Debug("connection closed", "remote", c.nc.RemoteAddr(), "error", err)
 	}
@@ -331,7 +331,7 @@ func (c *conn) setReadDeadline(after time.Duration) {
 // unfinished turns a timeout in the middle of a request into an error that names what is missing.
 func (c *conn) unfinished(err error, what string, after time.Duration) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return fmt.Errorf("%w: the rest of %s has not come within %v", errUnfinished, what, after)
+		return fmt.Errorf("%w: the rest of %s did not arrive within %v", errUnfinished, what, after)
 	}
 	return err
 }
@@ -459,7 +459,7 @@ func (c *conn) write(b []byte, limit time.Duration) error {
 		if err != nil && (n == 0 || !errors.Is(err, os.ErrDeadlineExceeded)) {
 			c.close()
 			if errors.Is(err, os.ErrDeadlineExceeded) {
-				return fmt.Errorf("the client took no bytes for %v: %w", limit, err)
+				return fmt.Errorf("the client read no bytes for %v: %w", limit, err)
 			}
 			return err
 		}

@@ -219,7 +219,7 @@ func (c *conn) bury(f mcbp.Frame) {
 	case err != nil || !known || m.CAS == 0 || m.Rev == 0 ||
 		m.Options&^(mcbp.MetaSkipConflict|mcbp.MetaForceAccept) != 0 ||
 		m.MetaLen != 0:
-		c.refuse(f.Header, mcbp.StatusInvalid, "DELETE_WITH_META needs revision and CAS, and takes no metadata behind the "+
+		c.refuse(f.Header, mcbp.StatusInvalid, "DELETE_WITH_META needs revision and CAS, and accepts no metadata after the "+
 			"value")
 		return
 	case len(value) > maxValue(datatype):

@@ -103,7 +103,7 @@ func (c *conn) unable(f mcbp.Frame) bool {
 		if status, fails = c.lacksMemory(f.Op); !fails {
 			return false
 		}
-		why = "the node has no memory for it now"
+		why = "the node has no memory for the request now"
 	}
 	c.srv.counters.TemporaryFailures.Add(1)
 	c.refuse(f.Header, status, why)
@@ -170,19 +170,19 @@ func (c *conn) dispatchDocument(f mcbp.Frame) bool {
 func refusal(op mcbp.Opcode) string {
 	switch op {
 	case mcbp.OpGetLocked, mcbp.OpUnlockKey:
-		return "documents cannot be locked here: use CAS"
+		return "locks of documents are not supported: use CAS"
 	case mcbp.OpFlush, mcbp.OpFlushQ:
 		return "a bucket cannot be emptied by a client: delete its documents"
 	case mcbp.OpGetReplica:
-		return "replicas are not read by clients here"
+		return "reads of replicas are not supported"
 	case mcbp.OpObserve:
 		return "use OBSERVE_SEQNO with a mutation token"
 	case mcbp.OpGetMeta, mcbp.OpSetWithMeta, mcbp.OpAddWithMeta:
-		return "there is no replication between clusters here"
+		return "replication between clusters is not supported"
 	case mcbp.OpGetRandomKey:
-		return "documents are found by key or by an index here"
+		return "range scans are not supported: read documents by key or use an index"
 	case mcbp.OpSubdocGet, mcbp.OpSubdocMultiLookup, mcbp.OpSubdocMultiMutation:
-		return "there are no operations on parts of documents here: read and write the whole with CAS"
+		return "sub-document operations are not supported: read and write the whole document with CAS"
 	}
 	return ""
 }
@@ -203,7 +203,7 @@ func checkFrameExtras(b []byte) (mcbp.Status, string) {
 		case mcbp.FrameStreamID, mcbp.FrameImpersonate, mcbp.FramePreserveExpiry:
 			return mcbp.StatusNotSupported, "the frame extra \"" + id.String() + "\" is not supported"
 		default:
-			return mcbp.StatusUnknownFrameInfo, "a frame extra is not known"
+			return mcbp.StatusUnknownFrameInfo, "a frame extra is unknown"
 		}
 	}
 	return mcbp.StatusOK, ""
@@ -214,10 +214,10 @@ func durability(content []byte) (mcbp.Status, string) {
 	const highestLevel = 3 // persist to a majority
 	switch {
 	case len(content) != 1 && len(content) != 3:
-		return mcbp.StatusInvalid, "a durability requirement has one or three bytes"
+		return mcbp.StatusInvalid, "a durability requirement must have one or three bytes"
 	case content[0] == 0 || content[0] > highestLevel:
 		return mcbp.StatusDurabilityInvalid, "there is no such durability level"
 	}
-	return mcbp.StatusDurabilityImpossible, "durability levels are not supported: a write is in the log of one node " +
-		"when it is answered"
+	return mcbp.StatusDurabilityImpossible, "durability levels are not supported: a write is only in the log of one " +
+		"node when it is answered"
 }

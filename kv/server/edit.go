@@ -14,7 +14,7 @@ const maxNumberBytes = 20
 
 var (
 	errNotStored = errors.New("there is no document to append to")
-	errBadDelta  = errors.New("the document is no number")
+	errBadDelta  = errors.New("the document is not a number")
 	errTooBig    = errors.New("the value would become too large")
 )
 

@@ -10,7 +10,7 @@ var (
 	// errStalled ends a connection whose large frame arrives too slowly.
 	errStalled = errors.New("an unfinished frame")
 	// errMakeRoom ends a connection whose slow frame keeps others waiting.
-	errMakeRoom = errors.New("a slow frame makes room for others")
+	errMakeRoom = errors.New("a slow frame is dropped to make room for others")
 )
 
 // pace monitors the progress of a large frame. A slow frame is fine as long as it progresses and no other frame waits

@@ -218,7 +218,7 @@ func TestHalfSentRequestsEndWithAWord(t *testing.T) {
 				if tt.says == "" && said.Len() > 0 {
 					t.Errorf("it is said: %s", said.String())
 				}
-				for _, want := range []string{"a request stays half sent", "user=jane", tt.says} {
+				for _, want := range []string{"a request is incomplete", "user=jane", tt.says} {
 					if tt.says != "" && !strings.Contains(said.String(), want) {
 						t.Errorf("%q lacks %q", said.String(), want)
 					}
@@ -236,7 +236,7 @@ func TestStrangersDoNotFillTheLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for what, sends := range map[string][]byte{"a request stays half sent": login[:5], "authentication failed": login,
+	for what, sends := range map[string][]byte{"incomplete request": login[:5], "authentication failed": login,
 		"protocol violation": bytes.Repeat([]byte{0xff}, mcbp.HeaderSize)} {
 		synctest.Test(t, func(t *testing.T) {
 			var said bytes.Buffer

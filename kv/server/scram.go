@@ -237,7 +237,7 @@ func (a *authenticator) begin(mech string, message []byte) (*exchange, []byte, e
 	answer, err := x.talk.Step(string(message))
 	switch {
 	case err != nil: // not wrapped: its text may contain parts of a password and must not be logged
-		return nil, nil, fmt.Errorf("%w: no first message of SCRAM without channel binding", errScram)
+		return nil, nil, fmt.Errorf("%w: not a first message of SCRAM without channel binding", errScram)
 	case x.talk.AuthzID() != "":
 		return nil, nil, fmt.Errorf("%w: authorization ids are not supported", errScram)
 	case strings.HasPrefix(answer, "r="+nonce+","): // only our own nonce
@@ -256,7 +256,7 @@ func (a *authenticator) nonce() string {
 func (x *exchange) finish(message []byte) ([]byte, error) {
 	answer, err := x.talk.Step(string(message))
 	if err != nil || !x.knownUser {
-		return nil, fmt.Errorf("%w: wrong user or password, or no proof", errScram)
+		return nil, fmt.Errorf("%w: wrong user or password, or the proof is missing", errScram)
 	}
 	return []byte(answer), nil
 }

@@ -33,7 +33,7 @@ func (c *conn) statVBuckets(f mcbp.Frame, group, argument string, emit func(key,
 // stat handles a STAT request: one answer per statistic, then an empty one.
 func (c *conn) stat(f mcbp.Frame) {
 	if c.moods().Has(NoStats) {
-		c.refuse(f.Header, mcbp.StatusNoAccess, "statistics need a right that this user does not have")
+		c.refuse(f.Header, mcbp.StatusNoAccess, "this user lacks the right to read statistics")
 		return
 	}
 	group, argument, _ := strings.Cut(string(f.Key), " ")

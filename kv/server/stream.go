@@ -273,7 +273,7 @@ func (st *stream) purgeLate(moods Moods) {
 		return
 	}
 	if err := st.vb.ForgetTombstones(); err != nil {
-		st.p.c.srv.opts.Logger.Debug("tombstones could not be forgotten", "vbucket", st.id, "error", err)
+		st.p.c.srv.opts.Logger.Debug("tombstones could not be purged", "vbucket", st.id, "error", err)
 	}
 }
 

@@ -37,13 +37,13 @@ var (
 	// ErrNotMyVBucket: this node does not serve the vbucket.
 	ErrNotMyVBucket = errors.New("not my vbucket")
 	// ErrTemporary: the log could not be written (a full disk); nothing was changed, retry later.
-	ErrTemporary = errors.New("cannot be stored now, try again later")
+	ErrTemporary = errors.New("the write cannot be stored now, try again later")
 	// ErrSealed: the vbucket is being handed over; for clients it is an ErrTemporary.
 	ErrSealed = fmt.Errorf("%w: the vbucket is being handed over", ErrTemporary)
 	// ErrSealBroken: a vbucket that was to be handed over was written to meanwhile.
 	ErrSealBroken = errors.New("vbucket is not sealed at the expected seqno")
 	// ErrNotReplica: only a replica accepts versions with numbers of their own.
-	ErrNotReplica = errors.New("vbucket is no replica")
+	ErrNotReplica = errors.New("vbucket is not a replica")
 	// ErrOrder: a version is out of order.
 	ErrOrder = errors.New("version out of order")
 	// ErrNoMemory: the quota is used up; delete documents or raise it.
@@ -302,15 +302,15 @@ func (b *Bucket) sync() error {
 	}
 	b.commit.setUnsynced(err)
 	if !b.unsynced.Swap(true) {
-		b.opts.Logger.Error("log cannot be synced: writes are refused until all documents are written to new files; look "+
-			"after the disk",
+		b.opts.Logger.Error("log cannot be synced: writes are refused until all documents are written to new files; check "+
+			"the disk",
 			"bucket", b.opts.Name, "folder", filepath.Clean(b.opts.Dir), "error", err)
 	}
 	return err
 }
 
 // errNotNow means that nothing is attempted in this round.
-var errNotNow = errors.New("tried again later")
+var errNotNow = errors.New("trying again later")
 
 // renew writes everything that is needed to new files and accepts writes again. After a failure it pauses for a
 // growing number of rounds.

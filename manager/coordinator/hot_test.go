@@ -52,7 +52,7 @@ func TestHotRangesAreCutWhereTheyAreHot(t *testing.T) {
 			Values: []json.RawMessage{json.RawMessage(`"p"`), json.RawMessage(`"x"`)}})
 		w.until("it is split", 20*splitAfter, func() bool { return proposed() != nil })
 		if c := proposed(); strings.Join(c.Values, " ") != `"m" "p" "x"` || c.Partitions != 4 || !strings.Contains(c.Cause,
-			"slice 1 of 2 has 250 entries written and read in a second, more than the 100 of --split-above-rate") {
+			"slice 1 of 2 has 250 entries written and read per second, more than the 100 of --split-above-rate") {
 			t.Errorf("%+v", c)
 		}
 		if hot := *asked.Load(); len(hot) != 1 || hot[0].Slice != 1 || hot[0].Rate != 250 || hot[0].Parts != 6 {

@@ -18,7 +18,7 @@ func Older(a, b *wire.Definitions) bool {
 // yet.
 func TakeDefinitions(have, d *wire.Definitions) error {
 	if have != nil && Older(d, have) {
-		return errcode.Refuse(errcode.Fenced, "definitions revision %d is older than %d, which is here", d.Revision,
+		return errcode.Refuse(errcode.Fenced, "definitions revision %d is older than the present one, %d", d.Revision,
 			have.Revision)
 	}
 	return nil

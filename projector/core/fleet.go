@@ -212,13 +212,13 @@ func (f *Fleet) starts(s *FleetStep, x *FleetFacts, wanted map[string]KVNode) {
 		switch {
 		case has:
 		case x.NowMS < failed.untilMS:
-			n.Why = fmt.Sprintf("its projector ended by itself, %d times one after the other, and is started again soon: %s",
+			n.Why = fmt.Sprintf("its projector failed %d times in a row and is started again soon: %s",
 				failed.failures, failed.why)
 			s.Unserved = append(s.Unserved, n)
 		case n.Addr == "":
 			s.Unserved = append(s.Unserved, n)
 		case len(running)+len(s.Start) >= MaxKVNodes:
-			n.Why = fmt.Sprintf("one process serves at most %d KV nodes: run a projector of its own for it, with its "+
+			n.Why = fmt.Sprintf("one process serves at most %d KV nodes: run another projector for this node, with its "+
 				"address as --kv", MaxKVNodes)
 			s.Unserved = append(s.Unserved, n)
 		default:

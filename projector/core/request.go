@@ -21,7 +21,7 @@ func ParseTopic(topic string) (keyversion.Class, index.NodeID, error) {
 			"/catchup/<indexer>/<id>", topic, why)
 	}
 	if len(topic) > wire.MaxTopic {
-		return bad(fmt.Sprintf("%d bytes, the most is %d", len(topic), wire.MaxTopic))
+		return bad(fmt.Sprintf("%d bytes; the limit is %d", len(topic), wire.MaxTopic))
 	}
 	if topic == wire.MaintenanceTopic {
 		return keyversion.ClassMaintenance, 0, nil
@@ -29,7 +29,7 @@ func ParseTopic(topic string) (keyversion.Class, index.NodeID, error) {
 	parts := strings.Split(topic, "/")
 	for _, part := range parts[1:] {
 		if !wire.IsVisible(part) {
-			return bad("a part of it is empty or has what is no visible ASCII")
+			return bad("a part of it is empty or has characters other than visible ASCII")
 		}
 	}
 	if len(parts) < 3 || parts[0] != "" {
@@ -41,7 +41,7 @@ func ParseTopic(topic string) (keyversion.Class, index.NodeID, error) {
 	case "catchup":
 		n, err := strconv.ParseUint(parts[2], 10, 8)
 		if err != nil || index.NodeID(n) > index.MaxNodeID {
-			return bad(fmt.Sprintf("an indexer is a number up to %d", index.MaxNodeID))
+			return bad(fmt.Sprintf("the indexer must be a number up to %d", index.MaxNodeID))
 		}
 		return keyversion.ClassCatchup, index.NodeID(n), nil
 	}
@@ -77,19 +77,19 @@ func checkRequest(req *wire.StreamRequest, class keyversion.Class, node index.No
 	for i := range req.Buckets {
 		b := &req.Buckets[i]
 		if b.Bucket == "" || names[b.Bucket] {
-			return bad("bucket %q is named twice, or a bucket has no name", b.Bucket)
+			return bad("bucket %q is given twice, or a bucket has no name", b.Bucket)
 		}
 		names[b.Bucket] = true
 		if err := b.Restart.Check(); err != nil {
 			return bad("bucket %q: restart timestamp: %v", b.Bucket, err)
 		}
 		if b.Restart.Len() == 0 {
-			return bad("bucket %q: the restart timestamp names no vbucket", b.Bucket)
+			return bad("bucket %q: the restart timestamp has no vbucket", b.Bucket)
 		}
 	}
 	if class == keyversion.ClassMaintenance {
 		if req.Side != nil {
-			return bad("side is for /backfill/ and /catchup/ only")
+			return bad("side is allowed only for /backfill/ and /catchup/")
 		}
 		return nil
 	}
@@ -103,7 +103,7 @@ func checkSide(req *wire.StreamRequest, class keyversion.Class, node index.NodeI
 	case t == nil || t.Endpoint == "" || (len(t.Copies) == 0) == (len(t.Indexes) == 0):
 		return bad("want side, with an endpoint and either indexes or copies")
 	case class == keyversion.ClassCatchup && t.Node != node:
-		return bad("it is of indexer %d, the request of %d", node, t.Node)
+		return bad("it belongs to indexer %d, the request to %d", node, t.Node)
 	}
 	for i := range req.Buckets {
 		for n := range req.Buckets[i].Restart.Len() {

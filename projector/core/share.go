@@ -34,7 +34,8 @@ func ParseShare(text string) (Share, error) {
 		a, errA := strconv.ParseUint(from, 10, 16)
 		b, errB := strconv.ParseUint(to, 10, 16)
 		if errA != nil || errB != nil || a > b || b >= timestamp.MaxVBuckets {
-			return Share{}, fmt.Errorf("%w: %q in %q: want vbuckets 0 to %d as 7 or 0-511, separated by commas", ErrShare, part,
+			return Share{}, fmt.Errorf("%w: %q in %q: want vbuckets 0 to %d like 7 or 0-511, separated by "+
+				"commas", ErrShare, part,
 				text, timestamp.MaxVBuckets-1)
 		}
 		s.ranges = append(s.ranges, [2]uint16{uint16(a), uint16(b)})

@@ -46,10 +46,11 @@ func MakeRoom(id index.ProjectorID, open []SideStream, s *SideStream) (replaced 
 	}
 	switch {
 	case s.subscribed() && subscriptions >= MaxSubscriptions:
-		return nil, errcode.Refuse(errcode.Unavailable, "projector %s has %d topics of subscribers open, the most it can; "+
-			"stop one, or try again", id, MaxSubscriptions)
+		return nil, errcode.Refuse(errcode.Unavailable, "projector %s has %d topics of subscribers open, which is its "+
+			"limit; stop one, or try again", id, MaxSubscriptions)
 	case len(open)-len(replaced) >= MaxSideStreams:
-		return nil, errcode.Refuse(errcode.Unavailable, "projector %s has %d side streams open, the most it can; try again",
+		return nil, errcode.Refuse(errcode.Unavailable, "projector %s has %d side streams open, which is its limit; try "+
+			"again",
 			id, MaxSideStreams)
 	}
 	return replaced, nil

@@ -171,7 +171,7 @@ func (s *Start) Began(high, lacks uint64) wire.StartResult {
 // failover log.
 func (s *Start) FailedOver() wire.StartResult {
 	r := withLog(s.settled(wire.StartFailover, s.KV, s.Purge), s.Log)
-	r.Detail = fmt.Sprintf("the KV node is on branch %d, the request knows %d: read its failover log again",
+	r.Detail = fmt.Sprintf("the KV node is on branch %d, the request is for %d: read its failover log again",
 		s.Log.Newest(), s.Want.Branch)
 	return r
 }

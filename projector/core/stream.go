@@ -41,7 +41,7 @@ type Course struct {
 
 // ErrFailedOver is returned if KV began a stream on another branch than the requester knew. The reply to the request
 // reports it.
-var ErrFailedOver = errors.New("KV failed over before it began")
+var ErrFailedOver = errors.New("KV failed over before the stream began")
 
 // BeginsOn initializes the course when KV begins the stream with this failover log.
 func (s *Stream) BeginsOn(log timestamp.FailoverLog) error {

@@ -73,7 +73,7 @@ func (t *Streams[S]) Claim(inc index.Incarnation, want *wire.StreamStart, at At)
 		seen.highest = inc
 		return NewStream(inc, want, at), wire.StartResult{}
 	case now.Level().Ended:
-		return nil, Failed(vb, "the stream of this incarnation has ended; ask under a new one")
+		return nil, Failed(vb, "the stream of this incarnation has ended; request it with a new one")
 	}
 	return nil, now.Opened().Began(at.High, now.Level().Lacks) // a retry
 }

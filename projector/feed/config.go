@@ -89,7 +89,7 @@ func (c Config) Checked() (Config, error) {
 	case len(c.Name) == 0 || len(c.Name) > mcbp.MaxConnectionName:
 		return c, fmt.Errorf("feed: the connection's name has %d bytes, want 1 to %d", len(c.Name), mcbp.MaxConnectionName)
 	case c.Bucket == "":
-		return c, errors.New("feed: no bucket named")
+		return c, errors.New("feed: no bucket is given")
 	case c.BufferBytes < MinBufferBytes || c.BufferBytes > MaxBufferBytes:
 		return c, fmt.Errorf("feed: BufferBytes is %d, want %d to %d", c.BufferBytes, MinBufferBytes, MaxBufferBytes)
 	case c.NoopInterval < time.Second:
@@ -109,7 +109,7 @@ var (
 	ErrClosed       = kvclient.ErrClosed
 	ErrProtocol     = kvclient.ErrProtocol
 	// ErrStreamExists: this connection already has a stream of the vbucket.
-	ErrStreamExists = errors.New("feed: the vbucket has a stream on this connection already")
+	ErrStreamExists = errors.New("feed: the vbucket already has a stream on this connection")
 	// ErrNoStream: this connection has no stream of the vbucket.
 	ErrNoStream = errors.New("feed: the vbucket has no stream on this connection")
 	// ErrRange: start, end and window of a stream request contradict each other or are beyond what the node has.

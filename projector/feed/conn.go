@@ -151,13 +151,13 @@ func (c *Conn) negotiate(ctx context.Context) error {
 			c.endOnClose = true
 			c.mu.Unlock()
 		case err != nil && k.key == mcbp.ControlBufferSize:
-			c.conf.Logger.Warn("the node knows no flow control: streams are closed when too much is held, and opened again",
+			c.conf.Logger.Warn("node has no flow control: streams are closed when too much memory is held, and reopened later",
 				"kv", c.conf.Addr, "error", err)
 			c.pacer.Store(newPacer(c))
 		case err != nil && k.essential:
 			return unsupported(k.key, k.value, err)
 		case err != nil:
-			c.conf.Logger.Debug("control not known to the node", "control", k.key, "error", err)
+			c.conf.Logger.Debug("node does not support a DCP control", "control", k.key, "error", err)
 		}
 	}
 	return nil

@@ -218,7 +218,7 @@ func (p *pacer) overdue() {
 		if s.state != stopping && s.state != opening || time.Since(s.asked) < limit {
 			continue
 		}
-		p.conn.conf.Logger.Warn("the node neither closes nor opens a stream that waits for room: the stream is given up",
+		p.conn.conf.Logger.Warn("node neither closes nor reopens a stream that waits for room: the stream is abandoned",
 			"kv", p.conn.conf.Addr, "vbucket", s.vb, "asked", fmt.Sprint(limit, " ago"))
 		p.leave(s)
 		p.conn.endPaused(s, mcbp.EndStateChanged)

@@ -194,7 +194,7 @@ func (c *Conn) answerNoop(noop mcbp.Header) {
 	tooMuch := len(c.out) > maxUnsent
 	c.mu.Unlock()
 	if tooMuch {
-		c.fail(fmt.Errorf("%w: %s sends noops and does not read the answers", ErrProtocol, c.conf.Addr))
+		c.fail(fmt.Errorf("%w: %s sends noops but does not read the answers", ErrProtocol, c.conf.Addr))
 	}
 	poke(c.wake)
 }
@@ -265,7 +265,7 @@ func (r *reader) rareEvent(b *Block, f *mcbp.Frame) error {
 		}
 		b.next(OSO, f).Flags = flags
 	default:
-		r.conn.conf.Logger.Debug("unknown message of the node", "opcode", f.Op)
+		r.conn.conf.Logger.Debug("unknown message from the node", "opcode", f.Op)
 	}
 	return nil
 }

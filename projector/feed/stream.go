@@ -310,7 +310,7 @@ func (c *Conn) BucketUUID(ctx context.Context) (uuid string, err error) {
 		}
 	})
 	if err == nil && uuid == "" {
-		err = errors.New("the node does not say which bucket it is: no uuid in STAT uuid")
+		err = errors.New("the node did not report the bucket's uuid: no uuid in STAT uuid")
 	}
 	return uuid, err
 }
@@ -437,7 +437,7 @@ func (c *Conn) response(b *Block, f *mcbp.Frame) error {
 		if f.Op == mcbp.OpDCPBufferAck || c.err != nil {
 			return nil // some engines answer it; or the connection has ended
 		}
-		return fmt.Errorf("%w: %v answers the opaque %#x, which nobody waits for", ErrProtocol, f.Op, f.Opaque)
+		return fmt.Errorf("%w: %v has the opaque %#x, which no request has", ErrProtocol, f.Op, f.Opaque)
 	}
 	if f.Op == mcbp.OpStat && f.Status() == mcbp.StatusOK && len(f.Key) > 0 {
 		if r.more != nil {

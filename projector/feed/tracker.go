@@ -63,7 +63,7 @@ func (t *Tracker) Observe(e *Event) (Progress, error) {
 	case SeqnoAdvanced:
 		err = t.item(e, true)
 	case OSO:
-		err = fmt.Errorf("%w: vbucket %d: an out-of-order snapshot nobody asked for", ErrOrder, e.VBucket)
+		err = fmt.Errorf("%w: vbucket %d: an out-of-order snapshot that was not requested", ErrOrder, e.VBucket)
 	}
 	p := t.Progress()
 	p.Completed = t.complete != before

@@ -32,7 +32,7 @@ func (c *Conn) negotiateNoops(ctx context.Context) error {
 		err := c.control(ctx, mcbp.ControlNoopInterval, value)
 		switch {
 		case err == nil && interval != c.conf.NoopInterval:
-			c.conf.Logger.Warn("the node refuses the interval of noops that was asked for: its silence is noticed later", "kv",
+			c.conf.Logger.Warn("node refuses the requested interval of noops: its silence is noticed later", "kv",
 				c.conf.Addr,
 				"asked", c.conf.NoopInterval, "granted", interval)
 			step := c.watchStep()

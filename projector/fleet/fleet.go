@@ -97,11 +97,11 @@ func Open(cfg Config) (*Fleet, error) {
 	}
 	switch {
 	case c.ID == "":
-		return nil, errors.New("projector: an id is needed")
+		return nil, errors.New("projector: an id is required")
 	case len(c.Managers) == 0:
-		return nil, errors.New("projector: the address of a manager is needed")
+		return nil, errors.New("projector: the address of a manager is required")
 	case len(cfg.Seeds) == 0 && len(cfg.Managers) == 0:
-		return nil, errors.New("projector: the address of a KV node is needed")
+		return nil, errors.New("projector: the address of a KV node is required")
 	}
 	if err := errors.Join(c.Feed.Check(), c.Throttle.Check()); err != nil {
 		return nil, err
@@ -174,7 +174,7 @@ func (f *Fleet) step(ctx context.Context, g *errgroup.Group) {
 		signal(f.looking)
 	}
 	for _, name := range s.Stop {
-		f.log.Info("a KV node is not served any more: it has left, is elsewhere, or other processes serve it", "kv", name)
+		f.log.Info("KV node is no longer served: it has left, has another address, or other processes serve it", "kv", name)
 		f.members[name].ending = true
 		f.members[name].stop()
 	}
@@ -208,7 +208,7 @@ func (f *Fleet) failed(n core.KVNode, ran time.Duration, err error) {
 		why = err.Error()
 	}
 	backoff := f.plan.Failed(f.nowMS(), n.Name, ran.Milliseconds(), why)
-	f.log.Error("the projector of a KV node has ended by itself; it is started again", "kv", n.Name, "after",
+	f.log.Error("projector of a KV node has failed; starting it again", "kv", n.Name, "after",
 		ran.Round(time.Millisecond), "backoff", time.Duration(backoff)*time.Millisecond, "error", why)
 }
 
@@ -216,7 +216,7 @@ func (f *Fleet) failed(n core.KVNode, ran time.Duration, err error) {
 func (f *Fleet) noteUnserved(unserved []core.KVNode) {
 	for _, n := range unserved {
 		if !slices.Contains(f.unserved, n) {
-			f.log.Error("a KV node is not served", "kv", n.Name, "error", n.Why)
+			f.log.Error("KV node is not served", "kv", n.Name, "error", n.Why)
 		}
 	}
 	f.unserved = unserved
@@ -235,7 +235,7 @@ func (f *Fleet) start(ctx context.Context, g *errgroup.Group, n core.KVNode) err
 	run, stop := context.WithCancel(ctx)
 	m.stop = stop
 	f.members[n.Name] = m
-	f.log.Info("a KV node is served", "kv", n.Name, "addr", n.Addr, "manager", n.Manager)
+	f.log.Info("KV node is served", "kv", n.Name, "addr", n.Addr, "manager", n.Manager)
 	began := time.Now()
 	g.Go(func() error {
 		defer stop()
@@ -306,10 +306,11 @@ func (f *Fleet) unregister(ctx context.Context) {
 				case ctx.Err() != nil:
 				case err != nil && !logged.news(time.Now(), err.Error()):
 				case err != nil:
-					f.log.Warn("a projector whose KV node has left is still registered; trying again", "projector", e.ID, "error",
+					f.log.Warn("projector of a departed KV node is still registered; trying again to remove "+
+						"it", "projector", e.ID, "error",
 						err)
 				default:
-					f.log.Info("the registration of a projector whose KV node has left was taken back", "projector", e.ID)
+					f.log.Info("projector of a departed KV node was removed", "projector", e.ID)
 				}
 			}
 		}
@@ -364,7 +365,7 @@ func nodesOf(config *mcbp.ClusterConfig, addr, network string, tls, rest bool) (
 			n.Manager, err = config.ManagerAddrIn(network, i, host, tls)
 		}
 		if err != nil {
-			n.Addr, n.Why = "", fmt.Sprintf("it cannot be reached from here: %v; name another network (--kv-network)", err)
+			n.Addr, n.Why = "", fmt.Sprintf("it cannot be reached from here: %v; choose another network (--kv-network)", err)
 		}
 		nodes = append(nodes, n)
 	}

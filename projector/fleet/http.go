@@ -33,9 +33,9 @@ func pathOf(node string) string { return "/kv/" + url.PathEscape(node) }
 func (f *Fleet) table() *route.Table {
 	const limit = 10 * time.Second
 	all := route.Certified()
-	return &route.Table{Lacks: "this process runs a projector for each KV node, and has no %s itself; " +
-		"GET /v1/projectors says where they are", Routes: []route.Route{
-		{Path: "/kv/{node}/{rest:.*}", Role: route.Role{Name: "as its projector says"}, Body: rpc.MaxControlBody,
+	return &route.Table{Lacks: "this process runs a projector for each KV node and has no call %s of its own; " +
+		"GET /v1/projectors lists their addresses", Routes: []route.Route{
+		{Path: "/kv/{node}/{rest:.*}", Role: route.Role{Name: "as the projector's call"}, Body: rpc.MaxControlBody,
 			Stream: true, Handle: f.pass},
 		{Method: http.MethodGet, Path: "/v1/projectors", Role: all, Limit: limit, Handle: rpc.Show(
 			func(context.Context) (*wire.ProjectorProcess, error) { return f.process(), nil })},
@@ -60,8 +60,8 @@ func (f *Fleet) pass(w http.ResponseWriter, r *http.Request) error {
 		m.serving.Unlock()
 	}
 	if h == nil {
-		return rpc.Refuse(errcode.Unavailable, "projector %s has no KV node %q, or serves it no more; look for it in "+
-			"/v1/projectors, and try again", f.cfg.Projector.ID, node)
+		return rpc.Refuse(errcode.Unavailable, "projector %s does not serve a KV node %q, or no longer serves it; look it "+
+			"up in /v1/projectors, and try again", f.cfg.Projector.ID, node)
 	}
 	r = r.Clone(r.Context())
 	r.URL.Path, r.URL.RawPath = "/"+r.PathValue("rest"), ""
@@ -115,9 +115,9 @@ func (f *Fleet) reasons() (all []rpc.Reason) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(members) == 0 && f.aside == 0 && len(f.unserved) == 0 {
-		why := "none of the KV nodes that were given was found yet"
+		why := "none of the given KV nodes was found yet"
 		if f.seedErr != "" {
-			why = "none of the KV nodes that were given answers: " + f.seedErr
+			why = "none of the given KV nodes answers: " + f.seedErr
 		}
 		all = append(all, rpc.Reason{Code: reasonNoNode, Detail: why})
 	}
@@ -131,7 +131,7 @@ func (f *Fleet) reasons() (all []rpc.Reason) {
 func (f *Fleet) metrics(w http.ResponseWriter, r *http.Request) {
 	registry := prometheus.NewRegistry()
 	nodes := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "tidemark", Subsystem: "projector", Name: "kv_nodes",
-		Help: "KV nodes of the cluster that a process with --kv-all follows, by whether it serves them."}, []string{"state"})
+		Help: "KV nodes of the cluster of a process with --kv-all, by whether it serves them."}, []string{"state"})
 	registry.MustRegister(nodes)
 	for _, m := range f.all() {
 		registry.MustRegister(prometheus.WrapCollectorWith(prometheus.Labels{"kv_node": m.node.Name}, m.p.Metrics()))

@@ -48,13 +48,13 @@ func (f *Fleet) findSeeds(ctx context.Context) {
 		if err != nil {
 			rest = seedRest
 			if logged.news(time.Now(), err.Error()) {
-				f.log.Warn("none of the KV nodes that were given answers; trying again, and again", "error", err)
+				f.log.Warn("none of the given KV nodes answers; trying again", "error", err)
 			}
 		} else if n != have {
 			signal(f.wake)
 		}
 		if err == nil && logged.over() {
-			f.log.Info("one of the KV nodes that were given answers", "addr", n.Addr)
+			f.log.Info("one of the given KV nodes answers", "addr", n.Addr)
 		}
 		select {
 		case <-ctx.Done():

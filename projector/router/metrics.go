@@ -190,7 +190,7 @@ func metrics() []metric {
 	const count, gauge = prometheus.CounterValue, prometheus.GaugeValue
 	return []metric{
 		m("events_total", "Data events queued.", count, func(s *Stats) float64 { return float64(s.Events) }),
-		m("upsert_deletions_total", "Data events that say only that a document's keys are elsewhere: indexes partitioned "+
+		m("upsert_deletions_total", "Data events that only state that a document's keys are elsewhere: indexes partitioned "+
 			"by key.", count, func(s *Stats) float64 { return float64(s.UpsertDeletions) }),
 		m("syncs_total", "Sync events queued.", count, func(s *Stats) float64 { return float64(s.Syncs) }),
 		m("batches_total", "Batches closed.", count, func(s *Stats) float64 { return float64(s.Batches) }),
@@ -201,20 +201,20 @@ func metrics() []metric {
 		m("connect_failures_total", "Attempts to connect that failed.", count,
 			func(s *Stats) float64 { return float64(s.Failures) }),
 		m("stalls_total", "Waits for room in a full queue.", count, func(s *Stats) float64 { return float64(s.Stalls) }),
-		m("held_seconds_total", "Time that workers have waited for room in a full queue.", count,
+		m("held_seconds_total", "Time that workers waited for room in a full queue.", count,
 			func(s *Stats) float64 { return s.Held }),
-		m("slow_total", "Times that smart throttling has begun to drop a slow endpoint's data.", count,
+		m("slow_total", "How often smart throttling began to drop a slow endpoint's data.", count,
 			func(s *Stats) float64 { return float64(s.Slow) }),
-		m("drops_total", "Times that a vbucket's data began to be dropped.", count,
+		m("drops_total", "How often a vbucket's data began to be dropped.", count,
 			func(s *Stats) float64 { return float64(s.Drops) }),
 		m("dropped_events_total", "Data events dropped.", count, func(s *Stats) float64 { return float64(s.DroppedEvents) }),
-		m("parts_total", "Parts of documents whose keys no frame could hold.", count,
+		m("parts_total", "Parts of documents whose keys exceed a frame.", count,
 			func(s *Stats) float64 { return float64(s.Parts) }),
-		m("oversized_total", "Documents left out of an index because no frame could hold their keys there.", count,
+		m("oversized_total", "Documents left out of an index because their keys in it exceed a frame.", count,
 			func(s *Stats) float64 { return float64(s.Oversized) }),
-		m("queue_bytes", "Memory of batches that are not acknowledged.", gauge,
+		m("queue_bytes", "Memory of unacknowledged batches.", gauge,
 			func(s *Stats) float64 { return float64(s.QueueBytes) }),
-		m("queue_limit_bytes", "Memory of batches at which data waits or is dropped: the bound of queue_bytes.", gauge,
+		m("queue_limit_bytes", "Limit of queue_bytes, at which data waits or is dropped.", gauge,
 			func(s *Stats) float64 { return float64(s.QueueLimit) }),
 		m("connections", "Connections open.", gauge, func(s *Stats) float64 { return float64(s.Connected) }),
 	}

@@ -80,7 +80,8 @@ func oneIndex(all []keyversion.Statement, at int) (end, bytes, keys int) {
 // refuse counts and reports that a document's keys in an index are too large to be sent.
 func (l *lane) refuse(ev *keyversion.Event, id index.ID, size int) {
 	l.stats.Oversized++
-	l.topic.router.cfg.Logger.Error("a document has more keys in an index than can be carried: it is left out there",
+	l.topic.router.cfg.Logger.Error("document has more keys in an index than a message can hold: it is left out of that "+
+		"index",
 		"bucket", l.topic.cfg.Bucket,
 		"index", id, "vbucket", ev.VBucket, "document", string(ev.DocID), "seqno", ev.Seqno, "bytes", size, "most", partBytes)
 	if refused := l.topic.router.cfg.Refused; refused != nil {

@@ -179,7 +179,7 @@ func (r *Router) Open(cfg TopicConfig) (*Topic, error) {
 		return nil, fmt.Errorf("%w: the router is shut down", ErrClosed)
 	}
 	if r.open[key] != nil {
-		return nil, fmt.Errorf("%w: %s of bucket %s is open already; close it first", ErrTopic, cfg.Path, cfg.Bucket)
+		return nil, fmt.Errorf("%w: %s of bucket %s is already open; close it first", ErrTopic, cfg.Path, cfg.Bucket)
 	}
 	t := newTopic(r, cfg)
 	r.open[key] = t

@@ -26,7 +26,7 @@ func (l *lane) run(ctx context.Context) error {
 		}
 		if worked {
 			pause = backoffMin
-			log.Info("connection to the indexer lost; connecting again", "address", addr, "error", err)
+			log.Info("connection to the indexer lost; reconnecting", "address", addr, "error", err)
 			continue
 		}
 		log.Debug("cannot reach the indexer; trying again", "address", addr, "error", err, "pause", pause)
@@ -155,7 +155,7 @@ func (l *lane) feed(ctx context.Context, conn Conn, first [][]byte) error {
 		case <-l.wake:
 		case <-timer.C:
 		case <-conn.Done():
-			return fmt.Errorf("while waiting for more to send: %w", conn.Err())
+			return fmt.Errorf("waiting for more to send: %w", conn.Err())
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -136,7 +136,8 @@ func (cfg *ViewConfig) Check(t *partition.Topology) (partition.TopologyProvider,
 	}
 	for i := range t.Copies {
 		if c := &t.Copies[i]; int(c.Slice) >= int(t.Layout.Partitions) && cfg.wants(c) {
-			return nil, fmt.Errorf("%w: index %d: copy %d of slice %d, there are %d", ErrView, t.Index, c.ID, c.Slice,
+			return nil, fmt.Errorf("%w: index %d: copy %d of slice %d, but the index has %d "+
+				"slices", ErrView, t.Index, c.ID, c.Slice,
 				t.Layout.Partitions)
 		}
 	}

@@ -98,7 +98,7 @@ func (a *Acc) Join(b []byte) (rest []byte, err error) {
 	case Min, Max:
 		n, size := binary.Uvarint(b)
 		if size <= 0 || n > uint64(len(b)-size) {
-			return nil, fmt.Errorf("%w: a value is cut", ErrState)
+			return nil, fmt.Errorf("%w: a value is truncated", ErrState)
 		}
 		if v := b[size : size+int(n)]; n > 0 {
 			a.better(v)

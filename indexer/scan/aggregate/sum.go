@@ -202,7 +202,7 @@ func (s *sum) appendTo(dst []byte) []byte {
 
 // join adds a sum that appendTo wrote.
 func (s *sum) join(b []byte) (rest []byte, err error) {
-	cut := fmt.Errorf("%w: a sum is cut", ErrState)
+	cut := fmt.Errorf("%w: a sum is truncated", ErrState)
 	if len(b) == 0 || b[0] >= flagsEnd {
 		return nil, cut
 	}
@@ -228,7 +228,7 @@ func (s *sum) join(b []byte) (rest []byte, err error) {
 
 // joinWide adds the bytes of wide.
 func (s *sum) joinWide(b []byte, negative bool) (rest []byte, err error) {
-	cut := fmt.Errorf("%w: the digits of a sum are cut", ErrState)
+	cut := fmt.Errorf("%w: the digits of a sum are truncated", ErrState)
 	zeros, n := binary.Uvarint(b)
 	if n <= 0 {
 		return nil, cut

@@ -45,7 +45,7 @@ type roundTrip func(*http.Request) (*http.Response, error)
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // direct counts an index's rows and scans them until both have gone straight to an indexer: on a machine that stalls,
-// one of them may go by way of a manager.
+// one of them may scan through a manager.
 func (a *asked) direct(ctx context.Context, t *testing.T, who string, c *client.Client, ref string, want int) {
 	t.Helper()
 	harness.Eventually(t, harness.Hang, who+" scans without a manager between", func() (bool, string) {

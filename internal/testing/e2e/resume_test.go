@@ -62,7 +62,7 @@ func TestScansOutliveTheirIndexer(t *testing.T) {
 		all[i], last[i] = rows, string(rows.Row().Key[0])+rows.Row().ID
 	}
 	if n := a.scans.Load() - before; n > 0 {
-		t.Fatalf("%d scans go by way of a manager", n)
+		t.Fatalf("%d scans scan through a manager", n)
 	}
 	harness.Eventually(t, time.Minute, "indexers keep the timestamps of scans that take long", func() (bool, string) {
 		n := keeps(ctx, t, m) - kept

@@ -58,7 +58,7 @@ const (
 var endOfDocument = []byte("\n\n\n\n")
 
 // ErrAnswer is wrapped if a manager's answer is not a map; the message has the reason.
-var ErrAnswer = errors.New("the cluster manager's answer is no bucket map")
+var ErrAnswer = errors.New("the cluster manager's answer is not a bucket map")
 
 // Options of a Source.
 type Options struct {
@@ -100,7 +100,7 @@ func (a Answer) Network(wanted string) string { return cmp.Or(wanted, a.Config.N
 func (a Answer) Node(network string, tls bool) (string, error) {
 	n := a.Config.ThisNode()
 	if n < 0 {
-		return "", fmt.Errorf("%w: the manager %s does not say that its own node serves bucket %q: name the manager of a "+
+		return "", fmt.Errorf("%w: according to the manager %s its own node does not serve bucket %q: name the manager of a "+
 			"node of the Data Service", mcbp.ErrConfig, a.Manager, a.Config.Name)
 	}
 	addr, err := a.Config.KVAddrIn(a.Network(network), n, a.Host(), tls)
@@ -349,7 +349,7 @@ func (s *Source) take(raw []byte, manager string, since uint64) outcome {
 		return outcome{err: fmt.Errorf("cluster manager %s: %w", manager, err)}
 	}
 	if config.Name != "" && config.Name != s.opt.Bucket {
-		return outcome{err: fmt.Errorf("%w: cluster manager %s shows bucket %q, asked for %q", ErrAnswer, manager,
+		return outcome{err: fmt.Errorf("%w: cluster manager %s returned bucket %q instead of %q", ErrAnswer, manager,
 			config.Name, s.opt.Bucket)}
 	}
 	a := Answer{config, manager}
@@ -417,7 +417,7 @@ func (s *Source) Run(ctx context.Context) {
 			return
 		}
 		pause = pauseAfter(pause, lasted)
-		s.opt.Logger.Debug("the stream of maps has ended, and is begun anew", "bucket", s.opt.Bucket, "error", err,
+		s.opt.Logger.Debug("stream of maps has ended; starting it again", "bucket", s.opt.Bucket, "error", err,
 			"pause", pause)
 		select {
 		case <-ctx.Done():
@@ -508,7 +508,7 @@ func (s *Source) follow(ctx context.Context, end context.CancelFunc, manager str
 	}
 	err = cmp.Or(in.Err(), io.EOF)
 	if errors.Is(err, bufio.ErrTooLong) {
-		err = fmt.Errorf("%w: it has more than %d bytes, the most that are read of a map", mcbp.ErrConfig,
+		err = fmt.Errorf("%w: it has more than %d bytes, the limit of a map", mcbp.ErrConfig,
 			mcbp.MaxConfigBytes)
 	}
 	return fmt.Errorf("cluster manager %s: the stream of maps: %w", manager, err)

@@ -180,7 +180,7 @@ func TestHelloOutOfOrder(t *testing.T) {
 	t.Run("a projector's comes behind a change", func(t *testing.T) {
 		g := greeting(t)
 		if !g.report(4, 6, nil) {
-			t.Error("a change of what is not here was taken")
+			t.Error("a change to an unknown report was taken")
 		}
 		g.hello("p1", 5, stream(true, 10, false)) // the best available, but the base of nothing
 		if !g.report(5, 7, nil) || !g.report(4, 8, nil) {
@@ -226,7 +226,7 @@ func TestHelloOutOfOrder(t *testing.T) {
 	t.Run("an indexer's comes behind a change", func(t *testing.T) {
 		g := greeting(t)
 		if !g.reportIndexer(4, 6, 30) {
-			t.Error("a change of what is not here was taken")
+			t.Error("a change to an unknown report was taken")
 		}
 		g.helloIndexer(5, 20)
 		if !g.reportIndexer(5, 7, 40) {

@@ -88,7 +88,7 @@ func TestByREST(t *testing.T) {
 				t.Errorf("kv get: %s", got)
 			}
 			got = harness.MustRun(ctx, t, up, "doctor", "--kv", "http://"+managers)
-			if strings.Contains(got, "will not work:") || !strings.Contains(got, "it shows the map") {
+			if strings.Contains(got, "will not work:") || !strings.Contains(got, "it returns the map") {
 				t.Errorf("doctor: %s", got)
 			}
 			if status, said := post("/pools/default/buckets/"+m.Bucket+"/controller/doFlush", nil); status != http.StatusOK {

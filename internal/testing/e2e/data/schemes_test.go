@@ -66,7 +66,7 @@ func schemeIndexes(t *testing.T, statements [oracle.Schemes]string) (all []schem
 type schemeRun struct {
 	t      *testing.T
 	c      *client.Client
-	via    *client.Client // reads by way of the managers
+	via    *client.Client // reads through the managers
 	bucket string
 	w      *harness.Workload
 	// statements generates random indexes of a name, and document draws a random value of a key.
@@ -191,7 +191,7 @@ func (s *schemeRun) some(ctx context.Context, seed uint64, x schemeIndex, all []
 	}
 }
 
-// groups compares the groups of a scan with the oracle's: read straight from an indexer, and by way of the managers.
+// groups compares the groups of a scan with the oracle's: read straight from an indexer, and through the managers.
 func (s *schemeRun) groups(ctx context.Context, x schemeIndex, q oracle.Query, all []oracle.Row,
 	req v1.ScanRequest) (string, error) {
 	want, err := x.oracle.Groups(all, q)

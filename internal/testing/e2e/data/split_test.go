@@ -166,7 +166,7 @@ func TestSplitsByThemselves(t *testing.T) {
 }
 
 // TestSplit changes the slices of indexes while documents change and scans by name continue, of the Go client
-// straight to the indexers and by way of the managers. None fails, and each equals the oracle's answer at its own
+// straight to the indexers and through the managers. None fails, and each equals the oracle's answer at its own
 // timestamp; also when the leader, a projector or an indexer is killed in the middle. In the end every copy equals
 // what KV has.
 func TestSplit(t *testing.T) {

@@ -103,7 +103,7 @@ func duties() []duty {
 type hang struct {
 	*world
 	role   *role
-	via    *client.Client // a client that reads by way of the managers
+	via    *client.Client // a client that reads through the managers
 	awake  []*client.Client
 	sub    *subscriber
 	number int // of indexes and documents made
