@@ -17,7 +17,7 @@ import (
 
 // committed is the record of the newest entries known to be committed, in a small file beside the log, since the
 // library keeps no commit index on disk. A record is in the page cache before anybody sees what the entry does, and
-// survives the process; it is synced only at an orderly stop, so that a power loss may take back the last seconds of
+// survives the process; it is synced only at an orderly stop, so that a power loss may take back the last half minute of
 // it. An older record is no lie: what was committed stays committed.
 //
 // Each kind of writer has a place of its own in the file, and in memory, so that writers need no lock.
@@ -109,7 +109,7 @@ func (c *committed) close() error {
 	case err := <-done:
 		return err
 	case <-late.C:
-		return fmt.Errorf("%s is not synced after %v: a power loss may take back its last seconds", c.file.Name(),
+		return fmt.Errorf("%s is not synced after %v: a power loss may take back the last half minute of it", c.file.Name(),
 			endPatience)
 	}
 }

@@ -34,22 +34,24 @@ func (st *storage) contradicts(command any) error {
 	}
 	switch c := command.(type) {
 	case *raft.AppendEntriesRequest:
-		if c.Term < st.raft.CurrentTerm() { // Raft refuses a deposed leader
-			return nil
-		}
 		for _, e := range c.Entries {
-			if ours := st.instead(position{e.Index, e.Term}); ours.index > 0 {
+			if ours := st.instead(position{e.Index, e.Term}); ours.index > 0 && st.follows(c.Term) {
 				return st.refuse(string(c.ID), c.Term, position{e.Index, e.Term}, ours)
 			}
 		}
 	case *raft.InstallSnapshotRequest:
 		end := position{c.LastLogIndex, c.LastLogTerm}
-		if ours := st.instead(end); ours.index > 0 && c.Term >= st.raft.CurrentTerm() {
+		if ours := st.instead(end); ours.index > 0 && st.follows(c.Term) {
 			return st.refuse(string(c.ID), c.Term, end, ours)
 		}
 	}
 	return nil
 }
+
+// follows reports whether Raft would follow a leader of this term; it refuses the calls of a deposed one. It has to be
+// called after instead: Raft takes over a term before it commits anything of that term, so that what the next leader
+// has committed in between is never held against a late call of its predecessor.
+func (st *storage) follows(term uint64) bool { return term >= st.raft.CurrentTerm() }
 
 // instead returns an entry that was committed here and cannot be in the log of a leader that has theirs; index 0: none
 // is known. Of entries that are only in the state snapshot, or come after all that is known here, the terms are known

@@ -123,3 +123,64 @@ func TestCommittedMeanwhile(t *testing.T) {
 		}
 	})
 }
+
+// gatedLog is a log that waits once when an entry is read.
+type gatedLog struct {
+	raft.LogStore
+	at      uint64 // index of the entry; 0: none
+	in, out chan struct{}
+}
+
+func (g *gatedLog) GetLog(i uint64, l *raft.Log) error {
+	if i == g.at {
+		g.in <- struct{}{}
+		<-g.out
+	}
+	return g.LogStore.GetLog(i, l)
+}
+
+// TestADeposedLeadersLateCall checks that a call of a leader is not refused as a contradiction if its successor has
+// replaced that leader's entries, and committed its own, while the call was being checked.
+func TestADeposedLeadersLateCall(t *testing.T) {
+	n := led(t, t.TempDir())
+	var last reign
+	for range 3 {
+		var err error
+		if last, err = n.beginTerm(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	never := n.raft.ReloadableConfig()
+	never.HeartbeatTimeout, never.ElectionTimeout = time.Hour, time.Hour
+	if err := n.raft.ReloadConfig(never); err != nil {
+		t.Fatal(err)
+	}
+	end := position{last.began, last.term}
+	appends := func(leader string, term, committed uint64, entries ...*raft.Log) *raft.AppendEntriesRequest {
+		return &raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax,
+			ID: []byte(leader + "-00000000"), Addr: []byte("127.0.0.1:1")}, Term: term, LeaderCommitIndex: committed,
+			PrevLogEntry: entries[0].Index - 1, PrevLogTerm: end.term, Entries: entries}
+	}
+	first := func(term uint64) *raft.Log { return &raft.Log{Index: end.index + 1, Term: term, Type: raft.LogNoop} }
+	old := end.term + 1
+	call(t, n, appends("m2", old, 0, first(old)), nil)
+
+	// The call comes again on another connection, with an entry before it, and is checked ...
+	g := &gatedLog{n.storage.logs, end.index, make(chan struct{}), make(chan struct{})}
+	n.storage.logs = g
+	checked := make(chan error, 1)
+	go func() {
+		checked <- n.contradicts(appends("m2", old, 0, &raft.Log{Index: end.index, Term: end.term}, first(old)))
+	}()
+	<-g.in
+	// ... while Raft processes a call of the next leader, which has committed another entry.
+	r := call(t, n, appends("m3", old+1, end.index+1, first(old+1)), nil)
+	if a, is := r.Response.(*raft.AppendEntriesResponse); !is || !a.Success || r.Error != nil {
+		t.Fatalf("the next leader's call: %+v, %v", r.Response, r.Error)
+	}
+	close(g.out)
+	if err := <-checked; err != nil {
+		t.Errorf("the late call of a deposed leader ends the node: %v", err)
+	}
+	g.at = 0
+}

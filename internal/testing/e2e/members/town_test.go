@@ -264,6 +264,17 @@ func (w *town) leader(ctx context.Context, c *client.Client) (n int) {
 	return n
 }
 
+// term returns the leader's term.
+func (w *town) term(ctx context.Context, c *client.Client) (term uint64) {
+	w.t.Helper()
+	w.until(ctx, "a term", func() (bool, string) {
+		s, err := c.Status(ctx)
+		term = s.Term
+		return err == nil && term > 0, fmt.Sprint(err)
+	})
+	return term
+}
+
 // active waits until exactly this many projectors and indexers are known and active.
 func (w *town) active(ctx context.Context, c *client.Client, projectors, indexers int) {
 	w.t.Helper()
