@@ -2,12 +2,14 @@ package scan
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
+	"sync"
 
 	"tidemark/errcode"
 	"tidemark/timestamp"
@@ -183,9 +185,9 @@ func (f *FrameWriter) send(kind byte) error {
 // FrameReader reads a node's answer. It implements RowStream.
 type FrameReader struct {
 	body   io.Closer
-	r      *bufio.Reader
-	buf    []byte // payload of the current frame
-	rest   []byte // unread part of it
+	r      *bufio.Reader // of readers; nil once closed
+	buf    []byte        // payload of the current frame
+	rest   []byte        // unread part of it
 	rows   int64
 	count  int64 // of a counting answer, else -1
 	vector timestamp.Vector
@@ -193,10 +195,17 @@ type FrameReader struct {
 	err    error // sticky
 }
 
+// readers has the buffers of answers that were closed: they were half of what a small scan allocated.
+var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, readBuffer) }}
+
+// errClosed is returned for rows of an answer that was closed.
+var errClosed = errors.New("the stream of rows is closed")
+
 // ReadFrames starts reading an answer and waits for its header. If the node sent an error instead, that *Error is
 // returned. The reader closes body.
 func ReadFrames(body io.ReadCloser) (*FrameReader, error) {
-	f := &FrameReader{body: body, r: bufio.NewReaderSize(body, readBuffer)}
+	f := &FrameReader{body: body, r: readers.Get().(*bufio.Reader)}
+	f.r.Reset(body)
 	kind, err := f.frame()
 	if err == nil {
 		switch kind {
@@ -209,7 +218,7 @@ func ReadFrames(body io.ReadCloser) (*FrameReader, error) {
 		}
 	}
 	if err != nil {
-		return nil, errors.Join(err, body.Close())
+		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
 }
@@ -384,5 +393,14 @@ func (f *FrameReader) Vector() timestamp.Vector { return f.vector }
 // reused.
 func (f *FrameReader) drain() { _, _ = io.CopyN(io.Discard, f.r, maxDrain) }
 
-// Close implements RowStream.
-func (f *FrameReader) Close() error { return f.body.Close() }
+// Close implements RowStream. A further call does nothing.
+func (f *FrameReader) Close() error {
+	if f.r == nil {
+		return nil
+	}
+	err := f.body.Close()
+	f.r.Reset(nil) // the pool keeps no connection
+	readers.Put(f.r)
+	f.r, f.rest, f.err = nil, nil, cmp.Or(f.err, errClosed)
+	return err
+}

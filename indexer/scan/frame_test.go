@@ -266,6 +266,53 @@ func TestDrain(t *testing.T) {
 	}
 }
 
+// TestClosedFrames: an answer that is closed, even twice, gives its buffer to one other answer, and has no rows any
+// more.
+func TestClosedFrames(t *testing.T) {
+	open := func(id string) *FrameReader {
+		t.Helper()
+		rows := make([]Row, 100)
+		for i := range rows {
+			rows[i] = Row{Key: bytes.Repeat([]byte(id), 1000), DocID: fmt.Appendf(nil, "%s%d", id, i)}
+		}
+		r, err := ReadFrames(io.NopCloser(bytes.NewReader(writeFrames(t, rows, (*FrameWriter).End))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	for range 100 { // a pool may forget what it is given
+		old := open("c")
+		if _, err := old.Next(); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := old.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if row, err := old.Next(); err == nil {
+			t.Fatalf("row %s of a closed answer", row.DocID)
+		}
+		a, b := open("a"), open("b")
+		for i := range 100 {
+			for id, r := range map[string]*FrameReader{"a": a, "b": b} {
+				if row, err := r.Next(); err != nil || string(row.DocID) != fmt.Sprint(id, i) {
+					t.Fatalf("row %d of %s: %s, %v", i, id, row.DocID, err)
+				}
+			}
+		}
+		for _, r := range []*FrameReader{a, b} {
+			if _, err := r.Next(); !errors.Is(err, io.EOF) {
+				t.Fatal(err)
+			}
+			if err := r.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
 // endSeen records whether its end was read.
 type endSeen struct {
 	io.Reader
