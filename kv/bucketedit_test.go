@@ -205,7 +205,7 @@ func TestReplicasWhileTheyAreMade(t *testing.T) {
 		t.Error(status, body)
 	}
 	if err := g.post("kv1", pathRebalance, RebalanceRequest{}, nil); err == nil ||
-		!strings.Contains(err.Error(), `a change of the replicas of bucket "world" is under way`) {
+		!strings.Contains(err.Error(), `a change of the replicas of bucket "world" is running`) {
 		t.Error(err)
 	}
 	edit(t, n, "world", "replicaNumber", "1", "flushEnabled", "0") // replicaNumber is 1 already

@@ -237,8 +237,8 @@ func TestFlushNamesWhatIsEmptied(t *testing.T) {
 	g.fill(200)
 	broken.Store(true)
 	status, body := g.flushed("kv1")
-	if status != http.StatusServiceUnavailable || !strings.Contains(body, "emptied on kv1 alone") ||
-		!strings.Contains(body, "kv2, of which a part") {
+	if status != http.StatusServiceUnavailable || !strings.Contains(body, "emptied only on kv1") ||
+		!strings.Contains(body, "kv2, where part of it") {
 		t.Errorf("%d %s", status, body)
 	}
 	if now := g.items(); now["kv1"] != 0 {
@@ -256,7 +256,7 @@ func TestFlushNamesWhatIsEmptied(t *testing.T) {
 	}
 	m := g.nodes["kv2"].cluster.current()
 	other := FlushRequest{Bucket: "world", RevEpoch: m.RevEpoch, Rev: m.Rev + 1}
-	if err := g.post("kv2", pathFlush, other, nil); err == nil || !strings.Contains(err.Error(), "changed hands") {
+	if err := g.post("kv2", pathFlush, other, nil); err == nil || !strings.Contains(err.Error(), "have moved") {
 		t.Error(err)
 	}
 }

@@ -48,7 +48,7 @@ func TestRESTGroups(t *testing.T) {
 		{400, `"roles":"The value must be supplied"`, "PUT", group("new"), []string{"description", "x"}},
 		{400, "there is no role", "PUT", group("new"), []string{"roles", "root"}},
 		{400, "there is no bucket", "PUT", group("new"), []string{"roles", "data_reader[none]"}},
-		{400, "no LDAP", "PUT", group("new"), []string{"roles", "", "ldap_group_ref", "cn=x"}},
+		{400, "LDAP is not supported", "PUT", group("new"), []string{"roles", "", "ldap_group_ref", "cn=x"}},
 		{400, "group name", "PUT", group("a%20b"), []string{"roles", ""}},
 		{400, "the description must have", "PUT", group("new"), []string{"roles", "", "description", "a\nb"}},
 		{400, `"groups":"unusable user or group: there is no such group: \"none\""`, "PUT", u.path("app"), append(put, "groups", "none")},

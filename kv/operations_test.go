@@ -214,7 +214,7 @@ func TestRefusedByName(t *testing.T) {
 	for op, says := range map[mcbp.Opcode]string{
 		mcbp.OpGetLocked: "CAS", mcbp.OpUnlockKey: "CAS", mcbp.OpFlush: "delete", mcbp.OpGetReplica: "replicas",
 		mcbp.OpObserve:     "OBSERVE_SEQNO",
-		mcbp.OpSetWithMeta: "replication", mcbp.OpGetRandomKey: "index", mcbp.OpSubdocMultiLookup: "parts",
+		mcbp.OpSetWithMeta: "replication", mcbp.OpGetRandomKey: "index", mcbp.OpSubdocMultiLookup: "sub-document",
 	} {
 		reason(request(op, 0, nil, []byte("a"), nil), mcbp.StatusNotSupported, says)
 	}

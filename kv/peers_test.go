@@ -44,7 +44,7 @@ func TestWhatIsARefusal(t *testing.T) {
 		{"too much to do", 503, encoded(rpc.Refuse(errcode.Busy, "4 scrapes")), nil, false,
 			"n:1: 503 Service Unavailable: 4 scrapes"},
 		{"somebody else", 404, []byte("404 page not found\n"), nil, false, "n:1: 404 Not Found: 404 page not found"},
-		{"TLS", 400, []byte("Client sent an HTTP request to an HTTPS server.\n"), ErrNeedsTLS, false, "name its CA"},
+		{"TLS", 400, []byte("Client sent an HTTP request to an HTTPS server.\n"), ErrNeedsTLS, false, "give its CA"},
 	} {
 		err := refusal("n:1", c.status, c.raw)
 		if c.is != nil && !errors.Is(err, c.is) || errors.Is(err, ErrRefused) != c.refused ||

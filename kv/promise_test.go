@@ -147,7 +147,7 @@ func TestAPromiseOutlivesARestart(t *testing.T) {
 			m, epoch := g.begun("kv2", "kv1")
 			g.restart(ids...)
 			if err := g.takeover("kv1", "kv1"); !errors.Is(err, errOlder) ||
-				!strings.Contains(err.Error(), "kv2 that its epoch 2 comes next") {
+				!strings.Contains(err.Error(), "kv2 that its epoch 2 is next") {
 				t.Errorf("the old leader's takeover: %v", err)
 			}
 			g.write("2")
@@ -258,7 +258,7 @@ func TestAMapThatNobodyElseHas(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = g.post("kv1", pathFailover, FailoverRequest{Nodes: []string{"kv2"}}, nil)
-	if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "kv2 begins epoch 2 at the moment") {
+	if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "kv2 is beginning epoch 2") {
 		t.Fatalf("while kv2 may still be about it: %v", err)
 	}
 	g.restart("kv3") // the restart ends kv2's turn, which kv3 keeps in memory alone

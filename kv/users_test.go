@@ -328,7 +328,7 @@ func TestRESTUsers(t *testing.T) {
 		{"app", "GET", pathWhoAmI, 200, `"id":"app"`},
 		{"none", "GET", pathWhoAmI, 200, `"roles":[]`},
 		{"nobody", "GET", pathWhoAmI, 401, "wrong KV user or password"},
-		{"", "GET", pathWhoAmI, 401, "needed"},
+		{"", "GET", pathWhoAmI, 401, "required"},
 		{"app", "GET", pathPool, 200, `"bucketName":"world"`},
 		{"none", "GET", pathPool, 403, "may not see the cluster"},
 		{"app", "GET", "/pools/default/b/world", 200, "vBucketServerMap"},

@@ -556,7 +556,7 @@ func TestACopyIsRevived(t *testing.T) {
 	if err := w.k.reopen(t.Context(), slice); err == nil {
 		t.Fatal("a copy without a folder was opened")
 	}
-	if said := w.k.node.Health.First(); !strings.Contains(said, "cannot be opened again") {
+	if said := w.k.node.Health.First(); !strings.Contains(said, "cannot be reopened") {
 		t.Errorf("health %q", said)
 	}
 	for n := range uint64(2) {

@@ -259,7 +259,7 @@ func TestFailover(t *testing.T) {
 		t.Fatal(ended, err)
 	}
 	for name, want := range map[string]string{"lag": "seqno 99 of 100", "part": "middle of a snapshot",
-		"apart": "has not joined"} {
+		"apart": "has not connected"} {
 		copies := copiesOf(m, func(vb uint16, c *Copy) {
 			if vb != 5 || c.Node == "kv2" {
 				return

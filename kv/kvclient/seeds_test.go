@@ -55,7 +55,7 @@ func TestSeeds(t *testing.T) {
 		{"couchbase://db.example.org", &dns{hangs: true}, "_couchbase._tcp.db.example.org", "db.example.org:11210",
 			"deadline"},
 		{"couchbase://db.example.org", &dns{records: []*net.SRV{{Target: "."}}}, "_couchbase._tcp.db.example.org",
-			"db.example.org:11210", "names no node"},
+			"db.example.org:11210", "has no node"},
 		{"couchbase://db.example.org", &dns{records: many}, "_couchbase._tcp.db.example.org", "", "128 nodes"},
 		{"couchbase://db.example.org:11210", &dns{records: two}, "", "db.example.org:11210", ""},
 		{"couchbase://10.0.0.1", &dns{records: two}, "", "10.0.0.1:11210", ""},
