@@ -442,7 +442,7 @@ func TestWaitReady(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	err := newClient(t, url).WaitReady(ctx, []index.ID{1}, func(float64) { cancel() })
-	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "index n on b waits: KV node k1 is away") {
+	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "index n on b is waiting: KV node k1 is away") {
 		t.Error(err)
 	}
 }

@@ -49,7 +49,7 @@ func TestAdvance(t *testing.T) {
 	}{
 		"begins":                 {start, Seen{}, 0, "", pending, ""},
 		"waits for its host":     {start, Seen{}, 1, "", 0, ""},
-		"patience is over":       {start, Seen{}, 12_001, "", gone, "node 0 has been away for 12 s"},
+		"patience is over":       {start, Seen{}, 12_001, "", gone, "node 0 has been offline for 12 s"},
 		"cannot begin":           {start, Seen{Lacks: "why"}, 0, "", gone, "why"},
 		"has nothing to do":      {start, Seen{Gone: "it was dropped"}, 0, "", gone, "it was dropped"},
 		"cancelled":              {start, Seen{}, 0, "others come first", gone, "others come first"},

@@ -382,7 +382,7 @@ func TestStale(t *testing.T) {
 	}{
 		"index gone": {func(c *Cluster) {
 			c.Indexes = slices.DeleteFunc(c.Indexes, func(x Index) bool { return x.ID == first.Index })
-		}, "is gone"},
+		}, "no longer exists"},
 		"copy moved": {func(c *Cluster) {
 			for i := range c.Indexes {
 				for k := range c.Indexes[i].Copies {
@@ -392,14 +392,14 @@ func TestStale(t *testing.T) {
 				}
 			}
 		}, fmt.Sprintf("copy %d of slice %d of %s is no longer on i3", first.Old, first.Slice, first.Name)},
-		"target lost": {func(c *Cluster) { c.Nodes[first.To-1].Role = Lost }, "takes no copies"},
+		"target lost": {func(c *Cluster) { c.Nodes[first.To-1].Role = Lost }, "accepts no copies"},
 		"target removed": {func(c *Cluster) { c.Nodes = slices.Delete(c.Nodes, int(first.To-1), int(first.To)) },
-			"takes no copies"},
+			"accepts no copies"},
 		"not wanted there": {func(c *Cluster) {
 			for i := range c.Indexes {
 				c.Indexes[i].Nodes = []index.NodeID{3}
 			}
-		}, "is not to lie on"},
+		}, "may not be placed on"},
 		"fewer replicas": {func(c *Cluster) {
 			for i := range c.Indexes {
 				c.Indexes[i].Replicas = int(first.Replica) - 1

@@ -37,7 +37,7 @@ func (c *CreateIndex) apply(t *tx) *Rejection {
 		if c.IfNotExists {
 			return nil
 		}
-		return reject(errcode.NameExists, "bucket %q already has an index %q (id %d, %s); drop it first or choose "+
+		return reject(errcode.NameExists, "bucket %q has an index %q already (id %d, %s); drop it first or choose "+
 			"another name", f.Keyspace().String(), f.Name, old.Definition.ID, old.Definition.State)
 	}
 	if f.BucketUUID != b.UUID {

@@ -26,7 +26,7 @@ function told(e) {
     case 'topology': return [`slices of ${index}: ${copies(e.topology)}`, 'plain'];
     case 'rollback': return [`bucket ${e.bucket || e.name} is being rolled back: step ${e.step || 'done'}`, e.step ? 'bad' : 'good'];
     case 'rebalance': return toldRebalance(e);
-    case 'difference': return e.removed ? [`a slice of ${index} agrees with KV again, or is no more`, 'good']
+    case 'difference': return e.removed ? [`a slice of ${index} agrees with KV again, or no longer exists`, 'good']
       : [`slice ${e.difference.slice} of ${index} on ${e.difference.indexer} differs from KV in ${many(e.difference.documents, 'document')}${e.difference.taken_anew ? ': they are taken anew' : ''}`, 'bad'];
     case 'session': return [e.removed ? `a session of ${e.name} has ended` : `${e.name} has begun a session of the console`, 'plain'];
     default: return [`${e.kind} ${e.name || ''}`, 'plain'];
