@@ -181,9 +181,9 @@ func TestReachedOnce(t *testing.T) {
 	}
 }
 
-// TestTheProblemIsTold: a manager's refusal is in the error, even if unreachable servers are asked after it, and if
+// TestProblemIsReported: a manager's refusal is in the error, even if unreachable servers are asked after it, and if
 // it stops answering.
-func TestTheProblemIsTold(t *testing.T) {
+func TestProblemIsReported(t *testing.T) {
 	t.Parallel()
 	_, busy := serve(t, refuse(503, errcode.NoLeader))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -258,10 +258,10 @@ func TestWhatIsReadInPartWasSeen(t *testing.T) {
 	}
 }
 
-// TestLossIsAskedForUntilItIsTold: an answer that is not read to its end may be of a state in which something was
+// TestLossIsRequestedUntilReported: an answer that is not read to its end may be of a state in which something was
 // lost, without having reported it. The earlier state is sent with further requests until an answer was read to its
 // end.
-func TestLossIsAskedForUntilItIsTold(t *testing.T) {
+func TestLossIsRequestedUntilReported(t *testing.T) {
 	at := func(rollback, number uint64) *scanport.Seen {
 		seen := saw("w", number)
 		seen.At.RollbackID = rollback

@@ -7,8 +7,8 @@ import (
 	"tidemark/expression"
 )
 
-// TestHintsAreTold: each ignored hint has a notice, and is not part of the canonical text.
-func TestHintsAreTold(t *testing.T) {
+// TestHintsAreReported: each ignored hint has a notice, and is not part of the canonical text.
+func TestHintsAreReported(t *testing.T) {
 	for with, want := range map[string]string{
 		"": "", ` WITH {"num_replica":1}`: "", ` WITH {"arrSize":10}`: "arrSize", ` WITH {"docKeySize":1, "num_replica":1, "secKeySize":"2"}`: "docKeySize secKeySize",
 	} {
@@ -27,8 +27,8 @@ func TestHintsAreTold(t *testing.T) {
 	}
 }
 
-// TestAddedKeysAreTold: an expression that is partitioned by and is no key expression becomes one, with a notice.
-func TestAddedKeysAreTold(t *testing.T) {
+// TestAddedKeysAreReported: an expression that is partitioned by and is no key expression becomes one, with a notice.
+func TestAddedKeysAreReported(t *testing.T) {
 	all, err := expression.Parse("CREATE INDEX i ON b(x) PARTITION BY HASH(x, LOWER(y), META().id)")
 	if err != nil {
 		t.Fatal(err)

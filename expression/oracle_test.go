@@ -367,8 +367,8 @@ func keyText2(text string) string {
 	return "IFMISSING(" + text + ", b)"
 }
 
-// TestOracleKnowsAll: the interpreter has every function, and agrees with every example.
-func TestOracleKnowsAll(t *testing.T) {
+// TestOracleHasAllFunctions: the interpreter has every function, and agrees with every example.
+func TestOracleHasAllFunctions(t *testing.T) {
 	v, _ := collatetest.Decode([]byte(exampleDoc))
 	for _, f := range expression.Functions() {
 		if !expressiontest.HasFunction(f.Name) {

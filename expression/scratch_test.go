@@ -15,9 +15,9 @@ import (
 	"tidemark/index"
 )
 
-// TestScratchLetsGo: memory beyond keptBytes that one document needs is not kept for the next one, and nothing that
-// is kept points into it, or into the document.
-func TestScratchLetsGo(t *testing.T) {
+// TestScratchReleasesMemory: memory beyond keptBytes that one document needs is not kept for the next one, and nothing
+// that is kept points into it, or into the document.
+func TestScratchReleasesMemory(t *testing.T) {
 	list := func(n int, value string) string { return "[" + strings.Repeat(value+",", n-1) + value + "]" }
 	numbers := func(n int) string {
 		var b strings.Builder

@@ -47,9 +47,9 @@ func TestVerifySeesWhatIsLostOnTheWay(t *testing.T) {
 	}
 }
 
-// TestAuditTellsWhatItCannotMend checks that a loss on the way from KV is reported in the node's health, and that no
+// TestAuditReportsWhatItCannotRepair checks that a loss on the way from KV is reported in the node's health, and that no
 // vbucket is taken again for it.
-func TestAuditTellsWhatItCannotMend(t *testing.T) {
+func TestAuditReportsWhatItCannotRepair(t *testing.T) {
 	w := newWorld(t)
 	w.tweak = func(c *Config) { c.AuditRate, c.AuditEvery = v1.MaxVerifyRate, 10*time.Millisecond }
 	w.lose = func(e *keyversion.Event) bool { return string(e.DocID) == "doc-0020" }

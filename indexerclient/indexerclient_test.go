@@ -98,9 +98,9 @@ func TestStabilityTravelsAsChanges(t *testing.T) {
 	}
 }
 
-// TestANewLeaderTellsChanges: a new leader sends deltas against what the previous leader has probably sent. An
+// TestNewLeaderSendsChanges: a new leader sends deltas against what the previous leader has probably sent. An
 // indexer without that base gets the full timestamp.
-func TestANewLeaderTellsChanges(t *testing.T) {
+func TestNewLeaderSendsChanges(t *testing.T) {
 	r := &receiver{told: wire.StabilityBases{}, newest: map[string]uint64{}}
 	server := httptest.NewServer(r)
 	defer server.Close()
@@ -135,8 +135,8 @@ func TestANewLeaderTellsChanges(t *testing.T) {
 	tell(next, 7, 1, 1, stable(3))   // what it has sent itself is newer
 }
 
-// TestWhatWasToldIsBounded: an indexer that was evicted from the client's table gets full timestamps.
-func TestWhatWasToldIsBounded(t *testing.T) {
+// TestRememberedDefinitionsAreBounded: an indexer that was evicted from the client's table gets full timestamps.
+func TestRememberedDefinitionsAreBounded(t *testing.T) {
 	c := New(1, nil)
 	defer c.Close()
 	for i := range maxTold + 10 {

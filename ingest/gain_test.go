@@ -48,9 +48,9 @@ func TestGainsAreThoseOfEachPart(t *testing.T) {
 	})
 }
 
-// TestQueuesAreTrimmedForWhoeverLeaves checks that queued events are removed when the last copy that needs them is
+// TestQueuesAreTrimmedForLeavingCopies checks that queued events are removed when the last copy that needs them is
 // removed, in any order of removals, and whichever copy is checked first.
-func TestQueuesAreTrimmedForWhoeverLeaves(t *testing.T) {
+func TestQueuesAreTrimmedForLeavingCopies(t *testing.T) {
 	const copies = 4
 	var orders [][]int
 	var extend func(order []int)

@@ -65,9 +65,9 @@ func (w *sideWorld) is(what string, got, want Verdict) {
 	}
 }
 
-// TestSideStreamTellsAPurgeLate checks that a repeated BEGIN with a higher purge seqno has the effect of a first one,
+// TestSideStreamReportsAPurgeLate checks that a repeated BEGIN with a higher purge seqno has the effect of a first one,
 // and that a BEGIN repeated for another reason has not.
-func TestSideStreamTellsAPurgeLate(t *testing.T) {
+func TestSideStreamReportsAPurgeLate(t *testing.T) {
 	w := newSideWorld(t, 1)
 	begin := func(conn, purge uint64) {
 		t.Helper()

@@ -56,9 +56,9 @@ func TestStatusAsksNodesSideBySide(t *testing.T) {
 	}
 }
 
-// TestSilentNodesAreToldInOrder: the error lists unreachable nodes in the order of the configured addresses, so that
+// TestSilentNodesAreReportedInOrder: the error lists unreachable nodes in the order of the configured addresses, so that
 // two runs read the same.
-func TestSilentNodesAreToldInOrder(t *testing.T) {
+func TestSilentNodesAreReportedInOrder(t *testing.T) {
 	t.Parallel()
 	var addresses []string
 	for port := range 8 {
@@ -137,9 +137,9 @@ func TestANodeThatHangsIsAskedLast(t *testing.T) {
 	}
 }
 
-// TestNodesSendNobodyElsewhere: the client follows no redirect, so that the password and the command reach only the
+// TestNodesDoNotRedirect: the client follows no redirect, so that the password and the command reach only the
 // address that was configured.
-func TestNodesSendNobodyElsewhere(t *testing.T) {
+func TestNodesDoNotRedirect(t *testing.T) {
 	t.Parallel()
 	var elsewhere atomic.Int64
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))

@@ -238,7 +238,7 @@ func TestReplicasWhileTheyAreMade(t *testing.T) {
 
 // The leader decides whether a bucket may be flushed: a member that has not received the change of this setting yet
 // does not refuse the flush.
-func TestFlushOfABucketThatAMemberHasNotHeardOf(t *testing.T) {
+func TestFlushOfABucketThatAMemberDoesNotHave(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 2, 0)
 	edit(t, g.nodes["kv1"], "world", "flushEnabled", "0")

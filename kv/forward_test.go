@@ -10,7 +10,7 @@ import (
 )
 
 // A failover sent to another member than the leader has as much time as one sent to the leader.
-func TestAFailoverBySomebodyElseHasItsTime(t *testing.T) {
+func TestConcurrentFailoverHasItsTime(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 3, 1)
 	end, err := g.nodes["kv1"].cluster.alone(within(t))

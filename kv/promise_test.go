@@ -242,7 +242,7 @@ func TestAFailoverGivenUp(t *testing.T) {
 
 // If only a failover's dead maker has its map, the epoch of the maker's own failover is higher: the map does not come
 // back with the maker.
-func TestAMapThatNobodyElseHas(t *testing.T) {
+func TestMapThatOnlyOneNodeHas(t *testing.T) {
 	g := newPromised(t)
 	hold := g.hold("kv2")
 	m, epoch := g.begun("kv2", "kv1")

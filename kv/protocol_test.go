@@ -336,7 +336,7 @@ const authTime = 3 * time.Second
 
 // A connection that does not authenticate in time is closed, however many requests it sends meanwhile. A connection
 // that authenticates once more gets the time anew.
-func TestStrangersAreSentAway(t *testing.T) {
+func TestForeignProtocolsAreRefused(t *testing.T) {
 	t.Parallel()
 	config := testConfig(t.TempDir())
 	config.AuthTimeout = authTime

@@ -126,7 +126,7 @@ func TestOnlyTheSourceOfNowIsKnown(t *testing.T) {
 
 // A copy that is filled from the beginning takes over the active copy's purge seqno before its first document: it may
 // become active at any moment, and consumers must learn which deletions it lacks.
-func TestAReplicaKnowsWhatIsForgotten(t *testing.T) {
+func TestReplicaPurgesAsItsActiveCopy(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	kv := login(t, n.MemcachedAddr())
 	for _, f := range []mcbp.Frame{setFrame(0, "a", "1"), setFrame(0, "b", "1"),

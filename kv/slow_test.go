@@ -26,7 +26,7 @@ func announced(t *testing.T, bytes int) []byte {
 
 // Clients that announce large documents, together more than the node accepts at a time, and do not send them delay no
 // other client.
-func TestAnnouncedBodiesHoldNobodyUp(t *testing.T) {
+func TestAnnouncedBodiesDelayNoOtherRequests(t *testing.T) {
 	config := testConfig(t.TempDir())
 	config.FrameTimeout = time.Hour
 	n, _ := runNode(t, config)
@@ -57,7 +57,7 @@ func TestBodyThatStopsComing(t *testing.T) {
 }
 
 // Clients that request large documents and do not read the answers cost no copies of them.
-func TestAnswersNobodyReads(t *testing.T) {
+func TestUnreadAnswers(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	login(t, n.MemcachedAddr()).want(setFrame(0, "a", strings.Repeat("x", 16<<20)), mcbp.StatusOK)
 	used := func() int64 {

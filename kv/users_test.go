@@ -396,7 +396,7 @@ func TestRESTUsers(t *testing.T) {
 }
 
 // A change of a user completes only when every member applies it; the error names a member that cannot take the map.
-func TestUserThatAMemberHasNotHeardOf(t *testing.T) {
+func TestUserThatAMemberDoesNotHave(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t, 2, 1)
 	u := users{t, g.nodes["kv1"]}

@@ -290,7 +290,7 @@ func TestARefusalIsAnAnswer(t *testing.T) {
 	}
 }
 
-func TestNobodyAnswers(t *testing.T) {
+func TestNoManagerAnswers(t *testing.T) {
 	ms := start(t, refuse(503, errcode.NoLeader), refuse(503, errcode.Unavailable))
 	c := New(ms.urls, nil)
 	defer c.Close()

@@ -504,7 +504,7 @@ func TestOtherCollectionsCountAsSeqnos(t *testing.T) {
 
 // KV has recreated its vbuckets, and the END of their streams is still to come: positions are reported on KV's
 // present branch, with a seqno of that branch, even if the change happens between the two queries.
-func TestPositionsOfAFlushThatNoStreamHasHeardOf(t *testing.T) {
+func TestPositionsOfAFlushWithoutStreams(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
 	w.define(1, 1)
@@ -732,7 +732,7 @@ func (e *endpoint) purges(vb uint16) (all []uint64) {
 
 // While KV is asked for purge seqnos, the other vbuckets of a worker continue; those that begin meanwhile share the
 // next query.
-func TestNobodyElseWaitsForPurgeSeqnos(t *testing.T) {
+func TestPurgeSeqnosDelayNoOtherRequests(t *testing.T) {
 	e := newEngine(t)
 	all := []uint16{0, 1, 2, 3, 4, 5, 6, 7}
 	e.purged(5, all...)

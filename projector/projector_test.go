@@ -663,7 +663,7 @@ func TestOldCommandsAreRefused(t *testing.T) {
 }
 
 // Reports contain changes; the first one, and those on request, are full.
-func TestReportsTellWhatChanged(t *testing.T) {
+func TestReportsContainChanges(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.define(1, 1)

@@ -327,7 +327,7 @@ func TestWhatEndsOneVBucketOfASideStream(t *testing.T) {
 
 // While a KV node is slow to report its high seqnos, the other vbuckets of a side stream continue; those that end
 // meanwhile share the next query. If it never answers, only those that wait are broken off.
-func TestNobodyElseWaitsForTheReach(t *testing.T) {
+func TestReachDelaysNoOtherRequests(t *testing.T) {
 	t.Parallel()
 	for name, patience := range map[string]time.Duration{"slow": time.Hour, "silent": 100 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {

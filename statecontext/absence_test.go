@@ -99,8 +99,8 @@ func TestAbsences(t *testing.T) {
 	is(0, n.now+500)
 }
 
-// TestAbsencesAreTold: each change of an indexer's absence emits one event, and nothing else does.
-func TestAbsencesAreTold(t *testing.T) {
+// TestAbsencesAreStored: each change of an indexer's absence emits one event, and nothing else does.
+func TestAbsencesAreStored(t *testing.T) {
 	n := cluster(t)
 	n.must(&SetIndexerGoing{Node: 1, UUID: "u1", Going: true})
 	_, _, events := ApplyCommands(n.state, n.raft+1, []Command{{TimeMS: n.now, WallMS: 77,
@@ -144,8 +144,8 @@ func TestCancelledRepairRests(t *testing.T) {
 	}
 }
 
-// TestARestoreKnowsNoAbsences: absences in a backup are not restored, because they belong to another time.
-func TestARestoreKnowsNoAbsences(t *testing.T) {
+// TestRestoreClearsAbsences: absences in a backup are not restored, because they belong to another time.
+func TestRestoreClearsAbsences(t *testing.T) {
 	n := cluster(t)
 	to := n.third()
 	n.must(&NoteAbsences{Offline: n.seen(0, to)})

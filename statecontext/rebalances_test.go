@@ -141,7 +141,7 @@ func TestRebalanceIsCancelled(t *testing.T) {
 }
 
 // A rebalance with a step given up before it was cancelled for another reason reports the step's reason.
-func TestACancelledRebalanceSaysWhy(t *testing.T) {
+func TestCancelledRebalanceHasAReason(t *testing.T) {
 	for reason, want := range map[string]string{"others come first": "others come first", "": "its node is away"} {
 		n := cluster(t)
 		_, r := n.twoMoves()

@@ -201,9 +201,9 @@ func TestRestoreLeavesWhatIsThere(t *testing.T) {
 
 func (x *Index) dropping() bool { return x != nil && x.Definition.State == index.Dropping }
 
-// TestRestorePlanTellsWhatIsBuilt: an index is adopted if hosts hold a copy of each slice as orphans; otherwise it is
+// TestRestorePlanReportsWhatIsBuilt: an index is adopted if hosts hold a copy of each slice as orphans; otherwise it is
 // built, and the plan reports how many copies are made.
-func TestRestorePlanTellsWhatIsBuilt(t *testing.T) {
+func TestRestorePlanReportsWhatIsBuilt(t *testing.T) {
 	n := cluster(t)
 	id := n.must(create("x", 1, 0, 1, 1, 0)).Index // two slices, two copies of each
 	n.ready(id)

@@ -134,9 +134,9 @@ func TestAConnectionEndsWhileAnEventIsHandled(t *testing.T) {
 	}
 }
 
-// TestNothingIsToldAfterAnError: after the function has failed it is not called any more, whatever arrives on other
+// TestNoEventsAfterAnError: after the function has failed it is not called any more, whatever arrives on other
 // connections, nor is that for rollbacks.
-func TestNothingIsToldAfterAnError(t *testing.T) {
+func TestNoEventsAfterAnError(t *testing.T) {
 	bad := errors.New("bad")
 	for _, rollback := range []bool{false, true} {
 		calls := 0

@@ -158,7 +158,7 @@ func TestASlowThirdPartySubscriber(t *testing.T) {
 }
 
 // The frames in docs/protocol.md are what the page describes.
-func TestAStrangerReadsTheDocuments(t *testing.T) {
+func TestThirdPartyReadsTheDocuments(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/protocol.md")
 	if err != nil {
 		t.Fatal(err)

@@ -112,10 +112,10 @@ func TestAVBucketThatBringsNothing(t *testing.T) {
 	})
 }
 
-// TestNobodyHostsIt: a vbucket that no projector hosts, as while its KV node is down, and projectors that all refuse,
-// are asked after growing, bounded pauses, and so is Config.Projectors; a topic without streams needs no stop. When a
-// projector hosts the vbucket it begins, and one that has delivered something is requested again at once.
-func TestNobodyHostsIt(t *testing.T) {
+// TestVBucketWithoutHost: a vbucket that no projector hosts, as while its KV node is down, and projectors that all
+// refuse, are asked after growing, bounded pauses, and so is Config.Projectors; a topic without streams needs no stop.
+// When a projector hosts the vbucket it begins, and one that has delivered something is requested again at once.
+func TestVBucketWithoutHost(t *testing.T) {
 	const outage = 10 * time.Minute
 	most := int(outage/maxPause) + 10 // a few more, while pauses grow
 	synctest.Test(t, func(t *testing.T) {

@@ -7,8 +7,8 @@ import (
 	"tidemark/indexer/storage/storagetest"
 )
 
-// TestHealthTellsOfAWriteThatDoesNotEnd: the node's health reports the write until it has ended.
-func TestHealthTellsOfAWriteThatDoesNotEnd(t *testing.T) {
+// TestHealthReportsHangingWrite: the node's health reports the write until it has ended.
+func TestHealthReportsHangingWrite(t *testing.T) {
 	k := testBucketLoop(t)
 	report := make(chan struct{}, 1)
 	k.node.Report = func() {

@@ -120,9 +120,9 @@ func TestNoPlaceOfItsOwnWhileOthersGoOn(t *testing.T) {
 	})
 }
 
-// TestHealthTellsWhoWaitsToBePutBack: the node's health reports since when a copy waits for a place, and for which
+// TestHealthReportsCopiesWaitingForRestore: the node's health reports since when a copy waits for a place, and for which
 // copies, until it gets one.
-func TestHealthTellsWhoWaitsToBePutBack(t *testing.T) {
+func TestHealthReportsCopiesWaitingForRestore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, r := testBucketLoop(t), NewRestores(1)
 		other := r.turn()

@@ -217,9 +217,9 @@ func TestLooks(t *testing.T) {
 	look(100 * time.Millisecond)
 }
 
-// TestWhatFailsIsToldOnce: that a copy cannot be kept safe is told when it begins, not at each of its turns, and again
-// when it has succeeded meanwhile.
-func TestWhatFailsIsToldOnce(t *testing.T) {
+// TestFailuresAreReportedOnce: that a copy cannot be kept safe is told when it begins, not at each of its turns, and
+// again when it has succeeded meanwhile.
+func TestFailuresAreReportedOnce(t *testing.T) {
 	var full atomic.Bool
 	st, one := storagetest.OpenOn(t, errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if full.Load() && op.Kind == errorfs.OpCreate {

@@ -73,9 +73,9 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// TestExplainTellsWhoWasReplaced: a copy that no longer has the timestamp is listed with its error, and so is its
+// TestExplainNamesReplacedIndexers: a copy that no longer has the timestamp is listed with its error, and so is its
 // replacement.
-func TestExplainTellsWhoWasReplaced(t *testing.T) {
+func TestExplainNamesReplacedIndexers(t *testing.T) {
 	f := newCluster(1, 2, 3)
 	c := f.coordinator()
 	spec, err := c.Prepare(5, Request{Consistency: Any, Stability: ScanStability, Explain: true})
@@ -106,8 +106,8 @@ func TestExplainTellsWhoWasReplaced(t *testing.T) {
 	}
 }
 
-// TestExplainTellsWhy: how the timestamp was chosen, and which slices were not requested.
-func TestExplainTellsWhy(t *testing.T) {
+// TestExplainReportsWhy: how the timestamp was chosen, and which slices were not requested.
+func TestExplainReportsWhy(t *testing.T) {
 	f := clusterOf(rangedLayout(4), 1, 2) // below 05, 10, 15 and the rest
 	f.view.Era = Era{Cluster: scanport.ClusterKey("c"), Epoch: 7}
 	c := f.coordinator()
@@ -143,9 +143,9 @@ func TestExplainTellsWhy(t *testing.T) {
 	}
 }
 
-// TestExplainTellsWhatWasLookedAt: entries read and filtered out, on this node and on others, are exact: for a scan,
+// TestExplainCountsExaminedEntries: entries read and filtered out, on this node and on others, are exact: for a scan,
 // a count, groups, and a limit that one answer satisfies; and the age of the timestamp.
-func TestExplainTellsWhatWasLookedAt(t *testing.T) {
+func TestExplainCountsExaminedEntries(t *testing.T) {
 	for name, x := range map[string]struct {
 		body           string
 		count          bool

@@ -59,9 +59,9 @@ func TestWaitingForABuildDoesNotSlowIt(t *testing.T) {
 	})
 }
 
-// TestProgressSaysWhenRowsAreThere: calm is called when the first rows are read, and at the end of a scan without
+// TestProgressReportsFirstRows: calm is called when the first rows are read, and at the end of a scan without
 // rows.
-func TestProgressSaysWhenRowsAreThere(t *testing.T) {
+func TestProgressReportsFirstRows(t *testing.T) {
 	for _, c := range []struct {
 		phases []Phase
 		before int // calls before the end
@@ -152,8 +152,8 @@ func TestBrief(t *testing.T) {
 	}
 }
 
-// TestACancelledScanSaysWho: the error of a scan whose context is cancelled is the cause of the cancellation.
-func TestACancelledScanSaysWho(t *testing.T) {
+// TestCancelledScanNamesTheUser: the error of a scan whose context is cancelled is the cause of the cancellation.
+func TestCancelledScanNamesTheUser(t *testing.T) {
 	f := newCluster(2, 1, 3)
 	f.current = f.newest + 1
 	ctx, cancel := context.WithCancelCause(t.Context())

@@ -205,8 +205,8 @@ func TestSessionsOfRequests(t *testing.T) {
 	}
 }
 
-// TestEndsTellSessions: the token is in the last line, and in each place.
-func TestEndsTellSessions(t *testing.T) {
+// TestEndsContainSessions: the token is in the last line, and in each place.
+func TestEndsContainSessions(t *testing.T) {
 	f := parted()
 	want := seenAt(f, 5)
 	f.view.Definition.Keys = nil // rows with empty keys
@@ -452,9 +452,9 @@ func TestPagesWithoutStabilityNeverGoBack(t *testing.T) {
 	}
 }
 
-// TestARestTellsWhatWasLost: the end of an answer that another indexer has continued reports what the first one would
+// TestRestReportsWhatWasLost: the end of an answer that another indexer has continued reports what the first one would
 // have reported.
-func TestARestTellsWhatWasLost(t *testing.T) {
+func TestRestReportsWhatWasLost(t *testing.T) {
 	f := parted()
 	f.view.Definition.Keys = nil
 	lost := seenAt(f, 5)

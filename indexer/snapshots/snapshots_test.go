@@ -177,9 +177,9 @@ func TestHoldOfABucketThatLeaves(t *testing.T) {
 	}
 }
 
-// TestALateCopySaysWhy checks that the error of a scan that has waited in vain for a copy names the copy and its
+// TestLateCopyReportsWhy checks that the error of a scan that has waited in vain for a copy names the copy and its
 // problem.
-func TestALateCopySaysWhy(t *testing.T) {
+func TestLateCopyReportsWhy(t *testing.T) {
 	store, s := storagetest.Open(t)
 	p := &Pins{Snapshots: New(3, hclog.NewNullLogger(), time.Now), Store: store,
 		Bucket: func(string) (Bucket, bool) { return make(oldBucket), true },

@@ -42,7 +42,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-func TestPathsThatNobodyCanFetch(t *testing.T) {
+func TestPathsThatCannotBeFetched(t *testing.T) {
 	for _, path := range []string{"", "tidemark", "me/tidemark", "example.org", "https://example.org/me/tidemark",
 		"example.org/me/tide mark", "example.org//tidemark"} {
 		if _, _, err := rename(t.TempDir(), path); err == nil || !strings.Contains(err.Error(), "want HOST/PATH") {

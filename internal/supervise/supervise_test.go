@@ -206,8 +206,8 @@ func TestAChildThatWasRemoved(t *testing.T) {
 	}
 }
 
-// TestAProgramThatIsNotThere checks that a missing program is also retried with growing delays.
-func TestAProgramThatIsNotThere(t *testing.T) {
+// TestMissingProgram checks that a missing program is also retried with growing delays.
+func TestMissingProgram(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -16,9 +16,9 @@ import (
 	"tidemark/internal/testing/tracingtest"
 )
 
-// TestLostSpansAreTold checks that spans wait, up to the limit, while a collector hangs, and that those beyond the
+// TestLostSpansAreReported checks that spans wait, up to the limit, while a collector hangs, and that those beyond the
 // limit, and those that it refuses, are counted in the log.
-func TestLostSpansAreTold(t *testing.T) {
+func TestLostSpansAreReported(t *testing.T) {
 	for name, status := range map[string]int{"it takes them late": http.StatusOK,
 		"it refuses them": http.StatusBadRequest} {
 		t.Run(name, func(t *testing.T) {

@@ -119,9 +119,9 @@ func TestMoods(t *testing.T) {
 	}
 }
 
-// TestNobodyIsLetIn checks that a cause that keeps everything from working is named, and determines the command's
+// TestRefusedLogin checks that a cause that keeps everything from working is named, and determines the command's
 // exit code.
-func TestNobodyIsLetIn(t *testing.T) {
+func TestRefusedLogin(t *testing.T) {
 	n := node(t, func(*kv.Config) {})
 	for _, tt := range []struct {
 		name string

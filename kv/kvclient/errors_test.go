@@ -8,9 +8,9 @@ import (
 	"tidemark/kv/mcbp"
 )
 
-// TestWhatANodeSaysIsText checks that an error includes a body if it is text, marked where it is cut, and omits any
+// TestNodeMessagesArePrintable checks that an error includes a body if it is text, marked where it is cut, and omits any
 // other body.
-func TestWhatANodeSaysIsText(t *testing.T) {
+func TestNodeMessagesArePrintable(t *testing.T) {
 	for _, c := range []struct{ body, ends string }{
 		{"no", ": no"}, {"a\xffb", ": a\ufffdb"}, {strings.Repeat("é", maxDetail), "é…"}, {"x" + strings.Repeat("é",
 			maxDetail), "é…"}, {strings.Repeat("x", maxDetail), "xx"}, {"a\x00b", mcbp.StatusInternal.String()},

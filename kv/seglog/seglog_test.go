@@ -290,9 +290,9 @@ func (s stuck) Write(b []byte) (int, error) {
 	return s.File.Write(b)
 }
 
-// TestSizeIsToldWhileAWriteHangs checks that Size returns while a write hangs, and equals the size of the files over
+// TestSizeIsReportedWhileAWriteHangs checks that Size returns while a write hangs, and equals the size of the files over
 // new segments, drops and a restart.
-func TestSizeIsToldWhileAWriteHangs(t *testing.T) {
+func TestSizeIsReportedWhileAWriteHangs(t *testing.T) {
 	dir := t.TempDir()
 	begun, goOn := make(chan struct{}), make(chan struct{})
 	opts := Options{Dir: dir, Identity: "b/1", SegmentBytes: 4096,
@@ -539,9 +539,9 @@ func TestAFailedSyncIsNotTriedAgain(t *testing.T) {
 	}
 }
 
-// TestRenewHearsOfAnothersFailedSync checks that Renew returns an error if another goroutine's sync of the new
+// TestRenewReportsAnotherFailedSync checks that Renew returns an error if another goroutine's sync of the new
 // segment has failed, although nothing is left to sync: before the caller rewrites records in vain.
-func TestRenewHearsOfAnothersFailedSync(t *testing.T) {
+func TestRenewReportsAnotherFailedSync(t *testing.T) {
 	syncs, fails := 0, false
 	l, _, err := Open(Options{Dir: t.TempDir(), Identity: "b/1", SegmentBytes: 4096,
 		Wrap: func(f File) File { return deaf{f, &syncs, &fails} }}, func(Record) error { return nil })

@@ -193,9 +193,9 @@ func FuzzLogin(f *testing.F) {
 
 func randomBytes(b []byte) { _, _ = rand.Read(b) } // never fails
 
-// TestSaltsTellNobody: the nodes of a cluster, also across restarts, return the same salt for a name, whether or not
+// TestSaltsRevealNoUsers: the nodes of a cluster, also across restarts, return the same salt for a name, whether or not
 // a user has it or it is the configured one; other names and mechanisms get other salts.
-func TestSaltsTellNobody(t *testing.T) {
+func TestSaltsRevealNoUsers(t *testing.T) {
 	keys, err := access.Derive("app's password", randomBytes)
 	if err != nil {
 		t.Fatal(err)

@@ -10,9 +10,9 @@ import (
 	"tidemark/wire"
 )
 
-// TestInfoSaysWhatIsNotKnown checks that entries of slices without a report, and faults that a component has left
+// TestInfoReportsUnknownValues checks that entries of slices without a report, and faults that a component has left
 // out, are not shown as none.
-func TestInfoSaysWhatIsNotKnown(t *testing.T) {
+func TestInfoReportsUnknownValues(t *testing.T) {
 	ready := statecontext.Index{Definition: index.Definition{ID: 1, State: index.Maintenance, Partitions: 2}}
 	ready.Topology.Layout.Partitions = 2
 	ready.Topology.Copies = []partition.Copy{{ID: 1}, {ID: 2, Slice: 1}}

@@ -52,9 +52,9 @@ func TestOneWaitForAScan(t *testing.T) {
 	}
 }
 
-// TestWhatARefusalSays checks that, if one indexer refuses and the others cannot be reached, the refusal is returned,
+// TestTextsOfRefusals checks that, if one indexer refuses and the others cannot be reached, the refusal is returned,
 // whichever was asked last.
-func TestWhatARefusalSays(t *testing.T) {
+func TestTextsOfRefusals(t *testing.T) {
 	a := New(Config{})
 	defer a.Close()
 	refuses := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -101,9 +101,9 @@ func TestALeaderThatDoesNotAnswerIsNone(t *testing.T) {
 	}
 }
 
-// TestACutAnswerIsTold checks that an answer that an indexer breaks off ends with an error line after whole lines; if
+// TestCutAnswerIsReported checks that an answer that an indexer breaks off ends with an error line after whole lines; if
 // a part of a long line was sent the connection is cut. A short answer that is cut is not sent.
-func TestACutAnswerIsTold(t *testing.T) {
+func TestCutAnswerIsReported(t *testing.T) {
 	long := `{"key":["` + strings.Repeat("x", 3*pieceOfAnswer) + `"],"id":"c"}` + "\n"
 	const a, b = `{"key":[1],"id":"a"}` + "\n", `{"key":[2],"id":"b"}` + "\n"
 	for name, c := range map[string]struct {

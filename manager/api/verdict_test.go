@@ -10,9 +10,9 @@ import (
 	"tidemark/manager/api/v1"
 )
 
-// TestStatusSaysWhyItWaits checks that each obstacle to readiness is listed with the component, the time and the
+// TestStatusReportsWhyItWaits checks that each obstacle to readiness is listed with the component, the time and the
 // reason.
-func TestStatusSaysWhyItWaits(t *testing.T) {
+func TestStatusReportsWhyItWaits(t *testing.T) {
 	st := v1.Status{
 		Projectors: []v1.ProjectorStatus{{ID: "p1", Admin: "http://p1", State: "active", Unreachable: "no route",
 			Unreached: []v1.UnreachedPort{
@@ -91,9 +91,9 @@ func TestVerdictWithoutLeader(t *testing.T) {
 	}
 }
 
-// TestVerdictSaysHowManyMore checks that what is left out of a long list is counted; indexes of a bucket that is
+// TestVerdictCountsOmittedReasons checks that what is left out of a long list is counted; indexes of a bucket that is
 // rolled back use up the list, and are covered by the bucket's reason.
-func TestVerdictSaysHowManyMore(t *testing.T) {
+func TestVerdictCountsOmittedReasons(t *testing.T) {
 	st := v1.Status{Projectors: []v1.ProjectorStatus{{ID: "p1", State: "active"}},
 		Indexers: []v1.IndexerStatus{{ID: "i1", State: "active"}},
 		Buckets:  []v1.BucketStatus{{Name: "orders", Rollback: "prepare"}}}

@@ -255,9 +255,9 @@ func (w *world) askIn(who string, certain bool, news func()) error {
 	return err
 }
 
-// TestWhoCannotKnowTellsNoNames: while the state may lack users, existing and unknown names are answered and counted
+// TestStaleManagerRevealsNoNames: while the state may lack users, existing and unknown names are answered and counted
 // alike, then and afterwards; tokens, which cannot be guessed, are not counted.
-func TestWhoCannotKnowTellsNoNames(t *testing.T) {
+func TestStaleManagerRevealsNoNames(t *testing.T) {
 	w := newWorld(t)
 	w.user("root", statecontext.UserAdmin, "correct horse")
 	for i := range addressBurst + 5 {
@@ -360,9 +360,9 @@ func (w *world) from(addr, user, password string) (*Identity, error) {
 	return w.a.Identify(r)
 }
 
-// TestNobodyIsKeptOutByOthers: attempts from one address do not affect another one, and invalid tokens affect neither
-// passwords nor valid tokens.
-func TestNobodyIsKeptOutByOthers(t *testing.T) {
+// TestFailedLoginsBlockNoOtherUsers: attempts from one address do not affect another one, and invalid tokens affect
+// neither passwords nor valid tokens.
+func TestFailedLoginsBlockNoOtherUsers(t *testing.T) {
 	w := newWorld(t)
 	w.user("root", statecontext.UserAdmin, "correct horse")
 	secret := newToken()
@@ -563,8 +563,8 @@ func TestDiffers(t *testing.T) {
 	}
 }
 
-// TestNobodysHash: a login with an unknown user name takes a hash of the same cost as any other.
-func TestNobodysHash(t *testing.T) {
+// TestHashOfUnknownUser: a login with an unknown user name takes a hash of the same cost as any other.
+func TestHashOfUnknownUser(t *testing.T) {
 	real, err := HashPassword("battery staple")
 	if err != nil {
 		t.Fatal(err)

@@ -194,9 +194,9 @@ func TestAMemberEnds(t *testing.T) {
 	}
 }
 
-// TestTroubleIsToldOnce: a repeated error is logged once in a while, whatever its numbers; a different one is logged
+// TestTroubleIsReportedOnce: a repeated error is logged once in a while, whatever its numbers; a different one is logged
 // at once.
-func TestTroubleIsToldOnce(t *testing.T) {
+func TestTroubleIsReportedOnce(t *testing.T) {
 	var l troubleLog
 	at := time.Now()
 	for i, tt := range []struct {
