@@ -163,7 +163,7 @@ func (n *Node) makeBucket(w http.ResponseWriter, r *http.Request) error {
 	case err == nil:
 		w.WriteHeader(http.StatusAccepted) // as Couchbase answers, which creates the bucket later
 		return nil
-	case errors.Is(err, clustermap.ErrBucketThere):
+	case errors.Is(err, clustermap.ErrBucketExists):
 		return formError(w, http.StatusBadRequest, "name", "Bucket with given name already exists")
 	case errors.Is(err, clustermap.ErrRebalancing):
 		return formError(w, http.StatusBadRequest, "_", "Cannot create buckets during rebalance")

@@ -157,7 +157,7 @@ func (n *Node) changeCollections(w http.ResponseWriter, r *http.Request, change 
 		return notFound(w)
 	case errors.Is(err, clustermap.ErrNoScope), errors.Is(err, clustermap.ErrNoCollection):
 		return formError(w, http.StatusNotFound, "_", sdkErrorText(err, change))
-	case errors.Is(err, clustermap.ErrThere):
+	case errors.Is(err, clustermap.ErrNameExists):
 		return formError(w, http.StatusBadRequest, "_", sdkErrorText(err, change))
 	case errors.Is(err, clustermap.ErrCollections):
 		return formError(w, http.StatusBadRequest, "_", err.Error())
@@ -171,7 +171,7 @@ func sdkErrorText(err error, c clustermap.CollectionChange) string {
 	if c.Collection != "" && !errors.Is(err, clustermap.ErrNoScope) {
 		what = fmt.Sprintf("Collection with name %q in scope %q", c.Collection, c.Scope)
 	}
-	if errors.Is(err, clustermap.ErrThere) {
+	if errors.Is(err, clustermap.ErrNameExists) {
 		return what + " already exists"
 	}
 	return what + " is not found"

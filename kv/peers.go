@@ -279,9 +279,9 @@ var refusalCodes = []struct {
 	err  error
 }{
 	{"NO_SCOPE", clustermap.ErrNoScope}, {"NO_COLLECTION", clustermap.ErrNoCollection},
-	{"COLLECTION_EXISTS", clustermap.ErrThere}, {"COLLECTIONS", clustermap.ErrCollections},
+	{"COLLECTION_EXISTS", clustermap.ErrNameExists}, {"COLLECTIONS", clustermap.ErrCollections},
 	{"NO_USER", clustermap.ErrNoUser}, {"NO_GROUP", clustermap.ErrNoGroup}, {"USER", access.ErrAccess},
-	{"NO_BUCKET", clustermap.ErrNoBucket}, {"BUCKET_EXISTS", clustermap.ErrBucketThere},
+	{"NO_BUCKET", clustermap.ErrNoBucket}, {"BUCKET_EXISTS", clustermap.ErrBucketExists},
 	{"TOO_MANY_BUCKETS", clustermap.ErrTooManyBuckets}, {"REBALANCING", clustermap.ErrRebalancing},
 	{"BUCKETS", clustermap.ErrBuckets}, {"NO_MEMBER", clustermap.ErrNoMember}, {"WARMING_UP", errWarming},
 }

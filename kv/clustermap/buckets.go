@@ -14,8 +14,8 @@ var ErrBuckets = errors.New("invalid change of buckets")
 var (
 	// ErrNoBucket means that the named bucket does not exist.
 	ErrNoBucket = fmt.Errorf("%w: there is no such bucket", ErrBuckets)
-	// ErrBucketThere means that a bucket of that name already exists.
-	ErrBucketThere = fmt.Errorf("%w: a bucket of that name already exists", ErrBuckets)
+	// ErrBucketExists means that a bucket of that name already exists.
+	ErrBucketExists = fmt.Errorf("%w: a bucket of that name already exists", ErrBuckets)
 	// ErrTooManyBuckets means that the cluster already has MaxBuckets buckets.
 	ErrTooManyBuckets = fmt.Errorf("%w: the limit of buckets is reached", ErrBuckets)
 	// ErrKeepReplicas means that the caller is not permitted to change the number of replicas.
@@ -100,7 +100,7 @@ func (m Map) ChangeBuckets(c BucketChange) (Map, error) {
 	case c.Edit != nil && !c.Drop:
 		return m.editBucket(c)
 	case !old && have != nil:
-		return m, fmt.Errorf("%w: %q", ErrBucketThere, c.Name)
+		return m, fmt.Errorf("%w: %q", ErrBucketExists, c.Name)
 	case m.Operation != nil:
 		return m, ErrRebalancing
 	case c.Drop:

@@ -38,7 +38,7 @@ func TestBucketChangesRefused(t *testing.T) {
 		"vbuckets":     {m, func(c *BucketChange) { c.VBuckets = 12 }, ErrBuckets},
 		"too few":      {m, func(c *BucketChange) { c.VBuckets = 2 }, ErrBuckets},
 		"replicas":     {m, func(c *BucketChange) { c.Replicas = 4 }, ErrBuckets},
-		"there":        {m, func(c *BucketChange) { c.Name = name }, ErrBucketThere},
+		"there":        {m, func(c *BucketChange) { c.Name = name }, ErrBucketExists},
 		"too many":     {full, func(*BucketChange) {}, ErrTooManyBuckets},
 		"rebalancing":  {moving, func(*BucketChange) {}, ErrRebalancing},
 		"drop nothing": {m, func(c *BucketChange) { c.Drop = true }, ErrNoBucket},

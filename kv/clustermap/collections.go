@@ -16,8 +16,8 @@ var ErrCollections = errors.New("invalid change of collections")
 var (
 	ErrNoScope      = fmt.Errorf("%w: there is no such scope", ErrCollections)
 	ErrNoCollection = fmt.Errorf("%w: there is no such collection", ErrCollections)
-	// ErrThere means that a scope or collection of that name already exists.
-	ErrThere = fmt.Errorf("%w: the name already exists", ErrCollections)
+	// ErrNameExists means that a scope or collection of that name already exists.
+	ErrNameExists = fmt.Errorf("%w: the name already exists", ErrCollections)
 )
 
 // MaxCollections is the maximum number of collections of a bucket, and of its scopes.
@@ -113,7 +113,7 @@ func addScope(m *mcbp.Manifest, c CollectionChange, id uint32) error {
 	case !mcbp.ValidName(c.Scope):
 		return badName("scope", c.Scope)
 	case m.Scope(c.Scope) != nil:
-		return fmt.Errorf("%w: scope %q", ErrThere, c.Scope)
+		return fmt.Errorf("%w: scope %q", ErrNameExists, c.Scope)
 	case len(m.Scopes) >= MaxCollections:
 		return fmt.Errorf("%w: the bucket has %d scopes, which is the limit", ErrCollections, MaxCollections)
 	}
@@ -141,7 +141,7 @@ func addCollection(m *mcbp.Manifest, s *mcbp.Scope, c CollectionChange, id uint3
 	case !mcbp.ValidName(c.Collection):
 		return badName("collection", c.Collection)
 	case s.Collection(c.Collection) != nil:
-		return fmt.Errorf("%w: collection %q of scope %q", ErrThere, c.Collection, c.Scope)
+		return fmt.Errorf("%w: collection %q of scope %q", ErrNameExists, c.Collection, c.Scope)
 	case all >= MaxCollections:
 		return fmt.Errorf("%w: the bucket has %d collections, which is the limit", ErrCollections, MaxCollections)
 	}
