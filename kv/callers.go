@@ -138,7 +138,7 @@ func (n *Node) caller(r *http.Request) (string, error) {
 	if u != nil && user != n.config.User { // whose only password is that of the configuration
 		keys = u.Keys
 	}
-	if !keys.Know(password) { // takes as long if there is no such user
+	if !keys.Matches(password) { // takes as long if there is no such user
 		return "", rpc.Refuse(errcode.Unauthenticated, "wrong KV user or password")
 	}
 	return user, nil

@@ -174,7 +174,7 @@ func TestKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !a.Know("secret-1") || a.Know("secret-2") || a.Know("") || (&Keys{}).Know("secret-1") {
+	if !a.Matches("secret-1") || a.Matches("secret-2") || a.Matches("") || (&Keys{}).Matches("secret-1") {
 		t.Error("a password is taken for another one")
 	}
 	if string(a.SHA1.Stored) == string(b.SHA1.Stored) || string(a.SHA512.Server) == string(b.SHA512.Server) {

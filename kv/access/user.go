@@ -118,8 +118,8 @@ func stored(h func() hash.Hash, salted []byte) []byte {
 	return s.Sum(nil)
 }
 
-// Know reports whether the keys are those of password. It always takes as long as hashing with all iterations.
-func (k *Keys) Know(password string) bool {
+// Matches reports whether the keys are those of password. It always takes as long as hashing with all iterations.
+func (k *Keys) Matches(password string) bool {
 	salted, err := pbkdf2.Key(sha512.New, password, k.SHA512.Salt, max(k.Iterations, 1), sha512.Size)
 	return err == nil && hmac.Equal(stored(sha512.New, salted), k.SHA512.Stored) && len(password) <= MaxPassword
 }

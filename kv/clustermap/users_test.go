@@ -53,7 +53,7 @@ func TestChangeUser(t *testing.T) {
 	change(UserChange{User: "a", Remove: true})
 	var seen []string
 	for _, u := range m.Users {
-		seen = append(seen, fmt.Sprint(u.ID, u.Roles, u.Keys.Know("secret-1"), u.Keys.Know("secret-2")))
+		seen = append(seen, fmt.Sprint(u.ID, u.Roles, u.Keys.Matches("secret-1"), u.Keys.Matches("secret-2")))
 	}
 	if got := strings.Join(seen, " "); got != fmt.Sprintf("b[data_reader[%s]] false true c[] true false", bucket) {
 		t.Error(got)

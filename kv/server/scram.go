@@ -165,7 +165,7 @@ func (a *authenticator) plain(message []byte) (user string, ok bool) {
 	}
 	a.checks <- struct{}{}
 	defer func() { <-a.checks }()
-	return user, keys.Know(parts[2])
+	return user, keys.Matches(parts[2])
 }
 
 // login is the SASL exchange of one connection. A user that it admits has proved the password with one mechanism from
