@@ -134,13 +134,13 @@ func (s *Server) Stats(defs *wire.Definitions) []wire.ScanStats { return s.book.
 // Past returns the history of scans that have ended here.
 func (s *Server) Past(q wire.HistoryAsked) *wire.History {
 	if q.Bucket == "" {
-		return s.past.Tell(q, nil)
+		return s.past.Report(q, nil)
 	}
 	on, defs := map[index.ID]bool{}, s.definitions()
 	for i := range defs.Indexes {
 		on[defs.Indexes[i].ID] = defs.Indexes[i].Bucket == q.Bucket
 	}
-	return s.past.Tell(q, func(id index.ID) bool { return on[id] })
+	return s.past.Report(q, func(id index.ID) bool { return on[id] })
 }
 
 // prepare reads the request and checks it against the index.

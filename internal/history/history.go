@@ -99,8 +99,8 @@ func (s *Scans) Note(ended time.Time, id index.ID, consistency string, took time
 	}
 }
 
-// Tell returns the records for the requested points, of the indexes for which wanted returns true; nil means all.
-func (s *Scans) Tell(q wire.HistoryAsked, wanted func(index.ID) bool) *wire.History {
+// Report returns the records for the requested points, of the indexes for which wanted returns true; nil means all.
+func (s *Scans) Report(q wire.HistoryAsked, wanted func(index.ID) bool) *wire.History {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := &wire.History{SinceMS: s.began.UnixMilli()}
@@ -210,8 +210,8 @@ func (c *Cluster) Buckets(now time.Time, all []wire.BucketPast) {
 	have.unnoted = max(have.unnoted, unnoted)
 }
 
-// Tell returns the records for the requested points.
-func (c *Cluster) Tell(q wire.HistoryAsked) *wire.History {
+// Report returns the records for the requested points.
+func (c *Cluster) Report(q wire.HistoryAsked) *wire.History {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h := &wire.History{SinceMS: c.began.UnixMilli()}

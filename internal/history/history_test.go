@@ -71,7 +71,7 @@ func TestScansAreForgotten(t *testing.T) {
 	s := NewScans(began)
 	scan := func(at time.Time) { s.Note(at, 1, "any", time.Millisecond, 2, false) }
 	count := func(now time.Time) (n uint64) {
-		for _, l := range s.Tell(hour(now, 1), nil).Indexes {
+		for _, l := range s.Report(hour(now, 1), nil).Indexes {
 			for i := range l.At {
 				n += l.Scans[i]
 			}
@@ -105,7 +105,7 @@ func TestPointsOfSlots(t *testing.T) {
 			}
 		}
 	}
-	h := s.Tell(wire.HistoryAsked{From: SlotOf(began), Each: 3, Points: 2}, nil)
+	h := s.Report(wire.HistoryAsked{From: SlotOf(began), Each: 3, Points: 2}, nil)
 	if len(h.Scans) != 2 || h.Scans[0].At != 0 || h.Scans[1].At != 1 || h.SinceMS != began.UnixMilli() {
 		t.Errorf("%+v", h.Scans)
 	}
@@ -135,7 +135,7 @@ func TestIndexesOfOneBucket(t *testing.T) {
 		from          index.ID
 		told, omitted int
 	}{{0, wire.MaxLoads, 200 - wire.MaxLoads}, {150, 50, 0}, {130, wire.MaxLoads, 70 - wire.MaxLoads}} {
-		h := s.Tell(hour(began, 1), func(id index.ID) bool { return id >= most.from })
+		h := s.Report(hour(began, 1), func(id index.ID) bool { return id >= most.from })
 		if len(h.Indexes) != most.told || h.Omitted != most.omitted || h.Indexes[0].Index != most.from {
 			t.Errorf("from %d on: %d told, %d omitted, first %+v", most.from, len(h.Indexes), h.Omitted, h.Indexes[0])
 		}
@@ -161,13 +161,13 @@ func TestBucketsOfLeaders(t *testing.T) {
 	c.Buckets(began, []wire.BucketPast{{Name: "b", Term: 3, Lag: 4, Waiting: 2, Number: 6}})
 	c.Buckets(began.Add(wire.HistorySlot), []wire.BucketPast{{Name: "b", Term: 4, Lag: 1, Number: 7}})
 	q := wire.HistoryAsked{From: SlotOf(began), Each: 1, Points: 2}
-	h := c.Tell(q)
+	h := c.Report(q)
 	if want := (wire.BucketPast{Name: "b", Term: 3, Lag: 9, Waiting: 2, Number: 6}); len(h.Buckets) != 2 ||
 		h.Buckets[0] != want || len(h.Changes) != 1 || h.Unnoted != 0 {
 		t.Errorf("%+v", h)
 	}
 	q.Each, q.Points = 2, 1
-	if got := c.Tell(q).Buckets; len(got) != 1 || got[0] != (wire.BucketPast{Name: "b", Term: 4, Lag: 1, Number: 7}) {
+	if got := c.Report(q).Buckets; len(got) != 1 || got[0] != (wire.BucketPast{Name: "b", Term: 4, Lag: 1, Number: 7}) {
 		t.Errorf("%+v", got)
 	}
 	many := make([]wire.BucketPast, 100)
@@ -175,7 +175,7 @@ func TestBucketsOfLeaders(t *testing.T) {
 		many[i].Name = string(rune('A' + i))
 	}
 	c.Buckets(began.Add(time.Hour), many)
-	if h := c.Tell(hour(began.Add(time.Hour), 1)); len(h.Buckets) != 1+maxBuckets || h.Unnoted != 100-maxBuckets {
+	if h := c.Report(hour(began.Add(time.Hour), 1)); len(h.Buckets) != 1+maxBuckets || h.Unnoted != 100-maxBuckets {
 		t.Errorf("%d buckets, %d not", len(h.Buckets), h.Unnoted)
 	}
 }

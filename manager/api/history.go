@@ -73,7 +73,7 @@ func (a *API) ownHistory(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	h := a.past.Tell(q)
+	h := a.past.Report(q)
 	h.Name = a.cfg.Name
 	rpc.Write(w, r, http.StatusOK, h)
 	return nil
@@ -130,7 +130,7 @@ func (a *API) askPast(ctx context.Context, s *statecontext.State, p *past) {
 	for m := range s.Managers() {
 		switch {
 		case m.REST == a.cfg.REST:
-			p.take("manager", m.Name, a.past.Tell(p.asked), nil)
+			p.take("manager", m.Name, a.past.Report(p.asked), nil)
 		case m.REST != "":
 			ask("manager", m.Name, func() (*wire.History, error) {
 				return getJSON[wire.History](ctx, a.ground, a.looks, m.REST+ownHistoryPath+history.Query(p.asked))

@@ -29,11 +29,11 @@ func TestHistoryOfMany(t *testing.T) {
 	led.Buckets(now, []wire.BucketPast{{Name: "b", Term: 3, Number: 20}})
 	led.Changed(now, 30*time.Millisecond)
 	p := newPast(now, 2, 1, "")
-	for name, h := range map[string]*wire.History{"i1": scans.Tell(p.asked, nil), "i2": scans.Tell(p.asked, nil)} {
+	for name, h := range map[string]*wire.History{"i1": scans.Report(p.asked, nil), "i2": scans.Report(p.asked, nil)} {
 		p.take("indexer", name, h, nil)
 	}
-	p.take("manager", "m2", led.Tell(p.asked), nil)
-	p.take("manager", "m1", old.Tell(p.asked), nil)
+	p.take("manager", "m2", led.Report(p.asked), nil)
+	p.take("manager", "m1", old.Report(p.asked), nil)
 	p.take("manager", "m3", nil, errNobody())
 	h := p.answer(statecontext.New(), 1)
 	if h.ToMS-h.FromMS != 120_000 || h.StepMS != 10_000 || h.ToMS < now.UnixMilli() ||
