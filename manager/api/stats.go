@@ -64,16 +64,16 @@ func (g stats) gatherStats(w http.ResponseWriter, r *http.Request) (*v1.Stats, e
 		return nil, err
 	}
 	st := &v1.Stats{AtMS: g.now().UnixMilli(), Indexes: []v1.IndexStats{}, Indexers: []v1.IndexerStats{}}
-	told := g.askIndexers(r.Context(), s)
+	reports := g.askIndexers(r.Context(), s)
 	for i := range s.Indexers() {
-		st.Indexers = append(st.Indexers, indexerStats(i, told[i.Node]))
+		st.Indexers = append(st.Indexers, indexerStats(i, reports[i.Node]))
 	}
 	progress := g.progress()
 	bucket := r.URL.Query().Get("bucket")
-	copies, scans := copiesOf(told), scansOf(told)
+	copies, scans := copiesOf(reports), scansOf(reports)
 	for x := range s.Indexes() {
 		if bucket == "" || x.Definition.Bucket == bucket {
-			one, sum := indexStats(x, progress[x.Definition.ID], told, copies), scans[x.Definition.ID]
+			one, sum := indexStats(x, progress[x.Definition.ID], reports, copies), scans[x.Definition.ID]
 			addScans(&one, &sum)
 			st.Indexes = append(st.Indexes, one)
 		}
@@ -83,7 +83,7 @@ func (g stats) gatherStats(w http.ResponseWriter, r *http.Request) (*v1.Stats, e
 
 // askIndexers asks all indexers in parallel. Those that do not answer in time are left out.
 func (g stats) askIndexers(ctx context.Context, s *statecontext.State) map[index.NodeID]*wire.IndexerStats {
-	told := map[index.NodeID]*wire.IndexerStats{}
+	reports := map[index.NodeID]*wire.IndexerStats{}
 	var mu sync.Mutex
 	var asked sync.WaitGroup
 	for i := range s.Indexers() {
@@ -96,17 +96,17 @@ func (g stats) askIndexers(ctx context.Context, s *statecontext.State) map[index
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			told[node] = one
+			reports[node] = one
 		})
 	}
 	asked.Wait()
-	return told
+	return reports
 }
 
 // copiesOf returns the figures of each copy.
-func copiesOf(told map[index.NodeID]*wire.IndexerStats) map[index.CopyID]*wire.CopyStats {
+func copiesOf(reports map[index.NodeID]*wire.IndexerStats) map[index.CopyID]*wire.CopyStats {
 	all := map[index.CopyID]*wire.CopyStats{}
-	for _, n := range told {
+	for _, n := range reports {
 		for i := range n.Copies {
 			all[n.Copies[i].Copy] = &n.Copies[i]
 		}
@@ -114,18 +114,18 @@ func copiesOf(told map[index.NodeID]*wire.IndexerStats) map[index.CopyID]*wire.C
 	return all
 }
 
-func indexerStats(i *statecontext.Indexer, told *wire.IndexerStats) v1.IndexerStats {
+func indexerStats(i *statecontext.Indexer, report *wire.IndexerStats) v1.IndexerStats {
 	one := v1.IndexerStats{ID: i.Name, Node: i.Node, State: "unreachable"}
-	if told == nil {
+	if report == nil {
 		return one
 	}
-	one.State, one.Health, one.BootID, one.UptimeMS = told.State, told.Health, told.BootID, told.UptimeMS
-	one.MemoryQuota, one.MemoryUsed, one.MemoryRSS, one.Copies = told.MemoryQuota, told.MemoryUsed, told.MemoryRSS,
-		len(told.Copies)
-	one.MemoryNearQuota = told.MemoryNearQuota
+	one.State, one.Health, one.BootID, one.UptimeMS = report.State, report.Health, report.BootID, report.UptimeMS
+	one.MemoryQuota, one.MemoryUsed, one.MemoryRSS, one.Copies = report.MemoryQuota, report.MemoryUsed, report.MemoryRSS,
+		len(report.Copies)
+	one.MemoryNearQuota = report.MemoryNearQuota
 	live := uint64(0)
-	for k := range told.Copies {
-		c := &told.Copies[k]
+	for k := range report.Copies {
+		c := &report.Copies[k]
 		one.ItemsCount, one.DataSize, one.DiskSize = one.ItemsCount+c.ItemsCount, one.DataSize+c.DataSize,
 			one.DiskSize+c.DiskSize
 		one.NumDocsPending, one.NumDocsQueued = max(one.NumDocsPending, c.NumDocsPending),
@@ -134,7 +134,7 @@ func indexerStats(i *statecontext.Indexer, told *wire.IndexerStats) v1.IndexerSt
 	}
 	one.FragPercent = fragPercent(live, one.DiskSize)
 	duration := uint64(0)
-	for _, sc := range told.Scans {
+	for _, sc := range report.Scans {
 		one.NumRequests, one.NumRowsReturned = one.NumRequests+sc.NumRequests, one.NumRowsReturned+sc.NumRowsReturned
 		one.NumScanErrors, duration = one.NumScanErrors+sc.NumScanErrors, duration+sc.TotalScanDuration
 	}
@@ -143,7 +143,7 @@ func indexerStats(i *statecontext.Indexer, told *wire.IndexerStats) v1.IndexerSt
 }
 
 // indexStats sums up the figures of an index. Entries are counted of one copy per slice: the one that lacks least.
-func indexStats(x *statecontext.Index, p core.Progress, told map[index.NodeID]*wire.IndexerStats,
+func indexStats(x *statecontext.Index, p core.Progress, reports map[index.NodeID]*wire.IndexerStats,
 	copies map[index.CopyID]*wire.CopyStats) v1.IndexStats {
 	d := &x.Definition
 	st := v1.IndexStats{ID: d.ID, Name: d.Name, Bucket: d.Bucket, Scope: d.Member.Scope,
@@ -173,7 +173,7 @@ func indexStats(x *statecontext.Index, p core.Progress, told map[index.NodeID]*w
 		if b := best[t.Slice]; b == nil || lacks(c) < lacks(b) {
 			best[t.Slice] = c
 		}
-		if n := told[t.Node]; n != nil && n.Unknown[d.Bucket] != "" {
+		if n := reports[t.Node]; n != nil && n.Unknown[d.Bucket] != "" {
 			st.PendingUnknown = joinReason(st.PendingUnknown, n.Name+": "+n.Unknown[d.Bucket])
 		}
 	}
@@ -200,9 +200,9 @@ type scanSum struct {
 }
 
 // scansOf sums up the scans of each index.
-func scansOf(told map[index.NodeID]*wire.IndexerStats) map[index.ID]scanSum {
+func scansOf(reports map[index.NodeID]*wire.IndexerStats) map[index.ID]scanSum {
 	all := map[index.ID]scanSum{}
-	for _, n := range told {
+	for _, n := range reports {
 		for i := range n.Scans {
 			sum := all[n.Scans[i].Index]
 			sum.add(&n.Scans[i])
