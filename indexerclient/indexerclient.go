@@ -32,17 +32,17 @@ const (
 type Client struct {
 	rpc *rpc.Client
 
-	mu   sync.Mutex
-	told map[string]wire.StabilityBases // by address: the timestamps that the indexer has acknowledged
+	mu    sync.Mutex
+	acked map[string]wire.StabilityBases // by address: the timestamps that the indexer has acknowledged
 }
 
-// maxTold bounds the number of addresses in told, above the possible number of indexers. Beyond it told is cleared,
+// maxAcked bounds the number of addresses in acked, above the possible number of indexers. Beyond it acked is cleared,
 // and every indexer gets full timestamps once.
-const maxTold = 512
+const maxAcked = 512
 
 // New returns a client with at most perHost connections to one indexer; conf is for https addresses, nil without TLS.
 func New(perHost int, conf *tls.Config) *Client {
-	return &Client{rpc: rpc.NewClient(perHost, conf), told: map[string]wire.StabilityBases{}}
+	return &Client{rpc: rpc.NewClient(perHost, conf), acked: map[string]wire.StabilityBases{}}
 }
 
 // Close closes idle connections.
@@ -72,9 +72,9 @@ func (c *Client) Poll(ctx context.Context, addr string, req *wire.PollRequest) (
 // the indexer. If the indexer lacks the base of a delta, the full timestamp follows at once. Calls for one address
 // should not overlap.
 func (c *Client) Stability(ctx context.Context, addr string, req *wire.StabilityRequest) error {
-	told := c.take(addr) // after a failure it is unknown what the indexer has received
-	told.Assume(req.Base)
-	brief := told.Encode(req)
+	acked := c.take(addr) // after a failure it is unknown what the indexer has received
+	acked.Assume(req.Base)
+	brief := acked.Encode(req)
 	reply, err := c.stability(ctx, addr, brief)
 	if err != nil {
 		return err
@@ -93,9 +93,9 @@ func (c *Client) Stability(ctx context.Context, addr string, req *wire.Stability
 		}
 	}
 	for i := range req.Stabilities {
-		told.Record(&req.Stabilities[i])
+		acked.Record(&req.Stabilities[i])
 	}
-	c.put(addr, told)
+	c.put(addr, acked)
 	return nil
 }
 
@@ -104,21 +104,21 @@ func (c *Client) Stability(ctx context.Context, addr string, req *wire.Stability
 func (c *Client) take(addr string) wire.StabilityBases {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	told := c.told[addr]
-	delete(c.told, addr)
-	if told == nil {
-		told = wire.StabilityBases{}
+	acked := c.acked[addr]
+	delete(c.acked, addr)
+	if acked == nil {
+		acked = wire.StabilityBases{}
 	}
-	return told
+	return acked
 }
 
-func (c *Client) put(addr string, told wire.StabilityBases) {
+func (c *Client) put(addr string, acked wire.StabilityBases) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.told) >= maxTold {
-		clear(c.told)
+	if len(c.acked) >= maxAcked {
+		clear(c.acked)
 	}
-	c.told[addr] = told
+	c.acked[addr] = acked
 }
 
 func (c *Client) stability(ctx context.Context, addr string, req *wire.StabilityRequest) (*wire.StabilityReply, error) {

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type receiver struct {
 	mu       sync.Mutex
 	fails    bool // it returns an error after it has stored the timestamps
-	told     wire.StabilityBases
+	acked    wire.StabilityBases
 	newest   map[string]uint64 // by bucket: the seqno of vbucket 0
 	deltas   int
 	requests int
@@ -42,7 +42,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	r.requests++
 	rpc.Message(func(_ context.Context, m *wire.StabilityRequest) (*wire.StabilityReply, error) {
 		r.deltas += len(m.Deltas)
-		all, missing := r.told.Decode(m)
+		all, missing := r.acked.Decode(m)
 		r.take(all)
 		if r.fails {
 			return nil, rpc.Refuse(errcode.BadRequest, "as the test wants")
@@ -54,7 +54,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 // TestStabilityTravelsAsChanges: whatever an indexer had before, it has what was sent once the call has succeeded,
 // and it gets deltas against what it has.
 func TestStabilityTravelsAsChanges(t *testing.T) {
-	r := &receiver{told: wire.StabilityBases{}, newest: map[string]uint64{}}
+	r := &receiver{acked: wire.StabilityBases{}, newest: map[string]uint64{}}
 	server := httptest.NewServer(r)
 	defer server.Close()
 	c := New(1, nil)
@@ -85,7 +85,7 @@ func TestStabilityTravelsAsChanges(t *testing.T) {
 	tell("first", 0, "a", "b")
 	tell("changes", 2, "a", "b")
 	tell("one more bucket", 1, "a", "c")
-	r.told = wire.StabilityBases{}
+	r.acked = wire.StabilityBases{}
 	tell("started again", 2, "a", "b") // sent in full by a second request
 	tell("changes after that", 2, "a", "b")
 	r.fails = true
@@ -101,7 +101,7 @@ func TestStabilityTravelsAsChanges(t *testing.T) {
 // TestNewLeaderSendsChanges: a new leader sends deltas against what the previous leader has probably sent. An
 // indexer without that base gets the full timestamp.
 func TestNewLeaderSendsChanges(t *testing.T) {
-	r := &receiver{told: wire.StabilityBases{}, newest: map[string]uint64{}}
+	r := &receiver{acked: wire.StabilityBases{}, newest: map[string]uint64{}}
 	server := httptest.NewServer(r)
 	defer server.Close()
 	stable := func(number uint64) wire.BucketStability {
@@ -139,13 +139,13 @@ func TestNewLeaderSendsChanges(t *testing.T) {
 func TestRememberedDefinitionsAreBounded(t *testing.T) {
 	c := New(1, nil)
 	defer c.Close()
-	for i := range maxTold + 10 {
+	for i := range maxAcked + 10 {
 		c.put(string(rune('a'+i)), wire.StabilityBases{"b": {}})
 	}
-	if len(c.told) > maxTold {
-		t.Errorf("%d addresses are remembered, want %d at most", len(c.told), maxTold)
+	if len(c.acked) > maxAcked {
+		t.Errorf("%d addresses are remembered, want %d at most", len(c.acked), maxAcked)
 	}
-	if told := c.take("nobody"); len(told) != 0 {
-		t.Error(told)
+	if acked := c.take("nobody"); len(acked) != 0 {
+		t.Error(acked)
 	}
 }
