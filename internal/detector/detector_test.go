@@ -215,10 +215,10 @@ func TestStopsInTheMiddle(t *testing.T) {
 // TestEveryWaitIsReported checks that all waits for a silent peer are notified, each once, and no wait for another peer.
 func TestEveryWaitIsReported(t *testing.T) {
 	in(t, map[string]time.Duration{"a": never, "b": time.Millisecond}, func(t *testing.T, _ *town, d *Detector) {
-		var told atomic.Int64
+		var reported atomic.Int64
 		waits := make([]Wait, 100)
 		for i := range waits {
-			d.Begin(&waits[i], "a", func() []string { return []string{"b"} }, func() { told.Add(1) })
+			d.Begin(&waits[i], "a", func() []string { return []string{"b"} }, func() { reported.Add(1) })
 		}
 		var other Wait
 		d.Begin(&other, "b", func() []string { return []string{"a"} }, func() { t.Error("b is silent") })
@@ -226,11 +226,11 @@ func TestEveryWaitIsReported(t *testing.T) {
 		synctest.Wait()
 		for i := range waits {
 			if !waits[i].End() {
-				t.Errorf("wait %d was not told", i)
+				t.Errorf("wait %d was not reported", i)
 			}
 		}
-		if other.End() || told.Load() != 100 {
-			t.Errorf("%d were told", told.Load())
+		if other.End() || reported.Load() != 100 {
+			t.Errorf("%d were reported", reported.Load())
 		}
 	})
 }
@@ -281,13 +281,13 @@ func TestClose(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	in(t, map[string]time.Duration{"a": never, "b": never}, func(t *testing.T, _ *town, d *Detector) {
 		var w, after Wait
-		d.Begin(&w, "a", nil, func() { t.Error("told") })
+		d.Begin(&w, "a", nil, func() { t.Error("reported") })
 		time.Sleep(time.Second)
 		d.Close()
-		d.Begin(&after, "a", nil, func() { t.Error("told") })
+		d.Begin(&after, "a", nil, func() { t.Error("reported") })
 		time.Sleep(time.Minute)
 		if w.End() || after.End() {
-			t.Error("a wait was told")
+			t.Error("a wait was reported")
 		}
 	})
 }

@@ -53,10 +53,10 @@ func (g running) runningScans(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	list := v1.RunningScans{Scans: []v1.RunningScan{}}
-	var told []*wire.IndexerScans
+	var reports []*wire.IndexerScans
 	s, all := g.cfg.Raft.State(), 0
-	told, list.Unheard = g.askScans(r.Context(), indexersOf(s), limit, 0)
-	for _, t := range told {
+	reports, list.Unheard = g.askScans(r.Context(), indexersOf(s), limit, 0)
+	for _, t := range reports {
 		all += t.Running
 		for i := range t.Scans {
 			x := &t.Scans[i]
@@ -79,10 +79,10 @@ func (g running) slowScans(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	list := v1.SlowScans{Scans: []v1.SlowScan{}}
-	var told []*wire.IndexerScans
+	var reports []*wire.IndexerScans
 	s, all := g.cfg.Raft.State(), 0
-	told, list.Unheard = g.askScans(r.Context(), indexersOf(s), 0, limit)
-	for _, t := range told {
+	reports, list.Unheard = g.askScans(r.Context(), indexersOf(s), 0, limit)
+	for _, t := range reports {
 		all += t.SlowKept
 		list.From = append(list.From, v1.SlowFrom{Indexer: t.Name, FromMS: t.SlowMS})
 		list.Forgotten += t.SlowTotal - min(uint64(t.SlowKept), t.SlowTotal)
@@ -118,7 +118,7 @@ func (g running) slowFrom(w http.ResponseWriter, r *http.Request) error {
 	}
 	indexers := indexersOf(g.cfg.Raft.State())
 	reply := v1.SlowFromReply{Indexers: []string{}}
-	errs := g.tellIndexers(r.Context(), indexers, &wire.SlowFrom{FromMS: req.FromMS, By: rpc.Principal(r.Context())})
+	errs := g.setSlowFrom(r.Context(), indexers, &wire.SlowFrom{FromMS: req.FromMS, By: rpc.Principal(r.Context())})
 	for n, i := range indexers {
 		if err := errs[n]; err != nil {
 			reply.Unheard = append(reply.Unheard, v1.UnheardIndexer{Indexer: i.name, Error: err.Error()})
@@ -135,16 +135,16 @@ func (g running) slowFrom(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// tellIndexers returns the outcome at each indexer.
-func (g running) tellIndexers(ctx context.Context, indexers []indexerAt, req *wire.SlowFrom) []error {
+// setSlowFrom sends req to the indexers and returns the outcome at each.
+func (g running) setSlowFrom(ctx context.Context, indexers []indexerAt, req *wire.SlowFrom) []error {
 	ctx, cancel := context.WithTimeout(ctx, scansPatience)
 	defer cancel()
 	errs := make([]error, len(indexers))
-	var told sync.WaitGroup
+	var calls sync.WaitGroup
 	for n, i := range indexers {
-		told.Go(func() { errs[n] = g.indexers.SlowFrom(ctx, i.admin, req) })
+		calls.Go(func() { errs[n] = g.indexers.SlowFrom(ctx, i.admin, req) })
 	}
-	told.Wait()
+	calls.Wait()
 	return errs
 }
 
@@ -178,7 +178,7 @@ func indexersOf(s *statecontext.State) (all []indexerAt) {
 }
 
 // askScans asks indexers in parallel, with one deadline, and returns the names of those that did not answer.
-func (g running) askScans(ctx context.Context, indexers []indexerAt, running, slow int) (told []*wire.IndexerScans,
+func (g running) askScans(ctx context.Context, indexers []indexerAt, running, slow int) (reports []*wire.IndexerScans,
 	unheard []v1.UnheardIndexer) {
 	ctx, cancel := context.WithTimeout(ctx, scansPatience)
 	defer cancel()
@@ -193,12 +193,12 @@ func (g running) askScans(ctx context.Context, indexers []indexerAt, running, sl
 				unheard = append(unheard, v1.UnheardIndexer{Indexer: i.name, Error: err.Error()})
 				return
 			}
-			told = append(told, one)
+			reports = append(reports, one)
 		})
 	}
 	asked.Wait()
 	slices.SortFunc(unheard, func(a, b v1.UnheardIndexer) int { return strings.Compare(a.Indexer, b.Indexer) })
-	return told, unheard
+	return reports, unheard
 }
 
 // cancelScan ends a scan at the indexer named in its id.

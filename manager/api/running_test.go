@@ -102,7 +102,7 @@ func TestSlowFromIsSaidToAll(t *testing.T) {
 	defer takes.Close()
 	a := New(Config{})
 	defer a.Close()
-	errs := running{a.ground}.tellIndexers(t.Context(), []indexerAt{{"i1", hangs.URL}, {"i2", takes.URL}},
+	errs := running{a.ground}.setSlowFrom(t.Context(), []indexerAt{{"i1", hangs.URL}, {"i2", takes.URL}},
 		&wire.SlowFrom{FromMS: 5, By: "u"})
 	if len(errs) != 2 || errs[0] == nil || errs[1] != nil || got != (wire.SlowFrom{FromMS: 5, By: "u"}) {
 		t.Errorf("%v, told %+v", errs, got)
