@@ -131,7 +131,7 @@ var kvAdminCodes = []struct {
 	{clustermap.ErrNoBucket, errcode.ExitNotFound}, {clustermap.ErrNoScope, errcode.ExitNotFound},
 	{clustermap.ErrNoCollection, errcode.ExitNotFound}, {clustermap.ErrNoUser, errcode.ExitNotFound},
 	{clustermap.ErrNoMember, errcode.ExitNotFound}, {clustermap.ErrNoGroup, errcode.ExitNotFound},
-	{clustermap.ErrBucketThere, errcode.ExitConflict}, {clustermap.ErrThere, errcode.ExitConflict},
+	{clustermap.ErrBucketExists, errcode.ExitConflict}, {clustermap.ErrNameExists, errcode.ExitConflict},
 	{clustermap.ErrRebalancing, errcode.ExitConflict}, {clustermap.ErrTooManyBuckets, errcode.ExitFailed},
 	{clustermap.ErrBuckets, errcode.ExitUsage}, // an invalid name or number
 	{kv.ErrSilent, errcode.ExitUnavailable},
