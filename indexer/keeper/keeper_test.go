@@ -253,7 +253,7 @@ func TestFailuresAreReportedOnce(t *testing.T) {
 			}
 		}
 	}
-	if n := strings.Count(said.String(), "keeping a copy safe"); n != 2 {
+	if n := strings.Count(said.String(), "checkpoint of a copy cannot be stored"); n != 2 {
 		t.Errorf("it is said %d times, want 2:\n%s", n, said.String())
 	}
 }

@@ -74,7 +74,7 @@ func (a *alterFlags) do(ctx context.Context, s Streams, output format, c *client
 
 func indexAlter(s Streams, f *serverFlags) *cobra.Command {
 	a := &alterFlags{}
-	cmd := &cobra.Command{Use: "alter BUCKET/NAME|ID", Short: "Change where the copies of an index are, and how many",
+	cmd := &cobra.Command{Use: "alter BUCKET/NAME|ID", Short: "Change the number and the placement of an index's copies",
 		ValidArgsFunction: f.indexes(false),
 		Long: `Says what ALTER INDEX says: how many replicas an index has (--replicas), which indexers hold it (--nodes), or
 that one replica goes (--drop-replica). Setting what is so already does nothing and succeeds. New copies are filled
@@ -90,16 +90,16 @@ one there is, which serves until the other is ready and takes its name; --cancel
   tidemark index alter world/by_name --partitions 12`,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.run(cmd, s, f, args) }}
 	fl := cmd.Flags()
-	fl.IntVar(&a.replicas, "replicas", 0, "copies beside the first, from now on")
-	fl.StringSliceVar(&a.nodes, "nodes", nil, "indexers that hold it from now on")
-	fl.IntVar(&a.dropReplica, "drop-replica", 0, "the number of the replica that goes")
-	fl.BoolVar(&a.split, "split", false, "twice as many slices")
-	fl.IntVar(&a.partitions, "partitions", 0, "so many slices")
-	fl.StringArrayVar(&a.splitAt, "split-at", nil, "a `VALUE` that a range is cut at as well, an expression; again for "+
-		"each further one")
-	fl.StringArrayVar(&a.mergeAt, "merge-at", nil, "a `VALUE` that a range is cut at no more; again for each further one")
-	fl.BoolVar(&a.cancel, "cancel-split", false, "take back what --split, --partitions, --split-at or --merge-at began")
-	fl.BoolVar(&a.autoSplit, "auto-split", true, "more and fewer slices by itself, where managers have bounds for them")
+	fl.IntVar(&a.replicas, "replicas", 0, "number of copies in addition to the first")
+	fl.StringSliceVar(&a.nodes, "nodes", nil, "indexers that hold it")
+	fl.IntVar(&a.dropReplica, "drop-replica", 0, "number of the replica to drop")
+	fl.BoolVar(&a.split, "split", false, "double the number of slices")
+	fl.IntVar(&a.partitions, "partitions", 0, "number of slices")
+	fl.StringArrayVar(&a.splitAt, "split-at", nil, "additional split `VALUE` of the ranges, an expression; repeat for "+
+		"more")
+	fl.StringArrayVar(&a.mergeAt, "merge-at", nil, "split `VALUE` of the ranges to remove; repeat for more")
+	fl.BoolVar(&a.cancel, "cancel-split", false, "cancel a split or merge that is running")
+	fl.BoolVar(&a.autoSplit, "auto-split", true, "change the number of slices automatically, by the managers' bounds")
 	a.instead.add(fl)
 	a.wait.add(fl)
 	complete(cmd, "nodes", f.nodes())
@@ -128,7 +128,7 @@ func (a *alterFlags) statement(cmd *cobra.Command) (*expression.AlterIndex, erro
 		}
 	}
 	if given != 1 {
-		return nil, usage("say one thing to change: --replicas N, --nodes NAME,…, --drop-replica N, --split, " +
+		return nil, usage("give one change: --replicas N, --nodes NAME,…, --drop-replica N, --split, " +
 			"--partitions N, --split-at VALUE, --merge-at VALUE, --cancel-split or --auto-split=BOOL")
 	}
 	if unread != nil {
@@ -141,12 +141,12 @@ func (a *alterFlags) statement(cmd *cobra.Command) (*expression.AlterIndex, erro
 func (a *alterFlags) check(st *expression.AlterIndex) error {
 	switch {
 	case st.NumPartition != nil && (a.partitions < 1 || a.partitions > 1024):
-		return usage("--partitions takes 1 to 1024")
+		return usage("--partitions accepts 1 to 1024")
 	case a.replicas < 0 || a.replicas > expression.MaxReplicas || a.dropReplica < 0 ||
 		a.dropReplica > expression.MaxReplicas:
-		return usage("--replicas and --drop-replica take 0 to %d", expression.MaxReplicas)
+		return usage("--replicas and --drop-replica accept 0 to %d", expression.MaxReplicas)
 	case st.Action == expression.ActionMove && len(a.nodes) == 0:
-		return usage("--nodes takes the names of indexers")
+		return usage("--nodes needs the names of indexers")
 	}
 	return nil
 }

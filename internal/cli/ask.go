@@ -44,7 +44,7 @@ func confirm(ctx context.Context, s Streams, yes bool, what string) error {
 	}
 	f, ok := s.In.(*os.File)
 	if !ok || !isTerminal(f) {
-		return usage("this would %s; say --yes if that is what you want", what)
+		return usage("this would %s; confirm with --yes", what)
 	}
 	answer, err := typedLine(ctx, f, s.Err, what+"? [y/N] ", true)
 	switch strings.TrimSpace(answer) {
@@ -52,9 +52,9 @@ func confirm(ctx context.Context, s Streams, yes bool, what string) error {
 		return nil
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("%w; nothing was done", err)
+		return fmt.Errorf("%w; nothing was changed", err)
 	}
-	return errors.New("nothing was done")
+	return errors.New("nothing was changed")
 }
 
 // ask is like confirm, but does not require --yes of scripts: it asks on a terminal only.
@@ -67,12 +67,12 @@ func ask(ctx context.Context, s Streams, yes bool, what string) error {
 func askSecret(ctx context.Context, s Streams, prompt, otherwise string) (string, error) {
 	f, ok := s.In.(*os.File)
 	if !ok || !isTerminal(f) {
-		return "", usage("%s: standard input is no terminal; give %s", prompt, otherwise)
+		return "", usage("%s: standard input is not a terminal; give %s", prompt, otherwise)
 	}
 	text, err := typedLine(ctx, f, s.Err, prompt+": ", false)
 	switch {
 	case errors.Is(err, io.EOF):
-		return "", fmt.Errorf("%s: nothing was typed", prompt)
+		return "", fmt.Errorf("%s: the input was empty", prompt)
 	case err != nil:
 		return "", err
 	}

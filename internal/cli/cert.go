@@ -32,7 +32,7 @@ func certCA(s Streams) *cobra.Command {
 				return usage("tidemark cert ca needs --out, and a --validity above 0")
 			}
 			if _, err := tlsconf.CreateCA(out, name, validity); errors.Is(err, tlsconf.ErrExists) {
-				return fmt.Errorf("%w; name another folder: a CA is never written over", err)
+				return fmt.Errorf("%w; use another folder: a CA is never overwritten", err)
 			} else if err != nil {
 				return err
 			}
@@ -57,7 +57,7 @@ func (f *issueFlags) add(cmd *cobra.Command) {
 	fl.StringVar(&f.ca, "ca", "", "`FOLDER` of the CA (default: that of --out)")
 	fl.StringVar(&f.file, "name", "", "`NAME` of the files without .pem (default: the id)")
 	fl.DurationVar(&f.req.Validity, "validity", tlsconf.LeafValidity, "how long it is valid")
-	fl.BoolVar(&f.req.Replace, "replace", false, "replace files that are there: running processes take them over")
+	fl.BoolVar(&f.req.Replace, "replace", false, "replace existing files: running processes load the new ones")
 }
 
 func (f *issueFlags) run(s Streams) error {
@@ -79,7 +79,7 @@ func (f *issueFlags) run(s Streams) error {
 	}
 	files, err := ca.Issue(f.out, f.file, f.req)
 	if errors.Is(err, tlsconf.ErrExists) {
-		return fmt.Errorf("%w; name another folder, or replace it with --replace", err)
+		return fmt.Errorf("%w; use another folder, or replace it with --replace", err)
 	} else if err != nil {
 		return err
 	}

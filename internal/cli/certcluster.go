@@ -77,8 +77,8 @@ anew, for the hosts that they have now: copy the folders again, running processe
 		RunE: func(_ *cobra.Command, args []string) error { return f.run(s, args) }}
 	fl := cmd.Flags()
 	fl.StringVar(&f.out, "out", "", "`FOLDER` to write the CA and a folder for each node to")
-	fl.DurationVar(&f.validity, "validity", tlsconf.LeafValidity, "how long the certificates are valid, but for the CA's")
-	fl.BoolVar(&f.replace, "replace", false, "make certificates anew that are there: of the NODEs, or of all")
+	fl.DurationVar(&f.validity, "validity", tlsconf.LeafValidity, "how long the certificates are valid, except the CA's")
+	fl.BoolVar(&f.replace, "replace", false, "replace existing certificates: of the NODEs, or of all")
 	return cmd
 }
 
@@ -140,7 +140,7 @@ func (f *clusterCerts) free(nodes []clusterCert) error {
 			files := certsOf(filepath.Join(f.out, n.folder()), role)
 			for _, path := range []string{files.Cert, files.Key} {
 				if _, err := os.Lstat(path); err == nil {
-					return fmt.Errorf("%w: %s; leave %s out to keep it, or make it anew with --replace", tlsconf.ErrExists, path,
+					return fmt.Errorf("%w: %s; omit %s to keep it, or replace it with --replace", tlsconf.ErrExists, path,
 						n.name)
 				}
 			}
@@ -188,7 +188,7 @@ func parseClusterCerts(args []string) (nodes []clusterCert, err error) {
 			return nil, usage("%q: want *=HOST[,HOST...], with what others dial, as *.tidemark.example.org", arg)
 		}
 		if slices.ContainsFunc(nodes, func(n clusterCert) bool { return n.name == name }) {
-			return nil, usage("node %s is named twice", name)
+			return nil, usage("node %s is given twice", name)
 		}
 		nodes = append(nodes, clusterCert{name, reachable(hosts)})
 	}
@@ -236,8 +236,8 @@ func certified(out string) (nodes []clusterCert, err error) {
 		cert, err := readCertificate(path)
 		if errors.Is(err, fs.ErrNotExist) || !e.IsDir() {
 			if other := otherRole(filepath.Join(out, e.Name())); other != "" { // it would otherwise be left unchanged silently
-				return nil, fmt.Errorf("%s is there, and no certificate of an indexer, which says for which hosts: make all of "+
-					"%s anew with --replace %[2]s=HOST", other, e.Name())
+				return nil, fmt.Errorf("%s exists but lacks an indexer's certificate, which has the hosts: make all of "+
+					"%s again with --replace %[2]s=HOST", other, e.Name())
 			}
 			continue
 		}
@@ -250,7 +250,7 @@ func certified(out string) (nodes []clusterCert, err error) {
 		}
 		n := clusterCert{name: peer.ID, hosts: cert.DNSNames}
 		if n.folder() != e.Name() {
-			return nil, fmt.Errorf("%s is for node %s: the folder of that one is %s", path, n.name, n.folder())
+			return nil, fmt.Errorf("%s is for node %s, whose folder is %s", path, n.name, n.folder())
 		}
 		for _, ip := range cert.IPAddresses {
 			n.hosts = append(n.hosts, ip.String())
@@ -258,7 +258,7 @@ func certified(out string) (nodes []clusterCert, err error) {
 		nodes = append(nodes, n)
 	}
 	if len(nodes) == 0 {
-		return nil, usage("--out %s has no folder of a node: name the nodes, as n1=10.0.0.1", out)
+		return nil, usage("--out %s has no folder of a node: give the nodes, like n1=10.0.0.1", out)
 	}
 	return nodes, nil
 }
@@ -282,7 +282,7 @@ func readCertificate(path string) (*x509.Certificate, error) {
 	}
 	block, _ := pem.Decode(b)
 	if block == nil || block.Type != "CERTIFICATE" {
-		return nil, fmt.Errorf("%w: %s holds no certificate in PEM form", tlsconf.ErrFiles, path)
+		return nil, fmt.Errorf("%w: %s has no certificate in PEM format", tlsconf.ErrFiles, path)
 	}
 	cert, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
@@ -299,7 +299,7 @@ func loadOrMakeCA(dir string, mustBe bool) (*tlsconf.CA, error) {
 	}
 	for _, name := range []string{tlsconf.CAFile, tlsconf.CAKeyFile} {
 		if _, there := os.Lstat(filepath.Join(dir, name)); there == nil {
-			return nil, fmt.Errorf("%s has a part of a CA only: %w", dir, err)
+			return nil, fmt.Errorf("%s has only a part of a CA: %w", dir, err)
 		}
 	}
 	return tlsconf.CreateCA(dir, "tidemark CA", tlsconf.CAValidity)

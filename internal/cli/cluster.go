@@ -16,7 +16,7 @@ import (
 
 func newCluster(s Streams) *cobra.Command {
 	f := &serverFlags{}
-	cmd := group("cluster", "Look at the cluster, and change who is in it", "  tidemark cluster status",
+	cmd := group("cluster", "Show the cluster, and change its members", "  tidemark cluster status",
 		clusterStatus(s, f), clusterTimestamps(s, f), clusterStreams(s, f), clusterHistory(s, f), clusterLogging(s, f),
 		clusterJoin(s, f),
 		clusterLeave(s, f),
@@ -29,7 +29,7 @@ func newCluster(s Streams) *cobra.Command {
 func clusterStatus(s Streams, f *serverFlags) *cobra.Command {
 	var every time.Duration
 	var wait string
-	cmd := &cobra.Command{Use: "status", Short: "Managers, projectors, indexers and buckets, and what is wrong with them",
+	cmd := &cobra.Command{Use: "status", Short: "Show managers, projectors, indexers and buckets, and their problems",
 		Args: noArgs, ValidArgsFunction: noFiles,
 		Long: `Shows who there is and how each does, and a verdict: ready; degraded, when it serves but something is missing;
 or not ready, with the reasons. It answers whatever the verdict; --wait waits until it is ready, and is exit code 6 when
@@ -43,7 +43,7 @@ not streamed; --wait=members waits for the managers, projectors and indexers tha
 			case wait != "" && until == nil:
 				return usage("--wait %s: want %s or %s", wait, waitForReady, waitForMembers)
 			case wait != "" && every != 0:
-				return usage("--wait ends when the cluster is ready, --watch never does: take one of them")
+				return usage("--wait ends when the cluster is ready, --watch never ends: use one of them")
 			case wait != "":
 				return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 					return waitHealthy(ctx, s, f.output, c, until)
@@ -86,7 +86,7 @@ var untils = map[string]func(st *v1.Status) []string{
 // membersMissing returns the members that are not up.
 func membersMissing(st *v1.Status) (missing []string) {
 	if st.Coordinator != stateActive {
-		missing = append(missing, "no leader answers that has taken over")
+		missing = append(missing, "no active leader answers")
 	}
 	for _, m := range st.Managers {
 		switch {
@@ -240,9 +240,9 @@ func repairState(i *v1.IndexerStatus) string {
 	case in == nil || i.State == stateActive:
 		return ""
 	case *in > 0:
-		return "its slices are made anew elsewhere in " + seconds(*in) + "; "
+		return "its slices are rebuilt on other indexers in " + seconds(*in) + "; "
 	}
-	return "its slices are made anew elsewhere now, where there is room; "
+	return "its slices are being rebuilt on other indexers with room; "
 }
 
 // seconds formats milliseconds as seconds.

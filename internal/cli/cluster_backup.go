@@ -32,7 +32,7 @@ standard output, and then nothing else is printed there.`,
 			"  tidemark cluster backup - | ssh vault 'cat > tidemark.backup'",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if info, err := os.Stat(args[0]); err == nil && info.IsDir() {
-				return usage("%s is a folder: name the file in it that is to be written", args[0])
+				return usage("%s is a folder: give the path of the file to write", args[0])
 			}
 			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				data, err := c.Backup(ctx)
@@ -54,7 +54,7 @@ standard output, and then nothing else is printed there.`,
 				return printBackup(s, f.output, b)
 			})
 		}}
-	cmd.AddCommand(&cobra.Command{Use: "verify FILE", Short: "Check a backup file and print what is in it",
+	cmd.AddCommand(&cobra.Command{Use: "verify FILE", Short: "Check a backup file and print its contents",
 		Args:    exactArgs("a file, or - for standard input"),
 		Example: "  tidemark cluster backup verify /var/backups/tidemark-2026-01-31.backup",
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -82,7 +82,7 @@ func readBackup(s Streams, path string) ([]byte, *statecontext.Backup, error) {
 		return nil, nil, fmt.Errorf("backup: %w", err)
 	}
 	if len(data) > statecontext.MaxBackupBytes {
-		return nil, nil, fmt.Errorf("%s has more than %d bytes; a backup has at most so many", path,
+		return nil, nil, fmt.Errorf("%s has more than %d bytes, the limit of a backup", path,
 			statecontext.MaxBackupBytes)
 	}
 	b, err := statecontext.ReadBackup(data)
@@ -106,7 +106,7 @@ func writeWhole(path string, data []byte) error {
 		return fmt.Errorf("write %s: %w", tmp.Name(), err)
 	}
 	if _, _, err := readBackup(Streams{}, tmp.Name()); err != nil {
-		return fmt.Errorf("the disk did not keep what was written: %w", err)
+		return fmt.Errorf("reading the written file back: %w", err)
 	}
 	if err := os.Rename(tmp.Name(), path); err != nil {
 		return err
@@ -219,10 +219,10 @@ cluster, which has no indexes; all of them are built from KV.`,
 				b.CAS, b.ClusterID, mode, planText(reply.Indexes), reply.CAS, reply.Epoch, planNames(reply.Indexes))
 			return err
 		}}
-	cmd.Flags().BoolVar(&newCluster, "new-cluster", false, "into a cluster other than the one that the backup was made "+
+	cmd.Flags().BoolVar(&newCluster, "new-cluster", false, "into another cluster than the one the backup was made "+
 		"of; all indexes are built")
-	cmd.Flags().BoolVar(&yes, "yes", false, "do it without asking")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be done")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only report what would be done")
 	return cmd
 }
 
@@ -276,7 +276,7 @@ func planNames(p statecontext.RestorePlan) string {
 }
 
 func newFinalizeUpgrade(s Streams, f *serverFlags) *cobra.Command {
-	return &cobra.Command{Use: "finalize-upgrade", Short: "Allow what needs the newest version, when all managers run it",
+	return &cobra.Command{Use: "finalize-upgrade", Short: "Allow features of the newest version once all managers run it",
 		Args: noArgs, ValidArgsFunction: noFiles,
 		Long: `Raises the cluster's format level to the newest one that its managers know. What needs it works from then on,
 and no older version can take part any more: there is no way back. It is refused while any voter runs an older
@@ -310,7 +310,7 @@ remembered for how long. NAME=VALUE changes one; 0 is its default.`,
 				name, value, ok := strings.Cut(a, "=")
 				n, err := strconv.ParseInt(value, 10, 64)
 				if !ok || err != nil {
-					return usage("%q: want NAME=NUMBER, as indexes_per_bucket=500", a)
+					return usage("%q: want NAME=NUMBER, like indexes_per_bucket=500", a)
 				}
 				change[name] = n
 			}
@@ -345,7 +345,7 @@ func knownLimits(l *statecontext.Limits, change map[string]int64) error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(change)) {
 		if !slices.Contains(names, name) {
-			return usage("no limit is called %q; there are: %s", name, strings.Join(names, ", "))
+			return usage("there is no limit %q; the limits are: %s", name, strings.Join(names, ", "))
 		}
 	}
 	return nil

@@ -17,12 +17,12 @@ type roleSettings struct {
 }
 
 func newConfig(s Streams) *cobra.Command {
-	show := group("show", "Show every setting of a role and where its value comes from",
+	show := group("show", "Show every setting of a role and the origin of its value",
 		"  tidemark config show manager --config /etc/tidemark.yaml")
 	for _, r := range roles(s) {
 		show.AddCommand(configShow(s, r))
 	}
-	return group("config", "Look at settings: flags, environment, configuration file", "  tidemark config show manager",
+	return group("config", "Show settings: flags, environment, configuration file", "  tidemark config show manager",
 		show)
 }
 

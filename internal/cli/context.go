@@ -56,7 +56,7 @@ func contextsPath() (string, error) {
 	}
 	dir, err := os.UserConfigDir()
 	if err != nil {
-		return "", fmt.Errorf("the file of contexts: %w; name one in %s", err, contextsEnv)
+		return "", fmt.Errorf("the file of contexts: %w; set its path in %s", err, contextsEnv)
 	}
 	return filepath.Join(dir, "tidemark", "contexts.yaml"), nil
 }
@@ -86,7 +86,7 @@ func readContexts() (*contexts, string, error) {
 	}
 	for name, c := range all.Contexts {
 		if c == nil || len(c.Server) == 0 {
-			return nil, path, usage("contexts %s: %s names no server", path, name)
+			return nil, path, usage("contexts %s: %s has no server", path, name)
 		}
 	}
 	if all.Contexts == nil {
@@ -124,7 +124,7 @@ func (all *contexts) get(name, path string) (*contextSettings, error) {
 		return c, nil
 	}
 	known := strings.Join(slices.Sorted(maps.Keys(all.Contexts)), ", ")
-	return nil, usage("there is no context %q in %s, which has: %s; tidemark context add makes one", name, path,
+	return nil, usage("there is no context %q in %s, which has: %s; tidemark context add creates one", name, path,
 		valueOr(known, "none"))
 }
 
@@ -226,7 +226,7 @@ func setAll(fl *pflag.FlagSet, group map[string]string, origins config.Origins, 
 }
 
 func newContext(s Streams) *cobra.Command {
-	return group("context", "Name clusters, and choose the one that commands are for",
+	return group("context", "Store clusters by name, and choose the one for commands",
 		"  tidemark context add prod --server 10.0.0.1:9520,10.0.0.2:9520 --certs-dir ./certs/operator\n  tidemark context "+
 			"use prod", contextAdd(s), contextUse(s), contextList(s), contextRemove(s))
 }
@@ -241,7 +241,7 @@ func contextNames(*cobra.Command, []string, string) ([]string, cobra.ShellCompDi
 
 func contextAdd(s Streams) *cobra.Command {
 	var c contextSettings
-	cmd := &cobra.Command{Use: "add NAME", Short: "Name a cluster, or change what is kept of it", Args: exactArgs("NAME"),
+	cmd := &cobra.Command{Use: "add NAME", Short: "Store a cluster under a name, or change it", Args: exactArgs("NAME"),
 		ValidArgsFunction: noFiles,
 		Long: `Keeps, under a name, where a cluster's managers are and how you are let in: in a file of yours
 (contexts.yaml in the folder tidemark of your configuration, or what TIDEMARK_CONTEXTS names). Secrets stay in the files
@@ -293,14 +293,14 @@ func absolute(path *string) (err error) {
 	case "":
 		return nil
 	case standard:
-		return usage("a context keeps names of files: standard input is none")
+		return usage("a context stores file names, so standard input is not possible")
 	}
 	*path, err = filepath.Abs(*path)
 	return err
 }
 
 func contextUse(s Streams) *cobra.Command {
-	return &cobra.Command{Use: "use NAME", Short: "Choose the cluster that commands are for", Args: exactArgs("NAME"),
+	return &cobra.Command{Use: "use NAME", Short: "Choose the cluster for commands", Args: exactArgs("NAME"),
 		ValidArgsFunction: contextNames, Example: "  tidemark context use prod",
 		RunE: func(_ *cobra.Command, args []string) error {
 			all, path, err := readContexts()
@@ -321,7 +321,7 @@ func contextUse(s Streams) *cobra.Command {
 }
 
 func contextRemove(s Streams) *cobra.Command {
-	return &cobra.Command{Use: "remove NAME", Short: "Forget a cluster's name", Args: exactArgs("NAME"),
+	return &cobra.Command{Use: "remove NAME", Short: "Remove a stored cluster", Args: exactArgs("NAME"),
 		ValidArgsFunction: contextNames, Example: "  tidemark context remove prod",
 		RunE: func(_ *cobra.Command, args []string) error {
 			all, path, err := readContexts()
@@ -334,7 +334,7 @@ func contextRemove(s Streams) *cobra.Command {
 			delete(all.Contexts, args[0])
 			if all.Current == args[0] {
 				all.Current = ""
-				fmt.Fprintln(s.Err, "none is the present one now: commands are for 127.0.0.1:9520")
+				fmt.Fprintln(s.Err, "no context is selected now: commands use 127.0.0.1:9520")
 			}
 			return all.write(path)
 		}}
@@ -349,7 +349,7 @@ type contextRow struct {
 
 func contextList(s Streams) *cobra.Command {
 	var as format
-	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "Show the clusters that have names", Args: noArgs,
+	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List the stored clusters", Args: noArgs,
 		Example: "  tidemark context list",
 		RunE: func(*cobra.Command, []string) error {
 			all, _, err := readContexts()

@@ -69,7 +69,7 @@ func (c *credentialFlags) options(ctx context.Context, s Streams, m *localcluste
 func (c *credentialFlags) secrets(ctx context.Context, s Streams, o *client.Options) (err error) {
 	switch {
 	case c.tokenFile != "" && c.user != "":
-		return usage("--token-file and --user: a token says who it is for; give one of them")
+		return usage("--token-file and --user: a token already identifies its user; give one of them")
 	case c.tokenFile != "":
 		o.Token, err = c.read(s, c.tokenFile)
 	case c.user != "" && c.passwordFile != "":
@@ -110,7 +110,7 @@ func (c *credentialFlags) folder() error {
 	case c.certs == "":
 		return nil
 	case !c.files.Empty():
-		return usage("--certs-dir names the files that --tls-ca, --tls-cert and --tls-key do: give it or them")
+		return usage("--certs-dir replaces --tls-ca, --tls-cert and --tls-key: give it or them")
 	}
 	c.files, c.certs = certsOf(c.certs, tlsconf.Admin), ""
 	return nil

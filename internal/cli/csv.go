@@ -57,7 +57,7 @@ func members(item any) (row map[string]json.RawMessage, names []string, err erro
 		return nil, nil, err
 	}
 	if len(text) == 0 || text[0] != '{' {
-		return nil, nil, fmt.Errorf("%s is no list of objects, which csv is for", text)
+		return nil, nil, fmt.Errorf("%s is not a list of objects, as csv needs", text)
 	}
 	if err := json.Unmarshal(text, &row); err != nil {
 		return nil, nil, err

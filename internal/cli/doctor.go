@@ -14,8 +14,8 @@ import (
 func newDoctor(s Streams) *cobra.Command {
 	f := &kvFlags{}
 	var each time.Duration
-	cmd := &cobra.Command{Use: "doctor", Short: "Ask a KV cluster whether indexes can be kept of it: what works, what " +
-		"will not, and why", Args: noArgs,
+	cmd := &cobra.Command{Use: "doctor", Short: "Check whether a KV cluster can be indexed: what works, what " +
+		"does not, and why", Args: noArgs,
 		Long: `Asks every node of a KV cluster for what tidemark hangs on: who answers and how fast, login and rights (DCP,
 statistics), TLS, the kind of bucket, features and controls, the cluster map, vbuckets, purges, clocks and collections.
 It changes nothing there. Each question has a deadline (--each): a node that hangs is named, and the others are judged
@@ -45,7 +45,7 @@ something else will not work.`,
 			return r.Err()
 		}}
 	f.add(cmd)
-	cmd.Flags().DurationVar(&each, "each", doctor.DefaultTimeout, "the deadline of each question (as 5s)")
+	cmd.Flags().DurationVar(&each, "each", doctor.DefaultTimeout, "deadline of each request, like 5s")
 	return cmd
 }
 

@@ -16,7 +16,7 @@ import (
 
 func clusterHistory(s Streams, f *serverFlags) *cobra.Command {
 	var req v1.HistoryRequest
-	cmd := &cobra.Command{Use: "history", Short: "How scans, changes of indexes and buckets did in the last hour",
+	cmd := &cobra.Command{Use: "history", Short: "Show scans, index changes and buckets of the last hour",
 		Args: noArgs, ValidArgsFunction: noFiles,
 		Long: `Asks all managers and indexers what they remember of the last hour: percentiles of the times of scans by
 consistency and of changes of indexes (DDL), the indexes that were scanned most, and, by points of --step, how many
@@ -44,7 +44,7 @@ off. The last point may not be over.`,
 			})
 		}}
 	cmd.Flags().DurationVar(&req.For, "for", time.Hour, "how far back, whole minutes")
-	cmd.Flags().DurationVar(&req.Step, "step", 5*time.Minute, "length of a point, a multiple of 10s")
+	cmd.Flags().DurationVar(&req.Step, "step", 5*time.Minute, "duration of a point, a multiple of 10s")
 	cmd.Flags().StringVar(&req.Bucket, "bucket", "", "of buckets and indexes only this one and those on "+
 		"it; times of scans and DDL are those of all buckets")
 	cmd.Flags().IntVar(&req.Limit, "limit", 12, "most indexes, 1 to 64")
@@ -146,15 +146,15 @@ func notRemembered(w io.Writer, h *v1.History) {
 		}
 	}
 	for _, u := range h.Unheard {
-		fmt.Fprintf(w, "%s %s gives no answer, what it remembers is missing: %s\n", u.Role, u.Name, u.Error)
+		fmt.Fprintf(w, "%s %s does not answer, its figures are missing: %s\n", u.Role, u.Name, u.Error)
 	}
 	if h.IndexesOmitted > 0 {
 		fmt.Fprintf(w, "%s more: see --limit\n", counted(h.IndexesOmitted, "index", "indexes"))
 	}
 	if h.ScansUnnamed > 0 {
-		fmt.Fprintf(w, "%d scans were of more indexes than are noted by name\n", h.ScansUnnamed)
+		fmt.Fprintf(w, "%d scans were of further indexes, which are not recorded by name\n", h.ScansUnnamed)
 	}
 	if h.BucketsOmitted > 0 {
-		fmt.Fprintf(w, "%s more than are noted\n", counted(h.BucketsOmitted, "bucket", "buckets"))
+		fmt.Fprintf(w, "%s more, which are not recorded\n", counted(h.BucketsOmitted, "bucket", "buckets"))
 	}
 }

@@ -108,7 +108,7 @@ in order; the first that fails ends it.`,
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringArrayVar(&cf.keys, "key", nil, "a key expression, with DESC behind it for descending order; repeat for "+
+	fl.StringArrayVar(&cf.keys, "key", nil, "a key expression, followed by DESC for descending order; repeat for "+
 		"composite keys")
 	fl.StringVar(&cf.req.Where, "where", "", "only documents for which this is true")
 	fl.BoolVar(&cf.req.IsPrimary, "primary", false, "index the document ids")
@@ -117,12 +117,12 @@ in order; the first that fails ends it.`,
 	fl.StringVar(&cf.partitionBy, "partition-by", "", "spread entries by key: \"HASH(expression, …)\" or "+
 		"\"RANGE(leading key) VALUES (…)\" (default: by the document's id)")
 	fl.IntVar(&cf.partitions, "partitions", 0, "number of partitions (0: the default)")
-	fl.IntVar(&cf.replicas, "replicas", 0, "copies beside the first")
+	fl.IntVar(&cf.replicas, "replicas", 0, "copies in addition to the first")
 	fl.StringSliceVar(&cf.req.Nodes, "nodes", nil, "indexers that may hold it")
 	fl.BoolVar(&cf.autoSplit, "auto-split", true,
-		"more and fewer partitions by itself, where managers have bounds for them")
+		"change the number of partitions automatically, by the managers' bounds")
 	collectionFlag(fl, &cf.collection)
-	fl.StringVar(&cf.file, "file", "", "take what to create from this JSON `FILE`, - for standard input")
+	fl.StringVar(&cf.file, "file", "", "read the indexes to create from this JSON `FILE`, - for standard input")
 	cf.instead.add(fl)
 	cf.wait.add(fl)
 	complete(cmd, "nodes", f.nodes())
@@ -153,8 +153,7 @@ func (cf *createFlags) check() error {
 		return usage("--partitions takes 0 (the default) to 1024, --replicas 0 to 16")
 	}
 	if len(cf.keys) == 0 && !cf.req.IsPrimary {
-		return usage("say what to index: --key EXPRESSION, again for each further key, or --primary for the document " +
-			"ids")
+		return usage("give what to index: --key EXPRESSION, repeated for more keys, or --primary for the document ids")
 	}
 	return nil
 }
@@ -198,7 +197,7 @@ func partitioned(req *v1.CreateRequest, by string) error {
 	}
 	made, ok := all[0].(*expression.CreateIndex)
 	if !ok || len(all) != 1 || made.Where != "" {
-		return usage("--partition-by takes HASH(…) or RANGE(…) VALUES (…) and nothing behind it")
+		return usage("--partition-by accepts only HASH(…) or RANGE(…) VALUES (…)")
 	}
 	req.PartitionBy = made.PartitionBy
 	return nil
@@ -209,11 +208,11 @@ func (cf *createFlags) fromFile(s Streams, cmd *cobra.Command, args []string) ([
 	for _, other := range []string{"key", "where", "primary", "if-not-exists", "defer-build", "partition-by",
 		"partitions", "replicas", "nodes", "collection", "auto-split"} {
 		if cmd.Flags().Changed(other) {
-			return nil, usage("--file says all of an index: leave out --%s", other)
+			return nil, usage("--file has the whole definition: omit --%s", other)
 		}
 	}
 	if len(args) > 0 {
-		return nil, usage("--file says all of an index: leave out %s", strings.Join(args, " "))
+		return nil, usage("--file has the whole definition: omit %s", strings.Join(args, " "))
 	}
 	return readJSON[v1.CreateRequest](s, cf.file)
 }
@@ -313,7 +312,7 @@ func readJSON[T any](s Streams, path string) (all []T, err error) {
 		all = append(all, one)
 	}
 	if len(all) == 0 {
-		return nil, usage("%s: nothing in it; want a JSON object", path)
+		return nil, usage("%s: the file is empty; want a JSON object", path)
 	}
 	return all, nil
 }
@@ -428,7 +427,7 @@ func stateWord(i v1.IndexInfo) string {
 func indexDescribe(s Streams, f *serverFlags) *cobra.Command {
 	var every time.Duration
 	var wait bool
-	cmd := &cobra.Command{Use: "describe BUCKET/NAME|ID", Short: "Show all about one index", Args: anIndex,
+	cmd := &cobra.Command{Use: "describe BUCKET/NAME|ID", Short: "Show one index in detail", Args: anIndex,
 		ValidArgsFunction: f.indexes(false),
 		Example: "  tidemark index describe world/by_name\n  tidemark index describe 7 --output json\n  tidemark index " +
 			"describe world/by_name --wait",
@@ -571,7 +570,7 @@ waits until they are ready. --file takes JSON as POST /v1/indexes:build does: {"
 		}}
 	cmd.Flags().BoolVar(&all, "all", false, "all deferred indexes of the bucket's collection")
 	collectionFlag(cmd.Flags(), &collection)
-	cmd.Flags().StringVar(&file, "file", "", "take what to build from this JSON `FILE`, - for standard input")
+	cmd.Flags().StringVar(&file, "file", "", "read the indexes to build from this JSON `FILE`, - for standard input")
 	instead.add(cmd.Flags())
 	wait.add(cmd.Flags())
 	return cmd
@@ -584,13 +583,13 @@ func buildRequests(s Streams, cmd *cobra.Command, args []string, all bool,
 	case err != nil:
 		return nil, err
 	case file != "" && (all || len(args) > 0 || collection != ""):
-		return nil, usage("--file says what to build: leave out the arguments, --all and --collection")
+		return nil, usage("--file has the indexes to build: omit the arguments, --all and --collection")
 	case file != "":
 		return readJSON[v1.BuildRequest](s, file)
 	case all && len(args) == 1, !all && len(args) > 1:
 		return []v1.BuildRequest{{Bucket: args[0], Scope: scope, Collection: collection, Names: args[1:]}}, nil
 	}
-	return nil, usage("%s takes BUCKET and one or more names, or BUCKET --all, or --file", cmd.CommandPath())
+	return nil, usage("%s needs BUCKET and one or more names, or BUCKET --all, or --file", cmd.CommandPath())
 }
 
 func buildStatements(requests []v1.BuildRequest) (all []expression.Statement) {
@@ -665,9 +664,9 @@ once; the data goes as the indexers are told. --wait waits for that.`,
 		}}
 	cmd.Flags().BoolVar(&d.ifExists, "if-exists", false, "succeed when it does not exist")
 	cmd.Flags().Uint64Var(&d.ifMatch, "if-match", 0, "only if its modified_cas is this")
-	cmd.Flags().BoolVar(&d.yes, "yes", false, "drop without a question")
+	cmd.Flags().BoolVar(&d.yes, "yes", false, "do not ask for confirmation")
 	cmd.Flags().BoolVar(&d.wait, "wait", false, "wait until the indexers have dropped its data")
-	cmd.Flags().BoolVar(&d.dryRun, "dry-run", false, "say what it would drop, and what that frees")
+	cmd.Flags().BoolVar(&d.dryRun, "dry-run", false, "only report what would be dropped, and the freed space")
 	return cmd
 }
 
@@ -766,7 +765,8 @@ func waitGone(ctx context.Context, c *client.Client, ids []index.ID) error {
 			}
 			select {
 			case <-ctx.Done():
-				return fmt.Errorf("the data of index %s is not gone yet: %w; it goes on, see `tidemark index describe %s`", id,
+				return fmt.Errorf("the data of index %s is not removed yet: %w; the removal continues, see `tidemark index "+
+					"describe %s`", id,
 					ctx.Err(), id)
 			case <-tick.C:
 			}

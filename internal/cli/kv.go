@@ -36,7 +36,7 @@ func newKV(s Streams) *cobra.Command {
 	var logs logFlags
 	var buckets []string
 	var quota int64
-	cmd := &cobra.Command{Use: "kv", Short: "Run an embedded KV node; load, get, set and delete documents; look after " +
+	cmd := &cobra.Command{Use: "kv", Short: "Run an embedded KV node; load, get, set and delete documents; manage " +
 		"the KV cluster", Args: noArgs,
 		Long: `Without a subcommand: run one node of the embedded KV store, for development, tests and demonstrations.`,
 		Example: "  tidemark kv --id kv1 --data /var/lib/tidemark-kv --nodes kv1=127.0.0.1:11210=127.0.0.1:11211 \\\n    " +
@@ -95,7 +95,7 @@ func newKV(s Streams) *cobra.Command {
 	fl.StringVar(&user, "kv-user", "", "user that clients authenticate as")
 	fl.StringVar(&passwordFile, "kv-password-file", "", "file with the password")
 	fl.Int64Var(&quota, "quota-bytes", 2<<30, "memory for documents")
-	fl.StringVar(&nasty, "nasty", "", "habits of real engines, for tests of what connects here; see tidemark help nasty")
+	fl.StringVar(&nasty, "nasty", "", "behaviours of real engines, for tests of clients; see tidemark help nasty")
 	_ = fl.MarkHidden("nasty")
 	secure.add(cmd)
 	addCommon(cmd, &logs)
@@ -135,12 +135,12 @@ func parseBuckets(texts []string) (buckets []kv.BucketConfig, err error) {
 		}
 		n, err := strconv.Atoi(p[2])
 		if err != nil {
-			return nil, usage("--buckets %q: %q is no number of vbuckets", one, p[2])
+			return nil, usage("--buckets %q: %q is not a number of vbuckets", one, p[2])
 		}
 		b := kv.BucketConfig{Name: p[0], UUID: p[1], VBuckets: n}
 		if len(p) == 4 {
 			if b.Replicas, err = strconv.Atoi(p[3]); err != nil {
-				return nil, usage("--buckets %q: %q is no number of replicas", one, p[3])
+				return nil, usage("--buckets %q: %q is not a number of replicas", one, p[3])
 			}
 		}
 		buckets = append(buckets, b)
@@ -162,8 +162,8 @@ type kvFlags struct {
 func (f *kvFlags) add(cmd *cobra.Command) {
 	addOutput(cmd.Flags(), &f.output)
 	complete(cmd, "output", fixed(formats...))
-	cmd.Flags().StringVar(&f.kv, "kv", "", "KV nodes, some of the cluster: host:port, host,host2, or as SDKs take it: "+
-		"couchbase[s]://host,host2[/bucket][?network=external]; http[s]://host before cluster managers")
+	cmd.Flags().StringVar(&f.kv, "kv", "", "some KV nodes of the cluster: host:port, host,host2, or a connection string: "+
+		"couchbase[s]://host,host2[/bucket][?network=external]; http[s]://host for cluster managers")
 	cmd.Flags().StringVar(&f.data, "data", "", "data `FOLDER` of a running up, for address and credentials")
 	cmd.Flags().StringVar(&f.bucket, "bucket", "", "bucket (default: that of --kv or --data)")
 	networkFlag(cmd.Flags(), &f.network)
@@ -178,7 +178,7 @@ func (f *kvFlags) add(cmd *cobra.Command) {
 func (f *kvFlags) addDocuments(cmd *cobra.Command) {
 	f.add(cmd)
 	collectionFlag(cmd.Flags(), &f.collection)
-	cmd.Flags().DurationVar(&f.timeout, "timeout", 10*time.Minute, "how long to try (as 30s)")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", 10*time.Minute, "how long to try, like 30s")
 }
 
 // target returns the nodes to contact first, and the client options.
@@ -189,7 +189,7 @@ func (f *kvFlags) target(ctx context.Context) (seeds []string, opt kvclient.Opti
 			return nil, opt, err
 		}
 		if spec.Bucket != "" && f.bucket != "" && spec.Bucket != f.bucket {
-			return nil, opt, usage("--kv names the bucket %q, --bucket %q: which one?", spec.Bucket, f.bucket)
+			return nil, opt, usage("--kv has the bucket %q and --bucket is %q: give one of them", spec.Bucket, f.bucket)
 		}
 		f.bucket = orElse(f.bucket, spec.Bucket)
 	}
@@ -254,11 +254,11 @@ func parseKV(text string, tls *kvTLSFlags, network *string) (connstr.Spec, error
 	case err != nil:
 		return spec, usage("--kv: %v", err)
 	case spec.Scheme == connstr.Scheme && tls.files != (kvclient.TLSFiles{}):
-		return spec, usage("--kv %s is without TLS, for which --kv-tls… asks: write %s://", text, connstr.SchemeTLS)
+		return spec, usage("--kv %s is without TLS, but --kv-tls… requires it: write %s://", text, connstr.SchemeTLS)
 	case spec.Scheme == connstr.SchemeREST && tls.files != (kvclient.TLSFiles{}):
-		return spec, usage("--kv %s is without TLS, for which --kv-tls… asks: write %s://", text, connstr.SchemeRESTTLS)
+		return spec, usage("--kv %s is without TLS, but --kv-tls… requires it: write %s://", text, connstr.SchemeRESTTLS)
 	case spec.Network != "" && *network != "" && spec.Network != *network:
-		return spec, usage("--kv names the network %q, --kv-network %q: which one?", spec.Network, *network)
+		return spec, usage("--kv has the network %q and --kv-network is %q: give one of them", spec.Network, *network)
 	}
 	if spec.TLS(false) {
 		tls.files.Enabled = true
@@ -269,7 +269,7 @@ func parseKV(text string, tls *kvTLSFlags, network *string) (connstr.Spec, error
 
 // networkFlag adds --kv-network.
 func networkFlag(fl *pflag.FlagSet, network *string) {
-	fl.StringVar(network, "kv-network", "", "whose addresses of KV's cluster map count: default, external, or empty to "+
+	fl.StringVar(network, "kv-network", "", "which addresses of KV's cluster map to use: default, external, or empty to "+
 		"find out")
 }
 
@@ -310,7 +310,7 @@ func (f *kvFlags) check(seeds []string) error {
 		f.password = p
 	}
 	if len(seeds)+len(f.managers) == 0 || f.bucket == "" || f.user == "" && f.tls.files.Cert == "" {
-		return usage("name the KV cluster (--kv HOST), --bucket, --kv-user and the password, or --data DIR of a " +
+		return usage("give the KV cluster (--kv HOST), --bucket, --kv-user and the password, or --data DIR of a " +
 			"`tidemark up`")
 	}
 	_, _, err := splitCollection(f.collection)
@@ -330,7 +330,7 @@ func kvLoad(s Streams) *cobra.Command {
 	var format string
 	var unchecked bool
 	cmd := &cobra.Command{Use: "load FILE",
-		Short: "Store the documents of a file: lines of JSON, a JSON array, CSV or TSV (- for standard input; gzip is fine)",
+		Short: "Store the documents of a file: lines of JSON, a JSON array, CSV or TSV (- for standard input; also gzipped)",
 		Long: `Each object of the file is {"key", "value"}, or, with --key-field, a document as it is, whose key is one of its
 fields. The whole file is read before anything of it is stored: what is wrong is told with its line. Standard input is
 kept in a temporary file for that; with --unchecked what comes is stored as it comes.`,
@@ -381,13 +381,14 @@ kept in a temporary file for that; with --unchecked what comes is stored as it c
 	f.addDocuments(cmd)
 	fl := cmd.Flags()
 	fl.StringVar(&format, "format", string(documents.Auto), "lines (of JSON objects), list (a JSON array), csv or tsv; "+
-		"auto looks at the first character")
-	fl.StringVar(&o.KeyField, "key-field", "", "`FIELD` with the key of each document, as id or meta.id; without it, "+
+		"auto checks the first character")
+	fl.StringVar(&o.KeyField, "key-field", "", "`FIELD` with the key of each document, like id or meta.id; without it, "+
 		`objects are {"key", "value"}`)
-	fl.StringVar(&o.KeyPrefix, "key-prefix", "", "`TEXT` before each key, as airport::")
-	fl.BoolVar(&o.InferTypes, "infer-types", false, "cells of a table that are numbers, true or false become that, empty "+
-		"ones are left out; else all are strings")
-	fl.BoolVar(&unchecked, "unchecked", false, "store what is read at once, instead of reading the whole file before")
+	fl.StringVar(&o.KeyPrefix, "key-prefix", "", "`TEXT` before each key, like airport::")
+	fl.BoolVar(&o.InferTypes, "infer-types", false, "convert cells of a table that are numbers, true or false, and omit "+
+		"empty ones; otherwise all are strings")
+	fl.BoolVar(&unchecked, "unchecked", false, "store documents as they are read, instead of checking the whole file "+
+		"first")
 	complete(cmd, "format", fixed(documents.Formats...))
 	return cmd
 }
@@ -539,7 +540,7 @@ func kvSet(s Streams) *cobra.Command {
 		Example: `  tidemark kv set --data ./cluster airport::XYZ '{"kind":"airport","name":"New"}'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !raw && !json.Valid([]byte(args[1])) {
-				return usage("VALUE is no JSON; quote it for the shell, or say --raw to store it all the same")
+				return usage("VALUE is not JSON; quote it for the shell, or use --raw to store it nevertheless")
 			}
 			c, ctx, cancel, err := f.connect(cmd.Context())
 			if err != nil {
@@ -554,7 +555,7 @@ func kvSet(s Streams) *cobra.Command {
 			return printToken(s, f.output, m)
 		}}
 	f.addDocuments(cmd)
-	cmd.Flags().BoolVar(&raw, "raw", false, "store a value that is no JSON")
+	cmd.Flags().BoolVar(&raw, "raw", false, "store a value that is not JSON")
 	return cmd
 }
 

@@ -55,7 +55,7 @@ func kvBucketTable(t *tabwriter.Writer, all []kv.BucketInfo) {
 func kvBucketCreate(s Streams) *cobra.Command {
 	f := &kvAdminFlags{}
 	c := clustermap.BucketChange{Replicas: 1}
-	cmd := &cobra.Command{Use: "create BUCKET", Short: "Make a bucket, while the cluster runs",
+	cmd := &cobra.Command{Use: "create BUCKET", Short: "Create a bucket while the cluster runs",
 		Long: `Makes a bucket, which all nodes open. All of them have to answer, and no rebalance may be under way. Nodes need
 not be started with it: the cluster's map has it. A Couchbase cluster is told through its own tools.`,
 		Example: "  tidemark kv bucket create travel --data ./cluster\n  tidemark kv bucket create travel --vbuckets 64 " +
@@ -75,14 +75,14 @@ not be started with it: the cluster's map has it. A Couchbase cluster is told th
 				UUID string `json:"uuid"`
 			}{c.Name, uuid}
 			return show(s.Out, f.output, made, []any{made}, func(t *tabwriter.Writer) {
-				fmt.Fprintf(t, "bucket %s is made: uuid %s\n", made.Name, made.UUID)
+				fmt.Fprintf(t, "bucket %s created: uuid %s\n", made.Name, made.UUID)
 			})
 		}}
 	f.add(cmd)
 	fl := cmd.Flags()
 	fl.IntVar(&c.VBuckets, "vbuckets", 0, "number of vbuckets, a power of two up to 1024 (default: that of the first of "+
 		"the nodes' --buckets)")
-	fl.IntVar(&c.Replicas, "replicas", c.Replicas, "replicas of each vbucket, 0 to 3; nodes that are too few for it keep "+
+	fl.IntVar(&c.Replicas, "replicas", c.Replicas, "replicas of each vbucket, 0 to 3; too few nodes keep "+
 		"as many as they can")
 	fl.BoolVar(&c.NoFlush, "no-flush", false, "it cannot be flushed")
 	return cmd
@@ -121,7 +121,7 @@ vbuckets and the name stay as they were made.`,
 				return err
 			}
 			if *e == (clustermap.BucketEdit{}) {
-				return usage("nothing to change: say --replicas or --flush")
+				return usage("nothing to change: give --replicas or --flush")
 			}
 			a, err := f.open()
 			if err != nil {
@@ -143,7 +143,7 @@ vbuckets and the name stay as they were made.`,
 		}}
 	f.add(cmd)
 	fl := cmd.Flags()
-	fl.IntVar(&replicas, "replicas", 0, "replicas of each vbucket, 0 to 3; nodes that are too few for it keep as many as "+
+	fl.IntVar(&replicas, "replicas", 0, "replicas of each vbucket, 0 to 3; too few nodes keep as many as "+
 		"they can (default: as it is)")
 	fl.StringVar(&flush, "flush", "", "whether it can be flushed: on or off (default: as it is)")
 	complete(cmd, "flush", fixed("on", "off"))
@@ -171,6 +171,6 @@ which BUILD INDEX makes the indexes anew. A bucket that nodes are started with s
 			return err
 		}}
 	f.add(cmd)
-	cmd.Flags().BoolVar(&yes, "yes", false, "do it without asking")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
 	return cmd
 }

@@ -39,7 +39,7 @@ func (f *kvAdminFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.files.CA, "tls-ca", "", "PEM `FILE` with the CAs of the nodes' certificates: addresses "+
 		"without a scheme are then https")
 	cmd.Flags().StringVar(&f.files.Cert, "tls-cert", "", "PEM `FILE` with a certificate to show, instead of --kv-user "+
-		"where a node is only asked")
+		"for commands that change nothing")
 	cmd.Flags().StringVar(&f.files.Key, "tls-key", "", "PEM `FILE` with its key")
 }
 
@@ -65,7 +65,7 @@ func (f *kvAdminFlags) open() (*kv.Admin, error) {
 		f.password = p
 	}
 	if len(urls) == 0 {
-		return nil, usage("name KV nodes (--admin HOST:PORT), or --data DIR of a `tidemark up`")
+		return nil, usage("give KV nodes (--admin HOST:PORT), or --data DIR of a `tidemark up`")
 	}
 	source, err := tlsconf.Open(f.files, nil)
 	if err != nil {
@@ -105,7 +105,7 @@ func openKVAdmin(urls []string, user, password string, source *tlsconf.Source) (
 		case !found:
 			scheme, address = source.Scheme(), scheme
 		case scheme == "http" && source != nil:
-			return nil, usage("%s is without TLS, and --tls-ca is given: write https://, or the address only", url)
+			return nil, usage("%s is without TLS, but --tls-ca is given: write https://, or only the address", url)
 		case scheme != "http" && scheme != "https":
 			return nil, usage("--admin %s: want host:port, or a URL that begins with http:// or https://", url)
 		}
@@ -115,7 +115,7 @@ func openKVAdmin(urls []string, user, password string, source *tlsconf.Source) (
 		addresses = append(addresses, address)
 	}
 	if secure > 0 && secure < len(urls) {
-		return nil, usage("--admin %s: all nodes of a cluster speak TLS, or none", strings.Join(urls, ","))
+		return nil, usage("--admin %s: either all nodes of a cluster use TLS, or none", strings.Join(urls, ","))
 	}
 	if secure > 0 && conf == nil {
 		conf = &tls.Config{MinVersion: tls.VersionTLS12} // with the system's CAs
@@ -149,8 +149,8 @@ func kvAdminCode(err error) int {
 
 func kvStatus(s Streams) *cobra.Command {
 	f := &kvAdminFlags{}
-	cmd := &cobra.Command{Use: "status", Short: "Show the embedded KV cluster: nodes, vbuckets, replica lag, what is " +
-		"under way", Args: noArgs,
+	cmd := &cobra.Command{Use: "status", Short: "Show the embedded KV cluster: nodes, vbuckets, replica lag, running " +
+		"operations", Args: noArgs,
 		Example: "  tidemark kv status --data ./cluster\n  tidemark kv status --admin 127.0.0.1:11211 --output json\n  " +
 			"tidemark kv status --admin kv1.example.org:11211 --tls-ca ca.pem --kv-user index --kv-password-file pw",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -211,7 +211,7 @@ All other members must answer. A node that was failed over and comes back learns
 		Example: "  tidemark kv failover kv2 --data ./cluster\n  tidemark kv failover kv2 --lose --data ./cluster",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usage("%s takes one NODE or more", cmd.CommandPath())
+				return usage("%s needs one or more NODEs", cmd.CommandPath())
 			}
 			return nil
 		},
@@ -252,7 +252,7 @@ numbers begin at 0, on a new branch. The indexes of the bucket are rolled back t
 There is no way back. A node that reads its documents after a start is waited for, for a minute at most.`,
 		Example: "  tidemark kv flush world --yes --data ./cluster", Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return usage("%s takes one BUCKET", cmd.CommandPath())
+				return usage("%s needs one BUCKET", cmd.CommandPath())
 			}
 			return nil
 		},
@@ -267,7 +267,7 @@ There is no way back. A node that reads its documents after a start is waited fo
 			return a.Flush(cmd.Context(), args[0])
 		}}
 	f.add(cmd)
-	cmd.Flags().BoolVar(&yes, "yes", false, "do it without asking")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
 	return cmd
 }
 
@@ -305,7 +305,7 @@ command again shows how far it is.`,
 				return err
 			}
 			if stop && (len(add) > 0 || len(remove) > 0) {
-				return usage("--stop ends what is under way: it goes without --add and --remove")
+				return usage("--stop ends the running rebalance: omit --add and --remove")
 			}
 			if err := a.Rebalance(cmd.Context(), r); err != nil {
 				return err
@@ -324,7 +324,7 @@ command again shows how far it is.`,
 	f.add(cmd)
 	cmd.Flags().StringSliceVar(&add, "add", nil, "a node to add: id=memcached=admin[=memcached-tls]")
 	cmd.Flags().StringSliceVar(&remove, "remove", nil, "id of a node to remove")
-	cmd.Flags().BoolVar(&stop, "stop", false, "end what is under way; what has moved stays where it is")
+	cmd.Flags().BoolVar(&stop, "stop", false, "end the running rebalance; moved vbuckets stay where they are")
 	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not wait for the end")
 	return cmd
 }

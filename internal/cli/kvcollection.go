@@ -58,7 +58,7 @@ func kvCollectionList(s Streams) *cobra.Command {
 func kvCollectionChange(s Streams, drop bool) *cobra.Command {
 	f := &kvAdminFlags{}
 	yes := !drop
-	cmd := &cobra.Command{Use: "create BUCKET SCOPE[.COLLECTION]", Short: "Make a scope, or a collection in one",
+	cmd := &cobra.Command{Use: "create BUCKET SCOPE[.COLLECTION]", Short: "Create a scope, or a collection in one",
 		Long: `Makes a scope, or a collection in a scope that there is. All nodes have to answer. A Couchbase cluster is told
 through its own tools.`,
 		Example: "  tidemark kv collection create world inventory --data ./cluster\n  tidemark kv collection create world " +
@@ -86,7 +86,7 @@ through its own tools.`,
 		cmd.Long = `Drops a collection, or a scope with all collections in it, and their documents at once. Indexes on them go
 into state error and say COLLECTION_GONE. There is no way back: one that is made again under the name is another one.`
 		cmd.Example = "  tidemark kv collection drop world inventory.airline --yes --data ./cluster"
-		cmd.Flags().BoolVar(&yes, "yes", false, "do it without asking")
+		cmd.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
 	}
 	return cmd
 }

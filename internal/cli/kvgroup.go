@@ -69,7 +69,7 @@ have to answer; they judge by it at once. The roles are those of tidemark kv use
 				change.Description = &description
 			}
 			if change.Roles == nil && change.Description == nil {
-				return usage("say what to set of the group: --roles or --description")
+				return usage("give --roles or --description to set")
 			}
 			a, err := f.open()
 			if err != nil {
@@ -80,7 +80,7 @@ have to answer; they judge by it at once. The roles are those of tidemark kv use
 	f.add(cmd)
 	cmd.Flags().StringVar(&roles, "roles", "", "roles, with commas between them, instead of all that the group has; '': "+
 		"none")
-	cmd.Flags().StringVar(&description, "description", "", "what it is for, for people")
+	cmd.Flags().StringVar(&description, "description", "", "description of the group")
 	return cmd
 }
 
@@ -103,6 +103,6 @@ answer.`,
 			return a.ChangeGroup(cmd.Context(), clustermap.GroupChange{Group: args[0], Remove: true})
 		}}
 	f.add(cmd)
-	cmd.Flags().BoolVar(&yes, "yes", false, "do it without asking")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
 	return cmd
 }

@@ -86,7 +86,7 @@ with a scope, [BUCKET:SCOPE], or a collection, [BUCKET:SCOPE:COLLECTION]:
 			case err != nil:
 				return err
 			case change.Roles == nil && change.Groups == nil && change.Name == nil && password == "":
-				return usage("say what to set of the user: --roles, --groups, --new-password-file or --name")
+				return usage("give --roles, --groups, --new-password-file or --name to set")
 			}
 			a, err := f.open()
 			if err != nil {
@@ -145,6 +145,6 @@ answer.`,
 			return a.ChangeUser(cmd.Context(), clustermap.UserChange{User: args[0], Remove: true}, "")
 		}}
 	f.add(cmd)
-	cmd.Flags().BoolVar(&yes, "yes", false, "do it without asking")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
 	return cmd
 }

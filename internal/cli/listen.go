@@ -35,7 +35,7 @@ type listenFlags struct {
 func (f *listenFlags) add(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	hostVar(fl, &f.host, "listen", fmt.Sprintf("`HOST` on which all %d ports are, instead of an address for each: "+
-		"the first that are free from %d on; the data folder keeps which", indexerPorts, firstIndexerPort))
+		"the first free ones from %d on, which the data folder remembers", indexerPorts, firstIndexerPort))
 	fl.IntVar(&f.first, "port", 0, fmt.Sprintf("with --listen, the first of the %d ports", indexerPorts))
 }
 
@@ -43,7 +43,7 @@ func (f *listenFlags) add(cmd *cobra.Command) {
 func (f *listenFlags) place(cmd *cobra.Command, cfg *indexer.Config) error {
 	if f.host == "" {
 		if f.first != 0 {
-			return usage("--port is the first of the ports on the host that --listen names: give --listen too")
+			return usage("--port is the first port on the host of --listen: give --listen, too")
 		}
 		return nil
 	}
@@ -52,7 +52,7 @@ func (f *listenFlags) place(cmd *cobra.Command, cfg *indexer.Config) error {
 	}
 	for _, flag := range []string{"admin", "scan", "maintenance", "backfill", "catchup"} {
 		if cmd.Flags().Changed(flag) {
-			return usage("--listen is the host of all ports: leave --%s out", flag)
+			return usage("--listen is the host of all ports: omit --%s", flag)
 		}
 	}
 	var err error
@@ -86,7 +86,7 @@ func (f *listenFlags) keep(dir string) error {
 		return nil
 	}
 	if err := jsonfile.Write(dir, portsFile, keptFirst{f.first}); err != nil {
-		return fmt.Errorf("keeping the ports: %w", err)
+		return fmt.Errorf("storing the ports: %w", err)
 	}
 	return nil
 }
@@ -98,10 +98,10 @@ func keptPorts(dir string) (int, error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			return 0, nil
 		}
-		return 0, fmt.Errorf("%w; remove it, or say --port", err)
+		return 0, fmt.Errorf("%w; remove it, or give --port", err)
 	}
 	if kept.First < 1 || kept.First > 1<<16-indexerPorts {
-		return 0, fmt.Errorf("%s names port %d; remove it, or say --port", filepath.Join(dir, portsFile), kept.First)
+		return 0, fmt.Errorf("%s has port %d; remove it, or give --port", filepath.Join(dir, portsFile), kept.First)
 	}
 	return kept.First, nil
 }
@@ -109,7 +109,7 @@ func keptPorts(dir string) (int, error) {
 // taken adds advice to the error of a start if another process took the ports after they were found.
 func (f *listenFlags) taken(err error) error {
 	if f.found && errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("%w; nobody was there a moment ago: start it again, or say --port", err)
+		return fmt.Errorf("%w; the port was free a moment ago: start it again, or give --port", err)
 	}
 	return err
 }

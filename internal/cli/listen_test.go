@@ -131,7 +131,7 @@ func TestPortsAreKept(t *testing.T) {
 	}
 	defer l.Close()
 	other := t.TempDir()
-	if _, err := start(other); !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "say --port") {
+	if _, err := start(other); !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "give --port") {
 		t.Errorf("its port for scans is taken: %v", err)
 	}
 	if kept, err := keptPorts(other); kept != 0 || err != nil {

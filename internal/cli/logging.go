@@ -23,7 +23,7 @@ const resetLevel = "reset"
 func clusterLogging(s Streams, f *serverFlags) *cobra.Command {
 	var role string
 	set := &levelFlags{}
-	cmd := &cobra.Command{Use: "logging NODE [LEVEL]", Short: "Show or change how much a node logs, while it runs",
+	cmd := &cobra.Command{Use: "logging NODE [LEVEL]", Short: "Show or change how much a running node logs",
 		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: f.loggers(),
 		Long: `Shows how much a manager, projector or indexer logs, by component; with a LEVEL (trace, debug, info, warn,
 error or off) that changes, until the process ends or for the time that --for says. Without --component it is the level
@@ -45,7 +45,7 @@ without --component everything as the process began.`,
 			})
 		}}
 	set.add(cmd, "manager.raft")
-	cmd.Flags().StringVar(&role, "role", "", "manager, projector or indexer, where nodes of several roles have the name")
+	cmd.Flags().StringVar(&role, "role", "", "manager, projector or indexer, if nodes of several roles have the name")
 	complete(cmd, "role", fixed("manager", "projector", "indexer"))
 	return cmd
 }
@@ -64,7 +64,7 @@ func sameName(ctx context.Context, c *client.Client, name, role string, refused 
 	if len(roles) < 2 {
 		return refused
 	}
-	return usage("%s is the name of several nodes: say which with --role %s", name, strings.Join(roles, ", or --role "))
+	return usage("several nodes have the name %s: choose one with --role %s", name, strings.Join(roles, ", or --role "))
 }
 
 // levelFlags are the options of a LEVEL.
@@ -75,8 +75,8 @@ type levelFlags struct {
 
 func (f *levelFlags) add(cmd *cobra.Command, example string) {
 	cmd.Flags().StringVar(&f.component, "component", "", "the component whose level is changed, as "+example)
-	cmd.Flags().DurationVar(&f.span, "for", 0, "after this time the level goes back by itself, at most 24h "+
-		"(default: it stays)")
+	cmd.Flags().DurationVar(&f.span, "for", 0, "time after which the level is reset automatically, at most 24h "+
+		"(default: never)")
 }
 
 // change returns the change requested by NODE [LEVEL]; nil: none.
@@ -89,14 +89,14 @@ func (f *levelFlags) change(args []string) (*v1.LogChange, error) {
 		}
 		return change, nil
 	case f.component != "" || f.span != 0:
-		return nil, usage("--component and --for say what LEVEL is for: give one, or leave them out")
+		return nil, usage("--component and --for need a LEVEL: give one, or omit them")
 	}
 	return nil, nil //nolint:nilnil // no change
 }
 
 func kvLogging(s Streams) *cobra.Command {
 	f, set := &kvAdminFlags{}, &levelFlags{}
-	cmd := &cobra.Command{Use: "logging NODE [LEVEL]", Short: "Show or change how much a KV node logs, while it runs",
+	cmd := &cobra.Command{Use: "logging NODE [LEVEL]", Short: "Show or change how much a running KV node logs",
 		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: noFiles,
 		Long: `Shows how much a node of the embedded KV logs, by component; with a LEVEL (trace, debug, info, warn, error
 or off) that changes, until the process ends or for the time that --for says, as with "tidemark cluster logging" for

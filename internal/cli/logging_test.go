@@ -30,7 +30,7 @@ func TestLoggingOfOneOfSeveral(t *testing.T) {
 		code int
 		text string
 	}{
-		"n1": {errcode.ExitUsage, "n1 is the name of several nodes: say which with --role manager, or --role projector, " +
+		"n1": {errcode.ExitUsage, "several nodes have the name n1: choose one with --role manager, or --role projector, " +
 			"or --role indexer"},
 		"n1 debug":            {errcode.ExitUsage, "--role manager"},
 		"n1 --role indexer":   {errcode.ExitOK, ""},

@@ -20,7 +20,7 @@ import (
 )
 
 func clusterJoin(s Streams, f *serverFlags) *cobra.Command {
-	return &cobra.Command{Use: "join ADDRESS", Short: "Add a manager that waits for a cluster", Args: exactArgs("ADDRESS"),
+	return &cobra.Command{Use: "join ADDRESS", Short: "Add a waiting manager to the cluster", Args: exactArgs("ADDRESS"),
 		ValidArgsFunction: noFiles,
 		Long: `Adds the manager that listens for REST at ADDRESS and belongs to no cluster yet (started with an empty folder
 and --bootstrap-expect 0) to the cluster of --server. It gets its vote when it has caught up and stayed for some
@@ -61,18 +61,17 @@ func yesFlag(cmd *cobra.Command, means string) func() string {
 }
 
 func clusterLeave(s Streams, f *serverFlags) *cobra.Command {
-	cmd := &cobra.Command{Use: "leave", Short: "Take a manager out of its cluster, in order", Args: noArgs,
+	cmd := &cobra.Command{Use: "leave", Short: "Remove a manager from its cluster cleanly", Args: noArgs,
 		ValidArgsFunction: noFiles,
 		Long: `The manager of --server (one address) leaves its cluster for good: it hands leadership on when it has it, is
 removed from the voters, and ends. Its folder holds nothing that the cluster needs. TIDEMARK_SERVER does not stand for
 --server here.`,
 		Annotations: map[string]string{typedServer: "yes"}, Example: "  tidemark cluster leave --server 10.0.0.4:9520"}
-	yes := yesFlag(cmd, "where a majority of the managers that are left would be missing, remove those that do not "+
-		"answer before it, as few as will do")
+	yes := yesFlag(cmd, "if a majority of the remaining managers would be missing, first remove as few as necessary of "+
+		"those that do not answer")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if len(f.server) != 1 {
-			return usage("cluster leave needs --server with the one manager that is to leave; TIDEMARK_SERVER does not count " +
-				"here")
+			return usage("cluster leave needs --server with the manager that leaves; TIDEMARK_SERVER is not used here")
 		}
 		return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 			st, err := c.Status(ctx)
@@ -81,7 +80,7 @@ removed from the voters, and ends. Its folder holds nothing that the cluster nee
 			}
 			i := slices.IndexFunc(st.Managers, func(m v1.ManagerStatus) bool { return m.ID == st.Node.ID })
 			if i < 0 {
-				return fmt.Errorf("manager %s is of no cluster", st.Node.ID)
+				return fmt.Errorf("manager %s belongs to no cluster", st.Node.ID)
 			}
 			return memberDone(s, f.output, "left")(removeManager(ctx, c, st.Managers[i].ServerID, yes()))
 		})
@@ -94,23 +93,23 @@ func removeManager(ctx context.Context, c *client.Client, id, yes string) (v1.Me
 	r, err := c.RemoveManager(ctx, id, yes)
 	var p *wire.Problem
 	if errors.As(err, &p) && p.Code == errcode.NoLeader {
-		err = fmt.Errorf("%w; while a majority of managers is missing none can be removed: bring them back or, if their "+
+		err = fmt.Errorf("%w; while a majority of managers is missing, no manager can be removed: restart them or, if their "+
 			"folders are lost for ever, run tidemark cluster recover on a survivor", err)
 	}
 	return r, err
 }
 
 func clusterTransfer(s Streams, f *serverFlags) *cobra.Command {
-	return &cobra.Command{Use: "transfer [MANAGER]", Short: "Hand leadership on",
+	return &cobra.Command{Use: "transfer [MANAGER]", Short: "Transfer leadership",
 		ValidArgsFunction: f.members(kindManager),
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
-				return usage("%s takes at most one manager", cmd.CommandPath())
+				return usage("%s accepts at most one manager", cmd.CommandPath())
 			}
 			return nil
 		},
-		Long: "Hands leadership to MANAGER (its name or server id), or to the voter that is furthest. Streams and " +
-			"builds go on.",
+		Long: "Transfers leadership to MANAGER (its name or server id), or to the most up-to-date voter. Streams and " +
+			"builds continue.",
 		Example: "  tidemark cluster transfer m2",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
@@ -129,7 +128,7 @@ const (
 func clusterRemove(s Streams, f *serverFlags) *cobra.Command {
 	var role string
 	var force, dry, sure bool
-	cmd := &cobra.Command{Use: "remove NODE", Short: "Remove a manager, projector or indexer that will not come back",
+	cmd := &cobra.Command{Use: "remove NODE", Short: "Remove a manager, projector or indexer permanently",
 		Args: exactArgs("NODE"), ValidArgsFunction: f.members(),
 		Long: `Removes a node for good, by its name (or a manager's server id, an indexer's uuid).
 
@@ -142,16 +141,16 @@ something (--force: those indexes cannot be scanned until they are filled). Once
 command waits for its end. Its folder is never accepted again; delete it.`,
 		Example: "  tidemark cluster remove m2\n  tidemark cluster remove i3 --dry-run\n  tidemark cluster remove i3 --force"}
 	fl := cmd.Flags()
-	fl.StringVar(&role, "role", "", "manager, projector or indexer, when NODE is the name of several")
-	fl.BoolVar(&force, "force", false, "also a projector or indexer that lives, or an indexer that has the only copies "+
-		"of something")
-	fl.BoolVar(&dry, "dry-run", false, "only tell what the removal of an indexer would mean")
+	fl.StringVar(&role, "role", "", "manager, projector or indexer, if NODE is the name of several")
+	fl.BoolVar(&force, "force", false, "also a running projector or indexer, or an indexer that has the only copies "+
+		"of a slice")
+	fl.BoolVar(&dry, "dry-run", false, "only report the consequences of removing an indexer")
 	fl.BoolVar(&sure, "yes", false, "do not ask on a terminal")
-	yes := yesFlag(cmd, "where a majority of the managers that are left would be missing, remove those that do not "+
-		"answer before it, as few as will do")
+	yes := yesFlag(cmd, "if a majority of the remaining managers would be missing, first remove as few as necessary of "+
+		"those that do not answer")
 	complete(cmd, "role", fixed(kindManager, kindProjector, kindIndexer))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := ask(cmd.Context(), s, dry || sure, "remove "+args[0]+" from the cluster for good"); err != nil {
+		if err := ask(cmd.Context(), s, dry || sure, "remove "+args[0]+" from the cluster permanently"); err != nil {
 			return err
 		}
 		return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
@@ -224,7 +223,7 @@ func kindOf(ctx context.Context, c *client.Client, id, role string) (string, err
 	case 0:
 		return kindManager, nil // the call will report that there is none
 	}
-	return "", usage("%s is the name of a %s; say which with --role", id, strings.Join(kinds, " and of a "))
+	return "", usage("%s is the name of a %s; choose one with --role", id, strings.Join(kinds, " and of a "))
 }
 
 func printRemoval(s Streams, as format, r v1.IndexerRemoval) error {
@@ -236,9 +235,9 @@ func printRemoval(s Streams, as format, r v1.IndexerRemoval) error {
 		case !r.Removed:
 			verb = "would be removed"
 		}
-		fmt.Fprintf(t, "%s: indexer %s (node %d, uuid %s); its folder is not accepted any more\n", verb, r.ID, r.Node, r.UUID)
+		fmt.Fprintf(t, "%s: indexer %s (node %d, uuid %s); its folder is no longer accepted\n", verb, r.ID, r.Node, r.UUID)
 		if r.Waits != "" {
-			fmt.Fprintf(t, "it does not go on: %s; it does by itself when that has changed\n", r.Waits)
+			fmt.Fprintf(t, "the removal waits: %s; it continues automatically afterwards\n", r.Waits)
 		}
 		if len(r.Indexes) == 0 {
 			fmt.Fprintln(t, "it had no copies")
@@ -249,7 +248,7 @@ func printRemoval(s Streams, as format, r v1.IndexerRemoval) error {
 			meaning := "other replicas serve until they are filled"
 			switch {
 			case i.Rebuilt:
-				meaning = "cannot be scanned until its slices are built anew from KV"
+				meaning = "cannot be scanned until its slices are rebuilt from KV"
 			case i.LastCopies == 0 && i.Copies > 0 && !r.Alive:
 				meaning = "nothing is lost"
 			}
@@ -261,7 +260,8 @@ func printRemoval(s Streams, as format, r v1.IndexerRemoval) error {
 func clusterRecover(s Streams) *cobra.Command {
 	var dir string
 	as := formatTable
-	cmd := &cobra.Command{Use: "recover", Short: "Go on with one manager when a majority is lost for ever (offline)",
+	cmd := &cobra.Command{Use: "recover", Short: "Continue with one manager after the permanent loss of a majority " +
+		"(offline)",
 		Args: noArgs, ValidArgsFunction: noFiles,
 		Long: `Offline, on the one manager that survived (stop it first), when a majority of the managers and their folders
 are lost for ever. It makes this manager the only voter of its cluster.
@@ -294,7 +294,7 @@ Then start the manager as before, and others with empty folders and --join.
 		if err := printRecovery(s, as, r, act); err != nil || act {
 			return err
 		}
-		return errors.New("nothing was done; --yes-lose-data does it")
+		return errors.New("nothing was changed; --yes-lose-data executes it")
 	}
 	return cmd
 }
@@ -309,13 +309,14 @@ func printRecovery(s Streams, as format, r consensus.RecoveryReport, act bool) e
 		fmt.Fprintf(t, "it has: log up to %d (snapshot at %d, %s after it), state at cas %d with %s\n", r.LastIndex,
 			r.Snapshot, counted(int(r.Tail), "entry", "entries"),
 			r.CAS, counted(r.Indexes, "index", "indexes"))
-		fmt.Fprintf(t, "members as it knew them: %d\n", len(r.Members))
-		fmt.Fprintf(t, "becomes the truth: all %d entries after the snapshot, also those that no majority had\n", r.Tail)
-		fmt.Fprintf(t, "given up: what only these had, who %s removed for ever: %s\n", will, strings.Join(r.Forgotten, ", "))
+		fmt.Fprintf(t, "members in its log: %d\n", len(r.Members))
+		fmt.Fprintf(t, "kept: all %d entries after the snapshot, including those that no majority had\n", r.Tail)
+		fmt.Fprintf(t, "lost: data that only these members had, which %s removed permanently: "+
+			"%s\n", will, strings.Join(r.Forgotten, ", "))
 		if act {
-			fmt.Fprintf(t, "epoch %d → %d: projectors and indexers refuse whoever speaks from before\n", r.OldEpoch, r.Epoch)
+			fmt.Fprintf(t, "epoch %d → %d: projectors and indexers refuse managers of the former epoch\n", r.OldEpoch, r.Epoch)
 			if r.LimitsReset {
-				fmt.Fprintln(t, "all limits are the default ones")
+				fmt.Fprintln(t, "all limits are reset to their defaults")
 			}
 			fmt.Fprintln(t, "start this manager as before, then others with empty folders and --join; delete the folders of "+
 				"those removed")

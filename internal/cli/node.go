@@ -79,7 +79,7 @@ type nodePlan struct {
 
 func newNode(s Streams) *cobra.Command {
 	f := &nodeFlags{quota: byteSize(indexer.DefaultMemoryQuota)}
-	cmd := &cobra.Command{Use: "node", Short: "Run what belongs on one machine: a manager, an indexer, a projector",
+	cmd := &cobra.Command{Use: "node", Short: "Run the roles of one machine: a manager, an indexer, a projector",
 		Args: noArgs,
 		Long: `Runs the roles of one machine as children of one process: an indexer, a manager if --nodes names this node,
 and a projector if --kv names a KV node. A child that ends is started again, after a second and then with growing
@@ -111,10 +111,10 @@ of the configuration file, or in the environment.`,
 	fl.StringSliceVar(&f.nodes, "nodes", nil, "the nodes with a manager, the same list on each: NAME=HOST[:PORT],… "+
 		"(default: this one alone)")
 	fl.StringVar(&f.certs, "certs-dir", "", "`FOLDER` with this node's certificates; see tidemark cert cluster")
-	fl.StringVar(&f.kv, "kv", "", "the KV node of this machine, whose vbuckets a projector streams; none: no projector")
+	fl.StringVar(&f.kv, "kv", "", "the KV node of this machine, whose vbuckets a projector streams; empty: no projector")
 	fl.StringVar(&f.kvUser, "kv-user", "", "user of the KV store")
 	fl.StringVar(&f.kvPassword, "kv-password-file", "", "file with the password; read at each connection")
-	fl.Var(&f.quota, "memory-quota", "memory of the indexer: a `SIZE` as 512MiB (the least), 4GiB, or bytes")
+	fl.Var(&f.quota, "memory-quota", "memory of the indexer: a `SIZE` like 512MiB (the minimum), 4GiB, or bytes")
 	fl.BoolVar(&f.insecure, "insecure", false, "listen beyond loopback without TLS")
 	addCommon(cmd, &f.logs)
 	return cmd
@@ -195,7 +195,7 @@ func (f *nodeFlags) plan(file string) (*nodePlan, error) {
 	}
 	p := &nodePlan{f: f, file: file, listen: f.listen, advertise: f.advertise, trails: f.kv != ""}
 	if !p.trails && (f.kvUser != "" || f.kvPassword != "") {
-		return nil, usage("--kv-user and --kv-password-file are of the KV node that --kv names: give --kv too")
+		return nil, usage("--kv-user and --kv-password-file belong to the KV node of --kv: give --kv, too")
 	}
 	return p, p.place()
 }
@@ -229,10 +229,9 @@ func (f *nodeFlags) identify() error {
 // nowhere returns the error if nothing sets the address on which this node listens.
 func (p *nodePlan) nowhere() error {
 	if p.f.unnamed {
-		return usage("--nodes does not name %s, which is what a node without --id and --certs-dir is called: give one of "+
-			"them", p.f.id)
+		return usage("--nodes does not have %s, the name of a node without --id and --certs-dir: give one of them", p.f.id)
 	}
-	return usage("--nodes does not name %s, so that it has no manager, and nothing says where it listens: give --listen",
+	return usage("--nodes does not have %s, so it has no manager and no address: give --listen",
 		p.f.id)
 }
 
@@ -241,7 +240,7 @@ func (p *nodePlan) placeAs(own nodePeer) error {
 	p.manages = true
 	p.advertise = cmp.Or(p.advertise, own.host)
 	if own.port != strconv.Itoa(p.f.port) {
-		return usage("--nodes says that %s is at port %s, and --port is %d", p.f.id, own.port, p.f.port)
+		return usage("--nodes has %s at port %s, but --port is %d", p.f.id, own.port, p.f.port)
 	}
 	p.listen = cmp.Or(p.listen, own.host)
 	return nil
@@ -263,7 +262,7 @@ func (p *nodePlan) place() error {
 	p.listen = cmp.Or(p.listen, "127.0.0.1")
 	p.advertise = cmp.Or(p.advertise, p.listen)
 	if ip := net.ParseIP(p.advertise); ip != nil && ip.IsUnspecified() {
-		return usage("others cannot reach this node at %s: give --advertise, or name it in --nodes", p.advertise)
+		return usage("others cannot reach this node at %s: give --advertise, or add it to --nodes", p.advertise)
 	}
 	if len(p.peers) == 0 { // a single node
 		p.manages, p.peers = true, []nodePeer{{p.f.id, p.advertise, strconv.Itoa(p.f.port)}}
@@ -386,7 +385,7 @@ func (p *nodePlan) role(cmd *cobra.Command, role tlsconf.Role, own []setting) ([
 		inFile := strings.HasPrefix(said[set.name], "file ")
 		switch {
 		case inFile && !set.yields:
-			return nil, usage("configuration %s, section %s: %q is for tidemark node to say, by its own settings: leave it out",
+			return nil, usage("configuration %s, section %s: %q is set by tidemark node itself: omit it",
 				said[set.name], role, set.name)
 		case set.value == "", inFile && (p.f.origins[set.name] == "default" ||
 			strings.HasPrefix(p.f.origins[set.name], "file ")):

@@ -75,8 +75,8 @@ func TestWhoIsAway(t *testing.T) {
 	}
 	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
 	for k, want := range []string{
-		"indexer i1 offline for 3m20s http://i1 its slices are made anew elsewhere in 11m40s; 8 slices, lost, uuid u1",
-		"indexer i1 offline for 3m20s http://i1 its slices are made anew elsewhere now, where there is room; 8 slices, " +
+		"indexer i1 offline for 3m20s http://i1 its slices are rebuilt on other indexers in 11m40s; 8 slices, lost, uuid u1",
+		"indexer i1 offline for 3m20s http://i1 its slices are being rebuilt on other indexers with room; 8 slices, " +
 			"lost, uuid u1",
 		"indexer i1 offline for 3m20s http://i1 8 slices, lost, uuid u1",
 		"indexer i2 active http://i2 0 slices, 0 MiB",

@@ -28,7 +28,7 @@ import (
 const stateTimeout = 5 * time.Second
 
 // errNoProjector means that none of the projectors that were asked has answered.
-var errNoProjector = errors.New("no projector answers")
+var errNoProjector = errors.New("no projector answered")
 
 // projectorView is the state of one projector, or the reason why there is none.
 type projectorView struct {
@@ -55,7 +55,7 @@ must be one of a node or of an administrator.`,
 			"projector state --admin 10.0.0.4:9530 --output json",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(admin) > 0 && len(args) > 0 {
-				return usage("--admin names projectors by their addresses: leave the IDs out, or --admin")
+				return usage("--admin has the addresses of projectors: omit the IDs, or --admin")
 			}
 			conf, err := f.projectorTLS()
 			if err = cmp.Or(err, f.patience()); err != nil {
@@ -89,7 +89,7 @@ must be one of a node or of an administrator.`,
 	f.add(cmd, s)
 	cmd.Flags().StringSliceVar(&admin, "admin", nil, "admin addresses of projectors, host:port or URL, to ask them "+
 		"without a manager")
-	cmd.Flags().BoolVar(&vbuckets, "vbuckets", false, "every vbucket's stream, too")
+	cmd.Flags().BoolVar(&vbuckets, "vbuckets", false, "also show every vbucket's stream")
 	return cmd
 }
 
@@ -127,7 +127,7 @@ func adminURL(address string, conf *tls.Config) (string, error) {
 	case rest == "" || scheme != "http" && scheme != "https":
 		return "", usage("--admin %s: want host:port, or a URL that begins with http:// or https://", address)
 	case scheme == "http" && conf != nil:
-		return "", usage("%s is without TLS, and --tls-ca is given: write https://, or the address only", address)
+		return "", usage("%s is without TLS, but --tls-ca is given: write https://, or only the address", address)
 	}
 	return address, nil
 }
@@ -150,7 +150,7 @@ func registeredProjectors(ctx context.Context, c *client.Client, wanted []string
 	}
 	switch {
 	case len(missing) > 0:
-		return nil, usage("there is no projector %s; there are: %s", strings.Join(missing, ", "),
+		return nil, usage("there is no projector %s; the projectors are: %s", strings.Join(missing, ", "),
 			cmp.Or(strings.Join(known, ", "), "none"))
 	case len(views) == 0:
 		return nil, errors.New("no projector has registered with the managers yet")
@@ -206,7 +206,7 @@ func askProjectors(ctx context.Context, views []projectorView, conf *tls.Config)
 			}
 			switch {
 			case errors.Is(err, http.ErrSchemeMismatch):
-				v.Error = "it speaks no TLS, and was asked with: write http:// before its address and leave --tls-ca out"
+				v.Error = "it does not use TLS, but the request did: put http:// before its address and omit --tls-ca"
 			case err != nil:
 				v.Error = err.Error()
 			default:
@@ -268,13 +268,13 @@ func tableTroubles(t io.Writer, v *projectorView) {
 		return
 	}
 	for _, k := range st.KVTroubles {
-		fmt.Fprintf(t, "\n%s: KV node %s cannot be asked about bucket %s since %s: %s\n", st.ID, k.Node, k.Bucket,
+		fmt.Fprintf(t, "\n%s: KV node %s has not answered about bucket %s since %s: %s\n", st.ID, k.Node, k.Bucket,
 			clockOf(k.SinceMS), k.Error)
 	}
 	for i := range st.Buckets {
 		b := &st.Buckets[i]
-		remark(t, b.PurgesUnknown, "%s: KV does not tell its purge seqnos of bucket %s, so that copies may take vbuckets "+
-			"anew without need", st.ID, b.Bucket)
+		remark(t, b.PurgesUnknown, "%s: KV does not report its purge seqnos of bucket %s, so copies may stream vbuckets "+
+			"again unnecessarily", st.ID, b.Bucket)
 	}
 	for _, f := range st.Faults {
 		fmt.Fprintf(t, "\n%s: index %d: %d documents have no entry: an expression failed (%d), a key was too long (%d); "+

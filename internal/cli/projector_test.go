@@ -64,7 +64,7 @@ func TestTheTimeOfProjectorState(t *testing.T) {
 		}
 	}()
 	code, _, talk := run(t, "", "projector", "state", "--timeout", "1ns", "--admin", l.Addr().String())
-	if code != errcode.ExitUnavailable || !strings.Contains(talk, "no projector answers") {
+	if code != errcode.ExitUnavailable || !strings.Contains(talk, "no projector answered") {
 		t.Errorf("exit %d: %s", code, talk)
 	}
 	_ = l.Close()

@@ -21,9 +21,9 @@ import (
 	"tidemark/internal/testing/ports"
 )
 
-// TestNobodyIsThere checks that addresses that all refuse connections are tried for a few seconds, not for the
+// TestNoServerListens checks that addresses that all refuse connections are tried for a few seconds, not for the
 // default of --timeout, and named with their errors; and that managers' logs are not mentioned.
-func TestNobodyIsThere(t *testing.T) {
+func TestNoServerListens(t *testing.T) {
 	t.Parallel()
 	a, b := ports.Addr(t), ports.Addr(t)
 	code, out, talk := run(t, "", "index", "list", "--server", a+","+b)
@@ -87,8 +87,8 @@ func TestNoKVIsThere(t *testing.T) {
 	}
 }
 
-// TestNobodyIsTrusted checks that a command ends before its timeout if no server is trusted, with that error.
-func TestNobodyIsTrusted(t *testing.T) {
+// TestNoServerIsTrusted checks that a command ends before its timeout if no server is trusted, with that error.
+func TestNoServerIsTrusted(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewTLSServer(&fake{})
 	defer s.Close()

@@ -22,7 +22,7 @@ import (
 
 func newRebalance(s Streams) *cobra.Command {
 	f := &serverFlags{}
-	cmd := group("rebalance", "Spread the slices of indexes over the indexers that are there",
+	cmd := group("rebalance", "Spread the slices of indexes over the present indexers",
 		"  tidemark rebalance plan\n  tidemark rebalance run --wait",
 		rebalancePlan(s, f), rebalanceRun(s, f), rebalanceStatus(s, f), rebalanceCancel(s, f),
 		rebalanceRate(s, f))
@@ -35,9 +35,8 @@ type planFlags struct{ req v1.RebalanceRequest }
 
 func (p *planFlags) add(cmd *cobra.Command, f *serverFlags) {
 	fl := cmd.Flags()
-	fl.StringSliceVar(&p.req.Remove, "remove", nil, "indexers that are to hold nothing in the end, and take nothing "+
-		"from now on")
-	fl.StringSliceVar(&p.req.Keep, "keep", nil, "indexers that were to hold nothing, and are to serve again")
+	fl.StringSliceVar(&p.req.Remove, "remove", nil, "indexers to empty, which get no copies from now on")
+	fl.StringSliceVar(&p.req.Keep, "keep", nil, "indexers that were to be emptied and are to be used again")
 	fl.IntVar(&p.req.Sends, "sends", 1, "copies that one indexer sends at a time")
 	fl.IntVar(&p.req.Receives, "receives", 1, "copies that one indexer receives at a time")
 	complete(cmd, "remove", f.nodes())
@@ -88,10 +87,10 @@ func printPlan(s Streams, as format, p *rebalance.Plan) error {
 			}
 		}
 		for _, name := range p.Left {
-			fmt.Fprintf(t, "\n%s is being split: what is built in its place is moved, it is not\n", name)
+			fmt.Fprintf(t, "\n%s is being split: the new index is moved, the old one is not\n", name)
 		}
 		if len(p.Steps) == 0 {
-			fmt.Fprintln(t, "\nnothing has to move")
+			fmt.Fprintln(t, "\nno copy has to move")
 			return
 		}
 		fmt.Fprintln(t, "\nROUND\tSTEP\tINDEX\tSLICE\tREPLICA\tFROM\tTO\tMiB\tWHY")
@@ -116,14 +115,14 @@ func rebalanceRun(s Streams, f *serverFlags) *cobra.Command {
 	p := &planFlags{}
 	var file string
 	var wait bool
-	cmd := &cobra.Command{Use: "run", Short: "Move what has to move", Args: noArgs, ValidArgsFunction: noFiles,
+	cmd := &cobra.Command{Use: "run", Short: "Run a rebalance", Args: noArgs, ValidArgsFunction: noFiles,
 		Long: `Plans and begins, or begins what was planned before (--plan FILE; refused when the placement has moved on
 since). Scans, writes and DDL go on meanwhile: the old copy of a slice serves until the new one is whole. One rebalance
 at a time. --wait shows progress until it is over, and is exit code 1 when some step could not be taken.`,
 		Example: "  tidemark rebalance run --wait --timeout 1h\n  tidemark rebalance run --remove i2 --wait\n  tidemark " +
 			"rebalance run --plan plan.json"}
 	fl := cmd.Flags()
-	fl.StringVar(&file, "plan", "", "run this plan: a `FILE` that rebalance plan --output json has printed")
+	fl.StringVar(&file, "plan", "", "run this plan: a `FILE` with the output of rebalance plan --output json")
 	fl.BoolVar(&wait, "wait", false, "wait until it is over, at most for --timeout")
 	p.add(cmd, f)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -146,7 +145,7 @@ at a time. --wait shows progress until it is over, and is exit code 1 when some 
 			}
 			return show(s.Out, f.output, r, []v1.RebalanceReply{r}, func(t *tabwriter.Writer) {
 				if r.Plan == nil { // the first answer was lost
-					fmt.Fprintf(t, "rebalance %d has begun\n", r.ID)
+					fmt.Fprintf(t, "rebalance %d has started\n", r.ID)
 					return
 				}
 				fmt.Fprintf(t, "rebalance %d begins: %d steps\n", r.ID, min(len(r.Plan.Steps), rebalance.MaxBegun))
@@ -162,7 +161,7 @@ const maxPlanFile = 32 << 20
 func readPlan(file string, fl *pflag.FlagSet, req *v1.RebalanceRequest) error {
 	for _, flag := range []string{"remove", "keep", "sends", "receives"} {
 		if fl.Changed(flag) {
-			return usage("--%s is part of the plan; plan anew with it", flag)
+			return usage("--%s is part of the plan; make a new plan with it", flag)
 		}
 	}
 	st, err := os.Stat(file)
@@ -181,7 +180,7 @@ func readPlan(file string, fl *pflag.FlagSet, req *v1.RebalanceRequest) error {
 }
 
 // errRebalance is wrapped when a rebalance ended before it was complete.
-var errRebalance = errors.New("the rebalance did not come to its end")
+var errRebalance = errors.New("the rebalance did not finish")
 
 // waitMoves shows progress until the rebalance has ended.
 func waitMoves(ctx context.Context, s Streams, as format, c *client.Client, id uint64) error {
@@ -209,7 +208,7 @@ func waitMoves(ctx context.Context, s Streams, as format, c *client.Client, id u
 		select {
 		case <-ctx.Done():
 			b.done(false)
-			return fmt.Errorf("rebalance %d goes on: %d of %d steps are done: %w", id, r.Done, r.Steps, ctx.Err())
+			return fmt.Errorf("rebalance %d continues: %d of %d steps are done: %w", id, r.Done, r.Steps, ctx.Err())
 		case <-tick.C:
 		}
 	}
@@ -217,7 +216,7 @@ func waitMoves(ctx context.Context, s Streams, as format, c *client.Client, id u
 
 func rebalanceStatus(s Streams, f *serverFlags) *cobra.Command {
 	return &cobra.Command{Use: "status [ID]",
-		Short:             "The newest rebalances and the splits under way, or one with its moves",
+		Short:             "Show the newest rebalances and the running splits, or one with its moves",
 		ValidArgsFunction: noFiles,
 		Example:           "  tidemark rebalance status\n  tidemark rebalance status 3",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -363,7 +362,7 @@ const rateDefault = "default"
 
 func rebalanceRate(s Streams, f *serverFlags) *cobra.Command {
 	return &cobra.Command{Use: "rate [BYTES|" + rateDefault + "]", ValidArgsFunction: noFiles,
-		Short: "Show or change how fast files of slices are sent",
+		Short: "Show or change the transfer rate of files of slices",
 		Long: `Shows, or sets, how many bytes of files a second each indexer sends to others, at least 1MiB. It holds within a
 second, also for what is being sent, outlives restarts, and goes before "tidemark indexer --transfer-rate";
 ` + rateDefault + `: that one. An indexer with --transfer-rate 0 sends nothing all the same. It is the limit

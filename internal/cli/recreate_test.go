@@ -34,10 +34,10 @@ func TestRecreate(t *testing.T) {
 		t.Errorf("%s\nwant\n%s", text, want)
 	}
 	for definition, want := range map[string]string{
-		"":                  "is none that this version can read",
+		"":                  "this version cannot read",
 		"DROP INDEX a ON b": "is not one CREATE INDEX",
 		"CREATE INDEX a ON b(x); CREATE INDEX a ON b(x)": "is not one CREATE INDEX",
-		"CREATE INDEX a ON b(SOON(x))":                   "is none that this version can read",
+		"CREATE INDEX a ON b(SOON(x))":                   "this version cannot read",
 	} {
 		_, err := recreate([]v1.IndexInfo{info("a", definition, index.Maintenance, false)})
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "b/a") ||

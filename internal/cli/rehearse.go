@@ -19,8 +19,8 @@ import (
 type insteadFlags struct{ print, dryRun bool }
 
 func (i *insteadFlags) add(fl *pflag.FlagSet) {
-	fl.BoolVar(&i.dryRun, "dry-run", false, "ask the cluster what it would do, where copies would lie and what it would "+
-		"cost, and do nothing")
+	fl.BoolVar(&i.dryRun, "dry-run", false, "only report what the cluster would do, where copies would be placed and the "+
+		"cost")
 	fl.BoolVar(&i.print, "print", false, "check the text only, without a cluster, and print the statements that it would "+
 		"run")
 }
@@ -44,7 +44,7 @@ func rehearseText(ctx context.Context, s Streams, as format, c *client.Client, t
 		return err
 	}
 	printNotices(s.Err, results)
-	fmt.Fprintln(s.Err, "a dry run: nothing was done")
+	fmt.Fprintln(s.Err, "a dry run: nothing was changed")
 	printSources(s.Err, results)
 	return printRehearsal(s.Out, as, results)
 }
@@ -95,7 +95,7 @@ func printSources(w io.Writer, results []v1.StatementResult) {
 			}
 		}
 		for _, why := range c.Unknown {
-			fmt.Fprintf(w, "%s: not known: %s\n", results[i].Name, why)
+			fmt.Fprintf(w, "%s: unknown: %s\n", results[i].Name, why)
 		}
 	}
 }

@@ -90,33 +90,32 @@ exists: an empty --data and --join only.`,
 	fl.StringVar(&cfg.Dir, "data", "", "data folder")
 	fl.StringVar(&cfg.REST, "rest", "127.0.0.1:9520", "listen here for REST")
 	fl.StringVar(&cfg.Raft, "raft", "127.0.0.1:9521", "listen here for Raft")
-	fl.StringVar(&cfg.RESTAdvertise, "rest-advertise", "", "host:port at which others reach --rest, if it is another")
-	fl.StringVar(&cfg.RaftAdvertise, "raft-advertise", "", "host:port at which others reach --raft, if it is another")
+	fl.StringVar(&cfg.RESTAdvertise, "rest-advertise", "", "host:port at which others reach --rest, if it differs")
+	fl.StringVar(&cfg.RaftAdvertise, "raft-advertise", "", "host:port at which others reach --raft, if it differs")
 	fl.StringVar(&adminFile, "initial-admin-password-file", "", "`FILE` with the password of the user admin, added when "+
 		"the cluster has no users")
-	fl.IntVar(&cfg.BootstrapExpect, "bootstrap-expect", 0, "number of managers of a new cluster; 0 joins the one of "+
+	fl.IntVar(&cfg.BootstrapExpect, "bootstrap-expect", 0, "number of managers of a new cluster; 0 joins the cluster of "+
 		"--join, or without --join waits for cluster join (default 1 without --join)")
 	fl.StringSliceVar(&cfg.Join, "join", nil, "REST addresses of all managers")
 	fl.DurationVar(&cfg.Heartbeat, "heartbeat", 300*time.Millisecond, "Raft heartbeat, election and lease time")
 	fl.DurationVar(&cfg.RepairAfter, "repair-after", manager.DefaultRepairAfter,
-		"for how long an indexer may be away before copies of what it holds are made elsewhere; below 0: for ever")
-	fl.Var(&above, "split-above", "how many bytes a slice may have before its index is split by itself, as 64GiB; "+
-		"0: never")
-	fl.Int64Var(&cfg.SplitAboveRate, "split-above-rate", 0, "how many entries may be written to and read from a slice in "+
-		"a second before its index is split by itself; 0: any number")
-	fl.DurationVar(&cfg.SplitAfter, "split-after", manager.DefaultSplitAfter, "for how long a slice has to be above "+
-		"--split-above or --split-above-rate; an index is left alone for six times as long after it was made or split")
-	fl.StringVar(&source, "stability-source", stability.Sync.String(), "what moves the stability timestamps of buckets "+
-		"for which bucket settings say nothing: sync or heartbeat")
+		"how long an indexer may be offline before its copies are rebuilt on others; below 0: never rebuild")
+	fl.Var(&above, "split-above", "bytes per slice above which its index is split automatically, like 64GiB; 0: never")
+	fl.Int64Var(&cfg.SplitAboveRate, "split-above-rate", 0, "entries written to and read from a slice per "+
+		"second above which its index is split automatically; 0: any number")
+	fl.DurationVar(&cfg.SplitAfter, "split-after", manager.DefaultSplitAfter, "how long a slice must be above "+
+		"--split-above or --split-above-rate; an index is not split for six times as long after it was created or split")
+	fl.StringVar(&source, "stability-source", stability.Sync.String(), "source of the stability timestamps of buckets "+
+		"without a setting of their own: sync or heartbeat")
 	complete(cmd, "stability-source", fixed("sync", "heartbeat"))
-	fl.StringVar(&cfg.Audit.Name, "audit-log", "", "`FILE` that takes a line of JSON for each write and each request "+
-		"that was refused because of who sent it; none without it")
+	fl.StringVar(&cfg.Audit.Name, "audit-log", "", "`FILE` that gets a line of JSON for each write and each request "+
+		"that was refused because of its sender; empty: none")
 	fl.IntVar(&cfg.Audit.Size, "audit-log-size", manager.DefaultAuditSize, "MiB after which a new file of the audit log "+
 		"begins; the full one is named by the time")
 	fl.IntVar(&cfg.Audit.Files, "audit-log-files", manager.DefaultAuditFiles, "how many full files of the audit log are "+
 		"kept")
-	fl.Uint64Var(&cfg.MinFree, "min-free-bytes", 32<<20, "with less free space than this under --data, hand leadership "+
-		"on and be not ready; 0: never")
+	fl.Uint64Var(&cfg.MinFree, "min-free-bytes", 32<<20, "with less free space than this under --data, transfer "+
+		"leadership and report not ready; 0: never")
 	tlsF.add(cmd)
 	spoil = managerFailpoints(fl, &cfg)
 	addCommon(cmd, &logs)
@@ -138,7 +137,7 @@ func checkSplits(cfg *manager.Config) error {
 // noPlain rejects an address without TLS if TLS is configured: there is no silent fallback.
 func noPlain(addr string, files tlsconf.Files) error {
 	if !files.Empty() && strings.HasPrefix(strings.ToLower(strings.TrimSpace(addr)), "http://") {
-		return usage("%s is without TLS, and --tls-ca is given: write https://, or the address only", strings.TrimSpace(addr))
+		return usage("%s is without TLS, but --tls-ca is given: write https://, or only the address", strings.TrimSpace(addr))
 	}
 	return nil
 }
@@ -161,7 +160,7 @@ func managerURLs(addrs []string, files tlsconf.Files) ([]string, error) {
 		urls = append(urls, a)
 	}
 	if len(urls) == 0 {
-		return nil, usage("--managers is needed: the REST addresses of the managers, separated by commas")
+		return nil, usage("--managers is required: the REST addresses of the managers, separated by commas")
 	}
 	return urls, nil
 }
@@ -176,7 +175,7 @@ func kvUser(cfg *projector.Config, passwordFile string, certificate bool) error 
 	}
 	if cfg.User == "" && (!certificate || passwordFile != "") {
 		return usage("tidemark projector needs --kv-user and --kv-password-file, or --kv-tls-cert and --kv-tls-key alone " +
-			"where KV knows users by their certificates")
+			"if KV identifies users by their certificates")
 	}
 	return nil
 }
@@ -189,10 +188,10 @@ func projectorKV(cfg *projector.Config, kvTLS *kvTLSFlags, all bool) (spec conns
 	case err != nil:
 		return spec, err
 	case len(spec.Hosts) > 1 && !all:
-		return spec, usage("--kv %s names %d hosts: a projector streams the vbuckets of one node; run one for each of them, "+
+		return spec, usage("--kv %s has %d hosts: a projector streams the vbuckets of one node; run one for each of them, "+
 			"or one with --kv-all for all nodes of their cluster", cfg.KV, len(spec.Hosts))
 	case spec.Bucket != "":
-		return spec, usage("--kv %s names a bucket: a projector streams those that indexes are on, as it is told", cfg.KV)
+		return spec, usage("--kv %s has a bucket: omit it, a projector streams all buckets with indexes", cfg.KV)
 	}
 	if cfg.KVTLS, err = kvTLS.files.Config(); err != nil {
 		return spec, usageError{err}
@@ -233,7 +232,7 @@ func runProjector(ctx context.Context, cfg projector.Config, spec connstr.Spec, 
 // checkProjectorID rejects the characters that distinguish the projectors of one process.
 func checkProjectorID(id string) error {
 	if strings.Contains(id, "@") {
-		return usage("--id %s: what follows an @ names the KV node of one of a process's projectors; leave it out", id)
+		return usage("--id %s: the part after an @ is reserved for the KV nodes of a process with --kv-all; omit it", id)
 	}
 	return nil
 }
@@ -263,13 +262,13 @@ func newProjector(s Streams) *cobra.Command {
 				return err
 			}
 			if cfg.Connections < 1 || cfg.Connections > router.MaxConnections {
-				return usage("--indexer-connections takes 1 to %d", router.MaxConnections)
+				return usage("--indexer-connections accepts 1 to %d", router.MaxConnections)
 			}
 			if cfg.Share, err = core.ParseShare(share); err != nil {
 				return usageError{err}
 			}
 			if all && share != "" {
-				return usage("--vbuckets is a share of one node's vbuckets: leave it out with --kv-all")
+				return usage("--vbuckets is a share of one node's vbuckets: omit it with --kv-all")
 			}
 			if err := kvUser(&cfg, passwordFile, kvTLS.files.Cert != ""); err != nil {
 				return err
@@ -290,27 +289,27 @@ func newProjector(s Streams) *cobra.Command {
 			return runProjector(cmd.Context(), cfg, spec, all)
 		}}
 	fl := cmd.Flags()
-	fl.StringVar(&id, "id", "p1", "name of this projector; with --kv-all what those of its KV nodes begin with")
+	fl.StringVar(&id, "id", "p1", "name of this projector; with --kv-all the prefix of the names of its KV nodes' "+
+		"projectors")
 	fl.StringSliceVar(&managers, "managers", nil, "REST addresses of the managers")
 	fl.StringVar(&cfg.Admin, "admin", "127.0.0.1:9530", "listen here for commands")
-	hostVar(fl, &cfg.Advertise, "advertise", "`HOST` at which others reach --admin, if it is another; the port is "+
-		"the same")
+	hostVar(fl, &cfg.Advertise, "advertise", "`HOST` at which others reach --admin, if it differs; the port is the same")
 	fl.StringVar(&cfg.KV, "kv", "127.0.0.1:11210", "the KV node whose vbuckets it streams, host:port or "+
-		"couchbase[s]://host; no list, and no name of a whole cluster; or http[s]://host, that node's cluster manager, "+
-		"which says where the node is. With --kv-all any nodes of a cluster, as SDKs take them")
+		"couchbase[s]://host; not a list, and not the name of a whole cluster; or http[s]://host, that node's cluster "+
+		"manager, which reports the node's address. With --kv-all any nodes of a cluster, as for SDKs")
 	fl.BoolVar(&all, "kv-all", false, "serve every node of the cluster that --kv names, each by a projector of its own "+
-		"in this process, as the cluster's map has them: one that joins is served, one that leaves is let go")
-	fl.StringVar(&share, "vbuckets", "", "of that node's vbuckets stream these only, as 0-511,700; for several "+
+		"in this process, as in the cluster's map: nodes that join are added, nodes that leave are removed")
+	fl.StringVar(&share, "vbuckets", "", "stream only these of the node's vbuckets, like 0-511,700; for several "+
 		"projectors at one node")
 	fl.IntVar(&cfg.Connections, "indexer-connections", router.DefaultConnections,
-		fmt.Sprintf("data connections to each indexer for each bucket and kind of stream, 1 to %d; a vbucket's data travel "+
-			"on one of them", router.MaxConnections))
-	fl.StringVar(&cfg.User, "kv-user", "", "user of the KV store; none where --kv-tls-cert says who it is")
+		fmt.Sprintf("data connections to each indexer for each bucket and kind of stream, 1 to %d; a vbucket's data use "+
+			"one of them", router.MaxConnections))
+	fl.StringVar(&cfg.User, "kv-user", "", "user of the KV store; none if --kv-tls-cert identifies it")
 	fl.StringVar(&passwordFile, "kv-password-file", "", "file with the password; read at each connection")
 	fl.StringVar((*string)(&cfg.Feed), "feed", string(projector.FeedNative),
 		"how DCP is consumed: native, or gocbcore (Couchbase's client)")
 	fl.StringVar((*string)(&cfg.Throttle), "throttle", string(projector.ThrottleAll),
-		"an indexer that is slow holds back: all, or, with smart, nobody while at most half are slow (it is dropped and "+
+		"a slow indexer delays: all indexers, or, with smart, none while at most half are slow (its data is dropped and it "+
 			"catches up)")
 	complete(cmd, "throttle", fixed("all", "smart"))
 	kvTLS.add(cmd)
@@ -362,47 +361,45 @@ func newIndexer(s Streams) *cobra.Command {
 			return runIndexer(cmd.Context(), cfg, &listen)
 		}}
 	fl := cmd.Flags()
-	fl.StringVar(&cfg.Name, "id", "i1", "name of this indexer; with --listen its first advertised address unless it is "+
-		"given")
+	fl.StringVar(&cfg.Name, "id", "i1", "name of this indexer; with --listen its first advertised address unless given")
 	fl.StringVar(&cfg.Dir, "data", "", "data folder")
 	fl.StringSliceVar(&managers, "managers", nil, "REST addresses of the managers")
 	fl.StringVar(&cfg.Admin, "admin", "127.0.0.1:9540", "listen here for commands")
-	hostVar(fl, &cfg.Advertise, "advertise", "`HOST` at which others reach these ports, if it is another; the ports "+
+	hostVar(fl, &cfg.Advertise, "advertise", "`HOST` at which others reach these ports, if it differs; the ports "+
 		"are the same")
-	fl.StringVar(&cfg.Zone, "zone", "", "what fails together with it, as a rack: replicas of a slice lie in different "+
+	fl.StringVar(&cfg.Zone, "zone", "", "failure domain, like a rack: replicas of a slice are placed in different "+
 		"zones as far as possible")
-	fl.Uint32Var(&cfg.Capacity, "capacity", 1, "share of the slices that it is to have beside other indexers: one of 2 "+
-		"gets twice as many as one of 1")
+	fl.Uint32Var(&cfg.Capacity, "capacity", 1, "relative share of the slices: an indexer of capacity 2 "+
+		"gets twice as many as one of capacity 1")
 	fl.StringVar(&cfg.Scan, "scan", "127.0.0.1:9541", "listen here for scans")
 	fl.StringVar(&cfg.Maintenance, "maintenance", "127.0.0.1:9542", "listen here for maintenance streams")
 	fl.StringVar(&cfg.Backfill, "backfill", "127.0.0.1:9543", "listen here for backfill streams")
 	fl.DurationVar(&cfg.OrphanGrace, "orphan-grace", indexer.DefaultOrphanGrace,
-		"keep a slice that the cluster does not know for this long before it is dropped; below 0: for ever")
+		"how long a slice that is not in the cluster's definitions is kept before it is dropped; below 0: forever")
 	fl.IntVar(&cfg.KeepSnapshots, "snapshots", indexer.DefaultKeepSnapshots,
-		"snapshots in memory that each slice keeps for scans")
+		"number of snapshots in memory that each slice keeps for scans")
 	fl.DurationVar(&cfg.Checkpoint, "checkpoint-every", indexer.DefaultCheckpoint,
-		"time between the stored states of a slice that a rollback can go back to")
+		"time between the checkpoints of a slice, to which a rollback can return")
 	fl.IntVar(&cfg.KeepCheckpoints, "checkpoints", storage.DefaultKeepCheckpoints,
-		"how many of them each slice keeps at least; see --replica-lag")
+		"minimum number of checkpoints that each slice keeps; see --replica-lag")
 	fl.DurationVar(&cfg.ReplicaLag, "replica-lag", indexer.DefaultReplicaLag,
-		"by how long KV's replicas may lag: so many stored states are kept that the oldest is of before; 0: --checkpoints "+
-			"alone")
-	fl.Int64Var(&cfg.CatchupRate, "catchup-rate", 0, "events a second that are taken of catchup streams, so that "+
-		"recovery leaves others their share of the machines (at least 1000); 0: 10,000 for each processor; below 0: no bound")
+		"how long KV's replicas may lag: enough checkpoints are kept to have one older than that; 0: --checkpoints alone")
+	fl.Int64Var(&cfg.CatchupRate, "catchup-rate", 0, "events a second that are accepted from catchup streams, so that "+
+		"recovery leaves capacity for other work (at least 1000); 0: 10,000 per processor; below 0: no limit")
 	cfg.TransferRate = indexer.DefaultTransferRate
-	fl.Var((*byteRate)(&cfg.TransferRate), "transfer-rate", "new slices are filled with the files of indexers that have "+
-		"them, which are sent at so many bytes a second: a `SIZE` as 16MiB (at least 1MiB; below 0: no bound); 0: from KV "+
-		"alone, and none are sent")
-	fl.Int64Var(&cfg.AuditRate, "audit-rate", verify.DefaultAuditRate, "rows and documents a second that slices here "+
-		"are compared with the KV data all the time, so that one that is wrong is found and taken anew (at least 100); "+
-		"below 0: never")
+	fl.Var((*byteRate)(&cfg.TransferRate), "transfer-rate", "new slices are filled with files of indexers that have "+
+		"them, sent at this many bytes a second: a `SIZE` like 16MiB (at least 1MiB; below 0: no limit); 0: only from KV, "+
+		"and no files are sent")
+	fl.Int64Var(&cfg.AuditRate, "audit-rate", verify.DefaultAuditRate, "rows and documents a second at which this "+
+		"indexer's slices are continuously compared with the KV data, so that wrong ones are found and streamed again (at "+
+		"least 100); below 0: never")
 	fl.DurationVar(&cfg.AuditEvery, "audit-every", verify.DefaultAuditEvery,
 		"pause between two such rounds over all slices")
-	fl.DurationVar(&cfg.SlowScan, "slow-scan", scanserver.DefaultSlow, "scans that take so long are remembered with what "+
+	fl.DurationVar(&cfg.SlowScan, "slow-scan", scanserver.DefaultSlow, "scans that take longer are remembered with what "+
 		"they waited for (tidemark scan slow), the newest 256; below 0: none")
 	fl.StringVar(&cfg.Catchup, "catchup", "127.0.0.1:9544", "listen here for catchup streams")
-	fl.Var(&quota, "memory-quota", "memory for queues, cache, what is not yet written, and scans: a `SIZE` as 512MiB "+
-		"(the least), 4GiB, or bytes")
+	fl.Var(&quota, "memory-quota", "memory for queues, cache, unwritten data and scans: a `SIZE` like 512MiB "+
+		"(the minimum), 4GiB, or bytes")
 	listen.add(cmd)
 	tlsF.add(cmd)
 	addCommon(cmd, &logs)
@@ -429,6 +426,6 @@ func (f *kvTLSFlags) add(cmd *cobra.Command) {
 	fl.StringVar(&f.files.CA, "kv-tls-ca", "", "PEM `FILE` with the CAs that KV's certificates are checked against")
 	fl.StringVar(&f.files.Cert, "kv-tls-cert", "", "PEM `FILE` with a certificate to show to KV")
 	fl.StringVar(&f.files.Key, "kv-tls-key", "", "PEM `FILE` with its key")
-	fl.BoolVar(&f.files.SkipVerify, "kv-tls-skip-verify", false, "TLS to KV without checking its certificate: whoever "+
-		"stands between can read and change everything")
+	fl.BoolVar(&f.files.SkipVerify, "kv-tls-skip-verify", false, "TLS to KV without checking its certificate: anyone on "+
+		"the path can read and change all data")
 }

@@ -69,7 +69,7 @@ func Main(args []string, s Streams) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	ctx, err := leash.Watch(ctx, func() {
-		fmt.Fprintf(s.Err, "tidemark: the process that started this one is gone, and this one has not stopped within %s\n",
+		fmt.Fprintf(s.Err, "tidemark: the parent process has ended, and this process did not stop within %s\n",
 			leash.Grace)
 		os.Exit(errcode.ExitFailed)
 	})
@@ -108,7 +108,7 @@ func printError(w io.Writer, err error, id string) {
 	// if it is not the user's mistake
 	p := new(rpc.Problem)
 	if errors.As(err, &p) && p.Status >= 500 || errors.Is(err, client.ErrUnavailable) && arrived(err) {
-		fmt.Fprintf(w, "tidemark: managers' logs have this as request_id %s\n", id)
+		fmt.Fprintf(w, "tidemark: in the managers' logs this is request_id %s\n", id)
 	}
 }
 
@@ -300,7 +300,7 @@ func newVersion(s Streams) *cobra.Command {
 
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usage("%s takes no argument, got %q%s", cmd.CommandPath(), args[0], meant(cmd, args[0]))
+		return usage("%s accepts no argument, got %q%s", cmd.CommandPath(), args[0], meant(cmd, args[0]))
 	}
 	return nil
 }
@@ -308,7 +308,7 @@ func noArgs(cmd *cobra.Command, args []string) error {
 func exactArgs(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) != len(names) {
-			return usage("%s takes %s, got %d arguments", cmd.CommandPath(), strings.Join(names, " "), len(args))
+			return usage("%s needs %s, got %d arguments", cmd.CommandPath(), strings.Join(names, " "), len(args))
 		}
 		return nil
 	}
@@ -333,7 +333,7 @@ func (f *serverFlags) add(cmd *cobra.Command, s Streams) {
 		"credentials")
 	cmd.PersistentFlags().String("context", "", "`NAME` of a cluster; see tidemark context add (default: the present "+
 		"one; - for none)")
-	cmd.PersistentFlags().DurationVar(&f.timeout, "timeout", 60*time.Second, "how long to try, a build included")
+	cmd.PersistentFlags().DurationVar(&f.timeout, "timeout", 60*time.Second, "how long to try, including a build")
 	addOutput(cmd.PersistentFlags(), &f.output)
 	complete(cmd, "server", f.servers)
 	complete(cmd, "context", contextNames)
@@ -446,7 +446,7 @@ func (f *logFlags) tracing(ctx context.Context, role, name string, log hclog.Log
 
 func (f *logFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.level, "log-level", "info", "trace, debug, info, warn, error or off")
-	cmd.Flags().StringVar(&f.otlp, "otlp-endpoint", "", "collector of OpenTelemetry spans, as http://127.0.0.1:4318 "+
+	cmd.Flags().StringVar(&f.otlp, "otlp-endpoint", "", "collector of OpenTelemetry spans, like http://127.0.0.1:4318 "+
 		"(default: OTEL_EXPORTER_OTLP_ENDPOINT, else none)")
 	cmd.Flags().StringVar(&f.format, "log-format", "text", "text, or json: one object per line")
 	complete(cmd, "log-level", fixed(logLevels...))

@@ -47,7 +47,7 @@ func (sf *scanFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&sf.vectors, "scan-vector", "",
 		`tokens as SDKs of Couchbase write them, '{"BUCKET":{"68":[73,"93034431042923"]}}': vbucket, seqno, vbuuid (at_plus)`)
 	cmd.Flags().IntVar(&sf.limit, "limit", 0, "most rows, 0 for all")
-	cmd.Flags().IntVar(&sf.offset, "offset", 0, "rows passed over before the first one")
+	cmd.Flags().IntVar(&sf.offset, "offset", 0, "number of rows to skip")
 	cmd.Flags().BoolVar(&sf.distinct, "distinct", false, "one row of those with the same key, or with the same --project")
 	cmd.Flags().StringVar(&sf.project, "project", "", "JSON array: the components of the key that rows have, from 0, as "+
 		"'[0]'; '[]' for none")
@@ -56,20 +56,21 @@ func (sf *scanFlags) add(cmd *cobra.Command) {
 		`"inclusion":"low"}'; repeat for others: rows meet all of them`)
 	cmd.Flags().BoolVar(&sf.reverse, "reverse", false, "from the end of the index to its start")
 	cmd.Flags().BoolVar(&sf.timestamp, "timestamp", false, "print the vector of the scan's timestamp to standard error")
-	cmd.Flags().BoolVar(&sf.explain, "explain", false, "print to standard error how it was carried out: what was waited "+
-		"for, and which indexer was asked for which slices")
+	cmd.Flags().BoolVar(&sf.explain, "explain", false, "print to standard error how the scan ran: what it waited "+
+		"for, and which indexer read which slices")
 	cmd.Flags().StringVar(&sf.stability, "stability", "scan", "scan (all rows of one timestamp), none (each 10,000 rows "+
 		"of the newest), or query (one timestamp, kept for --at)")
 	cmd.Flags().StringVar(&sf.at, "at", "", "`ID` of the timestamp of an earlier scan with --stability query: show the "+
 		"same state")
 	cmd.Flags().StringVar(&sf.session, "session-token", "", "`TOKEN` that an earlier scan or count printed: show nothing "+
-		"older than that one did; print the next one to standard error ('new': print only)")
+		"older than that; print the next token to standard error ('new': only print)")
 	if cmd.Name() == "scan" {
 		sf.groups.add(cmd)
-		cmd.Flags().BoolVar(&sf.pages, "pages", false, "print a cursor behind the --limit rows, for the next page of the "+
+		cmd.Flags().BoolVar(&sf.pages, "pages", false, "print a cursor after the --limit rows, for the next page of the "+
 			"same state")
-		cmd.Flags().StringVar(&sf.cursor, "cursor", "", "`CURSOR` of the page before: the next one, of the same state")
-		cmd.Flags().BoolVar(&sf.newer, "newer", false, "go on behind --cursor in the newest state")
+		cmd.Flags().StringVar(&sf.cursor, "cursor", "", "`CURSOR` of the previous page: scan the next page, of the same "+
+			"state")
+		cmd.Flags().BoolVar(&sf.newer, "newer", false, "continue after --cursor in the newest state")
 	} else {
 		sf.groups.add(cmd) // only to report which command has them
 		for _, name := range []string{"group-by", "aggregate"} {
@@ -165,10 +166,10 @@ const newSession = "new"
 // printSession prints the session's token, if requested, and what was lost.
 func (sf *scanFlags) printSession(w io.Writer, seen v1.ScanSeen) {
 	if seen.SessionLost != "" {
-		fmt.Fprintf(w, "not all that was seen before is there: %s. This is all that KV had\n", seen.SessionLost)
+		fmt.Fprintf(w, "not all that was read before exists: %s. The rows are all that KV had\n", seen.SessionLost)
 	}
 	if sf.session != "" {
-		fmt.Fprintf(w, "nothing older from here on: --session-token %s\n", seen.Session)
+		fmt.Fprintf(w, "to read nothing older from now on: --session-token %s\n", seen.Session)
 	}
 }
 
@@ -178,7 +179,7 @@ func printMore(w io.Writer, m v1.ScanMore) {
 	case m.Cursor != "":
 		fmt.Fprintf(w, "the next page: --cursor %s\n", m.Cursor)
 	case m.More:
-		fmt.Fprintln(w, "more rows follow, but the last one is too long for a cursor: go on with --low or --high")
+		fmt.Fprintln(w, "more rows follow, but the last one is too long for a cursor: continue with --low or --high")
 	}
 }
 
@@ -196,7 +197,7 @@ func (sf *scanFlags) readTokens(req *v1.ScanRequest) error {
 		return nil
 	}
 	if len(sf.tokens) > 0 {
-		return usage("--token and --scan-vector say the same: give one of them")
+		return usage("--token and --scan-vector exclude each other: give one of them")
 	}
 	if err := strictJSON(sf.vectors, &req.ScanVectors); err != nil {
 		return usage(`--scan-vector %s: want {"BUCKET":{"VBUCKET":[SEQNO,"VBUUID"]}}: %v`, sf.vectors, err)
@@ -227,7 +228,7 @@ func strictJSON(text string, to any) error {
 		return errors.New(rpc.ExplainJSON([]byte(text), dec.InputOffset(), err))
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("something follows it")
+		return errors.New("more data follows it")
 	}
 	if twice := rpc.Repeated([]byte(text)); twice != "" {
 		return errors.New(twice)
@@ -392,7 +393,7 @@ func printExplain(w io.Writer, e *v1.ScanExplain) {
 	if e.LeftOutWhy != "" {
 		fmt.Fprintf(w, ": %s", e.LeftOutWhy)
 	}
-	fmt.Fprintf(w, "\n%s looked at, of which %d did not meet the conditions\n", counted(int(e.Read), "entry", "entries"),
+	fmt.Fprintf(w, "\n%s examined, of which %d did not meet the conditions\n", counted(int(e.Read), "entry", "entries"),
 		e.Filtered)
 	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "INDEXER\tSLICES\tREAD\tFILTERED\tROWS\tOPENED MS\tPROBLEM")
@@ -414,9 +415,9 @@ func printExplain(w io.Writer, e *v1.ScanExplain) {
 func ageWord(ms *float64) string {
 	switch {
 	case ms == nil:
-		return "not known, as the indexer has had it since it began, or for long"
+		return "unknown, as the indexer has had it since its start, or for a long time"
 	case *ms < 0:
-		return fmt.Sprintf("none, it was made %.1f ms after the question came", -*ms)
+		return fmt.Sprintf("none, it was made %.1f ms after the request arrived", -*ms)
 	}
 	return fmt.Sprintf("%.1f s", *ms/1000)
 }

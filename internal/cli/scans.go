@@ -17,7 +17,7 @@ import (
 // newScan returns the commands for running and slow scans. With an index it scans, like "index scan".
 func newScan(s Streams) *cobra.Command {
 	f, sf := &serverFlags{}, &scanFlags{}
-	cmd := group("scan", "Scan an index; look at the scans that run, end them, and see which were slow",
+	cmd := group("scan", "Scan an index; list running and slow scans, and end scans",
 		"  tidemark scan world/places_by_name --limit 5\n  tidemark scan list\n  tidemark scan slow --limit 10",
 		scanList(s, f), scanSlow(s, f), scanSlowFrom(s, f), scanCancel(s, f))
 	cmd.Use = "scan [BUCKET/NAME|ID]"
@@ -47,7 +47,7 @@ func scanList(s Streams, f *serverFlags) *cobra.Command {
 	var every time.Duration
 	var limit int
 	cmd := &cobra.Command{Use: "list", Aliases: []string{"ls"},
-		Short: "Scans and counts that are under way, the longest first", Args: noArgs, ValidArgsFunction: noFiles,
+		Short: "List running scans and counts, longest first", Args: noArgs, ValidArgsFunction: noFiles,
 		Long: `Asks all indexers at once. STATE is opening, while copies of the slices are asked until they have the
 timestamp and their first rows; waiting, for a stability timestamp that is new enough; reading; or sending, while the
 client, or the way to it, takes nothing. An indexer that gives no answer within 2 s is named.`,
@@ -72,7 +72,7 @@ client, or the way to it, takes nothing. An indexer that gives no answer within 
 
 func scanSlow(s Streams, f *serverFlags) *cobra.Command {
 	var limit int
-	cmd := &cobra.Command{Use: "slow", Short: "Scans and counts that took long, those that ended last first", Args: noArgs,
+	cmd := &cobra.Command{Use: "slow", Short: "List slow scans and counts, newest first", Args: noArgs,
 		ValidArgsFunction: noFiles,
 		Long: `Each indexer remembers the newest 256 scans that it has coordinated and that took longer than its
 --slow-scan says, since its process began. The times are how long a scan has been in each state, as "scan list" has
@@ -87,7 +87,7 @@ them.`,
 				err = show(s.Out, f.output, l, l.Scans, func(t *tabwriter.Writer) { tableSlow(t, l.Scans) })
 				missing(s.Err, l.Omitted, l.Unheard)
 				if l.Forgotten > 0 {
-					fmt.Fprintf(s.Err, "%d more were slow, and are not remembered\n", l.Forgotten)
+					fmt.Fprintf(s.Err, "%d more were slow but are not remembered\n", l.Forgotten)
 				}
 				return err
 			})
@@ -104,7 +104,7 @@ const (
 
 func scanSlowFrom(s Streams, f *serverFlags) *cobra.Command {
 	return &cobra.Command{Use: "slow-from [DURATION]",
-		Short: "Show or change from when on a scan is slow, on all indexers", Args: cobra.MaximumNArgs(1),
+		Short: "Show or change the duration from which scans count as slow, on all indexers", Args: cobra.MaximumNArgs(1),
 		ValidArgsFunction: noFiles,
 		Long: `Without DURATION shows from when on each indexer remembers a scan as slow. A DURATION, at most 1h, changes
 that on all of them until their processes end; "none" remembers none, "reset" is what each began with (--slow-scan).
@@ -131,9 +131,9 @@ Role admin is needed for that.`,
 				if err != nil {
 					return err
 				}
-				fmt.Fprintf(s.Err, "told to %s\n", strings.Join(r.Indexers, ", "))
+				fmt.Fprintf(s.Err, "changed on %s\n", strings.Join(r.Indexers, ", "))
 				for _, u := range r.Unheard {
-					fmt.Fprintf(s.Err, "indexer %s goes on as before: %s\n", u.Indexer, u.Error)
+					fmt.Fprintf(s.Err, "indexer %s keeps its present value: %s\n", u.Indexer, u.Error)
 				}
 				return nil
 			})
@@ -150,7 +150,7 @@ func slowFrom(text string) (int64, error) {
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d < time.Millisecond || d > slowHour {
-		return 0, usage("DURATION %q: want a time as 250ms, 1ms to 1h, %s or %s", text, noneSlow, resetLevel)
+		return 0, usage("DURATION %q: want a time like 250ms, 1ms to 1h, %s or %s", text, noneSlow, resetLevel)
 	}
 	return d.Milliseconds(), nil
 }
@@ -167,7 +167,7 @@ func tableSlowFrom(t io.Writer, all []v1.SlowFrom) {
 }
 
 func scanCancel(s Streams, f *serverFlags) *cobra.Command {
-	return &cobra.Command{Use: "cancel ID", Short: "End a scan; whoever asked for it is told so",
+	return &cobra.Command{Use: "cancel ID", Short: "End a scan; its client gets an error",
 		Args: exactArgs("ID"), ValidArgsFunction: noFiles,
 		Long: `Ends a scan that "scan list" shows. Its client is told SCAN_CANCELLED and who has ended it; one that takes
 nothing at the moment as soon as it does, after 30 s at the latest. Role ddl is needed.`,
@@ -189,7 +189,7 @@ func missing(w io.Writer, omitted int, unheard []v1.UnheardIndexer) {
 		fmt.Fprintf(w, "%s more: see --limit\n", counted(omitted, "scan", "scans"))
 	}
 	for _, u := range unheard {
-		fmt.Fprintf(w, "indexer %s gives no answer, what it does is missing: %s\n", u.Indexer, u.Error)
+		fmt.Fprintf(w, "indexer %s does not answer, its scans are missing: %s\n", u.Indexer, u.Error)
 	}
 }
 

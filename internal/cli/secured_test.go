@@ -45,9 +45,9 @@ func (g *guarded) asked() []string {
 	return who
 }
 
-// TestEveryCommandSaysWhoItIs checks that each command that uses a cluster, in its first example, uses TLS and sends
-// the given user or token with every request; without credentials it reports that they are required.
-func TestEveryCommandSaysWhoItIs(t *testing.T) {
+// TestEveryCommandSendsItsCredentials checks that each command that uses a cluster, in its first example, uses TLS and
+// sends the given user or token with every request; without credentials it reports that they are required.
+func TestEveryCommandSendsItsCredentials(t *testing.T) {
 	g := &guarded{}
 	s := httptest.NewTLSServer(g)
 	defer s.Close()

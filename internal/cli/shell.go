@@ -34,7 +34,7 @@ var statementWords = []string{"CREATE", "BUILD", "ALTER", "DROP", "SELECT", "INS
 
 var (
 	errLeave     = errors.New("the shell ends")
-	errAbandoned = errors.New("the line was given up") // Ctrl-C
+	errAbandoned = errors.New("the line was discarded") // Ctrl-C
 )
 
 func newShell(s Streams) *cobra.Command {
@@ -280,7 +280,7 @@ func (sh *shell) run(ctx context.Context, args []string) error {
 	}
 	root := newRoot(sh.streams)
 	if cmd, _, err := root.Find(args); err == nil && (cmd.Annotations[roleKey] != "" || cmd.Name() == "shell") {
-		return usage("%s runs for itself, not in a shell", cmd.CommandPath())
+		return usage("%s cannot run in a shell", cmd.CommandPath())
 	}
 	root.SetArgs(sh.withSettings(root, args))
 	defer sh.lendSecrets(args)()

@@ -156,7 +156,7 @@ func TestQuestions(t *testing.T) {
 	for _, tc := range []struct{ args, question string }{
 		{"index drop w/i", "drop index w/i? [y/N] "},
 		{"index drop w/i w/j", "drop 2 indexes: w/i, w/j? [y/N] "},
-		{"cluster remove m2", "remove m2 from the cluster for good? [y/N] "},
+		{"cluster remove m2", "remove m2 from the cluster permanently? [y/N] "},
 		{"user remove alice", "remove user alice and his tokens? [y/N] "},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
@@ -164,7 +164,7 @@ func TestQuestions(t *testing.T) {
 			x := openTerminal(t, strings.Fields(tc.args)...)
 			x.see(tc.question)
 			x.write("y\x7fn\r")
-			x.see("nothing was done")
+			x.see("nothing was changed")
 			x.fails(errcode.ExitFailed)
 		})
 	}
@@ -211,7 +211,7 @@ func TestRestoreAsksBetweenCalls(t *testing.T) {
 func TestQuestionsAreLeft(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ args, question, end string }{
-		{"index drop w/i", "[y/N] ", "interrupted; nothing was done"},
+		{"index drop w/i", "[y/N] ", "interrupted; nothing was changed"},
 		{"user add alice --role ddl", "new password of alice: ", "interrupted"},
 		{"index list --user alice", "password of alice: ", "interrupted"},
 	} {
@@ -244,7 +244,7 @@ func TestQuestionsAreLeft(t *testing.T) {
 	x.write("index drop w/i\r")
 	x.see("[y/N] ")
 	x.write("\x03")
-	x.see("interrupted; nothing was done")
+	x.see("interrupted; nothing was changed")
 	x.see("tidemark> ")
 	x.write("version\r")
 	x.see(" go1.")

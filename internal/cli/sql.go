@@ -33,7 +33,7 @@ checked as after those before it.`,
 		ValidArgsFunction: noFiles,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 || len(args) == 1 && file != "" {
-				return usage("%s takes one statement (in quotes), or --file, or standard input", cmd.CommandPath())
+				return usage("%s needs one statement (in quotes), or --file, or standard input", cmd.CommandPath())
 			}
 			return nil
 		},
@@ -121,7 +121,7 @@ func printStatements(w io.Writer, as format, all []expression.Statement) error {
 func createOf(i *v1.IndexInfo) (*expression.CreateIndex, error) {
 	some, err := expression.Parse(i.Definition)
 	if err != nil {
-		return nil, fmt.Errorf("the definition of %s/%s is none that this version can read (use a newer one): %s: %w",
+		return nil, fmt.Errorf("this version cannot read the definition of %s/%s (use a newer one): %s: %w",
 			i.Bucket, i.Name, i.Definition, err)
 	}
 	if len(some) == 1 {
@@ -275,7 +275,7 @@ func waitReady(ctx context.Context, s Streams, c *client.Client, ids []index.ID)
 	err := c.WaitReady(ctx, ids, bar.set)
 	bar.done(err == nil)
 	if err != nil && ctx.Err() != nil {
-		return fmt.Errorf("%w; the build goes on, see `tidemark index list`", err)
+		return fmt.Errorf("%w; the build continues, see `tidemark index list`", err)
 	}
 	return err
 }

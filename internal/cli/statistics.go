@@ -17,8 +17,8 @@ import (
 func indexStatistics(s Streams, f *serverFlags) *cobra.Command {
 	var req v1.StatisticsRequest
 	var histogram bool
-	cmd := &cobra.Command{Use: "statistics BUCKET/NAME|ID", Short: "How the values of an index's components are spread: " +
-		"distinct ones, common ones, histograms",
+	cmd := &cobra.Command{Use: "statistics BUCKET/NAME|ID", Short: "Show the distribution of the values of an index's " +
+		"components: distinct values, common values, histograms",
 		Long: `Looks at a sample of the entries, and tells of each component of the key how many entries have no value
 (MISSING) or NULL, about how many different values there are, the least and the greatest one of the sample, and which
 values have most entries. With --histogram also a histogram: bins of about as many entries each. Where the sample is
@@ -44,7 +44,7 @@ Of each slice at most 4096 entries are looked at. Nothing is kept: each call loo
 		}}
 	cmd.Flags().BoolVar(&histogram, "histogram", false, "show the histograms, too")
 	cmd.Flags().IntVar(&req.Bins, "bins", 0, "`NUMBER` of bins of a histogram, at most 256 (default 32)")
-	cmd.Flags().IntVar(&req.Sample, "sample", 0, "`NUMBER` of entries to look at, at most 262144 (default 32768)")
+	cmd.Flags().IntVar(&req.Sample, "sample", 0, "`NUMBER` of entries to sample, at most 262144 (default 32768)")
 	return cmd
 }
 
@@ -88,7 +88,7 @@ func tableStatistics(t *tabwriter.Writer, st *v1.IndexStatistics, histogram bool
 		}
 	}
 	if st.Exact {
-		fmt.Fprintf(t, "\n%d entries, all of them looked at: exact\n", st.Items)
+		fmt.Fprintf(t, "\n%d entries, all of them sampled: exact\n", st.Items)
 		return
 	}
 	fmt.Fprintf(t, "\n%d of %d entries looked at: numbers are estimates, bins off by up to %.1f %% of the entries\n",

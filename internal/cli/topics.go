@@ -60,9 +60,9 @@ var exitCodes = []struct {
 	{errcode.ExitUsage, "wrong use: a flag, an argument, the environment, a configuration file"},
 	{errcode.ExitNotFound, "not found: index, bucket, document"},
 	{errcode.ExitConflict, "conflict: it exists, it is not ready, it has changed, the folder is in use"},
-	{errcode.ExitUnavailable, "no leader, or nobody answers: try again"},
+	{errcode.ExitUnavailable, "no leader, or no answer: try again"},
 	{errcode.ExitTimeout, "not in time, or the outcome is unknown"},
-	{errcode.ExitRemoved, "manager, indexer, node: removed from the cluster for good; do not start it again"},
+	{errcode.ExitRemoved, "manager, indexer, node: permanently removed from the cluster; do not start it again"},
 }
 
 func exitCodeText() string {

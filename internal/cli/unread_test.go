@@ -69,9 +69,9 @@ func childOf(t *testing.T, node *testcluster.Process, role string) int {
 	return 0
 }
 
-// TestNobodyReadsTheLog checks that a node whose log is not read, and a role whose node does not read, continue; that
+// TestLogWithoutReader checks that a node whose log is not read, and a role whose node does not read, continue; that
 // roles that end are restarted, and that all stop when requested.
-func TestNobodyReadsTheLog(t *testing.T) {
+func TestLogWithoutReader(t *testing.T) {
 	t.Parallel()
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		t.Skip("needs /proc")

@@ -53,7 +53,7 @@ The same command on the same --data folder resumes with everything that was ther
 	fl.StringVar(&f.cfg.Feed, "feed", string(projector.FeedNative), "how projectors consume DCP: native, or gocbcore "+
 		"(Couchbase's client)")
 	fl.StringVar(&f.cfg.Throttle, "throttle", string(projector.ThrottleAll),
-		"an indexer that is slow holds back: all, or, with smart, nobody while at most half are slow (it is dropped and "+
+		"a slow indexer delays: all indexers, or, with smart, none while at most half are slow (its data is dropped and it "+
 			"catches up)")
 	complete(cmd, "throttle", fixed("all", "smart"))
 	fl.IntVar(&f.cfg.KVReplicas, "kv-replicas", 0, "replicas of each vbucket on the KV nodes, 0 to 3")
@@ -65,7 +65,7 @@ The same command on the same --data folder resumes with everything that was ther
 	fl.StringVar(&f.cfg.Bucket, "bucket", "world", "the bucket that the KV nodes hold")
 	fl.IntVar(&f.cfg.FirstREST, "rest-port", localcluster.FirstREST, "REST port of the first manager, or the next free "+
 		"one; more ports follow it")
-	hostVar(fl, &f.cfg.Advertise, "advertise-host", "host under which the processes know each other, for tests "+
+	hostVar(fl, &f.cfg.Advertise, "advertise-host", "host name that the processes use for each other, for tests "+
 		"that cut links")
 	fl.Lookup("advertise-host").Hidden = true
 	fl.StringVar(&f.cfg.Nasty, "nasty", "", "habits of real engines for the KV nodes, for tests; see tidemark help nasty")

@@ -112,7 +112,8 @@ func userRemove(s Streams, f *serverFlags) *cobra.Command {
 }
 
 func userWhoAmI(s Streams, f *serverFlags) *cobra.Command {
-	return &cobra.Command{Use: "whoami", Short: "As whom the cluster knows this command, and what it may do", Args: noArgs,
+	return &cobra.Command{Use: "whoami", Short: "Show the identity and the rights of this command in the " +
+		"cluster", Args: noArgs,
 		Example: "  tidemark user whoami --user alice\n  tidemark user whoami --token-file alice.token --output json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return asClient(cmd, f, func(ctx context.Context, c *client.Client) error {
@@ -147,7 +148,7 @@ cluster keeps a hash. It ends when its time is over, when it is revoked, or with
 func tokenCreate(s Streams, f *serverFlags) *cobra.Command {
 	var req v1.TokenRequest
 	var expires time.Duration
-	cmd := &cobra.Command{Use: "create USER", Short: "Make a token of a user and print its secret",
+	cmd := &cobra.Command{Use: "create USER", Short: "Create a token for a user and print its secret",
 		Args: exactArgs("USER"), ValidArgsFunction: f.users(),
 		Example: "  tidemark token create alice --role read --expires 720h --note dashboard > alice.token",
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -121,7 +121,8 @@ func runVerify(ctx context.Context, s Streams, c *client.Client, r string, req v
 		}
 	}
 	if end.Differences > 0 {
-		return fmt.Errorf("%w: %d documents, %d of them listed; to make it anew: DROP INDEX and CREATE INDEX", errDiffers,
+		return fmt.Errorf("%w: %d documents, %d of them listed; to rebuild the index: DROP INDEX and CREATE "+
+			"INDEX", errDiffers,
 			end.Differences, end.Listed)
 	}
 	return nil

@@ -61,7 +61,7 @@ func newBucket(s Streams) *cobra.Command {
 }
 
 func bucketSettings(s Streams, f *serverFlags) *cobra.Command {
-	return &cobra.Command{Use: "settings BUCKET [NAME=VALUE ...]", Short: "Show what is set of a bucket, or change it",
+	return &cobra.Command{Use: "settings BUCKET [NAME=VALUE ...]", Short: "Show or change the settings of a bucket",
 		ValidArgsFunction: noFiles,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -181,7 +181,8 @@ func tableVectors(w *tabwriter.Writer, t *v1.Timestamps, all []namedVector) {
 func clusterStreams(s Streams, f *serverFlags) *cobra.Command {
 	var bucket string
 	var all bool
-	cmd := &cobra.Command{Use: "streams", Short: "Who streams which vbucket, and what waits", Args: noArgs,
+	cmd := &cobra.Command{Use: "streams", Short: "Show which projector streams which vbucket, and which vbuckets " +
+		"wait", Args: noArgs,
 		ValidArgsFunction: noFiles,
 		Example:           "  tidemark cluster streams\n  tidemark cluster streams --bucket world --all",
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -95,7 +95,7 @@ times a second, and sessions of the console are shown when --kinds names them, o
 	}
 	cmd.Flags().StringSliceVar(&f.kinds, "kinds", nil, "kinds of changes: "+kindList()+", or all (default: all but "+
 		"stability, backfill and session)")
-	cmd.Flags().StringVar(&f.since, "since", "", "go on after this `POSITION`: a cas or an id")
+	cmd.Flags().StringVar(&f.since, "since", "", "continue after this `POSITION`: a cas or an id")
 	cmd.Flags().Uint64Var(&f.count, "count", 0, "end after so many updates")
 	return cmd
 }
@@ -249,9 +249,9 @@ func differenceChange(c *v1.Change) string {
 		c.Bucket, c.Name, d.Slice, d.Replica, d.Indexer)
 	switch {
 	case c.Removed:
-		return what + " agrees with KV again, or is no more"
+		return what + " agrees with KV again, or no longer exists"
 	case d.TakenAnew:
-		return fmt.Sprintf("%s differs from KV in %s (%s); they are taken anew", what,
+		return fmt.Sprintf("%s differs from KV in %s (%s); they are streamed again", what,
 			counted(int(d.Documents), "document", "documents"), d.Kind)
 	}
 	return fmt.Sprintf("%s differs from KV in %s (%s)", what, counted(int(d.Documents), "document", "documents"), d.Kind)
@@ -299,7 +299,7 @@ func indexChange(c *v1.Change) string {
 	case c.Was == 0 && d.Deferred:
 		return "created, deferred"
 	case c.Was == 0 && d.SplitCause != "":
-		return fmt.Sprintf("created, %s: index %s gets other slices by itself: %s", d.State, d.Replaces, d.SplitCause)
+		return fmt.Sprintf("created, %s: automatic split or merge of index %s: %s", d.State, d.Replaces, d.SplitCause)
 	case c.Was == 0 && d.Replaces != 0:
 		return fmt.Sprintf("created, %s: index %s is split", d.State, d.Replaces)
 	case c.Was == 0:

@@ -79,9 +79,9 @@ func TestEvictionGoesOn(t *testing.T) {
 		w.log.mu.Unlock()
 		w.until("it is said why it does not go on", time.Minute, func() bool {
 			i, there := left()
-			return there && i.Evicting && strings.Contains(i.Waits, "no other indexer lives")
+			return there && i.Evicting && strings.Contains(i.Waits, "no other running indexer")
 		})
-		if r, err := remove(); err != nil || r.Done || !strings.Contains(r.Waits, "no other indexer lives") {
+		if r, err := remove(); err != nil || r.Done || !strings.Contains(r.Waits, "no other running indexer") {
 			t.Errorf("%+v, %v", r, err)
 		}
 		w.indexer("i4")

@@ -130,7 +130,9 @@ func TestSplitsByItselfWait(t *testing.T) {
 		w.until("the other one is split", 3*splitAfter, func() bool {
 			return w.log.State().Successor(w.log.State().Definition(y.ID)) != nil
 		})
-		w.until("the first one rests", time.Minute, func() bool { return strings.Contains(w.waits(x.ID), "came to nothing") })
+		w.until("the first one rests", time.Minute, func() bool {
+			return strings.Contains(w.waits(x.ID), "failed; the next one")
+		})
 		if _, err := w.leader().CancelSplit(w.ctx, SplitRequest{ID: y.ID}); err != nil {
 			t.Fatal(err)
 		}

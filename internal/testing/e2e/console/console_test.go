@@ -214,7 +214,7 @@ func statements(b *browser) {
 	b.typeIn("#statement", "CREATE INDEX bad ON world(name,, x)")
 	b.press("Enter", true)
 	b.shows("SYNTAX_ERROR: line 1, column 32")
-	b.shows("Mend the statement")
+	b.shows("Correct the statement")
 	b.until("what is wrong is selected", "document.querySelector('#statement').selectionStart === 31")
 	b.shows("CREATE INDEX bad ON world(name,, x)\n")
 	see(b, "statements")

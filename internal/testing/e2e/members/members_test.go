@@ -220,7 +220,7 @@ func TestIndexers(t *testing.T) {
 	w.does(ctx, 0, servers, []string{"cluster", "remove", "i3", "--dry-run"}, "would be removed", "airports_by_country")
 	w.does(ctx, 0, servers, []string{"cluster", "remove", "i3", "--force"}, "removed: indexer i3")
 	w.active(ctx, c, 1, 2)
-	if p := w.indexer(3); p.Wait() != errcode.ExitRemoved || !strings.Contains(p.Log(), "wipe its data folder") {
+	if p := w.indexer(3); p.Wait() != errcode.ExitRemoved || !strings.Contains(p.Log(), "delete its data folder") {
 		t.Error("the folder of a removed indexer was not refused")
 	}
 	stop()
