@@ -135,19 +135,19 @@ func (n *Node) child(r Role) *child {
 		},
 		Started: func(pid int) {
 			c.set("")
-			log.Debug("a role has started", "pid", pid)
+			log.Debug("role started", "pid", pid)
 		},
 		Died: func(err error, delay time.Duration) {
 			why := "it ended"
 			if err != nil {
 				why = err.Error()
 			}
-			c.set(fmt.Sprintf("%s; it is started again after %s", why, delay))
-			log.Warn("a role has ended and is started again", "error", why, "in", delay.String())
+			c.set(fmt.Sprintf("%s; restarting it in %s", why, delay))
+			log.Warn("role ended and is being restarted", "error", why, "in", delay.String())
 		},
 		Removed: func(err error) {
 			c.set(err.Error())
-			log.Error("a role was removed from the cluster and is not started again; the others go on", "error", err)
+			log.Error("role was removed from the cluster and is not restarted; the others continue", "error", err)
 		}}
 	return c
 }
@@ -174,13 +174,13 @@ func (n *Node) Run(ctx context.Context) error {
 	for _, c := range n.children {
 		roles.Go(func() error {
 			if err := c.proc.Run(run); err != nil && !c.proc.Gone() {
-				n.log.Warn("a role did not stop in order", "role", string(c.role.Name), "error", err)
+				n.log.Warn("role did not stop cleanly", "role", string(c.role.Name), "error", err)
 			}
 			return nil
 		})
 	}
 	_ = roles.Wait() // the log has each role's error
-	n.log.Info("every role has ended")
+	n.log.Info("all roles have ended")
 	all := ctx.Err() == nil && run.Err() == nil
 	stop()
 	if err := <-served; err != nil {
@@ -201,7 +201,7 @@ func (n *Node) Reload() {
 
 // table returns the routes of the node's port.
 func (n *Node) table() *route.Table {
-	return &route.Table{Lacks: "a node of several roles has no %s itself", Routes: []route.Route{route.Alive(),
+	return &route.Table{Lacks: "tidemark node has no call %s of its own", Routes: []route.Route{route.Alive(),
 		route.Ready(n.ready)}}
 }
 

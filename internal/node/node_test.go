@@ -143,7 +143,7 @@ func TestKilledAgain(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- n.Run(ctx) }()
-	grown := regexp.MustCompile(`signal: killed; it is started again after (2|4|8|16|30)s`)
+	grown := regexp.MustCompile(`signal: killed; restarting it in (2|4|8|16|30)s`)
 	for end := time.Now().Add(3 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		if r := n.children[0].reasons(ctx, "http"); len(r) == 1 && r[0].Code == reasonDown &&
 			grown.MatchString(r[0].Detail) {
@@ -176,7 +176,7 @@ func TestRemoved(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 	}
-	if !strings.Contains(log.String(), "was removed from the cluster and is not started again") {
+	if !strings.Contains(log.String(), "was removed from the cluster and is not restarted") {
 		t.Error(log.String())
 	}
 	again, err := Open(n.cfg)

@@ -61,10 +61,10 @@ func (l *losses) tell() {
 	switch {
 	case lost == 0:
 	case why == nil:
-		l.log.Warn("spans are lost: there are more than the collector takes in time", "lost", lost, "waiting_at_most",
+		l.log.Warn("spans are lost: the collector is too slow", "lost", lost, "waiting_at_most",
 			maxQueue)
 	default:
-		l.log.Warn("spans are lost: the collector does not take them", "lost", lost, "error", why)
+		l.log.Warn("spans are lost: the collector does not accept them", "lost", lost, "error", why)
 	}
 }
 

@@ -360,7 +360,7 @@ func TestTheCommandsOfThePage(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.until("the log names it", func() error {
-			if log := s.nodes[s.host(2)].Log(); !strings.Contains(log, "a role has ended and is started again: role="+role) {
+			if log := s.nodes[s.host(2)].Log(); !strings.Contains(log, "role ended and is being restarted: role="+role) {
 				return fmt.Errorf("not yet")
 			}
 			return nil
@@ -384,8 +384,8 @@ func TestTheCommandsOfThePage(t *testing.T) {
 		t.Errorf("exit code %d, with %d roles", code, len(children))
 	}
 	s.gone(stopped, children)
-	if log := s.nodes[stopped].Log(); !strings.Contains(log, "every role has ended") ||
-		strings.Contains(log, "did not stop in order") {
+	if log := s.nodes[stopped].Log(); !strings.Contains(log, "all roles have ended") ||
+		strings.Contains(log, "did not stop cleanly") {
 		t.Error("the stop is not told, or was not in order")
 	}
 	s.launch(stopped)
