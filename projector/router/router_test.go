@@ -284,7 +284,7 @@ func TestUnreachableEndpointHoldsNobodyUp(t *testing.T) {
 	}) {
 		t.Fatalf("%+v", b)
 	}
-	why := func(l router.LaneState) bool { return l.Node == 1 && l.State == "down" && l.Error == "nobody there" }
+	why := func(l router.LaneState) bool { return l.Node == 1 && l.State == "down" && l.Error == "no route" }
 	if all := f.topic.Lanes(); !slices.ContainsFunc(all, why) {
 		t.Errorf("nothing says why it cannot be reached: %+v", all)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"tidemark/indexer/transport"
 	"tidemark/keyversion"
 )
 
@@ -97,7 +98,7 @@ func (l *lane) dial(ctx context.Context, addr string, epoch uint64) (Conn, error
 		Topic: topic.Path, Bucket: topic.Bucket, BucketUUID: topic.BucketUUID,
 		Node: l.key.node, Connection: uint16(l.key.connection), Connections: uint16(cfg.Connections),
 	}, func(number uint64) { l.acknowledged(epoch, number) })
-	if errors.Is(err, errNoAnswer) { // the rest of the error says only what the end of the attempt interrupted
+	if errors.Is(err, errNoAnswer) { // the rest of the error is only what the end of the attempt interrupted
 		return nil, fmt.Errorf("connect to %s: %w", addr, errNoAnswer)
 	}
 	return conn, err
@@ -265,7 +266,11 @@ func (l *lane) unreachable(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.link.state, l.link.failed, l.link.hangUp = down, err.Error(), nil
-	if !l.need.unwanted {
+	switch {
+	case l.need.unwanted:
+	case l.topic.cfg.Class != keyversion.ClassMaintenance && errors.Is(err, transport.ErrRefused):
+		l.topic.router.tries.drop(l.tryKey()) // it answers; an indexer that has just started refuses side streams
+	default:
 		l.topic.router.tries.failed(l.tryKey(), err, time.Now())
 	}
 	l.stats.Failures++

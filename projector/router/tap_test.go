@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"tidemark/index"
+	"tidemark/indexer/transport"
 	"tidemark/keyversion"
 	"tidemark/partition"
 	"tidemark/projector/router"
@@ -22,6 +23,7 @@ import (
 type wireTap struct {
 	mu      sync.Mutex
 	refuse  map[string]bool // unreachable addresses
+	deny    map[string]bool // addresses that answer a hello with a refusal
 	hold    map[string]bool // addresses that acknowledge nothing
 	block   map[string]bool // addresses whose Send blocks until the connection ends
 	conns   []*tapConn
@@ -30,8 +32,8 @@ type wireTap struct {
 }
 
 func newTap() *wireTap {
-	return &wireTap{refuse: map[string]bool{}, hold: map[string]bool{}, block: map[string]bool{}, dials: map[string]int{},
-		arrived: make(chan struct{}, 1)}
+	return &wireTap{refuse: map[string]bool{}, deny: map[string]bool{}, hold: map[string]bool{}, block: map[string]bool{},
+		dials: map[string]int{}, arrived: make(chan struct{}, 1)}
 }
 
 type tapConn struct {
@@ -64,7 +66,10 @@ func (w *wireTap) dial(_ context.Context, addr string, hello keyversion.Hello, o
 	defer w.mu.Unlock()
 	w.dials[addr]++
 	if w.refuse[addr] {
-		return nil, errors.New("nobody there")
+		return nil, errors.New("no route")
+	}
+	if w.deny[addr] {
+		return nil, fmt.Errorf("connect to %s: %w: try again", addr, transport.ErrRefused)
 	}
 	c := &tapConn{tap: w, addr: addr, hello: hello, onAck: onAck, done: make(chan struct{})}
 	w.conns = append(w.conns, c)

@@ -31,7 +31,26 @@ func TestTriesAreBounded(t *testing.T) {
 	}
 }
 
-// TestSteady checks that what differs between two attempts is left out of an error, and what gRPC says of itself.
+// TestTriesOfOneEndpoint checks that of several connections to one address the one that failed first is listed, with
+// its error, and that the list is in order.
+func TestTriesOfOneEndpoint(t *testing.T) {
+	began := time.UnixMilli(1_000_000)
+	var x tries
+	for i, k := range []tryKey{{node: 2, addr: "a", bucket: "x", connection: 1}, {node: 2, addr: "a", bucket: "a"},
+		{node: 2, addr: "a", bucket: "x"}, {node: 10, addr: "a"}, {node: 1, addr: "b"}, {node: 1, addr: "a"}} {
+		x.failed(k, fmt.Errorf("failure %d", i), began.Add(time.Duration(i)*time.Millisecond))
+	}
+	x.failed(tryKey{node: 1, addr: "c"}, errors.New("too new"), began.Add(time.Second))
+	var got []string
+	for _, u := range x.list(began.Add(unreachedAfter + time.Second/2)) {
+		got = append(got, fmt.Sprintf("%d %s %s", u.Node, u.Address, u.Error))
+	}
+	if want := "1 a failure 5, 1 b failure 4, 2 a failure 0, 10 a failure 3"; strings.Join(got, ", ") != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// TestSteady checks that what differs between two attempts is left out of an error, and what gRPC adds to it.
 func TestSteady(t *testing.T) {
 	for text, want := range map[string]string{
 		`connect to 10.0.0.4:9542: rpc error: code = Unavailable desc = connection error: desc = "transport: Error while ` +

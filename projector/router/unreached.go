@@ -2,6 +2,7 @@ package router
 
 import (
 	"cmp"
+	"errors"
 	"maps"
 	"regexp"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"tidemark/index"
+	"tidemark/indexer/transport"
 	"tidemark/wire"
 )
 
@@ -25,11 +27,12 @@ const (
 	maxTry    = 300 // bytes of the error
 )
 
-// Unreached is an endpoint to which no connection works.
+// Unreached is an endpoint to which no connection works, or a maintenance port that refuses them.
 type Unreached struct {
 	Node    index.NodeID
 	Address string
 	Error   string // of the last attempt, without what differs between attempts
+	Refused bool   // the endpoint answers, and refuses; Error is its reason
 	Since   time.Time
 }
 
@@ -49,6 +52,7 @@ type tryKey struct {
 
 type try struct {
 	err         string
+	refused     bool      // err is the endpoint's answer
 	since, last time.Time // of the failures
 	up          time.Time // when a connection was made after the last one; zero: there was none
 }
@@ -61,7 +65,8 @@ func (x *try) over(now time.Time) bool {
 
 // failed records a failed attempt, or the end of a connection that was of no use.
 func (t *tries) failed(key tryKey, err error, now time.Time) {
-	text := wire.Cut(steady(err.Error(), key.addr), maxTry)
+	text, refused := steady(err.Error(), key.addr), errors.Is(err, transport.ErrRefused)
+	text = wire.Cut(strings.TrimPrefix(text, transport.ErrRefused.Error()+": "), maxTry)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	x := t.all[key]
@@ -78,7 +83,7 @@ func (t *tries) failed(key tryKey, err error, now time.Time) {
 		x = &try{since: now}
 		t.all[key] = x
 	}
-	x.err, x.last, x.up = text, now, time.Time{}
+	x.err, x.refused, x.last, x.up = text, refused, now, time.Time{}
 }
 
 // connected records a connection that has not been of use yet.
@@ -90,7 +95,7 @@ func (t *tries) connected(key tryKey, now time.Time) {
 	}
 }
 
-// drop removes the failures of an endpoint that has acknowledged something, or is not needed any more.
+// drop removes the failures of an endpoint that has answered, or is not needed any more.
 func (t *tries) drop(key tryKey) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -103,22 +108,37 @@ func (t *tries) forget(now time.Time) {
 
 // list returns the endpoints that attempts have failed to reach for unreachedAfter, ascending by node and address. Of
 // several connections to one, the first that failed counts.
-func (t *tries) list(now time.Time) (all []Unreached) {
+func (t *tries) list(now time.Time) []Unreached {
+	all := t.oldest(now)
+	slices.SortFunc(all, func(a, b Unreached) int {
+		return cmp.Or(cmp.Compare(a.Node, b.Node), strings.Compare(a.Address, b.Address))
+	})
+	return all
+}
+
+// oldest returns the endpoints in any order.
+func (t *tries) oldest(now time.Time) (all []Unreached) {
+	type endpoint struct {
+		node index.NodeID
+		addr string
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.forget(now)
-	keys := slices.Collect(maps.Keys(t.all))
-	keys = slices.DeleteFunc(keys, func(k tryKey) bool { return now.Sub(t.all[k].since) < unreachedAfter })
-	slices.SortFunc(keys, func(a, b tryKey) int {
-		return cmp.Or(cmp.Compare(a.node, b.node), cmp.Compare(a.addr, b.addr), t.all[a].since.Compare(t.all[b].since),
-			cmp.Compare(a.bucket, b.bucket), cmp.Compare(a.connection, b.connection))
-	})
-	for _, k := range keys {
-		if n := len(all); n > 0 && all[n-1].Node == k.node && all[n-1].Address == k.addr {
+	at := make(map[endpoint]tryKey, len(t.all))
+	for k, x := range t.all {
+		to := endpoint{k.node, k.addr}
+		if now.Sub(x.since) < unreachedAfter {
 			continue
 		}
+		if before, ok := at[to]; !ok || cmp.Or(x.since.Compare(t.all[before].since), strings.Compare(k.bucket, before.bucket),
+			cmp.Compare(k.connection, before.connection)) < 0 {
+			at[to] = k
+		}
+	}
+	for to, k := range at {
 		x := t.all[k]
-		all = append(all, Unreached{Node: k.node, Address: k.addr, Error: x.err, Since: x.since})
+		all = append(all, Unreached{Node: to.node, Address: to.addr, Error: x.err, Refused: x.refused, Since: x.since})
 	}
 	return all
 }
@@ -130,7 +150,7 @@ func (r *Router) Unreached() []Unreached { return r.tries.list(time.Now()) }
 var (
 	// quoted matches the text that gRPC wraps, in quotes, into an error of its own.
 	quoted = regexp.MustCompile(`connection error: desc = ("(?:[^"\\]|\\.)*")`)
-	// wrapping matches what gRPC says of itself, and the local address of a connection, another one for each attempt.
+	// wrapping matches what gRPC adds to an error, and the local address of a connection, another one for each attempt.
 	wrapping = regexp.MustCompile(`rpc error: code = \w+ desc = |transport: |Error while dialing: |[][%.:\w]+:\d+->`)
 )
 

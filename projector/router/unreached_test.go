@@ -23,7 +23,11 @@ import (
 func (f *fixture) shown(from time.Time) string {
 	var all []string
 	for _, u := range f.r.Unreached() {
-		all = append(all, fmt.Sprintf("%d at %s since %.0f: %s", u.Node, u.Address, u.Since.Sub(from).Seconds(), u.Error))
+		text := fmt.Sprintf("%d at %s since %.0f: %s", u.Node, u.Address, u.Since.Sub(from).Seconds(), u.Error)
+		if u.Refused {
+			text += " (refused)"
+		}
+		all = append(all, text)
 	}
 	return strings.Join(all, "; ")
 }
@@ -49,7 +53,7 @@ func TestUnreached(t *testing.T) {
 			f.begin(vb, 1, v, 0)
 		}
 		after(4900*time.Millisecond, "for a moment", "")
-		after(200*time.Millisecond, "for long", "1 at n1 since 0: nobody there")
+		after(200*time.Millisecond, "for long", "1 at n1 since 0: no route")
 		f.tap.set(f.tap.refuse, "n1", false)
 		after(2*time.Second, "it acknowledges", "")
 
@@ -61,12 +65,12 @@ func TestUnreached(t *testing.T) {
 		}
 		f.tap.set(f.tap.refuse, "other", true)
 		f.topic.Announce(at("other", 2))
-		after(8*time.Second, "at its new address", "1 at other since 7: nobody there")
+		after(8*time.Second, "at its new address", "1 at other since 7: no route")
 		f.topic.Announce(at("n1", 3))
 		after(0, "at its old address again", "")
 		after(10*time.Second, "at its old address for a while", "")
 		f.topic.Announce(at("other", 4))
-		after(8*time.Second, "again at the new one", "1 at other since 25: nobody there")
+		after(8*time.Second, "again at the new one", "1 at other since 25: no route")
 		f.topic.Announce(view(t, 5, one(1, 2)))
 		after(0, "when it has no copies", "")
 		after(20*time.Second, "when it has no copies for a while", "")
@@ -120,19 +124,56 @@ func TestUnreachedOverRequests(t *testing.T) {
 			topic.Close()
 			time.Sleep(time.Second)
 		}
-		if got, want := f.shown(from), "1 at n1 since 0: nobody there"; got != want {
+		if got, want := f.shown(from), "1 at n1 since 0: no route"; got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 		time.Sleep(10 * time.Second)
 		if got := f.shown(from); got != "" {
-			t.Errorf("nobody tries any more: %q", got)
+			t.Errorf("some time after the last attempt: %q", got)
 		}
 	})
 }
 
-// The reason comes through from real sockets, and is the same at each attempt: nothing listens, nobody answers, TLS is
-// spoken on one side only, and the certificate is of another authority.
-func TestUnreachedSaysWhy(t *testing.T) {
+// An endpoint that refuses maintenance streams is listed, with its reason. One that refuses side streams is reached: it
+// is not listed, and no longer if it was.
+func TestUnreachedByRefusals(t *testing.T) {
+	t.Parallel()
+	for class, want := range map[keyversion.Class]string{
+		keyversion.ClassMaintenance: "1 at n1 since 0: try again (refused)",
+		keyversion.ClassCatchup:     "",
+	} {
+		t.Run(fmt.Sprint(class), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				cfg := maintenance(1)
+				cfg.Class = class
+				f := newFixture(t, router.Config{}, cfg)
+				from := time.Now()
+				check := func(when, want string) {
+					t.Helper()
+					time.Sleep(6 * time.Second)
+					synctest.Wait()
+					if got := f.shown(from); got != want {
+						t.Errorf("%s: %q, want %q", when, got, want)
+					}
+				}
+				f.tap.set(f.tap.refuse, "n1", true)
+				f.begin(0, 1, view(t, 1, one(1, 1)), 0)
+				check("unreachable", "1 at n1 since 0: no route")
+				f.tap.set(f.tap.deny, "n1", true)
+				f.tap.set(f.tap.refuse, "n1", false)
+				check("refused", want)
+				check("still refused", want)
+				f.tap.set(f.tap.deny, "n1", false)
+				check("accepted", "")
+			})
+		})
+	}
+}
+
+// The reason comes through from real sockets: nothing listens, there is no answer, only one side uses TLS, and the
+// certificate is of another authority. Without CPU for 2 s any attempt ends without an answer: others follow.
+func TestUnreachedHasAReason(t *testing.T) {
 	t.Parallel()
 	silent, closed := listen(t), listen(t)
 	closed.Close()
@@ -146,9 +187,9 @@ func TestUnreachedSaysWhy(t *testing.T) {
 		tls  *tls.Config
 		want string
 	}{
-		"nothing listens":    {closed.Addr().String(), nil, "dial tcp ADDR: connect: connection refused"},
-		"nobody answers":     {silent.Addr().String(), nil, "no answer within 2s"},
-		"nobody answers TLS": {silent.Addr().String(), &tls.Config{}, "no answer within 2s"},
+		"nothing listens":  {closed.Addr().String(), nil, "dial tcp ADDR: connect: connection refused"},
+		"no answer":        {silent.Addr().String(), nil, "no answer within 2s"},
+		"no answer to TLS": {silent.Addr().String(), &tls.Config{}, "no answer within 2s"},
 		"another authority": {web.Listener.Addr().String(), &tls.Config{}, "authentication handshake failed: tls: failed to " +
 			"verify certificate: x509: certificate signed by unknown authority"},
 		"without TLS": {web.Listener.Addr().String(), nil, ""}, // the server's end of it varies
@@ -170,25 +211,19 @@ func TestUnreachedSaysWhy(t *testing.T) {
 			}
 			tick := time.NewTicker(10 * time.Millisecond)
 			defer tick.Stop()
-			texts := map[string]bool{}
-			for deadline, fails := time.After(patience), uint64(0); fails < 6 || len(texts) == 0; {
+			deadline, got := time.After(patience), ""
+			for got == "" || c.want != "" && got != c.want {
 				select {
 				case <-tick.C:
 				case <-deadline:
-					t.Fatalf("after %d failures: %v", fails, r.Unreached())
-				}
-				if s := r.Stats(); len(s) == 1 {
-					fails = s[0].Failures
+					t.Fatalf("the reason is %q, want %q", got, c.want)
 				}
 				for _, u := range r.Unreached() {
-					if u.Node != 1 || u.Address != c.addr {
+					if u.Node != 1 || u.Address != c.addr || u.Refused {
 						t.Errorf("%+v", u)
 					}
-					texts[strings.ReplaceAll(u.Error, c.addr, "ADDR")] = true
+					got = strings.ReplaceAll(u.Error, c.addr, "ADDR")
 				}
-			}
-			if c.want != "" && (!texts[c.want] || len(texts) != 1) {
-				t.Errorf("%v, want %q alone", texts, c.want)
 			}
 		})
 	}
