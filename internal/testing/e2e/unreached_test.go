@@ -16,7 +16,7 @@ import (
 )
 
 // TestUnreachedDataPort shuts a data port of an indexer, whose other ports work: before and after an index is built
-// through it, and the one that a build is filled through. The status says who cannot reach whom, at which address and
+// through it, and the one that a build is filled through. The status has the projector, the indexer, the address and
 // why, and the index what it waits for; when the port is open again, everything is ready.
 func TestUnreachedDataPort(t *testing.T) {
 	t.Parallel()
@@ -69,21 +69,21 @@ func TestUnreachedDataPort(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		says := fmt.Sprintf("projector %s cannot reach the %s port of indexer %s at %s, since ", m.Projectors[0].ID, tc.port,
+		text := fmt.Sprintf("projector %s cannot reach the %s port of indexer %s at %s, since ", m.Projectors[0].ID, tc.port,
 			indexer.ID, net.JoinHostPort(host, port))
-		told := func(where string, args ...string) {
+		shows := func(where string, args ...string) {
 			t.Helper()
 			harness.Eventually(t, harness.Hang, tc.what+": "+where, func() (bool, string) {
 				out := harness.MustRun(ctx, t, up, args...)
-				_, rest, found := strings.Cut(out, says)
+				_, rest, found := strings.Cut(out, text)
 				line, _, _ := strings.Cut(rest, "\n")
-				return found && strings.Contains(line, "connection refused"), says + "… is not in\n" + out
+				return found && strings.Contains(line, "connection refused"), text + "… is not in\n" + out
 			})
 		}
-		told("the index says what it waits for", "index", "describe", m.Bucket+"/"+tc.index)
-		told("the status says what is wrong", "cluster", "status")
+		shows("the index lists what it waits for", "index", "describe", m.Bucket+"/"+tc.index)
+		shows("the status lists what is wrong", "cluster", "status")
 		st := verdict(v1.VerdictDegraded)
-		if all := strings.Join(st.Reasons, "\n"); !strings.Contains(all, says) || len(st.Projectors[0].Unreached) != 1 {
+		if all := strings.Join(st.Reasons, "\n"); !strings.Contains(all, text) || len(st.Projectors[0].Unreached) != 1 {
 			t.Errorf("%s: the reasons are\n%s\nand unreached %+v", tc.what, all, st.Projectors[0].Unreached)
 		}
 		shown := time.Since(began)

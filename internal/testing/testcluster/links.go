@@ -172,8 +172,8 @@ func (l *Links) open(callee, address string) error {
 	return nil
 }
 
-// Shut closes one address of a process for all others: connections there are reset, and new ones find nobody that
-// listens, until Reopen.
+// Shut closes one address of a process for all others: connections there are reset, and nothing listens there
+// until Reopen.
 func (l *Links) Shut(address string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

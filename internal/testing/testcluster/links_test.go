@@ -155,7 +155,7 @@ func TestCutLinks(t *testing.T) {
 	answered(t, "all healed", ask(dial(), "6"))
 }
 
-// TestShut checks that an address that is shut resets its connections and has nobody that listens, until it is open
+// TestShut checks that an address that is shut resets its connections and that nothing listens there until it is open
 // again, and that others are not affected.
 func TestShut(t *testing.T) {
 	l, dial, listener := echoed(t)
