@@ -88,7 +88,7 @@ func (g *gauges) components(status *core.Status) {
 	for i := range status.Projectors {
 		projectors[status.Projectors[i].Life]++
 		troubles += len(status.Projectors[i].KV)
-		unreached += len(status.Projectors[i].Unreached) + status.Projectors[i].UnreachedOmitted
+		unreached += len(status.Projectors[i].Unreached)
 	}
 	for i := range status.Indexers {
 		indexers[status.Indexers[i].Seen()]++
@@ -99,7 +99,8 @@ func (g *gauges) components(status *core.Status) {
 	counts(g, "indexers", "Indexers, by what their leader believes of them.", "state", all, liveness.Life.String, indexers)
 	g.set("kv_troubles", "Buckets about which some projector cannot ask its KV node, of all projectors.",
 		float64(troubles))
-	g.set("unreached_ports", "Data ports of live indexers that some projector cannot reach, of all projectors.",
+	g.set("unreached_ports", "Data ports of live indexers that some projector cannot reach, or that refuse it, of all "+
+		"projectors.",
 		float64(unreached))
 }
 

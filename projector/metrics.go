@@ -86,10 +86,12 @@ func (p *Projector) registerGauges(r prometheus.Registerer) {
 	g("kv_troubles", "Buckets for which the KV node does not answer now.", func() float64 {
 		return float64(len(p.troubles.list(p.cfg.KV, time.Now())))
 	})
-	g("unreached_ports", "Data ports of indexers to which no connection has worked for 5 s.", func() float64 {
+	g("unreached_ports", "Data ports of indexers to which no connection has worked for 5 s, or that refuse maintenance "+
+		"streams.", func() float64 {
+		all := p.router.Unreached()
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return float64(len(p.unreachedPorts()))
+		return float64(len(p.portsOf(all)))
 	})
 	g("buckets", "Buckets with a maintenance topic.", func() float64 {
 		p.mu.Lock()

@@ -178,11 +178,12 @@ func (p *Projector) reportOf(wanted func(string) bool, before map[*bucket]*knowl
 	p.reporting.taking.Lock()
 	defer p.reporting.taking.Unlock()
 	p.reporting.sequence++
+	ports := p.router.Unreached() // before the lock is taken: sorting may take long
 	p.mu.Lock()
 	r := &wire.ProjectorReport{ID: p.cfg.ID, BootID: p.bootID, ClusterID: p.authority.Fence.ClusterID,
 		Sequence: p.reporting.sequence, Counters: p.counters.all(), KV: p.troubles.list(p.cfg.KV, time.Now())}
-	ports := p.unreachedPorts()
-	r.Unreached, r.UnreachedOmitted = reportedPorts(ports)
+	ports = p.portsOf(ports)
+	r.Unreached = reportedPorts(ports)
 	var known bool
 	if r.Revision, known = core.Revision(p.defs.newest, p.authority.Fence); known {
 		r.Evaluation = p.defs.evaluation

@@ -10,11 +10,9 @@ import (
 	"tidemark/wire"
 )
 
-// unreachedPorts returns the data ports of indexers that the router cannot reach, ascending by node and address.
-// Endpoints of external subscribers are not among them, and an indexer that has left is not either. The caller holds
-// the lock.
-func (p *Projector) unreachedPorts() []router.Unreached {
-	all := p.router.Unreached()
+// portsOf returns those of the unreached endpoints that are data ports of indexers. Endpoints of external subscribers
+// are not among them, and an indexer that has left is not either. The caller holds the lock.
+func (p *Projector) portsOf(all []router.Unreached) []router.Unreached {
 	if len(all) == 0 || p.defs.newest == nil {
 		return nil
 	}
@@ -27,14 +25,18 @@ func (p *Projector) unreachedPorts() []router.Unreached {
 }
 
 // reportedPorts returns the form of a report, which is bounded.
-func reportedPorts(all []router.Unreached) (ports []wire.Unreached, omitted int) {
-	for _, u := range all[:min(len(all), wire.MaxUnreached)] {
-		ports = append(ports, wire.Unreached{Node: u.Node, Address: u.Address, Error: u.Error, SinceMS: u.Since.UnixMilli()})
+func reportedPorts(all []router.Unreached) (ports []wire.Unreached) {
+	for i, u := range all[:min(len(all), wire.MaxUnreached)] {
+		port := wire.Unreached{Node: u.Node, Address: u.Address, Refused: u.Refused, SinceMS: u.Since.UnixMilli()}
+		if i < wire.MaxUnreachedErrors {
+			port.Error = u.Error
+		}
+		ports = append(ports, port)
 	}
-	return ports, len(all) - len(ports)
+	return ports
 }
 
-// unreached holds the data ports that the log says cannot be reached.
+// unreached holds the data ports that were unreached when log was last called.
 type unreached map[dataPort]bool
 
 type dataPort struct {
@@ -50,10 +52,14 @@ func (x *unreached) log(log hclog.Logger, all []router.Unreached) {
 	now := make(unreached, len(all))
 	for _, u := range all {
 		port := dataPort{u.Node, u.Address}
-		if now[port] = true; !(*x)[port] {
-			log.Warn("an indexer's data port cannot be reached; it is tried again", "node", u.Node, "address", u.Address,
-				"since", u.Since, "error", u.Error)
+		if now[port] = true; (*x)[port] {
+			continue
 		}
+		text := "an indexer's data port cannot be reached; it is tried again"
+		if u.Refused {
+			text = "an indexer refuses connections to a data port; it is tried again"
+		}
+		log.Warn(text, "node", u.Node, "address", u.Address, "since", u.Since, "error", u.Error)
 	}
 	for port := range *x {
 		if !now[port] {

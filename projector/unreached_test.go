@@ -33,10 +33,17 @@ func TestUnreachedIsReported(t *testing.T) {
 			began := time.Now()
 			w.define(1, 1)
 			w.start(1)
-			w.eventually("the leader is told", func() bool { return len(last().Unreached) == 1 })
-			u := last().Unreached[0]
+			var u wire.Unreached
+			w.eventually("a report lists the port, with the reason", func() bool {
+				r := last()
+				if len(r.Unreached) != 1 {
+					return false
+				}
+				u = r.Unreached[0] // without CPU for 2 s, an attempt ends without an answer first
+				return u.Error == "dial tcp "+closed+": connect: connection refused"
+			})
 			if since := time.UnixMilli(u.SinceMS); u.Node != 1 || u.Address != closed || time.Since(since) < 5*time.Second ||
-				since.Before(began.Truncate(time.Millisecond)) || u.Error != "dial tcp "+closed+": connect: connection refused" {
+				since.Before(began.Truncate(time.Millisecond)) || u.Refused {
 				t.Errorf("the report has %+v; the attempts began after %v", u, began)
 			}
 			if m := w.metrics(); !strings.Contains(m, "\ntidemark_projector_unreached_ports 1\n") {
@@ -48,21 +55,26 @@ func TestUnreachedIsReported(t *testing.T) {
 			} else {
 				w.data = newEndpointAt(t, closed)
 			}
-			w.eventually("the leader is told that it is over", func() bool { return len(last().Unreached) == 0 })
+			w.eventually("a report lists it no longer", func() bool { return len(last().Unreached) == 0 })
 		})
 	}
 }
 
-// TestReportedPortsAreBounded: a report lists some of many ports, and counts the others.
+// TestReportedPortsAreBounded: a report lists the first of many ports, and has the errors of fewer.
 func TestReportedPortsAreBounded(t *testing.T) {
-	all := make([]router.Unreached, 3*wire.MaxUnreached)
+	all := make([]router.Unreached, 2*wire.MaxUnreached)
 	for i := range all {
-		all[i].Address = fmt.Sprint(i)
+		all[i] = router.Unreached{Address: fmt.Sprint(i), Error: "no route", Refused: i%2 == 1}
 	}
-	for n, omitted := range map[int]int{0: 0, 1: 0, wire.MaxUnreached: 0, len(all): 2 * wire.MaxUnreached} {
-		ports, o := reportedPorts(all[:n])
-		if len(ports)+o != n || o != omitted || n > 0 && ports[0].Address != "0" {
-			t.Errorf("of %d ports %d are listed, and %d omitted", n, len(ports), o)
+	for _, n := range []int{0, 1, wire.MaxUnreachedErrors, wire.MaxUnreached, len(all)} {
+		ports := reportedPorts(all[:n])
+		if want := min(n, wire.MaxUnreached); len(ports) != want {
+			t.Errorf("of %d ports %d are listed, want %d", n, len(ports), want)
+		}
+		for i, p := range ports {
+			if p.Address != fmt.Sprint(i) || (p.Error != "") != (i < wire.MaxUnreachedErrors) || p.Refused != (i%2 == 1) {
+				t.Errorf("port %d of %d: %+v", i, n, p)
+			}
 		}
 	}
 }
@@ -89,4 +101,9 @@ func TestUnreachedIsLoggedOnce(t *testing.T) {
 	check(2, a)
 	check(1)
 	check(0)
+	a.Refused = true
+	x.log(log, []router.Unreached{a})
+	if !strings.Contains(out.String(), "refuses connections") {
+		t.Errorf("a refusal is logged as %q", out.String())
+	}
 }

@@ -101,20 +101,26 @@ type ProjectorReport struct {
 	// KV lists the buckets for which the KV node does not answer, ascending; every report has all of them.
 	KV []KVTrouble `json:"kv,omitempty"`
 	// Unreached lists the first MaxUnreached of the indexers' data ports to which no connection has worked for 5 s,
-	// ascending by node and address; every report has all of them. UnreachedOmitted counts the others.
-	Unreached        []Unreached `json:"unreached,omitempty"`
-	UnreachedOmitted int         `json:"unreached_omitted,omitempty"`
+	// ascending by node and address; every report has all of them. Which of these indexers are away only the leader can
+	// judge.
+	Unreached []Unreached `json:"unreached,omitempty"`
 }
 
-// MaxUnreached bounds the data ports of one report that cannot be reached.
-const MaxUnreached = 16
+const (
+	// MaxUnreached limits the data ports of one report that cannot be reached.
+	MaxUnreached = 256
+	// MaxUnreachedErrors is how many of these have an error; the first do.
+	MaxUnreachedErrors = 16
+)
 
-// Unreached describes a data port of an indexer that a projector cannot connect to although it has data for it.
+// Unreached describes a data port of an indexer that a projector cannot connect to although it has data for it, or
+// that refuses its maintenance streams.
 type Unreached struct {
 	Node    index.NodeID `json:"node"`
 	Address string       `json:"address"` // host:port
-	Error   string       `json:"error"`
-	SinceMS int64        `json:"since_ms"` // unix milliseconds, of the projector's clock
+	Error   string       `json:"error,omitempty"`
+	Refused bool         `json:"refused,omitempty"` // the indexer answers there, and refuses; Error is its reason
+	SinceMS int64        `json:"since_ms"`          // unix milliseconds, of the projector's clock
 }
 
 // KVTrouble describes a KV node that is unreachable, or that refuses its client.

@@ -176,12 +176,12 @@ func printStatus(w io.Writer, as format, st v1.Status) error {
 	})
 }
 
-// projectorDetail returns the streams of a projector, and how many data ports of indexers it cannot reach; the reasons
-// say which.
+// projectorDetail returns the streams of a projector, and how many data ports of indexers it cannot use; the reasons
+// list them.
 func projectorDetail(p *v1.ProjectorStatus) string {
 	detail := fmt.Sprintf("%d streams", p.Streams)
 	if n := len(p.Unreached) + p.UnreachedOmitted; n > 0 && p.State == stateActive {
-		detail += fmt.Sprintf(", cannot reach %d data ports of indexers", n)
+		detail += fmt.Sprintf(", cannot use %d data ports of indexers", n)
 	}
 	return detail
 }

@@ -426,18 +426,22 @@ func roleWord(life liveness.Life, going bool) string {
 	return rebalance.Serving.String()
 }
 
+// shownPorts limits the unreached data ports that a status lists per projector.
+const shownPorts = 16
+
 // addKnown adds the registered components with their state, as the leader's coordinator knows it.
 func addKnown(c *core.Status, st *v1.Status) {
 	for _, p := range c.Projectors {
 		one := v1.ProjectorStatus{ID: p.ID, Admin: p.Admin, BootID: p.BootID, State: p.Life.String(),
 			Streams: p.Streams, Revision: p.Revision, Mutations: p.Counters.Mutations, Deletions: p.Counters.Deletions,
-			Errors: p.Counters.Errors, Unreachable: p.Unreachable, UnreachedOmitted: p.UnreachedOmitted}
+			Errors: p.Counters.Errors, Unreachable: p.Unreachable}
 		for _, t := range p.KV {
 			one.KV = append(one.KV, v1.KVTrouble(t))
 		}
-		for i := range p.Unreached {
+		for i := range min(len(p.Unreached), shownPorts) {
 			one.Unreached = append(one.Unreached, unreachedPort(&p.Unreached[i]))
 		}
+		one.UnreachedOmitted = len(p.Unreached) - len(one.Unreached)
 		st.Projectors = append(st.Projectors, one)
 	}
 	for _, i := range c.Indexers {

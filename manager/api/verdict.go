@@ -192,16 +192,20 @@ func (j verdict) judgeProjectors() {
 	}
 }
 
-// judgeUnreached lists live indexers that a projector cannot reach.
+// judgeUnreached lists live indexers that a projector cannot reach, or that refuse it.
 func (j verdict) judgeUnreached(p *v1.ProjectorStatus) {
-	told := min(len(p.Unreached), namedTroubles)
-	for i := range told {
+	named := min(len(p.Unreached), namedTroubles)
+	for i := range named {
 		u := &p.Unreached[i]
+		if u.Refused {
+			j.bad(v1.VerdictDegraded, "%s; until it is accepted, indexes there lack changes", cannotReach(p.ID, u))
+			continue
+		}
 		j.bad(v1.VerdictDegraded, "%s; no data gets there: check its --%s and --advertise, firewalls in between, and the "+
 			"certificates of both", cannotReach(p.ID, u), u.Port)
 	}
-	if more := len(p.Unreached) - told + p.UnreachedOmitted; more > 0 {
-		j.bad(v1.VerdictDegraded, "projector %s cannot reach %d more data ports of indexers", p.ID, more)
+	if more := len(p.Unreached) - named + p.UnreachedOmitted; more > 0 {
+		j.bad(v1.VerdictDegraded, "projector %s cannot use %d more data ports of indexers", p.ID, more)
 	}
 }
 

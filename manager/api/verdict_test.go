@@ -16,7 +16,10 @@ func TestStatusReportsWhyItWaits(t *testing.T) {
 	st := v1.Status{
 		Projectors: []v1.ProjectorStatus{{ID: "p1", Admin: "http://p1", State: "active", Unreachable: "no route",
 			Unreached: []v1.UnreachedPort{
-				{Node: 1, Indexer: "i1", Port: "backfill", Address: "i1:9543", SinceMS: 1_000, Error: "no answer within 2s"}}},
+				{Node: 1, Indexer: "i1", Port: "backfill", Address: "i1:9543", SinceMS: 1_000, Error: "no answer within 2s"},
+				{Node: 1, Indexer: "i1", Port: "maintenance", Address: "i1:9542", SinceMS: 1_000, Refused: true,
+					Error: "node 2 is meant: this is node 1"},
+				{Node: 1, Indexer: "i1", Port: "catchup", Address: "i1:9544", SinceMS: 1_000}}},
 			{ID: "p2", Admin: "http://p2", State: "offline"}},
 		Indexers: []v1.IndexerStatus{{ID: "i1", State: "active", Health: "copy 7: no space left on device"},
 			{ID: "i2", Admin: "http://i2", State: "suspect"},
@@ -44,6 +47,9 @@ func TestStatusReportsWhyItWaits(t *testing.T) {
 		"projector p2 at http://p2 is offline",
 		"projector p1 cannot reach the backfill port of indexer i1 at i1:9543, since 1970-01-01T00:00:01Z: no answer within " +
 			"2s; no data gets there: check its --backfill and --advertise, firewalls in between, and the certificates of both",
+		"projector p1 is refused at the maintenance port of indexer i1 at i1:9542, since 1970-01-01T00:00:01Z: node 2 is " +
+			"meant: this is node 1; until it is accepted, indexes there lack changes\n",
+		"i1:9544, since 1970-01-01T00:00:01Z: the projector's log has the reason; no data gets there: check its --catchup",
 		"indexer i1: copy 7: no space left on device",
 		"indexer i2 at http://i2 is suspect",
 		"bucket world: 64 of 128 vbuckets are not streamed; vbucket 65 for 12s: no projector hosts it",
@@ -118,7 +124,7 @@ func TestVerdictCountsOmittedReasons(t *testing.T) {
 		for what, want := range map[string]int{"index world/": namedLacking - rolling, "index orders/": 0,
 			"4 more indexes cannot be scanned completely": 1, "cannot ask KV node kv1": namedTroubles,
 			"projector p1 cannot ask KV about 3 more buckets": 1, "port of indexer i1": namedTroubles,
-			"projector p1 cannot reach 10 more data ports of indexers": 1} {
+			"projector p1 cannot use 10 more data ports of indexers": 1} {
 			if got := strings.Count(all, what); got != want {
 				t.Errorf("%d of the named are of a bucket that rolls back: %q is told %d times, want %d:\n%s", rolling, what, got,
 					want, all)

@@ -31,12 +31,13 @@ func projectorTroubles(bucket string, now *core.Status) (all []string) {
 }
 
 // waitsOf returns what prevents an index from becoming ready, or from being kept up to date, as seen by this leader;
-// nil if it proceeds. What else a ready index lacks is its availability.
+// nil if it proceeds. What else a ready index lacks is its availability; it uses no backfill port, and a port that
+// refuses the streams of one bucket serves those of others.
 func waitsOf(x *statecontext.Index, now *core.Status) (all []string) {
 	d := &x.Definition
 	switch {
 	case d.State == index.Maintenance:
-		return fewOf(unreachedHosts(x, now))
+		return fewOf(unreachedHosts(x, now, func(u *core.UnreachedPort) bool { return u.Port != "backfill" && !u.Refused }))
 	case d.State != index.Backfill && (d.State != index.Pending || d.Deferred):
 		return nil
 	}
@@ -47,7 +48,7 @@ func waitsOf(x *statecontext.Index, now *core.Status) (all []string) {
 		}
 	}
 	all = append(all, absentHosts(x, now)...)
-	return append(all, fewOf(unreachedHosts(x, now))...)
+	return append(all, fewOf(unreachedHosts(x, now, func(*core.UnreachedPort) bool { return true }))...)
 }
 
 // bucketTroubles returns why streams of a bucket are missing.
@@ -71,17 +72,20 @@ func hostsOf(x *statecontext.Index) map[index.NodeID]bool {
 }
 
 // unreachedHosts returns, for each projector, which live indexers with copies of an index get nothing from it, because
-// it cannot reach them.
-func unreachedHosts(x *statecontext.Index, now *core.Status) (all []string) {
-	hosts := hostsOf(x)
+// it cannot reach a port that counts.
+func unreachedHosts(x *statecontext.Index, now *core.Status, counts func(*core.UnreachedPort) bool) (all []string) {
+	var hosts map[index.NodeID]bool // made for the first port: most often there is none
 	for i := range now.Projectors {
 		p := &now.Projectors[i]
 		if p.Life != liveness.Active {
 			continue
 		}
 		for k := range p.Unreached {
-			if hosts[p.Unreached[k].Node] {
-				u := unreachedPort(&p.Unreached[k])
+			if hosts == nil {
+				hosts = hostsOf(x)
+			}
+			if port := &p.Unreached[k]; hosts[port.Node] && counts(port) {
+				u := unreachedPort(port)
 				all = append(all, cannotReach(p.ID, &u))
 			}
 		}
@@ -92,7 +96,7 @@ func unreachedHosts(x *statecontext.Index, now *core.Status) (all []string) {
 // unreachedPort returns the API's form of a port.
 func unreachedPort(u *core.UnreachedPort) v1.UnreachedPort {
 	return v1.UnreachedPort{Indexer: u.Indexer, Node: u.Node, Port: u.Port, Address: u.Address, Error: u.Error,
-		SinceMS: u.SinceMS}
+		Refused: u.Refused, SinceMS: u.SinceMS}
 }
 
 // absentHosts returns the indexers that should have copies of an index and are away, or report a problem.
@@ -128,8 +132,15 @@ func kvTrouble(projector index.ProjectorID, t wire.KVTrouble) string {
 }
 
 func cannotReach(projector index.ProjectorID, u *v1.UnreachedPort) string {
-	return fmt.Sprintf("projector %s cannot reach the %s port of indexer %s at %s, since %s: %s", projector, u.Port,
-		u.Indexer, u.Address, time.UnixMilli(u.SinceMS).UTC().Format(time.RFC3339), u.Error)
+	what, why := "cannot reach", u.Error
+	if u.Refused {
+		what = "is refused at"
+	}
+	if why == "" {
+		why = "the projector's log has the reason"
+	}
+	return fmt.Sprintf("projector %s %s the %s port of indexer %s at %s, since %s: %s", projector, what, u.Port, u.Indexer,
+		u.Address, time.UnixMilli(u.SinceMS).UTC().Format(time.RFC3339), why)
 }
 
 func missingStreams(bucket string, missing, of int, stuck []v1.StuckVBucket) string {

@@ -7,6 +7,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/liveness"
+	"tidemark/manager/api/v1"
 	"tidemark/manager/coordinator/core"
 	"tidemark/partition"
 	"tidemark/statecontext"
@@ -50,6 +51,13 @@ func TestWaitsOf(t *testing.T) {
 	if got := waitsOf(x, now); strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("a build waits for\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
+	ports := &now.Projectors[0].Unreached
+	(*ports)[1], (*ports)[2] = unreachedAt(0), unreachedAt(0)
+	(*ports)[1].Port, (*ports)[2].Refused = "backfill", true
+	if got := waitsOf(x, now); len(got) != len(want)+2 || !strings.Contains(got[len(want)], "the backfill port") ||
+		!strings.Contains(got[len(want)+1], "is refused at the maintenance port") {
+		t.Errorf("a build waits for %q", got)
+	}
 	x.Definition.State = index.Maintenance
 	if got := waitsOf(x, now); len(got) != 1 || got[0] != want[6] {
 		t.Errorf("when it is ready it waits for %q, want %q", got, want[6])
@@ -70,4 +78,16 @@ func TestWaitsOf(t *testing.T) {
 func unreachedAt(n index.NodeID) core.UnreachedPort {
 	return core.UnreachedPort{Port: "maintenance", Indexer: fmt.Sprint("i", n), Unreached: wire.Unreached{Node: n,
 		Address: fmt.Sprintf("i%d:9542", n), Error: "refused", SinceMS: 1_000}}
+}
+
+// TestShownPortsAreBounded checks that a status lists some of many unreached ports, and counts the others.
+func TestShownPortsAreBounded(t *testing.T) {
+	for _, n := range []int{0, shownPorts, 3 * shownPorts} {
+		var st v1.Status
+		addKnown(&core.Status{Projectors: []core.ProjectorStatus{{Unreached: make([]core.UnreachedPort, n)}}}, &st)
+		p := &st.Projectors[0]
+		if want := min(n, shownPorts); len(p.Unreached) != want || p.UnreachedOmitted != n-want {
+			t.Errorf("of %d ports %d are listed, and %d omitted", n, len(p.Unreached), p.UnreachedOmitted)
+		}
+	}
 }

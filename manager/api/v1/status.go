@@ -109,19 +109,23 @@ type ProjectorStatus struct {
 	// KV lists the buckets about which it cannot ask its KV node.
 	KV []KVTrouble `json:"kv,omitempty"`
 	// Unreached lists the data ports of indexers, of those that are active, that it has not been able to reach for 5 s or
-	// more. UnreachedOmitted counts the ports that are left out.
+	// more, or that refuse its maintenance streams. UnreachedOmitted counts such ports that are left out.
 	Unreached        []UnreachedPort `json:"unreached,omitempty"`
 	UnreachedOmitted int             `json:"unreached_omitted,omitempty"`
 }
 
-// UnreachedPort is a data port of an indexer that a projector cannot connect to although it has data for it.
+// UnreachedPort is a data port of an indexer that a projector cannot connect to although it has data for it, or that
+// refuses its maintenance streams.
 type UnreachedPort struct {
 	Indexer string       `json:"indexer"` // its name
 	Node    index.NodeID `json:"node"`
 	Port    string       `json:"port"`    // maintenance, backfill or catchup
 	Address string       `json:"address"` // host:port
-	Error   string       `json:"error"`
-	SinceMS int64        `json:"since_ms"` // unix milliseconds, of the projector's clock
+	// Error is why; empty if the projector has too many such ports to report the errors of all. Its log has them.
+	Error string `json:"error,omitempty"`
+	// Refused is set if the indexer answers there and refuses; Error is its reason.
+	Refused bool  `json:"refused,omitempty"`
+	SinceMS int64 `json:"since_ms"` // unix milliseconds, of the projector's clock
 }
 
 // KVTrouble is a failure of a projector to reach its KV node, or to log in there.

@@ -154,8 +154,6 @@ type projector struct {
 	evaluation *wire.Evaluation
 	kv         []wire.KVTrouble // buckets about which its KV node cannot be asked
 	unreached  []wire.Unreached // data ports of indexers that it cannot reach
-	// unreachedOmitted counts those that the last report left out.
-	unreachedOmitted int
 }
 
 // hosting records whether the projector's KV node has vbuckets of a known bucket.
@@ -174,7 +172,7 @@ func (p *projector) hosting(s *wire.StreamStates) {
 // it.
 func (p *projector) take(r *wire.ProjectorReport) bool {
 	p.counters, p.kv = r.Counters, r.KV
-	p.unreached, p.unreachedOmitted = r.Unreached[:min(len(r.Unreached), wire.MaxUnreached)], r.UnreachedOmitted
+	p.unreached = r.Unreached[:min(len(r.Unreached), wire.MaxUnreached)]
 	if r.FaultsToo {
 		p.faultsOmitted = r.FaultsOmitted
 		p.faults = make(map[index.ID]wire.IndexFaults, len(r.Faults))

@@ -54,10 +54,7 @@ type ProjectorStatus struct {
 	Unreachable string                 // why it does not answer the leader, once that has lasted
 	Counters    wire.ProjectorCounters // since its process began
 	KV          []wire.KVTrouble       // buckets about which its KV node cannot be asked
-	// Unreached are data ports of live indexers that it cannot reach; UnreachedOmitted counts those that its report
-	// leaves out.
-	Unreached        []UnreachedPort
-	UnreachedOmitted int
+	Unreached   []UnreachedPort        // data ports of live indexers that it cannot reach
 }
 
 // UnreachedPort is a data port of a live indexer that a projector cannot reach.

@@ -24,6 +24,13 @@ type picture struct {
 	splits    *splits
 	newest    *Status
 	atMS      int64
+	up        map[index.NodeID]up // the indexers that are active
+}
+
+// up is the process of an active indexer, and since when it is active.
+type up struct {
+	boot    string
+	sinceMS int64
 }
 
 // show rebuilds the picture at intervals, more rarely with many copies.
@@ -76,7 +83,7 @@ func (l *picture) draw() {
 				Life:  l.life(&c.component),
 				AgeMS: l.nowMS - c.seenMS, Streams: n, Streamed: streamed, Here: len(c.hosts) > 0,
 				Revision: c.acked, Hello: c.hello, Unreachable: l.whyUnreachable(&c.component),
-				Counters: c.counters, KV: c.kv, UnreachedOmitted: c.unreachedOmitted})
+				Counters: c.counters, KV: c.kv})
 		}
 	}
 	for i := range l.now.state.Indexers() {
@@ -84,6 +91,7 @@ func (l *picture) draw() {
 			s.Indexers = append(s.Indexers, l.indexerStatus(i, n))
 		}
 	}
+	l.seeUp(s)
 	for i := range s.Projectors {
 		p := &s.Projectors[i]
 		p.Unreached = l.unreachedPorts(s, l.components.projectors[p.ID].unreached)
@@ -92,12 +100,33 @@ func (l *picture) draw() {
 	l.do(Show{Status: s})
 }
 
-// unreachedPorts returns those of the reported ports that are an indexer's that is up: one that is away is shown as
-// such, and one may have left, or have moved.
+// seeUp records which indexers are active, and drops the others.
+func (l *picture) seeUp(s *Status) {
+	now := make(map[index.NodeID]up, len(s.Indexers))
+	for i := range s.Indexers {
+		n := &s.Indexers[i]
+		if n.Seen() != liveness.Active {
+			continue
+		}
+		was, ok := l.up[n.Node]
+		if !ok || was.boot != n.BootID {
+			was = up{boot: n.BootID, sinceMS: l.nowMS}
+		}
+		now[n.Node] = was
+	}
+	l.up = now
+}
+
+// unreachedPorts returns those of the reported ports that are an indexer's that has been up for unreachableAfter: one
+// that is away is shown as such, and one may have left, or have moved. What was reported of one that has just returned
+// is from the time when it was away.
 func (l *picture) unreachedPorts(s *Status, reported []wire.Unreached) (all []UnreachedPort) {
 	for _, u := range reported {
 		at := slices.IndexFunc(s.Indexers, func(n IndexerStatus) bool { return n.Node == u.Node })
-		if at < 0 || s.Indexers[at].Seen() != liveness.Active {
+		if at < 0 {
+			continue
+		}
+		if x, ok := l.up[u.Node]; !ok || l.nowMS-x.sinceMS <= unreachableAfter {
 			continue
 		}
 		port := UnreachedPort{Unreached: u, Indexer: s.Indexers[at].Name}

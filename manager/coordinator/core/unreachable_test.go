@@ -39,15 +39,15 @@ func TestComponentsThatAreNotReached(t *testing.T) {
 		g.step(Tick{})
 		for _, p := range g.lead.picture.newest.Projectors {
 			if p.ID == "p1" && p.Unreachable != status {
-				t.Errorf("%s: the status of the projector says %q", when, p.Unreachable)
+				t.Errorf("%s: the status of the projector has %q", when, p.Unreachable)
 			}
 		}
 		if i := g.lead.picture.newest.Indexers[0]; i.Unreachable != status {
-			t.Errorf("%s: the status of the indexer says %q", when, i.Unreachable)
+			t.Errorf("%s: the status of the indexer has %q", when, i.Unreachable)
 		}
 		if got := out.String(); strings.Count(got, "at the address that it has given") != times ||
 			!strings.Contains(got, log) {
-			t.Errorf("%s: the log is told %q", when, got)
+			t.Errorf("%s: logged is %q", when, got)
 		}
 		out.Reset()
 	}
@@ -91,8 +91,8 @@ func TestComponentsThatAreNotReached(t *testing.T) {
 	check("when only answers to the newest are lost", "", 0, "")
 }
 
-// TestUnreachedPorts checks that the status shows the ports that a projector's newest report says it cannot reach, with
-// the indexer's name and what the port serves, as long as the indexer is up and has them.
+// TestUnreachedPorts checks that the status shows the ports that a projector cannot reach by its newest report, with
+// the indexer's name and what the port serves, as long as the indexer has them and has been up for a while.
 func TestUnreachedPorts(t *testing.T) {
 	g := greeting(t)
 	a := &applied{t: t, state: g.now.State, index: 1000}
@@ -108,14 +108,27 @@ func TestUnreachedPorts(t *testing.T) {
 	}
 	register("boot", statecontext.DataAddrs{Maintenance: "i1:1", Backfill: "i1:2", Catchup: "i1:3"})
 	node, sent := a.state.IndexerByUUID("u1").Node, uint64(0)
-	report := func(omitted int, addresses ...string) {
+	report := func(addresses ...string) {
 		t.Helper()
 		sent++
-		r := &wire.ProjectorReport{ID: "p1", BootID: "boot", Base: sent - 1, Sequence: sent, UnreachedOmitted: omitted}
+		r := &wire.ProjectorReport{ID: "p1", BootID: "boot", Base: sent - 1, Sequence: sent}
 		for _, a := range addresses {
 			r.Unreached = append(r.Unreached, wire.Unreached{Node: node, Address: a, Error: "refused", SinceMS: 7})
 		}
 		g.step(&ProjectorReported{Report: r, Reply: make(chan *wire.ReportReply, 1)})
+	}
+	boot, heard := "boot", uint64(0)
+	hear := func() {
+		heard++
+		g.step(&IndexerReported{Report: &wire.IndexerReport{Node: node, UUID: "u1", BootID: boot, Sequence: heard},
+			Reply: make(chan *wire.ReportReply, 1)})
+	}
+	stay := func() { // the indexer is up for more than unreachableAfter
+		for range unreachableAfter/showEvery + 1 {
+			hear()
+			g.now.MS += showEvery
+			g.step(Tick{})
+		}
 	}
 	shows := func(when, want string) {
 		t.Helper()
@@ -126,36 +139,39 @@ func TestUnreachedPorts(t *testing.T) {
 			for _, u := range p.Unreached {
 				got += fmt.Sprintf("%s: %s of %s at %s since %d: %s, ", p.ID, u.Port, u.Indexer, u.Address, u.SinceMS, u.Error)
 			}
-			if p.UnreachedOmitted > 0 {
-				got += fmt.Sprintf("%s: %d more", p.ID, p.UnreachedOmitted)
-			}
 		}
 		if got != want {
 			t.Errorf("%s: %q, want %q", when, got, want)
 		}
 	}
 	shows("at first", "")
-	report(3, "i1:1", "i1:2", "i1:3")
+	report("i1:1", "i1:2", "i1:3")
+	shows("it has just begun", "")
+	stay()
 	shows("three ports", "p1: maintenance of i1 at i1:1 since 7: refused, p1: backfill of i1 at i1:2 since 7: refused, "+
-		"p1: catchup of i1 at i1:3 since 7: refused, p1: 3 more")
-	report(0, "i1:2")
+		"p1: catchup of i1 at i1:3 since 7: refused, ")
+	report("i1:2")
 	shows("one is left", "p1: backfill of i1 at i1:2 since 7: refused, ")
-	register("again", statecontext.DataAddrs{Maintenance: "i1:1", Backfill: "i1:22", Catchup: "i1:3"})
+	boot = "again"
+	register(boot, statecontext.DataAddrs{Maintenance: "i1:1", Backfill: "i1:22", Catchup: "i1:3"})
 	shows("it has moved", "")
-	report(0, "i1:22")
+	report("i1:22")
+	shows("its new port is from before it began", "")
+	stay()
 	shows("its new port", "p1: backfill of i1 at i1:22 since 7: refused, ")
 	for range 100 {
 		g.now.MS, g.now.StateMS = g.now.MS+showEvery, g.now.StateMS+showEvery
 		g.step(Tick{})
 	}
-	report(0, "i1:22")
+	report("i1:22")
 	shows("it is silent", "")
-	g.step(&IndexerReported{Report: &wire.IndexerReport{Node: node, UUID: "u1", BootID: "again", Sequence: 1},
-		Reply: make(chan *wire.ReportReply, 1)})
-	shows("it is heard of", "p1: backfill of i1 at i1:22 since 7: refused, ")
-	report(0)
+	hear()
+	shows("it has just returned", "")
+	stay()
+	shows("it has been back for a while", "p1: backfill of i1 at i1:22 since 7: refused, ")
+	report()
 	shows("it is reached", "")
-	report(0, "i1:22")
+	report("i1:22")
 	do(&statecontext.RemoveIndexer{Node: node, UUID: "u1"})
 	shows("it has left", "")
 }

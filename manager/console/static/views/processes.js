@@ -31,8 +31,8 @@ function projectors(s) {
     { name: 'Admin', cell: (p) => el('span', { class: 'mono wrap' }, p.admin) },
     { name: 'KV', cell: (p) => (p.kv ? p.kv.map((k) => el('div', { class: 'wrap' }, word('trouble', 'bad'),
       ` ${k.node}, bucket ${k.bucket}, since ${date(k.since_ms)}: ${k.error}`)) : word(p.state === 'active' ? 'answers' : 'unknown', p.state === 'active' ? 'good' : 'plain')) },
-    { name: 'Indexers', cell: (p) => (p.unreached ? [p.unreached.map((u) => el('div', { class: 'wrap' }, word('unreached', 'bad'),
-      ` ${u.indexer}, ${u.port} port ${u.address}, since ${date(u.since_ms)}: ${u.error}`)),
+    { name: 'Indexers', cell: (p) => (p.unreached ? [p.unreached.map((u) => el('div', { class: 'wrap' },
+      word(u.refused ? 'refused' : 'unreached', 'bad'), ` ${u.indexer}, ${u.port} port ${u.address}, since ${date(u.since_ms)}: ${u.error || 'see its log'}`)),
     p.unreached_omitted && el('div', { class: 'dim' }, `and ${count(p.unreached_omitted)} more`)]
       : word(p.state === 'active' ? 'reached' : 'unknown', p.state === 'active' ? 'good' : 'plain')) },
   ], s.projectors, { label: 'Projectors', none: empty('No projector has registered.', 'Start one next to each KV node: tidemark projector --help') });
