@@ -146,7 +146,7 @@ func ParseRequest(body []byte) (Request, error) {
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return r, Errorf(errcode.BadRequest, "the body has more data after the JSON object, at byte %d", dec.InputOffset())
 	}
-	if twice := rpc.Repeated(body); twice != "" {
+	if twice := rpc.Repeated(body, &r); twice != "" {
 		return r, Errorf(errcode.BadRequest, "JSON body: %s", twice)
 	}
 	return r, r.check()

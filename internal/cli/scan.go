@@ -220,7 +220,7 @@ func (sf *scanFlags) given() (names []string) {
 	return names
 }
 
-// strictJSON parses one JSON value without unknown fields, and without one that is there twice.
+// strictJSON parses one JSON value; an unknown field is an error, and so is one that is there twice.
 func strictJSON(text string, to any) error {
 	dec := json.NewDecoder(strings.NewReader(text))
 	dec.DisallowUnknownFields()
@@ -230,7 +230,7 @@ func strictJSON(text string, to any) error {
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("more data follows it")
 	}
-	if twice := rpc.Repeated([]byte(text)); twice != "" {
+	if twice := rpc.Repeated([]byte(text), to); twice != "" {
 		return errors.New(twice)
 	}
 	return nil

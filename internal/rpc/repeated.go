@@ -2,15 +2,21 @@ package rpc
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
-// Repeated says which field an object of body, at any depth, has twice, and where; "" if there is none. Decoders let
-// the last one count and tell nobody. body is valid JSON.
-func Repeated(body []byte) string {
+// Repeated describes the first field that an object of body, at any depth, has twice, and where; it returns "" if there
+// is none. A decoder would use the last one without an error. Names that differ only in case are the same field of a
+// struct, since encoding/json matches them so, and two keys of a map or of a json.RawMessage. body is valid JSON and is
+// decoded into v.
+func Repeated(body []byte, v any) string {
 	var at path
 	for i := 0; i < len(body); i++ {
 		switch c := body[i]; c {
@@ -32,9 +38,15 @@ func Repeated(body []byte) string {
 			if len(at) == 0 || !at[len(at)-1].naming {
 				continue
 			}
-			if at[len(at)-1].named(body[from : i+1]) {
+			same, cased := at[len(at)-1].named(body[from : i+1])
+			if same || cased && at.inStruct(reflect.TypeOf(v)) {
+				how := ""
+				if !same {
+					how = " in another case"
+				}
 				line, column := place(body, int64(from))
-				return fmt.Sprintf("field %q is there twice, again at line %d column %d: give it once", at, line, column)
+				return fmt.Sprintf("field %q is there twice, again at line %d column %d%s: give it once", at, line, column,
+					how)
 			}
 		}
 	}
@@ -52,6 +64,7 @@ type level struct {
 	name   []byte
 	names  [][]byte
 	many   map[string]bool // of the names, beyond a few
+	folded map[string]bool // of the same names, without case
 }
 
 // down adds a level; it uses the lists of names of earlier ones again.
@@ -66,32 +79,84 @@ func (p path) down(array bool) path {
 // few is up to how many names a list is as quick as a map.
 const few = 16
 
-// named takes the name of an object's next field, in quotes, and reports whether another one has it.
-func (l *level) named(quoted []byte) (again bool) {
+// named takes the name of an object's next field, in quotes. It reports whether an earlier one is the same, and whether
+// an earlier one differs at most in case.
+func (l *level) named(quoted []byte) (same, cased bool) {
 	l.naming, l.name = false, quoted[1:len(quoted)-1]
-	if bytes.IndexByte(l.name, '\\') >= 0 {
+	if bytes.IndexByte(l.name, '\\') >= 0 || !utf8.Valid(l.name) {
 		var text string
-		_ = json.Unmarshal(quoted, &text) // it is valid
+		_ = json.Unmarshal(quoted, &text) // it is a valid string; bytes that are no UTF-8 become U+FFFD
 		l.name = []byte(text)
 	}
 	if l.many != nil {
-		again = l.many[string(l.name)]
-		l.many[string(l.name)] = true
-		return again
+		fold := folded(l.name)
+		same, cased = l.many[string(l.name)], l.folded[fold]
+		l.many[string(l.name)], l.folded[fold] = true, true
+		return same, cased
 	}
 	for _, name := range l.names {
-		again = again || bytes.Equal(name, l.name)
-	}
-	if l.names = append(l.names, l.name); len(l.names) > few {
-		l.many = map[string]bool{}
-		for _, name := range l.names {
-			l.many[string(name)] = true
+		if bytes.EqualFold(name, l.name) {
+			same, cased = same || bytes.Equal(name, l.name), true
 		}
 	}
-	return again
+	if l.names = append(l.names, l.name); len(l.names) > few {
+		l.many, l.folded = map[string]bool{}, map[string]bool{}
+		for _, name := range l.names {
+			l.many[string(name)], l.folded[folded(name)] = true, true
+		}
+	}
+	return same, cased
 }
 
-// String returns the path as users write it.
+// folded returns the same text for names that bytes.EqualFold considers equal.
+func folded(name []byte) string {
+	return string(bytes.Map(func(r rune) rune {
+		least := r
+		for other := unicode.SimpleFold(r); other != r; other = unicode.SimpleFold(other) {
+			least = min(least, other)
+		}
+		return least
+	}, name))
+}
+
+// inStruct reports whether the object that p ends in is decoded into a struct; t is the type for the whole body.
+func (p path) inStruct(t reflect.Type) bool {
+	for _, l := range p[:len(p)-1] {
+		t = l.within(plain(t))
+	}
+	t = plain(t)
+	return t != nil && t.Kind() == reflect.Struct
+}
+
+// plain returns the type that t points to; nil if that decodes itself, as a json.RawMessage does.
+func plain(t reflect.Type) reflect.Type {
+	for t != nil && t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t == nil || reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()) {
+		return nil
+	}
+	return t
+}
+
+// within returns the type of the value that l leads to, if l is decoded into a t; nil: any value fits.
+func (l *level) within(t reflect.Type) reflect.Type {
+	switch {
+	case t == nil:
+	case l.array && (t.Kind() == reflect.Slice || t.Kind() == reflect.Array), !l.array && t.Kind() == reflect.Map:
+		return t.Elem()
+	case !l.array && t.Kind() == reflect.Struct:
+		for _, f := range reflect.VisibleFields(t) {
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if (name != "" || !f.Anonymous) && bytes.EqualFold(l.name, []byte(cmp.Or(name, f.Name))) {
+				return f.Type
+			}
+		}
+	}
+	return nil
+}
+
+// String returns the path in the form in which users write it.
 func (p path) String() string {
 	var s strings.Builder
 	for _, l := range p {

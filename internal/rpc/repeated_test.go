@@ -32,19 +32,85 @@ func TestRepeated(t *testing.T) {
 		`{` + many(10*few) + `,"n99":0}`:                  `field "n99" is there twice`,
 		`{` + many(few-1) + `,"n3":0}`:                    `field "n3" is there twice`,
 		`{` + many(10*few) + `}`:                          "",
+		`{"` + "\xff" + `":1,"` + "\xfe" + `":2}`:         "field \"\ufffd\" is there twice", // decoded, both are U+FFFD
 	} {
 		if !json.Valid([]byte(body)) {
 			t.Fatalf("%s is no JSON", body)
 		}
-		if got := Repeated([]byte(body)); want == "" && got != "" || !strings.HasPrefix(got, want) {
+		if got := Repeated([]byte(body), nil); want == "" && got != "" || !strings.HasPrefix(got, want) {
 			t.Errorf("%.100s: %q, want %q", body, got, want)
 		}
 	}
 }
 
+// TestRepeatedInAnotherCase checks that names that differ only in case are one field of a struct, as encoding/json
+// decodes them, and several keys wherever case counts.
+func TestRepeatedInAnotherCase(t *testing.T) {
+	type Inner struct {
+		Limit int `json:"limit,omitempty"`
+		Skip  int
+	}
+	type body struct {
+		Inner
+		Equal []json.RawMessage            `json:"equal"`
+		Low   json.RawMessage              `json:"low"`
+		Any   any                          `json:"any"`
+		Map   map[string]map[string]*Inner `json:"map"`
+		List  []*Inner                     `json:"list"`
+		At    opaque                       `json:"at"`
+	}
+	names := func(first, last string) string {
+		for i := range 2 * few {
+			first += fmt.Sprintf(`,"n%d":0`, i)
+		}
+		return first + "," + last
+	}
+	for text, want := range map[string]string{
+		`{"limit":5,"Limit":10}`:                             `field "Limit" is there twice, again at line 1 column 12 in`,
+		`{"limit":5,"skip":1,"LIMIT":10}`:                    `field "LIMIT" is there twice`,
+		`{"skip":5,"Skip":1}`:                                `field "Skip" is there twice`,
+		`{"skip":5,"` + "\u017f" + `kip":1}`:                 `field "ſkip" is there twice`, // a long s is an s
+		`{"skip":5,"\u017fkip":1}`:                           `field "ſkip" is there twice`,
+		`{"list":[{"limit":1},{"limit":1,"lImit":2}]}`:       `field "list[1].lImit" is there twice`,
+		`{"LIST":[{"limit":1,"lImit":2}]}`:                   `field "LIST[0].lImit" is there twice`,
+		`{"map":{"a":{"A":{"limit":1,"Limit":2}}}}`:          `field "map.a.A.Limit" is there twice`,
+		`{"map":{"a":{"b":{},"B":{}},"A":{}},"limit":1}`:     "",
+		`{"low":{"a":1,"A":2},"any":[{"a":1,"A":2}]}`:        "",
+		`{"low":{"a":1,"A":2,"a":3}}`:                        `field "low.a" is there twice, again at line 1 column 21:`,
+		`{"equal":[{"limit":1,"Limit":{"a":1,"A":1}}]}`:      "",
+		`{"at":{"limit":1,"Limit":2}}`:                       "",
+		`{"low":{` + names(`"a":1`, `"A":2`) + `}}`:          "",
+		`{"low":{` + names(`"a":1`, `"a":2`) + `}}`:          `field "low.a" is there twice`,
+		`{` + names(`"skip":1`, `"`+"\u017f"+`KIP":2`) + `}`: `field "ſKIP" is there twice`,
+	} {
+		if !json.Valid([]byte(text)) {
+			t.Fatalf("%s is no JSON", text)
+		}
+		if got := Repeated([]byte(text), new(body)); want == "" && got != "" || !strings.HasPrefix(got, want) {
+			t.Errorf("%.100s: %q, want %q", text, got, want)
+		}
+	}
+	for _, v := range []any{new(map[string]int), new(any), new(json.RawMessage), nil} {
+		if got := Repeated([]byte(`{"limit":5,"Limit":10}`), v); got != "" {
+			t.Errorf("case counts in %T: %q", v, got)
+		}
+	}
+	var decoded body
+	err := ReadJSON([]byte(`{"limit":5,"Limit":10}`), &decoded)
+	if err == nil || !strings.Contains(err.Error(), "in another case: give it once") {
+		t.Errorf("%v, decoded as %+v", err, decoded.Inner)
+	}
+}
+
+// opaque decodes itself, so that Repeated cannot find out its fields.
+type opaque struct{ Limit int }
+
+func (p *opaque) UnmarshalJSON(b []byte) error { return json.Unmarshal(b, &p.Limit) }
+
 // FuzzRepeated compares Repeated with a slow reader of the same JSON.
 func FuzzRepeated(f *testing.F) {
-	for _, s := range []string{`{"a":1,"a":[{"b":"\"","b":{}}]}`, `[[],{},"x\\",{"\u0061":1,"a":2}]`, ` { "a" : -1e5 } `} {
+	for _, s := range []string{`{"a":1,"a":[{"b":"\"","b":{}}]}`, `[[],{},"x\\",{"\u0061":1,"a":2}]`, ` { "a" : -1e5 } `,
+		`{"` + "\xff" + `":1,"` + "\xfe" + `":2}`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
@@ -78,7 +144,7 @@ func FuzzRepeated(f *testing.F) {
 			_, _ = dec.Token()
 		}
 		value()
-		if got := Repeated(body); got != "" != twice {
+		if got := Repeated(body, nil); got != "" != twice {
 			t.Errorf("%q: %q, and a slow reader finds %t", body, got, twice)
 		}
 	})
@@ -90,9 +156,10 @@ func BenchmarkRepeated(b *testing.B) {
 		12_000) + `{}]}`)
 	for name, body := range map[string][]byte{"scan": scan, "large": large} {
 		b.Run(name, func(b *testing.B) {
+			var into map[string]any
 			b.SetBytes(int64(len(body)))
 			for b.Loop() {
-				if Repeated(body) != "" {
+				if Repeated(body, &into) != "" {
 					b.Fatal("nothing is there twice")
 				}
 			}

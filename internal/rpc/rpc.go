@@ -190,7 +190,7 @@ func ReadJSON(body []byte, v any) error {
 		return Refuse(errcode.BadRequest, "JSON body: something follows the value at line %d column %d; send one value", line,
 			column)
 	}
-	if twice := Repeated(body); twice != "" {
+	if twice := Repeated(body, v); twice != "" {
 		return Refuse(errcode.BadRequest, "JSON body: %s", twice)
 	}
 	return nil
