@@ -16,6 +16,7 @@ import (
 // hello: foreign programs, or clients of another version.
 type guard struct {
 	log      hclog.Logger
+	now      func() time.Time
 	stopping atomic.Bool // the server itself ends its connections
 
 	mu    sync.Mutex
@@ -24,14 +25,14 @@ type guard struct {
 	said  seldom.Lines
 }
 
-func newGuard(log hclog.Logger, most int) *guard {
-	return &guard{log: log, most: most, conns: make(map[string]*guarded)}
+func newGuard(log hclog.Logger, most int, now func() time.Time) *guard {
+	return &guard{log: log, now: now, most: most, conns: make(map[string]*guarded)}
 }
 
 // say logs what a connection did that was not admitted yet: anyone can cause it, see package seldom.
 func (g *guard) say(level hclog.Level, what, addr string, args ...any) {
 	g.mu.Lock()
-	leftOut, due := g.said.Due(level.String()+what, addr, time.Now())
+	leftOut, due := g.said.Due(level.String()+what, addr, g.now())
 	g.mu.Unlock()
 	if due {
 		g.log.Log(level, what, append([]any{"remote", addr, "left_out", leftOut}, args...)...)

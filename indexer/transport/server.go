@@ -44,6 +44,8 @@ type ServerConfig struct {
 	Logger         hclog.Logger
 	TLS            *tls.Config // nil: no TLS. With TLS a connection is closed after RenewAfter
 	MaxConnections int         // 0: DefaultMaxConnections
+	// Now is the clock by which log lines are limited; nil: time.Now.
+	Now func() time.Time
 }
 
 // Server is the indexer's end, one per data port (maintenance, backfill, catchup).
@@ -77,7 +79,11 @@ func NewServer(cfg ServerConfig, accept Accept) *Server {
 	if most == 0 {
 		most = DefaultMaxConnections
 	}
-	s := &Server{log: cfg.Logger, accept: accept, guard: newGuard(cfg.Logger, most),
+	now := cfg.Now
+	if now == nil {
+		now = time.Now
+	}
+	s := &Server{log: cfg.Logger, accept: accept, guard: newGuard(cfg.Logger, most, now),
 		sessions: make(map[sessionKey]*session)}
 	s.pool.New = func() any { return newDelivery(&s.pool) }
 	alive := keepalive.ServerParameters{

@@ -40,7 +40,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		return limit.noted(stamp(ctx, conn), conn)
 	}
 	server.ConnState = limit.changed
-	server.ErrorLog = log.New(&handshakes{to: s.Log}, "", 0)
+	server.ErrorLog = log.New(&handshakes{to: s.Log, now: time.Now}, "", 0)
 	base := context.WithoutCancel(ctx)
 	if s.Cut {
 		base = ctx
@@ -52,7 +52,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 
 // handshakes logs the messages of net/http. Anyone can make a TLS handshake fail: see package seldom.
 type handshakes struct {
-	to hclog.Logger
+	to  hclog.Logger
+	now func() time.Time
 
 	mu   sync.Mutex
 	said seldom.Lines
@@ -69,7 +70,7 @@ func (h *handshakes) Write(b []byte) (int, error) {
 	}
 	addr, _, _ := strings.Cut(rest, ": ")
 	h.mu.Lock()
-	leftOut, due := h.said.Due(failed, addr, time.Now())
+	leftOut, due := h.said.Due(failed, addr, h.now())
 	h.mu.Unlock()
 	if due {
 		h.to.Info(line, "left_out", leftOut)

@@ -6,6 +6,7 @@ import (
 	"log"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 )
@@ -14,7 +15,9 @@ import (
 // every other message of net/http is logged.
 func TestMessagesOfHTTP(t *testing.T) {
 	var out bytes.Buffer
-	l := log.New(&handshakes{to: hclog.New(&hclog.LoggerOptions{Output: &out})}, "", 0)
+	at := time.Now()
+	h := &handshakes{to: hclog.New(&hclog.LoggerOptions{Output: &out}), now: func() time.Time { return at }}
+	l := log.New(h, "", 0)
 	for i := range 50 {
 		l.Printf("http: TLS handshake error from 10.0.0.%d:%d: EOF", i%2, 1000+i)
 	}
