@@ -38,8 +38,8 @@ const (
 	// connectionsPart divides the files that a process may have open: that many may be connections of one server. A role
 	// has at most two servers, and connects to others for scans and commands.
 	connectionsPart = 3
-	// freshFor is how long a connection without a call is not closed to make room once it was accepted, a request began
-	// to arrive or its handler returned; a connection whose response was sent has no such time.
+	// freshFor is how long a connection without a call is not closed to make room once it was accepted, the header of a
+	// request has arrived or its handler returned; a connection whose response was sent has no such time.
 	freshFor = time.Second / 2
 	// limitLogged is the least time between two log lines about closed connections.
 	limitLogged = time.Minute
@@ -60,9 +60,9 @@ type limitedConn struct {
 	net.Conn
 	limit *connLimit
 	host  string
-	since time.Time // when it was accepted, or its last request began to arrive or ended
+	since time.Time // when it was accepted, the header of its last request arrived, or that request ended
 	calls int       // calls in progress
-	quiet bool      // its last response was sent, and no further request has begun to arrive
+	quiet bool      // its last response was sent, and no header of a further request has arrived
 }
 
 // connKey is the context key of a request's connection.
@@ -255,7 +255,8 @@ func (n *limitedConn) call(more int) {
 	}
 }
 
-// changed is the ConnState of the server: it tracks which connections have sent their response, or receive a request.
+// changed is the ConnState of the server: it tracks which connections have sent their response, and whose request's
+// header has arrived: only then does net/http report that a connection is active.
 func (c *connLimit) changed(conn net.Conn, state http.ConnState) {
 	n := limited(conn)
 	if n == nil || state != http.StateActive && state != http.StateIdle {
