@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -32,6 +33,7 @@ import (
 	"tidemark/internal/history"
 	"tidemark/internal/rpc"
 	tables "tidemark/internal/rpc/route"
+	"tidemark/internal/seldom"
 	"tidemark/internal/tlsconf"
 	"tidemark/manager/auth"
 	"tidemark/manager/consensus"
@@ -102,6 +104,13 @@ type API struct {
 	past       *history.Cluster // statistics of the last hour
 	// foreign is the cluster of the last refused node.
 	foreign atomic.Pointer[string]
+	refused refusals
+}
+
+// refusals limits the log lines of refused requests: anyone can cause them, see package seldom.
+type refusals struct {
+	mu    sync.Mutex
+	lines seldom.Lines
 }
 
 // New returns an API.
@@ -321,14 +330,20 @@ func (a *API) auditWrite(r *http.Request, rt *route, status int, outcome string,
 	}
 }
 
-// refuse answers a request that is not permitted, logs it, and returns the code of the answer.
+// refuse answers a request that is not permitted, and returns the code of the answer. The log has a line a minute for
+// each code and sending host; the metrics count all refusals.
 func (a *API) refuse(w http.ResponseWriter, r *http.Request, name string, err error) string {
 	p := a.problem(err)
 	if p.Status == http.StatusUnauthorized && r.Header.Get(HeaderConsole) == "" { // the console shows its own login form
 		w.Header().Set("WWW-Authenticate", `Basic realm="tidemark", Bearer realm="tidemark"`)
 	}
-	a.cfg.Logger.Info("refused", "request_id", rpc.RequestID(r.Context()), "route", name, "remote", r.RemoteAddr, "status",
-		p.Status, "outcome", p.Code)
+	a.refused.mu.Lock()
+	leftOut, due := a.refused.lines.Due(string(p.Code), r.RemoteAddr, a.now())
+	a.refused.mu.Unlock()
+	if due {
+		a.cfg.Logger.Info("refused", "request_id", rpc.RequestID(r.Context()), "route", name, "remote", r.RemoteAddr,
+			"status", p.Status, "outcome", p.Code, "left_out", leftOut)
+	}
 	a.audit.refused(r, a.passedBy(r), Audited{Time: a.now().UTC(), Status: p.Status, Outcome: string(p.Code),
 		Detail: p.Detail})
 	rpc.WriteProblem(w, p)

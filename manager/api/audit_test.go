@@ -3,14 +3,18 @@ package api
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 
+	"tidemark/errcode"
+	"tidemark/internal/rpc"
 	"tidemark/statecontext"
 )
 
@@ -39,6 +43,45 @@ func TestRefusalsPushNothingOut(t *testing.T) {
 	omitted := string(lines[len(lines)-2])
 	if !strings.Contains(omitted, "OMITTED") || !strings.Contains(omitted, "40 more") {
 		t.Errorf("%s", omitted)
+	}
+}
+
+// TestRefusalsDoNotFillTheLog checks that refused requests, which need no permission, cause a log line a minute for
+// each code and host, with the number of those left out, and that each has its answer and its line in the audit log.
+func TestRefusalsDoNotFillTheLog(t *testing.T) {
+	var log, audited bytes.Buffer
+	logger := hclog.New(&hclog.LoggerOptions{Output: &log})
+	now := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
+	a := over(&ground{cfg: Config{Logger: logger}, now: func() time.Time { return now }})
+	a.audit = audit{to: &audited, manager: "m1", log: logger}
+	refuse := func(remote string, code errcode.Code) {
+		r := httptest.NewRequest(http.MethodGet, "/v1/indexes", nil)
+		r.RemoteAddr = remote
+		w := httptest.NewRecorder()
+		if got := a.refuse(w, r, "GET /v1/indexes", rpc.Refuse(code, "no")); got != string(code) || w.Code/100 != 4 {
+			t.Errorf("answer %d with code %s, want %s", w.Code, got, code)
+		}
+	}
+	const times = 10
+	for i := range times {
+		refuse(fmt.Sprintf("10.0.0.1:%d", 1000+i), errcode.Unauthenticated)
+		refuse(fmt.Sprintf("10.0.0.1:%d", 1000+i), errcode.Forbidden)
+	}
+	now = now.Add(time.Minute)
+	refuse("10.0.0.1:2000", errcode.Unauthenticated)
+	refuse("10.0.0.2:2000", errcode.Unauthenticated)
+	lines := slices.Collect(strings.Lines(log.String()))
+	if len(lines) != 4 {
+		t.Fatalf("%d lines, want 4: %q", len(lines), lines)
+	}
+	for i, want := range []string{"UNAUTHENTICATED left_out=0", "FORBIDDEN left_out=0",
+		fmt.Sprintf("UNAUTHENTICATED left_out=%d", times-1), "remote=10.0.0.2:2000"} {
+		if !strings.Contains(lines[i], want) {
+			t.Errorf("line %d is %q, want %q in it", i, lines[i], want)
+		}
+	}
+	if n := strings.Count(audited.String(), "\n"); n != 2*times+2 {
+		t.Errorf("%d lines in the audit log, want %d", n, 2*times+2)
 	}
 }
 
