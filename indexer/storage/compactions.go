@@ -34,11 +34,13 @@ type compactions struct {
 	running int
 	waiting int // stores that wait for a slot
 	members map[*compactor]struct{}
-	check   *time.Timer // grants again after patience; nil: no store waits
+	busy    map[*compactor]struct{} // stores with compactions in progress, also those that are no members any more
+	check   *time.Timer             // grants again after patience; nil: no store waits
 }
 
 func newCompactions(limit int) *compactions {
-	return &compactions{limit: limit, since: time.Now(), members: map[*compactor]struct{}{}}
+	return &compactions{limit: limit, since: time.Now(), members: map[*compactor]struct{}{},
+		busy: map[*compactor]struct{}{}}
 }
 
 // compactor is one store's part of compactions. It implements pebble.CompactionScheduler and the handle of a granted
@@ -137,11 +139,13 @@ func (m *compactor) wake(after **time.Timer) {
 	}
 }
 
-// TrySchedule implements pebble.CompactionScheduler. Pebble holds its DB lock.
+// TrySchedule implements pebble.CompactionScheduler. Pebble holds its DB lock. A free slot for which another store
+// waits is refused, too: Pebble calls TrySchedule right after Done, and would take the slot that Done has just freed
+// before grant could compare how urgent the compactions of the two stores are.
 func (m *compactor) TrySchedule() (bool, pebble.CompactionGrantHandle) {
 	m.all.mu.Lock()
 	defer m.all.mu.Unlock()
-	if !m.mayRun() {
+	if !m.mayRun() || !m.all.free() || m.all.awaited(m) {
 		m.waits(!m.stopped && m.rest == nil && m.running == 0)
 		m.ask()
 		return false, nil
@@ -169,8 +173,22 @@ func (m *compactor) mayPause() bool {
 	return !m.stopped && m.all.waiting < crowd
 }
 
+// mayRun reports whether the store may begin another compaction if there is a slot.
 func (m *compactor) mayRun() bool {
-	return !m.stopped && m.rest == nil && m.running < m.db.GetAllowedWithoutPermission() && m.all.free()
+	return !m.stopped && m.rest == nil && m.running < m.db.GetAllowedWithoutPermission()
+}
+
+// canUse reports whether grant may give a free slot to the store.
+func (m *compactor) canUse() bool { return m.want != nil && !m.inside && m.mayRun() }
+
+// awaited reports whether grant would give a free slot to a store other than m.
+func (c *compactions) awaited(m *compactor) bool {
+	for other := range c.members {
+		if other != m && other.canUse() {
+			return true
+		}
+	}
+	return false
 }
 
 // free reports whether there is a slot. The caller holds the lock.
@@ -179,8 +197,8 @@ func (c *compactions) free() bool {
 		return true
 	}
 	hung := 0
-	for m := range c.members {
-		if m.running > 0 && time.Since(c.since)-time.Duration(m.moved.Load()) > patience {
+	for m := range c.busy {
+		if time.Since(c.since)-time.Duration(m.moved.Load()) > patience {
 			hung += m.running
 		}
 	}
@@ -196,11 +214,14 @@ func (m *compactor) take() {
 	m.waits(false)
 	m.all.running++
 	m.running++
+	m.all.busy[m] = struct{}{}
 }
 
 func (m *compactor) giveBack() {
 	m.all.running--
-	m.running--
+	if m.running--; m.running == 0 {
+		delete(m.all.busy, m)
+	}
 }
 
 // UpdateGetAllowedWithoutPermission implements pebble.CompactionScheduler. It does nothing, because a store asks
@@ -305,10 +326,10 @@ func (m *compactor) leave() (enter func()) {
 // grant gives free slots to the stores with the most urgent compactions, as far as they are known. The caller holds
 // the lock.
 func (c *compactions) grant() {
-	for {
+	for c.free() {
 		var best *compactor
 		for m := range c.members {
-			if m.want != nil && !m.inside && m.mayRun() && (best == nil || moreUrgent(*m.want, *best.want)) {
+			if m.canUse() && (best == nil || moreUrgent(*m.want, *best.want)) {
 				best = m
 			}
 		}

@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -70,13 +71,16 @@ func TestMergesRest(t *testing.T) {
 	})
 }
 
-// hanging is a store that wants to merge, whose calls and merges end when the test says so.
+// hanging is a store that wants to merge, whose calls and merges end when the test says so. Like Pebble, it has asked
+// for a slot, and does not ask again, from a refusal until it has nothing to merge.
 type hanging struct {
 	m      *compactor
 	want   pebble.WaitingCompaction
 	idle   atomic.Bool                   // nothing is to be merged any more
 	hang   atomic.Pointer[chan struct{}] // calls wait for it
 	merges atomic.Int32                  // in progress
+	mu     sync.Mutex                    // Pebble's DB lock, guards waits
+	waits  bool                          // for a slot
 }
 
 func newHanging(all *compactions, score float64) *hanging {
@@ -95,26 +99,94 @@ func (h *hanging) GetAllowedWithoutPermission() int { return 1 }
 
 func (h *hanging) GetWaitingCompaction() (bool, pebble.WaitingCompaction) {
 	h.wait()
-	return !h.idle.Load(), h.want
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.waits = h.waits && !h.idle.Load()
+	return h.waits, h.want
 }
 
 func (h *hanging) Schedule(pebble.CompactionGrantHandle) bool {
 	h.wait()
-	h.merges.Add(1)
-	return true
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.waits {
+		h.merges.Add(1)
+	}
+	return h.waits
 }
 
+// ask asks for a slot, as Pebble does after a flush and after a merge.
 func (h *hanging) ask() {
-	if ok, _ := h.m.TrySchedule(); ok {
-		h.merges.Add(1)
+	h.mu.Lock()
+	if !h.waits {
+		if ok, _ := h.m.TrySchedule(); ok {
+			h.merges.Add(1)
+		} else {
+			h.waits = true
+		}
+	}
+	h.mu.Unlock()
+	synctest.Wait()
+}
+
+// done ends a merge.
+func (h *hanging) done() {
+	h.merges.Add(-1)
+	h.m.Done()
+	if !h.idle.Load() {
+		h.ask()
 	}
 	synctest.Wait()
 }
 
-func (h *hanging) done() {
-	h.merges.Add(-1)
-	h.m.Done()
-	synctest.Wait()
+// TestUrgentMergesFirst: the slot of a merge that ends goes to the store that waits with a more urgent one, although
+// the first store asks for it again at once, also if the first store does not answer how urgent its next merge is.
+func TestUrgentMergesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := newCompactions(1)
+		low, high := newHanging(all, 1), newHanging(all, 100)
+		merging := func(when string, want *hanging) {
+			t.Helper()
+			for _, h := range []*hanging{low, high} {
+				if got := h.merges.Load(); got != 0 && h != want || got != 1 && h == want {
+					t.Fatalf("%s: the store of score %v has %d merges in progress", when, h.want.Score, got)
+				}
+			}
+		}
+		low.ask()
+		high.ask()
+		merging("no store waited", low)
+		low.done()
+		merging("a merge has ended", high)
+		high.done()
+		merging("the more urgent store has more to merge", high)
+		high.idle.Store(true)
+		high.done()
+		merging("the more urgent store has nothing to merge", low)
+
+		high.idle.Store(false)
+		high.ask()
+		gate := make(chan struct{})
+		low.hang.Store(&gate)
+		low.done()
+		merging("the less urgent store does not answer", nil)
+		time.Sleep(patience)
+		synctest.Wait()
+		merging("the less urgent store has not answered for patience", high)
+		low.hang.Store(nil)
+		close(gate)
+		for _, h := range []*hanging{low, high} {
+			h.idle.Store(true)
+		}
+		high.done()
+		merging("no store has anything to merge", nil)
+		for _, h := range []*hanging{low, high} {
+			h.m.Unregister()
+		}
+		if all.running != 0 || all.waiting != 0 || len(all.busy) != 0 {
+			t.Errorf("%d slots are taken by %d stores, %d stores wait at the end", all.running, len(all.busy), all.waiting)
+		}
+	})
 }
 
 // TestHungStores: a slot goes to the most urgent store; one that hangs when it is asked or told loses its turn after
@@ -156,6 +228,7 @@ func TestHungStores(t *testing.T) {
 		time.Sleep(2 * patience)
 		synctest.Wait()
 		running(2)
+		stores[2].m.Unregister()       // Pebble waits for the merges of a store that it closes
 		for n := 2; n < 1+spare; n++ { // these hang in their merges
 			time.Sleep(2 * patience)
 			synctest.Wait()
@@ -184,8 +257,8 @@ func TestHungStores(t *testing.T) {
 		}
 		last.idle.Store(true)
 		last.done()
-		if all.running != 0 || all.waiting != 0 {
-			t.Errorf("%d slots are taken, %d stores wait at the end", all.running, all.waiting)
+		if all.running != 0 || all.waiting != 0 || len(all.busy) != 0 {
+			t.Errorf("%d slots are taken by %d stores, %d stores wait at the end", all.running, len(all.busy), all.waiting)
 		}
 		for _, h := range append(stores, first) {
 			h.m.Unregister()

@@ -193,7 +193,7 @@ func (c *comparedStore) rest() {
 		}
 		all := c.live.store.res.compactions
 		all.mu.Lock()
-		busy = busy || all.running > 0
+		busy = busy || all.running > 0 || all.waiting > 0
 		all.mu.Unlock()
 		if !busy {
 			return
