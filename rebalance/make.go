@@ -183,7 +183,7 @@ func shutFull(c *Cluster, p *Plan) (some bool) {
 		n := &c.Nodes[i]
 		if need := brings[n.ID] + brings[n.ID]/4; n.Shut == "" && n.Free > 0 && need > n.Free { // merges need room, too
 			n.Shut = fmt.Sprintf("its share needs %d MiB with what merges need, and it has %d MiB of room", need>>20, n.Free>>20)
-			some = true
+			n.crammed, some = true, true
 		}
 	}
 	return some
@@ -223,19 +223,22 @@ func (m *maker) listShut(p *Plan) {
 }
 
 // open returns the nodes that a slice may have copies on: the usable ones of its index without shut ones that hold
-// none of it, unless there are too few others, or replicas would lose a zone by that, which is worse (as for a new
-// index).
+// none of it. If there are too few others, or replicas would lose a zone by that, which is worse (as for a new index),
+// those that are shut only for lack of room are added, and those in trouble only if that is still not enough.
 func (m *maker) open(s *sliceOf) []int {
 	usable := m.usable[s.index]
 	shut := func(at int) bool { return m.nodes[at].Shut != "" && !s.holds(m.nodes[at].ID) }
-	if !slices.ContainsFunc(usable, shut) {
-		return usable
+	inTrouble := func(at int) bool { return shut(at) && !m.nodes[at].crammed }
+	for _, without := range []func(int) bool{shut, inTrouble} {
+		if !slices.ContainsFunc(usable, without) {
+			return usable
+		}
+		open := slices.DeleteFunc(slices.Clone(usable), without)
+		if len(open) >= s.want && m.zonesFor(s, open) >= m.zonesFor(s, usable) {
+			return open
+		}
 	}
-	open := slices.DeleteFunc(slices.Clone(usable), shut)
-	if len(open) < s.want || m.zonesFor(s, open) < m.zonesFor(s, usable) {
-		return usable
-	}
-	return open
+	return usable
 }
 
 // zonesFor returns over how many zones a slice's copies can be spread on some nodes.

@@ -27,6 +27,9 @@ func draw(t *rapid.T) *Cluster {
 			Role:     rapid.SampledFrom([]Role{0, 0, 0, Going, Lost}).Draw(t, "role"),
 			Shut:     rapid.SampledFrom([]string{"", "", "", "full"}).Draw(t, "shut")})
 	}
+	for i := range c.Nodes {
+		c.Nodes[i].crammed = c.Nodes[i].Shut != "" && rapid.Bool().Draw(t, "crammed")
+	}
 	next := index.CopyID(1)
 	for i := range rapid.IntRange(1, 2).Draw(t, "indexes") {
 		x := Index{ID: index.ID(i + 1), Bucket: "b", Name: fmt.Sprint("x", i+1),
@@ -103,12 +106,15 @@ func choices(c *Cluster) (all [][]int) {
 		}
 		want := min(x.Replicas+1, count(usable))
 		for s := range x.Slices {
-			open := usable
+			open, roomless := usable, 0
 			for k, n := range c.Nodes {
 				if n.Shut != "" && !slices.ContainsFunc(x.Copies, func(o Copy) bool {
 					return o.Slice == index.SliceID(s) && o.Node == n.ID
 				}) {
 					open &^= 1 << k
+					if n.crammed {
+						roomless |= usable & (1 << k)
+					}
 				}
 			}
 			zones := func(set int) int {
@@ -120,8 +126,10 @@ func choices(c *Cluster) (all [][]int) {
 				}
 				return min(len(all), want)
 			}
-			if count(open) < want || zones(open) < zones(usable) {
-				open = usable
+			for _, more := range []int{roomless, usable} {
+				if count(open) < want || zones(open) < zones(usable) {
+					open |= more
+				}
 			}
 			var of []int
 			for set := range 1 << len(c.Nodes) {
@@ -623,6 +631,11 @@ func TestShutNodes(t *testing.T) {
 		{"no room for what another has no room for", []Node{{Free: 499 << 20}, {Free: 749 << 20}}, Serving, []int{0, 0},
 			"i2 its share needs 500 MiB with what merges need, and it has 499 MiB of room 0; " +
 				"i3 its share needs 750 MiB with what merges need, and it has 749 MiB of room 0"},
+		{"no room beside a disk in trouble", []Node{{Shut: "its disk hangs"}, {Free: 1400 << 20}}, Going, []int{0, 12},
+			"i2 its disk hangs 0; i3 its share needs 1500 MiB with what merges need, and it has 1400 MiB of room 12"},
+		{"no room on one of those without trouble", []Node{{Shut: "its disk hangs"}, {Free: 700 << 20}, {Free: 2000 << 20}},
+			Going, []int{0, 0, 12}, "i2 its disk hangs 0; " +
+				"i3 its share needs 750 MiB with what merges need, and it has 700 MiB of room 0"},
 		{"nobody else can take it", []Node{{Shut: "its disk hangs"}}, Going, []int{12}, "i2 its disk hangs 12"},
 	} {
 		c := cluster(d.nodes...)

@@ -54,6 +54,8 @@ type Node struct {
 	// Free is the number of bytes that new copies may occupy; 0: not known. Make shuts a node to which it would bring
 	// more.
 	Free int64
+	// crammed is set if Make shut the node, only for lack of room.
+	crammed bool
 }
 
 // Role determines how a node may be used.

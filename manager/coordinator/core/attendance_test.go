@@ -1,9 +1,11 @@
 package core
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,7 +32,8 @@ type terms struct {
 	notes []*statecontext.NoteAbsences
 	began []*statecontext.StartRebalance
 	// exact reports whether a copy is exact; nil: indexers report no copies.
-	exact func(partition.Copy) bool
+	exact  func(partition.Copy) bool
+	health map[index.NodeID]string // trouble that indexers report
 }
 
 // indexersOf returns a state with n indexers, each with a slice of one READY index.
@@ -134,7 +137,8 @@ func (s *terms) step(in Input) {
 func (s *terms) report(n index.NodeID) *wire.IndexerReport {
 	s.sent[n]++
 	i := s.state.state.Indexer(n)
-	r := &wire.IndexerReport{Node: n, UUID: i.UUID, BootID: i.BootID, Sequence: s.sent[n]}
+	r := &wire.IndexerReport{Node: n, UUID: i.UUID, BootID: i.BootID, Sequence: s.sent[n],
+		Health: s.health[n]}
 	if s.exact == nil {
 		return r
 	}
@@ -220,6 +224,30 @@ func TestRepairOutlivesLeaders(t *testing.T) {
 	}
 	if took < after || took > after+60_000 {
 		t.Errorf("the repair began after %d ms, want %d", took, after)
+	}
+}
+
+// TestARepairLogsShutIndexers checks that a repair is logged with the indexers that get copies although they are in
+// trouble, and those that get none.
+func TestARepairLogsShutIndexers(t *testing.T) {
+	s := indexersOf(t, 3)
+	var out bytes.Buffer
+	s.lead.moves.log = hclog.New(&hclog.LoggerOptions{Output: &out})
+	s.health = map[index.NodeID]string{0: "disk zero hangs", 2: "disk two is full"}
+	s.pass(10 * time.Second)
+	s.there[1] = false
+	s.pass(DefaultSettings().RepairAfter + time.Minute)
+	if len(s.began) != 1 || len(s.began[0].Steps) != 1 {
+		t.Fatalf("began %+v", s.began)
+	}
+	gets, none := `indexer=i0 copies=1 although="disk zero hangs"`, `indexer=i2 because="disk two is full"`
+	if s.began[0].Steps[0].Dst.Node == 2 {
+		gets, none = `indexer=i2 copies=1 although="disk two is full"`, `indexer=i0 because="disk zero hangs"`
+	}
+	for _, want := range []string{gets, none} {
+		if strings.Count(out.String(), want) != 1 {
+			t.Errorf("the log does not have once %q:\n%s", want, out.String())
+		}
 	}
 }
 
