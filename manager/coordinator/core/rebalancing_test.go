@@ -344,7 +344,7 @@ func TestStepsThatHaveNotBegunGoElsewhere(t *testing.T) {
 	planned := map[index.CopyID]bool{}
 	for y := range s.state.state.RebalanceSteps() {
 		switch to := y.Dst.Node; {
-		case y.State == partition.RebalanceGivenUp && to == 1 && strings.Contains(y.Reason, "node 1 has been away"):
+		case y.State == partition.RebalanceGivenUp && to == 1 && strings.Contains(y.Reason, "node 1 has been offline"):
 			reasoned++
 		case y.State == partition.RebalanceStart && to == 1:
 			t.Errorf("step %+v waits for an indexer that is away", y)
