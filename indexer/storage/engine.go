@@ -35,8 +35,11 @@ type engine interface {
 	// failing returns why the engine cannot write now, or nil.
 	failing() error
 	// broken returns why the slice must be recovered, or nil if it need not be, or cannot be now for lack of space.
-	// failing and broken may also be called on a closed engine.
 	broken() error
+	// stuck returns why opening the folder again would lead to the same engine: it is open for reading alone, and
+	// there is still no space to open it for writing. Otherwise it returns nil. failing, broken and stuck may also be
+	// called on a closed engine.
+	stuck() error
 	stats() engineStats
 	close() error
 }

@@ -679,3 +679,64 @@ func TestStartOnAFullDisk(t *testing.T) {
 	}
 	must(t, store.Close())
 }
+
+// TestReadableWithoutQuota: a copy that is open for reading alone, because its disk refuses writes, is neither closed nor
+// read whole again while that lasts, although the disk reports free space; afterwards it is recovered.
+func TestReadableWithoutQuota(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		err  error
+		free int64
+	}{{"a quota", syscall.EDQUOT, 1 << 40}, {"metadata", syscall.ENOSPC, 1 << 40}, {"a full disk", syscall.ENOSPC, 0}} {
+		t.Run(c.name, func(t *testing.T) {
+			disk := newFaultFS("data/")
+			fs := &slowTables{FS: disk}
+			store := openTest(t, "data", func(o *Options) { o.FS = fs })
+			slice, err := store.Create(testMeta(1))
+			must(t, err)
+			must(t, slice.Flush(t.Context(), historyBatch(1)))
+			must(t, slice.Persist(within(t, time.Minute)))
+			disk.fail(c.err)
+			disk.free.Store(c.free)
+			if _, err := slice.Recover(t.Context(), time.Minute); !errors.Is(err, ErrDiskFull) || NeedsRecover(err) {
+				t.Fatalf("reopened while writes are refused: %v, want %v alone", err, ErrDiskFull)
+			}
+			snap, err := slice.Snapshot()
+			must(t, err)
+			present, opened := slice.gen, atomic.Int64{}
+			count := func() { opened.Add(1) }
+			fs.entered.Store(&count)
+			for range 3 {
+				must(t, slice.Broken())
+				if err := slice.Flush(t.Context(), historyBatch(2)); !errors.Is(err, ErrDiskFull) || NeedsRecover(err) {
+					t.Errorf("a batch is refused with %v, want %v alone", err, ErrDiskFull)
+				}
+				if _, err := slice.Recover(t.Context(), 0); !errors.Is(err, ErrDiskFull) || NeedsRecover(err) {
+					t.Errorf("reopened again: %v, want %v alone", err, ErrDiskFull)
+				}
+			}
+			fs.entered.Store(nil)
+			if n := opened.Load(); n != 0 || slice.gen != present {
+				t.Errorf("%d tables were opened, and the copy was reopened: %v", n, slice.gen != present)
+			}
+			must(t, snap.Close())
+			checkHistory(t, slice)
+
+			disk.heal()
+			disk.free.Store(1 << 40)
+			until(t, func() error {
+				if !NeedsRecover(slice.Broken()) {
+					return errors.New("with space it is not to be recovered")
+				}
+				return nil
+			})
+			_, err = slice.Recover(t.Context(), time.Minute)
+			must(t, err)
+			must(t, slice.Flush(t.Context(), historyBatch(2)))
+			if got := checkHistory(t, slice); got != 2 {
+				t.Errorf("at batch %d, want 2", got)
+			}
+			must(t, store.Close())
+		})
+	}
+}

@@ -123,6 +123,7 @@ type space struct {
 	ballast  bool      // it exists
 	filling  bool      // it is being created or removed
 	refill   time.Time // not created again before this time
+	refused  error     // the last attempt to create it found no space; nil: it did, or failed for another reason
 }
 
 // fill creates the ballast if it is missing, unless another goroutine does, or the last attempt has just failed.
@@ -142,8 +143,12 @@ func (s *space) fill() {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.filling, s.ballast = false, err == nil; err != nil {
+	s.filling, s.ballast, s.refused = false, err == nil, nil
+	if err != nil {
 		s.refill = time.Now().Add(refillPause)
+	}
+	if isNoSpace(err) {
+		s.refused = err
 	}
 }
 
@@ -184,6 +189,21 @@ func (s *space) room(n int64) error {
 	}
 	s.fill()
 	return nil
+}
+
+// proven is room, except that it also returns an error if the newest attempt to create the ballast found no space. A
+// file system may refuse writes while it reports free space: quotas, or no space for its own metadata.
+func (s *space) proven(n int64) error {
+	if err := s.room(n); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refused == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %s has free space, but refuses to write %d bytes: raise the quota or make room: %w",
+		ErrDiskFull, s.dir, ballastBytes, s.refused)
 }
 
 // few says that the file system has too few files left; "" if not, or if that is not known.

@@ -309,7 +309,7 @@ func (e *pebbleEngine) failing() error {
 func (e *pebbleEngine) unwell() (err error, changed <-chan struct{}) {
 	err, changed = e.health.get()
 	if errors.Is(err, ErrReopen) && errors.Is(err, ErrDiskFull) {
-		if full := e.res.space.room(minMemTable); full != nil {
+		if full := e.res.space.proven(minMemTable); full != nil {
 			return full, changed
 		}
 	}
@@ -320,6 +320,17 @@ func (e *pebbleEngine) unwell() (err error, changed <-chan struct{}) {
 // recover.
 func (e *pebbleEngine) broken() error {
 	if err := e.failing(); NeedsRecover(err) {
+		return classify(e.id, e.dir, err)
+	}
+	return nil
+}
+
+// stuck implements engine.
+func (e *pebbleEngine) stuck() error {
+	if !e.readOnly {
+		return nil
+	}
+	if err := e.failing(); errors.Is(err, ErrDiskFull) && !NeedsRecover(err) {
 		return classify(e.id, e.dir, err)
 	}
 	return nil

@@ -162,18 +162,24 @@ func (s *Slice) Broken() error {
 // Recover closes the slice and opens it again: at its last durable batch, or like Open if it is damaged. It is the
 // remedy for ErrReopen and ErrDamaged. It waits until all snapshots of the slice are closed, at most for readers.
 // Positions may go back. Every file is verified, until ctx ends or the slice is closed or dropped. After an error it
-// may be called again; until it succeeds, the slice returns ErrClosed, or is readable if only the disk is full.
+// may be called again; until it succeeds, the slice returns ErrClosed, or is readable if only the disk is full. A slice
+// that is open for reading alone stays so without being closed while there is no space.
 func (s *Slice) Recover(ctx context.Context, readers time.Duration) (Recovery, error) {
 	s.write.Lock()
 	defer s.write.Unlock()
 	ctx, done := context.WithCancelCause(ctx)
 	defer done(nil)
 	s.mu.Lock()
-	ended, number := s.ended, s.number
+	ended, number, present := s.ended, s.number, s.gen
 	s.checking = done
 	s.mu.Unlock()
 	if ended {
 		return Recovery{}, fmt.Errorf("copy %s: %w", s.meta.Copy, ErrClosed)
+	}
+	if present != nil {
+		if err := present.eng.stuck(); err != nil {
+			return Recovery{}, err
+		}
 	}
 	if g := s.retire(); g != nil {
 		if err := s.release(g); err != nil {
