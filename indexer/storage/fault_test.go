@@ -680,8 +680,8 @@ func TestStartOnAFullDisk(t *testing.T) {
 	must(t, store.Close())
 }
 
-// TestReadableWithoutQuota: a copy that is open for reading alone, because its disk refuses writes, is neither closed nor
-// read whole again while that lasts, although the disk reports free space; afterwards it is recovered.
+// TestReadableWithoutQuota: a copy that is open for reading alone, because its disk refuses writes, is neither closed
+// nor read whole again while that lasts, although the disk reports free space; afterwards it is recovered.
 func TestReadableWithoutQuota(t *testing.T) {
 	for _, c := range []struct {
 		name string
