@@ -223,7 +223,7 @@ func (s *Sender) answer(ctx context.Context, q *Question) ([]byte, error) {
 	case q.Op == opRead:
 		return s.read(ctx, q)
 	case q.Op == opEnd:
-		s.end(func(c *sending) bool { return c.is(q) })
+		s.end(func(c *sending) bool { return c.is(q) && !s.hangs(c) }) // one that hangs keeps its place, see watch
 		return make([]byte, sumBytes), nil
 	}
 	return nil, rpc.Refuse(errcode.BadRequest, "operation %q: want %s, %s or %s", q.Op, opOpen, opRead, opEnd)

@@ -10,6 +10,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -538,7 +539,8 @@ func TestMadeSlowly(t *testing.T) {
 }
 
 // TestSourceWhoseDiskHangs checks that an export whose disk hangs while it is made, or read, is reported after
-// stalledAfter, and that everybody is refused by name until the disk goes on, and gets an export then.
+// stalledAfter, and that everybody is refused by name until the disk goes on, and gets an export then. It keeps its
+// place although its receiver ends it.
 func TestSourceWhoseDiskHangs(t *testing.T) {
 	for _, reading := range []bool{false, true} {
 		t.Run(fmt.Sprintf("reading %v", reading), func(t *testing.T) {
@@ -564,6 +566,8 @@ func sourceHangs(t *testing.T, reading bool) {
 	defer running.Wait()
 	defer cancel()
 	goOn := make(chan struct{})
+	free := sync.OnceFunc(func() { close(goOn) })
+	defer free()
 	wait := func() { <-goOn }
 	var said atomic.Value
 	said.Store("")
@@ -627,6 +631,23 @@ func sourceHangs(t *testing.T, reading bool) {
 		t.Fatalf("before it is known: %+v, %v, trouble %q", o, err, trouble())
 	}
 	time.Sleep(stalledAfter)
+	if c := s.cur; reading { // its receiver gives up
+		ended := make(chan struct{})
+		running.Go(func() {
+			defer close(ended)
+			_, _ = s.answer(ctx, &Question{Format: Format, Op: opEnd, Receiver: "r", ID: c.id})
+		})
+		for over := false; !over; runtime.Gosched() {
+			select {
+			case <-ended:
+				over = true
+			default:
+			}
+			if !s.present(c) {
+				t.Fatal("an export that hangs does not keep its place")
+			}
+		}
+	}
 	for _, who := range []string{"r", "other"} {
 		_, err := ask(who)
 		if p := (*rpc.Problem)(nil); !errors.As(err, &p) || p.Code != errcode.Unavailable ||
@@ -637,7 +658,7 @@ func sourceHangs(t *testing.T, reading bool) {
 	if !strings.Contains(trouble(), "the disk hangs") {
 		t.Errorf("trouble that is reported: %q", trouble())
 	}
-	close(goOn)
+	free()
 	synctest.Wait()
 	if trouble() != "" {
 		t.Errorf("it goes on, and still %q", trouble())
