@@ -481,7 +481,9 @@ func (f *Filler) install(ctx context.Context, o *fill, in *storage.Incoming, sai
 			return err
 		}
 	}
-	if err := o.k.TakeAway(ctx, o.s, func(st *core.Bucket) error { return f.mayInstall(o, st, said) }); err != nil {
+	if err := f.onDisk(o, leaving, func() error {
+		return o.k.TakeAway(ctx, o.s, func(st *core.Bucket) error { return f.mayInstall(o, st, said) })
+	}); err != nil {
 		return err
 	}
 	// no cancellation from here on: it would leave the installation half done, and the bucket without the copy

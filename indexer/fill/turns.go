@@ -15,8 +15,9 @@ import (
 )
 
 // Copies are filled one at a time: received data is written, read again and checked, and several fills would compete
-// for the same disk. A fill whose disk hangs loses its turn to the next one, but counts towards atOnce for as long as
-// it hangs, because it cannot be ended. A copy that has waited too long needs no turn: KV fills it.
+// for the same disk. A fill whose disk hangs, or whose copy's writers do not end, loses its turn to the next one, but
+// counts towards atOnce for as long as that lasts, because it cannot be ended. A copy that has waited too long needs no
+// turn: KV fills it.
 
 // atOnce bounds the fills in progress: the one whose turn it is, those left to KV, and those whose disk hangs.
 const atOnce = 16
@@ -49,11 +50,23 @@ type fill struct {
 	disk     diskStep // of Filler.mu
 }
 
-// diskStep is the disk operation of a fill in progress.
+// diskStep is the step of a fill in progress that waits for a disk.
 type diskStep struct {
 	what  string
 	since time.Time // zero: none
-	hangs bool      // reported to the node's health
+	hangs bool      // it has taken the turn from the fill, see findHung
+}
+
+// leaving is the step in which a copy leaves its bucket, which waits for the copy's writers. The bucket reports a
+// writer that hangs, so the fill does not.
+const leaving = "leaving the bucket"
+
+// most returns how long a step may take before its fill loses the turn. A writer may have long work to end.
+func (d *diskStep) most() time.Duration {
+	if d.what == leaving {
+		return fillPatience
+	}
+	return health.Hangs
 }
 
 func (o *fill) id() index.CopyID { return o.s.Meta().Copy }
@@ -181,14 +194,14 @@ func (f *Filler) expire(now time.Time, past time.Duration) (late int) {
 	return late
 }
 
-// onDisk runs a disk operation of a fill, which may hang.
+// onDisk runs a step of a fill that may hang.
 func (f *Filler) onDisk(o *fill, what string, do func() error) error {
 	f.begins(o, what)
 	defer f.begins(o, "")
 	return do()
 }
 
-// begins records a fill's disk operation in progress; what is empty when it has ended.
+// begins records a fill's step in progress; what is empty when it has ended.
 func (f *Filler) begins(o *fill, what string) {
 	now := f.Now()
 	f.mu.Lock()
@@ -208,26 +221,34 @@ func (f *Filler) begins(o *fill, what string) {
 
 // hung takes the turn from fills whose disk hangs, and logs each of them.
 func (f *Filler) hung(now time.Time) {
-	for _, o := range f.findHung(now) {
+	for _, h := range f.findHung(now) {
 		f.Log.Error("disk of a copy that is being filled hangs, or is far too slow; other copies are filled meanwhile",
-			"copy", o.id(), "for", health.Hangs)
+			"copy", h.copy, "what", h.what, "for", h.most())
 	}
 }
 
-func (f *Filler) findHung(now time.Time) (all []*fill) {
+// hungStep is a step that hangs.
+type hungStep struct {
+	copy index.CopyID
+	diskStep
+}
+
+func (f *Filler) findHung(now time.Time) (all []hungStep) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, o := range f.under {
-		if o.disk.since.IsZero() || o.disk.hangs || now.Sub(o.disk.since) <= health.Hangs {
+		if o.disk.since.IsZero() || o.disk.hangs || now.Sub(o.disk.since) <= o.disk.most() {
 			continue
 		}
 		o.disk.hangs = true
-		f.Health.Set(fillingSource+o.id().String(), health.Hanging(o.disk.what, health.Hangs))
+		if o.disk.what != leaving {
+			f.Health.Set(fillingSource+o.id().String(), health.Hanging(o.disk.what, health.Hangs))
+		}
 		if f.turn == o {
 			f.turn = nil
 			f.look()
 		}
-		all = append(all, o)
+		all = append(all, hungStep{o.id(), o.disk})
 	}
 	return all
 }

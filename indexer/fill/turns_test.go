@@ -168,8 +168,8 @@ func TestFillsThatHangAreBounded(t *testing.T) {
 	takes(false)
 }
 
-// TestInstallingThatWaitsIsNoHungDisk checks that a fill that waits for its bucket to let the copy go keeps its turn,
-// and is not reported as one whose disk hangs.
+// TestInstallingThatWaitsIsNoHungDisk checks that a fill that waits for its copy to leave the bucket is not reported as
+// one whose disk hangs, and keeps its turn for fillPatience; then the next copy is filled.
 func TestInstallingThatWaitsIsNoHungDisk(t *testing.T) {
 	f, k, source := running(t)
 	storagetest.FlushAt(t, source, 7, 50)
@@ -199,6 +199,16 @@ func TestInstallingThatWaitsIsNoHungDisk(t *testing.T) {
 	f.hung(f.Now().Add(health.Hangs + time.Minute))
 	if why := f.Health.First(); why != "" || f.turn != o {
 		t.Errorf("it has its turn: %v, and is reported: %q", f.turn == o, why)
+	}
+	f.add(k, created(t, f.Store, 21), nil)
+	f.hung(f.Now().Add(fillPatience + time.Minute))
+	if why := f.Health.First(); why != "" {
+		t.Errorf("it is reported: %q", why)
+	}
+	if _, next, _ := f.next(t.Context()); next == nil || f.turn != next || next.id() != 21 {
+		t.Errorf("after %v the next copy is not filled", fillPatience)
+	} else {
+		defer next.cancel()
 	}
 	close(goOn)
 	all.Wait()
