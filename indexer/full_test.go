@@ -38,8 +38,8 @@ func (d *fullable) GetDiskUsage(path string) (vfs.DiskUsage, error) {
 	return u, err
 }
 
-// TestRestartsOnAFullDisk checks that an indexer starts on a full disk however often, even without its reserve, says
-// so, and serves what its copies hold; with space it goes on.
+// TestRestartsOnAFullDisk checks that an indexer starts on a full disk however often, even without its reserve, reports
+// that, and serves what its copies hold; with space it goes on.
 func TestRestartsOnAFullDisk(t *testing.T) {
 	w := newWorld(t)
 	disk := newFullable()

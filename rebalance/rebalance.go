@@ -51,7 +51,7 @@ type Node struct {
 	// Shut, if not empty, is why Make gives the node no further copies while other nodes can take them: the trouble that
 	// it reports, such as a full disk. It keeps the copies that it has.
 	Shut string
-	// Free is the number of bytes that new copies may occupy; 0: not known. Make shuts a node to which it would bring
+	// Free is the number of bytes that new copies may occupy; 0: not reported. Make shuts a node to which it would bring
 	// more.
 	Free int64
 	// crammed is set if Make shut the node, only for lack of room.

@@ -240,8 +240,8 @@ type IndexerReport struct {
 	Sequence  uint64       `json:"sequence"`
 	Revision  uint64       `json:"revision"`         // definitions revision for which it has allocated copies
 	Health    string       `json:"health,omitempty"` // "" if healthy, else the problem: "disk full: …"
-	// Room is the number of bytes that new copies may occupy on the disk, beyond its reserve and data in memory; 0: not
-	// known.
+	// Room is the number of bytes that new copies may occupy on the disk, beyond its reserve and data in memory; 0: the
+	// disk cannot be measured.
 	Room uint64 `json:"room,omitempty"`
 	// Buckets is not sent: ReportSender.Make and Shorten turn it into Changes.
 	Buckets []BucketReport `json:"buckets" cbor:"-"`

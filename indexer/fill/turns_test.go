@@ -174,7 +174,7 @@ func TestInstallingThatWaitsIsNoHungDisk(t *testing.T) {
 	f, k, source := running(t)
 	storagetest.FlushAt(t, source, 7, 50)
 	begun, goOn := make(chan struct{}), make(chan struct{})
-	f.Orphan = func(id index.CopyID) bool { // the bucket's loop asks it before the files are installed
+	f.Orphan = func(id index.CopyID) bool { // the bucket's loop calls it before the files are installed
 		if id == 20 {
 			close(begun)
 			<-goOn

@@ -33,10 +33,10 @@ type coverSlice struct {
 	choice int // position in equal; -1: none yet
 }
 
-// together changes which of its equally good copies each slice is read from, so that fewer other nodes are asked:
-// first this node (here), which costs no request, and the nodes that alone can read a slice; then one by turn; then
-// always the one that can read most of the remaining slices. Without the one by turn, no scan would ask a node that
-// has a copy less than others. The choice stays as it is if it asks fewer nodes, as the greedy one is not always best.
+// together changes which of its equally good copies each slice is read from, so that fewer other nodes are asked: first
+// this node (here), which costs no request, and the nodes that alone can read a slice; then one by turn; then always
+// the one that can read most of the remaining slices. Without the one by turn, no scan would read from a node that has
+// a copy less than others. The choice stays as it is if it asks fewer nodes, as the greedy one is not always best.
 func (p *plan) together(turn uint64, here func(index.NodeID) bool, busier func(a, b index.NodeID) bool) {
 	c := newCover(p, busier)
 	first := func(*coverSlice) int { return 0 }
@@ -97,7 +97,7 @@ func (c *cover) others(here func(index.NodeID) bool, choice func(*coverSlice) in
 	return n
 }
 
-// must asks this node, and then those that alone can read a slice.
+// must assigns slices to this node, and then to the nodes that alone can read a slice.
 func (c *cover) must(here func(index.NodeID) bool) {
 	for n, can := range &c.can {
 		if node := index.NodeID(n); can > 0 && here(node) {
@@ -111,7 +111,7 @@ func (c *cover) must(here func(index.NodeID) bool) {
 	}
 }
 
-// ask makes a node read all slices without a choice that it can read.
+// ask assigns to a node all slices without a choice that it can read.
 func (c *cover) ask(node index.NodeID) {
 	for i := range c.slices {
 		s := &c.slices[i]

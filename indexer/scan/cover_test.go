@@ -13,7 +13,7 @@ import (
 )
 
 // placed returns a plan of slices whose copies are on these nodes, in the order of the plan, and hold timestamp 5, or
-// what held says.
+// the one that held has for their node.
 func placed(copies [][]index.NodeID, held map[index.NodeID]uint64) plan {
 	p := plan{ref: refOf(5)}
 	id := index.CopyID(0)
@@ -63,8 +63,8 @@ func nobody(index.NodeID) bool { return false }
 
 func neither(_, _ index.NodeID) bool { return false }
 
-// TestTogether: slices are read together where copies are equally good: first on this node, then where a slice has
-// one copy, then on the node whose turn it is, then where most of the others are.
+// TestTogether checks that slices are read together where copies are equally good: first on this node, then where a
+// slice has one copy, then on the node whose turn it is, then where most of the others are.
 func TestTogether(t *testing.T) {
 	const here = index.NodeID(0)
 	copies := [][]index.NodeID{{0, 1}, {2, 1}, {1, 3}, {3, 4}, {4, 5}, {5, 3}, {7}}
@@ -106,10 +106,10 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// TestTogetherAsksNobodyWorse: whatever copies hold and however busy nodes are, a slice is read from a copy as good as
-// the one it would be read from otherwise, on a node that is not busier; no more other nodes are asked than otherwise;
-// no copy gets lost; and what scans share stays as it is.
-func TestTogetherAsksNobodyWorse(t *testing.T) {
+// TestTogetherAsksNoWorseNode checks that, whatever copies hold and however busy nodes are, a slice is read from a copy
+// as good as the one it would be read from otherwise, on a node that is not busier; that no more other nodes are asked
+// than otherwise; that no copy gets lost; and that what scans share stays as it is.
+func TestTogetherAsksNoWorseNode(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nodes := rapid.IntRange(1, 12).Draw(t, "nodes")
 		all := make([]index.NodeID, nodes)
@@ -153,8 +153,8 @@ func TestTogetherAsksNobodyWorse(t *testing.T) {
 	})
 }
 
-// TestTogetherSpreadsLoad: over the turns of all nodes that coordinate scans, each reads its part, in proportion to
-// the copies that it has.
+// TestTogetherSpreadsLoad checks that over the turns of all nodes that coordinate scans, each reads its part, in
+// proportion to the copies that it has.
 func TestTogetherSpreadsLoad(t *testing.T) {
 	for _, c := range []struct {
 		slices, copies, nodes int
@@ -226,8 +226,8 @@ func balanced(r *rand.Rand, count, copies, nodes int) [][]index.NodeID {
 	return all
 }
 
-// TestSmallScans: few nodes are asked where few rows are read, and where later requests read nothing of what the nodes
-// keep.
+// TestSmallScans checks that few nodes are asked where few rows are read, and where later requests read nothing of what
+// the nodes keep.
 func TestSmallScans(t *testing.T) {
 	f := newCluster(8, 2, 5)
 	at := refOf(5)

@@ -131,7 +131,8 @@ type Spec struct {
 	Progress      *Progress          // nil: not observed
 }
 
-// ParseRequest parses a request strictly: one JSON object, no unknown field, none twice, nothing after it. An empty
+// ParseRequest parses a request strictly: an unknown field is an error, and so is one that is there twice, or anything
+// after the JSON object. An empty
 // body selects all rows. Errors are *Error with code BAD_REQUEST and name the field or the position.
 func ParseRequest(body []byte) (Request, error) {
 	r := Request{Consistency: Any}

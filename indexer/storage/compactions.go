@@ -52,11 +52,11 @@ type compactor struct {
 	db      pebble.DBForCompaction
 	running int
 	asked   bool                      // the last request was refused: the store waits for a slot
-	want    *pebble.WaitingCompaction // what it waits for, as far as it is known
+	want    *pebble.WaitingCompaction // what it waits for; nil: nothing, or run has not found out yet
 	calling bool                      // run is in progress
 	inside  bool                      // run is in a call of db
-	stale   bool                      // want is to be asked for
-	granted bool                      // a slot is taken for it that it has not been told of
+	stale   bool                      // run has to find out want again
+	granted bool                      // a slot is taken for it, and run has not passed it on yet
 	idle    *sync.Cond
 	// no compactions any more: the store is being closed, or has a damaged file that every compaction would read
 	// again
@@ -238,7 +238,7 @@ func (m *compactor) MeasureCPU(pebble.CompactionGoroutineKind) { m.moves() }
 func (m *compactor) CumulativeStats(pebble.CompactionGrantHandleStats) {}
 
 // Done implements pebble.CompactionGrantHandle. It frees the slot, which goes to the store with the most urgent
-// compaction once this one has said what it wants next.
+// compaction once run has found out what this one wants next.
 func (m *compactor) Done() {
 	m.all.mu.Lock()
 	defer m.all.mu.Unlock()
@@ -248,7 +248,7 @@ func (m *compactor) Done() {
 	}
 }
 
-// changed lets a store that waits say again how urgent its compaction is, because its tables have changed.
+// changed has run find out again how urgent the compaction of a store that waits is, because its tables have changed.
 func (m *compactor) changed() {
 	m.all.mu.Lock()
 	defer m.all.mu.Unlock()
@@ -257,7 +257,7 @@ func (m *compactor) changed() {
 	}
 }
 
-// ask has the store asked what it wants. The caller holds the lock.
+// ask has run find out what the store wants. The caller holds the lock.
 func (m *compactor) ask() {
 	m.stale = true
 	m.call()
@@ -272,7 +272,8 @@ func (m *compactor) call() {
 	}
 }
 
-// run calls the store until there is nothing to ask and nothing to tell it. Each call may hang with the disk.
+// run calls the store until what it wants is recorded, and a slot that was granted is passed on. Each call may hang
+// with the disk.
 func (m *compactor) run() {
 	m.all.mu.Lock()
 	defer m.all.mu.Unlock()
@@ -298,13 +299,13 @@ func (m *compactor) run() {
 	m.idle.Broadcast()
 }
 
-// schedule tells the store of its slot, and reports whether it takes it. The caller holds the lock.
+// schedule offers the store its slot, and reports whether the store takes it. The caller holds the lock.
 func (m *compactor) schedule() (taken bool) {
 	defer m.leave()()
 	return m.db.Schedule(m)
 }
 
-// waiting asks the store what it wants. The caller holds the lock.
+// waiting returns what the store wants; nil: nothing. The caller holds the lock.
 func (m *compactor) waiting() *pebble.WaitingCompaction {
 	defer m.leave()()
 	if waits, want := m.db.GetWaitingCompaction(); waits {
@@ -323,8 +324,8 @@ func (m *compactor) leave() (enter func()) {
 	}
 }
 
-// grant gives free slots to the stores with the most urgent compactions, as far as they are known. The caller holds
-// the lock.
+// grant gives free slots to the stores with the most urgent compactions among those recorded. The caller holds the
+// lock.
 func (c *compactions) grant() {
 	for c.free() {
 		var best *compactor
@@ -343,8 +344,8 @@ func (c *compactions) grant() {
 	c.later()
 }
 
-// later lets grant look again after patience if a store waits: by then the one that has the slot, or that was asked
-// first, may prove to hang. The caller holds the lock.
+// later lets grant look again after patience if a store waits: by then the store that has the slot, or that was
+// called first, may prove to hang. The caller holds the lock.
 func (c *compactions) later() {
 	if c.check != nil {
 		return

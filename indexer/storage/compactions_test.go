@@ -189,7 +189,7 @@ func TestUrgentMergesFirst(t *testing.T) {
 	})
 }
 
-// TestHungStores: a slot goes to the most urgent store; one that hangs when it is asked or told loses its turn after
+// TestHungStores checks that a slot goes to the most urgent store; that one that hangs in a call loses its turn after
 // patience, and so does a merge without progress, but not more than spare of them at a time.
 func TestHungStores(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -222,7 +222,7 @@ func TestHungStores(t *testing.T) {
 		stores[0].idle.Store(true)
 
 		gate := make(chan struct{})
-		stores[1].hang.Store(&gate) // it hangs when it is told
+		stores[1].hang.Store(&gate) // it hangs when it is offered a slot
 		stores[0].done()
 		running(-1)
 		time.Sleep(2 * patience)

@@ -116,7 +116,7 @@ func TestDiskFull(t *testing.T) {
 	must(t, store.Close())
 }
 
-// TestNoFilesLeft: a file system that has bytes and no inodes counts as full, and is named.
+// TestNoFilesLeft checks that a file system that has bytes and no inodes counts as full, and is named.
 func TestNoFilesLeft(t *testing.T) {
 	fs := newFaultFS("none")
 	store := openTest(t, "data", func(o *Options) { o.FS = fs })
@@ -621,8 +621,8 @@ func TestAFullDiskIsToldOnce(t *testing.T) {
 	}
 }
 
-// TestStartOnAFullDisk: a store starts on a full disk, however often, even if its ballast is used up: copies can be
-// read, refuse batches by the disk's name, and leave no files behind. They are recovered once there is space.
+// TestStartOnAFullDisk checks that a store starts on a full disk, however often, even if its ballast is used up: copies
+// can be read, refuse batches by the disk's name, and leave no files behind. They are recovered once there is space.
 func TestStartOnAFullDisk(t *testing.T) {
 	fs := newFaultFS("data/1/")
 	open := func() *Store { return openTest(t, "data", func(o *Options) { o.FS = fs }) }

@@ -163,8 +163,8 @@ func TestBallastIsMadeBeside(t *testing.T) {
 	must(t, store.Close())
 }
 
-// TestMergesBesideAHungManifest: a copy that waits for its merge while its manifest hangs does not keep other copies
-// from merging.
+// TestMergesBesideAHungManifest checks that a copy that waits for its merge while its manifest hangs does not keep
+// other copies from merging.
 func TestMergesBesideAHungManifest(t *testing.T) {
 	var hang atomic.Bool
 	begun, goOn := make(chan struct{}), make(chan struct{})

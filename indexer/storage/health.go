@@ -206,7 +206,7 @@ func (s *space) proven(n int64) error {
 		ErrDiskFull, s.dir, ballastBytes, s.refused)
 }
 
-// few says that the file system has too few files left; "" if not, or if that is not known.
+// few returns a description of a file system that has too few files left; "" if it has enough, or cannot be measured.
 func (s *space) few() string {
 	r, err := s.files(s.dir)
 	if err != nil {

@@ -342,7 +342,7 @@ func (s *Store) Slices() []*Slice {
 }
 
 // Room returns how many bytes new copies may occupy, beyond the reserve and what is promised to data in memory, and at
-// least 1; 0 if that is not known.
+// least 1; 0 if the disk cannot be measured.
 func (s *Store) Room() uint64 {
 	usage, err := s.fs.GetDiskUsage(s.opts.Dir)
 	switch {

@@ -38,7 +38,7 @@ type Sender struct {
 	Pace func(ctx context.Context, n int) error
 	Now  func() time.Time
 	Log  hclog.Logger
-	// Trouble is told what is wrong with the disk of the export; "" when it goes on. It may be nil.
+	// Trouble is called with what is wrong with the disk of the export; with "" when the disk goes on. It may be nil.
 	Trouble func(why string)
 
 	patience time.Duration // 0: offerPatience; tests use a shorter one
@@ -140,7 +140,7 @@ func (s *Sender) hangs(c *sending) bool {
 }
 
 // watch reports an export whose disk hangs, and gives it up if it is being made. It keeps its place until the disk
-// goes on, because another export would meet the same disk; who asks meanwhile is refused, see enter.
+// goes on, because another export would meet the same disk; meanwhile requests are refused, see enter.
 func (s *Sender) watch() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -539,7 +539,7 @@ func TestMadeSlowly(t *testing.T) {
 }
 
 // TestSourceWhoseDiskHangs checks that an export whose disk hangs while it is made, or read, is reported after
-// stalledAfter, and that everybody is refused by name until the disk goes on, and gets an export then. It keeps its
+// stalledAfter, and that every request is refused, with the name of the disk, until the disk goes on. The export keeps its
 // place although its receiver ends it.
 func TestSourceWhoseDiskHangs(t *testing.T) {
 	for _, reading := range []bool{false, true} {

@@ -22,17 +22,17 @@ type guard struct {
 	mu    sync.Mutex
 	most  int
 	conns map[string]*guarded // by remote address
-	said  seldom.Lines
+	lines seldom.Lines
 }
 
 func newGuard(log hclog.Logger, most int, now func() time.Time) *guard {
 	return &guard{log: log, now: now, most: most, conns: make(map[string]*guarded)}
 }
 
-// say logs what a connection did that was not admitted yet: anyone can cause it, see package seldom.
+// say logs what a connection did before it was admitted: anyone can cause it, see package seldom.
 func (g *guard) say(level hclog.Level, what, addr string, args ...any) {
 	g.mu.Lock()
-	leftOut, due := g.said.Due(level.String()+what, addr, g.now())
+	leftOut, due := g.lines.Due(level.String()+what, addr, g.now())
 	g.mu.Unlock()
 	if due {
 		g.log.Log(level, what, append([]any{"remote", addr, "left_out", leftOut}, args...)...)

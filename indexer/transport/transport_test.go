@@ -319,7 +319,7 @@ func TestForeignTrafficOnThePort(t *testing.T) {
 }
 
 // TestNoWarningForPeersThatStop checks that a router's connection that ends before its hello, because its projector or
-// the server stops, is not reported as a stranger's.
+// the server stops, is not reported as that of a foreign program.
 func TestNoWarningForPeersThatStop(t *testing.T) {
 	for name, stop := range map[string]func(*fixture, net.Conn){
 		"the router": func(_ *fixture, c net.Conn) { c.Close() },

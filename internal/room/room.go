@@ -13,7 +13,7 @@ type Room struct {
 	FreeFiles, AllFiles uint64 // AllFiles is 0 where files have no limit of their own
 }
 
-// FewFiles says that too few files can be made in a folder of the file system; "" if that is not so.
+// FewFiles describes a file system on which too few files can be made in folder dir; it returns "" if there are enough.
 func (r *Room) FewFiles(dir string) string {
 	least := min(leastFiles, r.AllFiles/50)
 	if r.AllFiles == 0 || r.FreeFiles >= max(least, 1) {

@@ -177,7 +177,8 @@ func Sent(r *http.Request) ([]byte, error) {
 	return body, err
 }
 
-// ReadJSON decodes JSON strictly: one value, no unknown field, none twice, nothing after it. The error is a *Problem
+// ReadJSON decodes JSON strictly: an unknown field is an error, and so is one that is there twice, or anything after
+// the value. The error is a *Problem
 // with the line and column or the field.
 func ReadJSON(body []byte, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(body))

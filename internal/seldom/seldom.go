@@ -1,5 +1,5 @@
-// Package seldom limits the log lines that anyone who reaches a port can cause, so that nobody fills the disk with
-// them: of each message, a host gets one line a minute, with the number of those that were left out before it.
+// Package seldom limits the log lines that any sender can cause that reaches a port, so that such lines do not fill the
+// disk: each message of a host is logged once a minute, with the number of those that were left out before it.
 package seldom
 
 import (
@@ -10,21 +10,21 @@ import (
 
 const (
 	every = time.Minute
-	// maxLines limits the messages and hosts that are told apart. When all are in use, others share a line.
+	// maxLines limits the messages and hosts that are counted apart. When all are in use, others share a line.
 	maxLines = 256
 )
 
 // Lines counts events and decides which of them are logged. The zero value is ready for use; it is not safe for
 // concurrent use.
 type Lines struct {
-	of map[line]*told
-	// forgotten is the number of events without a line of hosts that are not told apart any more.
+	of map[line]*logged
+	// forgotten is the number of events without a line of hosts that are not counted apart any more.
 	forgotten int
 }
 
 type line struct{ message, host string }
 
-type told struct {
+type logged struct {
 	at   time.Time
 	left int // events since then
 }
@@ -41,9 +41,9 @@ func (l *Lines) Due(message, addr string, now time.Time) (leftOut int, due bool)
 		}
 	}
 	if t == nil {
-		t = &told{}
+		t = &logged{}
 		if l.of == nil {
-			l.of = map[line]*told{}
+			l.of = map[line]*logged{}
 		}
 		l.of[of] = t
 	} else if age := now.Sub(t.at); age >= 0 && age < every {
@@ -51,7 +51,7 @@ func (l *Lines) Due(message, addr string, now time.Time) (leftOut int, due bool)
 		return 0, false
 	}
 	leftOut = t.left + l.forgotten
-	*t, l.forgotten = told{at: now}, 0
+	*t, l.forgotten = logged{at: now}, 0
 	return leftOut, true
 }
 

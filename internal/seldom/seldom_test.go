@@ -36,7 +36,7 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// TestManyHosts checks that more hosts than are told apart cause a bounded number of lines, and that each event is
+// TestManyHosts checks that more hosts than are counted apart cause a bounded number of lines, and that each event is
 // counted in one of them at last.
 func TestManyHosts(t *testing.T) {
 	var l Lines

@@ -228,9 +228,9 @@ func TestHalfSentRequestsEndWithAWord(t *testing.T) {
 	}
 }
 
-// TestStrangersDoNotFillTheLog checks that what anyone can do to a node, without a permission, leaves a line a minute
-// for each kind and host, with the number of those left out.
-func TestStrangersDoNotFillTheLog(t *testing.T) {
+// TestClientsDoNotFillTheLog checks that what a client can do to a node without a permission leaves a line a minute for
+// each kind and host, with the number of those left out.
+func TestClientsDoNotFillTheLog(t *testing.T) {
 	login, err := mcbp.Append(nil, mcbp.Frame{Header: mcbp.Request(mcbp.OpSASLAuth, 0, 0), Key: []byte("PLAIN"),
 		Value: []byte("\x00u\x00wrong")})
 	if err != nil {
@@ -255,7 +255,7 @@ func TestStrangersDoNotFillTheLog(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				ended.Wait() // a connection that says no more ends in time
+				ended.Wait() // a connection that sends no more ends in time
 			}
 			const times = 20
 			connect(times)
@@ -269,7 +269,7 @@ func TestStrangersDoNotFillTheLog(t *testing.T) {
 			}
 			if len(lines) != 2 || !strings.Contains(lines[0], "left_out=0") ||
 				!strings.Contains(lines[1], fmt.Sprintf("left_out=%d", times-1)) {
-				t.Errorf("%q: of %d and one more, the log is told: %q", what, times, lines)
+				t.Errorf("%q: of %d and one more, the log has %q", what, times, lines)
 			}
 		})
 	}

@@ -124,7 +124,7 @@ func (g *access) still(id *auth.Identity) bool {
 }
 
 // whileMay makes a call that may take hours. Its context ends, with a problem as its cause, when its sender would be
-// admitted no longer, or when this manager has not been able to tell at unsureLooks looks in a row: who was removed
+// admitted no longer, or when this manager has not been able to find out at unsureLooks looks in a row: a removed user
 // must not go on for as long as this manager is cut off. A call that has not begun its answer returns that problem.
 func (g *access) whileMay(r *http.Request, call func(*http.Request) error) error {
 	id, ok := r.Context().Value(identityKey{}).(*auth.Identity)

@@ -123,7 +123,7 @@ func vouchFor(t *testing.T, a *API) (ticket, token func() errcode.Code) {
 }
 
 // TestALongCallEndsWithTheRight checks that a long call ends, with the reason, when its user is changed or removed, or
-// when its manager can tell no longer for a minute; that the call of an unchanged user continues, and that it leaves
+// when its manager cannot find out for a minute; that the call of an unchanged user continues, and that it leaves
 // nothing behind at its end.
 func TestALongCallEndsWithTheRight(t *testing.T) {
 	hash := "$argon2id$" // nobody asks for it

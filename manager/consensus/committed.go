@@ -24,7 +24,7 @@ import (
 type committed struct {
 	disk *disk
 	log  hclog.Logger
-	id   string      // of the server: a record of another one says nothing
+	id   string      // of the server: a record of another one is ignored
 	to   io.WriterAt // file, but for a test of a disk that hangs
 	file *os.File
 
@@ -32,7 +32,7 @@ type committed struct {
 	failing atomic.Bool // the newest write has failed
 }
 
-// Who notes something: each has a place in the file.
+// The writers of records: each has a place in the file.
 const (
 	byMachine = iota // the goroutine that applies entries
 	byMembers        // a change of members, of which there is one at a time
@@ -71,7 +71,7 @@ func openCommitted(path, id string, d *disk, log hclog.Logger) (c *committed, to
 	return c, torn, nil
 }
 
-// end returns the newest entry known to be committed; index 0: none is.
+// end returns the newest entry that is recorded as committed; index 0: none is.
 func (c *committed) end() (newest position) {
 	for i := range c.ends {
 		if p := *c.ends[i].Load(); p.index > newest.index {

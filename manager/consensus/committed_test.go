@@ -30,8 +30,8 @@ func openRecord(t rapid.TB, path string) (c *committed, unread error) {
 	return c, unread
 }
 
-// TestRecordOfWhatIsCommitted: a record is read as it was noted last, also one that was never closed. A file that is
-// torn, cut off, or of another server says less, never something else, and is noted in again.
+// TestRecordOfWhatIsCommitted checks that a record is read as it was noted last, also one that was never closed. A file
+// that is torn, cut off, or of another server has an older record or none, never a wrong one, and is noted in again.
 func TestRecordOfWhatIsCommitted(t *testing.T) {
 	dir := t.TempDir()
 	rapid.Check(t, func(t *rapid.T) {
@@ -134,8 +134,8 @@ func waits(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// TestNotedBeforeItIsShown: what was acknowledged is in the file, which nobody has synced or closed; a change of
-// members, too.
+// TestNotedBeforeItIsShown checks that what was acknowledged is in the file, a change of members, too, although the
+// file was neither synced nor closed.
 func TestNotedBeforeItIsShown(t *testing.T) {
 	n := led(t, t.TempDir())
 	onDisk := func() position {
@@ -164,8 +164,8 @@ func TestNotedBeforeItIsShown(t *testing.T) {
 	}
 }
 
-// TestLogWithoutWhatWasCommitted: a log that lacks an entry, or has another in its place, is not opened on the record
-// that has it; a record that cannot be read, or is older, refuses nothing.
+// TestLogWithoutWhatWasCommitted checks that a log that lacks an entry, or has another in its place, is not opened
+// beside a record that has it; a record that cannot be read, or is older, refuses nothing.
 func TestLogWithoutWhatWasCommitted(t *testing.T) {
 	good := t.TempDir()
 	oneNode(t, good, 0)
@@ -248,8 +248,8 @@ func (h hung) WriteAt(b []byte, off int64) (int, error) {
 	return h.WriterAt.WriteAt(b, off)
 }
 
-// TestARecordThatHangs: a disk that hangs on the record counts as hung, as on the log: this node stops acting as
-// leader, and what it shows goes on. When the disk is back, so is the node, and nothing is missing.
+// TestARecordThatHangs checks that a disk that hangs on the record counts as hung, as on the log: this node stops
+// acting as leader, and what it shows goes on. When the disk is back, so is the node, and nothing is missing.
 func TestARecordThatHangs(t *testing.T) {
 	n := led(t, t.TempDir())
 	first, err := n.beginTerm(t.Context())

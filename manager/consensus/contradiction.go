@@ -16,7 +16,7 @@ var contradictedKey = []byte("tidemark-contradicted")
 
 // contradictions holds the first call of a leader that this node has refused to follow.
 type contradictions struct {
-	claimed atomic.Bool // by who stores it: calls are checked in more than one goroutine
+	claimed atomic.Bool // by the goroutine that stores it: calls are checked in several
 	found   atomic.Pointer[error]
 	ended   chan error // one slot, for Run
 }
@@ -77,7 +77,7 @@ func together(a, b position) bool {
 	return a.index == 0 || a.term == b.term || a.term < b.term && a.index < b.index
 }
 
-// known returns the index of the newest entry that is known here to be committed. The log has no other entry up to it.
+// known returns the index of the newest entry that this server has seen committed. The log has no other entry up to it.
 func (st *storage) known() uint64 {
 	index := max(st.store.committed.end().index, st.snaps.end().index)
 	if r := st.started.Load(); r != nil {
@@ -86,8 +86,8 @@ func (st *storage) known() uint64 {
 	return index
 }
 
-// noteCommitted notes the newest committed entry, also one that the state machine is not told of: a change of members,
-// or the first of a term.
+// noteCommitted notes the newest committed entry, also one that Raft does not pass to the state machine: a change of
+// members, or the first of a term.
 func (st *storage) noteCommitted(by int) {
 	var l raft.Log
 	if index := st.known(); st.logs.GetLog(index, &l) == nil { // otherwise it is the end of the state snapshot
@@ -136,8 +136,8 @@ func (st *storage) refuseLeader(theirs, ours position) error {
 	return st.refuse(leader, term, theirs, ours)
 }
 
-// refuse stores that a leader contradicts what was committed here, and ends Run. theirs has term 0 if that is not
-// known.
+// refuse stores that a leader contradicts what was committed here, and ends Run. theirs has term 0 if the
+// call does not have it.
 func (st *storage) refuse(leader string, term uint64, theirs, ours position) error {
 	what := fmt.Sprintf("%s leads in term %d and has ", leader, term)
 	if theirs.term == 0 {

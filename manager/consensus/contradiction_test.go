@@ -49,7 +49,7 @@ func TestAFollowerThatForgot(t *testing.T) {
 		h.isolate(has.name, true, all.names(has)...)
 		forgets.stop()
 		past{now: term}.put(t, forgets, before, raft.Configuration{}, nil)
-		if err := os.Remove(filepath.Join(forgets.dir, "committed")); err != nil { // it says what was in the log
+		if err := os.Remove(filepath.Join(forgets.dir, "committed")); err != nil { // it has what was in the log
 			t.Fatal(err)
 		}
 		h.isolate(lacks.name, false, forgets.name)

@@ -342,7 +342,8 @@ func TestBadDiskOfAFollower(t *testing.T) {
 	})
 }
 
-// TestNoFilesLeft: a leader whose file system has bytes and no inodes says so, and transfers leadership.
+// TestNoFilesLeft checks that a leader whose file system has bytes and no inodes reports that, and transfers
+// leadership.
 func TestNoFilesLeft(t *testing.T) {
 	virtual(t, 3, func(c *consensus.Config) {
 		if c.MinFree = 1 << 20; c.Name == "m1" {

@@ -87,7 +87,7 @@ func (ms *members) member(ctx context.Context, seen []Server, change func() raft
 	ms.links.asking.Go(func() {
 		err := ms.await(context.Background(), func() raft.Future { return change() })
 		if err == nil {
-			ms.storage.noteCommitted(byMembers) // the state machine is not told of it
+			ms.storage.noteCommitted(byMembers) // Raft does not pass it to the state machine
 		}
 		<-ms.changing
 		done <- err

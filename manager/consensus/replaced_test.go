@@ -12,7 +12,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// TestTogether: which two entries one log may have.
+// TestTogether checks which two entries one log may have.
 func TestTogether(t *testing.T) {
 	for _, tc := range []struct {
 		a, b position
@@ -60,8 +60,8 @@ func contradicted(t *testing.T, n *Node, names string) {
 	}
 }
 
-// TestCommittedMeanwhile: a leader's call that was checked before what it contradicts was committed replaces nothing:
-// no entry in the log, nor the state.
+// TestCommittedMeanwhile checks that a leader's call that was checked before what it contradicts was committed replaces
+// nothing: no entry in the log, nor the state.
 func TestCommittedMeanwhile(t *testing.T) {
 	header := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte("m2-00000000"),
 		Addr: []byte("127.0.0.1:1")}

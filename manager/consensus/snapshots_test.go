@@ -134,8 +134,8 @@ func (l trimmed) DeleteRange(low, high uint64) error {
 	return l.InmemStore.DeleteRange(low, high)
 }
 
-// TestWhatTheLogHasMeanwhile: while entries that a snapshot does not continue are still in the log, they do not pass
-// for what was committed, but may be removed.
+// TestWhatTheLogHasMeanwhile checks that entries that a snapshot does not continue, while they are still in the log, do
+// not count as committed, and may be removed.
 func TestWhatTheLogHasMeanwhile(t *testing.T) {
 	var store *snapshots
 	end, calls := position{7, 4}, 0

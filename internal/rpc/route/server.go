@@ -55,8 +55,8 @@ type handshakes struct {
 	to  hclog.Logger
 	now func() time.Time
 
-	mu   sync.Mutex
-	said seldom.Lines
+	mu    sync.Mutex
+	lines seldom.Lines
 }
 
 // Write implements io.Writer.
@@ -70,7 +70,7 @@ func (h *handshakes) Write(b []byte) (int, error) {
 	}
 	addr, _, _ := strings.Cut(rest, ": ")
 	h.mu.Lock()
-	leftOut, due := h.said.Due(failed, addr, h.now())
+	leftOut, due := h.lines.Due(failed, addr, h.now())
 	h.mu.Unlock()
 	if due {
 		h.to.Info(line, "left_out", leftOut)

@@ -192,7 +192,7 @@ type indexer struct {
 	uuid    string
 	name    string
 	health  string
-	room    int64               // bytes that new copies may occupy; 0: not known
+	room    int64               // bytes that new copies may occupy; 0: not reported
 	offline bool                // as in the newest list of held timestamps
 	reports wire.ReportReceiver // what it has reported of buckets
 	full    bool                // its reports are complete

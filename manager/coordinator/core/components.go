@@ -91,7 +91,7 @@ func (l *membership) open(o Open, boot string) component {
 
 // displace greets components again at whose address another one has registered: from now on another process answers
 // there, and would accept what is meant for them. It may have accepted definitions already: what a component works with
-// is known again when it has answered the hello itself.
+// is certain again when it has answered the hello itself.
 func (l *membership) displace(addr string) {
 	again := func(c *component) {
 		if c.addr == addr && c.hello {
