@@ -71,7 +71,7 @@ func TestMergesRest(t *testing.T) {
 	})
 }
 
-// hanging is a store that wants to merge, whose calls and merges end when the test says so. Like Pebble, it has asked
+// hanging is a store that wants to merge, whose calls and merges end when the test lets them. Like Pebble, it has asked
 // for a slot, and does not ask again, from a refusal until it has nothing to merge.
 type hanging struct {
 	m      *compactor
@@ -139,8 +139,9 @@ func (h *hanging) done() {
 	synctest.Wait()
 }
 
-// TestUrgentMergesFirst: the slot of a merge that ends goes to the store that waits with a more urgent one, although
-// the first store asks for it again at once, also if the first store does not answer how urgent its next merge is.
+// TestUrgentMergesFirst checks that the slot of a merge that ends goes to the store that waits with a more urgent one,
+// although the first store asks for it again at once, also if the first store does not answer how urgent its next merge
+// is.
 func TestUrgentMergesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := newCompactions(1)

@@ -53,9 +53,9 @@ func (st *storage) contradicts(command any) error {
 // has committed in between is never held against a late call of its predecessor.
 func (st *storage) follows(term uint64) bool { return term >= st.raft.CurrentTerm() }
 
-// instead returns an entry that was committed here and cannot be in the log of a leader that has theirs; index 0: none
-// is known. Of entries that are only in the state snapshot, or come after all that is known here, the terms are known
-// to rise along a log, and no more.
+// instead returns an entry that was committed here and cannot be in the log of a leader that has theirs; index 0: there
+// is none for certain. Of entries that are only in the state snapshot, or come after all that this server has, only one
+// thing is certain: terms do not fall along a log.
 func (st *storage) instead(theirs position) position {
 	for _, ours := range [...]position{st.store.committed.end(), st.snaps.end()} {
 		if !together(ours, theirs) {
